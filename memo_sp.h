@@ -1934,13 +1934,6 @@ MEMOI memo_status memoi_comm_check_buffer(const memo_comm* comm, const char* wha
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_comm_check_rank(const memo_comm* comm, const char* what, int32_t rank,
-                                        memo_error* error) {
-    if (rank >= 0 && rank < comm->size) return MEMO_STATUS_OK;
-    return MEMOI_REFUSE("%s on '%s': rank out of range (%d); 0 to %d are valid", what, comm->name,
-                        (int)rank, (int)comm->size - 1);
-}
-
 /* Ends a call or the open group, which a refused call cancels, and its label. */
 MEMOI memo_status memoi_comm_end(memo_comm* comm, memo_status status) {
     comm->group_depth = comm->n_waiting = 0;
@@ -1995,7 +1988,7 @@ MEMOI memo_status memoi_comm_check_message(memo_comm* comm, memo_stream stream,
     if (!status)
         status =
             memoi_comm_check_buffer(comm, what, call->address, call->count, 1, call->type, error);
-    if (!status) status = memoi_comm_check_rank(comm, what, call->peer, error);
+    if (!status) status = memob_check_integer(what, "rank", call->peer, 0, comm->size - 1, error);
     if (status) return status;
     if (!comm->group_depth && call->peer == comm->rank)
         return MEMOI_REFUSE("%s on '%s': rank %d would wait for itself forever; put send and "
@@ -2030,17 +2023,15 @@ MEMOI memo_status memoi_comm_check_collective(memo_comm* comm, const memo_collec
             "%s on '%s': called inside a group; only sends and receives can be grouped", what,
             comm->name);
     if (memob_check_integer("collective", "kind", (int)call->kind, 0, MEMO_COLLECTIVE_BARRIER,
-                            error))
+                            error) ||
+        memob_check_integer(what, "reduction", (int)call->reduction, 0, MEMO_REDUCTION_MAX, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (call->reduction != MEMO_REDUCTION_SUM && call->reduction != MEMO_REDUCTION_MAX)
-        return MEMOI_REFUSE(
-            "%s.reduction on '%s': not a memo_reduction (%d); SUM and MAX are valid", what,
-            comm->name, (int)call->reduction);
     status =
         memoi_comm_check_buffer(comm, what, call->from, call->count, comm->size, call->type, error);
     if (!status)
         status = memoi_comm_check_buffer(comm, what, call->to, call->count, 1, call->type, error);
-    return status ? status : memoi_comm_check_rank(comm, what, call->root, error);
+    return status ? status
+                  : memob_check_integer(what, "root", call->root, 0, comm->size - 1, error);
 }
 
 memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
@@ -2175,11 +2166,10 @@ const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const char* name, 
  * 1. A kernel reads few enough arrays for a recorder's list. */
 
 /* Is it a type of rows?  what: "memo_loss_desc.type". */
-MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_status status,
-                                       memo_error* error) {
+MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_error* error) {
     if (memo_row_type_bytes(type)) return MEMO_STATUS_OK;
-    return memo_error_set(error, status, "%s: not supported (%s); f32, bf16 and f16 are", what,
-                          memo_type_name(type));
+    return MEMOI_REFUSE("%s: not supported (%s); f32, bf16 and f16 are", what,
+                        memo_type_name(type));
 }
 
 /* --- the host's loops; descs are resolved --- */
@@ -3616,12 +3606,9 @@ MEMOI memo_comm** memoi_mesh_comm(memo_mesh* m, int group) {
     return comms[group];
 }
 
-MEMOI int32_t memoi_mesh_nodes(const memo_mesh_desc* degrees) {
-    return degrees->nodes > 0 ? degrees->nodes : 1;
-}
-
 /* Fills in the defaults. */
 MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_error* error) {
+    const int32_t n_nodes = degrees->nodes > 0 ? degrees->nodes : 1;
     char text[160], hint[200];
     int text_length = 0, hint_length = 0;
     int64_t product = 1;
@@ -3631,7 +3618,7 @@ MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_e
                                 error))
             return MEMO_STATUS_INVALID_ARGUMENT;
         if (!*degree) *degree = 1;
-        if (i == MEMOI_MESH_RING && (degrees->nodes < 0 || *degree % memoi_mesh_nodes(degrees)))
+        if (i == MEMOI_MESH_RING && (degrees->nodes < 0 || *degree % n_nodes))
             return MEMOI_REFUSE("memo_mesh_desc.nodes: %d, which does not divide ring (%d)",
                                 (int)degrees->nodes, (int)*degree);
         /* A product above size is wrong anyway; stop there, so that it cannot overflow. */
@@ -3776,57 +3763,49 @@ MEMOI int64_t memoi_sharding_prefix(const memo_sharding* sharding, int64_t docum
     return n;
 }
 
-/* All but the pieces of documents. */
-MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sharding* sharding,
-                                         memo_error* error) {
+/* All but the pieces of documents, from the fields that a desc has. */
+MEMOI memo_status memoi_sharding_measure(memo_sharding* sharding, memo_error* error) {
     static const char name[] = "memo_sharding_desc";
+    const int has_documents = sharding->kind == MEMO_SHARDING_DOCUMENTS;
     int64_t unit;
-    memset(sharding, 0, sizeof *sharding);
-    if (MEMOI_INTEGER(name, desc, kind, MEMO_SHARDING_ZIGZAG, MEMO_SHARDING_DOCUMENTS) ||
-        MEMOI_INTEGER(name, desc, ring, 0,
-                      desc->kind == MEMO_SHARDING_DOCUMENTS ? 1 << 16 : INT32_MAX) ||
-        MEMOI_INTEGER(name, desc, ulysses, 0, INT32_MAX) ||
-        MEMOI_INTEGER(name, desc, n_tokens, 1, MEMOB_BYTES_MAX / 2))
+    if (MEMOI_INTEGER(name, sharding, kind, MEMO_SHARDING_ZIGZAG, MEMO_SHARDING_DOCUMENTS) ||
+        MEMOI_INTEGER(name, sharding, ring, 0, has_documents ? 1 << 16 : INT32_MAX) ||
+        MEMOI_INTEGER(name, sharding, ulysses, 0, INT32_MAX) ||
+        MEMOI_INTEGER(name, sharding, n_tokens, 1, MEMOB_BYTES_MAX / 2))
         return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!sharding->ring) sharding->ring = 1;
+    if (!sharding->ulysses) sharding->ulysses = 1;
 
     /* Documents belong to one kind, which needs them. */
-    if (desc->kind != MEMO_SHARDING_DOCUMENTS && desc->document_begins)
-        return MEMOI_REFUSE("memo_sharding_desc.document_begins: not used by the sharding %s; use "
-                            "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
-                            memo_sharding_name(desc->kind));
-    if (desc->kind == MEMO_SHARDING_DOCUMENTS &&
-        memoi_sharding_check_documents("memo_sharding_desc.document_begins", desc->document_begins,
-                                       desc->n_documents, desc->n_tokens, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    sharding->kind = desc->kind;
-    sharding->ring = desc->ring ? desc->ring : 1;
-    sharding->ulysses = desc->ulysses ? desc->ulysses : 1;
-    sharding->n_tokens = desc->n_tokens;
-    sharding->document_begins = desc->document_begins;
-    sharding->n_documents = desc->document_begins ? desc->n_documents : 0;
-    if (desc->document_parents && !desc->document_begins)
+    if (!has_documents && (sharding->document_begins || sharding->document_parents))
         return MEMOI_REFUSE(
-            "memo_sharding_desc.document_parents: not NULL, but document_begins is; pass both");
-    if (memoi_sharding_check_parents("memo_sharding_desc.document_parents", desc->document_parents,
-                                     sharding->n_documents, error))
+            "memo_sharding_desc.document_begins, document_parents: not used by the "
+            "sharding %s; use MEMO_SHARDING_DOCUMENTS, or pass the documents in the "
+            "mask",
+            memo_sharding_name(sharding->kind));
+    if (!has_documents) sharding->n_documents = 0;
+    if (has_documents &&
+        (memoi_sharding_check_documents("memo_sharding_desc.document_begins",
+                                        sharding->document_begins, sharding->n_documents,
+                                        sharding->n_tokens, error) ||
+         memoi_sharding_check_parents("memo_sharding_desc.document_parents",
+                                      sharding->document_parents, sharding->n_documents, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    sharding->document_parents = desc->document_parents;
 
     /* Equal shares.  Zigzag cuts the rows of a ring rank in two, so their number must be even. */
     unit = (int64_t)sharding->ring * sharding->ulysses;
-    if (desc->kind == MEMO_SHARDING_ZIGZAG && sharding->ulysses % 2) unit *= 2;
-    if (desc->slice_tokens < 0 || desc->slice_tokens % unit ||
-        (desc->slice_tokens && desc->kind > MEMO_SHARDING_PLAIN))
+    if (sharding->kind == MEMO_SHARDING_ZIGZAG && sharding->ulysses % 2) unit *= 2;
+    if (sharding->slice_tokens < 0 || sharding->slice_tokens % unit ||
+        (sharding->slice_tokens && has_documents))
         return MEMOI_REFUSE("memo_sharding_desc.slice_tokens: %lld in the sharding %s; multiples "
                             "of %lld work, in the shardings zigzag and plain",
-                            (long long)desc->slice_tokens, memo_sharding_name(desc->kind),
+                            (long long)sharding->slice_tokens, memo_sharding_name(sharding->kind),
                             (long long)unit);
-    sharding->slice_tokens = desc->slice_tokens;
     if (unit > INT32_MAX)
         return MEMOI_REFUSE(
             "memo_sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are valid",
             (int)sharding->ring, (int)sharding->ulysses, INT32_MAX / 2);
-    sharding->padded_tokens = (desc->n_tokens + unit - 1) / unit * unit;
+    sharding->padded_tokens = (sharding->n_tokens + unit - 1) / unit * unit;
     sharding->local_tokens = sharding->padded_tokens / sharding->ring / sharding->ulysses;
     sharding->ring_tokens = sharding->local_tokens * sharding->ulysses;
     return MEMO_STATUS_OK;
@@ -4061,7 +4040,17 @@ void memo_sharding_free(memo_sharding* sharding) {
 
 memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
                                memo_error* error) {
-    const memo_status status = memoi_sharding_measure(desc, sharding, error);
+    memo_status status;
+    memset(sharding, 0, sizeof *sharding);
+    sharding->kind = desc->kind;
+    sharding->ring = desc->ring;
+    sharding->ulysses = desc->ulysses;
+    sharding->n_tokens = desc->n_tokens;
+    sharding->document_begins = desc->document_begins;
+    sharding->n_documents = desc->n_documents;
+    sharding->document_parents = desc->document_parents;
+    sharding->slice_tokens = desc->slice_tokens;
+    status = memoi_sharding_measure(sharding, error);
     return status || desc->kind != MEMO_SHARDING_DOCUMENTS ? status
                                                            : memoi_sharding_spread(sharding, error);
 }
@@ -4451,13 +4440,6 @@ MEMOI void memoi_mask_ancestors(const memo_mask* mask, int32_t depth, int64_t* f
 
 /* --- runs --- */
 
-/* The indices [*begin, *end) of a run whose positions are in [low, high). */
-MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t high, int64_t* begin,
-                                   int64_t* end) {
-    *begin = memoi_sharding_run_below(run, low);
-    *end = memob_max(memoi_sharding_run_below(run, high), *begin);
-}
-
 /* The next positions that the queries of a run see together, without a gap, from query *i on; moves
  * *i behind these queries.  Returns 0 if there are none.  Only key_first and key_end have gaps. */
 MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t* i, int64_t* begin,
@@ -4520,7 +4502,7 @@ typedef struct memoi_shape {
     int32_t sends_again;
     memo_type carried_type; /* of d_k and d_v in the ring: F32, or type */
     int32_t n_groups;       /* of the heads of each rank */
-    int32_t group;          /* the one that heads are of; -1: all */
+    int32_t group;          /* the one that heads are of, but in the whole shape */
     memo_ulysses_heads heads;
     int32_t is_replicated; /* several ranks, or groups, need the same key head */
     int32_t has_trees;     /* masks may have several levels */
@@ -4544,12 +4526,11 @@ MEMOI const memo_run* memoi_shape_runs(const memoi_shape* shape, int is_kv, int3
     return tokens->runs + ring_rank * tokens->max_runs;
 }
 
-/* The heads of a rank; or of its group, as if each group of each rank were a rank. */
+/* The heads of a rank's group, as if each group of each rank were a rank. */
 MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t rank) {
-    const int32_t n = shape->group < 0 ? 1 : shape->n_groups,
-                  g = shape->group < 0 ? 0 : shape->group;
-    return memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses * n,
-                                   rank * n + g);
+    return memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads,
+                                   shape->sharding.ulysses * shape->n_groups,
+                                   rank * shape->n_groups + shape->group);
 }
 
 /* The caller's mask with the tokens and documents of the shardings. */
@@ -4761,7 +4742,7 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
                                  m.to_rows_bytes);
         memoi_ulysses_exchange(u, &m, 0, from, packed, NULL);
     }
-    if (sums && u->shape->group <= 0)
+    if (sums && !u->shape->group)
         memoi_target_fill(u->target, u->stream, sums, m.n_rows * m.row_bytes);
 
     /* The own heads, then those of each peer. */
@@ -5135,7 +5116,8 @@ MEMOI memoi_exchange_pieces memoi_exchange_read_mask(const memo_exchange* plan, 
                 (!p.n || p.rows[p.n - 1].end < first + runs[k].count))
                 break;
         for (i = k, row = first; i < n_runs && runs[i].start < high; row += runs[i++].count) {
-            memoi_mask_run_interval(&runs[i], low, high, &begin, &end);
+            begin = memoi_sharding_run_below(&runs[i], low);
+            end = memoi_sharding_run_below(&runs[i], high);
             if (begin >= end) continue;
             memoi_exchange_add_rows(&p, most, row + begin, row + end);
             latest = runs[i].start + end - 1;
@@ -5318,44 +5300,37 @@ MEMOI void memoi_exchange_sort_steps(memo_exchange* plan, const int64_t* counts,
         plan->distances[1 + i] = (int32_t)order[i].index;
 }
 
-MEMOI void memoi_exchange_make_arrays(memo_exchange* plan) {
+/* What passes need, once the tokens and the masks are there.  All ranks must find the same steps
+ * and turns, so each finds what all ranks read.  If that takes too long, no step is left out. */
+MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
-    const int64_t rd = shape->sharding.ring, n_parts = shape->n_parts;
-    memob_arrays* arrays = &plan->arrays;
-    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, rd * n_parts * plan->n_levels);
+    const int32_t me = shape->ring_rank, n_masks = shape->n_parts * plan->n_levels;
+    const int64_t rd = shape->sharding.ring, each = plan->most_runs * rd * n_masks;
+    const int finds_all = each * rd <= MEMOI_EXCHANGE_SEARCH;
+    memob_arrays *arrays = &plan->arrays, scratch = MEMO_ZERO(memob_arrays);
+    int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, rd * rd) : NULL;
+    int32_t s, n;
+    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, rd * n_masks);
     plan->distances = MEMOB_ARRAY(arrays, int32_t, rd);
     plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
     plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, MEMOI_N_POOLS * (rd + 1));
     plan->turn_of = MEMOB_ARRAY(arrays, int32_t, MEMOI_N_TURNS * rd);
     for (int32_t i = 0; i < 2; i++)
         plan->turns[i] = MEMOB_ARRAY(arrays, memoi_exchange_turn, 2 * rd);
-    plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, 2 * rd * n_parts);
-}
-
-/* What passes need, once the tokens and the masks are there.  All ranks must find the same steps
- * and turns, so each finds what all ranks read.  If that takes too long, no step is left out. */
-MEMOI void memoi_exchange_make(memo_exchange* plan) {
-    const memoi_shape* shape = &plan->shape;
-    const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
-    const int64_t each = plan->most_runs * rd * shape->n_parts * plan->n_levels;
-    const int finds_all = each * rd <= MEMOI_EXCHANGE_SEARCH;
-    memob_arrays scratch = MEMO_ZERO(memob_arrays);
-    int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, (int64_t)rd * rd) : NULL;
-    int32_t s, n;
-    memoi_exchange_make_arrays(plan);
-    plan->arrays.failed |= scratch.failed;
+    plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, 2 * rd * shape->n_parts);
+    arrays->failed |= scratch.failed;
 
     /* Which steps there are, and what travels. */
-    for (s = n = 1; s < rd && !plan->arrays.failed; s++) {
+    for (s = n = 1; s < rd && !arrays->failed; s++) {
         int64_t n_rows = !finds_all;
         for (int32_t owner = 0; owner < rd; owner++) {
-            const int32_t reader = (owner + s) % rd;
+            const int32_t reader = (int32_t)((owner + s) % rd);
             if (!finds_all && owner != me && reader != me) continue;
             for (int32_t part = 0; part < shape->n_parts; part++) {
                 const memoi_exchange_pieces p = memoi_exchange_read(plan, part, owner, reader);
                 const int64_t n_read = p.n_rows * (shape->n_batch / shape->n_parts);
                 n_rows += n_read;
-                if (counts) counts[(int64_t)s * rd + reader] += n_read;
+                if (counts) counts[s * rd + reader] += n_read;
                 for (int i = 0; i < 2; i++) { /* sent; got */
                     if ((i ? reader : owner) != me) continue;
                     *memoi_exchange_pieces_of(plan, i, s, part) = p;
@@ -5367,12 +5342,11 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     }
     plan->last_step = n - 1;
     if (counts && !scratch.failed) memoi_exchange_sort_steps(plan, counts, &scratch);
-    plan->arrays.failed |= scratch.failed;
+    arrays->failed |= scratch.failed;
 
-    plan->piece_runs =
-        MEMOB_ARRAY(&plan->arrays, memo_run,
-                    (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
-    for (int32_t mask = 0; mask < shape->n_parts * plan->n_levels && !plan->arrays.failed; mask++)
+    plan->piece_runs = MEMOB_ARRAY(
+        arrays, memo_run, (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
+    for (int32_t mask = 0; mask < n_masks && !arrays->failed; mask++)
         for (s = 0; s < n; s++) {
             memoi_exchange_make_step(plan, s, mask);
             plan->computes |= memoi_exchange_step_of(plan, s, mask)->n_q_rows &&
@@ -5380,8 +5354,8 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
             plan->has_own_work |= !s && plan->steps[mask].n_q_runs && plan->steps[mask].n_k_runs;
             plan->sends |= s && *memoi_exchange_rows_of(plan, 0, s);
         }
-    if (!plan->arrays.failed) memoi_exchange_make_rooms(plan, counts, &scratch);
-    plan->arrays.failed |= scratch.failed;
+    if (!arrays->failed) memoi_exchange_make_rooms(plan, counts, &scratch);
+    arrays->failed |= scratch.failed;
     memob_arrays_free(&scratch);
 }
 
@@ -5461,30 +5435,23 @@ MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
     plan->of_nodes = rings;
 }
 
-/* Adds what crosses between nodes, and what the rings within a node send. */
-MEMOI void memoi_exchange_add_nodes(const memo_exchange* plan, memo_exchange_info* info) {
-    for (int32_t d = 0; d < plan->shape.n_nodes; d++) {
-        memo_exchange_info ring;
-        memo_exchange_get_info(&plan->of_nodes[d], &ring);
-        info->n_steps += ring.n_steps;
-        for (int i = 0; i < 2; i++) {
-            const memoi_exchange_pieces* p = memoi_exchange_crossing_of(plan, i, d);
-            info->crossed_rows[i] += plan->shape.n_batch * p->n_rows;
-            info->sent_rows[i] += ring.sent_rows[i] + plan->shape.n_batch * p->n_rows;
-            info->needed_rows[i] += ring.needed_rows[i] + plan->shape.n_batch * p->n_needed;
-        }
-    }
-}
-
 void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info) {
     const memoi_shape* shape = &plan->shape;
     const int64_t n = (int64_t)shape->sharding.ring * shape->n_parts;
     const int64_t each = shape->n_batch / shape->n_parts;
     memset(info, 0, sizeof *info);
-    if (plan->of_nodes) {
-        memoi_exchange_add_nodes(plan, info);
-        return;
+    for (int32_t d = 0; d < shape->n_nodes && plan->of_nodes; d++) { /* within, and between nodes */
+        memo_exchange_info ring;
+        memo_exchange_get_info(&plan->of_nodes[d], &ring);
+        info->n_steps += ring.n_steps;
+        for (int i = 0; i < 2; i++) {
+            const memoi_exchange_pieces* p = memoi_exchange_crossing_of(plan, i, d);
+            info->crossed_rows[i] += shape->n_batch * p->n_rows;
+            info->sent_rows[i] += ring.sent_rows[i] + shape->n_batch * p->n_rows;
+            info->needed_rows[i] += ring.needed_rows[i] + shape->n_batch * p->n_needed;
+        }
     }
+    if (plan->of_nodes) return;
     info->n_steps = plan->last_step + 1;
     for (int64_t i = 0; i < 2 * n; i++) { /* that this rank sends; that it gets */
         info->sent_rows[i / n] += each * plan->pieces[i].n_rows;
@@ -6167,16 +6134,6 @@ typedef struct memoi_nodes {
     int32_t n_crossed;   /* of this group */
 } memoi_nodes;
 
-MEMOI void memoi_nodes_init(memoi_nodes* n, memoi_ring* ring, const memo_exchange* plan,
-                            memo_comm* comm, const memoi_nodes_buffers* buffers) {
-    n->ring = ring;
-    n->plan = plan;
-    n->comm = comm;
-    n->buffers = *buffers;
-    n->latest = n->seen = -1;
-    ring->is_in_use = 1; /* the pool, by an earlier pass: ring 0 may have no exchange */
-}
-
 /* Makes the next crossing wait for a point, and for the first exchanges within the node. */
 MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point, int32_t n_exchanges) {
     const int32_t n_awaited = n->ring->n_awaited;
@@ -6188,19 +6145,6 @@ MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point, int32_t n_exchanges) 
     MEMO_ASSERT(n->seen >= point); /* 4 */
 }
 
-/* One message for each range of k or v: own rows to readers d nodes on, or rows to hold. */
-MEMOI void memoi_nodes_send(const memoi_nodes* n, int32_t d, int is_v, int is_receive) {
-    const memoi_shape* shape = n->ring->shape;
-    const memoi_exchange_pieces* p = memoi_exchange_crossing_of(n->plan, is_receive, d);
-    const int32_t n_nodes = n->plan->shape.n_nodes;
-    const int32_t peer = (n->comm->rank + (is_receive ? n_nodes - d : d)) % n_nodes;
-    const int64_t all_bytes = shape->key_sharding.ring_tokens * memoi_ring_row_bytes(shape, is_v);
-    char* rows = is_receive ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
-    for (int32_t b = 0; b < shape->n_batch; b++)
-        memoi_ring_send_pieces(n->ring, MEMOI_TARGET_NODES, n->comm, is_v, p, is_receive,
-                               rows + b * all_bytes, peer);
-}
-
 /* Brings the keys of ring d, and sends the rows that readers d nodes on need. */
 MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     const memoi_shape* shape = n->ring->shape;
@@ -6208,8 +6152,9 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     const memoi_exchange_pieces *out, *in;
     memoi_target* target = n->ring->target;
     memo_range reads[2], writes[2];
+    const int32_t n_nodes = n->plan->shape.n_nodes;
     int64_t n_bytes = 0;
-    if (d >= n->plan->shape.n_nodes) return;
+    if (d >= n_nodes) return;
     out = memoi_exchange_crossing_of(n->plan, 0, d);
     in = memoi_exchange_crossing_of(n->plan, 1, d);
     if (!out->n && !in->n) return;
@@ -6226,7 +6171,14 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     n->n_crossed++;
     memoi_target_group_begin(target, MEMOI_TARGET_NODES, n->comm, "node keys", d, reads,
                              out->n ? 2 : 0, writes, in->n ? 2 : 0, n_bytes);
-    for (int i = 0; i < 4; i++) memoi_nodes_send(n, d, i / 2, i % 2);
+    for (int32_t i = 0; i < 4 * shape->n_batch; i++) { /* own rows, and rows to hold, of k and v */
+        const int is_v = i / 2 % 2, is_in = i % 2;
+        char* rows = is_in ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
+        memoi_ring_send_pieces(n->ring, MEMOI_TARGET_NODES, n->comm, is_v, is_in ? in : out, is_in,
+                               rows + i / 4 * n_all / shape->n_batch *
+                                          memoi_ring_row_bytes(shape, is_v),
+                               (n->comm->rank + (is_in ? n_nodes - d : d)) % n_nodes);
+    }
     memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
     memoi_target_record(target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_NODES);
 }
@@ -6386,18 +6338,9 @@ MEMOI int memoi_desc_is_alike(const memo_sharding* a, const memo_sharding* b) {
 /* A sharding must be as memo_sharding_make left it: memory is counted from its fields. */
 MEMOI memo_status memoi_desc_made_check(const char* field, const memo_sharding* sharding,
                                         memo_error* error) {
-    const memo_sharding_desc desc = {sharding->kind,
-                                     sharding->ring,
-                                     sharding->ulysses,
-                                     sharding->n_tokens,
-                                     sharding->document_begins,
-                                     sharding->n_documents,
-                                     sharding->document_parents,
-                                     sharding->slice_tokens};
-    memo_sharding made;
-    if (memoi_sharding_measure(&desc, &made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-    made.pieces = sharding->document_begins ? sharding->pieces : NULL;
-    if (memoi_desc_is_alike(&made, sharding) && !made.pieces == !sharding->document_begins)
+    memo_sharding made = *sharding;
+    if (memoi_sharding_measure(&made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    if (memoi_desc_is_alike(&made, sharding) && !made.pieces == !made.document_begins)
         return MEMO_STATUS_OK;
     return MEMOI_REFUSE("memo_sp_attention_desc.%s: changed (local_tokens %lld); use it as "
                         "memo_sharding_make left it (%lld)",
@@ -6449,8 +6392,7 @@ MEMOI memo_status memoi_desc_heads_check(const memo_sp_attention_desc* desc, mem
         MEMOI_INTEGER(name, desc, latent.n_heads, 0, INT32_MAX) ||
         MEMOI_REAL(name, desc, softcap, 0, 3e38) || MEMOI_REAL(name, desc, scale, -3e38, 3e38))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    return memoi_check_row_type("memo_sp_attention_desc.type", desc->type,
-                                MEMO_STATUS_INVALID_ARGUMENT, error);
+    return memoi_check_row_type("memo_sp_attention_desc.type", desc->type, error);
 }
 
 /* Everything that does not need a device. */
@@ -6530,12 +6472,12 @@ MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memo
     shape->sends_again = desc->sends_again;
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
-    shape->group = -1;
     shape->n_groups = 1;
     if (desc->ulysses_groups &&
         n_ranks > 1) /* more would be empty on all ranks, but take buffers */
         shape->n_groups = (int32_t)memob_min(desc->ulysses_groups, (n_q - 1) / n_ranks + 1);
-    shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
+    shape->heads = memoi_shape_split_heads(desc->n_q_heads, shape->n_kv_heads, (int32_t)n_ranks,
+                                           shape->ulysses_rank);
     n_ranks *= shape->n_groups;
     for (int64_t r = 1; r < n_ranks;
          r++) /* does a rank or group begin within those of a key head? */
@@ -6548,31 +6490,21 @@ MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memo
 /* The shape of one group of heads. */
 MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
     memoi_shape part = *shape;
-    part.group = shape->n_groups > 1 ? group : -1;
+    part.group = group;
     part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
     return part;
 }
 
-/* As many heads as the largest groups have: of this rank, and needed by all ranks together. */
-typedef struct memoi_desc_largest {
-    memoi_shape shape;
-    int64_t needed[2]; /* of queries, of keys */
-} memoi_desc_largest;
-
-MEMOI memoi_desc_largest memoi_desc_largest_of(const memoi_shape* shape) {
-    memoi_desc_largest largest = MEMO_ZERO(memoi_desc_largest);
+/* A shape with as many heads of this rank as its largest groups have. */
+MEMOI memoi_shape memoi_desc_largest_of(const memoi_shape* shape) {
+    memoi_shape largest = *shape;
     int32_t n_q = 0;
-    largest.shape = *shape;
-    largest.shape.heads.n_q = largest.shape.heads.n_kv = 0;
+    largest.heads.n_q = largest.heads.n_kv = 0;
     for (int32_t g = 0; g < shape->n_groups; g++) {
-        memoi_shape part = memoi_desc_group_of(shape, g);
-        memo_ulysses_heads* heads = &largest.shape.heads;
-        n_q += part.heads.n_q;
-        heads->n_q = (int32_t)memob_max(heads->n_q, part.heads.n_q);
-        heads->n_kv = (int32_t)memob_max(heads->n_kv, part.heads.n_kv);
-        for (int32_t is_kv = 0; is_kv < 2; is_kv++)
-            largest.needed[is_kv] =
-                memob_max(largest.needed[is_kv], memoi_ulysses_heads_needed(&part, is_kv));
+        const memo_ulysses_heads heads = memoi_desc_group_of(shape, g).heads;
+        n_q += heads.n_q;
+        largest.heads.n_q = (int32_t)memob_max(largest.heads.n_q, heads.n_q);
+        largest.heads.n_kv = (int32_t)memob_max(largest.heads.n_kv, heads.n_kv);
     }
     MEMO_ASSERT(n_q == shape->heads.n_q); /* 1 */
     return largest;
@@ -6663,17 +6595,22 @@ MEMOI void memoi_buffers_carve_ring(memoi_buffers_carving* v, memoi_buffers* b) 
 }
 
 /* What is exchanged between rows and heads; row dots are fp32. */
-MEMOI void memoi_buffers_carve_ulysses(memoi_buffers_carving* v, const int64_t needed[2],
-                                       memoi_buffers* b) {
+MEMOI void memoi_buffers_carve_ulysses(memoi_buffers_carving* v, memoi_buffers* b) {
     const memoi_shape* shape = v->shape;
     const int64_t sent_kv_bytes = v->is_backward && shape->is_replicated ? 4 : v->bytes;
-    const int64_t kv_bytes = v->kv_rows * needed[1] * v->kv_size * sent_kv_bytes;
-    const int64_t q_bytes = v->q_rows * needed[0] * memob_max(v->q_size * v->bytes, 4);
+    const int64_t kv_bytes = v->kv_rows * v->kv_size * sent_kv_bytes; /* of a head */
+    const int64_t q_bytes = v->q_rows * memob_max(v->q_size * v->bytes, 4);
     const int64_t most_kv = v->is_grouped ? 0 : memob_max(v->n_kv[0], v->n_kv[1]);
+    int64_t most = 0; /* that all ranks need of a group */
     if (!v->has_ulysses) return;
+    for (int32_t g = 0; g < shape->n_groups; g++) {
+        const memoi_shape group = memoi_desc_group_of(shape, g);
+        most = memob_max(most, memoi_ulysses_heads_needed(&group, 0) * q_bytes);
+        most = memob_max(most, memoi_ulysses_heads_needed(&group, 1) * kv_bytes);
+    }
     for (int i = 0; i < 2 && i < shape->n_groups && shape->sends_again; i++)
         memoi_buffers_carve_heads(shape, &v->c, &b->q[i], b->kv[i]);
-    b->staging = memoi_buffers_carve(&v->c, memob_max(kv_bytes, q_bytes));
+    b->staging = memoi_buffers_carve(&v->c, most);
 
     /* One buffer serves d_out and then all results, unless they leave behind the next group. */
     if (v->is_backward || v->is_grouped || shape->type != MEMO_TYPE_F32)
@@ -6721,9 +6658,8 @@ MEMOI void memoi_buffers_carve_gradients(memoi_buffers_carving* v, memoi_buffers
 }
 
 /* The buffers of a pass behind base.  Returns their bytes; what is not used has none. */
-MEMOI int64_t memoi_buffers_carve_pass(const memoi_desc_largest* largest, char* base,
-                                       int is_backward, memoi_buffers* b) {
-    const memoi_shape* shape = &largest->shape;
+MEMOI int64_t memoi_buffers_carve_pass(const memoi_shape* shape, char* base, int is_backward,
+                                       memoi_buffers* b) {
     const int64_t out_size = is_backward ? shape->head_size : shape->v_head_size; /* or of d_q */
     memoi_buffers_carving v = MEMO_ZERO(memoi_buffers_carving);
     v.shape = shape;
@@ -6744,7 +6680,7 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_desc_largest* largest, char* 
 
     memset(b, 0, sizeof *b);
     memoi_buffers_carve_ring(&v, b);
-    memoi_buffers_carve_ulysses(&v, largest->needed, b);
+    memoi_buffers_carve_ulysses(&v, b);
     b->out = (float*)memoi_buffers_carve(&v.c, !v.is_direct * v.n_q * out_size * 4);
     if (is_backward) {
         memoi_buffers_carve_gradients(&v, b);
@@ -6759,7 +6695,7 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_desc_largest* largest, char* 
 /* The buffers of both passes, in the same memory.  Returns the bytes needed. */
 MEMOI int64_t memoi_buffers_carve_all(const memoi_shape* shape, char* base,
                                       memoi_buffers buffers[2]) {
-    const memoi_desc_largest largest = memoi_desc_largest_of(shape);
+    const memoi_shape largest = memoi_desc_largest_of(shape);
     int64_t n_bytes = memoi_buffers_carve_pass(&largest, base, 0, &buffers[0]);
     n_bytes = memob_max(n_bytes, memoi_buffers_carve_pass(&largest, base, 1, &buffers[1]));
     MEMO_ASSERT(buffers[0].ring.kv[0] == buffers[1].ring.kv[0] &&
@@ -7136,7 +7072,12 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
     walk->ring.attention = &a->desc.attention;
     walk->ring.is_backward = is_backward;
     walk->ring.plan = plan;
-    memoi_nodes_init(&walk->nodes, &walk->ring, plan, a->desc.nodes, &walk->buffers.nodes);
+    walk->nodes.ring = &walk->ring;
+    walk->nodes.plan = plan;
+    walk->nodes.comm = a->desc.nodes;
+    walk->nodes.buffers = walk->buffers.nodes;
+    walk->nodes.latest = walk->nodes.seen = -1;
+    walk->ring.is_in_use = 1; /* the pool, by an earlier pass: ring 0 may have no exchange */
     walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
 }
 
@@ -7420,12 +7361,7 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo
         return MEMOI_REFUSE("memo_sp_attention_tensors.sinks: %s, but the exchange was made with "
                             "has_sinks %d; ranks compare has_sinks, so make another exchange",
                             t->sinks ? "not NULL" : "NULL", (int)plan->has_sinks);
-    if (t->sinks && !MEMO_DEVICE_HAS(a->target.device, row_kernel))
-        return MEMOI_FAIL(UNSUPPORTED,
-                          "device '%s': it has no kernels for attention sinks; pass sinks NULL, or "
-                          "use a device that has row kernels",
-                          a->target.device->name);
-    return MEMO_STATUS_OK;
+    return t->sinks ? memoi_check_row_kernels(a->target.device, error) : MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_exchange* plan,
@@ -7513,6 +7449,15 @@ MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, me
     return status;
 }
 
+/* Fields that both descs have. */
+#define MEMOI_SEQUENCE_SAME(K)                                                                     \
+    K(device)                                                                                      \
+    K(stream)                                                                                      \
+    K(n_batch)                                                                                     \
+    K(n_q_heads) K(n_kv_heads) K(head_size) K(v_head_size) K(latent) K(type) K(scale) K(softcap)   \
+        K(sends_again) K(rounds_gradients) K(ulysses_groups) K(attention) K(has_trees)
+#define MEMOI_SEQUENCE_COPY(field) attention.field = desc->field;
+
 MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_desc* desc,
                                          memo_error* error) {
     const int32_t size = desc->comm ? desc->comm->size : 1;
@@ -7549,26 +7494,11 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     if (!status) status = memoi_sequence_shard(s, 1, error);
     if (status) return status;
 
-    attention.device = desc->device;
-    attention.stream = desc->stream;
     attention.ring = s->mesh ? s->mesh->ring : NULL;
     attention.ulysses = s->mesh ? s->mesh->ulysses : NULL;
     attention.nodes = s->mesh ? s->mesh->nodes : NULL;
     attention.sharding = s->sharding;
-    attention.n_batch = desc->n_batch;
-    attention.n_q_heads = desc->n_q_heads;
-    attention.n_kv_heads = desc->n_kv_heads;
-    attention.head_size = desc->head_size;
-    attention.v_head_size = desc->v_head_size;
-    attention.latent = desc->latent;
-    attention.type = desc->type;
-    attention.scale = desc->scale;
-    attention.softcap = desc->softcap;
-    attention.sends_again = desc->sends_again;
-    attention.rounds_gradients = desc->rounds_gradients;
-    attention.ulysses_groups = desc->ulysses_groups;
-    attention.has_trees = desc->has_trees;
-    attention.attention = desc->attention;
+    MEMOI_SEQUENCE_SAME(MEMOI_SEQUENCE_COPY)
     status = memo_sp_attention_desc_get_sizes(&attention, &s->sizes, error);
     if (!status) status = memo_sp_attention_create(&attention, &s->attention, error);
     if (status) return status;
@@ -8101,8 +8031,7 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     if (MEMOI_INTEGER(name, desc, vocabulary, 1, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, tile_rows, 0, 1 << 28) ||
         MEMOI_REAL(name, desc, softcap, 0, 3e38) ||
-        memoi_check_row_type("memo_loss_desc.type", desc->type, MEMO_STATUS_INVALID_ARGUMENT,
-                             error))
+        memoi_check_row_type("memo_loss_desc.type", desc->type, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Rank 0 has the largest share, so all ranks find the same tile. */
@@ -8148,19 +8077,6 @@ static const char* const memoi_loss_fields[MEMO_LABEL_FIELDS] = {
     "memo_loss_run on one rank, another pass on another",
     "memo_loss_desc: vocabulary, type, tile_rows or softcap", "memo_loss_tensors: n_rows or scale"};
 
-MEMOI memo_label memoi_loss_agree(const memo_loss* loss, const memo_loss_tensors* tensors) {
-    const memo_loss_desc* d = &loss->desc;
-    const int64_t sizes[] = {d->vocabulary, d->type, loss->sizes.tile_rows};
-    memo_label label = MEMO_ZERO(memo_label);
-    label.fields = memoi_loss_fields;
-    memoi_label_add(&label, 0, "loss", 4);
-    memoi_label_add(&label, 1, sizes, sizeof sizes);
-    memoi_label_add(&label, 1, &d->softcap, sizeof d->softcap);
-    memoi_label_add_number(&label, 2, tensors->n_rows);
-    memoi_label_add(&label, 2, &tensors->scale, sizeof tensors->scale);
-    return label;
-}
-
 MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* tensors,
                                       const memo_loss_tile* tile, const memo_label* agreed,
                                       memo_error* error) {
@@ -8202,14 +8118,23 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
 }
 
 memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, memo_error* error) {
-    const memo_label agreed = memoi_loss_agree(loss, tensors);
+    const memo_loss_desc* d = &loss->desc;
+    const int64_t sizes[] = {d->vocabulary, d->type, loss->sizes.tile_rows};
+    memo_label agreed = MEMO_ZERO(memo_label);
     memo_status status = MEMO_STATUS_OK;
     memo_loss_tile tile;
     if (MEMOI_INTEGER("memo_loss_tensors", tensors, n_rows, 0, MEMOB_BYTES_MAX) ||
         (tensors->n_rows && MEMOI_GIVEN("memo_loss_tensors", tensors, labels)) ||
-        (tensors->scale != 0 && MEMOI_GIVEN("memo_loss_desc", &loss->desc, functions.gradients)))
+        (tensors->scale != 0 && MEMOI_GIVEN("memo_loss_desc", d, functions.gradients)))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    tile.stream = loss->desc.stream;
+    agreed.fields = memoi_loss_fields;
+    memoi_label_add(&agreed, 0, "loss", 4);
+    memoi_label_add(&agreed, 1, sizes, sizeof sizes);
+    memoi_label_add(&agreed, 1, &d->softcap, sizeof d->softcap);
+    memoi_label_add_number(&agreed, 2, tensors->n_rows);
+    memoi_label_add(&agreed, 2, &tensors->scale, sizeof tensors->scale);
+
+    tile.stream = d->stream;
     tile.first_column = loss->sizes.first_column;
     tile.n_columns = loss->sizes.n_columns;
     tile.logits = loss->logits;
@@ -8311,8 +8236,8 @@ MEMOI memo_status memoi_scan_check(const memo_scan_desc* desc, memo_error* error
         MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, stream) ||
         MEMOI_GIVEN(name, desc, functions.summarize) ||
         MEMOI_GIVEN(name, desc, functions.compose) || MEMOI_GIVEN(name, desc, functions.run) ||
-        (desc->halo_rows && memoi_check_row_type("memo_scan_desc.halo_type", desc->halo_type,
-                                                 MEMO_STATUS_INVALID_ARGUMENT, error)))
+        (desc->halo_rows &&
+         memoi_check_row_type("memo_scan_desc.halo_type", desc->halo_type, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return desc->halo_rows ? memoi_check_row_kernels(desc->device, error) : MEMO_STATUS_OK;
 }
@@ -8528,22 +8453,12 @@ MEMOI void memoi_scan_summarize(memoi_scan_walk* walk, const float* initial) {
     if (has_initial) memoi_scan_compose(walk, &walk->s.own, NULL, initial, 0);
 }
 
-/* tensors->state: what the scan has found. */
-MEMOI void memoi_scan_set_state(memoi_scan_walk* walk, const float* initial, float* state) {
-    const int64_t n_bytes = walk->scan->desc.b_count * 4;
-    const float* from = walk->reach[walk->place] ? walk->s.before.b : initial;
-    memoi_target* target = &walk->target;
-    if (!from)
-        memoi_target_fill(target, MEMOI_TARGET_COMPUTE, state, n_bytes);
-    else if (!target->status)
-        target->status = memo_copy(target->device, target->streams[MEMOI_TARGET_COMPUTE],
-                                   MEMO_COPY_ON_DEVICE, state, from, n_bytes, target->error);
-}
-
 MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tensors,
                                   int is_backward, memo_error* error) {
+    const int64_t n_bytes = scan->desc.b_count * 4;
     const float* initial = tensors->initial;
     memoi_scan_walk walk;
+    memoi_target* target = &walk.target;
     memo_status status = memoi_scan_begin(&walk, scan, is_backward, error);
     if (status) return status;
     if (MEMOI_GIVEN("memo_scan_tensors", tensors, state)) return MEMO_STATUS_INVALID_ARGUMENT;
@@ -8560,7 +8475,12 @@ MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tens
     if (walk.place >= 0) memoi_scan_summarize(&walk, initial);
     for (int32_t d = 1; d < scan->n_places; d *= 2) memoi_scan_exchange(&walk, d);
     if (walk.place < 0) return walk.target.status;
-    memoi_scan_set_state(&walk, initial, tensors->state);
+    if (walk.reach[walk.place]) initial = walk.s.before.b;
+    if (!initial)
+        memoi_target_fill(target, MEMOI_TARGET_COMPUTE, tensors->state, n_bytes);
+    else if (!target->status)
+        target->status = memo_copy(target->device, scan->desc.stream, MEMO_COPY_ON_DEVICE,
+                                   tensors->state, initial, n_bytes, error);
     walk.call.state = tensors->state;
     memoi_scan_call_function(&walk, scan->desc.functions.run, &walk.call);
     return walk.target.status;

@@ -76,8 +76,8 @@ MEMOI memo_status memoi_scan_check(const memo_scan_desc* desc, memo_error* error
         MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, stream) ||
         MEMOI_GIVEN(name, desc, functions.summarize) ||
         MEMOI_GIVEN(name, desc, functions.compose) || MEMOI_GIVEN(name, desc, functions.run) ||
-        (desc->halo_rows && memoi_check_row_type("memo_scan_desc.halo_type", desc->halo_type,
-                                                 MEMO_STATUS_INVALID_ARGUMENT, error)))
+        (desc->halo_rows &&
+         memoi_check_row_type("memo_scan_desc.halo_type", desc->halo_type, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return desc->halo_rows ? memoi_check_row_kernels(desc->device, error) : MEMO_STATUS_OK;
 }
@@ -293,22 +293,12 @@ MEMOI void memoi_scan_summarize(memoi_scan_walk* walk, const float* initial) {
     if (has_initial) memoi_scan_compose(walk, &walk->s.own, NULL, initial, 0);
 }
 
-/* tensors->state: what the scan has found. */
-MEMOI void memoi_scan_set_state(memoi_scan_walk* walk, const float* initial, float* state) {
-    const int64_t n_bytes = walk->scan->desc.b_count * 4;
-    const float* from = walk->reach[walk->place] ? walk->s.before.b : initial;
-    memoi_target* target = &walk->target;
-    if (!from)
-        memoi_target_fill(target, MEMOI_TARGET_COMPUTE, state, n_bytes);
-    else if (!target->status)
-        target->status = memo_copy(target->device, target->streams[MEMOI_TARGET_COMPUTE],
-                                   MEMO_COPY_ON_DEVICE, state, from, n_bytes, target->error);
-}
-
 MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tensors,
                                   int is_backward, memo_error* error) {
+    const int64_t n_bytes = scan->desc.b_count * 4;
     const float* initial = tensors->initial;
     memoi_scan_walk walk;
+    memoi_target* target = &walk.target;
     memo_status status = memoi_scan_begin(&walk, scan, is_backward, error);
     if (status) return status;
     if (MEMOI_GIVEN("memo_scan_tensors", tensors, state)) return MEMO_STATUS_INVALID_ARGUMENT;
@@ -325,7 +315,12 @@ MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tens
     if (walk.place >= 0) memoi_scan_summarize(&walk, initial);
     for (int32_t d = 1; d < scan->n_places; d *= 2) memoi_scan_exchange(&walk, d);
     if (walk.place < 0) return walk.target.status;
-    memoi_scan_set_state(&walk, initial, tensors->state);
+    if (walk.reach[walk.place]) initial = walk.s.before.b;
+    if (!initial)
+        memoi_target_fill(target, MEMOI_TARGET_COMPUTE, tensors->state, n_bytes);
+    else if (!target->status)
+        target->status = memo_copy(target->device, scan->desc.stream, MEMO_COPY_ON_DEVICE,
+                                   tensors->state, initial, n_bytes, error);
     walk.call.state = tensors->state;
     memoi_scan_call_function(&walk, scan->desc.functions.run, &walk.call);
     return walk.target.status;

@@ -57,57 +57,49 @@ MEMOI int64_t memoi_sharding_prefix(const memo_sharding* sharding, int64_t docum
     return n;
 }
 
-/* All but the pieces of documents. */
-MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sharding* sharding,
-                                         memo_error* error) {
+/* All but the pieces of documents, from the fields that a desc has. */
+MEMOI memo_status memoi_sharding_measure(memo_sharding* sharding, memo_error* error) {
     static const char name[] = "memo_sharding_desc";
+    const int has_documents = sharding->kind == MEMO_SHARDING_DOCUMENTS;
     int64_t unit;
-    memset(sharding, 0, sizeof *sharding);
-    if (MEMOI_INTEGER(name, desc, kind, MEMO_SHARDING_ZIGZAG, MEMO_SHARDING_DOCUMENTS) ||
-        MEMOI_INTEGER(name, desc, ring, 0,
-                      desc->kind == MEMO_SHARDING_DOCUMENTS ? 1 << 16 : INT32_MAX) ||
-        MEMOI_INTEGER(name, desc, ulysses, 0, INT32_MAX) ||
-        MEMOI_INTEGER(name, desc, n_tokens, 1, MEMOB_BYTES_MAX / 2))
+    if (MEMOI_INTEGER(name, sharding, kind, MEMO_SHARDING_ZIGZAG, MEMO_SHARDING_DOCUMENTS) ||
+        MEMOI_INTEGER(name, sharding, ring, 0, has_documents ? 1 << 16 : INT32_MAX) ||
+        MEMOI_INTEGER(name, sharding, ulysses, 0, INT32_MAX) ||
+        MEMOI_INTEGER(name, sharding, n_tokens, 1, MEMOB_BYTES_MAX / 2))
         return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!sharding->ring) sharding->ring = 1;
+    if (!sharding->ulysses) sharding->ulysses = 1;
 
     /* Documents belong to one kind, which needs them. */
-    if (desc->kind != MEMO_SHARDING_DOCUMENTS && desc->document_begins)
-        return MEMOI_REFUSE("memo_sharding_desc.document_begins: not used by the sharding %s; use "
-                            "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
-                            memo_sharding_name(desc->kind));
-    if (desc->kind == MEMO_SHARDING_DOCUMENTS &&
-        memoi_sharding_check_documents("memo_sharding_desc.document_begins", desc->document_begins,
-                                       desc->n_documents, desc->n_tokens, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    sharding->kind = desc->kind;
-    sharding->ring = desc->ring ? desc->ring : 1;
-    sharding->ulysses = desc->ulysses ? desc->ulysses : 1;
-    sharding->n_tokens = desc->n_tokens;
-    sharding->document_begins = desc->document_begins;
-    sharding->n_documents = desc->document_begins ? desc->n_documents : 0;
-    if (desc->document_parents && !desc->document_begins)
+    if (!has_documents && (sharding->document_begins || sharding->document_parents))
         return MEMOI_REFUSE(
-            "memo_sharding_desc.document_parents: not NULL, but document_begins is; pass both");
-    if (memoi_sharding_check_parents("memo_sharding_desc.document_parents", desc->document_parents,
-                                     sharding->n_documents, error))
+            "memo_sharding_desc.document_begins, document_parents: not used by the "
+            "sharding %s; use MEMO_SHARDING_DOCUMENTS, or pass the documents in the "
+            "mask",
+            memo_sharding_name(sharding->kind));
+    if (!has_documents) sharding->n_documents = 0;
+    if (has_documents &&
+        (memoi_sharding_check_documents("memo_sharding_desc.document_begins",
+                                        sharding->document_begins, sharding->n_documents,
+                                        sharding->n_tokens, error) ||
+         memoi_sharding_check_parents("memo_sharding_desc.document_parents",
+                                      sharding->document_parents, sharding->n_documents, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    sharding->document_parents = desc->document_parents;
 
     /* Equal shares.  Zigzag cuts the rows of a ring rank in two, so their number must be even. */
     unit = (int64_t)sharding->ring * sharding->ulysses;
-    if (desc->kind == MEMO_SHARDING_ZIGZAG && sharding->ulysses % 2) unit *= 2;
-    if (desc->slice_tokens < 0 || desc->slice_tokens % unit ||
-        (desc->slice_tokens && desc->kind > MEMO_SHARDING_PLAIN))
+    if (sharding->kind == MEMO_SHARDING_ZIGZAG && sharding->ulysses % 2) unit *= 2;
+    if (sharding->slice_tokens < 0 || sharding->slice_tokens % unit ||
+        (sharding->slice_tokens && has_documents))
         return MEMOI_REFUSE("memo_sharding_desc.slice_tokens: %lld in the sharding %s; multiples "
                             "of %lld work, in the shardings zigzag and plain",
-                            (long long)desc->slice_tokens, memo_sharding_name(desc->kind),
+                            (long long)sharding->slice_tokens, memo_sharding_name(sharding->kind),
                             (long long)unit);
-    sharding->slice_tokens = desc->slice_tokens;
     if (unit > INT32_MAX)
         return MEMOI_REFUSE(
             "memo_sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are valid",
             (int)sharding->ring, (int)sharding->ulysses, INT32_MAX / 2);
-    sharding->padded_tokens = (desc->n_tokens + unit - 1) / unit * unit;
+    sharding->padded_tokens = (sharding->n_tokens + unit - 1) / unit * unit;
     sharding->local_tokens = sharding->padded_tokens / sharding->ring / sharding->ulysses;
     sharding->ring_tokens = sharding->local_tokens * sharding->ulysses;
     return MEMO_STATUS_OK;
@@ -342,7 +334,17 @@ void memo_sharding_free(memo_sharding* sharding) {
 
 memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
                                memo_error* error) {
-    const memo_status status = memoi_sharding_measure(desc, sharding, error);
+    memo_status status;
+    memset(sharding, 0, sizeof *sharding);
+    sharding->kind = desc->kind;
+    sharding->ring = desc->ring;
+    sharding->ulysses = desc->ulysses;
+    sharding->n_tokens = desc->n_tokens;
+    sharding->document_begins = desc->document_begins;
+    sharding->n_documents = desc->n_documents;
+    sharding->document_parents = desc->document_parents;
+    sharding->slice_tokens = desc->slice_tokens;
+    status = memoi_sharding_measure(sharding, error);
     return status || desc->kind != MEMO_SHARDING_DOCUMENTS ? status
                                                            : memoi_sharding_spread(sharding, error);
 }

@@ -2485,7 +2485,7 @@ TEST(invalid_arguments_are_refused) {
         own_attention* one = attention_of(&desc);
         own_exchange* refused = exchange_of(one, &exchange_desc);
         CHECK_ERROR(memo_sp_attention_forward(one, refused, &tensors, &error), UNSUPPORTED,
-                    "attention sinks");
+                    "it has no row kernels");
         CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
         CHECK_IS(state.n_scores, ==, n_calls); /* nothing was enqueued */
     }

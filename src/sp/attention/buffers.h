@@ -86,17 +86,22 @@ MEMOI void memoi_buffers_carve_ring(memoi_buffers_carving* v, memoi_buffers* b) 
 }
 
 /* What is exchanged between rows and heads; row dots are fp32. */
-MEMOI void memoi_buffers_carve_ulysses(memoi_buffers_carving* v, const int64_t needed[2],
-                                       memoi_buffers* b) {
+MEMOI void memoi_buffers_carve_ulysses(memoi_buffers_carving* v, memoi_buffers* b) {
     const memoi_shape* shape = v->shape;
     const int64_t sent_kv_bytes = v->is_backward && shape->is_replicated ? 4 : v->bytes;
-    const int64_t kv_bytes = v->kv_rows * needed[1] * v->kv_size * sent_kv_bytes;
-    const int64_t q_bytes = v->q_rows * needed[0] * memob_max(v->q_size * v->bytes, 4);
+    const int64_t kv_bytes = v->kv_rows * v->kv_size * sent_kv_bytes; /* of a head */
+    const int64_t q_bytes = v->q_rows * memob_max(v->q_size * v->bytes, 4);
     const int64_t most_kv = v->is_grouped ? 0 : memob_max(v->n_kv[0], v->n_kv[1]);
+    int64_t most = 0; /* that all ranks need of a group */
     if (!v->has_ulysses) return;
+    for (int32_t g = 0; g < shape->n_groups; g++) {
+        const memoi_shape group = memoi_desc_group_of(shape, g);
+        most = memob_max(most, memoi_ulysses_heads_needed(&group, 0) * q_bytes);
+        most = memob_max(most, memoi_ulysses_heads_needed(&group, 1) * kv_bytes);
+    }
     for (int i = 0; i < 2 && i < shape->n_groups && shape->sends_again; i++)
         memoi_buffers_carve_heads(shape, &v->c, &b->q[i], b->kv[i]);
-    b->staging = memoi_buffers_carve(&v->c, memob_max(kv_bytes, q_bytes));
+    b->staging = memoi_buffers_carve(&v->c, most);
 
     /* One buffer serves d_out and then all results, unless they leave behind the next group. */
     if (v->is_backward || v->is_grouped || shape->type != MEMO_TYPE_F32)
@@ -144,9 +149,8 @@ MEMOI void memoi_buffers_carve_gradients(memoi_buffers_carving* v, memoi_buffers
 }
 
 /* The buffers of a pass behind base.  Returns their bytes; what is not used has none. */
-MEMOI int64_t memoi_buffers_carve_pass(const memoi_desc_largest* largest, char* base,
-                                       int is_backward, memoi_buffers* b) {
-    const memoi_shape* shape = &largest->shape;
+MEMOI int64_t memoi_buffers_carve_pass(const memoi_shape* shape, char* base, int is_backward,
+                                       memoi_buffers* b) {
     const int64_t out_size = is_backward ? shape->head_size : shape->v_head_size; /* or of d_q */
     memoi_buffers_carving v = MEMO_ZERO(memoi_buffers_carving);
     v.shape = shape;
@@ -167,7 +171,7 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_desc_largest* largest, char* 
 
     memset(b, 0, sizeof *b);
     memoi_buffers_carve_ring(&v, b);
-    memoi_buffers_carve_ulysses(&v, largest->needed, b);
+    memoi_buffers_carve_ulysses(&v, b);
     b->out = (float*)memoi_buffers_carve(&v.c, !v.is_direct * v.n_q * out_size * 4);
     if (is_backward) {
         memoi_buffers_carve_gradients(&v, b);
@@ -182,7 +186,7 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_desc_largest* largest, char* 
 /* The buffers of both passes, in the same memory.  Returns the bytes needed. */
 MEMOI int64_t memoi_buffers_carve_all(const memoi_shape* shape, char* base,
                                       memoi_buffers buffers[2]) {
-    const memoi_desc_largest largest = memoi_desc_largest_of(shape);
+    const memoi_shape largest = memoi_desc_largest_of(shape);
     int64_t n_bytes = memoi_buffers_carve_pass(&largest, base, 0, &buffers[0]);
     n_bytes = memob_max(n_bytes, memoi_buffers_carve_pass(&largest, base, 1, &buffers[1]));
     MEMO_ASSERT(buffers[0].ring.kv[0] == buffers[1].ring.kv[0] &&

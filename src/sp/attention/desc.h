@@ -17,18 +17,9 @@ MEMOI int memoi_desc_is_alike(const memo_sharding* a, const memo_sharding* b) {
 /* A sharding must be as memo_sharding_make left it: memory is counted from its fields. */
 MEMOI memo_status memoi_desc_made_check(const char* field, const memo_sharding* sharding,
                                         memo_error* error) {
-    const memo_sharding_desc desc = {sharding->kind,
-                                     sharding->ring,
-                                     sharding->ulysses,
-                                     sharding->n_tokens,
-                                     sharding->document_begins,
-                                     sharding->n_documents,
-                                     sharding->document_parents,
-                                     sharding->slice_tokens};
-    memo_sharding made;
-    if (memoi_sharding_measure(&desc, &made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-    made.pieces = sharding->document_begins ? sharding->pieces : NULL;
-    if (memoi_desc_is_alike(&made, sharding) && !made.pieces == !sharding->document_begins)
+    memo_sharding made = *sharding;
+    if (memoi_sharding_measure(&made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    if (memoi_desc_is_alike(&made, sharding) && !made.pieces == !made.document_begins)
         return MEMO_STATUS_OK;
     return MEMOI_REFUSE("memo_sp_attention_desc.%s: changed (local_tokens %lld); use it as "
                         "memo_sharding_make left it (%lld)",
@@ -80,8 +71,7 @@ MEMOI memo_status memoi_desc_heads_check(const memo_sp_attention_desc* desc, mem
         MEMOI_INTEGER(name, desc, latent.n_heads, 0, INT32_MAX) ||
         MEMOI_REAL(name, desc, softcap, 0, 3e38) || MEMOI_REAL(name, desc, scale, -3e38, 3e38))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    return memoi_check_row_type("memo_sp_attention_desc.type", desc->type,
-                                MEMO_STATUS_INVALID_ARGUMENT, error);
+    return memoi_check_row_type("memo_sp_attention_desc.type", desc->type, error);
 }
 
 /* Everything that does not need a device. */
@@ -161,12 +151,12 @@ MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memo
     shape->sends_again = desc->sends_again;
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
-    shape->group = -1;
     shape->n_groups = 1;
     if (desc->ulysses_groups &&
         n_ranks > 1) /* more would be empty on all ranks, but take buffers */
         shape->n_groups = (int32_t)memob_min(desc->ulysses_groups, (n_q - 1) / n_ranks + 1);
-    shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
+    shape->heads = memoi_shape_split_heads(desc->n_q_heads, shape->n_kv_heads, (int32_t)n_ranks,
+                                           shape->ulysses_rank);
     n_ranks *= shape->n_groups;
     for (int64_t r = 1; r < n_ranks;
          r++) /* does a rank or group begin within those of a key head? */
@@ -179,31 +169,21 @@ MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memo
 /* The shape of one group of heads. */
 MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
     memoi_shape part = *shape;
-    part.group = shape->n_groups > 1 ? group : -1;
+    part.group = group;
     part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
     return part;
 }
 
-/* As many heads as the largest groups have: of this rank, and needed by all ranks together. */
-typedef struct memoi_desc_largest {
-    memoi_shape shape;
-    int64_t needed[2]; /* of queries, of keys */
-} memoi_desc_largest;
-
-MEMOI memoi_desc_largest memoi_desc_largest_of(const memoi_shape* shape) {
-    memoi_desc_largest largest = MEMO_ZERO(memoi_desc_largest);
+/* A shape with as many heads of this rank as its largest groups have. */
+MEMOI memoi_shape memoi_desc_largest_of(const memoi_shape* shape) {
+    memoi_shape largest = *shape;
     int32_t n_q = 0;
-    largest.shape = *shape;
-    largest.shape.heads.n_q = largest.shape.heads.n_kv = 0;
+    largest.heads.n_q = largest.heads.n_kv = 0;
     for (int32_t g = 0; g < shape->n_groups; g++) {
-        memoi_shape part = memoi_desc_group_of(shape, g);
-        memo_ulysses_heads* heads = &largest.shape.heads;
-        n_q += part.heads.n_q;
-        heads->n_q = (int32_t)memob_max(heads->n_q, part.heads.n_q);
-        heads->n_kv = (int32_t)memob_max(heads->n_kv, part.heads.n_kv);
-        for (int32_t is_kv = 0; is_kv < 2; is_kv++)
-            largest.needed[is_kv] =
-                memob_max(largest.needed[is_kv], memoi_ulysses_heads_needed(&part, is_kv));
+        const memo_ulysses_heads heads = memoi_desc_group_of(shape, g).heads;
+        n_q += heads.n_q;
+        largest.heads.n_q = (int32_t)memob_max(largest.heads.n_q, heads.n_q);
+        largest.heads.n_kv = (int32_t)memob_max(largest.heads.n_kv, heads.n_kv);
     }
     MEMO_ASSERT(n_q == shape->heads.n_q); /* 1 */
     return largest;

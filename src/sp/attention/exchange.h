@@ -358,7 +358,8 @@ MEMOI memoi_exchange_pieces memoi_exchange_read_mask(const memo_exchange* plan, 
                 (!p.n || p.rows[p.n - 1].end < first + runs[k].count))
                 break;
         for (i = k, row = first; i < n_runs && runs[i].start < high; row += runs[i++].count) {
-            memoi_mask_run_interval(&runs[i], low, high, &begin, &end);
+            begin = memoi_sharding_run_below(&runs[i], low);
+            end = memoi_sharding_run_below(&runs[i], high);
             if (begin >= end) continue;
             memoi_exchange_add_rows(&p, most, row + begin, row + end);
             latest = runs[i].start + end - 1;
@@ -541,44 +542,37 @@ MEMOI void memoi_exchange_sort_steps(memo_exchange* plan, const int64_t* counts,
         plan->distances[1 + i] = (int32_t)order[i].index;
 }
 
-MEMOI void memoi_exchange_make_arrays(memo_exchange* plan) {
+/* What passes need, once the tokens and the masks are there.  All ranks must find the same steps
+ * and turns, so each finds what all ranks read.  If that takes too long, no step is left out. */
+MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
-    const int64_t rd = shape->sharding.ring, n_parts = shape->n_parts;
-    memob_arrays* arrays = &plan->arrays;
-    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, rd * n_parts * plan->n_levels);
+    const int32_t me = shape->ring_rank, n_masks = shape->n_parts * plan->n_levels;
+    const int64_t rd = shape->sharding.ring, each = plan->most_runs * rd * n_masks;
+    const int finds_all = each * rd <= MEMOI_EXCHANGE_SEARCH;
+    memob_arrays *arrays = &plan->arrays, scratch = MEMO_ZERO(memob_arrays);
+    int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, rd * rd) : NULL;
+    int32_t s, n;
+    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, rd * n_masks);
     plan->distances = MEMOB_ARRAY(arrays, int32_t, rd);
     plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
     plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, MEMOI_N_POOLS * (rd + 1));
     plan->turn_of = MEMOB_ARRAY(arrays, int32_t, MEMOI_N_TURNS * rd);
     for (int32_t i = 0; i < 2; i++)
         plan->turns[i] = MEMOB_ARRAY(arrays, memoi_exchange_turn, 2 * rd);
-    plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, 2 * rd * n_parts);
-}
-
-/* What passes need, once the tokens and the masks are there.  All ranks must find the same steps
- * and turns, so each finds what all ranks read.  If that takes too long, no step is left out. */
-MEMOI void memoi_exchange_make(memo_exchange* plan) {
-    const memoi_shape* shape = &plan->shape;
-    const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
-    const int64_t each = plan->most_runs * rd * shape->n_parts * plan->n_levels;
-    const int finds_all = each * rd <= MEMOI_EXCHANGE_SEARCH;
-    memob_arrays scratch = MEMO_ZERO(memob_arrays);
-    int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, (int64_t)rd * rd) : NULL;
-    int32_t s, n;
-    memoi_exchange_make_arrays(plan);
-    plan->arrays.failed |= scratch.failed;
+    plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, 2 * rd * shape->n_parts);
+    arrays->failed |= scratch.failed;
 
     /* Which steps there are, and what travels. */
-    for (s = n = 1; s < rd && !plan->arrays.failed; s++) {
+    for (s = n = 1; s < rd && !arrays->failed; s++) {
         int64_t n_rows = !finds_all;
         for (int32_t owner = 0; owner < rd; owner++) {
-            const int32_t reader = (owner + s) % rd;
+            const int32_t reader = (int32_t)((owner + s) % rd);
             if (!finds_all && owner != me && reader != me) continue;
             for (int32_t part = 0; part < shape->n_parts; part++) {
                 const memoi_exchange_pieces p = memoi_exchange_read(plan, part, owner, reader);
                 const int64_t n_read = p.n_rows * (shape->n_batch / shape->n_parts);
                 n_rows += n_read;
-                if (counts) counts[(int64_t)s * rd + reader] += n_read;
+                if (counts) counts[s * rd + reader] += n_read;
                 for (int i = 0; i < 2; i++) { /* sent; got */
                     if ((i ? reader : owner) != me) continue;
                     *memoi_exchange_pieces_of(plan, i, s, part) = p;
@@ -590,12 +584,11 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     }
     plan->last_step = n - 1;
     if (counts && !scratch.failed) memoi_exchange_sort_steps(plan, counts, &scratch);
-    plan->arrays.failed |= scratch.failed;
+    arrays->failed |= scratch.failed;
 
-    plan->piece_runs =
-        MEMOB_ARRAY(&plan->arrays, memo_run,
-                    (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
-    for (int32_t mask = 0; mask < shape->n_parts * plan->n_levels && !plan->arrays.failed; mask++)
+    plan->piece_runs = MEMOB_ARRAY(
+        arrays, memo_run, (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
+    for (int32_t mask = 0; mask < n_masks && !arrays->failed; mask++)
         for (s = 0; s < n; s++) {
             memoi_exchange_make_step(plan, s, mask);
             plan->computes |= memoi_exchange_step_of(plan, s, mask)->n_q_rows &&
@@ -603,8 +596,8 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
             plan->has_own_work |= !s && plan->steps[mask].n_q_runs && plan->steps[mask].n_k_runs;
             plan->sends |= s && *memoi_exchange_rows_of(plan, 0, s);
         }
-    if (!plan->arrays.failed) memoi_exchange_make_rooms(plan, counts, &scratch);
-    plan->arrays.failed |= scratch.failed;
+    if (!arrays->failed) memoi_exchange_make_rooms(plan, counts, &scratch);
+    arrays->failed |= scratch.failed;
     memob_arrays_free(&scratch);
 }
 
@@ -684,30 +677,23 @@ MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
     plan->of_nodes = rings;
 }
 
-/* Adds what crosses between nodes, and what the rings within a node send. */
-MEMOI void memoi_exchange_add_nodes(const memo_exchange* plan, memo_exchange_info* info) {
-    for (int32_t d = 0; d < plan->shape.n_nodes; d++) {
-        memo_exchange_info ring;
-        memo_exchange_get_info(&plan->of_nodes[d], &ring);
-        info->n_steps += ring.n_steps;
-        for (int i = 0; i < 2; i++) {
-            const memoi_exchange_pieces* p = memoi_exchange_crossing_of(plan, i, d);
-            info->crossed_rows[i] += plan->shape.n_batch * p->n_rows;
-            info->sent_rows[i] += ring.sent_rows[i] + plan->shape.n_batch * p->n_rows;
-            info->needed_rows[i] += ring.needed_rows[i] + plan->shape.n_batch * p->n_needed;
-        }
-    }
-}
-
 void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info) {
     const memoi_shape* shape = &plan->shape;
     const int64_t n = (int64_t)shape->sharding.ring * shape->n_parts;
     const int64_t each = shape->n_batch / shape->n_parts;
     memset(info, 0, sizeof *info);
-    if (plan->of_nodes) {
-        memoi_exchange_add_nodes(plan, info);
-        return;
+    for (int32_t d = 0; d < shape->n_nodes && plan->of_nodes; d++) { /* within, and between nodes */
+        memo_exchange_info ring;
+        memo_exchange_get_info(&plan->of_nodes[d], &ring);
+        info->n_steps += ring.n_steps;
+        for (int i = 0; i < 2; i++) {
+            const memoi_exchange_pieces* p = memoi_exchange_crossing_of(plan, i, d);
+            info->crossed_rows[i] += shape->n_batch * p->n_rows;
+            info->sent_rows[i] += ring.sent_rows[i] + shape->n_batch * p->n_rows;
+            info->needed_rows[i] += ring.needed_rows[i] + shape->n_batch * p->n_needed;
+        }
     }
+    if (plan->of_nodes) return;
     info->n_steps = plan->last_step + 1;
     for (int64_t i = 0; i < 2 * n; i++) { /* that this rank sends; that it gets */
         info->sent_rows[i / n] += each * plan->pieces[i].n_rows;

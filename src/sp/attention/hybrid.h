@@ -347,7 +347,12 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
     walk->ring.attention = &a->desc.attention;
     walk->ring.is_backward = is_backward;
     walk->ring.plan = plan;
-    memoi_nodes_init(&walk->nodes, &walk->ring, plan, a->desc.nodes, &walk->buffers.nodes);
+    walk->nodes.ring = &walk->ring;
+    walk->nodes.plan = plan;
+    walk->nodes.comm = a->desc.nodes;
+    walk->nodes.buffers = walk->buffers.nodes;
+    walk->nodes.latest = walk->nodes.seen = -1;
+    walk->ring.is_in_use = 1; /* the pool, by an earlier pass: ring 0 may have no exchange */
     walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
 }
 
@@ -631,12 +636,7 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo
         return MEMOI_REFUSE("memo_sp_attention_tensors.sinks: %s, but the exchange was made with "
                             "has_sinks %d; ranks compare has_sinks, so make another exchange",
                             t->sinks ? "not NULL" : "NULL", (int)plan->has_sinks);
-    if (t->sinks && !MEMO_DEVICE_HAS(a->target.device, row_kernel))
-        return MEMOI_FAIL(UNSUPPORTED,
-                          "device '%s': it has no kernels for attention sinks; pass sinks NULL, or "
-                          "use a device that has row kernels",
-                          a->target.device->name);
-    return MEMO_STATUS_OK;
+    return t->sinks ? memoi_check_row_kernels(a->target.device, error) : MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_exchange* plan,

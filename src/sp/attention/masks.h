@@ -78,13 +78,6 @@ MEMOI void memoi_mask_ancestors(const memo_mask* mask, int32_t depth, int64_t* f
 
 /* --- runs --- */
 
-/* The indices [*begin, *end) of a run whose positions are in [low, high). */
-MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t high, int64_t* begin,
-                                   int64_t* end) {
-    *begin = memoi_sharding_run_below(run, low);
-    *end = memob_max(memoi_sharding_run_below(run, high), *begin);
-}
-
 /* The next positions that the queries of a run see together, without a gap, from query *i on; moves
  * *i behind these queries.  Returns 0 if there are none.  Only key_first and key_end have gaps. */
 MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t* i, int64_t* begin,

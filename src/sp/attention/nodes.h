@@ -36,16 +36,6 @@ typedef struct memoi_nodes {
     int32_t n_crossed;   /* of this group */
 } memoi_nodes;
 
-MEMOI void memoi_nodes_init(memoi_nodes* n, memoi_ring* ring, const memo_exchange* plan,
-                            memo_comm* comm, const memoi_nodes_buffers* buffers) {
-    n->ring = ring;
-    n->plan = plan;
-    n->comm = comm;
-    n->buffers = *buffers;
-    n->latest = n->seen = -1;
-    ring->is_in_use = 1; /* the pool, by an earlier pass: ring 0 may have no exchange */
-}
-
 /* Makes the next crossing wait for a point, and for the first exchanges within the node. */
 MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point, int32_t n_exchanges) {
     const int32_t n_awaited = n->ring->n_awaited;
@@ -57,19 +47,6 @@ MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point, int32_t n_exchanges) 
     MEMO_ASSERT(n->seen >= point); /* 4 */
 }
 
-/* One message for each range of k or v: own rows to readers d nodes on, or rows to hold. */
-MEMOI void memoi_nodes_send(const memoi_nodes* n, int32_t d, int is_v, int is_receive) {
-    const memoi_shape* shape = n->ring->shape;
-    const memoi_exchange_pieces* p = memoi_exchange_crossing_of(n->plan, is_receive, d);
-    const int32_t n_nodes = n->plan->shape.n_nodes;
-    const int32_t peer = (n->comm->rank + (is_receive ? n_nodes - d : d)) % n_nodes;
-    const int64_t all_bytes = shape->key_sharding.ring_tokens * memoi_ring_row_bytes(shape, is_v);
-    char* rows = is_receive ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
-    for (int32_t b = 0; b < shape->n_batch; b++)
-        memoi_ring_send_pieces(n->ring, MEMOI_TARGET_NODES, n->comm, is_v, p, is_receive,
-                               rows + b * all_bytes, peer);
-}
-
 /* Brings the keys of ring d, and sends the rows that readers d nodes on need. */
 MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     const memoi_shape* shape = n->ring->shape;
@@ -77,8 +54,9 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     const memoi_exchange_pieces *out, *in;
     memoi_target* target = n->ring->target;
     memo_range reads[2], writes[2];
+    const int32_t n_nodes = n->plan->shape.n_nodes;
     int64_t n_bytes = 0;
-    if (d >= n->plan->shape.n_nodes) return;
+    if (d >= n_nodes) return;
     out = memoi_exchange_crossing_of(n->plan, 0, d);
     in = memoi_exchange_crossing_of(n->plan, 1, d);
     if (!out->n && !in->n) return;
@@ -95,7 +73,14 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     n->n_crossed++;
     memoi_target_group_begin(target, MEMOI_TARGET_NODES, n->comm, "node keys", d, reads,
                              out->n ? 2 : 0, writes, in->n ? 2 : 0, n_bytes);
-    for (int i = 0; i < 4; i++) memoi_nodes_send(n, d, i / 2, i % 2);
+    for (int32_t i = 0; i < 4 * shape->n_batch; i++) { /* own rows, and rows to hold, of k and v */
+        const int is_v = i / 2 % 2, is_in = i % 2;
+        char* rows = is_in ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
+        memoi_ring_send_pieces(n->ring, MEMOI_TARGET_NODES, n->comm, is_v, is_in ? in : out, is_in,
+                               rows + i / 4 * n_all / shape->n_batch *
+                                          memoi_ring_row_bytes(shape, is_v),
+                               (n->comm->rank + (is_in ? n_nodes - d : d)) % n_nodes);
+    }
     memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
     memoi_target_record(target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_NODES);
 }

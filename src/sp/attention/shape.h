@@ -40,7 +40,7 @@ typedef struct memoi_shape {
     int32_t sends_again;
     memo_type carried_type; /* of d_k and d_v in the ring: F32, or type */
     int32_t n_groups;       /* of the heads of each rank */
-    int32_t group;          /* the one that heads are of; -1: all */
+    int32_t group;          /* the one that heads are of, but in the whole shape */
     memo_ulysses_heads heads;
     int32_t is_replicated; /* several ranks, or groups, need the same key head */
     int32_t has_trees;     /* masks may have several levels */
@@ -64,12 +64,11 @@ MEMOI const memo_run* memoi_shape_runs(const memoi_shape* shape, int is_kv, int3
     return tokens->runs + ring_rank * tokens->max_runs;
 }
 
-/* The heads of a rank; or of its group, as if each group of each rank were a rank. */
+/* The heads of a rank's group, as if each group of each rank were a rank. */
 MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t rank) {
-    const int32_t n = shape->group < 0 ? 1 : shape->n_groups,
-                  g = shape->group < 0 ? 0 : shape->group;
-    return memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses * n,
-                                   rank * n + g);
+    return memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads,
+                                   shape->sharding.ulysses * shape->n_groups,
+                                   rank * shape->n_groups + shape->group);
 }
 
 /* The caller's mask with the tokens and documents of the shardings. */

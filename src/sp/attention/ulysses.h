@@ -197,7 +197,7 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
                                  m.to_rows_bytes);
         memoi_ulysses_exchange(u, &m, 0, from, packed, NULL);
     }
-    if (sums && u->shape->group <= 0)
+    if (sums && !u->shape->group)
         memoi_target_fill(u->target, u->stream, sums, m.n_rows * m.row_bytes);
 
     /* The own heads, then those of each peer. */
