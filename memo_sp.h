@@ -637,11 +637,11 @@ typedef struct memo_latent {
  * ranks may need the same one.  The gradients of these replicas are sent and summed in fp32 on the
  * rank that holds the rows.
  *
- * A rank may split its heads into G groups (memo_sp_attention_desc.ulysses_groups).  Group g of rank
- * u owns the heads that rank u G + g of G ud ranks would.  So a key head that several groups read
- * travels for each, unless G divides the key heads of a rank.  The exchanges run on a stream of the
- * engine, to heads ("g arrives") and back to rows ("g leaves"): 0 arrives, 1 arrives, 0 leaves, 2
- * arrives, 1 leaves.
+ * A rank may split its heads into G groups (memo_sp_attention_desc.ulysses_groups).  Group g of
+ * rank u owns the heads that rank u G + g of G ud ranks would.  So a key head that several groups
+ * read travels for each, unless G divides the key heads of a rank.  The exchanges run on a stream
+ * of the engine, to heads ("g arrives") and back to rows ("g leaves"): 0 arrives, 1 arrives, 0
+ * leaves, 2 arrives, 1 leaves.
  *
  *   g arrives    waits for  the start (g = 0); group g - 2, which used the same buffers, has left
  *   attention    waits for  the arrival of g; the results wait until the results of g - 1 have left
@@ -2922,34 +2922,31 @@ MEMOI int memoi_threads_has_come(const memoi_threads_rank* me, int lane, int32_t
                : memob_counter_reached(&me->group->ranks[peer].arrived[lane], me->arrived[lane]);
 }
 
-/* Returns 1 and writes reason (512 bytes) if the rank has left, or its device has failed. */
-MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, char* reason) {
-    const memoi_threads_rank* peer = &me->group->ranks[rank];
-    memo_error error;
-    int is_gone, has_failed;
-    if (peer == me || !memoi_threads_begin_work(me, lane)) return 0;
-    is_gone = __atomic_load_n(&peer->is_gone, __ATOMIC_SEQ_CST);
-    has_failed = !is_gone && memo_device_status(peer->device, &error);
-    if (is_gone) snprintf(reason, 512, "and is lost: it has destroyed its communicator");
-    if (has_failed) snprintf(reason, 512, "and is lost: its device failed: %.400s", error.message);
-    memoi_threads_end_work(me, lane);
-    return is_gone || has_failed;
-}
-
 /* Fails the world if the peer has not come to a message, or to the meeting of a call, and never
  * will or is late. */
 MEMOI void memoi_threads_look_for(memoi_threads_rank* me, int lane, int32_t peer,
                                   const memo_message_call* message, const char* call, int is_late) {
     const int is_send = message && message->is_send;
+    memoi_threads_rank* there = &me->group->ranks[peer];
+    memo_error error;
     char reason[512], what[MEMO_RANK_TEXT + 96];
     char started[MEMO_RANK_TEXT + 80] = "", own[MEMO_RANK_TEXT], other[MEMO_RANK_TEXT];
     const char* rank = memoi_threads_rank_text(own, me, me->table.rank);
-    int is_lost;
+    int is_gone = 0, has_failed = 0;
     if (memoi_threads_has_come(me, lane, peer, message)) return;
     snprintf(reason, sizeof reason, "within %g s", me->group->world->desc.timeout_s);
-    is_lost = memoi_threads_is_lost(me, lane, peer, reason);
+
+    /* Has the rank left, or its device failed? */
+    if (there != me && memoi_threads_begin_work(me, lane)) {
+        is_gone = __atomic_load_n(&there->is_gone, __ATOMIC_SEQ_CST);
+        has_failed = !is_gone && memo_device_status(there->device, &error);
+        memoi_threads_end_work(me, lane);
+    }
+    if (is_gone) snprintf(reason, 512, "and is lost: it has destroyed its communicator");
+    if (has_failed) snprintf(reason, 512, "and is lost: its device failed: %.400s", error.message);
     /* Check again: the rank may have come, and left, before it was lost. */
-    if ((!is_lost && !is_late) || memoi_threads_has_come(me, lane, peer, message)) return;
+    if ((!is_gone && !has_failed && !is_late) || memoi_threads_has_come(me, lane, peer, message))
+        return;
 
     if (message) {
         snprintf(what, sizeof what, "%s %lld %s that rank %s %s", is_send ? "receive" : "send",
@@ -2958,7 +2955,7 @@ MEMOI void memoi_threads_look_for(memoi_threads_rank* me, int lane, int32_t peer
     } else { /* numbers of collectives say nothing of messages */
         snprintf(what, sizeof what, "arrive at %s", call);
         snprintf(started, sizeof started, "; it has started %u collectives, rank %s has started %u",
-                 __atomic_load_n(&me->group->ranks[peer].n_collectives, __ATOMIC_RELAXED), rank,
+                 __atomic_load_n(&there->n_collectives, __ATOMIC_RELAXED), rank,
                  __atomic_load_n(&me->n_collectives, __ATOMIC_RELAXED));
     }
     MEMOI_THREADS_FAIL(me, "rank %s of '%s' did not %s %.450s%s",
@@ -3184,21 +3181,6 @@ typedef struct memoi_threads_collective_args {
     memo_comm_op op;
 } memoi_threads_collective_args;
 
-/* Compares all ranks with rank 0, so that all ranks find the same difference. */
-MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
-    const memoi_threads_rank* ranks = me->group->ranks;
-    const memo_comm_op* first = &ranks[0].op[turn];
-    for (int32_t r = 1; r < me->table.size; r++) {
-        const memo_comm_op* op = &ranks[r].op[turn];
-        if (!memoi_comm_calls_match(&first->call, &first->label, &op->call, &op->label)) {
-            memo_comm_op a = *first, b = *op;
-            memoi_threads_mismatch(me, me->n_collectives, 0, &a, 0, &b, r);
-            return 0;
-        }
-    }
-    return 1;
-}
-
 /* Stage 0 runs when all ranks have arrived.  Stage 1 runs when all ranks have done stage 0: in an
  * all_reduce each rank has reduced its share, and copies the shares of its peers. */
 MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call* call, int turn,
@@ -3261,7 +3243,13 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memo_comm_op* op) 
 
     /* Show the call, and compare when all ranks have arrived. */
     me->op[turn] = *op;
-    if (!memoi_threads_meet_all(me, name) || !memoi_threads_all_agree(me, turn)) return 0;
+    if (!memoi_threads_meet_all(me, name)) return 0;
+    for (int32_t r = 1; r < me->table.size; r++) { /* with rank 0: all find the same difference */
+        memo_comm_op a = me->group->ranks[0].op[turn], b = me->group->ranks[r].op[turn];
+        if (memoi_comm_calls_match(&a.call, &a.label, &b.call, &b.label)) continue;
+        memoi_threads_mismatch(me, me->n_collectives, 0, &a, 0, &b, r);
+        return 0;
+    }
 
     start_ns = memoi_threads_start(me);
     for (int stage = 0; stage < n_stages; stage++) {
@@ -3380,11 +3368,6 @@ MEMOI memo_status memoi_threads_open(memoi_threads_rank* me, memo_error* error) 
         status = memo_event_create_untimed(me->device, memoi_threads_event(me, i), error);
     return status;
 }
-MEMOI void memoi_threads_close(memoi_threads_rank* me) {
-    for (int32_t i = 0; i < me->table.size + 3 && me->group->world->desc.are_peers; i++)
-        if (*memoi_threads_event(me, i))
-            (void)memo_event_destroy(me->device, *memoi_threads_event(me, i), NULL);
-}
 
 MEMOI void memoi_threads_destroy(memo_comm* comm) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
@@ -3392,7 +3375,9 @@ MEMOI void memoi_threads_destroy(memo_comm* comm) {
     memoi_threads_world* world = group->world;
     __atomic_store_n(&me->is_gone, 1, __ATOMIC_SEQ_CST);
     memoi_threads_await_idle(group);
-    memoi_threads_close(me);
+    for (int32_t i = 0; i < comm->size + 3 && world->desc.are_peers; i++)
+        if (*memoi_threads_event(me, i))
+            (void)memo_event_destroy(me->device, *memoi_threads_event(me, i), NULL);
     if (__atomic_sub_fetch(&group->n_left, 1, __ATOMIC_ACQ_REL)) return;
     memoi_threads_group_free(group);
     if (__atomic_sub_fetch(&world->n_groups, 1, __ATOMIC_ACQ_REL) == 0) MEMO_FREE(world);
@@ -3879,7 +3864,6 @@ typedef struct memoi_spread {
     memoi_spread_piece* pieces; /* freed apart */
     int64_t n_pieces, capacity;
     double most_apart; /* scores of a rank of both halves of a group */
-    int failed;
 } memoi_spread;
 
 /* Causal scores. */
@@ -3891,8 +3875,8 @@ MEMOI double memoi_spread_scores(const memoi_spread_part* part) {
 MEMOI void memoi_spread_add(memoi_spread* s, int64_t begin, int64_t count, int64_t rank) {
     const memoi_spread_piece piece = {begin, count, rank};
     if (count && !memob_reserve(&s->pieces, &s->capacity, s->n_pieces + 1, sizeof piece))
-        s->failed = 1;
-    if (count && !s->failed) s->pieces[s->n_pieces++] = piece;
+        s->arrays.failed = 1;
+    if (count && !s->arrays.failed) s->pieces[s->n_pieces++] = piece;
 }
 
 /* Cuts a part zigzag over n ranks.  Ranks with more free rows get a token more. */
@@ -3972,18 +3956,6 @@ MEMOI int memoi_spread_compare(const void* left, const void* right) {
                              *b = (const memoi_spread_piece*)right;
     return a->rank != b->rank ? memob_compare(a->rank, b->rank) : memob_compare(a->begin, b->begin);
 }
-MEMOI void memoi_spread_write(memoi_spread* s) {
-    memo_sharding* sharding = s->sharding;
-    int64_t i, row = 0;
-    qsort(s->pieces, (size_t)s->n_pieces, sizeof *s->pieces, memoi_spread_compare);
-    for (i = 0; i < s->n_pieces; row += s->pieces[i++].count) {
-        sharding->pieces[i].row = row;
-        sharding->pieces[i].position = s->pieces[i].begin;
-    }
-    sharding->pieces[i].row = sharding->pieces[i].position = sharding->padded_tokens;
-    sharding->n_pieces = s->n_pieces;
-    MEMO_ASSERT(row == sharding->padded_tokens); /* 2 */
-}
 
 MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* error) {
     const int64_t *begins = sharding->document_begins, n = sharding->n_documents;
@@ -4024,10 +3996,17 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
         at += count;
     }
     sharding->pieces = (memo_sharding_piece*)memob_calloc(s.n_pieces + 1, sizeof *sharding->pieces);
-    if (!s.failed && !s.arrays.failed && sharding->pieces)
-        memoi_spread_write(&s);
-    else
-        memo_sharding_free(sharding);
+    if (s.arrays.failed) memo_sharding_free(sharding);
+    if (sharding->pieces) {
+        qsort(s.pieces, (size_t)s.n_pieces, sizeof *s.pieces, memoi_spread_compare);
+        for (int64_t i = at = 0; i < s.n_pieces; at += s.pieces[i++].count) {
+            sharding->pieces[i].row = at;
+            sharding->pieces[i].position = s.pieces[i].begin;
+        }
+        MEMO_ASSERT(at == sharding->padded_tokens); /* 2 */
+        sharding->pieces[s.n_pieces].row = sharding->pieces[s.n_pieces].position = at;
+        sharding->n_pieces = s.n_pieces;
+    }
     memob_arrays_free(&s.arrays);
     MEMO_FREE(s.pieces);
     return sharding->pieces ? MEMO_STATUS_OK : memob_no_memory(error, "a sharding of documents");
@@ -4405,14 +4384,6 @@ MEMOI int32_t memoi_mask_depth(const memo_mask* mask, int64_t document) {
     int32_t depth = 0;
     while ((document = mask->document_parents[document]) >= 0) depth++;
     return depth;
-}
-
-/* Masks whose keys together are those of a mask: 1, and one for each depth of ancestors. */
-MEMOI int32_t memoi_mask_levels(const memo_mask* mask) {
-    int32_t n = 0;
-    for (int64_t i = 0; i < mask->n_documents && mask->document_parents; i++)
-        n = (int32_t)memob_max(n, memoi_mask_depth(mask, i));
-    return n + 1;
 }
 
 /* The keys that queries see of their ancestors at a depth.  Neither end descends, since documents
@@ -6244,17 +6215,6 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
                        memoi_exchange_crossing_of(n->plan, 0, d), 0, n->own_d_kv);
 }
 
-/* Does this rank exchange rows in a ring within its node behind ring d? */
-MEMOI int memoi_nodes_exchange_later(const memoi_nodes* n, int32_t d) {
-    while (++d < n->plan->shape.n_nodes) {
-        const memo_exchange* plan = &n->plan->of_nodes[d];
-        for (int32_t s = 1; s <= plan->last_step; s++)
-            if (*memoi_exchange_rows_of(plan, 0, s) || *memoi_exchange_rows_of(plan, 1, s))
-                return 1;
-    }
-    return 0;
-}
-
 /* The ring within this node for the keys of the node d before. */
 MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
     memoi_ring* ring = n->ring;
@@ -6272,22 +6232,13 @@ MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
         n->last_use[d % 2] = n->first + d;
     }
     ring->is_ready = !d && n->is_ready;
-    ring->is_open = memoi_nodes_exchange_later(n, d);
+    ring->is_open = 0; /* unless this rank exchanges rows in a later ring */
+    for (int32_t k = d + 1; k < n->plan->shape.n_nodes; k++)
+        for (int32_t s = 1; s <= n->plan->of_nodes[k].last_step; s++)
+            for (int is_in = 0; is_in < 2; is_in++)
+                ring->is_open |= *memoi_exchange_rows_of(&n->plan->of_nodes[k], is_in, s) > 0;
     memoi_ring_run(ring);
     n->latest = n->first + d;
-}
-
-/* Brings, computes and gives in the order of chapter 6. */
-MEMOI void memoi_nodes_walk(memoi_nodes* n) {
-    for (int32_t d = 1; d <= 2; d++) memoi_nodes_bring(n, d);
-    for (int32_t d = 0; d < n->plan->shape.n_nodes; d++) {
-        memoi_nodes_ring(n, d);
-        if (d && n->ring->is_backward) memoi_nodes_give(n, d);
-        if (d) memoi_nodes_bring(n, d + 2);
-    }
-    if (!n->n_crossed) return;
-    memoi_target_record(n->ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
-    memoi_target_wait(n->ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
 }
 
 /* All rings of a group of heads.  Before and after the ring is of one rank and all nodes. */
@@ -6305,14 +6256,21 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
         n->own_d_kv[t] = whole.d_kv_final[t];
     }
 
-    /* A rank without heads sets zeros alone. */
     n->is_ready = whole.is_ready;
     n->first = ++n->latest + 1;
     n->n_crossed = 0;
-    if (shape.heads.n_q)
-        memoi_nodes_walk(n);
-    else
-        memoi_nodes_ring(n, 0);
+
+    /* Brings, computes and gives in the order of chapter 6.  Without heads zeros are set alone. */
+    for (int32_t d = 1; d <= 2 && shape.heads.n_q; d++) memoi_nodes_bring(n, d);
+    for (int32_t d = 0; d < (shape.heads.n_q ? n->plan->shape.n_nodes : 1); d++) {
+        memoi_nodes_ring(n, d);
+        if (d && ring->is_backward) memoi_nodes_give(n, d);
+        if (d) memoi_nodes_bring(n, d + 2);
+    }
+    if (n->n_crossed) {
+        memoi_target_record(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
+        memoi_target_wait(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
+    }
 
     ring->shape = whole.shape;
     ring->plan = whole.plan;
@@ -6324,9 +6282,7 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
 
 /* ---- >>attention desc ---------------------------------------------------------------------------
  * Knows: what a desc of attention may say, and the shape that follows.  Knows nothing of memory or
- * of passes.
- *
- * 1. The groups of a rank have its query heads, each in one group. */
+ * of passes. */
 
 MEMOI int memoi_desc_is_alike(const memo_sharding* a, const memo_sharding* b) {
     return a->kind == b->kind && a->ring == b->ring && a->ulysses == b->ulysses &&
@@ -6495,26 +6451,12 @@ MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
     return part;
 }
 
-/* A shape with as many heads of this rank as its largest groups have. */
-MEMOI memoi_shape memoi_desc_largest_of(const memoi_shape* shape) {
-    memoi_shape largest = *shape;
-    int32_t n_q = 0;
-    largest.heads.n_q = largest.heads.n_kv = 0;
-    for (int32_t g = 0; g < shape->n_groups; g++) {
-        const memo_ulysses_heads heads = memoi_desc_group_of(shape, g).heads;
-        n_q += heads.n_q;
-        largest.heads.n_q = (int32_t)memob_max(largest.heads.n_q, heads.n_q);
-        largest.heads.n_kv = (int32_t)memob_max(largest.heads.n_kv, heads.n_kv);
-    }
-    MEMO_ASSERT(n_q == shape->heads.n_q); /* 1 */
-    return largest;
-}
-
 /* ---- >>attention buffers ------------------------------------------------------------------------
  * Knows: the tensors that a pass keeps beside the user's, and their sizes.  Knows nothing of the
  * order in which they are used.
  *
- * 1. The pools of keys lie at the same place in both passes. */
+ * 1. The pools of keys lie at the same place in both passes.
+ * 2. The groups of a rank have its query heads, each in one group. */
 
 /* The buffers of one group of heads.  Buffers that the exchange of a group fills while another
  * group is computed exist twice, for even and odd groups. */
@@ -6554,22 +6496,6 @@ MEMOI void memoi_buffers_carve_heads(const memoi_shape* shape, memoi_buffers_car
         kv[is_v] = memoi_buffers_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
 }
 
-/* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
-MEMOI void memoi_buffers_carve_expanded(const memoi_shape* shape, memoi_buffers_carver* carver,
-                                        int is_backward, memoi_ring_buffers* buffers) {
-    const int64_t n_rows = shape->key_sharding.ring_tokens;
-    const int64_t all = memob_max(shape->heads.n_q * shape->n_read_heads / shape->n_q_heads, 1);
-    const int64_t n_heads = shape->latent.n_heads ? memob_min(shape->latent.n_heads, all) : all;
-    const int64_t n = shape->n_batch / shape->n_parts * n_rows * n_heads;
-    for (int is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
-        const int64_t size = is_v ? shape->v_head_size : shape->head_size;
-        buffers->expanded[is_v] =
-            memoi_buffers_carve(carver, n * size * memo_type_bytes(shape->type));
-        if (is_backward)
-            buffers->d_expanded[is_v] = (float*)memoi_buffers_carve(carver, n * size * 4);
-    }
-}
-
 /* What the buffers of a pass are carved from. */
 typedef struct memoi_buffers_carving {
     const memoi_shape* shape;
@@ -6585,13 +6511,23 @@ typedef struct memoi_buffers_carving {
  * that order the use of a buffer in a pass order its use between passes, too. */
 MEMOI void memoi_buffers_carve_ring(memoi_buffers_carving* v, memoi_buffers* b) {
     const memoi_shape* shape = v->shape;
+    const int64_t all = memob_max(shape->heads.n_q * shape->n_read_heads / shape->n_q_heads, 1);
+    const int64_t n_heads = shape->latent.n_heads ? memob_min(shape->latent.n_heads, all) : all;
+    const int64_t n_latent =
+        shape->n_batch / shape->n_parts * shape->key_sharding.ring_tokens * n_heads;
     for (int is_v = 0; is_v < 2; is_v++)
         b->ring.kv[is_v] =
             memoi_buffers_carve(&v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
                                            memoi_ring_row_bytes(shape, is_v));
     for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
         b->nodes.kv[i / 2][i % 2] = memoi_buffers_carve(&v->c, v->n_kv[i % 2] * v->bytes);
-    memoi_buffers_carve_expanded(shape, &v->c, v->is_backward, &b->ring);
+
+    /* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
+    for (int is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
+        const int64_t n = n_latent * (is_v ? shape->v_head_size : shape->head_size);
+        b->ring.expanded[is_v] = memoi_buffers_carve(&v->c, n * v->bytes);
+        if (v->is_backward) b->ring.d_expanded[is_v] = (float*)memoi_buffers_carve(&v->c, n * 4);
+    }
 }
 
 /* What is exchanged between rows and heads; row dots are fp32. */
@@ -6695,8 +6631,19 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_shape* shape, char* base, int
 /* The buffers of both passes, in the same memory.  Returns the bytes needed. */
 MEMOI int64_t memoi_buffers_carve_all(const memoi_shape* shape, char* base,
                                       memoi_buffers buffers[2]) {
-    const memoi_shape largest = memoi_desc_largest_of(shape);
-    int64_t n_bytes = memoi_buffers_carve_pass(&largest, base, 0, &buffers[0]);
+    memoi_shape largest = *shape; /* with as many heads as the largest groups have */
+    int64_t n_bytes;
+    int32_t n_q = 0;
+    largest.heads.n_q = largest.heads.n_kv = 0;
+    for (int32_t g = 0; g < shape->n_groups; g++) {
+        const memo_ulysses_heads heads = memoi_desc_group_of(shape, g).heads;
+        n_q += heads.n_q;
+        largest.heads.n_q = (int32_t)memob_max(largest.heads.n_q, heads.n_q);
+        largest.heads.n_kv = (int32_t)memob_max(largest.heads.n_kv, heads.n_kv);
+    }
+    MEMO_ASSERT(n_q == shape->heads.n_q); /* 2 */
+
+    n_bytes = memoi_buffers_carve_pass(&largest, base, 0, &buffers[0]);
     n_bytes = memob_max(n_bytes, memoi_buffers_carve_pass(&largest, base, 1, &buffers[1]));
     MEMO_ASSERT(buffers[0].ring.kv[0] == buffers[1].ring.kv[0] &&
                 buffers[0].ring.kv[1] == buffers[1].ring.kv[1]); /* 1 */
@@ -6831,6 +6778,8 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     memo_status status = memoi_desc_shape_make(desc, &a->shape, error);
     if (!status) status = memoi_hybrid_device_check(desc, error);
     if (status) return status;
+
+    /* Streams and events. */
     if (a->shape.sharding.ring > 1) names[MEMOI_TARGET_RING] = "ring";
     if (a->shape.n_groups > 1) names[MEMOI_TARGET_ULYSSES] = "ulysses";
     if (a->shape.n_nodes > 1) names[MEMOI_TARGET_NODES] = "nodes";
@@ -6940,7 +6889,8 @@ MEMOI memo_status memoi_hybrid_plan_masks(memo_exchange* plan, const memo_mask* 
             return MEMOI_REFUSE("memo_mask.key_first: NULL, but queries have documents, and keys a "
                                 "sharding of their own; pass the keys that each query sees");
         if (memoi_hybrid_mask_check(shape, &mask, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-        plan->n_levels = (int32_t)memob_max(plan->n_levels, memoi_mask_levels(&mask));
+        for (int64_t k = 0; k < mask.n_documents && mask.document_parents; k++)
+            plan->n_levels = (int32_t)memob_max(plan->n_levels, memoi_mask_depth(&mask, k) + 1);
     }
 
     plan->masks = MEMOB_ARRAY(&plan->arrays, memo_mask, (int64_t)shape->n_parts * plan->n_levels);
@@ -7137,23 +7087,6 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
         memoi_target_record(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_ULYSSES);
 }
 
-/* Leaves out waits that an earlier or a later ring of this pass makes. */
-MEMOI void memoi_hybrid_share_waits(memoi_hybrid_walk* walk, int32_t g) {
-    const memoi_shape* group = &walk->groups[g % 2];
-    memoi_ring* ring = &walk->ring;
-    int32_t n_later = 0;
-    /* What was saved is complete since the first group, whose last exchange waited for its
-     * steps. */
-    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
-    walk->has_run |= group->heads.n_q > 0;
-
-    /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by then:
-     * there are two. */
-    for (int32_t i = g + 1; i < group->n_groups && !ring->is_backward; i++)
-        n_later += memoi_desc_group_of(walk->shape, i).heads.n_q > 0;
-    ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1);
-}
-
 /* Gives a group's tensors and buffers to the ring. */
 MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_shape* group = &walk->groups[g % 2];
@@ -7161,12 +7094,21 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_buffers* b = &walk->buffers;
     memoi_ring* ring = &walk->ring;
     int is_direct = memoi_buffers_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1;
+    int32_t n_later = 0;
     ring->shape = group;
     ring->q = (char*)(uintptr_t)t->q;
     ring->kv[0] = (char*)(uintptr_t)t->k;
     ring->kv[1] = (char*)(uintptr_t)t->v;
     if (has_ulysses) memoi_hybrid_find_heads(walk, g, &ring->q, ring->kv);
-    memoi_hybrid_share_waits(walk, g);
+
+    /* Waits that an earlier or a later ring of this pass makes are left out.  What was saved is
+     * complete since the first group, whose last exchange waited for its steps.  A later ring waits
+     * for all exchanges, too late if k's buffer is filled again by then: there are two. */
+    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
+    walk->has_run |= group->heads.n_q > 0;
+    for (int32_t i = g + 1; i < group->n_groups && !ring->is_backward; i++)
+        n_later += memoi_desc_group_of(walk->shape, i).heads.n_q > 0;
+    ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1);
 
     /* The LSEs of a group follow those of earlier groups. */
     ring->lse = t->lse;
@@ -7349,34 +7291,28 @@ MEMOI memo_status memoi_hybrid_check_tensors(const memo_sp_attention* a,
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo_exchange* plan,
-                                          const memo_sp_attention_tensors* t, int is_backward,
-                                          memo_error* error) {
-    if (memoi_hybrid_check_tensors(a, t, is_backward, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-
-    /* An exchange belongs to one attention; ranks agreed on its sinks. */
-    if (plan->attention != a)
-        return MEMOI_REFUSE("exchange: made for another attention; make one for each");
-    if (!t->sinks != !plan->has_sinks)
-        return MEMOI_REFUSE("memo_sp_attention_tensors.sinks: %s, but the exchange was made with "
-                            "has_sinks %d; ranks compare has_sinks, so make another exchange",
-                            t->sinks ? "not NULL" : "NULL", (int)plan->has_sinks);
-    return t->sinks ? memoi_check_row_kernels(a->target.device, error) : MEMO_STATUS_OK;
-}
-
 MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_exchange* plan,
                                    const memo_sp_attention_tensors* tensors, int is_backward,
                                    memo_error* error) {
     const char* call = is_backward ? "memo_sp_attention_backward" : "memo_sp_attention_forward";
     memoi_hybrid_walk walk;
     memo_label agreed;
-    memo_status status = MEMO_STATUS_INVALID_ARGUMENT;
     if (memob_check_given(call, "attention", a, error) ||
         memob_check_given(call, "exchange", plan, error) ||
-        memob_check_given(call, "tensors", tensors, error))
-        return status;
-    status = memoi_hybrid_check_call(a, plan, tensors, is_backward, error);
-    if (status) return status;
+        memob_check_given(call, "tensors", tensors, error) ||
+        memoi_hybrid_check_tensors(a, tensors, is_backward, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* An exchange belongs to one attention; ranks agreed on its sinks. */
+    if (plan->attention != a)
+        return MEMOI_REFUSE("exchange: made for another attention; make one for each");
+    if (!tensors->sinks != !plan->has_sinks)
+        return MEMOI_REFUSE("memo_sp_attention_tensors.sinks: %s, but the exchange was made with "
+                            "has_sinks %d; ranks compare has_sinks, so make another exchange",
+                            tensors->sinks ? "not NULL" : "NULL", (int)plan->has_sinks);
+    if (tensors->sinks && memoi_check_row_kernels(a->target.device, error))
+        return MEMO_STATUS_UNSUPPORTED;
+
     agreed = plan->agreed;
     memoi_hybrid_walk_init(&walk, plan, tensors, is_backward, error);
     memoi_label_add_number(&agreed, MEMOI_AGREED_PASS, is_backward);
@@ -7454,8 +7390,12 @@ MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, me
     K(device)                                                                                      \
     K(stream)                                                                                      \
     K(n_batch)                                                                                     \
-    K(n_q_heads) K(n_kv_heads) K(head_size) K(v_head_size) K(latent) K(type) K(scale) K(softcap)   \
-        K(sends_again) K(rounds_gradients) K(ulysses_groups) K(attention) K(has_trees)
+    K(n_q_heads)                                                                                   \
+    K(n_kv_heads)                                                                                  \
+    K(head_size)                                                                                   \
+    K(v_head_size)                                                                                 \
+    K(latent) K(type) K(scale) K(softcap) K(sends_again) K(rounds_gradients) K(ulysses_groups)     \
+        K(attention) K(has_trees)
 #define MEMOI_SEQUENCE_COPY(field) attention.field = desc->field;
 
 MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_desc* desc,
@@ -7651,22 +7591,6 @@ struct memo_blocks {
 
 enum { MEMOI_BLOCKS_READY, MEMOI_BLOCKS_REDUCED, MEMOI_BLOCKS_RETURNED, MEMOI_BLOCKS_EVENTS };
 
-/* Fills in the defaults. */
-MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error* error) {
-    static const char name[] = "memo_blocks_schedule_desc";
-    if (desc->blocks_per_layer == 0) desc->blocks_per_layer = 2;
-    if (desc->n_parts == 0) desc->n_parts = 2;
-
-    if (MEMOI_INTEGER(name, desc, order, MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_FINE) ||
-        MEMOI_INTEGER(name, desc, n_parts, 1, MEMOI_BLOCKS_MAX))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    if (desc->n_blocks < 1 || desc->blocks_per_layer < 1 || desc->n_blocks % desc->blocks_per_layer)
-        return MEMOI_REFUSE("memo_blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d "
-                            "per layer); use a positive multiple of blocks_per_layer",
-                            (int)desc->n_blocks, (int)desc->blocks_per_layer);
-    return MEMOI_INTEGER(name, desc, n_blocks, 1, MEMOI_BLOCKS_MAX / desc->n_parts);
-}
-
 /* --- one op after another --- */
 
 MEMOI int memoi_blocks_is_last(const memo_blocks_schedule_desc* desc, int32_t block) {
@@ -7801,18 +7725,6 @@ MEMOI void memoi_blocks_collective(memo_blocks* b, memoi_blocks_kind kind, int e
         memoi_blocks_sync(b, 1, event, part, MEMOI_TARGET_COMPUTE);
 }
 
-/* --- forward --- */
-
-MEMOI void memoi_blocks_forward_layer(memo_blocks* b, int32_t layer) {
-    int32_t first = layer * b->desc.schedule.blocks_per_layer;
-    for (int32_t i = first; i < first + b->desc.schedule.blocks_per_layer; i++)
-        for (int32_t s = 0; s < b->desc.schedule.n_parts; s++) {
-            if (i > 0) memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, s);
-            memoi_blocks_run_op(b, MEMOI_BLOCKS_FORWARD, i, s);
-            memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_FORWARD, MEMOI_BLOCKS_REDUCED, i, s);
-        }
-}
-
 /* --- backward --- */
 
 MEMOI void memoi_blocks_recompute(memo_blocks* b, int32_t block, int32_t part) {
@@ -7875,11 +7787,15 @@ MEMOI void memoi_blocks_backward_layer(memo_blocks* b, int32_t layer) {
 /* One layer; after the last one of the pass the trainer takes over. */
 MEMOI void memoi_blocks_layer(memo_blocks* b, int32_t layer) {
     const int32_t end = b->is_backward ? 0 : b->n_layers - 1;
-    if (b->is_backward)
-        memoi_blocks_backward_layer(b, layer);
-    else
-        memoi_blocks_forward_layer(b, layer);
-    for (int32_t s = 0; s < b->desc.schedule.n_parts && layer == end; s++) {
+    const int32_t first = layer * b->desc.schedule.blocks_per_layer, n = b->desc.schedule.n_parts;
+    if (b->is_backward) memoi_blocks_backward_layer(b, layer);
+    for (int32_t k = 0; k < b->desc.schedule.blocks_per_layer * n && !b->is_backward; k++) {
+        const int32_t i = first + k / n, s = k % n;
+        if (i > 0) memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, s);
+        memoi_blocks_run_op(b, MEMOI_BLOCKS_FORWARD, i, s);
+        memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_FORWARD, MEMOI_BLOCKS_REDUCED, i, s);
+    }
+    for (int32_t s = 0; s < n && layer == end; s++) {
         memoi_blocks_need(b, b->is_backward ? MEMOI_BLOCKS_RETURNED : MEMOI_BLOCKS_REDUCED, s);
         memoi_blocks_run_op(b, MEMOI_BLOCKS_END, b->is_backward ? 0 : b->desc.schedule.n_blocks - 1,
                             s);
@@ -7891,17 +7807,28 @@ MEMOI void memoi_blocks_layer(memo_blocks* b, int32_t layer) {
 
 /* Fills in the defaults of desc->schedule. */
 MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* error) {
-    static const char name[] = "memo_blocks_desc";
-    if (memoi_blocks_check(&desc->schedule, error) || MEMOI_GIVEN(name, desc, device) ||
-        MEMOI_GIVEN(name, desc, comm) || MEMOI_GIVEN(name, desc, buffers) ||
-        MEMOI_GIVEN(name, desc, functions.forward) ||
+    static const char name[] = "memo_blocks_desc", schedule_name[] = "memo_blocks_schedule_desc";
+    memo_blocks_schedule_desc* schedule = &desc->schedule;
+    if (schedule->blocks_per_layer == 0) schedule->blocks_per_layer = 2;
+    if (schedule->n_parts == 0) schedule->n_parts = 2;
+    if (MEMOI_INTEGER(schedule_name, schedule, order, MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_FINE) ||
+        MEMOI_INTEGER(schedule_name, schedule, n_parts, 1, MEMOI_BLOCKS_MAX))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (schedule->n_blocks < 1 || schedule->blocks_per_layer < 1 ||
+        schedule->n_blocks % schedule->blocks_per_layer)
+        return MEMOI_REFUSE("memo_blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d "
+                            "per layer); use a positive multiple of blocks_per_layer",
+                            (int)schedule->n_blocks, (int)schedule->blocks_per_layer);
+    if (MEMOI_INTEGER(schedule_name, schedule, n_blocks, 1, MEMOI_BLOCKS_MAX / schedule->n_parts) ||
+        MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, comm) ||
+        MEMOI_GIVEN(name, desc, buffers) || MEMOI_GIVEN(name, desc, functions.forward) ||
         MEMOI_GIVEN(name, desc, functions.recompute) ||
         MEMOI_GIVEN(name, desc, functions.backward) ||
         MEMOI_INTEGER(name, desc, type, 0, MEMO_TYPE_U8))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Parts run side by side, each in its own buffers. */
-    for (int32_t s = 0; s < desc->schedule.n_parts; s++) {
+    for (int32_t s = 0; s < schedule->n_parts; s++) {
         const memo_block_buffers* buffers = &desc->buffers[s];
         if (MEMOI_GIVEN("memo_block_buffers", buffers, output) ||
             MEMOI_GIVEN("memo_block_buffers", buffers, gradient) ||
@@ -7943,11 +7870,21 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, const memo_blocks_de
 
 MEMOI_TARGET_OBJECT(blocks, "overlapped blocks")
 
-/* Layers up to the last one, from a layer that may come next. */
+/* A layer that may come next, or all. */
 MEMOI memo_status memoi_blocks_run(memo_blocks* blocks, int is_backward, int32_t layer,
-                                   int32_t last, memo_error* error) {
+                                   memo_error* error) {
     const int32_t top = blocks->n_layers - 1, step = is_backward ? -1 : 1;
-    for (; layer != last + step; layer += step) {
+    const int32_t next = is_backward ? blocks->next_backward : blocks->next_forward;
+    const int is_all = layer == MEMO_ALL_LAYERS;
+    const int32_t first = is_all ? is_backward * top : layer;
+    const int32_t last = is_all ? !is_backward * top : layer;
+    const char* hint =
+        next < 0 ? "run forward for all layers first" : "run layers in descending order";
+    if (!is_backward) hint = "layer 0 is valid, or the next one";
+    if (first < 0 || first > top || (first != next && (first || is_backward)))
+        return MEMOI_FAIL(INVALID_STATE, "memo_blocks_%s: out of order (layer %d); %s",
+                          is_backward ? "backward" : "forward", (int)first, hint);
+    for (layer = first; layer != last + step; layer += step) {
         if (layer == (is_backward ? top : 0)) {
             blocks->n_ops = blocks->has_met = 0;
             blocks->n_ahead -= is_backward;
@@ -7972,24 +7909,10 @@ MEMOI memo_status memoi_blocks_run(memo_blocks* blocks, int is_backward, int32_t
 }
 
 memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* error) {
-    const int is_all = layer == MEMO_ALL_LAYERS;
-    const int32_t first = is_all ? 0 : layer;
-    if (first < 0 || first >= blocks->n_layers || (first && first != blocks->next_forward))
-        return MEMOI_FAIL(INVALID_STATE,
-                          "memo_blocks_forward: out of order (layer %d); layer 0 is valid%s",
-                          (int)first, blocks->next_forward > 0 ? ", or the next one" : "");
-    return memoi_blocks_run(blocks, 0, first, is_all ? blocks->n_layers - 1 : layer, error);
+    return memoi_blocks_run(blocks, 0, layer, error);
 }
-
 memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error* error) {
-    const int is_all = layer == MEMO_ALL_LAYERS;
-    const int32_t first = is_all ? blocks->n_layers - 1 : layer;
-    if (first < 0 || first != blocks->next_backward)
-        return MEMOI_FAIL(INVALID_STATE, "memo_blocks_backward: out of order (layer %d); %s",
-                          (int)first,
-                          blocks->next_backward < 0 ? "run forward for all layers first"
-                                                    : "run the layers in descending order");
-    return memoi_blocks_run(blocks, 1, first, is_all ? 0 : layer, error);
+    return memoi_blocks_run(blocks, 1, layer, error);
 }
 
 /* ---- >>loss -------------------------------------------------------------------------------------
@@ -8226,9 +8149,14 @@ MEMOI int64_t memoi_scan_carve(memo_scan* scan, char* base) {
     return n_bytes;
 }
 
-MEMOI memo_status memoi_scan_check(const memo_scan_desc* desc, memo_error* error) {
+MEMOI memo_status memoi_scan_prepare(memo_scan* scan, const memo_scan_desc* desc,
+                                     memo_error* error) {
+    const int64_t sizes[] = {desc->m_count, desc->b_count, desc->halo_rows, desc->halo_columns,
+                             desc->halo_type};
+    const int32_t n = desc->comm ? desc->comm->size : 1;
     static const char name[] = "memo_scan_desc";
     const int64_t most = (int64_t)1 << 48;
+    memo_status status;
     if (MEMOI_INTEGER(name, desc, m_count, 0, most) ||
         MEMOI_INTEGER(name, desc, b_count, 1, most) ||
         MEMOI_INTEGER(name, desc, halo_rows, 0, 1 << 15) ||
@@ -8239,16 +8167,8 @@ MEMOI memo_status memoi_scan_check(const memo_scan_desc* desc, memo_error* error
         (desc->halo_rows &&
          memoi_check_row_type("memo_scan_desc.halo_type", desc->halo_type, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    return desc->halo_rows ? memoi_check_row_kernels(desc->device, error) : MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_scan_prepare(memo_scan* scan, const memo_scan_desc* desc,
-                                     memo_error* error) {
-    const int64_t sizes[] = {desc->m_count, desc->b_count, desc->halo_rows, desc->halo_columns,
-                             desc->halo_type};
-    const int32_t n = desc->comm ? desc->comm->size : 1;
-    memo_status status = memoi_scan_check(desc, error);
-    if (status) return status;
+    if (desc->halo_rows && memoi_check_row_kernels(desc->device, error))
+        return MEMO_STATUS_UNSUPPORTED;
     scan->desc = *desc;
     scan->n_ranks = n;
     scan->rank = desc->comm ? desc->comm->rank : 0;
@@ -8440,23 +8360,11 @@ MEMOI void memoi_scan_exchange(memoi_scan_walk* walk, int32_t d) {
     }
 }
 
-/* own, and for the first place, which may begin with a state: the state after its rows. */
-MEMOI void memoi_scan_summarize(memoi_scan_walk* walk, const float* initial) {
-    const memo_scan* scan = walk->scan;
-    const int32_t p = walk->place, next = p + 1 < scan->n_places ? walk->reach[p + 1] : 0;
-    const int has_initial = initial && next && !scan->has_border[scan->rank];
-    memo_scan_call call = walk->call;
-    if (!next) return; /* nobody needs it */
-    call.m = next > 1 || has_initial ? walk->s.own.m : NULL;
-    call.b = walk->s.own.b;
-    memoi_scan_call_function(walk, scan->desc.functions.summarize, &call);
-    if (has_initial) memoi_scan_compose(walk, &walk->s.own, NULL, initial, 0);
-}
-
 MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tensors,
                                   int is_backward, memo_error* error) {
     const int64_t n_bytes = scan->desc.b_count * 4;
     const float* initial = tensors->initial;
+    int32_t next = 0, begins; /* what the next place reaches; with a state of the caller's */
     memoi_scan_walk walk;
     memoi_target* target = &walk.target;
     memo_status status = memoi_scan_begin(&walk, scan, is_backward, error);
@@ -8471,8 +8379,17 @@ MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tens
     walk.call.user = tensors->user;
     if (walk.place || !scan->is_joined[is_backward]) initial = NULL;
 
-    /* What the rows do, the state before them, and the rows from there. */
-    if (walk.place >= 0) memoi_scan_summarize(&walk, initial);
+    /* What the rows do, if anybody needs it; of the first place, which may begin with a state, the
+     * state after its rows. */
+    if (walk.place >= 0 && walk.place + 1 < scan->n_places) next = walk.reach[walk.place + 1];
+    begins = initial && next && !scan->has_border[scan->rank];
+    walk.call.m = next > 1 || begins ? walk.s.own.m : NULL;
+    walk.call.b = walk.s.own.b;
+    if (next) memoi_scan_call_function(&walk, scan->desc.functions.summarize, &walk.call);
+    walk.call.m = walk.call.b = NULL;
+    if (begins) memoi_scan_compose(&walk, &walk.s.own, NULL, initial, 0);
+
+    /* The state before them, and the rows from there. */
     for (int32_t d = 1; d < scan->n_places; d *= 2) memoi_scan_exchange(&walk, d);
     if (walk.place < 0) return walk.target.status;
     if (walk.reach[walk.place]) initial = walk.s.before.b;
@@ -8578,10 +8495,9 @@ memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo, void* d
 
 struct memo_experts {
     memo_experts_desc desc;
-    memoi_target target;
+    memoi_target target; /* its memories: (n_ranks, n_experts), counts on their way */
     memo_label agreed;
     int32_t n_ranks, rank;
-    int64_t *on_device, *on_host; /* (n_ranks, n_experts): counts on their way */
 };
 
 static const char* const memoi_experts_fields[MEMO_LABEL_FIELDS] = {
@@ -8616,8 +8532,6 @@ MEMOI memo_status memoi_experts_prepare(memo_experts* x, const memo_experts_desc
     status = memo_device_alloc(desc->device, n_bytes, &x->target.memory, error);
     if (!status) status = memo_host_alloc(desc->device, n_bytes, &x->target.host_memory, error);
     if (status) return status;
-    x->on_device = (int64_t*)x->target.memory;
-    x->on_host = (int64_t*)x->target.host_memory;
 
     x->agreed.fields = memoi_experts_fields;
     memoi_label_add_number(&x->agreed, 0, n);
@@ -8629,28 +8543,49 @@ MEMOI_TARGET_OBJECT(experts, "experts")
 
 /* --- counts --- */
 
-/* Checks the counts of all ranks, which all ranks see alike, and counts this rank's rows. */
-MEMOI memo_status memoi_experts_count(const memo_experts* x, memo_routing* routing,
-                                      memo_error* error) {
-    const int64_t n = x->desc.n_experts, most = MEMOB_BYTES_MAX / (n * x->n_ranks);
+memo_status memo_experts_route(memo_experts* x, const int64_t* counts, memo_routing* routing,
+                               memo_error* error) {
+    const int64_t n = x->desc.n_experts, n_bytes = x->n_ranks * n * 8;
+    const int64_t most = MEMOB_BYTES_MAX / (n * x->n_ranks);
     const int64_t limit = x->desc.max_received ? x->desc.max_received : MEMOB_BYTES_MAX;
+    const memo_device* device = x->desc.device;
+    const memo_stream stream = x->desc.stream;
+    const void* all = counts;
+    memo_status status = MEMO_STATUS_OK;
+    if (!counts || !routing->counts)
+        return MEMOI_REFUSE(
+            "memo_experts_route: counts or memo_routing.counts is NULL; both are required");
+    if (x->n_ranks > 1) {
+        memoi_comm_label(x->desc.comm, &x->agreed, 0, "routing", 0);
+        status = memo_all_gather(x->desc.comm, stream, counts, x->target.memory, n, MEMO_TYPE_I64,
+                                 error);
+        all = x->target.memory;
+    }
+
+    if (!status)
+        status = memo_copy(device, stream, MEMO_COPY_TO_HOST, x->target.host_memory, all, n_bytes,
+                           error);
+    if (!status) status = memo_stream_synchronize(device, stream, error);
+    if (!status && x->n_ranks > 1) status = memo_comm_status(x->desc.comm, error);
+    if (status) return status;
+    memcpy(routing->counts, x->target.host_memory, (size_t)n_bytes);
+
+    /* All ranks see all counts alike. */
     routing->n_sent = routing->n_received = 0;
-    for (int32_t r = 0; r < x->n_ranks; r++)
-        for (int64_t e = 0; e < n; e++)
-            if (routing->counts[r * n + e] < 0 || routing->counts[r * n + e] > most)
-                return MEMOI_REFUSE("memo_routing.counts: rank %d sends %lld rows to expert %d; 0 "
-                                    "to %lld are valid",
-                                    (int)r, (long long)routing->counts[r * n + e], (int)e,
-                                    (long long)most);
+    for (int64_t i = 0; i < x->n_ranks * n; i++)
+        if (routing->counts[i] < 0 || routing->counts[i] > most)
+            return MEMOI_REFUSE("memo_routing.counts: rank %d sends %lld rows to expert %d; 0 to "
+                                "%lld are valid",
+                                (int)(i / n), (long long)routing->counts[i], (int)(i % n),
+                                (long long)most);
 
     /* What this rank sends, and what each rank would receive. */
     for (int64_t e = 0; e < n; e++) routing->n_sent += routing->counts[x->rank * n + e];
     for (int32_t r = 0; r < x->n_ranks; r++) {
         const memo_share share = memo_share_of(n, x->n_ranks, r);
         int64_t n_received = 0;
-        for (int32_t s = 0; s < x->n_ranks; s++)
-            for (int64_t e = share.begin; e < share.begin + share.count; e++)
-                n_received += routing->counts[s * n + e];
+        for (int64_t i = 0; i < x->n_ranks * share.count; i++)
+            n_received += routing->counts[i / share.count * n + share.begin + i % share.count];
         if (n_received > limit)
             return MEMOI_FAIL(INFEASIBLE,
                               "memo_experts_desc.max_received: rank %d would receive %lld rows "
@@ -8659,32 +8594,6 @@ MEMOI memo_status memoi_experts_count(const memo_experts* x, memo_routing* routi
         if (r == x->rank) routing->n_received = n_received;
     }
     return MEMO_STATUS_OK;
-}
-
-memo_status memo_experts_route(memo_experts* x, const int64_t* counts, memo_routing* routing,
-                               memo_error* error) {
-    const int64_t n = x->desc.n_experts, n_bytes = x->n_ranks * n * 8;
-    const memo_device* device = x->desc.device;
-    const memo_stream stream = x->desc.stream;
-    const int64_t* all = counts;
-    memo_status status = MEMO_STATUS_OK;
-    if (!counts || !routing->counts)
-        return MEMOI_REFUSE(
-            "memo_experts_route: counts or memo_routing.counts is NULL; both are required");
-    if (x->n_ranks > 1) {
-        memoi_comm_label(x->desc.comm, &x->agreed, 0, "routing", 0);
-        status =
-            memo_all_gather(x->desc.comm, stream, counts, x->on_device, n, MEMO_TYPE_I64, error);
-        all = x->on_device;
-    }
-
-    if (!status)
-        status = memo_copy(device, stream, MEMO_COPY_TO_HOST, x->on_host, all, n_bytes, error);
-    if (!status) status = memo_stream_synchronize(device, stream, error);
-    if (!status && x->n_ranks > 1) status = memo_comm_status(x->desc.comm, error);
-    if (status) return status;
-    memcpy(routing->counts, x->on_host, (size_t)n_bytes);
-    return memoi_experts_count(x, routing, error);
 }
 
 /* --- rows --- */

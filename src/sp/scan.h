@@ -66,9 +66,14 @@ MEMOI int64_t memoi_scan_carve(memo_scan* scan, char* base) {
     return n_bytes;
 }
 
-MEMOI memo_status memoi_scan_check(const memo_scan_desc* desc, memo_error* error) {
+MEMOI memo_status memoi_scan_prepare(memo_scan* scan, const memo_scan_desc* desc,
+                                     memo_error* error) {
+    const int64_t sizes[] = {desc->m_count, desc->b_count, desc->halo_rows, desc->halo_columns,
+                             desc->halo_type};
+    const int32_t n = desc->comm ? desc->comm->size : 1;
     static const char name[] = "memo_scan_desc";
     const int64_t most = (int64_t)1 << 48;
+    memo_status status;
     if (MEMOI_INTEGER(name, desc, m_count, 0, most) ||
         MEMOI_INTEGER(name, desc, b_count, 1, most) ||
         MEMOI_INTEGER(name, desc, halo_rows, 0, 1 << 15) ||
@@ -79,16 +84,8 @@ MEMOI memo_status memoi_scan_check(const memo_scan_desc* desc, memo_error* error
         (desc->halo_rows &&
          memoi_check_row_type("memo_scan_desc.halo_type", desc->halo_type, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    return desc->halo_rows ? memoi_check_row_kernels(desc->device, error) : MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_scan_prepare(memo_scan* scan, const memo_scan_desc* desc,
-                                     memo_error* error) {
-    const int64_t sizes[] = {desc->m_count, desc->b_count, desc->halo_rows, desc->halo_columns,
-                             desc->halo_type};
-    const int32_t n = desc->comm ? desc->comm->size : 1;
-    memo_status status = memoi_scan_check(desc, error);
-    if (status) return status;
+    if (desc->halo_rows && memoi_check_row_kernels(desc->device, error))
+        return MEMO_STATUS_UNSUPPORTED;
     scan->desc = *desc;
     scan->n_ranks = n;
     scan->rank = desc->comm ? desc->comm->rank : 0;
@@ -280,23 +277,11 @@ MEMOI void memoi_scan_exchange(memoi_scan_walk* walk, int32_t d) {
     }
 }
 
-/* own, and for the first place, which may begin with a state: the state after its rows. */
-MEMOI void memoi_scan_summarize(memoi_scan_walk* walk, const float* initial) {
-    const memo_scan* scan = walk->scan;
-    const int32_t p = walk->place, next = p + 1 < scan->n_places ? walk->reach[p + 1] : 0;
-    const int has_initial = initial && next && !scan->has_border[scan->rank];
-    memo_scan_call call = walk->call;
-    if (!next) return; /* nobody needs it */
-    call.m = next > 1 || has_initial ? walk->s.own.m : NULL;
-    call.b = walk->s.own.b;
-    memoi_scan_call_function(walk, scan->desc.functions.summarize, &call);
-    if (has_initial) memoi_scan_compose(walk, &walk->s.own, NULL, initial, 0);
-}
-
 MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tensors,
                                   int is_backward, memo_error* error) {
     const int64_t n_bytes = scan->desc.b_count * 4;
     const float* initial = tensors->initial;
+    int32_t next = 0, begins; /* what the next place reaches; with a state of the caller's */
     memoi_scan_walk walk;
     memoi_target* target = &walk.target;
     memo_status status = memoi_scan_begin(&walk, scan, is_backward, error);
@@ -311,8 +296,17 @@ MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tens
     walk.call.user = tensors->user;
     if (walk.place || !scan->is_joined[is_backward]) initial = NULL;
 
-    /* What the rows do, the state before them, and the rows from there. */
-    if (walk.place >= 0) memoi_scan_summarize(&walk, initial);
+    /* What the rows do, if anybody needs it; of the first place, which may begin with a state, the
+     * state after its rows. */
+    if (walk.place >= 0 && walk.place + 1 < scan->n_places) next = walk.reach[walk.place + 1];
+    begins = initial && next && !scan->has_border[scan->rank];
+    walk.call.m = next > 1 || begins ? walk.s.own.m : NULL;
+    walk.call.b = walk.s.own.b;
+    if (next) memoi_scan_call_function(&walk, scan->desc.functions.summarize, &walk.call);
+    walk.call.m = walk.call.b = NULL;
+    if (begins) memoi_scan_compose(&walk, &walk.s.own, NULL, initial, 0);
+
+    /* The state before them, and the rows from there. */
     for (int32_t d = 1; d < scan->n_places; d *= 2) memoi_scan_exchange(&walk, d);
     if (walk.place < 0) return walk.target.status;
     if (walk.reach[walk.place]) initial = walk.s.before.b;

@@ -173,7 +173,6 @@ typedef struct memoi_spread {
     memoi_spread_piece* pieces; /* freed apart */
     int64_t n_pieces, capacity;
     double most_apart; /* scores of a rank of both halves of a group */
-    int failed;
 } memoi_spread;
 
 /* Causal scores. */
@@ -185,8 +184,8 @@ MEMOI double memoi_spread_scores(const memoi_spread_part* part) {
 MEMOI void memoi_spread_add(memoi_spread* s, int64_t begin, int64_t count, int64_t rank) {
     const memoi_spread_piece piece = {begin, count, rank};
     if (count && !memob_reserve(&s->pieces, &s->capacity, s->n_pieces + 1, sizeof piece))
-        s->failed = 1;
-    if (count && !s->failed) s->pieces[s->n_pieces++] = piece;
+        s->arrays.failed = 1;
+    if (count && !s->arrays.failed) s->pieces[s->n_pieces++] = piece;
 }
 
 /* Cuts a part zigzag over n ranks.  Ranks with more free rows get a token more. */
@@ -266,18 +265,6 @@ MEMOI int memoi_spread_compare(const void* left, const void* right) {
                              *b = (const memoi_spread_piece*)right;
     return a->rank != b->rank ? memob_compare(a->rank, b->rank) : memob_compare(a->begin, b->begin);
 }
-MEMOI void memoi_spread_write(memoi_spread* s) {
-    memo_sharding* sharding = s->sharding;
-    int64_t i, row = 0;
-    qsort(s->pieces, (size_t)s->n_pieces, sizeof *s->pieces, memoi_spread_compare);
-    for (i = 0; i < s->n_pieces; row += s->pieces[i++].count) {
-        sharding->pieces[i].row = row;
-        sharding->pieces[i].position = s->pieces[i].begin;
-    }
-    sharding->pieces[i].row = sharding->pieces[i].position = sharding->padded_tokens;
-    sharding->n_pieces = s->n_pieces;
-    MEMO_ASSERT(row == sharding->padded_tokens); /* 2 */
-}
 
 MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* error) {
     const int64_t *begins = sharding->document_begins, n = sharding->n_documents;
@@ -318,10 +305,17 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
         at += count;
     }
     sharding->pieces = (memo_sharding_piece*)memob_calloc(s.n_pieces + 1, sizeof *sharding->pieces);
-    if (!s.failed && !s.arrays.failed && sharding->pieces)
-        memoi_spread_write(&s);
-    else
-        memo_sharding_free(sharding);
+    if (s.arrays.failed) memo_sharding_free(sharding);
+    if (sharding->pieces) {
+        qsort(s.pieces, (size_t)s.n_pieces, sizeof *s.pieces, memoi_spread_compare);
+        for (int64_t i = at = 0; i < s.n_pieces; at += s.pieces[i++].count) {
+            sharding->pieces[i].row = at;
+            sharding->pieces[i].position = s.pieces[i].begin;
+        }
+        MEMO_ASSERT(at == sharding->padded_tokens); /* 2 */
+        sharding->pieces[s.n_pieces].row = sharding->pieces[s.n_pieces].position = at;
+        sharding->n_pieces = s.n_pieces;
+    }
     memob_arrays_free(&s.arrays);
     MEMO_FREE(s.pieces);
     return sharding->pieces ? MEMO_STATUS_OK : memob_no_memory(error, "a sharding of documents");

@@ -5,7 +5,8 @@
  * Knows: the tensors that a pass keeps beside the user's, and their sizes.  Knows nothing of the
  * order in which they are used.
  *
- * 1. The pools of keys lie at the same place in both passes. */
+ * 1. The pools of keys lie at the same place in both passes.
+ * 2. The groups of a rank have its query heads, each in one group. */
 
 /* The buffers of one group of heads.  Buffers that the exchange of a group fills while another
  * group is computed exist twice, for even and odd groups. */
@@ -45,22 +46,6 @@ MEMOI void memoi_buffers_carve_heads(const memoi_shape* shape, memoi_buffers_car
         kv[is_v] = memoi_buffers_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
 }
 
-/* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
-MEMOI void memoi_buffers_carve_expanded(const memoi_shape* shape, memoi_buffers_carver* carver,
-                                        int is_backward, memoi_ring_buffers* buffers) {
-    const int64_t n_rows = shape->key_sharding.ring_tokens;
-    const int64_t all = memob_max(shape->heads.n_q * shape->n_read_heads / shape->n_q_heads, 1);
-    const int64_t n_heads = shape->latent.n_heads ? memob_min(shape->latent.n_heads, all) : all;
-    const int64_t n = shape->n_batch / shape->n_parts * n_rows * n_heads;
-    for (int is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
-        const int64_t size = is_v ? shape->v_head_size : shape->head_size;
-        buffers->expanded[is_v] =
-            memoi_buffers_carve(carver, n * size * memo_type_bytes(shape->type));
-        if (is_backward)
-            buffers->d_expanded[is_v] = (float*)memoi_buffers_carve(carver, n * size * 4);
-    }
-}
-
 /* What the buffers of a pass are carved from. */
 typedef struct memoi_buffers_carving {
     const memoi_shape* shape;
@@ -76,13 +61,23 @@ typedef struct memoi_buffers_carving {
  * that order the use of a buffer in a pass order its use between passes, too. */
 MEMOI void memoi_buffers_carve_ring(memoi_buffers_carving* v, memoi_buffers* b) {
     const memoi_shape* shape = v->shape;
+    const int64_t all = memob_max(shape->heads.n_q * shape->n_read_heads / shape->n_q_heads, 1);
+    const int64_t n_heads = shape->latent.n_heads ? memob_min(shape->latent.n_heads, all) : all;
+    const int64_t n_latent =
+        shape->n_batch / shape->n_parts * shape->key_sharding.ring_tokens * n_heads;
     for (int is_v = 0; is_v < 2; is_v++)
         b->ring.kv[is_v] =
             memoi_buffers_carve(&v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
                                            memoi_ring_row_bytes(shape, is_v));
     for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
         b->nodes.kv[i / 2][i % 2] = memoi_buffers_carve(&v->c, v->n_kv[i % 2] * v->bytes);
-    memoi_buffers_carve_expanded(shape, &v->c, v->is_backward, &b->ring);
+
+    /* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
+    for (int is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
+        const int64_t n = n_latent * (is_v ? shape->v_head_size : shape->head_size);
+        b->ring.expanded[is_v] = memoi_buffers_carve(&v->c, n * v->bytes);
+        if (v->is_backward) b->ring.d_expanded[is_v] = (float*)memoi_buffers_carve(&v->c, n * 4);
+    }
 }
 
 /* What is exchanged between rows and heads; row dots are fp32. */
@@ -186,8 +181,19 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_shape* shape, char* base, int
 /* The buffers of both passes, in the same memory.  Returns the bytes needed. */
 MEMOI int64_t memoi_buffers_carve_all(const memoi_shape* shape, char* base,
                                       memoi_buffers buffers[2]) {
-    const memoi_shape largest = memoi_desc_largest_of(shape);
-    int64_t n_bytes = memoi_buffers_carve_pass(&largest, base, 0, &buffers[0]);
+    memoi_shape largest = *shape; /* with as many heads as the largest groups have */
+    int64_t n_bytes;
+    int32_t n_q = 0;
+    largest.heads.n_q = largest.heads.n_kv = 0;
+    for (int32_t g = 0; g < shape->n_groups; g++) {
+        const memo_ulysses_heads heads = memoi_desc_group_of(shape, g).heads;
+        n_q += heads.n_q;
+        largest.heads.n_q = (int32_t)memob_max(largest.heads.n_q, heads.n_q);
+        largest.heads.n_kv = (int32_t)memob_max(largest.heads.n_kv, heads.n_kv);
+    }
+    MEMO_ASSERT(n_q == shape->heads.n_q); /* 2 */
+
+    n_bytes = memoi_buffers_carve_pass(&largest, base, 0, &buffers[0]);
     n_bytes = memob_max(n_bytes, memoi_buffers_carve_pass(&largest, base, 1, &buffers[1]));
     MEMO_ASSERT(buffers[0].ring.kv[0] == buffers[1].ring.kv[0] &&
                 buffers[0].ring.kv[1] == buffers[1].ring.kv[1]); /* 1 */

@@ -3,9 +3,7 @@
 #include "sp/attention/ulysses.h"
 /* ---- >>attention desc ---------------------------------------------------------------------------
  * Knows: what a desc of attention may say, and the shape that follows.  Knows nothing of memory or
- * of passes.
- *
- * 1. The groups of a rank have its query heads, each in one group. */
+ * of passes. */
 
 MEMOI int memoi_desc_is_alike(const memo_sharding* a, const memo_sharding* b) {
     return a->kind == b->kind && a->ring == b->ring && a->ulysses == b->ulysses &&
@@ -172,19 +170,4 @@ MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
     part.group = group;
     part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
     return part;
-}
-
-/* A shape with as many heads of this rank as its largest groups have. */
-MEMOI memoi_shape memoi_desc_largest_of(const memoi_shape* shape) {
-    memoi_shape largest = *shape;
-    int32_t n_q = 0;
-    largest.heads.n_q = largest.heads.n_kv = 0;
-    for (int32_t g = 0; g < shape->n_groups; g++) {
-        const memo_ulysses_heads heads = memoi_desc_group_of(shape, g).heads;
-        n_q += heads.n_q;
-        largest.heads.n_q = (int32_t)memob_max(largest.heads.n_q, heads.n_q);
-        largest.heads.n_kv = (int32_t)memob_max(largest.heads.n_kv, heads.n_kv);
-    }
-    MEMO_ASSERT(n_q == shape->heads.n_q); /* 1 */
-    return largest;
 }

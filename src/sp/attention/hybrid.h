@@ -106,6 +106,8 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     memo_status status = memoi_desc_shape_make(desc, &a->shape, error);
     if (!status) status = memoi_hybrid_device_check(desc, error);
     if (status) return status;
+
+    /* Streams and events. */
     if (a->shape.sharding.ring > 1) names[MEMOI_TARGET_RING] = "ring";
     if (a->shape.n_groups > 1) names[MEMOI_TARGET_ULYSSES] = "ulysses";
     if (a->shape.n_nodes > 1) names[MEMOI_TARGET_NODES] = "nodes";
@@ -215,7 +217,8 @@ MEMOI memo_status memoi_hybrid_plan_masks(memo_exchange* plan, const memo_mask* 
             return MEMOI_REFUSE("memo_mask.key_first: NULL, but queries have documents, and keys a "
                                 "sharding of their own; pass the keys that each query sees");
         if (memoi_hybrid_mask_check(shape, &mask, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-        plan->n_levels = (int32_t)memob_max(plan->n_levels, memoi_mask_levels(&mask));
+        for (int64_t k = 0; k < mask.n_documents && mask.document_parents; k++)
+            plan->n_levels = (int32_t)memob_max(plan->n_levels, memoi_mask_depth(&mask, k) + 1);
     }
 
     plan->masks = MEMOB_ARRAY(&plan->arrays, memo_mask, (int64_t)shape->n_parts * plan->n_levels);
@@ -412,23 +415,6 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
         memoi_target_record(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_ULYSSES);
 }
 
-/* Leaves out waits that an earlier or a later ring of this pass makes. */
-MEMOI void memoi_hybrid_share_waits(memoi_hybrid_walk* walk, int32_t g) {
-    const memoi_shape* group = &walk->groups[g % 2];
-    memoi_ring* ring = &walk->ring;
-    int32_t n_later = 0;
-    /* What was saved is complete since the first group, whose last exchange waited for its
-     * steps. */
-    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
-    walk->has_run |= group->heads.n_q > 0;
-
-    /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by then:
-     * there are two. */
-    for (int32_t i = g + 1; i < group->n_groups && !ring->is_backward; i++)
-        n_later += memoi_desc_group_of(walk->shape, i).heads.n_q > 0;
-    ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1);
-}
-
 /* Gives a group's tensors and buffers to the ring. */
 MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_shape* group = &walk->groups[g % 2];
@@ -436,12 +422,21 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_buffers* b = &walk->buffers;
     memoi_ring* ring = &walk->ring;
     int is_direct = memoi_buffers_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1;
+    int32_t n_later = 0;
     ring->shape = group;
     ring->q = (char*)(uintptr_t)t->q;
     ring->kv[0] = (char*)(uintptr_t)t->k;
     ring->kv[1] = (char*)(uintptr_t)t->v;
     if (has_ulysses) memoi_hybrid_find_heads(walk, g, &ring->q, ring->kv);
-    memoi_hybrid_share_waits(walk, g);
+
+    /* Waits that an earlier or a later ring of this pass makes are left out.  What was saved is
+     * complete since the first group, whose last exchange waited for its steps.  A later ring waits
+     * for all exchanges, too late if k's buffer is filled again by then: there are two. */
+    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
+    walk->has_run |= group->heads.n_q > 0;
+    for (int32_t i = g + 1; i < group->n_groups && !ring->is_backward; i++)
+        n_later += memoi_desc_group_of(walk->shape, i).heads.n_q > 0;
+    ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1);
 
     /* The LSEs of a group follow those of earlier groups. */
     ring->lse = t->lse;
@@ -624,34 +619,28 @@ MEMOI memo_status memoi_hybrid_check_tensors(const memo_sp_attention* a,
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo_exchange* plan,
-                                          const memo_sp_attention_tensors* t, int is_backward,
-                                          memo_error* error) {
-    if (memoi_hybrid_check_tensors(a, t, is_backward, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-
-    /* An exchange belongs to one attention; ranks agreed on its sinks. */
-    if (plan->attention != a)
-        return MEMOI_REFUSE("exchange: made for another attention; make one for each");
-    if (!t->sinks != !plan->has_sinks)
-        return MEMOI_REFUSE("memo_sp_attention_tensors.sinks: %s, but the exchange was made with "
-                            "has_sinks %d; ranks compare has_sinks, so make another exchange",
-                            t->sinks ? "not NULL" : "NULL", (int)plan->has_sinks);
-    return t->sinks ? memoi_check_row_kernels(a->target.device, error) : MEMO_STATUS_OK;
-}
-
 MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_exchange* plan,
                                    const memo_sp_attention_tensors* tensors, int is_backward,
                                    memo_error* error) {
     const char* call = is_backward ? "memo_sp_attention_backward" : "memo_sp_attention_forward";
     memoi_hybrid_walk walk;
     memo_label agreed;
-    memo_status status = MEMO_STATUS_INVALID_ARGUMENT;
     if (memob_check_given(call, "attention", a, error) ||
         memob_check_given(call, "exchange", plan, error) ||
-        memob_check_given(call, "tensors", tensors, error))
-        return status;
-    status = memoi_hybrid_check_call(a, plan, tensors, is_backward, error);
-    if (status) return status;
+        memob_check_given(call, "tensors", tensors, error) ||
+        memoi_hybrid_check_tensors(a, tensors, is_backward, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* An exchange belongs to one attention; ranks agreed on its sinks. */
+    if (plan->attention != a)
+        return MEMOI_REFUSE("exchange: made for another attention; make one for each");
+    if (!tensors->sinks != !plan->has_sinks)
+        return MEMOI_REFUSE("memo_sp_attention_tensors.sinks: %s, but the exchange was made with "
+                            "has_sinks %d; ranks compare has_sinks, so make another exchange",
+                            tensors->sinks ? "not NULL" : "NULL", (int)plan->has_sinks);
+    if (tensors->sinks && memoi_check_row_kernels(a->target.device, error))
+        return MEMO_STATUS_UNSUPPORTED;
+
     agreed = plan->agreed;
     memoi_hybrid_walk_init(&walk, plan, tensors, is_backward, error);
     memoi_label_add_number(&agreed, MEMOI_AGREED_PASS, is_backward);

@@ -45,14 +45,6 @@ MEMOI int32_t memoi_mask_depth(const memo_mask* mask, int64_t document) {
     return depth;
 }
 
-/* Masks whose keys together are those of a mask: 1, and one for each depth of ancestors. */
-MEMOI int32_t memoi_mask_levels(const memo_mask* mask) {
-    int32_t n = 0;
-    for (int64_t i = 0; i < mask->n_documents && mask->document_parents; i++)
-        n = (int32_t)memob_max(n, memoi_mask_depth(mask, i));
-    return n + 1;
-}
-
 /* The keys that queries see of their ancestors at a depth.  Neither end descends, since documents
  * are in preorder.  first, end: (n_tokens). */
 MEMOI void memoi_mask_ancestors(const memo_mask* mask, int32_t depth, int64_t* first,

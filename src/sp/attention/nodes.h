@@ -146,17 +146,6 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
                        memoi_exchange_crossing_of(n->plan, 0, d), 0, n->own_d_kv);
 }
 
-/* Does this rank exchange rows in a ring within its node behind ring d? */
-MEMOI int memoi_nodes_exchange_later(const memoi_nodes* n, int32_t d) {
-    while (++d < n->plan->shape.n_nodes) {
-        const memo_exchange* plan = &n->plan->of_nodes[d];
-        for (int32_t s = 1; s <= plan->last_step; s++)
-            if (*memoi_exchange_rows_of(plan, 0, s) || *memoi_exchange_rows_of(plan, 1, s))
-                return 1;
-    }
-    return 0;
-}
-
 /* The ring within this node for the keys of the node d before. */
 MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
     memoi_ring* ring = n->ring;
@@ -174,22 +163,13 @@ MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
         n->last_use[d % 2] = n->first + d;
     }
     ring->is_ready = !d && n->is_ready;
-    ring->is_open = memoi_nodes_exchange_later(n, d);
+    ring->is_open = 0; /* unless this rank exchanges rows in a later ring */
+    for (int32_t k = d + 1; k < n->plan->shape.n_nodes; k++)
+        for (int32_t s = 1; s <= n->plan->of_nodes[k].last_step; s++)
+            for (int is_in = 0; is_in < 2; is_in++)
+                ring->is_open |= *memoi_exchange_rows_of(&n->plan->of_nodes[k], is_in, s) > 0;
     memoi_ring_run(ring);
     n->latest = n->first + d;
-}
-
-/* Brings, computes and gives in the order of chapter 6. */
-MEMOI void memoi_nodes_walk(memoi_nodes* n) {
-    for (int32_t d = 1; d <= 2; d++) memoi_nodes_bring(n, d);
-    for (int32_t d = 0; d < n->plan->shape.n_nodes; d++) {
-        memoi_nodes_ring(n, d);
-        if (d && n->ring->is_backward) memoi_nodes_give(n, d);
-        if (d) memoi_nodes_bring(n, d + 2);
-    }
-    if (!n->n_crossed) return;
-    memoi_target_record(n->ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
-    memoi_target_wait(n->ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
 }
 
 /* All rings of a group of heads.  Before and after the ring is of one rank and all nodes. */
@@ -207,14 +187,21 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
         n->own_d_kv[t] = whole.d_kv_final[t];
     }
 
-    /* A rank without heads sets zeros alone. */
     n->is_ready = whole.is_ready;
     n->first = ++n->latest + 1;
     n->n_crossed = 0;
-    if (shape.heads.n_q)
-        memoi_nodes_walk(n);
-    else
-        memoi_nodes_ring(n, 0);
+
+    /* Brings, computes and gives in the order of chapter 6.  Without heads zeros are set alone. */
+    for (int32_t d = 1; d <= 2 && shape.heads.n_q; d++) memoi_nodes_bring(n, d);
+    for (int32_t d = 0; d < (shape.heads.n_q ? n->plan->shape.n_nodes : 1); d++) {
+        memoi_nodes_ring(n, d);
+        if (d && ring->is_backward) memoi_nodes_give(n, d);
+        if (d) memoi_nodes_bring(n, d + 2);
+    }
+    if (n->n_crossed) {
+        memoi_target_record(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
+        memoi_target_wait(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
+    }
 
     ring->shape = whole.shape;
     ring->plan = whole.plan;
