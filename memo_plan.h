@@ -5137,6 +5137,13 @@ typedef struct memoi_rows_table {
     int64_t* versions; /* (n_bundles): equal numbers, equal cells */
 } memoi_rows_table;
 
+/* The score of a table that was tried lately, under any budgets. */
+typedef struct memoi_rows_known {
+    memoi_rows_score score;
+    int64_t times; /* of which times; 0: nothing is known */
+    int is_timed;  /* otherwise only its bytes are known */
+} memoi_rows_known;
+
 typedef struct memoi_rows_planner {
     const memo_swap_plan_desc* desc; /* the caller's, or one with a wider limit */
     memo_swap_limit lifted; /* breaks ties: the plan that uses least of this resource wins */
@@ -5155,8 +5162,11 @@ typedef struct memoi_rows_planner {
     int32_t* bundle_of; /* each tensor's; -1: no bytes */
     int32_t* by_worth;  /* bundles, of most worth first */
     memoi_rows_clock clock;
-    int32_t* picked;  /* the layers that a change may concern, in order */
-    int32_t* changed; /* those that the last change concerned, in order */
+    memoi_rows_known* known; /* each table has one place among n_known, a power of 2 */
+    int64_t* known_cells;    /* (n_known, n_cells) */
+    int64_t n_known, times;  /* times: the number of the times that count now */
+    int32_t* picked;         /* the layers that a change may concern, in order */
+    int32_t* changed;        /* those that the last change concerned, in order */
     int32_t n_changed;
     double enough_s; /* trials whose computation alone takes longer are not timed */
     memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
@@ -5341,7 +5351,11 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
     }
 }
 
-/* Computation that does not depend on the rows. */
+/* Tables that are known at most, and cells of all of them. */
+#define MEMOI_ROWS_KNOWN_MAX       4096
+#define MEMOI_ROWS_KNOWN_CELLS_MAX (1 << 18)
+
+/* Computation that does not depend on the rows.  Scores of other times are not known any more. */
 MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
     p->clock.desc = desc;
@@ -5354,6 +5368,7 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
             memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
     }
     p->clock.least_s = memoi_rows_least(&p->clock);
+    p->times++;
 }
 
 MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
@@ -5420,6 +5435,10 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
         p->clock.states->sink.clock = &p->clock.now;
         if (!status) status = memob_states_prepare(p->clock.states, 4, error);
     }
+    p->n_known = MEMOI_ROWS_KNOWN_MAX;
+    while (p->n_known > 1 && p->n_known * n_cells > MEMOI_ROWS_KNOWN_CELLS_MAX) p->n_known /= 2;
+    p->known = MEMOB_ARRAY(a, memoi_rows_known, p->n_known);
+    p->known_cells = MEMOB_ARRAY_OF_ANY(a, int64_t, p->n_known * n_cells);
     p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);
     for (size_t k = 0; k < sizeof tables / sizeof tables[0]; k++) {
@@ -5563,45 +5582,68 @@ MEMOI double memoi_rows_held(const memoi_rows_score* score) {
     return score->device_bytes + (double)score->sizes.host_bytes + (double)score->sizes.spill_bytes;
 }
 
-/* Scores the trial: its memory, and the step with as many layers in host memory as fit. */
-MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
+/* What the trial's bytes exceed, which guides the search toward tables that fit; without a file
+ * none is used.  Returns 1 if nobody asks for its time: it does not fit, or takes too long even if
+ * nothing stalls. */
+MEMOI int memoi_rows_need_no_time(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
-    const double n_batches = memoi_rows_n_batches(desc);
     memoi_rows_score* score = &p->trial.score;
-    memoi_rows_add_up(p);
-
-    /* The excess over all budgets guides the search toward tables that fit.  Without a file none is
-     * used. */
+    const double recompute_s = score->recompute_s * memoi_rows_n_batches(desc);
+    const double least_s = (1 - 1e-9) * (p->clock.least_s + recompute_s);
     score->excess_bytes = memoi_rows_excess(desc->device_bytes, score->device_bytes) +
-                          memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes);
+                          memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes) +
+                          memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
+    score->lifted_bytes = 0;
     if (p->lifted == MEMO_SWAP_LIMIT_HOST_MEMORY)
         score->lifted_bytes = (double)score->sizes.host_bytes;
     if (p->lifted == MEMO_SWAP_LIMIT_DEVICE_MEMORY) score->lifted_bytes = score->device_bytes;
-
-    /* The makespan, and the stall: the part in which nothing is computed.  What does not fit needs
-     * none. */
     if (score->recompute_s >= MEMOI_ROWS_IMPOSSIBLE ||
-        memoi_rows_held(score) > (double)MEMOB_BYTES_MAX) {
+        memoi_rows_held(score) > (double)MEMOB_BYTES_MAX)
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
-        return;
-    }
-    if (score->excess_bytes > 0 && !desc->swap->rows) return;
-    score->step_s = (1 - 1e-9) * (p->clock.least_s + score->recompute_s * n_batches);
-    if (score->step_s > p->enough_s) return;
+    if (score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) return 1;
+    if (score->excess_bytes > 0 && !desc->swap->rows) return 1;
+    if (least_s > p->enough_s) score->step_s = least_s;
+    return least_s > p->enough_s;
+}
+
+/* Finds the trial's bytes, and its step with as many layers in host memory as fit: the makespan,
+ * and the stall, the part in which nothing is computed.  Returns 1 if there is a step. */
+MEMOI int memoi_rows_time_trial(memoi_rows_planner* p) {
+    memoi_rows_score* score = &p->trial.score;
+    memoi_rows_add_up(p);
+    if (memoi_rows_need_no_time(p)) return 0;
     if (memoi_rows_find_law(&p->clock, NULL)) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
-        return;
+        return 0;
     }
     if (score->n_host_layers) {
         memob_swap_size_file(p->clock.law, &p->clock.order, &score->sizes, NULL);
-        score->excess_bytes +=
-            memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
-        if (score->excess_bytes > 0 && !desc->swap->rows) return;
+        if (memoi_rows_need_no_time(p)) return 0;
     }
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.now.stall_s;
     score->update_s = p->clock.update_s;
     memcpy(score->copied_bytes, p->clock.copied_bytes, sizeof score->copied_bytes);
+    return 1;
+}
+
+/* Scores the trial.  A search comes to the same tables again and again, above all if they have few
+ * cells; what is known of a table depends on the times alone, and on the host's budget if that is
+ * the number of places of a file. */
+MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
+    const size_t n_bytes = (size_t)p->n_cells * sizeof *p->trial.cells;
+    const uint64_t digest = memob_digest((const char*)p->trial.cells, (int64_t)n_bytes);
+    const int64_t place = (int64_t)(digest & (uint64_t)(p->n_known - 1));
+    memoi_rows_known* known = &p->known[place];
+    int64_t* cells = p->known_cells + place * p->n_cells;
+    if (known->times == p->times && !memcmp(cells, p->trial.cells, n_bytes)) {
+        p->trial.score = known->score;
+        if (memoi_rows_need_no_time(p) || known->is_timed) return;
+    }
+    known->is_timed = memoi_rows_time_trial(p);
+    known->score = p->trial.score;
+    known->times = p->times;
+    memcpy(cells, p->trial.cells, n_bytes);
 }
 
 /* Less beyond the capacities; if both fit a shorter step; then less of a lifted memory, less
@@ -6196,7 +6238,6 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         memoi_rows_fill(p, p->best.cells, plan->rows);
     }
     memoi_rows_tell(p->desc, &p->best.score, plan);
-    if (!p->effort) memoi_rows_name_limit(p, plan);
     return MEMO_STATUS_OK;
 }
 
@@ -6222,7 +6263,26 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_
     return status;
 }
 
-/* Less than the whole effort names no limit. */
+/* Names the limit of a plan whose rows were searched for: as much work as the search, so that a
+ * caller who compares plans does it once. */
+MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, memo_swap_plan* plan,
+                                  memo_error* error) {
+    memoi_rows_planner p;
+    memo_swap_desc swap = *desc->swap;
+    memo_status status = memoi_rows_create(desc, &p, error);
+    if (status) return status;
+    swap.rows = plan->rows;
+    swap.alpha = plan->rows ? 0 : plan->alpha;
+    memoi_rows_take(&p, &swap);
+    memoi_rows_score_trial(&p);
+    memoi_rows_copy(&p, &p.trial, &p.best);
+    memoi_rows_copy(&p, &p.trial, &p.filled);
+    memoi_rows_name_limit(&p, plan);
+    memoi_rows_destroy(&p);
+    return status;
+}
+
+/* A plan for rows that are given has its limit's name; one that is searched for has none. */
 MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_rows_effort effort,
                                        memo_swap_plan** plan, memo_error* error) {
     memoi_rows_planner p;
@@ -6253,7 +6313,12 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_ro
 
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
-    return memoi_rows_make_plan(desc, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    memo_status status = memoi_rows_make_plan(desc, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    if (!status && !desc->swap->rows) status = memoi_rows_name(desc, *plan, error);
+    if (!status) return status;
+    memo_swap_plan_destroy(*plan);
+    *plan = NULL;
+    return status;
 }
 
 /* ---- 4 session ----------------------------------------------------------------------------------
@@ -10417,6 +10482,20 @@ MEMOI memo_status memoi_session_keep(memo_session* s, memo_error* error) {
     return status ? status : memoi_session_choose(s, error);
 }
 
+/* Names the limit of the chosen stage, if its rows were searched for. */
+MEMOI memo_status memoi_session_name_limit(memo_session* s, memo_error* error) {
+    const memo_step_plan* plan = s->part->plan;
+    memoi_session_costs costs;
+    memo_status status;
+    if (!plan->times || *plan->times->reason) return MEMO_STATUS_OK;
+    status = memoi_session_cost(s, &costs, error);
+    costs.swap.rows = NULL;
+    if (s->limit_bytes)
+        costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
+    if (!status) status = memoi_rows_name(&costs.desc, plan->times, error);
+    return memoi_session_verdict(&s->desc, status, error);
+}
+
 /* Plans every shape, `first` first, whose peak limits the others.  Sets peaks_bytes of each shape,
  * the most of all ranks. */
 MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* profile,
@@ -10446,9 +10525,12 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
             status = memoi_session_keep(s, error);
         else if (!status)
             status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
-        s->limit_bytes = s->desc.device_bytes;
-        if (!status && limit_bytes != s->limit_bytes && !s->part->plan->fits)
+        if (!status && limit_bytes != s->desc.device_bytes && !s->part->plan->fits) {
+            s->limit_bytes = s->desc.device_bytes;
             status = memoi_session_choose(s, error);
+        }
+        if (!status) status = memoi_session_name_limit(s, error);
+        s->limit_bytes = s->desc.device_bytes;
         if (i == 0 && s->part->plan->fits) limit_bytes = s->peak_bytes;
         peaks_bytes[k] = s->peak_bytes;
     }
@@ -10898,30 +10980,36 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
 }
 
 /* Micro-batches one after the other; if states travel then, also groups of them, which fetch the
- * states of a layer less often, and hold more rows on the host: of more and more micro-batches, as
- * long as that makes the step shorter.  All ranks choose the same.  planner: as above. */
+ * states of a layer less often, and hold more rows on the host: of every number that divides them
+ * and fits, because a larger group may be faster where a smaller one is not, until nothing stalls
+ * and nothing is recomputed.  All ranks choose the same.  planner: as above. */
 MEMOI memo_status memoi_session_plan_groups(const memo_session* planner,
                                             const memo_session_desc* desc,
                                             const memo_profile* profile, memoi_rows_effort effort,
                                             memo_step_plan** plan, memo_error* error) {
     memo_session_desc own = *desc;
     memo_status status;
-    int is_better = profile && !effort && !desc->rows; /* a table is of one micro-batch */
+    int64_t most = memob_min(desc->micro_batches, MEMO_GROUP_MAX);
     if (desc->n_group != MEMO_GROUP_PLANNED)
         return memoi_session_plan_sizes(planner, desc, profile, effort, plan, error);
     own.n_group = 1;
     status = memoi_session_plan_sizes(planner, &own, profile, effort, plan, error);
+    if (!profile || effort || desc->rows) most = 1; /* a table is of one micro-batch */
 
-    for (own.n_group = 2; is_better && !status && (*plan)->fits && (*plan)->n_streamed &&
-                          own.n_group <= memob_min(desc->micro_batches, MEMO_GROUP_MAX);
-         own.n_group++) {
+    for (own.n_group = 2; !status && (*plan)->fits && own.n_group <= most; own.n_group++) {
+        const memo_swap_plan* times = (*plan)->times;
         memo_step_plan* trial = NULL;
+        if (!(*plan)->n_streamed) break;
+        if (times && times->stall_s + times->recompute_s <= 0.001 * times->step_s) break;
         if (desc->micro_batches % own.n_group) continue;
         status = memoi_session_plan_sizes(planner, &own, profile, effort, &trial, error);
         if (status) break;
-        is_better = memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
-        memo_step_plan_destroy(is_better ? *plan : trial);
-        if (is_better) *plan = trial;
+        if (!memoi_step_plan_fits(trial)) most = 0; /* nor do larger groups */
+        if (memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan)) {
+            memo_step_plan_destroy(*plan);
+            *plan = trial;
+        } else
+            memo_step_plan_destroy(trial);
     }
     return status;
 }
