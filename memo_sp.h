@@ -7394,8 +7394,10 @@ MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, me
     K(n_kv_heads)                                                                                  \
     K(head_size)                                                                                   \
     K(v_head_size)                                                                                 \
-    K(latent) K(type) K(scale) K(softcap) K(sends_again) K(rounds_gradients) K(ulysses_groups)     \
-        K(attention) K(has_trees)
+    K(latent)                                                                                      \
+    K(type)                                                                                        \
+    K(scale) K(softcap) K(sends_again) K(rounds_gradients) K(ulysses_groups) K(attention)          \
+        K(has_trees)
 #define MEMOI_SEQUENCE_COPY(field) attention.field = desc->field;
 
 MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_desc* desc,
