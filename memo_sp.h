@@ -7014,6 +7014,7 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
         walk->tensors.v = tensors->k;
         walk->tensors.d_v = tensors->d_k;
     }
+
     walk->ulysses.target = walk->ring.target = &walk->target;
     walk->ulysses.stream = a->shape.n_groups > 1 ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_COMPUTE;
     walk->ulysses.comm = a->desc.ulysses;
@@ -7386,18 +7387,12 @@ MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, me
 }
 
 /* Fields that both descs have. */
+/* clang-format off */
 #define MEMOI_SEQUENCE_SAME(K)                                                                     \
-    K(device)                                                                                      \
-    K(stream)                                                                                      \
-    K(n_batch)                                                                                     \
-    K(n_q_heads)                                                                                   \
-    K(n_kv_heads)                                                                                  \
-    K(head_size)                                                                                   \
-    K(v_head_size)                                                                                 \
-    K(latent)                                                                                      \
-    K(type)                                                                                        \
-    K(scale) K(softcap) K(sends_again) K(rounds_gradients) K(ulysses_groups) K(attention)          \
-        K(has_trees)
+    K(device) K(stream) K(n_batch) K(n_q_heads) K(n_kv_heads) K(head_size) K(v_head_size)          \
+    K(latent) K(type) K(scale) K(softcap) K(sends_again) K(rounds_gradients) K(ulysses_groups)     \
+    K(attention) K(has_trees)
+/* clang-format on */
 #define MEMOI_SEQUENCE_COPY(field) attention.field = desc->field;
 
 MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_desc* desc,
@@ -8171,6 +8166,8 @@ MEMOI memo_status memoi_scan_prepare(memo_scan* scan, const memo_scan_desc* desc
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->halo_rows && memoi_check_row_kernels(desc->device, error))
         return MEMO_STATUS_UNSUPPORTED;
+
+    /* What each rank keeps of the others. */
     scan->desc = *desc;
     scan->n_ranks = n;
     scan->rank = desc->comm ? desc->comm->rank : 0;

@@ -86,6 +86,8 @@ MEMOI memo_status memoi_scan_prepare(memo_scan* scan, const memo_scan_desc* desc
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->halo_rows && memoi_check_row_kernels(desc->device, error))
         return MEMO_STATUS_UNSUPPORTED;
+
+    /* What each rank keeps of the others. */
     scan->desc = *desc;
     scan->n_ranks = n;
     scan->rank = desc->comm ? desc->comm->rank : 0;

@@ -342,6 +342,7 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
         walk->tensors.v = tensors->k;
         walk->tensors.d_v = tensors->d_k;
     }
+
     walk->ulysses.target = walk->ring.target = &walk->target;
     walk->ulysses.stream = a->shape.n_groups > 1 ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_COMPUTE;
     walk->ulysses.comm = a->desc.ulysses;

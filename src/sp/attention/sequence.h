@@ -57,18 +57,12 @@ MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, me
 }
 
 /* Fields that both descs have. */
+/* clang-format off */
 #define MEMOI_SEQUENCE_SAME(K)                                                                     \
-    K(device)                                                                                      \
-    K(stream)                                                                                      \
-    K(n_batch)                                                                                     \
-    K(n_q_heads)                                                                                   \
-    K(n_kv_heads)                                                                                  \
-    K(head_size)                                                                                   \
-    K(v_head_size)                                                                                 \
-    K(latent)                                                                                      \
-    K(type)                                                                                        \
-    K(scale) K(softcap) K(sends_again) K(rounds_gradients) K(ulysses_groups) K(attention)          \
-        K(has_trees)
+    K(device) K(stream) K(n_batch) K(n_q_heads) K(n_kv_heads) K(head_size) K(v_head_size)          \
+    K(latent) K(type) K(scale) K(softcap) K(sends_again) K(rounds_gradients) K(ulysses_groups)     \
+    K(attention) K(has_trees)
+/* clang-format on */
 #define MEMOI_SEQUENCE_COPY(field) attention.field = desc->field;
 
 MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_desc* desc,
