@@ -5080,6 +5080,7 @@ MEMOI memoi_exchange_pieces memoi_exchange_read_mask(const memo_exchange* plan, 
     const memo_run* runs = memoi_shape_runs(shape, 1, owner, &n_runs);
     memoi_exchange_pieces p = MEMO_ZERO(memoi_exchange_pieces);
     int64_t first = 0, latest = -1, row, begin, end; /* first: row of run k */
+
     for (int64_t s = first_sight[0]; s < first_sight[1]; s++) {
         const int64_t low = plan->sights[s].begin, high = plan->sights[s].end;
         for (; k < n_runs; first += runs[k++].count)
