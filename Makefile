@@ -268,7 +268,7 @@ test: ## build and run the tests; the last line counts them
 	TSAN_OPTIONS="history_size=7 $$TSAN_OPTIONS" \
 	sh tests/run.sh $(BUILD)/logs $(TEST_SCRIPTS) $(TEST_PROGRAMS)
 
-test-all: ## the same with every compiler and standard, every CUDA source, the largest models, and all random cases
+test-all: ## the same with every compiler and standard, every CUDA source, the largest models, and all random cases; MEMO_TEST_ALL=1/10: a tenth of these
 	@MEMO_TEST_ALL=$${MEMO_TEST_ALL:-1} $(MAKE) --no-print-directory test
 
 # $(call need,TOOL,PACKAGE): TOOL is a command

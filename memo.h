@@ -7514,7 +7514,7 @@ MEMOI int32_t memoi_cell_follow(memoi_cell_path* paths, int32_t path, int32_t op
 
 /* Cells that the same operations touch in the same way become one; waits and times stay the same.
  * Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_law_join_cells(memob_law* law, memo_error* error) {
+MEMOI memo_status memoi_law_join_cells(memob_law* law, memo_error* error) {
     memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memoi_cell_path* paths = MEMOB_ARRAY(&arrays, memoi_cell_path, (int64_t)law->n_touches + 1);
     int32_t* path_of = MEMOB_ARRAY(&arrays, int32_t, law->n_cells);
@@ -7668,7 +7668,7 @@ MEMOI void memoi_sink_count_records(memob_sink* sink) {
 MEMOI memo_status memoi_sink_prepare(memob_sink* sink, int32_t n_streams, int32_t n_records,
                                      memo_error* error) {
     memob_engine* e = &sink->engine;
-    memo_status status = memob_law_join_cells(&sink->law, error);
+    memo_status status = memoi_law_join_cells(&sink->law, error);
     if (status) return status;
     if (sink->clock)
         sink->cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);

@@ -821,7 +821,7 @@ typedef struct memo_session_desc {
      * bytes for each row of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes
      * more for each row of a layer.  It waits in every layer. */
     int32_t is_checked;
-    memo_log log; /* a line for each phase */
+    memo_log log; /* a line for each phase; NULL, but with MEMO_CHECK=1: to stderr */
 } memo_session_desc;
 
 /* A plan of a shape's micro-batch: data, without a device.  swap, trace, addresses, times and the
@@ -1154,12 +1154,12 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
 /* A problem of at most MEMOI_SMALL_ITEMS items is *small*: small problems are often proven. */
 enum {
     MEMOI_SMALL_ITEMS = 500,
-    MEMOI_SEARCH_ITEMS = 8000,   /* at most in the exact search, which is as deep as the items */
-    MEMOI_GREEDY_ITEMS = 100000, /* at most in all runs of greedy at once, else one in each round */
-    MEMOI_CLOCK = 64,            /* steps between two looks at the clock */
-    MEMOI_TRIES = 16,            /* of what costs little: orders, holes, bricks */
-    MEMOI_SHARE = 4,             /* by which a step shrinks after a failure */
-    MEMOI_PLACED_NODE = 8        /* items that a greedy run places in the time of a node */
+    MEMOI_SEARCH_ITEMS = 8000,  /* at most in the exact search, which is as deep as the items */
+    MEMOI_GREEDY_ITEMS = 50000, /* at most in all runs of greedy at once, else two in each round */
+    MEMOI_CLOCK = 64,           /* steps between two looks at the clock */
+    MEMOI_TRIES = 16,           /* of what costs little: orders, holes, bricks */
+    MEMOI_SHARE = 4,            /* by which a step shrinks after a failure */
+    MEMOI_PLACED_NODE = 8       /* items that a greedy run places in the time of a node */
 };
 
 /* What makers of lists and engines return.  UNFIT: not for this problem, so callers do without. */
@@ -2325,7 +2325,8 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
                                      memoi_solution* best, memo_error* error) {
     memoi_greedy greedy;
     int ok = memoi_greedy_create(&greedy, problem, clock);
-    if (ok && first == 0 && problem->n_items > MEMOI_SMALL_ITEMS)
+    if (ok && problem->n_items > MEMOI_SMALL_ITEMS &&
+        (best->peak == INT64_MAX || last - first == MEMOI_GREEDY_RUNS))
         ok = memoi_pack_sweep(&greedy, target, best);
     for (int run = first; ok && run < last && best->peak > target; run++) {
         greedy.is_needed = best->peak == INT64_MAX;
@@ -4027,22 +4028,25 @@ MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
     return memob_min(n_nodes, loop->effort->nodes_left / MEMOI_SHARE + 1);
 }
 
-/* Layers, and greedy: all runs at once if these are fast, else one in each round. */
+/* Layers, and greedy: all runs at once if these are fast, else two in each round. */
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
+    static const memoi_item_order large[] = {MEMOI_ORDER_LOAD, MEMOI_ORDER_START, MEMOI_ORDER_AREA,
+                                             MEMOI_ORDER_SIZE, MEMOI_ORDER_LIFETIME};
     const memo_plan_desc* desc = loop->desc;
     const int is_large =
         loop->problem->n_items > MEMOI_GREEDY_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
-    const int first = is_large ? loop->round : 0, last = is_large ? first + 1 : MEMOI_GREEDY_RUNS;
+    const int first = is_large ? 2 * loop->round : 0;
+    const int n = is_large ? (int)memob_min(2, MEMOI_GREEDY_RUNS - first) : loop->round == 0;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
         status =
             memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
                                 loop->effort, loop->solve, loop->best, &loop->has_layers, error);
     memoi_loop_credit(loop, "bilevel");
-    if (!status && loop->best->peak > loop->target && last <= MEMOI_GREEDY_RUNS &&
-        (loop->round == 0 || is_large))
-        status = memoi_greedy_solve(loop->problem, first, last, loop->target, &loop->effort->clock,
-                                    loop->best, error);
+    for (int k = first; k < first + n && !status && loop->best->peak > loop->target; k++)
+        status = memoi_greedy_solve(loop->problem, is_large ? (int)large[k] : 0,
+                                    is_large ? (int)large[k] + 1 : MEMOI_GREEDY_RUNS, loop->target,
+                                    &loop->effort->clock, loop->best, error);
     memoi_loop_credit(loop, "greedy");
     return status;
 }
@@ -5133,6 +5137,13 @@ typedef struct memoi_rows_table {
     int64_t* versions; /* (n_bundles): equal numbers, equal cells */
 } memoi_rows_table;
 
+/* The score of a table that was tried lately, under any budgets. */
+typedef struct memoi_rows_known {
+    memoi_rows_score score;
+    int64_t times; /* of which times; 0: nothing is known */
+    int is_timed;  /* otherwise only its bytes are known */
+} memoi_rows_known;
+
 typedef struct memoi_rows_planner {
     const memo_swap_plan_desc* desc; /* the caller's, or one with a wider limit */
     memo_swap_limit lifted; /* breaks ties: the plan that uses least of this resource wins */
@@ -5151,8 +5162,11 @@ typedef struct memoi_rows_planner {
     int32_t* bundle_of; /* each tensor's; -1: no bytes */
     int32_t* by_worth;  /* bundles, of most worth first */
     memoi_rows_clock clock;
-    int32_t* picked;  /* the layers that a change may concern, in order */
-    int32_t* changed; /* those that the last change concerned, in order */
+    memoi_rows_known* known; /* each table has one place among n_known, a power of 2 */
+    int64_t* known_cells;    /* (n_known, n_cells) */
+    int64_t n_known, times;  /* times: the number of the times that count now */
+    int32_t* picked;         /* the layers that a change may concern, in order */
+    int32_t* changed;        /* those that the last change concerned, in order */
     int32_t n_changed;
     double enough_s; /* trials whose computation alone takes longer are not timed */
     memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
@@ -5337,7 +5351,11 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
     }
 }
 
-/* Computation that does not depend on the rows. */
+/* Tables that are known at most, and cells of all of them. */
+#define MEMOI_ROWS_KNOWN_MAX       4096
+#define MEMOI_ROWS_KNOWN_CELLS_MAX (1 << 18)
+
+/* Computation that does not depend on the rows.  Scores of other times are not known any more. */
 MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
     p->clock.desc = desc;
@@ -5350,6 +5368,7 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
             memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
     }
     p->clock.least_s = memoi_rows_least(&p->clock);
+    p->times++;
 }
 
 MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
@@ -5416,6 +5435,10 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
         p->clock.states->sink.clock = &p->clock.now;
         if (!status) status = memob_states_prepare(p->clock.states, 4, error);
     }
+    p->n_known = MEMOI_ROWS_KNOWN_MAX;
+    while (p->n_known > 1 && p->n_known * n_cells > MEMOI_ROWS_KNOWN_CELLS_MAX) p->n_known /= 2;
+    p->known = MEMOB_ARRAY(a, memoi_rows_known, p->n_known);
+    p->known_cells = MEMOB_ARRAY_OF_ANY(a, int64_t, p->n_known * n_cells);
     p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);
     for (size_t k = 0; k < sizeof tables / sizeof tables[0]; k++) {
@@ -5559,45 +5582,68 @@ MEMOI double memoi_rows_held(const memoi_rows_score* score) {
     return score->device_bytes + (double)score->sizes.host_bytes + (double)score->sizes.spill_bytes;
 }
 
-/* Scores the trial: its memory, and the step with as many layers in host memory as fit. */
-MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
+/* What the trial's bytes exceed, which guides the search toward tables that fit; without a file
+ * none is used.  Returns 1 if nobody asks for its time: it does not fit, or takes too long even if
+ * nothing stalls. */
+MEMOI int memoi_rows_need_no_time(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
-    const double n_batches = memoi_rows_n_batches(desc);
     memoi_rows_score* score = &p->trial.score;
-    memoi_rows_add_up(p);
-
-    /* The excess over all budgets guides the search toward tables that fit.  Without a file none is
-     * used. */
+    const double recompute_s = score->recompute_s * memoi_rows_n_batches(desc);
+    const double least_s = (1 - 1e-9) * (p->clock.least_s + recompute_s);
     score->excess_bytes = memoi_rows_excess(desc->device_bytes, score->device_bytes) +
-                          memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes);
+                          memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes) +
+                          memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
+    score->lifted_bytes = 0;
     if (p->lifted == MEMO_SWAP_LIMIT_HOST_MEMORY)
         score->lifted_bytes = (double)score->sizes.host_bytes;
     if (p->lifted == MEMO_SWAP_LIMIT_DEVICE_MEMORY) score->lifted_bytes = score->device_bytes;
-
-    /* The makespan, and the stall: the part in which nothing is computed.  What does not fit needs
-     * none. */
     if (score->recompute_s >= MEMOI_ROWS_IMPOSSIBLE ||
-        memoi_rows_held(score) > (double)MEMOB_BYTES_MAX) {
+        memoi_rows_held(score) > (double)MEMOB_BYTES_MAX)
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
-        return;
-    }
-    if (score->excess_bytes > 0 && !desc->swap->rows) return;
-    score->step_s = (1 - 1e-9) * (p->clock.least_s + score->recompute_s * n_batches);
-    if (score->step_s > p->enough_s) return;
+    if (score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) return 1;
+    if (score->excess_bytes > 0 && !desc->swap->rows) return 1;
+    if (least_s > p->enough_s) score->step_s = least_s;
+    return least_s > p->enough_s;
+}
+
+/* Finds the trial's bytes, and its step with as many layers in host memory as fit: the makespan,
+ * and the stall, the part in which nothing is computed.  Returns 1 if there is a step. */
+MEMOI int memoi_rows_time_trial(memoi_rows_planner* p) {
+    memoi_rows_score* score = &p->trial.score;
+    memoi_rows_add_up(p);
+    if (memoi_rows_need_no_time(p)) return 0;
     if (memoi_rows_find_law(&p->clock, NULL)) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
-        return;
+        return 0;
     }
     if (score->n_host_layers) {
         memob_swap_size_file(p->clock.law, &p->clock.order, &score->sizes, NULL);
-        score->excess_bytes +=
-            memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
-        if (score->excess_bytes > 0 && !desc->swap->rows) return;
+        if (memoi_rows_need_no_time(p)) return 0;
     }
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.now.stall_s;
     score->update_s = p->clock.update_s;
     memcpy(score->copied_bytes, p->clock.copied_bytes, sizeof score->copied_bytes);
+    return 1;
+}
+
+/* Scores the trial.  A search comes to the same tables again and again, above all if they have few
+ * cells; what is known of a table depends on the times alone, and on the host's budget if that is
+ * the number of places of a file. */
+MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
+    const size_t n_bytes = (size_t)p->n_cells * sizeof *p->trial.cells;
+    const uint64_t digest = memob_digest((const char*)p->trial.cells, (int64_t)n_bytes);
+    const int64_t place = (int64_t)(digest & (uint64_t)(p->n_known - 1));
+    memoi_rows_known* known = &p->known[place];
+    int64_t* cells = p->known_cells + place * p->n_cells;
+    if (known->times == p->times && !memcmp(cells, p->trial.cells, n_bytes)) {
+        p->trial.score = known->score;
+        if (memoi_rows_need_no_time(p) || known->is_timed) return;
+    }
+    known->is_timed = memoi_rows_time_trial(p);
+    known->score = p->trial.score;
+    known->times = p->times;
+    memcpy(cells, p->trial.cells, n_bytes);
 }
 
 /* Less beyond the capacities; if both fit a shorter step; then less of a lifted memory, less
@@ -6192,7 +6238,6 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         memoi_rows_fill(p, p->best.cells, plan->rows);
     }
     memoi_rows_tell(p->desc, &p->best.score, plan);
-    if (!p->effort) memoi_rows_name_limit(p, plan);
     return MEMO_STATUS_OK;
 }
 
@@ -6218,7 +6263,26 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_
     return status;
 }
 
-/* Less than the whole effort names no limit. */
+/* Names the limit of a plan whose rows were searched for: as much work as the search, so that a
+ * caller who compares plans does it once. */
+MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, memo_swap_plan* plan,
+                                  memo_error* error) {
+    memoi_rows_planner p;
+    memo_swap_desc swap = *desc->swap;
+    memo_status status = memoi_rows_create(desc, &p, error);
+    if (status) return status;
+    swap.rows = plan->rows;
+    swap.alpha = plan->rows ? 0 : plan->alpha;
+    memoi_rows_take(&p, &swap);
+    memoi_rows_score_trial(&p);
+    memoi_rows_copy(&p, &p.trial, &p.best);
+    memoi_rows_copy(&p, &p.trial, &p.filled);
+    memoi_rows_name_limit(&p, plan);
+    memoi_rows_destroy(&p);
+    return status;
+}
+
+/* A plan for rows that are given has its limit's name; one that is searched for has none. */
 MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_rows_effort effort,
                                        memo_swap_plan** plan, memo_error* error) {
     memoi_rows_planner p;
@@ -6249,7 +6313,12 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_ro
 
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
-    return memoi_rows_make_plan(desc, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    memo_status status = memoi_rows_make_plan(desc, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    if (!status && !desc->swap->rows) status = memoi_rows_name(desc, *plan, error);
+    if (!status) return status;
+    memo_swap_plan_destroy(*plan);
+    *plan = NULL;
+    return status;
 }
 
 /* ---- 4 session ----------------------------------------------------------------------------------
@@ -6313,7 +6382,7 @@ typedef struct memoi_checked {
     uint64_t* hashes; /* (n_steps, n_tensors, most_rows) */
     int64_t most_rows;
     uint32_t kinds;    /* bit k: recomputation of a layer of kind k is tested */
-    int32_t n_trained; /* micro-batches whose backward is over */
+    int32_t n_trained; /* micro-batches with a backward, without an error */
     int32_t is_moved;  /* 1: slots and halves have changed places */
     uint64_t* states;  /* (engine's layers, n_states): hashes, MEMOI_HASH_ZERO, or 0: not known */
     int32_t n_updated; /* layers that this update has changed */
@@ -7576,13 +7645,21 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
     return MEMO_STATUS_OK;
 }
 
+/* The log that MEMO_CHECK gives a program without one. */
+MEMOI void memoi_session_write_line(MEMO_UNUSED void* user, const char* line) {
+    (void)fprintf(stderr, "%s\n", line);
+}
+
 /* The caller's desc, checked, with copies of what it points to; as in memoi_session_make. */
 MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_desc* desc,
                                           const memo_step_plan* plan, memo_error* error) {
     const char* check = getenv("MEMO_CHECK");
     memo_status status;
     s->desc = *desc;
-    s->desc.is_checked |= check && *check && strcmp(check, "0");
+    if (check && *check && strcmp(check, "0")) {
+        s->desc.is_checked = 1;
+        if (!s->desc.log.write) s->desc.log.write = memoi_session_write_line;
+    }
     if (plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
     if (!desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
     if (plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
@@ -8264,8 +8341,11 @@ MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int
                : memoi_session_most_rows(s, t, memoi_session_rows(s, step));
 }
 
+/* Logs what this plan has passed, because silence may mean that nothing was checked. */
 MEMOI void memoi_checked_destroy(memo_session* s) {
     memoi_checked* c = &s->checked;
+    if (c->slots && c->n_trained)
+        memoi_session_log(s, "session: %d micro-batches passed all checks", (int)c->n_trained);
     memob_engine_release(&c->engine);
     memob_arrays_free(&c->arrays);
     memset(c, 0, sizeof *c);
@@ -9298,7 +9378,7 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     if (s->is_running) memoi_session_visit_ends(s, 1);
     if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
-    s->checked.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
+    s->checked.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps && !s->error.status;
     memoi_session_time_batch_end(s);
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     return memoi_session_report(s, error);
@@ -10402,6 +10482,20 @@ MEMOI memo_status memoi_session_keep(memo_session* s, memo_error* error) {
     return status ? status : memoi_session_choose(s, error);
 }
 
+/* Names the limit of the chosen stage, if its rows were searched for. */
+MEMOI memo_status memoi_session_name_limit(memo_session* s, memo_error* error) {
+    const memo_step_plan* plan = s->part->plan;
+    memoi_session_costs costs;
+    memo_status status;
+    if (!plan->times || *plan->times->reason) return MEMO_STATUS_OK;
+    status = memoi_session_cost(s, &costs, error);
+    costs.swap.rows = NULL;
+    if (s->limit_bytes)
+        costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
+    if (!status) status = memoi_rows_name(&costs.desc, plan->times, error);
+    return memoi_session_verdict(&s->desc, status, error);
+}
+
 /* Plans every shape, `first` first, whose peak limits the others.  Sets peaks_bytes of each shape,
  * the most of all ranks. */
 MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* profile,
@@ -10431,9 +10525,12 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
             status = memoi_session_keep(s, error);
         else if (!status)
             status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
-        s->limit_bytes = s->desc.device_bytes;
-        if (!status && limit_bytes != s->limit_bytes && !s->part->plan->fits)
+        if (!status && limit_bytes != s->desc.device_bytes && !s->part->plan->fits) {
+            s->limit_bytes = s->desc.device_bytes;
             status = memoi_session_choose(s, error);
+        }
+        if (!status) status = memoi_session_name_limit(s, error);
+        s->limit_bytes = s->desc.device_bytes;
         if (i == 0 && s->part->plan->fits) limit_bytes = s->peak_bytes;
         peaks_bytes[k] = s->peak_bytes;
     }
@@ -10883,30 +10980,36 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
 }
 
 /* Micro-batches one after the other; if states travel then, also groups of them, which fetch the
- * states of a layer less often, and hold more rows on the host: of more and more micro-batches, as
- * long as that makes the step shorter.  All ranks choose the same.  planner: as above. */
+ * states of a layer less often, and hold more rows on the host: of every number that divides them
+ * and fits, because a larger group may be faster where a smaller one is not, until nothing stalls
+ * and nothing is recomputed.  All ranks choose the same.  planner: as above. */
 MEMOI memo_status memoi_session_plan_groups(const memo_session* planner,
                                             const memo_session_desc* desc,
                                             const memo_profile* profile, memoi_rows_effort effort,
                                             memo_step_plan** plan, memo_error* error) {
     memo_session_desc own = *desc;
     memo_status status;
-    int is_better = profile && !effort && !desc->rows; /* a table is of one micro-batch */
+    int64_t most = memob_min(desc->micro_batches, MEMO_GROUP_MAX);
     if (desc->n_group != MEMO_GROUP_PLANNED)
         return memoi_session_plan_sizes(planner, desc, profile, effort, plan, error);
     own.n_group = 1;
     status = memoi_session_plan_sizes(planner, &own, profile, effort, plan, error);
+    if (!profile || effort || desc->rows) most = 1; /* a table is of one micro-batch */
 
-    for (own.n_group = 2; is_better && !status && (*plan)->fits && (*plan)->n_streamed &&
-                          own.n_group <= memob_min(desc->micro_batches, MEMO_GROUP_MAX);
-         own.n_group++) {
+    for (own.n_group = 2; !status && (*plan)->fits && own.n_group <= most; own.n_group++) {
+        const memo_swap_plan* times = (*plan)->times;
         memo_step_plan* trial = NULL;
+        if (!(*plan)->n_streamed) break;
+        if (times && times->stall_s + times->recompute_s <= 0.001 * times->step_s) break;
         if (desc->micro_batches % own.n_group) continue;
         status = memoi_session_plan_sizes(planner, &own, profile, effort, &trial, error);
         if (status) break;
-        is_better = memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
-        memo_step_plan_destroy(is_better ? *plan : trial);
-        if (is_better) *plan = trial;
+        if (!memoi_step_plan_fits(trial)) most = 0; /* nor do larger groups */
+        if (memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan)) {
+            memo_step_plan_destroy(*plan);
+            *plan = trial;
+        } else
+            memo_step_plan_destroy(trial);
     }
     return status;
 }
@@ -11935,23 +12038,6 @@ MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes,
     return status ? status : freed;
 }
 
-/* The trainer's own number of all that its update reads; 0: it has none. */
-MEMOI double memoi_session_norm(const memo_session_desc* desc) {
-    return desc->norm ? desc->norm(desc->user) : 0;
-}
-/* Does it still have its value from before runs that are no training? */
-MEMOI memo_status memoi_session_check_norm(const memo_session_desc* desc, double before,
-                                           memo_error* error) {
-    const double now = memoi_session_norm(desc);
-    if (memcmp(&before, &now, sizeof now) == 0) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(
-        error,
-        "memo_session_desc.outputs: norm was %.9g and is %.9g, now that the outputs have the bytes "
-        "again that they had before; list what else a micro-batch changes and the update "
-        "reads, or let norm be the same for the same bytes",
-        before, now);
-}
-
 /* Bytes of outputs, then of gradients among states, layer by layer. */
 typedef struct memoi_verified {
     const memo_session_desc* desc;
@@ -12066,19 +12152,31 @@ MEMOI void memoi_verified_swap(memoi_verified* v) {
     v->expected = found;
 }
 
-/* Runs a micro-batch by the plan into `found`, from the same outputs and states each time. */
+/* Runs a micro-batch by the plan into `found`, from the same outputs and states each time.  The
+ * trainer's norm must have its value again afterwards. */
 MEMOI memo_status memoi_verified_run_once(memoi_verified* v, memo_session* s, memo_error* error) {
-    const double norm = memoi_session_norm(v->desc);
+    const memo_session_desc* desc = v->desc;
+    const double before = desc->norm ? desc->norm(desc->user) : 0;
     memo_status status, saved, given = MEMO_STATUS_OK;
-    if (v->desc->verifying) v->desc->verifying(v->desc->user, s, 1);
+    if (desc->verifying) desc->verifying(desc->user, s, 1);
     status = saved = memoi_session_copy_outputs(s, v->saved, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
     if (!status) status = memoi_session_run_all(s, v->shape, 1, error);
     if (!status) status = memoi_session_copy_outputs(s, v->found, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 1, error);
     if (!saved) given = memoi_session_copy_outputs(s, v->saved, 1, status ? NULL : error);
-    if (v->desc->verifying) v->desc->verifying(v->desc->user, s, 0);
-    if (!status && !given) given = memoi_session_check_norm(v->desc, norm, error);
+    if (desc->verifying) desc->verifying(desc->user, s, 0);
+
+    if (!status && !given && desc->norm) {
+        const double now = desc->norm(desc->user);
+        if (memcmp(&before, &now, sizeof now) != 0)
+            given = MEMOB_INVALID(
+                error,
+                "memo_session_desc.outputs: norm was %.9g and is %.9g, now that the outputs have "
+                "the bytes again that they had before; list what else a micro-batch changes and "
+                "the update reads, or let norm be the same for the same bytes",
+                before, now);
+    }
     return status ? status : given;
 }
 
@@ -12087,6 +12185,8 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
                                      const memo_step_plan* plan, int is_twice, memo_error* error) {
     memo_session* s = NULL;
     memo_status status = memo_session_open(desc, plan, &s, error);
+    if (!status && is_twice && !desc->norm)
+        memoi_session_log(s, "session: norm is NULL: verify does not see what outputs lack");
     if (!status) status = memoi_verified_run_once(v, s, error);
     if (!status && is_twice) {
         memoi_verified_swap(v);

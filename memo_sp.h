@@ -119,7 +119,7 @@ typedef enum memo_collective {
 
 #define MEMO_LABEL_FIELDS 14
 
-/* The step that a call belongs to, for example {"ring backward", 3}, and digests of what its ranks
+/* The step that a call belongs to, for example {"ring exchange", 3}, and digests of what its ranks
  * must agree on.  If two ranks give different labels, the call fails on all ranks with
  * MEMO_STATUS_COMM, and names the field.  The threads back end, and MPI in debug mode, compare the
  * labels of every message and collective.  Otherwise they are compared where is_first is set, on
@@ -637,12 +637,11 @@ typedef struct memo_latent {
  * ranks may need the same one.  The gradients of these replicas are sent and summed in fp32 on the
  * rank that holds the rows.
  *
- * A rank may split the heads into G groups (memo_sp_attention_desc.ulysses_groups).  Of its n key
- * heads group g has [g n / G, (g + 1) n / G), rounded down, and the query heads that read these.
- * With G > n and ring degree 1, consecutive groups share the query heads of a key head: k and v
- * arrive with the first, and d_k and d_v leave with the last.  The exchanges run on a stream of the
- * engine, to heads ("g arrives") and back to rows ("g leaves"): 0 arrives, 1 arrives, 0 leaves, 2
- * arrives, 1 leaves.
+ * A rank may split its heads into G groups (memo_sp_attention_desc.ulysses_groups).  Group g of
+ * rank u owns the heads that rank u G + g of G ud ranks would.  So a key head that several groups
+ * read travels for each, unless G divides the key heads of a rank.  The exchanges run on a stream
+ * of the engine, to heads ("g arrives") and back to rows ("g leaves"): 0 arrives, 1 arrives, 0
+ * leaves, 2 arrives, 1 leaves.
  *
  *   g arrives    waits for  the start (g = 0); group g - 2, which used the same buffers, has left
  *   attention    waits for  the arrival of g; the results wait until the results of g - 1 have left
@@ -751,7 +750,7 @@ typedef struct memo_sp_attention_desc {
     int32_t sends_again;
     /* Groups of heads per rank (chapter 5); 0: 1.  The all-to-all of a group overlaps the attention
      * of another.  Scratch memory holds one group; what arrives during another group exists twice.
-     * At most as many groups are made as some rank has query heads, with a ring key heads. */
+     * At most as many groups are made as some rank has query heads. */
     int32_t ulysses_groups;
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
@@ -1424,13 +1423,7 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
  * sum is the sender's, in an order that the sender fixes.
  *
  * A dispatch is one group of messages, straight from place to place: one for each expert and
- * sender, none for 0 rows.  Rows that stay on their rank are copied.  Counts of rows are known
- * after routing:
- *
- *   memo_experts_route     the numbers of all ranks travel, and the host waits for the stream once
- *   memo_experts_declare   each rank sends `capacity` rows to each expert: nothing travels, and the
- *                          host does not wait.  Kernels learn how many of these rows hold a token
- *                          by a dispatch of one I32 element for each expert (capacity 1). */
+ * sender, none for 0 rows.  Rows that stay on their rank are copied. */
 
 typedef struct memo_experts_desc {
     const memo_device* device;
@@ -1458,15 +1451,12 @@ MEMO_TRY memo_status memo_experts_create(const memo_experts_desc* desc, memo_exp
                                          memo_error* error);
 MEMO_API void memo_experts_destroy(memo_experts* experts);
 
-/* A pass that waits for the stream.  counts (n_experts), in device memory: the rows that this rank
- * sends to each expert.  Errors, the same on all ranks, which can then route again:
- * INVALID_ARGUMENT (a rank has a negative count); INFEASIBLE (a rank would receive more than
- * max_received). */
+/* A pass that waits for the stream, and in which the numbers of all ranks travel.  counts
+ * (n_experts), in device memory: the rows that this rank sends to each expert.  Errors, the same on
+ * all ranks, which can then route again: INVALID_ARGUMENT (a rank has a negative count); INFEASIBLE
+ * (a rank would receive more than max_received). */
 MEMO_TRY memo_status memo_experts_route(memo_experts* experts, const int64_t* counts,
                                         memo_routing* routing, memo_error* error);
-/* Sets the routing to equal counts, independently, with these errors. */
-MEMO_TRY memo_status memo_experts_declare(const memo_experts* experts, int64_t capacity,
-                                          memo_routing* routing, memo_error* error);
 /* Passes, with equal row_elements and type on all ranks. */
 MEMO_TRY memo_status memo_dispatch(memo_experts* experts, const memo_routing* routing,
                                    const void* rows, void* received, int64_t row_elements,
@@ -1480,12 +1470,7 @@ MEMO_TRY memo_status memo_combine(memo_experts* experts, const memo_routing* rou
  * Chapters 3 and 7 in six calls.  The object keeps LSEs and saved tensors of all layers.  Attention
  * is causal within documents, which may have parents, and has a window if the desc has one.  The
  * sharding is "documents".  Other masks, slices, sinks and cross-attention take chapters 3 to 7.
- *
- *     memo_sequence_create(&desc, &sequence, error);
- *     for each batch: memo_sequence_begin(sequence, cu_seqlens, n_documents, error);
- *                     memo_sequence_get_positions(sequence, positions);   // of the rank's rows
- *                     for each layer: memo_sequence_attend(sequence, layer, q, k, v, out, error);
- *     memo_sequence_destroy(sequence); */
+ * The head of this file has an example. */
 
 typedef struct memo_sequence_desc {
     const memo_device* device;
@@ -1949,13 +1934,6 @@ MEMOI memo_status memoi_comm_check_buffer(const memo_comm* comm, const char* wha
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_comm_check_rank(const memo_comm* comm, const char* what, int32_t rank,
-                                        memo_error* error) {
-    if (rank >= 0 && rank < comm->size) return MEMO_STATUS_OK;
-    return MEMOI_REFUSE("%s on '%s': rank out of range (%d); 0 to %d are valid", what, comm->name,
-                        (int)rank, (int)comm->size - 1);
-}
-
 /* Ends a call or the open group, which a refused call cancels, and its label. */
 MEMOI memo_status memoi_comm_end(memo_comm* comm, memo_status status) {
     comm->group_depth = comm->n_waiting = 0;
@@ -2010,7 +1988,7 @@ MEMOI memo_status memoi_comm_check_message(memo_comm* comm, memo_stream stream,
     if (!status)
         status =
             memoi_comm_check_buffer(comm, what, call->address, call->count, 1, call->type, error);
-    if (!status) status = memoi_comm_check_rank(comm, what, call->peer, error);
+    if (!status) status = memob_check_integer(what, "rank", call->peer, 0, comm->size - 1, error);
     if (status) return status;
     if (!comm->group_depth && call->peer == comm->rank)
         return MEMOI_REFUSE("%s on '%s': rank %d would wait for itself forever; put send and "
@@ -2045,17 +2023,15 @@ MEMOI memo_status memoi_comm_check_collective(memo_comm* comm, const memo_collec
             "%s on '%s': called inside a group; only sends and receives can be grouped", what,
             comm->name);
     if (memob_check_integer("collective", "kind", (int)call->kind, 0, MEMO_COLLECTIVE_BARRIER,
-                            error))
+                            error) ||
+        memob_check_integer(what, "reduction", (int)call->reduction, 0, MEMO_REDUCTION_MAX, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (call->reduction != MEMO_REDUCTION_SUM && call->reduction != MEMO_REDUCTION_MAX)
-        return MEMOI_REFUSE(
-            "%s.reduction on '%s': not a memo_reduction (%d); SUM and MAX are valid", what,
-            comm->name, (int)call->reduction);
     status =
         memoi_comm_check_buffer(comm, what, call->from, call->count, comm->size, call->type, error);
     if (!status)
         status = memoi_comm_check_buffer(comm, what, call->to, call->count, 1, call->type, error);
-    return status ? status : memoi_comm_check_rank(comm, what, call->root, error);
+    return status ? status
+                  : memob_check_integer(what, "root", call->root, 0, comm->size - 1, error);
 }
 
 memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
@@ -2190,11 +2166,10 @@ const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const char* name, 
  * 1. A kernel reads few enough arrays for a recorder's list. */
 
 /* Is it a type of rows?  what: "memo_loss_desc.type". */
-MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_status status,
-                                       memo_error* error) {
+MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_error* error) {
     if (memo_row_type_bytes(type)) return MEMO_STATUS_OK;
-    return memo_error_set(error, status, "%s: not supported (%s); f32, bf16 and f16 are", what,
-                          memo_type_name(type));
+    return MEMOI_REFUSE("%s: not supported (%s); f32, bf16 and f16 are", what,
+                        memo_type_name(type));
 }
 
 /* --- the host's loops; descs are resolved --- */
@@ -2947,59 +2922,45 @@ MEMOI int memoi_threads_has_come(const memoi_threads_rank* me, int lane, int32_t
                : memob_counter_reached(&me->group->ranks[peer].arrived[lane], me->arrived[lane]);
 }
 
-/* Returns 1 and writes reason (512 bytes) if the rank has left, or its device has failed. */
-MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, char* reason) {
-    const memoi_threads_rank* peer = &me->group->ranks[rank];
-    memo_error error;
-    int is_lost = 0;
-    if (peer == me || !memoi_threads_begin_work(me, lane)) return 0;
-    if (__atomic_load_n(&peer->is_gone, __ATOMIC_SEQ_CST)) {
-        snprintf(reason, 512, "it has destroyed its communicator");
-        is_lost = 1;
-    } else if (memo_device_status(peer->device, &error)) {
-        snprintf(reason, 512, "its device failed: %.400s", error.message);
-        is_lost = 1;
-    }
-    memoi_threads_end_work(me, lane);
-    return is_lost;
-}
-
 /* Fails the world if the peer has not come to a message, or to the meeting of a call, and never
  * will or is late. */
 MEMOI void memoi_threads_look_for(memoi_threads_rank* me, int lane, int32_t peer,
                                   const memo_message_call* message, const char* call, int is_late) {
     const int is_send = message && message->is_send;
-    const unsigned n_started = __atomic_load_n(&me->n_collectives, __ATOMIC_RELAXED);
-    char reason[512], where[MEMO_RANK_TEXT + 112], what[MEMO_RANK_TEXT + 96];
+    memoi_threads_rank* there = &me->group->ranks[peer];
+    memo_error error;
+    char reason[512], what[MEMO_RANK_TEXT + 96];
     char started[MEMO_RANK_TEXT + 80] = "", own[MEMO_RANK_TEXT], other[MEMO_RANK_TEXT];
     const char* rank = memoi_threads_rank_text(own, me, me->table.rank);
-    int is_lost;
+    int is_gone = 0, has_failed = 0;
     if (memoi_threads_has_come(me, lane, peer, message)) return;
-    is_lost = memoi_threads_is_lost(me, lane, peer, reason);
+    snprintf(reason, sizeof reason, "within %g s", me->group->world->desc.timeout_s);
+
+    /* Has the rank left, or its device failed? */
+    if (there != me && memoi_threads_begin_work(me, lane)) {
+        is_gone = __atomic_load_n(&there->is_gone, __ATOMIC_SEQ_CST);
+        has_failed = !is_gone && memo_device_status(there->device, &error);
+        memoi_threads_end_work(me, lane);
+    }
+    if (is_gone) snprintf(reason, 512, "and is lost: it has destroyed its communicator");
+    if (has_failed) snprintf(reason, 512, "and is lost: its device failed: %.400s", error.message);
     /* Check again: the rank may have come, and left, before it was lost. */
-    if ((!is_lost && !is_late) || memoi_threads_has_come(me, lane, peer, message)) return;
+    if ((!is_gone && !has_failed && !is_late) || memoi_threads_has_come(me, lane, peer, message))
+        return;
 
     if (message) {
-        snprintf(where, sizeof where, "; rank %s %s", rank,
-                 is_send ? "sends to it" : "receives from it");
         snprintf(what, sizeof what, "%s %lld %s that rank %s %s", is_send ? "receive" : "send",
                  (long long)message->count, memo_type_name(message->type), rank,
                  is_send ? "sends" : "receives");
     } else { /* numbers of collectives say nothing of messages */
-        snprintf(where, sizeof where, " in %s; rank %s has started %u collectives", call, rank,
-                 n_started);
         snprintf(what, sizeof what, "arrive at %s", call);
         snprintf(started, sizeof started, "; it has started %u collectives, rank %s has started %u",
-                 __atomic_load_n(&me->group->ranks[peer].n_collectives, __ATOMIC_RELAXED), rank,
-                 n_started);
+                 __atomic_load_n(&there->n_collectives, __ATOMIC_RELAXED), rank,
+                 __atomic_load_n(&me->n_collectives, __ATOMIC_RELAXED));
     }
-    if (is_lost)
-        MEMOI_THREADS_FAIL(me, "rank %s of '%s' is lost%s: %.400s",
-                           memoi_threads_rank_text(other, me, peer), me->table.name, where, reason);
-    else
-        MEMOI_THREADS_FAIL(me, "rank %s of '%s' did not %s within %g s%s",
-                           memoi_threads_rank_text(other, me, peer), me->table.name, what,
-                           me->group->world->desc.timeout_s, started);
+    MEMOI_THREADS_FAIL(me, "rank %s of '%s' did not %s %.450s%s",
+                       memoi_threads_rank_text(other, me, peer), me->table.name, what, reason,
+                       started);
 }
 
 /* Meets the other ranks in a call.  Returns 0 if the world has failed. */
@@ -3220,21 +3181,6 @@ typedef struct memoi_threads_collective_args {
     memo_comm_op op;
 } memoi_threads_collective_args;
 
-/* Compares all ranks with rank 0, so that all ranks find the same difference. */
-MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
-    const memoi_threads_rank* ranks = me->group->ranks;
-    const memo_comm_op* first = &ranks[0].op[turn];
-    for (int32_t r = 1; r < me->table.size; r++) {
-        const memo_comm_op* op = &ranks[r].op[turn];
-        if (!memoi_comm_calls_match(&first->call, &first->label, &op->call, &op->label)) {
-            memo_comm_op a = *first, b = *op;
-            memoi_threads_mismatch(me, me->n_collectives, 0, &a, 0, &b, r);
-            return 0;
-        }
-    }
-    return 1;
-}
-
 /* Stage 0 runs when all ranks have arrived.  Stage 1 runs when all ranks have done stage 0: in an
  * all_reduce each rank has reduced its share, and copies the shares of its peers. */
 MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call* call, int turn,
@@ -3297,7 +3243,13 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memo_comm_op* op) 
 
     /* Show the call, and compare when all ranks have arrived. */
     me->op[turn] = *op;
-    if (!memoi_threads_meet_all(me, name) || !memoi_threads_all_agree(me, turn)) return 0;
+    if (!memoi_threads_meet_all(me, name)) return 0;
+    for (int32_t r = 1; r < me->table.size; r++) { /* with rank 0: all find the same difference */
+        memo_comm_op a = me->group->ranks[0].op[turn], b = me->group->ranks[r].op[turn];
+        if (memoi_comm_calls_match(&a.call, &a.label, &b.call, &b.label)) continue;
+        memoi_threads_mismatch(me, me->n_collectives, 0, &a, 0, &b, r);
+        return 0;
+    }
 
     start_ns = memoi_threads_start(me);
     for (int stage = 0; stage < n_stages; stage++) {
@@ -3416,11 +3368,6 @@ MEMOI memo_status memoi_threads_open(memoi_threads_rank* me, memo_error* error) 
         status = memo_event_create_untimed(me->device, memoi_threads_event(me, i), error);
     return status;
 }
-MEMOI void memoi_threads_close(memoi_threads_rank* me) {
-    for (int32_t i = 0; i < me->table.size + 3 && me->group->world->desc.are_peers; i++)
-        if (*memoi_threads_event(me, i))
-            (void)memo_event_destroy(me->device, *memoi_threads_event(me, i), NULL);
-}
 
 MEMOI void memoi_threads_destroy(memo_comm* comm) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
@@ -3428,7 +3375,9 @@ MEMOI void memoi_threads_destroy(memo_comm* comm) {
     memoi_threads_world* world = group->world;
     __atomic_store_n(&me->is_gone, 1, __ATOMIC_SEQ_CST);
     memoi_threads_await_idle(group);
-    memoi_threads_close(me);
+    for (int32_t i = 0; i < comm->size + 3 && world->desc.are_peers; i++)
+        if (*memoi_threads_event(me, i))
+            (void)memo_event_destroy(me->device, *memoi_threads_event(me, i), NULL);
     if (__atomic_sub_fetch(&group->n_left, 1, __ATOMIC_ACQ_REL)) return;
     memoi_threads_group_free(group);
     if (__atomic_sub_fetch(&world->n_groups, 1, __ATOMIC_ACQ_REL) == 0) MEMO_FREE(world);
@@ -3642,12 +3591,9 @@ MEMOI memo_comm** memoi_mesh_comm(memo_mesh* m, int group) {
     return comms[group];
 }
 
-MEMOI int32_t memoi_mesh_nodes(const memo_mesh_desc* degrees) {
-    return degrees->nodes > 0 ? degrees->nodes : 1;
-}
-
 /* Fills in the defaults. */
 MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_error* error) {
+    const int32_t n_nodes = degrees->nodes > 0 ? degrees->nodes : 1;
     char text[160], hint[200];
     int text_length = 0, hint_length = 0;
     int64_t product = 1;
@@ -3657,7 +3603,7 @@ MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_e
                                 error))
             return MEMO_STATUS_INVALID_ARGUMENT;
         if (!*degree) *degree = 1;
-        if (i == MEMOI_MESH_RING && (degrees->nodes < 0 || *degree % memoi_mesh_nodes(degrees)))
+        if (i == MEMOI_MESH_RING && (degrees->nodes < 0 || *degree % n_nodes))
             return MEMOI_REFUSE("memo_mesh_desc.nodes: %d, which does not divide ring (%d)",
                                 (int)degrees->nodes, (int)*degree);
         /* A product above size is wrong anyway; stop there, so that it cannot overflow. */
@@ -3802,57 +3748,49 @@ MEMOI int64_t memoi_sharding_prefix(const memo_sharding* sharding, int64_t docum
     return n;
 }
 
-/* All but the pieces of documents. */
-MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sharding* sharding,
-                                         memo_error* error) {
+/* All but the pieces of documents, from the fields that a desc has. */
+MEMOI memo_status memoi_sharding_measure(memo_sharding* sharding, memo_error* error) {
     static const char name[] = "memo_sharding_desc";
+    const int has_documents = sharding->kind == MEMO_SHARDING_DOCUMENTS;
     int64_t unit;
-    memset(sharding, 0, sizeof *sharding);
-    if (MEMOI_INTEGER(name, desc, kind, MEMO_SHARDING_ZIGZAG, MEMO_SHARDING_DOCUMENTS) ||
-        MEMOI_INTEGER(name, desc, ring, 0,
-                      desc->kind == MEMO_SHARDING_DOCUMENTS ? 1 << 16 : INT32_MAX) ||
-        MEMOI_INTEGER(name, desc, ulysses, 0, INT32_MAX) ||
-        MEMOI_INTEGER(name, desc, n_tokens, 1, MEMOB_BYTES_MAX / 2))
+    if (MEMOI_INTEGER(name, sharding, kind, MEMO_SHARDING_ZIGZAG, MEMO_SHARDING_DOCUMENTS) ||
+        MEMOI_INTEGER(name, sharding, ring, 0, has_documents ? 1 << 16 : INT32_MAX) ||
+        MEMOI_INTEGER(name, sharding, ulysses, 0, INT32_MAX) ||
+        MEMOI_INTEGER(name, sharding, n_tokens, 1, MEMOB_BYTES_MAX / 2))
         return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!sharding->ring) sharding->ring = 1;
+    if (!sharding->ulysses) sharding->ulysses = 1;
 
     /* Documents belong to one kind, which needs them. */
-    if (desc->kind != MEMO_SHARDING_DOCUMENTS && desc->document_begins)
-        return MEMOI_REFUSE("memo_sharding_desc.document_begins: not used by the sharding %s; use "
-                            "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
-                            memo_sharding_name(desc->kind));
-    if (desc->kind == MEMO_SHARDING_DOCUMENTS &&
-        memoi_sharding_check_documents("memo_sharding_desc.document_begins", desc->document_begins,
-                                       desc->n_documents, desc->n_tokens, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    sharding->kind = desc->kind;
-    sharding->ring = desc->ring ? desc->ring : 1;
-    sharding->ulysses = desc->ulysses ? desc->ulysses : 1;
-    sharding->n_tokens = desc->n_tokens;
-    sharding->document_begins = desc->document_begins;
-    sharding->n_documents = desc->document_begins ? desc->n_documents : 0;
-    if (desc->document_parents && !desc->document_begins)
+    if (!has_documents && (sharding->document_begins || sharding->document_parents))
         return MEMOI_REFUSE(
-            "memo_sharding_desc.document_parents: not NULL, but document_begins is; pass both");
-    if (memoi_sharding_check_parents("memo_sharding_desc.document_parents", desc->document_parents,
-                                     sharding->n_documents, error))
+            "memo_sharding_desc.document_begins, document_parents: not used by the "
+            "sharding %s; use MEMO_SHARDING_DOCUMENTS, or pass the documents in the "
+            "mask",
+            memo_sharding_name(sharding->kind));
+    if (!has_documents) sharding->n_documents = 0;
+    if (has_documents &&
+        (memoi_sharding_check_documents("memo_sharding_desc.document_begins",
+                                        sharding->document_begins, sharding->n_documents,
+                                        sharding->n_tokens, error) ||
+         memoi_sharding_check_parents("memo_sharding_desc.document_parents",
+                                      sharding->document_parents, sharding->n_documents, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    sharding->document_parents = desc->document_parents;
 
     /* Equal shares.  Zigzag cuts the rows of a ring rank in two, so their number must be even. */
     unit = (int64_t)sharding->ring * sharding->ulysses;
-    if (desc->kind == MEMO_SHARDING_ZIGZAG && sharding->ulysses % 2) unit *= 2;
-    if (desc->slice_tokens < 0 || desc->slice_tokens % unit ||
-        (desc->slice_tokens && desc->kind > MEMO_SHARDING_PLAIN))
+    if (sharding->kind == MEMO_SHARDING_ZIGZAG && sharding->ulysses % 2) unit *= 2;
+    if (sharding->slice_tokens < 0 || sharding->slice_tokens % unit ||
+        (sharding->slice_tokens && has_documents))
         return MEMOI_REFUSE("memo_sharding_desc.slice_tokens: %lld in the sharding %s; multiples "
                             "of %lld work, in the shardings zigzag and plain",
-                            (long long)desc->slice_tokens, memo_sharding_name(desc->kind),
+                            (long long)sharding->slice_tokens, memo_sharding_name(sharding->kind),
                             (long long)unit);
-    sharding->slice_tokens = desc->slice_tokens;
     if (unit > INT32_MAX)
         return MEMOI_REFUSE(
             "memo_sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are valid",
             (int)sharding->ring, (int)sharding->ulysses, INT32_MAX / 2);
-    sharding->padded_tokens = (desc->n_tokens + unit - 1) / unit * unit;
+    sharding->padded_tokens = (sharding->n_tokens + unit - 1) / unit * unit;
     sharding->local_tokens = sharding->padded_tokens / sharding->ring / sharding->ulysses;
     sharding->ring_tokens = sharding->local_tokens * sharding->ulysses;
     return MEMO_STATUS_OK;
@@ -3926,7 +3864,6 @@ typedef struct memoi_spread {
     memoi_spread_piece* pieces; /* freed apart */
     int64_t n_pieces, capacity;
     double most_apart; /* scores of a rank of both halves of a group */
-    int failed;
 } memoi_spread;
 
 /* Causal scores. */
@@ -3938,8 +3875,8 @@ MEMOI double memoi_spread_scores(const memoi_spread_part* part) {
 MEMOI void memoi_spread_add(memoi_spread* s, int64_t begin, int64_t count, int64_t rank) {
     const memoi_spread_piece piece = {begin, count, rank};
     if (count && !memob_reserve(&s->pieces, &s->capacity, s->n_pieces + 1, sizeof piece))
-        s->failed = 1;
-    if (count && !s->failed) s->pieces[s->n_pieces++] = piece;
+        s->arrays.failed = 1;
+    if (count && !s->arrays.failed) s->pieces[s->n_pieces++] = piece;
 }
 
 /* Cuts a part zigzag over n ranks.  Ranks with more free rows get a token more. */
@@ -4019,18 +3956,6 @@ MEMOI int memoi_spread_compare(const void* left, const void* right) {
                              *b = (const memoi_spread_piece*)right;
     return a->rank != b->rank ? memob_compare(a->rank, b->rank) : memob_compare(a->begin, b->begin);
 }
-MEMOI void memoi_spread_write(memoi_spread* s) {
-    memo_sharding* sharding = s->sharding;
-    int64_t i, row = 0;
-    qsort(s->pieces, (size_t)s->n_pieces, sizeof *s->pieces, memoi_spread_compare);
-    for (i = 0; i < s->n_pieces; row += s->pieces[i++].count) {
-        sharding->pieces[i].row = row;
-        sharding->pieces[i].position = s->pieces[i].begin;
-    }
-    sharding->pieces[i].row = sharding->pieces[i].position = sharding->padded_tokens;
-    sharding->n_pieces = s->n_pieces;
-    MEMO_ASSERT(row == sharding->padded_tokens); /* 2 */
-}
 
 MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* error) {
     const int64_t *begins = sharding->document_begins, n = sharding->n_documents;
@@ -4071,10 +3996,17 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
         at += count;
     }
     sharding->pieces = (memo_sharding_piece*)memob_calloc(s.n_pieces + 1, sizeof *sharding->pieces);
-    if (!s.failed && !s.arrays.failed && sharding->pieces)
-        memoi_spread_write(&s);
-    else
-        memo_sharding_free(sharding);
+    if (s.arrays.failed) memo_sharding_free(sharding);
+    if (sharding->pieces) {
+        qsort(s.pieces, (size_t)s.n_pieces, sizeof *s.pieces, memoi_spread_compare);
+        for (int64_t i = at = 0; i < s.n_pieces; at += s.pieces[i++].count) {
+            sharding->pieces[i].row = at;
+            sharding->pieces[i].position = s.pieces[i].begin;
+        }
+        MEMO_ASSERT(at == sharding->padded_tokens); /* 2 */
+        sharding->pieces[s.n_pieces].row = sharding->pieces[s.n_pieces].position = at;
+        sharding->n_pieces = s.n_pieces;
+    }
     memob_arrays_free(&s.arrays);
     MEMO_FREE(s.pieces);
     return sharding->pieces ? MEMO_STATUS_OK : memob_no_memory(error, "a sharding of documents");
@@ -4087,7 +4019,17 @@ void memo_sharding_free(memo_sharding* sharding) {
 
 memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
                                memo_error* error) {
-    const memo_status status = memoi_sharding_measure(desc, sharding, error);
+    memo_status status;
+    memset(sharding, 0, sizeof *sharding);
+    sharding->kind = desc->kind;
+    sharding->ring = desc->ring;
+    sharding->ulysses = desc->ulysses;
+    sharding->n_tokens = desc->n_tokens;
+    sharding->document_begins = desc->document_begins;
+    sharding->n_documents = desc->n_documents;
+    sharding->document_parents = desc->document_parents;
+    sharding->slice_tokens = desc->slice_tokens;
+    status = memoi_sharding_measure(sharding, error);
     return status || desc->kind != MEMO_SHARDING_DOCUMENTS ? status
                                                            : memoi_sharding_spread(sharding, error);
 }
@@ -4347,11 +4289,18 @@ MEMOI void memoi_target_copy_rows(memoi_target* target, int stream, void* to,
 
 /* --- messages --- */
 
-/* The label holds until the group ends. */
-MEMOI void memoi_target_group_begin(memoi_target* target, memo_comm* comm, const char* label,
-                                    int64_t number) {
+/* Announces and opens a group of messages, "label number" or with number -1 "label".  The label
+ * holds until the group ends. */
+MEMOI void memoi_target_group_begin(memoi_target* target, int stream, memo_comm* comm,
+                                    const char* label, int32_t number, const memo_range* reads,
+                                    int64_t n_reads, const memo_range* writes, int64_t n_writes,
+                                    int64_t sent_bytes) {
+    char name[48];
+    if (memoi_target_is_heard(target))
+        snprintf(name, sizeof name, number < 0 ? "%.32s" : "%.32s %d", label, (int)number);
+    memoi_target_announce(target, stream, name, reads, n_reads, writes, n_writes, sent_bytes);
     if (target->status) return; /* nothing would end the label */
-    memoi_comm_label(comm, target->agreed, 0, label, number);
+    memoi_comm_label(comm, target->agreed, 0, label, memob_max(number, 0));
     target->status = memo_group_begin(comm, target->error);
 }
 
@@ -4437,14 +4386,6 @@ MEMOI int32_t memoi_mask_depth(const memo_mask* mask, int64_t document) {
     return depth;
 }
 
-/* Masks whose keys together are those of a mask: 1, and one for each depth of ancestors. */
-MEMOI int32_t memoi_mask_levels(const memo_mask* mask) {
-    int32_t n = 0;
-    for (int64_t i = 0; i < mask->n_documents && mask->document_parents; i++)
-        n = (int32_t)memob_max(n, memoi_mask_depth(mask, i));
-    return n + 1;
-}
-
 /* The keys that queries see of their ancestors at a depth.  Neither end descends, since documents
  * are in preorder.  first, end: (n_tokens). */
 MEMOI void memoi_mask_ancestors(const memo_mask* mask, int32_t depth, int64_t* first,
@@ -4469,13 +4410,6 @@ MEMOI void memoi_mask_ancestors(const memo_mask* mask, int32_t depth, int64_t* f
 }
 
 /* --- runs --- */
-
-/* The indices [*begin, *end) of a run whose positions are in [low, high). */
-MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t high, int64_t* begin,
-                                   int64_t* end) {
-    *begin = memoi_sharding_run_below(run, low);
-    *end = memob_max(memoi_sharding_run_below(run, high), *begin);
-}
 
 /* The next positions that the queries of a run see together, without a gap, from query *i on; moves
  * *i behind these queries.  Returns 0 if there are none.  Only key_first and key_end have gaps. */
@@ -4539,9 +4473,9 @@ typedef struct memoi_shape {
     int32_t sends_again;
     memo_type carried_type; /* of d_k and d_v in the ring: F32, or type */
     int32_t n_groups;       /* of the heads of each rank */
-    int32_t group;          /* the one that heads are of; -1: all */
+    int32_t group;          /* the one that heads are of, but in the whole shape */
     memo_ulysses_heads heads;
-    int32_t is_replicated; /* more than one rank needs some key head */
+    int32_t is_replicated; /* several ranks, or groups, need the same key head */
     int32_t has_trees;     /* masks may have several levels */
     int32_t n_parts;       /* of the batch: 1, or n_batch if sequences have masks */
     /* (2) of an exchange: of queries; of cross-attention's keys. */
@@ -4563,53 +4497,11 @@ MEMOI const memo_run* memoi_shape_runs(const memoi_shape* shape, int is_kv, int3
     return tokens->runs + ring_rank * tokens->max_runs;
 }
 
-/* The heads of a rank, or of its group: whole key heads, and the rank's query heads that read
- * these.  With more groups than key heads, consecutive groups share the query heads of a key head;
- * not in a ring, where keys would go round again for each group. */
+/* The heads of a rank's group, as if each group of each rank were a rank. */
 MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t rank) {
-    const memo_ulysses_heads all =
-        memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
-    const int64_t n_groups = shape->n_groups, g = shape->group;
-    const int32_t ratio = shape->n_q_heads / shape->n_kv_heads, all_end = all.first_q + all.n_q;
-    const int shares = shape->sharding.ring == 1 && n_groups > all.n_kv && all.n_kv;
-    memo_ulysses_heads heads = all;
-    int64_t begin, end, first, n_sharing, n_q;
-    if (g < 0) return all;
-    begin = g * all.n_kv / n_groups;
-    end = shares ? begin + 1 : (g + 1) * all.n_kv / n_groups;
-    heads.first_kv = all.first_kv + (int32_t)begin;
-    heads.n_kv = (int32_t)(end - begin);
-    heads.first_q = begin ? heads.first_kv * ratio : all.first_q;
-    heads.n_q = (heads.first_kv + heads.n_kv) * ratio;
-    heads.n_q = (heads.n_q < all_end ? heads.n_q : all_end) - heads.first_q;
-    if (!heads.n_kv) heads.n_q = 0;
-    if (!shares) return heads;
-
-    /* Each of the groups [first, first + n_sharing) of this key head has a share of its query
-     * heads. */
-    first = (begin * n_groups + all.n_kv - 1) / all.n_kv;
-    n_sharing = (end * n_groups + all.n_kv - 1) / all.n_kv - first;
-    n_q = heads.n_q;
-    begin = ((g - first) * n_q + n_sharing - 1) / n_sharing; /* rounded up */
-    end = ((g - first + 1) * n_q + n_sharing - 1) / n_sharing;
-    heads.first_q += (int32_t)begin;
-    heads.n_q = (int32_t)(end - begin);
-    if (!heads.n_q) heads.n_kv = 0;
-    return heads;
-}
-
-/* What an exchange moves: keys and values arrive with the first query heads that read them;
- * gradients of keys and values leave with the last query heads. */
-enum { MEMOI_MOVES_Q = 0, MEMOI_MOVES_KV, MEMOI_MOVES_D_KV };
-
-MEMOI int memoi_shape_moves(const memoi_shape* shape, int32_t what, int32_t rank) {
-    const memo_ulysses_heads heads = memoi_shape_heads_of(shape, rank);
-    const memo_ulysses_heads all =
-        memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
-    int32_t ratio = shape->n_q_heads / shape->n_kv_heads, end = heads.first_q + heads.n_q;
-    if (!heads.n_q || what == MEMOI_MOVES_Q) return heads.n_q > 0;
-    return what == MEMOI_MOVES_KV ? heads.first_q == all.first_q || heads.first_q % ratio == 0
-                                  : end == all.first_q + all.n_q || end % ratio == 0;
+    return memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads,
+                                   shape->sharding.ulysses * shape->n_groups,
+                                   rank * shape->n_groups + shape->group);
 }
 
 /* The caller's mask with the tokens and documents of the shardings. */
@@ -4651,7 +4543,6 @@ MEMOI MEMOB_NOINLINE memoi_heads memoi_ulysses_heads_for(const memoi_shape* shap
     memoi_heads heads;
     heads.first = is_kv ? both.first_kv : both.first_q;
     heads.n = is_kv ? both.n_kv : both.n_q;
-    if (!memoi_shape_moves(shape, is_kv, rank)) heads.n = 0;
     return heads;
 }
 
@@ -4760,7 +4651,6 @@ MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_ulysses_mov
  * whole, if not NULL, holds the rows of a peer that has all heads. */
 MEMOI void memoi_ulysses_exchange(const memoi_ulysses* u, const memoi_ulysses_move* m, int to_heads,
                                   const char* heads, const char* packed, const char* whole) {
-    memoi_target_group_begin(u->target, u->comm, m->x->name, 0);
     for (int32_t step = 1; step < m->degree; step++) {
         const int32_t rows_step = to_heads ? step : -step;
         const int32_t heads_rank = memoi_ulysses_peer(m, -rows_step);
@@ -4790,7 +4680,8 @@ MEMOI void memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged*
     reads[0] = memob_range_at(from, m.n_rows * m.row_bytes);
     reads[1] = memob_range_at(u->staging, memoi_ulysses_pack(u, &m, (const char*)from, (char*)to));
     write = memob_range_at(to, m.shape->n_batch * m.ring_tokens * m.own_bytes);
-    memoi_target_announce(u->target, u->stream, x->name, reads, 2, &write, 1, m.to_heads_bytes);
+    memoi_target_group_begin(u->target, u->stream, u->comm, x->name, -1, reads, 2, &write, 1,
+                             m.to_heads_bytes);
     memoi_ulysses_exchange(u, &m, 1, (const char*)to, u->staging, (const char*)from);
 }
 
@@ -4818,10 +4709,11 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
     memo_range read = memob_range_at(from, m.shape->n_batch * m.ring_tokens * m.own_bytes);
     memo_range write = memob_range_at(packed, (m.n_needed - m.own.n) * m.unit * m.n_rows);
     if (m.n_needed && x->n) { /* on any rank */
-        memoi_target_announce(u->target, u->stream, x->name, &read, 1, &write, 1, m.to_rows_bytes);
+        memoi_target_group_begin(u->target, u->stream, u->comm, x->name, -1, &read, 1, &write, 1,
+                                 m.to_rows_bytes);
         memoi_ulysses_exchange(u, &m, 0, from, packed, NULL);
     }
-    if (sums && u->shape->group <= 0)
+    if (sums && !u->shape->group)
         memoi_target_fill(u->target, u->stream, sums, m.n_rows * m.row_bytes);
 
     /* The own heads, then those of each peer. */
@@ -4912,7 +4804,7 @@ struct memo_exchange {
     int32_t computes, sends;    /* this rank, in any step: queries; keys */
     int64_t most_runs;          /* of a rank */
     int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
-    int64_t* n_rows;            /* (2, ring) of all sequences, by steps: sent; received */
+    int64_t* n_rows;            /* (2, ring) of all sequences, by distance: sent; received */
     memoi_exchange_step* steps; /* (ring, n_parts, n_levels) */
     /* (MEMOI_N_POOLS, ring + 1) by steps; behind the last step the contribution to the own keys,
      * if others contribute, too (has_others). */
@@ -4944,7 +4836,7 @@ MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* pla
     return &plan->steps[(int64_t)s * plan->shape.n_parts * plan->n_levels + mask];
 }
 MEMOI int64_t* memoi_exchange_rows_of(const memo_exchange* plan, int is_receive, int32_t s) {
-    return &plan->n_rows[is_receive * plan->shape.sharding.ring + s];
+    return &plan->n_rows[is_receive * plan->shape.sharding.ring + plan->distances[s]];
 }
 MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan, int is_receive,
                                                       int32_t distance, int32_t part) {
@@ -5188,6 +5080,7 @@ MEMOI memoi_exchange_pieces memoi_exchange_read_mask(const memo_exchange* plan, 
     const memo_run* runs = memoi_shape_runs(shape, 1, owner, &n_runs);
     memoi_exchange_pieces p = MEMO_ZERO(memoi_exchange_pieces);
     int64_t first = 0, latest = -1, row, begin, end; /* first: row of run k */
+
     for (int64_t s = first_sight[0]; s < first_sight[1]; s++) {
         const int64_t low = plan->sights[s].begin, high = plan->sights[s].end;
         for (; k < n_runs; first += runs[k++].count)
@@ -5195,7 +5088,8 @@ MEMOI memoi_exchange_pieces memoi_exchange_read_mask(const memo_exchange* plan, 
                 (!p.n || p.rows[p.n - 1].end < first + runs[k].count))
                 break;
         for (i = k, row = first; i < n_runs && runs[i].start < high; row += runs[i++].count) {
-            memoi_mask_run_interval(&runs[i], low, high, &begin, &end);
+            begin = memoi_sharding_run_below(&runs[i], low);
+            end = memoi_sharding_run_below(&runs[i], high);
             if (begin >= end) continue;
             memoi_exchange_add_rows(&p, most, row + begin, row + end);
             latest = runs[i].start + end - 1;
@@ -5365,81 +5259,66 @@ MEMOI void memoi_exchange_make_rooms(memo_exchange* plan, const int64_t* counts,
 }
 
 /* Steps with fewest rows come first, as in a pool that others fill. */
-MEMOI void memoi_exchange_sort_steps(memo_exchange* plan, const int64_t* counts) {
-    const int32_t rd = plan->shape.sharding.ring;
-    for (int32_t s = 2; s <= plan->last_step; s++)
-        for (int32_t i = s; i > 1; i--) {
-            int64_t n[2] = {0, 0};
-            int32_t* distances = plan->distances + i - 1;
-            const int32_t moved = distances[1];
-            for (int32_t r = 0; r < 2 * rd; r++)
-                n[r / rd] += counts[(int64_t)distances[r / rd] * rd + r % rd];
-            if (n[1] >= n[0]) break;
-            distances[1] = distances[0];
-            distances[0] = moved;
-            for (int is_receive = 0; is_receive < 2; is_receive++) {
-                int64_t *rows = memoi_exchange_rows_of(plan, is_receive, i - 1),
-                        moved_rows = rows[1];
-                rows[1] = rows[0];
-                rows[0] = moved_rows;
-            }
-        }
-}
-
-MEMOI void memoi_exchange_make_arrays(memo_exchange* plan) {
-    const memoi_shape* shape = &plan->shape;
-    const int64_t rd = shape->sharding.ring, n_parts = shape->n_parts;
-    memob_arrays* arrays = &plan->arrays;
-    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, rd * n_parts * plan->n_levels);
-    plan->distances = MEMOB_ARRAY(arrays, int32_t, rd);
-    plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
-    plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, MEMOI_N_POOLS * (rd + 1));
-    plan->turn_of = MEMOB_ARRAY(arrays, int32_t, MEMOI_N_TURNS * rd);
-    for (int32_t i = 0; i < 2; i++)
-        plan->turns[i] = MEMOB_ARRAY(arrays, memoi_exchange_turn, 2 * rd);
-    plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, 2 * rd * n_parts);
+MEMOI void memoi_exchange_sort_steps(memo_exchange* plan, const int64_t* counts,
+                                     memob_arrays* scratch) {
+    const int32_t rd = plan->shape.sharding.ring, n = plan->last_step;
+    memob_keyed* order = MEMOB_ARRAY(scratch, memob_keyed, n);
+    for (int32_t i = 0; i < n && !scratch->failed; i++) {
+        order[i].index = plan->distances[1 + i];
+        for (int32_t r = 0; r < rd; r++) order[i].key += counts[order[i].index * rd + r];
+    }
+    if (!scratch->failed) memob_keyed_sort(order, n);
+    for (int32_t i = 0; i < n && !scratch->failed; i++)
+        plan->distances[1 + i] = (int32_t)order[i].index;
 }
 
 /* What passes need, once the tokens and the masks are there.  All ranks must find the same steps
  * and turns, so each finds what all ranks read.  If that takes too long, no step is left out. */
 MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
-    const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
-    const int64_t each = plan->most_runs * rd * shape->n_parts * plan->n_levels;
+    const int32_t me = shape->ring_rank, n_masks = shape->n_parts * plan->n_levels;
+    const int64_t rd = shape->sharding.ring, each = plan->most_runs * rd * n_masks;
     const int finds_all = each * rd <= MEMOI_EXCHANGE_SEARCH;
-    memob_arrays scratch = MEMO_ZERO(memob_arrays);
-    int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, (int64_t)rd * rd) : NULL;
+    memob_arrays *arrays = &plan->arrays, scratch = MEMO_ZERO(memob_arrays);
+    int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, rd * rd) : NULL;
     int32_t s, n;
-    memoi_exchange_make_arrays(plan);
-    plan->arrays.failed |= scratch.failed;
+    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, rd * n_masks);
+    plan->distances = MEMOB_ARRAY(arrays, int32_t, rd);
+    plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
+    plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, MEMOI_N_POOLS * (rd + 1));
+    plan->turn_of = MEMOB_ARRAY(arrays, int32_t, MEMOI_N_TURNS * rd);
+    for (int32_t i = 0; i < 2; i++)
+        plan->turns[i] = MEMOB_ARRAY(arrays, memoi_exchange_turn, 2 * rd);
+    plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, 2 * rd * shape->n_parts);
+    arrays->failed |= scratch.failed;
 
     /* Which steps there are, and what travels. */
-    for (s = n = 1; s < rd && !plan->arrays.failed; s++) {
+    for (s = n = 1; s < rd && !arrays->failed; s++) {
         int64_t n_rows = !finds_all;
         for (int32_t owner = 0; owner < rd; owner++) {
-            const int32_t reader = (owner + s) % rd;
+            const int32_t reader = (int32_t)((owner + s) % rd);
             if (!finds_all && owner != me && reader != me) continue;
             for (int32_t part = 0; part < shape->n_parts; part++) {
                 const memoi_exchange_pieces p = memoi_exchange_read(plan, part, owner, reader);
                 const int64_t n_read = p.n_rows * (shape->n_batch / shape->n_parts);
                 n_rows += n_read;
-                if (counts) counts[(int64_t)s * rd + reader] += n_read;
+                if (counts) counts[s * rd + reader] += n_read;
                 for (int i = 0; i < 2; i++) { /* sent; got */
                     if ((i ? reader : owner) != me) continue;
                     *memoi_exchange_pieces_of(plan, i, s, part) = p;
-                    *memoi_exchange_rows_of(plan, i, n) += n_read;
+                    plan->n_rows[i * rd + s] += n_read;
                 }
             }
         }
         if (n_rows) plan->distances[n++] = s;
     }
     plan->last_step = n - 1;
-    if (counts) memoi_exchange_sort_steps(plan, counts);
+    if (counts && !scratch.failed) memoi_exchange_sort_steps(plan, counts, &scratch);
+    arrays->failed |= scratch.failed;
 
-    plan->piece_runs =
-        MEMOB_ARRAY(&plan->arrays, memo_run,
-                    (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
-    for (int32_t mask = 0; mask < shape->n_parts * plan->n_levels && !plan->arrays.failed; mask++)
+    plan->piece_runs = MEMOB_ARRAY(
+        arrays, memo_run, (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
+    for (int32_t mask = 0; mask < n_masks && !arrays->failed; mask++)
         for (s = 0; s < n; s++) {
             memoi_exchange_make_step(plan, s, mask);
             plan->computes |= memoi_exchange_step_of(plan, s, mask)->n_q_rows &&
@@ -5447,8 +5326,8 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
             plan->has_own_work |= !s && plan->steps[mask].n_q_runs && plan->steps[mask].n_k_runs;
             plan->sends |= s && *memoi_exchange_rows_of(plan, 0, s);
         }
-    if (!plan->arrays.failed) memoi_exchange_make_rooms(plan, counts, &scratch);
-    plan->arrays.failed |= scratch.failed;
+    if (!arrays->failed) memoi_exchange_make_rooms(plan, counts, &scratch);
+    arrays->failed |= scratch.failed;
     memob_arrays_free(&scratch);
 }
 
@@ -5528,30 +5407,23 @@ MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
     plan->of_nodes = rings;
 }
 
-/* Adds what crosses between nodes, and what the rings within a node send. */
-MEMOI void memoi_exchange_add_nodes(const memo_exchange* plan, memo_exchange_info* info) {
-    for (int32_t d = 0; d < plan->shape.n_nodes; d++) {
-        memo_exchange_info ring;
-        memo_exchange_get_info(&plan->of_nodes[d], &ring);
-        info->n_steps += ring.n_steps;
-        for (int i = 0; i < 2; i++) {
-            const memoi_exchange_pieces* p = memoi_exchange_crossing_of(plan, i, d);
-            info->crossed_rows[i] += plan->shape.n_batch * p->n_rows;
-            info->sent_rows[i] += ring.sent_rows[i] + plan->shape.n_batch * p->n_rows;
-            info->needed_rows[i] += ring.needed_rows[i] + plan->shape.n_batch * p->n_needed;
-        }
-    }
-}
-
 void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info) {
     const memoi_shape* shape = &plan->shape;
     const int64_t n = (int64_t)shape->sharding.ring * shape->n_parts;
     const int64_t each = shape->n_batch / shape->n_parts;
     memset(info, 0, sizeof *info);
-    if (plan->of_nodes) {
-        memoi_exchange_add_nodes(plan, info);
-        return;
+    for (int32_t d = 0; d < shape->n_nodes && plan->of_nodes; d++) { /* within, and between nodes */
+        memo_exchange_info ring;
+        memo_exchange_get_info(&plan->of_nodes[d], &ring);
+        info->n_steps += ring.n_steps;
+        for (int i = 0; i < 2; i++) {
+            const memoi_exchange_pieces* p = memoi_exchange_crossing_of(plan, i, d);
+            info->crossed_rows[i] += shape->n_batch * p->n_rows;
+            info->sent_rows[i] += ring.sent_rows[i] + shape->n_batch * p->n_rows;
+            info->needed_rows[i] += ring.needed_rows[i] + shape->n_batch * p->n_needed;
+        }
     }
+    if (plan->of_nodes) return;
     info->n_steps = plan->last_step + 1;
     for (int64_t i = 0; i < 2 * n; i++) { /* that this rank sends; that it gets */
         info->sent_rows[i / n] += each * plan->pieces[i].n_rows;
@@ -5935,11 +5807,9 @@ MEMOI void memoi_ring_set_padding(const memoi_ring* ring) {
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
-    /* An earlier group may have begun the gradients of these keys. */
     const int is_held = ring->plan->is_held; /* by a ring before it the rows of queries are set */
-    const int begins_kv = ring->is_backward &&
-                          memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank) &&
-                          (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
+    const int begins_kv =
+        ring->is_backward && (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
     ring->n_turns = ring->latest_use = 0;
     ring->seen = -1;
     ring->used_before = ring->used[MEMOI_USE_GIVEN];
@@ -6071,7 +5941,6 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
     const int end = turn->given ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_KV;
     const int32_t number = ring->first_number + ring->n_turns++;
     memoi_target* target = ring->target;
-    char name[40]; /* only the ranks that take part have it */
     memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
     int64_t n_out = 0, n_reads = 0, n_writes = 0;
     for (int i = first; i < end; i++) {
@@ -6097,10 +5966,8 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
     if (!n_reads && !n_writes) return;
 
     memoi_ring_pass(ring, turn, s);
-    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)number);
-    memoi_target_announce(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
-    memoi_target_group_begin(target, ring->comm,
-                             ring->is_backward ? "ring backward" : "ring forward", number);
+    memoi_target_group_begin(target, MEMOI_TARGET_RING, ring->comm, "ring exchange", number, reads,
+                             n_reads, writes, n_writes, n_out);
     for (int i = 2 * first; i < 2 * end; i++)
         memoi_ring_send(ring, i / 2, i / 2 < MEMOI_RING_D_KV ? turn->k : turn->given, i % 2);
     memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
@@ -6239,16 +6106,6 @@ typedef struct memoi_nodes {
     int32_t n_crossed;   /* of this group */
 } memoi_nodes;
 
-MEMOI void memoi_nodes_init(memoi_nodes* n, memoi_ring* ring, const memo_exchange* plan,
-                            memo_comm* comm, const memoi_nodes_buffers* buffers) {
-    n->ring = ring;
-    n->plan = plan;
-    n->comm = comm;
-    n->buffers = *buffers;
-    n->latest = n->seen = -1;
-    ring->is_in_use = 1; /* the pool, by an earlier pass: ring 0 may have no exchange */
-}
-
 /* Makes the next crossing wait for a point, and for the first exchanges within the node. */
 MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point, int32_t n_exchanges) {
     const int32_t n_awaited = n->ring->n_awaited;
@@ -6260,32 +6117,6 @@ MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point, int32_t n_exchanges) 
     MEMO_ASSERT(n->seen >= point); /* 4 */
 }
 
-/* One message for each range of k or v: own rows to readers d nodes on, or rows to hold. */
-MEMOI void memoi_nodes_send(const memoi_nodes* n, int32_t d, int is_v, int is_receive) {
-    const memoi_shape* shape = n->ring->shape;
-    const memoi_exchange_pieces* p = memoi_exchange_crossing_of(n->plan, is_receive, d);
-    const int32_t n_nodes = n->plan->shape.n_nodes;
-    const int32_t peer = (n->comm->rank + (is_receive ? n_nodes - d : d)) % n_nodes;
-    const int64_t all_bytes = shape->key_sharding.ring_tokens * memoi_ring_row_bytes(shape, is_v);
-    char* rows = is_receive ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
-    for (int32_t b = 0; b < shape->n_batch; b++)
-        memoi_ring_send_pieces(n->ring, MEMOI_TARGET_NODES, n->comm, is_v, p, is_receive,
-                               rows + b * all_bytes, peer);
-}
-
-/* Announces a crossing, and opens its group of messages. */
-MEMOI void memoi_nodes_begin(memoi_nodes* n, const char* label, int32_t number,
-                             const memo_range* reads, int64_t n_reads, const memo_range* writes,
-                             int64_t n_writes, int64_t n_bytes) {
-    memoi_target* target = n->ring->target;
-    char name[40];
-    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "%s %d", label, (int)number);
-    memoi_target_announce(target, MEMOI_TARGET_NODES, name, reads, n_reads, writes, n_writes,
-                          n_bytes);
-    memoi_target_group_begin(target, n->comm, label, number);
-    n->n_crossed++;
-}
-
 /* Brings the keys of ring d, and sends the rows that readers d nodes on need. */
 MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     const memoi_shape* shape = n->ring->shape;
@@ -6293,8 +6124,9 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     const memoi_exchange_pieces *out, *in;
     memoi_target* target = n->ring->target;
     memo_range reads[2], writes[2];
+    const int32_t n_nodes = n->plan->shape.n_nodes;
     int64_t n_bytes = 0;
-    if (d >= n->plan->shape.n_nodes) return;
+    if (d >= n_nodes) return;
     out = memoi_exchange_crossing_of(n->plan, 0, d);
     in = memoi_exchange_crossing_of(n->plan, 1, d);
     if (!out->n && !in->n) return;
@@ -6308,8 +6140,17 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
         writes[is_v] = memob_range_at(n->buffers.kv[d % 2][is_v], n_all * row_bytes);
         n_bytes += shape->n_batch * out->n_rows * row_bytes;
     }
-    memoi_nodes_begin(n, "node keys", d, reads, out->n ? 2 : 0, writes, in->n ? 2 : 0, n_bytes);
-    for (int i = 0; i < 4; i++) memoi_nodes_send(n, d, i / 2, i % 2);
+    n->n_crossed++;
+    memoi_target_group_begin(target, MEMOI_TARGET_NODES, n->comm, "node keys", d, reads,
+                             out->n ? 2 : 0, writes, in->n ? 2 : 0, n_bytes);
+    for (int32_t i = 0; i < 4 * shape->n_batch; i++) { /* own rows, and rows to hold, of k and v */
+        const int is_v = i / 2 % 2, is_in = i % 2;
+        char* rows = is_in ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
+        memoi_ring_send_pieces(n->ring, MEMOI_TARGET_NODES, n->comm, is_v, is_in ? in : out, is_in,
+                               rows + i / 4 * n_all / shape->n_batch *
+                                          memoi_ring_row_bytes(shape, is_v),
+                               (n->comm->rank + (is_in ? n_nodes - d : d)) % n_nodes);
+    }
     memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
     memoi_target_record(target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_NODES);
 }
@@ -6363,25 +6204,16 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
     if (rounds) reads[0] = memob_range_at(n->buffers.given, n_batch * n_out * row_bytes);
     writes = memob_range_at(n->buffers.taken, n_batch * n_in * row_bytes);
 
-    memoi_nodes_begin(n, "node gradients", d, reads, n_out ? 2 - rounds : 0, &writes, n_in > 0,
-                      n_batch * n_out * row_bytes);
+    n->n_crossed++;
+    memoi_target_group_begin(target, MEMOI_TARGET_NODES, n->comm, "node gradients", d, reads,
+                             n_out ? 2 - rounds : 0, &writes, n_in > 0,
+                             n_batch * n_out * row_bytes);
     memoi_nodes_messages(n, d, 0, out, rounds ? n_out : n_tokens);
     memoi_nodes_messages(n, d, 1, in, n_in);
     memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
     if (n_in)
         memoi_ring_add(n->ring, MEMOI_TARGET_NODES, n->buffers.taken, n_batch * n_in,
                        memoi_exchange_crossing_of(n->plan, 0, d), 0, n->own_d_kv);
-}
-
-/* Does this rank exchange rows in a ring within its node behind ring d? */
-MEMOI int memoi_nodes_exchange_later(const memoi_nodes* n, int32_t d) {
-    while (++d < n->plan->shape.n_nodes) {
-        const memo_exchange* plan = &n->plan->of_nodes[d];
-        for (int32_t s = 1; s <= plan->last_step; s++)
-            if (*memoi_exchange_rows_of(plan, 0, s) || *memoi_exchange_rows_of(plan, 1, s))
-                return 1;
-    }
-    return 0;
 }
 
 /* The ring within this node for the keys of the node d before. */
@@ -6401,22 +6233,13 @@ MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
         n->last_use[d % 2] = n->first + d;
     }
     ring->is_ready = !d && n->is_ready;
-    ring->is_open = memoi_nodes_exchange_later(n, d);
+    ring->is_open = 0; /* unless this rank exchanges rows in a later ring */
+    for (int32_t k = d + 1; k < n->plan->shape.n_nodes; k++)
+        for (int32_t s = 1; s <= n->plan->of_nodes[k].last_step; s++)
+            for (int is_in = 0; is_in < 2; is_in++)
+                ring->is_open |= *memoi_exchange_rows_of(&n->plan->of_nodes[k], is_in, s) > 0;
     memoi_ring_run(ring);
     n->latest = n->first + d;
-}
-
-/* Brings, computes and gives in the order of chapter 6. */
-MEMOI void memoi_nodes_walk(memoi_nodes* n) {
-    for (int32_t d = 1; d <= 2; d++) memoi_nodes_bring(n, d);
-    for (int32_t d = 0; d < n->plan->shape.n_nodes; d++) {
-        memoi_nodes_ring(n, d);
-        if (d && n->ring->is_backward) memoi_nodes_give(n, d);
-        if (d) memoi_nodes_bring(n, d + 2);
-    }
-    if (!n->n_crossed) return;
-    memoi_target_record(n->ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
-    memoi_target_wait(n->ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
 }
 
 /* All rings of a group of heads.  Before and after the ring is of one rank and all nodes. */
@@ -6434,14 +6257,21 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
         n->own_d_kv[t] = whole.d_kv_final[t];
     }
 
-    /* A rank without heads sets zeros alone. */
     n->is_ready = whole.is_ready;
     n->first = ++n->latest + 1;
     n->n_crossed = 0;
-    if (shape.heads.n_q)
-        memoi_nodes_walk(n);
-    else
-        memoi_nodes_ring(n, 0);
+
+    /* Brings, computes and gives in the order of chapter 6.  Without heads zeros are set alone. */
+    for (int32_t d = 1; d <= 2 && shape.heads.n_q; d++) memoi_nodes_bring(n, d);
+    for (int32_t d = 0; d < (shape.heads.n_q ? n->plan->shape.n_nodes : 1); d++) {
+        memoi_nodes_ring(n, d);
+        if (d && ring->is_backward) memoi_nodes_give(n, d);
+        if (d) memoi_nodes_bring(n, d + 2);
+    }
+    if (n->n_crossed) {
+        memoi_target_record(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
+        memoi_target_wait(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
+    }
 
     ring->shape = whole.shape;
     ring->plan = whole.plan;
@@ -6453,9 +6283,7 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
 
 /* ---- >>attention desc ---------------------------------------------------------------------------
  * Knows: what a desc of attention may say, and the shape that follows.  Knows nothing of memory or
- * of passes.
- *
- * 1. The groups of a rank have its query heads, each in one group. */
+ * of passes. */
 
 MEMOI int memoi_desc_is_alike(const memo_sharding* a, const memo_sharding* b) {
     return a->kind == b->kind && a->ring == b->ring && a->ulysses == b->ulysses &&
@@ -6467,18 +6295,9 @@ MEMOI int memoi_desc_is_alike(const memo_sharding* a, const memo_sharding* b) {
 /* A sharding must be as memo_sharding_make left it: memory is counted from its fields. */
 MEMOI memo_status memoi_desc_made_check(const char* field, const memo_sharding* sharding,
                                         memo_error* error) {
-    const memo_sharding_desc desc = {sharding->kind,
-                                     sharding->ring,
-                                     sharding->ulysses,
-                                     sharding->n_tokens,
-                                     sharding->document_begins,
-                                     sharding->n_documents,
-                                     sharding->document_parents,
-                                     sharding->slice_tokens};
-    memo_sharding made;
-    if (memoi_sharding_measure(&desc, &made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-    made.pieces = sharding->document_begins ? sharding->pieces : NULL;
-    if (memoi_desc_is_alike(&made, sharding) && !made.pieces == !sharding->document_begins)
+    memo_sharding made = *sharding;
+    if (memoi_sharding_measure(&made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    if (memoi_desc_is_alike(&made, sharding) && !made.pieces == !made.document_begins)
         return MEMO_STATUS_OK;
     return MEMOI_REFUSE("memo_sp_attention_desc.%s: changed (local_tokens %lld); use it as "
                         "memo_sharding_make left it (%lld)",
@@ -6530,8 +6349,7 @@ MEMOI memo_status memoi_desc_heads_check(const memo_sp_attention_desc* desc, mem
         MEMOI_INTEGER(name, desc, latent.n_heads, 0, INT32_MAX) ||
         MEMOI_REAL(name, desc, softcap, 0, 3e38) || MEMOI_REAL(name, desc, scale, -3e38, 3e38))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    return memoi_check_row_type("memo_sp_attention_desc.type", desc->type,
-                                MEMO_STATUS_INVALID_ARGUMENT, error);
+    return memoi_check_row_type("memo_sp_attention_desc.type", desc->type, error);
 }
 
 /* Everything that does not need a device. */
@@ -6574,21 +6392,11 @@ MEMOI memo_status memoi_desc_shape_check(const memo_sp_attention_desc* desc, mem
     return MEMO_STATUS_OK;
 }
 
-/* Groups of heads.  All ranks find the same number.  More of them than a rank has heads to share
- * out would be empty, but take buffers. */
-MEMOI int32_t memoi_desc_n_groups(const memoi_shape* shape, int32_t ulysses_groups) {
-    int64_t n_groups = 1;
-    if (!ulysses_groups || shape->sharding.ulysses == 1) return 1;
-    for (int32_t p = 0; p < shape->sharding.ulysses; p++) {
-        const memo_ulysses_heads heads = memoi_shape_heads_of(shape, p);
-        n_groups = memob_max(n_groups, shape->sharding.ring > 1 ? heads.n_kv : heads.n_q);
-    }
-    return (int32_t)memob_min(ulysses_groups, n_groups);
-}
-
 /* Without tokens. */
 MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memoi_shape* shape,
                                         memo_error* error) {
+    const int64_t n_q = desc->n_q_heads;
+    int64_t n_ranks = desc->sharding.ulysses;
     memo_status status = memoi_desc_shape_check(desc, error);
     memset(shape, 0, sizeof *shape);
     if (status) return status;
@@ -6621,10 +6429,16 @@ MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memo
     shape->sends_again = desc->sends_again;
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
-    shape->group = -1;
-    shape->n_groups = memoi_desc_n_groups(shape, desc->ulysses_groups);
-    shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
-    shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > shape->n_kv_heads;
+    shape->n_groups = 1;
+    if (desc->ulysses_groups &&
+        n_ranks > 1) /* more would be empty on all ranks, but take buffers */
+        shape->n_groups = (int32_t)memob_min(desc->ulysses_groups, (n_q - 1) / n_ranks + 1);
+    shape->heads = memoi_shape_split_heads(desc->n_q_heads, shape->n_kv_heads, (int32_t)n_ranks,
+                                           shape->ulysses_rank);
+    n_ranks *= shape->n_groups;
+    for (int64_t r = 1; r < n_ranks;
+         r++) /* does a rank or group begin within those of a key head? */
+        shape->is_replicated |= r * n_q / n_ranks % (n_q / shape->n_kv_heads) != 0;
     shape->n_parts = desc->n_masks ? desc->n_masks : 1;
     shape->has_trees = desc->has_trees != 0;
     return MEMO_STATUS_OK;
@@ -6633,41 +6447,17 @@ MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memo
 /* The shape of one group of heads. */
 MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
     memoi_shape part = *shape;
-    part.group = shape->n_groups > 1 ? group : -1;
+    part.group = group;
     part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
     return part;
-}
-
-/* As many heads as the largest groups have: of this rank, and needed by all ranks together. */
-typedef struct memoi_desc_largest {
-    memoi_shape shape;
-    int64_t needed[2]; /* of queries, of keys */
-} memoi_desc_largest;
-
-MEMOI memoi_desc_largest memoi_desc_largest_of(const memoi_shape* shape) {
-    memoi_desc_largest largest = MEMO_ZERO(memoi_desc_largest);
-    int32_t n_q = 0;
-    largest.shape = *shape;
-    largest.shape.heads.n_q = largest.shape.heads.n_kv = 0;
-    for (int32_t g = 0; g < shape->n_groups; g++) {
-        memoi_shape part = memoi_desc_group_of(shape, g);
-        memo_ulysses_heads* heads = &largest.shape.heads;
-        n_q += part.heads.n_q;
-        heads->n_q = (int32_t)memob_max(heads->n_q, part.heads.n_q);
-        heads->n_kv = (int32_t)memob_max(heads->n_kv, part.heads.n_kv);
-        for (int32_t what = MEMOI_MOVES_Q; what <= MEMOI_MOVES_D_KV; what++)
-            largest.needed[what > 0] =
-                memob_max(largest.needed[what > 0], memoi_ulysses_heads_needed(&part, what));
-    }
-    MEMO_ASSERT(n_q == shape->heads.n_q); /* 1 */
-    return largest;
 }
 
 /* ---- >>attention buffers ------------------------------------------------------------------------
  * Knows: the tensors that a pass keeps beside the user's, and their sizes.  Knows nothing of the
  * order in which they are used.
  *
- * 1. The pools of keys lie at the same place in both passes. */
+ * 1. The pools of keys lie at the same place in both passes.
+ * 2. The groups of a rank have its query heads, each in one group. */
 
 /* The buffers of one group of heads.  Buffers that the exchange of a group fills while another
  * group is computed exist twice, for even and odd groups. */
@@ -6698,31 +6488,13 @@ MEMOI MEMOB_NOINLINE char* memoi_buffers_carve(memoi_buffers_carver* carver, int
     return (char*)memob_carve(carver->base, &carver->n_bytes, n_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* q, k and v by heads, in this order; k and v stay if an earlier group has brought these heads. */
+/* q, k and v by heads, in this order. */
 MEMOI void memoi_buffers_carve_heads(const memoi_shape* shape, memoi_buffers_carver* carver,
                                      char** q, char* kv[2]) {
     int64_t element_bytes = memo_type_bytes(shape->type);
     *q = memoi_buffers_carve(carver, memoi_ring_q_elements(shape) * element_bytes);
     for (int is_v = 0; is_v < 2; is_v++)
-        if (memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank))
-            kv[is_v] =
-                memoi_buffers_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
-}
-
-/* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
-MEMOI void memoi_buffers_carve_expanded(const memoi_shape* shape, memoi_buffers_carver* carver,
-                                        int is_backward, memoi_ring_buffers* buffers) {
-    const int64_t n_rows = shape->key_sharding.ring_tokens;
-    const int64_t all = memob_max(shape->heads.n_q * shape->n_read_heads / shape->n_q_heads, 1);
-    const int64_t n_heads = shape->latent.n_heads ? memob_min(shape->latent.n_heads, all) : all;
-    const int64_t n = shape->n_batch / shape->n_parts * n_rows * n_heads;
-    for (int is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
-        const int64_t size = is_v ? shape->v_head_size : shape->head_size;
-        buffers->expanded[is_v] =
-            memoi_buffers_carve(carver, n * size * memo_type_bytes(shape->type));
-        if (is_backward)
-            buffers->d_expanded[is_v] = (float*)memoi_buffers_carve(carver, n * size * 4);
-    }
+        kv[is_v] = memoi_buffers_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
 }
 
 /* What the buffers of a pass are carved from. */
@@ -6740,27 +6512,42 @@ typedef struct memoi_buffers_carving {
  * that order the use of a buffer in a pass order its use between passes, too. */
 MEMOI void memoi_buffers_carve_ring(memoi_buffers_carving* v, memoi_buffers* b) {
     const memoi_shape* shape = v->shape;
+    const int64_t all = memob_max(shape->heads.n_q * shape->n_read_heads / shape->n_q_heads, 1);
+    const int64_t n_heads = shape->latent.n_heads ? memob_min(shape->latent.n_heads, all) : all;
+    const int64_t n_latent =
+        shape->n_batch / shape->n_parts * shape->key_sharding.ring_tokens * n_heads;
     for (int is_v = 0; is_v < 2; is_v++)
         b->ring.kv[is_v] =
             memoi_buffers_carve(&v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
                                            memoi_ring_row_bytes(shape, is_v));
     for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
         b->nodes.kv[i / 2][i % 2] = memoi_buffers_carve(&v->c, v->n_kv[i % 2] * v->bytes);
-    memoi_buffers_carve_expanded(shape, &v->c, v->is_backward, &b->ring);
+
+    /* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
+    for (int is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
+        const int64_t n = n_latent * (is_v ? shape->v_head_size : shape->head_size);
+        b->ring.expanded[is_v] = memoi_buffers_carve(&v->c, n * v->bytes);
+        if (v->is_backward) b->ring.d_expanded[is_v] = (float*)memoi_buffers_carve(&v->c, n * 4);
+    }
 }
 
 /* What is exchanged between rows and heads; row dots are fp32. */
-MEMOI void memoi_buffers_carve_ulysses(memoi_buffers_carving* v, const int64_t needed[2],
-                                       memoi_buffers* b) {
+MEMOI void memoi_buffers_carve_ulysses(memoi_buffers_carving* v, memoi_buffers* b) {
     const memoi_shape* shape = v->shape;
     const int64_t sent_kv_bytes = v->is_backward && shape->is_replicated ? 4 : v->bytes;
-    const int64_t kv_bytes = v->kv_rows * needed[1] * v->kv_size * sent_kv_bytes;
-    const int64_t q_bytes = v->q_rows * needed[0] * memob_max(v->q_size * v->bytes, 4);
+    const int64_t kv_bytes = v->kv_rows * v->kv_size * sent_kv_bytes; /* of a head */
+    const int64_t q_bytes = v->q_rows * memob_max(v->q_size * v->bytes, 4);
     const int64_t most_kv = v->is_grouped ? 0 : memob_max(v->n_kv[0], v->n_kv[1]);
+    int64_t most = 0; /* that all ranks need of a group */
     if (!v->has_ulysses) return;
+    for (int32_t g = 0; g < shape->n_groups; g++) {
+        const memoi_shape group = memoi_desc_group_of(shape, g);
+        most = memob_max(most, memoi_ulysses_heads_needed(&group, 0) * q_bytes);
+        most = memob_max(most, memoi_ulysses_heads_needed(&group, 1) * kv_bytes);
+    }
     for (int i = 0; i < 2 && i < shape->n_groups && shape->sends_again; i++)
         memoi_buffers_carve_heads(shape, &v->c, &b->q[i], b->kv[i]);
-    b->staging = memoi_buffers_carve(&v->c, memob_max(kv_bytes, q_bytes));
+    b->staging = memoi_buffers_carve(&v->c, most);
 
     /* One buffer serves d_out and then all results, unless they leave behind the next group. */
     if (v->is_backward || v->is_grouped || shape->type != MEMO_TYPE_F32)
@@ -6808,9 +6595,8 @@ MEMOI void memoi_buffers_carve_gradients(memoi_buffers_carving* v, memoi_buffers
 }
 
 /* The buffers of a pass behind base.  Returns their bytes; what is not used has none. */
-MEMOI int64_t memoi_buffers_carve_pass(const memoi_desc_largest* largest, char* base,
-                                       int is_backward, memoi_buffers* b) {
-    const memoi_shape* shape = &largest->shape;
+MEMOI int64_t memoi_buffers_carve_pass(const memoi_shape* shape, char* base, int is_backward,
+                                       memoi_buffers* b) {
     const int64_t out_size = is_backward ? shape->head_size : shape->v_head_size; /* or of d_q */
     memoi_buffers_carving v = MEMO_ZERO(memoi_buffers_carving);
     v.shape = shape;
@@ -6831,7 +6617,7 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_desc_largest* largest, char* 
 
     memset(b, 0, sizeof *b);
     memoi_buffers_carve_ring(&v, b);
-    memoi_buffers_carve_ulysses(&v, largest->needed, b);
+    memoi_buffers_carve_ulysses(&v, b);
     b->out = (float*)memoi_buffers_carve(&v.c, !v.is_direct * v.n_q * out_size * 4);
     if (is_backward) {
         memoi_buffers_carve_gradients(&v, b);
@@ -6846,8 +6632,19 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_desc_largest* largest, char* 
 /* The buffers of both passes, in the same memory.  Returns the bytes needed. */
 MEMOI int64_t memoi_buffers_carve_all(const memoi_shape* shape, char* base,
                                       memoi_buffers buffers[2]) {
-    const memoi_desc_largest largest = memoi_desc_largest_of(shape);
-    int64_t n_bytes = memoi_buffers_carve_pass(&largest, base, 0, &buffers[0]);
+    memoi_shape largest = *shape; /* with as many heads as the largest groups have */
+    int64_t n_bytes;
+    int32_t n_q = 0;
+    largest.heads.n_q = largest.heads.n_kv = 0;
+    for (int32_t g = 0; g < shape->n_groups; g++) {
+        const memo_ulysses_heads heads = memoi_desc_group_of(shape, g).heads;
+        n_q += heads.n_q;
+        largest.heads.n_q = (int32_t)memob_max(largest.heads.n_q, heads.n_q);
+        largest.heads.n_kv = (int32_t)memob_max(largest.heads.n_kv, heads.n_kv);
+    }
+    MEMO_ASSERT(n_q == shape->heads.n_q); /* 2 */
+
+    n_bytes = memoi_buffers_carve_pass(&largest, base, 0, &buffers[0]);
     n_bytes = memob_max(n_bytes, memoi_buffers_carve_pass(&largest, base, 1, &buffers[1]));
     MEMO_ASSERT(buffers[0].ring.kv[0] == buffers[1].ring.kv[0] &&
                 buffers[0].ring.kv[1] == buffers[1].ring.kv[1]); /* 1 */
@@ -6881,9 +6678,8 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
  * Ulysses and the ring work. */
 
 struct memo_sp_attention {
+    memo_sp_attention_desc desc;
     memoi_shape shape; /* without tokens */
-    memo_attention attention;
-    memo_comm *ring, *nodes, *ulysses;
     memoi_target target;
     memo_event events[MEMOI_TARGET_N_EVENTS];
     memoi_buffers buffers[2]; /* of forward and backward, in the same memory */
@@ -6983,6 +6779,8 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     memo_status status = memoi_desc_shape_make(desc, &a->shape, error);
     if (!status) status = memoi_hybrid_device_check(desc, error);
     if (status) return status;
+
+    /* Streams and events. */
     if (a->shape.sharding.ring > 1) names[MEMOI_TARGET_RING] = "ring";
     if (a->shape.n_groups > 1) names[MEMOI_TARGET_ULYSSES] = "ulysses";
     if (a->shape.n_nodes > 1) names[MEMOI_TARGET_NODES] = "nodes";
@@ -6993,10 +6791,7 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
         MEMOI_TARGET_EXCHANGED +
         (int32_t)memob_min(2 * (int64_t)a->shape.sharding.ring, MEMOI_TARGET_EXCHANGES);
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
-    a->attention = desc->attention;
-    a->ring = desc->ring;
-    a->nodes = desc->nodes;
-    a->ulysses = desc->ulysses;
+    a->desc = *desc;
     for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
         if (names[i])
             status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
@@ -7095,7 +6890,8 @@ MEMOI memo_status memoi_hybrid_plan_masks(memo_exchange* plan, const memo_mask* 
             return MEMOI_REFUSE("memo_mask.key_first: NULL, but queries have documents, and keys a "
                                 "sharding of their own; pass the keys that each query sees");
         if (memoi_hybrid_mask_check(shape, &mask, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-        plan->n_levels = (int32_t)memob_max(plan->n_levels, memoi_mask_levels(&mask));
+        for (int64_t k = 0; k < mask.n_documents && mask.document_parents; k++)
+            plan->n_levels = (int32_t)memob_max(plan->n_levels, memoi_mask_depth(&mask, k) + 1);
     }
 
     plan->masks = MEMOB_ARRAY(&plan->arrays, memo_mask, (int64_t)shape->n_parts * plan->n_levels);
@@ -7155,9 +6951,9 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);
-    status = memoi_comm_meet(attention->ring, stream, &plan->agreed, "exchange", error);
+    status = memoi_comm_meet(attention->desc.ring, stream, &plan->agreed, "exchange", error);
     if (status) return status;
-    return memoi_comm_meet(attention->ulysses, stream, &plan->agreed, "exchange", error);
+    return memoi_comm_meet(attention->desc.ulysses, stream, &plan->agreed, "exchange", error);
 }
 
 memo_status memo_exchange_create(memo_sp_attention* attention, const memo_exchange_desc* desc,
@@ -7219,15 +7015,21 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
         walk->tensors.v = tensors->k;
         walk->tensors.d_v = tensors->d_k;
     }
+
     walk->ulysses.target = walk->ring.target = &walk->target;
     walk->ulysses.stream = a->shape.n_groups > 1 ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_COMPUTE;
-    walk->ulysses.comm = a->ulysses;
+    walk->ulysses.comm = a->desc.ulysses;
     walk->ulysses.staging = walk->buffers.staging;
-    walk->ring.comm = a->ring;
-    walk->ring.attention = &a->attention;
+    walk->ring.comm = a->desc.ring;
+    walk->ring.attention = &a->desc.attention;
     walk->ring.is_backward = is_backward;
     walk->ring.plan = plan;
-    memoi_nodes_init(&walk->nodes, &walk->ring, plan, a->nodes, &walk->buffers.nodes);
+    walk->nodes.ring = &walk->ring;
+    walk->nodes.plan = plan;
+    walk->nodes.comm = a->desc.nodes;
+    walk->nodes.buffers = walk->buffers.nodes;
+    walk->nodes.latest = walk->nodes.seen = -1;
+    walk->ring.is_in_use = 1; /* the pool, by an earlier pass: ring 0 may have no exchange */
     walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
 }
 
@@ -7247,7 +7049,7 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
     for (int32_t earlier = 0; earlier <= g; earlier++) {
         memoi_shape part = memoi_desc_group_of(walk->shape, earlier);
         memoi_buffers_carve_heads(&part, &saved, q, kv);
-        n_arrived += memoi_shape_moves(&part, MEMOI_MOVES_KV, part.ulysses_rank);
+        n_arrived += part.heads.n_q > 0;
     }
     if (!walk->shape->sends_again) return;
 
@@ -7263,12 +7065,11 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* shape = walk->shape;
     const memoi_buffers* b = &walk->buffers;
-    const memoi_exchanged q = {"q to heads", MEMOI_MOVES_Q, shape->head_size, shape->type};
-    const memoi_exchanged k = {"k to heads", MEMOI_MOVES_KV, shape->kv_size[0], shape->type};
-    const memoi_exchanged v = {"v to heads", MEMOI_MOVES_KV, shape->kv_size[1], shape->type};
-    const memoi_exchanged d_out = {"d_out to heads", MEMOI_MOVES_Q, shape->v_head_size,
-                                   shape->type};
-    const memoi_exchanged dots = {"row dots to heads", MEMOI_MOVES_Q, 1, MEMO_TYPE_F32};
+    const memoi_exchanged q = {"q to heads", 0, shape->head_size, shape->type};
+    const memoi_exchanged k = {"k to heads", 1, shape->kv_size[0], shape->type};
+    const memoi_exchanged v = {"v to heads", 1, shape->kv_size[1], shape->type};
+    const memoi_exchanged d_out = {"d_out to heads", 0, shape->v_head_size, shape->type};
+    const memoi_exchanged dots = {"row dots to heads", 0, 1, MEMO_TYPE_F32};
     char *q_heads, *kv_heads[2];
     walk->groups[g % 2] = memoi_desc_group_of(shape, g);
     if (shape->sharding.ulysses == 1) return;
@@ -7288,23 +7089,6 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
         memoi_target_record(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_ULYSSES);
 }
 
-/* Leaves out waits that an earlier or a later ring of this pass makes. */
-MEMOI void memoi_hybrid_share_waits(memoi_hybrid_walk* walk, int32_t g) {
-    const memoi_shape* group = &walk->groups[g % 2];
-    memoi_ring* ring = &walk->ring;
-    int32_t n_later = 0;
-    /* What was saved is complete since the first group, whose last exchange waited for its
-     * steps. */
-    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
-    walk->has_run |= group->heads.n_q > 0;
-
-    /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by then:
-     * there are two. */
-    for (int32_t i = g + 1; i < group->n_groups && !ring->is_backward; i++)
-        n_later += memoi_desc_group_of(walk->shape, i).heads.n_q > 0;
-    ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1);
-}
-
 /* Gives a group's tensors and buffers to the ring. */
 MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_shape* group = &walk->groups[g % 2];
@@ -7312,12 +7096,21 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_buffers* b = &walk->buffers;
     memoi_ring* ring = &walk->ring;
     int is_direct = memoi_buffers_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1;
+    int32_t n_later = 0;
     ring->shape = group;
     ring->q = (char*)(uintptr_t)t->q;
     ring->kv[0] = (char*)(uintptr_t)t->k;
     ring->kv[1] = (char*)(uintptr_t)t->v;
     if (has_ulysses) memoi_hybrid_find_heads(walk, g, &ring->q, ring->kv);
-    memoi_hybrid_share_waits(walk, g);
+
+    /* Waits that an earlier or a later ring of this pass makes are left out.  What was saved is
+     * complete since the first group, whose last exchange waited for its steps.  A later ring waits
+     * for all exchanges, too late if k's buffer is filled again by then: there are two. */
+    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
+    walk->has_run |= group->heads.n_q > 0;
+    for (int32_t i = g + 1; i < group->n_groups && !ring->is_backward; i++)
+        n_later += memoi_desc_group_of(walk->shape, i).heads.n_q > 0;
+    ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1);
 
     /* The LSEs of a group follow those of earlier groups. */
     ring->lse = t->lse;
@@ -7359,11 +7152,8 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
     const int32_t k = ring->is_backward + i, has_ulysses = group->sharding.ulysses > 1;
     /* Gradients of replicas are summed before they are rounded. */
     const memo_type type = i && group->is_replicated ? MEMO_TYPE_F32 : group->type;
-    const int32_t what = i ? MEMOI_MOVES_D_KV : MEMOI_MOVES_Q;
-    memoi_hybrid_result result = {{names[k], what, sizes[k], type}, computed[k], rows[k]};
+    memoi_hybrid_result result = {{names[k], i > 0, sizes[k], type}, computed[k], rows[k]};
     void* to;
-    if (i && !memoi_shape_moves(group, what, group->ulysses_rank))
-        return result; /* a later group adds to it */
     if (has_ulysses && group->n_groups == 1 && type == MEMO_TYPE_F32)
         return result; /* sent as it is */
 
@@ -7503,39 +7293,28 @@ MEMOI memo_status memoi_hybrid_check_tensors(const memo_sp_attention* a,
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo_exchange* plan,
-                                          const memo_sp_attention_tensors* t, int is_backward,
-                                          memo_error* error) {
-    if (memoi_hybrid_check_tensors(a, t, is_backward, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-
-    /* An exchange belongs to one attention; ranks agreed on its sinks. */
-    if (plan->attention != a)
-        return MEMOI_REFUSE("exchange: made for another attention; make one for each");
-    if (!t->sinks != !plan->has_sinks)
-        return MEMOI_REFUSE("memo_sp_attention_tensors.sinks: %s, but the exchange was made with "
-                            "has_sinks %d; ranks compare has_sinks, so make another exchange",
-                            t->sinks ? "not NULL" : "NULL", (int)plan->has_sinks);
-    if (t->sinks && !MEMO_DEVICE_HAS(a->target.device, row_kernel))
-        return MEMOI_FAIL(UNSUPPORTED,
-                          "device '%s': it has no kernels for attention sinks; pass sinks NULL, or "
-                          "use a device that has row kernels",
-                          a->target.device->name);
-    return MEMO_STATUS_OK;
-}
-
 MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_exchange* plan,
                                    const memo_sp_attention_tensors* tensors, int is_backward,
                                    memo_error* error) {
     const char* call = is_backward ? "memo_sp_attention_backward" : "memo_sp_attention_forward";
     memoi_hybrid_walk walk;
     memo_label agreed;
-    memo_status status = MEMO_STATUS_INVALID_ARGUMENT;
     if (memob_check_given(call, "attention", a, error) ||
         memob_check_given(call, "exchange", plan, error) ||
-        memob_check_given(call, "tensors", tensors, error))
-        return status;
-    status = memoi_hybrid_check_call(a, plan, tensors, is_backward, error);
-    if (status) return status;
+        memob_check_given(call, "tensors", tensors, error) ||
+        memoi_hybrid_check_tensors(a, tensors, is_backward, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* An exchange belongs to one attention; ranks agreed on its sinks. */
+    if (plan->attention != a)
+        return MEMOI_REFUSE("exchange: made for another attention; make one for each");
+    if (!tensors->sinks != !plan->has_sinks)
+        return MEMOI_REFUSE("memo_sp_attention_tensors.sinks: %s, but the exchange was made with "
+                            "has_sinks %d; ranks compare has_sinks, so make another exchange",
+                            tensors->sinks ? "not NULL" : "NULL", (int)plan->has_sinks);
+    if (tensors->sinks && memoi_check_row_kernels(a->target.device, error))
+        return MEMO_STATUS_UNSUPPORTED;
+
     agreed = plan->agreed;
     memoi_hybrid_walk_init(&walk, plan, tensors, is_backward, error);
     memoi_label_add_number(&agreed, MEMOI_AGREED_PASS, is_backward);
@@ -7608,6 +7387,15 @@ MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, me
     return status;
 }
 
+/* Fields that both descs have. */
+/* clang-format off */
+#define MEMOI_SEQUENCE_SAME(K)                                                                     \
+    K(device) K(stream) K(n_batch) K(n_q_heads) K(n_kv_heads) K(head_size) K(v_head_size)          \
+    K(latent) K(type) K(scale) K(softcap) K(sends_again) K(rounds_gradients) K(ulysses_groups)     \
+    K(attention) K(has_trees)
+/* clang-format on */
+#define MEMOI_SEQUENCE_COPY(field) attention.field = desc->field;
+
 MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_desc* desc,
                                          memo_error* error) {
     const int32_t size = desc->comm ? desc->comm->size : 1;
@@ -7644,26 +7432,11 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     if (!status) status = memoi_sequence_shard(s, 1, error);
     if (status) return status;
 
-    attention.device = desc->device;
-    attention.stream = desc->stream;
     attention.ring = s->mesh ? s->mesh->ring : NULL;
     attention.ulysses = s->mesh ? s->mesh->ulysses : NULL;
     attention.nodes = s->mesh ? s->mesh->nodes : NULL;
     attention.sharding = s->sharding;
-    attention.n_batch = desc->n_batch;
-    attention.n_q_heads = desc->n_q_heads;
-    attention.n_kv_heads = desc->n_kv_heads;
-    attention.head_size = desc->head_size;
-    attention.v_head_size = desc->v_head_size;
-    attention.latent = desc->latent;
-    attention.type = desc->type;
-    attention.scale = desc->scale;
-    attention.softcap = desc->softcap;
-    attention.sends_again = desc->sends_again;
-    attention.rounds_gradients = desc->rounds_gradients;
-    attention.ulysses_groups = desc->ulysses_groups;
-    attention.has_trees = desc->has_trees;
-    attention.attention = desc->attention;
+    MEMOI_SEQUENCE_SAME(MEMOI_SEQUENCE_COPY)
     status = memo_sp_attention_desc_get_sizes(&attention, &s->sizes, error);
     if (!status) status = memo_sp_attention_create(&attention, &s->attention, error);
     if (status) return status;
@@ -7816,22 +7589,6 @@ struct memo_blocks {
 
 enum { MEMOI_BLOCKS_READY, MEMOI_BLOCKS_REDUCED, MEMOI_BLOCKS_RETURNED, MEMOI_BLOCKS_EVENTS };
 
-/* Fills in the defaults. */
-MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error* error) {
-    static const char name[] = "memo_blocks_schedule_desc";
-    if (desc->blocks_per_layer == 0) desc->blocks_per_layer = 2;
-    if (desc->n_parts == 0) desc->n_parts = 2;
-
-    if (MEMOI_INTEGER(name, desc, order, MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_FINE) ||
-        MEMOI_INTEGER(name, desc, n_parts, 1, MEMOI_BLOCKS_MAX))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    if (desc->n_blocks < 1 || desc->blocks_per_layer < 1 || desc->n_blocks % desc->blocks_per_layer)
-        return MEMOI_REFUSE("memo_blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d "
-                            "per layer); use a positive multiple of blocks_per_layer",
-                            (int)desc->n_blocks, (int)desc->blocks_per_layer);
-    return MEMOI_INTEGER(name, desc, n_blocks, 1, MEMOI_BLOCKS_MAX / desc->n_parts);
-}
-
 /* --- one op after another --- */
 
 MEMOI int memoi_blocks_is_last(const memo_blocks_schedule_desc* desc, int32_t block) {
@@ -7966,18 +7723,6 @@ MEMOI void memoi_blocks_collective(memo_blocks* b, memoi_blocks_kind kind, int e
         memoi_blocks_sync(b, 1, event, part, MEMOI_TARGET_COMPUTE);
 }
 
-/* --- forward --- */
-
-MEMOI void memoi_blocks_forward_layer(memo_blocks* b, int32_t layer) {
-    int32_t first = layer * b->desc.schedule.blocks_per_layer;
-    for (int32_t i = first; i < first + b->desc.schedule.blocks_per_layer; i++)
-        for (int32_t s = 0; s < b->desc.schedule.n_parts; s++) {
-            if (i > 0) memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, s);
-            memoi_blocks_run_op(b, MEMOI_BLOCKS_FORWARD, i, s);
-            memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_FORWARD, MEMOI_BLOCKS_REDUCED, i, s);
-        }
-}
-
 /* --- backward --- */
 
 MEMOI void memoi_blocks_recompute(memo_blocks* b, int32_t block, int32_t part) {
@@ -8040,11 +7785,15 @@ MEMOI void memoi_blocks_backward_layer(memo_blocks* b, int32_t layer) {
 /* One layer; after the last one of the pass the trainer takes over. */
 MEMOI void memoi_blocks_layer(memo_blocks* b, int32_t layer) {
     const int32_t end = b->is_backward ? 0 : b->n_layers - 1;
-    if (b->is_backward)
-        memoi_blocks_backward_layer(b, layer);
-    else
-        memoi_blocks_forward_layer(b, layer);
-    for (int32_t s = 0; s < b->desc.schedule.n_parts && layer == end; s++) {
+    const int32_t first = layer * b->desc.schedule.blocks_per_layer, n = b->desc.schedule.n_parts;
+    if (b->is_backward) memoi_blocks_backward_layer(b, layer);
+    for (int32_t k = 0; k < b->desc.schedule.blocks_per_layer * n && !b->is_backward; k++) {
+        const int32_t i = first + k / n, s = k % n;
+        if (i > 0) memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, s);
+        memoi_blocks_run_op(b, MEMOI_BLOCKS_FORWARD, i, s);
+        memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_FORWARD, MEMOI_BLOCKS_REDUCED, i, s);
+    }
+    for (int32_t s = 0; s < n && layer == end; s++) {
         memoi_blocks_need(b, b->is_backward ? MEMOI_BLOCKS_RETURNED : MEMOI_BLOCKS_REDUCED, s);
         memoi_blocks_run_op(b, MEMOI_BLOCKS_END, b->is_backward ? 0 : b->desc.schedule.n_blocks - 1,
                             s);
@@ -8056,17 +7805,28 @@ MEMOI void memoi_blocks_layer(memo_blocks* b, int32_t layer) {
 
 /* Fills in the defaults of desc->schedule. */
 MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* error) {
-    static const char name[] = "memo_blocks_desc";
-    if (memoi_blocks_check(&desc->schedule, error) || MEMOI_GIVEN(name, desc, device) ||
-        MEMOI_GIVEN(name, desc, comm) || MEMOI_GIVEN(name, desc, buffers) ||
-        MEMOI_GIVEN(name, desc, functions.forward) ||
+    static const char name[] = "memo_blocks_desc", schedule_name[] = "memo_blocks_schedule_desc";
+    memo_blocks_schedule_desc* schedule = &desc->schedule;
+    if (schedule->blocks_per_layer == 0) schedule->blocks_per_layer = 2;
+    if (schedule->n_parts == 0) schedule->n_parts = 2;
+    if (MEMOI_INTEGER(schedule_name, schedule, order, MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_FINE) ||
+        MEMOI_INTEGER(schedule_name, schedule, n_parts, 1, MEMOI_BLOCKS_MAX))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (schedule->n_blocks < 1 || schedule->blocks_per_layer < 1 ||
+        schedule->n_blocks % schedule->blocks_per_layer)
+        return MEMOI_REFUSE("memo_blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d "
+                            "per layer); use a positive multiple of blocks_per_layer",
+                            (int)schedule->n_blocks, (int)schedule->blocks_per_layer);
+    if (MEMOI_INTEGER(schedule_name, schedule, n_blocks, 1, MEMOI_BLOCKS_MAX / schedule->n_parts) ||
+        MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, comm) ||
+        MEMOI_GIVEN(name, desc, buffers) || MEMOI_GIVEN(name, desc, functions.forward) ||
         MEMOI_GIVEN(name, desc, functions.recompute) ||
         MEMOI_GIVEN(name, desc, functions.backward) ||
         MEMOI_INTEGER(name, desc, type, 0, MEMO_TYPE_U8))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Parts run side by side, each in its own buffers. */
-    for (int32_t s = 0; s < desc->schedule.n_parts; s++) {
+    for (int32_t s = 0; s < schedule->n_parts; s++) {
         const memo_block_buffers* buffers = &desc->buffers[s];
         if (MEMOI_GIVEN("memo_block_buffers", buffers, output) ||
             MEMOI_GIVEN("memo_block_buffers", buffers, gradient) ||
@@ -8108,11 +7868,21 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, const memo_blocks_de
 
 MEMOI_TARGET_OBJECT(blocks, "overlapped blocks")
 
-/* Layers up to the last one, from a layer that may come next. */
+/* A layer that may come next, or all. */
 MEMOI memo_status memoi_blocks_run(memo_blocks* blocks, int is_backward, int32_t layer,
-                                   int32_t last, memo_error* error) {
+                                   memo_error* error) {
     const int32_t top = blocks->n_layers - 1, step = is_backward ? -1 : 1;
-    for (; layer != last + step; layer += step) {
+    const int32_t next = is_backward ? blocks->next_backward : blocks->next_forward;
+    const int is_all = layer == MEMO_ALL_LAYERS;
+    const int32_t first = is_all ? is_backward * top : layer;
+    const int32_t last = is_all ? !is_backward * top : layer;
+    const char* hint =
+        next < 0 ? "run forward for all layers first" : "run layers in descending order";
+    if (!is_backward) hint = "layer 0 is valid, or the next one";
+    if (first < 0 || first > top || (first != next && (first || is_backward)))
+        return MEMOI_FAIL(INVALID_STATE, "memo_blocks_%s: out of order (layer %d); %s",
+                          is_backward ? "backward" : "forward", (int)first, hint);
+    for (layer = first; layer != last + step; layer += step) {
         if (layer == (is_backward ? top : 0)) {
             blocks->n_ops = blocks->has_met = 0;
             blocks->n_ahead -= is_backward;
@@ -8137,24 +7907,10 @@ MEMOI memo_status memoi_blocks_run(memo_blocks* blocks, int is_backward, int32_t
 }
 
 memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* error) {
-    const int is_all = layer == MEMO_ALL_LAYERS;
-    const int32_t first = is_all ? 0 : layer;
-    if (first < 0 || first >= blocks->n_layers || (first && first != blocks->next_forward))
-        return MEMOI_FAIL(INVALID_STATE,
-                          "memo_blocks_forward: out of order (layer %d); layer 0 is valid%s",
-                          (int)first, blocks->next_forward > 0 ? ", or the next one" : "");
-    return memoi_blocks_run(blocks, 0, first, is_all ? blocks->n_layers - 1 : layer, error);
+    return memoi_blocks_run(blocks, 0, layer, error);
 }
-
 memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error* error) {
-    const int is_all = layer == MEMO_ALL_LAYERS;
-    const int32_t first = is_all ? blocks->n_layers - 1 : layer;
-    if (first < 0 || first != blocks->next_backward)
-        return MEMOI_FAIL(INVALID_STATE, "memo_blocks_backward: out of order (layer %d); %s",
-                          (int)first,
-                          blocks->next_backward < 0 ? "run forward for all layers first"
-                                                    : "run the layers in descending order");
-    return memoi_blocks_run(blocks, 1, first, is_all ? 0 : layer, error);
+    return memoi_blocks_run(blocks, 1, layer, error);
 }
 
 /* ---- >>loss -------------------------------------------------------------------------------------
@@ -8196,8 +7952,7 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     if (MEMOI_INTEGER(name, desc, vocabulary, 1, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, tile_rows, 0, 1 << 28) ||
         MEMOI_REAL(name, desc, softcap, 0, 3e38) ||
-        memoi_check_row_type("memo_loss_desc.type", desc->type, MEMO_STATUS_INVALID_ARGUMENT,
-                             error))
+        memoi_check_row_type("memo_loss_desc.type", desc->type, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Rank 0 has the largest share, so all ranks find the same tile. */
@@ -8243,19 +7998,6 @@ static const char* const memoi_loss_fields[MEMO_LABEL_FIELDS] = {
     "memo_loss_run on one rank, another pass on another",
     "memo_loss_desc: vocabulary, type, tile_rows or softcap", "memo_loss_tensors: n_rows or scale"};
 
-MEMOI memo_label memoi_loss_agree(const memo_loss* loss, const memo_loss_tensors* tensors) {
-    const memo_loss_desc* d = &loss->desc;
-    const int64_t sizes[] = {d->vocabulary, d->type, loss->sizes.tile_rows};
-    memo_label label = MEMO_ZERO(memo_label);
-    label.fields = memoi_loss_fields;
-    memoi_label_add(&label, 0, "loss", 4);
-    memoi_label_add(&label, 1, sizes, sizeof sizes);
-    memoi_label_add(&label, 1, &d->softcap, sizeof d->softcap);
-    memoi_label_add_number(&label, 2, tensors->n_rows);
-    memoi_label_add(&label, 2, &tensors->scale, sizeof tensors->scale);
-    return label;
-}
-
 MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* tensors,
                                       const memo_loss_tile* tile, const memo_label* agreed,
                                       memo_error* error) {
@@ -8297,14 +8039,23 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
 }
 
 memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, memo_error* error) {
-    const memo_label agreed = memoi_loss_agree(loss, tensors);
+    const memo_loss_desc* d = &loss->desc;
+    const int64_t sizes[] = {d->vocabulary, d->type, loss->sizes.tile_rows};
+    memo_label agreed = MEMO_ZERO(memo_label);
     memo_status status = MEMO_STATUS_OK;
     memo_loss_tile tile;
     if (MEMOI_INTEGER("memo_loss_tensors", tensors, n_rows, 0, MEMOB_BYTES_MAX) ||
         (tensors->n_rows && MEMOI_GIVEN("memo_loss_tensors", tensors, labels)) ||
-        (tensors->scale != 0 && MEMOI_GIVEN("memo_loss_desc", &loss->desc, functions.gradients)))
+        (tensors->scale != 0 && MEMOI_GIVEN("memo_loss_desc", d, functions.gradients)))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    tile.stream = loss->desc.stream;
+    agreed.fields = memoi_loss_fields;
+    memoi_label_add(&agreed, 0, "loss", 4);
+    memoi_label_add(&agreed, 1, sizes, sizeof sizes);
+    memoi_label_add(&agreed, 1, &d->softcap, sizeof d->softcap);
+    memoi_label_add_number(&agreed, 2, tensors->n_rows);
+    memoi_label_add(&agreed, 2, &tensors->scale, sizeof tensors->scale);
+
+    tile.stream = d->stream;
     tile.first_column = loss->sizes.first_column;
     tile.n_columns = loss->sizes.n_columns;
     tile.logits = loss->logits;
@@ -8396,9 +8147,14 @@ MEMOI int64_t memoi_scan_carve(memo_scan* scan, char* base) {
     return n_bytes;
 }
 
-MEMOI memo_status memoi_scan_check(const memo_scan_desc* desc, memo_error* error) {
+MEMOI memo_status memoi_scan_prepare(memo_scan* scan, const memo_scan_desc* desc,
+                                     memo_error* error) {
+    const int64_t sizes[] = {desc->m_count, desc->b_count, desc->halo_rows, desc->halo_columns,
+                             desc->halo_type};
+    const int32_t n = desc->comm ? desc->comm->size : 1;
     static const char name[] = "memo_scan_desc";
     const int64_t most = (int64_t)1 << 48;
+    memo_status status;
     if (MEMOI_INTEGER(name, desc, m_count, 0, most) ||
         MEMOI_INTEGER(name, desc, b_count, 1, most) ||
         MEMOI_INTEGER(name, desc, halo_rows, 0, 1 << 15) ||
@@ -8406,19 +8162,13 @@ MEMOI memo_status memoi_scan_check(const memo_scan_desc* desc, memo_error* error
         MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, stream) ||
         MEMOI_GIVEN(name, desc, functions.summarize) ||
         MEMOI_GIVEN(name, desc, functions.compose) || MEMOI_GIVEN(name, desc, functions.run) ||
-        (desc->halo_rows && memoi_check_row_type("memo_scan_desc.halo_type", desc->halo_type,
-                                                 MEMO_STATUS_INVALID_ARGUMENT, error)))
+        (desc->halo_rows &&
+         memoi_check_row_type("memo_scan_desc.halo_type", desc->halo_type, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    return desc->halo_rows ? memoi_check_row_kernels(desc->device, error) : MEMO_STATUS_OK;
-}
+    if (desc->halo_rows && memoi_check_row_kernels(desc->device, error))
+        return MEMO_STATUS_UNSUPPORTED;
 
-MEMOI memo_status memoi_scan_prepare(memo_scan* scan, const memo_scan_desc* desc,
-                                     memo_error* error) {
-    const int64_t sizes[] = {desc->m_count, desc->b_count, desc->halo_rows, desc->halo_columns,
-                             desc->halo_type};
-    const int32_t n = desc->comm ? desc->comm->size : 1;
-    memo_status status = memoi_scan_check(desc, error);
-    if (status) return status;
+    /* What each rank keeps of the others. */
     scan->desc = *desc;
     scan->n_ranks = n;
     scan->rank = desc->comm ? desc->comm->rank : 0;
@@ -8588,10 +8338,9 @@ MEMOI void memoi_scan_exchange(memoi_scan_walk* walk, int32_t d) {
                                 memob_range_at(walk->s.own.m, with_m)};
     const memo_range writes[] = {memob_range_at(walk->s.in.b, b_bytes),
                                  memob_range_at(walk->s.in.m, with_m)};
-    memoi_target_announce(target, MEMOI_TARGET_COMPUTE, "scan exchange", reads, sends + sends_m,
-                          writes, receives + receives_m, sends * b_bytes + sends_m * with_m);
-    memoi_target_group_begin(target, desc->comm,
-                             walk->is_backward ? "scan backward" : "scan forward", d);
+    memoi_target_group_begin(target, MEMOI_TARGET_COMPUTE, desc->comm, "scan exchange", d, reads,
+                             sends + sends_m, writes, receives + receives_m,
+                             sends * b_bytes + sends_m * with_m);
     if (sends) memoi_scan_move(walk, &walk->s.own, sends_m, 1, memoi_scan_rank_at(walk, p + d));
     if (receives)
         memoi_scan_move(walk, &walk->s.in, receives_m, 0, memoi_scan_rank_at(walk, p - d));
@@ -8611,35 +8360,13 @@ MEMOI void memoi_scan_exchange(memoi_scan_walk* walk, int32_t d) {
     }
 }
 
-/* own, and for the first place, which may begin with a state: the state after its rows. */
-MEMOI void memoi_scan_summarize(memoi_scan_walk* walk, const float* initial) {
-    const memo_scan* scan = walk->scan;
-    const int32_t p = walk->place, next = p + 1 < scan->n_places ? walk->reach[p + 1] : 0;
-    const int has_initial = initial && next && !scan->has_border[scan->rank];
-    memo_scan_call call = walk->call;
-    if (!next) return; /* nobody needs it */
-    call.m = next > 1 || has_initial ? walk->s.own.m : NULL;
-    call.b = walk->s.own.b;
-    memoi_scan_call_function(walk, scan->desc.functions.summarize, &call);
-    if (has_initial) memoi_scan_compose(walk, &walk->s.own, NULL, initial, 0);
-}
-
-/* tensors->state: what the scan has found. */
-MEMOI void memoi_scan_set_state(memoi_scan_walk* walk, const float* initial, float* state) {
-    const int64_t n_bytes = walk->scan->desc.b_count * 4;
-    const float* from = walk->reach[walk->place] ? walk->s.before.b : initial;
-    memoi_target* target = &walk->target;
-    if (!from)
-        memoi_target_fill(target, MEMOI_TARGET_COMPUTE, state, n_bytes);
-    else if (!target->status)
-        target->status = memo_copy(target->device, target->streams[MEMOI_TARGET_COMPUTE],
-                                   MEMO_COPY_ON_DEVICE, state, from, n_bytes, target->error);
-}
-
 MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tensors,
                                   int is_backward, memo_error* error) {
+    const int64_t n_bytes = scan->desc.b_count * 4;
     const float* initial = tensors->initial;
+    int32_t next = 0, begins; /* what the next place reaches; with a state of the caller's */
     memoi_scan_walk walk;
+    memoi_target* target = &walk.target;
     memo_status status = memoi_scan_begin(&walk, scan, is_backward, error);
     if (status) return status;
     if (MEMOI_GIVEN("memo_scan_tensors", tensors, state)) return MEMO_STATUS_INVALID_ARGUMENT;
@@ -8652,11 +8379,25 @@ MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tens
     walk.call.user = tensors->user;
     if (walk.place || !scan->is_joined[is_backward]) initial = NULL;
 
-    /* What the rows do, the state before them, and the rows from there. */
-    if (walk.place >= 0) memoi_scan_summarize(&walk, initial);
+    /* What the rows do, if anybody needs it; of the first place, which may begin with a state, the
+     * state after its rows. */
+    if (walk.place >= 0 && walk.place + 1 < scan->n_places) next = walk.reach[walk.place + 1];
+    begins = initial && next && !scan->has_border[scan->rank];
+    walk.call.m = next > 1 || begins ? walk.s.own.m : NULL;
+    walk.call.b = walk.s.own.b;
+    if (next) memoi_scan_call_function(&walk, scan->desc.functions.summarize, &walk.call);
+    walk.call.m = walk.call.b = NULL;
+    if (begins) memoi_scan_compose(&walk, &walk.s.own, NULL, initial, 0);
+
+    /* The state before them, and the rows from there. */
     for (int32_t d = 1; d < scan->n_places; d *= 2) memoi_scan_exchange(&walk, d);
     if (walk.place < 0) return walk.target.status;
-    memoi_scan_set_state(&walk, initial, tensors->state);
+    if (walk.reach[walk.place]) initial = walk.s.before.b;
+    if (!initial)
+        memoi_target_fill(target, MEMOI_TARGET_COMPUTE, tensors->state, n_bytes);
+    else if (!target->status)
+        target->status = memo_copy(target->device, scan->desc.stream, MEMO_COPY_ON_DEVICE,
+                                   tensors->state, initial, n_bytes, error);
     walk.call.state = tensors->state;
     memoi_scan_call_function(&walk, scan->desc.functions.run, &walk.call);
     return walk.target.status;
@@ -8694,6 +8435,8 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
     const int stream = MEMOI_TARGET_COMPUTE;
     memoi_scan_walk walk;
     memoi_target* target = &walk.target;
+    memo_range own = memob_range_at(rows, (begins[scan->rank + 1] - first) * row_bytes);
+    memo_range others = memob_range_at(halo, desc->halo_rows * row_bytes);
     memo_status status = memoi_scan_begin(&walk, scan, 2 + is_backward, error);
     int64_t begin, end, received = 0;
     int32_t r;
@@ -8704,9 +8447,12 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
         return MEMOI_REFUSE("memo_scan: rows or halo is NULL; both are required");
     if (!is_backward && halo) memoi_target_fill(target, stream, halo, desc->halo_rows * row_bytes);
     if (scan->n_places < 2) return target->status;
+    if (is_backward) {
+        own = memob_range_at(halo, desc->halo_rows * row_bytes);
+        others = memob_range_at(scan->halo, memoi_scan_halo_bytes(desc));
+    }
 
-    memoi_target_group_begin(target, desc->comm,
-                             is_backward ? "scan halo backward" : "scan halo forward", 0);
+    memoi_target_group_begin(target, stream, desc->comm, "scan halo", -1, &own, 1, &others, 1, 0);
     for (r = 0; r < scan->n_ranks; r++) {
         if (memoi_scan_halo_rows(scan, r, scan->rank, &begin, &end))
             memoi_target_message(target, stream, desc->comm, is_backward,
@@ -8749,10 +8495,9 @@ memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo, void* d
 
 struct memo_experts {
     memo_experts_desc desc;
-    memoi_target target;
+    memoi_target target; /* its memories: (n_ranks, n_experts), counts on their way */
     memo_label agreed;
     int32_t n_ranks, rank;
-    int64_t *on_device, *on_host; /* (n_ranks, n_experts): counts on their way */
 };
 
 static const char* const memoi_experts_fields[MEMO_LABEL_FIELDS] = {
@@ -8787,8 +8532,6 @@ MEMOI memo_status memoi_experts_prepare(memo_experts* x, const memo_experts_desc
     status = memo_device_alloc(desc->device, n_bytes, &x->target.memory, error);
     if (!status) status = memo_host_alloc(desc->device, n_bytes, &x->target.host_memory, error);
     if (status) return status;
-    x->on_device = (int64_t*)x->target.memory;
-    x->on_host = (int64_t*)x->target.host_memory;
 
     x->agreed.fields = memoi_experts_fields;
     memoi_label_add_number(&x->agreed, 0, n);
@@ -8800,28 +8543,49 @@ MEMOI_TARGET_OBJECT(experts, "experts")
 
 /* --- counts --- */
 
-/* Checks the counts of all ranks, which all ranks see alike, and counts this rank's rows. */
-MEMOI memo_status memoi_experts_count(const memo_experts* x, memo_routing* routing,
-                                      memo_error* error) {
-    const int64_t n = x->desc.n_experts, most = MEMOB_BYTES_MAX / (n * x->n_ranks);
+memo_status memo_experts_route(memo_experts* x, const int64_t* counts, memo_routing* routing,
+                               memo_error* error) {
+    const int64_t n = x->desc.n_experts, n_bytes = x->n_ranks * n * 8;
+    const int64_t most = MEMOB_BYTES_MAX / (n * x->n_ranks);
     const int64_t limit = x->desc.max_received ? x->desc.max_received : MEMOB_BYTES_MAX;
+    const memo_device* device = x->desc.device;
+    const memo_stream stream = x->desc.stream;
+    const void* all = counts;
+    memo_status status = MEMO_STATUS_OK;
+    if (!counts || !routing->counts)
+        return MEMOI_REFUSE(
+            "memo_experts_route: counts or memo_routing.counts is NULL; both are required");
+    if (x->n_ranks > 1) {
+        memoi_comm_label(x->desc.comm, &x->agreed, 0, "routing", 0);
+        status = memo_all_gather(x->desc.comm, stream, counts, x->target.memory, n, MEMO_TYPE_I64,
+                                 error);
+        all = x->target.memory;
+    }
+
+    if (!status)
+        status = memo_copy(device, stream, MEMO_COPY_TO_HOST, x->target.host_memory, all, n_bytes,
+                           error);
+    if (!status) status = memo_stream_synchronize(device, stream, error);
+    if (!status && x->n_ranks > 1) status = memo_comm_status(x->desc.comm, error);
+    if (status) return status;
+    memcpy(routing->counts, x->target.host_memory, (size_t)n_bytes);
+
+    /* All ranks see all counts alike. */
     routing->n_sent = routing->n_received = 0;
-    for (int32_t r = 0; r < x->n_ranks; r++)
-        for (int64_t e = 0; e < n; e++)
-            if (routing->counts[r * n + e] < 0 || routing->counts[r * n + e] > most)
-                return MEMOI_REFUSE("memo_routing.counts: rank %d sends %lld rows to expert %d; 0 "
-                                    "to %lld are valid",
-                                    (int)r, (long long)routing->counts[r * n + e], (int)e,
-                                    (long long)most);
+    for (int64_t i = 0; i < x->n_ranks * n; i++)
+        if (routing->counts[i] < 0 || routing->counts[i] > most)
+            return MEMOI_REFUSE("memo_routing.counts: rank %d sends %lld rows to expert %d; 0 to "
+                                "%lld are valid",
+                                (int)(i / n), (long long)routing->counts[i], (int)(i % n),
+                                (long long)most);
 
     /* What this rank sends, and what each rank would receive. */
     for (int64_t e = 0; e < n; e++) routing->n_sent += routing->counts[x->rank * n + e];
     for (int32_t r = 0; r < x->n_ranks; r++) {
         const memo_share share = memo_share_of(n, x->n_ranks, r);
         int64_t n_received = 0;
-        for (int32_t s = 0; s < x->n_ranks; s++)
-            for (int64_t e = share.begin; e < share.begin + share.count; e++)
-                n_received += routing->counts[s * n + e];
+        for (int64_t i = 0; i < x->n_ranks * share.count; i++)
+            n_received += routing->counts[i / share.count * n + share.begin + i % share.count];
         if (n_received > limit)
             return MEMOI_FAIL(INFEASIBLE,
                               "memo_experts_desc.max_received: rank %d would receive %lld rows "
@@ -8830,40 +8594,6 @@ MEMOI memo_status memoi_experts_count(const memo_experts* x, memo_routing* routi
         if (r == x->rank) routing->n_received = n_received;
     }
     return MEMO_STATUS_OK;
-}
-
-memo_status memo_experts_route(memo_experts* x, const int64_t* counts, memo_routing* routing,
-                               memo_error* error) {
-    const int64_t n = x->desc.n_experts, n_bytes = x->n_ranks * n * 8;
-    const memo_device* device = x->desc.device;
-    const memo_stream stream = x->desc.stream;
-    const int64_t* all = counts;
-    memo_status status = MEMO_STATUS_OK;
-    if (!counts || !routing->counts)
-        return MEMOI_REFUSE(
-            "memo_experts_route: counts or memo_routing.counts is NULL; both are required");
-    if (x->n_ranks > 1) {
-        memoi_comm_label(x->desc.comm, &x->agreed, 0, "routing", 0);
-        status =
-            memo_all_gather(x->desc.comm, stream, counts, x->on_device, n, MEMO_TYPE_I64, error);
-        all = x->on_device;
-    }
-
-    if (!status)
-        status = memo_copy(device, stream, MEMO_COPY_TO_HOST, x->on_host, all, n_bytes, error);
-    if (!status) status = memo_stream_synchronize(device, stream, error);
-    if (!status && x->n_ranks > 1) status = memo_comm_status(x->desc.comm, error);
-    if (status) return status;
-    memcpy(routing->counts, x->on_host, (size_t)n_bytes);
-    return memoi_experts_count(x, routing, error);
-}
-
-memo_status memo_experts_declare(const memo_experts* x, int64_t capacity, memo_routing* routing,
-                                 memo_error* error) {
-    if (MEMOI_GIVEN("memo_routing", routing, counts)) return MEMO_STATUS_INVALID_ARGUMENT;
-    for (int64_t i = 0; i < (int64_t)x->n_ranks * x->desc.n_experts; i++)
-        routing->counts[i] = capacity;
-    return memoi_experts_count(x, routing, error);
 }
 
 /* --- rows --- */
@@ -8944,10 +8674,9 @@ MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routin
     move.target.error = error;
     n_left = memoi_experts_run(&move, routing, 1);
     if (x->n_ranks == 1) return move.target.status;
-    memoi_target_announce(&move.target, MEMOI_TARGET_COMPUTE, name,
-                          is_back ? &at_expert : &at_sender, 1, is_back ? &at_sender : &at_expert,
-                          1, n_left);
-    memoi_target_group_begin(&move.target, x->desc.comm, name, 0);
+    memoi_target_group_begin(&move.target, MEMOI_TARGET_COMPUTE, x->desc.comm, name, -1,
+                             is_back ? &at_expert : &at_sender, 1,
+                             is_back ? &at_sender : &at_expert, 1, n_left);
     memoi_experts_run(&move, routing, 0);
     memoi_target_group_end(&move.target, MEMOI_TARGET_COMPUTE, x->desc.comm);
     return move.target.status;

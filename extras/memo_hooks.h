@@ -62,7 +62,7 @@ typedef struct memo_hooks_desc {
     int64_t device_bytes; /* budget; 0: all tensors are KEPT */
     int64_t host_bytes;   /* pinned; 0: no limit */
     int64_t least_bytes;
-    memo_log log; /* unplanned tensors, and findings of an audit: a line of each a micro-batch */
+    memo_log log; /* unplanned tensors, and findings of an audit: a line of each, while they last */
     /* Checked: 1 leaves the owner's bytes after a pack, for an owner whose forward reads them on.
      */
     int32_t owner_reads_on;
@@ -173,6 +173,7 @@ struct memo_hooks {
     int64_t slot_bytes;
     int32_t* kinds;
     int64_t n_unplanned, n_unplanned_before; /* of this micro-batch and of the one before */
+    int64_t n_forgotten;                     /* never unpacked in the last micro-batch */
     memo_hooks_stats stats;
     memob_probe probe;
 };
@@ -702,7 +703,7 @@ MEMO_TRY memo_status memo_hooks_compare(memo_hooks* h, int64_t token, void* addr
     return status ? status : memoi_hooks_audit(h, t, address, "differs after recomputation", error);
 }
 
-/* After a backward: one line for all tensors that it has forgotten. */
+/* After a backward: one line for all tensors that it has forgotten, until their number changes. */
 MEMOI void memoi_hooks_report(memo_hooks* h) {
     const memoi_hooks_tensor* first = NULL;
     int64_t n = 0;
@@ -711,7 +712,8 @@ MEMOI void memoi_hooks_report(memo_hooks* h) {
         if (!n++) first = &h->tensors[i];
     }
     h->stats.n_findings += n;
-    if (n) memoi_hooks_say(h, first, "was never unpacked", n - 1, NULL);
+    if (n && n != h->n_forgotten) memoi_hooks_say(h, first, "was never unpacked", n - 1, NULL);
+    h->n_forgotten = n;
 }
 
 MEMO_TRY memo_status memo_hooks_end(memo_hooks* h, memo_error* error) {

@@ -893,7 +893,8 @@ MEMOI int32_t memoi_parallel_period(const memoi_parallel_share* s) {
     return period;
 }
 
-MEMOI void memoi_parallel_share_ulysses(memoi_parallel_share* s) {
+/* Groups that do not divide the key heads of a rank share them, as ranks do. */
+MEMOI void memoi_parallel_share_ulysses(memoi_parallel_share* s, int32_t n_groups) {
     int32_t n_q_heads = s->desc->model.n_q_heads / s->l->tensor;
     const int32_t latent = s->desc->model.latent_size;
     int32_t n_kv_heads = latent ? 1 : s->desc->model.n_kv_heads / s->l->tensor;
@@ -904,7 +905,7 @@ MEMOI void memoi_parallel_share_ulysses(memoi_parallel_share* s) {
     double d_out_bytes = v_bytes + 4 * s->attention_rows / s->l->ulysses; /* with a row dot */
     const int32_t period = memoi_parallel_period(s);
     const double kv_bytes = latent ? row_bytes * latent : head_bytes + v_bytes;
-    double n_kv_all = 0, d_kv_scale = 1, scale;
+    double n_kv_all = 0, d_kv_scale = 1, n_sharing = 1, scale;
     memo_sp_attention_sizes sizes;
 
     /* Uneven heads: the rank with most heads sets memory and compute time. */
@@ -916,10 +917,12 @@ MEMOI void memoi_parallel_share_ulysses(memoi_parallel_share* s) {
     }
 
     /* Several ranks add their gradients of a shared key/value head, so these travel in fp32. */
-    if (n_kv_all > n_kv_heads && s->desc->element_bytes < 4)
+    if (latent || s->n_kv % n_groups) n_sharing = (double)n_groups / (latent ? 1 : s->n_kv);
+    if (n_kv_all * n_sharing > n_kv_heads && s->desc->element_bytes < 4)
         d_kv_scale = 4 / s->desc->element_bytes;
 
     /* The rank that sends most sets the time of an all-to-all. */
+    s->forward_bytes = s->backward_bytes = s->to_heads_bytes = s->d_out_bytes = 0;
     for (int32_t u = 0; u < period; u++) {
         double to_heads, others, own; /* heads that others need, and own heads of their rows */
         double n_kv;
@@ -927,10 +930,10 @@ MEMOI void memoi_parallel_share_ulysses(memoi_parallel_share* s) {
         others = n_q_heads - sizes.heads.n_q;
         own = (double)sizes.heads.n_q * (s->l->ulysses - 1);
         n_kv = latent ? 1 : sizes.heads.n_kv;
-        s->backward_bytes =
-            fmax(s->backward_bytes, d_out_bytes * others + head_bytes * own +
-                                        kv_bytes * d_kv_scale * n_kv * (s->l->ulysses - 1));
-        to_heads = head_bytes * others + kv_bytes * (n_kv_all - n_kv);
+        s->backward_bytes = fmax(s->backward_bytes, d_out_bytes * others + head_bytes * own +
+                                                        kv_bytes * d_kv_scale * n_kv * n_sharing *
+                                                            (s->l->ulysses - 1));
+        to_heads = head_bytes * others + kv_bytes * (n_kv_all - n_kv) * n_sharing;
         s->forward_bytes = fmax(s->forward_bytes, to_heads + v_bytes * own);
         s->to_heads_bytes = fmax(s->to_heads_bytes, to_heads);
         s->d_out_bytes = fmax(s->d_out_bytes, d_out_bytes * others);
@@ -982,7 +985,7 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     /* Bytes sent by tensor parallelism, Ulysses and the ring. */
     share.tensor_bytes =
         desc->element_bytes * tokens / sequence_degree * m->hidden * (l->tensor - 1) / l->tensor;
-    memoi_parallel_share_ulysses(&share);
+    memoi_parallel_share_ulysses(&share, 1);
     kv_row = m->latent_size ? m->latent_size : both * share.n_kv;
     share.kv_bytes = desc->element_bytes * share.attention_rows * kv_row;
     share.d_kv_bytes = share.kv_bytes * desc->kv_gradient_bytes / desc->element_bytes;
@@ -1591,6 +1594,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     for (int32_t n = 1; n == 1 || n <= most_groups; n++) {
         /* Equal groups: of key heads, or of the query heads of one. */
         if (share.n_kv % n && (n % share.n_kv || share.n_q % n)) continue;
+        if (n > 1) memoi_parallel_share_ulysses(&share, n);
         memoi_parallel_predict_groups(&share, n, &trial);
         if (n == 1 || trial.fits > prediction->fits ||
             (trial.fits == prediction->fits &&

@@ -1343,7 +1343,7 @@ MEMOI int memoi_windows_solve(const memoi_problem* problem, uint64_t seed, int64
 
 enum {
     MEMOI_BRICKS_LISTED = 128, /* bricks listed in the time of a node */
-    MEMOI_BRICKS_FILLED = 70 /* per cent: bricks are for problems that fill so much of the bound */
+    MEMOI_BRICKS_LEVEL = 33    /* per cent: bricks are for problems with so many level borders */
 };
 
 typedef struct memoi_join {
@@ -1507,7 +1507,7 @@ MEMOI int64_t memoi_bricks_join(memoi_bricks* b, memoi_effort* effort) {
     while (level < LEVELS) {
         if (memoi_effort_is_over(effort) || (b->n_joins > before && !memoi_bricks_list(b)))
             return 0;
-        memoi_effort_spend(effort, n / MEMOI_BRICKS_LISTED + 1);
+        memoi_effort_spend(effort, (n - b->n_joins) / MEMOI_BRICKS_LISTED + 1);
         before = b->n_joins;
         for (int64_t i = 0; i < n; i++)
             if (b->is_brick[i]) memoi_brick_row(b, i, 1);
@@ -1526,16 +1526,18 @@ MEMOI int64_t memoi_bricks_join(memoi_bricks* b, memoi_effort* effort) {
     return n - b->n_joins;
 }
 
-/* How much of the bound the items of all sections fill, in per cent: 100 in a tiling. */
-MEMOI double memoi_bricks_filled(const memoi_problem* problem) {
-    double sum = 0;
-    for (int64_t i = 0; i < problem->n_sections; i++) sum += (double)problem->section_bounds[i];
-    return 100 * sum / ((double)problem->n_sections * (double)problem->lower_bound);
+/* How many of the borders between sections are level, in per cent: what begins there is as large as
+ * what ends.  100 in a tiling. */
+MEMOI double memoi_bricks_level(const memoi_problem* problem) {
+    const int64_t* sums = problem->section_bounds; /* of a plain problem */
+    int64_t n = 0;
+    for (int64_t s = 1; s < problem->n_sections; s++) n += sums[s] == sums[s - 1];
+    return problem->n_sections > 1 ? 100 * (double)n / (double)(problem->n_sections - 1) : 100;
 }
 
 MEMOI int memoi_bricks_may_help(const memoi_problem* problem) {
     return memoi_problem_is_plain(problem) && !problem->spare && !MEMOI_WITHOUT(bricks) &&
-           memoi_bricks_filled(problem) >= (double)MEMOI_BRICKS_FILLED;
+           memoi_bricks_level(problem) >= (double)MEMOI_BRICKS_LEVEL;
 }
 
 /* Plans the bricks that are left, and takes the plan of the items if it is lower.  is_goal_alone:
@@ -1588,7 +1590,7 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
     int64_t* offsets;
     memoi_bricks b;
     memset(&b, 0, sizeof b);
-    if (memoi_bricks_filled(problem) > 99) n_tries = MEMOI_TRIES;
+    if (memoi_bricks_level(problem) > 99) n_tries = MEMOI_TRIES;
     own = memoi_effort_take(effort, n_tries * n_nodes);
     b.whole = *problem;
     b.whole.items = MEMOB_ARRAY(&b.arrays, memoi_item, n);
@@ -1664,12 +1666,13 @@ MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, 
     memcpy(offsets, best->offsets + first, (size_t)(last - first) * sizeof(int64_t));
     memoi_solution_highest(&part, &inner);
 
-    status = memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, goal, &own.clock, &inner, error);
+    if (round == 0) /* each round would place the same */
+        status = memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, goal, &own.clock, &inner, error);
     if (!status && !memoi_problem_is_easy(&part) && !memoi_fit_solve(&part, 0, goal, &own, &inner))
         status = memob_no_memory(error, "a part of the plan");
     if (!status && inner.peak > goal && memoi_bricks_may_help(&part))
-        status = memoi_bricks_solve(&part, goal, round, MEMOI_SHARE, n_nodes / MEMOI_SHARE, &own,
-                                    &inner, error);
+        status =
+            memoi_bricks_solve(&part, goal, round, MEMOI_SHARE, n_nodes, effort, &inner, error);
     if (!status && inner.peak > goal && !memoi_problem_is_plain(&part)) {
         const memoi_made made = memoi_ejections_create(&ejections, &part, own.seed);
         if (made == MEMOI_MADE)

@@ -9,8 +9,8 @@
 #              MEMO_TEST_ARGS     given to each program: [NAME] [--seed N]
 #              MEMO_TEST_JOBS     programs at a time, default: one more than processors
 #              MEMO_TEST_TIMEOUT  seconds for a program, default 600
-#              MEMO_TEST_ALL      not empty: `make test-all`; scripts and programs run their slow tests too.  rest: scripts run
-#                                 only what `make test` leaves out
+#              MEMO_TEST_ALL      not empty: `make test-all`; scripts and programs run their slow tests too.  1/10: a tenth of all
+#                                 random cases.  rest: scripts run only what `make test` leaves out
 # The last line is "N passed, N failed", with ", N skipped" if any were.  Exit status 1 on a failure.
 set -u
 
@@ -108,7 +108,7 @@ show() { # PROGRAM LOG
         fail "exit status $status although no test failed"
     fi
     if [ "$bad" -gt 0 ] && [ "${1%.sh}" = "$1" ]; then
-        echo "        to repeat: $1 NAME $(sed -n '1s/.*\(--seed [0-9]*\)$/\1/p' "$2.log")"
+        echo "        to repeat: ${MEMO_TEST_ALL:+MEMO_TEST_ALL=$MEMO_TEST_ALL }$1 NAME $(sed -n '1s/.*\(--seed [0-9]*\)$/\1/p' "$2.log")"
     fi
 }
 

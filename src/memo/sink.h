@@ -48,7 +48,7 @@ MEMOI void memoi_sink_count_records(memob_sink* sink) {
 MEMOI memo_status memoi_sink_prepare(memob_sink* sink, int32_t n_streams, int32_t n_records,
                                      memo_error* error) {
     memob_engine* e = &sink->engine;
-    memo_status status = memob_law_join_cells(&sink->law, error);
+    memo_status status = memoi_law_join_cells(&sink->law, error);
     if (status) return status;
     if (sink->clock)
         sink->cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);

@@ -38,22 +38,6 @@ struct memo_blocks {
 
 enum { MEMOI_BLOCKS_READY, MEMOI_BLOCKS_REDUCED, MEMOI_BLOCKS_RETURNED, MEMOI_BLOCKS_EVENTS };
 
-/* Fills in the defaults. */
-MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error* error) {
-    static const char name[] = "memo_blocks_schedule_desc";
-    if (desc->blocks_per_layer == 0) desc->blocks_per_layer = 2;
-    if (desc->n_parts == 0) desc->n_parts = 2;
-
-    if (MEMOI_INTEGER(name, desc, order, MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_FINE) ||
-        MEMOI_INTEGER(name, desc, n_parts, 1, MEMOI_BLOCKS_MAX))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    if (desc->n_blocks < 1 || desc->blocks_per_layer < 1 || desc->n_blocks % desc->blocks_per_layer)
-        return MEMOI_REFUSE("memo_blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d "
-                            "per layer); use a positive multiple of blocks_per_layer",
-                            (int)desc->n_blocks, (int)desc->blocks_per_layer);
-    return MEMOI_INTEGER(name, desc, n_blocks, 1, MEMOI_BLOCKS_MAX / desc->n_parts);
-}
-
 /* --- one op after another --- */
 
 MEMOI int memoi_blocks_is_last(const memo_blocks_schedule_desc* desc, int32_t block) {
@@ -188,18 +172,6 @@ MEMOI void memoi_blocks_collective(memo_blocks* b, memoi_blocks_kind kind, int e
         memoi_blocks_sync(b, 1, event, part, MEMOI_TARGET_COMPUTE);
 }
 
-/* --- forward --- */
-
-MEMOI void memoi_blocks_forward_layer(memo_blocks* b, int32_t layer) {
-    int32_t first = layer * b->desc.schedule.blocks_per_layer;
-    for (int32_t i = first; i < first + b->desc.schedule.blocks_per_layer; i++)
-        for (int32_t s = 0; s < b->desc.schedule.n_parts; s++) {
-            if (i > 0) memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, s);
-            memoi_blocks_run_op(b, MEMOI_BLOCKS_FORWARD, i, s);
-            memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_FORWARD, MEMOI_BLOCKS_REDUCED, i, s);
-        }
-}
-
 /* --- backward --- */
 
 MEMOI void memoi_blocks_recompute(memo_blocks* b, int32_t block, int32_t part) {
@@ -262,11 +234,15 @@ MEMOI void memoi_blocks_backward_layer(memo_blocks* b, int32_t layer) {
 /* One layer; after the last one of the pass the trainer takes over. */
 MEMOI void memoi_blocks_layer(memo_blocks* b, int32_t layer) {
     const int32_t end = b->is_backward ? 0 : b->n_layers - 1;
-    if (b->is_backward)
-        memoi_blocks_backward_layer(b, layer);
-    else
-        memoi_blocks_forward_layer(b, layer);
-    for (int32_t s = 0; s < b->desc.schedule.n_parts && layer == end; s++) {
+    const int32_t first = layer * b->desc.schedule.blocks_per_layer, n = b->desc.schedule.n_parts;
+    if (b->is_backward) memoi_blocks_backward_layer(b, layer);
+    for (int32_t k = 0; k < b->desc.schedule.blocks_per_layer * n && !b->is_backward; k++) {
+        const int32_t i = first + k / n, s = k % n;
+        if (i > 0) memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, s);
+        memoi_blocks_run_op(b, MEMOI_BLOCKS_FORWARD, i, s);
+        memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_FORWARD, MEMOI_BLOCKS_REDUCED, i, s);
+    }
+    for (int32_t s = 0; s < n && layer == end; s++) {
         memoi_blocks_need(b, b->is_backward ? MEMOI_BLOCKS_RETURNED : MEMOI_BLOCKS_REDUCED, s);
         memoi_blocks_run_op(b, MEMOI_BLOCKS_END, b->is_backward ? 0 : b->desc.schedule.n_blocks - 1,
                             s);

@@ -5,17 +5,28 @@
 
 /* Fills in the defaults of desc->schedule. */
 MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* error) {
-    static const char name[] = "memo_blocks_desc";
-    if (memoi_blocks_check(&desc->schedule, error) || MEMOI_GIVEN(name, desc, device) ||
-        MEMOI_GIVEN(name, desc, comm) || MEMOI_GIVEN(name, desc, buffers) ||
-        MEMOI_GIVEN(name, desc, functions.forward) ||
+    static const char name[] = "memo_blocks_desc", schedule_name[] = "memo_blocks_schedule_desc";
+    memo_blocks_schedule_desc* schedule = &desc->schedule;
+    if (schedule->blocks_per_layer == 0) schedule->blocks_per_layer = 2;
+    if (schedule->n_parts == 0) schedule->n_parts = 2;
+    if (MEMOI_INTEGER(schedule_name, schedule, order, MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_FINE) ||
+        MEMOI_INTEGER(schedule_name, schedule, n_parts, 1, MEMOI_BLOCKS_MAX))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (schedule->n_blocks < 1 || schedule->blocks_per_layer < 1 ||
+        schedule->n_blocks % schedule->blocks_per_layer)
+        return MEMOI_REFUSE("memo_blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d "
+                            "per layer); use a positive multiple of blocks_per_layer",
+                            (int)schedule->n_blocks, (int)schedule->blocks_per_layer);
+    if (MEMOI_INTEGER(schedule_name, schedule, n_blocks, 1, MEMOI_BLOCKS_MAX / schedule->n_parts) ||
+        MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, comm) ||
+        MEMOI_GIVEN(name, desc, buffers) || MEMOI_GIVEN(name, desc, functions.forward) ||
         MEMOI_GIVEN(name, desc, functions.recompute) ||
         MEMOI_GIVEN(name, desc, functions.backward) ||
         MEMOI_INTEGER(name, desc, type, 0, MEMO_TYPE_U8))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Parts run side by side, each in its own buffers. */
-    for (int32_t s = 0; s < desc->schedule.n_parts; s++) {
+    for (int32_t s = 0; s < schedule->n_parts; s++) {
         const memo_block_buffers* buffers = &desc->buffers[s];
         if (MEMOI_GIVEN("memo_block_buffers", buffers, output) ||
             MEMOI_GIVEN("memo_block_buffers", buffers, gradient) ||
@@ -57,11 +68,21 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, const memo_blocks_de
 
 MEMOI_TARGET_OBJECT(blocks, "overlapped blocks")
 
-/* Layers up to the last one, from a layer that may come next. */
+/* A layer that may come next, or all. */
 MEMOI memo_status memoi_blocks_run(memo_blocks* blocks, int is_backward, int32_t layer,
-                                   int32_t last, memo_error* error) {
+                                   memo_error* error) {
     const int32_t top = blocks->n_layers - 1, step = is_backward ? -1 : 1;
-    for (; layer != last + step; layer += step) {
+    const int32_t next = is_backward ? blocks->next_backward : blocks->next_forward;
+    const int is_all = layer == MEMO_ALL_LAYERS;
+    const int32_t first = is_all ? is_backward * top : layer;
+    const int32_t last = is_all ? !is_backward * top : layer;
+    const char* hint =
+        next < 0 ? "run forward for all layers first" : "run layers in descending order";
+    if (!is_backward) hint = "layer 0 is valid, or the next one";
+    if (first < 0 || first > top || (first != next && (first || is_backward)))
+        return MEMOI_FAIL(INVALID_STATE, "memo_blocks_%s: out of order (layer %d); %s",
+                          is_backward ? "backward" : "forward", (int)first, hint);
+    for (layer = first; layer != last + step; layer += step) {
         if (layer == (is_backward ? top : 0)) {
             blocks->n_ops = blocks->has_met = 0;
             blocks->n_ahead -= is_backward;
@@ -86,22 +107,8 @@ MEMOI memo_status memoi_blocks_run(memo_blocks* blocks, int is_backward, int32_t
 }
 
 memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* error) {
-    const int is_all = layer == MEMO_ALL_LAYERS;
-    const int32_t first = is_all ? 0 : layer;
-    if (first < 0 || first >= blocks->n_layers || (first && first != blocks->next_forward))
-        return MEMOI_FAIL(INVALID_STATE,
-                          "memo_blocks_forward: out of order (layer %d); layer 0 is valid%s",
-                          (int)first, blocks->next_forward > 0 ? ", or the next one" : "");
-    return memoi_blocks_run(blocks, 0, first, is_all ? blocks->n_layers - 1 : layer, error);
+    return memoi_blocks_run(blocks, 0, layer, error);
 }
-
 memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error* error) {
-    const int is_all = layer == MEMO_ALL_LAYERS;
-    const int32_t first = is_all ? blocks->n_layers - 1 : layer;
-    if (first < 0 || first != blocks->next_backward)
-        return MEMOI_FAIL(INVALID_STATE, "memo_blocks_backward: out of order (layer %d); %s",
-                          (int)first,
-                          blocks->next_backward < 0 ? "run forward for all layers first"
-                                                    : "run the layers in descending order");
-    return memoi_blocks_run(blocks, 1, first, is_all ? 0 : layer, error);
+    return memoi_blocks_run(blocks, 1, layer, error);
 }

@@ -93,13 +93,6 @@ MEMOI memo_status memoi_comm_check_buffer(const memo_comm* comm, const char* wha
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_comm_check_rank(const memo_comm* comm, const char* what, int32_t rank,
-                                        memo_error* error) {
-    if (rank >= 0 && rank < comm->size) return MEMO_STATUS_OK;
-    return MEMOI_REFUSE("%s on '%s': rank out of range (%d); 0 to %d are valid", what, comm->name,
-                        (int)rank, (int)comm->size - 1);
-}
-
 /* Ends a call or the open group, which a refused call cancels, and its label. */
 MEMOI memo_status memoi_comm_end(memo_comm* comm, memo_status status) {
     comm->group_depth = comm->n_waiting = 0;
@@ -154,7 +147,7 @@ MEMOI memo_status memoi_comm_check_message(memo_comm* comm, memo_stream stream,
     if (!status)
         status =
             memoi_comm_check_buffer(comm, what, call->address, call->count, 1, call->type, error);
-    if (!status) status = memoi_comm_check_rank(comm, what, call->peer, error);
+    if (!status) status = memob_check_integer(what, "rank", call->peer, 0, comm->size - 1, error);
     if (status) return status;
     if (!comm->group_depth && call->peer == comm->rank)
         return MEMOI_REFUSE("%s on '%s': rank %d would wait for itself forever; put send and "
@@ -189,17 +182,15 @@ MEMOI memo_status memoi_comm_check_collective(memo_comm* comm, const memo_collec
             "%s on '%s': called inside a group; only sends and receives can be grouped", what,
             comm->name);
     if (memob_check_integer("collective", "kind", (int)call->kind, 0, MEMO_COLLECTIVE_BARRIER,
-                            error))
+                            error) ||
+        memob_check_integer(what, "reduction", (int)call->reduction, 0, MEMO_REDUCTION_MAX, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (call->reduction != MEMO_REDUCTION_SUM && call->reduction != MEMO_REDUCTION_MAX)
-        return MEMOI_REFUSE(
-            "%s.reduction on '%s': not a memo_reduction (%d); SUM and MAX are valid", what,
-            comm->name, (int)call->reduction);
     status =
         memoi_comm_check_buffer(comm, what, call->from, call->count, comm->size, call->type, error);
     if (!status)
         status = memoi_comm_check_buffer(comm, what, call->to, call->count, 1, call->type, error);
-    return status ? status : memoi_comm_check_rank(comm, what, call->root, error);
+    return status ? status
+                  : memob_check_integer(what, "root", call->root, 0, comm->size - 1, error);
 }
 
 memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,

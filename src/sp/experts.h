@@ -8,10 +8,9 @@
 
 struct memo_experts {
     memo_experts_desc desc;
-    memoi_target target;
+    memoi_target target; /* its memories: (n_ranks, n_experts), counts on their way */
     memo_label agreed;
     int32_t n_ranks, rank;
-    int64_t *on_device, *on_host; /* (n_ranks, n_experts): counts on their way */
 };
 
 static const char* const memoi_experts_fields[MEMO_LABEL_FIELDS] = {
@@ -46,8 +45,6 @@ MEMOI memo_status memoi_experts_prepare(memo_experts* x, const memo_experts_desc
     status = memo_device_alloc(desc->device, n_bytes, &x->target.memory, error);
     if (!status) status = memo_host_alloc(desc->device, n_bytes, &x->target.host_memory, error);
     if (status) return status;
-    x->on_device = (int64_t*)x->target.memory;
-    x->on_host = (int64_t*)x->target.host_memory;
 
     x->agreed.fields = memoi_experts_fields;
     memoi_label_add_number(&x->agreed, 0, n);
@@ -59,28 +56,49 @@ MEMOI_TARGET_OBJECT(experts, "experts")
 
 /* --- counts --- */
 
-/* Checks the counts of all ranks, which all ranks see alike, and counts this rank's rows. */
-MEMOI memo_status memoi_experts_count(const memo_experts* x, memo_routing* routing,
-                                      memo_error* error) {
-    const int64_t n = x->desc.n_experts, most = MEMOB_BYTES_MAX / (n * x->n_ranks);
+memo_status memo_experts_route(memo_experts* x, const int64_t* counts, memo_routing* routing,
+                               memo_error* error) {
+    const int64_t n = x->desc.n_experts, n_bytes = x->n_ranks * n * 8;
+    const int64_t most = MEMOB_BYTES_MAX / (n * x->n_ranks);
     const int64_t limit = x->desc.max_received ? x->desc.max_received : MEMOB_BYTES_MAX;
+    const memo_device* device = x->desc.device;
+    const memo_stream stream = x->desc.stream;
+    const void* all = counts;
+    memo_status status = MEMO_STATUS_OK;
+    if (!counts || !routing->counts)
+        return MEMOI_REFUSE(
+            "memo_experts_route: counts or memo_routing.counts is NULL; both are required");
+    if (x->n_ranks > 1) {
+        memoi_comm_label(x->desc.comm, &x->agreed, 0, "routing", 0);
+        status = memo_all_gather(x->desc.comm, stream, counts, x->target.memory, n, MEMO_TYPE_I64,
+                                 error);
+        all = x->target.memory;
+    }
+
+    if (!status)
+        status = memo_copy(device, stream, MEMO_COPY_TO_HOST, x->target.host_memory, all, n_bytes,
+                           error);
+    if (!status) status = memo_stream_synchronize(device, stream, error);
+    if (!status && x->n_ranks > 1) status = memo_comm_status(x->desc.comm, error);
+    if (status) return status;
+    memcpy(routing->counts, x->target.host_memory, (size_t)n_bytes);
+
+    /* All ranks see all counts alike. */
     routing->n_sent = routing->n_received = 0;
-    for (int32_t r = 0; r < x->n_ranks; r++)
-        for (int64_t e = 0; e < n; e++)
-            if (routing->counts[r * n + e] < 0 || routing->counts[r * n + e] > most)
-                return MEMOI_REFUSE("memo_routing.counts: rank %d sends %lld rows to expert %d; 0 "
-                                    "to %lld are valid",
-                                    (int)r, (long long)routing->counts[r * n + e], (int)e,
-                                    (long long)most);
+    for (int64_t i = 0; i < x->n_ranks * n; i++)
+        if (routing->counts[i] < 0 || routing->counts[i] > most)
+            return MEMOI_REFUSE("memo_routing.counts: rank %d sends %lld rows to expert %d; 0 to "
+                                "%lld are valid",
+                                (int)(i / n), (long long)routing->counts[i], (int)(i % n),
+                                (long long)most);
 
     /* What this rank sends, and what each rank would receive. */
     for (int64_t e = 0; e < n; e++) routing->n_sent += routing->counts[x->rank * n + e];
     for (int32_t r = 0; r < x->n_ranks; r++) {
         const memo_share share = memo_share_of(n, x->n_ranks, r);
         int64_t n_received = 0;
-        for (int32_t s = 0; s < x->n_ranks; s++)
-            for (int64_t e = share.begin; e < share.begin + share.count; e++)
-                n_received += routing->counts[s * n + e];
+        for (int64_t i = 0; i < x->n_ranks * share.count; i++)
+            n_received += routing->counts[i / share.count * n + share.begin + i % share.count];
         if (n_received > limit)
             return MEMOI_FAIL(INFEASIBLE,
                               "memo_experts_desc.max_received: rank %d would receive %lld rows "
@@ -89,40 +107,6 @@ MEMOI memo_status memoi_experts_count(const memo_experts* x, memo_routing* routi
         if (r == x->rank) routing->n_received = n_received;
     }
     return MEMO_STATUS_OK;
-}
-
-memo_status memo_experts_route(memo_experts* x, const int64_t* counts, memo_routing* routing,
-                               memo_error* error) {
-    const int64_t n = x->desc.n_experts, n_bytes = x->n_ranks * n * 8;
-    const memo_device* device = x->desc.device;
-    const memo_stream stream = x->desc.stream;
-    const int64_t* all = counts;
-    memo_status status = MEMO_STATUS_OK;
-    if (!counts || !routing->counts)
-        return MEMOI_REFUSE(
-            "memo_experts_route: counts or memo_routing.counts is NULL; both are required");
-    if (x->n_ranks > 1) {
-        memoi_comm_label(x->desc.comm, &x->agreed, 0, "routing", 0);
-        status =
-            memo_all_gather(x->desc.comm, stream, counts, x->on_device, n, MEMO_TYPE_I64, error);
-        all = x->on_device;
-    }
-
-    if (!status)
-        status = memo_copy(device, stream, MEMO_COPY_TO_HOST, x->on_host, all, n_bytes, error);
-    if (!status) status = memo_stream_synchronize(device, stream, error);
-    if (!status && x->n_ranks > 1) status = memo_comm_status(x->desc.comm, error);
-    if (status) return status;
-    memcpy(routing->counts, x->on_host, (size_t)n_bytes);
-    return memoi_experts_count(x, routing, error);
-}
-
-memo_status memo_experts_declare(const memo_experts* x, int64_t capacity, memo_routing* routing,
-                                 memo_error* error) {
-    if (MEMOI_GIVEN("memo_routing", routing, counts)) return MEMO_STATUS_INVALID_ARGUMENT;
-    for (int64_t i = 0; i < (int64_t)x->n_ranks * x->desc.n_experts; i++)
-        routing->counts[i] = capacity;
-    return memoi_experts_count(x, routing, error);
 }
 
 /* --- rows --- */
@@ -203,10 +187,9 @@ MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routin
     move.target.error = error;
     n_left = memoi_experts_run(&move, routing, 1);
     if (x->n_ranks == 1) return move.target.status;
-    memoi_target_announce(&move.target, MEMOI_TARGET_COMPUTE, name,
-                          is_back ? &at_expert : &at_sender, 1, is_back ? &at_sender : &at_expert,
-                          1, n_left);
-    memoi_target_group_begin(&move.target, x->desc.comm, name, 0);
+    memoi_target_group_begin(&move.target, MEMOI_TARGET_COMPUTE, x->desc.comm, name, -1,
+                             is_back ? &at_expert : &at_sender, 1,
+                             is_back ? &at_sender : &at_expert, 1, n_left);
     memoi_experts_run(&move, routing, 0);
     memoi_target_group_end(&move.target, MEMOI_TARGET_COMPUTE, x->desc.comm);
     return move.target.status;

@@ -39,8 +39,7 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     if (MEMOI_INTEGER(name, desc, vocabulary, 1, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, tile_rows, 0, 1 << 28) ||
         MEMOI_REAL(name, desc, softcap, 0, 3e38) ||
-        memoi_check_row_type("memo_loss_desc.type", desc->type, MEMO_STATUS_INVALID_ARGUMENT,
-                             error))
+        memoi_check_row_type("memo_loss_desc.type", desc->type, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Rank 0 has the largest share, so all ranks find the same tile. */
@@ -86,19 +85,6 @@ static const char* const memoi_loss_fields[MEMO_LABEL_FIELDS] = {
     "memo_loss_run on one rank, another pass on another",
     "memo_loss_desc: vocabulary, type, tile_rows or softcap", "memo_loss_tensors: n_rows or scale"};
 
-MEMOI memo_label memoi_loss_agree(const memo_loss* loss, const memo_loss_tensors* tensors) {
-    const memo_loss_desc* d = &loss->desc;
-    const int64_t sizes[] = {d->vocabulary, d->type, loss->sizes.tile_rows};
-    memo_label label = MEMO_ZERO(memo_label);
-    label.fields = memoi_loss_fields;
-    memoi_label_add(&label, 0, "loss", 4);
-    memoi_label_add(&label, 1, sizes, sizeof sizes);
-    memoi_label_add(&label, 1, &d->softcap, sizeof d->softcap);
-    memoi_label_add_number(&label, 2, tensors->n_rows);
-    memoi_label_add(&label, 2, &tensors->scale, sizeof tensors->scale);
-    return label;
-}
-
 MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* tensors,
                                       const memo_loss_tile* tile, const memo_label* agreed,
                                       memo_error* error) {
@@ -140,14 +126,23 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
 }
 
 memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, memo_error* error) {
-    const memo_label agreed = memoi_loss_agree(loss, tensors);
+    const memo_loss_desc* d = &loss->desc;
+    const int64_t sizes[] = {d->vocabulary, d->type, loss->sizes.tile_rows};
+    memo_label agreed = MEMO_ZERO(memo_label);
     memo_status status = MEMO_STATUS_OK;
     memo_loss_tile tile;
     if (MEMOI_INTEGER("memo_loss_tensors", tensors, n_rows, 0, MEMOB_BYTES_MAX) ||
         (tensors->n_rows && MEMOI_GIVEN("memo_loss_tensors", tensors, labels)) ||
-        (tensors->scale != 0 && MEMOI_GIVEN("memo_loss_desc", &loss->desc, functions.gradients)))
+        (tensors->scale != 0 && MEMOI_GIVEN("memo_loss_desc", d, functions.gradients)))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    tile.stream = loss->desc.stream;
+    agreed.fields = memoi_loss_fields;
+    memoi_label_add(&agreed, 0, "loss", 4);
+    memoi_label_add(&agreed, 1, sizes, sizeof sizes);
+    memoi_label_add(&agreed, 1, &d->softcap, sizeof d->softcap);
+    memoi_label_add_number(&agreed, 2, tensors->n_rows);
+    memoi_label_add(&agreed, 2, &tensors->scale, sizeof tensors->scale);
+
+    tile.stream = d->stream;
     tile.first_column = loss->sizes.first_column;
     tile.n_columns = loss->sizes.n_columns;
     tile.logits = loss->logits;

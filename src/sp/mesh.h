@@ -33,12 +33,9 @@ MEMOI memo_comm** memoi_mesh_comm(memo_mesh* m, int group) {
     return comms[group];
 }
 
-MEMOI int32_t memoi_mesh_nodes(const memo_mesh_desc* degrees) {
-    return degrees->nodes > 0 ? degrees->nodes : 1;
-}
-
 /* Fills in the defaults. */
 MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_error* error) {
+    const int32_t n_nodes = degrees->nodes > 0 ? degrees->nodes : 1;
     char text[160], hint[200];
     int text_length = 0, hint_length = 0;
     int64_t product = 1;
@@ -48,7 +45,7 @@ MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_e
                                 error))
             return MEMO_STATUS_INVALID_ARGUMENT;
         if (!*degree) *degree = 1;
-        if (i == MEMOI_MESH_RING && (degrees->nodes < 0 || *degree % memoi_mesh_nodes(degrees)))
+        if (i == MEMOI_MESH_RING && (degrees->nodes < 0 || *degree % n_nodes))
             return MEMOI_REFUSE("memo_mesh_desc.nodes: %d, which does not divide ring (%d)",
                                 (int)degrees->nodes, (int)*degree);
         /* A product above size is wrong anyway; stop there, so that it cannot overflow. */

@@ -9,11 +9,10 @@
  * 1. A kernel reads few enough arrays for a recorder's list. */
 
 /* Is it a type of rows?  what: "memo_loss_desc.type". */
-MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_status status,
-                                       memo_error* error) {
+MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_error* error) {
     if (memo_row_type_bytes(type)) return MEMO_STATUS_OK;
-    return memo_error_set(error, status, "%s: not supported (%s); f32, bf16 and f16 are", what,
-                          memo_type_name(type));
+    return MEMOI_REFUSE("%s: not supported (%s); f32, bf16 and f16 are", what,
+                        memo_type_name(type));
 }
 
 /* --- the host's loops; descs are resolved --- */

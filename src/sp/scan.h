@@ -66,9 +66,14 @@ MEMOI int64_t memoi_scan_carve(memo_scan* scan, char* base) {
     return n_bytes;
 }
 
-MEMOI memo_status memoi_scan_check(const memo_scan_desc* desc, memo_error* error) {
+MEMOI memo_status memoi_scan_prepare(memo_scan* scan, const memo_scan_desc* desc,
+                                     memo_error* error) {
+    const int64_t sizes[] = {desc->m_count, desc->b_count, desc->halo_rows, desc->halo_columns,
+                             desc->halo_type};
+    const int32_t n = desc->comm ? desc->comm->size : 1;
     static const char name[] = "memo_scan_desc";
     const int64_t most = (int64_t)1 << 48;
+    memo_status status;
     if (MEMOI_INTEGER(name, desc, m_count, 0, most) ||
         MEMOI_INTEGER(name, desc, b_count, 1, most) ||
         MEMOI_INTEGER(name, desc, halo_rows, 0, 1 << 15) ||
@@ -76,19 +81,13 @@ MEMOI memo_status memoi_scan_check(const memo_scan_desc* desc, memo_error* error
         MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, stream) ||
         MEMOI_GIVEN(name, desc, functions.summarize) ||
         MEMOI_GIVEN(name, desc, functions.compose) || MEMOI_GIVEN(name, desc, functions.run) ||
-        (desc->halo_rows && memoi_check_row_type("memo_scan_desc.halo_type", desc->halo_type,
-                                                 MEMO_STATUS_INVALID_ARGUMENT, error)))
+        (desc->halo_rows &&
+         memoi_check_row_type("memo_scan_desc.halo_type", desc->halo_type, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    return desc->halo_rows ? memoi_check_row_kernels(desc->device, error) : MEMO_STATUS_OK;
-}
+    if (desc->halo_rows && memoi_check_row_kernels(desc->device, error))
+        return MEMO_STATUS_UNSUPPORTED;
 
-MEMOI memo_status memoi_scan_prepare(memo_scan* scan, const memo_scan_desc* desc,
-                                     memo_error* error) {
-    const int64_t sizes[] = {desc->m_count, desc->b_count, desc->halo_rows, desc->halo_columns,
-                             desc->halo_type};
-    const int32_t n = desc->comm ? desc->comm->size : 1;
-    memo_status status = memoi_scan_check(desc, error);
-    if (status) return status;
+    /* What each rank keeps of the others. */
     scan->desc = *desc;
     scan->n_ranks = n;
     scan->rank = desc->comm ? desc->comm->rank : 0;
@@ -258,10 +257,9 @@ MEMOI void memoi_scan_exchange(memoi_scan_walk* walk, int32_t d) {
                                 memob_range_at(walk->s.own.m, with_m)};
     const memo_range writes[] = {memob_range_at(walk->s.in.b, b_bytes),
                                  memob_range_at(walk->s.in.m, with_m)};
-    memoi_target_announce(target, MEMOI_TARGET_COMPUTE, "scan exchange", reads, sends + sends_m,
-                          writes, receives + receives_m, sends * b_bytes + sends_m * with_m);
-    memoi_target_group_begin(target, desc->comm,
-                             walk->is_backward ? "scan backward" : "scan forward", d);
+    memoi_target_group_begin(target, MEMOI_TARGET_COMPUTE, desc->comm, "scan exchange", d, reads,
+                             sends + sends_m, writes, receives + receives_m,
+                             sends * b_bytes + sends_m * with_m);
     if (sends) memoi_scan_move(walk, &walk->s.own, sends_m, 1, memoi_scan_rank_at(walk, p + d));
     if (receives)
         memoi_scan_move(walk, &walk->s.in, receives_m, 0, memoi_scan_rank_at(walk, p - d));
@@ -281,35 +279,13 @@ MEMOI void memoi_scan_exchange(memoi_scan_walk* walk, int32_t d) {
     }
 }
 
-/* own, and for the first place, which may begin with a state: the state after its rows. */
-MEMOI void memoi_scan_summarize(memoi_scan_walk* walk, const float* initial) {
-    const memo_scan* scan = walk->scan;
-    const int32_t p = walk->place, next = p + 1 < scan->n_places ? walk->reach[p + 1] : 0;
-    const int has_initial = initial && next && !scan->has_border[scan->rank];
-    memo_scan_call call = walk->call;
-    if (!next) return; /* nobody needs it */
-    call.m = next > 1 || has_initial ? walk->s.own.m : NULL;
-    call.b = walk->s.own.b;
-    memoi_scan_call_function(walk, scan->desc.functions.summarize, &call);
-    if (has_initial) memoi_scan_compose(walk, &walk->s.own, NULL, initial, 0);
-}
-
-/* tensors->state: what the scan has found. */
-MEMOI void memoi_scan_set_state(memoi_scan_walk* walk, const float* initial, float* state) {
-    const int64_t n_bytes = walk->scan->desc.b_count * 4;
-    const float* from = walk->reach[walk->place] ? walk->s.before.b : initial;
-    memoi_target* target = &walk->target;
-    if (!from)
-        memoi_target_fill(target, MEMOI_TARGET_COMPUTE, state, n_bytes);
-    else if (!target->status)
-        target->status = memo_copy(target->device, target->streams[MEMOI_TARGET_COMPUTE],
-                                   MEMO_COPY_ON_DEVICE, state, from, n_bytes, target->error);
-}
-
 MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tensors,
                                   int is_backward, memo_error* error) {
+    const int64_t n_bytes = scan->desc.b_count * 4;
     const float* initial = tensors->initial;
+    int32_t next = 0, begins; /* what the next place reaches; with a state of the caller's */
     memoi_scan_walk walk;
+    memoi_target* target = &walk.target;
     memo_status status = memoi_scan_begin(&walk, scan, is_backward, error);
     if (status) return status;
     if (MEMOI_GIVEN("memo_scan_tensors", tensors, state)) return MEMO_STATUS_INVALID_ARGUMENT;
@@ -322,11 +298,25 @@ MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tens
     walk.call.user = tensors->user;
     if (walk.place || !scan->is_joined[is_backward]) initial = NULL;
 
-    /* What the rows do, the state before them, and the rows from there. */
-    if (walk.place >= 0) memoi_scan_summarize(&walk, initial);
+    /* What the rows do, if anybody needs it; of the first place, which may begin with a state, the
+     * state after its rows. */
+    if (walk.place >= 0 && walk.place + 1 < scan->n_places) next = walk.reach[walk.place + 1];
+    begins = initial && next && !scan->has_border[scan->rank];
+    walk.call.m = next > 1 || begins ? walk.s.own.m : NULL;
+    walk.call.b = walk.s.own.b;
+    if (next) memoi_scan_call_function(&walk, scan->desc.functions.summarize, &walk.call);
+    walk.call.m = walk.call.b = NULL;
+    if (begins) memoi_scan_compose(&walk, &walk.s.own, NULL, initial, 0);
+
+    /* The state before them, and the rows from there. */
     for (int32_t d = 1; d < scan->n_places; d *= 2) memoi_scan_exchange(&walk, d);
     if (walk.place < 0) return walk.target.status;
-    memoi_scan_set_state(&walk, initial, tensors->state);
+    if (walk.reach[walk.place]) initial = walk.s.before.b;
+    if (!initial)
+        memoi_target_fill(target, MEMOI_TARGET_COMPUTE, tensors->state, n_bytes);
+    else if (!target->status)
+        target->status = memo_copy(target->device, scan->desc.stream, MEMO_COPY_ON_DEVICE,
+                                   tensors->state, initial, n_bytes, error);
     walk.call.state = tensors->state;
     memoi_scan_call_function(&walk, scan->desc.functions.run, &walk.call);
     return walk.target.status;
@@ -364,6 +354,8 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
     const int stream = MEMOI_TARGET_COMPUTE;
     memoi_scan_walk walk;
     memoi_target* target = &walk.target;
+    memo_range own = memob_range_at(rows, (begins[scan->rank + 1] - first) * row_bytes);
+    memo_range others = memob_range_at(halo, desc->halo_rows * row_bytes);
     memo_status status = memoi_scan_begin(&walk, scan, 2 + is_backward, error);
     int64_t begin, end, received = 0;
     int32_t r;
@@ -374,9 +366,12 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
         return MEMOI_REFUSE("memo_scan: rows or halo is NULL; both are required");
     if (!is_backward && halo) memoi_target_fill(target, stream, halo, desc->halo_rows * row_bytes);
     if (scan->n_places < 2) return target->status;
+    if (is_backward) {
+        own = memob_range_at(halo, desc->halo_rows * row_bytes);
+        others = memob_range_at(scan->halo, memoi_scan_halo_bytes(desc));
+    }
 
-    memoi_target_group_begin(target, desc->comm,
-                             is_backward ? "scan halo backward" : "scan halo forward", 0);
+    memoi_target_group_begin(target, stream, desc->comm, "scan halo", -1, &own, 1, &others, 1, 0);
     for (r = 0; r < scan->n_ranks; r++) {
         if (memoi_scan_halo_rows(scan, r, scan->rank, &begin, &end))
             memoi_target_message(target, stream, desc->comm, is_backward,

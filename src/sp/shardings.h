@@ -57,57 +57,49 @@ MEMOI int64_t memoi_sharding_prefix(const memo_sharding* sharding, int64_t docum
     return n;
 }
 
-/* All but the pieces of documents. */
-MEMOI memo_status memoi_sharding_measure(const memo_sharding_desc* desc, memo_sharding* sharding,
-                                         memo_error* error) {
+/* All but the pieces of documents, from the fields that a desc has. */
+MEMOI memo_status memoi_sharding_measure(memo_sharding* sharding, memo_error* error) {
     static const char name[] = "memo_sharding_desc";
+    const int has_documents = sharding->kind == MEMO_SHARDING_DOCUMENTS;
     int64_t unit;
-    memset(sharding, 0, sizeof *sharding);
-    if (MEMOI_INTEGER(name, desc, kind, MEMO_SHARDING_ZIGZAG, MEMO_SHARDING_DOCUMENTS) ||
-        MEMOI_INTEGER(name, desc, ring, 0,
-                      desc->kind == MEMO_SHARDING_DOCUMENTS ? 1 << 16 : INT32_MAX) ||
-        MEMOI_INTEGER(name, desc, ulysses, 0, INT32_MAX) ||
-        MEMOI_INTEGER(name, desc, n_tokens, 1, MEMOB_BYTES_MAX / 2))
+    if (MEMOI_INTEGER(name, sharding, kind, MEMO_SHARDING_ZIGZAG, MEMO_SHARDING_DOCUMENTS) ||
+        MEMOI_INTEGER(name, sharding, ring, 0, has_documents ? 1 << 16 : INT32_MAX) ||
+        MEMOI_INTEGER(name, sharding, ulysses, 0, INT32_MAX) ||
+        MEMOI_INTEGER(name, sharding, n_tokens, 1, MEMOB_BYTES_MAX / 2))
         return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!sharding->ring) sharding->ring = 1;
+    if (!sharding->ulysses) sharding->ulysses = 1;
 
     /* Documents belong to one kind, which needs them. */
-    if (desc->kind != MEMO_SHARDING_DOCUMENTS && desc->document_begins)
-        return MEMOI_REFUSE("memo_sharding_desc.document_begins: not used by the sharding %s; use "
-                            "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
-                            memo_sharding_name(desc->kind));
-    if (desc->kind == MEMO_SHARDING_DOCUMENTS &&
-        memoi_sharding_check_documents("memo_sharding_desc.document_begins", desc->document_begins,
-                                       desc->n_documents, desc->n_tokens, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    sharding->kind = desc->kind;
-    sharding->ring = desc->ring ? desc->ring : 1;
-    sharding->ulysses = desc->ulysses ? desc->ulysses : 1;
-    sharding->n_tokens = desc->n_tokens;
-    sharding->document_begins = desc->document_begins;
-    sharding->n_documents = desc->document_begins ? desc->n_documents : 0;
-    if (desc->document_parents && !desc->document_begins)
+    if (!has_documents && (sharding->document_begins || sharding->document_parents))
         return MEMOI_REFUSE(
-            "memo_sharding_desc.document_parents: not NULL, but document_begins is; pass both");
-    if (memoi_sharding_check_parents("memo_sharding_desc.document_parents", desc->document_parents,
-                                     sharding->n_documents, error))
+            "memo_sharding_desc.document_begins, document_parents: not used by the "
+            "sharding %s; use MEMO_SHARDING_DOCUMENTS, or pass the documents in the "
+            "mask",
+            memo_sharding_name(sharding->kind));
+    if (!has_documents) sharding->n_documents = 0;
+    if (has_documents &&
+        (memoi_sharding_check_documents("memo_sharding_desc.document_begins",
+                                        sharding->document_begins, sharding->n_documents,
+                                        sharding->n_tokens, error) ||
+         memoi_sharding_check_parents("memo_sharding_desc.document_parents",
+                                      sharding->document_parents, sharding->n_documents, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    sharding->document_parents = desc->document_parents;
 
     /* Equal shares.  Zigzag cuts the rows of a ring rank in two, so their number must be even. */
     unit = (int64_t)sharding->ring * sharding->ulysses;
-    if (desc->kind == MEMO_SHARDING_ZIGZAG && sharding->ulysses % 2) unit *= 2;
-    if (desc->slice_tokens < 0 || desc->slice_tokens % unit ||
-        (desc->slice_tokens && desc->kind > MEMO_SHARDING_PLAIN))
+    if (sharding->kind == MEMO_SHARDING_ZIGZAG && sharding->ulysses % 2) unit *= 2;
+    if (sharding->slice_tokens < 0 || sharding->slice_tokens % unit ||
+        (sharding->slice_tokens && has_documents))
         return MEMOI_REFUSE("memo_sharding_desc.slice_tokens: %lld in the sharding %s; multiples "
                             "of %lld work, in the shardings zigzag and plain",
-                            (long long)desc->slice_tokens, memo_sharding_name(desc->kind),
+                            (long long)sharding->slice_tokens, memo_sharding_name(sharding->kind),
                             (long long)unit);
-    sharding->slice_tokens = desc->slice_tokens;
     if (unit > INT32_MAX)
         return MEMOI_REFUSE(
             "memo_sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are valid",
             (int)sharding->ring, (int)sharding->ulysses, INT32_MAX / 2);
-    sharding->padded_tokens = (desc->n_tokens + unit - 1) / unit * unit;
+    sharding->padded_tokens = (sharding->n_tokens + unit - 1) / unit * unit;
     sharding->local_tokens = sharding->padded_tokens / sharding->ring / sharding->ulysses;
     sharding->ring_tokens = sharding->local_tokens * sharding->ulysses;
     return MEMO_STATUS_OK;
@@ -181,7 +173,6 @@ typedef struct memoi_spread {
     memoi_spread_piece* pieces; /* freed apart */
     int64_t n_pieces, capacity;
     double most_apart; /* scores of a rank of both halves of a group */
-    int failed;
 } memoi_spread;
 
 /* Causal scores. */
@@ -193,8 +184,8 @@ MEMOI double memoi_spread_scores(const memoi_spread_part* part) {
 MEMOI void memoi_spread_add(memoi_spread* s, int64_t begin, int64_t count, int64_t rank) {
     const memoi_spread_piece piece = {begin, count, rank};
     if (count && !memob_reserve(&s->pieces, &s->capacity, s->n_pieces + 1, sizeof piece))
-        s->failed = 1;
-    if (count && !s->failed) s->pieces[s->n_pieces++] = piece;
+        s->arrays.failed = 1;
+    if (count && !s->arrays.failed) s->pieces[s->n_pieces++] = piece;
 }
 
 /* Cuts a part zigzag over n ranks.  Ranks with more free rows get a token more. */
@@ -274,18 +265,6 @@ MEMOI int memoi_spread_compare(const void* left, const void* right) {
                              *b = (const memoi_spread_piece*)right;
     return a->rank != b->rank ? memob_compare(a->rank, b->rank) : memob_compare(a->begin, b->begin);
 }
-MEMOI void memoi_spread_write(memoi_spread* s) {
-    memo_sharding* sharding = s->sharding;
-    int64_t i, row = 0;
-    qsort(s->pieces, (size_t)s->n_pieces, sizeof *s->pieces, memoi_spread_compare);
-    for (i = 0; i < s->n_pieces; row += s->pieces[i++].count) {
-        sharding->pieces[i].row = row;
-        sharding->pieces[i].position = s->pieces[i].begin;
-    }
-    sharding->pieces[i].row = sharding->pieces[i].position = sharding->padded_tokens;
-    sharding->n_pieces = s->n_pieces;
-    MEMO_ASSERT(row == sharding->padded_tokens); /* 2 */
-}
 
 MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* error) {
     const int64_t *begins = sharding->document_begins, n = sharding->n_documents;
@@ -326,10 +305,17 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
         at += count;
     }
     sharding->pieces = (memo_sharding_piece*)memob_calloc(s.n_pieces + 1, sizeof *sharding->pieces);
-    if (!s.failed && !s.arrays.failed && sharding->pieces)
-        memoi_spread_write(&s);
-    else
-        memo_sharding_free(sharding);
+    if (s.arrays.failed) memo_sharding_free(sharding);
+    if (sharding->pieces) {
+        qsort(s.pieces, (size_t)s.n_pieces, sizeof *s.pieces, memoi_spread_compare);
+        for (int64_t i = at = 0; i < s.n_pieces; at += s.pieces[i++].count) {
+            sharding->pieces[i].row = at;
+            sharding->pieces[i].position = s.pieces[i].begin;
+        }
+        MEMO_ASSERT(at == sharding->padded_tokens); /* 2 */
+        sharding->pieces[s.n_pieces].row = sharding->pieces[s.n_pieces].position = at;
+        sharding->n_pieces = s.n_pieces;
+    }
     memob_arrays_free(&s.arrays);
     MEMO_FREE(s.pieces);
     return sharding->pieces ? MEMO_STATUS_OK : memob_no_memory(error, "a sharding of documents");
@@ -342,7 +328,17 @@ void memo_sharding_free(memo_sharding* sharding) {
 
 memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
                                memo_error* error) {
-    const memo_status status = memoi_sharding_measure(desc, sharding, error);
+    memo_status status;
+    memset(sharding, 0, sizeof *sharding);
+    sharding->kind = desc->kind;
+    sharding->ring = desc->ring;
+    sharding->ulysses = desc->ulysses;
+    sharding->n_tokens = desc->n_tokens;
+    sharding->document_begins = desc->document_begins;
+    sharding->n_documents = desc->n_documents;
+    sharding->document_parents = desc->document_parents;
+    sharding->slice_tokens = desc->slice_tokens;
+    status = memoi_sharding_measure(sharding, error);
     return status || desc->kind != MEMO_SHARDING_DOCUMENTS ? status
                                                            : memoi_sharding_spread(sharding, error);
 }

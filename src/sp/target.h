@@ -120,11 +120,18 @@ MEMOI void memoi_target_copy_rows(memoi_target* target, int stream, void* to,
 
 /* --- messages --- */
 
-/* The label holds until the group ends. */
-MEMOI void memoi_target_group_begin(memoi_target* target, memo_comm* comm, const char* label,
-                                    int64_t number) {
+/* Announces and opens a group of messages, "label number" or with number -1 "label".  The label
+ * holds until the group ends. */
+MEMOI void memoi_target_group_begin(memoi_target* target, int stream, memo_comm* comm,
+                                    const char* label, int32_t number, const memo_range* reads,
+                                    int64_t n_reads, const memo_range* writes, int64_t n_writes,
+                                    int64_t sent_bytes) {
+    char name[48];
+    if (memoi_target_is_heard(target))
+        snprintf(name, sizeof name, number < 0 ? "%.32s" : "%.32s %d", label, (int)number);
+    memoi_target_announce(target, stream, name, reads, n_reads, writes, n_writes, sent_bytes);
     if (target->status) return; /* nothing would end the label */
-    memoi_comm_label(comm, target->agreed, 0, label, number);
+    memoi_comm_label(comm, target->agreed, 0, label, memob_max(number, 0));
     target->status = memo_group_begin(comm, target->error);
 }
 

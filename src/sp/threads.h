@@ -260,59 +260,45 @@ MEMOI int memoi_threads_has_come(const memoi_threads_rank* me, int lane, int32_t
                : memob_counter_reached(&me->group->ranks[peer].arrived[lane], me->arrived[lane]);
 }
 
-/* Returns 1 and writes reason (512 bytes) if the rank has left, or its device has failed. */
-MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, char* reason) {
-    const memoi_threads_rank* peer = &me->group->ranks[rank];
-    memo_error error;
-    int is_lost = 0;
-    if (peer == me || !memoi_threads_begin_work(me, lane)) return 0;
-    if (__atomic_load_n(&peer->is_gone, __ATOMIC_SEQ_CST)) {
-        snprintf(reason, 512, "it has destroyed its communicator");
-        is_lost = 1;
-    } else if (memo_device_status(peer->device, &error)) {
-        snprintf(reason, 512, "its device failed: %.400s", error.message);
-        is_lost = 1;
-    }
-    memoi_threads_end_work(me, lane);
-    return is_lost;
-}
-
 /* Fails the world if the peer has not come to a message, or to the meeting of a call, and never
  * will or is late. */
 MEMOI void memoi_threads_look_for(memoi_threads_rank* me, int lane, int32_t peer,
                                   const memo_message_call* message, const char* call, int is_late) {
     const int is_send = message && message->is_send;
-    const unsigned n_started = __atomic_load_n(&me->n_collectives, __ATOMIC_RELAXED);
-    char reason[512], where[MEMO_RANK_TEXT + 112], what[MEMO_RANK_TEXT + 96];
+    memoi_threads_rank* there = &me->group->ranks[peer];
+    memo_error error;
+    char reason[512], what[MEMO_RANK_TEXT + 96];
     char started[MEMO_RANK_TEXT + 80] = "", own[MEMO_RANK_TEXT], other[MEMO_RANK_TEXT];
     const char* rank = memoi_threads_rank_text(own, me, me->table.rank);
-    int is_lost;
+    int is_gone = 0, has_failed = 0;
     if (memoi_threads_has_come(me, lane, peer, message)) return;
-    is_lost = memoi_threads_is_lost(me, lane, peer, reason);
+    snprintf(reason, sizeof reason, "within %g s", me->group->world->desc.timeout_s);
+
+    /* Has the rank left, or its device failed? */
+    if (there != me && memoi_threads_begin_work(me, lane)) {
+        is_gone = __atomic_load_n(&there->is_gone, __ATOMIC_SEQ_CST);
+        has_failed = !is_gone && memo_device_status(there->device, &error);
+        memoi_threads_end_work(me, lane);
+    }
+    if (is_gone) snprintf(reason, 512, "and is lost: it has destroyed its communicator");
+    if (has_failed) snprintf(reason, 512, "and is lost: its device failed: %.400s", error.message);
     /* Check again: the rank may have come, and left, before it was lost. */
-    if ((!is_lost && !is_late) || memoi_threads_has_come(me, lane, peer, message)) return;
+    if ((!is_gone && !has_failed && !is_late) || memoi_threads_has_come(me, lane, peer, message))
+        return;
 
     if (message) {
-        snprintf(where, sizeof where, "; rank %s %s", rank,
-                 is_send ? "sends to it" : "receives from it");
         snprintf(what, sizeof what, "%s %lld %s that rank %s %s", is_send ? "receive" : "send",
                  (long long)message->count, memo_type_name(message->type), rank,
                  is_send ? "sends" : "receives");
     } else { /* numbers of collectives say nothing of messages */
-        snprintf(where, sizeof where, " in %s; rank %s has started %u collectives", call, rank,
-                 n_started);
         snprintf(what, sizeof what, "arrive at %s", call);
         snprintf(started, sizeof started, "; it has started %u collectives, rank %s has started %u",
-                 __atomic_load_n(&me->group->ranks[peer].n_collectives, __ATOMIC_RELAXED), rank,
-                 n_started);
+                 __atomic_load_n(&there->n_collectives, __ATOMIC_RELAXED), rank,
+                 __atomic_load_n(&me->n_collectives, __ATOMIC_RELAXED));
     }
-    if (is_lost)
-        MEMOI_THREADS_FAIL(me, "rank %s of '%s' is lost%s: %.400s",
-                           memoi_threads_rank_text(other, me, peer), me->table.name, where, reason);
-    else
-        MEMOI_THREADS_FAIL(me, "rank %s of '%s' did not %s within %g s%s",
-                           memoi_threads_rank_text(other, me, peer), me->table.name, what,
-                           me->group->world->desc.timeout_s, started);
+    MEMOI_THREADS_FAIL(me, "rank %s of '%s' did not %s %.450s%s",
+                       memoi_threads_rank_text(other, me, peer), me->table.name, what, reason,
+                       started);
 }
 
 /* Meets the other ranks in a call.  Returns 0 if the world has failed. */
@@ -533,21 +519,6 @@ typedef struct memoi_threads_collective_args {
     memo_comm_op op;
 } memoi_threads_collective_args;
 
-/* Compares all ranks with rank 0, so that all ranks find the same difference. */
-MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
-    const memoi_threads_rank* ranks = me->group->ranks;
-    const memo_comm_op* first = &ranks[0].op[turn];
-    for (int32_t r = 1; r < me->table.size; r++) {
-        const memo_comm_op* op = &ranks[r].op[turn];
-        if (!memoi_comm_calls_match(&first->call, &first->label, &op->call, &op->label)) {
-            memo_comm_op a = *first, b = *op;
-            memoi_threads_mismatch(me, me->n_collectives, 0, &a, 0, &b, r);
-            return 0;
-        }
-    }
-    return 1;
-}
-
 /* Stage 0 runs when all ranks have arrived.  Stage 1 runs when all ranks have done stage 0: in an
  * all_reduce each rank has reduced its share, and copies the shares of its peers. */
 MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call* call, int turn,
@@ -610,7 +581,13 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memo_comm_op* op) 
 
     /* Show the call, and compare when all ranks have arrived. */
     me->op[turn] = *op;
-    if (!memoi_threads_meet_all(me, name) || !memoi_threads_all_agree(me, turn)) return 0;
+    if (!memoi_threads_meet_all(me, name)) return 0;
+    for (int32_t r = 1; r < me->table.size; r++) { /* with rank 0: all find the same difference */
+        memo_comm_op a = me->group->ranks[0].op[turn], b = me->group->ranks[r].op[turn];
+        if (memoi_comm_calls_match(&a.call, &a.label, &b.call, &b.label)) continue;
+        memoi_threads_mismatch(me, me->n_collectives, 0, &a, 0, &b, r);
+        return 0;
+    }
 
     start_ns = memoi_threads_start(me);
     for (int stage = 0; stage < n_stages; stage++) {
@@ -729,11 +706,6 @@ MEMOI memo_status memoi_threads_open(memoi_threads_rank* me, memo_error* error) 
         status = memo_event_create_untimed(me->device, memoi_threads_event(me, i), error);
     return status;
 }
-MEMOI void memoi_threads_close(memoi_threads_rank* me) {
-    for (int32_t i = 0; i < me->table.size + 3 && me->group->world->desc.are_peers; i++)
-        if (*memoi_threads_event(me, i))
-            (void)memo_event_destroy(me->device, *memoi_threads_event(me, i), NULL);
-}
 
 MEMOI void memoi_threads_destroy(memo_comm* comm) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
@@ -741,7 +713,9 @@ MEMOI void memoi_threads_destroy(memo_comm* comm) {
     memoi_threads_world* world = group->world;
     __atomic_store_n(&me->is_gone, 1, __ATOMIC_SEQ_CST);
     memoi_threads_await_idle(group);
-    memoi_threads_close(me);
+    for (int32_t i = 0; i < comm->size + 3 && world->desc.are_peers; i++)
+        if (*memoi_threads_event(me, i))
+            (void)memo_event_destroy(me->device, *memoi_threads_event(me, i), NULL);
     if (__atomic_sub_fetch(&group->n_left, 1, __ATOMIC_ACQ_REL)) return;
     memoi_threads_group_free(group);
     if (__atomic_sub_fetch(&world->n_groups, 1, __ATOMIC_ACQ_REL) == 0) MEMO_FREE(world);

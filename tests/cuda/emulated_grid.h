@@ -82,6 +82,7 @@ static emulated_context emulated_scheduler;
 static const std::function<void()>* emulated_kernel;
 static uint64_t emulated_random;
 static int64_t emulated_n_last_blocks;
+static int64_t emulated_n_launches;
 static bool emulated_is_in_order; /* lanes, warps and blocks by their numbers */
 
 /* Of the grids from now on only the last n blocks run; 0: all. */
@@ -299,6 +300,7 @@ static cudaError_t emulated_launch(const cudaLaunchConfig_t* config, void (*kern
     const dim3 blocks = config->gridDim, threads = config->blockDim;
     cudaError_t code = cudaLaunchKernelExC(config, (const void*)kernel, NULL);
     if (code != cudaSuccess) return code;
+    emulated_n_launches++;
     fake_enqueue(config->stream,
                  [=] { emulated_run(blocks, threads, [=] { kernel(arguments...); }); });
     return code;

@@ -17,7 +17,9 @@
 #include "memo_cuda.cuh"
 #include "memo_plan.h"
 
-#ifndef __CUDACC__
+#ifdef __CUDACC__
+static int64_t emulated_n_launches;
+#else
 #include "fake_cublaslt.h"
 
 /* So that products are cut, as those of a million tokens: at rows whose widest matrix has exactly
@@ -597,12 +599,28 @@ TEST(fp8_is_the_host_but_for_rounding) {
     check_model(config, 1e-4, 3e-2);
 }
 
+/* Kernels for products in FP8 alone, with room for codes of weights of n numbers. */
+struct fp8_kernels : on_cuda {
+    const cuda_rig& device;
+    void* on_device = NULL; /* as in a model: with these in host memory cuBLASLt refused */
+    fp8_kernels(const cuda_rig& rig, int64_t n) : device(rig) {
+        CHECK_OK(gpt_lt_check(cublasLtCreate(&cuda->lt), "cublasLtCreate", &error));
+        cuda->type = MEMO_TYPE_BF16;
+        CHECK_OK(memo_device_alloc(device, GPT_CUDA_WORKSPACE + n + (1 << 20), &on_device, &error));
+        cuda->workspace = (char*)on_device;
+        cuda->scales = (gpt_fp8_scale*)(void*)(cuda->workspace + GPT_CUDA_WORKSPACE);
+        gpt_fp8_place(cuda, 8192, n);
+    }
+    ~fp8_kernels() { CHECK_OK(memo_device_free(device, on_device, &error)); }
+    template <typename arguments> void run(gpt_kind kind, const arguments& args) {
+        CHECK_OK(gpt_cuda_enqueue(cuda, device.stream, op_of(kind, args), &error));
+    }
+};
+
 /* y and dx of any rows, from the operands that the host rounds: bitwise equal to exact products but
  * for the rounding of the result. */
 TEST(fp8_products_have_the_host_s_operands) {
     NEED_RIG(device);
-    on_cuda gpt;
-    gpt_cuda_kernels* c = gpt.cuda;
     gpt_linear_args a = {};
     row_memory m(device, MEMO_TYPE_BF16, 1 << 20);
     const int64_t n_rows = memo_test_int(1, 40);
@@ -611,14 +629,8 @@ TEST(fp8_products_have_the_host_s_operands) {
     a.tile_rows = memo_test_int(1, 20);
     a.rows = {a.tile_rows, a.tile_rows + n_rows};
     a.is_fp8 = a.is_first = 1;
-    CHECK_OK(gpt_lt_check(cublasLtCreate(&c->lt), "cublasLtCreate", &error));
-    c->type = MEMO_TYPE_BF16;
-    void* on_device = NULL; /* as in a model: with these in host memory cuBLASLt refused */
-    CHECK_OK(memo_device_alloc(device, GPT_CUDA_WORKSPACE + 65536, &on_device, &error));
-    c->workspace = (char*)on_device;
-    c->scales = (gpt_fp8_scale*)(void*)(c->workspace + GPT_CUDA_WORKSPACE);
-    c->weight_codes = (uint8_t*)c->scales + GPT_CUDA_SCALES;
-    c->row_codes = c->weight_codes + (a.n_outputs * a.n_inputs + 255) / 256 * 256;
+    fp8_kernels gpt(device, a.n_outputs * a.n_inputs);
+    gpt_cuda_kernels* c = gpt.cuda;
     a.x = m.take_random(n_rows * a.n_inputs);
     a.y = m.take_random(n_rows * a.n_outputs);
     a.dx = m.take(n_rows * a.n_inputs * 2);
@@ -639,7 +651,7 @@ TEST(fp8_products_have_the_host_s_operands) {
                            gpt_min(a.tile_rows, n_rows - row) * width);
 
         const gpt_kind kind = is_backward ? GPT_KIND_LINEAR_BACKWARD : GPT_KIND_LINEAR;
-        CHECK_OK(gpt_cuda_enqueue(c, device.stream, op_of(kind, a), &error));
+        gpt.run(kind, a);
         CHECK_OK(memo_stream_synchronize(device, device.stream, &error));
         for (int64_t i = 0; i < n_rows * n_results; i++) {
             double exact = 0, size = 0;
@@ -660,7 +672,141 @@ TEST(fp8_products_have_the_host_s_operands) {
     a.n_inputs = 24;
     CHECK_ERROR(gpt_cuda_enqueue(c, device.stream, op_of(GPT_KIND_LINEAR, a), &error), UNSUPPORTED,
                 "widths that 16 divides");
-    CHECK_OK(memo_device_free(device, on_device, &error));
+}
+
+/* Visits of layers in slices of rows: a norm, three products of its rows by tiles, GELU and a
+ * product, and the backward of these two.  What is coded again for each product: launches are those
+ * of an operation alone.  Otherwise a maximum comes from the operation before, and codes are kept;
+ * bits are the same, also where an operation changes rows or weights in between. */
+struct fp8_visits {
+    enum { N_SLICES = 3, N_WEIGHTS = 4 };
+    const cuda_rig& device;
+    row_memory m;
+    int64_t hidden = 16 * memo_test_int(1, 5), tile = memo_test_int(2, 12), slice;
+    void *weights[N_WEIGHTS], *norm_weight, *x, *rstd, *normed, *y[3], *z, *dz, *dy, *dx;
+    int64_t changed = memo_test_int(0, N_SLICES); /* the slice whose normed rows change; or none */
+    int64_t n_launches[N_SLICES];
+
+    fp8_visits(const cuda_rig& rig)
+        : device(rig), m(rig, MEMO_TYPE_BF16, 4 << 20), slice(tile * memo_test_int(1, 3)) {
+        const int64_t n = slice * N_SLICES * hidden;
+        for (void*& weight : weights) weight = m.take_random(hidden * hidden);
+        norm_weight = m.take_random(hidden);
+        x = m.take_random(n);
+        dz = m.take_random(n);
+        rstd = m.take(slice * N_SLICES * 4);
+        for (void** to : {&normed, &y[0], &y[1], &y[2], &z, &dy, &dx}) *to = m.take(2 * n);
+    }
+
+    template <typename arguments> arguments rows_of(gpt_rows rows) const {
+        arguments a = {};
+        a.rows = rows;
+        return a;
+    }
+    void* at(void* of, int64_t row) const { return (uint16_t*)of + row * hidden; }
+    gpt_linear_args linear(gpt_rows rows, int layer, int w, void* from, void* to) const {
+        auto a = rows_of<gpt_linear_args>(rows);
+        a.x = at(from, rows.begin);
+        a.y = at(to, rows.begin);
+        a.weight = weights[w];
+        a.n_inputs = a.n_outputs = hidden;
+        a.tile_rows = tile;
+        a.is_fp8 = a.is_first = 1;
+        a.layer = layer;
+        return a;
+    }
+
+    void product(fp8_kernels* gpt, gpt_kind kind, const gpt_linear_args& a, bool is_alone) const {
+        if (is_alone) gpt_fp8_place(gpt->cuda, 8192, gpt->cuda->weight_bytes);
+        gpt->run(kind, a);
+    }
+    void change(fp8_kernels* gpt, void* numbers, gpt_rows rows) const {
+        auto gelu = rows_of<gpt_elements_args>(rows);
+        gelu.x = gelu.y = numbers;
+        gelu.n_columns = hidden;
+        gpt->run(GPT_KIND_GELU, gelu);
+    }
+
+    void visit_slice(fp8_kernels* gpt, int layer, gpt_rows rows, bool is_alone) const {
+        auto norm = rows_of<gpt_norm_args>(rows);
+        norm.x = at(x, rows.begin);
+        norm.y = at(normed, rows.begin);
+        norm.rstd = (float*)rstd + rows.begin;
+        norm.weight = norm_weight;
+        norm.hidden = hidden;
+        norm.fp8_tile = is_alone ? 0 : tile;
+        gpt->run(GPT_KIND_NORM, norm);
+        if (rows.begin / slice == changed) change(gpt, norm.y, rows);
+        for (gpt_rows step = {rows.begin, 0}; step.begin < rows.end; step.begin = step.end) {
+            step.end = gpt_min((step.begin / tile + 1) * tile, rows.end);
+            for (int w = 0; w < 3; w++)
+                product(gpt, GPT_KIND_LINEAR, linear(step, layer, w, normed, y[w]), is_alone);
+        }
+
+        auto gelu = rows_of<gpt_elements_args>(rows);
+        gelu.x = at(y[2], rows.begin);
+        gelu.y = at(z, rows.begin);
+        gelu.n_columns = hidden;
+        gelu.fp8_tile = norm.fp8_tile;
+        gpt->run(GPT_KIND_GELU, gelu);
+        product(gpt, GPT_KIND_LINEAR, linear(rows, layer, 3, z, y[0]), is_alone);
+
+        gelu.x = at(dz, rows.begin);
+        gelu.z = at(z, rows.begin);
+        gelu.y = at(dy, rows.begin);
+        gpt->run(GPT_KIND_GELU_BACKWARD, gelu);
+        gpt_linear_args back = linear(rows, layer, 3, z, dy);
+        back.dx = at(dx, rows.begin);
+        product(gpt, GPT_KIND_LINEAR_BACKWARD, back, is_alone);
+    }
+
+    /* Two layers; the second has its weights in the memory of the first.  Returns all results. */
+    std::vector<uint16_t> visit(fp8_kernels* gpt, bool is_alone) {
+        std::vector<uint16_t> results;
+        for (int layer = 1; layer <= 2; layer++) {
+            for (int64_t s = 0; s < N_SLICES; s++) {
+                const gpt_rows rows = {s * slice, s * slice + slice - (s == N_SLICES - 1)};
+                emulated_n_launches = 0;
+                visit_slice(gpt, layer, rows, is_alone);
+                n_launches[s] = emulated_n_launches;
+            }
+            CHECK_OK(memo_stream_synchronize(device, device.stream, &error));
+            for (void* of : {y[0], y[1], y[2], dx})
+                results.insert(results.end(), (uint16_t*)of,
+                               (uint16_t*)of + (N_SLICES * slice - 1) * hidden);
+            for (void* weight : weights) change(gpt, weight, gpt_rows{0, hidden});
+        }
+        return results;
+    }
+};
+
+TEST(fp8_operands_are_coded_once) {
+    NEED_RIG(device);
+    const bool has_room = memo_test_int(0, 1);
+    fp8_visits visits(device);
+    const int64_t n = visits.hidden * visits.hidden;
+    fp8_kernels gpt(device, has_room ? 5 * n : n);
+    std::vector<uint16_t> weights[fp8_visits::N_WEIGHTS];
+    for (int w = 0; w < fp8_visits::N_WEIGHTS; w++)
+        weights[w].assign((uint16_t*)visits.weights[w], (uint16_t*)visits.weights[w] + n);
+
+    const std::vector<uint16_t> alone = visits.visit(&gpt, true);
+    const int64_t n_alone = visits.n_launches[0];
+    for (int w = 0; w < fp8_visits::N_WEIGHTS; w++)
+        memcpy(visits.weights[w], weights[w].data(), (size_t)n * 2);
+    CHECK(visits.visit(&gpt, false) == alone);
+
+#ifdef __CUDACC__
+    (void)n_alone;
+#else
+    const int64_t n_tiles = visits.slice / visits.tile;
+    /* A norm, GELU and its slope, each by tiles; codes of 3 tiles; in the first slice 5 weights
+     * with a pass for the maximum. */
+    const auto changes = [&](int64_t s) { return visits.changed == s ? n_tiles + 1 : 0; };
+    CHECK_IS(n_alone, ==, 3 + (visits.changed == 0) + 16 * n_tiles + 2 * 2);
+    for (int64_t s = 0; s < fp8_visits::N_SLICES && has_room; s++)
+        CHECK_IS(visits.n_launches[s], ==, 6 * n_tiles + (s == 0) * 10 + changes(s));
+#endif
 }
 
 TEST(slices_with_an_mlp_in_chunks_work) {

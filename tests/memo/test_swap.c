@@ -290,7 +290,7 @@ TEST(values_come_back) {
 /* Rows known late: any routing within the declared numbers brings all rows back, without a race, in
  * memory that a plan of the balanced routing takes. */
 TEST(routed_rows_come_back) {
-    const int n_chains = memo_test_all() ? 1000 : 100, n_routings = 10;
+    const int n_chains = memo_test_cases(100, 1000), n_routings = 10;
     int64_t n_surplus = 0, n_kept = 0, n_recomputed = 0, n_swapped = 0;
     for (int round = 0; round < n_chains; round++) {
         chain c;

@@ -10,7 +10,7 @@
 #include "memo_test.h"
 #include "swap_chain.h"
 
-#define N_SEEDS (memo_test_all() ? 500 : 20)
+#define N_SEEDS memo_test_cases(20, 500)
 
 /* --- two streams write their letters --- */
 

@@ -325,7 +325,7 @@ TEST(the_traces_meet_their_bound) {
 TEST(tight_layers_meet_the_bound) {
     int marks, n_missed = 0, n_better = 0;
     for (int n_layers = 2; n_layers <= 300; n_layers *= 5) {
-        for (int round = 0; round < (memo_test_all() ? 12 : 3); round++) {
+        for (int round = 0; round < memo_test_cases(3, 12); round++) {
             shape s = {0, 40, 3, 0, -1, 0, 0};
             s.n_layers = n_layers;
             s.has_marks = marks = round % 3;

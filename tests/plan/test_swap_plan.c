@@ -356,7 +356,7 @@ static void check_plan(const problem* p, const memo_swap_plan* plan, int round) 
 }
 
 TEST(random_plans_are_near_the_best) {
-    const int n = memo_test_all() ? 200 : 16;
+    const int n = memo_test_cases(16, 200);
     int n_planned = 0, n_spilled = 0, n_refused = 0, n_layers_only = 0, n_shorter = 0;
     int n_longer = 0;
     double worst = 0;
@@ -450,7 +450,7 @@ static double climb(const problem* p, const int64_t* start, double step_s, int n
 /* Hill climbing from the plan and from random tables seldom finds a table that is 1 % shorter. */
 TEST(climbing_finds_little_more) {
     int n_planned = 0, n_beaten = 0;
-    int n_climbs = memo_test_all() ? 470 : 10, most_beaten = n_climbs / 235;
+    int n_climbs = memo_test_cases(10, 470), most_beaten = n_climbs / 235;
     double worst = 1;
     for (int round = 0; n_planned < n_climbs; round++) {
         problem p;
@@ -762,7 +762,7 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap,
  * trainer's own copies on the link.  These slow the engine's bytes, but not the starts of copies.
  */
 TEST(plans_of_kinds_take_what_they_predict) {
-    const int n_rounds = memo_test_all() ? 120 : 9;
+    const int n_rounds = memo_test_cases(9, 120);
     int round, n_planned = 0;
     for (round = 0; round < n_rounds; round++) {
         kinds_problem k;
@@ -982,7 +982,7 @@ TEST(every_wait_for_states_is_necessary) {
 /* The planner's bytes of a table are those of the engine's places, and its step is what the
  * engine's operations take in a simulation, also beside the trainer's copies and with states. */
 TEST(scores_are_the_steps_of_the_engine) {
-    const int n_rounds = memo_test_all() ? 4000 : 1000;
+    const int n_rounds = memo_test_cases(1000, 4000);
     int n_spilled = 0, n_sliced = 0, n_packed = 0, n_timed = 0, n_handed = 0, n_flown = 0;
     int n_stated = 0;
     double worst[2] = {0, 0}; /* more micro-batches than are walked, all walked */
@@ -1051,7 +1051,7 @@ TEST(scores_are_the_steps_of_the_engine) {
 
 /* Plans of such problems take what they predict.  Climbing saves 1 % in fewer than one of 100. */
 TEST(plans_of_slices_are_near_the_best) {
-    const int n_plans = memo_test_all() ? 500 : 5;
+    const int n_plans = memo_test_cases(5, 500);
     int n_planned = 0, n_sliced = 0, n_beaten = 0;
     double worst_off = 0, worst = 1;
     while (n_planned < n_plans) {
@@ -1090,7 +1090,7 @@ TEST(plans_of_slices_are_near_the_best) {
 
 /* Every table of whole tensors in 4 layers. */
 TEST(no_table_of_kinds_is_shorter) {
-    const int n_rounds = memo_test_all() ? 100 : 18;
+    const int n_rounds = memo_test_cases(18, 100);
     int n_planned = 0;
     for (int round = 0; round < n_rounds; round++) {
         kinds_problem k;
@@ -1398,7 +1398,7 @@ TEST(bad_descs_are_refused) {
 
 /* Plans with little memory, run: the capacities are the device's, every row comes back. */
 TEST(plans_run_in_the_memory_they_were_made_for) {
-    const int n_rounds = memo_test_all() ? 60 : 14;
+    const int n_rounds = memo_test_cases(14, 60);
     int n_run = 0, n_spilled = 0;
     for (int round = 0; round < n_rounds; round++) {
         own_swap_plan* plan = NULL;

@@ -23,7 +23,7 @@ static int64_t kept_bytes(model* m) {
 /* For any budget: a session within it that brings everything back, or a refusal that names a
  * budget, which then works. */
 TEST(any_budget_is_met_or_refused) {
-    const int n_rounds = memo_test_all() ? 110 : 20;
+    const int n_rounds = memo_test_cases(20, 110);
     int n_least = 0, n_created = 0, n_moved = 0, n_recomputed = 0, n_spilled = 0;
     int n_device_refusals = 0, n_host_refusals = 0, n_given = 0;
     for (int round = 0; round < n_rounds; round++) {
@@ -34,8 +34,9 @@ TEST(any_budget_is_met_or_refused) {
         int64_t most, i;
         random_model(&m);
         most = kept_bytes(&m);
+        m.gives = round % 4;
         m.desc.device_bytes = memo_test_int(1, most / 512 + 2) * 512;
-        if (memo_test_int(0, 1))
+        if (memo_test_int(0, 1) || m.gives == 3)
             m.desc.host_bytes =
                 memo_test_int(1, most / (memo_test_int(0, 1) ? 512 : 4096) + 1) * 512;
         if (memo_test_int(0, 2) == 0) { /* a file takes whole pages */
@@ -47,7 +48,6 @@ TEST(any_budget_is_met_or_refused) {
             m.desc.device_bytes = most / memo_test_int(2, 3);
             m.desc.device_bytes += 8192;
         }
-        m.gives = round % 4;
         open_device(&m, m.desc.device_bytes, m.desc.host_bytes);
         memset(&error, 0, sizeof error);
         memo_status status = memo_session_create(&m.desc, &s, &error);
@@ -104,13 +104,14 @@ TEST(any_budget_is_met_or_refused) {
         }
         finish(&m, s);
     }
-    CHECK_CASE(n_created > n_rounds / 4 && n_least > 1 && n_moved > 2 && n_recomputed > 2 &&
-                   n_device_refusals > 2 &&
-                   ((n_spilled && n_least > 4 && n_host_refusals && n_given) || !memo_test_all()),
-               "%d created, %d moved, %d recomputed, %d spilled, %d and %d refused, %d in given "
-               "memory",
-               n_created, n_moved, n_recomputed, n_spilled, n_device_refusals, n_host_refusals,
-               n_given);
+    printf("# %d rounds: %d created, %d moved, %d recomputed, %d spilled, %d and %d refused, %d "
+           "least, "
+           "%d in given memory\n",
+           n_rounds, n_created, n_moved, n_recomputed, n_spilled, n_device_refusals,
+           n_host_refusals, n_least, n_given);
+    CHECK(n_rounds < 20 || (n_created && n_device_refusals && n_least));
+    CHECK(n_rounds < 100 || (n_created > n_rounds / 4 && n_moved > 2 && n_recomputed > 2 &&
+                             n_least > 4 && n_spilled && n_host_refusals && n_given));
 }
 
 /* The session calls these instead of a step. */

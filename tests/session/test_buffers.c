@@ -205,7 +205,7 @@ static double step_of(const model* m, const memo_profile* profile, const int32_t
 /* Plans choose alternatives with the rows, as well as a search of all combinations does; they run
  * within their peak, and are read again. */
 TEST(alternatives_are_planned_with_rows) {
-    const int n_rounds = memo_test_all() ? 20 : 1;
+    const int n_rounds = memo_test_cases(1, 20);
     int n_fit = 0, n_less = 0;
     for (int round = 0; round < n_rounds; round++) {
         int64_t least_bytes[2];

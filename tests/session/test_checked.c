@@ -294,6 +294,7 @@ TEST(mistakes_are_found) {
             CHECK_OK(status);
             CHECK(c.sum >= right && c.sum <= right);
             CHECK(strstr(c.log, "tensor `hidden` keeps its bits in tiles of 1 rows") != NULL);
+            CHECK_CASE(strstr(c.log, " micro-batches passed all checks\n") != NULL, "%s", c.log);
             continue;
         }
         CHECK_CASE(status == (i == 23 || i == 24 ? MEMO_STATUS_INVALID_STATE
@@ -367,6 +368,27 @@ TEST(mistakes_are_found) {
     c_make(&c, 0);
     c.forgets = 1;
     CHECK_IS(c_run(&c), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(c.log, "passed all checks") == NULL, "%s", c.log);
+
+    /* It logs to stderr, unless the program has a log. */
+    for (int has_log = 0; has_log < 2; has_log++) {
+        char log[4096] = "";
+        FILE* file = tmpfile();
+        const int own = dup(STDERR_FILENO);
+        fflush(stderr);
+        CHECK(file && own >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+        c_make(&c, 0);
+        if (!has_log) c.desc.log.write = NULL;
+        CHECK_OK(c_run(&c));
+        fflush(stderr);
+        dup2(own, STDERR_FILENO);
+        close(own);
+        rewind(file);
+        log[fread(log, 1, sizeof log - 1, file)] = 0;
+        fclose(file);
+        CHECK(!strstr(has_log ? c.log : log, "session: 2 micro-batches passed all checks\n") == 0);
+        CHECK_CASE(has_log == !*log && has_log == !!*c.log, "%s", log);
+    }
     setenv("MEMO_CHECK", "0", 1);
     c_make(&c, 0);
     CHECK_OK(c_run(&c));
@@ -552,10 +574,11 @@ TEST(a_missing_output_is_named) {
         if (!begins_at_0) g.listed[1] = 0.5, g.other[2] = 5;
         g.c.desc.backward = g_backward, g.c.desc.norm = g_norm;
         g.c.desc.outputs = outputs + (which == 4), g.c.desc.n_outputs = n_listed;
-        if (which == 3) g.c.desc.norm = NULL; /* nobody sees it */
+        if (which == 3) g.c.desc.norm = NULL; /* only the log tells */
         g.c.desc.policy = MEMO_POLICY_ALPHA;
         const memo_status status = memo_session_verify(&g.c.desc, &error);
         IN_CASE("case %d: %s", k, status ? error.message : "ok");
+        CHECK((strstr(g.c.log, "norm is NULL: ") != NULL) == (which == 3));
         CHECK_IS(status, ==,
                  is_right || which == 3 ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT);
         if (status)

@@ -85,7 +85,7 @@ static void check_bytes(const stage* s, const memo_step_plan* plan) {
 }
 
 TEST(any_order_gives_the_same_gradients) {
-    const int64_t n = memo_test_all() ? 500 : 12;
+    const int64_t n = memo_test_cases(12, 500);
     int64_t n_moved = 0, n_deep = 0, n_recomputed = 0, n_split = 0;
     for (int64_t i = 0; i < n; i++) {
         static pipeline p;
@@ -116,7 +116,7 @@ TEST(any_order_gives_the_same_gradients) {
         n_recomputed += s.desc.policy == MEMO_POLICY_RECOMPUTE;
     }
     CHECK_IS(n_moved, >, n / 8);
-    CHECK_IS(n_deep, >, 0);
+    CHECK_CASE(n_deep > 0 || n < 12, "none has a third place");
     CHECK_CASE(n_split > 0 || n < 100, "none has WEIGHTS turns");
     CHECK_CASE(n_recomputed > 0 || n < 100, "none is recomputed");
 }
@@ -126,7 +126,7 @@ TEST(any_order_gives_the_same_gradients) {
 /* Half of the rows swapped, the others recomputed; copies are slow or random, so that a missing
  * wait gives other bits. */
 TEST(orders_have_no_race) {
-    const int64_t n = memo_test_all() ? 600 : 8;
+    const int64_t n = memo_test_cases(8, 600);
     int64_t n_copies = 0;
     for (int64_t i = 0; i < n; i++) {
         static pipeline p;
@@ -162,7 +162,7 @@ TEST(orders_have_no_race) {
 /* --- predicted times --- */
 
 TEST(predicted_orders_are_those_of_recorded_operations) {
-    const int64_t n = memo_test_all() ? 100 : 3;
+    const int64_t n = memo_test_cases(3, 100);
     int64_t n_moved = 0;
     double worst = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -593,7 +593,7 @@ static memo_status run_stage(thread_rank* rank, memo_error* e) {
 TEST(stages_on_threads_give_the_gradients_of_one_rank) {
     static pipeline p;
     static mailbox box;
-    const int64_t n = memo_test_all() ? 30 : 3;
+    const int64_t n = memo_test_cases(3, 30);
     int64_t n_moved = 0;
     pthread_mutex_init(&box.mutex, NULL);
     pthread_cond_init(&box.changed, NULL);

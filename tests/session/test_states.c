@@ -263,7 +263,7 @@ static void count_plans(MEMO_UNUSED void* user, MEMO_UNUSED memo_session* s,
  * with a file, an update at any moment or on the host, in slices and shapes, checked or not; the
  * recorded operations have no race. */
 TEST(planning_again_keeps_every_bit) {
-    const int64_t n = memo_test_all() ? 400 : 20;
+    const int64_t n = memo_test_cases(20, 400);
     int64_t n_again = 0, n_moved = 0, n_other = 0, n_stayed = 0;
     for (int64_t i = 0; i < n; i++) {
         trainer t;
@@ -319,14 +319,15 @@ TEST(planning_again_keeps_every_bit) {
     }
     printf("# %lld sessions planned again, %lld moved states, %lld other rows, %lld did not plan\n",
            (long long)n_again, (long long)n_moved, (long long)n_other, (long long)n_stayed);
-    CHECK_CASE(n_again > n / 2 && n_moved > n / 12 && n_other > n / 8, "%lld, %lld, %lld, %lld",
-               (long long)n_again, (long long)n_moved, (long long)n_other, (long long)n_stayed);
+    CHECK(n_again > n / 2);
+    CHECK(n < 100 || (n_moved > n / 12 && n_other > n / 8));
 }
 
 /* With the least device memory or more, in which the session's bytes are all that there is. */
 TEST(streamed_states_have_the_bits_of_plain_arrays) {
-    int64_t n_streamed = 0, n_spilled = 0, n_on_host = 0, n_deferred = 0, n_given = 0;
-    for (int64_t i = 0; i < (memo_test_all() ? 1000 : 120); i++) {
+    const int n = memo_test_cases(120, 1000);
+    int64_t n_streamed = 0, n_spilled = 0, n_on_host = 0, n_deferred = 0;
+    for (int64_t i = 0; i < n; i++) {
         trainer t;
         int64_t largest, given_bytes = 0;
         memo_host_device_desc capacity = {0};
@@ -368,24 +369,24 @@ TEST(streamed_states_have_the_bits_of_plain_arrays) {
                 capacity.device_memory_bytes = p->device_bytes;
             if (p->host_bytes > given_bytes) given_bytes = p->host_bytes;
         }
-        if (i % 3)
-            given_bytes = 0; /* or in memory of the caller, which then is all that there is */
+        /* Or in memory of the caller, which then is all that there is: every other file has it. */
+        if (plan->n_spilled ? n_spilled % 2 : i % 3) given_bytes = 0;
         given_bytes = (given_bytes + 511) / 512 * 512;
         capacity.host_memory_bytes = given_bytes;
 
         train_on(&t, plan, capacity, given_bytes, i);
-        n_given += given_bytes > 0 && plan->n_spilled > 0;
     }
-    CHECK_CASE(n_streamed > 50 && n_spilled > 10 && n_on_host > 10 && n_deferred > 10 &&
-                   n_given > 3,
-               "%lld, %lld, %lld, %lld, %lld", (long long)n_streamed, (long long)n_spilled,
-               (long long)n_on_host, (long long)n_deferred, (long long)n_given);
+    printf("# %d trainers: %lld streamed, %lld with a file, %lld on the host, %lld deferred\n", n,
+           (long long)n_streamed, (long long)n_spilled, (long long)n_on_host,
+           (long long)n_deferred);
+    CHECK(n_streamed > n / 3 && n_spilled > n / 12 && n_on_host > n / 12 && n_deferred > n / 12);
 }
 
 /* Checked, with updates at every moment: nothing is blamed. */
 TEST(checked_states_have_the_bits_of_plain_arrays) {
+    const int n = memo_test_cases(40, 400);
     int64_t n_at[MEMO_UPDATE_DEFERRED + 1] = {0}, n_made = 0;
-    for (int64_t i = 0; i < (memo_test_all() ? 400 : 40); i++) {
+    for (int64_t i = 0; i < n; i++) {
         trainer t;
         int64_t largest;
         own_device* host = new_host(0);
@@ -403,10 +404,11 @@ TEST(checked_states_have_the_bits_of_plain_arrays) {
         n_at[plan->update_at]++;
         n_made += plan->update_at == MEMO_UPDATE_FUSED && t.states[2].uses & MEMO_STATE_MADE;
     }
-    CHECK_CASE(n_at[MEMO_UPDATE_FUSED] > 3 && n_at[MEMO_UPDATE_DEFERRED] > 3 && n_made > 0,
-               "%lld fused, %lld deferred, %lld make moments in a fused update",
-               (long long)n_at[MEMO_UPDATE_FUSED], (long long)n_at[MEMO_UPDATE_DEFERRED],
-               (long long)n_made);
+    printf("# %d trainers: %lld fused, %lld deferred, %lld make moments in a fused update\n", n,
+           (long long)n_at[MEMO_UPDATE_FUSED], (long long)n_at[MEMO_UPDATE_DEFERRED],
+           (long long)n_made);
+    CHECK(n_at[MEMO_UPDATE_FUSED] > n / 20 && n_at[MEMO_UPDATE_DEFERRED] > n / 20);
+    CHECK(n_made > 0 || n < 40);
 }
 
 /* The bytes of states that three steps copy in the least memory. */
@@ -433,7 +435,7 @@ static void copy_states(trainer* t, uint32_t uses, int32_t update_may, memo_sess
  * visit. */
 TEST(made_states_do_not_travel_to_updates) {
     static const int32_t moments[] = {0, MEMO_MAY_FUSE, MEMO_MAY_DEFER};
-    for (int k = 0; k < memo_test_cases(6); k++) {
+    for (int k = 0; k < memo_test_cases(6, 6); k++) {
         trainer t;
         memo_session_info read, made;
         random_trainer(&t);
@@ -461,8 +463,7 @@ static void random_times(trainer* t, timed* times) {
 }
 
 TEST(predicted_steps_are_those_of_recorded_operations) {
-    int64_t n_streamed = 0, n_spilled = 0, n_sliced = 0, n_host = 0,
-            n = memo_test_all() ? 10000 : 12;
+    int64_t n_streamed = 0, n_spilled = 0, n_sliced = 0, n_host = 0, n = memo_test_cases(12, 10000);
     int64_t n_at[MEMO_UPDATE_DEFERRED + 1] = {0}; /* pass, fused, deferred */
     double worst = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -522,9 +523,10 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
         worst, (long long)n_streamed, (long long)n_at[MEMO_UPDATE_PASS],
         (long long)n_at[MEMO_UPDATE_FUSED], (long long)n_at[MEMO_UPDATE_DEFERRED],
         (long long)n_host, (long long)n_sliced, (long long)n_spilled);
-    CHECK(n_streamed > n / 2 && n_sliced > 0 && n_spilled > n / 12);
+    CHECK_IS(n_streamed, >, n / 4);
     CHECK(n < 1000 ||
-          (n_host > n / 20 && n_at[1] > n / 20 && n_at[2] > n / 20 && n_at[3] > n / 20));
+          (n_streamed > n / 2 && n_sliced > 0 && n_spilled > n / 12 && n_host > n / 20 &&
+           n_at[1] > n / 20 && n_at[2] > n / 20 && n_at[3] > n / 20));
 }
 
 /* The least of each budget and what keeps everything, for random budgets between the two. */
@@ -560,7 +562,7 @@ static double step_within(trainer* t, const memo_profile* profile, const int64_t
 
 /* With more memory on the device, on the host or in a file no plan is slower, but for what the search leaves: a thousandth. */
 TEST(more_memory_is_never_slower) {
-    const int n = memo_test_cases(memo_test_all() ? 2000 : 12);
+    const int n = memo_test_cases(12, 2000);
     int n_faster = 0, n_slower = 0, n_none = 0;
     double worst = 1;
     for (int i = 0; i < n; i++) {
@@ -616,7 +618,7 @@ static const memo_step_plan* unfit_shape(const memo_step_plan* plan) {
 
 /* What a refusal names, applied by a program, fits at once, for all shapes; a tile less does not. */
 TEST(advice_is_enough_and_no_more) {
-    const int n = memo_test_cases(memo_test_all() ? 500 : 4);
+    const int n = memo_test_cases(4, 500);
     int n_tiers[3] = {0, 0, 0}, n_many = 0, n_shapes = 0, n_sliced = 0, n_timed = 0, n_tried = 0;
     for (int i = 0; i < n; n_tried++) {
         trainer t;
@@ -678,7 +680,7 @@ static int moves_some(const memo_step_plan* plan) {
 /* What the planner says fits opens on a device that has the budgets and no more, and trains with
  * the bits of plain arrays. */
 TEST(every_plan_opens_and_runs) {
-    const int n = memo_test_cases(memo_test_all() ? 1000 : 8);
+    const int n = memo_test_cases(8, 1000);
     int n_tried = 0, n_streamed = 0, n_file = 0, n_mixed = 0, n_sliced = 0, n_timed = 0, n_host = 0;
     for (int i = 0; i < n; n_tried++) {
         trainer t;
@@ -876,8 +878,9 @@ static memo_step_plan* plan_of_layers(trainer* t, int32_t n_layers, int32_t upda
  * have their bytes, unless the error says that an update has changed some. */
 TEST(a_fault_in_a_session_loses_no_state) {
     static state_words expected, words;
+    const int n = memo_test_cases(2, 20);
     int64_t n_failed = 0, n_halved = 0;
-    for (int64_t i = 0; i < (memo_test_all() ? 20 : 2); i++) {
+    for (int64_t i = 0; i < n; i++) {
         memo_status status = MEMO_STATUS_OK;
         trainer t;
         own_step_plan* plan = plan_of_layers(&t, 3, i % 2 ? MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS : 0);
@@ -901,8 +904,8 @@ TEST(a_fault_in_a_session_loses_no_state) {
             n_failed += status != MEMO_STATUS_OK;
         }
     }
-    CHECK_CASE(n_failed > 40 && n_halved > 2, "%lld failed, %lld in updates", (long long)n_failed,
-               (long long)n_halved);
+    CHECK_CASE(n_failed > 20 * n && n_halved > n, "%lld failed, %lld in updates",
+               (long long)n_failed, (long long)n_halved);
 }
 
 /* Three steps, whose updates are deferred, then all states. */
@@ -917,8 +920,9 @@ static memo_status train_deferred(memo_session* s, const trainer* t, state_words
  * bits of a run without a fault. */
 TEST(a_fault_in_a_deferred_update_is_told) {
     static state_words begin, of_step[4], words;
+    const int n = memo_test_cases(1, 10);
     int64_t n_failed = 0, n_halved = 0, n_whole = 0;
-    for (int64_t i = 0; i < (memo_test_all() ? 10 : 1); i++) {
+    for (int64_t i = 0; i < n; i++) {
         trainer t;
         own_step_plan* plan = NULL;
         do {
@@ -964,8 +968,9 @@ TEST(a_fault_in_a_deferred_update_is_told) {
             memo_session_destroy(s);
         }
     }
-    CHECK_CASE(n_failed > 20 && n_halved > 2 && n_whole > 2, "%lld failed, %lld halved, %lld whole",
-               (long long)n_failed, (long long)n_halved, (long long)n_whole);
+    CHECK_CASE(n_failed > 20 * n && n_halved > 2 * n && n_whole > 2 * n,
+               "%lld failed, %lld halved, %lld whole", (long long)n_failed, (long long)n_halved,
+               (long long)n_whole);
 }
 
 /* Steps from *step on, which begin with words; after each step words are its states. */
@@ -1040,8 +1045,9 @@ static memo_status train_with_a_cut(trainer* t, const memo_step_plan* plan, int6
  * with the bits of a run without a fault. */
 TEST(a_session_that_is_cut_late_resumes_with_the_same_bits) {
     static state_words expected, words;
+    const int n = memo_test_cases(4, 20);
     int64_t n_failed[2] = {0, 0}, n_doubtful = 0;
-    for (int64_t i = 0; i < (memo_test_all() ? 20 : 4); i++) {
+    for (int64_t i = 0; i < n; i++) {
         const int of_file = i > 1;
         memo_status fault = MEMO_STATUS_OK;
         trainer t;
@@ -1067,8 +1073,9 @@ TEST(a_session_that_is_cut_late_resumes_with_the_same_bits) {
             n_failed[of_file] += fault != MEMO_STATUS_OK;
         }
     }
-    CHECK_CASE(n_failed[0] > 20 && n_failed[1] > 5 && n_doubtful > 4, "%lld, %lld, %lld in updates",
-               (long long)n_failed[0], (long long)n_failed[1], (long long)n_doubtful);
+    printf("# %lld failed calls, %lld of a file, %lld in updates\n", (long long)n_failed[0],
+           (long long)n_failed[1], (long long)n_doubtful);
+    CHECK(n_failed[0] > 5 * n && (n < 4 || (n_failed[1] > n && n_doubtful > 4)));
 }
 
 /* --- checked sessions --- */
@@ -1092,7 +1099,7 @@ TEST(checked_sessions_find_planted_mistakes) {
         {T_UPDATE_MISSES, "layer 1, state `weights`, update: not changed"},
         {T_RIGHT, "layer 1, state `weights`, forward: it changed while its layer was closed"},
         {T_RIGHT, "gradients`, backward: not zero when the first backward"}};
-    for (int64_t i = 0; i < memo_test_cases(memo_test_all() ? 200 : 18); i++) {
+    for (int64_t i = 0; i < memo_test_cases(18, 200); i++) {
         const int k = (int)(i % N), is_tight = k && i % 2;
         own_device* device = new_host(0);
         memo_device unfilled = *device;
@@ -1568,7 +1575,7 @@ static void fill_words(void* user, memo_session* s, int32_t layer) {
 /* A budget that holds no states all at once: states stay and do not fit, or leave the device and
  * are filled layer by layer. */
 TEST(first_values_are_filled_layer_by_layer) {
-    for (int i = 0; i < memo_test_cases(4); i++) {
+    for (int i = 0; i < memo_test_cases(4, 4); i++) {
         own_device* device = new_host(0);
         own_step_plan* stays = NULL;
         trainer t;
@@ -1694,7 +1701,7 @@ static memo_session_desc bytes_desc(int64_t* n_bytes, memo_state* states) {
 TEST(states_of_odd_bytes_are_filled_used_and_verified) {
     memo_state states[3];
     char bytes[2000];
-    for (int k = 0; k < memo_test_cases(16); k++) {
+    for (int k = 0; k < memo_test_cases(16, 16); k++) {
         int64_t n_bytes = memo_test_int(0, 999) * 2 + 1, least;
         memo_session_desc desc = bytes_desc(&n_bytes, states);
         own_session* s = NULL;
@@ -1720,7 +1727,7 @@ TEST(states_of_odd_bytes_are_filled_used_and_verified) {
 /* A long forward-only shape may need more of the device than the training shape. */
 TEST(all_shapes_stream_what_one_needs) {
     memo_state states[3];
-    for (int k = 0; k < memo_test_cases(12); k++) {
+    for (int k = 0; k < memo_test_cases(12, 12); k++) {
         const memo_shape shapes[] = {{memo_test_int(100, 300), 1},
                                      {memo_test_int(8, 60), k % 3 == 0}};
         int64_t n_bytes = memo_test_int(1, 9000), least = 0;

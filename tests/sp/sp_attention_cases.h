@@ -663,59 +663,20 @@ static memo_status attention_step(memo_device* device, memo_stream stream,
                   : memo_copy(device, stream, ON_DEVICE, b->used, t->d_v, b->v_bytes, error);
 }
 
-/* Query heads that read a key head; the latent is one that all read. */
-static int32_t ratio_of(const attention_case* c) {
-    return c->n_q_heads / (c->latent_size ? 1 : c->n_kv_heads);
-}
-
-/* Query heads of a rank's group g of n: those of its key heads [g n_kv / n, (g + 1) n_kv / n).
- * Without a ring, groups that have the same key head share its query heads, in order. */
-static int64_t group_q_heads(const attention_case* c, const memo_ulysses_heads* all_heads,
-                             int32_t n, int32_t g) {
-    memo_ulysses_heads own = *all_heads, *heads = &own;
+/* Query heads of a rank's group g of n, as of rank u n + g of ud n. */
+static int64_t group_q_heads(const attention_case* c, int32_t ulysses_rank, int32_t n, int32_t g) {
+    const int64_t owner = (int64_t)ulysses_rank * n + g, all = (int64_t)c->ulysses * n;
     int64_t n_heads = 0;
-    int32_t h, kv, ratio = ratio_of(c), end = heads->first_q + heads->n_q, k;
-    if (c->latent_size) {
-        own.first_kv = 0;
-        own.n_kv = 1;
-    }
-    for (h = heads->first_q; h < end; h++) {
-        kv = h / ratio - heads->first_kv;
-        if (c->ring == 1 && n > heads->n_kv) {
-            int32_t first = -1, n_sharing = 0, at = 0, n_q = 0;
-            for (k = 0; k < n; k++) /* groups with this key head */
-                if (k * heads->n_kv / n == kv) {
-                    if (first < 0) first = k;
-                    n_sharing++;
-                }
-            for (k = heads->first_q; k < end; k++) /* the head's place among those that read it */
-                if (k / ratio == h / ratio) {
-                    at += k < h;
-                    n_q++;
-                }
-            n_heads += first + at * n_sharing / n_q == g;
-        } else
-            n_heads += kv >= g * heads->n_kv / n && kv < (g + 1) * heads->n_kv / n;
-    }
+    for (int64_t h = 0; h < c->n_q_heads; h++)
+        n_heads += owner * c->n_q_heads / all <= h && h < (owner + 1) * c->n_q_heads / all;
     return n_heads;
 }
 
-/* No more groups than the rank with most reads key heads, counted one by one; without a ring, than
- * it has query heads. */
+/* No more groups than the rank with most has query heads. */
 static int32_t groups_of(const attention_case* c) {
-    int32_t most = 1;
-    for (int32_t rank = 0; rank < c->ulysses && c->ulysses > 1; rank++) {
-        int32_t n = 0, last = -1;
-        for (int32_t h = c->n_q_heads * rank / c->ulysses;
-             h < c->n_q_heads * (rank + 1) / c->ulysses; h++) {
-            n += c->ring == 1 || h / ratio_of(c) != last;
-            last = h / ratio_of(c);
-        }
-        if (n > most) most = n;
-    }
-    return c->ulysses_groups > 1 && c->ulysses_groups < most ? c->ulysses_groups
-           : c->ulysses_groups > 1                           ? most
-                                                             : 1;
+    const int32_t most = c->ulysses > 1 ? (c->n_q_heads + c->ulysses - 1) / c->ulysses : 1;
+    if (c->ulysses_groups < 2) return 1;
+    return c->ulysses_groups < most ? c->ulysses_groups : most;
 }
 /* The keys that each query sees, pair by pair.  A query that sees none is between others. */
 static void intervals_of_case(const attention_case* c, int64_t* first, int64_t* end) {
@@ -855,7 +816,7 @@ static int lses_of_padding_are_none(const attention_case* c, const run_result* r
     const int32_t n_groups = groups_of(c);
     int64_t n_wrong = 0;
     for (int32_t g = 0; g < n_groups && !c->has_sinks && !sharding->slice_tokens; g++) {
-        const int64_t n_heads = group_q_heads(c, &result->sizes.heads, n_groups, g);
+        const int64_t n_heads = group_q_heads(c, result->ulysses_rank, n_groups, g);
         for (int64_t i = 0; i < n_rows; i++) {
             const int64_t row = i % sharding->ring_tokens;
             const int32_t holder =

@@ -449,7 +449,7 @@ TEST(a_rank_that_goes_is_noticed) {
     rig_remove(&g, 1);
     memo_host_device_destroy(g.devices[1]);
     g.n_ranks = 1;
-    expect_failure(&g, "rank 1 of 'threads world' is lost in barrier",
+    expect_failure(&g, "rank 1 of 'threads world' did not arrive at barrier and is lost",
                    "has destroyed its communicator");
     IGNORE(memo_stream_synchronize(g.devices[2], g.cases[2].streams[0], NULL));
     memo_comm_destroy(g.comms[2]);
@@ -462,8 +462,11 @@ TEST(a_peer_that_goes_is_noticed) {
         CHECK_OK(message_of(&g, 0, is_send, 1));
         rig_remove(&g, 1);
         g.n_ranks = 1;
-        expect_failure(&g, "rank 1 of 'threads world' is lost; rank 0",
-                       is_send ? "sends to it" : "receives from it");
+        expect_failure(&g,
+                       is_send
+                           ? "rank 1 of 'threads world' did not receive 1 f32 that rank 0 sends"
+                           : "rank 1 of 'threads world' did not send 1 f32 that rank 0 receives",
+                       "and is lost: it has destroyed its communicator");
         memo_host_device_destroy(g.devices[1]);
     }
 }
@@ -568,7 +571,7 @@ TEST(abort_during_splits_loses_nothing) {
 TEST(errors_of_parts_name_ranks_of_the_world) {
     own_rig g = rig_of_timed(4, 0.2);
     rig_run(&g, split_and_wait, 1);
-    expect_failure(&g, "rank 1 (world rank 3) of 'threads odd' is lost", "rank 0 (world rank 1)");
+    expect_failure(&g, "rank 1 (world rank 3) of 'threads odd' did not", "rank 0 (world rank 1)");
 }
 
 TEST(a_rank_in_errors_is_a_process) {
@@ -662,7 +665,8 @@ typedef enum {
 static const char* const peer_words[][2] = {
     {"rank 1 of 'threads world' did not arrive at all_gather", "0.3 s"},
     {"rank 1 of 'threads world' aborted it", ""},
-    {"rank 1 of 'threads world' is lost in all_gather", "has destroyed its communicator"},
+    {"rank 1 of 'threads world' did not arrive at all_gather and is lost",
+     "has destroyed its communicator"},
     {"rank 1 of 'threads world' cannot enqueue", "on strike"},
     {"rank 0 calls all_gather(32 f32) as collective 2", "rank 1 calls all_gather(31 f32)"},
     {"rank 0 calls all_gather(32 f32) for here 1", "rank 1 calls all_gather(32 f32) for there 1"}};

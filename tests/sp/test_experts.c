@@ -14,7 +14,6 @@ typedef struct moe_results {
 
 typedef struct moe_case {
     int32_t n_ranks, n_experts, n_choices;
-    int is_declared;
     int64_t begins[RANKS + 1]; /* the tokens of each rank */
     int32_t choice[TOKENS][CHOICES];
     float x[TOKENS][WIDTH], g[TOKENS][WIDTH], weight[TOKENS][CHOICES], a[EXPERTS][WIDTH];
@@ -28,8 +27,7 @@ static float one_float(void) { return (float)memo_test_real() - 0.5f; }
 static moe_case random_case(int i) {
     moe_case c = {.n_ranks = 1 + i % RANKS,
                   .n_experts = (int32_t)memo_test_int(1, EXPERTS),
-                  .n_choices = (int32_t)memo_test_int(1, CHOICES),
-                  .is_declared = i / RANKS % 2};
+                  .n_choices = (int32_t)memo_test_int(1, CHOICES)};
     const int all_on = i % 5 ? -1 : (int)memo_test_int(0, c.n_experts - 1);
     for (int32_t r = 0; r < c.n_ranks; r++) {
         const int64_t left = TOKENS - c.begins[r];
@@ -72,44 +70,16 @@ typedef struct moe_rank {
     thread_rank* t;
     memo_experts* experts;
     memo_routing routing;
-    int64_t capacity; /* 0: exact counts */
     int64_t counts[RANKS * EXPERTS];
-    int64_t n_valid[EXPERTS][RANKS]; /* received, by expert of this rank and sender */
     moe_rows rows;
     float (*sorted)[WIDTH];
     float (*placed[2])[WIDTH]; /* x; d_y */
 } moe_rank;
 
-/* Counts, exact or declared; those of declared rows travel on the device. */
-static memo_status route(moe_rank* m, memo_error* e) {
-    const moe_case* c = m->c;
-    const memo_share mine = memo_share_of(c->n_experts, c->n_ranks, m->t->comm->rank);
-    int32_t valid[EXPERTS], received[EXPERTS * RANKS];
-    int64_t rank_counts[RANKS * EXPERTS];
-    memo_routing one = {rank_counts, 0, 0};
-    memo_status status;
-    m->routing.counts = m->counts;
-    if (!m->capacity) {
-        status = memo_experts_route(m->experts, m->rows.n, &m->routing, e);
-        for (int64_t i = 0; i < mine.count && !status; i++)
-            for (int32_t r = 0; r < c->n_ranks; r++)
-                m->n_valid[i][r] = m->counts[r * c->n_experts + mine.begin + i];
-        return status;
-    }
-    for (int i = 0; i < c->n_experts; i++) valid[i] = (int32_t)m->rows.n[i];
-    status = memo_experts_declare(m->experts, m->capacity, &m->routing, e);
-    if (!status) status = memo_experts_declare(m->experts, 1, &one, e);
-    if (!status) status = memo_dispatch(m->experts, &one, valid, received, 1, MEMO_TYPE_I32, e);
-    if (!status) status = memo_stream_synchronize(m->t->device, m->t->stream, e);
-    for (int64_t i = 0; i < mine.count * c->n_ranks && !status; i++)
-        m->n_valid[i / c->n_ranks][i % c->n_ranks] = received[i];
-    return status;
-}
-
-/* The place of the next row in the sender's order; what declared rows leave free is skipped. */
+/* The place of the next row in the sender's order. */
 static int64_t sorted_place(const moe_rank* m, int expert, int64_t i) {
     int64_t at = i;
-    for (int e = 0; e < expert; e++) at += m->capacity ? m->capacity : m->rows.n[e];
+    for (int e = 0; e < expert; e++) at += m->rows.n[e];
     return at;
 }
 
@@ -135,7 +105,7 @@ static memo_status pass(moe_rank* m, int is_backward, memo_error* e) {
     for (int64_t i = 0; i < mine.count; i++)
         for (int32_t r = 0; r < c->n_ranks; r++) {
             const int64_t n = m->counts[r * c->n_experts + mine.begin + i];
-            for (int64_t k = 0; k < m->n_valid[i][r]; k++)
+            for (int64_t k = 0; k < n; k++)
                 for (int j = 0; j < WIDTH; j++) {
                     out[at + k][j] = c->a[mine.begin + i][j] * placed[at + k][j];
                     if (is_backward)
@@ -171,13 +141,13 @@ static memo_status moe_run(thread_rank* t, memo_error* e) {
     memset(memory, 0xff, 3 * sizeof *memory * EXPERTS * RANKS * ROWS); /* NaN */
     m->c = c;
     m->t = t;
-    m->capacity = c->is_declared ? ROWS : 0;
+    m->routing.counts = m->counts;
     m->sorted = memory;
     m->placed[0] = memory + EXPERTS * RANKS * ROWS;
     m->placed[1] = m->placed[0] + EXPERTS * RANKS * ROWS;
     sort_rows(c, c->begins[t->comm->rank], c->begins[t->comm->rank + 1], &m->rows);
     memo_status status = memo_experts_create(&desc, &m->experts, e);
-    if (!status) status = route(m, e);
+    if (!status) status = memo_experts_route(m->experts, m->rows.n, &m->routing, e);
     const int64_t before = t->comm->sent_bytes;
     if (!status) status = pass(m, 0, e);
     c->sent_bytes[t->comm->rank] = t->comm->sent_bytes - before;
@@ -217,20 +187,18 @@ TEST(experts_over_ranks_have_the_bits_of_one_rank) {
         moe_case c = random_case(i), one = c;
         int64_t n_sent[RANKS] = {0};
         one.n_ranks = 1;
-        one.is_declared = 0;
         one.begins[1] = c.begins[c.n_ranks];
         CHECK_OK(thread_ranks_run(c.n_ranks, moe_run, &c, &error));
         CHECK_OK(thread_ranks_run(1, moe_run, &one, &error));
         CHECK_CASE(!memcmp(&c.results, &one.results, sizeof c.results),
-                   "%d ranks, %d experts, %d choices, declared %d", c.n_ranks, c.n_experts,
-                   c.n_choices, c.is_declared);
+                   "%d ranks, %d experts, %d choices", c.n_ranks, c.n_experts, c.n_choices);
         expect_near_fp64(&c);
 
         for (int32_t r = 0; r < c.n_ranks; r++) /* x there, results back */
             for (int32_t p = 0; p < c.n_ranks; p++) {
                 const memo_share share = memo_share_of(c.n_experts, c.n_ranks, p);
-                int64_t n = c.is_declared ? share.count * ROWS : 0;
-                for (int64_t t = c.begins[r]; t < c.begins[r + 1] && !c.is_declared; t++)
+                int64_t n = 0;
+                for (int64_t t = c.begins[r]; t < c.begins[r + 1]; t++)
                     for (int k = 0; k < c.n_choices; k++)
                         n += c.choice[t][k] >= share.begin &&
                              c.choice[t][k] < share.begin + share.count;
@@ -258,8 +226,6 @@ static memo_status wrong_counts(thread_rank* t, MEMO_UNUSED memo_error* e) {
                 "rank 1 sends -1 rows to expert 3");
     CHECK_ERROR(memo_experts_route(experts, counts[1], &routing, &error), INFEASIBLE,
                 "rank 0 would receive 13 rows");
-    CHECK_ERROR(memo_experts_declare(experts, -1, &routing, &error), INVALID_ARGUMENT, "-1 rows");
-    CHECK_ERROR(memo_experts_declare(experts, 2, &routing, &error), INFEASIBLE, "12 rows");
     CHECK_OK(memo_experts_route(experts, counts[2], &routing, &error));
     CHECK_IS(routing.n_sent, ==, 3);
     CHECK_IS(routing.n_received, ==, t->comm->rank == 2 ? 0 : t->comm->rank ? 3 : 6);

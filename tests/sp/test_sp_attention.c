@@ -291,7 +291,7 @@ TEST(a_sink_that_dominates_leaves_the_rest) {
             attention_case c =
                 CASE(1, 1, 1, 2, 1, 8, .spread = 1e-3 /* scores near 0 */, .has_sinks = 1,
                      .sink = sinks[i], .type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32);
-            expect_right(&c, type ? 4e-3 : dominated(sinks[i]), type ? 1e-2 : dominated(sinks[i]),
+            expect_right(&c, type ? 4e-3 : dominated(sinks[i]), type ? 2e-2 : dominated(sinks[i]),
                          NULL);
         }
     report_worst();
@@ -307,7 +307,7 @@ TEST(a_token_that_dominates_leaves_the_rest) {
         c.attracts = scores[i];
         expect_no_worse(c, rings, 3, 2, 1e-6); /* few rows carry the error */
         c.type = MEMO_TYPE_BF16;
-        expect_no_worse(c, rings, 3, 1.02, 0);
+        expect_no_worse(c, rings, 3, 1.02, 3e-4);
     }
 }
 
@@ -536,7 +536,7 @@ TEST(the_16_bit_types_work_in_every_way) {
                                                  : 0,
                      .type = type ? MEMO_TYPE_F16 : MEMO_TYPE_BF16, .sends_again = i % 2,
                      .has_sinks = i / 2 % 2, .rounds_gradients = i / 3 % 2);
-            expect_right(&c, type ? 3e-4 : 2e-3, (type ? 4e-4 : 3e-3) * (i < 6 ? 1 : 2), NULL);
+            expect_right(&c, type ? 3e-4 : 2e-3, (type ? 5e-4 : 3e-3) * (i < 6 ? 1 : 2), NULL);
         }
         printf("# %s\n", type ? "f16" : "bf16");
         report_worst();
@@ -2485,7 +2485,7 @@ TEST(invalid_arguments_are_refused) {
         own_attention* one = attention_of(&desc);
         own_exchange* refused = exchange_of(one, &exchange_desc);
         CHECK_ERROR(memo_sp_attention_forward(one, refused, &tensors, &error), UNSUPPORTED,
-                    "attention sinks");
+                    "it has no row kernels");
         CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
         CHECK_IS(state.n_scores, ==, n_calls); /* nothing was enqueued */
     }

@@ -7,7 +7,7 @@
 
 /* A turn takes tick_ns of the clock of these threads; 0: they have the real clock. */
 static MEMO_UNUSED void in_timed_orders(void (*test)(int argument), int argument, int64_t tick_ns) {
-    const int n = memo_test_all() ? 100 : 5;
+    const int n = memo_test_cases(5, 100);
     for (int k = 0; k < n && !memo_test.failures; k++) {
         const uint64_t seed = memo_test_random() >> 32;
         IN_CASE("argument %d, order %llu", argument, (unsigned long long)seed);

@@ -595,7 +595,7 @@ TEST(the_fastest_groups_that_fit_are_taken) {
 }
 
 /* Llama 3 8B at ulysses 8 has one key head a rank: without a ring its four query heads make groups,
- * with one they do not. */
+ * which each get the key head; with one they do not. */
 TEST(query_heads_of_a_key_head_make_groups) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 1 << 17, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 8, 1, 1);
@@ -603,7 +603,7 @@ TEST(query_heads_of_a_key_head_make_groups) {
     d.max_ulysses_groups = 0;
     p = predict(&d, &l);
     CHECK_IS(p.ulysses_groups, ==, 4);
-    CHECK(p.time.ulysses_s < 0.5 * whole.time.ulysses_s);
+    CHECK(p.time.ulysses_s < 0.6 * whole.time.ulysses_s);
     d.cluster.n_gpus = 16;
     l.ring = 2;
     CHECK_IS(predict(&d, &l).ulysses_groups, ==, 1);

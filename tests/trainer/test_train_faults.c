@@ -202,7 +202,7 @@ TEST(policies_are_compared) { test_campaign("--compare 1 --alpha 0.5", 16); }
 /* tests/trainer/fuzz_options.c, with random bytes. */
 TEST(command_lines_are_refused_in_one_line_or_work) {
     uint8_t bytes[121];
-    for (int round = 0; round < (memo_test_all() ? 1000000 : 100000); round++) {
+    for (int round = 0; round < memo_test_cases(100000, 1000000); round++) {
         const size_t size = (size_t)(memo_test_int(1, 120) / memo_test_int(1, 20) + 1);
         for (size_t i = 0; i < size; i++) bytes[i] = (uint8_t)memo_test_random();
         fuzz_options(bytes, size);

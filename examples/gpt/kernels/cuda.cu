@@ -108,6 +108,26 @@ template <typename Value> __device__ static inline Value gpt_warp_max(Value valu
     return value;
 }
 
+/* Rows of an operation, n from row `first` on.  most: becomes the bits of the largest |y| in bf16,
+ * for a product in FP8; NULL: not wanted. */
+struct gpt_part {
+    int64_t first, n;
+    uint32_t* most;
+};
+template <int N> __device__ static inline uint32_t gpt_largest(uint32_t largest, const float* x) {
+    uint32_t bits[N];
+    memcpy(bits, x, sizeof bits);
+    for (int k = 0; k < N; k++) largest = gpt_larger(bits[k] & 0x7fffffffu, largest);
+    return largest;
+}
+/* By all lanes.  A maximum has no order, and rounds as its number does. */
+__device__ static inline void gpt_raise(uint32_t* most, uint32_t largest) {
+    float number;
+    largest = gpt_warp_max(largest);
+    memcpy(&number, &largest, sizeof number);
+    if (WARPS_LANE == 0 && largest) atomicMax(most, (uint32_t)memo_bf16_from_f32(number) << 16);
+}
+
 /* ---- element by element ---------------------------------------------------------------------- */
 
 /* A warp a row: a division of 64-bit numbers for each few elements would take longer than the
@@ -135,11 +155,15 @@ __global__ static void gpt_dropout_kernel(gpt_elements_args a, gpt_kernel_type t
 /* W elements of y at a time; KIND: of GELU and SwiGLU, and their backward.  Up and gate take turns,
  * so that W of both are 2 W elements. */
 template <int W, int KIND>
-__global__ static void gpt_elements_kernel(gpt_elements_args a, gpt_kernel_type type) {
+__global__ static void gpt_elements_kernel(gpt_elements_args a, gpt_kernel_type type,
+                                           gpt_part part) {
     const int of_x = KIND == GPT_KIND_SWIGLU ? 2 : 1,
               of_y = KIND == GPT_KIND_SWIGLU_BACKWARD ? 2 : 1;
     const int is_backward = KIND == GPT_KIND_GELU_BACKWARD || KIND == GPT_KIND_SWIGLU_BACKWARD;
-    WARPS_EACH_THREAD(g, (a.rows.end - a.rows.begin) * a.n_columns / W) {
+    const int64_t first = part.first * a.n_columns / W;
+    uint32_t largest = 0;
+    WARPS_EACH_THREAD(i, part.n * a.n_columns / W) {
+        const int64_t g = first + i;
         float x[of_x * W], y[of_y * W];
         for (int k = 0; k < of_x; k++) gpt_read<W>(x + k * W, a.x, type, g * of_x * W + k * W);
         for (int k = 0; k < of_y && is_backward; k++)
@@ -151,7 +175,9 @@ __global__ static void gpt_elements_kernel(gpt_elements_args a, gpt_kernel_type 
             if constexpr (of_y == 2) gpt_swiglu_slopes(&y[2 * k], &y[2 * k + 1], x[k]);
         }
         for (int k = 0; k < of_y; k++) gpt_write<W>(a.y, type, g * of_y * W + k * W, y + k * W);
+        if (part.most) largest = gpt_largest<of_y * W>(largest, y);
     }
+    if (part.most) gpt_raise(part.most, largest);
 }
 
 template <int W> __global__ static void gpt_add_kernel(gpt_add_args a) {
@@ -258,10 +284,11 @@ template <int W, int V> struct gpt_held_row {
         if (const int64_t c = gpt_held_row<W, V>::column(v); c < (hidden))
 
 template <int W, int V>
-__global__ static void gpt_norm_kernel(gpt_norm_args a, gpt_kernel_type of_model) {
+__global__ static void gpt_norm_kernel(gpt_norm_args a, gpt_kernel_type of_model, gpt_part part) {
     const memo_type type = V ? MEMO_TYPE_BF16 : (memo_type)of_model;
-    WARPS_EACH(row, a.rows.end - a.rows.begin) {
-        const int64_t at = row * a.hidden;
+    uint32_t largest = 0;
+    WARPS_EACH(i, part.n) {
+        const int64_t row = part.first + i, at = row * a.hidden;
         const gpt_held_row<W, V> row_x(a.x, type, at, a.hidden);
         float x[W], w[W], squares = 0;
         GPT_EACH_HELD(v, c, a.hidden) {
@@ -275,14 +302,17 @@ __global__ static void gpt_norm_kernel(gpt_norm_args a, gpt_kernel_type of_model
             gpt_read<W>(w, a.weight, type, c);
             for (int k = 0; k < W; k++) x[k] = x[k] * rstd * w[k];
             gpt_write<W>(a.y, type, at + c, x);
+            if (part.most) largest = gpt_largest<W>(largest, x);
         }
     }
+    if (part.most) gpt_raise(part.most, largest);
 }
 
 template <int W, int V>
-__global__ static void gpt_norm_backward_kernel(gpt_norm_args a, gpt_kernel_type of_model) {
+__global__ static void gpt_norm_backward_kernel(gpt_norm_args a, gpt_kernel_type of_model,
+                                                gpt_part part) {
     const memo_type type = V ? MEMO_TYPE_BF16 : (memo_type)of_model;
-    WARPS_EACH(row, a.rows.end - a.rows.begin) {
+    WARPS_EACH(row, part.n) {
         const int64_t at = row * a.hidden;
         const float rstd = ((const float*)a.rstd)[row];
         const gpt_held_row<W, V> row_x(a.x, type, at, a.hidden), row_dy(a.y, type, at, a.hidden);
@@ -597,25 +627,21 @@ __global__ static void gpt_attention_dkv_kernel(gpt_attention_args a, gpt_kernel
 
 /* ---- operands in FP8 ------------------------------------------------------------------------- */
 
-/* In device memory, behind each other for the weight and for the rows of a product. */
+/* In device memory. */
 struct gpt_fp8_scale {
     float scale;   /* that cuBLASLt multiplies with */
     uint32_t most; /* the bits of the largest number */
     uint32_t unused[2];
 };
 
-/* most = the largest of it and of the bits of |x|, whose maximum has no order. */
 template <int W> __global__ static void gpt_most_kernel(const void* x, int64_t n, uint32_t* most) {
     uint32_t largest = 0;
     WARPS_EACH_THREAD(g, n / W) {
         float values[W];
-        uint32_t bits[W];
         gpt_read<W>(values, x, MEMO_TYPE_BF16, g * W);
-        memcpy(bits, values, sizeof bits);
-        for (int k = 0; k < W; k++) largest = gpt_larger(bits[k] & 0x7fffffffu, largest);
+        largest = gpt_largest<W>(largest, values);
     }
-    largest = gpt_warp_max(largest);
-    if (WARPS_LANE == 0 && largest) atomicMax(most, largest);
+    gpt_raise(most, largest);
 }
 
 /* Two codes, by one instruction where the GPU has it. */
@@ -690,9 +716,25 @@ struct gpt_cuda_kernels {
     char* workspace;          /* of cuBLASLt; the next are parts of the same scratch */
     double *lanes, *partials; /* (GPT_LANES), (GPT_CUDA_PARTIALS) */
     char* rows;               /* of an operation on rows */
-    gpt_fp8_scale* scales;    /* of a weight and of rows, whose codes are the next */
-    uint8_t *weight_codes, *row_codes;
     char* of_attention;
+
+    /* In FP8.  Codes of weights serve all slices of a layer: n_weights of them, of kept_layer, one
+     * behind the other.  Codes of rows serve the products behind each other that read the same
+     * rows.  `made` is what the last operation has written, if it noted the largest numbers: those
+     * of its tiles are in tile_scales. */
+    gpt_fp8_scale *scales, *tile_scales;
+    uint8_t *weight_codes, *row_codes;
+    int64_t weight_bytes;
+    struct {
+        const void* weight;
+        int64_t end; /* of its codes */
+        int32_t is_turned;
+    } weights[GPT_CUDA_WEIGHTS];
+    int32_t n_weights, kept_layer;
+    const char *coded, *made;
+    int64_t n_coded; /* numbers */
+    gpt_rows made_rows;
+    gpt_fp8_scale *scale_of_weight, *scale_of_rows; /* of the next product */
 };
 
 static memo_status gpt_lt_check(cublasStatus_t code, const char* call, memo_error* error) {
@@ -750,9 +792,9 @@ static memo_status gpt_gemm_make(const gpt_cuda_kernels* c, const gpt_gemm_choic
         return error->status;
 
     if (!of->is_fp8) return MEMO_STATUS_OK;
-    if (set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, (const float*)&c->scales[0].scale))
+    if (set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, (const float*)&c->scale_of_weight->scale))
         return error->status;
-    return set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, (const float*)&c->scales[1].scale);
+    return set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, (const float*)&c->scale_of_rows->scale);
 }
 
 static memo_status gpt_gemm_run(gpt_cuda_kernels* c, gpt_gemm_call* g,
@@ -867,10 +909,11 @@ template <typename... Pointers> static bool gpt_is_wide(int64_t n_columns, Point
     ((is_wide) ? GPT_LAUNCH((n) / 8, kernel<8>, __VA_ARGS__)                                       \
                : GPT_LAUNCH(n, kernel<1>, __VA_ARGS__))
 
-/* The codes of a matrix (rows, columns) of bf16, or of its transpose. */
+/* The codes of a matrix (rows, columns) of bf16, or of its transpose.  has_most: scale->most is
+ * known. */
 static memo_status gpt_fp8_operand(memo_stream stream, const void* x, int64_t n_rows,
-                                   int64_t n_columns, int is_turned, gpt_fp8_scale* scale,
-                                   uint8_t* codes, memo_error* error) {
+                                   int64_t n_columns, int is_turned, int has_most,
+                                   gpt_fp8_scale* scale, uint8_t* codes, memo_error* error) {
     const int64_t n = n_rows * n_columns;
     const int64_t n_warps = (n_columns + 63) / 64 * ((n_rows + 3) / 4);
     const int is_wide = gpt_is_wide(n_columns, x);
@@ -878,23 +921,60 @@ static memo_status gpt_fp8_operand(memo_stream stream, const void* x, int64_t n_
         is_turned ? is_wide ? gpt_e4m3_kernel<8, 8> : gpt_e4m3_kernel<1, 8>
         : is_wide ? gpt_e4m3_kernel<8, 1>
                   : gpt_e4m3_kernel<1, 1>;
-    if (GPT_CUDA(cudaMemsetAsync, (scale, 0, sizeof *scale, memo_cuda_stream(stream))) ||
-        GPT_LAUNCH_WIDE(is_wide, n, gpt_most_kernel, x, n, &scale->most))
+    if (!has_most &&
+        (GPT_CUDA(cudaMemsetAsync, (scale, 0, sizeof *scale, memo_cuda_stream(stream))) ||
+         GPT_LAUNCH_WIDE(is_wide, n, gpt_most_kernel, x, n, &scale->most)))
         return error->status;
     return GPT_LAUNCH(n_warps * WARPS_LANES / (is_turned ? 8 : 1), kernel, x, n_rows, n_columns,
                       scale, codes);
 }
 
-/* The weight of all tiles of a product.  dX reads it turned. */
+/* The weight of all tiles of a product.  dX reads it turned.  If there is no room for the codes of
+ * one more weight, those of all others go.  Codes begin at multiples of 256. */
 static memo_status gpt_fp8_weight(gpt_cuda_kernels* c, memo_stream stream, const gpt_linear_args* a,
-                                  int is_forward, memo_error* error) {
+                                  int is_turned, const void** codes, memo_error* error) {
+    const int64_t n = a->n_outputs * a->n_inputs;
+    int32_t i = 0;
     if ((a->n_outputs | a->n_inputs) % 16)
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
             "FP8: a weight of %lld x %lld; widths that 16 divides, or bf16, would work",
             (long long)a->n_outputs, (long long)a->n_inputs);
-    return gpt_fp8_operand(stream, a->weight, a->n_outputs, a->n_inputs, !is_forward, &c->scales[0],
-                           c->weight_codes, error);
+    while (i < c->n_weights &&
+           (c->weights[i].weight != a->weight || c->weights[i].is_turned != is_turned))
+        i++;
+    const int is_kept = i < c->n_weights;
+    if (!is_kept && (i == GPT_CUDA_WEIGHTS || (i && c->weights[i - 1].end + n > c->weight_bytes)))
+        i = 0;
+    uint8_t* to = c->weight_codes + (i ? c->weights[i - 1].end : 0);
+    *codes = to;
+    c->scale_of_weight = &c->scales[i];
+    if (is_kept) return MEMO_STATUS_OK;
+
+    c->weights[i].weight = a->weight;
+    c->weights[i].is_turned = is_turned;
+    c->weights[i].end = to - c->weight_codes + n;
+    c->n_weights = i + 1;
+    return gpt_fp8_operand(stream, a->weight, a->n_outputs, a->n_inputs, is_turned, 0,
+                           c->scale_of_weight, to, error);
+}
+
+/* n rows of x or dy, a tile of rows [row, row + n) of the micro-batch. */
+static memo_status gpt_fp8_rows(gpt_cuda_kernels* c, memo_stream stream, const void* rows,
+                                int64_t row, int64_t n, int64_t n_columns, int64_t tile,
+                                memo_error* error) {
+    const char* x = (const char*)rows;
+    const gpt_rows made = c->made_rows;
+    const int64_t begin = made.begin > row / tile * tile ? made.begin : row / tile * tile;
+    const int has_most = c->made && x == c->made + (row - made.begin) * n_columns * 2 &&
+                         row == begin && row + n == gpt_min((row / tile + 1) * tile, made.end);
+    if (c->coded == x && c->n_coded == n * n_columns) return MEMO_STATUS_OK;
+    c->coded = x;
+    c->n_coded = n * n_columns;
+    c->scale_of_rows =
+        has_most ? &c->tile_scales[row / tile - made.begin / tile] : &c->scales[GPT_CUDA_WEIGHTS];
+    return gpt_fp8_operand(stream, x, n, n_columns, 0, has_most, c->scale_of_rows, c->row_codes,
+                           error);
 }
 
 /* A forward runs tile by tile: a row that is computed again has the same rows beside it, and
@@ -905,9 +985,11 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
     const int is_fp8 = a->is_fp8 && !is_weights;
     const int64_t size = memo_type_bytes(c->type), n_rows = a->rows.end - a->rows.begin;
     const int64_t most = gpt_most_rows(a->n_outputs, a->n_inputs);
-    const void* weight = is_weights ? a->dweight : is_fp8 ? c->weight_codes : a->weight;
+    const void* weight = is_weights ? a->dweight : a->weight;
     gpt_gemm_call g;
-    if (is_fp8 && gpt_fp8_weight(c, stream, a, is_forward, error)) return error->status;
+    if (a->layer != c->kept_layer) c->n_weights = 0;
+    c->kept_layer = a->layer;
+    if (is_fp8 && gpt_fp8_weight(c, stream, a, !is_forward, &weight, error)) return error->status;
 
     for (int64_t row = 0, n; row < n_rows; row += n) {
         const char* x = (const char*)a->x + row * a->n_inputs * size;
@@ -917,18 +999,16 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
             n = gpt_min(n, a->tile_rows - (a->rows.begin + row) % a->tile_rows);
         gpt_gemm_choice of = {
             kind, is_fp8, gpt_alignment((uintptr_t)weight), a->n_outputs, a->n_inputs, n, {}};
+        const char* rows = is_forward ? x : y;
+        if (is_fp8 && gpt_fp8_rows(c, stream, rows, a->rows.begin + row, n,
+                                   is_forward ? a->n_inputs : a->n_outputs, a->tile_rows, error))
+            return error->status;
         if (gpt_gemm_make(c, &of, &g, error)) return error->status;
         g.a_data = is_weights ? (const void*)x : weight;
-        g.b_data = is_forward ? x : y;
+        g.b_data = is_fp8 ? (const void*)c->row_codes : rows;
         g.d_data = is_forward   ? (void*)y
                    : is_weights ? a->dweight
                                 : (void*)((char*)a->dx + row * a->n_inputs * size);
-        if (is_fp8) {
-            if (gpt_fp8_operand(stream, g.b_data, n, is_forward ? a->n_inputs : a->n_outputs, 0,
-                                &c->scales[1], c->row_codes, error))
-                return error->status;
-            g.b_data = c->row_codes;
-        }
         if (gpt_gemm_run_rows(c, &g, &of, stream, error)) return error->status;
     }
     return MEMO_STATUS_OK;
@@ -941,13 +1021,35 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
     ((is_wide) ? GPT_LAUNCH(gpt_count((args).rows) * WARPS_LANES, kernel<8>, args, c->type)        \
                : GPT_LAUNCH(gpt_count((args).rows) * WARPS_LANES, kernel<1>, args, c->type))
 
+/* Launches an operation as a whole or, if a product in FP8 reads y, for each tile of the product,
+ * and notes what it has made. */
+template <typename Launch>
+static memo_status gpt_launch_parts(gpt_cuda_kernels* c, memo_stream stream, gpt_rows rows,
+                                    int64_t tile, const void* y, memo_error* error, Launch launch) {
+    gpt_fp8_scale* scale = c->tile_scales;
+    if (!tile) return launch(gpt_part{0, gpt_count(rows), NULL});
+    const int64_t n_tiles = (rows.end - 1) / tile - rows.begin / tile + 1;
+    if (GPT_CUDA(cudaMemsetAsync,
+                 (scale, 0, (size_t)n_tiles * sizeof *scale, memo_cuda_stream(stream))))
+        return error->status;
+    for (int64_t row = rows.begin, next; row < rows.end; row = next, scale++) {
+        next = gpt_min((row / tile + 1) * tile, rows.end);
+        if (launch(gpt_part{row - rows.begin, next - row, &scale->most})) return error->status;
+    }
+    c->made = (const char*)y;
+    c->made_rows = rows;
+    return MEMO_STATUS_OK;
+}
+
 template <int KIND>
 static memo_status gpt_cuda_elements(gpt_cuda_kernels* c, memo_stream stream,
                                      const gpt_elements_args* a, memo_error* error) {
-    const int64_t n = gpt_count(a->rows) * a->n_columns;
-    return gpt_is_wide(a->n_columns, a->x, a->y, a->z)
-               ? GPT_LAUNCH(n / 8, (gpt_elements_kernel<8, KIND>), *a, c->type)
-               : GPT_LAUNCH(n, (gpt_elements_kernel<1, KIND>), *a, c->type);
+    const int is_wide = gpt_is_wide(a->n_columns, a->x, a->y, a->z);
+    return gpt_launch_parts(c, stream, a->rows, a->fp8_tile, a->y, error, [&](gpt_part part) {
+        const int64_t n = part.n * a->n_columns;
+        return is_wide ? GPT_LAUNCH(n / 8, (gpt_elements_kernel<8, KIND>), *a, c->type, part)
+                       : GPT_LAUNCH(n, (gpt_elements_kernel<1, KIND>), *a, c->type, part);
+    });
 }
 
 static memo_status gpt_cuda_linear_backward(gpt_cuda_kernels* c, memo_stream stream,
@@ -958,27 +1060,32 @@ static memo_status gpt_cuda_linear_backward(gpt_cuda_kernels* c, memo_stream str
 }
 
 /* Words of a row that a lane holds at most, in bf16; 0: the row is too long or of another type. */
-#define GPT_LAUNCH_NORM(kernel, is_wide)                                                           \
-    (!(is_wide) ? GPT_LAUNCH(n_threads, (kernel<1, 0>), *a, c->type)                               \
+#define GPT_LAUNCH_NORM(kernel, is_wide, n_rows, ...)                                              \
+    (!(is_wide) ? GPT_LAUNCH((n_rows)*WARPS_LANES, (kernel<1, 0>), *a, c->type, __VA_ARGS__)       \
      : c->type != MEMO_TYPE_BF16 || a->hidden > 4096                                               \
-         ? GPT_LAUNCH(n_threads, (kernel<8, 0>), *a, c->type)                                      \
-     : a->hidden > 2048 ? GPT_LAUNCH(n_threads, (kernel<8, 16>), *a, c->type)                      \
-     : a->hidden > 1024 ? GPT_LAUNCH(n_threads, (kernel<8, 8>), *a, c->type)                       \
-                        : GPT_LAUNCH(n_threads, (kernel<8, 4>), *a, c->type))
+         ? GPT_LAUNCH((n_rows)*WARPS_LANES, (kernel<8, 0>), *a, c->type, __VA_ARGS__)              \
+     : a->hidden > 2048                                                                            \
+         ? GPT_LAUNCH((n_rows)*WARPS_LANES, (kernel<8, 16>), *a, c->type, __VA_ARGS__)             \
+     : a->hidden > 1024                                                                            \
+         ? GPT_LAUNCH((n_rows)*WARPS_LANES, (kernel<8, 8>), *a, c->type, __VA_ARGS__)              \
+         : GPT_LAUNCH((n_rows)*WARPS_LANES, (kernel<8, 4>), *a, c->type, __VA_ARGS__))
 
 static memo_status gpt_cuda_norm(gpt_cuda_kernels* c, memo_stream stream, gpt_kind kind,
                                  const gpt_norm_args* a, memo_error* error) {
-    const int64_t n_rows = gpt_count(a->rows), n_threads = n_rows * WARPS_LANES;
+    const int64_t n_rows = gpt_count(a->rows);
     const int64_t n_chunks = (n_rows + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
     const int is_wide = gpt_is_wide(a->hidden, a->x, a->y, a->weight, a->dx);
     float* sums = (float*)(void*)c->rows;
-    if (kind == GPT_KIND_NORM) return GPT_LAUNCH_NORM(gpt_norm_kernel, is_wide);
+    if (kind == GPT_KIND_NORM)
+        return gpt_launch_parts(c, stream, a->rows, a->fp8_tile, a->y, error, [&](gpt_part part) {
+            return GPT_LAUNCH_NORM(gpt_norm_kernel, is_wide, part.n, part);
+        });
     if (GPT_LAUNCH_WIDE(is_wide, n_chunks * a->hidden, gpt_norm_sums_kernel, *a, c->type, sums,
                         n_chunks) ||
         GPT_LAUNCH(a->hidden, gpt_fold_kernel<float>, (float*)a->dweight, sums,
                    n_chunks * a->hidden, a->hidden, 1))
         return error->status;
-    return GPT_LAUNCH_NORM(gpt_norm_backward_kernel, is_wide);
+    return GPT_LAUNCH_NORM(gpt_norm_backward_kernel, is_wide, n_rows, gpt_part{0, n_rows, NULL});
 }
 
 static memo_status gpt_cuda_loss(gpt_cuda_kernels* c, memo_stream stream, const gpt_loss_args* a,
@@ -1022,6 +1129,7 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, const gpt
     const auto& a = op->args;
     memo_error unused;
     if (!error) error = &unused;
+    if (op->kind > GPT_KIND_LINEAR_BACKWARD) c->coded = c->made = NULL; /* it may write there */
 
     switch (op->kind) {
     case GPT_KIND_LINEAR: return gpt_gemm_enqueue(c, stream, GPT_GEMM_FORWARD, &a.linear, error);
@@ -1084,6 +1192,16 @@ static int64_t gpt_cuda_scratch_bytes(void* context, const gpt_shapes* shapes) {
                                        : 0);
 }
 
+/* Parts of the scratch behind c->scales, whose bytes and those of weights' codes are these. */
+static void gpt_fp8_place(gpt_cuda_kernels* c, int64_t scale_bytes, int64_t weight_bytes) {
+    c->tile_scales = c->scales + GPT_CUDA_WEIGHTS + 1;
+    c->weight_codes = (uint8_t*)c->scales + scale_bytes;
+    c->row_codes = c->weight_codes + weight_bytes;
+    c->weight_bytes = weight_bytes;
+    c->n_weights = 0;
+    c->coded = c->made = NULL;
+}
+
 static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, memo_stream compute,
                                     void* scratch, memo_error* error) {
     gpt_cuda_kernels* c = (gpt_cuda_kernels*)context;
@@ -1106,9 +1224,8 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
     c->partials = c->lanes + 64;
     c->rows = (char*)(c->partials + GPT_CUDA_PARTIALS);
     c->scales = (gpt_fp8_scale*)(void*)(c->rows + gpt_cuda_rows_bytes(shapes));
-    c->weight_codes = (uint8_t*)c->scales + GPT_CUDA_SCALES;
-    c->row_codes = c->weight_codes + gpt_cuda_code_bytes(shapes, shapes->hidden);
     c->of_attention = (char*)c->scales + gpt_cuda_fp8_bytes(shapes);
+    if (shapes->fp8_rows) gpt_fp8_place(c, gpt_cuda_scale_bytes(shapes), shapes->fp8_weights);
 
     if (GPT_CUDA(cudaMemsetAsync,
                  (c->lanes, 0, GPT_LANES * sizeof(double), memo_cuda_stream(compute))))

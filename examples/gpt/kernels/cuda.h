@@ -16,25 +16,27 @@ extern "C" {
 #endif
 
 /* Scratch memory of all but attention: cuBLASLt's workspace, parts of sums, sums of a norm's
- * weight over GPT_CUDA_CHUNK rows each, and in FP8 the operands of a product: a weight and a tile
- * of rows, behind their scales. */
+ * weight over GPT_CUDA_CHUNK rows each, and in FP8 codes of weights and of a tile of rows, behind
+ * the scales. */
 enum {
     GPT_CUDA_WORKSPACE = 32 << 20,
     GPT_CUDA_PARTIALS = 4096, /* of a long sum, each of a warp or of a thread */
     GPT_CUDA_CHUNK = 256,     /* rows that one thread sums */
-    GPT_CUDA_SCALES = 512     /* bytes */
+    GPT_CUDA_WEIGHTS = 16     /* with codes at a time */
 };
 static inline int64_t gpt_cuda_rows_bytes(const gpt_shapes* shapes) {
     const int64_t n_chunks = (shapes->n_rows + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
     return (n_chunks * shapes->hidden * (int64_t)sizeof(float) + 511) / 512 * 512;
 }
-/* Codes of n rows in FP8, of the widest operand. */
-static inline int64_t gpt_cuda_code_bytes(const gpt_shapes* shapes, int64_t n_rows) {
-    return n_rows * (shapes->up > shapes->hidden ? shapes->up : shapes->hidden);
+/* Scales in FP8: of weights, of rows, and of each tile of an operation's rows. */
+static inline int64_t gpt_cuda_scale_bytes(const gpt_shapes* shapes) {
+    const int64_t n_tiles = shapes->n_rows / shapes->fp8_rows + 2;
+    return ((GPT_CUDA_WEIGHTS + 1 + n_tiles) * 16 + 511) / 512 * 512;
 }
 static inline int64_t gpt_cuda_fp8_bytes(const gpt_shapes* shapes) {
-    const int64_t n_bytes = gpt_cuda_code_bytes(shapes, shapes->fp8_rows + shapes->hidden);
-    return shapes->fp8_rows ? GPT_CUDA_SCALES + (n_bytes + 511) / 512 * 512 : 0;
+    const int64_t widest = shapes->up > shapes->hidden ? shapes->up : shapes->hidden;
+    const int64_t n_bytes = shapes->fp8_weights + shapes->fp8_rows * widest;
+    return shapes->fp8_rows ? gpt_cuda_scale_bytes(shapes) + (n_bytes + 511) / 512 * 512 : 0;
 }
 static inline int64_t gpt_cuda_own_bytes(const gpt_shapes* shapes) {
     return GPT_CUDA_WORKSPACE + (GPT_CUDA_PARTIALS + 64) * (int64_t)sizeof(double) +

@@ -70,14 +70,19 @@ gpt_rows gpt_rows_in(gpt_rows need, gpt_rows rows) {
 
 void gpt_compute_attention(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS],
                            gpt_rows rows, gpt_array y) {
+    const int64_t tile = gpt_fp8_tile(model, layer); /* its codes serve q, k and v */
     gpt_array t[GPT_N_TENSORS];
+    gpt_rows step;
     for (int i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
     gpt_norm(model, layer, GPT_W_NORM1, NULL, t[GPT_NORM1], t[GPT_RSTD1], t[GPT_INPUT],
              need[GPT_NORM1]);
-    gpt_linear(model, layer, GPT_W_QUERY, t[GPT_Q], t[GPT_NORM1], need[GPT_Q]);
-    gpt_linear(model, layer, GPT_W_KEY, t[GPT_K], t[GPT_NORM1], need[GPT_K]);
-    gpt_linear(model, layer, GPT_W_VALUE, t[GPT_V], t[GPT_NORM1], need[GPT_V]);
+    for (step = rows; step.begin < rows.end; step.begin = step.end) {
+        if (tile) step.end = gpt_min((step.begin / tile + 1) * tile, rows.end);
+        for (int i = 0; i < 3; i++)
+            gpt_linear(model, layer, GPT_W_QUERY + i, t[GPT_Q + i], t[GPT_NORM1],
+                       gpt_rows_in(need[GPT_Q + i], step));
+    }
     gpt_rope_rows(model, "RoPE of q", t[GPT_Q], 1, need[GPT_Q]);
     gpt_rope_rows(model, "RoPE of k", t[GPT_K], 1, need[GPT_K]);
     /* A query needs the keys of all earlier rows: attention is computed for all rows or for
@@ -91,21 +96,14 @@ void gpt_residual(gpt_model* model, gpt_array to, gpt_array from, gpt_array y, i
     gpt_drop_elements(model, "residual", to, from, &y, layer, site, rows);
 }
 
-static int gpt_is_gated(const gpt_model* model) { return model->config.mlp == GPT_MLP_SWIGLU; }
-static const char* gpt_activation(const gpt_model* model) {
-    return gpt_is_gated(model) ? "SwiGLU" : "GELU";
-}
-
 void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS]) {
     gpt_norm(model, layer, GPT_W_NORM2, NULL, gpt_tensor(model, layer, GPT_NORM2),
              gpt_tensor(model, layer, GPT_RSTD2), gpt_tensor(model, layer, GPT_MIDDLE),
              need[GPT_NORM2]);
     gpt_linear(model, layer, GPT_W_UP, gpt_tensor(model, layer, GPT_UP),
                gpt_tensor(model, layer, GPT_NORM2), need[GPT_UP]);
-    gpt_elements(model, gpt_activation(model),
-                 gpt_is_gated(model) ? GPT_KIND_SWIGLU : GPT_KIND_GELU,
-                 gpt_tensor(model, layer, GPT_ACTIVATED), gpt_tensor(model, layer, GPT_UP), NULL,
-                 need[GPT_ACTIVATED]);
+    gpt_activate(model, layer, gpt_tensor(model, layer, GPT_ACTIVATED),
+                 gpt_tensor(model, layer, GPT_UP), NULL, need[GPT_ACTIVATED]);
 }
 
 int64_t gpt_mlp_rows(const gpt_model* model) {
@@ -146,9 +144,7 @@ void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_array d
                     gpt_tensor(model, layer, GPT_ACTIVATED), 1, rows);
     gpt_give(model, masked);
     gpt_array d_up = gpt_take(model, rows, w.up);
-    gpt_elements(model, gpt_activation(model),
-                 gpt_is_gated(model) ? GPT_KIND_SWIGLU_BACKWARD : GPT_KIND_GELU_BACKWARD, d_up,
-                 d_activated, &up, rows);
+    gpt_activate(model, layer, d_up, d_activated, &up, rows);
     gpt_give(model, d_activated);
 
     /* up and the norm. */

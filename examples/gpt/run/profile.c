@@ -40,18 +40,20 @@ static double estimate_tflops(const train_options* o) {
 }
 
 /* Products of the forward and of dX with --type fp8, on average over layers: not measured.  FP8 is
- * taken to reach the fraction of its peak that bf16 does.  To become codes, numbers of an operand
- * are read twice, and a byte each is written. */
+ * taken to reach the fraction of its peak that bf16 does.  To become codes, numbers are read and a
+ * byte each is written.  They are read once more for the largest unless a norm or the activation
+ * has made them. */
 typedef struct estimate_fp8 {
-    double factor; /* of the time in bf16 */
-    double code_s; /* of a number */
+    double factor;         /* of the time in bf16 */
+    double made_s, code_s; /* of a number that a norm or the activation has made; of another */
 } estimate_fp8;
 static estimate_fp8 estimate_fp8_of(const train_options* o) {
     const cluster_preset* cluster = estimate_cluster(o);
     const double share = (double)(o->layers - 2) / (double)o->layers;
-    estimate_fp8 fp8 = {1, 0};
+    estimate_fp8 fp8 = {1, 0, 0};
     if (o->type != 2 || !cluster || !(cluster->fp8 > 0)) return fp8;
     fp8.factor = 1 - share + share * cluster->flops / cluster->fp8;
+    fp8.made_s = share * (2 + 1) / (1e9 * cluster->memory_bandwidth);
     fp8.code_s = share * (2 + 2 + 1) / (1e9 * cluster->memory_bandwidth);
     return fp8;
 }
@@ -80,7 +82,7 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
         0, 0, 3 * h, 2 * h, 0,     0,      up + wide}; /* numbers, forward */
     /* down and the residual; the other tensors that down reads are below.  Backward: two norms with
      * gradients to add to, five copies, RoPE, and the MLP's function. */
-    double row_s = fp8.factor * product_s * h * wide + fp8.code_s * wide + 3 * h * number_s;
+    double row_s = fp8.factor * product_s * h * wide + fp8.made_s * wide + 3 * h * number_s;
     double row_back_s = (1 + fp8.factor) * product_s * h * wide + fp8.code_s * h +
                         (13 * h + 2 * q + 2 * kv + 2 * up + wide) * number_s;
     double chunk_s = 0; /* what the backward of an MLP in chunks recomputes */
@@ -96,8 +98,11 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
         memo_profile_tensor* tensor = &profile->tensors[t];
         double forward_s = product_s * products[t], back_s = 2 * forward_s;
         if (inputs[t] > 0) {
-            back_s = (1 + fp8.factor) * forward_s + fp8.code_s * products[t] / inputs[t];
-            forward_s = fp8.factor * forward_s + fp8.code_s * inputs[t];
+            const double dy_s = t == GPT_UP ? fp8.made_s : fp8.code_s;
+            const int has_codes = t == GPT_K || t == GPT_V; /* those of q's input */
+            const double x_s = t == GPT_MIDDLE ? fp8.code_s : !has_codes * fp8.made_s;
+            back_s = (1 + fp8.factor) * forward_s + dy_s * products[t] / inputs[t];
+            forward_s = fp8.factor * forward_s + x_s * inputs[t];
         }
         forward_s += moved[t] * number_s;
         if (products[t] > 0) row_s += forward_s, row_back_s += back_s;

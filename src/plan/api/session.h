@@ -516,7 +516,7 @@ typedef struct memo_session_desc {
      * bytes for each row of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes
      * more for each row of a layer.  It waits in every layer. */
     int32_t is_checked;
-    memo_log log; /* a line for each phase */
+    memo_log log; /* a line for each phase; NULL, but with MEMO_CHECK=1: to stderr */
 } memo_session_desc;
 
 /* A plan of a shape's micro-batch: data, without a device.  swap, trace, addresses, times and the

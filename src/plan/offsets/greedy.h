@@ -420,7 +420,8 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
                                      memoi_solution* best, memo_error* error) {
     memoi_greedy greedy;
     int ok = memoi_greedy_create(&greedy, problem, clock);
-    if (ok && first == 0 && problem->n_items > MEMOI_SMALL_ITEMS)
+    if (ok && problem->n_items > MEMOI_SMALL_ITEMS &&
+        (best->peak == INT64_MAX || last - first == MEMOI_GREEDY_RUNS))
         ok = memoi_pack_sweep(&greedy, target, best);
     for (int run = first; ok && run < last && best->peak > target; run++) {
         greedy.is_needed = best->peak == INT64_MAX;

@@ -52,22 +52,25 @@ MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
     return memob_min(n_nodes, loop->effort->nodes_left / MEMOI_SHARE + 1);
 }
 
-/* Layers, and greedy: all runs at once if these are fast, else one in each round. */
+/* Layers, and greedy: all runs at once if these are fast, else two in each round. */
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
+    static const memoi_item_order large[] = {MEMOI_ORDER_LOAD, MEMOI_ORDER_START, MEMOI_ORDER_AREA,
+                                             MEMOI_ORDER_SIZE, MEMOI_ORDER_LIFETIME};
     const memo_plan_desc* desc = loop->desc;
     const int is_large =
         loop->problem->n_items > MEMOI_GREEDY_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
-    const int first = is_large ? loop->round : 0, last = is_large ? first + 1 : MEMOI_GREEDY_RUNS;
+    const int first = is_large ? 2 * loop->round : 0;
+    const int n = is_large ? (int)memob_min(2, MEMOI_GREEDY_RUNS - first) : loop->round == 0;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
         status =
             memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
                                 loop->effort, loop->solve, loop->best, &loop->has_layers, error);
     memoi_loop_credit(loop, "bilevel");
-    if (!status && loop->best->peak > loop->target && last <= MEMOI_GREEDY_RUNS &&
-        (loop->round == 0 || is_large))
-        status = memoi_greedy_solve(loop->problem, first, last, loop->target, &loop->effort->clock,
-                                    loop->best, error);
+    for (int k = first; k < first + n && !status && loop->best->peak > loop->target; k++)
+        status = memoi_greedy_solve(loop->problem, is_large ? (int)large[k] : 0,
+                                    is_large ? (int)large[k] + 1 : MEMOI_GREEDY_RUNS, loop->target,
+                                    &loop->effort->clock, loop->best, error);
     memoi_loop_credit(loop, "greedy");
     return status;
 }

@@ -361,13 +361,21 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan
     return MEMO_STATUS_OK;
 }
 
+/* The log that MEMO_CHECK gives a program without one. */
+MEMOI void memoi_session_write_line(MEMO_UNUSED void* user, const char* line) {
+    (void)fprintf(stderr, "%s\n", line);
+}
+
 /* The caller's desc, checked, with copies of what it points to; as in memoi_session_make. */
 MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_desc* desc,
                                           const memo_step_plan* plan, memo_error* error) {
     const char* check = getenv("MEMO_CHECK");
     memo_status status;
     s->desc = *desc;
-    s->desc.is_checked |= check && *check && strcmp(check, "0");
+    if (check && *check && strcmp(check, "0")) {
+        s->desc.is_checked = 1;
+        if (!s->desc.log.write) s->desc.log.write = memoi_session_write_line;
+    }
     if (plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
     if (!desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
     if (plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;

@@ -54,8 +54,11 @@ MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int
                : memoi_session_most_rows(s, t, memoi_session_rows(s, step));
 }
 
+/* Logs what this plan has passed, because silence may mean that nothing was checked. */
 MEMOI void memoi_checked_destroy(memo_session* s) {
     memoi_checked* c = &s->checked;
+    if (c->slots && c->n_trained)
+        memoi_session_log(s, "session: %d micro-batches passed all checks", (int)c->n_trained);
     memob_engine_release(&c->engine);
     memob_arrays_free(&c->arrays);
     memset(c, 0, sizeof *c);

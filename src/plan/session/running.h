@@ -532,7 +532,7 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     if (s->is_running) memoi_session_visit_ends(s, 1);
     if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
-    s->checked.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps;
+    s->checked.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps && !s->error.status;
     memoi_session_time_batch_end(s);
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     return memoi_session_report(s, error);

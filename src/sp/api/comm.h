@@ -37,7 +37,7 @@ typedef enum memo_collective {
 
 #define MEMO_LABEL_FIELDS 14
 
-/* The step that a call belongs to, for example {"ring backward", 3}, and digests of what its ranks
+/* The step that a call belongs to, for example {"ring exchange", 3}, and digests of what its ranks
  * must agree on.  If two ranks give different labels, the call fails on all ranks with
  * MEMO_STATUS_COMM, and names the field.  The threads back end, and MPI in debug mode, compare the
  * labels of every message and collective.  Otherwise they are compared where is_first is set, on

@@ -14,13 +14,7 @@
  * sum is the sender's, in an order that the sender fixes.
  *
  * A dispatch is one group of messages, straight from place to place: one for each expert and
- * sender, none for 0 rows.  Rows that stay on their rank are copied.  Counts of rows are known
- * after routing:
- *
- *   memo_experts_route     the numbers of all ranks travel, and the host waits for the stream once
- *   memo_experts_declare   each rank sends `capacity` rows to each expert: nothing travels, and the
- *                          host does not wait.  Kernels learn how many of these rows hold a token
- *                          by a dispatch of one I32 element for each expert (capacity 1). */
+ * sender, none for 0 rows.  Rows that stay on their rank are copied. */
 
 typedef struct memo_experts_desc {
     const memo_device* device;
@@ -48,15 +42,12 @@ MEMO_TRY memo_status memo_experts_create(const memo_experts_desc* desc, memo_exp
                                          memo_error* error);
 MEMO_API void memo_experts_destroy(memo_experts* experts);
 
-/* A pass that waits for the stream.  counts (n_experts), in device memory: the rows that this rank
- * sends to each expert.  Errors, the same on all ranks, which can then route again:
- * INVALID_ARGUMENT (a rank has a negative count); INFEASIBLE (a rank would receive more than
- * max_received). */
+/* A pass that waits for the stream, and in which the numbers of all ranks travel.  counts
+ * (n_experts), in device memory: the rows that this rank sends to each expert.  Errors, the same on
+ * all ranks, which can then route again: INVALID_ARGUMENT (a rank has a negative count); INFEASIBLE
+ * (a rank would receive more than max_received). */
 MEMO_TRY memo_status memo_experts_route(memo_experts* experts, const int64_t* counts,
                                         memo_routing* routing, memo_error* error);
-/* Sets the routing to equal counts, independently, with these errors. */
-MEMO_TRY memo_status memo_experts_declare(const memo_experts* experts, int64_t capacity,
-                                          memo_routing* routing, memo_error* error);
 /* Passes, with equal row_elements and type on all ranks. */
 MEMO_TRY memo_status memo_dispatch(memo_experts* experts, const memo_routing* routing,
                                    const void* rows, void* received, int64_t row_elements,

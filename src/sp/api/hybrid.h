@@ -48,7 +48,7 @@ typedef struct memo_sp_attention_desc {
     int32_t sends_again;
     /* Groups of heads per rank (chapter 5); 0: 1.  The all-to-all of a group overlaps the attention
      * of another.  Scratch memory holds one group; what arrives during another group exists twice.
-     * At most as many groups are made as some rank has query heads, with a ring key heads. */
+     * At most as many groups are made as some rank has query heads. */
     int32_t ulysses_groups;
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */

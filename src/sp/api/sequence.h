@@ -4,12 +4,7 @@
  * Chapters 3 and 7 in six calls.  The object keeps LSEs and saved tensors of all layers.  Attention
  * is causal within documents, which may have parents, and has a window if the desc has one.  The
  * sharding is "documents".  Other masks, slices, sinks and cross-attention take chapters 3 to 7.
- *
- *     memo_sequence_create(&desc, &sequence, error);
- *     for each batch: memo_sequence_begin(sequence, cu_seqlens, n_documents, error);
- *                     memo_sequence_get_positions(sequence, positions);   // of the rank's rows
- *                     for each layer: memo_sequence_attend(sequence, layer, q, k, v, out, error);
- *     memo_sequence_destroy(sequence); */
+ * The head of this file has an example. */
 
 typedef struct memo_sequence_desc {
     const memo_device* device;

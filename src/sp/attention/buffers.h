@@ -5,7 +5,8 @@
  * Knows: the tensors that a pass keeps beside the user's, and their sizes.  Knows nothing of the
  * order in which they are used.
  *
- * 1. The pools of keys lie at the same place in both passes. */
+ * 1. The pools of keys lie at the same place in both passes.
+ * 2. The groups of a rank have its query heads, each in one group. */
 
 /* The buffers of one group of heads.  Buffers that the exchange of a group fills while another
  * group is computed exist twice, for even and odd groups. */
@@ -36,31 +37,13 @@ MEMOI MEMOB_NOINLINE char* memoi_buffers_carve(memoi_buffers_carver* carver, int
     return (char*)memob_carve(carver->base, &carver->n_bytes, n_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* q, k and v by heads, in this order; k and v stay if an earlier group has brought these heads. */
+/* q, k and v by heads, in this order. */
 MEMOI void memoi_buffers_carve_heads(const memoi_shape* shape, memoi_buffers_carver* carver,
                                      char** q, char* kv[2]) {
     int64_t element_bytes = memo_type_bytes(shape->type);
     *q = memoi_buffers_carve(carver, memoi_ring_q_elements(shape) * element_bytes);
     for (int is_v = 0; is_v < 2; is_v++)
-        if (memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank))
-            kv[is_v] =
-                memoi_buffers_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
-}
-
-/* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
-MEMOI void memoi_buffers_carve_expanded(const memoi_shape* shape, memoi_buffers_carver* carver,
-                                        int is_backward, memoi_ring_buffers* buffers) {
-    const int64_t n_rows = shape->key_sharding.ring_tokens;
-    const int64_t all = memob_max(shape->heads.n_q * shape->n_read_heads / shape->n_q_heads, 1);
-    const int64_t n_heads = shape->latent.n_heads ? memob_min(shape->latent.n_heads, all) : all;
-    const int64_t n = shape->n_batch / shape->n_parts * n_rows * n_heads;
-    for (int is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
-        const int64_t size = is_v ? shape->v_head_size : shape->head_size;
-        buffers->expanded[is_v] =
-            memoi_buffers_carve(carver, n * size * memo_type_bytes(shape->type));
-        if (is_backward)
-            buffers->d_expanded[is_v] = (float*)memoi_buffers_carve(carver, n * size * 4);
-    }
+        kv[is_v] = memoi_buffers_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
 }
 
 /* What the buffers of a pass are carved from. */
@@ -78,27 +61,42 @@ typedef struct memoi_buffers_carving {
  * that order the use of a buffer in a pass order its use between passes, too. */
 MEMOI void memoi_buffers_carve_ring(memoi_buffers_carving* v, memoi_buffers* b) {
     const memoi_shape* shape = v->shape;
+    const int64_t all = memob_max(shape->heads.n_q * shape->n_read_heads / shape->n_q_heads, 1);
+    const int64_t n_heads = shape->latent.n_heads ? memob_min(shape->latent.n_heads, all) : all;
+    const int64_t n_latent =
+        shape->n_batch / shape->n_parts * shape->key_sharding.ring_tokens * n_heads;
     for (int is_v = 0; is_v < 2; is_v++)
         b->ring.kv[is_v] =
             memoi_buffers_carve(&v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
                                            memoi_ring_row_bytes(shape, is_v));
     for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
         b->nodes.kv[i / 2][i % 2] = memoi_buffers_carve(&v->c, v->n_kv[i % 2] * v->bytes);
-    memoi_buffers_carve_expanded(shape, &v->c, v->is_backward, &b->ring);
+
+    /* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
+    for (int is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
+        const int64_t n = n_latent * (is_v ? shape->v_head_size : shape->head_size);
+        b->ring.expanded[is_v] = memoi_buffers_carve(&v->c, n * v->bytes);
+        if (v->is_backward) b->ring.d_expanded[is_v] = (float*)memoi_buffers_carve(&v->c, n * 4);
+    }
 }
 
 /* What is exchanged between rows and heads; row dots are fp32. */
-MEMOI void memoi_buffers_carve_ulysses(memoi_buffers_carving* v, const int64_t needed[2],
-                                       memoi_buffers* b) {
+MEMOI void memoi_buffers_carve_ulysses(memoi_buffers_carving* v, memoi_buffers* b) {
     const memoi_shape* shape = v->shape;
     const int64_t sent_kv_bytes = v->is_backward && shape->is_replicated ? 4 : v->bytes;
-    const int64_t kv_bytes = v->kv_rows * needed[1] * v->kv_size * sent_kv_bytes;
-    const int64_t q_bytes = v->q_rows * needed[0] * memob_max(v->q_size * v->bytes, 4);
+    const int64_t kv_bytes = v->kv_rows * v->kv_size * sent_kv_bytes; /* of a head */
+    const int64_t q_bytes = v->q_rows * memob_max(v->q_size * v->bytes, 4);
     const int64_t most_kv = v->is_grouped ? 0 : memob_max(v->n_kv[0], v->n_kv[1]);
+    int64_t most = 0; /* that all ranks need of a group */
     if (!v->has_ulysses) return;
+    for (int32_t g = 0; g < shape->n_groups; g++) {
+        const memoi_shape group = memoi_desc_group_of(shape, g);
+        most = memob_max(most, memoi_ulysses_heads_needed(&group, 0) * q_bytes);
+        most = memob_max(most, memoi_ulysses_heads_needed(&group, 1) * kv_bytes);
+    }
     for (int i = 0; i < 2 && i < shape->n_groups && shape->sends_again; i++)
         memoi_buffers_carve_heads(shape, &v->c, &b->q[i], b->kv[i]);
-    b->staging = memoi_buffers_carve(&v->c, memob_max(kv_bytes, q_bytes));
+    b->staging = memoi_buffers_carve(&v->c, most);
 
     /* One buffer serves d_out and then all results, unless they leave behind the next group. */
     if (v->is_backward || v->is_grouped || shape->type != MEMO_TYPE_F32)
@@ -146,9 +144,8 @@ MEMOI void memoi_buffers_carve_gradients(memoi_buffers_carving* v, memoi_buffers
 }
 
 /* The buffers of a pass behind base.  Returns their bytes; what is not used has none. */
-MEMOI int64_t memoi_buffers_carve_pass(const memoi_desc_largest* largest, char* base,
-                                       int is_backward, memoi_buffers* b) {
-    const memoi_shape* shape = &largest->shape;
+MEMOI int64_t memoi_buffers_carve_pass(const memoi_shape* shape, char* base, int is_backward,
+                                       memoi_buffers* b) {
     const int64_t out_size = is_backward ? shape->head_size : shape->v_head_size; /* or of d_q */
     memoi_buffers_carving v = MEMO_ZERO(memoi_buffers_carving);
     v.shape = shape;
@@ -169,7 +166,7 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_desc_largest* largest, char* 
 
     memset(b, 0, sizeof *b);
     memoi_buffers_carve_ring(&v, b);
-    memoi_buffers_carve_ulysses(&v, largest->needed, b);
+    memoi_buffers_carve_ulysses(&v, b);
     b->out = (float*)memoi_buffers_carve(&v.c, !v.is_direct * v.n_q * out_size * 4);
     if (is_backward) {
         memoi_buffers_carve_gradients(&v, b);
@@ -184,8 +181,19 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_desc_largest* largest, char* 
 /* The buffers of both passes, in the same memory.  Returns the bytes needed. */
 MEMOI int64_t memoi_buffers_carve_all(const memoi_shape* shape, char* base,
                                       memoi_buffers buffers[2]) {
-    const memoi_desc_largest largest = memoi_desc_largest_of(shape);
-    int64_t n_bytes = memoi_buffers_carve_pass(&largest, base, 0, &buffers[0]);
+    memoi_shape largest = *shape; /* with as many heads as the largest groups have */
+    int64_t n_bytes;
+    int32_t n_q = 0;
+    largest.heads.n_q = largest.heads.n_kv = 0;
+    for (int32_t g = 0; g < shape->n_groups; g++) {
+        const memo_ulysses_heads heads = memoi_desc_group_of(shape, g).heads;
+        n_q += heads.n_q;
+        largest.heads.n_q = (int32_t)memob_max(largest.heads.n_q, heads.n_q);
+        largest.heads.n_kv = (int32_t)memob_max(largest.heads.n_kv, heads.n_kv);
+    }
+    MEMO_ASSERT(n_q == shape->heads.n_q); /* 2 */
+
+    n_bytes = memoi_buffers_carve_pass(&largest, base, 0, &buffers[0]);
     n_bytes = memob_max(n_bytes, memoi_buffers_carve_pass(&largest, base, 1, &buffers[1]));
     MEMO_ASSERT(buffers[0].ring.kv[0] == buffers[1].ring.kv[0] &&
                 buffers[0].ring.kv[1] == buffers[1].ring.kv[1]); /* 1 */

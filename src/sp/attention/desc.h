@@ -3,9 +3,7 @@
 #include "sp/attention/ulysses.h"
 /* ---- >>attention desc ---------------------------------------------------------------------------
  * Knows: what a desc of attention may say, and the shape that follows.  Knows nothing of memory or
- * of passes.
- *
- * 1. The groups of a rank have its query heads, each in one group. */
+ * of passes. */
 
 MEMOI int memoi_desc_is_alike(const memo_sharding* a, const memo_sharding* b) {
     return a->kind == b->kind && a->ring == b->ring && a->ulysses == b->ulysses &&
@@ -17,18 +15,9 @@ MEMOI int memoi_desc_is_alike(const memo_sharding* a, const memo_sharding* b) {
 /* A sharding must be as memo_sharding_make left it: memory is counted from its fields. */
 MEMOI memo_status memoi_desc_made_check(const char* field, const memo_sharding* sharding,
                                         memo_error* error) {
-    const memo_sharding_desc desc = {sharding->kind,
-                                     sharding->ring,
-                                     sharding->ulysses,
-                                     sharding->n_tokens,
-                                     sharding->document_begins,
-                                     sharding->n_documents,
-                                     sharding->document_parents,
-                                     sharding->slice_tokens};
-    memo_sharding made;
-    if (memoi_sharding_measure(&desc, &made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-    made.pieces = sharding->document_begins ? sharding->pieces : NULL;
-    if (memoi_desc_is_alike(&made, sharding) && !made.pieces == !sharding->document_begins)
+    memo_sharding made = *sharding;
+    if (memoi_sharding_measure(&made, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    if (memoi_desc_is_alike(&made, sharding) && !made.pieces == !made.document_begins)
         return MEMO_STATUS_OK;
     return MEMOI_REFUSE("memo_sp_attention_desc.%s: changed (local_tokens %lld); use it as "
                         "memo_sharding_make left it (%lld)",
@@ -80,8 +69,7 @@ MEMOI memo_status memoi_desc_heads_check(const memo_sp_attention_desc* desc, mem
         MEMOI_INTEGER(name, desc, latent.n_heads, 0, INT32_MAX) ||
         MEMOI_REAL(name, desc, softcap, 0, 3e38) || MEMOI_REAL(name, desc, scale, -3e38, 3e38))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    return memoi_check_row_type("memo_sp_attention_desc.type", desc->type,
-                                MEMO_STATUS_INVALID_ARGUMENT, error);
+    return memoi_check_row_type("memo_sp_attention_desc.type", desc->type, error);
 }
 
 /* Everything that does not need a device. */
@@ -124,21 +112,11 @@ MEMOI memo_status memoi_desc_shape_check(const memo_sp_attention_desc* desc, mem
     return MEMO_STATUS_OK;
 }
 
-/* Groups of heads.  All ranks find the same number.  More of them than a rank has heads to share
- * out would be empty, but take buffers. */
-MEMOI int32_t memoi_desc_n_groups(const memoi_shape* shape, int32_t ulysses_groups) {
-    int64_t n_groups = 1;
-    if (!ulysses_groups || shape->sharding.ulysses == 1) return 1;
-    for (int32_t p = 0; p < shape->sharding.ulysses; p++) {
-        const memo_ulysses_heads heads = memoi_shape_heads_of(shape, p);
-        n_groups = memob_max(n_groups, shape->sharding.ring > 1 ? heads.n_kv : heads.n_q);
-    }
-    return (int32_t)memob_min(ulysses_groups, n_groups);
-}
-
 /* Without tokens. */
 MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memoi_shape* shape,
                                         memo_error* error) {
+    const int64_t n_q = desc->n_q_heads;
+    int64_t n_ranks = desc->sharding.ulysses;
     memo_status status = memoi_desc_shape_check(desc, error);
     memset(shape, 0, sizeof *shape);
     if (status) return status;
@@ -171,10 +149,16 @@ MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memo
     shape->sends_again = desc->sends_again;
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
-    shape->group = -1;
-    shape->n_groups = memoi_desc_n_groups(shape, desc->ulysses_groups);
-    shape->heads = memoi_shape_heads_of(shape, shape->ulysses_rank);
-    shape->is_replicated = memoi_ulysses_heads_needed(shape, 1) > shape->n_kv_heads;
+    shape->n_groups = 1;
+    if (desc->ulysses_groups &&
+        n_ranks > 1) /* more would be empty on all ranks, but take buffers */
+        shape->n_groups = (int32_t)memob_min(desc->ulysses_groups, (n_q - 1) / n_ranks + 1);
+    shape->heads = memoi_shape_split_heads(desc->n_q_heads, shape->n_kv_heads, (int32_t)n_ranks,
+                                           shape->ulysses_rank);
+    n_ranks *= shape->n_groups;
+    for (int64_t r = 1; r < n_ranks;
+         r++) /* does a rank or group begin within those of a key head? */
+        shape->is_replicated |= r * n_q / n_ranks % (n_q / shape->n_kv_heads) != 0;
     shape->n_parts = desc->n_masks ? desc->n_masks : 1;
     shape->has_trees = desc->has_trees != 0;
     return MEMO_STATUS_OK;
@@ -183,32 +167,7 @@ MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memo
 /* The shape of one group of heads. */
 MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
     memoi_shape part = *shape;
-    part.group = shape->n_groups > 1 ? group : -1;
+    part.group = group;
     part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
     return part;
-}
-
-/* As many heads as the largest groups have: of this rank, and needed by all ranks together. */
-typedef struct memoi_desc_largest {
-    memoi_shape shape;
-    int64_t needed[2]; /* of queries, of keys */
-} memoi_desc_largest;
-
-MEMOI memoi_desc_largest memoi_desc_largest_of(const memoi_shape* shape) {
-    memoi_desc_largest largest = MEMO_ZERO(memoi_desc_largest);
-    int32_t n_q = 0;
-    largest.shape = *shape;
-    largest.shape.heads.n_q = largest.shape.heads.n_kv = 0;
-    for (int32_t g = 0; g < shape->n_groups; g++) {
-        memoi_shape part = memoi_desc_group_of(shape, g);
-        memo_ulysses_heads* heads = &largest.shape.heads;
-        n_q += part.heads.n_q;
-        heads->n_q = (int32_t)memob_max(heads->n_q, part.heads.n_q);
-        heads->n_kv = (int32_t)memob_max(heads->n_kv, part.heads.n_kv);
-        for (int32_t what = MEMOI_MOVES_Q; what <= MEMOI_MOVES_D_KV; what++)
-            largest.needed[what > 0] =
-                memob_max(largest.needed[what > 0], memoi_ulysses_heads_needed(&part, what));
-    }
-    MEMO_ASSERT(n_q == shape->heads.n_q); /* 1 */
-    return largest;
 }

@@ -75,7 +75,7 @@ struct memo_exchange {
     int32_t computes, sends;    /* this rank, in any step: queries; keys */
     int64_t most_runs;          /* of a rank */
     int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
-    int64_t* n_rows;            /* (2, ring) of all sequences, by steps: sent; received */
+    int64_t* n_rows;            /* (2, ring) of all sequences, by distance: sent; received */
     memoi_exchange_step* steps; /* (ring, n_parts, n_levels) */
     /* (MEMOI_N_POOLS, ring + 1) by steps; behind the last step the contribution to the own keys,
      * if others contribute, too (has_others). */
@@ -107,7 +107,7 @@ MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* pla
     return &plan->steps[(int64_t)s * plan->shape.n_parts * plan->n_levels + mask];
 }
 MEMOI int64_t* memoi_exchange_rows_of(const memo_exchange* plan, int is_receive, int32_t s) {
-    return &plan->n_rows[is_receive * plan->shape.sharding.ring + s];
+    return &plan->n_rows[is_receive * plan->shape.sharding.ring + plan->distances[s]];
 }
 MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan, int is_receive,
                                                       int32_t distance, int32_t part) {
@@ -351,6 +351,7 @@ MEMOI memoi_exchange_pieces memoi_exchange_read_mask(const memo_exchange* plan, 
     const memo_run* runs = memoi_shape_runs(shape, 1, owner, &n_runs);
     memoi_exchange_pieces p = MEMO_ZERO(memoi_exchange_pieces);
     int64_t first = 0, latest = -1, row, begin, end; /* first: row of run k */
+
     for (int64_t s = first_sight[0]; s < first_sight[1]; s++) {
         const int64_t low = plan->sights[s].begin, high = plan->sights[s].end;
         for (; k < n_runs; first += runs[k++].count)
@@ -358,7 +359,8 @@ MEMOI memoi_exchange_pieces memoi_exchange_read_mask(const memo_exchange* plan, 
                 (!p.n || p.rows[p.n - 1].end < first + runs[k].count))
                 break;
         for (i = k, row = first; i < n_runs && runs[i].start < high; row += runs[i++].count) {
-            memoi_mask_run_interval(&runs[i], low, high, &begin, &end);
+            begin = memoi_sharding_run_below(&runs[i], low);
+            end = memoi_sharding_run_below(&runs[i], high);
             if (begin >= end) continue;
             memoi_exchange_add_rows(&p, most, row + begin, row + end);
             latest = runs[i].start + end - 1;
@@ -528,81 +530,66 @@ MEMOI void memoi_exchange_make_rooms(memo_exchange* plan, const int64_t* counts,
 }
 
 /* Steps with fewest rows come first, as in a pool that others fill. */
-MEMOI void memoi_exchange_sort_steps(memo_exchange* plan, const int64_t* counts) {
-    const int32_t rd = plan->shape.sharding.ring;
-    for (int32_t s = 2; s <= plan->last_step; s++)
-        for (int32_t i = s; i > 1; i--) {
-            int64_t n[2] = {0, 0};
-            int32_t* distances = plan->distances + i - 1;
-            const int32_t moved = distances[1];
-            for (int32_t r = 0; r < 2 * rd; r++)
-                n[r / rd] += counts[(int64_t)distances[r / rd] * rd + r % rd];
-            if (n[1] >= n[0]) break;
-            distances[1] = distances[0];
-            distances[0] = moved;
-            for (int is_receive = 0; is_receive < 2; is_receive++) {
-                int64_t *rows = memoi_exchange_rows_of(plan, is_receive, i - 1),
-                        moved_rows = rows[1];
-                rows[1] = rows[0];
-                rows[0] = moved_rows;
-            }
-        }
-}
-
-MEMOI void memoi_exchange_make_arrays(memo_exchange* plan) {
-    const memoi_shape* shape = &plan->shape;
-    const int64_t rd = shape->sharding.ring, n_parts = shape->n_parts;
-    memob_arrays* arrays = &plan->arrays;
-    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, rd * n_parts * plan->n_levels);
-    plan->distances = MEMOB_ARRAY(arrays, int32_t, rd);
-    plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
-    plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, MEMOI_N_POOLS * (rd + 1));
-    plan->turn_of = MEMOB_ARRAY(arrays, int32_t, MEMOI_N_TURNS * rd);
-    for (int32_t i = 0; i < 2; i++)
-        plan->turns[i] = MEMOB_ARRAY(arrays, memoi_exchange_turn, 2 * rd);
-    plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, 2 * rd * n_parts);
+MEMOI void memoi_exchange_sort_steps(memo_exchange* plan, const int64_t* counts,
+                                     memob_arrays* scratch) {
+    const int32_t rd = plan->shape.sharding.ring, n = plan->last_step;
+    memob_keyed* order = MEMOB_ARRAY(scratch, memob_keyed, n);
+    for (int32_t i = 0; i < n && !scratch->failed; i++) {
+        order[i].index = plan->distances[1 + i];
+        for (int32_t r = 0; r < rd; r++) order[i].key += counts[order[i].index * rd + r];
+    }
+    if (!scratch->failed) memob_keyed_sort(order, n);
+    for (int32_t i = 0; i < n && !scratch->failed; i++)
+        plan->distances[1 + i] = (int32_t)order[i].index;
 }
 
 /* What passes need, once the tokens and the masks are there.  All ranks must find the same steps
  * and turns, so each finds what all ranks read.  If that takes too long, no step is left out. */
 MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
-    const int32_t rd = shape->sharding.ring, me = shape->ring_rank;
-    const int64_t each = plan->most_runs * rd * shape->n_parts * plan->n_levels;
+    const int32_t me = shape->ring_rank, n_masks = shape->n_parts * plan->n_levels;
+    const int64_t rd = shape->sharding.ring, each = plan->most_runs * rd * n_masks;
     const int finds_all = each * rd <= MEMOI_EXCHANGE_SEARCH;
-    memob_arrays scratch = MEMO_ZERO(memob_arrays);
-    int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, (int64_t)rd * rd) : NULL;
+    memob_arrays *arrays = &plan->arrays, scratch = MEMO_ZERO(memob_arrays);
+    int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, rd * rd) : NULL;
     int32_t s, n;
-    memoi_exchange_make_arrays(plan);
-    plan->arrays.failed |= scratch.failed;
+    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, rd * n_masks);
+    plan->distances = MEMOB_ARRAY(arrays, int32_t, rd);
+    plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
+    plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, MEMOI_N_POOLS * (rd + 1));
+    plan->turn_of = MEMOB_ARRAY(arrays, int32_t, MEMOI_N_TURNS * rd);
+    for (int32_t i = 0; i < 2; i++)
+        plan->turns[i] = MEMOB_ARRAY(arrays, memoi_exchange_turn, 2 * rd);
+    plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, 2 * rd * shape->n_parts);
+    arrays->failed |= scratch.failed;
 
     /* Which steps there are, and what travels. */
-    for (s = n = 1; s < rd && !plan->arrays.failed; s++) {
+    for (s = n = 1; s < rd && !arrays->failed; s++) {
         int64_t n_rows = !finds_all;
         for (int32_t owner = 0; owner < rd; owner++) {
-            const int32_t reader = (owner + s) % rd;
+            const int32_t reader = (int32_t)((owner + s) % rd);
             if (!finds_all && owner != me && reader != me) continue;
             for (int32_t part = 0; part < shape->n_parts; part++) {
                 const memoi_exchange_pieces p = memoi_exchange_read(plan, part, owner, reader);
                 const int64_t n_read = p.n_rows * (shape->n_batch / shape->n_parts);
                 n_rows += n_read;
-                if (counts) counts[(int64_t)s * rd + reader] += n_read;
+                if (counts) counts[s * rd + reader] += n_read;
                 for (int i = 0; i < 2; i++) { /* sent; got */
                     if ((i ? reader : owner) != me) continue;
                     *memoi_exchange_pieces_of(plan, i, s, part) = p;
-                    *memoi_exchange_rows_of(plan, i, n) += n_read;
+                    plan->n_rows[i * rd + s] += n_read;
                 }
             }
         }
         if (n_rows) plan->distances[n++] = s;
     }
     plan->last_step = n - 1;
-    if (counts) memoi_exchange_sort_steps(plan, counts);
+    if (counts && !scratch.failed) memoi_exchange_sort_steps(plan, counts, &scratch);
+    arrays->failed |= scratch.failed;
 
-    plan->piece_runs =
-        MEMOB_ARRAY(&plan->arrays, memo_run,
-                    (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
-    for (int32_t mask = 0; mask < shape->n_parts * plan->n_levels && !plan->arrays.failed; mask++)
+    plan->piece_runs = MEMOB_ARRAY(
+        arrays, memo_run, (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
+    for (int32_t mask = 0; mask < n_masks && !arrays->failed; mask++)
         for (s = 0; s < n; s++) {
             memoi_exchange_make_step(plan, s, mask);
             plan->computes |= memoi_exchange_step_of(plan, s, mask)->n_q_rows &&
@@ -610,8 +597,8 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
             plan->has_own_work |= !s && plan->steps[mask].n_q_runs && plan->steps[mask].n_k_runs;
             plan->sends |= s && *memoi_exchange_rows_of(plan, 0, s);
         }
-    if (!plan->arrays.failed) memoi_exchange_make_rooms(plan, counts, &scratch);
-    plan->arrays.failed |= scratch.failed;
+    if (!arrays->failed) memoi_exchange_make_rooms(plan, counts, &scratch);
+    arrays->failed |= scratch.failed;
     memob_arrays_free(&scratch);
 }
 
@@ -691,30 +678,23 @@ MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
     plan->of_nodes = rings;
 }
 
-/* Adds what crosses between nodes, and what the rings within a node send. */
-MEMOI void memoi_exchange_add_nodes(const memo_exchange* plan, memo_exchange_info* info) {
-    for (int32_t d = 0; d < plan->shape.n_nodes; d++) {
-        memo_exchange_info ring;
-        memo_exchange_get_info(&plan->of_nodes[d], &ring);
-        info->n_steps += ring.n_steps;
-        for (int i = 0; i < 2; i++) {
-            const memoi_exchange_pieces* p = memoi_exchange_crossing_of(plan, i, d);
-            info->crossed_rows[i] += plan->shape.n_batch * p->n_rows;
-            info->sent_rows[i] += ring.sent_rows[i] + plan->shape.n_batch * p->n_rows;
-            info->needed_rows[i] += ring.needed_rows[i] + plan->shape.n_batch * p->n_needed;
-        }
-    }
-}
-
 void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info) {
     const memoi_shape* shape = &plan->shape;
     const int64_t n = (int64_t)shape->sharding.ring * shape->n_parts;
     const int64_t each = shape->n_batch / shape->n_parts;
     memset(info, 0, sizeof *info);
-    if (plan->of_nodes) {
-        memoi_exchange_add_nodes(plan, info);
-        return;
+    for (int32_t d = 0; d < shape->n_nodes && plan->of_nodes; d++) { /* within, and between nodes */
+        memo_exchange_info ring;
+        memo_exchange_get_info(&plan->of_nodes[d], &ring);
+        info->n_steps += ring.n_steps;
+        for (int i = 0; i < 2; i++) {
+            const memoi_exchange_pieces* p = memoi_exchange_crossing_of(plan, i, d);
+            info->crossed_rows[i] += shape->n_batch * p->n_rows;
+            info->sent_rows[i] += ring.sent_rows[i] + shape->n_batch * p->n_rows;
+            info->needed_rows[i] += ring.needed_rows[i] + shape->n_batch * p->n_needed;
+        }
     }
+    if (plan->of_nodes) return;
     info->n_steps = plan->last_step + 1;
     for (int64_t i = 0; i < 2 * n; i++) { /* that this rank sends; that it gets */
         info->sent_rows[i / n] += each * plan->pieces[i].n_rows;

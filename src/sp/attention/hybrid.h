@@ -5,9 +5,8 @@
  * Ulysses and the ring work. */
 
 struct memo_sp_attention {
+    memo_sp_attention_desc desc;
     memoi_shape shape; /* without tokens */
-    memo_attention attention;
-    memo_comm *ring, *nodes, *ulysses;
     memoi_target target;
     memo_event events[MEMOI_TARGET_N_EVENTS];
     memoi_buffers buffers[2]; /* of forward and backward, in the same memory */
@@ -107,6 +106,8 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     memo_status status = memoi_desc_shape_make(desc, &a->shape, error);
     if (!status) status = memoi_hybrid_device_check(desc, error);
     if (status) return status;
+
+    /* Streams and events. */
     if (a->shape.sharding.ring > 1) names[MEMOI_TARGET_RING] = "ring";
     if (a->shape.n_groups > 1) names[MEMOI_TARGET_ULYSSES] = "ulysses";
     if (a->shape.n_nodes > 1) names[MEMOI_TARGET_NODES] = "nodes";
@@ -117,10 +118,7 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
         MEMOI_TARGET_EXCHANGED +
         (int32_t)memob_min(2 * (int64_t)a->shape.sharding.ring, MEMOI_TARGET_EXCHANGES);
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
-    a->attention = desc->attention;
-    a->ring = desc->ring;
-    a->nodes = desc->nodes;
-    a->ulysses = desc->ulysses;
+    a->desc = *desc;
     for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
         if (names[i])
             status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
@@ -219,7 +217,8 @@ MEMOI memo_status memoi_hybrid_plan_masks(memo_exchange* plan, const memo_mask* 
             return MEMOI_REFUSE("memo_mask.key_first: NULL, but queries have documents, and keys a "
                                 "sharding of their own; pass the keys that each query sees");
         if (memoi_hybrid_mask_check(shape, &mask, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-        plan->n_levels = (int32_t)memob_max(plan->n_levels, memoi_mask_levels(&mask));
+        for (int64_t k = 0; k < mask.n_documents && mask.document_parents; k++)
+            plan->n_levels = (int32_t)memob_max(plan->n_levels, memoi_mask_depth(&mask, k) + 1);
     }
 
     plan->masks = MEMOB_ARRAY(&plan->arrays, memo_mask, (int64_t)shape->n_parts * plan->n_levels);
@@ -279,9 +278,9 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);
-    status = memoi_comm_meet(attention->ring, stream, &plan->agreed, "exchange", error);
+    status = memoi_comm_meet(attention->desc.ring, stream, &plan->agreed, "exchange", error);
     if (status) return status;
-    return memoi_comm_meet(attention->ulysses, stream, &plan->agreed, "exchange", error);
+    return memoi_comm_meet(attention->desc.ulysses, stream, &plan->agreed, "exchange", error);
 }
 
 memo_status memo_exchange_create(memo_sp_attention* attention, const memo_exchange_desc* desc,
@@ -343,15 +342,21 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
         walk->tensors.v = tensors->k;
         walk->tensors.d_v = tensors->d_k;
     }
+
     walk->ulysses.target = walk->ring.target = &walk->target;
     walk->ulysses.stream = a->shape.n_groups > 1 ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_COMPUTE;
-    walk->ulysses.comm = a->ulysses;
+    walk->ulysses.comm = a->desc.ulysses;
     walk->ulysses.staging = walk->buffers.staging;
-    walk->ring.comm = a->ring;
-    walk->ring.attention = &a->attention;
+    walk->ring.comm = a->desc.ring;
+    walk->ring.attention = &a->desc.attention;
     walk->ring.is_backward = is_backward;
     walk->ring.plan = plan;
-    memoi_nodes_init(&walk->nodes, &walk->ring, plan, a->nodes, &walk->buffers.nodes);
+    walk->nodes.ring = &walk->ring;
+    walk->nodes.plan = plan;
+    walk->nodes.comm = a->desc.nodes;
+    walk->nodes.buffers = walk->buffers.nodes;
+    walk->nodes.latest = walk->nodes.seen = -1;
+    walk->ring.is_in_use = 1; /* the pool, by an earlier pass: ring 0 may have no exchange */
     walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
 }
 
@@ -371,7 +376,7 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
     for (int32_t earlier = 0; earlier <= g; earlier++) {
         memoi_shape part = memoi_desc_group_of(walk->shape, earlier);
         memoi_buffers_carve_heads(&part, &saved, q, kv);
-        n_arrived += memoi_shape_moves(&part, MEMOI_MOVES_KV, part.ulysses_rank);
+        n_arrived += part.heads.n_q > 0;
     }
     if (!walk->shape->sends_again) return;
 
@@ -387,12 +392,11 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* shape = walk->shape;
     const memoi_buffers* b = &walk->buffers;
-    const memoi_exchanged q = {"q to heads", MEMOI_MOVES_Q, shape->head_size, shape->type};
-    const memoi_exchanged k = {"k to heads", MEMOI_MOVES_KV, shape->kv_size[0], shape->type};
-    const memoi_exchanged v = {"v to heads", MEMOI_MOVES_KV, shape->kv_size[1], shape->type};
-    const memoi_exchanged d_out = {"d_out to heads", MEMOI_MOVES_Q, shape->v_head_size,
-                                   shape->type};
-    const memoi_exchanged dots = {"row dots to heads", MEMOI_MOVES_Q, 1, MEMO_TYPE_F32};
+    const memoi_exchanged q = {"q to heads", 0, shape->head_size, shape->type};
+    const memoi_exchanged k = {"k to heads", 1, shape->kv_size[0], shape->type};
+    const memoi_exchanged v = {"v to heads", 1, shape->kv_size[1], shape->type};
+    const memoi_exchanged d_out = {"d_out to heads", 0, shape->v_head_size, shape->type};
+    const memoi_exchanged dots = {"row dots to heads", 0, 1, MEMO_TYPE_F32};
     char *q_heads, *kv_heads[2];
     walk->groups[g % 2] = memoi_desc_group_of(shape, g);
     if (shape->sharding.ulysses == 1) return;
@@ -412,23 +416,6 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
         memoi_target_record(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_ULYSSES);
 }
 
-/* Leaves out waits that an earlier or a later ring of this pass makes. */
-MEMOI void memoi_hybrid_share_waits(memoi_hybrid_walk* walk, int32_t g) {
-    const memoi_shape* group = &walk->groups[g % 2];
-    memoi_ring* ring = &walk->ring;
-    int32_t n_later = 0;
-    /* What was saved is complete since the first group, whose last exchange waited for its
-     * steps. */
-    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
-    walk->has_run |= group->heads.n_q > 0;
-
-    /* A later ring waits for all exchanges.  It is too late if k's buffer is filled again by then:
-     * there are two. */
-    for (int32_t i = g + 1; i < group->n_groups && !ring->is_backward; i++)
-        n_later += memoi_desc_group_of(walk->shape, i).heads.n_q > 0;
-    ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1);
-}
-
 /* Gives a group's tensors and buffers to the ring. */
 MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_shape* group = &walk->groups[g % 2];
@@ -436,12 +423,21 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_buffers* b = &walk->buffers;
     memoi_ring* ring = &walk->ring;
     int is_direct = memoi_buffers_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1;
+    int32_t n_later = 0;
     ring->shape = group;
     ring->q = (char*)(uintptr_t)t->q;
     ring->kv[0] = (char*)(uintptr_t)t->k;
     ring->kv[1] = (char*)(uintptr_t)t->v;
     if (has_ulysses) memoi_hybrid_find_heads(walk, g, &ring->q, ring->kv);
-    memoi_hybrid_share_waits(walk, g);
+
+    /* Waits that an earlier or a later ring of this pass makes are left out.  What was saved is
+     * complete since the first group, whose last exchange waited for its steps.  A later ring waits
+     * for all exchanges, too late if k's buffer is filled again by then: there are two. */
+    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
+    walk->has_run |= group->heads.n_q > 0;
+    for (int32_t i = g + 1; i < group->n_groups && !ring->is_backward; i++)
+        n_later += memoi_desc_group_of(walk->shape, i).heads.n_q > 0;
+    ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1);
 
     /* The LSEs of a group follow those of earlier groups. */
     ring->lse = t->lse;
@@ -483,11 +479,8 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
     const int32_t k = ring->is_backward + i, has_ulysses = group->sharding.ulysses > 1;
     /* Gradients of replicas are summed before they are rounded. */
     const memo_type type = i && group->is_replicated ? MEMO_TYPE_F32 : group->type;
-    const int32_t what = i ? MEMOI_MOVES_D_KV : MEMOI_MOVES_Q;
-    memoi_hybrid_result result = {{names[k], what, sizes[k], type}, computed[k], rows[k]};
+    memoi_hybrid_result result = {{names[k], i > 0, sizes[k], type}, computed[k], rows[k]};
     void* to;
-    if (i && !memoi_shape_moves(group, what, group->ulysses_rank))
-        return result; /* a later group adds to it */
     if (has_ulysses && group->n_groups == 1 && type == MEMO_TYPE_F32)
         return result; /* sent as it is */
 
@@ -627,39 +620,28 @@ MEMOI memo_status memoi_hybrid_check_tensors(const memo_sp_attention* a,
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a, const memo_exchange* plan,
-                                          const memo_sp_attention_tensors* t, int is_backward,
-                                          memo_error* error) {
-    if (memoi_hybrid_check_tensors(a, t, is_backward, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-
-    /* An exchange belongs to one attention; ranks agreed on its sinks. */
-    if (plan->attention != a)
-        return MEMOI_REFUSE("exchange: made for another attention; make one for each");
-    if (!t->sinks != !plan->has_sinks)
-        return MEMOI_REFUSE("memo_sp_attention_tensors.sinks: %s, but the exchange was made with "
-                            "has_sinks %d; ranks compare has_sinks, so make another exchange",
-                            t->sinks ? "not NULL" : "NULL", (int)plan->has_sinks);
-    if (t->sinks && !MEMO_DEVICE_HAS(a->target.device, row_kernel))
-        return MEMOI_FAIL(UNSUPPORTED,
-                          "device '%s': it has no kernels for attention sinks; pass sinks NULL, or "
-                          "use a device that has row kernels",
-                          a->target.device->name);
-    return MEMO_STATUS_OK;
-}
-
 MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_exchange* plan,
                                    const memo_sp_attention_tensors* tensors, int is_backward,
                                    memo_error* error) {
     const char* call = is_backward ? "memo_sp_attention_backward" : "memo_sp_attention_forward";
     memoi_hybrid_walk walk;
     memo_label agreed;
-    memo_status status = MEMO_STATUS_INVALID_ARGUMENT;
     if (memob_check_given(call, "attention", a, error) ||
         memob_check_given(call, "exchange", plan, error) ||
-        memob_check_given(call, "tensors", tensors, error))
-        return status;
-    status = memoi_hybrid_check_call(a, plan, tensors, is_backward, error);
-    if (status) return status;
+        memob_check_given(call, "tensors", tensors, error) ||
+        memoi_hybrid_check_tensors(a, tensors, is_backward, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* An exchange belongs to one attention; ranks agreed on its sinks. */
+    if (plan->attention != a)
+        return MEMOI_REFUSE("exchange: made for another attention; make one for each");
+    if (!tensors->sinks != !plan->has_sinks)
+        return MEMOI_REFUSE("memo_sp_attention_tensors.sinks: %s, but the exchange was made with "
+                            "has_sinks %d; ranks compare has_sinks, so make another exchange",
+                            tensors->sinks ? "not NULL" : "NULL", (int)plan->has_sinks);
+    if (tensors->sinks && memoi_check_row_kernels(a->target.device, error))
+        return MEMO_STATUS_UNSUPPORTED;
+
     agreed = plan->agreed;
     memoi_hybrid_walk_init(&walk, plan, tensors, is_backward, error);
     memoi_label_add_number(&agreed, MEMOI_AGREED_PASS, is_backward);

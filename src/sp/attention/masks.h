@@ -45,14 +45,6 @@ MEMOI int32_t memoi_mask_depth(const memo_mask* mask, int64_t document) {
     return depth;
 }
 
-/* Masks whose keys together are those of a mask: 1, and one for each depth of ancestors. */
-MEMOI int32_t memoi_mask_levels(const memo_mask* mask) {
-    int32_t n = 0;
-    for (int64_t i = 0; i < mask->n_documents && mask->document_parents; i++)
-        n = (int32_t)memob_max(n, memoi_mask_depth(mask, i));
-    return n + 1;
-}
-
 /* The keys that queries see of their ancestors at a depth.  Neither end descends, since documents
  * are in preorder.  first, end: (n_tokens). */
 MEMOI void memoi_mask_ancestors(const memo_mask* mask, int32_t depth, int64_t* first,
@@ -77,13 +69,6 @@ MEMOI void memoi_mask_ancestors(const memo_mask* mask, int32_t depth, int64_t* f
 }
 
 /* --- runs --- */
-
-/* The indices [*begin, *end) of a run whose positions are in [low, high). */
-MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t high, int64_t* begin,
-                                   int64_t* end) {
-    *begin = memoi_sharding_run_below(run, low);
-    *end = memob_max(memoi_sharding_run_below(run, high), *begin);
-}
 
 /* The next positions that the queries of a run see together, without a gap, from query *i on; moves
  * *i behind these queries.  Returns 0 if there are none.  Only key_first and key_end have gaps. */

@@ -36,16 +36,6 @@ typedef struct memoi_nodes {
     int32_t n_crossed;   /* of this group */
 } memoi_nodes;
 
-MEMOI void memoi_nodes_init(memoi_nodes* n, memoi_ring* ring, const memo_exchange* plan,
-                            memo_comm* comm, const memoi_nodes_buffers* buffers) {
-    n->ring = ring;
-    n->plan = plan;
-    n->comm = comm;
-    n->buffers = *buffers;
-    n->latest = n->seen = -1;
-    ring->is_in_use = 1; /* the pool, by an earlier pass: ring 0 may have no exchange */
-}
-
 /* Makes the next crossing wait for a point, and for the first exchanges within the node. */
 MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point, int32_t n_exchanges) {
     const int32_t n_awaited = n->ring->n_awaited;
@@ -57,32 +47,6 @@ MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point, int32_t n_exchanges) 
     MEMO_ASSERT(n->seen >= point); /* 4 */
 }
 
-/* One message for each range of k or v: own rows to readers d nodes on, or rows to hold. */
-MEMOI void memoi_nodes_send(const memoi_nodes* n, int32_t d, int is_v, int is_receive) {
-    const memoi_shape* shape = n->ring->shape;
-    const memoi_exchange_pieces* p = memoi_exchange_crossing_of(n->plan, is_receive, d);
-    const int32_t n_nodes = n->plan->shape.n_nodes;
-    const int32_t peer = (n->comm->rank + (is_receive ? n_nodes - d : d)) % n_nodes;
-    const int64_t all_bytes = shape->key_sharding.ring_tokens * memoi_ring_row_bytes(shape, is_v);
-    char* rows = is_receive ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
-    for (int32_t b = 0; b < shape->n_batch; b++)
-        memoi_ring_send_pieces(n->ring, MEMOI_TARGET_NODES, n->comm, is_v, p, is_receive,
-                               rows + b * all_bytes, peer);
-}
-
-/* Announces a crossing, and opens its group of messages. */
-MEMOI void memoi_nodes_begin(memoi_nodes* n, const char* label, int32_t number,
-                             const memo_range* reads, int64_t n_reads, const memo_range* writes,
-                             int64_t n_writes, int64_t n_bytes) {
-    memoi_target* target = n->ring->target;
-    char name[40];
-    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "%s %d", label, (int)number);
-    memoi_target_announce(target, MEMOI_TARGET_NODES, name, reads, n_reads, writes, n_writes,
-                          n_bytes);
-    memoi_target_group_begin(target, n->comm, label, number);
-    n->n_crossed++;
-}
-
 /* Brings the keys of ring d, and sends the rows that readers d nodes on need. */
 MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     const memoi_shape* shape = n->ring->shape;
@@ -90,8 +54,9 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     const memoi_exchange_pieces *out, *in;
     memoi_target* target = n->ring->target;
     memo_range reads[2], writes[2];
+    const int32_t n_nodes = n->plan->shape.n_nodes;
     int64_t n_bytes = 0;
-    if (d >= n->plan->shape.n_nodes) return;
+    if (d >= n_nodes) return;
     out = memoi_exchange_crossing_of(n->plan, 0, d);
     in = memoi_exchange_crossing_of(n->plan, 1, d);
     if (!out->n && !in->n) return;
@@ -105,8 +70,17 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
         writes[is_v] = memob_range_at(n->buffers.kv[d % 2][is_v], n_all * row_bytes);
         n_bytes += shape->n_batch * out->n_rows * row_bytes;
     }
-    memoi_nodes_begin(n, "node keys", d, reads, out->n ? 2 : 0, writes, in->n ? 2 : 0, n_bytes);
-    for (int i = 0; i < 4; i++) memoi_nodes_send(n, d, i / 2, i % 2);
+    n->n_crossed++;
+    memoi_target_group_begin(target, MEMOI_TARGET_NODES, n->comm, "node keys", d, reads,
+                             out->n ? 2 : 0, writes, in->n ? 2 : 0, n_bytes);
+    for (int32_t i = 0; i < 4 * shape->n_batch; i++) { /* own rows, and rows to hold, of k and v */
+        const int is_v = i / 2 % 2, is_in = i % 2;
+        char* rows = is_in ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
+        memoi_ring_send_pieces(n->ring, MEMOI_TARGET_NODES, n->comm, is_v, is_in ? in : out, is_in,
+                               rows + i / 4 * n_all / shape->n_batch *
+                                          memoi_ring_row_bytes(shape, is_v),
+                               (n->comm->rank + (is_in ? n_nodes - d : d)) % n_nodes);
+    }
     memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
     memoi_target_record(target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_NODES);
 }
@@ -160,25 +134,16 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
     if (rounds) reads[0] = memob_range_at(n->buffers.given, n_batch * n_out * row_bytes);
     writes = memob_range_at(n->buffers.taken, n_batch * n_in * row_bytes);
 
-    memoi_nodes_begin(n, "node gradients", d, reads, n_out ? 2 - rounds : 0, &writes, n_in > 0,
-                      n_batch * n_out * row_bytes);
+    n->n_crossed++;
+    memoi_target_group_begin(target, MEMOI_TARGET_NODES, n->comm, "node gradients", d, reads,
+                             n_out ? 2 - rounds : 0, &writes, n_in > 0,
+                             n_batch * n_out * row_bytes);
     memoi_nodes_messages(n, d, 0, out, rounds ? n_out : n_tokens);
     memoi_nodes_messages(n, d, 1, in, n_in);
     memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
     if (n_in)
         memoi_ring_add(n->ring, MEMOI_TARGET_NODES, n->buffers.taken, n_batch * n_in,
                        memoi_exchange_crossing_of(n->plan, 0, d), 0, n->own_d_kv);
-}
-
-/* Does this rank exchange rows in a ring within its node behind ring d? */
-MEMOI int memoi_nodes_exchange_later(const memoi_nodes* n, int32_t d) {
-    while (++d < n->plan->shape.n_nodes) {
-        const memo_exchange* plan = &n->plan->of_nodes[d];
-        for (int32_t s = 1; s <= plan->last_step; s++)
-            if (*memoi_exchange_rows_of(plan, 0, s) || *memoi_exchange_rows_of(plan, 1, s))
-                return 1;
-    }
-    return 0;
 }
 
 /* The ring within this node for the keys of the node d before. */
@@ -198,22 +163,13 @@ MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
         n->last_use[d % 2] = n->first + d;
     }
     ring->is_ready = !d && n->is_ready;
-    ring->is_open = memoi_nodes_exchange_later(n, d);
+    ring->is_open = 0; /* unless this rank exchanges rows in a later ring */
+    for (int32_t k = d + 1; k < n->plan->shape.n_nodes; k++)
+        for (int32_t s = 1; s <= n->plan->of_nodes[k].last_step; s++)
+            for (int is_in = 0; is_in < 2; is_in++)
+                ring->is_open |= *memoi_exchange_rows_of(&n->plan->of_nodes[k], is_in, s) > 0;
     memoi_ring_run(ring);
     n->latest = n->first + d;
-}
-
-/* Brings, computes and gives in the order of chapter 6. */
-MEMOI void memoi_nodes_walk(memoi_nodes* n) {
-    for (int32_t d = 1; d <= 2; d++) memoi_nodes_bring(n, d);
-    for (int32_t d = 0; d < n->plan->shape.n_nodes; d++) {
-        memoi_nodes_ring(n, d);
-        if (d && n->ring->is_backward) memoi_nodes_give(n, d);
-        if (d) memoi_nodes_bring(n, d + 2);
-    }
-    if (!n->n_crossed) return;
-    memoi_target_record(n->ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
-    memoi_target_wait(n->ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
 }
 
 /* All rings of a group of heads.  Before and after the ring is of one rank and all nodes. */
@@ -231,14 +187,21 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
         n->own_d_kv[t] = whole.d_kv_final[t];
     }
 
-    /* A rank without heads sets zeros alone. */
     n->is_ready = whole.is_ready;
     n->first = ++n->latest + 1;
     n->n_crossed = 0;
-    if (shape.heads.n_q)
-        memoi_nodes_walk(n);
-    else
-        memoi_nodes_ring(n, 0);
+
+    /* Brings, computes and gives in the order of chapter 6.  Without heads zeros are set alone. */
+    for (int32_t d = 1; d <= 2 && shape.heads.n_q; d++) memoi_nodes_bring(n, d);
+    for (int32_t d = 0; d < (shape.heads.n_q ? n->plan->shape.n_nodes : 1); d++) {
+        memoi_nodes_ring(n, d);
+        if (d && ring->is_backward) memoi_nodes_give(n, d);
+        if (d) memoi_nodes_bring(n, d + 2);
+    }
+    if (n->n_crossed) {
+        memoi_target_record(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
+        memoi_target_wait(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
+    }
 
     ring->shape = whole.shape;
     ring->plan = whole.plan;

@@ -377,11 +377,9 @@ MEMOI void memoi_ring_set_padding(const memoi_ring* ring) {
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
-    /* An earlier group may have begun the gradients of these keys. */
     const int is_held = ring->plan->is_held; /* by a ring before it the rows of queries are set */
-    const int begins_kv = ring->is_backward &&
-                          memoi_shape_moves(shape, MEMOI_MOVES_KV, shape->ulysses_rank) &&
-                          (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
+    const int begins_kv =
+        ring->is_backward && (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
     ring->n_turns = ring->latest_use = 0;
     ring->seen = -1;
     ring->used_before = ring->used[MEMOI_USE_GIVEN];
@@ -513,7 +511,6 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
     const int end = turn->given ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_KV;
     const int32_t number = ring->first_number + ring->n_turns++;
     memoi_target* target = ring->target;
-    char name[40]; /* only the ranks that take part have it */
     memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
     int64_t n_out = 0, n_reads = 0, n_writes = 0;
     for (int i = first; i < end; i++) {
@@ -539,10 +536,8 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
     if (!n_reads && !n_writes) return;
 
     memoi_ring_pass(ring, turn, s);
-    if (memoi_target_is_heard(target)) snprintf(name, sizeof name, "ring exchange %d", (int)number);
-    memoi_target_announce(target, MEMOI_TARGET_RING, name, reads, n_reads, writes, n_writes, n_out);
-    memoi_target_group_begin(target, ring->comm,
-                             ring->is_backward ? "ring backward" : "ring forward", number);
+    memoi_target_group_begin(target, MEMOI_TARGET_RING, ring->comm, "ring exchange", number, reads,
+                             n_reads, writes, n_writes, n_out);
     for (int i = 2 * first; i < 2 * end; i++)
         memoi_ring_send(ring, i / 2, i / 2 < MEMOI_RING_D_KV ? turn->k : turn->given, i % 2);
     memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);

@@ -56,6 +56,15 @@ MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, me
     return status;
 }
 
+/* Fields that both descs have. */
+/* clang-format off */
+#define MEMOI_SEQUENCE_SAME(K)                                                                     \
+    K(device) K(stream) K(n_batch) K(n_q_heads) K(n_kv_heads) K(head_size) K(v_head_size)          \
+    K(latent) K(type) K(scale) K(softcap) K(sends_again) K(rounds_gradients) K(ulysses_groups)     \
+    K(attention) K(has_trees)
+/* clang-format on */
+#define MEMOI_SEQUENCE_COPY(field) attention.field = desc->field;
+
 MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_desc* desc,
                                          memo_error* error) {
     const int32_t size = desc->comm ? desc->comm->size : 1;
@@ -92,26 +101,11 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     if (!status) status = memoi_sequence_shard(s, 1, error);
     if (status) return status;
 
-    attention.device = desc->device;
-    attention.stream = desc->stream;
     attention.ring = s->mesh ? s->mesh->ring : NULL;
     attention.ulysses = s->mesh ? s->mesh->ulysses : NULL;
     attention.nodes = s->mesh ? s->mesh->nodes : NULL;
     attention.sharding = s->sharding;
-    attention.n_batch = desc->n_batch;
-    attention.n_q_heads = desc->n_q_heads;
-    attention.n_kv_heads = desc->n_kv_heads;
-    attention.head_size = desc->head_size;
-    attention.v_head_size = desc->v_head_size;
-    attention.latent = desc->latent;
-    attention.type = desc->type;
-    attention.scale = desc->scale;
-    attention.softcap = desc->softcap;
-    attention.sends_again = desc->sends_again;
-    attention.rounds_gradients = desc->rounds_gradients;
-    attention.ulysses_groups = desc->ulysses_groups;
-    attention.has_trees = desc->has_trees;
-    attention.attention = desc->attention;
+    MEMOI_SEQUENCE_SAME(MEMOI_SEQUENCE_COPY)
     status = memo_sp_attention_desc_get_sizes(&attention, &s->sizes, error);
     if (!status) status = memo_sp_attention_create(&attention, &s->attention, error);
     if (status) return status;

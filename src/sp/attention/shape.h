@@ -40,9 +40,9 @@ typedef struct memoi_shape {
     int32_t sends_again;
     memo_type carried_type; /* of d_k and d_v in the ring: F32, or type */
     int32_t n_groups;       /* of the heads of each rank */
-    int32_t group;          /* the one that heads are of; -1: all */
+    int32_t group;          /* the one that heads are of, but in the whole shape */
     memo_ulysses_heads heads;
-    int32_t is_replicated; /* more than one rank needs some key head */
+    int32_t is_replicated; /* several ranks, or groups, need the same key head */
     int32_t has_trees;     /* masks may have several levels */
     int32_t n_parts;       /* of the batch: 1, or n_batch if sequences have masks */
     /* (2) of an exchange: of queries; of cross-attention's keys. */
@@ -64,53 +64,11 @@ MEMOI const memo_run* memoi_shape_runs(const memoi_shape* shape, int is_kv, int3
     return tokens->runs + ring_rank * tokens->max_runs;
 }
 
-/* The heads of a rank, or of its group: whole key heads, and the rank's query heads that read
- * these.  With more groups than key heads, consecutive groups share the query heads of a key head;
- * not in a ring, where keys would go round again for each group. */
+/* The heads of a rank's group, as if each group of each rank were a rank. */
 MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t rank) {
-    const memo_ulysses_heads all =
-        memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
-    const int64_t n_groups = shape->n_groups, g = shape->group;
-    const int32_t ratio = shape->n_q_heads / shape->n_kv_heads, all_end = all.first_q + all.n_q;
-    const int shares = shape->sharding.ring == 1 && n_groups > all.n_kv && all.n_kv;
-    memo_ulysses_heads heads = all;
-    int64_t begin, end, first, n_sharing, n_q;
-    if (g < 0) return all;
-    begin = g * all.n_kv / n_groups;
-    end = shares ? begin + 1 : (g + 1) * all.n_kv / n_groups;
-    heads.first_kv = all.first_kv + (int32_t)begin;
-    heads.n_kv = (int32_t)(end - begin);
-    heads.first_q = begin ? heads.first_kv * ratio : all.first_q;
-    heads.n_q = (heads.first_kv + heads.n_kv) * ratio;
-    heads.n_q = (heads.n_q < all_end ? heads.n_q : all_end) - heads.first_q;
-    if (!heads.n_kv) heads.n_q = 0;
-    if (!shares) return heads;
-
-    /* Each of the groups [first, first + n_sharing) of this key head has a share of its query
-     * heads. */
-    first = (begin * n_groups + all.n_kv - 1) / all.n_kv;
-    n_sharing = (end * n_groups + all.n_kv - 1) / all.n_kv - first;
-    n_q = heads.n_q;
-    begin = ((g - first) * n_q + n_sharing - 1) / n_sharing; /* rounded up */
-    end = ((g - first + 1) * n_q + n_sharing - 1) / n_sharing;
-    heads.first_q += (int32_t)begin;
-    heads.n_q = (int32_t)(end - begin);
-    if (!heads.n_q) heads.n_kv = 0;
-    return heads;
-}
-
-/* What an exchange moves: keys and values arrive with the first query heads that read them;
- * gradients of keys and values leave with the last query heads. */
-enum { MEMOI_MOVES_Q = 0, MEMOI_MOVES_KV, MEMOI_MOVES_D_KV };
-
-MEMOI int memoi_shape_moves(const memoi_shape* shape, int32_t what, int32_t rank) {
-    const memo_ulysses_heads heads = memoi_shape_heads_of(shape, rank);
-    const memo_ulysses_heads all =
-        memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
-    int32_t ratio = shape->n_q_heads / shape->n_kv_heads, end = heads.first_q + heads.n_q;
-    if (!heads.n_q || what == MEMOI_MOVES_Q) return heads.n_q > 0;
-    return what == MEMOI_MOVES_KV ? heads.first_q == all.first_q || heads.first_q % ratio == 0
-                                  : end == all.first_q + all.n_q || end % ratio == 0;
+    return memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads,
+                                   shape->sharding.ulysses * shape->n_groups,
+                                   rank * shape->n_groups + shape->group);
 }
 
 /* The caller's mask with the tokens and documents of the shardings. */

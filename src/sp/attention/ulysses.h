@@ -27,7 +27,6 @@ MEMOI MEMOB_NOINLINE memoi_heads memoi_ulysses_heads_for(const memoi_shape* shap
     memoi_heads heads;
     heads.first = is_kv ? both.first_kv : both.first_q;
     heads.n = is_kv ? both.n_kv : both.n_q;
-    if (!memoi_shape_moves(shape, is_kv, rank)) heads.n = 0;
     return heads;
 }
 
@@ -136,7 +135,6 @@ MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_ulysses_mov
  * whole, if not NULL, holds the rows of a peer that has all heads. */
 MEMOI void memoi_ulysses_exchange(const memoi_ulysses* u, const memoi_ulysses_move* m, int to_heads,
                                   const char* heads, const char* packed, const char* whole) {
-    memoi_target_group_begin(u->target, u->comm, m->x->name, 0);
     for (int32_t step = 1; step < m->degree; step++) {
         const int32_t rows_step = to_heads ? step : -step;
         const int32_t heads_rank = memoi_ulysses_peer(m, -rows_step);
@@ -166,7 +164,8 @@ MEMOI void memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged*
     reads[0] = memob_range_at(from, m.n_rows * m.row_bytes);
     reads[1] = memob_range_at(u->staging, memoi_ulysses_pack(u, &m, (const char*)from, (char*)to));
     write = memob_range_at(to, m.shape->n_batch * m.ring_tokens * m.own_bytes);
-    memoi_target_announce(u->target, u->stream, x->name, reads, 2, &write, 1, m.to_heads_bytes);
+    memoi_target_group_begin(u->target, u->stream, u->comm, x->name, -1, reads, 2, &write, 1,
+                             m.to_heads_bytes);
     memoi_ulysses_exchange(u, &m, 1, (const char*)to, u->staging, (const char*)from);
 }
 
@@ -194,10 +193,11 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
     memo_range read = memob_range_at(from, m.shape->n_batch * m.ring_tokens * m.own_bytes);
     memo_range write = memob_range_at(packed, (m.n_needed - m.own.n) * m.unit * m.n_rows);
     if (m.n_needed && x->n) { /* on any rank */
-        memoi_target_announce(u->target, u->stream, x->name, &read, 1, &write, 1, m.to_rows_bytes);
+        memoi_target_group_begin(u->target, u->stream, u->comm, x->name, -1, &read, 1, &write, 1,
+                                 m.to_rows_bytes);
         memoi_ulysses_exchange(u, &m, 0, from, packed, NULL);
     }
-    if (sums && u->shape->group <= 0)
+    if (sums && !u->shape->group)
         memoi_target_fill(u->target, u->stream, sums, m.n_rows * m.row_bytes);
 
     /* The own heads, then those of each peer. */
