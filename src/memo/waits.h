@@ -97,6 +97,7 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
                               int32_t n_touches, memob_numbers* wait) {
     const int64_t number = waits->n[stream] + 1;
     const memob_numbers* clocks[MEMOB_N_STREAMS];
+    memob_numbers* clock;
     memob_numbers need = MEMO_ZERO(memob_numbers), now = MEMO_ZERO(memob_numbers);
     int32_t s, other, n_needs = 0;
 
@@ -112,18 +113,15 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
     /* Drop what the stream's past implies, then what another wait implies. */
     if (number > 1) now = waits->clocks[stream][(number - 1) & waits->mask[stream]];
     MEMO_ASSERT(now.of[stream] == number - 1); /* 4 */
-    need.of[stream] = 0;
     for (s = 0; s < MEMOB_N_STREAMS; s++) {
-        if (need.of[s] <= now.of[s]) need.of[s] = 0;
-        if (!need.of[s]) continue;
-        clocks[s] = memoi_waits_clock(waits, s, need.of[s]);
-        n_needs++;
+        if (s == stream || need.of[s] <= now.of[s]) need.of[s] = 0;
+        wait->of[s] = need.of[s];
+        clocks[s] = need.of[s] ? memoi_waits_clock(waits, s, need.of[s]) : NULL;
+        n_needs += need.of[s] != 0;
     }
-    *wait = need;
     for (s = 0; s < MEMOB_N_STREAMS && n_needs > 1; s++)
         for (other = 0; other < MEMOB_N_STREAMS && need.of[s]; other++)
-            if (other != s && need.of[other] && clocks[other] && clocks[other]->of[s] >= need.of[s])
-                wait->of[s] = 0;
+            if (other != s && clocks[other] && clocks[other]->of[s] >= need.of[s]) wait->of[s] = 0;
 
     /* Its clock. */
     for (s = 0; s < MEMOB_N_STREAMS && n_needs; s++) {
@@ -133,9 +131,10 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
     }
     MEMO_ASSERT(now.of[stream] < number); /* 5 */
     MEMO_ASSERT(!wait->of[stream]);       /* 5 */
-    now.of[stream] = number;
     waits->n[stream] = number;
-    waits->clocks[stream][number & waits->mask[stream]] = now;
+    clock = &waits->clocks[stream][number & waits->mask[stream]];
+    *clock = now;
+    clock->of[stream] = number; /* a copy of all waits for the parts that were just written */
     return number;
 }
 
