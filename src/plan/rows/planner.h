@@ -40,6 +40,13 @@ typedef struct memoi_rows_table {
     int64_t* versions; /* (n_bundles): equal numbers, equal cells */
 } memoi_rows_table;
 
+/* The score of a table that was tried lately, under any budgets. */
+typedef struct memoi_rows_known {
+    memoi_rows_score score;
+    int64_t times; /* of which times; 0: nothing is known */
+    int is_timed;  /* otherwise only its bytes are known */
+} memoi_rows_known;
+
 typedef struct memoi_rows_planner {
     const memo_swap_plan_desc* desc; /* the caller's, or one with a wider limit */
     memo_swap_limit lifted; /* breaks ties: the plan that uses least of this resource wins */
@@ -58,6 +65,9 @@ typedef struct memoi_rows_planner {
     int32_t* bundle_of; /* each tensor's; -1: no bytes */
     int32_t* by_worth;  /* bundles, of most worth first */
     memoi_rows_clock clock;
+    memoi_rows_known* known; /* each table has one place among n_known, a power of 2 */
+    int64_t* known_cells;    /* (n_known, n_cells) */
+    int64_t n_known, times;  /* times: the number of the times that count now */
     int32_t* picked;  /* the layers that a change may concern, in order */
     int32_t* changed; /* those that the last change concerned, in order */
     int32_t n_changed;
@@ -244,7 +254,11 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
     }
 }
 
-/* Computation that does not depend on the rows. */
+/* Tables that are known at most, and cells of all of them. */
+#define MEMOI_ROWS_KNOWN_MAX       4096
+#define MEMOI_ROWS_KNOWN_CELLS_MAX (1 << 18)
+
+/* Computation that does not depend on the rows.  Scores of other times are not known any more. */
 MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
     p->clock.desc = desc;
@@ -257,6 +271,7 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
             memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
     }
     p->clock.least_s = memoi_rows_least(&p->clock);
+    p->times++;
 }
 
 MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
@@ -323,6 +338,10 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
         p->clock.states->sink.clock = &p->clock.now;
         if (!status) status = memob_states_prepare(p->clock.states, 4, error);
     }
+    p->n_known = MEMOI_ROWS_KNOWN_MAX;
+    while (p->n_known > 1 && p->n_known * n_cells > MEMOI_ROWS_KNOWN_CELLS_MAX) p->n_known /= 2;
+    p->known = MEMOB_ARRAY(a, memoi_rows_known, p->n_known);
+    p->known_cells = MEMOB_ARRAY_OF_ANY(a, int64_t, p->n_known * n_cells);
     p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);
     for (size_t k = 0; k < sizeof tables / sizeof tables[0]; k++) {

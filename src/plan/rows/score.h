@@ -13,45 +13,68 @@ MEMOI double memoi_rows_held(const memoi_rows_score* score) {
     return score->device_bytes + (double)score->sizes.host_bytes + (double)score->sizes.spill_bytes;
 }
 
-/* Scores the trial: its memory, and the step with as many layers in host memory as fit. */
-MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
+/* What the trial's bytes exceed, which guides the search toward tables that fit; without a file
+ * none is used.  Returns 1 if nobody asks for its time: it does not fit, or takes too long even if
+ * nothing stalls. */
+MEMOI int memoi_rows_need_no_time(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
-    const double n_batches = memoi_rows_n_batches(desc);
     memoi_rows_score* score = &p->trial.score;
-    memoi_rows_add_up(p);
-
-    /* The excess over all budgets guides the search toward tables that fit.  Without a file none is
-     * used. */
+    const double recompute_s = score->recompute_s * memoi_rows_n_batches(desc);
+    const double least_s = (1 - 1e-9) * (p->clock.least_s + recompute_s);
     score->excess_bytes = memoi_rows_excess(desc->device_bytes, score->device_bytes) +
-                          memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes);
+                          memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes) +
+                          memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
+    score->lifted_bytes = 0;
     if (p->lifted == MEMO_SWAP_LIMIT_HOST_MEMORY)
         score->lifted_bytes = (double)score->sizes.host_bytes;
     if (p->lifted == MEMO_SWAP_LIMIT_DEVICE_MEMORY) score->lifted_bytes = score->device_bytes;
-
-    /* The makespan, and the stall: the part in which nothing is computed.  What does not fit needs
-     * none. */
     if (score->recompute_s >= MEMOI_ROWS_IMPOSSIBLE ||
-        memoi_rows_held(score) > (double)MEMOB_BYTES_MAX) {
+        memoi_rows_held(score) > (double)MEMOB_BYTES_MAX)
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
-        return;
-    }
-    if (score->excess_bytes > 0 && !desc->swap->rows) return;
-    score->step_s = (1 - 1e-9) * (p->clock.least_s + score->recompute_s * n_batches);
-    if (score->step_s > p->enough_s) return;
+    if (score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) return 1;
+    if (score->excess_bytes > 0 && !desc->swap->rows) return 1;
+    if (least_s > p->enough_s) score->step_s = least_s;
+    return least_s > p->enough_s;
+}
+
+/* Finds the trial's bytes, and its step with as many layers in host memory as fit: the makespan,
+ * and the stall, the part in which nothing is computed.  Returns 1 if there is a step. */
+MEMOI int memoi_rows_time_trial(memoi_rows_planner* p) {
+    memoi_rows_score* score = &p->trial.score;
+    memoi_rows_add_up(p);
+    if (memoi_rows_need_no_time(p)) return 0;
     if (memoi_rows_find_law(&p->clock, NULL)) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
-        return;
+        return 0;
     }
     if (score->n_host_layers) {
         memob_swap_size_file(p->clock.law, &p->clock.order, &score->sizes, NULL);
-        score->excess_bytes +=
-            memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
-        if (score->excess_bytes > 0 && !desc->swap->rows) return;
+        if (memoi_rows_need_no_time(p)) return 0;
     }
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.now.stall_s;
     score->update_s = p->clock.update_s;
     memcpy(score->copied_bytes, p->clock.copied_bytes, sizeof score->copied_bytes);
+    return 1;
+}
+
+/* Scores the trial.  A search comes to the same tables again and again, above all if they have few
+ * cells; what is known of a table depends on the times alone, and on the host's budget if that is
+ * the number of places of a file. */
+MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
+    const size_t n_bytes = (size_t)p->n_cells * sizeof *p->trial.cells;
+    const uint64_t digest = memob_digest((const char*)p->trial.cells, (int64_t)n_bytes);
+    const int64_t place = (int64_t)(digest & (uint64_t)(p->n_known - 1));
+    memoi_rows_known* known = &p->known[place];
+    int64_t* cells = p->known_cells + place * p->n_cells;
+    if (known->times == p->times && !memcmp(cells, p->trial.cells, n_bytes)) {
+        p->trial.score = known->score;
+        if (memoi_rows_need_no_time(p) || known->is_timed) return;
+    }
+    known->is_timed = memoi_rows_time_trial(p);
+    known->score = p->trial.score;
+    known->times = p->times;
+    memcpy(cells, p->trial.cells, n_bytes);
 }
 
 /* Less beyond the capacities; if both fit a shorter step; then less of a lifted memory, less
