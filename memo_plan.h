@@ -6234,7 +6234,6 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         memoi_rows_fill(p, p->best.cells, plan->rows);
     }
     memoi_rows_tell(p->desc, &p->best.score, plan);
-    if (!p->effort) memoi_rows_name_limit(p, plan);
     return MEMO_STATUS_OK;
 }
 
@@ -6260,7 +6259,26 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_
     return status;
 }
 
-/* Less than the whole effort names no limit. */
+/* Names the limit of a plan whose rows were searched for: as much work as the search, so that a
+ * caller who compares plans does it once. */
+MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, memo_swap_plan* plan,
+                                  memo_error* error) {
+    memoi_rows_planner p;
+    memo_swap_desc swap = *desc->swap;
+    memo_status status = memoi_rows_create(desc, &p, error);
+    if (status) return status;
+    swap.rows = plan->rows;
+    swap.alpha = plan->rows ? 0 : plan->alpha;
+    memoi_rows_take(&p, &swap);
+    memoi_rows_score_trial(&p);
+    memoi_rows_copy(&p, &p.trial, &p.best);
+    memoi_rows_copy(&p, &p.trial, &p.filled);
+    memoi_rows_name_limit(&p, plan);
+    memoi_rows_destroy(&p);
+    return status;
+}
+
+/* A plan for rows that are given has its limit's name; one that is searched for has none. */
 MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_rows_effort effort,
                                        memo_swap_plan** plan, memo_error* error) {
     memoi_rows_planner p;
@@ -6291,7 +6309,12 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_ro
 
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
-    return memoi_rows_make_plan(desc, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    memo_status status = memoi_rows_make_plan(desc, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    if (!status && !desc->swap->rows) status = memoi_rows_name(desc, *plan, error);
+    if (!status) return status;
+    memo_swap_plan_destroy(*plan);
+    *plan = NULL;
+    return status;
 }
 
 /* ---- 4 session ----------------------------------------------------------------------------------
@@ -10444,6 +10467,20 @@ MEMOI memo_status memoi_session_keep(memo_session* s, memo_error* error) {
     return status ? status : memoi_session_choose(s, error);
 }
 
+/* Names the limit of the chosen stage, if its rows were searched for. */
+MEMOI memo_status memoi_session_name_limit(memo_session* s, memo_error* error) {
+    const memo_step_plan* plan = s->part->plan;
+    memoi_session_costs costs;
+    memo_status status;
+    if (!plan->times || *plan->times->reason) return MEMO_STATUS_OK;
+    status = memoi_session_cost(s, &costs, error);
+    costs.swap.rows = NULL;
+    if (s->limit_bytes)
+        costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
+    if (!status) status = memoi_rows_name(&costs.desc, plan->times, error);
+    return memoi_session_verdict(&s->desc, status, error);
+}
+
 /* Plans every shape, `first` first, whose peak limits the others.  Sets peaks_bytes of each shape,
  * the most of all ranks. */
 MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* profile,
@@ -10473,9 +10510,12 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
             status = memoi_session_keep(s, error);
         else if (!status)
             status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
-        s->limit_bytes = s->desc.device_bytes;
-        if (!status && limit_bytes != s->limit_bytes && !s->part->plan->fits)
+        if (!status && limit_bytes != s->desc.device_bytes && !s->part->plan->fits) {
+            s->limit_bytes = s->desc.device_bytes;
             status = memoi_session_choose(s, error);
+        }
+        if (!status) status = memoi_session_name_limit(s, error);
+        s->limit_bytes = s->desc.device_bytes;
         if (i == 0 && s->part->plan->fits) limit_bytes = s->peak_bytes;
         peaks_bytes[k] = s->peak_bytes;
     }

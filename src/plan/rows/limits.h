@@ -229,7 +229,6 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         memoi_rows_fill(p, p->best.cells, plan->rows);
     }
     memoi_rows_tell(p->desc, &p->best.score, plan);
-    if (!p->effort) memoi_rows_name_limit(p, plan);
     return MEMO_STATUS_OK;
 }
 
@@ -255,7 +254,26 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_
     return status;
 }
 
-/* Less than the whole effort names no limit. */
+/* Names the limit of a plan whose rows were searched for: as much work as the search, so that a
+ * caller who compares plans does it once. */
+MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, memo_swap_plan* plan,
+                                  memo_error* error) {
+    memoi_rows_planner p;
+    memo_swap_desc swap = *desc->swap;
+    memo_status status = memoi_rows_create(desc, &p, error);
+    if (status) return status;
+    swap.rows = plan->rows;
+    swap.alpha = plan->rows ? 0 : plan->alpha;
+    memoi_rows_take(&p, &swap);
+    memoi_rows_score_trial(&p);
+    memoi_rows_copy(&p, &p.trial, &p.best);
+    memoi_rows_copy(&p, &p.trial, &p.filled);
+    memoi_rows_name_limit(&p, plan);
+    memoi_rows_destroy(&p);
+    return status;
+}
+
+/* A plan for rows that are given has its limit's name; one that is searched for has none. */
 MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_rows_effort effort,
                                        memo_swap_plan** plan, memo_error* error) {
     memoi_rows_planner p;
@@ -286,7 +304,12 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_ro
 
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
-    return memoi_rows_make_plan(desc, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    memo_status status = memoi_rows_make_plan(desc, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    if (!status && !desc->swap->rows) status = memoi_rows_name(desc, *plan, error);
+    if (!status) return status;
+    memo_swap_plan_destroy(*plan);
+    *plan = NULL;
+    return status;
 }
 
 /* ---- 4 session ----------------------------------------------------------------------------------

@@ -782,6 +782,20 @@ MEMOI memo_status memoi_session_keep(memo_session* s, memo_error* error) {
     return status ? status : memoi_session_choose(s, error);
 }
 
+/* Names the limit of the chosen stage, if its rows were searched for. */
+MEMOI memo_status memoi_session_name_limit(memo_session* s, memo_error* error) {
+    const memo_step_plan* plan = s->part->plan;
+    memoi_session_costs costs;
+    memo_status status;
+    if (!plan->times || *plan->times->reason) return MEMO_STATUS_OK;
+    status = memoi_session_cost(s, &costs, error);
+    costs.swap.rows = NULL;
+    if (s->limit_bytes)
+        costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
+    if (!status) status = memoi_rows_name(&costs.desc, plan->times, error);
+    return memoi_session_verdict(&s->desc, status, error);
+}
+
 /* Plans every shape, `first` first, whose peak limits the others.  Sets peaks_bytes of each shape,
  * the most of all ranks. */
 MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* profile,
@@ -811,9 +825,12 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
             status = memoi_session_keep(s, error);
         else if (!status)
             status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
-        s->limit_bytes = s->desc.device_bytes;
-        if (!status && limit_bytes != s->limit_bytes && !s->part->plan->fits)
+        if (!status && limit_bytes != s->desc.device_bytes && !s->part->plan->fits) {
+            s->limit_bytes = s->desc.device_bytes;
             status = memoi_session_choose(s, error);
+        }
+        if (!status) status = memoi_session_name_limit(s, error);
+        s->limit_bytes = s->desc.device_bytes;
         if (i == 0 && s->part->plan->fits) limit_bytes = s->peak_bytes;
         peaks_bytes[k] = s->peak_bytes;
     }
