@@ -68,8 +68,8 @@ typedef struct memoi_rows_planner {
     memoi_rows_known* known; /* each table has one place among n_known, a power of 2 */
     int64_t* known_cells;    /* (n_known, n_cells) */
     int64_t n_known, times;  /* times: the number of the times that count now */
-    int32_t* picked;  /* the layers that a change may concern, in order */
-    int32_t* changed; /* those that the last change concerned, in order */
+    int32_t* picked;         /* the layers that a change may concern, in order */
+    int32_t* changed;        /* those that the last change concerned, in order */
     int32_t n_changed;
     double enough_s; /* trials whose computation alone takes longer are not timed */
     memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */

@@ -1,4 +1,5 @@
 #pragma once
+#include "memo/poison.h"
 #include "plan/rows/bytes.h"
 /* --- >>row score ---
  * Knows: the step of a table, and which of two tables is better.  Knows nothing of how tables are

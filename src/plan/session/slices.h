@@ -65,30 +65,36 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
 }
 
 /* Micro-batches one after the other; if states travel then, also groups of them, which fetch the
- * states of a layer less often, and hold more rows on the host: of more and more micro-batches, as
- * long as that makes the step shorter.  All ranks choose the same.  planner: as above. */
+ * states of a layer less often, and hold more rows on the host: of every number that divides them
+ * and fits, because a larger group may be faster where a smaller one is not, until nothing stalls
+ * and nothing is recomputed.  All ranks choose the same.  planner: as above. */
 MEMOI memo_status memoi_session_plan_groups(const memo_session* planner,
                                             const memo_session_desc* desc,
                                             const memo_profile* profile, memoi_rows_effort effort,
                                             memo_step_plan** plan, memo_error* error) {
     memo_session_desc own = *desc;
     memo_status status;
-    int is_better = profile && !effort && !desc->rows; /* a table is of one micro-batch */
+    int64_t most = memob_min(desc->micro_batches, MEMO_GROUP_MAX);
     if (desc->n_group != MEMO_GROUP_PLANNED)
         return memoi_session_plan_sizes(planner, desc, profile, effort, plan, error);
     own.n_group = 1;
     status = memoi_session_plan_sizes(planner, &own, profile, effort, plan, error);
+    if (!profile || effort || desc->rows) most = 1; /* a table is of one micro-batch */
 
-    for (own.n_group = 2; is_better && !status && (*plan)->fits && (*plan)->n_streamed &&
-                          own.n_group <= memob_min(desc->micro_batches, MEMO_GROUP_MAX);
-         own.n_group++) {
+    for (own.n_group = 2; !status && (*plan)->fits && own.n_group <= most; own.n_group++) {
+        const memo_swap_plan* times = (*plan)->times;
         memo_step_plan* trial = NULL;
+        if (!(*plan)->n_streamed) break;
+        if (times && times->stall_s + times->recompute_s <= 0.001 * times->step_s) break;
         if (desc->micro_batches % own.n_group) continue;
         status = memoi_session_plan_sizes(planner, &own, profile, effort, &trial, error);
         if (status) break;
-        is_better = memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
-        memo_step_plan_destroy(is_better ? *plan : trial);
-        if (is_better) *plan = trial;
+        if (!memoi_step_plan_fits(trial)) most = 0; /* nor do larger groups */
+        if (memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan)) {
+            memo_step_plan_destroy(*plan);
+            *plan = trial;
+        } else
+            memo_step_plan_destroy(trial);
     }
     return status;
 }
