@@ -815,11 +815,12 @@ typedef struct memo_session_desc {
      * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
      * life and after it.  States change only in passes that may write to them.  The first
      * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
-     * One layer of each kind recomputes every tensor once, whatever the plan, and logs the least
-     * tile_rows that gives the bits.  Beside the budgets a checked session takes three layers of
-     * device memory, two of host memory, four times the bytes of MEMO_OWNER_MICRO_BATCH, and 8
-     * bytes for each row of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes
-     * more for each row of a layer.  It waits in every layer. */
+     * One layer of each kind recomputes every tensor once, whatever the plan, logs the least
+     * tile_rows that gives the bits, and must not change `outputs`.  A forward alone must not
+     * change the norm.  Beside the budgets a checked session takes three layers of device memory,
+     * two of host memory, four times the bytes of MEMO_OWNER_MICRO_BATCH, and 8 bytes for each row
+     * of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes more for each row
+     * of a layer.  It waits in every layer. */
     int32_t is_checked;
     memo_log log; /* a line for each phase; NULL, but with MEMO_CHECK=1: to stderr */
 } memo_session_desc;
@@ -6385,6 +6386,8 @@ typedef struct memoi_checked {
     int32_t n_trained; /* micro-batches with a backward, without an error */
     int32_t is_moved;  /* 1: slots and halves have changed places */
     uint64_t* states;  /* (engine's layers, n_states): hashes, MEMOI_HASH_ZERO, or 0: not known */
+    uint64_t* outputs; /* (n_outputs): hashes before recomputation is tested */
+    double norm;       /* before a forward alone */
     int32_t n_updated; /* layers that this update has changed */
     int32_t n_missed;  /* 1 + the engine's layer that it has not, though its gradients are not 0 */
     char* memory;      /* of buffers, on the device */
@@ -7949,15 +7952,11 @@ MEMOI int memoi_checked_copy(memo_session* s, char* on_device, char* on_host, in
                                                      n_bytes, is_back, &s->call_error));
 }
 
-MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host) {
+MEMOI uint64_t memoi_checked_hash(memo_session* s, char* address, int64_t size_bytes, int on_host) {
     const memoi_checked* c = &s->checked;
-    char* address = (char*)(on_host ? memob_states_get_host_address(s->states, layer, i)
-                                    : memob_states_get_address(s->states, layer, i));
-    const int64_t size_bytes = s->desc.states[i].size_bytes;
     uint64_t hash = 0;
     int64_t n;
     int is_zero = 1;
-    if (on_host) (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
     for (int64_t at = 0; at < size_bytes && !s->error.status; at += n) {
         const char* image = on_host ? address + at : c->image;
         n = memob_min(size_bytes - at, c->slot_bytes);
@@ -7966,6 +7965,12 @@ MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t 
         hash = 31 * hash + memob_digest(image, n);
     }
     return is_zero ? MEMOI_HASH_ZERO : hash | 2;
+}
+MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host) {
+    char* address = (char*)(on_host ? memob_states_get_host_address(s->states, layer, i)
+                                    : memob_states_get_address(s->states, layer, i));
+    if (on_host) (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
+    return memoi_checked_hash(s, address, s->desc.states[i].size_bytes, on_host);
 }
 
 /* What a checked session sees of a layer's states when a pass begins, or is about to end. */
@@ -8374,6 +8379,7 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     c->hashes = MEMOB_ARRAY(&c->arrays, uint64_t, s->most_steps * c->most_rows * n);
     c->states =
         MEMOB_ARRAY(&c->arrays, uint64_t, (int64_t)s->states_desc.n_layers * s->desc.n_states);
+    c->outputs = MEMOB_ARRAY(&c->arrays, uint64_t, s->desc.n_outputs);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
 
     for (int32_t t = 0; t < n; t++) {
@@ -8531,14 +8537,15 @@ MEMOI memo_status memoi_checked_blame(memo_session* s, int32_t step, int32_t t, 
     const int64_t row_bytes = memoi_checked_row_bytes(s, step, t);
     if (!why && !memoi_checked_hashes(s, step, t)[row])
         why = "recompute writes it, but the forward had not when the layer ended; give layers that "
-              "lack it another kind, or compute on compute_stream";
+              "lack it another kind, compute on compute_stream, or set memo_batch.n_rows";
     else if (!why && s->checked.found[0].n_poisoned == row_bytes)
         why = "recompute did not write it; recompute it, declare it MEMO_WITH behind the tensor "
               "that it is computed with, or declare it MEMO_MOVE";
     else if (!why)
         why = "recompute gives it other bytes than the forward; it must compute the same rows by "
-              "the same operations, or tile_rows is too small, or the table has another order; if "
-              "no tensor before it gives it, declare it MEMO_MOVE";
+              "the same operations, or tile_rows is too small, or the table has another order, or "
+              "weights or tensors before it changed since; if no tensor before it gives it, "
+              "declare it MEMO_MOVE";
     return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
                           (int)memoi_session_layer(s, step), s->steps->tensors[t].name,
@@ -8759,6 +8766,37 @@ MEMOI void memoi_checked_test_tiles(memo_session* s, int32_t step) {
     }
 }
 
+/* Does recomputation leave the outputs alone? */
+MEMOI void memoi_checked_outputs(memo_session* s, int32_t step, int is_end) {
+    for (int32_t i = 0; i < s->desc.n_outputs && !s->error.status; i++) {
+        const memo_session_output* output = &s->desc.outputs[i];
+        const uint64_t hash = memoi_checked_hash(s, (char*)output->address, output->size_bytes,
+                                                 s->desc.computes_on_host);
+        if (is_end && hash != s->checked.outputs[i] && !s->error.status)
+            MEMOI_SESSION_FAIL(
+                s, MEMO_STATUS_INVALID_ARGUMENT,
+                "checked session: layer %d: recompute changes output `%.40s`; it may write tensors "
+                "of its layer alone: let the forward count, and use no buffer that the backward "
+                "reads as scratch",
+                (int)memoi_session_layer(s, step), output->name ? output->name : "NULL");
+        s->checked.outputs[i] = hash;
+    }
+}
+
+/* Before and after a micro-batch that is a forward alone: the update reads nothing new. */
+MEMOI void memoi_checked_norm(memo_session* s, int is_end) {
+    memoi_checked* c = &s->checked;
+    double now;
+    if (!c->slots || !s->desc.norm || !s->batch.is_forward_only || s->error.status) return;
+    now = s->desc.norm(s->desc.user);
+    if (is_end && memcmp(&now, &c->norm, sizeof now) != 0)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
+                           "checked session: norm was %.9g and is %.9g after a forward alone; add "
+                           "gradients only if memo_session_get_batch gives is_forward_only 0",
+                           c->norm, now);
+    c->norm = now;
+}
+
 /* Before a backward: every row has the bytes that the forward gave it. */
 MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
     memoi_checked* c = &s->checked;
@@ -8768,7 +8806,9 @@ MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
         return;
     c->kinds |= kind;
     s->is_recomputing = 1;
+    memoi_checked_outputs(s, step, 0);
     memoi_checked_test_tiles(s, step);
+    memoi_checked_outputs(s, step, 1);
     s->is_recomputing = 0;
 }
 
@@ -9340,6 +9380,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
     s->is_running = memoi_session_is_ok(s, status);
+    memoi_checked_norm(s, 0);
     memoi_session_visit_ends(s, 0);
     if (s->is_running && memoi_session_is_turn(s, MEMO_PASS_BACKWARD) &&
         s->batch.turn.chunk == s->part->plan->n_chunks - 1)
@@ -9375,6 +9416,7 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
                            "memo_session_end: layer %d is still open; end each layer that begins",
                            (int)memoi_session_layer(s, s->open));
     memoi_checked_verify(s, 0, s->is_running ? s->checked.memory_bytes : 0);
+    memoi_checked_norm(s, 1);
     if (s->is_running) memoi_session_visit_ends(s, 1);
     if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
@@ -12173,8 +12215,8 @@ MEMOI memo_status memoi_verified_run_once(memoi_verified* v, memo_session* s, me
             given = MEMOB_INVALID(
                 error,
                 "memo_session_desc.outputs: norm was %.9g and is %.9g, now that the outputs have "
-                "the bytes again that they had before; list what else a micro-batch changes and "
-                "the update reads, or let norm be the same for the same bytes",
+                "the bytes again that they had before; list all bytes that a micro-batch changes "
+                "and the update reads, or let norm be the same for the same bytes",
                 before, now);
     }
     return status ? status : given;
@@ -12242,7 +12284,8 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
     } runs[] = {
         {MEMO_POLICY_KEEP, "two micro-batches differ; a kernel is not deterministic, or reads "
                            "what a micro-batch changes and outputs lack, or an address kept from "
-                           "the micro-batch before"},
+                           "the micro-batch before, or recompute writes what the backward reads, "
+                           "such as scratch or statistics"},
         {MEMO_POLICY_KEEP, "a checked session changes it; the backward reads bytes that no kernel "
                            "has written, or of a tensor or buffer that has ended, which are NaN"},
         {MEMO_POLICY_KEEP, NULL}, /* at once */

@@ -3020,13 +3020,12 @@ MEMOI memoi_message* memoi_threads_message(const memoi_threads_rank* me, uint32_
 
 /* Fails the world: two ranks call different things. */
 MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, int64_t number, int is_message,
-                                  memo_comm_op* a, int32_t a_rank, memo_comm_op* b,
-                                  int32_t b_rank) {
+                                  memo_comm_op a, int32_t a_rank, memo_comm_op b, int32_t b_rank) {
     char a_text[MEMO_RANK_TEXT], b_text[MEMO_RANK_TEXT], text[MEMO_MISMATCH_TEXT];
-    a->rank = memoi_threads_rank_text(a_text, me, a_rank);
-    b->rank = memoi_threads_rank_text(b_text, me, b_rank);
+    a.rank = memoi_threads_rank_text(a_text, me, a_rank);
+    b.rank = memoi_threads_rank_text(b_text, me, b_rank);
     MEMOI_THREADS_FAIL(me, "%s",
-                       memo_comm_mismatch(text, me->table.name, number, is_message, a, b));
+                       memo_comm_mismatch(text, me->table.name, number, is_message, &a, &b));
 }
 MEMOI memo_comm_op memoi_threads_op_of(const memoi_message* message) {
     memo_comm_op op = MEMO_ZERO(memo_comm_op);
@@ -3101,8 +3100,8 @@ MEMOI int memoi_threads_try(memoi_threads_rank* me, const memoi_message* message
     is_same = sent->call.count == message->call.count && sent->call.type == message->call.type &&
               memoi_comm_labels_match(&sent->label, &message->label);
     if (!is_same) {
-        memo_comm_op from = memoi_threads_op_of(sent), to = memoi_threads_op_of(message);
-        memoi_threads_mismatch(me, way->n_messages, 1, &from, peer, &to, me->table.rank);
+        memoi_threads_mismatch(me, way->n_messages, 1, memoi_threads_op_of(sent), peer,
+                               memoi_threads_op_of(message), me->table.rank);
     } else {
         if (sent->current) memoi_threads_await(me, group->ranks[peer].posted); /* a chain's first */
         memoi_threads_copy(me, message->call.address, sent->call.address, n_bytes);
@@ -3245,9 +3244,9 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memo_comm_op* op) 
     me->op[turn] = *op;
     if (!memoi_threads_meet_all(me, name)) return 0;
     for (int32_t r = 1; r < me->table.size; r++) { /* with rank 0: all find the same difference */
-        memo_comm_op a = me->group->ranks[0].op[turn], b = me->group->ranks[r].op[turn];
-        if (memoi_comm_calls_match(&a.call, &a.label, &b.call, &b.label)) continue;
-        memoi_threads_mismatch(me, me->n_collectives, 0, &a, 0, &b, r);
+        const memo_comm_op *a = &me->group->ranks[0].op[turn], *b = &me->group->ranks[r].op[turn];
+        if (memoi_comm_calls_match(&a->call, &a->label, &b->call, &b->label)) continue;
+        memoi_threads_mismatch(me, me->n_collectives, 0, *a, 0, *b, r);
         return 0;
     }
 
@@ -8436,7 +8435,7 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
     memoi_scan_walk walk;
     memoi_target* target = &walk.target;
     memo_range own = memob_range_at(rows, (begins[scan->rank + 1] - first) * row_bytes);
-    memo_range others = memob_range_at(halo, desc->halo_rows * row_bytes);
+    memo_range others = memob_range_at(halo, halo ? desc->halo_rows * row_bytes : 0);
     memo_status status = memoi_scan_begin(&walk, scan, 2 + is_backward, error);
     int64_t begin, end, received = 0;
     int32_t r;
@@ -8445,10 +8444,10 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
         return MEMOI_FAIL(INVALID_STATE, "memo_scan_desc.halo_rows: 0; set it for a halo");
     if (first < begins[scan->rank + 1] && (!rows || !halo))
         return MEMOI_REFUSE("memo_scan: rows or halo is NULL; both are required");
-    if (!is_backward && halo) memoi_target_fill(target, stream, halo, desc->halo_rows * row_bytes);
+    if (!is_backward) memoi_target_fill(target, stream, halo, (int64_t)(others.end - others.begin));
     if (scan->n_places < 2) return target->status;
     if (is_backward) {
-        own = memob_range_at(halo, desc->halo_rows * row_bytes);
+        own = others;
         others = memob_range_at(scan->halo, memoi_scan_halo_bytes(desc));
     }
 

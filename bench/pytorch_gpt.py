@@ -48,6 +48,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, CheckpointPolicy
 
+EPSILON = 1e-5  # of the norms, as the trainer's
 POLICIES = {"keep": "everything kept", "recompute": "layers recomputed",
             "select": "layers recomputed, attention kept",
             "offload": "layers recomputed, inputs offloaded"}
@@ -150,7 +151,7 @@ class Layer(torch.nn.Module):
         self.down = torch.nn.Linear(o.mlp_columns, h, bias=False)
 
     def forward(self, x, cos, sin):
-        y = F.rms_norm(x, x.shape[-1:], self.norm1)
+        y = F.rms_norm(x, x.shape[-1:], self.norm1, EPSILON)
         q = rotate(self.q(y).view(-1, self.heads, self.size), (cos, sin))
         k = rotate(self.k(y).view(-1, self.kv_heads, self.size), (cos, sin))
         v = self.v(y).view(-1, self.kv_heads, self.size)
@@ -164,7 +165,7 @@ class Layer(torch.nn.Module):
                               for rows in x.split(self.mlp_rows)])
 
     def mlp(self, x):
-        y = F.rms_norm(x, x.shape[-1:], self.norm2)
+        y = F.rms_norm(x, x.shape[-1:], self.norm2, EPSILON)
         if self.gate:
             return self.down(F.silu(self.gate(y)) * self.up(y))
         return self.down(F.gelu(self.up(y), approximate="tanh"))
@@ -227,7 +228,7 @@ class Model(torch.nn.Module):
         x = self.embedding(tokens)
         for layer in self.layers:
             x = self.run_layer(layer, x, cos, sin)
-        x = F.rms_norm(x, x.shape[-1:], self.norm)
+        x = F.rms_norm(x, x.shape[-1:], self.norm, EPSILON)
         return ChunkedLoss.apply(x, self.classifier.weight, targets, self.o.chunk)
 
 
@@ -266,9 +267,8 @@ def offload_states(o, model):
     backend = "cpu:gloo,cuda:nccl" if o.device == "cuda" else "gloo"
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     options = {"mesh": dist.init_device_mesh(o.device, (1,)),
-               "mp_policy": MixedPrecisionPolicy(param_dtype=o.type, reduce_dtype=o.type)}
-    if o.device == "cuda":
-        options["offload_policy"] = CPUOffloadPolicy()
+               "mp_policy": MixedPrecisionPolicy(param_dtype=o.type, reduce_dtype=o.type),
+               "offload_policy": CPUOffloadPolicy(pin_memory=o.device == "cuda")}
     for layer in model.layers:
         fully_shard(layer, **options)
     fully_shard(model, **options)

@@ -355,7 +355,7 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
     memoi_scan_walk walk;
     memoi_target* target = &walk.target;
     memo_range own = memob_range_at(rows, (begins[scan->rank + 1] - first) * row_bytes);
-    memo_range others = memob_range_at(halo, desc->halo_rows * row_bytes);
+    memo_range others = memob_range_at(halo, halo ? desc->halo_rows * row_bytes : 0);
     memo_status status = memoi_scan_begin(&walk, scan, 2 + is_backward, error);
     int64_t begin, end, received = 0;
     int32_t r;
@@ -364,10 +364,10 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
         return MEMOI_FAIL(INVALID_STATE, "memo_scan_desc.halo_rows: 0; set it for a halo");
     if (first < begins[scan->rank + 1] && (!rows || !halo))
         return MEMOI_REFUSE("memo_scan: rows or halo is NULL; both are required");
-    if (!is_backward && halo) memoi_target_fill(target, stream, halo, desc->halo_rows * row_bytes);
+    if (!is_backward) memoi_target_fill(target, stream, halo, (int64_t)(others.end - others.begin));
     if (scan->n_places < 2) return target->status;
     if (is_backward) {
-        own = memob_range_at(halo, desc->halo_rows * row_bytes);
+        own = others;
         others = memob_range_at(scan->halo, memoi_scan_halo_bytes(desc));
     }
 

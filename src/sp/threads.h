@@ -358,13 +358,12 @@ MEMOI memoi_message* memoi_threads_message(const memoi_threads_rank* me, uint32_
 
 /* Fails the world: two ranks call different things. */
 MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, int64_t number, int is_message,
-                                  memo_comm_op* a, int32_t a_rank, memo_comm_op* b,
-                                  int32_t b_rank) {
+                                  memo_comm_op a, int32_t a_rank, memo_comm_op b, int32_t b_rank) {
     char a_text[MEMO_RANK_TEXT], b_text[MEMO_RANK_TEXT], text[MEMO_MISMATCH_TEXT];
-    a->rank = memoi_threads_rank_text(a_text, me, a_rank);
-    b->rank = memoi_threads_rank_text(b_text, me, b_rank);
+    a.rank = memoi_threads_rank_text(a_text, me, a_rank);
+    b.rank = memoi_threads_rank_text(b_text, me, b_rank);
     MEMOI_THREADS_FAIL(me, "%s",
-                       memo_comm_mismatch(text, me->table.name, number, is_message, a, b));
+                       memo_comm_mismatch(text, me->table.name, number, is_message, &a, &b));
 }
 MEMOI memo_comm_op memoi_threads_op_of(const memoi_message* message) {
     memo_comm_op op = MEMO_ZERO(memo_comm_op);
@@ -439,8 +438,8 @@ MEMOI int memoi_threads_try(memoi_threads_rank* me, const memoi_message* message
     is_same = sent->call.count == message->call.count && sent->call.type == message->call.type &&
               memoi_comm_labels_match(&sent->label, &message->label);
     if (!is_same) {
-        memo_comm_op from = memoi_threads_op_of(sent), to = memoi_threads_op_of(message);
-        memoi_threads_mismatch(me, way->n_messages, 1, &from, peer, &to, me->table.rank);
+        memoi_threads_mismatch(me, way->n_messages, 1, memoi_threads_op_of(sent), peer,
+                               memoi_threads_op_of(message), me->table.rank);
     } else {
         if (sent->current) memoi_threads_await(me, group->ranks[peer].posted); /* a chain's first */
         memoi_threads_copy(me, message->call.address, sent->call.address, n_bytes);
@@ -583,9 +582,9 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memo_comm_op* op) 
     me->op[turn] = *op;
     if (!memoi_threads_meet_all(me, name)) return 0;
     for (int32_t r = 1; r < me->table.size; r++) { /* with rank 0: all find the same difference */
-        memo_comm_op a = me->group->ranks[0].op[turn], b = me->group->ranks[r].op[turn];
-        if (memoi_comm_calls_match(&a.call, &a.label, &b.call, &b.label)) continue;
-        memoi_threads_mismatch(me, me->n_collectives, 0, &a, 0, &b, r);
+        const memo_comm_op *a = &me->group->ranks[0].op[turn], *b = &me->group->ranks[r].op[turn];
+        if (memoi_comm_calls_match(&a->call, &a->label, &b->call, &b->label)) continue;
+        memoi_threads_mismatch(me, me->n_collectives, 0, *a, 0, *b, r);
         return 0;
     }
 

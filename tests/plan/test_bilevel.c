@@ -119,7 +119,8 @@ static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t no
         memoi_plan_store(plan, &problem, &best, "bilevel");
         CHECK_OK(memo_plan_validate(plan, &error));
         CHECK(plan->peak_bytes >= peak && plan->peak_bytes >= plan->lower_bound_bytes);
-        for (int64_t i = 0; i < plan->n_buffers; i++) plan->buffers[i].offset_bytes = 0;
+        for (int64_t i = 0; i < plan->n_buffers; i++)
+            if (!plan->buffers[i].is_fixed) plan->buffers[i].offset_bytes = 0;
     }
     MEMO_FREE(best.offsets);
     return peak;

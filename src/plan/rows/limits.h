@@ -376,6 +376,8 @@ typedef struct memoi_checked {
     int32_t n_trained; /* micro-batches with a backward, without an error */
     int32_t is_moved;  /* 1: slots and halves have changed places */
     uint64_t* states;  /* (engine's layers, n_states): hashes, MEMOI_HASH_ZERO, or 0: not known */
+    uint64_t* outputs; /* (n_outputs): hashes before recomputation is tested */
+    double norm;       /* before a forward alone */
     int32_t n_updated; /* layers that this update has changed */
     int32_t n_missed;  /* 1 + the engine's layer that it has not, though its gradients are not 0 */
     char* memory;      /* of buffers, on the device */

@@ -87,6 +87,7 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     c->hashes = MEMOB_ARRAY(&c->arrays, uint64_t, s->most_steps * c->most_rows * n);
     c->states =
         MEMOB_ARRAY(&c->arrays, uint64_t, (int64_t)s->states_desc.n_layers * s->desc.n_states);
+    c->outputs = MEMOB_ARRAY(&c->arrays, uint64_t, s->desc.n_outputs);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
 
     for (int32_t t = 0; t < n; t++) {
@@ -244,14 +245,15 @@ MEMOI memo_status memoi_checked_blame(memo_session* s, int32_t step, int32_t t, 
     const int64_t row_bytes = memoi_checked_row_bytes(s, step, t);
     if (!why && !memoi_checked_hashes(s, step, t)[row])
         why = "recompute writes it, but the forward had not when the layer ended; give layers that "
-              "lack it another kind, or compute on compute_stream";
+              "lack it another kind, compute on compute_stream, or set memo_batch.n_rows";
     else if (!why && s->checked.found[0].n_poisoned == row_bytes)
         why = "recompute did not write it; recompute it, declare it MEMO_WITH behind the tensor "
               "that it is computed with, or declare it MEMO_MOVE";
     else if (!why)
         why = "recompute gives it other bytes than the forward; it must compute the same rows by "
-              "the same operations, or tile_rows is too small, or the table has another order; if "
-              "no tensor before it gives it, declare it MEMO_MOVE";
+              "the same operations, or tile_rows is too small, or the table has another order, or "
+              "weights or tensors before it changed since; if no tensor before it gives it, "
+              "declare it MEMO_MOVE";
     return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
                           (int)memoi_session_layer(s, step), s->steps->tensors[t].name,
@@ -472,6 +474,37 @@ MEMOI void memoi_checked_test_tiles(memo_session* s, int32_t step) {
     }
 }
 
+/* Does recomputation leave the outputs alone? */
+MEMOI void memoi_checked_outputs(memo_session* s, int32_t step, int is_end) {
+    for (int32_t i = 0; i < s->desc.n_outputs && !s->error.status; i++) {
+        const memo_session_output* output = &s->desc.outputs[i];
+        const uint64_t hash = memoi_checked_hash(s, (char*)output->address, output->size_bytes,
+                                                 s->desc.computes_on_host);
+        if (is_end && hash != s->checked.outputs[i] && !s->error.status)
+            MEMOI_SESSION_FAIL(
+                s, MEMO_STATUS_INVALID_ARGUMENT,
+                "checked session: layer %d: recompute changes output `%.40s`; it may write tensors "
+                "of its layer alone: let the forward count, and use no buffer that the backward "
+                "reads as scratch",
+                (int)memoi_session_layer(s, step), output->name ? output->name : "NULL");
+        s->checked.outputs[i] = hash;
+    }
+}
+
+/* Before and after a micro-batch that is a forward alone: the update reads nothing new. */
+MEMOI void memoi_checked_norm(memo_session* s, int is_end) {
+    memoi_checked* c = &s->checked;
+    double now;
+    if (!c->slots || !s->desc.norm || !s->batch.is_forward_only || s->error.status) return;
+    now = s->desc.norm(s->desc.user);
+    if (is_end && memcmp(&now, &c->norm, sizeof now) != 0)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
+                           "checked session: norm was %.9g and is %.9g after a forward alone; add "
+                           "gradients only if memo_session_get_batch gives is_forward_only 0",
+                           c->norm, now);
+    c->norm = now;
+}
+
 /* Before a backward: every row has the bytes that the forward gave it. */
 MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
     memoi_checked* c = &s->checked;
@@ -481,7 +514,9 @@ MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
         return;
     c->kinds |= kind;
     s->is_recomputing = 1;
+    memoi_checked_outputs(s, step, 0);
     memoi_checked_test_tiles(s, step);
+    memoi_checked_outputs(s, step, 1);
     s->is_recomputing = 0;
 }
 

@@ -494,6 +494,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
     s->is_running = memoi_session_is_ok(s, status);
+    memoi_checked_norm(s, 0);
     memoi_session_visit_ends(s, 0);
     if (s->is_running && memoi_session_is_turn(s, MEMO_PASS_BACKWARD) &&
         s->batch.turn.chunk == s->part->plan->n_chunks - 1)
@@ -529,6 +530,7 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
                            "memo_session_end: layer %d is still open; end each layer that begins",
                            (int)memoi_session_layer(s, s->open));
     memoi_checked_verify(s, 0, s->is_running ? s->checked.memory_bytes : 0);
+    memoi_checked_norm(s, 1);
     if (s->is_running) memoi_session_visit_ends(s, 1);
     if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));

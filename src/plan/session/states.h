@@ -26,15 +26,11 @@ MEMOI int memoi_checked_copy(memo_session* s, char* on_device, char* on_host, in
                                                      n_bytes, is_back, &s->call_error));
 }
 
-MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host) {
+MEMOI uint64_t memoi_checked_hash(memo_session* s, char* address, int64_t size_bytes, int on_host) {
     const memoi_checked* c = &s->checked;
-    char* address = (char*)(on_host ? memob_states_get_host_address(s->states, layer, i)
-                                    : memob_states_get_address(s->states, layer, i));
-    const int64_t size_bytes = s->desc.states[i].size_bytes;
     uint64_t hash = 0;
     int64_t n;
     int is_zero = 1;
-    if (on_host) (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
     for (int64_t at = 0; at < size_bytes && !s->error.status; at += n) {
         const char* image = on_host ? address + at : c->image;
         n = memob_min(size_bytes - at, c->slot_bytes);
@@ -43,6 +39,12 @@ MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t 
         hash = 31 * hash + memob_digest(image, n);
     }
     return is_zero ? MEMOI_HASH_ZERO : hash | 2;
+}
+MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host) {
+    char* address = (char*)(on_host ? memob_states_get_host_address(s->states, layer, i)
+                                    : memob_states_get_address(s->states, layer, i));
+    if (on_host) (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
+    return memoi_checked_hash(s, address, s->desc.states[i].size_bytes, on_host);
 }
 
 /* What a checked session sees of a layer's states when a pass begins, or is about to end. */

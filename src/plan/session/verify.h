@@ -169,8 +169,8 @@ MEMOI memo_status memoi_verified_run_once(memoi_verified* v, memo_session* s, me
             given = MEMOB_INVALID(
                 error,
                 "memo_session_desc.outputs: norm was %.9g and is %.9g, now that the outputs have "
-                "the bytes again that they had before; list what else a micro-batch changes and "
-                "the update reads, or let norm be the same for the same bytes",
+                "the bytes again that they had before; list all bytes that a micro-batch changes "
+                "and the update reads, or let norm be the same for the same bytes",
                 before, now);
     }
     return status ? status : given;
@@ -238,7 +238,8 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
     } runs[] = {
         {MEMO_POLICY_KEEP, "two micro-batches differ; a kernel is not deterministic, or reads "
                            "what a micro-batch changes and outputs lack, or an address kept from "
-                           "the micro-batch before"},
+                           "the micro-batch before, or recompute writes what the backward reads, "
+                           "such as scratch or statistics"},
         {MEMO_POLICY_KEEP, "a checked session changes it; the backward reads bytes that no kernel "
                            "has written, or of a tensor or buffer that has ended, which are NaN"},
         {MEMO_POLICY_KEEP, NULL}, /* at once */
