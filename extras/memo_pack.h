@@ -1579,19 +1579,17 @@ MEMOI memo_status memoi_bricks_plan(memoi_bricks* b, const memoi_problem* proble
 }
 
 /* Lowers the best plan of a plain problem by bricks: joins them in several orders, and plans what
- * is left, each time with so many nodes.  n_tries: orders; a tiling gets MEMOI_TRIES.  Errors: no
- * memory. */
+ * is left, each time with so many nodes.  Errors: no memory. */
 MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t target, int round,
-                                     int64_t n_tries, int64_t n_nodes, memoi_effort* effort,
-                                     memoi_solution* best, memo_error* error) {
+                                     int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
+                                     memo_error* error) {
     const int64_t n = problem->n_items;
     memo_status status = MEMO_STATUS_OK;
     memoi_effort own;
     int64_t* offsets;
     memoi_bricks b;
     memset(&b, 0, sizeof b);
-    if (memoi_bricks_level(problem) > 99) n_tries = MEMOI_TRIES;
-    own = memoi_effort_take(effort, n_tries * n_nodes);
+    own = memoi_effort_take(effort, MEMOI_TRIES * n_nodes);
     b.whole = *problem;
     b.whole.items = MEMOB_ARRAY(&b.arrays, memoi_item, n);
     b.whole.ranges = MEMOB_ARRAY(&b.arrays, memoi_range, n);
@@ -1671,8 +1669,7 @@ MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, 
     if (!status && !memoi_problem_is_easy(&part) && !memoi_fit_solve(&part, 0, goal, &own, &inner))
         status = memob_no_memory(error, "a part of the plan");
     if (!status && inner.peak > goal && memoi_bricks_may_help(&part))
-        status =
-            memoi_bricks_solve(&part, goal, round, MEMOI_SHARE, n_nodes, effort, &inner, error);
+        status = memoi_bricks_solve(&part, goal, round, n_nodes, effort, &inner, error);
     if (!status && inner.peak > goal && !memoi_problem_is_plain(&part)) {
         const memoi_made made = memoi_ejections_create(&ejections, &part, own.seed);
         if (made == MEMOI_MADE)
@@ -1755,9 +1752,8 @@ MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, mem
                                    &n_parts, error);
     loop->is_apart = n_parts > 1;
     if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && memoi_bricks_may_help(problem))
-        status =
-            memoi_bricks_solve(problem, goal, loop->round, loop->round ? MEMOI_TRIES : MEMOI_SHARE,
-                               memoi_loop_share(loop, n_nodes), effort, best, error);
+        status = memoi_bricks_solve(problem, goal, loop->round, memoi_loop_share(loop, n_nodes),
+                                    effort, best, error);
     if (!status && memoi_loop_goes_on(loop) && is_large && !problem->held &&
         !MEMOI_WITHOUT(windows) &&
         !memoi_windows_solve(problem, effort->seed + (uint64_t)loop->round, goal,
