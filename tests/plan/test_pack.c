@@ -63,6 +63,34 @@ TEST(tilings_are_proven) {
     CHECK_CASE(n_met > 12, "%d of 14 are proven", n_met);
 }
 
+/* Steps of alike layers that leave no byte free fill little of the bound, because a buffer of each
+ * layer lives from its forward to its backward.  Bricks are tried, as most borders are level. */
+TEST(layers_without_a_free_byte_are_proven) {
+    int n_met = 0;
+    for (int k = 0; k < 6; k++) {
+        enum { LAYERS = 60, PIECES = 73, WHOLE = 2 * LAYERS * PIECES };
+        const int64_t length = 4 * PIECES;
+        own_plan* plan = new_plan(WHOLE + LAYERS, 0, 1);
+        memo_buffer cut[2][PIECES];
+        for (int phase = 0; phase < 2; phase++) {
+            memset(cut[phase], 0, sizeof cut[phase]);
+            cut_rectangle(cut[phase], PIECES, 1 << 20, 3);
+        }
+        for (int64_t i = 0; i < WHOLE; i++) {
+            const int64_t step = i / PIECES;
+            const memo_buffer* piece = &cut[step >= LAYERS][i % PIECES];
+            put_buffer(plan, i, step * length + piece->begin, step * length + piece->end,
+                       piece->size_bytes);
+        }
+        for (int64_t l = 0; l < LAYERS; l++)
+            put_buffer(plan, WHOLE + l, l * length, (2 * LAYERS - l) * length, 1 << 19);
+        memo_plan_desc desc = {.node_limit = 8000, .time_limit_s = 1000};
+        solve_valid(plan, &desc, k);
+        n_met += plan->proof == MEMO_PROOF_OPTIMAL;
+    }
+    CHECK_CASE(n_met > 2, "%d of 6 are proven", n_met);
+}
+
 /* A part that the search does not finish gets the effort that other parts leave. */
 TEST(no_effort_is_left_over) {
     int n_open = 0;
