@@ -2150,12 +2150,12 @@ const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const char* name, 
     memoi_comm_op_text(b_text, b, is_message);
     if (is_message)
         snprintf(text, MEMO_MISMATCH_TEXT,
-                 "rank %s sends %s to rank %s, which receives %s (message %lld of '%s')", a->rank,
-                 a_text, b->rank, b_text, (long long)number, name);
+                 "rank %s sends %.120s to rank %s, which receives %.120s (message %lld of '%s')",
+                 a->rank, a_text, b->rank, b_text, (long long)number, name);
     else
         snprintf(text, MEMO_MISMATCH_TEXT,
-                 "rank %s calls %s as collective %lld of '%s', rank %s calls %s", a->rank, a_text,
-                 (long long)number, name, b->rank, b_text);
+                 "rank %s calls %.120s as collective %lld of '%s', rank %s calls %.120s", a->rank,
+                 a_text, (long long)number, name, b->rank, b_text);
     return text;
 }
 
