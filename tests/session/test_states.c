@@ -407,8 +407,8 @@ TEST(checked_states_have_the_bits_of_plain_arrays) {
     printf("# %d trainers: %lld fused, %lld deferred, %lld make moments in a fused update\n", n,
            (long long)n_at[MEMO_UPDATE_FUSED], (long long)n_at[MEMO_UPDATE_DEFERRED],
            (long long)n_made);
-    CHECK(n_at[MEMO_UPDATE_FUSED] > n / 20 && n_at[MEMO_UPDATE_DEFERRED] > n / 20);
-    CHECK(n_made > 0 || n < 40);
+    CHECK(n_at[MEMO_UPDATE_FUSED] > n / 20);
+    CHECK(n < 100 || (n_at[MEMO_UPDATE_DEFERRED] > n / 40 && n_made > 0));
 }
 
 /* The bytes of states that three steps copy in the least memory. */
