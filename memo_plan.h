@@ -9679,13 +9679,13 @@ MEMOI void memoi_session_set_up(memo_session* s) {
 }
 
 /* The arena of the current shape.  The engine's memory, declared buffers and what setup requests
- * live as long as the arena. */
+ * live as long as the arena.  status: so far.  Ranks that open a session begin setup together, or
+ * none does: setup may communicate. */
 MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc,
-                                            memo_error* error) {
+                                            memo_status status, memo_error* error) {
     memoi_session_part* part = s->part;
     void* address = NULL;
-    memo_status status;
-    status = memo_arena_create(desc, &part->arena, error);
+    if (!status) status = memo_arena_create(desc, &part->arena, error);
     if (!status)
         status = memo_arena_mark(part->arena, "activations between forward and backward", error);
     if (!status)
@@ -9701,6 +9701,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
     s->is_reported = 1;
     memoi_session_forget(s);
     s->batch.n_rows = s->desc.n_rows;
+    if (s->is_open) status = memoi_session_verdict(&s->desc, status, error);
     if (status) return status;
 
     s->is_setting_up = 1;
@@ -9769,7 +9770,7 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     dry.memory_bytes = 2 * n_bytes + (2 << 20);
     dry.memory = MEMO_MALLOC((size_t)dry.memory_bytes); /* NULL: it is not needed */
 
-    if (!status) status = memoi_session_start_arena(s, &dry, error);
+    if (!status) status = memoi_session_start_arena(s, &dry, status, error);
     if (!status) status = memoi_session_run_all(s, s->batch.shape, 0, error);
     s->next_turn = 0; /* also after an error */
 
@@ -10910,12 +10911,11 @@ MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_byte
     return status;
 }
 
-/* Memory for the largest shape; arena and engine of each. */
-MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
+/* Memory for the largest shape; arena and engine of each.  status: so far; all ranks call this. */
+MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_error* error) {
     memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
     int64_t device_bytes = 1, host_bytes = 0;
     const memo_stream* streams = NULL; /* of copies, which shapes share */
-    memo_status status;
 
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
@@ -10926,17 +10926,18 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
                       (long long)device_bytes, (long long)host_bytes);
     s->is_open = 1;
 
-    status = memoi_session_take_memory(s, device_bytes, host_bytes, error);
-    for (int32_t k = 0; k < s->desc.n_shapes && !status; k++) {
+    if (!status) status = memoi_session_take_memory(s, device_bytes, host_bytes, error);
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         memo_swap_desc swap = s->parts[k].plan->swap;
         memoi_session_use_shape(s, k);
         desc.device = s->device;
         desc.plan = s->part->plan->addresses;
         desc.memory = s->device_memory;
         desc.memory_bytes = device_bytes;
-        status = memob_swap_placement_make(s->steps, 0, &s->part->placement, error);
-        if (!status) status = memoi_session_start_arena(s, &desc, error);
-        if (!status && s->streamed && !s->states)
+        if (!status) status = memob_swap_placement_make(s->steps, 0, &s->part->placement, error);
+        status = memoi_session_start_arena(s, &desc, status, error);
+        if (status) break;
+        if (s->streamed && !s->states)
             status = memob_states_create(&s->states_desc, 0, &s->states, error);
         if (s->states) streams = s->states->sink.engine.streams + MEMOB_STREAM_TO_HOST;
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
@@ -11693,7 +11694,7 @@ MEMOI memo_status memoi_timing_open(memo_session* s, memo_step_plan* plan, memo_
     }
     memoi_session_use_shape(s, 0);
     status = memoi_session_stream(s, error);
-    if (!status) status = memoi_session_start(s, error);
+    status = memoi_session_start(s, status, error);
     if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
     return status;
 }
@@ -11899,13 +11900,13 @@ MEMOI memo_status memoi_timing_open_first(const memo_session_desc* desc, const m
     memo_session* s = NULL;
     memo_status status = memoi_session_make(desc, plan, 0, &s, error);
     *session = s; /* functions of the trainer may use it */
-    if (!status && n_timed) {
-        s->timing.plan = memoi_timing_plan;
-        s->timing.due = n_timed;
-        status = memoi_timing_prepare(s, error);
-    }
     if (!status) {
-        status = memoi_session_start(s, error);
+        if (n_timed) {
+            s->timing.plan = memoi_timing_plan;
+            s->timing.due = n_timed;
+            status = memoi_timing_prepare(s, error);
+        }
+        status = memoi_session_start(s, status, error);
         if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
         status = memoi_session_verdict(desc, status, error);
     }

@@ -178,7 +178,7 @@ static void test_campaign(const char* arguments, int n_sampled) {
     }
     CHECK(memcmp(test_bytes[1], test_bytes[2], (size_t)sizes[1]) != 0);
 
-    /* Every call, or one of each of n_sampled equal parts. */
+    /* Every call, or the first ones of a rank and one of each of n_sampled equal parts. */
     const int n_devices = test_shared->n_devices;
     for (int k = 0; k < n_devices; k++) n_all += n_calls[k] = test_shared->n_calls[k];
     CHECK(n_devices > 0 && n_all > n_sampled);
@@ -189,6 +189,8 @@ static void test_campaign(const char* arguments, int n_sampled) {
         while (call >= n_calls[device]) call -= n_calls[device++];
         test_fault(arguments, sizes, device, call + 1);
     }
+    for (int64_t call = 1; call <= 10 && !memo_test_all() && memo_test.failures < 3; call++)
+        test_fault(arguments, sizes, 0, call);
     printf("# %s: %d devices, %d calls\n", arguments, n_devices, (int)n_all);
 
     test_clear();

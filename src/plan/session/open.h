@@ -53,12 +53,11 @@ MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_byte
     return status;
 }
 
-/* Memory for the largest shape; arena and engine of each. */
-MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
+/* Memory for the largest shape; arena and engine of each.  status: so far; all ranks call this. */
+MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_error* error) {
     memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
     int64_t device_bytes = 1, host_bytes = 0;
     const memo_stream* streams = NULL; /* of copies, which shapes share */
-    memo_status status;
 
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
@@ -69,17 +68,18 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
                       (long long)device_bytes, (long long)host_bytes);
     s->is_open = 1;
 
-    status = memoi_session_take_memory(s, device_bytes, host_bytes, error);
-    for (int32_t k = 0; k < s->desc.n_shapes && !status; k++) {
+    if (!status) status = memoi_session_take_memory(s, device_bytes, host_bytes, error);
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         memo_swap_desc swap = s->parts[k].plan->swap;
         memoi_session_use_shape(s, k);
         desc.device = s->device;
         desc.plan = s->part->plan->addresses;
         desc.memory = s->device_memory;
         desc.memory_bytes = device_bytes;
-        status = memob_swap_placement_make(s->steps, 0, &s->part->placement, error);
-        if (!status) status = memoi_session_start_arena(s, &desc, error);
-        if (!status && s->streamed && !s->states)
+        if (!status) status = memob_swap_placement_make(s->steps, 0, &s->part->placement, error);
+        status = memoi_session_start_arena(s, &desc, status, error);
+        if (status) break;
+        if (s->streamed && !s->states)
             status = memob_states_create(&s->states_desc, 0, &s->states, error);
         if (s->states) streams = s->states->sink.engine.streams + MEMOB_STREAM_TO_HOST;
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;

@@ -27,7 +27,7 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     dry.memory_bytes = 2 * n_bytes + (2 << 20);
     dry.memory = MEMO_MALLOC((size_t)dry.memory_bytes); /* NULL: it is not needed */
 
-    if (!status) status = memoi_session_start_arena(s, &dry, error);
+    if (!status) status = memoi_session_start_arena(s, &dry, status, error);
     if (!status) status = memoi_session_run_all(s, s->batch.shape, 0, error);
     s->next_turn = 0; /* also after an error */
 

@@ -793,13 +793,13 @@ MEMOI void memoi_session_set_up(memo_session* s) {
 }
 
 /* The arena of the current shape.  The engine's memory, declared buffers and what setup requests
- * live as long as the arena. */
+ * live as long as the arena.  status: so far.  Ranks that open a session begin setup together, or
+ * none does: setup may communicate. */
 MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc,
-                                            memo_error* error) {
+                                            memo_status status, memo_error* error) {
     memoi_session_part* part = s->part;
     void* address = NULL;
-    memo_status status;
-    status = memo_arena_create(desc, &part->arena, error);
+    if (!status) status = memo_arena_create(desc, &part->arena, error);
     if (!status)
         status = memo_arena_mark(part->arena, "activations between forward and backward", error);
     if (!status)
@@ -815,6 +815,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
     s->is_reported = 1;
     memoi_session_forget(s);
     s->batch.n_rows = s->desc.n_rows;
+    if (s->is_open) status = memoi_session_verdict(&s->desc, status, error);
     if (status) return status;
 
     s->is_setting_up = 1;

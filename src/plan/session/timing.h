@@ -261,7 +261,7 @@ MEMOI memo_status memoi_timing_open(memo_session* s, memo_step_plan* plan, memo_
     }
     memoi_session_use_shape(s, 0);
     status = memoi_session_stream(s, error);
-    if (!status) status = memoi_session_start(s, error);
+    status = memoi_session_start(s, status, error);
     if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
     return status;
 }
@@ -467,13 +467,13 @@ MEMOI memo_status memoi_timing_open_first(const memo_session_desc* desc, const m
     memo_session* s = NULL;
     memo_status status = memoi_session_make(desc, plan, 0, &s, error);
     *session = s; /* functions of the trainer may use it */
-    if (!status && n_timed) {
-        s->timing.plan = memoi_timing_plan;
-        s->timing.due = n_timed;
-        status = memoi_timing_prepare(s, error);
-    }
     if (!status) {
-        status = memoi_session_start(s, error);
+        if (n_timed) {
+            s->timing.plan = memoi_timing_plan;
+            s->timing.due = n_timed;
+            status = memoi_timing_prepare(s, error);
+        }
+        status = memoi_session_start(s, status, error);
         if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
         status = memoi_session_verdict(desc, status, error);
     }
