@@ -479,11 +479,11 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
     states->sink.has_failed = 1;
     if (states->n_unseen && memo_device_status(&states->sink.engine.device, &late))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "an operation has failed on its stream, after %lld updates since "
-                              "states were read or written: resident states are lost, and some "
-                              "streamed ones are older than others; set the states of all layers "
-                              "again, in a new session or engine",
-                              (long long)states->n_unseen);
+                              "%.200s; after %lld updates since states were read or written: "
+                              "resident states are lost, and some streamed ones are older than "
+                              "others; set the states of all layers again, in a new session or "
+                              "engine",
+                              late.message, (long long)states->n_unseen);
     if (!n_updates) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                           "the update has changed %d of %d layers; set the states of all layers "
