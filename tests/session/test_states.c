@@ -1035,7 +1035,8 @@ static memo_status train_with_a_cut(trainer* t, const memo_step_plan* plan, int6
                    "%s", error.message);
         if (!strstr(error.message, "set the states of all layers again")) continue;
         ++*n_doubtful; /* states lie on the host from two steps: no bytes are given out */
-        if (strstr(error.message, "resident states are lost")) CHECK(transfer_states(s, t, 0, words));
+        if (strstr(error.message, "resident states are lost"))
+            CHECK(transfer_states(s, t, 0, words));
     }
     t->desc.device = NULL;
     return fault;
