@@ -1134,10 +1134,10 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  * Engines in the order in which they run; () names the MEMOI_WITHOUT switch.
  *   >>bi-level                first, for BILEVEL     marks of layers; no holds      a plan
  *   >>greedy (orders)         first                  any problem                    a plan
- *   >>mixed-integer program   once, for MIP          few pairs; one unit; lp_solve  a plan, a proof
+ *   >>mixed-integer program   once, for MIP          few conflicts; lp_solve        a plan, a proof
  *   >>full sections (same)    rounds of AUTO         easy, above 500 items          a plan, a bound
  *   >>ejections (same)        rounds; last, GREEDY   not plain, or over 8,000 items a plan
- *   >>exact search (search)   rounds of AUTO         at most 8,000 items; no pairs  a plan, a proof
+ *   >>exact search (search)   rounds of AUTO         at most 8,000 items; no holds  a plan, a proof
  *
  * TERMS.  Sizes are counted in units, time in *sections*: a section is a set of items that live
  * together, to which no other item can be added.  Two items overlap exactly where they share a
@@ -1145,7 +1145,8 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *   step    the largest number that divides sizes, rounded up, and fixed offsets
  *   unit    the largest number that divides the step and all spare room
  *   spare   bytes by which a size is rounded up to the least alignment, as offsets are multiples of
- *           it; these bytes may lie above the peak, because nothing lies there
+ *           it; the spare room of the topmost item does not count in the peak
+ *   plain   without alignments, gaps, holds and fixed items; *easy*: with alignments at most
  *   gap     a time in an item's life in which other items may take its bytes
  *   wait    one stream waits for another: what lives on the two is in order
  *   hold    without that wait, an item is *held* against items of the other stream: *pairs*
@@ -1260,10 +1261,11 @@ MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, i
 }
 
 /* --- >>sections ---
- * Finds the largest sets of items that live together, and the bytes that no plan of such a set can
+ * Finds the maximal sets of items that live together, and the bytes that no plan of such a set can
  * do without: the bounds.  Knows nothing of offsets.
  *
- * 1. A range meets a section, and the sections of an item follow from its ranges.
+ * 1. Each range, a piece of a life without gaps, spans a section; the sections of an item follow
+ *    from its ranges.
  * 2. What begins ends: behind the last section nothing lives. */
 
 /* Sets the first and the last section of each item from its ranges.  No item begins later than an
@@ -1279,8 +1281,8 @@ MEMOI void memoi_problem_limits(memoi_problem* problem) {
 }
 
 /* Raises the bounds of sections by the items whose alignment is at least this one: each starts at a
- * multiple of it, so each but the highest takes its size rounded up; at best that is the largest
- * rounding.  Scratch: rounding, two a section; sums, one more than sections. */
+ * multiple of it, so each but the highest takes its size rounded up; at most the largest rounding
+ * is saved.  Scratch: rounding, two a section; sums, one more than sections. */
 MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, int64_t* rounding,
                                    int64_t* sums) {
     const int64_t n = problem->n_sections;
@@ -1571,7 +1573,7 @@ MEMOI memoi_made memoi_problem_add_holds(memoi_problem* problem, const memo_plan
 
 /* --- >>solution ---
  * What all engines share: the best plan so far, the nodes and the time that are left, and problems
- * of some items of another.  Knows nothing of engines.
+ * made of some items of a problem.  Knows nothing of engines.
  *
  * 1. No plan is lower than the bound.
  * 2. No more nodes are spent than are left. */
@@ -1910,7 +1912,7 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
 
 /* ---- >>greedy -----------------------------------------------------------------------------------
  * The first engine: plans in milliseconds, most of which are at the bound if the problem is the
- * step of a program.  Door: memoi_greedy_solve.  Knows nothing of plans found before.
+ * step of a program.  Door: memoi_greedy_solve.  Does not start from a plan found before.
  *
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.  Runs
  * differ in the order.  A *plateau* is a longest run of sections with one top.  The item that can
@@ -1922,7 +1924,7 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
  *
  * 1. The plateaus cover all sections, each of which belongs to one of them.
  * 2. An item is placed once, on the top of a plateau in which it lives.
- * 3. The tree finds the turn of an item that waits.
+ * 3. The tree of unplaced items gives each its place in the order.
  * 4. A plateau that rises to an item placed before lies under the whole item. */
 
 /* --- orders --- */
@@ -2341,12 +2343,13 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
 
 /* ---- >>exact search -----------------------------------------------------------------------------
  * The engine that proves: is there a plan within a capacity?  Door: memoi_exact_round, which
- * attempts one capacity after the other, from the bound to the best plan.  Knows nothing of bytes.
+ * attempts the bound or a target first, then capacities halfway between the last one given up and
+ * the best peak.  Knows nothing of bytes.
  *
  * Among all plans take one whose offsets have the least sum.  In that plan every item lies at 0,
- * right on top of an item below, or where the item is fixed.  So the plan is reached by placing
- * items upwards, each at its *minimum*, the top of its placed neighbors.  (Neighbors: items that
- * overlap in time.)
+ * at the next aligned offset above an item below, or where the item is fixed.  So the plan is
+ * reached by placing items upwards, each at its *minimum*, the top of its placed neighbors.
+ * (Neighbors: items that overlap in time.)
  *
  * Branching.  An unplaced item c is *first* among its unplaced neighbors, and then lies at its
  * minimum; or c is not first, and then is *blocked* until a neighbor is placed.  The two cases
@@ -2354,13 +2357,15 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
  * at the *floor*: the lowest unplaced item of the plan is first among its neighbors, so every
  * unplaced item lies at the floor or higher.
  *
- * Pruning.  Every unplaced item has a *bound* >= its minimum; above it, the item cannot be first.
+ * Pruning.  Each unplaced item has a *bound*: the plan cannot have it lower.  While its bound is
+ * above its minimum, it cannot be first.
  * In each section that a decision touched, once in a node:
  *   head    for every t: t + the sizes of the items with bound >= t must fit below the capacity
  *   lift    if bound of i + all unplaced sizes do not fit, i is not the section's lowest: its bound
  *           becomes the least end of the items that can be
- *   stack   head and lift count the holes that alignments leave in the best stack of the items,
- *           from the capacity down; what is known of a set serves all nodes within the capacity
+ *   stack   with memo_pack.h head and lift count the holes that alignments leave in the best stack
+ *           of the items, from the capacity down; what is known of a set serves all nodes within
+ *           the capacity
  *   block   a blocked item likewise, over all the sections that it meets
  *   hole    an unplaced item would fit under the floor: not the plan of the least sum
  *
@@ -3212,10 +3217,12 @@ MEMOI int memoi_exact_solve(const memoi_problem* problem, int64_t target, int64_
 }
 
 /* ---- >>full sections ----------------------------------------------------------------------------
- * The engine for many items.  Door: memoi_full_solve.  Knows nothing of gaps and fixed items.
+ * The engine for many items of easy problems.  Door: memoi_full_solve.  Knows nothing of gaps and
+ * fixed items.
  *
  * Often few sections are nearly as full as the bound.  The items that live there are planned alone,
- * by greedy and the exact search.  All other items go around these by lowest offset. */
+ * by greedy and the exact search; a bound of these items bounds the whole.  All other items go
+ * around these by lowest offset. */
 
 /* Marks the items of sections whose bound is above so many percent of the plan's bound; returns how
  * many items there are.  before: scratch, one more than sections. */
@@ -4138,6 +4145,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
         if (!status)
             status =
                 is_once ? memoi_loop_once(loop, error) : memoi_loop_improve(loop, n_nodes, error);
+        /* No engine spent a node: nothing is left to try. */
         if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && effort->n_nodes == n_spent)) break;
         if (n_nodes < (int64_t)1 << 40) n_nodes *= 2;
     }

@@ -8,7 +8,8 @@ PROBLEM has the columns id,lower,upper,size; alignment, offset (fixed) and gaps 
 `plan_trace PROBLEM.csv --proof PROOF` writes.  PLAN is what `--csv PLAN.csv` writes: offsets for the rows of PROBLEM.  For a
 trace, the file of --csv is the problem and the plan.
 
-The proof is one line,
+The second line of PROOF, `align A`, is that of `plan_trace --align A`: sizes are rounded up to A, and the verdict says so.  Then the
+proof is one line,
     moment T alignment A   The buffers that live at T and have at least alignment A begin at multiples of A.  So each of them but
                            the highest takes its size rounded up to A.  The sum, less the largest rounding, is the peak or more.
     fixed ROW              This row has a fixed offset, and ends at the peak or above.
@@ -328,7 +329,8 @@ def check(problem, proof, plan=None):
             raise Refused("the plan has %d rows, the problem %d" % (len(rows), len(buffers)))
         check_plan(buffers, [number(row, "offset") for row in rows], peak)
         words += ", and the plan needs no more"
-    return "proven: no plan is below %d bytes: %s" % (peak, words)
+    rounded = " if sizes are rounded up to %d" % align if align > 1 else ""
+    return "proven: no plan is below %d bytes%s: %s" % (peak, rounded, words)
 
 
 def main(arguments):

@@ -42,6 +42,9 @@ def read_heap(path):
                 values.append((value[1], int(value[2]), base + int(value[3])))
     if not values:
         raise Refused(f"{path}: no preallocated-temp allocation; a *buffer-assignment.txt of a dump would work")
+    end = max(offset + size for _, size, offset in values)
+    if end < heap:
+        raise Refused(f"{path}: the values end at {end}, the heap at {heap}: the file is cut; dump it again")
     return heap, values
 
 

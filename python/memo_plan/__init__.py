@@ -181,6 +181,8 @@ class Plan:
             for row in lines:
                 if not any(field.strip() for field in row):
                     continue
+                if len(row) < len(heading):
+                    raise Error(f"{path}:{lines.line_num}: {len(row)} fields of {len(heading)}", "format error")
                 fields = dict(zip(heading, (field.strip() for field in row)))
                 try:
                     for name, column in columns.items():

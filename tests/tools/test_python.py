@@ -172,7 +172,7 @@ def csv_files():
     assert plan.names == ["x", "y,1"] and plan.peak == 8 and plan.begins == [0, 4], plan
     assert memo_plan.Plan.from_csv(write("b.csv", "size,id,upper,lower\n8,0,2,0\n8,1,3,1\n")).solve().peak == 16
     for text, reason in (("", "no column id"), ("id,lower,upper\n", "no column size"),
-                         ("id,lower,upper,size\n0,0,1\n", "c.csv:2: size is not a whole number ()"),
+                         ("id,lower,upper,size\n0,0,1\n", "c.csv:2: 3 fields of 4"),
                          ("id,lower,upper,size,gaps\n0,0,9,4,3\n", "c.csv:2: gaps is not written 3-5 8-9 (3)")):
         refuses(reason, lambda: memo_plan.Plan.from_csv(write("c.csv", text)), "format error")
     same = write("d.csv", "id,lower,upper,size,offset\n0,0,2,8,0\n1,1,3,8,4\n")

@@ -60,6 +60,8 @@ refuses() { # PATTERN ARGUMENTS...
 test_is writes_buffers writes_buffers
 if [ -x $planner ]; then test_is is_planned is_planned; else skip is_planned "needs $planner"; fi
 printf 'allocation 0: size 8, parameter 0:\n' >"$folder/none-buffer-assignment.txt"
+sed '/offset=8192/d' "$dump" >"$folder/cut-buffer-assignment.txt"
+test_is cut_dumps_are_refused refuses 'values end at 8192, the heap at 10240: the file is cut' "$folder/cut-buffer-assignment.txt"
 test_is no_heap_is_refused refuses 'no preallocated-temp allocation' "$folder/none-buffer-assignment.txt"
 test_is no_lives_are_refused refuses 'No such file' "$dump" --live-range "$folder/missing"
 sed '/fusion{1}/d' "$folder/m.jit_f.cpu_after_optimizations-live-range.txt" >"$folder/short"

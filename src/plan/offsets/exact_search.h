@@ -4,12 +4,13 @@
 #include "plan/offsets/pack_doors.h"
 /* ---- >>exact search -----------------------------------------------------------------------------
  * The engine that proves: is there a plan within a capacity?  Door: memoi_exact_round, which
- * attempts one capacity after the other, from the bound to the best plan.  Knows nothing of bytes.
+ * attempts the bound or a target first, then capacities halfway between the last one given up and
+ * the best peak.  Knows nothing of bytes.
  *
  * Among all plans take one whose offsets have the least sum.  In that plan every item lies at 0,
- * right on top of an item below, or where the item is fixed.  So the plan is reached by placing
- * items upwards, each at its *minimum*, the top of its placed neighbors.  (Neighbors: items that
- * overlap in time.)
+ * at the next aligned offset above an item below, or where the item is fixed.  So the plan is
+ * reached by placing items upwards, each at its *minimum*, the top of its placed neighbors.
+ * (Neighbors: items that overlap in time.)
  *
  * Branching.  An unplaced item c is *first* among its unplaced neighbors, and then lies at its
  * minimum; or c is not first, and then is *blocked* until a neighbor is placed.  The two cases
@@ -17,13 +18,15 @@
  * at the *floor*: the lowest unplaced item of the plan is first among its neighbors, so every
  * unplaced item lies at the floor or higher.
  *
- * Pruning.  Every unplaced item has a *bound* >= its minimum; above it, the item cannot be first.
+ * Pruning.  Each unplaced item has a *bound*: the plan cannot have it lower.  While its bound is
+ * above its minimum, it cannot be first.
  * In each section that a decision touched, once in a node:
  *   head    for every t: t + the sizes of the items with bound >= t must fit below the capacity
  *   lift    if bound of i + all unplaced sizes do not fit, i is not the section's lowest: its bound
  *           becomes the least end of the items that can be
- *   stack   head and lift count the holes that alignments leave in the best stack of the items,
- *           from the capacity down; what is known of a set serves all nodes within the capacity
+ *   stack   with memo_pack.h head and lift count the holes that alignments leave in the best stack
+ *           of the items, from the capacity down; what is known of a set serves all nodes within
+ *           the capacity
  *   block   a blocked item likewise, over all the sections that it meets
  *   hole    an unplaced item would fit under the floor: not the plan of the least sum
  *

@@ -2,10 +2,12 @@
 #include "plan/offsets/greedy.h"
 #include "plan/offsets/exact_search.h"
 /* ---- >>full sections ----------------------------------------------------------------------------
- * The engine for many items.  Door: memoi_full_solve.  Knows nothing of gaps and fixed items.
+ * The engine for many items of easy problems.  Door: memoi_full_solve.  Knows nothing of gaps and
+ * fixed items.
  *
  * Often few sections are nearly as full as the bound.  The items that live there are planned alone,
- * by greedy and the exact search.  All other items go around these by lowest offset. */
+ * by greedy and the exact search; a bound of these items bounds the whole.  All other items go
+ * around these by lowest offset. */
 
 /* Marks the items of sections whose bound is above so many percent of the plan's bound; returns how
  * many items there are.  before: scratch, one more than sections. */

@@ -4,7 +4,7 @@
 #include "plan/offsets/pack_doors.h"
 /* ---- >>greedy -----------------------------------------------------------------------------------
  * The first engine: plans in milliseconds, most of which are at the bound if the problem is the
- * step of a program.  Door: memoi_greedy_solve.  Knows nothing of plans found before.
+ * step of a program.  Door: memoi_greedy_solve.  Does not start from a plan found before.
  *
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.  Runs
  * differ in the order.  A *plateau* is a longest run of sections with one top.  The item that can
@@ -16,7 +16,7 @@
  *
  * 1. The plateaus cover all sections, each of which belongs to one of them.
  * 2. An item is placed once, on the top of a plateau in which it lives.
- * 3. The tree finds the turn of an item that waits.
+ * 3. The tree of unplaced items gives each its place in the order.
  * 4. A plateau that rises to an item placed before lies under the whole item. */
 
 /* --- orders --- */

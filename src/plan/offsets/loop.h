@@ -161,6 +161,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
         if (!status)
             status =
                 is_once ? memoi_loop_once(loop, error) : memoi_loop_improve(loop, n_nodes, error);
+        /* No engine spent a node: nothing is left to try. */
         if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && effort->n_nodes == n_spent)) break;
         if (n_nodes < (int64_t)1 << 40) n_nodes *= 2;
     }

@@ -15,10 +15,10 @@
  * Engines in the order in which they run; () names the MEMOI_WITHOUT switch.
  *   >>bi-level                first, for BILEVEL     marks of layers; no holds      a plan
  *   >>greedy (orders)         first                  any problem                    a plan
- *   >>mixed-integer program   once, for MIP          few pairs; one unit; lp_solve  a plan, a proof
+ *   >>mixed-integer program   once, for MIP          few conflicts; lp_solve        a plan, a proof
  *   >>full sections (same)    rounds of AUTO         easy, above 500 items          a plan, a bound
  *   >>ejections (same)        rounds; last, GREEDY   not plain, or over 8,000 items a plan
- *   >>exact search (search)   rounds of AUTO         at most 8,000 items; no pairs  a plan, a proof
+ *   >>exact search (search)   rounds of AUTO         at most 8,000 items; no holds  a plan, a proof
  *
  * TERMS.  Sizes are counted in units, time in *sections*: a section is a set of items that live
  * together, to which no other item can be added.  Two items overlap exactly where they share a
@@ -26,7 +26,8 @@
  *   step    the largest number that divides sizes, rounded up, and fixed offsets
  *   unit    the largest number that divides the step and all spare room
  *   spare   bytes by which a size is rounded up to the least alignment, as offsets are multiples of
- *           it; these bytes may lie above the peak, because nothing lies there
+ *           it; the spare room of the topmost item does not count in the peak
+ *   plain   without alignments, gaps, holds and fixed items; *easy*: with alignments at most
  *   gap     a time in an item's life in which other items may take its bytes
  *   wait    one stream waits for another: what lives on the two is in order
  *   hold    without that wait, an item is *held* against items of the other stream: *pairs*

@@ -1,10 +1,11 @@
 #pragma once
 #include "plan/offsets/problem.h"
 /* --- >>sections ---
- * Finds the largest sets of items that live together, and the bytes that no plan of such a set can
+ * Finds the maximal sets of items that live together, and the bytes that no plan of such a set can
  * do without: the bounds.  Knows nothing of offsets.
  *
- * 1. A range meets a section, and the sections of an item follow from its ranges.
+ * 1. Each range, a piece of a life without gaps, spans a section; the sections of an item follow
+ *    from its ranges.
  * 2. What begins ends: behind the last section nothing lives. */
 
 /* Sets the first and the last section of each item from its ranges.  No item begins later than an
@@ -20,8 +21,8 @@ MEMOI void memoi_problem_limits(memoi_problem* problem) {
 }
 
 /* Raises the bounds of sections by the items whose alignment is at least this one: each starts at a
- * multiple of it, so each but the highest takes its size rounded up; at best that is the largest
- * rounding.  Scratch: rounding, two a section; sums, one more than sections. */
+ * multiple of it, so each but the highest takes its size rounded up; at most the largest rounding
+ * is saved.  Scratch: rounding, two a section; sums, one more than sections. */
 MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, int64_t* rounding,
                                    int64_t* sums) {
     const int64_t n = problem->n_sections;

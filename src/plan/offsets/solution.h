@@ -3,7 +3,7 @@
 #include "plan/offsets/sections.h"
 /* --- >>solution ---
  * What all engines share: the best plan so far, the nodes and the time that are left, and problems
- * of some items of another.  Knows nothing of engines.
+ * made of some items of a problem.  Knows nothing of engines.
  *
  * 1. No plan is lower than the bound.
  * 2. No more nodes are spent than are left. */
