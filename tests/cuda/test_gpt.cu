@@ -901,6 +901,24 @@ TEST(cudnn_is_ready_before_the_first_step) {
     CHECK_IS(fake_cudnn_n_misuses, ==, 0);
 }
 
+/* No sum has the order of blocks, warps or lanes, which another draw changes. */
+TEST(every_order_of_the_grid_gives_the_same_bits) {
+    NEED_RIG(device);
+    gpt_config configs[] = {with_masks(config_of(MEMO_TYPE_F32, 16, 19, 1), 8, 19),
+                            config_of(MEMO_TYPE_BF16, 32, 13, 2)};
+    configs[1].is_fp8 = 1;
+    configs[1].n_layers = 3; /* one of them in FP8 */
+    for (const gpt_config& config : configs) {
+        emulated_is_in_order = true;
+        const history in_order = on_the_gpu(device, config, NULL, NULL);
+        emulated_is_in_order = false;
+        for (int k = 0; k < 2; k++) {
+            (void)memo_test_random();
+            check_rows(device, config, "another order", NULL, in_order);
+        }
+    }
+}
+
 /* A product is cut so that no matrix of rows has as many elements as fail. */
 TEST(products_are_cut_below_the_limit) {
     fake_lt_n_too_long = 0;

@@ -21,6 +21,7 @@
 
 #include <set>
 #include <string>
+#include <sys/mman.h>
 
 #ifdef FAKE_CUDA
 #include "fake_cuda.h"
@@ -552,5 +553,16 @@ TEST(late_copies_give_the_same_bits) {
     a_graph_gives_the_same_bits();
     a_spoiled_capture_is_left_behind();
     fake_set_late(0);
+}
+
+/* The runtime refuses what drivers do; test_device.cu has smaller pieces. */
+TEST(a_piece_of_pinned_memory_can_be_registered) {
+    void* piece = mmap(NULL, (size_t)MEMOI_CUDA_PIECE_BYTES, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (piece == MAP_FAILED) SKIP("no room for a piece's addresses; raise ulimit -v");
+    CHECK(cudaHostRegister(piece, (size_t)MEMOI_CUDA_PIECE_BYTES,
+                           cudaHostRegisterPortable | cudaHostRegisterMapped) == cudaSuccess);
+    CHECK(cudaHostUnregister(piece) == cudaSuccess);
+    munmap(piece, (size_t)MEMOI_CUDA_PIECE_BYTES);
 }
 #endif
