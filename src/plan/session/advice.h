@@ -113,16 +113,16 @@ MEMOI memo_status memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_o
 /* What the shape's plan lacks.  The first budget that changes is its subject. */
 MEMOI void memoi_advice_put(const memoi_advice* a, const int64_t* budgets, const int* is_other,
                             int32_t shape, memo_step_plan* plan) {
-    int32_t lacking = 0, other;
-    size_t n;
+    int32_t lacking = 0;
     while (!is_other[lacking]) lacking++;
     memoi_session_put_shortage(a->desc, plan, NULL, shape, lacking, a->budgets[lacking],
                                budgets[lacking]);
-    for (other = lacking + 1; other < 3 && !is_other[other];) other++;
-    n = strlen(plan->shortage);
-    if (other < 3)
-        snprintf(plan->shortage + n, sizeof plan->shortage - n, "; also raise %s to %lld",
-                 memoi_session_tiers[other], (long long)budgets[other]);
+    for (int32_t other = lacking + 1; other < 3; other++) {
+        const size_t n = strlen(plan->shortage);
+        if (is_other[other])
+            snprintf(plan->shortage + n, sizeof plan->shortage - n, "; also raise %s to %lld",
+                     memoi_session_tiers[other], (long long)budgets[other]);
+    }
 }
 
 /* Replaces what the plan's shapes lack by budgets that were tried. */
