@@ -381,6 +381,7 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
         if (search->is_placed[i]) continue;
         for (k = n++; k > 0 && bound[sorted[k - 1]] > bound[i]; k--) sorted[k] = sorted[k - 1];
         sorted[k] = i;
+        search->n_looks += n - k;
     }
     for (k = --m; k >= 0; k--)
         if (search->is_placed[members[k]]) members[m--] = members[k];
