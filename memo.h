@@ -6499,8 +6499,7 @@ typedef struct memob_engine {
     int32_t computes_on_host; /* the calling thread computes, not a stream */
     memo_event* events;       /* the first two are recorded by the compute stream alone */
     int32_t n_events;
-    memob_spill_op*
-        spill_ops; /* writes and reads of the file; each is made when it is first used */
+    memob_spill_op* spill_ops; /* writes and reads of the file, each made when it is first used */
     memob_spill_file file;
     char *device_memory, *host_memory;
     int32_t owns_device_memory, owns_host_memory;
@@ -9994,14 +9993,14 @@ typedef struct memob_states_update {
 /* The lists of a step.  What follows decides what is fetched, so forwards and backwards are lists
  * of their own. */
 typedef enum memob_states_list {
-    MEMOB_STATES_NOTHING = 0, /* no visits */
-    MEMOB_STATES_FORWARD,
+    MEMOB_STATES_NOTHING = 0,    /* no visits */
+    MEMOB_STATES_FORWARD,        /* without updates */
     MEMOB_STATES_UPDATE_FORWARD, /* with the updates of the step before, deferred */
     MEMOB_STATES_BACKWARD,       /* the first of a step */
-    MEMOB_STATES_MORE_BACKWARD,
-    MEMOB_STATES_FUSED, /* as BACKWARD, with updates */
-    MEMOB_STATES_MORE_FUSED,
-    MEMOB_STATES_UPDATE,
+    MEMOB_STATES_MORE_BACKWARD,  /* a later one */
+    MEMOB_STATES_FUSED,          /* as BACKWARD, with updates */
+    MEMOB_STATES_MORE_FUSED,     /* as MORE_BACKWARD, with updates */
+    MEMOB_STATES_UPDATE,         /* alone */
     MEMOB_STATES_N_LISTS
 } memob_states_list;
 

@@ -8130,15 +8130,21 @@ MEMOI memo_status memoi_session_look(void* session, int32_t pass, int32_t layer,
     return s->error.status;
 }
 
-MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
+/* What the engine of states calls. */
+MEMOI memob_states_trainer memoi_session_trainer(memo_session* s) {
     const memob_states_trainer trainer = {memoi_session_update_layer, memoi_session_look, s};
+    return trainer;
+}
+
+MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
+    const memob_states_trainer trainer = memoi_session_trainer(s);
     if (s->error.status) return;
     (void)memoi_session_is_ok(
         s, memob_states_visit(s->states, &trainer, pass, layer, is_end, &s->call_error));
 }
 
 MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
-    const memob_states_trainer trainer = {memoi_session_update_layer, memoi_session_look, s};
+    const memob_states_trainer trainer = memoi_session_trainer(s);
     if (s->states && !s->error.status)
         (void)memoi_session_is_ok(s, memob_states_turn(s->states, &trainer, s->n_slices,
                                                        s->batch.is_forward_only, is_backward, step,
@@ -9920,8 +9926,8 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
         of[MEMO_TIER_DEVICE][MEMO_OWNER_SESSION] =
             fixed_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
         of[MEMO_TIER_DEVICE][MEMO_OWNER_MICRO_BATCH] = plan->addresses->peak_bytes - fixed_bytes;
-        for (int32_t i = 0; i < MEMO_N_TIERS * MEMO_N_OWNERS; i++)
-            needed[i / MEMO_N_OWNERS] += of[i / MEMO_N_OWNERS][i % MEMO_N_OWNERS];
+        for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
+            for (int32_t owner = 0; owner < MEMO_N_OWNERS; owner++) needed[tier] += of[tier][owner];
         plan->device_bytes = needed[0];
         plan->host_bytes = needed[1];
         plan->disk_bytes = needed[2];

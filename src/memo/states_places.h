@@ -66,14 +66,14 @@ typedef struct memob_states_update {
 /* The lists of a step.  What follows decides what is fetched, so forwards and backwards are lists
  * of their own. */
 typedef enum memob_states_list {
-    MEMOB_STATES_NOTHING = 0, /* no visits */
-    MEMOB_STATES_FORWARD,
+    MEMOB_STATES_NOTHING = 0,    /* no visits */
+    MEMOB_STATES_FORWARD,        /* without updates */
     MEMOB_STATES_UPDATE_FORWARD, /* with the updates of the step before, deferred */
     MEMOB_STATES_BACKWARD,       /* the first of a step */
-    MEMOB_STATES_MORE_BACKWARD,
-    MEMOB_STATES_FUSED, /* as BACKWARD, with updates */
-    MEMOB_STATES_MORE_FUSED,
-    MEMOB_STATES_UPDATE,
+    MEMOB_STATES_MORE_BACKWARD,  /* a later one */
+    MEMOB_STATES_FUSED,          /* as BACKWARD, with updates */
+    MEMOB_STATES_MORE_FUSED,     /* as MORE_BACKWARD, with updates */
+    MEMOB_STATES_UPDATE,         /* alone */
     MEMOB_STATES_N_LISTS
 } memob_states_list;
 

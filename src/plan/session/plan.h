@@ -133,8 +133,8 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
         of[MEMO_TIER_DEVICE][MEMO_OWNER_SESSION] =
             fixed_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
         of[MEMO_TIER_DEVICE][MEMO_OWNER_MICRO_BATCH] = plan->addresses->peak_bytes - fixed_bytes;
-        for (int32_t i = 0; i < MEMO_N_TIERS * MEMO_N_OWNERS; i++)
-            needed[i / MEMO_N_OWNERS] += of[i / MEMO_N_OWNERS][i % MEMO_N_OWNERS];
+        for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
+            for (int32_t owner = 0; owner < MEMO_N_OWNERS; owner++) needed[tier] += of[tier][owner];
         plan->device_bytes = needed[0];
         plan->host_bytes = needed[1];
         plan->disk_bytes = needed[2];
