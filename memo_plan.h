@@ -9482,8 +9482,8 @@ MEMOI int32_t memoi_session_visit_step(const memo_session* s, int32_t visit) {
     return s->first_step + (visit < n ? visit : (int32_t)memob_max(before, n) + n - 1 - visit);
 }
 
-/* May a visit begin or end now?  n_visits: of the turn.  Without slices, states and an order a layer
- * may begin while the one before it is open. */
+/* May a visit begin or end now?  n_visits: of the turn.  Without slices, states and an order, a
+ * layer may begin while the layer before is open. */
 MEMOI int memoi_session_is_due(const memo_session* s, int32_t visit, int32_t n_visits, int is_end) {
     const int32_t n_open = (s->open >= 0) + (s->open_next >= 0);
     const int32_t n_open_most = s->n_slices > 1 || s->states || s->steps->order ? 1 : 2;
@@ -10114,7 +10114,7 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
 
 #define MEMOI_SESSION_ROUNDS 8
 
-/* Searches the rows that take least time: until they fit, or nothing does.  The planner assumes that
+/* Searches the rows that take least time, until they fit or nothing does.  The planner assumes that
  * the other buffers do not depend on the rows.  If the dry run shows otherwise, its budget is
  * lowered by the excess. */
 MEMOI memo_status memoi_session_search_rows(memo_session* s, memoi_session_costs* costs,
@@ -10424,7 +10424,7 @@ MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_strea
     return memoi_session_set_streams(s, least, streams->plan.n_spilled, 0, error); /* the stage's */
 }
 
-/* Streams the fewest states that fit, from n on: what is not states takes the same bytes, whatever is
+/* Streams the fewest states that fit, from n on.  Other memory takes the same bytes, whatever is
  * streamed. */
 MEMOI memo_status memoi_session_stream_fewest(memo_session* s, int64_t n, int64_t n_all,
                                               memoi_session_streams* best, memo_error* error) {

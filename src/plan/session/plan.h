@@ -321,7 +321,7 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
 
 #define MEMOI_SESSION_ROUNDS 8
 
-/* Searches the rows that take least time: until they fit, or nothing does.  The planner assumes that
+/* Searches the rows that take least time, until they fit or nothing does.  The planner assumes that
  * the other buffers do not depend on the rows.  If the dry run shows otherwise, its budget is
  * lowered by the excess. */
 MEMOI memo_status memoi_session_search_rows(memo_session* s, memoi_session_costs* costs,
@@ -631,7 +631,7 @@ MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_strea
     return memoi_session_set_streams(s, least, streams->plan.n_spilled, 0, error); /* the stage's */
 }
 
-/* Streams the fewest states that fit, from n on: what is not states takes the same bytes, whatever is
+/* Streams the fewest states that fit, from n on.  Other memory takes the same bytes, whatever is
  * streamed. */
 MEMOI memo_status memoi_session_stream_fewest(memo_session* s, int64_t n, int64_t n_all,
                                               memoi_session_streams* best, memo_error* error) {

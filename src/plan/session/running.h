@@ -568,8 +568,8 @@ MEMOI int32_t memoi_session_visit_step(const memo_session* s, int32_t visit) {
     return s->first_step + (visit < n ? visit : (int32_t)memob_max(before, n) + n - 1 - visit);
 }
 
-/* May a visit begin or end now?  n_visits: of the turn.  Without slices, states and an order a layer
- * may begin while the one before it is open. */
+/* May a visit begin or end now?  n_visits: of the turn.  Without slices, states and an order, a
+ * layer may begin while the layer before is open. */
 MEMOI int memoi_session_is_due(const memo_session* s, int32_t visit, int32_t n_visits, int is_end) {
     const int32_t n_open = (s->open >= 0) + (s->open_next >= 0);
     const int32_t n_open_most = s->n_slices > 1 || s->states || s->steps->order ? 1 : 2;
