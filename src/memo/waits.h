@@ -87,7 +87,7 @@ MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t s
     const memob_numbers* clock = &waits->clocks[stream][k & waits->mask[stream]];
     MEMO_ASSERT(k > 0 && k <= waits->n[stream]); /* 4 */
     if (k + waits->mask[stream] < waits->n[stream]) return NULL;
-    MEMO_ASSERT(clock->of[stream] == k); /* 4 */
+    MEMO_ASSERT(clock->of[stream] == k); /* 3, 4 */
     return clock;
 }
 
@@ -126,11 +126,13 @@ MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t*
     /* Its clock. */
     for (s = 0; s < MEMOB_N_STREAMS && n_needs; s++) {
         if (!wait->of[s]) continue;
+        MEMO_ASSERT(now.of[s] < wait->of[s]); /* 2 */
         now.of[s] = memob_max(now.of[s], wait->of[s]);
         if (clocks[s]) memoi_numbers_raise(&now, clocks[s]);
     }
-    MEMO_ASSERT(now.of[stream] < number); /* 5 */
-    MEMO_ASSERT(!wait->of[stream]);       /* 5 */
+    for (s = 0; s < MEMOB_N_STREAMS; s++) MEMO_ASSERT(need.of[s] <= now.of[s]); /* 1 */
+    MEMO_ASSERT(now.of[stream] < number);                                       /* 5 */
+    MEMO_ASSERT(!wait->of[stream]);                                             /* 5 */
     waits->n[stream] = number;
     clock = &waits->clocks[stream][number & waits->mask[stream]];
     *clock = now;
