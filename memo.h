@@ -3872,6 +3872,7 @@ MEMOI memo_status memob_plan_check_holds(const memo_plan* plan, int check_offset
                                     lanes[k].index, memob_buffer_bytes(plan, lanes[k].index)))
                 continue;
             *culprit = lanes[k].index;
+            MEMO_ASSERT(*culprit >= 0 && *culprit < plan->n_buffers); /* 1 */
             status =
                 MEMOB_INVALID(error,
                               "buffers %lld (id %lld) and %lld (id %lld) share bytes: lane %d may "
@@ -6308,7 +6309,7 @@ typedef struct memob_visit {
  *    were added before.
  * 3. Cells and clocks stay over lists and abandoned steps.  Memory is bounded: clocks of the latest
  *    operations of each stream only; a clock that was overwritten implies nothing.
- * 4. Cells and clocks name operations that were added.
+ * 4. Cells and clocks name operations that were added; a kept clock of operation k names k.
  * 5. A stream waits for other streams, and none of them knows of an operation that the stream has
  *    not had. */
 
@@ -6345,15 +6346,17 @@ typedef struct memob_cell {
 typedef struct memob_waits {
     /* What comes before all that the stream will be given; of itself: its operations so far. */
     memob_numbers now[MEMOB_N_STREAMS];
-    memob_numbers clocks[MEMOB_N_STREAMS]
-                        [MEMOB_CLOCKS_KEPT]; /* of operation k: the k-th, in turn */
+    /* Of operation k: at k % MEMOB_CLOCKS_KEPT. */
+    memob_numbers clocks[MEMOB_N_STREAMS][MEMOB_CLOCKS_KEPT];
 } memob_waits;
 
 /* The clock of an operation; NULL: it is no longer kept. */
 MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t stream, int64_t k) {
     const memob_numbers* clock = &waits->clocks[stream][k % MEMOB_CLOCKS_KEPT];
     MEMO_ASSERT(k > 0 && k <= waits->now[stream].of[stream]); /* 4 */
-    return clock->of[stream] == k ? clock : NULL;
+    if (k + MEMOB_CLOCKS_KEPT <= waits->now[stream].of[stream]) return NULL;
+    MEMO_ASSERT(clock->of[stream] == k); /* 3, 4 */
+    return clock;
 }
 
 /* Adds what an operation conflicts with: of each stream the latest.  touches: 2 * cell, + 1 if it
@@ -6396,7 +6399,8 @@ MEMOI void memoi_waits_raise(memob_waits* waits, int32_t stream, int32_t other, 
     const memob_numbers* clock = memoi_waits_clock(waits, other, number);
     memob_numbers* now = &waits->now[stream];
     MEMO_ASSERT(stream != other && (!clock || clock->of[stream] <= now->of[stream])); /* 5 */
-    now->of[other] = memob_max(now->of[other], number);
+    MEMO_ASSERT(now->of[other] < number);                                             /* 2 */
+    now->of[other] = number;
     if (clock) memoi_numbers_raise(now, clock);
 }
 
@@ -6617,8 +6621,9 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64
  *    which the item's store is.  First loads of the first list come before its visits; of another
  *    list, at the end of the list before.
  * 5. Behind one visit come stores in the order in which a visit waits for them: it uses the item
- *    again, or the bytes for another item; ties by the item's next use.  Then come loads in the
- *    order of their first uses.  Last ties go by the number of the item.
+ *    again, or the bytes for another item; ties by the bytes' last use, since that frees them, then
+ *    by the item's next use.  Then come loads in the order of their first uses; of equal ones first
+ *    those whose bytes no store must free.  Last ties go by the number of the item.
  * 6. Items without slots have no transfers.
  * 7. Transfers of one operation have the same visits before and after, so they share a wait and an
  *    event; and windows of their own in front of the file.
@@ -6741,12 +6746,15 @@ MEMOI int64_t memob_law_add(const memob_law* law, memob_cell* cells, memob_waits
                             memob_numbers* wait) {
     const memob_op* op = &law->ops[k];
     const int32_t* touches = law->touches + op->first_touch;
+    memob_numbers need = MEMO_ZERO(memob_numbers);
     int64_t number;
-    memset(wait, 0, sizeof *wait);
-    memoi_cells_need(cells, touches, op->n_touches, wait);
+    memoi_cells_need(cells, touches, op->n_touches, &need);
+    *wait = need;
     memoi_waits_reduce(waits, op->stream, wait);
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
         if (wait->of[s]) memoi_waits_raise(waits, op->stream, s, wait->of[s]);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
+        MEMO_ASSERT(need.of[s] <= waits->now[op->stream].of[s]); /* 1 of >>waits */
     number = memoi_waits_end(waits, op->stream);
     memoi_cells_mark(cells, touches, op->n_touches, op->stream, number);
     return number;
@@ -6768,6 +6776,7 @@ typedef struct memoi_stay {
     int32_t is_on_host, is_loaded, is_stored;
     int32_t is_there, is_spent; /* it goes on from the list before; its last use spends it */
     int64_t at, host;
+    int32_t displaced; /* the stay of the use before; -1: none */
 } memoi_stay;
 
 /* A transfer.  What has the same numbers, but for `item`, is one operation. */
@@ -6779,7 +6788,8 @@ typedef struct memoi_due {
         [2]; /* store: last use of the bytes, next of the item; load: last use before, value */
     int32_t parcel;
     int32_t item;
-    int64_t at, host; /* offsets; of a parcel's item: host is in the parcel */
+    int64_t at, host;  /* offsets; of a parcel's item: host is in the parcel */
+    int32_t is_behind; /* load: a store takes away what lies there */
 } memoi_due;
 
 /* A parcel in a list. */
@@ -6822,13 +6832,16 @@ MEMOI int memoi_due_compare(const void* left, const void* right) {
     const memoi_due *a = (const memoi_due*)left, *b = (const memoi_due*)right;
     if (a->order != b->order) return memob_compare(a->order, b->order);
     if (a->need != b->need) return memob_compare(a->need, b->need);
-    if (!a->order && a->free_s[1] != b->free_s[1]) return memob_compare(a->free_s[1], b->free_s[1]);
+    if (a->is_behind != b->is_behind) return memob_compare(a->is_behind, b->is_behind);
+    for (int k = 0; k < 2 && !a->order; k++)
+        if (a->free_s[k] != b->free_s[k]) return memob_compare(a->free_s[k], b->free_s[k]);
     return memob_compare(a->item, b->item);
 }
 
 MEMOI int memoi_due_together(const memoi_due* a, const memoi_due* b) {
     return a->slot == b->slot && a->order == b->order && a->need == b->need &&
-           a->free_s[0] == b->free_s[0] && a->free_s[1] == b->free_s[1] && a->parcel == b->parcel;
+           a->is_behind == b->is_behind && a->free_s[0] == b->free_s[0] &&
+           a->free_s[1] == b->free_s[1] && a->parcel == b->parcel;
 }
 
 /* Does the item's window in front of the file overlap that of one of n transfers? */
@@ -6866,6 +6879,25 @@ MEMOI int memoi_use_changes(const memob_use* use) {
            use->how == MEMOB_USE_SPEND;
 }
 
+/* A use begins a stay at an address behind the item's stay k (-1: none).  before: the latest use of
+ * its bytes; is_there: stay k goes on from the list before.  Returns the new stay. */
+MEMOI int32_t memoi_law_begin_stay(memoi_maker* m, const memob_use* use, int32_t k, int64_t at,
+                                   int32_t time, int32_t before, int is_there) {
+    const memob_item* item = &m->desc->items[use->item];
+    const int32_t copied = item->copy_of < 0 ? -1 : m->latest[item->copy_of];
+    const memoi_stay* s = k < 0 ? NULL : &m->stays[k];
+    const int32_t latest = s && s->changed >= 0 ? s->changed : -1;
+    const int32_t value = s && latest < 0 ? s->value : latest;
+    const memoi_stay fresh = {use->item, use->how, time,     time,  -1,     before,
+                              -1,        k,        -1,       value, copied, use->is_on_host,
+                              0,         0,        is_there, 0,     at,     s ? s->host : -1,
+                              -1};
+    if (k >= 0) m->stays[k].next = m->n_stays;
+    m->stays[m->n_stays] = fresh;
+    m->latest[use->item] = m->n_stays;
+    return m->n_stays++;
+}
+
 /* A use begins a stay, or the item's latest stay goes on.  list_time: of the list's first visit. */
 MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32_t list_time,
                          char* makes) {
@@ -6874,7 +6906,7 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     const int64_t at = memoi_use_at(item, use);
     const int64_t begin = memoi_cell_at(m->desc, at);
     const int64_t end = begin + (use->is_on_host ? item->n_host : item->n_slots);
-    int32_t k = m->latest[use->item], before = -1;
+    int32_t k = m->latest[use->item], before = -1, displaced = -1;
     int goes_on, is_of_list;
 
     /* What does not live on ends with its list. */
@@ -6885,20 +6917,13 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     for (int64_t c = begin; c < end; c++) {
         MEMO_ASSERT(m->used[c] < time); /* no two items of a visit share a byte */
         goes_on &= m->owners[c] == k;
-        before = (int32_t)memob_max(before, m->used[c]);
+        if (m->used[c] <= before) continue;
+        before = m->used[c];
+        displaced = m->owners[c];
     }
     if (!goes_on || !is_of_list) {
-        const int32_t copied = item->copy_of < 0 ? -1 : m->latest[item->copy_of];
-        const memoi_stay* s = k < 0 ? NULL : &m->stays[k];
-        const int32_t latest = s && s->changed >= 0 ? s->changed : -1;
-        const int32_t value = s && latest < 0 ? s->value : latest;
-        const memoi_stay fresh = {use->item, use->how, time,    time,  -1,     before,
-                                  -1,        k,        -1,      value, copied, use->is_on_host,
-                                  0,         0,        goes_on, 0,     at,     s ? s->host : -1};
-        if (k >= 0) m->stays[k].next = m->n_stays;
-        k = m->n_stays++;
-        m->stays[k] = fresh;
-        m->latest[use->item] = k;
+        k = memoi_law_begin_stay(m, use, k, at, time, before, goes_on);
+        m->stays[k].displaced = displaced;
         makes[use_number] = use->how == MEMOB_USE_MAKE;
     }
 
@@ -6973,13 +6998,25 @@ MEMOI int memoi_stay_is_served(const memoi_maker* m, const memoi_stay* stay) {
 MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* stay, int32_t time,
                              int32_t need, int32_t free_0, int32_t free_1) {
     const memob_item* item = &m->desc->items[stay->item];
+    const int32_t n_visits MEMO_UNUSED = m->desc->n_visits;
     const memoi_stay* version = order && stay->previous >= 0 ? &m->stays[stay->previous] : stay;
-    const memoi_due due = {
-        time + 1,     order,
-        need,         {free_0, free_1},
-        item->parcel, stay->item,
-        stay->at,     item->parcel < 0 ? memoi_stay_host(m, version) : item->host};
-    MEMO_ASSERT(time < m->law->n_lists * m->desc->n_visits);
+    const memoi_due due = {time + 1,
+                           order,
+                           need,
+                           {free_0, free_1},
+                           item->parcel,
+                           stay->item,
+                           stay->at,
+                           item->parcel < 0 ? memoi_stay_host(m, version) : item->host,
+                           order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored};
+    MEMO_ASSERT(time < m->law->n_lists * n_visits);
+    MEMO_ASSERT(!order || (stay->how != MEMOB_USE_WRITE && stay->how != MEMOB_USE_MAKE)); /* 1 */
+    MEMO_ASSERT(order || stay->changed >= 0);                                             /* 2 */
+    MEMO_ASSERT(order || (time >= stay->first && time <= stay->last));                    /* 3 */
+    MEMO_ASSERT(!order || time < stay->first);                                            /* 4 */
+    MEMO_ASSERT(item->n_slots > 0);                                                       /* 6 */
+    MEMO_ASSERT(!order || !m->desc->is_any_order ||                                       /* 8 */
+                time >= (stay->first / n_visits - 1) * n_visits);
     m->due[m->n_due++] = due;
 }
 
@@ -7007,6 +7044,8 @@ MEMOI memo_status memoi_law_sort_dues(memoi_maker* m, memo_error* error) {
             }
             sorted[to] = due;
         }
+        for (int32_t k = begin + 1; k < first[slot]; k++)
+            MEMO_ASSERT(memoi_due_compare(&sorted[k - 1], &sorted[k]) <= 0); /* 5 */
     }
     m->due = sorted;
     return MEMO_STATUS_OK;
@@ -7042,6 +7081,7 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
             m->stays[s->previous].is_stored = m->stays[s->previous].changed >= 0;
     }
 
+    /* Stays that are displaced come before, so it is known whether they are stored. */
     for (int32_t k = 0; k < m->n_stays; k++) {
         memoi_stay* s = &m->stays[k];
         const int32_t next = s->next < 0 ? INT32_MAX : m->stays[s->next].first;
@@ -7269,6 +7309,7 @@ MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
     op = memoi_law_add_op(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE);
     for (int32_t k = 0; k < n; k++) {
         const int64_t host = memoi_due_host(m, &due[k]), at = due[k].at;
+        MEMO_ASSERT(memoi_due_together(due, &due[k])); /* 7 */
         memoi_law_add_part(m, op, due[k].item, is_load ? host : at, is_load ? at : host,
                            m->desc->items[due[k].item].n_host);
     }
@@ -7566,8 +7607,10 @@ MEMOI void memob_clock_end(const memob_clock* c, memob_clock_cell* cells, const 
     const double end_s = c->time_s[op->stream];
     for (int32_t k = 0; k < op->n_touches; k++) {
         memob_clock_cell* cell = &cells[touches[k] >> 1];
+        MEMO_ASSERT(end_s >= (touches[k] & 1 ? cell->used_s : cell->wrote_s)); /* 2 */
         if (end_s > cell->used_s) cell->used_s = end_s;
         if ((touches[k] & 1) && end_s > cell->wrote_s) cell->wrote_s = end_s;
+        MEMO_ASSERT(end_s <= cell->used_s && cell->wrote_s <= cell->used_s); /* 1 */
     }
 }
 
@@ -9067,7 +9110,7 @@ MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, const memob_swap_
             if (is_packed || step == p->n_layers) same = u;
         }
         it->class_of[t] = same < 0 ? it->n_classes++ : it->class_of[same];
-        MEMO_ASSERT(same < 0 || it->class_of[same] != it->input);
+        MEMO_ASSERT(same < 0 || it->class_of[same] != it->input); /* 4 */
         if (t == p->input) it->input = it->class_of[t];
     }
 }
@@ -9080,10 +9123,10 @@ MEMOI int32_t memoi_swap_device_slots(const memob_swap_items* it) {
 MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item, int32_t how,
                               int64_t at, int64_t host) {
     const memob_use use = {visit, item, how, 0, at, host};
-    MEMO_ASSERT(it->n_uses < it->n_uses_most);
-    MEMO_ASSERT(item >= 0 && item < it->n_items && it->uses_of[item]);
-    MEMO_ASSERT(at >= 0 && at < memoi_swap_device_slots(it));
-    MEMO_ASSERT(!it->n_uses || it->uses[it->n_uses - 1].visit <= visit);
+    MEMO_ASSERT(it->n_uses < it->n_uses_most);                           /* 5 */
+    MEMO_ASSERT(item >= 0 && item < it->n_items && it->uses_of[item]);   /* 5 */
+    MEMO_ASSERT(at >= 0 && at < memoi_swap_device_slots(it));            /* 1, 5 */
+    MEMO_ASSERT(!it->n_uses || it->uses[it->n_uses - 1].visit <= visit); /* 5 */
     it->uses[it->n_uses++] = use;
 }
 
@@ -9170,7 +9213,7 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
 
     /* What moves is used; the surplus and EDGE rows may be used without. */
     for (int32_t k = 0; k < (it->n_classes + 1) * n; k++)
-        MEMO_ASSERT(!it->n_bytes[k] || it->uses_of[k] & MEMOI_SWAP_MOVED);
+        MEMO_ASSERT(!it->n_bytes[k] || it->uses_of[k] & MEMOI_SWAP_MOVED); /* 4 */
     for (int32_t slice = 0, k = (it->n_classes + 2) * n; slice < p->n_slices; slice++, k++) {
         it->uses_of[k] = p->handed >= 0;
         it->n_bytes[k] =
@@ -9223,6 +9266,8 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
         for (int32_t step = 0; step < n; step++, k++) {
             const int32_t copy_of =
                 c == it->input && p->handed >= 0 ? n_rows + 2 * n + step % p->n_slices : -1;
+            MEMO_ASSERT(copy_of < 0 || /* 2 */
+                        memoi_swap_item_kind_of(it, copy_of) == MEMOB_SWAP_ITEM_EDGE);
             const memob_item item = {
                 it->uses_of[k] != 0,    1, 0, copy_of, it->has_places ? step : -1,
                 it->has_places ? 0 : k, -1};
@@ -9285,10 +9330,10 @@ MEMOI void memob_swap_size_file(const memob_law* law, const memob_swap_placement
         n_bytes =
             memob_align_up(p->sums[part->item % p->n_layers].host_bytes, MEMOB_SPILL_ALIGNMENT);
         sizes->spill_bytes += n_bytes;
-        MEMO_ASSERT(part->to >= 0 && part->to < law->n_spilled);
+        MEMO_ASSERT(part->to >= 0 && part->to < law->n_spilled); /* 3 */
         if (room_bytes) room_bytes[part->to] = n_bytes;
     }
-    MEMO_ASSERT(law->n_spilled >= sizes->n_swapped_layers - p->n_host_layers);
+    MEMO_ASSERT(law->n_spilled >= sizes->n_swapped_layers - p->n_host_layers); /* 3 */
 }
 
 /* --- placements --- */
@@ -9621,8 +9666,8 @@ typedef enum memoi_swap_purpose { MEMOI_SWAP_COUNT, MEMOI_SWAP_COPY } memoi_swap
 MEMOI void memoi_swap_move(memo_swap* swap, int32_t stream, memoi_swap_purpose purpose,
                            int64_t device, int64_t host, int64_t n_moved, int64_t* n_bytes) {
     if (n_moved <= 0) return;
-    MEMO_ASSERT(device >= 0 && device + n_moved <= swap->placement.sizes.device_bytes);
-    MEMO_ASSERT(host >= 0 && host + n_moved <= swap->placement.sizes.host_bytes);
+    MEMO_ASSERT(device >= 0 && device + n_moved <= swap->placement.sizes.device_bytes); /* 2 */
+    MEMO_ASSERT(host >= 0 && host + n_moved <= swap->placement.sizes.host_bytes);       /* 2 */
     *n_bytes += n_moved;
     if (purpose == MEMOI_SWAP_COPY)
         memob_engine_copy(&swap->sink.engine, stream, device, host, n_moved);
@@ -9633,7 +9678,7 @@ MEMOI int64_t memoi_swap_step_begin(const memo_swap* swap, int32_t step, int64_t
     const memob_swap_placement* p = &swap->placement;
     if (!p->place_bytes) return p->sums[step].host_begin;
     MEMO_ASSERT(slot >= 0 && slot < p->n_host_layers);
-    MEMO_ASSERT(p->sums[step].host_bytes <= p->place_bytes);
+    MEMO_ASSERT(p->sums[step].host_bytes <= p->place_bytes); /* 4 */
     return memoi_swap_place_begin(swap, slot);
 }
 
@@ -9756,7 +9801,7 @@ MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
     const int32_t table = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
     const memob_law* law = &swap->sink.law;
     const int32_t k = law->visit_ops[(int64_t)table * law->n_visits + visit];
-    MEMO_ASSERT(law->ops[k].kind == MEMOB_OP_VISIT);
+    MEMO_ASSERT(law->ops[k].kind == MEMOB_OP_VISIT); /* 3 */
     return k;
 }
 
@@ -9788,7 +9833,7 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (begin_ns) swap->host_stall_s[is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
     swap->sink.has_failed = status != MEMO_STATUS_OK;
     if (!status) swap->n_begun++;
-    MEMO_ASSERT(swap->n_begun - swap->n_ended <= swap->n_open_most);
+    MEMO_ASSERT(swap->n_begun - swap->n_ended <= swap->n_open_most); /* 1 */
     return status;
 }
 
@@ -9841,7 +9886,7 @@ MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer
     swap->sink.has_failed = swap->sink.engine.status != MEMO_STATUS_OK;
     if (swap->sink.engine.status) return swap->sink.engine.status;
     swap->n_ended++;
-    MEMO_ASSERT(swap->n_ended <= swap->n_begun);
+    MEMO_ASSERT(swap->n_ended <= swap->n_begun); /* 1 */
     swap->is_measured |= swap->n_ended == swap->placement.n_visits;
     return MEMO_STATUS_OK;
 }
@@ -10314,6 +10359,7 @@ MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t lay
             use.how = MEMOB_USE_WRITE;
         else if (pass == MEMOB_UPDATE && states->updated >> s & 1)
             use.how = MEMOB_USE_CHANGE;
+        MEMO_ASSERT(!is_gradient || use.how != MEMOB_USE_READ); /* 1 */
         it->uses[it->n_uses++] = use;
     }
     it->first_use[it->n_visits] = it->n_uses;
@@ -10688,7 +10734,7 @@ MEMOI const memob_visit* memoi_states_visit(const memob_states* states) {
 MEMOI void memoi_states_enter(memob_states* states, int32_t list, int32_t next) {
     const int32_t n_items = states->n_layers * states->n_states;
     const int32_t table = states->items.table_of[list][next];
-    MEMO_ASSERT(table > 0 && !states->is_visiting); /* 4 */
+    MEMO_ASSERT(table > 0 && !states->is_visiting); /* 4; 3 of >>states items */
     for (int32_t i = 0; i < n_items && states->next != list; i++)
         if (states->is_newer[i] && !states->sink.engine.status) memoi_states_move(states, i, 0);
     if (states->sink.engine.status) return;
@@ -11097,6 +11143,22 @@ MEMOI memo_status memob_states_synchronize(memob_states* states, memo_error* err
     return status;
 }
 
+/* Copies bytes of a resident state from `at` on the device, or there, and waits; from NULL: sets
+ * them to zero. */
+MEMOI memo_status memoi_states_copy_resident(const memob_states* states, int is_out, int64_t at,
+                                             void* bytes, int64_t n_bytes, memo_error* error) {
+    const memob_engine* e = &states->sink.engine;
+    const memo_stream stream = e->streams[is_out ? MEMOB_STREAM_TO_HOST : MEMOB_STREAM_TO_DEVICE];
+    char* on_device = e->device_memory + at;
+    memo_status status;
+    if (!bytes)
+        status = memo_fill(&e->device, stream, on_device, 0, n_bytes, error);
+    else
+        status = memo_copy(&e->device, stream, is_out ? MEMO_COPY_TO_HOST : MEMO_COPY_TO_DEVICE,
+                           is_out ? bytes : on_device, is_out ? on_device : bytes, n_bytes, error);
+    return status ? status : memo_stream_synchronize(&e->device, stream, error);
+}
+
 /* Waits for computation and copies, then copies bytes of a state from where they lie, or there;
  * from NULL: sets them to zero.  A layer that lacks the state has none.  Needs no room on the
  * device.  Errors: INVALID_STATE (a layer is open), INVALID_ARGUMENT (outside of the state), the
@@ -11106,14 +11168,12 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
                                         int64_t n_bytes, memo_error* error) {
     const char* const name = is_out ? "memo_session_read_state" : "memo_session_write_state";
     memob_engine* e = &states->sink.engine;
-    const memo_device* device = &e->device;
-    const memo_stream stream = e->streams[is_out ? MEMOB_STREAM_TO_HOST : MEMOB_STREAM_TO_DEVICE];
     const int64_t* offsets = memoi_states_offsets(states, layer, state);
     const int64_t size_bytes = states->states[state].size_bytes;
     const uint32_t bit = 1u << state;
     memo_status status;
     const int32_t item = layer * states->n_states + state;
-    char *on_device, *on_host;
+    char* on_host;
     if (states->is_visiting)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "%s: a layer is open; end it first",
                               name);
@@ -11127,18 +11187,9 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
     status = memob_states_synchronize(states, error);
     if (status || !n_bytes) return status;
 
-    /* Resident: on the device. */
-    on_device = e->device_memory + offsets[0] + offset_bytes;
-    if (!(states->layers[layer].streamed & bit)) {
-        if (!bytes)
-            status = memo_fill(device, stream, on_device, 0, n_bytes, error);
-        else if (is_out)
-            status = memo_copy(device, stream, MEMO_COPY_TO_HOST, bytes, on_device, n_bytes, error);
-        else
-            status =
-                memo_copy(device, stream, MEMO_COPY_TO_DEVICE, on_device, bytes, n_bytes, error);
-        return status ? status : memo_stream_synchronize(device, stream, error);
-    }
+    if (!(states->layers[layer].streamed & bit))
+        return memoi_states_copy_resident(states, is_out, offsets[0] + offset_bytes, bytes, n_bytes,
+                                          error);
 
     /* Streamed: on the host, when what is newer has left the device. */
     on_host = e->host_memory + offsets[1] + offset_bytes;

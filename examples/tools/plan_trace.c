@@ -57,9 +57,9 @@ static void print_help(void) {
         "  --layers N          plans N layers, made from the trace's one, or three or more\n"
         "  --csv OUT           writes a row per buffer: id,lower,upper,size,offset\n"
         "  --plan OUT          writes the plan for memo_plan_read\n"
-        "  --proof OUT         writes why no plan is smaller, for examples/tools/check_proof.py, "
-        "if\n"
-        "                      buffers that live together need the peak\n"
+        "  --proof OUT         writes why no plan is smaller, for examples/tools/check_proof.py; "
+        "exit\n"
+        "                      status 1, and OUT stays as it is, if there is no proof to write\n"
         "  --svg OUT           draws address over time\n"
         "  --json OUT          writes a snapshot for PyTorch's memory viewer "
         "(pytorch.org/memory_viz)\n"
@@ -71,9 +71,10 @@ static void print_help(void) {
         "\n"
         "Ctrl-C or SIGTERM end planning with the best plan so far, which is printed and written.\n"
         "\n"
-        "Exit status: 0 solved; 1 no plan within the capacity; 2 a mistake in the command line or "
-        "the\n"
-        "file, or output that cannot be written");
+        "Exit status: 0 solved; 1 no plan within the capacity, or no proof for --proof; 2 a "
+        "mistake "
+        "in\n"
+        "the command line or the file, or output that cannot be written");
 }
 
 static int parse_count(const char* text, int64_t* value) {
@@ -695,12 +696,48 @@ static void stop_on_signals(memo_plan_desc* desc) {
     desc->stop = &stop;
 }
 
-/* Says on standard error why there is no proof to write. */
-static memo_status put_proof(const memo_plan* plan, const char* path, memo_error* error) {
-    int is_found = 0;
+/* Has each buffer an offset?  Then nothing is planned, and the plan's bound is the peak.  Sets the
+ * bound without these offsets.  Planning states what is wrong with the buffers. */
+static int are_offsets_given(memo_plan* plan, int64_t* bound_bytes) {
+    const int64_t n = plan->n_buffers;
+    int64_t n_fixed = 0;
+    memo_error error;
+    for (int64_t i = 0; i < n; i++) n_fixed += plan->buffers[i].is_fixed;
+    if (n == 0 || n_fixed < n) return 0;
+    for (int64_t i = 0; i < n; i++) plan->buffers[i].is_fixed = 0;
+    (void)!memo_plan_prepare(plan, &error);
+    *bound_bytes = plan->lower_bound_bytes;
+    for (int64_t i = 0; i < n; i++) plan->buffers[i].is_fixed = 1;
+    return 1;
+}
+
+/* Prints the numbers of a plan. */
+static void print_plan(const memo_plan* plan, int is_given, int64_t bound_bytes, double seconds) {
+    int64_t gap_bytes;
+    if (!is_given) bound_bytes = memob_plan_bound(plan);
+    gap_bytes = plan->peak_bytes - bound_bytes;
+    printf("buffers: %lld\n", (long long)plan->n_buffers);
+    printf("lower_bound_bytes: %lld\n", (long long)bound_bytes);
+    printf("peak_bytes: %lld\n", (long long)plan->peak_bytes);
+    printf("gap_bytes: %lld\n", (long long)gap_bytes);
+    printf("gap_percent: %.4f\n",
+           bound_bytes > 0 ? 100 * (double)gap_bytes / (double)bound_bytes : 0.0);
+    if (is_given) {
+        puts("offsets given: valid");
+        return;
+    }
+    printf("proof: %s\n", plan->proof == MEMO_PROOF_OPTIMAL ? "optimal" : "feasible");
+    printf("engine: %s\n", plan->engine);
+    printf("solve_seconds: %.6f\n", seconds);
+}
+
+/* Sets *is_found, and says on standard error why there is no proof to write. */
+static memo_status put_proof(const memo_plan* plan, const char* path, int* is_found,
+                             memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    if (plan->proof == MEMO_PROOF_OPTIMAL) status = write_proof(plan, path, &is_found, error);
-    if (!status && !is_found)
+    *is_found = 0;
+    if (plan->proof == MEMO_PROOF_OPTIMAL) status = write_proof(plan, path, is_found, error);
+    if (!status && !*is_found)
         fprintf(stderr, "plan_trace: %s: not written; %s\n", path,
                 plan->proof == MEMO_PROOF_OPTIMAL
                     ? "the search that proves the plan is too long, or of several streams"
@@ -714,8 +751,9 @@ int main(int argc, char** argv) {
     progress shown;
     memo_error error;
     double seconds;
+    int64_t bound_bytes = 0;
     memo_status status, capacity_status;
-    int result;
+    int result, is_given, is_proof_found = 1;
 
     tool_keep_standard_streams();
     result = parse_options(argc, argv, &o);
@@ -739,6 +777,7 @@ int main(int argc, char** argv) {
     }
 
     /* Plan, and time it. */
+    is_given = are_offsets_given(in.plan, &bound_bytes);
     shown.begin = time(NULL);
     o.solve.trace = in.trace;
     o.solve.log.user = &shown;
@@ -761,31 +800,18 @@ int main(int argc, char** argv) {
     }
 
     status = memo_plan_validate(in.plan, &error);
-    if (!status) {
-        const memo_plan* plan = in.plan;
-        const int64_t bound_bytes = memob_plan_bound(plan);
-        const int64_t gap_bytes = plan->peak_bytes - bound_bytes;
-        printf("buffers: %lld\n", (long long)plan->n_buffers);
-        printf("lower_bound_bytes: %lld\n", (long long)bound_bytes);
-        printf("peak_bytes: %lld\n", (long long)plan->peak_bytes);
-        printf("gap_bytes: %lld\n", (long long)gap_bytes);
-        printf("gap_percent: %.4f\n",
-               bound_bytes > 0 ? 100 * (double)gap_bytes / (double)bound_bytes : 0.0);
-        printf("proof: %s\n", plan->proof == MEMO_PROOF_OPTIMAL ? "optimal" : "feasible");
-        printf("engine: %s\n", plan->engine);
-        printf("solve_seconds: %.6f\n", seconds);
-    }
+    if (!status) print_plan(in.plan, is_given, bound_bytes, seconds);
 
     if (!status && o.compare_caching) status = compare_caching(&in, o.solve.capacity_bytes, &error);
     if (!status) status = tool_flush(&error);
     if (!status && o.csv) status = write_csv(&in, o.csv, &error);
     if (!status && o.plan) status = memo_plan_write(in.plan, o.plan, &error);
-    if (!status && o.proof) status = put_proof(in.plan, o.proof, &error);
+    if (!status && o.proof) status = put_proof(in.plan, o.proof, &is_proof_found, &error);
     if (!status && o.svg) status = memo_plan_write_svg(in.plan, in.trace, o.file, o.svg, &error);
     if (!status && o.json) status = write_snapshot(&in, o.json, 0, &error);
     if (!status && o.pickle) status = write_snapshot(&in, o.pickle, 1, &error);
 
     if (status) fprintf(stderr, "plan_trace: %s\n", error.message);
     close_input(&in);
-    return status ? 2 : capacity_status ? 1 : 0;
+    return status ? 2 : capacity_status || !is_proof_found;
 }

@@ -10,6 +10,7 @@ import ctypes
 import operator
 import os
 import pathlib
+import threading
 import types
 import weakref
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint64, c_void_p
@@ -244,8 +245,9 @@ class Plan:
     def solve(self, capacity=0, time_limit=0, seed=0, threads=1, engine="auto", node_limit=0, log=None):
         """Chooses offsets; returns the plan.  Raises Infeasible if capacity, in bytes, is given and not met.
 
-        time_limit in seconds, 0: 10, beyond 8000 buffers 3; Ctrl-C takes effect when the search ends.  engine: auto,
-        greedy or bilevel (traces).  log(text) gets a line for every attempt."""
+        time_limit in seconds, 0: 10, beyond 8000 buffers 3.  Ctrl-C ends the search: the plan keeps the best offsets
+        found, and KeyboardInterrupt is raised.  Only the main thread can be interrupted.  engine: auto, greedy or
+        bilevel (traces).  log(text) gets a line for every attempt."""
         if engine not in _ENGINES:
             _refuse(f"engine: unknown ({engine!r}); auto, greedy or bilevel would work")
         try:
@@ -258,7 +260,8 @@ class Plan:
         desc = _Desc(_ENGINES[engine], _integer(capacity, "capacity"), time_limit,
                      _integer(node_limit, "node_limit"), _integer(seed, "seed"), _integer(threads, "threads", 32), write,
                      None, None, self._trace)
-        _call("memo_plan_solve", self._plan, ctypes.byref(desc))
+        is_main = threading.current_thread() is threading.main_thread()
+        _call("memo_python_solve", self._plan, ctypes.byref(desc), is_main)
         _call("memo_plan_validate", self._plan)
         return self
 
@@ -286,7 +289,8 @@ class Plan:
     is_solved = property(lambda self: self._plan[0].proof > 0)
     is_optimal = property(lambda self: self._plan[0].proof == _OPTIMAL, doc="Is it proven that no plan is smaller?")
     peak = property(lambda self: self._plan[0].peak_bytes, doc="Bytes that the plan takes.")
-    bound = property(lambda self: self._plan[0].lower_bound_bytes, doc="Bytes that every plan takes at least.")
+    bound = property(lambda self: self.peak if self.is_optimal else self._plan[0].lower_bound_bytes,
+                     doc="Bytes that every plan takes at least: the peak, if the plan is proven optimal.")
     engine = property(lambda self: self._plan[0].engine.decode(), doc="The engine that found the offsets.")
 
     def write(self, path):

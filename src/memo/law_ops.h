@@ -207,6 +207,7 @@ MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
     op = memoi_law_add_op(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE);
     for (int32_t k = 0; k < n; k++) {
         const int64_t host = memoi_due_host(m, &due[k]), at = due[k].at;
+        MEMO_ASSERT(memoi_due_together(due, &due[k])); /* 7 */
         memoi_law_add_part(m, op, due[k].item, is_load ? host : at, is_load ? at : host,
                            m->desc->items[due[k].item].n_host);
     }

@@ -217,8 +217,8 @@ typedef enum memoi_swap_purpose { MEMOI_SWAP_COUNT, MEMOI_SWAP_COPY } memoi_swap
 MEMOI void memoi_swap_move(memo_swap* swap, int32_t stream, memoi_swap_purpose purpose,
                            int64_t device, int64_t host, int64_t n_moved, int64_t* n_bytes) {
     if (n_moved <= 0) return;
-    MEMO_ASSERT(device >= 0 && device + n_moved <= swap->placement.sizes.device_bytes);
-    MEMO_ASSERT(host >= 0 && host + n_moved <= swap->placement.sizes.host_bytes);
+    MEMO_ASSERT(device >= 0 && device + n_moved <= swap->placement.sizes.device_bytes); /* 2 */
+    MEMO_ASSERT(host >= 0 && host + n_moved <= swap->placement.sizes.host_bytes);       /* 2 */
     *n_bytes += n_moved;
     if (purpose == MEMOI_SWAP_COPY)
         memob_engine_copy(&swap->sink.engine, stream, device, host, n_moved);
@@ -229,7 +229,7 @@ MEMOI int64_t memoi_swap_step_begin(const memo_swap* swap, int32_t step, int64_t
     const memob_swap_placement* p = &swap->placement;
     if (!p->place_bytes) return p->sums[step].host_begin;
     MEMO_ASSERT(slot >= 0 && slot < p->n_host_layers);
-    MEMO_ASSERT(p->sums[step].host_bytes <= p->place_bytes);
+    MEMO_ASSERT(p->sums[step].host_bytes <= p->place_bytes); /* 4 */
     return memoi_swap_place_begin(swap, slot);
 }
 
@@ -352,7 +352,7 @@ MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
     const int32_t table = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
     const memob_law* law = &swap->sink.law;
     const int32_t k = law->visit_ops[(int64_t)table * law->n_visits + visit];
-    MEMO_ASSERT(law->ops[k].kind == MEMOB_OP_VISIT);
+    MEMO_ASSERT(law->ops[k].kind == MEMOB_OP_VISIT); /* 3 */
     return k;
 }
 
@@ -384,7 +384,7 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (begin_ns) swap->host_stall_s[is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
     swap->sink.has_failed = status != MEMO_STATUS_OK;
     if (!status) swap->n_begun++;
-    MEMO_ASSERT(swap->n_begun - swap->n_ended <= swap->n_open_most);
+    MEMO_ASSERT(swap->n_begun - swap->n_ended <= swap->n_open_most); /* 1 */
     return status;
 }
 
@@ -437,7 +437,7 @@ MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer
     swap->sink.has_failed = swap->sink.engine.status != MEMO_STATUS_OK;
     if (swap->sink.engine.status) return swap->sink.engine.status;
     swap->n_ended++;
-    MEMO_ASSERT(swap->n_ended <= swap->n_begun);
+    MEMO_ASSERT(swap->n_ended <= swap->n_begun); /* 1 */
     swap->is_measured |= swap->n_ended == swap->placement.n_visits;
     return MEMO_STATUS_OK;
 }

@@ -16,7 +16,7 @@
  *    were added before.
  * 3. Cells and clocks stay over lists and abandoned steps.  Memory is bounded: clocks of the latest
  *    operations of each stream only; a clock that was overwritten implies nothing.
- * 4. Cells and clocks name operations that were added.
+ * 4. Cells and clocks name operations that were added; a kept clock of operation k names k.
  * 5. A stream waits for other streams, and none of them knows of an operation that the stream has
  *    not had. */
 
@@ -53,15 +53,17 @@ typedef struct memob_cell {
 typedef struct memob_waits {
     /* What comes before all that the stream will be given; of itself: its operations so far. */
     memob_numbers now[MEMOB_N_STREAMS];
-    memob_numbers clocks[MEMOB_N_STREAMS]
-                        [MEMOB_CLOCKS_KEPT]; /* of operation k: the k-th, in turn */
+    /* Of operation k: at k % MEMOB_CLOCKS_KEPT. */
+    memob_numbers clocks[MEMOB_N_STREAMS][MEMOB_CLOCKS_KEPT];
 } memob_waits;
 
 /* The clock of an operation; NULL: it is no longer kept. */
 MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t stream, int64_t k) {
     const memob_numbers* clock = &waits->clocks[stream][k % MEMOB_CLOCKS_KEPT];
     MEMO_ASSERT(k > 0 && k <= waits->now[stream].of[stream]); /* 4 */
-    return clock->of[stream] == k ? clock : NULL;
+    if (k + MEMOB_CLOCKS_KEPT <= waits->now[stream].of[stream]) return NULL;
+    MEMO_ASSERT(clock->of[stream] == k); /* 3, 4 */
+    return clock;
 }
 
 /* Adds what an operation conflicts with: of each stream the latest.  touches: 2 * cell, + 1 if it
@@ -104,7 +106,8 @@ MEMOI void memoi_waits_raise(memob_waits* waits, int32_t stream, int32_t other, 
     const memob_numbers* clock = memoi_waits_clock(waits, other, number);
     memob_numbers* now = &waits->now[stream];
     MEMO_ASSERT(stream != other && (!clock || clock->of[stream] <= now->of[stream])); /* 5 */
-    now->of[other] = memob_max(now->of[other], number);
+    MEMO_ASSERT(now->of[other] < number);                                             /* 2 */
+    now->of[other] = number;
     if (clock) memoi_numbers_raise(now, clock);
 }
 

@@ -37,6 +37,16 @@ proven_plans_have_no_gap() { # test
         grep -q 'gap 0.00% (optimal' "$folder/aligned.svg"
 }
 
+# Offsets that are all given are checked; the bound is that of the buffers without them.
+given_offsets_are_valid() { # test
+    printf 'id,lower,upper,size,offset\na,0,5,4,0\nb,2,6,4,12\n' >"$folder/given.csv"
+    run 0 "$folder/given.csv" || return 1
+    [ "$(value peak_bytes "$folder/out") $(value lower_bound_bytes "$folder/out") $(value gap_percent "$folder/out")" = "16 8 100.0000" ] &&
+        [ "$(value 'offsets given' "$folder/out")" = valid ] && ! grep -q '^proof\|^engine' "$folder/out" || return 1
+    printf 'id,lower,upper,size,offset\na,0,5,4,0\nb,2,6,4,\n' >"$folder/some.csv"
+    run 0 "$folder/some.csv" && [ "$(value proof "$folder/out")" = optimal ]
+}
+
 # The proof of a plan convinces a checker that trusts nothing; a larger peak, another moment or a moved buffer do not.
 checker="python3 examples/tools/check_proof.py"
 proofs_are_checked() { # test
@@ -95,8 +105,23 @@ catches_term() { # PROCESS
     done
 }
 
+# Alignments of which no search comes to an end.
+hard_problem() {
+    awk 'BEGIN { srand(3); print "id,lower,upper,size,alignment"
+        for (i = 0; i < 300; i++) { b = int(rand() * 40); print i "," b "," b + 1 + int(rand() * 15) "," 1 + int(rand() * 99) "," 2 ^ int(rand() * 6) } }' >"$folder/hard.csv"
+}
+
+# Without a proof the tool says so in its exit status, and the file of an earlier proof stays.
+no_proof_is_a_failure() { # test
+    hard_problem
+    echo before >"$folder/hard.proof"
+    run 1 "$folder/hard.csv" --engine greedy --proof "$folder/hard.proof" --csv "$folder/hard.out.csv" || return 1
+    [ "$(value proof "$folder/out")" = feasible ] && grep -q 'hard.proof: not written; the plan is not proven' "$folder/err" || return 1
+    [ "$(cat "$folder/hard.proof")" = before ] && [ -s "$folder/hard.out.csv" ]
+}
+
 # Buffers with alignments of which many live together; a few others, whose alignments leave holes, decide.
-a_proof_beside_a_large_set() { # test
+a_proof_beside_a_large_set() {
     run 0 ../shared/instances/align-loglife-200-1.csv --proof "$folder/large.proof" || return 1
     $checker ../shared/instances/align-loglife-200-1.csv "$folder/large.proof" >"$folder/said" || { cat "$folder/said"; return 1; }
     awk '$1 == "set" && NF > 17 { large = 1 } END { exit !large }' "$folder/large.proof"
@@ -104,8 +129,7 @@ a_proof_beside_a_large_set() { # test
 
 # A signal ends a search that would last a minute, with a valid plan on the terminal and in a file.
 signals_end_planning() { # test
-    awk 'BEGIN { srand(3); print "id,lower,upper,size"
-        for (i = 0; i < 400; i++) { b = int(rand() * 300); print i "," b "," b + 1 + int(rand() * 90) "," 1 + int(rand() * 9999) } }' >"$folder/hard.csv"
+    hard_problem
     for signal in INT TERM; do
         rm -f "$folder/hard.plan"
         $tool "$folder/hard.csv" --time-limit 600 --plan "$folder/hard.plan" >"$folder/out" 2>"$folder/err" &
@@ -113,7 +137,7 @@ signals_end_planning() { # test
         kill -s $signal $! 2>/dev/null
         wait $! || { echo "exit status $?"; return 1; }
         [ -n "$(value peak_bytes "$folder/out")" ] && grep -q '^memo plan ' "$folder/hard.plan" || return 1
-        [ "$(value proof "$folder/out")" = optimal ] || grep 'stopped; this is the best plan so far' "$folder/err" || return 1
+        grep 'stopped; this is the best plan so far' "$folder/err" || return 1
     done
 }
 
@@ -319,9 +343,6 @@ public_instances() {
 tests_of tests/tools/test_plan_trace.sh
 test_with python3 "a snapshot is what the viewer reads" snapshot_is_what_the_viewer_reads
 test_with python3 "a snapshot makes the round trip" snapshot_makes_the_round_trip
-test_is proofs_are_checked proofs_are_checked
-test_is search_proofs_are_checked search_proofs_are_checked
-test_is signals_end_planning signals_end_planning
 test_is empty_file_is_refused refuses '' 'bad'
 test_is backward_lifetime_is_refused refuses 'id,lower,upper,size\nx,5,5,4\n' 'bad:2: '
 test_is large_size_is_refused refuses 'id,lower,upper,size\nx,1,5,9223372036854775807\n' 'bad:2: size'

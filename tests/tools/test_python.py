@@ -1,11 +1,14 @@
 """The cases of test_python.sh, with memo_plan installed: test_python.py CASE SEED FOLDER."""
 import copy
 import gc
+import os
 import pathlib
 import pickle
 import random
+import signal
 import subprocess
 import sys
+import threading
 
 import memo_plan
 
@@ -54,8 +57,8 @@ def random_problems():
                     assert not overlap((found[i], found[i] + rounded[i]), (found[j], found[j] + rounded[j]))
         live = [sum(rounded[i] for i in range(n) if begins[i] <= t < ends[i]) for t in range(29)]
         fixed = [offsets[i] + rounded[i] for i in range(n) if offsets[i] is not None]
-        assert plan.bound == max(live + fixed) <= plan.peak
-        assert plan.peak == max([found[i] + rounded[i] for i in range(n)], default=0)
+        assert plan.bound == (plan.peak if plan.is_optimal else max(live + fixed)) <= plan.peak
+        assert plan.peak == max([found[i] + rounded[i] for i in range(n)], default=0) >= max(live + fixed)
         assert plan.is_optimal or plan.peak > plan.bound
         n_optimal += plan.is_optimal
     assert n_optimal > 250, n_optimal
@@ -87,8 +90,9 @@ def proofs():
         raise AssertionError("accepted")
     # A plan that only a search proves has its failed branches as proof.
     problem = write("search.csv", "id,lower,upper,size,alignment\na,0,2,3,4\nb,0,2,3,8\nc,0,2,3,4\nd,0,2,2,8\n")
-    plan = memo_plan.Plan.from_csv(problem).solve()
-    assert plan.is_optimal and plan.write_proof(proof)
+    plan = memo_plan.Plan.from_csv(problem)
+    assert plan.bound == 11  # of live buffers
+    assert plan.solve().is_optimal and plan.bound == plan.peak > 11 and plan.write_proof(proof)
     assert "a search of" in memo_plan.check_proof.check(problem, proof)
 
 
@@ -164,6 +168,47 @@ def copies():
     damaged = [0] * 1000, *solution[1:]
     refuses("plan.peak_bytes: wrong", lambda: restore(cls, source, is_numpy, damaged))
     refuses("offsets: 1 numbers for 1000 buffers", lambda: restore(cls, source, is_numpy, ([0], *solution[1:])))
+
+
+def interrupts():
+    """Ctrl-C ends a search at once, with the best plan so far; the handler from before follows, and stays."""
+    rng = random.Random(3)
+    begins = [rng.randint(0, 40) for _ in range(300)]
+    hard = (begins, [begin + rng.randint(1, 15) for begin in begins], [rng.randint(1, 99) for _ in begins], 1,
+            [1 << rng.randint(0, 5) for _ in begins])  # alignments that no search ends with
+    lines = []
+
+    def interrupt(line):
+        lines.append(line)
+        if len(lines) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    plan = memo_plan.Plan(*hard)
+    try:
+        plan.solve(time_limit=60, log=interrupt)
+        raise AssertionError("not interrupted")
+    except KeyboardInterrupt:
+        assert len(lines) < 4, lines  # a search of a minute has many
+    assert plan.is_solved and plan.peak >= plan.bound
+    try:
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("another handler")
+    except KeyboardInterrupt:
+        pass
+
+    # A handler that returns keeps the plan; an ignored signal and another thread do not stop the search.
+    calls = []
+    for handler, n_calls in ((lambda *_: calls.append(1), 1), (signal.SIG_IGN, 1)):
+        signal.signal(signal.SIGINT, handler)
+        lines.clear()
+        assert memo_plan.Plan(*hard).solve(time_limit=60, node_limit=20000, log=interrupt).is_solved
+        assert len(calls) == n_calls and (len(lines) < 4) == callable(handler), (calls, lines)
+    signal.signal(signal.SIGINT, lambda *_: calls.append(1))
+    lines.clear()
+    thread = threading.Thread(target=lambda: memo_plan.Plan(*hard).solve(time_limit=60, node_limit=20000, log=interrupt))
+    thread.start()
+    thread.join()
+    assert len(calls) == 2 and len(lines) >= 4, (calls, lines)
 
 
 def csv_files():

@@ -65,7 +65,7 @@ no_compiler() {
 echo "# seed $tap_seed"
 test_is installed installs ./python
 test_is readme readme
-for case in random_problems gaps_and_fixed errors copies proofs csv_files traces snapshots; do
+for case in random_problems gaps_and_fixed errors copies proofs interrupts csv_files traces snapshots; do
     test_is $case "$python" tests/tools/test_python.py $case "$tap_seed" "$folder"
 done
 if "$python" -c 'import numpy' 2>/dev/null; then
