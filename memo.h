@@ -6665,8 +6665,9 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64
  *    which the item's store is.  First loads of the first list come before its visits; of another
  *    list, at the end of the list before.
  * 5. Behind one visit come stores in the order in which a visit waits for them: it uses the item
- *    again, or the bytes for another item; ties by the item's next use.  Then come loads in the
- *    order of their first uses.  Last ties go by the number of the item.
+ *    again, or the bytes for another item; ties by the bytes' last use, since that frees them, then
+ *    by the item's next use.  Then come loads in the order of their first uses; of equal ones first
+ *    those whose bytes no store must free.  Last ties go by the number of the item.
  * 6. Items without slots have no transfers.
  * 7. Transfers of one operation have the same visits before and after, so they share a wait and an
  *    event; and windows of their own in front of the file.
@@ -6808,6 +6809,7 @@ typedef struct memoi_stay {
     int32_t is_on_host, is_loaded, is_stored;
     int32_t is_there, is_spent; /* it goes on from the list before; its last use spends it */
     int64_t at, host;
+    int32_t displaced; /* the stay of the use before; -1: none */
 } memoi_stay;
 
 /* A transfer.  What has the same numbers, but for `item`, is one operation. */
@@ -6819,7 +6821,8 @@ typedef struct memoi_due {
         [2]; /* store: last use of the bytes, next of the item; load: last use before, value */
     int32_t parcel;
     int32_t item;
-    int64_t at, host; /* offsets; of a parcel's item: host is in the parcel */
+    int64_t at, host;  /* offsets; of a parcel's item: host is in the parcel */
+    int32_t is_behind; /* load: a store takes away what lies there */
 } memoi_due;
 
 /* A parcel in a list. */
@@ -6862,13 +6865,16 @@ MEMOI int memoi_due_compare(const void* left, const void* right) {
     const memoi_due *a = (const memoi_due*)left, *b = (const memoi_due*)right;
     if (a->order != b->order) return memob_compare(a->order, b->order);
     if (a->need != b->need) return memob_compare(a->need, b->need);
-    if (!a->order && a->free_s[1] != b->free_s[1]) return memob_compare(a->free_s[1], b->free_s[1]);
+    if (a->is_behind != b->is_behind) return memob_compare(a->is_behind, b->is_behind);
+    for (int k = 0; k < 2 && !a->order; k++)
+        if (a->free_s[k] != b->free_s[k]) return memob_compare(a->free_s[k], b->free_s[k]);
     return memob_compare(a->item, b->item);
 }
 
 MEMOI int memoi_due_together(const memoi_due* a, const memoi_due* b) {
     return a->slot == b->slot && a->order == b->order && a->need == b->need &&
-           a->free_s[0] == b->free_s[0] && a->free_s[1] == b->free_s[1] && a->parcel == b->parcel;
+           a->is_behind == b->is_behind && a->free_s[0] == b->free_s[0] &&
+           a->free_s[1] == b->free_s[1] && a->parcel == b->parcel;
 }
 
 /* Does the item's window in front of the file overlap that of one of n transfers? */
@@ -6917,7 +6923,8 @@ MEMOI int32_t memoi_law_begin_stay(memoi_maker* m, const memob_use* use, int32_t
     const int32_t value = s && latest < 0 ? s->value : latest;
     const memoi_stay fresh = {use->item, use->how, time,     time,  -1,     before,
                               -1,        k,        -1,       value, copied, use->is_on_host,
-                              0,         0,        is_there, 0,     at,     s ? s->host : -1};
+                              0,         0,        is_there, 0,     at,     s ? s->host : -1,
+                              -1};
     if (k >= 0) m->stays[k].next = m->n_stays;
     m->stays[m->n_stays] = fresh;
     m->latest[use->item] = m->n_stays;
@@ -6932,7 +6939,7 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     const int64_t at = memoi_use_at(item, use);
     const int64_t begin = memoi_cell_at(m->desc, at);
     const int64_t end = begin + (use->is_on_host ? item->n_host : item->n_slots);
-    int32_t k = m->latest[use->item], before = -1;
+    int32_t k = m->latest[use->item], before = -1, displaced = -1;
     int goes_on, is_of_list;
 
     /* What does not live on ends with its list. */
@@ -6943,10 +6950,13 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     for (int64_t c = begin; c < end; c++) {
         MEMO_ASSERT(m->used[c] < time); /* no two items of a visit share a byte */
         goes_on &= m->owners[c] == k;
-        before = (int32_t)memob_max(before, m->used[c]);
+        if (m->used[c] <= before) continue;
+        before = m->used[c];
+        displaced = m->owners[c];
     }
     if (!goes_on || !is_of_list) {
         k = memoi_law_begin_stay(m, use, k, at, time, before, goes_on);
+        m->stays[k].displaced = displaced;
         makes[use_number] = use->how == MEMOB_USE_MAKE;
     }
 
@@ -7023,11 +7033,15 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
     const memob_item* item = &m->desc->items[stay->item];
     const int32_t n_visits MEMO_UNUSED = m->desc->n_visits;
     const memoi_stay* version = order && stay->previous >= 0 ? &m->stays[stay->previous] : stay;
-    const memoi_due due = {
-        time + 1,     order,
-        need,         {free_0, free_1},
-        item->parcel, stay->item,
-        stay->at,     item->parcel < 0 ? memoi_stay_host(m, version) : item->host};
+    const memoi_due due = {time + 1,
+                           order,
+                           need,
+                           {free_0, free_1},
+                           item->parcel,
+                           stay->item,
+                           stay->at,
+                           item->parcel < 0 ? memoi_stay_host(m, version) : item->host,
+                           order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored};
     MEMO_ASSERT(time < m->law->n_lists * n_visits);
     MEMO_ASSERT(!order || (stay->how != MEMOB_USE_WRITE && stay->how != MEMOB_USE_MAKE)); /* 1 */
     MEMO_ASSERT(order || stay->changed >= 0);                                             /* 2 */
@@ -7100,6 +7114,7 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
             m->stays[s->previous].is_stored = m->stays[s->previous].changed >= 0;
     }
 
+    /* Stays that are displaced come before, so it is known whether they are stored. */
     for (int32_t k = 0; k < m->n_stays; k++) {
         memoi_stay* s = &m->stays[k];
         const int32_t next = s->next < 0 ? INT32_MAX : m->stays[s->next].first;

@@ -530,6 +530,43 @@ TEST(stores_go_in_the_order_in_which_they_are_awaited) {
     memob_law_free(&law);
 }
 
+/* Copies behind an update.  The moment (1) leaves before the weights (0), which a forward still
+ * uses, though these come back first.  The next layer's gradient (4) comes before its moment (3) and
+ * apart from it: the gradient (2) there is spent, so no store must free its bytes. */
+TEST(copies_that_free_bytes_or_need_none_freed_go_first) {
+    static const struct {
+        int kind, item;
+    } behind[] = {{MEMOB_OP_STORE, 1}, {MEMOB_OP_STORE, 0}, {MEMOB_OP_LOAD, 4}, {MEMOB_OP_LOAD, 3}};
+    static const memob_use uses[] = {
+        {0, 0, MEMOB_USE_CHANGE, 0, 0, -1}, {0, 1, MEMOB_USE_CHANGE, 0, 8, -1},
+        {0, 2, MEMOB_USE_READ, 0, 16, -1},  {1, 0, MEMOB_USE_READ, 0, 0, -1},
+        {2, 3, MEMOB_USE_CHANGE, 0, 8, -1}, {2, 4, MEMOB_USE_READ, 0, 16, -1},
+        {2, 5, MEMOB_USE_CHANGE, 0, 0, -1}, {3, 0, MEMOB_USE_READ, 0, 0, -1},
+        {4, 1, MEMOB_USE_READ, 0, 8, -1}};
+    memob_item items[6];
+    memob_law_desc desc;
+    memob_law law;
+    for (int i = 0; i < 6; i++) {
+        const memob_item item = {8, 8, 1, -1, -1, 8 * i, -1};
+        items[i] = item;
+    }
+    memset(&desc, 0, sizeof desc);
+    desc.n_visits = 5;
+    desc.items = items;
+    desc.n_items = 6;
+    desc.uses = uses;
+    desc.n_uses = 9;
+    desc.n_slots[0] = 24;
+    desc.n_slots[1] = 48;
+    CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
+    for (int k = 0; k < 4; k++) {
+        const memob_op* op = &law.ops[law.visit_ops[0] + 1 + k];
+        CHECK(op->kind == behind[k].kind && op->n_parts == 1 &&
+              law.parts[op->first_part].item == behind[k].item);
+    }
+    memob_law_free(&law);
+}
+
 /* A list's operations are those of the list before if that one and the one before it have all
  * visits: transfers may share an operation behind a first list that has no deferred updates. */
 static void check_repeats(void) {
