@@ -12,8 +12,7 @@ typedef struct memob_engine {
     int32_t computes_on_host; /* the calling thread computes, not a stream */
     memo_event* events;       /* the first two are recorded by the compute stream alone */
     int32_t n_events;
-    memob_spill_op*
-        spill_ops; /* writes and reads of the file; each is made when it is first used */
+    memob_spill_op* spill_ops; /* writes and reads of the file, each made when it is first used */
     memob_spill_file file;
     char *device_memory, *host_memory;
     int32_t owns_device_memory, owns_host_memory;

@@ -182,15 +182,21 @@ MEMOI memo_status memoi_session_look(void* session, int32_t pass, int32_t layer,
     return s->error.status;
 }
 
-MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
+/* What the engine of states calls. */
+MEMOI memob_states_trainer memoi_session_trainer(memo_session* s) {
     const memob_states_trainer trainer = {memoi_session_update_layer, memoi_session_look, s};
+    return trainer;
+}
+
+MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
+    const memob_states_trainer trainer = memoi_session_trainer(s);
     if (s->error.status) return;
     (void)memoi_session_is_ok(
         s, memob_states_visit(s->states, &trainer, pass, layer, is_end, &s->call_error));
 }
 
 MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
-    const memob_states_trainer trainer = {memoi_session_update_layer, memoi_session_look, s};
+    const memob_states_trainer trainer = memoi_session_trainer(s);
     if (s->states && !s->error.status)
         (void)memoi_session_is_ok(s, memob_states_turn(s->states, &trainer, s->n_slices,
                                                        s->batch.is_forward_only, is_backward, step,
