@@ -2357,17 +2357,35 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
  * at the *floor*: the lowest unplaced item of the plan is first among its neighbors, so every
  * unplaced item lies at the floor or higher.
  *
- * Pruning.  Each unplaced item has a *bound*: the plan cannot have it lower.  While its bound is
- * above its minimum, it cannot be first.
- * In each section that a decision touched, once in a node:
- *   head    for every t: t + the sizes of the items with bound >= t must fit below the capacity
- *   lift    if bound of i + all unplaced sizes do not fit, i is not the section's lowest: its bound
- *           becomes the least end of the items that can be
- *   stack   with memo_pack.h head and lift count the holes that alignments leave in the best stack
- *           of the items, from the capacity down; what is known of a set serves all nodes within
- *           the capacity
- *   block   a blocked item likewise, over all the sections that it meets
- *   hole    an unplaced item would fit under the floor: not the plan of the least sum
+ * Pruning, in a page.  Each unplaced item has a *bound*: the plan cannot have it lower.  A rule
+ * raises a bound, or fails the node.  An item whose bound is above its minimum cannot be first.  An
+ * item whose bound leaves no room for it below the capacity fails the node.
+ *
+ * The unplaced items of a section lie above each other, in an order that is not known yet.  Four
+ * items and a capacity of 20:
+ *
+ *         size  bound  end    The sizes are 16 in all, so the lowest of the four begins at 4 or
+ *     a      6      0    6    lower, or the highest would pass 20.  4 is the section's *latest*
+ *     b      4      3    7    offset.  a and b are *choices*: their bounds are 4 or lower, so each
+ *     c      3      5    8    can be the lowest.  If there were no choice, the node would fail.
+ *     d      3     12   15
+ *
+ *   lift    c cannot be the lowest, so it lies above a or b.  a can end at 6, earlier than b: the
+ *           bound of c becomes 6.
+ *   head    what lies at 12 or higher must fit from there to 20, and so for each bound above 4: for
+ *           6, c and d, whose sizes are 6.  Else the node fails.
+ *   block   a blocked item is not the lowest in one of its sections.  If that is a in this section,
+ *           b is the lowest, and a lies at 7 or higher.  The bound of a becomes the least such offset
+ *           of all its sections.
+ *   floor   the bounds of all items become the floor or more.
+ *   hole    an item that fits between its minimum and the floor could lie there, so this is not the
+ *           plan of the least sum: the node fails.
+ *   stack   with memo_pack.h, latest offset and head count the holes that alignments leave in the
+ *           best stack of the items; what is known of a set serves all nodes within the capacity.
+ *
+ * A node (memoi_search_prune) applies floor, then head and lift to each section that is *stale*,
+ * because one of its items has changed, then block.  A raise makes the sections of its item stale:
+ * later sections follow in the same node, earlier ones in the next.
  *
  * Parts.  Where no unplaced item reaches from a section into the next, the two sides are searched
  * alone; one that fails fails the node, without trying the other again.
@@ -2393,11 +2411,11 @@ typedef enum memoi_verdict {
 
 /* What a section's unplaced items say together. */
 typedef struct memoi_look {
-    int64_t slack;      /* capacity - lowest bound - sizes */
-    int64_t least_end;  /* bound + size, least of the items that can be lowest */
+    int64_t slack;      /* latest offset - lowest bound */
+    int64_t least_end;  /* bound + size, least of the choices */
     int64_t second_end; /* the next */
     int32_t least_item;
-    int32_t n_choices; /* items that can be lowest */
+    int32_t n_choices;
 } memoi_look;
 
 /* What changed: of an item, from LOOK on of a section. */
@@ -2688,7 +2706,7 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     return 1;
 }
 
-/* --- pruning: the rules head, lift, stack and block, and failures that are remembered --- */
+/* --- pruning: the rules of the page above, and failures that are remembered --- */
 
 /* Sorts a section's unplaced items by bound into search->sorted; returns how many there are.  The
  * order, with placed items behind, is kept: from node to node it hardly changes. */
@@ -2709,8 +2727,21 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     return n;
 }
 
-/* Looks at the unplaced members of a section: how many can be the lowest, which starts at `latest`
- * or below, and where these would end.  Lists the others in search->lifted; returns how many. */
+/* The latest offset of the lowest unplaced item of a section.  The spare room of one item lies above
+ * the capacity at best. */
+MEMOI int64_t memoi_search_latest(memoi_search* search, int64_t s, uint64_t set) {
+    const int32_t* members = search->members + search->first_member[s];
+    int64_t spare = 0;
+    for (int64_t m = 0, k = 0; search->problem->spare > 0 && k < search->n_unplaced[s]; m++) {
+        if (search->is_placed[members[m]]) continue;
+        spare = memob_max(spare, search->problem->items[members[m]].spare);
+        k++;
+    }
+    return memoi_pack_base(search, set, search->capacity - search->unplaced_sum[s] + spare);
+}
+
+/* Counts the choices of a section: how many unplaced members can be the lowest, and where these
+ * would end.  Lists the others in search->lifted; returns how many. */
 MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, int64_t latest,
                                 memoi_look* look, int64_t* highest) {
     const int32_t* members = search->members + search->first_member[s];
@@ -2766,22 +2797,13 @@ MEMOI int memoi_search_head(memoi_search* search, int64_t s, uint64_t set, int64
 
 /* Applies the rules head and lift; returns 0 if the section cannot be filled. */
 MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
-    const int32_t* members = search->members + search->first_member[s];
     const uint64_t set = search->sets ? search->sets[s] & search->unplaced : 0;
-    const int64_t n = search->n_unplaced[s];
-    int64_t spare = 0, highest = 0, latest, n_lifted;
+    const int64_t latest = memoi_search_latest(search, s, set);
+    int64_t highest = 0;
     memoi_look look;
-
-    /* One item's spare room lies above the capacity at best. */
-    for (int64_t m = 0, k = 0; search->problem->spare > 0 && k < n; m++) {
-        if (search->is_placed[members[m]]) continue;
-        spare = memob_max(spare, search->problem->items[members[m]].spare);
-        k++;
-    }
-    latest = memoi_pack_base(search, set, search->capacity - search->unplaced_sum[s] + spare);
+    const int64_t n_lifted = memoi_search_look(search, s, set, latest, &look, &highest);
 
     /* Branching reads the look later.  The log restores the old one if the node fails. */
-    n_lifted = memoi_search_look(search, s, set, latest, &look, &highest);
     memoi_search_log(search, MEMOI_CHANGE_LOOK, s, 0);
     search->looks[s] = look;
 
@@ -2791,16 +2813,14 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
         (void)MEMOI_PROVE(search, 's', s, 0);
         return 0;
     }
-
-    /* Lift: what cannot be lowest starts no lower than the earliest end of what can. */
-    for (int64_t k = 0; k < n_lifted; k++) {
+    for (int64_t k = 0; k < n_lifted; k++) { /* lift */
         (void)MEMOI_PROVE(search, 'l', s, search->lifted[k]);
         if (!memoi_search_raise(search, search->lifted[k], look.least_end)) return 0;
     }
     return 1;
 }
 
-/* A blocked item lies above another item in one of its sections. */
+/* The rule block: a blocked item lies above another item in one of its sections. */
 MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
     int64_t least = INT64_MAX;
@@ -2836,7 +2856,7 @@ typedef struct memoi_part {
     int64_t begin, end, floor;
     memoi_failure state; /* hash of everything that decides the result */
     int32_t is_done;     /* nothing is unplaced */
-    int32_t is_dead;     /* nothing can be first, or a hole is left */
+    int32_t is_dead;     /* nothing can be first, or the rule hole fails the node */
 } memoi_part;
 
 /* Adds the unplaced items of [first, last) to a tally. */
@@ -2903,7 +2923,7 @@ MEMOI int64_t memoi_search_marked(const char* marks, int64_t begin, int64_t end)
     return found ? (int64_t)((const char*)found - marks) : end;
 }
 
-/* Applies all rules; returns 0 if the part cannot be filled. */
+/* Applies all rules but hole; returns 0 if the part cannot be filled. */
 MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
     const int64_t first = search->first_item[part->begin], last = search->first_item[part->end];
     int64_t i, next, s;
@@ -5879,19 +5899,41 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
     return pick.more && memoi_rows_convert(p, &pick, pick.n_layers);
 }
 
+/* Tries a change of p->here, and takes it if it is better, or longer by a share of at most `heat`.
+ * Returns how many trials it took beyond one. */
+MEMOI int memoi_rows_try_change(memoi_rows_planner* p, double heat) {
+    const memoi_rows_score *here = &p->here.score, *trial = &p->trial.score;
+    int is_changed = 0;
+    int64_t k;
+    memoi_rows_need_no_longer(p, here, here->step_s * (1 + heat));
+    memoi_rows_copy(p, &p->here, &p->trial);
+    p->n_changed = 0;
+    for (k = memoi_rows_random(p, 4); k > 0; k--) is_changed |= memoi_rows_change(p);
+    if (is_changed) (void)memoi_rows_try(p);
+
+    /* Another bundle takes the room that is left, or makes the room that lacks. */
+    k = memoi_rows_random(p, 4) && trial->excess_bytes < MEMOI_ROWS_IMPOSSIBLE ? 4 : 0;
+    while (k > 0 && !memoi_rows_refit(p)) k--;
+    if (k > 0) (void)memoi_rows_try(p);
+    if (memoi_rows_is_better(trial, here) ||
+        (trial->excess_bytes <= 0 && trial->step_s <= here->step_s * (1 + heat)))
+        memoi_rows_copy(p, &p->trial, &p->here);
+    return k > 0 && is_changed;
+}
+
 /* Betters p->best in rounds.  The first begins with p->plan, the next two with p->filled, because
  * one may end where another does not; the others with the best so far.  Longer steps are accepted
  * too, less and less in a round; tables that do not fit are accepted only on the way from one that
  * fits less.  While nothing fits, a round that comes no nearer is the last.  n_parts: takes so
  * small a part of the time. */
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
-    const memoi_rows_score *best = &p->best.score, *here = &p->here.score, *trial = &p->trial.score;
+    const memoi_rows_score* best = &p->best.score;
     const double heat = memoi_rows_later(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
     const memob_states* states = p->clock.states;
     const int64_t n_states = states ? (int64_t)states->n_layers * states->n_states : 0;
     const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
                             6 * n_states; /* three passes of two steps */
-    int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST), i, k;
+    int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST), i;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
     n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
     for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
@@ -5900,28 +5942,11 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
         memoi_rows_copy(p, round ? later : &p->plan, &p->here);
         for (i = 0; i < n_trials; i++) {
             const double left = 1 - (double)i / (double)n_trials;
-            int is_changed = 0;
             if (p->effort && best->excess_bytes <= 0) return;
             if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
                 best->swapped_bytes <= 0 && best->lifted_bytes <= 0)
                 break; /* nothing is left to better */
-            memoi_rows_need_no_longer(p, here, here->step_s * (1 + heat * left * left));
-            memoi_rows_copy(p, &p->here, &p->trial);
-            p->n_changed = 0;
-            for (k = memoi_rows_random(p, 4); k > 0; k--) is_changed |= memoi_rows_change(p);
-            if (is_changed) (void)memoi_rows_try(p);
-
-            /* Another bundle takes the room that is left, or makes the room that lacks. */
-            k = memoi_rows_random(p, 4) && trial->excess_bytes < MEMOI_ROWS_IMPOSSIBLE ? 4 : 0;
-            while (k > 0 && !memoi_rows_refit(p)) k--;
-            if (k > 0) {
-                (void)memoi_rows_try(p);
-                i += is_changed;
-            }
-            if (memoi_rows_is_better(trial, here) ||
-                (trial->excess_bytes <= 0 &&
-                 trial->step_s <= here->step_s * (1 + heat * left * left)))
-                memoi_rows_copy(p, &p->trial, &p->here);
+            i += memoi_rows_try_change(p, heat * left * left);
         }
         if (round && best->excess_bytes > 0 && best->excess_bytes >= excess_bytes)
             break; /* nothing fits, and nothing comes nearer */
@@ -6741,43 +6766,52 @@ MEMOI int memoi_session_is_kept(const memo_session_buffer* b) {
            b->last == MEMO_PASS_WEIGHTS;
 }
 
-/* A buffer lives in layers, in the session, or from one moment to another. */
-MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, memo_error* error) {
+/* Returns what is wrong with a life that a WEIGHTS turn begins or ends; NULL: nothing. */
+MEMOI const char* memoi_session_split_fault(const memo_session_desc* desc,
+                                            const memo_session_buffer* b, int is_each) {
+    if (b->first != MEMO_PASS_WEIGHTS &&
+        (b->last != MEMO_PASS_WEIGHTS || b->first == MEMO_PASS_SESSION))
+        return NULL;
+    if (!memoi_session_is_split(desc))
+        return "pass WEIGHTS, of which `order` has no turn; list WEIGHTS turns, or use BACKWARD";
+    if (b->first == MEMO_PASS_FORWARD ||
+        (is_each && b->first != MEMO_PASS_WEIGHTS && !memoi_session_is_kept(b)))
+        return "a life to WEIGHTS from a FORWARD or a slice; let the backward copy it to a buffer "
+               "from BACKWARD on, with a layer or MEMO_EACH_LAYER";
+    return NULL;
+}
+
+/* The same of any buffer: it lives in layers, in the session, or from one moment to another. */
+MEMOI const char* memoi_session_buffer_fault(const memo_session_desc* desc,
+                                             const memo_session_buffer* b) {
+    const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
+    const int is_span = !is_each && b->first != MEMO_PASS_SESSION;
     const int32_t n_chunks = memoi_session_n_chunks(desc);
+    const int64_t first = memoi_session_moment(b->first, b->first_layer, desc->n_layers);
+    const int64_t last = memoi_session_moment(b->last, b->last_layer, desc->n_layers);
+    const char* fault = memoi_session_split_fault(desc, b, is_each);
+    if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX || b->row_bytes < 0 ||
+        b->row_bytes > (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows)
+        return "size_bytes or row_bytes below 0, or too many bytes for n_rows";
+    if (is_each && !memoi_pass_has_layers(b->first))
+        return "MEMO_EACH_LAYER in a pass without layers; use FORWARD or BACKWARD";
+    if (fault) return fault;
+    if (is_span && (first < 0 || last < 0 || b->first == MEMO_PASS_AFTER))
+        return "an unknown pass or a layer out of range; give its first and last use";
+    if (is_span && last < first) return "a last use before the first; swap them";
+    if (b->kinds && (!is_each || (!desc->layer_kinds && !(b->kinds & 1))))
+        return "kinds, but no MEMO_EACH_LAYER or _SLICE, or no layer_kinds; set both, or 0";
+    if (desc->n_order && is_span && b->last != MEMO_PASS_AFTER &&
+        memoi_session_chunk(desc, n_chunks, b->first, b->first_layer) !=
+            memoi_session_chunk(desc, n_chunks, b->last, b->last_layer))
+        return "a life in two chunks of the order; declare a buffer of each, or of SESSION";
+    return NULL;
+}
+
+MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, memo_error* error) {
     for (int32_t i = 0; i < desc->n_buffers; i++) {
         const memo_session_buffer* b = &desc->buffers[i];
-        const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
-        const int is_of_session = b->first == MEMO_PASS_SESSION;
-        const int is_span = !is_each && !is_of_session;
-        const int is_split =
-            b->first == MEMO_PASS_WEIGHTS || (b->last == MEMO_PASS_WEIGHTS && !is_of_session);
-        const int64_t first = memoi_session_moment(b->first, b->first_layer, desc->n_layers);
-        const int64_t last = memoi_session_moment(b->last, b->last_layer, desc->n_layers);
-        const char* fault = NULL;
-
-        if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX || b->row_bytes < 0 ||
-            b->row_bytes > (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows)
-            fault = "size_bytes or row_bytes below 0, or too many bytes for n_rows";
-        else if (is_each && !memoi_pass_has_layers(b->first))
-            fault = "MEMO_EACH_LAYER in a pass without layers; use FORWARD or BACKWARD";
-        else if (is_split && !memoi_session_is_split(desc))
-            fault = "pass WEIGHTS, of which `order` has no turn; list WEIGHTS turns, or use "
-                    "BACKWARD";
-        else if (is_split &&
-                 (b->first == MEMO_PASS_FORWARD ||
-                  (is_each && b->first != MEMO_PASS_WEIGHTS && !memoi_session_is_kept(b))))
-            fault = "a life to WEIGHTS from a FORWARD or a slice; let the backward copy it to a "
-                    "buffer from BACKWARD on, with a layer or MEMO_EACH_LAYER";
-        else if (is_span && (first < 0 || last < 0 || b->first == MEMO_PASS_AFTER))
-            fault = "an unknown pass or a layer out of range; give its first and last use";
-        else if (is_span && last < first)
-            fault = "a last use before the first; swap them";
-        else if (b->kinds && (!is_each || (!desc->layer_kinds && !(b->kinds & 1))))
-            fault = "kinds, but no MEMO_EACH_LAYER or _SLICE, or no layer_kinds; set both, or 0";
-        else if (desc->n_order && is_span && b->last != MEMO_PASS_AFTER &&
-                 memoi_session_chunk(desc, n_chunks, b->first, b->first_layer) !=
-                     memoi_session_chunk(desc, n_chunks, b->last, b->last_layer))
-            fault = "a life in two chunks of the order; declare a buffer of each, or of SESSION";
+        const char* fault = memoi_session_buffer_fault(desc, b);
         if (fault)
             return MEMOB_INVALID(error, "memo_session_desc.buffers[%d]: `%.40s` has %s", (int)i,
                                  b->name ? b->name : "NULL", fault);
@@ -9170,6 +9204,30 @@ void memo_session_free(memo_session* s, void* address) {
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
 }
 
+/* Requests a declared buffer whose life begins.  Returns 0 if its life in another layer goes on. */
+MEMOI int memoi_session_begin_life(memo_session* s, int32_t i) {
+    const memo_session_buffer* b = &s->desc.buffers[i];
+    const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
+    int64_t n_rows, n_bytes;
+
+    /* Marks name the buffers of a dry run, for pictures. */
+    if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
+        (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
+    if (is_each && s->buffer_addresses[i]) {
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "memo_session_desc.buffers[%d]: `%.40s` lives in each layer, but two "
+                           "layers are open; end one first, or use memo_session_alloc",
+                           (int)i, b->name ? b->name : "NULL");
+        return 0;
+    }
+    n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
+    n_bytes = memoi_session_buffer_bytes(s, i, n_rows);
+    n_bytes = memob_min(n_bytes + (memoi_session_n_group(s) - 1) * memoi_session_part_bytes(s, i),
+                        MEMOB_BYTES_MAX);
+    s->buffer_addresses[i] = memoi_session_request(s, n_bytes, b->name);
+    return 1;
+}
+
 /* Requests or frees the declared buffers whose life begins or ends here. */
 MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t step, int is_end) {
     const int32_t layer = memoi_session_layer(s, step);
@@ -9183,7 +9241,6 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
         const memo_pass of = (is_end && !is_each) || (is_split && is_kept) ? b->last : b->first;
         const int32_t n_slices = is_each ? s->n_of_batch : s->n_slices;
         int32_t at = is_end ? b->last_layer : b->first_layer;
-        int64_t n_rows, n_bytes;
         if (is_each) at = layer;
         if (memoi_session_moment(of, at, s->desc.n_layers) != now) continue;
         if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
@@ -9204,24 +9261,7 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
             s->buffer_addresses[i] = NULL;
             continue;
         }
-
-        /* Marks name the buffers of a dry run, for pictures. */
-        if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
-            (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
-        if (is_each && s->buffer_addresses[i]) {
-            MEMOI_SESSION_FAIL(
-                s, MEMO_STATUS_INVALID_STATE,
-                "memo_session_desc.buffers[%d]: `%.40s` lives in each layer, but two "
-                "layers are open; end one first, or use memo_session_alloc",
-                (int)i, b->name ? b->name : "NULL");
-            return;
-        }
-        n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
-        n_bytes = memoi_session_buffer_bytes(s, i, n_rows);
-        n_bytes =
-            memob_min(n_bytes + (memoi_session_n_group(s) - 1) * memoi_session_part_bytes(s, i),
-                      MEMOB_BYTES_MAX);
-        s->buffer_addresses[i] = memoi_session_request(s, n_bytes, b->name);
+        if (!memoi_session_begin_life(s, i)) return;
     }
 }
 
@@ -9312,6 +9352,43 @@ MEMOI void memoi_session_move(memo_session* s) {
     if (s->desc.planned) s->desc.planned(s->desc.user, s, s->parts[0].plan);
 }
 
+/* Checks the batch that begins, and fills in its rows.  before: the batch of the turn before. */
+MEMOI memo_status memoi_session_check_batch(memo_session* s, const memo_batch* before) {
+    memo_batch* batch = &s->batch;
+    memo_error* error = &s->call_error;
+    memo_status status =
+        memob_check_integer("memo_batch", "shape", batch->shape, 0, s->desc.n_shapes - 1, error);
+    if (!status) {
+        const memo_step_plan* plan = s->parts[batch->shape].plan;
+        batch->is_forward_only |= plan->shape.is_forward_only;
+        if (!batch->n_rows) batch->n_rows = plan->swap.layer_rows;
+        status = memob_check_integer("memo_batch", "n_rows", batch->n_rows, 1,
+                                     plan->swap.layer_rows, error);
+    }
+    if (!status && batch->values)
+        status = memob_check_integer("memo_batch", "values_bytes", batch->values_bytes, 0,
+                                     MEMO_BATCH_VALUES_MAX, error);
+    if (!status && s->desc.n_order) status = memoi_session_check_turn(s, before, error);
+    return status;
+}
+
+/* What the turn before has left in the arena ends; what this turn takes over has its address. */
+MEMOI void memoi_session_take_over(memo_session* s) {
+    for (int32_t i = 0; i < s->desc.n_buffers; i++) {
+        const memo_session_buffer* b = &s->desc.buffers[i];
+        const int placing = memoi_session_placing(s, b);
+        if (b->first == MEMO_PASS_SESSION) continue;
+        if (s->next_turn && placing < 0) memo_session_free(s, s->buffer_addresses[i]);
+        s->buffer_addresses[i] = NULL;
+        if (placing >= 0 && !memoi_session_is_kept(b) &&
+            memoi_session_is_turn(s, placing == MEMOI_PLACE_WEIGHTS ? MEMO_PASS_WEIGHTS
+                                                                    : MEMO_PASS_BACKWARD) &&
+            memoi_session_chunk(&s->desc, s->part->plan->n_chunks, b->first, b->first_layer) ==
+                s->batch.turn.chunk)
+            s->buffer_addresses[i] = memoi_session_placed(s, i, 0);
+    }
+}
+
 int memo_session_begin(memo_session* s, const memo_batch* batch) {
     const memo_batch before = s->batch;
     memo_status status;
@@ -9336,19 +9413,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     s->n_passed = 0;
     s->open = s->open_next = -1;
 
-    status = memob_check_integer("memo_batch", "shape", s->batch.shape, 0, s->desc.n_shapes - 1,
-                                 &s->call_error);
-    if (!status) {
-        const memo_step_plan* plan = s->parts[s->batch.shape].plan;
-        s->batch.is_forward_only |= plan->shape.is_forward_only;
-        if (!s->batch.n_rows) s->batch.n_rows = plan->swap.layer_rows;
-        status = memob_check_integer("memo_batch", "n_rows", s->batch.n_rows, 1,
-                                     plan->swap.layer_rows, &s->call_error);
-    }
-    if (!status && s->batch.values)
-        status = memob_check_integer("memo_batch", "values_bytes", s->batch.values_bytes, 0,
-                                     MEMO_BATCH_VALUES_MAX, &s->call_error);
-    if (!status && s->desc.n_order) status = memoi_session_check_turn(s, &before, &s->call_error);
+    status = memoi_session_check_batch(s, &before);
     if (status) { /* a turn that is refused changes nothing */
         (void)memoi_session_is_ok(s, status);
         if (s->next_turn) s->batch = before;
@@ -9367,21 +9432,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         s->first_step = memoi_session_own(s)->places[s->next_turn] * s->n_turn_steps;
     }
     s->n_passed = memoi_session_n_before(s);
-
-    /* What the turn before has left in the arena ends. */
-    for (int32_t i = 0; i < s->desc.n_buffers; i++) {
-        const memo_session_buffer* b = &s->desc.buffers[i];
-        const int placing = memoi_session_placing(s, b);
-        if (b->first == MEMO_PASS_SESSION) continue;
-        if (s->next_turn && placing < 0) memo_session_free(s, s->buffer_addresses[i]);
-        s->buffer_addresses[i] = NULL;
-        if (placing >= 0 && !memoi_session_is_kept(b) &&
-            memoi_session_is_turn(s, placing == MEMOI_PLACE_WEIGHTS ? MEMO_PASS_WEIGHTS
-                                                                    : MEMO_PASS_BACKWARD) &&
-            memoi_session_chunk(&s->desc, s->part->plan->n_chunks, b->first, b->first_layer) ==
-                s->batch.turn.chunk)
-            s->buffer_addresses[i] = memoi_session_placed(s, i, 0);
-    }
+    memoi_session_take_over(s);
     memoi_checked_fill(s, s->checked.slots, 2 * s->checked.slot_bytes);
 
     /* The first turn begins for all. */
@@ -9451,21 +9502,25 @@ MEMOI int32_t memoi_session_visit_step(const memo_session* s, int32_t visit) {
     return s->first_step + (visit < n ? visit : (int32_t)memob_max(before, n) + n - 1 - visit);
 }
 
-/* Checks every layer call.  Returns the step that it is of, or -1 after an error.  Without slices,
- * states and an order a layer may begin while the one before it is open. */
+/* May a visit begin or end now?  n_visits: of the turn.  Without slices, states and an order, a
+ * layer may begin while the layer before is open. */
+MEMOI int memoi_session_is_due(const memo_session* s, int32_t visit, int32_t n_visits, int is_end) {
+    const int32_t n_open = (s->open >= 0) + (s->open_next >= 0);
+    const int32_t n_open_most = s->n_slices > 1 || s->states || s->steps->order ? 1 : 2;
+    if (is_end) return n_open > 0;
+    return n_open < n_open_most && visit < n_visits &&
+           memoi_session_visit_pass(s, visit) == memoi_session_visit_pass(s, s->n_passed);
+}
+
+/* Checks every layer call.  Returns the step that it is of, or -1 after an error. */
 MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass, int is_end) {
     static const char* const names[] = {"", "forward", "", "backward", "weights"};
     static const char* const points[] = {"begin", "end"};
     const int32_t n = s->n_turn_steps, n_open = (s->open >= 0) + (s->open_next >= 0);
     const int32_t n_visits =
         memoi_session_n_before(s) + (s->steps->order || s->batch.is_forward_only ? n : 2 * n);
-    const int32_t n_open_most = s->n_slices > 1 || s->states || s->steps->order ? 1 : 2;
     const int32_t visit = s->n_passed + (is_end ? 0 : n_open);
     const int32_t step = memoi_session_visit_step(s, visit);
-    const int is_due =
-        is_end ? n_open > 0
-               : n_open < n_open_most && visit < n_visits &&
-                     memoi_session_visit_pass(s, visit) == memoi_session_visit_pass(s, s->n_passed);
     const char* why = NULL;
     memo_status status = MEMO_STATUS_INVALID_STATE;
     char text[96];
@@ -9482,7 +9537,8 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         why = "no order has a WEIGHTS turn; compute gradients of weights in the backward";
     } else if (s->n_passed == n_visits) {
         why = "all layers of the pass are over; call memo_session_end";
-    } else if (!is_due || pass != memoi_session_visit_pass(s, visit) ||
+    } else if (!memoi_session_is_due(s, visit, n_visits, is_end) ||
+               pass != memoi_session_visit_pass(s, visit) ||
                layer != memoi_session_layer(s, step)) {
         snprintf(text, sizeof text, "out of order; %s %s of layer %d comes next%s",
                  names[memoi_session_visit_pass(s, s->n_passed)], points[n_open > 0],
@@ -10078,6 +10134,33 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
 
 #define MEMOI_SESSION_ROUNDS 8
 
+/* Searches the rows that take least time, until they fit or nothing does.  The planner assumes that
+ * the other buffers do not depend on the rows.  If the dry run shows otherwise, its budget is
+ * lowered by the excess. */
+MEMOI memo_status memoi_session_search_rows(memo_session* s, memoi_session_costs* costs,
+                                            memo_error* error) {
+    memo_step_plan* plan = s->part->plan;
+    int64_t* left_bytes = &costs->desc.device_bytes;
+    memo_status status = MEMO_STATUS_OK;
+    memoi_session_log(s, "session: planning rows by %s times",
+                      s->is_measured ? "measured" : "estimated");
+    if (s->limit_bytes) *left_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
+    costs->swap.rows = NULL;
+    plan->fits = 0;
+    for (int round = 0; !status && !plan->fits && round < MEMOI_SESSION_ROUNDS; round++) {
+        if (s->limit_bytes && *left_bytes <= 0) break;
+        status = memoi_rows_make_plan(&costs->desc, s->effort, &plan->times, error);
+        if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK; /* no rows fit */
+        status = memoi_session_stage(s, status, s->desc.policy, plan->times, error);
+        if (s->is_measured && !status && plan->fits) break;
+        memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
+        plan->times = NULL;
+        if (!s->limit_bytes) break; /* other rows would take no less */
+        *left_bytes -= s->peak_bytes - s->limit_bytes;
+    }
+    return status;
+}
+
 /* Makes the stage of the policy, with measured times if there are any.  All ranks plan with the
  * same numbers. */
 MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) {
@@ -10086,7 +10169,6 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     const int is_planned = policy == MEMO_POLICY_MEMO || is_alpha;
     memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
-    int64_t* left_bytes = &costs.desc.device_bytes;
     int is_searched;
     memo_status status = memoi_session_cost(s, &costs, error);
     memo_swap_plan_destroy(plan->times);
@@ -10098,32 +10180,7 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     if (is_planned) memoi_session_log(s, "session: a dry run with every tensor kept");
     status = memoi_session_stage(s, status, is_planned ? MEMO_POLICY_KEEP : policy, NULL, error);
     is_searched = !status && (is_alpha || (is_planned && !plan->fits));
-
-    /* The rows that take least time.  The planner assumes that the other buffers do not depend on
-     * the rows.  If the dry run shows otherwise, its budget is lowered by the excess. */
-    if (is_searched) {
-        memoi_session_log(s, "session: planning rows by %s times",
-                          s->is_measured ? "measured" : "estimated");
-        if (s->limit_bytes)
-            *left_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-        costs.swap.rows = NULL;
-        plan->fits = 0;
-    }
-    for (int round = 0; is_searched && !status && !plan->fits && round < MEMOI_SESSION_ROUNDS;
-         round++) {
-        if (s->limit_bytes && *left_bytes <= 0) break;
-        status = memoi_rows_make_plan(&costs.desc, s->effort, &plan->times, error);
-        if (status == MEMO_STATUS_INFEASIBLE) { /* no rows fit */
-            status = MEMO_STATUS_OK;
-            break;
-        }
-        status = memoi_session_stage(s, status, policy, plan->times, error);
-        if (s->is_measured && !status && plan->fits) break;
-        memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
-        plan->times = NULL;
-        if (!s->limit_bytes) break; /* other rows would take no less */
-        *left_bytes -= s->peak_bytes - s->limit_bytes;
-    }
+    if (is_searched) status = memoi_session_search_rows(s, &costs, error);
     if (is_searched && !status && !plan->fits)
         status = is_alpha ? memoi_session_stage(s, status, policy, NULL, error)
                           : memoi_session_take_least(s, error);
@@ -10387,48 +10444,67 @@ MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_strea
     return memoi_session_set_streams(s, least, streams->plan.n_spilled, 0, error); /* the stage's */
 }
 
-/* Chooses how many states of layers are streamed, and the stage: none if all states fit beside all
- * activations; else those with which the step is shortest, its update included; or all, with the
- * update on the host.  *step_s: of the stage; infinite: it does not fit. */
-MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, memo_error* error) {
-    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+/* Streams the fewest states that fit, from n on.  Other memory takes the same bytes, whatever is
+ * streamed. */
+MEMOI memo_status memoi_session_stream_fewest(memo_session* s, int64_t n, int64_t n_all,
+                                              memoi_session_streams* best, memo_error* error) {
     const int64_t stride = n_all / 64 + 1;
-    const int may_host =
-        s->desc.update_host && s->desc.update_on == MEMO_UPDATE_PLANNED && s->desc.n_layers > 1;
-    const int may_compare = s->is_measured && s->times->update_host_s_per_byte > 0;
+    const int64_t rest_bytes = s->peak_bytes - s->states_sizes.device_bytes;
     memo_step_plan* plan = s->part->plan;
-    memoi_session_streams best;
-    int64_t n = s->least_streamed, rest_bytes, device_bytes;
-    memo_status status;
-    memset(&best, 0, sizeof best);
-    best.step_s = *step_s = HUGE_VAL;
-    if (n_all && s->desc.update_on == MEMO_UPDATE_HOST)
-        return memoi_session_choose_with(s, n_all, 0, 1, &best, error);
-    status = memoi_session_choose_with(s, n, 0, 0, &best, error);
-    *step_s = best.step_s;
-    if (status || !n_all || s->desc.states_stay) return status;
-    if (plan->fits && (!plan->times || plan->times->stall_s + plan->times->recompute_s <= 0))
-        return status;
-
-    /* The fewest that fit: what is not states takes the same bytes, whatever is streamed. */
-    rest_bytes = s->peak_bytes - s->states_sizes.device_bytes;
+    memo_status status = MEMO_STATUS_OK;
     while (!status && !plan->fits && n < n_all && (!n || s->peak_bytes > s->limit_bytes)) {
         plan->n_streamed = n = memob_min(n + stride, n_all);
         plan->n_spilled = 0;
         status = memoi_session_stream(s, error);
         if (s->states_sizes.device_bytes + rest_bytes <= s->limit_bytes || n == n_all)
-            status = memoi_session_choose_with(s, n, 0, 0, &best, error);
+            status = memoi_session_choose_with(s, n, 0, 0, best, error);
     }
+    return status;
+}
 
-    /* More room for activations, on the device or on the host, may be worth more copies. */
-    if (!status && s->is_measured && best.step_s < HUGE_VAL)
-        status = memoi_session_stream_more(s, &best, error);
-    for (int trial = 0; trial < 2 && !status && s->is_measured && best.step_s < HUGE_VAL; trial++) {
-        const int64_t most = best.plan.n_streamed, from = best.plan.n_spilled;
-        if (from == most || !best.plan.sizes.n_spilled_layers) continue;
+/* More room for activations, on the device or on the host, may be worth more copies. */
+MEMOI memo_status memoi_session_give_room(memo_session* s, memoi_session_streams* best,
+                                          memo_error* error) {
+    memo_status status = memoi_session_stream_more(s, best, error);
+    for (int trial = 0; trial < 2 && !status && best->step_s < HUGE_VAL; trial++) {
+        const int64_t most = best->plan.n_streamed, from = best->plan.n_spilled;
+        if (from == most || !best->plan.sizes.n_spilled_layers) continue;
         status =
-            memoi_session_choose_with(s, most, trial ? most : (from + most) / 2, 0, &best, error);
+            memoi_session_choose_with(s, most, trial ? most : (from + most) / 2, 0, best, error);
     }
+    return status;
+}
+
+/* 1: the update on the host may be better than the best so far, with the update on the device. */
+MEMOI int memoi_session_may_host(const memo_session* s, const memoi_session_streams* best) {
+    if (!s->desc.update_host || s->desc.update_on != MEMO_UPDATE_PLANNED || s->desc.n_layers < 2)
+        return 0;
+    return best->step_s >= HUGE_VAL ||
+           (s->is_measured && s->times->update_host_s_per_byte > 0 && best->plan.n_streamed);
+}
+
+/* Chooses how many states of layers are streamed, and the stage: none if all states fit beside all
+ * activations; else those with which the step is shortest, its update included; or all, with the
+ * update on the host.  *step_s: of the stage; infinite: it does not fit. */
+MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, memo_error* error) {
+    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+    memo_step_plan* plan = s->part->plan;
+    memoi_session_streams best;
+    int64_t device_bytes;
+    memo_status status;
+    memset(&best, 0, sizeof best);
+    best.step_s = *step_s = HUGE_VAL;
+    if (n_all && s->desc.update_on == MEMO_UPDATE_HOST)
+        return memoi_session_choose_with(s, n_all, 0, 1, &best, error);
+    status = memoi_session_choose_with(s, s->least_streamed, 0, 0, &best, error);
+    *step_s = best.step_s;
+    if (status || !n_all || s->desc.states_stay) return status;
+    if (plan->fits && (!plan->times || plan->times->stall_s + plan->times->recompute_s <= 0))
+        return status;
+
+    status = memoi_session_stream_fewest(s, s->least_streamed, n_all, &best, error);
+    if (!status && s->is_measured && best.step_s < HUGE_VAL)
+        status = memoi_session_give_room(s, &best, error);
     if (!status && best.step_s >= HUGE_VAL) { /* the last is the nearest */
         best.plan = *plan;
         best.is_current = 1;
@@ -10436,7 +10512,7 @@ MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, 
 
     /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
     device_bytes = s->peak_bytes;
-    if (!status && may_host && (best.step_s >= HUGE_VAL || (may_compare && best.plan.n_streamed)))
+    if (!status && memoi_session_may_host(s, &best))
         status = memoi_session_choose_with(s, n_all, 0, 1, &best, error);
     best.is_current |= best.step_s >= HUGE_VAL && s->limit_bytes && device_bytes > s->limit_bytes &&
                        s->peak_bytes < device_bytes;
@@ -10929,7 +11005,7 @@ MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_byte
 MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_error* error) {
     memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
     int64_t device_bytes = 1, host_bytes = 0;
-    const memo_stream* streams = NULL; /* of copies, which shapes share */
+    memob_sink* base = NULL; /* whose streams all shapes use */
 
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
@@ -10953,7 +11029,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         if (status) break;
         if (s->streamed && !s->states)
             status = memob_states_create(&s->states_desc, 0, &s->states, error);
-        if (s->states) streams = s->states->sink.engine.streams + MEMOB_STREAM_TO_HOST;
+        if (s->states) base = &s->states->sink;
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
         swap.device = s->device;
         swap.compute_stream = s->desc.compute_stream;
@@ -10963,10 +11039,8 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         swap.is_timed = s->desc.is_timed;
         swap.device_memory = s->part->base;
         swap.host_memory = s->host_memory;
-        if (streams) memcpy(swap.copy_streams, streams, sizeof swap.copy_streams);
-        status = memo_swap_create(&swap, &s->part->swap, error);
-        if (!status && !streams && s->part->swap->sink.engine.streams[MEMOB_STREAM_TO_HOST])
-            streams = s->part->swap->sink.engine.streams + MEMOB_STREAM_TO_HOST;
+        status = memob_swap_create(&swap, 0, base, &s->part->swap, error);
+        if (!status && !base && s->part->swap->sink.engine.n_events) base = &s->part->swap->sink;
     }
     memoi_session_use_shape(s, 0);
     return status;
@@ -11720,10 +11794,12 @@ MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, me
     memo_step_plan* const before = s->own_plan;
     memob_states* const states = s->states;
     const int moves = states && !memoi_timing_streams_alike(before, plan);
+    const void* const memory MEMO_UNUSED = s->device_memory;
     int64_t n_bytes = 0;
     char* bytes = NULL;
     memo_status status = MEMO_STATUS_OK, given;
 
+    MEMO_ASSERT(plan->slice_rows == before->slice_rows);            /* 1 */
     MEMO_ASSERT(!s->is_running && !(states && states->is_pending)); /* 3 */
     if (!s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
@@ -11745,6 +11821,7 @@ MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, me
     memoi_timing_close(s);
     if (moves) s->states = NULL;
     status = memoi_timing_open(s, plan, error);
+    MEMO_ASSERT(status || s->device_memory == memory); /* 2 */
     if (moves && !status)
         status = memoi_timing_copy_resident(s, states, s->states, 0, bytes, NULL, error);
     if (moves && !status) status = memoi_timing_copy_streamed(s, states, s->states, error);
@@ -11756,6 +11833,7 @@ MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, me
         if (moves) memob_states_destroy(s->states);
         s->states = states;
         given = memoi_timing_open(s, before, NULL);
+        MEMO_ASSERT(s->own_plan == before && s->part->plan == before); /* 5 */
         if (moves && !given)
             given = memoi_timing_copy_resident(s, states, states, 0, bytes, NULL, NULL);
         s->timing.is_lost = memoi_session_verdict(&s->desc, given, NULL) != MEMO_STATUS_OK;
@@ -11815,6 +11893,25 @@ MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo
     return status;
 }
 
+/* Updates that are pending belong to the step before.  They end before functions of the trainer get
+ * sessions of dry runs, which some remember. */
+MEMOI memo_status memoi_timing_end_updates(memo_session* s, memo_error* error) {
+    memo_status status = memo_session_flush(s, error);
+    if (status) s->is_reported = 0; /* the micro-batch fails */
+    if (!status && s->states) status = memob_states_synchronize(s->states, error);
+    return memoi_session_verdict(&s->desc, status, error);
+}
+
+/* The open plan takes the predicted times of the same plan. */
+MEMOI void memoi_timing_take_times(memo_step_plan* own, memo_step_plan* plan) {
+    for (; plan; plan = plan->next, own = own->next) {
+        memo_swap_plan* times = own->times;
+        own->times = plan->times;
+        plan->times = times;
+        own->policy = plan->policy;
+    }
+}
+
 /* Ends the timed steps: a plan by their times takes the place of the first plan.  If there is none,
  * or if it cannot be opened, the first plan stays. */
 MEMOI void memoi_timing_plan(memo_session* s) {
@@ -11844,26 +11941,11 @@ MEMOI void memoi_timing_plan(memo_session* s) {
                                 "memo_session_desc.setup: it frees, or requests too much");
     status = memoi_session_verdict(&s->desc, status, &why);
 
-    /* Updates that are pending belong to the step before.  They end before functions of the trainer
-     * get sessions of dry runs, which some remember. */
-    if (!status) {
-        status = memo_session_flush(s, &why);
-        if (status) s->is_reported = 0; /* the micro-batch fails */
-        if (!status && s->states) status = memob_states_synchronize(s->states, &why);
-        status = memoi_session_verdict(&s->desc, status, &why);
-    }
+    /* A plan by the times, if it is another one. */
+    if (!status) status = memoi_timing_end_updates(s, &why);
     if (!status) status = memoi_timing_make(s, &plan, &why);
     is_same = !status && memoi_timing_is_open(s, plan);
-    if (is_same) { /* the predicted times are new */
-        memo_step_plan* own = s->own_plan;
-        for (memo_step_plan* p = plan; p; p = p->next, own = own->next) {
-            memo_swap_plan* times = own->times;
-            own->times = p->times;
-            p->times = times;
-            own->policy = p->policy;
-        }
-    }
-
+    if (is_same) memoi_timing_take_times(s->own_plan, plan);
     if (!status && !is_same) status = memoi_timing_replace(s, plan, &why);
     if (status || is_same) memo_step_plan_destroy(plan);
     if (status) {
@@ -11963,20 +12045,38 @@ MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_st
     return memo_session_plan(desc, NULL, plan, error);
 }
 
+/* The plan to open without known times.  *needs_times: not everything can be kept, so steps are
+ * timed, or times are estimated. */
+MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int* needs_times,
+                                            memo_step_plan** plan, memo_error* error) {
+    const int is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
+    const int is_memo = desc->policy == MEMO_POLICY_MEMO;
+    memo_session_desc first = *desc;
+    memo_status status = MEMO_STATUS_OK;
+    if (is_memo) first.policy = MEMO_POLICY_KEEP;
+    if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
+    if (!is_alpha)
+        status = is_memo ? memoi_session_plan_sizes(NULL, &first, NULL, MEMOI_ROWS_EFFORT_FIRST,
+                                                    plan, error)
+                         : memo_session_plan(&first, NULL, plan, error);
+    *needs_times =
+        is_alpha || (is_memo && !status && (!memoi_step_plan_fits(*plan) || (*plan)->n_streamed));
+    if (status || !*needs_times) return status;
+    memo_step_plan_destroy(*plan);
+    return desc->timed_steps < 0 ? memo_session_plan(desc, NULL, plan, error)
+                                 : memoi_timing_plan_first(desc, plan, error);
+}
+
 /* Every rank takes the same way: plans fit on all ranks or on none. */
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
-    int is_alpha, is_memo, has_files = 0, needs_times = 0;
+    int has_files = 0, needs_times = 0;
     int32_t n_timed;
-    memo_session_desc first;
     memo_profile* profiles = NULL;
     memo_step_plan* plan = NULL;
     memo_status status = memob_check_given("memo_session_create", "desc", desc, error);
     *session = NULL;
     if (status) return status;
-    is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
-    is_memo = desc->policy == MEMO_POLICY_MEMO;
-    first = *desc;
     if (desc->profile_path) {
         profiles = (memo_profile*)memob_calloc(MEMO_SHAPES_MAX, sizeof *profiles);
         status = profiles ? MEMO_STATUS_OK : memob_no_memory(error, "a profile");
@@ -11984,24 +12084,9 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
         if (!status) status = memoi_timing_read_files(desc, profiles, &has_files, error);
     }
 
-    /* Times are needed only if not everything can be kept. */
-    if (has_files) {
-        if (!status) status = memo_session_plan(desc, profiles, &plan, error);
-    } else {
-        if (is_memo) first.policy = MEMO_POLICY_KEEP;
-        if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
-        if (!is_alpha && !status)
-            status = is_memo ? memoi_session_plan_sizes(NULL, &first, NULL, MEMOI_ROWS_EFFORT_FIRST,
-                                                        &plan, error)
-                             : memo_session_plan(&first, NULL, &plan, error);
-        needs_times =
-            is_alpha || (is_memo && !status && (!memoi_step_plan_fits(plan) || plan->n_streamed));
-    }
-    if (!status && needs_times) {
-        memo_step_plan_destroy(plan);
-        status = desc->timed_steps < 0 ? memo_session_plan(desc, NULL, &plan, error)
-                                       : memoi_timing_plan_first(desc, &plan, error);
-    }
+    if (!status)
+        status = has_files ? memo_session_plan(desc, profiles, &plan, error)
+                           : memoi_timing_plan_untimed(desc, &needs_times, &plan, error);
     n_timed = desc->timed_steps || !needs_times ? desc->timed_steps : 4;
     if (has_files || n_timed < 0) n_timed = 0;
     if (!status) status = memoi_timing_open_first(desc, plan, n_timed, session, error);

@@ -68,7 +68,9 @@ MEMOI void memob_clock_end(const memob_clock* c, memob_clock_cell* cells, const 
     const double end_s = c->time_s[op->stream];
     for (int32_t k = 0; k < op->n_touches; k++) {
         memob_clock_cell* cell = &cells[touches[k] >> 1];
+        MEMO_ASSERT(end_s >= (touches[k] & 1 ? cell->used_s : cell->wrote_s)); /* 2 */
         if (end_s > cell->used_s) cell->used_s = end_s;
         if ((touches[k] & 1) && end_s > cell->wrote_s) cell->wrote_s = end_s;
+        MEMO_ASSERT(end_s <= cell->used_s && cell->wrote_s <= cell->used_s); /* 1 */
     }
 }

@@ -91,7 +91,7 @@ typedef struct memob_op {
     int32_t visit; /* the visit, or the one behind which it is enqueued; -1: before the list */
     int32_t list;
     int32_t first_part, n_parts;
-    int32_t first_touch, n_touches; /* see memoi_waits_add */
+    int32_t first_touch, n_touches; /* see memoi_cells_need */
 } memob_op;
 
 #define MEMOB_LIST_AHEAD 32
@@ -131,7 +131,6 @@ typedef struct memob_law {
     int32_t* visit_ops; /* (n_lists, n_visits): the operation of a visit; -1: not in the list */
     int32_t n_visits;
     int32_t n_spilled; /* parcels that go to the file in a list, of place_slots each */
-    int64_t n_kept[MEMOB_N_STREAMS]; /* for memob_waits_make */
     memob_arrays arrays;
 } memob_law;
 
@@ -140,12 +139,24 @@ MEMOI void memob_law_free(memob_law* law) {
     memset(law, 0, sizeof *law);
 }
 
-/* For sinks: adds operation k, as it is enqueued.  Returns its number in its stream, and the
- * operations to wait for; see memoi_waits_add. */
-MEMOI int64_t memob_law_add(const memob_law* law, memob_waits* waits, int32_t k,
+/* For sinks: operation k is enqueued.  Returns its number in its stream, and the operations to wait
+ * for. */
+MEMOI int64_t memob_law_add(const memob_law* law, memob_cell* cells, memob_waits* waits, int32_t k,
                             memob_numbers* wait) {
     const memob_op* op = &law->ops[k];
-    return memoi_waits_add(waits, op->stream, law->touches + op->first_touch, op->n_touches, wait);
+    const int32_t* touches = law->touches + op->first_touch;
+    memob_numbers need = MEMO_ZERO(memob_numbers);
+    int64_t number;
+    memoi_cells_need(cells, touches, op->n_touches, &need);
+    *wait = need;
+    memoi_waits_reduce(waits, op->stream, wait);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
+        if (wait->of[s]) memoi_waits_raise(waits, op->stream, s, wait->of[s]);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
+        MEMO_ASSERT(need.of[s] <= waits->now[op->stream].of[s]); /* 1 of >>waits */
+    number = memoi_waits_end(waits, op->stream);
+    memoi_cells_mark(cells, touches, op->n_touches, op->stream, number);
+    return number;
 }
 
 /* --- stays --- */
@@ -267,6 +278,25 @@ MEMOI int memoi_use_changes(const memob_use* use) {
            use->how == MEMOB_USE_SPEND;
 }
 
+/* A use begins a stay at an address behind the item's stay k (-1: none).  before: the latest use of
+ * its bytes; is_there: stay k goes on from the list before.  Returns the new stay. */
+MEMOI int32_t memoi_law_begin_stay(memoi_maker* m, const memob_use* use, int32_t k, int64_t at,
+                                   int32_t time, int32_t before, int is_there) {
+    const memob_item* item = &m->desc->items[use->item];
+    const int32_t copied = item->copy_of < 0 ? -1 : m->latest[item->copy_of];
+    const memoi_stay* s = k < 0 ? NULL : &m->stays[k];
+    const int32_t latest = s && s->changed >= 0 ? s->changed : -1;
+    const int32_t value = s && latest < 0 ? s->value : latest;
+    const memoi_stay fresh = {use->item, use->how, time,     time,  -1,     before,
+                              -1,        k,        -1,       value, copied, use->is_on_host,
+                              0,         0,        is_there, 0,     at,     s ? s->host : -1,
+                              -1};
+    if (k >= 0) m->stays[k].next = m->n_stays;
+    m->stays[m->n_stays] = fresh;
+    m->latest[use->item] = m->n_stays;
+    return m->n_stays++;
+}
+
 /* A use begins a stay, or the item's latest stay goes on.  list_time: of the list's first visit. */
 MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32_t list_time,
                          char* makes) {
@@ -291,18 +321,8 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
         displaced = m->owners[c];
     }
     if (!goes_on || !is_of_list) {
-        const int32_t copied = item->copy_of < 0 ? -1 : m->latest[item->copy_of];
-        const memoi_stay* s = k < 0 ? NULL : &m->stays[k];
-        const int32_t latest = s && s->changed >= 0 ? s->changed : -1;
-        const int32_t value = s && latest < 0 ? s->value : latest;
-        const memoi_stay fresh = {use->item, use->how, time,    time,  -1,     before,
-                                  -1,        k,        -1,      value, copied, use->is_on_host,
-                                  0,         0,        goes_on, 0,     at,     s ? s->host : -1,
-                                  displaced};
-        if (k >= 0) m->stays[k].next = m->n_stays;
-        k = m->n_stays++;
-        m->stays[k] = fresh;
-        m->latest[use->item] = k;
+        k = memoi_law_begin_stay(m, use, k, at, time, before, goes_on);
+        m->stays[k].displaced = displaced;
         makes[use_number] = use->how == MEMOB_USE_MAKE;
     }
 
@@ -377,6 +397,7 @@ MEMOI int memoi_stay_is_served(const memoi_maker* m, const memoi_stay* stay) {
 MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* stay, int32_t time,
                              int32_t need, int32_t free_0, int32_t free_1) {
     const memob_item* item = &m->desc->items[stay->item];
+    const int32_t n_visits MEMO_UNUSED = m->desc->n_visits;
     const memoi_stay* version = order && stay->previous >= 0 ? &m->stays[stay->previous] : stay;
     const memoi_due due = {time + 1,
                            order,
@@ -387,7 +408,14 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
                            stay->at,
                            item->parcel < 0 ? memoi_stay_host(m, version) : item->host,
                            order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored};
-    MEMO_ASSERT(time < m->law->n_lists * m->desc->n_visits);
+    MEMO_ASSERT(time < m->law->n_lists * n_visits);
+    MEMO_ASSERT(!order || (stay->how != MEMOB_USE_WRITE && stay->how != MEMOB_USE_MAKE)); /* 1 */
+    MEMO_ASSERT(order || stay->changed >= 0);                                             /* 2 */
+    MEMO_ASSERT(order || (time >= stay->first && time <= stay->last));                    /* 3 */
+    MEMO_ASSERT(!order || time < stay->first);                                            /* 4 */
+    MEMO_ASSERT(item->n_slots > 0);                                                       /* 6 */
+    MEMO_ASSERT(!order || !m->desc->is_any_order ||                                       /* 8 */
+                time >= (stay->first / n_visits - 1) * n_visits);
     m->due[m->n_due++] = due;
 }
 
@@ -415,6 +443,8 @@ MEMOI memo_status memoi_law_sort_dues(memoi_maker* m, memo_error* error) {
             }
             sorted[to] = due;
         }
+        for (int32_t k = begin + 1; k < first[slot]; k++)
+            MEMO_ASSERT(memoi_due_compare(&sorted[k - 1], &sorted[k]) <= 0); /* 5 */
     }
     m->due = sorted;
     return MEMO_STATUS_OK;

@@ -74,6 +74,7 @@ MEMOI memo_status memob_plan_check_holds(const memo_plan* plan, int check_offset
                                     lanes[k].index, memob_buffer_bytes(plan, lanes[k].index)))
                 continue;
             *culprit = lanes[k].index;
+            MEMO_ASSERT(*culprit >= 0 && *culprit < plan->n_buffers); /* 1 */
             status =
                 MEMOB_INVALID(error,
                               "buffers %lld (id %lld) and %lld (id %lld) share bytes: lane %d may "

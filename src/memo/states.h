@@ -31,7 +31,7 @@ MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, 
     if (!status) status = memoi_states_find_pieces(states, error);
     if (!status) status = memoi_states_make_law(states, error);
     if (status) return status;
-    return memoi_sink_prepare(&states->sink, n_streams, MEMOI_STATES_RECORDS, error);
+    return memoi_sink_prepare(&states->sink, NULL, n_streams, MEMOI_STATES_RECORDS, error);
 }
 
 MEMOI void memob_states_destroy(memob_states* states) {
@@ -58,8 +58,8 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
         status =
             memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
     if (!status)
-        status = memob_engine_acquire(e, name, sizes->device_bytes, sizes->host_bytes,
-                                      desc->copy_streams, launches ? 3 : 2, error);
+        status = memob_engine_acquire(e, name, sizes->device_bytes, sizes->host_bytes, NULL,
+                                      launches ? 3 : 2, error);
     if (status) return status;
 
     /* All states are zero at first, as a new file is. */
@@ -157,14 +157,14 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     const memob_op* op = &states->sink.law.ops[k];
     const memob_part* parts = &states->sink.law.parts[op->first_part];
     memob_sink* sink = &states->sink;
-    int64_t number = 0;
+    int64_t n_before = 0;
     int32_t n_moved = 0;
     for (int32_t i = 0; i < op->n_parts && !sink->engine.status; i++) {
         if (!memoi_states_moves(states, op->kind, parts[i].item)) continue;
-        if (!n_moved++) number = memoi_sink_begin(sink, k);
+        if (!n_moved++) n_before = memoi_sink_begin(sink, k);
         memoi_states_copy(states, op->kind, parts[i].item);
     }
-    if (n_moved) memoi_sink_end(sink, k, number);
+    if (n_moved) memoi_sink_end(sink, k, n_before);
 }
 
 /* 0: to the host; 1: to the device; 2: a visit. */
@@ -270,7 +270,7 @@ MEMOI void memoi_states_pass_copies(memob_states* states) {
 MEMOI void memoi_states_enter(memob_states* states, int32_t list, int32_t next) {
     const int32_t n_items = states->n_layers * states->n_states;
     const int32_t table = states->items.table_of[list][next];
-    MEMO_ASSERT(table > 0 && !states->is_visiting); /* 4 */
+    MEMO_ASSERT(table > 0 && !states->is_visiting); /* 4; 3 of >>states items */
     for (int32_t i = 0; i < n_items && states->next != list; i++)
         if (states->is_newer[i] && !states->sink.engine.status) memoi_states_move(states, i, 0);
     if (states->sink.engine.status) return;
@@ -312,7 +312,7 @@ MEMOI void memoi_states_close(memob_states* states) {
         else
             states->is_newer[use->item] = use->how != MEMOB_USE_SPEND;
     }
-    if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->number);
+    if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->n_before);
     states->op++;
     memoi_states_pass_copies(states);
     if (!states->sink.engine.status && states->op == states->end) memoi_states_leave(states);
@@ -365,7 +365,7 @@ MEMOI void memoi_states_open(memob_states* states) {
     /* Updates on the host also use what the trainer has computed since the backward: a norm. */
     if (on_host && states->list == MEMOB_STATES_UPDATE && !states->n_updates)
         memoi_sink_follow(sink, op->stream, MEMOB_STREAM_COMPUTE);
-    states->number = memoi_sink_begin(sink, states->op);
+    states->n_before = memoi_sink_begin(sink, states->op);
     for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++)
         MEMO_ASSERT(on_host || memoi_states_is_there(states, it->uses[u].item)); /* 1 */
     if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);
@@ -697,6 +697,22 @@ MEMOI memo_status memob_states_synchronize(memob_states* states, memo_error* err
     return status;
 }
 
+/* Copies bytes of a resident state from `at` on the device, or there, and waits; from NULL: sets
+ * them to zero. */
+MEMOI memo_status memoi_states_copy_resident(const memob_states* states, int is_out, int64_t at,
+                                             void* bytes, int64_t n_bytes, memo_error* error) {
+    const memob_engine* e = &states->sink.engine;
+    const memo_stream stream = e->streams[is_out ? MEMOB_STREAM_TO_HOST : MEMOB_STREAM_TO_DEVICE];
+    char* on_device = e->device_memory + at;
+    memo_status status;
+    if (!bytes)
+        status = memo_fill(&e->device, stream, on_device, 0, n_bytes, error);
+    else
+        status = memo_copy(&e->device, stream, is_out ? MEMO_COPY_TO_HOST : MEMO_COPY_TO_DEVICE,
+                           is_out ? bytes : on_device, is_out ? on_device : bytes, n_bytes, error);
+    return status ? status : memo_stream_synchronize(&e->device, stream, error);
+}
+
 /* Waits for computation and copies, then copies bytes of a state from where they lie, or there;
  * from NULL: sets them to zero.  A layer that lacks the state has none.  Needs no room on the
  * device.  Errors: INVALID_STATE (a layer is open), INVALID_ARGUMENT (outside of the state), the
@@ -706,14 +722,12 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
                                         int64_t n_bytes, memo_error* error) {
     const char* const name = is_out ? "memo_session_read_state" : "memo_session_write_state";
     memob_engine* e = &states->sink.engine;
-    const memo_device* device = &e->device;
-    const memo_stream stream = e->streams[is_out ? MEMOB_STREAM_TO_HOST : MEMOB_STREAM_TO_DEVICE];
     const int64_t* offsets = memoi_states_offsets(states, layer, state);
     const int64_t size_bytes = states->states[state].size_bytes;
     const uint32_t bit = 1u << state;
     memo_status status;
     const int32_t item = layer * states->n_states + state;
-    char *on_device, *on_host;
+    char* on_host;
     if (states->is_visiting)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "%s: a layer is open; end it first",
                               name);
@@ -727,18 +741,9 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
     status = memob_states_synchronize(states, error);
     if (status || !n_bytes) return status;
 
-    /* Resident: on the device. */
-    on_device = e->device_memory + offsets[0] + offset_bytes;
-    if (!(states->layers[layer].streamed & bit)) {
-        if (!bytes)
-            status = memo_fill(device, stream, on_device, 0, n_bytes, error);
-        else if (is_out)
-            status = memo_copy(device, stream, MEMO_COPY_TO_HOST, bytes, on_device, n_bytes, error);
-        else
-            status =
-                memo_copy(device, stream, MEMO_COPY_TO_DEVICE, on_device, bytes, n_bytes, error);
-        return status ? status : memo_stream_synchronize(device, stream, error);
-    }
+    if (!(states->layers[layer].streamed & bit))
+        return memoi_states_copy_resident(states, is_out, offsets[0] + offset_bytes, bytes, n_bytes,
+                                          error);
 
     /* Streamed: on the host, when what is newer has left the device. */
     on_host = e->host_memory + offsets[1] + offset_bytes;

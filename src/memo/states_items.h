@@ -89,6 +89,7 @@ MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t lay
             use.how = MEMOB_USE_WRITE;
         else if (pass == MEMOB_UPDATE && states->updated >> s & 1)
             use.how = MEMOB_USE_CHANGE;
+        MEMO_ASSERT(!is_gradient || use.how != MEMOB_USE_READ); /* 1 */
         it->uses[it->n_uses++] = use;
     }
     it->first_use[it->n_visits] = it->n_uses;

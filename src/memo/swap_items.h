@@ -86,7 +86,7 @@ MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, const memob_swap_
             if (is_packed || step == p->n_layers) same = u;
         }
         it->class_of[t] = same < 0 ? it->n_classes++ : it->class_of[same];
-        MEMO_ASSERT(same < 0 || it->class_of[same] != it->input);
+        MEMO_ASSERT(same < 0 || it->class_of[same] != it->input); /* 4 */
         if (t == p->input) it->input = it->class_of[t];
     }
 }
@@ -99,10 +99,10 @@ MEMOI int32_t memoi_swap_device_slots(const memob_swap_items* it) {
 MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item, int32_t how,
                               int64_t at, int64_t host) {
     const memob_use use = {visit, item, how, 0, at, host};
-    MEMO_ASSERT(it->n_uses < it->n_uses_most);
-    MEMO_ASSERT(item >= 0 && item < it->n_items && it->uses_of[item]);
-    MEMO_ASSERT(at >= 0 && at < memoi_swap_device_slots(it));
-    MEMO_ASSERT(!it->n_uses || it->uses[it->n_uses - 1].visit <= visit);
+    MEMO_ASSERT(it->n_uses < it->n_uses_most);                           /* 5 */
+    MEMO_ASSERT(item >= 0 && item < it->n_items && it->uses_of[item]);   /* 5 */
+    MEMO_ASSERT(at >= 0 && at < memoi_swap_device_slots(it));            /* 1, 5 */
+    MEMO_ASSERT(!it->n_uses || it->uses[it->n_uses - 1].visit <= visit); /* 5 */
     it->uses[it->n_uses++] = use;
 }
 
@@ -189,7 +189,7 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
 
     /* What moves is used; the surplus and EDGE rows may be used without. */
     for (int32_t k = 0; k < (it->n_classes + 1) * n; k++)
-        MEMO_ASSERT(!it->n_bytes[k] || it->uses_of[k] & MEMOI_SWAP_MOVED);
+        MEMO_ASSERT(!it->n_bytes[k] || it->uses_of[k] & MEMOI_SWAP_MOVED); /* 4 */
     for (int32_t slice = 0, k = (it->n_classes + 2) * n; slice < p->n_slices; slice++, k++) {
         it->uses_of[k] = p->handed >= 0;
         it->n_bytes[k] =
@@ -242,6 +242,8 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
         for (int32_t step = 0; step < n; step++, k++) {
             const int32_t copy_of =
                 c == it->input && p->handed >= 0 ? n_rows + 2 * n + step % p->n_slices : -1;
+            MEMO_ASSERT(copy_of < 0 || /* 2 */
+                        memoi_swap_item_kind_of(it, copy_of) == MEMOB_SWAP_ITEM_EDGE);
             const memob_item item = {
                 it->uses_of[k] != 0,    1, 0, copy_of, it->has_places ? step : -1,
                 it->has_places ? 0 : k, -1};
@@ -304,10 +306,10 @@ MEMOI void memob_swap_size_file(const memob_law* law, const memob_swap_placement
         n_bytes =
             memob_align_up(p->sums[part->item % p->n_layers].host_bytes, MEMOB_SPILL_ALIGNMENT);
         sizes->spill_bytes += n_bytes;
-        MEMO_ASSERT(part->to >= 0 && part->to < law->n_spilled);
+        MEMO_ASSERT(part->to >= 0 && part->to < law->n_spilled); /* 3 */
         if (room_bytes) room_bytes[part->to] = n_bytes;
     }
-    MEMO_ASSERT(law->n_spilled >= sizes->n_swapped_layers - p->n_host_layers);
+    MEMO_ASSERT(law->n_spilled >= sizes->n_swapped_layers - p->n_host_layers); /* 3 */
 }
 
 /* --- placements --- */

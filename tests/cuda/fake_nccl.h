@@ -563,18 +563,16 @@ ncclResult_t ncclMemFree(void* address) {
     return ncclSuccess;
 }
 /* As in NCCL 2.27: a window is an address in memory whose pages can be exported; other memory gets
- * NULL and success, and so does all memory with $FAKE_NCCL_NO_WINDOW.  Symmetric buffers lie at the
- * same place of each rank's. */
+ * NULL and success.  Symmetric buffers lie at the same place of each rank's. */
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* address, size_t n_bytes,
                                     ncclWindow_t* window, int flags) {
     if (*comm->is_aborted || !address || !n_bytes || flags != NCCL_WIN_COLL_SYMMETRIC ||
         ((uintptr_t)address | n_bytes) % NCCL_WIN_REQUIRED_ALIGNMENT)
         return ncclInvalidArgument;
     *window = NULL;
-    if (getenv("FAKE_NCCL_NO_WINDOW") ||
-        (!((char*)address >= fake.memory &&
-           (char*)address + n_bytes <= fake.memory + fake.memory_bytes) &&
-         !fake_use_pages(address, n_bytes, 1)))
+    if (!((char*)address >= fake.memory &&
+          (char*)address + n_bytes <= fake.memory + fake.memory_bytes) &&
+        !fake_use_pages(address, n_bytes, 1))
         return ncclSuccess;
     *window = (ncclWindow_t)address;
     comm->window = (char*)address;

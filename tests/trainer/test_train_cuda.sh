@@ -284,21 +284,12 @@ half_a_graph_fails() {
 
 # ---- ranks ----
 
-on_gpus= # options that the host's program lacks
 ranks_train() { # N ARGUMENT...
     n=$1
     shift
-    # shellcheck disable=SC2086
-    over_nccl "$n" ranks "$@" $on_gpus --compare 1 --loss-log "$folder/ranks.log" --output "$folder/run" || return 1
+    over_nccl "$n" ranks "$@" --compare 1 --loss-log "$folder/ranks.log" --output "$folder/run" || return 1
     agrees_with_host ranks "$@"
 }
-
-goes_on_without_a_window() (
-    FAKE_NCCL_NO_WINDOW=1
-    export FAKE_NCCL_NO_WINDOW
-    ranks_train 2 --data 2 --batch 2 &&
-        grep 'NCCL registers no memory here.*; going on without a window' "$folder/ranks.out"
-)
 
 # ---- launchers ----
 
@@ -474,9 +465,5 @@ test_is "two Ulysses ranks, with cuDNN's attention and a window" with_cudnn rank
 slow_test_is "two Ulysses ranks with two groups of heads" with_cudnn ranks_train 2 --ulysses 2 --hidden 32 --heads 4 --batch 2
 slow_test_is "two ring x two Ulysses ranks, with cuDNN's attention" \
     with_cudnn ranks_train 4 --ring 2 --ulysses 2 --zero 2 --batch 1
-on_gpus=--register
-test_is "two data x two tensor ranks with a registered arena" ranks_train 4 --data 2 --tensor 2 --batch 2
-test_is "two data ranks where NCCL gives no window" goes_on_without_a_window
-on_gpus=
 slow_test_is "four data ranks, whose sums have NCCL's order" late_streams ranks_train 4 --data 4 --batch 4
 tap_end

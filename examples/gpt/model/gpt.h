@@ -252,9 +252,8 @@ memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest, memo_error*
 memo_status gpt_generate(gpt_model* model, const uint8_t* text, int64_t n_text, double temperature,
                          uint64_t seed, uint8_t* result, int64_t n_new, memo_error* error);
 
-/* Return the session, with the rows that it chose, and the stream: for statistics and timelines. */
+/* Returns the session, with the rows that it chose: for statistics. */
 memo_session* gpt_session(gpt_model* model);
-memo_stream gpt_compute_stream(gpt_model* model);
 /* Returns the bytes sent so far to tensor ranks, as memo_comm counts. */
 int64_t gpt_tensor_bytes(const gpt_model* model);
 

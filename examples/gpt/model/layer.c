@@ -61,12 +61,7 @@ gpt_rows gpt_rows_in(gpt_rows need, gpt_rows rows) {
     return need;
 }
 
-/* --- two blocks ---
- *
- * Each function computes a range of rows.  The forward computes all rows of a part.  Before the
- * backward, it computes the rows of the part that were neither kept nor swapped.  Their inputs are
- * kept, swapped in, or recomputed just before.  The same operations on the same tiles give the same
- * bits. */
+/* --- two blocks --- */
 
 void gpt_compute_attention(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS],
                            gpt_rows rows, gpt_array y) {

@@ -792,7 +792,6 @@ memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile, memo_ste
 }
 
 memo_session* gpt_session(gpt_model* model) { return model->session; }
-memo_stream gpt_compute_stream(gpt_model* model) { return model->compute; }
 
 int64_t gpt_tensor_bytes(const gpt_model* model) {
     const gpt_tensor_state* t = &model->tensor;

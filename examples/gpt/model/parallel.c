@@ -13,12 +13,7 @@ gpt_rows gpt_part_rows_of(gpt_rows part, const gpt_parameter* p) {
     return rows;
 }
 
-/* --- sums of gradients, behind the backward ---
- *
- * The sum of a bucket begins when its backward is enqueued, on a stream of its own, while the
- * compute stream goes on with the next bucket.  Each bucket is summed as a whole: where a sum is
- * cut may change its bits.  With zero 2 it is summed in every micro-batch, otherwise in the last
- * one of a step. */
+/* --- sums of gradients, behind the backward --- */
 
 /* Operations up to gpt_end_sum run on the stream of sums, after all that compute has now.  Returns
  * the compute stream. */

@@ -80,7 +80,6 @@ memo_status train_device_open(train_device* d, const train_options* o, const thr
     desc.ordinal = train_gpu;
     desc.device_memory_bytes = device_memory;
     desc.host_memory_bytes = host_memory;
-    desc.is_exportable = (int32_t)o->is_registered;
     /* A capacity that the user states is tried: some machines get more free memory when a program
      * asks for it. */
     if (host_memory) desc.host_limit = MEMO_CUDA_HOST_WARN;

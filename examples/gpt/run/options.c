@@ -192,11 +192,6 @@ static const train_option option_table[] = {
      "on a GPU: trains by a CUDA graph.  The first step runs call by call, the second is captured, "
      "and each later one replays it, with the same bits and one call of the host.  Weights, "
      "gradients and moments stay on the device"},
-#if defined(TRAIN_CUDA) && defined(MEMO_CUDA_NCCL)
-    {"--register", OPTION_FLAG, OPTION_FIELD(is_registered), 0, 0, 0, "",
-     "registers the arena with NCCL (2.27 or later), which may then send from it without copies; "
-     "not measured"},
-#endif
     {"--sample", OPTION_COUNT, OPTION_FIELD(sample), 0, 1e6, 0, "N",
      "generates N bytes after training"},
     {"--deterministic", OPTION_COUNT, OPTION_FIELD(is_deterministic), 0, 1, 1, "N",

@@ -44,7 +44,7 @@ typedef struct train_options {
     long long is_deterministic, attention_memory; /* cuDNN's attention */
     long long update;      /* memo_update, or one of TRAIN_UPDATE_PASS, _DEFERRED */
     long long states_stay; /* no option: weights, gradients and moments do not leave the device */
-    long long is_graph, is_registered, is_dry_run, is_demo, lists_rows, is_help, is_version;
+    long long is_graph, is_dry_run, is_demo, lists_rows, is_help, is_version;
 } train_options;
 
 #define N_POLICIES 5

@@ -109,29 +109,6 @@ void train_watch_graphs(memo_device* device) {
     train_synchronize_alone = device->stream_synchronize;
     device->stream_synchronize = train_synchronize;
 }
-
-memo_status train_register(const memo_mesh* mesh, const memo_device* device, memo_error* error) {
-    memo_comm* const comms[6] = {mesh->data,    mesh->tensor,   mesh->ring,
-                                 mesh->ulysses, mesh->sequence, mesh->gradient};
-    memo_cuda_device_stats stats = {0};
-    memo_status status = MEMO_STATUS_OK;
-    int k;
-    if (device) memo_cuda_device_get_stats(device, &stats);
-    if (device && !stats.exportable)
-        status =
-            memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "this GPU has no exportable memory");
-    for (int i = 0; i < 6 && !status; i++) {
-        for (k = 0; k < i && comms[k] != comms[i]; k++) {
-        }
-        if (k == i && comms[i] && comms[i]->size > 1)
-            status = memo_comm_nccl_register(comms[i], stats.exportable,
-                                             device ? stats.exportable_bytes : 0, error);
-    }
-    if (status != MEMO_STATUS_UNSUPPORTED || !device) return status;
-    if (mesh->world->rank == 0)
-        fprintf(stderr, "train_gpt: --register: %s; going on without a window\n", error->message);
-    return MEMO_STATUS_OK;
-}
 #endif
 
 void train_ranks_close(thread_ranks* team) {

@@ -37,10 +37,6 @@ int train_ranks_end(int code, memo_status status, const char* message);
 
 #ifdef TRAIN_NCCL
 void train_watch_graphs(memo_device* device);
-
-/* Registers the arena of a device with every communicator of a mesh; NULL: ends it, before the
- * arena is freed. */
-memo_status train_register(const memo_mesh* mesh, const memo_device* device, memo_error* error);
 #endif
 
 /* NCCL's communicator serves all runs; the device of messages is the run's. */

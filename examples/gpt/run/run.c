@@ -35,9 +35,6 @@ void catch_signals(void) {
 /* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
 
 static void run_destroy(run* r) {
-#ifdef TRAIN_NCCL
-    if (r->mesh) (void)train_register(r->mesh, NULL, NULL);
-#endif
     gpt_destroy(r->model);
     memo_mesh_destroy(r->mesh);
     memo_recorder_destroy(r->recorder);
@@ -126,10 +123,6 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
     }
     if (!status && !is_trial) status = gpt_create(&desc, &r->model, error);
     if (!status && r->is_graph && !times) status = gpt_use_graph(r->model, 1, error);
-#ifdef TRAIN_NCCL
-    if (!status && !is_trial && o->is_registered && o->ranks > 1)
-        status = train_register(r->mesh, r->device.device, error);
-#endif
     starting_end(session.log);
     return status;
 }

@@ -18,17 +18,35 @@
  * at the *floor*: the lowest unplaced item of the plan is first among its neighbors, so every
  * unplaced item lies at the floor or higher.
  *
- * Pruning.  Each unplaced item has a *bound*: the plan cannot have it lower.  While its bound is
- * above its minimum, it cannot be first.
- * In each section that a decision touched, once in a node:
- *   head    for every t: t + the sizes of the items with bound >= t must fit below the capacity
- *   lift    if bound of i + all unplaced sizes do not fit, i is not the section's lowest: its bound
- *           becomes the least end of the items that can be
- *   stack   with memo_pack.h head and lift count the holes that alignments leave in the best stack
- *           of the items, from the capacity down; what is known of a set serves all nodes within
- *           the capacity
- *   block   a blocked item likewise, over all the sections that it meets
- *   hole    an unplaced item would fit under the floor: not the plan of the least sum
+ * Pruning, in a page.  Each unplaced item has a *bound*: the plan cannot have it lower.  A rule
+ * raises a bound, or fails the node.  An item whose bound is above its minimum cannot be first.  An
+ * item whose bound leaves no room for it below the capacity fails the node.
+ *
+ * The unplaced items of a section lie above each other, in an order that is not known yet.  Four
+ * items and a capacity of 20:
+ *
+ *         size  bound  end    The sizes are 16 in all, so the lowest of the four begins at 4 or
+ *     a      6      0    6    lower, or the highest would pass 20.  4 is the section's *latest*
+ *     b      4      3    7    offset.  a and b are *choices*: their bounds are 4 or lower, so each
+ *     c      3      5    8    can be the lowest.  If there were no choice, the node would fail.
+ *     d      3     12   15
+ *
+ *   lift    c cannot be the lowest, so it lies above a or b.  a can end at 6, earlier than b: the
+ *           bound of c becomes 6.
+ *   head    what lies at 12 or higher must fit from there to 20, and so for each bound above 4: for
+ *           6, c and d, whose sizes are 6.  Else the node fails.
+ *   block   a blocked item is not the lowest in one of its sections.  If that is a in this section,
+ *           b is the lowest, and a lies at 7 or higher.  The bound of a becomes the least such offset
+ *           of all its sections.
+ *   floor   the bounds of all items become the floor or more.
+ *   hole    an item that fits between its minimum and the floor could lie there, so this is not the
+ *           plan of the least sum: the node fails.
+ *   stack   with memo_pack.h, latest offset and head count the holes that alignments leave in the
+ *           best stack of the items; what is known of a set serves all nodes within the capacity.
+ *
+ * A node (memoi_search_prune) applies floor, then head and lift to each section that is *stale*,
+ * because one of its items has changed, then block.  A raise makes the sections of its item stale:
+ * later sections follow in the same node, earlier ones in the next.
  *
  * Parts.  Where no unplaced item reaches from a section into the next, the two sides are searched
  * alone; one that fails fails the node, without trying the other again.
@@ -54,11 +72,11 @@ typedef enum memoi_verdict {
 
 /* What a section's unplaced items say together. */
 typedef struct memoi_look {
-    int64_t slack;      /* capacity - lowest bound - sizes */
-    int64_t least_end;  /* bound + size, least of the items that can be lowest */
+    int64_t slack;      /* latest offset - lowest bound */
+    int64_t least_end;  /* bound + size, least of the choices */
     int64_t second_end; /* the next */
     int32_t least_item;
-    int32_t n_choices; /* items that can be lowest */
+    int32_t n_choices;
 } memoi_look;
 
 /* What changed: of an item, from LOOK on of a section. */
@@ -349,7 +367,7 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     return 1;
 }
 
-/* --- pruning: the rules head, lift, stack and block, and failures that are remembered --- */
+/* --- pruning: the rules of the page above, and failures that are remembered --- */
 
 /* Sorts a section's unplaced items by bound into search->sorted; returns how many there are.  The
  * order, with placed items behind, is kept: from node to node it hardly changes. */
@@ -370,8 +388,21 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     return n;
 }
 
-/* Looks at the unplaced members of a section: how many can be the lowest, which starts at `latest`
- * or below, and where these would end.  Lists the others in search->lifted; returns how many. */
+/* The latest offset of the lowest unplaced item of a section.  The spare room of one item lies above
+ * the capacity at best. */
+MEMOI int64_t memoi_search_latest(memoi_search* search, int64_t s, uint64_t set) {
+    const int32_t* members = search->members + search->first_member[s];
+    int64_t spare = 0;
+    for (int64_t m = 0, k = 0; search->problem->spare > 0 && k < search->n_unplaced[s]; m++) {
+        if (search->is_placed[members[m]]) continue;
+        spare = memob_max(spare, search->problem->items[members[m]].spare);
+        k++;
+    }
+    return memoi_pack_base(search, set, search->capacity - search->unplaced_sum[s] + spare);
+}
+
+/* Counts the choices of a section: how many unplaced members can be the lowest, and where these
+ * would end.  Lists the others in search->lifted; returns how many. */
 MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, int64_t latest,
                                 memoi_look* look, int64_t* highest) {
     const int32_t* members = search->members + search->first_member[s];
@@ -427,22 +458,13 @@ MEMOI int memoi_search_head(memoi_search* search, int64_t s, uint64_t set, int64
 
 /* Applies the rules head and lift; returns 0 if the section cannot be filled. */
 MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
-    const int32_t* members = search->members + search->first_member[s];
     const uint64_t set = search->sets ? search->sets[s] & search->unplaced : 0;
-    const int64_t n = search->n_unplaced[s];
-    int64_t spare = 0, highest = 0, latest, n_lifted;
+    const int64_t latest = memoi_search_latest(search, s, set);
+    int64_t highest = 0;
     memoi_look look;
-
-    /* One item's spare room lies above the capacity at best. */
-    for (int64_t m = 0, k = 0; search->problem->spare > 0 && k < n; m++) {
-        if (search->is_placed[members[m]]) continue;
-        spare = memob_max(spare, search->problem->items[members[m]].spare);
-        k++;
-    }
-    latest = memoi_pack_base(search, set, search->capacity - search->unplaced_sum[s] + spare);
+    const int64_t n_lifted = memoi_search_look(search, s, set, latest, &look, &highest);
 
     /* Branching reads the look later.  The log restores the old one if the node fails. */
-    n_lifted = memoi_search_look(search, s, set, latest, &look, &highest);
     memoi_search_log(search, MEMOI_CHANGE_LOOK, s, 0);
     search->looks[s] = look;
 
@@ -452,16 +474,14 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
         (void)MEMOI_PROVE(search, 's', s, 0);
         return 0;
     }
-
-    /* Lift: what cannot be lowest starts no lower than the earliest end of what can. */
-    for (int64_t k = 0; k < n_lifted; k++) {
+    for (int64_t k = 0; k < n_lifted; k++) { /* lift */
         (void)MEMOI_PROVE(search, 'l', s, search->lifted[k]);
         if (!memoi_search_raise(search, search->lifted[k], look.least_end)) return 0;
     }
     return 1;
 }
 
-/* A blocked item lies above another item in one of its sections. */
+/* The rule block: a blocked item lies above another item in one of its sections. */
 MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
     int64_t least = INT64_MAX;
@@ -497,7 +517,7 @@ typedef struct memoi_part {
     int64_t begin, end, floor;
     memoi_failure state; /* hash of everything that decides the result */
     int32_t is_done;     /* nothing is unplaced */
-    int32_t is_dead;     /* nothing can be first, or a hole is left */
+    int32_t is_dead;     /* nothing can be first, or the rule hole fails the node */
 } memoi_part;
 
 /* Adds the unplaced items of [first, last) to a tally. */
@@ -564,7 +584,7 @@ MEMOI int64_t memoi_search_marked(const char* marks, int64_t begin, int64_t end)
     return found ? (int64_t)((const char*)found - marks) : end;
 }
 
-/* Applies all rules; returns 0 if the part cannot be filled. */
+/* Applies all rules but hole; returns 0 if the part cannot be filled. */
 MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
     const int64_t first = search->first_item[part->begin], last = search->first_item[part->end];
     int64_t i, next, s;

@@ -181,19 +181,41 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
     return pick.more && memoi_rows_convert(p, &pick, pick.n_layers);
 }
 
+/* Tries a change of p->here, and takes it if it is better, or longer by a share of at most `heat`.
+ * Returns how many trials it took beyond one. */
+MEMOI int memoi_rows_try_change(memoi_rows_planner* p, double heat) {
+    const memoi_rows_score *here = &p->here.score, *trial = &p->trial.score;
+    int is_changed = 0;
+    int64_t k;
+    memoi_rows_need_no_longer(p, here, here->step_s * (1 + heat));
+    memoi_rows_copy(p, &p->here, &p->trial);
+    p->n_changed = 0;
+    for (k = memoi_rows_random(p, 4); k > 0; k--) is_changed |= memoi_rows_change(p);
+    if (is_changed) (void)memoi_rows_try(p);
+
+    /* Another bundle takes the room that is left, or makes the room that lacks. */
+    k = memoi_rows_random(p, 4) && trial->excess_bytes < MEMOI_ROWS_IMPOSSIBLE ? 4 : 0;
+    while (k > 0 && !memoi_rows_refit(p)) k--;
+    if (k > 0) (void)memoi_rows_try(p);
+    if (memoi_rows_is_better(trial, here) ||
+        (trial->excess_bytes <= 0 && trial->step_s <= here->step_s * (1 + heat)))
+        memoi_rows_copy(p, &p->trial, &p->here);
+    return k > 0 && is_changed;
+}
+
 /* Betters p->best in rounds.  The first begins with p->plan, the next two with p->filled, because
  * one may end where another does not; the others with the best so far.  Longer steps are accepted
  * too, less and less in a round; tables that do not fit are accepted only on the way from one that
  * fits less.  While nothing fits, a round that comes no nearer is the last.  n_parts: takes so
  * small a part of the time. */
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
-    const memoi_rows_score *best = &p->best.score, *here = &p->here.score, *trial = &p->trial.score;
+    const memoi_rows_score* best = &p->best.score;
     const double heat = memoi_rows_later(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
     const memob_states* states = p->clock.states;
     const int64_t n_states = states ? (int64_t)states->n_layers * states->n_states : 0;
     const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
                             6 * n_states; /* three passes of two steps */
-    int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST), i, k;
+    int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST), i;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
     n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
     for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
@@ -202,28 +224,11 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
         memoi_rows_copy(p, round ? later : &p->plan, &p->here);
         for (i = 0; i < n_trials; i++) {
             const double left = 1 - (double)i / (double)n_trials;
-            int is_changed = 0;
             if (p->effort && best->excess_bytes <= 0) return;
             if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
                 best->swapped_bytes <= 0 && best->lifted_bytes <= 0)
                 break; /* nothing is left to better */
-            memoi_rows_need_no_longer(p, here, here->step_s * (1 + heat * left * left));
-            memoi_rows_copy(p, &p->here, &p->trial);
-            p->n_changed = 0;
-            for (k = memoi_rows_random(p, 4); k > 0; k--) is_changed |= memoi_rows_change(p);
-            if (is_changed) (void)memoi_rows_try(p);
-
-            /* Another bundle takes the room that is left, or makes the room that lacks. */
-            k = memoi_rows_random(p, 4) && trial->excess_bytes < MEMOI_ROWS_IMPOSSIBLE ? 4 : 0;
-            while (k > 0 && !memoi_rows_refit(p)) k--;
-            if (k > 0) {
-                (void)memoi_rows_try(p);
-                i += is_changed;
-            }
-            if (memoi_rows_is_better(trial, here) ||
-                (trial->excess_bytes <= 0 &&
-                 trial->step_s <= here->step_s * (1 + heat * left * left)))
-                memoi_rows_copy(p, &p->trial, &p->here);
+            i += memoi_rows_try_change(p, heat * left * left);
         }
         if (round && best->excess_bytes > 0 && best->excess_bytes >= excess_bytes)
             break; /* nothing fits, and nothing comes nearer */

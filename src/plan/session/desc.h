@@ -213,43 +213,52 @@ MEMOI int memoi_session_is_kept(const memo_session_buffer* b) {
            b->last == MEMO_PASS_WEIGHTS;
 }
 
-/* A buffer lives in layers, in the session, or from one moment to another. */
-MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, memo_error* error) {
+/* Returns what is wrong with a life that a WEIGHTS turn begins or ends; NULL: nothing. */
+MEMOI const char* memoi_session_split_fault(const memo_session_desc* desc,
+                                            const memo_session_buffer* b, int is_each) {
+    if (b->first != MEMO_PASS_WEIGHTS &&
+        (b->last != MEMO_PASS_WEIGHTS || b->first == MEMO_PASS_SESSION))
+        return NULL;
+    if (!memoi_session_is_split(desc))
+        return "pass WEIGHTS, of which `order` has no turn; list WEIGHTS turns, or use BACKWARD";
+    if (b->first == MEMO_PASS_FORWARD ||
+        (is_each && b->first != MEMO_PASS_WEIGHTS && !memoi_session_is_kept(b)))
+        return "a life to WEIGHTS from a FORWARD or a slice; let the backward copy it to a buffer "
+               "from BACKWARD on, with a layer or MEMO_EACH_LAYER";
+    return NULL;
+}
+
+/* The same of any buffer: it lives in layers, in the session, or from one moment to another. */
+MEMOI const char* memoi_session_buffer_fault(const memo_session_desc* desc,
+                                             const memo_session_buffer* b) {
+    const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
+    const int is_span = !is_each && b->first != MEMO_PASS_SESSION;
     const int32_t n_chunks = memoi_session_n_chunks(desc);
+    const int64_t first = memoi_session_moment(b->first, b->first_layer, desc->n_layers);
+    const int64_t last = memoi_session_moment(b->last, b->last_layer, desc->n_layers);
+    const char* fault = memoi_session_split_fault(desc, b, is_each);
+    if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX || b->row_bytes < 0 ||
+        b->row_bytes > (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows)
+        return "size_bytes or row_bytes below 0, or too many bytes for n_rows";
+    if (is_each && !memoi_pass_has_layers(b->first))
+        return "MEMO_EACH_LAYER in a pass without layers; use FORWARD or BACKWARD";
+    if (fault) return fault;
+    if (is_span && (first < 0 || last < 0 || b->first == MEMO_PASS_AFTER))
+        return "an unknown pass or a layer out of range; give its first and last use";
+    if (is_span && last < first) return "a last use before the first; swap them";
+    if (b->kinds && (!is_each || (!desc->layer_kinds && !(b->kinds & 1))))
+        return "kinds, but no MEMO_EACH_LAYER or _SLICE, or no layer_kinds; set both, or 0";
+    if (desc->n_order && is_span && b->last != MEMO_PASS_AFTER &&
+        memoi_session_chunk(desc, n_chunks, b->first, b->first_layer) !=
+            memoi_session_chunk(desc, n_chunks, b->last, b->last_layer))
+        return "a life in two chunks of the order; declare a buffer of each, or of SESSION";
+    return NULL;
+}
+
+MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, memo_error* error) {
     for (int32_t i = 0; i < desc->n_buffers; i++) {
         const memo_session_buffer* b = &desc->buffers[i];
-        const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
-        const int is_of_session = b->first == MEMO_PASS_SESSION;
-        const int is_span = !is_each && !is_of_session;
-        const int is_split =
-            b->first == MEMO_PASS_WEIGHTS || (b->last == MEMO_PASS_WEIGHTS && !is_of_session);
-        const int64_t first = memoi_session_moment(b->first, b->first_layer, desc->n_layers);
-        const int64_t last = memoi_session_moment(b->last, b->last_layer, desc->n_layers);
-        const char* fault = NULL;
-
-        if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX || b->row_bytes < 0 ||
-            b->row_bytes > (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows)
-            fault = "size_bytes or row_bytes below 0, or too many bytes for n_rows";
-        else if (is_each && !memoi_pass_has_layers(b->first))
-            fault = "MEMO_EACH_LAYER in a pass without layers; use FORWARD or BACKWARD";
-        else if (is_split && !memoi_session_is_split(desc))
-            fault = "pass WEIGHTS, of which `order` has no turn; list WEIGHTS turns, or use "
-                    "BACKWARD";
-        else if (is_split &&
-                 (b->first == MEMO_PASS_FORWARD ||
-                  (is_each && b->first != MEMO_PASS_WEIGHTS && !memoi_session_is_kept(b))))
-            fault = "a life to WEIGHTS from a FORWARD or a slice; let the backward copy it to a "
-                    "buffer from BACKWARD on, with a layer or MEMO_EACH_LAYER";
-        else if (is_span && (first < 0 || last < 0 || b->first == MEMO_PASS_AFTER))
-            fault = "an unknown pass or a layer out of range; give its first and last use";
-        else if (is_span && last < first)
-            fault = "a last use before the first; swap them";
-        else if (b->kinds && (!is_each || (!desc->layer_kinds && !(b->kinds & 1))))
-            fault = "kinds, but no MEMO_EACH_LAYER or _SLICE, or no layer_kinds; set both, or 0";
-        else if (desc->n_order && is_span && b->last != MEMO_PASS_AFTER &&
-                 memoi_session_chunk(desc, n_chunks, b->first, b->first_layer) !=
-                     memoi_session_chunk(desc, n_chunks, b->last, b->last_layer))
-            fault = "a life in two chunks of the order; declare a buffer of each, or of SESSION";
+        const char* fault = memoi_session_buffer_fault(desc, b);
         if (fault)
             return MEMOB_INVALID(error, "memo_session_desc.buffers[%d]: `%.40s` has %s", (int)i,
                                  b->name ? b->name : "NULL", fault);

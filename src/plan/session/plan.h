@@ -321,6 +321,33 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
 
 #define MEMOI_SESSION_ROUNDS 8
 
+/* Searches the rows that take least time, until they fit or nothing does.  The planner assumes that
+ * the other buffers do not depend on the rows.  If the dry run shows otherwise, its budget is
+ * lowered by the excess. */
+MEMOI memo_status memoi_session_search_rows(memo_session* s, memoi_session_costs* costs,
+                                            memo_error* error) {
+    memo_step_plan* plan = s->part->plan;
+    int64_t* left_bytes = &costs->desc.device_bytes;
+    memo_status status = MEMO_STATUS_OK;
+    memoi_session_log(s, "session: planning rows by %s times",
+                      s->is_measured ? "measured" : "estimated");
+    if (s->limit_bytes) *left_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
+    costs->swap.rows = NULL;
+    plan->fits = 0;
+    for (int round = 0; !status && !plan->fits && round < MEMOI_SESSION_ROUNDS; round++) {
+        if (s->limit_bytes && *left_bytes <= 0) break;
+        status = memoi_rows_make_plan(&costs->desc, s->effort, &plan->times, error);
+        if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK; /* no rows fit */
+        status = memoi_session_stage(s, status, s->desc.policy, plan->times, error);
+        if (s->is_measured && !status && plan->fits) break;
+        memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
+        plan->times = NULL;
+        if (!s->limit_bytes) break; /* other rows would take no less */
+        *left_bytes -= s->peak_bytes - s->limit_bytes;
+    }
+    return status;
+}
+
 /* Makes the stage of the policy, with measured times if there are any.  All ranks plan with the
  * same numbers. */
 MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) {
@@ -329,7 +356,6 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     const int is_planned = policy == MEMO_POLICY_MEMO || is_alpha;
     memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
-    int64_t* left_bytes = &costs.desc.device_bytes;
     int is_searched;
     memo_status status = memoi_session_cost(s, &costs, error);
     memo_swap_plan_destroy(plan->times);
@@ -341,32 +367,7 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     if (is_planned) memoi_session_log(s, "session: a dry run with every tensor kept");
     status = memoi_session_stage(s, status, is_planned ? MEMO_POLICY_KEEP : policy, NULL, error);
     is_searched = !status && (is_alpha || (is_planned && !plan->fits));
-
-    /* The rows that take least time.  The planner assumes that the other buffers do not depend on
-     * the rows.  If the dry run shows otherwise, its budget is lowered by the excess. */
-    if (is_searched) {
-        memoi_session_log(s, "session: planning rows by %s times",
-                          s->is_measured ? "measured" : "estimated");
-        if (s->limit_bytes)
-            *left_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-        costs.swap.rows = NULL;
-        plan->fits = 0;
-    }
-    for (int round = 0; is_searched && !status && !plan->fits && round < MEMOI_SESSION_ROUNDS;
-         round++) {
-        if (s->limit_bytes && *left_bytes <= 0) break;
-        status = memoi_rows_make_plan(&costs.desc, s->effort, &plan->times, error);
-        if (status == MEMO_STATUS_INFEASIBLE) { /* no rows fit */
-            status = MEMO_STATUS_OK;
-            break;
-        }
-        status = memoi_session_stage(s, status, policy, plan->times, error);
-        if (s->is_measured && !status && plan->fits) break;
-        memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
-        plan->times = NULL;
-        if (!s->limit_bytes) break; /* other rows would take no less */
-        *left_bytes -= s->peak_bytes - s->limit_bytes;
-    }
+    if (is_searched) status = memoi_session_search_rows(s, &costs, error);
     if (is_searched && !status && !plan->fits)
         status = is_alpha ? memoi_session_stage(s, status, policy, NULL, error)
                           : memoi_session_take_least(s, error);
@@ -630,48 +631,67 @@ MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_strea
     return memoi_session_set_streams(s, least, streams->plan.n_spilled, 0, error); /* the stage's */
 }
 
-/* Chooses how many states of layers are streamed, and the stage: none if all states fit beside all
- * activations; else those with which the step is shortest, its update included; or all, with the
- * update on the host.  *step_s: of the stage; infinite: it does not fit. */
-MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, memo_error* error) {
-    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+/* Streams the fewest states that fit, from n on.  Other memory takes the same bytes, whatever is
+ * streamed. */
+MEMOI memo_status memoi_session_stream_fewest(memo_session* s, int64_t n, int64_t n_all,
+                                              memoi_session_streams* best, memo_error* error) {
     const int64_t stride = n_all / 64 + 1;
-    const int may_host =
-        s->desc.update_host && s->desc.update_on == MEMO_UPDATE_PLANNED && s->desc.n_layers > 1;
-    const int may_compare = s->is_measured && s->times->update_host_s_per_byte > 0;
+    const int64_t rest_bytes = s->peak_bytes - s->states_sizes.device_bytes;
     memo_step_plan* plan = s->part->plan;
-    memoi_session_streams best;
-    int64_t n = s->least_streamed, rest_bytes, device_bytes;
-    memo_status status;
-    memset(&best, 0, sizeof best);
-    best.step_s = *step_s = HUGE_VAL;
-    if (n_all && s->desc.update_on == MEMO_UPDATE_HOST)
-        return memoi_session_choose_with(s, n_all, 0, 1, &best, error);
-    status = memoi_session_choose_with(s, n, 0, 0, &best, error);
-    *step_s = best.step_s;
-    if (status || !n_all || s->desc.states_stay) return status;
-    if (plan->fits && (!plan->times || plan->times->stall_s + plan->times->recompute_s <= 0))
-        return status;
-
-    /* The fewest that fit: what is not states takes the same bytes, whatever is streamed. */
-    rest_bytes = s->peak_bytes - s->states_sizes.device_bytes;
+    memo_status status = MEMO_STATUS_OK;
     while (!status && !plan->fits && n < n_all && (!n || s->peak_bytes > s->limit_bytes)) {
         plan->n_streamed = n = memob_min(n + stride, n_all);
         plan->n_spilled = 0;
         status = memoi_session_stream(s, error);
         if (s->states_sizes.device_bytes + rest_bytes <= s->limit_bytes || n == n_all)
-            status = memoi_session_choose_with(s, n, 0, 0, &best, error);
+            status = memoi_session_choose_with(s, n, 0, 0, best, error);
     }
+    return status;
+}
 
-    /* More room for activations, on the device or on the host, may be worth more copies. */
-    if (!status && s->is_measured && best.step_s < HUGE_VAL)
-        status = memoi_session_stream_more(s, &best, error);
-    for (int trial = 0; trial < 2 && !status && s->is_measured && best.step_s < HUGE_VAL; trial++) {
-        const int64_t most = best.plan.n_streamed, from = best.plan.n_spilled;
-        if (from == most || !best.plan.sizes.n_spilled_layers) continue;
+/* More room for activations, on the device or on the host, may be worth more copies. */
+MEMOI memo_status memoi_session_give_room(memo_session* s, memoi_session_streams* best,
+                                          memo_error* error) {
+    memo_status status = memoi_session_stream_more(s, best, error);
+    for (int trial = 0; trial < 2 && !status && best->step_s < HUGE_VAL; trial++) {
+        const int64_t most = best->plan.n_streamed, from = best->plan.n_spilled;
+        if (from == most || !best->plan.sizes.n_spilled_layers) continue;
         status =
-            memoi_session_choose_with(s, most, trial ? most : (from + most) / 2, 0, &best, error);
+            memoi_session_choose_with(s, most, trial ? most : (from + most) / 2, 0, best, error);
     }
+    return status;
+}
+
+/* 1: the update on the host may be better than the best so far, with the update on the device. */
+MEMOI int memoi_session_may_host(const memo_session* s, const memoi_session_streams* best) {
+    if (!s->desc.update_host || s->desc.update_on != MEMO_UPDATE_PLANNED || s->desc.n_layers < 2)
+        return 0;
+    return best->step_s >= HUGE_VAL ||
+           (s->is_measured && s->times->update_host_s_per_byte > 0 && best->plan.n_streamed);
+}
+
+/* Chooses how many states of layers are streamed, and the stage: none if all states fit beside all
+ * activations; else those with which the step is shortest, its update included; or all, with the
+ * update on the host.  *step_s: of the stage; infinite: it does not fit. */
+MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, memo_error* error) {
+    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+    memo_step_plan* plan = s->part->plan;
+    memoi_session_streams best;
+    int64_t device_bytes;
+    memo_status status;
+    memset(&best, 0, sizeof best);
+    best.step_s = *step_s = HUGE_VAL;
+    if (n_all && s->desc.update_on == MEMO_UPDATE_HOST)
+        return memoi_session_choose_with(s, n_all, 0, 1, &best, error);
+    status = memoi_session_choose_with(s, s->least_streamed, 0, 0, &best, error);
+    *step_s = best.step_s;
+    if (status || !n_all || s->desc.states_stay) return status;
+    if (plan->fits && (!plan->times || plan->times->stall_s + plan->times->recompute_s <= 0))
+        return status;
+
+    status = memoi_session_stream_fewest(s, s->least_streamed, n_all, &best, error);
+    if (!status && s->is_measured && best.step_s < HUGE_VAL)
+        status = memoi_session_give_room(s, &best, error);
     if (!status && best.step_s >= HUGE_VAL) { /* the last is the nearest */
         best.plan = *plan;
         best.is_current = 1;
@@ -679,7 +699,7 @@ MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, 
 
     /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
     device_bytes = s->peak_bytes;
-    if (!status && may_host && (best.step_s >= HUGE_VAL || (may_compare && best.plan.n_streamed)))
+    if (!status && memoi_session_may_host(s, &best))
         status = memoi_session_choose_with(s, n_all, 0, 1, &best, error);
     best.is_current |= best.step_s >= HUGE_VAL && s->limit_bytes && device_bytes > s->limit_bytes &&
                        s->peak_bytes < device_bytes;

@@ -270,6 +270,30 @@ void memo_session_free(memo_session* s, void* address) {
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
 }
 
+/* Requests a declared buffer whose life begins.  Returns 0 if its life in another layer goes on. */
+MEMOI int memoi_session_begin_life(memo_session* s, int32_t i) {
+    const memo_session_buffer* b = &s->desc.buffers[i];
+    const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
+    int64_t n_rows, n_bytes;
+
+    /* Marks name the buffers of a dry run, for pictures. */
+    if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
+        (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
+    if (is_each && s->buffer_addresses[i]) {
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "memo_session_desc.buffers[%d]: `%.40s` lives in each layer, but two "
+                           "layers are open; end one first, or use memo_session_alloc",
+                           (int)i, b->name ? b->name : "NULL");
+        return 0;
+    }
+    n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
+    n_bytes = memoi_session_buffer_bytes(s, i, n_rows);
+    n_bytes = memob_min(n_bytes + (memoi_session_n_group(s) - 1) * memoi_session_part_bytes(s, i),
+                        MEMOB_BYTES_MAX);
+    s->buffer_addresses[i] = memoi_session_request(s, n_bytes, b->name);
+    return 1;
+}
+
 /* Requests or frees the declared buffers whose life begins or ends here. */
 MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t step, int is_end) {
     const int32_t layer = memoi_session_layer(s, step);
@@ -283,7 +307,6 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
         const memo_pass of = (is_end && !is_each) || (is_split && is_kept) ? b->last : b->first;
         const int32_t n_slices = is_each ? s->n_of_batch : s->n_slices;
         int32_t at = is_end ? b->last_layer : b->first_layer;
-        int64_t n_rows, n_bytes;
         if (is_each) at = layer;
         if (memoi_session_moment(of, at, s->desc.n_layers) != now) continue;
         if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
@@ -304,24 +327,7 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
             s->buffer_addresses[i] = NULL;
             continue;
         }
-
-        /* Marks name the buffers of a dry run, for pictures. */
-        if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
-            (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
-        if (is_each && s->buffer_addresses[i]) {
-            MEMOI_SESSION_FAIL(
-                s, MEMO_STATUS_INVALID_STATE,
-                "memo_session_desc.buffers[%d]: `%.40s` lives in each layer, but two "
-                "layers are open; end one first, or use memo_session_alloc",
-                (int)i, b->name ? b->name : "NULL");
-            return;
-        }
-        n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
-        n_bytes = memoi_session_buffer_bytes(s, i, n_rows);
-        n_bytes =
-            memob_min(n_bytes + (memoi_session_n_group(s) - 1) * memoi_session_part_bytes(s, i),
-                      MEMOB_BYTES_MAX);
-        s->buffer_addresses[i] = memoi_session_request(s, n_bytes, b->name);
+        if (!memoi_session_begin_life(s, i)) return;
     }
 }
 
@@ -412,6 +418,43 @@ MEMOI void memoi_session_move(memo_session* s) {
     if (s->desc.planned) s->desc.planned(s->desc.user, s, s->parts[0].plan);
 }
 
+/* Checks the batch that begins, and fills in its rows.  before: the batch of the turn before. */
+MEMOI memo_status memoi_session_check_batch(memo_session* s, const memo_batch* before) {
+    memo_batch* batch = &s->batch;
+    memo_error* error = &s->call_error;
+    memo_status status =
+        memob_check_integer("memo_batch", "shape", batch->shape, 0, s->desc.n_shapes - 1, error);
+    if (!status) {
+        const memo_step_plan* plan = s->parts[batch->shape].plan;
+        batch->is_forward_only |= plan->shape.is_forward_only;
+        if (!batch->n_rows) batch->n_rows = plan->swap.layer_rows;
+        status = memob_check_integer("memo_batch", "n_rows", batch->n_rows, 1,
+                                     plan->swap.layer_rows, error);
+    }
+    if (!status && batch->values)
+        status = memob_check_integer("memo_batch", "values_bytes", batch->values_bytes, 0,
+                                     MEMO_BATCH_VALUES_MAX, error);
+    if (!status && s->desc.n_order) status = memoi_session_check_turn(s, before, error);
+    return status;
+}
+
+/* What the turn before has left in the arena ends; what this turn takes over has its address. */
+MEMOI void memoi_session_take_over(memo_session* s) {
+    for (int32_t i = 0; i < s->desc.n_buffers; i++) {
+        const memo_session_buffer* b = &s->desc.buffers[i];
+        const int placing = memoi_session_placing(s, b);
+        if (b->first == MEMO_PASS_SESSION) continue;
+        if (s->next_turn && placing < 0) memo_session_free(s, s->buffer_addresses[i]);
+        s->buffer_addresses[i] = NULL;
+        if (placing >= 0 && !memoi_session_is_kept(b) &&
+            memoi_session_is_turn(s, placing == MEMOI_PLACE_WEIGHTS ? MEMO_PASS_WEIGHTS
+                                                                    : MEMO_PASS_BACKWARD) &&
+            memoi_session_chunk(&s->desc, s->part->plan->n_chunks, b->first, b->first_layer) ==
+                s->batch.turn.chunk)
+            s->buffer_addresses[i] = memoi_session_placed(s, i, 0);
+    }
+}
+
 int memo_session_begin(memo_session* s, const memo_batch* batch) {
     const memo_batch before = s->batch;
     memo_status status;
@@ -436,19 +479,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     s->n_passed = 0;
     s->open = s->open_next = -1;
 
-    status = memob_check_integer("memo_batch", "shape", s->batch.shape, 0, s->desc.n_shapes - 1,
-                                 &s->call_error);
-    if (!status) {
-        const memo_step_plan* plan = s->parts[s->batch.shape].plan;
-        s->batch.is_forward_only |= plan->shape.is_forward_only;
-        if (!s->batch.n_rows) s->batch.n_rows = plan->swap.layer_rows;
-        status = memob_check_integer("memo_batch", "n_rows", s->batch.n_rows, 1,
-                                     plan->swap.layer_rows, &s->call_error);
-    }
-    if (!status && s->batch.values)
-        status = memob_check_integer("memo_batch", "values_bytes", s->batch.values_bytes, 0,
-                                     MEMO_BATCH_VALUES_MAX, &s->call_error);
-    if (!status && s->desc.n_order) status = memoi_session_check_turn(s, &before, &s->call_error);
+    status = memoi_session_check_batch(s, &before);
     if (status) { /* a turn that is refused changes nothing */
         (void)memoi_session_is_ok(s, status);
         if (s->next_turn) s->batch = before;
@@ -467,21 +498,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         s->first_step = memoi_session_own(s)->places[s->next_turn] * s->n_turn_steps;
     }
     s->n_passed = memoi_session_n_before(s);
-
-    /* What the turn before has left in the arena ends. */
-    for (int32_t i = 0; i < s->desc.n_buffers; i++) {
-        const memo_session_buffer* b = &s->desc.buffers[i];
-        const int placing = memoi_session_placing(s, b);
-        if (b->first == MEMO_PASS_SESSION) continue;
-        if (s->next_turn && placing < 0) memo_session_free(s, s->buffer_addresses[i]);
-        s->buffer_addresses[i] = NULL;
-        if (placing >= 0 && !memoi_session_is_kept(b) &&
-            memoi_session_is_turn(s, placing == MEMOI_PLACE_WEIGHTS ? MEMO_PASS_WEIGHTS
-                                                                    : MEMO_PASS_BACKWARD) &&
-            memoi_session_chunk(&s->desc, s->part->plan->n_chunks, b->first, b->first_layer) ==
-                s->batch.turn.chunk)
-            s->buffer_addresses[i] = memoi_session_placed(s, i, 0);
-    }
+    memoi_session_take_over(s);
     memoi_checked_fill(s, s->checked.slots, 2 * s->checked.slot_bytes);
 
     /* The first turn begins for all. */
@@ -551,21 +568,25 @@ MEMOI int32_t memoi_session_visit_step(const memo_session* s, int32_t visit) {
     return s->first_step + (visit < n ? visit : (int32_t)memob_max(before, n) + n - 1 - visit);
 }
 
-/* Checks every layer call.  Returns the step that it is of, or -1 after an error.  Without slices,
- * states and an order a layer may begin while the one before it is open. */
+/* May a visit begin or end now?  n_visits: of the turn.  Without slices, states and an order, a
+ * layer may begin while the layer before is open. */
+MEMOI int memoi_session_is_due(const memo_session* s, int32_t visit, int32_t n_visits, int is_end) {
+    const int32_t n_open = (s->open >= 0) + (s->open_next >= 0);
+    const int32_t n_open_most = s->n_slices > 1 || s->states || s->steps->order ? 1 : 2;
+    if (is_end) return n_open > 0;
+    return n_open < n_open_most && visit < n_visits &&
+           memoi_session_visit_pass(s, visit) == memoi_session_visit_pass(s, s->n_passed);
+}
+
+/* Checks every layer call.  Returns the step that it is of, or -1 after an error. */
 MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass, int is_end) {
     static const char* const names[] = {"", "forward", "", "backward", "weights"};
     static const char* const points[] = {"begin", "end"};
     const int32_t n = s->n_turn_steps, n_open = (s->open >= 0) + (s->open_next >= 0);
     const int32_t n_visits =
         memoi_session_n_before(s) + (s->steps->order || s->batch.is_forward_only ? n : 2 * n);
-    const int32_t n_open_most = s->n_slices > 1 || s->states || s->steps->order ? 1 : 2;
     const int32_t visit = s->n_passed + (is_end ? 0 : n_open);
     const int32_t step = memoi_session_visit_step(s, visit);
-    const int is_due =
-        is_end ? n_open > 0
-               : n_open < n_open_most && visit < n_visits &&
-                     memoi_session_visit_pass(s, visit) == memoi_session_visit_pass(s, s->n_passed);
     const char* why = NULL;
     memo_status status = MEMO_STATUS_INVALID_STATE;
     char text[96];
@@ -582,7 +603,8 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         why = "no order has a WEIGHTS turn; compute gradients of weights in the backward";
     } else if (s->n_passed == n_visits) {
         why = "all layers of the pass are over; call memo_session_end";
-    } else if (!is_due || pass != memoi_session_visit_pass(s, visit) ||
+    } else if (!memoi_session_is_due(s, visit, n_visits, is_end) ||
+               pass != memoi_session_visit_pass(s, visit) ||
                layer != memoi_session_layer(s, step)) {
         snprintf(text, sizeof text, "out of order; %s %s of layer %d comes next%s",
                  names[memoi_session_visit_pass(s, s->n_passed)], points[n_open > 0],

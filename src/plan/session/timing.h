@@ -273,10 +273,12 @@ MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, me
     memo_step_plan* const before = s->own_plan;
     memob_states* const states = s->states;
     const int moves = states && !memoi_timing_streams_alike(before, plan);
+    const void* const memory MEMO_UNUSED = s->device_memory;
     int64_t n_bytes = 0;
     char* bytes = NULL;
     memo_status status = MEMO_STATUS_OK, given;
 
+    MEMO_ASSERT(plan->slice_rows == before->slice_rows);            /* 1 */
     MEMO_ASSERT(!s->is_running && !(states && states->is_pending)); /* 3 */
     if (!s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
@@ -298,6 +300,7 @@ MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, me
     memoi_timing_close(s);
     if (moves) s->states = NULL;
     status = memoi_timing_open(s, plan, error);
+    MEMO_ASSERT(status || s->device_memory == memory); /* 2 */
     if (moves && !status)
         status = memoi_timing_copy_resident(s, states, s->states, 0, bytes, NULL, error);
     if (moves && !status) status = memoi_timing_copy_streamed(s, states, s->states, error);
@@ -309,6 +312,7 @@ MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, me
         if (moves) memob_states_destroy(s->states);
         s->states = states;
         given = memoi_timing_open(s, before, NULL);
+        MEMO_ASSERT(s->own_plan == before && s->part->plan == before); /* 5 */
         if (moves && !given)
             given = memoi_timing_copy_resident(s, states, states, 0, bytes, NULL, NULL);
         s->timing.is_lost = memoi_session_verdict(&s->desc, given, NULL) != MEMO_STATUS_OK;
@@ -368,6 +372,25 @@ MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo
     return status;
 }
 
+/* Updates that are pending belong to the step before.  They end before functions of the trainer get
+ * sessions of dry runs, which some remember. */
+MEMOI memo_status memoi_timing_end_updates(memo_session* s, memo_error* error) {
+    memo_status status = memo_session_flush(s, error);
+    if (status) s->is_reported = 0; /* the micro-batch fails */
+    if (!status && s->states) status = memob_states_synchronize(s->states, error);
+    return memoi_session_verdict(&s->desc, status, error);
+}
+
+/* The open plan takes the predicted times of the same plan. */
+MEMOI void memoi_timing_take_times(memo_step_plan* own, memo_step_plan* plan) {
+    for (; plan; plan = plan->next, own = own->next) {
+        memo_swap_plan* times = own->times;
+        own->times = plan->times;
+        plan->times = times;
+        own->policy = plan->policy;
+    }
+}
+
 /* Ends the timed steps: a plan by their times takes the place of the first plan.  If there is none,
  * or if it cannot be opened, the first plan stays. */
 MEMOI void memoi_timing_plan(memo_session* s) {
@@ -397,26 +420,11 @@ MEMOI void memoi_timing_plan(memo_session* s) {
                                 "memo_session_desc.setup: it frees, or requests too much");
     status = memoi_session_verdict(&s->desc, status, &why);
 
-    /* Updates that are pending belong to the step before.  They end before functions of the trainer
-     * get sessions of dry runs, which some remember. */
-    if (!status) {
-        status = memo_session_flush(s, &why);
-        if (status) s->is_reported = 0; /* the micro-batch fails */
-        if (!status && s->states) status = memob_states_synchronize(s->states, &why);
-        status = memoi_session_verdict(&s->desc, status, &why);
-    }
+    /* A plan by the times, if it is another one. */
+    if (!status) status = memoi_timing_end_updates(s, &why);
     if (!status) status = memoi_timing_make(s, &plan, &why);
     is_same = !status && memoi_timing_is_open(s, plan);
-    if (is_same) { /* the predicted times are new */
-        memo_step_plan* own = s->own_plan;
-        for (memo_step_plan* p = plan; p; p = p->next, own = own->next) {
-            memo_swap_plan* times = own->times;
-            own->times = p->times;
-            p->times = times;
-            own->policy = p->policy;
-        }
-    }
-
+    if (is_same) memoi_timing_take_times(s->own_plan, plan);
     if (!status && !is_same) status = memoi_timing_replace(s, plan, &why);
     if (status || is_same) memo_step_plan_destroy(plan);
     if (status) {
@@ -516,20 +524,38 @@ MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_st
     return memo_session_plan(desc, NULL, plan, error);
 }
 
+/* The plan to open without known times.  *needs_times: not everything can be kept, so steps are
+ * timed, or times are estimated. */
+MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int* needs_times,
+                                            memo_step_plan** plan, memo_error* error) {
+    const int is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
+    const int is_memo = desc->policy == MEMO_POLICY_MEMO;
+    memo_session_desc first = *desc;
+    memo_status status = MEMO_STATUS_OK;
+    if (is_memo) first.policy = MEMO_POLICY_KEEP;
+    if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
+    if (!is_alpha)
+        status = is_memo ? memoi_session_plan_sizes(NULL, &first, NULL, MEMOI_ROWS_EFFORT_FIRST,
+                                                    plan, error)
+                         : memo_session_plan(&first, NULL, plan, error);
+    *needs_times =
+        is_alpha || (is_memo && !status && (!memoi_step_plan_fits(*plan) || (*plan)->n_streamed));
+    if (status || !*needs_times) return status;
+    memo_step_plan_destroy(*plan);
+    return desc->timed_steps < 0 ? memo_session_plan(desc, NULL, plan, error)
+                                 : memoi_timing_plan_first(desc, plan, error);
+}
+
 /* Every rank takes the same way: plans fit on all ranks or on none. */
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
-    int is_alpha, is_memo, has_files = 0, needs_times = 0;
+    int has_files = 0, needs_times = 0;
     int32_t n_timed;
-    memo_session_desc first;
     memo_profile* profiles = NULL;
     memo_step_plan* plan = NULL;
     memo_status status = memob_check_given("memo_session_create", "desc", desc, error);
     *session = NULL;
     if (status) return status;
-    is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
-    is_memo = desc->policy == MEMO_POLICY_MEMO;
-    first = *desc;
     if (desc->profile_path) {
         profiles = (memo_profile*)memob_calloc(MEMO_SHAPES_MAX, sizeof *profiles);
         status = profiles ? MEMO_STATUS_OK : memob_no_memory(error, "a profile");
@@ -537,24 +563,9 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
         if (!status) status = memoi_timing_read_files(desc, profiles, &has_files, error);
     }
 
-    /* Times are needed only if not everything can be kept. */
-    if (has_files) {
-        if (!status) status = memo_session_plan(desc, profiles, &plan, error);
-    } else {
-        if (is_memo) first.policy = MEMO_POLICY_KEEP;
-        if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
-        if (!is_alpha && !status)
-            status = is_memo ? memoi_session_plan_sizes(NULL, &first, NULL, MEMOI_ROWS_EFFORT_FIRST,
-                                                        &plan, error)
-                             : memo_session_plan(&first, NULL, &plan, error);
-        needs_times =
-            is_alpha || (is_memo && !status && (!memoi_step_plan_fits(plan) || plan->n_streamed));
-    }
-    if (!status && needs_times) {
-        memo_step_plan_destroy(plan);
-        status = desc->timed_steps < 0 ? memo_session_plan(desc, NULL, &plan, error)
-                                       : memoi_timing_plan_first(desc, &plan, error);
-    }
+    if (!status)
+        status = has_files ? memo_session_plan(desc, profiles, &plan, error)
+                           : memoi_timing_plan_untimed(desc, &needs_times, &plan, error);
     n_timed = desc->timed_steps || !needs_times ? desc->timed_steps : 4;
     if (has_files || n_timed < 0) n_timed = 0;
     if (!status) status = memoi_timing_open_first(desc, plan, n_timed, session, error);
