@@ -134,37 +134,38 @@ MEMOI int memoi_states_moves(const memob_states* states, int32_t kind, int32_t i
 
 /* Copies an item, or writes or reads the file. */
 MEMOI void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
-    const int64_t *offsets = &states->offsets[4 * (int64_t)item], n_bytes = offsets[3];
-    const int is_spilled = states->items.items[item].file >= 0;
-    const int is_back = kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
+    const int64_t* offsets = &states->offsets[4 * (int64_t)item];
     memob_engine* e = &states->sink.engine;
     if (kind == MEMOB_OP_LOAD) {
         MEMO_ASSERT(!states->is_newer[item]); /* 3 */
         memoi_states_put(states, item);
+        memob_engine_copy(e, MEMOB_STREAM_TO_DEVICE, offsets[0], offsets[1], offsets[3]);
+        if (e->status) memoi_states_drop(states, item);
+        return;
     }
-    if (kind == MEMOB_OP_STORE || kind == MEMOB_OP_LOAD)
-        memob_engine_copy(e, is_back ? MEMOB_STREAM_TO_DEVICE : MEMOB_STREAM_TO_HOST, offsets[0],
-                          offsets[1], n_bytes);
+    if (kind == MEMOB_OP_STORE)
+        memob_engine_copy(e, MEMOB_STREAM_TO_HOST, offsets[0], offsets[1], offsets[3]);
     else
-        memob_engine_use_file(e, 2 * (int64_t)item + is_back, !is_back, offsets[1], offsets[2],
-                              memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT));
-    if (e->status && kind == MEMOB_OP_LOAD) memoi_states_drop(states, item);
-    if (!e->status && kind == (is_spilled ? MEMOB_OP_WRITE : MEMOB_OP_STORE))
+        memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
+                              kind == MEMOB_OP_WRITE, offsets[1], offsets[2],
+                              memob_align_up(offsets[3], MEMOB_SPILL_ALIGNMENT));
+    if (!e->status &&
+        kind == (states->items.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE))
         states->is_newer[item] = 0;
 }
 
 MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
-    const memob_op* op = &states->sink.law.ops[k];
-    const memob_part* parts = &states->sink.law.parts[op->first_part];
     memob_sink* sink = &states->sink;
-    int64_t n_before = 0;
-    int32_t n_moved = 0;
-    for (int32_t i = 0; i < op->n_parts && !sink->engine.status; i++) {
-        if (!memoi_states_moves(states, op->kind, parts[i].item)) continue;
-        if (!n_moved++) n_before = memoi_sink_begin(sink, k);
-        memoi_states_copy(states, op->kind, parts[i].item);
+    const memob_op* op = &sink->law.ops[k];
+    const memob_part *part = &sink->law.parts[op->first_part], *end = part + op->n_parts;
+    const int32_t kind = op->kind;
+    int64_t n_before = -1;
+    for (; part < end && !sink->engine.status; part++) {
+        if (!memoi_states_moves(states, kind, part->item)) continue;
+        if (n_before < 0) n_before = memoi_sink_begin(sink, k);
+        memoi_states_copy(states, kind, part->item);
     }
-    if (n_moved) memoi_sink_end(sink, k, n_before);
+    if (n_before >= 0) memoi_sink_end(sink, k, n_before);
 }
 
 /* 0: to the host; 1: to the device; 2: a visit. */
@@ -302,10 +303,10 @@ MEMOI void memoi_states_leave(memob_states* states) {
 MEMOI void memoi_states_close(memob_states* states) {
     const memob_states_items* it = &states->items;
     const memob_op* op = &states->sink.law.ops[states->op];
+    const memob_use* end = &it->uses[it->first_use[op->visit + 1]];
     if (!states->is_visiting || states->sink.engine.status) return;
     states->is_visiting = 0;
-    for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++) {
-        const memob_use* use = &it->uses[u];
+    for (const memob_use* use = &it->uses[it->first_use[op->visit]]; use < end; use++) {
         if (use->how == MEMOB_USE_READ) continue;
         if (use->is_on_host)
             memoi_states_drop(states, use->item); /* older */
@@ -344,6 +345,8 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
 MEMOI void memoi_states_open(memob_states* states) {
     const memob_states_items* it = &states->items;
     const memob_op* op = &states->sink.law.ops[states->op];
+    const memob_use* first = &it->uses[it->first_use[op->visit]];
+    const memob_use* end = &it->uses[it->first_use[op->visit + 1]];
     const memob_visit* visit = memoi_states_visit(states);
     const int on_host = op->stream == MEMOB_STREAM_FILE;
     memob_sink* sink = &states->sink;
@@ -352,9 +355,8 @@ MEMOI void memoi_states_open(memob_states* states) {
     if (e->status) return;
 
     /* What the visit writes is there from now on. */
-    for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++) {
-        const memob_use* use = &it->uses[u];
-        if (on_host || use->how != MEMOB_USE_WRITE) continue;
+    for (const memob_use* use = first; use < end && !on_host; use++) {
+        if (use->how != MEMOB_USE_WRITE) continue;
         if (!states->is_filling || visit->pass != MEMOB_UPDATE)
             memoi_states_put(states, use->item);
         else if (!e->status && !memoi_states_is_there(states, use->item))
@@ -366,8 +368,8 @@ MEMOI void memoi_states_open(memob_states* states) {
     if (on_host && states->list == MEMOB_STATES_UPDATE && !states->n_updates)
         memoi_sink_follow(sink, op->stream, MEMOB_STREAM_COMPUTE);
     states->n_before = memoi_sink_begin(sink, states->op);
-    for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++)
-        MEMO_ASSERT(on_host || memoi_states_is_there(states, it->uses[u].item)); /* 1 */
+    for (const memob_use* use = first; use < end; use++)
+        MEMO_ASSERT(on_host || memoi_states_is_there(states, use->item)); /* 1 */
     if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);
     if (on_host && !e->status)
         e->status = memo_launch_host(&e->device, e->streams[MEMOB_STREAM_FILE],
@@ -443,10 +445,11 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int 
 /* Gradients of a new step begin at zero. */
 MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
     memob_engine* e = &states->sink.engine;
-    for (int32_t s = 0; s < states->n_states && !e->status; s++) {
+    uint32_t fresh = states->layers[layer].has_gradients ? 0 : states->gradients;
+    for (; fresh && !e->status; fresh &= fresh - 1) {
+        const int32_t s = __builtin_ctz(fresh);
         void* address = memob_states_get_address(states, layer, s);
-        if (states->layers[layer].has_gradients) break;
-        if (!address || !(states->gradients >> s & 1)) continue;
+        if (!address) continue;
         if (e->computes_on_host)
             memset(address, 0, (size_t)states->states[s].size_bytes);
         else
