@@ -10,7 +10,7 @@
  *     keep      every tensor stays on the device
  *     plan      device 4.5 MiB (1 buffer, optimal), host 0 B, 0 B of rows moved each way
  *     device    activations 4.5 MiB
- *     rows      layers    kept  swapped  recomputed   of 512 in tiles of 64; the last recomputes nothing
+ *     rows      layers    kept  swapped  recomputed   of 512 in tiles of 64; the last swapped and recomputed rows stay on the device
  *               0-7          0      512           0   inp
  *               0-7          0        0         512   hidden, gelu
  *     limit     ...

@@ -9,7 +9,7 @@
  *     keep      every tensor stays on the device
  *     plan      device 340 MiB of ... (13 buffers, optimal), host 0 B, 0 B of rows moved each way
  *     device    activations 288 MiB, the whole session 32.0 MiB, parts of a micro-batch 20.0 MiB
- *     rows      layers    kept  swapped  recomputed   of 4096 in tiles of 256; the last recomputes nothing
+ *     rows      layers    kept  swapped  recomputed   of 4096 in tiles of 256; the last swapped and recomputed rows stay on the device
  *               ...
  *     plan      device ... of 128 MiB (..., optimal), host ..., ... in a step
  *     device    activations ..., the whole session 32.0 MiB, parts of a micro-batch 20.0 MiB

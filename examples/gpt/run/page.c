@@ -130,7 +130,8 @@ static void page_put_rows(memo_text* t, const job* j) {
     memo_text_put(t,
                   "<h2>Rows of each tensor</h2>\n<p class='key'>%s from left to right: <i "
                   "style='background:%s'></i>kept <i style='background:%s'></i>swapped <i "
-                  "style='background:%s'></i>recomputed, in the last layer left in place</p>\n<div "
+                  "style='background:%s'></i>recomputed; the last swapped and recomputed rows stay "
+                  "on the device</p>\n<div "
                   "class='box'><svg viewBox='0 0 1180 %d' font-size='13'>\n",
                   swap->n_slices > 1 ? "Steps (a layer in slices)" : "Layers",
                   page_colors[PAGE_KEPT], page_colors[PAGE_MOVED], page_colors[PAGE_RECOMPUTED],
