@@ -23,14 +23,6 @@ void gpt_leave_session(gpt_model* model) {
     model->is_in_session = 0;
 }
 
-int64_t gpt_n_bytes(const gpt_model* model, int64_t n) {
-    return n * memo_type_bytes(model->config.type);
-}
-int64_t gpt_sum_bytes(const gpt_model* model, int64_t n) {
-    return n * memo_type_bytes(gpt_sum_type(model->config.type));
-}
-int gpt_has_masters(const gpt_config* config) { return gpt_sum_type(config->type) != config->type; }
-
 /* ---- micro-batches on their way to the device ------------------------------------------------ */
 
 typedef char gpt_values_fit[sizeof(gpt_batch_values) <= GPT_VALUES_BYTES &&
@@ -48,24 +40,9 @@ int64_t* gpt_begins_of(void* batch, int64_t n_rows) {
     return (int64_t*)(void*)((char*)batch + GPT_VALUES_BYTES +
                              2 * n_rows * (int64_t)sizeof(int32_t));
 }
-int32_t* gpt_tokens_of(void* batch) { return (int32_t*)(void*)((char*)batch + GPT_VALUES_BYTES); }
-
-int64_t gpt_n_places(int64_t n_micro_batches) {
-    return gpt_min(n_micro_batches > 1 ? n_micro_batches : 1, GPT_STAGED_MAX);
-}
-int64_t gpt_places_bytes(const gpt_config* config, int64_t n_micro_batches) {
-    return gpt_n_places(n_micro_batches) * gpt_batch_bytes(config);
-}
-gpt_batch_values* gpt_staged(const gpt_model* model, int64_t place) {
-    return (gpt_batch_values*)(void*)(model->staging + place * gpt_batch_bytes(&model->config));
-}
 
 /* ---- parameters, gradients, optimizer: states of the session ------------------------------- */
 
-int64_t gpt_n_buckets(const gpt_config* config) { return config->n_layers + 2; }
-int gpt_bucket_place(const gpt_model* model, int64_t bucket) {
-    return bucket == 0 ? 0 : bucket < gpt_n_buckets(&model->config) - 1 ? 1 : 2;
-}
 int64_t gpt_bucket_begin(const gpt_model* model, int64_t bucket) {
     const gpt_layout* at = &model->layout;
     if (bucket == 0) return 0;
@@ -88,9 +65,6 @@ int64_t gpt_array_bytes(const gpt_model* model, int array, int64_t n) {
            : array < GPT_MOMENTS1 ? gpt_sum_bytes(model, n)
                                   : n * memo_type_bytes(gpt_state_type(&model->config));
 }
-gpt_rows gpt_whole_bucket(const gpt_model* model, int64_t bucket) {
-    return gpt_rows_make(gpt_bucket_begin(model, bucket), gpt_bucket_begin(model, bucket + 1));
-}
 gpt_rows gpt_part_at(const gpt_model* model, int64_t bucket, int64_t rank) {
     const gpt_rows whole = gpt_whole_bucket(model, bucket);
     const int64_t n = gpt_count(whole) / model->share.n_ranks;
@@ -103,10 +77,6 @@ gpt_rows gpt_bucket_rows(const gpt_model* model, int array, int64_t bucket) {
                    : gpt_whole_bucket(model, bucket);
 }
 
-char* gpt_offset(const void* address, int64_t n_bytes) {
-    return address ? (char*)(uintptr_t)address + n_bytes : NULL;
-}
-
 char* gpt_address_at(const gpt_model* model, int on_host, int array, int64_t i) {
     const int64_t bucket = gpt_bucket_of(model, i);
     char* state = (char*)(on_host ? memo_session_get_host_state : memo_session_get_state)(
@@ -115,16 +85,9 @@ char* gpt_address_at(const gpt_model* model, int on_host, int array, int64_t i) 
     return gpt_offset(
         state, gpt_array_bytes(model, array, i - gpt_bucket_rows(model, array, bucket).begin));
 }
-char* gpt_address(const gpt_model* model, int array, int64_t i) {
-    return gpt_address_at(model, 0, array, i);
-}
 /* Where a tensor of a layer begins; layer 0 also for those of the model. */
 static int64_t gpt_begin_of(const gpt_model* model, int32_t layer, int w) {
     return model->layout.at[w] + layer * model->layout.layer_stride;
-}
-char* gpt_weight(const gpt_model* model, int64_t i) { return gpt_address(model, GPT_WEIGHTS, i); }
-int gpt_full_weights(const gpt_model* model) {
-    return gpt_has_masters(&model->config) ? GPT_MASTERS : GPT_WEIGHTS;
 }
 
 void gpt_synchronize(gpt_model* model) {
@@ -200,10 +163,6 @@ memo_status gpt_wait_for_states(gpt_model* model, memo_error* error) {
                                    error);
 }
 
-int gpt_is_over_ranks(const gpt_model* model) {
-    return model->share.layout.ring * model->share.layout.ulysses > 1;
-}
-
 /* ---- memory --------------------------------------------------------------------------------- */
 
 /* The parts of a block run in the schedule's order, but the session allows only one order of
@@ -226,12 +185,6 @@ gpt_array gpt_take_typed(gpt_model* model, gpt_rows rows, int64_t n_columns, mem
     const gpt_array x = {(char*)address, rows.begin, n_columns, type, 1};
     return x;
 }
-gpt_array gpt_take(gpt_model* model, gpt_rows rows, int64_t n_columns) {
-    return gpt_take_typed(model, rows, n_columns, model->config.type);
-}
-gpt_array gpt_take_sums(gpt_model* model, gpt_rows rows, int64_t n_columns) {
-    return gpt_take_typed(model, rows, n_columns, gpt_sum_type(model->config.type));
-}
 
 void gpt_give(gpt_model* model, gpt_array x) {
     if (x.is_taken && !model->tensor.is_in_block) memo_session_free(model->session, x.address);
@@ -249,13 +202,6 @@ void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase) {
 }
 
 /* ---- operations: their operands, announced and enqueued -------------------------------------- */
-
-char* gpt_at(gpt_array x, int64_t row) {
-    return gpt_offset(x.address, (row - x.begin) * x.n_columns * memo_type_bytes(x.type));
-}
-int64_t gpt_bytes(gpt_array x, gpt_rows rows) {
-    return gpt_count(rows) * x.n_columns * memo_type_bytes(x.type);
-}
 
 /* Operands: rows of a tensor; sums; numbers of a micro-batch's rows. */
 static void gpt_use_rows(gpt_op* op, int uses, const void* place, gpt_array x, gpt_rows rows) {

@@ -177,11 +177,17 @@ void gpt_enter_session(gpt_model* model, memo_session* session);
 void gpt_leave_session(gpt_model* model);
 
 /* Bytes of n elements: of activations and weights; of what is summed. */
-int64_t gpt_n_bytes(const gpt_model* model, int64_t n);
-int64_t gpt_sum_bytes(const gpt_model* model, int64_t n);
+static inline int64_t gpt_n_bytes(const gpt_model* model, int64_t n) {
+    return n * memo_type_bytes(model->config.type);
+}
+static inline int64_t gpt_sum_bytes(const gpt_model* model, int64_t n) {
+    return n * memo_type_bytes(gpt_sum_type(model->config.type));
+}
 
 /* The weights are rounded copies of master weights. */
-int gpt_has_masters(const gpt_config* config);
+static inline int gpt_has_masters(const gpt_config* config) {
+    return gpt_sum_type(config->type) != config->type;
+}
 
 /* ---- micro-batches on their way to the device ------------------------------------------------ */
 
@@ -191,17 +197,27 @@ enum { GPT_VALUES_BYTES = 64 }; /* room of gpt_batch_values, of gpt_update_value
  * the device, and in the staging buffer. */
 int64_t gpt_batch_bytes(const gpt_config* config);
 int64_t* gpt_begins_of(void* batch, int64_t n_rows);
-int32_t* gpt_tokens_of(void* batch);
+static inline int32_t* gpt_tokens_of(void* batch) {
+    return (int32_t*)(void*)((char*)batch + GPT_VALUES_BYTES);
+}
 
 /* Places of the staging buffer. */
-int64_t gpt_n_places(int64_t n_micro_batches);
-int64_t gpt_places_bytes(const gpt_config* config, int64_t n_micro_batches);
-gpt_batch_values* gpt_staged(const gpt_model* model, int64_t place);
+static inline int64_t gpt_n_places(int64_t n_micro_batches) {
+    return gpt_min(n_micro_batches > 1 ? n_micro_batches : 1, GPT_STAGED_MAX);
+}
+static inline int64_t gpt_places_bytes(const gpt_config* config, int64_t n_micro_batches) {
+    return gpt_n_places(n_micro_batches) * gpt_batch_bytes(config);
+}
+static inline gpt_batch_values* gpt_staged(const gpt_model* model, int64_t place) {
+    return (gpt_batch_values*)(void*)(model->staging + place * gpt_batch_bytes(&model->config));
+}
 
 /* ---- parameters, gradients, optimizer: states of the session ------------------------------- */
 
-int64_t gpt_n_buckets(const gpt_config* config);
-int gpt_bucket_place(const gpt_model* model, int64_t bucket);
+static inline int64_t gpt_n_buckets(const gpt_config* config) { return config->n_layers + 2; }
+static inline int gpt_bucket_place(const gpt_model* model, int64_t bucket) {
+    return bucket == 0 ? 0 : bucket < gpt_n_buckets(&model->config) - 1 ? 1 : 2;
+}
 int64_t gpt_bucket_begin(const gpt_model* model, int64_t bucket);
 
 /* The bucket with parameter i. */
@@ -213,7 +229,9 @@ int64_t gpt_bucket_tensor(const gpt_model* model, int64_t bucket);
 int64_t gpt_array_bytes(const gpt_model* model, int array, int64_t n);
 
 /* The parameters of a bucket. */
-gpt_rows gpt_whole_bucket(const gpt_model* model, int64_t bucket);
+static inline gpt_rows gpt_whole_bucket(const gpt_model* model, int64_t bucket) {
+    return gpt_rows_make(gpt_bucket_begin(model, bucket), gpt_bucket_begin(model, bucket + 1));
+}
 
 /* A rank's part of them. */
 gpt_rows gpt_part_at(const gpt_model* model, int64_t bucket, int64_t rank);
@@ -222,15 +240,23 @@ gpt_rows gpt_part_at(const gpt_model* model, int64_t bucket, int64_t rank);
 gpt_rows gpt_bucket_rows(const gpt_model* model, int array, int64_t bucket);
 
 /* In a dry run there is no address. */
-char* gpt_offset(const void* address, int64_t n_bytes);
+static inline char* gpt_offset(const void* address, int64_t n_bytes) {
+    return address ? (char*)(uintptr_t)address + n_bytes : NULL;
+}
 
 /* Where parameter i lies in an array: on the device while its layer is open, or on the host. */
 char* gpt_address_at(const gpt_model* model, int on_host, int array, int64_t i);
-char* gpt_address(const gpt_model* model, int array, int64_t i);
-char* gpt_weight(const gpt_model* model, int64_t i);
+static inline char* gpt_address(const gpt_model* model, int array, int64_t i) {
+    return gpt_address_at(model, 0, array, i);
+}
+static inline char* gpt_weight(const gpt_model* model, int64_t i) {
+    return gpt_address(model, GPT_WEIGHTS, i);
+}
 
 /* The array of the weights in full precision. */
-int gpt_full_weights(const gpt_model* model);
+static inline int gpt_full_weights(const gpt_model* model) {
+    return gpt_has_masters(&model->config) ? GPT_MASTERS : GPT_WEIGHTS;
+}
 
 void gpt_synchronize(gpt_model* model);
 
@@ -244,14 +270,20 @@ void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STATES]);
 /* ---- waits, and the kind of ranks ---- */
 
 /* Several ranks hold each sequence. */
-int gpt_is_over_ranks(const gpt_model* model);
+static inline int gpt_is_over_ranks(const gpt_model* model) {
+    return model->share.layout.ring * model->share.layout.ulysses > 1;
+}
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
 /* Requests rows of a tensor; they live until gpt_give. */
 gpt_array gpt_take_typed(gpt_model* model, gpt_rows rows, int64_t n_columns, memo_type type);
-gpt_array gpt_take(gpt_model* model, gpt_rows rows, int64_t n_columns);
-gpt_array gpt_take_sums(gpt_model* model, gpt_rows rows, int64_t n_columns);
+static inline gpt_array gpt_take(gpt_model* model, gpt_rows rows, int64_t n_columns) {
+    return gpt_take_typed(model, rows, n_columns, model->config.type);
+}
+static inline gpt_array gpt_take_sums(gpt_model* model, gpt_rows rows, int64_t n_columns) {
+    return gpt_take_typed(model, rows, n_columns, gpt_sum_type(model->config.type));
+}
 
 void gpt_give(gpt_model* model, gpt_array x);
 
@@ -264,8 +296,12 @@ void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase);
 
 /* ---- operations: their operands, announced and enqueued -------------------------------------- */
 
-char* gpt_at(gpt_array x, int64_t row);
-int64_t gpt_bytes(gpt_array x, gpt_rows rows);
+static inline char* gpt_at(gpt_array x, int64_t row) {
+    return gpt_offset(x.address, (row - x.begin) * x.n_columns * memo_type_bytes(x.type));
+}
+static inline int64_t gpt_bytes(gpt_array x, gpt_rows rows) {
+    return gpt_count(rows) * x.n_columns * memo_type_bytes(x.type);
+}
 void gpt_use_sums(gpt_model* model, gpt_op* op, int uses, const void* place, const void* address,
                   int64_t n);
 

@@ -2,19 +2,11 @@
 
 /* ---- parameters: one flat array ------------------------------------------------------------ */
 
-int64_t gpt_round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-int32_t gpt_degree(int32_t degree) { return degree > 1 ? degree : 1; }
-int32_t gpt_block_degree(const gpt_config* config, int32_t block) {
-    return config->degrees ? config->degrees[block] : gpt_degree(config->tensor);
-}
 int32_t gpt_least_degree(const gpt_config* config) {
     int32_t least = gpt_degree(config->tensor), block;
     for (block = 0; block < 2 * config->n_layers && config->degrees; block++)
         if (config->degrees[block] < least) least = config->degrees[block];
     return least;
-}
-int gpt_is_mixed(const gpt_config* config) { /* blocks do not all have degree tensor */
-    return gpt_least_degree(config) < gpt_degree(config->tensor);
 }
 
 gpt_config gpt_whole_config(const gpt_config* config) {
@@ -28,10 +20,6 @@ gpt_config gpt_whole_config(const gpt_config* config) {
  * rank's share of both is one range of rows. */
 static int64_t gpt_n_products(const gpt_config* config) {
     return config->mlp == GPT_MLP_SWIGLU ? 2 : 1;
-}
-
-int64_t gpt_wide(const gpt_config* config) {
-    return config->mlp_columns ? config->mlp_columns : 4 * (int64_t)config->hidden;
 }
 
 static gpt_widths gpt_widths_at(const gpt_config* config, int32_t attention, int32_t mlp) {
@@ -51,17 +39,6 @@ gpt_widths gpt_widths_of(const gpt_config* config, int32_t layer) {
 }
 gpt_widths gpt_even_widths(const gpt_config* config) {
     return gpt_widths_at(config, gpt_degree(config->tensor), gpt_degree(config->tensor));
-}
-
-int32_t gpt_n_ranks(const gpt_config* config) {
-    return gpt_degree(config->data) * gpt_degree(config->ring) * gpt_degree(config->ulysses);
-}
-int gpt_is_split(const gpt_config* config) { /* run by memo_blocks */
-    return config->tensor > 1 || config->sub_batches > 1;
-}
-
-int64_t gpt_vocabulary(const gpt_config* config) {
-    return config->vocabulary ? config->vocabulary : GPT_BYTES;
 }
 
 /* Each tensor, with offset 0. */
@@ -113,10 +90,6 @@ gpt_layout gpt_layout_make(const gpt_config* config) {
 }
 
 int64_t gpt_n_parameters(const gpt_config* config) { return gpt_layout_make(config).n; }
-
-memo_type gpt_state_type(const gpt_config* config) {
-    return config->states == MEMO_TYPE_BF16 ? MEMO_TYPE_BF16 : gpt_sum_type(config->type);
-}
 
 int64_t gpt_optimizer_bytes(const gpt_config* config) {
     const memo_type sum = gpt_sum_type(config->type);
@@ -195,9 +168,6 @@ int64_t gpt_slice_rows(const gpt_config* config) {
     const int64_t n_rows = gpt_n_rows(config);
     return config->slice_rows > 0 ? gpt_min(config->slice_rows, n_rows) : n_rows;
 }
-int64_t gpt_n_slices(const gpt_config* config) {
-    return (gpt_n_rows(config) + gpt_slice_rows(config) - 1) / gpt_slice_rows(config);
-}
 gpt_rows gpt_slice_at(const gpt_config* config, int64_t slice) {
     const int64_t begin = slice * gpt_slice_rows(config);
     return gpt_rows_make(begin, gpt_min(begin + gpt_slice_rows(config), gpt_n_rows(config)));
@@ -252,10 +222,6 @@ int64_t gpt_loss_rows(const gpt_config* config) {
 }
 
 /* ---- skeletal tensors ---------------------------------------------------------------------- */
-
-int32_t gpt_n_tensors(const gpt_config* config) {
-    return config->mlp_rows ? GPT_NORM2 : GPT_N_TENSORS;
-}
 
 memo_type gpt_tensor_type(const gpt_config* config, int tensor) {
     const int is_sum = tensor == GPT_RSTD1 || tensor == GPT_RSTD2 || tensor == GPT_LSE;

@@ -40,16 +40,23 @@ typedef struct gpt_layout {
     int64_t layer_stride, n;
 } gpt_layout;
 
-int64_t gpt_round_up(int64_t n, int64_t unit);
-int32_t gpt_degree(int32_t degree);
-int32_t gpt_block_degree(const gpt_config* config, int32_t block);
+static inline int64_t gpt_round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+static inline int32_t gpt_degree(int32_t degree) { return degree > 1 ? degree : 1; }
+static inline int32_t gpt_block_degree(const gpt_config* config, int32_t block) {
+    return config->degrees ? config->degrees[block] : gpt_degree(config->tensor);
+}
 int32_t gpt_least_degree(const gpt_config* config);
-int gpt_is_mixed(const gpt_config* config);
+static inline int
+gpt_is_mixed(const gpt_config* config) { /* blocks do not all have degree tensor */
+    return gpt_least_degree(config) < gpt_degree(config->tensor);
+}
 
 /* The model on one rank. */
 gpt_config gpt_whole_config(const gpt_config* config);
 
-int64_t gpt_wide(const gpt_config* config);
+static inline int64_t gpt_wide(const gpt_config* config) {
+    return config->mlp_columns ? config->mlp_columns : 4 * (int64_t)config->hidden;
+}
 gpt_widths gpt_widths_of(const gpt_config* config, int32_t layer);
 
 /* If blocks have degree `tensor`. */
@@ -57,15 +64,23 @@ gpt_widths gpt_even_widths(const gpt_config* config);
 
 /* Ranks that train copies of a parameter.  Gradients are summed over them, and ZeRO splits over
  * them. */
-int32_t gpt_n_ranks(const gpt_config* config);
-int gpt_is_split(const gpt_config* config);
+static inline int32_t gpt_n_ranks(const gpt_config* config) {
+    return gpt_degree(config->data) * gpt_degree(config->ring) * gpt_degree(config->ulysses);
+}
+static inline int gpt_is_split(const gpt_config* config) { /* run by memo_blocks */
+    return config->tensor > 1 || config->sub_batches > 1;
+}
 
-int64_t gpt_vocabulary(const gpt_config* config);
+static inline int64_t gpt_vocabulary(const gpt_config* config) {
+    return config->vocabulary ? config->vocabulary : GPT_BYTES;
+}
 
 gpt_layout gpt_layout_make(const gpt_config* config);
 
 /* Of Adam's moments. */
-memo_type gpt_state_type(const gpt_config* config);
+static inline memo_type gpt_state_type(const gpt_config* config) {
+    return config->states == MEMO_TYPE_BF16 ? MEMO_TYPE_BF16 : gpt_sum_type(config->type);
+}
 
 /* ---- a rank's rows ------------------------------------------------------------------------- */
 
@@ -87,7 +102,9 @@ int64_t gpt_token_of(const gpt_share* share, int64_t row);
 /* ---- slices and chunks of rows ------------------------------------------------------------- */
 
 int64_t gpt_slice_rows(const gpt_config* config);
-int64_t gpt_n_slices(const gpt_config* config);
+static inline int64_t gpt_n_slices(const gpt_config* config) {
+    return (gpt_n_rows(config) + gpt_slice_rows(config) - 1) / gpt_slice_rows(config);
+}
 gpt_rows gpt_slice_at(const gpt_config* config, int64_t slice);
 
 /* Rows of a part of a slice; all but the last slice have slice_rows.  Parts of a short slice begin
@@ -140,7 +157,9 @@ enum {
 };
 
 /* Those after `middle` are not skeletal if the MLP runs in chunks. */
-int32_t gpt_n_tensors(const gpt_config* config);
+static inline int32_t gpt_n_tensors(const gpt_config* config) {
+    return config->mlp_rows ? GPT_NORM2 : GPT_N_TENSORS;
+}
 
 /* rstd and LSE are sums. */
 memo_type gpt_tensor_type(const gpt_config* config, int tensor);

@@ -23,20 +23,15 @@ static memo_status time_steps(run* r, const job* j, double* step_s, memo_error* 
     return status ? status : gpt_restart(r->model, error);
 }
 
-step_times predicted_times(const memo_step_plan* plan) {
-    step_times times = {0};
-    if (!plan || !plan->times) return times;
-    times.step_s = plan->times->step_s;
-    times.stall_s = plan->times->stall_s;
-    times.recompute_s = plan->times->recompute_s;
-    return times;
+double predicted_step_s(const memo_step_plan* plan) {
+    return plan && plan->times ? plan->times->step_s : 0;
 }
 
 memo_status choose_steps(run* r, job* j, memo_error* error) {
     train_options* o = &r->options;
     const double slack = 1.3; /* other policies are slower, and steps vary */
-    const double first_s = predicted_times(j->plans[r->policy]).step_s;
-    const double chosen_s = predicted_times(j->plans[o->policy]).step_s;
+    const double first_s = predicted_step_s(j->plans[r->policy]);
+    const double chosen_s = predicted_step_s(j->plans[o->policy]);
     const double n_steps = (double)train_n_policies(o) + 4; /* with layers measured again */
     double step_s, left_s, n;
     int64_t shared_ns[2];
@@ -273,7 +268,7 @@ static memo_status begin_comparison(job* j, memo_error* error) {
         row->losses = row->predicted_s + o->compare;
         row->is_short = *plan_shortage(j->plans[policy]) != 0;
         for (int64_t at = 0; at < n_timed(j); at++)
-            row->predicted_s[at] = predicted_times(j->plans[policy]).step_s;
+            row->predicted_s[at] = predicted_step_s(j->plans[policy]);
         j->plans[policy]->fits = 1; /* beyond the budget it runs on a device without limits */
     }
     return MEMO_STATUS_OK;
@@ -313,7 +308,7 @@ static memo_status predict_again(job* j, memo_error* error) {
         train_options o = j->options;
         o.states_stay |= !plan->n_streamed;
         status = train_plan(&o, policy, 0, &now, plan, &plan, error);
-        if (!status) j->compared[policy].predicted_s[j->round] = predicted_times(plan).step_s;
+        if (!status) j->compared[policy].predicted_s[j->round] = predicted_step_s(plan);
         if (!status) memo_step_plan_destroy(plan);
     }
     return status;

@@ -7,8 +7,8 @@
 
 /* ---- number of steps ------------------------------------------------------------------------ */
 
-/* Zeros without a prediction. */
-step_times predicted_times(const memo_step_plan* plan);
+/* The predicted time of a step; 0: none is predicted. */
+double predicted_step_s(const memo_step_plan* plan);
 
 /* Shortens the run to --seconds, so that it ends in time on any machine.  It reduces the steps and,
  * if a step is slow, the comparison.  The first policy that is open calls it; a step of the chosen

@@ -71,20 +71,21 @@ static void last_times_add(last_times* last, const step_times* times) {
 /* The predicted times of a step beside the measured ones.  A graph has no events inside. */
 static void print_prediction(const job* j, last_times* last, double step_s) {
     const int64_t n = gpt_min(last->n, N_TIMED);
-    const step_times predicted = predicted_times(j->plan);
     const int is_again = j->compared && predicts_again(j);
-    if (!(predicted.step_s > 0)) return;
+    if (!(predicted_step_s(j->plan) > 0)) return;
+    const memo_swap_plan* predicted = j->plan->times;
     if (j->is_measured && *j->why_no_times) {
         printf("predicted times are not set beside measured ones: %s\n", j->why_no_times);
         return;
     }
     printf("predicted %.1f ms a step",
-           1e3 * (is_again ? j->compared[j->options.policy].median_predicted_s : predicted.step_s));
+           1e3 *
+               (is_again ? j->compared[j->options.policy].median_predicted_s : predicted->step_s));
     if (is_again)
         printf(", by layers measured during the comparison; measured ");
     else
-        printf(", stalled %.1f ms, recomputing %.1f ms; measured ", 1e3 * predicted.stall_s,
-               1e3 * predicted.recompute_s);
+        printf(", stalled %.1f ms, recomputing %.1f ms; measured ", 1e3 * predicted->stall_s,
+               1e3 * predicted->recompute_s);
     if (!n) {
         printf("%.1f ms\n", 1e3 * step_s);
         return;

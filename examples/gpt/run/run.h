@@ -74,7 +74,7 @@ enum {
 
 /* Of a step, its update included. */
 typedef struct step_times {
-    double step_s, stall_s, recompute_s;
+    double step_s, stall_s;
 } step_times;
 
 typedef struct run {
