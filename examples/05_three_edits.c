@@ -31,9 +31,10 @@ static float out[T * C], dout[T * C];                         /* between layers,
 
 /* Edit 1: describe a layer's activations.  They were float* acts, 9 C per token. */
 enum { INP, HIDDEN, GELU, N_ACTS };
-static const memo_item acts[N_ACTS] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),     /* (T, C) */
-                                       MEMO_ITEM("hidden", 16 * C, MEMO_ROWS), /* (T, 4C) */
-                                       MEMO_ITEM("gelu", 16 * C, MEMO_ROWS)};  /* (T, 4C) */
+static const memo_item acts[N_ACTS] = {
+    MEMO_ITEM("inp", sizeof(float) * C, MEMO_MOVE),        /* (T, C): swapped */
+    MEMO_ITEM("hidden", sizeof(float) * 4 * C, MEMO_ROWS), /* (T, 4C): swapped or recomputed */
+    MEMO_ITEM("gelu", sizeof(float) * 4 * C, MEMO_ROWS)};  /* (T, 4C) */
 #define ACT(l, act) ((float*)memo_session_get_address(session, l, act)) /* was acts + l * size */
 
 static void matmul(float* c, const float* a, const float* b, int64_t rows, int k, int n) {
