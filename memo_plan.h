@@ -253,7 +253,6 @@ typedef struct memo_swap_plan_desc {
     double to_host_bytes_per_s, to_device_bytes_per_s;
     /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
-    int32_t is_alpha_only; /* 1: the best single alpha, nothing else */
     /* A plan with equal rows in all layers of a kind (slices: in equal slices) may take so much
      * longer than the best plan, as a share of the step.  The last two layers, which never move,
      * may differ.  0: 0.001; negative: no such plan is preferred. */
@@ -5214,6 +5213,7 @@ typedef struct memoi_rows_planner {
     memoi_rows_table uniform;                         /* the best with equal rows in a kind */
     int is_uniform;                                   /* searches change all layers of a kind */
     memoi_rows_effort effort;
+    int is_alpha; /* set behind memoi_rows_create: only the best single alpha */
 
     /* The table that was added up last, its sums, the bytes of each tensor on the device and always
      * on the host, and a time of a layer that is none. */
@@ -6101,7 +6101,7 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
     p->desc = &wider;
     p->lifted = limit;
     memoi_rows_time_kinds(p);
-    if (desc->is_alpha_only)
+    if (p->is_alpha)
         (void)memoi_rows_try_alphas(p);
     else {
         p->best.score.excess_bytes = MEMOI_ROWS_WORST;
@@ -6205,14 +6205,13 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     static const char* const names[] = {"device memory", "host memory", "the disk"};
     const int64_t there_bytes[] = {p->desc->device_bytes, p->desc->host_bytes,
                                    p->desc->spill_bytes};
-    const int is_alpha = p->desc->is_alpha_only;
     const memoi_rows_score* score = &p->best.score;
     double needed_bytes[3];
     char needed[32], there[32];
     int which = 0;
 
     /* Without a usable table, score alpha 0, which recomputes most. */
-    if (is_alpha || score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
+    if (p->is_alpha || score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
         memoi_rows_set_alpha(p, 0);
         memoi_rows_score_trial(p);
         score = &p->trial.score;
@@ -6226,7 +6225,7 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     if (which == 3) which = 1;
     return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                           "%s: %s needs %s of %s; raise the budget, or lower n_rows", names[which],
-                          is_alpha ? "the plan with alpha 0" : "the smallest plan found",
+                          p->is_alpha ? "the plan with alpha 0" : "the smallest plan found",
                           memob_bytes_text(needed, needed_bytes[which]),
                           memob_bytes_text(there, (double)there_bytes[which]));
 }
@@ -6263,9 +6262,9 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 
     /* A table is used only if its step is shorter than with the best alpha, which is simpler; a
      * table with unequal layers only if the step is shorter by more than the share. */
-    if (p->effort == MEMOI_ROWS_EFFORT_SHORT && !p->desc->is_alpha_only) {
+    if (p->effort == MEMOI_ROWS_EFFORT_SHORT && !p->is_alpha) {
         memoi_rows_find_table(p, MEMOI_ROWS_PARTS_RANKED);
-    } else if (!p->desc->is_alpha_only) {
+    } else if (!p->is_alpha) {
         const double share = p->desc->uniform_share;
         p->is_uniform = 1;
         if (share >= 0) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
@@ -6288,8 +6287,9 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 }
 
 /* Sets the seconds of a step, as far as a short search finds them, or with rows, of these; infinite
- * if nothing fits.  The whole search saves a few percent more. */
-MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_s,
+ * if nothing fits.  The whole search saves a few percent more.  is_alpha: as in memoi_rows_planner.
+ */
+MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, int is_alpha, double* step_s,
                                   memo_error* error) {
     memoi_rows_planner p;
     const memo_status status = memoi_rows_create(desc, &p, error);
@@ -6300,7 +6300,7 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_
     if (desc->swap->rows) {
         memoi_rows_take(&p, desc->swap);
         (void)memoi_rows_try(&p);
-    } else if (desc->is_alpha_only)
+    } else if (is_alpha)
         (void)memoi_rows_try_alphas(&p);
     else
         memoi_rows_find_table(&p, MEMOI_ROWS_PARTS_RANKED);
@@ -6311,12 +6311,13 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_
 
 /* Names the limit of a plan whose rows were searched for: as much work as the search, so that a
  * caller who compares plans does it once. */
-MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, memo_swap_plan* plan,
-                                  memo_error* error) {
+MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, int is_alpha,
+                                  memo_swap_plan* plan, memo_error* error) {
     memoi_rows_planner p;
     memo_swap_desc swap = *desc->swap;
     memo_status status = memoi_rows_create(desc, &p, error);
     if (status) return status;
+    p.is_alpha = is_alpha;
     swap.rows = plan->rows;
     swap.alpha = plan->rows ? 0 : plan->alpha;
     memoi_rows_take(&p, &swap);
@@ -6329,14 +6330,16 @@ MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, memo_swap_pla
 }
 
 /* A plan for rows that are given has its limit's name; one that is searched for has none. */
-MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_rows_effort effort,
-                                       memo_swap_plan** plan, memo_error* error) {
+MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, int is_alpha,
+                                       memoi_rows_effort effort, memo_swap_plan** plan,
+                                       memo_error* error) {
     memoi_rows_planner p;
     memo_status status;
     *plan = NULL;
     status = memoi_rows_create(desc, &p, error);
     if (status) return status;
     p.effort = effort;
+    p.is_alpha = is_alpha;
     *plan = (memo_swap_plan*)memob_calloc(1, sizeof(memo_swap_plan));
     if (!*plan)
         status = memob_no_memory(error, "a plan of rows");
@@ -6357,14 +6360,19 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_ro
     return status;
 }
 
-memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
-                           memo_error* error) {
-    memo_status status = memoi_rows_make_plan(desc, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
-    if (!status && !desc->swap->rows) status = memoi_rows_name(desc, *plan, error);
+MEMOI memo_status memoi_rows_make_named(const memo_swap_plan_desc* desc, int is_alpha,
+                                        memo_swap_plan** plan, memo_error* error) {
+    memo_status status = memoi_rows_make_plan(desc, is_alpha, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    if (!status && !desc->swap->rows) status = memoi_rows_name(desc, is_alpha, *plan, error);
     if (!status) return status;
     memo_swap_plan_destroy(*plan);
     *plan = NULL;
     return status;
+}
+
+memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
+                           memo_error* error) {
+    return memoi_rows_make_named(desc, 0, plan, error);
 }
 
 /* ---- 4 session ----------------------------------------------------------------------------------
@@ -10108,7 +10116,6 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
     memset(costs, 0, sizeof *costs);
     costs->swap = own->plan.swap;
     desc->swap = &costs->swap;
-    desc->is_alpha_only = s->desc.policy == MEMO_POLICY_ALPHA;
     desc->micro_batches = s->desc.micro_batches / memoi_session_n_group(s);
 
     /* Do other shapes with a backward get the device memory that this stage takes?  Equal rows
@@ -10174,7 +10181,8 @@ MEMOI memo_status memoi_session_search_rows(memo_session* s, memoi_session_costs
     plan->fits = 0;
     for (int round = 0; !status && !plan->fits && round < MEMOI_SESSION_ROUNDS; round++) {
         if (s->limit_bytes && *left_bytes <= 0) break;
-        status = memoi_rows_make_plan(&costs->desc, s->effort, &plan->times, error);
+        status = memoi_rows_make_plan(&costs->desc, s->desc.policy == MEMO_POLICY_ALPHA, s->effort,
+                                      &plan->times, error);
         if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK; /* no rows fit */
         status = memoi_session_stage(s, status, s->desc.policy, plan->times, error);
         if (s->is_measured && !status && plan->fits) break;
@@ -10211,7 +10219,7 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     if (status || !s->is_measured || plan->times) return status;
     costs.swap = plan->swap; /* its times, under no budget */
     costs.desc.device_bytes = 0;
-    status = memo_plan_swap(&costs.desc, &plan->times, error);
+    status = memoi_rows_make_named(&costs.desc, policy == MEMO_POLICY_ALPHA, &plan->times, error);
     return memoi_session_verdict(&s->desc, status, error);
 }
 
@@ -10372,7 +10380,8 @@ MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, doubl
     if (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes) return status;
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;
-    return status ? status : memoi_rows_rank(&costs.desc, step_s, error);
+    return status ? status
+                  : memoi_rows_rank(&costs.desc, policy == MEMO_POLICY_ALPHA, step_s, error);
 }
 
 /* Sets the fewest states of the first n that are spilled, of at least n_spilled, with which a step
@@ -10649,7 +10658,9 @@ MEMOI memo_status memoi_session_name_limit(memo_session* s, memo_error* error) {
     costs.swap.rows = NULL;
     if (s->limit_bytes)
         costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-    if (!status) status = memoi_rows_name(&costs.desc, plan->times, error);
+    if (!status)
+        status =
+            memoi_rows_name(&costs.desc, s->desc.policy == MEMO_POLICY_ALPHA, plan->times, error);
     return memoi_session_verdict(&s->desc, status, error);
 }
 

@@ -281,7 +281,6 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
     memset(costs, 0, sizeof *costs);
     costs->swap = own->plan.swap;
     desc->swap = &costs->swap;
-    desc->is_alpha_only = s->desc.policy == MEMO_POLICY_ALPHA;
     desc->micro_batches = s->desc.micro_batches / memoi_session_n_group(s);
 
     /* Do other shapes with a backward get the device memory that this stage takes?  Equal rows
@@ -347,7 +346,8 @@ MEMOI memo_status memoi_session_search_rows(memo_session* s, memoi_session_costs
     plan->fits = 0;
     for (int round = 0; !status && !plan->fits && round < MEMOI_SESSION_ROUNDS; round++) {
         if (s->limit_bytes && *left_bytes <= 0) break;
-        status = memoi_rows_make_plan(&costs->desc, s->effort, &plan->times, error);
+        status = memoi_rows_make_plan(&costs->desc, s->desc.policy == MEMO_POLICY_ALPHA, s->effort,
+                                      &plan->times, error);
         if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK; /* no rows fit */
         status = memoi_session_stage(s, status, s->desc.policy, plan->times, error);
         if (s->is_measured && !status && plan->fits) break;
@@ -384,7 +384,7 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     if (status || !s->is_measured || plan->times) return status;
     costs.swap = plan->swap; /* its times, under no budget */
     costs.desc.device_bytes = 0;
-    status = memo_plan_swap(&costs.desc, &plan->times, error);
+    status = memoi_rows_make_named(&costs.desc, policy == MEMO_POLICY_ALPHA, &plan->times, error);
     return memoi_session_verdict(&s->desc, status, error);
 }
 
@@ -545,7 +545,8 @@ MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, doubl
     if (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes) return status;
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;
-    return status ? status : memoi_rows_rank(&costs.desc, step_s, error);
+    return status ? status
+                  : memoi_rows_rank(&costs.desc, policy == MEMO_POLICY_ALPHA, step_s, error);
 }
 
 /* Sets the fewest states of the first n that are spilled, of at least n_spilled, with which a step
@@ -822,7 +823,9 @@ MEMOI memo_status memoi_session_name_limit(memo_session* s, memo_error* error) {
     costs.swap.rows = NULL;
     if (s->limit_bytes)
         costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-    if (!status) status = memoi_rows_name(&costs.desc, plan->times, error);
+    if (!status)
+        status =
+            memoi_rows_name(&costs.desc, s->desc.policy == MEMO_POLICY_ALPHA, plan->times, error);
     return memoi_session_verdict(&s->desc, status, error);
 }
 
