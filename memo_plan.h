@@ -1167,12 +1167,11 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
 /* A problem of at most MEMOI_SMALL_ITEMS items is *small*: small problems are often proven. */
 enum {
     MEMOI_SMALL_ITEMS = 500,
-    MEMOI_SEARCH_ITEMS = 8000,  /* at most in the exact search, which is as deep as the items */
-    MEMOI_GREEDY_ITEMS = 50000, /* at most in all runs of greedy at once, else two in each round */
-    MEMOI_CLOCK = 64,           /* steps between two looks at the clock */
-    MEMOI_TRIES = 16,           /* of what costs little: orders, holes, bricks */
-    MEMOI_SHARE = 4,            /* by which a step shrinks after a failure */
-    MEMOI_PLACED_NODE = 8       /* items that a greedy run places in the time of a node */
+    MEMOI_SEARCH_ITEMS = 8000, /* at most in the exact search, which is as deep as the items */
+    MEMOI_CLOCK = 64,          /* steps between two looks at the clock */
+    MEMOI_TRIES = 16,          /* of what costs little: orders, holes, bricks */
+    MEMOI_SHARE = 4,           /* by which a step shrinks after a failure */
+    MEMOI_PLACED_NODE = 8      /* items that a greedy run places in the time of a node */
 };
 
 /* What makers of lists and engines return.  UNFIT: not for this problem, so callers do without. */
@@ -2386,8 +2385,8 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
  *   head    what lies at 12 or higher must fit from there to 20, and so for each bound above 4: for
  *           6, c and d, whose sizes are 6.  Else the node fails.
  *   block   a blocked item is not the lowest in one of its sections.  If that is a in this section,
- *           b is the lowest, and a lies at 7 or higher.  The bound of a becomes the least such offset
- *           of all its sections.
+ *           b is the lowest, and a lies at 7 or higher.  The bound of a becomes the least such
+ *           offset of all its sections.
  *   floor   the bounds of all items become the floor or more.
  *   hole    an item that fits between its minimum and the floor could lie there, so this is not the
  *           plan of the least sum: the node fails.
@@ -2731,6 +2730,7 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
         if (search->is_placed[i]) continue;
         for (k = n++; k > 0 && bound[sorted[k - 1]] > bound[i]; k--) sorted[k] = sorted[k - 1];
         sorted[k] = i;
+        search->n_looks += n - k;
     }
     for (k = --m; k >= 0; k--)
         if (search->is_placed[members[k]]) members[m--] = members[k];
@@ -2738,8 +2738,8 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     return n;
 }
 
-/* The latest offset of the lowest unplaced item of a section.  The spare room of one item lies above
- * the capacity at best. */
+/* The latest offset of the lowest unplaced item of a section.  At best the spare room of one item
+ * lies above the capacity. */
 MEMOI int64_t memoi_search_latest(memoi_search* search, int64_t s, uint64_t set) {
     const int32_t* members = search->members + search->first_member[s];
     int64_t spare = 0;
@@ -3278,18 +3278,24 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
     memo_status status = MEMO_STATUS_OK;
     memoi_solution inner;
     memoi_problem part;
+    int first = 0, last = MEMOI_GREEDY_RUNS;
     int64_t* inner_offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
     if (!inner_offsets || !memoi_problem_pick(problem, is_in_set, &part)) {
         MEMO_FREE(inner_offsets);
         return memob_no_memory(error, "full sections");
     }
+    if (part.n_items > MEMOI_SEARCH_ITEMS) { /* the order that helps most, if any does */
+        first = (int)MEMOI_ORDER_LOAD;
+        last = first + 1;
+    }
+
+    /* The part's items begin where they lie, and are lowered. */
     memoi_solution_begin(&inner, &part, inner_offsets);
     for (int64_t i = 0; i < part.n_items; i++) inner.offsets[i] = offsets[part.items[i].origin];
     memoi_solution_highest(&part, &inner);
     if (inner.peak > target)
-        status =
-            memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, target, &own->clock, &inner, error);
-    memoi_effort_spend(own, MEMOI_GREEDY_RUNS * part.n_items / MEMOI_PLACED_NODE);
+        status = memoi_greedy_solve(&part, first, last, target, &own->clock, &inner, error);
+    memoi_effort_spend(own, (last - first) * part.n_items / MEMOI_PLACED_NODE);
     if (!status && inner.peak > target &&
         !memoi_exact_solve(&part, target, memoi_exact_first(&part, own->nodes_left), own, &inner))
         status = memob_no_memory(error, "full sections");
@@ -4042,9 +4048,10 @@ typedef struct memoi_loop {
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
-    int32_t round;
+    int32_t round, n_orders; /* tried by greedy */
     memoi_made ejections_made, exact_made;
     int32_t has_begun;  /* greedy has no more to do */
+    int32_t is_stuck;   /* the last round gained nothing */
     int32_t has_layers; /* whose plans may become better */
     int32_t is_apart;   /* extras/memo_pack.h plans parts alone, so no engine plans the whole */
 } memoi_loop;
@@ -4067,25 +4074,32 @@ MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
     return memob_min(n_nodes, loop->effort->nodes_left / MEMOI_SHARE + 1);
 }
 
-/* Layers, and greedy: all runs at once if these are fast, else two in each round. */
+/* Layers, and greedy: all orders at once.  A large problem gets two, and another one in a round
+ * behind one that gained nothing. */
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     static const memoi_item_order large[] = {MEMOI_ORDER_LOAD, MEMOI_ORDER_START, MEMOI_ORDER_AREA,
                                              MEMOI_ORDER_SIZE, MEMOI_ORDER_LIFETIME};
     const memo_plan_desc* desc = loop->desc;
     const int is_large =
-        loop->problem->n_items > MEMOI_GREEDY_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
-    const int first = is_large ? 2 * loop->round : 0;
-    const int n = is_large ? (int)memob_min(2, MEMOI_GREEDY_RUNS - first) : loop->round == 0;
+        loop->problem->n_items > MEMOI_SEARCH_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
+    int n = is_large ? 2 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
         status =
             memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
                                 loop->effort, loop->solve, loop->best, &loop->has_layers, error);
     memoi_loop_credit(loop, "bilevel");
-    for (int k = first; k < first + n && !status && loop->best->peak > loop->target; k++)
-        status = memoi_greedy_solve(loop->problem, is_large ? (int)large[k] : 0,
-                                    is_large ? (int)large[k] + 1 : MEMOI_GREEDY_RUNS, loop->target,
+    if (loop->round > 0) n = loop->is_stuck;
+    n = (int)memob_min(n, MEMOI_GREEDY_RUNS - loop->n_orders);
+    if (!is_large && n > 0 && !status)
+        status = memoi_greedy_solve(loop->problem, 0, n, loop->target, &loop->effort->clock,
+                                    loop->best, error);
+    for (int k = 0; k < n && is_large && !status && loop->best->peak > loop->target; k++) {
+        const int order = (int)large[loop->n_orders + k];
+        status = memoi_greedy_solve(loop->problem, order, order + 1, loop->target,
                                     &loop->effort->clock, loop->best, error);
+    }
+    loop->n_orders += n;
     memoi_loop_credit(loop, "greedy");
     return status;
 }
@@ -4093,28 +4107,32 @@ MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error
 /* Full sections, at several percents: all at once, or one in each round of a large problem. */
 MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_nodes,
                                   memo_error* error) {
-    enum { LEAST = 81, STEP = 4, N = 5 };
+    enum { N = 5 };
+    static const int percents[N] = {81, 93, 85, 97, 89};
     const memoi_problem* problem = loop->problem;
-    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
+    const int n = problem->n_items > MEMOI_SEARCH_ITEMS ? 1 : N;
     memo_status status = MEMO_STATUS_OK;
     if (problem->n_items <= MEMOI_SMALL_ITEMS || !memoi_problem_is_easy(problem) ||
         MEMOI_WITHOUT(full_sections))
         return status;
-    for (int k = 0; k < (is_large ? 1 : N) && !status && memoi_loop_goes_on(loop); k++)
-        status = memoi_full_solve(problem, LEAST + STEP * ((loop->round + k) % N), goal,
-                                  memoi_loop_share(loop, is_large ? n_nodes : n_nodes / N),
-                                  loop->effort, loop->best, error);
+    for (int k = 0; k < n && !status && memoi_loop_goes_on(loop); k++)
+        status =
+            memoi_full_solve(problem, percents[(loop->round + k) % N], goal,
+                             memoi_loop_share(loop, n_nodes / N), loop->effort, loop->best, error);
     return status;
 }
 
-/* The engines that improve a plan.  A plain problem that can be searched needs no ejections. */
+/* The engines that improve a plan.  A plain problem that can be searched needs no ejections.  While
+ * windows lower a large plan, nothing else does so sooner. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int has_exact = loop->exact_made == MEMOI_MADE;
     const int is_searched = has_exact && (memoi_problem_is_plain(problem) || problem->is_cover);
     const int64_t goal = memob_max(loop->target, loop->best->bound);
+    const int64_t peak = loop->best->peak;
     memo_status status = memoi_pack_round(loop, n_nodes, error);
-    if (!status && !loop->is_apart) {
+    if (!status && !loop->is_apart &&
+        (problem->n_items <= MEMOI_SEARCH_ITEMS || loop->best->peak == peak)) {
         status = memoi_loop_full(loop, goal, n_nodes, error);
         if (!status && memoi_loop_goes_on(loop) && loop->ejections_made == MEMOI_MADE &&
             !is_searched) {
@@ -4163,7 +4181,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
     loop->ejections_made = loop->exact_made = MEMOI_UNFIT;
 
     for (loop->round = 0; !status; loop->round++) {
-        const int64_t n_spent = effort->n_nodes;
+        const int64_t n_spent = effort->n_nodes, peak = loop->best->peak;
         if (!loop->has_begun) status = memoi_loop_begin(loop, n_nodes, error);
         if (status || !memoi_loop_goes_on(loop)) break;
         if (loop->round == 0) {
@@ -4176,6 +4194,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
         if (!status)
             status =
                 is_once ? memoi_loop_once(loop, error) : memoi_loop_improve(loop, n_nodes, error);
+        loop->is_stuck = loop->best->peak == peak;
         /* No engine spent a node: nothing is left to try. */
         if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && effort->n_nodes == n_spent)) break;
         if (n_nodes < (int64_t)1 << 40) n_nodes *= 2;
@@ -11742,7 +11761,8 @@ MEMOI memo_status memoi_timing_read(memo_session* s, const int64_t* untimed, mem
     memo_profile* profiles = s->timing.profiles;
     const int32_t n = s->desc.n_shapes;
     int32_t from = 0;
-    memo_status status = MEMO_STATUS_OK;
+    /* Updates on the host write the times that are read. */
+    memo_status status = s->states ? memob_states_synchronize(s->states, error) : MEMO_STATUS_OK;
     while (untimed[from]) from++;
     for (int32_t k = 1; k < n; k++) profiles[k] = profiles[0]; /* the times of copies */
     for (int32_t k = 0; k < n; k++) {
