@@ -42,6 +42,8 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
         first = (int)MEMOI_ORDER_LOAD;
         last = first + 1;
     }
+
+    /* The part's items begin where they lie, and are lowered. */
     memoi_solution_begin(&inner, &part, inner_offsets);
     for (int64_t i = 0; i < part.n_items; i++) inner.offsets[i] = offsets[part.items[i].origin];
     memoi_solution_highest(&part, &inner);
