@@ -73,11 +73,13 @@ static void print_prediction(const job* j, last_times* last, double step_s) {
     const int64_t n = gpt_min(last->n, N_TIMED);
     const int is_again = j->compared && predicts_again(j);
     if (!(predicted_step_s(j->plan) > 0)) return;
-    const memo_swap_plan* predicted = j->plan->times;
     if (j->is_measured && *j->why_no_times) {
         printf("predicted times are not set beside measured ones: %s\n", j->why_no_times);
         return;
     }
+
+    /* Predicted; measured. */
+    const memo_swap_plan* predicted = j->plan->times;
     printf("predicted %.1f ms a step",
            1e3 *
                (is_again ? j->compared[j->options.policy].median_predicted_s : predicted->step_s));
