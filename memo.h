@@ -1036,7 +1036,6 @@ typedef struct memo_item {
 typedef struct memo_swap_desc {
     const memo_device* device; /* may be NULL unless an engine is created */
     memo_stream compute_stream;
-    memo_stream copy_streams[3]; /* to host, to device, file; NULL: the engine creates its own */
     /* 1: the calling thread computes, and compute_stream is not used.  Begin calls then return when
      * the layer's rows are on the device; end calls mean that the layer is computed. */
     int32_t computes_on_host;
@@ -1088,7 +1087,8 @@ typedef struct memo_swap_sizes {
 typedef struct memo_swap_stats {
     int64_t to_host_bytes, to_device_bytes; /* enqueued so far */
     int64_t to_file_bytes, from_file_bytes; /* likewise */
-    /* The compute stream waited so long in the last micro-batch; is_timed only. */
+    /* The compute stream waited so long in the last micro-batch; is_timed only.  In a session
+     * without the waits for states, which come first and may end those for rows. */
     double forward_stall_s, backward_stall_s;
 } memo_swap_stats;
 
@@ -6297,19 +6297,21 @@ typedef struct memob_visit {
  * Knows: which operation of another stream an operation must wait for.  Knows nothing of what
  * operations do.
  *
- * Operations are added in the order in which they are enqueued; each stream runs its operations in
- * that order.  Bytes are cells.  A cell keeps, of each stream, the latest operation that wrote it
- * and the latest that used it at all; an operation keeps, of each stream, the latest operation that
- * surely comes before it (its clock).
+ * Each stream runs its operations in the order in which they are enqueued; an operation has its
+ * number when all of it is.  Bytes are cells.  A cell keeps, of each stream, the latest operation
+ * that wrote it and the latest that used it at all; an operation keeps, of each stream, the latest
+ * operation that surely comes before it (its clock).  Several laws may share streams: then they
+ * share numbers and clocks, and have cells of their own.
  *
  * 1. Two operations that touch a cell, one writing it, are in order: by stream, or by waits.
  * 2. No wait follows from the stream's past and the other waits of the operation.  This is exact:
  *    the last part of a path to an operation is its stream's past or one of its waits, and both
  *    were added before.
- * 3. Cells and clocks stay over lists and abandoned steps.  memory is bounded: clocks of the latest
+ * 3. Cells and clocks stay over lists and abandoned steps.  Memory is bounded: clocks of the latest
  *    operations of each stream only; a clock that was overwritten implies nothing.
  * 4. Cells and clocks name operations that were added; a kept clock of operation k names k.
- * 5. A stream's clock never goes back, and no operation waits for its own stream. */
+ * 5. A stream waits for other streams, and none of them knows of an operation that the stream has
+ *    not had. */
 
 /* The streams of a step.  Copies are on the two in the middle; FILE also runs updates on the
  * host. */
@@ -6335,126 +6337,80 @@ MEMOI void memoi_numbers_raise(memob_numbers* a, const memob_numbers* b) {
     a->of[3] = memob_max(a->of[3], b->of[3]);
 }
 
-typedef struct memoi_cell {
+typedef struct memob_cell {
     memob_numbers wrote, used;
-} memoi_cell;
+} memob_cell;
 
+/* Start from all zero. */
+#define MEMOB_CLOCKS_KEPT 1024 /* of the latest operations of each stream */
 typedef struct memob_waits {
-    memoi_cell* cells;
-    int32_t n_cells;
-    int64_t n[MEMOB_N_STREAMS];             /* operations so far */
-    int64_t mask[MEMOB_N_STREAMS];          /* kept clocks of a stream, minus 1 */
-    memob_numbers* clocks[MEMOB_N_STREAMS]; /* of operation k: at k & mask */
-    memob_arrays arrays;
+    /* What comes before all that the stream will be given; of itself: its operations so far. */
+    memob_numbers now[MEMOB_N_STREAMS];
+    /* Of operation k: at k % MEMOB_CLOCKS_KEPT. */
+    memob_numbers clocks[MEMOB_N_STREAMS][MEMOB_CLOCKS_KEPT];
 } memob_waits;
-
-/* n_kept: how many operations of each stream keep their clocks at least.  Errors:
- * OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_waits_make(memob_waits* waits, int32_t n_cells, const int64_t* n_kept,
-                                   memo_error* error) {
-    memset(waits, 0, sizeof *waits);
-    waits->n_cells = n_cells;
-    waits->cells = MEMOB_ARRAY(&waits->arrays, memoi_cell, n_cells);
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
-        int64_t n = 4;
-        while (n <= n_kept[s]) n *= 2;
-        waits->mask[s] = n - 1;
-        waits->clocks[s] = MEMOB_ARRAY(&waits->arrays, memob_numbers, n);
-    }
-    return waits->arrays.failed ? memob_no_memory(error, "the clocks of a step") : MEMO_STATUS_OK;
-}
-
-MEMOI void memob_waits_free(memob_waits* waits) {
-    memob_arrays_free(&waits->arrays);
-    memset(waits, 0, sizeof *waits);
-}
-
-/* As if nothing had been added: all of it is over. */
-MEMOI void memoi_waits_reset(memob_waits* waits) {
-    memset(waits->cells, 0, (size_t)waits->n_cells * sizeof *waits->cells);
-    memset(waits->n, 0, sizeof waits->n);
-}
 
 /* The clock of an operation; NULL: it is no longer kept. */
 MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t stream, int64_t k) {
-    const memob_numbers* clock = &waits->clocks[stream][k & waits->mask[stream]];
-    MEMO_ASSERT(k > 0 && k <= waits->n[stream]); /* 4 */
-    if (k + waits->mask[stream] < waits->n[stream]) return NULL;
+    const memob_numbers* clock = &waits->clocks[stream][k % MEMOB_CLOCKS_KEPT];
+    MEMO_ASSERT(k > 0 && k <= waits->now[stream].of[stream]); /* 4 */
+    if (k + MEMOB_CLOCKS_KEPT <= waits->now[stream].of[stream]) return NULL;
     MEMO_ASSERT(clock->of[stream] == k); /* 3, 4 */
     return clock;
 }
 
-/* Adds an operation that touches cells: 2 * cell, + 1 if it writes the cell.  Sets for each stream
- * the operation to wait for; 0: none.  Returns the operation's number in its stream. */
-MEMOI int64_t memoi_waits_add(memob_waits* waits, int32_t stream, const int32_t* touches,
-                              int32_t n_touches, memob_numbers* wait) {
-    const int64_t number = waits->n[stream] + 1;
-    const memob_numbers* clocks[MEMOB_N_STREAMS];
-    memob_numbers* clock;
-    memob_numbers need = MEMO_ZERO(memob_numbers), now = MEMO_ZERO(memob_numbers);
-    int32_t s, other, n_needs = 0;
-
-    /* What it conflicts with, of each stream the latest. */
+/* Adds what an operation conflicts with: of each stream the latest.  touches: 2 * cell, + 1 if it
+ * writes the cell. */
+MEMOI void memoi_cells_need(const memob_cell* cells, const int32_t* touches, int32_t n_touches,
+                            memob_numbers* need) {
     for (int32_t k = 0; k < n_touches; k++) {
-        memoi_cell* cell = &waits->cells[touches[k] >> 1];
-        MEMO_ASSERT((uint32_t)touches[k] >> 1 < (uint32_t)waits->n_cells);
-        memoi_numbers_raise(&need, touches[k] & 1 ? &cell->used : &cell->wrote);
+        const memob_cell* cell = &cells[touches[k] >> 1];
+        memoi_numbers_raise(need, touches[k] & 1 ? &cell->used : &cell->wrote);
+    }
+}
+
+/* The same cells remember the operation. */
+MEMOI void memoi_cells_mark(memob_cell* cells, const int32_t* touches, int32_t n_touches,
+                            int32_t stream, int64_t number) {
+    for (int32_t k = 0; k < n_touches; k++) {
+        memob_cell* cell = &cells[touches[k] >> 1];
         cell->used.of[stream] = number;
         if (touches[k] & 1) cell->wrote.of[stream] = number;
     }
+}
 
-    /* Drop what the stream's past implies, then what another wait implies. */
-    if (number > 1) now = waits->clocks[stream][(number - 1) & waits->mask[stream]];
-    MEMO_ASSERT(now.of[stream] == number - 1); /* 4 */
+/* Leaves what the stream must wait for: drops what its past implies, then what another wait
+ * implies. */
+MEMOI void memoi_waits_reduce(const memob_waits* waits, int32_t stream, memob_numbers* need) {
+    const memob_numbers *now = &waits->now[stream], *clocks[MEMOB_N_STREAMS];
+    int32_t s, other, n_needs = 0;
     for (s = 0; s < MEMOB_N_STREAMS; s++) {
-        if (s == stream || need.of[s] <= now.of[s]) need.of[s] = 0;
-        wait->of[s] = need.of[s];
-        clocks[s] = need.of[s] ? memoi_waits_clock(waits, s, need.of[s]) : NULL;
-        n_needs += need.of[s] != 0;
+        if (need->of[s] <= now->of[s]) need->of[s] = 0;
+        clocks[s] = need->of[s] ? memoi_waits_clock(waits, s, need->of[s]) : NULL;
+        n_needs += need->of[s] != 0;
     }
     for (s = 0; s < MEMOB_N_STREAMS && n_needs > 1; s++)
-        for (other = 0; other < MEMOB_N_STREAMS && need.of[s]; other++)
-            if (other != s && clocks[other] && clocks[other]->of[s] >= need.of[s]) wait->of[s] = 0;
-
-    /* Its clock. */
-    for (s = 0; s < MEMOB_N_STREAMS && n_needs; s++) {
-        if (!wait->of[s]) continue;
-        MEMO_ASSERT(now.of[s] < wait->of[s]); /* 2 */
-        now.of[s] = memob_max(now.of[s], wait->of[s]);
-        if (clocks[s]) memoi_numbers_raise(&now, clocks[s]);
-    }
-    for (s = 0; s < MEMOB_N_STREAMS; s++) MEMO_ASSERT(need.of[s] <= now.of[s]); /* 1 */
-    MEMO_ASSERT(now.of[stream] < number);                                       /* 5 */
-    MEMO_ASSERT(!wait->of[stream]);                                             /* 5 */
-    waits->n[stream] = number;
-    clock = &waits->clocks[stream][number & waits->mask[stream]];
-    *clock = now;
-    clock->of[stream] = number; /* a copy of all waits for the parts that were just written */
-    return number;
+        for (other = 0; other < MEMOB_N_STREAMS && need->of[s]; other++)
+            if (other != s && clocks[other] && clocks[other]->of[s] >= need->of[s]) need->of[s] = 0;
 }
 
-/* Every stream has waited for all that the others were given: an operation of each, behind which
- * nothing before it is awaited any more.  Its event may be gone, as after a failed capture. */
-MEMOI void memoi_waits_join(memob_waits* waits) {
-    memob_numbers all;
-    memcpy(all.of, waits->n, sizeof all.of);
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
-        memob_numbers* clock = &waits->clocks[s][(all.of[s] + 1) & waits->mask[s]];
-        *clock = all;
-        clock->of[s] = ++waits->n[s];
-    }
-}
-
-/* A stream waits for all that another was given so far, whatever it touches: an operation of each.
- * Returns the number of the other's. */
-MEMOI int64_t memoi_waits_follow(memob_waits* waits, int32_t stream, int32_t other) {
-    memob_numbers none;
-    const int64_t number = memoi_waits_add(waits, other, NULL, 0, &none);
-    const int64_t follower = memoi_waits_add(waits, stream, NULL, 0, &none);
+/* From now on the stream waits for an operation of another, and for what comes before that. */
+MEMOI void memoi_waits_raise(memob_waits* waits, int32_t stream, int32_t other, int64_t number) {
     const memob_numbers* clock = memoi_waits_clock(waits, other, number);
-    memob_numbers* now = &waits->clocks[stream][follower & waits->mask[stream]];
-    MEMO_ASSERT(stream != other && clock->of[stream] < follower); /* 5 */
-    memoi_numbers_raise(now, clock);
+    memob_numbers* now = &waits->now[stream];
+    MEMO_ASSERT(stream != other && (!clock || clock->of[stream] <= now->of[stream])); /* 5 */
+    MEMO_ASSERT(now->of[other] < number);                                             /* 2 */
+    now->of[other] = number;
+    if (clock) memoi_numbers_raise(now, clock);
+}
+
+/* The stream was given all of an operation.  Returns the operation's number in its stream. */
+MEMOI int64_t memoi_waits_end(memob_waits* waits, int32_t stream) {
+    memob_numbers* now = &waits->now[stream];
+    const int64_t number = now->of[stream] + 1;
+    memob_numbers* clock = &waits->clocks[stream][number % MEMOB_CLOCKS_KEPT];
+    *clock = *now;
+    clock->of[stream] = now->of[stream] = number;
     return number;
 }
 
@@ -6465,7 +6421,7 @@ MEMOI int64_t memoi_waits_follow(memob_waits* waits, int32_t stream, int32_t oth
  * which was enqueued before. */
 #define MEMOB_RECORDS_MAX 64
 typedef struct memob_records {
-    int32_t n_events[MEMOB_N_STREAMS];                   /* 1 to MEMOB_RECORDS_MAX */
+    int32_t n_events[MEMOB_N_STREAMS];                   /* 0: none; to MEMOB_RECORDS_MAX */
     int64_t n[MEMOB_N_STREAMS];                          /* records so far */
     int64_t numbers[MEMOB_N_STREAMS][MEMOB_RECORDS_MAX]; /* of operations, by event */
 } memob_records;
@@ -6736,7 +6692,7 @@ typedef struct memob_op {
     int32_t visit; /* the visit, or the one behind which it is enqueued; -1: before the list */
     int32_t list;
     int32_t first_part, n_parts;
-    int32_t first_touch, n_touches; /* see memoi_waits_add */
+    int32_t first_touch, n_touches; /* see memoi_cells_need */
 } memob_op;
 
 #define MEMOB_LIST_AHEAD 32
@@ -6776,7 +6732,6 @@ typedef struct memob_law {
     int32_t* visit_ops; /* (n_lists, n_visits): the operation of a visit; -1: not in the list */
     int32_t n_visits;
     int32_t n_spilled; /* parcels that go to the file in a list, of place_slots each */
-    int64_t n_kept[MEMOB_N_STREAMS]; /* for memob_waits_make */
     memob_arrays arrays;
 } memob_law;
 
@@ -6785,12 +6740,24 @@ MEMOI void memob_law_free(memob_law* law) {
     memset(law, 0, sizeof *law);
 }
 
-/* For sinks: adds operation k, as it is enqueued.  Returns its number in its stream, and the
- * operations to wait for; see memoi_waits_add. */
-MEMOI int64_t memob_law_add(const memob_law* law, memob_waits* waits, int32_t k,
+/* For sinks: operation k is enqueued.  Returns its number in its stream, and the operations to wait
+ * for. */
+MEMOI int64_t memob_law_add(const memob_law* law, memob_cell* cells, memob_waits* waits, int32_t k,
                             memob_numbers* wait) {
     const memob_op* op = &law->ops[k];
-    return memoi_waits_add(waits, op->stream, law->touches + op->first_touch, op->n_touches, wait);
+    const int32_t* touches = law->touches + op->first_touch;
+    memob_numbers need = MEMO_ZERO(memob_numbers);
+    int64_t number;
+    memoi_cells_need(cells, touches, op->n_touches, &need);
+    *wait = need;
+    memoi_waits_reduce(waits, op->stream, wait);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
+        if (wait->of[s]) memoi_waits_raise(waits, op->stream, s, wait->of[s]);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
+        MEMO_ASSERT(need.of[s] <= waits->now[op->stream].of[s]); /* 1 of >>waits */
+    number = memoi_waits_end(waits, op->stream);
+    memoi_cells_mark(cells, touches, op->n_touches, op->stream, number);
+    return number;
 }
 
 /* --- stays --- */
@@ -7484,18 +7451,6 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     return status;
 }
 
-/* Twice the operations of each stream in a list. */
-MEMOI void memoi_law_count_kept(memob_law* law) {
-    for (int32_t list = 0; list < law->n_lists; list++) {
-        int64_t n[MEMOB_N_STREAMS] = {0, 0, 0, 0};
-        for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) {
-            const int32_t stream = law->ops[k].stream;
-            n[stream] += 2;
-            law->n_kept[stream] = memob_max(law->n_kept[stream], n[stream]);
-        }
-    }
-}
-
 /* Makes the operations of all lists.  Arrays of desc are not used afterwards.  Errors:
  * INVALID_ARGUMENT (an item is read before it is written; too few places), OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, memo_error* error) {
@@ -7521,7 +7476,6 @@ MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, mem
     status = memoi_law_find_stays(&maker, error);
     if (!status) status = memoi_law_find_transfers(&maker, error);
     if (!status) status = memoi_law_find_ops(&maker, error);
-    if (!status) memoi_law_count_kept(law);
     if (desc->work)
         *desc->work = maker.arrays;
     else
@@ -7672,63 +7626,74 @@ MEMOI void memob_clock_end(const memob_clock* c, memob_clock_cell* cells, const 
 typedef struct memob_sink {
     memob_engine engine; /* events: those of each stream */
     memob_law law;
-    memob_waits waits;
+    memob_waits* waits; /* its own, or those of the sink whose streams it uses */
+    memob_cell* cells;  /* (law.n_cells) */
     memob_records records;
     int32_t first_event[MEMOB_N_STREAMS];
     int32_t has_failed; /* the last call */
     /* A planner's: the engine enqueues on this clock, and there are neither waits nor events. */
     memob_clock* clock;
-    memob_clock_cell* cells; /* (law.n_cells) */
+    memob_clock_cell* clock_cells; /* (law.n_cells) */
 } memob_sink;
 
 /* How many operations back waits look, so that each finds its own event.  A list may follow itself;
  * the waits of the last one repeat from its third time on. */
-MEMOI void memoi_sink_count_records(memob_sink* sink) {
+MEMOI void memoi_sink_count_records(memob_sink* sink, memob_cell* cells, memob_waits* waits) {
     const memob_law* law = &sink->law;
     memob_numbers wait;
     for (int32_t i = 0; i < 2 * law->n_lists + 1; i++) {
         const int32_t list = (int32_t)memob_min(i / 2, law->n_lists - 1);
         for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) {
-            (void)memob_law_add(law, &sink->waits, k, &wait);
+            (void)memob_law_add(law, cells, waits, k, &wait);
             for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
                 int32_t* n = &sink->records.n_events[s];
-                if (wait.of[s]) *n = (int32_t)memob_max(*n, sink->waits.n[s] - wait.of[s] + 1);
+                if (wait.of[s]) *n = (int32_t)memob_max(*n, waits->now[s].of[s] - wait.of[s] + 1);
             }
         }
     }
-    memoi_waits_reset(&sink->waits);
 }
 
-/* For a law that was made: waits, and the events of its streams, or what a clock needs.
- * n_streams: 4 with the file's, 3 without, 0: none is used.  n_records: of a stream that are kept;
- * 0: as many as waits look back.  The engine's first two events are the compute stream's.  Errors:
- * OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_sink_prepare(memob_sink* sink, int32_t n_streams, int32_t n_records,
-                                     memo_error* error) {
+/* For a law that was made: waits, and the events of its streams, or what a clock needs.  base: NULL,
+ * or the sink whose streams it uses.  n_streams: 4 with the file's, 3 without, 0: none is used.
+ * n_records: of a stream that are kept; 0: as many as waits look back.  The engine's first two
+ * events are the compute stream's.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_sink_prepare(memob_sink* sink, const memob_sink* base, int32_t n_streams,
+                                     int32_t n_records, memo_error* error) {
     memob_engine* e = &sink->engine;
+    memob_arrays trial = MEMO_ZERO(memob_arrays);
     memo_status status = memoi_law_join_cells(&sink->law, error);
     if (status) return status;
     if (sink->clock)
-        sink->cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
+        sink->clock_cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
     else
-        status = memob_waits_make(&sink->waits, sink->law.n_cells, sink->law.n_kept, error);
-    if (!status && !sink->clock && !n_records) memoi_sink_count_records(sink);
-    for (int32_t s = 0; s < n_streams && !sink->clock; s++) {
-        const int64_t n = memob_max(n_records, sink->records.n_events[s]);
+        sink->cells = MEMOB_ARRAY(&e->arrays, memob_cell, sink->law.n_cells);
+    if (base)
+        sink->waits = base->waits;
+    else if (!sink->clock)
+        sink->waits = MEMOB_ARRAY(&e->arrays, memob_waits, 1);
+    if (!sink->clock && !n_records) {
+        memob_cell* cells = MEMOB_ARRAY(&trial, memob_cell, sink->law.n_cells);
+        memob_waits* waits = MEMOB_ARRAY(&trial, memob_waits, 1);
+        if (!trial.failed) memoi_sink_count_records(sink, cells, waits);
+    }
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && !sink->clock; s++) {
+        const int64_t n = memob_max(n_records, sink->records.n_events[s]), least = s ? 1 : 2;
+        sink->records.n_events[s] =
+            s < n_streams ? (int32_t)memob_max(memob_min(n, MEMOB_RECORDS_MAX), least) : 0;
         sink->first_event[s] = e->n_events;
-        sink->records.n_events[s] = (int32_t)memob_max(memob_min(n, MEMOB_RECORDS_MAX), 1);
-        e->n_events += (int32_t)memob_max(sink->records.n_events[s], s ? 1 : 2);
+        e->n_events += sink->records.n_events[s];
     }
     e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    if (status || !e->arrays.failed) return status;
-    return memob_no_memory(error, "the events of an engine");
+    if (e->arrays.failed || trial.failed)
+        status = memob_no_memory(error, "the waits and events of an engine");
+    memob_arrays_free(&trial);
+    return status;
 }
 
 MEMOI void memoi_sink_free(memob_sink* sink) {
     memob_engine_release(&sink->engine);
     memob_arrays_free(&sink->engine.arrays);
     memob_law_free(&sink->law);
-    memob_waits_free(&sink->waits);
 }
 
 /* Returns the event of the stream; -1: none is recorded. */
@@ -7748,35 +7713,57 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
     memob_engine* e = &sink->engine;
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
         int32_t event;
-        if (!wait->of[s] || (s == MEMOB_STREAM_COMPUTE && e->computes_on_host)) continue;
-        event = memoi_records_find(&sink->records, s, wait->of[s]);
-        if (event < 0) /* another list awaits it than the law has seen, or a call has failed */
-            event = memoi_sink_record(sink, s, sink->waits.n[s]);
-        if (!e->status) memoi_engine_wait(e, stream, sink->first_event[s] + event);
+        if (!wait->of[s]) continue;
+        if (s != MEMOB_STREAM_COMPUTE || !e->computes_on_host) {
+            event = memoi_records_find(&sink->records, s, wait->of[s]);
+            if (event < 0) /* another list awaits it than the law has seen, or a call has failed */
+                event = memoi_sink_record(sink, s, sink->waits->now[s].of[s]);
+            if (e->status) return;
+            MEMO_ASSERT(sink->records.numbers[s][event] >= wait->of[s]); /* 1 */
+            memoi_engine_wait(e, stream, sink->first_event[s] + event);
+        }
+        if (!e->status) memoi_waits_raise(sink->waits, stream, s, wait->of[s]);
     }
 }
 
-/* Operation k begins, when those before are over for which it waits.  Returns its number. */
+/* What operation k must wait for, of all that was enqueued. */
+MEMOI memob_numbers memoi_sink_need(const memob_sink* sink, int32_t k) {
+    const memob_op* op = &sink->law.ops[k];
+    memob_numbers need = MEMO_ZERO(memob_numbers);
+    memoi_cells_need(sink->cells, sink->law.touches + op->first_touch, op->n_touches, &need);
+    memoi_waits_reduce(sink->waits, op->stream, &need);
+    return need;
+}
+
+/* Operation k begins, when those before are over for which it waits.  Returns how many operations
+ * its stream has had. */
 MEMOI int64_t memoi_sink_begin(memob_sink* sink, int32_t k) {
     const memob_op* op = &sink->law.ops[k];
     memob_numbers wait;
-    int64_t number = 0;
     if (sink->clock) {
-        memob_clock_begin(sink->clock, sink->cells, &sink->law, op);
-        return number;
+        memob_clock_begin(sink->clock, sink->clock_cells, &sink->law, op);
+        return 0;
     }
-    number = memob_law_add(&sink->law, &sink->waits, k, &wait);
+    wait = memoi_sink_need(sink, k);
     memoi_sink_wait(sink, op->stream, &wait);
-    return number;
+    return sink->waits->now[op->stream].of[op->stream];
 }
 
-/* All of it is enqueued, and others will wait for it. */
-MEMOI void memoi_sink_end(memob_sink* sink, int32_t k, int64_t number) {
+/* All of it is enqueued, and others will wait for it.  n_before: operations of its stream when it
+ * began.  If more have ended since, as the rows of a layer inside the layer's states, it has ended
+ * with the last of them. */
+MEMOI void memoi_sink_end(memob_sink* sink, int32_t k, int64_t n_before) {
     const memob_op* op = &sink->law.ops[k];
-    if (sink->clock)
-        memob_clock_end(sink->clock, sink->cells, &sink->law, op);
-    else
-        (void)memoi_sink_record(sink, op->stream, number);
+    int64_t number;
+    if (sink->clock) {
+        memob_clock_end(sink->clock, sink->clock_cells, &sink->law, op);
+        return;
+    }
+    number = sink->waits->now[op->stream].of[op->stream];
+    if (number == n_before) number = memoi_waits_end(sink->waits, op->stream);
+    memoi_cells_mark(sink->cells, sink->law.touches + op->first_touch, op->n_touches, op->stream,
+                     number);
+    (void)memoi_sink_record(sink, op->stream, number);
 }
 
 /* A stream waits for all that the trainer has given another. */
@@ -7786,37 +7773,34 @@ MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
         memoi_clock_follow(sink->clock, stream, other);
         return;
     }
-    if (other == MEMOB_STREAM_COMPUTE && sink->engine.computes_on_host) return;
-    wait.of[other] = memoi_waits_follow(&sink->waits, stream, other);
+    wait.of[other] = memoi_waits_end(sink->waits, other);
     memoi_sink_wait(sink, stream, &wait);
 }
 
 /* Every stream waits for all that the others were given. */
 MEMOI void memoi_sink_join(memob_sink* sink) {
-    memob_engine* e = &sink->engine;
-    int32_t events[MEMOB_N_STREAMS];
+    memob_numbers all = MEMO_ZERO(memob_numbers);
     if (sink->clock) memoi_clock_join(sink->clock);
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++) {
-        const int is_there = s ? e->streams[s] != NULL : !e->computes_on_host;
-        events[s] = is_there ? memoi_sink_record(sink, s, sink->waits.n[s]) : -1;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+        if (!sink->records.n_events[s]) continue;
+        all.of[s] = memoi_waits_end(sink->waits, s);
+        (void)memoi_sink_record(sink, s, all.of[s]);
     }
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++)
-        for (int32_t other = 0; other < MEMOB_N_STREAMS && !e->status; other++)
-            if (other != s && events[other] >= 0 && (s == MEMOB_STREAM_COMPUTE || e->streams[s]))
-                memoi_engine_wait(e, s, sink->first_event[other] + events[other]);
-    if (e->status) return;
-    if (!sink->clock) memoi_waits_join(&sink->waits);
-    sink->has_failed = 0;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+        memob_numbers others = all;
+        others.of[s] = 0;
+        if (all.of[s]) memoi_sink_wait(sink, s, &others);
+    }
+    if (!sink->engine.status) sink->has_failed = 0;
 }
 
-/* As if nothing had been enqueued: all of it is over. */
+/* All that was enqueued is over. */
 MEMOI void memoi_sink_reset(memob_sink* sink) {
-    if (sink->clock) {
-        memset(sink->cells, 0, (size_t)sink->law.n_cells * sizeof *sink->cells);
-        return;
-    }
-    memoi_waits_reset(&sink->waits);
-    memset(sink->records.n, 0, sizeof sink->records.n);
+    const size_t n_cells = (size_t)sink->law.n_cells;
+    if (sink->clock)
+        memset(sink->clock_cells, 0, n_cells * sizeof *sink->clock_cells);
+    else
+        memset(sink->cells, 0, n_cells * sizeof *sink->cells);
     sink->has_failed = 0;
 }
 
@@ -9493,7 +9477,6 @@ struct memo_swap {
     int64_t n_rows_most;      /* of any */
     int32_t is_forward_only;  /* only EDGE rows are moved, and no backward follows */
     int32_t n_begun, n_ended; /* visits of this micro-batch, or of all that are in flight */
-    int64_t numbers[2];       /* of even and odd visits that are open, in their stream */
     int32_t n_open_most;
     int32_t is_measured;                                  /* all visits were completed */
     int64_t routed_rows_layer, routed_rows_all, n_routed; /* of this micro-batch so far */
@@ -9562,7 +9545,7 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
 }
 
 /* Allocates all that the engine needs; memo_swap_destroy frees any part of it. */
-MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc,
+MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc, memob_sink* base,
                                      memo_error* error) {
     const memo_swap_sizes* sizes = &swap->placement.sizes;
     const int64_t n_spilled = sizes->n_spilled_layers, n_visits = swap->placement.n_visits;
@@ -9571,7 +9554,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     memo_status status;
     int32_t n_streams = 0;
     if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_N_STREAMS : MEMOB_N_STREAMS - 1;
-    status = memoi_sink_prepare(&swap->sink, n_streams, 0, error);
+    status = memoi_sink_prepare(&swap->sink, base, n_streams, 0, error);
     if (status) return status;
     e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? swap->sink.law.n_ops : 0);
     swap->rooms = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement.n_layers + 1);
@@ -9581,7 +9564,13 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 
     status =
         memob_engine_acquire(e, memoi_swap_desc_name(desc), sizes->device_bytes, sizes->host_bytes,
-                             desc->copy_streams, n_streams ? n_streams - 1 : 0, error);
+                             base ? base->engine.streams + MEMOB_STREAM_TO_HOST : NULL,
+                             n_streams ? n_streams - 1 : 0, error);
+    for (int32_t s = MEMOB_STREAM_TO_HOST; s < MEMOB_N_STREAMS && base; s++) {
+        if (!base->engine.streams[s])
+            base->engine.streams[s] = e->streams[s]; /* which others use */
+        e->borrowed |= 1 << s;
+    }
     for (int64_t i = 0; has_marks && i < 2 * n_visits && !status; i++)
         status = memo_event_create(&e->device, &swap->marks[i], error);
     memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes,
@@ -9599,9 +9588,10 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 }
 
 /* As memo_swap_create.  is_dry: for a device that runs nothing.  Memory is not touched, and without
- * spill_directory there is no file. */
-MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo_swap** result,
-                                    memo_error* error) {
+ * spill_directory there is no file.  base: NULL, or the sink whose streams the engine uses, and which
+ * outlives it. */
+MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memob_sink* base,
+                                    memo_swap** result, memo_error* error) {
     memo_device device;
     memo_swap* swap;
     memo_status status = memob_device_take(&device, desc->device, "memo_swap_desc.device", error);
@@ -9626,7 +9616,7 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     if (!status && memob_swap_has_file(&swap->placement))
         memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes, NULL);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
-    if (!status) status = memoi_swap_acquire(swap, desc, error);
+    if (!status) status = memoi_swap_acquire(swap, desc, base, error);
     if (status) {
         memo_swap_destroy(swap);
         return status;
@@ -9636,7 +9626,7 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
 }
 
 memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap, memo_error* error) {
-    return memob_swap_create(desc, 0, swap, error);
+    return memob_swap_create(desc, 0, NULL, swap, error);
 }
 
 /* --- a step --- */
@@ -9781,15 +9771,15 @@ MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k) {
 MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
     const memob_op* op = &swap->sink.law.ops[k];
     const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
-    int64_t number;
+    int64_t n_before;
     if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, MEMOI_SWAP_COUNT)))
         return;
-    number = memoi_sink_begin(&swap->sink, k);
+    n_before = memoi_sink_begin(&swap->sink, k);
     if (is_file)
         memoi_swap_use_file(swap, k);
     else
         (void)memoi_swap_transfer(swap, op, MEMOI_SWAP_COPY);
-    memoi_sink_end(&swap->sink, k, number);
+    memoi_sink_end(&swap->sink, k, n_before);
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
@@ -9829,9 +9819,7 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (!swap->n_begun) swap->n_routed = 0;
     memoi_sink_call(&swap->sink, error);
     if (e->status) return e->status;
-    if (e->n_events)
-        swap->numbers[swap->n_begun & 1] = memob_law_add(
-            &swap->sink.law, &swap->sink.waits, memoi_swap_visit_op(swap, swap->n_begun), &wait);
+    if (e->n_events) wait = memoi_sink_need(&swap->sink, memoi_swap_visit_op(swap, swap->n_begun));
     for (int32_t s = MEMOB_STREAM_TO_HOST; s < MEMOB_N_STREAMS; s++) any |= wait.of[s];
     swap->waited[swap->n_begun] = any != 0;
 
@@ -9891,8 +9879,7 @@ MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer
     if (swap->sink.engine.status) return swap->sink.engine.status;
     k = memoi_swap_visit_op(swap, swap->n_ended);
     if (swap->sink.engine.n_events) {
-        (void)memoi_sink_record(&swap->sink, MEMOB_STREAM_COMPUTE,
-                                swap->numbers[swap->n_ended & 1]);
+        memoi_sink_end(&swap->sink, k, swap->sink.waits->now[0].of[MEMOB_STREAM_COMPUTE]);
         for (k++; k < law->begin[list + 1] && law->ops[k].kind != MEMOB_OP_VISIT; k++)
             memoi_swap_enqueue(swap, k);
     }
@@ -9964,9 +9951,8 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
 typedef struct memob_states_desc {
     const memo_device* device; /* checked; may be NULL unless an engine is created */
     memo_stream compute_stream;
-    memo_stream copy_streams[3]; /* as in memo_swap_desc; sessions share them with rows */
-    int32_t computes_on_host;    /* likewise */
-    const memo_state* states;    /* copied; at most MEMO_STATES_MAX */
+    int32_t computes_on_host; /* as in memo_swap_desc */
+    const memo_state* states; /* copied; at most MEMO_STATES_MAX */
     int32_t n_states, n_layers;
     const int32_t* layer_kinds;  /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
     const uint32_t* streamed;    /* (n_layers), copied.  Bit s: state s is streamed; NULL: none */
@@ -10060,7 +10046,7 @@ typedef struct memob_states {
     int32_t behind;             /* what follows the backward of this micro-batch */
     int32_t op, end;            /* of the law: the visit that is open or comes next */
     int32_t is_visiting;        /* it is open */
-    int64_t number;             /* of that visit in its stream */
+    int64_t n_before;           /* operations of its stream when it began */
     int32_t n_updates;          /* begun in this list */
     int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
     int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
@@ -10580,7 +10566,7 @@ MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, 
     if (!status) status = memoi_states_find_pieces(states, error);
     if (!status) status = memoi_states_make_law(states, error);
     if (status) return status;
-    return memoi_sink_prepare(&states->sink, n_streams, MEMOI_STATES_RECORDS, error);
+    return memoi_sink_prepare(&states->sink, NULL, n_streams, MEMOI_STATES_RECORDS, error);
 }
 
 MEMOI void memob_states_destroy(memob_states* states) {
@@ -10607,8 +10593,8 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
         status =
             memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
     if (!status)
-        status = memob_engine_acquire(e, name, sizes->device_bytes, sizes->host_bytes,
-                                      desc->copy_streams, launches ? 3 : 2, error);
+        status = memob_engine_acquire(e, name, sizes->device_bytes, sizes->host_bytes, NULL,
+                                      launches ? 3 : 2, error);
     if (status) return status;
 
     /* All states are zero at first, as a new file is. */
@@ -10706,14 +10692,14 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     const memob_op* op = &states->sink.law.ops[k];
     const memob_part* parts = &states->sink.law.parts[op->first_part];
     memob_sink* sink = &states->sink;
-    int64_t number = 0;
+    int64_t n_before = 0;
     int32_t n_moved = 0;
     for (int32_t i = 0; i < op->n_parts && !sink->engine.status; i++) {
         if (!memoi_states_moves(states, op->kind, parts[i].item)) continue;
-        if (!n_moved++) number = memoi_sink_begin(sink, k);
+        if (!n_moved++) n_before = memoi_sink_begin(sink, k);
         memoi_states_copy(states, op->kind, parts[i].item);
     }
-    if (n_moved) memoi_sink_end(sink, k, number);
+    if (n_moved) memoi_sink_end(sink, k, n_before);
 }
 
 /* The copies up to the next visit. */
@@ -10789,7 +10775,7 @@ MEMOI void memoi_states_close(memob_states* states) {
         else
             states->is_newer[use->item] = use->how != MEMOB_USE_SPEND;
     }
-    if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->number);
+    if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->n_before);
     states->op++;
     memoi_states_enqueue_copies(states);
     if (!states->sink.engine.status && states->op == states->end) memoi_states_leave(states);
@@ -10840,7 +10826,7 @@ MEMOI void memoi_states_open(memob_states* states) {
     /* Updates on the host also use what the trainer has computed since the backward: a norm. */
     if (on_host && states->list == MEMOB_STATES_UPDATE && !states->n_updates)
         memoi_sink_follow(sink, op->stream, MEMOB_STREAM_COMPUTE);
-    states->number = memoi_sink_begin(sink, states->op);
+    states->n_before = memoi_sink_begin(sink, states->op);
     for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++)
         MEMO_ASSERT(on_host || memoi_states_is_there(states, it->uses[u].item)); /* 1 */
     if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);

@@ -3948,7 +3948,6 @@ MEMOI memo_status memoi_swap_generate_engine(memoi_swap_generator* g,
     memo_status status = memo_swap_desc_get_sizes(&g->desc, &rows, g->error);
     desc.device = g->device;
     desc.compute_stream = g->desc.compute_stream;
-    memset(desc.copy_streams, 0, sizeof desc.copy_streams);
     desc.computes_on_host = 0;
     if (!status) {
         desc.device_memory = (char*)g->desc.device_memory +
@@ -3957,9 +3956,6 @@ MEMOI memo_status memoi_swap_generate_engine(memoi_swap_generator* g,
             (char*)g->desc.host_memory + memob_align_up(rows.host_bytes, MEMOB_SPILL_ALIGNMENT);
         status = memob_states_create(&desc, 1, &g->states, g->error);
     }
-    if (!status)
-        memcpy(g->desc.copy_streams, g->states->sink.engine.streams + MEMOB_STREAM_TO_HOST,
-               sizeof g->desc.copy_streams);
     return status;
 }
 
@@ -3995,7 +3991,8 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     g.desc.spill_directory = NULL;
     g.status = memo_stream_create(g.device, "compute", 0, &g.desc.compute_stream, error);
     if (!g.status && times->states) g.status = memoi_swap_generate_engine(&g, times->states);
-    if (!g.status) g.status = memob_swap_create(&g.desc, 1, &g.swap, error);
+    if (!g.status)
+        g.status = memob_swap_create(&g.desc, 1, g.states ? &g.states->sink : NULL, &g.swap, error);
     if (!g.status) {
         g.ranges = (memo_range*)memob_calloc(2 * (int64_t)desc->n_tensors + 6 * MEMO_STATES_MAX,
                                              sizeof(memo_range));

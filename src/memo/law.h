@@ -91,7 +91,7 @@ typedef struct memob_op {
     int32_t visit; /* the visit, or the one behind which it is enqueued; -1: before the list */
     int32_t list;
     int32_t first_part, n_parts;
-    int32_t first_touch, n_touches; /* see memoi_waits_add */
+    int32_t first_touch, n_touches; /* see memoi_cells_need */
 } memob_op;
 
 #define MEMOB_LIST_AHEAD 32
@@ -131,7 +131,6 @@ typedef struct memob_law {
     int32_t* visit_ops; /* (n_lists, n_visits): the operation of a visit; -1: not in the list */
     int32_t n_visits;
     int32_t n_spilled; /* parcels that go to the file in a list, of place_slots each */
-    int64_t n_kept[MEMOB_N_STREAMS]; /* for memob_waits_make */
     memob_arrays arrays;
 } memob_law;
 
@@ -140,12 +139,24 @@ MEMOI void memob_law_free(memob_law* law) {
     memset(law, 0, sizeof *law);
 }
 
-/* For sinks: adds operation k, as it is enqueued.  Returns its number in its stream, and the
- * operations to wait for; see memoi_waits_add. */
-MEMOI int64_t memob_law_add(const memob_law* law, memob_waits* waits, int32_t k,
+/* For sinks: operation k is enqueued.  Returns its number in its stream, and the operations to wait
+ * for. */
+MEMOI int64_t memob_law_add(const memob_law* law, memob_cell* cells, memob_waits* waits, int32_t k,
                             memob_numbers* wait) {
     const memob_op* op = &law->ops[k];
-    return memoi_waits_add(waits, op->stream, law->touches + op->first_touch, op->n_touches, wait);
+    const int32_t* touches = law->touches + op->first_touch;
+    memob_numbers need = MEMO_ZERO(memob_numbers);
+    int64_t number;
+    memoi_cells_need(cells, touches, op->n_touches, &need);
+    *wait = need;
+    memoi_waits_reduce(waits, op->stream, wait);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
+        if (wait->of[s]) memoi_waits_raise(waits, op->stream, s, wait->of[s]);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
+        MEMO_ASSERT(need.of[s] <= waits->now[op->stream].of[s]); /* 1 of >>waits */
+    number = memoi_waits_end(waits, op->stream);
+    memoi_cells_mark(cells, touches, op->n_touches, op->stream, number);
+    return number;
 }
 
 /* --- stays --- */

@@ -349,18 +349,6 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     return status;
 }
 
-/* Twice the operations of each stream in a list. */
-MEMOI void memoi_law_count_kept(memob_law* law) {
-    for (int32_t list = 0; list < law->n_lists; list++) {
-        int64_t n[MEMOB_N_STREAMS] = {0, 0, 0, 0};
-        for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) {
-            const int32_t stream = law->ops[k].stream;
-            n[stream] += 2;
-            law->n_kept[stream] = memob_max(law->n_kept[stream], n[stream]);
-        }
-    }
-}
-
 /* Makes the operations of all lists.  Arrays of desc are not used afterwards.  Errors:
  * INVALID_ARGUMENT (an item is read before it is written; too few places), OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, memo_error* error) {
@@ -386,7 +374,6 @@ MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, mem
     status = memoi_law_find_stays(&maker, error);
     if (!status) status = memoi_law_find_transfers(&maker, error);
     if (!status) status = memoi_law_find_ops(&maker, error);
-    if (!status) memoi_law_count_kept(law);
     if (desc->work)
         *desc->work = maker.arrays;
     else

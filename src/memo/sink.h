@@ -14,63 +14,74 @@
 typedef struct memob_sink {
     memob_engine engine; /* events: those of each stream */
     memob_law law;
-    memob_waits waits;
+    memob_waits* waits; /* its own, or those of the sink whose streams it uses */
+    memob_cell* cells;  /* (law.n_cells) */
     memob_records records;
     int32_t first_event[MEMOB_N_STREAMS];
     int32_t has_failed; /* the last call */
     /* A planner's: the engine enqueues on this clock, and there are neither waits nor events. */
     memob_clock* clock;
-    memob_clock_cell* cells; /* (law.n_cells) */
+    memob_clock_cell* clock_cells; /* (law.n_cells) */
 } memob_sink;
 
 /* How many operations back waits look, so that each finds its own event.  A list may follow itself;
  * the waits of the last one repeat from its third time on. */
-MEMOI void memoi_sink_count_records(memob_sink* sink) {
+MEMOI void memoi_sink_count_records(memob_sink* sink, memob_cell* cells, memob_waits* waits) {
     const memob_law* law = &sink->law;
     memob_numbers wait;
     for (int32_t i = 0; i < 2 * law->n_lists + 1; i++) {
         const int32_t list = (int32_t)memob_min(i / 2, law->n_lists - 1);
         for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) {
-            (void)memob_law_add(law, &sink->waits, k, &wait);
+            (void)memob_law_add(law, cells, waits, k, &wait);
             for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
                 int32_t* n = &sink->records.n_events[s];
-                if (wait.of[s]) *n = (int32_t)memob_max(*n, sink->waits.n[s] - wait.of[s] + 1);
+                if (wait.of[s]) *n = (int32_t)memob_max(*n, waits->now[s].of[s] - wait.of[s] + 1);
             }
         }
     }
-    memoi_waits_reset(&sink->waits);
 }
 
-/* For a law that was made: waits, and the events of its streams, or what a clock needs.
- * n_streams: 4 with the file's, 3 without, 0: none is used.  n_records: of a stream that are kept;
- * 0: as many as waits look back.  The engine's first two events are the compute stream's.  Errors:
- * OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_sink_prepare(memob_sink* sink, int32_t n_streams, int32_t n_records,
-                                     memo_error* error) {
+/* For a law that was made: waits, and the events of its streams, or what a clock needs.  base: NULL,
+ * or the sink whose streams it uses.  n_streams: 4 with the file's, 3 without, 0: none is used.
+ * n_records: of a stream that are kept; 0: as many as waits look back.  The engine's first two
+ * events are the compute stream's.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_sink_prepare(memob_sink* sink, const memob_sink* base, int32_t n_streams,
+                                     int32_t n_records, memo_error* error) {
     memob_engine* e = &sink->engine;
+    memob_arrays trial = MEMO_ZERO(memob_arrays);
     memo_status status = memoi_law_join_cells(&sink->law, error);
     if (status) return status;
     if (sink->clock)
-        sink->cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
+        sink->clock_cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
     else
-        status = memob_waits_make(&sink->waits, sink->law.n_cells, sink->law.n_kept, error);
-    if (!status && !sink->clock && !n_records) memoi_sink_count_records(sink);
-    for (int32_t s = 0; s < n_streams && !sink->clock; s++) {
-        const int64_t n = memob_max(n_records, sink->records.n_events[s]);
+        sink->cells = MEMOB_ARRAY(&e->arrays, memob_cell, sink->law.n_cells);
+    if (base)
+        sink->waits = base->waits;
+    else if (!sink->clock)
+        sink->waits = MEMOB_ARRAY(&e->arrays, memob_waits, 1);
+    if (!sink->clock && !n_records) {
+        memob_cell* cells = MEMOB_ARRAY(&trial, memob_cell, sink->law.n_cells);
+        memob_waits* waits = MEMOB_ARRAY(&trial, memob_waits, 1);
+        if (!trial.failed) memoi_sink_count_records(sink, cells, waits);
+    }
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && !sink->clock; s++) {
+        const int64_t n = memob_max(n_records, sink->records.n_events[s]), least = s ? 1 : 2;
+        sink->records.n_events[s] =
+            s < n_streams ? (int32_t)memob_max(memob_min(n, MEMOB_RECORDS_MAX), least) : 0;
         sink->first_event[s] = e->n_events;
-        sink->records.n_events[s] = (int32_t)memob_max(memob_min(n, MEMOB_RECORDS_MAX), 1);
-        e->n_events += (int32_t)memob_max(sink->records.n_events[s], s ? 1 : 2);
+        e->n_events += sink->records.n_events[s];
     }
     e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    if (status || !e->arrays.failed) return status;
-    return memob_no_memory(error, "the events of an engine");
+    if (e->arrays.failed || trial.failed)
+        status = memob_no_memory(error, "the waits and events of an engine");
+    memob_arrays_free(&trial);
+    return status;
 }
 
 MEMOI void memoi_sink_free(memob_sink* sink) {
     memob_engine_release(&sink->engine);
     memob_arrays_free(&sink->engine.arrays);
     memob_law_free(&sink->law);
-    memob_waits_free(&sink->waits);
 }
 
 /* Returns the event of the stream; -1: none is recorded. */
@@ -90,35 +101,57 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
     memob_engine* e = &sink->engine;
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
         int32_t event;
-        if (!wait->of[s] || (s == MEMOB_STREAM_COMPUTE && e->computes_on_host)) continue;
-        event = memoi_records_find(&sink->records, s, wait->of[s]);
-        if (event < 0) /* another list awaits it than the law has seen, or a call has failed */
-            event = memoi_sink_record(sink, s, sink->waits.n[s]);
-        if (!e->status) memoi_engine_wait(e, stream, sink->first_event[s] + event);
+        if (!wait->of[s]) continue;
+        if (s != MEMOB_STREAM_COMPUTE || !e->computes_on_host) {
+            event = memoi_records_find(&sink->records, s, wait->of[s]);
+            if (event < 0) /* another list awaits it than the law has seen, or a call has failed */
+                event = memoi_sink_record(sink, s, sink->waits->now[s].of[s]);
+            if (e->status) return;
+            MEMO_ASSERT(sink->records.numbers[s][event] >= wait->of[s]); /* 1 */
+            memoi_engine_wait(e, stream, sink->first_event[s] + event);
+        }
+        if (!e->status) memoi_waits_raise(sink->waits, stream, s, wait->of[s]);
     }
 }
 
-/* Operation k begins, when those before are over for which it waits.  Returns its number. */
+/* What operation k must wait for, of all that was enqueued. */
+MEMOI memob_numbers memoi_sink_need(const memob_sink* sink, int32_t k) {
+    const memob_op* op = &sink->law.ops[k];
+    memob_numbers need = MEMO_ZERO(memob_numbers);
+    memoi_cells_need(sink->cells, sink->law.touches + op->first_touch, op->n_touches, &need);
+    memoi_waits_reduce(sink->waits, op->stream, &need);
+    return need;
+}
+
+/* Operation k begins, when those before are over for which it waits.  Returns how many operations
+ * its stream has had. */
 MEMOI int64_t memoi_sink_begin(memob_sink* sink, int32_t k) {
     const memob_op* op = &sink->law.ops[k];
     memob_numbers wait;
-    int64_t number = 0;
     if (sink->clock) {
-        memob_clock_begin(sink->clock, sink->cells, &sink->law, op);
-        return number;
+        memob_clock_begin(sink->clock, sink->clock_cells, &sink->law, op);
+        return 0;
     }
-    number = memob_law_add(&sink->law, &sink->waits, k, &wait);
+    wait = memoi_sink_need(sink, k);
     memoi_sink_wait(sink, op->stream, &wait);
-    return number;
+    return sink->waits->now[op->stream].of[op->stream];
 }
 
-/* All of it is enqueued, and others will wait for it. */
-MEMOI void memoi_sink_end(memob_sink* sink, int32_t k, int64_t number) {
+/* All of it is enqueued, and others will wait for it.  n_before: operations of its stream when it
+ * began.  If more have ended since, as the rows of a layer inside the layer's states, it has ended
+ * with the last of them. */
+MEMOI void memoi_sink_end(memob_sink* sink, int32_t k, int64_t n_before) {
     const memob_op* op = &sink->law.ops[k];
-    if (sink->clock)
-        memob_clock_end(sink->clock, sink->cells, &sink->law, op);
-    else
-        (void)memoi_sink_record(sink, op->stream, number);
+    int64_t number;
+    if (sink->clock) {
+        memob_clock_end(sink->clock, sink->clock_cells, &sink->law, op);
+        return;
+    }
+    number = sink->waits->now[op->stream].of[op->stream];
+    if (number == n_before) number = memoi_waits_end(sink->waits, op->stream);
+    memoi_cells_mark(sink->cells, sink->law.touches + op->first_touch, op->n_touches, op->stream,
+                     number);
+    (void)memoi_sink_record(sink, op->stream, number);
 }
 
 /* A stream waits for all that the trainer has given another. */
@@ -128,37 +161,34 @@ MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
         memoi_clock_follow(sink->clock, stream, other);
         return;
     }
-    if (other == MEMOB_STREAM_COMPUTE && sink->engine.computes_on_host) return;
-    wait.of[other] = memoi_waits_follow(&sink->waits, stream, other);
+    wait.of[other] = memoi_waits_end(sink->waits, other);
     memoi_sink_wait(sink, stream, &wait);
 }
 
 /* Every stream waits for all that the others were given. */
 MEMOI void memoi_sink_join(memob_sink* sink) {
-    memob_engine* e = &sink->engine;
-    int32_t events[MEMOB_N_STREAMS];
+    memob_numbers all = MEMO_ZERO(memob_numbers);
     if (sink->clock) memoi_clock_join(sink->clock);
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++) {
-        const int is_there = s ? e->streams[s] != NULL : !e->computes_on_host;
-        events[s] = is_there ? memoi_sink_record(sink, s, sink->waits.n[s]) : -1;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+        if (!sink->records.n_events[s]) continue;
+        all.of[s] = memoi_waits_end(sink->waits, s);
+        (void)memoi_sink_record(sink, s, all.of[s]);
     }
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && e->n_events; s++)
-        for (int32_t other = 0; other < MEMOB_N_STREAMS && !e->status; other++)
-            if (other != s && events[other] >= 0 && (s == MEMOB_STREAM_COMPUTE || e->streams[s]))
-                memoi_engine_wait(e, s, sink->first_event[other] + events[other]);
-    if (e->status) return;
-    if (!sink->clock) memoi_waits_join(&sink->waits);
-    sink->has_failed = 0;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+        memob_numbers others = all;
+        others.of[s] = 0;
+        if (all.of[s]) memoi_sink_wait(sink, s, &others);
+    }
+    if (!sink->engine.status) sink->has_failed = 0;
 }
 
-/* As if nothing had been enqueued: all of it is over. */
+/* All that was enqueued is over. */
 MEMOI void memoi_sink_reset(memob_sink* sink) {
-    if (sink->clock) {
-        memset(sink->cells, 0, (size_t)sink->law.n_cells * sizeof *sink->cells);
-        return;
-    }
-    memoi_waits_reset(&sink->waits);
-    memset(sink->records.n, 0, sizeof sink->records.n);
+    const size_t n_cells = (size_t)sink->law.n_cells;
+    if (sink->clock)
+        memset(sink->clock_cells, 0, n_cells * sizeof *sink->clock_cells);
+    else
+        memset(sink->cells, 0, n_cells * sizeof *sink->cells);
     sink->has_failed = 0;
 }
 

@@ -28,7 +28,7 @@ MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, 
     if (!status) status = memoi_states_find_pieces(states, error);
     if (!status) status = memoi_states_make_law(states, error);
     if (status) return status;
-    return memoi_sink_prepare(&states->sink, n_streams, MEMOI_STATES_RECORDS, error);
+    return memoi_sink_prepare(&states->sink, NULL, n_streams, MEMOI_STATES_RECORDS, error);
 }
 
 MEMOI void memob_states_destroy(memob_states* states) {
@@ -55,8 +55,8 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
         status =
             memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
     if (!status)
-        status = memob_engine_acquire(e, name, sizes->device_bytes, sizes->host_bytes,
-                                      desc->copy_streams, launches ? 3 : 2, error);
+        status = memob_engine_acquire(e, name, sizes->device_bytes, sizes->host_bytes, NULL,
+                                      launches ? 3 : 2, error);
     if (status) return status;
 
     /* All states are zero at first, as a new file is. */
@@ -154,14 +154,14 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     const memob_op* op = &states->sink.law.ops[k];
     const memob_part* parts = &states->sink.law.parts[op->first_part];
     memob_sink* sink = &states->sink;
-    int64_t number = 0;
+    int64_t n_before = 0;
     int32_t n_moved = 0;
     for (int32_t i = 0; i < op->n_parts && !sink->engine.status; i++) {
         if (!memoi_states_moves(states, op->kind, parts[i].item)) continue;
-        if (!n_moved++) number = memoi_sink_begin(sink, k);
+        if (!n_moved++) n_before = memoi_sink_begin(sink, k);
         memoi_states_copy(states, op->kind, parts[i].item);
     }
-    if (n_moved) memoi_sink_end(sink, k, number);
+    if (n_moved) memoi_sink_end(sink, k, n_before);
 }
 
 /* The copies up to the next visit. */
@@ -237,7 +237,7 @@ MEMOI void memoi_states_close(memob_states* states) {
         else
             states->is_newer[use->item] = use->how != MEMOB_USE_SPEND;
     }
-    if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->number);
+    if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->n_before);
     states->op++;
     memoi_states_enqueue_copies(states);
     if (!states->sink.engine.status && states->op == states->end) memoi_states_leave(states);
@@ -288,7 +288,7 @@ MEMOI void memoi_states_open(memob_states* states) {
     /* Updates on the host also use what the trainer has computed since the backward: a norm. */
     if (on_host && states->list == MEMOB_STATES_UPDATE && !states->n_updates)
         memoi_sink_follow(sink, op->stream, MEMOB_STREAM_COMPUTE);
-    states->number = memoi_sink_begin(sink, states->op);
+    states->n_before = memoi_sink_begin(sink, states->op);
     for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++)
         MEMO_ASSERT(on_host || memoi_states_is_there(states, it->uses[u].item)); /* 1 */
     if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);

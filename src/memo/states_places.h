@@ -22,9 +22,8 @@
 typedef struct memob_states_desc {
     const memo_device* device; /* checked; may be NULL unless an engine is created */
     memo_stream compute_stream;
-    memo_stream copy_streams[3]; /* as in memo_swap_desc; sessions share them with rows */
-    int32_t computes_on_host;    /* likewise */
-    const memo_state* states;    /* copied; at most MEMO_STATES_MAX */
+    int32_t computes_on_host; /* as in memo_swap_desc */
+    const memo_state* states; /* copied; at most MEMO_STATES_MAX */
     int32_t n_states, n_layers;
     const int32_t* layer_kinds;  /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
     const uint32_t* streamed;    /* (n_layers), copied.  Bit s: state s is streamed; NULL: none */
@@ -118,7 +117,7 @@ typedef struct memob_states {
     int32_t behind;             /* what follows the backward of this micro-batch */
     int32_t op, end;            /* of the law: the visit that is open or comes next */
     int32_t is_visiting;        /* it is open */
-    int64_t number;             /* of that visit in its stream */
+    int64_t n_before;           /* operations of its stream when it began */
     int32_t n_updates;          /* begun in this list */
     int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
     int32_t is_filling;         /* the update fills states, and may leave bytes as they are */

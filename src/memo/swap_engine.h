@@ -28,7 +28,6 @@ struct memo_swap {
     int64_t n_rows_most;      /* of any */
     int32_t is_forward_only;  /* only EDGE rows are moved, and no backward follows */
     int32_t n_begun, n_ended; /* visits of this micro-batch, or of all that are in flight */
-    int64_t numbers[2];       /* of even and odd visits that are open, in their stream */
     int32_t n_open_most;
     int32_t is_measured;                                  /* all visits were completed */
     int64_t routed_rows_layer, routed_rows_all, n_routed; /* of this micro-batch so far */
@@ -97,7 +96,7 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
 }
 
 /* Allocates all that the engine needs; memo_swap_destroy frees any part of it. */
-MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc,
+MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc, memob_sink* base,
                                      memo_error* error) {
     const memo_swap_sizes* sizes = &swap->placement.sizes;
     const int64_t n_spilled = sizes->n_spilled_layers, n_visits = swap->placement.n_visits;
@@ -106,7 +105,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     memo_status status;
     int32_t n_streams = 0;
     if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_N_STREAMS : MEMOB_N_STREAMS - 1;
-    status = memoi_sink_prepare(&swap->sink, n_streams, 0, error);
+    status = memoi_sink_prepare(&swap->sink, base, n_streams, 0, error);
     if (status) return status;
     e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? swap->sink.law.n_ops : 0);
     swap->rooms = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement.n_layers + 1);
@@ -116,7 +115,13 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 
     status =
         memob_engine_acquire(e, memoi_swap_desc_name(desc), sizes->device_bytes, sizes->host_bytes,
-                             desc->copy_streams, n_streams ? n_streams - 1 : 0, error);
+                             base ? base->engine.streams + MEMOB_STREAM_TO_HOST : NULL,
+                             n_streams ? n_streams - 1 : 0, error);
+    for (int32_t s = MEMOB_STREAM_TO_HOST; s < MEMOB_N_STREAMS && base; s++) {
+        if (!base->engine.streams[s])
+            base->engine.streams[s] = e->streams[s]; /* which others use */
+        e->borrowed |= 1 << s;
+    }
     for (int64_t i = 0; has_marks && i < 2 * n_visits && !status; i++)
         status = memo_event_create(&e->device, &swap->marks[i], error);
     memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes,
@@ -134,9 +139,10 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 }
 
 /* As memo_swap_create.  is_dry: for a device that runs nothing.  Memory is not touched, and without
- * spill_directory there is no file. */
-MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo_swap** result,
-                                    memo_error* error) {
+ * spill_directory there is no file.  base: NULL, or the sink whose streams the engine uses, and which
+ * outlives it. */
+MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memob_sink* base,
+                                    memo_swap** result, memo_error* error) {
     memo_device device;
     memo_swap* swap;
     memo_status status = memob_device_take(&device, desc->device, "memo_swap_desc.device", error);
@@ -161,7 +167,7 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     if (!status && memob_swap_has_file(&swap->placement))
         memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes, NULL);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
-    if (!status) status = memoi_swap_acquire(swap, desc, error);
+    if (!status) status = memoi_swap_acquire(swap, desc, base, error);
     if (status) {
         memo_swap_destroy(swap);
         return status;
@@ -171,7 +177,7 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
 }
 
 memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap, memo_error* error) {
-    return memob_swap_create(desc, 0, swap, error);
+    return memob_swap_create(desc, 0, NULL, swap, error);
 }
 
 /* --- a step --- */
@@ -316,15 +322,15 @@ MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k) {
 MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
     const memob_op* op = &swap->sink.law.ops[k];
     const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
-    int64_t number;
+    int64_t n_before;
     if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, MEMOI_SWAP_COUNT)))
         return;
-    number = memoi_sink_begin(&swap->sink, k);
+    n_before = memoi_sink_begin(&swap->sink, k);
     if (is_file)
         memoi_swap_use_file(swap, k);
     else
         (void)memoi_swap_transfer(swap, op, MEMOI_SWAP_COPY);
-    memoi_sink_end(&swap->sink, k, number);
+    memoi_sink_end(&swap->sink, k, n_before);
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
@@ -364,9 +370,7 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (!swap->n_begun) swap->n_routed = 0;
     memoi_sink_call(&swap->sink, error);
     if (e->status) return e->status;
-    if (e->n_events)
-        swap->numbers[swap->n_begun & 1] = memob_law_add(
-            &swap->sink.law, &swap->sink.waits, memoi_swap_visit_op(swap, swap->n_begun), &wait);
+    if (e->n_events) wait = memoi_sink_need(&swap->sink, memoi_swap_visit_op(swap, swap->n_begun));
     for (int32_t s = MEMOB_STREAM_TO_HOST; s < MEMOB_N_STREAMS; s++) any |= wait.of[s];
     swap->waited[swap->n_begun] = any != 0;
 
@@ -426,8 +430,7 @@ MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer
     if (swap->sink.engine.status) return swap->sink.engine.status;
     k = memoi_swap_visit_op(swap, swap->n_ended);
     if (swap->sink.engine.n_events) {
-        (void)memoi_sink_record(&swap->sink, MEMOB_STREAM_COMPUTE,
-                                swap->numbers[swap->n_ended & 1]);
+        memoi_sink_end(&swap->sink, k, swap->sink.waits->now[0].of[MEMOB_STREAM_COMPUTE]);
         for (k++; k < law->begin[list + 1] && law->ops[k].kind != MEMOB_OP_VISIT; k++)
             memoi_swap_enqueue(swap, k);
     }

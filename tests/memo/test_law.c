@@ -310,9 +310,10 @@ static void play_copy(operation* o, const memob_law* law, const memob_op* op) {
 
 /* All operations of the sequence, with the waits that sinks see. */
 static void play(const memob_law* law) {
-    memob_waits waits;
+    static memob_waits waits;
     static int ring[MEMOB_N_STREAMS][1 << 12];
-    CHECK(memob_waits_make(&waits, law->n_cells, law->n_kept, &error) == MEMO_STATUS_OK);
+    memob_cell* cells = (memob_cell*)calloc((size_t)law->n_cells, sizeof *cells);
+    memset(&waits, 0, sizeof waits);
     n_ops = 0;
     fresh = 1000;
     memset(owner, 0, sizeof owner);
@@ -333,7 +334,7 @@ static void play(const memob_law* law) {
             const memob_op* op = &law->ops[k];
             operation* o = &ops[n_ops];
             memob_numbers wait;
-            const int64_t number = memob_law_add(law, &waits, k, &wait);
+            const int64_t number = memob_law_add(law, cells, &waits, k, &wait);
             memset(o, 0, sizeof *o);
             o->stream = op->stream;
             o->kind = op->kind;
@@ -350,7 +351,7 @@ static void play(const memob_law* law) {
         }
     }
     n_ops_all += n_ops;
-    memob_waits_free(&waits);
+    free(cells);
 }
 
 /* Runs an operation; returns 0: a visit read a wrong value. */

@@ -671,7 +671,7 @@ TEST(transfers_have_bytes) {
         if (chain_rows(&c) < chain_slices(&c) * c.desc.n_rows) continue;
         c.desc.rows = c.has_rows ? c.rows : NULL;
         c.desc.spill_directory = NULL;
-        CHECK_OK(memob_swap_create(&c.desc, 1, &c.swap, &error));
+        CHECK_OK(memob_swap_create(&c.desc, 1, NULL, &c.swap, &error));
         const memob_law* law = &c.swap->sink.law;
         for (int32_t k = 0; k < law->n_ops; k++) {
             const int32_t kind = law->ops[k].kind;

@@ -136,8 +136,7 @@ static void fuzz_tensors(fuzz_bytes* in, memo_item* tensors) {
 static void fuzz_swap_desc_fill(fuzz_bytes* in, memo_swap_desc* desc, memo_item* tensors,
                                 int64_t* rows) {
     fuzz_fill(in, desc, offsetof(memo_swap_desc, desc_name)); /* tests/corpus has no word for it */
-    FUZZ_POINTERS(*desc, 224, &desc->device, &desc->compute_stream, &desc->copy_streams[0],
-                  &desc->copy_streams[1], &desc->copy_streams[2], &desc->tensors, &desc->order,
+    FUZZ_POINTERS(*desc, 200, &desc->device, &desc->compute_stream, &desc->tensors, &desc->order,
                   &desc->layer_kinds, &desc->tensor_kinds, &desc->rows, &desc->device_memory,
                   &desc->host_memory, &desc->spill_directory, &desc->desc_name);
     fuzz_tensors(in, tensors);
@@ -208,10 +207,9 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     times.recompute_growth_s_per_row = recompute_s + FUZZ_N;
     desc.swap = &swap;
     desc.kinds = &times;
-    FUZZ_FILL(in, states, 144, &states.device, &states.compute_stream, &states.copy_streams[0],
-              &states.copy_streams[1], &states.copy_streams[2], &states.states, &states.layer_kinds,
-              &states.streamed, &states.spilled, &states.spill_directory, &states.device_memory,
-              &states.host_memory, &states.update_host, &states.user);
+    FUZZ_FILL(in, states, 120, &states.device, &states.compute_stream, &states.states,
+              &states.layer_kinds, &states.streamed, &states.spilled, &states.spill_directory,
+              &states.device_memory, &states.host_memory, &states.update_host, &states.user);
     for (i = 0; i < FUZZ_N; i++) FUZZ_FILL(in, table[i], 24, &table[i].name);
     for (i = 0; i < FUZZ_N; i++) table[i].name = "s";
     states.states = table;

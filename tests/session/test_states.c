@@ -411,6 +411,57 @@ TEST(checked_states_have_the_bits_of_plain_arrays) {
     CHECK(n < 100 || (n_at[MEMO_UPDATE_DEFERRED] > n / 40 && n_made > 0));
 }
 
+/* Rows and states of a layer share waits: in a step that repeats, waits of one do not follow from
+ * those of the other.  What is left waits for layers in which nothing is computed, or for a norm that
+ * a trainer may compute before an update on the host. */
+TEST(waits_of_rows_and_states_are_necessary) {
+    const int64_t n = memo_test_cases(24, 400);
+    int64_t n_waits = 0, n_redundant = 0, n_with_both = 0;
+    for (int64_t i = 0; i < n; i++) {
+        trainer t;
+        int64_t begin = 0, largest;
+        random_trainer(&t);
+        t.desc.n_shapes = 1;
+        t.desc.policy = MEMO_POLICY_SWAP;
+        CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
+        t.desc.device_bytes += i % 2 * memo_test_int(0, bytes_of_states(&t, &largest));
+        own_step_plan* plan = step_plan_of(&t.desc, NULL);
+        n_with_both += plan->n_streamed && plan->sizes.swapped_bytes;
+
+        /* Four steps, of which the last one counts. */
+        own_device* host = new_host(0);
+        own_recorder* recorder = new_recorder((memo_recorder_desc){.device = host});
+        t.host = host;
+        t.desc.device = memo_recorder_get_device(recorder);
+        t.desc.computes_on_host = 0;
+        t.desc.compute_stream = new_stream(t.desc.device, "compute");
+        memo_session* s = session_of_plan(&t.desc, plan);
+        for (int step = 0; step < 4 && s; step++) {
+            begin = recorded(recorder)->n_ops;
+            for (int k = 0; k < 2; k++) {
+                const memo_batch batch = {
+                    .more_follow = !k, .values = &t.rate, .values_bytes = sizeof t.rate};
+                CHECK_OK(memo_session_run(s, &batch, &error));
+            }
+            CHECK_OK(memo_session_update(s, &error));
+        }
+        const memo_schedule* schedule = recorded(recorder);
+        own_check* check = check_of(schedule);
+        CHECK_IS(check->n_races, ==, 0);
+        for (int64_t k = begin; k < schedule->n_ops; k++)
+            n_waits += schedule->ops[k].kind == MEMO_OP_WAIT;
+        for (int64_t k = 0; k < check->n_redundant_waits; k++)
+            n_redundant += check->redundant_waits[k] >= begin;
+        memo_session_destroy(s);
+        memo_stream_destroy(t.desc.device, t.desc.compute_stream, NULL);
+    }
+    printf("# %lld sessions with rows and states: %lld of %lld waits are redundant\n",
+           (long long)n_with_both, (long long)n_redundant, (long long)n_waits);
+    CHECK_IS(n_with_both, >, n / 2);
+    CHECK_CASE(50 * n_redundant < n_waits, "%lld of %lld waits are redundant",
+               (long long)n_redundant, (long long)n_waits);
+}
+
 /* The bytes of states that three steps copy in the least memory. */
 static void copy_states(trainer* t, uint32_t uses, int32_t update_may, memo_session_info* info) {
     own_device* device = new_host(0);

@@ -188,7 +188,6 @@ typedef struct memo_item {
 typedef struct memo_swap_desc {
     const memo_device* device; /* may be NULL unless an engine is created */
     memo_stream compute_stream;
-    memo_stream copy_streams[3]; /* to host, to device, file; NULL: the engine creates its own */
     /* 1: the calling thread computes, and compute_stream is not used.  Begin calls then return when
      * the layer's rows are on the device; end calls mean that the layer is computed. */
     int32_t computes_on_host;
@@ -240,7 +239,8 @@ typedef struct memo_swap_sizes {
 typedef struct memo_swap_stats {
     int64_t to_host_bytes, to_device_bytes; /* enqueued so far */
     int64_t to_file_bytes, from_file_bytes; /* likewise */
-    /* The compute stream waited so long in the last micro-batch; is_timed only. */
+    /* The compute stream waited so long in the last micro-batch; is_timed only.  In a session
+     * without the waits for states, which come first and may end those for rows. */
     double forward_stall_s, backward_stall_s;
 } memo_swap_stats;
 

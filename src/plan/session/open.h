@@ -57,7 +57,7 @@ MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_byte
 MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_error* error) {
     memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
     int64_t device_bytes = 1, host_bytes = 0;
-    const memo_stream* streams = NULL; /* of copies, which shapes share */
+    memob_sink* base = NULL; /* whose streams all shapes use */
 
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
@@ -81,7 +81,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         if (status) break;
         if (s->streamed && !s->states)
             status = memob_states_create(&s->states_desc, 0, &s->states, error);
-        if (s->states) streams = s->states->sink.engine.streams + MEMOB_STREAM_TO_HOST;
+        if (s->states) base = &s->states->sink;
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
         swap.device = s->device;
         swap.compute_stream = s->desc.compute_stream;
@@ -91,10 +91,8 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         swap.is_timed = s->desc.is_timed;
         swap.device_memory = s->part->base;
         swap.host_memory = s->host_memory;
-        if (streams) memcpy(swap.copy_streams, streams, sizeof swap.copy_streams);
-        status = memo_swap_create(&swap, &s->part->swap, error);
-        if (!status && !streams && s->part->swap->sink.engine.streams[MEMOB_STREAM_TO_HOST])
-            streams = s->part->swap->sink.engine.streams + MEMOB_STREAM_TO_HOST;
+        status = memob_swap_create(&swap, 0, base, &s->part->swap, error);
+        if (!status && !base && s->part->swap->sink.engine.n_events) base = &s->part->swap->sink;
     }
     memoi_session_use_shape(s, 0);
     return status;
