@@ -6380,18 +6380,21 @@ MEMOI void memoi_cells_mark(memob_cell* cells, const int32_t* touches, int32_t n
 }
 
 /* Leaves what the stream must wait for: drops what its past implies, then what another wait
- * implies. */
-MEMOI void memoi_waits_reduce(const memob_waits* waits, int32_t stream, memob_numbers* need) {
+ * implies.  0: nothing is left. */
+MEMOI int memoi_waits_reduce(const memob_waits* waits, int32_t stream, memob_numbers* need) {
     const memob_numbers *now = &waits->now[stream], *clocks[MEMOB_N_STREAMS];
     int32_t s, other, n_needs = 0;
     for (s = 0; s < MEMOB_N_STREAMS; s++) {
         if (need->of[s] <= now->of[s]) need->of[s] = 0;
-        clocks[s] = need->of[s] ? memoi_waits_clock(waits, s, need->of[s]) : NULL;
         n_needs += need->of[s] != 0;
     }
-    for (s = 0; s < MEMOB_N_STREAMS && n_needs > 1; s++)
+    if (n_needs < 2) return n_needs;
+    for (s = 0; s < MEMOB_N_STREAMS; s++)
+        clocks[s] = need->of[s] ? memoi_waits_clock(waits, s, need->of[s]) : NULL;
+    for (s = 0; s < MEMOB_N_STREAMS; s++)
         for (other = 0; other < MEMOB_N_STREAMS && need->of[s]; other++)
             if (other != s && clocks[other] && clocks[other]->of[s] >= need->of[s]) need->of[s] = 0;
+    return 1;
 }
 
 /* From now on the stream waits for an operation of another, and for what comes before that. */
@@ -6750,7 +6753,7 @@ MEMOI int64_t memob_law_add(const memob_law* law, memob_cell* cells, memob_waits
     int64_t number;
     memoi_cells_need(cells, touches, op->n_touches, &need);
     *wait = need;
-    memoi_waits_reduce(waits, op->stream, wait);
+    (void)memoi_waits_reduce(waits, op->stream, wait);
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
         if (wait->of[s]) memoi_waits_raise(waits, op->stream, s, wait->of[s]);
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
@@ -7508,28 +7511,30 @@ MEMOI memo_status memoi_law_join_cells(memob_law* law, memo_error* error) {
     memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memoi_cell_path* paths = MEMOB_ARRAY(&arrays, memoi_cell_path, (int64_t)law->n_touches + 1);
     int32_t* path_of = MEMOB_ARRAY(&arrays, int32_t, law->n_cells);
-    int32_t* cell_of = MEMOB_ARRAY(&arrays, int32_t, (int64_t)law->n_touches + 1);
     int32_t n_paths = 1, n_cells = 0, n_touches = 0;
     memo_status status = MEMO_STATUS_OK;
-    for (int32_t k = 1; k <= law->n_ops && !arrays.failed; k++)
+    const int32_t n_ops = arrays.failed ? 0 : law->n_ops;
+    for (int32_t k = 1; k <= n_ops; k++)
         for (int32_t i = 0; i < law->ops[k - 1].n_touches; i++) {
             const int32_t touch = law->touches[law->ops[k - 1].first_touch + i];
             path_of[touch >> 1] =
                 memoi_cell_follow(paths, path_of[touch >> 1], k, touch & 1, &n_paths);
         }
 
-    /* The first of those with the same path stays. */
-    for (int32_t k = 0; k < law->n_ops && !arrays.failed; k++) {
+    /* The first cell of each path stays, and path_of becomes its new number, from 1 on.  The others
+     * have 0. */
+    for (int32_t c = 0; c < law->n_cells && n_ops; c++) {
+        memoi_cell_path* path = &paths[path_of[c]];
+        path_of[c] = path_of[c] && path->ops[0] >= 0 ? ++n_cells : 0;
+        path->ops[0] = -1;
+    }
+    for (int32_t k = 0; k < n_ops; k++) {
         memob_op* op = &law->ops[k];
-        const int32_t first = op->first_touch, end = first + op->n_touches;
+        const int32_t *touch = law->touches + op->first_touch, *end = touch + op->n_touches;
         op->first_touch = n_touches;
-        for (int32_t i = first; i < end; i++) {
-            const int32_t touch = law->touches[i], path = path_of[touch >> 1];
-            if (!cell_of[path]) cell_of[path] = ++n_cells;
-            if (paths[path].next[touch & 1] == -1 - k) continue;
-            paths[path].next[touch & 1] = -1 - k;
-            law->touches[n_touches++] = 2 * (cell_of[path] - 1) + (touch & 1);
-        }
+        for (; touch < end; touch++)
+            if (path_of[*touch >> 1])
+                law->touches[n_touches++] = 2 * (path_of[*touch >> 1] - 1) + (*touch & 1);
         op->n_touches = n_touches - op->first_touch;
     }
     law->n_touches = n_touches;
@@ -7726,26 +7731,23 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
     }
 }
 
-/* What operation k must wait for, of all that was enqueued. */
-MEMOI memob_numbers memoi_sink_need(const memob_sink* sink, int32_t k) {
+/* What operation k must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
+MEMOI int memoi_sink_need(const memob_sink* sink, int32_t k, memob_numbers* wait) {
     const memob_op* op = &sink->law.ops[k];
-    memob_numbers need = MEMO_ZERO(memob_numbers);
-    memoi_cells_need(sink->cells, sink->law.touches + op->first_touch, op->n_touches, &need);
-    memoi_waits_reduce(sink->waits, op->stream, &need);
-    return need;
+    memoi_cells_need(sink->cells, sink->law.touches + op->first_touch, op->n_touches, wait);
+    return memoi_waits_reduce(sink->waits, op->stream, wait);
 }
 
 /* Operation k begins, when those before are over for which it waits.  Returns how many operations
  * its stream has had. */
 MEMOI int64_t memoi_sink_begin(memob_sink* sink, int32_t k) {
     const memob_op* op = &sink->law.ops[k];
-    memob_numbers wait;
+    memob_numbers wait = MEMO_ZERO(memob_numbers);
     if (sink->clock) {
         memob_clock_begin(sink->clock, sink->clock_cells, &sink->law, op);
         return 0;
     }
-    wait = memoi_sink_need(sink, k);
-    memoi_sink_wait(sink, op->stream, &wait);
+    if (memoi_sink_need(sink, k, &wait)) memoi_sink_wait(sink, op->stream, &wait);
     return sink->waits->now[op->stream].of[op->stream];
 }
 
@@ -9812,16 +9814,17 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     const memo_stream compute = e->streams[MEMOB_STREAM_COMPUTE];
     memo_event* marks = NULL;
     memob_numbers wait = MEMO_ZERO(memob_numbers);
-    int64_t begin_ns = 0, any = 0;
+    int64_t begin_ns = 0;
+    int any = 0;
     if (status) return status;
     if (!swap->n_begun) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
     if (!is_backward) memob_swap_route(&swap->placement, layer, 0, swap->is_forward_only);
     if (!swap->n_begun) swap->n_routed = 0;
     memoi_sink_call(&swap->sink, error);
     if (e->status) return e->status;
-    if (e->n_events) wait = memoi_sink_need(&swap->sink, memoi_swap_visit_op(swap, swap->n_begun));
-    for (int32_t s = MEMOB_STREAM_TO_HOST; s < MEMOB_N_STREAMS; s++) any |= wait.of[s];
-    swap->waited[swap->n_begun] = any != 0;
+    if (e->n_events)
+        any = memoi_sink_need(&swap->sink, memoi_swap_visit_op(swap, swap->n_begun), &wait);
+    swap->waited[swap->n_begun] = any;
 
     /* With is_timed, two marks measure how long it waits. */
     if (any && swap->marks) marks = swap->marks + 2 * swap->n_begun;
@@ -10042,12 +10045,15 @@ typedef struct memob_states {
     char* is_newer;  /* (n_layers * n_states): than the host's bytes, or the file's */
 
     /* Where a step is. */
-    int32_t list, next;         /* NOTHING: no list; what is prepared */
-    int32_t behind;             /* what follows the backward of this micro-batch */
-    int32_t op, end;            /* of the law: the visit that is open or comes next */
-    int32_t is_visiting;        /* it is open */
-    int64_t n_before;           /* operations of its stream when it began */
-    int32_t n_updates;          /* begun in this list */
+    int32_t list, next;  /* NOTHING: no list; what is prepared */
+    int32_t behind;      /* what follows the backward of this micro-batch */
+    int32_t op, end;     /* of the law: the visit that is open or comes next */
+    int32_t is_spread;   /* copies come between the slices of a layer */
+    int32_t due[2];      /* of the law: all copies before are enqueued, to the host and back */
+    double due_bytes[2]; /* of the copies that come between the slices of this layer */
+    int32_t is_visiting; /* it is open */
+    int64_t n_before;    /* operations of its stream when it began */
+    int32_t n_updates;   /* begun in this list */
     int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
     int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
     int64_t n_unseen;           /* updates since all streams were synchronized without an error */
@@ -10549,6 +10555,9 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
  * list follows (updates after a micro-batch that was not the last, an abandoned step), first all
  * that is newer on the device goes to the host, and the streams join.
  *
+ * Copies are enqueued in the law's order, but those that no open visit waits for come between the
+ * slices of its layer, each way in its own order.
+ *
  * 1. A visit finds on the device what it reads.
  * 2. What is overwritten is not newer than the host's bytes, or spent.
  * 3. No copy to the device brings bytes that are older than those there.
@@ -10669,45 +10678,109 @@ MEMOI int memoi_states_moves(const memob_states* states, int32_t kind, int32_t i
 
 /* Copies an item, or writes or reads the file. */
 MEMOI void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
-    const int64_t *offsets = &states->offsets[4 * (int64_t)item], n_bytes = offsets[3];
-    const int is_spilled = states->items.items[item].file >= 0;
-    const int is_back = kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
+    const int64_t* offsets = &states->offsets[4 * (int64_t)item];
     memob_engine* e = &states->sink.engine;
     if (kind == MEMOB_OP_LOAD) {
         MEMO_ASSERT(!states->is_newer[item]); /* 3 */
         memoi_states_put(states, item);
+        memob_engine_copy(e, MEMOB_STREAM_TO_DEVICE, offsets[0], offsets[1], offsets[3]);
+        if (e->status) memoi_states_drop(states, item);
+        return;
     }
-    if (kind == MEMOB_OP_STORE || kind == MEMOB_OP_LOAD)
-        memob_engine_copy(e, is_back ? MEMOB_STREAM_TO_DEVICE : MEMOB_STREAM_TO_HOST, offsets[0],
-                          offsets[1], n_bytes);
+    if (kind == MEMOB_OP_STORE)
+        memob_engine_copy(e, MEMOB_STREAM_TO_HOST, offsets[0], offsets[1], offsets[3]);
     else
-        memob_engine_use_file(e, 2 * (int64_t)item + is_back, !is_back, offsets[1], offsets[2],
-                              memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT));
-    if (e->status && kind == MEMOB_OP_LOAD) memoi_states_drop(states, item);
-    if (!e->status && kind == (is_spilled ? MEMOB_OP_WRITE : MEMOB_OP_STORE))
+        memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
+                              kind == MEMOB_OP_WRITE, offsets[1], offsets[2],
+                              memob_align_up(offsets[3], MEMOB_SPILL_ALIGNMENT));
+    if (!e->status &&
+        kind == (states->items.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE))
         states->is_newer[item] = 0;
 }
 
 MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
-    const memob_op* op = &states->sink.law.ops[k];
-    const memob_part* parts = &states->sink.law.parts[op->first_part];
     memob_sink* sink = &states->sink;
-    int64_t n_before = 0;
-    int32_t n_moved = 0;
-    for (int32_t i = 0; i < op->n_parts && !sink->engine.status; i++) {
-        if (!memoi_states_moves(states, op->kind, parts[i].item)) continue;
-        if (!n_moved++) n_before = memoi_sink_begin(sink, k);
-        memoi_states_copy(states, op->kind, parts[i].item);
+    const memob_op* op = &sink->law.ops[k];
+    const memob_part *part = &sink->law.parts[op->first_part], *end = part + op->n_parts;
+    const int32_t kind = op->kind;
+    int64_t n_before = -1;
+    for (; part < end && !sink->engine.status; part++) {
+        if (!memoi_states_moves(states, kind, part->item)) continue;
+        if (n_before < 0) n_before = memoi_sink_begin(sink, k);
+        memoi_states_copy(states, kind, part->item);
     }
-    if (n_moved) memoi_sink_end(sink, k, n_before);
+    if (n_before >= 0) memoi_sink_end(sink, k, n_before);
 }
 
-/* The copies up to the next visit. */
-MEMOI void memoi_states_enqueue_copies(memob_states* states) {
-    const memob_op* ops = states->sink.law.ops;
-    while (!states->sink.engine.status && states->op < states->end &&
-           ops[states->op].kind != MEMOB_OP_VISIT)
-        memoi_states_enqueue(states, states->op++);
+/* 0: to the host; 1: to the device; 2: a visit. */
+MEMOI int32_t memoi_states_way(const memob_states* states, int32_t k) {
+    const int32_t kind = states->sink.law.ops[k].kind;
+    if (kind == MEMOB_OP_VISIT) return 2;
+    return kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
+}
+
+/* The copies before `end` that are left, in order. */
+MEMOI void memoi_states_enqueue_until(memob_states* states, int32_t end) {
+    int32_t k = (int32_t)memob_min(states->due[0], states->due[1]);
+    for (; k < end && !states->sink.engine.status; k++) {
+        const int32_t way = memoi_states_way(states, k);
+        if (way < 2 && k >= states->due[way]) memoi_states_enqueue(states, k);
+    }
+    for (int32_t way = 0; way < 2; way++)
+        states->due[way] = (int32_t)memob_max(states->due[way], end);
+}
+
+/* 1: both operations touch a byte, and either writes. */
+MEMOI int memoi_states_conflict(const memob_states* states, int32_t a, int32_t b) {
+    const memob_law* law = &states->sink.law;
+    const memob_op *of_a = &law->ops[a], *of_b = &law->ops[b];
+    for (int32_t i = of_a->first_touch; i < of_a->first_touch + of_a->n_touches; i++)
+        for (int32_t k = of_b->first_touch; k < of_b->first_touch + of_b->n_touches; k++)
+            if (law->touches[i] >> 1 == law->touches[k] >> 1 &&
+                (law->touches[i] | law->touches[k]) & 1)
+                return 1;
+    return 0;
+}
+
+/* The copies that operation k, a visit or a copy, must find enqueued, and those before them. */
+MEMOI void memoi_states_enqueue_before(memob_states* states, int32_t k) {
+    int32_t i = k - 1, first = (int32_t)memob_min(states->due[0], states->due[1]);
+    for (; i >= first; i--) {
+        const int32_t way = memoi_states_way(states, i);
+        if (way < 2 && i >= states->due[way] && memoi_states_conflict(states, i, k)) break;
+    }
+    memoi_states_enqueue_until(states, i + 1);
+}
+
+/* Bytes of the copies of a way that are left up to the next visit. */
+MEMOI double memoi_states_due_bytes(const memob_states* states, int32_t way) {
+    double n_bytes = 0;
+    for (int32_t k = states->due[way]; k < states->op; k++) {
+        const memob_op* op = &states->sink.law.ops[k];
+        const memob_part* parts = &states->sink.law.parts[op->first_part];
+        for (int32_t i = 0; i < op->n_parts && memoi_states_way(states, k) == way; i++)
+            n_bytes += (double)states->offsets[4 * (int64_t)parts[i].item + 3];
+    }
+    return n_bytes;
+}
+
+/* A layer with slices begins one of them, and so many have begun before.  The copies of each way
+ * that are left then are spread over the slices by their bytes, so that copies of rows between them
+ * are not late.  If they take no longer than the layer, they end with it. */
+MEMOI void memoi_states_enqueue_share(memob_states* states, int32_t n_begun, int32_t n_slices) {
+    for (int32_t way = 0; way < 2; way++) {
+        const double left_bytes = memoi_states_due_bytes(states, way);
+        if (!n_begun) states->due_bytes[way] = left_bytes;
+        for (int32_t k = states->due[way]; k < states->op && !states->sink.engine.status; k++) {
+            const double bytes = states->due_bytes[way];
+            const double passed_bytes = bytes - memoi_states_due_bytes(states, way);
+            if (memoi_states_way(states, k) != way || k < states->due[way]) continue;
+            if (passed_bytes * n_slices > bytes * n_begun) break;
+            memoi_states_enqueue_before(states, k);
+            memoi_states_enqueue(states, k);
+            states->due[way] = k + 1;
+        }
+    }
 }
 
 /* An item goes to its home, or comes from there, behind and before all else. */
@@ -10730,6 +10803,14 @@ MEMOI const memob_visit* memoi_states_visit(const memob_states* states) {
     return &states->items.visits[states->sink.law.ops[states->op].visit];
 }
 
+/* Copies are due up to the next visit.  They may wait for its slices, but not at the end of a
+ * list. */
+MEMOI void memoi_states_pass_copies(memob_states* states) {
+    while (states->op < states->end && memoi_states_way(states, states->op) < 2) states->op++;
+    if (!states->is_spread || states->op == states->end)
+        memoi_states_enqueue_until(states, states->op);
+}
+
 /* A list begins, which `next` will follow. */
 MEMOI void memoi_states_enter(memob_states* states, int32_t list, int32_t next) {
     const int32_t n_items = states->n_layers * states->n_states;
@@ -10740,10 +10821,11 @@ MEMOI void memoi_states_enter(memob_states* states, int32_t list, int32_t next) 
     if (states->sink.engine.status) return;
     states->list = list;
     states->next = next;
-    states->op = states->sink.law.begin[3 * (table - 1)];
+    states->op = states->due[0] = states->due[1] = states->sink.law.begin[3 * (table - 1)];
     states->end = states->sink.law.begin[3 * (table - 1) + 2];
     states->n_updates = 0;
-    memoi_states_enqueue_copies(states);
+    memoi_states_pass_copies(states);
+    memoi_states_enqueue_until(states, states->op);
 }
 
 /* The last visit of a list is over.  A forward that is not followed by a backward is an
@@ -10765,10 +10847,10 @@ MEMOI void memoi_states_leave(memob_states* states) {
 MEMOI void memoi_states_close(memob_states* states) {
     const memob_states_items* it = &states->items;
     const memob_op* op = &states->sink.law.ops[states->op];
+    const memob_use* end = &it->uses[it->first_use[op->visit + 1]];
     if (!states->is_visiting || states->sink.engine.status) return;
     states->is_visiting = 0;
-    for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++) {
-        const memob_use* use = &it->uses[u];
+    for (const memob_use* use = &it->uses[it->first_use[op->visit]]; use < end; use++) {
         if (use->how == MEMOB_USE_READ) continue;
         if (use->is_on_host)
             memoi_states_drop(states, use->item); /* older */
@@ -10777,7 +10859,7 @@ MEMOI void memoi_states_close(memob_states* states) {
     }
     if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->n_before);
     states->op++;
-    memoi_states_enqueue_copies(states);
+    memoi_states_pass_copies(states);
     if (!states->sink.engine.status && states->op == states->end) memoi_states_leave(states);
 }
 
@@ -10807,15 +10889,18 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
 MEMOI void memoi_states_open(memob_states* states) {
     const memob_states_items* it = &states->items;
     const memob_op* op = &states->sink.law.ops[states->op];
+    const memob_use* first = &it->uses[it->first_use[op->visit]];
+    const memob_use* end = &it->uses[it->first_use[op->visit + 1]];
     const memob_visit* visit = memoi_states_visit(states);
     const int on_host = op->stream == MEMOB_STREAM_FILE;
     memob_sink* sink = &states->sink;
     memob_engine* e = &sink->engine;
+    memoi_states_enqueue_before(states, states->op);
+    if (e->status) return;
 
     /* What the visit writes is there from now on. */
-    for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++) {
-        const memob_use* use = &it->uses[u];
-        if (on_host || use->how != MEMOB_USE_WRITE) continue;
+    for (const memob_use* use = first; use < end && !on_host; use++) {
+        if (use->how != MEMOB_USE_WRITE) continue;
         if (!states->is_filling || visit->pass != MEMOB_UPDATE)
             memoi_states_put(states, use->item);
         else if (!e->status && !memoi_states_is_there(states, use->item))
@@ -10827,8 +10912,8 @@ MEMOI void memoi_states_open(memob_states* states) {
     if (on_host && states->list == MEMOB_STATES_UPDATE && !states->n_updates)
         memoi_sink_follow(sink, op->stream, MEMOB_STREAM_COMPUTE);
     states->n_before = memoi_sink_begin(sink, states->op);
-    for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++)
-        MEMO_ASSERT(on_host || memoi_states_is_there(states, it->uses[u].item)); /* 1 */
+    for (const memob_use* use = first; use < end; use++)
+        MEMO_ASSERT(on_host || memoi_states_is_there(states, use->item)); /* 1 */
     if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);
     if (on_host && !e->status)
         e->status = memo_launch_host(&e->device, e->streams[MEMOB_STREAM_FILE],
@@ -10904,10 +10989,11 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int 
 /* Gradients of a new step begin at zero. */
 MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
     memob_engine* e = &states->sink.engine;
-    for (int32_t s = 0; s < states->n_states && !e->status; s++) {
+    uint32_t fresh = states->layers[layer].has_gradients ? 0 : states->gradients;
+    for (; fresh && !e->status; fresh &= fresh - 1) {
+        const int32_t s = __builtin_ctz(fresh);
         void* address = memob_states_get_address(states, layer, s);
-        if (states->layers[layer].has_gradients) break;
-        if (!address || !(states->gradients >> s & 1)) continue;
+        if (!address) continue;
         if (e->computes_on_host)
             memset(address, 0, (size_t)states->states[s].size_bytes);
         else
@@ -11039,16 +11125,14 @@ MEMOI void memob_states_reset(memob_states* states) {
 
 /* --- both engines --- */
 
-/* What a step of a layer brings and releases, and with it the engine's first and last layer. */
-MEMOI memo_status memob_states_turn(memob_states* states, const memob_states_trainer* t,
-                                    int32_t n_slices, int is_forward_only, int is_backward,
-                                    int32_t step, int is_end, memo_error* error) {
-    const int32_t layer = step / n_slices + 1, last = states->n_layers - 1;
-    const int32_t turning = is_backward == !is_end ? n_slices - 1 : 0;
-    const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
+/* What a layer brings and releases, and with it the engine's first and last layer. */
+MEMOI memo_status memoi_states_turn_layer(memob_states* states, const memob_states_trainer* t,
+                                          int is_forward_only, int32_t pass, int32_t layer,
+                                          int is_end, memo_error* error) {
+    const int32_t last = states->n_layers - 1;
     const int is_first = layer == 1, is_last = layer == last - 1;
+    const int is_backward = pass == MEMOB_BACKWARD;
     memo_status status = MEMO_STATUS_OK;
-    if (step % n_slices != turning) return status;
     if (is_end && (is_backward ? is_last : is_first))
         status = memob_states_visit(states, t, pass, is_backward ? last : 0, 1, error);
     if (!status) status = memob_states_visit(states, t, pass, layer, is_end, error);
@@ -11061,6 +11145,23 @@ MEMOI memo_status memob_states_turn(memob_states* states, const memob_states_tra
     if (status || is_forward_only) return status;
     status = memob_states_visit(states, t, pass, last, 1, error);
     return status ? status : memob_states_visit(states, t, MEMOB_BACKWARD, last, 0, error);
+}
+
+/* A step begins or ends: its layer, if it is the first or the last, and a share of the copies. */
+MEMOI memo_status memob_states_turn(memob_states* states, const memob_states_trainer* t,
+                                    int32_t n_slices, int is_forward_only, int is_backward,
+                                    int32_t step, int is_end, memo_error* error) {
+    const int32_t slice = step % n_slices, n_begun = is_backward ? n_slices - 1 - slice : slice;
+    const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
+    memo_status status = MEMO_STATUS_OK;
+    states->is_spread = n_slices > 1 && !states->sizes.spill_bytes; /* windows have an order */
+    if (n_begun == (is_end ? n_slices - 1 : 0))
+        status = memoi_states_turn_layer(states, t, is_forward_only, pass, step / n_slices + 1,
+                                         is_end, error);
+    if (status || is_end || !states->is_spread) return status;
+    memoi_sink_call(&states->sink, error);
+    memoi_states_enqueue_share(states, n_begun, n_slices);
+    return memoi_states_finish(states);
 }
 
 /* A step as the engines and the trainer go through it. */

@@ -9,12 +9,15 @@
  * STEP BY STEP, a session in the order of calls (examples/05_three_edits.c):
  *
  *     1  a memo_session_desc: tensors, layers, rows, budgets, and the trainer's functions
- *     2  memo_session_create: memo_session_plan and memo_session_open in one; the session then
+ *     2  memo_session_verify, once in a new trainer: do several plans give the same bits?  Also
+ *        run a few steps with MEMO_CHECK=1 in the environment, which names mistakes.  Without a
+ *        check a wrong table gives wrong numbers, silently
+ *     3  memo_session_create: memo_session_plan and memo_session_open in one; the session then
  *        times its first training steps and plans again
- *     3  memo_session_run for each micro-batch, or memo_session_begin, the trainer's own loops
+ *     4  memo_session_run for each micro-batch, or memo_session_begin, the trainer's own loops
  *        between memo_session_forward_begin and its like, memo_session_end
- *     4  memo_session_update, if states (weights, gradients, moments) are in the budgets
- *     5  memo_session_destroy
+ *     5  memo_session_update, if states (weights, gradients, moments) are in the budgets
+ *     6  memo_session_destroy
  *
  * EXAMPLE: two tensors of a layer, of which one is computed again (a whole trainer:
  * examples/05_three_edits.c; a plan of offsets alone: examples/02_plan_trace_file.c).
@@ -24,9 +27,11 @@
  *     #include "memo_plan.h"                  // cc -std=c99 train.c -lpthread -lm
  *
  *     enum { L = 8, T = 512, C = 32 };
- *     static const memo_item tensors[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
- *                                         MEMO_ITEM("out", 4 * C, MEMO_ROWS)};
- *     static float x[T * C], dx[T * C];       // between layers
+ *     // Name, bytes of a row, and how rows may leave the device: all are moved to the host and
+ *     // back (MOVE), or some are moved and the others recomputed (ROWS).
+ *     static const memo_item tensors[] = {MEMO_ITEM("inp", sizeof(float) * C, MEMO_MOVE),
+ *                                         MEMO_ITEM("out", sizeof(float) * C, MEMO_ROWS)};
+ *     static float x[T * C], dx[T * C];       // between layers: the input, and the gradient
  *     static void recompute(void* user, memo_session* s, int32_t layer, int32_t tensor,
  *                           int64_t begin, int64_t end) {
  *         const float* inp = (const float*)memo_session_get_address(s, layer, tensor - 1);
@@ -39,6 +44,10 @@
  *         recompute(user, s, layer, 1, 0, T);
  *         memcpy(x, memo_session_get_address(s, layer, 1), sizeof x);
  *     }
+ *     static void between(void* user, memo_session* s) {  // the loss is the sum of squares / 2
+ *         memcpy(dx, x, sizeof x);
+ *         (void)user, (void)s;
+ *     }
  *     static void backward(void* user, memo_session* s, int32_t layer) {
  *         const float* out = (const float*)memo_session_get_address(s, layer, 1);
  *         for (int i = 0; i < T * C; i++) dx[i] *= 1 - out[i] * out[i];
@@ -50,7 +59,8 @@
  *         memo_error error;
  *         desc.tensors = tensors;  desc.n_tensors = 2;
  *         desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
- *         desc.forward = forward;  desc.backward = backward;  desc.recompute = recompute;
+ *         desc.forward = forward;  desc.between = between;  desc.backward = backward;
+ *         desc.recompute = recompute;
  *         desc.device_bytes = 384 << 10;      // of 1 MiB that all tensors take
  *         memo_status status = memo_session_create(&desc, &session, &error);
  *         for (int i = 0; i < 6 && !status; i++)
@@ -65,7 +75,8 @@
  *   2 profile  memo_profile        times of a trainer's kernels and copies, in a file
  *   3 rows     memo_plan_swap      which rows of each tensor and layer to keep, swap, recompute
  *   4 session  memo_session_*      from tensors and a budget to a running step
- * The implementation begins with a table of its rooms and the words to search for.
+ * The implementation follows the chapters, in parts called rooms.  It begins with a table of them:
+ * search for the word beside a room's name.
  *
  * lp_solve 5.5 is optional: compile with -DMEMO_LP_SOLVE and link -llpsolve55.  Without lp_solve
  * the built-in planners are used, and the engine MIP returns UNSUPPORTED unless greedy meets the
@@ -242,7 +253,6 @@ typedef struct memo_swap_plan_desc {
     double to_host_bytes_per_s, to_device_bytes_per_s;
     /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
-    int32_t is_alpha_only; /* 1: the best single alpha, nothing else */
     /* A plan with equal rows in all layers of a kind (slices: in equal slices) may take so much
      * longer than the best plan, as a share of the step.  The last two layers, which never move,
      * may differ.  0: 0.001; negative: no such plan is preferred. */
@@ -765,7 +775,7 @@ typedef struct memo_session_desc {
      * the device, the larger, but at most half of the free memory; none on a host device, or on a
      * device of less than 4 GiB. */
     int64_t reserve_bytes;
-    int64_t host_bytes;          /* pinned; 0: no limit */
+    int64_t host_bytes;          /* pinned; 0: no limit; 1: nothing leaves the device */
     const char* spill_directory; /* for what exceeds host memory; NULL: no spilling */
     int64_t disk_bytes;          /* 0: no limit */
     double spill_bytes_per_s;    /* as in memo_swap_desc */
@@ -864,8 +874,9 @@ struct memo_step_plan {
  * OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                                        memo_step_plan** plan, memo_error* error);
-/* The smallest device_bytes with which a plan of desc->policy fits; desc's own is not used.  Ranks:
- * the most of all.  Errors: of memo_session_plan; INFEASIBLE (host_bytes or disk_bytes lack). */
+/* The smallest device_bytes with which a plan of desc->policy fits beside desc's other budgets;
+ * desc's own is not used.  Ranks: the most of all.  Errors: of memo_session_plan; INFEASIBLE
+ * (host_bytes or disk_bytes lack). */
 MEMO_TRY memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
                                             memo_error* error);
 /* Creates arena and swap engine.  The session borrows the plan.  Errors: INFEASIBLE (the plan does
@@ -1156,12 +1167,11 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
 /* A problem of at most MEMOI_SMALL_ITEMS items is *small*: small problems are often proven. */
 enum {
     MEMOI_SMALL_ITEMS = 500,
-    MEMOI_SEARCH_ITEMS = 8000,  /* at most in the exact search, which is as deep as the items */
-    MEMOI_GREEDY_ITEMS = 50000, /* at most in all runs of greedy at once, else two in each round */
-    MEMOI_CLOCK = 64,           /* steps between two looks at the clock */
-    MEMOI_TRIES = 16,           /* of what costs little: orders, holes, bricks */
-    MEMOI_SHARE = 4,            /* by which a step shrinks after a failure */
-    MEMOI_PLACED_NODE = 8       /* items that a greedy run places in the time of a node */
+    MEMOI_SEARCH_ITEMS = 8000, /* at most in the exact search, which is as deep as the items */
+    MEMOI_CLOCK = 64,          /* steps between two looks at the clock */
+    MEMOI_TRIES = 16,          /* of what costs little: orders, holes, bricks */
+    MEMOI_SHARE = 4,           /* by which a step shrinks after a failure */
+    MEMOI_PLACED_NODE = 8      /* items that a greedy run places in the time of a node */
 };
 
 /* What makers of lists and engines return.  UNFIT: not for this problem, so callers do without. */
@@ -2375,8 +2385,8 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
  *   head    what lies at 12 or higher must fit from there to 20, and so for each bound above 4: for
  *           6, c and d, whose sizes are 6.  Else the node fails.
  *   block   a blocked item is not the lowest in one of its sections.  If that is a in this section,
- *           b is the lowest, and a lies at 7 or higher.  The bound of a becomes the least such offset
- *           of all its sections.
+ *           b is the lowest, and a lies at 7 or higher.  The bound of a becomes the least such
+ *           offset of all its sections.
  *   floor   the bounds of all items become the floor or more.
  *   hole    an item that fits between its minimum and the floor could lie there, so this is not the
  *           plan of the least sum: the node fails.
@@ -2720,6 +2730,7 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
         if (search->is_placed[i]) continue;
         for (k = n++; k > 0 && bound[sorted[k - 1]] > bound[i]; k--) sorted[k] = sorted[k - 1];
         sorted[k] = i;
+        search->n_looks += n - k;
     }
     for (k = --m; k >= 0; k--)
         if (search->is_placed[members[k]]) members[m--] = members[k];
@@ -2727,8 +2738,8 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     return n;
 }
 
-/* The latest offset of the lowest unplaced item of a section.  The spare room of one item lies above
- * the capacity at best. */
+/* The latest offset of the lowest unplaced item of a section.  At best the spare room of one item
+ * lies above the capacity. */
 MEMOI int64_t memoi_search_latest(memoi_search* search, int64_t s, uint64_t set) {
     const int32_t* members = search->members + search->first_member[s];
     int64_t spare = 0;
@@ -3267,18 +3278,22 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
     memo_status status = MEMO_STATUS_OK;
     memoi_solution inner;
     memoi_problem part;
+    int first = 0, last = MEMOI_GREEDY_RUNS;
     int64_t* inner_offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
     if (!inner_offsets || !memoi_problem_pick(problem, is_in_set, &part)) {
         MEMO_FREE(inner_offsets);
         return memob_no_memory(error, "full sections");
     }
+    if (part.n_items > MEMOI_SEARCH_ITEMS) { /* the order that helps most, if any does */
+        first = (int)MEMOI_ORDER_LOAD;
+        last = first + 1;
+    }
     memoi_solution_begin(&inner, &part, inner_offsets);
     for (int64_t i = 0; i < part.n_items; i++) inner.offsets[i] = offsets[part.items[i].origin];
     memoi_solution_highest(&part, &inner);
     if (inner.peak > target)
-        status =
-            memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, target, &own->clock, &inner, error);
-    memoi_effort_spend(own, MEMOI_GREEDY_RUNS * part.n_items / MEMOI_PLACED_NODE);
+        status = memoi_greedy_solve(&part, first, last, target, &own->clock, &inner, error);
+    memoi_effort_spend(own, (last - first) * part.n_items / MEMOI_PLACED_NODE);
     if (!status && inner.peak > target &&
         !memoi_exact_solve(&part, target, memoi_exact_first(&part, own->nodes_left), own, &inner))
         status = memob_no_memory(error, "full sections");
@@ -4031,9 +4046,10 @@ typedef struct memoi_loop {
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
-    int32_t round;
+    int32_t round, n_orders; /* tried by greedy */
     memoi_made ejections_made, exact_made;
     int32_t has_begun;  /* greedy has no more to do */
+    int32_t is_stuck;   /* the last round gained nothing */
     int32_t has_layers; /* whose plans may become better */
     int32_t is_apart;   /* extras/memo_pack.h plans parts alone, so no engine plans the whole */
 } memoi_loop;
@@ -4056,25 +4072,32 @@ MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
     return memob_min(n_nodes, loop->effort->nodes_left / MEMOI_SHARE + 1);
 }
 
-/* Layers, and greedy: all runs at once if these are fast, else two in each round. */
+/* Layers, and greedy: all orders at once.  A large problem gets two, and another one in a round
+ * behind one that gained nothing. */
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     static const memoi_item_order large[] = {MEMOI_ORDER_LOAD, MEMOI_ORDER_START, MEMOI_ORDER_AREA,
                                              MEMOI_ORDER_SIZE, MEMOI_ORDER_LIFETIME};
     const memo_plan_desc* desc = loop->desc;
     const int is_large =
-        loop->problem->n_items > MEMOI_GREEDY_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
-    const int first = is_large ? 2 * loop->round : 0;
-    const int n = is_large ? (int)memob_min(2, MEMOI_GREEDY_RUNS - first) : loop->round == 0;
+        loop->problem->n_items > MEMOI_SEARCH_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
+    int n = is_large ? 2 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
         status =
             memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
                                 loop->effort, loop->solve, loop->best, &loop->has_layers, error);
     memoi_loop_credit(loop, "bilevel");
-    for (int k = first; k < first + n && !status && loop->best->peak > loop->target; k++)
-        status = memoi_greedy_solve(loop->problem, is_large ? (int)large[k] : 0,
-                                    is_large ? (int)large[k] + 1 : MEMOI_GREEDY_RUNS, loop->target,
+    if (loop->round > 0) n = loop->is_stuck;
+    n = (int)memob_min(n, MEMOI_GREEDY_RUNS - loop->n_orders);
+    if (!is_large && n > 0 && !status)
+        status = memoi_greedy_solve(loop->problem, 0, n, loop->target, &loop->effort->clock,
+                                    loop->best, error);
+    for (int k = 0; k < n && is_large && !status && loop->best->peak > loop->target; k++) {
+        const int order = (int)large[loop->n_orders + k];
+        status = memoi_greedy_solve(loop->problem, order, order + 1, loop->target,
                                     &loop->effort->clock, loop->best, error);
+    }
+    loop->n_orders += n;
     memoi_loop_credit(loop, "greedy");
     return status;
 }
@@ -4082,28 +4105,32 @@ MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error
 /* Full sections, at several percents: all at once, or one in each round of a large problem. */
 MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_nodes,
                                   memo_error* error) {
-    enum { LEAST = 81, STEP = 4, N = 5 };
+    enum { N = 5 };
+    static const int percents[N] = {81, 93, 85, 97, 89};
     const memoi_problem* problem = loop->problem;
-    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
+    const int n = problem->n_items > MEMOI_SEARCH_ITEMS ? 1 : N;
     memo_status status = MEMO_STATUS_OK;
     if (problem->n_items <= MEMOI_SMALL_ITEMS || !memoi_problem_is_easy(problem) ||
         MEMOI_WITHOUT(full_sections))
         return status;
-    for (int k = 0; k < (is_large ? 1 : N) && !status && memoi_loop_goes_on(loop); k++)
-        status = memoi_full_solve(problem, LEAST + STEP * ((loop->round + k) % N), goal,
-                                  memoi_loop_share(loop, is_large ? n_nodes : n_nodes / N),
-                                  loop->effort, loop->best, error);
+    for (int k = 0; k < n && !status && memoi_loop_goes_on(loop); k++)
+        status =
+            memoi_full_solve(problem, percents[(loop->round + k) % N], goal,
+                             memoi_loop_share(loop, n_nodes / N), loop->effort, loop->best, error);
     return status;
 }
 
-/* The engines that improve a plan.  A plain problem that can be searched needs no ejections. */
+/* The engines that improve a plan.  A plain problem that can be searched needs no ejections.  While
+ * windows lower a large plan, nothing else does so sooner. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int has_exact = loop->exact_made == MEMOI_MADE;
     const int is_searched = has_exact && (memoi_problem_is_plain(problem) || problem->is_cover);
     const int64_t goal = memob_max(loop->target, loop->best->bound);
+    const int64_t peak = loop->best->peak;
     memo_status status = memoi_pack_round(loop, n_nodes, error);
-    if (!status && !loop->is_apart) {
+    if (!status && !loop->is_apart &&
+        (problem->n_items <= MEMOI_SEARCH_ITEMS || loop->best->peak == peak)) {
         status = memoi_loop_full(loop, goal, n_nodes, error);
         if (!status && memoi_loop_goes_on(loop) && loop->ejections_made == MEMOI_MADE &&
             !is_searched) {
@@ -4152,7 +4179,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
     loop->ejections_made = loop->exact_made = MEMOI_UNFIT;
 
     for (loop->round = 0; !status; loop->round++) {
-        const int64_t n_spent = effort->n_nodes;
+        const int64_t n_spent = effort->n_nodes, peak = loop->best->peak;
         if (!loop->has_begun) status = memoi_loop_begin(loop, n_nodes, error);
         if (status || !memoi_loop_goes_on(loop)) break;
         if (loop->round == 0) {
@@ -4165,6 +4192,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
         if (!status)
             status =
                 is_once ? memoi_loop_once(loop, error) : memoi_loop_improve(loop, n_nodes, error);
+        loop->is_stuck = loop->best->peak == peak;
         /* No engine spent a node: nothing is left to try. */
         if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && effort->n_nodes == n_spent)) break;
         if (n_nodes < (int64_t)1 << 40) n_nodes *= 2;
@@ -4680,7 +4708,7 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
     int32_t other, layer;
     memo_text_put(text,
                   "rows      %s    kept  swapped  recomputed   of %lld in tiles of %lld; the last "
-                  "recomputes nothing\n",
+                  "swapped and recomputed rows stay on the device\n",
                   desc->n_slices > 1 ? "steps " : "layers", (long long)desc->n_rows,
                   (long long)memob_swap_tile_rows(desc));
 
@@ -5202,6 +5230,7 @@ typedef struct memoi_rows_planner {
     memoi_rows_table uniform;                         /* the best with equal rows in a kind */
     int is_uniform;                                   /* searches change all layers of a kind */
     memoi_rows_effort effort;
+    int is_alpha; /* set behind memoi_rows_create: only the best single alpha */
 
     /* The table that was added up last, its sums, the bytes of each tensor on the device and always
      * on the host, and a time of a layer that is none. */
@@ -6089,7 +6118,7 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
     p->desc = &wider;
     p->lifted = limit;
     memoi_rows_time_kinds(p);
-    if (desc->is_alpha_only)
+    if (p->is_alpha)
         (void)memoi_rows_try_alphas(p);
     else {
         p->best.score.excess_bytes = MEMOI_ROWS_WORST;
@@ -6193,14 +6222,13 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     static const char* const names[] = {"device memory", "host memory", "the disk"};
     const int64_t there_bytes[] = {p->desc->device_bytes, p->desc->host_bytes,
                                    p->desc->spill_bytes};
-    const int is_alpha = p->desc->is_alpha_only;
     const memoi_rows_score* score = &p->best.score;
     double needed_bytes[3];
     char needed[32], there[32];
     int which = 0;
 
     /* Without a usable table, score alpha 0, which recomputes most. */
-    if (is_alpha || score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
+    if (p->is_alpha || score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
         memoi_rows_set_alpha(p, 0);
         memoi_rows_score_trial(p);
         score = &p->trial.score;
@@ -6214,7 +6242,7 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     if (which == 3) which = 1;
     return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                           "%s: %s needs %s of %s; raise the budget, or lower n_rows", names[which],
-                          is_alpha ? "the plan with alpha 0" : "the smallest plan found",
+                          p->is_alpha ? "the plan with alpha 0" : "the smallest plan found",
                           memob_bytes_text(needed, needed_bytes[which]),
                           memob_bytes_text(there, (double)there_bytes[which]));
 }
@@ -6251,9 +6279,9 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 
     /* A table is used only if its step is shorter than with the best alpha, which is simpler; a
      * table with unequal layers only if the step is shorter by more than the share. */
-    if (p->effort == MEMOI_ROWS_EFFORT_SHORT && !p->desc->is_alpha_only) {
+    if (p->effort == MEMOI_ROWS_EFFORT_SHORT && !p->is_alpha) {
         memoi_rows_find_table(p, MEMOI_ROWS_PARTS_RANKED);
-    } else if (!p->desc->is_alpha_only) {
+    } else if (!p->is_alpha) {
         const double share = p->desc->uniform_share;
         p->is_uniform = 1;
         if (share >= 0) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
@@ -6276,8 +6304,9 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 }
 
 /* Sets the seconds of a step, as far as a short search finds them, or with rows, of these; infinite
- * if nothing fits.  The whole search saves a few percent more. */
-MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_s,
+ * if nothing fits.  The whole search saves a few percent more.  is_alpha: as in memoi_rows_planner.
+ */
+MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, int is_alpha, double* step_s,
                                   memo_error* error) {
     memoi_rows_planner p;
     const memo_status status = memoi_rows_create(desc, &p, error);
@@ -6288,7 +6317,7 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_
     if (desc->swap->rows) {
         memoi_rows_take(&p, desc->swap);
         (void)memoi_rows_try(&p);
-    } else if (desc->is_alpha_only)
+    } else if (is_alpha)
         (void)memoi_rows_try_alphas(&p);
     else
         memoi_rows_find_table(&p, MEMOI_ROWS_PARTS_RANKED);
@@ -6299,12 +6328,13 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_
 
 /* Names the limit of a plan whose rows were searched for: as much work as the search, so that a
  * caller who compares plans does it once. */
-MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, memo_swap_plan* plan,
-                                  memo_error* error) {
+MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, int is_alpha,
+                                  memo_swap_plan* plan, memo_error* error) {
     memoi_rows_planner p;
     memo_swap_desc swap = *desc->swap;
     memo_status status = memoi_rows_create(desc, &p, error);
     if (status) return status;
+    p.is_alpha = is_alpha;
     swap.rows = plan->rows;
     swap.alpha = plan->rows ? 0 : plan->alpha;
     memoi_rows_take(&p, &swap);
@@ -6317,14 +6347,16 @@ MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, memo_swap_pla
 }
 
 /* A plan for rows that are given has its limit's name; one that is searched for has none. */
-MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_rows_effort effort,
-                                       memo_swap_plan** plan, memo_error* error) {
+MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, int is_alpha,
+                                       memoi_rows_effort effort, memo_swap_plan** plan,
+                                       memo_error* error) {
     memoi_rows_planner p;
     memo_status status;
     *plan = NULL;
     status = memoi_rows_create(desc, &p, error);
     if (status) return status;
     p.effort = effort;
+    p.is_alpha = is_alpha;
     *plan = (memo_swap_plan*)memob_calloc(1, sizeof(memo_swap_plan));
     if (!*plan)
         status = memob_no_memory(error, "a plan of rows");
@@ -6345,14 +6377,19 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_ro
     return status;
 }
 
-memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
-                           memo_error* error) {
-    memo_status status = memoi_rows_make_plan(desc, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
-    if (!status && !desc->swap->rows) status = memoi_rows_name(desc, *plan, error);
+MEMOI memo_status memoi_rows_make_named(const memo_swap_plan_desc* desc, int is_alpha,
+                                        memo_swap_plan** plan, memo_error* error) {
+    memo_status status = memoi_rows_make_plan(desc, is_alpha, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    if (!status && !desc->swap->rows) status = memoi_rows_name(desc, is_alpha, *plan, error);
     if (!status) return status;
     memo_swap_plan_destroy(*plan);
     *plan = NULL;
     return status;
+}
+
+memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
+                           memo_error* error) {
+    return memoi_rows_make_named(desc, 0, plan, error);
 }
 
 /* ---- 4 session ----------------------------------------------------------------------------------
@@ -8804,12 +8841,14 @@ MEMOI void memoi_checked_test_tiles(memo_session* s, int32_t step) {
         if (memoi_checked_keeps_bits(s, step, t, given) || s->error.status) continue;
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
-            least < n ? "checked session: tensor `%s` has other bits if it is recomputed "
-                        "in tiles of %lld rows, or they write behind these; check row_bytes; if "
-                        "they are right, tile_rows of %lld would work"
-                      : "checked session: tensor `%s` has other bits if it is recomputed "
-                        "in tiles of %lld rows, but not if all %lld are; compute rows from "
-                        "`begin`, check row_bytes, or make it WHOLE",
+            least < n
+                ? "checked session: tensor `%s` has other bits if it is recomputed "
+                  "in tiles of %lld rows, or they write behind these; check row_bytes (larger "
+                  "than what the kernel writes?); if it is right, tile_rows of %lld would "
+                  "work"
+                : "checked session: tensor `%s` has other bits if it is recomputed "
+                  "in tiles of %lld rows, but not if all %lld are; compute rows from "
+                  "`begin`, check row_bytes, or make it WHOLE",
             tensor->name, (long long)given, (long long)least);
     }
 }
@@ -9896,15 +9935,17 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
 
 static const char* const memoi_session_tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
 
-/* Says which budget of a plan that does not fit would do.  subject: NULL: the policy. */
+/* Says which budget of a plan that does not fit would do, and device_bytes beside another one; 0:
+ * none.  subject: NULL: the policy. */
 MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_plan* plan,
                                       const char* subject, int32_t shape, int32_t tier,
-                                      int64_t budget_bytes, int64_t needed_bytes) {
+                                      int64_t budget_bytes, int64_t needed_bytes,
+                                      int64_t device_bytes) {
     const int64_t other_bytes = plan->device_bytes - plan->sizes.device_bytes;
     const int is_sliced = plan->slice_rows && plan->slice_rows < plan->shape.n_rows;
     const char* spilling = desc->spill_directory ? "lower n_rows" : "set spill_directory";
     const char* smaller = is_sliced ? "lower n_rows or slice_rows" : "lower n_rows";
-    char policy[64], bytes[4][32], rest[160] = "";
+    char policy[64], bytes[4][32], rest[128] = "", device[48] = "";
     snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
     if (plan->policy == MEMO_POLICY_MEMO) strcpy(policy, "the smallest plan");
     if (plan->shape.is_forward_only) strcpy(policy, "a forward alone");
@@ -9917,18 +9958,20 @@ MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_p
     if (tier == 0)
         snprintf(rest, sizeof rest, " (%s of activations, %s of %sother buffers)", bytes[2],
                  bytes[3], desc->n_states ? "states and " : "");
+    else if (device_bytes)
+        snprintf(device, sizeof device, "device_bytes to %lld, or ", (long long)device_bytes);
     snprintf(plan->shortage, sizeof plan->shortage,
              "memo_session_desc.%s: %s needs %s, %s more than the budget%s; raise %s to %lld, or "
              "%s%s",
              memoi_session_tiers[tier], subject ? subject : policy, bytes[1], bytes[0], rest,
-             memoi_session_tiers[tier], (long long)needed_bytes,
-             tier ? "device_bytes, or " : smaller, tier ? spilling : "");
+             memoi_session_tiers[tier], (long long)needed_bytes, device, tier ? spilling : smaller);
 }
 
 /* Ends a stage: the bytes of each owner on each tier, and which budget lacks how much.  The most of
- * all ranks decides.  status: of the stage.  subject: of the message; NULL: the policy. */
-MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const char* subject,
-                                      memo_error* error) {
+ * all ranks decides.  status: of the stage.  rows: what the stage does, for the log.  subject: of
+ * the message; NULL: the policy. */
+MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const char* rows,
+                                      const char* subject, memo_error* error) {
     memo_step_plan* plan = s->part->plan;
     const int64_t budgets[] = {s->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
     int64_t values[4] = {0, 0, 0, 0}, *needed = values + 1; /* of each tier */
@@ -9960,13 +10003,14 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
     while (lacking < 3 && (!budgets[lacking] || needed[lacking] <= budgets[lacking])) lacking++;
     plan->fits = lacking == 3;
     *plan->shortage = 0;
-    memoi_session_log(s, "session: the stage needs %s of device memory%s",
+    memoi_session_log(s, "session: %s takes %s of device memory%s%s%s", rows,
                       memob_bytes_text(bytes, (double)s->peak_bytes),
-                      plan->fits ? "" : ", beyond a budget");
+                      plan->fits ? "" : " (exceeds ",
+                      plan->fits ? "" : memoi_session_tiers[lacking], plan->fits ? "" : ")");
     if (plan->fits) return MEMO_STATUS_OK;
 
     memoi_session_put_shortage(&s->desc, plan, subject, (int32_t)(s->part - s->parts), lacking,
-                               budgets[lacking], needed[lacking]);
+                               budgets[lacking], needed[lacking], 0);
     return MEMO_STATUS_OK;
 }
 
@@ -9984,6 +10028,12 @@ MEMOI int64_t memoi_session_policy_rows(const memo_swap_desc* swap, memo_policy 
  * policy's.  status: of what came before. */
 MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_policy policy,
                                       const memo_swap_plan* planned, memo_error* error) {
+    static const char* const does[MEMO_N_POLICIES] = {"moving or recomputing everything",
+                                                      "keeping everything",
+                                                      "recomputing what can be",
+                                                      "moving everything",
+                                                      "alpha",
+                                                      "the desc's table of rows"};
     memo_swap_desc* swap = &s->part->plan->swap;
     const int is_alpha = planned ? !planned->rows : policy == MEMO_POLICY_ALPHA;
     const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : (int64_t)swap->n_layers * swap->n_tensors;
@@ -10007,7 +10057,7 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_
     }
     if (!status) status = memoi_session_dry_run(s, error);
     if (!status) status = memoi_session_solve(s, error);
-    return memoi_session_judge(s, status, NULL, error);
+    return memoi_session_judge(s, status, planned ? "a plan of rows" : does[policy], NULL, error);
 }
 
 /* A profile of the current shape with guesses instead of times: such a plan must fit, but need not
@@ -10083,7 +10133,6 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
     memset(costs, 0, sizeof *costs);
     costs->swap = own->plan.swap;
     desc->swap = &costs->swap;
-    desc->is_alpha_only = s->desc.policy == MEMO_POLICY_ALPHA;
     desc->micro_batches = s->desc.micro_batches / memoi_session_n_group(s);
 
     /* Do other shapes with a backward get the device memory that this stage takes?  Equal rows
@@ -10149,7 +10198,8 @@ MEMOI memo_status memoi_session_search_rows(memo_session* s, memoi_session_costs
     plan->fits = 0;
     for (int round = 0; !status && !plan->fits && round < MEMOI_SESSION_ROUNDS; round++) {
         if (s->limit_bytes && *left_bytes <= 0) break;
-        status = memoi_rows_make_plan(&costs->desc, s->effort, &plan->times, error);
+        status = memoi_rows_make_plan(&costs->desc, s->desc.policy == MEMO_POLICY_ALPHA, s->effort,
+                                      &plan->times, error);
         if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK; /* no rows fit */
         status = memoi_session_stage(s, status, s->desc.policy, plan->times, error);
         if (s->is_measured && !status && plan->fits) break;
@@ -10177,7 +10227,6 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
         return memoi_session_stage(s, status, MEMO_POLICY_MEMO, NULL, error);
 
     /* Keeping everything is fastest, so MEMO looks no further if it fits. */
-    if (is_planned) memoi_session_log(s, "session: a dry run with every tensor kept");
     status = memoi_session_stage(s, status, is_planned ? MEMO_POLICY_KEEP : policy, NULL, error);
     is_searched = !status && (is_alpha || (is_planned && !plan->fits));
     if (is_searched) status = memoi_session_search_rows(s, &costs, error);
@@ -10187,7 +10236,7 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     if (status || !s->is_measured || plan->times) return status;
     costs.swap = plan->swap; /* its times, under no budget */
     costs.desc.device_bytes = 0;
-    status = memo_plan_swap(&costs.desc, &plan->times, error);
+    status = memoi_rows_make_named(&costs.desc, policy == MEMO_POLICY_ALPHA, &plan->times, error);
     return memoi_session_verdict(&s->desc, status, error);
 }
 
@@ -10348,7 +10397,8 @@ MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, doubl
     if (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes) return status;
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;
-    return status ? status : memoi_rows_rank(&costs.desc, step_s, error);
+    return status ? status
+                  : memoi_rows_rank(&costs.desc, policy == MEMO_POLICY_ALPHA, step_s, error);
 }
 
 /* Sets the fewest states of the first n that are spilled, of at least n_spilled, with which a step
@@ -10625,7 +10675,9 @@ MEMOI memo_status memoi_session_name_limit(memo_session* s, memo_error* error) {
     costs.swap.rows = NULL;
     if (s->limit_bytes)
         costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-    if (!status) status = memoi_rows_name(&costs.desc, plan->times, error);
+    if (!status)
+        status =
+            memoi_rows_name(&costs.desc, s->desc.policy == MEMO_POLICY_ALPHA, plan->times, error);
     return memoi_session_verdict(&s->desc, status, error);
 }
 
@@ -10942,7 +10994,8 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
         status = memoi_session_read_shape(s, &lines, error);
         if (!status && k == s->desc.n_shapes - 1)
             status = memob_check_count(&reader, lines.n, error);
-        status = memoi_session_judge(s, status, "the plan of the file", error);
+        status =
+            memoi_session_judge(s, status, "the plan of the file", "the plan of the file", error);
     }
     memob_reader_close(&reader);
     return memoi_session_give_plan(s, status, plan);
@@ -11012,7 +11065,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         host_bytes = memob_max(host_bytes, plan->sizes.host_bytes);
         device_bytes = memob_max(device_bytes, plan->addresses->peak_bytes);
     }
-    memoi_session_log(s, "session: taking %lld bytes on the device, %lld pinned",
+    memoi_session_log(s, "session: taking %lld bytes of device memory, %lld of host memory",
                       (long long)device_bytes, (long long)host_bytes);
     s->is_open = 1;
 
@@ -11157,6 +11210,7 @@ typedef struct memoi_advice {
     int64_t budgets[3];          /* device, host, file: of all ranks; 0: no limit */
     int64_t needed[3];           /* by the latest plan: the most of all shapes and ranks */
     int64_t unit_bytes;          /* a tile of the smallest tensor */
+    int64_t device_bytes;        /* with which alone a plan fits; 0: none does */
     memoi_rows_effort effort;
     int fits; /* the latest plan does */
 } memoi_advice;
@@ -11255,13 +11309,40 @@ MEMOI memo_status memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_o
     return status;
 }
 
+/* Searches for less again, longer each time.  The whole search mostly finds no less than the one
+ * before; its plan is the caller's. */
+MEMOI memo_status memoi_advice_refine(memoi_advice* a, int32_t tier, int64_t* budgets,
+                                      memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    while (a->effort && !status && a->fits) {
+        a->effort = a->effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_EFFORT_FIRST
+                                                         : MEMOI_ROWS_EFFORT_WHOLE;
+        status = memoi_advice_find_least(a, tier, budgets[tier], budgets, error);
+    }
+    return status;
+}
+
+/* Sets device_bytes, if another budget alone is enough, too. */
+MEMOI memo_status memoi_advice_find_device(memoi_advice* a, memo_error* error) {
+    const int64_t first = a->needed[0];
+    int64_t budgets[] = {0, a->budgets[1], a->budgets[2]};
+    memo_status status;
+    a->effort = MEMOI_ROWS_EFFORT_SHORT;
+    status = memoi_advice_try(a, budgets, error);
+    if (status || !a->fits) return status;
+    status = memoi_advice_find_least(a, 0, first, budgets, error);
+    if (!status) status = memoi_advice_refine(a, 0, budgets, error);
+    a->device_bytes = budgets[0];
+    return status;
+}
+
 /* What the shape's plan lacks.  The first budget that changes is its subject. */
 MEMOI void memoi_advice_put(const memoi_advice* a, const int64_t* budgets, const int* is_other,
                             int32_t shape, memo_step_plan* plan) {
     int32_t lacking = 0;
     while (!is_other[lacking]) lacking++;
     memoi_session_put_shortage(a->desc, plan, NULL, shape, lacking, a->budgets[lacking],
-                               budgets[lacking]);
+                               budgets[lacking], a->device_bytes);
     for (int32_t other = lacking + 1; other < 3; other++) {
         const size_t n = strlen(plan->shortage);
         if (is_other[other])
@@ -11270,13 +11351,16 @@ MEMOI void memoi_advice_put(const memoi_advice* a, const int64_t* budgets, const
     }
 }
 
-/* Replaces what the plan's shapes lack by budgets that were tried. */
+/* Replaces what the plan's shapes lack by budgets that were tried.  *device_bytes: with it alone a
+ * plan fits; 0: none does. */
 MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo_profile* profile,
-                                       memo_step_plan* plan, memo_error* error) {
+                                       memo_step_plan* plan, int64_t* device_bytes,
+                                       memo_error* error) {
     memoi_advice a;
     int64_t budgets[3], least[5];
     int is_other[3] = {0, 0, 0};
     int32_t shape = 0, other = 2;
+    int fits;
     memo_status status;
     memset(&a, 0, sizeof a);
     a.desc = desc;
@@ -11305,31 +11389,44 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
         desc->log.write(desc->log.user, "session: looking for the least budgets that fit");
     if (!status) status = memoi_advice_find(&a, budgets, is_other, error);
 
-    /* A longer search finds less; the whole mostly the same, which the caller then gets. */
     while (other >= 0 && !is_other[other]) other--;
-    while (other >= 0 && a.effort && !status && a.fits) {
-        a.effort =
-            a.effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_EFFORT_FIRST : MEMOI_ROWS_EFFORT_WHOLE;
-        status = memoi_advice_find_least(&a, other, budgets[other], budgets, error);
+    if (!status && other >= 0) status = memoi_advice_refine(&a, other, budgets, error);
+    fits = a.fits;
+
+    if (is_other[0] + is_other[1] + is_other[2] == 1 && !status && fits) {
+        if (other)
+            status = memoi_advice_find_device(&a, error);
+        else
+            a.device_bytes = budgets[0];
     }
-    for (; plan && !status && a.fits; plan = plan->next, shape++)
+    *device_bytes = a.device_bytes;
+    for (; plan && !status && fits; plan = plan->next, shape++)
         if (!plan->fits) memoi_advice_put(&a, budgets, is_other, shape, plan);
+    return status;
+}
+
+/* memo_session_plan, and with *device_bytes alone a plan fits; 0: none does, or *plan fits. */
+MEMOI memo_status memoi_session_plan_or_advise(const memo_session_desc* desc,
+                                               const memo_profile* profile, memo_step_plan** plan,
+                                               int64_t* device_bytes, memo_error* error) {
+    memo_status status =
+        memoi_session_plan_groups(NULL, desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    *device_bytes = 0;
+    if (!status && !memoi_step_plan_fits(*plan))
+        status = memoi_session_advise(desc, profile, *plan, device_bytes, error);
+    if (!status) return status;
+    memo_step_plan_destroy(*plan);
+    *plan = NULL;
     return status;
 }
 
 memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                               memo_step_plan** plan, memo_error* error) {
-    memo_status status;
+    int64_t device_bytes;
     *plan = NULL;
     if (memob_check_given("memo_session_plan", "desc", desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    status = memoi_session_plan_groups(NULL, desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
-    if (!status && !memoi_step_plan_fits(*plan))
-        status = memoi_session_advise(desc, profile, *plan, error);
-    if (!status) return status;
-    memo_step_plan_destroy(*plan);
-    *plan = NULL;
-    return status;
+    return memoi_session_plan_or_advise(desc, profile, plan, &device_bytes, error);
 }
 
 /* --- >>session times ---
@@ -11662,7 +11759,8 @@ MEMOI memo_status memoi_timing_read(memo_session* s, const int64_t* untimed, mem
     memo_profile* profiles = s->timing.profiles;
     const int32_t n = s->desc.n_shapes;
     int32_t from = 0;
-    memo_status status = MEMO_STATUS_OK;
+    /* Updates on the host write the times that are read. */
+    memo_status status = s->states ? memob_states_synchronize(s->states, error) : MEMO_STATUS_OK;
     while (untimed[from]) from++;
     for (int32_t k = 1; k < n; k++) profiles[k] = profiles[0]; /* the times of copies */
     for (int32_t k = 0; k < n; k++) {
@@ -12116,25 +12214,27 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
                                    memo_error* error) {
     memo_session_desc least;
     memo_step_plan *plan = NULL, *p;
+    int64_t more_bytes;
     memo_status status = memob_check_given("memo_session_get_least", "desc", desc, error);
     *device_bytes = 0;
     if (status) return status;
     least = *desc;
 
-    /* The smallest plan lacks the rest; with its bytes only the host or the disk can lack. */
-    for (int is_last = 0; is_last < 2 && !status; is_last++) {
-        least.device_bytes = memob_max(*device_bytes, 1);
-        status = is_last ? memo_session_plan(&least, NULL, &plan, error)
-                         : memoi_session_plan_sizes(NULL, &least, NULL, MEMOI_ROWS_EFFORT_FIRST,
-                                                    &plan, error);
-        for (p = plan; p && !status; p = p->next) {
-            if (!is_last)
-                *device_bytes = memob_max(*device_bytes, p->device_bytes);
-            else if (!p->fits)
-                status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", p->shortage);
-        }
-        memo_step_plan_destroy(plan);
-    }
+    /* The bytes of the smallest plan. */
+    least.device_bytes = 1;
+    status = memoi_session_plan_sizes(NULL, &least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
+    for (p = plan; p && !status; p = p->next)
+        *device_bytes = memob_max(*device_bytes, p->device_bytes);
+    memo_step_plan_destroy(plan);
+    if (status) return status;
+
+    /* It may lack host or disk; a plan that uses less of them takes more of the device. */
+    least.device_bytes = memob_max(*device_bytes, 1);
+    status = memoi_session_plan_or_advise(&least, NULL, &plan, &more_bytes, error);
+    *device_bytes = memob_max(*device_bytes, more_bytes);
+    for (p = plan; p && !status && !more_bytes; p = p->next)
+        if (!p->fits) status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", p->shortage);
+    memo_step_plan_destroy(plan);
     return status;
 }
 

@@ -10,7 +10,7 @@
  *     keep      every tensor stays on the device
  *     plan      device 4.5 MiB (1 buffer, optimal), host 0 B, 0 B of rows moved each way
  *     device    activations 4.5 MiB
- *     rows      layers    kept  swapped  recomputed   of 512 in tiles of 64; the last recomputes nothing
+ *     rows      layers    kept  swapped  recomputed   of 512 in tiles of 64; the last swapped and recomputed rows stay on the device
  *               0-7          0      512           0   inp
  *               0-7          0        0         512   hidden, gelu
  *     limit     ...
@@ -31,9 +31,10 @@ static float out[T * C], dout[T * C];                         /* between layers,
 
 /* Edit 1: describe a layer's activations.  They were float* acts, 9 C per token. */
 enum { INP, HIDDEN, GELU, N_ACTS };
-static const memo_item acts[N_ACTS] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),     /* (T, C) */
-                                       MEMO_ITEM("hidden", 16 * C, MEMO_ROWS), /* (T, 4C) */
-                                       MEMO_ITEM("gelu", 16 * C, MEMO_ROWS)};  /* (T, 4C) */
+static const memo_item acts[N_ACTS] = {
+    MEMO_ITEM("inp", sizeof(float) * C, MEMO_MOVE),        /* (T, C): swapped */
+    MEMO_ITEM("hidden", sizeof(float) * 4 * C, MEMO_ROWS), /* (T, 4C): swapped or recomputed */
+    MEMO_ITEM("gelu", sizeof(float) * 4 * C, MEMO_ROWS)};  /* (T, 4C) */
 #define ACT(l, act) ((float*)memo_session_get_address(session, l, act)) /* was acts + l * size */
 
 static void matmul(float* c, const float* a, const float* b, int64_t rows, int k, int n) {

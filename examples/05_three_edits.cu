@@ -9,7 +9,7 @@
  *     keep      every tensor stays on the device
  *     plan      device 340 MiB of ... (13 buffers, optimal), host 0 B, 0 B of rows moved each way
  *     device    activations 288 MiB, the whole session 32.0 MiB, parts of a micro-batch 20.0 MiB
- *     rows      layers    kept  swapped  recomputed   of 4096 in tiles of 256; the last recomputes nothing
+ *     rows      layers    kept  swapped  recomputed   of 4096 in tiles of 256; the last swapped and recomputed rows stay on the device
  *               ...
  *     plan      device ... of 128 MiB (..., optimal), host ..., ... in a step
  *     device    activations ..., the whole session 32.0 MiB, parts of a micro-batch 20.0 MiB
@@ -31,9 +31,10 @@ static cudaStream_t stream;
 
 /* Edit 1: describe a layer's activations.  They were float* acts, 9 C per token. */
 enum { INP, HIDDEN, GELU, N_ACTS };
-static const memo_item acts[N_ACTS] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),     /* (T, C) */
-                                       MEMO_ITEM("hidden", 16 * C, MEMO_ROWS), /* (T, 4C) */
-                                       MEMO_ITEM("gelu", 16 * C, MEMO_ROWS)};  /* (T, 4C) */
+static const memo_item acts[N_ACTS] = {
+    MEMO_ITEM("inp", sizeof(float) * C, MEMO_MOVE),        /* (T, C): swapped */
+    MEMO_ITEM("hidden", sizeof(float) * 4 * C, MEMO_ROWS), /* (T, 4C): swapped or recomputed */
+    MEMO_ITEM("gelu", sizeof(float) * 4 * C, MEMO_ROWS)};  /* (T, 4C) */
 #define ACT(l, act) ((float*)memo_session_get_address(session, l, act)) /* was acts + l * size */
 
 /* Other buffers, with their first and last use; they were cudaMalloc. */

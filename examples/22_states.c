@@ -10,7 +10,7 @@
  *     keep      every tensor stays on the device
  *     plan      device 6.8 MiB (2 buffers, optimal), host 0 B, 0 B of rows moved each way
  *     device    weights 1.1 MiB, gradients 1.1 MiB, optimizer 2.2 MiB, activations 2.2 MiB
- *     rows      layers    kept  swapped  recomputed   of 128 in tiles of 32; the last recomputes nothing
+ *     rows      layers    kept  swapped  recomputed   of 128 in tiles of 32; the last swapped and recomputed rows stay on the device
  *               0-7          0      128           0   inp
  *               0-7          0        0         128   hidden, gelu
  *     limit     ...

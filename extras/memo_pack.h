@@ -1716,6 +1716,10 @@ MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target
         if (-parts[k].key <= goal || memoi_effort_is_over(effort)) break;
         first = parts[k].index;
         last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
+        if (last - first > MEMOI_SEARCH_ITEMS) { /* for the engines of the whole */
+            *n_parts = 1;
+            break;
+        }
         is_last = k + 1 == n || -parts[k + 1].key <= goal;
         status = memoi_part_solve(problem, first, last, goal, round, n_nodes, is_last, effort, best,
                                   &part_peak, error);

@@ -8,12 +8,15 @@
  * STEP BY STEP, a session in the order of calls (examples/05_three_edits.c):
  *
  *     1  a memo_session_desc: tensors, layers, rows, budgets, and the trainer's functions
- *     2  memo_session_create: memo_session_plan and memo_session_open in one; the session then
+ *     2  memo_session_verify, once in a new trainer: do several plans give the same bits?  Also
+ *        run a few steps with MEMO_CHECK=1 in the environment, which names mistakes.  Without a
+ *        check a wrong table gives wrong numbers, silently
+ *     3  memo_session_create: memo_session_plan and memo_session_open in one; the session then
  *        times its first training steps and plans again
- *     3  memo_session_run for each micro-batch, or memo_session_begin, the trainer's own loops
+ *     4  memo_session_run for each micro-batch, or memo_session_begin, the trainer's own loops
  *        between memo_session_forward_begin and its like, memo_session_end
- *     4  memo_session_update, if states (weights, gradients, moments) are in the budgets
- *     5  memo_session_destroy
+ *     5  memo_session_update, if states (weights, gradients, moments) are in the budgets
+ *     6  memo_session_destroy
  *
  * EXAMPLE: two tensors of a layer, of which one is computed again (a whole trainer:
  * examples/05_three_edits.c; a plan of offsets alone: examples/02_plan_trace_file.c).
@@ -23,9 +26,11 @@
  *     #include "memo_plan.h"                  // cc -std=c99 train.c -lpthread -lm
  *
  *     enum { L = 8, T = 512, C = 32 };
- *     static const memo_item tensors[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
- *                                         MEMO_ITEM("out", 4 * C, MEMO_ROWS)};
- *     static float x[T * C], dx[T * C];       // between layers
+ *     // Name, bytes of a row, and how rows may leave the device: all are moved to the host and
+ *     // back (MOVE), or some are moved and the others recomputed (ROWS).
+ *     static const memo_item tensors[] = {MEMO_ITEM("inp", sizeof(float) * C, MEMO_MOVE),
+ *                                         MEMO_ITEM("out", sizeof(float) * C, MEMO_ROWS)};
+ *     static float x[T * C], dx[T * C];       // between layers: the input, and the gradient
  *     static void recompute(void* user, memo_session* s, int32_t layer, int32_t tensor,
  *                           int64_t begin, int64_t end) {
  *         const float* inp = (const float*)memo_session_get_address(s, layer, tensor - 1);
@@ -38,6 +43,10 @@
  *         recompute(user, s, layer, 1, 0, T);
  *         memcpy(x, memo_session_get_address(s, layer, 1), sizeof x);
  *     }
+ *     static void between(void* user, memo_session* s) {  // the loss is the sum of squares / 2
+ *         memcpy(dx, x, sizeof x);
+ *         (void)user, (void)s;
+ *     }
  *     static void backward(void* user, memo_session* s, int32_t layer) {
  *         const float* out = (const float*)memo_session_get_address(s, layer, 1);
  *         for (int i = 0; i < T * C; i++) dx[i] *= 1 - out[i] * out[i];
@@ -49,7 +58,8 @@
  *         memo_error error;
  *         desc.tensors = tensors;  desc.n_tensors = 2;
  *         desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
- *         desc.forward = forward;  desc.backward = backward;  desc.recompute = recompute;
+ *         desc.forward = forward;  desc.between = between;  desc.backward = backward;
+ *         desc.recompute = recompute;
  *         desc.device_bytes = 384 << 10;      // of 1 MiB that all tensors take
  *         memo_status status = memo_session_create(&desc, &session, &error);
  *         for (int i = 0; i < 6 && !status; i++)
@@ -64,7 +74,8 @@
  *   2 profile  memo_profile        times of a trainer's kernels and copies, in a file
  *   3 rows     memo_plan_swap      which rows of each tensor and layer to keep, swap, recompute
  *   4 session  memo_session_*      from tensors and a budget to a running step
- * The implementation begins with a table of its rooms and the words to search for.
+ * The implementation follows the chapters, in parts called rooms.  It begins with a table of them:
+ * search for the word beside a room's name.
  *
  * lp_solve 5.5 is optional: compile with -DMEMO_LP_SOLVE and link -llpsolve55.  Without lp_solve
  * the built-in planners are used, and the engine MIP returns UNSUPPORTED unless greedy meets the

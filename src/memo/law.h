@@ -149,7 +149,7 @@ MEMOI int64_t memob_law_add(const memob_law* law, memob_cell* cells, memob_waits
     int64_t number;
     memoi_cells_need(cells, touches, op->n_touches, &need);
     *wait = need;
-    memoi_waits_reduce(waits, op->stream, wait);
+    (void)memoi_waits_reduce(waits, op->stream, wait);
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
         if (wait->of[s]) memoi_waits_raise(waits, op->stream, s, wait->of[s]);
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)

@@ -406,28 +406,30 @@ MEMOI memo_status memoi_law_join_cells(memob_law* law, memo_error* error) {
     memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memoi_cell_path* paths = MEMOB_ARRAY(&arrays, memoi_cell_path, (int64_t)law->n_touches + 1);
     int32_t* path_of = MEMOB_ARRAY(&arrays, int32_t, law->n_cells);
-    int32_t* cell_of = MEMOB_ARRAY(&arrays, int32_t, (int64_t)law->n_touches + 1);
     int32_t n_paths = 1, n_cells = 0, n_touches = 0;
     memo_status status = MEMO_STATUS_OK;
-    for (int32_t k = 1; k <= law->n_ops && !arrays.failed; k++)
+    const int32_t n_ops = arrays.failed ? 0 : law->n_ops;
+    for (int32_t k = 1; k <= n_ops; k++)
         for (int32_t i = 0; i < law->ops[k - 1].n_touches; i++) {
             const int32_t touch = law->touches[law->ops[k - 1].first_touch + i];
             path_of[touch >> 1] =
                 memoi_cell_follow(paths, path_of[touch >> 1], k, touch & 1, &n_paths);
         }
 
-    /* The first of those with the same path stays. */
-    for (int32_t k = 0; k < law->n_ops && !arrays.failed; k++) {
+    /* The first cell of each path stays, and path_of becomes its new number, from 1 on.  The others
+     * have 0. */
+    for (int32_t c = 0; c < law->n_cells && n_ops; c++) {
+        memoi_cell_path* path = &paths[path_of[c]];
+        path_of[c] = path_of[c] && path->ops[0] >= 0 ? ++n_cells : 0;
+        path->ops[0] = -1;
+    }
+    for (int32_t k = 0; k < n_ops; k++) {
         memob_op* op = &law->ops[k];
-        const int32_t first = op->first_touch, end = first + op->n_touches;
+        const int32_t *touch = law->touches + op->first_touch, *end = touch + op->n_touches;
         op->first_touch = n_touches;
-        for (int32_t i = first; i < end; i++) {
-            const int32_t touch = law->touches[i], path = path_of[touch >> 1];
-            if (!cell_of[path]) cell_of[path] = ++n_cells;
-            if (paths[path].next[touch & 1] == -1 - k) continue;
-            paths[path].next[touch & 1] = -1 - k;
-            law->touches[n_touches++] = 2 * (cell_of[path] - 1) + (touch & 1);
-        }
+        for (; touch < end; touch++)
+            if (path_of[*touch >> 1])
+                law->touches[n_touches++] = 2 * (path_of[*touch >> 1] - 1) + (*touch & 1);
         op->n_touches = n_touches - op->first_touch;
     }
     law->n_touches = n_touches;

@@ -114,26 +114,23 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
     }
 }
 
-/* What operation k must wait for, of all that was enqueued. */
-MEMOI memob_numbers memoi_sink_need(const memob_sink* sink, int32_t k) {
+/* What operation k must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
+MEMOI int memoi_sink_need(const memob_sink* sink, int32_t k, memob_numbers* wait) {
     const memob_op* op = &sink->law.ops[k];
-    memob_numbers need = MEMO_ZERO(memob_numbers);
-    memoi_cells_need(sink->cells, sink->law.touches + op->first_touch, op->n_touches, &need);
-    memoi_waits_reduce(sink->waits, op->stream, &need);
-    return need;
+    memoi_cells_need(sink->cells, sink->law.touches + op->first_touch, op->n_touches, wait);
+    return memoi_waits_reduce(sink->waits, op->stream, wait);
 }
 
 /* Operation k begins, when those before are over for which it waits.  Returns how many operations
  * its stream has had. */
 MEMOI int64_t memoi_sink_begin(memob_sink* sink, int32_t k) {
     const memob_op* op = &sink->law.ops[k];
-    memob_numbers wait;
+    memob_numbers wait = MEMO_ZERO(memob_numbers);
     if (sink->clock) {
         memob_clock_begin(sink->clock, sink->clock_cells, &sink->law, op);
         return 0;
     }
-    wait = memoi_sink_need(sink, k);
-    memoi_sink_wait(sink, op->stream, &wait);
+    if (memoi_sink_need(sink, k, &wait)) memoi_sink_wait(sink, op->stream, &wait);
     return sink->waits->now[op->stream].of[op->stream];
 }
 

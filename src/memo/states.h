@@ -11,6 +11,9 @@
  * list follows (updates after a micro-batch that was not the last, an abandoned step), first all
  * that is newer on the device goes to the host, and the streams join.
  *
+ * Copies are enqueued in the law's order, but those that no open visit waits for come between the
+ * slices of its layer, each way in its own order.
+ *
  * 1. A visit finds on the device what it reads.
  * 2. What is overwritten is not newer than the host's bytes, or spent.
  * 3. No copy to the device brings bytes that are older than those there.
@@ -131,45 +134,109 @@ MEMOI int memoi_states_moves(const memob_states* states, int32_t kind, int32_t i
 
 /* Copies an item, or writes or reads the file. */
 MEMOI void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
-    const int64_t *offsets = &states->offsets[4 * (int64_t)item], n_bytes = offsets[3];
-    const int is_spilled = states->items.items[item].file >= 0;
-    const int is_back = kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
+    const int64_t* offsets = &states->offsets[4 * (int64_t)item];
     memob_engine* e = &states->sink.engine;
     if (kind == MEMOB_OP_LOAD) {
         MEMO_ASSERT(!states->is_newer[item]); /* 3 */
         memoi_states_put(states, item);
+        memob_engine_copy(e, MEMOB_STREAM_TO_DEVICE, offsets[0], offsets[1], offsets[3]);
+        if (e->status) memoi_states_drop(states, item);
+        return;
     }
-    if (kind == MEMOB_OP_STORE || kind == MEMOB_OP_LOAD)
-        memob_engine_copy(e, is_back ? MEMOB_STREAM_TO_DEVICE : MEMOB_STREAM_TO_HOST, offsets[0],
-                          offsets[1], n_bytes);
+    if (kind == MEMOB_OP_STORE)
+        memob_engine_copy(e, MEMOB_STREAM_TO_HOST, offsets[0], offsets[1], offsets[3]);
     else
-        memob_engine_use_file(e, 2 * (int64_t)item + is_back, !is_back, offsets[1], offsets[2],
-                              memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT));
-    if (e->status && kind == MEMOB_OP_LOAD) memoi_states_drop(states, item);
-    if (!e->status && kind == (is_spilled ? MEMOB_OP_WRITE : MEMOB_OP_STORE))
+        memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
+                              kind == MEMOB_OP_WRITE, offsets[1], offsets[2],
+                              memob_align_up(offsets[3], MEMOB_SPILL_ALIGNMENT));
+    if (!e->status &&
+        kind == (states->items.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE))
         states->is_newer[item] = 0;
 }
 
 MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
-    const memob_op* op = &states->sink.law.ops[k];
-    const memob_part* parts = &states->sink.law.parts[op->first_part];
     memob_sink* sink = &states->sink;
-    int64_t n_before = 0;
-    int32_t n_moved = 0;
-    for (int32_t i = 0; i < op->n_parts && !sink->engine.status; i++) {
-        if (!memoi_states_moves(states, op->kind, parts[i].item)) continue;
-        if (!n_moved++) n_before = memoi_sink_begin(sink, k);
-        memoi_states_copy(states, op->kind, parts[i].item);
+    const memob_op* op = &sink->law.ops[k];
+    const memob_part *part = &sink->law.parts[op->first_part], *end = part + op->n_parts;
+    const int32_t kind = op->kind;
+    int64_t n_before = -1;
+    for (; part < end && !sink->engine.status; part++) {
+        if (!memoi_states_moves(states, kind, part->item)) continue;
+        if (n_before < 0) n_before = memoi_sink_begin(sink, k);
+        memoi_states_copy(states, kind, part->item);
     }
-    if (n_moved) memoi_sink_end(sink, k, n_before);
+    if (n_before >= 0) memoi_sink_end(sink, k, n_before);
 }
 
-/* The copies up to the next visit. */
-MEMOI void memoi_states_enqueue_copies(memob_states* states) {
-    const memob_op* ops = states->sink.law.ops;
-    while (!states->sink.engine.status && states->op < states->end &&
-           ops[states->op].kind != MEMOB_OP_VISIT)
-        memoi_states_enqueue(states, states->op++);
+/* 0: to the host; 1: to the device; 2: a visit. */
+MEMOI int32_t memoi_states_way(const memob_states* states, int32_t k) {
+    const int32_t kind = states->sink.law.ops[k].kind;
+    if (kind == MEMOB_OP_VISIT) return 2;
+    return kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
+}
+
+/* The copies before `end` that are left, in order. */
+MEMOI void memoi_states_enqueue_until(memob_states* states, int32_t end) {
+    int32_t k = (int32_t)memob_min(states->due[0], states->due[1]);
+    for (; k < end && !states->sink.engine.status; k++) {
+        const int32_t way = memoi_states_way(states, k);
+        if (way < 2 && k >= states->due[way]) memoi_states_enqueue(states, k);
+    }
+    for (int32_t way = 0; way < 2; way++)
+        states->due[way] = (int32_t)memob_max(states->due[way], end);
+}
+
+/* 1: both operations touch a byte, and either writes. */
+MEMOI int memoi_states_conflict(const memob_states* states, int32_t a, int32_t b) {
+    const memob_law* law = &states->sink.law;
+    const memob_op *of_a = &law->ops[a], *of_b = &law->ops[b];
+    for (int32_t i = of_a->first_touch; i < of_a->first_touch + of_a->n_touches; i++)
+        for (int32_t k = of_b->first_touch; k < of_b->first_touch + of_b->n_touches; k++)
+            if (law->touches[i] >> 1 == law->touches[k] >> 1 &&
+                (law->touches[i] | law->touches[k]) & 1)
+                return 1;
+    return 0;
+}
+
+/* The copies that operation k, a visit or a copy, must find enqueued, and those before them. */
+MEMOI void memoi_states_enqueue_before(memob_states* states, int32_t k) {
+    int32_t i = k - 1, first = (int32_t)memob_min(states->due[0], states->due[1]);
+    for (; i >= first; i--) {
+        const int32_t way = memoi_states_way(states, i);
+        if (way < 2 && i >= states->due[way] && memoi_states_conflict(states, i, k)) break;
+    }
+    memoi_states_enqueue_until(states, i + 1);
+}
+
+/* Bytes of the copies of a way that are left up to the next visit. */
+MEMOI double memoi_states_due_bytes(const memob_states* states, int32_t way) {
+    double n_bytes = 0;
+    for (int32_t k = states->due[way]; k < states->op; k++) {
+        const memob_op* op = &states->sink.law.ops[k];
+        const memob_part* parts = &states->sink.law.parts[op->first_part];
+        for (int32_t i = 0; i < op->n_parts && memoi_states_way(states, k) == way; i++)
+            n_bytes += (double)states->offsets[4 * (int64_t)parts[i].item + 3];
+    }
+    return n_bytes;
+}
+
+/* A layer with slices begins one of them, and so many have begun before.  The copies of each way
+ * that are left then are spread over the slices by their bytes, so that copies of rows between them
+ * are not late.  If they take no longer than the layer, they end with it. */
+MEMOI void memoi_states_enqueue_share(memob_states* states, int32_t n_begun, int32_t n_slices) {
+    for (int32_t way = 0; way < 2; way++) {
+        const double left_bytes = memoi_states_due_bytes(states, way);
+        if (!n_begun) states->due_bytes[way] = left_bytes;
+        for (int32_t k = states->due[way]; k < states->op && !states->sink.engine.status; k++) {
+            const double bytes = states->due_bytes[way];
+            const double passed_bytes = bytes - memoi_states_due_bytes(states, way);
+            if (memoi_states_way(states, k) != way || k < states->due[way]) continue;
+            if (passed_bytes * n_slices > bytes * n_begun) break;
+            memoi_states_enqueue_before(states, k);
+            memoi_states_enqueue(states, k);
+            states->due[way] = k + 1;
+        }
+    }
 }
 
 /* An item goes to its home, or comes from there, behind and before all else. */
@@ -192,6 +259,14 @@ MEMOI const memob_visit* memoi_states_visit(const memob_states* states) {
     return &states->items.visits[states->sink.law.ops[states->op].visit];
 }
 
+/* Copies are due up to the next visit.  They may wait for its slices, but not at the end of a
+ * list. */
+MEMOI void memoi_states_pass_copies(memob_states* states) {
+    while (states->op < states->end && memoi_states_way(states, states->op) < 2) states->op++;
+    if (!states->is_spread || states->op == states->end)
+        memoi_states_enqueue_until(states, states->op);
+}
+
 /* A list begins, which `next` will follow. */
 MEMOI void memoi_states_enter(memob_states* states, int32_t list, int32_t next) {
     const int32_t n_items = states->n_layers * states->n_states;
@@ -202,10 +277,11 @@ MEMOI void memoi_states_enter(memob_states* states, int32_t list, int32_t next) 
     if (states->sink.engine.status) return;
     states->list = list;
     states->next = next;
-    states->op = states->sink.law.begin[3 * (table - 1)];
+    states->op = states->due[0] = states->due[1] = states->sink.law.begin[3 * (table - 1)];
     states->end = states->sink.law.begin[3 * (table - 1) + 2];
     states->n_updates = 0;
-    memoi_states_enqueue_copies(states);
+    memoi_states_pass_copies(states);
+    memoi_states_enqueue_until(states, states->op);
 }
 
 /* The last visit of a list is over.  A forward that is not followed by a backward is an
@@ -227,10 +303,10 @@ MEMOI void memoi_states_leave(memob_states* states) {
 MEMOI void memoi_states_close(memob_states* states) {
     const memob_states_items* it = &states->items;
     const memob_op* op = &states->sink.law.ops[states->op];
+    const memob_use* end = &it->uses[it->first_use[op->visit + 1]];
     if (!states->is_visiting || states->sink.engine.status) return;
     states->is_visiting = 0;
-    for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++) {
-        const memob_use* use = &it->uses[u];
+    for (const memob_use* use = &it->uses[it->first_use[op->visit]]; use < end; use++) {
         if (use->how == MEMOB_USE_READ) continue;
         if (use->is_on_host)
             memoi_states_drop(states, use->item); /* older */
@@ -239,7 +315,7 @@ MEMOI void memoi_states_close(memob_states* states) {
     }
     if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->n_before);
     states->op++;
-    memoi_states_enqueue_copies(states);
+    memoi_states_pass_copies(states);
     if (!states->sink.engine.status && states->op == states->end) memoi_states_leave(states);
 }
 
@@ -269,15 +345,18 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
 MEMOI void memoi_states_open(memob_states* states) {
     const memob_states_items* it = &states->items;
     const memob_op* op = &states->sink.law.ops[states->op];
+    const memob_use* first = &it->uses[it->first_use[op->visit]];
+    const memob_use* end = &it->uses[it->first_use[op->visit + 1]];
     const memob_visit* visit = memoi_states_visit(states);
     const int on_host = op->stream == MEMOB_STREAM_FILE;
     memob_sink* sink = &states->sink;
     memob_engine* e = &sink->engine;
+    memoi_states_enqueue_before(states, states->op);
+    if (e->status) return;
 
     /* What the visit writes is there from now on. */
-    for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++) {
-        const memob_use* use = &it->uses[u];
-        if (on_host || use->how != MEMOB_USE_WRITE) continue;
+    for (const memob_use* use = first; use < end && !on_host; use++) {
+        if (use->how != MEMOB_USE_WRITE) continue;
         if (!states->is_filling || visit->pass != MEMOB_UPDATE)
             memoi_states_put(states, use->item);
         else if (!e->status && !memoi_states_is_there(states, use->item))
@@ -289,8 +368,8 @@ MEMOI void memoi_states_open(memob_states* states) {
     if (on_host && states->list == MEMOB_STATES_UPDATE && !states->n_updates)
         memoi_sink_follow(sink, op->stream, MEMOB_STREAM_COMPUTE);
     states->n_before = memoi_sink_begin(sink, states->op);
-    for (int32_t u = it->first_use[op->visit]; u < it->first_use[op->visit + 1]; u++)
-        MEMO_ASSERT(on_host || memoi_states_is_there(states, it->uses[u].item)); /* 1 */
+    for (const memob_use* use = first; use < end; use++)
+        MEMO_ASSERT(on_host || memoi_states_is_there(states, use->item)); /* 1 */
     if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);
     if (on_host && !e->status)
         e->status = memo_launch_host(&e->device, e->streams[MEMOB_STREAM_FILE],
@@ -366,10 +445,11 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int 
 /* Gradients of a new step begin at zero. */
 MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
     memob_engine* e = &states->sink.engine;
-    for (int32_t s = 0; s < states->n_states && !e->status; s++) {
+    uint32_t fresh = states->layers[layer].has_gradients ? 0 : states->gradients;
+    for (; fresh && !e->status; fresh &= fresh - 1) {
+        const int32_t s = __builtin_ctz(fresh);
         void* address = memob_states_get_address(states, layer, s);
-        if (states->layers[layer].has_gradients) break;
-        if (!address || !(states->gradients >> s & 1)) continue;
+        if (!address) continue;
         if (e->computes_on_host)
             memset(address, 0, (size_t)states->states[s].size_bytes);
         else
@@ -501,16 +581,14 @@ MEMOI void memob_states_reset(memob_states* states) {
 
 /* --- both engines --- */
 
-/* What a step of a layer brings and releases, and with it the engine's first and last layer. */
-MEMOI memo_status memob_states_turn(memob_states* states, const memob_states_trainer* t,
-                                    int32_t n_slices, int is_forward_only, int is_backward,
-                                    int32_t step, int is_end, memo_error* error) {
-    const int32_t layer = step / n_slices + 1, last = states->n_layers - 1;
-    const int32_t turning = is_backward == !is_end ? n_slices - 1 : 0;
-    const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
+/* What a layer brings and releases, and with it the engine's first and last layer. */
+MEMOI memo_status memoi_states_turn_layer(memob_states* states, const memob_states_trainer* t,
+                                          int is_forward_only, int32_t pass, int32_t layer,
+                                          int is_end, memo_error* error) {
+    const int32_t last = states->n_layers - 1;
     const int is_first = layer == 1, is_last = layer == last - 1;
+    const int is_backward = pass == MEMOB_BACKWARD;
     memo_status status = MEMO_STATUS_OK;
-    if (step % n_slices != turning) return status;
     if (is_end && (is_backward ? is_last : is_first))
         status = memob_states_visit(states, t, pass, is_backward ? last : 0, 1, error);
     if (!status) status = memob_states_visit(states, t, pass, layer, is_end, error);
@@ -523,6 +601,23 @@ MEMOI memo_status memob_states_turn(memob_states* states, const memob_states_tra
     if (status || is_forward_only) return status;
     status = memob_states_visit(states, t, pass, last, 1, error);
     return status ? status : memob_states_visit(states, t, MEMOB_BACKWARD, last, 0, error);
+}
+
+/* A step begins or ends: its layer, if it is the first or the last, and a share of the copies. */
+MEMOI memo_status memob_states_turn(memob_states* states, const memob_states_trainer* t,
+                                    int32_t n_slices, int is_forward_only, int is_backward,
+                                    int32_t step, int is_end, memo_error* error) {
+    const int32_t slice = step % n_slices, n_begun = is_backward ? n_slices - 1 - slice : slice;
+    const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
+    memo_status status = MEMO_STATUS_OK;
+    states->is_spread = n_slices > 1 && !states->sizes.spill_bytes; /* windows have an order */
+    if (n_begun == (is_end ? n_slices - 1 : 0))
+        status = memoi_states_turn_layer(states, t, is_forward_only, pass, step / n_slices + 1,
+                                         is_end, error);
+    if (status || is_end || !states->is_spread) return status;
+    memoi_sink_call(&states->sink, error);
+    memoi_states_enqueue_share(states, n_begun, n_slices);
+    return memoi_states_finish(states);
 }
 
 /* A step as the engines and the trainer go through it. */

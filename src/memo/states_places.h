@@ -113,12 +113,15 @@ typedef struct memob_states {
     char* is_newer;  /* (n_layers * n_states): than the host's bytes, or the file's */
 
     /* Where a step is. */
-    int32_t list, next;         /* NOTHING: no list; what is prepared */
-    int32_t behind;             /* what follows the backward of this micro-batch */
-    int32_t op, end;            /* of the law: the visit that is open or comes next */
-    int32_t is_visiting;        /* it is open */
-    int64_t n_before;           /* operations of its stream when it began */
-    int32_t n_updates;          /* begun in this list */
+    int32_t list, next;  /* NOTHING: no list; what is prepared */
+    int32_t behind;      /* what follows the backward of this micro-batch */
+    int32_t op, end;     /* of the law: the visit that is open or comes next */
+    int32_t is_spread;   /* copies come between the slices of a layer */
+    int32_t due[2];      /* of the law: all copies before are enqueued, to the host and back */
+    double due_bytes[2]; /* of the copies that come between the slices of this layer */
+    int32_t is_visiting; /* it is open */
+    int64_t n_before;    /* operations of its stream when it began */
+    int32_t n_updates;   /* begun in this list */
     int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
     int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
     int64_t n_unseen;           /* updates since all streams were synchronized without an error */

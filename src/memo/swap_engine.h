@@ -363,16 +363,17 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     const memo_stream compute = e->streams[MEMOB_STREAM_COMPUTE];
     memo_event* marks = NULL;
     memob_numbers wait = MEMO_ZERO(memob_numbers);
-    int64_t begin_ns = 0, any = 0;
+    int64_t begin_ns = 0;
+    int any = 0;
     if (status) return status;
     if (!swap->n_begun) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
     if (!is_backward) memob_swap_route(&swap->placement, layer, 0, swap->is_forward_only);
     if (!swap->n_begun) swap->n_routed = 0;
     memoi_sink_call(&swap->sink, error);
     if (e->status) return e->status;
-    if (e->n_events) wait = memoi_sink_need(&swap->sink, memoi_swap_visit_op(swap, swap->n_begun));
-    for (int32_t s = MEMOB_STREAM_TO_HOST; s < MEMOB_N_STREAMS; s++) any |= wait.of[s];
-    swap->waited[swap->n_begun] = any != 0;
+    if (e->n_events)
+        any = memoi_sink_need(&swap->sink, memoi_swap_visit_op(swap, swap->n_begun), &wait);
+    swap->waited[swap->n_begun] = any;
 
     /* With is_timed, two marks measure how long it waits. */
     if (any && swap->marks) marks = swap->marks + 2 * swap->n_begun;

@@ -87,18 +87,21 @@ MEMOI void memoi_cells_mark(memob_cell* cells, const int32_t* touches, int32_t n
 }
 
 /* Leaves what the stream must wait for: drops what its past implies, then what another wait
- * implies. */
-MEMOI void memoi_waits_reduce(const memob_waits* waits, int32_t stream, memob_numbers* need) {
+ * implies.  0: nothing is left. */
+MEMOI int memoi_waits_reduce(const memob_waits* waits, int32_t stream, memob_numbers* need) {
     const memob_numbers *now = &waits->now[stream], *clocks[MEMOB_N_STREAMS];
     int32_t s, other, n_needs = 0;
     for (s = 0; s < MEMOB_N_STREAMS; s++) {
         if (need->of[s] <= now->of[s]) need->of[s] = 0;
-        clocks[s] = need->of[s] ? memoi_waits_clock(waits, s, need->of[s]) : NULL;
         n_needs += need->of[s] != 0;
     }
-    for (s = 0; s < MEMOB_N_STREAMS && n_needs > 1; s++)
+    if (n_needs < 2) return n_needs;
+    for (s = 0; s < MEMOB_N_STREAMS; s++)
+        clocks[s] = need->of[s] ? memoi_waits_clock(waits, s, need->of[s]) : NULL;
+    for (s = 0; s < MEMOB_N_STREAMS; s++)
         for (other = 0; other < MEMOB_N_STREAMS && need->of[s]; other++)
             if (other != s && clocks[other] && clocks[other]->of[s] >= need->of[s]) need->of[s] = 0;
+    return 1;
 }
 
 /* From now on the stream waits for an operation of another, and for what comes before that. */

@@ -338,6 +338,26 @@ TEST(large_plans_are_improved) {
     }
 }
 
+/* A part that is too large for the search is lowered as a whole plan is, beside one that is not. */
+TEST(large_parts_are_improved) {
+    const features with = {0, 0, 0};
+    const int64_t n = 8500;
+    own_plan* plan = random_plan(n, 1000, with);
+    int64_t greedy;
+    for (int64_t i = 0; i < n; i++) { /* many live at a time */
+        plan->buffers[i].begin = i + 1 < n ? memo_test_int(0, n) : 1 << 20;
+        plan->buffers[i].end = plan->buffers[i].begin + memo_test_int(1, 2000);
+    }
+    memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_GREEDY};
+    CHECK_OK(memo_plan_solve(plan, &desc, &error));
+    greedy = plan->peak_bytes;
+    desc.engine = MEMO_PLAN_ENGINE_AUTO;
+    desc.node_limit = 3 * n;
+    desc.time_limit_s = 1000;
+    solve_valid(plan, &desc, 0);
+    CHECK_IS(plan->peak_bytes, <, greedy);
+}
+
 /* All windows together look at no more nodes than the limit. */
 TEST(windows_keep_the_node_limit) {
     enum { LIMIT = 300 };

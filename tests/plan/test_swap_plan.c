@@ -1187,9 +1187,8 @@ TEST(reasons_are_named) {
     CHECK_TEXT(error.message, "needs 64.0 KiB");
     p.desc.device_bytes = 0;
     p.desc.host_bytes = 1000;
-    p.desc.is_alpha_only = 1;
     p.tensors[0].away = MEMO_MOVE;
-    CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INFEASIBLE,
+    CHECK_ERROR(memoi_rows_make_named(&p.desc, 1, &plan, &error), INFEASIBLE,
                 "host memory: the plan with alpha 0 needs");
 
     /* A step that takes no time has no share to save. */
@@ -1318,11 +1317,12 @@ TEST(alpha_only_is_the_papers_alpha) {
     problem p;
     own_swap_plan* plan = NULL;
     simple_problem(&p);
-    p.desc.is_alpha_only = 1;
     p.desc.host_bytes = 4 * 40 * 1024;
     p.swap.tile_rows = 8;
     p.swap.n_rows = 57; /* the last tile is short */
-    plan_again(&p, &plan, MEMO_SWAP_LIMIT_HOST_MEMORY, "68.0 KiB more would save");
+    CHECK_OK(memoi_rows_make_named(&p.desc, 1, &plan, &error));
+    CHECK(plan->limit == MEMO_SWAP_LIMIT_HOST_MEMORY);
+    CHECK_TEXT(plan->reason, "68.0 KiB more would save");
     CHECK(plan->rows == NULL && plan->alpha == 5.0 / 8 && plan->step_s == plan->alpha_step_s);
     check_plan(&p, plan, 0);
     memo_swap_desc swap = p.swap;

@@ -201,7 +201,8 @@ TEST(mistakes_are_found) {
         {"n_rows halved", "tensor `input`, row 24: the forward wrote behind"},
         {"an input declared ROWS", "tensor `input`, row 0: recompute did not write it"},
         {"a tensor forgotten", "tensor `out`, row 0: recompute did not write it"},
-        {"tiles too small", "if they are right, tile_rows of 16 would work"},
+        {"tiles too small",
+         "(larger than what the kernel writes?); if it is right, tile_rows of 16 would work"},
         {"not by rows", "but not if all 48 are; compute rows from `begin`, check"},
         {"another layer's bytes", "layer 4, tensor `input`, row 7: its bytes changed"},
         {"rows at another place", "but not if all 48 are; compute rows from `begin`, check"},
@@ -235,7 +236,8 @@ TEST(mistakes_are_found) {
          "`scratch` does not live in the forward of layer 1; it is declared from the begin of a "
          "layer's backward to the end of that layer"},
         {"row_bytes too large",
-         "in tiles of 8 rows, or they write behind these; check row_bytes; if they are right"},
+         "in tiles of 8 rows, or they write behind these; check row_bytes (larger than what the "
+         "kernel writes?)"},
         {"MEMO_WITH forgotten",
          "layer 5, tensor `out`, row 0: recompute did not write it; recompute "
          "it, declare it MEMO_WITH"}};
@@ -705,7 +707,8 @@ TEST(verify_finds_other_gradients) {
          "output `sums`, layer 0, number 0 (byte 0 of 8): a checked session changes it; the "
          "backward reads bytes that no kernel has written"},
         {0, C_ROWS, 0, MEMO_POLICY_KEEP, "in tiles of 8 rows, but not if all 48 are"},
-        {0, 13, 0, MEMO_POLICY_KEEP, "if they are right, tile_rows of 16 would work"},
+        {0, 13, 0, MEMO_POLICY_KEEP,
+         "(larger than what the kernel writes?); if it is right, tile_rows of 16 would work"},
         {0, 0, 1, MEMO_POLICY_MEMO, "two micro-batches differ; a kernel is not deterministic"}};
     double sums[C_LAYERS + 1], before[C_LAYERS + 1];
     const memo_session_output outputs[] = {

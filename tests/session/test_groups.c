@@ -269,6 +269,36 @@ TEST(the_planner_tries_every_group) {
     CHECK_IS(chosen->n_group, ==, 8);
 }
 
+/* Copies of states come between those of rows, micro-batch by micro-batch.  Both would end with the
+ * computation of their layer; behind all copies of states, EDGE rows would be late in each layer. */
+TEST(rows_pass_between_copies_of_states) {
+    trainer t;
+    timed times;
+    memo_profile* p = &times.times;
+    states_init(&t, 12, 8, 8);
+    for (int k = 0; k < t.desc.n_states; k++) t.states[k].size_bytes *= 16;
+    t.desc.update_may = MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS;
+    take_random_times(&times, &t.desc);
+    p->between_s = p->recompute_call_s = 0;
+    p->update_s_per_byte = 1e-9;
+    memset(p->slowdown_s_per_byte, 0, sizeof p->slowdown_s_per_byte);
+    for (int k = 0; k < p->n_kinds; k++) {
+        p->forward_s[k] = 1;
+        p->backward_s[k] = 2;
+        p->forward_growth_s[k] = p->backward_growth_s[k] = 0;
+    }
+    for (int k = 0; k < 2; k++)
+        p->copies[k].out_s = p->copies[k].back_s = (double)p->copies[k].size_bytes / 40000;
+    t.desc.policy = MEMO_POLICY_SWAP;
+    t.desc.device_bytes = 1;
+    own_step_plan* least = step_plan_of(&t.desc, NULL);
+    t.desc.device_bytes = least->device_bytes;
+    own_step_plan* plan = step_plan_of(&t.desc, p);
+    CHECK(plan->fits && plan->n_streamed > 36);
+    CHECK_CASE(plan->times->stall_s < 1e-6, "%g s of %g", plan->times->stall_s,
+               plan->times->step_s);
+}
+
 static void count_plans(void* user, MEMO_UNUSED memo_session* s,
                         MEMO_UNUSED const memo_step_plan* plan) {
     ((model*)user)->n_losses++;

@@ -667,10 +667,32 @@ static const memo_step_plan* unfit_shape(const memo_step_plan* plan) {
     return plan;
 }
 
+/* A refusal that names another budget says which device_bytes alone would do, too, and that is
+ * what memo_session_get_least finds without times.  Returns whether it names device_bytes. */
+static int device_alone_is_enough(const char* shortage, const memo_session_desc* desc,
+                                  const memo_profile* times) {
+    static const char name[] = "or device_bytes to ";
+    const char* at = strstr(shortage, name);
+    memo_session_desc d = *desc;
+    int64_t least;
+    if (!at) return 0;
+    d.device_bytes = strtoll(at + strlen(name), NULL, 10);
+    own_step_plan* enough = step_plan_of(&d, times);
+    CHECK_CASE(!unfit_shape(enough), "%s; then %s", shortage, unfit_shape(enough)->shortage);
+    if (times) return 1;
+    CHECK_OK(memo_session_get_least(&d, &least, &error));
+    d.device_bytes = least;
+    own_step_plan* least_plan = step_plan_of(&d, NULL);
+    CHECK_CASE(!unfit_shape(least_plan), "least %lld: %s", (long long)least,
+               unfit_shape(least_plan)->shortage);
+    return 1;
+}
+
 /* What a refusal names, applied by a program, fits at once, for all shapes; a tile less does not. */
 TEST(advice_is_enough_and_no_more) {
     const int n = memo_test_cases(4, 500);
     int n_tiers[3] = {0, 0, 0}, n_many = 0, n_shapes = 0, n_sliced = 0, n_timed = 0, n_tried = 0;
+    int n_or_device = 0;
     for (int i = 0; i < n; n_tried++) {
         trainer t;
         timed times;
@@ -693,6 +715,8 @@ TEST(advice_is_enough_and_no_more) {
         const memo_step_plan* short_of = unfit_shape(plan);
         if (!short_of) continue;
         i++;
+        n_or_device +=
+            device_alone_is_enough(short_of->shortage, d, is_timed ? &times.times : NULL);
         const int n_raised = follow_advice(short_of->shortage, d, &raised);
         CHECK_CASE(n_raised, "case %d: %s", i, short_of->shortage);
         if (!n_raised) continue;
@@ -710,11 +734,41 @@ TEST(advice_is_enough_and_no_more) {
         own_step_plan* less = *raised > 0 ? step_plan_of(d, is_timed ? &times.times : NULL) : NULL;
         CHECK_CASE(!less || unfit_shape(less), "case %d: less than %s", i, short_of->shortage);
     }
-    printf("# device %d, host %d, file %d, several at once %d; of shapes %d, slices %d, with times "
-           "%d; %d fitted\n",
-           n_tiers[0], n_tiers[1], n_tiers[2], n_many, n_shapes, n_sliced, n_timed, n_tried - n);
-    CHECK(n < 100 ||
-          (n_tiers[0] && n_tiers[1] && n_tiers[2] && n_many && n_shapes && n_sliced && n_timed));
+    printf("# device %d, host %d, file %d, several at once %d, or the device %d; of shapes %d, "
+           "slices %d, "
+           "with times %d; %d fitted\n",
+           n_tiers[0], n_tiers[1], n_tiers[2], n_many, n_or_device, n_shapes, n_sliced, n_timed,
+           n_tried - n);
+    CHECK(n < 100 || (n_tiers[0] && n_tiers[1] && n_tiers[2] && n_many && n_or_device && n_shapes &&
+                      n_sliced && n_timed));
+}
+
+/* Without host memory the least is that of recomputation, which moves nothing. */
+TEST(least_without_host_memory) {
+    static const memo_item items[] = {MEMO_ITEM("inp", 512, MEMO_MOVE),
+                                      MEMO_ITEM("out", 2048, MEMO_ROWS)};
+    memo_session_desc d = MEMO_ZERO(memo_session_desc);
+    int64_t least, recompute;
+    d.tensors = items, d.n_tensors = 2;
+    d.n_layers = 8, d.n_rows = 64, d.tile_rows = 8;
+    d.host_bytes = 1;
+    d.policy = MEMO_POLICY_RECOMPUTE;
+    CHECK_OK(memo_session_get_least(&d, &recompute, &error));
+    d.policy = MEMO_POLICY_MEMO;
+    CHECK_OK(memo_session_get_least(&d, &least, &error));
+    CHECK_CASE(least >= recompute && least < recompute + 8 * 512, "%lld of %lld", (long long)least,
+               (long long)recompute);
+
+    /* Less is refused with that number; a file does not help if there is none to spill to. */
+    d.device_bytes = least - 8 * 512;
+    own_step_plan* plan = step_plan_of(&d, NULL);
+    CHECK(plan && !plan->fits && strstr(plan->shortage, "raise host_bytes to "));
+    CHECK(plan && device_alone_is_enough(plan->shortage, &d, NULL));
+
+    /* Where the device cannot help, no refusal says that it could. */
+    d.policy = MEMO_POLICY_SWAP;
+    CHECK_ERROR(memo_session_get_least(&d, &least, &error), INFEASIBLE, "raise host_bytes to ");
+    CHECK(!strstr(error.message, "device_bytes"));
 }
 
 /* Tables of rows that keep some rows and move others. */

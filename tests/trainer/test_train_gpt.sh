@@ -792,6 +792,12 @@ comparison_of_policies() { # test
     expect_out 'bitwise the same'
     ! grep -q 'step time\|^memo .* ms ' out || fail 'times of few steps'
 
+    # A small alpha moves no column: 1/32 would have seven characters.
+    works $tiny --seq 32 --batch 1 --tile 1 --alpha 0.03 --compare 1
+    awk '/ (reference|equal) / { n++; if (substr($0, 17, 2) !~ /[^ ] / || substr($0, 30, 2) != "B ") bad = 1 }
+         / 0\.031[23] / { small++ }
+         END { exit bad || n != 5 || small != 2 }' out || fail "columns of the table do not line up: $(cat out)"
+
     # Both fit, so that one sentence is about them; where other programs run, one says why there are no times.
     works $tiny --steps 12 --compare 12 --device-memory 500KiB --output compared
     told=$(grep -c -e '^memo  *takes .* than alpha a step,' -e '^memo  *and alpha do not differ beyond' out)

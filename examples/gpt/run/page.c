@@ -15,7 +15,8 @@ static const char page_style[] =
     "white-space:nowrap}td.bar{width:60%;min-width:120px}.frame{display:flex;height:16px;"
     "background:#eceef1}.frame i{display:block;height:16px}.box{overflow-x:auto}pre{font-size:13px}"
     ".box>svg{display:block;width:100%;min-width:640px;height:auto}.key i{display:inline-block;"
-    "width:12px;height:12px;margin:0 5px 0 14px}.zoom>svg{cursor:grab;touch-action:none}";
+    "width:12px;height:12px;margin:0 5px 0 14px}.key "
+    "span{white-space:nowrap}.zoom>svg{cursor:grab;touch-action:none}";
 
 /* Double click: twice as large at the pointer.  Drag: moves.  Shift and double click: the whole. */
 static const char page_script[] =
@@ -49,6 +50,11 @@ static const char* const page_colors[] = {"#3b5f94", "#9aa3ad", "#c9b458", "#54a
 static const char* const page_parts[TIER_WHOLE] = {"weights, gradients and moments", "activations",
                                                    "other buffers"};
 
+/* A color and its meaning, which stay on one line. */
+static void page_put_key(memo_text* t, int color, const char* meaning) {
+    memo_text_put(t, "<span><i style='background:%s'></i>%s</span> ", page_colors[color], meaning);
+}
+
 /* One bar, of a tier of plan_tiers.  all: the longest bar. */
 static void page_put_tier(memo_text* t, const char* name, const int64_t* parts, double all) {
     const double length = fmax(fmax((double)parts[TIER_WHOLE], (double)parts[TIER_LIMIT]), 1);
@@ -75,19 +81,17 @@ static void page_put_budgets(memo_text* t, const job* j) {
     for (int i = 0; i < (plan->disk_bytes ? 3 : 2); i++)
         page_put_tier(t, names[i], tiers[i], (double)all);
     memo_text_put(t, "</table></div>\n<p class='key'>");
-    for (int i = 0; i < TIER_WHOLE; i++)
-        memo_text_put(t, "<i style='background:%s'></i>%s", page_colors[i], page_parts[i]);
+    for (int i = 0; i < TIER_WHOLE; i++) page_put_key(t, i, page_parts[i]);
     memo_text_put(t, "</p>\n");
 }
 
 /* The times of a step as bars. */
 static void page_put_times(memo_text* t, const job* j) {
     double longest = 0;
-    memo_text_put(t,
-                  "<p>Median of %lld steps. <span class='key'><i style='background:%s'></i>fits "
-                  "<i style='background:%s'></i>beyond the budget, run without limit</span></p>\n"
-                  "<div class='box'><table>\n",
-                  (long long)n_timed(j), page_colors[PAGE_FITS], page_colors[PAGE_EXCEEDS]);
+    memo_text_put(t, "<p class='key'>Median of %lld steps. ", (long long)n_timed(j));
+    page_put_key(t, PAGE_FITS, "fits");
+    page_put_key(t, PAGE_EXCEEDS, "beyond the budget, run without limit");
+    memo_text_put(t, "</p>\n<div class='box'><table>\n");
     for (int i = 0; i < train_n_policies(&j->options); i++)
         longest = fmax(longest, j->compared[policy_order[i]].median_s);
     for (int i = 0; i < train_n_policies(&j->options); i++) {
@@ -127,13 +131,14 @@ static void page_put_rows(memo_text* t, const job* j) {
     const int32_t n = swap->n_layers, stride = n / 128 + 1;
     const double column = (double)WIDTH / n;
     int32_t line = 0, next;
+    memo_text_put(t, "<h2>Rows of each tensor</h2>\n<p class='key'>%s from left to right: ",
+                  swap->n_slices > 1 ? "Steps (a layer in slices)" : "Layers");
+    page_put_key(t, PAGE_KEPT, "kept");
+    page_put_key(t, PAGE_MOVED, "swapped");
+    page_put_key(t, PAGE_RECOMPUTED, "recomputed");
     memo_text_put(t,
-                  "<h2>Rows of each tensor</h2>\n<p class='key'>%s from left to right: <i "
-                  "style='background:%s'></i>kept <i style='background:%s'></i>swapped <i "
-                  "style='background:%s'></i>recomputed, in the last layer left in place</p>\n<div "
+                  "; the last swapped and recomputed rows stay on the device</p>\n<div "
                   "class='box'><svg viewBox='0 0 1180 %d' font-size='13'>\n",
-                  swap->n_slices > 1 ? "Steps (a layer in slices)" : "Layers",
-                  page_colors[PAGE_KEPT], page_colors[PAGE_MOVED], page_colors[PAGE_RECOMPUTED],
                   TOP + HEIGHT * swap->n_tensors);
     for (int32_t k = 0; k < swap->n_tensors; k++) {
         if (!swap->tensors[k].row_bytes) continue;

@@ -279,7 +279,7 @@ void print_plan(const train_options* o, memo_policy policy, const memo_step_plan
 
 const char* alpha_name(const train_options* o, memo_policy policy, const memo_step_plan* plan) {
     if (policy == MEMO_POLICY_SWAP || is_by_alpha(o, policy))
-        return text_of("%.4g", alpha_of(plan));
+        return text_of("%.4g", round(1e4 * alpha_of(plan)) / 1e4); /* at most six characters */
     return policy == MEMO_POLICY_MEMO ? "rows" : "-";
 }
 

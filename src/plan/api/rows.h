@@ -49,7 +49,6 @@ typedef struct memo_swap_plan_desc {
     double to_host_bytes_per_s, to_device_bytes_per_s;
     /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
-    int32_t is_alpha_only; /* 1: the best single alpha, nothing else */
     /* A plan with equal rows in all layers of a kind (slices: in equal slices) may take so much
      * longer than the best plan, as a share of the step.  The last two layers, which never move,
      * may differ.  0: 0.001; negative: no such plan is preferred. */

@@ -460,7 +460,7 @@ typedef struct memo_session_desc {
      * the device, the larger, but at most half of the free memory; none on a host device, or on a
      * device of less than 4 GiB. */
     int64_t reserve_bytes;
-    int64_t host_bytes;          /* pinned; 0: no limit */
+    int64_t host_bytes;          /* pinned; 0: no limit; 1: nothing leaves the device */
     const char* spill_directory; /* for what exceeds host memory; NULL: no spilling */
     int64_t disk_bytes;          /* 0: no limit */
     double spill_bytes_per_s;    /* as in memo_swap_desc */
@@ -559,8 +559,9 @@ struct memo_step_plan {
  * OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                                        memo_step_plan** plan, memo_error* error);
-/* The smallest device_bytes with which a plan of desc->policy fits; desc's own is not used.  Ranks:
- * the most of all.  Errors: of memo_session_plan; INFEASIBLE (host_bytes or disk_bytes lack). */
+/* The smallest device_bytes with which a plan of desc->policy fits beside desc's other budgets;
+ * desc's own is not used.  Ranks: the most of all.  Errors: of memo_session_plan; INFEASIBLE
+ * (host_bytes or disk_bytes lack). */
 MEMO_TRY memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
                                             memo_error* error);
 /* Creates arena and swap engine.  The session borrows the plan.  Errors: INFEASIBLE (the plan does

@@ -36,8 +36,8 @@
  *   head    what lies at 12 or higher must fit from there to 20, and so for each bound above 4: for
  *           6, c and d, whose sizes are 6.  Else the node fails.
  *   block   a blocked item is not the lowest in one of its sections.  If that is a in this section,
- *           b is the lowest, and a lies at 7 or higher.  The bound of a becomes the least such offset
- *           of all its sections.
+ *           b is the lowest, and a lies at 7 or higher.  The bound of a becomes the least such
+ *           offset of all its sections.
  *   floor   the bounds of all items become the floor or more.
  *   hole    an item that fits between its minimum and the floor could lie there, so this is not the
  *           plan of the least sum: the node fails.
@@ -381,6 +381,7 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
         if (search->is_placed[i]) continue;
         for (k = n++; k > 0 && bound[sorted[k - 1]] > bound[i]; k--) sorted[k] = sorted[k - 1];
         sorted[k] = i;
+        search->n_looks += n - k;
     }
     for (k = --m; k >= 0; k--)
         if (search->is_placed[members[k]]) members[m--] = members[k];
@@ -388,8 +389,8 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     return n;
 }
 
-/* The latest offset of the lowest unplaced item of a section.  The spare room of one item lies above
- * the capacity at best. */
+/* The latest offset of the lowest unplaced item of a section.  At best the spare room of one item
+ * lies above the capacity. */
 MEMOI int64_t memoi_search_latest(memoi_search* search, int64_t s, uint64_t set) {
     const int32_t* members = search->members + search->first_member[s];
     int64_t spare = 0;

@@ -32,18 +32,22 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
     memo_status status = MEMO_STATUS_OK;
     memoi_solution inner;
     memoi_problem part;
+    int first = 0, last = MEMOI_GREEDY_RUNS;
     int64_t* inner_offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
     if (!inner_offsets || !memoi_problem_pick(problem, is_in_set, &part)) {
         MEMO_FREE(inner_offsets);
         return memob_no_memory(error, "full sections");
     }
+    if (part.n_items > MEMOI_SEARCH_ITEMS) { /* the order that helps most, if any does */
+        first = (int)MEMOI_ORDER_LOAD;
+        last = first + 1;
+    }
     memoi_solution_begin(&inner, &part, inner_offsets);
     for (int64_t i = 0; i < part.n_items; i++) inner.offsets[i] = offsets[part.items[i].origin];
     memoi_solution_highest(&part, &inner);
     if (inner.peak > target)
-        status =
-            memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, target, &own->clock, &inner, error);
-    memoi_effort_spend(own, MEMOI_GREEDY_RUNS * part.n_items / MEMOI_PLACED_NODE);
+        status = memoi_greedy_solve(&part, first, last, target, &own->clock, &inner, error);
+    memoi_effort_spend(own, (last - first) * part.n_items / MEMOI_PLACED_NODE);
     if (!status && inner.peak > target &&
         !memoi_exact_solve(&part, target, memoi_exact_first(&part, own->nodes_left), own, &inner))
         status = memob_no_memory(error, "full sections");

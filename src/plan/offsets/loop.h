@@ -27,9 +27,10 @@ typedef struct memoi_loop {
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
-    int32_t round;
+    int32_t round, n_orders; /* tried by greedy */
     memoi_made ejections_made, exact_made;
     int32_t has_begun;  /* greedy has no more to do */
+    int32_t is_stuck;   /* the last round gained nothing */
     int32_t has_layers; /* whose plans may become better */
     int32_t is_apart;   /* extras/memo_pack.h plans parts alone, so no engine plans the whole */
 } memoi_loop;
@@ -52,25 +53,32 @@ MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
     return memob_min(n_nodes, loop->effort->nodes_left / MEMOI_SHARE + 1);
 }
 
-/* Layers, and greedy: all runs at once if these are fast, else two in each round. */
+/* Layers, and greedy: all orders at once.  A large problem gets two, and another one in a round
+ * behind one that gained nothing. */
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     static const memoi_item_order large[] = {MEMOI_ORDER_LOAD, MEMOI_ORDER_START, MEMOI_ORDER_AREA,
                                              MEMOI_ORDER_SIZE, MEMOI_ORDER_LIFETIME};
     const memo_plan_desc* desc = loop->desc;
     const int is_large =
-        loop->problem->n_items > MEMOI_GREEDY_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
-    const int first = is_large ? 2 * loop->round : 0;
-    const int n = is_large ? (int)memob_min(2, MEMOI_GREEDY_RUNS - first) : loop->round == 0;
+        loop->problem->n_items > MEMOI_SEARCH_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
+    int n = is_large ? 2 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
         status =
             memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
                                 loop->effort, loop->solve, loop->best, &loop->has_layers, error);
     memoi_loop_credit(loop, "bilevel");
-    for (int k = first; k < first + n && !status && loop->best->peak > loop->target; k++)
-        status = memoi_greedy_solve(loop->problem, is_large ? (int)large[k] : 0,
-                                    is_large ? (int)large[k] + 1 : MEMOI_GREEDY_RUNS, loop->target,
+    if (loop->round > 0) n = loop->is_stuck;
+    n = (int)memob_min(n, MEMOI_GREEDY_RUNS - loop->n_orders);
+    if (!is_large && n > 0 && !status)
+        status = memoi_greedy_solve(loop->problem, 0, n, loop->target, &loop->effort->clock,
+                                    loop->best, error);
+    for (int k = 0; k < n && is_large && !status && loop->best->peak > loop->target; k++) {
+        const int order = (int)large[loop->n_orders + k];
+        status = memoi_greedy_solve(loop->problem, order, order + 1, loop->target,
                                     &loop->effort->clock, loop->best, error);
+    }
+    loop->n_orders += n;
     memoi_loop_credit(loop, "greedy");
     return status;
 }
@@ -78,28 +86,32 @@ MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error
 /* Full sections, at several percents: all at once, or one in each round of a large problem. */
 MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_nodes,
                                   memo_error* error) {
-    enum { LEAST = 81, STEP = 4, N = 5 };
+    enum { N = 5 };
+    static const int percents[N] = {81, 93, 85, 97, 89};
     const memoi_problem* problem = loop->problem;
-    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
+    const int n = problem->n_items > MEMOI_SEARCH_ITEMS ? 1 : N;
     memo_status status = MEMO_STATUS_OK;
     if (problem->n_items <= MEMOI_SMALL_ITEMS || !memoi_problem_is_easy(problem) ||
         MEMOI_WITHOUT(full_sections))
         return status;
-    for (int k = 0; k < (is_large ? 1 : N) && !status && memoi_loop_goes_on(loop); k++)
-        status = memoi_full_solve(problem, LEAST + STEP * ((loop->round + k) % N), goal,
-                                  memoi_loop_share(loop, is_large ? n_nodes : n_nodes / N),
-                                  loop->effort, loop->best, error);
+    for (int k = 0; k < n && !status && memoi_loop_goes_on(loop); k++)
+        status =
+            memoi_full_solve(problem, percents[(loop->round + k) % N], goal,
+                             memoi_loop_share(loop, n_nodes / N), loop->effort, loop->best, error);
     return status;
 }
 
-/* The engines that improve a plan.  A plain problem that can be searched needs no ejections. */
+/* The engines that improve a plan.  A plain problem that can be searched needs no ejections.  While
+ * windows lower a large plan, nothing else does so sooner. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int has_exact = loop->exact_made == MEMOI_MADE;
     const int is_searched = has_exact && (memoi_problem_is_plain(problem) || problem->is_cover);
     const int64_t goal = memob_max(loop->target, loop->best->bound);
+    const int64_t peak = loop->best->peak;
     memo_status status = memoi_pack_round(loop, n_nodes, error);
-    if (!status && !loop->is_apart) {
+    if (!status && !loop->is_apart &&
+        (problem->n_items <= MEMOI_SEARCH_ITEMS || loop->best->peak == peak)) {
         status = memoi_loop_full(loop, goal, n_nodes, error);
         if (!status && memoi_loop_goes_on(loop) && loop->ejections_made == MEMOI_MADE &&
             !is_searched) {
@@ -148,7 +160,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
     loop->ejections_made = loop->exact_made = MEMOI_UNFIT;
 
     for (loop->round = 0; !status; loop->round++) {
-        const int64_t n_spent = effort->n_nodes;
+        const int64_t n_spent = effort->n_nodes, peak = loop->best->peak;
         if (!loop->has_begun) status = memoi_loop_begin(loop, n_nodes, error);
         if (status || !memoi_loop_goes_on(loop)) break;
         if (loop->round == 0) {
@@ -161,6 +173,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
         if (!status)
             status =
                 is_once ? memoi_loop_once(loop, error) : memoi_loop_improve(loop, n_nodes, error);
+        loop->is_stuck = loop->best->peak == peak;
         /* No engine spent a node: nothing is left to try. */
         if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && effort->n_nodes == n_spent)) break;
         if (n_nodes < (int64_t)1 << 40) n_nodes *= 2;

@@ -37,12 +37,11 @@
 /* A problem of at most MEMOI_SMALL_ITEMS items is *small*: small problems are often proven. */
 enum {
     MEMOI_SMALL_ITEMS = 500,
-    MEMOI_SEARCH_ITEMS = 8000,  /* at most in the exact search, which is as deep as the items */
-    MEMOI_GREEDY_ITEMS = 50000, /* at most in all runs of greedy at once, else two in each round */
-    MEMOI_CLOCK = 64,           /* steps between two looks at the clock */
-    MEMOI_TRIES = 16,           /* of what costs little: orders, holes, bricks */
-    MEMOI_SHARE = 4,            /* by which a step shrinks after a failure */
-    MEMOI_PLACED_NODE = 8       /* items that a greedy run places in the time of a node */
+    MEMOI_SEARCH_ITEMS = 8000, /* at most in the exact search, which is as deep as the items */
+    MEMOI_CLOCK = 64,          /* steps between two looks at the clock */
+    MEMOI_TRIES = 16,          /* of what costs little: orders, holes, bricks */
+    MEMOI_SHARE = 4,           /* by which a step shrinks after a failure */
+    MEMOI_PLACED_NODE = 8      /* items that a greedy run places in the time of a node */
 };
 
 /* What makers of lists and engines return.  UNFIT: not for this problem, so callers do without. */

@@ -46,7 +46,7 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
     p->desc = &wider;
     p->lifted = limit;
     memoi_rows_time_kinds(p);
-    if (desc->is_alpha_only)
+    if (p->is_alpha)
         (void)memoi_rows_try_alphas(p);
     else {
         p->best.score.excess_bytes = MEMOI_ROWS_WORST;
@@ -150,14 +150,13 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     static const char* const names[] = {"device memory", "host memory", "the disk"};
     const int64_t there_bytes[] = {p->desc->device_bytes, p->desc->host_bytes,
                                    p->desc->spill_bytes};
-    const int is_alpha = p->desc->is_alpha_only;
     const memoi_rows_score* score = &p->best.score;
     double needed_bytes[3];
     char needed[32], there[32];
     int which = 0;
 
     /* Without a usable table, score alpha 0, which recomputes most. */
-    if (is_alpha || score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
+    if (p->is_alpha || score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
         memoi_rows_set_alpha(p, 0);
         memoi_rows_score_trial(p);
         score = &p->trial.score;
@@ -171,7 +170,7 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     if (which == 3) which = 1;
     return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                           "%s: %s needs %s of %s; raise the budget, or lower n_rows", names[which],
-                          is_alpha ? "the plan with alpha 0" : "the smallest plan found",
+                          p->is_alpha ? "the plan with alpha 0" : "the smallest plan found",
                           memob_bytes_text(needed, needed_bytes[which]),
                           memob_bytes_text(there, (double)there_bytes[which]));
 }
@@ -208,9 +207,9 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 
     /* A table is used only if its step is shorter than with the best alpha, which is simpler; a
      * table with unequal layers only if the step is shorter by more than the share. */
-    if (p->effort == MEMOI_ROWS_EFFORT_SHORT && !p->desc->is_alpha_only) {
+    if (p->effort == MEMOI_ROWS_EFFORT_SHORT && !p->is_alpha) {
         memoi_rows_find_table(p, MEMOI_ROWS_PARTS_RANKED);
-    } else if (!p->desc->is_alpha_only) {
+    } else if (!p->is_alpha) {
         const double share = p->desc->uniform_share;
         p->is_uniform = 1;
         if (share >= 0) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
@@ -233,8 +232,9 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 }
 
 /* Sets the seconds of a step, as far as a short search finds them, or with rows, of these; infinite
- * if nothing fits.  The whole search saves a few percent more. */
-MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_s,
+ * if nothing fits.  The whole search saves a few percent more.  is_alpha: as in memoi_rows_planner.
+ */
+MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, int is_alpha, double* step_s,
                                   memo_error* error) {
     memoi_rows_planner p;
     const memo_status status = memoi_rows_create(desc, &p, error);
@@ -245,7 +245,7 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_
     if (desc->swap->rows) {
         memoi_rows_take(&p, desc->swap);
         (void)memoi_rows_try(&p);
-    } else if (desc->is_alpha_only)
+    } else if (is_alpha)
         (void)memoi_rows_try_alphas(&p);
     else
         memoi_rows_find_table(&p, MEMOI_ROWS_PARTS_RANKED);
@@ -256,12 +256,13 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, double* step_
 
 /* Names the limit of a plan whose rows were searched for: as much work as the search, so that a
  * caller who compares plans does it once. */
-MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, memo_swap_plan* plan,
-                                  memo_error* error) {
+MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, int is_alpha,
+                                  memo_swap_plan* plan, memo_error* error) {
     memoi_rows_planner p;
     memo_swap_desc swap = *desc->swap;
     memo_status status = memoi_rows_create(desc, &p, error);
     if (status) return status;
+    p.is_alpha = is_alpha;
     swap.rows = plan->rows;
     swap.alpha = plan->rows ? 0 : plan->alpha;
     memoi_rows_take(&p, &swap);
@@ -274,14 +275,16 @@ MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, memo_swap_pla
 }
 
 /* A plan for rows that are given has its limit's name; one that is searched for has none. */
-MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_rows_effort effort,
-                                       memo_swap_plan** plan, memo_error* error) {
+MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, int is_alpha,
+                                       memoi_rows_effort effort, memo_swap_plan** plan,
+                                       memo_error* error) {
     memoi_rows_planner p;
     memo_status status;
     *plan = NULL;
     status = memoi_rows_create(desc, &p, error);
     if (status) return status;
     p.effort = effort;
+    p.is_alpha = is_alpha;
     *plan = (memo_swap_plan*)memob_calloc(1, sizeof(memo_swap_plan));
     if (!*plan)
         status = memob_no_memory(error, "a plan of rows");
@@ -302,14 +305,19 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, memoi_ro
     return status;
 }
 
-memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
-                           memo_error* error) {
-    memo_status status = memoi_rows_make_plan(desc, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
-    if (!status && !desc->swap->rows) status = memoi_rows_name(desc, *plan, error);
+MEMOI memo_status memoi_rows_make_named(const memo_swap_plan_desc* desc, int is_alpha,
+                                        memo_swap_plan** plan, memo_error* error) {
+    memo_status status = memoi_rows_make_plan(desc, is_alpha, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    if (!status && !desc->swap->rows) status = memoi_rows_name(desc, is_alpha, *plan, error);
     if (!status) return status;
     memo_swap_plan_destroy(*plan);
     *plan = NULL;
     return status;
+}
+
+memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
+                           memo_error* error) {
+    return memoi_rows_make_named(desc, 0, plan, error);
 }
 
 /* ---- 4 session ----------------------------------------------------------------------------------

@@ -76,6 +76,7 @@ typedef struct memoi_rows_planner {
     memoi_rows_table uniform;                         /* the best with equal rows in a kind */
     int is_uniform;                                   /* searches change all layers of a kind */
     memoi_rows_effort effort;
+    int is_alpha; /* set behind memoi_rows_create: only the best single alpha */
 
     /* The table that was added up last, its sums, the bytes of each tensor on the device and always
      * on the host, and a time of a layer that is none. */

@@ -44,7 +44,7 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
     int32_t other, layer;
     memo_text_put(text,
                   "rows      %s    kept  swapped  recomputed   of %lld in tiles of %lld; the last "
-                  "recomputes nothing\n",
+                  "swapped and recomputed rows stay on the device\n",
                   desc->n_slices > 1 ? "steps " : "layers", (long long)desc->n_rows,
                   (long long)memob_swap_tile_rows(desc));
 

@@ -12,6 +12,7 @@ typedef struct memoi_advice {
     int64_t budgets[3];          /* device, host, file: of all ranks; 0: no limit */
     int64_t needed[3];           /* by the latest plan: the most of all shapes and ranks */
     int64_t unit_bytes;          /* a tile of the smallest tensor */
+    int64_t device_bytes;        /* with which alone a plan fits; 0: none does */
     memoi_rows_effort effort;
     int fits; /* the latest plan does */
 } memoi_advice;
@@ -110,13 +111,40 @@ MEMOI memo_status memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_o
     return status;
 }
 
+/* Searches for less again, longer each time.  The whole search mostly finds no less than the one
+ * before; its plan is the caller's. */
+MEMOI memo_status memoi_advice_refine(memoi_advice* a, int32_t tier, int64_t* budgets,
+                                      memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    while (a->effort && !status && a->fits) {
+        a->effort = a->effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_EFFORT_FIRST
+                                                         : MEMOI_ROWS_EFFORT_WHOLE;
+        status = memoi_advice_find_least(a, tier, budgets[tier], budgets, error);
+    }
+    return status;
+}
+
+/* Sets device_bytes, if another budget alone is enough, too. */
+MEMOI memo_status memoi_advice_find_device(memoi_advice* a, memo_error* error) {
+    const int64_t first = a->needed[0];
+    int64_t budgets[] = {0, a->budgets[1], a->budgets[2]};
+    memo_status status;
+    a->effort = MEMOI_ROWS_EFFORT_SHORT;
+    status = memoi_advice_try(a, budgets, error);
+    if (status || !a->fits) return status;
+    status = memoi_advice_find_least(a, 0, first, budgets, error);
+    if (!status) status = memoi_advice_refine(a, 0, budgets, error);
+    a->device_bytes = budgets[0];
+    return status;
+}
+
 /* What the shape's plan lacks.  The first budget that changes is its subject. */
 MEMOI void memoi_advice_put(const memoi_advice* a, const int64_t* budgets, const int* is_other,
                             int32_t shape, memo_step_plan* plan) {
     int32_t lacking = 0;
     while (!is_other[lacking]) lacking++;
     memoi_session_put_shortage(a->desc, plan, NULL, shape, lacking, a->budgets[lacking],
-                               budgets[lacking]);
+                               budgets[lacking], a->device_bytes);
     for (int32_t other = lacking + 1; other < 3; other++) {
         const size_t n = strlen(plan->shortage);
         if (is_other[other])
@@ -125,13 +153,16 @@ MEMOI void memoi_advice_put(const memoi_advice* a, const int64_t* budgets, const
     }
 }
 
-/* Replaces what the plan's shapes lack by budgets that were tried. */
+/* Replaces what the plan's shapes lack by budgets that were tried.  *device_bytes: with it alone a
+ * plan fits; 0: none does. */
 MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo_profile* profile,
-                                       memo_step_plan* plan, memo_error* error) {
+                                       memo_step_plan* plan, int64_t* device_bytes,
+                                       memo_error* error) {
     memoi_advice a;
     int64_t budgets[3], least[5];
     int is_other[3] = {0, 0, 0};
     int32_t shape = 0, other = 2;
+    int fits;
     memo_status status;
     memset(&a, 0, sizeof a);
     a.desc = desc;
@@ -160,29 +191,42 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
         desc->log.write(desc->log.user, "session: looking for the least budgets that fit");
     if (!status) status = memoi_advice_find(&a, budgets, is_other, error);
 
-    /* A longer search finds less; the whole mostly the same, which the caller then gets. */
     while (other >= 0 && !is_other[other]) other--;
-    while (other >= 0 && a.effort && !status && a.fits) {
-        a.effort =
-            a.effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_EFFORT_FIRST : MEMOI_ROWS_EFFORT_WHOLE;
-        status = memoi_advice_find_least(&a, other, budgets[other], budgets, error);
+    if (!status && other >= 0) status = memoi_advice_refine(&a, other, budgets, error);
+    fits = a.fits;
+
+    if (is_other[0] + is_other[1] + is_other[2] == 1 && !status && fits) {
+        if (other)
+            status = memoi_advice_find_device(&a, error);
+        else
+            a.device_bytes = budgets[0];
     }
-    for (; plan && !status && a.fits; plan = plan->next, shape++)
+    *device_bytes = a.device_bytes;
+    for (; plan && !status && fits; plan = plan->next, shape++)
         if (!plan->fits) memoi_advice_put(&a, budgets, is_other, shape, plan);
+    return status;
+}
+
+/* memo_session_plan, and with *device_bytes alone a plan fits; 0: none does, or *plan fits. */
+MEMOI memo_status memoi_session_plan_or_advise(const memo_session_desc* desc,
+                                               const memo_profile* profile, memo_step_plan** plan,
+                                               int64_t* device_bytes, memo_error* error) {
+    memo_status status =
+        memoi_session_plan_groups(NULL, desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    *device_bytes = 0;
+    if (!status && !memoi_step_plan_fits(*plan))
+        status = memoi_session_advise(desc, profile, *plan, device_bytes, error);
+    if (!status) return status;
+    memo_step_plan_destroy(*plan);
+    *plan = NULL;
     return status;
 }
 
 memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                               memo_step_plan** plan, memo_error* error) {
-    memo_status status;
+    int64_t device_bytes;
     *plan = NULL;
     if (memob_check_given("memo_session_plan", "desc", desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    status = memoi_session_plan_groups(NULL, desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
-    if (!status && !memoi_step_plan_fits(*plan))
-        status = memoi_session_advise(desc, profile, *plan, error);
-    if (!status) return status;
-    memo_step_plan_destroy(*plan);
-    *plan = NULL;
-    return status;
+    return memoi_session_plan_or_advise(desc, profile, plan, &device_bytes, error);
 }

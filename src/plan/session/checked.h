@@ -464,12 +464,14 @@ MEMOI void memoi_checked_test_tiles(memo_session* s, int32_t step) {
         if (memoi_checked_keeps_bits(s, step, t, given) || s->error.status) continue;
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
-            least < n ? "checked session: tensor `%s` has other bits if it is recomputed "
-                        "in tiles of %lld rows, or they write behind these; check row_bytes; if "
-                        "they are right, tile_rows of %lld would work"
-                      : "checked session: tensor `%s` has other bits if it is recomputed "
-                        "in tiles of %lld rows, but not if all %lld are; compute rows from "
-                        "`begin`, check row_bytes, or make it WHOLE",
+            least < n
+                ? "checked session: tensor `%s` has other bits if it is recomputed "
+                  "in tiles of %lld rows, or they write behind these; check row_bytes (larger "
+                  "than what the kernel writes?); if it is right, tile_rows of %lld would "
+                  "work"
+                : "checked session: tensor `%s` has other bits if it is recomputed "
+                  "in tiles of %lld rows, but not if all %lld are; compute rows from "
+                  "`begin`, check row_bytes, or make it WHOLE",
             tensor->name, (long long)given, (long long)least);
     }
 }

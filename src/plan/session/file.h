@@ -112,7 +112,8 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
         status = memoi_session_read_shape(s, &lines, error);
         if (!status && k == s->desc.n_shapes - 1)
             status = memob_check_count(&reader, lines.n, error);
-        status = memoi_session_judge(s, status, "the plan of the file", error);
+        status =
+            memoi_session_judge(s, status, "the plan of the file", "the plan of the file", error);
     }
     memob_reader_close(&reader);
     return memoi_session_give_plan(s, status, plan);

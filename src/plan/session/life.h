@@ -7,25 +7,27 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
                                    memo_error* error) {
     memo_session_desc least;
     memo_step_plan *plan = NULL, *p;
+    int64_t more_bytes;
     memo_status status = memob_check_given("memo_session_get_least", "desc", desc, error);
     *device_bytes = 0;
     if (status) return status;
     least = *desc;
 
-    /* The smallest plan lacks the rest; with its bytes only the host or the disk can lack. */
-    for (int is_last = 0; is_last < 2 && !status; is_last++) {
-        least.device_bytes = memob_max(*device_bytes, 1);
-        status = is_last ? memo_session_plan(&least, NULL, &plan, error)
-                         : memoi_session_plan_sizes(NULL, &least, NULL, MEMOI_ROWS_EFFORT_FIRST,
-                                                    &plan, error);
-        for (p = plan; p && !status; p = p->next) {
-            if (!is_last)
-                *device_bytes = memob_max(*device_bytes, p->device_bytes);
-            else if (!p->fits)
-                status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", p->shortage);
-        }
-        memo_step_plan_destroy(plan);
-    }
+    /* The bytes of the smallest plan. */
+    least.device_bytes = 1;
+    status = memoi_session_plan_sizes(NULL, &least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
+    for (p = plan; p && !status; p = p->next)
+        *device_bytes = memob_max(*device_bytes, p->device_bytes);
+    memo_step_plan_destroy(plan);
+    if (status) return status;
+
+    /* It may lack host or disk; a plan that uses less of them takes more of the device. */
+    least.device_bytes = memob_max(*device_bytes, 1);
+    status = memoi_session_plan_or_advise(&least, NULL, &plan, &more_bytes, error);
+    *device_bytes = memob_max(*device_bytes, more_bytes);
+    for (p = plan; p && !status && !more_bytes; p = p->next)
+        if (!p->fits) status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", p->shortage);
+    memo_step_plan_destroy(plan);
     return status;
 }
 

@@ -83,15 +83,17 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
 
 static const char* const memoi_session_tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
 
-/* Says which budget of a plan that does not fit would do.  subject: NULL: the policy. */
+/* Says which budget of a plan that does not fit would do, and device_bytes beside another one; 0:
+ * none.  subject: NULL: the policy. */
 MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_plan* plan,
                                       const char* subject, int32_t shape, int32_t tier,
-                                      int64_t budget_bytes, int64_t needed_bytes) {
+                                      int64_t budget_bytes, int64_t needed_bytes,
+                                      int64_t device_bytes) {
     const int64_t other_bytes = plan->device_bytes - plan->sizes.device_bytes;
     const int is_sliced = plan->slice_rows && plan->slice_rows < plan->shape.n_rows;
     const char* spilling = desc->spill_directory ? "lower n_rows" : "set spill_directory";
     const char* smaller = is_sliced ? "lower n_rows or slice_rows" : "lower n_rows";
-    char policy[64], bytes[4][32], rest[160] = "";
+    char policy[64], bytes[4][32], rest[128] = "", device[48] = "";
     snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
     if (plan->policy == MEMO_POLICY_MEMO) strcpy(policy, "the smallest plan");
     if (plan->shape.is_forward_only) strcpy(policy, "a forward alone");
@@ -104,18 +106,20 @@ MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_p
     if (tier == 0)
         snprintf(rest, sizeof rest, " (%s of activations, %s of %sother buffers)", bytes[2],
                  bytes[3], desc->n_states ? "states and " : "");
+    else if (device_bytes)
+        snprintf(device, sizeof device, "device_bytes to %lld, or ", (long long)device_bytes);
     snprintf(plan->shortage, sizeof plan->shortage,
              "memo_session_desc.%s: %s needs %s, %s more than the budget%s; raise %s to %lld, or "
              "%s%s",
              memoi_session_tiers[tier], subject ? subject : policy, bytes[1], bytes[0], rest,
-             memoi_session_tiers[tier], (long long)needed_bytes,
-             tier ? "device_bytes, or " : smaller, tier ? spilling : "");
+             memoi_session_tiers[tier], (long long)needed_bytes, device, tier ? spilling : smaller);
 }
 
 /* Ends a stage: the bytes of each owner on each tier, and which budget lacks how much.  The most of
- * all ranks decides.  status: of the stage.  subject: of the message; NULL: the policy. */
-MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const char* subject,
-                                      memo_error* error) {
+ * all ranks decides.  status: of the stage.  rows: what the stage does, for the log.  subject: of
+ * the message; NULL: the policy. */
+MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const char* rows,
+                                      const char* subject, memo_error* error) {
     memo_step_plan* plan = s->part->plan;
     const int64_t budgets[] = {s->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
     int64_t values[4] = {0, 0, 0, 0}, *needed = values + 1; /* of each tier */
@@ -147,13 +151,14 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
     while (lacking < 3 && (!budgets[lacking] || needed[lacking] <= budgets[lacking])) lacking++;
     plan->fits = lacking == 3;
     *plan->shortage = 0;
-    memoi_session_log(s, "session: the stage needs %s of device memory%s",
+    memoi_session_log(s, "session: %s takes %s of device memory%s%s%s", rows,
                       memob_bytes_text(bytes, (double)s->peak_bytes),
-                      plan->fits ? "" : ", beyond a budget");
+                      plan->fits ? "" : " (exceeds ",
+                      plan->fits ? "" : memoi_session_tiers[lacking], plan->fits ? "" : ")");
     if (plan->fits) return MEMO_STATUS_OK;
 
     memoi_session_put_shortage(&s->desc, plan, subject, (int32_t)(s->part - s->parts), lacking,
-                               budgets[lacking], needed[lacking]);
+                               budgets[lacking], needed[lacking], 0);
     return MEMO_STATUS_OK;
 }
 
@@ -171,6 +176,12 @@ MEMOI int64_t memoi_session_policy_rows(const memo_swap_desc* swap, memo_policy 
  * policy's.  status: of what came before. */
 MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_policy policy,
                                       const memo_swap_plan* planned, memo_error* error) {
+    static const char* const does[MEMO_N_POLICIES] = {"moving or recomputing everything",
+                                                      "keeping everything",
+                                                      "recomputing what can be",
+                                                      "moving everything",
+                                                      "alpha",
+                                                      "the desc's table of rows"};
     memo_swap_desc* swap = &s->part->plan->swap;
     const int is_alpha = planned ? !planned->rows : policy == MEMO_POLICY_ALPHA;
     const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : (int64_t)swap->n_layers * swap->n_tensors;
@@ -194,7 +205,7 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_
     }
     if (!status) status = memoi_session_dry_run(s, error);
     if (!status) status = memoi_session_solve(s, error);
-    return memoi_session_judge(s, status, NULL, error);
+    return memoi_session_judge(s, status, planned ? "a plan of rows" : does[policy], NULL, error);
 }
 
 /* A profile of the current shape with guesses instead of times: such a plan must fit, but need not
@@ -270,7 +281,6 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
     memset(costs, 0, sizeof *costs);
     costs->swap = own->plan.swap;
     desc->swap = &costs->swap;
-    desc->is_alpha_only = s->desc.policy == MEMO_POLICY_ALPHA;
     desc->micro_batches = s->desc.micro_batches / memoi_session_n_group(s);
 
     /* Do other shapes with a backward get the device memory that this stage takes?  Equal rows
@@ -336,7 +346,8 @@ MEMOI memo_status memoi_session_search_rows(memo_session* s, memoi_session_costs
     plan->fits = 0;
     for (int round = 0; !status && !plan->fits && round < MEMOI_SESSION_ROUNDS; round++) {
         if (s->limit_bytes && *left_bytes <= 0) break;
-        status = memoi_rows_make_plan(&costs->desc, s->effort, &plan->times, error);
+        status = memoi_rows_make_plan(&costs->desc, s->desc.policy == MEMO_POLICY_ALPHA, s->effort,
+                                      &plan->times, error);
         if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK; /* no rows fit */
         status = memoi_session_stage(s, status, s->desc.policy, plan->times, error);
         if (s->is_measured && !status && plan->fits) break;
@@ -364,7 +375,6 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
         return memoi_session_stage(s, status, MEMO_POLICY_MEMO, NULL, error);
 
     /* Keeping everything is fastest, so MEMO looks no further if it fits. */
-    if (is_planned) memoi_session_log(s, "session: a dry run with every tensor kept");
     status = memoi_session_stage(s, status, is_planned ? MEMO_POLICY_KEEP : policy, NULL, error);
     is_searched = !status && (is_alpha || (is_planned && !plan->fits));
     if (is_searched) status = memoi_session_search_rows(s, &costs, error);
@@ -374,7 +384,7 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     if (status || !s->is_measured || plan->times) return status;
     costs.swap = plan->swap; /* its times, under no budget */
     costs.desc.device_bytes = 0;
-    status = memo_plan_swap(&costs.desc, &plan->times, error);
+    status = memoi_rows_make_named(&costs.desc, policy == MEMO_POLICY_ALPHA, &plan->times, error);
     return memoi_session_verdict(&s->desc, status, error);
 }
 
@@ -535,7 +545,8 @@ MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, doubl
     if (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes) return status;
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;
-    return status ? status : memoi_rows_rank(&costs.desc, step_s, error);
+    return status ? status
+                  : memoi_rows_rank(&costs.desc, policy == MEMO_POLICY_ALPHA, step_s, error);
 }
 
 /* Sets the fewest states of the first n that are spilled, of at least n_spilled, with which a step
@@ -812,7 +823,9 @@ MEMOI memo_status memoi_session_name_limit(memo_session* s, memo_error* error) {
     costs.swap.rows = NULL;
     if (s->limit_bytes)
         costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-    if (!status) status = memoi_rows_name(&costs.desc, plan->times, error);
+    if (!status)
+        status =
+            memoi_rows_name(&costs.desc, s->desc.policy == MEMO_POLICY_ALPHA, plan->times, error);
     return memoi_session_verdict(&s->desc, status, error);
 }
 

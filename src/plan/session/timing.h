@@ -141,7 +141,8 @@ MEMOI memo_status memoi_timing_read(memo_session* s, const int64_t* untimed, mem
     memo_profile* profiles = s->timing.profiles;
     const int32_t n = s->desc.n_shapes;
     int32_t from = 0;
-    memo_status status = MEMO_STATUS_OK;
+    /* Updates on the host write the times that are read. */
+    memo_status status = s->states ? memob_states_synchronize(s->states, error) : MEMO_STATUS_OK;
     while (untimed[from]) from++;
     for (int32_t k = 1; k < n; k++) profiles[k] = profiles[0]; /* the times of copies */
     for (int32_t k = 0; k < n; k++) {
