@@ -7658,10 +7658,10 @@ MEMOI void memoi_sink_count_records(memob_sink* sink, memob_cell* cells, memob_w
     }
 }
 
-/* For a law that was made: waits, and the events of its streams, or what a clock needs.  base: NULL,
- * or the sink whose streams it uses.  n_streams: 4 with the file's, 3 without, 0: none is used.
- * n_records: of a stream that are kept; 0: as many as waits look back.  The engine's first two
- * events are the compute stream's.  Errors: OUT_OF_HOST_MEMORY. */
+/* For a law that was made: waits, and the events of its streams, or what a clock needs.  base:
+ * NULL, or the sink whose streams it uses.  n_streams: 4 with the file's, 3 without, 0: none is
+ * used.  n_records: of a stream that are kept; 0: as many as waits look back.  The engine's first
+ * two events are the compute stream's.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_sink_prepare(memob_sink* sink, const memob_sink* base, int32_t n_streams,
                                      int32_t n_records, memo_error* error) {
     memob_engine* e = &sink->engine;
@@ -7676,6 +7676,8 @@ MEMOI memo_status memoi_sink_prepare(memob_sink* sink, const memob_sink* base, i
         sink->waits = base->waits;
     else if (!sink->clock)
         sink->waits = MEMOB_ARRAY(&e->arrays, memob_waits, 1);
+
+    /* Events. */
     if (!sink->clock && !n_records) {
         memob_cell* cells = MEMOB_ARRAY(&trial, memob_cell, sink->law.n_cells);
         memob_waits* waits = MEMOB_ARRAY(&trial, memob_waits, 1);
@@ -9590,8 +9592,8 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 }
 
 /* As memo_swap_create.  is_dry: for a device that runs nothing.  Memory is not touched, and without
- * spill_directory there is no file.  base: NULL, or the sink whose streams the engine uses, and which
- * outlives it. */
+ * spill_directory there is no file.  base: NULL, or the sink whose streams the engine uses, and
+ * which outlives it. */
 MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memob_sink* base,
                                     memo_swap** result, memo_error* error) {
     memo_device device;
