@@ -10797,17 +10797,24 @@ MEMOI void memoi_states_enqueue_share(memob_states* states, int32_t n_begun, int
     }
 }
 
-/* An item goes to its home, or comes from there, behind and before all else. */
-MEMOI void memoi_states_move(memob_states* states, int32_t item, int is_load) {
+/* Of n items those that are newer go to their homes, or those that are not there come, behind and
+ * before all else. */
+MEMOI void memoi_states_move(memob_states* states, int32_t item, int32_t n, int is_load) {
     static const int32_t kinds[2][2] = {{MEMOB_OP_STORE, MEMOB_OP_WRITE},
                                         {MEMOB_OP_READ, MEMOB_OP_LOAD}};
-    memoi_sink_join(&states->sink);
-    for (int k = 0; k < 2 && !states->sink.engine.status; k++) {
-        const int is_file = k != is_load;
-        if (is_file && states->items.items[item].file < 0) continue;
-        memoi_states_copy(states, kinds[is_load][k], item);
-        if (!states->sink.engine.status) memoi_sink_join(&states->sink);
+    memob_engine* e = &states->sink.engine;
+    int32_t n_moved = 0;
+    for (const int32_t end = item + n; item < end && !e->status; item++) {
+        const int has_file = states->items.items[item].file >= 0;
+        if (!memoi_states_moves(states, kinds[is_load][is_load], item)) continue;
+        if (!n_moved++) memoi_sink_join(&states->sink);
+        for (int k = 0; k < 2 && !e->status; k++)
+            if (has_file || k == is_load) {
+                memoi_states_copy(states, kinds[is_load][k], item);
+                if (has_file && !e->status) memoi_sink_join(&states->sink);
+            }
     }
+    if (n_moved && !e->status) memoi_sink_join(&states->sink);
 }
 
 /* --- visits --- */
@@ -10827,11 +10834,9 @@ MEMOI void memoi_states_pass_copies(memob_states* states) {
 
 /* A list begins, which `next` will follow. */
 MEMOI void memoi_states_enter(memob_states* states, int32_t list, int32_t next) {
-    const int32_t n_items = states->n_layers * states->n_states;
     const int32_t table = states->items.table_of[list][next];
     MEMO_ASSERT(table > 0 && !states->is_visiting); /* 4; 3 of >>states items */
-    for (int32_t i = 0; i < n_items && states->next != list; i++)
-        if (states->is_newer[i] && !states->sink.engine.status) memoi_states_move(states, i, 0);
+    if (states->next != list) memoi_states_move(states, 0, states->n_layers * states->n_states, 0);
     if (states->sink.engine.status) return;
     states->list = list;
     states->next = next;
@@ -10917,8 +10922,8 @@ MEMOI void memoi_states_open(memob_states* states) {
         if (use->how != MEMOB_USE_WRITE) continue;
         if (!states->is_filling || visit->pass != MEMOB_UPDATE)
             memoi_states_put(states, use->item);
-        else if (!e->status && !memoi_states_is_there(states, use->item))
-            memoi_states_move(states, use->item, 1);
+        else
+            memoi_states_move(states, use->item, 1, 1);
     }
     if (e->status) return;
 
@@ -11310,7 +11315,7 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
     on_host = e->host_memory + offsets[1] + offset_bytes;
     memoi_sink_call(&states->sink, error);
     if (!e->status && states->is_newer[item]) {
-        memoi_states_move(states, item, 0);
+        memoi_states_move(states, item, 1, 0);
         if (!e->status) e->status = memob_states_synchronize(states, error);
     }
     if (!e->status && !is_out) memoi_states_drop(states, item);

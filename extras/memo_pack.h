@@ -836,8 +836,9 @@ MEMOI int memoi_fit_solve(const memoi_problem* problem, int round, int64_t targe
 /* --- >>styles ---
  * Knows: runs of the exact search.  Knows nothing of capacities.
  *
- * Runs of a small problem try each rank of ties with each kind of tightness.  A later run does not
- * learn from the sections that failed.  In larger problems the first style finds most plans. */
+ * Runs of a small problem, or of a cover, try each rank of ties with each kind of tightness.  A
+ * later run does not learn from the sections that failed.  In other problems the first style finds
+ * most plans. */
 
 /* The item at the floor that meets the tightest section comes next: the section with the least */
 typedef enum memoi_tightness {
@@ -850,7 +851,9 @@ MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run
     enum { N_RANKS = 3, N_LEARNING = 2 * N_RANKS };
     static const memoi_item_order ranks[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
                                              MEMOI_ORDER_LIFETIME};
-    const int is_first = search->problem->n_items > MEMOI_SMALL_ITEMS || MEMOI_WITHOUT(styles);
+    const memoi_problem* problem = search->problem;
+    const int is_first =
+        (problem->n_items > MEMOI_SMALL_ITEMS && !problem->is_cover) || MEMOI_WITHOUT(styles);
     const int style = is_first ? 0 : (int)(run % (N_LEARNING + 1));
     search->use_weights = style < N_LEARNING && !MEMOI_WITHOUT(weights);
     search->tightness = search->use_weights ? style / N_RANKS : (int)MEMOI_TIGHT_SLACK;

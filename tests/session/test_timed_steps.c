@@ -98,6 +98,9 @@ TEST(first_steps_are_timed) {
         CHECK((info.plan->times != NULL) == (k < 4));
         CHECK(k == 4 || info.plan->policy == MEMO_POLICY_MEMO);
         CHECK_IS(n_lines_with("times are in"), ==, k < 4);
+        CHECK(n_lines_with("keeping everything takes ") > 0 &&
+              n_lines_with("(exceeds device_bytes)") > 0);
+        CHECK(n_lines_with(" of host memory") > 0 && !n_lines_with("pinned"));
         if (k < 4) CHECK_OK(memo_session_get_profile(s, 0, &profile, &error));
         CHECK(k == 4 || (profile.forward_s[0] > 0 && profile.copies[1].size_bytes > 0));
         finish(&m, s);

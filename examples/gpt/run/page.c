@@ -137,7 +137,7 @@ static void page_put_rows(memo_text* t, const job* j) {
     page_put_key(t, PAGE_MOVED, "swapped");
     page_put_key(t, PAGE_RECOMPUTED, "recomputed");
     memo_text_put(t,
-                  "; the last swapped and recomputed rows stay on the device</p>\n<div "
+                  "(the last swapped and recomputed rows stay on the device)</p>\n<div "
                   "class='box'><svg viewBox='0 0 1180 %d' font-size='13'>\n",
                   TOP + HEIGHT * swap->n_tensors);
     for (int32_t k = 0; k < swap->n_tensors; k++) {

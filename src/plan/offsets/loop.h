@@ -101,6 +101,19 @@ MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_node
     return status;
 }
 
+/* Ejections until the goal or the nodes are reached.  Their lists take the time of a greedy run, so
+ * these are made on first use. */
+MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nodes,
+                                   memo_error* error) {
+    if (!loop->ejections.problem)
+        loop->ejections_made =
+            memoi_ejections_create(&loop->ejections, loop->problem, loop->effort->seed);
+    if (loop->ejections_made == MEMOI_MADE)
+        memoi_ejections_solve(&loop->ejections, goal, n_nodes, loop->effort, loop->best);
+    return loop->ejections_made == MEMOI_NO_MEMORY ? memob_no_memory(error, "ejections")
+                                                   : MEMO_STATUS_OK;
+}
+
 /* The engines that improve a plan.  A plain problem that can be searched needs no ejections.  While
  * windows lower a large plan, nothing else does so sooner. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
@@ -113,13 +126,12 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     if (!status && !loop->is_apart &&
         (problem->n_items <= MEMOI_SEARCH_ITEMS || loop->best->peak == peak)) {
         status = memoi_loop_full(loop, goal, n_nodes, error);
-        if (!status && memoi_loop_goes_on(loop) && loop->ejections_made == MEMOI_MADE &&
-            !is_searched) {
-            const int64_t share = memoi_loop_share(loop, n_nodes);
-            memoi_ejections_solve(&loop->ejections, goal,
-                                  has_exact ? memoi_ejections_share(problem, share) : n_nodes,
-                                  loop->effort, loop->best);
-        }
+        if (!status && memoi_loop_goes_on(loop) && !is_searched)
+            status = memoi_loop_eject(
+                loop, goal,
+                has_exact ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes))
+                          : n_nodes,
+                error);
         if (!status && memoi_loop_goes_on(loop) && has_exact &&
             !memoi_exact_round(&loop->exact, loop->target, n_nodes))
             status = memob_no_memory(error, "the search");
@@ -133,10 +145,8 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
 MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
     const int is_mip = loop->desc->engine == MEMO_PLAN_ENGINE_MIP;
     memo_status status = memoi_pack_greedy(loop, error);
-    if (!is_mip && !memoi_problem_is_easy(loop->problem) && !status && memoi_loop_goes_on(loop) &&
-        loop->ejections_made == MEMOI_MADE)
-        memoi_ejections_solve(&loop->ejections, loop->target, 2 * loop->problem->n_items,
-                              loop->effort, loop->best);
+    if (!is_mip && !memoi_problem_is_easy(loop->problem) && !status && memoi_loop_goes_on(loop))
+        status = memoi_loop_eject(loop, loop->target, 2 * loop->problem->n_items, error);
     memoi_loop_credit(loop, "greedy");
     if (is_mip && !status && memoi_loop_goes_on(loop))
         status = memoi_mip_solve(loop->problem, &loop->effort->clock, loop->best, error);
@@ -163,13 +173,9 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
         const int64_t n_spent = effort->n_nodes, peak = loop->best->peak;
         if (!loop->has_begun) status = memoi_loop_begin(loop, n_nodes, error);
         if (status || !memoi_loop_goes_on(loop)) break;
-        if (loop->round == 0) {
-            loop->ejections_made = memoi_ejections_create(&loop->ejections, problem, effort->seed);
-            if (!is_once)
-                loop->exact_made = memoi_exact_create(&loop->exact, problem, effort, loop->best);
-            if (loop->ejections_made == MEMOI_NO_MEMORY || loop->exact_made == MEMOI_NO_MEMORY)
-                status = memob_no_memory(error, "the search");
-        }
+        if (loop->round == 0 && !is_once)
+            loop->exact_made = memoi_exact_create(&loop->exact, problem, effort, loop->best);
+        if (loop->exact_made == MEMOI_NO_MEMORY) status = memob_no_memory(error, "the search");
         if (!status)
             status =
                 is_once ? memoi_loop_once(loop, error) : memoi_loop_improve(loop, n_nodes, error);
