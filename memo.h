@@ -7658,16 +7658,18 @@ MEMOI void memoi_sink_count_records(memob_sink* sink, memob_cell* cells, memob_w
     }
 }
 
-/* For a law that was made: waits, and the events of its streams, or what a clock needs.  base: NULL,
- * or the sink whose streams it uses.  n_streams: 4 with the file's, 3 without, 0: none is used.
- * n_records: of a stream that are kept; 0: as many as waits look back.  The engine's first two
- * events are the compute stream's.  Errors: OUT_OF_HOST_MEMORY. */
+/* For a law that was made: waits, and the events of its streams, or what a clock needs.  base:
+ * NULL, or the sink whose streams it uses.  n_streams: 4 with the file's, 3 without, 0: none is
+ * used.  n_records: of a stream that are kept; 0: as many as waits look back.  The engine's first
+ * two events are the compute stream's.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_sink_prepare(memob_sink* sink, const memob_sink* base, int32_t n_streams,
                                      int32_t n_records, memo_error* error) {
     memob_engine* e = &sink->engine;
     memob_arrays trial = MEMO_ZERO(memob_arrays);
     memo_status status = memoi_law_join_cells(&sink->law, error);
     if (status) return status;
+
+    /* Cells and waits. */
     if (sink->clock)
         sink->clock_cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
     else
@@ -7676,6 +7678,8 @@ MEMOI memo_status memoi_sink_prepare(memob_sink* sink, const memob_sink* base, i
         sink->waits = base->waits;
     else if (!sink->clock)
         sink->waits = MEMOB_ARRAY(&e->arrays, memob_waits, 1);
+
+    /* Events. */
     if (!sink->clock && !n_records) {
         memob_cell* cells = MEMOB_ARRAY(&trial, memob_cell, sink->law.n_cells);
         memob_waits* waits = MEMOB_ARRAY(&trial, memob_waits, 1);
@@ -9590,8 +9594,8 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 }
 
 /* As memo_swap_create.  is_dry: for a device that runs nothing.  Memory is not touched, and without
- * spill_directory there is no file.  base: NULL, or the sink whose streams the engine uses, and which
- * outlives it. */
+ * spill_directory there is no file.  base: NULL, or the sink whose streams the engine uses, and
+ * which outlives it. */
 MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memob_sink* base,
                                     memo_swap** result, memo_error* error) {
     memo_device device;
@@ -10051,9 +10055,10 @@ typedef struct memob_states {
     int32_t is_spread;   /* copies come between the slices of a layer */
     int32_t due[2];      /* of the law: all copies before are enqueued, to the host and back */
     double due_bytes[2]; /* of the copies that come between the slices of this layer */
-    int32_t is_visiting; /* it is open */
-    int64_t n_before;    /* operations of its stream when it began */
-    int32_t n_updates;   /* begun in this list */
+    double* sums; /* (n_ops + 1, 2): bytes of the law's copies before, to the host and back */
+    int32_t is_visiting;        /* it is open */
+    int64_t n_before;           /* operations of its stream when it began */
+    int32_t n_updates;          /* begun in this list */
     int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
     int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
     int64_t n_unseen;           /* updates since all streams were synchronized without an error */
@@ -10568,12 +10573,37 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
 /* The latest records of a stream that are kept; a wait for an older one waits for the next. */
 #define MEMOI_STATES_RECORDS 16
 
+/* 0: to the host; 1: to the device; 2: a visit. */
+MEMOI int32_t memoi_states_way(const memob_states* states, int32_t k) {
+    const int32_t kind = states->sink.law.ops[k].kind;
+    if (kind == MEMOB_OP_VISIT) return 2;
+    return kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
+}
+
+/* Sums up the bytes of all copies.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_states_sum_copies(memob_states* states, memo_error* error) {
+    const memob_law* law = &states->sink.law;
+    double* sums = MEMOB_ARRAY(&states->items.arrays, double, 2 * (int64_t)law->n_ops + 2);
+    if (!sums) return memob_no_memory(error, "the copies of states");
+    for (int32_t k = 0; k < law->n_ops; k++) {
+        const int32_t way = memoi_states_way(states, k);
+        const memob_part* parts = &law->parts[law->ops[k].first_part];
+        sums[2 * k + 2] = sums[2 * k];
+        sums[2 * k + 3] = sums[2 * k + 1];
+        for (int32_t i = 0; i < law->ops[k].n_parts && way < 2; i++)
+            sums[2 * k + 2 + way] += (double)states->offsets[4 * (int64_t)parts[i].item + 3];
+    }
+    states->sums = sums;
+    return MEMO_STATUS_OK;
+}
+
 /* After memob_states_init: what a step needs.  n_streams: as for memoi_sink_prepare.  Errors:
  * OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, memo_error* error) {
     memo_status status = memoi_states_make_items(states, error);
     if (!status) status = memoi_states_find_pieces(states, error);
     if (!status) status = memoi_states_make_law(states, error);
+    if (!status) status = memoi_states_sum_copies(states, error);
     if (status) return status;
     return memoi_sink_prepare(&states->sink, NULL, n_streams, MEMOI_STATES_RECORDS, error);
 }
@@ -10712,13 +10742,6 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     if (n_before >= 0) memoi_sink_end(sink, k, n_before);
 }
 
-/* 0: to the host; 1: to the device; 2: a visit. */
-MEMOI int32_t memoi_states_way(const memob_states* states, int32_t k) {
-    const int32_t kind = states->sink.law.ops[k].kind;
-    if (kind == MEMOB_OP_VISIT) return 2;
-    return kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
-}
-
 /* The copies before `end` that are left, in order. */
 MEMOI void memoi_states_enqueue_until(memob_states* states, int32_t end) {
     int32_t k = (int32_t)memob_min(states->due[0], states->due[1]);
@@ -10754,14 +10777,7 @@ MEMOI void memoi_states_enqueue_before(memob_states* states, int32_t k) {
 
 /* Bytes of the copies of a way that are left up to the next visit. */
 MEMOI double memoi_states_due_bytes(const memob_states* states, int32_t way) {
-    double n_bytes = 0;
-    for (int32_t k = states->due[way]; k < states->op; k++) {
-        const memob_op* op = &states->sink.law.ops[k];
-        const memob_part* parts = &states->sink.law.parts[op->first_part];
-        for (int32_t i = 0; i < op->n_parts && memoi_states_way(states, k) == way; i++)
-            n_bytes += (double)states->offsets[4 * (int64_t)parts[i].item + 3];
-    }
-    return n_bytes;
+    return states->sums[2 * states->op + way] - states->sums[2 * states->due[way] + way];
 }
 
 /* A layer with slices begins one of them, and so many have begun before.  The copies of each way
@@ -10769,31 +10785,40 @@ MEMOI double memoi_states_due_bytes(const memob_states* states, int32_t way) {
  * are not late.  If they take no longer than the layer, they end with it. */
 MEMOI void memoi_states_enqueue_share(memob_states* states, int32_t n_begun, int32_t n_slices) {
     for (int32_t way = 0; way < 2; way++) {
-        const double left_bytes = memoi_states_due_bytes(states, way);
+        double left_bytes = memoi_states_due_bytes(states, way);
         if (!n_begun) states->due_bytes[way] = left_bytes;
-        for (int32_t k = states->due[way]; k < states->op && !states->sink.engine.status; k++) {
-            const double bytes = states->due_bytes[way];
-            const double passed_bytes = bytes - memoi_states_due_bytes(states, way);
-            if (memoi_states_way(states, k) != way || k < states->due[way]) continue;
-            if (passed_bytes * n_slices > bytes * n_begun) break;
-            memoi_states_enqueue_before(states, k);
-            memoi_states_enqueue(states, k);
+        while (left_bytes > 0 && !states->sink.engine.status &&
+               (states->due_bytes[way] - left_bytes) * n_slices <=
+                   states->due_bytes[way] * n_begun) {
+            const int32_t k = states->due[way];
+            if (memoi_states_way(states, k) == way) {
+                memoi_states_enqueue_before(states, k);
+                memoi_states_enqueue(states, k);
+            }
             states->due[way] = k + 1;
+            left_bytes = memoi_states_due_bytes(states, way);
         }
     }
 }
 
-/* An item goes to its home, or comes from there, behind and before all else. */
-MEMOI void memoi_states_move(memob_states* states, int32_t item, int is_load) {
+/* Of n items those that are newer go to their homes, or those that are not there come, behind and
+ * before all else. */
+MEMOI void memoi_states_move(memob_states* states, int32_t item, int32_t n, int is_load) {
     static const int32_t kinds[2][2] = {{MEMOB_OP_STORE, MEMOB_OP_WRITE},
                                         {MEMOB_OP_READ, MEMOB_OP_LOAD}};
-    memoi_sink_join(&states->sink);
-    for (int k = 0; k < 2 && !states->sink.engine.status; k++) {
-        const int is_file = k != is_load;
-        if (is_file && states->items.items[item].file < 0) continue;
-        memoi_states_copy(states, kinds[is_load][k], item);
-        if (!states->sink.engine.status) memoi_sink_join(&states->sink);
+    memob_engine* e = &states->sink.engine;
+    int32_t n_moved = 0;
+    for (const int32_t end = item + n; item < end && !e->status; item++) {
+        const int has_file = states->items.items[item].file >= 0;
+        if (!memoi_states_moves(states, kinds[is_load][is_load], item)) continue;
+        if (!n_moved++) memoi_sink_join(&states->sink);
+        for (int k = 0; k < 2 && !e->status; k++)
+            if (has_file || k == is_load) {
+                memoi_states_copy(states, kinds[is_load][k], item);
+                if (has_file && !e->status) memoi_sink_join(&states->sink);
+            }
     }
+    if (n_moved && !e->status) memoi_sink_join(&states->sink);
 }
 
 /* --- visits --- */
@@ -10813,11 +10838,9 @@ MEMOI void memoi_states_pass_copies(memob_states* states) {
 
 /* A list begins, which `next` will follow. */
 MEMOI void memoi_states_enter(memob_states* states, int32_t list, int32_t next) {
-    const int32_t n_items = states->n_layers * states->n_states;
     const int32_t table = states->items.table_of[list][next];
     MEMO_ASSERT(table > 0 && !states->is_visiting); /* 4; 3 of >>states items */
-    for (int32_t i = 0; i < n_items && states->next != list; i++)
-        if (states->is_newer[i] && !states->sink.engine.status) memoi_states_move(states, i, 0);
+    if (states->next != list) memoi_states_move(states, 0, states->n_layers * states->n_states, 0);
     if (states->sink.engine.status) return;
     states->list = list;
     states->next = next;
@@ -10903,8 +10926,8 @@ MEMOI void memoi_states_open(memob_states* states) {
         if (use->how != MEMOB_USE_WRITE) continue;
         if (!states->is_filling || visit->pass != MEMOB_UPDATE)
             memoi_states_put(states, use->item);
-        else if (!e->status && !memoi_states_is_there(states, use->item))
-            memoi_states_move(states, use->item, 1);
+        else
+            memoi_states_move(states, use->item, 1, 1);
     }
     if (e->status) return;
 
@@ -11296,7 +11319,7 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
     on_host = e->host_memory + offsets[1] + offset_bytes;
     memoi_sink_call(&states->sink, error);
     if (!e->status && states->is_newer[item]) {
-        memoi_states_move(states, item, 0);
+        memoi_states_move(states, item, 1, 0);
         if (!e->status) e->status = memob_states_synchronize(states, error);
     }
     if (!e->status && !is_out) memoi_states_drop(states, item);

@@ -41,16 +41,18 @@ MEMOI void memoi_sink_count_records(memob_sink* sink, memob_cell* cells, memob_w
     }
 }
 
-/* For a law that was made: waits, and the events of its streams, or what a clock needs.  base: NULL,
- * or the sink whose streams it uses.  n_streams: 4 with the file's, 3 without, 0: none is used.
- * n_records: of a stream that are kept; 0: as many as waits look back.  The engine's first two
- * events are the compute stream's.  Errors: OUT_OF_HOST_MEMORY. */
+/* For a law that was made: waits, and the events of its streams, or what a clock needs.  base:
+ * NULL, or the sink whose streams it uses.  n_streams: 4 with the file's, 3 without, 0: none is
+ * used.  n_records: of a stream that are kept; 0: as many as waits look back.  The engine's first
+ * two events are the compute stream's.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_sink_prepare(memob_sink* sink, const memob_sink* base, int32_t n_streams,
                                      int32_t n_records, memo_error* error) {
     memob_engine* e = &sink->engine;
     memob_arrays trial = MEMO_ZERO(memob_arrays);
     memo_status status = memoi_law_join_cells(&sink->law, error);
     if (status) return status;
+
+    /* Cells and waits. */
     if (sink->clock)
         sink->clock_cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
     else
@@ -59,6 +61,8 @@ MEMOI memo_status memoi_sink_prepare(memob_sink* sink, const memob_sink* base, i
         sink->waits = base->waits;
     else if (!sink->clock)
         sink->waits = MEMOB_ARRAY(&e->arrays, memob_waits, 1);
+
+    /* Events. */
     if (!sink->clock && !n_records) {
         memob_cell* cells = MEMOB_ARRAY(&trial, memob_cell, sink->law.n_cells);
         memob_waits* waits = MEMOB_ARRAY(&trial, memob_waits, 1);

@@ -139,8 +139,8 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 }
 
 /* As memo_swap_create.  is_dry: for a device that runs nothing.  Memory is not touched, and without
- * spill_directory there is no file.  base: NULL, or the sink whose streams the engine uses, and which
- * outlives it. */
+ * spill_directory there is no file.  base: NULL, or the sink whose streams the engine uses, and
+ * which outlives it. */
 MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memob_sink* base,
                                     memo_swap** result, memo_error* error) {
     memo_device device;
