@@ -107,7 +107,7 @@ MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nod
                                    memo_error* error) {
     if (!loop->ejections.problem)
         loop->ejections_made =
-            memoi_ejections_create(&loop->ejections, loop->problem, loop->effort->seed);
+            memoi_ejections_create(&loop->ejections, loop->problem, loop->desc->seed);
     if (loop->ejections_made == MEMOI_MADE)
         memoi_ejections_solve(&loop->ejections, goal, n_nodes, loop->effort, loop->best);
     return loop->ejections_made == MEMOI_NO_MEMORY ? memob_no_memory(error, "ejections")
