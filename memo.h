@@ -6346,7 +6346,7 @@ typedef struct memob_cell {
 typedef struct memob_waits {
     /* What comes before all that the stream will be given; of itself: its operations so far. */
     memob_numbers now[MEMOB_N_STREAMS];
-    /* Of operation k: at k % MEMOB_CLOCKS_KEPT. */
+    /* The clock of operation k is at k % MEMOB_CLOCKS_KEPT. */
     memob_numbers clocks[MEMOB_N_STREAMS][MEMOB_CLOCKS_KEPT];
 } memob_waits;
 
@@ -10801,8 +10801,8 @@ MEMOI void memoi_states_enqueue_share(memob_states* states, int32_t n_begun, int
     }
 }
 
-/* Of n items those that are newer go to their homes, or those that are not there come, behind and
- * before all else. */
+/* Moves n items behind and before all else: those that are newer to their homes, or those that are
+ * not there from their homes. */
 MEMOI void memoi_states_move(memob_states* states, int32_t item, int32_t n, int is_load) {
     static const int32_t kinds[2][2] = {{MEMOB_OP_STORE, MEMOB_OP_WRITE},
                                         {MEMOB_OP_READ, MEMOB_OP_LOAD}};

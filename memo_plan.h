@@ -6312,8 +6312,8 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 }
 
 /* Sets the seconds of a step, as far as a short search finds them, or with rows, of these; infinite
- * if nothing fits.  The whole search saves a few percent more.  is_alpha: as in memoi_rows_planner.
- */
+ * if nothing fits.  The whole search saves a few percent more.  is_alpha: only the best single
+ * alpha. */
 MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, int is_alpha, double* step_s,
                                   memo_error* error) {
     memoi_rows_planner p;

@@ -53,7 +53,7 @@ typedef struct memob_cell {
 typedef struct memob_waits {
     /* What comes before all that the stream will be given; of itself: its operations so far. */
     memob_numbers now[MEMOB_N_STREAMS];
-    /* Of operation k: at k % MEMOB_CLOCKS_KEPT. */
+    /* The clock of operation k is at k % MEMOB_CLOCKS_KEPT. */
     memob_numbers clocks[MEMOB_N_STREAMS][MEMOB_CLOCKS_KEPT];
 } memob_waits;
 
