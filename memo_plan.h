@@ -5136,10 +5136,8 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
  * leaves there, and copies are as late as they will be.  Without states every micro-batch takes the
  * same time. */
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
-    const memob_states_trainer trainer = {memoi_rows_update, NULL, c};
     const memob_walk walk = {
-        &c->order,          c->states, &trainer, memoi_rows_turn, memoi_rows_compute_visit,
-        memoi_rows_between, c};
+        &c->order, c->states, memoi_rows_turn, memoi_rows_compute_visit, memoi_rows_between, c};
     const int32_t n = memoi_rows_n_batches(c->desc);
     double batch_s;
 
@@ -5444,9 +5442,12 @@ MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
     memob_arrays_free(&p->arrays);
 }
 
-/* The engine of states gets the clock as device, and numbers as memory and streams. */
+/* The engine of states gets the clock as trainer and device, and numbers as memory and streams. */
 MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
     memob_engine* e = &c->states->sink.engine;
+    c->states->trainer.update = memoi_rows_update;
+    c->states->trainer.look = NULL;
+    c->states->trainer.user = c;
     e->device.context = c;
     e->device.copy = memoi_rows_state_copy;
     e->device.fill = memoi_rows_state_fill;
@@ -6107,7 +6108,8 @@ MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memo_swap_limit limit, int
         return desc->spill_bytes > 0;
     case MEMO_SWAP_LIMIT_UPDATE:
         desc->update_host_s_per_byte /= factor;
-        return desc->states && desc->states->update_host && desc->update_host_s_per_byte > 0;
+        return desc->states && desc->states->trainer.update_host &&
+               desc->update_host_s_per_byte > 0;
     default:
         if (!*capacity) return 0;
         *capacity = is_all || *capacity > MEMOB_BYTES_MAX / 2 ? 0 : *capacity + *capacity / 10 + 1;
@@ -7694,9 +7696,9 @@ MEMOI memo_status memoi_session_stream(memo_session* s, memo_error* error) {
     s->states_desc.computes_on_host = s->desc.computes_on_host;
     s->states_desc.spill_directory = s->desc.spill_directory;
     s->states_desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
-    s->states_desc.user = s;
     s->states_desc.update_at = plan->update_at;
-    s->states_desc.update_host = plan->update_is_on_host ? memoi_session_update_host : NULL;
+    s->states_desc.trainer.update_host = plan->update_is_on_host ? memoi_session_update_host : NULL;
+    s->states_desc.trainer.user = s;
     memoi_session_take_first(s, plan->n_streamed, s->streamed);
     memoi_session_take_first(s, plan->n_spilled, s->spilled);
     return memob_states_get_sizes(&s->states_desc, &s->states_sizes, error);
@@ -8195,25 +8197,16 @@ MEMOI memo_status memoi_session_look(void* session, int32_t pass, int32_t layer,
     return s->error.status;
 }
 
-/* What the engine of states calls. */
-MEMOI memob_states_trainer memoi_session_trainer(memo_session* s) {
-    const memob_states_trainer trainer = {memoi_session_update_layer, memoi_session_look, s};
-    return trainer;
-}
-
 MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
-    const memob_states_trainer trainer = memoi_session_trainer(s);
     if (s->error.status) return;
-    (void)memoi_session_is_ok(
-        s, memob_states_visit(s->states, &trainer, pass, layer, is_end, &s->call_error));
+    (void)memoi_session_is_ok(s,
+                              memob_states_visit(s->states, pass, layer, is_end, &s->call_error));
 }
 
-MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
-    const memob_states_trainer trainer = memoi_session_trainer(s);
+MEMOI void memoi_session_visit_states(memo_session* s, int32_t pass, int32_t step, int is_end) {
     if (s->states && !s->error.status)
-        (void)memoi_session_is_ok(s, memob_states_turn(s->states, &trainer, s->n_slices,
-                                                       s->batch.is_forward_only, is_backward, step,
-                                                       is_end, &s->call_error));
+        (void)memoi_session_is_ok(s,
+                                  memob_states_turn(s->states, pass, step, is_end, &s->call_error));
 }
 
 /* Updates all layers, in a pass. */
@@ -8240,8 +8233,9 @@ MEMOI void memoi_session_visit_ends(memo_session* s, int is_end) {
         if (s->error.status) return;
         s->is_fused = 0;
         s->checked.n_updated = s->checked.n_missed = 0;
-        (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, !s->batch.more_follow,
-                                                            is_forward_only, &s->call_error));
+        (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, s->n_slices,
+                                                            !s->batch.more_follow, is_forward_only,
+                                                            &s->call_error));
         memoi_session_visit(s, MEMOB_FORWARD, 0, 0);
     } else if (is_forward_only && s->n_passed == s->n_steps) {
         memoi_session_visit(s, MEMOB_FORWARD, s->desc.n_layers + 1, 1);
@@ -9662,7 +9656,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     memoi_session_bound_lives(s, pass, step, 0);
     if (!s->is_open) return 0;
     memoi_session_mark_older(s, pass, 1);
-    memoi_session_visit_states(s, is_backward, step, 0);
+    memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 0);
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route(&s->part->placement, step, 0, s->batch.is_forward_only);
     s->is_routed = 0;
@@ -9690,7 +9684,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     if (memoi_session_moves(s) && has_tensors && !s->error.status)
         (void)memoi_session_is_ok(s,
                                   memob_swap_end(s->part->swap, is_backward, step, &s->call_error));
-    memoi_session_visit_states(s, is_backward, step, 1);
+    memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 1);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
     memoi_session_bound_lives(s, pass, step, 1);
     if (!is_backward && !s->steps->order && memoi_session_is_last(s, step))
@@ -11088,8 +11082,11 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         if (!status) status = memob_swap_placement_make(s->steps, 0, &s->part->placement, error);
         status = memoi_session_start_arena(s, &desc, status, error);
         if (status) break;
-        if (s->streamed && !s->states)
+        if (s->streamed && !s->states) {
+            s->states_desc.trainer.update = memoi_session_update_layer;
+            s->states_desc.trainer.look = memoi_session_look;
             status = memob_states_create(&s->states_desc, 0, &s->states, error);
+        }
         if (s->states) base = &s->states->sink;
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
         swap.device = s->device;

@@ -3949,6 +3949,9 @@ MEMOI memo_status memoi_swap_generate_engine(memoi_swap_generator* g,
     desc.device = g->device;
     desc.compute_stream = g->desc.compute_stream;
     desc.computes_on_host = 0;
+    desc.trainer.update = memoi_swap_generate_update;
+    desc.trainer.look = memoi_swap_generate_look;
+    desc.trainer.user = g;
     if (!status) {
         desc.device_memory = (char*)g->desc.device_memory +
                              memob_align_up(rows.device_bytes, MEMOB_DEVICE_ALIGNMENT);
@@ -3964,10 +3967,8 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     memo_recorder_desc recorder_desc = MEMO_ZERO(memo_recorder_desc);
     memo_recorder* recorder;
     memoi_swap_generator g = MEMO_ZERO(memoi_swap_generator);
-    const memob_states_trainer trainer = {memoi_swap_generate_update, memoi_swap_generate_look, &g};
     memob_walk walk = {NULL,
                        NULL,
-                       &trainer,
                        memoi_swap_generate_rows,
                        memoi_swap_generate_visit,
                        memoi_swap_generate_between,

@@ -727,7 +727,8 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap,
     int64_t n_backwards = 0, n_passed = 0;
     double last_s = 0;
     memo_swap_times times = swap_times_of(&k->p.desc, k->times);
-    const int is_deferred = k->states.update_at == MEMO_UPDATE_DEFERRED && !k->states.update_host;
+    const int is_deferred =
+        k->states.update_at == MEMO_UPDATE_DEFERRED && !k->states.trainer.update_host;
     times.n_steps = !k->p.desc.states ? 1 : is_deferred ? 3 : 2;
     if (k->p.desc.states) times.n_micro_batches = k->p.desc.micro_batches;
     own_schedule* schedule = schedule_of_swap(swap, &times);
@@ -902,7 +903,7 @@ static void random_states(kinds_problem* k) {
             k->streamed[layer] |= used;
             k->spilled[layer] &= ~used;
         }
-        d->update_host = no_update;
+        d->trainer.update_host = no_update;
         k->p.desc.update_host_s_per_byte = memo_test_real() / (1 + (double)k->table[0].size_bytes);
     }
     d->states = k->table;
@@ -923,7 +924,8 @@ static memo_check* check_without(int32_t waiting, int32_t recording, int is_on_h
     do {
         random_steps_problem(&k);
         random_states(&k);
-    } while (k.p.swap.order || k.p.swap.n_slices || (k.states.update_host != NULL) != is_on_host);
+    } while (k.p.swap.order || k.p.swap.n_slices ||
+             (k.states.trainer.update_host != NULL) != is_on_host);
     for (int i = 0; i < LAYERS_MAX * TENSORS_MAX; i++) rows[i] = MEMO_ROWS_KEPT;
     k.p.swap.rows = rows;
     memo_swap_times times = swap_times_of(&k.p.desc, k.times);

@@ -27,7 +27,8 @@ MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memo_swap_limit limit, int
         return desc->spill_bytes > 0;
     case MEMO_SWAP_LIMIT_UPDATE:
         desc->update_host_s_per_byte /= factor;
-        return desc->states && desc->states->update_host && desc->update_host_s_per_byte > 0;
+        return desc->states && desc->states->trainer.update_host &&
+               desc->update_host_s_per_byte > 0;
     default:
         if (!*capacity) return 0;
         *capacity = is_all || *capacity > MEMOB_BYTES_MAX / 2 ? 0 : *capacity + *capacity / 10 + 1;

@@ -282,9 +282,12 @@ MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
     memob_arrays_free(&p->arrays);
 }
 
-/* The engine of states gets the clock as device, and numbers as memory and streams. */
+/* The engine of states gets the clock as trainer and device, and numbers as memory and streams. */
 MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
     memob_engine* e = &c->states->sink.engine;
+    c->states->trainer.update = memoi_rows_update;
+    c->states->trainer.look = NULL;
+    c->states->trainer.user = c;
     e->device.context = c;
     e->device.copy = memoi_rows_state_copy;
     e->device.fill = memoi_rows_state_fill;

@@ -79,8 +79,11 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         if (!status) status = memob_swap_placement_make(s->steps, 0, &s->part->placement, error);
         status = memoi_session_start_arena(s, &desc, status, error);
         if (status) break;
-        if (s->streamed && !s->states)
+        if (s->streamed && !s->states) {
+            s->states_desc.trainer.update = memoi_session_update_layer;
+            s->states_desc.trainer.look = memoi_session_look;
             status = memob_states_create(&s->states_desc, 0, &s->states, error);
+        }
         if (s->states) base = &s->states->sink;
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
         swap.device = s->device;

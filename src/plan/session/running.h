@@ -681,7 +681,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     memoi_session_bound_lives(s, pass, step, 0);
     if (!s->is_open) return 0;
     memoi_session_mark_older(s, pass, 1);
-    memoi_session_visit_states(s, is_backward, step, 0);
+    memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 0);
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route(&s->part->placement, step, 0, s->batch.is_forward_only);
     s->is_routed = 0;
@@ -709,7 +709,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     if (memoi_session_moves(s) && has_tensors && !s->error.status)
         (void)memoi_session_is_ok(s,
                                   memob_swap_end(s->part->swap, is_backward, step, &s->call_error));
-    memoi_session_visit_states(s, is_backward, step, 1);
+    memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 1);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
     memoi_session_bound_lives(s, pass, step, 1);
     if (!is_backward && !s->steps->order && memoi_session_is_last(s, step))
