@@ -3868,15 +3868,14 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
 
 MEMOI void memoi_swap_generate_rows(void* generator, int32_t k, int is_end) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
-    const memob_visit* visit = &g->swap->placement.visits[k];
+    const memob_visit* visit = &g->swap->placement->visits[k];
     if (!g->status)
-        g->status = (is_end ? memob_swap_end : memob_swap_begin)(g->swap, visit->pass, visit->layer,
-                                                                 g->error);
+        g->status = memoi_swap_visit(g->swap, visit->pass, is_end, visit->layer, g->error);
 }
 
 MEMOI void memoi_swap_generate_visit(void* generator, int32_t k) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
-    const memob_visit* visit = &g->swap->placement.visits[k];
+    const memob_visit* visit = &g->swap->placement->visits[k];
     for (int32_t t = 0; t < g->desc.n_tensors && visit->pass != MEMOB_BACKWARD && !g->status;
          t++) /* as many in all */
         if (memob_tensor_is_routed(&g->desc, t) && memob_layer_has(&g->desc, visit->layer, t)) {
@@ -3993,7 +3992,8 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     g.status = memo_stream_create(g.device, "compute", 0, &g.desc.compute_stream, error);
     if (!g.status && times->states) g.status = memoi_swap_generate_engine(&g, times->states);
     if (!g.status)
-        g.status = memob_swap_create(&g.desc, 1, g.states ? &g.states->sink : NULL, &g.swap, error);
+        g.status =
+            memob_swap_create(&g.desc, 1, NULL, g.states ? &g.states->sink : NULL, &g.swap, error);
     if (!g.status) {
         g.ranges = (memo_range*)memob_calloc(2 * (int64_t)desc->n_tensors + 6 * MEMO_STATES_MAX,
                                              sizeof(memo_range));
@@ -4001,7 +4001,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     }
 
     walk.states = g.states;
-    if (!g.status) walk.order = &g.swap->placement;
+    if (!g.status) walk.order = g.swap->placement;
     for (i = 0; i < n * memob_max(1, times->n_steps) && !g.status; i++) {
         const int is_last = i % n == n - 1;
         memo_status status = memob_walk_batch(&walk, is_last, error);

@@ -94,7 +94,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         swap.is_timed = s->desc.is_timed;
         swap.device_memory = s->part->base;
         swap.host_memory = s->host_memory;
-        status = memob_swap_create(&swap, 0, base, &s->part->swap, error);
+        status = memob_swap_create(&swap, 0, &s->part->placement, base, &s->part->swap, error);
         if (!status && !base && s->part->swap->sink.engine.n_events) base = &s->part->swap->sink;
     }
     memoi_session_use_shape(s, 0);
