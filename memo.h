@@ -9624,8 +9624,8 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 }
 
 /* As memo_swap_create.  is_dry: for a device that runs nothing.  Memory is not touched, and without
- * spill_directory there is no file.  placement: NULL, or that of desc.  base: NULL, or the sink whose
- * streams the engine uses.  Both outlive the engine. */
+ * spill_directory there is no file.  placement: NULL, or that of desc.  base: NULL, or the sink
+ * whose streams the engine uses.  Both outlive the engine. */
 MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry,
                                     memob_swap_placement* placement, memob_sink* base,
                                     memo_swap** result, memo_error* error) {
@@ -9894,7 +9894,7 @@ MEMOI memo_status memob_swap_end(memo_swap* swap, memo_error* error) {
 }
 
 /* A trainer without a session begins or ends a layer. */
-MEMOI memo_status memoi_swap_visit(memo_swap* swap, int is_backward, int is_end, int32_t layer,
+MEMOI memo_status memob_swap_visit(memo_swap* swap, int is_backward, int is_end, int32_t layer,
                                    memo_error* error) {
     const memo_status status = memoi_swap_expect(swap, is_backward, is_end, layer, error);
     if (status) return status;
@@ -9904,16 +9904,16 @@ MEMOI memo_status memoi_swap_visit(memo_swap* swap, int is_backward, int is_end,
 }
 
 memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memoi_swap_visit(swap, 0, 0, layer, error);
+    return memob_swap_visit(swap, 0, 0, layer, error);
 }
 memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memoi_swap_visit(swap, 0, 1, layer, error);
+    return memob_swap_visit(swap, 0, 1, layer, error);
 }
 memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memoi_swap_visit(swap, 1, 0, layer, error);
+    return memob_swap_visit(swap, 1, 0, layer, error);
 }
 memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memoi_swap_visit(swap, 1, 1, layer, error);
+    return memob_swap_visit(swap, 1, 1, layer, error);
 }
 
 memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
@@ -9979,17 +9979,15 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
 
 /* What the trainer does.  A failure of `update` or `look` ends the visit. */
 typedef struct memob_states_trainer {
-    /* Enqueues the update of a layer.  It is called before the end of a pass of updates or of a fused
-     * backward, or behind the begin of a forward if it is deferred. */
-    memo_status (*update)(void* user, int32_t layer);
+    memo_status (*update)(void* user, int32_t layer); /* enqueues the update of a layer */
     /* NULL, or called behind each begin and before each end of a layer's pass or update, but for
      * the begin of a fused update on the device. */
     memo_status (*look)(void* user, int32_t pass, int32_t layer, int is_end);
-    /* NULL: `update` is called.  Otherwise the engine calls this function for each layer on a thread
-     * of the device, by launch_host on the file's stream.  All states that the update uses are then
-     * streamed and not spilled; they are at memob_states_get_host_address.  The function may run as
-     * late as the next forward of the layer, so what changes from step to step, such as a step
-     * number, belongs in a state. */
+    /* NULL: `update` is called.  Otherwise the engine calls this function for each layer on a
+     * thread of the device, by launch_host on the file's stream.  All states that the update uses
+     * are then streamed and not spilled; they are at memob_states_get_host_address.  The function
+     * may run as late as the next forward of the layer, so what changes from step to step, such as
+     * a step number, belongs in a state. */
     memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
     void* user; /* the first argument of all */
 } memob_states_trainer;
@@ -11021,9 +11019,9 @@ MEMOI void memob_states_defer(memob_states* states) {
     states->is_pending = 1;
 }
 
-/* Begins a micro-batch, whose layers have so many slices, and fetches what its first layers need.
- * is_last: the update comes after its backward, or in it.  is_forward_only: no backward follows, and
- * no updates are pending.  Errors: the device's. */
+/* Begins a micro-batch, and fetches what its first layers need.  n_slices: of a layer.  is_last:
+ * the update comes after its backward, or in it.  is_forward_only: no backward follows, and no
+ * updates are pending.  Errors: the device's. */
 MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices, int is_last,
                                          int is_forward_only, memo_error* error) {
     static const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE, MEMOB_STATES_FORWARD,

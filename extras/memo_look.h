@@ -3870,7 +3870,7 @@ MEMOI void memoi_swap_generate_rows(void* generator, int32_t k, int is_end) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
     const memob_visit* visit = &g->swap->placement->visits[k];
     if (!g->status)
-        g->status = memoi_swap_visit(g->swap, visit->pass, is_end, visit->layer, g->error);
+        g->status = memob_swap_visit(g->swap, visit->pass, is_end, visit->layer, g->error);
 }
 
 MEMOI void memoi_swap_generate_visit(void* generator, int32_t k) {

@@ -439,9 +439,9 @@ MEMOI void memob_states_defer(memob_states* states) {
     states->is_pending = 1;
 }
 
-/* Begins a micro-batch, whose layers have so many slices, and fetches what its first layers need.
- * is_last: the update comes after its backward, or in it.  is_forward_only: no backward follows, and
- * no updates are pending.  Errors: the device's. */
+/* Begins a micro-batch, and fetches what its first layers need.  n_slices: of a layer.  is_last:
+ * the update comes after its backward, or in it.  is_forward_only: no backward follows, and no
+ * updates are pending.  Errors: the device's. */
 MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices, int is_last,
                                          int is_forward_only, memo_error* error) {
     static const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE, MEMOB_STATES_FORWARD,

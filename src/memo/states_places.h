@@ -20,17 +20,15 @@
 
 /* What the trainer does.  A failure of `update` or `look` ends the visit. */
 typedef struct memob_states_trainer {
-    /* Enqueues the update of a layer.  It is called before the end of a pass of updates or of a fused
-     * backward, or behind the begin of a forward if it is deferred. */
-    memo_status (*update)(void* user, int32_t layer);
+    memo_status (*update)(void* user, int32_t layer); /* enqueues the update of a layer */
     /* NULL, or called behind each begin and before each end of a layer's pass or update, but for
      * the begin of a fused update on the device. */
     memo_status (*look)(void* user, int32_t pass, int32_t layer, int is_end);
-    /* NULL: `update` is called.  Otherwise the engine calls this function for each layer on a thread
-     * of the device, by launch_host on the file's stream.  All states that the update uses are then
-     * streamed and not spilled; they are at memob_states_get_host_address.  The function may run as
-     * late as the next forward of the layer, so what changes from step to step, such as a step
-     * number, belongs in a state. */
+    /* NULL: `update` is called.  Otherwise the engine calls this function for each layer on a
+     * thread of the device, by launch_host on the file's stream.  All states that the update uses
+     * are then streamed and not spilled; they are at memob_states_get_host_address.  The function
+     * may run as late as the next forward of the layer, so what changes from step to step, such as
+     * a step number, belongs in a state. */
     memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
     void* user; /* the first argument of all */
 } memob_states_trainer;

@@ -132,8 +132,8 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 }
 
 /* As memo_swap_create.  is_dry: for a device that runs nothing.  Memory is not touched, and without
- * spill_directory there is no file.  placement: NULL, or that of desc.  base: NULL, or the sink whose
- * streams the engine uses.  Both outlive the engine. */
+ * spill_directory there is no file.  placement: NULL, or that of desc.  base: NULL, or the sink
+ * whose streams the engine uses.  Both outlive the engine. */
 MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry,
                                     memob_swap_placement* placement, memob_sink* base,
                                     memo_swap** result, memo_error* error) {
@@ -402,7 +402,7 @@ MEMOI memo_status memob_swap_end(memo_swap* swap, memo_error* error) {
 }
 
 /* A trainer without a session begins or ends a layer. */
-MEMOI memo_status memoi_swap_visit(memo_swap* swap, int is_backward, int is_end, int32_t layer,
+MEMOI memo_status memob_swap_visit(memo_swap* swap, int is_backward, int is_end, int32_t layer,
                                    memo_error* error) {
     const memo_status status = memoi_swap_expect(swap, is_backward, is_end, layer, error);
     if (status) return status;
@@ -412,16 +412,16 @@ MEMOI memo_status memoi_swap_visit(memo_swap* swap, int is_backward, int is_end,
 }
 
 memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memoi_swap_visit(swap, 0, 0, layer, error);
+    return memob_swap_visit(swap, 0, 0, layer, error);
 }
 memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memoi_swap_visit(swap, 0, 1, layer, error);
+    return memob_swap_visit(swap, 0, 1, layer, error);
 }
 memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memoi_swap_visit(swap, 1, 0, layer, error);
+    return memob_swap_visit(swap, 1, 0, layer, error);
 }
 memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memoi_swap_visit(swap, 1, 1, layer, error);
+    return memob_swap_visit(swap, 1, 1, layer, error);
 }
 
 memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,

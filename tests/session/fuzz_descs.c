@@ -200,7 +200,7 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     fuzz_swap_desc_fill(in, &swap, tensors, rows);
     swap.rows = NULL;
     swap.n_order = (int32_t)fuzz_pick(in, 3); /* as many turns as turns_s has numbers */
-    FUZZ_FILL(in, desc, 184, &desc.swap, &desc.kinds, &desc.states, &desc.turns, &desc.turns_s);
+    FUZZ_FILL(in, desc, 176, &desc.swap, &desc.kinds, &desc.states, &desc.turns, &desc.turns_s);
     FUZZ_FILL(in, times, 48, &times.recompute_s_per_row, &times.recompute_growth_s_per_row);
     for (i = 0; i < 2 * FUZZ_N; i++) fuzz_word(in, &recompute_s[i]);
     times.recompute_s_per_row = recompute_s;
