@@ -2624,7 +2624,7 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
                   (long long)plan->n_buffers, memob_bytes_text(peak, (double)plan->peak_bytes),
                   memob_bytes_text(bound, (double)bound_bytes));
     MEMOI_PUT_NUMBERS(text, "%.2f", gap);
-    memo_text_put(text, "%% (%s, ", memob_proof_names[plan->proof]);
+    memo_text_put(text, "%% (%s, ", plan->proof == MEMO_PROOF_OPTIMAL ? "optimal" : "valid");
     memo_text_put_xml(text, plan->engine);
     memo_text_put(text, ")</text>\n");
 
