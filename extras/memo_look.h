@@ -2440,8 +2440,9 @@ MEMOI void memoi_picture_band(memoi_picture* picture, uint32_t color, double beg
     memoi_svg_put_label(&picture->text, " class=\"band\"", x + width / 2, y + 11.5, label);
 }
 
+/* Light shades of the colors that a timeline has for the same phases. */
 static const uint32_t memoi_phase_colors[][2] = {
-    {0, 0}, {0, 0}, {0xc5e1c0, 0xa9d1a2}, {0xc9a6e0, 0xb58ad3}, {0xf2c9c3, 0xe8aea6}};
+    {0, 0}, {0, 0}, {0xd3e0ee, 0xb4cbe4}, {0xfbdcae, 0xf5c47e}, {0xf2c9c3, 0xe8aea6}};
 
 /* A marked layer. */
 typedef struct memoi_look_span {
@@ -2623,7 +2624,7 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
                   (long long)plan->n_buffers, memob_bytes_text(peak, (double)plan->peak_bytes),
                   memob_bytes_text(bound, (double)bound_bytes));
     MEMOI_PUT_NUMBERS(text, "%.2f", gap);
-    memo_text_put(text, "%% (%s, ", memob_proof_names[plan->proof]);
+    memo_text_put(text, "%% (%s, ", plan->proof == MEMO_PROOF_OPTIMAL ? "optimal" : "valid");
     memo_text_put_xml(text, plan->engine);
     memo_text_put(text, ")</text>\n");
 
