@@ -5117,9 +5117,7 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
     memset(&c->now, 0, sizeof c->now);
     for (int32_t k = 0; k < order->n_visits; k++) {
         const memob_visit* visit = &order->visits[k];
-        if ((visit->pass == MEMOB_BACKWARD && k % order->n_forwards == 0 &&
-             order->n_slices == order->n_of_batch) ||
-            memob_swap_has_loss(order, k))
+        if (memob_swap_is_between(order, k) || memob_swap_has_loss(order, k))
             memoi_rows_between(c, k / order->n_forwards);
         memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
                         c->layers[visit->layer].compute_s[visit->pass]);
@@ -8025,21 +8023,11 @@ MEMOI void memoi_session_time_batch_end(memo_session* s) {
  * or none. */
 #define MEMOI_HASH_ZERO 1 /* all bytes are 0 */
 
-/* Copies bytes of the device to the host, or back, and waits. */
-MEMOI memo_status memoi_session_copy(const memo_session* s, memo_stream stream, void* on_device,
-                                     void* on_host, int64_t n_bytes, int is_back,
-                                     memo_error* error) {
-    const memo_copy_kind kind = is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST;
-    const memo_status status = memo_copy(s->device, stream, kind, is_back ? on_device : on_host,
-                                         is_back ? on_host : on_device, n_bytes, error);
-    return status ? status : memo_stream_synchronize(s->device, stream, error);
-}
-
 /* 0: the session has failed; so say the other functions of a checked session. */
 MEMOI int memoi_checked_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
                              int is_back) {
-    return memoi_session_is_ok(s, memoi_session_copy(s, s->checked.stream, on_device, on_host,
-                                                     n_bytes, is_back, &s->call_error));
+    return memoi_session_is_ok(s, memob_copy_now(s->device, s->checked.stream, on_device, on_host,
+                                                 n_bytes, is_back, &s->call_error));
 }
 
 MEMOI uint64_t memoi_checked_hash(memo_session* s, char* address, int64_t size_bytes, int on_host) {
@@ -12285,8 +12273,8 @@ MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes,
                 continue;
             }
             if (is_back && pinned) memcpy(pinned, bytes, (size_t)n_bytes);
-            status = memoi_session_copy(s, s->desc.compute_stream, output + at, piece, n_bytes,
-                                        is_back, error);
+            status = memob_copy_now(s->device, s->desc.compute_stream, output + at, piece, n_bytes,
+                                    is_back, error);
             if (!status && !is_back && pinned) memcpy(bytes, pinned, (size_t)n_bytes);
         }
     }
