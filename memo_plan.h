@@ -6488,17 +6488,18 @@ typedef struct memoi_setup {
 /* A session that times its first steps: >>session timing. */
 typedef struct memoi_timing {
     void (*plan)(memo_session* s); /* by the spans of the steps so far; NULL: nothing is timed */
-    memo_session_desc desc;        /* the caller's, with the session's copies, for other plans */
-    int32_t due;                   /* the step, from 0 on, before which to plan */
-    int32_t n_begun;               /* training steps */
-    int64_t n_batches;             /* micro-batches with a backward that have begun */
-    int is_open;                   /* a micro-batch that is timed has begun and not ended */
-    double host_s, host_bytes;     /* of updates on the host */
-    memo_profile* profiles;        /* (n_shapes); until times are known: of copies, in the first */
-    int is_known;                  /* profiles has times */
-    int keeps_states;              /* plans stream the states that the open plan streams */
-    int is_lost;                   /* neither plan could be opened */
-    char why[200];                 /* the first plan stays; "": it does not */
+    memo_policy policy;            /* with n_group: the caller's, for another plan */
+    int32_t n_group;
+    int32_t due;               /* the step, from 0 on, before which to plan */
+    int32_t n_begun;           /* training steps */
+    int64_t n_batches;         /* micro-batches with a backward that have begun */
+    int is_open;               /* a micro-batch that is timed has begun and not ended */
+    double host_s, host_bytes; /* of updates on the host */
+    memo_profile* profiles;    /* (n_shapes); until times are known: of copies, in the first */
+    int is_known;              /* profiles has times */
+    int keeps_states;          /* plans stream the states that the open plan streams */
+    int is_lost;               /* neither plan could be opened */
+    char why[200];             /* the first plan stays; "": it does not */
 } memoi_timing;
 
 /* What a shape has of its own. */
@@ -7755,12 +7756,9 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
     if (desc->n_group == MEMO_GROUP_PLANNED) s->desc.n_group = plan ? plan->n_group : 1;
     status = memoi_session_check_desc(&s->desc, plan != NULL, error);
     if (!status) status = memoi_session_copy_desc(s, plan != NULL, error);
-    s->timing.desc = s->desc;
-    s->timing.desc.policy = desc->policy;
-    s->timing.desc.n_group = desc->n_group;
-    if (!status) status = memoi_session_take_states(s, error);
-    s->timing.desc.layer_kinds = s->desc.layer_kinds;
-    return status;
+    s->timing.policy = desc->policy;
+    s->timing.n_group = desc->n_group;
+    return status ? status : memoi_session_take_states(s, error);
 }
 
 /* A session for one of the public calls; plan not NULL: the session will run this plan.
@@ -11792,9 +11790,9 @@ MEMOI memo_status memoi_timing_read(memo_session* s, const int64_t* untimed, mem
 MEMOI void memoi_timing_write(const memo_session* s, const int64_t* untimed) {
     char path[4096];
     memo_error why;
-    for (int32_t k = 0; k < s->desc.n_shapes && s->timing.desc.profile_path; k++) {
+    for (int32_t k = 0; k < s->desc.n_shapes && s->desc.profile_path; k++) {
         if (s->parts[k].plan->shape.is_forward_only) continue;
-        memoi_timing_path(&s->timing.desc, k, path);
+        memoi_timing_path(&s->desc, k, path);
         if (memo_profile_write(&s->timing.profiles[k], path, &why))
             memoi_session_log(s, "session: the profile is not written: %s", why.message);
         else
@@ -11982,12 +11980,12 @@ MEMOI int memoi_timing_may_move(const memo_session* s, const memo_step_plan* pla
 /* Makes a plan by the times, in the memory that the session has.  Slices and the place of the
  * update stay, since both may change bits. */
 MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo_error* error) {
-    memo_session_desc own = s->timing.desc;
+    memo_session_desc own = s->desc;
     memo_status status = MEMO_STATUS_OK;
+    own.policy = s->timing.policy;
+    own.n_group = s->timing.n_group;
     own.device_bytes = s->memory_bytes;
-    own.host_bytes = s->desc.host_bytes;
-    own.disk_bytes = s->desc.disk_bytes;
-    own.slice_rows = s->desc.slice_rows;
+    if (!own.shapes) own.n_shapes = 0;
     if (own.n_states)
         own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
     s->setup = &s->own_setup;
