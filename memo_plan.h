@@ -9609,11 +9609,6 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
     s->is_recomputing = 0;
 }
 
-/* What is timed of the layer that was open when another began, which has its own times. */
-MEMOI void memoi_session_mark_older(memo_session* s, memo_pass pass, int is_end) {
-    if (s->open_next >= 0) memoi_session_mark(s, s->open, (int32_t)pass, is_end);
-}
-
 /* 1: it is the last of a forward of all layers. */
 MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
     return step % s->n_slices == s->n_slices - 1 &&
@@ -9634,7 +9629,8 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     }
     memoi_session_bound_lives(s, pass, step, 0);
     if (!s->is_open) return 0;
-    memoi_session_mark_older(s, pass, 1);
+    if (s->open_next >= 0) /* the layer that is open has its own times */
+        memoi_session_mark(s, s->open, (int32_t)pass, 1);
     memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 0);
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
@@ -10640,11 +10636,6 @@ MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
     return status;
 }
 
-/* 1: the session that plans again keeps its states where they are. */
-MEMOI int memoi_session_keeps_states(const memo_session* s) {
-    return s->planner && s->planner->timing.keeps_states;
-}
-
 /* Streams what the open plan streams, and chooses the stage. */
 MEMOI memo_status memoi_session_keep(memo_session* s, memo_error* error) {
     const memo_step_plan* plan = s->planner->parts[0].plan;
@@ -10694,7 +10685,7 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
         s->part->plan->n_spilled = s->parts[first].plan->n_spilled;
         s->part->plan->update_is_on_host = s->parts[first].plan->update_is_on_host;
         s->part->plan->update_at = s->parts[first].plan->update_at;
-        if (!status && !i && memoi_session_keeps_states(s))
+        if (!status && !i && s->planner && s->planner->timing.keeps_states)
             status = memoi_session_keep(s, error);
         else if (!status)
             status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
