@@ -6488,17 +6488,18 @@ typedef struct memoi_setup {
 /* A session that times its first steps: >>session timing. */
 typedef struct memoi_timing {
     void (*plan)(memo_session* s); /* by the spans of the steps so far; NULL: nothing is timed */
-    memo_session_desc desc;        /* the caller's, with the session's copies, for other plans */
-    int32_t due;                   /* the step, from 0 on, before which to plan */
-    int32_t n_begun;               /* training steps */
-    int64_t n_batches;             /* micro-batches with a backward that have begun */
-    int is_open;                   /* a micro-batch that is timed has begun and not ended */
-    double host_s, host_bytes;     /* of updates on the host */
-    memo_profile* profiles;        /* (n_shapes); until times are known: of copies, in the first */
-    int is_known;                  /* profiles has times */
-    int keeps_states;              /* plans stream the states that the open plan streams */
-    int is_lost;                   /* neither plan could be opened */
-    char why[200];                 /* the first plan stays; "": it does not */
+    memo_policy policy;            /* with n_group: the caller's, for another plan */
+    int32_t n_group;
+    int32_t due;               /* the step, from 0 on, before which to plan */
+    int32_t n_begun;           /* training steps */
+    int64_t n_batches;         /* micro-batches with a backward that have begun */
+    int is_open;               /* a micro-batch that is timed has begun and not ended */
+    double host_s, host_bytes; /* of updates on the host */
+    memo_profile* profiles;    /* (n_shapes); until times are known: of copies, in the first */
+    int is_known;              /* profiles has times */
+    int keeps_states;          /* plans stream the states that the open plan streams */
+    int is_lost;               /* neither plan could be opened */
+    char why[200];             /* the first plan stays; "": it does not */
 } memoi_timing;
 
 /* What a shape has of its own. */
@@ -7755,12 +7756,9 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
     if (desc->n_group == MEMO_GROUP_PLANNED) s->desc.n_group = plan ? plan->n_group : 1;
     status = memoi_session_check_desc(&s->desc, plan != NULL, error);
     if (!status) status = memoi_session_copy_desc(s, plan != NULL, error);
-    s->timing.desc = s->desc;
-    s->timing.desc.policy = desc->policy;
-    s->timing.desc.n_group = desc->n_group;
-    if (!status) status = memoi_session_take_states(s, error);
-    s->timing.desc.layer_kinds = s->desc.layer_kinds;
-    return status;
+    s->timing.policy = desc->policy;
+    s->timing.n_group = desc->n_group;
+    return status ? status : memoi_session_take_states(s, error);
 }
 
 /* A session for one of the public calls; plan not NULL: the session will run this plan.
@@ -9611,11 +9609,6 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
     s->is_recomputing = 0;
 }
 
-/* What is timed of the layer that was open when another began, which has its own times. */
-MEMOI void memoi_session_mark_older(memo_session* s, memo_pass pass, int is_end) {
-    if (s->open_next >= 0) memoi_session_mark(s, s->open, (int32_t)pass, is_end);
-}
-
 /* 1: it is the last of a forward of all layers. */
 MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
     return step % s->n_slices == s->n_slices - 1 &&
@@ -9636,7 +9629,8 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     }
     memoi_session_bound_lives(s, pass, step, 0);
     if (!s->is_open) return 0;
-    memoi_session_mark_older(s, pass, 1);
+    if (s->open_next >= 0) /* the layer that is open has its own times */
+        memoi_session_mark(s, s->open, (int32_t)pass, 1);
     memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 0);
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
@@ -10642,11 +10636,6 @@ MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
     return status;
 }
 
-/* 1: the session that plans again keeps its states where they are. */
-MEMOI int memoi_session_keeps_states(const memo_session* s) {
-    return s->planner && s->planner->timing.keeps_states;
-}
-
 /* Streams what the open plan streams, and chooses the stage. */
 MEMOI memo_status memoi_session_keep(memo_session* s, memo_error* error) {
     const memo_step_plan* plan = s->planner->parts[0].plan;
@@ -10696,7 +10685,7 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
         s->part->plan->n_spilled = s->parts[first].plan->n_spilled;
         s->part->plan->update_is_on_host = s->parts[first].plan->update_is_on_host;
         s->part->plan->update_at = s->parts[first].plan->update_at;
-        if (!status && !i && memoi_session_keeps_states(s))
+        if (!status && !i && s->planner && s->planner->timing.keeps_states)
             status = memoi_session_keep(s, error);
         else if (!status)
             status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
@@ -11072,7 +11061,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         if (status) break;
         if (s->streamed && !s->states) {
             s->states_desc.trainer.update = memoi_session_update_layer;
-            s->states_desc.trainer.look = memoi_session_look;
+            s->states_desc.trainer.look = s->desc.is_checked ? memoi_session_look : NULL;
             status = memob_states_create(&s->states_desc, 0, &s->states, error);
         }
         if (s->states) base = &s->states->sink;
@@ -11111,6 +11100,14 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
                                                              : 1e20 * host_bytes;
 }
 
+/* Takes a trial that is better than the plan by a thousandth, or the first; destroys the other. */
+MEMOI void memoi_step_plan_take_better(memo_step_plan** plan, memo_step_plan* trial) {
+    const int is_better =
+        !*plan || memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
+    memo_step_plan_destroy(is_better ? *plan : trial);
+    if (is_better) *plan = trial;
+}
+
 /* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
  * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
  * because sizes, times and this end are agreed.  planner: as in memoi_session_plan_shapes. */
@@ -11132,7 +11129,6 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
         memo_step_plan* trial = NULL;
         memo_error failed;
         memo_status status;
-        int is_better;
         own.slice_rows = memob_align_up((desc->n_rows - 1) / n_slices + 1, tile_rows);
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
@@ -11145,13 +11141,14 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
             status = memoi_session_verdict(desc, status, &failed);
             if (!status) break;
         }
-        if (status && error) *error = failed;
-        n_fit += !status && memoi_step_plan_fits(trial);
-        is_better =
-            status || !*plan || memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
-        memo_step_plan_destroy(is_better ? *plan : trial);
-        if (is_better) *plan = trial;
-        if (status) return status;
+        if (status) {
+            if (error) *error = failed;
+            memo_step_plan_destroy(*plan);
+            *plan = NULL;
+            return status;
+        }
+        n_fit += memoi_step_plan_fits(trial);
+        memoi_step_plan_take_better(plan, trial);
     }
     return MEMO_STATUS_OK;
 }
@@ -11182,11 +11179,7 @@ MEMOI memo_status memoi_session_plan_groups(const memo_session* planner,
         status = memoi_session_plan_sizes(planner, &own, profile, effort, &trial, error);
         if (status) break;
         if (!memoi_step_plan_fits(trial)) most = 0; /* nor do larger groups */
-        if (memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan)) {
-            memo_step_plan_destroy(*plan);
-            *plan = trial;
-        } else
-            memo_step_plan_destroy(trial);
+        memoi_step_plan_take_better(plan, trial);
     }
     return status;
 }
@@ -11788,9 +11781,9 @@ MEMOI memo_status memoi_timing_read(memo_session* s, const int64_t* untimed, mem
 MEMOI void memoi_timing_write(const memo_session* s, const int64_t* untimed) {
     char path[4096];
     memo_error why;
-    for (int32_t k = 0; k < s->desc.n_shapes && s->timing.desc.profile_path; k++) {
+    for (int32_t k = 0; k < s->desc.n_shapes && s->desc.profile_path; k++) {
         if (s->parts[k].plan->shape.is_forward_only) continue;
-        memoi_timing_path(&s->timing.desc, k, path);
+        memoi_timing_path(&s->desc, k, path);
         if (memo_profile_write(&s->timing.profiles[k], path, &why))
             memoi_session_log(s, "session: the profile is not written: %s", why.message);
         else
@@ -11978,12 +11971,12 @@ MEMOI int memoi_timing_may_move(const memo_session* s, const memo_step_plan* pla
 /* Makes a plan by the times, in the memory that the session has.  Slices and the place of the
  * update stay, since both may change bits. */
 MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo_error* error) {
-    memo_session_desc own = s->timing.desc;
+    memo_session_desc own = s->desc;
     memo_status status = MEMO_STATUS_OK;
+    own.policy = s->timing.policy;
+    own.n_group = s->timing.n_group;
     own.device_bytes = s->memory_bytes;
-    own.host_bytes = s->desc.host_bytes;
-    own.disk_bytes = s->desc.disk_bytes;
-    own.slice_rows = s->desc.slice_rows;
+    if (!own.shapes) own.n_shapes = 0;
     if (own.n_states)
         own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
     s->setup = &s->own_setup;

@@ -807,11 +807,6 @@ MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
     return status;
 }
 
-/* 1: the session that plans again keeps its states where they are. */
-MEMOI int memoi_session_keeps_states(const memo_session* s) {
-    return s->planner && s->planner->timing.keeps_states;
-}
-
 /* Streams what the open plan streams, and chooses the stage. */
 MEMOI memo_status memoi_session_keep(memo_session* s, memo_error* error) {
     const memo_step_plan* plan = s->planner->parts[0].plan;
@@ -861,7 +856,7 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
         s->part->plan->n_spilled = s->parts[first].plan->n_spilled;
         s->part->plan->update_is_on_host = s->parts[first].plan->update_is_on_host;
         s->part->plan->update_at = s->parts[first].plan->update_at;
-        if (!status && !i && memoi_session_keeps_states(s))
+        if (!status && !i && s->planner && s->planner->timing.keeps_states)
             status = memoi_session_keep(s, error);
         else if (!status)
             status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
