@@ -828,6 +828,9 @@ typedef struct memo_session_desc {
      * of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes more for each row
      * of a layer.  It waits in every layer. */
     int32_t is_checked;
+    /* 1: the shortage of a plan has what this plan lacks; no budgets are tried.  Sooner by ten to a
+     * hundred plans, for those who ask whether one of many sizes fits. */
+    int32_t is_unadvised;
     memo_log log; /* a line for each phase; NULL, but with MEMO_CHECK=1: to stderr */
 } memo_session_desc;
 
@@ -860,7 +863,7 @@ struct memo_step_plan {
     memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
     int32_t fits;
     /* Which budget lacks how much, and budgets that would do: they were tried, for all shapes; with
-     * a tile less nothing was found.  Empty if the plan fits. */
+     * a tile less nothing was found.  With is_unadvised untried.  Empty if the plan fits. */
     char shortage[400];
 };
 
@@ -11414,7 +11417,7 @@ MEMOI memo_status memoi_session_plan_or_advise(const memo_session_desc* desc,
     memo_status status =
         memoi_session_plan_groups(NULL, desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     *device_bytes = 0;
-    if (!status && !memoi_step_plan_fits(*plan))
+    if (!status && !desc->is_unadvised && !memoi_step_plan_fits(*plan))
         status = memoi_session_advise(desc, profile, *plan, device_bytes, error);
     if (!status) return status;
     memo_step_plan_destroy(*plan);
@@ -12232,6 +12235,7 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
 
     /* It may lack host or disk; a plan that uses less of them takes more of the device. */
     least.device_bytes = memob_max(*device_bytes, 1);
+    least.is_unadvised = 0;
     status = memoi_session_plan_or_advise(&least, NULL, &plan, &more_bytes, error);
     *device_bytes = memob_max(*device_bytes, more_bytes);
     for (p = plan; p && !status && !more_bytes; p = p->next)
