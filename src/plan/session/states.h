@@ -9,21 +9,11 @@
  * or none. */
 #define MEMOI_HASH_ZERO 1 /* all bytes are 0 */
 
-/* Copies bytes of the device to the host, or back, and waits. */
-MEMOI memo_status memoi_session_copy(const memo_session* s, memo_stream stream, void* on_device,
-                                     void* on_host, int64_t n_bytes, int is_back,
-                                     memo_error* error) {
-    const memo_copy_kind kind = is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST;
-    const memo_status status = memo_copy(s->device, stream, kind, is_back ? on_device : on_host,
-                                         is_back ? on_host : on_device, n_bytes, error);
-    return status ? status : memo_stream_synchronize(s->device, stream, error);
-}
-
 /* 0: the session has failed; so say the other functions of a checked session. */
 MEMOI int memoi_checked_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
                              int is_back) {
-    return memoi_session_is_ok(s, memoi_session_copy(s, s->checked.stream, on_device, on_host,
-                                                     n_bytes, is_back, &s->call_error));
+    return memoi_session_is_ok(s, memob_copy_now(s->device, s->checked.stream, on_device, on_host,
+                                                 n_bytes, is_back, &s->call_error));
 }
 
 MEMOI uint64_t memoi_checked_hash(memo_session* s, char* address, int64_t size_bytes, int on_host) {
@@ -182,25 +172,16 @@ MEMOI memo_status memoi_session_look(void* session, int32_t pass, int32_t layer,
     return s->error.status;
 }
 
-/* What the engine of states calls. */
-MEMOI memob_states_trainer memoi_session_trainer(memo_session* s) {
-    const memob_states_trainer trainer = {memoi_session_update_layer, memoi_session_look, s};
-    return trainer;
-}
-
 MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
-    const memob_states_trainer trainer = memoi_session_trainer(s);
     if (s->error.status) return;
-    (void)memoi_session_is_ok(
-        s, memob_states_visit(s->states, &trainer, pass, layer, is_end, &s->call_error));
+    (void)memoi_session_is_ok(s,
+                              memob_states_visit(s->states, pass, layer, is_end, &s->call_error));
 }
 
-MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
-    const memob_states_trainer trainer = memoi_session_trainer(s);
+MEMOI void memoi_session_visit_states(memo_session* s, int32_t pass, int32_t step, int is_end) {
     if (s->states && !s->error.status)
-        (void)memoi_session_is_ok(s, memob_states_turn(s->states, &trainer, s->n_slices,
-                                                       s->batch.is_forward_only, is_backward, step,
-                                                       is_end, &s->call_error));
+        (void)memoi_session_is_ok(s,
+                                  memob_states_turn(s->states, pass, step, is_end, &s->call_error));
 }
 
 /* Updates all layers, in a pass. */
@@ -227,8 +208,9 @@ MEMOI void memoi_session_visit_ends(memo_session* s, int is_end) {
         if (s->error.status) return;
         s->is_fused = 0;
         s->checked.n_updated = s->checked.n_missed = 0;
-        (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, !s->batch.more_follow,
-                                                            is_forward_only, &s->call_error));
+        (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, s->n_slices,
+                                                            !s->batch.more_follow, is_forward_only,
+                                                            &s->call_error));
         memoi_session_visit(s, MEMOB_FORWARD, 0, 0);
     } else if (is_forward_only && s->n_passed == s->n_steps) {
         memoi_session_visit(s, MEMOB_FORWARD, s->desc.n_layers + 1, 1);
