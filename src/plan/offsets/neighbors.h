@@ -64,26 +64,29 @@ MEMOI void memoi_neighbors_fill(const memoi_problem* problem, int64_t* fill) {
     for (int64_t i = 0; i < n; i++) MEMO_ASSERT(fill[i] == neighbors->first[i + 1]); /* 1 */
 }
 
-/* Sorts each list: fixed items first, the lowest first.  order: scratch, an entry an item. */
-MEMOI void memoi_neighbors_sort(const memoi_problem* problem, memob_keyed* order) {
-    const int64_t* first = problem->neighbors->first;
-    for (int64_t i = 0; i < problem->n_items; i++) {
-        int32_t* list = problem->neighbors->list + first[i];
-        int64_t n_fixed = 0, to = first[i + 1] - first[i];
-
-        /* The free items move to the end. */
-        for (int64_t k = to - 1; k >= 0; k--) {
-            order[n_fixed].key = problem->items[list[k]].fixed;
-            order[n_fixed].index = list[k];
-            if (order[n_fixed].key < 0)
-                list[--to] = list[k];
-            else
-                n_fixed++;
-        }
-        MEMO_ASSERT(n_fixed == to); /* 2 */
-        qsort(order, (size_t)n_fixed, sizeof *order, memob_keyed_compare);
-        for (int64_t k = 0; k < n_fixed; k++) list[k] = (int32_t)order[k].index;
+/* Sorts each list: fixed items first, the lowest first.  fill, order and sorted are scratch: an
+ * entry an item, an item, and a neighbor. */
+MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, memob_keyed* order,
+                                int32_t* sorted) {
+    const memoi_neighbors* neighbors = problem->neighbors;
+    const int64_t *first = neighbors->first, n = problem->n_items;
+    for (int64_t i = 0; i < n; i++) {
+        order[i].key = problem->items[i].fixed < 0 ? INT64_MAX : problem->items[i].fixed;
+        order[i].index = i;
+        fill[i] = first[i];
     }
+    qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+
+    /* Each item, in this order, goes to the end of its neighbors' lists: sorting each list alone is
+     * slower by far, as most items around a window of memo_pack.h are fixed. */
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = order[i].index, k = first[j]; k < first[j + 1]; k++) {
+            const int32_t to = neighbors->list[k];
+            MEMO_ASSERT(fill[to] == first[to] || problem->items[j].fixed < 0 || /* 2 */
+                        problem->items[sorted[fill[to] - 1]].fixed >= 0);
+            sorted[fill[to]++] = (int32_t)j;
+        }
+    memcpy(neighbors->list, sorted, (size_t)first[n] * sizeof(int32_t));
 }
 
 /* Makes the lists.  UNFIT: these are too long. */
@@ -94,6 +97,7 @@ MEMOI memoi_made memoi_neighbors_list(const memoi_problem* problem) {
     memob_arrays scratch = MEMO_ZERO(memob_arrays);
     memob_keyed* order;
     int64_t* fill;
+    int32_t* sorted;
     if (neighbors->list) return MEMOI_MADE;
     n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
     if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
@@ -101,7 +105,8 @@ MEMOI memoi_made memoi_neighbors_list(const memoi_problem* problem) {
 
     /* The lists stay until the problem is freed, because several searches read them. */
     fill = MEMOB_ARRAY(&scratch, int64_t, n);
-    order = MEMOB_ARRAY(&scratch, memob_keyed, n);
+    order = MEMOB_ARRAY(&scratch, memob_keyed, problem->n_fixed > 0 ? n : 0);
+    sorted = MEMOB_ARRAY(&scratch, int32_t, problem->n_fixed > 0 ? n_entries : 0);
     neighbors->first = MEMOB_ARRAY(&neighbors->arrays, int64_t, n + 1);
     neighbors->list = MEMOB_ARRAY(&neighbors->arrays, int32_t, n_entries);
     if (scratch.failed || neighbors->arrays.failed) {
@@ -111,7 +116,7 @@ MEMOI memoi_made memoi_neighbors_list(const memoi_problem* problem) {
         return MEMOI_NO_MEMORY;
     }
     memoi_neighbors_fill(problem, fill);
-    if (problem->n_fixed > 0) memoi_neighbors_sort(problem, order);
+    if (problem->n_fixed > 0) memoi_neighbors_sort(problem, fill, order, sorted);
     memob_arrays_free(&scratch);
     return MEMOI_MADE;
 }
