@@ -3318,7 +3318,7 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     static const memoi_item_order orders[] = {MEMOI_ORDER_AREA, MEMOI_ORDER_SIZE,
                                               MEMOI_ORDER_LIFETIME, MEMOI_ORDER_SECTIONS};
     const int64_t n = problem->n_items, n_run = n / MEMOI_PLACED_NODE; /* nodes of an order */
-    const int64_t n_orders = n_nodes < 3 * n_run ? 2 : 4;
+    const int64_t n_orders = memob_min(2 + n_nodes / (2 * n_run + 1), 4);
     memo_status status = MEMO_STATUS_OK;
     int64_t peak = 0;
     memoi_greedy greedy;
@@ -3566,8 +3566,8 @@ MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nod
         } else if (e->places_left == 0) {
             memoi_ejections_restore(e, best);
             e->step /= MEMOI_SHARE; /* and twice that comes next */
-            if (e->step <= (best->peak - goal) / STEPS && e->places < (int64_t)1 << 40)
-                e->places *= 2;
+            if (e->step <= (best->peak - goal) / STEPS)
+                e->places = memob_min(2 * e->places, (int64_t)1 << 40);
             memoi_effort_report(effort, e->problem, best);
         }
     }
@@ -4164,22 +4164,23 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     memo_status status = MEMO_STATUS_OK;
 
     /* The engines of memo_pack.h, then full sections. */
-    for (int k = 0; k < 2 && !status && !is_done; k++) {
+    for (int k = 0; k < 2 && !is_done; k++) {
         const int64_t n_before = loop->effort->n_nodes;
         if (is_large && !loop->is_apart && loop->n_vain[k] > n_before / MEMOI_TRIES) continue;
         status = k == 0 ? memoi_pack_round(loop, n_nodes, error)
                         : memoi_loop_full(loop, goal, n_nodes, error);
         loop->n_vain[k] += loop->effort->n_nodes - n_before;
         if (loop->best->peak < peak) loop->n_vain[0] = loop->n_vain[1] = 0;
-        is_done = loop->is_apart || (k == 0 && is_large && loop->best->peak < peak);
+        is_done = status || loop->is_apart || (k == 0 && is_large && loop->best->peak < peak);
     }
 
-    if (!status && !is_done && memoi_loop_goes_on(loop) && !is_searched)
+    if (!is_done && memoi_loop_goes_on(loop) && !is_searched)
         status = memoi_loop_eject(
             loop, goal,
             has_exact ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes)) : n_nodes,
             error);
-    if (!status && !is_done && memoi_loop_goes_on(loop) && has_exact &&
+    is_done |= status != MEMO_STATUS_OK;
+    if (!is_done && memoi_loop_goes_on(loop) && has_exact &&
         !memoi_exact_round(&loop->exact, loop->target, n_nodes))
         status = memob_no_memory(error, "the search");
     memoi_loop_credit(loop, "search");
@@ -4228,7 +4229,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
         loop->is_stuck = loop->best->peak == peak;
         /* No engine spent a node: nothing is left to try. */
         if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && effort->n_nodes == n_spent)) break;
-        if (n_nodes < (int64_t)1 << 40) n_nodes *= 2;
+        n_nodes = memob_min(2 * n_nodes, (int64_t)1 << 40);
     }
     memob_arrays_free(&loop->ejections.arrays);
     memoi_exact_free(&loop->exact);

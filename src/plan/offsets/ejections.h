@@ -212,8 +212,8 @@ MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nod
         } else if (e->places_left == 0) {
             memoi_ejections_restore(e, best);
             e->step /= MEMOI_SHARE; /* and twice that comes next */
-            if (e->step <= (best->peak - goal) / STEPS && e->places < (int64_t)1 << 40)
-                e->places *= 2;
+            if (e->step <= (best->peak - goal) / STEPS)
+                e->places = memob_min(2 * e->places, (int64_t)1 << 40);
             memoi_effort_report(effort, e->problem, best);
         }
     }

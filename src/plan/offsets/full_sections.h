@@ -70,7 +70,7 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     static const memoi_item_order orders[] = {MEMOI_ORDER_AREA, MEMOI_ORDER_SIZE,
                                               MEMOI_ORDER_LIFETIME, MEMOI_ORDER_SECTIONS};
     const int64_t n = problem->n_items, n_run = n / MEMOI_PLACED_NODE; /* nodes of an order */
-    const int64_t n_orders = n_nodes < 3 * n_run ? 2 : 4;
+    const int64_t n_orders = memob_min(2 + n_nodes / (2 * n_run + 1), 4);
     memo_status status = MEMO_STATUS_OK;
     int64_t peak = 0;
     memoi_greedy greedy;

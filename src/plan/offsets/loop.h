@@ -129,22 +129,23 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     memo_status status = MEMO_STATUS_OK;
 
     /* The engines of memo_pack.h, then full sections. */
-    for (int k = 0; k < 2 && !status && !is_done; k++) {
+    for (int k = 0; k < 2 && !is_done; k++) {
         const int64_t n_before = loop->effort->n_nodes;
         if (is_large && !loop->is_apart && loop->n_vain[k] > n_before / MEMOI_TRIES) continue;
         status = k == 0 ? memoi_pack_round(loop, n_nodes, error)
                         : memoi_loop_full(loop, goal, n_nodes, error);
         loop->n_vain[k] += loop->effort->n_nodes - n_before;
         if (loop->best->peak < peak) loop->n_vain[0] = loop->n_vain[1] = 0;
-        is_done = loop->is_apart || (k == 0 && is_large && loop->best->peak < peak);
+        is_done = status || loop->is_apart || (k == 0 && is_large && loop->best->peak < peak);
     }
 
-    if (!status && !is_done && memoi_loop_goes_on(loop) && !is_searched)
+    if (!is_done && memoi_loop_goes_on(loop) && !is_searched)
         status = memoi_loop_eject(
             loop, goal,
             has_exact ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes)) : n_nodes,
             error);
-    if (!status && !is_done && memoi_loop_goes_on(loop) && has_exact &&
+    is_done |= status != MEMO_STATUS_OK;
+    if (!is_done && memoi_loop_goes_on(loop) && has_exact &&
         !memoi_exact_round(&loop->exact, loop->target, n_nodes))
         status = memob_no_memory(error, "the search");
     memoi_loop_credit(loop, "search");
@@ -193,7 +194,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
         loop->is_stuck = loop->best->peak == peak;
         /* No engine spent a node: nothing is left to try. */
         if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && effort->n_nodes == n_spent)) break;
-        if (n_nodes < (int64_t)1 << 40) n_nodes *= 2;
+        n_nodes = memob_min(2 * n_nodes, (int64_t)1 << 40);
     }
     memob_arrays_free(&loop->ejections.arrays);
     memoi_exact_free(&loop->exact);
