@@ -3932,7 +3932,7 @@ memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
  *
  * 1. A plan has a line for each value of its head and each buffer, gap, hold and wait alone. */
 
-static const char* const memob_proof_names[] MEMO_UNUSED = {"none", "feasible", "optimal"};
+static const char* const memoi_proof_names[] = {"none", "feasible", "optimal"};
 
 static const memob_value memoi_plan_head_values[] = {
     MEMOB_NUMBER("alignment", memo_plan, alignment_bytes),
@@ -3940,7 +3940,7 @@ static const memob_value memoi_plan_head_values[] = {
     MEMOB_NUMBER("body", memo_plan, body_begin),
     MEMOB_NUMBER("peak", memo_plan, peak_bytes),
     MEMOB_NUMBER("bound", memo_plan, lower_bound_bytes),
-    MEMOB_WORD("proof", memo_plan, proof, 2, memob_proof_names),
+    MEMOB_WORD("proof", memo_plan, proof, 2, memoi_proof_names),
     MEMOB_VALUE("engine", MEMOB_VALUE_NAME, memo_plan, engine, 0, 16),
     MEMOB_VALUE("buffers", MEMOB_VALUE_INT64, memo_plan, n_buffers, 0, MEMOB_BYTES_MAX / 4),
     MEMOB_VALUE("gaps", MEMOB_VALUE_INT64, memo_plan, n_gaps, 0, MEMOB_BYTES_MAX / 4),
@@ -7882,6 +7882,7 @@ typedef struct memob_swap_placement {
     int32_t n_slices;      /* of a layer, */
     int32_t n_of_batch;    /* and of a micro-batch in a layer */
     int64_t slice_rows, tile_rows;
+    int64_t routed_rows_layer, routed_rows_all, n_routed; /* n_routed: of this micro-batch so far */
     int32_t handed, input;    /* the tensors EDGE and INPUT, if there are slices; -1: none */
     int64_t handed_row_bytes; /* 0: none */
     int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and EDGE rows */
@@ -7916,6 +7917,11 @@ MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
 MEMOI int32_t memoi_swap_is_odd(const memo_swap_desc* desc, int32_t step) {
     const int32_t n = memoi_swap_place_steps(desc);
     return (step / n + step % n) & 1;
+}
+
+/* Steps that may be open at a time. */
+MEMOI int32_t memob_swap_open_most(const memo_swap_desc* desc) {
+    return desc->n_slices > 1 || desc->routed_rows_layer || desc->order ? 1 : 2;
 }
 
 /* 0 without layer_kinds. */
@@ -8992,9 +8998,15 @@ MEMOI int memoi_swap_shares_input(const memob_swap_placement* placement, int32_t
            placement->sums[step].input_bytes && !memob_swap_has_file(placement);
 }
 
+MEMOI const memob_swap_place* memob_swap_place_of(const memob_swap_placement* placement,
+                                                  int32_t step, int32_t t) {
+    MEMO_ASSERT(step >= 0 && step < placement->n_layers && t >= 0 && t < placement->n_tensors);
+    return &placement->places[(int64_t)step * placement->n_tensors + t];
+}
+
 /* The step has so many routed rows.  They begin where rows of the step before end.  Rows behind
  * the stack are the surplus, unless no later step uses the scratch or no backward follows. */
-MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64_t n_rows,
+MEMOI void memoi_swap_route(memob_swap_placement* placement, int32_t step, int64_t n_rows,
                             int is_forward_only) {
     const int32_t routed_before = placement->sums[step].routed_before;
     for (int32_t t = 0; t < placement->n_tensors; t++) {
@@ -9024,6 +9036,29 @@ MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64
         range = place->is_recomputed ? &place->recompute_begin : &place->moved_begin;
         range[0] = n_kept, range[1] = n_rows;
     }
+}
+
+/* The forward of a step begins: it has no routed rows yet. */
+MEMOI void memob_swap_route_none(memob_swap_placement* placement, int32_t step,
+                                 int is_forward_only) {
+    if (step == 0) placement->n_routed = 0;
+    memoi_swap_route(placement, step, 0, is_forward_only);
+}
+
+/* The step whose forward is open has so many routed rows.  name: of the public function, for
+ * messages.  Errors: INVALID_ARGUMENT. */
+MEMOI memo_status memob_swap_set_routed(memob_swap_placement* placement, const char* name,
+                                        int32_t step, int64_t n_rows, int is_forward_only,
+                                        memo_error* error) {
+    memo_status status =
+        memob_check_integer(name, "n_rows", n_rows, 0, placement->routed_rows_layer, error);
+    if (!status)
+        status = memob_check_integer(name, "n_rows so far", placement->n_routed + n_rows, 0,
+                                     placement->routed_rows_all, error);
+    if (status) return status;
+    placement->n_routed += n_rows;
+    memoi_swap_route(placement, step, n_rows, is_forward_only);
+    return MEMO_STATUS_OK;
 }
 
 MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
@@ -9371,6 +9406,8 @@ MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t
     placement->n_of_batch = (int32_t)memob_max(memob_swap_batch_slices(desc), 1);
     placement->slice_rows = desc->n_rows;
     placement->tile_rows = memob_max(desc->tile_rows, 1);
+    placement->routed_rows_layer = desc->routed_rows_layer;
+    placement->routed_rows_all = desc->routed_rows_all;
     if (!status) status = memoi_swap_check_bytes(desc, error);
     for (int32_t layer = 0; layer < desc->n_layers && !status; layer++)
         for (int32_t t = 0; t < desc->n_tensors && !status; t++)
@@ -9478,27 +9515,20 @@ struct memo_swap {
     int32_t is_timed;
     memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
-    memob_swap_placement placement;
+    memob_swap_placement* placement; /* own_placement, or a session's, which outlives the engine */
+    memob_swap_placement own_placement;
     int64_t n_rows;           /* of this micro-batch */
     int64_t n_rows_most;      /* of any */
     int32_t is_forward_only;  /* only EDGE rows are moved, and no backward follows */
     int32_t n_begun, n_ended; /* visits of this micro-batch, or of all that are in flight */
     int32_t n_open_most;
-    int32_t is_measured;                                  /* all visits were completed */
-    int64_t routed_rows_layer, routed_rows_all, n_routed; /* of this micro-batch so far */
+    int32_t is_measured; /* all visits were completed */
 };
 
 /* --- what does not change --- */
 
-MEMOI const memob_swap_place* memoi_swap_place_of(const memo_swap* swap, int32_t layer,
-                                                  int32_t tensor) {
-    MEMO_ASSERT(layer >= 0 && layer < swap->placement.n_layers && tensor >= 0 &&
-                tensor < swap->placement.n_tensors);
-    return &swap->placement.places[(int64_t)layer * swap->placement.n_tensors + tensor];
-}
-
 void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
-    const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
+    const memob_swap_place* place = memob_swap_place_of(swap->placement, layer, tensor);
     return place->row_bytes && (!place->is_routed || place->n_routed)
                ? swap->sink.engine.device_memory + place->offset
                : NULL;
@@ -9506,39 +9536,39 @@ void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor
 
 void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
                                   int64_t* begin, int64_t* end) {
-    const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
+    const memob_swap_place* place = memob_swap_place_of(swap->placement, layer, tensor);
     const int64_t n_rows = place->is_routed
                                ? place->n_routed
-                               : memob_swap_step_rows(&swap->placement, layer, swap->n_rows);
+                               : memob_swap_step_rows(swap->placement, layer, swap->n_rows);
     *begin = memob_min(place->recompute_begin, n_rows);
     *end = memob_min(place->recompute_end, n_rows);
     if (*begin == *end) *begin = *end = n_rows;
 }
 
 void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes) {
-    *sizes = swap->placement.sizes;
+    *sizes = swap->placement->sizes;
 }
 
 /* --- creation --- */
 
 void memo_swap_destroy(memo_swap* swap) {
     if (!swap) return;
-    for (int32_t i = 0; swap->marks && i < 2 * swap->placement.n_visits; i++)
+    for (int32_t i = 0; swap->marks && i < 2 * swap->placement->n_visits; i++)
         if (swap->marks[i]) memo_event_destroy(&swap->sink.engine.device, swap->marks[i], NULL);
     memoi_sink_free(&swap->sink);
     memob_swap_items_free(&swap->items);
-    memob_swap_placement_free(&swap->placement);
+    memob_swap_placement_free(&swap->own_placement);
     MEMO_FREE(swap);
 }
 
 /* Where a parcel's place begins on the host. */
 MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
-    return swap->placement.fixed_host_bytes + slot * swap->placement.place_bytes;
+    return swap->placement->fixed_host_bytes + slot * swap->placement->place_bytes;
 }
 
 MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_desc* desc,
                                          memo_error* error) {
-    const memo_swap_sizes* sizes = &swap->placement.sizes;
+    const memo_swap_sizes* sizes = &swap->placement->sizes;
     if (!sizes->n_spilled_layers) return MEMO_STATUS_OK;
     if (!desc->spill_directory)
         return MEMOI_INVALID(desc,
@@ -9553,8 +9583,8 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
 /* Allocates all that the engine needs; memo_swap_destroy frees any part of it. */
 MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc, memob_sink* base,
                                      memo_error* error) {
-    const memo_swap_sizes* sizes = &swap->placement.sizes;
-    const int64_t n_spilled = sizes->n_spilled_layers, n_visits = swap->placement.n_visits;
+    const memo_swap_sizes* sizes = &swap->placement->sizes;
+    const int64_t n_spilled = sizes->n_spilled_layers, n_visits = swap->placement->n_visits;
     const int has_marks = swap->is_timed && !desc->computes_on_host;
     memob_engine* e = &swap->sink.engine;
     memo_status status;
@@ -9563,7 +9593,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     status = memoi_sink_prepare(&swap->sink, base, n_streams, 0, error);
     if (status) return status;
     e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? swap->sink.law.n_ops : 0);
-    swap->rooms = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement.n_layers + 1);
+    swap->rooms = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement->n_layers + 1);
     swap->waited = MEMOB_ARRAY(&e->arrays, int32_t, n_visits);
     if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
     if (e->arrays.failed) return memob_no_memory(error, "the visits of a swap engine");
@@ -9579,24 +9609,25 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     }
     for (int64_t i = 0; has_marks && i < 2 * n_visits && !status; i++)
         status = memo_event_create(&e->device, &swap->marks[i], error);
-    memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes,
+    memob_swap_size_file(&swap->sink.law, swap->placement, &swap->placement->sizes,
                          swap->rooms + 1);
-    for (int32_t r = 0; r < swap->placement.n_layers; r++) swap->rooms[r + 1] += swap->rooms[r];
+    for (int32_t r = 0; r < swap->placement->n_layers; r++) swap->rooms[r + 1] += swap->rooms[r];
     if (!status && n_spilled && desc->spill_directory)
         status = memob_spill_create(&e->file, desc->spill_directory, sizes->spill_bytes,
                                     desc->spill_bytes_per_s, e->host_memory, error);
 
     /* Bytes that no copy fills are written too, so initialize them. */
     if (!status && e->file.fd >= 0)
-        memset(e->host_memory + swap->placement.fixed_host_bytes, 0,
-               (size_t)(swap->placement.n_host_layers * swap->placement.place_bytes));
+        memset(e->host_memory + swap->placement->fixed_host_bytes, 0,
+               (size_t)(swap->placement->n_host_layers * swap->placement->place_bytes));
     return status;
 }
 
 /* As memo_swap_create.  is_dry: for a device that runs nothing.  Memory is not touched, and without
- * spill_directory there is no file.  base: NULL, or the sink whose streams the engine uses, and
- * which outlives it. */
-MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memob_sink* base,
+ * spill_directory there is no file.  placement: NULL, or that of desc.  base: NULL, or the sink
+ * whose streams the engine uses.  Both outlive the engine. */
+MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry,
+                                    memob_swap_placement* placement, memob_sink* base,
                                     memo_swap** result, memo_error* error) {
     memo_device device;
     memo_swap* swap;
@@ -9610,17 +9641,14 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
                        desc->device_memory, desc->host_memory);
     swap->n_rows = swap->n_rows_most = memob_swap_layer_rows(desc);
     swap->is_timed = desc->is_timed;
-    swap->routed_rows_layer = desc->routed_rows_layer;
-    swap->routed_rows_all = desc->routed_rows_all;
-    swap->n_open_most = desc->n_slices > 1 || desc->routed_rows_layer || desc->order ? 1 : 2;
+    swap->n_open_most = memob_swap_open_most(desc);
+    swap->placement = placement ? placement : &swap->own_placement;
 
     /* Sizes and conditions first, then memory, streams and events. */
-    status = memoi_swap_placement_begin(desc, 0, &swap->placement, error);
-    if (!status) status = memob_swap_items_make(desc, &swap->placement, &swap->items, error);
+    if (!placement) status = memob_swap_placement_make(desc, 0, swap->placement, error);
+    if (!status) status = memob_swap_items_make(desc, swap->placement, &swap->items, error);
     if (!status)
-        status = memob_swap_items_law(&swap->items, &swap->placement, NULL, &swap->sink.law, error);
-    if (!status && memob_swap_has_file(&swap->placement))
-        memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes, NULL);
+        status = memob_swap_items_law(&swap->items, swap->placement, NULL, &swap->sink.law, error);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
     if (!status) status = memoi_swap_acquire(swap, desc, base, error);
     if (status) {
@@ -9632,37 +9660,38 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
 }
 
 memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap, memo_error* error) {
-    return memob_swap_create(desc, 0, NULL, swap, error);
+    return memob_swap_create(desc, 0, NULL, NULL, swap, error);
 }
 
 /* --- a step --- */
 
 /* Visits until the micro-batch ends. */
 MEMOI int32_t memoi_swap_n_visits(const memo_swap* swap) {
-    return swap->is_forward_only ? swap->placement.n_forwards : swap->placement.n_visits;
+    return swap->is_forward_only ? swap->placement->n_forwards : swap->placement->n_visits;
 }
 
-/* Is this call legal now?  A layer may begin while the one before it is still open. */
-MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end, int32_t layer,
-                                    memo_error* error) {
+/* The visit that begins or ends next. */
+MEMOI const memob_visit* memob_swap_next(const memo_swap* swap, int is_end) {
+    return &swap->placement->visits[is_end ? swap->n_ended : swap->n_begun];
+}
+
+/* Is this call of a trainer legal now?  A layer may begin while the one before it is still open. */
+MEMOI memo_status memoi_swap_expect(const memo_swap* swap, int is_backward, int is_end,
+                                    int32_t layer, memo_error* error) {
     static const char* const names[2][2] = {{"forward_begin", "forward_end"},
                                             {"backward_begin", "backward_end"}};
     const int32_t n_open = swap->n_begun - swap->n_ended;
-    const memob_visit *next, *visits = swap->placement.visits;
-    int is_legal;
-
-    if (swap->n_ended == memoi_swap_n_visits(swap)) swap->n_begun = swap->n_ended = 0;
-    next = &visits[is_end ? swap->n_ended : swap->n_begun];
-    is_legal = is_end ? n_open > 0
-                      : n_open < swap->n_open_most && swap->n_begun < memoi_swap_n_visits(swap) &&
-                            next->pass == visits[swap->n_ended].pass;
+    const memob_visit *next = memob_swap_next(swap, is_end), *older = memob_swap_next(swap, 1);
+    const int is_legal = is_end ? n_open > 0
+                                : n_open < swap->n_open_most &&
+                                      swap->n_begun < memoi_swap_n_visits(swap) &&
+                                      next->pass == older->pass;
     if (is_legal && next->pass == is_backward && next->layer == layer) return MEMO_STATUS_OK;
-    next = &visits[swap->n_ended];
     return memo_error_set(
         error, MEMO_STATUS_INVALID_STATE,
         "memo_swap_%s(%d) is out of order; memo_swap_%s(%d) comes next, or memo_swap_abandon to "
         "start again",
-        names[is_backward][is_end], (int)layer, names[next->pass][n_open > 0], (int)next->layer);
+        names[is_backward][is_end], (int)layer, names[older->pass][n_open > 0], (int)older->layer);
 }
 
 /* What becomes of the bytes of a transfer. */
@@ -9672,8 +9701,8 @@ typedef enum memoi_swap_purpose { MEMOI_SWAP_COUNT, MEMOI_SWAP_COPY } memoi_swap
 MEMOI void memoi_swap_move(memo_swap* swap, int32_t stream, memoi_swap_purpose purpose,
                            int64_t device, int64_t host, int64_t n_moved, int64_t* n_bytes) {
     if (n_moved <= 0) return;
-    MEMO_ASSERT(device >= 0 && device + n_moved <= swap->placement.sizes.device_bytes); /* 2 */
-    MEMO_ASSERT(host >= 0 && host + n_moved <= swap->placement.sizes.host_bytes);       /* 2 */
+    MEMO_ASSERT(device >= 0 && device + n_moved <= swap->placement->sizes.device_bytes); /* 2 */
+    MEMO_ASSERT(host >= 0 && host + n_moved <= swap->placement->sizes.host_bytes);       /* 2 */
     *n_bytes += n_moved;
     if (purpose == MEMOI_SWAP_COPY)
         memob_engine_copy(&swap->sink.engine, stream, device, host, n_moved);
@@ -9681,7 +9710,7 @@ MEMOI void memoi_swap_move(memo_swap* swap, int32_t stream, memoi_swap_purpose p
 
 /* Where the rows of a step begin in host memory; slot: its place there, if layers share places. */
 MEMOI int64_t memoi_swap_step_begin(const memo_swap* swap, int32_t step, int64_t slot) {
-    const memob_swap_placement* p = &swap->placement;
+    const memob_swap_placement* p = swap->placement;
     if (!p->place_bytes) return p->sums[step].host_begin;
     MEMO_ASSERT(slot >= 0 && slot < p->n_host_layers);
     MEMO_ASSERT(p->sums[step].host_bytes <= p->place_bytes); /* 4 */
@@ -9693,7 +9722,7 @@ MEMOI int memoi_swap_is_of(const memo_swap* swap, int32_t tensor, int32_t item,
                            const memob_swap_place* place) {
     switch (memoi_swap_item_kind_of(&swap->items, item)) {
     case MEMOB_SWAP_ITEM_CLASS:
-        return swap->items.class_of[tensor] == item / swap->placement.n_layers;
+        return swap->items.class_of[tensor] == item / swap->placement->n_layers;
     case MEMOB_SWAP_ITEM_LAYER: return place->is_layer;
     default: return place->is_routed;
     }
@@ -9702,7 +9731,7 @@ MEMOI int memoi_swap_is_of(const memo_swap* swap, int32_t tensor, int32_t item,
 /* Copies rows of a step: those of the tensors of an item. */
 MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob_part* part,
                                 memoi_swap_purpose purpose, int64_t* n_bytes) {
-    const memob_swap_placement* p = &swap->placement;
+    const memob_swap_placement* p = swap->placement;
     const memob_swap_item_kind kind = memoi_swap_item_kind_of(&swap->items, part->item);
     const int32_t step = part->item % p->n_layers;
     const int64_t slot = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
@@ -9712,7 +9741,7 @@ MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob
     if (kind == MEMOB_SWAP_ITEM_LAYER) n_rows = swap->n_rows;
 
     for (int32_t t = 0; t < p->n_tensors; t++) {
-        const memob_swap_place* place = memoi_swap_place_of(swap, step, t);
+        const memob_swap_place* place = memob_swap_place_of(p, step, t);
         const int64_t n_moved = memob_min(n_rows, place->moved_end) - place->moved_begin;
         if (memoi_swap_is_of(swap, t, part->item, place))
             memoi_swap_move(swap, op->stream, purpose,
@@ -9724,14 +9753,14 @@ MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob
 /* The EDGE rows of the visit behind which, or before whose next visit, they are copied. */
 MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const memob_part* part,
                                   memoi_swap_purpose purpose, int64_t* n_bytes) {
-    const memob_swap_placement* p = &swap->placement;
+    const memob_swap_placement* p = swap->placement;
     const memob_swap_items* it = &swap->items;
     const int64_t on_host = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
     const int64_t on_device = op->kind == MEMOB_OP_LOAD ? part->to : part->from;
     const int32_t slice = part->item % p->n_layers;
     const int64_t odd = on_device - (2 * (int64_t)it->n_classes + 2 * p->n_of_batch + 1);
-    const int64_t slot_bytes = memoi_swap_place_of(swap, 1, p->handed)->offset -
-                               memoi_swap_place_of(swap, 0, p->handed)->offset;
+    const int64_t even_at = memob_swap_place_of(p, 0, p->handed)->offset;
+    const int64_t odd_at = memob_swap_place_of(p, 1, p->handed)->offset;
     const int64_t n_moved = memob_swap_step_rows(p, slice, swap->n_rows) * p->handed_row_bytes;
     const int64_t first =
         slice / p->n_of_batch * swap->n_rows_most + slice % p->n_of_batch * p->slice_rows;
@@ -9741,9 +9770,8 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
         host_begin = p->sums[step].host_begin + p->sums[step].input_offset;
     }
     MEMO_ASSERT(odd == 0 || odd == 1);
-    memoi_swap_move(swap, op->stream, purpose,
-                    memoi_swap_place_of(swap, 0, p->handed)->offset + odd * slot_bytes, host_begin,
-                    n_moved, n_bytes);
+    memoi_swap_move(swap, op->stream, purpose, odd ? odd_at : even_at, host_begin, n_moved,
+                    n_bytes);
 }
 
 /* Returns the bytes of a transfer in this micro-batch, and copies them if that is the purpose. */
@@ -9767,7 +9795,7 @@ MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k) {
     const int64_t n_bytes = swap->rooms[room + 1] - swap->rooms[room];
     MEMO_ASSERT(n_bytes > 0 &&
                 n_bytes ==
-                    swap->placement.sums[part->item % swap->items.n_steps].host_bytes); /* 5 */
+                    swap->placement->sums[part->item % swap->items.n_steps].host_bytes); /* 5 */
     memob_engine_use_file(&swap->sink.engine, k, !is_read,
                           memoi_swap_place_begin(swap, is_read ? part->to : part->from),
                           swap->rooms[room], n_bytes);
@@ -9792,11 +9820,10 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
                                memo_error* error) {
     if (memob_check_integer("memo_swap_set_rows", "n_rows", n_rows, 1, swap->n_rows_most, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (swap->n_begun && swap->n_ended < memoi_swap_n_visits(swap))
+    if (swap->n_begun)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
             "memo_swap_set_rows: a micro-batch is open; end it, or call memo_swap_abandon first");
-    swap->n_begun = swap->n_ended = 0;
     swap->n_rows = n_rows;
     swap->is_forward_only = is_forward_only;
     return MEMO_STATUS_OK;
@@ -9811,19 +9838,17 @@ MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
     return k;
 }
 
-MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t layer,
-                                   memo_error* error) {
-    memo_status status = memoi_swap_expect(swap, is_backward, 0, layer, error);
+/* The next visit begins. */
+MEMOI memo_status memob_swap_begin(memo_swap* swap, memo_error* error) {
+    const int32_t pass = memob_swap_next(swap, 0)->pass;
     const memob_engine* e = &swap->sink.engine;
     const memo_stream compute = e->streams[MEMOB_STREAM_COMPUTE];
     memo_event* marks = NULL;
     memob_numbers wait = MEMO_ZERO(memob_numbers);
     int64_t begin_ns = 0;
     int any = 0;
-    if (status) return status;
+    memo_status status = MEMO_STATUS_OK;
     if (!swap->n_begun) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
-    if (!is_backward) memob_swap_route(&swap->placement, layer, 0, swap->is_forward_only);
-    if (!swap->n_begun) swap->n_routed = 0;
     memoi_sink_call(&swap->sink, error);
     if (e->status) return e->status;
     if (e->n_events)
@@ -9837,49 +9862,18 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (!status && any) memoi_sink_wait(&swap->sink, MEMOB_STREAM_COMPUTE, &wait);
     if (!status) status = e->status;
     if (!status && marks) status = memo_event_record(&e->device, marks[1], compute, error);
-    if (begin_ns) swap->host_stall_s[is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
+    if (begin_ns) swap->host_stall_s[pass] += 1e-9 * (double)(memob_now_ns() - begin_ns);
     swap->sink.has_failed = status != MEMO_STATUS_OK;
     if (!status) swap->n_begun++;
     MEMO_ASSERT(swap->n_begun - swap->n_ended <= swap->n_open_most); /* 1 */
     return status;
 }
 
-/* name: of the public function, for messages. */
-MEMOI memo_status memob_swap_set_routed(memo_swap* swap, const char* name, int32_t layer,
-                                        int64_t n_rows, memo_error* error) {
-    memo_status status;
-    if (swap->n_begun != swap->n_ended + 1 || layer != swap->n_ended)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "%s: layer %d: its forward is not open alone; call it between begin "
-                              "and end of the forward",
-                              name, (int)layer);
-    if ((status = memob_check_integer(name, "n_rows", n_rows, 0, swap->routed_rows_layer, error)) ||
-        (status = memob_check_integer(name, "n_rows so far", swap->n_routed + n_rows, 0,
-                                      swap->routed_rows_all, error)))
-        return status;
-    swap->n_routed += n_rows;
-    memob_swap_route(&swap->placement, layer, n_rows, swap->is_forward_only);
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
-                                 memo_error* error) {
-    return memob_swap_set_routed(swap, "memo_swap_set_routed", layer, n_rows, error);
-}
-memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memob_swap_begin(swap, 0, layer, error);
-}
-memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memob_swap_begin(swap, 1, layer, error);
-}
-
-MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer,
-                                 memo_error* error) {
-    memo_status status = memoi_swap_expect(swap, is_backward, 1, layer, error);
+/* The older open visit ends. */
+MEMOI memo_status memob_swap_end(memo_swap* swap, memo_error* error) {
     const memob_law* law = &swap->sink.law;
     const int32_t list = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
     int32_t k;
-    if (status) return status;
 
     /* The operations behind the visit. */
     memoi_sink_call(&swap->sink, error);
@@ -9894,15 +9888,44 @@ MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer
     if (swap->sink.engine.status) return swap->sink.engine.status;
     swap->n_ended++;
     MEMO_ASSERT(swap->n_ended <= swap->n_begun); /* 1 */
-    swap->is_measured |= swap->n_ended == swap->placement.n_visits;
+    swap->is_measured |= swap->n_ended == swap->placement->n_visits;
+    if (swap->n_ended == memoi_swap_n_visits(swap)) swap->n_begun = swap->n_ended = 0;
     return MEMO_STATUS_OK;
 }
 
+/* A trainer without a session begins or ends a layer. */
+MEMOI memo_status memob_swap_visit(memo_swap* swap, int is_backward, int is_end, int32_t layer,
+                                   memo_error* error) {
+    const memo_status status = memoi_swap_expect(swap, is_backward, is_end, layer, error);
+    if (status) return status;
+    if (is_end) return memob_swap_end(swap, error);
+    if (!is_backward) memob_swap_route_none(swap->placement, layer, swap->is_forward_only);
+    return memob_swap_begin(swap, error);
+}
+
+memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
+    return memob_swap_visit(swap, 0, 0, layer, error);
+}
 memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memob_swap_end(swap, 0, layer, error);
+    return memob_swap_visit(swap, 0, 1, layer, error);
+}
+memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
+    return memob_swap_visit(swap, 1, 0, layer, error);
 }
 memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memob_swap_end(swap, 1, layer, error);
+    return memob_swap_visit(swap, 1, 1, layer, error);
+}
+
+memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
+                                 memo_error* error) {
+    if (swap->n_begun != swap->n_ended + 1 || layer != swap->n_ended)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_STATE,
+            "memo_swap_set_routed: layer %d: its forward is not open alone; call it "
+            "between begin and end of the forward",
+            (int)layer);
+    return memob_swap_set_routed(swap->placement, "memo_swap_set_routed", layer, n_rows,
+                                 swap->is_forward_only, error);
 }
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
@@ -9918,14 +9941,14 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
     const memob_engine* e = &swap->sink.engine;
     double stall_s[2];
     for (int32_t k = 0; k < 2; k++) stall_s[k] = swap->is_measured ? swap->host_stall_s[k] : 0;
-    for (int32_t k = 0; swap->marks && swap->is_measured && k < swap->placement.n_visits; k++) {
+    for (int32_t k = 0; swap->marks && swap->is_measured && k < swap->placement->n_visits; k++) {
         double waited_s = 0;
         memo_status status;
         if (!swap->waited[k]) continue;
         status = memo_event_elapsed(&e->device, swap->marks[2 * k], swap->marks[2 * k + 1],
                                     &waited_s, error);
         if (status) return status;
-        stall_s[swap->placement.visits[k].pass] += waited_s;
+        stall_s[swap->placement->visits[k].pass] += waited_s;
     }
     stats->to_host_bytes = e->copied_bytes[0];
     stats->to_device_bytes = e->copied_bytes[1];
@@ -9954,6 +9977,21 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
  * Update on the host.  States that only the update uses never leave the host, and have no place on
  * the device. */
 
+/* What the trainer does.  A failure of `update` or `look` ends the visit. */
+typedef struct memob_states_trainer {
+    memo_status (*update)(void* user, int32_t layer); /* enqueues the update of a layer */
+    /* NULL, or called behind each begin and before each end of a layer's pass or update, but for
+     * the begin of a fused update on the device. */
+    memo_status (*look)(void* user, int32_t pass, int32_t layer, int is_end);
+    /* NULL: `update` is called.  Otherwise the engine calls this function for each layer on a
+     * thread of the device, by launch_host on the file's stream.  All states that the update uses
+     * are then streamed and not spilled; they are at memob_states_get_host_address.  The function
+     * may run as late as the next forward of the layer, so what changes from step to step, such as
+     * a step number, belongs in a state. */
+    memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
+    void* user; /* the first argument of all */
+} memob_states_trainer;
+
 /* Start from all zero. */
 typedef struct memob_states_desc {
     const memo_device* device; /* checked; may be NULL unless an engine is created */
@@ -9968,13 +10006,7 @@ typedef struct memob_states_desc {
     double spill_bytes_per_s;
     int32_t update_at; /* memo_update_at; 0: PASS.  On the host DEFERRED is PASS, too */
     void *device_memory, *host_memory; /* as in memo_swap_desc */
-    /* NULL: the trainer enqueues updates.  Otherwise the engine calls this function for each layer
-     * on a thread of the device, by launch_host on the file's stream.  All states that the update
-     * uses are then streamed and not spilled; they are at memob_states_get_host_address.  The
-     * function may run as late as the next forward of the layer, so what changes from step to step,
-     * such as a step number, belongs in a state. */
-    memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
-    void* user; /* its first argument */
+    memob_states_trainer trainer;
 } memob_states_desc;
 
 typedef struct memob_states_sizes {
@@ -10034,8 +10066,7 @@ typedef struct memob_states {
     uint32_t made;               /* the update writes all their bytes */
     uint32_t used_by[4];         /* (memob_pass): which states each pass uses, and gradients */
     uint32_t hosted;             /* those that never leave the host */
-    memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
-    void* user;
+    memob_states_trainer trainer;
     memob_states_update* updates; /* (n_layers); NULL: not on the host */
     memob_states_layer* layers;   /* (n_layers) */
     int64_t* offsets;             /* (n_layers, n_states, 4): on the device; streamed: on the host;
@@ -10049,10 +10080,12 @@ typedef struct memob_states {
     char* is_newer;  /* (n_layers * n_states): than the host's bytes, or the file's */
 
     /* Where a step is. */
-    int32_t list, next;  /* NOTHING: no list; what is prepared */
-    int32_t behind;      /* what follows the backward of this micro-batch */
-    int32_t op, end;     /* of the law: the visit that is open or comes next */
-    int32_t is_spread;   /* copies come between the slices of a layer */
+    int32_t list, next; /* NOTHING: no list; what is prepared */
+    int32_t behind;     /* what follows the backward of this micro-batch */
+    int32_t op, end;    /* of the law: the visit that is open or comes next */
+    int32_t n_slices;   /* of a layer */
+    int32_t is_spread;  /* copies come between them */
+    int32_t is_forward_only;
     int32_t due[2];      /* of the law: all copies before are enqueued, to the host and back */
     double due_bytes[2]; /* of the copies that come between the slices of this layer */
     double* sums; /* (n_ops + 1, 2): bytes of the law's copies before, to the host and back */
@@ -10170,14 +10203,12 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
 
 MEMOI memo_status memob_states_run_update(void* update, memo_error* error) {
     const memob_states_update* u = (const memob_states_update*)update;
-    return u->states->update_host(u->states->user, u->layer, error);
+    return u->states->trainer.update_host(u->states->trainer.user, u->layer, error);
 }
 
 /* Prepares updates on the host.  What they use must lie there. */
 MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_states_desc* desc,
                                             memo_error* error) {
-    states->update_host = desc->update_host;
-    states->user = desc->user;
     for (int32_t s = 0; s < desc->n_states; s++)
         if ((desc->states[s].uses & ~(uint32_t)MEMO_STATE_MADE) == MEMO_STATE_UPDATE)
             states->hosted |= 1u << s;
@@ -10205,19 +10236,19 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     static const uint32_t of_pass[4] = {MEMO_STATE_FORWARD,
                                         MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT, 0,
                                         MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
+    const int on_host = desc->trainer.update_host != NULL;
     memob_engine* e = &states->sink.engine;
     memo_status status = memoi_states_check_desc(desc, error);
     if (status) return status;
     states->n_layers = desc->n_layers;
     states->n_states = desc->n_states;
     states->update_at = desc->update_at;
-    if (desc->update_host && desc->update_at == MEMO_UPDATE_DEFERRED)
-        states->update_at = MEMO_UPDATE_PASS;
+    states->trainer = desc->trainer;
+    if (on_host && desc->update_at == MEMO_UPDATE_DEFERRED) states->update_at = MEMO_UPDATE_PASS;
     states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
     states->offsets =
         MEMOB_ARRAY(&e->arrays, int64_t, (int64_t)desc->n_layers * desc->n_states * 4);
-    if (desc->update_host)
-        states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
+    if (on_host) states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
     if (e->arrays.failed) return memob_no_memory(error, "the places of states");
 
     /* Who has which state. */
@@ -10239,7 +10270,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
             states->layers[l].spilled = desc->spilled[l] & states->layers[l].streamed;
     }
 
-    if (desc->update_host) {
+    if (on_host) {
         status = memoi_states_take_updates(states, desc, error);
         if (status) return status;
     }
@@ -10783,12 +10814,12 @@ MEMOI double memoi_states_due_bytes(const memob_states* states, int32_t way) {
 /* A layer with slices begins one of them, and so many have begun before.  The copies of each way
  * that are left then are spread over the slices by their bytes, so that copies of rows between them
  * are not late.  If they take no longer than the layer, they end with it. */
-MEMOI void memoi_states_enqueue_share(memob_states* states, int32_t n_begun, int32_t n_slices) {
+MEMOI void memoi_states_enqueue_share(memob_states* states, int32_t n_begun) {
     for (int32_t way = 0; way < 2; way++) {
         double left_bytes = memoi_states_due_bytes(states, way);
         if (!n_begun) states->due_bytes[way] = left_bytes;
         while (left_bytes > 0 && !states->sink.engine.status &&
-               (states->due_bytes[way] - left_bytes) * n_slices <=
+               (states->due_bytes[way] - left_bytes) * states->n_slices <=
                    states->due_bytes[way] * n_begun) {
             const int32_t k = states->due[way];
             if (memoi_states_way(states, k) == way) {
@@ -10988,11 +11019,11 @@ MEMOI void memob_states_defer(memob_states* states) {
     states->is_pending = 1;
 }
 
-/* Begins a micro-batch, and fetches what its first layers need.  is_last: the update comes after
- * its backward, or in it.  is_forward_only: no backward follows, and no updates are pending.
- * Errors: the device's. */
-MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int is_forward_only,
-                                         memo_error* error) {
+/* Begins a micro-batch, and fetches what its first layers need.  n_slices: of a layer.  is_last:
+ * the update comes after its backward, or in it.  is_forward_only: no backward follows, and no
+ * updates are pending.  Errors: the device's. */
+MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices, int is_last,
+                                         int is_forward_only, memo_error* error) {
     static const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE, MEMOB_STATES_FORWARD,
                                    MEMOB_STATES_UPDATE_FORWARD};
     const int is_more = states->layers[0].has_gradients && !states->is_pending;
@@ -11001,6 +11032,9 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int 
     if (is_fused) backward = is_more ? MEMOB_STATES_MORE_FUSED : MEMOB_STATES_FUSED;
     MEMO_ASSERT(!states->list && !(is_forward_only && states->is_pending));
     memoi_sink_call(&states->sink, error);
+    states->n_slices = n_slices;
+    states->is_spread = n_slices > 1 && !states->sizes.spill_bytes; /* windows have an order */
+    states->is_forward_only = is_forward_only;
     states->behind = is_last ? last[states->update_at] : MEMOB_STATES_FORWARD;
     if (!states->sink.engine.status)
         memoi_states_enter(states,
@@ -11060,52 +11094,45 @@ MEMOI memo_status memoi_states_end(memob_states* states, int32_t pass, int32_t l
     return memoi_states_finish(states);
 }
 
-/* What the trainer does in passes of layers.  A failure ends the visit. */
-typedef struct memob_states_trainer {
-    memo_status (*update)(void* user, int32_t layer); /* enqueues the update of a layer */
-    /* NULL, or called behind each begin and before each end of a layer's pass or update, but for
-     * the begin of a fused update on the device. */
-    memo_status (*look)(void* user, int32_t pass, int32_t layer, int is_end);
-    void* user;
-} memob_states_trainer;
-
-MEMOI memo_status memoi_states_look(const memob_states_trainer* t, int32_t pass, int32_t layer,
+MEMOI memo_status memoi_states_look(const memob_states* states, int32_t pass, int32_t layer,
                                     int is_end) {
+    const memob_states_trainer* t = &states->trainer;
     return t->look ? t->look(t->user, pass, layer, is_end) : MEMO_STATUS_OK;
 }
 
 /* The update of a layer in a pass.  A pass of updates has begun it; on the host the engine makes
  * it. */
-MEMOI memo_status memoi_states_update(memob_states* states, const memob_states_trainer* t,
-                                      int32_t pass, int32_t layer, int is_end, memo_error* error) {
+MEMOI memo_status memoi_states_update(memob_states* states, int32_t pass, int32_t layer, int is_end,
+                                      memo_error* error) {
     const int on_host = states->updates != NULL;
     memo_status status = MEMO_STATUS_OK;
     if (!on_host && pass != MEMOB_UPDATE)
         status = memoi_states_begin(states, MEMOB_UPDATE, layer, error);
-    if (!status && (on_host || !is_end)) status = memoi_states_look(t, MEMOB_UPDATE, layer, 0);
+    if (!status && (on_host || !is_end)) status = memoi_states_look(states, MEMOB_UPDATE, layer, 0);
     if (status || on_host) return status;
-    status = t->update(t->user, layer);
-    if (!status) status = memoi_states_look(t, MEMOB_UPDATE, layer, 1);
+    status = states->trainer.update(states->trainer.user, layer);
+    if (!status) status = memoi_states_look(states, MEMOB_UPDATE, layer, 1);
     return status || is_end ? status : memoi_states_end(states, MEMOB_UPDATE, layer, error);
 }
 
 /* A layer's pass begins or ends, with the update if it is time: before the end of a pass of updates
  * or of a fused backward, behind the begin of a forward if it is deferred. */
-MEMOI memo_status memob_states_visit(memob_states* states, const memob_states_trainer* t,
-                                     int32_t pass, int32_t layer, int is_end, memo_error* error) {
+MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t layer, int is_end,
+                                     memo_error* error) {
     const int on_host = states->updates != NULL;
     const int updates = memoi_states_list_updates(states->list) &&
                         (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
     memo_status status = MEMO_STATUS_OK;
-    if (is_end && pass != MEMOB_UPDATE) status = memoi_states_look(t, pass, layer, 1);
-    if (!status && updates) status = memoi_states_update(states, t, pass, layer, is_end, error);
+    if (is_end && pass != MEMOB_UPDATE) status = memoi_states_look(states, pass, layer, 1);
+    if (!status && updates) status = memoi_states_update(states, pass, layer, is_end, error);
     if (!status)
         status = (is_end ? memoi_states_end : memoi_states_begin)(states, pass, layer, error);
 
     /* An update on the host begins and ends with the end of its pass. */
     if (status) return status;
-    if (is_end) return updates && on_host ? memoi_states_look(t, MEMOB_UPDATE, layer, 1) : status;
-    return on_host && pass == MEMOB_UPDATE ? status : memoi_states_look(t, pass, layer, 0);
+    if (is_end)
+        return updates && on_host ? memoi_states_look(states, MEMOB_UPDATE, layer, 1) : status;
+    return on_host && pass == MEMOB_UPDATE ? status : memoi_states_look(states, pass, layer, 0);
 }
 
 /* Abandons a step: gradients begin at zero again, and memob_states_set_batch comes next.  Updates
@@ -11149,49 +11176,44 @@ MEMOI void memob_states_reset(memob_states* states) {
 /* --- both engines --- */
 
 /* What a layer brings and releases, and with it the engine's first and last layer. */
-MEMOI memo_status memoi_states_turn_layer(memob_states* states, const memob_states_trainer* t,
-                                          int is_forward_only, int32_t pass, int32_t layer,
+MEMOI memo_status memoi_states_turn_layer(memob_states* states, int32_t pass, int32_t layer,
                                           int is_end, memo_error* error) {
     const int32_t last = states->n_layers - 1;
     const int is_first = layer == 1, is_last = layer == last - 1;
     const int is_backward = pass == MEMOB_BACKWARD;
     memo_status status = MEMO_STATUS_OK;
     if (is_end && (is_backward ? is_last : is_first))
-        status = memob_states_visit(states, t, pass, is_backward ? last : 0, 1, error);
-    if (!status) status = memob_states_visit(states, t, pass, layer, is_end, error);
+        status = memob_states_visit(states, pass, is_backward ? last : 0, 1, error);
+    if (!status) status = memob_states_visit(states, pass, layer, is_end, error);
     if (!status && !is_end && is_backward && is_first)
-        status = memob_states_visit(states, t, pass, 0, 0, error);
+        status = memob_states_visit(states, pass, 0, 0, error);
 
     /* LAST behind the last layer. */
     if (status || !is_end || is_backward || !is_last) return status;
-    status = memob_states_visit(states, t, pass, last, 0, error);
-    if (status || is_forward_only) return status;
-    status = memob_states_visit(states, t, pass, last, 1, error);
-    return status ? status : memob_states_visit(states, t, MEMOB_BACKWARD, last, 0, error);
+    status = memob_states_visit(states, pass, last, 0, error);
+    if (status || states->is_forward_only) return status;
+    status = memob_states_visit(states, pass, last, 1, error);
+    return status ? status : memob_states_visit(states, MEMOB_BACKWARD, last, 0, error);
 }
 
 /* A step begins or ends: its layer, if it is the first or the last, and a share of the copies. */
-MEMOI memo_status memob_states_turn(memob_states* states, const memob_states_trainer* t,
-                                    int32_t n_slices, int is_forward_only, int is_backward,
-                                    int32_t step, int is_end, memo_error* error) {
-    const int32_t slice = step % n_slices, n_begun = is_backward ? n_slices - 1 - slice : slice;
-    const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
+MEMOI memo_status memob_states_turn(memob_states* states, int32_t pass, int32_t step, int is_end,
+                                    memo_error* error) {
+    const int32_t n = states->n_slices, slice = step % n;
+    const int32_t n_begun = pass == MEMOB_BACKWARD ? n - 1 - slice : slice;
     memo_status status = MEMO_STATUS_OK;
-    states->is_spread = n_slices > 1 && !states->sizes.spill_bytes; /* windows have an order */
-    if (n_begun == (is_end ? n_slices - 1 : 0))
-        status = memoi_states_turn_layer(states, t, is_forward_only, pass, step / n_slices + 1,
-                                         is_end, error);
+    if (n_begun == (is_end ? n - 1 : 0))
+        status = memoi_states_turn_layer(states, pass, step / n + 1, is_end, error);
     if (status || is_end || !states->is_spread) return status;
     memoi_sink_call(&states->sink, error);
-    memoi_states_enqueue_share(states, n_begun, n_slices);
+    memoi_states_enqueue_share(states, n_begun);
     return memoi_states_finish(states);
 }
 
 /* A step as the engines and the trainer go through it. */
 typedef struct memob_walk {
     const memob_swap_placement* order;
-    memob_states* states; /* NULL: none */
-    const memob_states_trainer* trainer;
+    memob_states* states;                            /* NULL: none */
     void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
     void (*compute)(void* user, int32_t k);          /* visit k */
     /* Before this turn of backwards; in a group once for each micro-batch, with its loss. */
@@ -11202,17 +11224,15 @@ typedef struct memob_walk {
 MEMOI memo_status memoi_walk_turn(const memob_walk* w, int32_t k, int is_end, memo_error* error) {
     const memob_visit* visit = &w->order->visits[k];
     if (!w->states) return MEMO_STATUS_OK;
-    return memob_states_turn(w->states, w->trainer, w->order->n_slices, 0, visit->pass,
-                             visit->layer, is_end, error);
+    return memob_states_turn(w->states, visit->pass, visit->layer, is_end, error);
 }
 
 /* A micro-batch, or all that are in flight. */
 MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error* error) {
     const memob_swap_placement* order = w->order;
     memo_status status = MEMO_STATUS_OK;
-    if (w->states) status = memob_states_set_batch(w->states, is_last, 0, error);
-    if (w->states && !status)
-        status = memob_states_visit(w->states, w->trainer, MEMOB_FORWARD, 0, 0, error);
+    if (w->states) status = memob_states_set_batch(w->states, order->n_slices, is_last, 0, error);
+    if (w->states && !status) status = memob_states_visit(w->states, MEMOB_FORWARD, 0, 0, error);
     for (int32_t k = 0; k < order->n_visits && !status; k++) {
         if (order->visits[k].pass == MEMOB_BACKWARD && k % order->n_forwards == 0 &&
             order->n_slices == order->n_of_batch)
@@ -11226,7 +11246,7 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
         status = memoi_walk_turn(w, k, 1, error);
     }
     if (!w->states || status) return status;
-    return memob_states_visit(w->states, w->trainer, MEMOB_BACKWARD, 0, 1, error);
+    return memob_states_visit(w->states, MEMOB_BACKWARD, 0, 1, error);
 }
 
 /* The update after the last micro-batch of a step. */
@@ -11236,7 +11256,7 @@ MEMOI memo_status memob_walk_update(const memob_walk* w, memo_error* error) {
     if (states && states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
     if (!states || !memob_states_is_due(states)) return status;
     for (int32_t k = 0; k < 2 * states->n_layers && !status; k++)
-        status = memob_states_visit(states, w->trainer, MEMOB_UPDATE, k / 2, k % 2, error);
+        status = memob_states_visit(states, MEMOB_UPDATE, k / 2, k % 2, error);
     return status;
 }
 

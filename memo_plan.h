@@ -216,8 +216,8 @@ MEMO_TRY memo_status memo_profile_write(const memo_profile* profile, const char*
  * or gives up the missing bytes.
  *
  * The best table of all is the plan.  A table with equal rows in all layers of a kind is preferred
- * if it costs at most uniform_share.  Ties go to the plan that recomputes least, then to the plan
- * that moves least.  The same desc always gives the same plan.
+ * if it costs at most a thousandth of the step.  Ties go to the plan that recomputes least, then to
+ * the plan that moves least.  The same desc always gives the same plan.
  *
  * With a third tier (memo_swap_desc.n_host_layers), fewer places in host memory leave room for more
  * rows of each layer, but more layers spill to disk.  A table gets the most places that fit. */
@@ -253,10 +253,6 @@ typedef struct memo_swap_plan_desc {
     double to_host_bytes_per_s, to_device_bytes_per_s;
     /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
-    /* A plan with equal rows in all layers of a kind (slices: in equal slices) may take so much
-     * longer than the best plan, as a share of the step.  The last two layers, which never move,
-     * may differ.  0: 0.001; negative: no such plan is preferred. */
-    double uniform_share;
     /* The third tier: capacity for memo_swap_sizes.spill_bytes (0: no file), seconds of a read or
      * write in addition to the bytes, and the rates (0: no time). */
     int64_t spill_bytes;
@@ -5136,10 +5132,8 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
  * leaves there, and copies are as late as they will be.  Without states every micro-batch takes the
  * same time. */
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
-    const memob_states_trainer trainer = {memoi_rows_update, NULL, c};
     const memob_walk walk = {
-        &c->order,          c->states, &trainer, memoi_rows_turn, memoi_rows_compute_visit,
-        memoi_rows_between, c};
+        &c->order, c->states, memoi_rows_turn, memoi_rows_compute_visit, memoi_rows_between, c};
     const int32_t n = memoi_rows_n_batches(c->desc);
     double batch_s;
 
@@ -5179,6 +5173,19 @@ typedef enum memoi_rows_effort {
     MEMOI_ROWS_EFFORT_FIRST,
     MEMOI_ROWS_EFFORT_SHORT
 } memoi_rows_effort;
+
+/* What a plan is made for; all zero: memo_plan_swap, without the limit's name. */
+typedef struct memoi_rows_aim {
+    memoi_rows_effort effort;
+    int is_alpha;  /* only the best single alpha */
+    int is_uneven; /* no table is preferred because layers of a kind have equal rows there */
+    int is_named;  /* the limit is; as much work as the search */
+} memoi_rows_aim;
+
+/* A table with equal rows in all layers of a kind (slices: in equal slices) may take so much longer
+ * than the best.  The last two layers, which never move, may differ. */
+#define MEMOI_ROWS_EVEN_SHARE 0.001
+#define MEMOI_ROWS_SEED       0x9e3779b97f4a7c15u
 
 /* Bytes are doubles, because tables that keep all may exceed every integer. */
 typedef struct memoi_rows_score {
@@ -5237,8 +5244,7 @@ typedef struct memoi_rows_planner {
     memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
     memoi_rows_table uniform;                         /* the best with equal rows in a kind */
     int is_uniform;                                   /* searches change all layers of a kind */
-    memoi_rows_effort effort;
-    int is_alpha; /* set behind memoi_rows_create: only the best single alpha */
+    memoi_rows_aim aim;                               /* set behind memoi_rows_create */
 
     /* The table that was added up last, its sums, the bytes of each tensor on the device and always
      * on the host, and a time of a layer that is none. */
@@ -5277,8 +5283,7 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
                   {"slowdown_s_per_byte[0]", desc->slowdown_s_per_byte[0]},
                   {"slowdown_s_per_byte[1]", desc->slowdown_s_per_byte[1]},
                   {"copy_s", desc->copy_s},
-                  {"file_s", desc->file_s},
-                  {"uniform_share", desc->uniform_share < 0 ? 0 : desc->uniform_share}};
+                  {"file_s", desc->file_s}};
     /* 0 is no limit, so only negative budgets are invalid. */
     const memob_bounds budgets[] = {{"device_bytes", desc->device_bytes, 0, INT64_MAX},
                                     {"micro_batches", desc->micro_batches, 0, INT32_MAX},
@@ -5444,9 +5449,12 @@ MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
     memob_arrays_free(&p->arrays);
 }
 
-/* The engine of states gets the clock as device, and numbers as memory and streams. */
+/* The engine of states gets the clock as trainer and device, and numbers as memory and streams. */
 MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
     memob_engine* e = &c->states->sink.engine;
+    c->states->trainer.update = memoi_rows_update;
+    c->states->trainer.look = NULL;
+    c->states->trainer.user = c;
     e->device.context = c;
     e->device.copy = memoi_rows_state_copy;
     e->device.fill = memoi_rows_state_fill;
@@ -5484,7 +5492,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->n_moved = swap->n_places > 1 ? swap->n_layers : swap->n_layers - 2;
     if (swap->n_layers < 2) p->n_moved = 0;
     p->n_tiles = memob_swap_n_tiles(swap);
-    p->random = 0x9e3779b97f4a7c15u;
+    p->random = MEMOI_ROWS_SEED;
     p->enough_s = HUGE_VAL;
 
     n_cells = (int64_t)p->n_layers * swap->n_tensors;
@@ -6019,7 +6027,7 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
         memoi_rows_copy(p, round ? later : &p->plan, &p->here);
         for (i = 0; i < n_trials; i++) {
             const double left = 1 - (double)i / (double)n_trials;
-            if (p->effort && best->excess_bytes <= 0) return;
+            if (p->aim.effort && best->excess_bytes <= 0) return;
             if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
                 best->swapped_bytes <= 0 && best->lifted_bytes <= 0)
                 break; /* nothing is left to better */
@@ -6117,7 +6125,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
         }
         (void)memoi_rows_try(p);
     }
-    if (memoi_rows_is_hopeless(p) || (p->effort && p->best.score.excess_bytes <= 0)) return;
+    if (memoi_rows_is_hopeless(p) || (p->aim.effort && p->best.score.excess_bytes <= 0)) return;
     memoi_rows_copy(p, &p->best, &p->plan);
     memoi_rows_fill_by_worth(p);
     memoi_rows_search(p, n_parts);
@@ -6150,7 +6158,8 @@ MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memo_swap_limit limit, int
         return desc->spill_bytes > 0;
     case MEMO_SWAP_LIMIT_UPDATE:
         desc->update_host_s_per_byte /= factor;
-        return desc->states && desc->states->update_host && desc->update_host_s_per_byte > 0;
+        return desc->states && desc->states->trainer.update_host &&
+               desc->update_host_s_per_byte > 0;
     default:
         if (!*capacity) return 0;
         *capacity = is_all || *capacity > MEMOB_BYTES_MAX / 2 ? 0 : *capacity + *capacity / 10 + 1;
@@ -6169,7 +6178,7 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
     p->desc = &wider;
     p->lifted = limit;
     memoi_rows_time_kinds(p);
-    if (p->is_alpha)
+    if (p->aim.is_alpha)
         (void)memoi_rows_try_alphas(p);
     else {
         p->best.score.excess_bytes = MEMOI_ROWS_WORST;
@@ -6279,7 +6288,7 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     int which = 0;
 
     /* Without a usable table, score alpha 0, which recomputes most. */
-    if (p->is_alpha || score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
+    if (p->aim.is_alpha || score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
         memoi_rows_set_alpha(p, 0);
         memoi_rows_score_trial(p);
         score = &p->trial.score;
@@ -6293,7 +6302,7 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     if (which == 3) which = 1;
     return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                           "%s: %s needs %s of %s; raise the budget, or lower n_rows", names[which],
-                          p->is_alpha ? "the plan with alpha 0" : "the smallest plan found",
+                          p->aim.is_alpha ? "the plan with alpha 0" : "the smallest plan found",
                           memob_bytes_text(needed, needed_bytes[which]),
                           memob_bytes_text(there, (double)there_bytes[which]));
 }
@@ -6330,17 +6339,16 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 
     /* A table is used only if its step is shorter than with the best alpha, which is simpler; a
      * table with unequal layers only if the step is shorter by more than the share. */
-    if (p->effort == MEMOI_ROWS_EFFORT_SHORT && !p->is_alpha) {
+    if (p->aim.effort == MEMOI_ROWS_EFFORT_SHORT && !p->aim.is_alpha) {
         memoi_rows_find_table(p, MEMOI_ROWS_PARTS_RANKED);
-    } else if (!p->is_alpha) {
-        const double share = p->desc->uniform_share;
+    } else if (!p->aim.is_alpha) {
         p->is_uniform = 1;
-        if (share >= 0) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
+        if (!p->aim.is_uneven) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
         p->is_uniform = 0;
         memoi_rows_copy(p, &p->best, &p->uniform);
         memoi_rows_find_table(p, 1);
-        if (share >= 0 && p->uniform.score.excess_bytes <= 0 &&
-            p->uniform.score.step_s <= p->best.score.step_s * (1 + (share > 0 ? share : 0.001)))
+        if (!p->aim.is_uneven && p->uniform.score.excess_bytes <= 0 &&
+            p->uniform.score.step_s <= p->best.score.step_s * (1 + MEMOI_ROWS_EVEN_SHARE))
             memoi_rows_copy(p, &p->uniform, &p->best);
     }
     if (p->best.score.excess_bytes > 0) return memoi_rows_refuse(p, error);
@@ -6355,10 +6363,9 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 }
 
 /* Sets the seconds of a step, as far as a short search finds them, or with rows, of these; infinite
- * if nothing fits.  The whole search saves a few percent more.  is_alpha: only the best single
- * alpha. */
-MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, int is_alpha, double* step_s,
-                                  memo_error* error) {
+ * if nothing fits.  The whole search saves a few percent more, and has an effort. */
+MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_rows_aim* aim,
+                                  double* step_s, memo_error* error) {
     memoi_rows_planner p;
     const memo_status status = memoi_rows_create(desc, &p, error);
     const memoi_rows_score* score = &p.best.score;
@@ -6368,7 +6375,7 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, int is_alpha,
     if (desc->swap->rows) {
         memoi_rows_take(&p, desc->swap);
         (void)memoi_rows_try(&p);
-    } else if (is_alpha)
+    } else if (aim->is_alpha)
         (void)memoi_rows_try_alphas(&p);
     else
         memoi_rows_find_table(&p, MEMOI_ROWS_PARTS_RANKED);
@@ -6377,48 +6384,54 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, int is_alpha,
     return status;
 }
 
-/* Names the limit of a plan whose rows were searched for: as much work as the search, so that a
- * caller who compares plans does it once. */
-MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, int is_alpha,
-                                  memo_swap_plan* plan, memo_error* error) {
-    memoi_rows_planner p;
-    memo_swap_desc swap = *desc->swap;
-    memo_status status = memoi_rows_create(desc, &p, error);
-    if (status) return status;
-    p.is_alpha = is_alpha;
+/* Names the limit of a plan that this planner has found, or another: the text is the same. */
+MEMOI void memoi_rows_name_found(memoi_rows_planner* p, memo_swap_plan* plan) {
+    memo_swap_desc swap = *p->desc->swap;
     swap.rows = plan->rows;
     swap.alpha = plan->rows ? 0 : plan->alpha;
-    memoi_rows_take(&p, &swap);
-    memoi_rows_score_trial(&p);
-    memoi_rows_copy(&p, &p.trial, &p.best);
-    memoi_rows_copy(&p, &p.trial, &p.filled);
-    memoi_rows_name_limit(&p, plan);
+    p->random = MEMOI_ROWS_SEED;
+    memoi_rows_time_kinds(p); /* scores are not known any more */
+    memoi_rows_take(p, &swap);
+    memoi_rows_score_trial(p);
+    memoi_rows_copy(p, &p->trial, &p->best);
+    memoi_rows_copy(p, &p->trial, &p->filled);
+    memoi_rows_name_limit(p, plan);
+}
+
+/* The same alone, for a caller who compares plans, and names the limit of one. */
+MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, const memoi_rows_aim* aim,
+                                  memo_swap_plan* plan, memo_error* error) {
+    memoi_rows_planner p;
+    const memo_status status = memoi_rows_create(desc, &p, error);
+    if (status) return status;
+    p.aim = *aim;
+    p.aim.effort = MEMOI_ROWS_EFFORT_WHOLE;
+    memoi_rows_name_found(&p, plan);
     memoi_rows_destroy(&p);
     return status;
 }
 
-/* A plan for rows that are given has its limit's name; one that is searched for has none. */
-MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, int is_alpha,
-                                       memoi_rows_effort effort, memo_swap_plan** plan,
-                                       memo_error* error) {
+/* A plan for rows that are given always has its limit's name. */
+MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, const memoi_rows_aim* aim,
+                                       memo_swap_plan** plan, memo_error* error) {
     memoi_rows_planner p;
     memo_status status;
     *plan = NULL;
     status = memoi_rows_create(desc, &p, error);
     if (status) return status;
-    p.effort = effort;
-    p.is_alpha = is_alpha;
+    p.aim = *aim;
     *plan = (memo_swap_plan*)memob_calloc(1, sizeof(memo_swap_plan));
     if (!*plan)
         status = memob_no_memory(error, "a plan of rows");
-    else if (!desc->swap->rows)
-        status = memoi_rows_plan(&p, *plan, error);
-    else { /* only the times of these rows */
+    else if (desc->swap->rows) { /* only the times of these rows */
         memoi_rows_take(&p, desc->swap);
         memoi_rows_score_trial(&p);
         (*plan)->alpha = -1;
         memoi_rows_tell(desc, &p.trial.score, *plan);
         memoi_rows_name_given(&p, *plan);
+    } else {
+        status = memoi_rows_plan(&p, *plan, error);
+        if (!status && aim->is_named) memoi_rows_name_found(&p, *plan);
     }
     memoi_rows_destroy(&p);
     if (status) {
@@ -6428,19 +6441,10 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, int is_a
     return status;
 }
 
-MEMOI memo_status memoi_rows_make_named(const memo_swap_plan_desc* desc, int is_alpha,
-                                        memo_swap_plan** plan, memo_error* error) {
-    memo_status status = memoi_rows_make_plan(desc, is_alpha, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
-    if (!status && !desc->swap->rows) status = memoi_rows_name(desc, is_alpha, *plan, error);
-    if (!status) return status;
-    memo_swap_plan_destroy(*plan);
-    *plan = NULL;
-    return status;
-}
-
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
-    return memoi_rows_make_named(desc, 0, plan, error);
+    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, 1};
+    return memoi_rows_make_plan(desc, &aim, plan, error);
 }
 
 /* ---- 4 session ----------------------------------------------------------------------------------
@@ -6525,7 +6529,6 @@ enum { MEMOI_PLACE_FORWARD = 0, MEMOI_PLACE_WEIGHTS, MEMOI_N_PLACINGS };
 typedef struct memoi_setup {
     int64_t* bytes; /* (n); of those that are not freed */
     int64_t n;
-    int is_known;  /* 1: requested instead of calling `setup` */
     int has_freed; /* 1: they cannot be repeated */
 } memoi_setup;
 
@@ -7737,9 +7740,9 @@ MEMOI memo_status memoi_session_stream(memo_session* s, memo_error* error) {
     s->states_desc.computes_on_host = s->desc.computes_on_host;
     s->states_desc.spill_directory = s->desc.spill_directory;
     s->states_desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
-    s->states_desc.user = s;
     s->states_desc.update_at = plan->update_at;
-    s->states_desc.update_host = plan->update_is_on_host ? memoi_session_update_host : NULL;
+    s->states_desc.trainer.update_host = plan->update_is_on_host ? memoi_session_update_host : NULL;
+    s->states_desc.trainer.user = s;
     memoi_session_take_first(s, plan->n_streamed, s->streamed);
     memoi_session_take_first(s, plan->n_spilled, s->spilled);
     return memob_states_get_sizes(&s->states_desc, &s->states_sizes, error);
@@ -7921,7 +7924,7 @@ int32_t memo_session_get_micro_batch(const memo_session* s) {
 
 /* Where the rows of a tensor of a step lie in the engine's memory. */
 MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t step, int32_t t) {
-    return &s->part->placement.places[(int64_t)step * s->desc.n_tensors + t];
+    return memob_swap_place_of(&s->part->placement, step, t);
 }
 
 /* Does the tensor need its own call of recompute? */
@@ -8238,25 +8241,16 @@ MEMOI memo_status memoi_session_look(void* session, int32_t pass, int32_t layer,
     return s->error.status;
 }
 
-/* What the engine of states calls. */
-MEMOI memob_states_trainer memoi_session_trainer(memo_session* s) {
-    const memob_states_trainer trainer = {memoi_session_update_layer, memoi_session_look, s};
-    return trainer;
-}
-
 MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
-    const memob_states_trainer trainer = memoi_session_trainer(s);
     if (s->error.status) return;
-    (void)memoi_session_is_ok(
-        s, memob_states_visit(s->states, &trainer, pass, layer, is_end, &s->call_error));
+    (void)memoi_session_is_ok(s,
+                              memob_states_visit(s->states, pass, layer, is_end, &s->call_error));
 }
 
-MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
-    const memob_states_trainer trainer = memoi_session_trainer(s);
+MEMOI void memoi_session_visit_states(memo_session* s, int32_t pass, int32_t step, int is_end) {
     if (s->states && !s->error.status)
-        (void)memoi_session_is_ok(s, memob_states_turn(s->states, &trainer, s->n_slices,
-                                                       s->batch.is_forward_only, is_backward, step,
-                                                       is_end, &s->call_error));
+        (void)memoi_session_is_ok(s,
+                                  memob_states_turn(s->states, pass, step, is_end, &s->call_error));
 }
 
 /* Updates all layers, in a pass. */
@@ -8283,8 +8277,9 @@ MEMOI void memoi_session_visit_ends(memo_session* s, int is_end) {
         if (s->error.status) return;
         s->is_fused = 0;
         s->checked.n_updated = s->checked.n_missed = 0;
-        (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, !s->batch.more_follow,
-                                                            is_forward_only, &s->call_error));
+        (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, s->n_slices,
+                                                            !s->batch.more_follow, is_forward_only,
+                                                            &s->call_error));
         memoi_session_visit(s, MEMOB_FORWARD, 0, 0);
     } else if (is_forward_only && s->n_passed == s->n_steps) {
         memoi_session_visit(s, MEMOB_FORWARD, s->desc.n_layers + 1, 1);
@@ -9362,7 +9357,6 @@ MEMOI int memoi_session_moves(const memo_session* s) {
 
 void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
     const int32_t step = s->open;
-    memo_status status = MEMO_STATUS_OK;
     if (s->error.status) return;
     if (step < 0 || memoi_session_layer(s, step) != layer || !s->is_open ||
         s->n_passed >= s->n_turn_steps) {
@@ -9372,13 +9366,9 @@ void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
                            (int)layer);
         return;
     }
-    status = memob_check_integer("memo_session_set_routed", "n_rows", n_rows, 0,
-                                 s->steps->routed_rows_layer, &s->call_error);
-    if (!status && memoi_session_moves(s)) /* its places, and the session's */
-        status = memob_swap_set_routed(s->part->swap, "memo_session_set_routed", step, n_rows,
-                                       &s->call_error);
-    s->is_routed = memoi_session_is_ok(s, status);
-    if (s->is_routed) memob_swap_route(&s->part->placement, step, n_rows, s->batch.is_forward_only);
+    s->is_routed = memoi_session_is_ok(
+        s, memob_swap_set_routed(&s->part->placement, "memo_session_set_routed", step, n_rows,
+                                 s->batch.is_forward_only, &s->call_error));
 }
 
 int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {
@@ -9592,11 +9582,10 @@ MEMOI int32_t memoi_session_visit_step(const memo_session* s, int32_t visit) {
     return s->first_step + (visit < n ? visit : (int32_t)memob_max(before, n) + n - 1 - visit);
 }
 
-/* May a visit begin or end now?  n_visits: of the turn.  Without slices, states and an order, a
- * layer may begin while the layer before is open. */
+/* May a visit begin or end now?  n_visits: of the turn. */
 MEMOI int memoi_session_is_due(const memo_session* s, int32_t visit, int32_t n_visits, int is_end) {
     const int32_t n_open = (s->open >= 0) + (s->open_next >= 0);
-    const int32_t n_open_most = s->n_slices > 1 || s->states || s->steps->order ? 1 : 2;
+    const int32_t n_open_most = s->states ? 1 : memob_swap_open_most(s->steps);
     if (is_end) return n_open > 0;
     return n_open < n_open_most && visit < n_visits &&
            memoi_session_visit_pass(s, visit) == memoi_session_visit_pass(s, s->n_passed);
@@ -9705,13 +9694,14 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     memoi_session_bound_lives(s, pass, step, 0);
     if (!s->is_open) return 0;
     memoi_session_mark_older(s, pass, 1);
-    memoi_session_visit_states(s, is_backward, step, 0);
+    memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 0);
     if (pass == MEMO_PASS_FORWARD)
-        memob_swap_route(&s->part->placement, step, 0, s->batch.is_forward_only);
+        memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
     s->is_routed = 0;
-    if (memoi_session_moves(s) && has_tensors)
-        (void)memoi_session_is_ok(
-            s, memob_swap_begin(s->part->swap, is_backward, step, &s->call_error));
+    if (memoi_session_moves(s) && has_tensors) {
+        MEMO_ASSERT(memob_swap_next(s->part->swap, 0)->layer == step);
+        (void)memoi_session_is_ok(s, memob_swap_begin(s->part->swap, &s->call_error));
+    }
 
     /* What runs before the layer. */
     if (s->checked.slots && has_tensors) memoi_checked_open(s, step, is_backward);
@@ -9731,9 +9721,8 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     memoi_session_mark(s, step, (int32_t)pass, 1);
     if (s->checked.slots && has_tensors) memoi_checked_layer_end(s, step, pass);
     if (memoi_session_moves(s) && has_tensors && !s->error.status)
-        (void)memoi_session_is_ok(s,
-                                  memob_swap_end(s->part->swap, is_backward, step, &s->call_error));
-    memoi_session_visit_states(s, is_backward, step, 1);
+        (void)memoi_session_is_ok(s, memob_swap_end(s->part->swap, &s->call_error));
+    memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 1);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
     memoi_session_bound_lives(s, pass, step, 1);
     if (!is_backward && !s->steps->order && memoi_session_is_last(s, step))
@@ -10138,6 +10127,7 @@ MEMOI void memoi_session_guess(const memo_session* s, memo_profile* profile) {
 /* The planner's desc, with what it points to. */
 typedef struct memoi_session_costs {
     memo_swap_plan_desc desc;
+    memoi_rows_aim aim;
     memo_swap_desc swap;
     memo_kind_times kinds[MEMO_PROFILE_KINDS_MAX];
     double recompute_s_per_row[2 * MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
@@ -10185,12 +10175,14 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
     costs->swap = own->plan.swap;
     desc->swap = &costs->swap;
     desc->micro_batches = s->desc.micro_batches / memoi_session_n_group(s);
+    costs->aim.effort = s->effort;
+    costs->aim.is_alpha = s->desc.policy == MEMO_POLICY_ALPHA;
 
     /* Do other shapes with a backward get the device memory that this stage takes?  Equal rows
      * leave memory free, which would then be lost to the other shapes. */
     for (int32_t k = 0; k < s->desc.n_shapes; k++)
         n_trained += !s->parts[k].plan->shape.is_forward_only;
-    if (n_trained > 1 && s->limit_bytes == s->desc.device_bytes) desc->uniform_share = -1;
+    costs->aim.is_uneven = n_trained > 1 && s->limit_bytes == s->desc.device_bytes;
     if (s->desc.host_bytes)
         desc->host_bytes = memob_max((s->desc.host_bytes - s->states_sizes.host_bytes) /
                                          MEMOB_DEVICE_ALIGNMENT * MEMOB_DEVICE_ALIGNMENT,
@@ -10249,8 +10241,7 @@ MEMOI memo_status memoi_session_search_rows(memo_session* s, memoi_session_costs
     plan->fits = 0;
     for (int round = 0; !status && !plan->fits && round < MEMOI_SESSION_ROUNDS; round++) {
         if (s->limit_bytes && *left_bytes <= 0) break;
-        status = memoi_rows_make_plan(&costs->desc, s->desc.policy == MEMO_POLICY_ALPHA, s->effort,
-                                      &plan->times, error);
+        status = memoi_rows_make_plan(&costs->desc, &costs->aim, &plan->times, error);
         if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK; /* no rows fit */
         status = memoi_session_stage(s, status, s->desc.policy, plan->times, error);
         if (s->is_measured && !status && plan->fits) break;
@@ -10287,7 +10278,7 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     if (status || !s->is_measured || plan->times) return status;
     costs.swap = plan->swap; /* its times, under no budget */
     costs.desc.device_bytes = 0;
-    status = memoi_rows_make_named(&costs.desc, policy == MEMO_POLICY_ALPHA, &plan->times, error);
+    status = memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, error);
     return memoi_session_verdict(&s->desc, status, error);
 }
 
@@ -10448,8 +10439,7 @@ MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, doubl
     if (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes) return status;
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;
-    return status ? status
-                  : memoi_rows_rank(&costs.desc, policy == MEMO_POLICY_ALPHA, step_s, error);
+    return status ? status : memoi_rows_rank(&costs.desc, &costs.aim, step_s, error);
 }
 
 /* Sets the fewest states of the first n that are spilled, of at least n_spilled, with which a step
@@ -10726,9 +10716,7 @@ MEMOI memo_status memoi_session_name_limit(memo_session* s, memo_error* error) {
     costs.swap.rows = NULL;
     if (s->limit_bytes)
         costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-    if (!status)
-        status =
-            memoi_rows_name(&costs.desc, s->desc.policy == MEMO_POLICY_ALPHA, plan->times, error);
+    if (!status) status = memoi_rows_name(&costs.desc, &costs.aim, plan->times, error);
     return memoi_session_verdict(&s->desc, status, error);
 }
 
@@ -11131,8 +11119,11 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         if (!status) status = memob_swap_placement_make(s->steps, 0, &s->part->placement, error);
         status = memoi_session_start_arena(s, &desc, status, error);
         if (status) break;
-        if (s->streamed && !s->states)
+        if (s->streamed && !s->states) {
+            s->states_desc.trainer.update = memoi_session_update_layer;
+            s->states_desc.trainer.look = memoi_session_look;
             status = memob_states_create(&s->states_desc, 0, &s->states, error);
+        }
         if (s->states) base = &s->states->sink;
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
         swap.device = s->device;
@@ -11143,7 +11134,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         swap.is_timed = s->desc.is_timed;
         swap.device_memory = s->part->base;
         swap.host_memory = s->host_memory;
-        status = memob_swap_create(&swap, 0, base, &s->part->swap, error);
+        status = memob_swap_create(&swap, 0, &s->part->placement, base, &s->part->swap, error);
         if (!status && !base && s->part->swap->sink.engine.n_events) base = &s->part->swap->sink;
     }
     memoi_session_use_shape(s, 0);
@@ -11299,26 +11290,42 @@ MEMOI memo_status memoi_advice_try(memoi_advice* a, const int64_t* budgets, memo
     return status;
 }
 
-/* The next value of a budget to try: `first`; from there on by one unit, by two, by four, up or
- * down until the outcome changes (step 0); then halves of what is left. */
-MEMOI int64_t memoi_advice_next(int64_t low, int64_t high, int64_t step, int64_t first) {
-    if (high) return memob_max(step ? high - step : 0, low + (high - low) / 2);
-    return low < first ? first : memob_min(low + step, MEMOB_BYTES_MAX);
+/* The bytes that the latest plan lacks of these budgets, all together. */
+MEMOI int64_t memoi_advice_lacking(const memoi_advice* a, const int64_t* budgets) {
+    int64_t n_bytes = 0;
+    for (int32_t t = 0; t < 3 && !a->fits; t++)
+        if (budgets[t] && a->needed[t] > budgets[t])
+            n_bytes = memob_min(n_bytes + a->needed[t] - budgets[t], MEMOB_BYTES_MAX);
+    return n_bytes;
 }
 
 /* Sets budgets[tier], without which a plan fits, to the least that was found: it fits, and a unit
- * less does not.  first: what a plan needs that lacked it. */
+ * less does not.  It grows by what a plan lacks, or by twice the latest step.  Then it falls below
+ * what the plan needs, by a unit, or by twice as much as the need fell; after a fall too deep it is
+ * the need, or halves of what is left.  first: a budget to begin with. */
 MEMOI memo_status memoi_advice_find_least(memoi_advice* a, int32_t tier, int64_t first,
                                           int64_t* budgets, memo_error* error) {
-    int64_t low = a->budgets[tier], high = 0, step = a->unit_bytes;
+    int64_t low = a->budgets[tier], high = 0, need = 0, before = 0, step = a->unit_bytes;
+    int64_t next = memob_max(first, memob_min(low + step, MEMOB_BYTES_MAX));
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < MEMOI_ADVICE_PLANS_MAX && !status; k++) {
-        const int is_down = high > 0;
         if (high ? high - low <= a->unit_bytes : low == MEMOB_BYTES_MAX) break;
-        budgets[tier] = memoi_advice_next(low, high, step, first);
+        budgets[tier] = next;
         status = memoi_advice_try(a, budgets, error);
-        if (k) step = a->fits == is_down && step < MEMOB_BYTES_MAX / 2 ? 2 * step : 0;
-        *(a->fits ? &high : &low) = budgets[tier];
+        *(a->fits ? &high : &low) = next;
+        if (!high) {
+            step = memob_max(2 * step, memoi_advice_lacking(a, budgets));
+            step = memob_min(step, MEMOB_BYTES_MAX / 2);
+            next = memob_min(low + step, MEMOB_BYTES_MAX);
+        } else if (a->fits) {
+            need = memob_max(low + 1, memob_min(high, a->needed[tier]));
+            step = memob_max(a->unit_bytes, before ? 2 * (before - need) : 0);
+            before = need;
+            next = memob_max(need - step, low + (need - low) / 2);
+        } else {
+            before = 0;
+            next = need > low && need < high ? need : low + (high - low) / 2;
+        }
     }
     a->fits = high > 0;
     budgets[tier] = high;

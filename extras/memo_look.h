@@ -2440,8 +2440,9 @@ MEMOI void memoi_picture_band(memoi_picture* picture, uint32_t color, double beg
     memoi_svg_put_label(&picture->text, " class=\"band\"", x + width / 2, y + 11.5, label);
 }
 
+/* Light shades of the colors that a timeline has for the same phases. */
 static const uint32_t memoi_phase_colors[][2] = {
-    {0, 0}, {0, 0}, {0xc5e1c0, 0xa9d1a2}, {0xc9a6e0, 0xb58ad3}, {0xf2c9c3, 0xe8aea6}};
+    {0, 0}, {0, 0}, {0xd3e0ee, 0xb4cbe4}, {0xfbdcae, 0xf5c47e}, {0xf2c9c3, 0xe8aea6}};
 
 /* A marked layer. */
 typedef struct memoi_look_span {
@@ -2623,7 +2624,7 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
                   (long long)plan->n_buffers, memob_bytes_text(peak, (double)plan->peak_bytes),
                   memob_bytes_text(bound, (double)bound_bytes));
     MEMOI_PUT_NUMBERS(text, "%.2f", gap);
-    memo_text_put(text, "%% (%s, ", memob_proof_names[plan->proof]);
+    memo_text_put(text, "%% (%s, ", plan->proof == MEMO_PROOF_OPTIMAL ? "optimal" : "valid");
     memo_text_put_xml(text, plan->engine);
     memo_text_put(text, ")</text>\n");
 
@@ -3868,15 +3869,14 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
 
 MEMOI void memoi_swap_generate_rows(void* generator, int32_t k, int is_end) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
-    const memob_visit* visit = &g->swap->placement.visits[k];
+    const memob_visit* visit = &g->swap->placement->visits[k];
     if (!g->status)
-        g->status = (is_end ? memob_swap_end : memob_swap_begin)(g->swap, visit->pass, visit->layer,
-                                                                 g->error);
+        g->status = memob_swap_visit(g->swap, visit->pass, is_end, visit->layer, g->error);
 }
 
 MEMOI void memoi_swap_generate_visit(void* generator, int32_t k) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
-    const memob_visit* visit = &g->swap->placement.visits[k];
+    const memob_visit* visit = &g->swap->placement->visits[k];
     for (int32_t t = 0; t < g->desc.n_tensors && visit->pass != MEMOB_BACKWARD && !g->status;
          t++) /* as many in all */
         if (memob_tensor_is_routed(&g->desc, t) && memob_layer_has(&g->desc, visit->layer, t)) {
@@ -3949,6 +3949,9 @@ MEMOI memo_status memoi_swap_generate_engine(memoi_swap_generator* g,
     desc.device = g->device;
     desc.compute_stream = g->desc.compute_stream;
     desc.computes_on_host = 0;
+    desc.trainer.update = memoi_swap_generate_update;
+    desc.trainer.look = memoi_swap_generate_look;
+    desc.trainer.user = g;
     if (!status) {
         desc.device_memory = (char*)g->desc.device_memory +
                              memob_align_up(rows.device_bytes, MEMOB_DEVICE_ALIGNMENT);
@@ -3964,10 +3967,8 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     memo_recorder_desc recorder_desc = MEMO_ZERO(memo_recorder_desc);
     memo_recorder* recorder;
     memoi_swap_generator g = MEMO_ZERO(memoi_swap_generator);
-    const memob_states_trainer trainer = {memoi_swap_generate_update, memoi_swap_generate_look, &g};
     memob_walk walk = {NULL,
                        NULL,
-                       &trainer,
                        memoi_swap_generate_rows,
                        memoi_swap_generate_visit,
                        memoi_swap_generate_between,
@@ -3992,7 +3993,8 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     g.status = memo_stream_create(g.device, "compute", 0, &g.desc.compute_stream, error);
     if (!g.status && times->states) g.status = memoi_swap_generate_engine(&g, times->states);
     if (!g.status)
-        g.status = memob_swap_create(&g.desc, 1, g.states ? &g.states->sink : NULL, &g.swap, error);
+        g.status =
+            memob_swap_create(&g.desc, 1, NULL, g.states ? &g.states->sink : NULL, &g.swap, error);
     if (!g.status) {
         g.ranges = (memo_range*)memob_calloc(2 * (int64_t)desc->n_tensors + 6 * MEMO_STATES_MAX,
                                              sizeof(memo_range));
@@ -4000,7 +4002,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     }
 
     walk.states = g.states;
-    if (!g.status) walk.order = &g.swap->placement;
+    if (!g.status) walk.order = g.swap->placement;
     for (i = 0; i < n * memob_max(1, times->n_steps) && !g.status; i++) {
         const int is_last = i % n == n - 1;
         memo_status status = memob_walk_batch(&walk, is_last, error);

@@ -212,10 +212,9 @@ static int proof_step(struct memoi_search* search, char step, long long a, long 
 
 /* Runs the search, with limits that double, each from the start.  Returns 1 if it failed, so that
  * the text is a proof; 0 if it did not end; -1 without memory. */
-static int proof_search(proof_run* run) {
-    const memoi_deadline clock = {HUGE_VAL, NULL};
+static int proof_search(proof_run* run, const memoi_deadline* clock) {
     memoi_search search;
-    const memoi_made made = memoi_search_create(&search, run->problem, 0, &clock);
+    const memoi_made made = memoi_search_create(&search, run->problem, 0, clock);
     int result = made == MEMOI_NO_MEMORY ? -1 : 0;
     if (made == MEMOI_MADE) {
         for (int64_t s = 0; search.sets && s < run->problem->n_sections; s++)
@@ -244,7 +243,7 @@ static int proof_search(proof_run* run) {
 
 /* Writes the sets of buffers that live together, and the search.  Returns as proof_search. */
 static int proof_of_items(const memo_plan* plan, const memoi_problem* whole, const char* is_in,
-                          int64_t capacity, memo_text* text) {
+                          int64_t capacity, const memoi_deadline* clock, memo_text* text) {
     memoi_problem part;
     proof_run run;
     int result = -1;
@@ -255,7 +254,7 @@ static int proof_of_items(const memo_plan* plan, const memoi_problem* whole, con
     run.rows = (int64_t*)memob_calloc(part.n_items, sizeof(int64_t));
     for (int64_t i = 0; run.rows && i < part.n_items; i++)
         run.rows[i] = plan->buffers[whole->items[part.items[i].origin].origin].id;
-    if (run.rows) result = proof_search(&run);
+    if (run.rows) result = proof_search(&run, clock);
 
     for (int64_t s = 0; result > 0 && s < part.n_sections; s++) {
         memo_text_put(text, "set");
@@ -280,9 +279,9 @@ static int proof_of_items(const memo_plan* plan, const memoi_problem* whole, con
 
 /* Sets the text to the lines of a search that fails below the peak, of a few buffers if these are
  * enough.  *is_found: 0 if the search did not end, or the plan has several streams. */
-static memo_status proof_of_search(const memo_plan* plan, memo_text* text, int* is_found,
-                                   memo_error* error) {
-    const memoi_deadline clock = {HUGE_VAL, NULL};
+static memo_status proof_of_search(const memo_plan* plan, const int32_t* stop, memo_text* text,
+                                   int* is_found, memo_error* error) {
+    const memoi_deadline clock = {HUGE_VAL, stop};
     memoi_problem problem;
     memoi_cores cores;
     memoi_solution none;
@@ -302,7 +301,7 @@ static memo_status proof_of_search(const memo_plan* plan, memo_text* text, int* 
         if (!memoi_cores_attempt(&cores, capacity, &n_nodes, &verdict, &none))
             verdict = MEMOI_STOPPED;
         if (verdict != MEMOI_FAILED) memset(cores.is_in, 1, (size_t)problem.n_items);
-        result = proof_of_items(plan, &problem, cores.is_in, capacity, text);
+        result = proof_of_items(plan, &problem, cores.is_in, capacity, &clock, text);
     }
     memob_arrays_free(&cores.arrays);
     memoi_problem_free(&problem);
@@ -313,9 +312,9 @@ static memo_status proof_of_search(const memo_plan* plan, memo_text* text, int* 
 /* ---- the file -------------------------------------------------------------------------------- */
 
 /* Writes the proof of a plan whose buffers have their rows as ids; *is_found: 0 if there is no such
- * proof, and no file then. */
-static memo_status write_proof(const memo_plan* plan, const char* path, int* is_found,
-                               memo_error* error) {
+ * proof, and no file then.  *stop, which a signal may set, ends a search. */
+static memo_status write_proof(const memo_plan* plan, const int32_t* stop, const char* path,
+                               int* is_found, memo_error* error) {
     const int64_t n_most = plan->n_buffers + plan->n_gaps;
     memob_piece* pieces = (memob_piece*)memob_calloc(n_most, sizeof(memob_piece));
     proof_change* changes = (proof_change*)memob_calloc(2 * n_most, sizeof(proof_change));
@@ -352,7 +351,7 @@ static memo_status write_proof(const memo_plan* plan, const char* path, int* is_
     else if (time >= 0)
         memo_text_put(&text, "moment %lld alignment %lld\n", (long long)time, (long long)alignment);
     else if (!*is_found)
-        status = proof_of_search(plan, &text, is_found, error);
+        status = proof_of_search(plan, stop, &text, is_found, error);
     free(pieces);
     memo_text_put(&text, "end\n");
     if (!status && *is_found) return memo_text_write(&text, path, error);

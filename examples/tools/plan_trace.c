@@ -69,7 +69,9 @@ static void print_help(void) {
         "                      the memory of --capacity if that is given\n"
         "  --quiet             prints no progress on standard error\n"
         "\n"
-        "Ctrl-C or SIGTERM end planning with the best plan so far, which is printed and written.\n"
+        "Ctrl-C or SIGTERM end planning with the best plan so far, which is printed and written.  "
+        "They end\n"
+        "the search for --proof too, and then no proof is written.\n"
         "\n"
         "Exit status: 0 solved; 1 no plan within the capacity, or no proof for --proof; 2 a "
         "mistake "
@@ -678,19 +680,20 @@ static memo_status compare_caching(const input* in, int64_t capacity, memo_error
 
 /* ---- main ------------------------------------------------------------------------------------ */
 
-static int32_t stop; /* planning */
+static int32_t stop; /* planning, or the search for a proof */
 
 static void ask_to_stop(int number) {
     (void)number;
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
 }
 
-/* The first signal of each kind ends planning, another one the program. */
+/* The first signal of each kind ends planning or the search for a proof, another one the program.
+ * Opening a pipe goes on. */
 static void stop_on_signals(memo_plan_desc* desc) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = ask_to_stop;
-    action.sa_flags = (int)SA_RESETHAND;
+    action.sa_flags = (int)SA_RESETHAND | SA_RESTART;
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
     desc->stop = &stop;
@@ -735,14 +738,25 @@ static void print_plan(const memo_plan* plan, int is_given, int64_t bound_bytes,
 static memo_status put_proof(const memo_plan* plan, const char* path, int* is_found,
                              memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
+    const char* reason = "the search that proves the plan is too long, or of several streams";
     *is_found = 0;
-    if (plan->proof == MEMO_PROOF_OPTIMAL) status = write_proof(plan, path, is_found, error);
-    if (!status && !*is_found)
-        fprintf(stderr, "plan_trace: %s: not written; %s\n", path,
-                plan->proof == MEMO_PROOF_OPTIMAL
-                    ? "the search that proves the plan is too long, or of several streams"
-                    : "the plan is not proven");
+    if (plan->proof == MEMO_PROOF_OPTIMAL) status = write_proof(plan, &stop, path, is_found, error);
+    if (stop) reason = "the search that proves the plan was stopped";
+    if (plan->proof != MEMO_PROOF_OPTIMAL) reason = "the plan is not proven";
+    if (!status && !*is_found) fprintf(stderr, "plan_trace: %s: not written; %s\n", path, reason);
     return status;
+}
+
+/* Given offsets are valid beside the bound without these offsets, as print_plan states. */
+static memo_status write_svg(const input* in, int is_given, int64_t bound_bytes, const char* title,
+                             const char* path, memo_error* error) {
+    memo_plan drawn = *in->plan;
+    if (is_given) {
+        drawn.proof = MEMO_PROOF_FEASIBLE;
+        drawn.lower_bound_bytes = bound_bytes;
+        snprintf(drawn.engine, sizeof drawn.engine, "offsets given");
+    }
+    return memo_plan_write_svg(&drawn, in->trace, title, path, error);
 }
 
 int main(int argc, char** argv) {
@@ -807,7 +821,7 @@ int main(int argc, char** argv) {
     if (!status && o.csv) status = write_csv(&in, o.csv, &error);
     if (!status && o.plan) status = memo_plan_write(in.plan, o.plan, &error);
     if (!status && o.proof) status = put_proof(in.plan, o.proof, &is_proof_found, &error);
-    if (!status && o.svg) status = memo_plan_write_svg(in.plan, in.trace, o.file, o.svg, &error);
+    if (!status && o.svg) status = write_svg(&in, is_given, bound_bytes, o.file, o.svg, &error);
     if (!status && o.json) status = write_snapshot(&in, o.json, 0, &error);
     if (!status && o.pickle) status = write_snapshot(&in, o.pickle, 1, &error);
 

@@ -97,6 +97,10 @@ def _integer(value, what, bits=64):
     return value
 
 
+def _is_main():
+    return threading.current_thread() is threading.main_thread()
+
+
 def _list(values, what, n=None, kind="numbers"):
     """n values, or any number of them."""
     values = values.tolist() if hasattr(values, "tolist") else values
@@ -260,8 +264,7 @@ class Plan:
         desc = _Desc(_ENGINES[engine], _integer(capacity, "capacity"), time_limit,
                      _integer(node_limit, "node_limit"), _integer(seed, "seed"), _integer(threads, "threads", 32), write,
                      None, None, self._trace)
-        is_main = threading.current_thread() is threading.main_thread()
-        _call("memo_python_solve", self._plan, ctypes.byref(desc), is_main)
+        _call("memo_python_solve", self._plan, ctypes.byref(desc), _is_main())
         _call("memo_plan_validate", self._plan)
         return self
 
@@ -299,10 +302,11 @@ class Plan:
 
     def write_proof(self, path):
         """Writes why no plan is smaller, for memo_plan.check_proof.check(csv, path), which shares no code with the
-        planner.  False, and no file: the plan is not proven, or only by a search that is too long to write down."""
+        planner.  False, and no file: the plan is not proven, or only by a search that is too long to write down.
+        Ctrl-C ends that search: KeyboardInterrupt is raised, and no file is written."""
         found = c_int()
         if self.is_optimal:
-            _call("memo_python_write_proof", self._plan, os.fsencode(path), ctypes.byref(found))
+            _call("memo_python_write_proof", self._plan, os.fsencode(path), _is_main(), ctypes.byref(found))
         return bool(found.value)
 
     def write_svg(self, path, title="plan"):

@@ -35,36 +35,26 @@ MEMOI_CUDA_ITEMS(cast, memo_add_desc, memo_cast_item)
 MEMOI_CUDA_ITEMS(reduce, memo_reduce_desc, memo_reduce_item)
 MEMOI_CUDA_ITEMS(add_packed, memo_pack_desc, memo_add_packed_item)
 
-/* 8 lanes per row, so 4 rows per warp, whose threads stay together. */
-#define MEMOI_CUDA_WARP_ROWS (32 / MEMO_ROW_LANES)
-
-MEMOI __device__ int64_t memoi_cuda_first_row(void) {
-    return ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32 * MEMOI_CUDA_WARP_ROWS;
-}
-MEMOI __device__ int64_t memoi_cuda_row_step(void) {
-    return (int64_t)gridDim.x * blockDim.x / 32 * MEMOI_CUDA_WARP_ROWS;
-}
-
-/* Four blocks at a time; without the bound the compiler uses registers for three. */
-static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
-    memoi_cuda_merge_kernel(const __grid_constant__ memo_merge_desc merge, int64_t n_rows) {
-    int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
-    int64_t first = memoi_cuda_first_row();
-    for (; first < n_rows; first += memoi_cuda_row_step()) {
-        int64_t row = first + threadIdx.x % 32 / MEMO_ROW_LANES, place = 0;
-        float a = 0, b = 0;
-        if (row < n_rows) {
-            place = memo_merge_place(&merge, row);
-            a = merge.lse[place];
-            b = merge.part_lse[place];
-            memo_merge_lane(&merge, row, lane, memo_merge_weights_of(a, b));
-        }
-        __syncwarp(); /* all lanes have read the LSE that lane 0 replaces */
-        if (row < n_rows && lane == 0) merge.lse[place] = memo_merge_lse(a, b);
-    }
-}
-
 MEMOI_CUDA_ITEMS(cross_entropy, memo_cross_entropy_desc, memo_entropy_item)
+
+/* The lanes of a row, and then its end: all lanes have read the LSE that lane 0 replaces.  8 lanes
+ * per row, so 4 rows per warp, whose threads stay together.  Four blocks at a time; without the
+ * bound the compiler uses registers for three. */
+#define MEMOI_CUDA_ROWS(name, desc_type, lane_of, end)                                             \
+    static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)                                \
+        memoi_cuda_##name##_kernel(const __grid_constant__ desc_type desc, int64_t n_rows) {       \
+        const int64_t each = 32 / MEMO_ROW_LANES; /* rows of a warp */                             \
+        const int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);                              \
+        int64_t first = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32 * each;              \
+        for (; first < n_rows; first += (int64_t)gridDim.x * blockDim.x / 32 * each) {             \
+            const int64_t row = first + threadIdx.x % 32 / MEMO_ROW_LANES;                         \
+            if (row < n_rows) lane_of(&desc, row, lane);                                           \
+            __syncwarp();                                                                          \
+            if (row < n_rows && lane == 0) end(&desc, row);                                        \
+        }                                                                                          \
+    }
+MEMOI_CUDA_ROWS(merge, memo_merge_desc, memo_merge_lane, memo_merge_end)
+MEMOI_CUDA_ROWS(sinks, memo_sinks_desc, memo_sink_lane, memo_sink_end)
 
 /* Shuffles move 32 bits. */
 template <typename Value>
@@ -111,21 +101,6 @@ static cudaError_t memoi_cuda_launch(void (*kernel)(Desc, int64_t), unsigned n_b
     return cudaLaunchKernelEx(&config, kernel, desc, n_items);
 }
 
-/* A warp per 4 rows and heads, as for merge. */
-static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
-    memoi_cuda_sinks_kernel(const __grid_constant__ memo_sinks_desc sinks, int64_t n_places) {
-    int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
-    int64_t first = memoi_cuda_first_row();
-    for (; first < n_places; first += memoi_cuda_row_step()) {
-        int64_t place = first + threadIdx.x % 32 / MEMO_ROW_LANES;
-        if (place < n_places) memo_sink_lane(&sinks, place, lane);
-        __syncwarp(); /* all lanes have read the LSE that lane 0 replaces */
-        if (place < n_places && lane == 0) memo_sink_end(&sinks, place);
-    }
-}
-
-#define MEMOI_CUDA_ROWS_PER_BLOCK (MEMOI_CUDA_THREADS / MEMO_ROW_LANES)
-
 /* One grid for the items of a resolved desc; none if there are none. */
 template <typename Desc>
 static memo_status memoi_cuda_enqueue(void (*kernel)(Desc, int64_t), memo_stream stream,
@@ -141,11 +116,13 @@ static memo_status memoi_cuda_enqueue(void (*kernel)(Desc, int64_t), memo_stream
         "memo_cuda_row_kernel", __FILE__, __LINE__, error);
 }
 
-MEMOI memo_status memoi_cuda_run_row_kernel(memo_stream stream, memo_row_kind kind,
-                                            const memo_row_desc& d, memo_error* error) {
-    const int64_t items = MEMOI_CUDA_THREADS, rows = MEMOI_CUDA_ROWS_PER_BLOCK,
+MEMOI memo_status memoi_cuda_row_kernel_here(void* context, memo_stream stream,
+                                             const memo_row_call* call, memo_error* error) {
+    const memo_row_desc& d = *(const memo_row_desc*)call->desc;
+    const int64_t items = MEMOI_CUDA_THREADS, rows = MEMOI_CUDA_THREADS / MEMO_ROW_LANES,
                   warps = MEMOI_CUDA_THREADS / MEMO_LOSS_LANES;
-    switch (kind) {
+    (void)context;
+    switch (call->kind) {
 #define MEMOI_CUDA_CASE(kind, kernel, n_items, per_block)                                          \
     case kind:                                                                                     \
         return memoi_cuda_enqueue(memoi_cuda_##kernel##_kernel, stream, &d, n_items, per_block,    \
@@ -164,13 +141,7 @@ MEMOI memo_status memoi_cuda_run_row_kernel(memo_stream stream, memo_row_kind ki
         MEMOI_CUDA_CASE(MEMO_ROW_REDUCE, reduce, d.reduce.count, items)
         MEMOI_CUDA_CASE(MEMO_ROW_ADD_PACKED, add_packed, memo_add_packed_items(&d.pack), items)
     }
-    return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d)", (int)kind);
-}
-
-MEMOI memo_status memoi_cuda_row_kernel_here(void* context, memo_stream stream,
-                                             const memo_row_call* call, memo_error* error) {
-    (void)context;
-    return memoi_cuda_run_row_kernel(stream, call->kind, *(const memo_row_desc*)call->desc, error);
+    return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d)", (int)call->kind);
 }
 
 /* A device with nothing else. */

@@ -227,14 +227,14 @@ MEMO_INLINE int64_t memo_merge_place(const memo_merge_desc* merge, int64_t row) 
     return batch * merge->batch_stride_rows + rest;
 }
 
-/* The work of one lane on a row; weights belong to the row. */
-MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane,
-                                 memo_merge_weights weights) {
+/* The work of one lane on a row, whose LSE is still that before the merge. */
+MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane) {
     const int shift = memoi_row_shift(MEMO_TYPE_F32);
     const int64_t step = (int64_t)MEMO_ROW_LANES << shift, n_columns = merge->n_columns;
-    int64_t place;
+    const int64_t place = memo_merge_place(merge, row);
+    const memo_merge_weights weights =
+        memo_merge_weights_of(merge->lse[place], merge->part_lse[place]);
     if (weights.part == 0) return;
-    place = memo_merge_place(merge, row);
     for (int64_t column = (int64_t)lane << shift; column < n_columns; column += 2 * step) {
         const memoi_row_pair pair = memoi_row_pair_at(n_columns, column, column + step, shift);
         memoi_row_pair read = pair;
@@ -258,6 +258,12 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
                                  pair.n[i]);
         }
     }
+}
+
+/* The row's LSE, when every lane is done. */
+MEMO_INLINE void memo_merge_end(const memo_merge_desc* merge, int64_t row) {
+    const int64_t place = memo_merge_place(merge, row);
+    merge->lse[place] = memo_merge_lse(merge->lse[place], merge->part_lse[place]);
 }
 
 /* --- add and cast --- */

@@ -6,7 +6,7 @@
  *
  * 1. A plan has a line for each value of its head and each buffer, gap, hold and wait alone. */
 
-static const char* const memob_proof_names[] MEMO_UNUSED = {"none", "feasible", "optimal"};
+static const char* const memoi_proof_names[] = {"none", "feasible", "optimal"};
 
 static const memob_value memoi_plan_head_values[] = {
     MEMOB_NUMBER("alignment", memo_plan, alignment_bytes),
@@ -14,7 +14,7 @@ static const memob_value memoi_plan_head_values[] = {
     MEMOB_NUMBER("body", memo_plan, body_begin),
     MEMOB_NUMBER("peak", memo_plan, peak_bytes),
     MEMOB_NUMBER("bound", memo_plan, lower_bound_bytes),
-    MEMOB_WORD("proof", memo_plan, proof, 2, memob_proof_names),
+    MEMOB_WORD("proof", memo_plan, proof, 2, memoi_proof_names),
     MEMOB_VALUE("engine", MEMOB_VALUE_NAME, memo_plan, engine, 0, 16),
     MEMOB_VALUE("buffers", MEMOB_VALUE_INT64, memo_plan, n_buffers, 0, MEMOB_BYTES_MAX / 4),
     MEMOB_VALUE("gaps", MEMOB_VALUE_INT64, memo_plan, n_gaps, 0, MEMOB_BYTES_MAX / 4),

@@ -234,12 +234,12 @@ MEMOI double memoi_states_due_bytes(const memob_states* states, int32_t way) {
 /* A layer with slices begins one of them, and so many have begun before.  The copies of each way
  * that are left then are spread over the slices by their bytes, so that copies of rows between them
  * are not late.  If they take no longer than the layer, they end with it. */
-MEMOI void memoi_states_enqueue_share(memob_states* states, int32_t n_begun, int32_t n_slices) {
+MEMOI void memoi_states_enqueue_share(memob_states* states, int32_t n_begun) {
     for (int32_t way = 0; way < 2; way++) {
         double left_bytes = memoi_states_due_bytes(states, way);
         if (!n_begun) states->due_bytes[way] = left_bytes;
         while (left_bytes > 0 && !states->sink.engine.status &&
-               (states->due_bytes[way] - left_bytes) * n_slices <=
+               (states->due_bytes[way] - left_bytes) * states->n_slices <=
                    states->due_bytes[way] * n_begun) {
             const int32_t k = states->due[way];
             if (memoi_states_way(states, k) == way) {
@@ -439,11 +439,11 @@ MEMOI void memob_states_defer(memob_states* states) {
     states->is_pending = 1;
 }
 
-/* Begins a micro-batch, and fetches what its first layers need.  is_last: the update comes after
- * its backward, or in it.  is_forward_only: no backward follows, and no updates are pending.
- * Errors: the device's. */
-MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int is_forward_only,
-                                         memo_error* error) {
+/* Begins a micro-batch, and fetches what its first layers need.  n_slices: of a layer.  is_last:
+ * the update comes after its backward, or in it.  is_forward_only: no backward follows, and no
+ * updates are pending.  Errors: the device's. */
+MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices, int is_last,
+                                         int is_forward_only, memo_error* error) {
     static const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE, MEMOB_STATES_FORWARD,
                                    MEMOB_STATES_UPDATE_FORWARD};
     const int is_more = states->layers[0].has_gradients && !states->is_pending;
@@ -452,6 +452,9 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int is_last, int 
     if (is_fused) backward = is_more ? MEMOB_STATES_MORE_FUSED : MEMOB_STATES_FUSED;
     MEMO_ASSERT(!states->list && !(is_forward_only && states->is_pending));
     memoi_sink_call(&states->sink, error);
+    states->n_slices = n_slices;
+    states->is_spread = n_slices > 1 && !states->sizes.spill_bytes; /* windows have an order */
+    states->is_forward_only = is_forward_only;
     states->behind = is_last ? last[states->update_at] : MEMOB_STATES_FORWARD;
     if (!states->sink.engine.status)
         memoi_states_enter(states,
@@ -511,52 +514,45 @@ MEMOI memo_status memoi_states_end(memob_states* states, int32_t pass, int32_t l
     return memoi_states_finish(states);
 }
 
-/* What the trainer does in passes of layers.  A failure ends the visit. */
-typedef struct memob_states_trainer {
-    memo_status (*update)(void* user, int32_t layer); /* enqueues the update of a layer */
-    /* NULL, or called behind each begin and before each end of a layer's pass or update, but for
-     * the begin of a fused update on the device. */
-    memo_status (*look)(void* user, int32_t pass, int32_t layer, int is_end);
-    void* user;
-} memob_states_trainer;
-
-MEMOI memo_status memoi_states_look(const memob_states_trainer* t, int32_t pass, int32_t layer,
+MEMOI memo_status memoi_states_look(const memob_states* states, int32_t pass, int32_t layer,
                                     int is_end) {
+    const memob_states_trainer* t = &states->trainer;
     return t->look ? t->look(t->user, pass, layer, is_end) : MEMO_STATUS_OK;
 }
 
 /* The update of a layer in a pass.  A pass of updates has begun it; on the host the engine makes
  * it. */
-MEMOI memo_status memoi_states_update(memob_states* states, const memob_states_trainer* t,
-                                      int32_t pass, int32_t layer, int is_end, memo_error* error) {
+MEMOI memo_status memoi_states_update(memob_states* states, int32_t pass, int32_t layer, int is_end,
+                                      memo_error* error) {
     const int on_host = states->updates != NULL;
     memo_status status = MEMO_STATUS_OK;
     if (!on_host && pass != MEMOB_UPDATE)
         status = memoi_states_begin(states, MEMOB_UPDATE, layer, error);
-    if (!status && (on_host || !is_end)) status = memoi_states_look(t, MEMOB_UPDATE, layer, 0);
+    if (!status && (on_host || !is_end)) status = memoi_states_look(states, MEMOB_UPDATE, layer, 0);
     if (status || on_host) return status;
-    status = t->update(t->user, layer);
-    if (!status) status = memoi_states_look(t, MEMOB_UPDATE, layer, 1);
+    status = states->trainer.update(states->trainer.user, layer);
+    if (!status) status = memoi_states_look(states, MEMOB_UPDATE, layer, 1);
     return status || is_end ? status : memoi_states_end(states, MEMOB_UPDATE, layer, error);
 }
 
 /* A layer's pass begins or ends, with the update if it is time: before the end of a pass of updates
  * or of a fused backward, behind the begin of a forward if it is deferred. */
-MEMOI memo_status memob_states_visit(memob_states* states, const memob_states_trainer* t,
-                                     int32_t pass, int32_t layer, int is_end, memo_error* error) {
+MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t layer, int is_end,
+                                     memo_error* error) {
     const int on_host = states->updates != NULL;
     const int updates = memoi_states_list_updates(states->list) &&
                         (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
     memo_status status = MEMO_STATUS_OK;
-    if (is_end && pass != MEMOB_UPDATE) status = memoi_states_look(t, pass, layer, 1);
-    if (!status && updates) status = memoi_states_update(states, t, pass, layer, is_end, error);
+    if (is_end && pass != MEMOB_UPDATE) status = memoi_states_look(states, pass, layer, 1);
+    if (!status && updates) status = memoi_states_update(states, pass, layer, is_end, error);
     if (!status)
         status = (is_end ? memoi_states_end : memoi_states_begin)(states, pass, layer, error);
 
     /* An update on the host begins and ends with the end of its pass. */
     if (status) return status;
-    if (is_end) return updates && on_host ? memoi_states_look(t, MEMOB_UPDATE, layer, 1) : status;
-    return on_host && pass == MEMOB_UPDATE ? status : memoi_states_look(t, pass, layer, 0);
+    if (is_end)
+        return updates && on_host ? memoi_states_look(states, MEMOB_UPDATE, layer, 1) : status;
+    return on_host && pass == MEMOB_UPDATE ? status : memoi_states_look(states, pass, layer, 0);
 }
 
 /* Abandons a step: gradients begin at zero again, and memob_states_set_batch comes next.  Updates
@@ -600,49 +596,44 @@ MEMOI void memob_states_reset(memob_states* states) {
 /* --- both engines --- */
 
 /* What a layer brings and releases, and with it the engine's first and last layer. */
-MEMOI memo_status memoi_states_turn_layer(memob_states* states, const memob_states_trainer* t,
-                                          int is_forward_only, int32_t pass, int32_t layer,
+MEMOI memo_status memoi_states_turn_layer(memob_states* states, int32_t pass, int32_t layer,
                                           int is_end, memo_error* error) {
     const int32_t last = states->n_layers - 1;
     const int is_first = layer == 1, is_last = layer == last - 1;
     const int is_backward = pass == MEMOB_BACKWARD;
     memo_status status = MEMO_STATUS_OK;
     if (is_end && (is_backward ? is_last : is_first))
-        status = memob_states_visit(states, t, pass, is_backward ? last : 0, 1, error);
-    if (!status) status = memob_states_visit(states, t, pass, layer, is_end, error);
+        status = memob_states_visit(states, pass, is_backward ? last : 0, 1, error);
+    if (!status) status = memob_states_visit(states, pass, layer, is_end, error);
     if (!status && !is_end && is_backward && is_first)
-        status = memob_states_visit(states, t, pass, 0, 0, error);
+        status = memob_states_visit(states, pass, 0, 0, error);
 
     /* LAST behind the last layer. */
     if (status || !is_end || is_backward || !is_last) return status;
-    status = memob_states_visit(states, t, pass, last, 0, error);
-    if (status || is_forward_only) return status;
-    status = memob_states_visit(states, t, pass, last, 1, error);
-    return status ? status : memob_states_visit(states, t, MEMOB_BACKWARD, last, 0, error);
+    status = memob_states_visit(states, pass, last, 0, error);
+    if (status || states->is_forward_only) return status;
+    status = memob_states_visit(states, pass, last, 1, error);
+    return status ? status : memob_states_visit(states, MEMOB_BACKWARD, last, 0, error);
 }
 
 /* A step begins or ends: its layer, if it is the first or the last, and a share of the copies. */
-MEMOI memo_status memob_states_turn(memob_states* states, const memob_states_trainer* t,
-                                    int32_t n_slices, int is_forward_only, int is_backward,
-                                    int32_t step, int is_end, memo_error* error) {
-    const int32_t slice = step % n_slices, n_begun = is_backward ? n_slices - 1 - slice : slice;
-    const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
+MEMOI memo_status memob_states_turn(memob_states* states, int32_t pass, int32_t step, int is_end,
+                                    memo_error* error) {
+    const int32_t n = states->n_slices, slice = step % n;
+    const int32_t n_begun = pass == MEMOB_BACKWARD ? n - 1 - slice : slice;
     memo_status status = MEMO_STATUS_OK;
-    states->is_spread = n_slices > 1 && !states->sizes.spill_bytes; /* windows have an order */
-    if (n_begun == (is_end ? n_slices - 1 : 0))
-        status = memoi_states_turn_layer(states, t, is_forward_only, pass, step / n_slices + 1,
-                                         is_end, error);
+    if (n_begun == (is_end ? n - 1 : 0))
+        status = memoi_states_turn_layer(states, pass, step / n + 1, is_end, error);
     if (status || is_end || !states->is_spread) return status;
     memoi_sink_call(&states->sink, error);
-    memoi_states_enqueue_share(states, n_begun, n_slices);
+    memoi_states_enqueue_share(states, n_begun);
     return memoi_states_finish(states);
 }
 
 /* A step as the engines and the trainer go through it. */
 typedef struct memob_walk {
     const memob_swap_placement* order;
-    memob_states* states; /* NULL: none */
-    const memob_states_trainer* trainer;
+    memob_states* states;                            /* NULL: none */
     void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
     void (*compute)(void* user, int32_t k);          /* visit k */
     /* Before this turn of backwards; in a group once for each micro-batch, with its loss. */
@@ -653,17 +644,15 @@ typedef struct memob_walk {
 MEMOI memo_status memoi_walk_turn(const memob_walk* w, int32_t k, int is_end, memo_error* error) {
     const memob_visit* visit = &w->order->visits[k];
     if (!w->states) return MEMO_STATUS_OK;
-    return memob_states_turn(w->states, w->trainer, w->order->n_slices, 0, visit->pass,
-                             visit->layer, is_end, error);
+    return memob_states_turn(w->states, visit->pass, visit->layer, is_end, error);
 }
 
 /* A micro-batch, or all that are in flight. */
 MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error* error) {
     const memob_swap_placement* order = w->order;
     memo_status status = MEMO_STATUS_OK;
-    if (w->states) status = memob_states_set_batch(w->states, is_last, 0, error);
-    if (w->states && !status)
-        status = memob_states_visit(w->states, w->trainer, MEMOB_FORWARD, 0, 0, error);
+    if (w->states) status = memob_states_set_batch(w->states, order->n_slices, is_last, 0, error);
+    if (w->states && !status) status = memob_states_visit(w->states, MEMOB_FORWARD, 0, 0, error);
     for (int32_t k = 0; k < order->n_visits && !status; k++) {
         if (order->visits[k].pass == MEMOB_BACKWARD && k % order->n_forwards == 0 &&
             order->n_slices == order->n_of_batch)
@@ -677,7 +666,7 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
         status = memoi_walk_turn(w, k, 1, error);
     }
     if (!w->states || status) return status;
-    return memob_states_visit(w->states, w->trainer, MEMOB_BACKWARD, 0, 1, error);
+    return memob_states_visit(w->states, MEMOB_BACKWARD, 0, 1, error);
 }
 
 /* The update after the last micro-batch of a step. */
@@ -687,7 +676,7 @@ MEMOI memo_status memob_walk_update(const memob_walk* w, memo_error* error) {
     if (states && states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
     if (!states || !memob_states_is_due(states)) return status;
     for (int32_t k = 0; k < 2 * states->n_layers && !status; k++)
-        status = memob_states_visit(states, w->trainer, MEMOB_UPDATE, k / 2, k % 2, error);
+        status = memob_states_visit(states, MEMOB_UPDATE, k / 2, k % 2, error);
     return status;
 }
 

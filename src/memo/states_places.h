@@ -18,6 +18,21 @@
  * Update on the host.  States that only the update uses never leave the host, and have no place on
  * the device. */
 
+/* What the trainer does.  A failure of `update` or `look` ends the visit. */
+typedef struct memob_states_trainer {
+    memo_status (*update)(void* user, int32_t layer); /* enqueues the update of a layer */
+    /* NULL, or called behind each begin and before each end of a layer's pass or update, but for
+     * the begin of a fused update on the device. */
+    memo_status (*look)(void* user, int32_t pass, int32_t layer, int is_end);
+    /* NULL: `update` is called.  Otherwise the engine calls this function for each layer on a
+     * thread of the device, by launch_host on the file's stream.  All states that the update uses
+     * are then streamed and not spilled; they are at memob_states_get_host_address.  The function
+     * may run as late as the next forward of the layer, so what changes from step to step, such as
+     * a step number, belongs in a state. */
+    memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
+    void* user; /* the first argument of all */
+} memob_states_trainer;
+
 /* Start from all zero. */
 typedef struct memob_states_desc {
     const memo_device* device; /* checked; may be NULL unless an engine is created */
@@ -32,13 +47,7 @@ typedef struct memob_states_desc {
     double spill_bytes_per_s;
     int32_t update_at; /* memo_update_at; 0: PASS.  On the host DEFERRED is PASS, too */
     void *device_memory, *host_memory; /* as in memo_swap_desc */
-    /* NULL: the trainer enqueues updates.  Otherwise the engine calls this function for each layer
-     * on a thread of the device, by launch_host on the file's stream.  All states that the update
-     * uses are then streamed and not spilled; they are at memob_states_get_host_address.  The
-     * function may run as late as the next forward of the layer, so what changes from step to step,
-     * such as a step number, belongs in a state. */
-    memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
-    void* user; /* its first argument */
+    memob_states_trainer trainer;
 } memob_states_desc;
 
 typedef struct memob_states_sizes {
@@ -98,8 +107,7 @@ typedef struct memob_states {
     uint32_t made;               /* the update writes all their bytes */
     uint32_t used_by[4];         /* (memob_pass): which states each pass uses, and gradients */
     uint32_t hosted;             /* those that never leave the host */
-    memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
-    void* user;
+    memob_states_trainer trainer;
     memob_states_update* updates; /* (n_layers); NULL: not on the host */
     memob_states_layer* layers;   /* (n_layers) */
     int64_t* offsets;             /* (n_layers, n_states, 4): on the device; streamed: on the host;
@@ -113,10 +121,12 @@ typedef struct memob_states {
     char* is_newer;  /* (n_layers * n_states): than the host's bytes, or the file's */
 
     /* Where a step is. */
-    int32_t list, next;  /* NOTHING: no list; what is prepared */
-    int32_t behind;      /* what follows the backward of this micro-batch */
-    int32_t op, end;     /* of the law: the visit that is open or comes next */
-    int32_t is_spread;   /* copies come between the slices of a layer */
+    int32_t list, next; /* NOTHING: no list; what is prepared */
+    int32_t behind;     /* what follows the backward of this micro-batch */
+    int32_t op, end;    /* of the law: the visit that is open or comes next */
+    int32_t n_slices;   /* of a layer */
+    int32_t is_spread;  /* copies come between them */
+    int32_t is_forward_only;
     int32_t due[2];      /* of the law: all copies before are enqueued, to the host and back */
     double due_bytes[2]; /* of the copies that come between the slices of this layer */
     double* sums; /* (n_ops + 1, 2): bytes of the law's copies before, to the host and back */
@@ -234,14 +244,12 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
 
 MEMOI memo_status memob_states_run_update(void* update, memo_error* error) {
     const memob_states_update* u = (const memob_states_update*)update;
-    return u->states->update_host(u->states->user, u->layer, error);
+    return u->states->trainer.update_host(u->states->trainer.user, u->layer, error);
 }
 
 /* Prepares updates on the host.  What they use must lie there. */
 MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_states_desc* desc,
                                             memo_error* error) {
-    states->update_host = desc->update_host;
-    states->user = desc->user;
     for (int32_t s = 0; s < desc->n_states; s++)
         if ((desc->states[s].uses & ~(uint32_t)MEMO_STATE_MADE) == MEMO_STATE_UPDATE)
             states->hosted |= 1u << s;
@@ -269,19 +277,19 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     static const uint32_t of_pass[4] = {MEMO_STATE_FORWARD,
                                         MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT, 0,
                                         MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
+    const int on_host = desc->trainer.update_host != NULL;
     memob_engine* e = &states->sink.engine;
     memo_status status = memoi_states_check_desc(desc, error);
     if (status) return status;
     states->n_layers = desc->n_layers;
     states->n_states = desc->n_states;
     states->update_at = desc->update_at;
-    if (desc->update_host && desc->update_at == MEMO_UPDATE_DEFERRED)
-        states->update_at = MEMO_UPDATE_PASS;
+    states->trainer = desc->trainer;
+    if (on_host && desc->update_at == MEMO_UPDATE_DEFERRED) states->update_at = MEMO_UPDATE_PASS;
     states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
     states->offsets =
         MEMOB_ARRAY(&e->arrays, int64_t, (int64_t)desc->n_layers * desc->n_states * 4);
-    if (desc->update_host)
-        states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
+    if (on_host) states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
     if (e->arrays.failed) return memob_no_memory(error, "the places of states");
 
     /* Who has which state. */
@@ -303,7 +311,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
             states->layers[l].spilled = desc->spilled[l] & states->layers[l].streamed;
     }
 
-    if (desc->update_host) {
+    if (on_host) {
         status = memoi_states_take_updates(states, desc, error);
         if (status) return status;
     }

@@ -23,27 +23,20 @@ struct memo_swap {
     int32_t is_timed;
     memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
-    memob_swap_placement placement;
+    memob_swap_placement* placement; /* own_placement, or a session's, which outlives the engine */
+    memob_swap_placement own_placement;
     int64_t n_rows;           /* of this micro-batch */
     int64_t n_rows_most;      /* of any */
     int32_t is_forward_only;  /* only EDGE rows are moved, and no backward follows */
     int32_t n_begun, n_ended; /* visits of this micro-batch, or of all that are in flight */
     int32_t n_open_most;
-    int32_t is_measured;                                  /* all visits were completed */
-    int64_t routed_rows_layer, routed_rows_all, n_routed; /* of this micro-batch so far */
+    int32_t is_measured; /* all visits were completed */
 };
 
 /* --- what does not change --- */
 
-MEMOI const memob_swap_place* memoi_swap_place_of(const memo_swap* swap, int32_t layer,
-                                                  int32_t tensor) {
-    MEMO_ASSERT(layer >= 0 && layer < swap->placement.n_layers && tensor >= 0 &&
-                tensor < swap->placement.n_tensors);
-    return &swap->placement.places[(int64_t)layer * swap->placement.n_tensors + tensor];
-}
-
 void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
-    const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
+    const memob_swap_place* place = memob_swap_place_of(swap->placement, layer, tensor);
     return place->row_bytes && (!place->is_routed || place->n_routed)
                ? swap->sink.engine.device_memory + place->offset
                : NULL;
@@ -51,39 +44,39 @@ void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor
 
 void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
                                   int64_t* begin, int64_t* end) {
-    const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
+    const memob_swap_place* place = memob_swap_place_of(swap->placement, layer, tensor);
     const int64_t n_rows = place->is_routed
                                ? place->n_routed
-                               : memob_swap_step_rows(&swap->placement, layer, swap->n_rows);
+                               : memob_swap_step_rows(swap->placement, layer, swap->n_rows);
     *begin = memob_min(place->recompute_begin, n_rows);
     *end = memob_min(place->recompute_end, n_rows);
     if (*begin == *end) *begin = *end = n_rows;
 }
 
 void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes) {
-    *sizes = swap->placement.sizes;
+    *sizes = swap->placement->sizes;
 }
 
 /* --- creation --- */
 
 void memo_swap_destroy(memo_swap* swap) {
     if (!swap) return;
-    for (int32_t i = 0; swap->marks && i < 2 * swap->placement.n_visits; i++)
+    for (int32_t i = 0; swap->marks && i < 2 * swap->placement->n_visits; i++)
         if (swap->marks[i]) memo_event_destroy(&swap->sink.engine.device, swap->marks[i], NULL);
     memoi_sink_free(&swap->sink);
     memob_swap_items_free(&swap->items);
-    memob_swap_placement_free(&swap->placement);
+    memob_swap_placement_free(&swap->own_placement);
     MEMO_FREE(swap);
 }
 
 /* Where a parcel's place begins on the host. */
 MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
-    return swap->placement.fixed_host_bytes + slot * swap->placement.place_bytes;
+    return swap->placement->fixed_host_bytes + slot * swap->placement->place_bytes;
 }
 
 MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_desc* desc,
                                          memo_error* error) {
-    const memo_swap_sizes* sizes = &swap->placement.sizes;
+    const memo_swap_sizes* sizes = &swap->placement->sizes;
     if (!sizes->n_spilled_layers) return MEMO_STATUS_OK;
     if (!desc->spill_directory)
         return MEMOI_INVALID(desc,
@@ -98,8 +91,8 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
 /* Allocates all that the engine needs; memo_swap_destroy frees any part of it. */
 MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc, memob_sink* base,
                                      memo_error* error) {
-    const memo_swap_sizes* sizes = &swap->placement.sizes;
-    const int64_t n_spilled = sizes->n_spilled_layers, n_visits = swap->placement.n_visits;
+    const memo_swap_sizes* sizes = &swap->placement->sizes;
+    const int64_t n_spilled = sizes->n_spilled_layers, n_visits = swap->placement->n_visits;
     const int has_marks = swap->is_timed && !desc->computes_on_host;
     memob_engine* e = &swap->sink.engine;
     memo_status status;
@@ -108,7 +101,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     status = memoi_sink_prepare(&swap->sink, base, n_streams, 0, error);
     if (status) return status;
     e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? swap->sink.law.n_ops : 0);
-    swap->rooms = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement.n_layers + 1);
+    swap->rooms = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement->n_layers + 1);
     swap->waited = MEMOB_ARRAY(&e->arrays, int32_t, n_visits);
     if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
     if (e->arrays.failed) return memob_no_memory(error, "the visits of a swap engine");
@@ -124,24 +117,25 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     }
     for (int64_t i = 0; has_marks && i < 2 * n_visits && !status; i++)
         status = memo_event_create(&e->device, &swap->marks[i], error);
-    memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes,
+    memob_swap_size_file(&swap->sink.law, swap->placement, &swap->placement->sizes,
                          swap->rooms + 1);
-    for (int32_t r = 0; r < swap->placement.n_layers; r++) swap->rooms[r + 1] += swap->rooms[r];
+    for (int32_t r = 0; r < swap->placement->n_layers; r++) swap->rooms[r + 1] += swap->rooms[r];
     if (!status && n_spilled && desc->spill_directory)
         status = memob_spill_create(&e->file, desc->spill_directory, sizes->spill_bytes,
                                     desc->spill_bytes_per_s, e->host_memory, error);
 
     /* Bytes that no copy fills are written too, so initialize them. */
     if (!status && e->file.fd >= 0)
-        memset(e->host_memory + swap->placement.fixed_host_bytes, 0,
-               (size_t)(swap->placement.n_host_layers * swap->placement.place_bytes));
+        memset(e->host_memory + swap->placement->fixed_host_bytes, 0,
+               (size_t)(swap->placement->n_host_layers * swap->placement->place_bytes));
     return status;
 }
 
 /* As memo_swap_create.  is_dry: for a device that runs nothing.  Memory is not touched, and without
- * spill_directory there is no file.  base: NULL, or the sink whose streams the engine uses, and
- * which outlives it. */
-MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memob_sink* base,
+ * spill_directory there is no file.  placement: NULL, or that of desc.  base: NULL, or the sink
+ * whose streams the engine uses.  Both outlive the engine. */
+MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry,
+                                    memob_swap_placement* placement, memob_sink* base,
                                     memo_swap** result, memo_error* error) {
     memo_device device;
     memo_swap* swap;
@@ -155,17 +149,14 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
                        desc->device_memory, desc->host_memory);
     swap->n_rows = swap->n_rows_most = memob_swap_layer_rows(desc);
     swap->is_timed = desc->is_timed;
-    swap->routed_rows_layer = desc->routed_rows_layer;
-    swap->routed_rows_all = desc->routed_rows_all;
-    swap->n_open_most = desc->n_slices > 1 || desc->routed_rows_layer || desc->order ? 1 : 2;
+    swap->n_open_most = memob_swap_open_most(desc);
+    swap->placement = placement ? placement : &swap->own_placement;
 
     /* Sizes and conditions first, then memory, streams and events. */
-    status = memoi_swap_placement_begin(desc, 0, &swap->placement, error);
-    if (!status) status = memob_swap_items_make(desc, &swap->placement, &swap->items, error);
+    if (!placement) status = memob_swap_placement_make(desc, 0, swap->placement, error);
+    if (!status) status = memob_swap_items_make(desc, swap->placement, &swap->items, error);
     if (!status)
-        status = memob_swap_items_law(&swap->items, &swap->placement, NULL, &swap->sink.law, error);
-    if (!status && memob_swap_has_file(&swap->placement))
-        memob_swap_size_file(&swap->sink.law, &swap->placement, &swap->placement.sizes, NULL);
+        status = memob_swap_items_law(&swap->items, swap->placement, NULL, &swap->sink.law, error);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
     if (!status) status = memoi_swap_acquire(swap, desc, base, error);
     if (status) {
@@ -177,37 +168,38 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
 }
 
 memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap, memo_error* error) {
-    return memob_swap_create(desc, 0, NULL, swap, error);
+    return memob_swap_create(desc, 0, NULL, NULL, swap, error);
 }
 
 /* --- a step --- */
 
 /* Visits until the micro-batch ends. */
 MEMOI int32_t memoi_swap_n_visits(const memo_swap* swap) {
-    return swap->is_forward_only ? swap->placement.n_forwards : swap->placement.n_visits;
+    return swap->is_forward_only ? swap->placement->n_forwards : swap->placement->n_visits;
 }
 
-/* Is this call legal now?  A layer may begin while the one before it is still open. */
-MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end, int32_t layer,
-                                    memo_error* error) {
+/* The visit that begins or ends next. */
+MEMOI const memob_visit* memob_swap_next(const memo_swap* swap, int is_end) {
+    return &swap->placement->visits[is_end ? swap->n_ended : swap->n_begun];
+}
+
+/* Is this call of a trainer legal now?  A layer may begin while the one before it is still open. */
+MEMOI memo_status memoi_swap_expect(const memo_swap* swap, int is_backward, int is_end,
+                                    int32_t layer, memo_error* error) {
     static const char* const names[2][2] = {{"forward_begin", "forward_end"},
                                             {"backward_begin", "backward_end"}};
     const int32_t n_open = swap->n_begun - swap->n_ended;
-    const memob_visit *next, *visits = swap->placement.visits;
-    int is_legal;
-
-    if (swap->n_ended == memoi_swap_n_visits(swap)) swap->n_begun = swap->n_ended = 0;
-    next = &visits[is_end ? swap->n_ended : swap->n_begun];
-    is_legal = is_end ? n_open > 0
-                      : n_open < swap->n_open_most && swap->n_begun < memoi_swap_n_visits(swap) &&
-                            next->pass == visits[swap->n_ended].pass;
+    const memob_visit *next = memob_swap_next(swap, is_end), *older = memob_swap_next(swap, 1);
+    const int is_legal = is_end ? n_open > 0
+                                : n_open < swap->n_open_most &&
+                                      swap->n_begun < memoi_swap_n_visits(swap) &&
+                                      next->pass == older->pass;
     if (is_legal && next->pass == is_backward && next->layer == layer) return MEMO_STATUS_OK;
-    next = &visits[swap->n_ended];
     return memo_error_set(
         error, MEMO_STATUS_INVALID_STATE,
         "memo_swap_%s(%d) is out of order; memo_swap_%s(%d) comes next, or memo_swap_abandon to "
         "start again",
-        names[is_backward][is_end], (int)layer, names[next->pass][n_open > 0], (int)next->layer);
+        names[is_backward][is_end], (int)layer, names[older->pass][n_open > 0], (int)older->layer);
 }
 
 /* What becomes of the bytes of a transfer. */
@@ -217,8 +209,8 @@ typedef enum memoi_swap_purpose { MEMOI_SWAP_COUNT, MEMOI_SWAP_COPY } memoi_swap
 MEMOI void memoi_swap_move(memo_swap* swap, int32_t stream, memoi_swap_purpose purpose,
                            int64_t device, int64_t host, int64_t n_moved, int64_t* n_bytes) {
     if (n_moved <= 0) return;
-    MEMO_ASSERT(device >= 0 && device + n_moved <= swap->placement.sizes.device_bytes); /* 2 */
-    MEMO_ASSERT(host >= 0 && host + n_moved <= swap->placement.sizes.host_bytes);       /* 2 */
+    MEMO_ASSERT(device >= 0 && device + n_moved <= swap->placement->sizes.device_bytes); /* 2 */
+    MEMO_ASSERT(host >= 0 && host + n_moved <= swap->placement->sizes.host_bytes);       /* 2 */
     *n_bytes += n_moved;
     if (purpose == MEMOI_SWAP_COPY)
         memob_engine_copy(&swap->sink.engine, stream, device, host, n_moved);
@@ -226,7 +218,7 @@ MEMOI void memoi_swap_move(memo_swap* swap, int32_t stream, memoi_swap_purpose p
 
 /* Where the rows of a step begin in host memory; slot: its place there, if layers share places. */
 MEMOI int64_t memoi_swap_step_begin(const memo_swap* swap, int32_t step, int64_t slot) {
-    const memob_swap_placement* p = &swap->placement;
+    const memob_swap_placement* p = swap->placement;
     if (!p->place_bytes) return p->sums[step].host_begin;
     MEMO_ASSERT(slot >= 0 && slot < p->n_host_layers);
     MEMO_ASSERT(p->sums[step].host_bytes <= p->place_bytes); /* 4 */
@@ -238,7 +230,7 @@ MEMOI int memoi_swap_is_of(const memo_swap* swap, int32_t tensor, int32_t item,
                            const memob_swap_place* place) {
     switch (memoi_swap_item_kind_of(&swap->items, item)) {
     case MEMOB_SWAP_ITEM_CLASS:
-        return swap->items.class_of[tensor] == item / swap->placement.n_layers;
+        return swap->items.class_of[tensor] == item / swap->placement->n_layers;
     case MEMOB_SWAP_ITEM_LAYER: return place->is_layer;
     default: return place->is_routed;
     }
@@ -247,7 +239,7 @@ MEMOI int memoi_swap_is_of(const memo_swap* swap, int32_t tensor, int32_t item,
 /* Copies rows of a step: those of the tensors of an item. */
 MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob_part* part,
                                 memoi_swap_purpose purpose, int64_t* n_bytes) {
-    const memob_swap_placement* p = &swap->placement;
+    const memob_swap_placement* p = swap->placement;
     const memob_swap_item_kind kind = memoi_swap_item_kind_of(&swap->items, part->item);
     const int32_t step = part->item % p->n_layers;
     const int64_t slot = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
@@ -257,7 +249,7 @@ MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob
     if (kind == MEMOB_SWAP_ITEM_LAYER) n_rows = swap->n_rows;
 
     for (int32_t t = 0; t < p->n_tensors; t++) {
-        const memob_swap_place* place = memoi_swap_place_of(swap, step, t);
+        const memob_swap_place* place = memob_swap_place_of(p, step, t);
         const int64_t n_moved = memob_min(n_rows, place->moved_end) - place->moved_begin;
         if (memoi_swap_is_of(swap, t, part->item, place))
             memoi_swap_move(swap, op->stream, purpose,
@@ -269,14 +261,14 @@ MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob
 /* The EDGE rows of the visit behind which, or before whose next visit, they are copied. */
 MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const memob_part* part,
                                   memoi_swap_purpose purpose, int64_t* n_bytes) {
-    const memob_swap_placement* p = &swap->placement;
+    const memob_swap_placement* p = swap->placement;
     const memob_swap_items* it = &swap->items;
     const int64_t on_host = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
     const int64_t on_device = op->kind == MEMOB_OP_LOAD ? part->to : part->from;
     const int32_t slice = part->item % p->n_layers;
     const int64_t odd = on_device - (2 * (int64_t)it->n_classes + 2 * p->n_of_batch + 1);
-    const int64_t slot_bytes = memoi_swap_place_of(swap, 1, p->handed)->offset -
-                               memoi_swap_place_of(swap, 0, p->handed)->offset;
+    const int64_t even_at = memob_swap_place_of(p, 0, p->handed)->offset;
+    const int64_t odd_at = memob_swap_place_of(p, 1, p->handed)->offset;
     const int64_t n_moved = memob_swap_step_rows(p, slice, swap->n_rows) * p->handed_row_bytes;
     const int64_t first =
         slice / p->n_of_batch * swap->n_rows_most + slice % p->n_of_batch * p->slice_rows;
@@ -286,9 +278,8 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
         host_begin = p->sums[step].host_begin + p->sums[step].input_offset;
     }
     MEMO_ASSERT(odd == 0 || odd == 1);
-    memoi_swap_move(swap, op->stream, purpose,
-                    memoi_swap_place_of(swap, 0, p->handed)->offset + odd * slot_bytes, host_begin,
-                    n_moved, n_bytes);
+    memoi_swap_move(swap, op->stream, purpose, odd ? odd_at : even_at, host_begin, n_moved,
+                    n_bytes);
 }
 
 /* Returns the bytes of a transfer in this micro-batch, and copies them if that is the purpose. */
@@ -312,7 +303,7 @@ MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k) {
     const int64_t n_bytes = swap->rooms[room + 1] - swap->rooms[room];
     MEMO_ASSERT(n_bytes > 0 &&
                 n_bytes ==
-                    swap->placement.sums[part->item % swap->items.n_steps].host_bytes); /* 5 */
+                    swap->placement->sums[part->item % swap->items.n_steps].host_bytes); /* 5 */
     memob_engine_use_file(&swap->sink.engine, k, !is_read,
                           memoi_swap_place_begin(swap, is_read ? part->to : part->from),
                           swap->rooms[room], n_bytes);
@@ -337,11 +328,10 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
                                memo_error* error) {
     if (memob_check_integer("memo_swap_set_rows", "n_rows", n_rows, 1, swap->n_rows_most, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (swap->n_begun && swap->n_ended < memoi_swap_n_visits(swap))
+    if (swap->n_begun)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
             "memo_swap_set_rows: a micro-batch is open; end it, or call memo_swap_abandon first");
-    swap->n_begun = swap->n_ended = 0;
     swap->n_rows = n_rows;
     swap->is_forward_only = is_forward_only;
     return MEMO_STATUS_OK;
@@ -356,19 +346,17 @@ MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
     return k;
 }
 
-MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t layer,
-                                   memo_error* error) {
-    memo_status status = memoi_swap_expect(swap, is_backward, 0, layer, error);
+/* The next visit begins. */
+MEMOI memo_status memob_swap_begin(memo_swap* swap, memo_error* error) {
+    const int32_t pass = memob_swap_next(swap, 0)->pass;
     const memob_engine* e = &swap->sink.engine;
     const memo_stream compute = e->streams[MEMOB_STREAM_COMPUTE];
     memo_event* marks = NULL;
     memob_numbers wait = MEMO_ZERO(memob_numbers);
     int64_t begin_ns = 0;
     int any = 0;
-    if (status) return status;
+    memo_status status = MEMO_STATUS_OK;
     if (!swap->n_begun) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
-    if (!is_backward) memob_swap_route(&swap->placement, layer, 0, swap->is_forward_only);
-    if (!swap->n_begun) swap->n_routed = 0;
     memoi_sink_call(&swap->sink, error);
     if (e->status) return e->status;
     if (e->n_events)
@@ -382,49 +370,18 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t lay
     if (!status && any) memoi_sink_wait(&swap->sink, MEMOB_STREAM_COMPUTE, &wait);
     if (!status) status = e->status;
     if (!status && marks) status = memo_event_record(&e->device, marks[1], compute, error);
-    if (begin_ns) swap->host_stall_s[is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
+    if (begin_ns) swap->host_stall_s[pass] += 1e-9 * (double)(memob_now_ns() - begin_ns);
     swap->sink.has_failed = status != MEMO_STATUS_OK;
     if (!status) swap->n_begun++;
     MEMO_ASSERT(swap->n_begun - swap->n_ended <= swap->n_open_most); /* 1 */
     return status;
 }
 
-/* name: of the public function, for messages. */
-MEMOI memo_status memob_swap_set_routed(memo_swap* swap, const char* name, int32_t layer,
-                                        int64_t n_rows, memo_error* error) {
-    memo_status status;
-    if (swap->n_begun != swap->n_ended + 1 || layer != swap->n_ended)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "%s: layer %d: its forward is not open alone; call it between begin "
-                              "and end of the forward",
-                              name, (int)layer);
-    if ((status = memob_check_integer(name, "n_rows", n_rows, 0, swap->routed_rows_layer, error)) ||
-        (status = memob_check_integer(name, "n_rows so far", swap->n_routed + n_rows, 0,
-                                      swap->routed_rows_all, error)))
-        return status;
-    swap->n_routed += n_rows;
-    memob_swap_route(&swap->placement, layer, n_rows, swap->is_forward_only);
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
-                                 memo_error* error) {
-    return memob_swap_set_routed(swap, "memo_swap_set_routed", layer, n_rows, error);
-}
-memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memob_swap_begin(swap, 0, layer, error);
-}
-memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memob_swap_begin(swap, 1, layer, error);
-}
-
-MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer,
-                                 memo_error* error) {
-    memo_status status = memoi_swap_expect(swap, is_backward, 1, layer, error);
+/* The older open visit ends. */
+MEMOI memo_status memob_swap_end(memo_swap* swap, memo_error* error) {
     const memob_law* law = &swap->sink.law;
     const int32_t list = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
     int32_t k;
-    if (status) return status;
 
     /* The operations behind the visit. */
     memoi_sink_call(&swap->sink, error);
@@ -439,15 +396,44 @@ MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer
     if (swap->sink.engine.status) return swap->sink.engine.status;
     swap->n_ended++;
     MEMO_ASSERT(swap->n_ended <= swap->n_begun); /* 1 */
-    swap->is_measured |= swap->n_ended == swap->placement.n_visits;
+    swap->is_measured |= swap->n_ended == swap->placement->n_visits;
+    if (swap->n_ended == memoi_swap_n_visits(swap)) swap->n_begun = swap->n_ended = 0;
     return MEMO_STATUS_OK;
 }
 
+/* A trainer without a session begins or ends a layer. */
+MEMOI memo_status memob_swap_visit(memo_swap* swap, int is_backward, int is_end, int32_t layer,
+                                   memo_error* error) {
+    const memo_status status = memoi_swap_expect(swap, is_backward, is_end, layer, error);
+    if (status) return status;
+    if (is_end) return memob_swap_end(swap, error);
+    if (!is_backward) memob_swap_route_none(swap->placement, layer, swap->is_forward_only);
+    return memob_swap_begin(swap, error);
+}
+
+memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
+    return memob_swap_visit(swap, 0, 0, layer, error);
+}
 memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memob_swap_end(swap, 0, layer, error);
+    return memob_swap_visit(swap, 0, 1, layer, error);
+}
+memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
+    return memob_swap_visit(swap, 1, 0, layer, error);
 }
 memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memob_swap_end(swap, 1, layer, error);
+    return memob_swap_visit(swap, 1, 1, layer, error);
+}
+
+memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
+                                 memo_error* error) {
+    if (swap->n_begun != swap->n_ended + 1 || layer != swap->n_ended)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_STATE,
+            "memo_swap_set_routed: layer %d: its forward is not open alone; call it "
+            "between begin and end of the forward",
+            (int)layer);
+    return memob_swap_set_routed(swap->placement, "memo_swap_set_routed", layer, n_rows,
+                                 swap->is_forward_only, error);
 }
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
@@ -463,14 +449,14 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
     const memob_engine* e = &swap->sink.engine;
     double stall_s[2];
     for (int32_t k = 0; k < 2; k++) stall_s[k] = swap->is_measured ? swap->host_stall_s[k] : 0;
-    for (int32_t k = 0; swap->marks && swap->is_measured && k < swap->placement.n_visits; k++) {
+    for (int32_t k = 0; swap->marks && swap->is_measured && k < swap->placement->n_visits; k++) {
         double waited_s = 0;
         memo_status status;
         if (!swap->waited[k]) continue;
         status = memo_event_elapsed(&e->device, swap->marks[2 * k], swap->marks[2 * k + 1],
                                     &waited_s, error);
         if (status) return status;
-        stall_s[swap->placement.visits[k].pass] += waited_s;
+        stall_s[swap->placement->visits[k].pass] += waited_s;
     }
     stats->to_host_bytes = e->copied_bytes[0];
     stats->to_device_bytes = e->copied_bytes[1];

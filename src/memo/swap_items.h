@@ -341,6 +341,8 @@ MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t
     placement->n_of_batch = (int32_t)memob_max(memob_swap_batch_slices(desc), 1);
     placement->slice_rows = desc->n_rows;
     placement->tile_rows = memob_max(desc->tile_rows, 1);
+    placement->routed_rows_layer = desc->routed_rows_layer;
+    placement->routed_rows_all = desc->routed_rows_all;
     if (!status) status = memoi_swap_check_bytes(desc, error);
     for (int32_t layer = 0; layer < desc->n_layers && !status; layer++)
         for (int32_t t = 0; t < desc->n_tensors && !status; t++)

@@ -646,9 +646,15 @@ MEMOI int memoi_swap_shares_input(const memob_swap_placement* placement, int32_t
            placement->sums[step].input_bytes && !memob_swap_has_file(placement);
 }
 
+MEMOI const memob_swap_place* memob_swap_place_of(const memob_swap_placement* placement,
+                                                  int32_t step, int32_t t) {
+    MEMO_ASSERT(step >= 0 && step < placement->n_layers && t >= 0 && t < placement->n_tensors);
+    return &placement->places[(int64_t)step * placement->n_tensors + t];
+}
+
 /* The step has so many routed rows.  They begin where rows of the step before end.  Rows behind
  * the stack are the surplus, unless no later step uses the scratch or no backward follows. */
-MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64_t n_rows,
+MEMOI void memoi_swap_route(memob_swap_placement* placement, int32_t step, int64_t n_rows,
                             int is_forward_only) {
     const int32_t routed_before = placement->sums[step].routed_before;
     for (int32_t t = 0; t < placement->n_tensors; t++) {
@@ -678,6 +684,29 @@ MEMOI void memob_swap_route(memob_swap_placement* placement, int32_t step, int64
         range = place->is_recomputed ? &place->recompute_begin : &place->moved_begin;
         range[0] = n_kept, range[1] = n_rows;
     }
+}
+
+/* The forward of a step begins: it has no routed rows yet. */
+MEMOI void memob_swap_route_none(memob_swap_placement* placement, int32_t step,
+                                 int is_forward_only) {
+    if (step == 0) placement->n_routed = 0;
+    memoi_swap_route(placement, step, 0, is_forward_only);
+}
+
+/* The step whose forward is open has so many routed rows.  name: of the public function, for
+ * messages.  Errors: INVALID_ARGUMENT. */
+MEMOI memo_status memob_swap_set_routed(memob_swap_placement* placement, const char* name,
+                                        int32_t step, int64_t n_rows, int is_forward_only,
+                                        memo_error* error) {
+    memo_status status =
+        memob_check_integer(name, "n_rows", n_rows, 0, placement->routed_rows_layer, error);
+    if (!status)
+        status = memob_check_integer(name, "n_rows so far", placement->n_routed + n_rows, 0,
+                                     placement->routed_rows_all, error);
+    if (status) return status;
+    placement->n_routed += n_rows;
+    memoi_swap_route(placement, step, n_rows, is_forward_only);
+    return MEMO_STATUS_OK;
 }
 
 MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {

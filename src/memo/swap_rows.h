@@ -65,6 +65,7 @@ typedef struct memob_swap_placement {
     int32_t n_slices;      /* of a layer, */
     int32_t n_of_batch;    /* and of a micro-batch in a layer */
     int64_t slice_rows, tile_rows;
+    int64_t routed_rows_layer, routed_rows_all, n_routed; /* n_routed: of this micro-batch so far */
     int32_t handed, input;    /* the tensors EDGE and INPUT, if there are slices; -1: none */
     int64_t handed_row_bytes; /* 0: none */
     int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and EDGE rows */
@@ -99,6 +100,11 @@ MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
 MEMOI int32_t memoi_swap_is_odd(const memo_swap_desc* desc, int32_t step) {
     const int32_t n = memoi_swap_place_steps(desc);
     return (step / n + step % n) & 1;
+}
+
+/* Steps that may be open at a time. */
+MEMOI int32_t memob_swap_open_most(const memo_swap_desc* desc) {
+    return desc->n_slices > 1 || desc->routed_rows_layer || desc->order ? 1 : 2;
 }
 
 /* 0 without layer_kinds. */

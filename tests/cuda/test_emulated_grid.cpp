@@ -400,7 +400,7 @@ TEST(adds_far_elements) {
 /* Equal LSEs: halfway between 0 and the part. */
 TEST(merges_far_rows) {
     far f;
-    FOR_FAR(f, MEMOI_CUDA_ROWS_PER_BLOCK) {
+    FOR_FAR(f, MEMOI_CUDA_THREADS / MEMO_ROW_LANES) {
         const int64_t n = f.n_items * FAR_ROW;
         memo_merge_desc merge = {};
         merge.n_batches = 2;
@@ -421,7 +421,7 @@ TEST(merges_far_rows) {
 
 TEST(sums_far_rows) {
     far f;
-    FOR_FAR(f, MEMOI_CUDA_ROWS_PER_BLOCK) {
+    FOR_FAR(f, MEMOI_CUDA_THREADS / MEMO_ROW_LANES) {
         memo_add_desc sums = {};
         sums.n_rows = f.n_items;
         sums.n_columns = FAR_ROW;

@@ -162,21 +162,19 @@ static memo_status look(void* user, int32_t pass, int32_t layer, int is_end) {
         use_late(layer, p.engine->list == MEMOB_STATES_UPDATE ? p.n_passes - 1 : -1);
     return MEMO_STATUS_OK;
 }
-static const memob_states_trainer trainer = {update, look, NULL};
 
 static void visit(int32_t pass, int32_t layer, int is_end) {
-    CHECK_OK(memob_states_visit(p.engine, &trainer, pass, layer, is_end, &error));
+    CHECK_OK(memob_states_visit(p.engine, pass, layer, is_end, &error));
 }
 
 static void run_batch(int is_last, int is_forward_only) {
     const int32_t n = p.desc.n_layers - 2;
-    CHECK(!memob_states_set_batch(p.engine, is_last, is_forward_only, &error));
+    CHECK(!memob_states_set_batch(p.engine, 1, is_last, is_forward_only, &error));
     visit(MEMOB_FORWARD, 0, 0);
     for (int k = 0; k < 2 * n; k++)
-        CHECK_OK(
-            memob_states_turn(p.engine, &trainer, 1, is_forward_only, 0, k / 2, k % 2, &error));
+        CHECK_OK(memob_states_turn(p.engine, MEMOB_FORWARD, k / 2, k % 2, &error));
     for (int k = 2 * n - 1; k >= 0 && !is_forward_only; k--)
-        CHECK_OK(memob_states_turn(p.engine, &trainer, 1, 0, 1, k / 2, k % 2 == 0, &error));
+        CHECK_OK(memob_states_turn(p.engine, MEMOB_BACKWARD, k / 2, k % 2 == 0, &error));
     visit(is_forward_only ? MEMOB_FORWARD : MEMOB_BACKWARD,
           is_forward_only ? p.desc.n_layers - 1 : 0, 1);
 }
@@ -261,7 +259,9 @@ static void random_problem(int is_all_streamed) {
         if (on_host && p.desc.n_layers > 3) p.streamed[l] |= 7;
         if (!open) p.streamed[l] = 0;
     }
-    if (on_host && p.desc.n_layers > 3) p.desc.update_host = update_host;
+    p.desc.trainer.update = update;
+    p.desc.trainer.look = look;
+    if (on_host && p.desc.n_layers > 3) p.desc.trainer.update_host = update_host;
     p.desc.states = p.states;
     p.desc.layer_kinds = p.kinds;
     p.desc.streamed = p.streamed;

@@ -313,7 +313,8 @@ TEST(routed_rows_come_back) {
                 &c, i, memo_test_int(0, 9) ? 1000 : memo_test_int(0, 2 * c.desc.n_layers)));
             for (int32_t layer = 0; layer < c.desc.n_layers; layer++)
                 for (int32_t t = 0; t < c.desc.n_tensors; t++) {
-                    const memob_swap_place* place = memoi_swap_place_of(c.swap, layer, t);
+                    const memob_swap_place* place =
+                        memob_swap_place_of(c.swap->placement, layer, t);
                     if (!place->is_routed) continue;
                     n_surplus +=
                         place->offset + place->n_routed * place->row_bytes > place->stack_end;
@@ -671,7 +672,7 @@ TEST(transfers_have_bytes) {
         if (chain_rows(&c) < chain_slices(&c) * c.desc.n_rows) continue;
         c.desc.rows = c.has_rows ? c.rows : NULL;
         c.desc.spill_directory = NULL;
-        CHECK_OK(memob_swap_create(&c.desc, 1, NULL, &c.swap, &error));
+        CHECK_OK(memob_swap_create(&c.desc, 1, NULL, NULL, &c.swap, &error));
         const memob_law* law = &c.swap->sink.law;
         for (int32_t k = 0; k < law->n_ops; k++) {
             const int32_t kind = law->ops[k].kind;

@@ -200,16 +200,17 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     fuzz_swap_desc_fill(in, &swap, tensors, rows);
     swap.rows = NULL;
     swap.n_order = (int32_t)fuzz_pick(in, 3); /* as many turns as turns_s has numbers */
-    FUZZ_FILL(in, desc, 184, &desc.swap, &desc.kinds, &desc.states, &desc.turns, &desc.turns_s);
+    FUZZ_FILL(in, desc, 176, &desc.swap, &desc.kinds, &desc.states, &desc.turns, &desc.turns_s);
     FUZZ_FILL(in, times, 48, &times.recompute_s_per_row, &times.recompute_growth_s_per_row);
     for (i = 0; i < 2 * FUZZ_N; i++) fuzz_word(in, &recompute_s[i]);
     times.recompute_s_per_row = recompute_s;
     times.recompute_growth_s_per_row = recompute_s + FUZZ_N;
     desc.swap = &swap;
     desc.kinds = &times;
-    FUZZ_FILL(in, states, 120, &states.device, &states.compute_stream, &states.states,
+    FUZZ_FILL(in, states, 136, &states.device, &states.compute_stream, &states.states,
               &states.layer_kinds, &states.streamed, &states.spilled, &states.spill_directory,
-              &states.device_memory, &states.host_memory, &states.update_host, &states.user);
+              &states.device_memory, &states.host_memory, &states.trainer.update,
+              &states.trainer.look, &states.trainer.update_host, &states.trainer.user);
     for (i = 0; i < FUZZ_N; i++) FUZZ_FILL(in, table[i], 24, &table[i].name);
     for (i = 0; i < FUZZ_N; i++) table[i].name = "s";
     states.states = table;

@@ -61,6 +61,12 @@ static void step(void* user, memo_session* s) {
     }
 }
 
+/* Begins two layers at a time. */
+static void open_two(void* user, memo_session* s) {
+    (void)user;
+    for (int32_t layer = 0; layer < 2; layer++) (void)memo_session_forward_begin(s, layer);
+}
+
 static void model_init(model* m, int64_t n_rows, int64_t slice_rows, memo_policy policy) {
     memset(m, 0, sizeof *m);
     t_init(&m->t, LAYERS, n_rows, slice_rows);
@@ -242,6 +248,13 @@ TEST(mistakes_are_errors) {
     m.t.mistake = T_ZEROES_EACH;
     CHECK_ERROR(memo_session_verify(&m.t.desc, &error), INVALID_ARGUMENT,
                 "memo_session_verify: output `gw`, layer 0: in slices it differs by");
+
+    /* Late rows are of one open layer. */
+    model_init(&m, 30, 30, MEMO_POLICY_KEEP);
+    m.t.desc.step = open_two;
+    CHECK_ERROR(model_run(&m, 30), INVALID_STATE,
+                "memo_session: forward begin of layer 1 of 5: out of order; forward end of layer 0 "
+                "comes next");
 
     /* More rows for the expert than declared. */
     model_init(&m, 30, 6, MEMO_POLICY_ALPHA);

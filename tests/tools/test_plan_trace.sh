@@ -40,7 +40,8 @@ proven_plans_have_no_gap() { # test
 # Offsets that are all given are checked; the bound is that of the buffers without them.
 given_offsets_are_valid() { # test
     printf 'id,lower,upper,size,offset\na,0,5,4,0\nb,2,6,4,12\n' >"$folder/given.csv"
-    run 0 "$folder/given.csv" || return 1
+    run 0 "$folder/given.csv" --svg "$folder/given.svg" || return 1
+    grep -q 'peak 16 B, lower bound 8 B, gap 100.00% (valid, offsets given)' "$folder/given.svg" || return 1
     [ "$(value peak_bytes "$folder/out") $(value lower_bound_bytes "$folder/out") $(value gap_percent "$folder/out")" = "16 8 100.0000" ] &&
         [ "$(value 'offsets given' "$folder/out")" = valid ] && ! grep -q '^proof\|^engine' "$folder/out" || return 1
     printf 'id,lower,upper,size,offset\na,0,5,4,0\nb,2,6,4,\n' >"$folder/some.csv"
@@ -138,6 +139,25 @@ signals_end_planning() { # test
         wait $! || { echo "exit status $?"; return 1; }
         [ -n "$(value peak_bytes "$folder/out")" ] && grep -q '^memo plan ' "$folder/hard.plan" || return 1
         grep 'stopped; this is the best plan so far' "$folder/err" || return 1
+    done
+}
+
+# A signal ends the search for a proof, too.  The tool has planned when its numbers are there, and then waits for a reader of
+# the CSV.  All other files are written, and an earlier proof stays.
+signals_end_proofs() { # test
+    awk 'BEGIN { print "id,lower,upper,size,alignment"
+        for (i = 0; i < 14; i++) print i ",0,2," 1 + (37 * i * i + 11 * i) % 41 "," 2 ^ (i * i % 5) }' >"$folder/stacked.csv"
+    run 0 "$folder/stacked.csv" --proof "$folder/stacked.proof" || return 1
+    [ "$(wc -l <"$folder/stacked.proof")" -gt 1000 ] && mkfifo "$folder/pipe" || return 1
+    for signal in INT TERM; do
+        rm -f "$folder/out" "$folder/stacked.svg"
+        echo before >"$folder/stacked.proof"
+        $tool "$folder/stacked.csv" --csv "$folder/pipe" --proof "$folder/stacked.proof" --svg "$folder/stacked.svg" >"$folder/out" 2>"$folder/err" &
+        wait_for "$folder/out" && kill -s $signal $! && cat "$folder/pipe" >"$folder/stacked.out.csv"
+        wait $!
+        [ $? -eq 1 ] && [ "$(value proof "$folder/out")" = optimal ] && [ "$(wc -l <"$folder/stacked.out.csv")" -eq 15 ] || return 1
+        grep 'stacked.proof: not written; the search that proves the plan was stopped' "$folder/err" || return 1
+        [ "$(cat "$folder/stacked.proof")" = before ] && [ -s "$folder/stacked.svg" ] || return 1
     done
 }
 

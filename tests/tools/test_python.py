@@ -196,6 +196,23 @@ def interrupts():
     except KeyboardInterrupt:
         pass
 
+    # Neither does a search for a proof go on, here in the log of that plan: the signal reaches both.
+    sizes, alignments = [1 + (37 * i * i + 11 * i) % 41 for i in range(14)], [1 << i * i % 5 for i in range(14)]
+    stacked = memo_plan.Plan([0] * 14, [2] * 14, sizes, alignments=alignments).solve()
+    proof, found = folder / "stacked.proof", []
+
+    def prove(line):
+        os.kill(os.getpid(), signal.SIGINT)
+        found.append(stacked.write_proof(proof))
+
+    assert stacked.write_proof(proof)
+    proof.unlink()
+    try:
+        memo_plan.Plan(*hard).solve(time_limit=60, log=prove)
+        raise AssertionError("not interrupted")
+    except KeyboardInterrupt:
+        assert len(found) < 4 and not any(found) and not proof.exists(), found
+
     # A handler that returns keeps the plan; an ignored signal and another thread do not stop the search.
     calls = []
     for handler, n_calls in ((lambda *_: calls.append(1), 1), (signal.SIG_IGN, 1)):

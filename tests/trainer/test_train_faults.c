@@ -3,7 +3,8 @@
  *
  * Each run is the trainer's main in a process of its own.  It ends in time, with one message and
  * status 1.  The checkpoint before is whole, or replaced by a whole one, and no other file is left.
- * `make test` takes a sample of the calls, `make test-all` all of them. */
+ * `make test` takes a sample of the calls, `make test-all` all of them.  Last, what needs no run:
+ * times of policies, and command lines. */
 struct memo_device;
 static struct memo_device* test_device_around(struct memo_device* device);
 #define TRAIN_DEVICE_AROUND(device) test_device_around(device)
@@ -211,6 +212,57 @@ TEST(ranks_are_threads) {
     test_campaign("--policy recompute --tensor 2", 12);
 }
 TEST(policies_are_compared) { test_campaign("--compare 1 --alpha 0.5", 16); }
+
+/* ---- times of policies ------------------------------------------------------------------------ */
+
+/* Tells, and draws on the page, six times of each policy from `ms` on, each longer by the share `drift`. */
+static void test_tell_times(job* j, const double* ms, double drift) {
+    static comparison rows[N_POLICIES];
+    static memo_step_plan plans[N_POLICIES];
+    static double times[N_POLICIES][4 * 12], scratch[12];
+    static uint64_t digests[12];
+    static int64_t swapped[32]; /* rows of a layer's tensors */
+    memset(times, 0, sizeof times);
+    j->options.compare = 12;
+    j->compared = rows;
+    for (int i = 0; i < N_POLICIES; i++) {
+        const comparison row = {.step_s = times[i],
+                                .stall_s = times[i] + 12,
+                                .predicted_s = times[i] + 24,
+                                .losses = times[i] + 36,
+                                .digests = digests};
+        rows[i] = row;
+        rows[i].is_short = i == MEMO_POLICY_KEEP;
+        plans[i].swap.n_rows = 1;
+        plans[i].swap.rows = swapped;
+        j->plans[i] = &plans[i];
+        for (int k = 0; k < 6; k++) times[i][k] = 1e-3 * ms[i] * (1 + drift * k);
+    }
+    find_medians(j, scratch);
+    CHECK(put_comparison(j, scratch, &j->told));
+    j->told.n_bytes = 1; /* of the page, only its own drawing */
+    page_put_policies(&j->told, j);
+}
+
+/* The longest bar is as long as the frame, and a policy beyond the budget has another color.  Times
+ * that tell nothing have no bars. */
+TEST(bars_of_times) {
+    const double ms[N_POLICIES] = {100, 50, 150, 200, 120};
+    for (int tells = 0; tells < 2; tells++) {
+        job j = {0};
+        test_tell_times(&j, ms, tells ? 0 : 0.2);
+        CHECK((strstr(j.told.data,
+                      "<td>keep</td><td class='bar'><div class='frame'><i style='width:"
+                      "25.00%;background:#b04a7a'></i></div></td><td>50.0 ms</td>") != NULL) ==
+              tells);
+        CHECK(
+            (strstr(j.told.data, "width:100.00%;background:#5b6b7d'></i></div></td><td>200.0 ms") !=
+             NULL) == tells);
+        CHECK((strstr(j.told.data, "Median of 6 steps. ") != NULL) == tells);
+        CHECK((strstr(j.told.data, "<p>No times: half of ") != NULL) == !tells);
+        memo_text_free(&j.told);
+    }
+}
 
 /* ---- command lines ---------------------------------------------------------------------------- */
 

@@ -976,8 +976,17 @@ profile_is_read() { # test
     refused 'has times of 100 rows, but a micro-batch of a rank has 350' $tiny --profile measured/step.profile --batch 7
     head -c 200 measured/step.profile >cut.profile
     refused '--profile cut.profile:[0-9]*: truncated' $tiny --profile cut.profile
-    fails $tiny --profile measured/step.profile --dry-run --cluster h100
-    expect_err '--cluster has no effect with --profile'
+    fails $tiny --profile measured/step.profile --dry-run --link-bandwidth 1GB
+    expect_err '--link-bandwidth has no effect with --dry-run and --profile'
+
+    # The buffers of a GPU's kernels, its memory and its peak, with the times of the profile.
+    works $tiny --dry-run --cluster h100 --deterministic 0
+    cp out estimated
+    works $tiny --profile measured/step.profile --dry-run --cluster h100 --deterministic 0
+    expect_out "^$(grep '^budget' estimated | sed 's/, copies.*//')\$"
+    expect_out "^$(grep '^  device' estimated)\$"
+    expect_out "^rate .*$(sed -n 's/^rate .*\(of .*\)/\1/p' estimated)\$"
+    grep -q "^predicted $(sed -n 's/^predicted \([0-9.]* ms\).*/\1/p' estimated)" out && fail 'the times are not those of the profile'
 }
 
 output_into_a_file() { # test

@@ -180,16 +180,6 @@ __global__ static void gpt_elements_kernel(gpt_elements_args a, gpt_kernel_type 
     if (part.most) gpt_raise(part.most, largest);
 }
 
-template <int W> __global__ static void gpt_add_kernel(gpt_add_args a) {
-    WARPS_EACH_THREAD(g, a.n / W) {
-        float x[W], y[W];
-        gpt_read<W>(x, a.to, a.type, g * W);
-        gpt_read<W>(y, a.from, a.type, g * W);
-        for (int k = 0; k < W; k++) x[k] += y[k];
-        gpt_write<W>(a.to, a.type, g * W, x);
-    }
-}
-
 /* A warp a row, W pairs a lane at a time.  A lane's angles are the same for every head if they
  * divide the warp. */
 template <int W> __global__ static void gpt_rope_kernel(gpt_rope_args a, gpt_kernel_type type) {
@@ -1163,9 +1153,6 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, const gpt
         return GPT_LAUNCH_ROWS(gpt_is_wide(a.tokens.n_columns, a.tokens.x), a.tokens,
                                gpt_cross_entropy_kernel);
     case GPT_KIND_LOSS: return gpt_cuda_loss(c, stream, &a.loss, error);
-    case GPT_KIND_ADD:
-        return GPT_LAUNCH_WIDE(gpt_is_wide(a.add.n, a.add.to, a.add.from), a.add.n, gpt_add_kernel,
-                               a.add);
     case GPT_KIND_SQUARES: return gpt_cuda_squares(c, stream, &a.squares, error);
     case GPT_KIND_NORM_TOTAL:
         return GPT_LAUNCH(1, gpt_total_kernel, a.total.total, a.total.lanes, a.total.vote,

@@ -172,12 +172,6 @@ static void gpt_loss_run(const gpt_loss_args* a) {
 
 /* ---- sums, the optimizer ---- */
 
-static void gpt_add_run(const gpt_add_args* a) {
-    gpt_real* to = gpt_out(a->to, 0);
-    const gpt_real* from = gpt_in(a->from, 0);
-    for (int64_t i = 0; i < a->n; i++) to[i] += from[i];
-}
-
 static void gpt_squares_run(const gpt_squares_args* a) {
     const gpt_real* x = gpt_in(a->x, 0);
     int64_t i = 0;
@@ -236,7 +230,7 @@ static int64_t gpt_widened_most(const gpt_shapes* shapes) {
     if (most < loss) most = loss;
     return most + shapes->largest_weight + 16 * GPT_WIDENED_MAX;
 }
-/* On the stream that adds and drops beside compute. */
+/* On the stream that drops beside compute. */
 static int64_t gpt_widened_beside(const gpt_shapes* shapes) {
     return 3 * shapes->n_rows * shapes->hidden + 16 * GPT_WIDENED_MAX;
 }
@@ -281,7 +275,6 @@ static void gpt_host_compute(const gpt_op* op) {
     case GPT_KIND_EMBEDDING_BACKWARD: gpt_embedding_backward_run(&op->args.tokens); break;
     case GPT_KIND_CROSS_ENTROPY: gpt_cross_entropy_run(&op->args.tokens); break;
     case GPT_KIND_LOSS: gpt_loss_run(&op->args.loss); break;
-    case GPT_KIND_ADD: gpt_add_run(&op->args.add); break;
     case GPT_KIND_SQUARES: gpt_squares_run(&op->args.squares); break;
     case GPT_KIND_NORM_TOTAL: gpt_norm_total_run(&op->args.total); break;
     case GPT_KIND_ADAMW: gpt_adamw_run(&op->args.adamw); break;

@@ -53,6 +53,12 @@ static inline gpt_rows gpt_rows_make(int64_t begin, int64_t end) {
     return rows;
 }
 static inline int64_t gpt_count(gpt_rows rows) { return rows.end - rows.begin; }
+/* The rows that both have; none: those at the begin of the second. */
+static inline gpt_rows gpt_rows_in(gpt_rows a, gpt_rows b) {
+    a.begin = a.begin > b.begin ? a.begin : b.begin;
+    a.end = gpt_min(a.end, b.end);
+    return a.begin < a.end ? a : gpt_rows_make(b.begin, b.begin);
+}
 
 /* ---- dropout: a mask without state ---------------------------------------------------------- */
 
@@ -131,7 +137,6 @@ typedef enum gpt_kind {
     GPT_KIND_EMBEDDING_BACKWARD, /* rows of the table += x */
     GPT_KIND_CROSS_ENTROPY,      /* sets the losses; x, logits, becomes their gradient */
     GPT_KIND_LOSS,               /* gpt_loss_args: adds them to the loss, in the order of rows */
-    GPT_KIND_ADD,                /* gpt_add_args: to += from */
     GPT_KIND_SQUARES,            /* gpt_squares_args: lanes += squares */
     GPT_KIND_NORM_TOTAL,         /* gpt_total_args: total += lanes; lanes = 0 */
     GPT_KIND_ADAMW,              /* gpt_adamw_args */
@@ -259,13 +264,6 @@ typedef struct gpt_loss_args {
     int64_t n;
 } gpt_loss_args;
 
-typedef struct gpt_add_args {
-    memo_type type; /* of both */
-    void* to;
-    const void* from;
-    int64_t n;
-} gpt_add_args;
-
 typedef struct gpt_squares_args {
     const void* x;
     double* lanes; /* (GPT_LANES); element i is added to lane i % GPT_LANES */
@@ -333,7 +331,6 @@ typedef struct gpt_op {
         gpt_attention_args attention;
         gpt_tokens_args tokens;
         gpt_loss_args loss;
-        gpt_add_args add;
         gpt_squares_args squares;
         gpt_total_args total;
         gpt_adamw_args adamw;
@@ -401,7 +398,7 @@ typedef struct gpt_kernels {
     int64_t (*scratch_bytes)(void* context, const gpt_shapes* shapes);
     /* Before the first operation: refuses what the kernels cannot compute, and chooses algorithms.
      * scratch has scratch_bytes bytes and outlives the operations.  Operations are enqueued on
-     * compute; those of GPT_KIND_ADD and GPT_KIND_DROPOUT also on other streams. */
+     * compute; those of GPT_KIND_DROPOUT also on other streams. */
     memo_status (*prepare)(void* context, const gpt_shapes* shapes, memo_stream compute,
                            void* scratch, memo_error* error);
     memo_attention attention; /* of one rank, for memo_sp */

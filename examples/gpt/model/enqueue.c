@@ -398,9 +398,9 @@ void gpt_activate(gpt_model* model, int32_t layer, gpt_array y, gpt_array x, con
     gpt_launch(model, &op);
 }
 
-void gpt_drop_elements(gpt_model* model, const char* name, gpt_array y, gpt_array x,
-                       const gpt_array* z, int32_t layer, int32_t site, gpt_rows rows) {
-    gpt_op op = gpt_elements_op(name, GPT_KIND_DROPOUT, y, x, z, rows);
+void gpt_drop_elements(gpt_model* model, gpt_array y, gpt_array x, const gpt_array* z,
+                       int32_t layer, int32_t site, gpt_rows rows) {
+    gpt_op op = gpt_elements_op(z ? "residual" : "dropout", GPT_KIND_DROPOUT, y, x, z, rows);
     gpt_elements_args* a = &op.args.elements;
     a->rate = model->config.dropout;
     a->seed = model->config.seed;
@@ -597,12 +597,8 @@ static gpt_rows gpt_key_rows(const gpt_run* run) {
 static void gpt_add_keys(gpt_model* model, gpt_array sums, gpt_array of_slice, gpt_rows rows) {
     const memo_type type = model->config.type, sum_type = gpt_sum_type(type);
     const int64_t n = gpt_count(rows) * sums.n_columns;
-    memo_add_desc add = {
-        sums.address, sums.address, of_slice.address, sum_type, sum_type, type, 1, n, 0, 0, 0};
-    if (rows.end == model->n_rows)
-        gpt_cast(model, sums.address, sum_type, of_slice.address, type, n);
-    else
-        GPT_DO(model, memo_row_add(&model->device, model->compute, &add, &model->error));
+    (rows.end == model->n_rows ? gpt_cast : gpt_add)(model, sums.address, sum_type,
+                                                     of_slice.address, type, n);
 }
 
 /* Over the ranks of a sequence.  The backward's keys are all that the rows read. */
@@ -731,15 +727,10 @@ void gpt_add_losses(gpt_model* model) {
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-void gpt_add(gpt_model* model, const char* name, memo_type type, void* to, const void* from,
+void gpt_add(gpt_model* model, void* to, memo_type to_type, const void* from, memo_type from_type,
              int64_t n) {
-    gpt_op op = gpt_op_make(name, GPT_KIND_ADD);
-    gpt_add_args* a = &op.args.add;
-    a->type = type;
-    a->n = n;
-    gpt_use(&op, GPT_READ | GPT_WRITTEN, &a->to, to, type, n);
-    gpt_use(&op, GPT_READ, &a->from, from, type, n);
-    gpt_launch(model, &op);
+    const memo_add_desc add = {to, to, from, to_type, to_type, from_type, 1, n, 0, 0, 0};
+    GPT_DO(model, memo_row_add(&model->device, model->compute, &add, &model->error));
 }
 
 void gpt_all_reduce(gpt_model* model, memo_comm* ranks, const char* name, void* sum, int64_t n,

@@ -346,9 +346,9 @@ void gpt_norm(gpt_model* model, int32_t layer, int w, const gpt_array* dx, gpt_a
 void gpt_activate(gpt_model* model, int32_t layer, gpt_array y, gpt_array x, const gpt_array* z,
                   gpt_rows rows);
 
-/* y = dropout(x), or x + dropout(z). */
-void gpt_drop_elements(gpt_model* model, const char* name, gpt_array y, gpt_array x,
-                       const gpt_array* z, int32_t layer, int32_t site, gpt_rows rows);
+/* y = dropout(x), or the residual: y = x + dropout(z). */
+void gpt_drop_elements(gpt_model* model, gpt_array y, gpt_array x, const gpt_array* z,
+                       int32_t layer, int32_t site, gpt_rows rows);
 
 /* In place. */
 void gpt_rope_rows(gpt_model* model, const char* name, gpt_array x, int32_t direction,
@@ -394,8 +394,8 @@ void gpt_add_losses(gpt_model* model);
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* to += from, n elements of a type. */
-void gpt_add(gpt_model* model, const char* name, memo_type type, void* to, const void* from,
+/* to += from, n elements. */
+void gpt_add(gpt_model* model, void* to, memo_type to_type, const void* from, memo_type from_type,
              int64_t n);
 
 /* Sums n elements over ranks, in place. */

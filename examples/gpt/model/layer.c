@@ -54,13 +54,6 @@ gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
 
 /* ---- a layer ------------------------------------------------------------------------------- */
 
-gpt_rows gpt_rows_in(gpt_rows need, gpt_rows rows) {
-    need.begin = need.begin > rows.begin ? need.begin : rows.begin;
-    need.end = gpt_min(need.end, rows.end);
-    if (need.begin >= need.end) need.begin = need.end = rows.begin;
-    return need;
-}
-
 /* --- two blocks --- */
 
 void gpt_compute_attention(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS],
@@ -84,11 +77,6 @@ void gpt_compute_attention(gpt_model* model, int32_t layer, const gpt_rows need[
      * none. */
     if (gpt_count(need[GPT_ATTENTION])) gpt_attention(model, t, NULL, rows);
     gpt_linear(model, layer, GPT_W_PROJECTION, y, t[GPT_ATTENTION], need[GPT_MIDDLE]);
-}
-
-void gpt_residual(gpt_model* model, gpt_array to, gpt_array from, gpt_array y, int32_t layer,
-                  int site, gpt_rows rows) {
-    gpt_drop_elements(model, "residual", to, from, &y, layer, site, rows);
 }
 
 void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS]) {
@@ -122,10 +110,6 @@ void gpt_end_chunk(gpt_model* model) {
     model->tensor.work_used = 0; /* the next chunk takes the same memory of its block */
 }
 
-void gpt_down(gpt_model* model, int32_t layer, gpt_array y, gpt_rows rows) {
-    gpt_linear(model, layer, GPT_W_DOWN, y, gpt_tensor(model, layer, GPT_ACTIVATED), rows);
-}
-
 void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_array dx, gpt_rows rows) {
     const int64_t hidden = model->config.hidden;
     const gpt_array up = gpt_tensor(model, layer, GPT_UP);
@@ -133,7 +117,7 @@ void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_array d
 
     /* down and the activation. */
     gpt_array masked = gpt_take(model, rows, hidden);
-    gpt_drop_elements(model, "dropout", masked, dx, NULL, layer, GPT_SITE_MLP, rows);
+    gpt_drop_elements(model, masked, dx, NULL, layer, GPT_SITE_MLP, rows);
     gpt_array d_activated = gpt_take(model, rows, w.wide);
     gpt_linear_back(model, layer, GPT_W_DOWN, d_activated, masked,
                     gpt_tensor(model, layer, GPT_ACTIVATED), 1, rows);
@@ -190,7 +174,7 @@ void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to, gpt_a
     for (int i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
     masked = gpt_take_over(model, is_free, t[GPT_MIDDLE], rows, hidden);
-    gpt_drop_elements(model, "dropout", masked, dx, NULL, layer, GPT_SITE_PROJECTION, rows);
+    gpt_drop_elements(model, masked, dx, NULL, layer, GPT_SITE_PROJECTION, rows);
     g.dout = gpt_take(model, rows, w.q);
     gpt_linear_back(model, layer, GPT_W_PROJECTION, g.dout, masked, t[GPT_ATTENTION], 1, rows);
     gpt_give(model, masked);
@@ -221,8 +205,9 @@ void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to, gpt_a
 
 void gpt_compute_middle(gpt_model* model, int32_t layer, gpt_array y,
                         const gpt_rows need[GPT_N_TENSORS]) {
-    gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE), gpt_tensor(model, layer, GPT_INPUT),
-                 y, layer, GPT_SITE_PROJECTION, need[GPT_MIDDLE]);
+    gpt_drop_elements(model, gpt_tensor(model, layer, GPT_MIDDLE),
+                      gpt_tensor(model, layer, GPT_INPUT), &y, layer, GPT_SITE_PROJECTION,
+                      need[GPT_MIDDLE]);
     gpt_compute_mlp(model, layer, need);
 }
 
@@ -251,8 +236,9 @@ void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
         rows.end = gpt_min(rows.begin + gpt_mlp_rows(model), all.end);
         gpt_begin_chunk(model, layer, rows);
         y = gpt_take(model, rows, model->config.hidden);
-        gpt_down(model, layer, y, rows);
-        gpt_residual(model, x, gpt_tensor(model, layer, GPT_MIDDLE), y, layer, GPT_SITE_MLP, rows);
+        gpt_linear(model, layer, GPT_W_DOWN, y, gpt_tensor(model, layer, GPT_ACTIVATED), rows);
+        gpt_drop_elements(model, x, gpt_tensor(model, layer, GPT_MIDDLE), &y, layer, GPT_SITE_MLP,
+                          rows);
         gpt_give(model, y);
         gpt_end_chunk(model);
     }

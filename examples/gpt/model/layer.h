@@ -23,8 +23,6 @@ gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor);
 
 /* ---- a layer ------------------------------------------------------------------------------- */
 
-gpt_rows gpt_rows_in(gpt_rows need, gpt_rows rows);
-
 /* --- two blocks ---
  *
  * Each function computes a range of rows.  The forward computes all rows of a part.  Before the
@@ -37,10 +35,6 @@ gpt_rows gpt_rows_in(gpt_rows need, gpt_rows rows);
 void gpt_compute_attention(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS],
                            gpt_rows rows, gpt_array y);
 
-/* `to` = `from` + dropout(y), with the output y of a block. */
-void gpt_residual(gpt_model* model, gpt_array to, gpt_array from, gpt_array y, int32_t layer,
-                  int site, gpt_rows rows);
-
 /* From middle to the activation. */
 void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS]);
 
@@ -50,10 +44,6 @@ int64_t gpt_mlp_rows(const gpt_model* model);
 /* Computes the MLP's tensors of a chunk unless they are skeletal; gpt_end_chunk frees them. */
 void gpt_begin_chunk(gpt_model* model, int32_t layer, gpt_rows rows);
 void gpt_end_chunk(gpt_model* model);
-
-/* The MLP's last product, which the backward does not need.  Over tensor ranks it is a partial
- * sum. */
-void gpt_down(gpt_model* model, int32_t layer, gpt_array y, gpt_rows rows);
 
 /* dx is the gradient of the block's output stream.  The gradient of the block's input, without the
  * stream itself, is added to `to`, which may be dx.  Over tensor ranks this is a partial sum, also

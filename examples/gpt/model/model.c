@@ -26,7 +26,7 @@ static void gpt_forward(gpt_model* model, int32_t layer) {
     if (layer == 0) {
         snprintf(model->phase, sizeof model->phase, "forward");
         gpt_embedding(model, 0, x);
-        gpt_drop_elements(model, "dropout", x, x, NULL, 0, GPT_SITE_EMBEDDING, model->open);
+        gpt_drop_elements(model, x, x, NULL, 0, GPT_SITE_EMBEDDING, model->open);
     }
     gpt_begin_phase(model, layer, "forward");
     if (gpt_is_split(&model->config))
@@ -116,7 +116,7 @@ static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice) {
     if (layer == 0) {
         if (begins) gpt_begin_bucket(model, 0);
         snprintf(model->phase, sizeof model->phase, "backward");
-        gpt_drop_elements(model, "dropout", x, x, NULL, 0, GPT_SITE_EMBEDDING, model->open);
+        gpt_drop_elements(model, x, x, NULL, 0, GPT_SITE_EMBEDDING, model->open);
         gpt_embedding(model, 1, x);
         if (ends) gpt_end_bucket(model, 0);
     }

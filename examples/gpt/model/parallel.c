@@ -7,10 +7,7 @@ gpt_rows gpt_updated_part(const gpt_model* model, int64_t bucket) {
 }
 
 gpt_rows gpt_part_rows_of(gpt_rows part, const gpt_parameter* p) {
-    gpt_rows rows = gpt_rows_make(p->offset > part.begin ? p->offset : part.begin,
-                                  gpt_min(p->offset + p->n, part.end));
-    if (rows.end < rows.begin) rows.end = rows.begin;
-    return rows;
+    return gpt_rows_in(part, gpt_rows_make(p->offset, p->offset + p->n));
 }
 
 /* --- sums of gradients, behind the backward --- */
@@ -57,9 +54,8 @@ static void gpt_sum_copies(gpt_model* model, int64_t bucket) {
     GPT_TRY(model, memo_reduce_scatter(model->gradient, model->compute, gradients, part, n_part,
                                        type, MEMO_REDUCTION_SUM, &model->error));
     if (model->zero == 2)
-        gpt_add(model, "add to the rank's part", type,
-                gpt_address(model, GPT_GRADIENTS, begin + model->share.rank * n_part), part,
-                n_part);
+        gpt_add(model, gpt_address(model, GPT_GRADIENTS, begin + model->share.rank * n_part), type,
+                part, type, n_part);
 }
 
 /* For degrees 2^a < 2^b. */

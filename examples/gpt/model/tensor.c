@@ -74,15 +74,15 @@ static memo_status gpt_end_block(gpt_model* model, memo_error* error) {
 /* Adds the output of a block to x. */
 static void gpt_add_output(gpt_model* model, int32_t block, gpt_rows rows) {
     const gpt_tensor_state* t = &model->tensor;
-    gpt_residual(model, t->x, t->x, t->partial, block / 2,
-                 block % 2 ? GPT_SITE_MLP : GPT_SITE_PROJECTION, rows);
+    gpt_drop_elements(model, t->x, t->x, &t->partial, block / 2,
+                      block % 2 ? GPT_SITE_MLP : GPT_SITE_PROJECTION, rows);
 }
 
 /* dx += g, the sum of the gradient from the block above. */
 static void gpt_add_gradient(gpt_model* model, gpt_rows rows) {
     const gpt_tensor_state* t = &model->tensor;
-    gpt_add(model, "gradient of the block above", model->config.type, gpt_at(t->dx, rows.begin),
-            gpt_at(t->gradient, rows.begin), gpt_count(rows) * model->config.hidden);
+    gpt_add(model, gpt_at(t->dx, rows.begin), t->dx.type, gpt_at(t->gradient, rows.begin),
+            t->gradient.type, gpt_count(rows) * model->config.hidden);
 }
 
 /* ---- sums over tensor ranks ---- */
@@ -161,7 +161,8 @@ static memo_status gpt_block_forward(void* context, const memo_block_call* call,
          chunk.begin = chunk.end) {
         chunk.end = gpt_min(chunk.begin + gpt_mlp_rows(model), rows.end);
         gpt_begin_chunk(model, layer, chunk);
-        gpt_down(model, layer, model->tensor.partial, chunk);
+        gpt_linear(model, layer, GPT_W_DOWN, model->tensor.partial,
+                   gpt_tensor(model, layer, GPT_ACTIVATED), chunk);
         gpt_end_chunk(model);
     }
     return gpt_end_block(model, error);

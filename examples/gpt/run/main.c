@@ -58,13 +58,11 @@ static void print_model(const train_options* o) {
                    o->separator);
         printf("\n");
     }
-    printf("budget    %sdevice %s, host %s, copies ", o->ranks > 1 ? "of each rank: " : "",
+    printf("budget    %sdevice %s, host %s", o->ranks > 1 ? "of each rank: " : "",
            o->device_memory ? bytes_name(o->device_memory) : "unlimited",
            o->host_memory ? bytes_name(o->host_memory) : "unlimited");
-    if (o->link_bandwidth)
-        printf("%s", link_text(o));
-    else
-        printf("as fast as memory");
+    if (o->link_bandwidth || !o->is_dry_run || !o->profile)
+        printf(", copies %s", o->link_bandwidth ? link_text(o) : "as fast as memory");
     if (o->spill && o->host_memory)
         printf(", a file in %s for what the host cannot hold", o->spill);
     printf("\n");

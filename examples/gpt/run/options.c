@@ -69,7 +69,7 @@ static const train_option option_table[] = {
     {"--cluster", OPTION_NAME, OPTION_FIELD(cluster), 1, 0, 0, "NAME",
      "takes --flops, --link-bandwidth, --device-memory and --host-memory, its share of the node, "
      "of a dry run from this GPU: a800, a100, h100, h200, b200, gh200, gb200, gb10, rtx4090, "
-     "rtx5090 or 3090-pcie"},
+     "rtx5090 or 3090-pcie.  With --profile its times take the place of the GPU's"},
     {"--profile", OPTION_PATH, OPTION_FIELD(profile), 0, 0, 0, "FILE",
      "plans with these times of a layer and of copies, which --output writes.  They must be of the "
      "same model on the same device: the file has rows and names of tensors, which are compared, "
@@ -507,7 +507,8 @@ static void train_take_cluster(train_options* o) {
     const cluster_preset* c = &clusters[o->cluster - 1];
     if (o->flops <= 0) o->flops = c->flops;
     o->has_own_link = o->link_bandwidth > 0;
-    if (!o->has_own_link) o->link_bandwidth = (int64_t)(1e9 * fmin(c->to_host, c->to_device));
+    if (!o->has_own_link && !o->profile)
+        o->link_bandwidth = (int64_t)(1e9 * fmin(c->to_host, c->to_device));
     if (!o->device_memory) o->device_memory = (int64_t)c->memory << 30;
     if (!o->host_memory) o->host_memory = (int64_t)c->host << 30;
 }
@@ -552,12 +553,12 @@ memo_status train_check_effects(const train_options* o, memo_error* error) {
     } rules[] = {
         {o->is_dry_run && of_training && !o->is_demo, of_training,
          "with --dry-run, which does not train"},
+        {o->is_dry_run && o->profile && o->link_bandwidth, "--link-bandwidth",
+         "with --dry-run and --profile, which has the times of copies"},
         {!o->is_dry_run && o->cluster, "--cluster",
          "without --dry-run: a run measures its times; --flops gives the peak for its MFU"},
         {o->type == 2 && o->cluster && !(clusters[o->cluster - 1].fp8 > 0), "--type fp8",
          "with this --cluster, whose GPUs have none; h100, b200 or rtx5090 would work"},
-        {o->is_dry_run && o->profile && o->flops > 0, o->cluster ? "--cluster" : "--flops",
-         "with --profile, which has the times"},
 #ifndef TRAIN_CUDNN
         {!o->cluster && (!o->is_deterministic || o->attention_memory),
          o->attention_memory ? "--attention-memory" : "--deterministic",

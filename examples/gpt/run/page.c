@@ -12,11 +12,26 @@ static const char page_style[] =
     "Helvetica,Arial,sans-serif;color:#222;background:#fff;max-width:1200px;margin:0 auto;"
     "padding:16px}h1{font-size:24px}h2{font-size:18px;margin:28px 0 6px}p{margin:4px 0 10px}"
     "table{border-collapse:collapse;width:100%}td,th{padding:3px 10px 3px 0;text-align:left;"
-    "white-space:nowrap}td.bar{width:60%;min-width:120px}.frame{display:flex;height:16px;"
+    "white-space:nowrap}td:first-child{width:90px}td.bar{width:60%;min-width:120px}.frame{display:"
+    "flex;height:16px;"
     "background:#eceef1}.frame i{display:block;height:16px}.box{overflow-x:auto}pre{font-size:13px}"
     ".box>svg{display:block;width:100%;min-width:640px;height:auto}.key i{display:inline-block;"
     "width:12px;height:12px;margin:0 5px 0 14px}.key "
-    "span{white-space:nowrap}.zoom>svg{cursor:grab;touch-action:none}";
+    "span{white-space:nowrap}.zoom>svg{cursor:grab;touch-action:none}"
+    /* Dark: paper, ink, weak ink and lines of page and pictures swap; colors with a meaning stay, or
+     * get a lighter shade of it where they are text or a line. */
+    "@media(prefers-color-scheme:dark){:root{--paper:#15181c;--ink:#dde1e6;--weak:#a3abb5;"
+    "--line:#39414a}body{color:var(--ink);background:var(--paper)}.frame{background:#2c3138}"
+    "svg,svg .h,svg .name,svg text[fill='#111']{fill:var(--ink)}"
+    "svg .m,svg .s,svg .tick,svg text[fill='#555']{fill:var(--weak)}"
+    "svg>rect[fill='white'],svg>rect[fill^='#fff']{fill:var(--paper)}rect[fill='#f6f7f9']{fill:"
+    "#1d2126}svg .b,svg .tear{stroke:var(--paper)}svg .axis,svg .phase,line[stroke='#222'],"
+    "line[stroke='#333']{stroke:var(--weak)}svg .grid,line[stroke='#e4e4e4'],line[stroke='#d9dce1']"
+    "{stroke:var(--line)}path[fill='#d9dde3']{fill:var(--line)}rect[fill='#dadada']{fill:#59626d}"
+    "[stroke='#9dbbe0']{stroke:#4a6285}rect[fill='#1f3b63']{stroke:#8fa8cc}text[fill='#1f4e9c']{"
+    "fill:#8ab4f8}[stroke='#1f4e9c']{stroke:"
+    "#8ab4f8}text[fill='#b3261e']{fill:#ff8a80}[stroke='#b3261e']{stroke:#ff8a80}"
+    "text[fill='#17693f']{fill:#6fcf97}[stroke='#17693f']{stroke:#6fcf97}}";
 
 /* Double click: twice as large at the pointer.  Drag: moves.  Shift and double click: the whole. */
 static const char page_script[] =

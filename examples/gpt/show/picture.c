@@ -119,7 +119,8 @@ static void picture_put_axis(step_picture* p) {
     for (int k = 0; k * step_s <= p->span_s; k++) {
         double x = picture_x(p, p->begin_s + k * step_s);
         svg_line(&p->text, x, p->top, x, p->top + 5, "stroke='#888'");
-        svg_number(&p->text, x, p->top + 19, "middle", k * step_s * 1e3, k ? "" : " ms");
+        svg_text(&p->text, x, p->top + 19, "middle",
+                 text_of("%.9g%s", k * step_s * 1e3, k ? "" : " ms"));
     }
     p->top += 26;
 }

@@ -135,11 +135,6 @@ void svg_line(memo_text* t, double x1, double y1, double x2, double y2, const ch
 void svg_text(memo_text* t, double x, double y, const char* anchor, const char* what) {
     memo_text_put(t, "<text x='%.1f' y='%.1f' text-anchor='%s'>%s</text>\n", x, y, anchor, what);
 }
-void svg_number(memo_text* t, double x, double y, const char* anchor, double value,
-                const char* unit) {
-    memo_text_put(t, "<text x='%.1f' y='%.1f' text-anchor='%s'>%.9g%s</text>\n", x, y, anchor,
-                  value, unit);
-}
 
 void svg_key(memo_text* t, double x, double y, const char* color, const char* label) {
     memo_text_put(t, "<rect x='%.0f' y='%.0f' width='12' height='12' fill='%s'/>\n", x, y, color);
@@ -169,12 +164,12 @@ static void chart_put_axes(loss_chart* c) {
     for (double nats = c->low; nats <= c->high; nats += c->high - c->low > 4 ? 1 : 0.5) {
         svg_line(&c->text, CHART_LEFT, chart_y(c, nats), CHART_RIGHT, chart_y(c, nats),
                  "stroke='#e4e4e4'");
-        svg_number(&c->text, CHART_LEFT - 8, chart_y(c, nats) + 4, "end", nats, "");
+        svg_text(&c->text, CHART_LEFT - 8, chart_y(c, nats) + 4, "end", text_of("%g", nats));
     }
     for (double step = 0; step <= n; step += tick) {
         svg_line(&c->text, chart_x(c, step), CHART_BOTTOM, chart_x(c, step), CHART_BOTTOM + 5,
                  "stroke='#333'");
-        svg_number(&c->text, chart_x(c, step), CHART_BOTTOM + 20, "middle", step, "");
+        svg_text(&c->text, chart_x(c, step), CHART_BOTTOM + 20, "middle", text_of("%.9g", step));
     }
     svg_text(&c->text, (CHART_LEFT + CHART_RIGHT) / 2, CHART_BOTTOM + 42, "middle",
              "training step");

@@ -57,8 +57,6 @@ void svg_line(memo_text* t, double x1, double y1, double x2, double y2, const ch
 
 /* anchor: start, middle or end. */
 void svg_text(memo_text* t, double x, double y, const char* anchor, const char* what);
-void svg_number(memo_text* t, double x, double y, const char* anchor, double value,
-                const char* unit);
 
 /* A color of the legend, and what it means. */
 void svg_key(memo_text* t, double x, double y, const char* color, const char* label);

@@ -12,8 +12,8 @@
  * or gives up the missing bytes.
  *
  * The best table of all is the plan.  A table with equal rows in all layers of a kind is preferred
- * if it costs at most uniform_share.  Ties go to the plan that recomputes least, then to the plan
- * that moves least.  The same desc always gives the same plan.
+ * if it costs at most a thousandth of the step.  Ties go to the plan that recomputes least, then to
+ * the plan that moves least.  The same desc always gives the same plan.
  *
  * With a third tier (memo_swap_desc.n_host_layers), fewer places in host memory leave room for more
  * rows of each layer, but more layers spill to disk.  A table gets the most places that fit. */
@@ -49,10 +49,6 @@ typedef struct memo_swap_plan_desc {
     double to_host_bytes_per_s, to_device_bytes_per_s;
     /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
-    /* A plan with equal rows in all layers of a kind (slices: in equal slices) may take so much
-     * longer than the best plan, as a share of the step.  The last two layers, which never move,
-     * may differ.  0: 0.001; negative: no such plan is preferred. */
-    double uniform_share;
     /* The third tier: capacity for memo_swap_sizes.spill_bytes (0: no file), seconds of a read or
      * write in addition to the bytes, and the rates (0: no time). */
     int64_t spill_bytes;

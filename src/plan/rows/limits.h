@@ -27,7 +27,8 @@ MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memo_swap_limit limit, int
         return desc->spill_bytes > 0;
     case MEMO_SWAP_LIMIT_UPDATE:
         desc->update_host_s_per_byte /= factor;
-        return desc->states && desc->states->update_host && desc->update_host_s_per_byte > 0;
+        return desc->states && desc->states->trainer.update_host &&
+               desc->update_host_s_per_byte > 0;
     default:
         if (!*capacity) return 0;
         *capacity = is_all || *capacity > MEMOB_BYTES_MAX / 2 ? 0 : *capacity + *capacity / 10 + 1;
@@ -46,7 +47,7 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
     p->desc = &wider;
     p->lifted = limit;
     memoi_rows_time_kinds(p);
-    if (p->is_alpha)
+    if (p->aim.is_alpha)
         (void)memoi_rows_try_alphas(p);
     else {
         p->best.score.excess_bytes = MEMOI_ROWS_WORST;
@@ -156,7 +157,7 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     int which = 0;
 
     /* Without a usable table, score alpha 0, which recomputes most. */
-    if (p->is_alpha || score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
+    if (p->aim.is_alpha || score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
         memoi_rows_set_alpha(p, 0);
         memoi_rows_score_trial(p);
         score = &p->trial.score;
@@ -170,7 +171,7 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     if (which == 3) which = 1;
     return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                           "%s: %s needs %s of %s; raise the budget, or lower n_rows", names[which],
-                          p->is_alpha ? "the plan with alpha 0" : "the smallest plan found",
+                          p->aim.is_alpha ? "the plan with alpha 0" : "the smallest plan found",
                           memob_bytes_text(needed, needed_bytes[which]),
                           memob_bytes_text(there, (double)there_bytes[which]));
 }
@@ -207,17 +208,16 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 
     /* A table is used only if its step is shorter than with the best alpha, which is simpler; a
      * table with unequal layers only if the step is shorter by more than the share. */
-    if (p->effort == MEMOI_ROWS_EFFORT_SHORT && !p->is_alpha) {
+    if (p->aim.effort == MEMOI_ROWS_EFFORT_SHORT && !p->aim.is_alpha) {
         memoi_rows_find_table(p, MEMOI_ROWS_PARTS_RANKED);
-    } else if (!p->is_alpha) {
-        const double share = p->desc->uniform_share;
+    } else if (!p->aim.is_alpha) {
         p->is_uniform = 1;
-        if (share >= 0) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
+        if (!p->aim.is_uneven) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
         p->is_uniform = 0;
         memoi_rows_copy(p, &p->best, &p->uniform);
         memoi_rows_find_table(p, 1);
-        if (share >= 0 && p->uniform.score.excess_bytes <= 0 &&
-            p->uniform.score.step_s <= p->best.score.step_s * (1 + (share > 0 ? share : 0.001)))
+        if (!p->aim.is_uneven && p->uniform.score.excess_bytes <= 0 &&
+            p->uniform.score.step_s <= p->best.score.step_s * (1 + MEMOI_ROWS_EVEN_SHARE))
             memoi_rows_copy(p, &p->uniform, &p->best);
     }
     if (p->best.score.excess_bytes > 0) return memoi_rows_refuse(p, error);
@@ -232,10 +232,9 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 }
 
 /* Sets the seconds of a step, as far as a short search finds them, or with rows, of these; infinite
- * if nothing fits.  The whole search saves a few percent more.  is_alpha: only the best single
- * alpha. */
-MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, int is_alpha, double* step_s,
-                                  memo_error* error) {
+ * if nothing fits.  The whole search saves a few percent more, and has an effort. */
+MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_rows_aim* aim,
+                                  double* step_s, memo_error* error) {
     memoi_rows_planner p;
     const memo_status status = memoi_rows_create(desc, &p, error);
     const memoi_rows_score* score = &p.best.score;
@@ -245,7 +244,7 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, int is_alpha,
     if (desc->swap->rows) {
         memoi_rows_take(&p, desc->swap);
         (void)memoi_rows_try(&p);
-    } else if (is_alpha)
+    } else if (aim->is_alpha)
         (void)memoi_rows_try_alphas(&p);
     else
         memoi_rows_find_table(&p, MEMOI_ROWS_PARTS_RANKED);
@@ -254,48 +253,54 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, int is_alpha,
     return status;
 }
 
-/* Names the limit of a plan whose rows were searched for: as much work as the search, so that a
- * caller who compares plans does it once. */
-MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, int is_alpha,
-                                  memo_swap_plan* plan, memo_error* error) {
-    memoi_rows_planner p;
-    memo_swap_desc swap = *desc->swap;
-    memo_status status = memoi_rows_create(desc, &p, error);
-    if (status) return status;
-    p.is_alpha = is_alpha;
+/* Names the limit of a plan that this planner has found, or another: the text is the same. */
+MEMOI void memoi_rows_name_found(memoi_rows_planner* p, memo_swap_plan* plan) {
+    memo_swap_desc swap = *p->desc->swap;
     swap.rows = plan->rows;
     swap.alpha = plan->rows ? 0 : plan->alpha;
-    memoi_rows_take(&p, &swap);
-    memoi_rows_score_trial(&p);
-    memoi_rows_copy(&p, &p.trial, &p.best);
-    memoi_rows_copy(&p, &p.trial, &p.filled);
-    memoi_rows_name_limit(&p, plan);
+    p->random = MEMOI_ROWS_SEED;
+    memoi_rows_time_kinds(p); /* scores are not known any more */
+    memoi_rows_take(p, &swap);
+    memoi_rows_score_trial(p);
+    memoi_rows_copy(p, &p->trial, &p->best);
+    memoi_rows_copy(p, &p->trial, &p->filled);
+    memoi_rows_name_limit(p, plan);
+}
+
+/* The same alone, for a caller who compares plans, and names the limit of one. */
+MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, const memoi_rows_aim* aim,
+                                  memo_swap_plan* plan, memo_error* error) {
+    memoi_rows_planner p;
+    const memo_status status = memoi_rows_create(desc, &p, error);
+    if (status) return status;
+    p.aim = *aim;
+    p.aim.effort = MEMOI_ROWS_EFFORT_WHOLE;
+    memoi_rows_name_found(&p, plan);
     memoi_rows_destroy(&p);
     return status;
 }
 
-/* A plan for rows that are given has its limit's name; one that is searched for has none. */
-MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, int is_alpha,
-                                       memoi_rows_effort effort, memo_swap_plan** plan,
-                                       memo_error* error) {
+/* A plan for rows that are given always has its limit's name. */
+MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, const memoi_rows_aim* aim,
+                                       memo_swap_plan** plan, memo_error* error) {
     memoi_rows_planner p;
     memo_status status;
     *plan = NULL;
     status = memoi_rows_create(desc, &p, error);
     if (status) return status;
-    p.effort = effort;
-    p.is_alpha = is_alpha;
+    p.aim = *aim;
     *plan = (memo_swap_plan*)memob_calloc(1, sizeof(memo_swap_plan));
     if (!*plan)
         status = memob_no_memory(error, "a plan of rows");
-    else if (!desc->swap->rows)
-        status = memoi_rows_plan(&p, *plan, error);
-    else { /* only the times of these rows */
+    else if (desc->swap->rows) { /* only the times of these rows */
         memoi_rows_take(&p, desc->swap);
         memoi_rows_score_trial(&p);
         (*plan)->alpha = -1;
         memoi_rows_tell(desc, &p.trial.score, *plan);
         memoi_rows_name_given(&p, *plan);
+    } else {
+        status = memoi_rows_plan(&p, *plan, error);
+        if (!status && aim->is_named) memoi_rows_name_found(&p, *plan);
     }
     memoi_rows_destroy(&p);
     if (status) {
@@ -305,19 +310,10 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, int is_a
     return status;
 }
 
-MEMOI memo_status memoi_rows_make_named(const memo_swap_plan_desc* desc, int is_alpha,
-                                        memo_swap_plan** plan, memo_error* error) {
-    memo_status status = memoi_rows_make_plan(desc, is_alpha, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
-    if (!status && !desc->swap->rows) status = memoi_rows_name(desc, is_alpha, *plan, error);
-    if (!status) return status;
-    memo_swap_plan_destroy(*plan);
-    *plan = NULL;
-    return status;
-}
-
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
-    return memoi_rows_make_named(desc, 0, plan, error);
+    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, 1};
+    return memoi_rows_make_plan(desc, &aim, plan, error);
 }
 
 /* ---- 4 session ----------------------------------------------------------------------------------
@@ -402,7 +398,6 @@ enum { MEMOI_PLACE_FORWARD = 0, MEMOI_PLACE_WEIGHTS, MEMOI_N_PLACINGS };
 typedef struct memoi_setup {
     int64_t* bytes; /* (n); of those that are not freed */
     int64_t n;
-    int is_known;  /* 1: requested instead of calling `setup` */
     int has_freed; /* 1: they cannot be repeated */
 } memoi_setup;
 

@@ -18,6 +18,19 @@ typedef enum memoi_rows_effort {
     MEMOI_ROWS_EFFORT_SHORT
 } memoi_rows_effort;
 
+/* What a plan is made for; all zero: memo_plan_swap, without the limit's name. */
+typedef struct memoi_rows_aim {
+    memoi_rows_effort effort;
+    int is_alpha;  /* only the best single alpha */
+    int is_uneven; /* no table is preferred because layers of a kind have equal rows there */
+    int is_named;  /* the limit is; as much work as the search */
+} memoi_rows_aim;
+
+/* A table with equal rows in all layers of a kind (slices: in equal slices) may take so much longer
+ * than the best.  The last two layers, which never move, may differ. */
+#define MEMOI_ROWS_EVEN_SHARE 0.001
+#define MEMOI_ROWS_SEED       0x9e3779b97f4a7c15u
+
 /* Bytes are doubles, because tables that keep all may exceed every integer. */
 typedef struct memoi_rows_score {
     double device_bytes, swapped_bytes;
@@ -75,8 +88,7 @@ typedef struct memoi_rows_planner {
     memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
     memoi_rows_table uniform;                         /* the best with equal rows in a kind */
     int is_uniform;                                   /* searches change all layers of a kind */
-    memoi_rows_effort effort;
-    int is_alpha; /* set behind memoi_rows_create: only the best single alpha */
+    memoi_rows_aim aim;                               /* set behind memoi_rows_create */
 
     /* The table that was added up last, its sums, the bytes of each tensor on the device and always
      * on the host, and a time of a layer that is none. */
@@ -115,8 +127,7 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
                   {"slowdown_s_per_byte[0]", desc->slowdown_s_per_byte[0]},
                   {"slowdown_s_per_byte[1]", desc->slowdown_s_per_byte[1]},
                   {"copy_s", desc->copy_s},
-                  {"file_s", desc->file_s},
-                  {"uniform_share", desc->uniform_share < 0 ? 0 : desc->uniform_share}};
+                  {"file_s", desc->file_s}};
     /* 0 is no limit, so only negative budgets are invalid. */
     const memob_bounds budgets[] = {{"device_bytes", desc->device_bytes, 0, INT64_MAX},
                                     {"micro_batches", desc->micro_batches, 0, INT32_MAX},
@@ -282,9 +293,12 @@ MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
     memob_arrays_free(&p->arrays);
 }
 
-/* The engine of states gets the clock as device, and numbers as memory and streams. */
+/* The engine of states gets the clock as trainer and device, and numbers as memory and streams. */
 MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
     memob_engine* e = &c->states->sink.engine;
+    c->states->trainer.update = memoi_rows_update;
+    c->states->trainer.look = NULL;
+    c->states->trainer.user = c;
     e->device.context = c;
     e->device.copy = memoi_rows_state_copy;
     e->device.fill = memoi_rows_state_fill;
@@ -322,7 +336,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->n_moved = swap->n_places > 1 ? swap->n_layers : swap->n_layers - 2;
     if (swap->n_layers < 2) p->n_moved = 0;
     p->n_tiles = memob_swap_n_tiles(swap);
-    p->random = 0x9e3779b97f4a7c15u;
+    p->random = MEMOI_ROWS_SEED;
     p->enough_s = HUGE_VAL;
 
     n_cells = (int64_t)p->n_layers * swap->n_tensors;

@@ -264,7 +264,7 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
         memoi_rows_copy(p, round ? later : &p->plan, &p->here);
         for (i = 0; i < n_trials; i++) {
             const double left = 1 - (double)i / (double)n_trials;
-            if (p->effort && best->excess_bytes <= 0) return;
+            if (p->aim.effort && best->excess_bytes <= 0) return;
             if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
                 best->swapped_bytes <= 0 && best->lifted_bytes <= 0)
                 break; /* nothing is left to better */
@@ -362,7 +362,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
         }
         (void)memoi_rows_try(p);
     }
-    if (memoi_rows_is_hopeless(p) || (p->effort && p->best.score.excess_bytes <= 0)) return;
+    if (memoi_rows_is_hopeless(p) || (p->aim.effort && p->best.score.excess_bytes <= 0)) return;
     memoi_rows_copy(p, &p->best, &p->plan);
     memoi_rows_fill_by_worth(p);
     memoi_rows_search(p, n_parts);

@@ -286,10 +286,8 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
  * leaves there, and copies are as late as they will be.  Without states every micro-batch takes the
  * same time. */
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
-    const memob_states_trainer trainer = {memoi_rows_update, NULL, c};
     const memob_walk walk = {
-        &c->order,          c->states, &trainer, memoi_rows_turn, memoi_rows_compute_visit,
-        memoi_rows_between, c};
+        &c->order, c->states, memoi_rows_turn, memoi_rows_compute_visit, memoi_rows_between, c};
     const int32_t n = memoi_rows_n_batches(c->desc);
     double batch_s;
 

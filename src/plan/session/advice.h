@@ -50,26 +50,42 @@ MEMOI memo_status memoi_advice_try(memoi_advice* a, const int64_t* budgets, memo
     return status;
 }
 
-/* The next value of a budget to try: `first`; from there on by one unit, by two, by four, up or
- * down until the outcome changes (step 0); then halves of what is left. */
-MEMOI int64_t memoi_advice_next(int64_t low, int64_t high, int64_t step, int64_t first) {
-    if (high) return memob_max(step ? high - step : 0, low + (high - low) / 2);
-    return low < first ? first : memob_min(low + step, MEMOB_BYTES_MAX);
+/* The bytes that the latest plan lacks of these budgets, all together. */
+MEMOI int64_t memoi_advice_lacking(const memoi_advice* a, const int64_t* budgets) {
+    int64_t n_bytes = 0;
+    for (int32_t t = 0; t < 3 && !a->fits; t++)
+        if (budgets[t] && a->needed[t] > budgets[t])
+            n_bytes = memob_min(n_bytes + a->needed[t] - budgets[t], MEMOB_BYTES_MAX);
+    return n_bytes;
 }
 
 /* Sets budgets[tier], without which a plan fits, to the least that was found: it fits, and a unit
- * less does not.  first: what a plan needs that lacked it. */
+ * less does not.  It grows by what a plan lacks, or by twice the latest step.  Then it falls below
+ * what the plan needs, by a unit, or by twice as much as the need fell; after a fall too deep it is
+ * the need, or halves of what is left.  first: a budget to begin with. */
 MEMOI memo_status memoi_advice_find_least(memoi_advice* a, int32_t tier, int64_t first,
                                           int64_t* budgets, memo_error* error) {
-    int64_t low = a->budgets[tier], high = 0, step = a->unit_bytes;
+    int64_t low = a->budgets[tier], high = 0, need = 0, before = 0, step = a->unit_bytes;
+    int64_t next = memob_max(first, memob_min(low + step, MEMOB_BYTES_MAX));
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < MEMOI_ADVICE_PLANS_MAX && !status; k++) {
-        const int is_down = high > 0;
         if (high ? high - low <= a->unit_bytes : low == MEMOB_BYTES_MAX) break;
-        budgets[tier] = memoi_advice_next(low, high, step, first);
+        budgets[tier] = next;
         status = memoi_advice_try(a, budgets, error);
-        if (k) step = a->fits == is_down && step < MEMOB_BYTES_MAX / 2 ? 2 * step : 0;
-        *(a->fits ? &high : &low) = budgets[tier];
+        *(a->fits ? &high : &low) = next;
+        if (!high) {
+            step = memob_max(2 * step, memoi_advice_lacking(a, budgets));
+            step = memob_min(step, MEMOB_BYTES_MAX / 2);
+            next = memob_min(low + step, MEMOB_BYTES_MAX);
+        } else if (a->fits) {
+            need = memob_max(low + 1, memob_min(high, a->needed[tier]));
+            step = memob_max(a->unit_bytes, before ? 2 * (before - need) : 0);
+            before = need;
+            next = memob_max(need - step, low + (need - low) / 2);
+        } else {
+            before = 0;
+            next = need > low && need < high ? need : low + (high - low) / 2;
+        }
     }
     a->fits = high > 0;
     budgets[tier] = high;

@@ -320,9 +320,9 @@ MEMOI memo_status memoi_session_stream(memo_session* s, memo_error* error) {
     s->states_desc.computes_on_host = s->desc.computes_on_host;
     s->states_desc.spill_directory = s->desc.spill_directory;
     s->states_desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
-    s->states_desc.user = s;
     s->states_desc.update_at = plan->update_at;
-    s->states_desc.update_host = plan->update_is_on_host ? memoi_session_update_host : NULL;
+    s->states_desc.trainer.update_host = plan->update_is_on_host ? memoi_session_update_host : NULL;
+    s->states_desc.trainer.user = s;
     memoi_session_take_first(s, plan->n_streamed, s->streamed);
     memoi_session_take_first(s, plan->n_spilled, s->spilled);
     return memob_states_get_sizes(&s->states_desc, &s->states_sizes, error);

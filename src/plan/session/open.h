@@ -79,8 +79,11 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         if (!status) status = memob_swap_placement_make(s->steps, 0, &s->part->placement, error);
         status = memoi_session_start_arena(s, &desc, status, error);
         if (status) break;
-        if (s->streamed && !s->states)
+        if (s->streamed && !s->states) {
+            s->states_desc.trainer.update = memoi_session_update_layer;
+            s->states_desc.trainer.look = memoi_session_look;
             status = memob_states_create(&s->states_desc, 0, &s->states, error);
+        }
         if (s->states) base = &s->states->sink;
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
         swap.device = s->device;
@@ -91,7 +94,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         swap.is_timed = s->desc.is_timed;
         swap.device_memory = s->part->base;
         swap.host_memory = s->host_memory;
-        status = memob_swap_create(&swap, 0, base, &s->part->swap, error);
+        status = memob_swap_create(&swap, 0, &s->part->placement, base, &s->part->swap, error);
         if (!status && !base && s->part->swap->sink.engine.n_events) base = &s->part->swap->sink;
     }
     memoi_session_use_shape(s, 0);

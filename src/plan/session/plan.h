@@ -235,6 +235,7 @@ MEMOI void memoi_session_guess(const memo_session* s, memo_profile* profile) {
 /* The planner's desc, with what it points to. */
 typedef struct memoi_session_costs {
     memo_swap_plan_desc desc;
+    memoi_rows_aim aim;
     memo_swap_desc swap;
     memo_kind_times kinds[MEMO_PROFILE_KINDS_MAX];
     double recompute_s_per_row[2 * MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
@@ -282,12 +283,14 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
     costs->swap = own->plan.swap;
     desc->swap = &costs->swap;
     desc->micro_batches = s->desc.micro_batches / memoi_session_n_group(s);
+    costs->aim.effort = s->effort;
+    costs->aim.is_alpha = s->desc.policy == MEMO_POLICY_ALPHA;
 
     /* Do other shapes with a backward get the device memory that this stage takes?  Equal rows
      * leave memory free, which would then be lost to the other shapes. */
     for (int32_t k = 0; k < s->desc.n_shapes; k++)
         n_trained += !s->parts[k].plan->shape.is_forward_only;
-    if (n_trained > 1 && s->limit_bytes == s->desc.device_bytes) desc->uniform_share = -1;
+    costs->aim.is_uneven = n_trained > 1 && s->limit_bytes == s->desc.device_bytes;
     if (s->desc.host_bytes)
         desc->host_bytes = memob_max((s->desc.host_bytes - s->states_sizes.host_bytes) /
                                          MEMOB_DEVICE_ALIGNMENT * MEMOB_DEVICE_ALIGNMENT,
@@ -346,8 +349,7 @@ MEMOI memo_status memoi_session_search_rows(memo_session* s, memoi_session_costs
     plan->fits = 0;
     for (int round = 0; !status && !plan->fits && round < MEMOI_SESSION_ROUNDS; round++) {
         if (s->limit_bytes && *left_bytes <= 0) break;
-        status = memoi_rows_make_plan(&costs->desc, s->desc.policy == MEMO_POLICY_ALPHA, s->effort,
-                                      &plan->times, error);
+        status = memoi_rows_make_plan(&costs->desc, &costs->aim, &plan->times, error);
         if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK; /* no rows fit */
         status = memoi_session_stage(s, status, s->desc.policy, plan->times, error);
         if (s->is_measured && !status && plan->fits) break;
@@ -384,7 +386,7 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     if (status || !s->is_measured || plan->times) return status;
     costs.swap = plan->swap; /* its times, under no budget */
     costs.desc.device_bytes = 0;
-    status = memoi_rows_make_named(&costs.desc, policy == MEMO_POLICY_ALPHA, &plan->times, error);
+    status = memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, error);
     return memoi_session_verdict(&s->desc, status, error);
 }
 
@@ -545,8 +547,7 @@ MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, doubl
     if (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes) return status;
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;
-    return status ? status
-                  : memoi_rows_rank(&costs.desc, policy == MEMO_POLICY_ALPHA, step_s, error);
+    return status ? status : memoi_rows_rank(&costs.desc, &costs.aim, step_s, error);
 }
 
 /* Sets the fewest states of the first n that are spilled, of at least n_spilled, with which a step
@@ -823,9 +824,7 @@ MEMOI memo_status memoi_session_name_limit(memo_session* s, memo_error* error) {
     costs.swap.rows = NULL;
     if (s->limit_bytes)
         costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-    if (!status)
-        status =
-            memoi_rows_name(&costs.desc, s->desc.policy == MEMO_POLICY_ALPHA, plan->times, error);
+    if (!status) status = memoi_rows_name(&costs.desc, &costs.aim, plan->times, error);
     return memoi_session_verdict(&s->desc, status, error);
 }
 

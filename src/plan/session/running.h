@@ -338,7 +338,6 @@ MEMOI int memoi_session_moves(const memo_session* s) {
 
 void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
     const int32_t step = s->open;
-    memo_status status = MEMO_STATUS_OK;
     if (s->error.status) return;
     if (step < 0 || memoi_session_layer(s, step) != layer || !s->is_open ||
         s->n_passed >= s->n_turn_steps) {
@@ -348,13 +347,9 @@ void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
                            (int)layer);
         return;
     }
-    status = memob_check_integer("memo_session_set_routed", "n_rows", n_rows, 0,
-                                 s->steps->routed_rows_layer, &s->call_error);
-    if (!status && memoi_session_moves(s)) /* its places, and the session's */
-        status = memob_swap_set_routed(s->part->swap, "memo_session_set_routed", step, n_rows,
-                                       &s->call_error);
-    s->is_routed = memoi_session_is_ok(s, status);
-    if (s->is_routed) memob_swap_route(&s->part->placement, step, n_rows, s->batch.is_forward_only);
+    s->is_routed = memoi_session_is_ok(
+        s, memob_swap_set_routed(&s->part->placement, "memo_session_set_routed", step, n_rows,
+                                 s->batch.is_forward_only, &s->call_error));
 }
 
 int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {
@@ -568,11 +563,10 @@ MEMOI int32_t memoi_session_visit_step(const memo_session* s, int32_t visit) {
     return s->first_step + (visit < n ? visit : (int32_t)memob_max(before, n) + n - 1 - visit);
 }
 
-/* May a visit begin or end now?  n_visits: of the turn.  Without slices, states and an order, a
- * layer may begin while the layer before is open. */
+/* May a visit begin or end now?  n_visits: of the turn. */
 MEMOI int memoi_session_is_due(const memo_session* s, int32_t visit, int32_t n_visits, int is_end) {
     const int32_t n_open = (s->open >= 0) + (s->open_next >= 0);
-    const int32_t n_open_most = s->n_slices > 1 || s->states || s->steps->order ? 1 : 2;
+    const int32_t n_open_most = s->states ? 1 : memob_swap_open_most(s->steps);
     if (is_end) return n_open > 0;
     return n_open < n_open_most && visit < n_visits &&
            memoi_session_visit_pass(s, visit) == memoi_session_visit_pass(s, s->n_passed);
@@ -681,13 +675,14 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     memoi_session_bound_lives(s, pass, step, 0);
     if (!s->is_open) return 0;
     memoi_session_mark_older(s, pass, 1);
-    memoi_session_visit_states(s, is_backward, step, 0);
+    memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 0);
     if (pass == MEMO_PASS_FORWARD)
-        memob_swap_route(&s->part->placement, step, 0, s->batch.is_forward_only);
+        memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
     s->is_routed = 0;
-    if (memoi_session_moves(s) && has_tensors)
-        (void)memoi_session_is_ok(
-            s, memob_swap_begin(s->part->swap, is_backward, step, &s->call_error));
+    if (memoi_session_moves(s) && has_tensors) {
+        MEMO_ASSERT(memob_swap_next(s->part->swap, 0)->layer == step);
+        (void)memoi_session_is_ok(s, memob_swap_begin(s->part->swap, &s->call_error));
+    }
 
     /* What runs before the layer. */
     if (s->checked.slots && has_tensors) memoi_checked_open(s, step, is_backward);
@@ -707,9 +702,8 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     memoi_session_mark(s, step, (int32_t)pass, 1);
     if (s->checked.slots && has_tensors) memoi_checked_layer_end(s, step, pass);
     if (memoi_session_moves(s) && has_tensors && !s->error.status)
-        (void)memoi_session_is_ok(s,
-                                  memob_swap_end(s->part->swap, is_backward, step, &s->call_error));
-    memoi_session_visit_states(s, is_backward, step, 1);
+        (void)memoi_session_is_ok(s, memob_swap_end(s->part->swap, &s->call_error));
+    memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 1);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
     memoi_session_bound_lives(s, pass, step, 1);
     if (!is_backward && !s->steps->order && memoi_session_is_last(s, step))

@@ -89,7 +89,7 @@ int32_t memo_session_get_micro_batch(const memo_session* s) {
 
 /* Where the rows of a tensor of a step lie in the engine's memory. */
 MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t step, int32_t t) {
-    return &s->part->placement.places[(int64_t)step * s->desc.n_tensors + t];
+    return memob_swap_place_of(&s->part->placement, step, t);
 }
 
 /* Does the tensor need its own call of recompute? */

@@ -182,25 +182,16 @@ MEMOI memo_status memoi_session_look(void* session, int32_t pass, int32_t layer,
     return s->error.status;
 }
 
-/* What the engine of states calls. */
-MEMOI memob_states_trainer memoi_session_trainer(memo_session* s) {
-    const memob_states_trainer trainer = {memoi_session_update_layer, memoi_session_look, s};
-    return trainer;
-}
-
 MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
-    const memob_states_trainer trainer = memoi_session_trainer(s);
     if (s->error.status) return;
-    (void)memoi_session_is_ok(
-        s, memob_states_visit(s->states, &trainer, pass, layer, is_end, &s->call_error));
+    (void)memoi_session_is_ok(s,
+                              memob_states_visit(s->states, pass, layer, is_end, &s->call_error));
 }
 
-MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
-    const memob_states_trainer trainer = memoi_session_trainer(s);
+MEMOI void memoi_session_visit_states(memo_session* s, int32_t pass, int32_t step, int is_end) {
     if (s->states && !s->error.status)
-        (void)memoi_session_is_ok(s, memob_states_turn(s->states, &trainer, s->n_slices,
-                                                       s->batch.is_forward_only, is_backward, step,
-                                                       is_end, &s->call_error));
+        (void)memoi_session_is_ok(s,
+                                  memob_states_turn(s->states, pass, step, is_end, &s->call_error));
 }
 
 /* Updates all layers, in a pass. */
@@ -227,8 +218,9 @@ MEMOI void memoi_session_visit_ends(memo_session* s, int is_end) {
         if (s->error.status) return;
         s->is_fused = 0;
         s->checked.n_updated = s->checked.n_missed = 0;
-        (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, !s->batch.more_follow,
-                                                            is_forward_only, &s->call_error));
+        (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, s->n_slices,
+                                                            !s->batch.more_follow, is_forward_only,
+                                                            &s->call_error));
         memoi_session_visit(s, MEMOB_FORWARD, 0, 0);
     } else if (is_forward_only && s->n_passed == s->n_steps) {
         memoi_session_visit(s, MEMOB_FORWARD, s->desc.n_layers + 1, 1);
