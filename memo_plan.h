@@ -5777,7 +5777,7 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
 #define MEMOI_ROWS_TRIALS_LEAST 1000
 #define MEMOI_ROWS_LOOKS_MAX    24000000
 #define MEMOI_ROWS_ROUNDS       8
-#define MEMOI_ROWS_WALKS        6 /* the rounds at random; the others try pairs in turn */
+#define MEMOI_ROWS_WALKS        6 /* the first rounds, which change at random */
 /* How much longer a step is accepted at first: a change of one of few layers makes more. */
 #define MEMOI_ROWS_HEAT       0.001
 #define MEMOI_ROWS_HEAT_LAYER 0.04 /* over the number of layers */
@@ -5985,38 +5985,41 @@ MEMOI int memoi_rows_change_cell(memoi_rows_planner* p, int64_t change) {
     return 1;
 }
 
-/* Tries the next changes of one or two cells of p->best: first each alone, then pairs, those of
- * near cells first.  *at counts them from the last on that was better.  Returns 0 after all: small
- * tables, for which all are tried, are the best of those around them, which a walk may miss. */
-MEMOI int memoi_rows_try_pair(memoi_rows_planner* p, int64_t* at) {
+/* Tries the next change of one or two cells of p->best: first all alone, then all pairs, those of
+ * near cells first.  *n_seen counts them from the last on that was better.  Returns 0 after all:
+ * then the table is the best of those around it, of which a random walk may miss some.  Only small
+ * tables come so far. */
+MEMOI int memoi_rows_try_pair(memoi_rows_planner* p, int64_t* n_seen) {
     const int64_t n = MEMOI_ROWS_NEXTS * p->n_cells;
     memoi_rows_need_no_longer(p, &p->best.score, 0);
-    for (; *at / n <= n / 2; ++*at) {
-        const int64_t first = *at % n, apart = *at / n, other = (first + apart) % n;
-        if (apart && first / MEMOI_ROWS_NEXTS == other / MEMOI_ROWS_NEXTS) continue;
+    for (int k = 0; k < 64 && *n_seen / n <= n / 2; k++) { /* those that may not be take time too */
+        const int64_t one = *n_seen % n, apart = *n_seen / n, other = (one + apart) % n;
+        ++*n_seen;
+        if (apart && one / MEMOI_ROWS_NEXTS == other / MEMOI_ROWS_NEXTS) continue;
         memoi_rows_copy(p, &p->best, &p->trial);
-        if (!memoi_rows_change_cell(p, first)) continue;
+        if (!memoi_rows_change_cell(p, one)) continue;
         if (apart && !memoi_rows_change_cell(p, other)) continue;
-        *at = memoi_rows_try(p) ? 0 : *at + 1;
+        if (memoi_rows_try(p)) *n_seen = 0;
         return 1;
     }
-    return 0;
+    return *n_seen / n <= n / 2;
 }
 
 /* Betters p->best in rounds.  The first begins with p->plan, the next two with p->filled, because
  * one may end where another does not; the others with the best so far.  Longer steps are accepted
- * too, less and less in a round, and in every third round few; tables that do not fit are accepted
- * only on the way from one that fits less.  While nothing fits, a round that comes no nearer is the
- * last.  n_parts: takes so small a part of the time. */
+ * too, less and less in a round, and much longer ones in some rounds: a table of few layers is far
+ * from others that are as good.  Tables that do not fit are accepted only on the way from one that
+ * fits less.  While nothing fits, a round that comes no nearer is the last.  The last rounds try
+ * pairs in turn.  n_parts: takes so small a part of the time. */
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
-    static const double hotter[] = {1, 3, 9};
+    static const double hotter[] = {1, 3, 9}; /* in rounds by turns */
     const memoi_rows_score* best = &p->best.score;
     const memob_states* states = p->clock.states;
     const int64_t n_states = states ? (int64_t)states->n_layers * states->n_states : 0;
     const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
                             6 * n_states; /* three passes of two steps */
     int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST);
-    int64_t i, pair = 0;
+    int64_t i, n_seen = 0;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
     n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
     for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
@@ -6033,7 +6036,7 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
                 break; /* nothing is left to better */
             if (p->is_uniform || round < MEMOI_ROWS_WALKS)
                 i += memoi_rows_try_change(p, heat * left * left);
-            else if (!memoi_rows_try_pair(p, &pair))
+            else if (!memoi_rows_try_pair(p, &n_seen))
                 break;
         }
         if (round && best->excess_bytes > 0 && best->excess_bytes >= excess_bytes)
