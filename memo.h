@@ -3710,13 +3710,13 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
     plan->n_times = time;
 }
 
-MEMOI memo_status memoi_plan_of_other_trace(memo_error* error) {
+MEMOI memo_status memob_plan_of_other_trace(memo_error* error) {
     return MEMOB_INVALID(error, "plan: its buffers are not those of the trace; pass the trace that "
                                 "the plan was made from");
 }
 
 /* The plan of a trace.  With a buyer, a plan of the same trace, its waits shorten holds. */
-MEMOI memo_status memoi_plan_make(const memo_trace* trace, int64_t alignment_bytes,
+MEMOI memo_status memob_plan_make(const memo_trace* trace, int64_t alignment_bytes,
                                   const memo_plan* buyer, memo_plan** plan, memo_error* error) {
     int64_t* number; /* of each request that is a malloc: its buffer */
     memo_status status =
@@ -3728,7 +3728,7 @@ MEMOI memo_status memoi_plan_make(const memo_trace* trace, int64_t alignment_byt
     if (number) {
         memoi_plan_fill(*plan, trace, number);
         if (buyer && (buyer->n_buffers != trace->n_buffers || buyer->n_times != (*plan)->n_times))
-            status = memoi_plan_of_other_trace(error);
+            status = memob_plan_of_other_trace(error);
         if (!status) status = memoi_plan_streams(*plan, trace, number, buyer, error);
         MEMO_FREE(number);
     } else {
@@ -3754,48 +3754,7 @@ MEMOI memo_status memoi_plan_make(const memo_trace* trace, int64_t alignment_byt
 
 memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes, memo_plan** plan,
                                  memo_error* error) {
-    return memoi_plan_make(trace, alignment_bytes, NULL, plan, error);
-}
-
-/* Replaces the waits that the plan of a trace buys, and the holds, which follow from both.  Without
- * a trace the holds stay.  Offsets stay: memo_plan_validate tells whether the offsets are still
- * valid.  On failure the plan is unchanged.
- * Errors: INVALID_ARGUMENT (a wait; another plan's trace), OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_plan_set_waits(memo_plan* plan, const memo_trace* trace,
-                                       const memo_wait* waits, int64_t n_waits, memo_error* error) {
-    memo_plan bought = *plan, *made = NULL;
-    memo_status status;
-    bought.waits = (memo_wait*)memob_calloc(n_waits, sizeof(memo_wait));
-    bought.n_waits = n_waits;
-    if (!bought.waits) return memob_no_memory(error, "the waits of a plan");
-    if (n_waits > 0) memcpy(bought.waits, waits, (size_t)n_waits * sizeof(memo_wait));
-
-    status = memo_plan_prepare(&bought, error);
-    if (!status && trace)
-        status = memoi_plan_make(trace, plan->alignment_bytes, &bought, &made, error);
-    for (int64_t i = 0; made && !status && i < plan->n_buffers; i++)
-        if (plan->buffers[i].id != made->buffers[i].id ||
-            plan->buffers[i].begin != made->buffers[i].begin ||
-            plan->buffers[i].end != made->buffers[i].end)
-            status = memoi_plan_of_other_trace(error);
-
-    /* Nothing changes unless all waits are valid. */
-    if (status) {
-        memo_plan_destroy(made);
-        MEMO_FREE(bought.waits);
-        return status;
-    }
-    MEMO_FREE(plan->waits);
-    plan->waits = bought.waits;
-    plan->n_waits = n_waits;
-    if (!made) return MEMO_STATUS_OK;
-    for (int64_t i = 0; i < plan->n_buffers; i++) plan->buffers[i].lane = made->buffers[i].lane;
-    MEMO_FREE(plan->holds);
-    plan->holds = made->holds;
-    plan->n_holds = made->n_holds;
-    made->holds = NULL;
-    memo_plan_destroy(made);
-    return MEMO_STATUS_OK;
+    return memob_plan_make(trace, alignment_bytes, NULL, plan, error);
 }
 
 /* ---- >>plan validation --------------------------------------------------------------------------
@@ -4119,6 +4078,15 @@ MEMOI memo_status memob_device_take(memo_device* taken, const memo_device* devic
     return MEMO_STATUS_OK;
 }
 
+/* Copies bytes of the device to the host, or back, and waits. */
+MEMOI memo_status memob_copy_now(const memo_device* device, memo_stream stream, void* on_device,
+                                 void* on_host, int64_t n_bytes, int is_back, memo_error* error) {
+    const memo_copy_kind kind = is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST;
+    const memo_status status = memo_copy(device, stream, kind, is_back ? on_device : on_host,
+                                         is_back ? on_host : on_device, n_bytes, error);
+    return status ? status : memo_stream_synchronize(device, stream, error);
+}
+
 MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
     const uint64_t begin = (uint64_t)(uintptr_t)address;
     const memo_range range = {begin, begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0)};
@@ -4250,13 +4218,10 @@ MEMOI memo_status memoi_probe_copy(memob_probe* p, char* bytes, int64_t n, int i
                                    memo_error* error) {
     int64_t n_part;
     char* image = memoi_probe_part(p, bytes, n, &n_part);
-    memo_status status;
     if (!p->image) return MEMO_STATUS_OK;
     MEMO_ASSERT(n_part == n);                                  /* 2 */
     MEMO_ASSERT((uintptr_t)image % 8 == (uintptr_t)bytes % 8); /* 1 */
-    status = memo_copy(&p->device, p->stream, is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
-                       is_back ? bytes : image, is_back ? image : bytes, n, error);
-    return status ? status : memo_stream_synchronize(&p->device, p->stream, error);
+    return memob_copy_now(&p->device, p->stream, bytes, image, n, is_back, error);
 }
 
 /* is_fill: poisons the bytes.  Otherwise *n_poisoned is how many of the first are poison. */
@@ -6733,6 +6698,7 @@ typedef struct memob_law {
     memob_part* parts;
     int32_t* touches;
     int32_t* visit_ops; /* (n_lists, n_visits): the operation of a visit; -1: not in the list */
+    int32_t* first_use; /* (n_visits + 1): of each visit, in desc.uses */
     int32_t n_visits;
     int32_t n_spilled; /* parcels that go to the file in a list, of place_slots each */
     memob_arrays arrays;
@@ -6816,9 +6782,8 @@ typedef struct memoi_maker {
     char* makes; /* (n_lists, n_uses): the use makes the item */
     memoi_due* due;
     int32_t n_due;
-    int32_t ahead; /* no transfer before it loads a parcel from the file, but those that passed */
-    int32_t* first_use;     /* (n_visits + 1) */
-    int32_t* latest;        /* (n_items): the item's latest stay; -1 */
+    int32_t ahead;   /* no transfer before it loads a parcel from the file, but those that passed */
+    int32_t* latest; /* (n_items): the item's latest stay; -1 */
     int32_t *owners, *used; /* of a cell: the latest stay; the latest use */
     int64_t touches_most, parts_most, ops_most;
     int32_t has_windows; /* items have homes in the file */
@@ -6947,13 +6912,14 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
 MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
     const memob_law_desc* d = m->desc;
     const int64_t n_uses = d->n_uses, n_cells = (int64_t)d->n_slots[0] + d->n_slots[1];
-    m->first_use = MEMOB_ARRAY(&m->arrays, int32_t, (int64_t)d->n_visits + 1);
+    int32_t* first_use = MEMOB_ARRAY(&m->law->arrays, int32_t, (int64_t)d->n_visits + 1);
     m->latest = MEMOB_ARRAY(&m->arrays, int32_t, d->n_items);
     m->stays = MEMOB_ARRAY_OF_ANY(&m->arrays, memoi_stay, m->law->n_lists * n_uses);
     m->makes = MEMOB_ARRAY(&m->arrays, char, m->law->n_lists* n_uses);
     m->owners = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
     m->used = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
-    if (m->arrays.failed) return memob_no_memory(error, "the stays of a step");
+    m->law->first_use = first_use;
+    if (m->arrays.failed || !first_use) return memob_no_memory(error, "the stays of a step");
 
     /* Slots of the device, and of what is updated on the host. */
     for (int32_t u = 0; u < d->n_uses; u++) {
@@ -6965,10 +6931,10 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
         MEMO_ASSERT(!item->lives_on || (item->parcel < 0 && use->how != MEMOB_USE_MAKE));
         MEMO_ASSERT(use->at >= 0 && use->at + item->n_slots <= d->n_slots[0]);
         MEMO_ASSERT(item->parcel >= 0 || item->host + item->n_host <= d->n_slots[1]);
-        m->first_use[use->visit + 1] = u + 1;
+        first_use[use->visit + 1] = u + 1;
     }
     for (int32_t v = 0; v < d->n_visits; v++)
-        if (m->first_use[v + 1] < m->first_use[v]) m->first_use[v + 1] = m->first_use[v];
+        if (first_use[v + 1] < first_use[v]) first_use[v + 1] = first_use[v];
     for (int32_t i = 0; i < d->n_items; i++) m->latest[i] = -1;
     for (int64_t c = 0; c < n_cells; c++) m->owners[c] = m->used[c] = -1;
 
@@ -6976,7 +6942,7 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
         const int32_t begin = list * d->n_visits;
         char* makes = m->makes + list * n_uses;
         for (int32_t v = 0; v < d->n_visits; v++)
-            for (int32_t u = m->first_use[v], end = m->first_use[v + 1];
+            for (int32_t u = first_use[v], end = first_use[v + 1];
                  u < end && memoi_law_has(d, list, v); u++)
                 if (d->items[d->uses[u].item].n_slots) memoi_law_use(m, u, begin + v, begin, makes);
     }
@@ -7169,7 +7135,7 @@ MEMOI void memoi_law_add_visit(memoi_maker* m) {
     const char* makes = &m->makes[(int64_t)m->list * d->n_uses];
     memob_op* op = memoi_law_add_op(m, MEMOB_OP_VISIT);
     m->law->visit_ops[(int64_t)m->list * d->n_visits + m->visit] = (int32_t)(op - m->law->ops);
-    for (int32_t u = m->first_use[m->visit]; u < m->first_use[m->visit + 1]; u++) {
+    for (int32_t u = m->law->first_use[m->visit]; u < m->law->first_use[m->visit + 1]; u++) {
         const memob_use* use = &d->uses[u];
         const memob_item* item = &d->items[use->item];
         const int writes = use->how != MEMOB_USE_READ && (use->how != MEMOB_USE_MAKE || makes[u]);
@@ -8362,6 +8328,12 @@ MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_
                                    int64_t n_rows) {
     const int64_t left = n_rows - step % placement->n_of_batch * placement->slice_rows;
     return memob_max(0, memob_min(left, placement->slice_rows));
+}
+
+/* 1: a turn of backwards begins with the visit, and no group has its losses in layers. */
+MEMOI int memob_swap_is_between(const memob_swap_placement* placement, int32_t k) {
+    return placement->visits[k].pass == MEMOB_BACKWARD && k % placement->n_forwards == 0 &&
+           placement->n_slices == placement->n_of_batch;
 }
 
 /* 1: a micro-batch of a group has its loss in the visit: the first of its backward. */
@@ -10052,7 +10024,6 @@ typedef struct memob_states_items {
     char* on_host; /* (n_visits): an update there */
     memob_item* items;
     memob_use* uses;
-    int32_t* first_use; /* (n_visits + 1) */
     int32_t lists[3 * MEMOB_STATES_N_LISTS * MEMOB_STATES_N_LISTS];
     int32_t table_of[MEMOB_STATES_N_LISTS][MEMOB_STATES_N_LISTS]; /* list, next list; 0: none */
     memob_arrays arrays;
@@ -10377,7 +10348,6 @@ MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t la
     it->on_host[it->n_visits] = pass == MEMOB_UPDATE && states->updates;
     it->in_lists[it->n_visits] = in_lists;
     it->visits[it->n_visits++] = visit;
-    it->first_use[it->n_visits] = it->n_uses;
 }
 
 /* How the latest visit uses a layer's states.  begins: gradients of the layer begin there. */
@@ -10404,7 +10374,6 @@ MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t lay
         MEMO_ASSERT(!is_gradient || use.how != MEMOB_USE_READ); /* 1 */
         it->uses[it->n_uses++] = use;
     }
-    it->first_use[it->n_visits] = it->n_uses;
 }
 
 MEMOI void memoi_states_add_update(memob_states* states, int32_t layer, uint32_t in_lists) {
@@ -10479,7 +10448,6 @@ MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* erro
     it->visits = MEMOB_ARRAY(&it->arrays, memob_visit, 6 * n + 1);
     it->in_lists = MEMOB_ARRAY(&it->arrays, uint32_t, 6 * n + 1);
     it->on_host = MEMOB_ARRAY(&it->arrays, char, 6 * n + 1);
-    it->first_use = MEMOB_ARRAY(&it->arrays, int32_t, 6 * n + 2);
     it->items = MEMOB_ARRAY(&it->arrays, memob_item, n_items);
     it->uses = MEMOB_ARRAY(&it->arrays, memob_use, (6 * n + 5) * states->n_states);
     if (it->arrays.failed) return memob_no_memory(error, "the items of states");
@@ -10900,11 +10868,12 @@ MEMOI void memoi_states_leave(memob_states* states) {
 /* The open visit ends: what it has changed, and the copies behind it. */
 MEMOI void memoi_states_close(memob_states* states) {
     const memob_states_items* it = &states->items;
-    const memob_op* op = &states->sink.law.ops[states->op];
-    const memob_use* end = &it->uses[it->first_use[op->visit + 1]];
+    const memob_law* law = &states->sink.law;
+    const memob_op* op = &law->ops[states->op];
+    const memob_use* end = &it->uses[law->first_use[op->visit + 1]];
     if (!states->is_visiting || states->sink.engine.status) return;
     states->is_visiting = 0;
-    for (const memob_use* use = &it->uses[it->first_use[op->visit]]; use < end; use++) {
+    for (const memob_use* use = &it->uses[law->first_use[op->visit]]; use < end; use++) {
         if (use->how == MEMOB_USE_READ) continue;
         if (use->is_on_host)
             memoi_states_drop(states, use->item); /* older */
@@ -10942,9 +10911,10 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
  * when the device has stored what it uses. */
 MEMOI void memoi_states_open(memob_states* states) {
     const memob_states_items* it = &states->items;
-    const memob_op* op = &states->sink.law.ops[states->op];
-    const memob_use* first = &it->uses[it->first_use[op->visit]];
-    const memob_use* end = &it->uses[it->first_use[op->visit + 1]];
+    const memob_law* law = &states->sink.law;
+    const memob_op* op = &law->ops[states->op];
+    const memob_use* first = &it->uses[law->first_use[op->visit]];
+    const memob_use* end = &it->uses[law->first_use[op->visit + 1]];
     const memob_visit* visit = memoi_states_visit(states);
     const int on_host = op->stream == MEMOB_STREAM_FILE;
     memob_sink* sink = &states->sink;
@@ -11234,9 +11204,7 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
     if (w->states) status = memob_states_set_batch(w->states, order->n_slices, is_last, 0, error);
     if (w->states && !status) status = memob_states_visit(w->states, MEMOB_FORWARD, 0, 0, error);
     for (int32_t k = 0; k < order->n_visits && !status; k++) {
-        if (order->visits[k].pass == MEMOB_BACKWARD && k % order->n_forwards == 0 &&
-            order->n_slices == order->n_of_batch)
-            w->between(w->user, k / order->n_forwards);
+        if (memob_swap_is_between(order, k)) w->between(w->user, k / order->n_forwards);
         status = memoi_walk_turn(w, k, 0, error);
         if (status) return status;
         w->rows(w->user, k, 0);
@@ -11295,11 +11263,8 @@ MEMOI memo_status memoi_states_copy_resident(const memob_states* states, int is_
     const memo_stream stream = e->streams[is_out ? MEMOB_STREAM_TO_HOST : MEMOB_STREAM_TO_DEVICE];
     char* on_device = e->device_memory + at;
     memo_status status;
-    if (!bytes)
-        status = memo_fill(&e->device, stream, on_device, 0, n_bytes, error);
-    else
-        status = memo_copy(&e->device, stream, is_out ? MEMO_COPY_TO_HOST : MEMO_COPY_TO_DEVICE,
-                           is_out ? bytes : on_device, is_out ? on_device : bytes, n_bytes, error);
+    if (bytes) return memob_copy_now(&e->device, stream, on_device, bytes, n_bytes, !is_out, error);
+    status = memo_fill(&e->device, stream, on_device, 0, n_bytes, error);
     return status ? status : memo_stream_synchronize(&e->device, stream, error);
 }
 

@@ -828,6 +828,9 @@ typedef struct memo_session_desc {
      * of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes more for each row
      * of a layer.  It waits in every layer. */
     int32_t is_checked;
+    /* 1: the shortage of a plan has what this plan lacks; no budgets are tried.  Sooner by ten to a
+     * hundred plans, for those who ask whether one of many sizes fits. */
+    int32_t is_unadvised;
     memo_log log; /* a line for each phase; NULL, but with MEMO_CHECK=1: to stderr */
 } memo_session_desc;
 
@@ -860,7 +863,7 @@ struct memo_step_plan {
     memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
     int32_t fits;
     /* Which budget lacks how much, and budgets that would do: they were tried, for all shapes; with
-     * a tile less nothing was found.  Empty if the plan fits. */
+     * a tile less nothing was found.  With is_unadvised untried.  Empty if the plan fits. */
     char shortage[400];
 };
 
@@ -4530,9 +4533,7 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
      * enough for larger copies.  Streams, and events with times. */
     p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
     for (int64_t least_bytes = 1 << 16;; p.half_bytes = least_bytes) {
-        memob_engine_begin(e, device, NULL, 0, NULL, NULL);
-        e->device_memory = (char*)on_device;
-        e->host_memory = (char*)on_host;
+        memob_engine_begin(e, device, NULL, 0, on_device, on_host);
         status = memob_engine_acquire(e, "memo_session_desc", 2 * p.half_bytes, 2 * p.half_bytes,
                                       NULL, directory ? 3 : 2, error);
         if (p.half_bytes <= least_bytes || (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
@@ -5117,9 +5118,7 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
     memset(&c->now, 0, sizeof c->now);
     for (int32_t k = 0; k < order->n_visits; k++) {
         const memob_visit* visit = &order->visits[k];
-        if ((visit->pass == MEMOB_BACKWARD && k % order->n_forwards == 0 &&
-             order->n_slices == order->n_of_batch) ||
-            memob_swap_has_loss(order, k))
+        if (memob_swap_is_between(order, k) || memob_swap_has_loss(order, k))
             memoi_rows_between(c, k / order->n_forwards);
         memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
                         c->layers[visit->layer].compute_s[visit->pass]);
@@ -6538,17 +6537,18 @@ typedef struct memoi_setup {
 /* A session that times its first steps: >>session timing. */
 typedef struct memoi_timing {
     void (*plan)(memo_session* s); /* by the spans of the steps so far; NULL: nothing is timed */
-    memo_session_desc desc;        /* the caller's, with the session's copies, for other plans */
-    int32_t due;                   /* the step, from 0 on, before which to plan */
-    int32_t n_begun;               /* training steps */
-    int64_t n_batches;             /* micro-batches with a backward that have begun */
-    int is_open;                   /* a micro-batch that is timed has begun and not ended */
-    double host_s, host_bytes;     /* of updates on the host */
-    memo_profile* profiles;        /* (n_shapes); until times are known: of copies, in the first */
-    int is_known;                  /* profiles has times */
-    int keeps_states;              /* plans stream the states that the open plan streams */
-    int is_lost;                   /* neither plan could be opened */
-    char why[200];                 /* the first plan stays; "": it does not */
+    memo_policy policy;            /* with n_group: the caller's, for another plan */
+    int32_t n_group;
+    int32_t due;               /* the step, from 0 on, before which to plan */
+    int32_t n_begun;           /* training steps */
+    int64_t n_batches;         /* micro-batches with a backward that have begun */
+    int is_open;               /* a micro-batch that is timed has begun and not ended */
+    double host_s, host_bytes; /* of updates on the host */
+    memo_profile* profiles;    /* (n_shapes); until times are known: of copies, in the first */
+    int is_known;              /* profiles has times */
+    int keeps_states;          /* plans stream the states that the open plan streams */
+    int is_lost;               /* neither plan could be opened */
+    char why[200];             /* the first plan stays; "": it does not */
 } memoi_timing;
 
 /* What a shape has of its own. */
@@ -7805,12 +7805,9 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
     if (desc->n_group == MEMO_GROUP_PLANNED) s->desc.n_group = plan ? plan->n_group : 1;
     status = memoi_session_check_desc(&s->desc, plan != NULL, error);
     if (!status) status = memoi_session_copy_desc(s, plan != NULL, error);
-    s->timing.desc = s->desc;
-    s->timing.desc.policy = desc->policy;
-    s->timing.desc.n_group = desc->n_group;
-    if (!status) status = memoi_session_take_states(s, error);
-    s->timing.desc.layer_kinds = s->desc.layer_kinds;
-    return status;
+    s->timing.policy = desc->policy;
+    s->timing.n_group = desc->n_group;
+    return status ? status : memoi_session_take_states(s, error);
 }
 
 /* A session for one of the public calls; plan not NULL: the session will run this plan.
@@ -8071,21 +8068,11 @@ MEMOI void memoi_session_time_batch_end(memo_session* s) {
  * or none. */
 #define MEMOI_HASH_ZERO 1 /* all bytes are 0 */
 
-/* Copies bytes of the device to the host, or back, and waits. */
-MEMOI memo_status memoi_session_copy(const memo_session* s, memo_stream stream, void* on_device,
-                                     void* on_host, int64_t n_bytes, int is_back,
-                                     memo_error* error) {
-    const memo_copy_kind kind = is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST;
-    const memo_status status = memo_copy(s->device, stream, kind, is_back ? on_device : on_host,
-                                         is_back ? on_host : on_device, n_bytes, error);
-    return status ? status : memo_stream_synchronize(s->device, stream, error);
-}
-
 /* 0: the session has failed; so say the other functions of a checked session. */
 MEMOI int memoi_checked_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
                              int is_back) {
-    return memoi_session_is_ok(s, memoi_session_copy(s, s->checked.stream, on_device, on_host,
-                                                     n_bytes, is_back, &s->call_error));
+    return memoi_session_is_ok(s, memob_copy_now(s->device, s->checked.stream, on_device, on_host,
+                                                 n_bytes, is_back, &s->call_error));
 }
 
 MEMOI uint64_t memoi_checked_hash(memo_session* s, char* address, int64_t size_bytes, int on_host) {
@@ -9671,11 +9658,6 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
     s->is_recomputing = 0;
 }
 
-/* What is timed of the layer that was open when another began, which has its own times. */
-MEMOI void memoi_session_mark_older(memo_session* s, memo_pass pass, int is_end) {
-    if (s->open_next >= 0) memoi_session_mark(s, s->open, (int32_t)pass, is_end);
-}
-
 /* 1: it is the last of a forward of all layers. */
 MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
     return step % s->n_slices == s->n_slices - 1 &&
@@ -9696,7 +9678,8 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     }
     memoi_session_bound_lives(s, pass, step, 0);
     if (!s->is_open) return 0;
-    memoi_session_mark_older(s, pass, 1);
+    if (s->open_next >= 0) /* the layer that is open has its own times */
+        memoi_session_mark(s, s->open, (int32_t)pass, 1);
     memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 0);
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
@@ -10404,12 +10387,23 @@ MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
     return status || best.is_current ? status : memoi_session_choose_rows(s, error);
 }
 
+/* States of all layers. */
+MEMOI int64_t memoi_session_n_states(const memo_session* s) {
+    return (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+}
+
+/* What the stage takes of the device beside states and activations; the same, whatever is
+ * streamed. */
+MEMOI int64_t memoi_session_other_bytes(const memo_session* s) {
+    return s->peak_bytes - s->part->plan->sizes.device_bytes - s->states_sizes.device_bytes;
+}
+
 /* What leaves the device in the best stage so far. */
 typedef struct memoi_session_streams {
     memo_step_plan plan; /* a copy of its numbers */
     double step_s;       /* infinite: none fits */
     int is_current;      /* the session's stage is it */
-    int64_t other_bytes; /* of the device, beside states and activations */
+    int64_t other_bytes; /* memoi_session_other_bytes */
 } memoi_session_streams;
 
 /* Streams the first n states of layers, and spills so many.  If nothing travels, only
@@ -10476,10 +10470,8 @@ MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t 
     /* The host or the disk lacks memory: spill more states. */
     if (!status && !plan->fits && plan->n_spilled < most &&
         !(s->limit_bytes && s->peak_bytes > s->limit_bytes)) {
-        const int64_t other_bytes =
-            s->peak_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
         int64_t n_more = plan->n_spilled + 1;
-        status = memoi_session_spill(s, n, other_bytes, &n_more, &step_s, error);
+        status = memoi_session_spill(s, n, memoi_session_other_bytes(s), &n_more, &step_s, error);
         if (!status) status = memoi_session_choose(s, error);
     }
 
@@ -10487,25 +10479,30 @@ MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t 
     step_s = plan->times ? plan->times->step_s : 0;
     best->is_current = !status && plan->fits && step_s < best->step_s * (1 - MEMOI_SESSION_GAIN);
     if (!best->is_current) return status;
-    best->other_bytes = s->peak_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
+    best->other_bytes = memoi_session_other_bytes(s);
     best->plan = *plan;
     best->step_s = step_s;
     return status;
 }
 
+/* A search for the number of streamed states. */
+typedef struct memoi_session_count {
+    int64_t least, other_bytes; /* other_bytes: of the stage */
+    int64_t best;
+    double best_s;
+} memoi_session_count;
+
 /* Tries n streamed states, by a short search. */
-MEMOI memo_status memoi_session_try_streams(memo_session* s, int64_t n, int64_t other_bytes,
-                                            int64_t least, int64_t* best, double* best_s,
-                                            memo_error* error) {
-    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+MEMOI memo_status memoi_session_try_count(memo_session* s, int64_t n, memoi_session_count* count,
+                                          memo_error* error) {
     int64_t n_spilled = 0;
     double step_s = HUGE_VAL;
     memo_status status = MEMO_STATUS_OK;
-    if (n >= least && n <= n_all)
-        status = memoi_session_spill(s, n, other_bytes, &n_spilled, &step_s, error);
-    if (step_s >= *best_s * (1 - MEMOI_SESSION_GAIN)) return status;
-    *best = n;
-    *best_s = step_s;
+    if (n >= count->least && n <= memoi_session_n_states(s))
+        status = memoi_session_spill(s, n, count->other_bytes, &n_spilled, &step_s, error);
+    if (step_s >= count->best_s * (1 - MEMOI_SESSION_GAIN)) return status;
+    count->best = n;
+    count->best_s = step_s;
     return status;
 }
 
@@ -10513,28 +10510,23 @@ MEMOI memo_status memoi_session_try_streams(memo_session* s, int64_t n, int64_t 
  * more at a time, then finer beside the best. */
 MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_streams* streams,
                                             memo_error* error) {
-    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
-    const int64_t least = streams->plan.n_streamed, other_bytes = streams->other_bytes;
-    int64_t stride = 1, n, best = least;
-    double best_s = HUGE_VAL;
+    const int64_t n_all = memoi_session_n_states(s), least = streams->plan.n_streamed;
+    memoi_session_count count = {least, streams->other_bytes, least, HUGE_VAL};
+    int64_t stride = 1, n;
     memo_status status = MEMO_STATUS_OK;
     while (stride * 16 <= n_all) stride *= 2;
     memoi_session_log(s, "session: planning which of %lld states of layers leave the device",
                       (long long)n_all);
-    status = memoi_session_try_streams(s, least, other_bytes, least, &best, &best_s, error);
+    status = memoi_session_try_count(s, least, &count, error);
     for (n = stride; n < n_all + stride && !status; n += stride)
-        status = memoi_session_try_streams(s, memob_min(n, n_all), other_bytes, least, &best,
-                                           &best_s, error);
+        status = memoi_session_try_count(s, memob_min(n, n_all), &count, error);
     for (stride /= 2; stride && !status; stride /= 2) {
-        n = best;
-        status =
-            memoi_session_try_streams(s, n - stride, other_bytes, least, &best, &best_s, error);
-        if (!status)
-            status =
-                memoi_session_try_streams(s, n + stride, other_bytes, least, &best, &best_s, error);
+        n = count.best;
+        status = memoi_session_try_count(s, n - stride, &count, error);
+        if (!status) status = memoi_session_try_count(s, n + stride, &count, error);
     }
     if (status) return status;
-    if (best != least) return memoi_session_choose_with(s, best, 0, 0, streams, error);
+    if (count.best != least) return memoi_session_choose_with(s, count.best, 0, 0, streams, error);
     return memoi_session_set_streams(s, least, streams->plan.n_spilled, 0, error); /* the stage's */
 }
 
@@ -10581,7 +10573,7 @@ MEMOI int memoi_session_may_host(const memo_session* s, const memoi_session_stre
  * activations; else those with which the step is shortest, its update included; or all, with the
  * update on the host.  *step_s: of the stage; infinite: it does not fit. */
 MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, memo_error* error) {
-    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+    const int64_t n_all = memoi_session_n_states(s);
     memo_step_plan* plan = s->part->plan;
     memoi_session_streams best;
     int64_t device_bytes;
@@ -10634,8 +10626,7 @@ static const int32_t memoi_session_moments[] = {MEMO_UPDATE_FUSED, MEMO_UPDATE_D
 MEMOI memo_status memoi_session_rank_moments(memo_session* s, int32_t* at, memo_error* error) {
     const memo_step_plan* plan = s->part->plan;
     const int64_t n = plan->n_streamed, n_spilled = plan->n_spilled;
-    const int64_t other_bytes =
-        s->peak_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
+    const int64_t other_bytes = memoi_session_other_bytes(s);
     const int32_t chosen = s->update_at;
     double best_s = HUGE_VAL, step_s;
     memo_status status = MEMO_STATUS_OK;
@@ -10694,11 +10685,6 @@ MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
     return status;
 }
 
-/* 1: the session that plans again keeps its states where they are. */
-MEMOI int memoi_session_keeps_states(const memo_session* s) {
-    return s->planner && s->planner->timing.keeps_states;
-}
-
 /* Streams what the open plan streams, and chooses the stage. */
 MEMOI memo_status memoi_session_keep(memo_session* s, memo_error* error) {
     const memo_step_plan* plan = s->planner->parts[0].plan;
@@ -10748,7 +10734,7 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
         s->part->plan->n_spilled = s->parts[first].plan->n_spilled;
         s->part->plan->update_is_on_host = s->parts[first].plan->update_is_on_host;
         s->part->plan->update_at = s->parts[first].plan->update_at;
-        if (!status && !i && memoi_session_keeps_states(s))
+        if (!status && !i && s->planner && s->planner->timing.keeps_states)
             status = memoi_session_keep(s, error);
         else if (!status)
             status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
@@ -10769,7 +10755,7 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
  * streamed. */
 MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* peaks_bytes,
                                               memo_error* error) {
-    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+    const int64_t n_all = memoi_session_n_states(s);
     const int64_t state_bytes = s->states_sizes.device_bytes;
     const int may_stream = s->desc.device_bytes && !s->desc.states_stay;
     int64_t most_bytes = 0, n = s->part->plan->n_streamed;
@@ -11124,7 +11110,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         if (status) break;
         if (s->streamed && !s->states) {
             s->states_desc.trainer.update = memoi_session_update_layer;
-            s->states_desc.trainer.look = memoi_session_look;
+            s->states_desc.trainer.look = s->desc.is_checked ? memoi_session_look : NULL;
             status = memob_states_create(&s->states_desc, 0, &s->states, error);
         }
         if (s->states) base = &s->states->sink;
@@ -11163,6 +11149,14 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
                                                              : 1e20 * host_bytes;
 }
 
+/* Takes a trial that is better than the plan by a thousandth, or the first; destroys the other. */
+MEMOI void memoi_step_plan_take_better(memo_step_plan** plan, memo_step_plan* trial) {
+    const int is_better =
+        !*plan || memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
+    memo_step_plan_destroy(is_better ? *plan : trial);
+    if (is_better) *plan = trial;
+}
+
 /* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
  * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
  * because sizes, times and this end are agreed.  planner: as in memoi_session_plan_shapes. */
@@ -11184,7 +11178,6 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
         memo_step_plan* trial = NULL;
         memo_error failed;
         memo_status status;
-        int is_better;
         own.slice_rows = memob_align_up((desc->n_rows - 1) / n_slices + 1, tile_rows);
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
@@ -11197,13 +11190,14 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
             status = memoi_session_verdict(desc, status, &failed);
             if (!status) break;
         }
-        if (status && error) *error = failed;
-        n_fit += !status && memoi_step_plan_fits(trial);
-        is_better =
-            status || !*plan || memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
-        memo_step_plan_destroy(is_better ? *plan : trial);
-        if (is_better) *plan = trial;
-        if (status) return status;
+        if (status) {
+            if (error) *error = failed;
+            memo_step_plan_destroy(*plan);
+            *plan = NULL;
+            return status;
+        }
+        n_fit += memoi_step_plan_fits(trial);
+        memoi_step_plan_take_better(plan, trial);
     }
     return MEMO_STATUS_OK;
 }
@@ -11234,11 +11228,7 @@ MEMOI memo_status memoi_session_plan_groups(const memo_session* planner,
         status = memoi_session_plan_sizes(planner, &own, profile, effort, &trial, error);
         if (status) break;
         if (!memoi_step_plan_fits(trial)) most = 0; /* nor do larger groups */
-        if (memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan)) {
-            memo_step_plan_destroy(*plan);
-            *plan = trial;
-        } else
-            memo_step_plan_destroy(trial);
+        memoi_step_plan_take_better(plan, trial);
     }
     return status;
 }
@@ -11473,7 +11463,7 @@ MEMOI memo_status memoi_session_plan_or_advise(const memo_session_desc* desc,
     memo_status status =
         memoi_session_plan_groups(NULL, desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     *device_bytes = 0;
-    if (!status && !memoi_step_plan_fits(*plan))
+    if (!status && !desc->is_unadvised && !memoi_step_plan_fits(*plan))
         status = memoi_session_advise(desc, profile, *plan, device_bytes, error);
     if (!status) return status;
     memo_step_plan_destroy(*plan);
@@ -11840,9 +11830,9 @@ MEMOI memo_status memoi_timing_read(memo_session* s, const int64_t* untimed, mem
 MEMOI void memoi_timing_write(const memo_session* s, const int64_t* untimed) {
     char path[4096];
     memo_error why;
-    for (int32_t k = 0; k < s->desc.n_shapes && s->timing.desc.profile_path; k++) {
+    for (int32_t k = 0; k < s->desc.n_shapes && s->desc.profile_path; k++) {
         if (s->parts[k].plan->shape.is_forward_only) continue;
-        memoi_timing_path(&s->timing.desc, k, path);
+        memoi_timing_path(&s->desc, k, path);
         if (memo_profile_write(&s->timing.profiles[k], path, &why))
             memoi_session_log(s, "session: the profile is not written: %s", why.message);
         else
@@ -12030,12 +12020,12 @@ MEMOI int memoi_timing_may_move(const memo_session* s, const memo_step_plan* pla
 /* Makes a plan by the times, in the memory that the session has.  Slices and the place of the
  * update stay, since both may change bits. */
 MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo_error* error) {
-    memo_session_desc own = s->timing.desc;
+    memo_session_desc own = s->desc;
     memo_status status = MEMO_STATUS_OK;
+    own.policy = s->timing.policy;
+    own.n_group = s->timing.n_group;
     own.device_bytes = s->memory_bytes;
-    own.host_bytes = s->desc.host_bytes;
-    own.disk_bytes = s->desc.disk_bytes;
-    own.slice_rows = s->desc.slice_rows;
+    if (!own.shapes) own.n_shapes = 0;
     if (own.n_states)
         own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
     s->setup = &s->own_setup;
@@ -12291,6 +12281,7 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
 
     /* It may lack host or disk; a plan that uses less of them takes more of the device. */
     least.device_bytes = memob_max(*device_bytes, 1);
+    least.is_unadvised = 0;
     status = memoi_session_plan_or_advise(&least, NULL, &plan, &more_bytes, error);
     *device_bytes = memob_max(*device_bytes, more_bytes);
     for (p = plan; p && !status && !more_bytes; p = p->next)
@@ -12331,8 +12322,8 @@ MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes,
                 continue;
             }
             if (is_back && pinned) memcpy(pinned, bytes, (size_t)n_bytes);
-            status = memoi_session_copy(s, s->desc.compute_stream, output + at, piece, n_bytes,
-                                        is_back, error);
+            status = memob_copy_now(s->device, s->desc.compute_stream, output + at, piece, n_bytes,
+                                    is_back, error);
             if (!status && !is_back && pinned) memcpy(bytes, pinned, (size_t)n_bytes);
         }
     }

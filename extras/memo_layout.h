@@ -1907,9 +1907,8 @@ typedef struct memoi_label {
     int64_t trail; /* index of the label before, * MEMO_DEGREES_MAX + degree */
 } memoi_label;
 
-/* A degree for each block. */
+/* What a path takes. */
 typedef struct memoi_degrees_path {
-    int32_t* at;
     double time_s;
     int64_t extra;
 } memoi_degrees_path;
@@ -1931,8 +1930,8 @@ typedef struct memoi_degrees_search {
      * (n_blocks + 1, n_degrees), its cost and its first degree. */
     double* rest_s;
     int32_t* next;
-    memoi_degrees_path path;    /* the last one */
-    memoi_degrees_path ends[2]; /* at the present price: a path that fits, one that does not */
+    int32_t* at; /* the degrees of the last path */
+    memoi_degrees_path path;
 
     memoi_degrees_range* ranges; /* that together allow every plan */
     memoi_label* labels;         /* of all blocks, by block, degree and time */
@@ -1953,13 +1952,13 @@ MEMOI int memoi_degrees_take(memoi_degrees_search* search) {
     memo_degrees_plan* plan = search->plan;
     memoi_degrees_path* path = &search->path;
     int64_t kept, runtime;
-    path->time_s = memoi_degrees_sum(problem, path->at, &kept, &runtime);
+    path->time_s = memoi_degrees_sum(problem, search->at, &kept, &runtime);
     path->extra = kept - search->least;
     if (problem->memory_bytes && kept + runtime > problem->memory_bytes) return 0;
     if (path->time_s >= plan->step_s) return 1;
     plan->step_s = path->time_s;
     plan->memory_bytes = kept + runtime;
-    memcpy(search->degrees, path->at, (size_t)problem->n_blocks * sizeof(int32_t));
+    memcpy(search->degrees, search->at, (size_t)problem->n_blocks * sizeof(int32_t));
     return 1;
 }
 
@@ -1995,31 +1994,9 @@ MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int6
     }
     for (i = 0, p = 0; i < n; i++) {
         p = search->next[(int64_t)i * d + p];
-        search->path.at[i] = problem->degrees[p];
+        search->at[i] = problem->degrees[p];
     }
     (void)memoi_degrees_take(search);
-}
-
-/* The path becomes the end on its side of the room. */
-MEMOI void memoi_degrees_set_end(memoi_degrees_search* search, int64_t room) {
-    memoi_degrees_path *end = &search->ends[search->path.extra > room], before = *end;
-    *end = search->path;
-    search->path.at = before.at;
-}
-
-/* Takes paths that begin as one end and continue as the other, with the change where a path that
- * fits lies beside one that does not.  At the best price both ends cost the same, so such a path
- * costs that and one change of degrees, and leaves a room of less than a block. */
-MEMOI void memoi_degrees_join(memoi_degrees_search* search, int first) {
-    int32_t n = search->problem->n_blocks, side[2], i;
-    side[first] = n;
-    side[!first] = 0; /* the change at side[0] fits, at side[1] it does not */
-    while (abs(side[1] - side[0]) > 1) {
-        int32_t middle = (side[0] + side[1]) / 2;
-        for (i = 0; i < n; i++)
-            search->path.at[i] = search->ends[i < middle ? first : !first].at[i];
-        side[!memoi_degrees_take(search)] = middle;
-    }
 }
 
 /* A part of a range, with its price and bound. */
@@ -2027,7 +2004,8 @@ MEMOI memoi_degrees_range memoi_degrees_price(memoi_degrees_search* search,
                                               memoi_degrees_range range, int64_t low,
                                               int64_t high) {
     const memo_degrees_problem* problem = search->problem;
-    const memoi_degrees_path *path = &search->path, *fit = &search->ends[0], *over = fit + 1;
+    const memoi_degrees_path* path = &search->path;
+    memoi_degrees_path ends[2], *fit = ends, *over = ends + 1; /* at the price */
     int64_t limit = search->limits[high];
     double price_s = 0, best_s = 0;
 
@@ -2043,11 +2021,12 @@ MEMOI memoi_degrees_range memoi_degrees_price(memoi_degrees_search* search,
         range.bound_s = INFINITY;
         return range;
     }
-    memoi_degrees_set_end(search, range.room);
+    *fit = *path;
 
     /* The first price is 0, of the fastest path.  At the price where both ends cost the same, a
      * cheaper path replaces one of them. */
-    search->ends[1].time_s = INFINITY;
+    over->time_s = INFINITY;
+    over->extra = 0;
     for (int k = 0; k < 100; k++) {
         double cost_s, bound_s;
         memoi_degrees_walk(search, price_s, limit);
@@ -2060,10 +2039,9 @@ MEMOI memoi_degrees_range memoi_degrees_price(memoi_degrees_search* search,
         }
         if (memoi_degrees_is_late(search) || (k == 0 && path->extra <= range.room)) return range;
         if (cost_s >= (over->time_s + price_s * (double)over->extra) * (1 - 1e-12)) break;
-        memoi_degrees_set_end(search, range.room);
+        ends[path->extra > range.room] = *path;
         price_s = (fit->time_s - over->time_s) / (double)(over->extra - fit->extra);
     }
-    for (int k = 0; k < 2; k++) memoi_degrees_join(search, k);
     return range;
 }
 
@@ -2156,7 +2134,7 @@ MEMOI int memoi_degrees_labels_pass(memoi_degrees_search* search, memoi_degrees_
     if (best < search->n_labels) {
         limit_s = fmin(limit_s, search->labels[best].time_s);
         for (i = n - 1, k = search->labels[best].trail; i >= 0; i--) {
-            search->path.at[i] = problem->degrees[k % MEMO_DEGREES_MAX];
+            search->at[i] = problem->degrees[k % MEMO_DEGREES_MAX];
             k = search->labels[k / MEMO_DEGREES_MAX].trail;
         }
         if (!memoi_degrees_take(search)) range->share *= -1;
@@ -2218,8 +2196,7 @@ MEMOI memo_status memoi_degrees_begin(memoi_degrees_search* search, memo_error* 
     search->limits = MEMOB_ARRAY(arrays, int64_t, n * d);
     search->rest_s = MEMOB_ARRAY(arrays, double, (n + 1) * d);
     search->next = MEMOB_ARRAY(arrays, int32_t, n * d);
-    search->path.at = MEMOB_ARRAY(arrays, int32_t, n);
-    for (int64_t k = 0; k < 2; k++) search->ends[k].at = MEMOB_ARRAY(arrays, int32_t, n);
+    search->at = MEMOB_ARRAY(arrays, int32_t, n);
     if (arrays->failed) return memob_no_memory(error, "the plan of degrees");
 
     for (int64_t k = 0; k < n * d * d; k++)

@@ -1813,11 +1813,53 @@ MEMOI int64_t memoi_market_random(memoi_market* m, int64_t n) {
     return (int64_t)(memoi_search_random(&m->random) % (uint64_t)n);
 }
 
+/* Replaces the waits that the plan of a trace buys, and the holds, which follow from both.  Without
+ * a trace the holds stay.  Offsets stay: memo_plan_validate tells whether the offsets are still
+ * valid.  On failure the plan is unchanged.
+ * Errors: INVALID_ARGUMENT (a wait; another plan's trace), OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_market_set_waits(memo_plan* plan, const memo_trace* trace,
+                                         const memo_wait* waits, int64_t n_waits,
+                                         memo_error* error) {
+    memo_plan bought = *plan, *made = NULL;
+    memo_status status;
+    bought.waits = (memo_wait*)memob_calloc(n_waits, sizeof(memo_wait));
+    bought.n_waits = n_waits;
+    if (!bought.waits) return memob_no_memory(error, "the waits of a plan");
+    if (n_waits > 0) memcpy(bought.waits, waits, (size_t)n_waits * sizeof(memo_wait));
+
+    status = memo_plan_prepare(&bought, error);
+    if (!status && trace)
+        status = memob_plan_make(trace, plan->alignment_bytes, &bought, &made, error);
+    for (int64_t i = 0; made && !status && i < plan->n_buffers; i++)
+        if (plan->buffers[i].id != made->buffers[i].id ||
+            plan->buffers[i].begin != made->buffers[i].begin ||
+            plan->buffers[i].end != made->buffers[i].end)
+            status = memob_plan_of_other_trace(error);
+
+    /* Nothing changes unless all waits are valid. */
+    if (status) {
+        memo_plan_destroy(made);
+        MEMO_FREE(bought.waits);
+        return status;
+    }
+    MEMO_FREE(plan->waits);
+    plan->waits = bought.waits;
+    plan->n_waits = n_waits;
+    if (!made) return MEMO_STATUS_OK;
+    for (int64_t i = 0; i < plan->n_buffers; i++) plan->buffers[i].lane = made->buffers[i].lane;
+    MEMO_FREE(plan->holds);
+    plan->holds = made->holds;
+    plan->n_holds = made->n_holds;
+    made->holds = NULL;
+    memo_plan_destroy(made);
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_market_set(memoi_market* m, const char* set, memo_error* error) {
     int64_t n = 0;
     for (int64_t i = 0; i < m->n; i++)
         if (set[i]) m->chosen[n++] = m->offers[i];
-    return memob_plan_set_waits(m->plan, m->desc.trace, m->chosen, n, error);
+    return memoi_market_set_waits(m->plan, m->desc.trace, m->chosen, n, error);
 }
 
 MEMOI double memoi_market_cost(const memoi_market* m, const char* set) {
@@ -2020,7 +2062,7 @@ MEMOI memo_status memoi_market_check(memoi_market* m, const memo_plan_desc* desc
         if (!desc->trace) m->chosen[i].from = 0;
         if (!desc->trace) m->chosen[i].to = 1;
     }
-    status = memob_plan_set_waits(m->plan, desc->trace, m->chosen, m->n, &reason);
+    status = memoi_market_set_waits(m->plan, desc->trace, m->chosen, m->n, &reason);
     if (!status) return status;
     if (strncmp(reason.message, waits, sizeof waits - 1))
         return memo_error_set(error, status, "%s", reason.message);

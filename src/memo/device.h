@@ -37,6 +37,15 @@ MEMOI memo_status memob_device_take(memo_device* taken, const memo_device* devic
     return MEMO_STATUS_OK;
 }
 
+/* Copies bytes of the device to the host, or back, and waits. */
+MEMOI memo_status memob_copy_now(const memo_device* device, memo_stream stream, void* on_device,
+                                 void* on_host, int64_t n_bytes, int is_back, memo_error* error) {
+    const memo_copy_kind kind = is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST;
+    const memo_status status = memo_copy(device, stream, kind, is_back ? on_device : on_host,
+                                         is_back ? on_host : on_device, n_bytes, error);
+    return status ? status : memo_stream_synchronize(device, stream, error);
+}
+
 MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
     const uint64_t begin = (uint64_t)(uintptr_t)address;
     const memo_range range = {begin, begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0)};

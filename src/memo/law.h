@@ -129,6 +129,7 @@ typedef struct memob_law {
     memob_part* parts;
     int32_t* touches;
     int32_t* visit_ops; /* (n_lists, n_visits): the operation of a visit; -1: not in the list */
+    int32_t* first_use; /* (n_visits + 1): of each visit, in desc.uses */
     int32_t n_visits;
     int32_t n_spilled; /* parcels that go to the file in a list, of place_slots each */
     memob_arrays arrays;
@@ -212,9 +213,8 @@ typedef struct memoi_maker {
     char* makes; /* (n_lists, n_uses): the use makes the item */
     memoi_due* due;
     int32_t n_due;
-    int32_t ahead; /* no transfer before it loads a parcel from the file, but those that passed */
-    int32_t* first_use;     /* (n_visits + 1) */
-    int32_t* latest;        /* (n_items): the item's latest stay; -1 */
+    int32_t ahead;   /* no transfer before it loads a parcel from the file, but those that passed */
+    int32_t* latest; /* (n_items): the item's latest stay; -1 */
     int32_t *owners, *used; /* of a cell: the latest stay; the latest use */
     int64_t touches_most, parts_most, ops_most;
     int32_t has_windows; /* items have homes in the file */
@@ -343,13 +343,14 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
 MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
     const memob_law_desc* d = m->desc;
     const int64_t n_uses = d->n_uses, n_cells = (int64_t)d->n_slots[0] + d->n_slots[1];
-    m->first_use = MEMOB_ARRAY(&m->arrays, int32_t, (int64_t)d->n_visits + 1);
+    int32_t* first_use = MEMOB_ARRAY(&m->law->arrays, int32_t, (int64_t)d->n_visits + 1);
     m->latest = MEMOB_ARRAY(&m->arrays, int32_t, d->n_items);
     m->stays = MEMOB_ARRAY_OF_ANY(&m->arrays, memoi_stay, m->law->n_lists * n_uses);
     m->makes = MEMOB_ARRAY(&m->arrays, char, m->law->n_lists* n_uses);
     m->owners = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
     m->used = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
-    if (m->arrays.failed) return memob_no_memory(error, "the stays of a step");
+    m->law->first_use = first_use;
+    if (m->arrays.failed || !first_use) return memob_no_memory(error, "the stays of a step");
 
     /* Slots of the device, and of what is updated on the host. */
     for (int32_t u = 0; u < d->n_uses; u++) {
@@ -361,10 +362,10 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
         MEMO_ASSERT(!item->lives_on || (item->parcel < 0 && use->how != MEMOB_USE_MAKE));
         MEMO_ASSERT(use->at >= 0 && use->at + item->n_slots <= d->n_slots[0]);
         MEMO_ASSERT(item->parcel >= 0 || item->host + item->n_host <= d->n_slots[1]);
-        m->first_use[use->visit + 1] = u + 1;
+        first_use[use->visit + 1] = u + 1;
     }
     for (int32_t v = 0; v < d->n_visits; v++)
-        if (m->first_use[v + 1] < m->first_use[v]) m->first_use[v + 1] = m->first_use[v];
+        if (first_use[v + 1] < first_use[v]) first_use[v + 1] = first_use[v];
     for (int32_t i = 0; i < d->n_items; i++) m->latest[i] = -1;
     for (int64_t c = 0; c < n_cells; c++) m->owners[c] = m->used[c] = -1;
 
@@ -372,7 +373,7 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
         const int32_t begin = list * d->n_visits;
         char* makes = m->makes + list * n_uses;
         for (int32_t v = 0; v < d->n_visits; v++)
-            for (int32_t u = m->first_use[v], end = m->first_use[v + 1];
+            for (int32_t u = first_use[v], end = first_use[v + 1];
                  u < end && memoi_law_has(d, list, v); u++)
                 if (d->items[d->uses[u].item].n_slots) memoi_law_use(m, u, begin + v, begin, makes);
     }

@@ -64,7 +64,7 @@ MEMOI void memoi_law_add_visit(memoi_maker* m) {
     const char* makes = &m->makes[(int64_t)m->list * d->n_uses];
     memob_op* op = memoi_law_add_op(m, MEMOB_OP_VISIT);
     m->law->visit_ops[(int64_t)m->list * d->n_visits + m->visit] = (int32_t)(op - m->law->ops);
-    for (int32_t u = m->first_use[m->visit]; u < m->first_use[m->visit + 1]; u++) {
+    for (int32_t u = m->law->first_use[m->visit]; u < m->law->first_use[m->visit + 1]; u++) {
         const memob_use* use = &d->uses[u];
         const memob_item* item = &d->items[use->item];
         const int writes = use->how != MEMOB_USE_READ && (use->how != MEMOB_USE_MAKE || makes[u]);

@@ -293,13 +293,13 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
     plan->n_times = time;
 }
 
-MEMOI memo_status memoi_plan_of_other_trace(memo_error* error) {
+MEMOI memo_status memob_plan_of_other_trace(memo_error* error) {
     return MEMOB_INVALID(error, "plan: its buffers are not those of the trace; pass the trace that "
                                 "the plan was made from");
 }
 
 /* The plan of a trace.  With a buyer, a plan of the same trace, its waits shorten holds. */
-MEMOI memo_status memoi_plan_make(const memo_trace* trace, int64_t alignment_bytes,
+MEMOI memo_status memob_plan_make(const memo_trace* trace, int64_t alignment_bytes,
                                   const memo_plan* buyer, memo_plan** plan, memo_error* error) {
     int64_t* number; /* of each request that is a malloc: its buffer */
     memo_status status =
@@ -311,7 +311,7 @@ MEMOI memo_status memoi_plan_make(const memo_trace* trace, int64_t alignment_byt
     if (number) {
         memoi_plan_fill(*plan, trace, number);
         if (buyer && (buyer->n_buffers != trace->n_buffers || buyer->n_times != (*plan)->n_times))
-            status = memoi_plan_of_other_trace(error);
+            status = memob_plan_of_other_trace(error);
         if (!status) status = memoi_plan_streams(*plan, trace, number, buyer, error);
         MEMO_FREE(number);
     } else {
@@ -337,46 +337,5 @@ MEMOI memo_status memoi_plan_make(const memo_trace* trace, int64_t alignment_byt
 
 memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes, memo_plan** plan,
                                  memo_error* error) {
-    return memoi_plan_make(trace, alignment_bytes, NULL, plan, error);
-}
-
-/* Replaces the waits that the plan of a trace buys, and the holds, which follow from both.  Without
- * a trace the holds stay.  Offsets stay: memo_plan_validate tells whether the offsets are still
- * valid.  On failure the plan is unchanged.
- * Errors: INVALID_ARGUMENT (a wait; another plan's trace), OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_plan_set_waits(memo_plan* plan, const memo_trace* trace,
-                                       const memo_wait* waits, int64_t n_waits, memo_error* error) {
-    memo_plan bought = *plan, *made = NULL;
-    memo_status status;
-    bought.waits = (memo_wait*)memob_calloc(n_waits, sizeof(memo_wait));
-    bought.n_waits = n_waits;
-    if (!bought.waits) return memob_no_memory(error, "the waits of a plan");
-    if (n_waits > 0) memcpy(bought.waits, waits, (size_t)n_waits * sizeof(memo_wait));
-
-    status = memo_plan_prepare(&bought, error);
-    if (!status && trace)
-        status = memoi_plan_make(trace, plan->alignment_bytes, &bought, &made, error);
-    for (int64_t i = 0; made && !status && i < plan->n_buffers; i++)
-        if (plan->buffers[i].id != made->buffers[i].id ||
-            plan->buffers[i].begin != made->buffers[i].begin ||
-            plan->buffers[i].end != made->buffers[i].end)
-            status = memoi_plan_of_other_trace(error);
-
-    /* Nothing changes unless all waits are valid. */
-    if (status) {
-        memo_plan_destroy(made);
-        MEMO_FREE(bought.waits);
-        return status;
-    }
-    MEMO_FREE(plan->waits);
-    plan->waits = bought.waits;
-    plan->n_waits = n_waits;
-    if (!made) return MEMO_STATUS_OK;
-    for (int64_t i = 0; i < plan->n_buffers; i++) plan->buffers[i].lane = made->buffers[i].lane;
-    MEMO_FREE(plan->holds);
-    plan->holds = made->holds;
-    plan->n_holds = made->n_holds;
-    made->holds = NULL;
-    memo_plan_destroy(made);
-    return MEMO_STATUS_OK;
+    return memob_plan_make(trace, alignment_bytes, NULL, plan, error);
 }

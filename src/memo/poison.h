@@ -125,13 +125,10 @@ MEMOI memo_status memoi_probe_copy(memob_probe* p, char* bytes, int64_t n, int i
                                    memo_error* error) {
     int64_t n_part;
     char* image = memoi_probe_part(p, bytes, n, &n_part);
-    memo_status status;
     if (!p->image) return MEMO_STATUS_OK;
     MEMO_ASSERT(n_part == n);                                  /* 2 */
     MEMO_ASSERT((uintptr_t)image % 8 == (uintptr_t)bytes % 8); /* 1 */
-    status = memo_copy(&p->device, p->stream, is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
-                       is_back ? bytes : image, is_back ? image : bytes, n, error);
-    return status ? status : memo_stream_synchronize(&p->device, p->stream, error);
+    return memob_copy_now(&p->device, p->stream, bytes, image, n, is_back, error);
 }
 
 /* is_fill: poisons the bytes.  Otherwise *n_poisoned is how many of the first are poison. */

@@ -320,11 +320,12 @@ MEMOI void memoi_states_leave(memob_states* states) {
 /* The open visit ends: what it has changed, and the copies behind it. */
 MEMOI void memoi_states_close(memob_states* states) {
     const memob_states_items* it = &states->items;
-    const memob_op* op = &states->sink.law.ops[states->op];
-    const memob_use* end = &it->uses[it->first_use[op->visit + 1]];
+    const memob_law* law = &states->sink.law;
+    const memob_op* op = &law->ops[states->op];
+    const memob_use* end = &it->uses[law->first_use[op->visit + 1]];
     if (!states->is_visiting || states->sink.engine.status) return;
     states->is_visiting = 0;
-    for (const memob_use* use = &it->uses[it->first_use[op->visit]]; use < end; use++) {
+    for (const memob_use* use = &it->uses[law->first_use[op->visit]]; use < end; use++) {
         if (use->how == MEMOB_USE_READ) continue;
         if (use->is_on_host)
             memoi_states_drop(states, use->item); /* older */
@@ -362,9 +363,10 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
  * when the device has stored what it uses. */
 MEMOI void memoi_states_open(memob_states* states) {
     const memob_states_items* it = &states->items;
-    const memob_op* op = &states->sink.law.ops[states->op];
-    const memob_use* first = &it->uses[it->first_use[op->visit]];
-    const memob_use* end = &it->uses[it->first_use[op->visit + 1]];
+    const memob_law* law = &states->sink.law;
+    const memob_op* op = &law->ops[states->op];
+    const memob_use* first = &it->uses[law->first_use[op->visit]];
+    const memob_use* end = &it->uses[law->first_use[op->visit + 1]];
     const memob_visit* visit = memoi_states_visit(states);
     const int on_host = op->stream == MEMOB_STREAM_FILE;
     memob_sink* sink = &states->sink;
@@ -654,9 +656,7 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
     if (w->states) status = memob_states_set_batch(w->states, order->n_slices, is_last, 0, error);
     if (w->states && !status) status = memob_states_visit(w->states, MEMOB_FORWARD, 0, 0, error);
     for (int32_t k = 0; k < order->n_visits && !status; k++) {
-        if (order->visits[k].pass == MEMOB_BACKWARD && k % order->n_forwards == 0 &&
-            order->n_slices == order->n_of_batch)
-            w->between(w->user, k / order->n_forwards);
+        if (memob_swap_is_between(order, k)) w->between(w->user, k / order->n_forwards);
         status = memoi_walk_turn(w, k, 0, error);
         if (status) return status;
         w->rows(w->user, k, 0);
@@ -715,11 +715,8 @@ MEMOI memo_status memoi_states_copy_resident(const memob_states* states, int is_
     const memo_stream stream = e->streams[is_out ? MEMOB_STREAM_TO_HOST : MEMOB_STREAM_TO_DEVICE];
     char* on_device = e->device_memory + at;
     memo_status status;
-    if (!bytes)
-        status = memo_fill(&e->device, stream, on_device, 0, n_bytes, error);
-    else
-        status = memo_copy(&e->device, stream, is_out ? MEMO_COPY_TO_HOST : MEMO_COPY_TO_DEVICE,
-                           is_out ? bytes : on_device, is_out ? on_device : bytes, n_bytes, error);
+    if (bytes) return memob_copy_now(&e->device, stream, on_device, bytes, n_bytes, !is_out, error);
+    status = memo_fill(&e->device, stream, on_device, 0, n_bytes, error);
     return status ? status : memo_stream_synchronize(&e->device, stream, error);
 }
 

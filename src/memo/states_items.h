@@ -65,7 +65,6 @@ MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t la
     it->on_host[it->n_visits] = pass == MEMOB_UPDATE && states->updates;
     it->in_lists[it->n_visits] = in_lists;
     it->visits[it->n_visits++] = visit;
-    it->first_use[it->n_visits] = it->n_uses;
 }
 
 /* How the latest visit uses a layer's states.  begins: gradients of the layer begin there. */
@@ -92,7 +91,6 @@ MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t lay
         MEMO_ASSERT(!is_gradient || use.how != MEMOB_USE_READ); /* 1 */
         it->uses[it->n_uses++] = use;
     }
-    it->first_use[it->n_visits] = it->n_uses;
 }
 
 MEMOI void memoi_states_add_update(memob_states* states, int32_t layer, uint32_t in_lists) {
@@ -167,7 +165,6 @@ MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* erro
     it->visits = MEMOB_ARRAY(&it->arrays, memob_visit, 6 * n + 1);
     it->in_lists = MEMOB_ARRAY(&it->arrays, uint32_t, 6 * n + 1);
     it->on_host = MEMOB_ARRAY(&it->arrays, char, 6 * n + 1);
-    it->first_use = MEMOB_ARRAY(&it->arrays, int32_t, 6 * n + 2);
     it->items = MEMOB_ARRAY(&it->arrays, memob_item, n_items);
     it->uses = MEMOB_ARRAY(&it->arrays, memob_use, (6 * n + 5) * states->n_states);
     if (it->arrays.failed) return memob_no_memory(error, "the items of states");

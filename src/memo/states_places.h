@@ -93,7 +93,6 @@ typedef struct memob_states_items {
     char* on_host; /* (n_visits): an update there */
     memob_item* items;
     memob_use* uses;
-    int32_t* first_use; /* (n_visits + 1) */
     int32_t lists[3 * MEMOB_STATES_N_LISTS * MEMOB_STATES_N_LISTS];
     int32_t table_of[MEMOB_STATES_N_LISTS][MEMOB_STATES_N_LISTS]; /* list, next list; 0: none */
     memob_arrays arrays;

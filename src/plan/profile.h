@@ -149,9 +149,7 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
      * enough for larger copies.  Streams, and events with times. */
     p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
     for (int64_t least_bytes = 1 << 16;; p.half_bytes = least_bytes) {
-        memob_engine_begin(e, device, NULL, 0, NULL, NULL);
-        e->device_memory = (char*)on_device;
-        e->host_memory = (char*)on_host;
+        memob_engine_begin(e, device, NULL, 0, on_device, on_host);
         status = memob_engine_acquire(e, "memo_session_desc", 2 * p.half_bytes, 2 * p.half_bytes,
                                       NULL, directory ? 3 : 2, error);
         if (p.half_bytes <= least_bytes || (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&

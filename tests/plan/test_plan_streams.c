@@ -352,7 +352,7 @@ TEST(bought_waits_match_waits_of_the_trace) {
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
         int64_t bare_peak = plan->peak_bytes;
         int64_t n_waits = random_waits(plan, 4, waits);
-        CHECK_OK(memob_plan_set_waits(plan, trace, waits, n_waits, &error));
+        CHECK_OK(memoi_market_set_waits(plan, trace, waits, n_waits, &error));
         CHECK_IS(plan->n_waits, ==, n_waits);
         own_trace* full = trace_with_waits(trace, plan);
         reference = plan_of_trace(full, 1);
@@ -465,7 +465,7 @@ TEST(the_arena_makes_bought_waits) {
         }
         own_plan* plan = plan_of_trace(bare, 1);
         n_waits = random_waits(plan, 4, waits);
-        CHECK_OK(memob_plan_set_waits(plan, bare, waits, n_waits, &error));
+        CHECK_OK(memoi_market_set_waits(plan, bare, waits, n_waits, &error));
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
         CHECK_OK(memo_plan_check(plan, bare, &error));
         CHECK_OK(record_replay(plan, bare, host, &n_races));
@@ -508,9 +508,9 @@ TEST(waits_of_other_plans_are_refused) {
     own_plan* plan = plan_of_trace(trace, 1);
     memo_wait wait = {0, 0, 0, 21, 0};
     const int64_t n_holds = plan->n_holds;
-    CHECK_ERROR(memob_plan_set_waits(plan, trace, &wait, 1, &error), INVALID_ARGUMENT,
+    CHECK_ERROR(memoi_market_set_waits(plan, trace, &wait, 1, &error), INVALID_ARGUMENT,
                 "plan.waits[0]: ");
-    CHECK_ERROR(memob_plan_set_waits(plan, other, NULL, 0, &error), INVALID_ARGUMENT,
+    CHECK_ERROR(memoi_market_set_waits(plan, other, NULL, 0, &error), INVALID_ARGUMENT,
                 "not those of the trace");
     CHECK(plan->n_holds == n_holds && plan->n_waits == 0);
     memo_plan_desc desc = {.trace = trace, .n_offers = 1};
@@ -545,7 +545,7 @@ static double least_cost(memo_plan* plan, const memo_trace* trace, const memo_wa
         for (int i = 0; i < n_offers; i++)
             if (set >> i & 1) chosen[n++] = offers[i];
         if (least >= 0 && cost_of(chosen, n) >= least) continue;
-        CHECK_OK(memob_plan_set_waits(plan, trace, chosen, n, &error));
+        CHECK_OK(memoi_market_set_waits(plan, trace, chosen, n, &error));
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
         if (plan->peak_bytes <= capacity) least = cost_of(chosen, n);
         CHECK(plan->peak_bytes <= capacity || plan->proof == MEMO_PROOF_OPTIMAL);
@@ -566,7 +566,7 @@ TEST(the_cheapest_waits_are_bought) {
         for (int64_t i = 0; i < n && round % 5 == 0; i++) offers[i].cost_s = 0; /* as few, too */
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
         bare = plan->peak_bytes;
-        CHECK_OK(memob_plan_set_waits(plan, trace, offers, n, &error));
+        CHECK_OK(memoi_market_set_waits(plan, trace, offers, n, &error));
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
         full = plan->peak_bytes;
 

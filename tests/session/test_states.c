@@ -743,6 +743,11 @@ TEST(advice_is_enough_and_no_more) {
                       n_sliced && n_timed));
 }
 
+/* A log that counts searches for budgets. */
+static void count_looks(void* user, const char* line) {
+    *(int*)user += strstr(line, "looking for the least budgets") != NULL;
+}
+
 /* Without host memory the least is that of recomputation, which moves nothing. */
 TEST(least_without_host_memory) {
     static const memo_item items[] = {MEMO_ITEM("inp", 512, MEMO_MOVE),
@@ -764,6 +769,20 @@ TEST(least_without_host_memory) {
     own_step_plan* plan = step_plan_of(&d, NULL);
     CHECK(plan && !plan->fits && strstr(plan->shortage, "raise host_bytes to "));
     CHECK(plan && device_alone_is_enough(plan->shortage, &d, NULL));
+
+    /* The same plan says what it lacks, sooner, and the least of the device is looked for still. */
+    int n_looks = 0;
+    d.log.write = count_looks, d.log.user = &n_looks;
+    d.is_unadvised = 1;
+    own_step_plan* unadvised = step_plan_of(&d, NULL);
+    CHECK(unadvised && !unadvised->fits && !strstr(unadvised->shortage, "device_bytes"));
+    CHECK(plan && unadvised && unadvised->host_bytes == plan->host_bytes);
+    CHECK(unadvised && strstr(unadvised->shortage, "raise host_bytes to "));
+    CHECK_IS(n_looks, ==, 0);
+    CHECK_OK(memo_session_get_least(&d, &recompute, &error));
+    CHECK_IS(recompute, ==, least);
+    CHECK_IS(n_looks, ==, 1);
+    d.is_unadvised = 0;
 
     /* Where the device cannot help, no refusal says that it could. */
     d.policy = MEMO_POLICY_SWAP;

@@ -595,10 +595,11 @@ static gpt_rows gpt_key_rows(const gpt_run* run) {
 
 /* A slice's gradients of keys or values, which the last slice sets and others add to. */
 static void gpt_add_keys(gpt_model* model, gpt_array sums, gpt_array of_slice, gpt_rows rows) {
-    const memo_type type = model->config.type, sum_type = gpt_sum_type(type);
     const int64_t n = gpt_count(rows) * sums.n_columns;
-    (rows.end == model->n_rows ? gpt_cast : gpt_add)(model, sums.address, sum_type,
-                                                     of_slice.address, type, n);
+    if (rows.end == model->n_rows)
+        gpt_cast(model, sums.address, sums.type, of_slice.address, of_slice.type, n);
+    else
+        gpt_add(model, sums.address, sums.type, of_slice.address, of_slice.type, n);
 }
 
 /* Over the ranks of a sequence.  The backward's keys are all that the rows read. */

@@ -60,8 +60,8 @@ static const char page_script[] =
 /* A color means one thing on the page, its pictures included: moved and recomputed rows have those
  * of copies and of recomputation in a step, owners those of memory.svg.  The first: owners. */
 enum { PAGE_KEPT = 1, PAGE_MOVED = TIER_WHOLE, PAGE_RECOMPUTED, PAGE_FITS, PAGE_EXCEEDS };
-static const char* const page_colors[] = {"#3b5f94", "#9aa3ad", "#c9b458", "#54a24b",
-                                          "#f2a33a", "#5b6b7d", "#b04a7a"};
+static const char* const page_colors[] = {"#3b5f94", "#9aa3ad", "#c9b458", "#59a14f",
+                                          "#f0a04b", "#5b6b7d", "#b04a7a"};
 static const char* const page_parts[TIER_WHOLE] = {"weights, gradients and moments", "activations",
                                                    "other buffers"};
 

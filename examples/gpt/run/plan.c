@@ -113,6 +113,7 @@ memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_
     if (like) session.n_group = like->n_group, desc.rows = like->swap.rows;
     *plan = NULL;
     if ((status = train_device_plan(&device, o, error))) return status;
+    session.is_unadvised = 1; /* refuse.c names options instead of budgets */
     session.log = starting_log();
     desc.config = train_config(o);
     desc.session = &session;

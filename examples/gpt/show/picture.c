@@ -6,11 +6,12 @@
 
 enum { PICTURE_LEFT = 96, PICTURE_WIDTH = 700, PICTURE_LANE = 26, PICTURE_MEMORY = 150 };
 
+/* The colors of a timeline. */
 static const struct {
     const char *prefix, *color, *label;
-} picture_kinds[] = {{"forward", "#4c78a8", "forward"},     {"recompute", "#f2a33a", "recompute"},
-                     {"backward", "#d65f5f", "backward"},   {"to host", "#54a24b", "to host"},
-                     {"to device", "#3a9b98", "to device"}, {"", "#9b8bbf", "other"}};
+} picture_kinds[] = {{"forward", "#4c78a8", "forward"},     {"recompute", "#f0a04b", "recompute"},
+                     {"backward", "#d1605e", "backward"},   {"to host", "#59a14f", "to host"},
+                     {"to device", "#3a9a9b", "to device"}, {"", "#9b8bbf", "other"}};
 enum { N_PICTURE_KINDS = sizeof picture_kinds / sizeof *picture_kinds };
 
 static int picture_kind(const char* name) {

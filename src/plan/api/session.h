@@ -517,6 +517,9 @@ typedef struct memo_session_desc {
      * of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes more for each row
      * of a layer.  It waits in every layer. */
     int32_t is_checked;
+    /* 1: the shortage of a plan has what this plan lacks; no budgets are tried.  Sooner by ten to a
+     * hundred plans, for those who ask whether one of many sizes fits. */
+    int32_t is_unadvised;
     memo_log log; /* a line for each phase; NULL, but with MEMO_CHECK=1: to stderr */
 } memo_session_desc;
 
@@ -549,7 +552,7 @@ struct memo_step_plan {
     memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
     int32_t fits;
     /* Which budget lacks how much, and budgets that would do: they were tried, for all shapes; with
-     * a tile less nothing was found.  Empty if the plan fits. */
+     * a tile less nothing was found.  With is_unadvised untried.  Empty if the plan fits. */
     char shortage[400];
 };
 

@@ -404,17 +404,18 @@ typedef struct memoi_setup {
 /* A session that times its first steps: >>session timing. */
 typedef struct memoi_timing {
     void (*plan)(memo_session* s); /* by the spans of the steps so far; NULL: nothing is timed */
-    memo_session_desc desc;        /* the caller's, with the session's copies, for other plans */
-    int32_t due;                   /* the step, from 0 on, before which to plan */
-    int32_t n_begun;               /* training steps */
-    int64_t n_batches;             /* micro-batches with a backward that have begun */
-    int is_open;                   /* a micro-batch that is timed has begun and not ended */
-    double host_s, host_bytes;     /* of updates on the host */
-    memo_profile* profiles;        /* (n_shapes); until times are known: of copies, in the first */
-    int is_known;                  /* profiles has times */
-    int keeps_states;              /* plans stream the states that the open plan streams */
-    int is_lost;                   /* neither plan could be opened */
-    char why[200];                 /* the first plan stays; "": it does not */
+    memo_policy policy;            /* with n_group: the caller's, for another plan */
+    int32_t n_group;
+    int32_t due;               /* the step, from 0 on, before which to plan */
+    int32_t n_begun;           /* training steps */
+    int64_t n_batches;         /* micro-batches with a backward that have begun */
+    int is_open;               /* a micro-batch that is timed has begun and not ended */
+    double host_s, host_bytes; /* of updates on the host */
+    memo_profile* profiles;    /* (n_shapes); until times are known: of copies, in the first */
+    int is_known;              /* profiles has times */
+    int keeps_states;          /* plans stream the states that the open plan streams */
+    int is_lost;               /* neither plan could be opened */
+    char why[200];             /* the first plan stays; "": it does not */
 } memoi_timing;
 
 /* What a shape has of its own. */

@@ -271,9 +271,7 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
     memset(&c->now, 0, sizeof c->now);
     for (int32_t k = 0; k < order->n_visits; k++) {
         const memob_visit* visit = &order->visits[k];
-        if ((visit->pass == MEMOB_BACKWARD && k % order->n_forwards == 0 &&
-             order->n_slices == order->n_of_batch) ||
-            memob_swap_has_loss(order, k))
+        if (memob_swap_is_between(order, k) || memob_swap_has_loss(order, k))
             memoi_rows_between(c, k / order->n_forwards);
         memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
                         c->layers[visit->layer].compute_s[visit->pass]);

@@ -230,7 +230,7 @@ MEMOI memo_status memoi_session_plan_or_advise(const memo_session_desc* desc,
     memo_status status =
         memoi_session_plan_groups(NULL, desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     *device_bytes = 0;
-    if (!status && !memoi_step_plan_fits(*plan))
+    if (!status && !desc->is_unadvised && !memoi_step_plan_fits(*plan))
         status = memoi_session_advise(desc, profile, *plan, device_bytes, error);
     if (!status) return status;
     memo_step_plan_destroy(*plan);

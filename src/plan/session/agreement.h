@@ -382,12 +382,9 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
     if (desc->n_group == MEMO_GROUP_PLANNED) s->desc.n_group = plan ? plan->n_group : 1;
     status = memoi_session_check_desc(&s->desc, plan != NULL, error);
     if (!status) status = memoi_session_copy_desc(s, plan != NULL, error);
-    s->timing.desc = s->desc;
-    s->timing.desc.policy = desc->policy;
-    s->timing.desc.n_group = desc->n_group;
-    if (!status) status = memoi_session_take_states(s, error);
-    s->timing.desc.layer_kinds = s->desc.layer_kinds;
-    return status;
+    s->timing.policy = desc->policy;
+    s->timing.n_group = desc->n_group;
+    return status ? status : memoi_session_take_states(s, error);
 }
 
 /* A session for one of the public calls; plan not NULL: the session will run this plan.

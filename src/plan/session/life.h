@@ -23,6 +23,7 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
 
     /* It may lack host or disk; a plan that uses less of them takes more of the device. */
     least.device_bytes = memob_max(*device_bytes, 1);
+    least.is_unadvised = 0;
     status = memoi_session_plan_or_advise(&least, NULL, &plan, &more_bytes, error);
     *device_bytes = memob_max(*device_bytes, more_bytes);
     for (p = plan; p && !status && !more_bytes; p = p->next)

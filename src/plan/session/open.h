@@ -81,7 +81,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         if (status) break;
         if (s->streamed && !s->states) {
             s->states_desc.trainer.update = memoi_session_update_layer;
-            s->states_desc.trainer.look = memoi_session_look;
+            s->states_desc.trainer.look = s->desc.is_checked ? memoi_session_look : NULL;
             status = memob_states_create(&s->states_desc, 0, &s->states, error);
         }
         if (s->states) base = &s->states->sink;

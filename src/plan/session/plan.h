@@ -509,12 +509,23 @@ MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
     return status || best.is_current ? status : memoi_session_choose_rows(s, error);
 }
 
+/* States of all layers. */
+MEMOI int64_t memoi_session_n_states(const memo_session* s) {
+    return (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+}
+
+/* What the stage takes of the device beside states and activations; the same, whatever is
+ * streamed. */
+MEMOI int64_t memoi_session_other_bytes(const memo_session* s) {
+    return s->peak_bytes - s->part->plan->sizes.device_bytes - s->states_sizes.device_bytes;
+}
+
 /* What leaves the device in the best stage so far. */
 typedef struct memoi_session_streams {
     memo_step_plan plan; /* a copy of its numbers */
     double step_s;       /* infinite: none fits */
     int is_current;      /* the session's stage is it */
-    int64_t other_bytes; /* of the device, beside states and activations */
+    int64_t other_bytes; /* memoi_session_other_bytes */
 } memoi_session_streams;
 
 /* Streams the first n states of layers, and spills so many.  If nothing travels, only
@@ -581,10 +592,8 @@ MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t 
     /* The host or the disk lacks memory: spill more states. */
     if (!status && !plan->fits && plan->n_spilled < most &&
         !(s->limit_bytes && s->peak_bytes > s->limit_bytes)) {
-        const int64_t other_bytes =
-            s->peak_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
         int64_t n_more = plan->n_spilled + 1;
-        status = memoi_session_spill(s, n, other_bytes, &n_more, &step_s, error);
+        status = memoi_session_spill(s, n, memoi_session_other_bytes(s), &n_more, &step_s, error);
         if (!status) status = memoi_session_choose(s, error);
     }
 
@@ -592,25 +601,30 @@ MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t 
     step_s = plan->times ? plan->times->step_s : 0;
     best->is_current = !status && plan->fits && step_s < best->step_s * (1 - MEMOI_SESSION_GAIN);
     if (!best->is_current) return status;
-    best->other_bytes = s->peak_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
+    best->other_bytes = memoi_session_other_bytes(s);
     best->plan = *plan;
     best->step_s = step_s;
     return status;
 }
 
+/* A search for the number of streamed states. */
+typedef struct memoi_session_count {
+    int64_t least, other_bytes; /* other_bytes: of the stage */
+    int64_t best;
+    double best_s;
+} memoi_session_count;
+
 /* Tries n streamed states, by a short search. */
-MEMOI memo_status memoi_session_try_streams(memo_session* s, int64_t n, int64_t other_bytes,
-                                            int64_t least, int64_t* best, double* best_s,
-                                            memo_error* error) {
-    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+MEMOI memo_status memoi_session_try_count(memo_session* s, int64_t n, memoi_session_count* count,
+                                          memo_error* error) {
     int64_t n_spilled = 0;
     double step_s = HUGE_VAL;
     memo_status status = MEMO_STATUS_OK;
-    if (n >= least && n <= n_all)
-        status = memoi_session_spill(s, n, other_bytes, &n_spilled, &step_s, error);
-    if (step_s >= *best_s * (1 - MEMOI_SESSION_GAIN)) return status;
-    *best = n;
-    *best_s = step_s;
+    if (n >= count->least && n <= memoi_session_n_states(s))
+        status = memoi_session_spill(s, n, count->other_bytes, &n_spilled, &step_s, error);
+    if (step_s >= count->best_s * (1 - MEMOI_SESSION_GAIN)) return status;
+    count->best = n;
+    count->best_s = step_s;
     return status;
 }
 
@@ -618,28 +632,23 @@ MEMOI memo_status memoi_session_try_streams(memo_session* s, int64_t n, int64_t 
  * more at a time, then finer beside the best. */
 MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_streams* streams,
                                             memo_error* error) {
-    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
-    const int64_t least = streams->plan.n_streamed, other_bytes = streams->other_bytes;
-    int64_t stride = 1, n, best = least;
-    double best_s = HUGE_VAL;
+    const int64_t n_all = memoi_session_n_states(s), least = streams->plan.n_streamed;
+    memoi_session_count count = {least, streams->other_bytes, least, HUGE_VAL};
+    int64_t stride = 1, n;
     memo_status status = MEMO_STATUS_OK;
     while (stride * 16 <= n_all) stride *= 2;
     memoi_session_log(s, "session: planning which of %lld states of layers leave the device",
                       (long long)n_all);
-    status = memoi_session_try_streams(s, least, other_bytes, least, &best, &best_s, error);
+    status = memoi_session_try_count(s, least, &count, error);
     for (n = stride; n < n_all + stride && !status; n += stride)
-        status = memoi_session_try_streams(s, memob_min(n, n_all), other_bytes, least, &best,
-                                           &best_s, error);
+        status = memoi_session_try_count(s, memob_min(n, n_all), &count, error);
     for (stride /= 2; stride && !status; stride /= 2) {
-        n = best;
-        status =
-            memoi_session_try_streams(s, n - stride, other_bytes, least, &best, &best_s, error);
-        if (!status)
-            status =
-                memoi_session_try_streams(s, n + stride, other_bytes, least, &best, &best_s, error);
+        n = count.best;
+        status = memoi_session_try_count(s, n - stride, &count, error);
+        if (!status) status = memoi_session_try_count(s, n + stride, &count, error);
     }
     if (status) return status;
-    if (best != least) return memoi_session_choose_with(s, best, 0, 0, streams, error);
+    if (count.best != least) return memoi_session_choose_with(s, count.best, 0, 0, streams, error);
     return memoi_session_set_streams(s, least, streams->plan.n_spilled, 0, error); /* the stage's */
 }
 
@@ -686,7 +695,7 @@ MEMOI int memoi_session_may_host(const memo_session* s, const memoi_session_stre
  * activations; else those with which the step is shortest, its update included; or all, with the
  * update on the host.  *step_s: of the stage; infinite: it does not fit. */
 MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, memo_error* error) {
-    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+    const int64_t n_all = memoi_session_n_states(s);
     memo_step_plan* plan = s->part->plan;
     memoi_session_streams best;
     int64_t device_bytes;
@@ -739,8 +748,7 @@ static const int32_t memoi_session_moments[] = {MEMO_UPDATE_FUSED, MEMO_UPDATE_D
 MEMOI memo_status memoi_session_rank_moments(memo_session* s, int32_t* at, memo_error* error) {
     const memo_step_plan* plan = s->part->plan;
     const int64_t n = plan->n_streamed, n_spilled = plan->n_spilled;
-    const int64_t other_bytes =
-        s->peak_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
+    const int64_t other_bytes = memoi_session_other_bytes(s);
     const int32_t chosen = s->update_at;
     double best_s = HUGE_VAL, step_s;
     memo_status status = MEMO_STATUS_OK;
@@ -799,11 +807,6 @@ MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
     return status;
 }
 
-/* 1: the session that plans again keeps its states where they are. */
-MEMOI int memoi_session_keeps_states(const memo_session* s) {
-    return s->planner && s->planner->timing.keeps_states;
-}
-
 /* Streams what the open plan streams, and chooses the stage. */
 MEMOI memo_status memoi_session_keep(memo_session* s, memo_error* error) {
     const memo_step_plan* plan = s->planner->parts[0].plan;
@@ -853,7 +856,7 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
         s->part->plan->n_spilled = s->parts[first].plan->n_spilled;
         s->part->plan->update_is_on_host = s->parts[first].plan->update_is_on_host;
         s->part->plan->update_at = s->parts[first].plan->update_at;
-        if (!status && !i && memoi_session_keeps_states(s))
+        if (!status && !i && s->planner && s->planner->timing.keeps_states)
             status = memoi_session_keep(s, error);
         else if (!status)
             status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
@@ -874,7 +877,7 @@ MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* p
  * streamed. */
 MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* peaks_bytes,
                                               memo_error* error) {
-    const int64_t n_all = (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
+    const int64_t n_all = memoi_session_n_states(s);
     const int64_t state_bytes = s->states_sizes.device_bytes;
     const int may_stream = s->desc.device_bytes && !s->desc.states_stay;
     int64_t most_bytes = 0, n = s->part->plan->n_streamed;

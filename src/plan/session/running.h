@@ -649,11 +649,6 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
     s->is_recomputing = 0;
 }
 
-/* What is timed of the layer that was open when another began, which has its own times. */
-MEMOI void memoi_session_mark_older(memo_session* s, memo_pass pass, int is_end) {
-    if (s->open_next >= 0) memoi_session_mark(s, s->open, (int32_t)pass, is_end);
-}
-
 /* 1: it is the last of a forward of all layers. */
 MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
     return step % s->n_slices == s->n_slices - 1 &&
@@ -674,7 +669,8 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     }
     memoi_session_bound_lives(s, pass, step, 0);
     if (!s->is_open) return 0;
-    memoi_session_mark_older(s, pass, 1);
+    if (s->open_next >= 0) /* the layer that is open has its own times */
+        memoi_session_mark(s, s->open, (int32_t)pass, 1);
     memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 0);
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);

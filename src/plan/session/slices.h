@@ -19,6 +19,14 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
                                                              : 1e20 * host_bytes;
 }
 
+/* Takes a trial that is better than the plan by a thousandth, or the first; destroys the other. */
+MEMOI void memoi_step_plan_take_better(memo_step_plan** plan, memo_step_plan* trial) {
+    const int is_better =
+        !*plan || memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
+    memo_step_plan_destroy(is_better ? *plan : trial);
+    if (is_better) *plan = trial;
+}
+
 /* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
  * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
  * because sizes, times and this end are agreed.  planner: as in memoi_session_plan_shapes. */
@@ -40,7 +48,6 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
         memo_step_plan* trial = NULL;
         memo_error failed;
         memo_status status;
-        int is_better;
         own.slice_rows = memob_align_up((desc->n_rows - 1) / n_slices + 1, tile_rows);
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
@@ -53,13 +60,14 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
             status = memoi_session_verdict(desc, status, &failed);
             if (!status) break;
         }
-        if (status && error) *error = failed;
-        n_fit += !status && memoi_step_plan_fits(trial);
-        is_better =
-            status || !*plan || memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
-        memo_step_plan_destroy(is_better ? *plan : trial);
-        if (is_better) *plan = trial;
-        if (status) return status;
+        if (status) {
+            if (error) *error = failed;
+            memo_step_plan_destroy(*plan);
+            *plan = NULL;
+            return status;
+        }
+        n_fit += memoi_step_plan_fits(trial);
+        memoi_step_plan_take_better(plan, trial);
     }
     return MEMO_STATUS_OK;
 }
@@ -90,11 +98,7 @@ MEMOI memo_status memoi_session_plan_groups(const memo_session* planner,
         status = memoi_session_plan_sizes(planner, &own, profile, effort, &trial, error);
         if (status) break;
         if (!memoi_step_plan_fits(trial)) most = 0; /* nor do larger groups */
-        if (memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan)) {
-            memo_step_plan_destroy(*plan);
-            *plan = trial;
-        } else
-            memo_step_plan_destroy(trial);
+        memoi_step_plan_take_better(plan, trial);
     }
     return status;
 }

@@ -9,21 +9,11 @@
  * or none. */
 #define MEMOI_HASH_ZERO 1 /* all bytes are 0 */
 
-/* Copies bytes of the device to the host, or back, and waits. */
-MEMOI memo_status memoi_session_copy(const memo_session* s, memo_stream stream, void* on_device,
-                                     void* on_host, int64_t n_bytes, int is_back,
-                                     memo_error* error) {
-    const memo_copy_kind kind = is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST;
-    const memo_status status = memo_copy(s->device, stream, kind, is_back ? on_device : on_host,
-                                         is_back ? on_host : on_device, n_bytes, error);
-    return status ? status : memo_stream_synchronize(s->device, stream, error);
-}
-
 /* 0: the session has failed; so say the other functions of a checked session. */
 MEMOI int memoi_checked_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
                              int is_back) {
-    return memoi_session_is_ok(s, memoi_session_copy(s, s->checked.stream, on_device, on_host,
-                                                     n_bytes, is_back, &s->call_error));
+    return memoi_session_is_ok(s, memob_copy_now(s->device, s->checked.stream, on_device, on_host,
+                                                 n_bytes, is_back, &s->call_error));
 }
 
 MEMOI uint64_t memoi_checked_hash(memo_session* s, char* address, int64_t size_bytes, int on_host) {

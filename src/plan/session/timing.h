@@ -161,9 +161,9 @@ MEMOI memo_status memoi_timing_read(memo_session* s, const int64_t* untimed, mem
 MEMOI void memoi_timing_write(const memo_session* s, const int64_t* untimed) {
     char path[4096];
     memo_error why;
-    for (int32_t k = 0; k < s->desc.n_shapes && s->timing.desc.profile_path; k++) {
+    for (int32_t k = 0; k < s->desc.n_shapes && s->desc.profile_path; k++) {
         if (s->parts[k].plan->shape.is_forward_only) continue;
-        memoi_timing_path(&s->timing.desc, k, path);
+        memoi_timing_path(&s->desc, k, path);
         if (memo_profile_write(&s->timing.profiles[k], path, &why))
             memoi_session_log(s, "session: the profile is not written: %s", why.message);
         else
@@ -351,12 +351,12 @@ MEMOI int memoi_timing_may_move(const memo_session* s, const memo_step_plan* pla
 /* Makes a plan by the times, in the memory that the session has.  Slices and the place of the
  * update stay, since both may change bits. */
 MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo_error* error) {
-    memo_session_desc own = s->timing.desc;
+    memo_session_desc own = s->desc;
     memo_status status = MEMO_STATUS_OK;
+    own.policy = s->timing.policy;
+    own.n_group = s->timing.n_group;
     own.device_bytes = s->memory_bytes;
-    own.host_bytes = s->desc.host_bytes;
-    own.disk_bytes = s->desc.disk_bytes;
-    own.slice_rows = s->desc.slice_rows;
+    if (!own.shapes) own.n_shapes = 0;
     if (own.n_states)
         own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
     s->setup = &s->own_setup;

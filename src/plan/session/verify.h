@@ -24,8 +24,8 @@ MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes,
                 continue;
             }
             if (is_back && pinned) memcpy(pinned, bytes, (size_t)n_bytes);
-            status = memoi_session_copy(s, s->desc.compute_stream, output + at, piece, n_bytes,
-                                        is_back, error);
+            status = memob_copy_now(s->device, s->desc.compute_stream, output + at, piece, n_bytes,
+                                    is_back, error);
             if (!status && !is_back && pinned) memcpy(bytes, pinned, (size_t)n_bytes);
         }
     }
