@@ -743,7 +743,7 @@ TEST(the_nearest_size_is_returned) {
     CHECK_IS(n_fit_device, >, 0);
 }
 
-/* Small problems: no table is more than 1 % shorter than the plan, which may keep keys in all
+/* Small problems: no table is more than 0.1 % shorter than the plan, which may keep keys in all
  * slices of a layer. */
 TEST(layers_keep_their_keys_if_that_is_faster) {
     enum { L = 3, S = 2, N = L * S };
@@ -795,11 +795,11 @@ TEST(layers_keep_their_keys_if_that_is_faster) {
         }
         swap.rows = NULL;
         own_swap_plan* plan = swap_plan_of(&desc);
-        CHECK_CASE(plan->step_s <= 1.01 * best_s, "round %d: %g s, not %g s", round, plan->step_s,
+        CHECK_CASE(plan->step_s <= 1.001 * best_s, "round %d: %g s, not %g s", round, plan->step_s,
                    best_s);
         for (i = 0, kept = 0; i < N; i++) kept += plan->rows && plan->rows[3 * i + 1] < 0;
         CHECK_IS(kept % S, ==, 0);
-        CHECK_CASE(kept || plan->step_s >= 0.99 * moved_s, "%g s", plan->step_s);
+        CHECK_CASE(kept || plan->step_s >= 0.999 * moved_s, "%g s", plan->step_s);
         n_keeping += kept && plan->step_s < 0.999 * moved_s;
         printf("# %lld bytes: %g s, best %g s, with all keys moved %g s\n",
                (long long)desc.device_bytes, plan->step_s, best_s, moved_s);

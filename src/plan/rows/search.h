@@ -14,6 +14,7 @@
 #define MEMOI_ROWS_TRIALS_LEAST 1000
 #define MEMOI_ROWS_LOOKS_MAX    24000000
 #define MEMOI_ROWS_ROUNDS       8
+#define MEMOI_ROWS_WALKS        6 /* the first rounds, which change at random */
 /* How much longer a step is accepted at first: a change of one of few layers makes more. */
 #define MEMOI_ROWS_HEAT       0.001
 #define MEMOI_ROWS_HEAT_LAYER 0.04 /* over the number of layers */
@@ -203,24 +204,66 @@ MEMOI int memoi_rows_try_change(memoi_rows_planner* p, double heat) {
     return k > 0 && is_changed;
 }
 
+/* Cells that a cell of the best table may become: kept, swapped, recomputed, a tile less or more. */
+#define MEMOI_ROWS_NEXTS 5
+
+/* Gives a cell of the trial another one of these; 0: the layer may not have it. */
+MEMOI int memoi_rows_change_cell(memoi_rows_planner* p, int64_t change) {
+    const int64_t at = change / MEMOI_ROWS_NEXTS, which = change % MEMOI_ROWS_NEXTS;
+    const int64_t cell = p->trial.cells[at];
+    const int64_t nexts[MEMOI_ROWS_NEXTS] = {MEMO_ROWS_KEPT, p->n_tiles, 0, cell - 1, cell + 1};
+    const int64_t next = nexts[which];
+    const int32_t b = (int32_t)(at / p->n_layers);
+    if (next == cell || (which > 2 && (next <= 0 || next >= p->n_tiles)) ||
+        !memoi_rows_is_valid(p, (int32_t)(at % p->n_layers), b, next))
+        return 0;
+    p->trial.cells[at] = next;
+    p->trial.versions[b] = ++p->n_versions;
+    return 1;
+}
+
+/* Tries the next change of one or two cells of p->best: first all alone, then all pairs, those of
+ * near cells first.  *n_seen counts them from the last on that was better.  Returns 0 after all:
+ * then the table is the best of those around it, of which a random walk may miss some.  Only small
+ * tables come so far. */
+MEMOI int memoi_rows_try_pair(memoi_rows_planner* p, int64_t* n_seen) {
+    const int64_t n = MEMOI_ROWS_NEXTS * p->n_cells;
+    memoi_rows_need_no_longer(p, &p->best.score, 0);
+    for (int k = 0; k < 64 && *n_seen / n <= n / 2; k++) { /* those that may not be take time too */
+        const int64_t one = *n_seen % n, apart = *n_seen / n, other = (one + apart) % n;
+        ++*n_seen;
+        if (apart && one / MEMOI_ROWS_NEXTS == other / MEMOI_ROWS_NEXTS) continue;
+        memoi_rows_copy(p, &p->best, &p->trial);
+        if (!memoi_rows_change_cell(p, one)) continue;
+        if (apart && !memoi_rows_change_cell(p, other)) continue;
+        if (memoi_rows_try(p)) *n_seen = 0;
+        return 1;
+    }
+    return *n_seen / n <= n / 2;
+}
+
 /* Betters p->best in rounds.  The first begins with p->plan, the next two with p->filled, because
  * one may end where another does not; the others with the best so far.  Longer steps are accepted
- * too, less and less in a round; tables that do not fit are accepted only on the way from one that
- * fits less.  While nothing fits, a round that comes no nearer is the last.  n_parts: takes so
- * small a part of the time. */
+ * too, less and less in a round, and much longer ones in some rounds: a table of few layers is far
+ * from others that are as good.  Tables that do not fit are accepted only on the way from one that
+ * fits less.  While nothing fits, a round that comes no nearer is the last.  The last rounds try
+ * pairs in turn.  n_parts: takes so small a part of the time. */
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
+    static const double hotter[] = {1, 3, 9}; /* in rounds by turns */
     const memoi_rows_score* best = &p->best.score;
-    const double heat = memoi_rows_later(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
     const memob_states* states = p->clock.states;
     const int64_t n_states = states ? (int64_t)states->n_layers * states->n_states : 0;
     const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
                             6 * n_states; /* three passes of two steps */
-    int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST), i;
+    int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST);
+    int64_t i, n_seen = 0;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
     n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
     for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
         const double excess_bytes = best->excess_bytes;
         const memoi_rows_table* later = round > 2 ? &p->best : &p->filled;
+        const double heat = memoi_rows_later(
+            MEMOI_ROWS_HEAT, hotter[round % 3] * MEMOI_ROWS_HEAT_LAYER / p->n_layers);
         memoi_rows_copy(p, round ? later : &p->plan, &p->here);
         for (i = 0; i < n_trials; i++) {
             const double left = 1 - (double)i / (double)n_trials;
@@ -228,7 +271,10 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
             if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
                 best->swapped_bytes <= 0 && best->lifted_bytes <= 0)
                 break; /* nothing is left to better */
-            i += memoi_rows_try_change(p, heat * left * left);
+            if (p->is_uniform || round < MEMOI_ROWS_WALKS)
+                i += memoi_rows_try_change(p, heat * left * left);
+            else if (!memoi_rows_try_pair(p, &n_seen))
+                break;
         }
         if (round && best->excess_bytes > 0 && best->excess_bytes >= excess_bytes)
             break; /* nothing fits, and nothing comes nearer */
