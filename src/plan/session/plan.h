@@ -610,7 +610,7 @@ MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t 
 /* A search for the number of streamed states. */
 typedef struct memoi_session_count {
     int64_t least, other_bytes; /* other_bytes: of the stage */
-    int64_t best;
+    int64_t best, most;         /* the fewest and the most with the shortest step */
     double best_s;
 } memoi_session_count;
 
@@ -622,18 +622,23 @@ MEMOI memo_status memoi_session_try_count(memo_session* s, int64_t n, memoi_sess
     memo_status status = MEMO_STATUS_OK;
     if (n >= count->least && n <= memoi_session_n_states(s))
         status = memoi_session_spill(s, n, count->other_bytes, &n_spilled, &step_s, error);
-    if (step_s >= count->best_s * (1 - MEMOI_SESSION_GAIN)) return status;
-    count->best = n;
-    count->best_s = step_s;
+    if (step_s < count->best_s * (1 - MEMOI_SESSION_GAIN)) {
+        count->best = count->most = n;
+        count->best_s = step_s;
+    } else if (step_s <= count->best_s) {
+        count->best = memob_min(count->best, n);
+        count->most = memob_max(count->most, n);
+    }
     return status;
 }
 
 /* Streams more states than fit, if their copies cost less than the memory saves: an eighth of all
- * more at a time, then finer beside the best. */
+ * more at a time, then finer beside the best.  More states than others with the same step leave room
+ * that may shorten it. */
 MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_streams* streams,
                                             memo_error* error) {
     const int64_t n_all = memoi_session_n_states(s), least = streams->plan.n_streamed;
-    memoi_session_count count = {least, streams->other_bytes, least, HUGE_VAL};
+    memoi_session_count count = {least, streams->other_bytes, least, least, HUGE_VAL};
     int64_t stride = 1, n;
     memo_status status = MEMO_STATUS_OK;
     while (stride * 16 <= n_all) stride *= 2;
@@ -643,13 +648,22 @@ MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_strea
     for (n = stride; n < n_all + stride && !status; n += stride)
         status = memoi_session_try_count(s, memob_min(n, n_all), &count, error);
     for (stride /= 2; stride && !status; stride /= 2) {
-        n = count.best;
-        status = memoi_session_try_count(s, n - stride, &count, error);
-        if (!status) status = memoi_session_try_count(s, n + stride, &count, error);
+        n = count.most + stride;
+        status = memoi_session_try_count(s, count.best - stride, &count, error);
+        if (!status) status = memoi_session_try_count(s, n, &count, error);
     }
     if (status) return status;
-    if (count.best != least) return memoi_session_choose_with(s, count.best, 0, 0, streams, error);
-    return memoi_session_set_streams(s, least, streams->plan.n_spilled, 0, error); /* the stage's */
+    if (count.best != least)
+        status = memoi_session_choose_with(s, count.best, 0, 0, streams, error);
+    else
+        status = memoi_session_set_streams(s, least, streams->plan.n_spilled, 0, error);
+
+    /* With a few states more than these there may be room for other rows. */
+    for (stride = 1; stride <= 4 && !status && count.most + stride <= n_all &&
+                     streams->step_s > count.best_s * (1 + MEMOI_SESSION_GAIN);
+         stride *= 2)
+        status = memoi_session_choose_with(s, count.most + stride, 0, 0, streams, error);
+    return status;
 }
 
 /* Streams the fewest states that fit, from n on.  Other memory takes the same bytes, whatever is
