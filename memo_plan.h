@@ -5993,7 +5993,7 @@ MEMOI int memoi_rows_try_change(memoi_rows_planner* p, double heat) {
     return k > 0 && is_changed;
 }
 
-/* Cells that a cell of the best table may become: kept, swapped, recomputed, a tile less or more. */
+/* What a cell of the best table may become: kept, swapped, recomputed, a tile less or more. */
 #define MEMOI_ROWS_NEXTS 5
 
 /* Gives a cell of the trial another one of these; 0: the layer may not have it. */
@@ -6048,6 +6048,7 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     int64_t i, n_seen = 0;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
     n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
+
     for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
         const double excess_bytes = best->excess_bytes;
         const memoi_rows_table* later = round > 2 ? &p->best : &p->filled;
@@ -10538,8 +10539,8 @@ MEMOI memo_status memoi_session_try_count(memo_session* s, int64_t n, memoi_sess
 }
 
 /* Streams more states than fit, if their copies cost less than the memory saves: an eighth of all
- * more at a time, then finer beside the best.  More states than others with the same step leave room
- * that may shorten it. */
+ * more at a time, then finer beside the best.  More states than others with the same step leave
+ * room that may shorten it. */
 MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_streams* streams,
                                             memo_error* error) {
     const int64_t n_all = memoi_session_n_states(s), least = streams->plan.n_streamed;

@@ -204,7 +204,7 @@ MEMOI int memoi_rows_try_change(memoi_rows_planner* p, double heat) {
     return k > 0 && is_changed;
 }
 
-/* Cells that a cell of the best table may become: kept, swapped, recomputed, a tile less or more. */
+/* What a cell of the best table may become: kept, swapped, recomputed, a tile less or more. */
 #define MEMOI_ROWS_NEXTS 5
 
 /* Gives a cell of the trial another one of these; 0: the layer may not have it. */
@@ -259,6 +259,7 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     int64_t i, n_seen = 0;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
     n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
+
     for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
         const double excess_bytes = best->excess_bytes;
         const memoi_rows_table* later = round > 2 ? &p->best : &p->filled;

@@ -633,8 +633,8 @@ MEMOI memo_status memoi_session_try_count(memo_session* s, int64_t n, memoi_sess
 }
 
 /* Streams more states than fit, if their copies cost less than the memory saves: an eighth of all
- * more at a time, then finer beside the best.  More states than others with the same step leave room
- * that may shorten it. */
+ * more at a time, then finer beside the best.  More states than others with the same step leave
+ * room that may shorten it. */
 MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_streams* streams,
                                             memo_error* error) {
     const int64_t n_all = memoi_session_n_states(s), least = streams->plan.n_streamed;
