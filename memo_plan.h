@@ -1805,7 +1805,8 @@ MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, mem
     }
     qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
 
-    /* Each item, in this order, goes to the end of its neighbors' lists. */
+    /* Each item, in this order, goes to the end of its neighbors' lists: sorting each list alone is
+     * slower by far, as most items around a window of memo_pack.h are fixed. */
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = order[i].index, k = first[j]; k < first[j + 1]; k++) {
             const int32_t to = neighbors->list[k];
@@ -3014,9 +3015,11 @@ MEMOI int64_t memoi_search_cut(const memoi_search* search, int64_t begin, int64_
 
 /* Counts a branch.  Must the run stop? */
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
+    const int64_t before = search->n_nodes;
+    search->n_branches++;
     search->n_nodes += 1 + search->n_looks / MEMOI_SEARCH_LOOKS;
     search->n_looks %= MEMOI_SEARCH_LOOKS;
-    if (++search->n_branches % 16 == 0) {
+    if (search->n_nodes / 16 > before / 16) {
         search->is_out_of_time |= memoi_deadline_is_over(search->clock);
         search->is_overtaken |= memoi_pack_is_overtaken(search);
     }
@@ -3314,7 +3317,8 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
                                    memo_error* error) {
     static const memoi_item_order orders[] = {MEMOI_ORDER_AREA, MEMOI_ORDER_SIZE,
                                               MEMOI_ORDER_LIFETIME, MEMOI_ORDER_SECTIONS};
-    const int64_t n = problem->n_items;
+    const int64_t n = problem->n_items, n_run = n / MEMOI_PLACED_NODE; /* nodes of an order */
+    const int64_t n_orders = memob_min(2 + n_nodes / (2 * n_run + 1), 4);
     memo_status status = MEMO_STATUS_OK;
     int64_t peak = 0;
     memoi_greedy greedy;
@@ -3340,10 +3344,10 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
         peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
     }
     qsort(greedy.ahead, (size_t)greedy.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
-    for (size_t k = 0; !status && k < sizeof orders / sizeof *orders && peak < best->peak; k++) {
+    for (int64_t k = 0; !status && k < n_orders && peak < best->peak; k++) {
         memoi_greedy_order_items(problem, orders[k], NULL, greedy.ranked);
         if (memoi_deadline_is_over(&effort->clock) || !memoi_plateau_run(&greedy)) break;
-        memoi_effort_spend(effort, n / MEMOI_PLACED_NODE);
+        memoi_effort_spend(effort, n_run);
         memoi_solution_offer(problem, greedy.offsets, best);
     }
 done: /* after a failure as well */
@@ -3377,9 +3381,11 @@ typedef struct memoi_ejections {
     int32_t* end;         /* of items */
     int32_t* largest_end; /* of blocks of items: without lists, a block that is over is skipped */
     int64_t n_waiting;
-    int64_t step;    /* from the peak to the next capacity */
-    int64_t places;  /* given to the waiting items of one capacity */
-    int64_t n_looks; /* at neighbors */
+    int64_t capacity, highest;   /* the highest item waits for a place within the capacity */
+    int64_t step;                /* from the peak to the next capacity */
+    int64_t places, places_left; /* for the items that wait then */
+    int64_t peak;                /* of the best plan after the last call */
+    int64_t n_looks;             /* at neighbors */
     uint64_t random;
 } memoi_ejections;
 
@@ -3421,15 +3427,14 @@ MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
 
 /* The offset within the capacity at which the n neighbors in the way of item i weigh least: the
  * ground, or the top of a neighbor.  -1: fixed items leave no room.  *least: that weight. */
-MEMOI int64_t memoi_ejections_find(const memoi_ejections* e, int64_t i, int64_t n, int64_t capacity,
-                                   double* least) {
+MEMOI int64_t memoi_ejections_find(const memoi_ejections* e, int64_t i, int64_t n, double* least) {
     const memoi_item* items = e->problem->items;
     int64_t n_begun = 0, n_ended = 0, n_fixed = 0, found = -1;
     double weight = 0;
     *least = HUGE_VAL;
     for (int64_t k = -1; k<n&& * least> 0; k++) {
         const int64_t offset = k < 0 ? 0 : memob_align_up(e->ends[k].key, items[i].alignment);
-        if (memoi_item_top(&items[i], offset) > capacity) break;
+        if (memoi_item_top(&items[i], offset) > e->capacity) break;
         for (; n_begun < n && e->begins[n_begun].key < offset; n_begun++) {
             weight += e->weight[e->begins[n_begun].index];
             n_fixed += items[e->begins[n_begun].index].fixed >= 0;
@@ -3448,11 +3453,11 @@ MEMOI int64_t memoi_ejections_find(const memoi_ejections* e, int64_t i, int64_t 
 }
 
 /* Places an item within the capacity.  0: fixed items leave no room. */
-MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity) {
+MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i) {
     const memoi_item* item = &e->problem->items[i];
     const int64_t n = memoi_ejections_look(e, i);
     double least;
-    const int64_t place = memoi_ejections_find(e, i, n, capacity, &least);
+    const int64_t place = memoi_ejections_find(e, i, n, &least);
     MEMO_ASSERT(e->offsets[i] < 0); /* 1 */
     if (place < 0) return 0;
     for (int64_t k = 0; k < n && least > 0; k++) {
@@ -3506,57 +3511,67 @@ MEMOI int64_t memoi_ejections_share(const memoi_problem* problem, int64_t n_node
     return problem->n_items <= MEMOI_SMALL_ITEMS ? n_nodes / MEMOI_TRIES : n_nodes;
 }
 
-/* Places waiting items until none waits (1), or the places, n_nodes or the time are spent (0). */
-MEMOI int memoi_ejections_settle(memoi_ejections* e, int64_t capacity, int64_t n_nodes,
-                                 memoi_effort* effort) {
+/* Places waiting items until none waits, or the places of this capacity, n_nodes or the time are
+ * spent.  Fixed items that leave no room take all places. */
+MEMOI void memoi_ejections_settle(memoi_ejections* e, int64_t n_nodes, memoi_effort* effort) {
     enum { PLACES = 4, LOOKS = 256 }; /* of a node */
     int64_t n_places = 0, n_spent = 0;
     e->n_looks = 0;
-    for (; e->n_waiting > 0 && n_places < e->places && n_spent < n_nodes; n_places++) {
+    for (; e->n_waiting > 0 && e->places_left > 0 && n_spent < n_nodes; n_places++) {
         if (n_places % MEMOI_CLOCK == 0 && memoi_deadline_is_over(&effort->clock)) break;
-        if (!memoi_ejections_place(e, e->waiting[--e->n_waiting], capacity)) {
+        e->places_left--;
+        if (!memoi_ejections_place(e, e->waiting[--e->n_waiting])) {
             e->n_waiting++;
-            break;
+            e->places_left = 0;
         }
         n_spent = memob_max(n_places / PLACES, e->n_looks / LOOKS) + 1;
     }
     memoi_effort_spend(effort, memob_max(n_spent, 1));
-    return e->n_waiting == 0;
 }
 
-/* Lowers the best plan until the goal is met or n_nodes are spent.  Weights stay: an item that was
- * often in the way stays heavy.  Each capacity that is met doubles the step to the next; failures
- * shorten the step, and the shortest step gets more places. */
+/* Begins again at the best plan, with another capacity. */
+MEMOI void memoi_ejections_restore(memoi_ejections* e, memoi_solution* best) {
+    memcpy(e->offsets, best->offsets, (size_t)e->problem->n_items * sizeof(int64_t));
+    e->highest = memoi_solution_highest(e->problem, best);
+    e->n_waiting = 0;
+    e->capacity = INT64_MAX;
+}
+
+/* Lowers the best plan until the goal is met or n_nodes are spent; the next call goes on from
+ * there.  Weights stay: an item that was often in the way stays heavy.  Each capacity that is met
+ * doubles the step to the next; failures shorten the step, and the shortest step gets more
+ * places. */
 MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nodes,
                                  memoi_effort* effort, memoi_solution* best) {
     enum { STEPS = 160 }; /* from a plan to the goal, at most */
-    const memoi_problem* problem = e->problem;
     const int64_t last = effort->n_nodes + memob_min(n_nodes, effort->nodes_left);
-    int64_t capacity = INT64_MAX, highest;
     if (MEMOI_WITHOUT(ejections)) return;
-    memcpy(e->offsets, best->offsets, (size_t)problem->n_items * sizeof(int64_t));
-    for (;;) {
-        highest = memoi_solution_highest(problem, best);
-        if (best->peak <= goal || effort->n_nodes >= last || memoi_effort_is_over(effort)) return;
-        if (capacity >= best->peak) {
+    if (best->peak != e->peak) memoi_ejections_restore(e, best);
+    while (best->peak > goal && effort->n_nodes < last && !memoi_effort_is_over(effort)) {
+        if (e->capacity >= best->peak) {
             e->step = memob_max(2 * e->step, (best->peak - goal) / STEPS + 1);
-            capacity = memob_max(goal, best->peak - e->step);
+            e->capacity = memob_max(goal, best->peak - e->step);
         }
+        if (e->n_waiting == 0) { /* the highest item waits */
+            e->offsets[e->highest] = -1;
+            e->waiting[e->n_waiting++] = (int32_t)e->highest;
+            e->places_left = e->places;
+        }
+        memoi_ejections_settle(e, last - effort->n_nodes, effort);
 
-        /* The highest item waits. */
-        e->offsets[highest] = -1;
-        e->waiting[0] = (int32_t)highest;
-        e->n_waiting = 1;
-        if (memoi_ejections_settle(e, capacity, last - effort->n_nodes, effort)) {
-            memcpy(best->offsets, e->offsets, (size_t)problem->n_items * sizeof(int64_t));
-            continue;
+        /* The capacity is met, or there is no way to it. */
+        if (e->n_waiting == 0) {
+            memcpy(best->offsets, e->offsets, (size_t)e->problem->n_items * sizeof(int64_t));
+            e->highest = memoi_solution_highest(e->problem, best);
+        } else if (e->places_left == 0) {
+            memoi_ejections_restore(e, best);
+            e->step /= MEMOI_SHARE; /* and twice that comes next */
+            if (e->step <= (best->peak - goal) / STEPS)
+                e->places = memob_min(2 * e->places, (int64_t)1 << 40);
+            memoi_effort_report(effort, e->problem, best);
         }
-        memcpy(e->offsets, best->offsets, (size_t)problem->n_items * sizeof(int64_t));
-        capacity = INT64_MAX;
-        e->step /= MEMOI_SHARE; /* and twice that comes next */
-        if (e->step <= (best->peak - goal) / STEPS && e->places < (int64_t)1 << 40) e->places *= 2;
-        memoi_effort_report(effort, problem, best);
     }
+    e->peak = best->peak;
 }
 
 /* ---- >>mixed-integer program --------------------------------------------------------------------
@@ -4047,6 +4062,7 @@ typedef struct memoi_loop {
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
+    int64_t n_vain[2]; /* nodes of memo_pack.h and of full sections since one of them gained */
     int32_t round, n_orders; /* tried by greedy */
     memoi_made ejections_made, exact_made;
     int32_t has_begun;  /* greedy has no more to do */
@@ -4135,27 +4151,38 @@ MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nod
 }
 
 /* The engines that improve a plan.  A plain problem that can be searched needs no ejections.  While
- * windows lower a large plan, nothing else does so sooner. */
+ * windows of memo_pack.h lower a large plan, nothing else does so sooner.  While windows or full
+ * sections have spent a sixteenth of all nodes in vain, ejections do. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int has_exact = loop->exact_made == MEMOI_MADE;
+    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
     const int is_searched = has_exact && (memoi_problem_is_plain(problem) || problem->is_cover);
     const int64_t goal = memob_max(loop->target, loop->best->bound);
     const int64_t peak = loop->best->peak;
-    memo_status status = memoi_pack_round(loop, n_nodes, error);
-    if (!status && !loop->is_apart &&
-        (problem->n_items <= MEMOI_SEARCH_ITEMS || loop->best->peak == peak)) {
-        status = memoi_loop_full(loop, goal, n_nodes, error);
-        if (!status && memoi_loop_goes_on(loop) && !is_searched)
-            status = memoi_loop_eject(
-                loop, goal,
-                has_exact ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes))
-                          : n_nodes,
-                error);
-        if (!status && memoi_loop_goes_on(loop) && has_exact &&
-            !memoi_exact_round(&loop->exact, loop->target, n_nodes))
-            status = memob_no_memory(error, "the search");
+    int is_done = 0;
+    memo_status status = MEMO_STATUS_OK;
+
+    /* The engines of memo_pack.h, then full sections. */
+    for (int k = 0; k < 2 && !is_done; k++) {
+        const int64_t n_before = loop->effort->n_nodes;
+        if (is_large && !loop->is_apart && loop->n_vain[k] > n_before / MEMOI_TRIES) continue;
+        status = k == 0 ? memoi_pack_round(loop, n_nodes, error)
+                        : memoi_loop_full(loop, goal, n_nodes, error);
+        loop->n_vain[k] += loop->effort->n_nodes - n_before;
+        if (loop->best->peak < peak) loop->n_vain[0] = loop->n_vain[1] = 0;
+        is_done = status || loop->is_apart || (k == 0 && is_large && loop->best->peak < peak);
     }
+
+    if (!is_done && memoi_loop_goes_on(loop) && !is_searched)
+        status = memoi_loop_eject(
+            loop, goal,
+            has_exact ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes)) : n_nodes,
+            error);
+    is_done |= status != MEMO_STATUS_OK;
+    if (!is_done && memoi_loop_goes_on(loop) && has_exact &&
+        !memoi_exact_round(&loop->exact, loop->target, n_nodes))
+        status = memob_no_memory(error, "the search");
     memoi_loop_credit(loop, "search");
     memoi_effort_report(loop->effort, problem, loop->best);
     return status;
@@ -4202,7 +4229,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
         loop->is_stuck = loop->best->peak == peak;
         /* No engine spent a node: nothing is left to try. */
         if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && effort->n_nodes == n_spent)) break;
-        if (n_nodes < (int64_t)1 << 40) n_nodes *= 2;
+        n_nodes = memob_min(2 * n_nodes, (int64_t)1 << 40);
     }
     memob_arrays_free(&loop->ejections.arrays);
     memoi_exact_free(&loop->exact);

@@ -338,6 +338,42 @@ TEST(large_plans_are_improved) {
     }
 }
 
+/* Of a dense plan of many buffers, which windows and full sections do not lower, ejections get more
+ * than half of all nodes: the plan is no higher than with ejections alone and half of the nodes.
+ * These come to the same offsets in many calls as in one. */
+TEST(ejections_lower_dense_plans) {
+    enum { N = 8500, NODES = 64 * N / MEMOI_PLACED_NODE };
+    own_plan* plan = new_plan(N, 0, 1);
+    own_problem problem;
+    memoi_deadline clock = {.deadline = HUGE_VAL};
+    for (int64_t i = 0; i < N; i++)
+        put_buffer(plan, i, i, i + 1000 + i * 104729 % 500, 1 + i * 7919 % 2000);
+    pose(plan, &problem);
+    own_solution once = new_solution(&problem), often = new_solution(&problem);
+    for (int k = 0; k < 2; k++) {
+        const int run = (int)(k ? MEMOI_ORDER_START : MEMOI_ORDER_LOAD);
+        CHECK_OK(memoi_greedy_solve(&problem, run, run + 1, 0, &clock, &once, &error));
+        CHECK_OK(memoi_greedy_solve(&problem, run, run + 1, 0, &clock, &often, &error));
+    }
+    const int64_t greedy = once.peak;
+    for (int k = 0; k < 2; k++) {
+        memoi_effort effort = effort_of(INT64_MAX, 0);
+        memoi_ejections ejections;
+        CHECK_IS(memoi_ejections_create(&ejections, &problem, 0), ==, 1);
+        if (k == 0)
+            memoi_ejections_solve(&ejections, problem.lower_bound, NODES / 2, &effort, &once);
+        while (k == 1 && often.peak > once.peak && effort.n_nodes < NODES)
+            memoi_ejections_solve(&ejections, problem.lower_bound, 100, &effort, &often);
+        memob_arrays_free(&ejections.arrays);
+    }
+    CHECK_IS(once.peak, <, greedy);
+    for (int64_t i = 0; i < N; i++) CHECK_IS(often.offsets[i], ==, once.offsets[i]);
+
+    memo_plan_desc desc = {.node_limit = NODES, .time_limit_s = 1000};
+    solve_valid(plan, &desc, 0);
+    CHECK_IS(plan->peak_bytes, <=, once.peak);
+}
+
 /* A part that is too large for the search is lowered as a whole plan is, beside one that is not. */
 TEST(large_parts_are_improved) {
     const features with = {0, 0, 0};

@@ -27,9 +27,11 @@ typedef struct memoi_ejections {
     int32_t* end;         /* of items */
     int32_t* largest_end; /* of blocks of items: without lists, a block that is over is skipped */
     int64_t n_waiting;
-    int64_t step;    /* from the peak to the next capacity */
-    int64_t places;  /* given to the waiting items of one capacity */
-    int64_t n_looks; /* at neighbors */
+    int64_t capacity, highest;   /* the highest item waits for a place within the capacity */
+    int64_t step;                /* from the peak to the next capacity */
+    int64_t places, places_left; /* for the items that wait then */
+    int64_t peak;                /* of the best plan after the last call */
+    int64_t n_looks;             /* at neighbors */
     uint64_t random;
 } memoi_ejections;
 
@@ -71,15 +73,14 @@ MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
 
 /* The offset within the capacity at which the n neighbors in the way of item i weigh least: the
  * ground, or the top of a neighbor.  -1: fixed items leave no room.  *least: that weight. */
-MEMOI int64_t memoi_ejections_find(const memoi_ejections* e, int64_t i, int64_t n, int64_t capacity,
-                                   double* least) {
+MEMOI int64_t memoi_ejections_find(const memoi_ejections* e, int64_t i, int64_t n, double* least) {
     const memoi_item* items = e->problem->items;
     int64_t n_begun = 0, n_ended = 0, n_fixed = 0, found = -1;
     double weight = 0;
     *least = HUGE_VAL;
     for (int64_t k = -1; k<n&& * least> 0; k++) {
         const int64_t offset = k < 0 ? 0 : memob_align_up(e->ends[k].key, items[i].alignment);
-        if (memoi_item_top(&items[i], offset) > capacity) break;
+        if (memoi_item_top(&items[i], offset) > e->capacity) break;
         for (; n_begun < n && e->begins[n_begun].key < offset; n_begun++) {
             weight += e->weight[e->begins[n_begun].index];
             n_fixed += items[e->begins[n_begun].index].fixed >= 0;
@@ -98,11 +99,11 @@ MEMOI int64_t memoi_ejections_find(const memoi_ejections* e, int64_t i, int64_t 
 }
 
 /* Places an item within the capacity.  0: fixed items leave no room. */
-MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i, int64_t capacity) {
+MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i) {
     const memoi_item* item = &e->problem->items[i];
     const int64_t n = memoi_ejections_look(e, i);
     double least;
-    const int64_t place = memoi_ejections_find(e, i, n, capacity, &least);
+    const int64_t place = memoi_ejections_find(e, i, n, &least);
     MEMO_ASSERT(e->offsets[i] < 0); /* 1 */
     if (place < 0) return 0;
     for (int64_t k = 0; k < n && least > 0; k++) {
@@ -156,55 +157,65 @@ MEMOI int64_t memoi_ejections_share(const memoi_problem* problem, int64_t n_node
     return problem->n_items <= MEMOI_SMALL_ITEMS ? n_nodes / MEMOI_TRIES : n_nodes;
 }
 
-/* Places waiting items until none waits (1), or the places, n_nodes or the time are spent (0). */
-MEMOI int memoi_ejections_settle(memoi_ejections* e, int64_t capacity, int64_t n_nodes,
-                                 memoi_effort* effort) {
+/* Places waiting items until none waits, or the places of this capacity, n_nodes or the time are
+ * spent.  Fixed items that leave no room take all places. */
+MEMOI void memoi_ejections_settle(memoi_ejections* e, int64_t n_nodes, memoi_effort* effort) {
     enum { PLACES = 4, LOOKS = 256 }; /* of a node */
     int64_t n_places = 0, n_spent = 0;
     e->n_looks = 0;
-    for (; e->n_waiting > 0 && n_places < e->places && n_spent < n_nodes; n_places++) {
+    for (; e->n_waiting > 0 && e->places_left > 0 && n_spent < n_nodes; n_places++) {
         if (n_places % MEMOI_CLOCK == 0 && memoi_deadline_is_over(&effort->clock)) break;
-        if (!memoi_ejections_place(e, e->waiting[--e->n_waiting], capacity)) {
+        e->places_left--;
+        if (!memoi_ejections_place(e, e->waiting[--e->n_waiting])) {
             e->n_waiting++;
-            break;
+            e->places_left = 0;
         }
         n_spent = memob_max(n_places / PLACES, e->n_looks / LOOKS) + 1;
     }
     memoi_effort_spend(effort, memob_max(n_spent, 1));
-    return e->n_waiting == 0;
 }
 
-/* Lowers the best plan until the goal is met or n_nodes are spent.  Weights stay: an item that was
- * often in the way stays heavy.  Each capacity that is met doubles the step to the next; failures
- * shorten the step, and the shortest step gets more places. */
+/* Begins again at the best plan, with another capacity. */
+MEMOI void memoi_ejections_restore(memoi_ejections* e, memoi_solution* best) {
+    memcpy(e->offsets, best->offsets, (size_t)e->problem->n_items * sizeof(int64_t));
+    e->highest = memoi_solution_highest(e->problem, best);
+    e->n_waiting = 0;
+    e->capacity = INT64_MAX;
+}
+
+/* Lowers the best plan until the goal is met or n_nodes are spent; the next call goes on from
+ * there.  Weights stay: an item that was often in the way stays heavy.  Each capacity that is met
+ * doubles the step to the next; failures shorten the step, and the shortest step gets more
+ * places. */
 MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nodes,
                                  memoi_effort* effort, memoi_solution* best) {
     enum { STEPS = 160 }; /* from a plan to the goal, at most */
-    const memoi_problem* problem = e->problem;
     const int64_t last = effort->n_nodes + memob_min(n_nodes, effort->nodes_left);
-    int64_t capacity = INT64_MAX, highest;
     if (MEMOI_WITHOUT(ejections)) return;
-    memcpy(e->offsets, best->offsets, (size_t)problem->n_items * sizeof(int64_t));
-    for (;;) {
-        highest = memoi_solution_highest(problem, best);
-        if (best->peak <= goal || effort->n_nodes >= last || memoi_effort_is_over(effort)) return;
-        if (capacity >= best->peak) {
+    if (best->peak != e->peak) memoi_ejections_restore(e, best);
+    while (best->peak > goal && effort->n_nodes < last && !memoi_effort_is_over(effort)) {
+        if (e->capacity >= best->peak) {
             e->step = memob_max(2 * e->step, (best->peak - goal) / STEPS + 1);
-            capacity = memob_max(goal, best->peak - e->step);
+            e->capacity = memob_max(goal, best->peak - e->step);
         }
+        if (e->n_waiting == 0) { /* the highest item waits */
+            e->offsets[e->highest] = -1;
+            e->waiting[e->n_waiting++] = (int32_t)e->highest;
+            e->places_left = e->places;
+        }
+        memoi_ejections_settle(e, last - effort->n_nodes, effort);
 
-        /* The highest item waits. */
-        e->offsets[highest] = -1;
-        e->waiting[0] = (int32_t)highest;
-        e->n_waiting = 1;
-        if (memoi_ejections_settle(e, capacity, last - effort->n_nodes, effort)) {
-            memcpy(best->offsets, e->offsets, (size_t)problem->n_items * sizeof(int64_t));
-            continue;
+        /* The capacity is met, or there is no way to it. */
+        if (e->n_waiting == 0) {
+            memcpy(best->offsets, e->offsets, (size_t)e->problem->n_items * sizeof(int64_t));
+            e->highest = memoi_solution_highest(e->problem, best);
+        } else if (e->places_left == 0) {
+            memoi_ejections_restore(e, best);
+            e->step /= MEMOI_SHARE; /* and twice that comes next */
+            if (e->step <= (best->peak - goal) / STEPS)
+                e->places = memob_min(2 * e->places, (int64_t)1 << 40);
+            memoi_effort_report(effort, e->problem, best);
         }
-        memcpy(e->offsets, best->offsets, (size_t)problem->n_items * sizeof(int64_t));
-        capacity = INT64_MAX;
-        e->step /= MEMOI_SHARE; /* and twice that comes next */
-        if (e->step <= (best->peak - goal) / STEPS && e->places < (int64_t)1 << 40) e->places *= 2;
-        memoi_effort_report(effort, problem, best);
     }
+    e->peak = best->peak;
 }

@@ -666,9 +666,11 @@ MEMOI int64_t memoi_search_cut(const memoi_search* search, int64_t begin, int64_
 
 /* Counts a branch.  Must the run stop? */
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
+    const int64_t before = search->n_nodes;
+    search->n_branches++;
     search->n_nodes += 1 + search->n_looks / MEMOI_SEARCH_LOOKS;
     search->n_looks %= MEMOI_SEARCH_LOOKS;
-    if (++search->n_branches % 16 == 0) {
+    if (search->n_nodes / 16 > before / 16) {
         search->is_out_of_time |= memoi_deadline_is_over(search->clock);
         search->is_overtaken |= memoi_pack_is_overtaken(search);
     }

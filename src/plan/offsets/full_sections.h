@@ -69,7 +69,8 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
                                    memo_error* error) {
     static const memoi_item_order orders[] = {MEMOI_ORDER_AREA, MEMOI_ORDER_SIZE,
                                               MEMOI_ORDER_LIFETIME, MEMOI_ORDER_SECTIONS};
-    const int64_t n = problem->n_items;
+    const int64_t n = problem->n_items, n_run = n / MEMOI_PLACED_NODE; /* nodes of an order */
+    const int64_t n_orders = memob_min(2 + n_nodes / (2 * n_run + 1), 4);
     memo_status status = MEMO_STATUS_OK;
     int64_t peak = 0;
     memoi_greedy greedy;
@@ -95,10 +96,10 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
         peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
     }
     qsort(greedy.ahead, (size_t)greedy.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
-    for (size_t k = 0; !status && k < sizeof orders / sizeof *orders && peak < best->peak; k++) {
+    for (int64_t k = 0; !status && k < n_orders && peak < best->peak; k++) {
         memoi_greedy_order_items(problem, orders[k], NULL, greedy.ranked);
         if (memoi_deadline_is_over(&effort->clock) || !memoi_plateau_run(&greedy)) break;
-        memoi_effort_spend(effort, n / MEMOI_PLACED_NODE);
+        memoi_effort_spend(effort, n_run);
         memoi_solution_offer(problem, greedy.offsets, best);
     }
 done: /* after a failure as well */

@@ -27,6 +27,7 @@ typedef struct memoi_loop {
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
+    int64_t n_vain[2]; /* nodes of memo_pack.h and of full sections since one of them gained */
     int32_t round, n_orders; /* tried by greedy */
     memoi_made ejections_made, exact_made;
     int32_t has_begun;  /* greedy has no more to do */
@@ -115,27 +116,38 @@ MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nod
 }
 
 /* The engines that improve a plan.  A plain problem that can be searched needs no ejections.  While
- * windows lower a large plan, nothing else does so sooner. */
+ * windows of memo_pack.h lower a large plan, nothing else does so sooner.  While windows or full
+ * sections have spent a sixteenth of all nodes in vain, ejections do. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int has_exact = loop->exact_made == MEMOI_MADE;
+    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
     const int is_searched = has_exact && (memoi_problem_is_plain(problem) || problem->is_cover);
     const int64_t goal = memob_max(loop->target, loop->best->bound);
     const int64_t peak = loop->best->peak;
-    memo_status status = memoi_pack_round(loop, n_nodes, error);
-    if (!status && !loop->is_apart &&
-        (problem->n_items <= MEMOI_SEARCH_ITEMS || loop->best->peak == peak)) {
-        status = memoi_loop_full(loop, goal, n_nodes, error);
-        if (!status && memoi_loop_goes_on(loop) && !is_searched)
-            status = memoi_loop_eject(
-                loop, goal,
-                has_exact ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes))
-                          : n_nodes,
-                error);
-        if (!status && memoi_loop_goes_on(loop) && has_exact &&
-            !memoi_exact_round(&loop->exact, loop->target, n_nodes))
-            status = memob_no_memory(error, "the search");
+    int is_done = 0;
+    memo_status status = MEMO_STATUS_OK;
+
+    /* The engines of memo_pack.h, then full sections. */
+    for (int k = 0; k < 2 && !is_done; k++) {
+        const int64_t n_before = loop->effort->n_nodes;
+        if (is_large && !loop->is_apart && loop->n_vain[k] > n_before / MEMOI_TRIES) continue;
+        status = k == 0 ? memoi_pack_round(loop, n_nodes, error)
+                        : memoi_loop_full(loop, goal, n_nodes, error);
+        loop->n_vain[k] += loop->effort->n_nodes - n_before;
+        if (loop->best->peak < peak) loop->n_vain[0] = loop->n_vain[1] = 0;
+        is_done = status || loop->is_apart || (k == 0 && is_large && loop->best->peak < peak);
     }
+
+    if (!is_done && memoi_loop_goes_on(loop) && !is_searched)
+        status = memoi_loop_eject(
+            loop, goal,
+            has_exact ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes)) : n_nodes,
+            error);
+    is_done |= status != MEMO_STATUS_OK;
+    if (!is_done && memoi_loop_goes_on(loop) && has_exact &&
+        !memoi_exact_round(&loop->exact, loop->target, n_nodes))
+        status = memob_no_memory(error, "the search");
     memoi_loop_credit(loop, "search");
     memoi_effort_report(loop->effort, problem, loop->best);
     return status;
@@ -182,7 +194,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
         loop->is_stuck = loop->best->peak == peak;
         /* No engine spent a node: nothing is left to try. */
         if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && effort->n_nodes == n_spent)) break;
-        if (n_nodes < (int64_t)1 << 40) n_nodes *= 2;
+        n_nodes = memob_min(2 * n_nodes, (int64_t)1 << 40);
     }
     memob_arrays_free(&loop->ejections.arrays);
     memoi_exact_free(&loop->exact);
