@@ -6393,9 +6393,10 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 }
 
 /* Sets the seconds of a step, as far as a short search finds them, or with rows, of these; infinite
- * if nothing fits.  The whole search saves a few percent more, and has an effort. */
+ * if nothing fits.  The whole search saves a few percent more, and has an effort.  The short search
+ * begins with the rows of `start` (NULL: none): two of the same rows differ less by chance. */
 MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_rows_aim* aim,
-                                  double* step_s, memo_error* error) {
+                                  const int64_t* start, double* step_s, memo_error* error) {
     memoi_rows_planner p;
     const memo_status status = memoi_rows_create(desc, &p, error);
     const memoi_rows_score* score = &p.best.score;
@@ -6407,8 +6408,13 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_r
         (void)memoi_rows_try(&p);
     } else if (aim->is_alpha)
         (void)memoi_rows_try_alphas(&p);
-    else
+    else {
+        memo_swap_desc swap = *desc->swap;
+        swap.rows = start;
+        if (start) memoi_rows_take(&p, &swap);
+        if (start) (void)memoi_rows_try(&p);
         memoi_rows_find_table(&p, MEMOI_ROWS_PARTS_RANKED);
+    }
     if (score->excess_bytes <= 0) *step_s = score->step_s;
     memoi_rows_destroy(&p);
     return status;
@@ -10458,13 +10464,14 @@ MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, doubl
     const int64_t left_bytes = s->limit_bytes - other_bytes - s->states_sizes.device_bytes;
     memoi_session_costs costs;
     memo_status status = memoi_session_cost(s, &costs, error);
+    const int64_t* const start = costs.swap.rows; /* the stage's */
     *step_s = HUGE_VAL;
     if (s->limit_bytes && left_bytes <= 0) return status;
     if (s->desc.host_bytes && s->states_sizes.host_bytes > s->desc.host_bytes) return status;
     if (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes) return status;
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;
-    return status ? status : memoi_rows_rank(&costs.desc, &costs.aim, step_s, error);
+    return status ? status : memoi_rows_rank(&costs.desc, &costs.aim, start, step_s, error);
 }
 
 /* Sets the fewest states of the first n that are spilled, of at least n_spilled, with which a step

@@ -232,9 +232,10 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 }
 
 /* Sets the seconds of a step, as far as a short search finds them, or with rows, of these; infinite
- * if nothing fits.  The whole search saves a few percent more, and has an effort. */
+ * if nothing fits.  The whole search saves a few percent more, and has an effort.  The short search
+ * begins with the rows of `start` (NULL: none): two of the same rows differ less by chance. */
 MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_rows_aim* aim,
-                                  double* step_s, memo_error* error) {
+                                  const int64_t* start, double* step_s, memo_error* error) {
     memoi_rows_planner p;
     const memo_status status = memoi_rows_create(desc, &p, error);
     const memoi_rows_score* score = &p.best.score;
@@ -246,8 +247,13 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_r
         (void)memoi_rows_try(&p);
     } else if (aim->is_alpha)
         (void)memoi_rows_try_alphas(&p);
-    else
+    else {
+        memo_swap_desc swap = *desc->swap;
+        swap.rows = start;
+        if (start) memoi_rows_take(&p, &swap);
+        if (start) (void)memoi_rows_try(&p);
         memoi_rows_find_table(&p, MEMOI_ROWS_PARTS_RANKED);
+    }
     if (score->excess_bytes <= 0) *step_s = score->step_s;
     memoi_rows_destroy(&p);
     return status;

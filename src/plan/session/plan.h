@@ -552,13 +552,14 @@ MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, doubl
     const int64_t left_bytes = s->limit_bytes - other_bytes - s->states_sizes.device_bytes;
     memoi_session_costs costs;
     memo_status status = memoi_session_cost(s, &costs, error);
+    const int64_t* const start = costs.swap.rows; /* the stage's */
     *step_s = HUGE_VAL;
     if (s->limit_bytes && left_bytes <= 0) return status;
     if (s->desc.host_bytes && s->states_sizes.host_bytes > s->desc.host_bytes) return status;
     if (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes) return status;
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;
-    return status ? status : memoi_rows_rank(&costs.desc, &costs.aim, step_s, error);
+    return status ? status : memoi_rows_rank(&costs.desc, &costs.aim, start, step_s, error);
 }
 
 /* Sets the fewest states of the first n that are spilled, of at least n_spilled, with which a step
