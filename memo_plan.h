@@ -6411,8 +6411,10 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_r
     else {
         memo_swap_desc swap = *desc->swap;
         swap.rows = start;
-        if (start) memoi_rows_take(&p, &swap);
-        if (start) (void)memoi_rows_try(&p);
+        if (start) {
+            memoi_rows_take(&p, &swap);
+            (void)memoi_rows_try(&p);
+        }
         memoi_rows_find_table(&p, MEMOI_ROWS_PARTS_RANKED);
     }
     if (score->excess_bytes <= 0) *step_s = score->step_s;
@@ -6719,6 +6721,7 @@ static const memob_value memoi_session_numbers[] = {
     MEMOI_NUMBER(INT32, policy, 0, MEMO_N_POLICIES - 1),
     MEMOI_NUMBER(INT32, backward_recomputes, INT32_MIN, INT32_MAX),
     MEMOI_NUMBER(INT32, timed_steps, INT32_MIN, INT32_MAX),
+    MEMOI_NUMBER(INT32, is_unadvised, INT32_MIN, INT32_MAX),
     MEMOI_NUMBER(INT32, has_alpha, INT32_MIN, INT32_MAX)};
 enum {
     MEMOI_N_OWN = 6,

@@ -250,8 +250,10 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_r
     else {
         memo_swap_desc swap = *desc->swap;
         swap.rows = start;
-        if (start) memoi_rows_take(&p, &swap);
-        if (start) (void)memoi_rows_try(&p);
+        if (start) {
+            memoi_rows_take(&p, &swap);
+            (void)memoi_rows_try(&p);
+        }
         memoi_rows_find_table(&p, MEMOI_ROWS_PARTS_RANKED);
     }
     if (score->excess_bytes <= 0) *step_s = score->step_s;

@@ -38,6 +38,7 @@ static const memob_value memoi_session_numbers[] = {
     MEMOI_NUMBER(INT32, policy, 0, MEMO_N_POLICIES - 1),
     MEMOI_NUMBER(INT32, backward_recomputes, INT32_MIN, INT32_MAX),
     MEMOI_NUMBER(INT32, timed_steps, INT32_MIN, INT32_MAX),
+    MEMOI_NUMBER(INT32, is_unadvised, INT32_MIN, INT32_MAX),
     MEMOI_NUMBER(INT32, has_alpha, INT32_MIN, INT32_MAX)};
 enum {
     MEMOI_N_OWN = 6,
