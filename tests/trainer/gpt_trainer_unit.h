@@ -16,7 +16,6 @@
 #include "gpt/run/compare.c"
 #include "gpt/run/profile.c"
 #include "gpt/run/refuse.c"
-#include "gpt/run/page.c"
 #include "gpt/run/files.c"
 #include "gpt/run/loop.c"
 #include "gpt/run/main.c"

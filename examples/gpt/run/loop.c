@@ -9,7 +9,6 @@
 #include "gpt/run/plan.h"
 #include "gpt/run/profile.h"
 #include "gpt/run/ranks.h"
-#include "gpt/show/picture.h"
 #include "gpt/show/report.h"
 #include "gpt/show/statistics.h"
 #include "tools/tool_files.h"
@@ -274,14 +273,11 @@ static memo_status check_schedule(const memo_schedule* schedule, memo_error* err
 
 static memo_status draw_schedule(const job* j, const memo_schedule* schedule, memo_error* error) {
     memo_simulation* times = NULL;
-    step_picture picture = {.schedule = schedule,
-                            .keep = j->plans[MEMO_POLICY_KEEP],
-                            .plan = j->plan,
-                            .n_layers = (int32_t)j->options.layers};
-    const char* title =
-        text_of("One training step, policy %s, measured", policy_names[j->options.policy]);
+    const char* title = text_of("One training step, policy %s, measured: %s of device memory, "
+                                "instead of %s with every activation kept",
+                                policy_names[j->options.policy], bytes_name(j->plan->device_bytes),
+                                bytes_name(j->plans[MEMO_POLICY_KEEP]->device_bytes));
     memo_status status = memo_schedule_measured(schedule, &times, error);
-    picture.times = times;
     if (!status) status = make_directory(j->options.output, 0, error);
     if (!status)
         status =
@@ -289,7 +285,6 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
     if (!status)
         status =
             memo_schedule_write_svg(schedule, times, title, output_path(j, "timeline.svg"), error);
-    if (!status) status = step_picture_write(picture, title, output_path(j, "step.svg"), error);
     memo_simulation_destroy(times);
     return status;
 }

@@ -342,48 +342,6 @@ void print_ranks(const train_options* o) {
                o->accumulate);
 }
 
-/* Returns "0-12, 39-50": the positions of a rank's tokens without padding, or the first of many. */
-static const char* token_ranges(const memo_sharding* layout, int32_t sequence_rank) {
-    memo_run runs[MEMO_RUNS_MAX * GPT_RUNS_MAX]; /* of each slice */
-    const int32_t n = memo_sharding_runs(layout, sequence_rank, runs);
-    const char* text = "";
-    for (int32_t k = 0; k < n && k < 3; k++) {
-        const int64_t last = gpt_min(runs[k].start + runs[k].count, layout->n_tokens) - 1;
-        if (last >= runs[k].start)
-            text = text_of("%s%s%lld-%lld", text, *text ? ", " : "", (long long)runs[k].start,
-                           (long long)last);
-    }
-    return n > 3 ? text_of("%s, ...", text) : text;
-}
-
-static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[3], double step_s,
-                              int64_t n_steps) {
-    const gpt_config config = train_config(o);
-    const gpt_share share = gpt_share_make(&config, NULL);
-    const memo_mesh_desc degrees = train_mesh_desc(o);
-
-    printf("\na step took %.1f ms, %.0f tokens/s of all ranks\n", 1e3 * step_s,
-           (double)(o->accumulate * o->batch * o->sequence) / step_s);
-    printf(
-        "rank  data  ring  ulysses%s  sequences  tokens                    device peak  sent in a "
-        "step%s\n",
-        o->tensor > 1 ? "  tensor" : "", o->tensor > 1 ? "  to tensor ranks" : "");
-
-    for (int32_t r = 0; r < (int32_t)o->ranks; r++) {
-        memo_mesh at;
-        if (memo_mesh_place(&degrees, (int32_t)o->ranks, r, &at, NULL)) return;
-        const char* sequences = text_of("%lld-%lld", (long long)(at.data_rank * share.batch),
-                                        (long long)((at.data_rank + 1) * share.batch - 1));
-        printf("%4d %5d %5d %8d", (int)r, (int)at.data_rank, (int)at.ring_rank,
-               (int)at.ulysses_rank);
-        if (o->tensor > 1) printf(" %7d", (int)at.tensor_rank);
-        printf("  %-9s  %-24s %12s %15s", sequences, token_ranges(&share.layout, at.sequence_rank),
-               bytes_name(of_ranks[r][0]), bytes_name((of_ranks[r][1] + n_steps / 2) / n_steps));
-        if (o->tensor > 1) printf(" %16s", bytes_name((of_ranks[r][2] + n_steps / 2) / n_steps));
-        printf("\n");
-    }
-}
-
 void train_sent_bytes(const memo_mesh* mesh, const gpt_model* model, int64_t sent[2]) {
     sent[1] = gpt_tensor_bytes(model);
     sent[0] =
@@ -394,15 +352,19 @@ memo_status train_report_ranks(thread_rank* rank, const train_device* own, const
                                const gpt_model* model, const train_options* o,
                                const int64_t sent[2], double step_s, int64_t n_steps,
                                memo_error* error) {
-    int64_t of_ranks[THREAD_RANKS_MAX][3] = {{0}}, *mine = of_ranks[rank->comm->rank];
-    int64_t host_bytes;
+    int64_t most[3], host_bytes; /* the device's peak, and bytes sent */
     if (o->ranks == 1 || n_steps < 1) return MEMO_STATUS_OK;
-    train_device_peaks(own, &mine[0], &host_bytes);
-    train_sent_bytes(mesh, model, &mine[1]);
-    mine[1] -= sent[0];
-    mine[2] -= sent[1];
-    memo_status status = train_agree(rank, of_ranks[0], 3 * o->ranks, error);
-    if (!status && train_rank_reports(rank))
-        print_ranks_table(o, (const int64_t(*)[3])of_ranks, step_s, n_steps);
-    return status;
+    train_device_peaks(own, &most[0], &host_bytes);
+    train_sent_bytes(mesh, model, &most[1]);
+    for (int i = 0; i < 2; i++) most[1 + i] = (most[1 + i] - sent[i] + n_steps / 2) / n_steps;
+    memo_status status = train_agree(rank, most, 3, error);
+    if (status || !train_rank_reports(rank)) return status;
+    printf(
+        "ranks     a step took %.1f ms, %.0f tokens/s of all; a rank has a device peak up to %s, "
+        "and sends up to %s a step",
+        1e3 * step_s, (double)(o->accumulate * o->batch * o->sequence) / step_s,
+        bytes_name(most[0]), bytes_name(most[1]));
+    if (o->tensor > 1) printf(", %s to tensor ranks", bytes_name(most[2]));
+    printf("\n");
+    return MEMO_STATUS_OK;
 }

@@ -40,7 +40,6 @@ typedef struct job {
     memo_step_plan own_plan; /* of the run's session; what it points to is the session's */
     struct team* teams;      /* (policies) */
     char why_slices[512];    /* why the rows of a slice were chosen; empty: they were not */
-    int has_right_slices; /* they were chosen for attention alone, so that smaller ones would do */
     memo_profile profile;
     int has_profile, is_measured; /* is_measured: the profile, by this run */
     int64_t room;                 /* of a GPU beside libraries */
@@ -62,8 +61,6 @@ typedef struct job {
     memo_error log_failure;    /* of --loss-log, which does not end the training */
     memo_error output_failure; /* of standard output, which ends it as Ctrl-C does */
 } job;
-
-/* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
 
 enum {
     RUN_LIFTED = 1, /* without capacities: a reference if the budget is too small */
