@@ -6,8 +6,6 @@
 #include "gpt/show/report.c"
 #include "gpt/show/picture.c"
 #include "gpt/run/options.c"
-#include "gpt/run/launch.c"
-#include "gpt/run/compute.c"
 #include "gpt/run/device.c"
 #include "gpt/run/plan.c"
 #include "gpt/run/text.c"

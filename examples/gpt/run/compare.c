@@ -1,6 +1,5 @@
 #include "gpt/run/compare.h"
 
-#include "gpt/model/check.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/ranks.h"
 #include "gpt/show/report.h"

@@ -1,11 +1,9 @@
 #include "gpt/run/loop.h"
 
 #include "extras/memo_look.h"
-#include "gpt/model/check.h"
 #include "gpt/model/layout.h"
 #include "gpt/run/compare.h"
 #include "gpt/run/files.h"
-#include "gpt/run/launch.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/profile.h"
 #include "gpt/run/ranks.h"
@@ -36,8 +34,9 @@ static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error
     return MEMO_STATUS_OK;
 }
 
-void print_rate(const train_options* o, double keys_seen, double step_s) {
+void print_rate(const train_options* o, double step_s) {
     const gpt_config config = train_config(o), whole = gpt_whole_config(&config);
+    const double keys_seen = gpt_keys_seen(&config);
     const double n_sequences = (double)(o->accumulate * o->batch), s = (double)o->sequence;
     double flops =
         n_sequences * 6 * s *
@@ -161,8 +160,6 @@ memo_status train(run* r, job* j, memo_error* error) {
     if (o->resume && (status = resume(r, j, &first, error))) return status;
     if (o->save && (status = agree_on_aside(r, j, error))) return status;
     if (r->reports) printf("\n");
-    r->keys_seen = 0;
-    r->n_micro_batches = 0;
     train_sent_bytes(r->mesh, r->model, sent);
     progress shown = {first,     n_steps, o->accumulate * o->batch * o->sequence,
                       clock_s(), 0,       isatty(STDOUT_FILENO)};
@@ -200,7 +197,7 @@ memo_status train(run* r, job* j, memo_error* error) {
     step -= first; /* of this run */
 
     step_s = (clock_s() - counted_s) / (double)(n_counted ? n_counted : 1);
-    if (r->reports && step) print_rate(o, r->keys_seen / (double)r->n_micro_batches, step_s);
+    if (r->reports && step) print_rate(o, step_s);
     if (r->reports && step) print_prediction(j, &last, step_s);
     /* A replay's messages are not counted. */
     return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, sent, step_s,

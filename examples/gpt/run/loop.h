@@ -7,7 +7,7 @@
 
 /* Floating-point operations of a step by 6 s P + 6 n h s^2 a sequence, with P parameters and n
  * layers, as the MEMO paper counts them: a token sees s / 2 keys on average, or fewer. */
-void print_rate(const train_options* o, double keys_seen, double step_s);
+void print_rate(const train_options* o, double step_s);
 
 /* Continues after the steps of the saved run. */
 memo_status resume(run* r, job* j, int64_t* step, memo_error* error);

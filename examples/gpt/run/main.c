@@ -16,12 +16,9 @@
 
 #include "extras/memo_layout.h"
 #include "gpt/kernels/threads.h"
-#include "gpt/model/check.h"
 #include "gpt/model/enqueue.h"
 #include "gpt/run/compare.h"
-#include "gpt/run/compute.h"
 #include "gpt/run/files.h"
-#include "gpt/run/launch.h"
 #include "gpt/run/loop.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/profile.h"
@@ -358,8 +355,7 @@ static memo_status dry_run(job* j, memo_error* error) {
         print_estimate(o);
     print_choice(o, policy, plan, o->profile || o->link_bandwidth > 0);
     print_plan(o, policy, plan);
-    if (plan->times && plan->fits && o->flops > 0)
-        print_rate(o, gpt_keys_seen(&config), plan->times->step_s);
+    if (plan->times && plan->fits && o->flops > 0) print_rate(o, plan->times->step_s);
     /* Each length is a plan: not for every budget. */
     if (!refused && (o->cluster || o->slice_rows) && o->device_memory && !gpt_is_mixed(&config) &&
         o->ring * o->ulysses == 1)

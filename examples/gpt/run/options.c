@@ -8,7 +8,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "gpt/model/check.h"
 #include "tools/clusters.h"
 
 const char* const policy_names[N_POLICIES] = {"memo", "keep", "recompute", "swap", "alpha"};

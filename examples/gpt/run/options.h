@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "memo_plan.h"
+#include "gpt/model/gpt.h"
 
 enum { TRAIN_UPDATE_PASS = MEMO_UPDATE_HOST + 1, TRAIN_UPDATE_DEFERRED }; /* of --update */
 

@@ -1,6 +1,5 @@
 #include "gpt/run/profile.h"
 
-#include "gpt/model/check.h"
 #include "gpt/model/layout.h"
 #include "gpt/run/plan.h"
 #include "gpt/show/report.h"

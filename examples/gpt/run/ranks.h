@@ -11,6 +11,20 @@
 #include "gpt/model/gpt.h"
 #include "gpt/run/device.h"
 
+/* A launcher: the variables that it sets, and the words that start n processes. */
+typedef struct train_launcher {
+    const char *name, *start;
+    const char *rank, *size, *local_rank, *local_size;
+    const char* mark; /* another variable that a rank has; NULL: none */
+} train_launcher;
+
+/* The place of this process among those that were started together. */
+typedef struct train_launch {
+    const train_launcher* launcher;
+    int64_t rank, size, local_rank; /* size 0: started alone, and its ranks are threads */
+} train_launch;
+extern train_launch train_place;
+
 extern double train_timeout_s; /* --timeout: longer than one rank may lag behind another */
 
 #if defined(TRAIN_CUDA) && defined(MEMO_CUDA_NCCL)

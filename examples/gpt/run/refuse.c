@@ -99,20 +99,6 @@ void print_least(const train_options* o) {
     memo_step_plan_destroy(plan);
 }
 
-/* Returns host bytes with which the run fits if a plan lacks host bytes alone.  The plan has all
- * that it cannot recompute on the host; a row that waits on the device instead needs none there. */
-static int64_t enough_host_bytes(const train_options* o, memo_policy policy,
-                                 const memo_step_plan* plan) {
-    const int64_t free_bytes = o->device_memory - plan->device_bytes;
-    train_options other = *o;
-    if (plan->swap.n_slices > 1) other.slice_rows = plan->swap.n_rows;
-    other.host_memory = plan->host_bytes - free_bytes + plan->host_bytes / 64;
-    if (policy == MEMO_POLICY_MEMO && o->alpha < 0 && other.host_memory > o->host_memory &&
-        other.host_memory < plan->host_bytes && fits_with(&other, policy))
-        return other.host_memory;
-    return plan->host_bytes;
-}
-
 /* ---- what would work ------------------------------------------------------------------------- */
 
 /* Writes ", --policy recompute". */
@@ -183,11 +169,10 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
 }
 
 /* Writes the budgets in which this plan fits: of the device, of the host, or of both. */
-static void put_budgets(const train_options* o, const memo_step_plan* plan, memo_text* text) {
+static void put_budgets(const memo_step_plan* plan, memo_text* text) {
     const int host_lacks = is_over(plan->host_bytes, plan->host_budget_bytes);
     if (!is_over(plan->device_bytes, plan->device_budget_bytes)) {
-        const int64_t enough = enough_host_bytes(o, (memo_policy)o->policy, plan);
-        put_way(text, "--host-memory ", bytes_option(enough));
+        put_way(text, "--host-memory ", bytes_option(plan->host_bytes));
         return;
     }
     put_way(text, "--device-memory ", bytes_option(plan->device_bytes));
@@ -256,7 +241,7 @@ memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_erro
         memo_text_put(&needs, ", the rest %s)", bytes_name(rest));
     }
     put_cheap_ways(o, (memo_policy)o->policy, &ways);
-    put_budgets(o, plan, &ways);
+    put_budgets(plan, &ways);
     put_shorter(o, &ways);
     memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                    "%s of %s memory cannot hold this run: %s; try %s",

@@ -85,13 +85,11 @@ typedef struct run {
     gpt_model* model;
     int32_t *tokens, *targets; /* (batch, sequence), of all ranks */
     step_times times;          /* of the last step; RUN_TIMED */
-    double keys_seen;          /* by the tokens of all micro-batches */
-    int64_t n_micro_batches;
-    int is_graph;    /* steps are staged, and then run as a graph */
-    int reports;     /* this rank prints and fills results for its process */
-    int stops;       /* some rank was interrupted before the end of the last step */
-    int64_t n_steps; /* of the job, that are done */
-    int64_t aside;   /* gpt_save.aside */
+    int is_graph;              /* steps are staged, and then run as a graph */
+    int reports;               /* this rank prints and fills results for its process */
+    int stops;                 /* some rank was interrupted before the end of the last step */
+    int64_t n_steps;           /* of the job, that are done */
+    int64_t aside;             /* gpt_save.aside */
 } run;
 
 /* A planned policy of a job on the ranks of this process. */

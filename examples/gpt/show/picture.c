@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "gpt/model/check.h"
+#include "gpt/model/gpt.h"
 #include "gpt/show/report.h"
 
 /* An SVG with two axes, of 0 to `most` and of `low` to `high`. */
