@@ -33,7 +33,7 @@ unknown_options_are_refused() { # test
     refused '--steps needs a value' $tiny --steps
     refused '--seed needs a value' $tiny --seed --steps 3
     refused '--text needs a value' --text --steps 3
-    refused '--dry-run takes no value' $tiny --dry-run=yes
+    refused '--seed=3: unknown option; the nearest is --seed' $tiny --seed=3
 }
 
 bad_values_are_refused() { # test
@@ -287,15 +287,6 @@ a_cluster_has_measured_rates() { # slow test
     done
     works $model --device-memory 60GiB --seq 65536
     expect_out 'products reach 0.729 and attention 0.608, 0.526 in the backward, as measured on an H200; '
-}
-
-# Rates at another length name the lengths at which they were measured.
-measured_lengths_are_named() { # test
-    model="--dry-run --cluster h200 --hidden 64 --layers 2 --random-tokens --batch 1 --tile 1024 --policy alpha"
-    prints 'in the backward, as measured on an H200; ' $model --seq 262144 --window 131072
-    prints ', as measured on an H200 at 131072 keys, the nearest length; ' $model --seq 262144
-    prints ', as measured on an H200 at 16384 keys, the nearest length; ' $model --seq 8192
-    prints ', between those measured on an H200 at 65536 and 131072 keys; ' $model --seq 100352
 }
 
 # ---- the same numbers under every policy -----------------------------------------------------------

@@ -148,7 +148,7 @@ static const char* const kept_options[N_KEPT] = {
 
 void kept_numbers(train_options o, const train_text* text, int64_t kept[GPT_RUN_NUMBERS]) {
     for (int i = 0; i < N_KEPT; i++) {
-        const train_option* of = option_find(kept_options[i], strlen(kept_options[i]));
+        const train_option* of = option_find(kept_options[i]);
         memcpy(&kept[i], (char*)&o + of->field, sizeof kept[i]);
     }
     kept[N_KEPT] = (int64_t)text->digest;
@@ -178,7 +178,7 @@ void put_changes(const job* j, memo_text* text) {
             memo_text_put(text, "another text");
             continue;
         }
-        const train_option* o = option_find(kept_options[i], strlen(kept_options[i]));
+        const train_option* o = option_find(kept_options[i]);
         const int was_given = is_given(o, j->resumed.run[i]);
         memo_text_put(text, was_given ? "%s " : "no %s", o->name);
         if (was_given) put_kept(o, j->resumed.run[i], text);
@@ -227,16 +227,14 @@ static int64_t loss_log_kept(FILE* log, int64_t step) {
 }
 
 /* Opens a log that is there, at the end of what is kept of it.  Cuts nothing yet. */
-static memo_status open_old_log(const job* j, FILE** log, int64_t* kept, memo_error* error) {
+static memo_status open_old_log(job* j, memo_error* error) {
     const char* path = j->options.loss_log;
-    *log = fopen(path, "r+b");
-    if (!*log) return bad_path("--loss-log", path, "written", error);
-    memo_status status = lock_log(fileno(*log), LOCK_EX, path, error);
-    if (!status) *kept = loss_log_kept(*log, j->resumed.step);
-    if (!status && *kept >= 0 && fseeko(*log, (off_t)*kept, SEEK_SET) == 0) return MEMO_STATUS_OK;
-    fclose(*log);
-    *log = NULL;
+    j->loss_log = fopen(path, "r+b");
+    if (!j->loss_log) return bad_path("--loss-log", path, "written", error);
+    memo_status status = lock_log(fileno(j->loss_log), LOCK_EX, path, error);
     if (status) return status;
+    const int64_t kept = loss_log_kept(j->loss_log, j->resumed.step);
+    if (kept >= 0 && fseeko(j->loss_log, (off_t)kept, SEEK_SET) == 0) return MEMO_STATUS_OK;
     return gpt_invalid(error,
                        "--loss-log %.300s: holds no losses that could be continued; another name "
                        "would work",
@@ -296,8 +294,6 @@ static memo_status check_save(job* j, memo_error* error) {
 memo_status check_outputs(job* j, memo_error* error) {
     const train_options* o = &j->options;
     struct stat info;
-    FILE* log;
-    int64_t kept;
     memo_status status = o->resume ? check_resume(j, error) : MEMO_STATUS_OK;
     if (!status && o->save) status = find_save(j, error);
     if (status || !train_is_first()) return status;
@@ -310,34 +306,28 @@ memo_status check_outputs(job* j, memo_error* error) {
     if (!status && o->save) status = check_save(j, error);
     if (status || !o->loss_log) return status;
     if (!loss_log_is_in_output(o)) status = probe_file("--loss-log", o->loss_log, error);
-    if (status || !continues_log(o)) return status;
-    status = open_old_log(j, &log, &kept, error);
-    if (!status) fclose(log);
-    return status;
+    return status || !continues_log(o) ? status : open_old_log(j, error);
 }
 
 memo_status open_outputs(job* j, memo_error* error) {
     const train_options* o = &j->options;
-    int64_t kept = 0;
+    const off_t kept = j->loss_log ? ftello(j->loss_log) : 0;
     struct stat info;
     memo_status status = MEMO_STATUS_OK;
     if (!train_is_first() || !o->loss_log) return status;
     if (loss_log_is_in_output(o)) status = make_directory(o->output, 0, error);
     if (status) return status;
-    if (continues_log(o)) {
-        status = open_old_log(j, &j->loss_log, &kept, error);
-        if (status || ftruncate(fileno(j->loss_log), (off_t)kept) == 0) return status;
-        return bad_path("--loss-log", o->loss_log, "written", error);
-    }
 
     /* The lines of another run are cut only under the lock. */
-    j->loss_log = fopen(o->loss_log, "ab");
-    if (j->loss_log) status = lock_log(fileno(j->loss_log), LOCK_EX, o->loss_log, error);
+    if (!j->loss_log) {
+        j->loss_log = fopen(o->loss_log, "ab");
+        if (j->loss_log) status = lock_log(fileno(j->loss_log), LOCK_EX, o->loss_log, error);
+    }
     if (status) return status;
     if (!j->loss_log || fstat(fileno(j->loss_log), &info) ||
-        (S_ISREG(info.st_mode) && ftruncate(fileno(j->loss_log), 0)))
+        (S_ISREG(info.st_mode) && ftruncate(fileno(j->loss_log), kept)))
         return bad_path("--loss-log", o->loss_log, "written", error);
-    return MEMO_STATUS_OK;
+    return status;
 }
 
 /* ---- pictures, and the page that shows them -------------------------------------------------- */
@@ -385,6 +375,7 @@ static memo_status page_write(const job* j, memo_error* error) {
                   policy_names[o->policy]);
     memo_text_put_xml(&page, j->plan->times ? text_of(": %s", j->plan->times->reason) : "");
     memo_text_put(&page, ".</p>\n");
+
     page_put_text(&page, "Policies", &j->told);
     memo_swap_put_rows(&j->plan->swap, &rows);
     page_put_text(&page, "Rows of each tensor", &rows);

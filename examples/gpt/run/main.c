@@ -467,7 +467,7 @@ int main(int argc, char** argv) {
     if (!status && j.options.is_help) {
         train_print_help();
     } else if (!status && j.options.is_version) {
-        train_print_version();
+        tool_print_version(stdout, "train_gpt");
     } else if (!status && j.options.is_dry_run) {
         status = dry_run(&j, &error);
     } else if (!status) {
