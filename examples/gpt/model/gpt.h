@@ -155,10 +155,6 @@ int64_t gpt_n_rows(const gpt_config* config);
  * Each bucket (embedding, a layer, final norm with classifier) splits evenly among the ranks. */
 int64_t gpt_n_parameters(const gpt_config* config);
 
-/* Return bytes of one rank: Adam's moments and master weights; these, parameters and gradients. */
-int64_t gpt_optimizer_bytes(const gpt_config* config);
-int64_t gpt_state_bytes(const gpt_config* config);
-
 /* The tensors in that array: 0 is the embedding; 8 for each layer follow, then final norm and
  * classifier. */
 typedef struct gpt_parameter {

@@ -337,7 +337,7 @@ memo_status open_outputs(job* j, memo_error* error) {
 /* Text as it is printed. */
 static void page_put_text(memo_text* page, const char* title, const memo_text* printed) {
     if (!printed->n_bytes) return;
-    memo_text_put(page, "<h2>%s</h2>\n<pre>", title);
+    memo_text_put(page, "<h2>%s</h2>\n<pre>\n", title);
     memo_text_put_xml(page, printed->data);
     memo_text_put(page, "</pre>\n");
 }

@@ -45,18 +45,12 @@ static void print_model(const train_options* o) {
            "parameters\n",
            o->layers, o->hidden, o->heads, o->kv_heads,
            config.mlp == GPT_MLP_SWIGLU ? ", SwiGLU" : "", 1e-6 * (double)gpt_n_parameters(&whole));
-    printf("step      %lld x %lld sequences of %lld tokens, dropout %g, seed %lld%s\n",
-           o->accumulate, o->batch, o->sequence, o->dropout, o->seed,
-           o->is_graph ? ", by a CUDA graph" : "");
-    if (o->window || o->documents) {
-        printf("attention ");
-        if (o->window) printf("to the last %lld tokens%s", o->window, o->documents ? ", " : "");
-        if (o->documents)
-            printf("within documents, at most %lld a sequence, that end with %lld", o->documents,
-                   o->separator);
-        printf("\n");
-    }
-    printf("budget    %sdevice %s, host %s", o->ranks > 1 ? "of each rank: " : "",
+    printf("step      %lld x %lld sequences of %lld tokens, dropout %g, seed %lld", o->accumulate,
+           o->batch, o->sequence, o->dropout, o->seed);
+    if (o->window) printf(", window %lld", o->window);
+    if (o->documents) printf(", at most %lld documents a sequence", o->documents);
+    printf("%s\nbudget    %sdevice %s, host %s", o->is_graph ? ", by a CUDA graph" : "",
+           o->ranks > 1 ? "of each rank: " : "",
            o->device_memory ? bytes_name(o->device_memory) : "unlimited",
            o->host_memory ? bytes_name(o->host_memory) : "unlimited");
     if (o->link_bandwidth || !o->is_dry_run || !o->profile)

@@ -348,49 +348,21 @@ memo_status train_agree(void* user, int64_t* values, int64_t n, memo_error* erro
 
 /* ---- output --------------------------------------------------------------------------------- */
 
-/* Prints each rank's share of a layer, and the order of its parts. */
-static void print_tensor(const train_options* o) {
-    const gpt_config config = train_config(o);
-    if (!gpt_is_split(&config)) return;
-    if (gpt_is_mixed(&config))
-        printf(
-            "tensor    %lld: a rank has its share of the heads and columns of a block, and of the "
-            "sequences where its degree is smaller; embedding, classifier and norms are copies\n",
-            o->tensor);
-    else
-        printf(
-            "tensor    %lld: each rank has %lld of %lld heads, %lld of %lld of keys and values and "
-            "%lld of %lld columns of the MLP; embedding, classifier and norms are copies\n",
-            o->tensor, o->heads / o->tensor, o->heads, o->kv_heads / o->tensor, o->kv_heads,
-            (long long)(gpt_wide(&config) / o->tensor), (long long)gpt_wide(&config));
-    printf("schedule  %s: %lld sub-batch%s of %s%s\n",
-           memo_blocks_order_name((memo_blocks_order)o->schedule), o->sub_batches,
-           o->sub_batches == 1 ? "" : "es",
-           o->batch / o->data % o->sub_batches ? "the tokens of a sequence" : "whole sequences",
-           o->schedule == MEMO_BLOCKS_FINE
-               ? ", recomputed without sums over ranks: middle is kept or swapped"
-               : "");
-}
-
 void print_ranks(const train_options* o) {
-    const gpt_config config = train_config(o), whole = gpt_whole_config(&config);
-    const char* tensor = o->tensor > 1 ? text_of(" x tensor %lld", o->tensor) : "";
-    print_tensor(o);
-    if (o->ranks == 1) return;
-
-    printf(
-        "ranks     %lld: data %lld x ring %lld x ulysses %lld%s, each with %lld of %lld sequences "
-        "and %lld of %lld tokens of each\n",
-        o->ranks, o->data, o->ring, o->ulysses, tensor, o->batch / o->data, o->batch,
-        (long long)(gpt_n_rows(&config) / (o->batch / o->data)), o->sequence);
-    printf(
-        "zero      %lld: a rank holds %s of parameters, gradients and optimizer, %s of it Adam's "
-        "moments; of all %s and %s\n",
-        o->zero, bytes_name(gpt_state_bytes(&config)), bytes_name(gpt_optimizer_bytes(&config)),
-        bytes_name(gpt_state_bytes(&whole)), bytes_name(gpt_optimizer_bytes(&whole)));
-    if (o->zero == 2 && o->accumulate > 1)
-        printf("          the gradient is summed over ranks after each of the %lld micro-batches\n",
-               o->accumulate);
+    const gpt_config config = train_config(o);
+    if (gpt_is_split(&config))
+        printf("schedule  %s: %lld sub-batch%s of %s\n",
+               memo_blocks_order_name((memo_blocks_order)o->schedule), o->sub_batches,
+               o->sub_batches == 1 ? "" : "es",
+               o->batch / o->data % o->sub_batches ? "the tokens of a sequence"
+                                                   : "whole sequences");
+    if (o->ranks > 1)
+        printf("ranks     %lld: data %lld x ring %lld x ulysses %lld%s, each with %lld of %lld "
+               "sequences and %lld of %lld tokens of each; ZeRO %lld\n",
+               o->ranks, o->data, o->ring, o->ulysses,
+               o->tensor > 1 ? text_of(" x tensor %lld", o->tensor) : "", o->batch / o->data,
+               o->batch, (long long)(gpt_n_rows(&config) / (o->batch / o->data)), o->sequence,
+               o->zero);
 }
 
 void train_sent_bytes(const memo_mesh* mesh, const gpt_model* model, int64_t sent[2]) {
