@@ -1,4 +1,4 @@
-#include "gpt/run/compare.h"
+#include "gpt/run/run.h"
 
 #include "gpt/run/plan.h"
 #include "gpt/run/ranks.h"

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "extras/memo_look.h"
-#include "gpt/run/loop.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/ranks.h"
 #include "gpt/show/picture.h"

@@ -1,7 +1,6 @@
-#include "gpt/run/profile.h"
+#include "gpt/run/plan.h"
 
 #include "gpt/model/layout.h"
-#include "gpt/run/plan.h"
 #include "gpt/show/report.h"
 #include "tools/clusters.h"
 

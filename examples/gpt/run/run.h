@@ -126,4 +126,30 @@ void run_take_plan(const run* r, job* j);
 /* How many steps of a run are timed; the next one plans. */
 int32_t run_timed_steps(const job* j);
 
+/* ---- compare.c: the first steps of a policy, timed for --seconds, and compared --------------- */
+
+/* The predicted time of a step; 0: none is predicted. */
+double predicted_step_s(const memo_step_plan* plan);
+
+/* Shortens the run to --seconds, so that it ends in time on any machine.  It reduces the steps and,
+ * if a step is slow, the comparison.  The first policy that is open calls it; a step of the chosen
+ * one takes longer in the ratio of their predictions.  All ranks take the slowest rank's
+ * figures. */
+memo_status choose_steps(run* r, job* j, memo_error* error);
+
+/* Whether layers are measured again in each round. */
+int predicts_again(const job* j);
+
+/* Compares all policies.  The chosen one is the last and, if is_shared, stays open. */
+memo_status compare_policies(job* j, team* teams, int is_shared, memo_error* error);
+
+/* ---- loop.c: steps, their losses and rate, checkpoints, generated text, one recorded step ---- */
+
+/* Floating-point operations of a step by 6 s P + 6 n h s^2 a sequence, with P parameters and n
+ * layers, as the MEMO paper counts them: a token sees s / 2 keys on average, or fewer. */
+void print_rate(const train_options* o, double step_s);
+
+/* Trains by an open session, which begins again if it was compared. */
+memo_status train_chosen(run* r, job* j, memo_error* error);
+
 #endif
