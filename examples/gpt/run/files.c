@@ -240,11 +240,6 @@ static memo_status open_old_log(job* j, memo_error* error) {
                        path);
 }
 
-static int continues_log(const train_options* o) {
-    struct stat info;
-    return o->resume && stat(o->loss_log, &info) == 0 && S_ISREG(info.st_mode);
-}
-
 /* ---- what a run saves ------------------------------------------------------------------------ */
 
 /* The disk must have room for the file that is written aside. */
@@ -305,7 +300,8 @@ memo_status check_outputs(job* j, memo_error* error) {
     if (!status && o->save) status = check_save(j, error);
     if (status || !o->loss_log) return status;
     if (!loss_log_is_in_output(o)) status = probe_file("--loss-log", o->loss_log, error);
-    return status || !continues_log(o) ? status : open_old_log(j, error);
+    const int is_old = o->resume && stat(o->loss_log, &info) == 0 && S_ISREG(info.st_mode);
+    return status || !is_old ? status : open_old_log(j, error);
 }
 
 memo_status open_outputs(job* j, memo_error* error) {

@@ -59,11 +59,6 @@ typedef struct last_times {
     int64_t n; /* of the steps added; counts again from 0 after the first step */
 } last_times;
 
-static void last_times_add(last_times* last, const step_times* times) {
-    last->step_s[last->n % N_TIMED] = times->step_s;
-    last->stall_s[last->n++ % N_TIMED] = times->stall_s;
-}
-
 /* The predicted times of a step beside the measured ones.  A graph has no events inside. */
 static void print_prediction(const job* j, last_times* last, double step_s) {
     const int64_t n = gpt_min(last->n, N_TIMED);
@@ -124,12 +119,6 @@ static memo_status save(run* r, const job* j, int64_t step, memo_error* error) {
     return status ? memo_error_set(error, status, "--save %s", reason.message) : MEMO_STATUS_OK;
 }
 
-/* The first process has the name of the file aside. */
-static memo_status agree_on_aside(run* r, const job* j, memo_error* error) {
-    r->aside = j->save.aside;
-    return train_place.size < 2 ? MEMO_STATUS_OK : train_agree(r->rank, &r->aside, 1, error);
-}
-
 /* The timed steps are over: prints the plan that follows from them, between two lines of progress.
  * A graph can hold the steps from now on. */
 static memo_status train_by_plan(run* r, job* j, const progress* shown, memo_error* error) {
@@ -157,7 +146,9 @@ static memo_status train(run* r, job* j, memo_error* error) {
     double loss, counted_s, step_s;
     last.n = 0;
     if (o->resume && (status = resume(r, j, &first, error))) return status;
-    if (o->save && (status = agree_on_aside(r, j, error))) return status;
+    r->aside = j->save.aside; /* the first process has the name of the file aside */
+    if (o->save && train_place.size > 1 && (status = train_agree(r->rank, &r->aside, 1, error)))
+        return status;
     if (r->reports) printf("\n");
     train_sent_bytes(r->mesh, r->model, sent);
     progress shown = {first,     n_steps, o->accumulate * o->batch * o->sequence,
@@ -176,7 +167,10 @@ static memo_status train(run* r, job* j, memo_error* error) {
             last.n = n_counted = 0;
         }
         n_counted++;
-        if (r->flags & RUN_TIMED) last_times_add(&last, &r->times);
+        if (r->flags & RUN_TIMED) {
+            last.step_s[last.n % N_TIMED] = r->times.step_s;
+            last.stall_s[last.n++ % N_TIMED] = r->times.stall_s;
+        }
         if (!status && r->reports) status = log_loss(j, step, loss, error);
         if (!status && r->reports) progress_show(&shown, step, loss);
         if (!status && plans) status = train_by_plan(r, j, &shown, error);

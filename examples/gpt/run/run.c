@@ -63,14 +63,6 @@ int32_t run_timed_steps(const job* j) {
     return 1 + (int32_t)gpt_min(n, n_steps > 8 ? n_steps / 4 : 2);
 }
 
-/* A session may use what keeping everything takes, if the device has no limit. */
-static void desc_times(const run* r, const job* j, memo_session_desc* desc) {
-    const memo_step_plan* keep = j->plans[MEMO_POLICY_KEEP];
-    desc->timed_steps = run_timed_steps(j);
-    if (!desc->device_bytes && keep && (r->flags & RUN_TRAINED))
-        desc->device_bytes = keep->device_bytes;
-}
-
 /* rank, policy and flags are set. */
 static memo_status run_create(run* r, job* j, memo_error* error) {
     train_options* o = &r->options;
@@ -104,7 +96,9 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
     /* The model. */
     memo_session_desc session = train_session(o, (memo_policy)o->policy);
     session.is_timed = (r->flags & RUN_TIMED) != 0;
-    if (times) desc_times(r, j, &session);
+    if (times) session.timed_steps = run_timed_steps(j);
+    if (times && !is_trial && !session.device_bytes && j->plans[MEMO_POLICY_KEEP])
+        session.device_bytes = j->plans[MEMO_POLICY_KEEP]->device_bytes; /* it may use no more */
     if (o->ranks > 1) session.agree = train_agree;
     session.user = r->rank;
     if (r->reports) session.log = starting_log();
