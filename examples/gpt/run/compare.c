@@ -97,7 +97,7 @@ static memo_status compare_step(run* r, job* j, int64_t step, memo_error* error)
 
     if (!status && r->reports && at < n_timed(j)) {
         row->step_s[at] = clock_s() - begin_s;
-        row->stall_s[at] = r->times.stall_s;
+        row->stall_s[at] = r->stall_s;
     }
     if (!status) status = run_get_moved(r, &moved[1], error);
     if (status || !r->reports) return status;

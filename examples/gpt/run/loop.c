@@ -168,8 +168,8 @@ static memo_status train(run* r, job* j, memo_error* error) {
         }
         n_counted++;
         if (r->flags & RUN_TIMED) {
-            last.step_s[last.n % N_TIMED] = r->times.step_s;
-            last.stall_s[last.n++ % N_TIMED] = r->times.stall_s;
+            last.step_s[last.n % N_TIMED] = r->step_s;
+            last.stall_s[last.n++ % N_TIMED] = r->stall_s;
         }
         if (!status && r->reports) status = log_loss(j, step, loss, error);
         if (!status && r->reports) progress_show(&shown, step, loss);

@@ -30,7 +30,7 @@ static void print_text(const job* j) {
     }
     printf("text      %lld bytes of %lld file%s", (long long)j->text.n_bytes,
            (long long)j->text.n_files, j->text.n_files == 1 ? "" : "s");
-    if (*j->text.sources) printf(", the project's own sources:%s", j->text.sources);
+    if (j->text.is_own) printf(", the project's own sources");
     printf("\nentropy   %.3f nats per byte; %.3f for one who knows the byte before\n",
            j->text.unigram_nats, j->text.bigram_nats);
 }

@@ -67,12 +67,10 @@ void print_choice(const train_options* o, memo_policy policy, const memo_step_pl
 /* Bytes of a plan on the device, on the host and in a file, by owner.  Limit 0: none. */
 enum { TIER_STATES, TIER_ACTIVATIONS, TIER_BUFFERS, TIER_WHOLE, TIER_LIMIT, N_TIER_PARTS };
 void plan_tiers(const train_options* o, const memo_step_plan* p, int64_t tiers[3][N_TIER_PARTS]);
-
 void print_plan(const train_options* o, memo_policy policy, const memo_step_plan* p);
 
 /* The entry of a table in the column of alpha. */
 const char* alpha_name(const train_options* o, memo_policy policy, const memo_step_plan* plan);
-
 void print_policies(const train_options* o, memo_step_plan* const* plans);
 
 /* ---- profile.c: times of a layer that are not measured ---------------------------------------- */
@@ -87,7 +85,6 @@ void estimate_profile(const train_options* o, memo_profile* profile);
 /* Reads --profile.  Its times must be those of a layer of this model with as many rows.  A file has
  * no width and no type, so these are not compared. */
 memo_status read_profile(const train_options* o, memo_profile* profile, memo_error* error);
-
 void print_estimate(const train_options* o);
 
 void print_profile(const memo_profile* profile);

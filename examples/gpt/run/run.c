@@ -31,8 +31,6 @@ void catch_signals(void) {
     if (signal(SIGPIPE, SIG_IGN) != SIG_IGN) catch_signal(SIGPIPE, 0);
 }
 
-/* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
-
 static void run_destroy(run* r) {
     gpt_destroy(r->model);
     memo_mesh_destroy(r->mesh);
@@ -171,8 +169,8 @@ static memo_status run_read_stalls(run* r, memo_error* error) {
     memo_session_get_info(gpt_session(r->model), &info);
     memo_status status = memo_swap_get_stats(info.swap, &stats, error);
     if (!status)
-        r->times.stall_s = (double)(r->options.accumulate / info.plan->n_group) *
-                           (stats.forward_stall_s + stats.backward_stall_s);
+        r->stall_s = (double)(r->options.accumulate / info.plan->n_group) *
+                     (stats.forward_stall_s + stats.backward_stall_s);
     return status;
 }
 
@@ -217,7 +215,7 @@ memo_status run_step(run* r, const job* j, int64_t step, double* loss, memo_erro
     const double begin_s = clock_s();
     memo_status status = run_gradients(r, j, step, error);
     if (!status) status = run_update(r, step, loss, error);
-    r->times.step_s = clock_s() - begin_s;
+    r->step_s = clock_s() - begin_s;
     return status;
 }
 

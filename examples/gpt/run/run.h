@@ -69,11 +69,6 @@ enum {
     RUN_TRAINED = 8 /* the job itself, and one step recorded */
 };
 
-/* Of a step, its update included. */
-typedef struct step_times {
-    double step_s, stall_s;
-} step_times;
-
 typedef struct run {
     thread_rank* rank;
     train_options options; /* of the job, with fewer steps after choose_steps */
@@ -84,7 +79,7 @@ typedef struct run {
     train_device device;
     gpt_model* model;
     int32_t *tokens, *targets; /* (batch, sequence), of all ranks */
-    step_times times;          /* of the last step; RUN_TIMED */
+    double step_s, stall_s;    /* of the last step, its update included; RUN_TIMED */
     int is_graph;              /* steps are staged, and then run as a graph */
     int reports;               /* this rank prints and fills results for its process */
     int stops;                 /* some rank was interrupted before the end of the last step */
@@ -112,7 +107,6 @@ memo_status team_open(team* t, job* j, memo_policy policy, int flags, memo_error
 
 /* Runs, or stages, forward and backward of all micro-batches of a step. */
 memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error);
-
 memo_status run_update(run* r, int64_t step, double* loss, memo_error* error);
 
 memo_status run_step(run* r, const job* j, int64_t step, double* loss, memo_error* error);
