@@ -130,7 +130,6 @@ static void find_medians(job* j, double* scratch) {
         comparison* row = &j->compared[policy_order[i]];
         const spread s = spread_of_steps(j, row->step_s, scratch);
         row->median_s = s.median;
-        row->median_predicted_s = spread_of_steps(j, row->predicted_s, scratch).median;
         if ((s.high - s.low) * widest.median <= (widest.high - widest.low) * s.median) continue;
         widest = s;
         scattered = policy_order[i];
@@ -170,11 +169,11 @@ static void put_predictions(const job* j, double* scratch, memo_text* t) {
     for (int i = 0; i < train_n_policies(&j->options); i++) {
         const comparison* row = &j->compared[policy_order[i]];
         if (!(*row->predicted_s > 0)) continue;
+        const double predicted_s = spread_of_steps(j, row->predicted_s, scratch).median;
         memo_text_put(t,
                       "%-10s predicted %.1f ms a step, measured %.1f ms "
                       "(%+.1f%% in the median of rounds)\n",
-                      policy_names[policy_order[i]], 1e3 * row->median_predicted_s,
-                      1e3 * row->median_s,
+                      policy_names[policy_order[i]], 1e3 * predicted_s, 1e3 * row->median_s,
                       100 * (ratio_of(row->step_s, row->predicted_s, n_timed(j), scratch) - 1));
     }
 }

@@ -59,26 +59,18 @@ typedef struct last_times {
     int64_t n; /* of the steps added; counts again from 0 after the first step */
 } last_times;
 
-/* The predicted times of a step beside the measured ones.  A graph has no events inside. */
+/* The predicted times of a step beside the measured ones, unless the comparison has them.  A graph
+ * has no events inside. */
 static void print_prediction(const job* j, last_times* last, double step_s) {
     const int64_t n = gpt_min(last->n, N_TIMED);
-    const int is_again = j->compared && predicts_again(j);
-    if (!(predicted_step_s(j->plan) > 0)) return;
+    if (!(predicted_step_s(j->plan) > 0) || (j->compared && predicts_again(j))) return;
     if (j->is_measured && *j->why_no_times) {
         printf("predicted times are not set beside measured ones: %s\n", j->why_no_times);
         return;
     }
-
-    /* Predicted; measured. */
     const memo_swap_plan* predicted = j->plan->times;
-    printf("predicted %.1f ms a step",
-           1e3 *
-               (is_again ? j->compared[j->options.policy].median_predicted_s : predicted->step_s));
-    if (is_again)
-        printf(", by layers measured during the comparison; measured ");
-    else
-        printf(", stalled %.1f ms, recomputing %.1f ms; measured ", 1e3 * predicted->stall_s,
-               1e3 * predicted->recompute_s);
+    printf("predicted %.1f ms a step, stalled %.1f ms, recomputing %.1f ms; measured ",
+           1e3 * predicted->step_s, 1e3 * predicted->stall_s, 1e3 * predicted->recompute_s);
     if (!n) {
         printf("%.1f ms\n", 1e3 * step_s);
         return;

@@ -27,7 +27,7 @@ typedef struct comparison {
     int64_t device_peak_bytes, host_peak_bytes, moved_bytes; /* moved in a step */
     /* Of the steps that are timed.  predicted_s: of step_s, by the planner; 0: not predicted. */
     double *step_s, *stall_s, *predicted_s;
-    double median_s, median_predicted_s; /* of step_s, predicted_s */
+    double median_s; /* of step_s */
     double* losses;
     uint64_t* digests; /* of the gradients */
 } comparison;
