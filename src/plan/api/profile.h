@@ -27,7 +27,6 @@ typedef struct memo_profile {
     int32_t n_kinds; /* of layers */
     int32_t n_tensors;
     double forward_s[MEMO_PROFILE_KINDS_MAX], backward_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer */
-    double weights_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer in turns of pass WEIGHTS */
     /* Measured in slices of n_rows: as in memo_kind_times. */
     double forward_growth_s[MEMO_PROFILE_KINDS_MAX], backward_growth_s[MEMO_PROFILE_KINDS_MAX];
     double between_s;              /* between the last forward and the first backward */
@@ -42,13 +41,13 @@ typedef struct memo_profile {
     memo_profile_transfer file;
 } memo_profile;
 
-/* A profile as text: "memo profile 1", a line for each figure, "end" with a checksum, as for
+/* A profile as text: "memo profile 2", a line for each figure, "end" with a checksum, as for
  * traces.  Times are whole femtoseconds, at most 9000 s.  Reading returns the written value within
  * one femtosecond.
  *
  *   rows ROWS KINDS TENSORS BETWEEN [UPDATE_OF_A_BYTE RECOMPUTE_CALL SLOWDOWN_OF_A_BYTE OF_BACK
  *        UPDATE_OF_A_BYTE_ON_HOST]
- *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD WEIGHTS]    of each kind
+ *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD]    of each kind
  *   tensor NAME                                                each tensor, and after it
  *   row TIME|- [GROWTH]                                        recomputation, in each kind
  *   copy BYTES TO_HOST TO_DEVICE                               small, then large

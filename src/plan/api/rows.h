@@ -36,9 +36,6 @@ typedef struct memo_swap_plan_desc {
      * turns of the last chunk.  NULL: before each backward turn. */
     const struct memo_turn* turns;
     int32_t last_chunk;
-    /* (swap->n_order): computed after a turn, beside its copies, by turns of pass WEIGHTS; NULL:
-     * nothing.  memo_swap_generate leaves it out. */
-    const double* turns_s;
     double recompute_call_s; /* of each tensor with recomputed rows, in addition to the rows */
     /* Copies slow computation.  A step takes so much longer for each byte that is copied to the
      * host [0] and to the device [1] while the step computes. */
