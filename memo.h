@@ -1152,20 +1152,6 @@ MEMO_API void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes)
 MEMO_TRY memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
                                          memo_error* error);
 
-/* What a layer of a kind takes. */
-typedef struct memo_kind_times {
-    double forward_s, backward_s; /* backward without recomputation */
-    /* (n_tensors), for ROWS and WHOLE tensors.  A tensor is recomputed from tensors before it in
-     * the table, whose rows are recomputed first.  So each time covers one tensor: a GELU's few
-     * operations, or the product that makes its input.  A tensor that is recomputed with another
-     * costs nothing.  Negative: cannot be recomputed.  NULL: all 0. */
-    const double* recompute_s_per_row;
-    /* With slices the times above are those of a slice in the middle of the layer.  They grow in a
-     * line, because attention does: the first rows take so much less, the last so much more. */
-    double forward_growth_s, backward_growth_s;
-    const double* recompute_growth_s_per_row; /* (n_tensors); NULL: all 0 */
-} memo_kind_times;
-
 /* ---- 8 states: weights, gradients, optimizer states ---------------------------------------------
  *
  * A *state* is bytes of a layer that live from step to step.  The desc of a session (memo_plan.h,
@@ -2323,7 +2309,7 @@ MEMOI int memob_next_entry(memob_reader* reader) {
  * what they mean.
  *
  * 1. A number that the table of a record admits fits the type of its field.
- * 2. Lines go one way: they have either a text, to write, or a reader.
+ * 2. Lines go one way: they have a text, to write, or a reader, or neither, to check values.
  * 3. The `end` line lies behind the line that the reader is at, and ends what it reads.
  * 4. A message has room for all words of a value. */
 
@@ -2352,6 +2338,7 @@ typedef struct memob_value {
 #define MEMOB_NUMBER(what, of, field)                                                              \
     MEMOB_VALUE(what, MEMOB_VALUE_INT64, of, field, INT64_MIN, INT64_MAX)
 #define MEMOB_SECONDS_MOST 9000000000000000000 /* of FEMTOSECONDS and NANOSECONDS */
+#define MEMOB_TIME_MAX     1e250 /* in memory: sums over 2^31 layers of 2^58 rows do not overflow */
 
 typedef struct memob_record {
     const char* word;
@@ -2361,10 +2348,10 @@ typedef struct memob_record {
     int32_t n_values, n_optional;
 } memob_record;
 
-/* Lines in either direction, so that one walk over them writes and reads a file. */
+/* Lines in either direction, so that one walk over them writes, reads or checks. */
 typedef struct memob_lines {
-    memo_text* text;      /* written to; NULL: read */
-    memob_reader* reader; /* NULL: write */
+    memo_text* text;      /* written to; NULL: read, */
+    memob_reader* reader; /* or with neither check */
     int64_t n;            /* so far */
     memo_error* error;
 } memob_lines;
@@ -2519,13 +2506,35 @@ MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, 
     return MEMO_STATUS_OK;
 }
 
-/* The next line, from or to a struct.  Errors: those of memob_put_record or memob_expect_record. */
+/* Checks the numbers of a struct that stays in memory, where a time may be longer than a line can
+ * say, if no sum of times overflows. */
+MEMOI memo_status memoi_check_record(const memob_record* record, const char* from,
+                                     memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < record->n_values && !status; k++) {
+        const memob_value* value = &record->values[k];
+        const char* at = from + value->offset;
+        double time_s;
+        if (value->type == MEMOB_VALUE_FEMTOSECONDS) {
+            memcpy(&time_s, at, sizeof time_s);
+            status = memob_check_real(record->word, value->what, time_s,
+                                      (double)value->least * MEMOB_TIME_MAX, MEMOB_TIME_MAX, error);
+        } else if (value->type != MEMOB_VALUE_NAME)
+            status = memob_check_integer(record->word, value->what, memob_record_number(value, at),
+                                         value->least, value->most, error);
+    }
+    return status;
+}
+
+/* The next line, from or to a struct.  Errors: those of memob_put_record or memob_expect_record;
+ * of a check INVALID_ARGUMENT. */
 MEMOI MEMOB_NOINLINE memo_status memob_line(memob_lines* lines, const memob_record* record,
                                             void* values) {
-    MEMO_ASSERT(!lines->text != !lines->reader); /* 2 */
+    MEMO_ASSERT(!lines->text || !lines->reader); /* 2 */
     lines->n++;
-    return lines->text ? memob_put_record(lines->text, record, values, lines->error)
-                       : memob_expect_record(lines->reader, record, values, lines->error);
+    if (lines->text) return memob_put_record(lines->text, record, values, lines->error);
+    if (lines->reader) return memob_expect_record(lines->reader, record, values, lines->error);
+    return memoi_check_record(record, (const char*)values, lines->error);
 }
 
 /* --- the frame of a file: "memo KIND 1" first, "end COUNT CHECKSUM" last --- */
@@ -7935,19 +7944,6 @@ MEMOI int64_t memob_tensor_rows(const memo_swap_desc* desc, int32_t t) {
     return item->is == MEMO_LATE_ROWS ? desc->routed_rows_layer : desc->n_rows;
 }
 
-/* Time of a slice: middle_s - growth_s for the first, middle_s + growth_s for the last, linear
- * between; at least 0. */
-MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double middle_s,
-                                double growth_s) {
-    const double rows = (double)desc->n_rows, all = (double)memob_swap_layer_rows(desc);
-    double begin, n;
-    if (memob_swap_batch_slices(desc) <= 1) return middle_s;
-    begin = (double)(step % memob_swap_batch_slices(desc)) * rows;
-    n = begin + rows > all ? all - begin : rows;
-    middle_s += growth_s * ((2 * begin + n) / all - 1);
-    return middle_s > 0 ? middle_s * (n / rows) : 0;
-}
-
 /* 0 without tensor_kinds. */
 MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t) {
     return desc->tensor_kinds ? desc->tensor_kinds[t] : 0;
@@ -7964,18 +7960,6 @@ MEMOI int64_t memob_swap_routed_rows(const memo_swap_desc* desc, int32_t t) {
     int32_t n = 0;
     for (int32_t layer = 0; layer < desc->n_layers; layer++) n += memob_layer_has(desc, layer, t);
     return memob_min(desc->routed_rows_all / (n ? n : 1), desc->routed_rows_layer);
-}
-
-/* To recompute all rows of a slice; routed rows: as many as if all steps had the same.  The tensor
- * that a tensor is recomputed with has the time of both. */
-MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, int32_t t,
-                                    const memo_kind_times* times) {
-    const double *per_row = times->recompute_s_per_row, *growth = times->recompute_growth_s_per_row;
-    if (desc->tensors[t].away == MEMO_WITH) return 0;
-    if (memob_tensor_is_routed(desc, t))
-        return per_row ? per_row[t] * (double)memob_swap_routed_rows(desc, t) : 0;
-    return memob_swap_slice_s(desc, step, per_row ? per_row[t] * (double)desc->n_rows : 0,
-                              growth ? growth[t] * (double)desc->n_rows : 0);
 }
 
 MEMOI const char* memob_tensor_name(const memo_item* tensor) {

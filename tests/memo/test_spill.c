@@ -3,6 +3,8 @@
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
 #include "extras/memo_look.h"
 #define MEMO_TEST_OWN_MAIN
 #include "stats.h"
@@ -351,14 +353,15 @@ TEST(every_operation_may_fail) {
 
 /* A slow file shows as stall, in the time that the schedule says. */
 TEST(a_slow_file_takes_its_time) {
-    memo_swap_times times = {0};
+    memo_profile times = {0};
     own_chain c;
     small_chain(&c, 6, 1);
     c.desc.is_timed = 1;
     c.desc.spill_bytes_per_s = 8192 / 0.01; /* three layers, 10 ms each, both ways */
     open_host(&c);
-    times.to_file_bytes_per_s = times.from_file_bytes_per_s = c.desc.spill_bytes_per_s;
-    own_schedule* schedule = schedule_of_swap(&c.desc, &times);
+    times.file = (memo_profile_transfer){8192, 0.01, 0.01};
+    const memo_swap_plan_desc step = {.swap = &c.desc, .profile = &times};
+    own_schedule* schedule = schedule_of_swap(&step, 1);
     own_times* simulation = times_of(schedule);
     double simulated_s = simulation->makespan_s;
     CHECK_IS(fabs(simulated_s - 0.06), <, 1e-9);

@@ -4,6 +4,8 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #include "memo.h"
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
 #include "extras/memo_look.h"
 #include "stats.h"
 #include "owned.h"
@@ -738,8 +740,8 @@ static memo_status dropping_wait(void* context, memo_event event, memo_stream st
 static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dropped,
                                    int64_t* n_waits) {
     memo_recorder* recorder = start_recorded(c, 0);
-    memo_swap_times times = {.n_micro_batches = n_micro_batches};
-    own_schedule* promised = schedule_of_swap(&c->desc, &times);
+    const memo_swap_plan_desc step = {.swap = &c->desc, .micro_batches = n_micro_batches};
+    own_schedule* promised = schedule_of_swap(&step, 1);
     dropping.recording = c->device;
     dropping.host = c->host;
     dropping.n_waits = 0;

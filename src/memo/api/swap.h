@@ -303,17 +303,3 @@ MEMO_API void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes)
 /* Synchronize first to read stall times.  Errors: the device's. */
 MEMO_TRY memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
                                          memo_error* error);
-
-/* What a layer of a kind takes. */
-typedef struct memo_kind_times {
-    double forward_s, backward_s; /* backward without recomputation */
-    /* (n_tensors), for ROWS and WHOLE tensors.  A tensor is recomputed from tensors before it in
-     * the table, whose rows are recomputed first.  So each time covers one tensor: a GELU's few
-     * operations, or the product that makes its input.  A tensor that is recomputed with another
-     * costs nothing.  Negative: cannot be recomputed.  NULL: all 0. */
-    const double* recompute_s_per_row;
-    /* With slices the times above are those of a slice in the middle of the layer.  They grow in a
-     * line, because attention does: the first rows take so much less, the last so much more. */
-    double forward_growth_s, backward_growth_s;
-    const double* recompute_growth_s_per_row; /* (n_tensors); NULL: all 0 */
-} memo_kind_times;
