@@ -145,9 +145,13 @@ typedef struct fixed_plan {
 
 /* With as many layers on the host as fit, where there is a file for the others. */
 static int fits(memo_swap_desc* desc, int64_t device_bytes, int64_t host_bytes) {
+    memob_swap_placement placement;
     memo_swap_sizes sizes;
     desc->n_host_layers = 0;
-    if (desc->spill_directory && memo_swap_desc_fit_host(desc, host_bytes, &error)) return 0;
+    if (desc->spill_directory) {
+        check(memob_swap_placement_fit(desc, host_bytes, &placement, &error));
+        memob_swap_placement_free(&placement);
+    }
     check(memo_swap_desc_get_sizes(desc, &sizes, &error));
     return sizes.device_bytes <= device_bytes && sizes.host_bytes <= host_bytes;
 }

@@ -3867,8 +3867,8 @@ MEMOI void memoi_swap_generate_visit(void* generator, int32_t k) {
     for (int32_t t = 0; t < g->desc.n_tensors && visit->pass != MEMOB_BACKWARD && !g->status;
          t++) /* as many in all */
         if (memob_tensor_is_routed(&g->desc, t) && memob_layer_has(&g->desc, visit->layer, t)) {
-            g->status = memo_swap_set_routed(g->swap, visit->layer,
-                                             memob_swap_routed_rows(&g->desc, t), g->error);
+            g->status = memob_swap_set_routed(g->swap->placement, visit->layer,
+                                              memob_swap_routed_rows(&g->desc, t), 0, g->error);
             break;
         }
     memoi_swap_generate_layer(g, visit->layer, visit->pass);

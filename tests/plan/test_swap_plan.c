@@ -294,8 +294,7 @@ static double best_alpha_by_trying(const problem* p) {
             if (p->tensors[leader].away == MEMO_ROWS && k < n_tiles && ROW_S(p, leader) < 0) break;
         }
         if (t < p->swap.n_tensors) continue;
-        if (p->desc.spill_bytes && p->desc.host_bytes &&
-            memo_swap_desc_fit_host(&swap, p->desc.host_bytes, &error))
+        if (p->desc.spill_bytes && p->desc.host_bytes && !chain_fits(&swap, p->desc.host_bytes))
             continue;
         memo_swap_sizes sizes = sizes_of_desc(&swap);
         if ((p->desc.device_bytes && sizes.device_bytes > p->desc.device_bytes) ||

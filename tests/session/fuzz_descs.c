@@ -168,7 +168,7 @@ static void fuzz_swap_order(fuzz_bytes* in, memo_swap_desc* desc, int32_t* order
 static void fuzz_swap(fuzz_bytes* in) {
     memo_swap_desc desc;
     memo_item tensors[FUZZ_N];
-    int64_t rows[FUZZ_N * FUZZ_N], by_alpha[FUZZ_N * FUZZ_N], host_bytes;
+    int64_t rows[FUZZ_N * FUZZ_N], by_alpha[FUZZ_N * FUZZ_N];
     int32_t order[FUZZ_SWAP_TURNS];
     memo_swap_sizes sizes;
     fuzz_swap_desc_fill(in, &desc, tensors, rows);
@@ -178,8 +178,6 @@ static void fuzz_swap(fuzz_bytes* in) {
         if (!fuzz_is_refused(memo_swap_desc_get_sizes(&desc, &sizes, &fuzz_error)))
             FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.host_bytes >= 0 &&
                        sizes.swapped_bytes >= 0);
-        fuzz_word(in, &host_bytes);
-        (void)fuzz_is_refused(memo_swap_desc_fit_host(&desc, host_bytes, &fuzz_error));
     }
 }
 
@@ -198,7 +196,7 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     fuzz_swap_desc_fill(in, &swap, tensors, rows);
     swap.rows = NULL;
     swap.n_order = (int32_t)fuzz_pick(in, 3); /* as many turns as turns_s has numbers */
-    FUZZ_FILL(in, desc, 72, &desc.swap, &desc.profile, &desc.states, &desc.turns, &desc.turns_s);
+    FUZZ_FILL(in, desc, 80, &desc.swap, &desc.profile, &desc.states, &desc.turns, &desc.turns_s);
     FUZZ_FILL(in, profile, 36232, NULL);
     if (fuzz_pick(in, 8)) {
         profile.n_rows = swap.n_rows;
