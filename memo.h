@@ -7796,7 +7796,7 @@ MEMOI int memob_is_recomputed(int32_t away) { return away == MEMO_ROWS || away =
 
 /* Steps of a micro-batch in flight. */
 MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
-    return desc->n_layers / (desc->n_places > 1 ? desc->n_places : 1);
+    return (int32_t)(desc->n_layers / memob_max(desc->n_places, 1));
 }
 
 /* 1: the step uses the odd rounding buffer.  The last step of a place and that of the next place
@@ -7871,7 +7871,7 @@ MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) 
 MEMOI int64_t memob_swap_routed_rows(const memo_swap_desc* desc, int32_t t) {
     int32_t n = 0;
     for (int32_t layer = 0; layer < desc->n_layers; layer++) n += memob_layer_has(desc, layer, t);
-    return memob_min(desc->routed_rows_all / (n ? n : 1), desc->routed_rows_layer);
+    return memob_min(desc->routed_rows_all / memob_max(n, 1), desc->routed_rows_layer);
 }
 
 MEMOI const char* memob_tensor_name(const memo_item* tensor) {
@@ -8939,12 +8939,10 @@ MEMOI void memob_swap_route_none(memob_swap_placement* placement, int32_t step,
 /* The step whose forward is open has so many routed rows.  Errors: INVALID_ARGUMENT. */
 MEMOI memo_status memob_swap_set_routed(memob_swap_placement* placement, int32_t step,
                                         int64_t n_rows, int is_forward_only, memo_error* error) {
-    static const char name[] = "memo_session_set_routed";
-    memo_status status =
-        memob_check_integer(name, "n_rows", n_rows, 0, placement->routed_rows_layer, error);
-    if (!status)
-        status = memob_check_integer(name, "n_rows so far", placement->n_routed + n_rows, 0,
-                                     placement->routed_rows_all, error);
+    const memob_bounds bounds[] = {
+        {"n_rows", n_rows, 0, placement->routed_rows_layer},
+        {"n_rows so far", placement->n_routed + n_rows, 0, placement->routed_rows_all}};
+    const memo_status status = MEMOB_CHECK_FIELDS("memo_session_set_routed", bounds, error);
     if (status) return status;
     placement->n_routed += n_rows;
     memoi_swap_route(placement, step, n_rows, is_forward_only);

@@ -725,12 +725,10 @@ MEMOI void memob_swap_route_none(memob_swap_placement* placement, int32_t step,
 /* The step whose forward is open has so many routed rows.  Errors: INVALID_ARGUMENT. */
 MEMOI memo_status memob_swap_set_routed(memob_swap_placement* placement, int32_t step,
                                         int64_t n_rows, int is_forward_only, memo_error* error) {
-    static const char name[] = "memo_session_set_routed";
-    memo_status status =
-        memob_check_integer(name, "n_rows", n_rows, 0, placement->routed_rows_layer, error);
-    if (!status)
-        status = memob_check_integer(name, "n_rows so far", placement->n_routed + n_rows, 0,
-                                     placement->routed_rows_all, error);
+    const memob_bounds bounds[] = {
+        {"n_rows", n_rows, 0, placement->routed_rows_layer},
+        {"n_rows so far", placement->n_routed + n_rows, 0, placement->routed_rows_all}};
+    const memo_status status = MEMOB_CHECK_FIELDS("memo_session_set_routed", bounds, error);
     if (status) return status;
     placement->n_routed += n_rows;
     memoi_swap_route(placement, step, n_rows, is_forward_only);

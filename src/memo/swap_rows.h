@@ -92,7 +92,7 @@ MEMOI int memob_is_recomputed(int32_t away) { return away == MEMO_ROWS || away =
 
 /* Steps of a micro-batch in flight. */
 MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
-    return desc->n_layers / (desc->n_places > 1 ? desc->n_places : 1);
+    return (int32_t)(desc->n_layers / memob_max(desc->n_places, 1));
 }
 
 /* 1: the step uses the odd rounding buffer.  The last step of a place and that of the next place
@@ -167,7 +167,7 @@ MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) 
 MEMOI int64_t memob_swap_routed_rows(const memo_swap_desc* desc, int32_t t) {
     int32_t n = 0;
     for (int32_t layer = 0; layer < desc->n_layers; layer++) n += memob_layer_has(desc, layer, t);
-    return memob_min(desc->routed_rows_all / (n ? n : 1), desc->routed_rows_layer);
+    return memob_min(desc->routed_rows_all / memob_max(n, 1), desc->routed_rows_layer);
 }
 
 MEMOI const char* memob_tensor_name(const memo_item* tensor) {
