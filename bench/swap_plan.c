@@ -653,10 +653,11 @@ static double predict_stack(int32_t n_layers, int64_t n_rows) {
     gaps g = {0};
 
     memset(&c, 0, sizeof c);
-    gpt_layers(c.tensors, c.per_row[0], c.times, &c.swap, &c.desc, n_layers, n_rows);
+    gpt_layers(c.tensors, &c.times, &c.swap, &c.desc, n_layers, n_rows);
     for (int t = 0; t < GPT_TENSORS; t++) {
         layer_bytes += (double)(c.tensors[t].row_bytes * n_rows);
-        if (c.tensors[t].away == MEMO_WITH) c.per_row[0][t] = 0; /* its leader's time counts */
+        if (c.tensors[t].away == MEMO_WITH)
+            c.times.tensors[t].recompute_s_per_row[0] = 0; /* its leader's time counts */
     }
 
     /* All pairs of capacities; those that no plan fits are skipped. */
