@@ -170,7 +170,7 @@ static void fuzz_swap(fuzz_bytes* in) {
     memo_item tensors[FUZZ_N];
     int64_t rows[FUZZ_N * FUZZ_N], by_alpha[FUZZ_N * FUZZ_N];
     int32_t order[FUZZ_SWAP_TURNS];
-    memo_swap_sizes sizes;
+    memo_swap_sizes sizes = {0};
     fuzz_swap_desc_fill(in, &desc, tensors, rows);
     for (int has_order = 0; has_order < 2; has_order++) {
         if (has_order) fuzz_swap_order(in, &desc, order);
