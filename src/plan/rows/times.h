@@ -18,8 +18,9 @@ typedef struct memoi_rows_rates {
 } memoi_rows_rates;
 
 /* Bytes by a time, or by a rate; 0: there is none. */
-MEMOI double memoi_rows_over(double n_bytes, double by) {
-    return by > 0 ? fmin(n_bytes / by, MEMOB_TIME_MAX) : 0;
+MEMOI double memoi_rows_over(double n_bytes, double by) { return by > 0 ? n_bytes / by : 0; }
+MEMOI double memoi_rows_rate(double n_bytes, double time_s) {
+    return fmin(memoi_rows_over(n_bytes, time_s), MEMOB_TIME_MAX);
 }
 
 /* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
@@ -38,10 +39,10 @@ MEMOI memoi_rows_rates memoi_rows_find_rates(const memo_profile* profile) {
     rates.copy_s = fmax(0, (small->out_s - memoi_rows_over(small_bytes * out_s, bytes) +
                             small->back_s - memoi_rows_over(small_bytes * back_s, bytes)) /
                                2);
-    rates.bytes_per_s[0][0] = memoi_rows_over(bytes, out_s);
-    rates.bytes_per_s[0][1] = memoi_rows_over(bytes, back_s);
-    rates.bytes_per_s[1][0] = memoi_rows_over((double)file->size_bytes, file->out_s);
-    rates.bytes_per_s[1][1] = memoi_rows_over((double)file->size_bytes, file->back_s);
+    rates.bytes_per_s[0][0] = memoi_rows_rate(bytes, out_s);
+    rates.bytes_per_s[0][1] = memoi_rows_rate(bytes, back_s);
+    rates.bytes_per_s[1][0] = memoi_rows_rate((double)file->size_bytes, file->out_s);
+    rates.bytes_per_s[1][1] = memoi_rows_rate((double)file->size_bytes, file->back_s);
     rates.update_host_s_per_byte = profile->update_host_s_per_byte;
     return rates;
 }
