@@ -293,7 +293,7 @@ static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error*
     memo_step_plan_destroy(other);
     if (status) return status;
     snprintf(j->why_slices, sizeof j->why_slices, "all rows at once do not fit: %s",
-             plan_shortage(plan));
+             plan_shortage(o, plan));
     forget_plans(j);
     return find_profile(j, error);
 }
@@ -500,6 +500,8 @@ int main(int argc, char** argv) {
     if (!status && !only_prints) status = train_check_ranks(&j.options, &error);
     if (!status && !only_prints) status = train_device_check(&j.options, &error);
     if (!status && !only_prints) status = train_check_effects(&j.options, &error);
+    if (!status && j.options.spill)
+        j.options.spill_free_bytes = bytes_free(j.options.spill) / j.options.ranks + 1;
     j.teams = (team*)calloc(N_POLICIES, sizeof *j.teams);
     if (!status && !j.teams) status = gpt_no_memory("the policies", &error);
 
