@@ -6347,19 +6347,18 @@ MEMOI void memoi_cells_mark(memob_cell* cells, const int32_t* touches, int32_t n
 /* Leaves what the stream must wait for: drops what its past implies, then what another wait
  * implies.  0: nothing is left. */
 MEMOI int memoi_waits_reduce(const memob_waits* waits, int32_t stream, memob_numbers* need) {
-    const memob_numbers *now = &waits->now[stream], *clocks[MEMOB_N_STREAMS];
-    int32_t s, other, n_needs = 0;
-    for (s = 0; s < MEMOB_N_STREAMS; s++) {
+    const memob_numbers* now = &waits->now[stream];
+    int32_t n_needs = 0;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
         if (need->of[s] <= now->of[s]) need->of[s] = 0;
         n_needs += need->of[s] != 0;
     }
-    if (n_needs < 2) return n_needs;
-    for (s = 0; s < MEMOB_N_STREAMS; s++)
-        clocks[s] = need->of[s] ? memoi_waits_clock(waits, s, need->of[s]) : NULL;
-    for (s = 0; s < MEMOB_N_STREAMS; s++)
-        for (other = 0; other < MEMOB_N_STREAMS && need->of[s]; other++)
-            if (other != s && clocks[other] && clocks[other]->of[s] >= need->of[s]) need->of[s] = 0;
-    return 1;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && n_needs > 1; s++) {
+        const memob_numbers* clock = need->of[s] ? memoi_waits_clock(waits, s, need->of[s]) : NULL;
+        for (int32_t other = 0; other < MEMOB_N_STREAMS && clock; other++)
+            if (other != s && need->of[other] <= clock->of[other]) need->of[other] = 0;
+    }
+    return n_needs;
 }
 
 /* From now on the stream waits for an operation of another, and for what comes before that. */
@@ -6384,30 +6383,22 @@ MEMOI int64_t memoi_waits_end(memob_waits* waits, int32_t stream) {
 
 /* --- records of events --- */
 
-/* Sinks record an event behind operations that are awaited.  A few events of each stream take
- * turns; a wait for an event that was recorded again waits for a later operation of the stream,
- * which was enqueued before. */
-#define MEMOB_RECORDS_MAX 64
+/* Sinks record an event behind operations that are awaited.  The events of a stream take turns; a
+ * wait for an event that was recorded again waits for a later operation of the stream, which was
+ * enqueued before. */
+#define MEMOB_RECORDS 64 /* that are kept; a power of two */
 typedef struct memob_records {
-    int32_t n_events[MEMOB_N_STREAMS];                   /* 0: none; to MEMOB_RECORDS_MAX */
-    int64_t n[MEMOB_N_STREAMS];                          /* records so far */
-    int64_t numbers[MEMOB_N_STREAMS][MEMOB_RECORDS_MAX]; /* of operations, by event */
+    uint32_t next;                  /* event */
+    int64_t numbers[MEMOB_RECORDS]; /* of operations, by event; 0: not recorded yet */
 } memob_records;
 
-/* The event to record behind everything that the stream has been given so far. */
-MEMOI int32_t memoi_records_add(memob_records* records, int32_t stream, int64_t number) {
-    const int32_t event = (int32_t)(records->n[stream]++ % records->n_events[stream]);
-    records->numbers[stream][event] = number;
-    return event;
-}
-
 /* The event of the first kept record behind an operation; -1: there is none yet. */
-MEMOI int32_t memoi_records_find(const memob_records* records, int32_t stream, int64_t number) {
-    const int32_t n = records->n_events[stream];
+MEMOI int32_t memoi_records_find(const memob_records* records, int64_t number) {
     int32_t found = -1;
-    for (int64_t r = records->n[stream] - 1; r >= 0 && r >= records->n[stream] - n; r--) {
-        if (records->numbers[stream][r % n] < number) break;
-        found = (int32_t)(r % n);
+    for (uint32_t k = 1; k <= MEMOB_RECORDS; k++) {
+        const uint32_t event = (records->next - k) % MEMOB_RECORDS;
+        if (records->numbers[event] < number) break;
+        found = (int32_t)event;
     }
     return found;
 }
@@ -6421,7 +6412,7 @@ typedef struct memob_engine {
     memo_stream streams[MEMOB_N_STREAMS];
     int32_t borrowed;         /* bit k: stream k is the caller's */
     int32_t computes_on_host; /* the calling thread computes, not a stream */
-    memo_event* events;       /* the first two are recorded by the compute stream alone */
+    memo_event* events;
     int32_t n_events;
     memob_spill_op* spill_ops; /* writes and reads of the file, each made when it is first used */
     memob_spill_file file;
@@ -6527,34 +6518,21 @@ MEMOI void memob_engine_call(memob_engine* e, memo_error* error) {
     e->error = error;
 }
 
-/* If the calling thread computes, what it computed is done. */
-MEMOI int memoi_engine_is_done(const memob_engine* e, int32_t event) {
-    return e->computes_on_host && event < 2;
-}
-
 MEMOI void memob_engine_record(memob_engine* e, int32_t stream, int32_t event) {
-    if (!e->status && !memoi_engine_is_done(e, event))
+    if (!e->status)
         e->status = memo_event_record(&e->device, e->events[event], e->streams[stream], e->error);
 }
 
-/* If the calling thread computes, it waits in place of the compute stream. */
-MEMOI void memoi_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
-    if (e->status || memoi_engine_is_done(e, event)) return;
-    e->status = stream == MEMOB_STREAM_COMPUTE && e->computes_on_host
-                    ? memo_event_synchronize(&e->device, e->events[event], e->error)
-                    : memo_event_wait(&e->device, e->events[event], e->streams[stream], e->error);
-}
-
-/* Copies bytes between both memories. */
-MEMOI void memob_engine_copy(memob_engine* e, int32_t stream, int64_t device_begin,
-                             int64_t host_begin, int64_t n_bytes) {
+/* Copies bytes to the host, or back. */
+MEMOI inline void memob_engine_copy(memob_engine* e, int is_back, int64_t device_begin,
+                                    int64_t host_begin, int64_t n_bytes) {
     void* on_device = memob_at(e->device_memory, device_begin);
     void* on_host = memob_at(e->host_memory, host_begin);
-    const int is_back = stream == MEMOB_STREAM_TO_DEVICE;
-    if (e->status || n_bytes <= 0) return;
-    e->status =
-        memo_copy(&e->device, e->streams[stream], is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
-                  is_back ? on_device : on_host, is_back ? on_host : on_device, n_bytes, e->error);
+    if (e->status) return;
+    e->status = is_back ? memo_copy(&e->device, e->streams[MEMOB_STREAM_TO_DEVICE],
+                                    MEMO_COPY_TO_DEVICE, on_device, on_host, n_bytes, e->error)
+                        : memo_copy(&e->device, e->streams[MEMOB_STREAM_TO_HOST], MEMO_COPY_TO_HOST,
+                                    on_host, on_device, n_bytes, e->error);
     if (!e->status) e->copied_bytes[is_back] += n_bytes;
 }
 
@@ -6707,26 +6685,6 @@ typedef struct memob_law {
 MEMOI void memob_law_free(memob_law* law) {
     memob_arrays_free(&law->arrays);
     memset(law, 0, sizeof *law);
-}
-
-/* For sinks: operation k is enqueued.  Returns its number in its stream, and the operations to wait
- * for. */
-MEMOI int64_t memob_law_add(const memob_law* law, memob_cell* cells, memob_waits* waits, int32_t k,
-                            memob_numbers* wait) {
-    const memob_op* op = &law->ops[k];
-    const int32_t* touches = law->touches + op->first_touch;
-    memob_numbers need = MEMO_ZERO(memob_numbers);
-    int64_t number;
-    memoi_cells_need(cells, touches, op->n_touches, &need);
-    *wait = need;
-    (void)memoi_waits_reduce(waits, op->stream, wait);
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
-        if (wait->of[s]) memoi_waits_raise(waits, op->stream, s, wait->of[s]);
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
-        MEMO_ASSERT(need.of[s] <= waits->now[op->stream].of[s]); /* 1 of >>waits */
-    number = memoi_waits_end(waits, op->stream);
-    memoi_cells_mark(cells, touches, op->n_touches, op->stream, number);
-    return number;
 }
 
 /* --- stays --- */
@@ -7595,74 +7553,34 @@ MEMOI void memob_clock_end(const memob_clock* c, memob_clock_cell* cells, const 
  * 1. An event that is waited for was recorded behind the operation that is meant. */
 
 typedef struct memob_sink {
-    memob_engine engine; /* events: those of each stream */
+    memob_engine engine; /* events: MEMOB_RECORDS of each stream */
     memob_law law;
     memob_waits* waits; /* its own, or those of the sink whose streams it uses */
     memob_cell* cells;  /* (law.n_cells) */
-    memob_records records;
-    int32_t first_event[MEMOB_N_STREAMS];
+    memob_records records[MEMOB_N_STREAMS];
     int32_t has_failed; /* the last call */
     /* A planner's: the engine enqueues on this clock, and there are neither waits nor events. */
     memob_clock* clock;
     memob_clock_cell* clock_cells; /* (law.n_cells) */
 } memob_sink;
 
-/* How many operations back waits look, so that each finds its own event.  A list may follow itself;
- * the waits of the last one repeat from its third time on. */
-MEMOI void memoi_sink_count_records(memob_sink* sink, memob_cell* cells, memob_waits* waits) {
-    const memob_law* law = &sink->law;
-    memob_numbers wait;
-    for (int32_t i = 0; i < 2 * law->n_lists + 1; i++) {
-        const int32_t list = (int32_t)memob_min(i / 2, law->n_lists - 1);
-        for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) {
-            (void)memob_law_add(law, cells, waits, k, &wait);
-            for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
-                int32_t* n = &sink->records.n_events[s];
-                if (wait.of[s]) *n = (int32_t)memob_max(*n, waits->now[s].of[s] - wait.of[s] + 1);
-            }
-        }
-    }
-}
-
 /* For a law that was made: waits, and the events of its streams, or what a clock needs.  base:
  * NULL, or the sink whose streams it uses.  n_streams: 4 with the file's, 3 without, 0: none is
- * used.  n_records: of a stream that are kept; 0: as many as waits look back.  The engine's first
- * two events are the compute stream's.  Errors: OUT_OF_HOST_MEMORY. */
+ * used.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_sink_prepare(memob_sink* sink, const memob_sink* base, int32_t n_streams,
-                                     int32_t n_records, memo_error* error) {
+                                     memo_error* error) {
     memob_engine* e = &sink->engine;
-    memob_arrays trial = MEMO_ZERO(memob_arrays);
-    memo_status status = memoi_law_join_cells(&sink->law, error);
+    const memo_status status = memoi_law_join_cells(&sink->law, error);
     if (status) return status;
-
-    /* Cells and waits. */
-    if (sink->clock)
+    if (sink->clock) {
         sink->clock_cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
-    else
+    } else {
         sink->cells = MEMOB_ARRAY(&e->arrays, memob_cell, sink->law.n_cells);
-    if (base)
-        sink->waits = base->waits;
-    else if (!sink->clock)
-        sink->waits = MEMOB_ARRAY(&e->arrays, memob_waits, 1);
-
-    /* Events. */
-    if (!sink->clock && !n_records) {
-        memob_cell* cells = MEMOB_ARRAY(&trial, memob_cell, sink->law.n_cells);
-        memob_waits* waits = MEMOB_ARRAY(&trial, memob_waits, 1);
-        if (!trial.failed) memoi_sink_count_records(sink, cells, waits);
+        sink->waits = base ? base->waits : MEMOB_ARRAY(&e->arrays, memob_waits, 1);
+        e->n_events = n_streams * MEMOB_RECORDS;
+        e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
     }
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && !sink->clock; s++) {
-        const int64_t n = memob_max(n_records, sink->records.n_events[s]), least = s ? 1 : 2;
-        sink->records.n_events[s] =
-            s < n_streams ? (int32_t)memob_max(memob_min(n, MEMOB_RECORDS_MAX), least) : 0;
-        sink->first_event[s] = e->n_events;
-        e->n_events += sink->records.n_events[s];
-    }
-    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    if (e->arrays.failed || trial.failed)
-        status = memob_no_memory(error, "the waits and events of an engine");
-    memob_arrays_free(&trial);
-    return status;
+    return e->arrays.failed ? memob_no_memory(error, "the waits and events of an engine") : status;
 }
 
 MEMOI void memoi_sink_free(memob_sink* sink) {
@@ -7671,31 +7589,38 @@ MEMOI void memoi_sink_free(memob_sink* sink) {
     memob_law_free(&sink->law);
 }
 
-/* Returns the event of the stream; -1: none is recorded. */
+/* 1: the calling thread computes in place of the stream, so what it computed is done. */
+MEMOI int memoi_sink_is_host(const memob_sink* sink, int32_t stream) {
+    return stream == MEMOB_STREAM_COMPUTE && sink->engine.computes_on_host;
+}
+
+/* Behind operation `number`, the stream's latest.  Returns which of its events; -1: none. */
 MEMOI int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number) {
     memob_engine* e = &sink->engine;
-    int32_t event;
-    if (stream == MEMOB_STREAM_COMPUTE && e->computes_on_host) return -1;
-    if (e->status) return -1;
-    event = memoi_records_add(&sink->records, stream, number);
-    memob_engine_record(e, stream, sink->first_event[stream] + event);
+    memob_records* records = &sink->records[stream];
+    const int32_t event = (int32_t)(records->next % MEMOB_RECORDS);
+    if (e->status || memoi_sink_is_host(sink, stream)) return -1;
+    records->next++;
+    records->numbers[event] = number;
+    memob_engine_record(e, stream, stream * MEMOB_RECORDS + event);
     return event;
 }
 
-/* Makes a stream wait for the operations.  If the calling thread computes, what it computed is
- * done. */
+/* Makes a stream wait for the operations. */
 MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers* wait) {
     memob_engine* e = &sink->engine;
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
-        int32_t event;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && !e->status; s++) {
         if (!wait->of[s]) continue;
-        if (s != MEMOB_STREAM_COMPUTE || !e->computes_on_host) {
-            event = memoi_records_find(&sink->records, s, wait->of[s]);
-            if (event < 0) /* another list awaits it than the law has seen, or a call has failed */
-                event = memoi_sink_record(sink, s, sink->waits->now[s].of[s]);
+        if (!memoi_sink_is_host(sink, s)) {
+            int32_t event = memoi_records_find(&sink->records[s], wait->of[s]);
+            if (event < 0) event = memoi_sink_record(sink, s, sink->waits->now[s].of[s]);
             if (e->status) return;
-            MEMO_ASSERT(sink->records.numbers[s][event] >= wait->of[s]); /* 1 */
-            memoi_engine_wait(e, stream, sink->first_event[s] + event);
+            MEMO_ASSERT(sink->records[s].numbers[event] >= wait->of[s]); /* 1 */
+            event += s * MEMOB_RECORDS;
+            e->status =
+                memoi_sink_is_host(sink, stream)
+                    ? memo_event_synchronize(&e->device, e->events[event], e->error)
+                    : memo_event_wait(&e->device, e->events[event], e->streams[stream], e->error);
         }
         if (!e->status) memoi_waits_raise(sink->waits, stream, s, wait->of[s]);
     }
@@ -7718,6 +7643,7 @@ MEMOI int64_t memoi_sink_begin(memob_sink* sink, int32_t k) {
         return 0;
     }
     if (memoi_sink_need(sink, k, &wait)) memoi_sink_wait(sink, op->stream, &wait);
+    MEMO_ASSERT(sink->engine.status || !memoi_sink_need(sink, k, &wait)); /* 1 of >>waits */
     return sink->waits->now[op->stream].of[op->stream];
 }
 
@@ -7754,7 +7680,7 @@ MEMOI void memoi_sink_join(memob_sink* sink) {
     memob_numbers all = MEMO_ZERO(memob_numbers);
     if (sink->clock) memoi_clock_join(sink->clock);
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
-        if (!sink->records.n_events[s]) continue;
+        if (s * MEMOB_RECORDS >= sink->engine.n_events) continue;
         all.of[s] = memoi_waits_end(sink->waits, s);
         (void)memoi_sink_record(sink, s, all.of[s]);
     }
@@ -9562,7 +9488,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     memo_status status;
     int32_t n_streams = 0;
     if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_N_STREAMS : MEMOB_N_STREAMS - 1;
-    status = memoi_sink_prepare(&swap->sink, base, n_streams, 0, error);
+    status = memoi_sink_prepare(&swap->sink, base, n_streams, error);
     if (status) return status;
     e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? swap->sink.law.n_ops : 0);
     swap->rooms = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement->n_layers + 1);
@@ -9677,7 +9603,8 @@ MEMOI void memoi_swap_move(memo_swap* swap, int32_t stream, memoi_swap_purpose p
     MEMO_ASSERT(host >= 0 && host + n_moved <= swap->placement->sizes.host_bytes);       /* 2 */
     *n_bytes += n_moved;
     if (purpose == MEMOI_SWAP_COPY)
-        memob_engine_copy(&swap->sink.engine, stream, device, host, n_moved);
+        memob_engine_copy(&swap->sink.engine, stream == MEMOB_STREAM_TO_DEVICE, device, host,
+                          n_moved);
 }
 
 /* Where the rows of a step begin in host memory; slot: its place there, if layers share places. */
@@ -10002,6 +9929,15 @@ typedef struct memob_states_update {
     int32_t layer;
 } memob_states_update;
 
+/* A state of a layer. */
+typedef struct memob_state_bytes {
+    /* Offsets on the device; streamed: on the host; spilled: in the file, through a place on the
+     * host; -1: not in the file. */
+    int64_t at[MEMO_N_TIERS], n_bytes;
+    int32_t first_piece, end_piece; /* of the device's bytes, each of which is of the same states */
+    int32_t is_newer;               /* there than on the host, or in the file */
+} memob_state_bytes;
+
 /* The lists of a step.  What follows decides what is fetched, so forwards and backwards are lists
  * of their own. */
 typedef enum memob_states_list {
@@ -10040,15 +9976,12 @@ typedef struct memob_states {
     memob_states_trainer trainer;
     memob_states_update* updates; /* (n_layers); NULL: not on the host */
     memob_states_layer* layers;   /* (n_layers) */
-    int64_t* offsets;             /* (n_layers, n_states, 4): on the device; streamed: on the host;
-                                    spilled: in the file, and in a place on the host; bytes */
+    memob_state_bytes* bytes;     /* (n_layers, n_states): the law's items */
     memob_states_sizes sizes;
     memob_states_items items;
 
     /* What lies on the device. */
-    int32_t* pieces; /* (n_layers * n_states, 2): the bytes of an item, of which each is */
     int32_t* owners; /* (pieces): the item that lies there; -1: none */
-    char* is_newer;  /* (n_layers * n_states): than the host's bytes, or the file's */
 
     /* Where a step is. */
     int32_t list, next; /* NOTHING: no list; what is prepared */
@@ -10100,9 +10033,10 @@ MEMOI double memob_states_update_bytes(const memob_states* states, int32_t layer
     return n_bytes;
 }
 
-MEMOI int64_t* memoi_states_offsets(const memob_states* states, int32_t layer, int32_t state) {
+MEMOI memob_state_bytes* memoi_states_bytes(const memob_states* states, int32_t layer,
+                                            int32_t state) {
     MEMO_ASSERT(layer >= 0 && layer < states->n_layers && state >= 0 && state < states->n_states);
-    return &states->offsets[4 * ((int64_t)layer * states->n_states + state)];
+    return &states->bytes[(int64_t)layer * states->n_states + state];
 }
 
 MEMOI memo_owner memoi_states_owner(const memo_state* state) {
@@ -10130,14 +10064,14 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
             const int is_spilled = (int)(layer->spilled >> s & 1);
             const int is_hosted = (int)(states->hosted >> s & 1);
             const int32_t tier = is_streamed + is_spilled; /* where it stays */
-            int64_t* offsets = memoi_states_offsets(states, l, s);
+            memob_state_bytes* of = memoi_states_bytes(states, l, s);
             if (!(layer->has >> s & 1)) continue;
             sizes->bytes[tier][memoi_states_owner(&states->states[s])] +=
                 is_spilled ? in_file : bytes;
-            offsets[0] = is_streamed ? in_place[0] : stays[0];
-            offsets[1] = is_spilled ? in_place[1] : stays[1];
-            offsets[2] = stays[2];
-            offsets[3] = size_bytes;
+            of->at[0] = is_streamed ? in_place[0] : stays[0];
+            of->at[1] = is_spilled ? in_place[1] : stays[1];
+            of->at[2] = is_spilled ? stays[2] : -1;
+            of->n_bytes = size_bytes;
             stays[tier] += is_spilled ? in_file : bytes;
             if (is_streamed && !is_hosted) in_place[0] += bytes;
             if (is_spilled) in_place[1] += in_file;
@@ -10159,11 +10093,11 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
             const int64_t size_bytes = states->states[s].size_bytes;
             const int64_t bytes[2] = {memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT),
                                       memob_align_up(size_bytes, MEMOB_SPILL_ALIGNMENT)};
-            int64_t* offsets = memoi_states_offsets(states, l, s);
+            int64_t* at = memoi_states_bytes(states, l, s)->at;
             for (int32_t k = 0; k < 2; k++) {
                 if (!((k ? layer->spilled : layer->streamed) >> s & 1)) continue;
-                if (layer->place == 1) offsets[k] = area[k] - offsets[k] - bytes[k];
-                offsets[k] += stays[k];
+                if (layer->place == 1) at[k] = area[k] - at[k] - bytes[k];
+                at[k] += stays[k];
             }
         }
     sizes->resident_bytes = stays[0];
@@ -10217,8 +10151,8 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     states->trainer = desc->trainer;
     if (on_host && desc->update_at == MEMO_UPDATE_DEFERRED) states->update_at = MEMO_UPDATE_PASS;
     states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
-    states->offsets =
-        MEMOB_ARRAY(&e->arrays, int64_t, (int64_t)desc->n_layers * desc->n_states * 4);
+    states->bytes =
+        MEMOB_ARRAY(&e->arrays, memob_state_bytes, (int64_t)desc->n_layers * desc->n_states);
     if (on_host) states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
     if (e->arrays.failed) return memob_no_memory(error, "the places of states");
 
@@ -10272,14 +10206,14 @@ MEMOI memo_status memob_states_get_sizes(const memob_states_desc* desc, memob_st
 /* Addresses between begin and end of the layer, and in pinned host memory for update_host; they
  * never change.  NULL: the layer lacks the state, or has it elsewhere. */
 MEMOI void* memob_states_get_address(const memob_states* states, int32_t layer, int32_t state) {
-    const int64_t offset = memoi_states_offsets(states, layer, state)[0];
+    const int64_t offset = memoi_states_bytes(states, layer, state)->at[0];
     const uint32_t has = states->layers[layer].has & ~states->hosted;
     return has >> state & 1 ? memob_at(states->sink.engine.device_memory, offset) : NULL;
 }
 MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t layer,
                                           int32_t state) {
     const memob_states_layer* l = &states->layers[layer];
-    const int64_t offset = memoi_states_offsets(states, layer, state)[1];
+    const int64_t offset = memoi_states_bytes(states, layer, state)->at[1];
     return l->streamed & ~l->spilled & 1u << state ? states->sink.engine.host_memory + offset
                                                    : NULL;
 }
@@ -10486,12 +10420,12 @@ MEMOI memo_status memoi_states_make_law(memob_states* states, memo_error* error)
 MEMOI void memoi_states_find_alone(memob_states* states) {
     const int32_t n_items = states->n_layers * states->n_states;
     for (int32_t i = 0; i < n_items; i++)
-        for (int32_t p = states->pieces[2 * i]; p < states->pieces[2 * i + 1]; p++)
+        for (int32_t p = states->bytes[i].first_piece; p < states->bytes[i].end_piece; p++)
             states->owners[p]++;
     for (int32_t i = 0; i < n_items; i++) {
         const uint32_t on_host = states->updates ? states->used_by[MEMOB_UPDATE] : 0;
         int is_alone = !(on_host >> i % states->n_states & 1);
-        for (int32_t p = states->pieces[2 * i]; p < states->pieces[2 * i + 1]; p++)
+        for (int32_t p = states->bytes[i].first_piece; p < states->bytes[i].end_piece; p++)
             is_alone &= states->owners[p] == 1;
         if (is_alone) states->items.items[i].lives_on = 2;
     }
@@ -10507,10 +10441,10 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
     int64_t n = 0;
     int32_t slot = 0;
     for (int32_t i = 0; i < n_items; i++) {
-        const int64_t* offsets = &states->offsets[4 * (int64_t)i];
+        const memob_state_bytes* of = &states->bytes[i];
         if (!states->items.items[i].n_slots) continue;
-        borders[n++] = memoi_keyed_of(offsets[tier], 2 * (int64_t)i);
-        borders[n++] = memoi_keyed_of(offsets[tier] + offsets[3], 2 * (int64_t)i + 1);
+        borders[n++] = memoi_keyed_of(of->at[tier], 2 * (int64_t)i);
+        borders[n++] = memoi_keyed_of(of->at[tier] + of->n_bytes, 2 * (int64_t)i + 1);
     }
 
     /* Equal addresses are one border. */
@@ -10528,23 +10462,24 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
     memob_states_items* it = &states->items;
     const int32_t n_items = states->n_layers * states->n_states;
     memob_keyed* borders = MEMOB_ARRAY(&it->arrays, memob_keyed, 2 * (int64_t)n_items);
+    int32_t* on_device = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     int32_t* on_host = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
-    states->pieces = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     states->owners = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
-    states->is_newer = MEMOB_ARRAY(&it->arrays, char, n_items);
     if (it->arrays.failed) return memob_no_memory(error, "the pieces of states");
-    it->n_slots[0] = memoi_states_find_slots(states, 0, borders, states->pieces);
+    it->n_slots[0] = memoi_states_find_slots(states, 0, borders, on_device);
     it->n_slots[1] = memoi_states_find_slots(states, 1, borders, on_host);
     for (int32_t i = 0; i < n_items; i++) {
         memob_item* item = &it->items[i];
-        item->n_slots = states->pieces[2 * i + 1] - states->pieces[2 * i];
+        states->bytes[i].first_piece = on_device[2 * i];
+        states->bytes[i].end_piece = on_device[2 * i + 1];
+        item->n_slots = on_device[2 * i + 1] - on_device[2 * i];
         item->n_host = on_host[2 * i + 1] - on_host[2 * i];
         item->host = on_host[2 * i];
         if (item->file < 0) continue;
         item->file = it->n_slots[2];
         it->n_slots[2] += item->n_host;
     }
-    for (int32_t u = 0; u < it->n_uses; u++) it->uses[u].at = states->pieces[2 * it->uses[u].item];
+    for (int32_t u = 0; u < it->n_uses; u++) it->uses[u].at = on_device[2 * it->uses[u].item];
     memoi_states_find_alone(states);
     return MEMO_STATUS_OK;
 }
@@ -10569,9 +10504,6 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
 
 /* --- creation --- */
 
-/* The latest records of a stream that are kept; a wait for an older one waits for the next. */
-#define MEMOI_STATES_RECORDS 16
-
 /* 0: to the host; 1: to the device; 2: a visit. */
 MEMOI int32_t memoi_states_way(const memob_states* states, int32_t k) {
     const int32_t kind = states->sink.law.ops[k].kind;
@@ -10590,7 +10522,7 @@ MEMOI memo_status memoi_states_sum_copies(memob_states* states, memo_error* erro
         sums[2 * k + 2] = sums[2 * k];
         sums[2 * k + 3] = sums[2 * k + 1];
         for (int32_t i = 0; i < law->ops[k].n_parts && way < 2; i++)
-            sums[2 * k + 2 + way] += (double)states->offsets[4 * (int64_t)parts[i].item + 3];
+            sums[2 * k + 2 + way] += (double)states->bytes[parts[i].item].n_bytes;
     }
     states->sums = sums;
     return MEMO_STATUS_OK;
@@ -10604,7 +10536,7 @@ MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, 
     if (!status) status = memoi_states_make_law(states, error);
     if (!status) status = memoi_states_sum_copies(states, error);
     if (status) return status;
-    return memoi_sink_prepare(&states->sink, NULL, n_streams, MEMOI_STATES_RECORDS, error);
+    return memoi_sink_prepare(&states->sink, NULL, n_streams, error);
 }
 
 MEMOI void memob_states_destroy(memob_states* states) {
@@ -10673,58 +10605,56 @@ MEMOI memo_status memob_states_create(const memob_states_desc* desc, int is_dry,
 
 /* 1: all bytes of the item do. */
 MEMOI int memoi_states_is_there(const memob_states* states, int32_t item) {
-    const int32_t* piece = &states->pieces[2 * item];
-    for (int32_t p = piece[0]; p < piece[1]; p++)
+    const memob_state_bytes* of = &states->bytes[item];
+    for (int32_t p = of->first_piece; p < of->end_piece; p++)
         if (states->owners[p] != item) return 0;
     return 1;
 }
 
-/* From now on the item lies there. */
-MEMOI void memoi_states_put(memob_states* states, int32_t item) {
-    const int32_t* piece = &states->pieces[2 * item];
-    for (int32_t p = piece[0]; p < piece[1]; p++) {
+/* From now on the item lies there.  1: it did before. */
+MEMOI int memoi_states_put(memob_states* states, int32_t item) {
+    const memob_state_bytes* of = &states->bytes[item];
+    int was_there = 1;
+    for (int32_t p = of->first_piece; p < of->end_piece; p++) {
         const int32_t owner = states->owners[p];
-        MEMO_ASSERT(owner < 0 || owner == item || !states->is_newer[owner]); /* 2 */
+        MEMO_ASSERT(owner < 0 || owner == item || !states->bytes[owner].is_newer); /* 2 */
+        was_there &= owner == item;
         states->owners[p] = item;
     }
+    return was_there;
 }
 
 /* Its bytes there are nobody's. */
 MEMOI void memoi_states_drop(memob_states* states, int32_t item) {
-    const int32_t* piece = &states->pieces[2 * item];
-    for (int32_t p = piece[0]; p < piece[1]; p++)
+    memob_state_bytes* of = &states->bytes[item];
+    for (int32_t p = of->first_piece; p < of->end_piece; p++)
         if (states->owners[p] == item) states->owners[p] = -1;
-    states->is_newer[item] = 0;
+    of->is_newer = 0;
 }
 
 /* --- operations --- */
 
-/* Has this copy of an item work to do? */
-MEMOI int memoi_states_moves(const memob_states* states, int32_t kind, int32_t item) {
-    if (kind == MEMOB_OP_STORE || kind == MEMOB_OP_WRITE) return states->is_newer[item];
-    return !memoi_states_is_there(states, item);
+/* Has this copy of an item nothing to do?  A load puts the item there. */
+MEMOI int memoi_states_is_done(memob_states* states, int32_t kind, int32_t item) {
+    if (kind == MEMOB_OP_LOAD) return memoi_states_put(states, item);
+    if (kind == MEMOB_OP_READ) return memoi_states_is_there(states, item);
+    return !states->bytes[item].is_newer;
 }
 
-/* Copies an item, or writes or reads the file. */
-MEMOI void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
-    const int64_t* offsets = &states->offsets[4 * (int64_t)item];
+/* Copies an item, which a load has put there; or writes or reads the file.  Inlined: a layer has
+ * many. */
+MEMOI inline void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
+    memob_state_bytes* of = &states->bytes[item];
     memob_engine* e = &states->sink.engine;
-    if (kind == MEMOB_OP_LOAD) {
-        MEMO_ASSERT(!states->is_newer[item]); /* 3 */
-        memoi_states_put(states, item);
-        memob_engine_copy(e, MEMOB_STREAM_TO_DEVICE, offsets[0], offsets[1], offsets[3]);
-        if (e->status) memoi_states_drop(states, item);
-        return;
-    }
-    if (kind == MEMOB_OP_STORE)
-        memob_engine_copy(e, MEMOB_STREAM_TO_HOST, offsets[0], offsets[1], offsets[3]);
+    MEMO_ASSERT(kind != MEMOB_OP_LOAD || !of->is_newer); /* 3 */
+    if (kind == MEMOB_OP_LOAD || kind == MEMOB_OP_STORE)
+        memob_engine_copy(e, kind == MEMOB_OP_LOAD, of->at[0], of->at[1], of->n_bytes);
     else
         memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
-                              kind == MEMOB_OP_WRITE, offsets[1], offsets[2],
-                              memob_align_up(offsets[3], MEMOB_SPILL_ALIGNMENT));
-    if (!e->status &&
-        kind == (states->items.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE))
-        states->is_newer[item] = 0;
+                              kind == MEMOB_OP_WRITE, of->at[1], of->at[2],
+                              memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT));
+    if (e->status && kind == MEMOB_OP_LOAD) memoi_states_drop(states, item);
+    if (!e->status && (kind != MEMOB_OP_STORE || of->at[MEMO_TIER_FILE] < 0)) of->is_newer = 0;
 }
 
 MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
@@ -10734,7 +10664,7 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     const int32_t kind = op->kind;
     int64_t n_before = -1;
     for (; part < end && !sink->engine.status; part++) {
-        if (!memoi_states_moves(states, kind, part->item)) continue;
+        if (memoi_states_is_done(states, kind, part->item)) continue;
         if (n_before < 0) n_before = memoi_sink_begin(sink, k);
         memoi_states_copy(states, kind, part->item);
     }
@@ -10808,8 +10738,8 @@ MEMOI void memoi_states_move(memob_states* states, int32_t item, int32_t n, int 
     memob_engine* e = &states->sink.engine;
     int32_t n_moved = 0;
     for (const int32_t end = item + n; item < end && !e->status; item++) {
-        const int has_file = states->items.items[item].file >= 0;
-        if (!memoi_states_moves(states, kinds[is_load][is_load], item)) continue;
+        const int has_file = states->bytes[item].at[MEMO_TIER_FILE] >= 0;
+        if (memoi_states_is_done(states, kinds[is_load][is_load], item)) continue;
         if (!n_moved++) memoi_sink_join(&states->sink);
         for (int k = 0; k < 2 && !e->status; k++)
             if (has_file || k == is_load) {
@@ -10878,7 +10808,7 @@ MEMOI void memoi_states_close(memob_states* states) {
         if (use->is_on_host)
             memoi_states_drop(states, use->item); /* older */
         else
-            states->is_newer[use->item] = use->how != MEMOB_USE_SPEND;
+            states->bytes[use->item].is_newer = use->how != MEMOB_USE_SPEND;
     }
     if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->n_before);
     states->op++;
@@ -11235,11 +11165,10 @@ MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t s
                                   int64_t offset_bytes, int64_t n_bytes) {
     memob_engine* e = &states->sink.engine;
     const int64_t begin = offset_bytes / MEMOB_SPILL_ALIGNMENT * MEMOB_SPILL_ALIGNMENT;
-    const int64_t* offsets = memoi_states_offsets(states, layer, state);
+    const int64_t* at = memoi_states_bytes(states, layer, state)->at;
     memob_spill_op op;
     if (e->status || !(states->layers[layer].spilled >> state & 1)) return;
-    memob_spill_op_init(&op, &e->file, !is_read, e->host_memory + offsets[1] + begin,
-                        offsets[2] + begin,
+    memob_spill_op_init(&op, &e->file, !is_read, e->host_memory + at[1] + begin, at[2] + begin,
                         memob_align_up(offset_bytes + n_bytes - begin, MEMOB_SPILL_ALIGNMENT));
     e->status = memoi_spill_run(&op, e->error);
 }
@@ -11277,7 +11206,7 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
                                         int64_t n_bytes, memo_error* error) {
     const char* const name = is_out ? "memo_session_read_state" : "memo_session_write_state";
     memob_engine* e = &states->sink.engine;
-    const int64_t* offsets = memoi_states_offsets(states, layer, state);
+    const memob_state_bytes* of = memoi_states_bytes(states, layer, state);
     const int64_t size_bytes = states->states[state].size_bytes;
     const uint32_t bit = 1u << state;
     memo_status status;
@@ -11297,13 +11226,13 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
     if (status || !n_bytes) return status;
 
     if (!(states->layers[layer].streamed & bit))
-        return memoi_states_copy_resident(states, is_out, offsets[0] + offset_bytes, bytes, n_bytes,
+        return memoi_states_copy_resident(states, is_out, of->at[0] + offset_bytes, bytes, n_bytes,
                                           error);
 
     /* Streamed: on the host, when what is newer has left the device. */
-    on_host = e->host_memory + offsets[1] + offset_bytes;
+    on_host = e->host_memory + of->at[1] + offset_bytes;
     memoi_sink_call(&states->sink, error);
-    if (!e->status && states->is_newer[item]) {
+    if (!e->status && of->is_newer) {
         memoi_states_move(states, item, 1, 0);
         if (!e->status) e->status = memob_states_synchronize(states, error);
     }

@@ -140,26 +140,6 @@ MEMOI void memob_law_free(memob_law* law) {
     memset(law, 0, sizeof *law);
 }
 
-/* For sinks: operation k is enqueued.  Returns its number in its stream, and the operations to wait
- * for. */
-MEMOI int64_t memob_law_add(const memob_law* law, memob_cell* cells, memob_waits* waits, int32_t k,
-                            memob_numbers* wait) {
-    const memob_op* op = &law->ops[k];
-    const int32_t* touches = law->touches + op->first_touch;
-    memob_numbers need = MEMO_ZERO(memob_numbers);
-    int64_t number;
-    memoi_cells_need(cells, touches, op->n_touches, &need);
-    *wait = need;
-    (void)memoi_waits_reduce(waits, op->stream, wait);
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
-        if (wait->of[s]) memoi_waits_raise(waits, op->stream, s, wait->of[s]);
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
-        MEMO_ASSERT(need.of[s] <= waits->now[op->stream].of[s]); /* 1 of >>waits */
-    number = memoi_waits_end(waits, op->stream);
-    memoi_cells_mark(cells, touches, op->n_touches, op->stream, number);
-    return number;
-}
-
 /* --- stays --- */
 
 #define MEMOI_ON_HOST ((int64_t)1 << 60)

@@ -21,9 +21,6 @@
 
 /* --- creation --- */
 
-/* The latest records of a stream that are kept; a wait for an older one waits for the next. */
-#define MEMOI_STATES_RECORDS 16
-
 /* 0: to the host; 1: to the device; 2: a visit. */
 MEMOI int32_t memoi_states_way(const memob_states* states, int32_t k) {
     const int32_t kind = states->sink.law.ops[k].kind;
@@ -42,7 +39,7 @@ MEMOI memo_status memoi_states_sum_copies(memob_states* states, memo_error* erro
         sums[2 * k + 2] = sums[2 * k];
         sums[2 * k + 3] = sums[2 * k + 1];
         for (int32_t i = 0; i < law->ops[k].n_parts && way < 2; i++)
-            sums[2 * k + 2 + way] += (double)states->offsets[4 * (int64_t)parts[i].item + 3];
+            sums[2 * k + 2 + way] += (double)states->bytes[parts[i].item].n_bytes;
     }
     states->sums = sums;
     return MEMO_STATUS_OK;
@@ -56,7 +53,7 @@ MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, 
     if (!status) status = memoi_states_make_law(states, error);
     if (!status) status = memoi_states_sum_copies(states, error);
     if (status) return status;
-    return memoi_sink_prepare(&states->sink, NULL, n_streams, MEMOI_STATES_RECORDS, error);
+    return memoi_sink_prepare(&states->sink, NULL, n_streams, error);
 }
 
 MEMOI void memob_states_destroy(memob_states* states) {
@@ -125,58 +122,56 @@ MEMOI memo_status memob_states_create(const memob_states_desc* desc, int is_dry,
 
 /* 1: all bytes of the item do. */
 MEMOI int memoi_states_is_there(const memob_states* states, int32_t item) {
-    const int32_t* piece = &states->pieces[2 * item];
-    for (int32_t p = piece[0]; p < piece[1]; p++)
+    const memob_state_bytes* of = &states->bytes[item];
+    for (int32_t p = of->first_piece; p < of->end_piece; p++)
         if (states->owners[p] != item) return 0;
     return 1;
 }
 
-/* From now on the item lies there. */
-MEMOI void memoi_states_put(memob_states* states, int32_t item) {
-    const int32_t* piece = &states->pieces[2 * item];
-    for (int32_t p = piece[0]; p < piece[1]; p++) {
+/* From now on the item lies there.  1: it did before. */
+MEMOI int memoi_states_put(memob_states* states, int32_t item) {
+    const memob_state_bytes* of = &states->bytes[item];
+    int was_there = 1;
+    for (int32_t p = of->first_piece; p < of->end_piece; p++) {
         const int32_t owner = states->owners[p];
-        MEMO_ASSERT(owner < 0 || owner == item || !states->is_newer[owner]); /* 2 */
+        MEMO_ASSERT(owner < 0 || owner == item || !states->bytes[owner].is_newer); /* 2 */
+        was_there &= owner == item;
         states->owners[p] = item;
     }
+    return was_there;
 }
 
 /* Its bytes there are nobody's. */
 MEMOI void memoi_states_drop(memob_states* states, int32_t item) {
-    const int32_t* piece = &states->pieces[2 * item];
-    for (int32_t p = piece[0]; p < piece[1]; p++)
+    memob_state_bytes* of = &states->bytes[item];
+    for (int32_t p = of->first_piece; p < of->end_piece; p++)
         if (states->owners[p] == item) states->owners[p] = -1;
-    states->is_newer[item] = 0;
+    of->is_newer = 0;
 }
 
 /* --- operations --- */
 
-/* Has this copy of an item work to do? */
-MEMOI int memoi_states_moves(const memob_states* states, int32_t kind, int32_t item) {
-    if (kind == MEMOB_OP_STORE || kind == MEMOB_OP_WRITE) return states->is_newer[item];
-    return !memoi_states_is_there(states, item);
+/* Has this copy of an item nothing to do?  A load puts the item there. */
+MEMOI int memoi_states_is_done(memob_states* states, int32_t kind, int32_t item) {
+    if (kind == MEMOB_OP_LOAD) return memoi_states_put(states, item);
+    if (kind == MEMOB_OP_READ) return memoi_states_is_there(states, item);
+    return !states->bytes[item].is_newer;
 }
 
-/* Copies an item, or writes or reads the file. */
-MEMOI void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
-    const int64_t* offsets = &states->offsets[4 * (int64_t)item];
+/* Copies an item, which a load has put there; or writes or reads the file.  Inlined: a layer has
+ * many. */
+MEMOI inline void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
+    memob_state_bytes* of = &states->bytes[item];
     memob_engine* e = &states->sink.engine;
-    if (kind == MEMOB_OP_LOAD) {
-        MEMO_ASSERT(!states->is_newer[item]); /* 3 */
-        memoi_states_put(states, item);
-        memob_engine_copy(e, MEMOB_STREAM_TO_DEVICE, offsets[0], offsets[1], offsets[3]);
-        if (e->status) memoi_states_drop(states, item);
-        return;
-    }
-    if (kind == MEMOB_OP_STORE)
-        memob_engine_copy(e, MEMOB_STREAM_TO_HOST, offsets[0], offsets[1], offsets[3]);
+    MEMO_ASSERT(kind != MEMOB_OP_LOAD || !of->is_newer); /* 3 */
+    if (kind == MEMOB_OP_LOAD || kind == MEMOB_OP_STORE)
+        memob_engine_copy(e, kind == MEMOB_OP_LOAD, of->at[0], of->at[1], of->n_bytes);
     else
         memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
-                              kind == MEMOB_OP_WRITE, offsets[1], offsets[2],
-                              memob_align_up(offsets[3], MEMOB_SPILL_ALIGNMENT));
-    if (!e->status &&
-        kind == (states->items.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE))
-        states->is_newer[item] = 0;
+                              kind == MEMOB_OP_WRITE, of->at[1], of->at[2],
+                              memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT));
+    if (e->status && kind == MEMOB_OP_LOAD) memoi_states_drop(states, item);
+    if (!e->status && (kind != MEMOB_OP_STORE || of->at[MEMO_TIER_FILE] < 0)) of->is_newer = 0;
 }
 
 MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
@@ -186,7 +181,7 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     const int32_t kind = op->kind;
     int64_t n_before = -1;
     for (; part < end && !sink->engine.status; part++) {
-        if (!memoi_states_moves(states, kind, part->item)) continue;
+        if (memoi_states_is_done(states, kind, part->item)) continue;
         if (n_before < 0) n_before = memoi_sink_begin(sink, k);
         memoi_states_copy(states, kind, part->item);
     }
@@ -260,8 +255,8 @@ MEMOI void memoi_states_move(memob_states* states, int32_t item, int32_t n, int 
     memob_engine* e = &states->sink.engine;
     int32_t n_moved = 0;
     for (const int32_t end = item + n; item < end && !e->status; item++) {
-        const int has_file = states->items.items[item].file >= 0;
-        if (!memoi_states_moves(states, kinds[is_load][is_load], item)) continue;
+        const int has_file = states->bytes[item].at[MEMO_TIER_FILE] >= 0;
+        if (memoi_states_is_done(states, kinds[is_load][is_load], item)) continue;
         if (!n_moved++) memoi_sink_join(&states->sink);
         for (int k = 0; k < 2 && !e->status; k++)
             if (has_file || k == is_load) {
@@ -330,7 +325,7 @@ MEMOI void memoi_states_close(memob_states* states) {
         if (use->is_on_host)
             memoi_states_drop(states, use->item); /* older */
         else
-            states->is_newer[use->item] = use->how != MEMOB_USE_SPEND;
+            states->bytes[use->item].is_newer = use->how != MEMOB_USE_SPEND;
     }
     if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->n_before);
     states->op++;
@@ -687,11 +682,10 @@ MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t s
                                   int64_t offset_bytes, int64_t n_bytes) {
     memob_engine* e = &states->sink.engine;
     const int64_t begin = offset_bytes / MEMOB_SPILL_ALIGNMENT * MEMOB_SPILL_ALIGNMENT;
-    const int64_t* offsets = memoi_states_offsets(states, layer, state);
+    const int64_t* at = memoi_states_bytes(states, layer, state)->at;
     memob_spill_op op;
     if (e->status || !(states->layers[layer].spilled >> state & 1)) return;
-    memob_spill_op_init(&op, &e->file, !is_read, e->host_memory + offsets[1] + begin,
-                        offsets[2] + begin,
+    memob_spill_op_init(&op, &e->file, !is_read, e->host_memory + at[1] + begin, at[2] + begin,
                         memob_align_up(offset_bytes + n_bytes - begin, MEMOB_SPILL_ALIGNMENT));
     e->status = memoi_spill_run(&op, e->error);
 }
@@ -729,7 +723,7 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
                                         int64_t n_bytes, memo_error* error) {
     const char* const name = is_out ? "memo_session_read_state" : "memo_session_write_state";
     memob_engine* e = &states->sink.engine;
-    const int64_t* offsets = memoi_states_offsets(states, layer, state);
+    const memob_state_bytes* of = memoi_states_bytes(states, layer, state);
     const int64_t size_bytes = states->states[state].size_bytes;
     const uint32_t bit = 1u << state;
     memo_status status;
@@ -749,13 +743,13 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
     if (status || !n_bytes) return status;
 
     if (!(states->layers[layer].streamed & bit))
-        return memoi_states_copy_resident(states, is_out, offsets[0] + offset_bytes, bytes, n_bytes,
+        return memoi_states_copy_resident(states, is_out, of->at[0] + offset_bytes, bytes, n_bytes,
                                           error);
 
     /* Streamed: on the host, when what is newer has left the device. */
-    on_host = e->host_memory + offsets[1] + offset_bytes;
+    on_host = e->host_memory + of->at[1] + offset_bytes;
     memoi_sink_call(&states->sink, error);
-    if (!e->status && states->is_newer[item]) {
+    if (!e->status && of->is_newer) {
         memoi_states_move(states, item, 1, 0);
         if (!e->status) e->status = memob_states_synchronize(states, error);
     }

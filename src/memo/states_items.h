@@ -203,12 +203,12 @@ MEMOI memo_status memoi_states_make_law(memob_states* states, memo_error* error)
 MEMOI void memoi_states_find_alone(memob_states* states) {
     const int32_t n_items = states->n_layers * states->n_states;
     for (int32_t i = 0; i < n_items; i++)
-        for (int32_t p = states->pieces[2 * i]; p < states->pieces[2 * i + 1]; p++)
+        for (int32_t p = states->bytes[i].first_piece; p < states->bytes[i].end_piece; p++)
             states->owners[p]++;
     for (int32_t i = 0; i < n_items; i++) {
         const uint32_t on_host = states->updates ? states->used_by[MEMOB_UPDATE] : 0;
         int is_alone = !(on_host >> i % states->n_states & 1);
-        for (int32_t p = states->pieces[2 * i]; p < states->pieces[2 * i + 1]; p++)
+        for (int32_t p = states->bytes[i].first_piece; p < states->bytes[i].end_piece; p++)
             is_alone &= states->owners[p] == 1;
         if (is_alone) states->items.items[i].lives_on = 2;
     }
@@ -224,10 +224,10 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
     int64_t n = 0;
     int32_t slot = 0;
     for (int32_t i = 0; i < n_items; i++) {
-        const int64_t* offsets = &states->offsets[4 * (int64_t)i];
+        const memob_state_bytes* of = &states->bytes[i];
         if (!states->items.items[i].n_slots) continue;
-        borders[n++] = memoi_keyed_of(offsets[tier], 2 * (int64_t)i);
-        borders[n++] = memoi_keyed_of(offsets[tier] + offsets[3], 2 * (int64_t)i + 1);
+        borders[n++] = memoi_keyed_of(of->at[tier], 2 * (int64_t)i);
+        borders[n++] = memoi_keyed_of(of->at[tier] + of->n_bytes, 2 * (int64_t)i + 1);
     }
 
     /* Equal addresses are one border. */
@@ -245,23 +245,24 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
     memob_states_items* it = &states->items;
     const int32_t n_items = states->n_layers * states->n_states;
     memob_keyed* borders = MEMOB_ARRAY(&it->arrays, memob_keyed, 2 * (int64_t)n_items);
+    int32_t* on_device = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     int32_t* on_host = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
-    states->pieces = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     states->owners = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
-    states->is_newer = MEMOB_ARRAY(&it->arrays, char, n_items);
     if (it->arrays.failed) return memob_no_memory(error, "the pieces of states");
-    it->n_slots[0] = memoi_states_find_slots(states, 0, borders, states->pieces);
+    it->n_slots[0] = memoi_states_find_slots(states, 0, borders, on_device);
     it->n_slots[1] = memoi_states_find_slots(states, 1, borders, on_host);
     for (int32_t i = 0; i < n_items; i++) {
         memob_item* item = &it->items[i];
-        item->n_slots = states->pieces[2 * i + 1] - states->pieces[2 * i];
+        states->bytes[i].first_piece = on_device[2 * i];
+        states->bytes[i].end_piece = on_device[2 * i + 1];
+        item->n_slots = on_device[2 * i + 1] - on_device[2 * i];
         item->n_host = on_host[2 * i + 1] - on_host[2 * i];
         item->host = on_host[2 * i];
         if (item->file < 0) continue;
         item->file = it->n_slots[2];
         it->n_slots[2] += item->n_host;
     }
-    for (int32_t u = 0; u < it->n_uses; u++) it->uses[u].at = states->pieces[2 * it->uses[u].item];
+    for (int32_t u = 0; u < it->n_uses; u++) it->uses[u].at = on_device[2 * it->uses[u].item];
     memoi_states_find_alone(states);
     return MEMO_STATUS_OK;
 }

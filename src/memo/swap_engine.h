@@ -98,7 +98,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     memo_status status;
     int32_t n_streams = 0;
     if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_N_STREAMS : MEMOB_N_STREAMS - 1;
-    status = memoi_sink_prepare(&swap->sink, base, n_streams, 0, error);
+    status = memoi_sink_prepare(&swap->sink, base, n_streams, error);
     if (status) return status;
     e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? swap->sink.law.n_ops : 0);
     swap->rooms = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement->n_layers + 1);
@@ -213,7 +213,8 @@ MEMOI void memoi_swap_move(memo_swap* swap, int32_t stream, memoi_swap_purpose p
     MEMO_ASSERT(host >= 0 && host + n_moved <= swap->placement->sizes.host_bytes);       /* 2 */
     *n_bytes += n_moved;
     if (purpose == MEMOI_SWAP_COPY)
-        memob_engine_copy(&swap->sink.engine, stream, device, host, n_moved);
+        memob_engine_copy(&swap->sink.engine, stream == MEMOB_STREAM_TO_DEVICE, device, host,
+                          n_moved);
 }
 
 /* Where the rows of a step begin in host memory; slot: its place there, if layers share places. */
