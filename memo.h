@@ -6717,16 +6717,17 @@ typedef struct memoi_due {
     int32_t item;
     int64_t at, host;  /* offsets; of a parcel's item: host is in the parcel */
     int32_t is_behind; /* load: a store takes away what lies there */
+    int32_t next;      /* load: the parcel's next load in the list; -1: none */
 } memoi_due;
 
 /* A parcel in a list. */
 typedef struct memoi_parcel {
-    int32_t place;           /* -1: none */
-    int32_t n_stores;        /* left in this list */
-    int32_t load, loads_end; /* its next load, in loads */
-    int32_t is_in_file;      /* its bytes are */
-    int32_t room;            /* in the file; -1: a first walk has not spilled it */
-    int32_t item;            /* its first */
+    int32_t place;      /* -1: none */
+    int32_t n_stores;   /* left in this list */
+    int32_t load;       /* its next one in this list, in due; -1: none */
+    int32_t is_in_file; /* its bytes are */
+    int32_t room;       /* in the file; -1: a first walk has not spilled it */
+    int32_t item;       /* its first */
     int32_t n_host;
 } memoi_parcel;
 
@@ -6749,7 +6750,6 @@ typedef struct memoi_maker {
     int32_t *places,
         *places_due;     /* the parcel of each, -1: none; see memoi_place_set, free: most */
     int32_t* blocks_due; /* the most of each block of places */
-    int32_t* loads;      /* of each parcel: indices of due */
     memob_arrays arrays;
 } memoi_maker;
 
@@ -6935,7 +6935,8 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
                            stay->item,
                            stay->at,
                            item->parcel < 0 ? memoi_stay_host(m, version) : item->host,
-                           order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored};
+                           order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored,
+                           -1};
     MEMO_ASSERT(time < m->law->n_lists * n_visits);
     MEMO_ASSERT(!order || (stay->how != MEMOB_USE_WRITE && stay->how != MEMOB_USE_MAKE)); /* 1 */
     MEMO_ASSERT(order || stay->changed >= 0);                                             /* 2 */
@@ -7141,8 +7142,8 @@ MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
     if (p->place < 0) return;
     if (p->n_stores)
         next = -1;
-    else if (p->load < p->loads_end)
-        next = m->due[m->loads[p->load]].slot;
+    else if (p->load >= 0)
+        next = m->due[p->load].slot;
     memoi_place_set(m, p->place, next);
 }
 
@@ -7172,8 +7173,8 @@ MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel) {
     if (old >= 0) {
         memoi_parcel_write(m, &m->parcels[old]);
         m->parcels[old].place = -1;
-        if (m->parcels[old].load < m->parcels[old].loads_end)
-            m->ahead = (int32_t)memob_min(m->ahead, m->loads[m->parcels[old].load]);
+        if (m->parcels[old].load >= 0)
+            m->ahead = (int32_t)memob_min(m->ahead, m->parcels[old].load);
     }
     m->places[best] = parcel;
     m->parcels[parcel].place = best;
@@ -7195,8 +7196,7 @@ MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
     for (; m->ahead < m->n_due; m->ahead++) {
         const memoi_due* due = &m->due[m->ahead];
         const memoi_parcel* next = due->order && due->parcel >= 0 ? &m->parcels[due->parcel] : NULL;
-        if (next && next->place < 0 && next->is_in_file && next->load < next->loads_end &&
-            m->loads[next->load] == m->ahead)
+        if (next && next->place < 0 && next->is_in_file && next->load == m->ahead)
             return memoi_parcel_read(m, due->parcel);
     }
     return 1;
@@ -7251,40 +7251,29 @@ MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
         if (!p->n_stores && p->room >= 0) memoi_parcel_write(m, p);
         return 1;
     }
-    p->load += n;
+    p->load = due[n - 1].next;
     memoi_parcel_tell(m, p);
-    return p->load < p->loads_end || p->n_stores || memoi_parcel_leave(m, p);
+    return p->load >= 0 || p->n_stores || memoi_parcel_leave(m, p);
 }
 
 /* Counts what the parcels store and load in a list. */
 MEMOI void memoi_law_begin_parcels(memoi_maker* m, int32_t list) {
     const int32_t before = list * m->desc->n_visits, end = before + m->desc->n_visits;
-    int32_t n_loads = 0;
-    if (!m->desc->n_parcels) return;
     for (int32_t k = 0; k < m->desc->n_parcels; k++) {
         memoi_parcel* p = &m->parcels[k];
         MEMO_ASSERT(p->place < 0); /* what lies in parcels does not live on */
-        p->n_stores = p->load = p->loads_end = p->is_in_file = 0;
-        p->place = -1;
-    }
-
-    /* loads_end counts first; then each parcel has its part of loads. */
-    for (int32_t k = 0; k < m->n_due; k++) {
-        const memoi_due* due = &m->due[k];
-        if (due->parcel < 0 || due->slot <= before || due->slot > end) continue;
-        *(due->order ? &m->parcels[due->parcel].loads_end : &m->parcels[due->parcel].n_stores) += 1;
+        p->n_stores = p->is_in_file = 0;
+        p->place = p->load = -1;
     }
     m->ahead = 0;
-    for (int32_t k = 0; k < m->desc->n_parcels; k++) {
-        memoi_parcel* p = &m->parcels[k];
-        p->load = n_loads;
-        n_loads += p->loads_end;
-        p->loads_end = p->load;
-    }
-    for (int32_t k = 0; k < m->n_due; k++) {
-        const memoi_due* due = &m->due[k];
-        if (due->parcel >= 0 && due->order && due->slot > before && due->slot <= end)
-            m->loads[m->parcels[due->parcel].loads_end++] = k;
+    for (int32_t k = m->n_due - 1; k >= 0 && m->desc->n_parcels; k--) {
+        memoi_due* due = &m->due[k];
+        memoi_parcel* p = due->parcel < 0 ? NULL : &m->parcels[due->parcel];
+        if (!p || due->slot <= before || due->slot > end) continue;
+        p->n_stores += !due->order;
+        if (!due->order) continue;
+        due->next = p->load;
+        p->load = k;
     }
 }
 
@@ -7357,7 +7346,6 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     m->places = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
     m->places_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
     m->blocks_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places / MEMOI_PLACES_OF_BLOCK + 1);
-    m->loads = MEMOB_ARRAY(&m->arrays, int32_t, m->n_due);
     if (m->arrays.failed || law->arrays.failed) return memob_no_memory(error, "the law of a step");
 
     for (int32_t k = 0; k < d->n_places; k++) m->places[k] = -1, m->places_due[k] = INT32_MAX;
@@ -7626,32 +7614,29 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
     }
 }
 
-/* What operation k must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
-MEMOI int memoi_sink_need(const memob_sink* sink, int32_t k, memob_numbers* wait) {
-    const memob_op* op = &sink->law.ops[k];
+/* What an operation must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
+MEMOI int memoi_sink_need(const memob_sink* sink, const memob_op* op, memob_numbers* wait) {
     memoi_cells_need(sink->cells, sink->law.touches + op->first_touch, op->n_touches, wait);
     return memoi_waits_reduce(sink->waits, op->stream, wait);
 }
 
-/* Operation k begins, when those before are over for which it waits.  Returns how many operations
+/* An operation begins, when those before are over for which it waits.  Returns how many operations
  * its stream has had. */
-MEMOI int64_t memoi_sink_begin(memob_sink* sink, int32_t k) {
-    const memob_op* op = &sink->law.ops[k];
+MEMOI int64_t memoi_sink_begin(memob_sink* sink, const memob_op* op) {
     memob_numbers wait = MEMO_ZERO(memob_numbers);
     if (sink->clock) {
         memob_clock_begin(sink->clock, sink->clock_cells, &sink->law, op);
         return 0;
     }
-    if (memoi_sink_need(sink, k, &wait)) memoi_sink_wait(sink, op->stream, &wait);
-    MEMO_ASSERT(sink->engine.status || !memoi_sink_need(sink, k, &wait)); /* 1 of >>waits */
+    if (memoi_sink_need(sink, op, &wait)) memoi_sink_wait(sink, op->stream, &wait);
+    MEMO_ASSERT(sink->engine.status || !memoi_sink_need(sink, op, &wait)); /* 1 of >>waits */
     return sink->waits->now[op->stream].of[op->stream];
 }
 
 /* All of it is enqueued, and others will wait for it.  n_before: operations of its stream when it
  * began.  If more have ended since, as the rows of a layer inside the layer's states, it has ended
  * with the last of them. */
-MEMOI void memoi_sink_end(memob_sink* sink, int32_t k, int64_t n_before) {
-    const memob_op* op = &sink->law.ops[k];
+MEMOI void memoi_sink_end(memob_sink* sink, const memob_op* op, int64_t n_before) {
     int64_t number;
     if (sink->clock) {
         memob_clock_end(sink->clock, sink->clock_cells, &sink->law, op);
@@ -9592,19 +9577,15 @@ MEMOI memo_status memoi_swap_expect(const memo_swap* swap, int is_backward, int 
         names[is_backward][is_end], (int)layer, names[older->pass][n_open > 0], (int)older->layer);
 }
 
-/* What becomes of the bytes of a transfer. */
-typedef enum memoi_swap_purpose { MEMOI_SWAP_COUNT, MEMOI_SWAP_COPY } memoi_swap_purpose;
-
-/* Counts n_moved bytes, or copies them too.  host: from the begin of host memory. */
-MEMOI void memoi_swap_move(memo_swap* swap, int32_t stream, memoi_swap_purpose purpose,
-                           int64_t device, int64_t host, int64_t n_moved, int64_t* n_bytes) {
+/* Copies n_moved bytes of an operation, which the first ones begin.  host: from the begin of host
+ * memory.  *n_before: see memoi_sink_begin; -1: it has not begun. */
+MEMOI void memoi_swap_move(memo_swap* swap, const memob_op* op, int64_t device, int64_t host,
+                           int64_t n_moved, int64_t* n_before) {
     if (n_moved <= 0) return;
     MEMO_ASSERT(device >= 0 && device + n_moved <= swap->placement->sizes.device_bytes); /* 2 */
     MEMO_ASSERT(host >= 0 && host + n_moved <= swap->placement->sizes.host_bytes);       /* 2 */
-    *n_bytes += n_moved;
-    if (purpose == MEMOI_SWAP_COPY)
-        memob_engine_copy(&swap->sink.engine, stream == MEMOB_STREAM_TO_DEVICE, device, host,
-                          n_moved);
+    if (*n_before < 0) *n_before = memoi_sink_begin(&swap->sink, op);
+    memob_engine_copy(&swap->sink.engine, op->kind == MEMOB_OP_LOAD, device, host, n_moved);
 }
 
 /* Where the rows of a step begin in host memory; slot: its place there, if layers share places. */
@@ -9629,7 +9610,7 @@ MEMOI int memoi_swap_is_of(const memo_swap* swap, int32_t tensor, int32_t item,
 
 /* Copies rows of a step: those of the tensors of an item. */
 MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob_part* part,
-                                memoi_swap_purpose purpose, int64_t* n_bytes) {
+                                int64_t* n_before) {
     const memob_swap_placement* p = swap->placement;
     const memob_swap_item_kind kind = memoi_swap_item_kind_of(&swap->items, part->item);
     const int32_t step = part->item % p->n_layers;
@@ -9643,15 +9624,14 @@ MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob
         const memob_swap_place* place = memob_swap_place_of(p, step, t);
         const int64_t n_moved = memob_min(n_rows, place->moved_end) - place->moved_begin;
         if (memoi_swap_is_of(swap, t, part->item, place))
-            memoi_swap_move(swap, op->stream, purpose,
-                            place->offset + place->moved_begin * place->row_bytes,
-                            host_begin + place->host_offset, n_moved * place->row_bytes, n_bytes);
+            memoi_swap_move(swap, op, place->offset + place->moved_begin * place->row_bytes,
+                            host_begin + place->host_offset, n_moved * place->row_bytes, n_before);
     }
 }
 
 /* The EDGE rows of the visit behind which, or before whose next visit, they are copied. */
 MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const memob_part* part,
-                                  memoi_swap_purpose purpose, int64_t* n_bytes) {
+                                  int64_t* n_before) {
     const memob_swap_placement* p = swap->placement;
     const memob_swap_items* it = &swap->items;
     const int64_t on_host = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
@@ -9669,27 +9649,12 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
         host_begin = p->sums[step].host_begin + p->sums[step].input_offset;
     }
     MEMO_ASSERT(odd == 0 || odd == 1);
-    memoi_swap_move(swap, op->stream, purpose, odd ? odd_at : even_at, host_begin, n_moved,
-                    n_bytes);
-}
-
-/* Returns the bytes of a transfer in this micro-batch, and copies them if that is the purpose. */
-MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, memoi_swap_purpose purpose) {
-    int64_t n_bytes = 0;
-    for (int32_t k = 0; k < op->n_parts; k++) {
-        const memob_part* part = &swap->sink.law.parts[op->first_part + k];
-        if (memoi_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_EDGE)
-            memoi_swap_copy_handed(swap, op, part, purpose, &n_bytes);
-        else
-            memoi_swap_copy_rows(swap, op, part, purpose, &n_bytes);
-    }
-    return n_bytes;
+    memoi_swap_move(swap, op, odd ? odd_at : even_at, host_begin, n_moved, n_before);
 }
 
 /* Enqueues a write or read of the file: of a place on the host, and a room there. */
-MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k) {
+MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k, const memob_part* part) {
     const int is_read = swap->sink.law.ops[k].kind == MEMOB_OP_READ;
-    const memob_part* part = &swap->sink.law.parts[swap->sink.law.ops[k].first_part];
     const int64_t room = is_read ? part->from : part->to;
     const int64_t n_bytes = swap->rooms[room + 1] - swap->rooms[room];
     MEMO_ASSERT(n_bytes > 0 &&
@@ -9703,16 +9668,19 @@ MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k) {
 /* Enqueues a transfer, or a write or read of the file. */
 MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
     const memob_op* op = &swap->sink.law.ops[k];
-    const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
-    int64_t n_before;
-    if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, MEMOI_SWAP_COUNT)))
-        return;
-    n_before = memoi_sink_begin(&swap->sink, k);
-    if (is_file)
-        memoi_swap_use_file(swap, k);
-    else
-        (void)memoi_swap_transfer(swap, op, MEMOI_SWAP_COPY);
-    memoi_sink_end(&swap->sink, k, n_before);
+    const memob_part *part = &swap->sink.law.parts[op->first_part], *end = part + op->n_parts;
+    int64_t n_before = -1;
+    for (; part < end && !swap->sink.engine.status; part++) {
+        if (op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ) {
+            n_before = memoi_sink_begin(&swap->sink, op);
+            memoi_swap_use_file(swap, k, part);
+        } else if (memoi_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_EDGE) {
+            memoi_swap_copy_handed(swap, op, part, &n_before);
+        } else {
+            memoi_swap_copy_rows(swap, op, part, &n_before);
+        }
+    }
+    if (n_before >= 0) memoi_sink_end(&swap->sink, op, n_before);
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
@@ -9739,52 +9707,47 @@ MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
 
 /* The next visit begins. */
 MEMOI memo_status memob_swap_begin(memo_swap* swap, memo_error* error) {
-    const int32_t pass = memob_swap_next(swap, 0)->pass;
-    const memob_engine* e = &swap->sink.engine;
+    memob_sink* sink = &swap->sink;
+    memob_engine* e = &sink->engine;
+    const memob_op* op = &sink->law.ops[memoi_swap_visit_op(swap, swap->n_begun)];
     const memo_stream compute = e->streams[MEMOB_STREAM_COMPUTE];
-    memo_event* marks = NULL;
+    const memo_event* marks = swap->marks ? swap->marks + 2 * swap->n_begun : NULL;
     memob_numbers wait = MEMO_ZERO(memob_numbers);
-    int64_t begin_ns = 0;
-    int any = 0;
-    memo_status status = MEMO_STATUS_OK;
     if (!swap->n_begun) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
-    memoi_sink_call(&swap->sink, error);
-    if (e->status) return e->status;
-    if (e->n_events)
-        any = memoi_sink_need(&swap->sink, memoi_swap_visit_op(swap, swap->n_begun), &wait);
-    swap->waited[swap->n_begun] = any;
+    memoi_sink_call(sink, error);
+    swap->waited[swap->n_begun] = !e->status && e->n_events && memoi_sink_need(sink, op, &wait);
 
     /* With is_timed, two marks measure how long it waits. */
-    if (any && swap->marks) marks = swap->marks + 2 * swap->n_begun;
-    if (any && e->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
-    if (marks) status = memo_event_record(&e->device, marks[0], compute, error);
-    if (!status && any) memoi_sink_wait(&swap->sink, MEMOB_STREAM_COMPUTE, &wait);
-    if (!status) status = e->status;
-    if (!status && marks) status = memo_event_record(&e->device, marks[1], compute, error);
-    if (begin_ns) swap->host_stall_s[pass] += 1e-9 * (double)(memob_now_ns() - begin_ns);
-    swap->sink.has_failed = status != MEMO_STATUS_OK;
-    if (!status) swap->n_begun++;
+    if (swap->waited[swap->n_begun]) {
+        const int64_t begin_ns = swap->is_timed ? memob_now_ns() : 0;
+        if (marks) e->status = memo_event_record(&e->device, marks[0], compute, error);
+        memoi_sink_wait(sink, MEMOB_STREAM_COMPUTE, &wait);
+        if (marks && !e->status)
+            e->status = memo_event_record(&e->device, marks[1], compute, error);
+        if (swap->is_timed && e->computes_on_host)
+            swap->host_stall_s[memob_swap_next(swap, 0)->pass] +=
+                1e-9 * (double)(memob_now_ns() - begin_ns);
+    }
+    sink->has_failed = e->status != MEMO_STATUS_OK;
+    swap->n_begun += !e->status;
     MEMO_ASSERT(swap->n_begun - swap->n_ended <= swap->n_open_most); /* 1 */
-    return status;
+    return e->status;
 }
 
-/* The older open visit ends. */
+/* The older open visit ends, and the operations behind it begin. */
 MEMOI memo_status memob_swap_end(memo_swap* swap, memo_error* error) {
-    const memob_law* law = &swap->sink.law;
-    const int32_t list = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
-    int32_t k;
-
-    /* The operations behind the visit. */
-    memoi_sink_call(&swap->sink, error);
-    if (swap->sink.engine.status) return swap->sink.engine.status;
-    k = memoi_swap_visit_op(swap, swap->n_ended);
-    if (swap->sink.engine.n_events) {
-        memoi_sink_end(&swap->sink, k, swap->sink.waits->now[0].of[MEMOB_STREAM_COMPUTE]);
-        for (k++; k < law->begin[list + 1] && law->ops[k].kind != MEMOB_OP_VISIT; k++)
-            memoi_swap_enqueue(swap, k);
+    memob_sink* sink = &swap->sink;
+    const memob_law* law = &sink->law;
+    const memob_engine* e = &sink->engine;
+    int32_t k = memoi_swap_visit_op(swap, swap->n_ended);
+    const int32_t end = law->begin[law->ops[k].list + 1];
+    memoi_sink_call(sink, error);
+    if (!e->status && e->n_events) {
+        memoi_sink_end(sink, &law->ops[k], sink->waits->now[0].of[MEMOB_STREAM_COMPUTE]);
+        for (k++; k < end && law->ops[k].kind != MEMOB_OP_VISIT; k++) memoi_swap_enqueue(swap, k);
     }
-    swap->sink.has_failed = swap->sink.engine.status != MEMO_STATUS_OK;
-    if (swap->sink.engine.status) return swap->sink.engine.status;
+    sink->has_failed = e->status != MEMO_STATUS_OK;
+    if (e->status) return e->status;
     swap->n_ended++;
     MEMO_ASSERT(swap->n_ended <= swap->n_begun); /* 1 */
     swap->is_measured |= swap->n_ended == swap->placement->n_visits;
@@ -9992,10 +9955,9 @@ typedef struct memob_states {
     int32_t is_forward_only;
     int32_t due[2];      /* of the law: all copies before are enqueued, to the host and back */
     double due_bytes[2]; /* of the copies that come between the slices of this layer */
-    double* sums; /* (n_ops + 1, 2): bytes of the law's copies before, to the host and back */
-    int32_t is_visiting;        /* it is open */
-    int64_t n_before;           /* operations of its stream when it began */
-    int32_t n_updates;          /* begun in this list */
+    int32_t is_visiting; /* it is open */
+    int64_t n_before;    /* operations of its stream when it began */
+    int32_t n_updates;   /* begun in this list */
     int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
     int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
     int64_t n_unseen;           /* updates since all streams were synchronized without an error */
@@ -10260,10 +10222,10 @@ MEMOI int memoi_states_is_fused(int32_t list) {
     return list == MEMOB_STATES_FUSED || list == MEMOB_STATES_MORE_FUSED;
 }
 
-/* 1: the list updates each layer. */
-MEMOI int memoi_states_list_updates(int32_t list) {
-    return list == MEMOB_STATES_UPDATE || list == MEMOB_STATES_UPDATE_FORWARD ||
-           memoi_states_is_fused(list);
+/* 1: the list that is under way updates each layer. */
+MEMOI int memob_states_updates(const memob_states* states) {
+    return states->list == MEMOB_STATES_UPDATE || states->list == MEMOB_STATES_UPDATE_FORWARD ||
+           memoi_states_is_fused(states->list);
 }
 
 /* The streamed states of a layer that a pass uses on the device. */
@@ -10511,32 +10473,13 @@ MEMOI int32_t memoi_states_way(const memob_states* states, int32_t k) {
     return kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
 }
 
-/* Sums up the bytes of all copies.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_states_sum_copies(memob_states* states, memo_error* error) {
-    const memob_law* law = &states->sink.law;
-    double* sums = MEMOB_ARRAY(&states->items.arrays, double, 2 * (int64_t)law->n_ops + 2);
-    if (!sums) return memob_no_memory(error, "the copies of states");
-    for (int32_t k = 0; k < law->n_ops; k++) {
-        const int32_t way = memoi_states_way(states, k);
-        const memob_part* parts = &law->parts[law->ops[k].first_part];
-        sums[2 * k + 2] = sums[2 * k];
-        sums[2 * k + 3] = sums[2 * k + 1];
-        for (int32_t i = 0; i < law->ops[k].n_parts && way < 2; i++)
-            sums[2 * k + 2 + way] += (double)states->bytes[parts[i].item].n_bytes;
-    }
-    states->sums = sums;
-    return MEMO_STATUS_OK;
-}
-
 /* After memob_states_init: what a step needs.  n_streams: as for memoi_sink_prepare.  Errors:
  * OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, memo_error* error) {
     memo_status status = memoi_states_make_items(states, error);
     if (!status) status = memoi_states_find_pieces(states, error);
     if (!status) status = memoi_states_make_law(states, error);
-    if (!status) status = memoi_states_sum_copies(states, error);
-    if (status) return status;
-    return memoi_sink_prepare(&states->sink, NULL, n_streams, error);
+    return status ? status : memoi_sink_prepare(&states->sink, NULL, n_streams, error);
 }
 
 MEMOI void memob_states_destroy(memob_states* states) {
@@ -10665,10 +10608,10 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     int64_t n_before = -1;
     for (; part < end && !sink->engine.status; part++) {
         if (memoi_states_is_done(states, kind, part->item)) continue;
-        if (n_before < 0) n_before = memoi_sink_begin(sink, k);
+        if (n_before < 0) n_before = memoi_sink_begin(sink, op);
         memoi_states_copy(states, kind, part->item);
     }
-    if (n_before >= 0) memoi_sink_end(sink, k, n_before);
+    if (n_before >= 0) memoi_sink_end(sink, op, n_before);
 }
 
 /* The copies before `end` that are left, in order. */
@@ -10706,7 +10649,12 @@ MEMOI void memoi_states_enqueue_before(memob_states* states, int32_t k) {
 
 /* Bytes of the copies of a way that are left up to the next visit. */
 MEMOI double memoi_states_due_bytes(const memob_states* states, int32_t way) {
-    return states->sums[2 * states->op + way] - states->sums[2 * states->due[way] + way];
+    const memob_law* law = &states->sink.law;
+    double n_bytes = 0;
+    for (int32_t k = states->due[way]; k < states->op; k++)
+        for (int32_t i = 0; i < law->ops[k].n_parts && memoi_states_way(states, k) == way; i++)
+            n_bytes += (double)states->bytes[law->parts[law->ops[k].first_part + i].item].n_bytes;
+    return n_bytes;
 }
 
 /* A layer with slices begins one of them, and so many have begun before.  The copies of each way
@@ -10810,7 +10758,7 @@ MEMOI void memoi_states_close(memob_states* states) {
         else
             states->bytes[use->item].is_newer = use->how != MEMOB_USE_SPEND;
     }
-    if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->n_before);
+    if (op->n_touches) memoi_sink_end(&states->sink, op, states->n_before);
     states->op++;
     memoi_states_pass_copies(states);
     if (!states->sink.engine.status && states->op == states->end) memoi_states_leave(states);
@@ -10865,7 +10813,7 @@ MEMOI void memoi_states_open(memob_states* states) {
     /* Updates on the host also use what the trainer has computed since the backward: a norm. */
     if (on_host && states->list == MEMOB_STATES_UPDATE && !states->n_updates)
         memoi_sink_follow(sink, op->stream, MEMOB_STREAM_COMPUTE);
-    states->n_before = memoi_sink_begin(sink, states->op);
+    states->n_before = memoi_sink_begin(sink, op);
     for (const memob_use* use = first; use < end; use++)
         MEMO_ASSERT(on_host || memoi_states_is_there(states, use->item)); /* 1 */
     if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);
@@ -10896,11 +10844,6 @@ MEMOI memo_status memoi_states_finish(memob_states* states) {
 }
 
 /* --- a step --- */
-
-/* 1: the list that is under way updates each layer. */
-MEMOI int memob_states_updates(const memob_states* states) {
-    return memoi_states_list_updates(states->list);
-}
 
 /* 1: the update comes next. */
 MEMOI int memob_states_is_due(const memob_states* states) {
@@ -11020,8 +10963,8 @@ MEMOI memo_status memoi_states_update(memob_states* states, int32_t pass, int32_
 MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t layer, int is_end,
                                      memo_error* error) {
     const int on_host = states->updates != NULL;
-    const int updates = memoi_states_list_updates(states->list) &&
-                        (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
+    const int updates =
+        memob_states_updates(states) && (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
     memo_status status = MEMO_STATUS_OK;
     if (is_end && pass != MEMOB_UPDATE) status = memoi_states_look(states, pass, layer, 1);
     if (!status && updates) status = memoi_states_update(states, pass, layer, is_end, error);
@@ -11121,12 +11064,6 @@ typedef struct memob_walk {
     void* user;
 } memob_walk;
 
-MEMOI memo_status memoi_walk_turn(const memob_walk* w, int32_t k, int is_end, memo_error* error) {
-    const memob_visit* visit = &w->order->visits[k];
-    if (!w->states) return MEMO_STATUS_OK;
-    return memob_states_turn(w->states, visit->pass, visit->layer, is_end, error);
-}
-
 /* A micro-batch, or all that are in flight. */
 MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error* error) {
     const memob_swap_placement* order = w->order;
@@ -11134,14 +11071,15 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
     if (w->states) status = memob_states_set_batch(w->states, order->n_slices, is_last, 0, error);
     if (w->states && !status) status = memob_states_visit(w->states, MEMOB_FORWARD, 0, 0, error);
     for (int32_t k = 0; k < order->n_visits && !status; k++) {
+        const memob_visit* visit = &order->visits[k];
         if (memob_swap_is_between(order, k)) w->between(w->user, k / order->n_forwards);
-        status = memoi_walk_turn(w, k, 0, error);
+        if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 0, error);
         if (status) return status;
         w->rows(w->user, k, 0);
         if (memob_swap_has_loss(order, k)) w->between(w->user, 0);
         w->compute(w->user, k);
         w->rows(w->user, k, 1);
-        status = memoi_walk_turn(w, k, 1, error);
+        if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 1, error);
     }
     if (!w->states || status) return status;
     return memob_states_visit(w->states, MEMOB_BACKWARD, 0, 1, error);

@@ -170,16 +170,17 @@ typedef struct memoi_due {
     int32_t item;
     int64_t at, host;  /* offsets; of a parcel's item: host is in the parcel */
     int32_t is_behind; /* load: a store takes away what lies there */
+    int32_t next;      /* load: the parcel's next load in the list; -1: none */
 } memoi_due;
 
 /* A parcel in a list. */
 typedef struct memoi_parcel {
-    int32_t place;           /* -1: none */
-    int32_t n_stores;        /* left in this list */
-    int32_t load, loads_end; /* its next load, in loads */
-    int32_t is_in_file;      /* its bytes are */
-    int32_t room;            /* in the file; -1: a first walk has not spilled it */
-    int32_t item;            /* its first */
+    int32_t place;      /* -1: none */
+    int32_t n_stores;   /* left in this list */
+    int32_t load;       /* its next one in this list, in due; -1: none */
+    int32_t is_in_file; /* its bytes are */
+    int32_t room;       /* in the file; -1: a first walk has not spilled it */
+    int32_t item;       /* its first */
     int32_t n_host;
 } memoi_parcel;
 
@@ -202,7 +203,6 @@ typedef struct memoi_maker {
     int32_t *places,
         *places_due;     /* the parcel of each, -1: none; see memoi_place_set, free: most */
     int32_t* blocks_due; /* the most of each block of places */
-    int32_t* loads;      /* of each parcel: indices of due */
     memob_arrays arrays;
 } memoi_maker;
 
@@ -388,7 +388,8 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
                            stay->item,
                            stay->at,
                            item->parcel < 0 ? memoi_stay_host(m, version) : item->host,
-                           order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored};
+                           order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored,
+                           -1};
     MEMO_ASSERT(time < m->law->n_lists * n_visits);
     MEMO_ASSERT(!order || (stay->how != MEMOB_USE_WRITE && stay->how != MEMOB_USE_MAKE)); /* 1 */
     MEMO_ASSERT(order || stay->changed >= 0);                                             /* 2 */

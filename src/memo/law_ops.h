@@ -112,8 +112,8 @@ MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
     if (p->place < 0) return;
     if (p->n_stores)
         next = -1;
-    else if (p->load < p->loads_end)
-        next = m->due[m->loads[p->load]].slot;
+    else if (p->load >= 0)
+        next = m->due[p->load].slot;
     memoi_place_set(m, p->place, next);
 }
 
@@ -143,8 +143,8 @@ MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel) {
     if (old >= 0) {
         memoi_parcel_write(m, &m->parcels[old]);
         m->parcels[old].place = -1;
-        if (m->parcels[old].load < m->parcels[old].loads_end)
-            m->ahead = (int32_t)memob_min(m->ahead, m->loads[m->parcels[old].load]);
+        if (m->parcels[old].load >= 0)
+            m->ahead = (int32_t)memob_min(m->ahead, m->parcels[old].load);
     }
     m->places[best] = parcel;
     m->parcels[parcel].place = best;
@@ -166,8 +166,7 @@ MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
     for (; m->ahead < m->n_due; m->ahead++) {
         const memoi_due* due = &m->due[m->ahead];
         const memoi_parcel* next = due->order && due->parcel >= 0 ? &m->parcels[due->parcel] : NULL;
-        if (next && next->place < 0 && next->is_in_file && next->load < next->loads_end &&
-            m->loads[next->load] == m->ahead)
+        if (next && next->place < 0 && next->is_in_file && next->load == m->ahead)
             return memoi_parcel_read(m, due->parcel);
     }
     return 1;
@@ -222,40 +221,29 @@ MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
         if (!p->n_stores && p->room >= 0) memoi_parcel_write(m, p);
         return 1;
     }
-    p->load += n;
+    p->load = due[n - 1].next;
     memoi_parcel_tell(m, p);
-    return p->load < p->loads_end || p->n_stores || memoi_parcel_leave(m, p);
+    return p->load >= 0 || p->n_stores || memoi_parcel_leave(m, p);
 }
 
 /* Counts what the parcels store and load in a list. */
 MEMOI void memoi_law_begin_parcels(memoi_maker* m, int32_t list) {
     const int32_t before = list * m->desc->n_visits, end = before + m->desc->n_visits;
-    int32_t n_loads = 0;
-    if (!m->desc->n_parcels) return;
     for (int32_t k = 0; k < m->desc->n_parcels; k++) {
         memoi_parcel* p = &m->parcels[k];
         MEMO_ASSERT(p->place < 0); /* what lies in parcels does not live on */
-        p->n_stores = p->load = p->loads_end = p->is_in_file = 0;
-        p->place = -1;
-    }
-
-    /* loads_end counts first; then each parcel has its part of loads. */
-    for (int32_t k = 0; k < m->n_due; k++) {
-        const memoi_due* due = &m->due[k];
-        if (due->parcel < 0 || due->slot <= before || due->slot > end) continue;
-        *(due->order ? &m->parcels[due->parcel].loads_end : &m->parcels[due->parcel].n_stores) += 1;
+        p->n_stores = p->is_in_file = 0;
+        p->place = p->load = -1;
     }
     m->ahead = 0;
-    for (int32_t k = 0; k < m->desc->n_parcels; k++) {
-        memoi_parcel* p = &m->parcels[k];
-        p->load = n_loads;
-        n_loads += p->loads_end;
-        p->loads_end = p->load;
-    }
-    for (int32_t k = 0; k < m->n_due; k++) {
-        const memoi_due* due = &m->due[k];
-        if (due->parcel >= 0 && due->order && due->slot > before && due->slot <= end)
-            m->loads[m->parcels[due->parcel].loads_end++] = k;
+    for (int32_t k = m->n_due - 1; k >= 0 && m->desc->n_parcels; k--) {
+        memoi_due* due = &m->due[k];
+        memoi_parcel* p = due->parcel < 0 ? NULL : &m->parcels[due->parcel];
+        if (!p || due->slot <= before || due->slot > end) continue;
+        p->n_stores += !due->order;
+        if (!due->order) continue;
+        due->next = p->load;
+        p->load = k;
     }
 }
 
@@ -328,7 +316,6 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     m->places = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
     m->places_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
     m->blocks_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places / MEMOI_PLACES_OF_BLOCK + 1);
-    m->loads = MEMOB_ARRAY(&m->arrays, int32_t, m->n_due);
     if (m->arrays.failed || law->arrays.failed) return memob_no_memory(error, "the law of a step");
 
     for (int32_t k = 0; k < d->n_places; k++) m->places[k] = -1, m->places_due[k] = INT32_MAX;

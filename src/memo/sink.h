@@ -85,32 +85,29 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
     }
 }
 
-/* What operation k must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
-MEMOI int memoi_sink_need(const memob_sink* sink, int32_t k, memob_numbers* wait) {
-    const memob_op* op = &sink->law.ops[k];
+/* What an operation must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
+MEMOI int memoi_sink_need(const memob_sink* sink, const memob_op* op, memob_numbers* wait) {
     memoi_cells_need(sink->cells, sink->law.touches + op->first_touch, op->n_touches, wait);
     return memoi_waits_reduce(sink->waits, op->stream, wait);
 }
 
-/* Operation k begins, when those before are over for which it waits.  Returns how many operations
+/* An operation begins, when those before are over for which it waits.  Returns how many operations
  * its stream has had. */
-MEMOI int64_t memoi_sink_begin(memob_sink* sink, int32_t k) {
-    const memob_op* op = &sink->law.ops[k];
+MEMOI int64_t memoi_sink_begin(memob_sink* sink, const memob_op* op) {
     memob_numbers wait = MEMO_ZERO(memob_numbers);
     if (sink->clock) {
         memob_clock_begin(sink->clock, sink->clock_cells, &sink->law, op);
         return 0;
     }
-    if (memoi_sink_need(sink, k, &wait)) memoi_sink_wait(sink, op->stream, &wait);
-    MEMO_ASSERT(sink->engine.status || !memoi_sink_need(sink, k, &wait)); /* 1 of >>waits */
+    if (memoi_sink_need(sink, op, &wait)) memoi_sink_wait(sink, op->stream, &wait);
+    MEMO_ASSERT(sink->engine.status || !memoi_sink_need(sink, op, &wait)); /* 1 of >>waits */
     return sink->waits->now[op->stream].of[op->stream];
 }
 
 /* All of it is enqueued, and others will wait for it.  n_before: operations of its stream when it
  * began.  If more have ended since, as the rows of a layer inside the layer's states, it has ended
  * with the last of them. */
-MEMOI void memoi_sink_end(memob_sink* sink, int32_t k, int64_t n_before) {
-    const memob_op* op = &sink->law.ops[k];
+MEMOI void memoi_sink_end(memob_sink* sink, const memob_op* op, int64_t n_before) {
     int64_t number;
     if (sink->clock) {
         memob_clock_end(sink->clock, sink->clock_cells, &sink->law, op);

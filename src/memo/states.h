@@ -28,32 +28,13 @@ MEMOI int32_t memoi_states_way(const memob_states* states, int32_t k) {
     return kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
 }
 
-/* Sums up the bytes of all copies.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_states_sum_copies(memob_states* states, memo_error* error) {
-    const memob_law* law = &states->sink.law;
-    double* sums = MEMOB_ARRAY(&states->items.arrays, double, 2 * (int64_t)law->n_ops + 2);
-    if (!sums) return memob_no_memory(error, "the copies of states");
-    for (int32_t k = 0; k < law->n_ops; k++) {
-        const int32_t way = memoi_states_way(states, k);
-        const memob_part* parts = &law->parts[law->ops[k].first_part];
-        sums[2 * k + 2] = sums[2 * k];
-        sums[2 * k + 3] = sums[2 * k + 1];
-        for (int32_t i = 0; i < law->ops[k].n_parts && way < 2; i++)
-            sums[2 * k + 2 + way] += (double)states->bytes[parts[i].item].n_bytes;
-    }
-    states->sums = sums;
-    return MEMO_STATUS_OK;
-}
-
 /* After memob_states_init: what a step needs.  n_streams: as for memoi_sink_prepare.  Errors:
  * OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, memo_error* error) {
     memo_status status = memoi_states_make_items(states, error);
     if (!status) status = memoi_states_find_pieces(states, error);
     if (!status) status = memoi_states_make_law(states, error);
-    if (!status) status = memoi_states_sum_copies(states, error);
-    if (status) return status;
-    return memoi_sink_prepare(&states->sink, NULL, n_streams, error);
+    return status ? status : memoi_sink_prepare(&states->sink, NULL, n_streams, error);
 }
 
 MEMOI void memob_states_destroy(memob_states* states) {
@@ -182,10 +163,10 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     int64_t n_before = -1;
     for (; part < end && !sink->engine.status; part++) {
         if (memoi_states_is_done(states, kind, part->item)) continue;
-        if (n_before < 0) n_before = memoi_sink_begin(sink, k);
+        if (n_before < 0) n_before = memoi_sink_begin(sink, op);
         memoi_states_copy(states, kind, part->item);
     }
-    if (n_before >= 0) memoi_sink_end(sink, k, n_before);
+    if (n_before >= 0) memoi_sink_end(sink, op, n_before);
 }
 
 /* The copies before `end` that are left, in order. */
@@ -223,7 +204,12 @@ MEMOI void memoi_states_enqueue_before(memob_states* states, int32_t k) {
 
 /* Bytes of the copies of a way that are left up to the next visit. */
 MEMOI double memoi_states_due_bytes(const memob_states* states, int32_t way) {
-    return states->sums[2 * states->op + way] - states->sums[2 * states->due[way] + way];
+    const memob_law* law = &states->sink.law;
+    double n_bytes = 0;
+    for (int32_t k = states->due[way]; k < states->op; k++)
+        for (int32_t i = 0; i < law->ops[k].n_parts && memoi_states_way(states, k) == way; i++)
+            n_bytes += (double)states->bytes[law->parts[law->ops[k].first_part + i].item].n_bytes;
+    return n_bytes;
 }
 
 /* A layer with slices begins one of them, and so many have begun before.  The copies of each way
@@ -327,7 +313,7 @@ MEMOI void memoi_states_close(memob_states* states) {
         else
             states->bytes[use->item].is_newer = use->how != MEMOB_USE_SPEND;
     }
-    if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->n_before);
+    if (op->n_touches) memoi_sink_end(&states->sink, op, states->n_before);
     states->op++;
     memoi_states_pass_copies(states);
     if (!states->sink.engine.status && states->op == states->end) memoi_states_leave(states);
@@ -382,7 +368,7 @@ MEMOI void memoi_states_open(memob_states* states) {
     /* Updates on the host also use what the trainer has computed since the backward: a norm. */
     if (on_host && states->list == MEMOB_STATES_UPDATE && !states->n_updates)
         memoi_sink_follow(sink, op->stream, MEMOB_STREAM_COMPUTE);
-    states->n_before = memoi_sink_begin(sink, states->op);
+    states->n_before = memoi_sink_begin(sink, op);
     for (const memob_use* use = first; use < end; use++)
         MEMO_ASSERT(on_host || memoi_states_is_there(states, use->item)); /* 1 */
     if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);
@@ -413,11 +399,6 @@ MEMOI memo_status memoi_states_finish(memob_states* states) {
 }
 
 /* --- a step --- */
-
-/* 1: the list that is under way updates each layer. */
-MEMOI int memob_states_updates(const memob_states* states) {
-    return memoi_states_list_updates(states->list);
-}
 
 /* 1: the update comes next. */
 MEMOI int memob_states_is_due(const memob_states* states) {
@@ -537,8 +518,8 @@ MEMOI memo_status memoi_states_update(memob_states* states, int32_t pass, int32_
 MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t layer, int is_end,
                                      memo_error* error) {
     const int on_host = states->updates != NULL;
-    const int updates = memoi_states_list_updates(states->list) &&
-                        (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
+    const int updates =
+        memob_states_updates(states) && (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
     memo_status status = MEMO_STATUS_OK;
     if (is_end && pass != MEMOB_UPDATE) status = memoi_states_look(states, pass, layer, 1);
     if (!status && updates) status = memoi_states_update(states, pass, layer, is_end, error);
@@ -638,12 +619,6 @@ typedef struct memob_walk {
     void* user;
 } memob_walk;
 
-MEMOI memo_status memoi_walk_turn(const memob_walk* w, int32_t k, int is_end, memo_error* error) {
-    const memob_visit* visit = &w->order->visits[k];
-    if (!w->states) return MEMO_STATUS_OK;
-    return memob_states_turn(w->states, visit->pass, visit->layer, is_end, error);
-}
-
 /* A micro-batch, or all that are in flight. */
 MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error* error) {
     const memob_swap_placement* order = w->order;
@@ -651,14 +626,15 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
     if (w->states) status = memob_states_set_batch(w->states, order->n_slices, is_last, 0, error);
     if (w->states && !status) status = memob_states_visit(w->states, MEMOB_FORWARD, 0, 0, error);
     for (int32_t k = 0; k < order->n_visits && !status; k++) {
+        const memob_visit* visit = &order->visits[k];
         if (memob_swap_is_between(order, k)) w->between(w->user, k / order->n_forwards);
-        status = memoi_walk_turn(w, k, 0, error);
+        if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 0, error);
         if (status) return status;
         w->rows(w->user, k, 0);
         if (memob_swap_has_loss(order, k)) w->between(w->user, 0);
         w->compute(w->user, k);
         w->rows(w->user, k, 1);
-        status = memoi_walk_turn(w, k, 1, error);
+        if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 1, error);
     }
     if (!w->states || status) return status;
     return memob_states_visit(w->states, MEMOB_BACKWARD, 0, 1, error);

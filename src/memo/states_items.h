@@ -43,10 +43,10 @@ MEMOI int memoi_states_is_fused(int32_t list) {
     return list == MEMOB_STATES_FUSED || list == MEMOB_STATES_MORE_FUSED;
 }
 
-/* 1: the list updates each layer. */
-MEMOI int memoi_states_list_updates(int32_t list) {
-    return list == MEMOB_STATES_UPDATE || list == MEMOB_STATES_UPDATE_FORWARD ||
-           memoi_states_is_fused(list);
+/* 1: the list that is under way updates each layer. */
+MEMOI int memob_states_updates(const memob_states* states) {
+    return states->list == MEMOB_STATES_UPDATE || states->list == MEMOB_STATES_UPDATE_FORWARD ||
+           memoi_states_is_fused(states->list);
 }
 
 /* The streamed states of a layer that a pass uses on the device. */

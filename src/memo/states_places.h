@@ -134,10 +134,9 @@ typedef struct memob_states {
     int32_t is_forward_only;
     int32_t due[2];      /* of the law: all copies before are enqueued, to the host and back */
     double due_bytes[2]; /* of the copies that come between the slices of this layer */
-    double* sums; /* (n_ops + 1, 2): bytes of the law's copies before, to the host and back */
-    int32_t is_visiting;        /* it is open */
-    int64_t n_before;           /* operations of its stream when it began */
-    int32_t n_updates;          /* begun in this list */
+    int32_t is_visiting; /* it is open */
+    int64_t n_before;    /* operations of its stream when it began */
+    int32_t n_updates;   /* begun in this list */
     int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
     int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
     int64_t n_unseen;           /* updates since all streams were synchronized without an error */
