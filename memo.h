@@ -6754,8 +6754,7 @@ typedef struct memoi_maker {
 } memoi_maker;
 
 /* Orders the copies due at the same slot. */
-MEMOI int memoi_due_compare(const void* left, const void* right) {
-    const memoi_due *a = (const memoi_due*)left, *b = (const memoi_due*)right;
+MEMOI int memoi_due_compare(const memoi_due* a, const memoi_due* b) {
     if (a->order != b->order) return memob_compare(a->order, b->order);
     if (a->need != b->need) return memob_compare(a->need, b->need);
     if (a->is_behind != b->is_behind) return memob_compare(a->is_behind, b->is_behind);
@@ -6798,11 +6797,6 @@ MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t list, int32_t visit)
 /* Where a use finds its bytes. */
 MEMOI int64_t memoi_use_at(const memob_item* item, const memob_use* use) {
     return use->is_on_host ? MEMOI_ON_HOST + item->host : use->at;
-}
-
-MEMOI int memoi_use_changes(const memob_use* use) {
-    return use->how == MEMOB_USE_CHANGE || use->how == MEMOB_USE_WRITE ||
-           use->how == MEMOB_USE_SPEND;
 }
 
 /* A use begins a stay at an address behind the item's stay k (-1: none).  before: the latest use of
@@ -6861,9 +6855,9 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     }
     m->stays[k].last = time;
     m->stays[k].is_spent = use->how == MEMOB_USE_SPEND;
-    if (memoi_use_changes(use)) m->stays[k].host = use->host;
-    if (memoi_use_changes(use) || (use->how == MEMOB_USE_MAKE && !goes_on))
-        m->stays[k].changed = time;
+    if (use->how == MEMOB_USE_READ || (use->how == MEMOB_USE_MAKE && goes_on)) return;
+    m->stays[k].changed = time;
+    if (use->how != MEMOB_USE_MAKE) m->stays[k].host = use->host;
 }
 
 /* All stays, in order of their first uses. */
@@ -6961,9 +6955,7 @@ MEMOI memo_status memoi_law_sort_dues(memoi_maker* m, memo_error* error) {
 
     /* Now first is the end of each slot. */
     for (int32_t slot = 0, begin = 0; slot < n_slots; begin = first[slot++]) {
-        if (first[slot] - begin > 16)
-            qsort(sorted + begin, (size_t)(first[slot] - begin), sizeof *sorted, memoi_due_compare);
-        for (int32_t k = begin + 1; k < first[slot] && first[slot] - begin <= 16; k++) {
+        for (int32_t k = begin + 1; k < first[slot]; k++) {
             const memoi_due due = sorted[k];
             int32_t to = k;
             while (to > begin && memoi_due_compare(&due, &sorted[to - 1]) < 0) {
@@ -7209,40 +7201,36 @@ MEMOI int64_t memoi_due_host(const memoi_maker* m, const memoi_due* due) {
     return due->host + (due->parcel < 0 ? 0 : memoi_place_at(m, &m->parcels[due->parcel]));
 }
 
-/* Copies between the host's window of states and their homes in the file. */
-MEMOI void memoi_law_pass_file(memoi_maker* m, const memoi_due* due, int32_t n, int32_t kind) {
+/* An operation of transfers, or of copies between the host's window of states and their homes in
+ * the file. */
+MEMOI void memoi_law_copy(memoi_maker* m, int32_t kind, const memoi_due* due, int32_t n) {
+    const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
+    const int leaves_host = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_LOAD;
     memob_op* op = NULL;
     for (int32_t k = 0; k < n; k++) {
         const memob_item* item = &m->desc->items[due[k].item];
-        const int64_t host = item->file < 0 ? 0 : memoi_due_host(m, &due[k]);
-        if (item->file < 0) continue;
+        const int64_t away = is_file ? item->file : due[k].at;
+        int64_t host;
+        MEMO_ASSERT(memoi_due_together(due, &due[k])); /* 7 */
+        if (away < 0) continue;
         if (!op) op = memoi_law_add_op(m, kind);
-        memoi_law_add_part(m, op, due[k].item, kind == MEMOB_OP_READ ? item->file : host,
-                           kind == MEMOB_OP_READ ? host : item->file, item->n_host);
+        host = memoi_due_host(m, &due[k]);
+        memoi_law_add_part(m, op, due[k].item, leaves_host ? host : away, leaves_host ? away : host,
+                           item->n_host);
     }
     if (op) memoi_law_end_op(m, op);
 }
 
-/* One operation.  Returns 0: it finds no place. */
+/* Transfers that are enqueued together.  Returns 0: they find no place. */
 MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
     const int is_load = due->order;
     memoi_parcel* p = due->parcel < 0 ? NULL : &m->parcels[due->parcel];
-    memob_op* op;
     if (p && p->place < 0 &&
         !(is_load ? memoi_parcel_read(m, due->parcel) : memoi_parcel_place(m, due->parcel)))
         return 0;
-    if (is_load && m->has_windows) memoi_law_pass_file(m, due, n, MEMOB_OP_READ);
-
-    op = memoi_law_add_op(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE);
-    for (int32_t k = 0; k < n; k++) {
-        const int64_t host = memoi_due_host(m, &due[k]), at = due[k].at;
-        MEMO_ASSERT(memoi_due_together(due, &due[k])); /* 7 */
-        memoi_law_add_part(m, op, due[k].item, is_load ? host : at, is_load ? at : host,
-                           m->desc->items[due[k].item].n_host);
-    }
-    memoi_law_end_op(m, op);
-
-    if (!is_load && m->has_windows) memoi_law_pass_file(m, due, n, MEMOB_OP_WRITE);
+    if (is_load && m->has_windows) memoi_law_copy(m, MEMOB_OP_READ, due, n);
+    memoi_law_copy(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE, due, n);
+    if (!is_load && m->has_windows) memoi_law_copy(m, MEMOB_OP_WRITE, due, n);
     if (!p) return 1;
     if (!is_load) {
         p->n_stores -= n;
@@ -7752,8 +7740,8 @@ typedef struct memob_swap_placement {
     int64_t* moves; /* (n_tensors, n_layers): bytes that move of the tensor in a rounding buffer; 0:
                        it stays there; -1: it has none there */
     char* lost; /* (n_tensors + 1, n_layers): of rows in rounding buffers: MEMOI_SWAP_OVERWRITTEN,
-                       _RETURNS; the last: of the tensor that is added */
-    int64_t* tiles;        /* (n_layers): of the tensor that is placed */
+                       _RETURNS; the last: of the tensor that is added, or of the packs */
+    int64_t* tiles;        /* (n_layers): of the tensor that is placed, or of the packs */
     int32_t n_host_layers; /* places for layers in host memory */
     int64_t place_bytes;   /* of each place; 0: every layer has its own bytes there */
     int32_t n_slices;      /* of a layer, */
@@ -8651,20 +8639,16 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
 /* After all tensors: a pack moves if another pack uses its buffer between its forward and its
  * backward.  Returns the bytes of the packs. */
 MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placement* p) {
+    char* lost = p->lost + (int64_t)p->n_tensors * p->n_layers;
     int64_t pack_bytes;
-    int32_t last[2] = {-1, -1};
     if (!desc->tensor_kinds) return 0;
     pack_bytes = memoi_swap_sum_packs(p);
-    for (int32_t layer = 0; layer < p->n_layers; layer++) p->sums[layer].returns = 0;
-    for (int32_t k = 0; k < p->n_visits; k++) {
-        const memob_visit* visit = &p->visits[k];
-        memob_swap_sum* sum = &p->sums[visit->layer];
-        if (!sum->pack_bytes) continue;
-        if (visit->pass == MEMOB_BACKWARD && last[visit->odd] > visit->forward) sum->returns = 1;
-        last[visit->odd] = k;
-    }
+    for (int32_t layer = 0; layer < p->n_layers; layer++)
+        p->tiles[layer] = p->sums[layer].pack_bytes ? 1 : MEMO_ROWS_KEPT;
+    memoi_swap_find_overwritten(p, p->tiles, 1, lost);
     for (int32_t layer = 0; layer < p->n_layers; layer++) {
         memob_swap_sum* sum = &p->sums[layer];
+        sum->returns = (lost[layer] & MEMOI_SWAP_RETURNS) != 0;
         if (!sum->returns) continue;
         sum->moved_bytes += sum->pack_moved_bytes;
         sum->host_bytes += sum->pack_host_bytes;
@@ -10027,12 +10011,12 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
             const int is_hosted = (int)(states->hosted >> s & 1);
             const int32_t tier = is_streamed + is_spilled; /* where it stays */
             memob_state_bytes* of = memoi_states_bytes(states, l, s);
+            of->at[MEMO_TIER_FILE] = is_spilled ? stays[2] : -1;
             if (!(layer->has >> s & 1)) continue;
             sizes->bytes[tier][memoi_states_owner(&states->states[s])] +=
                 is_spilled ? in_file : bytes;
             of->at[0] = is_streamed ? in_place[0] : stays[0];
             of->at[1] = is_spilled ? in_place[1] : stays[1];
-            of->at[2] = is_spilled ? stays[2] : -1;
             of->n_bytes = size_bytes;
             stays[tier] += is_spilled ? in_file : bytes;
             if (is_streamed && !is_hosted) in_place[0] += bytes;
@@ -10306,23 +10290,6 @@ MEMOI void memoi_states_list_backwards(memob_states* states) {
     }
 }
 
-/* Bytes that come and go are items; others have no slots.  memoi_states_find_pieces numbers the
- * slots. */
-MEMOI void memoi_states_fill_items(memob_states* states) {
-    for (int32_t l = 0, i = 0; l < states->n_layers; l++)
-        for (int32_t s = 0; s < states->n_states; s++, i++) {
-            const uint32_t moves = states->layers[l].streamed & ~states->hosted;
-            const memob_item item = {(int32_t)(moves >> s & 1),
-                                     0,
-                                     1,
-                                     -1,
-                                     -1,
-                                     0,
-                                     states->layers[l].spilled >> s & 1 ? 0 : -1};
-            states->items.items[i] = item;
-        }
-}
-
 /* Two lists in a row tell what the first does: what it lacks at its begin, which a list of nothing
  * before it brings, and what it prepares for the second. */
 MEMOI void memoi_states_pair_lists(memob_states* states) {
@@ -10347,7 +10314,6 @@ MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* erro
     it->items = MEMOB_ARRAY(&it->arrays, memob_item, n_items);
     it->uses = MEMOB_ARRAY(&it->arrays, memob_use, (6 * n + 5) * states->n_states);
     if (it->arrays.failed) return memob_no_memory(error, "the items of states");
-    memoi_states_fill_items(states);
     memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0); /* see memob_law_desc */
     memoi_states_list_forwards(states);
     memoi_states_list_backwards(states);
@@ -10377,23 +10343,6 @@ MEMOI memo_status memoi_states_make_law(memob_states* states, memo_error* error)
     return memob_law_make(&desc, &states->sink.law, error);
 }
 
-/* Items that share no piece stay where they are, but for what the host uses.  Until then owners
- * counts the items of each piece. */
-MEMOI void memoi_states_find_alone(memob_states* states) {
-    const int32_t n_items = states->n_layers * states->n_states;
-    for (int32_t i = 0; i < n_items; i++)
-        for (int32_t p = states->bytes[i].first_piece; p < states->bytes[i].end_piece; p++)
-            states->owners[p]++;
-    for (int32_t i = 0; i < n_items; i++) {
-        const uint32_t on_host = states->updates ? states->used_by[MEMOB_UPDATE] : 0;
-        int is_alone = !(on_host >> i % states->n_states & 1);
-        for (int32_t p = states->bytes[i].first_piece; p < states->bytes[i].end_piece; p++)
-            is_alone &= states->owners[p] == 1;
-        if (is_alone) states->items.items[i].lives_on = 2;
-    }
-    for (int32_t p = 0; p < 2 * n_items; p++) states->owners[p] = -1;
-}
-
 /* The bytes of items on the device (tier 0) or the host (1) as slots, each of which is of the same
  * items.  Sets begin and end of each item.  borders: (n_items, 2), scratch.  Returns how many slots
  * there are. */
@@ -10404,7 +10353,8 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
     int32_t slot = 0;
     for (int32_t i = 0; i < n_items; i++) {
         const memob_state_bytes* of = &states->bytes[i];
-        if (!states->items.items[i].n_slots) continue;
+        const uint32_t moves = states->layers[i / states->n_states].streamed & ~states->hosted;
+        if (!(moves >> i % states->n_states & 1)) continue; /* it has no slots */
         borders[n++] = memoi_keyed_of(of->at[tier], 2 * (int64_t)i);
         borders[n++] = memoi_keyed_of(of->at[tier] + of->n_bytes, 2 * (int64_t)i + 1);
     }
@@ -10419,10 +10369,12 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
     return n ? slot + 1 : 0;
 }
 
-/* Numbers the slots of all items, for the law.  Errors: OUT_OF_HOST_MEMORY. */
+/* The law's items and their slots.  Items that share no piece stay where they are, but for what the
+ * host uses.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* error) {
     memob_states_items* it = &states->items;
     const int32_t n_items = states->n_layers * states->n_states;
+    const uint32_t used_on_host = states->updates ? states->used_by[MEMOB_UPDATE] : 0;
     memob_keyed* borders = MEMOB_ARRAY(&it->arrays, memob_keyed, 2 * (int64_t)n_items);
     int32_t* on_device = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     int32_t* on_host = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
@@ -10430,19 +10382,31 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
     if (it->arrays.failed) return memob_no_memory(error, "the pieces of states");
     it->n_slots[0] = memoi_states_find_slots(states, 0, borders, on_device);
     it->n_slots[1] = memoi_states_find_slots(states, 1, borders, on_host);
+
+    /* Until they are known, owners counts the items of each piece. */
     for (int32_t i = 0; i < n_items; i++) {
-        memob_item* item = &it->items[i];
         states->bytes[i].first_piece = on_device[2 * i];
         states->bytes[i].end_piece = on_device[2 * i + 1];
-        item->n_slots = on_device[2 * i + 1] - on_device[2 * i];
-        item->n_host = on_host[2 * i + 1] - on_host[2 * i];
-        item->host = on_host[2 * i];
-        if (item->file < 0) continue;
-        item->file = it->n_slots[2];
-        it->n_slots[2] += item->n_host;
+        for (int32_t p = on_device[2 * i]; p < on_device[2 * i + 1]; p++) states->owners[p]++;
     }
+    for (int32_t i = 0; i < n_items; i++) {
+        const int is_spilled = states->bytes[i].at[MEMO_TIER_FILE] >= 0;
+        const memob_item item = {on_device[2 * i + 1] - on_device[2 * i],
+                                 on_host[2 * i + 1] - on_host[2 * i],
+                                 1,
+                                 -1,
+                                 -1,
+                                 on_host[2 * i],
+                                 is_spilled ? it->n_slots[2] : -1};
+        int is_alone = !(used_on_host >> i % states->n_states & 1);
+        for (int32_t p = on_device[2 * i]; p < on_device[2 * i + 1]; p++)
+            is_alone &= states->owners[p] == 1;
+        it->items[i] = item;
+        it->items[i].lives_on += is_alone;
+        if (is_spilled) it->n_slots[2] += item.n_host;
+    }
+    for (int32_t p = 0; p < 2 * n_items; p++) states->owners[p] = -1;
     for (int32_t u = 0; u < it->n_uses; u++) it->uses[u].at = on_device[2 * it->uses[u].item];
-    memoi_states_find_alone(states);
     return MEMO_STATUS_OK;
 }
 

@@ -207,8 +207,7 @@ typedef struct memoi_maker {
 } memoi_maker;
 
 /* Orders the copies due at the same slot. */
-MEMOI int memoi_due_compare(const void* left, const void* right) {
-    const memoi_due *a = (const memoi_due*)left, *b = (const memoi_due*)right;
+MEMOI int memoi_due_compare(const memoi_due* a, const memoi_due* b) {
     if (a->order != b->order) return memob_compare(a->order, b->order);
     if (a->need != b->need) return memob_compare(a->need, b->need);
     if (a->is_behind != b->is_behind) return memob_compare(a->is_behind, b->is_behind);
@@ -251,11 +250,6 @@ MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t list, int32_t visit)
 /* Where a use finds its bytes. */
 MEMOI int64_t memoi_use_at(const memob_item* item, const memob_use* use) {
     return use->is_on_host ? MEMOI_ON_HOST + item->host : use->at;
-}
-
-MEMOI int memoi_use_changes(const memob_use* use) {
-    return use->how == MEMOB_USE_CHANGE || use->how == MEMOB_USE_WRITE ||
-           use->how == MEMOB_USE_SPEND;
 }
 
 /* A use begins a stay at an address behind the item's stay k (-1: none).  before: the latest use of
@@ -314,9 +308,9 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     }
     m->stays[k].last = time;
     m->stays[k].is_spent = use->how == MEMOB_USE_SPEND;
-    if (memoi_use_changes(use)) m->stays[k].host = use->host;
-    if (memoi_use_changes(use) || (use->how == MEMOB_USE_MAKE && !goes_on))
-        m->stays[k].changed = time;
+    if (use->how == MEMOB_USE_READ || (use->how == MEMOB_USE_MAKE && goes_on)) return;
+    m->stays[k].changed = time;
+    if (use->how != MEMOB_USE_MAKE) m->stays[k].host = use->host;
 }
 
 /* All stays, in order of their first uses. */
@@ -414,9 +408,7 @@ MEMOI memo_status memoi_law_sort_dues(memoi_maker* m, memo_error* error) {
 
     /* Now first is the end of each slot. */
     for (int32_t slot = 0, begin = 0; slot < n_slots; begin = first[slot++]) {
-        if (first[slot] - begin > 16)
-            qsort(sorted + begin, (size_t)(first[slot] - begin), sizeof *sorted, memoi_due_compare);
-        for (int32_t k = begin + 1; k < first[slot] && first[slot] - begin <= 16; k++) {
+        for (int32_t k = begin + 1; k < first[slot]; k++) {
             const memoi_due due = sorted[k];
             int32_t to = k;
             while (to > begin && memoi_due_compare(&due, &sorted[to - 1]) < 0) {

@@ -179,40 +179,36 @@ MEMOI int64_t memoi_due_host(const memoi_maker* m, const memoi_due* due) {
     return due->host + (due->parcel < 0 ? 0 : memoi_place_at(m, &m->parcels[due->parcel]));
 }
 
-/* Copies between the host's window of states and their homes in the file. */
-MEMOI void memoi_law_pass_file(memoi_maker* m, const memoi_due* due, int32_t n, int32_t kind) {
+/* An operation of transfers, or of copies between the host's window of states and their homes in
+ * the file. */
+MEMOI void memoi_law_copy(memoi_maker* m, int32_t kind, const memoi_due* due, int32_t n) {
+    const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
+    const int leaves_host = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_LOAD;
     memob_op* op = NULL;
     for (int32_t k = 0; k < n; k++) {
         const memob_item* item = &m->desc->items[due[k].item];
-        const int64_t host = item->file < 0 ? 0 : memoi_due_host(m, &due[k]);
-        if (item->file < 0) continue;
+        const int64_t away = is_file ? item->file : due[k].at;
+        int64_t host;
+        MEMO_ASSERT(memoi_due_together(due, &due[k])); /* 7 */
+        if (away < 0) continue;
         if (!op) op = memoi_law_add_op(m, kind);
-        memoi_law_add_part(m, op, due[k].item, kind == MEMOB_OP_READ ? item->file : host,
-                           kind == MEMOB_OP_READ ? host : item->file, item->n_host);
+        host = memoi_due_host(m, &due[k]);
+        memoi_law_add_part(m, op, due[k].item, leaves_host ? host : away, leaves_host ? away : host,
+                           item->n_host);
     }
     if (op) memoi_law_end_op(m, op);
 }
 
-/* One operation.  Returns 0: it finds no place. */
+/* Transfers that are enqueued together.  Returns 0: they find no place. */
 MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
     const int is_load = due->order;
     memoi_parcel* p = due->parcel < 0 ? NULL : &m->parcels[due->parcel];
-    memob_op* op;
     if (p && p->place < 0 &&
         !(is_load ? memoi_parcel_read(m, due->parcel) : memoi_parcel_place(m, due->parcel)))
         return 0;
-    if (is_load && m->has_windows) memoi_law_pass_file(m, due, n, MEMOB_OP_READ);
-
-    op = memoi_law_add_op(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE);
-    for (int32_t k = 0; k < n; k++) {
-        const int64_t host = memoi_due_host(m, &due[k]), at = due[k].at;
-        MEMO_ASSERT(memoi_due_together(due, &due[k])); /* 7 */
-        memoi_law_add_part(m, op, due[k].item, is_load ? host : at, is_load ? at : host,
-                           m->desc->items[due[k].item].n_host);
-    }
-    memoi_law_end_op(m, op);
-
-    if (!is_load && m->has_windows) memoi_law_pass_file(m, due, n, MEMOB_OP_WRITE);
+    if (is_load && m->has_windows) memoi_law_copy(m, MEMOB_OP_READ, due, n);
+    memoi_law_copy(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE, due, n);
+    if (!is_load && m->has_windows) memoi_law_copy(m, MEMOB_OP_WRITE, due, n);
     if (!p) return 1;
     if (!is_load) {
         p->n_stores -= n;

@@ -127,23 +127,6 @@ MEMOI void memoi_states_list_backwards(memob_states* states) {
     }
 }
 
-/* Bytes that come and go are items; others have no slots.  memoi_states_find_pieces numbers the
- * slots. */
-MEMOI void memoi_states_fill_items(memob_states* states) {
-    for (int32_t l = 0, i = 0; l < states->n_layers; l++)
-        for (int32_t s = 0; s < states->n_states; s++, i++) {
-            const uint32_t moves = states->layers[l].streamed & ~states->hosted;
-            const memob_item item = {(int32_t)(moves >> s & 1),
-                                     0,
-                                     1,
-                                     -1,
-                                     -1,
-                                     0,
-                                     states->layers[l].spilled >> s & 1 ? 0 : -1};
-            states->items.items[i] = item;
-        }
-}
-
 /* Two lists in a row tell what the first does: what it lacks at its begin, which a list of nothing
  * before it brings, and what it prepares for the second. */
 MEMOI void memoi_states_pair_lists(memob_states* states) {
@@ -168,7 +151,6 @@ MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* erro
     it->items = MEMOB_ARRAY(&it->arrays, memob_item, n_items);
     it->uses = MEMOB_ARRAY(&it->arrays, memob_use, (6 * n + 5) * states->n_states);
     if (it->arrays.failed) return memob_no_memory(error, "the items of states");
-    memoi_states_fill_items(states);
     memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0); /* see memob_law_desc */
     memoi_states_list_forwards(states);
     memoi_states_list_backwards(states);
@@ -198,23 +180,6 @@ MEMOI memo_status memoi_states_make_law(memob_states* states, memo_error* error)
     return memob_law_make(&desc, &states->sink.law, error);
 }
 
-/* Items that share no piece stay where they are, but for what the host uses.  Until then owners
- * counts the items of each piece. */
-MEMOI void memoi_states_find_alone(memob_states* states) {
-    const int32_t n_items = states->n_layers * states->n_states;
-    for (int32_t i = 0; i < n_items; i++)
-        for (int32_t p = states->bytes[i].first_piece; p < states->bytes[i].end_piece; p++)
-            states->owners[p]++;
-    for (int32_t i = 0; i < n_items; i++) {
-        const uint32_t on_host = states->updates ? states->used_by[MEMOB_UPDATE] : 0;
-        int is_alone = !(on_host >> i % states->n_states & 1);
-        for (int32_t p = states->bytes[i].first_piece; p < states->bytes[i].end_piece; p++)
-            is_alone &= states->owners[p] == 1;
-        if (is_alone) states->items.items[i].lives_on = 2;
-    }
-    for (int32_t p = 0; p < 2 * n_items; p++) states->owners[p] = -1;
-}
-
 /* The bytes of items on the device (tier 0) or the host (1) as slots, each of which is of the same
  * items.  Sets begin and end of each item.  borders: (n_items, 2), scratch.  Returns how many slots
  * there are. */
@@ -225,7 +190,8 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
     int32_t slot = 0;
     for (int32_t i = 0; i < n_items; i++) {
         const memob_state_bytes* of = &states->bytes[i];
-        if (!states->items.items[i].n_slots) continue;
+        const uint32_t moves = states->layers[i / states->n_states].streamed & ~states->hosted;
+        if (!(moves >> i % states->n_states & 1)) continue; /* it has no slots */
         borders[n++] = memoi_keyed_of(of->at[tier], 2 * (int64_t)i);
         borders[n++] = memoi_keyed_of(of->at[tier] + of->n_bytes, 2 * (int64_t)i + 1);
     }
@@ -240,10 +206,12 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
     return n ? slot + 1 : 0;
 }
 
-/* Numbers the slots of all items, for the law.  Errors: OUT_OF_HOST_MEMORY. */
+/* The law's items and their slots.  Items that share no piece stay where they are, but for what the
+ * host uses.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* error) {
     memob_states_items* it = &states->items;
     const int32_t n_items = states->n_layers * states->n_states;
+    const uint32_t used_on_host = states->updates ? states->used_by[MEMOB_UPDATE] : 0;
     memob_keyed* borders = MEMOB_ARRAY(&it->arrays, memob_keyed, 2 * (int64_t)n_items);
     int32_t* on_device = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     int32_t* on_host = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
@@ -251,18 +219,30 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
     if (it->arrays.failed) return memob_no_memory(error, "the pieces of states");
     it->n_slots[0] = memoi_states_find_slots(states, 0, borders, on_device);
     it->n_slots[1] = memoi_states_find_slots(states, 1, borders, on_host);
+
+    /* Until they are known, owners counts the items of each piece. */
     for (int32_t i = 0; i < n_items; i++) {
-        memob_item* item = &it->items[i];
         states->bytes[i].first_piece = on_device[2 * i];
         states->bytes[i].end_piece = on_device[2 * i + 1];
-        item->n_slots = on_device[2 * i + 1] - on_device[2 * i];
-        item->n_host = on_host[2 * i + 1] - on_host[2 * i];
-        item->host = on_host[2 * i];
-        if (item->file < 0) continue;
-        item->file = it->n_slots[2];
-        it->n_slots[2] += item->n_host;
+        for (int32_t p = on_device[2 * i]; p < on_device[2 * i + 1]; p++) states->owners[p]++;
     }
+    for (int32_t i = 0; i < n_items; i++) {
+        const int is_spilled = states->bytes[i].at[MEMO_TIER_FILE] >= 0;
+        const memob_item item = {on_device[2 * i + 1] - on_device[2 * i],
+                                 on_host[2 * i + 1] - on_host[2 * i],
+                                 1,
+                                 -1,
+                                 -1,
+                                 on_host[2 * i],
+                                 is_spilled ? it->n_slots[2] : -1};
+        int is_alone = !(used_on_host >> i % states->n_states & 1);
+        for (int32_t p = on_device[2 * i]; p < on_device[2 * i + 1]; p++)
+            is_alone &= states->owners[p] == 1;
+        it->items[i] = item;
+        it->items[i].lives_on += is_alone;
+        if (is_spilled) it->n_slots[2] += item.n_host;
+    }
+    for (int32_t p = 0; p < 2 * n_items; p++) states->owners[p] = -1;
     for (int32_t u = 0; u < it->n_uses; u++) it->uses[u].at = on_device[2 * it->uses[u].item];
-    memoi_states_find_alone(states);
     return MEMO_STATUS_OK;
 }

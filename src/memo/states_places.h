@@ -206,12 +206,12 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
             const int is_hosted = (int)(states->hosted >> s & 1);
             const int32_t tier = is_streamed + is_spilled; /* where it stays */
             memob_state_bytes* of = memoi_states_bytes(states, l, s);
+            of->at[MEMO_TIER_FILE] = is_spilled ? stays[2] : -1;
             if (!(layer->has >> s & 1)) continue;
             sizes->bytes[tier][memoi_states_owner(&states->states[s])] +=
                 is_spilled ? in_file : bytes;
             of->at[0] = is_streamed ? in_place[0] : stays[0];
             of->at[1] = is_spilled ? in_place[1] : stays[1];
-            of->at[2] = is_spilled ? stays[2] : -1;
             of->n_bytes = size_bytes;
             stays[tier] += is_spilled ? in_file : bytes;
             if (is_streamed && !is_hosted) in_place[0] += bytes;
