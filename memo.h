@@ -6800,19 +6800,21 @@ MEMOI int64_t memoi_use_at(const memob_item* item, const memob_use* use) {
 }
 
 /* A use begins a stay at an address behind the item's stay k (-1: none).  before: the latest use of
- * its bytes; is_there: stay k goes on from the list before.  Returns the new stay. */
+ * its bytes, by stay `displaced`; is_there: stay k goes on from the list before.  Returns the new
+ * stay. */
 MEMOI int32_t memoi_law_begin_stay(memoi_maker* m, const memob_use* use, int32_t k, int64_t at,
-                                   int32_t time, int32_t before, int is_there) {
-    const memob_item* item = &m->desc->items[use->item];
-    const int32_t copied = item->copy_of < 0 ? -1 : m->latest[item->copy_of];
-    const memoi_stay* s = k < 0 ? NULL : &m->stays[k];
-    const int32_t latest = s && s->changed >= 0 ? s->changed : -1;
-    const int32_t value = s && latest < 0 ? s->value : latest;
-    const memoi_stay fresh = {use->item, use->how, time,     time,  -1,     before,
-                              -1,        k,        -1,       value, copied, use->is_on_host,
-                              0,         0,        is_there, 0,     at,     s ? s->host : -1,
-                              -1};
-    if (k >= 0) m->stays[k].next = m->n_stays;
+                                   int32_t time, int32_t before, int32_t displaced, int is_there) {
+    const int32_t copy_of = m->desc->items[use->item].copy_of;
+    const int32_t copied = copy_of < 0 ? -1 : m->latest[copy_of];
+    memoi_stay fresh = {
+        use->item, use->how,        time, time, -1,       before, -1, k,  -1,       -1,
+        copied,    use->is_on_host, 0,    0,    is_there, 0,      at, -1, displaced};
+    if (k >= 0) {
+        memoi_stay* s = &m->stays[k];
+        fresh.value = s->changed >= 0 ? s->changed : s->value;
+        fresh.host = s->host;
+        s->next = m->n_stays;
+    }
     m->stays[m->n_stays] = fresh;
     m->latest[use->item] = m->n_stays;
     return m->n_stays++;
@@ -6842,8 +6844,7 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
         displaced = m->owners[c];
     }
     if (!goes_on || !is_of_list) {
-        k = memoi_law_begin_stay(m, use, k, at, time, before, goes_on);
-        m->stays[k].displaced = displaced;
+        k = memoi_law_begin_stay(m, use, k, at, time, before, displaced, goes_on);
         makes[use_number] = use->how == MEMOB_USE_MAKE;
     }
 
@@ -7314,10 +7315,10 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     memob_law* law = m->law;
     const int64_t n_times = (int64_t)law->n_lists * d->n_visits;
     const int64_t n_refs = (int64_t)law->n_lists * d->n_uses;
-    int64_t n_each = d->n_parcels ? 5 : 1; /* operations of a transfer, at most */
+    int64_t n_each; /* operations of a transfer, at most */
     memo_status status;
     for (int32_t i = 0; i < d->n_items; i++) m->has_windows |= d->items[i].file >= 0;
-    if (m->has_windows) n_each = 5;
+    n_each = d->n_parcels || m->has_windows ? 5 : 1;
     m->ops_most = n_times + n_each * m->n_due;
     m->parts_most = n_refs + n_each * m->n_due;
     law->ops = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_op, m->ops_most);
@@ -8859,12 +8860,6 @@ MEMOI int memob_swap_has_file(const memob_swap_placement* placement) {
     return placement->n_host_layers < placement->sizes.n_swapped_layers;
 }
 
-/* 1: the host stores the input of a step once, as what the layer before hands on. */
-MEMOI int memoi_swap_shares_input(const memob_swap_placement* placement, int32_t step) {
-    return placement->handed >= 0 && step >= placement->n_slices &&
-           placement->sums[step].input_bytes && !memob_swap_has_file(placement);
-}
-
 MEMOI const memob_swap_place* memob_swap_place_of(const memob_swap_placement* placement,
                                                   int32_t step, int32_t t) {
     MEMO_ASSERT(step >= 0 && step < placement->n_layers && t >= 0 && t < placement->n_tensors);
@@ -9105,8 +9100,8 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
         is_routed |= memob_tensor_is_routed(desc, t) && memob_item_away(desc, t) == MEMO_MOVE;
         memoi_swap_add_rows(desc, p, t, it);
     }
-    for (int32_t step = 0; step < n && it->input >= 0; step++)
-        if (memoi_swap_shares_input(p, step))
+    for (int32_t step = p->n_slices; step < n && it->input >= 0; step++)
+        if (p->handed >= 0 && p->sums[step].input_bytes && !it->has_places) /* 2 */
             it->uses_of[it->input * n + step] |= MEMOI_SWAP_SHARED;
     for (int32_t step = 0, k = it->n_classes * n; step < n; step++, k++) {
         const memob_swap_sum* sum = &p->sums[step];
@@ -9246,21 +9241,6 @@ MEMOI void memob_swap_size_file(const memob_law* law, const memob_swap_placement
 
 /* --- placements --- */
 
-MEMOI memo_status memoi_swap_ask_law(const memo_swap_desc* desc, memob_swap_placement* p,
-                                     memo_error* error) {
-    memob_swap_items items;
-    memob_law law;
-    memo_status status;
-    memset(&items, 0, sizeof items);
-    memset(&law, 0, sizeof law);
-    status = memob_swap_items_make(desc, p, &items, error);
-    if (!status) status = memob_swap_items_law(&items, p, NULL, &law, error);
-    if (!status) memob_swap_size_file(&law, p, &p->sizes, NULL);
-    memob_law_free(&law);
-    memob_swap_items_free(&items);
-    return status;
-}
-
 /* As memob_swap_placement_make, but for the file, whose bytes the law says. */
 MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t host_bytes,
                                              memob_swap_placement* placement, memo_error* error) {
@@ -9320,9 +9300,16 @@ MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t
  * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
                                             memob_swap_placement* placement, memo_error* error) {
+    memob_swap_items items = MEMO_ZERO(memob_swap_items);
+    memob_law law = MEMO_ZERO(memob_law);
     memo_status status = memoi_swap_placement_begin(desc, host_bytes, placement, error);
-    if (!status && memob_swap_has_file(placement))
-        status = memoi_swap_ask_law(desc, placement, error);
+    if (!status && memob_swap_has_file(placement)) {
+        status = memob_swap_items_make(desc, placement, &items, error);
+        if (!status) status = memob_swap_items_law(&items, placement, NULL, &law, error);
+        if (!status) memob_swap_size_file(&law, placement, &placement->sizes, NULL);
+        memob_law_free(&law);
+        memob_swap_items_free(&items);
+    }
     if (status) memob_swap_placement_free(placement);
     return status;
 }
@@ -10003,24 +9990,20 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
         int64_t in_place[2] = {0, 0};
         layer->place = layer->streamed & ~states->hosted ? n_streamed++ & 1 : -1;
         for (int32_t s = 0; s < states->n_states; s++) {
-            const int64_t size_bytes = states->states[s].size_bytes;
-            const int64_t bytes = memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT);
-            const int64_t in_file = memob_align_up(size_bytes, MEMOB_SPILL_ALIGNMENT);
-            const int is_streamed = (int)(layer->streamed >> s & 1);
+            const memo_state* state = &states->states[s];
+            const int64_t bytes[2] = {memob_align_up(state->size_bytes, MEMOB_DEVICE_ALIGNMENT),
+                                      memob_align_up(state->size_bytes, MEMOB_SPILL_ALIGNMENT)};
             const int is_spilled = (int)(layer->spilled >> s & 1);
-            const int is_hosted = (int)(states->hosted >> s & 1);
-            const int32_t tier = is_streamed + is_spilled; /* where it stays */
+            const int32_t tier = (int)(layer->streamed >> s & 1) + is_spilled; /* where it stays */
             memob_state_bytes* of = memoi_states_bytes(states, l, s);
             of->at[MEMO_TIER_FILE] = is_spilled ? stays[2] : -1;
             if (!(layer->has >> s & 1)) continue;
-            sizes->bytes[tier][memoi_states_owner(&states->states[s])] +=
-                is_spilled ? in_file : bytes;
-            of->at[0] = is_streamed ? in_place[0] : stays[0];
-            of->at[1] = is_spilled ? in_place[1] : stays[1];
-            of->n_bytes = size_bytes;
-            stays[tier] += is_spilled ? in_file : bytes;
-            if (is_streamed && !is_hosted) in_place[0] += bytes;
-            if (is_spilled) in_place[1] += in_file;
+            of->n_bytes = state->size_bytes;
+            sizes->bytes[tier][memoi_states_owner(state)] += bytes[is_spilled];
+            for (int32_t k = 0; k < 2; k++) of->at[k] = k < tier ? in_place[k] : stays[k];
+            stays[tier] += bytes[is_spilled];
+            if (tier && !(states->hosted >> s & 1)) in_place[0] += bytes[0];
+            if (is_spilled) in_place[1] += bytes[1];
         }
         for (int32_t k = 0; k < 2 && layer->place >= 0; k++) {
             area[k] = memob_max(area[k], before[k] + in_place[k]);
@@ -10037,13 +10020,12 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
         for (int32_t s = 0; s < states->n_states; s++) {
             const memob_states_layer* layer = &states->layers[l];
             const int64_t size_bytes = states->states[s].size_bytes;
-            const int64_t bytes[2] = {memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT),
-                                      memob_align_up(size_bytes, MEMOB_SPILL_ALIGNMENT)};
             int64_t* at = memoi_states_bytes(states, l, s)->at;
             for (int32_t k = 0; k < 2; k++) {
+                const int64_t alignment = k ? MEMOB_SPILL_ALIGNMENT : MEMOB_DEVICE_ALIGNMENT;
+                const int64_t bytes = memob_align_up(size_bytes, alignment);
                 if (!((k ? layer->spilled : layer->streamed) >> s & 1)) continue;
-                if (layer->place == 1) at[k] = area[k] - at[k] - bytes[k];
-                at[k] += stays[k];
+                at[k] = stays[k] + (layer->place == 1 ? area[k] - at[k] - bytes : at[k]);
             }
         }
     sizes->resident_bytes = stays[0];
@@ -10221,19 +10203,10 @@ MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int3
     return needs & states->layers[layer].streamed & ~states->hosted;
 }
 
-MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t layer,
-                                  uint32_t in_lists) {
-    memob_states_items* it = &states->items;
-    const memob_visit visit = {pass, layer, 0, 0};
-    it->on_host[it->n_visits] = pass == MEMOB_UPDATE && states->updates;
-    it->in_lists[it->n_visits] = in_lists;
-    it->visits[it->n_visits++] = visit;
-}
-
 /* How the latest visit uses a layer's states.  begins: gradients of the layer begin there. */
 MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t layer, int begins) {
     memob_states_items* it = &states->items;
-    const int on_host = pass == MEMOB_UPDATE && states->updates;
+    const int on_host = it->on_host[it->n_visits - 1];
     uint32_t used = on_host
                         ? states->used_by[pass] & states->layers[layer].streamed & ~states->hosted
                         : memob_states_needs(states, pass, layer);
@@ -10256,37 +10229,42 @@ MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t lay
     }
 }
 
-MEMOI void memoi_states_add_update(memob_states* states, int32_t layer, uint32_t in_lists) {
-    memoi_states_add_visit(states, MEMOB_UPDATE, layer, in_lists);
-    memoi_states_add_uses(states, MEMOB_UPDATE, layer, 0);
+/* A visit, with its layer's uses if it is in a list. */
+MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t layer, int begins,
+                                  uint32_t in_lists) {
+    memob_states_items* it = &states->items;
+    const memob_visit visit = {pass, layer, 0, 0};
+    it->on_host[it->n_visits] = pass == MEMOB_UPDATE && states->updates;
+    it->in_lists[it->n_visits] = in_lists;
+    it->visits[it->n_visits++] = visit;
+    if (in_lists) memoi_states_add_uses(states, pass, layer, begins);
 }
 
 MEMOI void memoi_states_list_forwards(memob_states* states) {
     const uint32_t deferred = 1u << MEMOB_STATES_UPDATE_FORWARD;
     for (int32_t l = 0; l < states->n_layers; l++) {
-        if (states->update_at == MEMO_UPDATE_DEFERRED) memoi_states_add_update(states, l, deferred);
-        memoi_states_add_visit(states, MEMOB_FORWARD, l, deferred | 1u << MEMOB_STATES_FORWARD);
-        memoi_states_add_uses(states, MEMOB_FORWARD, l, 0);
+        if (states->update_at == MEMO_UPDATE_DEFERRED)
+            memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, deferred);
+        memoi_states_add_visit(states, MEMOB_FORWARD, l, 0, deferred | 1u << MEMOB_STATES_FORWARD);
         if (l == 1) memoi_states_add_uses(states, MEMOB_FORWARD, 0, 0);
     }
 }
 
 MEMOI void memoi_states_list_backwards(memob_states* states) {
-    const int32_t last = states->n_layers - 1;
+    static const uint32_t lists[] = {1u << MEMOB_STATES_BACKWARD | 1u << MEMOB_STATES_FUSED,
+                                     1u << MEMOB_STATES_MORE_BACKWARD |
+                                         1u << MEMOB_STATES_MORE_FUSED};
     const uint32_t fused = 1u << MEMOB_STATES_FUSED | 1u << MEMOB_STATES_MORE_FUSED;
+    const int32_t last = states->n_layers - 1;
     for (int32_t l = last; l >= 0; l--) {
         for (int more = 0; more < 2; more++) {
-            const uint32_t lists =
-                more ? 1u << MEMOB_STATES_MORE_BACKWARD | 1u << MEMOB_STATES_MORE_FUSED
-                     : 1u << MEMOB_STATES_BACKWARD | 1u << MEMOB_STATES_FUSED;
-            memoi_states_add_visit(states, MEMOB_BACKWARD, l, lists);
-            memoi_states_add_uses(states, MEMOB_BACKWARD, l, !more && l);
+            memoi_states_add_visit(states, MEMOB_BACKWARD, l, !more && l, lists[more]);
             if (l == last - 1) memoi_states_add_uses(states, MEMOB_BACKWARD, last, 0);
             if (l == 1) memoi_states_add_uses(states, MEMOB_BACKWARD, 0, !more);
         }
         if (states->update_at != MEMO_UPDATE_FUSED || l == last) continue;
-        if (l == last - 1) memoi_states_add_update(states, last, fused);
-        memoi_states_add_update(states, l, fused);
+        if (l == last - 1) memoi_states_add_visit(states, MEMOB_UPDATE, last, 0, fused);
+        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, fused);
     }
 }
 
@@ -10314,11 +10292,11 @@ MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* erro
     it->items = MEMOB_ARRAY(&it->arrays, memob_item, n_items);
     it->uses = MEMOB_ARRAY(&it->arrays, memob_use, (6 * n + 5) * states->n_states);
     if (it->arrays.failed) return memob_no_memory(error, "the items of states");
-    memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0); /* see memob_law_desc */
+    memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0, 0); /* see memob_law_desc */
     memoi_states_list_forwards(states);
     memoi_states_list_backwards(states);
     for (int32_t l = 0; l < states->n_layers; l++)
-        memoi_states_add_update(states, l, 1u << MEMOB_STATES_UPDATE);
+        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, 1u << MEMOB_STATES_UPDATE);
     memoi_states_pair_lists(states);
     MEMO_ASSERT(it->n_visits <= 6 * n + 1 && it->n_uses <= (6 * n + 5) * states->n_states);
     return MEMO_STATUS_OK;

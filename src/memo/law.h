@@ -253,19 +253,21 @@ MEMOI int64_t memoi_use_at(const memob_item* item, const memob_use* use) {
 }
 
 /* A use begins a stay at an address behind the item's stay k (-1: none).  before: the latest use of
- * its bytes; is_there: stay k goes on from the list before.  Returns the new stay. */
+ * its bytes, by stay `displaced`; is_there: stay k goes on from the list before.  Returns the new
+ * stay. */
 MEMOI int32_t memoi_law_begin_stay(memoi_maker* m, const memob_use* use, int32_t k, int64_t at,
-                                   int32_t time, int32_t before, int is_there) {
-    const memob_item* item = &m->desc->items[use->item];
-    const int32_t copied = item->copy_of < 0 ? -1 : m->latest[item->copy_of];
-    const memoi_stay* s = k < 0 ? NULL : &m->stays[k];
-    const int32_t latest = s && s->changed >= 0 ? s->changed : -1;
-    const int32_t value = s && latest < 0 ? s->value : latest;
-    const memoi_stay fresh = {use->item, use->how, time,     time,  -1,     before,
-                              -1,        k,        -1,       value, copied, use->is_on_host,
-                              0,         0,        is_there, 0,     at,     s ? s->host : -1,
-                              -1};
-    if (k >= 0) m->stays[k].next = m->n_stays;
+                                   int32_t time, int32_t before, int32_t displaced, int is_there) {
+    const int32_t copy_of = m->desc->items[use->item].copy_of;
+    const int32_t copied = copy_of < 0 ? -1 : m->latest[copy_of];
+    memoi_stay fresh = {
+        use->item, use->how,        time, time, -1,       before, -1, k,  -1,       -1,
+        copied,    use->is_on_host, 0,    0,    is_there, 0,      at, -1, displaced};
+    if (k >= 0) {
+        memoi_stay* s = &m->stays[k];
+        fresh.value = s->changed >= 0 ? s->changed : s->value;
+        fresh.host = s->host;
+        s->next = m->n_stays;
+    }
     m->stays[m->n_stays] = fresh;
     m->latest[use->item] = m->n_stays;
     return m->n_stays++;
@@ -295,8 +297,7 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
         displaced = m->owners[c];
     }
     if (!goes_on || !is_of_list) {
-        k = memoi_law_begin_stay(m, use, k, at, time, before, goes_on);
-        m->stays[k].displaced = displaced;
+        k = memoi_law_begin_stay(m, use, k, at, time, before, displaced, goes_on);
         makes[use_number] = use->how == MEMOB_USE_MAKE;
     }
 

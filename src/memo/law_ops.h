@@ -292,10 +292,10 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     memob_law* law = m->law;
     const int64_t n_times = (int64_t)law->n_lists * d->n_visits;
     const int64_t n_refs = (int64_t)law->n_lists * d->n_uses;
-    int64_t n_each = d->n_parcels ? 5 : 1; /* operations of a transfer, at most */
+    int64_t n_each; /* operations of a transfer, at most */
     memo_status status;
     for (int32_t i = 0; i < d->n_items; i++) m->has_windows |= d->items[i].file >= 0;
-    if (m->has_windows) n_each = 5;
+    n_each = d->n_parcels || m->has_windows ? 5 : 1;
     m->ops_most = n_times + n_each * m->n_due;
     m->parts_most = n_refs + n_each * m->n_due;
     law->ops = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_op, m->ops_most);

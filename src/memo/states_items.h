@@ -58,19 +58,10 @@ MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int3
     return needs & states->layers[layer].streamed & ~states->hosted;
 }
 
-MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t layer,
-                                  uint32_t in_lists) {
-    memob_states_items* it = &states->items;
-    const memob_visit visit = {pass, layer, 0, 0};
-    it->on_host[it->n_visits] = pass == MEMOB_UPDATE && states->updates;
-    it->in_lists[it->n_visits] = in_lists;
-    it->visits[it->n_visits++] = visit;
-}
-
 /* How the latest visit uses a layer's states.  begins: gradients of the layer begin there. */
 MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t layer, int begins) {
     memob_states_items* it = &states->items;
-    const int on_host = pass == MEMOB_UPDATE && states->updates;
+    const int on_host = it->on_host[it->n_visits - 1];
     uint32_t used = on_host
                         ? states->used_by[pass] & states->layers[layer].streamed & ~states->hosted
                         : memob_states_needs(states, pass, layer);
@@ -93,37 +84,42 @@ MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t lay
     }
 }
 
-MEMOI void memoi_states_add_update(memob_states* states, int32_t layer, uint32_t in_lists) {
-    memoi_states_add_visit(states, MEMOB_UPDATE, layer, in_lists);
-    memoi_states_add_uses(states, MEMOB_UPDATE, layer, 0);
+/* A visit, with its layer's uses if it is in a list. */
+MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t layer, int begins,
+                                  uint32_t in_lists) {
+    memob_states_items* it = &states->items;
+    const memob_visit visit = {pass, layer, 0, 0};
+    it->on_host[it->n_visits] = pass == MEMOB_UPDATE && states->updates;
+    it->in_lists[it->n_visits] = in_lists;
+    it->visits[it->n_visits++] = visit;
+    if (in_lists) memoi_states_add_uses(states, pass, layer, begins);
 }
 
 MEMOI void memoi_states_list_forwards(memob_states* states) {
     const uint32_t deferred = 1u << MEMOB_STATES_UPDATE_FORWARD;
     for (int32_t l = 0; l < states->n_layers; l++) {
-        if (states->update_at == MEMO_UPDATE_DEFERRED) memoi_states_add_update(states, l, deferred);
-        memoi_states_add_visit(states, MEMOB_FORWARD, l, deferred | 1u << MEMOB_STATES_FORWARD);
-        memoi_states_add_uses(states, MEMOB_FORWARD, l, 0);
+        if (states->update_at == MEMO_UPDATE_DEFERRED)
+            memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, deferred);
+        memoi_states_add_visit(states, MEMOB_FORWARD, l, 0, deferred | 1u << MEMOB_STATES_FORWARD);
         if (l == 1) memoi_states_add_uses(states, MEMOB_FORWARD, 0, 0);
     }
 }
 
 MEMOI void memoi_states_list_backwards(memob_states* states) {
-    const int32_t last = states->n_layers - 1;
+    static const uint32_t lists[] = {1u << MEMOB_STATES_BACKWARD | 1u << MEMOB_STATES_FUSED,
+                                     1u << MEMOB_STATES_MORE_BACKWARD |
+                                         1u << MEMOB_STATES_MORE_FUSED};
     const uint32_t fused = 1u << MEMOB_STATES_FUSED | 1u << MEMOB_STATES_MORE_FUSED;
+    const int32_t last = states->n_layers - 1;
     for (int32_t l = last; l >= 0; l--) {
         for (int more = 0; more < 2; more++) {
-            const uint32_t lists =
-                more ? 1u << MEMOB_STATES_MORE_BACKWARD | 1u << MEMOB_STATES_MORE_FUSED
-                     : 1u << MEMOB_STATES_BACKWARD | 1u << MEMOB_STATES_FUSED;
-            memoi_states_add_visit(states, MEMOB_BACKWARD, l, lists);
-            memoi_states_add_uses(states, MEMOB_BACKWARD, l, !more && l);
+            memoi_states_add_visit(states, MEMOB_BACKWARD, l, !more && l, lists[more]);
             if (l == last - 1) memoi_states_add_uses(states, MEMOB_BACKWARD, last, 0);
             if (l == 1) memoi_states_add_uses(states, MEMOB_BACKWARD, 0, !more);
         }
         if (states->update_at != MEMO_UPDATE_FUSED || l == last) continue;
-        if (l == last - 1) memoi_states_add_update(states, last, fused);
-        memoi_states_add_update(states, l, fused);
+        if (l == last - 1) memoi_states_add_visit(states, MEMOB_UPDATE, last, 0, fused);
+        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, fused);
     }
 }
 
@@ -151,11 +147,11 @@ MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* erro
     it->items = MEMOB_ARRAY(&it->arrays, memob_item, n_items);
     it->uses = MEMOB_ARRAY(&it->arrays, memob_use, (6 * n + 5) * states->n_states);
     if (it->arrays.failed) return memob_no_memory(error, "the items of states");
-    memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0); /* see memob_law_desc */
+    memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0, 0); /* see memob_law_desc */
     memoi_states_list_forwards(states);
     memoi_states_list_backwards(states);
     for (int32_t l = 0; l < states->n_layers; l++)
-        memoi_states_add_update(states, l, 1u << MEMOB_STATES_UPDATE);
+        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, 1u << MEMOB_STATES_UPDATE);
     memoi_states_pair_lists(states);
     MEMO_ASSERT(it->n_visits <= 6 * n + 1 && it->n_uses <= (6 * n + 5) * states->n_states);
     return MEMO_STATUS_OK;

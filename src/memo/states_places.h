@@ -198,24 +198,20 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
         int64_t in_place[2] = {0, 0};
         layer->place = layer->streamed & ~states->hosted ? n_streamed++ & 1 : -1;
         for (int32_t s = 0; s < states->n_states; s++) {
-            const int64_t size_bytes = states->states[s].size_bytes;
-            const int64_t bytes = memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT);
-            const int64_t in_file = memob_align_up(size_bytes, MEMOB_SPILL_ALIGNMENT);
-            const int is_streamed = (int)(layer->streamed >> s & 1);
+            const memo_state* state = &states->states[s];
+            const int64_t bytes[2] = {memob_align_up(state->size_bytes, MEMOB_DEVICE_ALIGNMENT),
+                                      memob_align_up(state->size_bytes, MEMOB_SPILL_ALIGNMENT)};
             const int is_spilled = (int)(layer->spilled >> s & 1);
-            const int is_hosted = (int)(states->hosted >> s & 1);
-            const int32_t tier = is_streamed + is_spilled; /* where it stays */
+            const int32_t tier = (int)(layer->streamed >> s & 1) + is_spilled; /* where it stays */
             memob_state_bytes* of = memoi_states_bytes(states, l, s);
             of->at[MEMO_TIER_FILE] = is_spilled ? stays[2] : -1;
             if (!(layer->has >> s & 1)) continue;
-            sizes->bytes[tier][memoi_states_owner(&states->states[s])] +=
-                is_spilled ? in_file : bytes;
-            of->at[0] = is_streamed ? in_place[0] : stays[0];
-            of->at[1] = is_spilled ? in_place[1] : stays[1];
-            of->n_bytes = size_bytes;
-            stays[tier] += is_spilled ? in_file : bytes;
-            if (is_streamed && !is_hosted) in_place[0] += bytes;
-            if (is_spilled) in_place[1] += in_file;
+            of->n_bytes = state->size_bytes;
+            sizes->bytes[tier][memoi_states_owner(state)] += bytes[is_spilled];
+            for (int32_t k = 0; k < 2; k++) of->at[k] = k < tier ? in_place[k] : stays[k];
+            stays[tier] += bytes[is_spilled];
+            if (tier && !(states->hosted >> s & 1)) in_place[0] += bytes[0];
+            if (is_spilled) in_place[1] += bytes[1];
         }
         for (int32_t k = 0; k < 2 && layer->place >= 0; k++) {
             area[k] = memob_max(area[k], before[k] + in_place[k]);
@@ -232,13 +228,12 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
         for (int32_t s = 0; s < states->n_states; s++) {
             const memob_states_layer* layer = &states->layers[l];
             const int64_t size_bytes = states->states[s].size_bytes;
-            const int64_t bytes[2] = {memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT),
-                                      memob_align_up(size_bytes, MEMOB_SPILL_ALIGNMENT)};
             int64_t* at = memoi_states_bytes(states, l, s)->at;
             for (int32_t k = 0; k < 2; k++) {
+                const int64_t alignment = k ? MEMOB_SPILL_ALIGNMENT : MEMOB_DEVICE_ALIGNMENT;
+                const int64_t bytes = memob_align_up(size_bytes, alignment);
                 if (!((k ? layer->spilled : layer->streamed) >> s & 1)) continue;
-                if (layer->place == 1) at[k] = area[k] - at[k] - bytes[k];
-                at[k] += stays[k];
+                at[k] = stays[k] + (layer->place == 1 ? area[k] - at[k] - bytes : at[k]);
             }
         }
     sizes->resident_bytes = stays[0];

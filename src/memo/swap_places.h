@@ -642,12 +642,6 @@ MEMOI int memob_swap_has_file(const memob_swap_placement* placement) {
     return placement->n_host_layers < placement->sizes.n_swapped_layers;
 }
 
-/* 1: the host stores the input of a step once, as what the layer before hands on. */
-MEMOI int memoi_swap_shares_input(const memob_swap_placement* placement, int32_t step) {
-    return placement->handed >= 0 && step >= placement->n_slices &&
-           placement->sums[step].input_bytes && !memob_swap_has_file(placement);
-}
-
 MEMOI const memob_swap_place* memob_swap_place_of(const memob_swap_placement* placement,
                                                   int32_t step, int32_t t) {
     MEMO_ASSERT(step >= 0 && step < placement->n_layers && t >= 0 && t < placement->n_tensors);
