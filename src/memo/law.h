@@ -201,8 +201,7 @@ typedef struct memoi_maker {
     int32_t has_windows; /* items have homes in the file */
     memoi_parcel* parcels;
     int32_t *places,
-        *places_due;     /* the parcel of each, -1: none; see memoi_place_set, free: most */
-    int32_t* blocks_due; /* the most of each block of places */
+        *places_due; /* the parcel of each, -1: none; see memoi_parcel_tell, free: most */
     memob_arrays arrays;
 } memoi_maker;
 

@@ -83,30 +83,18 @@ MEMOI int64_t memoi_place_at(const memoi_maker* m, const memoi_parcel* parcel) {
     return m->desc->places_at + parcel->place * m->desc->place_slots;
 }
 
-/* Notes when a place is worth giving away.  The farthest is found by the blocks. */
-#define MEMOI_PLACES_OF_BLOCK 32
-MEMOI void memoi_place_set(const memoi_maker* m, int32_t place, int32_t due) {
-    const int32_t block = place / MEMOI_PLACES_OF_BLOCK, first = block * MEMOI_PLACES_OF_BLOCK;
-    const int32_t end = (int32_t)memob_min(first + MEMOI_PLACES_OF_BLOCK, m->desc->n_places);
-    int32_t most = -1;
-    m->places_due[place] = due;
-    for (int32_t k = first; k < end; k++) most = m->places_due[k] > most ? m->places_due[k] : most;
-    m->blocks_due[block] = most;
-}
-
 /* The first place that is worth most, if one may be given away; -1: none. */
 MEMOI int32_t memoi_place_farthest(const memoi_maker* m) {
-    const int32_t n_blocks = (m->desc->n_places - 1) / MEMOI_PLACES_OF_BLOCK + 1;
-    int32_t best = 0, place;
-    for (int32_t k = 1; k < n_blocks; k++)
-        if (m->blocks_due[k] > m->blocks_due[best]) best = k;
-    if (!m->desc->n_places || m->blocks_due[best] < 0) return -1;
-    for (place = best * MEMOI_PLACES_OF_BLOCK; m->places_due[place] != m->blocks_due[best];)
-        place++;
-    return place;
+    int32_t best = -1, most = -1;
+    for (int32_t k = 0; k < m->desc->n_places && most < INT32_MAX; k++) {
+        if (m->places_due[k] <= most) continue;
+        most = m->places_due[k];
+        best = k;
+    }
+    return best;
 }
 
-/* With the next load of its parcel; never while the parcel is not whole. */
+/* A place is worth giving away by the next load of its parcel; never while that is not whole. */
 MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
     int32_t next = INT32_MAX - 1;
     if (p->place < 0) return;
@@ -114,7 +102,7 @@ MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
         next = -1;
     else if (p->load >= 0)
         next = m->due[p->load].slot;
-    memoi_place_set(m, p->place, next);
+    m->places_due[p->place] = next;
 }
 
 MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
@@ -161,7 +149,7 @@ MEMOI int memoi_parcel_read(memoi_maker* m, int32_t parcel) {
 /* A place is free: the parcel in the file with the nearest load comes back. */
 MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
     m->places[p->place] = -1;
-    memoi_place_set(m, p->place, INT32_MAX);
+    m->places_due[p->place] = INT32_MAX;
     p->place = -1;
     for (; m->ahead < m->n_due; m->ahead++) {
         const memoi_due* due = &m->due[m->ahead];
@@ -311,11 +299,9 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     m->parcels = MEMOB_ARRAY(&m->arrays, memoi_parcel, d->n_parcels);
     m->places = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
     m->places_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
-    m->blocks_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places / MEMOI_PLACES_OF_BLOCK + 1);
     if (m->arrays.failed || law->arrays.failed) return memob_no_memory(error, "the law of a step");
 
     for (int32_t k = 0; k < d->n_places; k++) m->places[k] = -1, m->places_due[k] = INT32_MAX;
-    for (int32_t k = 0; k <= d->n_places / MEMOI_PLACES_OF_BLOCK; k++) m->blocks_due[k] = INT32_MAX;
     for (int32_t k = 0; k < d->n_parcels; k++) m->parcels[k].place = m->parcels[k].room = -1;
     for (int32_t i = d->n_items - 1; i >= 0; i--) {
         memoi_parcel* p = d->items[i].parcel < 0 ? NULL : &m->parcels[d->items[i].parcel];
