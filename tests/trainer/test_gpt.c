@@ -580,15 +580,11 @@ TEST(policies_give_the_same_bits_with_states_in_bf16) {
     gpt_config config = gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1), plain = config;
     const int64_t n = gpt_n_parameters(&config);
     config.states = MEMO_TYPE_BF16;
-    CHECK_IS(gpt_optimizer_bytes(&config), ==, 2 * 2 * n);
-    CHECK_IS(gpt_state_bytes(&plain) - gpt_state_bytes(&config), ==,
-             2 * n * ((int64_t)sizeof(gpt_real) - 2));
     CHECK_IS(arena_bytes_of(plain, MEMO_POLICY_KEEP).peak -
                  arena_bytes_of(config, MEMO_POLICY_KEEP).peak,
              >=, 2 * n * ((int64_t)sizeof(gpt_real) - 2) - 1024);
     check_policies(config);
     config = bf16_config(config);
-    CHECK_IS(gpt_optimizer_bytes(&config), ==, (4 + 2 * 2) * n);
     check_policies(config);
 }
 
