@@ -155,9 +155,12 @@ MEMO_TRY memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc
 
 typedef struct memo_profile_tensor {
     char name[32]; /* no blanks */
-    /* For each kind.  Negative: cannot be recomputed, or not measured. */
+    /* For each kind, of ROWS and WHOLE tensors.  A tensor is recomputed from tensors before it in
+     * the table, whose rows are recomputed first.  So each time covers one tensor: a GELU's few
+     * operations, or the product that makes its input.  Negative: cannot be recomputed, or not
+     * measured. */
     double recompute_s_per_row[MEMO_PROFILE_KINDS_MAX];
-    double recompute_growth_s_per_row[MEMO_PROFILE_KINDS_MAX]; /* as in memo_kind_times */
+    double recompute_growth_s_per_row[MEMO_PROFILE_KINDS_MAX]; /* see forward_growth_s */
 } memo_profile_tensor;
 
 /* Seconds that bytes take to the host and back to the device, alone: the copies of a step go one
@@ -172,15 +175,20 @@ typedef struct memo_profile {
     int64_t n_rows;  /* of the micro-batch that the times below are for */
     int32_t n_kinds; /* of layers */
     int32_t n_tensors;
-    double forward_s[MEMO_PROFILE_KINDS_MAX], backward_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer */
+    /* Of a layer of each kind; the backward without recomputation. */
+    double forward_s[MEMO_PROFILE_KINDS_MAX], backward_s[MEMO_PROFILE_KINDS_MAX];
     double weights_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer in turns of pass WEIGHTS */
-    /* Measured in slices of n_rows: as in memo_kind_times. */
+    /* With slices the times are those of a slice in the middle of the layer.  They grow in a line,
+     * because attention does: the first rows take so much less, the last so much more. */
     double forward_growth_s[MEMO_PROFILE_KINDS_MAX], backward_growth_s[MEMO_PROFILE_KINDS_MAX];
     double between_s;              /* between the last forward and the first backward */
     double update_s_per_byte;      /* of states that the update uses; 0: not measured */
     double update_host_s_per_byte; /* likewise on the host, one layer after the other; if it is not
                                       measured, the host updates only if nothing else fits */
-    double recompute_call_s, slowdown_s_per_byte[2]; /* as in memo_swap_plan_desc */
+    double recompute_call_s; /* of each tensor with recomputed rows, in addition to the rows */
+    /* Copies slow computation.  A step takes so much longer for each byte that is copied to the
+     * host [0] and to the device [1] while the step computes. */
+    double slowdown_s_per_byte[2];
     memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
     /* A small and a large copy.  All zero: copies take no time.  If only the large copy was
      * measured, it gives the rate. */
@@ -226,16 +234,13 @@ typedef struct memo_swap_plan_desc {
     /* Tensors, layers, kinds, n_rows and tile_rows count.  With rows the plan only has their
      * times. */
     const memo_swap_desc* swap;
-    /* Each kind that swap->layer_kinds names; one kind without layer_kinds.  Times may be in
-     * any unit, if all are in this unit. */
-    const memo_kind_times* kinds;
+    /* Times may be in any unit, if all are in this unit.  Tensors are found by name.  With an EDGE
+     * the profile may be of slices of another size: times of layers are scaled. */
+    const memo_profile* profile;
     /* Streamed states of a session, which use the same link; NULL: none.  Layer 0 comes before the
      * layers, the last layer behind the layers. */
     const struct memob_states_desc* states;
-    int32_t micro_batches;         /* of a step, before its update; 0: 1.  Of an order: 1 */
-    double update_s_per_byte;      /* of states that the update uses */
-    double update_host_s_per_byte; /* likewise, if it is on the host: states->update_host */
-    double between_s;              /* after the last forward; in a group for each micro-batch */
+    int32_t micro_batches; /* of a step, before its update; 0: 1.  Of an order: 1 */
     /* Turns of swap->order, as in memo_session_desc.order: between_s comes before the backward
      * turns of the last chunk.  NULL: before each backward turn. */
     const struct memo_turn* turns;
@@ -243,21 +248,9 @@ typedef struct memo_swap_plan_desc {
     /* (swap->n_order): computed after a turn, beside its copies, by turns of pass WEIGHTS; NULL:
      * nothing.  memo_swap_generate leaves it out. */
     const double* turns_s;
-    double recompute_call_s; /* of each tensor with recomputed rows, in addition to the rows */
-    /* Copies slow computation.  A step takes so much longer for each byte that is copied to the
-     * host [0] and to the device [1] while the step computes. */
-    double slowdown_s_per_byte[2];
-    double copy_s; /* of each copy, in addition to the bytes */
-    /* 0: these copies take no time.  The rates hold also while copies go both ways, as copies of
-     * EDGE rows do. */
-    double to_host_bytes_per_s, to_device_bytes_per_s;
     /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
-    /* The third tier: capacity for memo_swap_sizes.spill_bytes (0: no file), seconds of a read or
-     * write in addition to the bytes, and the rates (0: no time). */
-    int64_t spill_bytes;
-    double file_s;
-    double to_file_bytes_per_s, from_file_bytes_per_s;
+    int64_t spill_bytes; /* the third tier: for memo_swap_sizes.spill_bytes; 0: no file */
 } memo_swap_plan_desc;
 
 /* What keeps the step from being shorter. */
@@ -291,16 +284,8 @@ typedef struct memo_swap_plan {
     char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
 } memo_swap_plan;
 
-/* Fills in times and rates.  Copies: copy_s and the rates of the line through the small and the
- * large copy of the profile.  The file: the rates, if measured.  Layers: the caller's times of each
- * of profile->n_kinds kinds, for which recompute_s_per_row has room for (n_kinds, 2, n_tensors):
- * times and their growths, by the names of the tensors; desc->kinds becomes times.  With an EDGE
- * the profile may be of slices of another size; times are scaled.
- * Errors: INVALID_ARGUMENT (another number of rows; a tensor or kind the profile does not have). */
-MEMO_TRY memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
-                                                double* recompute_s_per_row,
-                                                const memo_profile* profile, memo_error* error);
-/* Errors: INVALID_ARGUMENT (naming the field); INFEASIBLE (naming the memory and the bytes that the
+/* Errors: INVALID_ARGUMENT (naming the field; the profile is of other rows, or lacks a tensor or
+ * kind); INFEASIBLE (naming the memory and the bytes that the
  * smallest plan needs); OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                                     memo_error* error);
@@ -394,8 +379,8 @@ MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, me
 typedef struct memo_session memo_session;
 
 /* Slices.  With slice_rows a layer is computed in slices of its rows, each with rounding buffers of
- * a slice (memo.h, chapter 7, Slices): device memory then depends on the slice, and on the tensors
- * of scope LAYER, but not on n_rows.  A trainer calls begin and end of each layer once for each
+ * a slice (memo.h, chapter 7): device memory then depends on the slice, and on the tensors of scope
+ * LAYER, but not on n_rows.  A trainer calls begin and end of each layer once for each
  * slice, memo_session_get_n_slices times in a row: first to last in the forward, last to first in
  * the backward.  memo_session_get_slice gives the rows.
  *
@@ -411,7 +396,26 @@ typedef struct memo_session memo_session;
  * MEMO_EACH_LAYER, the gradient in a buffer of pass BACKWARD: slices pass both on, and the trainer
  * clears both at borders of documents.  A CARRIED tensor keeps the first state of a slice.  If a
  * micro-batch has few rows, the last slices are empty: begin returns 0.  One layer is open at a
- * time.  Forwards and gradients of each slice size are the same bits under every policy. */
+ * time.  Forwards and gradients of each slice size are the same bits under every policy.
+ *
+ * LAYER tensors: a slice writes its rows, counted from the layer's row 0, and reads earlier rows.
+ * The EDGE: the trainer writes the rows in the first layer.  In the backward the last layer finds
+ * the output there, other layers the gradient.  With T rows of a layer and R of a slice, memory is
+ * what R rows without slices take, and, times row_bytes,
+ *
+ *     on the device   T for each layer that keeps a LAYER tensor; 2 T if some layers do not (T if
+ *                     these are all even or all odd); 2 R for the EDGE
+ *     on the host     the sum over slices; T for each layer but the last two of a LAYER tensor; T
+ *                     for the EDGE
+ *
+ * Late rows.  How many rows the experts of a layer get is known only when its forward has routed
+ * them: then the trainer calls memo_session_set_routed.  Items with LATE_ROWS have that many rows in
+ * that layer, at most routed_rows_layer, in all layers together at most A = routed_rows_all.  Of n
+ * such layers, each with A / n rows, a plan keeps the rows of k, and the device has a scratch of
+ * routed_rows_layer rows, unless k is n.  Rows that do not fit into k A / n rows are the surplus:
+ * that of a MOVE item moves to the host and comes back, that of a ROWS item is recomputed.  So
+ * layers with more rows than A / n take more time, but no more memory, and the bits are the same.
+ * The surplus never spills.  A slice or a shorter shape has at most its share of both numbers. */
 
 /* Groups.  Micro-batches of a step may go through the layers together: each layer computes all of a
  * group, as it computes slices, before the next layer begins.  The states of a layer then travel
@@ -564,7 +568,7 @@ typedef enum memo_pass {
  *
  *     n_places         the most that are in flight at once, summed over chunks of unlike kinds;
  *                      1F1B: ahead + 1
- *     activations      rows of n_places * n_layers / C steps: memo.h, chapter 7, In flight
+ *     activations      rows of n_places * n_layers / C layers
  *     + n_places *     the most that buffers from forward to backward take in a chunk, each
  *                      rounded up to 512 bytes
  *     + n_weight_places *   the same of buffers that live to WEIGHTS; the most backwards at once
@@ -701,17 +705,17 @@ typedef struct memo_session_desc {
      * is an EDGE, the planner chooses, at least 1,024 rows: the largest that fits, or a
      * smaller, faster slice. */
     int64_t slice_rows;
-    /* The most late rows in a layer, and in all layers of a micro-batch together, for
-     * n_rows; a slice or a shorter shape has at most its share.  See Rows known late in memo.h,
-     * chapter 7. */
+    /* The most late rows in a layer, and in all layers of a micro-batch together, see Late rows. */
     int64_t routed_rows_layer, routed_rows_all;
     const memo_turn* order;   /* micro-batches in flight, copied; NULL: one after the other */
     int32_t n_order;          /* 0 to MEMO_TURNS_MAX */
     const memo_shape* shapes; /* copied; memo_batch.shape is an index */
     int32_t n_shapes;         /* 0: one shape of n_rows, forward and backward */
-    /* Layers of several kinds, as in memo_swap_desc; copied.  Measuring times each kind. */
-    const int32_t* layer_kinds;   /* (n_layers) */
-    const uint32_t* tensor_kinds; /* (n_tensors) */
+    /* Layers may differ: local and global attention, dense layers before experts.  Each kind is
+     * timed.  Both are copied. */
+    const int32_t* layer_kinds;   /* (n_layers): 0 to 31; NULL: all layers are of kind 0 */
+    const uint32_t* tensor_kinds; /* (n_tensors).  Bit k: layers of kind k have the tensor; 0, or
+                                     NULL: all layers */
 
     void* user; /* first argument of every function */
     /* Requests buffers that live as long as the session, with memo_session_alloc; NULL: none.
@@ -771,10 +775,15 @@ typedef struct memo_session_desc {
      * the device, the larger, but at most half of the free memory; none on a host device, or on a
      * device of less than 4 GiB. */
     int64_t reserve_bytes;
-    int64_t host_bytes;          /* pinned; 0: no limit; 1: nothing leaves the device */
-    const char* spill_directory; /* for what exceeds host memory; NULL: no spilling */
-    int64_t disk_bytes;          /* 0: no limit */
-    double spill_bytes_per_s;    /* as in memo_swap_desc */
+    int64_t host_bytes; /* pinned; 0: no limit; 1: nothing leaves the device */
+    /* For a file of what exceeds host memory; NULL: none.  The file is unnamed, and removed on every
+     * exit path.  All its bytes are reserved at first, so a full disk is an error before the first
+     * step.  Reads and writes bypass the page cache if the file system allows it.  If one fails, the
+     * device has failed (memo.h, chapter 4): the next call returns IO.  On CUDA, discard what was
+     * computed from the missing rows; other devices skip that work. */
+    const char* spill_directory;
+    int64_t disk_bytes;       /* 0: no limit */
+    double spill_bytes_per_s; /* limit of reads and writes; 0: none */
     /* The caller's memory, which the session uses instead of the device's: device_bytes bytes on
      * the device, and host_bytes bytes, pinned; both 512-aligned.  (A file of spilled bytes avoids
      * a copy if host_memory is 4096-aligned.)  A checked session and memo_session_verify take
@@ -4641,21 +4650,21 @@ MEMOI memo_status memoi_profile_lines(memob_lines* lines, memo_profile* profile)
     return status ? status : memob_line(lines, &memoi_profile_file, &profile->file);
 }
 
-/* A profile may come from the caller.  Times of layers that only a file cannot hold are valid. */
+/* A profile may come from the caller, with times in any unit. */
 MEMOI memo_status memoi_profile_check(const memo_profile* profile, memo_error* error) {
-    memo_profile bounded = *profile;
-    memo_text text = {NULL, 0, 0, 0};
-    memob_lines lines = {&text, NULL, 0, error};
-    double* layers[] = {bounded.forward_s, bounded.backward_s, bounded.weights_s};
-    memo_status status;
-    for (int32_t k = 0; k < 3 * MEMO_PROFILE_KINDS_MAX; k++) {
-        double* layer_s = &layers[k % 3][k / 3];
-        if (memob_is_in(*layer_s, 9000, 1e300)) *layer_s = 9000;
+    memob_lines lines = {NULL, NULL, 0, error};
+    return memoi_profile_lines(&lines, (memo_profile*)(uintptr_t)profile); /* only looked at */
+}
+
+/* The profile's tensor of the plan's tensor t, by name: it may have others, or another order.
+ * NULL: none. */
+MEMOI const memo_profile_tensor* memoi_profile_find(const memo_profile* profile,
+                                                    const memo_item* tensors, int32_t t) {
+    for (int32_t i = 0; tensors[t].name && i < profile->n_tensors; i++) {
+        const memo_profile_tensor* tensor = &profile->tensors[(t + i) % profile->n_tensors];
+        if (!strncmp(tensor->name, tensors[t].name, sizeof tensor->name)) return tensor;
     }
-    if (memob_is_in(bounded.between_s, 9000, 1e300)) bounded.between_s = 9000;
-    status = memoi_profile_lines(&lines, &bounded);
-    memo_text_free(&text);
-    return status;
+    return NULL;
 }
 
 memo_status memo_profile_write(const memo_profile* profile, const char* path, memo_error* error) {
@@ -4694,11 +4703,9 @@ void memo_swap_plan_destroy(memo_swap_plan* plan) {
 
 MEMOI double memoi_rows_later(double a_s, double b_s) { return b_s > a_s ? b_s : a_s; }
 MEMOI double memoi_rows_sooner(double a_s, double b_s) { return b_s < a_s ? b_s : a_s; }
-/* Bytes by a time, or by a rate; 0: there is none. */
-MEMOI double memoi_rows_over(double n_bytes, double by) { return by > 0 ? n_bytes / by : 0; }
 
 /* --- >>row words ---
- * Knows: tables of rows in words, a profile as times of a desc.  Knows nothing of planning. */
+ * Knows: tables of rows in words.  Knows nothing of planning. */
 
 /* Swapped; -1: kept, -2: the layer lacks the tensor. */
 MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_t t) {
@@ -4792,97 +4799,87 @@ void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* 
     memo_text_put(text, "\n");
 }
 
-/* Layers in slices hand rows on; only they may be planned in slices of another size. */
-MEMOI int memoi_rows_are_handed(const memo_item* tensors, int32_t n) {
-    int32_t t = 0;
-    while (t < n && tensors[t].scope != MEMO_EDGE) t++;
-    return t < n;
-}
-
-memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
-                                       double* recompute_s_per_row, const memo_profile* profile,
-                                       memo_error* error) {
-    const memo_swap_desc* swap = desc->swap;
-    const double share = (double)swap->n_rows / (double)profile->n_rows; /* of other slices */
-    const memo_profile_transfer *small = &profile->copies[0], *large = &profile->copies[1];
-    const memo_profile_transfer* file = &profile->file;
-    double bytes, to_host_s, to_device_s;
-    int32_t i;
-    memo_status status = memoi_profile_check(profile, error);
-    if (status) return status;
-    if (profile->n_rows != swap->n_rows && !memoi_rows_are_handed(swap->tensors, swap->n_tensors))
-        return MEMOB_INVALID(
-            error,
-            "profile.n_rows: %lld do not match the %lld of the plan; measure with the same rows",
-            (long long)profile->n_rows, (long long)swap->n_rows);
-
-    for (int32_t layer = 0; layer < swap->n_layers; layer++)
-        if (memob_layer_kind(swap, layer) >= profile->n_kinds)
-            return MEMOB_INVALID(
-                error, "profile.n_kinds: %d, but layer %d is of kind %d; measure this model",
-                (int)profile->n_kinds, (int)layer, (int)memob_layer_kind(swap, layer));
-
-    /* Match tensors by name, because a profile may have others or another order. */
-    for (int32_t t = 0; t < swap->n_tensors; t++) {
-        const char* name = swap->tensors[t].name;
-        for (i = 0; i < profile->n_tensors; i++)
-            if (name && strcmp(profile->tensors[i].name, name) == 0) break;
-        if (i == profile->n_tensors)
-            return MEMOB_INVALID(error, "profile.tensors: tensor `%s` is missing; measure it too",
-                                 name ? name : "NULL");
-        for (int32_t k = 0; k < profile->n_kinds; k++) {
-            double* per_row = recompute_s_per_row + 2 * k * swap->n_tensors + t;
-            per_row[0] = profile->tensors[i].recompute_s_per_row[k];
-            per_row[swap->n_tensors] = profile->tensors[i].recompute_growth_s_per_row[k];
-        }
-    }
-
-    for (int32_t k = 0; k < profile->n_kinds; k++) {
-        memset(&times[k], 0, sizeof times[k]);
-        times[k].forward_s = share * profile->forward_s[k];
-        times[k].backward_s = share * profile->backward_s[k];
-        times[k].forward_growth_s = share * profile->forward_growth_s[k];
-        times[k].backward_growth_s = share * profile->backward_growth_s[k];
-        times[k].recompute_s_per_row = recompute_s_per_row + 2 * k * swap->n_tensors;
-        times[k].recompute_growth_s_per_row = times[k].recompute_s_per_row + swap->n_tensors;
-    }
-    desc->kinds = times;
-    desc->between_s = profile->between_s;
-    desc->recompute_call_s = profile->recompute_call_s;
-    memcpy(desc->slowdown_s_per_byte, profile->slowdown_s_per_byte,
-           sizeof desc->slowdown_s_per_byte);
-    desc->update_s_per_byte = profile->update_s_per_byte;
-    desc->update_host_s_per_byte = profile->update_host_s_per_byte;
-
-    /* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
-    bytes = (double)(large->size_bytes - small->size_bytes);
-    to_host_s = large->out_s - small->out_s;
-    to_device_s = large->back_s - small->back_s;
-    if (bytes <= 0 || to_host_s <= 0 || to_device_s <= 0) { /* noise, or one size only */
-        bytes = (double)large->size_bytes;
-        to_host_s = large->out_s;
-        to_device_s = large->back_s;
-    }
-    desc->to_host_bytes_per_s = memoi_rows_over(bytes, to_host_s);
-    desc->to_device_bytes_per_s = memoi_rows_over(bytes, to_device_s);
-    desc->copy_s = memoi_rows_later(
-        0, (small->out_s - memoi_rows_over((double)small->size_bytes * to_host_s, bytes) +
-            small->back_s - memoi_rows_over((double)small->size_bytes * to_device_s, bytes)) /
-               2);
-
-    desc->file_s = 0;
-    desc->to_file_bytes_per_s = memoi_rows_over((double)file->size_bytes, file->out_s);
-    desc->from_file_bytes_per_s = memoi_rows_over((double)file->size_bytes, file->back_s);
-    return MEMO_STATUS_OK;
-}
-
 /* --- >>row times ---
  * Knows: durations.  Knows nothing of memory, and of the order of operations.
  *
  * A clock on which the operations of a step pass, as the law of memo.h's >>swap items
- * lists them.  Every cost of an operation is here: a new one is a field of memo_kind_times or
- * memo_swap_plan_desc, a term here, and a duration in memo_swap_generate (memo_look.h).
+ * lists them.  Every cost of an operation is here: a new one is a field of memo_profile, a term
+ * here, and a duration in memo_swap_generate (memo_look.h).
  * test_swap_plan compares both for random problems. */
+
+/* What copies, uses of the file, and updates on the host cost. */
+typedef struct memoi_rows_rates {
+    double copy_s;            /* of each copy, in addition to the bytes */
+    double bytes_per_s[2][2]; /* of copies, of the file: out, back; 0: they take no time */
+    double update_host_s_per_byte;
+} memoi_rows_rates;
+
+/* Bytes by a time, or by a rate; 0: there is none. */
+MEMOI double memoi_rows_over(double n_bytes, double by) { return by > 0 ? n_bytes / by : 0; }
+MEMOI double memoi_rows_rate(double n_bytes, double time_s) {
+    return fmin(memoi_rows_over(n_bytes, time_s), MEMOB_TIME_MAX);
+}
+
+/* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
+MEMOI memoi_rows_rates memoi_rows_find_rates(const memo_profile* profile) {
+    const memo_profile_transfer *small = &profile->copies[0], *large = &profile->copies[1];
+    const memo_profile_transfer* file = &profile->file;
+    const double small_bytes = (double)small->size_bytes;
+    double bytes = (double)large->size_bytes - small_bytes;
+    double out_s = large->out_s - small->out_s, back_s = large->back_s - small->back_s;
+    memoi_rows_rates rates;
+    if (bytes <= 0 || out_s <= 0 || back_s <= 0) { /* noise, or one size only */
+        bytes = (double)large->size_bytes;
+        out_s = large->out_s;
+        back_s = large->back_s;
+    }
+    rates.copy_s = fmax(0, (small->out_s - memoi_rows_over(small_bytes * out_s, bytes) +
+                            small->back_s - memoi_rows_over(small_bytes * back_s, bytes)) /
+                               2);
+    rates.bytes_per_s[0][0] = memoi_rows_rate(bytes, out_s);
+    rates.bytes_per_s[0][1] = memoi_rows_rate(bytes, back_s);
+    rates.bytes_per_s[1][0] = memoi_rows_rate((double)file->size_bytes, file->out_s);
+    rates.bytes_per_s[1][1] = memoi_rows_rate((double)file->size_bytes, file->back_s);
+    rates.update_host_s_per_byte = profile->update_host_s_per_byte;
+    return rates;
+}
+
+/* Time of a slice: middle_s - growth_s for the first, middle_s + growth_s for the last, linear
+ * between; at least 0. */
+MEMOI double memoi_rows_slice_s(const memo_swap_desc* desc, int32_t step, double middle_s,
+                                double growth_s) {
+    const double rows = (double)desc->n_rows, all = (double)memob_swap_layer_rows(desc);
+    double begin, n;
+    if (memob_swap_batch_slices(desc) <= 1) return middle_s;
+    begin = (double)(step % memob_swap_batch_slices(desc)) * rows;
+    n = begin + rows > all ? all - begin : rows;
+    middle_s += growth_s * ((2 * begin + n) / all - 1);
+    return middle_s > 0 ? middle_s * (n / rows) : 0;
+}
+
+/* A pass of a step, without recomputed rows. */
+MEMOI double memoi_rows_pass_s(const memo_swap_plan_desc* desc, int32_t step, int is_backward) {
+    const memo_swap_desc* swap = desc->swap;
+    const memo_profile* p = desc->profile;
+    const int32_t kind = memob_layer_kind(swap, step);
+    const double share = (double)swap->n_rows / (double)memob_max(p->n_rows, 1); /* other slices */
+    return memoi_rows_slice_s(
+        swap, step, share * (is_backward ? p->backward_s : p->forward_s)[kind],
+        share * (is_backward ? p->backward_growth_s : p->forward_growth_s)[kind]);
+}
+
+/* To recompute all rows of a slice; late rows: as many as if all steps had the same.  The tensor
+ * that a tensor is recomputed with has the time of both. */
+MEMOI double memoi_rows_recompute_s(const memo_swap_plan_desc* desc, int32_t step, int32_t t) {
+    const memo_swap_desc* swap = desc->swap;
+    const memo_profile_tensor* tensor = memoi_profile_find(desc->profile, swap->tensors, t);
+    const int32_t kind = memob_layer_kind(swap, step);
+    if (!tensor || swap->tensors[t].away == MEMO_WITH) return 0;
+    if (memob_tensor_is_routed(swap, t))
+        return tensor->recompute_s_per_row[kind] * (double)memob_swap_routed_rows(swap, t);
+    return memoi_rows_slice_s(swap, step, tensor->recompute_s_per_row[kind] * (double)swap->n_rows,
+                              tensor->recompute_growth_s_per_row[kind] * (double)swap->n_rows);
+}
 
 /* Seconds of a step's computation, forward and backward, without recomputed rows. */
 typedef struct memoi_rows_layer {
@@ -4901,6 +4898,7 @@ typedef struct memoi_rows_law {
 /* A step while its times are found. */
 typedef struct memoi_rows_clock {
     const memo_swap_plan_desc* desc;
+    memoi_rows_rates rates;
     memob_swap_placement order; /* of each table: sums, turns, sizes; no places */
     memoi_rows_layer* layers;
     double least_s;                       /* computation of a step, without what rows recompute */
@@ -4924,22 +4922,20 @@ typedef struct memoi_rows_clock {
  * has a start, which does not use the link, and they share bytes. */
 MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back, int is_file,
                                  int32_t n_copies, int64_t n_bytes) {
-    const memo_swap_plan_desc* desc = c->desc;
-    const double rates[2][2] = {{desc->to_host_bytes_per_s, desc->to_device_bytes_per_s},
-                                {desc->to_file_bytes_per_s, desc->from_file_bytes_per_s}};
-    const double bytes_s = memoi_rows_over((double)n_bytes, rates[is_file != 0][is_back != 0]);
+    const double rate = c->rates.bytes_per_s[is_file != 0][is_back != 0];
+    const double bytes_s = memoi_rows_over((double)n_bytes, rate);
     if (!is_file) c->copied_bytes[is_back != 0] += (double)n_bytes;
     if (!n_copies) return;
     if (!is_file) c->in_flight_s[which - 1] += bytes_s;
-    memob_clock_add(&c->now, which, n_copies * (is_file ? desc->file_s : desc->copy_s) + bytes_s);
+    memob_clock_add(&c->now, which, (is_file ? 0 : n_copies * c->rates.copy_s) + bytes_s);
 }
 
 /* A step computes.  Copies that were enqueued since the last one computed make it slower. */
 MEMOI void memoi_rows_compute(memoi_rows_clock* c, double time_s) {
-    const double rates[] = {c->desc->to_host_bytes_per_s, c->desc->to_device_bytes_per_s};
+    const double* rates = c->rates.bytes_per_s[0];
     double slower_s = 0;
     for (int32_t way = 0; way < 2; way++) {
-        slower_s += c->desc->slowdown_s_per_byte[way] *
+        slower_s += c->desc->profile->slowdown_s_per_byte[way] *
                     memoi_rows_sooner(c->in_flight_s[way] * rates[way], time_s * rates[way]);
         c->in_flight_s[way] = 0;
     }
@@ -4963,7 +4959,7 @@ MEMOI memo_status memoi_rows_state_file(void* clock, memo_stream stream, memo_ho
     if (call->function == memob_states_run_update) {
         const memob_states_update* update = (const memob_states_update*)call->argument;
         memob_clock_add(&c->now, which,
-                        c->desc->update_host_s_per_byte *
+                        c->rates.update_host_s_per_byte *
                             memob_states_update_bytes(c->states, update->layer));
     } else {
         const memob_spill_op* op = (const memob_spill_op*)call->argument;
@@ -4981,7 +4977,8 @@ MEMOI memo_status memoi_rows_state_fill(void* clock, memo_stream stream, void* a
 MEMOI memo_status memoi_rows_update(void* clock, int32_t layer) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
-                    c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer));
+                    c->desc->profile->update_s_per_byte *
+                        memob_states_update_bytes(c->states, layer));
     return MEMO_STATUS_OK;
 }
 
@@ -5076,7 +5073,7 @@ MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
 MEMOI void memoi_rows_between(void* clock, int32_t turn) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     if (c->desc->turns && c->desc->turns[turn].chunk != c->desc->last_chunk) return;
-    memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE, c->desc->between_s);
+    memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE, c->desc->profile->between_s);
 }
 
 /* The most micro-batches of a step that are walked. */
@@ -5282,34 +5279,12 @@ typedef struct memoi_rows_planner {
     uint64_t random;
 } memoi_rows_planner;
 
-MEMOI const memo_kind_times* memoi_rows_times(const memoi_rows_planner* p, int32_t layer) {
-    return &p->desc->kinds[memob_layer_kind(p->desc->swap, layer)];
-}
-
-/* Far below what sums of times over 2^31 layers could overflow. */
-#define MEMOI_ROWS_TIME_MAX 1e250
-
 MEMOI const char* memoi_rows_desc_name(const memo_swap_plan_desc* desc) {
     return desc->swap && desc->swap->desc_name ? desc->swap->desc_name : "memo_swap_plan_desc";
 }
 
 MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* error) {
     const char* const name = memoi_rows_desc_name(desc);
-    const struct {
-        const char* name;
-        double value;
-    } fields[] = {{"to_host_bytes_per_s", desc->to_host_bytes_per_s},
-                  {"to_device_bytes_per_s", desc->to_device_bytes_per_s},
-                  {"to_file_bytes_per_s", desc->to_file_bytes_per_s},
-                  {"from_file_bytes_per_s", desc->from_file_bytes_per_s},
-                  {"between_s", desc->between_s},
-                  {"update_s_per_byte", desc->update_s_per_byte},
-                  {"update_host_s_per_byte", desc->update_host_s_per_byte},
-                  {"recompute_call_s", desc->recompute_call_s},
-                  {"slowdown_s_per_byte[0]", desc->slowdown_s_per_byte[0]},
-                  {"slowdown_s_per_byte[1]", desc->slowdown_s_per_byte[1]},
-                  {"copy_s", desc->copy_s},
-                  {"file_s", desc->file_s}};
     /* 0 is no limit, so only negative budgets are invalid. */
     const memob_bounds budgets[] = {{"device_bytes", desc->device_bytes, 0, INT64_MAX},
                                     {"micro_batches", desc->micro_batches, 0, INT32_MAX},
@@ -5317,18 +5292,10 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
                                     {"spill_bytes", desc->spill_bytes, 0, INT64_MAX}};
 
     /* Required pointers first: the other checks read them. */
-    if (!desc->swap || !desc->kinds)
-        return MEMOB_INVALID(error, "%s.%s: NULL; set it", name, desc->swap ? "kinds" : "swap");
-
-    /* The limits keep sums over all layers finite, also of 2^62 bytes at the lowest rate. */
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
-        const double least = i < 4 && fields[i].value > 0 ? 1e19 / MEMOI_ROWS_TIME_MAX : 0;
-        if (memob_check_real(name, fields[i].name, fields[i].value, least, MEMOI_ROWS_TIME_MAX,
-                             error))
-            return MEMO_STATUS_INVALID_ARGUMENT;
-    }
+    if (!desc->swap || !desc->profile)
+        return MEMOB_INVALID(error, "%s.%s: NULL; set it", name, desc->swap ? "profile" : "swap");
     for (int32_t k = 0; desc->turns_s && k < desc->swap->n_order; k++)
-        if (memob_check_real(name, "turns_s", desc->turns_s[k], 0, MEMOI_ROWS_TIME_MAX, error))
+        if (memob_check_real(name, "turns_s", desc->turns_s[k], 0, MEMOB_TIME_MAX, error))
             return MEMO_STATUS_INVALID_ARGUMENT;
 
     return MEMOB_CHECK_FIELDS(name, budgets, error);
@@ -5354,41 +5321,35 @@ MEMOI memo_status memoi_rows_check_states(const memo_swap_plan_desc* desc, memo_
                                         n_layers, error);
 }
 
-/* The times of a kind that some layer has. */
-MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t kind,
-                                        memo_error* error) {
-    const memo_kind_times* times = &desc->kinds[kind];
-    const struct {
-        const char* name;
-        double value;
-    } fields[] = {{"forward_s", times->forward_s},
-                  {"backward_s", times->backward_s},
-                  {"forward_growth_s", times->forward_growth_s},
-                  {"backward_growth_s", times->backward_growth_s}};
-    char name[64];
-    snprintf(name, sizeof name, "%s.kinds[%d]", memoi_rows_desc_name(desc), (int)kind);
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        if (memob_check_real(name, fields[i].name, fields[i].value, 0, MEMOI_ROWS_TIME_MAX, error))
-            return MEMO_STATUS_INVALID_ARGUMENT;
+/* Layers in slices hand rows on; only they may be planned in slices of another size. */
+MEMOI int memoi_rows_are_handed(const memo_item* tensors, int32_t n) {
+    int32_t t = 0;
+    while (t < n && tensors[t].scope != MEMO_EDGE) t++;
+    return t < n;
+}
 
-    /* No sum of times over the layers may overflow. */
-    for (int32_t t = 0; t < desc->swap->n_tensors; t++) {
-        const double n = (double)desc->swap->n_rows;
-        const char* tensor = memob_tensor_name(&desc->swap->tensors[t]);
-        const double* growth = times->recompute_growth_s_per_row;
-        if (times->recompute_s_per_row && !memob_is_in(times->recompute_s_per_row[t] * n,
-                                                       -MEMOI_ROWS_TIME_MAX, MEMOI_ROWS_TIME_MAX))
-            return MEMOB_INVALID(error,
-                                 "%s.recompute_s_per_row[%d] (%s): not finite (%g); set a time, or "
-                                 "a negative number if it cannot be recomputed",
-                                 name, (int)t, tensor, times->recompute_s_per_row[t]);
-        if (growth && !memob_is_in(growth[t] * n, 0, MEMOI_ROWS_TIME_MAX))
-            return MEMOB_INVALID(error,
-                                 "%s.recompute_growth_s_per_row[%d] (%s): negative or not finite "
-                                 "(%g); set a time, or 0",
-                                 name, (int)t, tensor, growth[t]);
-    }
-    return MEMO_STATUS_OK;
+/* The profile has times of this plan's rows, kinds and tensors.  The swap desc is valid. */
+MEMOI memo_status memoi_rows_check_profile(const memo_swap_plan_desc* desc, memo_error* error) {
+    const memo_profile* profile = desc->profile;
+    const memo_swap_desc* swap = desc->swap;
+    memo_status status = memoi_profile_check(profile, error);
+    if (status) return status;
+    for (int32_t layer = 0; layer < swap->n_layers; layer++)
+        if (memob_layer_kind(swap, layer) >= profile->n_kinds)
+            return MEMOB_INVALID(
+                error, "profile.n_kinds: %d, but layer %d is of kind %d; measure this model",
+                (int)profile->n_kinds, (int)layer, (int)memob_layer_kind(swap, layer));
+
+    for (int32_t t = 0; t < swap->n_tensors; t++)
+        if (!memoi_profile_find(profile, swap->tensors, t))
+            return MEMOB_INVALID(error, "profile.tensors: tensor `%s` is missing; measure it too",
+                                 memob_tensor_name(&swap->tensors[t]));
+
+    if (profile->n_rows == swap->n_rows || memoi_rows_are_handed(swap->tensors, swap->n_tensors))
+        return MEMO_STATUS_OK;
+    return MEMOB_INVALID(
+        error, "profile.n_rows: %lld do not match the %lld of the plan; measure with the same rows",
+        (long long)profile->n_rows, (long long)swap->n_rows);
 }
 
 /* A tensor recomputed with another must have the same rows, so both are one bundle. */
@@ -5423,9 +5384,9 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
         for (int32_t layer = 0; layer < p->n_layers; layer++) {
             const int64_t at = (int64_t)b * p->n_layers + layer;
             const int32_t t = p->bundles[b].leader;
-            const memo_kind_times* times = memoi_rows_times(p, layer);
-            const double* per_row_s = times->recompute_s_per_row;
-            const int cannot = per_row_s && per_row_s[t] < 0;
+            const memo_profile_tensor* tensor =
+                memoi_profile_find(p->desc->profile, swap->tensors, t);
+            const int cannot = tensor->recompute_s_per_row[memob_layer_kind(swap, layer)] < 0;
             int32_t rule = memob_item_away(swap, t);
 
             if (memob_is_recomputed(rule)) {
@@ -5434,10 +5395,10 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
                 if (cannot) rule = is_late ? MEMO_KEEP : MEMO_MOVE;
             }
             p->rules[at] = memob_layer_has(swap, layer, t) ? rule : MEMOI_ROWS_ABSENT;
-            p->all_s[at] =
-                rule == MEMO_MOVE ? HUGE_VAL : memob_swap_recompute_s(swap, layer, t, times);
+            p->all_s[at] = rule == MEMO_MOVE ? HUGE_VAL : memoi_rows_recompute_s(p->desc, layer, t);
             if (!memoi_rule_recomputes(p->rules[at])) continue;
-            p->hair_s = fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->recompute_call_s));
+            p->hair_s =
+                fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->profile->recompute_call_s));
             p->bundles[b].worth =
                 fmax(p->bundles[b].worth, p->all_s[at] / (double)p->bundles[b].row_bytes);
         }
@@ -5454,16 +5415,10 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
 
 /* Computation that does not depend on the rows.  Scores of other times are not known any more. */
 MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
-    const memo_swap_plan_desc* desc = p->desc;
-    p->clock.desc = desc;
-    for (int32_t i = 0; i < p->n_layers; i++) {
-        const memo_kind_times* times = memoi_rows_times(p, i);
-        memoi_rows_layer* layer = &p->clock.layers[i];
-        layer->compute_s[0] =
-            memob_swap_slice_s(desc->swap, i, times->forward_s, times->forward_growth_s);
-        layer->compute_s[1] =
-            memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
-    }
+    p->clock.desc = p->desc;
+    for (int32_t i = 0; i < p->n_layers; i++)
+        for (int pass = 0; pass < 2; pass++)
+            p->clock.layers[i].compute_s[pass] = memoi_rows_pass_s(p->desc, i, pass);
     p->clock.least_s = memoi_rows_least(&p->clock);
     p->times++;
 }
@@ -5504,8 +5459,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     if (!status) /* no sum of sizes overflows */
         status = memob_swap_placement_make(swap, 0, &p->clock.order, error);
     if (!status) status = memoi_rows_check_states(desc, error);
-    for (int32_t layer = 0; !status && layer < swap->n_layers; layer++)
-        status = memoi_rows_check_kind(desc, memob_layer_kind(swap, layer), error);
+    if (!status) status = memoi_rows_check_profile(desc, error);
     if (status) {
         memoi_rows_destroy(p);
         return status;
@@ -5557,6 +5511,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
                                     layer % n_slices * n_classes / n_slices);
     memoi_rows_find_bundles(p);
     memoi_rows_find_rules(p);
+    p->clock.rates = memoi_rows_find_rates(desc->profile);
     memoi_rows_time_kinds(p);
     if (p->clock.states) memoi_rows_take_states(&p->clock);
     p->n_cells = (int64_t)p->n_layers * p->n_bundles;
@@ -5611,7 +5566,7 @@ MEMOI void memoi_rows_take(memoi_rows_planner* p, const memo_swap_desc* swap) {
 MEMOI void memoi_rows_add_bundles(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
     const int is_new = !p->is_summed || swap->tensor_kinds;
-    const double call_s = p->desc->recompute_call_s;
+    const double call_s = p->desc->profile->recompute_call_s;
     if (is_new) memset(p->sums, 0, (size_t)p->n_layers * sizeof *p->sums);
     for (int32_t t = 0; t < swap->n_tensors; t++) {
         const int32_t b = p->bundle_of[t]; /* -1: EDGE, which has no cells */
@@ -6171,25 +6126,25 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
 
 /* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
  * limit. */
-MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memo_swap_limit limit, int is_all) {
+MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memoi_rows_rates* rates,
+                           memo_swap_limit limit, int is_all) {
     const double factor = is_all ? 2 : 1.1;
     int64_t* capacity =
         limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? &desc->host_bytes : &desc->device_bytes;
     switch (limit) {
     case MEMO_SWAP_LIMIT_BANDWIDTH:
-        desc->copy_s /= factor;
-        desc->to_host_bytes_per_s *= factor;
-        desc->to_device_bytes_per_s *= factor;
-        return desc->to_host_bytes_per_s > 0 || desc->to_device_bytes_per_s > 0;
+        rates->copy_s /= factor;
+        rates->bytes_per_s[0][0] *= factor;
+        rates->bytes_per_s[0][1] *= factor;
+        return rates->bytes_per_s[0][0] > 0 || rates->bytes_per_s[0][1] > 0;
     case MEMO_SWAP_LIMIT_DISK:
-        desc->file_s /= factor;
-        desc->to_file_bytes_per_s *= factor;
-        desc->from_file_bytes_per_s *= factor;
+        rates->bytes_per_s[1][0] *= factor;
+        rates->bytes_per_s[1][1] *= factor;
         return desc->spill_bytes > 0;
     case MEMO_SWAP_LIMIT_UPDATE:
-        desc->update_host_s_per_byte /= factor;
+        rates->update_host_s_per_byte /= factor;
         return desc->states && desc->states->trainer.update_host &&
-               desc->update_host_s_per_byte > 0;
+               rates->update_host_s_per_byte > 0;
     default:
         if (!*capacity) return 0;
         *capacity = is_all || *capacity > MEMOB_BYTES_MAX / 2 ? 0 : *capacity + *capacity / 10 + 1;
@@ -6203,9 +6158,12 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
                              int n_parts) {
     const memo_swap_plan_desc* desc = p->desc;
     const memoi_rows_score* best = &p->best.score;
+    const memoi_rows_rates rates = p->clock.rates;
     memo_swap_plan_desc wider = *desc;
-    if (!memoi_rows_widen(&wider, limit, is_all)) return 0;
+    memoi_rows_rates faster = rates;
+    if (!memoi_rows_widen(&wider, &faster, limit, is_all)) return 0;
     p->desc = &wider;
+    p->clock.rates = faster;
     p->lifted = limit;
     memoi_rows_time_kinds(p);
     if (p->aim.is_alpha)
@@ -6218,6 +6176,7 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
         memoi_rows_search(p, n_parts);
     }
     p->desc = desc;
+    p->clock.rates = rates;
     p->lifted = MEMO_SWAP_LIMIT_NONE;
     memoi_rows_time_kinds(p);
     return best->excess_bytes > 0 ? 0 : 1 - best->step_s / p->plan.score.step_s;
@@ -6248,12 +6207,14 @@ MEMOI void memoi_rows_name_given(memoi_rows_planner* p, memo_swap_plan* plan) {
     static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK,
                                              MEMO_SWAP_LIMIT_UPDATE};
     const memo_swap_plan_desc* desc = p->desc;
+    const memoi_rows_rates rates = p->clock.rates;
     double most = MEMOI_ROWS_GAIN;
     memoi_rows_name_none(plan, "no rate: a faster link alone would save nothing with these rows");
     for (int i = 0; i < 3 && plan->step_s > 0; i++) {
         memo_swap_plan_desc wider = *desc;
         double saved = 0;
-        if (!memoi_rows_widen(&wider, limits[i], 1)) continue;
+        p->clock.rates = rates;
+        if (!memoi_rows_widen(&wider, &p->clock.rates, limits[i], 1)) continue;
         p->desc = &wider;
         memoi_rows_time_kinds(p);
         memoi_rows_score_trial(p);
@@ -6261,6 +6222,7 @@ MEMOI void memoi_rows_name_given(memoi_rows_planner* p, memo_swap_plan* plan) {
         if (saved > most) memoi_rows_name_rate(plan, limits[i], most = saved);
     }
     p->desc = desc;
+    p->clock.rates = rates;
     memoi_rows_time_kinds(p);
 }
 
@@ -6971,7 +6933,7 @@ MEMOI memo_status memoi_session_check_alternatives(const memo_session_desc* desc
             fault = "a buffer that lives as long as the session; declare it for a pass";
         else if (a->size_bytes < 0 || a->row_bytes < 0 || n_bytes >= bytes[a->buffer])
             fault = "no less memory than the one before, or the buffer; list the largest first";
-        else if (!memob_is_in(a->s_per_row, per_row_s[a->buffer], MEMOI_ROWS_TIME_MAX))
+        else if (!memob_is_in(a->s_per_row, per_row_s[a->buffer], MEMOB_TIME_MAX))
             fault = "an s_per_row below the one before, or 0; list the fastest first";
         if (fault)
             return MEMOB_INVALID(error, "memo_session_desc.alternatives[%d]: it has %s", (int)i,
@@ -9393,9 +9355,9 @@ void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
                            (int)layer);
         return;
     }
-    s->is_routed = memoi_session_is_ok(
-        s, memob_swap_set_routed(&s->part->placement, "memo_session_set_routed", step, n_rows,
-                                 s->batch.is_forward_only, &s->call_error));
+    s->is_routed =
+        memoi_session_is_ok(s, memob_swap_set_routed(&s->part->placement, step, n_rows,
+                                                     s->batch.is_forward_only, &s->call_error));
 }
 
 int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {
@@ -10152,8 +10114,7 @@ typedef struct memoi_session_costs {
     memo_swap_plan_desc desc;
     memoi_rows_aim aim;
     memo_swap_desc swap;
-    memo_kind_times kinds[MEMO_PROFILE_KINDS_MAX];
-    double recompute_s_per_row[2 * MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
+    memo_profile profile;
 } memoi_session_costs;
 
 /* Time that the chosen alternatives add: to one step of a kind, or with BETWEEN to the rest of the
@@ -10188,15 +10149,17 @@ MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k, const double
 }
 
 /* The costs of the stage's tensors, and the budgets. */
-MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs* costs,
-                                     memo_error* error) {
+MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs) {
     const memoi_step_plan* own = memoi_session_own(s);
+    const double share = (double)s->times->n_rows / (double)own->plan.swap.n_rows;
+    memo_profile* times = &costs->profile;
     memo_swap_plan_desc* desc = &costs->desc;
     int32_t n_trained = 0, at = -1;
-    memo_status status;
     memset(costs, 0, sizeof *costs);
     costs->swap = own->plan.swap;
+    costs->profile = *s->times;
     desc->swap = &costs->swap;
+    desc->profile = times;
     desc->micro_batches = s->desc.micro_batches / memoi_session_n_group(s);
     costs->aim.effort = s->effort;
     costs->aim.is_alpha = s->desc.policy == MEMO_POLICY_ALPHA;
@@ -10215,14 +10178,12 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
                                 ? memob_max(s->desc.disk_bytes - s->states_sizes.spill_bytes, 1)
                                 : MEMOB_BYTES_MAX;
 
-    status =
-        memo_swap_plan_use_profile(desc, costs->kinds, costs->recompute_s_per_row, s->times, error);
     if (s->streamed) desc->states = &s->states_desc;
-    for (int32_t i = 0; i < s->times->n_kinds && !status; i++) {
-        costs->kinds[i].forward_s += memoi_session_slower_s(s, MEMO_PASS_FORWARD, i);
-        costs->kinds[i].backward_s += memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
+    for (int32_t i = 0; i < MEMO_PROFILE_KINDS_MAX; i++) {
+        times->forward_s[i] += share * memoi_session_slower_s(s, MEMO_PASS_FORWARD, i);
+        times->backward_s[i] += share * memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
     }
-    desc->between_s += memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
+    times->between_s += memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
     desc->turns = own->turns;
     desc->turns_s = own->turns_s;
     desc->last_chunk = own->plan.n_chunks - 1;
@@ -10233,7 +10194,6 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
             own->turns_s[++at] = 0;
         else
             own->turns_s[at] += memoi_session_turn_s(s, k, s->times->weights_s);
-    return status;
 }
 
 /* Makes a stage of the least memory, which may lack some.  Tensors that cannot be recomputed
@@ -10285,7 +10245,8 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
     int is_searched;
-    memo_status status = memoi_session_cost(s, &costs, error);
+    memo_status status = MEMO_STATUS_OK;
+    memoi_session_cost(s, &costs);
     memo_swap_plan_destroy(plan->times);
     plan->times = NULL;
     if (plan->shape.is_forward_only) /* layers share what they do not keep */
@@ -10465,16 +10426,17 @@ MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, doubl
     const memo_policy policy = s->desc.policy;
     const int is_alpha = policy == MEMO_POLICY_ALPHA && !s->desc.has_alpha;
     const int64_t left_bytes = s->limit_bytes - other_bytes - s->states_sizes.device_bytes;
+    const memo_status none = MEMO_STATUS_OK;
+    const int64_t* const start = s->part->plan->swap.rows; /* the stage's */
     memoi_session_costs costs;
-    memo_status status = memoi_session_cost(s, &costs, error);
-    const int64_t* const start = costs.swap.rows; /* the stage's */
     *step_s = HUGE_VAL;
-    if (s->limit_bytes && left_bytes <= 0) return status;
-    if (s->desc.host_bytes && s->states_sizes.host_bytes > s->desc.host_bytes) return status;
-    if (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes) return status;
+    if (s->limit_bytes && left_bytes <= 0) return none;
+    if (s->desc.host_bytes && s->states_sizes.host_bytes > s->desc.host_bytes) return none;
+    if (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes) return none;
+    memoi_session_cost(s, &costs);
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;
-    return status ? status : memoi_rows_rank(&costs.desc, &costs.aim, start, step_s, error);
+    return memoi_rows_rank(&costs.desc, &costs.aim, start, step_s, error);
 }
 
 /* Sets the fewest states of the first n that are spilled, of at least n_spilled, with which a step
@@ -10751,14 +10713,13 @@ MEMOI memo_status memoi_session_keep(memo_session* s, memo_error* error) {
 MEMOI memo_status memoi_session_name_limit(memo_session* s, memo_error* error) {
     const memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
-    memo_status status;
     if (!plan->times || *plan->times->reason) return MEMO_STATUS_OK;
-    status = memoi_session_cost(s, &costs, error);
+    memoi_session_cost(s, &costs);
     costs.swap.rows = NULL;
     if (s->limit_bytes)
         costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-    if (!status) status = memoi_rows_name(&costs.desc, &costs.aim, plan->times, error);
-    return memoi_session_verdict(&s->desc, status, error);
+    return memoi_session_verdict(
+        &s->desc, memoi_rows_name(&costs.desc, &costs.aim, plan->times, error), error);
 }
 
 /* Plans every shape, `first` first, whose peak limits the others.  Sets peaks_bytes of each shape,
@@ -11612,7 +11573,7 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
         for (int32_t step = 0; step < s->n_steps && !waits; step++) {
             const int32_t k = memob_layer_kind(s->steps, step);
             rest_s += *memoi_session_span(s, step, (int32_t)passes[i]) -
-                      memob_swap_slice_s(s->steps, step, of_pass_s[i][k], growths_s[i][k]);
+                      memoi_rows_slice_s(s->steps, step, of_pass_s[i][k], growths_s[i][k]);
         }
         for (int32_t k = 0; k < times->n_kinds; k++)
             of_pass_s[i][k] = fmax(of_pass_s[i][k] - memoi_session_slower_s(s, passes[i], k), 0);

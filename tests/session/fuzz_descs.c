@@ -168,9 +168,9 @@ static void fuzz_swap_order(fuzz_bytes* in, memo_swap_desc* desc, int32_t* order
 static void fuzz_swap(fuzz_bytes* in) {
     memo_swap_desc desc;
     memo_item tensors[FUZZ_N];
-    int64_t rows[FUZZ_N * FUZZ_N], by_alpha[FUZZ_N * FUZZ_N], host_bytes;
+    int64_t rows[FUZZ_N * FUZZ_N], by_alpha[FUZZ_N * FUZZ_N];
     int32_t order[FUZZ_SWAP_TURNS];
-    memo_swap_sizes sizes;
+    memo_swap_sizes sizes = {0};
     fuzz_swap_desc_fill(in, &desc, tensors, rows);
     for (int has_order = 0; has_order < 2; has_order++) {
         if (has_order) fuzz_swap_order(in, &desc, order);
@@ -178,18 +178,14 @@ static void fuzz_swap(fuzz_bytes* in) {
         if (!fuzz_is_refused(memo_swap_desc_get_sizes(&desc, &sizes, &fuzz_error)))
             FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.host_bytes >= 0 &&
                        sizes.swapped_bytes >= 0);
-        fuzz_word(in, &host_bytes);
-        (void)fuzz_is_refused(memo_swap_desc_fit_host(&desc, host_bytes, &fuzz_error));
     }
 }
 
 static void fuzz_row_plan(fuzz_bytes* in) {
     memo_swap_plan_desc desc;
     memo_swap_desc swap;
-    memo_kind_times times;
     memo_item tensors[FUZZ_N];
     int64_t rows[FUZZ_N * FUZZ_N];
-    double recompute_s[2 * FUZZ_N];
     memo_profile profile;
     memob_states_desc states;
     memo_state table[FUZZ_N];
@@ -200,13 +196,16 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     fuzz_swap_desc_fill(in, &swap, tensors, rows);
     swap.rows = NULL;
     swap.n_order = (int32_t)fuzz_pick(in, 3); /* as many turns as turns_s has numbers */
-    FUZZ_FILL(in, desc, 176, &desc.swap, &desc.kinds, &desc.states, &desc.turns, &desc.turns_s);
-    FUZZ_FILL(in, times, 48, &times.recompute_s_per_row, &times.recompute_growth_s_per_row);
-    for (i = 0; i < 2 * FUZZ_N; i++) fuzz_word(in, &recompute_s[i]);
-    times.recompute_s_per_row = recompute_s;
-    times.recompute_growth_s_per_row = recompute_s + FUZZ_N;
+    FUZZ_FILL(in, desc, 80, &desc.swap, &desc.profile, &desc.states, &desc.turns, &desc.turns_s);
+    FUZZ_FILL(in, profile, 36232, NULL);
+    if (fuzz_pick(in, 8)) {
+        profile.n_rows = swap.n_rows;
+        profile.n_kinds = MEMO_PROFILE_KINDS_MAX;
+        profile.n_tensors = FUZZ_N;
+        for (i = 0; i < FUZZ_N; i++) strcpy(profile.tensors[i].name, "t");
+    }
     desc.swap = &swap;
-    desc.kinds = &times;
+    desc.profile = &profile;
     FUZZ_FILL(in, states, 136, &states.device, &states.compute_stream, &states.states,
               &states.layer_kinds, &states.streamed, &states.spilled, &states.spill_directory,
               &states.device_memory, &states.host_memory, &states.trainer.update,
@@ -223,15 +222,6 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     for (i = 0; i < 2; i++) fuzz_word(in, &turns_s[i]);
     desc.turns = fuzz_pick(in, 2) ? turns : NULL;
     desc.turns_s = fuzz_pick(in, 2) ? turns_s : NULL;
-    if (fuzz_pick(in, 2)) {
-        FUZZ_FILL(in, profile, 36232, NULL);
-        profile.n_tensors = fuzz_count_32(in);
-        if (profile.n_kinds > 1) profile.n_kinds = 1; /* times has room for one */
-        for (i = 0; i < FUZZ_N; i++) strcpy(profile.tensors[i].name, "t");
-        if (fuzz_is_refused(
-                memo_swap_plan_use_profile(&desc, &times, recompute_s, &profile, &fuzz_error)))
-            return;
-    }
     if (fuzz_pick(in, 2)) {
         fuzz_swap_order(in, &swap, order);
         for (i = 0; i < FUZZ_SWAP_TURNS; i++) /* as those of the first words */

@@ -752,8 +752,8 @@ static int64_t check_moves(const gpt_desc* desc, const memo_schedule* recorded,
     memo_item tensors[GPT_N_TENSORS];
     const memo_swap_desc swap = gpt_swap_desc(desc, tensors);
     int64_t n_bytes = 0;
-    memo_swap_times times = {.n_micro_batches = n_micro_batches};
-    own_schedule* promised = schedule_of_swap(&swap, &times);
+    const memo_swap_plan_desc step = {.swap = &swap, .micro_batches = n_micro_batches};
+    own_schedule* promised = schedule_of_swap(&step, 1);
     for (int i = 0; i < 2 && promised; i++) {
         CHECK_IS(moved_bytes(recorded, streams[i]), ==, moved_bytes(promised, streams[i]));
         n_bytes += moved_bytes(promised, streams[i]);

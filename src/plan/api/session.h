@@ -83,8 +83,8 @@
 typedef struct memo_session memo_session;
 
 /* Slices.  With slice_rows a layer is computed in slices of its rows, each with rounding buffers of
- * a slice (memo.h, chapter 7, Slices): device memory then depends on the slice, and on the tensors
- * of scope LAYER, but not on n_rows.  A trainer calls begin and end of each layer once for each
+ * a slice (memo.h, chapter 7): device memory then depends on the slice, and on the tensors of scope
+ * LAYER, but not on n_rows.  A trainer calls begin and end of each layer once for each
  * slice, memo_session_get_n_slices times in a row: first to last in the forward, last to first in
  * the backward.  memo_session_get_slice gives the rows.
  *
@@ -100,7 +100,26 @@ typedef struct memo_session memo_session;
  * MEMO_EACH_LAYER, the gradient in a buffer of pass BACKWARD: slices pass both on, and the trainer
  * clears both at borders of documents.  A CARRIED tensor keeps the first state of a slice.  If a
  * micro-batch has few rows, the last slices are empty: begin returns 0.  One layer is open at a
- * time.  Forwards and gradients of each slice size are the same bits under every policy. */
+ * time.  Forwards and gradients of each slice size are the same bits under every policy.
+ *
+ * LAYER tensors: a slice writes its rows, counted from the layer's row 0, and reads earlier rows.
+ * The EDGE: the trainer writes the rows in the first layer.  In the backward the last layer finds
+ * the output there, other layers the gradient.  With T rows of a layer and R of a slice, memory is
+ * what R rows without slices take, and, times row_bytes,
+ *
+ *     on the device   T for each layer that keeps a LAYER tensor; 2 T if some layers do not (T if
+ *                     these are all even or all odd); 2 R for the EDGE
+ *     on the host     the sum over slices; T for each layer but the last two of a LAYER tensor; T
+ *                     for the EDGE
+ *
+ * Late rows.  How many rows the experts of a layer get is known only when its forward has routed
+ * them: then the trainer calls memo_session_set_routed.  Items with LATE_ROWS have that many rows in
+ * that layer, at most routed_rows_layer, in all layers together at most A = routed_rows_all.  Of n
+ * such layers, each with A / n rows, a plan keeps the rows of k, and the device has a scratch of
+ * routed_rows_layer rows, unless k is n.  Rows that do not fit into k A / n rows are the surplus:
+ * that of a MOVE item moves to the host and comes back, that of a ROWS item is recomputed.  So
+ * layers with more rows than A / n take more time, but no more memory, and the bits are the same.
+ * The surplus never spills.  A slice or a shorter shape has at most its share of both numbers. */
 
 /* Groups.  Micro-batches of a step may go through the layers together: each layer computes all of a
  * group, as it computes slices, before the next layer begins.  The states of a layer then travel
@@ -253,7 +272,7 @@ typedef enum memo_pass {
  *
  *     n_places         the most that are in flight at once, summed over chunks of unlike kinds;
  *                      1F1B: ahead + 1
- *     activations      rows of n_places * n_layers / C steps: memo.h, chapter 7, In flight
+ *     activations      rows of n_places * n_layers / C layers
  *     + n_places *     the most that buffers from forward to backward take in a chunk, each
  *                      rounded up to 512 bytes
  *     + n_weight_places *   the same of buffers that live to WEIGHTS; the most backwards at once
@@ -390,17 +409,17 @@ typedef struct memo_session_desc {
      * is an EDGE, the planner chooses, at least 1,024 rows: the largest that fits, or a
      * smaller, faster slice. */
     int64_t slice_rows;
-    /* The most late rows in a layer, and in all layers of a micro-batch together, for
-     * n_rows; a slice or a shorter shape has at most its share.  See Rows known late in memo.h,
-     * chapter 7. */
+    /* The most late rows in a layer, and in all layers of a micro-batch together, see Late rows. */
     int64_t routed_rows_layer, routed_rows_all;
     const memo_turn* order;   /* micro-batches in flight, copied; NULL: one after the other */
     int32_t n_order;          /* 0 to MEMO_TURNS_MAX */
     const memo_shape* shapes; /* copied; memo_batch.shape is an index */
     int32_t n_shapes;         /* 0: one shape of n_rows, forward and backward */
-    /* Layers of several kinds, as in memo_swap_desc; copied.  Measuring times each kind. */
-    const int32_t* layer_kinds;   /* (n_layers) */
-    const uint32_t* tensor_kinds; /* (n_tensors) */
+    /* Layers may differ: local and global attention, dense layers before experts.  Each kind is
+     * timed.  Both are copied. */
+    const int32_t* layer_kinds;   /* (n_layers): 0 to 31; NULL: all layers are of kind 0 */
+    const uint32_t* tensor_kinds; /* (n_tensors).  Bit k: layers of kind k have the tensor; 0, or
+                                     NULL: all layers */
 
     void* user; /* first argument of every function */
     /* Requests buffers that live as long as the session, with memo_session_alloc; NULL: none.
@@ -460,10 +479,15 @@ typedef struct memo_session_desc {
      * the device, the larger, but at most half of the free memory; none on a host device, or on a
      * device of less than 4 GiB. */
     int64_t reserve_bytes;
-    int64_t host_bytes;          /* pinned; 0: no limit; 1: nothing leaves the device */
-    const char* spill_directory; /* for what exceeds host memory; NULL: no spilling */
-    int64_t disk_bytes;          /* 0: no limit */
-    double spill_bytes_per_s;    /* as in memo_swap_desc */
+    int64_t host_bytes; /* pinned; 0: no limit; 1: nothing leaves the device */
+    /* For a file of what exceeds host memory; NULL: none.  The file is unnamed, and removed on every
+     * exit path.  All its bytes are reserved at first, so a full disk is an error before the first
+     * step.  Reads and writes bypass the page cache if the file system allows it.  If one fails, the
+     * device has failed (memo.h, chapter 4): the next call returns IO.  On CUDA, discard what was
+     * computed from the missing rows; other devices skip that work. */
+    const char* spill_directory;
+    int64_t disk_bytes;       /* 0: no limit */
+    double spill_bytes_per_s; /* limit of reads and writes; 0: none */
     /* The caller's memory, which the session uses instead of the device's: device_bytes bytes on
      * the device, and host_bytes bytes, pinned; both 512-aligned.  (A file of spilled bytes avoids
      * a copy if host_memory is 4096-aligned.)  A checked session and memo_session_verify take

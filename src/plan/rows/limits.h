@@ -10,25 +10,25 @@
 
 /* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
  * limit. */
-MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memo_swap_limit limit, int is_all) {
+MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memoi_rows_rates* rates,
+                           memo_swap_limit limit, int is_all) {
     const double factor = is_all ? 2 : 1.1;
     int64_t* capacity =
         limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? &desc->host_bytes : &desc->device_bytes;
     switch (limit) {
     case MEMO_SWAP_LIMIT_BANDWIDTH:
-        desc->copy_s /= factor;
-        desc->to_host_bytes_per_s *= factor;
-        desc->to_device_bytes_per_s *= factor;
-        return desc->to_host_bytes_per_s > 0 || desc->to_device_bytes_per_s > 0;
+        rates->copy_s /= factor;
+        rates->bytes_per_s[0][0] *= factor;
+        rates->bytes_per_s[0][1] *= factor;
+        return rates->bytes_per_s[0][0] > 0 || rates->bytes_per_s[0][1] > 0;
     case MEMO_SWAP_LIMIT_DISK:
-        desc->file_s /= factor;
-        desc->to_file_bytes_per_s *= factor;
-        desc->from_file_bytes_per_s *= factor;
+        rates->bytes_per_s[1][0] *= factor;
+        rates->bytes_per_s[1][1] *= factor;
         return desc->spill_bytes > 0;
     case MEMO_SWAP_LIMIT_UPDATE:
-        desc->update_host_s_per_byte /= factor;
+        rates->update_host_s_per_byte /= factor;
         return desc->states && desc->states->trainer.update_host &&
-               desc->update_host_s_per_byte > 0;
+               rates->update_host_s_per_byte > 0;
     default:
         if (!*capacity) return 0;
         *capacity = is_all || *capacity > MEMOB_BYTES_MAX / 2 ? 0 : *capacity + *capacity / 10 + 1;
@@ -42,9 +42,12 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
                              int n_parts) {
     const memo_swap_plan_desc* desc = p->desc;
     const memoi_rows_score* best = &p->best.score;
+    const memoi_rows_rates rates = p->clock.rates;
     memo_swap_plan_desc wider = *desc;
-    if (!memoi_rows_widen(&wider, limit, is_all)) return 0;
+    memoi_rows_rates faster = rates;
+    if (!memoi_rows_widen(&wider, &faster, limit, is_all)) return 0;
     p->desc = &wider;
+    p->clock.rates = faster;
     p->lifted = limit;
     memoi_rows_time_kinds(p);
     if (p->aim.is_alpha)
@@ -57,6 +60,7 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
         memoi_rows_search(p, n_parts);
     }
     p->desc = desc;
+    p->clock.rates = rates;
     p->lifted = MEMO_SWAP_LIMIT_NONE;
     memoi_rows_time_kinds(p);
     return best->excess_bytes > 0 ? 0 : 1 - best->step_s / p->plan.score.step_s;
@@ -87,12 +91,14 @@ MEMOI void memoi_rows_name_given(memoi_rows_planner* p, memo_swap_plan* plan) {
     static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK,
                                              MEMO_SWAP_LIMIT_UPDATE};
     const memo_swap_plan_desc* desc = p->desc;
+    const memoi_rows_rates rates = p->clock.rates;
     double most = MEMOI_ROWS_GAIN;
     memoi_rows_name_none(plan, "no rate: a faster link alone would save nothing with these rows");
     for (int i = 0; i < 3 && plan->step_s > 0; i++) {
         memo_swap_plan_desc wider = *desc;
         double saved = 0;
-        if (!memoi_rows_widen(&wider, limits[i], 1)) continue;
+        p->clock.rates = rates;
+        if (!memoi_rows_widen(&wider, &p->clock.rates, limits[i], 1)) continue;
         p->desc = &wider;
         memoi_rows_time_kinds(p);
         memoi_rows_score_trial(p);
@@ -100,6 +106,7 @@ MEMOI void memoi_rows_name_given(memoi_rows_planner* p, memo_swap_plan* plan) {
         if (saved > most) memoi_rows_name_rate(plan, limits[i], most = saved);
     }
     p->desc = desc;
+    p->clock.rates = rates;
     memoi_rows_time_kinds(p);
 }
 

@@ -288,7 +288,7 @@ MEMOI memo_status memoi_session_check_alternatives(const memo_session_desc* desc
             fault = "a buffer that lives as long as the session; declare it for a pass";
         else if (a->size_bytes < 0 || a->row_bytes < 0 || n_bytes >= bytes[a->buffer])
             fault = "no less memory than the one before, or the buffer; list the largest first";
-        else if (!memob_is_in(a->s_per_row, per_row_s[a->buffer], MEMOI_ROWS_TIME_MAX))
+        else if (!memob_is_in(a->s_per_row, per_row_s[a->buffer], MEMOB_TIME_MAX))
             fault = "an s_per_row below the one before, or 0; list the fastest first";
         if (fault)
             return MEMOB_INVALID(error, "memo_session_desc.alternatives[%d]: it has %s", (int)i,

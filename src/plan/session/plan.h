@@ -237,8 +237,7 @@ typedef struct memoi_session_costs {
     memo_swap_plan_desc desc;
     memoi_rows_aim aim;
     memo_swap_desc swap;
-    memo_kind_times kinds[MEMO_PROFILE_KINDS_MAX];
-    double recompute_s_per_row[2 * MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
+    memo_profile profile;
 } memoi_session_costs;
 
 /* Time that the chosen alternatives add: to one step of a kind, or with BETWEEN to the rest of the
@@ -273,15 +272,17 @@ MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k, const double
 }
 
 /* The costs of the stage's tensors, and the budgets. */
-MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs* costs,
-                                     memo_error* error) {
+MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs) {
     const memoi_step_plan* own = memoi_session_own(s);
+    const double share = (double)s->times->n_rows / (double)own->plan.swap.n_rows;
+    memo_profile* times = &costs->profile;
     memo_swap_plan_desc* desc = &costs->desc;
     int32_t n_trained = 0, at = -1;
-    memo_status status;
     memset(costs, 0, sizeof *costs);
     costs->swap = own->plan.swap;
+    costs->profile = *s->times;
     desc->swap = &costs->swap;
+    desc->profile = times;
     desc->micro_batches = s->desc.micro_batches / memoi_session_n_group(s);
     costs->aim.effort = s->effort;
     costs->aim.is_alpha = s->desc.policy == MEMO_POLICY_ALPHA;
@@ -300,14 +301,12 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
                                 ? memob_max(s->desc.disk_bytes - s->states_sizes.spill_bytes, 1)
                                 : MEMOB_BYTES_MAX;
 
-    status =
-        memo_swap_plan_use_profile(desc, costs->kinds, costs->recompute_s_per_row, s->times, error);
     if (s->streamed) desc->states = &s->states_desc;
-    for (int32_t i = 0; i < s->times->n_kinds && !status; i++) {
-        costs->kinds[i].forward_s += memoi_session_slower_s(s, MEMO_PASS_FORWARD, i);
-        costs->kinds[i].backward_s += memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
+    for (int32_t i = 0; i < MEMO_PROFILE_KINDS_MAX; i++) {
+        times->forward_s[i] += share * memoi_session_slower_s(s, MEMO_PASS_FORWARD, i);
+        times->backward_s[i] += share * memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
     }
-    desc->between_s += memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
+    times->between_s += memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
     desc->turns = own->turns;
     desc->turns_s = own->turns_s;
     desc->last_chunk = own->plan.n_chunks - 1;
@@ -318,7 +317,6 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, memoi_session_costs*
             own->turns_s[++at] = 0;
         else
             own->turns_s[at] += memoi_session_turn_s(s, k, s->times->weights_s);
-    return status;
 }
 
 /* Makes a stage of the least memory, which may lack some.  Tensors that cannot be recomputed
@@ -370,7 +368,8 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) 
     memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
     int is_searched;
-    memo_status status = memoi_session_cost(s, &costs, error);
+    memo_status status = MEMO_STATUS_OK;
+    memoi_session_cost(s, &costs);
     memo_swap_plan_destroy(plan->times);
     plan->times = NULL;
     if (plan->shape.is_forward_only) /* layers share what they do not keep */
@@ -550,16 +549,17 @@ MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, doubl
     const memo_policy policy = s->desc.policy;
     const int is_alpha = policy == MEMO_POLICY_ALPHA && !s->desc.has_alpha;
     const int64_t left_bytes = s->limit_bytes - other_bytes - s->states_sizes.device_bytes;
+    const memo_status none = MEMO_STATUS_OK;
+    const int64_t* const start = s->part->plan->swap.rows; /* the stage's */
     memoi_session_costs costs;
-    memo_status status = memoi_session_cost(s, &costs, error);
-    const int64_t* const start = costs.swap.rows; /* the stage's */
     *step_s = HUGE_VAL;
-    if (s->limit_bytes && left_bytes <= 0) return status;
-    if (s->desc.host_bytes && s->states_sizes.host_bytes > s->desc.host_bytes) return status;
-    if (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes) return status;
+    if (s->limit_bytes && left_bytes <= 0) return none;
+    if (s->desc.host_bytes && s->states_sizes.host_bytes > s->desc.host_bytes) return none;
+    if (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes) return none;
+    memoi_session_cost(s, &costs);
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;
-    return status ? status : memoi_rows_rank(&costs.desc, &costs.aim, start, step_s, error);
+    return memoi_rows_rank(&costs.desc, &costs.aim, start, step_s, error);
 }
 
 /* Sets the fewest states of the first n that are spilled, of at least n_spilled, with which a step
@@ -836,14 +836,13 @@ MEMOI memo_status memoi_session_keep(memo_session* s, memo_error* error) {
 MEMOI memo_status memoi_session_name_limit(memo_session* s, memo_error* error) {
     const memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
-    memo_status status;
     if (!plan->times || *plan->times->reason) return MEMO_STATUS_OK;
-    status = memoi_session_cost(s, &costs, error);
+    memoi_session_cost(s, &costs);
     costs.swap.rows = NULL;
     if (s->limit_bytes)
         costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-    if (!status) status = memoi_rows_name(&costs.desc, &costs.aim, plan->times, error);
-    return memoi_session_verdict(&s->desc, status, error);
+    return memoi_session_verdict(
+        &s->desc, memoi_rows_name(&costs.desc, &costs.aim, plan->times, error), error);
 }
 
 /* Plans every shape, `first` first, whose peak limits the others.  Sets peaks_bytes of each shape,

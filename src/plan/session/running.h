@@ -347,9 +347,9 @@ void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
                            (int)layer);
         return;
     }
-    s->is_routed = memoi_session_is_ok(
-        s, memob_swap_set_routed(&s->part->placement, "memo_session_set_routed", step, n_rows,
-                                 s->batch.is_forward_only, &s->call_error));
+    s->is_routed =
+        memoi_session_is_ok(s, memob_swap_set_routed(&s->part->placement, step, n_rows,
+                                                     s->batch.is_forward_only, &s->call_error));
 }
 
 int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {

@@ -82,7 +82,7 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
         for (int32_t step = 0; step < s->n_steps && !waits; step++) {
             const int32_t k = memob_layer_kind(s->steps, step);
             rest_s += *memoi_session_span(s, step, (int32_t)passes[i]) -
-                      memob_swap_slice_s(s->steps, step, of_pass_s[i][k], growths_s[i][k]);
+                      memoi_rows_slice_s(s->steps, step, of_pass_s[i][k], growths_s[i][k]);
         }
         for (int32_t k = 0; k < times->n_kinds; k++)
             of_pass_s[i][k] = fmax(of_pass_s[i][k] - memoi_session_slower_s(s, passes[i], k), 0);
