@@ -4062,7 +4062,7 @@ typedef struct memoi_loop {
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
-    int64_t n_vain[2]; /* nodes of memo_pack.h and of full sections since one of them gained */
+    int64_t n_vain; /* nodes of memo_pack.h and of full sections since one of them gained */
     int32_t round, n_orders; /* tried by greedy */
     memoi_made ejections_made, exact_made;
     int32_t has_begun;  /* greedy has no more to do */
@@ -4150,41 +4150,37 @@ MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nod
                                                    : MEMO_STATUS_OK;
 }
 
-/* The engines that improve a plan.  A plain problem that can be searched needs no ejections.  While
- * windows of memo_pack.h lower a large plan, nothing else does so sooner.  While windows or full
- * sections have spent a sixteenth of all nodes in vain, ejections do. */
+/* The engines that improve a plan.  A plain problem that can be searched needs no ejections.  In a
+ * large problem a round ends when memo_pack.h or full sections gain, as they gain soonest; once
+ * they have spent a sixteenth of all nodes in vain, they rest. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
+    const memoi_solution* best = loop->best;
     const int has_exact = loop->exact_made == MEMOI_MADE;
     const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
     const int is_searched = has_exact && (memoi_problem_is_plain(problem) || problem->is_cover);
-    const int64_t goal = memob_max(loop->target, loop->best->bound);
-    const int64_t peak = loop->best->peak;
-    int is_done = 0;
+    const int64_t goal = memob_max(loop->target, best->bound);
+    const int64_t peak = best->peak, n_before = loop->effort->n_nodes;
+    const int is_resting = is_large && loop->n_vain > n_before / MEMOI_TRIES;
+    int is_over;
     memo_status status = MEMO_STATUS_OK;
+    if (!is_resting) status = memoi_pack_round(loop, n_nodes, error);
+    is_over = loop->is_apart || (is_large && best->peak < peak);
+    if (!is_resting && !is_over && !status) status = memoi_loop_full(loop, goal, n_nodes, error);
+    loop->n_vain += loop->effort->n_nodes - n_before;
+    if (best->peak < peak || loop->is_apart) loop->n_vain = 0;
+    is_over |= is_large && best->peak < peak;
 
-    /* The engines of memo_pack.h, then full sections. */
-    for (int k = 0; k < 2 && !is_done; k++) {
-        const int64_t n_before = loop->effort->n_nodes;
-        if (is_large && !loop->is_apart && loop->n_vain[k] > n_before / MEMOI_TRIES) continue;
-        status = k == 0 ? memoi_pack_round(loop, n_nodes, error)
-                        : memoi_loop_full(loop, goal, n_nodes, error);
-        loop->n_vain[k] += loop->effort->n_nodes - n_before;
-        if (loop->best->peak < peak) loop->n_vain[0] = loop->n_vain[1] = 0;
-        is_done = status || loop->is_apart || (k == 0 && is_large && loop->best->peak < peak);
-    }
-
-    if (!is_done && memoi_loop_goes_on(loop) && !is_searched)
+    if (!is_over && !is_searched && !status && memoi_loop_goes_on(loop))
         status = memoi_loop_eject(
             loop, goal,
             has_exact ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes)) : n_nodes,
             error);
-    is_done |= status != MEMO_STATUS_OK;
-    if (!is_done && memoi_loop_goes_on(loop) && has_exact &&
+    if (!is_over && has_exact && !status && memoi_loop_goes_on(loop) &&
         !memoi_exact_round(&loop->exact, loop->target, n_nodes))
         status = memob_no_memory(error, "the search");
     memoi_loop_credit(loop, "search");
-    memoi_effort_report(loop->effort, problem, loop->best);
+    memoi_effort_report(loop->effort, problem, best);
     return status;
 }
 

@@ -1229,9 +1229,9 @@ enum { MEMOI_WINDOW_LISTED = 4096 }; /* items looked at for a window in the time
 
 /* Lists the items of a window around a section, with offset -1, and all items that overlap the
  * window; returns how many.  On each side of the section the window has `lives` times as many
- * begins as items live at the section. */
+ * begins as items live at the section.  *n_least: nodes that placing all of them takes. */
 MEMOI int64_t memoi_window_list(memoi_cores* cores, int64_t section, double lives, int64_t capacity,
-                                const memoi_solution* best) {
+                                const memoi_solution* best, double* n_least) {
     const memoi_problem* problem = cores->problem;
     int64_t n = problem->n_items, n_live = 0, n_open = 0, n_covered = 0, n_in = 0;
     int64_t begin, end, i, k;
@@ -1271,6 +1271,8 @@ MEMOI int64_t memoi_window_list(memoi_cores* cores, int64_t section, double live
         cores->is_in[i] = k < problem->items[i].n_ranges && cores->offsets[i] < capacity;
         n_in += cores->is_in[i];
     }
+    *n_least = (double)n_in + (double)n_covered * (double)n_live * (double)n_live /
+                                  (2 * (double)MEMOI_SEARCH_LOOKS);
     return n_in;
 }
 
@@ -1283,7 +1285,7 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t bu
     const double smallest = 2, largest = 8; /* reach of a window, in lives at its section */
     const memoi_problem* problem = cores->problem;
     int64_t left, n_in, k;
-    double reach = smallest, lives;
+    double reach = smallest, lives, n_least;
     for (;;) {
         const memoi_item* item = &problem->items[memoi_solution_highest(problem, best)];
         memoi_verdict verdict;
@@ -1294,10 +1296,11 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t bu
         k = item->begin +
             (int64_t)(memoi_search_random(&cores->seed) % (uint64_t)(item->end - item->begin));
         lives = reach;
-        while ((n_in = memoi_window_list(cores, k, lives, capacity, best)) > MEMOI_SEARCH_ITEMS &&
+        while ((n_in = memoi_window_list(cores, k, lives, capacity, best, &n_least)) >
+                   MEMOI_SEARCH_ITEMS &&
                lives >= 0.25)
             lives /= 2;
-        if (n_in + n_in / 2 > budget) return 1;
+        if (1.5 * n_least > (double)budget) return 1;
         MEMO_ASSERT(cores->offsets[item - problem->items] < 0); /* 1 */
         if (!memoi_core_search(cores, capacity, &left, &verdict)) return 0;
         memoi_effort_spend(effort, budget - left + problem->n_items / MEMOI_WINDOW_LISTED);
