@@ -1587,13 +1587,13 @@ MEMOI memoi_made memoi_problem_add_holds(memoi_problem* problem, const memo_plan
  * 1. No plan is lower than the bound.
  * 2. No more nodes are spent than are left. */
 
-/* Orders of the items; all but the last are runs of greedy. */
+/* Orders of the items; all but the last are runs of greedy, those that help most come first. */
 typedef enum memoi_item_order {
-    MEMOI_ORDER_LIFETIME = 0, /* longest, then largest area */
-    MEMOI_ORDER_AREA,         /* size times lifetime */
-    MEMOI_ORDER_LOAD,         /* fullest section first: memoi_greedy_order_by_load */
-    MEMOI_ORDER_SIZE,         /* largest, then longest */
-    MEMOI_ORDER_START,        /* as requested */
+    MEMOI_ORDER_LOAD = 0, /* fullest section first: memoi_greedy_order_by_load */
+    MEMOI_ORDER_START,    /* as requested */
+    MEMOI_ORDER_AREA,     /* size times lifetime */
+    MEMOI_ORDER_SIZE,     /* largest, then longest */
+    MEMOI_ORDER_LIFETIME, /* longest, then largest area */
     MEMOI_GREEDY_RUNS,
     MEMOI_ORDER_SECTIONS = MEMOI_GREEDY_RUNS, /* number of sections, then size: for the search */
     MEMOI_N_ORDERS
@@ -1726,6 +1726,36 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
     if (i == whole->n_items && memoi_problem_sections(part) && memoi_problem_bounds(part)) return 1;
     memoi_problem_free(part);
     return 0;
+}
+
+/* Items of a problem that are planned alone. */
+typedef struct memoi_inner {
+    memoi_problem part;
+    memoi_solution best;
+} memoi_inner;
+
+/* Picks the items in the set, and begins with their offsets; NULL: with no plan. */
+MEMOI memo_status memoi_inner_begin(memoi_inner* inner, const memoi_problem* whole,
+                                    const char* is_in_set, const int64_t* offsets,
+                                    memo_error* error) {
+    int64_t* own = (int64_t*)memob_calloc(whole->n_items, sizeof(int64_t));
+    if (!own || !memoi_problem_pick(whole, is_in_set, &inner->part)) {
+        MEMO_FREE(own);
+        return memob_no_memory(error, "a part of the plan");
+    }
+    memoi_solution_begin(&inner->best, &inner->part, own);
+    if (!offsets) return MEMO_STATUS_OK;
+    for (int64_t i = 0; i < inner->part.n_items; i++) own[i] = offsets[inner->part.items[i].origin];
+    memoi_solution_highest(&inner->part, &inner->best);
+    return MEMO_STATUS_OK;
+}
+
+/* Sets the offsets of the whole, and frees the part. */
+MEMOI void memoi_inner_end(memoi_inner* inner, int64_t* offsets) {
+    for (int64_t i = 0; i < inner->part.n_items; i++)
+        offsets[inner->part.items[i].origin] = inner->best.offsets[i];
+    MEMO_FREE(inner->best.offsets);
+    memoi_problem_free(&inner->part);
 }
 
 /* --- >>neighbors ---
@@ -2337,7 +2367,9 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
                                      int64_t target, const memoi_deadline* clock,
                                      memoi_solution* best, memo_error* error) {
     memoi_greedy greedy;
-    int ok = memoi_greedy_create(&greedy, problem, clock);
+    int ok;
+    if (first == last || best->peak <= target) return MEMO_STATUS_OK;
+    ok = memoi_greedy_create(&greedy, problem, clock);
     if (ok && problem->n_items > MEMOI_SMALL_ITEMS &&
         (best->peak == INT64_MAX || last - first == MEMOI_GREEDY_RUNS))
         ok = memoi_pack_sweep(&greedy, target, best);
@@ -3237,16 +3269,17 @@ MEMOI int64_t memoi_exact_first(const memoi_problem* problem, int64_t nodes_left
 }
 
 /* Lowers the best plan in rounds, the first with so many nodes an attempt and each with twice as
- * many, until the effort is over; does nothing if the problem is too large.  0: no memory. */
-MEMOI int memoi_exact_solve(const memoi_problem* problem, int64_t target, int64_t n_nodes,
-                            memoi_effort* effort, memoi_solution* best) {
+ * many, until the effort is over; does nothing if the problem is too large. */
+MEMOI memo_status memoi_exact_solve(const memoi_problem* problem, int64_t target, int64_t n_nodes,
+                                    memoi_effort* effort, memoi_solution* best, memo_error* error) {
     memoi_exact exact;
-    const memoi_made made = memoi_exact_create(&exact, problem, effort, best);
-    int ok = made != MEMOI_NO_MEMORY;
-    for (; ok && made == MEMOI_MADE && memoi_effort_goes_on(effort, best, target); n_nodes *= 2)
-        ok = memoi_exact_round(&exact, target, n_nodes);
+    memoi_made made;
+    if (best->peak <= target) return MEMO_STATUS_OK;
+    made = memoi_exact_create(&exact, problem, effort, best);
+    for (; made == MEMOI_MADE && memoi_effort_goes_on(effort, best, target); n_nodes *= 2)
+        if (!memoi_exact_round(&exact, target, n_nodes)) made = MEMOI_NO_MEMORY;
     memoi_exact_free(&exact);
-    return ok;
+    return made == MEMOI_NO_MEMORY ? memob_no_memory(error, "the search") : MEMO_STATUS_OK;
 }
 
 /* ---- >>full sections ----------------------------------------------------------------------------
@@ -3277,35 +3310,19 @@ MEMOI int64_t memoi_full_mark(const memoi_problem* problem, int percent, char* i
 MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_in_set,
                                    int64_t target, memoi_effort* own, int64_t* offsets,
                                    int64_t* bound, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    memoi_solution inner;
-    memoi_problem part;
-    int first = 0, last = MEMOI_GREEDY_RUNS;
-    int64_t* inner_offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
-    if (!inner_offsets || !memoi_problem_pick(problem, is_in_set, &part)) {
-        MEMO_FREE(inner_offsets);
-        return memob_no_memory(error, "full sections");
-    }
-    if (part.n_items > MEMOI_SEARCH_ITEMS) { /* the order that helps most, if any does */
-        first = (int)MEMOI_ORDER_LOAD;
-        last = first + 1;
-    }
-
-    /* The part's items begin where they lie, and are lowered. */
-    memoi_solution_begin(&inner, &part, inner_offsets);
-    for (int64_t i = 0; i < part.n_items; i++) inner.offsets[i] = offsets[part.items[i].origin];
-    memoi_solution_highest(&part, &inner);
-    if (inner.peak > target)
-        status = memoi_greedy_solve(&part, first, last, target, &own->clock, &inner, error);
-    memoi_effort_spend(own, (last - first) * part.n_items / MEMOI_PLACED_NODE);
-    if (!status && inner.peak > target &&
-        !memoi_exact_solve(&part, target, memoi_exact_first(&part, own->nodes_left), own, &inner))
-        status = memob_no_memory(error, "full sections");
-    for (int64_t i = 0; !status && i < part.n_items; i++)
-        offsets[part.items[i].origin] = inner.offsets[i];
-    *bound = memob_max(*bound, inner.bound);
-    MEMO_FREE(inner_offsets);
-    memoi_problem_free(&part);
+    memoi_inner inner;
+    const memoi_problem* part = &inner.part;
+    int n_runs;
+    memo_status status = memoi_inner_begin(&inner, problem, is_in_set, offsets, error);
+    if (status) return status;
+    n_runs = part->n_items > MEMOI_SEARCH_ITEMS ? 1 : MEMOI_GREEDY_RUNS;
+    status = memoi_greedy_solve(part, 0, n_runs, target, &own->clock, &inner.best, error);
+    memoi_effort_spend(own, n_runs * part->n_items / MEMOI_PLACED_NODE);
+    if (!status)
+        status = memoi_exact_solve(part, target, memoi_exact_first(part, own->nodes_left), own,
+                                   &inner.best, error);
+    *bound = memob_max(*bound, inner.best.bound);
+    memoi_inner_end(&inner, offsets);
     return status;
 }
 
@@ -3315,8 +3332,6 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
 MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, int64_t target,
                                    int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
                                    memo_error* error) {
-    static const memoi_item_order orders[] = {MEMOI_ORDER_AREA, MEMOI_ORDER_SIZE,
-                                              MEMOI_ORDER_LIFETIME, MEMOI_ORDER_SECTIONS};
     const int64_t n = problem->n_items, n_run = n / MEMOI_PLACED_NODE; /* nodes of an order */
     const int64_t n_orders = memob_min(2 + n_nodes / (2 * n_run + 1), 4);
     memo_status status = MEMO_STATUS_OK;
@@ -3344,8 +3359,9 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
         peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
     }
     qsort(greedy.ahead, (size_t)greedy.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
-    for (int64_t k = 0; !status && k < n_orders && peak < best->peak; k++) {
-        memoi_greedy_order_items(problem, orders[k], NULL, greedy.ranked);
+    for (int k = 0; !status && k < n_orders && peak < best->peak; k++) { /* AREA to SECTIONS */
+        const memoi_item_order order = (memoi_item_order)((int)MEMOI_ORDER_AREA + k);
+        memoi_greedy_order_items(problem, order, NULL, greedy.ranked);
         if (memoi_deadline_is_over(&effort->clock) || !memoi_plateau_run(&greedy)) break;
         memoi_effort_spend(effort, n_run);
         memoi_solution_offer(problem, greedy.offsets, best);
@@ -4092,29 +4108,20 @@ MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
 /* Layers, and greedy: all orders at once.  A large problem gets two, and another one in a round
  * behind one that gained nothing. */
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
-    static const memoi_item_order large[] = {MEMOI_ORDER_LOAD, MEMOI_ORDER_START, MEMOI_ORDER_AREA,
-                                             MEMOI_ORDER_SIZE, MEMOI_ORDER_LIFETIME};
-    const memo_plan_desc* desc = loop->desc;
-    const int is_large =
-        loop->problem->n_items > MEMOI_SEARCH_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
-    int n = is_large ? 2 : MEMOI_GREEDY_RUNS;
+    const int is_large = loop->problem->n_items > MEMOI_SEARCH_ITEMS &&
+                         loop->desc->engine != MEMO_PLAN_ENGINE_GREEDY;
+    const int first = loop->n_orders;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
         status =
-            memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
+            memoi_bilevel_solve(loop->plan, loop->desc->trace, loop->problem, loop->target, n_nodes,
                                 loop->effort, loop->solve, loop->best, &loop->has_layers, error);
     memoi_loop_credit(loop, "bilevel");
-    if (loop->round > 0) n = loop->is_stuck;
-    n = (int)memob_min(n, MEMOI_GREEDY_RUNS - loop->n_orders);
-    if (!is_large && n > 0 && !status)
-        status = memoi_greedy_solve(loop->problem, 0, n, loop->target, &loop->effort->clock,
-                                    loop->best, error);
-    for (int k = 0; k < n && is_large && !status && loop->best->peak > loop->target; k++) {
-        const int order = (int)large[loop->n_orders + k];
-        status = memoi_greedy_solve(loop->problem, order, order + 1, loop->target,
+    loop->n_orders += loop->round > 0 ? loop->is_stuck : is_large ? 2 : MEMOI_GREEDY_RUNS;
+    loop->n_orders = (int)memob_min(loop->n_orders, MEMOI_GREEDY_RUNS);
+    if (!status)
+        status = memoi_greedy_solve(loop->problem, first, loop->n_orders, loop->target,
                                     &loop->effort->clock, loop->best, error);
-    }
-    loop->n_orders += n;
     memoi_loop_credit(loop, "greedy");
     return status;
 }

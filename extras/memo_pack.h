@@ -1551,36 +1551,29 @@ MEMOI int memoi_bricks_may_help(const memoi_problem* problem) {
 MEMOI memo_status memoi_bricks_plan(memoi_bricks* b, const memoi_problem* problem, int64_t target,
                                     int is_goal_alone, int64_t n_nodes, memoi_effort* effort,
                                     int64_t* offsets, memoi_solution* best, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
     memoi_effort own = memoi_effort_take(effort, n_nodes);
+    memoi_inner inner;
+    const memoi_problem* part = &inner.part;
+    memo_status status;
     int64_t n_first;
-    memoi_problem part;
-    memoi_solution inner;
     for (int64_t i = 0; i < problem->n_items; i++) {
         b->whole.items[i].first_range = i;
         b->whole.ranges[i].begin = b->whole.items[i].begin;
         b->whole.ranges[i].end = b->whole.items[i].end;
     }
-    if (!memoi_problem_pick(&b->whole, b->is_brick, &part))
-        return memob_no_memory(error, "the bricks of the plan");
-
-    memoi_solution_begin(&inner, &part, (int64_t*)memob_calloc(part.n_items, sizeof(int64_t)));
-    status = inner.offsets ? memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, target, &effort->clock,
-                                                &inner, error)
-                           : memob_no_memory(error, "the bricks of the plan");
-    n_first = is_goal_alone ? own.nodes_left : memoi_exact_first(&part, own.nodes_left);
-    if (!status && inner.peak > target && !memoi_exact_solve(&part, target, n_first, &own, &inner))
-        status = memob_no_memory(error, "the search");
+    status = memoi_inner_begin(&inner, &b->whole, b->is_brick, NULL, error);
+    if (status) return status;
+    status =
+        memoi_greedy_solve(part, 0, MEMOI_GREEDY_RUNS, target, &effort->clock, &inner.best, error);
+    n_first = is_goal_alone ? own.nodes_left : memoi_exact_first(part, own.nodes_left);
+    if (!status) status = memoi_exact_solve(part, target, n_first, &own, &inner.best, error);
     memoi_effort_spend(effort, own.n_nodes);
 
     /* From bricks to items: those that are gone lie above those that were kept. */
-    for (int64_t i = 0; !status && i < part.n_items; i++)
-        offsets[part.items[i].origin] = inner.offsets[i];
-    for (int64_t i = b->n_joins - 1; !status && i >= 0; i--)
+    memoi_inner_end(&inner, offsets);
+    for (int64_t i = b->n_joins - 1; i >= 0; i--)
         offsets[b->joins[i].gone] = offsets[b->joins[i].kept] + b->joins[i].above;
     if (!status) memoi_solution_offer(problem, offsets, best);
-    MEMO_FREE(inner.offsets);
-    memoi_problem_free(&part);
     return status;
 }
 
@@ -1648,53 +1641,45 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
 
 /* Lowers a part, items first to last - 1, with so many nodes for each engine, and MEMOI_SHARE or,
  * for the only part that is left, MEMOI_TRIES times as many in all: no other engine waits for it.
- * Sets its offsets and *peak. */
+ * Sets its offsets and *peak.  is_in_set: scratch. */
 MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, int64_t last,
-                                   int64_t goal, int round, int64_t n_nodes, int is_last,
-                                   memoi_effort* effort, memoi_solution* best, int64_t* peak,
-                                   memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
+                                   char* is_in_set, int64_t goal, int round, int64_t n_nodes,
+                                   int is_last, memoi_effort* effort, memoi_solution* best,
+                                   int64_t* peak, memo_error* error) {
     memoi_effort own = memoi_effort_take(effort, (is_last ? MEMOI_TRIES : MEMOI_SHARE) * n_nodes);
-    memoi_ejections ejections;
-    memoi_solution inner;
-    memoi_problem part;
-    char* is_in_set = (char*)memob_calloc(problem->n_items, 1);
-    int64_t* offsets = (int64_t*)memob_calloc(last - first, sizeof(int64_t));
-    if (is_in_set) memset(is_in_set + first, 1, (size_t)(last - first));
-    if (!is_in_set || !offsets || !memoi_problem_pick(problem, is_in_set, &part)) {
-        MEMO_FREE(is_in_set);
-        MEMO_FREE(offsets);
-        return memob_no_memory(error, "a part of the plan");
-    }
-    memoi_solution_begin(&inner, &part, offsets);
-    memcpy(offsets, best->offsets + first, (size_t)(last - first) * sizeof(int64_t));
-    memoi_solution_highest(&part, &inner);
+    memoi_inner inner;
+    const memoi_problem* part = &inner.part;
+    memo_status status;
+    memset(is_in_set, 0, (size_t)problem->n_items);
+    memset(is_in_set + first, 1, (size_t)(last - first));
+    status = memoi_inner_begin(&inner, problem, is_in_set, best->offsets, error);
+    if (status) return status;
 
     if (round == 0) /* each round would place the same */
-        status = memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, goal, &own.clock, &inner, error);
-    if (!status && !memoi_problem_is_easy(&part) && !memoi_fit_solve(&part, 0, goal, &own, &inner))
+        status =
+            memoi_greedy_solve(part, 0, MEMOI_GREEDY_RUNS, goal, &own.clock, &inner.best, error);
+    if (!status && !memoi_problem_is_easy(part) &&
+        !memoi_fit_solve(part, 0, goal, &own, &inner.best))
         status = memob_no_memory(error, "a part of the plan");
-    if (!status && inner.peak > goal && memoi_bricks_may_help(&part))
-        status = memoi_bricks_solve(&part, goal, round, n_nodes, effort, &inner, error);
-    if (!status && inner.peak > goal && !memoi_problem_is_plain(&part)) {
-        const memoi_made made = memoi_ejections_create(&ejections, &part, own.seed);
+    if (!status && inner.best.peak > goal && memoi_bricks_may_help(part))
+        status = memoi_bricks_solve(part, goal, round, n_nodes, effort, &inner.best, error);
+    if (!status && inner.best.peak > goal && !memoi_problem_is_plain(part)) {
+        memoi_ejections ejections;
+        const memoi_made made = memoi_ejections_create(&ejections, part, own.seed);
         if (made == MEMOI_MADE)
-            memoi_ejections_solve(&ejections, memob_max(goal, inner.bound),
-                                  memoi_ejections_share(&part, n_nodes), &own, &inner);
+            memoi_ejections_solve(&ejections, memob_max(goal, inner.best.bound),
+                                  memoi_ejections_share(part, n_nodes), &own, &inner.best);
         memob_arrays_free(&ejections.arrays);
         if (made == MEMOI_NO_MEMORY) status = memob_no_memory(error, "a part of the plan");
     }
-    if (!status && inner.peak > goal &&
-        !memoi_exact_solve(&part, goal, memoi_exact_first(&part, own.nodes_left), &own, &inner))
-        status = memob_no_memory(error, "the search");
+    if (!status)
+        status = memoi_exact_solve(part, goal, memoi_exact_first(part, own.nodes_left), &own,
+                                   &inner.best, error);
 
     memoi_effort_spend(effort, own.n_nodes);
-    memcpy(best->offsets + first, offsets, (size_t)(last - first) * sizeof(int64_t));
-    best->bound = memob_max(best->bound, inner.bound);
-    *peak = inner.peak;
-    MEMO_FREE(is_in_set);
-    MEMO_FREE(offsets);
-    memoi_problem_free(&part);
+    best->bound = memob_max(best->bound, inner.best.bound);
+    *peak = inner.best.peak;
+    memoi_inner_end(&inner, best->offsets);
     return status;
 }
 
@@ -1706,15 +1691,17 @@ MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target
     memo_status status = MEMO_STATUS_OK;
     int64_t n = 0, first, last, end, part_peak, peak = 0;
     int is_last;
-    memob_keyed* parts = (memob_keyed*)memob_calloc(problem->n_items, sizeof(memob_keyed));
-    if (!parts) return memob_no_memory(error, "the parts of the plan");
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
+    memob_keyed* parts = MEMOB_ARRAY(&arrays, memob_keyed, problem->n_items);
+    char* is_in_set = MEMOB_ARRAY(&arrays, char, problem->n_items);
+    if (arrays.failed) status = memob_no_memory(error, "the parts of the plan");
 
-    for (first = 0; first < problem->n_items; first = last) {
+    for (first = 0; first < problem->n_items && !status; first = last) {
         last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
         parts[n].key = -part_peak;
         parts[n++].index = first;
     }
-    qsort(parts, (size_t)n, sizeof *parts, memob_keyed_compare);
+    if (!status) qsort(parts, (size_t)n, sizeof *parts, memob_keyed_compare);
     *n_parts = n;
 
     for (int64_t k = 0; k < n && n > 1 && !status; k++) {
@@ -1727,13 +1714,13 @@ MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target
             break;
         }
         is_last = k + 1 == n || -parts[k + 1].key <= goal;
-        status = memoi_part_solve(problem, first, last, goal, round, n_nodes, is_last, effort, best,
-                                  &part_peak, error);
+        status = memoi_part_solve(problem, first, last, is_in_set, goal, round, n_nodes, is_last,
+                                  effort, best, &part_peak, error);
         peak = memob_max(peak, part_peak);
     }
     memoi_solution_highest(problem, best);
     effort->seed++; /* other orders in the next round */
-    MEMO_FREE(parts);
+    memob_arrays_free(&arrays);
     return status;
 }
 

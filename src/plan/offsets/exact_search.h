@@ -888,14 +888,15 @@ MEMOI int64_t memoi_exact_first(const memoi_problem* problem, int64_t nodes_left
 }
 
 /* Lowers the best plan in rounds, the first with so many nodes an attempt and each with twice as
- * many, until the effort is over; does nothing if the problem is too large.  0: no memory. */
-MEMOI int memoi_exact_solve(const memoi_problem* problem, int64_t target, int64_t n_nodes,
-                            memoi_effort* effort, memoi_solution* best) {
+ * many, until the effort is over; does nothing if the problem is too large. */
+MEMOI memo_status memoi_exact_solve(const memoi_problem* problem, int64_t target, int64_t n_nodes,
+                                    memoi_effort* effort, memoi_solution* best, memo_error* error) {
     memoi_exact exact;
-    const memoi_made made = memoi_exact_create(&exact, problem, effort, best);
-    int ok = made != MEMOI_NO_MEMORY;
-    for (; ok && made == MEMOI_MADE && memoi_effort_goes_on(effort, best, target); n_nodes *= 2)
-        ok = memoi_exact_round(&exact, target, n_nodes);
+    memoi_made made;
+    if (best->peak <= target) return MEMO_STATUS_OK;
+    made = memoi_exact_create(&exact, problem, effort, best);
+    for (; made == MEMOI_MADE && memoi_effort_goes_on(effort, best, target); n_nodes *= 2)
+        if (!memoi_exact_round(&exact, target, n_nodes)) made = MEMOI_NO_MEMORY;
     memoi_exact_free(&exact);
-    return ok;
+    return made == MEMOI_NO_MEMORY ? memob_no_memory(error, "the search") : MEMO_STATUS_OK;
 }

@@ -419,7 +419,9 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
                                      int64_t target, const memoi_deadline* clock,
                                      memoi_solution* best, memo_error* error) {
     memoi_greedy greedy;
-    int ok = memoi_greedy_create(&greedy, problem, clock);
+    int ok;
+    if (first == last || best->peak <= target) return MEMO_STATUS_OK;
+    ok = memoi_greedy_create(&greedy, problem, clock);
     if (ok && problem->n_items > MEMOI_SMALL_ITEMS &&
         (best->peak == INT64_MAX || last - first == MEMOI_GREEDY_RUNS))
         ok = memoi_pack_sweep(&greedy, target, best);

@@ -57,29 +57,20 @@ MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
 /* Layers, and greedy: all orders at once.  A large problem gets two, and another one in a round
  * behind one that gained nothing. */
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
-    static const memoi_item_order large[] = {MEMOI_ORDER_LOAD, MEMOI_ORDER_START, MEMOI_ORDER_AREA,
-                                             MEMOI_ORDER_SIZE, MEMOI_ORDER_LIFETIME};
-    const memo_plan_desc* desc = loop->desc;
-    const int is_large =
-        loop->problem->n_items > MEMOI_SEARCH_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
-    int n = is_large ? 2 : MEMOI_GREEDY_RUNS;
+    const int is_large = loop->problem->n_items > MEMOI_SEARCH_ITEMS &&
+                         loop->desc->engine != MEMO_PLAN_ENGINE_GREEDY;
+    const int first = loop->n_orders;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
         status =
-            memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
+            memoi_bilevel_solve(loop->plan, loop->desc->trace, loop->problem, loop->target, n_nodes,
                                 loop->effort, loop->solve, loop->best, &loop->has_layers, error);
     memoi_loop_credit(loop, "bilevel");
-    if (loop->round > 0) n = loop->is_stuck;
-    n = (int)memob_min(n, MEMOI_GREEDY_RUNS - loop->n_orders);
-    if (!is_large && n > 0 && !status)
-        status = memoi_greedy_solve(loop->problem, 0, n, loop->target, &loop->effort->clock,
-                                    loop->best, error);
-    for (int k = 0; k < n && is_large && !status && loop->best->peak > loop->target; k++) {
-        const int order = (int)large[loop->n_orders + k];
-        status = memoi_greedy_solve(loop->problem, order, order + 1, loop->target,
+    loop->n_orders += loop->round > 0 ? loop->is_stuck : is_large ? 2 : MEMOI_GREEDY_RUNS;
+    loop->n_orders = (int)memob_min(loop->n_orders, MEMOI_GREEDY_RUNS);
+    if (!status)
+        status = memoi_greedy_solve(loop->problem, first, loop->n_orders, loop->target,
                                     &loop->effort->clock, loop->best, error);
-    }
-    loop->n_orders += n;
     memoi_loop_credit(loop, "greedy");
     return status;
 }
