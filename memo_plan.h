@@ -1589,7 +1589,7 @@ MEMOI memoi_made memoi_problem_add_holds(memoi_problem* problem, const memo_plan
 
 /* Orders of the items; all but the last are runs of greedy, those that help most come first. */
 typedef enum memoi_item_order {
-    MEMOI_ORDER_LOAD = 0, /* fullest section first: memoi_greedy_order_by_load */
+    MEMOI_ORDER_LOAD = 0, /* fullest section first: memoi_greedy_rank */
     MEMOI_ORDER_START,    /* as requested */
     MEMOI_ORDER_AREA,     /* size times lifetime */
     MEMOI_ORDER_SIZE,     /* largest, then longest */
@@ -1614,14 +1614,15 @@ MEMOI void memoi_solution_begin(memoi_solution* best, const memoi_problem* probl
     best->bound = problem->lower_bound;
 }
 
-/* Sets the peak of the offsets; returns the item that ends there. */
-MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, memoi_solution* best) {
+/* Sets the peak of offsets; returns the item that ends there. */
+MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, const int64_t* offsets,
+                                     int64_t* peak) {
     int64_t highest = 0;
-    best->peak = 0;
+    *peak = 0;
     for (int64_t i = 0; i < problem->n_items; i++) {
-        const int64_t top = memoi_item_top(&problem->items[i], best->offsets[i]);
-        if (top > best->peak) highest = i;
-        best->peak = memob_max(best->peak, top);
+        const int64_t top = memoi_item_top(&problem->items[i], offsets[i]);
+        if (top > *peak) highest = i;
+        *peak = memob_max(*peak, top);
     }
     return highest;
 }
@@ -1629,9 +1630,8 @@ MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, memoi_solutio
 /* Takes offsets if their peak is lower. */
 MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* offsets,
                                 memoi_solution* best) {
-    int64_t peak = 0;
-    for (int64_t i = 0; i < problem->n_items; i++)
-        peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
+    int64_t peak;
+    memoi_solution_highest(problem, offsets, &peak);
     MEMO_ASSERT(peak >= best->bound); /* 1 */
     if (peak >= best->peak) return;
     best->peak = peak;
@@ -1746,7 +1746,7 @@ MEMOI memo_status memoi_inner_begin(memoi_inner* inner, const memoi_problem* who
     memoi_solution_begin(&inner->best, &inner->part, own);
     if (!offsets) return MEMO_STATUS_OK;
     for (int64_t i = 0; i < inner->part.n_items; i++) own[i] = offsets[inner->part.items[i].origin];
-    memoi_solution_highest(&inner->part, &inner->best);
+    memoi_solution_highest(&inner->part, own, &inner->best.peak);
     return MEMO_STATUS_OK;
 }
 
@@ -2053,27 +2053,20 @@ MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* p
     return 1;
 }
 
-/* Sets a node's least turn and end; returns 1 if they change. */
-MEMOI int memoi_unplaced_note(memoi_unplaced* unplaced, int64_t node, int32_t turn, int32_t end) {
-    const int is_new = unplaced->turn[node] != turn || unplaced->least_end[node] != end;
-    unplaced->turn[node] = turn;
-    unplaced->least_end[node] = end;
-    return is_new;
-}
-
-/* From a node's children. */
+/* Sets a node's least turn and end from its children; returns 1 if they change. */
 MEMOI int memoi_unplaced_join(memoi_unplaced* unplaced, int64_t node) {
-    const int32_t* turn = unplaced->turn + 2 * node;
-    const int32_t* end = unplaced->least_end + 2 * node;
-    return memoi_unplaced_note(unplaced, node, (int32_t)memob_min(turn[0], turn[1]),
-                               (int32_t)memob_min(end[0], end[1]));
+    int32_t *turn = &unplaced->turn[node], *end = &unplaced->least_end[node];
+    const int32_t before[] = {*turn, *end};
+    *turn = (int32_t)memob_min(unplaced->turn[2 * node], unplaced->turn[2 * node + 1]);
+    *end = (int32_t)memob_min(unplaced->least_end[2 * node], unplaced->least_end[2 * node + 1]);
+    return *turn != before[0] || *end != before[1];
 }
 
 /* Sets the turn of an item, but not those above it; INT32_MAX: it no longer waits. */
 MEMOI int64_t memoi_unplaced_leaf(memoi_unplaced* unplaced, int64_t i, int32_t turn) {
     const int64_t node = unplaced->n_leaves + i;
-    memoi_unplaced_note(unplaced, node, turn,
-                        turn < INT32_MAX ? unplaced->largest_end[node] : INT32_MAX);
+    unplaced->turn[node] = turn;
+    unplaced->least_end[node] = turn < INT32_MAX ? unplaced->largest_end[node] : INT32_MAX;
     return node;
 }
 
@@ -2153,12 +2146,14 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     return memoi_unplaced_create(&greedy->unplaced, problem, a);
 }
 
-/* The order by the fullest section that an item meets, then by lifetime.  Items that meet full
- * sections lie low, and the other items have room on top of them. */
-MEMOI void memoi_greedy_order_by_load(memoi_greedy* greedy) {
+/* Ranks the items for a run.  LOAD: by the fullest section that an item meets, then by lifetime, as
+ * items that meet full sections lie low, and the other items have room on top of them. */
+MEMOI void memoi_greedy_rank(memoi_greedy* greedy, memoi_item_order order) {
     const memoi_problem* problem = greedy->problem;
     int64_t n = problem->n_sections, left, right;
     int64_t* load = greedy->load;
+    if (order != MEMOI_ORDER_LOAD) memoi_greedy_order_items(problem, order, NULL, greedy->ranked);
+    if (order != MEMOI_ORDER_LOAD) return;
     memcpy(load + n, problem->section_bounds, (size_t)n * sizeof *load);
     for (int64_t i = n - 1; i > 0; i--) load[i] = memob_max(load[2 * i], load[2 * i + 1]);
     for (int64_t i = 0; i < problem->n_items; i++) {
@@ -2354,14 +2349,6 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     return 1;
 }
 
-/* Ranks the items for a run of lowest offset. */
-MEMOI void memoi_greedy_rank(memoi_greedy* greedy, int run) {
-    if (run == (int)MEMOI_ORDER_LOAD)
-        memoi_greedy_order_by_load(greedy);
-    else
-        memoi_greedy_order_items(greedy->problem, (memoi_item_order)run, NULL, greedy->ranked);
-}
-
 /* Runs number first to last - 1, until a plan meets the target, or time is up and there is one. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, int last,
                                      int64_t target, const memoi_deadline* clock,
@@ -2376,7 +2363,7 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
     for (int run = first; ok && run < last && best->peak > target; run++) {
         greedy.is_needed = best->peak == INT64_MAX;
         if (!greedy.is_needed && (MEMOI_WITHOUT(orders) || memoi_deadline_is_over(clock))) break;
-        memoi_greedy_rank(&greedy, run);
+        memoi_greedy_rank(&greedy, (memoi_item_order)run);
         if (memoi_plateau_run(&greedy)) memoi_solution_offer(problem, greedy.offsets, best);
     }
     memob_arrays_free(&greedy.arrays);
@@ -3192,7 +3179,6 @@ MEMOI int64_t memoi_search_attempt(memoi_search* search, int64_t capacity, int64
 /* The exact search of a problem, from attempt to attempt. */
 typedef struct memoi_exact {
     memoi_search search;
-    const memoi_problem* problem;
     memoi_effort* effort;
     memoi_solution* best;
     int64_t given_up; /* the last capacity attempted in vain, in this round */
@@ -3203,7 +3189,6 @@ typedef struct memoi_exact {
 MEMOI memoi_made memoi_exact_create(memoi_exact* exact, const memoi_problem* problem,
                                     memoi_effort* effort, memoi_solution* best) {
     memset(exact, 0, sizeof *exact);
-    exact->problem = problem;
     exact->effort = effort;
     exact->best = best;
     if (MEMOI_WITHOUT(search)) return MEMOI_UNFIT;
@@ -3225,13 +3210,13 @@ MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_no
     if (verdict < 0) {
         memoi_effort_spend(exact->effort, memoi_search_attempt(search, capacity, n_nodes));
         verdict = (int)search->verdict;
-        if (verdict == MEMOI_FOUND) memoi_solution_offer(exact->problem, search->minimum, best);
+        if (verdict == MEMOI_FOUND) memoi_solution_offer(search->problem, search->minimum, best);
     }
     if (search->is_out_of_memory) return 0;
 
     if (verdict != MEMOI_FOUND) exact->given_up = capacity;
     if (verdict == MEMOI_FAILED) best->bound = memob_max(best->bound, capacity + 1);
-    memoi_effort_report(exact->effort, exact->problem, best);
+    memoi_effort_report(exact->effort, search->problem, best);
     return 1;
 }
 
@@ -3241,12 +3226,10 @@ MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes)
     const memoi_solution* best = exact->best;
     if (n_nodes < exact->search.least_nodes) return 1;
     exact->given_up = memob_max(target, best->bound);
-    if (memoi_effort_goes_on(exact->effort, best, target) &&
-        !memoi_exact_attempt(exact, exact->given_up, n_nodes))
-        return 0;
-    while (memoi_effort_goes_on(exact->effort, best, target) && exact->given_up < best->peak - 1) {
-        const int64_t capacity = exact->given_up + (best->peak - exact->given_up) / 2;
+    for (int64_t capacity = exact->given_up; memoi_effort_goes_on(exact->effort, best, target);) {
         if (!memoi_exact_attempt(exact, memob_max(capacity, best->bound), n_nodes)) return 0;
+        if (exact->given_up >= best->peak - 1) break;
+        capacity = exact->given_up + (best->peak - exact->given_up) / 2;
     }
     return 1;
 }
@@ -3328,12 +3311,10 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     memoi_effort own = memoi_effort_take(effort, n_nodes);
     const int ok = memoi_greedy_create(&greedy, problem, &effort->clock);
     memob_arrays* a = &greedy.arrays;
-    int64_t* offsets = MEMOB_ARRAY(a, int64_t, n);
+    int64_t* offsets = greedy.offsets; /* as scratch */
     int64_t* before = MEMOB_ARRAY(a, int64_t, problem->n_sections + 1);
     char* is_in_set = (char*)memob_arrays_add(a, n, 1);
     if (!ok || a->failed) status = memob_no_memory(error, "full sections");
-
-    /* The plan of the items of full sections. */
     if (status || memoi_full_mark(problem, percent, is_in_set, before) > n / 4 * 3) goto done;
     memcpy(offsets, best->offsets, (size_t)n * sizeof(int64_t));
     status = memoi_full_inner(problem, is_in_set, target, &own, offsets, &best->bound, error);
@@ -3348,8 +3329,7 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     }
     qsort(greedy.ahead, (size_t)greedy.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
     for (int k = 0; !status && k < n_orders && peak < best->peak; k++) { /* AREA to SECTIONS */
-        const memoi_item_order order = (memoi_item_order)((int)MEMOI_ORDER_AREA + k);
-        memoi_greedy_order_items(problem, order, NULL, greedy.ranked);
+        memoi_greedy_rank(&greedy, (memoi_item_order)((int)MEMOI_ORDER_AREA + k));
         if (memoi_deadline_is_over(&effort->clock) || !memoi_plateau_run(&greedy)) break;
         memoi_effort_spend(effort, n_run);
         memoi_solution_offer(problem, greedy.offsets, best);
@@ -3419,8 +3399,7 @@ MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
         e->begins[n].key = e->offsets[j] - items[i].size;
         e->ends[n].key = e->offsets[j] + items[j].size;
         e->begins[n].index = e->ends[n].index = j;
-        top = memob_max(top, e->ends[n].key);
-        n++;
+        top = memob_max(top, e->ends[n++].key);
     }
 
     e->n_looks += n + (has_lists ? 0 : (last - first) / MEMOI_EJECTIONS_BLOCK);
@@ -3536,7 +3515,7 @@ MEMOI void memoi_ejections_settle(memoi_ejections* e, int64_t n_nodes, memoi_eff
 /* Begins again at the best plan, with another capacity. */
 MEMOI void memoi_ejections_restore(memoi_ejections* e, memoi_solution* best) {
     memcpy(e->offsets, best->offsets, (size_t)e->problem->n_items * sizeof(int64_t));
-    e->highest = memoi_solution_highest(e->problem, best);
+    e->highest = memoi_solution_highest(e->problem, best->offsets, &best->peak);
     e->n_waiting = 0;
     e->capacity = INT64_MAX;
 }
@@ -3566,7 +3545,7 @@ MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nod
         /* The capacity is met, or there is no way to it. */
         if (e->n_waiting == 0) {
             memcpy(best->offsets, e->offsets, (size_t)e->problem->n_items * sizeof(int64_t));
-            e->highest = memoi_solution_highest(e->problem, best);
+            e->highest = memoi_solution_highest(e->problem, best->offsets, &best->peak);
         } else if (e->places_left == 0) {
             memoi_ejections_restore(e, best);
             e->step /= MEMOI_SHARE; /* and twice that comes next */
@@ -4283,13 +4262,12 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
                                   memoi_effort* effort, int64_t* bound_bytes, int32_t* is_open,
                                   memo_error* error) {
     int64_t culprit;
-    memoi_problem problem;
+    memoi_problem problem = MEMO_ZERO(memoi_problem);
     memoi_solution best;
-    memoi_loop loop;
+    memoi_loop loop = MEMO_ZERO(memoi_loop);
     memo_status status;
 
     /* The problem, and room for the best plan.  No order can help fixed buffers that conflict. */
-    memset(&problem, 0, sizeof problem);
     status = memoi_problem_pose(plan, is_second ? 0 : MEMOI_ROUNDED, &problem, error);
     if (!status && problem.n_fixed > 0 && plan->n_holds > 0)
         status = memob_plan_check_holds(plan, 0, &culprit, error);
@@ -4302,12 +4280,11 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
         for (int64_t i = 0; i < problem.n_items; i++)
             best.offsets[i] =
                 plan->buffers[problem.items[i].origin].offset_bytes / problem.unit_bytes;
-        memoi_solution_highest(&problem, &best);
+        memoi_solution_highest(&problem, best.offsets, &best.peak);
     }
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
 
     /* No plan is below the bound, so a smaller capacity is no useful target. */
-    memset(&loop, 0, sizeof loop);
     loop.problem = &problem;
     loop.target = memob_min(desc->capacity_bytes, MEMOB_BYTES_MAX) / problem.unit_bytes;
     if (problem.is_rounded && desc->capacity_bytes % problem.unit_bytes) loop.target++;

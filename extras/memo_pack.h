@@ -24,18 +24,7 @@
  *         return status != MEMO_STATUS_OK;
  *     }
  *
- * CHAPTERS
- *   streams        holds and gaps as sections, which the exact search takes, and their bound
- *   sweeps         a plan at once, for very many buffers
- *   first fit      greedy runs that take notice of gaps, fixed buffers and streams
- *   styles         runs of the exact search that differ in more than their random numbers
- *   stacks         few buffers, whose alignments leave holes
- *   threads        several searches side by side (memo_plan_desc.n_threads)
- *   cores          a few items that decide whether a capacity is too small
- *   windows        a large plan is improved where it is highest
- *   bricks         items that fill a rectangle become one: for tilings
- *   parts          parts of a plan that share no item are planned alone
- *   bought waits   which of the waits on offer a plan buys (memo_plan_desc.offers)
+ * CHAPTERS: the rooms below, each an engine or a way to run the exact search.
  *
  * This header is a part of memo_plan.h's implementation and is of the same release; it has no
  * public functions.  The macro MEMO_PACK joins the two.
@@ -58,19 +47,19 @@
 /* ==== implementation ======================================================================== */
 
 /* ROOMS, each with the words to search for.
- *     >>reuse                the bound of pairs: items of which none can follow another
- *     >>cover                sections instead of pairs
- *     >>sweep                items in order of time, from the fullest section both ways
- *     >>first fit            greedy: each item into the lowest hole
- *     >>styles               how runs of the search differ
- *     >>stacks               holes that alignments leave in a stack
- *     >>side by side         several searches on threads
+ *     >>reuse                holds: the bound of items of which none can follow another
+ *     >>cover                holds and gaps as sections, which the exact search takes
+ *     >>sweep                a plan at once, in order of time, for very many buffers
+ *     >>first fit            greedy runs that take notice of gaps, fixed buffers and streams
+ *     >>styles               runs of the exact search that differ in more than random numbers
+ *     >>stacks               few buffers, whose alignments leave holes in a stack
+ *     >>side by side         several searches on threads (memo_plan_desc.n_threads)
  *     >>cores                a few items that decide whether a capacity is too small
  *     >>windows              a large plan is improved where it is highest
- *     >>bricks               items that fill a rectangle become one
- *     >>parts                parts of a plan that share no item
+ *     >>bricks               items that fill a rectangle become one: for tilings
+ *     >>parts                parts of a plan that share no item are planned alone
  *     >>more engines         what a round of memo_plan_solve's loop adds
- *     >>bought waits         which of the waits on offer a plan buys
+ *     >>bought waits         which of the waits on offer a plan buys (memo_plan_desc.offers)
  *     >>prices               exchanges of buffers that pay for shared bytes */
 #ifdef MEMO_PLAN_IMPLEMENTATION_DONE
 
@@ -781,7 +770,7 @@ MEMOI void memoi_fit_repeat(memoi_greedy* greedy, memoi_range* places, int64_t t
     const memoi_problem* problem = greedy->problem;
     int64_t n = problem->n_items;
     uint64_t random = 0;
-    memoi_greedy_order_by_load(greedy);
+    memoi_greedy_rank(greedy, MEMOI_ORDER_LOAD);
     for (int64_t k = 0; k < n; k++) {
         greedy->ranked[k].first = 1 - (double)k / (double)n;
         greedy->ranked[k].second = 0;
@@ -800,37 +789,34 @@ MEMOI void memoi_fit_repeat(memoi_greedy* greedy, memoi_range* places, int64_t t
 
 /* First fit in the orders of greedy: one in each round if the problem is easy and not large, all at
  * once in round -1, and all, repeated, in round 0 if the problem is not easy.  Does nothing if the
- * lists of neighbors are too long.  0: no memory. */
-MEMOI int memoi_fit_solve(const memoi_problem* problem, int round, int64_t target,
-                          memoi_effort* effort, memoi_solution* best) {
+ * lists of neighbors are too long. */
+MEMOI memo_status memoi_fit_solve(const memoi_problem* problem, int round, int64_t target,
+                                  memoi_effort* effort, memoi_solution* best, memo_error* error) {
     const int is_easy = memoi_problem_is_easy(problem);
     const int is_one = is_easy && round >= 0;
-    int first = 0, last = MEMOI_GREEDY_RUNS, ok;
+    const int first = is_one ? round : 0, last = is_one ? round + 1 : MEMOI_GREEDY_RUNS;
+    int ok;
     memoi_made listed;
     memoi_greedy greedy;
     memoi_range* places;
-    if (is_one) {
-        first = round;
-        last = round + 1;
-    }
 
     /* In rounds, and in problems that are not easy, once. */
     if (MEMOI_WITHOUT(first_fit) || last > MEMOI_GREEDY_RUNS || (!is_easy && round > 0) ||
         (is_one && problem->n_items > MEMOI_SEARCH_ITEMS))
-        return 1;
+        return MEMO_STATUS_OK;
     listed = memoi_neighbors_list(problem);
-    if (listed != MEMOI_MADE) return listed == MEMOI_UNFIT;
+    if (listed == MEMOI_UNFIT) return MEMO_STATUS_OK;
     ok = memoi_greedy_create(&greedy, problem, &effort->clock);
     places = MEMOB_ARRAY(&greedy.arrays, memoi_range, 2 * problem->n_items);
-    ok = ok && !greedy.arrays.failed;
+    ok = ok && listed && !greedy.arrays.failed;
     for (int run = first; ok && run < last && best->peak > target; run++) {
-        memoi_greedy_rank(&greedy, run);
+        memoi_greedy_rank(&greedy, (memoi_item_order)run);
         if (!memoi_fit_offer(&greedy, places, best)) break;
     }
     if (ok && !is_easy && best->peak > target && !MEMOI_WITHOUT(repeat))
         memoi_fit_repeat(&greedy, places, target, best);
     memob_arrays_free(&greedy.arrays);
-    return ok;
+    return ok ? MEMO_STATUS_OK : memob_no_memory(error, "first fit");
 }
 
 /* --- >>styles ---
@@ -1177,7 +1163,7 @@ MEMOI void memoi_pack_forget(struct memoi_exact* exact) {
 
 /* Cores serve small problems that are not plain. */
 MEMOI memoi_searches* memoi_searches_create(memoi_exact* exact) {
-    const memoi_problem* problem = exact->problem;
+    const memoi_problem* problem = exact->search.problem;
     memoi_searches* s = (memoi_searches*)memob_calloc(1, sizeof *s);
     exact->pack = s;
     if (!s || !memoi_team_create(&s->team, &exact->search, exact->effort->n_threads)) return NULL;
@@ -1204,7 +1190,8 @@ MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_
     for (int64_t k = 0; k < s->team.n; k++)
         exact->search.is_out_of_memory |= s->team.searches[k]->is_out_of_memory;
     if (answer) verdict = answer->verdict;
-    if (verdict == MEMOI_FOUND) memoi_solution_offer(exact->problem, answer->minimum, exact->best);
+    if (verdict == MEMOI_FOUND)
+        memoi_solution_offer(exact->search.problem, answer->minimum, exact->best);
 
     /* If nothing is known, a core may tell. */
     if (!answer && s->cores.problem && !memoi_effort_is_over(exact->effort)) {
@@ -1287,7 +1274,8 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t bu
     int64_t left, n_in, k;
     double reach = smallest, lives, n_least;
     for (;;) {
-        const memoi_item* item = &problem->items[memoi_solution_highest(problem, best)];
+        const memoi_item* item =
+            &problem->items[memoi_solution_highest(problem, best->offsets, &best->peak)];
         memoi_verdict verdict;
         left = budget = memob_min(budget, effort->nodes_left);
         if (best->peak <= capacity || reach > largest || memoi_effort_is_over(effort)) return 1;
@@ -1658,9 +1646,8 @@ MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, 
     if (round == 0) /* each round would place the same */
         status =
             memoi_greedy_solve(part, 0, MEMOI_GREEDY_RUNS, goal, &own.clock, &inner.best, error);
-    if (!status && !memoi_problem_is_easy(part) &&
-        !memoi_fit_solve(part, 0, goal, &own, &inner.best))
-        status = memob_no_memory(error, "a part of the plan");
+    if (!status && !memoi_problem_is_easy(part))
+        status = memoi_fit_solve(part, 0, goal, &own, &inner.best, error);
     if (!status && inner.best.peak > goal && memoi_bricks_may_help(part))
         status = memoi_bricks_solve(part, goal, round, n_nodes, effort, &inner.best, error);
     if (!status && inner.best.peak > goal && !memoi_problem_is_plain(part)) {
@@ -1718,7 +1705,7 @@ MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target
                                   effort, best, &part_peak, error);
         peak = memob_max(peak, part_peak);
     }
-    memoi_solution_highest(problem, best);
+    memoi_solution_highest(problem, best->offsets, &best->peak);
     effort->seed++; /* other orders in the next round */
     memob_arrays_free(&arrays);
     return status;
@@ -1729,9 +1716,7 @@ MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target
 
 MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error) {
     const int64_t goal = memob_max(loop->target, loop->best->bound);
-    return memoi_fit_solve(loop->problem, -1, goal, loop->effort, loop->best)
-               ? MEMO_STATUS_OK
-               : memob_no_memory(error, "first fit");
+    return memoi_fit_solve(loop->problem, -1, goal, loop->effort, loop->best, error);
 }
 
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error) {
@@ -1741,9 +1726,7 @@ MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, mem
     const int64_t goal = memob_max(loop->target, best->bound);
     const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
     int64_t n_parts = 1;
-    memo_status status = MEMO_STATUS_OK;
-    if (!memoi_fit_solve(problem, loop->round, goal, effort, best))
-        status = memob_no_memory(error, "first fit");
+    memo_status status = memoi_fit_solve(problem, loop->round, goal, effort, best, error);
     if (!status && memoi_loop_goes_on(loop) && !problem->held && !problem->is_cover)
         status = memoi_parts_solve(problem, loop->target, loop->round, n_nodes, effort, best,
                                    &n_parts, error);

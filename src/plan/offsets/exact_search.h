@@ -811,7 +811,6 @@ MEMOI int64_t memoi_search_attempt(memoi_search* search, int64_t capacity, int64
 /* The exact search of a problem, from attempt to attempt. */
 typedef struct memoi_exact {
     memoi_search search;
-    const memoi_problem* problem;
     memoi_effort* effort;
     memoi_solution* best;
     int64_t given_up; /* the last capacity attempted in vain, in this round */
@@ -822,7 +821,6 @@ typedef struct memoi_exact {
 MEMOI memoi_made memoi_exact_create(memoi_exact* exact, const memoi_problem* problem,
                                     memoi_effort* effort, memoi_solution* best) {
     memset(exact, 0, sizeof *exact);
-    exact->problem = problem;
     exact->effort = effort;
     exact->best = best;
     if (MEMOI_WITHOUT(search)) return MEMOI_UNFIT;
@@ -844,13 +842,13 @@ MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_no
     if (verdict < 0) {
         memoi_effort_spend(exact->effort, memoi_search_attempt(search, capacity, n_nodes));
         verdict = (int)search->verdict;
-        if (verdict == MEMOI_FOUND) memoi_solution_offer(exact->problem, search->minimum, best);
+        if (verdict == MEMOI_FOUND) memoi_solution_offer(search->problem, search->minimum, best);
     }
     if (search->is_out_of_memory) return 0;
 
     if (verdict != MEMOI_FOUND) exact->given_up = capacity;
     if (verdict == MEMOI_FAILED) best->bound = memob_max(best->bound, capacity + 1);
-    memoi_effort_report(exact->effort, exact->problem, best);
+    memoi_effort_report(exact->effort, search->problem, best);
     return 1;
 }
 
@@ -860,12 +858,10 @@ MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes)
     const memoi_solution* best = exact->best;
     if (n_nodes < exact->search.least_nodes) return 1;
     exact->given_up = memob_max(target, best->bound);
-    if (memoi_effort_goes_on(exact->effort, best, target) &&
-        !memoi_exact_attempt(exact, exact->given_up, n_nodes))
-        return 0;
-    while (memoi_effort_goes_on(exact->effort, best, target) && exact->given_up < best->peak - 1) {
-        const int64_t capacity = exact->given_up + (best->peak - exact->given_up) / 2;
+    for (int64_t capacity = exact->given_up; memoi_effort_goes_on(exact->effort, best, target);) {
         if (!memoi_exact_attempt(exact, memob_max(capacity, best->bound), n_nodes)) return 0;
+        if (exact->given_up >= best->peak - 1) break;
+        capacity = exact->given_up + (best->peak - exact->given_up) / 2;
     }
     return 1;
 }

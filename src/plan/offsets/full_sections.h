@@ -59,12 +59,10 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     memoi_effort own = memoi_effort_take(effort, n_nodes);
     const int ok = memoi_greedy_create(&greedy, problem, &effort->clock);
     memob_arrays* a = &greedy.arrays;
-    int64_t* offsets = MEMOB_ARRAY(a, int64_t, n);
+    int64_t* offsets = greedy.offsets; /* as scratch */
     int64_t* before = MEMOB_ARRAY(a, int64_t, problem->n_sections + 1);
     char* is_in_set = (char*)memob_arrays_add(a, n, 1);
     if (!ok || a->failed) status = memob_no_memory(error, "full sections");
-
-    /* The plan of the items of full sections. */
     if (status || memoi_full_mark(problem, percent, is_in_set, before) > n / 4 * 3) goto done;
     memcpy(offsets, best->offsets, (size_t)n * sizeof(int64_t));
     status = memoi_full_inner(problem, is_in_set, target, &own, offsets, &best->bound, error);
@@ -79,8 +77,7 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     }
     qsort(greedy.ahead, (size_t)greedy.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
     for (int k = 0; !status && k < n_orders && peak < best->peak; k++) { /* AREA to SECTIONS */
-        const memoi_item_order order = (memoi_item_order)((int)MEMOI_ORDER_AREA + k);
-        memoi_greedy_order_items(problem, order, NULL, greedy.ranked);
+        memoi_greedy_rank(&greedy, (memoi_item_order)((int)MEMOI_ORDER_AREA + k));
         if (memoi_deadline_is_over(&effort->clock) || !memoi_plateau_run(&greedy)) break;
         memoi_effort_spend(effort, n_run);
         memoi_solution_offer(problem, greedy.offsets, best);
