@@ -2983,10 +2983,11 @@ MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     return least;
 }
 
-/* The item that can lie on the floor and has the tightest sections. */
 MEMOI int64_t memoi_search_choose(memoi_search* search, int64_t begin, int64_t end, int64_t floor) {
     int64_t last = search->first_item[end], next = 0, best = -1, i;
     double least = -1; /* of the best; not computed while the best has no rival */
+
+    /* The item that can lie on the floor and has the tightest sections. */
     for (i = search->first_item[begin]; i < last; i++) {
         double tightness;
         if (i >= next) {
@@ -4077,15 +4078,15 @@ MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const int is_large = loop->problem->n_items > MEMOI_SEARCH_ITEMS &&
                          loop->desc->engine != MEMO_PLAN_ENGINE_GREEDY;
-    const int first = loop->n_orders;
+    const int first = loop->n_orders, n = is_large ? 2 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
         status =
             memoi_bilevel_solve(loop->plan, loop->desc->trace, loop->problem, loop->target, n_nodes,
                                 loop->effort, loop->solve, loop->best, &loop->has_layers, error);
     memoi_loop_credit(loop, "bilevel");
-    loop->n_orders += loop->round > 0 ? loop->is_stuck : is_large ? 2 : MEMOI_GREEDY_RUNS;
-    loop->n_orders = (int)memob_min(loop->n_orders, MEMOI_GREEDY_RUNS);
+    loop->n_orders =
+        (int)memob_min(first + (loop->round > 0 ? loop->is_stuck : n), MEMOI_GREEDY_RUNS);
     if (!status)
         status = memoi_greedy_solve(loop->problem, first, loop->n_orders, loop->target,
                                     &loop->effort->clock, loop->best, error);
@@ -4124,37 +4125,40 @@ MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nod
                                                    : MEMO_STATUS_OK;
 }
 
-/* The engines that improve a plan.  A plain problem that can be searched needs no ejections.  In a
- * large problem a round ends when memo_pack.h or full sections gain, as they gain soonest; once
- * they have spent a sixteenth of all nodes in vain, they rest. */
+/* Does the round end here?  A large plan that became lower is lowered soonest by the same engine. */
+MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
+    return loop->is_apart || !memoi_loop_goes_on(loop) ||
+           (loop->problem->n_items > MEMOI_SEARCH_ITEMS && loop->best->peak < peak);
+}
+
+/* The engines that improve a plan.  In a large problem memo_pack.h and full sections rest once they
+ * have spent a sixteenth of all nodes in vain.  A plain problem that can be searched needs no
+ * ejections. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
-    const memoi_solution* best = loop->best;
     const int has_exact = loop->exact_made == MEMOI_MADE;
-    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
     const int is_searched = has_exact && (memoi_problem_is_plain(problem) || problem->is_cover);
-    const int64_t goal = memob_max(loop->target, best->bound);
-    const int64_t peak = best->peak, n_before = loop->effort->n_nodes;
-    const int is_resting = is_large && loop->n_vain > n_before / MEMOI_TRIES;
-    int is_over;
+    const int64_t goal = memob_max(loop->target, loop->best->bound);
+    const int64_t peak = loop->best->peak, n_before = loop->effort->n_nodes;
     memo_status status = MEMO_STATUS_OK;
-    if (!is_resting) status = memoi_pack_round(loop, n_nodes, error);
-    is_over = loop->is_apart || (is_large && best->peak < peak);
-    if (!is_resting && !is_over && !status) status = memoi_loop_full(loop, goal, n_nodes, error);
-    loop->n_vain += loop->effort->n_nodes - n_before;
-    if (best->peak < peak || loop->is_apart) loop->n_vain = 0;
-    is_over |= is_large && best->peak < peak;
+    if (problem->n_items <= MEMOI_SEARCH_ITEMS || loop->n_vain <= n_before / MEMOI_TRIES) {
+        status = memoi_pack_round(loop, n_nodes, error);
+        if (!status && !memoi_loop_is_over(loop, peak))
+            status = memoi_loop_full(loop, goal, n_nodes, error);
+        loop->n_vain += loop->effort->n_nodes - n_before;
+        if (loop->best->peak < peak || loop->is_apart) loop->n_vain = 0;
+    }
 
-    if (!is_over && !is_searched && !status && memoi_loop_goes_on(loop))
+    if (!is_searched && !status && !memoi_loop_is_over(loop, peak))
         status = memoi_loop_eject(
             loop, goal,
             has_exact ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes)) : n_nodes,
             error);
-    if (!is_over && has_exact && !status && memoi_loop_goes_on(loop) &&
+    if (has_exact && !status && !memoi_loop_is_over(loop, peak) &&
         !memoi_exact_round(&loop->exact, loop->target, n_nodes))
         status = memob_no_memory(error, "the search");
     memoi_loop_credit(loop, "search");
-    memoi_effort_report(loop->effort, problem, best);
+    memoi_effort_report(loop->effort, problem, loop->best);
     return status;
 }
 

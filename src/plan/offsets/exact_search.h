@@ -615,10 +615,11 @@ MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     return least;
 }
 
-/* The item that can lie on the floor and has the tightest sections. */
 MEMOI int64_t memoi_search_choose(memoi_search* search, int64_t begin, int64_t end, int64_t floor) {
     int64_t last = search->first_item[end], next = 0, best = -1, i;
     double least = -1; /* of the best; not computed while the best has no rival */
+
+    /* The item that can lie on the floor and has the tightest sections. */
     for (i = search->first_item[begin]; i < last; i++) {
         double tightness;
         if (i >= next) {
