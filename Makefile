@@ -139,7 +139,7 @@ $(Q)$(CC) -pthread $(CFLAGS) $(filter %.o,$^) -o $@ $(LDFLAGS) $(1) $(LDLIBS) -l
 endef
 build/examples/gpt/%.o: examples/gpt/%.c build/config.mk Makefile
 	$(call object,-O3 $(NATIVE) $(BLAS_CFLAGS))
-# The trainer loads OpenBLAS itself, so that it can refuse to: see gpt/run/compute.h.
+# The trainer loads OpenBLAS itself, so that it can refuse to: see gpt/run/device.h.
 BLAS_LOADED = $(filter-out -lopenblas,$(BLAS_LIBS)) $(if $(BLAS_CFLAGS),-ldl)
 build/examples/train_gpt: $(TRAINER:%=build/examples/gpt/%) build/examples/memo.o
 	$(call link,$(LP_SOLVE_LIBS) $(BLAS_LOADED))

@@ -880,13 +880,6 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
  * that keeps the tensor, is rounded up to 512 bytes.  For a GPT layer of 16 b s h elements, of
  * which alpha splits 14, this is (18 + 14 alpha) b s h; the paper's buffers take 32 b s h.
  *
- * Kinds.  Layers may differ: local and global attention, dense layers before experts.  layer_kinds
- * gives each layer a kind, tensor_kinds tells which kinds have a tensor.  The tensors that only
- * some kinds have share an area instead of a region each: an even layer's tensors lie at the
- * bottom, swapped rows first, an odd layer's tensors at the top, swapped rows last.  B is the bytes
- * of a layer's tensors there, R the part beyond the swapped rows.  The area takes the largest B +
- * B' - min(R, R') of an even and an odd layer that follow each other there.
- *
  * The engine makes four waits per layer.  "Layer i-2" is the latest layer before i that swaps rows
  * in the same part.  The last layer in each part is not moved.
  *
@@ -899,88 +892,18 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
  *   backward_end(i)    to device  waits for  backward of i
  *                                            (else: overwritten while in use)
  *
- * So rows come back only after they have left: the compute stream orders both.  Rows of an EDGE,
- * late rows and the file wait by the same rule: an operation waits for the latest operation of each
- * other stream that touches its rows, if either writes them, unless other waits imply that.  If a
- * wait is left out, memo_schedule_check finds a race.  A table of rows, kinds of layers, an order
- * or a short last slice may make a wait redundant: the engine compares rows, not bytes.
+ * So rows come back only after they have left: the compute stream orders both.  If a wait is left
+ * out, memo_schedule_check finds a race.  A table of rows may make a wait redundant.
  *
  * Between begin and end.  The forward writes the layer's rows; the backward may overwrite all rows.
  * A kernel may work on two layers: the next layer may begin before this layer ends (in the
  * backward: layer i-1 before layer i ends).  At most two layers are open; layers end in the order
  * of their begins.  Recomputed rows of all layers share bytes, so writing a tensor of the next
- * layer overwrites the recomputed rows of the same tensor in this layer, and the recomputed rows of
- * all tensors that only some kinds have.
+ * layer overwrites the recomputed rows of the same tensor in this layer.
  *
- * Slices.  A layer may be computed in n_slices slices of its rows, one after the other, so that
- * only LAYER items take more device memory for more rows.  A *step* is a slice of a layer: step i
- * computes slice s = i % n_slices, the rows from s * n_rows on, of layer i / n_slices.  "Layer"
- * then means step in this chapter and in every call; n_layers counts steps.  Backwards go from the
- * last step to the first, and one step is open at a time.  Items are of a slice, except with these
- * scopes:
- *
- *   LAYER   rows of all slices at one address, in a region of even and a region of odd layers.
- *           Slice s writes its rows, counted from the layer's row 0, and reads earlier rows.  Rows
- *           leave with their slice, and stay on the device until the layer two later needs the
- *           region.  In the backward slice s no longer needs the rows of later slices; the rows of
- *           slice s make room for the layer two before.  These rows never spill.
- *   EDGE    two places of a slice, of even and odd steps.  A step finds there what the layer before
- *           left for the slice, and updates the rows.  In the first layer the trainer writes them.
- *           In the backward the last layer finds the output there, for the loss; other layers find
- *           the gradient.  Between two layers the rows wait on the host, as do the last outputs.
- *   INPUT   The host stores the rows once: the rows that EDGE leaves come back as INPUT.  If
- *           layers spill, INPUT is stored like other rows.
- *   CARRIED row_bytes of each step, however few rows the step computes.  The forward copies the
- *           state there with which the slice begins; the backward finds this copy.  The state, and
- *           in the backward the gradient, pass from slice to slice in a buffer of the trainer.
- *           Without slices a layer is a single slice.
- *
- * With T = layer_rows and R = n_rows, device memory is what R rows without slices take, + T for
- * each layer that keeps a LAYER item + 2 T if some layers do not (T if these are all even or all
- * odd) + 2 R for an EDGE, times row_bytes.  Host memory is the sum over steps + T for each layer
- * but the last two of a LAYER item + T for an EDGE.
- *
- * Groups.  With n_group above 1 the slices of a layer are those of n_group micro-batches, one
- * behind the other, each of layer_rows tokens: LAYER items, and the rows of a step, count in a
- * micro-batch.  So what moves with a layer moves once a group.
- *
- * In flight.  A stage of a pipeline runs forwards of later micro-batches before the backward of an
- * earlier micro-batch: 1F1B, or any other order.  n_places is the most that are in flight at once.
- * A *step* is a layer of a place: step = place * n + layer, with n layers; "layer" then means step
- * in this chapter and in every call, and n_layers counts steps.  `order` lists turns: p for the
- * forwards of the layers of place p, first to last, and -1 - p for the backwards, last to first.
- * Calls follow the order, which begins again after its last turn.
- *
- *     int32_t order[] = {0, 1, -1, 0, -2, 1, -1, -2};   // 1F1B of four micro-batches, two places
- *     desc.n_places = 2;  desc.order = order;  desc.n_order = 8;
- *     desc.n_layers = 2 * n;
- *
- * Even and odd steps are those whose place + layer is even or odd, and "i-2" is the visit before,
- * forward or backward, of another step in the same part.  A step whose backward is the next visit
- * of its part is not moved.  Memory is as above, summed over the steps of all places.  One step is
- * open at a time.  Slices, LATE_ROWS and a file do not work with an order.
- *
- * Rows known late.  How many rows the experts of a layer get is known only when its forward has
- * routed them: then the trainer calls memo_swap_set_routed.  Items with LATE_ROWS have that many
- * rows in that step, at most W = routed_rows_layer, in all steps together at most
- * A = routed_rows_all.  Of n such steps, each with A / n rows, a plan keeps the rows of k.  On the
- * device the item has a stack for these k A / n rows, and behind the stack a scratch of W rows.
- *
- * Rows of a step begin where rows of the step before end, at most at the end of the stack.  Rows in
- * the scratch are the surplus, except in the last step.  The surplus of a MOVE item moves to the
- * host and comes back; the surplus of a ROWS item is recomputed.  So steps with more rows than
- * A / n take more time, but no more memory, and the bits are the same.  With k = n there is no
- * scratch, and never a surplus.  A table of rows gives k: the number of steps that keep the item,
- * whichever they are.  The surplus never spills, and one layer is open at a time.
- *
- * Third tier: a file.  If host memory has room for only h of the moved layers, the last h stay
- * there; the others spill to a file and come back, during the computation, on the engine's file
- * stream.  The file is unnamed, and removed on every exit path.  All its bytes are reserved at
- * creation, so a full disk is an error before the first step.  Reads and writes bypass the page
- * cache if the file system allows it; otherwise their pages are dropped, so that they take no other
- * host memory.  Each read or write is one operation, by device->launch_host.  If it fails, the
- * device has failed (chapter 4): the next call and synchronization return IO.  On CUDA, discard
- * what was computed from the missing rows; other devices skip that work. */
+ * A session (memo_plan.h, chapter 4) computes layers in slices, several micro-batches at a time or
+ * in flight, layers of several kinds, and rows whose number is known late; and it spills to a
+ * file. */
 
 /* How the rows of an item may leave the device, and come back.  A planner may also keep the rows in
  * any layer. */
@@ -994,7 +917,7 @@ enum {
                       this item (a norm its rstd, attention its LSE): both have the same rows */
 };
 
-/* Whose the rows are, see Slices. */
+/* Whose the rows are; all but SLICE are of sessions: memo_plan.h, chapter 4, Slices. */
 enum {
     MEMO_SLICE = 0, /* of a layer's slice; without slices of the layer */
     MEMO_LAYER,     /* later slices of the layer read them: keys and values.  ROWS and WHOLE are
@@ -1010,7 +933,7 @@ enum {
 
 /* Bits of memo_item.is. */
 enum {
-    MEMO_LATE_ROWS = 1 /* as many rows as the trainer says, see Rows known late */
+    MEMO_LATE_ROWS = 1 /* as many rows as the trainer says: memo_plan.h, chapter 4, Late rows */
 };
 
 /* Bytes that the forward of a layer leaves for its backward: a skeletal tensor.  If its rows are
@@ -1041,31 +964,32 @@ typedef struct memo_swap_desc {
     int32_t computes_on_host;
     const memo_item* tensors; /* copied */
     int32_t n_tensors;
-    int32_t n_layers;   /* with slices: steps, n_slices for each layer */
-    int32_t n_slices;   /* of a layer; 0: 1 */
-    int32_t n_group;    /* micro-batches that these slices are of, see Groups; 0: 1 */
-    int64_t layer_rows; /* most tokens of all slices of a micro-batch in a layer; 0: of n_rows */
-    int64_t routed_rows_layer, routed_rows_all; /* most late rows in a step, in all */
-    int32_t n_places; /* of micro-batches in flight, see In flight; without an order 0: 1 */
-    /* (n_order), copied: p: forwards of place p, -1 - p: its backwards.  NULL: {0, -1}. */
-    const int32_t* order;
-    int32_t n_order;
-    const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
-    /* (n_tensors), copied.  Bit k: layers of kind k have the tensor; 0, or NULL: all layers. */
-    const uint32_t* tensor_kinds;
-    int64_t n_rows;    /* most tokens of a micro-batch; with slices: of a slice */
-    int64_t tile_rows; /* the last tile may be short, but not of a slice; 0: 1 */
+    int32_t n_layers;
+    int64_t n_rows;    /* most tokens of a micro-batch */
+    int64_t tile_rows; /* the last tile may be short; 0: 1 */
     double alpha;      /* in [0, 1]; rounded to tiles */
     /* (n_layers, n_tensors), copied: how many rows are swapped, the first ones in even layers, the
      * last ones in odd layers; the others are recomputed.  MEMO_ROWS_KEPT: neither.  The border
-     * between swapped and recomputed rows must be a multiple of tile_rows.  Cells of tensors that
-     * a layer lacks have no meaning.  NULL: use alpha. */
+     * between swapped and recomputed rows must be a multiple of tile_rows.  NULL: use alpha. */
     const int64_t* rows;
     int32_t is_timed;    /* measure stalls with events */
     void* device_memory; /* memo_swap_sizes.device_bytes, 512-aligned; NULL: from the device */
     void* host_memory;   /* memo_swap_sizes.host_bytes, pinned; NULL: from the device */
-    /* The third tier.  Places for layers in host memory; 0: one for each moved layer. */
-    int32_t n_host_layers;
+
+    /* Of sessions; 0 in a caller's own desc.  With them n_layers counts steps, and n_rows the rows
+     * of a slice: see >>swap places. */
+    int32_t n_slices;   /* of a layer; 0: 1 */
+    int32_t n_group;    /* micro-batches that these slices are of; 0: 1 */
+    int64_t layer_rows; /* most tokens of all slices of a micro-batch; 0: of n_rows */
+    int64_t routed_rows_layer, routed_rows_all; /* most late rows in a step, in all */
+    int32_t n_places;     /* of micro-batches in flight; without an order 0: 1 */
+    const int32_t* order; /* (n_order), copied: p: forwards of place p, -1 - p: its backwards */
+    int32_t n_order;
+    const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
+    /* (n_tensors), copied.  Bit k: layers of kind k have the tensor; 0, or NULL: all layers.  Cells
+     * of tensors that a layer lacks have no meaning. */
+    const uint32_t* tensor_kinds;
+    int32_t n_host_layers;       /* places for layers in host memory; 0: one for each moved layer */
     const char* spill_directory; /* of the file; may be NULL if no layer is spilled */
     double spill_bytes_per_s;    /* limit of reads and writes; 0: none */
     const char* desc_name;       /* of the fields' owner, in messages; NULL: "memo_swap_desc" */
@@ -1080,13 +1004,15 @@ typedef struct memo_swap_sizes {
     int64_t layer_bytes;         /* skeletal bytes of the largest layer */
     int32_t n_swapped_layers;    /* layers whose rows are moved */
     int64_t swapped_bytes;       /* moved each way by all layers of a micro-batch */
-    int32_t n_spilled_layers;    /* swapped layers that spill to the file */
-    int64_t spill_bytes;         /* of the file; written once a micro-batch, read at least once */
+    /* Of sessions: swapped layers that spill to the file; bytes of the file, written once a
+     * micro-batch, read at least once. */
+    int32_t n_spilled_layers;
+    int64_t spill_bytes;
 } memo_swap_sizes;
 
 typedef struct memo_swap_stats {
     int64_t to_host_bytes, to_device_bytes; /* enqueued so far */
-    int64_t to_file_bytes, from_file_bytes; /* likewise */
+    int64_t to_file_bytes, from_file_bytes; /* likewise; of sessions */
     /* The compute stream waited so long in the last micro-batch; is_timed only.  In a session
      * without the waits for states, which come first and may end those for rows. */
     double forward_stall_s, backward_stall_s;
@@ -1101,21 +1027,14 @@ MEMO_TRY memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_
  * OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                               memo_error* error);
-/* Sets desc->n_host_layers to the number of places that fit into host_bytes; 0: all layers fit.
- * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY (not one fits). */
-MEMO_TRY memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes,
-                                             memo_error* error);
-/* Errors: INVALID_ARGUMENT, OUT_OF_DEVICE_MEMORY, OUT_OF_HOST_MEMORY, the device's; IO (no file in
- * spill_directory, no room for it, or its trial failed); UNSUPPORTED (layers spill, but the device
- * has no launch_host). */
+/* Errors: INVALID_ARGUMENT, OUT_OF_DEVICE_MEMORY, OUT_OF_HOST_MEMORY, the device's. */
 MEMO_TRY memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap,
                                       memo_error* error);
 /* Waits for the streams of copies.  Synchronize the compute stream first. */
 MEMO_API void memo_swap_destroy(memo_swap* swap);
 
-/* Sets the rows of the next micro-batches, at most desc->n_rows (with slices: layer_rows): only
- * these are moved and recomputed; files still move whole layers.  Slices may be empty; call begin
- * and end for them too.  is_forward_only: no backward follows, and only EDGE rows are moved.
+/* Sets the rows of the next micro-batches, at most desc->n_rows: only these are moved and
+ * recomputed.  is_forward_only: no backward follows, and nothing is moved.
  * Errors: INVALID_ARGUMENT; INVALID_STATE (a micro-batch is open). */
 MEMO_TRY memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
                                         memo_error* error);
@@ -1127,44 +1046,23 @@ MEMO_TRY memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, mem
 MEMO_TRY memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_TRY memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_TRY memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error);
-/* Sets the rows of LATE_ROWS in the step whose forward is open, at most once
- * and before their addresses are used; without this call there are none.  One layer may be open.
- * Errors: INVALID_ARGUMENT (above routed_rows_layer, or so far above routed_rows_all),
- * INVALID_STATE. */
-MEMO_TRY memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
-                                          memo_error* error);
 /* Ends a forward without a backward, or abandons a step: forward_begin(0) comes next.  The compute
- * stream waits for all copies, reads and writes in flight.  These waits may be redundant, but after
- * a failed call no other wait may cover its copies.  Errors: the device's. */
+ * stream waits for all copies in flight.  These waits may be redundant, but after a failed call no
+ * other wait may cover its copies.  Errors: the device's. */
 MEMO_TRY memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
 
-/* Address of the tensor's row 0 in this layer; rows are contiguous.  It never changes, but for
- * LATE_ROWS in each micro-batch.  NULL: the layer lacks the tensor, or has no routed rows.
- * layer and tensor are asserted. */
+/* Address of the tensor's row 0 in this layer; rows are contiguous.  It never changes.  layer and
+ * tensor are asserted. */
 MEMO_API void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor);
 /* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer.  If no
- * rows are recomputed, begin and end are the number of rows of the layer, or of the slice.  Rows
- * that no later layer overwrites are not recomputed, so the last layer recomputes nothing. */
+ * rows are recomputed, begin and end are the number of rows of the layer.  Rows that no later layer
+ * overwrites are not recomputed, so the last layer recomputes nothing. */
 MEMO_API void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
                                            int64_t* begin, int64_t* end);
 MEMO_API void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes);
 /* Synchronize first to read stall times.  Errors: the device's. */
 MEMO_TRY memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
                                          memo_error* error);
-
-/* What a layer of a kind takes. */
-typedef struct memo_kind_times {
-    double forward_s, backward_s; /* backward without recomputation */
-    /* (n_tensors), for ROWS and WHOLE tensors.  A tensor is recomputed from tensors before it in
-     * the table, whose rows are recomputed first.  So each time covers one tensor: a GELU's few
-     * operations, or the product that makes its input.  A tensor that is recomputed with another
-     * costs nothing.  Negative: cannot be recomputed.  NULL: all 0. */
-    const double* recompute_s_per_row;
-    /* With slices the times above are those of a slice in the middle of the layer.  They grow in a
-     * line, because attention does: the first rows take so much less, the last so much more. */
-    double forward_growth_s, backward_growth_s;
-    const double* recompute_growth_s_per_row; /* (n_tensors); NULL: all 0 */
-} memo_kind_times;
 
 /* ---- 8 states: weights, gradients, optimizer states ---------------------------------------------
  *
@@ -1200,7 +1098,7 @@ typedef enum memo_owner {
     MEMO_OWNER_PLACES,      /* through which streamed states come and go */
     MEMO_OWNER_ACTIVATIONS, /* the swap engine's */
     MEMO_OWNER_SESSION,    /* setup, buffers of pass SESSION, and with an order those that live from
-                               forward to backward, or from there to WEIGHTS */
+                               forward to backward */
     MEMO_OWNER_MICRO_BATCH /* its other requests, where they do not share bytes */
 } memo_owner;
 #define MEMO_N_OWNERS 7
@@ -2323,7 +2221,7 @@ MEMOI int memob_next_entry(memob_reader* reader) {
  * what they mean.
  *
  * 1. A number that the table of a record admits fits the type of its field.
- * 2. Lines go one way: they have either a text, to write, or a reader.
+ * 2. Lines go one way: they have a text, to write, or a reader, or neither, to check values.
  * 3. The `end` line lies behind the line that the reader is at, and ends what it reads.
  * 4. A message has room for all words of a value. */
 
@@ -2352,6 +2250,7 @@ typedef struct memob_value {
 #define MEMOB_NUMBER(what, of, field)                                                              \
     MEMOB_VALUE(what, MEMOB_VALUE_INT64, of, field, INT64_MIN, INT64_MAX)
 #define MEMOB_SECONDS_MOST 9000000000000000000 /* of FEMTOSECONDS and NANOSECONDS */
+#define MEMOB_TIME_MAX     1e250 /* in memory: sums over 2^31 layers of 2^58 rows do not overflow */
 
 typedef struct memob_record {
     const char* word;
@@ -2361,10 +2260,10 @@ typedef struct memob_record {
     int32_t n_values, n_optional;
 } memob_record;
 
-/* Lines in either direction, so that one walk over them writes and reads a file. */
+/* Lines in either direction, so that one walk over them writes, reads or checks. */
 typedef struct memob_lines {
-    memo_text* text;      /* written to; NULL: read */
-    memob_reader* reader; /* NULL: write */
+    memo_text* text;      /* written to; NULL: read, */
+    memob_reader* reader; /* or with neither check */
     int64_t n;            /* so far */
     memo_error* error;
 } memob_lines;
@@ -2519,13 +2418,35 @@ MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, 
     return MEMO_STATUS_OK;
 }
 
-/* The next line, from or to a struct.  Errors: those of memob_put_record or memob_expect_record. */
+/* Checks the numbers of a struct that stays in memory, where a time may be longer than a line can
+ * say, if no sum of times overflows. */
+MEMOI memo_status memoi_check_record(const memob_record* record, const char* from,
+                                     memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < record->n_values && !status; k++) {
+        const memob_value* value = &record->values[k];
+        const char* at = from + value->offset;
+        double time_s;
+        if (value->type == MEMOB_VALUE_FEMTOSECONDS) {
+            memcpy(&time_s, at, sizeof time_s);
+            status = memob_check_real(record->word, value->what, time_s,
+                                      (double)value->least * MEMOB_TIME_MAX, MEMOB_TIME_MAX, error);
+        } else if (value->type != MEMOB_VALUE_NAME)
+            status = memob_check_integer(record->word, value->what, memob_record_number(value, at),
+                                         value->least, value->most, error);
+    }
+    return status;
+}
+
+/* The next line, from or to a struct.  Errors: those of memob_put_record or memob_expect_record;
+ * of a check INVALID_ARGUMENT. */
 MEMOI MEMOB_NOINLINE memo_status memob_line(memob_lines* lines, const memob_record* record,
                                             void* values) {
-    MEMO_ASSERT(!lines->text != !lines->reader); /* 2 */
+    MEMO_ASSERT(!lines->text || !lines->reader); /* 2 */
     lines->n++;
-    return lines->text ? memob_put_record(lines->text, record, values, lines->error)
-                       : memob_expect_record(lines->reader, record, values, lines->error);
+    if (lines->text) return memob_put_record(lines->text, record, values, lines->error);
+    if (lines->reader) return memob_expect_record(lines->reader, record, values, lines->error);
+    return memoi_check_record(record, (const char*)values, lines->error);
 }
 
 /* --- the frame of a file: "memo KIND 1" first, "end COUNT CHECKSUM" last --- */
@@ -6245,12 +6166,7 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
  * pass of one layer; with slices or places in flight, of one step of the engine of rows.  A list is
  * the visits of a step, in the order in which the trainer makes them. */
 
-typedef enum memob_pass {
-    MEMOB_FORWARD = 0,
-    MEMOB_BACKWARD,
-    MEMOB_WEIGHTS, /* gradients of weights, in a turn of their own */
-    MEMOB_UPDATE
-} memob_pass;
+typedef enum memob_pass { MEMOB_FORWARD = 0, MEMOB_BACKWARD, MEMOB_UPDATE } memob_pass;
 
 typedef struct memob_visit {
     int32_t pass, layer; /* layer: of rows a step */
@@ -7875,7 +7791,7 @@ MEMOI int memob_is_recomputed(int32_t away) { return away == MEMO_ROWS || away =
 
 /* Steps of a micro-batch in flight. */
 MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
-    return desc->n_layers / (desc->n_places > 1 ? desc->n_places : 1);
+    return (int32_t)(desc->n_layers / memob_max(desc->n_places, 1));
 }
 
 /* 1: the step uses the odd rounding buffer.  The last step of a place and that of the next place
@@ -7935,19 +7851,6 @@ MEMOI int64_t memob_tensor_rows(const memo_swap_desc* desc, int32_t t) {
     return item->is == MEMO_LATE_ROWS ? desc->routed_rows_layer : desc->n_rows;
 }
 
-/* Time of a slice: middle_s - growth_s for the first, middle_s + growth_s for the last, linear
- * between; at least 0. */
-MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double middle_s,
-                                double growth_s) {
-    const double rows = (double)desc->n_rows, all = (double)memob_swap_layer_rows(desc);
-    double begin, n;
-    if (memob_swap_batch_slices(desc) <= 1) return middle_s;
-    begin = (double)(step % memob_swap_batch_slices(desc)) * rows;
-    n = begin + rows > all ? all - begin : rows;
-    middle_s += growth_s * ((2 * begin + n) / all - 1);
-    return middle_s > 0 ? middle_s * (n / rows) : 0;
-}
-
 /* 0 without tensor_kinds. */
 MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t) {
     return desc->tensor_kinds ? desc->tensor_kinds[t] : 0;
@@ -7963,19 +7866,7 @@ MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) 
 MEMOI int64_t memob_swap_routed_rows(const memo_swap_desc* desc, int32_t t) {
     int32_t n = 0;
     for (int32_t layer = 0; layer < desc->n_layers; layer++) n += memob_layer_has(desc, layer, t);
-    return memob_min(desc->routed_rows_all / (n ? n : 1), desc->routed_rows_layer);
-}
-
-/* To recompute all rows of a slice; routed rows: as many as if all steps had the same.  The tensor
- * that a tensor is recomputed with has the time of both. */
-MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, int32_t t,
-                                    const memo_kind_times* times) {
-    const double *per_row = times->recompute_s_per_row, *growth = times->recompute_growth_s_per_row;
-    if (desc->tensors[t].away == MEMO_WITH) return 0;
-    if (memob_tensor_is_routed(desc, t))
-        return per_row ? per_row[t] * (double)memob_swap_routed_rows(desc, t) : 0;
-    return memob_swap_slice_s(desc, step, per_row ? per_row[t] * (double)desc->n_rows : 0,
-                              growth ? growth[t] * (double)desc->n_rows : 0);
+    return memob_min(desc->routed_rows_all / memob_max(n, 1), desc->routed_rows_layer);
 }
 
 MEMOI const char* memob_tensor_name(const memo_item* tensor) {
@@ -8321,7 +8212,30 @@ memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows, 
 
 /* ---- >>swap places ------------------------------------------------------------------------------
  * Knows: where the rows of each layer lie, on the device, on the host and in the file.  Knows
- * nothing of streams. */
+ * nothing of streams.
+ *
+ * Steps.  A step is what is computed at once: slice step % n_slices of layer step / n_slices; or,
+ * with an order, layer step % n of place step / n, with n layers.  "Layer" then means step, here
+ * and in every call of the engine.  In a group the slices of a layer are those of n_group
+ * micro-batches.  Even and odd steps are those whose place + layer is even or odd.
+ *
+ * LAYER rows of all slices lie at one address, in a region of even and a region of odd layers.
+ * They leave with their slice, and stay on the device until the layer two later needs the region.
+ * In the backward slice s no longer needs the rows of later slices; the rows of slice s make room
+ * for the layer two before.  These rows never spill.  EDGE rows of a slice have two places, of even
+ * and odd steps; between two layers they wait on the host, as do the last outputs.  The host
+ * stores INPUT once: the rows that EDGE leaves come back as INPUT, unless layers spill.
+ *
+ * Tensors that only some kinds of layers have share an area, the pack, instead of a region each:
+ * an even layer's tensors lie at the bottom, swapped rows first, an odd layer's at the top, swapped
+ * rows last.  B is the bytes of a layer's tensors there, R the part beyond the swapped rows.  The
+ * area takes the largest B + B' - min(R, R') of an even and an odd layer that follow each other
+ * there.
+ *
+ * LATE_ROWS.  If a plan keeps the rows of k of n steps, the item has a stack for k A / n rows, with
+ * A = routed_rows_all, and behind it a scratch of routed_rows_layer rows.  Rows of a step begin
+ * where rows of the step before end, at most at the end of the stack.  Rows in the scratch are the
+ * surplus, except in the last step. */
 
 /* Rows that a step computes if the micro-batch has n_rows; 0: an empty slice. */
 MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_t step,
@@ -9017,16 +8931,13 @@ MEMOI void memob_swap_route_none(memob_swap_placement* placement, int32_t step,
     memoi_swap_route(placement, step, 0, is_forward_only);
 }
 
-/* The step whose forward is open has so many routed rows.  name: of the public function, for
- * messages.  Errors: INVALID_ARGUMENT. */
-MEMOI memo_status memob_swap_set_routed(memob_swap_placement* placement, const char* name,
-                                        int32_t step, int64_t n_rows, int is_forward_only,
-                                        memo_error* error) {
-    memo_status status =
-        memob_check_integer(name, "n_rows", n_rows, 0, placement->routed_rows_layer, error);
-    if (!status)
-        status = memob_check_integer(name, "n_rows so far", placement->n_routed + n_rows, 0,
-                                     placement->routed_rows_all, error);
+/* The step whose forward is open has so many routed rows.  Errors: INVALID_ARGUMENT. */
+MEMOI memo_status memob_swap_set_routed(memob_swap_placement* placement, int32_t step,
+                                        int64_t n_rows, int is_forward_only, memo_error* error) {
+    const memob_bounds bounds[] = {
+        {"n_rows", n_rows, 0, placement->routed_rows_layer},
+        {"n_rows so far", placement->n_routed + n_rows, 0, placement->routed_rows_all}};
+    const memo_status status = MEMOB_CHECK_FIELDS("memo_session_set_routed", bounds, error);
     if (status) return status;
     placement->n_routed += n_rows;
     memoi_swap_route(placement, step, n_rows, is_forward_only);
@@ -9439,20 +9350,6 @@ MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_by
     desc->n_host_layers = 0;
     status = memob_swap_placement_make(desc, host_bytes, placement, error);
     if (!status && memob_swap_has_file(placement)) desc->n_host_layers = placement->n_host_layers;
-    return status;
-}
-
-memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_error* error) {
-    memob_swap_placement placement;
-    char needed[32], there[32];
-    memo_status status = memob_swap_placement_fit(desc, host_bytes, &placement, error);
-    if (!status && host_bytes && placement.sizes.host_bytes > host_bytes)
-        status = memo_error_set(
-            error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-            "host_bytes: too small for one layer (needs %s, has %s); raise it, or swap fewer rows",
-            memob_bytes_text(needed, (double)placement.sizes.host_bytes),
-            memob_bytes_text(there, (double)host_bytes));
-    memob_swap_placement_free(&placement);
     return status;
 }
 
@@ -9888,18 +9785,6 @@ memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* e
     return memob_swap_visit(swap, 1, 1, layer, error);
 }
 
-memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
-                                 memo_error* error) {
-    if (swap->n_begun != swap->n_ended + 1 || layer != swap->n_ended)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_STATE,
-            "memo_swap_set_routed: layer %d: its forward is not open alone; call it "
-            "between begin and end of the forward",
-            (int)layer);
-    return memob_swap_set_routed(swap->placement, "memo_swap_set_routed", layer, n_rows,
-                                 swap->is_forward_only, error);
-}
-
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
     swap->sink.has_failed = 1;
     memoi_sink_call(&swap->sink, error);
@@ -10035,7 +9920,7 @@ typedef struct memob_states {
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated; /* which states they are */
     uint32_t made;               /* the update writes all their bytes */
-    uint32_t used_by[4];         /* (memob_pass): which states each pass uses, and gradients */
+    uint32_t used_by[3];         /* (memob_pass): which states each pass uses, and gradients */
     uint32_t hosted;             /* those that never leave the host */
     memob_states_trainer trainer;
     memob_states_update* updates; /* (n_layers); NULL: not on the host */
@@ -10204,8 +10089,8 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
 /* Fills in all that needs no device; *states is zero. */
 MEMOI memo_status memob_states_init(memob_states* states, const memob_states_desc* desc,
                                     memo_error* error) {
-    static const uint32_t of_pass[4] = {MEMO_STATE_FORWARD,
-                                        MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT, 0,
+    static const uint32_t of_pass[3] = {MEMO_STATE_FORWARD,
+                                        MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
                                         MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
     const int on_host = desc->trainer.update_host != NULL;
     memob_engine* e = &states->sink.engine;
@@ -10226,7 +10111,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     for (int32_t s = 0; s < desc->n_states; s++) {
         const memo_state* state = &desc->states[s];
         states->states[s] = *state;
-        for (int32_t pass = 0; pass < 4; pass++)
+        for (int32_t pass = 0; pass < 3; pass++)
             if (state->uses & of_pass[pass]) states->used_by[pass] |= 1u << s;
         if (state->uses & MEMO_STATE_GRADIENT) states->gradients |= 1u << s;
         if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;
@@ -11221,8 +11106,9 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
 MEMOI memo_status memob_walk_update(const memob_walk* w, memo_error* error) {
     memob_states* states = w->states;
     memo_status status = MEMO_STATUS_OK;
-    if (states && states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
-    if (!states || !memob_states_is_due(states)) return status;
+    if (!states) return status;
+    if (states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
+    if (!memob_states_is_due(states)) return status;
     for (int32_t k = 0; k < 2 * states->n_layers && !status; k++)
         status = memob_states_visit(states, MEMOB_UPDATE, k / 2, k % 2, error);
     return status;

@@ -145,9 +145,13 @@ typedef struct fixed_plan {
 
 /* With as many layers on the host as fit, where there is a file for the others. */
 static int fits(memo_swap_desc* desc, int64_t device_bytes, int64_t host_bytes) {
+    memob_swap_placement placement;
     memo_swap_sizes sizes;
     desc->n_host_layers = 0;
-    if (desc->spill_directory && memo_swap_desc_fit_host(desc, host_bytes, &error)) return 0;
+    if (desc->spill_directory) {
+        check(memob_swap_placement_fit(desc, host_bytes, &placement, &error));
+        memob_swap_placement_free(&placement);
+    }
     check(memo_swap_desc_get_sizes(desc, &sizes, &error));
     return sizes.device_bytes <= device_bytes && sizes.host_bytes <= host_bytes;
 }
@@ -203,8 +207,6 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     static fixed_plan plans[N_PLANS_MAX];
     memo_swap_desc desc = {0};
     memo_swap_plan_desc plan_desc = {0};
-    memo_kind_times times;
-    double recompute_s_per_row[2 * N_TENSORS];
     memo_swap_plan* plan;
     double chosen_s, best_s = 0, off;
     int n, best = 0;
@@ -222,10 +224,10 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
 
     /* The plan from the profile. */
     plan_desc.swap = &desc;
+    plan_desc.profile = profile;
     plan_desc.device_bytes = device_bytes;
     plan_desc.host_bytes = host_bytes;
     plan_desc.spill_bytes = disk_bytes_per_s > 0 ? (int64_t)1 << 30 : 0;
-    check(memo_swap_plan_use_profile(&plan_desc, &times, recompute_s_per_row, profile, &error));
     check(memo_plan_swap(&plan_desc, &plan, &error));
 
     /* The plan is measured last among the fixed plans, and in turn with them. */
@@ -246,7 +248,8 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
 
     printf("%5lld %5.2f %-14s %4.0f %5.0f %5.0f | %9.1f %9.1f %8.3f | %9.1f %9.3f  %-26s %s\n",
            (long long)t->n_rows,
-           (double)t->n_rows * LAYER_ROW_BYTES / plan_desc.to_host_bytes_per_s / times.forward_s,
+           (double)t->n_rows * LAYER_ROW_BYTES / memoi_rows_find_rates(profile).bytes_per_s[0][0] /
+               profile->forward_s[0],
            what, (double)device_bytes / 1024, (double)host_bytes / 1024,
            (double)plan->spill_bytes / 1024, plan->step_s * 1e3, chosen_s * 1e3,
            chosen_s / plan->step_s, n ? best_s * 1e3 : 0, n ? chosen_s / best_s : 0,
@@ -323,8 +326,7 @@ typedef struct kinds_case {
     memo_item tensors[KINDS_TENSORS_MAX];
     uint32_t tensor_kinds[KINDS_TENSORS_MAX];
     int32_t layer_kinds[KINDS_LAYERS_MAX];
-    double per_row[KINDS_MAX][KINDS_TENSORS_MAX];
-    memo_kind_times times[KINDS_MAX];
+    memo_profile times;
     memo_swap_desc swap;
     memo_swap_plan_desc desc;
 } kinds_case;
@@ -336,18 +338,19 @@ static void add_tensor(kinds_case* c, const char* name, int64_t row_bytes, int32
     c->tensors[t].row_bytes = row_bytes;
     c->tensors[t].away = away;
     c->tensor_kinds[t] = kinds;
-    for (int32_t k = 0; k < KINDS_MAX; k++) c->per_row[k][t] = us < 0 ? -1 : 1e-6 * us;
+    c->times.n_tensors = t + 1;
+    strcpy(c->times.tensors[t].name, name);
+    for (int32_t k = 0; k < KINDS_MAX; k++)
+        c->times.tensors[t].recompute_s_per_row[k] = us < 0 ? -1 : 1e-6 * us;
 }
 
 /* Attention's share of a layer's time grows with the keys that a query sees. */
 static void set_kind(kinds_case* c, int32_t kind, double us, double attention_us,
                      int32_t attention) {
-    memo_kind_times* times = &c->times[kind];
-    memset(times, 0, sizeof *times);
-    times->forward_s = 1e-6 * (us + attention_us) * (double)c->swap.n_rows;
-    times->backward_s = 1e-6 * (2 * us + 2.5 * attention_us) * (double)c->swap.n_rows;
-    times->recompute_s_per_row = c->per_row[kind];
-    if (attention >= 0) c->per_row[kind][attention] = 1e-6 * attention_us;
+    memo_profile* times = &c->times;
+    times->forward_s[kind] = 1e-6 * (us + attention_us) * (double)c->swap.n_rows;
+    times->backward_s[kind] = 1e-6 * (2 * us + 2.5 * attention_us) * (double)c->swap.n_rows;
+    if (attention >= 0) times->tensors[attention].recompute_s_per_row[kind] = 1e-6 * attention_us;
 }
 
 /* Four stacks of the width of a 7B model. */
@@ -408,10 +411,12 @@ static void make_kinds(kinds_case* c, int which, int32_t n_layers, int64_t n_row
     c->swap.layer_kinds = c->layer_kinds;
     c->swap.tensor_kinds = c->tensor_kinds;
     c->desc.swap = &c->swap;
-    c->desc.kinds = c->times;
-    c->desc.between_s = 0.05;
-    c->desc.copy_s = 5e-6;
-    c->desc.to_host_bytes_per_s = c->desc.to_device_bytes_per_s = 55e9;
+    c->desc.profile = &c->times;
+    c->times.n_rows = n_rows;
+    c->times.n_kinds = KINDS_MAX;
+    c->times.between_s = 0.05;
+    set_rates(&c->times.copies[1], 55e9, 55e9);
+    set_copy_s(&c->times, 5e-6);
 }
 
 static int kinds_has(const kinds_case* c, int32_t l, int32_t t) {
@@ -455,7 +460,7 @@ static double kinds_solver_s(const kinds_case* c) {
     kinds_program f;
 #define SHARE(layer, tensor, which) (shares + 3 * ((layer)*n_t + (tensor)) + (which))
 #define BYTES(tensor)               ((double)c->tensors[tensor].row_bytes * (double)c->swap.n_rows / unit)
-#define KIND(layer)                 (&c->times[c->layer_kinds[layer]])
+#define KIND(layer)                 c->layer_kinds[layer]
     f.n = 0;
     f.lp = make_lp(0, step);
     set_verbose(f.lp, 0);
@@ -522,28 +527,31 @@ static double kinds_solver_s(const kinds_case* c) {
             if (!kinds_has(c, i, t)) continue;                                                     \
             if (what == 2 && c->tensors[t].away == MEMO_MOVE) continue;                            \
             kinds_term(&f,                                                                         \
-                       what == 1 ? -BYTES(t) * unit / d->to_host_bytes_per_s                       \
-                                 : -KIND(i)->recompute_s_per_row[t] * (double)c->swap.n_rows,      \
+                       what == 1 ? -BYTES(t) * unit / 55e9                                         \
+                                 : -c->times.tensors[t].recompute_s_per_row[KIND(i)] *             \
+                                       (double)c->swap.n_rows,                                     \
                        SHARE(i, t, what));                                                         \
         }                                                                                          \
         kinds_row(&f, GE, fixed_s);                                                                \
     } while (0)
     for (int l = 0; l < n; l++) {
         int moved = l < n - 2, recomputes = l + 1 < n - 1 ? 2 : 0;
-        if (l > 0) AFTER(forward + l, forward + l - 1, KIND(l - 1)->forward_s, 0, 0);
+        if (l > 0) AFTER(forward + l, forward + l - 1, c->times.forward_s[KIND(l - 1)], 0, 0);
         if (l >= 2) AFTER(forward + l, store + l - 2, 0, 1, l - 2);
-        if (moved) AFTER(store + l, forward + l, KIND(l)->forward_s, 0, 0);
+        if (moved) AFTER(store + l, forward + l, c->times.forward_s[KIND(l)], 0, 0);
         if (moved && l > 0) AFTER(store + l, store + l - 1, 0, 1, l - 1);
         if (l + 1 < n)
-            AFTER(backward + l, backward + l + 1, KIND(l + 1)->backward_s, recomputes, l + 1);
+            AFTER(backward + l, backward + l + 1, c->times.backward_s[KIND(l + 1)], recomputes,
+                  l + 1);
         if (moved) AFTER(backward + l, load + l, 0, 1, l);
         recomputes = l + 2 < n - 1 ? 2 : 0;
-        if (moved) AFTER(load + l, backward + l + 2, KIND(l + 2)->backward_s, recomputes, l + 2);
+        if (moved)
+            AFTER(load + l, backward + l + 2, c->times.backward_s[KIND(l + 2)], recomputes, l + 2);
         if (moved && l < n - 3) AFTER(load + l, load + l + 1, 0, 1, l + 1);
     }
-    AFTER(backward + n - 1, forward + n - 1, KIND(n - 1)->forward_s + d->between_s, 0, 0);
+    AFTER(backward + n - 1, forward + n - 1, c->times.forward_s[KIND(n - 1)] + d->between_s, 0, 0);
     k = n > 1 ? 2 : 0;
-    AFTER(step, backward, KIND(0)->backward_s, k, 0);
+    AFTER(step, backward, c->times.backward_s[KIND(0)], k, 0);
 #undef AFTER
 #undef KIND
 #undef BYTES
@@ -645,10 +653,11 @@ static double predict_stack(int32_t n_layers, int64_t n_rows) {
     gaps g = {0};
 
     memset(&c, 0, sizeof c);
-    gpt_layers(c.tensors, c.per_row[0], c.times, &c.swap, &c.desc, n_layers, n_rows);
+    gpt_layers(c.tensors, &c.times, &c.swap, &c.desc, n_layers, n_rows);
     for (int t = 0; t < GPT_TENSORS; t++) {
         layer_bytes += (double)(c.tensors[t].row_bytes * n_rows);
-        if (c.tensors[t].away == MEMO_WITH) c.per_row[0][t] = 0; /* its leader's time counts */
+        if (c.tensors[t].away == MEMO_WITH)
+            c.times.tensors[t].recompute_s_per_row[0] = 0; /* its leader's time counts */
     }
 
     /* All pairs of capacities; those that no plan fits are skipped. */
@@ -668,19 +677,14 @@ static double predict_stack(int32_t n_layers, int64_t n_rows) {
 static void print_law(void) {
     const int n_scores = 2000, n_simulations = 50;
     memo_item gpt[GPT_TENSORS];
-    double per_row[GPT_TENSORS], score_s, simulate_s;
-    memo_kind_times kind;
+    double score_s, simulate_s;
+    memo_profile times;
     memo_swap_desc swap;
     memo_swap_plan_desc desc;
-    memo_swap_times times = {0};
     memoi_rows_planner p;
     clock_t begin;
-    gpt_layers(gpt, per_row, &kind, &swap, &desc, 32, 65536);
+    gpt_layers(gpt, &times, &swap, &desc, 32, 65536);
     swap.alpha = 0.5;
-    times.kinds = &kind;
-    times.between_s = desc.between_s;
-    times.to_host_bytes_per_s = desc.to_host_bytes_per_s;
-    times.to_device_bytes_per_s = desc.to_device_bytes_per_s;
     check(memoi_rows_create(&desc, &p, &error));
     begin = clock();
     for (int i = 0; i < n_scores; i++) {
@@ -693,7 +697,7 @@ static void print_law(void) {
     for (int i = 0; i < n_simulations; i++) {
         memo_schedule* schedule;
         memo_simulation* simulation;
-        check(memo_swap_generate(&swap, &times, &schedule, &error));
+        check(memo_swap_generate(&desc, 1, &schedule, &error));
         check(memo_schedule_simulate(schedule, &simulation, &error));
         memo_simulation_destroy(simulation);
         memo_schedule_destroy(schedule);

@@ -123,10 +123,10 @@ static memo_status micro_batch(const memo_swap_desc* desc, memo_swap* swap, memo
 
 /* Predicts the engine's step, then records one and compares both. */
 static memo_status predict(memo_device* host, double* makespan_s, memo_error* error) {
-    memo_kind_times layer = {0};
+    static memo_profile times; /* 36 KB of zeros */
     memo_item tensor = MEMO_ITEM("input", ROW_BYTES, MEMO_MOVE);
     memo_swap_desc desc = {0};
-    memo_swap_times times = {0};
+    memo_swap_plan_desc step = {0};
     memo_recorder_desc recorder_desc = {0};
     memo_recorder* recorder = NULL;
     memo_schedule *promised = NULL, *recorded;
@@ -138,14 +138,17 @@ static memo_status predict(memo_device* host, double* makespan_s, memo_error* er
     desc.n_tensors = 1;
     desc.n_layers = N_LAYERS;
     desc.n_rows = N_ROWS;
-    layer.forward_s = 1e-3;
-    layer.backward_s = 2e-3;
-    times.kinds = &layer;
+    times.n_rows = N_ROWS;
+    times.forward_s[0] = 1e-3;
+    times.backward_s[0] = 2e-3;
     times.between_s = 1e-3;
-    times.to_host_bytes_per_s = times.to_device_bytes_per_s = 10e9;
+    times.copies[1].size_bytes = 10000; /* 10 GB/s */
+    times.copies[1].out_s = times.copies[1].back_s = 1e-6;
+    step.swap = &desc;
+    step.profile = &times;
 
     /* The prediction, with a classifier between forward and backward. */
-    status = memo_swap_generate(&desc, &times, &promised, error);
+    status = memo_swap_generate(&step, 1, &promised, error);
     if (!status) status = memo_schedule_simulate(promised, &simulation, error);
     if (!status) *makespan_s = simulation->makespan_s;
     memo_simulation_destroy(simulation);
@@ -154,7 +157,7 @@ static memo_status predict(memo_device* host, double* makespan_s, memo_error* er
 
     /* The recorded step has no classifier. */
     times.between_s = 0;
-    if (!status) status = memo_swap_generate(&desc, &times, &promised, error);
+    if (!status) status = memo_swap_generate(&step, 1, &promised, error);
     recorder_desc.device = host;
     if (!status) status = memo_recorder_create(&recorder_desc, &recorder, error);
     if (!status) {

@@ -416,34 +416,23 @@ MEMO_API void memo_faults_init(memo_faults* faults, const memo_device* inner);
 
 /* ---- 8 engines as schedules ------------------------------------------------------------------ */
 
-/* Durations of a step's operations, for memo_swap_generate. */
-typedef struct memo_swap_times {
-    const memo_kind_times* kinds; /* of each kind that desc->layer_kinds names; NULL: all 0 */
-    double between_s; /* between the last forward and the first backward: the classifier */
-    double recompute_call_s, slowdown_s_per_byte[2]; /* as in memo_swap_plan_desc */
-    /* A copy takes copy_s plus the bytes at these rates; rate 0: no time for bytes. */
-    double copy_s;
-    double to_host_bytes_per_s, to_device_bytes_per_s;
-    int32_t n_micro_batches; /* 0: 1; with states: of a step, before its update */
-    /* The same for reads and writes of the file. */
-    double file_s;
-    double to_file_bytes_per_s, from_file_bytes_per_s;
-    const struct memob_states_desc* states; /* as in memo_swap_plan_desc; also the next */
-    double update_s_per_byte, update_host_s_per_byte;
-    int32_t n_steps; /* 0: 1 */
-} memo_swap_times;
+#ifdef MEMO_PLAN_H /* with memo_plan.h, included before */
 
-/* Predicts all that the engine enqueues for desc: a real engine makes a step on a device that only
- * writes operations down.  The streams are "compute" and, if rows move, "to host" and "to device";
+/* Predicts all that the engine enqueues for desc->swap in n_steps steps, with the times of
+ * desc->profile (NULL: all 0): a real engine makes them on a device that only writes operations
+ * down.  The streams are "compute" and, if rows move, "to host" and "to device";
  * if layers spill, "file".  The schedule has the engine's copies, reads and
  * writes ("to file", "from file"), events and waits; and the trainer's operations of each layer:
  * "forward", "recompute" for each tensor with rows to recompute, "backward"; "update" or "update on
- * host" of each layer; and "between" if between_s is above 0.  Bytes are numbered: device memory
+ * host" of each layer; and "between" if between_s is above 0.  desc's budgets and turns are not
+ * used.  Bytes are numbered: device memory
  * from 512, host memory from 2^62, files from 2^63.  Bytes of states follow those of rows.
  * Ignored: device, streams, computes_on_host, memory and spill_directory of both descs.  Errors:
  * INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
-MEMO_TRY memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
+MEMO_TRY memo_status memo_swap_generate(const memo_swap_plan_desc* desc, int32_t n_steps,
                                         memo_schedule** schedule, memo_error* error);
+
+#endif
 
 #ifdef MEMO_SP_H /* with memo_sp.h, included before */
 
@@ -3732,6 +3721,7 @@ void memo_faults_init(memo_faults* faults, const memo_device* inner) {
 /* ---- >>swap schedule ----------------------------------------------------------------------------
  * Knows: a recorder on paper, and what a trainer computes.  Knows nothing of the engine's copies
  * and waits. */
+#ifdef MEMO_PLAN_IMPLEMENTATION_DONE
 
 /* Numbering of bytes: device memory, host memory; the file begins at MEMOB_SPILL_FILE_BASE.  No
  * range begins at 0. */
@@ -3742,7 +3732,8 @@ void memo_faults_init(memo_faults* faults, const memo_device* inner) {
 typedef struct memoi_swap_generator {
     const memo_device* device; /* of a recorder */
     memo_swap_desc desc;
-    const memo_swap_times* times;
+    memo_swap_plan_desc costs; /* of desc */
+    memoi_rows_rates rates;
     memo_swap* swap;
     memob_states* states; /* NULL: none */
     memo_status status;
@@ -3800,7 +3791,7 @@ MEMOI void memoi_swap_generate_open(memoi_swap_generator* g, int is_backward, in
 
 /* What the copies enqueued since the last step computed add to one that takes time_s. */
 MEMOI double memoi_swap_generate_slowdown(memoi_swap_generator* g, double time_s) {
-    const double rates[] = {g->times->to_host_bytes_per_s, g->times->to_device_bytes_per_s};
+    const double* rates = g->rates.bytes_per_s[0];
     double n_bytes[2] = {0, 0}, slower_s = 0;
     for (; g->n_seen < g->schedule->n_ops; g->n_seen++) {
         const memo_op* op = &g->schedule->ops[g->n_seen];
@@ -3811,8 +3802,8 @@ MEMOI double memoi_swap_generate_slowdown(memoi_swap_generator* g, double time_s
     }
     for (int way = 0; way < 2; way++)
         if (rates[way] > 0)
-            slower_s +=
-                g->times->slowdown_s_per_byte[way] * fmin(n_bytes[way], rates[way] * time_s);
+            slower_s += g->costs.profile->slowdown_s_per_byte[way] *
+                        fmin(n_bytes[way], rates[way] * time_s);
     return slower_s;
 }
 
@@ -3820,12 +3811,10 @@ MEMOI double memoi_swap_generate_slowdown(memoi_swap_generator* g, double time_s
  * too.  Both read the LAYER rows of earlier slices and update EDGE rows. */
 MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int is_backward) {
     const memo_swap_desc* desc = &g->desc;
-    memo_kind_times times = MEMO_ZERO(memo_kind_times);
     const int64_t first = step % memob_swap_batch_slices(desc) * desc->n_rows;
     double time_s, recompute_s = 0;
     const int64_t n = memob_max(0, memob_min(memob_swap_layer_rows(desc) - first, desc->n_rows));
     int64_t begin, end, n_reads = 0;
-    if (g->times->kinds) times = g->times->kinds[memob_layer_kind(desc, step)];
     for (int32_t t = 0; t < desc->n_tensors && is_backward; t++) {
         const int64_t n_all = memob_tensor_is_routed(desc, t) ? memob_swap_routed_rows(desc, t) : n;
         memo_swap_get_recompute_rows(g->swap, step, t, &begin, &end);
@@ -3833,9 +3822,8 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
         memoi_swap_generate_open(g, 1, 0);
         n_reads = g->n_ranges;
         memoi_swap_generate_range(g, step, t, begin, end);
-        time_s =
-            memob_swap_recompute_s(desc, step, t, &times) * (double)(end - begin) / (double)n_all;
-        if (desc->tensors[t].away != MEMO_WITH) time_s += g->times->recompute_call_s;
+        time_s = memoi_rows_recompute_s(&g->costs, step, t) * (double)(end - begin) / (double)n_all;
+        if (desc->tensors[t].away != MEMO_WITH) time_s += g->costs.profile->recompute_call_s;
         recompute_s += time_s;
         memoi_swap_generate_compute(g, "recompute", time_s, n_reads);
     }
@@ -3859,8 +3847,7 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
         }
         if (!writes) n_reads = g->n_ranges;
     }
-    time_s = is_backward ? memob_swap_slice_s(desc, step, times.backward_s, times.backward_growth_s)
-                         : memob_swap_slice_s(desc, step, times.forward_s, times.forward_growth_s);
+    time_s = memoi_rows_pass_s(&g->costs, step, is_backward);
     time_s += memoi_swap_generate_slowdown(g, recompute_s + time_s);
     memoi_swap_generate_compute(g, is_backward ? "backward" : "forward", time_s, n_reads);
 }
@@ -3880,8 +3867,8 @@ MEMOI void memoi_swap_generate_visit(void* generator, int32_t k) {
     for (int32_t t = 0; t < g->desc.n_tensors && visit->pass != MEMOB_BACKWARD && !g->status;
          t++) /* as many in all */
         if (memob_tensor_is_routed(&g->desc, t) && memob_layer_has(&g->desc, visit->layer, t)) {
-            g->status = memo_swap_set_routed(g->swap, visit->layer,
-                                             memob_swap_routed_rows(&g->desc, t), g->error);
+            g->status = memob_swap_set_routed(g->swap->placement, visit->layer,
+                                              memob_swap_routed_rows(&g->desc, t), 0, g->error);
             break;
         }
     memoi_swap_generate_layer(g, visit->layer, visit->pass);
@@ -3889,8 +3876,9 @@ MEMOI void memoi_swap_generate_visit(void* generator, int32_t k) {
 
 MEMOI void memoi_swap_generate_between(void* generator, int32_t turn) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
+    const double between_s = g->costs.profile->between_s;
     (void)turn;
-    if (g->times->between_s > 0) memoi_swap_generate_compute(g, "between", g->times->between_s, 0);
+    if (between_s > 0) memoi_swap_generate_compute(g, "between", between_s, 0);
 }
 
 MEMOI memo_status memoi_swap_generate_update(void* generator, int32_t layer) {
@@ -3900,8 +3888,8 @@ MEMOI memo_status memoi_swap_generate_update(void* generator, int32_t layer) {
     n_reads = g->n_ranges;
     memoi_swap_generate_states(g, layer, MEMO_STATE_UPDATE);
     memoi_swap_generate_compute(
-        g, "update", g->times->update_s_per_byte * memob_states_update_bytes(g->states, layer),
-        n_reads);
+        g, "update",
+        g->costs.profile->update_s_per_byte * memob_states_update_bytes(g->states, layer), n_reads);
     return g->status;
 }
 
@@ -3917,24 +3905,22 @@ MEMOI memo_status memoi_swap_generate_look(void* generator, int32_t pass, int32_
 }
 
 /* What moves bytes takes its time, on the link of its name if that has a rate. */
-MEMOI memo_status memoi_swap_generate_links(const memo_swap_times* times, memo_schedule* schedule,
+MEMOI memo_status memoi_swap_generate_links(const memoi_rows_rates* rates, memo_schedule* schedule,
                                             memo_error* error) {
     static const char* const names[] = {"to file", "from file", "to host", "to device"};
-    const double rates[] = {times->to_file_bytes_per_s, times->from_file_bytes_per_s,
-                            times->to_host_bytes_per_s, times->to_device_bytes_per_s};
     memo_status status = MEMO_STATUS_OK;
     int32_t link = 0;
     for (int32_t k = 0; k < 4 && !status; k++) {
-        if (rates[k] > 0)
-            status = memo_schedule_add_link(schedule, names[k], rates[k], &link, error);
+        const double rate = rates->bytes_per_s[k < 2][k % 2];
+        if (rate > 0) status = memo_schedule_add_link(schedule, names[k], rate, &link, error);
         for (int64_t i = 0; i < schedule->n_ops && !status; i++) {
             memo_op* op = &schedule->ops[i];
             const char* name = memo_schedule_op_name(schedule, i);
             if (k == 0 && !strcmp(name, "update on host"))
-                op->duration_s = (double)op->link_bytes * times->update_host_s_per_byte;
+                op->duration_s = (double)op->link_bytes * rates->update_host_s_per_byte;
             if (strcmp(name, names[k]) || !op->link_bytes) continue;
-            if (rates[k] > 0) op->link = link;
-            op->duration_s = k < 2 ? times->file_s : times->copy_s;
+            if (rate > 0) op->link = link;
+            op->duration_s = k < 2 ? 0 : rates->copy_s;
         }
     }
     return status;
@@ -3962,8 +3948,9 @@ MEMOI memo_status memoi_swap_generate_engine(memoi_swap_generator* g,
     return status;
 }
 
-memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
+memo_status memo_swap_generate(const memo_swap_plan_desc* desc, int32_t n_steps,
                                memo_schedule** schedule, memo_error* error) {
+    static memo_profile none;
     memo_recorder_desc recorder_desc = MEMO_ZERO(memo_recorder_desc);
     memo_recorder* recorder;
     memoi_swap_generator g = MEMO_ZERO(memoi_swap_generator);
@@ -3973,49 +3960,53 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
                        memoi_swap_generate_visit,
                        memoi_swap_generate_between,
                        &g};
-    int32_t i, n = (int32_t)memob_max(1, times->n_micro_batches);
+    int32_t i, n = memoi_rows_n_batches(desc);
     *schedule = NULL;
     recorder_desc.on_paper = 1;
     g.status = memo_recorder_create(&recorder_desc, &recorder, error);
     if (g.status) return g.status;
     g.device = memo_recorder_get_device(recorder);
     g.schedule = recorder->schedule;
-    g.times = times;
+    g.costs = *desc;
+    if (!desc->profile) g.costs.profile = &none;
+    g.rates = memoi_rows_find_rates(g.costs.profile);
     g.error = error;
 
     /* The real engine; its memory is a number, and a stream computes. */
-    g.desc = *desc;
+    g.desc = *desc->swap;
     g.desc.device = g.device;
     g.desc.computes_on_host = 0;
     g.desc.device_memory = (void*)(uintptr_t)MEMOI_SWAP_DEVICE_BASE;
     g.desc.host_memory = (void*)(uintptr_t)MEMOI_SWAP_HOST_BASE;
     g.desc.spill_directory = NULL;
     g.status = memo_stream_create(g.device, "compute", 0, &g.desc.compute_stream, error);
-    if (!g.status && times->states) g.status = memoi_swap_generate_engine(&g, times->states);
+    if (!g.status && desc->states) g.status = memoi_swap_generate_engine(&g, desc->states);
     if (!g.status)
         g.status =
             memob_swap_create(&g.desc, 1, NULL, g.states ? &g.states->sink : NULL, &g.swap, error);
     if (!g.status) {
-        g.ranges = (memo_range*)memob_calloc(2 * (int64_t)desc->n_tensors + 6 * MEMO_STATES_MAX,
+        g.ranges = (memo_range*)memob_calloc(2 * (int64_t)g.desc.n_tensors + 6 * MEMO_STATES_MAX,
                                              sizeof(memo_range));
         if (!g.ranges) g.status = memob_no_memory(error, "the schedule of a step");
     }
 
     walk.states = g.states;
     if (!g.status) walk.order = g.swap->placement;
-    for (i = 0; i < n * memob_max(1, times->n_steps) && !g.status; i++) {
+    for (i = 0; i < n * memob_max(1, n_steps) && !g.status; i++) {
         const int is_last = i % n == n - 1;
         memo_status status = memob_walk_batch(&walk, is_last, error);
         if (!status && is_last) status = memob_walk_update(&walk, error);
         if (!g.status) g.status = status;
     }
-    if (!g.status) g.status = memoi_swap_generate_links(times, recorder->schedule, error);
+    if (!g.status) g.status = memoi_swap_generate_links(&g.rates, recorder->schedule, error);
     MEMO_FREE(g.ranges);
     memo_recorder_pause(recorder); /* the end of the engine is not part of the step */
     memo_swap_destroy(g.swap);
     memob_states_destroy(g.states);
     return memoi_rec_finish(recorder, g.status, schedule);
 }
+
+#endif /* MEMO_PLAN_IMPLEMENTATION_DONE */
 
 /* ---- >>blocks schedule --------------------------------------------------------------------------
  * Knows: a recorder on paper, and how long a trainer's functions take.  Knows nothing of orders and

@@ -37,16 +37,16 @@ int main(int argc, char** argv) {
         }
         c.desc.rows = c.has_rows ? c.rows : NULL;
         if (c.has_kinds) chain_set_kinds(&c);
-        memo_kind_times kt[32];
-        double rec[CHAIN_TENSORS_MAX];
-        memset(kt, 0, sizeof kt);
-        for (int t = 0; t < CHAIN_TENSORS_MAX; t++) rec[t] = 0.01;
+        memo_profile times = {.n_rows = c.desc.n_rows, .n_tensors = c.desc.n_tensors};
+        const memo_swap_plan_desc step = {.swap = &c.desc, .profile = &times, .micro_batches = 2};
+        for (int t = 0; t < c.desc.n_tensors; t++)
+            snprintf(times.tensors[t].name, sizeof times.tensors[t].name, "%s", c.tensors[t].name);
         for (int k = 0; k < 32; k++) {
-            kt[k].forward_s = 1;
-            kt[k].backward_s = 2;
-            kt[k].recompute_s_per_row = rec;
+            times.forward_s[k] = 1;
+            times.backward_s[k] = 2;
+            for (int t = 0; t < c.desc.n_tensors; t++)
+                times.tensors[t].recompute_s_per_row[k] = 0.01;
         }
-        memo_swap_times times = {0};
         memo_swap_sizes sizes;
         const uint64_t keep = memo_test.state;
         double r1 = memo_test_real();
@@ -55,19 +55,15 @@ int main(int argc, char** argv) {
             printf("%d refused\n", round);
             continue;
         }
-        times.kinds = kt;
-        times.n_micro_batches = 2;
-        times.n_steps = 2;
-        times.file_s = 0.01;
         int64_t rows = 0;
         for (int t = 0; t < c.desc.n_tensors; t++) rows += c.tensors[t].row_bytes;
-        const double rate = (double)(rows * c.desc.n_rows + 300) / (0.3 + 1.5 * r1);
-        times.to_host_bytes_per_s = times.to_device_bytes_per_s = rate;
-        times.to_file_bytes_per_s = times.from_file_bytes_per_s = rate;
+        const memo_profile_transfer of_all = {rows * c.desc.n_rows + 300, 0.3 + 1.5 * r1,
+                                              0.3 + 1.5 * r1};
+        times.copies[1] = times.file = of_all;
         memo_schedule* s = NULL;
         memo_check* check = NULL;
         memo_simulation* sim = NULL;
-        memo_status status = memo_swap_generate(&c.desc, &times, &s, &error);
+        memo_status status = memo_swap_generate(&step, 2, &s, &error);
         if (!status) status = memo_schedule_check(s, &check, &error);
         if (!status) status = memo_schedule_simulate(s, &sim, &error);
         if (status) {

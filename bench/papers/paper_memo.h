@@ -429,8 +429,7 @@ static inline double swap_planned_s(const swap_hardware* hw, const swap_model* m
                                  hw->gpus_per_node);
     static const int32_t away[3] = {MEMO_MOVE, MEMO_WHOLE, MEMO_ROWS};
     memo_item tensors[3];
-    double recompute_s_per_row[3];
-    memo_kind_times times;
+    memo_profile times = MEMO_ZERO(memo_profile);
     memo_swap_desc swap = MEMO_ZERO(memo_swap_desc);
     memo_swap_plan_desc desc = MEMO_ZERO(memo_swap_plan_desc);
     memo_swap_plan* plan;
@@ -450,20 +449,24 @@ static inline double swap_planned_s(const swap_hardware* hw, const swap_model* m
         tensors[t].name = names[t];
         tensors[t].row_bytes = 2 * (int64_t)model->hidden / layout.tensor * (t < 2 ? 1 : 14);
         tensors[t].away = away[t];
+        strcpy(times.tensors[t].name, names[t]);
     }
 
     /* Times of the model; the input cannot be recomputed. */
-    recompute_s_per_row[0] = -1;
-    recompute_s_per_row[1] = (layer.attention_forward + layer.ring_forward) / (double)swap.n_rows;
-    recompute_s_per_row[2] = swap_layer_recompute(&layer) / (double)swap.n_rows;
+    times.n_rows = swap.n_rows;
+    times.n_kinds = 1;
+    times.n_tensors = 3;
+    times.tensors[0].recompute_s_per_row[0] = -1;
+    times.tensors[1].recompute_s_per_row[0] =
+        (layer.attention_forward + layer.ring_forward) / (double)swap.n_rows;
+    times.tensors[2].recompute_s_per_row[0] = swap_layer_recompute(&layer) / (double)swap.n_rows;
+    times.forward_s[0] = swap_layer_forward(&layer);
+    times.backward_s[0] = swap_layer_backward(&layer);
+    times.between_s = layer.head;
+    times.copies[1].size_bytes = 1 << 30;
+    times.copies[1].out_s = times.copies[1].back_s = (1 << 30) / hw->pcie_bytes_per_s;
     desc.swap = &swap;
-    memset(&times, 0, sizeof times);
-    times.recompute_s_per_row = recompute_s_per_row;
-    times.forward_s = swap_layer_forward(&layer);
-    times.backward_s = swap_layer_backward(&layer);
-    desc.kinds = &times;
-    desc.between_s = layer.head;
-    desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = hw->pcie_bytes_per_s;
+    desc.profile = &times;
 
     /* The program's memory less what it counts for activations at alpha = 0. */
     desc.device_bytes = (int64_t)(hw->device_bytes - hw->device_reserve_bytes + 18 * u -

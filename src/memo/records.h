@@ -5,7 +5,7 @@
  * what they mean.
  *
  * 1. A number that the table of a record admits fits the type of its field.
- * 2. Lines go one way: they have either a text, to write, or a reader.
+ * 2. Lines go one way: they have a text, to write, or a reader, or neither, to check values.
  * 3. The `end` line lies behind the line that the reader is at, and ends what it reads.
  * 4. A message has room for all words of a value. */
 
@@ -34,6 +34,7 @@ typedef struct memob_value {
 #define MEMOB_NUMBER(what, of, field)                                                              \
     MEMOB_VALUE(what, MEMOB_VALUE_INT64, of, field, INT64_MIN, INT64_MAX)
 #define MEMOB_SECONDS_MOST 9000000000000000000 /* of FEMTOSECONDS and NANOSECONDS */
+#define MEMOB_TIME_MAX     1e250 /* in memory: sums over 2^31 layers of 2^58 rows do not overflow */
 
 typedef struct memob_record {
     const char* word;
@@ -43,10 +44,10 @@ typedef struct memob_record {
     int32_t n_values, n_optional;
 } memob_record;
 
-/* Lines in either direction, so that one walk over them writes and reads a file. */
+/* Lines in either direction, so that one walk over them writes, reads or checks. */
 typedef struct memob_lines {
-    memo_text* text;      /* written to; NULL: read */
-    memob_reader* reader; /* NULL: write */
+    memo_text* text;      /* written to; NULL: read, */
+    memob_reader* reader; /* or with neither check */
     int64_t n;            /* so far */
     memo_error* error;
 } memob_lines;
@@ -201,13 +202,35 @@ MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, 
     return MEMO_STATUS_OK;
 }
 
-/* The next line, from or to a struct.  Errors: those of memob_put_record or memob_expect_record. */
+/* Checks the numbers of a struct that stays in memory, where a time may be longer than a line can
+ * say, if no sum of times overflows. */
+MEMOI memo_status memoi_check_record(const memob_record* record, const char* from,
+                                     memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < record->n_values && !status; k++) {
+        const memob_value* value = &record->values[k];
+        const char* at = from + value->offset;
+        double time_s;
+        if (value->type == MEMOB_VALUE_FEMTOSECONDS) {
+            memcpy(&time_s, at, sizeof time_s);
+            status = memob_check_real(record->word, value->what, time_s,
+                                      (double)value->least * MEMOB_TIME_MAX, MEMOB_TIME_MAX, error);
+        } else if (value->type != MEMOB_VALUE_NAME)
+            status = memob_check_integer(record->word, value->what, memob_record_number(value, at),
+                                         value->least, value->most, error);
+    }
+    return status;
+}
+
+/* The next line, from or to a struct.  Errors: those of memob_put_record or memob_expect_record;
+ * of a check INVALID_ARGUMENT. */
 MEMOI MEMOB_NOINLINE memo_status memob_line(memob_lines* lines, const memob_record* record,
                                             void* values) {
-    MEMO_ASSERT(!lines->text != !lines->reader); /* 2 */
+    MEMO_ASSERT(!lines->text || !lines->reader); /* 2 */
     lines->n++;
-    return lines->text ? memob_put_record(lines->text, record, values, lines->error)
-                       : memob_expect_record(lines->reader, record, values, lines->error);
+    if (lines->text) return memob_put_record(lines->text, record, values, lines->error);
+    if (lines->reader) return memob_expect_record(lines->reader, record, values, lines->error);
+    return memoi_check_record(record, (const char*)values, lines->error);
 }
 
 /* --- the frame of a file: "memo KIND 1" first, "end COUNT CHECKSUM" last --- */

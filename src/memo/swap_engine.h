@@ -424,18 +424,6 @@ memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* e
     return memob_swap_visit(swap, 1, 1, layer, error);
 }
 
-memo_status memo_swap_set_routed(memo_swap* swap, int32_t layer, int64_t n_rows,
-                                 memo_error* error) {
-    if (swap->n_begun != swap->n_ended + 1 || layer != swap->n_ended)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_STATE,
-            "memo_swap_set_routed: layer %d: its forward is not open alone; call it "
-            "between begin and end of the forward",
-            (int)layer);
-    return memob_swap_set_routed(swap->placement, "memo_swap_set_routed", layer, n_rows,
-                                 swap->is_forward_only, error);
-}
-
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
     swap->sink.has_failed = 1;
     memoi_sink_call(&swap->sink, error);

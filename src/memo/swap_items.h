@@ -405,20 +405,6 @@ MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_by
     return status;
 }
 
-memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_error* error) {
-    memob_swap_placement placement;
-    char needed[32], there[32];
-    memo_status status = memob_swap_placement_fit(desc, host_bytes, &placement, error);
-    if (!status && host_bytes && placement.sizes.host_bytes > host_bytes)
-        status = memo_error_set(
-            error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-            "host_bytes: too small for one layer (needs %s, has %s); raise it, or swap fewer rows",
-            memob_bytes_text(needed, (double)placement.sizes.host_bytes),
-            memob_bytes_text(there, (double)host_bytes));
-    memob_swap_placement_free(&placement);
-    return status;
-}
-
 memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                      memo_error* error) {
     memob_swap_placement placement;

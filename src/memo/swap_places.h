@@ -3,7 +3,30 @@
 #include "memo/swap_rows.h"
 /* ---- >>swap places ------------------------------------------------------------------------------
  * Knows: where the rows of each layer lie, on the device, on the host and in the file.  Knows
- * nothing of streams. */
+ * nothing of streams.
+ *
+ * Steps.  A step is what is computed at once: slice step % n_slices of layer step / n_slices; or,
+ * with an order, layer step % n of place step / n, with n layers.  "Layer" then means step, here
+ * and in every call of the engine.  In a group the slices of a layer are those of n_group
+ * micro-batches.  Even and odd steps are those whose place + layer is even or odd.
+ *
+ * LAYER rows of all slices lie at one address, in a region of even and a region of odd layers.
+ * They leave with their slice, and stay on the device until the layer two later needs the region.
+ * In the backward slice s no longer needs the rows of later slices; the rows of slice s make room
+ * for the layer two before.  These rows never spill.  EDGE rows of a slice have two places, of even
+ * and odd steps; between two layers they wait on the host, as do the last outputs.  The host
+ * stores INPUT once: the rows that EDGE leaves come back as INPUT, unless layers spill.
+ *
+ * Tensors that only some kinds of layers have share an area, the pack, instead of a region each:
+ * an even layer's tensors lie at the bottom, swapped rows first, an odd layer's at the top, swapped
+ * rows last.  B is the bytes of a layer's tensors there, R the part beyond the swapped rows.  The
+ * area takes the largest B + B' - min(R, R') of an even and an odd layer that follow each other
+ * there.
+ *
+ * LATE_ROWS.  If a plan keeps the rows of k of n steps, the item has a stack for k A / n rows, with
+ * A = routed_rows_all, and behind it a scratch of routed_rows_layer rows.  Rows of a step begin
+ * where rows of the step before end, at most at the end of the stack.  Rows in the scratch are the
+ * surplus, except in the last step. */
 
 /* Rows that a step computes if the micro-batch has n_rows; 0: an empty slice. */
 MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_t step,
@@ -699,16 +722,13 @@ MEMOI void memob_swap_route_none(memob_swap_placement* placement, int32_t step,
     memoi_swap_route(placement, step, 0, is_forward_only);
 }
 
-/* The step whose forward is open has so many routed rows.  name: of the public function, for
- * messages.  Errors: INVALID_ARGUMENT. */
-MEMOI memo_status memob_swap_set_routed(memob_swap_placement* placement, const char* name,
-                                        int32_t step, int64_t n_rows, int is_forward_only,
-                                        memo_error* error) {
-    memo_status status =
-        memob_check_integer(name, "n_rows", n_rows, 0, placement->routed_rows_layer, error);
-    if (!status)
-        status = memob_check_integer(name, "n_rows so far", placement->n_routed + n_rows, 0,
-                                     placement->routed_rows_all, error);
+/* The step whose forward is open has so many routed rows.  Errors: INVALID_ARGUMENT. */
+MEMOI memo_status memob_swap_set_routed(memob_swap_placement* placement, int32_t step,
+                                        int64_t n_rows, int is_forward_only, memo_error* error) {
+    const memob_bounds bounds[] = {
+        {"n_rows", n_rows, 0, placement->routed_rows_layer},
+        {"n_rows so far", placement->n_routed + n_rows, 0, placement->routed_rows_all}};
+    const memo_status status = MEMOB_CHECK_FIELDS("memo_session_set_routed", bounds, error);
     if (status) return status;
     placement->n_routed += n_rows;
     memoi_swap_route(placement, step, n_rows, is_forward_only);

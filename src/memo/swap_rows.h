@@ -92,7 +92,7 @@ MEMOI int memob_is_recomputed(int32_t away) { return away == MEMO_ROWS || away =
 
 /* Steps of a micro-batch in flight. */
 MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
-    return desc->n_layers / (desc->n_places > 1 ? desc->n_places : 1);
+    return (int32_t)(desc->n_layers / memob_max(desc->n_places, 1));
 }
 
 /* 1: the step uses the odd rounding buffer.  The last step of a place and that of the next place
@@ -152,19 +152,6 @@ MEMOI int64_t memob_tensor_rows(const memo_swap_desc* desc, int32_t t) {
     return item->is == MEMO_LATE_ROWS ? desc->routed_rows_layer : desc->n_rows;
 }
 
-/* Time of a slice: middle_s - growth_s for the first, middle_s + growth_s for the last, linear
- * between; at least 0. */
-MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double middle_s,
-                                double growth_s) {
-    const double rows = (double)desc->n_rows, all = (double)memob_swap_layer_rows(desc);
-    double begin, n;
-    if (memob_swap_batch_slices(desc) <= 1) return middle_s;
-    begin = (double)(step % memob_swap_batch_slices(desc)) * rows;
-    n = begin + rows > all ? all - begin : rows;
-    middle_s += growth_s * ((2 * begin + n) / all - 1);
-    return middle_s > 0 ? middle_s * (n / rows) : 0;
-}
-
 /* 0 without tensor_kinds. */
 MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t) {
     return desc->tensor_kinds ? desc->tensor_kinds[t] : 0;
@@ -180,19 +167,7 @@ MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) 
 MEMOI int64_t memob_swap_routed_rows(const memo_swap_desc* desc, int32_t t) {
     int32_t n = 0;
     for (int32_t layer = 0; layer < desc->n_layers; layer++) n += memob_layer_has(desc, layer, t);
-    return memob_min(desc->routed_rows_all / (n ? n : 1), desc->routed_rows_layer);
-}
-
-/* To recompute all rows of a slice; routed rows: as many as if all steps had the same.  The tensor
- * that a tensor is recomputed with has the time of both. */
-MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, int32_t t,
-                                    const memo_kind_times* times) {
-    const double *per_row = times->recompute_s_per_row, *growth = times->recompute_growth_s_per_row;
-    if (desc->tensors[t].away == MEMO_WITH) return 0;
-    if (memob_tensor_is_routed(desc, t))
-        return per_row ? per_row[t] * (double)memob_swap_routed_rows(desc, t) : 0;
-    return memob_swap_slice_s(desc, step, per_row ? per_row[t] * (double)desc->n_rows : 0,
-                              growth ? growth[t] * (double)desc->n_rows : 0);
+    return memob_min(desc->routed_rows_all / memob_max(n, 1), desc->routed_rows_layer);
 }
 
 MEMOI const char* memob_tensor_name(const memo_item* tensor) {

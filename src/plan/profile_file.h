@@ -23,8 +23,7 @@ static const memob_value memoi_profile_layer_values[] = {
     MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s, 0),
     MEMOI_PROFILE_TIME("backward time", memo_profile, backward_s, 0),
     MEMOI_PROFILE_TIME("growth of the forward", memo_profile, forward_growth_s, 0),
-    MEMOI_PROFILE_TIME("growth of the backward", memo_profile, backward_growth_s, 0),
-    MEMOI_PROFILE_TIME("time of gradients of weights", memo_profile, weights_s, 0)};
+    MEMOI_PROFILE_TIME("growth of the backward", memo_profile, backward_growth_s, 0)};
 static const memob_value memoi_profile_tensor_values[] = {
     MEMOB_VALUE("name", MEMOB_VALUE_NAME, memo_profile_tensor, name, 1, 32)};
 static const memob_value memoi_profile_row_values[] = {
@@ -35,7 +34,7 @@ static const memob_value memoi_profile_transfer_values[] = {
     MEMOI_PROFILE_TIME("time out", memo_profile_transfer, out_s, 0),
     MEMOI_PROFILE_TIME("time back", memo_profile_transfer, back_s, 0)};
 static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 9, 5};
-static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 5, 3};
+static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 4, 2};
 static const memob_record memoi_profile_tensor = {"tensor", memoi_profile_tensor_values, 1, 0};
 static const memob_record memoi_profile_row = {"row", memoi_profile_row_values, 2, 1};
 static const memob_record memoi_profile_copy = {"copy", memoi_profile_transfer_values, 3, 0};
@@ -58,28 +57,28 @@ MEMOI memo_status memoi_profile_lines(memob_lines* lines, memo_profile* profile)
     return status ? status : memob_line(lines, &memoi_profile_file, &profile->file);
 }
 
-/* A profile may come from the caller.  Times of layers that only a file cannot hold are valid. */
+/* A profile may come from the caller, with times in any unit. */
 MEMOI memo_status memoi_profile_check(const memo_profile* profile, memo_error* error) {
-    memo_profile bounded = *profile;
-    memo_text text = {NULL, 0, 0, 0};
-    memob_lines lines = {&text, NULL, 0, error};
-    double* layers[] = {bounded.forward_s, bounded.backward_s, bounded.weights_s};
-    memo_status status;
-    for (int32_t k = 0; k < 3 * MEMO_PROFILE_KINDS_MAX; k++) {
-        double* layer_s = &layers[k % 3][k / 3];
-        if (memob_is_in(*layer_s, 9000, 1e300)) *layer_s = 9000;
+    memob_lines lines = {NULL, NULL, 0, error};
+    return memoi_profile_lines(&lines, (memo_profile*)(uintptr_t)profile); /* only looked at */
+}
+
+/* The profile's tensor of the plan's tensor t, by name: it may have others, or another order.
+ * NULL: none. */
+MEMOI const memo_profile_tensor* memoi_profile_find(const memo_profile* profile,
+                                                    const memo_item* tensors, int32_t t) {
+    for (int32_t i = 0; tensors[t].name && i < profile->n_tensors; i++) {
+        const memo_profile_tensor* tensor = &profile->tensors[(t + i) % profile->n_tensors];
+        if (!strncmp(tensor->name, tensors[t].name, sizeof tensor->name)) return tensor;
     }
-    if (memob_is_in(bounded.between_s, 9000, 1e300)) bounded.between_s = 9000;
-    status = memoi_profile_lines(&lines, &bounded);
-    memo_text_free(&text);
-    return status;
+    return NULL;
 }
 
 memo_status memo_profile_write(const memo_profile* profile, const char* path, memo_error* error) {
     memo_text text = {NULL, 0, 0, 0};
     memob_lines lines = {&text, NULL, 0, error};
     memo_status status;
-    memo_text_put(&text, "memo profile 1\n");
+    memo_text_put(&text, "memo profile 2\n");
     status = memoi_profile_lines(&lines, (memo_profile*)(uintptr_t)profile); /* written from */
     return memob_write_lines(&text, lines.n, path, status, error);
 }
@@ -89,7 +88,7 @@ memo_status memo_profile_read(const char* path, memo_profile* profile, memo_erro
     memob_lines lines = {NULL, &reader, 0, error};
     memo_status status = memob_reader_open(&reader, path, error);
     memset(profile, 0, sizeof *profile);
-    if (!status) status = memob_read_frame(&reader, "profile", 1, 0, error);
+    if (!status) status = memob_read_frame(&reader, "profile", 2, 0, error);
     if (!status) status = memoi_profile_lines(&lines, profile);
     if (!status) status = memob_check_count(&reader, lines.n, error);
     if (status) memset(profile, 0, sizeof *profile);
@@ -111,5 +110,3 @@ void memo_swap_plan_destroy(memo_swap_plan* plan) {
 
 MEMOI double memoi_rows_later(double a_s, double b_s) { return b_s > a_s ? b_s : a_s; }
 MEMOI double memoi_rows_sooner(double a_s, double b_s) { return b_s < a_s ? b_s : a_s; }
-/* Bytes by a time, or by a rate; 0: there is none. */
-MEMOI double memoi_rows_over(double n_bytes, double by) { return by > 0 ? n_bytes / by : 0; }

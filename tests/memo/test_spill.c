@@ -3,6 +3,8 @@
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
 #include "extras/memo_look.h"
 #define MEMO_TEST_OWN_MAIN
 #include "stats.h"
@@ -94,12 +96,11 @@ TEST(places_fit_host_memory) {
             CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
             if (sizes.host_bytes <= host_bytes) most = n;
         }
-        memo_status status = memo_swap_desc_fit_host(&c.desc, host_bytes, &error);
-        CHECK_CASE(status == (most < 0 ? MEMO_STATUS_OUT_OF_HOST_MEMORY : MEMO_STATUS_OK) &&
-                       c.desc.n_host_layers == (most < 0 ? 1 : most),
+        const int fits = chain_fits(&c.desc, host_bytes);
+        CHECK_CASE(fits == (most >= 0) && c.desc.n_host_layers == (most < 0 ? 1 : most),
                    "%lld bytes: %d places, not %d", (long long)host_bytes,
                    (int)c.desc.n_host_layers, (int)most);
-        CHECK_OK(memo_swap_desc_fit_host(&c.desc, 0, &error));
+        CHECK(chain_fits(&c.desc, 0));
         CHECK_IS(c.desc.n_host_layers, ==, 0);
     }
 }
@@ -351,14 +352,15 @@ TEST(every_operation_may_fail) {
 
 /* A slow file shows as stall, in the time that the schedule says. */
 TEST(a_slow_file_takes_its_time) {
-    memo_swap_times times = {0};
+    memo_profile times = {0};
     own_chain c;
     small_chain(&c, 6, 1);
     c.desc.is_timed = 1;
     c.desc.spill_bytes_per_s = 8192 / 0.01; /* three layers, 10 ms each, both ways */
     open_host(&c);
-    times.to_file_bytes_per_s = times.from_file_bytes_per_s = c.desc.spill_bytes_per_s;
-    own_schedule* schedule = schedule_of_swap(&c.desc, &times);
+    times.file = (memo_profile_transfer){8192, 0.01, 0.01};
+    const memo_swap_plan_desc step = {.swap = &c.desc, .profile = &times};
+    own_schedule* schedule = schedule_of_swap(&step, 1);
     own_times* simulation = times_of(schedule);
     double simulated_s = simulation->makespan_s;
     CHECK_IS(fabs(simulated_s - 0.06), <, 1e-9);

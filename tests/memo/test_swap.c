@@ -4,6 +4,8 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #include "memo.h"
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
 #include "extras/memo_look.h"
 #include "stats.h"
 #include "owned.h"
@@ -351,18 +353,17 @@ TEST(bad_routings_are_refused) {
                 "before it is made alone");
     c.desc.n_tensors = 1;
     start(&c, 0);
-    CHECK_ERROR(memo_swap_set_routed(c.swap, 0, 1, &error), INVALID_STATE, "is not open alone");
     CHECK_OK(memo_swap_forward_begin(c.swap, 0, &error));
-    CHECK_ERROR(memo_swap_set_routed(c.swap, 0, 5, &error), INVALID_ARGUMENT,
-                "memo_swap_set_routed.n_rows: out of range (5); 0 to 4 are valid");
+    CHECK_ERROR(chain_route(&c, 0, 5), INVALID_ARGUMENT,
+                "memo_session_set_routed.n_rows: out of range (5); 0 to 4 are valid");
     CHECK(!memo_swap_get_address(c.swap, 0, 0));
-    CHECK_OK(memo_swap_set_routed(c.swap, 0, 4, &error));
+    CHECK_OK(chain_route(&c, 0, 4));
     CHECK(memo_swap_get_address(c.swap, 0, 0) != NULL);
     CHECK_FAILS(memo_swap_forward_begin(c.swap, 1, &error), INVALID_STATE);
     CHECK_OK(memo_swap_forward_end(c.swap, 0, &error));
     CHECK_OK(memo_swap_forward_begin(c.swap, 1, &error));
-    CHECK_ERROR(memo_swap_set_routed(c.swap, 1, 3, &error), INVALID_ARGUMENT,
-                "memo_swap_set_routed.n_rows so far: out of range (7); 0 to 6 are valid");
+    CHECK_ERROR(chain_route(&c, 1, 3), INVALID_ARGUMENT,
+                "memo_session_set_routed.n_rows so far: out of range (7); 0 to 6 are valid");
     finish(&c, NULL);
 }
 
@@ -738,8 +739,8 @@ static memo_status dropping_wait(void* context, memo_event event, memo_stream st
 static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dropped,
                                    int64_t* n_waits) {
     memo_recorder* recorder = start_recorded(c, 0);
-    memo_swap_times times = {.n_micro_batches = n_micro_batches};
-    own_schedule* promised = schedule_of_swap(&c->desc, &times);
+    const memo_swap_plan_desc step = {.swap = &c->desc, .micro_batches = n_micro_batches};
+    own_schedule* promised = schedule_of_swap(&step, 1);
     dropping.recording = c->device;
     dropping.host = c->host;
     dropping.n_waits = 0;

@@ -30,8 +30,7 @@ static long long n_tried;
 
 typedef struct problem {
     memo_item tensors[GPT_TENSORS];
-    double recompute_s_per_row[GPT_TENSORS];
-    memo_kind_times times;
+    memo_profile times;
     memo_swap_desc swap;
     memo_swap_plan_desc desc;
 } problem;
@@ -39,16 +38,21 @@ typedef struct problem {
 /* Connected, tensors of ROWS, and all else is 0. */
 static void empty_problem(problem* p) {
     memset(p, 0, sizeof *p);
-    for (int t = 0; t < GPT_TENSORS; t++) p->tensors[t].away = MEMO_ROWS;
+    for (int t = 0; t < GPT_TENSORS; t++) {
+        p->tensors[t].away = MEMO_ROWS;
+        p->tensors[t].name = "x";
+        strcpy(p->times.tensors[t].name, "x"); /* found in their order */
+    }
     p->swap.tensors = p->tensors;
     p->desc.swap = &p->swap;
-    p->times.recompute_s_per_row = p->recompute_s_per_row;
-    p->desc.kinds = &p->times;
+    p->desc.profile = &p->times;
+    p->times.n_kinds = 1;
+    p->times.n_tensors = GPT_TENSORS;
 }
 
 /* A problem of gpt_layers.h. */
 static void gpt_problem(problem* p, int32_t n_layers, int64_t n_rows) {
-    gpt_layers(p->tensors, p->recompute_s_per_row, &p->times, &p->swap, &p->desc, n_layers, n_rows);
+    gpt_layers(p->tensors, &p->times, &p->swap, &p->desc, n_layers, n_rows);
 }
 
 static void apply_plan(const memo_swap_plan* plan, memo_swap_desc* swap) {
@@ -56,6 +60,11 @@ static void apply_plan(const memo_swap_plan* plan, memo_swap_desc* swap) {
     swap->alpha = plan->alpha < 0 ? 0 : plan->alpha;
     swap->n_host_layers = plan->n_host_layers;
 }
+
+/* Seconds to recompute a row of tensor t. */
+#define ROW_S(p, t) ((p)->times.tensors[t].recompute_s_per_row[0])
+
+static void set_rows(problem* p, int64_t n_rows) { p->swap.n_rows = p->times.n_rows = n_rows; }
 
 /* Bytes per second: about row_bytes for each row and tensor, or 0, no limit. */
 static double random_rate(const problem* p, double row_bytes) {
@@ -73,31 +82,27 @@ static void random_problem(problem* p, int n_tensors_max, int n_choices_max) {
     while (n_tiles_max < 40 && /* so that brute force ends */
            pow((n_tiles_max + 2) * (n_tiles_max + 3) / 2.0, p->swap.n_tensors) <= n_choices_max)
         n_tiles_max++;
-    p->swap.n_rows = memo_test_int(1, n_tiles_max) * p->swap.tile_rows;
+    set_rows(p, memo_test_int(1, n_tiles_max) * p->swap.tile_rows);
     for (int32_t t = 0; t < p->swap.n_tensors; t++) {
-        p->tensors[t].name = "tensor";
         p->tensors[t].row_bytes = 512 * memo_test_int(1, 4);
-        p->recompute_s_per_row[t] = memo_test_real() / (double)p->swap.n_rows;
+        ROW_S(p, t) = memo_test_real() / (double)p->swap.n_rows;
         if (memo_test_int(0, 5) == 0) p->tensors[t].away = MEMO_WHOLE;
         if (memo_test_int(0, 5) == 0) p->tensors[t].away = MEMO_MOVE;
         if (memo_test_int(0, 30) == 0) p->tensors[t].away = MEMO_KEEP;
-        if (memo_test_int(0, 20) == 0) p->recompute_s_per_row[t] = -1;
+        if (memo_test_int(0, 20) == 0) ROW_S(p, t) = -1;
         if (t > 0 && memo_test_int(0, 6) == 0) p->tensors[t].away = MEMO_WITH;
     }
-    p->times.forward_s = memo_test_real();
-    p->times.backward_s = 2 * memo_test_real();
-    p->desc.between_s = (memo_test_int(0, 1) ? memo_test_real() : 0);
-    p->desc.to_host_bytes_per_s = random_rate(p, 2048);
-    p->desc.to_device_bytes_per_s = random_rate(p, 2048);
+    p->times.forward_s[0] = memo_test_real();
+    p->times.backward_s[0] = 2 * memo_test_real();
+    p->times.between_s = (memo_test_int(0, 1) ? memo_test_real() : 0);
+    set_rates(&p->times.copies[1], random_rate(p, 2048), random_rate(p, 2048));
     if (memo_test_int(0, 1)) return;
     /* A third tier.  Places in host memory and parts of a file take whole pages. */
     for (int32_t t = 0; t < p->swap.n_tensors; t++) p->tensors[t].row_bytes *= 8;
     if (p->swap.n_layers < 4) p->swap.n_layers += 3;
-    p->desc.to_host_bytes_per_s *= 8;
-    p->desc.to_device_bytes_per_s *= 8;
+    p->times.copies[1].size_bytes *= 8;
     p->desc.spill_bytes = (int64_t)1 << 40;
-    p->desc.to_file_bytes_per_s = random_rate(p, 32768);
-    p->desc.from_file_bytes_per_s = random_rate(p, 32768);
+    set_rates(&p->times.file, random_rate(p, 32768), random_rate(p, 32768));
 }
 
 static const char* describe(const problem* p) {
@@ -107,8 +112,8 @@ static const char* describe(const problem* p) {
              "backward %g",
              (int)p->swap.n_layers, (int)p->swap.n_tensors, (long long)p->swap.n_rows,
              (long long)p->swap.tile_rows, (long long)p->desc.device_bytes,
-             (long long)p->desc.host_bytes, (long long)p->desc.spill_bytes, p->times.forward_s,
-             p->times.backward_s);
+             (long long)p->desc.host_bytes, (long long)p->desc.spill_bytes, p->times.forward_s[0],
+             p->times.backward_s[0]);
     return text;
 }
 
@@ -134,6 +139,7 @@ static double step_with_places(const problem* p, const choice* c, int64_t places
                                int64_t* device_bytes, int64_t* host_bytes) {
     double stored[64], loaded[64], written[64], compute = 0, store = 0, load = 0, file = 0;
     double store_s = 0, load_s = 0, recompute_s = 0, write_s = 0, read_s = 0;
+    const memo_profile_transfer *copy = &p->times.copies[1], *on_file = &p->times.file;
     int64_t n_tiles = n_tiles_of(p), n = p->swap.n_layers, n_spilled = n - 2 - places, i;
     int64_t layer_bytes = 0;
     *device_bytes = *host_bytes = 0;
@@ -148,18 +154,19 @@ static double step_with_places(const problem* p, const choice* c, int64_t places
         if (away == MEMO_KEEP && !is_kept) return -1;
         if (away == MEMO_MOVE && recomputed) return -1;
         if (away == MEMO_WHOLE && recomputed && swapped) return -1;
-        if (recomputed && p->recompute_s_per_row[leader] < 0) return -1;
+        if (recomputed && ROW_S(p, leader) < 0) return -1;
         *device_bytes +=
             tile_bytes * (is_kept ? n * n_tiles : (n < 2 ? n : 2) * swapped + recomputed);
         *host_bytes += n > 2 ? places * tile_bytes * swapped : 0;
         layer_bytes += tile_bytes * swapped;
-        if (p->desc.to_file_bytes_per_s > 0) write_s += bytes / p->desc.to_file_bytes_per_s;
-        if (p->desc.from_file_bytes_per_s > 0) read_s += bytes / p->desc.from_file_bytes_per_s;
-        if (p->desc.to_host_bytes_per_s > 0) store_s += bytes / p->desc.to_host_bytes_per_s;
-        if (p->desc.to_device_bytes_per_s > 0) load_s += bytes / p->desc.to_device_bytes_per_s;
+        if (on_file->size_bytes) {
+            write_s += bytes * on_file->out_s / (double)on_file->size_bytes;
+            read_s += bytes * on_file->back_s / (double)on_file->size_bytes;
+        }
+        store_s += bytes * copy->out_s / (double)copy->size_bytes;
+        load_s += bytes * copy->back_s / (double)copy->size_bytes;
         if (leader == t)
-            recompute_s +=
-                (double)(recomputed * p->swap.tile_rows) * larger(p->recompute_s_per_row[t], 0);
+            recompute_s += (double)(recomputed * p->swap.tile_rows) * larger(ROW_S(p, t), 0);
     }
     if (p->desc.device_bytes && *device_bytes > p->desc.device_bytes) return -1;
     if (p->desc.host_bytes && *host_bytes > p->desc.host_bytes) return -1;
@@ -167,17 +174,17 @@ static double step_with_places(const problem* p, const choice* c, int64_t places
     if (n_spilled > 0 && n_spilled * layer_bytes > p->desc.spill_bytes) return -1;
     for (i = 0; i < n; i++) {
         if (i >= 2) compute = larger(compute, stored[i - 2]);
-        compute += p->times.forward_s;
+        compute += p->times.forward_s[0];
         if (i >= n - 2) continue;
         if (i >= places && n_spilled > 0) store = larger(store, written[i - places]);
         stored[i] = store = larger(compute, store) + store_s;
         if (i < n_spilled) written[i] = file = larger(file, store) + write_s;
     }
-    compute += p->desc.between_s;
+    compute += p->times.between_s;
     for (i = n - 1; i >= 0; i--) {
         if (i < n - 2) compute = larger(compute, loaded[i]);
         if (i < n - 1) compute += recompute_s;
-        compute += p->times.backward_s;
+        compute += p->times.backward_s[0];
         if (i < 2) continue;
         if (i - 2 < n_spilled) load = larger(load, written[i - 2]);
         loaded[i - 2] = load = larger(compute, load) + load_s;
@@ -257,34 +264,12 @@ static int copies_overlap(const memo_schedule* schedule, const memo_simulation* 
     return 0;
 }
 
-/* The times that a plan of this desc is made from. */
-static memo_swap_times swap_times_of(const memo_swap_plan_desc* d, const memo_kind_times* kinds) {
-    return (memo_swap_times){
-        .kinds = kinds,
-        .between_s = d->between_s,
-        .recompute_call_s = d->recompute_call_s,
-        .slowdown_s_per_byte = {d->slowdown_s_per_byte[0], d->slowdown_s_per_byte[1]},
-        .copy_s = d->copy_s,
-        .to_host_bytes_per_s = d->to_host_bytes_per_s,
-        .to_device_bytes_per_s = d->to_device_bytes_per_s,
-        .file_s = d->file_s,
-        .to_file_bytes_per_s = d->to_file_bytes_per_s,
-        .from_file_bytes_per_s = d->from_file_bytes_per_s,
-        .states = d->states,
-        .update_s_per_byte = d->update_s_per_byte,
-        .update_host_s_per_byte = d->update_host_s_per_byte};
-}
-
 /* Simulates the operations that the engine would enqueue. */
 static double simulate(const problem* p, const memo_swap_desc* swap, int32_t n_micro_batches) {
-    memo_kind_times kind = p->times;
-    double per_row[TENSORS_MAX];
-    for (int i = 0; i < swap->n_tensors; i++) /* one operation gives both */
-        per_row[i] = p->tensors[i].away == MEMO_WITH ? 0 : larger(p->recompute_s_per_row[i], 0);
-    kind.recompute_s_per_row = per_row;
-    memo_swap_times times = swap_times_of(&p->desc, &kind);
-    times.n_micro_batches = n_micro_batches;
-    own_schedule* schedule = schedule_of_swap(swap, &times);
+    memo_swap_plan_desc desc = p->desc;
+    desc.swap = swap;
+    desc.micro_batches = n_micro_batches;
+    own_schedule* schedule = schedule_of_swap(&desc, 1);
     own_times* simulation = times_of(schedule);
     CHECK(!copies_overlap(schedule, simulation));
     return simulation->makespan_s;
@@ -306,13 +291,10 @@ static double best_alpha_by_trying(const problem* p) {
         swap.alpha = (double)k / (double)n_tiles;
         for (t = 0; t < p->swap.n_tensors; t++) {
             int leader = leader_of(p, t);
-            if (p->tensors[leader].away == MEMO_ROWS && k < n_tiles &&
-                p->recompute_s_per_row[leader] < 0)
-                break;
+            if (p->tensors[leader].away == MEMO_ROWS && k < n_tiles && ROW_S(p, leader) < 0) break;
         }
         if (t < p->swap.n_tensors) continue;
-        if (p->desc.spill_bytes && p->desc.host_bytes &&
-            memo_swap_desc_fit_host(&swap, p->desc.host_bytes, &error))
+        if (p->desc.spill_bytes && p->desc.host_bytes && !chain_fits(&swap, p->desc.host_bytes))
             continue;
         memo_swap_sizes sizes = sizes_of_desc(&swap);
         if ((p->desc.device_bytes && sizes.device_bytes > p->desc.device_bytes) ||
@@ -409,7 +391,7 @@ static void climb_change(const problem* p, int64_t* rows) {
     if (memo_test_int(0, 5) == 0) end = (int32_t)memo_test_int(begin + 1, n);
     if (memo_test_int(0, 2) == 0) tiles = memo_test_int(0, 1) ? n_tiles : -1;
     if (p->tensors[t].away == MEMO_KEEP) tiles = -1;
-    if (!item_recomputes(p->tensors, t) || p->tensors[t].is || p->recompute_s_per_row[t] < 0 ||
+    if (!item_recomputes(p->tensors, t) || p->tensors[t].is || ROW_S(p, t) < 0 ||
         memob_swap_is_layer(&p->swap, t))
         tiles = tiles < 0 ? -1 : n_tiles;
     if (p->tensors[t].away == MEMO_WHOLE && tiles > 0 && tiles < n_tiles) tiles = 0;
@@ -458,10 +440,9 @@ TEST(climbing_finds_little_more) {
         own_swap_plan* plan = NULL;
         int64_t rows[64 * TENSORS_MAX];
         random_problem(&p, TENSORS_MAX, 60000);
-        p.swap.n_rows = memo_test_int(1, 6) * p.swap.tile_rows;
+        set_rows(&p, memo_test_int(1, 6) * p.swap.tile_rows);
         for (int32_t t = 0; t < p.swap.n_tensors; t++)
-            if (p.recompute_s_per_row[t] > 0)
-                p.recompute_s_per_row[t] = memo_test_real() / (double)p.swap.n_rows;
+            if (ROW_S(&p, t) > 0) ROW_S(&p, t) = memo_test_real() / (double)p.swap.n_rows;
         random_capacities(&p);
         if (memo_plan_swap(&p.desc, &plan, &error)) continue;
         n_planned++;
@@ -540,15 +521,14 @@ TEST(large_stacks_are_planned_quickly) {
         problem p;
         const double unit = cases[i].unit;
         gpt_problem(&p, cases[i].n_layers, (int64_t)cases[i].n_krows << 10);
-        for (size_t t = 0; t < GPT_TENSORS; t++) p.recompute_s_per_row[t] *= unit;
-        p.times.forward_s *= unit;
-        p.times.backward_s *= unit;
-        p.desc.between_s *= unit;
-        p.desc.copy_s *= unit;
-        p.desc.to_host_bytes_per_s /= unit;
-        p.desc.to_device_bytes_per_s /= unit;
-        p.desc.to_file_bytes_per_s = 6e9 / unit;
-        p.desc.from_file_bytes_per_s = 10e9 / unit;
+        for (size_t t = 0; t < GPT_TENSORS; t++) ROW_S(&p, t) *= unit;
+        p.times.forward_s[0] *= unit;
+        p.times.backward_s[0] *= unit;
+        p.times.between_s *= unit;
+        set_rates(&p.times.copies[1], 55e9 / unit, 55e9 / unit);
+        p.times.copies[0] = MEMO_ZERO(memo_profile_transfer);
+        set_copy_s(&p.times, 5e-6 * unit);
+        set_rates(&p.times.file, 6e9 / unit, 10e9 / unit);
         p.desc.device_bytes = (int64_t)(cases[i].device_gib * (1 << 30));
         p.desc.host_bytes = (int64_t)(cases[i].host_gib * (1 << 30));
         p.desc.spill_bytes = (int64_t)(cases[i].spill_gib * (1 << 30));
@@ -607,10 +587,10 @@ TEST(equal_rows_are_preferred) {
 TEST(many_slices_are_planned_quickly) {
     enum { N = 40 };
     memo_item tensors[N];
-    double per_row[N], all_s = 0, all_bytes = 0;
+    double all_s = 0, all_bytes = 0;
     memo_swap_plan_desc desc = {0};
     memset(tensors, 0, sizeof tensors);
-    memo_kind_times times = {0};
+    memo_profile times = {.n_rows = 65536, .n_kinds = 1, .n_tensors = N};
     for (int t = 0; t < N; t++) {
         tensors[t].name = "tensor";
         tensors[t].row_bytes = t < 2 ? 8192 : 512 * memo_test_int(1, 16);
@@ -619,22 +599,23 @@ TEST(many_slices_are_planned_quickly) {
                            : t == 1 ? MEMO_INPUT
                            : t < 4  ? MEMO_LAYER
                                     : MEMO_SLICE;
-        per_row[t] = (double)tensors[t].row_bytes * (0.2 + memo_test_real()) * 1e-12;
+        const double row_s = (double)tensors[t].row_bytes * (0.2 + memo_test_real()) * 1e-12;
+        times.tensors[t].recompute_s_per_row[0] = row_s;
+        strcpy(times.tensors[t].name, tensors[t].name);
         all_bytes += 65536 * (double)tensors[t].row_bytes;
-        if (t > 3) all_s += 65536 * per_row[t];
+        if (t > 3) all_s += 65536 * row_s;
     }
     memo_swap_desc swap = {.tensors = tensors, .n_tensors = N, .n_slices = 16};
     swap.n_layers = 200 * swap.n_slices;
-    swap.n_rows = 65536;
+    swap.n_rows = times.n_rows;
     swap.tile_rows = 1024;
-    times.forward_s = 1.2 * all_s;
-    times.backward_s = 2.4 * all_s;
-    times.forward_growth_s = times.backward_growth_s = 0.4 * all_s;
-    times.recompute_s_per_row = per_row;
+    times.forward_s[0] = 1.2 * all_s;
+    times.backward_s[0] = 2.4 * all_s;
+    times.forward_growth_s[0] = times.backward_growth_s[0] = 0.4 * all_s;
+    set_rates(&times.copies[1], all_bytes / all_s / 2, all_bytes / all_s / 2);
+    set_copy_s(&times, 1e-5);
     desc.swap = &swap;
-    desc.kinds = &times;
-    desc.copy_s = 1e-5;
-    desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = all_bytes / all_s / 2;
+    desc.profile = &times;
     desc.device_bytes = (int64_t)(15 * all_bytes);
     desc.host_bytes = (int64_t)(0.3 * all_bytes * swap.n_layers);
     n_tried = 0;
@@ -652,19 +633,18 @@ TEST(what_fits_only_in_parts_is_found) {
     empty_problem(&p);
     p.swap.n_layers = 4;
     p.swap.n_tensors = 3;
-    p.swap.n_rows = 12;
+    set_rows(&p, 12);
     p.swap.tile_rows = 3;
     p.tensors[0].row_bytes = 2048;
     p.tensors[0].away = MEMO_MOVE;
-    p.recompute_s_per_row[0] = -1;
+    ROW_S(&p, 0) = -1;
     p.tensors[1].row_bytes = 512;
-    p.recompute_s_per_row[1] = 0.05;
+    ROW_S(&p, 1) = 0.05;
     p.tensors[2].row_bytes = 1024;
-    p.recompute_s_per_row[2] = 0.08;
-    p.times.forward_s = 0.05;
-    p.times.backward_s = 1.7;
-    p.desc.to_host_bytes_per_s = 41386;
-    p.desc.to_device_bytes_per_s = 29090;
+    ROW_S(&p, 2) = 0.08;
+    p.times.forward_s[0] = 0.05;
+    p.times.backward_s[0] = 1.7;
+    set_rates(&p.times.copies[1], 41386, 29090);
     p.desc.device_bytes = 110675;
     p.desc.host_bytes = 44157;
     own_swap_plan* plan = swap_plan_of(&p.desc);
@@ -680,8 +660,6 @@ typedef struct kinds_problem {
     problem p;
     int32_t layer_kinds[LAYERS_MAX];
     uint32_t tensor_kinds[TENSORS_MAX];
-    double per_row[KINDS_MAX][TENSORS_MAX];
-    memo_kind_times times[KINDS_MAX];
     int32_t order[RANDOM_ORDER_MAX];
     memob_states_desc states; /* and its arrays */
     memo_state table[STATES_MAX];
@@ -698,9 +676,9 @@ static void random_kinds_problem(kinds_problem* k, int is_small) {
     p->swap.n_layers = (int32_t)(is_small ? 4 : memo_test_int(3, 16));
     p->swap.n_tensors = is_small ? 2 : (int32_t)memo_test_int(1, TENSORS_MAX);
     p->swap.tile_rows = is_small ? 16 : 2;
-    p->swap.n_rows = 16;
+    p->times.n_kinds = KINDS_MAX;
+    set_rows(p, 16);
     for (int32_t t = 0; t < p->swap.n_tensors; t++) {
-        p->tensors[t].name = "tensor";
         p->tensors[t].row_bytes = 512 * memo_test_int(1, 4);
         if (memo_test_int(0, 3) == 0) p->tensors[t].away = MEMO_MOVE;
         if (memo_test_int(0, 1)) k->tensor_kinds[t] = (uint32_t)memo_test_int(1, 7);
@@ -708,17 +686,15 @@ static void random_kinds_problem(kinds_problem* k, int is_small) {
     for (int32_t i = 0; i < p->swap.n_layers; i++)
         k->layer_kinds[i] = (int32_t)memo_test_int(0, KINDS_MAX - 1);
     for (int32_t i = 0; i < KINDS_MAX; i++) {
-        k->times[i].forward_s = memo_test_real();
-        k->times[i].backward_s = 2 * memo_test_real();
-        k->times[i].recompute_s_per_row = k->per_row[i];
-        for (int32_t t = 0; t < TENSORS_MAX; t++) k->per_row[i][t] = memo_test_real() / 16;
+        p->times.forward_s[i] = memo_test_real();
+        p->times.backward_s[i] = 2 * memo_test_real();
+        for (int32_t t = 0; t < TENSORS_MAX; t++)
+            p->times.tensors[t].recompute_s_per_row[i] = memo_test_real() / 16;
     }
     p->swap.layer_kinds = k->layer_kinds;
     p->swap.tensor_kinds = k->tensor_kinds;
-    p->desc.kinds = k->times;
-    p->desc.between_s = memo_test_real();
-    p->desc.to_host_bytes_per_s = bytes_per_s;
-    p->desc.to_device_bytes_per_s = bytes_per_s * (1 + memo_test_real());
+    p->times.between_s = memo_test_real();
+    set_rates(&p->times.copies[1], bytes_per_s, bytes_per_s * (1 + memo_test_real()));
     if (memo_test_int(0, 3)) p->desc.host_bytes = 1 + memo_test_int(0, 16 * 1024 * 8);
     p->desc.device_bytes = 16 * 1024 * memo_test_int(1, 3 * p->swap.n_tensors + 2);
 }
@@ -729,12 +705,12 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap,
     double ends_s[3] = {0, 0, 0}, updated_s[3] = {0, 0, 0}; /* of each step */
     int64_t n_backwards = 0, n_passed = 0;
     double last_s = 0;
-    memo_swap_times times = swap_times_of(&k->p.desc, k->times);
+    memo_swap_plan_desc desc = k->p.desc;
     const int is_deferred =
         k->states.update_at == MEMO_UPDATE_DEFERRED && !k->states.trainer.update_host;
-    times.n_steps = !k->p.desc.states ? 1 : is_deferred ? 3 : 2;
-    if (k->p.desc.states) times.n_micro_batches = k->p.desc.micro_batches;
-    own_schedule* schedule = schedule_of_swap(swap, &times);
+    const int n_steps = !desc.states ? 1 : is_deferred ? 3 : 2;
+    desc.swap = swap;
+    own_schedule* schedule = schedule_of_swap(&desc, n_steps);
     *update_s = 0;
     if (!schedule) return 0;
     own_times* simulation = times_of(schedule);
@@ -744,18 +720,16 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap,
         const char* name = memo_schedule_op_name(schedule, i);
         const int is_backward = !strcmp(name, "backward");
         n_passed += is_backward;
-        const int step = times.n_steps == 1 || !n_passed
-                             ? 0
-                             : (int)((n_passed - 1) * times.n_steps / n_backwards);
+        const int step =
+            n_steps == 1 || !n_passed ? 0 : (int)((n_passed - 1) * n_steps / n_backwards);
         /* An update on the host comes when all before it has been enqueued. */
         if (!strcmp(name, "update on host")) ends_s[step] = updated_s[step] = last_s;
         if (schedule->ops[i].stream) continue;
         last_s = larger(last_s, simulation->end_s[i]);
-        if (times.n_steps == 1 || is_backward)
-            ends_s[step] = larger(ends_s[step], simulation->end_s[i]);
+        if (n_steps == 1 || is_backward) ends_s[step] = larger(ends_s[step], simulation->end_s[i]);
         if (!strcmp(name, "update")) updated_s[step] = simulation->end_s[i];
     }
-    if (times.n_steps == 1) return ends_s[0];
+    if (n_steps == 1) return ends_s[0];
     own_check* check = check_of(schedule);
     CHECK_IS(check->n_races, ==, 0);
     if (is_deferred) return ends_s[2] - ends_s[1]; /* the first step has no updates */
@@ -773,7 +747,7 @@ TEST(plans_of_kinds_take_what_they_predict) {
         kinds_problem k;
         own_swap_plan* plan = NULL;
         random_kinds_problem(&k, 0);
-        k.p.desc.copy_s = (round % 4 == 3) * 0.1 * memo_test_real();
+        set_copy_s(&k.p.times, (round % 4 == 3) * 0.1 * memo_test_real());
         if (memo_plan_swap(&k.p.desc, &plan, &error)) {
             CHECK_CASE(error.status == MEMO_STATUS_INFEASIBLE, "%s", error.message);
             continue;
@@ -786,8 +760,8 @@ TEST(plans_of_kinds_take_what_they_predict) {
         CHECK(!k.p.desc.host_bytes || sizes.host_bytes <= k.p.desc.host_bytes);
         double update_s, off = fabs(plan->step_s / simulate_kinds(&k, &swap, &update_s) - 1);
         CHECK_CASE(off < 1e-9, "round %d: %g: %s", round, off, describe(&k.p));
-        memo_swap_times times = {.kinds = k.times};
-        own_schedule* schedule = schedule_of_swap(&swap, &times);
+        k.p.desc.swap = &swap;
+        own_schedule* schedule = schedule_of_swap(&k.p.desc, 1);
         own_check* check = check_of(schedule);
         CHECK_IS(check->n_races, ==, 0);
     }
@@ -799,11 +773,12 @@ TEST(plans_of_kinds_take_what_they_predict) {
 static void random_steps_problem(kinds_problem* k) {
     memo_swap_desc* swap = &k->p.swap;
     memo_item* tensors = k->p.tensors;
+    memo_profile* times = &k->p.times;
     int32_t t;
     random_kinds_problem(k, 0);
 
     /* Sizes that no alignment divides, and slices. */
-    swap->n_rows = memo_test_int(1, 30);
+    set_rows(&k->p, memo_test_int(1, 30));
     swap->tile_rows = memo_test_int(1, 5);
     swap->n_slices = (int32_t)memo_test_int(0, 1) * (int32_t)memo_test_int(2, 4);
     swap->n_layers = (int32_t)memo_test_int(1, 10) * (int32_t)memob_max(swap->n_slices, 1);
@@ -827,7 +802,7 @@ static void random_steps_problem(kinds_problem* k) {
     swap->routed_rows_layer = memo_test_int(1, 60);
     swap->routed_rows_all = memo_test_int(1, 3 * swap->n_layers) * swap->routed_rows_layer;
     if (swap->n_slices) {
-        swap->n_rows = swap->tile_rows * memo_test_int(1, 9);
+        set_rows(&k->p, swap->tile_rows * memo_test_int(1, 9));
         swap->layer_rows = swap->n_rows * (swap->n_slices - 1) + memo_test_int(1, swap->n_rows);
         t = swap->n_tensors - 1;
         if (!memob_tensor_kinds(swap, t) && tensors[t].away != MEMO_WITH && memo_test_int(0, 2)) {
@@ -855,20 +830,23 @@ static void random_steps_problem(kinds_problem* k) {
 
     /* Links, a tenth to twelve times as slow as a layer's forward; growing times. */
     const double link_bytes_per_s = (double)(swap->n_rows * swap->n_tensors) * 900;
-    k->p.desc.to_host_bytes_per_s = link_bytes_per_s * pow(10, 1 - 2.1 * memo_test_real());
-    k->p.desc.to_device_bytes_per_s = link_bytes_per_s * pow(10, 1 - 2.1 * memo_test_real());
-    k->p.desc.to_file_bytes_per_s = (double)memo_test_int(0, 3) * link_bytes_per_s / 4;
-    k->p.desc.from_file_bytes_per_s = (double)memo_test_int(0, 3) * link_bytes_per_s / 4;
-    k->p.desc.recompute_call_s = (double)memo_test_int(0, 1) * 0.05 * memo_test_real();
+    const double to_host_bytes_per_s = link_bytes_per_s * pow(10, 1 - 2.1 * memo_test_real());
+    set_rates(&times->copies[1], to_host_bytes_per_s,
+              link_bytes_per_s * pow(10, 1 - 2.1 * memo_test_real()));
+    set_rates(&times->file, (double)memo_test_int(0, 3) * link_bytes_per_s / 4,
+              (double)memo_test_int(0, 3) * link_bytes_per_s / 4);
+    times->recompute_call_s = (double)memo_test_int(0, 1) * 0.05 * memo_test_real();
     for (int32_t i = 0; i < 2; i++) /* up to the time of the copy */
-        k->p.desc.slowdown_s_per_byte[i] =
-            (double)memo_test_int(0, 1) * memo_test_real() / k->p.desc.to_host_bytes_per_s;
-    k->p.desc.copy_s = memo_test_int(0, 2) ? 0 : 0.05 * memo_test_real();
-    k->p.desc.file_s = memo_test_int(0, 2) ? 0 : 0.05 * memo_test_real();
+        times->slowdown_s_per_byte[i] =
+            (double)memo_test_int(0, 1) * memo_test_real() / to_host_bytes_per_s;
+    set_copy_s(times, memo_test_int(0, 2) ? 0 : 0.05 * memo_test_real());
     for (int32_t i = 0; i < KINDS_MAX; i++) {
-        k->times[i].forward_growth_s = memo_test_real() * k->times[i].forward_s;
-        k->times[i].backward_growth_s = memo_test_real() * k->times[i].backward_s;
-        k->times[i].recompute_growth_s_per_row = memo_test_int(0, 1) ? k->per_row[i] : NULL;
+        const int grow = (int)memo_test_int(0, 1);
+        times->forward_growth_s[i] = memo_test_real() * times->forward_s[i];
+        times->backward_growth_s[i] = memo_test_real() * times->backward_s[i];
+        for (t = 0; t < TENSORS_MAX && grow; t++)
+            times->tensors[t].recompute_growth_s_per_row[i] =
+                times->tensors[t].recompute_s_per_row[i];
     }
 }
 
@@ -907,14 +885,14 @@ static void random_states(kinds_problem* k) {
             k->spilled[layer] &= ~used;
         }
         d->trainer.update_host = no_update;
-        k->p.desc.update_host_s_per_byte = memo_test_real() / (1 + (double)k->table[0].size_bytes);
+        k->p.times.update_host_s_per_byte = memo_test_real() / (1 + (double)k->table[0].size_bytes);
     }
     d->states = k->table;
     d->layer_kinds = k->states_kinds;
     d->streamed = k->streamed;
     d->spilled = k->spilled;
     k->p.desc.states = d;
-    k->p.desc.update_s_per_byte =
+    k->p.times.update_s_per_byte =
         memo_test_real() / (1 + (double)k->table[0].size_bytes) * (double)memo_test_int(0, 1);
 }
 
@@ -931,10 +909,8 @@ static memo_check* check_without(int32_t waiting, int32_t recording, int is_on_h
              (k.states.trainer.update_host != NULL) != is_on_host);
     for (int i = 0; i < LAYERS_MAX * TENSORS_MAX; i++) rows[i] = MEMO_ROWS_KEPT;
     k.p.swap.rows = rows;
-    memo_swap_times times = swap_times_of(&k.p.desc, k.times);
-    times.n_steps = 2;
-    times.n_micro_batches = (int32_t)memo_test_int(1, 2);
-    own_schedule* schedule = schedule_of_swap(&k.p.swap, &times);
+    k.p.desc.micro_batches = (int32_t)memo_test_int(1, 2);
+    own_schedule* schedule = schedule_of_swap(&k.p.desc, 2);
     CHECK_IS(schedule->n_events, <=, 256);
     for (int64_t i = 0; i < schedule->n_ops; i++) {
         memo_op* op = &schedule->ops[i];
@@ -1156,13 +1132,12 @@ static void simple_problem(problem* p) {
     empty_problem(p);
     p->swap.n_layers = 6;
     p->swap.n_tensors = 1;
-    p->swap.n_rows = 64;
-    p->tensors[0].name = "x";
+    set_rows(p, 64);
     p->tensors[0].row_bytes = 1024;
-    p->recompute_s_per_row[0] = 0.5 / 64;
-    p->times.forward_s = 1;
-    p->times.backward_s = 2;
-    p->desc.to_host_bytes_per_s = p->desc.to_device_bytes_per_s = 131072;
+    ROW_S(p, 0) = 0.5 / 64;
+    p->times.forward_s[0] = 1;
+    p->times.backward_s[0] = 2;
+    set_rates(&p->times.copies[1], 131072, 131072);
 }
 
 /* Replaces a plan; the words of the new one say this of its limit. */
@@ -1203,8 +1178,8 @@ TEST(reasons_are_named) {
                "device memory is the limit; 48.0 KiB more would save");
 
     p.desc.device_bytes = 2 * 65536;
-    p.desc.to_host_bytes_per_s = p.desc.to_device_bytes_per_s = 16384;
-    p.recompute_s_per_row[0] = 1;
+    set_rates(&p.times.copies[1], 16384, 16384);
+    ROW_S(&p, 0) = 1;
     plan_again(&p, &plan, MEMO_SWAP_LIMIT_BANDWIDTH, "twice as fast");
     memo_swap_plan_destroy(plan);
 
@@ -1220,8 +1195,8 @@ TEST(reasons_are_named) {
 
     /* A step that takes no time has no share to save. */
     simple_problem(&p);
-    p.times.forward_s = p.times.backward_s = p.recompute_s_per_row[0] = 0;
-    p.desc.to_host_bytes_per_s = p.desc.to_device_bytes_per_s = 0;
+    p.times.forward_s[0] = p.times.backward_s[0] = ROW_S(&p, 0) = 0;
+    set_rates(&p.times.copies[1], 0, 0);
     p.desc.device_bytes = p.desc.spill_bytes = 2 * 65536;
     plan_again(&p, &plan, MEMO_SWAP_LIMIT_NONE, "nothing");
 
@@ -1240,7 +1215,7 @@ TEST(the_disk_is_named) {
     own_swap_plan* plan = NULL;
     simple_problem(&p);
     p.tensors[0].away = MEMO_MOVE;
-    p.recompute_s_per_row[0] = -1;
+    ROW_S(&p, 0) = -1;
     p.desc.device_bytes = 2 * 65536;
     p.desc.host_bytes = 65536 + 100;
     CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INFEASIBLE, "host memory");
@@ -1248,7 +1223,7 @@ TEST(the_disk_is_named) {
     CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INFEASIBLE, "the disk");
     CHECK_TEXT(error.message, "needs 192 KiB");
     p.desc.spill_bytes = 3 * 65536;
-    p.desc.to_file_bytes_per_s = p.desc.from_file_bytes_per_s = 262144;
+    set_rates(&p.times.file, 262144, 262144);
     plan_again(&p, &plan, MEMO_SWAP_LIMIT_NONE, "nothing limits");
     CHECK(plan->n_host_layers == 1 && plan->n_spilled_layers == 3);
     CHECK(plan->spill_bytes == 3 * 65536 && plan->host_bytes == 65536);
@@ -1256,7 +1231,7 @@ TEST(the_disk_is_named) {
     memo_swap_desc swap = p.swap;
     apply_plan(plan, &swap);
     CHECK_IS(swap.n_host_layers, ==, 1);
-    p.desc.to_file_bytes_per_s = p.desc.from_file_bytes_per_s = 16384; /* 4 s a layer */
+    set_rates(&p.times.file, 16384, 16384); /* 4 s a layer */
     plan_again(&p, &plan, MEMO_SWAP_LIMIT_DISK, "the disk is the limit");
     CHECK_IS(plan->stall_s, >, 0);
     p.desc.host_bytes = 0; /* room for all: no disk */
@@ -1293,10 +1268,10 @@ TEST(what_only_keeping_fits_is_found) {
     problem p;
     simple_problem(&p);
     p.swap.n_tensors = 2;
-    p.swap.n_rows = 256;
+    set_rows(&p, 256);
     p.tensors[1] = p.tensors[0];
-    p.recompute_s_per_row[1] = p.recompute_s_per_row[0];
-    p.recompute_s_per_row[0] = -1;
+    ROW_S(&p, 1) = ROW_S(&p, 0);
+    ROW_S(&p, 0) = -1;
     p.tensors[0].away = MEMO_MOVE;
     p.desc.host_bytes = 1;
     p.desc.device_bytes =
@@ -1346,7 +1321,7 @@ TEST(alpha_only_is_the_papers_alpha) {
     simple_problem(&p);
     p.desc.host_bytes = 4 * 40 * 1024;
     p.swap.tile_rows = 8;
-    p.swap.n_rows = 57; /* the last tile is short */
+    set_rows(&p, 57); /* the last tile is short */
     CHECK_OK(memoi_rows_make_plan(&p.desc, &best_alpha, &plan, &error));
     CHECK(plan->limit == MEMO_SWAP_LIMIT_HOST_MEMORY);
     CHECK_TEXT(plan->reason, "68.0 KiB more would save");
@@ -1360,39 +1335,46 @@ TEST(alpha_only_is_the_papers_alpha) {
 TEST(bad_descs_are_refused) {
     problem p;
     memo_swap_plan* plan = NULL;
-    double* const times[] = {&p.times.forward_s,
-                             &p.times.backward_s,
-                             &p.desc.between_s,
-                             &p.desc.copy_s,
-                             &p.desc.to_host_bytes_per_s,
-                             &p.desc.to_device_bytes_per_s,
-                             &p.desc.file_s,
-                             &p.desc.to_file_bytes_per_s,
-                             &p.desc.from_file_bytes_per_s,
-                             &p.recompute_s_per_row[0],
-                             &p.desc.recompute_call_s,
-                             &p.desc.slowdown_s_per_byte[1]};
-    const double bad[] = {memo_test_nan(), 1e300 * memo_test_real() + 1e300, -1, 1e-300};
+    double* const times[] = {&p.times.forward_s[0],
+                             &p.times.backward_s[0],
+                             &p.times.forward_growth_s[0],
+                             &p.times.backward_growth_s[0],
+                             &p.times.between_s,
+                             &p.times.copies[0].out_s,
+                             &p.times.copies[1].back_s,
+                             &p.times.file.out_s,
+                             &p.times.recompute_call_s,
+                             &p.times.slowdown_s_per_byte[1],
+                             &p.times.update_s_per_byte,
+                             &p.times.update_host_s_per_byte,
+                             &p.times.tensors[0].recompute_growth_s_per_row[0],
+                             &ROW_S(&p, 0)};
+    static const char* const words[] = {
+        "layer.forward time",       "layer.backward time",     "layer.growth of the forward",
+        "layer.growth of the back", "rows.time between",       "copy.time out",
+        "copy.time back",           "file.time out",           "rows.time of a recomputation's",
+        "rows.slowdown by a byte",  "rows.time of an updated", "rows.time of a byte updated on",
+        "row.growth of a row",      "row.time of a row"};
+    const double bad[] = {memo_test_nan(), 1e300 * memo_test_real() + 1e300, -1};
     for (size_t i = 0; i < sizeof times / sizeof times[0]; i++)
-        for (size_t k = 0; k < 4; k++) {
+        for (size_t k = 0; k < 3; k++) {
             simple_problem(&p);
             *times[i] = bad[k];
-            if ((k == 2 && i == 9) || (k == 3 && (i < 4 || i == 6 || i > 8)))
-                continue; /* cannot be recomputed; a time, unlike a rate, may be tiny */
+            if (k == 2 && i == 13) continue; /* cannot be recomputed */
             CHECK_CASE(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
-                           !plan && strstr(error.message, "memo_swap_plan_desc."),
+                           !plan && strstr(error.message, words[i]),
                        "%d, %d: %s", (int)i, (int)k, error.message);
         }
-    for (size_t k = 0; k < 3; k++) { /* the growth is named, not the time */
-        const double growth[TENSORS_MAX] = {bad[k]};
-        simple_problem(&p);
-        p.times.recompute_growth_s_per_row = growth;
-        CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INVALID_ARGUMENT,
-                    "recompute_growth_s_per_row[0]");
-    }
+    simple_problem(&p); /* so fast, or so slow, that a copy takes no time, or the most */
+    p.times.copies[1].out_s = 1e-320;
+    p.times.copies[1].back_s = 1e250;
+    p.desc.device_bytes = 2 * 65536;
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    memo_swap_plan_destroy(plan);
+    simple_problem(&p);
     p.swap.n_slices = 2; /* so steep that the first slice takes no time, but not less */
-    p.times.recompute_growth_s_per_row = &(const double){1};
-    CHECK(memob_swap_recompute_s(&p.swap, 0, 0, &p.times) == 0);
+    p.times.tensors[0].recompute_growth_s_per_row[0] = 1;
+    CHECK(memoi_rows_recompute_s(&p.desc, 0, 0) == 0);
     simple_problem(&p);
     p.desc.host_bytes = -1;
     CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INVALID_ARGUMENT,
@@ -1509,8 +1491,6 @@ TEST(costs_of_calls_are_timed) { in_timed_orders(time_calls, 0, 20000); }
 
 /* Measured copies match the set rates; times of layers are the caller's. */
 static void measure_a_device(MEMO_UNUSED int argument) {
-    double per_row[4];
-    memo_kind_times times;
     memo_item tensors[2];
     memo_profile profile;
     const memo_profile_transfer* last = &profile.copies[1];
@@ -1533,27 +1513,26 @@ static void measure_a_device(MEMO_UNUSED int argument) {
     profile.n_rows = 100;
     profile.n_kinds = 1;
     profile.n_tensors = 2;
-    strcpy(profile.tensors[0].name, "input");
-    strcpy(profile.tensors[1].name, "norm");
-    profile.tensors[0].recompute_s_per_row[0] = -1;
+    strcpy(profile.tensors[0].name, "norm"); /* in another order */
+    strcpy(profile.tensors[1].name, "input");
+    profile.tensors[0].recompute_s_per_row[0] = 1e-4;
+    profile.tensors[1].recompute_s_per_row[0] = -1;
     profile.forward_s[0] = 0.02;
-    profile.tensors[1].recompute_s_per_row[0] = 1e-4;
-    profile.tensors[1].recompute_growth_s_per_row[0] = 5e-5;
-    memo_swap_desc swap = {.tensors = tensors, .n_tensors = 2, .n_rows = 100};
-    memo_swap_plan_desc plan_desc = {.swap = &swap};
-    CHECK_OK(memo_swap_plan_use_profile(&plan_desc, &times, per_row, &profile, &error));
-    CHECK_CASE(fabs(plan_desc.to_host_bytes_per_s / 100e6 - 1) < 0.1, "%g",
-               plan_desc.to_host_bytes_per_s);
-    CHECK(plan_desc.to_device_bytes_per_s > 0 && plan_desc.copy_s >= 0);
-    CHECK(times.forward_s == profile.forward_s[0] && per_row[0] < 0 &&
-          per_row[1] == profile.tensors[1].recompute_s_per_row[0] &&
-          times.recompute_growth_s_per_row[1] == 5e-5);
-    WITH(swap.n_rows, 99,
-         CHECK_FAILS(memo_swap_plan_use_profile(&plan_desc, &times, per_row, &profile, &error),
-                     INVALID_ARGUMENT));
+    CHECK(memoi_profile_find(&profile, tensors, 0) == &profile.tensors[1] &&
+          memoi_profile_find(&profile, tensors, 1) == &profile.tensors[0]);
+    memo_swap_desc swap = {.tensors = tensors, .n_tensors = 2, .n_layers = 1, .n_rows = 100};
+    memo_swap_plan_desc plan_desc = {.swap = &swap, .profile = &profile};
+    const memoi_rows_rates rates = memoi_rows_find_rates(&profile);
+    CHECK_CASE(fabs(rates.bytes_per_s[0][0] / 100e6 - 1) < 0.1, "%g", rates.bytes_per_s[0][0]);
+    CHECK(rates.bytes_per_s[0][1] > 0 && rates.copy_s >= 0);
+    own_swap_plan* plan = swap_plan_of(&plan_desc);
+    CHECK(plan && plan->step_s == profile.forward_s[0]);
+    memo_swap_plan* none = NULL;
+    WITH(
+        swap.n_rows, 99,
+        CHECK_ERROR(memo_plan_swap(&plan_desc, &none, &error), INVALID_ARGUMENT, "profile.n_rows"));
     tensors[1].name = "other";
-    CHECK_ERROR(memo_swap_plan_use_profile(&plan_desc, &times, per_row, &profile, &error),
-                INVALID_ARGUMENT, "`other`");
+    CHECK_ERROR(memo_plan_swap(&plan_desc, &none, &error), INVALID_ARGUMENT, "`other`");
 }
 TEST(a_device_is_measured) { in_timed_orders(measure_a_device, 0, 2000); }
 
@@ -1607,8 +1586,6 @@ TEST(slow_links_are_refused) {
 }
 
 TEST(a_disk_is_measured) {
-    memo_swap_desc swap = {0};
-    memo_kind_times times;
     own_device* host = new_device(
         (memo_host_device_desc){.to_host_bytes_per_s = 200e6, .to_device_bytes_per_s = 200e6});
     memo_profile profile = {0};
@@ -1618,15 +1595,10 @@ TEST(a_disk_is_measured) {
     CHECK_IS(profile.file.size_bytes, ==, 245 * 4096);
     CHECK_CASE(profile.file.out_s > 0.02 && profile.file.back_s > 0.02, "%g and %g",
                profile.file.out_s, profile.file.back_s);
-    swap.n_rows = profile.n_rows = 100;
-    profile.n_kinds = 1;
-    memo_swap_plan_desc plan_desc = {.swap = &swap};
-    CHECK_OK(memo_swap_plan_use_profile(&plan_desc, &times, NULL, &profile, &error));
-    CHECK_IS(
-        fabs(plan_desc.to_file_bytes_per_s * profile.file.out_s - (double)profile.file.size_bytes),
-        <, 1);
-    CHECK_IS(fabs(plan_desc.from_file_bytes_per_s * profile.file.back_s -
-                  (double)profile.file.size_bytes),
+    const memoi_rows_rates rates = memoi_rows_find_rates(&profile);
+    CHECK_IS(fabs(rates.bytes_per_s[1][0] * profile.file.out_s - (double)profile.file.size_bytes),
+             <, 1);
+    CHECK_IS(fabs(rates.bytes_per_s[1][1] * profile.file.back_s - (double)profile.file.size_bytes),
              <, 1);
     CHECK_IS(
         memoi_profile_measure(host, 1000000, "/no such folder", 50e6, NULL, NULL, &profile, &error),
@@ -1645,7 +1617,7 @@ static void random_profile(memo_profile* p) {
     for (int k = 0; k < p->n_kinds; k++) {
         p->forward_s[k] = memo_test_real();
         p->backward_s[k] = memo_test_real() * 1000;
-        p->weights_s[k] = memo_test_real();
+        if (p->n_rows & 1) p->forward_growth_s[k] = p->backward_growth_s[k] = memo_test_real();
     }
     p->between_s = memo_test_real() * 1e-6;
     p->recompute_call_s = memo_test_real() * 1e-6;
@@ -1700,7 +1672,7 @@ TEST(profiles_come_back_from_their_file) {
         for (k = 0; k < p.n_kinds; k++)
             CHECK(is_near(q.forward_s[k], p.forward_s[k]) &&
                   is_near(q.backward_s[k], p.backward_s[k]) &&
-                  is_near(q.weights_s[k], p.weights_s[k]));
+                  is_near(q.backward_growth_s[k], p.backward_growth_s[k]));
         for (int i = 0; i < p.n_tensors; i++)
             for (k = 0; k < p.n_kinds; k++)
                 CHECK(strcmp(p.tensors[i].name, q.tensors[i].name) == 0 &&
@@ -1744,10 +1716,10 @@ static memo_status parse_lines(const char* lines, int64_t count, memo_profile* p
 TEST(bad_profiles_are_refused) {
     memo_profile profile;
     const char* good =
-        "memo profile 1\n# a comment\nrows 8 1 2 0\nlayer 1000 2000\ntensor x\nrow -\n"
+        "memo profile 2\n# a comment\nrows 8 1 2 0\nlayer 1000 2000\ntensor x\nrow -\n"
         "tensor y\nrow 5 7\ncopy 64 1 2\ncopy 128 2 3\nfile 8 1 2\n";
     static const struct {
-        const char* lines; /* after "memo profile 1" */
+        const char* lines; /* after "memo profile 2" */
         int line;
         const char* message;
     } bad[] = {{"rows 8 1 0 0\n", 2, "a line `layer` is missing"},
@@ -1757,7 +1729,7 @@ TEST(bad_profiles_are_refused) {
                {"rows 1 33 0 3\nlayer 1 2\n", 2, "number of kinds: out of range (33)"},
                {"rows 1 1 65 3\nlayer 1 2\n", 2, "number of tensors: out of range (65)"},
                {"rows 1 2 0 3\nlayer 1 2\ncopy 8 1 1\n", 4, "unexpected `copy`; `layer` is"},
-               {"rows 1 1 0 3\nlayer 1 2 4 5 6 7\n", 3, "7"},
+               {"rows 1 1 0 3\nlayer 1 2 4 5 6\n", 3, "6"},
                {"rows 1 1 1 3\nlayer 1 2\ntensor a_name_that_is_much_too_long_to_be_a_name\n", 4,
                 "the name must be 1 to 31 bytes"},
                {"rows 1 1 1 3\nlayer 1 2\ntensor x\nrow -2\n", 5, "out of range (-2)"},
@@ -1776,9 +1748,10 @@ TEST(bad_profiles_are_refused) {
     snprintf(text, sizeof text, "%sfile 8 1 2\n", good);
     CHECK_IS(parse_lines(text, 10, &profile), ==, MEMO_STATUS_FORMAT);
     CHECK_IS(parse_lines("memo plan 1\n", 0, &profile), ==, MEMO_STATUS_FORMAT);
-    CHECK(parse_lines("memo profile 2\n", 0, &profile) == MEMO_STATUS_VERSION && error.line == 1);
+    CHECK(parse_lines("memo profile 1\n", 0, &profile) == MEMO_STATUS_VERSION && error.line == 1);
+    CHECK(parse_lines("memo profile 3\n", 0, &profile) == MEMO_STATUS_VERSION && error.line == 1);
     for (int i = 0; i < (int)(sizeof bad / sizeof bad[0]); i++) {
-        snprintf(text, sizeof text, "memo profile 1\n%s", bad[i].lines);
+        snprintf(text, sizeof text, "memo profile 2\n%s", bad[i].lines);
         CHECK_CASE(parse_lines(text, 4, &profile) == MEMO_STATUS_FORMAT &&
                        strstr(error.message, bad[i].message) && error.line == bad[i].line,
                    "%s: %s", bad[i].lines, error.message);

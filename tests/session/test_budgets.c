@@ -202,7 +202,6 @@ TEST(a_plan_is_written_and_read) {
     memo_session *s = NULL, *again = NULL;
     memo_session_info a;
     memo_step_plan* above = NULL;
-    memo_swap_times times = {0};
     own_schedule* schedule = NULL;
     static const char* const words[] = {
         "rows      layers",
@@ -222,7 +221,8 @@ TEST(a_plan_is_written_and_read) {
     for (int64_t i = 0; i < 7; i++) expect_words(a.plan, words[i]);
 
     /* What it chose can be simulated, and drawn. */
-    CHECK_OK(memo_swap_generate(&a.plan->swap, &times, &schedule, &error));
+    const memo_swap_plan_desc step = {.swap = &a.plan->swap};
+    CHECK_OK(memo_swap_generate(&step, 1, &schedule, &error));
     own_check* check = check_of(schedule);
     CHECK(check->n_races == 0 && check->n_waits > 0);
     CHECK_OK(

@@ -662,8 +662,6 @@ TEST(the_planner_chooses_the_size) {
     int n_sliced = 0;
     for (int k = memo_test_all() ? 0 : 2; k < 4; k++) {
         memo_profile profile;
-        memo_kind_times kinds[1];
-        double per_row[2 * T_N_TENSORS];
         table_init(&m, &profile, n);
         m.t.desc.device_bytes = of_length + (int64_t)(n >> k) * 7000;
         own_step_plan* plan = step_plan_of(&m.t.desc, &profile);
@@ -693,18 +691,8 @@ TEST(the_planner_chooses_the_size) {
         }
 
         /* The simulated schedule of the plan. */
-        profile.forward_s[0] *= (double)plan->swap.n_rows / 2048;
-        profile.backward_s[0] *= (double)plan->swap.n_rows / 2048;
-        profile.forward_growth_s[0] *= (double)plan->swap.n_rows / 2048;
-        profile.backward_growth_s[0] *= (double)plan->swap.n_rows / 2048;
-        profile.n_rows = plan->swap.n_rows;
-        memo_swap_plan_desc costs = {.swap = &plan->swap};
-        CHECK_OK(memo_swap_plan_use_profile(&costs, kinds, per_row, &profile, &error));
-        memo_swap_times times = {.kinds = kinds,
-                                 .to_host_bytes_per_s = costs.to_host_bytes_per_s,
-                                 .to_device_bytes_per_s = costs.to_device_bytes_per_s,
-                                 .copy_s = costs.copy_s};
-        own_schedule* schedule = schedule_of_swap(&plan->swap, &times);
+        const memo_swap_plan_desc step = {.swap = &plan->swap, .profile = &profile};
+        own_schedule* schedule = schedule_of_swap(&step, 1);
         own_times* simulation = times_of(schedule);
         CHECK_CASE(fabs(simulation->makespan_s / plan->times->step_s - 1) < 0.05,
                    "%lld rows: %g s, predicted %g s", (long long)plan->swap.n_rows,
@@ -755,21 +743,26 @@ TEST(layers_keep_their_keys_if_that_is_faster) {
     for (int round = 0; round < 6; round++) {
         memo_swap_plan* other = NULL;
         int64_t rows[N * 3];
-        const double per_row[] = {-1, -1, 0.1 + 0.2 * memo_test_real()};
         double best_s = 1e300, moved_s = 1e300;
         int32_t i, kept;
-        memo_kind_times times = {.forward_s = 1,
-                                 .backward_s = 2,
-                                 .forward_growth_s = 0.5,
-                                 .recompute_s_per_row = per_row};
+        memo_profile times = {.n_rows = 4,
+                              .n_kinds = 1,
+                              .n_tensors = 3,
+                              .forward_s = {1},
+                              .backward_s = {2},
+                              .forward_growth_s = {0.5},
+                              .tensors = {{"h", {-1}, {0}},
+                                          {"k", {-1}, {0}},
+                                          {"mlp", {0.1 + 0.2 * memo_test_real()}, {0}}}};
         memo_swap_desc swap = {.tensors = tensors,
                                .n_tensors = 3,
                                .n_layers = N,
                                .n_slices = S,
                                .n_rows = 4,
                                .tile_rows = 2};
-        memo_swap_plan_desc desc = {.swap = &swap, .kinds = &times};
-        desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = 16384 / (2 + 8 * memo_test_real());
+        memo_swap_plan_desc desc = {.swap = &swap, .profile = &times};
+        times.copies[1].size_bytes = 16384;
+        times.copies[1].out_s = times.copies[1].back_s = 2 + 8 * memo_test_real();
         for (i = 0; i < N * 3; i++) rows[i] = i % 3 == 0 ? MEMO_ROWS_KEPT : i % 3 == 1 ? 4 : 0;
         swap.rows = rows;
         memo_swap_sizes least = sizes_of_desc(&swap);

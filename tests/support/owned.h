@@ -181,8 +181,10 @@ static MEMO_UNUSED void time_copies(memo_schedule* schedule, const char* name, d
     }
 }
 
-MADE(memo_schedule, schedule_of_swap, (const memo_swap_desc* desc, const memo_swap_times* times),
-     memo_swap_generate(desc, times, &made, &error))
+#ifdef MEMO_PLAN_H
+MADE(memo_schedule, schedule_of_swap, (const memo_swap_plan_desc* desc, int32_t n_steps),
+     memo_swap_generate(desc, n_steps, &made, &error))
+#endif
 MADE(memo_schedule, new_empty_schedule, (void), memo_schedule_create(&made, &error))
 MADE(memo_check, check_of, (const memo_schedule* schedule),
      memo_schedule_check(schedule, &made, &error))

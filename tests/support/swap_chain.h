@@ -182,10 +182,23 @@ static memo_status chain_recompute(chain* c, int32_t layer, int32_t first, int32
     return status;
 }
 
+/* The step whose forward is open has so many late rows, as in a session. */
+static memo_status chain_route(chain* c, int32_t layer, int64_t n_rows) {
+    return memob_swap_set_routed(c->swap->placement, layer, n_rows, 0, &error);
+}
+
+/* Gives the host as many layers as fit, and a file the others; 0: not one fits. */
+static MEMO_UNUSED int chain_fits(memo_swap_desc* desc, int64_t host_bytes) {
+    memob_swap_placement placement;
+    const memo_status status = memob_swap_placement_fit(desc, host_bytes, &placement, &error);
+    const int fits = !status && (!host_bytes || placement.sizes.host_bytes <= host_bytes);
+    memob_swap_placement_free(&placement);
+    return fits;
+}
+
 static memo_status chain_forward(chain* c, int32_t layer, int64_t micro_batch) {
     memo_status status = memo_swap_forward_begin(c->swap, layer, &error);
-    if (!status && c->desc.routed_rows_layer)
-        status = memo_swap_set_routed(c->swap, layer, c->routed[layer], &error);
+    if (!status && c->desc.routed_rows_layer) status = chain_route(c, layer, c->routed[layer]);
     if (!status) status = chain_layer(c, 0, layer, 0, c->desc.n_tensors, micro_batch);
     return status ? status : memo_swap_forward_end(c->swap, layer, &error);
 }

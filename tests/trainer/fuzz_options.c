@@ -57,7 +57,7 @@ static void fuzz_options(const uint8_t* data, size_t size) {
     while (size > 0 && argc < MOST_WORDS - 1) {
         const size_t used = fuzz_word(data, size, words[argc], MOST_BYTES);
         argv[argc] = words[argc];
-        const train_option* o = option_find(argv[argc], strlen(argv[argc]));
+        const train_option* o = option_find(argv[argc]);
         argc++;
         if (o && o->kind != OPTION_FLAG && size > 2) {
             snprintf(words[argc], MOST_BYTES, "%s", fuzz_value(data[2]));

@@ -580,15 +580,11 @@ TEST(policies_give_the_same_bits_with_states_in_bf16) {
     gpt_config config = gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1), plain = config;
     const int64_t n = gpt_n_parameters(&config);
     config.states = MEMO_TYPE_BF16;
-    CHECK_IS(gpt_optimizer_bytes(&config), ==, 2 * 2 * n);
-    CHECK_IS(gpt_state_bytes(&plain) - gpt_state_bytes(&config), ==,
-             2 * n * ((int64_t)sizeof(gpt_real) - 2));
     CHECK_IS(arena_bytes_of(plain, MEMO_POLICY_KEEP).peak -
                  arena_bytes_of(config, MEMO_POLICY_KEEP).peak,
              >=, 2 * n * ((int64_t)sizeof(gpt_real) - 2) - 1024);
     check_policies(config);
     config = bf16_config(config);
-    CHECK_IS(gpt_optimizer_bytes(&config), ==, (4 + 2 * 2) * n);
     check_policies(config);
 }
 
@@ -756,8 +752,8 @@ static int64_t check_moves(const gpt_desc* desc, const memo_schedule* recorded,
     memo_item tensors[GPT_N_TENSORS];
     const memo_swap_desc swap = gpt_swap_desc(desc, tensors);
     int64_t n_bytes = 0;
-    memo_swap_times times = {.n_micro_batches = n_micro_batches};
-    own_schedule* promised = schedule_of_swap(&swap, &times);
+    const memo_swap_plan_desc step = {.swap = &swap, .micro_batches = n_micro_batches};
+    own_schedule* promised = schedule_of_swap(&step, 1);
     for (int i = 0; i < 2 && promised; i++) {
         CHECK_IS(moved_bytes(recorded, streams[i]), ==, moved_bytes(promised, streams[i]));
         n_bytes += moved_bytes(promised, streams[i]);

@@ -202,13 +202,8 @@ TEST(ranks_divide_the_optimizer) {
     gpt_config config = config_of(2, 1, 2, 0);
     const int64_t n = gpt_n_parameters(&config) * (int64_t)sizeof(gpt_real);
     int64_t peaks[3];
-    for (config.zero = 0; config.zero < 3; config.zero++) {
+    for (config.zero = 0; config.zero < 3; config.zero++)
         peaks[config.zero] = gpt_test_peak(config, MEMO_POLICY_KEEP, 0);
-        CHECK_IS(gpt_state_bytes(&config), ==,
-                 (config.zero == 0   ? 4 * n
-                  : config.zero == 1 ? 2 * n + 2 * (n / 4)
-                                     : n + 3 * (n / 4)));
-    }
     /* Two moments, up to the rounding of sizes. */
     CHECK_IS(llabs(peaks[0] - peaks[1] - 2 * (n - n / 4)), <, 2048);
     CHECK_IS(peaks[2], <, peaks[1]);

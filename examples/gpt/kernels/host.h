@@ -6,8 +6,6 @@
 #include "gpt/kernels/kernels.h"
 #include "host_attention.h"
 
-/* ---- an operation --------------------------------------------------------------------------- */
-
 /* Lives as long as the models that use it; one model at a time. */
 typedef struct gpt_host_kernels {
     memo_device* device;

@@ -1,5 +1,3 @@
-#include "gpt/model/check.h"
-
 #include "gpt/model/layout.h"
 #include "host_attention.h"
 

@@ -23,16 +23,10 @@ typedef struct gpt_file_head {
     uint64_t digest;                 /* of all bytes, with 0 here */
 } gpt_file_head;
 
-/* ---- layout of the file --------------------------------------------------------------------- */
-
 int64_t gpt_checkpoint_bytes(const gpt_config* config);
-
-/* ---- all ranks ------------------------------------------------------------------------------ */
 
 /* Writes the folder of a path. */
 void gpt_file_folder(const char* path, char* folder, size_t n_folder);
-
-/* ---- reading -------------------------------------------------------------------------------- */
 
 memo_status gpt_check_checkpoint(const gpt_config* config, const char* path, int is_whole,
                                  gpt_file_head* head, memo_error* error);

@@ -1,6 +1,5 @@
 /* generate.c - continues a text, on the host with a key-value cache. */
 #include "gpt/kernels/math.h"
-#include "gpt/model/check.h"
 #include "gpt/model/enqueue.h"
 
 /* ---- generation, on the host --------------------------------------------------------------- */

@@ -122,6 +122,14 @@ typedef struct gpt_desc {
 
 typedef struct gpt_model gpt_model;
 
+/* Messages name a field as the trainer's option that sets it. */
+#define gpt_invalid(error, ...) memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, __VA_ARGS__)
+memo_status gpt_no_memory(const char* what, memo_error* error);
+
+/* Which configurations are valid; all but the slices are those of gpt_check_config alone. */
+memo_status gpt_check_config(const gpt_config* config, memo_error* error);
+memo_status gpt_check_slices(const gpt_config* config, memo_error* error);
+
 /* Plans a micro-batch, without a device.  profile may be NULL.  *least_bytes: the smallest device
  * that works, as memo_session_get_least.  plan or least_bytes may be NULL.  Errors: as
  * memo_session_plan and memo_session_get_least. */
@@ -146,10 +154,6 @@ int64_t gpt_n_rows(const gpt_config* config);
 /* Returns the length of the flat array of parameters.  Each tensor begins at a multiple of 16.
  * Each bucket (embedding, a layer, final norm with classifier) splits evenly among the ranks. */
 int64_t gpt_n_parameters(const gpt_config* config);
-
-/* Return bytes of one rank: Adam's moments and master weights; these, parameters and gradients. */
-int64_t gpt_optimizer_bytes(const gpt_config* config);
-int64_t gpt_state_bytes(const gpt_config* config);
 
 /* The tensors in that array: 0 is the embedding; 8 for each layer follow, then final norm and
  * classifier. */

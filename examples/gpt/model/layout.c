@@ -91,20 +91,6 @@ gpt_layout gpt_layout_make(const gpt_config* config) {
 
 int64_t gpt_n_parameters(const gpt_config* config) { return gpt_layout_make(config).n; }
 
-int64_t gpt_optimizer_bytes(const gpt_config* config) {
-    const memo_type sum = gpt_sum_type(config->type);
-    const int64_t master_bytes = sum == config->type ? 0 : memo_type_bytes(sum);
-    return gpt_n_parameters(config) / (config->zero ? gpt_n_ranks(config) : 1) *
-           (master_bytes + 2 * memo_type_bytes(gpt_state_type(config)));
-}
-int64_t gpt_state_bytes(const gpt_config* config) {
-    const int64_t n = gpt_n_parameters(config);
-    return n * memo_type_bytes(config->type) +
-           n / (config->zero == 2 ? gpt_n_ranks(config) : 1) *
-               memo_type_bytes(gpt_sum_type(config->type)) +
-           gpt_optimizer_bytes(config);
-}
-
 int64_t gpt_n_parameter_tensors(const gpt_config* config) {
     return GPT_N_LAYER_W * (int64_t)config->n_layers + 3;
 }

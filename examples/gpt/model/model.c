@@ -1,6 +1,5 @@
 /* model.c - a micro-batch, the end of a step, create and destroy, and planning: the functions
  * of gpt.h but gpt_generate. */
-#include "gpt/model/check.h"
 #include "gpt/model/layer.h"
 #include "gpt/model/parallel.h"
 #include "gpt/model/tensor.h"

@@ -1,7 +1,6 @@
 #include "gpt/model/tensor.h"
 
 #include "extras/memo_look.h"
-#include "gpt/model/check.h"
 #include "gpt/model/layer.h"
 #include "gpt/model/parallel.h"
 

@@ -30,8 +30,6 @@
 
 #include "gpt/model/enqueue.h"
 
-/* ---- a layer ---- */
-
 void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_array x);
 
 void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx);
@@ -40,8 +38,6 @@ void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx);
  * over ranks is omitted.  Sums of the previous layer may still run on another stream, and their
  * order would differ between ranks. */
 void gpt_compute_parts(gpt_model* model, int32_t layer, const gpt_rows whole[GPT_N_TENSORS]);
-
-/* ---- begin and end ---- */
 
 /* Sums have the same address in every step: their stream accesses them while the compute stream
  * continues. */

@@ -1,6 +1,5 @@
 #include "gpt/run/compare.h"
 
-#include "gpt/model/check.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/ranks.h"
 #include "gpt/show/report.h"
@@ -74,7 +73,7 @@ static memo_status run_get_moved(run* r, int64_t* n_bytes, memo_error* error) {
 /* Policies take turns of two steps.  The first brings the policy's memory back into the caches, and
  * only the second is timed, unless a policy takes a single step. */
 enum { TURN_STEPS = 2 };
-int64_t n_timed(const job* j) {
+static int64_t n_timed(const job* j) {
     return j->options.compare > 1 ? j->options.compare / TURN_STEPS : 1;
 }
 

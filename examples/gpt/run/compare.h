@@ -5,8 +5,6 @@
 
 #include "gpt/run/run.h"
 
-/* ---- number of steps ------------------------------------------------------------------------ */
-
 /* The predicted time of a step; 0: none is predicted. */
 double predicted_step_s(const memo_step_plan* plan);
 
@@ -16,14 +14,8 @@ double predicted_step_s(const memo_step_plan* plan);
  * figures. */
 memo_status choose_steps(run* r, job* j, memo_error* error);
 
-/* ---- comparison of the policies ------------------------------------------------------------- */
-
-int64_t n_timed(const job* j);
-
 /* Whether layers are measured again in each round. */
 int predicts_again(const job* j);
-
-/* ---- turns of the policies ------------------------------------------------------------------ */
 
 /* Compares all policies.  The chosen one is the last and, if is_shared, stays open. */
 memo_status compare_policies(job* j, team* teams, int is_shared, memo_error* error);

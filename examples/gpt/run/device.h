@@ -1,5 +1,5 @@
 /* device.h - the device of a rank and the kernels on it: a host device, or with -DTRAIN_CUDA
- * a GPU.
+ * a GPU.  The threads of the host, and OpenBLAS.
  *
  * On the host a rank computes on the device that its messages use.  On a GPU it computes on a
  * device of its own, whose capacity is the budget. */
@@ -68,5 +68,15 @@ memo_status train_device_check(train_options* o, memo_error* error);
 int train_device_has_room(const train_options* o, int64_t device_bytes, int64_t host_bytes);
 
 void train_device_print(const train_options* o, int64_t n_here);
+
+/* Call before the first product; gpt_helpers_end ends it.  Several threads call OpenBLAS, and each
+ * computes alone. */
+memo_status compute_begin(int64_t n_here, int64_t n_ranks, memo_error* error);
+
+/* Planning takes a quarter of a MiB of the main thread's stack; other threads bring their own. */
+memo_status compute_check_stack(memo_error* error);
+
+/* Adds the limit to a message about memory: `ulimit -v` is easily forgotten. */
+void compute_explain(memo_error* error);
 
 #endif

@@ -7,9 +7,7 @@
 #include <unistd.h>
 
 #include "extras/memo_look.h"
-#include "gpt/model/check.h"
 #include "gpt/run/loop.h"
-#include "gpt/run/page.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/ranks.h"
 #include "gpt/show/picture.h"
@@ -52,10 +50,10 @@ memo_status make_directory(const char* path, int is_test, memo_error* error) {
 }
 
 /* Files in --output.  README.md says what is in them.  The last: if times are known. */
-#define N_OUTPUTS 10
-static const char* const output_files[N_OUTPUTS] = {
-    "report.html",  "loss.svg",      "memory.svg", "plan.svg",  "step.svg",
-    "timeline.svg", "timeline.json", "step.trace", "step.plan", "step.profile"};
+#define N_OUTPUTS 9
+static const char* const output_files[N_OUTPUTS] = {"report.html", "loss.svg",     "memory.svg",
+                                                    "plan.svg",    "timeline.svg", "timeline.json",
+                                                    "step.trace",  "step.plan",    "step.profile"};
 
 const char* output_path(const job* j, const char* name) {
     return path_text(j->options.output, name);
@@ -150,7 +148,7 @@ static const char* const kept_options[N_KEPT] = {
 
 void kept_numbers(train_options o, const train_text* text, int64_t kept[GPT_RUN_NUMBERS]) {
     for (int i = 0; i < N_KEPT; i++) {
-        const train_option* of = option_find(kept_options[i], strlen(kept_options[i]));
+        const train_option* of = option_find(kept_options[i]);
         memcpy(&kept[i], (char*)&o + of->field, sizeof kept[i]);
     }
     kept[N_KEPT] = (int64_t)text->digest;
@@ -180,7 +178,7 @@ void put_changes(const job* j, memo_text* text) {
             memo_text_put(text, "another text");
             continue;
         }
-        const train_option* o = option_find(kept_options[i], strlen(kept_options[i]));
+        const train_option* o = option_find(kept_options[i]);
         const int was_given = is_given(o, j->resumed.run[i]);
         memo_text_put(text, was_given ? "%s " : "no %s", o->name);
         if (was_given) put_kept(o, j->resumed.run[i], text);
@@ -229,16 +227,14 @@ static int64_t loss_log_kept(FILE* log, int64_t step) {
 }
 
 /* Opens a log that is there, at the end of what is kept of it.  Cuts nothing yet. */
-static memo_status open_old_log(const job* j, FILE** log, int64_t* kept, memo_error* error) {
+static memo_status open_old_log(job* j, memo_error* error) {
     const char* path = j->options.loss_log;
-    *log = fopen(path, "r+b");
-    if (!*log) return bad_path("--loss-log", path, "written", error);
-    memo_status status = lock_log(fileno(*log), LOCK_EX, path, error);
-    if (!status) *kept = loss_log_kept(*log, j->resumed.step);
-    if (!status && *kept >= 0 && fseeko(*log, (off_t)*kept, SEEK_SET) == 0) return MEMO_STATUS_OK;
-    fclose(*log);
-    *log = NULL;
+    j->loss_log = fopen(path, "r+b");
+    if (!j->loss_log) return bad_path("--loss-log", path, "written", error);
+    memo_status status = lock_log(fileno(j->loss_log), LOCK_EX, path, error);
     if (status) return status;
+    const int64_t kept = loss_log_kept(j->loss_log, j->resumed.step);
+    if (kept >= 0 && fseeko(j->loss_log, (off_t)kept, SEEK_SET) == 0) return MEMO_STATUS_OK;
     return gpt_invalid(error,
                        "--loss-log %.300s: holds no losses that could be continued; another name "
                        "would work",
@@ -298,8 +294,6 @@ static memo_status check_save(job* j, memo_error* error) {
 memo_status check_outputs(job* j, memo_error* error) {
     const train_options* o = &j->options;
     struct stat info;
-    FILE* log;
-    int64_t kept;
     memo_status status = o->resume ? check_resume(j, error) : MEMO_STATUS_OK;
     if (!status && o->save) status = find_save(j, error);
     if (status || !train_is_first()) return status;
@@ -312,48 +306,91 @@ memo_status check_outputs(job* j, memo_error* error) {
     if (!status && o->save) status = check_save(j, error);
     if (status || !o->loss_log) return status;
     if (!loss_log_is_in_output(o)) status = probe_file("--loss-log", o->loss_log, error);
-    if (status || !continues_log(o)) return status;
-    status = open_old_log(j, &log, &kept, error);
-    if (!status) fclose(log);
-    return status;
+    return status || !continues_log(o) ? status : open_old_log(j, error);
 }
 
 memo_status open_outputs(job* j, memo_error* error) {
     const train_options* o = &j->options;
-    int64_t kept = 0;
+    const off_t kept = j->loss_log ? ftello(j->loss_log) : 0;
     struct stat info;
     memo_status status = MEMO_STATUS_OK;
     if (!train_is_first() || !o->loss_log) return status;
     if (loss_log_is_in_output(o)) status = make_directory(o->output, 0, error);
     if (status) return status;
-    if (continues_log(o)) {
-        status = open_old_log(j, &j->loss_log, &kept, error);
-        if (status || ftruncate(fileno(j->loss_log), (off_t)kept) == 0) return status;
-        return bad_path("--loss-log", o->loss_log, "written", error);
-    }
 
     /* The lines of another run are cut only under the lock. */
-    j->loss_log = fopen(o->loss_log, "ab");
-    if (j->loss_log) status = lock_log(fileno(j->loss_log), LOCK_EX, o->loss_log, error);
+    if (!j->loss_log) {
+        j->loss_log = fopen(o->loss_log, "ab");
+        if (j->loss_log) status = lock_log(fileno(j->loss_log), LOCK_EX, o->loss_log, error);
+    }
     if (status) return status;
     if (!j->loss_log || fstat(fileno(j->loss_log), &info) ||
-        (S_ISREG(info.st_mode) && ftruncate(fileno(j->loss_log), 0)))
+        (S_ISREG(info.st_mode) && ftruncate(fileno(j->loss_log), kept)))
         return bad_path("--loss-log", o->loss_log, "written", error);
-    return MEMO_STATUS_OK;
+    return status;
 }
 
-/* ---- pictures ------------------------------------------------------------------------------- */
+/* ---- pictures, and the page that shows them -------------------------------------------------- */
+
+#define PAGE_BYTES 1900000 /* a picture that exceeds them stays a file */
+
+/* Text as it is printed. */
+static void page_put_text(memo_text* page, const char* title, const memo_text* printed) {
+    if (!printed->n_bytes) return;
+    memo_text_put(page, "<h2>%s</h2>\n<pre>\n", title);
+    memo_text_put_xml(page, printed->data);
+    memo_text_put(page, "</pre>\n");
+}
+
+static memo_status page_put_picture(const job* j, memo_text* page, const char* title,
+                                    const char* name, memo_error* error) {
+    char* bytes = NULL;
+    int64_t n_bytes = 0;
+    memo_status status = tool_append_file(output_path(j, name), &bytes, &n_bytes, error);
+    if (!status && page->n_bytes + n_bytes > PAGE_BYTES)
+        memo_text_put(page, "<h2>%s</h2>\n<p>too large for this page: %s</p>\n", title, name);
+    else if (!status)
+        memo_text_put(page, "<h2>%s</h2>\n%s\n", title, bytes);
+    free(bytes);
+    return status;
+}
+
+/* The page refers to no other file.  It is XML, too: a parser can check that it is well formed. */
+static memo_status page_write(const job* j, memo_error* error) {
+    static const char* const pictures[][2] = {{"Device memory", "memory.svg"},
+                                              {"Timeline", "timeline.svg"},
+                                              {"Addresses", "plan.svg"},
+                                              {"Loss", "loss.svg"}};
+    const train_options* o = &j->options;
+    memo_text page = {0}, rows = {0};
+    memo_status status = MEMO_STATUS_OK;
+    memo_text_put(&page,
+                  "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'/><title>A training "
+                  "run with memo</title>\n<style>body{font:15px Helvetica,Arial,sans-serif;"
+                  "max-width:1200px;margin:0 auto;padding:16px}pre{font-size:13px;overflow-x:auto}"
+                  "svg{width:100%%;height:auto}</style></head><body>\n"
+                  "<h1>A training run with memo</h1>\n"
+                  "<p>%lld layers of %lld, %lld x %lld tokens a micro-batch, %lld steps, policy %s",
+                  o->layers, o->hidden, o->batch, o->sequence, (long long)j->n_done,
+                  policy_names[o->policy]);
+    memo_text_put_xml(&page, j->plan->times ? text_of(": %s", j->plan->times->reason) : "");
+    memo_text_put(&page, ".</p>\n");
+
+    page_put_text(&page, "Policies", &j->told);
+    memo_swap_put_rows(&j->plan->swap, &rows);
+    page_put_text(&page, "Rows of each tensor", &rows);
+    memo_text_free(&rows);
+    for (size_t i = 0; i < sizeof pictures / sizeof *pictures && !status; i++)
+        status = page_put_picture(j, &page, pictures[i][0], pictures[i][1], error);
+    memo_text_put(&page, "</body></html>\n");
+    if (!status) return memo_text_write(&page, output_path(j, "report.html"), error);
+    memo_text_free(&page);
+    return status;
+}
 
 memo_status write_outputs(const job* j, memo_error* error) {
     const memo_step_plan* plan = j->plan;
-    loss_chart chart = {0};
     const char* policy = policy_names[j->options.policy];
-
-    chart.losses = j->losses;
-    chart.n_steps = j->n_done - j->n_resumed;
-    chart.unigram_nats = j->text.unigram_nats;
-    chart.bigram_nats = j->text.bigram_nats;
-
     memo_status status =
         memo_plan_write_svg(plan->addresses, plan->trace,
                             text_of("Memory plan of one micro-batch, policy %s, peak %s", policy,
@@ -361,10 +398,11 @@ memo_status write_outputs(const job* j, memo_error* error) {
                             output_path(j, "plan.svg"), error);
     if (!status) status = memory_picture_write(plan, output_path(j, "memory.svg"), error);
     if (!status)
-        status = loss_chart_write(&chart,
-                                  text_of("Loss over training, policy %s in %s of device memory",
-                                          policy, bytes_name(plan->device_bytes)),
-                                  output_path(j, "loss.svg"), error);
+        status = loss_picture_write(j->losses, j->n_done - j->n_resumed, j->text.unigram_nats,
+                                    j->text.bigram_nats,
+                                    text_of("Loss over training, policy %s in %s of device memory",
+                                            policy, bytes_name(plan->device_bytes)),
+                                    output_path(j, "loss.svg"), error);
     if (!status) status = memo_trace_write(plan->trace, output_path(j, "step.trace"), error);
     if (!status) status = memo_plan_write(plan->addresses, output_path(j, "step.plan"), error);
     if (!status && j->has_profile)

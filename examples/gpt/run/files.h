@@ -4,8 +4,6 @@
 
 #include "gpt/run/run.h"
 
-/* ---- before the run ------------------------------------------------------------------------- */
-
 /* fault: made, read or written. */
 memo_status bad_path(const char* name, const char* path, const char* fault, memo_error* error);
 
@@ -25,15 +23,11 @@ memo_status check_files(const job* j, memo_error* error);
 
 int64_t last_step(const train_options* o);
 
-/* ---- what a run resumes ---------------------------------------------------------------------- */
-
 /* A real number is kept by its bits. */
 void kept_numbers(train_options o, const train_text* text, int64_t kept[GPT_RUN_NUMBERS]);
 
 /* Writes "--steps 6 (now 9), no --window (now 64), another text"; nothing of an equal run. */
 void put_changes(const job* j, memo_text* text);
-
-/* ---- before and at the begin ----------------------------------------------------------------- */
 
 /* Checks all files before the run plans and measures.  Changes none, and leaves none behind but the
  * lock of --save, until the end.  The text is loaded. */
@@ -42,8 +36,6 @@ memo_status check_outputs(job* j, memo_error* error);
 /* The last step before training, so that an earlier error leaves no files behind.  --output is
  * created when it is written, or now for a loss log in it. */
 memo_status open_outputs(job* j, memo_error* error);
-
-/* ---- pictures ------------------------------------------------------------------------------- */
 
 memo_status write_outputs(const job* j, memo_error* error);
 

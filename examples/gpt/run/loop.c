@@ -1,15 +1,12 @@
 #include "gpt/run/loop.h"
 
 #include "extras/memo_look.h"
-#include "gpt/model/check.h"
 #include "gpt/model/layout.h"
 #include "gpt/run/compare.h"
 #include "gpt/run/files.h"
-#include "gpt/run/launch.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/profile.h"
 #include "gpt/run/ranks.h"
-#include "gpt/show/picture.h"
 #include "gpt/show/report.h"
 #include "gpt/show/statistics.h"
 #include "tools/tool_files.h"
@@ -37,8 +34,9 @@ static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error
     return MEMO_STATUS_OK;
 }
 
-void print_rate(const train_options* o, double keys_seen, double step_s) {
+void print_rate(const train_options* o, double step_s) {
     const gpt_config config = train_config(o), whole = gpt_whole_config(&config);
+    const double keys_seen = gpt_keys_seen(&config);
     const double n_sequences = (double)(o->accumulate * o->batch), s = (double)o->sequence;
     double flops =
         n_sequences * 6 * s *
@@ -162,8 +160,6 @@ memo_status train(run* r, job* j, memo_error* error) {
     if (o->resume && (status = resume(r, j, &first, error))) return status;
     if (o->save && (status = agree_on_aside(r, j, error))) return status;
     if (r->reports) printf("\n");
-    r->keys_seen = 0;
-    r->n_micro_batches = 0;
     train_sent_bytes(r->mesh, r->model, sent);
     progress shown = {first,     n_steps, o->accumulate * o->batch * o->sequence,
                       clock_s(), 0,       isatty(STDOUT_FILENO)};
@@ -201,7 +197,7 @@ memo_status train(run* r, job* j, memo_error* error) {
     step -= first; /* of this run */
 
     step_s = (clock_s() - counted_s) / (double)(n_counted ? n_counted : 1);
-    if (r->reports && step) print_rate(o, r->keys_seen / (double)r->n_micro_batches, step_s);
+    if (r->reports && step) print_rate(o, step_s);
     if (r->reports && step) print_prediction(j, &last, step_s);
     /* A replay's messages are not counted. */
     return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, sent, step_s,
@@ -274,14 +270,11 @@ static memo_status check_schedule(const memo_schedule* schedule, memo_error* err
 
 static memo_status draw_schedule(const job* j, const memo_schedule* schedule, memo_error* error) {
     memo_simulation* times = NULL;
-    step_picture picture = {.schedule = schedule,
-                            .keep = j->plans[MEMO_POLICY_KEEP],
-                            .plan = j->plan,
-                            .n_layers = (int32_t)j->options.layers};
-    const char* title =
-        text_of("One training step, policy %s, measured", policy_names[j->options.policy]);
+    const char* title = text_of("One training step, policy %s, measured: %s of device memory, "
+                                "instead of %s with every activation kept",
+                                policy_names[j->options.policy], bytes_name(j->plan->device_bytes),
+                                bytes_name(j->plans[MEMO_POLICY_KEEP]->device_bytes));
     memo_status status = memo_schedule_measured(schedule, &times, error);
-    picture.times = times;
     if (!status) status = make_directory(j->options.output, 0, error);
     if (!status)
         status =
@@ -289,7 +282,6 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
     if (!status)
         status =
             memo_schedule_write_svg(schedule, times, title, output_path(j, "timeline.svg"), error);
-    if (!status) status = step_picture_write(picture, title, output_path(j, "step.svg"), error);
     memo_simulation_destroy(times);
     return status;
 }

@@ -5,11 +5,9 @@
 
 #include "gpt/run/run.h"
 
-/* ---- training ------------------------------------------------------------------------------- */
-
 /* Floating-point operations of a step by 6 s P + 6 n h s^2 a sequence, with P parameters and n
  * layers, as the MEMO paper counts them: a token sees s / 2 keys on average, or fewer. */
-void print_rate(const train_options* o, double keys_seen, double step_s);
+void print_rate(const train_options* o, double step_s);
 
 /* Continues after the steps of the saved run. */
 memo_status resume(run* r, job* j, int64_t* step, memo_error* error);
@@ -22,8 +20,6 @@ void print_loss(const job* j);
  * because each has a share of the parameters.  It generates in pieces, so that a single rank can
  * react to Ctrl-C; several ranks would have to agree. */
 memo_status print_sample(const job* j, run* r, memo_error* error);
-
-/* ---- one recorded step: its order proven, its timeline drawn -------------------------------- */
 
 /* Records a step more than were trained: without copies of states of other steps, whose waits are
  * not recorded, and with all of its own. */

@@ -16,12 +16,9 @@
 
 #include "extras/memo_layout.h"
 #include "gpt/kernels/threads.h"
-#include "gpt/model/check.h"
 #include "gpt/model/enqueue.h"
 #include "gpt/run/compare.h"
-#include "gpt/run/compute.h"
 #include "gpt/run/files.h"
-#include "gpt/run/launch.h"
 #include "gpt/run/loop.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/profile.h"
@@ -48,17 +45,12 @@ static void print_model(const train_options* o) {
            "parameters\n",
            o->layers, o->hidden, o->heads, o->kv_heads,
            config.mlp == GPT_MLP_SWIGLU ? ", SwiGLU" : "", 1e-6 * (double)gpt_n_parameters(&whole));
-    printf("step      %lld x %lld sequences of %lld tokens, dropout %g, seed %lld\n", o->accumulate,
+    printf("step      %lld x %lld sequences of %lld tokens, dropout %g, seed %lld", o->accumulate,
            o->batch, o->sequence, o->dropout, o->seed);
-    if (o->window || o->documents) {
-        printf("attention ");
-        if (o->window) printf("to the last %lld tokens%s", o->window, o->documents ? ", " : "");
-        if (o->documents)
-            printf("within documents, at most %lld a sequence, that end with %lld", o->documents,
-                   o->separator);
-        printf("\n");
-    }
-    printf("budget    %sdevice %s, host %s", o->ranks > 1 ? "of each rank: " : "",
+    if (o->window) printf(", window %lld", o->window);
+    if (o->documents) printf(", at most %lld documents a sequence", o->documents);
+    printf("%s\nbudget    %sdevice %s, host %s", o->is_graph ? ", by a CUDA graph" : "",
+           o->ranks > 1 ? "of each rank: " : "",
            o->device_memory ? bytes_name(o->device_memory) : "unlimited",
            o->host_memory ? bytes_name(o->host_memory) : "unlimited");
     if (o->link_bandwidth || !o->is_dry_run || !o->profile)
@@ -79,17 +71,6 @@ static void print_keep(const train_options* o, int64_t keep_bytes) {
 static void print_slices(const job* j) {
     if (*j->why_slices)
         printf("slices    of %lld rows, because %s\n", j->options.slice_rows, j->why_slices);
-}
-
-static void print_run(const train_options* o) {
-    printf("run       ");
-    if (o->compare)
-        printf("%lld step%s of every policy compared, ", o->compare, o->compare == 1 ? "" : "s");
-    printf("%s%lld step%s trained%s", o->seconds ? "up to " : "", o->steps,
-           o->steps == 1 ? "" : "s", o->is_graph ? " by a CUDA graph" : "");
-    if (o->sample) printf(", %lld bytes generated", o->sample);
-    if (o->output) printf(", one step recorded");
-    printf("\n");
 }
 
 static memo_status check_spill(const train_options* o, memo_error* error) {
@@ -127,21 +108,6 @@ static memo_status rehearse_on_rank(run* r, job* j, memo_error* error) {
     return status;
 }
 
-/* Opens a small job that keeps everything, without capacities, and calls on each rank. */
-static memo_status rehearse_job(job* small, memo_status (*call)(run*, job*, memo_error*),
-                                memo_error* error) {
-    memo_step_plan** plan = &small->plans[MEMO_POLICY_KEEP];
-    static team rehearsal;
-    memo_status status = train_plan(&small->options, MEMO_POLICY_KEEP, 0, NULL, NULL, plan, error);
-    if (status) return status;
-    (*plan)->fits = 1;
-    status = team_open(&rehearsal, small, MEMO_POLICY_KEEP, RUN_LIFTED, error);
-    if (!status) status = team_call(&rehearsal, call, error);
-    team_close(&rehearsal);
-    memo_step_plan_destroy(*plan);
-    return status;
-}
-
 /* Kernels, cuBLASLt, cuDNN and NCCL's channels take device memory when they are first used, which
  * would be after the arena has all of it.  A step of one layer and few tokens uses them before the
  * plan is made.  The plan gets what is left then, less the reserve. */
@@ -149,8 +115,9 @@ static memo_status rehearse(job* j, memo_error* error) {
     const int64_t unit = 2 * j->options.ring * j->options.ulysses;
     const int64_t least = gpt_round_up(gpt_min(j->options.tile, 256) * 2, unit);
     const int64_t reserve = j->options.reserve;
+    static team rehearsal;
     job small = *j;
-    memo_status status;
+    memo_step_plan** plan = &small.plans[MEMO_POLICY_KEEP];
     if (j->options.device_memory) return MEMO_STATUS_OK;
 
     small.options.sequence = gpt_min(j->options.sequence, least);
@@ -158,7 +125,13 @@ static memo_status rehearse(job* j, memo_error* error) {
     small.options.accumulate = 1;
     small.options.is_graph = 0;
     small.options.attention_memory = 0;
-    status = rehearse_job(&small, rehearse_on_rank, error);
+    memo_status status = train_plan(&small.options, MEMO_POLICY_KEEP, 0, NULL, NULL, plan, error);
+    if (status) return status;
+    (*plan)->fits = 1;
+    status = team_open(&rehearsal, &small, MEMO_POLICY_KEEP, RUN_LIFTED, error);
+    if (!status) status = team_call(&rehearsal, rehearse_on_rank, error);
+    team_close(&rehearsal);
+    memo_step_plan_destroy(*plan);
     if (status) return status;
 
     j->options.device_memory = small.room > reserve ? small.room - reserve : 1;
@@ -168,60 +141,6 @@ static memo_status rehearse(job* j, memo_error* error) {
         printf(", NCCL's world with %s", bytes_name(memo_comm_nccl_get_device_bytes(train_world)));
 #endif
     printf(", of which --reserve leaves %s\n", bytes_name(reserve));
-    return MEMO_STATUS_OK;
-}
-#endif
-
-/* ---- rehearsal: attention at the run's length ------------------------------------------------ */
-
-#ifdef TRAIN_CUDNN
-/* As many keys were right on each machine that computed them (bench/results/h200.md). */
-#ifndef TRAIN_RIGHT_KEYS
-#define TRAIN_RIGHT_KEYS 1024000
-#endif
-
-static memo_status rehearse_step(run* r, job* j, memo_error* error) {
-    double loss;
-    return run_step(r, j, 0, &loss, error);
-}
-
-/* A step of one layer with one head, whose attention is compared with exact rows. */
-static memo_status try_attention(const job* j, int64_t slice_rows, memo_error* error) {
-    job small = *j;
-    train_options* o = &small.options;
-    o->hidden = o->hidden / o->heads;
-    o->heads = o->kv_heads = 1;
-    o->layers = o->batch = o->accumulate = 1;
-    o->mlp = o->mlp_columns = o->is_graph = 0;
-    o->type = o->type ? 1 : 0;
-    o->device_memory = o->host_memory = 0;
-    o->slice_rows = slice_rows;
-    return rehearse_job(&small, rehearse_step, error);
-}
-
-/* Of a length that nobody has seen right, attention is tried before the run; where all rows at once
- * are wrong, the run takes slices of half as many, and so on.  Several ranks find it in the run, whose
- * error names slices. */
-static memo_status rehearse_attention(job* j, memo_error* error) {
-    train_options* o = &j->options;
-    int64_t rows = o->sequence;
-    memo_error wrong;
-    memo_status status;
-    if (o->sequence <= TRAIN_RIGHT_KEYS || o->slice_rows || o->ranks > 1) return MEMO_STATUS_OK;
-    status = try_attention(j, 0, &wrong);
-    if (!status) return status;
-    *error = wrong;
-    while (status == MEMO_STATUS_UNSUPPORTED && rows > o->tile) {
-        memo_error ignored;
-        rows = gpt_round_up((rows + 1) / 2, o->tile);
-        status = try_attention(j, rows, &ignored);
-    }
-    if (status) return error->status; /* not of the length: the run itself would fail */
-
-    o->slice_rows = rows;
-    j->has_right_slices = 1;
-    snprintf(j->why_slices, sizeof j->why_slices, "all rows at once would be wrong: %.400s",
-             wrong.message);
     return MEMO_STATUS_OK;
 }
 #endif
@@ -313,7 +232,6 @@ static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error*
     train_options* o = &j->options;
     memo_step_plan* other;
     memo_status status;
-    if (j->has_right_slices) o->slice_rows = j->has_right_slices = 0;
     status = train_plan(o, (memo_policy)o->policy, INT64_MAX, NULL, NULL, &other, error);
     if (!status && (!other->fits || o->slice_rows)) status = refuse(o, other, error);
     if (!status) o->slice_rows = other->swap.n_rows;
@@ -362,9 +280,6 @@ static memo_status prepare(job* j, memo_error* error) {
     int needs = 0;
     memo_status status = check_spill(o, error);
     if (!status) status = check_link(o, error);
-#ifdef TRAIN_CUDNN
-    if (!status) status = rehearse_attention(j, error);
-#endif
     if (!status) status = find_profile(j, error);
 #ifdef TRAIN_CUDA
     if (!status) status = rehearse(j, error);
@@ -377,11 +292,9 @@ static memo_status prepare(job* j, memo_error* error) {
     print_model(o);
     print_ranks(o);
     train_device_print(o, train_place.size ? 1 : o->ranks);
-    print_run(o);
     fflush(stdout);
     if (needs) status = plan_run(j, error);
     if (!status) status = plan_policy(j, MEMO_POLICY_KEEP, error);
-    if (!status) status = check_spill_room(o, j->plan, error);
     if (!status && !o->compare && !j->own_plan.addresses)
         status = team_open(&j->teams[o->policy], j, (memo_policy)o->policy, flags_of(j), error);
     if (status) return status;
@@ -436,8 +349,7 @@ static memo_status dry_run(job* j, memo_error* error) {
         print_estimate(o);
     print_choice(o, policy, plan, o->profile || o->link_bandwidth > 0);
     print_plan(o, policy, plan);
-    if (plan->times && plan->fits && o->flops > 0)
-        print_rate(o, gpt_keys_seen(&config), plan->times->step_s);
+    if (plan->times && plan->fits && o->flops > 0) print_rate(o, plan->times->step_s);
     /* Each length is a plan: not for every budget. */
     if (!refused && (o->cluster || o->slice_rows) && o->device_memory && !gpt_is_mixed(&config) &&
         o->ring * o->ulysses == 1)
@@ -549,7 +461,7 @@ int main(int argc, char** argv) {
     if (!status && j.options.is_help) {
         train_print_help();
     } else if (!status && j.options.is_version) {
-        train_print_version();
+        tool_print_version(stdout, "train_gpt");
     } else if (!status && j.options.is_dry_run) {
         status = dry_run(&j, &error);
     } else if (!status) {

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "gpt/model/check.h"
 #include "tools/clusters.h"
 
 const char* const policy_names[N_POLICIES] = {"memo", "keep", "recompute", "swap", "alpha"};
@@ -298,11 +297,6 @@ static void print_options(void) {
     }
 }
 
-void train_print_version(void) {
-    printf("train_gpt of memo %d.%d.%d\n", MEMO_VERSION_MAJOR, MEMO_VERSION_MINOR,
-           MEMO_VERSION_PATCH);
-}
-
 void train_print_help(void) {
     printf(
         "usage: train_gpt [OPTION...]\n\n"
@@ -442,10 +436,9 @@ static memo_status option_unknown(const char* name, memo_error* error) {
     return gpt_invalid(error, "%.80s: unknown option; --help lists all", name);
 }
 
-const train_option* option_find(const char* name, size_t length) {
+const train_option* option_find(const char* name) {
     for (size_t i = 0; i < N_OPTIONS; i++)
-        if (strlen(option_table[i].name) == length && !strncmp(name, option_table[i].name, length))
-            return &option_table[i];
+        if (!strcmp(name, option_table[i].name)) return &option_table[i];
     return NULL;
 }
 
@@ -457,15 +450,13 @@ static memo_status train_parse_arguments(int argc, char** argv, train_options* o
 /* Reads one option and its value, at argv[*next]; *next moves past them. */
 static memo_status train_parse_option(int argc, char** argv, int* next, train_options* options,
                                       memo_error* error) {
-    char* name = argv[(*next)++];
-    char* equals = name[0] == '-' ? strchr(name, '=') : NULL;
-    const train_option* o = option_find(name, equals ? (size_t)(equals - name) : strlen(name));
-    if (!strcmp(name, "-h")) o = option_find("--help", 6);
+    const char* name = argv[(*next)++];
+    const train_option* o = option_find(strcmp(name, "-h") ? name : "--help");
+    const int first = *next;
     if (!o) return option_unknown(name, error);
 
     /* A flag, which may stand for other options. */
     if (o->kind == OPTION_FLAG) {
-        if (equals) return gpt_invalid(error, "%s takes no value", o->name);
         *(long long*)option_field(options, o) = 1;
         return o->field == OPTION_FIELD(is_demo)
                    ? train_parse_arguments(N_DEMO_ARGUMENTS, demo_arguments, options, error)
@@ -473,22 +464,15 @@ static memo_status train_parse_option(int argc, char** argv, int* next, train_op
     }
 
     /* All files up to the next option, or one value. */
-    if (o->kind == OPTION_FILES) {
-        options->text_files = argv + *next;
-        options->n_text_files = 0;
-        if (equals && equals[1]) { /* --text=FILE MORE... : the first FILE */
-            options->text_files = argv + *next - 1;
-            options->text_files[0] = equals + 1;
-            options->n_text_files = 1;
-        }
-        while (*next < argc && strncmp(argv[*next], "--", 2)) (*next)++, options->n_text_files++;
-        if (options->n_text_files) return MEMO_STATUS_OK;
-    } else if (equals) {
-        return option_set(options, o, equals + 1, error);
-    } else if (*next < argc && strncmp(argv[*next], "--", 2)) {
-        return option_set(options, o, argv[(*next)++], error);
-    }
-    return gpt_invalid(error, "%s needs a value: %s %s", o->name, o->name, o->value);
+    while (*next < argc && strncmp(argv[*next], "--", 2) &&
+           (o->kind == OPTION_FILES || *next == first))
+        (*next)++;
+    if (*next == first)
+        return gpt_invalid(error, "%s needs a value: %s %s", o->name, o->name, o->value);
+    if (o->kind != OPTION_FILES) return option_set(options, o, argv[first], error);
+    options->text_files = argv + first;
+    options->n_text_files = *next - first;
+    return MEMO_STATUS_OK;
 }
 
 static memo_status train_parse_arguments(int argc, char** argv, train_options* options,

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "memo_plan.h"
+#include "gpt/model/gpt.h"
 
 enum { TRAIN_UPDATE_PASS = MEMO_UPDATE_HOST + 1, TRAIN_UPDATE_DEFERRED }; /* of --update */
 
@@ -74,9 +74,8 @@ typedef struct train_option {
 } train_option;
 
 /* Returns the option with this name; NULL: there is none. */
-const train_option* option_find(const char* name, size_t length);
+const train_option* option_find(const char* name);
 
-void train_print_version(void);
 void train_print_help(void);
 
 /* Bytes a second of copies to the host, or to the device; 0: as fast as memory. */

@@ -180,12 +180,9 @@ double alpha_of(const memo_step_plan* plan) {
 static void print_alpha(const train_options* o, const memo_step_plan* plan) {
     printf("alpha     %.4g: %lld of %lld rows swapped, the others recomputed, in tiles of %lld",
            alpha_of(plan), (long long)alpha_rows(plan), (long long)train_rows(o), o->tile);
-    if (o->alpha < 0)
-        printf("%s\n", plan->fits ? "" : "; even so the run does not fit");
-    else if (fabs(o->alpha - alpha_of(plan)) > 1e-9)
-        printf("; rounded from --alpha %g to whole tiles\n", o->alpha);
-    else
-        printf("; as --alpha says\n");
+    if (o->alpha >= 0 && fabs(o->alpha - alpha_of(plan)) > 1e-9)
+        printf("; rounded from --alpha %g to whole tiles", o->alpha);
+    printf("\n");
 }
 
 static const char* batches_name(const memo_step_plan* plan) {

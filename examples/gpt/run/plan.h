@@ -55,8 +55,6 @@ int plan_needs_times(const train_options* o, memo_policy policy, const memo_step
 /* Returns "48 GB/s each way", or both rates. */
 const char* link_text(const train_options* o);
 
-/* ---- output --------------------------------------------------------------------------------- */
-
 /* Returns "device: needs 163.0 MiB of 48.0 MiB", and the same for the host if it is short; empty if
  * the plan fits. */
 const char* plan_shortage(const memo_step_plan* p);

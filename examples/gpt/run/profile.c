@@ -1,6 +1,5 @@
 #include "gpt/run/profile.h"
 
-#include "gpt/model/check.h"
 #include "gpt/model/layout.h"
 #include "gpt/run/plan.h"
 #include "gpt/show/report.h"
@@ -16,21 +15,6 @@ static int64_t estimate_keys(const train_options* o) {
 }
 static cluster_rates estimate_rates_of(const train_options* o) {
     return cluster_rates_of(estimate_cluster(o), (double)estimate_keys(o));
-}
-
-/* Returns where the rates of attention come from: "", or ", as measured on an H200", and at which
- * lengths if they were measured at others. */
-static const char* estimate_source(const train_options* o) {
-    const cluster_rates* m = cluster_measured;
-    const double n = (double)estimate_keys(o);
-    int i = 0;
-    if (!cluster_is_measured(estimate_cluster(o))) return "";
-    while (i < N_MEASURED - 1 && m[i].n_keys < n) i++;
-    if (m[i].n_keys == n) return ", as measured on an H200";
-    if (i == 0 || m[i].n_keys < n)
-        return text_of(", as measured on an H200 at %.0f keys, the nearest length", m[i].n_keys);
-    return text_of(", between those measured on an H200 at %.0f and %.0f keys", m[i - 1].n_keys,
-                   m[i].n_keys);
 }
 
 #define ESTIMATE_TFLOPS      312.0 /* A100 */
@@ -181,7 +165,8 @@ void print_estimate(const train_options* o) {
     printf(
         "profile   estimated: %g TFLOP/s, of which products reach %.3g and attention %.3g, %.3g in "
         "the backward%s; ",
-        estimate_tflops(o), rates.products, rates.forward, rates.backward, estimate_source(o));
+        estimate_tflops(o), rates.products, rates.forward, rates.backward,
+        cluster_is_measured(estimate_cluster(o)) ? ", as measured on an H200" : "");
     if (fp8.factor < 1)
         printf("products in FP8 reach as much of %g TFLOP/s, an assumption; ",
                estimate_tflops(o) * estimate_cluster(o)->fp8 / estimate_cluster(o)->flops);

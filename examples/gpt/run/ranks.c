@@ -1,7 +1,9 @@
 #include "gpt/run/ranks.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -9,13 +11,79 @@
 #ifdef TRAIN_MPI
 #include "comm_mpi.h"
 #endif
-#include "gpt/model/check.h"
 #include "gpt/model/layout.h"
-#include "gpt/run/launch.h"
 #include "gpt/run/plan.h"
 #include "gpt/show/report.h"
 
 double train_timeout_s; /* --timeout: longer than one rank may lag behind another */
+
+/* ---- the place of this process -------------------------------------------------------------- */
+
+train_launch train_place;
+
+#if defined(TRAIN_MPI) || defined(TRAIN_CUDA)
+/* In this order: inside a Slurm job a process of mpirun has Slurm's variables too, those of another
+ * process, and with srun --mpi=pmi2 it has PMI's, without a local rank.  A batch script has
+ * SLURM_PROCID, but is no rank of a step. */
+static const train_launcher train_launchers[] = {
+    {"torchrun", "torchrun --nproc-per-node", "RANK", "WORLD_SIZE", "LOCAL_RANK",
+     "LOCAL_WORLD_SIZE", NULL},
+    {"mpirun", "mpirun -n", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
+    {"mpirun", "mpirun -n", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+     "MPI_LOCALRANKID"},
+    {"srun", "srun -n", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID",
+     "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_ID"},
+    {"mpirun", "mpirun -n", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE", NULL}};
+#endif
+
+#ifdef TRAIN_CUDA
+static memo_status train_launch_number(const char* name, int64_t* number, memo_error* error) {
+    const char* text = getenv(name);
+    char* end = NULL;
+    if (!text)
+        return gpt_invalid(
+            error, "%s: not set in the environment, but the launcher's other variables are", name);
+    errno = 0;
+    *number = strtoll(text, &end, 10);
+    if (errno || end == text || *end || *number < 0 || *number > INT32_MAX)
+        return gpt_invalid(error, "%s: not a number of ranks in the environment ('%.100s')", name,
+                           text);
+    return MEMO_STATUS_OK;
+}
+
+/* Ranks on one host need no address.  Only the launcher can tell: "4(x2)" of srun is two hosts. */
+static memo_status train_launch_address(const train_launcher* l, memo_error* error) {
+    const char *size = getenv(l->size), *local_size = getenv(l->local_size);
+    if (!getenv("MASTER_ADDR") && (!local_size || strcmp(size, local_size)))
+        return gpt_invalid(error,
+                           "MASTER_ADDR: not set in the environment; set it to the address of "
+                           "rank 0's host");
+    setenv("MASTER_ADDR", "127.0.0.1", 0);
+    setenv("MASTER_PORT", "29500", 0);
+    return MEMO_STATUS_OK;
+}
+
+/* Fills in train_place from the environment.  Sets MASTER_ADDR and MASTER_PORT, where the ranks
+ * meet, unless they are set. */
+static memo_status train_launch_read(memo_error* error) {
+    const train_launcher* l = train_launchers;
+    const train_launcher* end = l + sizeof train_launchers / sizeof *train_launchers;
+    while (l < end && (!getenv(l->rank) || (l->mark && !getenv(l->mark)))) l++;
+    if (l == end) return MEMO_STATUS_OK;
+
+    train_place.launcher = l;
+    memo_status status = train_launch_number(l->rank, &train_place.rank, error);
+    if (!status) status = train_launch_number(l->size, &train_place.size, error);
+    if (!status && train_place.rank >= train_place.size)
+        status = gpt_invalid(error, "%s: %lld in the environment is not below %s, %lld", l->rank,
+                             (long long)train_place.rank, l->size, (long long)train_place.size);
+    train_place.local_rank = train_place.rank;
+    if (!status && getenv(l->local_rank))
+        status = train_launch_number(l->local_rank, &train_place.local_rank, error);
+    return status || train_place.size == 1 ? status : train_launch_address(l, error);
+}
+#endif
 
 /* ---- start and end -------------------------------------------------------------------------- */
 
@@ -280,108 +348,21 @@ memo_status train_agree(void* user, int64_t* values, int64_t n, memo_error* erro
 
 /* ---- output --------------------------------------------------------------------------------- */
 
-/* Prints "degrees   blocks 0-3: 2, 4-7: 4". */
-static void print_degrees(const train_options* o) {
-    int64_t i;
-    if (!o->block_degrees) return;
-    printf("degrees   blocks");
-    for (int64_t first = 0; first < 2 * o->layers; first = i) {
-        for (i = first + 1; i < 2 * o->layers && o->block_degrees[i] == o->block_degrees[first];
-             i++) {
-        }
-        printf("%s %lld", first ? "," : "", (long long)first);
-        if (i - first > 1) printf("-%lld", (long long)i - 1);
-        printf(": %d", (int)o->block_degrees[first]);
-    }
-    printf("\n");
-}
-
-/* Prints each rank's share of a layer, and the order of its parts. */
-static void print_tensor(const train_options* o) {
-    const gpt_config config = train_config(o);
-    if (!gpt_is_split(&config)) return;
-    print_degrees(o);
-    if (gpt_is_mixed(&config))
-        printf(
-            "tensor    %lld: a rank has its share of the heads and columns of a block, and of the "
-            "sequences where its degree is smaller; embedding, classifier and norms are copies\n",
-            o->tensor);
-    else
-        printf(
-            "tensor    %lld: each rank has %lld of %lld heads, %lld of %lld of keys and values and "
-            "%lld of %lld columns of the MLP; embedding, classifier and norms are copies\n",
-            o->tensor, o->heads / o->tensor, o->heads, o->kv_heads / o->tensor, o->kv_heads,
-            (long long)(gpt_wide(&config) / o->tensor), (long long)gpt_wide(&config));
-    printf("schedule  %s: %lld sub-batch%s of %s%s\n",
-           memo_blocks_order_name((memo_blocks_order)o->schedule), o->sub_batches,
-           o->sub_batches == 1 ? "" : "es",
-           o->batch / o->data % o->sub_batches ? "the tokens of a sequence" : "whole sequences",
-           o->schedule == MEMO_BLOCKS_FINE
-               ? ", recomputed without sums over ranks: middle is kept or swapped"
-               : "");
-}
-
 void print_ranks(const train_options* o) {
-    const gpt_config config = train_config(o), whole = gpt_whole_config(&config);
-    const char* tensor = o->tensor > 1 ? text_of(" x tensor %lld", o->tensor) : "";
-    print_tensor(o);
-    if (o->ranks == 1) return;
-
-    printf(
-        "ranks     %lld: data %lld x ring %lld x ulysses %lld%s, each with %lld of %lld sequences "
-        "and %lld of %lld tokens of each\n",
-        o->ranks, o->data, o->ring, o->ulysses, tensor, o->batch / o->data, o->batch,
-        (long long)(gpt_n_rows(&config) / (o->batch / o->data)), o->sequence);
-    printf(
-        "zero      %lld: a rank holds %s of parameters, gradients and optimizer, %s of it Adam's "
-        "moments; of all %s and %s\n",
-        o->zero, bytes_name(gpt_state_bytes(&config)), bytes_name(gpt_optimizer_bytes(&config)),
-        bytes_name(gpt_state_bytes(&whole)), bytes_name(gpt_optimizer_bytes(&whole)));
-    if (o->zero == 2 && o->accumulate > 1)
-        printf("          the gradient is summed over ranks after each of the %lld micro-batches\n",
-               o->accumulate);
-}
-
-/* Returns "0-12, 39-50": the positions of a rank's tokens without padding, or the first of many. */
-static const char* token_ranges(const memo_sharding* layout, int32_t sequence_rank) {
-    memo_run runs[MEMO_RUNS_MAX * GPT_RUNS_MAX]; /* of each slice */
-    const int32_t n = memo_sharding_runs(layout, sequence_rank, runs);
-    const char* text = "";
-    for (int32_t k = 0; k < n && k < 3; k++) {
-        const int64_t last = gpt_min(runs[k].start + runs[k].count, layout->n_tokens) - 1;
-        if (last >= runs[k].start)
-            text = text_of("%s%s%lld-%lld", text, *text ? ", " : "", (long long)runs[k].start,
-                           (long long)last);
-    }
-    return n > 3 ? text_of("%s, ...", text) : text;
-}
-
-static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[3], double step_s,
-                              int64_t n_steps) {
     const gpt_config config = train_config(o);
-    const gpt_share share = gpt_share_make(&config, NULL);
-    const memo_mesh_desc degrees = train_mesh_desc(o);
-
-    printf("\na step took %.1f ms, %.0f tokens/s of all ranks\n", 1e3 * step_s,
-           (double)(o->accumulate * o->batch * o->sequence) / step_s);
-    printf(
-        "rank  data  ring  ulysses%s  sequences  tokens                    device peak  sent in a "
-        "step%s\n",
-        o->tensor > 1 ? "  tensor" : "", o->tensor > 1 ? "  to tensor ranks" : "");
-
-    for (int32_t r = 0; r < (int32_t)o->ranks; r++) {
-        memo_mesh at;
-        if (memo_mesh_place(&degrees, (int32_t)o->ranks, r, &at, NULL)) return;
-        const char* sequences = text_of("%lld-%lld", (long long)(at.data_rank * share.batch),
-                                        (long long)((at.data_rank + 1) * share.batch - 1));
-        printf("%4d %5d %5d %8d", (int)r, (int)at.data_rank, (int)at.ring_rank,
-               (int)at.ulysses_rank);
-        if (o->tensor > 1) printf(" %7d", (int)at.tensor_rank);
-        printf("  %-9s  %-24s %12s %15s", sequences, token_ranges(&share.layout, at.sequence_rank),
-               bytes_name(of_ranks[r][0]), bytes_name((of_ranks[r][1] + n_steps / 2) / n_steps));
-        if (o->tensor > 1) printf(" %16s", bytes_name((of_ranks[r][2] + n_steps / 2) / n_steps));
-        printf("\n");
-    }
+    if (gpt_is_split(&config))
+        printf("schedule  %s: %lld sub-batch%s of %s\n",
+               memo_blocks_order_name((memo_blocks_order)o->schedule), o->sub_batches,
+               o->sub_batches == 1 ? "" : "es",
+               o->batch / o->data % o->sub_batches ? "the tokens of a sequence"
+                                                   : "whole sequences");
+    if (o->ranks > 1)
+        printf("ranks     %lld: data %lld x ring %lld x ulysses %lld%s, each with %lld of %lld "
+               "sequences and %lld of %lld tokens of each; ZeRO %lld\n",
+               o->ranks, o->data, o->ring, o->ulysses,
+               o->tensor > 1 ? text_of(" x tensor %lld", o->tensor) : "", o->batch / o->data,
+               o->batch, (long long)(gpt_n_rows(&config) / (o->batch / o->data)), o->sequence,
+               o->zero);
 }
 
 void train_sent_bytes(const memo_mesh* mesh, const gpt_model* model, int64_t sent[2]) {
@@ -394,15 +375,19 @@ memo_status train_report_ranks(thread_rank* rank, const train_device* own, const
                                const gpt_model* model, const train_options* o,
                                const int64_t sent[2], double step_s, int64_t n_steps,
                                memo_error* error) {
-    int64_t of_ranks[THREAD_RANKS_MAX][3] = {{0}}, *mine = of_ranks[rank->comm->rank];
-    int64_t host_bytes;
+    int64_t most[3], host_bytes; /* the device's peak, and bytes sent */
     if (o->ranks == 1 || n_steps < 1) return MEMO_STATUS_OK;
-    train_device_peaks(own, &mine[0], &host_bytes);
-    train_sent_bytes(mesh, model, &mine[1]);
-    mine[1] -= sent[0];
-    mine[2] -= sent[1];
-    memo_status status = train_agree(rank, of_ranks[0], 3 * o->ranks, error);
-    if (!status && train_rank_reports(rank))
-        print_ranks_table(o, (const int64_t(*)[3])of_ranks, step_s, n_steps);
-    return status;
+    train_device_peaks(own, &most[0], &host_bytes);
+    train_sent_bytes(mesh, model, &most[1]);
+    for (int i = 0; i < 2; i++) most[1 + i] = (most[1 + i] - sent[i] + n_steps / 2) / n_steps;
+    memo_status status = train_agree(rank, most, 3, error);
+    if (status || !train_rank_reports(rank)) return status;
+    printf(
+        "ranks     a step took %.1f ms, %.0f tokens/s of all; a rank has a device peak up to %s, "
+        "and sends up to %s a step",
+        1e3 * step_s, (double)(o->accumulate * o->batch * o->sequence) / step_s,
+        bytes_name(most[0]), bytes_name(most[1]));
+    if (o->tensor > 1) printf(", %s to tensor ranks", bytes_name(most[2]));
+    printf("\n");
+    return MEMO_STATUS_OK;
 }

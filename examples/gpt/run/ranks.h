@@ -11,9 +11,21 @@
 #include "gpt/model/gpt.h"
 #include "gpt/run/device.h"
 
-extern double train_timeout_s; /* --timeout: longer than one rank may lag behind another */
+/* A launcher: the variables that it sets, and the words that start n processes. */
+typedef struct train_launcher {
+    const char *name, *start;
+    const char *rank, *size, *local_rank, *local_size;
+    const char* mark; /* another variable that a rank has; NULL: none */
+} train_launcher;
 
-/* ---- start and end -------------------------------------------------------------------------- */
+/* The place of this process among those that were started together. */
+typedef struct train_launch {
+    const train_launcher* launcher;
+    int64_t rank, size, local_rank; /* size 0: started alone, and its ranks are threads */
+} train_launch;
+extern train_launch train_place;
+
+extern double train_timeout_s; /* --timeout: longer than one rank may lag behind another */
 
 #if defined(TRAIN_CUDA) && defined(MEMO_CUDA_NCCL)
 #define TRAIN_NCCL
@@ -46,28 +58,22 @@ void train_ranks_close(thread_ranks* team);
 memo_status train_ranks_open(thread_ranks* team, const memo_host_device_desc* desc, int32_t n_ranks,
                              memo_error* error);
 
-/* ---- number of ranks ------------------------------------------------------------------------ */
-
 /* Checks that the model can be split in this way. */
 memo_status train_check_ranks(train_options* o, memo_error* error);
 
 memo_mesh_desc train_mesh_desc(const train_options* o);
-
-/* ---- agreement between ranks ---------------------------------------------------------------- */
 
 /* Takes the largest value of all ranks, n values in host memory, and waits.  Off the training path:
  * NCCL takes memory of the device only, so the values are copied there and back.  Also for
  * memo_session_desc.agree, whose user is the rank. */
 memo_status train_agree(void* user, int64_t* values, int64_t n, memo_error* error);
 
-/* ---- output --------------------------------------------------------------------------------- */
-
 void print_ranks(const train_options* o);
 
 /* The bytes that this rank has sent so far, and those to tensor ranks. */
 void train_sent_bytes(const memo_mesh* mesh, const gpt_model* model, int64_t sent[2]);
 
-/* Prints the memory of each rank and its traffic since `sent`.  All ranks call it, after the same
+/* Prints the most memory of a rank, and its traffic since `sent`.  All ranks call it, after the same
  * number of steps; waits. */
 memo_status train_report_ranks(thread_rank* rank, const train_device* own, const memo_mesh* mesh,
                                const gpt_model* model, const train_options* o,

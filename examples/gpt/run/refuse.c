@@ -99,20 +99,6 @@ void print_least(const train_options* o) {
     memo_step_plan_destroy(plan);
 }
 
-/* Returns host bytes with which the run fits if a plan lacks host bytes alone.  The plan has all
- * that it cannot recompute on the host; a row that waits on the device instead needs none there. */
-static int64_t enough_host_bytes(const train_options* o, memo_policy policy,
-                                 const memo_step_plan* plan) {
-    const int64_t free_bytes = o->device_memory - plan->device_bytes;
-    train_options other = *o;
-    if (plan->swap.n_slices > 1) other.slice_rows = plan->swap.n_rows;
-    other.host_memory = plan->host_bytes - free_bytes + plan->host_bytes / 64;
-    if (policy == MEMO_POLICY_MEMO && o->alpha < 0 && other.host_memory > o->host_memory &&
-        other.host_memory < plan->host_bytes && fits_with(&other, policy))
-        return other.host_memory;
-    return plan->host_bytes;
-}
-
 /* ---- what would work ------------------------------------------------------------------------- */
 
 /* Writes ", --policy recompute". */
@@ -156,34 +142,18 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
     /* cuDNN's backward in any order is faster: the deterministic one takes memory for each pair of
      * a query and a key.  Slices, an MLP in chunks and parts of the batch add gradients in another
      * order. */
-    const int may_differ = o->is_deterministic && !o->compare && train_attention_bytes(o);
     other.is_deterministic = 0;
-    if (may_differ) put_fitting(text, &other, except, "--deterministic 0", "");
+    if (o->is_deterministic && !o->compare && train_attention_bytes(o))
+        put_fitting(text, &other, except, "--deterministic 0", "");
     other = *o;
     other.slice_rows = 0;
     if (o->slice_rows && run_fits(&other, except, N_SLICES_TRIED, &slice_rows))
         put_way(text, "--slice-rows ", text_of("%lld", (long long)slice_rows));
     other = *o;
     other.mlp_rows = gpt_round_up((train_rows(o) + N_CHUNKS - 1) / N_CHUNKS, o->tile);
-    const char* mlp_rows = text_of("%lld", other.mlp_rows);
-    const int may_divide = !o->mlp_rows && other.mlp_rows < train_rows(o);
-    if (may_divide) put_fitting(text, &other, except, "--mlp-rows ", mlp_rows);
+    if (!o->mlp_rows && other.mlp_rows < train_rows(o))
+        put_fitting(text, &other, except, "--mlp-rows ", text_of("%lld", other.mlp_rows));
     put_batch(o, except, text);
-    other.is_deterministic = 0;
-    if (!text->n_bytes && may_differ && may_divide)
-        put_fitting(text, &other, except, "--deterministic 0 with --mlp-rows ", mlp_rows);
-
-    /* Any order, and more host memory. */
-    other = *o;
-    other.is_deterministic = 0;
-    if (!text->n_bytes && may_differ && o->host_memory) {
-        memo_step_plan* plan;
-        if (!train_plan(&other, except, N_SLICES_TRIED, NULL, NULL, &plan, NULL) &&
-            !is_over(plan->device_bytes, o->device_memory))
-            put_way(text, "--deterministic 0 with --host-memory ",
-                    bytes_option(enough_host_bytes(&other, except, plan)));
-        memo_step_plan_destroy(plan);
-    }
 
     /* Another policy; none takes less than memo with a fraction for each tensor. */
     other = *o;
@@ -199,11 +169,10 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
 }
 
 /* Writes the budgets in which this plan fits: of the device, of the host, or of both. */
-static void put_budgets(const train_options* o, const memo_step_plan* plan, memo_text* text) {
+static void put_budgets(const memo_step_plan* plan, memo_text* text) {
     const int host_lacks = is_over(plan->host_bytes, plan->host_budget_bytes);
     if (!is_over(plan->device_bytes, plan->device_budget_bytes)) {
-        const int64_t enough = enough_host_bytes(o, (memo_policy)o->policy, plan);
-        put_way(text, "--host-memory ", bytes_option(enough));
+        put_way(text, "--host-memory ", bytes_option(plan->host_bytes));
         return;
     }
     put_way(text, "--device-memory ", bytes_option(plan->device_bytes));
@@ -272,7 +241,7 @@ memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_erro
         memo_text_put(&needs, ", the rest %s)", bytes_name(rest));
     }
     put_cheap_ways(o, (memo_policy)o->policy, &ways);
-    put_budgets(o, plan, &ways);
+    put_budgets(plan, &ways);
     put_shorter(o, &ways);
     memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                    "%s of %s memory cannot hold this run: %s; try %s",
@@ -283,17 +252,6 @@ memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_erro
     memo_text_free(&needs);
     memo_text_free(&ways);
     return MEMO_STATUS_INFEASIBLE;
-}
-
-memo_status check_spill_room(const train_options* o, const memo_step_plan* plan,
-                             memo_error* error) {
-    const int64_t free_bytes = plan->sizes.spill_bytes ? spill_bytes_free(o) : 0;
-    if (plan->sizes.spill_bytes <= free_bytes) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                          "--spill %.300s: a rank's file of %s does not fit into %s of free space; "
-                          "another folder, or more --host-memory, would work",
-                          o->spill, bytes_beside(plan->sizes.spill_bytes, free_bytes),
-                          bytes_beside(free_bytes, plan->sizes.spill_bytes));
 }
 
 memo_status check_measurement(const train_options* o, memo_error* error) {

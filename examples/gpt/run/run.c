@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include "extras/memo_look.h"
-#include "gpt/model/check.h"
 #include "gpt/model/layout.h"
 #include "gpt/run/files.h"
 #include "gpt/run/plan.h"
@@ -183,20 +182,6 @@ static memo_status run_read_stalls(run* r, memo_error* error) {
     return status;
 }
 
-/* Keys that a token sees on average, half of its own included. */
-static double train_keys_seen(const train_options* o, const int32_t* tokens) {
-    const gpt_config config = train_config(o);
-    const double window = (double)(o->window ? o->window : o->sequence);
-    int64_t n = 0;
-    double sum = 0;
-    if (!o->documents) return gpt_keys_seen(&config);
-    for (int64_t i = 0; i < o->batch * o->sequence; i++, n++) {
-        if (i % o->sequence == 0 || tokens[i - 1] == o->separator) n = 0;
-        sum += (double)n + 0.5 < window ? (double)n + 0.5 : window;
-    }
-    return sum / (double)(o->batch * o->sequence);
-}
-
 memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error) {
     const train_options* o = &r->options;
     double loss_scale = 1.0 / (double)(o->accumulate * o->batch * o->sequence);
@@ -204,8 +189,6 @@ memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error)
     for (int64_t m = 0; m < o->accumulate && !status; m++) {
         train_text_windows(&j->text, o->seed, step, m, o->batch, o->sequence, r->tokens,
                            r->targets);
-        r->keys_seen += train_keys_seen(o, r->tokens);
-        r->n_micro_batches++;
         status = gpt_micro_batch(r->model, r->tokens, r->targets, step, m, loss_scale, error);
     }
     return status;

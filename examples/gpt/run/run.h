@@ -40,7 +40,6 @@ typedef struct job {
     memo_step_plan own_plan; /* of the run's session; what it points to is the session's */
     struct team* teams;      /* (policies) */
     char why_slices[512];    /* why the rows of a slice were chosen; empty: they were not */
-    int has_right_slices; /* they were chosen for attention alone, so that smaller ones would do */
     memo_profile profile;
     int has_profile, is_measured; /* is_measured: the profile, by this run */
     int64_t room;                 /* of a GPU beside libraries */
@@ -62,8 +61,6 @@ typedef struct job {
     memo_error log_failure;    /* of --loss-log, which does not end the training */
     memo_error output_failure; /* of standard output, which ends it as Ctrl-C does */
 } job;
-
-/* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
 
 enum {
     RUN_LIFTED = 1, /* without capacities: a reference if the budget is too small */
@@ -88,13 +85,11 @@ typedef struct run {
     gpt_model* model;
     int32_t *tokens, *targets; /* (batch, sequence), of all ranks */
     step_times times;          /* of the last step; RUN_TIMED */
-    double keys_seen;          /* by the tokens of all micro-batches */
-    int64_t n_micro_batches;
-    int is_graph;    /* steps are staged, and then run as a graph */
-    int reports;     /* this rank prints and fills results for its process */
-    int stops;       /* some rank was interrupted before the end of the last step */
-    int64_t n_steps; /* of the job, that are done */
-    int64_t aside;   /* gpt_save.aside */
+    int is_graph;              /* steps are staged, and then run as a graph */
+    int reports;               /* this rank prints and fills results for its process */
+    int stops;                 /* some rank was interrupted before the end of the last step */
+    int64_t n_steps;           /* of the job, that are done */
+    int64_t aside;             /* gpt_save.aside */
 } run;
 
 /* A planned policy of a job on the ranks of this process. */

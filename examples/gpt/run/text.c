@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpt/model/check.h"
 #include "tools/tool_files.h"
 
 void train_text_free(train_text* text) {

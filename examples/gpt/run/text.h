@@ -29,8 +29,6 @@ void train_text_random(train_text* text, int64_t vocabulary);
 /* The text must hold a sequence and the byte after it. */
 memo_status train_text_load(train_text* text, int64_t sequence, memo_error* error);
 
-/* ---- windows -------------------------------------------------------------------------------- */
-
 /* Writes batch windows of the text: tokens, and for each token the next one. */
 void train_text_windows(const train_text* text, int64_t seed, int64_t step, int64_t micro_batch,
                         int64_t batch, int64_t sequence, int32_t* tokens /* (batch, sequence) */,

@@ -1,12 +1,9 @@
-/* report.h - the trainer's output: sizes, a progress line, generated text, a picture of the
- * loss. */
+/* report.h - the trainer's output: sizes, a progress line, generated text. */
 #ifndef TRAIN_REPORT_H
 #define TRAIN_REPORT_H
 
 #include <stdint.h>
 #include "memo.h"
-
-/* ---- numbers -------------------------------------------------------------------------------- */
 
 /* Returns a short text, such as a size or a path, valid during the next 31 calls. */
 MEMO_PRINTF(1, 2) const char* text_of(const char* format, ...);
@@ -26,8 +23,6 @@ const char* bytes_option(int64_t n_bytes);
 
 double clock_s(void);
 
-/* ---- progress ------------------------------------------------------------------------------- */
-
 typedef struct progress {
     int64_t first, n_steps, step_tokens; /* first: the number of the first one, from 0 */
     double begin_s, shown_s;
@@ -43,38 +38,8 @@ void progress_end(const progress* p);
 memo_log starting_log(void);
 void starting_end(memo_log log);
 
-/* ---- generated text ------------------------------------------------------------------------- */
-
 /* Prints printable bytes and line ends unchanged, other bytes as \xNN, with a margin.  A terminal
  * can show the text safely. */
 void print_bytes(const uint8_t* bytes, int64_t n_bytes);
-
-/* ---- pieces of an SVG: a picture with a title, a line, a text ------------------------------ */
-
-void svg_begin(memo_text* t, int width, int height, int left, const char* title);
-
-void svg_line(memo_text* t, double x1, double y1, double x2, double y2, const char* style);
-
-/* anchor: start, middle or end. */
-void svg_text(memo_text* t, double x, double y, const char* anchor, const char* what);
-
-/* A color of the legend, and what it means. */
-void svg_key(memo_text* t, double x, double y, const char* color, const char* label);
-
-/* Returns 1, 2 or 5 times a power of ten: the distance of ticks of which `range` has `most` at
- * most. */
-double svg_tick(double range, int most);
-
-/* ---- loss over steps, as SVG ---------------------------------------------------------------- */
-
-typedef struct loss_chart {
-    const double* losses; /* nats per token, one a step */
-    int64_t n_steps;
-    double unigram_nats, bigram_nats; /* equal: of random tokens */
-    double low, high;                 /* nats of the axis */
-    memo_text text;
-} loss_chart;
-
-memo_status loss_chart_write(loss_chart* c, const char* title, const char* path, memo_error* error);
 
 #endif

@@ -18,8 +18,6 @@ typedef struct spread {
 /* With quartiles.  Sorts values; n is at least 1. */
 spread spread_of(double* values, int64_t n);
 
-/* ---- two policies ---------------------------------------------------------------------------- */
-
 /* Fewer rounds have no interval of 95 %: even if all have the same sign, chance alone gives that in
  * 2 of 2^5 = 32 cases. */
 enum { ROUNDS_TO_DIFFER = 6 };
@@ -40,8 +38,6 @@ int is_different(const spread* difference);
 /* Writes a sentence about the difference `b - a` of two policies, in seconds; a_s is a's time. */
 const char* difference_words(const char* a, const char* b, const spread* difference, double a_s,
                              char* text, size_t n_text);
-
-/* ---- turns ---------------------------------------------------------------------------------- */
 
 /* Returns who of n is number i in a round.  Each round begins with another one, and every second
  * goes backwards.  So each runs equally often at each place, after each neighbor. */

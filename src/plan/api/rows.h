@@ -22,38 +22,20 @@ typedef struct memo_swap_plan_desc {
     /* Tensors, layers, kinds, n_rows and tile_rows count.  With rows the plan only has their
      * times. */
     const memo_swap_desc* swap;
-    /* Each kind that swap->layer_kinds names; one kind without layer_kinds.  Times may be in
-     * any unit, if all are in this unit. */
-    const memo_kind_times* kinds;
+    /* Times may be in any unit, if all are in this unit.  Tensors are found by name.  With an EDGE
+     * the profile may be of slices of another size: times of layers are scaled. */
+    const memo_profile* profile;
     /* Streamed states of a session, which use the same link; NULL: none.  Layer 0 comes before the
      * layers, the last layer behind the layers. */
     const struct memob_states_desc* states;
-    int32_t micro_batches;         /* of a step, before its update; 0: 1.  Of an order: 1 */
-    double update_s_per_byte;      /* of states that the update uses */
-    double update_host_s_per_byte; /* likewise, if it is on the host: states->update_host */
-    double between_s;              /* after the last forward; in a group for each micro-batch */
+    int32_t micro_batches; /* of a step, before its update; 0: 1.  Of an order: 1 */
     /* Turns of swap->order, as in memo_session_desc.order: between_s comes before the backward
      * turns of the last chunk.  NULL: before each backward turn. */
     const struct memo_turn* turns;
     int32_t last_chunk;
-    /* (swap->n_order): computed after a turn, beside its copies, by turns of pass WEIGHTS; NULL:
-     * nothing.  memo_swap_generate leaves it out. */
-    const double* turns_s;
-    double recompute_call_s; /* of each tensor with recomputed rows, in addition to the rows */
-    /* Copies slow computation.  A step takes so much longer for each byte that is copied to the
-     * host [0] and to the device [1] while the step computes. */
-    double slowdown_s_per_byte[2];
-    double copy_s; /* of each copy, in addition to the bytes */
-    /* 0: these copies take no time.  The rates hold also while copies go both ways, as copies of
-     * EDGE rows do. */
-    double to_host_bytes_per_s, to_device_bytes_per_s;
     /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
-    /* The third tier: capacity for memo_swap_sizes.spill_bytes (0: no file), seconds of a read or
-     * write in addition to the bytes, and the rates (0: no time). */
-    int64_t spill_bytes;
-    double file_s;
-    double to_file_bytes_per_s, from_file_bytes_per_s;
+    int64_t spill_bytes; /* the third tier: for memo_swap_sizes.spill_bytes; 0: no file */
 } memo_swap_plan_desc;
 
 /* What keeps the step from being shorter. */
@@ -87,16 +69,8 @@ typedef struct memo_swap_plan {
     char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
 } memo_swap_plan;
 
-/* Fills in times and rates.  Copies: copy_s and the rates of the line through the small and the
- * large copy of the profile.  The file: the rates, if measured.  Layers: the caller's times of each
- * of profile->n_kinds kinds, for which recompute_s_per_row has room for (n_kinds, 2, n_tensors):
- * times and their growths, by the names of the tensors; desc->kinds becomes times.  With an EDGE
- * the profile may be of slices of another size; times are scaled.
- * Errors: INVALID_ARGUMENT (another number of rows; a tensor or kind the profile does not have). */
-MEMO_TRY memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
-                                                double* recompute_s_per_row,
-                                                const memo_profile* profile, memo_error* error);
-/* Errors: INVALID_ARGUMENT (naming the field); INFEASIBLE (naming the memory and the bytes that the
+/* Errors: INVALID_ARGUMENT (naming the field; the profile is of other rows, or lacks a tensor or
+ * kind); INFEASIBLE (naming the memory and the bytes that the
  * smallest plan needs); OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                                     memo_error* error);

@@ -83,8 +83,8 @@
 typedef struct memo_session memo_session;
 
 /* Slices.  With slice_rows a layer is computed in slices of its rows, each with rounding buffers of
- * a slice (memo.h, chapter 7, Slices): device memory then depends on the slice, and on the tensors
- * of scope LAYER, but not on n_rows.  A trainer calls begin and end of each layer once for each
+ * a slice (memo.h, chapter 7): device memory then depends on the slice, and on the tensors of scope
+ * LAYER, but not on n_rows.  A trainer calls begin and end of each layer once for each
  * slice, memo_session_get_n_slices times in a row: first to last in the forward, last to first in
  * the backward.  memo_session_get_slice gives the rows.
  *
@@ -100,7 +100,26 @@ typedef struct memo_session memo_session;
  * MEMO_EACH_LAYER, the gradient in a buffer of pass BACKWARD: slices pass both on, and the trainer
  * clears both at borders of documents.  A CARRIED tensor keeps the first state of a slice.  If a
  * micro-batch has few rows, the last slices are empty: begin returns 0.  One layer is open at a
- * time.  Forwards and gradients of each slice size are the same bits under every policy. */
+ * time.  Forwards and gradients of each slice size are the same bits under every policy.
+ *
+ * LAYER tensors: a slice writes its rows, counted from the layer's row 0, and reads earlier rows.
+ * The EDGE: the trainer writes the rows in the first layer.  In the backward the last layer finds
+ * the output there, other layers the gradient.  With T rows of a layer and R of a slice, memory is
+ * what R rows without slices take, and, times row_bytes,
+ *
+ *     on the device   T for each layer that keeps a LAYER tensor; 2 T if some layers do not (T if
+ *                     these are all even or all odd); 2 R for the EDGE
+ *     on the host     the sum over slices; T for each layer but the last two of a LAYER tensor; T
+ *                     for the EDGE
+ *
+ * Late rows.  How many rows the experts of a layer get is known only when its forward has routed
+ * them: then the trainer calls memo_session_set_routed.  Items with LATE_ROWS have that many rows in
+ * that layer, at most routed_rows_layer, in all layers together at most A = routed_rows_all.  Of n
+ * such layers, each with A / n rows, a plan keeps the rows of k, and the device has a scratch of
+ * routed_rows_layer rows, unless k is n.  Rows that do not fit into k A / n rows are the surplus:
+ * that of a MOVE item moves to the host and comes back, that of a ROWS item is recomputed.  So
+ * layers with more rows than A / n take more time, but no more memory, and the bits are the same.
+ * The surplus never spills.  A slice or a shorter shape has at most its share of both numbers. */
 
 /* Groups.  Micro-batches of a step may go through the layers together: each layer computes all of a
  * group, as it computes slices, before the next layer begins.  The states of a layer then travel
@@ -195,8 +214,7 @@ typedef enum memo_pass {
     MEMO_PASS_FORWARD,
     MEMO_PASS_BETWEEN,
     MEMO_PASS_BACKWARD,
-    MEMO_PASS_WEIGHTS, /* gradients of weights, in a turn of their own: see In flight */
-    MEMO_PASS_AFTER    /* until the next micro-batch, or turn, begins: an output */
+    MEMO_PASS_AFTER /* until the next micro-batch, or turn, begins: an output */
 } memo_pass;
 
 /* In flight.  A stage of a pipeline runs forwards of later micro-batches before the backward of an
@@ -226,38 +244,19 @@ typedef enum memo_pass {
  *         ... compute; the last layer sends its output ...
  *     }
  *
- * Zero-bubble orders split the backward: turns of pass BACKWARD compute gradients of inputs, and
- * turns of pass WEIGHTS, any time later, gradients of weights, which fill what would be bubbles.
- * Either each backward of an order has such a turn, or none.  WEIGHTS turns go through the layers
- * of their chunk from the last to the first.  Tensors have ended then: what a WEIGHTS turn reads
- * lies in buffers that live from BACKWARD, or BETWEEN, to WEIGHTS.  The backward writes there the
- * gradients of outputs, and copies or recomputes the inputs of products.  With first_layer
- * MEMO_EACH_LAYER each layer has its own bytes, from its backward to its part of the WEIGHTS turn.
- * ZB-H1 follows the backward number i by the WEIGHTS turn number i - stage, so that all stages take
- * the same memory.
- *
- *     {"operand", 0, 2 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0}
- *
- *     static void weights(void* user, memo_session* s, int32_t layer) {
- *         ... add products of memo_session_get_buffer(s, OPERAND) and others to gradients ...
- *     }
- *
  * An interleaved stage has C chunks of n_layers / C layers each: chunk c has the layers from
  * c * n_layers / C on.  A forward turn computes the layers of its chunk, a backward turn their
  * backwards.  `between` begins the backward turns of the last chunk.  A *place* is what a chunk of
  * a micro-batch takes from its forward to its backward: tensors, and buffers that live from a layer
  * of the forward to BETWEEN, BACKWARD or AFTER.  Chunks whose layers have the same kinds share
  * places; each forward takes the first place that is free.  Other buffers live in one turn.  Both
- * layers of a buffer are of the same chunk; BETWEEN is of the last chunk.  Buffers from BACKWARD to
- * WEIGHTS lie in weight places, which all chunks share.  Device memory:
+ * layers of a buffer are of the same chunk; BETWEEN is of the last chunk.  Device memory:
  *
  *     n_places         the most that are in flight at once, summed over chunks of unlike kinds;
  *                      1F1B: ahead + 1
- *     activations      rows of n_places * n_layers / C steps: memo.h, chapter 7, In flight
+ *     activations      rows of n_places * n_layers / C layers
  *     + n_places *     the most that buffers from forward to backward take in a chunk, each
  *                      rounded up to 512 bytes
- *     + n_weight_places *   the same of buffers that live to WEIGHTS; the most backwards at once
- *                      whose WEIGHTS turn is not over; ZB-H1: stage + 1
  *     + a turn         the most that other buffers take in a turn
  *     + SESSION        buffers that live as long as the session
  *
@@ -271,7 +270,7 @@ typedef enum memo_pass {
 typedef struct memo_turn {
     int32_t micro_batch; /* 0 to n_order - 1, in any order; one turn of each pass a chunk */
     int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */
-    memo_pass pass;      /* MEMO_PASS_FORWARD, _BACKWARD or _WEIGHTS */
+    memo_pass pass;      /* MEMO_PASS_FORWARD or _BACKWARD */
 } memo_turn;
 #define MEMO_TURNS_MAX         4096
 #define MEMO_MICRO_BATCHES_MAX 1000000
@@ -309,14 +308,13 @@ MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL
  * first_layer of pass `first` to the end of layer last_layer of pass `last`.  The backward begins
  * with layer n_layers - 1 and ends with layer 0; BETWEEN and AFTER have no layer.  first_layer
  * MEMO_EACH_LAYER: lives in each layer of that pass alone: scratch, of recomputation too.  Then one
- * layer of that pass may be open at a time.  From BACKWARD to last WEIGHTS: see In flight.  With
- * slices a layer lasts from the begin of the first slice to the end of the last: gradients of LAYER
- * tensors, which every slice adds to, are such a buffer of pass BACKWARD.  MEMO_EACH_SLICE: lives
- * in each slice of each layer of that pass alone, and row_bytes counts for the rows of a slice.
- * `last` and last_layer are then not read, unless `last` is WEIGHTS.  kinds: of both, lives in
- * layers of these kinds alone, so that scratch of several kinds takes as much as the largest.  The
- * size is size_bytes + row_bytes for each row of the micro-batch, or of the longest shape if the
- * buffer lives as long as the session. */
+ * layer of that pass may be open at a time.  With slices a layer lasts from the begin of the first
+ * slice to the end of the last: gradients of LAYER tensors, which every slice adds to, are such a
+ * buffer of pass BACKWARD.  MEMO_EACH_SLICE: lives in each slice of each layer of that pass alone,
+ * and row_bytes counts for the rows of a slice.  `last` and last_layer are then not read.  kinds:
+ * of both, lives in layers of these kinds alone, so that scratch of several kinds takes as much as
+ * the largest.  The size is size_bytes + row_bytes for each row of the micro-batch, or of the
+ * longest shape if the buffer lives as long as the session. */
 typedef struct memo_session_buffer {
     const char* name; /* shown in plans; borrowed */
     int64_t size_bytes, row_bytes;
@@ -390,17 +388,17 @@ typedef struct memo_session_desc {
      * is an EDGE, the planner chooses, at least 1,024 rows: the largest that fits, or a
      * smaller, faster slice. */
     int64_t slice_rows;
-    /* The most late rows in a layer, and in all layers of a micro-batch together, for
-     * n_rows; a slice or a shorter shape has at most its share.  See Rows known late in memo.h,
-     * chapter 7. */
+    /* The most late rows in a layer, and in all layers of a micro-batch together, see Late rows. */
     int64_t routed_rows_layer, routed_rows_all;
     const memo_turn* order;   /* micro-batches in flight, copied; NULL: one after the other */
     int32_t n_order;          /* 0 to MEMO_TURNS_MAX */
     const memo_shape* shapes; /* copied; memo_batch.shape is an index */
     int32_t n_shapes;         /* 0: one shape of n_rows, forward and backward */
-    /* Layers of several kinds, as in memo_swap_desc; copied.  Measuring times each kind. */
-    const int32_t* layer_kinds;   /* (n_layers) */
-    const uint32_t* tensor_kinds; /* (n_tensors) */
+    /* Layers may differ: local and global attention, dense layers before experts.  Each kind is
+     * timed.  Both are copied. */
+    const int32_t* layer_kinds;   /* (n_layers): 0 to 31; NULL: all layers are of kind 0 */
+    const uint32_t* tensor_kinds; /* (n_tensors).  Bit k: layers of kind k have the tensor; 0, or
+                                     NULL: all layers */
 
     void* user; /* first argument of every function */
     /* Requests buffers that live as long as the session, with memo_session_alloc; NULL: none.
@@ -413,8 +411,6 @@ typedef struct memo_session_desc {
     /* The loss and, unless the batch is_forward_only, its gradient; NULL: nothing. */
     void (*between)(void* user, memo_session* session);
     void (*backward)(void* user, memo_session* session, int32_t layer);
-    /* Computes a layer in turns of pass WEIGHTS; NULL: the order has none. */
-    void (*weights)(void* user, memo_session* session, int32_t layer);
     /* The loss of the open slice of the last layer, whose output is in the EDGE, and its
      * gradient, which takes the output's place.  Called before each backward of the last layer; if
      * the batch is_forward_only, after each forward of it, for the loss alone.  A layer in one
@@ -460,10 +456,15 @@ typedef struct memo_session_desc {
      * the device, the larger, but at most half of the free memory; none on a host device, or on a
      * device of less than 4 GiB. */
     int64_t reserve_bytes;
-    int64_t host_bytes;          /* pinned; 0: no limit; 1: nothing leaves the device */
-    const char* spill_directory; /* for what exceeds host memory; NULL: no spilling */
-    int64_t disk_bytes;          /* 0: no limit */
-    double spill_bytes_per_s;    /* as in memo_swap_desc */
+    int64_t host_bytes; /* pinned; 0: no limit; 1: nothing leaves the device */
+    /* For a file of what exceeds host memory; NULL: none.  The file is unnamed, and removed on every
+     * exit path.  All its bytes are reserved at first, so a full disk is an error before the first
+     * step.  Reads and writes bypass the page cache if the file system allows it.  If one fails, the
+     * device has failed (memo.h, chapter 4): the next call returns IO.  On CUDA, discard what was
+     * computed from the missing rows; other devices skip that work. */
+    const char* spill_directory;
+    int64_t disk_bytes;       /* 0: no limit */
+    double spill_bytes_per_s; /* limit of reads and writes; 0: none */
     /* The caller's memory, which the session uses instead of the device's: device_bytes bytes on
      * the device, and host_bytes bytes, pinned; both 512-aligned.  (A file of spilled bytes avoids
      * a copy if host_memory is 4096-aligned.)  A checked session and memo_session_verify take
@@ -533,7 +534,7 @@ struct memo_step_plan {
     int32_t n_group;        /* likewise; 1: no group */
     memo_swap_desc swap;    /* tensors, rows and places in host memory: for memo_swap_generate */
     const memo_turn* order; /* the desc's; swap.order has its places.  NULL: none */
-    int32_t n_order, n_chunks, n_weight_places;
+    int32_t n_order, n_chunks;
     memo_swap_sizes sizes;                        /* of the swap engine */
     int64_t bytes[MEMO_N_TIERS][MEMO_N_OWNERS];   /* by memo_tier and memo_owner */
     int64_t device_bytes, host_bytes, disk_bytes; /* their sums; of the host: pinned */
@@ -638,8 +639,6 @@ MEMO_API int memo_session_forward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
-MEMO_API int memo_session_weights_begin(memo_session* session, int32_t layer);
-MEMO_API void memo_session_weights_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_computes(const memo_session* session);
 /* Returns this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
 MEMO_API memo_batch memo_session_get_batch(const memo_session* session);

@@ -48,7 +48,7 @@ MEMOI void memoi_rows_take(memoi_rows_planner* p, const memo_swap_desc* swap) {
 MEMOI void memoi_rows_add_bundles(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
     const int is_new = !p->is_summed || swap->tensor_kinds;
-    const double call_s = p->desc->recompute_call_s;
+    const double call_s = p->desc->profile->recompute_call_s;
     if (is_new) memset(p->sums, 0, (size_t)p->n_layers * sizeof *p->sums);
     for (int32_t t = 0; t < swap->n_tensors; t++) {
         const int32_t b = p->bundle_of[t]; /* -1: EDGE, which has no cells */

@@ -10,25 +10,25 @@
 
 /* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
  * limit. */
-MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memo_swap_limit limit, int is_all) {
+MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memoi_rows_rates* rates,
+                           memo_swap_limit limit, int is_all) {
     const double factor = is_all ? 2 : 1.1;
     int64_t* capacity =
         limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? &desc->host_bytes : &desc->device_bytes;
     switch (limit) {
     case MEMO_SWAP_LIMIT_BANDWIDTH:
-        desc->copy_s /= factor;
-        desc->to_host_bytes_per_s *= factor;
-        desc->to_device_bytes_per_s *= factor;
-        return desc->to_host_bytes_per_s > 0 || desc->to_device_bytes_per_s > 0;
+        rates->copy_s /= factor;
+        rates->bytes_per_s[0][0] *= factor;
+        rates->bytes_per_s[0][1] *= factor;
+        return rates->bytes_per_s[0][0] > 0 || rates->bytes_per_s[0][1] > 0;
     case MEMO_SWAP_LIMIT_DISK:
-        desc->file_s /= factor;
-        desc->to_file_bytes_per_s *= factor;
-        desc->from_file_bytes_per_s *= factor;
+        rates->bytes_per_s[1][0] *= factor;
+        rates->bytes_per_s[1][1] *= factor;
         return desc->spill_bytes > 0;
     case MEMO_SWAP_LIMIT_UPDATE:
-        desc->update_host_s_per_byte /= factor;
+        rates->update_host_s_per_byte /= factor;
         return desc->states && desc->states->trainer.update_host &&
-               desc->update_host_s_per_byte > 0;
+               rates->update_host_s_per_byte > 0;
     default:
         if (!*capacity) return 0;
         *capacity = is_all || *capacity > MEMOB_BYTES_MAX / 2 ? 0 : *capacity + *capacity / 10 + 1;
@@ -42,9 +42,12 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
                              int n_parts) {
     const memo_swap_plan_desc* desc = p->desc;
     const memoi_rows_score* best = &p->best.score;
+    const memoi_rows_rates rates = p->clock.rates;
     memo_swap_plan_desc wider = *desc;
-    if (!memoi_rows_widen(&wider, limit, is_all)) return 0;
+    memoi_rows_rates faster = rates;
+    if (!memoi_rows_widen(&wider, &faster, limit, is_all)) return 0;
     p->desc = &wider;
+    p->clock.rates = faster;
     p->lifted = limit;
     memoi_rows_time_kinds(p);
     if (p->aim.is_alpha)
@@ -57,6 +60,7 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
         memoi_rows_search(p, n_parts);
     }
     p->desc = desc;
+    p->clock.rates = rates;
     p->lifted = MEMO_SWAP_LIMIT_NONE;
     memoi_rows_time_kinds(p);
     return best->excess_bytes > 0 ? 0 : 1 - best->step_s / p->plan.score.step_s;
@@ -87,12 +91,14 @@ MEMOI void memoi_rows_name_given(memoi_rows_planner* p, memo_swap_plan* plan) {
     static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK,
                                              MEMO_SWAP_LIMIT_UPDATE};
     const memo_swap_plan_desc* desc = p->desc;
+    const memoi_rows_rates rates = p->clock.rates;
     double most = MEMOI_ROWS_GAIN;
     memoi_rows_name_none(plan, "no rate: a faster link alone would save nothing with these rows");
     for (int i = 0; i < 3 && plan->step_s > 0; i++) {
         memo_swap_plan_desc wider = *desc;
         double saved = 0;
-        if (!memoi_rows_widen(&wider, limits[i], 1)) continue;
+        p->clock.rates = rates;
+        if (!memoi_rows_widen(&wider, &p->clock.rates, limits[i], 1)) continue;
         p->desc = &wider;
         memoi_rows_time_kinds(p);
         memoi_rows_score_trial(p);
@@ -100,6 +106,7 @@ MEMOI void memoi_rows_name_given(memoi_rows_planner* p, memo_swap_plan* plan) {
         if (saved > most) memoi_rows_name_rate(plan, limits[i], most = saved);
     }
     p->desc = desc;
+    p->clock.rates = rates;
     memoi_rows_time_kinds(p);
 }
 
@@ -357,12 +364,7 @@ typedef struct memoi_step_plan {
     memo_item tensors[MEMO_PROFILE_TENSORS_MAX];
     uint32_t tensor_kinds[MEMO_PROFILE_TENSORS_MAX];
     char names[MEMO_PROFILE_TENSORS_MAX][sizeof((memo_profile_tensor*)NULL)->name];
-    memob_arrays arrays; /* layer_kinds, turns and these: */
-    int64_t* rows;       /* swap.rows, which a stage sets */
-    /* (plan.n_order): of a turn the place in the swap engine, and its weight place. */
-    int32_t *places, *weight_places;
-    memo_turn* turns; /* (swap.n_order): those of the engine */
-    double* turns_s;  /* (swap.n_order): of WEIGHTS turns that follow */
+    memob_arrays arrays; /* order, and what swap points to */
 } memoi_step_plan;
 
 /* A buffer of a checked session, see >>session checked. */
@@ -398,10 +400,6 @@ typedef struct memoi_checked {
     memob_arrays arrays;           /* offsets, hashes, buffers */
 } memoi_checked;
 
-/* Places behind the engine's memory, for buffers that live longer than a turn: in a place of the
- * swap engine, or from a backward to its WEIGHTS turn. */
-enum { MEMOI_PLACE_FORWARD = 0, MEMOI_PLACE_WEIGHTS, MEMOI_N_PLACINGS };
-
 /* Requests of `setup`, which another plan repeats without calling it. */
 typedef struct memoi_setup {
     int64_t* bytes; /* (n); of those that are not freed */
@@ -435,7 +433,8 @@ typedef struct memoi_session_part {
     char* base;      /* of the engine's device memory */
     double* spans_s; /* of a session that times its steps */
     int32_t n_timed; /* repetitions of them */
-    int64_t places_begin[MEMOI_N_PLACINGS], place_bytes[MEMOI_N_PLACINGS];
+    /* Behind the engine's memory, for buffers that live longer than a turn; as many places. */
+    int64_t places_begin, place_bytes;
 } memoi_session_part;
 
 struct memo_session {

@@ -100,34 +100,12 @@ typedef struct memoi_rows_planner {
     uint64_t random;
 } memoi_rows_planner;
 
-MEMOI const memo_kind_times* memoi_rows_times(const memoi_rows_planner* p, int32_t layer) {
-    return &p->desc->kinds[memob_layer_kind(p->desc->swap, layer)];
-}
-
-/* Far below what sums of times over 2^31 layers could overflow. */
-#define MEMOI_ROWS_TIME_MAX 1e250
-
 MEMOI const char* memoi_rows_desc_name(const memo_swap_plan_desc* desc) {
     return desc->swap && desc->swap->desc_name ? desc->swap->desc_name : "memo_swap_plan_desc";
 }
 
 MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* error) {
     const char* const name = memoi_rows_desc_name(desc);
-    const struct {
-        const char* name;
-        double value;
-    } fields[] = {{"to_host_bytes_per_s", desc->to_host_bytes_per_s},
-                  {"to_device_bytes_per_s", desc->to_device_bytes_per_s},
-                  {"to_file_bytes_per_s", desc->to_file_bytes_per_s},
-                  {"from_file_bytes_per_s", desc->from_file_bytes_per_s},
-                  {"between_s", desc->between_s},
-                  {"update_s_per_byte", desc->update_s_per_byte},
-                  {"update_host_s_per_byte", desc->update_host_s_per_byte},
-                  {"recompute_call_s", desc->recompute_call_s},
-                  {"slowdown_s_per_byte[0]", desc->slowdown_s_per_byte[0]},
-                  {"slowdown_s_per_byte[1]", desc->slowdown_s_per_byte[1]},
-                  {"copy_s", desc->copy_s},
-                  {"file_s", desc->file_s}};
     /* 0 is no limit, so only negative budgets are invalid. */
     const memob_bounds budgets[] = {{"device_bytes", desc->device_bytes, 0, INT64_MAX},
                                     {"micro_batches", desc->micro_batches, 0, INT32_MAX},
@@ -135,19 +113,8 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
                                     {"spill_bytes", desc->spill_bytes, 0, INT64_MAX}};
 
     /* Required pointers first: the other checks read them. */
-    if (!desc->swap || !desc->kinds)
-        return MEMOB_INVALID(error, "%s.%s: NULL; set it", name, desc->swap ? "kinds" : "swap");
-
-    /* The limits keep sums over all layers finite, also of 2^62 bytes at the lowest rate. */
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
-        const double least = i < 4 && fields[i].value > 0 ? 1e19 / MEMOI_ROWS_TIME_MAX : 0;
-        if (memob_check_real(name, fields[i].name, fields[i].value, least, MEMOI_ROWS_TIME_MAX,
-                             error))
-            return MEMO_STATUS_INVALID_ARGUMENT;
-    }
-    for (int32_t k = 0; desc->turns_s && k < desc->swap->n_order; k++)
-        if (memob_check_real(name, "turns_s", desc->turns_s[k], 0, MEMOI_ROWS_TIME_MAX, error))
-            return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!desc->swap || !desc->profile)
+        return MEMOB_INVALID(error, "%s.%s: NULL; set it", name, desc->swap ? "profile" : "swap");
 
     return MEMOB_CHECK_FIELDS(name, budgets, error);
 }
@@ -172,41 +139,35 @@ MEMOI memo_status memoi_rows_check_states(const memo_swap_plan_desc* desc, memo_
                                         n_layers, error);
 }
 
-/* The times of a kind that some layer has. */
-MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t kind,
-                                        memo_error* error) {
-    const memo_kind_times* times = &desc->kinds[kind];
-    const struct {
-        const char* name;
-        double value;
-    } fields[] = {{"forward_s", times->forward_s},
-                  {"backward_s", times->backward_s},
-                  {"forward_growth_s", times->forward_growth_s},
-                  {"backward_growth_s", times->backward_growth_s}};
-    char name[64];
-    snprintf(name, sizeof name, "%s.kinds[%d]", memoi_rows_desc_name(desc), (int)kind);
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        if (memob_check_real(name, fields[i].name, fields[i].value, 0, MEMOI_ROWS_TIME_MAX, error))
-            return MEMO_STATUS_INVALID_ARGUMENT;
+/* Layers in slices hand rows on; only they may be planned in slices of another size. */
+MEMOI int memoi_rows_are_handed(const memo_item* tensors, int32_t n) {
+    int32_t t = 0;
+    while (t < n && tensors[t].scope != MEMO_EDGE) t++;
+    return t < n;
+}
 
-    /* No sum of times over the layers may overflow. */
-    for (int32_t t = 0; t < desc->swap->n_tensors; t++) {
-        const double n = (double)desc->swap->n_rows;
-        const char* tensor = memob_tensor_name(&desc->swap->tensors[t]);
-        const double* growth = times->recompute_growth_s_per_row;
-        if (times->recompute_s_per_row && !memob_is_in(times->recompute_s_per_row[t] * n,
-                                                       -MEMOI_ROWS_TIME_MAX, MEMOI_ROWS_TIME_MAX))
-            return MEMOB_INVALID(error,
-                                 "%s.recompute_s_per_row[%d] (%s): not finite (%g); set a time, or "
-                                 "a negative number if it cannot be recomputed",
-                                 name, (int)t, tensor, times->recompute_s_per_row[t]);
-        if (growth && !memob_is_in(growth[t] * n, 0, MEMOI_ROWS_TIME_MAX))
-            return MEMOB_INVALID(error,
-                                 "%s.recompute_growth_s_per_row[%d] (%s): negative or not finite "
-                                 "(%g); set a time, or 0",
-                                 name, (int)t, tensor, growth[t]);
-    }
-    return MEMO_STATUS_OK;
+/* The profile has times of this plan's rows, kinds and tensors.  The swap desc is valid. */
+MEMOI memo_status memoi_rows_check_profile(const memo_swap_plan_desc* desc, memo_error* error) {
+    const memo_profile* profile = desc->profile;
+    const memo_swap_desc* swap = desc->swap;
+    memo_status status = memoi_profile_check(profile, error);
+    if (status) return status;
+    for (int32_t layer = 0; layer < swap->n_layers; layer++)
+        if (memob_layer_kind(swap, layer) >= profile->n_kinds)
+            return MEMOB_INVALID(
+                error, "profile.n_kinds: %d, but layer %d is of kind %d; measure this model",
+                (int)profile->n_kinds, (int)layer, (int)memob_layer_kind(swap, layer));
+
+    for (int32_t t = 0; t < swap->n_tensors; t++)
+        if (!memoi_profile_find(profile, swap->tensors, t))
+            return MEMOB_INVALID(error, "profile.tensors: tensor `%s` is missing; measure it too",
+                                 memob_tensor_name(&swap->tensors[t]));
+
+    if (profile->n_rows == swap->n_rows || memoi_rows_are_handed(swap->tensors, swap->n_tensors))
+        return MEMO_STATUS_OK;
+    return MEMOB_INVALID(
+        error, "profile.n_rows: %lld do not match the %lld of the plan; measure with the same rows",
+        (long long)profile->n_rows, (long long)swap->n_rows);
 }
 
 /* A tensor recomputed with another must have the same rows, so both are one bundle. */
@@ -241,9 +202,9 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
         for (int32_t layer = 0; layer < p->n_layers; layer++) {
             const int64_t at = (int64_t)b * p->n_layers + layer;
             const int32_t t = p->bundles[b].leader;
-            const memo_kind_times* times = memoi_rows_times(p, layer);
-            const double* per_row_s = times->recompute_s_per_row;
-            const int cannot = per_row_s && per_row_s[t] < 0;
+            const memo_profile_tensor* tensor =
+                memoi_profile_find(p->desc->profile, swap->tensors, t);
+            const int cannot = tensor->recompute_s_per_row[memob_layer_kind(swap, layer)] < 0;
             int32_t rule = memob_item_away(swap, t);
 
             if (memob_is_recomputed(rule)) {
@@ -252,10 +213,10 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
                 if (cannot) rule = is_late ? MEMO_KEEP : MEMO_MOVE;
             }
             p->rules[at] = memob_layer_has(swap, layer, t) ? rule : MEMOI_ROWS_ABSENT;
-            p->all_s[at] =
-                rule == MEMO_MOVE ? HUGE_VAL : memob_swap_recompute_s(swap, layer, t, times);
+            p->all_s[at] = rule == MEMO_MOVE ? HUGE_VAL : memoi_rows_recompute_s(p->desc, layer, t);
             if (!memoi_rule_recomputes(p->rules[at])) continue;
-            p->hair_s = fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->recompute_call_s));
+            p->hair_s =
+                fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->profile->recompute_call_s));
             p->bundles[b].worth =
                 fmax(p->bundles[b].worth, p->all_s[at] / (double)p->bundles[b].row_bytes);
         }
@@ -272,16 +233,10 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
 
 /* Computation that does not depend on the rows.  Scores of other times are not known any more. */
 MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
-    const memo_swap_plan_desc* desc = p->desc;
-    p->clock.desc = desc;
-    for (int32_t i = 0; i < p->n_layers; i++) {
-        const memo_kind_times* times = memoi_rows_times(p, i);
-        memoi_rows_layer* layer = &p->clock.layers[i];
-        layer->compute_s[0] =
-            memob_swap_slice_s(desc->swap, i, times->forward_s, times->forward_growth_s);
-        layer->compute_s[1] =
-            memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
-    }
+    p->clock.desc = p->desc;
+    for (int32_t i = 0; i < p->n_layers; i++)
+        for (int pass = 0; pass < 2; pass++)
+            p->clock.layers[i].compute_s[pass] = memoi_rows_pass_s(p->desc, i, pass);
     p->clock.least_s = memoi_rows_least(&p->clock);
     p->times++;
 }
@@ -322,8 +277,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     if (!status) /* no sum of sizes overflows */
         status = memob_swap_placement_make(swap, 0, &p->clock.order, error);
     if (!status) status = memoi_rows_check_states(desc, error);
-    for (int32_t layer = 0; !status && layer < swap->n_layers; layer++)
-        status = memoi_rows_check_kind(desc, memob_layer_kind(swap, layer), error);
+    if (!status) status = memoi_rows_check_profile(desc, error);
     if (status) {
         memoi_rows_destroy(p);
         return status;
@@ -375,6 +329,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
                                     layer % n_slices * n_classes / n_slices);
     memoi_rows_find_bundles(p);
     memoi_rows_find_rules(p);
+    p->clock.rates = memoi_rows_find_rates(desc->profile);
     memoi_rows_time_kinds(p);
     if (p->clock.states) memoi_rows_take_states(&p->clock);
     p->n_cells = (int64_t)p->n_layers * p->n_bundles;

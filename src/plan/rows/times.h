@@ -6,9 +6,83 @@
  * Knows: durations.  Knows nothing of memory, and of the order of operations.
  *
  * A clock on which the operations of a step pass, as the law of memo.h's >>swap items
- * lists them.  Every cost of an operation is here: a new one is a field of memo_kind_times or
- * memo_swap_plan_desc, a term here, and a duration in memo_swap_generate (memo_look.h).
+ * lists them.  Every cost of an operation is here: a new one is a field of memo_profile, a term
+ * here, and a duration in memo_swap_generate (memo_look.h).
  * test_swap_plan compares both for random problems. */
+
+/* What copies, uses of the file, and updates on the host cost. */
+typedef struct memoi_rows_rates {
+    double copy_s;            /* of each copy, in addition to the bytes */
+    double bytes_per_s[2][2]; /* of copies, of the file: out, back; 0: they take no time */
+    double update_host_s_per_byte;
+} memoi_rows_rates;
+
+/* Bytes by a time, or by a rate; 0: there is none. */
+MEMOI double memoi_rows_over(double n_bytes, double by) { return by > 0 ? n_bytes / by : 0; }
+MEMOI double memoi_rows_rate(double n_bytes, double time_s) {
+    return fmin(memoi_rows_over(n_bytes, time_s), MEMOB_TIME_MAX);
+}
+
+/* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
+MEMOI memoi_rows_rates memoi_rows_find_rates(const memo_profile* profile) {
+    const memo_profile_transfer *small = &profile->copies[0], *large = &profile->copies[1];
+    const memo_profile_transfer* file = &profile->file;
+    const double small_bytes = (double)small->size_bytes;
+    double bytes = (double)large->size_bytes - small_bytes;
+    double out_s = large->out_s - small->out_s, back_s = large->back_s - small->back_s;
+    memoi_rows_rates rates;
+    if (bytes <= 0 || out_s <= 0 || back_s <= 0) { /* noise, or one size only */
+        bytes = (double)large->size_bytes;
+        out_s = large->out_s;
+        back_s = large->back_s;
+    }
+    rates.copy_s = fmax(0, (small->out_s - memoi_rows_over(small_bytes * out_s, bytes) +
+                            small->back_s - memoi_rows_over(small_bytes * back_s, bytes)) /
+                               2);
+    rates.bytes_per_s[0][0] = memoi_rows_rate(bytes, out_s);
+    rates.bytes_per_s[0][1] = memoi_rows_rate(bytes, back_s);
+    rates.bytes_per_s[1][0] = memoi_rows_rate((double)file->size_bytes, file->out_s);
+    rates.bytes_per_s[1][1] = memoi_rows_rate((double)file->size_bytes, file->back_s);
+    rates.update_host_s_per_byte = profile->update_host_s_per_byte;
+    return rates;
+}
+
+/* Time of a slice: middle_s - growth_s for the first, middle_s + growth_s for the last, linear
+ * between; at least 0. */
+MEMOI double memoi_rows_slice_s(const memo_swap_desc* desc, int32_t step, double middle_s,
+                                double growth_s) {
+    const double rows = (double)desc->n_rows, all = (double)memob_swap_layer_rows(desc);
+    double begin, n;
+    if (memob_swap_batch_slices(desc) <= 1) return middle_s;
+    begin = (double)(step % memob_swap_batch_slices(desc)) * rows;
+    n = begin + rows > all ? all - begin : rows;
+    middle_s += growth_s * ((2 * begin + n) / all - 1);
+    return middle_s > 0 ? middle_s * (n / rows) : 0;
+}
+
+/* A pass of a step, without recomputed rows. */
+MEMOI double memoi_rows_pass_s(const memo_swap_plan_desc* desc, int32_t step, int is_backward) {
+    const memo_swap_desc* swap = desc->swap;
+    const memo_profile* p = desc->profile;
+    const int32_t kind = memob_layer_kind(swap, step);
+    const double share = (double)swap->n_rows / (double)memob_max(p->n_rows, 1); /* other slices */
+    return memoi_rows_slice_s(
+        swap, step, share * (is_backward ? p->backward_s : p->forward_s)[kind],
+        share * (is_backward ? p->backward_growth_s : p->forward_growth_s)[kind]);
+}
+
+/* To recompute all rows of a slice; late rows: as many as if all steps had the same.  The tensor
+ * that a tensor is recomputed with has the time of both. */
+MEMOI double memoi_rows_recompute_s(const memo_swap_plan_desc* desc, int32_t step, int32_t t) {
+    const memo_swap_desc* swap = desc->swap;
+    const memo_profile_tensor* tensor = memoi_profile_find(desc->profile, swap->tensors, t);
+    const int32_t kind = memob_layer_kind(swap, step);
+    if (!tensor || swap->tensors[t].away == MEMO_WITH) return 0;
+    if (memob_tensor_is_routed(swap, t))
+        return tensor->recompute_s_per_row[kind] * (double)memob_swap_routed_rows(swap, t);
+    return memoi_rows_slice_s(swap, step, tensor->recompute_s_per_row[kind] * (double)swap->n_rows,
+                              tensor->recompute_growth_s_per_row[kind] * (double)swap->n_rows);
+}
 
 /* Seconds of a step's computation, forward and backward, without recomputed rows. */
 typedef struct memoi_rows_layer {
@@ -27,6 +101,7 @@ typedef struct memoi_rows_law {
 /* A step while its times are found. */
 typedef struct memoi_rows_clock {
     const memo_swap_plan_desc* desc;
+    memoi_rows_rates rates;
     memob_swap_placement order; /* of each table: sums, turns, sizes; no places */
     memoi_rows_layer* layers;
     double least_s;                       /* computation of a step, without what rows recompute */
@@ -50,22 +125,20 @@ typedef struct memoi_rows_clock {
  * has a start, which does not use the link, and they share bytes. */
 MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back, int is_file,
                                  int32_t n_copies, int64_t n_bytes) {
-    const memo_swap_plan_desc* desc = c->desc;
-    const double rates[2][2] = {{desc->to_host_bytes_per_s, desc->to_device_bytes_per_s},
-                                {desc->to_file_bytes_per_s, desc->from_file_bytes_per_s}};
-    const double bytes_s = memoi_rows_over((double)n_bytes, rates[is_file != 0][is_back != 0]);
+    const double rate = c->rates.bytes_per_s[is_file != 0][is_back != 0];
+    const double bytes_s = memoi_rows_over((double)n_bytes, rate);
     if (!is_file) c->copied_bytes[is_back != 0] += (double)n_bytes;
     if (!n_copies) return;
     if (!is_file) c->in_flight_s[which - 1] += bytes_s;
-    memob_clock_add(&c->now, which, n_copies * (is_file ? desc->file_s : desc->copy_s) + bytes_s);
+    memob_clock_add(&c->now, which, (is_file ? 0 : n_copies * c->rates.copy_s) + bytes_s);
 }
 
 /* A step computes.  Copies that were enqueued since the last one computed make it slower. */
 MEMOI void memoi_rows_compute(memoi_rows_clock* c, double time_s) {
-    const double rates[] = {c->desc->to_host_bytes_per_s, c->desc->to_device_bytes_per_s};
+    const double* rates = c->rates.bytes_per_s[0];
     double slower_s = 0;
     for (int32_t way = 0; way < 2; way++) {
-        slower_s += c->desc->slowdown_s_per_byte[way] *
+        slower_s += c->desc->profile->slowdown_s_per_byte[way] *
                     memoi_rows_sooner(c->in_flight_s[way] * rates[way], time_s * rates[way]);
         c->in_flight_s[way] = 0;
     }
@@ -89,7 +162,7 @@ MEMOI memo_status memoi_rows_state_file(void* clock, memo_stream stream, memo_ho
     if (call->function == memob_states_run_update) {
         const memob_states_update* update = (const memob_states_update*)call->argument;
         memob_clock_add(&c->now, which,
-                        c->desc->update_host_s_per_byte *
+                        c->rates.update_host_s_per_byte *
                             memob_states_update_bytes(c->states, update->layer));
     } else {
         const memob_spill_op* op = (const memob_spill_op*)call->argument;
@@ -107,7 +180,8 @@ MEMOI memo_status memoi_rows_state_fill(void* clock, memo_stream stream, void* a
 MEMOI memo_status memoi_rows_update(void* clock, int32_t layer) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
-                    c->desc->update_s_per_byte * memob_states_update_bytes(c->states, layer));
+                    c->desc->profile->update_s_per_byte *
+                        memob_states_update_bytes(c->states, layer));
     return MEMO_STATUS_OK;
 }
 
@@ -186,8 +260,6 @@ MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
     }
     memob_clock_end(&c->now, c->cells, c->law, op);
     for (op++; op < end && op->kind != MEMOB_OP_VISIT; op++) memoi_rows_enqueue(c, op);
-    if (c->desc->turns_s && k % c->order.n_forwards == c->order.n_forwards - 1)
-        memoi_rows_compute(c, c->desc->turns_s[k / c->order.n_forwards]);
 }
 
 MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
@@ -202,7 +274,7 @@ MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
 MEMOI void memoi_rows_between(void* clock, int32_t turn) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     if (c->desc->turns && c->desc->turns[turn].chunk != c->desc->last_chunk) return;
-    memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE, c->desc->between_s);
+    memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE, c->desc->profile->between_s);
 }
 
 /* The most micro-batches of a step that are walked. */

@@ -1,8 +1,8 @@
 #pragma once
 #include "memo/swap_rows.h"
-#include "plan/profile_file.h"
+#include "memo/text.h"
 /* --- >>row words ---
- * Knows: tables of rows in words, a profile as times of a desc.  Knows nothing of planning. */
+ * Knows: tables of rows in words.  Knows nothing of planning. */
 
 /* Swapped; -1: kept, -2: the layer lacks the tensor. */
 MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_t t) {
@@ -94,88 +94,4 @@ void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* 
         memo_text_put(text, "; %.1f ms with the best single alpha, %.4g", 1e3 * plan->alpha_step_s,
                       plan->alpha);
     memo_text_put(text, "\n");
-}
-
-/* Layers in slices hand rows on; only they may be planned in slices of another size. */
-MEMOI int memoi_rows_are_handed(const memo_item* tensors, int32_t n) {
-    int32_t t = 0;
-    while (t < n && tensors[t].scope != MEMO_EDGE) t++;
-    return t < n;
-}
-
-memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
-                                       double* recompute_s_per_row, const memo_profile* profile,
-                                       memo_error* error) {
-    const memo_swap_desc* swap = desc->swap;
-    const double share = (double)swap->n_rows / (double)profile->n_rows; /* of other slices */
-    const memo_profile_transfer *small = &profile->copies[0], *large = &profile->copies[1];
-    const memo_profile_transfer* file = &profile->file;
-    double bytes, to_host_s, to_device_s;
-    int32_t i;
-    memo_status status = memoi_profile_check(profile, error);
-    if (status) return status;
-    if (profile->n_rows != swap->n_rows && !memoi_rows_are_handed(swap->tensors, swap->n_tensors))
-        return MEMOB_INVALID(
-            error,
-            "profile.n_rows: %lld do not match the %lld of the plan; measure with the same rows",
-            (long long)profile->n_rows, (long long)swap->n_rows);
-
-    for (int32_t layer = 0; layer < swap->n_layers; layer++)
-        if (memob_layer_kind(swap, layer) >= profile->n_kinds)
-            return MEMOB_INVALID(
-                error, "profile.n_kinds: %d, but layer %d is of kind %d; measure this model",
-                (int)profile->n_kinds, (int)layer, (int)memob_layer_kind(swap, layer));
-
-    /* Match tensors by name, because a profile may have others or another order. */
-    for (int32_t t = 0; t < swap->n_tensors; t++) {
-        const char* name = swap->tensors[t].name;
-        for (i = 0; i < profile->n_tensors; i++)
-            if (name && strcmp(profile->tensors[i].name, name) == 0) break;
-        if (i == profile->n_tensors)
-            return MEMOB_INVALID(error, "profile.tensors: tensor `%s` is missing; measure it too",
-                                 name ? name : "NULL");
-        for (int32_t k = 0; k < profile->n_kinds; k++) {
-            double* per_row = recompute_s_per_row + 2 * k * swap->n_tensors + t;
-            per_row[0] = profile->tensors[i].recompute_s_per_row[k];
-            per_row[swap->n_tensors] = profile->tensors[i].recompute_growth_s_per_row[k];
-        }
-    }
-
-    for (int32_t k = 0; k < profile->n_kinds; k++) {
-        memset(&times[k], 0, sizeof times[k]);
-        times[k].forward_s = share * profile->forward_s[k];
-        times[k].backward_s = share * profile->backward_s[k];
-        times[k].forward_growth_s = share * profile->forward_growth_s[k];
-        times[k].backward_growth_s = share * profile->backward_growth_s[k];
-        times[k].recompute_s_per_row = recompute_s_per_row + 2 * k * swap->n_tensors;
-        times[k].recompute_growth_s_per_row = times[k].recompute_s_per_row + swap->n_tensors;
-    }
-    desc->kinds = times;
-    desc->between_s = profile->between_s;
-    desc->recompute_call_s = profile->recompute_call_s;
-    memcpy(desc->slowdown_s_per_byte, profile->slowdown_s_per_byte,
-           sizeof desc->slowdown_s_per_byte);
-    desc->update_s_per_byte = profile->update_s_per_byte;
-    desc->update_host_s_per_byte = profile->update_host_s_per_byte;
-
-    /* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
-    bytes = (double)(large->size_bytes - small->size_bytes);
-    to_host_s = large->out_s - small->out_s;
-    to_device_s = large->back_s - small->back_s;
-    if (bytes <= 0 || to_host_s <= 0 || to_device_s <= 0) { /* noise, or one size only */
-        bytes = (double)large->size_bytes;
-        to_host_s = large->out_s;
-        to_device_s = large->back_s;
-    }
-    desc->to_host_bytes_per_s = memoi_rows_over(bytes, to_host_s);
-    desc->to_device_bytes_per_s = memoi_rows_over(bytes, to_device_s);
-    desc->copy_s = memoi_rows_later(
-        0, (small->out_s - memoi_rows_over((double)small->size_bytes * to_host_s, bytes) +
-            small->back_s - memoi_rows_over((double)small->size_bytes * to_device_s, bytes)) /
-               2);
-
-    desc->file_s = 0;
-    desc->to_file_bytes_per_s = memoi_rows_over((double)file->size_bytes, file->out_s);
-    desc->from_file_bytes_per_s = memoi_rows_over((double)file->size_bytes, file->back_s);
-    return MEMO_STATUS_OK;
 }
