@@ -754,8 +754,8 @@ typedef struct memo_session_desc {
     /* For a file of what exceeds host memory; NULL: none.  The file is unnamed, and removed on
      * every exit path.  All its bytes are reserved at first, so a full disk is an error before the
      * first step.  Reads and writes bypass the page cache if the file system allows it.  If one
-     * fails, the device has failed (memo.h, chapter 4): the next call returns IO.  On CUDA, discard what was
-     * computed from the missing rows; other devices skip that work. */
+     * fails, the device has failed (memo.h, chapter 4): the next call returns IO.  On CUDA, discard
+     * what was computed from the missing rows; other devices skip that work. */
     const char* spill_directory;
     int64_t disk_bytes;       /* 0: no limit */
     double spill_bytes_per_s; /* limit of reads and writes; 0: none */
@@ -5264,6 +5264,7 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
     /* Required pointers first: the other checks read them. */
     if (!desc->swap || !desc->profile)
         return MEMOB_INVALID(error, "%s.%s: NULL; set it", name, desc->swap ? "profile" : "swap");
+
     return MEMOB_CHECK_FIELDS(name, budgets, error);
 }
 

@@ -115,6 +115,7 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
     /* Required pointers first: the other checks read them. */
     if (!desc->swap || !desc->profile)
         return MEMOB_INVALID(error, "%s.%s: NULL; set it", name, desc->swap ? "profile" : "swap");
+
     return MEMOB_CHECK_FIELDS(name, budgets, error);
 }
 
