@@ -195,7 +195,7 @@ typedef struct memo_profile {
     memo_profile_transfer file;
 } memo_profile;
 
-/* A profile as text: "memo profile 2", a line for each figure, "end" with a checksum, as for
+/* A profile as text: "memo profile 1", a line for each figure, "end" with a checksum, as for
  * traces.  Times are whole femtoseconds, at most 9000 s.  Reading returns the written value within
  * one femtosecond.
  *
@@ -4615,7 +4615,7 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
     memo_text text = {NULL, 0, 0, 0};
     memob_lines lines = {&text, NULL, 0, error};
     memo_status status;
-    memo_text_put(&text, "memo profile 2\n");
+    memo_text_put(&text, "memo profile 1\n");
     status = memoi_profile_lines(&lines, (memo_profile*)(uintptr_t)profile); /* written from */
     return memob_write_lines(&text, lines.n, path, status, error);
 }
@@ -4625,7 +4625,7 @@ memo_status memo_profile_read(const char* path, memo_profile* profile, memo_erro
     memob_lines lines = {NULL, &reader, 0, error};
     memo_status status = memob_reader_open(&reader, path, error);
     memset(profile, 0, sizeof *profile);
-    if (!status) status = memob_read_frame(&reader, "profile", 2, 0, error);
+    if (!status) status = memob_read_frame(&reader, "profile", 1, 0, error);
     if (!status) status = memoi_profile_lines(&lines, profile);
     if (!status) status = memob_check_count(&reader, lines.n, error);
     if (status) memset(profile, 0, sizeof *profile);
