@@ -78,7 +78,7 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
     memo_text text = {NULL, 0, 0, 0};
     memob_lines lines = {&text, NULL, 0, error};
     memo_status status;
-    memo_text_put(&text, "memo profile 2\n");
+    memo_text_put(&text, "memo profile 1\n");
     status = memoi_profile_lines(&lines, (memo_profile*)(uintptr_t)profile); /* written from */
     return memob_write_lines(&text, lines.n, path, status, error);
 }
@@ -88,7 +88,7 @@ memo_status memo_profile_read(const char* path, memo_profile* profile, memo_erro
     memob_lines lines = {NULL, &reader, 0, error};
     memo_status status = memob_reader_open(&reader, path, error);
     memset(profile, 0, sizeof *profile);
-    if (!status) status = memob_read_frame(&reader, "profile", 2, 0, error);
+    if (!status) status = memob_read_frame(&reader, "profile", 1, 0, error);
     if (!status) status = memoi_profile_lines(&lines, profile);
     if (!status) status = memob_check_count(&reader, lines.n, error);
     if (status) memset(profile, 0, sizeof *profile);

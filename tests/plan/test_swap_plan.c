@@ -1716,10 +1716,10 @@ static memo_status parse_lines(const char* lines, int64_t count, memo_profile* p
 TEST(bad_profiles_are_refused) {
     memo_profile profile;
     const char* good =
-        "memo profile 2\n# a comment\nrows 8 1 2 0\nlayer 1000 2000\ntensor x\nrow -\n"
+        "memo profile 1\n# a comment\nrows 8 1 2 0\nlayer 1000 2000\ntensor x\nrow -\n"
         "tensor y\nrow 5 7\ncopy 64 1 2\ncopy 128 2 3\nfile 8 1 2\n";
     static const struct {
-        const char* lines; /* after "memo profile 2" */
+        const char* lines; /* after "memo profile 1" */
         int line;
         const char* message;
     } bad[] = {{"rows 8 1 0 0\n", 2, "a line `layer` is missing"},
@@ -1748,10 +1748,10 @@ TEST(bad_profiles_are_refused) {
     snprintf(text, sizeof text, "%sfile 8 1 2\n", good);
     CHECK_IS(parse_lines(text, 10, &profile), ==, MEMO_STATUS_FORMAT);
     CHECK_IS(parse_lines("memo plan 1\n", 0, &profile), ==, MEMO_STATUS_FORMAT);
-    CHECK(parse_lines("memo profile 1\n", 0, &profile) == MEMO_STATUS_VERSION && error.line == 1);
-    CHECK(parse_lines("memo profile 3\n", 0, &profile) == MEMO_STATUS_VERSION && error.line == 1);
+    CHECK(parse_lines("memo profile 0\n", 0, &profile) == MEMO_STATUS_VERSION && error.line == 1);
+    CHECK(parse_lines("memo profile 2\n", 0, &profile) == MEMO_STATUS_VERSION && error.line == 1);
     for (int i = 0; i < (int)(sizeof bad / sizeof bad[0]); i++) {
-        snprintf(text, sizeof text, "memo profile 2\n%s", bad[i].lines);
+        snprintf(text, sizeof text, "memo profile 1\n%s", bad[i].lines);
         CHECK_CASE(parse_lines(text, 4, &profile) == MEMO_STATUS_FORMAT &&
                        strstr(error.message, bad[i].message) && error.line == bad[i].line,
                    "%s: %s", bad[i].lines, error.message);

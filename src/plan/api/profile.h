@@ -49,7 +49,7 @@ typedef struct memo_profile {
     memo_profile_transfer file;
 } memo_profile;
 
-/* A profile as text: "memo profile 2", a line for each figure, "end" with a checksum, as for
+/* A profile as text: "memo profile 1", a line for each figure, "end" with a checksum, as for
  * traces.  Times are whole femtoseconds, at most 9000 s.  Reading returns the written value within
  * one femtosecond.
  *
