@@ -1098,7 +1098,7 @@ typedef enum memo_owner {
     MEMO_OWNER_PLACES,      /* through which streamed states come and go */
     MEMO_OWNER_ACTIVATIONS, /* the swap engine's */
     MEMO_OWNER_SESSION,    /* setup, buffers of pass SESSION, and with an order those that live from
-                               forward to backward, or from there to WEIGHTS */
+                               forward to backward */
     MEMO_OWNER_MICRO_BATCH /* its other requests, where they do not share bytes */
 } memo_owner;
 #define MEMO_N_OWNERS 7
@@ -6166,12 +6166,7 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
  * pass of one layer; with slices or places in flight, of one step of the engine of rows.  A list is
  * the visits of a step, in the order in which the trainer makes them. */
 
-typedef enum memob_pass {
-    MEMOB_FORWARD = 0,
-    MEMOB_BACKWARD,
-    MEMOB_WEIGHTS, /* gradients of weights, in a turn of their own */
-    MEMOB_UPDATE
-} memob_pass;
+typedef enum memob_pass { MEMOB_FORWARD = 0, MEMOB_BACKWARD, MEMOB_UPDATE } memob_pass;
 
 typedef struct memob_visit {
     int32_t pass, layer; /* layer: of rows a step */
@@ -9780,7 +9775,7 @@ typedef struct memob_states {
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated; /* which states they are */
     uint32_t made;               /* the update writes all their bytes */
-    uint32_t used_by[4];         /* (memob_pass): which states each pass uses, and gradients */
+    uint32_t used_by[3];         /* (memob_pass): which states each pass uses, and gradients */
     uint32_t hosted;             /* those that never leave the host */
     memob_states_trainer trainer;
     memob_states_update* updates; /* (n_layers); NULL: not on the host */
@@ -9941,8 +9936,8 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
 /* Fills in all that needs no device; *states is zero. */
 MEMOI memo_status memob_states_init(memob_states* states, const memob_states_desc* desc,
                                     memo_error* error) {
-    static const uint32_t of_pass[4] = {MEMO_STATE_FORWARD,
-                                        MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT, 0,
+    static const uint32_t of_pass[3] = {MEMO_STATE_FORWARD,
+                                        MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
                                         MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
     const int on_host = desc->trainer.update_host != NULL;
     memob_engine* e = &states->sink.engine;
@@ -9963,7 +9958,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     for (int32_t s = 0; s < desc->n_states; s++) {
         const memo_state* state = &desc->states[s];
         states->states[s] = *state;
-        for (int32_t pass = 0; pass < 4; pass++)
+        for (int32_t pass = 0; pass < 3; pass++)
             if (state->uses & of_pass[pass]) states->used_by[pass] |= 1u << s;
         if (state->uses & MEMO_STATE_GRADIENT) states->gradients |= 1u << s;
         if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;
@@ -10906,8 +10901,9 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
 MEMOI memo_status memob_walk_update(const memob_walk* w, memo_error* error) {
     memob_states* states = w->states;
     memo_status status = MEMO_STATUS_OK;
-    if (states && states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
-    if (!states || !memob_states_is_due(states)) return status;
+    if (!states) return status;
+    if (states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
+    if (!memob_states_is_due(states)) return status;
     for (int32_t k = 0; k < 2 * states->n_layers && !status; k++)
         status = memob_states_visit(states, MEMOB_UPDATE, k / 2, k % 2, error);
     return status;

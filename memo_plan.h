@@ -177,7 +177,6 @@ typedef struct memo_profile {
     int32_t n_tensors;
     /* Of a layer of each kind; the backward without recomputation. */
     double forward_s[MEMO_PROFILE_KINDS_MAX], backward_s[MEMO_PROFILE_KINDS_MAX];
-    double weights_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer in turns of pass WEIGHTS */
     /* With slices the times are those of a slice in the middle of the layer.  They grow in a line,
      * because attention does: the first rows take so much less, the last so much more. */
     double forward_growth_s[MEMO_PROFILE_KINDS_MAX], backward_growth_s[MEMO_PROFILE_KINDS_MAX];
@@ -196,13 +195,13 @@ typedef struct memo_profile {
     memo_profile_transfer file;
 } memo_profile;
 
-/* A profile as text: "memo profile 1", a line for each figure, "end" with a checksum, as for
+/* A profile as text: "memo profile 2", a line for each figure, "end" with a checksum, as for
  * traces.  Times are whole femtoseconds, at most 9000 s.  Reading returns the written value within
  * one femtosecond.
  *
  *   rows ROWS KINDS TENSORS BETWEEN [UPDATE_OF_A_BYTE RECOMPUTE_CALL SLOWDOWN_OF_A_BYTE OF_BACK
  *        UPDATE_OF_A_BYTE_ON_HOST]
- *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD WEIGHTS]    of each kind
+ *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD]    of each kind
  *   tensor NAME                                                each tensor, and after it
  *   row TIME|- [GROWTH]                                        recomputation, in each kind
  *   copy BYTES TO_HOST TO_DEVICE                               small, then large
@@ -245,9 +244,6 @@ typedef struct memo_swap_plan_desc {
      * turns of the last chunk.  NULL: before each backward turn. */
     const struct memo_turn* turns;
     int32_t last_chunk;
-    /* (swap->n_order): computed after a turn, beside its copies, by turns of pass WEIGHTS; NULL:
-     * nothing.  memo_swap_generate leaves it out. */
-    const double* turns_s;
     /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
     int64_t spill_bytes; /* the third tier: for memo_swap_sizes.spill_bytes; 0: no file */
@@ -510,8 +506,7 @@ typedef enum memo_pass {
     MEMO_PASS_FORWARD,
     MEMO_PASS_BETWEEN,
     MEMO_PASS_BACKWARD,
-    MEMO_PASS_WEIGHTS, /* gradients of weights, in a turn of their own: see In flight */
-    MEMO_PASS_AFTER    /* until the next micro-batch, or turn, begins: an output */
+    MEMO_PASS_AFTER /* until the next micro-batch, or turn, begins: an output */
 } memo_pass;
 
 /* In flight.  A stage of a pipeline runs forwards of later micro-batches before the backward of an
@@ -541,38 +536,19 @@ typedef enum memo_pass {
  *         ... compute; the last layer sends its output ...
  *     }
  *
- * Zero-bubble orders split the backward: turns of pass BACKWARD compute gradients of inputs, and
- * turns of pass WEIGHTS, any time later, gradients of weights, which fill what would be bubbles.
- * Either each backward of an order has such a turn, or none.  WEIGHTS turns go through the layers
- * of their chunk from the last to the first.  Tensors have ended then: what a WEIGHTS turn reads
- * lies in buffers that live from BACKWARD, or BETWEEN, to WEIGHTS.  The backward writes there the
- * gradients of outputs, and copies or recomputes the inputs of products.  With first_layer
- * MEMO_EACH_LAYER each layer has its own bytes, from its backward to its part of the WEIGHTS turn.
- * ZB-H1 follows the backward number i by the WEIGHTS turn number i - stage, so that all stages take
- * the same memory.
- *
- *     {"operand", 0, 2 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0}
- *
- *     static void weights(void* user, memo_session* s, int32_t layer) {
- *         ... add products of memo_session_get_buffer(s, OPERAND) and others to gradients ...
- *     }
- *
  * An interleaved stage has C chunks of n_layers / C layers each: chunk c has the layers from
  * c * n_layers / C on.  A forward turn computes the layers of its chunk, a backward turn their
  * backwards.  `between` begins the backward turns of the last chunk.  A *place* is what a chunk of
  * a micro-batch takes from its forward to its backward: tensors, and buffers that live from a layer
  * of the forward to BETWEEN, BACKWARD or AFTER.  Chunks whose layers have the same kinds share
  * places; each forward takes the first place that is free.  Other buffers live in one turn.  Both
- * layers of a buffer are of the same chunk; BETWEEN is of the last chunk.  Buffers from BACKWARD to
- * WEIGHTS lie in weight places, which all chunks share.  Device memory:
+ * layers of a buffer are of the same chunk; BETWEEN is of the last chunk.  Device memory:
  *
  *     n_places         the most that are in flight at once, summed over chunks of unlike kinds;
  *                      1F1B: ahead + 1
  *     activations      rows of n_places * n_layers / C layers
  *     + n_places *     the most that buffers from forward to backward take in a chunk, each
  *                      rounded up to 512 bytes
- *     + n_weight_places *   the same of buffers that live to WEIGHTS; the most backwards at once
- *                      whose WEIGHTS turn is not over; ZB-H1: stage + 1
  *     + a turn         the most that other buffers take in a turn
  *     + SESSION        buffers that live as long as the session
  *
@@ -586,7 +562,7 @@ typedef enum memo_pass {
 typedef struct memo_turn {
     int32_t micro_batch; /* 0 to n_order - 1, in any order; one turn of each pass a chunk */
     int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */
-    memo_pass pass;      /* MEMO_PASS_FORWARD, _BACKWARD or _WEIGHTS */
+    memo_pass pass;      /* MEMO_PASS_FORWARD or _BACKWARD */
 } memo_turn;
 #define MEMO_TURNS_MAX         4096
 #define MEMO_MICRO_BATCHES_MAX 1000000
@@ -624,14 +600,13 @@ MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL
  * first_layer of pass `first` to the end of layer last_layer of pass `last`.  The backward begins
  * with layer n_layers - 1 and ends with layer 0; BETWEEN and AFTER have no layer.  first_layer
  * MEMO_EACH_LAYER: lives in each layer of that pass alone: scratch, of recomputation too.  Then one
- * layer of that pass may be open at a time.  From BACKWARD to last WEIGHTS: see In flight.  With
- * slices a layer lasts from the begin of the first slice to the end of the last: gradients of LAYER
- * tensors, which every slice adds to, are such a buffer of pass BACKWARD.  MEMO_EACH_SLICE: lives
- * in each slice of each layer of that pass alone, and row_bytes counts for the rows of a slice.
- * `last` and last_layer are then not read, unless `last` is WEIGHTS.  kinds: of both, lives in
- * layers of these kinds alone, so that scratch of several kinds takes as much as the largest.  The
- * size is size_bytes + row_bytes for each row of the micro-batch, or of the longest shape if the
- * buffer lives as long as the session. */
+ * layer of that pass may be open at a time.  With slices a layer lasts from the begin of the first
+ * slice to the end of the last: gradients of LAYER tensors, which every slice adds to, are such a
+ * buffer of pass BACKWARD.  MEMO_EACH_SLICE: lives in each slice of each layer of that pass alone,
+ * and row_bytes counts for the rows of a slice.  `last` and last_layer are then not read.  kinds:
+ * of both, lives in layers of these kinds alone, so that scratch of several kinds takes as much as
+ * the largest.  The size is size_bytes + row_bytes for each row of the micro-batch, or of the
+ * longest shape if the buffer lives as long as the session. */
 typedef struct memo_session_buffer {
     const char* name; /* shown in plans; borrowed */
     int64_t size_bytes, row_bytes;
@@ -728,8 +703,6 @@ typedef struct memo_session_desc {
     /* The loss and, unless the batch is_forward_only, its gradient; NULL: nothing. */
     void (*between)(void* user, memo_session* session);
     void (*backward)(void* user, memo_session* session, int32_t layer);
-    /* Computes a layer in turns of pass WEIGHTS; NULL: the order has none. */
-    void (*weights)(void* user, memo_session* session, int32_t layer);
     /* The loss of the open slice of the last layer, whose output is in the EDGE, and its
      * gradient, which takes the output's place.  Called before each backward of the last layer; if
      * the batch is_forward_only, after each forward of it, for the loss alone.  A layer in one
@@ -853,7 +826,7 @@ struct memo_step_plan {
     int32_t n_group;        /* likewise; 1: no group */
     memo_swap_desc swap;    /* tensors, rows and places in host memory: for memo_swap_generate */
     const memo_turn* order; /* the desc's; swap.order has its places.  NULL: none */
-    int32_t n_order, n_chunks, n_weight_places;
+    int32_t n_order, n_chunks;
     memo_swap_sizes sizes;                        /* of the swap engine */
     int64_t bytes[MEMO_N_TIERS][MEMO_N_OWNERS];   /* by memo_tier and memo_owner */
     int64_t device_bytes, host_bytes, disk_bytes; /* their sums; of the host: pinned */
@@ -958,8 +931,6 @@ MEMO_API int memo_session_forward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
-MEMO_API int memo_session_weights_begin(memo_session* session, int32_t layer);
-MEMO_API void memo_session_weights_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_computes(const memo_session* session);
 /* Returns this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
 MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
@@ -4615,8 +4586,7 @@ static const memob_value memoi_profile_layer_values[] = {
     MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s, 0),
     MEMOI_PROFILE_TIME("backward time", memo_profile, backward_s, 0),
     MEMOI_PROFILE_TIME("growth of the forward", memo_profile, forward_growth_s, 0),
-    MEMOI_PROFILE_TIME("growth of the backward", memo_profile, backward_growth_s, 0),
-    MEMOI_PROFILE_TIME("time of gradients of weights", memo_profile, weights_s, 0)};
+    MEMOI_PROFILE_TIME("growth of the backward", memo_profile, backward_growth_s, 0)};
 static const memob_value memoi_profile_tensor_values[] = {
     MEMOB_VALUE("name", MEMOB_VALUE_NAME, memo_profile_tensor, name, 1, 32)};
 static const memob_value memoi_profile_row_values[] = {
@@ -4627,7 +4597,7 @@ static const memob_value memoi_profile_transfer_values[] = {
     MEMOI_PROFILE_TIME("time out", memo_profile_transfer, out_s, 0),
     MEMOI_PROFILE_TIME("time back", memo_profile_transfer, back_s, 0)};
 static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 9, 5};
-static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 5, 3};
+static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 4, 2};
 static const memob_record memoi_profile_tensor = {"tensor", memoi_profile_tensor_values, 1, 0};
 static const memob_record memoi_profile_row = {"row", memoi_profile_row_values, 2, 1};
 static const memob_record memoi_profile_copy = {"copy", memoi_profile_transfer_values, 3, 0};
@@ -4671,7 +4641,7 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
     memo_text text = {NULL, 0, 0, 0};
     memob_lines lines = {&text, NULL, 0, error};
     memo_status status;
-    memo_text_put(&text, "memo profile 1\n");
+    memo_text_put(&text, "memo profile 2\n");
     status = memoi_profile_lines(&lines, (memo_profile*)(uintptr_t)profile); /* written from */
     return memob_write_lines(&text, lines.n, path, status, error);
 }
@@ -4681,7 +4651,7 @@ memo_status memo_profile_read(const char* path, memo_profile* profile, memo_erro
     memob_lines lines = {NULL, &reader, 0, error};
     memo_status status = memob_reader_open(&reader, path, error);
     memset(profile, 0, sizeof *profile);
-    if (!status) status = memob_read_frame(&reader, "profile", 1, 0, error);
+    if (!status) status = memob_read_frame(&reader, "profile", 2, 0, error);
     if (!status) status = memoi_profile_lines(&lines, profile);
     if (!status) status = memob_check_count(&reader, lines.n, error);
     if (status) memset(profile, 0, sizeof *profile);
@@ -5057,8 +5027,6 @@ MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
     }
     memob_clock_end(&c->now, c->cells, c->law, op);
     for (op++; op < end && op->kind != MEMOB_OP_VISIT; op++) memoi_rows_enqueue(c, op);
-    if (c->desc->turns_s && k % c->order.n_forwards == c->order.n_forwards - 1)
-        memoi_rows_compute(c, c->desc->turns_s[k / c->order.n_forwards]);
 }
 
 MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
@@ -5294,9 +5262,6 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
     /* Required pointers first: the other checks read them. */
     if (!desc->swap || !desc->profile)
         return MEMOB_INVALID(error, "%s.%s: NULL; set it", name, desc->swap ? "profile" : "swap");
-    for (int32_t k = 0; desc->turns_s && k < desc->swap->n_order; k++)
-        if (memob_check_real(name, "turns_s", desc->turns_s[k], 0, MEMOB_TIME_MAX, error))
-            return MEMO_STATUS_INVALID_ARGUMENT;
 
     return MEMOB_CHECK_FIELDS(name, budgets, error);
 }
@@ -6480,12 +6445,7 @@ typedef struct memoi_step_plan {
     memo_item tensors[MEMO_PROFILE_TENSORS_MAX];
     uint32_t tensor_kinds[MEMO_PROFILE_TENSORS_MAX];
     char names[MEMO_PROFILE_TENSORS_MAX][sizeof((memo_profile_tensor*)NULL)->name];
-    memob_arrays arrays; /* layer_kinds, turns and these: */
-    int64_t* rows;       /* swap.rows, which a stage sets */
-    /* (plan.n_order): of a turn the place in the swap engine, and its weight place. */
-    int32_t *places, *weight_places;
-    memo_turn* turns; /* (swap.n_order): those of the engine */
-    double* turns_s;  /* (swap.n_order): of WEIGHTS turns that follow */
+    memob_arrays arrays; /* order, and what swap points to */
 } memoi_step_plan;
 
 /* A buffer of a checked session, see >>session checked. */
@@ -6521,10 +6481,6 @@ typedef struct memoi_checked {
     memob_arrays arrays;           /* offsets, hashes, buffers */
 } memoi_checked;
 
-/* Places behind the engine's memory, for buffers that live longer than a turn: in a place of the
- * swap engine, or from a backward to its WEIGHTS turn. */
-enum { MEMOI_PLACE_FORWARD = 0, MEMOI_PLACE_WEIGHTS, MEMOI_N_PLACINGS };
-
 /* Requests of `setup`, which another plan repeats without calling it. */
 typedef struct memoi_setup {
     int64_t* bytes; /* (n); of those that are not freed */
@@ -6558,7 +6514,8 @@ typedef struct memoi_session_part {
     char* base;      /* of the engine's device memory */
     double* spans_s; /* of a session that times its steps */
     int32_t n_timed; /* repetitions of them */
-    int64_t places_begin[MEMOI_N_PLACINGS], place_bytes[MEMOI_N_PLACINGS];
+    /* Behind the engine's memory, for buffers that live longer than a turn; as many places. */
+    int64_t places_begin, place_bytes;
 } memoi_session_part;
 
 struct memo_session {
@@ -6711,11 +6668,10 @@ MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_
 /* When a layer of a pass comes in a micro-batch of n layers; -1: never. */
 MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
     if (pass == MEMO_PASS_BETWEEN) return n;
-    if (pass == MEMO_PASS_AFTER) return 3 * n + 1;
+    if (pass == MEMO_PASS_AFTER) return 2 * n + 1;
     if (layer < 0 || layer >= n) return -1;
     if (pass == MEMO_PASS_FORWARD) return layer;
-    if (pass == MEMO_PASS_BACKWARD) return 2 * n - layer;
-    return pass == MEMO_PASS_WEIGHTS ? 3 * n - layer : -1;
+    return pass == MEMO_PASS_BACKWARD ? 2 * n - layer : -1;
 }
 
 /* Chunks of layers that an order names. */
@@ -6726,73 +6682,53 @@ MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
 }
 
 /* Names of memo_pass in messages. */
-static const char* const memoi_pass_names[] = {"the session",  "forward",
-                                               "`between`",    "backward",
-                                               "WEIGHTS turn", "the end of the micro-batch"};
+static const char* const memoi_pass_names[] = {"the session", "forward", "`between`", "backward",
+                                               "the end of the micro-batch"};
 
 /* 1: a pass goes through layers. */
 MEMOI int memoi_pass_has_layers(int64_t pass) {
-    return pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD || pass == MEMO_PASS_WEIGHTS;
+    return pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
 }
 
-/* Index of the turn of a micro-batch, or with `of` NULL of the first turn of the pass; n_order:
- * there is none. */
-MEMOI int32_t memoi_session_find_turn(const memo_session_desc* desc, const memo_turn* of,
+/* Index of the turn of a micro-batch in a chunk; n_order: there is none. */
+MEMOI int32_t memoi_session_find_turn(const memo_session_desc* desc, int32_t micro_batch,
                                       int32_t chunk, memo_pass pass) {
     int32_t k = 0;
     for (; k < desc->n_order; k++) {
         const memo_turn* turn = &desc->order[k];
-        if (turn->pass == pass &&
-            (!of || (turn->micro_batch == of->micro_batch && turn->chunk == chunk)))
-            break;
+        if (turn->micro_batch == micro_batch && turn->chunk == chunk && turn->pass == pass) break;
     }
     return k;
-}
-/* 1: the order has WEIGHTS turns. */
-MEMOI int memoi_session_is_split(const memo_session_desc* desc) {
-    return memoi_session_find_turn(desc, NULL, 0, MEMO_PASS_WEIGHTS) < desc->n_order;
 }
 
 /* Can turn k of an order be? */
 MEMOI memo_status memoi_session_check_turn_of(const memo_session_desc* desc, int32_t k,
                                               int32_t n_chunks, memo_error* error) {
-    const memo_turn* turn = &desc->order[k];
-    const memo_pass pass = turn->pass;
-    const int32_t c = turn->chunk, is_backward = pass == MEMO_PASS_BACKWARD;
-    const memo_pass earlier = is_backward ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD;
-    const int32_t neighbor = is_backward ? c + 1 : c - 1;
-    const int32_t before = pass == MEMO_PASS_WEIGHTS ? -1 : neighbor;
-    const int32_t first = memoi_session_find_turn(desc, turn, c, pass);
-    const int32_t split = memoi_session_find_turn(desc, NULL, 0, MEMO_PASS_WEIGHTS);
+    const int32_t m = desc->order[k].micro_batch, c = desc->order[k].chunk;
+    const memo_pass pass = desc->order[k].pass;
+    const int32_t before = pass == MEMO_PASS_BACKWARD ? c + 1 : c - 1;
+    const int32_t first = memoi_session_find_turn(desc, m, c, pass);
     char fault[160] = "";
 
     if (first < k)
         snprintf(fault, 160, "repeats order[%d]; give each micro-batch a number of its own",
                  (int)first);
-    else if (pass != MEMO_PASS_FORWARD && memoi_session_find_turn(desc, turn, c, earlier) > k)
-        snprintf(fault, 160, "comes before its %s; list that first", memoi_pass_names[earlier]);
-    else if (before >= 0 && before < n_chunks &&
-             memoi_session_find_turn(desc, turn, before, pass) > k)
+    else if (memoi_session_find_turn(desc, m, c, MEMO_PASS_FORWARD) > k)
+        snprintf(fault, 160, "comes before its forward; list that first");
+    else if (before >= 0 && before < n_chunks && memoi_session_find_turn(desc, m, before, pass) > k)
         snprintf(fault, 160, "comes before the %s of chunk %d; list that first",
                  memoi_pass_names[pass], (int)before);
-    else if (memoi_session_find_turn(desc, turn, c, MEMO_PASS_BACKWARD) == desc->n_order)
-        snprintf(fault, 160, "never gets its backward; append {%d, %d, MEMO_PASS_BACKWARD}",
-                 (int)turn->micro_batch, (int)c);
-    else if (split < desc->n_order &&
-             memoi_session_find_turn(desc, turn, c, MEMO_PASS_WEIGHTS) == desc->n_order)
-        snprintf(fault, 160,
-                 "never gets its WEIGHTS turn, but order[%d] is one; append {%d, %d, "
-                 "MEMO_PASS_WEIGHTS}, or list none",
-                 (int)split, (int)turn->micro_batch, (int)c);
+    else if (memoi_session_find_turn(desc, m, c, MEMO_PASS_BACKWARD) == desc->n_order)
+        snprintf(fault, 160, "never gets its backward; append {%d, %d, MEMO_PASS_BACKWARD}", (int)m,
+                 (int)c);
     return *fault
                ? MEMOB_INVALID(
                      error, "memo_session_desc.order[%d]: the %s of micro-batch %d, chunk %d, %s",
-                     (int)k, memoi_pass_names[pass], (int)turn->micro_batch, (int)c, fault)
+                     (int)k, memoi_pass_names[pass], (int)m, (int)c, fault)
                : MEMO_STATUS_OK;
 }
 
-/* Each chunk of each micro-batch has a forward and a backward, in the order of the layers, and
- * perhaps a WEIGHTS turn. */
+/* Each chunk of each micro-batch has a forward and a backward, in the order of the layers. */
 MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_error* error) {
     const char* field = NULL;
     int32_t n_chunks;
@@ -6823,7 +6759,7 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
             return MEMOB_INVALID(error,
                                  "memo_session_desc.order[%d]: micro-batch %d, chunk %d, pass %d "
                                  "is out of range; micro-batches below n_order, chunks below "
-                                 "n_layers, FORWARD, BACKWARD and WEIGHTS are valid",
+                                 "n_layers, FORWARD and BACKWARD are valid",
                                  (int)k, (int)turn->micro_batch, (int)turn->chunk, (int)turn->pass);
     }
     n_chunks = memoi_session_n_chunks(desc);
@@ -6844,37 +6780,15 @@ MEMOI int32_t memoi_session_chunk(const memo_session_desc* desc, int32_t n_chunk
     return pass == MEMO_PASS_BETWEEN ? n_chunks - 1 : layer / (desc->n_layers / n_chunks);
 }
 
-/* In which places a buffer lives; negative: in none. */
-MEMOI int memoi_session_placing(const memo_session* s, const memo_session_buffer* b) {
-    if (b->first == MEMO_PASS_SESSION || !s->steps->order) return -1;
-    if (b->last == MEMO_PASS_WEIGHTS && b->first != MEMO_PASS_WEIGHTS) return MEMOI_PLACE_WEIGHTS;
-    return b->first == MEMO_PASS_FORWARD && b->first_layer >= 0 && b->last != MEMO_PASS_FORWARD
-               ? MEMOI_PLACE_FORWARD
-               : -1;
+/* The chunk in whose places a buffer lies, because it lives longer than a turn; -1: none. */
+MEMOI int32_t memoi_session_placed_in(const memo_session* s, const memo_session_buffer* b) {
+    const int is_placed = s->steps->order && b->first == MEMO_PASS_FORWARD && b->first_layer >= 0 &&
+                          b->last != MEMO_PASS_FORWARD;
+    return is_placed ? b->first_layer / s->n_turn_steps : -1;
 }
 
-/* 1: it has bytes for each layer of a chunk. */
-MEMOI int memoi_session_is_kept(const memo_session_buffer* b) {
-    return b->first == MEMO_PASS_BACKWARD && b->first_layer == MEMO_EACH_LAYER &&
-           b->last == MEMO_PASS_WEIGHTS;
-}
-
-/* Returns what is wrong with a life that a WEIGHTS turn begins or ends; NULL: nothing. */
-MEMOI const char* memoi_session_split_fault(const memo_session_desc* desc,
-                                            const memo_session_buffer* b, int is_each) {
-    if (b->first != MEMO_PASS_WEIGHTS &&
-        (b->last != MEMO_PASS_WEIGHTS || b->first == MEMO_PASS_SESSION))
-        return NULL;
-    if (!memoi_session_is_split(desc))
-        return "pass WEIGHTS, of which `order` has no turn; list WEIGHTS turns, or use BACKWARD";
-    if (b->first == MEMO_PASS_FORWARD ||
-        (is_each && b->first != MEMO_PASS_WEIGHTS && !memoi_session_is_kept(b)))
-        return "a life to WEIGHTS from a FORWARD or a slice; let the backward copy it to a buffer "
-               "from BACKWARD on, with a layer or MEMO_EACH_LAYER";
-    return NULL;
-}
-
-/* The same of any buffer: it lives in layers, in the session, or from one moment to another. */
+/* Returns what is wrong with a buffer, which lives in layers, in the session, or from one moment to
+ * another; NULL: nothing. */
 MEMOI const char* memoi_session_buffer_fault(const memo_session_desc* desc,
                                              const memo_session_buffer* b) {
     const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
@@ -6882,13 +6796,11 @@ MEMOI const char* memoi_session_buffer_fault(const memo_session_desc* desc,
     const int32_t n_chunks = memoi_session_n_chunks(desc);
     const int64_t first = memoi_session_moment(b->first, b->first_layer, desc->n_layers);
     const int64_t last = memoi_session_moment(b->last, b->last_layer, desc->n_layers);
-    const char* fault = memoi_session_split_fault(desc, b, is_each);
     if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX || b->row_bytes < 0 ||
         b->row_bytes > (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows)
         return "size_bytes or row_bytes below 0, or too many bytes for n_rows";
     if (is_each && !memoi_pass_has_layers(b->first))
         return "MEMO_EACH_LAYER in a pass without layers; use FORWARD or BACKWARD";
-    if (fault) return fault;
     if (is_span && (first < 0 || last < 0 || b->first == MEMO_PASS_AFTER))
         return "an unknown pass or a layer out of range; give its first and last use";
     if (is_span && last < first) return "a last use before the first; swap them";
@@ -7029,8 +6941,6 @@ MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, in
         field = "forward: NULL; set it, or `step`";
     else if (has_no_step && !desc->backward)
         field = "backward: NULL; set it, or `step`";
-    else if (has_no_step && !desc->weights && memoi_session_is_split(desc))
-        field = "weights: NULL, but `order` has WEIGHTS turns; set it, or `step`";
     else if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
         field = "rows: NULL, but policy is ROWS; set the table of rows";
     return field ? MEMOB_INVALID(error, "memo_session_desc.%s", field) : MEMO_STATUS_OK;
@@ -7120,32 +7030,26 @@ void memo_step_plan_destroy(memo_step_plan* plan) {
     }
 }
 
-/* Gives the turns of a chunk of a micro-batch a place, from the turn of pass `begin` on: the first
- * free place whose chunks have the same kinds (NULL: the first free place).  The place is free
- * again after the turn of pass `end`.  Returns how many places there are.  Of each place: chunks,
- * the first chunk with its kinds; busy, 0 before and after. */
-MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, memo_pass begin,
-                                        memo_pass end, const int32_t* kinds, int32_t* places,
+/* Gives each turn its place in order, as in memo_swap_desc.  A forward takes the first free place
+ * whose chunks have the same kinds; its backward frees the place.  Returns the number of places.
+ * Of each place: chunks, the first chunk with its kinds; busy, 0 before and after. */
+MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, int32_t* order,
                                         int32_t* chunks, int32_t* busy) {
-    const int32_t n = desc->n_layers / memoi_session_n_chunks(desc);
-    int32_t n_places = 0, p, like = 0;
+    const int32_t n = desc->n_layers / memoi_session_n_chunks(desc), *kinds = desc->layer_kinds;
+    int32_t n_places = 0, p, like;
     for (int32_t k = 0; k < desc->n_order; k++) {
-        const memo_turn* turn = &desc->order[k];
-        const int32_t of = memoi_session_find_turn(desc, turn, turn->chunk, begin);
-        if (of < k) {
-            places[k] = places[of];
-            MEMO_ASSERT(turn->pass != end || busy[places[k]]); /* 2 */
-            if (turn->pass == end) busy[places[k]] = 0;
+        const int32_t m = desc->order[k].micro_batch, c = desc->order[k].chunk;
+        if (desc->order[k].pass == MEMO_PASS_BACKWARD) {
+            p = order[memoi_session_find_turn(desc, m, c, MEMO_PASS_FORWARD)];
+            MEMO_ASSERT(busy[p]); /* 2 */
+            busy[p] = 0;
+            order[k] = -1 - p;
+            continue;
         }
-        if (of != k) continue;
-
-        /* It begins. */
-        for (like = 0;
-             kinds && memcmp(kinds + like * n, kinds + turn->chunk * n, (size_t)n * sizeof *kinds);)
-            like++;
+        for (like = 0; memcmp(kinds + like * n, kinds + c * n, (size_t)n * sizeof *kinds);) like++;
         for (p = 0; p < n_places && (busy[p] || chunks[p] != like);) p++;
         if (p == n_places) chunks[n_places++] = like;
-        busy[places[k] = p] = 1;
+        busy[order[k] = p] = 1;
     }
     return n_places;
 }
@@ -7163,7 +7067,8 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     int32_t n_steps = desc->n_layers * n_slices, n_places = 0, n_of_place = n_steps;
     memo_swap_desc* swap;
     memo_turn* turns;
-    int32_t *layer_kinds, *order = NULL, *chunks = NULL, n_of_engine = 0;
+    int32_t *layer_kinds, *order = NULL, *chunks = NULL;
+    int64_t* own_rows;
     *result = (memo_step_plan*)own;
     if (!own) return memob_no_memory(error, "a plan");
 
@@ -7171,27 +7076,11 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     own->plan.n_chunks = memoi_session_n_chunks(desc);
     if (n_turns) {
         turns = MEMOB_ARRAY(&own->arrays, memo_turn, n_turns);
-        order = (int32_t*)memob_arrays_add(&own->arrays, n_turns, 5 * sizeof *order);
-        own->turns = MEMOB_ARRAY(&own->arrays, memo_turn, n_turns);
-        own->turns_s = MEMOB_ARRAY(&own->arrays, double, n_turns);
+        order = (int32_t*)memob_arrays_add(&own->arrays, n_turns, 3 * sizeof *order);
         if (own->arrays.failed) return memob_no_memory(error, "the order of a plan");
-        own->places = order + n_turns;
-        own->weight_places = order + 2 * n_turns;
-        chunks = order + 3 * n_turns;
         memcpy(turns, desc->order, (size_t)n_turns * sizeof *turns);
-        if (memoi_session_is_split(desc))
-            own->plan.n_weight_places =
-                memoi_session_place_turns(desc, MEMO_PASS_BACKWARD, MEMO_PASS_WEIGHTS, NULL,
-                                          own->weight_places, chunks, chunks + n_turns);
-        n_places =
-            memoi_session_place_turns(desc, MEMO_PASS_FORWARD, MEMO_PASS_BACKWARD,
-                                      desc->layer_kinds, own->places, chunks, chunks + n_turns);
-        for (int32_t i = 0; i < n_turns; i++) /* the engine has no work in WEIGHTS turns */
-            if (turns[i].pass != MEMO_PASS_WEIGHTS) {
-                own->turns[n_of_engine] = turns[i];
-                order[n_of_engine++] =
-                    turns[i].pass == MEMO_PASS_BACKWARD ? -1 - own->places[i] : own->places[i];
-            }
+        chunks = order + n_turns;
+        n_places = memoi_session_place_turns(desc, order, chunks, chunks + n_turns);
         n_of_place = desc->n_layers / own->plan.n_chunks;
         if (n_places > INT32_MAX / 8 / n_of_place)
             return MEMOB_INVALID(error,
@@ -7202,10 +7091,10 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
         own->plan.order = turns;
         own->plan.n_order = n_turns;
     }
-    own->rows = MEMOB_ARRAY(&own->arrays, int64_t, (int64_t)n_steps * n);
+    own_rows = MEMOB_ARRAY(&own->arrays, int64_t, (int64_t)n_steps * n);
     layer_kinds = MEMOB_ARRAY(&own->arrays, int32_t, n_steps);
     if (own->arrays.failed) return memob_no_memory(error, "the rows of a plan");
-    if (rows) memcpy(own->rows, rows, (size_t)n_steps * (size_t)n * sizeof *rows);
+    if (rows) memcpy(own_rows, rows, (size_t)n_steps * (size_t)n * sizeof *rows);
 
     /* The caller's tables may end before the plan does. */
     for (int32_t i = 0; i < n; i++) {
@@ -7221,12 +7110,12 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap = &own->plan.swap;
     swap->desc_name = "memo_session_desc";
     swap->n_places = n_places;
-    swap->n_order = n_of_engine;
-    if (n_turns) swap->order = order;
+    swap->n_order = n_turns;
+    swap->order = order;
     swap->tensors = own->tensors;
     swap->tensor_kinds = own->tensor_kinds;
     swap->layer_kinds = layer_kinds;
-    swap->rows = own->rows;
+    swap->rows = own_rows;
     swap->n_tensors = n;
     swap->n_layers = n_steps;
     swap->n_rows = memob_min(slice_rows, shape.n_rows);
@@ -7628,10 +7517,6 @@ MEMOI void memoi_session_use_shape(memo_session* s, int32_t shape) {
     MEMO_ASSERT(s->n_steps % s->n_turn_steps == 0 && s->n_turn_steps % s->n_slices == 0); /* 2 */
 }
 
-MEMOI const memoi_step_plan* memoi_session_own(const memo_session* s) {
-    return (const memoi_step_plan*)s->part->plan;
-}
-
 /* The layer of a step of this turn, or of a step with its number in another place. */
 MEMOI int32_t memoi_session_layer(const memo_session* s, int32_t step) {
     return s->first_layer + step % s->n_turn_steps / s->n_slices;
@@ -7896,7 +7781,6 @@ MEMOI int memoi_session_is_turn(const memo_session* s, memo_pass pass) {
 }
 /* The steps of passes that a turn lacks count as passed. */
 MEMOI int32_t memoi_session_n_before(const memo_session* s) {
-    if (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)) return 2 * s->n_turn_steps;
     return memoi_session_is_turn(s, MEMO_PASS_BACKWARD) ? s->n_turn_steps : 0;
 }
 
@@ -8168,7 +8052,7 @@ MEMOI const char* memoi_checked_missed(memo_session* s, memoi_checked_glance* vi
 
 /* A layer has begun a pass, or is about to end it. */
 MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
-    static const char* const names[] = {"forward", "backward", "weights", "update"};
+    static const char* const names[] = {"forward", "backward", "update"};
     const int is_fresh =
         !s->states->layers[layer].has_gradients && (pass == MEMOB_FORWARD || !is_end);
     memoi_checked_glance view = {
@@ -9032,14 +8916,6 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
                            (int)layer, (int)s->batch.turn.chunk);
         return NULL;
     }
-    if (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)) {
-        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
-                           "memo_session_get_address: layer %d: tensors have ended in a WEIGHTS "
-                           "turn; let the backward copy what it reads to a buffer from BACKWARD "
-                           "to WEIGHTS",
-                           (int)layer);
-        return NULL;
-    }
 
     of = &s->steps->tensors[tensor];
     step = memoi_session_step(s, layer); /* the first, unless another is open */
@@ -9129,28 +9005,15 @@ MEMOI const char* memoi_session_when(char text[48], memo_pass pass, int32_t laye
     return text;
 }
 
-/* Returns the offset of a buffer in a place, for layer n_layers of the chunk.  With buffer =
- * n_buffers: the size of the place. */
-MEMOI int64_t memoi_session_place_offset(const memo_session* s, int placing, int32_t chunk,
-                                         int32_t buffer, int32_t n_layers) {
-    const memo_step_plan* plan = s->part->plan;
-    const int32_t n = s->desc.n_layers / plan->n_chunks, *kinds = s->desc.layer_kinds;
-    int64_t offset = 0;
-    for (int32_t i = 0; i <= buffer && i < s->desc.n_buffers; i++) {
+/* Returns the offset of a buffer in a place.  With buffer = n_buffers: the size of the place. */
+MEMOI int64_t memoi_session_place_offset(const memo_session* s, int32_t chunk, int32_t buffer) {
+    int64_t offset = 0, n_bytes;
+    for (int32_t i = 0; i < buffer; i++) {
         const memo_session_buffer* b = &s->desc.buffers[i];
-        const int is_kept = memoi_session_is_kept(b);
-        const int64_t n_bytes = memoi_session_buffer_bytes(s, i, plan->shape.n_rows);
-        const int64_t each = memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
-        int64_t count = is_kept || i == buffer ? 0 : 1;
-        if (memoi_session_placing(s, b) != placing) continue;
-        if (!is_kept &&
-            memoi_session_chunk(&s->desc, plan->n_chunks, b->first, b->first_layer) != chunk)
-            continue;
-
-        /* Bytes of each layer in which it lives. */
-        for (int32_t k = 0; is_kept && k < (i < buffer ? n : n_layers); k++)
-            count += !b->kinds || b->kinds >> kinds[chunk * n + k] & 1;
-        offset += memob_min(count, (MEMOB_BYTES_MAX - offset) / memob_max(each, 1)) * each;
+        if (memoi_session_placed_in(s, b) != chunk) continue;
+        n_bytes = memoi_session_buffer_bytes(s, i, s->steps->layer_rows);
+        n_bytes = memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
+        offset += memob_min(n_bytes, MEMOB_BYTES_MAX - offset);
     }
     return offset;
 }
@@ -9159,33 +9022,24 @@ MEMOI int64_t memoi_session_place_offset(const memo_session* s, int placing, int
  * needs.  Returns all bytes. */
 MEMOI int64_t memoi_session_lay_places(memo_session* s) {
     memoi_session_part* part = s->part;
-    const int32_t n_places[] = {s->steps->n_places, part->plan->n_weight_places};
-    int64_t end = memob_max(part->placement.sizes.device_bytes, 1);
-    for (int32_t placing = 0; placing < MEMOI_N_PLACINGS; placing++) {
-        int64_t each = 0;
-        for (int32_t chunk = 0; chunk < part->plan->n_chunks; chunk++)
-            each = memob_max(each,
-                             memoi_session_place_offset(s, placing, chunk, s->desc.n_buffers, 0));
-        if (!each) continue;
-        part->place_bytes[placing] = each;
-        part->places_begin[placing] = end = memob_align_up(end, MEMOB_DEVICE_ALIGNMENT);
-        end += memob_min(each, (MEMOB_BYTES_MAX - end) / n_places[placing]) * n_places[placing];
-    }
-    return end;
+    const int64_t engine_bytes = memob_max(part->placement.sizes.device_bytes, 1);
+    const int32_t n = s->steps->n_places;
+    int64_t each = 0;
+    for (int32_t chunk = 0; chunk < part->plan->n_chunks; chunk++)
+        each = memob_max(each, memoi_session_place_offset(s, chunk, s->desc.n_buffers));
+    if (!each) return engine_bytes;
+    part->place_bytes = each;
+    part->places_begin = memob_align_up(engine_bytes, MEMOB_DEVICE_ALIGNMENT);
+    return part->places_begin + memob_min(each, (MEMOB_BYTES_MAX - part->places_begin) / n) * n;
 }
 
-/* Where a buffer of this turn's place lies, and of this layer if each has bytes of its own; NULL in
- * a dry run. */
-MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t layer) {
+/* Where a buffer of this turn's place lies; NULL in a dry run. */
+MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer) {
     const memoi_session_part* part = s->part;
-    const int placing = memoi_session_placing(s, &s->desc.buffers[buffer]);
-    const int32_t place = placing == MEMOI_PLACE_WEIGHTS
-                              ? memoi_session_own(s)->weight_places[s->next_turn]
-                              : s->first_step / s->n_turn_steps;
     return part->base && s->is_open /* sizes of a dry run may exceed what can be addressed */
-               ? part->base + part->places_begin[placing] + place * part->place_bytes[placing] +
-                     memoi_session_place_offset(s, placing, s->batch.turn.chunk, buffer,
-                                                layer - s->first_layer)
+               ? part->base + part->places_begin +
+                     s->first_step / s->n_turn_steps * part->place_bytes +
+                     memoi_session_place_offset(s, s->batch.turn.chunk, buffer)
                : NULL;
 }
 
@@ -9195,7 +9049,6 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     const memo_session_buffer* b;
     void* address = NULL;
     char text[3][48];
-    int32_t last_layer;
     memo_pass now;
     if (!memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
 
@@ -9208,11 +9061,8 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
                            memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
     if (address || !s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
-    last_layer = b->first_layer < 0 ? -1 : b->last_layer;
     if (!s->is_running)
         now = MEMO_PASS_AFTER;
-    else if (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS))
-        now = MEMO_PASS_WEIGHTS;
     else if (s->n_passed < s->n_turn_steps)
         now = MEMO_PASS_FORWARD;
     else
@@ -9225,9 +9075,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         b->name ? b->name : "NULL",
         memoi_session_when(text[0], now, s->open < 0 ? -1 : memoi_session_layer(s, s->open)),
         memoi_session_when(text[1], b->first, b->first_layer),
-        b->first_layer < 0 && !memoi_session_is_kept(b)
-            ? "that layer"
-            : memoi_session_when(text[2], b->last, last_layer),
+        b->first_layer < 0 ? "that layer" : memoi_session_when(text[2], b->last, b->last_layer),
         b->kinds ? ", in some kinds of layers" : "");
     return s->checked.memory; /* a kernel goes on, and the micro-batch has failed */
 }
@@ -9305,14 +9153,12 @@ MEMOI int memoi_session_begin_life(memo_session* s, int32_t i) {
 /* Requests or frees the declared buffers whose life begins or ends here. */
 MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t step, int is_end) {
     const int32_t layer = memoi_session_layer(s, step);
-    const int is_split = pass == MEMO_PASS_WEIGHTS;
     const int is_last_slice = (pass == MEMO_PASS_FORWARD) == is_end;
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->desc.buffers[i];
         const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
-        const int is_kept = memoi_session_is_kept(b);
-        const memo_pass of = (is_end && !is_each) || (is_split && is_kept) ? b->last : b->first;
+        const memo_pass of = is_end && !is_each ? b->last : b->first;
         const int32_t n_slices = is_each ? s->n_of_batch : s->n_slices;
         int32_t at = is_end ? b->last_layer : b->first_layer;
         if (is_each) at = layer;
@@ -9323,10 +9169,9 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
             step % n_slices != (is_last_slice ? n_slices - 1 : 0))
             continue; /* the layer goes on */
 
-        if (memoi_session_placing(s, b) >= 0) {
-            char* address = memoi_session_placed(s, i, layer);
-            if (!is_kept || is_end == is_split) /* it begins, or ends, for good */
-                memoi_checked_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
+        if (memoi_session_placed_in(s, b) >= 0) {
+            char* address = memoi_session_placed(s, i);
+            memoi_checked_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
             s->buffer_addresses[i] = is_end ? NULL : address;
             continue;
         }
@@ -9445,16 +9290,12 @@ MEMOI memo_status memoi_session_check_batch(memo_session* s, const memo_batch* b
 MEMOI void memoi_session_take_over(memo_session* s) {
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->desc.buffers[i];
-        const int placing = memoi_session_placing(s, b);
+        const int32_t chunk = memoi_session_placed_in(s, b);
         if (b->first == MEMO_PASS_SESSION) continue;
-        if (s->next_turn && placing < 0) memo_session_free(s, s->buffer_addresses[i]);
+        if (s->next_turn && chunk < 0) memo_session_free(s, s->buffer_addresses[i]);
         s->buffer_addresses[i] = NULL;
-        if (placing >= 0 && !memoi_session_is_kept(b) &&
-            memoi_session_is_turn(s, placing == MEMOI_PLACE_WEIGHTS ? MEMO_PASS_WEIGHTS
-                                                                    : MEMO_PASS_BACKWARD) &&
-            memoi_session_chunk(&s->desc, s->part->plan->n_chunks, b->first, b->first_layer) ==
-                s->batch.turn.chunk)
-            s->buffer_addresses[i] = memoi_session_placed(s, i, 0);
+        if (chunk == s->batch.turn.chunk && memoi_session_is_turn(s, MEMO_PASS_BACKWARD))
+            s->buffer_addresses[i] = memoi_session_placed(s, i);
     }
 }
 
@@ -9497,8 +9338,9 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         memcpy(s->values[0].bytes, s->batch.values, (size_t)s->batch.values_bytes);
     }
     if (s->steps->order) {
+        const int32_t turn = s->steps->order[s->next_turn];
         s->first_layer = s->batch.turn.chunk * s->n_turn_steps;
-        s->first_step = memoi_session_own(s)->places[s->next_turn] * s->n_turn_steps;
+        s->first_step = (turn < 0 ? -1 - turn : turn) * s->n_turn_steps;
     }
     s->n_passed = memoi_session_n_before(s);
     memoi_session_take_over(s);
@@ -9560,15 +9402,13 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     return memoi_session_report(s, error);
 }
 
-/* Visits are numbered through forward, backward and WEIGHTS.  A backward turn starts at n, a
- * WEIGHTS turn at 2 n. */
+/* Visits are numbered through forward and backward.  A backward turn starts at n. */
 MEMOI memo_pass memoi_session_visit_pass(const memo_session* s, int32_t visit) {
-    if (s->steps->order) return s->batch.turn.pass;
     return visit < s->n_turn_steps ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD;
 }
 MEMOI int32_t memoi_session_visit_step(const memo_session* s, int32_t visit) {
-    const int32_t n = s->n_turn_steps, before = memoi_session_n_before(s);
-    return s->first_step + (visit < n ? visit : (int32_t)memob_max(before, n) + n - 1 - visit);
+    const int32_t n = s->n_turn_steps;
+    return s->first_step + (visit < n ? visit : 2 * n - 1 - visit);
 }
 
 /* May a visit begin or end now?  n_visits: of the turn. */
@@ -9582,11 +9422,11 @@ MEMOI int memoi_session_is_due(const memo_session* s, int32_t visit, int32_t n_v
 
 /* Checks every layer call.  Returns the step that it is of, or -1 after an error. */
 MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass, int is_end) {
-    static const char* const names[] = {"", "forward", "", "backward", "weights"};
     static const char* const points[] = {"begin", "end"};
     const int32_t n = s->n_turn_steps, n_open = (s->open >= 0) + (s->open_next >= 0);
-    const int32_t n_visits =
-        memoi_session_n_before(s) + (s->steps->order || s->batch.is_forward_only ? n : 2 * n);
+    const int has_backward =
+        !s->batch.is_forward_only && !memoi_session_is_turn(s, MEMO_PASS_FORWARD);
+    const int32_t n_visits = has_backward ? 2 * n : n;
     const int32_t visit = s->n_passed + (is_end ? 0 : n_open);
     const int32_t step = memoi_session_visit_step(s, visit);
     const char* why = NULL;
@@ -9601,25 +9441,25 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         why = "outside begin and end";
     } else if (s->batch.is_forward_only && pass == MEMO_PASS_BACKWARD) {
         why = "memo_batch.is_forward_only is 1, or the shape's; see memo_session_get_batch";
-    } else if (!s->steps->order && pass == MEMO_PASS_WEIGHTS) {
-        why = "no order has a WEIGHTS turn; compute gradients of weights in the backward";
     } else if (s->n_passed == n_visits) {
         why = "all layers of the pass are over; call memo_session_end";
     } else if (!memoi_session_is_due(s, visit, n_visits, is_end) ||
                pass != memoi_session_visit_pass(s, visit) ||
                layer != memoi_session_layer(s, step)) {
         snprintf(text, sizeof text, "out of order; %s %s of layer %d comes next%s",
-                 names[memoi_session_visit_pass(s, s->n_passed)], points[n_open > 0],
+                 memoi_pass_names[memoi_session_visit_pass(s, s->n_passed)], points[n_open > 0],
                  (int)memoi_session_layer(s, memoi_session_visit_step(s, s->n_passed)),
                  s->n_slices > 1 ? ", once for each slice" : "");
         why = text;
     }
 
     if (why)
-        MEMOI_SESSION_FAIL(s, status, "memo_session: %s %s of layer %d of %d: %s", names[pass],
-                           points[is_end], (int)layer, (int)s->desc.n_layers, why);
+        MEMOI_SESSION_FAIL(s, status, "memo_session: %s %s of layer %d of %d: %s",
+                           memoi_pass_names[pass], points[is_end], (int)layer,
+                           (int)s->desc.n_layers, why);
     else if (!s->is_open) { /* for plans and pictures */
-        snprintf(text, sizeof text, "layer %d %s %s", (int)step, names[pass], points[is_end]);
+        snprintf(text, sizeof text, "layer %d %s %s", (int)step, memoi_pass_names[pass],
+                 points[is_end]);
         (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, text, &s->call_error));
     }
     if (s->error.status) return -1;
@@ -9663,11 +9503,10 @@ MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
            memoi_session_layer(s, step) == s->desc.n_layers - 1;
 }
 
-/* Gets the rows of a step into place, in the backward.  Neither the engine nor the checks of
- * tensors have work in a WEIGHTS turn. */
+/* Gets the rows of a step into place, in the backward. */
 MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pass) {
     const int32_t step = memoi_session_enter(s, layer, pass, 0);
-    const int is_backward = pass == MEMO_PASS_BACKWARD, has_tensors = pass != MEMO_PASS_WEIGHTS;
+    const int is_backward = pass == MEMO_PASS_BACKWARD;
     if (step < 0) return 0;
 
     /* Buffers, states and rows. */
@@ -9683,13 +9522,13 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
     s->is_routed = 0;
-    if (memoi_session_moves(s) && has_tensors) {
+    if (memoi_session_moves(s)) {
         MEMO_ASSERT(memob_swap_next(s->part->swap, 0)->layer == step);
         (void)memoi_session_is_ok(s, memob_swap_begin(s->part->swap, &s->call_error));
     }
 
     /* What runs before the layer. */
-    if (s->checked.slots && has_tensors) memoi_checked_open(s, step, is_backward);
+    if (s->checked.slots) memoi_checked_open(s, step, is_backward);
     if (is_backward) {
         memoi_session_recompute(s, step);
         if (s->checked.slots) memoi_checked_backward_begin(s, step);
@@ -9701,11 +9540,11 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
 /* The rows leave, in the forward. */
 MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pass) {
     const int32_t step = memoi_session_enter(s, layer, pass, 1);
-    const int is_backward = pass == MEMO_PASS_BACKWARD, has_tensors = pass != MEMO_PASS_WEIGHTS;
+    const int is_backward = pass == MEMO_PASS_BACKWARD;
     if (step < 0) return;
     memoi_session_mark(s, step, (int32_t)pass, 1);
-    if (s->checked.slots && has_tensors) memoi_checked_layer_end(s, step, pass);
-    if (memoi_session_moves(s) && has_tensors && !s->error.status)
+    if (s->checked.slots) memoi_checked_layer_end(s, step, pass);
+    if (memoi_session_moves(s) && !s->error.status)
         (void)memoi_session_is_ok(s, memob_swap_end(s->part->swap, &s->call_error));
     memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 1);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
@@ -9730,30 +9569,22 @@ int memo_session_backward_begin(memo_session* s, int32_t layer) {
 void memo_session_backward_end(memo_session* s, int32_t layer) {
     memoi_session_layer_end(s, layer, MEMO_PASS_BACKWARD);
 }
-int memo_session_weights_begin(memo_session* s, int32_t layer) {
-    return memoi_session_layer_begin(s, layer, MEMO_PASS_WEIGHTS);
-}
-void memo_session_weights_end(memo_session* s, int32_t layer) {
-    memoi_session_layer_end(s, layer, MEMO_PASS_WEIGHTS);
-}
 
 /* A pass of all layers of a micro-batch, or of a turn. */
 MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
     const memo_session_desc* desc = &s->desc;
-    const int is_forward = pass == MEMO_PASS_FORWARD, is_backward = pass == MEMO_PASS_BACKWARD;
+    const int is_forward = pass == MEMO_PASS_FORWARD;
     const int32_t n = s->n_turn_steps;
     for (int32_t k = 0; k < n; k++) {
         const int32_t step = s->first_step + (is_forward ? k : n - 1 - k);
         const int32_t layer = memoi_session_layer(s, step);
         const int has_loss = desc->loss && layer == desc->n_layers - 1;
         if (memoi_session_layer_begin(s, layer, pass)) {
-            if (has_loss && is_backward) desc->loss(desc->user, s);
+            if (has_loss && !is_forward) desc->loss(desc->user, s);
             if (is_forward)
                 desc->forward(desc->user, s, layer);
-            else if (is_backward)
-                desc->backward(desc->user, s, layer);
             else
-                desc->weights(desc->user, s, layer);
+                desc->backward(desc->user, s, layer);
             if (has_loss && s->batch.is_forward_only) desc->loss(desc->user, s);
         }
         memoi_session_layer_end(s, layer, pass);
@@ -9762,14 +9593,12 @@ MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
 
 /* The step if the trainer gives none. */
 MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
-    const memo_pass turn = s->batch.turn.pass;
-    const int is_all = !s->steps->order;
-    if (is_all || turn == MEMO_PASS_FORWARD) memoi_session_run_pass(s, MEMO_PASS_FORWARD);
-    if (s->desc.between && (is_all || turn == MEMO_PASS_BACKWARD) && memo_session_computes(s) &&
+    if (!memoi_session_is_turn(s, MEMO_PASS_BACKWARD)) memoi_session_run_pass(s, MEMO_PASS_FORWARD);
+    if (memoi_session_is_turn(s, MEMO_PASS_FORWARD)) return;
+    if (s->desc.between && memo_session_computes(s) &&
         memoi_session_has_layer(s, s->desc.n_layers - 1))
         s->desc.between(user, s);
-    if (is_all ? !s->batch.is_forward_only : turn != MEMO_PASS_FORWARD)
-        memoi_session_run_pass(s, is_all ? MEMO_PASS_BACKWARD : turn);
+    if (!s->batch.is_forward_only) memoi_session_run_pass(s, MEMO_PASS_BACKWARD);
 }
 
 memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_error* error) {
@@ -10063,7 +9892,7 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_
     const int is_alpha = planned ? !planned->rows : policy == MEMO_POLICY_ALPHA;
     const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : (int64_t)swap->n_layers * swap->n_tensors;
     const int64_t rows_bytes = s->desc.host_bytes - s->states_sizes.host_bytes;
-    int64_t *rows = memoi_session_own(s)->rows, i;
+    int64_t *rows = (int64_t*)(uintptr_t)swap->rows, i; /* the plan's own */
     swap->n_host_layers = planned ? planned->n_host_layers : 0;
     if (is_alpha) swap->alpha = planned ? planned->alpha : s->desc.alpha;
     for (i = 0; i < n && !is_alpha; i++)
@@ -10095,8 +9924,7 @@ MEMOI void memoi_session_guess(const memo_session* s, memo_profile* profile) {
         k = memob_layer_kind(s->steps, i);
         profile->n_kinds = (int32_t)memob_max(profile->n_kinds, k + 1);
         profile->forward_s[k] = 1;
-        profile->backward_s[k] = s->part->plan->n_weight_places ? 1 : 2;
-        profile->weights_s[k] = 2 - profile->backward_s[k];
+        profile->backward_s[k] = 2;
     }
     for (int32_t i = 0; i < s->desc.n_tensors; i++) {
         memo_profile_tensor* tensor = &profile->tensors[i];
@@ -10133,30 +9961,27 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
     return sum_s;
 }
 
-/* Time that the chosen alternatives add to the steps of a turn, and kinds_s of each step's kind;
- * kinds_s NULL: none.  Without an order turn 0 is the forward, turn 1 the backward. */
-MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k, const double* kinds_s) {
-    const memoi_step_plan* own = memoi_session_own(s);
-    const int32_t n = s->n_turn_steps, first = own->plan.n_order ? own->places[k] * n : 0;
-    const memo_pass plain = k ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD;
-    const memo_pass pass = own->plan.n_order ? own->plan.order[k].pass : plain;
+/* Time that the chosen alternatives add to the steps of a turn.  Without an order turn 0 is the
+ * forward, turn 1 the backward. */
+MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k) {
+    const int32_t n = s->n_turn_steps, turn = s->steps->order ? s->steps->order[k] : -k;
+    const memo_pass pass = turn < 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD;
+    const int32_t first = (turn < 0 ? -1 - turn : turn) * n;
     double sum_s = 0;
-    for (int32_t step = first; step < first + n; step++) {
-        const int32_t kind = memob_layer_kind(s->steps, step);
-        sum_s += memoi_session_slower_s(s, pass, kind) + (kinds_s ? kinds_s[kind] : 0);
-    }
+    for (int32_t step = first; step < first + n; step++)
+        sum_s += memoi_session_slower_s(s, pass, memob_layer_kind(s->steps, step));
     return sum_s;
 }
 
 /* The costs of the stage's tensors, and the budgets. */
 MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs) {
-    const memoi_step_plan* own = memoi_session_own(s);
-    const double share = (double)s->times->n_rows / (double)own->plan.swap.n_rows;
+    const memo_step_plan* plan = s->part->plan;
+    const double share = (double)s->times->n_rows / (double)plan->swap.n_rows;
     memo_profile* times = &costs->profile;
     memo_swap_plan_desc* desc = &costs->desc;
-    int32_t n_trained = 0, at = -1;
+    int32_t n_trained = 0;
     memset(costs, 0, sizeof *costs);
-    costs->swap = own->plan.swap;
+    costs->swap = plan->swap;
     costs->profile = *s->times;
     desc->swap = &costs->swap;
     desc->profile = times;
@@ -10184,16 +10009,8 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
         times->backward_s[i] += share * memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
     }
     times->between_s += memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
-    desc->turns = own->turns;
-    desc->turns_s = own->turns_s;
-    desc->last_chunk = own->plan.n_chunks - 1;
-
-    /* Each turn of the swap engine gets the time of the WEIGHTS turns that follow. */
-    for (int32_t k = 0; k < own->plan.n_order; k++)
-        if (own->plan.order[k].pass != MEMO_PASS_WEIGHTS)
-            own->turns_s[++at] = 0;
-        else
-            own->turns_s[at] += memoi_session_turn_s(s, k, s->times->weights_s);
+    desc->turns = plan->order;
+    desc->last_chunk = plan->n_chunks - 1;
 }
 
 /* Makes a stage of the least memory, which may lack some.  Tensors that cannot be recomputed
@@ -10312,7 +10129,7 @@ MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, m
     double step_s = 0, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
     int64_t other_bytes = 0;
     for (int32_t k = 0; k < (plan->n_order ? plan->n_order : 2); k++)
-        slower_s += memoi_session_turn_s(s, k, NULL) * (plan->n_order ? 1 : n_calls);
+        slower_s += memoi_session_turn_s(s, k) * (plan->n_order ? 1 : n_calls);
     if (best->computed_s + slower_s >= least_s) return status;
     best->is_current = 0;
     if (plan->n_buffers) {
@@ -10886,11 +10703,8 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     memo_text_put(text, "\n");
     memoi_step_plan_put_owners(plan, text);
     if (plan->n_order)
-        memo_text_put(text, "order     %d turns, %d places of %d layers", (int)plan->n_order,
+        memo_text_put(text, "order     %d turns, %d places of %d layers\n", (int)plan->n_order,
                       (int)plan->swap.n_places, (int)(plan->swap.n_layers / plan->swap.n_places));
-    if (plan->n_weight_places)
-        memo_text_put(text, ", %d from backward to WEIGHTS", (int)plan->n_weight_places);
-    if (plan->n_order) memo_text_put(text, "\n");
     for (int32_t i = 0; i < plan->n_buffers; i++)
         if (plan->alternatives[i])
             memo_text_put(text, "less      buffers[%d] by alternatives[%d]\n", (int)i,
@@ -10951,7 +10765,7 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
     memo_step_plan* plan = s->part->plan;
     memoi_step_plan_line own;
     const int64_t n_tensors = plan->swap.n_tensors;
-    int64_t* rows = memoi_session_own(s)->rows;
+    int64_t* rows = (int64_t*)(uintptr_t)plan->swap.rows; /* the plan's own */
     int64_t cells[sizeof own.cells / sizeof own.cells[0]], i, n_buffers = 0;
     char text[200] = "";
     memo_status status = MEMO_STATUS_OK;
@@ -11548,10 +11362,9 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
 
 /* The times of the current shape, from its spans.  All times are of the buffers as declared. */
 MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) {
-    static const memo_pass passes[] = {MEMO_PASS_FORWARD, MEMO_PASS_BACKWARD, MEMO_PASS_WEIGHTS};
-    double none_s[MEMO_PROFILE_KINDS_MAX];
-    double* const of_pass_s[] = {times->forward_s, times->backward_s, times->weights_s};
-    double* const growths_s[] = {times->forward_growth_s, times->backward_growth_s, none_s};
+    static const memo_pass passes[] = {MEMO_PASS_FORWARD, MEMO_PASS_BACKWARD};
+    double* const of_pass_s[] = {times->forward_s, times->backward_s};
+    double* const growths_s[] = {times->forward_growth_s, times->backward_growth_s};
     double rest_s = *memoi_session_span(s, s->n_steps - 1, MEMO_PASS_BETWEEN);
     const int waits = s->steps->order != NULL; /* for other stages, in some layers */
     for (int32_t k = 0; k < times->n_kinds; k++) {
@@ -11567,7 +11380,7 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
 
     /* What layers take beyond the times of their kinds: embeddings of the first layer, losses in
      * the last one's backward.  The times of a profile then add up to the micro-batch. */
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
         for (int32_t k = 0; k < times->n_kinds; k++)
             memoi_session_fit(s, k, (int32_t)passes[i], &of_pass_s[i][k], &growths_s[i][k]);
         for (int32_t step = 0; step < s->n_steps && !waits; step++) {
@@ -11753,13 +11566,12 @@ MEMOI memo_status memoi_timing_prepare(memo_session* s, memo_error* error) {
 
 /* Each place of an order is visited by several turns, whose spans have been added. */
 MEMOI void memoi_timing_divide(const memo_session* s) {
-    const memoi_step_plan* own = memoi_session_own(s);
+    const memo_step_plan* plan = s->part->plan;
     for (int32_t step = 0; step < s->n_steps && s->steps->order; step++) {
         int32_t n_visits = 0, n_last = 0;
-        for (int32_t k = 0; k < own->plan.n_order; k++) {
-            const memo_turn* turn = &own->plan.order[k];
-            n_visits += turn->pass == MEMO_PASS_FORWARD && own->places[k] == step / s->n_turn_steps;
-            n_last += turn->pass == MEMO_PASS_BACKWARD && turn->chunk == own->plan.n_chunks - 1;
+        for (int32_t k = 0; k < plan->n_order; k++) {
+            n_visits += s->steps->order[k] == step / s->n_turn_steps; /* its forwards */
+            n_last += s->steps->order[k] < 0 && plan->order[k].chunk == plan->n_chunks - 1;
         }
         for (int32_t what = 0; what < MEMOI_SPANS_MAX; what++) {
             double* span_s = memoi_session_span(s, step, what);
@@ -11809,11 +11621,11 @@ MEMOI void memoi_timing_derive(const memo_session* s, int32_t k, int32_t from,
     const memo_swap_desc *swap = &s->parts[k].plan->swap, *other = &s->parts[from].plan->swap;
     const double ratio = (double)swap->n_rows / (double)other->n_rows;
     memo_profile* profile = &profiles[k];
-    double* const times_s[] = {profile->forward_s, profile->backward_s, profile->weights_s,
-                               profile->forward_growth_s, profile->backward_growth_s};
+    double* const times_s[] = {profile->forward_s, profile->backward_s, profile->forward_growth_s,
+                               profile->backward_growth_s};
     *profile = profiles[from];
     profile->n_rows = swap->n_rows;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 4; i++)
         for (int32_t kind = 0; kind < profile->n_kinds; kind++) times_s[i][kind] *= ratio;
     profile->between_s *= (double)swap->layer_rows / (double)other->layer_rows;
 }

@@ -1,18 +1,17 @@
-/* 33_pipeline.c - a pipeline of four stages with micro-batches in flight, in the zero-bubble order
- * ZB-H1: gradients of weights fill what would be bubbles.
+/* 33_pipeline.c - a pipeline of four stages with micro-batches in flight, in the order 1F1B.
  *
  * Each stage is a thread with a session of three layers.  Its order lists the turns of a step:
- * forwards (F), backwards (B) and gradients of weights (W) of six micro-batches.  The session plans
- * memory for the micro-batches in flight, swaps or recomputes the rows that do not fit, and refuses
- * a turn that is not the next.
+ * forwards (F) and backwards (B) of six micro-batches.  The session plans memory for the
+ * micro-batches in flight, swaps or recomputes the rows that do not fit, and refuses a turn that is
+ * not the next.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/33_pipeline.c -o 33_pipeline -lpthread -lm
  * Expected output:
- *     stage 0: F0 F1 F2 F3 B0 W0 F4 B1 W1 F5 B2 W2 B3 W3 B4 W4 B5 W5; ... of 470 KiB
- *     stage 1: F0 F1 F2 B0 F3 B1 W0 F4 B2 W1 F5 B3 W2 B4 W3 B5 W4 W5; ... of 470 KiB
- *     stage 2: F0 F1 B0 F2 B1 F3 B2 W0 F4 B3 W1 F5 B4 W2 B5 W3 W4 W5; ... of 470 KiB
- *     stage 3: F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1 F5 B5 W2 W3 W4 W5; ... of 470 KiB
+ *     stage 0: F0 F1 F2 F3 B0 F4 B1 F5 B2 B3 B4 B5; ... of 256 KiB
+ *     stage 1: F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 B4 B5; ... of 256 KiB
+ *     stage 2: F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 B5; ... of 256 KiB
+ *     stage 3: F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5; ... of 256 KiB
  *     gradients are bitwise those of one stage that keeps everything
  */
 #define MEMO_IMPLEMENTATION
@@ -23,9 +22,9 @@
 #include <stdio.h>
 #include "thread_ranks.h"
 
-enum { LAYERS = 12, M = 6, T = 256, C = 16, N = T * C, BUDGET = 470 << 10, N_TURNS_MAX = 3 * M };
-enum { INP, HIDDEN };              /* tensors */
-enum { X, D_X, KEPT_INP, KEPT_D }; /* buffers */
+enum { LAYERS = 12, M = 6, T = 256, C = 16, N = T * C, BUDGET = 256 << 10, N_TURNS = 2 * M };
+enum { INP, HIDDEN }; /* tensors */
+enum { X, D_X };      /* buffers */
 static const memo_item acts[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
                                  MEMO_ITEM("hidden", 4 * C, MEMO_ROWS)};
 
@@ -33,8 +32,7 @@ static const memo_item acts[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
 typedef struct stage {
     int64_t device_bytes; /* 0: no limit */
     int32_t number, n_stages, n_layers;
-    memo_turn order[N_TURNS_MAX];
-    int32_t n_order;
+    memo_turn order[N_TURNS];
     float w[LAYERS], d_w[LAYERS];
     /* For outputs, and for gradients, which go the other way: neither waits for the other. */
     memo_comm* comms[2];
@@ -44,18 +42,13 @@ typedef struct stage {
     int64_t planned_bytes;
 } stage;
 
-/* ZB-H1: 1F1B, and the weights of micro-batch i - number follow backward i. */
+/* 1F1B: later stages have fewer micro-batches in flight. */
 static void list_turns(stage* s) {
     int32_t ahead = s->n_stages - 1 - s->number, n = 0;
     for (int32_t i = 0; i < M + ahead; i++) {
         if (i < M) s->order[n++] = (memo_turn){i, 0, MEMO_PASS_FORWARD};
         if (i >= ahead) s->order[n++] = (memo_turn){i - ahead, 0, MEMO_PASS_BACKWARD};
-        if (i >= ahead + s->number)
-            s->order[n++] = (memo_turn){i - ahead - s->number, 0, MEMO_PASS_WEIGHTS};
     }
-    for (int32_t i = M - s->number; i < M; i++)
-        s->order[n++] = (memo_turn){i, 0, MEMO_PASS_WEIGHTS};
-    s->n_order = n;
 }
 
 /* Messages between two stages are in the order of micro-batches, in each direction. */
@@ -118,18 +111,14 @@ static void between(void* user, memo_session* session) {
 static void backward(void* user, memo_session* session, int32_t l) {
     stage* s = (stage*)user;
     const float *inp = tensor(session, l, INP), *hidden = tensor(session, l, HIDDEN);
-    float *d_x = buffer(session, D_X), *d = buffer(session, KEPT_D);
+    float* d_x = buffer(session, D_X);
     if (l == s->n_layers - 1) receive(s, session, 1, d_x);
-    memcpy(buffer(session, KEPT_INP), inp, N * sizeof *inp); /* tensors end with the backward */
     for (int i = 0; i < N; i++) {
-        d[i] = d_x[i] * (1 - hidden[i] * hidden[i]);
-        d_x[i] += d[i] * s->w[l];
+        const float d = d_x[i] * (1 - hidden[i] * hidden[i]);
+        s->d_w[l] += d * inp[i];
+        d_x[i] += d * s->w[l];
     }
     if (l == 0) send(s, session, 1, d_x);
-}
-static void weights(void* user, memo_session* session, int32_t l) {
-    const float *inp = buffer(session, KEPT_INP), *d = buffer(session, KEPT_D);
-    for (int i = 0; i < N; i++) ((stage*)user)->d_w[l] += d[i] * inp[i];
 }
 
 static memo_status open_links(stage* s, memo_error* error) {
@@ -150,9 +139,7 @@ static memo_status train(thread_rank* r, memo_error* error) {
     const memo_session_buffer buffers[] = {
         {"x", 0, 4 * C, MEMO_PASS_FORWARD, 0, is_last ? MEMO_PASS_BETWEEN : MEMO_PASS_FORWARD, last,
          0},
-        {"d_x", 0, 4 * C, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0, 0},
-        {"kept inp", 0, 4 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0},
-        {"kept d", 0, 4 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0}};
+        {"d_x", 0, 4 * C, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0, 0}};
     memo_session_desc desc = {0};
     memo_session_info info;
     memo_session* session = NULL;
@@ -162,16 +149,15 @@ static memo_status train(thread_rank* r, memo_error* error) {
     list_turns(s);
     desc.device = r->device, desc.computes_on_host = 1, desc.device_bytes = s->device_bytes;
     desc.tensors = acts, desc.n_tensors = 2, desc.n_layers = s->n_layers, desc.n_rows = T;
-    desc.tile_rows = 32, desc.order = s->order, desc.n_order = s->n_order;
-    desc.buffers = buffers, desc.n_buffers = 4, desc.user = s, desc.forward = forward,
-    desc.between = between, desc.backward = backward;
-    desc.weights = weights, desc.recompute = recompute;
+    desc.tile_rows = 32, desc.order = s->order, desc.n_order = N_TURNS;
+    desc.buffers = buffers, desc.n_buffers = 2, desc.user = s, desc.forward = forward,
+    desc.between = between, desc.backward = backward, desc.recompute = recompute;
 
     status = open_links(s, error);
     if (!status) status = memo_session_create(&desc, &session, error);
     if (!status) memo_session_get_info(session, &info);
     if (!status) s->planned_bytes = info.plan->device_bytes;
-    for (int32_t k = 0; k < s->n_order && !status; k++) {
+    for (int32_t k = 0; k < N_TURNS && !status; k++) {
         const memo_batch batch = {.turn = s->order[k]};
         status = memo_session_run(session, &batch, error);
     }
@@ -197,8 +183,8 @@ int main(void) {
     for (int i = 0; i < STAGES; i++) {
         const stage* s = &stages[i];
         printf("stage %d:", i);
-        for (int k = 0; k < s->n_order; k++)
-            printf(" %c%d", " F BW"[s->order[k].pass], (int)s -> order[k].micro_batch);
+        for (int k = 0; k < N_TURNS; k++)
+            printf(" %c%d", " F B"[s->order[k].pass], (int)s -> order[k].micro_batch);
         printf("; %d of %d KiB\n", (int)(s->planned_bytes >> 10), BUDGET >> 10);
         is_same &= !memcmp(s->d_w, one.d_w + i * s->n_layers, (size_t)s->n_layers * sizeof *s->d_w);
     }

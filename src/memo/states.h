@@ -644,8 +644,9 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
 MEMOI memo_status memob_walk_update(const memob_walk* w, memo_error* error) {
     memob_states* states = w->states;
     memo_status status = MEMO_STATUS_OK;
-    if (states && states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
-    if (!states || !memob_states_is_due(states)) return status;
+    if (!states) return status;
+    if (states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
+    if (!memob_states_is_due(states)) return status;
     for (int32_t k = 0; k < 2 * states->n_layers && !status; k++)
         status = memob_states_visit(states, MEMOB_UPDATE, k / 2, k % 2, error);
     return status;

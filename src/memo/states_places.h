@@ -113,7 +113,7 @@ typedef struct memob_states {
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated; /* which states they are */
     uint32_t made;               /* the update writes all their bytes */
-    uint32_t used_by[4];         /* (memob_pass): which states each pass uses, and gradients */
+    uint32_t used_by[3];         /* (memob_pass): which states each pass uses, and gradients */
     uint32_t hosted;             /* those that never leave the host */
     memob_states_trainer trainer;
     memob_states_update* updates; /* (n_layers); NULL: not on the host */
@@ -274,8 +274,8 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
 /* Fills in all that needs no device; *states is zero. */
 MEMOI memo_status memob_states_init(memob_states* states, const memob_states_desc* desc,
                                     memo_error* error) {
-    static const uint32_t of_pass[4] = {MEMO_STATE_FORWARD,
-                                        MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT, 0,
+    static const uint32_t of_pass[3] = {MEMO_STATE_FORWARD,
+                                        MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
                                         MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
     const int on_host = desc->trainer.update_host != NULL;
     memob_engine* e = &states->sink.engine;
@@ -296,7 +296,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     for (int32_t s = 0; s < desc->n_states; s++) {
         const memo_state* state = &desc->states[s];
         states->states[s] = *state;
-        for (int32_t pass = 0; pass < 4; pass++)
+        for (int32_t pass = 0; pass < 3; pass++)
             if (state->uses & of_pass[pass]) states->used_by[pass] |= 1u << s;
         if (state->uses & MEMO_STATE_GRADIENT) states->gradients |= 1u << s;
         if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;

@@ -23,8 +23,7 @@ static const memob_value memoi_profile_layer_values[] = {
     MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s, 0),
     MEMOI_PROFILE_TIME("backward time", memo_profile, backward_s, 0),
     MEMOI_PROFILE_TIME("growth of the forward", memo_profile, forward_growth_s, 0),
-    MEMOI_PROFILE_TIME("growth of the backward", memo_profile, backward_growth_s, 0),
-    MEMOI_PROFILE_TIME("time of gradients of weights", memo_profile, weights_s, 0)};
+    MEMOI_PROFILE_TIME("growth of the backward", memo_profile, backward_growth_s, 0)};
 static const memob_value memoi_profile_tensor_values[] = {
     MEMOB_VALUE("name", MEMOB_VALUE_NAME, memo_profile_tensor, name, 1, 32)};
 static const memob_value memoi_profile_row_values[] = {
@@ -35,7 +34,7 @@ static const memob_value memoi_profile_transfer_values[] = {
     MEMOI_PROFILE_TIME("time out", memo_profile_transfer, out_s, 0),
     MEMOI_PROFILE_TIME("time back", memo_profile_transfer, back_s, 0)};
 static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 9, 5};
-static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 5, 3};
+static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 4, 2};
 static const memob_record memoi_profile_tensor = {"tensor", memoi_profile_tensor_values, 1, 0};
 static const memob_record memoi_profile_row = {"row", memoi_profile_row_values, 2, 1};
 static const memob_record memoi_profile_copy = {"copy", memoi_profile_transfer_values, 3, 0};
@@ -79,7 +78,7 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
     memo_text text = {NULL, 0, 0, 0};
     memob_lines lines = {&text, NULL, 0, error};
     memo_status status;
-    memo_text_put(&text, "memo profile 1\n");
+    memo_text_put(&text, "memo profile 2\n");
     status = memoi_profile_lines(&lines, (memo_profile*)(uintptr_t)profile); /* written from */
     return memob_write_lines(&text, lines.n, path, status, error);
 }
@@ -89,7 +88,7 @@ memo_status memo_profile_read(const char* path, memo_profile* profile, memo_erro
     memob_lines lines = {NULL, &reader, 0, error};
     memo_status status = memob_reader_open(&reader, path, error);
     memset(profile, 0, sizeof *profile);
-    if (!status) status = memob_read_frame(&reader, "profile", 1, 0, error);
+    if (!status) status = memob_read_frame(&reader, "profile", 2, 0, error);
     if (!status) status = memoi_profile_lines(&lines, profile);
     if (!status) status = memob_check_count(&reader, lines.n, error);
     if (status) memset(profile, 0, sizeof *profile);

@@ -69,15 +69,13 @@ static void random_list(void) {
     desc.update = pick(0, 3);
     desc.is_forward_only = desc.order != LIST_TURNS && pick(0, 9) == 0;
     if (desc.is_forward_only) desc.update = 0;
-    if (desc.order == LIST_TURNS) { /* 1F1B, sometimes with WEIGHTS turns of their own */
-        const int ahead = pick(0, desc.n_micro_batches - 1), has_weights = pick(0, 1);
+    if (desc.order == LIST_TURNS) { /* 1F1B */
+        const int ahead = pick(0, desc.n_micro_batches - 1);
         for (int32_t m = 0; m < desc.n_micro_batches + ahead; m++) {
             const list_turn forward = {MEMOB_FORWARD, m, 0};
             const list_turn backward = {MEMOB_BACKWARD, m - ahead, 0};
-            const list_turn weights = {MEMOB_WEIGHTS, m - ahead, 0};
             if (m < desc.n_micro_batches) turns[n_turns++] = forward;
             if (m >= ahead) turns[n_turns++] = backward;
-            if (m >= ahead && has_weights) turns[n_turns++] = weights;
         }
         desc.turns = turns;
         desc.n_turns = n_turns;
@@ -617,8 +615,8 @@ static void check_repeats(void) {
 TEST(lists) {
     for (int round = 0; round < 500; round++) {
         const list_desc* d = &p.list.desc;
-        static int16_t at[4][8][4][4]; /* pass, layer + 1, slice, micro-batch: 1 + visit */
-        int n = 0, has_weights = 0;
+        static int16_t at[3][8][4][4]; /* pass, layer + 1, slice, micro-batch: 1 + visit */
+        int n = 0;
         list_free(&p.list);
         random_list();
         memset(at, 0, sizeof at);
@@ -628,7 +626,6 @@ TEST(lists) {
             CHECK(x->layer >= -d->has_ends && x->layer < d->n_layers + d->has_ends && !*seen);
             CHECK(x->is_deferred == (x->pass == MEMOB_UPDATE && d->update == MEMO_UPDATE_DEFERRED));
             *seen = (int16_t)(v + 1);
-            has_weights |= x->pass == MEMOB_WEIGHTS;
         }
         for (int l = d->has_ends ? -1 : 0; l < d->n_layers + d->has_ends; l++) {
             const int n_slices = l < 0 || l == d->n_layers ? 1 : d->n_slices;
@@ -638,15 +635,11 @@ TEST(lists) {
                 for (int s = 0; s < n_slices; s++) {
                     const int forward = at[MEMOB_FORWARD][l + 1][s][m];
                     const int backward = at[MEMOB_BACKWARD][l + 1][s][m];
-                    const int weights = at[MEMOB_WEIGHTS][l + 1][s][m];
-                    n += 1 + !d->is_forward_only + has_weights;
-                    CHECK(forward && (backward == 0) == d->is_forward_only &&
-                          (weights == 0) == (has_weights == 0));
+                    n += 1 + !d->is_forward_only;
+                    CHECK(forward && (backward == 0) == d->is_forward_only);
                     CHECK(d->is_forward_only || forward < backward);
-                    CHECK(!has_weights || backward < weights);
                     if (forward < first) first = forward;
-                    last = weights > backward ? (weights > last ? weights : last)
-                                              : (backward > last ? backward : last);
+                    last = backward > last ? backward : last;
                 }
             n += d->update != 0;
             CHECK((update == 0) == (d->update == 0));

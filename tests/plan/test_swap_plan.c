@@ -1617,7 +1617,7 @@ static void random_profile(memo_profile* p) {
     for (int k = 0; k < p->n_kinds; k++) {
         p->forward_s[k] = memo_test_real();
         p->backward_s[k] = memo_test_real() * 1000;
-        p->weights_s[k] = memo_test_real();
+        if (p->n_rows & 1) p->forward_growth_s[k] = p->backward_growth_s[k] = memo_test_real();
     }
     p->between_s = memo_test_real() * 1e-6;
     p->recompute_call_s = memo_test_real() * 1e-6;
@@ -1672,7 +1672,7 @@ TEST(profiles_come_back_from_their_file) {
         for (k = 0; k < p.n_kinds; k++)
             CHECK(is_near(q.forward_s[k], p.forward_s[k]) &&
                   is_near(q.backward_s[k], p.backward_s[k]) &&
-                  is_near(q.weights_s[k], p.weights_s[k]));
+                  is_near(q.backward_growth_s[k], p.backward_growth_s[k]));
         for (int i = 0; i < p.n_tensors; i++)
             for (k = 0; k < p.n_kinds; k++)
                 CHECK(strcmp(p.tensors[i].name, q.tensors[i].name) == 0 &&
@@ -1716,10 +1716,10 @@ static memo_status parse_lines(const char* lines, int64_t count, memo_profile* p
 TEST(bad_profiles_are_refused) {
     memo_profile profile;
     const char* good =
-        "memo profile 1\n# a comment\nrows 8 1 2 0\nlayer 1000 2000\ntensor x\nrow -\n"
+        "memo profile 2\n# a comment\nrows 8 1 2 0\nlayer 1000 2000\ntensor x\nrow -\n"
         "tensor y\nrow 5 7\ncopy 64 1 2\ncopy 128 2 3\nfile 8 1 2\n";
     static const struct {
-        const char* lines; /* after "memo profile 1" */
+        const char* lines; /* after "memo profile 2" */
         int line;
         const char* message;
     } bad[] = {{"rows 8 1 0 0\n", 2, "a line `layer` is missing"},
@@ -1729,7 +1729,7 @@ TEST(bad_profiles_are_refused) {
                {"rows 1 33 0 3\nlayer 1 2\n", 2, "number of kinds: out of range (33)"},
                {"rows 1 1 65 3\nlayer 1 2\n", 2, "number of tensors: out of range (65)"},
                {"rows 1 2 0 3\nlayer 1 2\ncopy 8 1 1\n", 4, "unexpected `copy`; `layer` is"},
-               {"rows 1 1 0 3\nlayer 1 2 4 5 6 7\n", 3, "7"},
+               {"rows 1 1 0 3\nlayer 1 2 4 5 6\n", 3, "6"},
                {"rows 1 1 1 3\nlayer 1 2\ntensor a_name_that_is_much_too_long_to_be_a_name\n", 4,
                 "the name must be 1 to 31 bytes"},
                {"rows 1 1 1 3\nlayer 1 2\ntensor x\nrow -2\n", 5, "out of range (-2)"},
@@ -1748,9 +1748,10 @@ TEST(bad_profiles_are_refused) {
     snprintf(text, sizeof text, "%sfile 8 1 2\n", good);
     CHECK_IS(parse_lines(text, 10, &profile), ==, MEMO_STATUS_FORMAT);
     CHECK_IS(parse_lines("memo plan 1\n", 0, &profile), ==, MEMO_STATUS_FORMAT);
-    CHECK(parse_lines("memo profile 2\n", 0, &profile) == MEMO_STATUS_VERSION && error.line == 1);
+    CHECK(parse_lines("memo profile 1\n", 0, &profile) == MEMO_STATUS_VERSION && error.line == 1);
+    CHECK(parse_lines("memo profile 3\n", 0, &profile) == MEMO_STATUS_VERSION && error.line == 1);
     for (int i = 0; i < (int)(sizeof bad / sizeof bad[0]); i++) {
-        snprintf(text, sizeof text, "memo profile 1\n%s", bad[i].lines);
+        snprintf(text, sizeof text, "memo profile 2\n%s", bad[i].lines);
         CHECK_CASE(parse_lines(text, 4, &profile) == MEMO_STATUS_FORMAT &&
                        strstr(error.message, bad[i].message) && error.line == bad[i].line,
                    "%s: %s", bad[i].lines, error.message);

@@ -190,14 +190,12 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     memob_states_desc states;
     memo_state table[FUZZ_N];
     memo_turn turns[FUZZ_SWAP_TURNS];
-    double turns_s[FUZZ_SWAP_TURNS];
     int32_t order[FUZZ_SWAP_TURNS], i;
     memo_swap_plan* plan = NULL;
     fuzz_swap_desc_fill(in, &swap, tensors, rows);
     swap.rows = NULL;
-    swap.n_order = (int32_t)fuzz_pick(in, 3); /* as many turns as turns_s has numbers */
-    FUZZ_FILL(in, desc, 80, &desc.swap, &desc.profile, &desc.states, &desc.turns, &desc.turns_s);
-    FUZZ_FILL(in, profile, 36232, NULL);
+    FUZZ_FILL(in, desc, 72, &desc.swap, &desc.profile, &desc.states, &desc.turns);
+    FUZZ_FILL(in, profile, 35976, NULL);
     if (fuzz_pick(in, 8)) {
         profile.n_rows = swap.n_rows;
         profile.n_kinds = MEMO_PROFILE_KINDS_MAX;
@@ -216,12 +214,9 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     states.n_states = 1 + (int32_t)fuzz_pick(in, FUZZ_N);
     states.n_layers = fuzz_pick(in, 8) ? swap.n_layers + 2 : fuzz_count_32(in);
     desc.states = fuzz_pick(in, 2) ? &states : NULL;
-    for (i = 0; i < FUZZ_SWAP_TURNS; i++) turns_s[i] = i;
     memset(turns, 0, sizeof turns);
     fuzz_fill(in, turns, 2 * sizeof *turns); /* of a desc without order: forwards, backwards */
-    for (i = 0; i < 2; i++) fuzz_word(in, &turns_s[i]);
     desc.turns = fuzz_pick(in, 2) ? turns : NULL;
-    desc.turns_s = fuzz_pick(in, 2) ? turns_s : NULL;
     if (fuzz_pick(in, 2)) {
         fuzz_swap_order(in, &swap, order);
         for (i = 0; i < FUZZ_SWAP_TURNS; i++) /* as those of the first words */
@@ -407,12 +402,12 @@ static void fuzz_layer(void* user, memo_session* session, int32_t layer) {
 static void fuzz_pass(void* user, memo_session* session) { (void)user, (void)session; }
 
 /* An order of a pipeline's stage: each micro-batch passes through the chunks, `ahead` forwards
- * come before the first backward, and each backward may be split.  At times a turn is another, or
- * the count is.  Returns the number of turns. */
-enum { FUZZ_TURNS = 3 * FUZZ_N * 2 };
+ * come before the first backward.  At times a turn is another, or the count is.  Returns the number
+ * of turns. */
+enum { FUZZ_TURNS = 2 * FUZZ_N * 2 };
 static int32_t fuzz_order(fuzz_bytes* in, memo_turn* order) {
     const int32_t n = 1 + (int32_t)fuzz_pick(in, FUZZ_N), n_chunks = 1 + (int32_t)fuzz_pick(in, 2);
-    const int32_t ahead = (int32_t)fuzz_pick(in, n), is_split = (int32_t)fuzz_pick(in, 2);
+    const int32_t ahead = (int32_t)fuzz_pick(in, n);
     int32_t n_turns = 0, k, c;
     for (k = 0; k < n + ahead; k++) {
         const int32_t back = k - ahead;
@@ -422,9 +417,7 @@ static int32_t fuzz_order(fuzz_bytes* in, memo_turn* order) {
         }
         for (c = n_chunks - 1; c >= 0 && back >= 0; c--) {
             const memo_turn backward = {back, c, MEMO_PASS_BACKWARD};
-            const memo_turn weights = {back, c, MEMO_PASS_WEIGHTS};
             order[n_turns++] = backward;
-            if (is_split) order[n_turns++] = weights;
         }
     }
     if (!fuzz_pick(in, 4)) { /* two numbers of a turn */
@@ -439,11 +432,11 @@ static int32_t fuzz_order(fuzz_bytes* in, memo_turn* order) {
 
 /* All but the tables that a target fills. */
 static void fuzz_session_pointers(memo_session_desc* desc) {
-    FUZZ_POINTERS(*desc, 472, &desc->profile_path, &desc->planned, &desc->device,
+    FUZZ_POINTERS(*desc, 464, &desc->profile_path, &desc->planned, &desc->device,
                   &desc->compute_stream, &desc->tensors, &desc->order, &desc->shapes,
                   &desc->layer_kinds, &desc->tensor_kinds, &desc->user, &desc->setup, &desc->step,
-                  &desc->forward, &desc->between, &desc->backward, &desc->weights, &desc->loss,
-                  &desc->recompute, &desc->outputs, &desc->verifying, &desc->norm, &desc->buffers,
+                  &desc->forward, &desc->between, &desc->backward, &desc->loss, &desc->recompute,
+                  &desc->outputs, &desc->verifying, &desc->norm, &desc->buffers,
                   &desc->alternatives, &desc->agree, &desc->spill_directory, &desc->states,
                   &desc->update, &desc->update_host, &desc->rows, &desc->log.write, &desc->log.user,
                   &desc->device_memory, &desc->host_memory);
@@ -514,7 +507,7 @@ static void fuzz_session(fuzz_bytes* in) {
     desc.rows = has_rows && n_slices == 1 && desc.n_shapes < 2 ? rows : NULL;
     for (i = 0; i < FUZZ_N; i++) {
         if (i && !has_shapes) break;
-        FUZZ_FILL(in, profiles[i], 36232, NULL);
+        FUZZ_FILL(in, profiles[i], 35976, NULL);
         profiles[i].n_tensors = desc.n_tensors;
         profiles[i].n_kinds = n_kinds;
         for (int32_t t = 0; t < FUZZ_N; t++) strcpy(profiles[i].tensors[t].name, "t");
@@ -540,7 +533,7 @@ static void fuzz_in_flight(fuzz_bytes* in) {
     memo_turn order[FUZZ_TURNS];
     memo_session_buffer buffers[] = {
         {"span", 0, 8, MEMO_PASS_FORWARD, 1, MEMO_PASS_BACKWARD, 1, 0},
-        {"operand", 0, 8, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0},
+        {"gradient", 0, 8, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0},
         {"scratch", 64, 0, MEMO_PASS_FORWARD, MEMO_EACH_LAYER, MEMO_PASS_FORWARD, 0, 0},
         {"whole", 64, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0}};
     memo_session_alternative alternatives[] = {{0, 0, 4, 1e-6}, {2, 32, 0, 1e-6}};
@@ -562,7 +555,7 @@ static void fuzz_in_flight(fuzz_bytes* in) {
         strcpy(profile.tensors[i].name, names[i]);
     }
     for (i = 0; i < FUZZ_N * FUZZ_N * FUZZ_N; i++) rows[i] = 8 * fuzz_pick(in, 10) - 8;
-    profile.forward_s[0] = profile.backward_s[0] = profile.weights_s[0] = 1e-3;
+    profile.forward_s[0] = profile.backward_s[0] = 1e-3;
     profile.copies[1].size_bytes = 1 << 20;
     profile.copies[1].out_s = profile.copies[1].back_s = 1e-3 * fuzz_pick(in, 4);
 
@@ -597,7 +590,6 @@ static void fuzz_in_flight(fuzz_bytes* in) {
     desc.rows = desc.policy == MEMO_POLICY_ROWS ? rows : NULL;
     desc.user = &desc;
     desc.forward = desc.backward = fuzz_pick(in, 32) ? fuzz_layer : NULL;
-    desc.weights = fuzz_pick(in, 8) ? fuzz_layer : NULL;
     desc.recompute = fuzz_pick(in, 8) ? fuzz_recompute : NULL;
     desc.between = fuzz_pick(in, 2) ? fuzz_pass : NULL;
     desc.setup = fuzz_pick(in, 2) ? fuzz_pass : NULL;

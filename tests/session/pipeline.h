@@ -24,15 +24,7 @@ enum {
     P_MASK,
     P_OUT = 3 * P_CHUNKS_MAX,
     P_SCRATCH,
-    P_N_BUFFERS,
-    /* Only with WEIGHTS turns: from the backward of each layer, and of each chunk. */
-    P_GRADIENT = P_N_BUFFERS,
-    P_OPERAND,
-    P_KEPT_HIDDEN, /* of layers of kind 1 */
-    P_PRODUCT,     /* scratch of WEIGHTS turns */
-    P_KEPT_OUT,    /* from BETWEEN */
-    P_KEPT_MASK,   /* of each chunk */
-    P_N_SPLIT_BUFFERS = P_KEPT_MASK + P_CHUNKS_MAX
+    P_N_BUFFERS
 };
 typedef uint64_t p_rows[P_ROWS_MAX * P_WORDS];
 
@@ -51,8 +43,8 @@ typedef struct stage {
     memo_item tensors[P_N_TENSORS];
     uint32_t tensor_kinds[P_N_TENSORS];
     int32_t layer_kinds[P_LAYERS_MAX];
-    memo_session_buffer buffers[P_N_SPLIT_BUFFERS];
-    memo_turn order[3 * P_MICRO_BATCHES_MAX * P_CHUNKS_MAX];
+    memo_session_buffer buffers[P_N_BUFFERS];
+    memo_turn order[2 * P_MICRO_BATCHES_MAX * P_CHUNKS_MAX];
     uint64_t gradients[P_LAYERS_MAX]; /* of its layers */
     memo_session_output outputs[1];
     memo_device* host; /* runs functions; NULL: the calling thread computes */
@@ -62,8 +54,8 @@ typedef struct stage {
     void (*send)(struct stage* s, int32_t is_backward, int32_t micro_batch, int32_t boundary);
     void (*receive)(struct stage* s, int32_t is_backward, int32_t micro_batch, int32_t boundary);
     void* link;
-    int32_t is_verifying, is_split, mistake;
-    uint64_t* seen; /* a buffer of the latest WEIGHTS turn */
+    int32_t is_verifying, mistake;
+    uint64_t* seen; /* the mask of the latest backward */
 } stage;
 
 static int32_t p_global_layer(const stage* s, int32_t layer) {
@@ -74,14 +66,12 @@ static int32_t p_global_layer(const stage* s, int32_t layer) {
 
 /* --- what a layer computes --- */
 
-enum { P_FORWARD, P_BACKWARD, P_RECOMPUTE, P_LOSS, P_COPY, P_MASKS, P_WEIGHTS };
+enum { P_FORWARD, P_BACKWARD, P_RECOMPUTE, P_LOSS, P_COPY, P_MASKS };
 typedef struct p_job {
     int32_t what, begin, end, t;
     uint64_t weight, seed;
     const uint64_t* from;
     uint64_t *to, *x, *dx, *mask, *tensors[P_N_TENSORS], *gradient, *scratch;
-    /* What the backward leaves to the WEIGHTS turn; kept_hidden NULL: it adds this part itself. */
-    uint64_t *kept_gradient, *operand, *kept_hidden, *kept_mask, *kept_out;
 } p_job;
 
 static uint64_t p_mask(uint64_t seed, int32_t row) {
@@ -99,12 +89,6 @@ static memo_status p_run_job(void* arguments, MEMO_UNUSED memo_error* e) {
         switch (j->what) {
         case P_COPY: j->to[i] = j->from[i]; break;
         case P_MASKS: j->mask[i / P_WORDS] = p_mask(j->seed, i / P_WORDS); break;
-        case P_WEIGHTS:
-            j->scratch[i] = j->kept_gradient[i] * j->kept_mask[i / P_WORDS];
-            *j->gradient += j->scratch[i] * j->operand[i];
-            if (j->kept_hidden) *j->gradient += j->kept_hidden[i];
-            if (j->kept_out) *j->gradient -= j->kept_out[i];
-            break;
         case P_LOSS: j->dx[i] = j->x[i] * 3 + j->seed; break;
         case P_RECOMPUTE:
             if (j->t == P_HIDDEN) t[P_HIDDEN][i] = p_hidden(j->weight, t[P_INPUT][i]);
@@ -121,18 +105,7 @@ static memo_status p_run_job(void* arguments, MEMO_UNUSED memo_error* e) {
             gate = t[P_GATE] ? t[P_GATE][i] : p_gate(t[P_INPUT][i], t[P_HIDDEN][i]);
             d = j->dx[i] * mask;
             if (j->scratch) j->scratch[i] = d;
-            if (j->kept_out) *j->gradient += j->kept_out[i]; /* which the WEIGHTS turn takes */
-            if (j->operand) {
-                j->kept_gradient[i] = j->dx[i];
-                j->operand[i] = gate + t[P_INPUT][i];
-                j->kept_mask[i / P_WORDS] = mask;
-                if (j->kept_hidden)
-                    j->kept_hidden[i] = t[P_HIDDEN][i];
-                else
-                    *j->gradient += t[P_HIDDEN][i];
-            } else {
-                *j->gradient += d * gate + t[P_INPUT][i] * d + t[P_HIDDEN][i];
-            }
+            *j->gradient += d * gate + t[P_INPUT][i] * d + t[P_HIDDEN][i];
             j->dx[i] += d * (2 * t[P_HIDDEN][i] * (2 * j->weight + 1) + 1);
         }
     }
@@ -171,7 +144,6 @@ static void p_expect(pipeline* p) {
 /* Runs the job, or enqueues it, and writes down what it reads and writes. */
 static void p_launch(stage* s, memo_session* session, const p_job* j) {
     const int64_t n = 8 * (int64_t)(j->end - j->begin) * P_WORDS, at = (int64_t)j->begin * P_WORDS;
-    const int is_kept = j->what != P_WEIGHTS;
     op_uses u = {.n = {0, 0}};
     if (!s->host) {
         p_run_job((void*)(uintptr_t)j, NULL);
@@ -186,11 +158,6 @@ static void p_launch(stage* s, memo_session* session, const p_job* j) {
     add_use(&u, j->what != P_LOSS, j->x, n);
     add_use(&u, 1, j->dx, n);
     add_use(&u, 1, j->scratch, n);
-    add_use(&u, is_kept, j->kept_gradient, n);
-    add_use(&u, is_kept, j->operand, n);
-    add_use(&u, is_kept, j->kept_hidden, n);
-    add_use(&u, is_kept, j->kept_mask, 8 * j->end);
-    add_use(&u, 0, j->kept_out, n);
     add_use(&u, j->what == P_MASKS, j->mask, 8 * j->end);
     memo_status status = announce(s->device, s->stream, "job", &u);
     if (!status)
@@ -212,18 +179,6 @@ static p_job p_job_of(stage* s, memo_session* session, int32_t what, int32_t lay
     if (what == P_BACKWARD) j.dx = (uint64_t*)memo_session_get_buffer(session, 3 * c + P_DX);
     j.gradient = &s->gradients[layer];
     return j;
-}
-
-/* The operands of a WEIGHTS turn. */
-static void p_keep(const stage* s, memo_session* session, int32_t layer, p_job* j) {
-    const int32_t c = memo_session_get_batch(session).turn.chunk;
-    j->kept_gradient = (uint64_t*)memo_session_get_buffer(session, P_GRADIENT);
-    j->operand = (uint64_t*)memo_session_get_buffer(session, P_OPERAND);
-    j->kept_mask = (uint64_t*)memo_session_get_buffer(session, P_KEPT_MASK + c);
-    if (s->layer_kinds[layer])
-        j->kept_hidden = (uint64_t*)memo_session_get_buffer(session, P_KEPT_HIDDEN);
-    if (layer == s->desc.n_layers - 1)
-        j->kept_out = (uint64_t*)memo_session_get_buffer(session, P_KEPT_OUT);
 }
 
 /* Copies a wire from another stage, or to it. */
@@ -267,12 +222,6 @@ static void p_between(void* user, memo_session* session) {
     stage* s = (stage*)user;
     const memo_batch batch = memo_session_get_batch(session);
     p_job j = {.what = P_LOSS, .end = (int32_t)batch.n_rows};
-    p_job copy = {.what = P_COPY, .end = j.end};
-    copy.from = (const uint64_t*)memo_session_get_buffer(session, P_OUT);
-    if (s->is_split) {
-        copy.to = (uint64_t*)memo_session_get_buffer(session, P_KEPT_OUT);
-        p_launch(s, session, &copy);
-    }
     if (s->number < s->p->n_stages - 1) return;
     j.seed = (uint64_t)batch.turn.micro_batch;
     j.x = (uint64_t*)memo_session_get_buffer(session, P_OUT);
@@ -286,22 +235,10 @@ static void p_backward(void* user, memo_session* session, int32_t layer) {
     const int32_t g = memo_session_get_batch(session).turn.chunk * p->n_stages + s->number;
     p_job j = p_job_of(s, session, P_BACKWARD, layer);
     j.scratch = (uint64_t*)memo_session_get_buffer(session, P_SCRATCH);
-    if (s->is_split) p_keep(s, session, layer, &j);
+    s->seen = j.mask;
     if (layer % p->n_of_chunk == p->n_of_chunk - 1) p_hand(s, session, 1, g + 1, 0, j.dx);
     p_launch(s, session, &j);
     if (layer % p->n_of_chunk == 0) p_hand(s, session, 1, g, 1, j.dx);
-}
-
-static void p_weights(void* user, memo_session* session, int32_t layer) {
-    stage* s = (stage*)user;
-    p_job j = {.what = P_WEIGHTS, .end = (int32_t)memo_session_get_batch(session).n_rows};
-    p_keep(s, session, layer, &j);
-    j.scratch = (uint64_t*)memo_session_get_buffer(session, P_PRODUCT);
-    j.gradient = &s->gradients[layer];
-    s->seen = j.operand;
-    if (s->mistake == 6) (void)memo_session_get_address(session, layer, P_INPUT);
-    if (s->mistake == 7) (void)memo_session_get_buffer(session, P_SCRATCH);
-    p_launch(s, session, &j);
 }
 
 static void p_recompute(void* user, memo_session* session, int32_t layer, int32_t tensor,
@@ -346,68 +283,6 @@ static void p_interleaved(stage* s, int32_t ahead) {
 static int32_t p_ahead(const pipeline* p, int32_t number) {
     const int32_t later = p->n_stages - number - 1;
     return p->n_chunks == 1 ? later : 2 * later + (p->n_chunks - 1) * p->n_stages;
-}
-
-/* Adds a WEIGHTS turn for each backward, so many backwards later, and what is left at the end: of
- * 1F1B, later by the number of the stage, it makes ZB-H1. */
-static inline void p_split_later(stage* s, int32_t delay) {
-    memo_turn order[3 * P_MICRO_BATCHES_MAX * P_CHUNKS_MAX];
-    memo_turn split[P_MICRO_BATCHES_MAX * P_CHUNKS_MAX];
-    const int32_t n = s->desc.n_order;
-    int32_t n_split = 0, n_done = 0;
-    memcpy(order, s->order, sizeof order);
-    s->desc.n_order = 0;
-    for (int32_t k = 0; k < n; k++) {
-        s->order[s->desc.n_order++] = order[k];
-        if (order[k].pass != MEMO_PASS_BACKWARD) continue;
-        split[n_split] = order[k];
-        split[n_split++].pass = MEMO_PASS_WEIGHTS;
-        if (n_split > delay) s->order[s->desc.n_order++] = split[n_done++];
-    }
-    while (n_done < n_split) s->order[s->desc.n_order++] = split[n_done++];
-}
-
-/* Adds the WEIGHTS turns anywhere behind their backwards. */
-static inline void p_split_anywhere(stage* s) {
-    for (int32_t k = 0; k < s->desc.n_order; k++) {
-        const int32_t at = (int32_t)memo_test_int(k + 1, s->desc.n_order);
-        memo_turn turn = s->order[k];
-        if (turn.pass != MEMO_PASS_BACKWARD) continue;
-        turn.pass = MEMO_PASS_WEIGHTS;
-        memmove(s->order + at + 1, s->order + at, (size_t)(s->desc.n_order - at) * sizeof turn);
-        s->order[at] = turn;
-        s->desc.n_order++;
-    }
-}
-
-/* The stage's backward leaves gradients of weights to WEIGHTS turns, which its order gets next. */
-static inline void p_split(stage* s) {
-    const pipeline* p = s->p;
-    const int32_t n = p->n_of_chunk;
-    const memo_session_buffer buffers[] = {
-        {"gradient", 0, 8 * P_WORDS, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0},
-        {"operand", 0, 8 * P_WORDS, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0},
-        {"kept hidden", 0, 8 * P_WORDS, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0,
-         2},
-        {"product", 0, 8 * P_WORDS, MEMO_PASS_WEIGHTS, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0},
-        {"kept out", 0, 8 * P_WORDS, MEMO_PASS_BETWEEN, 0, MEMO_PASS_WEIGHTS, s->desc.n_layers - 1,
-         0}};
-    memcpy(s->buffers + P_GRADIENT, buffers, sizeof buffers);
-    for (int32_t c = 0; c < P_CHUNKS_MAX; c++) {
-        const int32_t of = c < p->n_chunks ? c : 0;
-        const memo_session_buffer mask = {"kept mask",
-                                          0,
-                                          c < p->n_chunks ? 8 : 0,
-                                          MEMO_PASS_BACKWARD,
-                                          of * n + n - 1,
-                                          MEMO_PASS_WEIGHTS,
-                                          of * n,
-                                          0};
-        s->buffers[P_KEPT_MASK + c] = mask;
-    }
-    s->desc.n_buffers = P_N_SPLIT_BUFFERS;
-    s->desc.weights = p_weights;
-    s->is_split = 1;
 }
 
 /* Any legal order of a single stage: each turn is one that may come next. */

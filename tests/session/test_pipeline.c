@@ -19,12 +19,6 @@ static void random_stage(pipeline* p, stage* s) {
         p_random_order(s);
     else
         p_interleaved(s, (int32_t)memo_test_int(p->n_chunks - 1, 2 * P_MICRO_BATCHES_MAX));
-    if (memo_test_int(0, 1)) return;
-    p_split(s);
-    if (memo_test_int(0, 1))
-        p_split_anywhere(s);
-    else
-        p_split_later(s, (int32_t)memo_test_int(0, 3));
 }
 
 /* --- device memory --- */
@@ -45,7 +39,7 @@ static int32_t places_of(const stage* s) {
             if (memcmp(s->layer_kinds + turn->chunk * n, s->layer_kinds + of * n,
                        (size_t)n * sizeof *s->layer_kinds))
                 continue;
-            now += turn->pass == MEMO_PASS_FORWARD ? 1 : turn->pass == MEMO_PASS_BACKWARD ? -1 : 0;
+            now += turn->pass == MEMO_PASS_FORWARD ? 1 : -1;
             if (now > most) most = now;
         }
         sum += most;
@@ -53,40 +47,17 @@ static int32_t places_of(const stage* s) {
     return sum;
 }
 
-/* The most backwards whose WEIGHTS turn is not over, and what they take each. */
-static int32_t weight_places_of(const stage* s, int64_t* bytes) {
-    const int64_t rows = s->p->n_rows, x = up(8 * P_WORDS * rows);
-    const int32_t n = s->p->n_of_chunk;
-    int32_t now = 0, most = 0;
-    *bytes = 0;
-    for (int32_t k = 0; k < s->desc.n_order && s->is_split; k++) {
-        now += s->order[k].pass == MEMO_PASS_BACKWARD;
-        if (now > most) most = now;
-        now -= s->order[k].pass == MEMO_PASS_WEIGHTS;
-    }
-    for (int32_t c = 0; c < s->p->n_chunks && s->is_split; c++) {
-        /* Masks, and `kept out`. */
-        int64_t sum = up(8 * rows) + (c == s->p->n_chunks - 1 ? x : 0);
-        for (int32_t i = c * n; i < c * n + n; i++) sum += (2 + s->layer_kinds[i]) * x;
-        if (sum > *bytes) *bytes = sum;
-    }
-    return most;
-}
-
 static void check_bytes(const stage* s, const memo_step_plan* plan) {
     const int64_t rows = s->p->n_rows, x = up(8 * P_WORDS * rows);
-    int64_t split = 0;
-    CHECK_IS(plan->n_weight_places, ==, weight_places_of(s, &split));
     CHECK_IS(plan->swap.n_places, ==, places_of(s));
     CHECK_IS(plan->swap.n_layers, ==, plan->swap.n_places * s->p->n_of_chunk);
     CHECK_IS(plan->device_bytes, ==,
-             plan->sizes.device_bytes + plan->swap.n_places * (up(8 * rows) + x) +
-                 plan->n_weight_places * split + 2 * x);
+             plan->sizes.device_bytes + plan->swap.n_places * (up(8 * rows) + x) + 2 * x);
 }
 
 TEST(any_order_gives_the_same_gradients) {
     const int64_t n = memo_test_cases(12, 500);
-    int64_t n_moved = 0, n_deep = 0, n_recomputed = 0, n_split = 0;
+    int64_t n_moved = 0, n_deep = 0, n_recomputed = 0;
     for (int64_t i = 0; i < n; i++) {
         static pipeline p;
         static stage s;
@@ -112,12 +83,10 @@ TEST(any_order_gives_the_same_gradients) {
                    (long long)i, (long long)p_n_wrong(&s, 2), (int)s.desc.n_layers);
         n_moved += plan->sizes.swapped_bytes > 0;
         n_deep += plan->swap.n_places > 2;
-        n_split += plan->n_weight_places > 1 && plan->sizes.swapped_bytes > 0;
         n_recomputed += s.desc.policy == MEMO_POLICY_RECOMPUTE;
     }
     CHECK_IS(n_moved, >, n / 8);
     CHECK_CASE(n_deep > 0 || n < 12, "none has a third place");
-    CHECK_CASE(n_split > 0 || n < 100, "none has WEIGHTS turns");
     CHECK_CASE(n_recomputed > 0 || n < 100, "none is recomputed");
 }
 
@@ -215,7 +184,6 @@ static void expect_refused(const memo_session_desc* desc, const char* text) {
 
 #define F MEMO_PASS_FORWARD
 #define B MEMO_PASS_BACKWARD
-#define W MEMO_PASS_WEIGHTS
 TEST(bad_orders_are_refused) {
     static const struct {
         const char* text;
@@ -238,19 +206,12 @@ TEST(bad_orders_are_refused) {
         {"order[2]: the backward of micro-batch 0, chunk 0, comes before the backward of chunk 1",
          4,
          {{0, 0, F}, {0, 1, F}, {0, 0, B}, {0, 1, B}}},
-        {"order[1]: the WEIGHTS turn of micro-batch 0, chunk 0, comes before its backward; list",
+        {"order[2]: the backward of micro-batch 0, chunk 0, repeats order[1]",
          3,
-         {{0, 0, F}, {0, 0, W}, {0, 0, B}}},
-        {"order[3]: the WEIGHTS turn of micro-batch 0, chunk 0, repeats order[2]",
-         4,
-         {{0, 0, F}, {0, 0, B}, {0, 0, W}, {0, 0, W}}},
-        {"order[0]: the WEIGHTS turn of micro-batch 1, chunk 0, comes before its backward",
+         {{0, 0, F}, {0, 0, B}, {0, 0, B}}},
+        {"order[0]: the backward of micro-batch 1, chunk 0, comes before its forward",
          3,
-         {{1, 0, W}, {0, 0, F}, {0, 0, B}}},
-        {"order[2]: the forward of micro-batch 1, chunk 0, never gets its WEIGHTS turn, but "
-         "order[4] is one; append {1, 0, MEMO_PASS_WEIGHTS}, or list none",
-         5,
-         {{0, 0, F}, {0, 0, B}, {1, 0, F}, {1, 0, B}, {0, 0, W}}},
+         {{1, 0, B}, {0, 0, F}, {0, 0, B}}},
         {"order[1]: micro-batch 0, chunk 0, pass 2 is out of range",
          2,
          {{0, 0, F}, {0, 0, MEMO_PASS_BETWEEN}}},
@@ -293,23 +254,12 @@ TEST(bad_orders_are_refused) {
     expect_refused(&desc, "memo_session_desc.order: does not work with chunks and shapes");
     WITH(s.buffers[P_MASK].last_layer, 2,
          expect_refused(&s.desc, "`mask` has a life in two chunks of the order"));
-    s.buffers[P_MASK].last = W;
-    expect_refused(&s.desc, "`mask` has pass WEIGHTS, of which `order` has no turn");
-    p_split(&s);
-    p_split_later(&s, 1);
-    expect_refused(&s.desc, "`mask` has a life to WEIGHTS from a FORWARD");
-    s.buffers[P_MASK].last = B;
-    WITH(s.buffers[P_OPERAND].first_layer, MEMO_EACH_SLICE,
-         expect_refused(&s.desc, "`operand` has a life to WEIGHTS from a FORWARD or a slice"));
-    WITH(s.buffers[P_KEPT_MASK].last_layer, 2,
-         expect_refused(&s.desc, "`kept mask` has a life in two chunks of the order"));
     item_choose(&s.tensors[P_GATE], MEMO_MOVE, MEMO_SLICE, MEMO_LATE_ROWS);
     s.desc.routed_rows_layer = s.desc.routed_rows_all = 4;
     expect_refused(&s.desc, "memo_session_desc.order: does not work with MEMO_LATE_ROWS");
 }
 #undef F
 #undef B
-#undef W
 
 static void fail_turn(stage* s, memo_session* session, int32_t k, const char* text) {
     memo_batch batch = {.turn = s->order[k]};
@@ -410,73 +360,6 @@ TEST(turns_compute_their_layers) {
     expect_mistakes(&s, session, 2, 5, texts);
 }
 
-/* --- WEIGHTS turns --- */
-
-/* Their layers come once each, from the last; tensors have ended; only their own buffers live. */
-TEST(weights_turns_are_checked) {
-    static const char* const texts[] = {
-        "layer 1: tensors have ended in a WEIGHTS turn; let the backward copy what it reads",
-        "`scratch` does not live in the WEIGHTS turn of layer 1; it is declared from the begin of "
-        "a layer's backward to the end of that layer"};
-    static pipeline p;
-    static stage s;
-    own_session* session = NULL;
-    small_stage(&p, &s, 1);
-    p_split(&s);
-    p_split_later(&s, 1);
-    WITH(s.desc.weights, NULL,
-         CHECK_ERROR(memo_session_create(&s.desc, &session, &error), INVALID_ARGUMENT,
-                     "weights: NULL, but `order` has WEIGHTS turns"));
-    s.desc.is_checked = 1;
-    CHECK_OK(memo_session_create(&s.desc, &session, &error));
-    expect_mistakes(&s, session, 6, 7, texts);
-    s.mistake = 0;
-    memset(s.gradients, 0, sizeof s.gradients);
-
-    /* Calls of another pass, and of the layers in another order. */
-    for (int k = 0; k < 3; k++) {
-        for (int32_t i = 0; s.order[i].pass != MEMO_PASS_WEIGHTS; i++) {
-            memo_batch batch = {.turn = s.order[i]};
-            CHECK_OK(memo_session_run(session, &batch, &error));
-            if (s.order[i + 1].pass != MEMO_PASS_WEIGHTS) continue;
-            batch.turn = s.order[i + 1];
-            CHECK(memo_session_begin(session, &batch));
-        }
-        if (k == 0) CHECK(!memo_session_backward_begin(session, 1));
-        if (k == 1) CHECK(!memo_session_weights_begin(session, 0));
-        if (k == 2) {
-            CHECK(memo_session_weights_begin(session, 1));
-            memo_session_weights_end(session, 1);
-        }
-        CHECK(memo_session_end(session, &error) == MEMO_STATUS_INVALID_STATE);
-        CHECK_TEXT(error.message,
-                   k < 2 ? "out of order; weights begin of layer 1 comes next"
-                         : "the WEIGHTS turn of micro-batch 0, chunk 0, has computed 1 of "
-                           "its 2 layers");
-    }
-    memset(s.gradients, 0, sizeof s.gradients);
-
-    /* After its WEIGHTS turn a buffer is NaN, before the next backward takes its place. */
-    for (int32_t i = 0; i < s.desc.n_order; i++) {
-        memo_batch batch = {.turn = s.order[i]};
-        double number = 0;
-        CHECK_OK(memo_session_run(session, &batch, &error));
-        if (s.order[i].pass != MEMO_PASS_WEIGHTS) continue;
-        memcpy(&number, s.seen, sizeof number);
-        CHECK(isnan(number));
-    }
-    CHECK_IS(p_n_wrong(&s, 1), ==, 0);
-    memo_session_destroy(session);
-
-    /* A session without such turns has no such calls. */
-    small_stage(&p, &s, 1);
-    s.desc.n_order = 0;
-    CHECK_OK(memo_session_create(&s.desc, &session, &error));
-    CHECK(memo_session_begin(session, NULL));
-    CHECK(!memo_session_weights_begin(session, 0));
-    CHECK_ERROR(memo_session_end(session, &error), INVALID_STATE, "no order has a WEIGHTS turn");
-}
-
 /* --- timing, verifying, files --- */
 
 TEST(timed_orders_are_verified_and_written) {
@@ -485,18 +368,15 @@ TEST(timed_orders_are_verified_and_written) {
     static memo_profile profile;
     char path[1024];
     small_stage(&p, &s, 2);
-    p_split(&s);
-    p_split_later(&s, 1);
     s.desc.policy = MEMO_POLICY_MEMO;
     s.desc.device_bytes = least_of_session(&s.desc) + 1024;
     CHECK_OK(memo_session_verify(&s.desc, &error));
     CHECK_OK(session_times(&s.desc, &profile, &error));
-    CHECK(profile.forward_s[0] > 0 && profile.backward_s[0] > 0 && profile.weights_s[0] > 0);
+    CHECK(profile.forward_s[0] > 0 && profile.backward_s[0] > 0);
     CHECK_IS(p_n_wrong(&s, 8), ==, 0); /* 7 steps that are timed, 1 that plans */
     own_step_plan* other = NULL;
     own_step_plan* plan = step_plan_of(&s.desc, &profile);
-    expect_words(plan, "order     12 turns, 2 places of 2 layers, 2 from "
-                       "backward to WEIGHTS\n");
+    expect_words(plan, "order     8 turns, 2 places of 2 layers\n");
 
     /* The file has the order, which must be the session's. */
     memo_test_path(path, "order.plan");
@@ -507,19 +387,13 @@ TEST(timed_orders_are_verified_and_written) {
     CHECK_IS(p_n_wrong(&s, 9), ==, 0);
     memo_session_destroy(session);
     p_interleaved(&s, 8);
-    p_split_later(&s, 1);
     CHECK_ERROR(memo_step_plan_read(&s.desc, path, &other, &error), INVALID_ARGUMENT,
                 "wrong plan: order[2]: it has");
     CHECK_ERROR(memo_session_open(&s.desc, plan, &session, &error), INVALID_ARGUMENT,
-                "order[2]: it has");
-    p_interleaved(&s, 1);
-    p_split_later(&s, 2);
-    CHECK_ERROR(memo_session_open(&s.desc, plan, &session, &error), INVALID_ARGUMENT,
-                "order[5]: it has 0 as micro_batch");
+                "order[2]: it has 0 as micro_batch");
     s.desc.n_order = 0;
-    s.desc.n_buffers = P_N_BUFFERS;
     CHECK_ERROR(memo_session_open(&s.desc, plan, &session, &error), INVALID_ARGUMENT,
-                "it has 12 as n_order, the session has 0");
+                "it has 8 as n_order, the session has 0");
     remove(path);
 }
 
@@ -535,6 +409,16 @@ TEST(checked_orders_find_buffers_that_have_ended) {
     fail_turn(&s, session, 0, "`dx` does not live in the forward of layer 0");
     s.mistake = 0;
     CHECK_OK(p_step(&s, session));
+
+    /* After its backward a buffer in a place is NaN, before the next forward takes the place. */
+    for (int32_t i = 0; i < s.desc.n_order; i++) {
+        memo_batch batch = {.turn = s.order[i]};
+        double number = 0;
+        CHECK_OK(memo_session_run(session, &batch, &error));
+        if (s.order[i].pass != MEMO_PASS_BACKWARD) continue;
+        memcpy(&number, s.seen, sizeof number);
+        CHECK(isnan(number));
+    }
 }
 
 /* --- a pipeline of several stages --- */
@@ -604,10 +488,6 @@ TEST(stages_on_threads_give_the_gradients_of_one_rank) {
             stage* s = &stages[r];
             p_open_stage(s, &p, r);
             if (i % 3 == 2) p_interleaved(s, 1000); /* GPipe */
-            if (i % 3 == 1) {                       /* ZB-H1 */
-                p_split(s);
-                p_split_later(s, r);
-            }
             s->send = post;
             s->receive = await;
             s->link = &box;
@@ -620,9 +500,6 @@ TEST(stages_on_threads_give_the_gradients_of_one_rank) {
                 const int32_t ahead = p_ahead(&p, r);
                 CHECK_IS(kept->swap.n_places, ==,
                          1 + (ahead < p.n_micro_batches ? ahead : p.n_micro_batches - 1));
-                if (s->is_split)
-                    CHECK_IS(kept->n_weight_places, ==,
-                             r < p.n_micro_batches ? r + 1 : p.n_micro_batches);
             }
             s->desc.policy = r == 1 ? MEMO_POLICY_MEMO : MEMO_POLICY_SWAP;
             s->desc.device_bytes = r == 1 ? (least + kept->device_bytes) / 2 : 0;
@@ -654,8 +531,6 @@ TEST(every_call_of_an_order_may_fail) {
             memo_faults faults;
             memo_session* session = NULL;
             small_stage(&p, &s, 2);
-            p_split(&s);
-            p_split_later(&s, 1);
             memo_faults_init(&faults, host);
             faults.is_late = late;
             s.desc.device = &faults.device;
@@ -688,8 +563,6 @@ TEST(every_lack_of_memory_of_an_order_is_a_status) {
     refusal r = {.can_do_without = 1};
     memo_status status = MEMO_STATUS_OK;
     small_stage(&p, &s, 2);
-    p_split(&s);
-    p_split_later(&s, 1);
     while (next_refusal(&r, status)) {
         own_step_plan* plan = NULL;
         own_session* session = NULL;

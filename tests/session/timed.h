@@ -39,9 +39,6 @@ static void loss_takes(void* user, memo_session* s) {
 static void backward_takes(void* user, memo_session* s, int32_t layer) {
     take_layer((const timed*)user, s, layer, ((const timed*)user)->times.backward_s);
 }
-static void weights_take(void* user, memo_session* s, int32_t layer) {
-    take_layer((const timed*)user, s, layer, ((const timed*)user)->times.weights_s);
-}
 static void recompute_takes(void* user, MEMO_UNUSED memo_session* s, int32_t layer, int32_t tensor,
                             int64_t begin, int64_t end) {
     const timed* t = (const timed*)user;
@@ -73,7 +70,6 @@ static void take_random_times(timed* t, memo_session_desc* d) {
     for (int k = 0; k < 2; k++) {
         p->forward_s[k] = memo_test_real();
         p->backward_s[k] = 2 * memo_test_real();
-        p->weights_s[k] = d->weights ? memo_test_real() : 0;
         p->copies[k].size_bytes = k ? 64000 : 1000;
         p->copies[k].out_s = 0.001 + (double)p->copies[k].size_bytes / rate;
         p->copies[k].back_s = 0.001 + (double)p->copies[k].size_bytes / (1.2 * rate);
@@ -93,7 +89,6 @@ static void take_random_times(timed* t, memo_session_desc* d) {
     d->between = d->n_group ? NULL : between_takes;
     d->loss = d->n_group ? loss_takes : NULL;
     d->backward = backward_takes;
-    d->weights = d->weights ? weights_take : NULL;
     d->recompute = recompute_takes;
     d->update = d->n_states ? update_takes : NULL;
 }

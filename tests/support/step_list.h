@@ -1,9 +1,9 @@
 /* step_list.h - lists of visits for tests of the law: micro-batches one after the other, layer by
  * layer, or in turns; with the update as a pass, fused or deferred.
  *
- * 1. A layer's FORWARD of a slice comes before its BACKWARD, and that before its WEIGHTS.
- * 2. A layer has at most one UPDATE: behind its last BACKWARD or WEIGHTS (a pass, fused), or, if
- *    deferred, before its first FORWARD.  A deferred UPDATE uses the gradients of the list before.
+ * 1. A layer's FORWARD of a slice comes before its BACKWARD.
+ * 2. A layer has at most one UPDATE: behind its last BACKWARD (a pass, fused), or, if deferred,
+ *    before its first FORWARD.  A deferred UPDATE uses the gradients of the list before.
  * 3. FIRST and LAST have one visit of each pass and micro-batch, with slice 0.
  * 4. Visits name layers, slices and micro-batches of the desc; there is room for all. */
 #ifndef STEP_LIST_H
@@ -13,7 +13,7 @@
 #define LIST_LAYER_FIRST          (-1)
 #define LIST_LAYER_LAST(n_layers) (n_layers)
 
-/* A forward, backward or WEIGHTS turn of a micro-batch in a chunk of layers. */
+/* A forward or backward turn of a micro-batch in a chunk of layers. */
 typedef struct list_turn {
     int32_t pass, micro_batch, chunk;
 } list_turn;
@@ -105,7 +105,7 @@ MEMO_UNUSED static void list_add_turn(step_list* list, int32_t pass, int32_t mic
         if (has_last && list->desc.is_forward_only) list_add_layer(list, pass, last, micro_batch);
         return;
     }
-    if (has_last && pass == MEMOB_BACKWARD) list_add_layer(list, MEMOB_FORWARD, last, micro_batch);
+    if (has_last) list_add_layer(list, MEMOB_FORWARD, last, micro_batch);
     if (has_last) list_add_layer(list, pass, last, micro_batch);
     for (int32_t l = end - 1; l >= begin; l--) list_add_layer(list, pass, l, micro_batch);
     if (has_first) list_add_layer(list, pass, LIST_LAYER_FIRST, micro_batch);

@@ -31,7 +31,6 @@ typedef struct memo_profile {
     int32_t n_tensors;
     /* Of a layer of each kind; the backward without recomputation. */
     double forward_s[MEMO_PROFILE_KINDS_MAX], backward_s[MEMO_PROFILE_KINDS_MAX];
-    double weights_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer in turns of pass WEIGHTS */
     /* With slices the times are those of a slice in the middle of the layer.  They grow in a line,
      * because attention does: the first rows take so much less, the last so much more. */
     double forward_growth_s[MEMO_PROFILE_KINDS_MAX], backward_growth_s[MEMO_PROFILE_KINDS_MAX];
@@ -50,13 +49,13 @@ typedef struct memo_profile {
     memo_profile_transfer file;
 } memo_profile;
 
-/* A profile as text: "memo profile 1", a line for each figure, "end" with a checksum, as for
+/* A profile as text: "memo profile 2", a line for each figure, "end" with a checksum, as for
  * traces.  Times are whole femtoseconds, at most 9000 s.  Reading returns the written value within
  * one femtosecond.
  *
  *   rows ROWS KINDS TENSORS BETWEEN [UPDATE_OF_A_BYTE RECOMPUTE_CALL SLOWDOWN_OF_A_BYTE OF_BACK
  *        UPDATE_OF_A_BYTE_ON_HOST]
- *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD WEIGHTS]    of each kind
+ *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD]    of each kind
  *   tensor NAME                                                each tensor, and after it
  *   row TIME|- [GROWTH]                                        recomputation, in each kind
  *   copy BYTES TO_HOST TO_DEVICE                               small, then large

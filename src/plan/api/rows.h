@@ -33,9 +33,6 @@ typedef struct memo_swap_plan_desc {
      * turns of the last chunk.  NULL: before each backward turn. */
     const struct memo_turn* turns;
     int32_t last_chunk;
-    /* (swap->n_order): computed after a turn, beside its copies, by turns of pass WEIGHTS; NULL:
-     * nothing.  memo_swap_generate leaves it out. */
-    const double* turns_s;
     /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
     int64_t spill_bytes; /* the third tier: for memo_swap_sizes.spill_bytes; 0: no file */

@@ -214,8 +214,7 @@ typedef enum memo_pass {
     MEMO_PASS_FORWARD,
     MEMO_PASS_BETWEEN,
     MEMO_PASS_BACKWARD,
-    MEMO_PASS_WEIGHTS, /* gradients of weights, in a turn of their own: see In flight */
-    MEMO_PASS_AFTER    /* until the next micro-batch, or turn, begins: an output */
+    MEMO_PASS_AFTER /* until the next micro-batch, or turn, begins: an output */
 } memo_pass;
 
 /* In flight.  A stage of a pipeline runs forwards of later micro-batches before the backward of an
@@ -245,38 +244,19 @@ typedef enum memo_pass {
  *         ... compute; the last layer sends its output ...
  *     }
  *
- * Zero-bubble orders split the backward: turns of pass BACKWARD compute gradients of inputs, and
- * turns of pass WEIGHTS, any time later, gradients of weights, which fill what would be bubbles.
- * Either each backward of an order has such a turn, or none.  WEIGHTS turns go through the layers
- * of their chunk from the last to the first.  Tensors have ended then: what a WEIGHTS turn reads
- * lies in buffers that live from BACKWARD, or BETWEEN, to WEIGHTS.  The backward writes there the
- * gradients of outputs, and copies or recomputes the inputs of products.  With first_layer
- * MEMO_EACH_LAYER each layer has its own bytes, from its backward to its part of the WEIGHTS turn.
- * ZB-H1 follows the backward number i by the WEIGHTS turn number i - stage, so that all stages take
- * the same memory.
- *
- *     {"operand", 0, 2 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_WEIGHTS, 0, 0}
- *
- *     static void weights(void* user, memo_session* s, int32_t layer) {
- *         ... add products of memo_session_get_buffer(s, OPERAND) and others to gradients ...
- *     }
- *
  * An interleaved stage has C chunks of n_layers / C layers each: chunk c has the layers from
  * c * n_layers / C on.  A forward turn computes the layers of its chunk, a backward turn their
  * backwards.  `between` begins the backward turns of the last chunk.  A *place* is what a chunk of
  * a micro-batch takes from its forward to its backward: tensors, and buffers that live from a layer
  * of the forward to BETWEEN, BACKWARD or AFTER.  Chunks whose layers have the same kinds share
  * places; each forward takes the first place that is free.  Other buffers live in one turn.  Both
- * layers of a buffer are of the same chunk; BETWEEN is of the last chunk.  Buffers from BACKWARD to
- * WEIGHTS lie in weight places, which all chunks share.  Device memory:
+ * layers of a buffer are of the same chunk; BETWEEN is of the last chunk.  Device memory:
  *
  *     n_places         the most that are in flight at once, summed over chunks of unlike kinds;
  *                      1F1B: ahead + 1
  *     activations      rows of n_places * n_layers / C layers
  *     + n_places *     the most that buffers from forward to backward take in a chunk, each
  *                      rounded up to 512 bytes
- *     + n_weight_places *   the same of buffers that live to WEIGHTS; the most backwards at once
- *                      whose WEIGHTS turn is not over; ZB-H1: stage + 1
  *     + a turn         the most that other buffers take in a turn
  *     + SESSION        buffers that live as long as the session
  *
@@ -290,7 +270,7 @@ typedef enum memo_pass {
 typedef struct memo_turn {
     int32_t micro_batch; /* 0 to n_order - 1, in any order; one turn of each pass a chunk */
     int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */
-    memo_pass pass;      /* MEMO_PASS_FORWARD, _BACKWARD or _WEIGHTS */
+    memo_pass pass;      /* MEMO_PASS_FORWARD or _BACKWARD */
 } memo_turn;
 #define MEMO_TURNS_MAX         4096
 #define MEMO_MICRO_BATCHES_MAX 1000000
@@ -328,14 +308,13 @@ MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL
  * first_layer of pass `first` to the end of layer last_layer of pass `last`.  The backward begins
  * with layer n_layers - 1 and ends with layer 0; BETWEEN and AFTER have no layer.  first_layer
  * MEMO_EACH_LAYER: lives in each layer of that pass alone: scratch, of recomputation too.  Then one
- * layer of that pass may be open at a time.  From BACKWARD to last WEIGHTS: see In flight.  With
- * slices a layer lasts from the begin of the first slice to the end of the last: gradients of LAYER
- * tensors, which every slice adds to, are such a buffer of pass BACKWARD.  MEMO_EACH_SLICE: lives
- * in each slice of each layer of that pass alone, and row_bytes counts for the rows of a slice.
- * `last` and last_layer are then not read, unless `last` is WEIGHTS.  kinds: of both, lives in
- * layers of these kinds alone, so that scratch of several kinds takes as much as the largest.  The
- * size is size_bytes + row_bytes for each row of the micro-batch, or of the longest shape if the
- * buffer lives as long as the session. */
+ * layer of that pass may be open at a time.  With slices a layer lasts from the begin of the first
+ * slice to the end of the last: gradients of LAYER tensors, which every slice adds to, are such a
+ * buffer of pass BACKWARD.  MEMO_EACH_SLICE: lives in each slice of each layer of that pass alone,
+ * and row_bytes counts for the rows of a slice.  `last` and last_layer are then not read.  kinds:
+ * of both, lives in layers of these kinds alone, so that scratch of several kinds takes as much as
+ * the largest.  The size is size_bytes + row_bytes for each row of the micro-batch, or of the
+ * longest shape if the buffer lives as long as the session. */
 typedef struct memo_session_buffer {
     const char* name; /* shown in plans; borrowed */
     int64_t size_bytes, row_bytes;
@@ -432,8 +411,6 @@ typedef struct memo_session_desc {
     /* The loss and, unless the batch is_forward_only, its gradient; NULL: nothing. */
     void (*between)(void* user, memo_session* session);
     void (*backward)(void* user, memo_session* session, int32_t layer);
-    /* Computes a layer in turns of pass WEIGHTS; NULL: the order has none. */
-    void (*weights)(void* user, memo_session* session, int32_t layer);
     /* The loss of the open slice of the last layer, whose output is in the EDGE, and its
      * gradient, which takes the output's place.  Called before each backward of the last layer; if
      * the batch is_forward_only, after each forward of it, for the loss alone.  A layer in one
@@ -557,7 +534,7 @@ struct memo_step_plan {
     int32_t n_group;        /* likewise; 1: no group */
     memo_swap_desc swap;    /* tensors, rows and places in host memory: for memo_swap_generate */
     const memo_turn* order; /* the desc's; swap.order has its places.  NULL: none */
-    int32_t n_order, n_chunks, n_weight_places;
+    int32_t n_order, n_chunks;
     memo_swap_sizes sizes;                        /* of the swap engine */
     int64_t bytes[MEMO_N_TIERS][MEMO_N_OWNERS];   /* by memo_tier and memo_owner */
     int64_t device_bytes, host_bytes, disk_bytes; /* their sums; of the host: pinned */
@@ -662,8 +639,6 @@ MEMO_API int memo_session_forward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
-MEMO_API int memo_session_weights_begin(memo_session* session, int32_t layer);
-MEMO_API void memo_session_weights_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_computes(const memo_session* session);
 /* Returns this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
 MEMO_API memo_batch memo_session_get_batch(const memo_session* session);

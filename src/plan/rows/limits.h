@@ -364,12 +364,7 @@ typedef struct memoi_step_plan {
     memo_item tensors[MEMO_PROFILE_TENSORS_MAX];
     uint32_t tensor_kinds[MEMO_PROFILE_TENSORS_MAX];
     char names[MEMO_PROFILE_TENSORS_MAX][sizeof((memo_profile_tensor*)NULL)->name];
-    memob_arrays arrays; /* layer_kinds, turns and these: */
-    int64_t* rows;       /* swap.rows, which a stage sets */
-    /* (plan.n_order): of a turn the place in the swap engine, and its weight place. */
-    int32_t *places, *weight_places;
-    memo_turn* turns; /* (swap.n_order): those of the engine */
-    double* turns_s;  /* (swap.n_order): of WEIGHTS turns that follow */
+    memob_arrays arrays; /* order, and what swap points to */
 } memoi_step_plan;
 
 /* A buffer of a checked session, see >>session checked. */
@@ -405,10 +400,6 @@ typedef struct memoi_checked {
     memob_arrays arrays;           /* offsets, hashes, buffers */
 } memoi_checked;
 
-/* Places behind the engine's memory, for buffers that live longer than a turn: in a place of the
- * swap engine, or from a backward to its WEIGHTS turn. */
-enum { MEMOI_PLACE_FORWARD = 0, MEMOI_PLACE_WEIGHTS, MEMOI_N_PLACINGS };
-
 /* Requests of `setup`, which another plan repeats without calling it. */
 typedef struct memoi_setup {
     int64_t* bytes; /* (n); of those that are not freed */
@@ -442,7 +433,8 @@ typedef struct memoi_session_part {
     char* base;      /* of the engine's device memory */
     double* spans_s; /* of a session that times its steps */
     int32_t n_timed; /* repetitions of them */
-    int64_t places_begin[MEMOI_N_PLACINGS], place_bytes[MEMOI_N_PLACINGS];
+    /* Behind the engine's memory, for buffers that live longer than a turn; as many places. */
+    int64_t places_begin, place_bytes;
 } memoi_session_part;
 
 struct memo_session {

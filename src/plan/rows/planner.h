@@ -115,9 +115,6 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
     /* Required pointers first: the other checks read them. */
     if (!desc->swap || !desc->profile)
         return MEMOB_INVALID(error, "%s.%s: NULL; set it", name, desc->swap ? "profile" : "swap");
-    for (int32_t k = 0; desc->turns_s && k < desc->swap->n_order; k++)
-        if (memob_check_real(name, "turns_s", desc->turns_s[k], 0, MEMOB_TIME_MAX, error))
-            return MEMO_STATUS_INVALID_ARGUMENT;
 
     return MEMOB_CHECK_FIELDS(name, budgets, error);
 }

@@ -260,8 +260,6 @@ MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
     }
     memob_clock_end(&c->now, c->cells, c->law, op);
     for (op++; op < end && op->kind != MEMOB_OP_VISIT; op++) memoi_rows_enqueue(c, op);
-    if (c->desc->turns_s && k % c->order.n_forwards == c->order.n_forwards - 1)
-        memoi_rows_compute(c, c->desc->turns_s[k / c->order.n_forwards]);
 }
 
 MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {

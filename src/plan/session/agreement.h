@@ -206,10 +206,6 @@ MEMOI void memoi_session_use_shape(memo_session* s, int32_t shape) {
     MEMO_ASSERT(s->n_steps % s->n_turn_steps == 0 && s->n_turn_steps % s->n_slices == 0); /* 2 */
 }
 
-MEMOI const memoi_step_plan* memoi_session_own(const memo_session* s) {
-    return (const memoi_step_plan*)s->part->plan;
-}
-
 /* The layer of a step of this turn, or of a step with its number in another place. */
 MEMOI int32_t memoi_session_layer(const memo_session* s, int32_t step) {
     return s->first_layer + step % s->n_turn_steps / s->n_slices;

@@ -66,11 +66,10 @@ MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_
 /* When a layer of a pass comes in a micro-batch of n layers; -1: never. */
 MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
     if (pass == MEMO_PASS_BETWEEN) return n;
-    if (pass == MEMO_PASS_AFTER) return 3 * n + 1;
+    if (pass == MEMO_PASS_AFTER) return 2 * n + 1;
     if (layer < 0 || layer >= n) return -1;
     if (pass == MEMO_PASS_FORWARD) return layer;
-    if (pass == MEMO_PASS_BACKWARD) return 2 * n - layer;
-    return pass == MEMO_PASS_WEIGHTS ? 3 * n - layer : -1;
+    return pass == MEMO_PASS_BACKWARD ? 2 * n - layer : -1;
 }
 
 /* Chunks of layers that an order names. */
@@ -81,73 +80,53 @@ MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
 }
 
 /* Names of memo_pass in messages. */
-static const char* const memoi_pass_names[] = {"the session",  "forward",
-                                               "`between`",    "backward",
-                                               "WEIGHTS turn", "the end of the micro-batch"};
+static const char* const memoi_pass_names[] = {"the session", "forward", "`between`", "backward",
+                                               "the end of the micro-batch"};
 
 /* 1: a pass goes through layers. */
 MEMOI int memoi_pass_has_layers(int64_t pass) {
-    return pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD || pass == MEMO_PASS_WEIGHTS;
+    return pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
 }
 
-/* Index of the turn of a micro-batch, or with `of` NULL of the first turn of the pass; n_order:
- * there is none. */
-MEMOI int32_t memoi_session_find_turn(const memo_session_desc* desc, const memo_turn* of,
+/* Index of the turn of a micro-batch in a chunk; n_order: there is none. */
+MEMOI int32_t memoi_session_find_turn(const memo_session_desc* desc, int32_t micro_batch,
                                       int32_t chunk, memo_pass pass) {
     int32_t k = 0;
     for (; k < desc->n_order; k++) {
         const memo_turn* turn = &desc->order[k];
-        if (turn->pass == pass &&
-            (!of || (turn->micro_batch == of->micro_batch && turn->chunk == chunk)))
-            break;
+        if (turn->micro_batch == micro_batch && turn->chunk == chunk && turn->pass == pass) break;
     }
     return k;
-}
-/* 1: the order has WEIGHTS turns. */
-MEMOI int memoi_session_is_split(const memo_session_desc* desc) {
-    return memoi_session_find_turn(desc, NULL, 0, MEMO_PASS_WEIGHTS) < desc->n_order;
 }
 
 /* Can turn k of an order be? */
 MEMOI memo_status memoi_session_check_turn_of(const memo_session_desc* desc, int32_t k,
                                               int32_t n_chunks, memo_error* error) {
-    const memo_turn* turn = &desc->order[k];
-    const memo_pass pass = turn->pass;
-    const int32_t c = turn->chunk, is_backward = pass == MEMO_PASS_BACKWARD;
-    const memo_pass earlier = is_backward ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD;
-    const int32_t neighbor = is_backward ? c + 1 : c - 1;
-    const int32_t before = pass == MEMO_PASS_WEIGHTS ? -1 : neighbor;
-    const int32_t first = memoi_session_find_turn(desc, turn, c, pass);
-    const int32_t split = memoi_session_find_turn(desc, NULL, 0, MEMO_PASS_WEIGHTS);
+    const int32_t m = desc->order[k].micro_batch, c = desc->order[k].chunk;
+    const memo_pass pass = desc->order[k].pass;
+    const int32_t before = pass == MEMO_PASS_BACKWARD ? c + 1 : c - 1;
+    const int32_t first = memoi_session_find_turn(desc, m, c, pass);
     char fault[160] = "";
 
     if (first < k)
         snprintf(fault, 160, "repeats order[%d]; give each micro-batch a number of its own",
                  (int)first);
-    else if (pass != MEMO_PASS_FORWARD && memoi_session_find_turn(desc, turn, c, earlier) > k)
-        snprintf(fault, 160, "comes before its %s; list that first", memoi_pass_names[earlier]);
-    else if (before >= 0 && before < n_chunks &&
-             memoi_session_find_turn(desc, turn, before, pass) > k)
+    else if (memoi_session_find_turn(desc, m, c, MEMO_PASS_FORWARD) > k)
+        snprintf(fault, 160, "comes before its forward; list that first");
+    else if (before >= 0 && before < n_chunks && memoi_session_find_turn(desc, m, before, pass) > k)
         snprintf(fault, 160, "comes before the %s of chunk %d; list that first",
                  memoi_pass_names[pass], (int)before);
-    else if (memoi_session_find_turn(desc, turn, c, MEMO_PASS_BACKWARD) == desc->n_order)
-        snprintf(fault, 160, "never gets its backward; append {%d, %d, MEMO_PASS_BACKWARD}",
-                 (int)turn->micro_batch, (int)c);
-    else if (split < desc->n_order &&
-             memoi_session_find_turn(desc, turn, c, MEMO_PASS_WEIGHTS) == desc->n_order)
-        snprintf(fault, 160,
-                 "never gets its WEIGHTS turn, but order[%d] is one; append {%d, %d, "
-                 "MEMO_PASS_WEIGHTS}, or list none",
-                 (int)split, (int)turn->micro_batch, (int)c);
+    else if (memoi_session_find_turn(desc, m, c, MEMO_PASS_BACKWARD) == desc->n_order)
+        snprintf(fault, 160, "never gets its backward; append {%d, %d, MEMO_PASS_BACKWARD}", (int)m,
+                 (int)c);
     return *fault
                ? MEMOB_INVALID(
                      error, "memo_session_desc.order[%d]: the %s of micro-batch %d, chunk %d, %s",
-                     (int)k, memoi_pass_names[pass], (int)turn->micro_batch, (int)c, fault)
+                     (int)k, memoi_pass_names[pass], (int)m, (int)c, fault)
                : MEMO_STATUS_OK;
 }
 
-/* Each chunk of each micro-batch has a forward and a backward, in the order of the layers, and
- * perhaps a WEIGHTS turn. */
+/* Each chunk of each micro-batch has a forward and a backward, in the order of the layers. */
 MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_error* error) {
     const char* field = NULL;
     int32_t n_chunks;
@@ -178,7 +157,7 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
             return MEMOB_INVALID(error,
                                  "memo_session_desc.order[%d]: micro-batch %d, chunk %d, pass %d "
                                  "is out of range; micro-batches below n_order, chunks below "
-                                 "n_layers, FORWARD, BACKWARD and WEIGHTS are valid",
+                                 "n_layers, FORWARD and BACKWARD are valid",
                                  (int)k, (int)turn->micro_batch, (int)turn->chunk, (int)turn->pass);
     }
     n_chunks = memoi_session_n_chunks(desc);
@@ -199,37 +178,15 @@ MEMOI int32_t memoi_session_chunk(const memo_session_desc* desc, int32_t n_chunk
     return pass == MEMO_PASS_BETWEEN ? n_chunks - 1 : layer / (desc->n_layers / n_chunks);
 }
 
-/* In which places a buffer lives; negative: in none. */
-MEMOI int memoi_session_placing(const memo_session* s, const memo_session_buffer* b) {
-    if (b->first == MEMO_PASS_SESSION || !s->steps->order) return -1;
-    if (b->last == MEMO_PASS_WEIGHTS && b->first != MEMO_PASS_WEIGHTS) return MEMOI_PLACE_WEIGHTS;
-    return b->first == MEMO_PASS_FORWARD && b->first_layer >= 0 && b->last != MEMO_PASS_FORWARD
-               ? MEMOI_PLACE_FORWARD
-               : -1;
+/* The chunk in whose places a buffer lies, because it lives longer than a turn; -1: none. */
+MEMOI int32_t memoi_session_placed_in(const memo_session* s, const memo_session_buffer* b) {
+    const int is_placed = s->steps->order && b->first == MEMO_PASS_FORWARD && b->first_layer >= 0 &&
+                          b->last != MEMO_PASS_FORWARD;
+    return is_placed ? b->first_layer / s->n_turn_steps : -1;
 }
 
-/* 1: it has bytes for each layer of a chunk. */
-MEMOI int memoi_session_is_kept(const memo_session_buffer* b) {
-    return b->first == MEMO_PASS_BACKWARD && b->first_layer == MEMO_EACH_LAYER &&
-           b->last == MEMO_PASS_WEIGHTS;
-}
-
-/* Returns what is wrong with a life that a WEIGHTS turn begins or ends; NULL: nothing. */
-MEMOI const char* memoi_session_split_fault(const memo_session_desc* desc,
-                                            const memo_session_buffer* b, int is_each) {
-    if (b->first != MEMO_PASS_WEIGHTS &&
-        (b->last != MEMO_PASS_WEIGHTS || b->first == MEMO_PASS_SESSION))
-        return NULL;
-    if (!memoi_session_is_split(desc))
-        return "pass WEIGHTS, of which `order` has no turn; list WEIGHTS turns, or use BACKWARD";
-    if (b->first == MEMO_PASS_FORWARD ||
-        (is_each && b->first != MEMO_PASS_WEIGHTS && !memoi_session_is_kept(b)))
-        return "a life to WEIGHTS from a FORWARD or a slice; let the backward copy it to a buffer "
-               "from BACKWARD on, with a layer or MEMO_EACH_LAYER";
-    return NULL;
-}
-
-/* The same of any buffer: it lives in layers, in the session, or from one moment to another. */
+/* Returns what is wrong with a buffer, which lives in layers, in the session, or from one moment to
+ * another; NULL: nothing. */
 MEMOI const char* memoi_session_buffer_fault(const memo_session_desc* desc,
                                              const memo_session_buffer* b) {
     const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
@@ -237,13 +194,11 @@ MEMOI const char* memoi_session_buffer_fault(const memo_session_desc* desc,
     const int32_t n_chunks = memoi_session_n_chunks(desc);
     const int64_t first = memoi_session_moment(b->first, b->first_layer, desc->n_layers);
     const int64_t last = memoi_session_moment(b->last, b->last_layer, desc->n_layers);
-    const char* fault = memoi_session_split_fault(desc, b, is_each);
     if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX || b->row_bytes < 0 ||
         b->row_bytes > (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows)
         return "size_bytes or row_bytes below 0, or too many bytes for n_rows";
     if (is_each && !memoi_pass_has_layers(b->first))
         return "MEMO_EACH_LAYER in a pass without layers; use FORWARD or BACKWARD";
-    if (fault) return fault;
     if (is_span && (first < 0 || last < 0 || b->first == MEMO_PASS_AFTER))
         return "an unknown pass or a layer out of range; give its first and last use";
     if (is_span && last < first) return "a last use before the first; swap them";
@@ -384,8 +339,6 @@ MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, in
         field = "forward: NULL; set it, or `step`";
     else if (has_no_step && !desc->backward)
         field = "backward: NULL; set it, or `step`";
-    else if (has_no_step && !desc->weights && memoi_session_is_split(desc))
-        field = "weights: NULL, but `order` has WEIGHTS turns; set it, or `step`";
     else if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
         field = "rows: NULL, but policy is ROWS; set the table of rows";
     return field ? MEMOB_INVALID(error, "memo_session_desc.%s", field) : MEMO_STATUS_OK;
@@ -475,32 +428,26 @@ void memo_step_plan_destroy(memo_step_plan* plan) {
     }
 }
 
-/* Gives the turns of a chunk of a micro-batch a place, from the turn of pass `begin` on: the first
- * free place whose chunks have the same kinds (NULL: the first free place).  The place is free
- * again after the turn of pass `end`.  Returns how many places there are.  Of each place: chunks,
- * the first chunk with its kinds; busy, 0 before and after. */
-MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, memo_pass begin,
-                                        memo_pass end, const int32_t* kinds, int32_t* places,
+/* Gives each turn its place in order, as in memo_swap_desc.  A forward takes the first free place
+ * whose chunks have the same kinds; its backward frees the place.  Returns the number of places.
+ * Of each place: chunks, the first chunk with its kinds; busy, 0 before and after. */
+MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, int32_t* order,
                                         int32_t* chunks, int32_t* busy) {
-    const int32_t n = desc->n_layers / memoi_session_n_chunks(desc);
-    int32_t n_places = 0, p, like = 0;
+    const int32_t n = desc->n_layers / memoi_session_n_chunks(desc), *kinds = desc->layer_kinds;
+    int32_t n_places = 0, p, like;
     for (int32_t k = 0; k < desc->n_order; k++) {
-        const memo_turn* turn = &desc->order[k];
-        const int32_t of = memoi_session_find_turn(desc, turn, turn->chunk, begin);
-        if (of < k) {
-            places[k] = places[of];
-            MEMO_ASSERT(turn->pass != end || busy[places[k]]); /* 2 */
-            if (turn->pass == end) busy[places[k]] = 0;
+        const int32_t m = desc->order[k].micro_batch, c = desc->order[k].chunk;
+        if (desc->order[k].pass == MEMO_PASS_BACKWARD) {
+            p = order[memoi_session_find_turn(desc, m, c, MEMO_PASS_FORWARD)];
+            MEMO_ASSERT(busy[p]); /* 2 */
+            busy[p] = 0;
+            order[k] = -1 - p;
+            continue;
         }
-        if (of != k) continue;
-
-        /* It begins. */
-        for (like = 0;
-             kinds && memcmp(kinds + like * n, kinds + turn->chunk * n, (size_t)n * sizeof *kinds);)
-            like++;
+        for (like = 0; memcmp(kinds + like * n, kinds + c * n, (size_t)n * sizeof *kinds);) like++;
         for (p = 0; p < n_places && (busy[p] || chunks[p] != like);) p++;
         if (p == n_places) chunks[n_places++] = like;
-        busy[places[k] = p] = 1;
+        busy[order[k] = p] = 1;
     }
     return n_places;
 }
@@ -518,7 +465,8 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     int32_t n_steps = desc->n_layers * n_slices, n_places = 0, n_of_place = n_steps;
     memo_swap_desc* swap;
     memo_turn* turns;
-    int32_t *layer_kinds, *order = NULL, *chunks = NULL, n_of_engine = 0;
+    int32_t *layer_kinds, *order = NULL, *chunks = NULL;
+    int64_t* own_rows;
     *result = (memo_step_plan*)own;
     if (!own) return memob_no_memory(error, "a plan");
 
@@ -526,27 +474,11 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     own->plan.n_chunks = memoi_session_n_chunks(desc);
     if (n_turns) {
         turns = MEMOB_ARRAY(&own->arrays, memo_turn, n_turns);
-        order = (int32_t*)memob_arrays_add(&own->arrays, n_turns, 5 * sizeof *order);
-        own->turns = MEMOB_ARRAY(&own->arrays, memo_turn, n_turns);
-        own->turns_s = MEMOB_ARRAY(&own->arrays, double, n_turns);
+        order = (int32_t*)memob_arrays_add(&own->arrays, n_turns, 3 * sizeof *order);
         if (own->arrays.failed) return memob_no_memory(error, "the order of a plan");
-        own->places = order + n_turns;
-        own->weight_places = order + 2 * n_turns;
-        chunks = order + 3 * n_turns;
         memcpy(turns, desc->order, (size_t)n_turns * sizeof *turns);
-        if (memoi_session_is_split(desc))
-            own->plan.n_weight_places =
-                memoi_session_place_turns(desc, MEMO_PASS_BACKWARD, MEMO_PASS_WEIGHTS, NULL,
-                                          own->weight_places, chunks, chunks + n_turns);
-        n_places =
-            memoi_session_place_turns(desc, MEMO_PASS_FORWARD, MEMO_PASS_BACKWARD,
-                                      desc->layer_kinds, own->places, chunks, chunks + n_turns);
-        for (int32_t i = 0; i < n_turns; i++) /* the engine has no work in WEIGHTS turns */
-            if (turns[i].pass != MEMO_PASS_WEIGHTS) {
-                own->turns[n_of_engine] = turns[i];
-                order[n_of_engine++] =
-                    turns[i].pass == MEMO_PASS_BACKWARD ? -1 - own->places[i] : own->places[i];
-            }
+        chunks = order + n_turns;
+        n_places = memoi_session_place_turns(desc, order, chunks, chunks + n_turns);
         n_of_place = desc->n_layers / own->plan.n_chunks;
         if (n_places > INT32_MAX / 8 / n_of_place)
             return MEMOB_INVALID(error,
@@ -557,10 +489,10 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
         own->plan.order = turns;
         own->plan.n_order = n_turns;
     }
-    own->rows = MEMOB_ARRAY(&own->arrays, int64_t, (int64_t)n_steps * n);
+    own_rows = MEMOB_ARRAY(&own->arrays, int64_t, (int64_t)n_steps * n);
     layer_kinds = MEMOB_ARRAY(&own->arrays, int32_t, n_steps);
     if (own->arrays.failed) return memob_no_memory(error, "the rows of a plan");
-    if (rows) memcpy(own->rows, rows, (size_t)n_steps * (size_t)n * sizeof *rows);
+    if (rows) memcpy(own_rows, rows, (size_t)n_steps * (size_t)n * sizeof *rows);
 
     /* The caller's tables may end before the plan does. */
     for (int32_t i = 0; i < n; i++) {
@@ -576,12 +508,12 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap = &own->plan.swap;
     swap->desc_name = "memo_session_desc";
     swap->n_places = n_places;
-    swap->n_order = n_of_engine;
-    if (n_turns) swap->order = order;
+    swap->n_order = n_turns;
+    swap->order = order;
     swap->tensors = own->tensors;
     swap->tensor_kinds = own->tensor_kinds;
     swap->layer_kinds = layer_kinds;
-    swap->rows = own->rows;
+    swap->rows = own_rows;
     swap->n_tensors = n;
     swap->n_layers = n_steps;
     swap->n_rows = memob_min(slice_rows, shape.n_rows);

@@ -28,7 +28,7 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
     memo_step_plan* plan = s->part->plan;
     memoi_step_plan_line own;
     const int64_t n_tensors = plan->swap.n_tensors;
-    int64_t* rows = memoi_session_own(s)->rows;
+    int64_t* rows = (int64_t*)(uintptr_t)plan->swap.rows; /* the plan's own */
     int64_t cells[sizeof own.cells / sizeof own.cells[0]], i, n_buffers = 0;
     char text[200] = "";
     memo_status status = MEMO_STATUS_OK;

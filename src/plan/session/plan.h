@@ -186,7 +186,7 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_
     const int is_alpha = planned ? !planned->rows : policy == MEMO_POLICY_ALPHA;
     const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : (int64_t)swap->n_layers * swap->n_tensors;
     const int64_t rows_bytes = s->desc.host_bytes - s->states_sizes.host_bytes;
-    int64_t *rows = memoi_session_own(s)->rows, i;
+    int64_t *rows = (int64_t*)(uintptr_t)swap->rows, i; /* the plan's own */
     swap->n_host_layers = planned ? planned->n_host_layers : 0;
     if (is_alpha) swap->alpha = planned ? planned->alpha : s->desc.alpha;
     for (i = 0; i < n && !is_alpha; i++)
@@ -218,8 +218,7 @@ MEMOI void memoi_session_guess(const memo_session* s, memo_profile* profile) {
         k = memob_layer_kind(s->steps, i);
         profile->n_kinds = (int32_t)memob_max(profile->n_kinds, k + 1);
         profile->forward_s[k] = 1;
-        profile->backward_s[k] = s->part->plan->n_weight_places ? 1 : 2;
-        profile->weights_s[k] = 2 - profile->backward_s[k];
+        profile->backward_s[k] = 2;
     }
     for (int32_t i = 0; i < s->desc.n_tensors; i++) {
         memo_profile_tensor* tensor = &profile->tensors[i];
@@ -256,30 +255,27 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
     return sum_s;
 }
 
-/* Time that the chosen alternatives add to the steps of a turn, and kinds_s of each step's kind;
- * kinds_s NULL: none.  Without an order turn 0 is the forward, turn 1 the backward. */
-MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k, const double* kinds_s) {
-    const memoi_step_plan* own = memoi_session_own(s);
-    const int32_t n = s->n_turn_steps, first = own->plan.n_order ? own->places[k] * n : 0;
-    const memo_pass plain = k ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD;
-    const memo_pass pass = own->plan.n_order ? own->plan.order[k].pass : plain;
+/* Time that the chosen alternatives add to the steps of a turn.  Without an order turn 0 is the
+ * forward, turn 1 the backward. */
+MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k) {
+    const int32_t n = s->n_turn_steps, turn = s->steps->order ? s->steps->order[k] : -k;
+    const memo_pass pass = turn < 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD;
+    const int32_t first = (turn < 0 ? -1 - turn : turn) * n;
     double sum_s = 0;
-    for (int32_t step = first; step < first + n; step++) {
-        const int32_t kind = memob_layer_kind(s->steps, step);
-        sum_s += memoi_session_slower_s(s, pass, kind) + (kinds_s ? kinds_s[kind] : 0);
-    }
+    for (int32_t step = first; step < first + n; step++)
+        sum_s += memoi_session_slower_s(s, pass, memob_layer_kind(s->steps, step));
     return sum_s;
 }
 
 /* The costs of the stage's tensors, and the budgets. */
 MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs) {
-    const memoi_step_plan* own = memoi_session_own(s);
-    const double share = (double)s->times->n_rows / (double)own->plan.swap.n_rows;
+    const memo_step_plan* plan = s->part->plan;
+    const double share = (double)s->times->n_rows / (double)plan->swap.n_rows;
     memo_profile* times = &costs->profile;
     memo_swap_plan_desc* desc = &costs->desc;
-    int32_t n_trained = 0, at = -1;
+    int32_t n_trained = 0;
     memset(costs, 0, sizeof *costs);
-    costs->swap = own->plan.swap;
+    costs->swap = plan->swap;
     costs->profile = *s->times;
     desc->swap = &costs->swap;
     desc->profile = times;
@@ -307,16 +303,8 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
         times->backward_s[i] += share * memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
     }
     times->between_s += memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
-    desc->turns = own->turns;
-    desc->turns_s = own->turns_s;
-    desc->last_chunk = own->plan.n_chunks - 1;
-
-    /* Each turn of the swap engine gets the time of the WEIGHTS turns that follow. */
-    for (int32_t k = 0; k < own->plan.n_order; k++)
-        if (own->plan.order[k].pass != MEMO_PASS_WEIGHTS)
-            own->turns_s[++at] = 0;
-        else
-            own->turns_s[at] += memoi_session_turn_s(s, k, s->times->weights_s);
+    desc->turns = plan->order;
+    desc->last_chunk = plan->n_chunks - 1;
 }
 
 /* Makes a stage of the least memory, which may lack some.  Tensors that cannot be recomputed
@@ -435,7 +423,7 @@ MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, m
     double step_s = 0, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
     int64_t other_bytes = 0;
     for (int32_t k = 0; k < (plan->n_order ? plan->n_order : 2); k++)
-        slower_s += memoi_session_turn_s(s, k, NULL) * (plan->n_order ? 1 : n_calls);
+        slower_s += memoi_session_turn_s(s, k) * (plan->n_order ? 1 : n_calls);
     if (best->computed_s + slower_s >= least_s) return status;
     best->is_current = 0;
     if (plan->n_buffers) {

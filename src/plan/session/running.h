@@ -24,14 +24,6 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
                            (int)layer, (int)s->batch.turn.chunk);
         return NULL;
     }
-    if (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)) {
-        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
-                           "memo_session_get_address: layer %d: tensors have ended in a WEIGHTS "
-                           "turn; let the backward copy what it reads to a buffer from BACKWARD "
-                           "to WEIGHTS",
-                           (int)layer);
-        return NULL;
-    }
 
     of = &s->steps->tensors[tensor];
     step = memoi_session_step(s, layer); /* the first, unless another is open */
@@ -121,28 +113,15 @@ MEMOI const char* memoi_session_when(char text[48], memo_pass pass, int32_t laye
     return text;
 }
 
-/* Returns the offset of a buffer in a place, for layer n_layers of the chunk.  With buffer =
- * n_buffers: the size of the place. */
-MEMOI int64_t memoi_session_place_offset(const memo_session* s, int placing, int32_t chunk,
-                                         int32_t buffer, int32_t n_layers) {
-    const memo_step_plan* plan = s->part->plan;
-    const int32_t n = s->desc.n_layers / plan->n_chunks, *kinds = s->desc.layer_kinds;
-    int64_t offset = 0;
-    for (int32_t i = 0; i <= buffer && i < s->desc.n_buffers; i++) {
+/* Returns the offset of a buffer in a place.  With buffer = n_buffers: the size of the place. */
+MEMOI int64_t memoi_session_place_offset(const memo_session* s, int32_t chunk, int32_t buffer) {
+    int64_t offset = 0, n_bytes;
+    for (int32_t i = 0; i < buffer; i++) {
         const memo_session_buffer* b = &s->desc.buffers[i];
-        const int is_kept = memoi_session_is_kept(b);
-        const int64_t n_bytes = memoi_session_buffer_bytes(s, i, plan->shape.n_rows);
-        const int64_t each = memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
-        int64_t count = is_kept || i == buffer ? 0 : 1;
-        if (memoi_session_placing(s, b) != placing) continue;
-        if (!is_kept &&
-            memoi_session_chunk(&s->desc, plan->n_chunks, b->first, b->first_layer) != chunk)
-            continue;
-
-        /* Bytes of each layer in which it lives. */
-        for (int32_t k = 0; is_kept && k < (i < buffer ? n : n_layers); k++)
-            count += !b->kinds || b->kinds >> kinds[chunk * n + k] & 1;
-        offset += memob_min(count, (MEMOB_BYTES_MAX - offset) / memob_max(each, 1)) * each;
+        if (memoi_session_placed_in(s, b) != chunk) continue;
+        n_bytes = memoi_session_buffer_bytes(s, i, s->steps->layer_rows);
+        n_bytes = memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
+        offset += memob_min(n_bytes, MEMOB_BYTES_MAX - offset);
     }
     return offset;
 }
@@ -151,33 +130,24 @@ MEMOI int64_t memoi_session_place_offset(const memo_session* s, int placing, int
  * needs.  Returns all bytes. */
 MEMOI int64_t memoi_session_lay_places(memo_session* s) {
     memoi_session_part* part = s->part;
-    const int32_t n_places[] = {s->steps->n_places, part->plan->n_weight_places};
-    int64_t end = memob_max(part->placement.sizes.device_bytes, 1);
-    for (int32_t placing = 0; placing < MEMOI_N_PLACINGS; placing++) {
-        int64_t each = 0;
-        for (int32_t chunk = 0; chunk < part->plan->n_chunks; chunk++)
-            each = memob_max(each,
-                             memoi_session_place_offset(s, placing, chunk, s->desc.n_buffers, 0));
-        if (!each) continue;
-        part->place_bytes[placing] = each;
-        part->places_begin[placing] = end = memob_align_up(end, MEMOB_DEVICE_ALIGNMENT);
-        end += memob_min(each, (MEMOB_BYTES_MAX - end) / n_places[placing]) * n_places[placing];
-    }
-    return end;
+    const int64_t engine_bytes = memob_max(part->placement.sizes.device_bytes, 1);
+    const int32_t n = s->steps->n_places;
+    int64_t each = 0;
+    for (int32_t chunk = 0; chunk < part->plan->n_chunks; chunk++)
+        each = memob_max(each, memoi_session_place_offset(s, chunk, s->desc.n_buffers));
+    if (!each) return engine_bytes;
+    part->place_bytes = each;
+    part->places_begin = memob_align_up(engine_bytes, MEMOB_DEVICE_ALIGNMENT);
+    return part->places_begin + memob_min(each, (MEMOB_BYTES_MAX - part->places_begin) / n) * n;
 }
 
-/* Where a buffer of this turn's place lies, and of this layer if each has bytes of its own; NULL in
- * a dry run. */
-MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer, int32_t layer) {
+/* Where a buffer of this turn's place lies; NULL in a dry run. */
+MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer) {
     const memoi_session_part* part = s->part;
-    const int placing = memoi_session_placing(s, &s->desc.buffers[buffer]);
-    const int32_t place = placing == MEMOI_PLACE_WEIGHTS
-                              ? memoi_session_own(s)->weight_places[s->next_turn]
-                              : s->first_step / s->n_turn_steps;
     return part->base && s->is_open /* sizes of a dry run may exceed what can be addressed */
-               ? part->base + part->places_begin[placing] + place * part->place_bytes[placing] +
-                     memoi_session_place_offset(s, placing, s->batch.turn.chunk, buffer,
-                                                layer - s->first_layer)
+               ? part->base + part->places_begin +
+                     s->first_step / s->n_turn_steps * part->place_bytes +
+                     memoi_session_place_offset(s, s->batch.turn.chunk, buffer)
                : NULL;
 }
 
@@ -187,7 +157,6 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     const memo_session_buffer* b;
     void* address = NULL;
     char text[3][48];
-    int32_t last_layer;
     memo_pass now;
     if (!memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
 
@@ -200,11 +169,8 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
                            memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
     if (address || !s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
 
-    last_layer = b->first_layer < 0 ? -1 : b->last_layer;
     if (!s->is_running)
         now = MEMO_PASS_AFTER;
-    else if (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS))
-        now = MEMO_PASS_WEIGHTS;
     else if (s->n_passed < s->n_turn_steps)
         now = MEMO_PASS_FORWARD;
     else
@@ -217,9 +183,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         b->name ? b->name : "NULL",
         memoi_session_when(text[0], now, s->open < 0 ? -1 : memoi_session_layer(s, s->open)),
         memoi_session_when(text[1], b->first, b->first_layer),
-        b->first_layer < 0 && !memoi_session_is_kept(b)
-            ? "that layer"
-            : memoi_session_when(text[2], b->last, last_layer),
+        b->first_layer < 0 ? "that layer" : memoi_session_when(text[2], b->last, b->last_layer),
         b->kinds ? ", in some kinds of layers" : "");
     return s->checked.memory; /* a kernel goes on, and the micro-batch has failed */
 }
@@ -297,14 +261,12 @@ MEMOI int memoi_session_begin_life(memo_session* s, int32_t i) {
 /* Requests or frees the declared buffers whose life begins or ends here. */
 MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t step, int is_end) {
     const int32_t layer = memoi_session_layer(s, step);
-    const int is_split = pass == MEMO_PASS_WEIGHTS;
     const int is_last_slice = (pass == MEMO_PASS_FORWARD) == is_end;
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->desc.buffers[i];
         const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
-        const int is_kept = memoi_session_is_kept(b);
-        const memo_pass of = (is_end && !is_each) || (is_split && is_kept) ? b->last : b->first;
+        const memo_pass of = is_end && !is_each ? b->last : b->first;
         const int32_t n_slices = is_each ? s->n_of_batch : s->n_slices;
         int32_t at = is_end ? b->last_layer : b->first_layer;
         if (is_each) at = layer;
@@ -315,10 +277,9 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
             step % n_slices != (is_last_slice ? n_slices - 1 : 0))
             continue; /* the layer goes on */
 
-        if (memoi_session_placing(s, b) >= 0) {
-            char* address = memoi_session_placed(s, i, layer);
-            if (!is_kept || is_end == is_split) /* it begins, or ends, for good */
-                memoi_checked_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
+        if (memoi_session_placed_in(s, b) >= 0) {
+            char* address = memoi_session_placed(s, i);
+            memoi_checked_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
             s->buffer_addresses[i] = is_end ? NULL : address;
             continue;
         }
@@ -437,16 +398,12 @@ MEMOI memo_status memoi_session_check_batch(memo_session* s, const memo_batch* b
 MEMOI void memoi_session_take_over(memo_session* s) {
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->desc.buffers[i];
-        const int placing = memoi_session_placing(s, b);
+        const int32_t chunk = memoi_session_placed_in(s, b);
         if (b->first == MEMO_PASS_SESSION) continue;
-        if (s->next_turn && placing < 0) memo_session_free(s, s->buffer_addresses[i]);
+        if (s->next_turn && chunk < 0) memo_session_free(s, s->buffer_addresses[i]);
         s->buffer_addresses[i] = NULL;
-        if (placing >= 0 && !memoi_session_is_kept(b) &&
-            memoi_session_is_turn(s, placing == MEMOI_PLACE_WEIGHTS ? MEMO_PASS_WEIGHTS
-                                                                    : MEMO_PASS_BACKWARD) &&
-            memoi_session_chunk(&s->desc, s->part->plan->n_chunks, b->first, b->first_layer) ==
-                s->batch.turn.chunk)
-            s->buffer_addresses[i] = memoi_session_placed(s, i, 0);
+        if (chunk == s->batch.turn.chunk && memoi_session_is_turn(s, MEMO_PASS_BACKWARD))
+            s->buffer_addresses[i] = memoi_session_placed(s, i);
     }
 }
 
@@ -489,8 +446,9 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         memcpy(s->values[0].bytes, s->batch.values, (size_t)s->batch.values_bytes);
     }
     if (s->steps->order) {
+        const int32_t turn = s->steps->order[s->next_turn];
         s->first_layer = s->batch.turn.chunk * s->n_turn_steps;
-        s->first_step = memoi_session_own(s)->places[s->next_turn] * s->n_turn_steps;
+        s->first_step = (turn < 0 ? -1 - turn : turn) * s->n_turn_steps;
     }
     s->n_passed = memoi_session_n_before(s);
     memoi_session_take_over(s);
@@ -552,15 +510,13 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     return memoi_session_report(s, error);
 }
 
-/* Visits are numbered through forward, backward and WEIGHTS.  A backward turn starts at n, a
- * WEIGHTS turn at 2 n. */
+/* Visits are numbered through forward and backward.  A backward turn starts at n. */
 MEMOI memo_pass memoi_session_visit_pass(const memo_session* s, int32_t visit) {
-    if (s->steps->order) return s->batch.turn.pass;
     return visit < s->n_turn_steps ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD;
 }
 MEMOI int32_t memoi_session_visit_step(const memo_session* s, int32_t visit) {
-    const int32_t n = s->n_turn_steps, before = memoi_session_n_before(s);
-    return s->first_step + (visit < n ? visit : (int32_t)memob_max(before, n) + n - 1 - visit);
+    const int32_t n = s->n_turn_steps;
+    return s->first_step + (visit < n ? visit : 2 * n - 1 - visit);
 }
 
 /* May a visit begin or end now?  n_visits: of the turn. */
@@ -574,11 +530,11 @@ MEMOI int memoi_session_is_due(const memo_session* s, int32_t visit, int32_t n_v
 
 /* Checks every layer call.  Returns the step that it is of, or -1 after an error. */
 MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass, int is_end) {
-    static const char* const names[] = {"", "forward", "", "backward", "weights"};
     static const char* const points[] = {"begin", "end"};
     const int32_t n = s->n_turn_steps, n_open = (s->open >= 0) + (s->open_next >= 0);
-    const int32_t n_visits =
-        memoi_session_n_before(s) + (s->steps->order || s->batch.is_forward_only ? n : 2 * n);
+    const int has_backward =
+        !s->batch.is_forward_only && !memoi_session_is_turn(s, MEMO_PASS_FORWARD);
+    const int32_t n_visits = has_backward ? 2 * n : n;
     const int32_t visit = s->n_passed + (is_end ? 0 : n_open);
     const int32_t step = memoi_session_visit_step(s, visit);
     const char* why = NULL;
@@ -593,25 +549,25 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         why = "outside begin and end";
     } else if (s->batch.is_forward_only && pass == MEMO_PASS_BACKWARD) {
         why = "memo_batch.is_forward_only is 1, or the shape's; see memo_session_get_batch";
-    } else if (!s->steps->order && pass == MEMO_PASS_WEIGHTS) {
-        why = "no order has a WEIGHTS turn; compute gradients of weights in the backward";
     } else if (s->n_passed == n_visits) {
         why = "all layers of the pass are over; call memo_session_end";
     } else if (!memoi_session_is_due(s, visit, n_visits, is_end) ||
                pass != memoi_session_visit_pass(s, visit) ||
                layer != memoi_session_layer(s, step)) {
         snprintf(text, sizeof text, "out of order; %s %s of layer %d comes next%s",
-                 names[memoi_session_visit_pass(s, s->n_passed)], points[n_open > 0],
+                 memoi_pass_names[memoi_session_visit_pass(s, s->n_passed)], points[n_open > 0],
                  (int)memoi_session_layer(s, memoi_session_visit_step(s, s->n_passed)),
                  s->n_slices > 1 ? ", once for each slice" : "");
         why = text;
     }
 
     if (why)
-        MEMOI_SESSION_FAIL(s, status, "memo_session: %s %s of layer %d of %d: %s", names[pass],
-                           points[is_end], (int)layer, (int)s->desc.n_layers, why);
+        MEMOI_SESSION_FAIL(s, status, "memo_session: %s %s of layer %d of %d: %s",
+                           memoi_pass_names[pass], points[is_end], (int)layer,
+                           (int)s->desc.n_layers, why);
     else if (!s->is_open) { /* for plans and pictures */
-        snprintf(text, sizeof text, "layer %d %s %s", (int)step, names[pass], points[is_end]);
+        snprintf(text, sizeof text, "layer %d %s %s", (int)step, memoi_pass_names[pass],
+                 points[is_end]);
         (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, text, &s->call_error));
     }
     if (s->error.status) return -1;
@@ -655,11 +611,10 @@ MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
            memoi_session_layer(s, step) == s->desc.n_layers - 1;
 }
 
-/* Gets the rows of a step into place, in the backward.  Neither the engine nor the checks of
- * tensors have work in a WEIGHTS turn. */
+/* Gets the rows of a step into place, in the backward. */
 MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pass) {
     const int32_t step = memoi_session_enter(s, layer, pass, 0);
-    const int is_backward = pass == MEMO_PASS_BACKWARD, has_tensors = pass != MEMO_PASS_WEIGHTS;
+    const int is_backward = pass == MEMO_PASS_BACKWARD;
     if (step < 0) return 0;
 
     /* Buffers, states and rows. */
@@ -675,13 +630,13 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
     s->is_routed = 0;
-    if (memoi_session_moves(s) && has_tensors) {
+    if (memoi_session_moves(s)) {
         MEMO_ASSERT(memob_swap_next(s->part->swap, 0)->layer == step);
         (void)memoi_session_is_ok(s, memob_swap_begin(s->part->swap, &s->call_error));
     }
 
     /* What runs before the layer. */
-    if (s->checked.slots && has_tensors) memoi_checked_open(s, step, is_backward);
+    if (s->checked.slots) memoi_checked_open(s, step, is_backward);
     if (is_backward) {
         memoi_session_recompute(s, step);
         if (s->checked.slots) memoi_checked_backward_begin(s, step);
@@ -693,11 +648,11 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
 /* The rows leave, in the forward. */
 MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pass) {
     const int32_t step = memoi_session_enter(s, layer, pass, 1);
-    const int is_backward = pass == MEMO_PASS_BACKWARD, has_tensors = pass != MEMO_PASS_WEIGHTS;
+    const int is_backward = pass == MEMO_PASS_BACKWARD;
     if (step < 0) return;
     memoi_session_mark(s, step, (int32_t)pass, 1);
-    if (s->checked.slots && has_tensors) memoi_checked_layer_end(s, step, pass);
-    if (memoi_session_moves(s) && has_tensors && !s->error.status)
+    if (s->checked.slots) memoi_checked_layer_end(s, step, pass);
+    if (memoi_session_moves(s) && !s->error.status)
         (void)memoi_session_is_ok(s, memob_swap_end(s->part->swap, &s->call_error));
     memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 1);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
@@ -722,30 +677,22 @@ int memo_session_backward_begin(memo_session* s, int32_t layer) {
 void memo_session_backward_end(memo_session* s, int32_t layer) {
     memoi_session_layer_end(s, layer, MEMO_PASS_BACKWARD);
 }
-int memo_session_weights_begin(memo_session* s, int32_t layer) {
-    return memoi_session_layer_begin(s, layer, MEMO_PASS_WEIGHTS);
-}
-void memo_session_weights_end(memo_session* s, int32_t layer) {
-    memoi_session_layer_end(s, layer, MEMO_PASS_WEIGHTS);
-}
 
 /* A pass of all layers of a micro-batch, or of a turn. */
 MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
     const memo_session_desc* desc = &s->desc;
-    const int is_forward = pass == MEMO_PASS_FORWARD, is_backward = pass == MEMO_PASS_BACKWARD;
+    const int is_forward = pass == MEMO_PASS_FORWARD;
     const int32_t n = s->n_turn_steps;
     for (int32_t k = 0; k < n; k++) {
         const int32_t step = s->first_step + (is_forward ? k : n - 1 - k);
         const int32_t layer = memoi_session_layer(s, step);
         const int has_loss = desc->loss && layer == desc->n_layers - 1;
         if (memoi_session_layer_begin(s, layer, pass)) {
-            if (has_loss && is_backward) desc->loss(desc->user, s);
+            if (has_loss && !is_forward) desc->loss(desc->user, s);
             if (is_forward)
                 desc->forward(desc->user, s, layer);
-            else if (is_backward)
-                desc->backward(desc->user, s, layer);
             else
-                desc->weights(desc->user, s, layer);
+                desc->backward(desc->user, s, layer);
             if (has_loss && s->batch.is_forward_only) desc->loss(desc->user, s);
         }
         memoi_session_layer_end(s, layer, pass);
@@ -754,14 +701,12 @@ MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
 
 /* The step if the trainer gives none. */
 MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
-    const memo_pass turn = s->batch.turn.pass;
-    const int is_all = !s->steps->order;
-    if (is_all || turn == MEMO_PASS_FORWARD) memoi_session_run_pass(s, MEMO_PASS_FORWARD);
-    if (s->desc.between && (is_all || turn == MEMO_PASS_BACKWARD) && memo_session_computes(s) &&
+    if (!memoi_session_is_turn(s, MEMO_PASS_BACKWARD)) memoi_session_run_pass(s, MEMO_PASS_FORWARD);
+    if (memoi_session_is_turn(s, MEMO_PASS_FORWARD)) return;
+    if (s->desc.between && memo_session_computes(s) &&
         memoi_session_has_layer(s, s->desc.n_layers - 1))
         s->desc.between(user, s);
-    if (is_all ? !s->batch.is_forward_only : turn != MEMO_PASS_FORWARD)
-        memoi_session_run_pass(s, is_all ? MEMO_PASS_BACKWARD : turn);
+    if (!s->batch.is_forward_only) memoi_session_run_pass(s, MEMO_PASS_BACKWARD);
 }
 
 memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_error* error) {

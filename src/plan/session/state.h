@@ -62,7 +62,6 @@ MEMOI int memoi_session_is_turn(const memo_session* s, memo_pass pass) {
 }
 /* The steps of passes that a turn lacks count as passed. */
 MEMOI int32_t memoi_session_n_before(const memo_session* s) {
-    if (memoi_session_is_turn(s, MEMO_PASS_WEIGHTS)) return 2 * s->n_turn_steps;
     return memoi_session_is_turn(s, MEMO_PASS_BACKWARD) ? s->n_turn_steps : 0;
 }
 

@@ -110,7 +110,7 @@ MEMOI const char* memoi_checked_missed(memo_session* s, memoi_checked_glance* vi
 
 /* A layer has begun a pass, or is about to end it. */
 MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
-    static const char* const names[] = {"forward", "backward", "weights", "update"};
+    static const char* const names[] = {"forward", "backward", "update"};
     const int is_fresh =
         !s->states->layers[layer].has_gradients && (pass == MEMOB_FORWARD || !is_end);
     memoi_checked_glance view = {

@@ -57,10 +57,9 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
 
 /* The times of the current shape, from its spans.  All times are of the buffers as declared. */
 MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) {
-    static const memo_pass passes[] = {MEMO_PASS_FORWARD, MEMO_PASS_BACKWARD, MEMO_PASS_WEIGHTS};
-    double none_s[MEMO_PROFILE_KINDS_MAX];
-    double* const of_pass_s[] = {times->forward_s, times->backward_s, times->weights_s};
-    double* const growths_s[] = {times->forward_growth_s, times->backward_growth_s, none_s};
+    static const memo_pass passes[] = {MEMO_PASS_FORWARD, MEMO_PASS_BACKWARD};
+    double* const of_pass_s[] = {times->forward_s, times->backward_s};
+    double* const growths_s[] = {times->forward_growth_s, times->backward_growth_s};
     double rest_s = *memoi_session_span(s, s->n_steps - 1, MEMO_PASS_BETWEEN);
     const int waits = s->steps->order != NULL; /* for other stages, in some layers */
     for (int32_t k = 0; k < times->n_kinds; k++) {
@@ -76,7 +75,7 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
 
     /* What layers take beyond the times of their kinds: embeddings of the first layer, losses in
      * the last one's backward.  The times of a profile then add up to the micro-batch. */
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
         for (int32_t k = 0; k < times->n_kinds; k++)
             memoi_session_fit(s, k, (int32_t)passes[i], &of_pass_s[i][k], &growths_s[i][k]);
         for (int32_t step = 0; step < s->n_steps && !waits; step++) {

@@ -71,13 +71,12 @@ MEMOI memo_status memoi_timing_prepare(memo_session* s, memo_error* error) {
 
 /* Each place of an order is visited by several turns, whose spans have been added. */
 MEMOI void memoi_timing_divide(const memo_session* s) {
-    const memoi_step_plan* own = memoi_session_own(s);
+    const memo_step_plan* plan = s->part->plan;
     for (int32_t step = 0; step < s->n_steps && s->steps->order; step++) {
         int32_t n_visits = 0, n_last = 0;
-        for (int32_t k = 0; k < own->plan.n_order; k++) {
-            const memo_turn* turn = &own->plan.order[k];
-            n_visits += turn->pass == MEMO_PASS_FORWARD && own->places[k] == step / s->n_turn_steps;
-            n_last += turn->pass == MEMO_PASS_BACKWARD && turn->chunk == own->plan.n_chunks - 1;
+        for (int32_t k = 0; k < plan->n_order; k++) {
+            n_visits += s->steps->order[k] == step / s->n_turn_steps; /* its forwards */
+            n_last += s->steps->order[k] < 0 && plan->order[k].chunk == plan->n_chunks - 1;
         }
         for (int32_t what = 0; what < MEMOI_SPANS_MAX; what++) {
             double* span_s = memoi_session_span(s, step, what);
@@ -127,11 +126,11 @@ MEMOI void memoi_timing_derive(const memo_session* s, int32_t k, int32_t from,
     const memo_swap_desc *swap = &s->parts[k].plan->swap, *other = &s->parts[from].plan->swap;
     const double ratio = (double)swap->n_rows / (double)other->n_rows;
     memo_profile* profile = &profiles[k];
-    double* const times_s[] = {profile->forward_s, profile->backward_s, profile->weights_s,
-                               profile->forward_growth_s, profile->backward_growth_s};
+    double* const times_s[] = {profile->forward_s, profile->backward_s, profile->forward_growth_s,
+                               profile->backward_growth_s};
     *profile = profiles[from];
     profile->n_rows = swap->n_rows;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 4; i++)
         for (int32_t kind = 0; kind < profile->n_kinds; kind++) times_s[i][kind] *= ratio;
     profile->between_s *= (double)swap->layer_rows / (double)other->layer_rows;
 }

@@ -69,11 +69,8 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     memo_text_put(text, "\n");
     memoi_step_plan_put_owners(plan, text);
     if (plan->n_order)
-        memo_text_put(text, "order     %d turns, %d places of %d layers", (int)plan->n_order,
+        memo_text_put(text, "order     %d turns, %d places of %d layers\n", (int)plan->n_order,
                       (int)plan->swap.n_places, (int)(plan->swap.n_layers / plan->swap.n_places));
-    if (plan->n_weight_places)
-        memo_text_put(text, ", %d from backward to WEIGHTS", (int)plan->n_weight_places);
-    if (plan->n_order) memo_text_put(text, "\n");
     for (int32_t i = 0; i < plan->n_buffers; i++)
         if (plan->alternatives[i])
             memo_text_put(text, "less      buffers[%d] by alternatives[%d]\n", (int)i,
