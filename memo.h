@@ -7376,15 +7376,10 @@ MEMOI void memoi_clock_wait(memob_clock* c, int32_t stream, double time_s) {
     c->time_s[stream] = time_s;
 }
 
-/* A stream waits for all that another was given. */
-MEMOI void memoi_clock_follow(memob_clock* c, int32_t stream, int32_t other) {
-    memoi_clock_wait(c, stream, c->time_s[other]);
-}
-
 /* Every stream waits for all that the others were given. */
 MEMOI void memoi_clock_join(memob_clock* c) {
-    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_follow(c, 0, s);
-    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_follow(c, s, 0);
+    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_wait(c, 0, c->time_s[s]);
+    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_wait(c, s, c->time_s[0]);
 }
 
 /* A stream is busy for so long. */
@@ -7543,7 +7538,7 @@ MEMOI void memoi_sink_end(memob_sink* sink, const memob_op* op, int64_t n_before
 MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
     memob_numbers wait = MEMO_ZERO(memob_numbers);
     if (sink->clock) {
-        memoi_clock_follow(sink->clock, stream, other);
+        memoi_clock_wait(sink->clock, stream, sink->clock->time_s[other]);
         return;
     }
     wait.of[other] = memoi_waits_end(sink->waits, other);

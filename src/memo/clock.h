@@ -30,15 +30,10 @@ MEMOI void memoi_clock_wait(memob_clock* c, int32_t stream, double time_s) {
     c->time_s[stream] = time_s;
 }
 
-/* A stream waits for all that another was given. */
-MEMOI void memoi_clock_follow(memob_clock* c, int32_t stream, int32_t other) {
-    memoi_clock_wait(c, stream, c->time_s[other]);
-}
-
 /* Every stream waits for all that the others were given. */
 MEMOI void memoi_clock_join(memob_clock* c) {
-    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_follow(c, 0, s);
-    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_follow(c, s, 0);
+    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_wait(c, 0, c->time_s[s]);
+    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_wait(c, s, c->time_s[0]);
 }
 
 /* A stream is busy for so long. */
