@@ -6542,11 +6542,11 @@ typedef enum memob_op_kind {
     MEMOB_OP_READ       /* file to host */
 } memob_op_kind;
 
-/* A copy of an item, or of a parcel by the file.  Offsets in both memories. */
+/* A copy of an item between device and host, or of a window or a parcel between host and file. */
 typedef struct memob_part {
-    int32_t item; /* the parcel's first item */
-    int64_t from, to;
-    int32_t n_host; /* slots there */
+    int32_t item;     /* the parcel's first item */
+    int64_t at, away; /* offsets in the nearer and the farther memory */
+    int32_t n_host;   /* slots there */
 } memob_part;
 
 typedef struct memob_op {
@@ -6959,9 +6959,9 @@ MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
     return op;
 }
 
-MEMOI void memoi_law_add_part(memoi_maker* m, memob_op* op, int32_t item, int64_t from, int64_t to,
+MEMOI void memoi_law_add_part(memoi_maker* m, memob_op* op, int32_t item, int64_t at, int64_t away,
                               int32_t n_host) {
-    const memob_part part = {item, from, to, n_host};
+    const memob_part part = {item, at, away, n_host};
     MEMO_ASSERT(m->law->n_parts < m->parts_most);
     m->law->parts[m->law->n_parts++] = part;
     op->n_parts++;
@@ -6981,16 +6981,15 @@ MEMOI void memoi_law_touch(memoi_maker* m, memob_op* op, int32_t writes, int64_t
 
 /* The bytes of copies. */
 MEMOI void memoi_law_end_op(memoi_maker* m, memob_op* op) {
-    static const int64_t tiers[][2] = {{0, 0},
-                                       {0, MEMOI_ON_HOST},
-                                       {MEMOI_ON_HOST, 0},
-                                       {MEMOI_ON_HOST, MEMOI_IN_FILE},
-                                       {MEMOI_IN_FILE, MEMOI_ON_HOST}};
+    static const int64_t tiers[] = {0, MEMOI_ON_HOST, MEMOI_IN_FILE};
+    const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
+    const int leaves = op->kind == MEMOB_OP_STORE || op->kind == MEMOB_OP_WRITE;
     for (int32_t writes = 0; writes < 2; writes++) {
-        const int64_t tier = tiers[op->kind][writes];
+        const int is_away = writes == leaves;
+        const int64_t tier = tiers[is_file + is_away];
         for (int32_t k = 0; k < op->n_parts; k++) {
             const memob_part* part = &m->law->parts[op->first_part + k];
-            memoi_law_touch(m, op, writes, tier + (writes ? part->to : part->from),
+            memoi_law_touch(m, op, writes, tier + (is_away ? part->away : part->at),
                             tier ? part->n_host : m->desc->items[part->item].n_slots);
         }
     }
@@ -7047,8 +7046,7 @@ MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
     const int64_t on_host = memoi_place_at(m, p);
     const int64_t in_file = m->desc->parcels_at + memob_max(p->room, 0) * m->desc->place_slots;
     memob_op* op = memoi_law_add_op(m, kind);
-    memoi_law_add_part(m, op, p->item, kind == MEMOB_OP_READ ? in_file : on_host,
-                       kind == MEMOB_OP_READ ? on_host : in_file, p->n_host);
+    memoi_law_add_part(m, op, p->item, on_host, in_file, p->n_host);
     memoi_law_end_op(m, op);
 }
 
@@ -7109,18 +7107,16 @@ MEMOI int64_t memoi_due_host(const memoi_maker* m, const memoi_due* due) {
  * the file. */
 MEMOI void memoi_law_copy(memoi_maker* m, int32_t kind, const memoi_due* due, int32_t n) {
     const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
-    const int leaves_host = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_LOAD;
     memob_op* op = NULL;
     for (int32_t k = 0; k < n; k++) {
         const memob_item* item = &m->desc->items[due[k].item];
-        const int64_t away = is_file ? item->file : due[k].at;
         int64_t host;
         MEMO_ASSERT(memoi_due_together(due, &due[k])); /* 7 */
-        if (away < 0) continue;
+        if (is_file && item->file < 0) continue;
         if (!op) op = memoi_law_add_op(m, kind);
         host = memoi_due_host(m, &due[k]);
-        memoi_law_add_part(m, op, due[k].item, leaves_host ? host : away, leaves_host ? away : host,
-                           item->n_host);
+        memoi_law_add_part(m, op, due[k].item, is_file ? host : due[k].at,
+                           is_file ? item->file : host, item->n_host);
     }
     if (op) memoi_law_end_op(m, op);
 }
@@ -9124,8 +9120,8 @@ MEMOI void memob_swap_size_file(const memob_law* law, const memob_swap_placement
         n_bytes =
             memob_align_up(p->sums[part->item % p->n_layers].host_bytes, MEMOB_SPILL_ALIGNMENT);
         sizes->spill_bytes += n_bytes;
-        MEMO_ASSERT(part->to >= 0 && part->to < law->n_spilled); /* 3 */
-        if (room_bytes) room_bytes[part->to] = n_bytes;
+        MEMO_ASSERT(part->away >= 0 && part->away < law->n_spilled); /* 3 */
+        if (room_bytes) room_bytes[part->away] = n_bytes;
     }
     MEMO_ASSERT(law->n_spilled >= sizes->n_swapped_layers - p->n_host_layers); /* 3 */
 }
@@ -9462,9 +9458,8 @@ MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob
     const memob_swap_placement* p = swap->placement;
     const memob_swap_item_kind kind = memoi_swap_item_kind_of(&swap->items, part->item);
     const int32_t step = part->item % p->n_layers;
-    const int64_t slot = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
     int64_t host_begin = 0, n_rows = INT64_MAX; /* of the surplus: as many as it has */
-    if (kind == MEMOB_SWAP_ITEM_CLASS) host_begin = memoi_swap_step_begin(swap, step, slot);
+    if (kind == MEMOB_SWAP_ITEM_CLASS) host_begin = memoi_swap_step_begin(swap, step, part->away);
     if (kind == MEMOB_SWAP_ITEM_CLASS) n_rows = memob_swap_step_rows(p, step, swap->n_rows);
     if (kind == MEMOB_SWAP_ITEM_LAYER) n_rows = swap->n_rows;
 
@@ -9482,18 +9477,16 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
                                   int64_t* n_before) {
     const memob_swap_placement* p = swap->placement;
     const memob_swap_items* it = &swap->items;
-    const int64_t on_host = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
-    const int64_t on_device = op->kind == MEMOB_OP_LOAD ? part->to : part->from;
     const int32_t slice = part->item % p->n_layers;
-    const int64_t odd = on_device - (2 * (int64_t)it->n_classes + 2 * p->n_of_batch + 1);
+    const int64_t odd = part->at - (2 * (int64_t)it->n_classes + 2 * p->n_of_batch + 1);
     const int64_t even_at = memob_swap_place_of(p, 0, p->handed)->offset;
     const int64_t odd_at = memob_swap_place_of(p, 1, p->handed)->offset;
     const int64_t n_moved = memob_swap_step_rows(p, slice, swap->n_rows) * p->handed_row_bytes;
     const int64_t first =
         slice / p->n_of_batch * swap->n_rows_most + slice % p->n_of_batch * p->slice_rows;
     int64_t host_begin = p->handed_begin + first * p->handed_row_bytes;
-    if (on_host < it->n_own) { /* the INPUT of a step */
-        const int32_t step = (int32_t)on_host % p->n_layers;
+    if (part->away < it->n_own) { /* the INPUT of a step */
+        const int32_t step = (int32_t)part->away % p->n_layers;
         host_begin = p->sums[step].host_begin + p->sums[step].input_offset;
     }
     MEMO_ASSERT(odd == 0 || odd == 1);
@@ -9503,13 +9496,12 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
 /* Enqueues a write or read of the file: of a place on the host, and a room there. */
 MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k, const memob_part* part) {
     const int is_read = swap->sink.law.ops[k].kind == MEMOB_OP_READ;
-    const int64_t room = is_read ? part->from : part->to;
+    const int64_t room = part->away;
     const int64_t n_bytes = swap->rooms[room + 1] - swap->rooms[room];
     MEMO_ASSERT(n_bytes > 0 &&
                 n_bytes ==
                     swap->placement->sums[part->item % swap->items.n_steps].host_bytes); /* 5 */
-    memob_engine_use_file(&swap->sink.engine, k, !is_read,
-                          memoi_swap_place_begin(swap, is_read ? part->to : part->from),
+    memob_engine_use_file(&swap->sink.engine, k, !is_read, memoi_swap_place_begin(swap, part->at),
                           swap->rooms[room], n_bytes);
 }
 
