@@ -6250,7 +6250,6 @@ MEMOI void memoi_cells_need(const memob_cell* cells, const int32_t* touches, int
     }
 }
 
-/* The same cells remember the operation. */
 MEMOI void memoi_cells_mark(memob_cell* cells, const int32_t* touches, int32_t n_touches,
                             int32_t stream, int64_t number) {
     for (int32_t k = 0; k < n_touches; k++) {
@@ -6703,7 +6702,6 @@ MEMOI int64_t memoi_cell_at(const memob_law_desc* desc, int64_t at) {
     return at & MEMOI_ON_HOST ? n_slots[0] + (at ^ MEMOI_ON_HOST) : at;
 }
 
-/* Is the visit in the list? */
 MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t list, int32_t visit) {
     const int32_t number = desc->lists ? desc->lists[list] : 0;
     return !desc->in_lists || desc->in_lists[visit] >> number % MEMOB_LIST_AHEAD & 1;
@@ -7098,7 +7096,6 @@ MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
 
 /* --- transfers --- */
 
-/* The offset on the host of a transfer's item. */
 MEMOI int64_t memoi_due_host(const memoi_maker* m, const memoi_due* due) {
     return due->host + (due->parcel < 0 ? 0 : memoi_place_at(m, &m->parcels[due->parcel]));
 }
@@ -7365,7 +7362,6 @@ typedef struct memob_clock_cell {
     double used_s, wrote_s;
 } memob_clock_cell;
 
-/* A stream waits until then. */
 MEMOI void memoi_clock_wait(memob_clock* c, int32_t stream, double time_s) {
     if (time_s <= c->time_s[stream]) return;
     if (stream == MEMOB_STREAM_COMPUTE) c->stall_s += time_s - c->time_s[stream];
@@ -7378,7 +7374,6 @@ MEMOI void memoi_clock_join(memob_clock* c) {
     for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_wait(c, s, c->time_s[0]);
 }
 
-/* A stream is busy for so long. */
 MEMOI void memob_clock_add(memob_clock* c, int32_t stream, double span_s) {
     MEMO_ASSERT(span_s >= 0); /* 2 */
     c->late_s += c->time_s[stream] - c->time_s[MEMOB_STREAM_COMPUTE];
@@ -7398,7 +7393,6 @@ MEMOI void memob_clock_begin(memob_clock* c, const memob_clock_cell* cells, cons
     memoi_clock_wait(c, op->stream, need_s);
 }
 
-/* Its stream has done it. */
 MEMOI void memob_clock_end(const memob_clock* c, memob_clock_cell* cells, const memob_law* law,
                            const memob_op* op) {
     const int32_t* touches = law->touches + op->first_touch;
@@ -7475,7 +7469,6 @@ MEMOI int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number
     return event;
 }
 
-/* Makes a stream wait for the operations. */
 MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers* wait) {
     memob_engine* e = &sink->engine;
     for (int32_t s = 0; s < MEMOB_N_STREAMS && !e->status; s++) {
@@ -8705,7 +8698,6 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
     if (region.n_fixed && !is_layer) *fixed += region.whole_bytes;
 }
 
-/* Sets the offsets of every tensor of every layer. */
 MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
     placement->handed = placement->input = -1;
     for (int32_t t = 0; t < desc->n_tensors; t++) {
@@ -8962,7 +8954,6 @@ MEMOI void memob_swap_items_free(memob_swap_items* it) {
     memset(it, 0, sizeof *it);
 }
 
-/* Adds to the class of a tensor what it has of the tensor. */
 MEMOI void memoi_swap_add_rows(const memo_swap_desc* desc, const memob_swap_placement* p, int32_t t,
                                memob_swap_items* it) {
     const int32_t n = p->n_layers, first = it->class_of[t] * n;
@@ -9288,7 +9279,6 @@ void memo_swap_destroy(memo_swap* swap) {
     MEMO_FREE(swap);
 }
 
-/* Where a parcel's place begins on the host. */
 MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
     return swap->placement->fixed_host_bytes + slot * swap->placement->place_bytes;
 }
@@ -9545,7 +9535,6 @@ MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
     return k;
 }
 
-/* The next visit begins. */
 MEMOI memo_status memob_swap_begin(memo_swap* swap, memo_error* error) {
     memob_sink* sink = &swap->sink;
     memob_engine* e = &sink->engine;
@@ -10636,7 +10625,6 @@ MEMOI void memoi_states_go(memob_states* states, int32_t pass, int32_t layer) {
     memoi_states_open(states);
 }
 
-/* The end of a call. */
 MEMOI memo_status memoi_states_finish(memob_states* states) {
     states->sink.has_failed |= states->sink.engine.status != MEMO_STATUS_OK;
     return states->sink.engine.status;

@@ -240,7 +240,6 @@ MEMOI int64_t memoi_cell_at(const memob_law_desc* desc, int64_t at) {
     return at & MEMOI_ON_HOST ? n_slots[0] + (at ^ MEMOI_ON_HOST) : at;
 }
 
-/* Is the visit in the list? */
 MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t list, int32_t visit) {
     const int32_t number = desc->lists ? desc->lists[list] : 0;
     return !desc->in_lists || desc->in_lists[visit] >> number % MEMOB_LIST_AHEAD & 1;

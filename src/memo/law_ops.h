@@ -160,7 +160,6 @@ MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
 
 /* --- transfers --- */
 
-/* The offset on the host of a transfer's item. */
 MEMOI int64_t memoi_due_host(const memoi_maker* m, const memoi_due* due) {
     return due->host + (due->parcel < 0 ? 0 : memoi_place_at(m, &m->parcels[due->parcel]));
 }

@@ -65,7 +65,6 @@ MEMOI int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number
     return event;
 }
 
-/* Makes a stream wait for the operations. */
 MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers* wait) {
     memob_engine* e = &sink->engine;
     for (int32_t s = 0; s < MEMOB_N_STREAMS && !e->status; s++) {

@@ -69,7 +69,6 @@ void memo_swap_destroy(memo_swap* swap) {
     MEMO_FREE(swap);
 }
 
-/* Where a parcel's place begins on the host. */
 MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
     return swap->placement->fixed_host_bytes + slot * swap->placement->place_bytes;
 }
@@ -326,7 +325,6 @@ MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
     return k;
 }
 
-/* The next visit begins. */
 MEMOI memo_status memob_swap_begin(memo_swap* swap, memo_error* error) {
     memob_sink* sink = &swap->sink;
     memob_engine* e = &sink->engine;

@@ -148,7 +148,6 @@ MEMOI void memob_swap_items_free(memob_swap_items* it) {
     memset(it, 0, sizeof *it);
 }
 
-/* Adds to the class of a tensor what it has of the tensor. */
 MEMOI void memoi_swap_add_rows(const memo_swap_desc* desc, const memob_swap_placement* p, int32_t t,
                                memob_swap_items* it) {
     const int32_t n = p->n_layers, first = it->class_of[t] * n;

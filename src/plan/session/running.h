@@ -188,7 +188,6 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     return s->checked.memory; /* a kernel goes on, and the micro-batch has failed */
 }
 
-/* Notes a request of `setup`. */
 MEMOI void memoi_session_note_setup(memo_session* s, int64_t size_bytes) {
     memoi_setup* setup = &s->own_setup;
     if (!setup->bytes) setup->bytes = MEMOB_ARRAY(&s->kept, int64_t, MEMOI_SETUP_MAX);
