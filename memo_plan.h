@@ -1567,13 +1567,13 @@ MEMOI memoi_made memoi_problem_add_holds(memoi_problem* problem, const memo_plan
  * 1. No plan is lower than the bound.
  * 2. No more nodes are spent than are left. */
 
-/* Orders of the items; all but the last are runs of greedy. */
+/* Orders of the items; all but the last are runs of greedy, those that help most come first. */
 typedef enum memoi_item_order {
-    MEMOI_ORDER_LIFETIME = 0, /* longest, then largest area */
-    MEMOI_ORDER_AREA,         /* size times lifetime */
-    MEMOI_ORDER_LOAD,         /* fullest section first: memoi_greedy_order_by_load */
-    MEMOI_ORDER_SIZE,         /* largest, then longest */
-    MEMOI_ORDER_START,        /* as requested */
+    MEMOI_ORDER_LOAD = 0, /* fullest section first: memoi_greedy_rank */
+    MEMOI_ORDER_START,    /* as requested */
+    MEMOI_ORDER_AREA,     /* size times lifetime */
+    MEMOI_ORDER_SIZE,     /* largest, then longest */
+    MEMOI_ORDER_LIFETIME, /* longest, then largest area */
     MEMOI_GREEDY_RUNS,
     MEMOI_ORDER_SECTIONS = MEMOI_GREEDY_RUNS, /* number of sections, then size: for the search */
     MEMOI_N_ORDERS
@@ -1594,14 +1594,15 @@ MEMOI void memoi_solution_begin(memoi_solution* best, const memoi_problem* probl
     best->bound = problem->lower_bound;
 }
 
-/* Sets the peak of the offsets; returns the item that ends there. */
-MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, memoi_solution* best) {
+/* Sets the peak of offsets; returns the item that ends there. */
+MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, const int64_t* offsets,
+                                     int64_t* peak) {
     int64_t highest = 0;
-    best->peak = 0;
+    *peak = 0;
     for (int64_t i = 0; i < problem->n_items; i++) {
-        const int64_t top = memoi_item_top(&problem->items[i], best->offsets[i]);
-        if (top > best->peak) highest = i;
-        best->peak = memob_max(best->peak, top);
+        const int64_t top = memoi_item_top(&problem->items[i], offsets[i]);
+        if (top > *peak) highest = i;
+        *peak = memob_max(*peak, top);
     }
     return highest;
 }
@@ -1609,9 +1610,8 @@ MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, memoi_solutio
 /* Takes offsets if their peak is lower. */
 MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* offsets,
                                 memoi_solution* best) {
-    int64_t peak = 0;
-    for (int64_t i = 0; i < problem->n_items; i++)
-        peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
+    int64_t peak;
+    memoi_solution_highest(problem, offsets, &peak);
     MEMO_ASSERT(peak >= best->bound); /* 1 */
     if (peak >= best->peak) return;
     best->peak = peak;
@@ -1706,6 +1706,36 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
     if (i == whole->n_items && memoi_problem_sections(part) && memoi_problem_bounds(part)) return 1;
     memoi_problem_free(part);
     return 0;
+}
+
+/* Items of a problem that are planned alone. */
+typedef struct memoi_inner {
+    memoi_problem part;
+    memoi_solution best;
+} memoi_inner;
+
+/* Picks the items in the set, and begins with their offsets; NULL: with no plan. */
+MEMOI memo_status memoi_inner_begin(memoi_inner* inner, const memoi_problem* whole,
+                                    const char* is_in_set, const int64_t* offsets,
+                                    memo_error* error) {
+    int64_t* own = (int64_t*)memob_calloc(whole->n_items, sizeof(int64_t));
+    if (!own || !memoi_problem_pick(whole, is_in_set, &inner->part)) {
+        MEMO_FREE(own);
+        return memob_no_memory(error, "a part of the plan");
+    }
+    memoi_solution_begin(&inner->best, &inner->part, own);
+    if (!offsets) return MEMO_STATUS_OK;
+    for (int64_t i = 0; i < inner->part.n_items; i++) own[i] = offsets[inner->part.items[i].origin];
+    memoi_solution_highest(&inner->part, own, &inner->best.peak);
+    return MEMO_STATUS_OK;
+}
+
+/* Sets the offsets of the whole, and frees the part. */
+MEMOI void memoi_inner_end(memoi_inner* inner, int64_t* offsets) {
+    for (int64_t i = 0; i < inner->part.n_items; i++)
+        offsets[inner->part.items[i].origin] = inner->best.offsets[i];
+    MEMO_FREE(inner->best.offsets);
+    memoi_problem_free(&inner->part);
 }
 
 /* --- >>neighbors ---
@@ -2003,27 +2033,20 @@ MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* p
     return 1;
 }
 
-/* Sets a node's least turn and end; returns 1 if they change. */
-MEMOI int memoi_unplaced_note(memoi_unplaced* unplaced, int64_t node, int32_t turn, int32_t end) {
-    const int is_new = unplaced->turn[node] != turn || unplaced->least_end[node] != end;
-    unplaced->turn[node] = turn;
-    unplaced->least_end[node] = end;
-    return is_new;
-}
-
-/* From a node's children. */
+/* Sets a node's least turn and end from its children; returns 1 if they change. */
 MEMOI int memoi_unplaced_join(memoi_unplaced* unplaced, int64_t node) {
-    const int32_t* turn = unplaced->turn + 2 * node;
-    const int32_t* end = unplaced->least_end + 2 * node;
-    return memoi_unplaced_note(unplaced, node, (int32_t)memob_min(turn[0], turn[1]),
-                               (int32_t)memob_min(end[0], end[1]));
+    int32_t *turn = &unplaced->turn[node], *end = &unplaced->least_end[node];
+    const int32_t before[] = {*turn, *end};
+    *turn = (int32_t)memob_min(unplaced->turn[2 * node], unplaced->turn[2 * node + 1]);
+    *end = (int32_t)memob_min(unplaced->least_end[2 * node], unplaced->least_end[2 * node + 1]);
+    return *turn != before[0] || *end != before[1];
 }
 
 /* Sets the turn of an item, but not those above it; INT32_MAX: it no longer waits. */
 MEMOI int64_t memoi_unplaced_leaf(memoi_unplaced* unplaced, int64_t i, int32_t turn) {
     const int64_t node = unplaced->n_leaves + i;
-    memoi_unplaced_note(unplaced, node, turn,
-                        turn < INT32_MAX ? unplaced->largest_end[node] : INT32_MAX);
+    unplaced->turn[node] = turn;
+    unplaced->least_end[node] = turn < INT32_MAX ? unplaced->largest_end[node] : INT32_MAX;
     return node;
 }
 
@@ -2103,12 +2126,14 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     return memoi_unplaced_create(&greedy->unplaced, problem, a);
 }
 
-/* The order by the fullest section that an item meets, then by lifetime.  Items that meet full
- * sections lie low, and the other items have room on top of them. */
-MEMOI void memoi_greedy_order_by_load(memoi_greedy* greedy) {
+/* Ranks the items for a run.  LOAD: by the fullest section that an item meets, then by lifetime, as
+ * items that meet full sections lie low, and the other items have room on top of them. */
+MEMOI void memoi_greedy_rank(memoi_greedy* greedy, memoi_item_order order) {
     const memoi_problem* problem = greedy->problem;
     int64_t n = problem->n_sections, left, right;
     int64_t* load = greedy->load;
+    if (order != MEMOI_ORDER_LOAD) memoi_greedy_order_items(problem, order, NULL, greedy->ranked);
+    if (order != MEMOI_ORDER_LOAD) return;
     memcpy(load + n, problem->section_bounds, (size_t)n * sizeof *load);
     for (int64_t i = n - 1; i > 0; i--) load[i] = memob_max(load[2 * i], load[2 * i + 1]);
     for (int64_t i = 0; i < problem->n_items; i++) {
@@ -2304,27 +2329,21 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     return 1;
 }
 
-/* Ranks the items for a run of lowest offset. */
-MEMOI void memoi_greedy_rank(memoi_greedy* greedy, int run) {
-    if (run == (int)MEMOI_ORDER_LOAD)
-        memoi_greedy_order_by_load(greedy);
-    else
-        memoi_greedy_order_items(greedy->problem, (memoi_item_order)run, NULL, greedy->ranked);
-}
-
 /* Runs number first to last - 1, until a plan meets the target, or time is up and there is one. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, int last,
                                      int64_t target, const memoi_deadline* clock,
                                      memoi_solution* best, memo_error* error) {
     memoi_greedy greedy;
-    int ok = memoi_greedy_create(&greedy, problem, clock);
+    int ok;
+    if (first == last || best->peak <= target) return MEMO_STATUS_OK;
+    ok = memoi_greedy_create(&greedy, problem, clock);
     if (ok && problem->n_items > MEMOI_SMALL_ITEMS &&
         (best->peak == INT64_MAX || last - first == MEMOI_GREEDY_RUNS))
         ok = memoi_pack_sweep(&greedy, target, best);
     for (int run = first; ok && run < last && best->peak > target; run++) {
         greedy.is_needed = best->peak == INT64_MAX;
         if (!greedy.is_needed && (MEMOI_WITHOUT(orders) || memoi_deadline_is_over(clock))) break;
-        memoi_greedy_rank(&greedy, run);
+        memoi_greedy_rank(&greedy, (memoi_item_order)run);
         if (memoi_plateau_run(&greedy)) memoi_solution_offer(problem, greedy.offsets, best);
     }
     memob_arrays_free(&greedy.arrays);
@@ -2434,9 +2453,9 @@ typedef struct memoi_failure {
 
 /* What unplaced items say together: kept for a block of items until an item there changes. */
 typedef struct memoi_tally {
-    memoi_failure state;        /* sum of hashes */
-    int64_t floor, hole, bound; /* least minimum of those that can be first; top above the minimum;
-                                   bound.  INT64_MAX: none */
+    memoi_failure state; /* sum of hashes: of everything that decides the result */
+    int64_t floor;       /* the least minimum of those that can be first; INT64_MAX: none can */
+    int64_t hole, bound; /* least top above the minimum; least bound.  INT64_MAX: none */
 } memoi_tally;
 
 enum {
@@ -2453,8 +2472,7 @@ typedef struct memoi_search {
     memob_arrays arrays; /* all but the log */
 
     /* fixed for the problem */
-    int64_t* size; /* of item i */
-    const memoi_neighbors* neighbors;
+    int64_t* size;       /* of item i */
     int64_t least_nodes; /* of a run that comes to a plan at once */
     int32_t* members;    /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
@@ -2488,7 +2506,7 @@ typedef struct memoi_search {
     uint64_t random;
 
     /* within one capacity */
-    int64_t n_runs, node_begin, node_end; /* of its budget */
+    int64_t n_runs, node_begin, node_end; /* of its budget; 0: another search has answered */
     double run_length;
     memoi_verdict verdict;
 
@@ -2501,7 +2519,6 @@ typedef struct memoi_search {
     int32_t tightness, use_weights;
     int64_t place;     /* among the searches */
     int64_t* answered; /* the earliest answer so far; a search beyond it stops; NULL: no others */
-    int32_t is_overtaken;
 } memoi_search;
 
 MEMOI void memoi_search_free(memoi_search* search) {
@@ -2552,7 +2569,6 @@ MEMOI memoi_made memoi_search_create(memoi_search* search, const memoi_problem* 
     if (n > MEMOI_SEARCH_ITEMS || problem->held) return MEMOI_UNFIT;
     listed = memoi_neighbors_list(problem);
     if (listed != MEMOI_MADE) return listed;
-    search->neighbors = problem->neighbors;
     for (int64_t i = 0; i < problem->n_ranges; i++)
         n_members += problem->ranges[i].end - problem->ranges[i].begin;
     if (n_members > MEMOI_SEARCH_MEMBERS) return MEMOI_UNFIT;
@@ -2672,7 +2688,8 @@ MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
 /* Puts i at its minimum; returns 0 if a neighbor then no longer fits. */
 MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     const memoi_problem* problem = search->problem;
-    const int64_t* first = search->neighbors->first;
+    const memoi_neighbors* neighbors = problem->neighbors;
+    const int64_t* first = neighbors->first;
     int64_t top = search->minimum[i] + search->size[i], k;
     MEMO_ASSERT(search->bound[i] == search->minimum[i]); /* 1 */
     memoi_search_log(search, MEMOI_CHANGE_PLACED, i, 0);
@@ -2681,7 +2698,7 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     memoi_search_touch(search, i);
     search->n_looks += first[i + 1] - first[i];
     for (k = first[i]; k < first[i + 1]; k++) {
-        int64_t j = search->neighbors->list[k], offset = top;
+        int64_t j = neighbors->list[k], offset = top;
         if (search->is_placed[j]) continue;
         if (search->is_blocked[j]) {
             memoi_search_log(search, MEMOI_CHANGE_BLOCKED, j, 1);
@@ -2842,14 +2859,6 @@ MEMOI memoi_failure* memoi_failure_slot(const memoi_search* search, const memoi_
     return &search->failures[state->low % MEMOI_FAILURES];
 }
 
-/* Sections [begin, end), and the floor: the lowest offset at which an item can be first. */
-typedef struct memoi_part {
-    int64_t begin, end, floor;
-    memoi_failure state; /* hash of everything that decides the result */
-    int32_t is_done;     /* nothing is unplaced */
-    int32_t is_dead;     /* nothing can be first, or the rule hole fails the node */
-} memoi_part;
-
 /* Adds the unplaced items of [first, last) to a tally. */
 MEMOI void memoi_search_tally(const memoi_search* search, int64_t first, int64_t last,
                               memoi_tally* tally) {
@@ -2882,30 +2891,30 @@ MEMOI const memoi_tally* memoi_search_block_tally(memoi_search* search, int64_t 
     return &search->tallies[block];
 }
 
-MEMOI memoi_part memoi_search_part(memoi_search* search, int64_t begin, int64_t end) {
+/* The tally of sections [begin, end) within the capacity. */
+MEMOI memoi_tally memoi_search_part(memoi_search* search, int64_t begin, int64_t end) {
     int64_t last = search->first_item[end], i, next;
-    memoi_tally sum = {{0, 0}, INT64_MAX, INT64_MAX, INT64_MAX};
-    memoi_part part;
+    memoi_tally part = {{0, 0}, INT64_MAX, INT64_MAX, INT64_MAX};
+    part.state.low += (uint64_t)search->capacity;
+    part.state.high -= (uint64_t)search->capacity;
     for (i = search->first_item[begin]; i < last; i = next) {
         const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
         if (!block) {
-            memoi_search_tally(search, i, next, &sum);
+            memoi_search_tally(search, i, next, &part);
             continue;
         }
-        sum.state.low += block->state.low;
-        sum.state.high += block->state.high;
-        sum.floor = memob_min(sum.floor, block->floor);
-        sum.hole = memob_min(sum.hole, block->hole);
-        sum.bound = memob_min(sum.bound, block->bound);
+        part.state.low += block->state.low;
+        part.state.high += block->state.high;
+        part.floor = memob_min(part.floor, block->floor);
+        part.hole = memob_min(part.hole, block->hole);
+        part.bound = memob_min(part.bound, block->bound);
     }
-    part.begin = begin;
-    part.end = end;
-    part.floor = sum.floor;
-    part.state.low = sum.state.low + (uint64_t)search->capacity;
-    part.state.high = sum.state.high - (uint64_t)search->capacity;
-    part.is_done = sum.bound == INT64_MAX;
-    part.is_dead = !part.is_done && (part.floor == INT64_MAX || sum.hole <= part.floor);
     return part;
+}
+
+/* Can nothing be first, or does the rule hole fail the node? */
+MEMOI int memoi_tally_is_dead(const memoi_tally* part) {
+    return part->floor == INT64_MAX || part->hole <= part->floor;
 }
 
 /* The first of [begin, end) that has a mark, or end. */
@@ -2915,20 +2924,19 @@ MEMOI int64_t memoi_search_marked(const char* marks, int64_t begin, int64_t end)
 }
 
 /* Applies all rules but hole; returns 0 if the part cannot be filled. */
-MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
-    const int64_t first = search->first_item[part->begin], last = search->first_item[part->end];
+MEMOI int memoi_search_prune(memoi_search* search, int64_t begin, int64_t end, int64_t floor) {
+    const int64_t first = search->first_item[begin], last = search->first_item[end];
     int64_t i, next, s;
     for (i = first; i < last; i = next) {
         const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
-        if (block && block->bound >= part->floor) continue;
+        if (block && block->bound >= floor) continue;
         for (; i < next; i++) {
             if (search->is_placed[i]) continue;
-            (void)MEMOI_PROVE(search, 'f', i, part->floor);
-            if (!memoi_search_raise(search, i, part->floor)) return 0;
+            (void)MEMOI_PROVE(search, 'f', i, floor);
+            if (!memoi_search_raise(search, i, floor)) return 0;
         }
     }
-    for (s = part->begin; (s = memoi_search_marked(search->is_stale, s, part->end)) < part->end;
-         s++) {
+    for (s = begin; (s = memoi_search_marked(search->is_stale, s, end)) < end; s++) {
         search->is_stale[s] = 0;
         if (memoi_search_section(search, s)) continue;
         search->weight[s] += 1;
@@ -2955,22 +2963,22 @@ MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     return least;
 }
 
-MEMOI int64_t memoi_search_choose(memoi_search* search, const memoi_part* part) {
-    int64_t last = search->first_item[part->end], next = 0, best = -1, i;
+MEMOI int64_t memoi_search_choose(memoi_search* search, int64_t begin, int64_t end, int64_t floor) {
+    int64_t last = search->first_item[end], next = 0, best = -1, i;
     double least = -1; /* of the best; not computed while the best has no rival */
 
-    /* The item that can lie on the floor of the part and has the tightest sections. */
-    for (i = search->first_item[part->begin]; i < last; i++) {
+    /* The item that can lie on the floor and has the tightest sections. */
+    for (i = search->first_item[begin]; i < last; i++) {
         double tightness;
         if (i >= next) {
             const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
-            if (block && block->floor != part->floor) {
+            if (block && block->floor != floor) {
                 i = next - 1;
                 continue;
             }
         }
-        if (search->bound[i] != part->floor || search->minimum[i] != part->floor ||
-            search->is_placed[i] || search->is_blocked[i])
+        if (search->bound[i] != floor || search->minimum[i] != floor || search->is_placed[i] ||
+            search->is_blocked[i])
             continue;
         if (best < 0) {
             best = i;
@@ -3001,9 +3009,9 @@ MEMOI int memoi_search_is_stopped(memoi_search* search) {
     search->n_looks %= MEMOI_SEARCH_LOOKS;
     if (search->n_nodes / 16 > before / 16) {
         search->is_out_of_time |= memoi_deadline_is_over(search->clock);
-        search->is_overtaken |= memoi_pack_is_overtaken(search);
+        if (memoi_pack_is_overtaken(search)) search->node_end = 0;
     }
-    return search->is_out_of_time || search->is_out_of_memory || search->is_overtaken ||
+    return search->is_out_of_time || search->is_out_of_memory ||
            search->n_branches >= search->branch_stop || search->n_nodes >= search->node_end;
 }
 
@@ -3043,31 +3051,33 @@ MEMOI memoi_verdict memoi_search_branch(memoi_search* search, int64_t i, int64_t
 MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end) {
     const int64_t n_changes = search->n_changes;
     memoi_verdict verdict = MEMOI_FAILED;
-    memoi_part part = memoi_search_part(search, begin, end);
+    memoi_tally part = memoi_search_part(search, begin, end);
     const memoi_failure state = part.state;
     (void)MEMOI_PROVE(search, '(', 0, 0);
     for (;; part = memoi_search_part(search, begin, end)) {
         const memoi_failure* known = memoi_failure_slot(search, &part.state);
         int64_t chosen;
-        if (part.is_done) verdict = MEMOI_FOUND;
-        if (!part.is_done && memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
+        if (part.bound == INT64_MAX)
+            verdict = MEMOI_FOUND; /* nothing is unplaced */
+        else if (memoi_search_is_stopped(search))
+            verdict = MEMOI_STOPPED;
         if (verdict != MEMOI_FAILED) break;
 
         /* The node fails if this state failed before, or if a bound shows that it must fail. */
         if (known->low == part.state.low && known->high == part.state.high &&
             MEMOI_PROVE(search, 'm', (int64_t)known->low, 0))
             break;
-        if (part.is_dead && MEMOI_PROVE(search, 'd', 0, 0)) break;
-        if (!memoi_search_prune(search, &part)) break;
+        if (memoi_tally_is_dead(&part) && MEMOI_PROVE(search, 'd', 0, 0)) break;
+        if (!memoi_search_prune(search, begin, end, part.floor)) break;
         if (memoi_search_cut(search, begin, end) < end) {
             verdict = memoi_search_parts(search, begin, end);
             break;
         }
         part = memoi_search_part(search, begin, end); /* a lift may have raised the floor */
-        if (part.is_dead && MEMOI_PROVE(search, 'd', 0, 0)) break;
+        if (memoi_tally_is_dead(&part) && MEMOI_PROVE(search, 'd', 0, 0)) break;
 
         /* Branch: the chosen item is first, or is blocked from then on. */
-        chosen = memoi_search_choose(search, &part);
+        chosen = memoi_search_choose(search, begin, end, part.floor);
         MEMO_ASSERT(chosen >= 0 && search->bound[chosen] == part.floor); /* 4 */
         verdict = memoi_search_branch(search, chosen, begin, end);
         if (verdict != MEMOI_FAILED) break;
@@ -3118,8 +3128,7 @@ MEMOI int memoi_search_run(memoi_search* search) {
     search->branch_stop = search->n_branches + (int64_t)search->run_length;
     search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
     if (search->verdict != MEMOI_STOPPED) memoi_pack_answer(search);
-    if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory ||
-        search->is_overtaken)
+    if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory)
         return 0;
 
     /* The next run is longer and forgets a part of the weights. */
@@ -3135,7 +3144,6 @@ MEMOI void memoi_search_begin(memoi_search* search, int64_t capacity, int64_t bu
     memob_map_free(&search->bases);
     memset(&search->bases, 0, sizeof search->bases);
     search->verdict = MEMOI_STOPPED;
-    search->is_overtaken = 0;
     search->n_runs = 0;
     search->run_length = (double)memoi_search_shortest_run(search->problem);
     search->node_begin = search->n_nodes;
@@ -3152,7 +3160,6 @@ MEMOI int64_t memoi_search_attempt(memoi_search* search, int64_t capacity, int64
 /* The exact search of a problem, from attempt to attempt. */
 typedef struct memoi_exact {
     memoi_search search;
-    const memoi_problem* problem;
     memoi_effort* effort;
     memoi_solution* best;
     int64_t given_up; /* the last capacity attempted in vain, in this round */
@@ -3163,7 +3170,6 @@ typedef struct memoi_exact {
 MEMOI memoi_made memoi_exact_create(memoi_exact* exact, const memoi_problem* problem,
                                     memoi_effort* effort, memoi_solution* best) {
     memset(exact, 0, sizeof *exact);
-    exact->problem = problem;
     exact->effort = effort;
     exact->best = best;
     if (MEMOI_WITHOUT(search)) return MEMOI_UNFIT;
@@ -3185,13 +3191,13 @@ MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_no
     if (verdict < 0) {
         memoi_effort_spend(exact->effort, memoi_search_attempt(search, capacity, n_nodes));
         verdict = (int)search->verdict;
-        if (verdict == MEMOI_FOUND) memoi_solution_offer(exact->problem, search->minimum, best);
+        if (verdict == MEMOI_FOUND) memoi_solution_offer(search->problem, search->minimum, best);
     }
     if (search->is_out_of_memory) return 0;
 
     if (verdict != MEMOI_FOUND) exact->given_up = capacity;
     if (verdict == MEMOI_FAILED) best->bound = memob_max(best->bound, capacity + 1);
-    memoi_effort_report(exact->effort, exact->problem, best);
+    memoi_effort_report(exact->effort, search->problem, best);
     return 1;
 }
 
@@ -3201,12 +3207,10 @@ MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes)
     const memoi_solution* best = exact->best;
     if (n_nodes < exact->search.least_nodes) return 1;
     exact->given_up = memob_max(target, best->bound);
-    if (memoi_effort_goes_on(exact->effort, best, target) &&
-        !memoi_exact_attempt(exact, exact->given_up, n_nodes))
-        return 0;
-    while (memoi_effort_goes_on(exact->effort, best, target) && exact->given_up < best->peak - 1) {
-        const int64_t capacity = exact->given_up + (best->peak - exact->given_up) / 2;
+    for (int64_t capacity = exact->given_up; memoi_effort_goes_on(exact->effort, best, target);) {
         if (!memoi_exact_attempt(exact, memob_max(capacity, best->bound), n_nodes)) return 0;
+        if (exact->given_up >= best->peak - 1) break;
+        capacity = exact->given_up + (best->peak - exact->given_up) / 2;
     }
     return 1;
 }
@@ -3217,16 +3221,17 @@ MEMOI int64_t memoi_exact_first(const memoi_problem* problem, int64_t nodes_left
 }
 
 /* Lowers the best plan in rounds, the first with so many nodes an attempt and each with twice as
- * many, until the effort is over; does nothing if the problem is too large.  0: no memory. */
-MEMOI int memoi_exact_solve(const memoi_problem* problem, int64_t target, int64_t n_nodes,
-                            memoi_effort* effort, memoi_solution* best) {
+ * many, until the effort is over; does nothing if the problem is too large. */
+MEMOI memo_status memoi_exact_solve(const memoi_problem* problem, int64_t target, int64_t n_nodes,
+                                    memoi_effort* effort, memoi_solution* best, memo_error* error) {
     memoi_exact exact;
-    const memoi_made made = memoi_exact_create(&exact, problem, effort, best);
-    int ok = made != MEMOI_NO_MEMORY;
-    for (; ok && made == MEMOI_MADE && memoi_effort_goes_on(effort, best, target); n_nodes *= 2)
-        ok = memoi_exact_round(&exact, target, n_nodes);
+    memoi_made made;
+    if (best->peak <= target) return MEMO_STATUS_OK;
+    made = memoi_exact_create(&exact, problem, effort, best);
+    for (; made == MEMOI_MADE && memoi_effort_goes_on(effort, best, target); n_nodes *= 2)
+        if (!memoi_exact_round(&exact, target, n_nodes)) made = MEMOI_NO_MEMORY;
     memoi_exact_free(&exact);
-    return ok;
+    return made == MEMOI_NO_MEMORY ? memob_no_memory(error, "the search") : MEMO_STATUS_OK;
 }
 
 /* ---- >>full sections ----------------------------------------------------------------------------
@@ -3257,35 +3262,19 @@ MEMOI int64_t memoi_full_mark(const memoi_problem* problem, int percent, char* i
 MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_in_set,
                                    int64_t target, memoi_effort* own, int64_t* offsets,
                                    int64_t* bound, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    memoi_solution inner;
-    memoi_problem part;
-    int first = 0, last = MEMOI_GREEDY_RUNS;
-    int64_t* inner_offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
-    if (!inner_offsets || !memoi_problem_pick(problem, is_in_set, &part)) {
-        MEMO_FREE(inner_offsets);
-        return memob_no_memory(error, "full sections");
-    }
-    if (part.n_items > MEMOI_SEARCH_ITEMS) { /* the order that helps most, if any does */
-        first = (int)MEMOI_ORDER_LOAD;
-        last = first + 1;
-    }
-
-    /* The part's items begin where they lie, and are lowered. */
-    memoi_solution_begin(&inner, &part, inner_offsets);
-    for (int64_t i = 0; i < part.n_items; i++) inner.offsets[i] = offsets[part.items[i].origin];
-    memoi_solution_highest(&part, &inner);
-    if (inner.peak > target)
-        status = memoi_greedy_solve(&part, first, last, target, &own->clock, &inner, error);
-    memoi_effort_spend(own, (last - first) * part.n_items / MEMOI_PLACED_NODE);
-    if (!status && inner.peak > target &&
-        !memoi_exact_solve(&part, target, memoi_exact_first(&part, own->nodes_left), own, &inner))
-        status = memob_no_memory(error, "full sections");
-    for (int64_t i = 0; !status && i < part.n_items; i++)
-        offsets[part.items[i].origin] = inner.offsets[i];
-    *bound = memob_max(*bound, inner.bound);
-    MEMO_FREE(inner_offsets);
-    memoi_problem_free(&part);
+    memoi_inner inner;
+    const memoi_problem* part = &inner.part;
+    int n_runs;
+    memo_status status = memoi_inner_begin(&inner, problem, is_in_set, offsets, error);
+    if (status) return status;
+    n_runs = part->n_items > MEMOI_SEARCH_ITEMS ? 1 : MEMOI_GREEDY_RUNS;
+    status = memoi_greedy_solve(part, 0, n_runs, target, &own->clock, &inner.best, error);
+    memoi_effort_spend(own, n_runs * part->n_items / MEMOI_PLACED_NODE);
+    if (!status)
+        status = memoi_exact_solve(part, target, memoi_exact_first(part, own->nodes_left), own,
+                                   &inner.best, error);
+    *bound = memob_max(*bound, inner.best.bound);
+    memoi_inner_end(&inner, offsets);
     return status;
 }
 
@@ -3295,8 +3284,6 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
 MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, int64_t target,
                                    int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
                                    memo_error* error) {
-    static const memoi_item_order orders[] = {MEMOI_ORDER_AREA, MEMOI_ORDER_SIZE,
-                                              MEMOI_ORDER_LIFETIME, MEMOI_ORDER_SECTIONS};
     const int64_t n = problem->n_items, n_run = n / MEMOI_PLACED_NODE; /* nodes of an order */
     const int64_t n_orders = memob_min(2 + n_nodes / (2 * n_run + 1), 4);
     memo_status status = MEMO_STATUS_OK;
@@ -3305,12 +3292,10 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     memoi_effort own = memoi_effort_take(effort, n_nodes);
     const int ok = memoi_greedy_create(&greedy, problem, &effort->clock);
     memob_arrays* a = &greedy.arrays;
-    int64_t* offsets = MEMOB_ARRAY(a, int64_t, n);
+    int64_t* offsets = greedy.offsets; /* as scratch */
     int64_t* before = MEMOB_ARRAY(a, int64_t, problem->n_sections + 1);
     char* is_in_set = (char*)memob_arrays_add(a, n, 1);
     if (!ok || a->failed) status = memob_no_memory(error, "full sections");
-
-    /* The plan of the items of full sections. */
     if (status || memoi_full_mark(problem, percent, is_in_set, before) > n / 4 * 3) goto done;
     memcpy(offsets, best->offsets, (size_t)n * sizeof(int64_t));
     status = memoi_full_inner(problem, is_in_set, target, &own, offsets, &best->bound, error);
@@ -3324,8 +3309,8 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
         peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
     }
     qsort(greedy.ahead, (size_t)greedy.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
-    for (int64_t k = 0; !status && k < n_orders && peak < best->peak; k++) {
-        memoi_greedy_order_items(problem, orders[k], NULL, greedy.ranked);
+    for (int k = 0; !status && k < n_orders && peak < best->peak; k++) { /* AREA to SECTIONS */
+        memoi_greedy_rank(&greedy, (memoi_item_order)((int)MEMOI_ORDER_AREA + k));
         if (memoi_deadline_is_over(&effort->clock) || !memoi_plateau_run(&greedy)) break;
         memoi_effort_spend(effort, n_run);
         memoi_solution_offer(problem, greedy.offsets, best);
@@ -3395,8 +3380,7 @@ MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
         e->begins[n].key = e->offsets[j] - items[i].size;
         e->ends[n].key = e->offsets[j] + items[j].size;
         e->begins[n].index = e->ends[n].index = j;
-        top = memob_max(top, e->ends[n].key);
-        n++;
+        top = memob_max(top, e->ends[n++].key);
     }
 
     e->n_looks += n + (has_lists ? 0 : (last - first) / MEMOI_EJECTIONS_BLOCK);
@@ -3512,7 +3496,7 @@ MEMOI void memoi_ejections_settle(memoi_ejections* e, int64_t n_nodes, memoi_eff
 /* Begins again at the best plan, with another capacity. */
 MEMOI void memoi_ejections_restore(memoi_ejections* e, memoi_solution* best) {
     memcpy(e->offsets, best->offsets, (size_t)e->problem->n_items * sizeof(int64_t));
-    e->highest = memoi_solution_highest(e->problem, best);
+    e->highest = memoi_solution_highest(e->problem, best->offsets, &best->peak);
     e->n_waiting = 0;
     e->capacity = INT64_MAX;
 }
@@ -3542,7 +3526,7 @@ MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nod
         /* The capacity is met, or there is no way to it. */
         if (e->n_waiting == 0) {
             memcpy(best->offsets, e->offsets, (size_t)e->problem->n_items * sizeof(int64_t));
-            e->highest = memoi_solution_highest(e->problem, best);
+            e->highest = memoi_solution_highest(e->problem, best->offsets, &best->peak);
         } else if (e->places_left == 0) {
             memoi_ejections_restore(e, best);
             e->step /= MEMOI_SHARE; /* and twice that comes next */
@@ -4042,7 +4026,7 @@ typedef struct memoi_loop {
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
-    int64_t n_vain[2]; /* nodes of memo_pack.h and of full sections since one of them gained */
+    int64_t n_vain; /* nodes of memo_pack.h and of full sections since one of them gained */
     int32_t round, n_orders; /* tried by greedy */
     memoi_made ejections_made, exact_made;
     int32_t has_begun;  /* greedy has no more to do */
@@ -4072,29 +4056,20 @@ MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
 /* Layers, and greedy: all orders at once.  A large problem gets two, and another one in a round
  * behind one that gained nothing. */
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
-    static const memoi_item_order large[] = {MEMOI_ORDER_LOAD, MEMOI_ORDER_START, MEMOI_ORDER_AREA,
-                                             MEMOI_ORDER_SIZE, MEMOI_ORDER_LIFETIME};
-    const memo_plan_desc* desc = loop->desc;
-    const int is_large =
-        loop->problem->n_items > MEMOI_SEARCH_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
-    int n = is_large ? 2 : MEMOI_GREEDY_RUNS;
+    const int is_large = loop->problem->n_items > MEMOI_SEARCH_ITEMS &&
+                         loop->desc->engine != MEMO_PLAN_ENGINE_GREEDY;
+    const int first = loop->n_orders, n = is_large ? 2 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
         status =
-            memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
+            memoi_bilevel_solve(loop->plan, loop->desc->trace, loop->problem, loop->target, n_nodes,
                                 loop->effort, loop->solve, loop->best, &loop->has_layers, error);
     memoi_loop_credit(loop, "bilevel");
-    if (loop->round > 0) n = loop->is_stuck;
-    n = (int)memob_min(n, MEMOI_GREEDY_RUNS - loop->n_orders);
-    if (!is_large && n > 0 && !status)
-        status = memoi_greedy_solve(loop->problem, 0, n, loop->target, &loop->effort->clock,
-                                    loop->best, error);
-    for (int k = 0; k < n && is_large && !status && loop->best->peak > loop->target; k++) {
-        const int order = (int)large[loop->n_orders + k];
-        status = memoi_greedy_solve(loop->problem, order, order + 1, loop->target,
+    loop->n_orders =
+        (int)memob_min(first + (loop->round > 0 ? loop->is_stuck : n), MEMOI_GREEDY_RUNS);
+    if (!status)
+        status = memoi_greedy_solve(loop->problem, first, loop->n_orders, loop->target,
                                     &loop->effort->clock, loop->best, error);
-    }
-    loop->n_orders += n;
     memoi_loop_credit(loop, "greedy");
     return status;
 }
@@ -4130,37 +4105,36 @@ MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nod
                                                    : MEMO_STATUS_OK;
 }
 
-/* The engines that improve a plan.  A plain problem that can be searched needs no ejections.  While
- * windows of memo_pack.h lower a large plan, nothing else does so sooner.  While windows or full
- * sections have spent a sixteenth of all nodes in vain, ejections do. */
+/* Does the round end here?  A large plan that became lower is lowered soonest by the same engine. */
+MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
+    return loop->is_apart || !memoi_loop_goes_on(loop) ||
+           (loop->problem->n_items > MEMOI_SEARCH_ITEMS && loop->best->peak < peak);
+}
+
+/* The engines that improve a plan.  In a large problem memo_pack.h and full sections rest once they
+ * have spent a sixteenth of all nodes in vain.  A plain problem that can be searched needs no
+ * ejections. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int has_exact = loop->exact_made == MEMOI_MADE;
-    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
     const int is_searched = has_exact && (memoi_problem_is_plain(problem) || problem->is_cover);
     const int64_t goal = memob_max(loop->target, loop->best->bound);
-    const int64_t peak = loop->best->peak;
-    int is_done = 0;
+    const int64_t peak = loop->best->peak, n_before = loop->effort->n_nodes;
     memo_status status = MEMO_STATUS_OK;
-
-    /* The engines of memo_pack.h, then full sections. */
-    for (int k = 0; k < 2 && !is_done; k++) {
-        const int64_t n_before = loop->effort->n_nodes;
-        if (is_large && !loop->is_apart && loop->n_vain[k] > n_before / MEMOI_TRIES) continue;
-        status = k == 0 ? memoi_pack_round(loop, n_nodes, error)
-                        : memoi_loop_full(loop, goal, n_nodes, error);
-        loop->n_vain[k] += loop->effort->n_nodes - n_before;
-        if (loop->best->peak < peak) loop->n_vain[0] = loop->n_vain[1] = 0;
-        is_done = status || loop->is_apart || (k == 0 && is_large && loop->best->peak < peak);
+    if (problem->n_items <= MEMOI_SEARCH_ITEMS || loop->n_vain <= n_before / MEMOI_TRIES) {
+        status = memoi_pack_round(loop, n_nodes, error);
+        if (!status && !memoi_loop_is_over(loop, peak))
+            status = memoi_loop_full(loop, goal, n_nodes, error);
+        loop->n_vain += loop->effort->n_nodes - n_before;
+        if (loop->best->peak < peak || loop->is_apart) loop->n_vain = 0;
     }
 
-    if (!is_done && memoi_loop_goes_on(loop) && !is_searched)
+    if (!is_searched && !status && !memoi_loop_is_over(loop, peak))
         status = memoi_loop_eject(
             loop, goal,
             has_exact ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes)) : n_nodes,
             error);
-    is_done |= status != MEMO_STATUS_OK;
-    if (!is_done && memoi_loop_goes_on(loop) && has_exact &&
+    if (has_exact && !status && !memoi_loop_is_over(loop, peak) &&
         !memoi_exact_round(&loop->exact, loop->target, n_nodes))
         status = memob_no_memory(error, "the search");
     memoi_loop_credit(loop, "search");
@@ -4272,13 +4246,12 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
                                   memoi_effort* effort, int64_t* bound_bytes, int32_t* is_open,
                                   memo_error* error) {
     int64_t culprit;
-    memoi_problem problem;
+    memoi_problem problem = MEMO_ZERO(memoi_problem);
     memoi_solution best;
-    memoi_loop loop;
+    memoi_loop loop = MEMO_ZERO(memoi_loop);
     memo_status status;
 
     /* The problem, and room for the best plan.  No order can help fixed buffers that conflict. */
-    memset(&problem, 0, sizeof problem);
     status = memoi_problem_pose(plan, is_second ? 0 : MEMOI_ROUNDED, &problem, error);
     if (!status && problem.n_fixed > 0 && plan->n_holds > 0)
         status = memob_plan_check_holds(plan, 0, &culprit, error);
@@ -4291,12 +4264,11 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
         for (int64_t i = 0; i < problem.n_items; i++)
             best.offsets[i] =
                 plan->buffers[problem.items[i].origin].offset_bytes / problem.unit_bytes;
-        memoi_solution_highest(&problem, &best);
+        memoi_solution_highest(&problem, best.offsets, &best.peak);
     }
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
 
     /* No plan is below the bound, so a smaller capacity is no useful target. */
-    memset(&loop, 0, sizeof loop);
     loop.problem = &problem;
     loop.target = memob_min(desc->capacity_bytes, MEMOB_BYTES_MAX) / problem.unit_bytes;
     if (problem.is_rounded && desc->capacity_bytes % problem.unit_bytes) loop.target++;

@@ -24,18 +24,7 @@
  *         return status != MEMO_STATUS_OK;
  *     }
  *
- * CHAPTERS
- *   streams        holds and gaps as sections, which the exact search takes, and their bound
- *   sweeps         a plan at once, for very many buffers
- *   first fit      greedy runs that take notice of gaps, fixed buffers and streams
- *   styles         runs of the exact search that differ in more than their random numbers
- *   stacks         few buffers, whose alignments leave holes
- *   threads        several searches side by side (memo_plan_desc.n_threads)
- *   cores          a few items that decide whether a capacity is too small
- *   windows        a large plan is improved where it is highest
- *   bricks         items that fill a rectangle become one: for tilings
- *   parts          parts of a plan that share no item are planned alone
- *   bought waits   which of the waits on offer a plan buys (memo_plan_desc.offers)
+ * CHAPTERS: the rooms below, each an engine or a way to run the exact search.
  *
  * This header is a part of memo_plan.h's implementation and is of the same release; it has no
  * public functions.  The macro MEMO_PACK joins the two.
@@ -58,19 +47,19 @@
 /* ==== implementation ======================================================================== */
 
 /* ROOMS, each with the words to search for.
- *     >>reuse                the bound of pairs: items of which none can follow another
- *     >>cover                sections instead of pairs
- *     >>sweep                items in order of time, from the fullest section both ways
- *     >>first fit            greedy: each item into the lowest hole
- *     >>styles               how runs of the search differ
- *     >>stacks               holes that alignments leave in a stack
- *     >>side by side         several searches on threads
+ *     >>reuse                holds: the bound of items of which none can follow another
+ *     >>cover                holds and gaps as sections, which the exact search takes
+ *     >>sweep                a plan at once, in order of time, for very many buffers
+ *     >>first fit            greedy runs that take notice of gaps, fixed buffers and streams
+ *     >>styles               runs of the exact search that differ in more than random numbers
+ *     >>stacks               few buffers, whose alignments leave holes in a stack
+ *     >>side by side         several searches on threads (memo_plan_desc.n_threads)
  *     >>cores                a few items that decide whether a capacity is too small
  *     >>windows              a large plan is improved where it is highest
- *     >>bricks               items that fill a rectangle become one
- *     >>parts                parts of a plan that share no item
+ *     >>bricks               items that fill a rectangle become one: for tilings
+ *     >>parts                parts of a plan that share no item are planned alone
  *     >>more engines         what a round of memo_plan_solve's loop adds
- *     >>bought waits         which of the waits on offer a plan buys
+ *     >>bought waits         which of the waits on offer a plan buys (memo_plan_desc.offers)
  *     >>prices               exchanges of buffers that pay for shared bytes */
 #ifdef MEMO_PLAN_IMPLEMENTATION_DONE
 
@@ -781,7 +770,7 @@ MEMOI void memoi_fit_repeat(memoi_greedy* greedy, memoi_range* places, int64_t t
     const memoi_problem* problem = greedy->problem;
     int64_t n = problem->n_items;
     uint64_t random = 0;
-    memoi_greedy_order_by_load(greedy);
+    memoi_greedy_rank(greedy, MEMOI_ORDER_LOAD);
     for (int64_t k = 0; k < n; k++) {
         greedy->ranked[k].first = 1 - (double)k / (double)n;
         greedy->ranked[k].second = 0;
@@ -800,37 +789,34 @@ MEMOI void memoi_fit_repeat(memoi_greedy* greedy, memoi_range* places, int64_t t
 
 /* First fit in the orders of greedy: one in each round if the problem is easy and not large, all at
  * once in round -1, and all, repeated, in round 0 if the problem is not easy.  Does nothing if the
- * lists of neighbors are too long.  0: no memory. */
-MEMOI int memoi_fit_solve(const memoi_problem* problem, int round, int64_t target,
-                          memoi_effort* effort, memoi_solution* best) {
+ * lists of neighbors are too long. */
+MEMOI memo_status memoi_fit_solve(const memoi_problem* problem, int round, int64_t target,
+                                  memoi_effort* effort, memoi_solution* best, memo_error* error) {
     const int is_easy = memoi_problem_is_easy(problem);
     const int is_one = is_easy && round >= 0;
-    int first = 0, last = MEMOI_GREEDY_RUNS, ok;
+    const int first = is_one ? round : 0, last = is_one ? round + 1 : MEMOI_GREEDY_RUNS;
+    int ok;
     memoi_made listed;
     memoi_greedy greedy;
     memoi_range* places;
-    if (is_one) {
-        first = round;
-        last = round + 1;
-    }
 
     /* In rounds, and in problems that are not easy, once. */
     if (MEMOI_WITHOUT(first_fit) || last > MEMOI_GREEDY_RUNS || (!is_easy && round > 0) ||
         (is_one && problem->n_items > MEMOI_SEARCH_ITEMS))
-        return 1;
+        return MEMO_STATUS_OK;
     listed = memoi_neighbors_list(problem);
-    if (listed != MEMOI_MADE) return listed == MEMOI_UNFIT;
+    if (listed == MEMOI_UNFIT) return MEMO_STATUS_OK;
     ok = memoi_greedy_create(&greedy, problem, &effort->clock);
     places = MEMOB_ARRAY(&greedy.arrays, memoi_range, 2 * problem->n_items);
-    ok = ok && !greedy.arrays.failed;
+    ok = ok && listed && !greedy.arrays.failed;
     for (int run = first; ok && run < last && best->peak > target; run++) {
-        memoi_greedy_rank(&greedy, run);
+        memoi_greedy_rank(&greedy, (memoi_item_order)run);
         if (!memoi_fit_offer(&greedy, places, best)) break;
     }
     if (ok && !is_easy && best->peak > target && !MEMOI_WITHOUT(repeat))
         memoi_fit_repeat(&greedy, places, target, best);
     memob_arrays_free(&greedy.arrays);
-    return ok;
+    return ok ? MEMO_STATUS_OK : memob_no_memory(error, "first fit");
 }
 
 /* --- >>styles ---
@@ -1177,7 +1163,7 @@ MEMOI void memoi_pack_forget(struct memoi_exact* exact) {
 
 /* Cores serve small problems that are not plain. */
 MEMOI memoi_searches* memoi_searches_create(memoi_exact* exact) {
-    const memoi_problem* problem = exact->problem;
+    const memoi_problem* problem = exact->search.problem;
     memoi_searches* s = (memoi_searches*)memob_calloc(1, sizeof *s);
     exact->pack = s;
     if (!s || !memoi_team_create(&s->team, &exact->search, exact->effort->n_threads)) return NULL;
@@ -1204,7 +1190,8 @@ MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_
     for (int64_t k = 0; k < s->team.n; k++)
         exact->search.is_out_of_memory |= s->team.searches[k]->is_out_of_memory;
     if (answer) verdict = answer->verdict;
-    if (verdict == MEMOI_FOUND) memoi_solution_offer(exact->problem, answer->minimum, exact->best);
+    if (verdict == MEMOI_FOUND)
+        memoi_solution_offer(exact->search.problem, answer->minimum, exact->best);
 
     /* If nothing is known, a core may tell. */
     if (!answer && s->cores.problem && !memoi_effort_is_over(exact->effort)) {
@@ -1229,9 +1216,9 @@ enum { MEMOI_WINDOW_LISTED = 4096 }; /* items looked at for a window in the time
 
 /* Lists the items of a window around a section, with offset -1, and all items that overlap the
  * window; returns how many.  On each side of the section the window has `lives` times as many
- * begins as items live at the section. */
+ * begins as items live at the section.  *n_least: nodes that placing all of them takes. */
 MEMOI int64_t memoi_window_list(memoi_cores* cores, int64_t section, double lives, int64_t capacity,
-                                const memoi_solution* best) {
+                                const memoi_solution* best, double* n_least) {
     const memoi_problem* problem = cores->problem;
     int64_t n = problem->n_items, n_live = 0, n_open = 0, n_covered = 0, n_in = 0;
     int64_t begin, end, i, k;
@@ -1271,6 +1258,8 @@ MEMOI int64_t memoi_window_list(memoi_cores* cores, int64_t section, double live
         cores->is_in[i] = k < problem->items[i].n_ranges && cores->offsets[i] < capacity;
         n_in += cores->is_in[i];
     }
+    *n_least = (double)n_in + (double)n_covered * (double)n_live * (double)n_live /
+                                  (2 * (double)MEMOI_SEARCH_LOOKS);
     return n_in;
 }
 
@@ -1283,9 +1272,10 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t bu
     const double smallest = 2, largest = 8; /* reach of a window, in lives at its section */
     const memoi_problem* problem = cores->problem;
     int64_t left, n_in, k;
-    double reach = smallest, lives;
+    double reach = smallest, lives, n_least;
     for (;;) {
-        const memoi_item* item = &problem->items[memoi_solution_highest(problem, best)];
+        const memoi_item* item =
+            &problem->items[memoi_solution_highest(problem, best->offsets, &best->peak)];
         memoi_verdict verdict;
         left = budget = memob_min(budget, effort->nodes_left);
         if (best->peak <= capacity || reach > largest || memoi_effort_is_over(effort)) return 1;
@@ -1294,10 +1284,11 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t bu
         k = item->begin +
             (int64_t)(memoi_search_random(&cores->seed) % (uint64_t)(item->end - item->begin));
         lives = reach;
-        while ((n_in = memoi_window_list(cores, k, lives, capacity, best)) > MEMOI_SEARCH_ITEMS &&
+        while ((n_in = memoi_window_list(cores, k, lives, capacity, best, &n_least)) >
+                   MEMOI_SEARCH_ITEMS &&
                lives >= 0.25)
             lives /= 2;
-        if (n_in + n_in / 2 > budget) return 1;
+        if (1.5 * n_least > (double)budget) return 1;
         MEMO_ASSERT(cores->offsets[item - problem->items] < 0); /* 1 */
         if (!memoi_core_search(cores, capacity, &left, &verdict)) return 0;
         memoi_effort_spend(effort, budget - left + problem->n_items / MEMOI_WINDOW_LISTED);
@@ -1548,36 +1539,29 @@ MEMOI int memoi_bricks_may_help(const memoi_problem* problem) {
 MEMOI memo_status memoi_bricks_plan(memoi_bricks* b, const memoi_problem* problem, int64_t target,
                                     int is_goal_alone, int64_t n_nodes, memoi_effort* effort,
                                     int64_t* offsets, memoi_solution* best, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
     memoi_effort own = memoi_effort_take(effort, n_nodes);
+    memoi_inner inner;
+    const memoi_problem* part = &inner.part;
+    memo_status status;
     int64_t n_first;
-    memoi_problem part;
-    memoi_solution inner;
     for (int64_t i = 0; i < problem->n_items; i++) {
         b->whole.items[i].first_range = i;
         b->whole.ranges[i].begin = b->whole.items[i].begin;
         b->whole.ranges[i].end = b->whole.items[i].end;
     }
-    if (!memoi_problem_pick(&b->whole, b->is_brick, &part))
-        return memob_no_memory(error, "the bricks of the plan");
-
-    memoi_solution_begin(&inner, &part, (int64_t*)memob_calloc(part.n_items, sizeof(int64_t)));
-    status = inner.offsets ? memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, target, &effort->clock,
-                                                &inner, error)
-                           : memob_no_memory(error, "the bricks of the plan");
-    n_first = is_goal_alone ? own.nodes_left : memoi_exact_first(&part, own.nodes_left);
-    if (!status && inner.peak > target && !memoi_exact_solve(&part, target, n_first, &own, &inner))
-        status = memob_no_memory(error, "the search");
+    status = memoi_inner_begin(&inner, &b->whole, b->is_brick, NULL, error);
+    if (status) return status;
+    status =
+        memoi_greedy_solve(part, 0, MEMOI_GREEDY_RUNS, target, &effort->clock, &inner.best, error);
+    n_first = is_goal_alone ? own.nodes_left : memoi_exact_first(part, own.nodes_left);
+    if (!status) status = memoi_exact_solve(part, target, n_first, &own, &inner.best, error);
     memoi_effort_spend(effort, own.n_nodes);
 
     /* From bricks to items: those that are gone lie above those that were kept. */
-    for (int64_t i = 0; !status && i < part.n_items; i++)
-        offsets[part.items[i].origin] = inner.offsets[i];
-    for (int64_t i = b->n_joins - 1; !status && i >= 0; i--)
+    memoi_inner_end(&inner, offsets);
+    for (int64_t i = b->n_joins - 1; i >= 0; i--)
         offsets[b->joins[i].gone] = offsets[b->joins[i].kept] + b->joins[i].above;
     if (!status) memoi_solution_offer(problem, offsets, best);
-    MEMO_FREE(inner.offsets);
-    memoi_problem_free(&part);
     return status;
 }
 
@@ -1645,53 +1629,44 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
 
 /* Lowers a part, items first to last - 1, with so many nodes for each engine, and MEMOI_SHARE or,
  * for the only part that is left, MEMOI_TRIES times as many in all: no other engine waits for it.
- * Sets its offsets and *peak. */
+ * Sets its offsets and *peak.  is_in_set: scratch. */
 MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, int64_t last,
-                                   int64_t goal, int round, int64_t n_nodes, int is_last,
-                                   memoi_effort* effort, memoi_solution* best, int64_t* peak,
-                                   memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
+                                   char* is_in_set, int64_t goal, int round, int64_t n_nodes,
+                                   int is_last, memoi_effort* effort, memoi_solution* best,
+                                   int64_t* peak, memo_error* error) {
     memoi_effort own = memoi_effort_take(effort, (is_last ? MEMOI_TRIES : MEMOI_SHARE) * n_nodes);
-    memoi_ejections ejections;
-    memoi_solution inner;
-    memoi_problem part;
-    char* is_in_set = (char*)memob_calloc(problem->n_items, 1);
-    int64_t* offsets = (int64_t*)memob_calloc(last - first, sizeof(int64_t));
-    if (is_in_set) memset(is_in_set + first, 1, (size_t)(last - first));
-    if (!is_in_set || !offsets || !memoi_problem_pick(problem, is_in_set, &part)) {
-        MEMO_FREE(is_in_set);
-        MEMO_FREE(offsets);
-        return memob_no_memory(error, "a part of the plan");
-    }
-    memoi_solution_begin(&inner, &part, offsets);
-    memcpy(offsets, best->offsets + first, (size_t)(last - first) * sizeof(int64_t));
-    memoi_solution_highest(&part, &inner);
+    memoi_inner inner;
+    const memoi_problem* part = &inner.part;
+    memo_status status;
+    memset(is_in_set, 0, (size_t)problem->n_items);
+    memset(is_in_set + first, 1, (size_t)(last - first));
+    status = memoi_inner_begin(&inner, problem, is_in_set, best->offsets, error);
+    if (status) return status;
 
     if (round == 0) /* each round would place the same */
-        status = memoi_greedy_solve(&part, 0, MEMOI_GREEDY_RUNS, goal, &own.clock, &inner, error);
-    if (!status && !memoi_problem_is_easy(&part) && !memoi_fit_solve(&part, 0, goal, &own, &inner))
-        status = memob_no_memory(error, "a part of the plan");
-    if (!status && inner.peak > goal && memoi_bricks_may_help(&part))
-        status = memoi_bricks_solve(&part, goal, round, n_nodes, effort, &inner, error);
-    if (!status && inner.peak > goal && !memoi_problem_is_plain(&part)) {
-        const memoi_made made = memoi_ejections_create(&ejections, &part, own.seed);
+        status =
+            memoi_greedy_solve(part, 0, MEMOI_GREEDY_RUNS, goal, &own.clock, &inner.best, error);
+    if (!status && !memoi_problem_is_easy(part))
+        status = memoi_fit_solve(part, 0, goal, &own, &inner.best, error);
+    if (!status && inner.best.peak > goal && memoi_bricks_may_help(part))
+        status = memoi_bricks_solve(part, goal, round, n_nodes, effort, &inner.best, error);
+    if (!status && inner.best.peak > goal && !memoi_problem_is_plain(part)) {
+        memoi_ejections ejections;
+        const memoi_made made = memoi_ejections_create(&ejections, part, own.seed);
         if (made == MEMOI_MADE)
-            memoi_ejections_solve(&ejections, memob_max(goal, inner.bound),
-                                  memoi_ejections_share(&part, n_nodes), &own, &inner);
+            memoi_ejections_solve(&ejections, memob_max(goal, inner.best.bound),
+                                  memoi_ejections_share(part, n_nodes), &own, &inner.best);
         memob_arrays_free(&ejections.arrays);
         if (made == MEMOI_NO_MEMORY) status = memob_no_memory(error, "a part of the plan");
     }
-    if (!status && inner.peak > goal &&
-        !memoi_exact_solve(&part, goal, memoi_exact_first(&part, own.nodes_left), &own, &inner))
-        status = memob_no_memory(error, "the search");
+    if (!status)
+        status = memoi_exact_solve(part, goal, memoi_exact_first(part, own.nodes_left), &own,
+                                   &inner.best, error);
 
     memoi_effort_spend(effort, own.n_nodes);
-    memcpy(best->offsets + first, offsets, (size_t)(last - first) * sizeof(int64_t));
-    best->bound = memob_max(best->bound, inner.bound);
-    *peak = inner.peak;
-    MEMO_FREE(is_in_set);
-    MEMO_FREE(offsets);
-    memoi_problem_free(&part);
+    best->bound = memob_max(best->bound, inner.best.bound);
+    *peak = inner.best.peak;
+    memoi_inner_end(&inner, best->offsets);
     return status;
 }
 
@@ -1703,15 +1678,17 @@ MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target
     memo_status status = MEMO_STATUS_OK;
     int64_t n = 0, first, last, end, part_peak, peak = 0;
     int is_last;
-    memob_keyed* parts = (memob_keyed*)memob_calloc(problem->n_items, sizeof(memob_keyed));
-    if (!parts) return memob_no_memory(error, "the parts of the plan");
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
+    memob_keyed* parts = MEMOB_ARRAY(&arrays, memob_keyed, problem->n_items);
+    char* is_in_set = MEMOB_ARRAY(&arrays, char, problem->n_items);
+    if (arrays.failed) status = memob_no_memory(error, "the parts of the plan");
 
-    for (first = 0; first < problem->n_items; first = last) {
+    for (first = 0; first < problem->n_items && !status; first = last) {
         last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
         parts[n].key = -part_peak;
         parts[n++].index = first;
     }
-    qsort(parts, (size_t)n, sizeof *parts, memob_keyed_compare);
+    if (!status) qsort(parts, (size_t)n, sizeof *parts, memob_keyed_compare);
     *n_parts = n;
 
     for (int64_t k = 0; k < n && n > 1 && !status; k++) {
@@ -1724,13 +1701,13 @@ MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target
             break;
         }
         is_last = k + 1 == n || -parts[k + 1].key <= goal;
-        status = memoi_part_solve(problem, first, last, goal, round, n_nodes, is_last, effort, best,
-                                  &part_peak, error);
+        status = memoi_part_solve(problem, first, last, is_in_set, goal, round, n_nodes, is_last,
+                                  effort, best, &part_peak, error);
         peak = memob_max(peak, part_peak);
     }
-    memoi_solution_highest(problem, best);
+    memoi_solution_highest(problem, best->offsets, &best->peak);
     effort->seed++; /* other orders in the next round */
-    MEMO_FREE(parts);
+    memob_arrays_free(&arrays);
     return status;
 }
 
@@ -1739,9 +1716,7 @@ MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target
 
 MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error) {
     const int64_t goal = memob_max(loop->target, loop->best->bound);
-    return memoi_fit_solve(loop->problem, -1, goal, loop->effort, loop->best)
-               ? MEMO_STATUS_OK
-               : memob_no_memory(error, "first fit");
+    return memoi_fit_solve(loop->problem, -1, goal, loop->effort, loop->best, error);
 }
 
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error) {
@@ -1751,9 +1726,7 @@ MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, mem
     const int64_t goal = memob_max(loop->target, best->bound);
     const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
     int64_t n_parts = 1;
-    memo_status status = MEMO_STATUS_OK;
-    if (!memoi_fit_solve(problem, loop->round, goal, effort, best))
-        status = memob_no_memory(error, "first fit");
+    memo_status status = memoi_fit_solve(problem, loop->round, goal, effort, best, error);
     if (!status && memoi_loop_goes_on(loop) && !problem->held && !problem->is_cover)
         status = memoi_parts_solve(problem, loop->target, loop->round, n_nodes, effort, best,
                                    &n_parts, error);

@@ -369,6 +369,11 @@ TEST(ejections_lower_dense_plans) {
     CHECK_IS(once.peak, <, greedy);
     for (int64_t i = 0; i < N; i++) CHECK_IS(often.offsets[i], ==, once.offsets[i]);
 
+    /* So many nodes do not place the items of a window once, so it waits for more. */
+    memoi_effort effort = effort_of(INT64_MAX, 0);
+    CHECK(memoi_windows_solve(&problem, 0, problem.lower_bound, 8 * N, &effort, &once));
+    CHECK_IS(effort.n_nodes, ==, 0);
+
     memo_plan_desc desc = {.node_limit = NODES, .time_limit_s = 1000};
     solve_valid(plan, &desc, 0);
     CHECK_IS(plan->peak_bytes, <=, once.peak);

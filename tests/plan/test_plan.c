@@ -85,8 +85,9 @@ TEST(a_deadline_leaves_a_plan) {
         own_solution best = new_solution(&problem);
         CHECK_OK(memoi_greedy_solve(&problem, 0, 5, INT64_MAX - 1, &clock, &best, &error));
         effort.clock = clock;
-        CHECK(memoi_exact_solve(&problem, problem.lower_bound,
-                                memoi_exact_first(&problem, effort.nodes_left), &effort, &best));
+        CHECK_OK(memoi_exact_solve(&problem, problem.lower_bound,
+                                   memoi_exact_first(&problem, effort.nodes_left), &effort, &best,
+                                   &error));
         CHECK_IS(effort.n_nodes, ==, 0);
         memob_arrays_free(&greedy.arrays);
         memo_plan_desc desc = {.engine = k / 8 ? MEMO_PLAN_ENGINE_BILEVEL : MEMO_PLAN_ENGINE_AUTO,

@@ -61,8 +61,7 @@ MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
         e->begins[n].key = e->offsets[j] - items[i].size;
         e->ends[n].key = e->offsets[j] + items[j].size;
         e->begins[n].index = e->ends[n].index = j;
-        top = memob_max(top, e->ends[n].key);
-        n++;
+        top = memob_max(top, e->ends[n++].key);
     }
 
     e->n_looks += n + (has_lists ? 0 : (last - first) / MEMOI_EJECTIONS_BLOCK);
@@ -178,7 +177,7 @@ MEMOI void memoi_ejections_settle(memoi_ejections* e, int64_t n_nodes, memoi_eff
 /* Begins again at the best plan, with another capacity. */
 MEMOI void memoi_ejections_restore(memoi_ejections* e, memoi_solution* best) {
     memcpy(e->offsets, best->offsets, (size_t)e->problem->n_items * sizeof(int64_t));
-    e->highest = memoi_solution_highest(e->problem, best);
+    e->highest = memoi_solution_highest(e->problem, best->offsets, &best->peak);
     e->n_waiting = 0;
     e->capacity = INT64_MAX;
 }
@@ -208,7 +207,7 @@ MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nod
         /* The capacity is met, or there is no way to it. */
         if (e->n_waiting == 0) {
             memcpy(best->offsets, e->offsets, (size_t)e->problem->n_items * sizeof(int64_t));
-            e->highest = memoi_solution_highest(e->problem, best);
+            e->highest = memoi_solution_highest(e->problem, best->offsets, &best->peak);
         } else if (e->places_left == 0) {
             memoi_ejections_restore(e, best);
             e->step /= MEMOI_SHARE; /* and twice that comes next */

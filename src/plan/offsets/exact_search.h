@@ -105,9 +105,9 @@ typedef struct memoi_failure {
 
 /* What unplaced items say together: kept for a block of items until an item there changes. */
 typedef struct memoi_tally {
-    memoi_failure state;        /* sum of hashes */
-    int64_t floor, hole, bound; /* least minimum of those that can be first; top above the minimum;
-                                   bound.  INT64_MAX: none */
+    memoi_failure state; /* sum of hashes: of everything that decides the result */
+    int64_t floor;       /* the least minimum of those that can be first; INT64_MAX: none can */
+    int64_t hole, bound; /* least top above the minimum; least bound.  INT64_MAX: none */
 } memoi_tally;
 
 enum {
@@ -124,8 +124,7 @@ typedef struct memoi_search {
     memob_arrays arrays; /* all but the log */
 
     /* fixed for the problem */
-    int64_t* size; /* of item i */
-    const memoi_neighbors* neighbors;
+    int64_t* size;       /* of item i */
     int64_t least_nodes; /* of a run that comes to a plan at once */
     int32_t* members;    /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
@@ -159,7 +158,7 @@ typedef struct memoi_search {
     uint64_t random;
 
     /* within one capacity */
-    int64_t n_runs, node_begin, node_end; /* of its budget */
+    int64_t n_runs, node_begin, node_end; /* of its budget; 0: another search has answered */
     double run_length;
     memoi_verdict verdict;
 
@@ -172,7 +171,6 @@ typedef struct memoi_search {
     int32_t tightness, use_weights;
     int64_t place;     /* among the searches */
     int64_t* answered; /* the earliest answer so far; a search beyond it stops; NULL: no others */
-    int32_t is_overtaken;
 } memoi_search;
 
 MEMOI void memoi_search_free(memoi_search* search) {
@@ -223,7 +221,6 @@ MEMOI memoi_made memoi_search_create(memoi_search* search, const memoi_problem* 
     if (n > MEMOI_SEARCH_ITEMS || problem->held) return MEMOI_UNFIT;
     listed = memoi_neighbors_list(problem);
     if (listed != MEMOI_MADE) return listed;
-    search->neighbors = problem->neighbors;
     for (int64_t i = 0; i < problem->n_ranges; i++)
         n_members += problem->ranges[i].end - problem->ranges[i].begin;
     if (n_members > MEMOI_SEARCH_MEMBERS) return MEMOI_UNFIT;
@@ -343,7 +340,8 @@ MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
 /* Puts i at its minimum; returns 0 if a neighbor then no longer fits. */
 MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     const memoi_problem* problem = search->problem;
-    const int64_t* first = search->neighbors->first;
+    const memoi_neighbors* neighbors = problem->neighbors;
+    const int64_t* first = neighbors->first;
     int64_t top = search->minimum[i] + search->size[i], k;
     MEMO_ASSERT(search->bound[i] == search->minimum[i]); /* 1 */
     memoi_search_log(search, MEMOI_CHANGE_PLACED, i, 0);
@@ -352,7 +350,7 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     memoi_search_touch(search, i);
     search->n_looks += first[i + 1] - first[i];
     for (k = first[i]; k < first[i + 1]; k++) {
-        int64_t j = search->neighbors->list[k], offset = top;
+        int64_t j = neighbors->list[k], offset = top;
         if (search->is_placed[j]) continue;
         if (search->is_blocked[j]) {
             memoi_search_log(search, MEMOI_CHANGE_BLOCKED, j, 1);
@@ -513,14 +511,6 @@ MEMOI memoi_failure* memoi_failure_slot(const memoi_search* search, const memoi_
     return &search->failures[state->low % MEMOI_FAILURES];
 }
 
-/* Sections [begin, end), and the floor: the lowest offset at which an item can be first. */
-typedef struct memoi_part {
-    int64_t begin, end, floor;
-    memoi_failure state; /* hash of everything that decides the result */
-    int32_t is_done;     /* nothing is unplaced */
-    int32_t is_dead;     /* nothing can be first, or the rule hole fails the node */
-} memoi_part;
-
 /* Adds the unplaced items of [first, last) to a tally. */
 MEMOI void memoi_search_tally(const memoi_search* search, int64_t first, int64_t last,
                               memoi_tally* tally) {
@@ -553,30 +543,30 @@ MEMOI const memoi_tally* memoi_search_block_tally(memoi_search* search, int64_t 
     return &search->tallies[block];
 }
 
-MEMOI memoi_part memoi_search_part(memoi_search* search, int64_t begin, int64_t end) {
+/* The tally of sections [begin, end) within the capacity. */
+MEMOI memoi_tally memoi_search_part(memoi_search* search, int64_t begin, int64_t end) {
     int64_t last = search->first_item[end], i, next;
-    memoi_tally sum = {{0, 0}, INT64_MAX, INT64_MAX, INT64_MAX};
-    memoi_part part;
+    memoi_tally part = {{0, 0}, INT64_MAX, INT64_MAX, INT64_MAX};
+    part.state.low += (uint64_t)search->capacity;
+    part.state.high -= (uint64_t)search->capacity;
     for (i = search->first_item[begin]; i < last; i = next) {
         const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
         if (!block) {
-            memoi_search_tally(search, i, next, &sum);
+            memoi_search_tally(search, i, next, &part);
             continue;
         }
-        sum.state.low += block->state.low;
-        sum.state.high += block->state.high;
-        sum.floor = memob_min(sum.floor, block->floor);
-        sum.hole = memob_min(sum.hole, block->hole);
-        sum.bound = memob_min(sum.bound, block->bound);
+        part.state.low += block->state.low;
+        part.state.high += block->state.high;
+        part.floor = memob_min(part.floor, block->floor);
+        part.hole = memob_min(part.hole, block->hole);
+        part.bound = memob_min(part.bound, block->bound);
     }
-    part.begin = begin;
-    part.end = end;
-    part.floor = sum.floor;
-    part.state.low = sum.state.low + (uint64_t)search->capacity;
-    part.state.high = sum.state.high - (uint64_t)search->capacity;
-    part.is_done = sum.bound == INT64_MAX;
-    part.is_dead = !part.is_done && (part.floor == INT64_MAX || sum.hole <= part.floor);
     return part;
+}
+
+/* Can nothing be first, or does the rule hole fail the node? */
+MEMOI int memoi_tally_is_dead(const memoi_tally* part) {
+    return part->floor == INT64_MAX || part->hole <= part->floor;
 }
 
 /* The first of [begin, end) that has a mark, or end. */
@@ -586,20 +576,19 @@ MEMOI int64_t memoi_search_marked(const char* marks, int64_t begin, int64_t end)
 }
 
 /* Applies all rules but hole; returns 0 if the part cannot be filled. */
-MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
-    const int64_t first = search->first_item[part->begin], last = search->first_item[part->end];
+MEMOI int memoi_search_prune(memoi_search* search, int64_t begin, int64_t end, int64_t floor) {
+    const int64_t first = search->first_item[begin], last = search->first_item[end];
     int64_t i, next, s;
     for (i = first; i < last; i = next) {
         const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
-        if (block && block->bound >= part->floor) continue;
+        if (block && block->bound >= floor) continue;
         for (; i < next; i++) {
             if (search->is_placed[i]) continue;
-            (void)MEMOI_PROVE(search, 'f', i, part->floor);
-            if (!memoi_search_raise(search, i, part->floor)) return 0;
+            (void)MEMOI_PROVE(search, 'f', i, floor);
+            if (!memoi_search_raise(search, i, floor)) return 0;
         }
     }
-    for (s = part->begin; (s = memoi_search_marked(search->is_stale, s, part->end)) < part->end;
-         s++) {
+    for (s = begin; (s = memoi_search_marked(search->is_stale, s, end)) < end; s++) {
         search->is_stale[s] = 0;
         if (memoi_search_section(search, s)) continue;
         search->weight[s] += 1;
@@ -626,22 +615,22 @@ MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     return least;
 }
 
-MEMOI int64_t memoi_search_choose(memoi_search* search, const memoi_part* part) {
-    int64_t last = search->first_item[part->end], next = 0, best = -1, i;
+MEMOI int64_t memoi_search_choose(memoi_search* search, int64_t begin, int64_t end, int64_t floor) {
+    int64_t last = search->first_item[end], next = 0, best = -1, i;
     double least = -1; /* of the best; not computed while the best has no rival */
 
-    /* The item that can lie on the floor of the part and has the tightest sections. */
-    for (i = search->first_item[part->begin]; i < last; i++) {
+    /* The item that can lie on the floor and has the tightest sections. */
+    for (i = search->first_item[begin]; i < last; i++) {
         double tightness;
         if (i >= next) {
             const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
-            if (block && block->floor != part->floor) {
+            if (block && block->floor != floor) {
                 i = next - 1;
                 continue;
             }
         }
-        if (search->bound[i] != part->floor || search->minimum[i] != part->floor ||
-            search->is_placed[i] || search->is_blocked[i])
+        if (search->bound[i] != floor || search->minimum[i] != floor || search->is_placed[i] ||
+            search->is_blocked[i])
             continue;
         if (best < 0) {
             best = i;
@@ -672,9 +661,9 @@ MEMOI int memoi_search_is_stopped(memoi_search* search) {
     search->n_looks %= MEMOI_SEARCH_LOOKS;
     if (search->n_nodes / 16 > before / 16) {
         search->is_out_of_time |= memoi_deadline_is_over(search->clock);
-        search->is_overtaken |= memoi_pack_is_overtaken(search);
+        if (memoi_pack_is_overtaken(search)) search->node_end = 0;
     }
-    return search->is_out_of_time || search->is_out_of_memory || search->is_overtaken ||
+    return search->is_out_of_time || search->is_out_of_memory ||
            search->n_branches >= search->branch_stop || search->n_nodes >= search->node_end;
 }
 
@@ -714,31 +703,33 @@ MEMOI memoi_verdict memoi_search_branch(memoi_search* search, int64_t i, int64_t
 MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end) {
     const int64_t n_changes = search->n_changes;
     memoi_verdict verdict = MEMOI_FAILED;
-    memoi_part part = memoi_search_part(search, begin, end);
+    memoi_tally part = memoi_search_part(search, begin, end);
     const memoi_failure state = part.state;
     (void)MEMOI_PROVE(search, '(', 0, 0);
     for (;; part = memoi_search_part(search, begin, end)) {
         const memoi_failure* known = memoi_failure_slot(search, &part.state);
         int64_t chosen;
-        if (part.is_done) verdict = MEMOI_FOUND;
-        if (!part.is_done && memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
+        if (part.bound == INT64_MAX)
+            verdict = MEMOI_FOUND; /* nothing is unplaced */
+        else if (memoi_search_is_stopped(search))
+            verdict = MEMOI_STOPPED;
         if (verdict != MEMOI_FAILED) break;
 
         /* The node fails if this state failed before, or if a bound shows that it must fail. */
         if (known->low == part.state.low && known->high == part.state.high &&
             MEMOI_PROVE(search, 'm', (int64_t)known->low, 0))
             break;
-        if (part.is_dead && MEMOI_PROVE(search, 'd', 0, 0)) break;
-        if (!memoi_search_prune(search, &part)) break;
+        if (memoi_tally_is_dead(&part) && MEMOI_PROVE(search, 'd', 0, 0)) break;
+        if (!memoi_search_prune(search, begin, end, part.floor)) break;
         if (memoi_search_cut(search, begin, end) < end) {
             verdict = memoi_search_parts(search, begin, end);
             break;
         }
         part = memoi_search_part(search, begin, end); /* a lift may have raised the floor */
-        if (part.is_dead && MEMOI_PROVE(search, 'd', 0, 0)) break;
+        if (memoi_tally_is_dead(&part) && MEMOI_PROVE(search, 'd', 0, 0)) break;
 
         /* Branch: the chosen item is first, or is blocked from then on. */
-        chosen = memoi_search_choose(search, &part);
+        chosen = memoi_search_choose(search, begin, end, part.floor);
         MEMO_ASSERT(chosen >= 0 && search->bound[chosen] == part.floor); /* 4 */
         verdict = memoi_search_branch(search, chosen, begin, end);
         if (verdict != MEMOI_FAILED) break;
@@ -789,8 +780,7 @@ MEMOI int memoi_search_run(memoi_search* search) {
     search->branch_stop = search->n_branches + (int64_t)search->run_length;
     search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
     if (search->verdict != MEMOI_STOPPED) memoi_pack_answer(search);
-    if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory ||
-        search->is_overtaken)
+    if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory)
         return 0;
 
     /* The next run is longer and forgets a part of the weights. */
@@ -806,7 +796,6 @@ MEMOI void memoi_search_begin(memoi_search* search, int64_t capacity, int64_t bu
     memob_map_free(&search->bases);
     memset(&search->bases, 0, sizeof search->bases);
     search->verdict = MEMOI_STOPPED;
-    search->is_overtaken = 0;
     search->n_runs = 0;
     search->run_length = (double)memoi_search_shortest_run(search->problem);
     search->node_begin = search->n_nodes;
@@ -823,7 +812,6 @@ MEMOI int64_t memoi_search_attempt(memoi_search* search, int64_t capacity, int64
 /* The exact search of a problem, from attempt to attempt. */
 typedef struct memoi_exact {
     memoi_search search;
-    const memoi_problem* problem;
     memoi_effort* effort;
     memoi_solution* best;
     int64_t given_up; /* the last capacity attempted in vain, in this round */
@@ -834,7 +822,6 @@ typedef struct memoi_exact {
 MEMOI memoi_made memoi_exact_create(memoi_exact* exact, const memoi_problem* problem,
                                     memoi_effort* effort, memoi_solution* best) {
     memset(exact, 0, sizeof *exact);
-    exact->problem = problem;
     exact->effort = effort;
     exact->best = best;
     if (MEMOI_WITHOUT(search)) return MEMOI_UNFIT;
@@ -856,13 +843,13 @@ MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_no
     if (verdict < 0) {
         memoi_effort_spend(exact->effort, memoi_search_attempt(search, capacity, n_nodes));
         verdict = (int)search->verdict;
-        if (verdict == MEMOI_FOUND) memoi_solution_offer(exact->problem, search->minimum, best);
+        if (verdict == MEMOI_FOUND) memoi_solution_offer(search->problem, search->minimum, best);
     }
     if (search->is_out_of_memory) return 0;
 
     if (verdict != MEMOI_FOUND) exact->given_up = capacity;
     if (verdict == MEMOI_FAILED) best->bound = memob_max(best->bound, capacity + 1);
-    memoi_effort_report(exact->effort, exact->problem, best);
+    memoi_effort_report(exact->effort, search->problem, best);
     return 1;
 }
 
@@ -872,12 +859,10 @@ MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes)
     const memoi_solution* best = exact->best;
     if (n_nodes < exact->search.least_nodes) return 1;
     exact->given_up = memob_max(target, best->bound);
-    if (memoi_effort_goes_on(exact->effort, best, target) &&
-        !memoi_exact_attempt(exact, exact->given_up, n_nodes))
-        return 0;
-    while (memoi_effort_goes_on(exact->effort, best, target) && exact->given_up < best->peak - 1) {
-        const int64_t capacity = exact->given_up + (best->peak - exact->given_up) / 2;
+    for (int64_t capacity = exact->given_up; memoi_effort_goes_on(exact->effort, best, target);) {
         if (!memoi_exact_attempt(exact, memob_max(capacity, best->bound), n_nodes)) return 0;
+        if (exact->given_up >= best->peak - 1) break;
+        capacity = exact->given_up + (best->peak - exact->given_up) / 2;
     }
     return 1;
 }
@@ -888,14 +873,15 @@ MEMOI int64_t memoi_exact_first(const memoi_problem* problem, int64_t nodes_left
 }
 
 /* Lowers the best plan in rounds, the first with so many nodes an attempt and each with twice as
- * many, until the effort is over; does nothing if the problem is too large.  0: no memory. */
-MEMOI int memoi_exact_solve(const memoi_problem* problem, int64_t target, int64_t n_nodes,
-                            memoi_effort* effort, memoi_solution* best) {
+ * many, until the effort is over; does nothing if the problem is too large. */
+MEMOI memo_status memoi_exact_solve(const memoi_problem* problem, int64_t target, int64_t n_nodes,
+                                    memoi_effort* effort, memoi_solution* best, memo_error* error) {
     memoi_exact exact;
-    const memoi_made made = memoi_exact_create(&exact, problem, effort, best);
-    int ok = made != MEMOI_NO_MEMORY;
-    for (; ok && made == MEMOI_MADE && memoi_effort_goes_on(effort, best, target); n_nodes *= 2)
-        ok = memoi_exact_round(&exact, target, n_nodes);
+    memoi_made made;
+    if (best->peak <= target) return MEMO_STATUS_OK;
+    made = memoi_exact_create(&exact, problem, effort, best);
+    for (; made == MEMOI_MADE && memoi_effort_goes_on(effort, best, target); n_nodes *= 2)
+        if (!memoi_exact_round(&exact, target, n_nodes)) made = MEMOI_NO_MEMORY;
     memoi_exact_free(&exact);
-    return ok;
+    return made == MEMOI_NO_MEMORY ? memob_no_memory(error, "the search") : MEMO_STATUS_OK;
 }

@@ -29,35 +29,19 @@ MEMOI int64_t memoi_full_mark(const memoi_problem* problem, int percent, char* i
 MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_in_set,
                                    int64_t target, memoi_effort* own, int64_t* offsets,
                                    int64_t* bound, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    memoi_solution inner;
-    memoi_problem part;
-    int first = 0, last = MEMOI_GREEDY_RUNS;
-    int64_t* inner_offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
-    if (!inner_offsets || !memoi_problem_pick(problem, is_in_set, &part)) {
-        MEMO_FREE(inner_offsets);
-        return memob_no_memory(error, "full sections");
-    }
-    if (part.n_items > MEMOI_SEARCH_ITEMS) { /* the order that helps most, if any does */
-        first = (int)MEMOI_ORDER_LOAD;
-        last = first + 1;
-    }
-
-    /* The part's items begin where they lie, and are lowered. */
-    memoi_solution_begin(&inner, &part, inner_offsets);
-    for (int64_t i = 0; i < part.n_items; i++) inner.offsets[i] = offsets[part.items[i].origin];
-    memoi_solution_highest(&part, &inner);
-    if (inner.peak > target)
-        status = memoi_greedy_solve(&part, first, last, target, &own->clock, &inner, error);
-    memoi_effort_spend(own, (last - first) * part.n_items / MEMOI_PLACED_NODE);
-    if (!status && inner.peak > target &&
-        !memoi_exact_solve(&part, target, memoi_exact_first(&part, own->nodes_left), own, &inner))
-        status = memob_no_memory(error, "full sections");
-    for (int64_t i = 0; !status && i < part.n_items; i++)
-        offsets[part.items[i].origin] = inner.offsets[i];
-    *bound = memob_max(*bound, inner.bound);
-    MEMO_FREE(inner_offsets);
-    memoi_problem_free(&part);
+    memoi_inner inner;
+    const memoi_problem* part = &inner.part;
+    int n_runs;
+    memo_status status = memoi_inner_begin(&inner, problem, is_in_set, offsets, error);
+    if (status) return status;
+    n_runs = part->n_items > MEMOI_SEARCH_ITEMS ? 1 : MEMOI_GREEDY_RUNS;
+    status = memoi_greedy_solve(part, 0, n_runs, target, &own->clock, &inner.best, error);
+    memoi_effort_spend(own, n_runs * part->n_items / MEMOI_PLACED_NODE);
+    if (!status)
+        status = memoi_exact_solve(part, target, memoi_exact_first(part, own->nodes_left), own,
+                                   &inner.best, error);
+    *bound = memob_max(*bound, inner.best.bound);
+    memoi_inner_end(&inner, offsets);
     return status;
 }
 
@@ -67,8 +51,6 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
 MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, int64_t target,
                                    int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
                                    memo_error* error) {
-    static const memoi_item_order orders[] = {MEMOI_ORDER_AREA, MEMOI_ORDER_SIZE,
-                                              MEMOI_ORDER_LIFETIME, MEMOI_ORDER_SECTIONS};
     const int64_t n = problem->n_items, n_run = n / MEMOI_PLACED_NODE; /* nodes of an order */
     const int64_t n_orders = memob_min(2 + n_nodes / (2 * n_run + 1), 4);
     memo_status status = MEMO_STATUS_OK;
@@ -77,12 +59,10 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     memoi_effort own = memoi_effort_take(effort, n_nodes);
     const int ok = memoi_greedy_create(&greedy, problem, &effort->clock);
     memob_arrays* a = &greedy.arrays;
-    int64_t* offsets = MEMOB_ARRAY(a, int64_t, n);
+    int64_t* offsets = greedy.offsets; /* as scratch */
     int64_t* before = MEMOB_ARRAY(a, int64_t, problem->n_sections + 1);
     char* is_in_set = (char*)memob_arrays_add(a, n, 1);
     if (!ok || a->failed) status = memob_no_memory(error, "full sections");
-
-    /* The plan of the items of full sections. */
     if (status || memoi_full_mark(problem, percent, is_in_set, before) > n / 4 * 3) goto done;
     memcpy(offsets, best->offsets, (size_t)n * sizeof(int64_t));
     status = memoi_full_inner(problem, is_in_set, target, &own, offsets, &best->bound, error);
@@ -96,8 +76,8 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
         peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
     }
     qsort(greedy.ahead, (size_t)greedy.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
-    for (int64_t k = 0; !status && k < n_orders && peak < best->peak; k++) {
-        memoi_greedy_order_items(problem, orders[k], NULL, greedy.ranked);
+    for (int k = 0; !status && k < n_orders && peak < best->peak; k++) { /* AREA to SECTIONS */
+        memoi_greedy_rank(&greedy, (memoi_item_order)((int)MEMOI_ORDER_AREA + k));
         if (memoi_deadline_is_over(&effort->clock) || !memoi_plateau_run(&greedy)) break;
         memoi_effort_spend(effort, n_run);
         memoi_solution_offer(problem, greedy.offsets, best);

@@ -105,27 +105,20 @@ MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* p
     return 1;
 }
 
-/* Sets a node's least turn and end; returns 1 if they change. */
-MEMOI int memoi_unplaced_note(memoi_unplaced* unplaced, int64_t node, int32_t turn, int32_t end) {
-    const int is_new = unplaced->turn[node] != turn || unplaced->least_end[node] != end;
-    unplaced->turn[node] = turn;
-    unplaced->least_end[node] = end;
-    return is_new;
-}
-
-/* From a node's children. */
+/* Sets a node's least turn and end from its children; returns 1 if they change. */
 MEMOI int memoi_unplaced_join(memoi_unplaced* unplaced, int64_t node) {
-    const int32_t* turn = unplaced->turn + 2 * node;
-    const int32_t* end = unplaced->least_end + 2 * node;
-    return memoi_unplaced_note(unplaced, node, (int32_t)memob_min(turn[0], turn[1]),
-                               (int32_t)memob_min(end[0], end[1]));
+    int32_t *turn = &unplaced->turn[node], *end = &unplaced->least_end[node];
+    const int32_t before[] = {*turn, *end};
+    *turn = (int32_t)memob_min(unplaced->turn[2 * node], unplaced->turn[2 * node + 1]);
+    *end = (int32_t)memob_min(unplaced->least_end[2 * node], unplaced->least_end[2 * node + 1]);
+    return *turn != before[0] || *end != before[1];
 }
 
 /* Sets the turn of an item, but not those above it; INT32_MAX: it no longer waits. */
 MEMOI int64_t memoi_unplaced_leaf(memoi_unplaced* unplaced, int64_t i, int32_t turn) {
     const int64_t node = unplaced->n_leaves + i;
-    memoi_unplaced_note(unplaced, node, turn,
-                        turn < INT32_MAX ? unplaced->largest_end[node] : INT32_MAX);
+    unplaced->turn[node] = turn;
+    unplaced->least_end[node] = turn < INT32_MAX ? unplaced->largest_end[node] : INT32_MAX;
     return node;
 }
 
@@ -205,12 +198,14 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     return memoi_unplaced_create(&greedy->unplaced, problem, a);
 }
 
-/* The order by the fullest section that an item meets, then by lifetime.  Items that meet full
- * sections lie low, and the other items have room on top of them. */
-MEMOI void memoi_greedy_order_by_load(memoi_greedy* greedy) {
+/* Ranks the items for a run.  LOAD: by the fullest section that an item meets, then by lifetime, as
+ * items that meet full sections lie low, and the other items have room on top of them. */
+MEMOI void memoi_greedy_rank(memoi_greedy* greedy, memoi_item_order order) {
     const memoi_problem* problem = greedy->problem;
     int64_t n = problem->n_sections, left, right;
     int64_t* load = greedy->load;
+    if (order != MEMOI_ORDER_LOAD) memoi_greedy_order_items(problem, order, NULL, greedy->ranked);
+    if (order != MEMOI_ORDER_LOAD) return;
     memcpy(load + n, problem->section_bounds, (size_t)n * sizeof *load);
     for (int64_t i = n - 1; i > 0; i--) load[i] = memob_max(load[2 * i], load[2 * i + 1]);
     for (int64_t i = 0; i < problem->n_items; i++) {
@@ -406,27 +401,21 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     return 1;
 }
 
-/* Ranks the items for a run of lowest offset. */
-MEMOI void memoi_greedy_rank(memoi_greedy* greedy, int run) {
-    if (run == (int)MEMOI_ORDER_LOAD)
-        memoi_greedy_order_by_load(greedy);
-    else
-        memoi_greedy_order_items(greedy->problem, (memoi_item_order)run, NULL, greedy->ranked);
-}
-
 /* Runs number first to last - 1, until a plan meets the target, or time is up and there is one. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, int last,
                                      int64_t target, const memoi_deadline* clock,
                                      memoi_solution* best, memo_error* error) {
     memoi_greedy greedy;
-    int ok = memoi_greedy_create(&greedy, problem, clock);
+    int ok;
+    if (first == last || best->peak <= target) return MEMO_STATUS_OK;
+    ok = memoi_greedy_create(&greedy, problem, clock);
     if (ok && problem->n_items > MEMOI_SMALL_ITEMS &&
         (best->peak == INT64_MAX || last - first == MEMOI_GREEDY_RUNS))
         ok = memoi_pack_sweep(&greedy, target, best);
     for (int run = first; ok && run < last && best->peak > target; run++) {
         greedy.is_needed = best->peak == INT64_MAX;
         if (!greedy.is_needed && (MEMOI_WITHOUT(orders) || memoi_deadline_is_over(clock))) break;
-        memoi_greedy_rank(&greedy, run);
+        memoi_greedy_rank(&greedy, (memoi_item_order)run);
         if (memoi_plateau_run(&greedy)) memoi_solution_offer(problem, greedy.offsets, best);
     }
     memob_arrays_free(&greedy.arrays);

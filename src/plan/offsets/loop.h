@@ -27,7 +27,7 @@ typedef struct memoi_loop {
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
-    int64_t n_vain[2]; /* nodes of memo_pack.h and of full sections since one of them gained */
+    int64_t n_vain; /* nodes of memo_pack.h and of full sections since one of them gained */
     int32_t round, n_orders; /* tried by greedy */
     memoi_made ejections_made, exact_made;
     int32_t has_begun;  /* greedy has no more to do */
@@ -57,29 +57,20 @@ MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
 /* Layers, and greedy: all orders at once.  A large problem gets two, and another one in a round
  * behind one that gained nothing. */
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
-    static const memoi_item_order large[] = {MEMOI_ORDER_LOAD, MEMOI_ORDER_START, MEMOI_ORDER_AREA,
-                                             MEMOI_ORDER_SIZE, MEMOI_ORDER_LIFETIME};
-    const memo_plan_desc* desc = loop->desc;
-    const int is_large =
-        loop->problem->n_items > MEMOI_SEARCH_ITEMS && desc->engine != MEMO_PLAN_ENGINE_GREEDY;
-    int n = is_large ? 2 : MEMOI_GREEDY_RUNS;
+    const int is_large = loop->problem->n_items > MEMOI_SEARCH_ITEMS &&
+                         loop->desc->engine != MEMO_PLAN_ENGINE_GREEDY;
+    const int first = loop->n_orders, n = is_large ? 2 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
         status =
-            memoi_bilevel_solve(loop->plan, desc->trace, loop->problem, loop->target, n_nodes,
+            memoi_bilevel_solve(loop->plan, loop->desc->trace, loop->problem, loop->target, n_nodes,
                                 loop->effort, loop->solve, loop->best, &loop->has_layers, error);
     memoi_loop_credit(loop, "bilevel");
-    if (loop->round > 0) n = loop->is_stuck;
-    n = (int)memob_min(n, MEMOI_GREEDY_RUNS - loop->n_orders);
-    if (!is_large && n > 0 && !status)
-        status = memoi_greedy_solve(loop->problem, 0, n, loop->target, &loop->effort->clock,
-                                    loop->best, error);
-    for (int k = 0; k < n && is_large && !status && loop->best->peak > loop->target; k++) {
-        const int order = (int)large[loop->n_orders + k];
-        status = memoi_greedy_solve(loop->problem, order, order + 1, loop->target,
+    loop->n_orders =
+        (int)memob_min(first + (loop->round > 0 ? loop->is_stuck : n), MEMOI_GREEDY_RUNS);
+    if (!status)
+        status = memoi_greedy_solve(loop->problem, first, loop->n_orders, loop->target,
                                     &loop->effort->clock, loop->best, error);
-    }
-    loop->n_orders += n;
     memoi_loop_credit(loop, "greedy");
     return status;
 }
@@ -115,37 +106,36 @@ MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nod
                                                    : MEMO_STATUS_OK;
 }
 
-/* The engines that improve a plan.  A plain problem that can be searched needs no ejections.  While
- * windows of memo_pack.h lower a large plan, nothing else does so sooner.  While windows or full
- * sections have spent a sixteenth of all nodes in vain, ejections do. */
+/* Does the round end here?  A large plan that became lower is lowered soonest by the same engine. */
+MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
+    return loop->is_apart || !memoi_loop_goes_on(loop) ||
+           (loop->problem->n_items > MEMOI_SEARCH_ITEMS && loop->best->peak < peak);
+}
+
+/* The engines that improve a plan.  In a large problem memo_pack.h and full sections rest once they
+ * have spent a sixteenth of all nodes in vain.  A plain problem that can be searched needs no
+ * ejections. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int has_exact = loop->exact_made == MEMOI_MADE;
-    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
     const int is_searched = has_exact && (memoi_problem_is_plain(problem) || problem->is_cover);
     const int64_t goal = memob_max(loop->target, loop->best->bound);
-    const int64_t peak = loop->best->peak;
-    int is_done = 0;
+    const int64_t peak = loop->best->peak, n_before = loop->effort->n_nodes;
     memo_status status = MEMO_STATUS_OK;
-
-    /* The engines of memo_pack.h, then full sections. */
-    for (int k = 0; k < 2 && !is_done; k++) {
-        const int64_t n_before = loop->effort->n_nodes;
-        if (is_large && !loop->is_apart && loop->n_vain[k] > n_before / MEMOI_TRIES) continue;
-        status = k == 0 ? memoi_pack_round(loop, n_nodes, error)
-                        : memoi_loop_full(loop, goal, n_nodes, error);
-        loop->n_vain[k] += loop->effort->n_nodes - n_before;
-        if (loop->best->peak < peak) loop->n_vain[0] = loop->n_vain[1] = 0;
-        is_done = status || loop->is_apart || (k == 0 && is_large && loop->best->peak < peak);
+    if (problem->n_items <= MEMOI_SEARCH_ITEMS || loop->n_vain <= n_before / MEMOI_TRIES) {
+        status = memoi_pack_round(loop, n_nodes, error);
+        if (!status && !memoi_loop_is_over(loop, peak))
+            status = memoi_loop_full(loop, goal, n_nodes, error);
+        loop->n_vain += loop->effort->n_nodes - n_before;
+        if (loop->best->peak < peak || loop->is_apart) loop->n_vain = 0;
     }
 
-    if (!is_done && memoi_loop_goes_on(loop) && !is_searched)
+    if (!is_searched && !status && !memoi_loop_is_over(loop, peak))
         status = memoi_loop_eject(
             loop, goal,
             has_exact ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes)) : n_nodes,
             error);
-    is_done |= status != MEMO_STATUS_OK;
-    if (!is_done && memoi_loop_goes_on(loop) && has_exact &&
+    if (has_exact && !status && !memoi_loop_is_over(loop, peak) &&
         !memoi_exact_round(&loop->exact, loop->target, n_nodes))
         status = memob_no_memory(error, "the search");
     memoi_loop_credit(loop, "search");

@@ -58,13 +58,12 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
                                   memoi_effort* effort, int64_t* bound_bytes, int32_t* is_open,
                                   memo_error* error) {
     int64_t culprit;
-    memoi_problem problem;
+    memoi_problem problem = MEMO_ZERO(memoi_problem);
     memoi_solution best;
-    memoi_loop loop;
+    memoi_loop loop = MEMO_ZERO(memoi_loop);
     memo_status status;
 
     /* The problem, and room for the best plan.  No order can help fixed buffers that conflict. */
-    memset(&problem, 0, sizeof problem);
     status = memoi_problem_pose(plan, is_second ? 0 : MEMOI_ROUNDED, &problem, error);
     if (!status && problem.n_fixed > 0 && plan->n_holds > 0)
         status = memob_plan_check_holds(plan, 0, &culprit, error);
@@ -77,12 +76,11 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
         for (int64_t i = 0; i < problem.n_items; i++)
             best.offsets[i] =
                 plan->buffers[problem.items[i].origin].offset_bytes / problem.unit_bytes;
-        memoi_solution_highest(&problem, &best);
+        memoi_solution_highest(&problem, best.offsets, &best.peak);
     }
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
 
     /* No plan is below the bound, so a smaller capacity is no useful target. */
-    memset(&loop, 0, sizeof loop);
     loop.problem = &problem;
     loop.target = memob_min(desc->capacity_bytes, MEMOB_BYTES_MAX) / problem.unit_bytes;
     if (problem.is_rounded && desc->capacity_bytes % problem.unit_bytes) loop.target++;

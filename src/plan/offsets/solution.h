@@ -8,13 +8,13 @@
  * 1. No plan is lower than the bound.
  * 2. No more nodes are spent than are left. */
 
-/* Orders of the items; all but the last are runs of greedy. */
+/* Orders of the items; all but the last are runs of greedy, those that help most come first. */
 typedef enum memoi_item_order {
-    MEMOI_ORDER_LIFETIME = 0, /* longest, then largest area */
-    MEMOI_ORDER_AREA,         /* size times lifetime */
-    MEMOI_ORDER_LOAD,         /* fullest section first: memoi_greedy_order_by_load */
-    MEMOI_ORDER_SIZE,         /* largest, then longest */
-    MEMOI_ORDER_START,        /* as requested */
+    MEMOI_ORDER_LOAD = 0, /* fullest section first: memoi_greedy_rank */
+    MEMOI_ORDER_START,    /* as requested */
+    MEMOI_ORDER_AREA,     /* size times lifetime */
+    MEMOI_ORDER_SIZE,     /* largest, then longest */
+    MEMOI_ORDER_LIFETIME, /* longest, then largest area */
     MEMOI_GREEDY_RUNS,
     MEMOI_ORDER_SECTIONS = MEMOI_GREEDY_RUNS, /* number of sections, then size: for the search */
     MEMOI_N_ORDERS
@@ -35,14 +35,15 @@ MEMOI void memoi_solution_begin(memoi_solution* best, const memoi_problem* probl
     best->bound = problem->lower_bound;
 }
 
-/* Sets the peak of the offsets; returns the item that ends there. */
-MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, memoi_solution* best) {
+/* Sets the peak of offsets; returns the item that ends there. */
+MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, const int64_t* offsets,
+                                     int64_t* peak) {
     int64_t highest = 0;
-    best->peak = 0;
+    *peak = 0;
     for (int64_t i = 0; i < problem->n_items; i++) {
-        const int64_t top = memoi_item_top(&problem->items[i], best->offsets[i]);
-        if (top > best->peak) highest = i;
-        best->peak = memob_max(best->peak, top);
+        const int64_t top = memoi_item_top(&problem->items[i], offsets[i]);
+        if (top > *peak) highest = i;
+        *peak = memob_max(*peak, top);
     }
     return highest;
 }
@@ -50,9 +51,8 @@ MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, memoi_solutio
 /* Takes offsets if their peak is lower. */
 MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* offsets,
                                 memoi_solution* best) {
-    int64_t peak = 0;
-    for (int64_t i = 0; i < problem->n_items; i++)
-        peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
+    int64_t peak;
+    memoi_solution_highest(problem, offsets, &peak);
     MEMO_ASSERT(peak >= best->bound); /* 1 */
     if (peak >= best->peak) return;
     best->peak = peak;
@@ -147,4 +147,34 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
     if (i == whole->n_items && memoi_problem_sections(part) && memoi_problem_bounds(part)) return 1;
     memoi_problem_free(part);
     return 0;
+}
+
+/* Items of a problem that are planned alone. */
+typedef struct memoi_inner {
+    memoi_problem part;
+    memoi_solution best;
+} memoi_inner;
+
+/* Picks the items in the set, and begins with their offsets; NULL: with no plan. */
+MEMOI memo_status memoi_inner_begin(memoi_inner* inner, const memoi_problem* whole,
+                                    const char* is_in_set, const int64_t* offsets,
+                                    memo_error* error) {
+    int64_t* own = (int64_t*)memob_calloc(whole->n_items, sizeof(int64_t));
+    if (!own || !memoi_problem_pick(whole, is_in_set, &inner->part)) {
+        MEMO_FREE(own);
+        return memob_no_memory(error, "a part of the plan");
+    }
+    memoi_solution_begin(&inner->best, &inner->part, own);
+    if (!offsets) return MEMO_STATUS_OK;
+    for (int64_t i = 0; i < inner->part.n_items; i++) own[i] = offsets[inner->part.items[i].origin];
+    memoi_solution_highest(&inner->part, own, &inner->best.peak);
+    return MEMO_STATUS_OK;
+}
+
+/* Sets the offsets of the whole, and frees the part. */
+MEMOI void memoi_inner_end(memoi_inner* inner, int64_t* offsets) {
+    for (int64_t i = 0; i < inner->part.n_items; i++)
+        offsets[inner->part.items[i].origin] = inner->best.offsets[i];
+    MEMO_FREE(inner->best.offsets);
+    memoi_problem_free(&inner->part);
 }
