@@ -405,9 +405,9 @@ typedef struct memo_session memo_session;
  *                     for the EDGE
  *
  * Late rows.  How many rows the experts of a layer get is known only when its forward has routed
- * them: then the trainer calls memo_session_set_routed.  Items with LATE_ROWS have that many rows in
- * that layer, at most routed_rows_layer, in all layers together at most A = routed_rows_all.  Of n
- * such layers, each with A / n rows, a plan keeps the rows of k, and the device has a scratch of
+ * them: then the trainer calls memo_session_set_routed.  Items with LATE_ROWS have that many rows
+ * in that layer, at most routed_rows_layer, in all layers together at most A = routed_rows_all.  Of
+ * n such layers, each with A / n rows, a plan keeps the rows of k, and the device has a scratch of
  * routed_rows_layer rows, unless k is n.  Rows that do not fit into k A / n rows are the surplus:
  * that of a MOVE item moves to the host and comes back, that of a ROWS item is recomputed.  So
  * layers with more rows than A / n take more time, but no more memory, and the bits are the same.
@@ -749,11 +749,11 @@ typedef struct memo_session_desc {
      * device of less than 4 GiB. */
     int64_t reserve_bytes;
     int64_t host_bytes; /* pinned; 0: no limit; 1: nothing leaves the device */
-    /* For a file of what exceeds host memory; NULL: none.  The file is unnamed, and removed on every
-     * exit path.  All its bytes are reserved at first, so a full disk is an error before the first
-     * step.  Reads and writes bypass the page cache if the file system allows it.  If one fails, the
-     * device has failed (memo.h, chapter 4): the next call returns IO.  On CUDA, discard what was
-     * computed from the missing rows; other devices skip that work. */
+    /* For a file of what exceeds host memory; NULL: none.  The file is unnamed, and removed on
+     * every exit path.  All its bytes are reserved at first, so a full disk is an error before the
+     * first step.  Reads and writes bypass the page cache if the file system allows it.  If one
+     * fails, the device has failed (memo.h, chapter 4): the next call returns IO.  On CUDA, discard
+     * what was computed from the missing rows; other devices skip that work. */
     const char* spill_directory;
     int64_t disk_bytes;       /* 0: no limit */
     double spill_bytes_per_s; /* limit of reads and writes; 0: none */

@@ -27,7 +27,6 @@ int64_t gpt_checkpoint_bytes(const gpt_config* config);
 
 /* Writes the folder of a path. */
 void gpt_file_folder(const char* path, char* folder, size_t n_folder);
-
 memo_status gpt_check_checkpoint(const gpt_config* config, const char* path, int is_whole,
                                  gpt_file_head* head, memo_error* error);
 

@@ -588,11 +588,6 @@ void gpt_make_exchanges(gpt_model* model) {
 
 /* ---- attention of runs: whole sequences, or queries of one ----------------------------------- */
 
-/* Keys that the queries of a run read. */
-static gpt_rows gpt_key_rows(const gpt_run* run) {
-    return gpt_rows_make(run->rows.begin - run->first, run->rows.end);
-}
-
 /* A slice's gradients of keys or values, which the last slice sets and others add to. */
 static void gpt_add_keys(gpt_model* model, gpt_array sums, gpt_array of_slice, gpt_rows rows) {
     const int64_t n = gpt_count(rows) * sums.n_columns;
@@ -635,7 +630,7 @@ static void gpt_attention_run(gpt_model* model, const gpt_array* tensors,
                               const gpt_attention_back* back, const gpt_run* run) {
     const int64_t q_hidden = tensors[GPT_Q].n_columns; /* of this rank, in this block */
     const int of_forward = back ? GPT_READ : GPT_WRITTEN;
-    const gpt_rows keys = gpt_key_rows(run);
+    const gpt_rows keys = gpt_rows_make(run->rows.begin - run->first, run->rows.end);
     gpt_op op = gpt_op_make("attention", back ? GPT_KIND_ATTENTION_BACKWARD : GPT_KIND_ATTENTION);
     gpt_attention_args* a = &op.args.attention;
     a->shape =

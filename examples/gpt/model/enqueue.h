@@ -169,7 +169,6 @@ enum {
 /* A dry run only requests memory.  After a failure, of the model or of the session, nothing more is
  * enqueued.  Between micro-batches the session may still have the error of the one before. */
 int gpt_is_idle(const gpt_model* model);
-
 memo_status gpt_finish(gpt_model* model, memo_error* error);
 
 /* Bracket a function of the session, which gets the first failure. */
@@ -225,7 +224,6 @@ int64_t gpt_bucket_of(const gpt_model* model, int64_t i);
 
 /* The first tensor of a bucket, as in gpt_parameter_at. */
 int64_t gpt_bucket_tensor(const gpt_model* model, int64_t bucket);
-
 int64_t gpt_array_bytes(const gpt_model* model, int array, int64_t n);
 
 /* The parameters of a bucket. */
@@ -313,7 +311,6 @@ void gpt_launch(gpt_model* model, const gpt_op* op);
 
 /* Sets bytes to zero. */
 void gpt_clear(gpt_model* model, void* address, int64_t n_bytes);
-
 void gpt_copy(gpt_model* model, memo_copy_kind kind, void* to, const void* from, int64_t n_bytes);
 
 /* Between sums and numbers of the model's type, in one of the directions. */
@@ -328,7 +325,6 @@ char* gpt_gradient(const gpt_model* model, int64_t i);
 void gpt_linear(gpt_model* model, int32_t layer, int w, gpt_array y, gpt_array x, gpt_rows rows);
 /* Rows of a tile of a layer's products in FP8; 0: they are not in FP8. */
 int64_t gpt_fp8_tile(const gpt_model* model, int32_t layer);
-
 void gpt_linear_back(gpt_model* model, int32_t layer, int w, gpt_array dx, gpt_array dy,
                      gpt_array x, int is_first, gpt_rows rows);
 

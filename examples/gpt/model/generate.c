@@ -2,8 +2,6 @@
 #include "gpt/kernels/math.h"
 #include "gpt/model/enqueue.h"
 
-/* ---- generation, on the host --------------------------------------------------------------- */
-
 typedef struct gpt_generator {
     gpt_config config;
     gpt_layout layout;

@@ -126,7 +126,7 @@ typedef struct gpt_model gpt_model;
 #define gpt_invalid(error, ...) memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, __VA_ARGS__)
 memo_status gpt_no_memory(const char* what, memo_error* error);
 
-/* Which configurations are valid; all but the slices are those of gpt_check_config alone. */
+/* Returns whether a configuration is valid; whether its slices are. */
 memo_status gpt_check_config(const gpt_config* config, memo_error* error);
 memo_status gpt_check_slices(const gpt_config* config, memo_error* error);
 

@@ -7,8 +7,6 @@
 
 #include "gpt/model/enqueue.h"
 
-/* ---- addresses of tensors ------------------------------------------------------------------ */
-
 /* A tensor of the session, from its row `begin` on.  A dry run has no addresses. */
 gpt_array gpt_skeletal(const gpt_model* model, int32_t layer, int tensor, int64_t begin);
 
@@ -20,8 +18,6 @@ gpt_rows gpt_group_rows(const gpt_model* model, gpt_rows part, int32_t degree);
 
 /* A skeletal tensor, of the open slice. */
 gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor);
-
-/* ---- a layer ------------------------------------------------------------------------------- */
 
 /* --- two blocks ---
  *
@@ -54,15 +50,12 @@ void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_array d
 void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to, gpt_array dx,
                             gpt_rows rows);
 
-/* --- both blocks, one after the other --- */
-
 /* From the projection y to the activation. */
 void gpt_compute_middle(gpt_model* model, int32_t layer, gpt_array y,
                         const gpt_rows need[GPT_N_TENSORS]);
 
 /* Both blocks, for the rows in `need`.  The projection shares the memory of `middle`. */
 void gpt_compute(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS]);
-
 void gpt_copy_rows(gpt_model* model, gpt_array to, gpt_array from, gpt_rows rows);
 
 /* x: the residual stream (rows, hidden), in place. */

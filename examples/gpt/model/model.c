@@ -268,13 +268,6 @@ static void gpt_end_step(gpt_model* model) {
     gpt_clear(model, model->totals + GPT_TOTAL_LANES, gpt_totals_bytes(model) - lanes);
 }
 
-/* Writes the values of the next update.  No step before is still under way: each ends with a
- * wait. */
-static void gpt_stage_update(gpt_model* model, const gpt_update_values* desc) {
-    *model->host_update = *desc;
-    model->host_update->adamw.update = model->n_updates + 1;
-}
-
 /* All updates on the host of the step before are over: this step's forward has waited for them. */
 static void gpt_hand_update(gpt_model* model) {
     gpt_handed_update* to = model->handed;
@@ -378,7 +371,8 @@ memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* 
             (long long)model->n_micro_batches);
     model->has_last = 0;
     model->status = MEMO_STATUS_OK;
-    gpt_stage_update(model, desc);
+    *model->host_update = *desc; /* no step before is under way: each ends with a wait */
+    model->host_update->adamw.update = model->n_updates + 1;
     if (model->is_graph)
         gpt_run_staged(model);
     else
@@ -685,24 +679,18 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
     return s;
 }
 
-/* What follows from the configuration. */
-static void gpt_model_set(gpt_model* model, const gpt_config* config, const memo_mesh* mesh) {
-    memset(model, 0, sizeof *model);
-    model->config = *config;
-    model->mesh = mesh;
-    model->layout = gpt_layout_make(config);
-    gpt_set_slice_rows(model, config->slice_rows);
-    model->zero = model->share.n_ranks > 1 ? config->zero : 0;
-    model->n_rows = model->share.n_rows;
-}
-
 static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo_error* error) {
     memo_status status = gpt_check_config(&desc->config, error);
     *result = NULL;
     if (status) return status;
-    gpt_model* model = (gpt_model*)malloc(sizeof *model);
+    gpt_model* model = (gpt_model*)calloc(1, sizeof *model);
     if (!model) return gpt_no_memory("a model", error);
-    gpt_model_set(model, &desc->config, desc->mesh);
+    model->config = desc->config;
+    model->mesh = desc->mesh;
+    model->layout = gpt_layout_make(&desc->config);
+    gpt_set_slice_rows(model, desc->config.slice_rows);
+    model->zero = model->share.n_ranks > 1 ? desc->config.zero : 0;
+    model->n_rows = model->share.n_rows;
     model->n_micro_batches = desc->n_micro_batches ? desc->n_micro_batches : 1;
     if (desc->kernels) model->kernels = *desc->kernels;
     *result = model;

@@ -86,11 +86,6 @@ static void gpt_add_gradient(gpt_model* model, gpt_rows rows) {
 
 /* ---- sums over tensor ranks ---- */
 
-static memo_comm* gpt_ranks_of(gpt_model* model, int32_t degree) {
-    const int32_t all = gpt_degree(model->config.tensor);
-    return degree == all ? model->tensor.ranks : gpt_pair(model, degree, all)->tensor;
-}
-
 /* Gathers slices of the stream, or of its gradient, for the larger degree that comes next.  This
  * rank first adds the sum of its block to its slice. */
 static void gpt_gather_slices(gpt_model* model, int32_t degree, int32_t next) {
@@ -116,7 +111,8 @@ static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream,
     const int64_t n = t->sum_end - t->sum_begin;
     const int32_t degree = gpt_degree_at(model, t->block);
     const int32_t next = t->direction ? gpt_degree_at(model, t->block + t->direction) : 0;
-    memo_comm* ranks = gpt_ranks_of(model, degree);
+    const int32_t all = gpt_degree(model->config.tensor);
+    memo_comm* ranks = degree == all ? t->ranks : gpt_pair(model, degree, all)->tensor;
     const memo_stream compute = model->compute;
     char* sum = (char*)call->to + gpt_n_bytes(model, t->sum_begin);
     if (n == 0) return MEMO_STATUS_OK;

@@ -31,7 +31,6 @@
 #include "gpt/model/enqueue.h"
 
 void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_array x);
-
 void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx);
 
 /* Both blocks, for the rows in `need`, part by part, to measure recomputation.  The sum of `middle`
@@ -42,7 +41,6 @@ void gpt_compute_parts(gpt_model* model, int32_t layer, const gpt_rows whole[GPT
 /* Sums have the same address in every step: their stream accesses them while the compute stream
  * continues. */
 void gpt_take_partial_sums(gpt_model* model);
-
 void gpt_destroy_blocks(gpt_model* model);
 
 void gpt_create_blocks(gpt_model* model);

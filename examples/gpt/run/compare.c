@@ -1,4 +1,4 @@
-#include "gpt/run/compare.h"
+#include "gpt/run/run.h"
 
 #include "gpt/run/plan.h"
 #include "gpt/run/ranks.h"
@@ -97,7 +97,7 @@ static memo_status compare_step(run* r, job* j, int64_t step, memo_error* error)
 
     if (!status && r->reports && at < n_timed(j)) {
         row->step_s[at] = clock_s() - begin_s;
-        row->stall_s[at] = r->times.stall_s;
+        row->stall_s[at] = r->stall_s;
     }
     if (!status) status = run_get_moved(r, &moved[1], error);
     if (status || !r->reports) return status;
@@ -130,7 +130,6 @@ static void find_medians(job* j, double* scratch) {
         comparison* row = &j->compared[policy_order[i]];
         const spread s = spread_of_steps(j, row->step_s, scratch);
         row->median_s = s.median;
-        row->median_predicted_s = spread_of_steps(j, row->predicted_s, scratch).median;
         if ((s.high - s.low) * widest.median <= (widest.high - widest.low) * s.median) continue;
         widest = s;
         scattered = policy_order[i];
@@ -170,11 +169,11 @@ static void put_predictions(const job* j, double* scratch, memo_text* t) {
     for (int i = 0; i < train_n_policies(&j->options); i++) {
         const comparison* row = &j->compared[policy_order[i]];
         if (!(*row->predicted_s > 0)) continue;
+        const double predicted_s = spread_of_steps(j, row->predicted_s, scratch).median;
         memo_text_put(t,
                       "%-10s predicted %.1f ms a step, measured %.1f ms "
                       "(%+.1f%% in the median of rounds)\n",
-                      policy_names[policy_order[i]], 1e3 * row->median_predicted_s,
-                      1e3 * row->median_s,
+                      policy_names[policy_order[i]], 1e3 * predicted_s, 1e3 * row->median_s,
                       100 * (ratio_of(row->step_s, row->predicted_s, n_timed(j), scratch) - 1));
     }
 }

@@ -147,18 +147,6 @@ void compute_explain(memo_error* error) {
                  (long long)(limit.rlim_cur >> 10));
 }
 
-#ifndef TRAIN_CUDA
-static void print_compute(int64_t n_here, int64_t n_ranks) {
-    const int n_threads = compute_threads(n_here, n_ranks);
-    printf("compute   %d thread%s, ", n_threads, n_threads == 1 ? "" : "s");
-#ifdef GPT_BLAS
-    printf("OpenBLAS with kernels for %s\n", compute_core ? compute_core() : "this processor");
-#else
-    printf("a plain matrix product; with OpenBLAS it would be faster (make setup)\n");
-#endif
-}
-#endif
-
 /* ---- devices -------------------------------------------------------------------------------- */
 
 /* Returns half of what the machine could give to programs; 1e18 if that is unknown. */
@@ -416,5 +404,13 @@ int train_device_has_room(const train_options* o, int64_t device_bytes, int64_t 
     return o->ranks * (device_bytes + host_bytes) <= train_machine_bytes();
 }
 
-void train_device_print(const train_options* o, int64_t n_here) { print_compute(n_here, o->ranks); }
+void train_device_print(const train_options* o, int64_t n_here) {
+    const int n_threads = compute_threads(n_here, o->ranks);
+    printf("compute   %d thread%s, ", n_threads, n_threads == 1 ? "" : "s");
+#ifdef GPT_BLAS
+    printf("OpenBLAS with kernels for %s\n", compute_core ? compute_core() : "this processor");
+#else
+    printf("a plain matrix product; with OpenBLAS it would be faster (make setup)\n");
+#endif
+}
 #endif

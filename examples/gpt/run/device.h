@@ -57,7 +57,6 @@ void train_device_close(train_device* d);
 
 /* A device is about to run. */
 void train_device_enter(const train_device* d);
-
 void train_device_peaks(const train_device* d, int64_t* device_bytes, int64_t* host_bytes);
 
 /* Refuses what the device cannot do. */
@@ -66,7 +65,6 @@ memo_status train_device_check(train_options* o, memo_error* error);
 /* Returns whether every rank of this machine could have these bytes besides.  Libraries may take
  * some for each policy. */
 int train_device_has_room(const train_options* o, int64_t device_bytes, int64_t host_bytes);
-
 void train_device_print(const train_options* o, int64_t n_here);
 
 /* Call before the first product; gpt_helpers_end ends it.  Several threads call OpenBLAS, and each

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "extras/memo_look.h"
-#include "gpt/run/loop.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/ranks.h"
 #include "gpt/show/picture.h"
@@ -29,8 +28,8 @@ int is_writable(const char* folder) {
 }
 
 memo_status make_directory(const char* path, int is_test, memo_error* error) {
-    char part[1024 + 32];
-    size_t n_parent = 0;
+    char part[1024];
+    size_t n_parent = *path == '/';
     struct stat info;
     for (size_t i = 1; i <= strlen(path); i++) {
         if (path[i] != '/' && path[i] != 0) continue;
@@ -39,9 +38,9 @@ memo_status make_directory(const char* path, int is_test, memo_error* error) {
         if (stat(part, &info) == 0) {
             n_parent = i;
         } else if (errno == ENOENT && is_test) {
-            snprintf(part + n_parent, 32, "%s.memo-%ld", n_parent ? "/" : "", (long)getpid());
-            return mkdir(part, 0777) || rmdir(part) ? bad_path("--output", path, "made", error)
-                                                    : MEMO_STATUS_OK;
+            part[n_parent] = 0;
+            return is_writable(n_parent ? part : ".") ? MEMO_STATUS_OK
+                                                      : bad_path("--output", path, "made", error);
         } else if (errno != ENOENT || (mkdir(part, 0777) && errno != EEXIST)) {
             return bad_path("--output", path, "made", error);
         }
@@ -78,7 +77,7 @@ memo_status check_files(const job* j, memo_error* error) {
     tool_file* files = (tool_file*)calloc((size_t)n_texts + N_OUTPUTS + N_GIVEN, sizeof(tool_file));
     if (!files) return gpt_no_memory("the names of files", error);
     for (; n < n_texts; n++) {
-        files[n].option = *j->text.sources ? "the text" : "--text";
+        files[n].option = j->text.is_own ? "the text" : "--text";
         files[n].path = j->text.files[n];
     }
     memcpy(files + n, given, sizeof given);
@@ -241,11 +240,6 @@ static memo_status open_old_log(job* j, memo_error* error) {
                        path);
 }
 
-static int continues_log(const train_options* o) {
-    struct stat info;
-    return o->resume && stat(o->loss_log, &info) == 0 && S_ISREG(info.st_mode);
-}
-
 /* ---- what a run saves ------------------------------------------------------------------------ */
 
 /* The disk must have room for the file that is written aside. */
@@ -306,7 +300,8 @@ memo_status check_outputs(job* j, memo_error* error) {
     if (!status && o->save) status = check_save(j, error);
     if (status || !o->loss_log) return status;
     if (!loss_log_is_in_output(o)) status = probe_file("--loss-log", o->loss_log, error);
-    return status || !continues_log(o) ? status : open_old_log(j, error);
+    const int is_old = o->resume && stat(o->loss_log, &info) == 0 && S_ISREG(info.st_mode);
+    return status || !is_old ? status : open_old_log(j, error);
 }
 
 memo_status open_outputs(job* j, memo_error* error) {

@@ -11,16 +11,13 @@ memo_status bad_path(const char* name, const char* path, const char* fault, memo
 int is_writable(const char* folder);
 
 /* Makes the directory of --output with its parents.  is_test: only tests that it is writable, or
- * that it could be made.  Another run may make it at the same time, so the test makes the first
- * missing part under another name. */
+ * that it could be made. */
 memo_status make_directory(const char* path, int is_test, memo_error* error);
-
 const char* output_path(const job* j, const char* name);
 
 /* Checks that no output file is also an input, or another output.  Files that are read or written
  * beside those of options count. */
 memo_status check_files(const job* j, memo_error* error);
-
 int64_t last_step(const train_options* o);
 
 /* A real number is kept by its bits. */
@@ -36,7 +33,6 @@ memo_status check_outputs(job* j, memo_error* error);
 /* The last step before training, so that an earlier error leaves no files behind.  --output is
  * created when it is written, or now for a loss log in it. */
 memo_status open_outputs(job* j, memo_error* error);
-
 memo_status write_outputs(const job* j, memo_error* error);
 
 void print_outputs(const job* j);

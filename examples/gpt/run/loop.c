@@ -1,11 +1,9 @@
-#include "gpt/run/loop.h"
+#include "gpt/run/run.h"
 
 #include "extras/memo_look.h"
 #include "gpt/model/layout.h"
-#include "gpt/run/compare.h"
 #include "gpt/run/files.h"
 #include "gpt/run/plan.h"
-#include "gpt/run/profile.h"
 #include "gpt/run/ranks.h"
 #include "gpt/show/report.h"
 #include "gpt/show/statistics.h"
@@ -61,31 +59,18 @@ typedef struct last_times {
     int64_t n; /* of the steps added; counts again from 0 after the first step */
 } last_times;
 
-static void last_times_add(last_times* last, const step_times* times) {
-    last->step_s[last->n % N_TIMED] = times->step_s;
-    last->stall_s[last->n++ % N_TIMED] = times->stall_s;
-}
-
-/* The predicted times of a step beside the measured ones.  A graph has no events inside. */
+/* The predicted times of a step beside the measured ones, unless the comparison has them.  A graph
+ * has no events inside. */
 static void print_prediction(const job* j, last_times* last, double step_s) {
     const int64_t n = gpt_min(last->n, N_TIMED);
-    const int is_again = j->compared && predicts_again(j);
-    if (!(predicted_step_s(j->plan) > 0)) return;
+    if (!(predicted_step_s(j->plan) > 0) || (j->compared && predicts_again(j))) return;
     if (j->is_measured && *j->why_no_times) {
         printf("predicted times are not set beside measured ones: %s\n", j->why_no_times);
         return;
     }
-
-    /* Predicted; measured. */
     const memo_swap_plan* predicted = j->plan->times;
-    printf("predicted %.1f ms a step",
-           1e3 *
-               (is_again ? j->compared[j->options.policy].median_predicted_s : predicted->step_s));
-    if (is_again)
-        printf(", by layers measured during the comparison; measured ");
-    else
-        printf(", stalled %.1f ms, recomputing %.1f ms; measured ", 1e3 * predicted->stall_s,
-               1e3 * predicted->recompute_s);
+    printf("predicted %.1f ms a step, stalled %.1f ms, recomputing %.1f ms; measured ",
+           1e3 * predicted->step_s, 1e3 * predicted->stall_s, 1e3 * predicted->recompute_s);
     if (!n) {
         printf("%.1f ms\n", 1e3 * step_s);
         return;
@@ -98,7 +83,8 @@ static void print_prediction(const job* j, last_times* last, double step_s) {
                1e3 * taken.low, 1e3 * taken.high);
 }
 
-memo_status resume(run* r, job* j, int64_t* step, memo_error* error) {
+/* Continues after the steps of the saved run. */
+static memo_status resume(run* r, job* j, int64_t* step, memo_error* error) {
     const train_options* o = &r->options;
     memo_error reason;
     memo_status status = gpt_read_checkpoint(r->model, o->resume, j->resumed.digest, step, &reason);
@@ -125,12 +111,6 @@ static memo_status save(run* r, const job* j, int64_t step, memo_error* error) {
     return status ? memo_error_set(error, status, "--save %s", reason.message) : MEMO_STATUS_OK;
 }
 
-/* The first process has the name of the file aside. */
-static memo_status agree_on_aside(run* r, const job* j, memo_error* error) {
-    r->aside = j->save.aside;
-    return train_place.size < 2 ? MEMO_STATUS_OK : train_agree(r->rank, &r->aside, 1, error);
-}
-
 /* The timed steps are over: prints the plan that follows from them, between two lines of progress.
  * A graph can hold the steps from now on. */
 static memo_status train_by_plan(run* r, job* j, const progress* shown, memo_error* error) {
@@ -146,7 +126,7 @@ static memo_status train_by_plan(run* r, job* j, const progress* shown, memo_err
     return status;
 }
 
-memo_status train(run* r, job* j, memo_error* error) {
+static memo_status train(run* r, job* j, memo_error* error) {
     const train_options* o = &r->options;
     const int64_t n_steps = last_step(o);
     int is_timing = (r->flags & RUN_TIMES) != 0;
@@ -158,7 +138,9 @@ memo_status train(run* r, job* j, memo_error* error) {
     double loss, counted_s, step_s;
     last.n = 0;
     if (o->resume && (status = resume(r, j, &first, error))) return status;
-    if (o->save && (status = agree_on_aside(r, j, error))) return status;
+    r->aside = j->save.aside; /* the first process has the name of the file aside */
+    if (o->save && train_place.size > 1 && (status = train_agree(r->rank, &r->aside, 1, error)))
+        return status;
     if (r->reports) printf("\n");
     train_sent_bytes(r->mesh, r->model, sent);
     progress shown = {first,     n_steps, o->accumulate * o->batch * o->sequence,
@@ -177,7 +159,10 @@ memo_status train(run* r, job* j, memo_error* error) {
             last.n = n_counted = 0;
         }
         n_counted++;
-        if (r->flags & RUN_TIMED) last_times_add(&last, &r->times);
+        if (r->flags & RUN_TIMED) {
+            last.step_s[last.n % N_TIMED] = r->step_s;
+            last.stall_s[last.n++ % N_TIMED] = r->stall_s;
+        }
         if (!status && r->reports) status = log_loss(j, step, loss, error);
         if (!status && r->reports) progress_show(&shown, step, loss);
         if (!status && plans) status = train_by_plan(r, j, &shown, error);
@@ -204,7 +189,7 @@ memo_status train(run* r, job* j, memo_error* error) {
                               r->is_graph ? gpt_min(step, n_first) : step, error);
 }
 
-void print_loss(const job* j) {
+static void print_loss(const job* j) {
     const int64_t n_losses = j->n_done - j->n_resumed;
     int64_t n = n_losses / 20 > 0 ? n_losses / 20 : 1;
     double sum = 0, mean;
@@ -221,7 +206,10 @@ void print_loss(const job* j) {
            mean < j->text.bigram_nats ? ", which the model beats" : "");
 }
 
-memo_status print_sample(const job* j, run* r, memo_error* error) {
+/* Continues the text from the start of a line with generated bytes.  All tensor ranks call it,
+ * because each has a share of the parameters.  It generates in pieces, so that a single rank can
+ * react to Ctrl-C; several ranks would have to agree. */
+static memo_status print_sample(const job* j, run* r, memo_error* error) {
     enum { N_PIECE = 64 };
     const train_options* o = &j->options;
     int64_t n_prompt = o->sequence < 64 ? o->sequence : 64, n = n_prompt;
@@ -286,7 +274,9 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
     return status;
 }
 
-memo_status record_step(run* r, job* j, memo_error* error) {
+/* Records a step more than were trained: without copies of states of other steps, whose waits are
+ * not recorded, and with all of its own. */
+static memo_status record_step(run* r, job* j, memo_error* error) {
     memo_schedule* schedule = NULL;
     double loss;
     memo_status status = gpt_wait_for_states(r->model, error);
@@ -299,4 +289,16 @@ memo_status record_step(run* r, job* j, memo_error* error) {
     if (status || !r->reports) return status;
     status = check_schedule(schedule, error);
     return status || !train_is_first() ? status : draw_schedule(j, schedule, error);
+}
+
+/* The session that was compared begins again. */
+memo_status train_chosen(run* r, job* j, memo_error* error) {
+    const train_options* o = &r->options;
+    memo_status status = o->compare && !o->is_graph ? gpt_restart(r->model, error) : MEMO_STATUS_OK;
+    if (!status) status = train(r, j, error);
+    if (!status && !r->stops && r->reports) print_loss(j);
+    if (!status && !r->stops && o->sample && (r->reports || o->tensor > 1))
+        status = print_sample(j, r, error);
+    if (!status && !r->stops && o->output) status = record_step(r, j, error);
+    return status;
 }

@@ -17,13 +17,9 @@
 #include "extras/memo_layout.h"
 #include "gpt/kernels/threads.h"
 #include "gpt/model/enqueue.h"
-#include "gpt/run/compare.h"
 #include "gpt/run/files.h"
-#include "gpt/run/loop.h"
 #include "gpt/run/plan.h"
-#include "gpt/run/profile.h"
 #include "gpt/run/ranks.h"
-#include "gpt/run/refuse.h"
 #include "gpt/show/report.h"
 #include "tools/tool_files.h"
 
@@ -34,7 +30,7 @@ static void print_text(const job* j) {
     }
     printf("text      %lld bytes of %lld file%s", (long long)j->text.n_bytes,
            (long long)j->text.n_files, j->text.n_files == 1 ? "" : "s");
-    if (*j->text.sources) printf(", the project's own sources:%s", j->text.sources);
+    if (j->text.is_own) printf(", the project's own sources");
     printf("\nentropy   %.3f nats per byte; %.3f for one who knows the byte before\n",
            j->text.unigram_nats, j->text.bigram_nats);
 }
@@ -370,18 +366,6 @@ static memo_status check_training(const job* j, memo_error* error) {
         error, MEMO_STATUS_INVALID_STATE,
         "training and the comparison disagree: the losses of the first %lld steps differ",
         (long long)n);
-}
-
-/* The session that was compared begins again. */
-static memo_status train_chosen(run* r, job* j, memo_error* error) {
-    const train_options* o = &r->options;
-    memo_status status = o->compare && !o->is_graph ? gpt_restart(r->model, error) : MEMO_STATUS_OK;
-    if (!status) status = train(r, j, error);
-    if (!status && !r->stops && r->reports) print_loss(j);
-    if (!status && !r->stops && o->sample && (r->reports || o->tensor > 1))
-        status = print_sample(j, r, error);
-    if (!status && !r->stops && o->output) status = record_step(r, j, error);
-    return status;
 }
 
 /* Compares the policies, and trains.  The session that trains is open, or one that was compared; a

@@ -83,7 +83,6 @@ double train_link(const train_options* o, int to_device);
 
 /* Checks that each given option has an effect.  Call it after train_check_ranks. */
 memo_status train_check_effects(const train_options* o, memo_error* error);
-
 memo_status train_parse(int argc, char** argv, train_options* options, memo_error* error);
 
 #endif

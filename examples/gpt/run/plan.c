@@ -152,8 +152,6 @@ const char* link_text(const train_options* o) {
                : text_of("%.4g GB/s to the host, %.4g GB/s back", to_host, to_device);
 }
 
-/* ---- output --------------------------------------------------------------------------------- */
-
 const char* plan_shortage(const memo_step_plan* p) {
     const int64_t device = p->device_bytes, device_budget = p->device_budget_bytes;
     const int64_t host = p->host_bytes, host_budget = p->host_budget_bytes;

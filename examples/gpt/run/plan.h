@@ -1,7 +1,4 @@
-/* plan.h - plans a run before any allocation: one memo_step_plan for a policy.
- *
- * profile.h estimates or reads the times that a plan needs; refuse.h says what would
- * work instead of a plan that does not fit. */
+/* plan.h - plans a run before any allocation: one memo_step_plan for a policy. */
 #ifndef TRAIN_PLAN_H
 #define TRAIN_PLAN_H
 
@@ -70,12 +67,42 @@ void print_choice(const train_options* o, memo_policy policy, const memo_step_pl
 /* Bytes of a plan on the device, on the host and in a file, by owner.  Limit 0: none. */
 enum { TIER_STATES, TIER_ACTIVATIONS, TIER_BUFFERS, TIER_WHOLE, TIER_LIMIT, N_TIER_PARTS };
 void plan_tiers(const train_options* o, const memo_step_plan* p, int64_t tiers[3][N_TIER_PARTS]);
-
 void print_plan(const train_options* o, memo_policy policy, const memo_step_plan* p);
 
 /* The entry of a table in the column of alpha. */
 const char* alpha_name(const train_options* o, memo_policy policy, const memo_step_plan* plan);
-
 void print_policies(const train_options* o, memo_step_plan* const* plans);
+
+/* ---- profile.c: times of a layer that are not measured ---------------------------------------- */
+
+/* Replaces a measured profile.  Products and attention run at the rates of --flops, copies at the
+ * rate of --link-bandwidth; without it copies take no time.  Attention has two products with the
+ * keys that a query sees forward and five backward.  Other products take their forward's time again
+ * for the gradient of their inputs, and as long in bf16 for that of weights.  Other kernels (norms,
+ * RoPE, residuals, the MLP's function, the loss) move numbers at the bandwidth of --cluster. */
+void estimate_profile(const train_options* o, memo_profile* profile);
+
+/* Reads --profile.  Its times must be those of a layer of this model with as many rows.  A file has
+ * no width and no type, so these are not compared. */
+memo_status read_profile(const train_options* o, memo_profile* profile, memo_error* error);
+void print_estimate(const train_options* o);
+
+void print_profile(const memo_profile* profile);
+
+/* ---- refuse.c: why a run does not fit, and what would ---------------------------------------- */
+
+/* Prints the lengths that fit with and without slices, beside one that fits.  given_rows: of
+ * --slice-rows; 0: o has the largest slices that fit, and so has each length. */
+void print_longest(const train_options* o, int64_t given_rows);
+
+/* Prints the smallest device on which the model trains, if the host holds what leaves it. */
+void print_least(const train_options* o);
+
+/* Explains why a run cannot have this plan, of least device memory, and suggests what would work,
+ * the cheapest first. */
+memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_error* error);
+
+/* Copies are measured from pinned memory beside the tokens. */
+memo_status check_measurement(const train_options* o, memo_error* error);
 
 #endif

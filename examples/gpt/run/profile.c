@@ -1,7 +1,6 @@
-#include "gpt/run/profile.h"
+#include "gpt/run/plan.h"
 
 #include "gpt/model/layout.h"
-#include "gpt/run/plan.h"
 #include "gpt/show/report.h"
 #include "tools/clusters.h"
 
@@ -9,12 +8,9 @@ static const cluster_preset* estimate_cluster(const train_options* o) {
     return o->cluster ? &clusters[o->cluster - 1] : NULL;
 }
 
-/* A token sees at most this many keys. */
-static int64_t estimate_keys(const train_options* o) {
-    return o->window ? gpt_min(o->window, o->sequence) : o->sequence;
-}
 static cluster_rates estimate_rates_of(const train_options* o) {
-    return cluster_rates_of(estimate_cluster(o), (double)estimate_keys(o));
+    const int64_t n_keys = o->window ? gpt_min(o->window, o->sequence) : o->sequence;
+    return cluster_rates_of(estimate_cluster(o), (double)n_keys); /* a token sees no more */
 }
 
 #define ESTIMATE_TFLOPS      312.0 /* A100 */

@@ -60,14 +60,12 @@ memo_status train_ranks_open(thread_ranks* team, const memo_host_device_desc* de
 
 /* Checks that the model can be split in this way. */
 memo_status train_check_ranks(train_options* o, memo_error* error);
-
 memo_mesh_desc train_mesh_desc(const train_options* o);
 
 /* Takes the largest value of all ranks, n values in host memory, and waits.  Off the training path:
  * NCCL takes memory of the device only, so the values are copied there and back.  Also for
  * memo_session_desc.agree, whose user is the rank. */
 memo_status train_agree(void* user, int64_t* values, int64_t n, memo_error* error);
-
 void print_ranks(const train_options* o);
 
 /* The bytes that this rank has sent so far, and those to tensor ranks. */

@@ -1,7 +1,6 @@
-#include "gpt/run/refuse.h"
+#include "gpt/run/plan.h"
 
 #include "gpt/model/layout.h"
-#include "gpt/run/plan.h"
 #include "gpt/show/report.h"
 
 /* ---- what fits ------------------------------------------------------------------------------- */

@@ -31,8 +31,6 @@ void catch_signals(void) {
     if (signal(SIGPIPE, SIG_IGN) != SIG_IGN) catch_signal(SIGPIPE, 0);
 }
 
-/* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
-
 static void run_destroy(run* r) {
     gpt_destroy(r->model);
     memo_mesh_destroy(r->mesh);
@@ -61,14 +59,6 @@ int32_t run_timed_steps(const job* j) {
     const int64_t n = j->has_profile || flops > 1e12 ? 3 : 12;
     if (j->options.compare) return 1 + (int32_t)n;
     return 1 + (int32_t)gpt_min(n, n_steps > 8 ? n_steps / 4 : 2);
-}
-
-/* A session may use what keeping everything takes, if the device has no limit. */
-static void desc_times(const run* r, const job* j, memo_session_desc* desc) {
-    const memo_step_plan* keep = j->plans[MEMO_POLICY_KEEP];
-    desc->timed_steps = run_timed_steps(j);
-    if (!desc->device_bytes && keep && (r->flags & RUN_TRAINED))
-        desc->device_bytes = keep->device_bytes;
 }
 
 /* rank, policy and flags are set. */
@@ -104,7 +94,9 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
     /* The model. */
     memo_session_desc session = train_session(o, (memo_policy)o->policy);
     session.is_timed = (r->flags & RUN_TIMED) != 0;
-    if (times) desc_times(r, j, &session);
+    if (times) session.timed_steps = run_timed_steps(j);
+    if (times && !is_trial && !session.device_bytes && j->plans[MEMO_POLICY_KEEP])
+        session.device_bytes = j->plans[MEMO_POLICY_KEEP]->device_bytes; /* it may use no more */
     if (o->ranks > 1) session.agree = train_agree;
     session.user = r->rank;
     if (r->reports) session.log = starting_log();
@@ -177,8 +169,8 @@ static memo_status run_read_stalls(run* r, memo_error* error) {
     memo_session_get_info(gpt_session(r->model), &info);
     memo_status status = memo_swap_get_stats(info.swap, &stats, error);
     if (!status)
-        r->times.stall_s = (double)(r->options.accumulate / info.plan->n_group) *
-                           (stats.forward_stall_s + stats.backward_stall_s);
+        r->stall_s = (double)(r->options.accumulate / info.plan->n_group) *
+                     (stats.forward_stall_s + stats.backward_stall_s);
     return status;
 }
 
@@ -223,7 +215,7 @@ memo_status run_step(run* r, const job* j, int64_t step, double* loss, memo_erro
     const double begin_s = clock_s();
     memo_status status = run_gradients(r, j, step, error);
     if (!status) status = run_update(r, step, loss, error);
-    r->times.step_s = clock_s() - begin_s;
+    r->step_s = clock_s() - begin_s;
     return status;
 }
 

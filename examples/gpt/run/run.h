@@ -27,7 +27,7 @@ typedef struct comparison {
     int64_t device_peak_bytes, host_peak_bytes, moved_bytes; /* moved in a step */
     /* Of the steps that are timed.  predicted_s: of step_s, by the planner; 0: not predicted. */
     double *step_s, *stall_s, *predicted_s;
-    double median_s, median_predicted_s; /* of step_s, predicted_s */
+    double median_s; /* of step_s */
     double* losses;
     uint64_t* digests; /* of the gradients */
 } comparison;
@@ -69,11 +69,6 @@ enum {
     RUN_TRAINED = 8 /* the job itself, and one step recorded */
 };
 
-/* Of a step, its update included. */
-typedef struct step_times {
-    double step_s, stall_s;
-} step_times;
-
 typedef struct run {
     thread_rank* rank;
     train_options options; /* of the job, with fewer steps after choose_steps */
@@ -84,7 +79,7 @@ typedef struct run {
     train_device device;
     gpt_model* model;
     int32_t *tokens, *targets; /* (batch, sequence), of all ranks */
-    step_times times;          /* of the last step; RUN_TIMED */
+    double step_s, stall_s;    /* of the last step, its update included; RUN_TIMED */
     int is_graph;              /* steps are staged, and then run as a graph */
     int reports;               /* this rank prints and fills results for its process */
     int stops;                 /* some rank was interrupted before the end of the last step */
@@ -112,7 +107,6 @@ memo_status team_open(team* t, job* j, memo_policy policy, int flags, memo_error
 
 /* Runs, or stages, forward and backward of all micro-batches of a step. */
 memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error);
-
 memo_status run_update(run* r, int64_t step, double* loss, memo_error* error);
 
 memo_status run_step(run* r, const job* j, int64_t step, double* loss, memo_error* error);
@@ -125,5 +119,31 @@ memo_status time_layers(job* j, memo_error* error);
 void run_take_plan(const run* r, job* j);
 /* How many steps of a run are timed; the next one plans. */
 int32_t run_timed_steps(const job* j);
+
+/* ---- compare.c: the first steps of a policy, timed for --seconds, and compared --------------- */
+
+/* The predicted time of a step; 0: none is predicted. */
+double predicted_step_s(const memo_step_plan* plan);
+
+/* Shortens the run to --seconds, so that it ends in time on any machine.  It reduces the steps and,
+ * if a step is slow, the comparison.  The first policy that is open calls it; a step of the chosen
+ * one takes longer in the ratio of their predictions.  All ranks take the slowest rank's
+ * figures. */
+memo_status choose_steps(run* r, job* j, memo_error* error);
+
+/* Whether layers are measured again in each round. */
+int predicts_again(const job* j);
+
+/* Compares all policies.  The chosen one is the last and, if is_shared, stays open. */
+memo_status compare_policies(job* j, team* teams, int is_shared, memo_error* error);
+
+/* ---- loop.c: steps, their losses and rate, checkpoints, generated text, one recorded step ---- */
+
+/* Floating-point operations of a step by 6 s P + 6 n h s^2 a sequence, with P parameters and n
+ * layers, as the MEMO paper counts them: a token sees s / 2 keys on average, or fewer. */
+void print_rate(const train_options* o, double step_s);
+
+/* Trains by an open session, which begins again if it was compared. */
+memo_status train_chosen(run* r, job* j, memo_error* error);
 
 #endif

@@ -10,7 +10,7 @@
 
 void train_text_free(train_text* text) {
     free(text->bytes);
-    if (*text->sources) globfree(&text->found);
+    if (text->is_own) globfree(&text->found);
     memset(text, 0, sizeof *text);
 }
 
@@ -20,11 +20,9 @@ void train_text_find(train_text* text, char** files, int64_t n_files) {
     text->files = files;
     text->n_files = n_files;
     if (n_files) return;
-    for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++) {
-        if (glob(patterns[i], i ? GLOB_APPEND : 0, NULL, &text->found)) continue;
-        strcat(text->sources, " ");
-        strcat(text->sources, patterns[i]);
-    }
+    text->is_own = 1;
+    for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++)
+        (void)glob(patterns[i], i ? GLOB_APPEND : 0, NULL, &text->found);
     text->files = text->found.gl_pathv;
     text->n_files = (int64_t)text->found.gl_pathc;
 }
@@ -99,8 +97,6 @@ memo_status train_text_load(train_text* text, int64_t sequence, memo_error* erro
                         (long long)text->n_bytes, (long long)sequence, (long long)sequence + 1);
     return status ? status : train_text_measure(text, error);
 }
-
-/* ---- windows -------------------------------------------------------------------------------- */
 
 /* A number of window b of a micro-batch.  It depends only on these four, so that every policy
  * learns from the same tokens. */

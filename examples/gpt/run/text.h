@@ -9,8 +9,8 @@
 typedef struct train_text {
     char** files;
     int64_t n_files;
-    glob_t found;     /* the project's own sources, if they are the text */
-    char sources[96]; /* then their patterns: " memo*.h README.md ..." */
+    glob_t found; /* the project's own sources, if is_own */
+    int is_own;
     uint8_t* bytes;
     int64_t n_bytes;
     uint64_t digest;                  /* of the bytes; 0: random tokens */

@@ -20,7 +20,6 @@ const char* bytes_beside(int64_t n_bytes, int64_t other);
 /* Returns the smallest size with a suffix that is at least n_bytes, in the form of an option:
  * "72MiB". */
 const char* bytes_option(int64_t n_bytes);
-
 double clock_s(void);
 
 typedef struct progress {
