@@ -6263,19 +6263,18 @@ MEMOI void memoi_cells_mark(memob_cell* cells, const int32_t* touches, int32_t n
 /* Leaves what the stream must wait for: drops what its past implies, then what another wait
  * implies.  0: nothing is left. */
 MEMOI int memoi_waits_reduce(const memob_waits* waits, int32_t stream, memob_numbers* need) {
-    const memob_numbers *now = &waits->now[stream], *clocks[MEMOB_N_STREAMS];
-    int32_t s, other, n_needs = 0;
-    for (s = 0; s < MEMOB_N_STREAMS; s++) {
+    const memob_numbers* now = &waits->now[stream];
+    int32_t n_needs = 0;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
         if (need->of[s] <= now->of[s]) need->of[s] = 0;
         n_needs += need->of[s] != 0;
     }
-    if (n_needs < 2) return n_needs;
-    for (s = 0; s < MEMOB_N_STREAMS; s++)
-        clocks[s] = need->of[s] ? memoi_waits_clock(waits, s, need->of[s]) : NULL;
-    for (s = 0; s < MEMOB_N_STREAMS; s++)
-        for (other = 0; other < MEMOB_N_STREAMS && need->of[s]; other++)
-            if (other != s && clocks[other] && clocks[other]->of[s] >= need->of[s]) need->of[s] = 0;
-    return 1;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && n_needs > 1; s++) {
+        const memob_numbers* clock = need->of[s] ? memoi_waits_clock(waits, s, need->of[s]) : NULL;
+        for (int32_t other = 0; other < MEMOB_N_STREAMS && clock; other++)
+            if (other != s && need->of[other] <= clock->of[other]) need->of[other] = 0;
+    }
+    return n_needs;
 }
 
 /* From now on the stream waits for an operation of another, and for what comes before that. */
@@ -6300,30 +6299,22 @@ MEMOI int64_t memoi_waits_end(memob_waits* waits, int32_t stream) {
 
 /* --- records of events --- */
 
-/* Sinks record an event behind operations that are awaited.  A few events of each stream take
- * turns; a wait for an event that was recorded again waits for a later operation of the stream,
- * which was enqueued before. */
-#define MEMOB_RECORDS_MAX 64
+/* Sinks record an event behind operations that are awaited.  The events of a stream take turns; a
+ * wait for an event that was recorded again waits for a later operation of the stream, which was
+ * enqueued before. */
+#define MEMOB_RECORDS 64 /* that are kept; a power of two */
 typedef struct memob_records {
-    int32_t n_events[MEMOB_N_STREAMS];                   /* 0: none; to MEMOB_RECORDS_MAX */
-    int64_t n[MEMOB_N_STREAMS];                          /* records so far */
-    int64_t numbers[MEMOB_N_STREAMS][MEMOB_RECORDS_MAX]; /* of operations, by event */
+    uint32_t next;                  /* event */
+    int64_t numbers[MEMOB_RECORDS]; /* of operations, by event; 0: not recorded yet */
 } memob_records;
 
-/* The event to record behind everything that the stream has been given so far. */
-MEMOI int32_t memoi_records_add(memob_records* records, int32_t stream, int64_t number) {
-    const int32_t event = (int32_t)(records->n[stream]++ % records->n_events[stream]);
-    records->numbers[stream][event] = number;
-    return event;
-}
-
 /* The event of the first kept record behind an operation; -1: there is none yet. */
-MEMOI int32_t memoi_records_find(const memob_records* records, int32_t stream, int64_t number) {
-    const int32_t n = records->n_events[stream];
+MEMOI int32_t memoi_records_find(const memob_records* records, int64_t number) {
     int32_t found = -1;
-    for (int64_t r = records->n[stream] - 1; r >= 0 && r >= records->n[stream] - n; r--) {
-        if (records->numbers[stream][r % n] < number) break;
-        found = (int32_t)(r % n);
+    for (uint32_t k = 1; k <= MEMOB_RECORDS; k++) {
+        const uint32_t event = (records->next - k) % MEMOB_RECORDS;
+        if (records->numbers[event] < number) break;
+        found = (int32_t)event;
     }
     return found;
 }
@@ -6337,7 +6328,7 @@ typedef struct memob_engine {
     memo_stream streams[MEMOB_N_STREAMS];
     int32_t borrowed;         /* bit k: stream k is the caller's */
     int32_t computes_on_host; /* the calling thread computes, not a stream */
-    memo_event* events;       /* the first two are recorded by the compute stream alone */
+    memo_event* events;
     int32_t n_events;
     memob_spill_op* spill_ops; /* writes and reads of the file, each made when it is first used */
     memob_spill_file file;
@@ -6443,34 +6434,21 @@ MEMOI void memob_engine_call(memob_engine* e, memo_error* error) {
     e->error = error;
 }
 
-/* If the calling thread computes, what it computed is done. */
-MEMOI int memoi_engine_is_done(const memob_engine* e, int32_t event) {
-    return e->computes_on_host && event < 2;
-}
-
 MEMOI void memob_engine_record(memob_engine* e, int32_t stream, int32_t event) {
-    if (!e->status && !memoi_engine_is_done(e, event))
+    if (!e->status)
         e->status = memo_event_record(&e->device, e->events[event], e->streams[stream], e->error);
 }
 
-/* If the calling thread computes, it waits in place of the compute stream. */
-MEMOI void memoi_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
-    if (e->status || memoi_engine_is_done(e, event)) return;
-    e->status = stream == MEMOB_STREAM_COMPUTE && e->computes_on_host
-                    ? memo_event_synchronize(&e->device, e->events[event], e->error)
-                    : memo_event_wait(&e->device, e->events[event], e->streams[stream], e->error);
-}
-
-/* Copies bytes between both memories. */
-MEMOI void memob_engine_copy(memob_engine* e, int32_t stream, int64_t device_begin,
-                             int64_t host_begin, int64_t n_bytes) {
+/* Copies bytes to the host, or back. */
+MEMOI inline void memob_engine_copy(memob_engine* e, int is_back, int64_t device_begin,
+                                    int64_t host_begin, int64_t n_bytes) {
     void* on_device = memob_at(e->device_memory, device_begin);
     void* on_host = memob_at(e->host_memory, host_begin);
-    const int is_back = stream == MEMOB_STREAM_TO_DEVICE;
-    if (e->status || n_bytes <= 0) return;
-    e->status =
-        memo_copy(&e->device, e->streams[stream], is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
-                  is_back ? on_device : on_host, is_back ? on_host : on_device, n_bytes, e->error);
+    if (e->status) return;
+    e->status = is_back ? memo_copy(&e->device, e->streams[MEMOB_STREAM_TO_DEVICE],
+                                    MEMO_COPY_TO_DEVICE, on_device, on_host, n_bytes, e->error)
+                        : memo_copy(&e->device, e->streams[MEMOB_STREAM_TO_HOST], MEMO_COPY_TO_HOST,
+                                    on_host, on_device, n_bytes, e->error);
     if (!e->status) e->copied_bytes[is_back] += n_bytes;
 }
 
@@ -6625,26 +6603,6 @@ MEMOI void memob_law_free(memob_law* law) {
     memset(law, 0, sizeof *law);
 }
 
-/* For sinks: operation k is enqueued.  Returns its number in its stream, and the operations to wait
- * for. */
-MEMOI int64_t memob_law_add(const memob_law* law, memob_cell* cells, memob_waits* waits, int32_t k,
-                            memob_numbers* wait) {
-    const memob_op* op = &law->ops[k];
-    const int32_t* touches = law->touches + op->first_touch;
-    memob_numbers need = MEMO_ZERO(memob_numbers);
-    int64_t number;
-    memoi_cells_need(cells, touches, op->n_touches, &need);
-    *wait = need;
-    (void)memoi_waits_reduce(waits, op->stream, wait);
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
-        if (wait->of[s]) memoi_waits_raise(waits, op->stream, s, wait->of[s]);
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
-        MEMO_ASSERT(need.of[s] <= waits->now[op->stream].of[s]); /* 1 of >>waits */
-    number = memoi_waits_end(waits, op->stream);
-    memoi_cells_mark(cells, touches, op->n_touches, op->stream, number);
-    return number;
-}
-
 /* --- stays --- */
 
 #define MEMOI_ON_HOST ((int64_t)1 << 60)
@@ -6675,16 +6633,17 @@ typedef struct memoi_due {
     int32_t item;
     int64_t at, host;  /* offsets; of a parcel's item: host is in the parcel */
     int32_t is_behind; /* load: a store takes away what lies there */
+    int32_t next;      /* load: the parcel's next load in the list; -1: none */
 } memoi_due;
 
 /* A parcel in a list. */
 typedef struct memoi_parcel {
-    int32_t place;           /* -1: none */
-    int32_t n_stores;        /* left in this list */
-    int32_t load, loads_end; /* its next load, in loads */
-    int32_t is_in_file;      /* its bytes are */
-    int32_t room;            /* in the file; -1: a first walk has not spilled it */
-    int32_t item;            /* its first */
+    int32_t place;      /* -1: none */
+    int32_t n_stores;   /* left in this list */
+    int32_t load;       /* its next one in this list, in due; -1: none */
+    int32_t is_in_file; /* its bytes are */
+    int32_t room;       /* in the file; -1: a first walk has not spilled it */
+    int32_t item;       /* its first */
     int32_t n_host;
 } memoi_parcel;
 
@@ -6705,15 +6664,12 @@ typedef struct memoi_maker {
     int32_t has_windows; /* items have homes in the file */
     memoi_parcel* parcels;
     int32_t *places,
-        *places_due;     /* the parcel of each, -1: none; see memoi_place_set, free: most */
-    int32_t* blocks_due; /* the most of each block of places */
-    int32_t* loads;      /* of each parcel: indices of due */
+        *places_due; /* the parcel of each, -1: none; see memoi_parcel_tell, free: most */
     memob_arrays arrays;
 } memoi_maker;
 
 /* Orders the copies due at the same slot. */
-MEMOI int memoi_due_compare(const void* left, const void* right) {
-    const memoi_due *a = (const memoi_due*)left, *b = (const memoi_due*)right;
+MEMOI int memoi_due_compare(const memoi_due* a, const memoi_due* b) {
     if (a->order != b->order) return memob_compare(a->order, b->order);
     if (a->need != b->need) return memob_compare(a->need, b->need);
     if (a->is_behind != b->is_behind) return memob_compare(a->is_behind, b->is_behind);
@@ -6758,25 +6714,22 @@ MEMOI int64_t memoi_use_at(const memob_item* item, const memob_use* use) {
     return use->is_on_host ? MEMOI_ON_HOST + item->host : use->at;
 }
 
-MEMOI int memoi_use_changes(const memob_use* use) {
-    return use->how == MEMOB_USE_CHANGE || use->how == MEMOB_USE_WRITE ||
-           use->how == MEMOB_USE_SPEND;
-}
-
 /* A use begins a stay at an address behind the item's stay k (-1: none).  before: the latest use of
- * its bytes; is_there: stay k goes on from the list before.  Returns the new stay. */
+ * its bytes, by stay `displaced`; is_there: stay k goes on from the list before.  Returns the new
+ * stay. */
 MEMOI int32_t memoi_law_begin_stay(memoi_maker* m, const memob_use* use, int32_t k, int64_t at,
-                                   int32_t time, int32_t before, int is_there) {
-    const memob_item* item = &m->desc->items[use->item];
-    const int32_t copied = item->copy_of < 0 ? -1 : m->latest[item->copy_of];
-    const memoi_stay* s = k < 0 ? NULL : &m->stays[k];
-    const int32_t latest = s && s->changed >= 0 ? s->changed : -1;
-    const int32_t value = s && latest < 0 ? s->value : latest;
-    const memoi_stay fresh = {use->item, use->how, time,     time,  -1,     before,
-                              -1,        k,        -1,       value, copied, use->is_on_host,
-                              0,         0,        is_there, 0,     at,     s ? s->host : -1,
-                              -1};
-    if (k >= 0) m->stays[k].next = m->n_stays;
+                                   int32_t time, int32_t before, int32_t displaced, int is_there) {
+    const int32_t copy_of = m->desc->items[use->item].copy_of;
+    const int32_t copied = copy_of < 0 ? -1 : m->latest[copy_of];
+    memoi_stay fresh = {
+        use->item, use->how,        time, time, -1,       before, -1, k,  -1,       -1,
+        copied,    use->is_on_host, 0,    0,    is_there, 0,      at, -1, displaced};
+    if (k >= 0) {
+        memoi_stay* s = &m->stays[k];
+        fresh.value = s->changed >= 0 ? s->changed : s->value;
+        fresh.host = s->host;
+        s->next = m->n_stays;
+    }
     m->stays[m->n_stays] = fresh;
     m->latest[use->item] = m->n_stays;
     return m->n_stays++;
@@ -6806,8 +6759,7 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
         displaced = m->owners[c];
     }
     if (!goes_on || !is_of_list) {
-        k = memoi_law_begin_stay(m, use, k, at, time, before, goes_on);
-        m->stays[k].displaced = displaced;
+        k = memoi_law_begin_stay(m, use, k, at, time, before, displaced, goes_on);
         makes[use_number] = use->how == MEMOB_USE_MAKE;
     }
 
@@ -6819,9 +6771,9 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     }
     m->stays[k].last = time;
     m->stays[k].is_spent = use->how == MEMOB_USE_SPEND;
-    if (memoi_use_changes(use)) m->stays[k].host = use->host;
-    if (memoi_use_changes(use) || (use->how == MEMOB_USE_MAKE && !goes_on))
-        m->stays[k].changed = time;
+    if (use->how == MEMOB_USE_READ || (use->how == MEMOB_USE_MAKE && goes_on)) return;
+    m->stays[k].changed = time;
+    if (use->how != MEMOB_USE_MAKE) m->stays[k].host = use->host;
 }
 
 /* All stays, in order of their first uses. */
@@ -6893,7 +6845,8 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
                            stay->item,
                            stay->at,
                            item->parcel < 0 ? memoi_stay_host(m, version) : item->host,
-                           order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored};
+                           order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored,
+                           -1};
     MEMO_ASSERT(time < m->law->n_lists * n_visits);
     MEMO_ASSERT(!order || (stay->how != MEMOB_USE_WRITE && stay->how != MEMOB_USE_MAKE)); /* 1 */
     MEMO_ASSERT(order || stay->changed >= 0);                                             /* 2 */
@@ -6918,9 +6871,7 @@ MEMOI memo_status memoi_law_sort_dues(memoi_maker* m, memo_error* error) {
 
     /* Now first is the end of each slot. */
     for (int32_t slot = 0, begin = 0; slot < n_slots; begin = first[slot++]) {
-        if (first[slot] - begin > 16)
-            qsort(sorted + begin, (size_t)(first[slot] - begin), sizeof *sorted, memoi_due_compare);
-        for (int32_t k = begin + 1; k < first[slot] && first[slot] - begin <= 16; k++) {
+        for (int32_t k = begin + 1; k < first[slot]; k++) {
             const memoi_due due = sorted[k];
             int32_t to = k;
             while (to > begin && memoi_due_compare(&due, &sorted[to - 1]) < 0) {
@@ -7070,38 +7021,26 @@ MEMOI int64_t memoi_place_at(const memoi_maker* m, const memoi_parcel* parcel) {
     return m->desc->places_at + parcel->place * m->desc->place_slots;
 }
 
-/* Notes when a place is worth giving away.  The farthest is found by the blocks. */
-#define MEMOI_PLACES_OF_BLOCK 32
-MEMOI void memoi_place_set(const memoi_maker* m, int32_t place, int32_t due) {
-    const int32_t block = place / MEMOI_PLACES_OF_BLOCK, first = block * MEMOI_PLACES_OF_BLOCK;
-    const int32_t end = (int32_t)memob_min(first + MEMOI_PLACES_OF_BLOCK, m->desc->n_places);
-    int32_t most = -1;
-    m->places_due[place] = due;
-    for (int32_t k = first; k < end; k++) most = m->places_due[k] > most ? m->places_due[k] : most;
-    m->blocks_due[block] = most;
-}
-
 /* The first place that is worth most, if one may be given away; -1: none. */
 MEMOI int32_t memoi_place_farthest(const memoi_maker* m) {
-    const int32_t n_blocks = (m->desc->n_places - 1) / MEMOI_PLACES_OF_BLOCK + 1;
-    int32_t best = 0, place;
-    for (int32_t k = 1; k < n_blocks; k++)
-        if (m->blocks_due[k] > m->blocks_due[best]) best = k;
-    if (!m->desc->n_places || m->blocks_due[best] < 0) return -1;
-    for (place = best * MEMOI_PLACES_OF_BLOCK; m->places_due[place] != m->blocks_due[best];)
-        place++;
-    return place;
+    int32_t best = -1, most = -1;
+    for (int32_t k = 0; k < m->desc->n_places && most < INT32_MAX; k++) {
+        if (m->places_due[k] <= most) continue;
+        most = m->places_due[k];
+        best = k;
+    }
+    return best;
 }
 
-/* With the next load of its parcel; never while the parcel is not whole. */
+/* A place is worth giving away by the next load of its parcel; never while that is not whole. */
 MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
     int32_t next = INT32_MAX - 1;
     if (p->place < 0) return;
     if (p->n_stores)
         next = -1;
-    else if (p->load < p->loads_end)
-        next = m->due[m->loads[p->load]].slot;
-    memoi_place_set(m, p->place, next);
+    else if (p->load >= 0)
+        next = m->due[p->load].slot;
+    m->places_due[p->place] = next;
 }
 
 MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
@@ -7130,8 +7069,8 @@ MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel) {
     if (old >= 0) {
         memoi_parcel_write(m, &m->parcels[old]);
         m->parcels[old].place = -1;
-        if (m->parcels[old].load < m->parcels[old].loads_end)
-            m->ahead = (int32_t)memob_min(m->ahead, m->loads[m->parcels[old].load]);
+        if (m->parcels[old].load >= 0)
+            m->ahead = (int32_t)memob_min(m->ahead, m->parcels[old].load);
     }
     m->places[best] = parcel;
     m->parcels[parcel].place = best;
@@ -7148,13 +7087,12 @@ MEMOI int memoi_parcel_read(memoi_maker* m, int32_t parcel) {
 /* A place is free: the parcel in the file with the nearest load comes back. */
 MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
     m->places[p->place] = -1;
-    memoi_place_set(m, p->place, INT32_MAX);
+    m->places_due[p->place] = INT32_MAX;
     p->place = -1;
     for (; m->ahead < m->n_due; m->ahead++) {
         const memoi_due* due = &m->due[m->ahead];
         const memoi_parcel* next = due->order && due->parcel >= 0 ? &m->parcels[due->parcel] : NULL;
-        if (next && next->place < 0 && next->is_in_file && next->load < next->loads_end &&
-            m->loads[next->load] == m->ahead)
+        if (next && next->place < 0 && next->is_in_file && next->load == m->ahead)
             return memoi_parcel_read(m, due->parcel);
     }
     return 1;
@@ -7167,40 +7105,36 @@ MEMOI int64_t memoi_due_host(const memoi_maker* m, const memoi_due* due) {
     return due->host + (due->parcel < 0 ? 0 : memoi_place_at(m, &m->parcels[due->parcel]));
 }
 
-/* Copies between the host's window of states and their homes in the file. */
-MEMOI void memoi_law_pass_file(memoi_maker* m, const memoi_due* due, int32_t n, int32_t kind) {
+/* An operation of transfers, or of copies between the host's window of states and their homes in
+ * the file. */
+MEMOI void memoi_law_copy(memoi_maker* m, int32_t kind, const memoi_due* due, int32_t n) {
+    const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
+    const int leaves_host = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_LOAD;
     memob_op* op = NULL;
     for (int32_t k = 0; k < n; k++) {
         const memob_item* item = &m->desc->items[due[k].item];
-        const int64_t host = item->file < 0 ? 0 : memoi_due_host(m, &due[k]);
-        if (item->file < 0) continue;
+        const int64_t away = is_file ? item->file : due[k].at;
+        int64_t host;
+        MEMO_ASSERT(memoi_due_together(due, &due[k])); /* 7 */
+        if (away < 0) continue;
         if (!op) op = memoi_law_add_op(m, kind);
-        memoi_law_add_part(m, op, due[k].item, kind == MEMOB_OP_READ ? item->file : host,
-                           kind == MEMOB_OP_READ ? host : item->file, item->n_host);
+        host = memoi_due_host(m, &due[k]);
+        memoi_law_add_part(m, op, due[k].item, leaves_host ? host : away, leaves_host ? away : host,
+                           item->n_host);
     }
     if (op) memoi_law_end_op(m, op);
 }
 
-/* One operation.  Returns 0: it finds no place. */
+/* Transfers that are enqueued together.  Returns 0: they find no place. */
 MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
     const int is_load = due->order;
     memoi_parcel* p = due->parcel < 0 ? NULL : &m->parcels[due->parcel];
-    memob_op* op;
     if (p && p->place < 0 &&
         !(is_load ? memoi_parcel_read(m, due->parcel) : memoi_parcel_place(m, due->parcel)))
         return 0;
-    if (is_load && m->has_windows) memoi_law_pass_file(m, due, n, MEMOB_OP_READ);
-
-    op = memoi_law_add_op(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE);
-    for (int32_t k = 0; k < n; k++) {
-        const int64_t host = memoi_due_host(m, &due[k]), at = due[k].at;
-        MEMO_ASSERT(memoi_due_together(due, &due[k])); /* 7 */
-        memoi_law_add_part(m, op, due[k].item, is_load ? host : at, is_load ? at : host,
-                           m->desc->items[due[k].item].n_host);
-    }
-    memoi_law_end_op(m, op);
-
-    if (!is_load && m->has_windows) memoi_law_pass_file(m, due, n, MEMOB_OP_WRITE);
+    if (is_load && m->has_windows) memoi_law_copy(m, MEMOB_OP_READ, due, n);
+    memoi_law_copy(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE, due, n);
+    if (!is_load && m->has_windows) memoi_law_copy(m, MEMOB_OP_WRITE, due, n);
     if (!p) return 1;
     if (!is_load) {
         p->n_stores -= n;
@@ -7209,40 +7143,29 @@ MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
         if (!p->n_stores && p->room >= 0) memoi_parcel_write(m, p);
         return 1;
     }
-    p->load += n;
+    p->load = due[n - 1].next;
     memoi_parcel_tell(m, p);
-    return p->load < p->loads_end || p->n_stores || memoi_parcel_leave(m, p);
+    return p->load >= 0 || p->n_stores || memoi_parcel_leave(m, p);
 }
 
 /* Counts what the parcels store and load in a list. */
 MEMOI void memoi_law_begin_parcels(memoi_maker* m, int32_t list) {
     const int32_t before = list * m->desc->n_visits, end = before + m->desc->n_visits;
-    int32_t n_loads = 0;
-    if (!m->desc->n_parcels) return;
     for (int32_t k = 0; k < m->desc->n_parcels; k++) {
         memoi_parcel* p = &m->parcels[k];
         MEMO_ASSERT(p->place < 0); /* what lies in parcels does not live on */
-        p->n_stores = p->load = p->loads_end = p->is_in_file = 0;
-        p->place = -1;
-    }
-
-    /* loads_end counts first; then each parcel has its part of loads. */
-    for (int32_t k = 0; k < m->n_due; k++) {
-        const memoi_due* due = &m->due[k];
-        if (due->parcel < 0 || due->slot <= before || due->slot > end) continue;
-        *(due->order ? &m->parcels[due->parcel].loads_end : &m->parcels[due->parcel].n_stores) += 1;
+        p->n_stores = p->is_in_file = 0;
+        p->place = p->load = -1;
     }
     m->ahead = 0;
-    for (int32_t k = 0; k < m->desc->n_parcels; k++) {
-        memoi_parcel* p = &m->parcels[k];
-        p->load = n_loads;
-        n_loads += p->loads_end;
-        p->loads_end = p->load;
-    }
-    for (int32_t k = 0; k < m->n_due; k++) {
-        const memoi_due* due = &m->due[k];
-        if (due->parcel >= 0 && due->order && due->slot > before && due->slot <= end)
-            m->loads[m->parcels[due->parcel].loads_end++] = k;
+    for (int32_t k = m->n_due - 1; k >= 0 && m->desc->n_parcels; k--) {
+        memoi_due* due = &m->due[k];
+        memoi_parcel* p = due->parcel < 0 ? NULL : &m->parcels[due->parcel];
+        if (!p || due->slot <= before || due->slot > end) continue;
+        p->n_stores += !due->order;
+        if (!due->order) continue;
+        due->next = p->load;
+        p->load = k;
     }
 }
 
@@ -7295,10 +7218,10 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     memob_law* law = m->law;
     const int64_t n_times = (int64_t)law->n_lists * d->n_visits;
     const int64_t n_refs = (int64_t)law->n_lists * d->n_uses;
-    int64_t n_each = d->n_parcels ? 5 : 1; /* operations of a transfer, at most */
+    int64_t n_each; /* operations of a transfer, at most */
     memo_status status;
     for (int32_t i = 0; i < d->n_items; i++) m->has_windows |= d->items[i].file >= 0;
-    if (m->has_windows) n_each = 5;
+    n_each = d->n_parcels || m->has_windows ? 5 : 1;
     m->ops_most = n_times + n_each * m->n_due;
     m->parts_most = n_refs + n_each * m->n_due;
     law->ops = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_op, m->ops_most);
@@ -7314,12 +7237,9 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     m->parcels = MEMOB_ARRAY(&m->arrays, memoi_parcel, d->n_parcels);
     m->places = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
     m->places_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
-    m->blocks_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places / MEMOI_PLACES_OF_BLOCK + 1);
-    m->loads = MEMOB_ARRAY(&m->arrays, int32_t, m->n_due);
     if (m->arrays.failed || law->arrays.failed) return memob_no_memory(error, "the law of a step");
 
     for (int32_t k = 0; k < d->n_places; k++) m->places[k] = -1, m->places_due[k] = INT32_MAX;
-    for (int32_t k = 0; k <= d->n_places / MEMOI_PLACES_OF_BLOCK; k++) m->blocks_due[k] = INT32_MAX;
     for (int32_t k = 0; k < d->n_parcels; k++) m->parcels[k].place = m->parcels[k].room = -1;
     for (int32_t i = d->n_items - 1; i >= 0; i--) {
         memoi_parcel* p = d->items[i].parcel < 0 ? NULL : &m->parcels[d->items[i].parcel];
@@ -7511,74 +7431,34 @@ MEMOI void memob_clock_end(const memob_clock* c, memob_clock_cell* cells, const 
  * 1. An event that is waited for was recorded behind the operation that is meant. */
 
 typedef struct memob_sink {
-    memob_engine engine; /* events: those of each stream */
+    memob_engine engine; /* events: MEMOB_RECORDS of each stream */
     memob_law law;
     memob_waits* waits; /* its own, or those of the sink whose streams it uses */
     memob_cell* cells;  /* (law.n_cells) */
-    memob_records records;
-    int32_t first_event[MEMOB_N_STREAMS];
+    memob_records records[MEMOB_N_STREAMS];
     int32_t has_failed; /* the last call */
     /* A planner's: the engine enqueues on this clock, and there are neither waits nor events. */
     memob_clock* clock;
     memob_clock_cell* clock_cells; /* (law.n_cells) */
 } memob_sink;
 
-/* How many operations back waits look, so that each finds its own event.  A list may follow itself;
- * the waits of the last one repeat from its third time on. */
-MEMOI void memoi_sink_count_records(memob_sink* sink, memob_cell* cells, memob_waits* waits) {
-    const memob_law* law = &sink->law;
-    memob_numbers wait;
-    for (int32_t i = 0; i < 2 * law->n_lists + 1; i++) {
-        const int32_t list = (int32_t)memob_min(i / 2, law->n_lists - 1);
-        for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) {
-            (void)memob_law_add(law, cells, waits, k, &wait);
-            for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
-                int32_t* n = &sink->records.n_events[s];
-                if (wait.of[s]) *n = (int32_t)memob_max(*n, waits->now[s].of[s] - wait.of[s] + 1);
-            }
-        }
-    }
-}
-
 /* For a law that was made: waits, and the events of its streams, or what a clock needs.  base:
  * NULL, or the sink whose streams it uses.  n_streams: 4 with the file's, 3 without, 0: none is
- * used.  n_records: of a stream that are kept; 0: as many as waits look back.  The engine's first
- * two events are the compute stream's.  Errors: OUT_OF_HOST_MEMORY. */
+ * used.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_sink_prepare(memob_sink* sink, const memob_sink* base, int32_t n_streams,
-                                     int32_t n_records, memo_error* error) {
+                                     memo_error* error) {
     memob_engine* e = &sink->engine;
-    memob_arrays trial = MEMO_ZERO(memob_arrays);
-    memo_status status = memoi_law_join_cells(&sink->law, error);
+    const memo_status status = memoi_law_join_cells(&sink->law, error);
     if (status) return status;
-
-    /* Cells and waits. */
-    if (sink->clock)
+    if (sink->clock) {
         sink->clock_cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
-    else
+    } else {
         sink->cells = MEMOB_ARRAY(&e->arrays, memob_cell, sink->law.n_cells);
-    if (base)
-        sink->waits = base->waits;
-    else if (!sink->clock)
-        sink->waits = MEMOB_ARRAY(&e->arrays, memob_waits, 1);
-
-    /* Events. */
-    if (!sink->clock && !n_records) {
-        memob_cell* cells = MEMOB_ARRAY(&trial, memob_cell, sink->law.n_cells);
-        memob_waits* waits = MEMOB_ARRAY(&trial, memob_waits, 1);
-        if (!trial.failed) memoi_sink_count_records(sink, cells, waits);
+        sink->waits = base ? base->waits : MEMOB_ARRAY(&e->arrays, memob_waits, 1);
+        e->n_events = n_streams * MEMOB_RECORDS;
+        e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
     }
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && !sink->clock; s++) {
-        const int64_t n = memob_max(n_records, sink->records.n_events[s]), least = s ? 1 : 2;
-        sink->records.n_events[s] =
-            s < n_streams ? (int32_t)memob_max(memob_min(n, MEMOB_RECORDS_MAX), least) : 0;
-        sink->first_event[s] = e->n_events;
-        e->n_events += sink->records.n_events[s];
-    }
-    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    if (e->arrays.failed || trial.failed)
-        status = memob_no_memory(error, "the waits and events of an engine");
-    memob_arrays_free(&trial);
-    return status;
+    return e->arrays.failed ? memob_no_memory(error, "the waits and events of an engine") : status;
 }
 
 MEMOI void memoi_sink_free(memob_sink* sink) {
@@ -7587,61 +7467,66 @@ MEMOI void memoi_sink_free(memob_sink* sink) {
     memob_law_free(&sink->law);
 }
 
-/* Returns the event of the stream; -1: none is recorded. */
+/* 1: the calling thread computes in place of the stream, so what it computed is done. */
+MEMOI int memoi_sink_is_host(const memob_sink* sink, int32_t stream) {
+    return stream == MEMOB_STREAM_COMPUTE && sink->engine.computes_on_host;
+}
+
+/* Behind operation `number`, the stream's latest.  Returns which of its events; -1: none. */
 MEMOI int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number) {
     memob_engine* e = &sink->engine;
-    int32_t event;
-    if (stream == MEMOB_STREAM_COMPUTE && e->computes_on_host) return -1;
-    if (e->status) return -1;
-    event = memoi_records_add(&sink->records, stream, number);
-    memob_engine_record(e, stream, sink->first_event[stream] + event);
+    memob_records* records = &sink->records[stream];
+    const int32_t event = (int32_t)(records->next % MEMOB_RECORDS);
+    if (e->status || memoi_sink_is_host(sink, stream)) return -1;
+    records->next++;
+    records->numbers[event] = number;
+    memob_engine_record(e, stream, stream * MEMOB_RECORDS + event);
     return event;
 }
 
-/* Makes a stream wait for the operations.  If the calling thread computes, what it computed is
- * done. */
+/* Makes a stream wait for the operations. */
 MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers* wait) {
     memob_engine* e = &sink->engine;
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
-        int32_t event;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && !e->status; s++) {
         if (!wait->of[s]) continue;
-        if (s != MEMOB_STREAM_COMPUTE || !e->computes_on_host) {
-            event = memoi_records_find(&sink->records, s, wait->of[s]);
-            if (event < 0) /* another list awaits it than the law has seen, or a call has failed */
-                event = memoi_sink_record(sink, s, sink->waits->now[s].of[s]);
+        if (!memoi_sink_is_host(sink, s)) {
+            int32_t event = memoi_records_find(&sink->records[s], wait->of[s]);
+            if (event < 0) event = memoi_sink_record(sink, s, sink->waits->now[s].of[s]);
             if (e->status) return;
-            MEMO_ASSERT(sink->records.numbers[s][event] >= wait->of[s]); /* 1 */
-            memoi_engine_wait(e, stream, sink->first_event[s] + event);
+            MEMO_ASSERT(sink->records[s].numbers[event] >= wait->of[s]); /* 1 */
+            event += s * MEMOB_RECORDS;
+            e->status =
+                memoi_sink_is_host(sink, stream)
+                    ? memo_event_synchronize(&e->device, e->events[event], e->error)
+                    : memo_event_wait(&e->device, e->events[event], e->streams[stream], e->error);
         }
         if (!e->status) memoi_waits_raise(sink->waits, stream, s, wait->of[s]);
     }
 }
 
-/* What operation k must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
-MEMOI int memoi_sink_need(const memob_sink* sink, int32_t k, memob_numbers* wait) {
-    const memob_op* op = &sink->law.ops[k];
+/* What an operation must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
+MEMOI int memoi_sink_need(const memob_sink* sink, const memob_op* op, memob_numbers* wait) {
     memoi_cells_need(sink->cells, sink->law.touches + op->first_touch, op->n_touches, wait);
     return memoi_waits_reduce(sink->waits, op->stream, wait);
 }
 
-/* Operation k begins, when those before are over for which it waits.  Returns how many operations
+/* An operation begins, when those before are over for which it waits.  Returns how many operations
  * its stream has had. */
-MEMOI int64_t memoi_sink_begin(memob_sink* sink, int32_t k) {
-    const memob_op* op = &sink->law.ops[k];
+MEMOI int64_t memoi_sink_begin(memob_sink* sink, const memob_op* op) {
     memob_numbers wait = MEMO_ZERO(memob_numbers);
     if (sink->clock) {
         memob_clock_begin(sink->clock, sink->clock_cells, &sink->law, op);
         return 0;
     }
-    if (memoi_sink_need(sink, k, &wait)) memoi_sink_wait(sink, op->stream, &wait);
+    if (memoi_sink_need(sink, op, &wait)) memoi_sink_wait(sink, op->stream, &wait);
+    MEMO_ASSERT(sink->engine.status || !memoi_sink_need(sink, op, &wait)); /* 1 of >>waits */
     return sink->waits->now[op->stream].of[op->stream];
 }
 
 /* All of it is enqueued, and others will wait for it.  n_before: operations of its stream when it
  * began.  If more have ended since, as the rows of a layer inside the layer's states, it has ended
  * with the last of them. */
-MEMOI void memoi_sink_end(memob_sink* sink, int32_t k, int64_t n_before) {
-    const memob_op* op = &sink->law.ops[k];
+MEMOI void memoi_sink_end(memob_sink* sink, const memob_op* op, int64_t n_before) {
     int64_t number;
     if (sink->clock) {
         memob_clock_end(sink->clock, sink->clock_cells, &sink->law, op);
@@ -7670,7 +7555,7 @@ MEMOI void memoi_sink_join(memob_sink* sink) {
     memob_numbers all = MEMO_ZERO(memob_numbers);
     if (sink->clock) memoi_clock_join(sink->clock);
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
-        if (!sink->records.n_events[s]) continue;
+        if (s * MEMOB_RECORDS >= sink->engine.n_events) continue;
         all.of[s] = memoi_waits_end(sink->waits, s);
         (void)memoi_sink_record(sink, s, all.of[s]);
     }
@@ -7757,8 +7642,8 @@ typedef struct memob_swap_placement {
     int64_t* moves; /* (n_tensors, n_layers): bytes that move of the tensor in a rounding buffer; 0:
                        it stays there; -1: it has none there */
     char* lost; /* (n_tensors + 1, n_layers): of rows in rounding buffers: MEMOI_SWAP_OVERWRITTEN,
-                       _RETURNS; the last: of the tensor that is added */
-    int64_t* tiles;        /* (n_layers): of the tensor that is placed */
+                       _RETURNS; the last: of the tensor that is added, or of the packs */
+    int64_t* tiles;        /* (n_layers): of the tensor that is placed, or of the packs */
     int32_t n_host_layers; /* places for layers in host memory */
     int64_t place_bytes;   /* of each place; 0: every layer has its own bytes there */
     int32_t n_slices;      /* of a layer, */
@@ -8654,20 +8539,16 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
 /* After all tensors: a pack moves if another pack uses its buffer between its forward and its
  * backward.  Returns the bytes of the packs. */
 MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placement* p) {
+    char* lost = p->lost + (int64_t)p->n_tensors * p->n_layers;
     int64_t pack_bytes;
-    int32_t last[2] = {-1, -1};
     if (!desc->tensor_kinds) return 0;
     pack_bytes = memoi_swap_sum_packs(p);
-    for (int32_t layer = 0; layer < p->n_layers; layer++) p->sums[layer].returns = 0;
-    for (int32_t k = 0; k < p->n_visits; k++) {
-        const memob_visit* visit = &p->visits[k];
-        memob_swap_sum* sum = &p->sums[visit->layer];
-        if (!sum->pack_bytes) continue;
-        if (visit->pass == MEMOB_BACKWARD && last[visit->odd] > visit->forward) sum->returns = 1;
-        last[visit->odd] = k;
-    }
+    for (int32_t layer = 0; layer < p->n_layers; layer++)
+        p->tiles[layer] = p->sums[layer].pack_bytes ? 1 : MEMO_ROWS_KEPT;
+    memoi_swap_find_overwritten(p, p->tiles, 1, lost);
     for (int32_t layer = 0; layer < p->n_layers; layer++) {
         memob_swap_sum* sum = &p->sums[layer];
+        sum->returns = (lost[layer] & MEMOI_SWAP_RETURNS) != 0;
         if (!sum->returns) continue;
         sum->moved_bytes += sum->pack_moved_bytes;
         sum->host_bytes += sum->pack_host_bytes;
@@ -8876,12 +8757,6 @@ MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_byt
 /* 1: fewer layers have places in host memory than move, so some go to the file. */
 MEMOI int memob_swap_has_file(const memob_swap_placement* placement) {
     return placement->n_host_layers < placement->sizes.n_swapped_layers;
-}
-
-/* 1: the host stores the input of a step once, as what the layer before hands on. */
-MEMOI int memoi_swap_shares_input(const memob_swap_placement* placement, int32_t step) {
-    return placement->handed >= 0 && step >= placement->n_slices &&
-           placement->sums[step].input_bytes && !memob_swap_has_file(placement);
 }
 
 MEMOI const memob_swap_place* memob_swap_place_of(const memob_swap_placement* placement,
@@ -9121,8 +8996,8 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
         is_routed |= memob_tensor_is_routed(desc, t) && memob_item_away(desc, t) == MEMO_MOVE;
         memoi_swap_add_rows(desc, p, t, it);
     }
-    for (int32_t step = 0; step < n && it->input >= 0; step++)
-        if (memoi_swap_shares_input(p, step))
+    for (int32_t step = p->n_slices; step < n && it->input >= 0; step++)
+        if (p->handed >= 0 && p->sums[step].input_bytes && !it->has_places) /* 2 */
             it->uses_of[it->input * n + step] |= MEMOI_SWAP_SHARED;
     for (int32_t step = 0, k = it->n_classes * n; step < n; step++, k++) {
         const memob_swap_sum* sum = &p->sums[step];
@@ -9262,21 +9137,6 @@ MEMOI void memob_swap_size_file(const memob_law* law, const memob_swap_placement
 
 /* --- placements --- */
 
-MEMOI memo_status memoi_swap_ask_law(const memo_swap_desc* desc, memob_swap_placement* p,
-                                     memo_error* error) {
-    memob_swap_items items;
-    memob_law law;
-    memo_status status;
-    memset(&items, 0, sizeof items);
-    memset(&law, 0, sizeof law);
-    status = memob_swap_items_make(desc, p, &items, error);
-    if (!status) status = memob_swap_items_law(&items, p, NULL, &law, error);
-    if (!status) memob_swap_size_file(&law, p, &p->sizes, NULL);
-    memob_law_free(&law);
-    memob_swap_items_free(&items);
-    return status;
-}
-
 /* As memob_swap_placement_make, but for the file, whose bytes the law says. */
 MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t host_bytes,
                                              memob_swap_placement* placement, memo_error* error) {
@@ -9336,9 +9196,16 @@ MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t
  * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
                                             memob_swap_placement* placement, memo_error* error) {
+    memob_swap_items items = MEMO_ZERO(memob_swap_items);
+    memob_law law = MEMO_ZERO(memob_law);
     memo_status status = memoi_swap_placement_begin(desc, host_bytes, placement, error);
-    if (!status && memob_swap_has_file(placement))
-        status = memoi_swap_ask_law(desc, placement, error);
+    if (!status && memob_swap_has_file(placement)) {
+        status = memob_swap_items_make(desc, placement, &items, error);
+        if (!status) status = memob_swap_items_law(&items, placement, NULL, &law, error);
+        if (!status) memob_swap_size_file(&law, placement, &placement->sizes, NULL);
+        memob_law_free(&law);
+        memob_swap_items_free(&items);
+    }
     if (status) memob_swap_placement_free(placement);
     return status;
 }
@@ -9459,7 +9326,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     memo_status status;
     int32_t n_streams = 0;
     if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_N_STREAMS : MEMOB_N_STREAMS - 1;
-    status = memoi_sink_prepare(&swap->sink, base, n_streams, 0, error);
+    status = memoi_sink_prepare(&swap->sink, base, n_streams, error);
     if (status) return status;
     e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? swap->sink.law.n_ops : 0);
     swap->rooms = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement->n_layers + 1);
@@ -9563,18 +9430,15 @@ MEMOI memo_status memoi_swap_expect(const memo_swap* swap, int is_backward, int 
         names[is_backward][is_end], (int)layer, names[older->pass][n_open > 0], (int)older->layer);
 }
 
-/* What becomes of the bytes of a transfer. */
-typedef enum memoi_swap_purpose { MEMOI_SWAP_COUNT, MEMOI_SWAP_COPY } memoi_swap_purpose;
-
-/* Counts n_moved bytes, or copies them too.  host: from the begin of host memory. */
-MEMOI void memoi_swap_move(memo_swap* swap, int32_t stream, memoi_swap_purpose purpose,
-                           int64_t device, int64_t host, int64_t n_moved, int64_t* n_bytes) {
+/* Copies n_moved bytes of an operation, which the first ones begin.  host: from the begin of host
+ * memory.  *n_before: see memoi_sink_begin; -1: it has not begun. */
+MEMOI void memoi_swap_move(memo_swap* swap, const memob_op* op, int64_t device, int64_t host,
+                           int64_t n_moved, int64_t* n_before) {
     if (n_moved <= 0) return;
     MEMO_ASSERT(device >= 0 && device + n_moved <= swap->placement->sizes.device_bytes); /* 2 */
     MEMO_ASSERT(host >= 0 && host + n_moved <= swap->placement->sizes.host_bytes);       /* 2 */
-    *n_bytes += n_moved;
-    if (purpose == MEMOI_SWAP_COPY)
-        memob_engine_copy(&swap->sink.engine, stream, device, host, n_moved);
+    if (*n_before < 0) *n_before = memoi_sink_begin(&swap->sink, op);
+    memob_engine_copy(&swap->sink.engine, op->kind == MEMOB_OP_LOAD, device, host, n_moved);
 }
 
 /* Where the rows of a step begin in host memory; slot: its place there, if layers share places. */
@@ -9599,7 +9463,7 @@ MEMOI int memoi_swap_is_of(const memo_swap* swap, int32_t tensor, int32_t item,
 
 /* Copies rows of a step: those of the tensors of an item. */
 MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob_part* part,
-                                memoi_swap_purpose purpose, int64_t* n_bytes) {
+                                int64_t* n_before) {
     const memob_swap_placement* p = swap->placement;
     const memob_swap_item_kind kind = memoi_swap_item_kind_of(&swap->items, part->item);
     const int32_t step = part->item % p->n_layers;
@@ -9613,15 +9477,14 @@ MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob
         const memob_swap_place* place = memob_swap_place_of(p, step, t);
         const int64_t n_moved = memob_min(n_rows, place->moved_end) - place->moved_begin;
         if (memoi_swap_is_of(swap, t, part->item, place))
-            memoi_swap_move(swap, op->stream, purpose,
-                            place->offset + place->moved_begin * place->row_bytes,
-                            host_begin + place->host_offset, n_moved * place->row_bytes, n_bytes);
+            memoi_swap_move(swap, op, place->offset + place->moved_begin * place->row_bytes,
+                            host_begin + place->host_offset, n_moved * place->row_bytes, n_before);
     }
 }
 
 /* The EDGE rows of the visit behind which, or before whose next visit, they are copied. */
 MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const memob_part* part,
-                                  memoi_swap_purpose purpose, int64_t* n_bytes) {
+                                  int64_t* n_before) {
     const memob_swap_placement* p = swap->placement;
     const memob_swap_items* it = &swap->items;
     const int64_t on_host = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
@@ -9639,27 +9502,12 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
         host_begin = p->sums[step].host_begin + p->sums[step].input_offset;
     }
     MEMO_ASSERT(odd == 0 || odd == 1);
-    memoi_swap_move(swap, op->stream, purpose, odd ? odd_at : even_at, host_begin, n_moved,
-                    n_bytes);
-}
-
-/* Returns the bytes of a transfer in this micro-batch, and copies them if that is the purpose. */
-MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, memoi_swap_purpose purpose) {
-    int64_t n_bytes = 0;
-    for (int32_t k = 0; k < op->n_parts; k++) {
-        const memob_part* part = &swap->sink.law.parts[op->first_part + k];
-        if (memoi_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_EDGE)
-            memoi_swap_copy_handed(swap, op, part, purpose, &n_bytes);
-        else
-            memoi_swap_copy_rows(swap, op, part, purpose, &n_bytes);
-    }
-    return n_bytes;
+    memoi_swap_move(swap, op, odd ? odd_at : even_at, host_begin, n_moved, n_before);
 }
 
 /* Enqueues a write or read of the file: of a place on the host, and a room there. */
-MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k) {
+MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k, const memob_part* part) {
     const int is_read = swap->sink.law.ops[k].kind == MEMOB_OP_READ;
-    const memob_part* part = &swap->sink.law.parts[swap->sink.law.ops[k].first_part];
     const int64_t room = is_read ? part->from : part->to;
     const int64_t n_bytes = swap->rooms[room + 1] - swap->rooms[room];
     MEMO_ASSERT(n_bytes > 0 &&
@@ -9673,16 +9521,19 @@ MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k) {
 /* Enqueues a transfer, or a write or read of the file. */
 MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
     const memob_op* op = &swap->sink.law.ops[k];
-    const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
-    int64_t n_before;
-    if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, MEMOI_SWAP_COUNT)))
-        return;
-    n_before = memoi_sink_begin(&swap->sink, k);
-    if (is_file)
-        memoi_swap_use_file(swap, k);
-    else
-        (void)memoi_swap_transfer(swap, op, MEMOI_SWAP_COPY);
-    memoi_sink_end(&swap->sink, k, n_before);
+    const memob_part *part = &swap->sink.law.parts[op->first_part], *end = part + op->n_parts;
+    int64_t n_before = -1;
+    for (; part < end && !swap->sink.engine.status; part++) {
+        if (op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ) {
+            n_before = memoi_sink_begin(&swap->sink, op);
+            memoi_swap_use_file(swap, k, part);
+        } else if (memoi_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_EDGE) {
+            memoi_swap_copy_handed(swap, op, part, &n_before);
+        } else {
+            memoi_swap_copy_rows(swap, op, part, &n_before);
+        }
+    }
+    if (n_before >= 0) memoi_sink_end(&swap->sink, op, n_before);
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
@@ -9709,52 +9560,47 @@ MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
 
 /* The next visit begins. */
 MEMOI memo_status memob_swap_begin(memo_swap* swap, memo_error* error) {
-    const int32_t pass = memob_swap_next(swap, 0)->pass;
-    const memob_engine* e = &swap->sink.engine;
+    memob_sink* sink = &swap->sink;
+    memob_engine* e = &sink->engine;
+    const memob_op* op = &sink->law.ops[memoi_swap_visit_op(swap, swap->n_begun)];
     const memo_stream compute = e->streams[MEMOB_STREAM_COMPUTE];
-    memo_event* marks = NULL;
+    const memo_event* marks = swap->marks ? swap->marks + 2 * swap->n_begun : NULL;
     memob_numbers wait = MEMO_ZERO(memob_numbers);
-    int64_t begin_ns = 0;
-    int any = 0;
-    memo_status status = MEMO_STATUS_OK;
     if (!swap->n_begun) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
-    memoi_sink_call(&swap->sink, error);
-    if (e->status) return e->status;
-    if (e->n_events)
-        any = memoi_sink_need(&swap->sink, memoi_swap_visit_op(swap, swap->n_begun), &wait);
-    swap->waited[swap->n_begun] = any;
+    memoi_sink_call(sink, error);
+    swap->waited[swap->n_begun] = !e->status && e->n_events && memoi_sink_need(sink, op, &wait);
 
     /* With is_timed, two marks measure how long it waits. */
-    if (any && swap->marks) marks = swap->marks + 2 * swap->n_begun;
-    if (any && e->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
-    if (marks) status = memo_event_record(&e->device, marks[0], compute, error);
-    if (!status && any) memoi_sink_wait(&swap->sink, MEMOB_STREAM_COMPUTE, &wait);
-    if (!status) status = e->status;
-    if (!status && marks) status = memo_event_record(&e->device, marks[1], compute, error);
-    if (begin_ns) swap->host_stall_s[pass] += 1e-9 * (double)(memob_now_ns() - begin_ns);
-    swap->sink.has_failed = status != MEMO_STATUS_OK;
-    if (!status) swap->n_begun++;
+    if (swap->waited[swap->n_begun]) {
+        const int64_t begin_ns = swap->is_timed ? memob_now_ns() : 0;
+        if (marks) e->status = memo_event_record(&e->device, marks[0], compute, error);
+        memoi_sink_wait(sink, MEMOB_STREAM_COMPUTE, &wait);
+        if (marks && !e->status)
+            e->status = memo_event_record(&e->device, marks[1], compute, error);
+        if (swap->is_timed && e->computes_on_host)
+            swap->host_stall_s[memob_swap_next(swap, 0)->pass] +=
+                1e-9 * (double)(memob_now_ns() - begin_ns);
+    }
+    sink->has_failed = e->status != MEMO_STATUS_OK;
+    swap->n_begun += !e->status;
     MEMO_ASSERT(swap->n_begun - swap->n_ended <= swap->n_open_most); /* 1 */
-    return status;
+    return e->status;
 }
 
-/* The older open visit ends. */
+/* The older open visit ends, and the operations behind it begin. */
 MEMOI memo_status memob_swap_end(memo_swap* swap, memo_error* error) {
-    const memob_law* law = &swap->sink.law;
-    const int32_t list = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
-    int32_t k;
-
-    /* The operations behind the visit. */
-    memoi_sink_call(&swap->sink, error);
-    if (swap->sink.engine.status) return swap->sink.engine.status;
-    k = memoi_swap_visit_op(swap, swap->n_ended);
-    if (swap->sink.engine.n_events) {
-        memoi_sink_end(&swap->sink, k, swap->sink.waits->now[0].of[MEMOB_STREAM_COMPUTE]);
-        for (k++; k < law->begin[list + 1] && law->ops[k].kind != MEMOB_OP_VISIT; k++)
-            memoi_swap_enqueue(swap, k);
+    memob_sink* sink = &swap->sink;
+    const memob_law* law = &sink->law;
+    const memob_engine* e = &sink->engine;
+    int32_t k = memoi_swap_visit_op(swap, swap->n_ended);
+    const int32_t end = law->begin[law->ops[k].list + 1];
+    memoi_sink_call(sink, error);
+    if (!e->status && e->n_events) {
+        memoi_sink_end(sink, &law->ops[k], sink->waits->now[0].of[MEMOB_STREAM_COMPUTE]);
+        for (k++; k < end && law->ops[k].kind != MEMOB_OP_VISIT; k++) memoi_swap_enqueue(swap, k);
     }
-    swap->sink.has_failed = swap->sink.engine.status != MEMO_STATUS_OK;
-    if (swap->sink.engine.status) return swap->sink.engine.status;
+    sink->has_failed = e->status != MEMO_STATUS_OK;
+    if (e->status) return e->status;
     swap->n_ended++;
     MEMO_ASSERT(swap->n_ended <= swap->n_begun); /* 1 */
     swap->is_measured |= swap->n_ended == swap->placement->n_visits;
@@ -9887,6 +9733,15 @@ typedef struct memob_states_update {
     int32_t layer;
 } memob_states_update;
 
+/* A state of a layer. */
+typedef struct memob_state_bytes {
+    /* Offsets on the device; streamed: on the host; spilled: in the file, through a place on the
+     * host; -1: not in the file. */
+    int64_t at[MEMO_N_TIERS], n_bytes;
+    int32_t first_piece, end_piece; /* of the device's bytes, each of which is of the same states */
+    int32_t is_newer;               /* there than on the host, or in the file */
+} memob_state_bytes;
+
 /* The lists of a step.  What follows decides what is fetched, so forwards and backwards are lists
  * of their own. */
 typedef enum memob_states_list {
@@ -9925,15 +9780,12 @@ typedef struct memob_states {
     memob_states_trainer trainer;
     memob_states_update* updates; /* (n_layers); NULL: not on the host */
     memob_states_layer* layers;   /* (n_layers) */
-    int64_t* offsets;             /* (n_layers, n_states, 4): on the device; streamed: on the host;
-                                    spilled: in the file, and in a place on the host; bytes */
+    memob_state_bytes* bytes;     /* (n_layers, n_states): the law's items */
     memob_states_sizes sizes;
     memob_states_items items;
 
     /* What lies on the device. */
-    int32_t* pieces; /* (n_layers * n_states, 2): the bytes of an item, of which each is */
     int32_t* owners; /* (pieces): the item that lies there; -1: none */
-    char* is_newer;  /* (n_layers * n_states): than the host's bytes, or the file's */
 
     /* Where a step is. */
     int32_t list, next; /* NOTHING: no list; what is prepared */
@@ -9944,10 +9796,9 @@ typedef struct memob_states {
     int32_t is_forward_only;
     int32_t due[2];      /* of the law: all copies before are enqueued, to the host and back */
     double due_bytes[2]; /* of the copies that come between the slices of this layer */
-    double* sums; /* (n_ops + 1, 2): bytes of the law's copies before, to the host and back */
-    int32_t is_visiting;        /* it is open */
-    int64_t n_before;           /* operations of its stream when it began */
-    int32_t n_updates;          /* begun in this list */
+    int32_t is_visiting; /* it is open */
+    int64_t n_before;    /* operations of its stream when it began */
+    int32_t n_updates;   /* begun in this list */
     int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
     int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
     int64_t n_unseen;           /* updates since all streams were synchronized without an error */
@@ -9985,9 +9836,10 @@ MEMOI double memob_states_update_bytes(const memob_states* states, int32_t layer
     return n_bytes;
 }
 
-MEMOI int64_t* memoi_states_offsets(const memob_states* states, int32_t layer, int32_t state) {
+MEMOI memob_state_bytes* memoi_states_bytes(const memob_states* states, int32_t layer,
+                                            int32_t state) {
     MEMO_ASSERT(layer >= 0 && layer < states->n_layers && state >= 0 && state < states->n_states);
-    return &states->offsets[4 * ((int64_t)layer * states->n_states + state)];
+    return &states->bytes[(int64_t)layer * states->n_states + state];
 }
 
 MEMOI memo_owner memoi_states_owner(const memo_state* state) {
@@ -10008,24 +9860,20 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
         int64_t in_place[2] = {0, 0};
         layer->place = layer->streamed & ~states->hosted ? n_streamed++ & 1 : -1;
         for (int32_t s = 0; s < states->n_states; s++) {
-            const int64_t size_bytes = states->states[s].size_bytes;
-            const int64_t bytes = memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT);
-            const int64_t in_file = memob_align_up(size_bytes, MEMOB_SPILL_ALIGNMENT);
-            const int is_streamed = (int)(layer->streamed >> s & 1);
+            const memo_state* state = &states->states[s];
+            const int64_t bytes[2] = {memob_align_up(state->size_bytes, MEMOB_DEVICE_ALIGNMENT),
+                                      memob_align_up(state->size_bytes, MEMOB_SPILL_ALIGNMENT)};
             const int is_spilled = (int)(layer->spilled >> s & 1);
-            const int is_hosted = (int)(states->hosted >> s & 1);
-            const int32_t tier = is_streamed + is_spilled; /* where it stays */
-            int64_t* offsets = memoi_states_offsets(states, l, s);
+            const int32_t tier = (int)(layer->streamed >> s & 1) + is_spilled; /* where it stays */
+            memob_state_bytes* of = memoi_states_bytes(states, l, s);
+            of->at[MEMO_TIER_FILE] = is_spilled ? stays[2] : -1;
             if (!(layer->has >> s & 1)) continue;
-            sizes->bytes[tier][memoi_states_owner(&states->states[s])] +=
-                is_spilled ? in_file : bytes;
-            offsets[0] = is_streamed ? in_place[0] : stays[0];
-            offsets[1] = is_spilled ? in_place[1] : stays[1];
-            offsets[2] = stays[2];
-            offsets[3] = size_bytes;
-            stays[tier] += is_spilled ? in_file : bytes;
-            if (is_streamed && !is_hosted) in_place[0] += bytes;
-            if (is_spilled) in_place[1] += in_file;
+            of->n_bytes = state->size_bytes;
+            sizes->bytes[tier][memoi_states_owner(state)] += bytes[is_spilled];
+            for (int32_t k = 0; k < 2; k++) of->at[k] = k < tier ? in_place[k] : stays[k];
+            stays[tier] += bytes[is_spilled];
+            if (tier && !(states->hosted >> s & 1)) in_place[0] += bytes[0];
+            if (is_spilled) in_place[1] += bytes[1];
         }
         for (int32_t k = 0; k < 2 && layer->place >= 0; k++) {
             area[k] = memob_max(area[k], before[k] + in_place[k]);
@@ -10042,13 +9890,12 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
         for (int32_t s = 0; s < states->n_states; s++) {
             const memob_states_layer* layer = &states->layers[l];
             const int64_t size_bytes = states->states[s].size_bytes;
-            const int64_t bytes[2] = {memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT),
-                                      memob_align_up(size_bytes, MEMOB_SPILL_ALIGNMENT)};
-            int64_t* offsets = memoi_states_offsets(states, l, s);
+            int64_t* at = memoi_states_bytes(states, l, s)->at;
             for (int32_t k = 0; k < 2; k++) {
+                const int64_t alignment = k ? MEMOB_SPILL_ALIGNMENT : MEMOB_DEVICE_ALIGNMENT;
+                const int64_t bytes = memob_align_up(size_bytes, alignment);
                 if (!((k ? layer->spilled : layer->streamed) >> s & 1)) continue;
-                if (layer->place == 1) offsets[k] = area[k] - offsets[k] - bytes[k];
-                offsets[k] += stays[k];
+                at[k] = stays[k] + (layer->place == 1 ? area[k] - at[k] - bytes : at[k]);
             }
         }
     sizes->resident_bytes = stays[0];
@@ -10102,8 +9949,8 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     states->trainer = desc->trainer;
     if (on_host && desc->update_at == MEMO_UPDATE_DEFERRED) states->update_at = MEMO_UPDATE_PASS;
     states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
-    states->offsets =
-        MEMOB_ARRAY(&e->arrays, int64_t, (int64_t)desc->n_layers * desc->n_states * 4);
+    states->bytes =
+        MEMOB_ARRAY(&e->arrays, memob_state_bytes, (int64_t)desc->n_layers * desc->n_states);
     if (on_host) states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
     if (e->arrays.failed) return memob_no_memory(error, "the places of states");
 
@@ -10157,14 +10004,14 @@ MEMOI memo_status memob_states_get_sizes(const memob_states_desc* desc, memob_st
 /* Addresses between begin and end of the layer, and in pinned host memory for update_host; they
  * never change.  NULL: the layer lacks the state, or has it elsewhere. */
 MEMOI void* memob_states_get_address(const memob_states* states, int32_t layer, int32_t state) {
-    const int64_t offset = memoi_states_offsets(states, layer, state)[0];
+    const int64_t offset = memoi_states_bytes(states, layer, state)->at[0];
     const uint32_t has = states->layers[layer].has & ~states->hosted;
     return has >> state & 1 ? memob_at(states->sink.engine.device_memory, offset) : NULL;
 }
 MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t layer,
                                           int32_t state) {
     const memob_states_layer* l = &states->layers[layer];
-    const int64_t offset = memoi_states_offsets(states, layer, state)[1];
+    const int64_t offset = memoi_states_bytes(states, layer, state)->at[1];
     return l->streamed & ~l->spilled & 1u << state ? states->sink.engine.host_memory + offset
                                                    : NULL;
 }
@@ -10211,10 +10058,10 @@ MEMOI int memoi_states_is_fused(int32_t list) {
     return list == MEMOB_STATES_FUSED || list == MEMOB_STATES_MORE_FUSED;
 }
 
-/* 1: the list updates each layer. */
-MEMOI int memoi_states_list_updates(int32_t list) {
-    return list == MEMOB_STATES_UPDATE || list == MEMOB_STATES_UPDATE_FORWARD ||
-           memoi_states_is_fused(list);
+/* 1: the list that is under way updates each layer. */
+MEMOI int memob_states_updates(const memob_states* states) {
+    return states->list == MEMOB_STATES_UPDATE || states->list == MEMOB_STATES_UPDATE_FORWARD ||
+           memoi_states_is_fused(states->list);
 }
 
 /* The streamed states of a layer that a pass uses on the device. */
@@ -10226,19 +10073,10 @@ MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int3
     return needs & states->layers[layer].streamed & ~states->hosted;
 }
 
-MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t layer,
-                                  uint32_t in_lists) {
-    memob_states_items* it = &states->items;
-    const memob_visit visit = {pass, layer, 0, 0};
-    it->on_host[it->n_visits] = pass == MEMOB_UPDATE && states->updates;
-    it->in_lists[it->n_visits] = in_lists;
-    it->visits[it->n_visits++] = visit;
-}
-
 /* How the latest visit uses a layer's states.  begins: gradients of the layer begin there. */
 MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t layer, int begins) {
     memob_states_items* it = &states->items;
-    const int on_host = pass == MEMOB_UPDATE && states->updates;
+    const int on_host = it->on_host[it->n_visits - 1];
     uint32_t used = on_host
                         ? states->used_by[pass] & states->layers[layer].streamed & ~states->hosted
                         : memob_states_needs(states, pass, layer);
@@ -10261,55 +10099,43 @@ MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t lay
     }
 }
 
-MEMOI void memoi_states_add_update(memob_states* states, int32_t layer, uint32_t in_lists) {
-    memoi_states_add_visit(states, MEMOB_UPDATE, layer, in_lists);
-    memoi_states_add_uses(states, MEMOB_UPDATE, layer, 0);
+/* A visit, with its layer's uses if it is in a list. */
+MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t layer, int begins,
+                                  uint32_t in_lists) {
+    memob_states_items* it = &states->items;
+    const memob_visit visit = {pass, layer, 0, 0};
+    it->on_host[it->n_visits] = pass == MEMOB_UPDATE && states->updates;
+    it->in_lists[it->n_visits] = in_lists;
+    it->visits[it->n_visits++] = visit;
+    if (in_lists) memoi_states_add_uses(states, pass, layer, begins);
 }
 
 MEMOI void memoi_states_list_forwards(memob_states* states) {
     const uint32_t deferred = 1u << MEMOB_STATES_UPDATE_FORWARD;
     for (int32_t l = 0; l < states->n_layers; l++) {
-        if (states->update_at == MEMO_UPDATE_DEFERRED) memoi_states_add_update(states, l, deferred);
-        memoi_states_add_visit(states, MEMOB_FORWARD, l, deferred | 1u << MEMOB_STATES_FORWARD);
-        memoi_states_add_uses(states, MEMOB_FORWARD, l, 0);
+        if (states->update_at == MEMO_UPDATE_DEFERRED)
+            memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, deferred);
+        memoi_states_add_visit(states, MEMOB_FORWARD, l, 0, deferred | 1u << MEMOB_STATES_FORWARD);
         if (l == 1) memoi_states_add_uses(states, MEMOB_FORWARD, 0, 0);
     }
 }
 
 MEMOI void memoi_states_list_backwards(memob_states* states) {
-    const int32_t last = states->n_layers - 1;
+    static const uint32_t lists[] = {1u << MEMOB_STATES_BACKWARD | 1u << MEMOB_STATES_FUSED,
+                                     1u << MEMOB_STATES_MORE_BACKWARD |
+                                         1u << MEMOB_STATES_MORE_FUSED};
     const uint32_t fused = 1u << MEMOB_STATES_FUSED | 1u << MEMOB_STATES_MORE_FUSED;
+    const int32_t last = states->n_layers - 1;
     for (int32_t l = last; l >= 0; l--) {
         for (int more = 0; more < 2; more++) {
-            const uint32_t lists =
-                more ? 1u << MEMOB_STATES_MORE_BACKWARD | 1u << MEMOB_STATES_MORE_FUSED
-                     : 1u << MEMOB_STATES_BACKWARD | 1u << MEMOB_STATES_FUSED;
-            memoi_states_add_visit(states, MEMOB_BACKWARD, l, lists);
-            memoi_states_add_uses(states, MEMOB_BACKWARD, l, !more && l);
+            memoi_states_add_visit(states, MEMOB_BACKWARD, l, !more && l, lists[more]);
             if (l == last - 1) memoi_states_add_uses(states, MEMOB_BACKWARD, last, 0);
             if (l == 1) memoi_states_add_uses(states, MEMOB_BACKWARD, 0, !more);
         }
         if (states->update_at != MEMO_UPDATE_FUSED || l == last) continue;
-        if (l == last - 1) memoi_states_add_update(states, last, fused);
-        memoi_states_add_update(states, l, fused);
+        if (l == last - 1) memoi_states_add_visit(states, MEMOB_UPDATE, last, 0, fused);
+        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, fused);
     }
-}
-
-/* Bytes that come and go are items; others have no slots.  memoi_states_find_pieces numbers the
- * slots. */
-MEMOI void memoi_states_fill_items(memob_states* states) {
-    for (int32_t l = 0, i = 0; l < states->n_layers; l++)
-        for (int32_t s = 0; s < states->n_states; s++, i++) {
-            const uint32_t moves = states->layers[l].streamed & ~states->hosted;
-            const memob_item item = {(int32_t)(moves >> s & 1),
-                                     0,
-                                     1,
-                                     -1,
-                                     -1,
-                                     0,
-                                     states->layers[l].spilled >> s & 1 ? 0 : -1};
-            states->items.items[i] = item;
-        }
 }
 
 /* Two lists in a row tell what the first does: what it lacks at its begin, which a list of nothing
@@ -10336,12 +10162,11 @@ MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* erro
     it->items = MEMOB_ARRAY(&it->arrays, memob_item, n_items);
     it->uses = MEMOB_ARRAY(&it->arrays, memob_use, (6 * n + 5) * states->n_states);
     if (it->arrays.failed) return memob_no_memory(error, "the items of states");
-    memoi_states_fill_items(states);
-    memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0); /* see memob_law_desc */
+    memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0, 0); /* see memob_law_desc */
     memoi_states_list_forwards(states);
     memoi_states_list_backwards(states);
     for (int32_t l = 0; l < states->n_layers; l++)
-        memoi_states_add_update(states, l, 1u << MEMOB_STATES_UPDATE);
+        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, 1u << MEMOB_STATES_UPDATE);
     memoi_states_pair_lists(states);
     MEMO_ASSERT(it->n_visits <= 6 * n + 1 && it->n_uses <= (6 * n + 5) * states->n_states);
     return MEMO_STATUS_OK;
@@ -10366,23 +10191,6 @@ MEMOI memo_status memoi_states_make_law(memob_states* states, memo_error* error)
     return memob_law_make(&desc, &states->sink.law, error);
 }
 
-/* Items that share no piece stay where they are, but for what the host uses.  Until then owners
- * counts the items of each piece. */
-MEMOI void memoi_states_find_alone(memob_states* states) {
-    const int32_t n_items = states->n_layers * states->n_states;
-    for (int32_t i = 0; i < n_items; i++)
-        for (int32_t p = states->pieces[2 * i]; p < states->pieces[2 * i + 1]; p++)
-            states->owners[p]++;
-    for (int32_t i = 0; i < n_items; i++) {
-        const uint32_t on_host = states->updates ? states->used_by[MEMOB_UPDATE] : 0;
-        int is_alone = !(on_host >> i % states->n_states & 1);
-        for (int32_t p = states->pieces[2 * i]; p < states->pieces[2 * i + 1]; p++)
-            is_alone &= states->owners[p] == 1;
-        if (is_alone) states->items.items[i].lives_on = 2;
-    }
-    for (int32_t p = 0; p < 2 * n_items; p++) states->owners[p] = -1;
-}
-
 /* The bytes of items on the device (tier 0) or the host (1) as slots, each of which is of the same
  * items.  Sets begin and end of each item.  borders: (n_items, 2), scratch.  Returns how many slots
  * there are. */
@@ -10392,10 +10200,11 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
     int64_t n = 0;
     int32_t slot = 0;
     for (int32_t i = 0; i < n_items; i++) {
-        const int64_t* offsets = &states->offsets[4 * (int64_t)i];
-        if (!states->items.items[i].n_slots) continue;
-        borders[n++] = memoi_keyed_of(offsets[tier], 2 * (int64_t)i);
-        borders[n++] = memoi_keyed_of(offsets[tier] + offsets[3], 2 * (int64_t)i + 1);
+        const memob_state_bytes* of = &states->bytes[i];
+        const uint32_t moves = states->layers[i / states->n_states].streamed & ~states->hosted;
+        if (!(moves >> i % states->n_states & 1)) continue; /* it has no slots */
+        borders[n++] = memoi_keyed_of(of->at[tier], 2 * (int64_t)i);
+        borders[n++] = memoi_keyed_of(of->at[tier] + of->n_bytes, 2 * (int64_t)i + 1);
     }
 
     /* Equal addresses are one border. */
@@ -10408,29 +10217,44 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
     return n ? slot + 1 : 0;
 }
 
-/* Numbers the slots of all items, for the law.  Errors: OUT_OF_HOST_MEMORY. */
+/* The law's items and their slots.  Items that share no piece stay where they are, but for what the
+ * host uses.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* error) {
     memob_states_items* it = &states->items;
     const int32_t n_items = states->n_layers * states->n_states;
+    const uint32_t used_on_host = states->updates ? states->used_by[MEMOB_UPDATE] : 0;
     memob_keyed* borders = MEMOB_ARRAY(&it->arrays, memob_keyed, 2 * (int64_t)n_items);
+    int32_t* on_device = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     int32_t* on_host = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
-    states->pieces = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     states->owners = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
-    states->is_newer = MEMOB_ARRAY(&it->arrays, char, n_items);
     if (it->arrays.failed) return memob_no_memory(error, "the pieces of states");
-    it->n_slots[0] = memoi_states_find_slots(states, 0, borders, states->pieces);
+    it->n_slots[0] = memoi_states_find_slots(states, 0, borders, on_device);
     it->n_slots[1] = memoi_states_find_slots(states, 1, borders, on_host);
+
+    /* Until they are known, owners counts the items of each piece. */
     for (int32_t i = 0; i < n_items; i++) {
-        memob_item* item = &it->items[i];
-        item->n_slots = states->pieces[2 * i + 1] - states->pieces[2 * i];
-        item->n_host = on_host[2 * i + 1] - on_host[2 * i];
-        item->host = on_host[2 * i];
-        if (item->file < 0) continue;
-        item->file = it->n_slots[2];
-        it->n_slots[2] += item->n_host;
+        states->bytes[i].first_piece = on_device[2 * i];
+        states->bytes[i].end_piece = on_device[2 * i + 1];
+        for (int32_t p = on_device[2 * i]; p < on_device[2 * i + 1]; p++) states->owners[p]++;
     }
-    for (int32_t u = 0; u < it->n_uses; u++) it->uses[u].at = states->pieces[2 * it->uses[u].item];
-    memoi_states_find_alone(states);
+    for (int32_t i = 0; i < n_items; i++) {
+        const int is_spilled = states->bytes[i].at[MEMO_TIER_FILE] >= 0;
+        const memob_item item = {on_device[2 * i + 1] - on_device[2 * i],
+                                 on_host[2 * i + 1] - on_host[2 * i],
+                                 1,
+                                 -1,
+                                 -1,
+                                 on_host[2 * i],
+                                 is_spilled ? it->n_slots[2] : -1};
+        int is_alone = !(used_on_host >> i % states->n_states & 1);
+        for (int32_t p = on_device[2 * i]; p < on_device[2 * i + 1]; p++)
+            is_alone &= states->owners[p] == 1;
+        it->items[i] = item;
+        it->items[i].lives_on += is_alone;
+        if (is_spilled) it->n_slots[2] += item.n_host;
+    }
+    for (int32_t p = 0; p < 2 * n_items; p++) states->owners[p] = -1;
+    for (int32_t u = 0; u < it->n_uses; u++) it->uses[u].at = on_device[2 * it->uses[u].item];
     return MEMO_STATUS_OK;
 }
 
@@ -10454,31 +10278,11 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
 
 /* --- creation --- */
 
-/* The latest records of a stream that are kept; a wait for an older one waits for the next. */
-#define MEMOI_STATES_RECORDS 16
-
 /* 0: to the host; 1: to the device; 2: a visit. */
 MEMOI int32_t memoi_states_way(const memob_states* states, int32_t k) {
     const int32_t kind = states->sink.law.ops[k].kind;
     if (kind == MEMOB_OP_VISIT) return 2;
     return kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
-}
-
-/* Sums up the bytes of all copies.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_states_sum_copies(memob_states* states, memo_error* error) {
-    const memob_law* law = &states->sink.law;
-    double* sums = MEMOB_ARRAY(&states->items.arrays, double, 2 * (int64_t)law->n_ops + 2);
-    if (!sums) return memob_no_memory(error, "the copies of states");
-    for (int32_t k = 0; k < law->n_ops; k++) {
-        const int32_t way = memoi_states_way(states, k);
-        const memob_part* parts = &law->parts[law->ops[k].first_part];
-        sums[2 * k + 2] = sums[2 * k];
-        sums[2 * k + 3] = sums[2 * k + 1];
-        for (int32_t i = 0; i < law->ops[k].n_parts && way < 2; i++)
-            sums[2 * k + 2 + way] += (double)states->offsets[4 * (int64_t)parts[i].item + 3];
-    }
-    states->sums = sums;
-    return MEMO_STATUS_OK;
 }
 
 /* After memob_states_init: what a step needs.  n_streams: as for memoi_sink_prepare.  Errors:
@@ -10487,9 +10291,7 @@ MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, 
     memo_status status = memoi_states_make_items(states, error);
     if (!status) status = memoi_states_find_pieces(states, error);
     if (!status) status = memoi_states_make_law(states, error);
-    if (!status) status = memoi_states_sum_copies(states, error);
-    if (status) return status;
-    return memoi_sink_prepare(&states->sink, NULL, n_streams, MEMOI_STATES_RECORDS, error);
+    return status ? status : memoi_sink_prepare(&states->sink, NULL, n_streams, error);
 }
 
 MEMOI void memob_states_destroy(memob_states* states) {
@@ -10558,58 +10360,56 @@ MEMOI memo_status memob_states_create(const memob_states_desc* desc, int is_dry,
 
 /* 1: all bytes of the item do. */
 MEMOI int memoi_states_is_there(const memob_states* states, int32_t item) {
-    const int32_t* piece = &states->pieces[2 * item];
-    for (int32_t p = piece[0]; p < piece[1]; p++)
+    const memob_state_bytes* of = &states->bytes[item];
+    for (int32_t p = of->first_piece; p < of->end_piece; p++)
         if (states->owners[p] != item) return 0;
     return 1;
 }
 
-/* From now on the item lies there. */
-MEMOI void memoi_states_put(memob_states* states, int32_t item) {
-    const int32_t* piece = &states->pieces[2 * item];
-    for (int32_t p = piece[0]; p < piece[1]; p++) {
+/* From now on the item lies there.  1: it did before. */
+MEMOI int memoi_states_put(memob_states* states, int32_t item) {
+    const memob_state_bytes* of = &states->bytes[item];
+    int was_there = 1;
+    for (int32_t p = of->first_piece; p < of->end_piece; p++) {
         const int32_t owner = states->owners[p];
-        MEMO_ASSERT(owner < 0 || owner == item || !states->is_newer[owner]); /* 2 */
+        MEMO_ASSERT(owner < 0 || owner == item || !states->bytes[owner].is_newer); /* 2 */
+        was_there &= owner == item;
         states->owners[p] = item;
     }
+    return was_there;
 }
 
 /* Its bytes there are nobody's. */
 MEMOI void memoi_states_drop(memob_states* states, int32_t item) {
-    const int32_t* piece = &states->pieces[2 * item];
-    for (int32_t p = piece[0]; p < piece[1]; p++)
+    memob_state_bytes* of = &states->bytes[item];
+    for (int32_t p = of->first_piece; p < of->end_piece; p++)
         if (states->owners[p] == item) states->owners[p] = -1;
-    states->is_newer[item] = 0;
+    of->is_newer = 0;
 }
 
 /* --- operations --- */
 
-/* Has this copy of an item work to do? */
-MEMOI int memoi_states_moves(const memob_states* states, int32_t kind, int32_t item) {
-    if (kind == MEMOB_OP_STORE || kind == MEMOB_OP_WRITE) return states->is_newer[item];
-    return !memoi_states_is_there(states, item);
+/* Has this copy of an item nothing to do?  A load puts the item there. */
+MEMOI int memoi_states_is_done(memob_states* states, int32_t kind, int32_t item) {
+    if (kind == MEMOB_OP_LOAD) return memoi_states_put(states, item);
+    if (kind == MEMOB_OP_READ) return memoi_states_is_there(states, item);
+    return !states->bytes[item].is_newer;
 }
 
-/* Copies an item, or writes or reads the file. */
-MEMOI void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
-    const int64_t* offsets = &states->offsets[4 * (int64_t)item];
+/* Copies an item, which a load has put there; or writes or reads the file.  Inlined: a layer has
+ * many. */
+MEMOI inline void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
+    memob_state_bytes* of = &states->bytes[item];
     memob_engine* e = &states->sink.engine;
-    if (kind == MEMOB_OP_LOAD) {
-        MEMO_ASSERT(!states->is_newer[item]); /* 3 */
-        memoi_states_put(states, item);
-        memob_engine_copy(e, MEMOB_STREAM_TO_DEVICE, offsets[0], offsets[1], offsets[3]);
-        if (e->status) memoi_states_drop(states, item);
-        return;
-    }
-    if (kind == MEMOB_OP_STORE)
-        memob_engine_copy(e, MEMOB_STREAM_TO_HOST, offsets[0], offsets[1], offsets[3]);
+    MEMO_ASSERT(kind != MEMOB_OP_LOAD || !of->is_newer); /* 3 */
+    if (kind == MEMOB_OP_LOAD || kind == MEMOB_OP_STORE)
+        memob_engine_copy(e, kind == MEMOB_OP_LOAD, of->at[0], of->at[1], of->n_bytes);
     else
         memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
-                              kind == MEMOB_OP_WRITE, offsets[1], offsets[2],
-                              memob_align_up(offsets[3], MEMOB_SPILL_ALIGNMENT));
-    if (!e->status &&
-        kind == (states->items.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE))
-        states->is_newer[item] = 0;
+                              kind == MEMOB_OP_WRITE, of->at[1], of->at[2],
+                              memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT));
+    if (e->status && kind == MEMOB_OP_LOAD) memoi_states_drop(states, item);
+    if (!e->status && (kind != MEMOB_OP_STORE || of->at[MEMO_TIER_FILE] < 0)) of->is_newer = 0;
 }
 
 MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
@@ -10619,11 +10419,11 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     const int32_t kind = op->kind;
     int64_t n_before = -1;
     for (; part < end && !sink->engine.status; part++) {
-        if (!memoi_states_moves(states, kind, part->item)) continue;
-        if (n_before < 0) n_before = memoi_sink_begin(sink, k);
+        if (memoi_states_is_done(states, kind, part->item)) continue;
+        if (n_before < 0) n_before = memoi_sink_begin(sink, op);
         memoi_states_copy(states, kind, part->item);
     }
-    if (n_before >= 0) memoi_sink_end(sink, k, n_before);
+    if (n_before >= 0) memoi_sink_end(sink, op, n_before);
 }
 
 /* The copies before `end` that are left, in order. */
@@ -10661,7 +10461,12 @@ MEMOI void memoi_states_enqueue_before(memob_states* states, int32_t k) {
 
 /* Bytes of the copies of a way that are left up to the next visit. */
 MEMOI double memoi_states_due_bytes(const memob_states* states, int32_t way) {
-    return states->sums[2 * states->op + way] - states->sums[2 * states->due[way] + way];
+    const memob_law* law = &states->sink.law;
+    double n_bytes = 0;
+    for (int32_t k = states->due[way]; k < states->op; k++)
+        for (int32_t i = 0; i < law->ops[k].n_parts && memoi_states_way(states, k) == way; i++)
+            n_bytes += (double)states->bytes[law->parts[law->ops[k].first_part + i].item].n_bytes;
+    return n_bytes;
 }
 
 /* A layer with slices begins one of them, and so many have begun before.  The copies of each way
@@ -10693,8 +10498,8 @@ MEMOI void memoi_states_move(memob_states* states, int32_t item, int32_t n, int 
     memob_engine* e = &states->sink.engine;
     int32_t n_moved = 0;
     for (const int32_t end = item + n; item < end && !e->status; item++) {
-        const int has_file = states->items.items[item].file >= 0;
-        if (!memoi_states_moves(states, kinds[is_load][is_load], item)) continue;
+        const int has_file = states->bytes[item].at[MEMO_TIER_FILE] >= 0;
+        if (memoi_states_is_done(states, kinds[is_load][is_load], item)) continue;
         if (!n_moved++) memoi_sink_join(&states->sink);
         for (int k = 0; k < 2 && !e->status; k++)
             if (has_file || k == is_load) {
@@ -10763,9 +10568,9 @@ MEMOI void memoi_states_close(memob_states* states) {
         if (use->is_on_host)
             memoi_states_drop(states, use->item); /* older */
         else
-            states->is_newer[use->item] = use->how != MEMOB_USE_SPEND;
+            states->bytes[use->item].is_newer = use->how != MEMOB_USE_SPEND;
     }
-    if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->n_before);
+    if (op->n_touches) memoi_sink_end(&states->sink, op, states->n_before);
     states->op++;
     memoi_states_pass_copies(states);
     if (!states->sink.engine.status && states->op == states->end) memoi_states_leave(states);
@@ -10820,7 +10625,7 @@ MEMOI void memoi_states_open(memob_states* states) {
     /* Updates on the host also use what the trainer has computed since the backward: a norm. */
     if (on_host && states->list == MEMOB_STATES_UPDATE && !states->n_updates)
         memoi_sink_follow(sink, op->stream, MEMOB_STREAM_COMPUTE);
-    states->n_before = memoi_sink_begin(sink, states->op);
+    states->n_before = memoi_sink_begin(sink, op);
     for (const memob_use* use = first; use < end; use++)
         MEMO_ASSERT(on_host || memoi_states_is_there(states, use->item)); /* 1 */
     if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);
@@ -10851,11 +10656,6 @@ MEMOI memo_status memoi_states_finish(memob_states* states) {
 }
 
 /* --- a step --- */
-
-/* 1: the list that is under way updates each layer. */
-MEMOI int memob_states_updates(const memob_states* states) {
-    return memoi_states_list_updates(states->list);
-}
 
 /* 1: the update comes next. */
 MEMOI int memob_states_is_due(const memob_states* states) {
@@ -10975,8 +10775,8 @@ MEMOI memo_status memoi_states_update(memob_states* states, int32_t pass, int32_
 MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t layer, int is_end,
                                      memo_error* error) {
     const int on_host = states->updates != NULL;
-    const int updates = memoi_states_list_updates(states->list) &&
-                        (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
+    const int updates =
+        memob_states_updates(states) && (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
     memo_status status = MEMO_STATUS_OK;
     if (is_end && pass != MEMOB_UPDATE) status = memoi_states_look(states, pass, layer, 1);
     if (!status && updates) status = memoi_states_update(states, pass, layer, is_end, error);
@@ -11076,12 +10876,6 @@ typedef struct memob_walk {
     void* user;
 } memob_walk;
 
-MEMOI memo_status memoi_walk_turn(const memob_walk* w, int32_t k, int is_end, memo_error* error) {
-    const memob_visit* visit = &w->order->visits[k];
-    if (!w->states) return MEMO_STATUS_OK;
-    return memob_states_turn(w->states, visit->pass, visit->layer, is_end, error);
-}
-
 /* A micro-batch, or all that are in flight. */
 MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error* error) {
     const memob_swap_placement* order = w->order;
@@ -11089,14 +10883,15 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
     if (w->states) status = memob_states_set_batch(w->states, order->n_slices, is_last, 0, error);
     if (w->states && !status) status = memob_states_visit(w->states, MEMOB_FORWARD, 0, 0, error);
     for (int32_t k = 0; k < order->n_visits && !status; k++) {
+        const memob_visit* visit = &order->visits[k];
         if (memob_swap_is_between(order, k)) w->between(w->user, k / order->n_forwards);
-        status = memoi_walk_turn(w, k, 0, error);
+        if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 0, error);
         if (status) return status;
         w->rows(w->user, k, 0);
         if (memob_swap_has_loss(order, k)) w->between(w->user, 0);
         w->compute(w->user, k);
         w->rows(w->user, k, 1);
-        status = memoi_walk_turn(w, k, 1, error);
+        if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 1, error);
     }
     if (!w->states || status) return status;
     return memob_states_visit(w->states, MEMOB_BACKWARD, 0, 1, error);
@@ -11121,11 +10916,10 @@ MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t s
                                   int64_t offset_bytes, int64_t n_bytes) {
     memob_engine* e = &states->sink.engine;
     const int64_t begin = offset_bytes / MEMOB_SPILL_ALIGNMENT * MEMOB_SPILL_ALIGNMENT;
-    const int64_t* offsets = memoi_states_offsets(states, layer, state);
+    const int64_t* at = memoi_states_bytes(states, layer, state)->at;
     memob_spill_op op;
     if (e->status || !(states->layers[layer].spilled >> state & 1)) return;
-    memob_spill_op_init(&op, &e->file, !is_read, e->host_memory + offsets[1] + begin,
-                        offsets[2] + begin,
+    memob_spill_op_init(&op, &e->file, !is_read, e->host_memory + at[1] + begin, at[2] + begin,
                         memob_align_up(offset_bytes + n_bytes - begin, MEMOB_SPILL_ALIGNMENT));
     e->status = memoi_spill_run(&op, e->error);
 }
@@ -11163,7 +10957,7 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
                                         int64_t n_bytes, memo_error* error) {
     const char* const name = is_out ? "memo_session_read_state" : "memo_session_write_state";
     memob_engine* e = &states->sink.engine;
-    const int64_t* offsets = memoi_states_offsets(states, layer, state);
+    const memob_state_bytes* of = memoi_states_bytes(states, layer, state);
     const int64_t size_bytes = states->states[state].size_bytes;
     const uint32_t bit = 1u << state;
     memo_status status;
@@ -11183,13 +10977,13 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
     if (status || !n_bytes) return status;
 
     if (!(states->layers[layer].streamed & bit))
-        return memoi_states_copy_resident(states, is_out, offsets[0] + offset_bytes, bytes, n_bytes,
+        return memoi_states_copy_resident(states, is_out, of->at[0] + offset_bytes, bytes, n_bytes,
                                           error);
 
     /* Streamed: on the host, when what is newer has left the device. */
-    on_host = e->host_memory + offsets[1] + offset_bytes;
+    on_host = e->host_memory + of->at[1] + offset_bytes;
     memoi_sink_call(&states->sink, error);
-    if (!e->status && states->is_newer[item]) {
+    if (!e->status && of->is_newer) {
         memoi_states_move(states, item, 1, 0);
         if (!e->status) e->status = memob_states_synchronize(states, error);
     }

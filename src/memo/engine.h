@@ -10,7 +10,7 @@ typedef struct memob_engine {
     memo_stream streams[MEMOB_N_STREAMS];
     int32_t borrowed;         /* bit k: stream k is the caller's */
     int32_t computes_on_host; /* the calling thread computes, not a stream */
-    memo_event* events;       /* the first two are recorded by the compute stream alone */
+    memo_event* events;
     int32_t n_events;
     memob_spill_op* spill_ops; /* writes and reads of the file, each made when it is first used */
     memob_spill_file file;
@@ -116,34 +116,21 @@ MEMOI void memob_engine_call(memob_engine* e, memo_error* error) {
     e->error = error;
 }
 
-/* If the calling thread computes, what it computed is done. */
-MEMOI int memoi_engine_is_done(const memob_engine* e, int32_t event) {
-    return e->computes_on_host && event < 2;
-}
-
 MEMOI void memob_engine_record(memob_engine* e, int32_t stream, int32_t event) {
-    if (!e->status && !memoi_engine_is_done(e, event))
+    if (!e->status)
         e->status = memo_event_record(&e->device, e->events[event], e->streams[stream], e->error);
 }
 
-/* If the calling thread computes, it waits in place of the compute stream. */
-MEMOI void memoi_engine_wait(memob_engine* e, int32_t stream, int32_t event) {
-    if (e->status || memoi_engine_is_done(e, event)) return;
-    e->status = stream == MEMOB_STREAM_COMPUTE && e->computes_on_host
-                    ? memo_event_synchronize(&e->device, e->events[event], e->error)
-                    : memo_event_wait(&e->device, e->events[event], e->streams[stream], e->error);
-}
-
-/* Copies bytes between both memories. */
-MEMOI void memob_engine_copy(memob_engine* e, int32_t stream, int64_t device_begin,
-                             int64_t host_begin, int64_t n_bytes) {
+/* Copies bytes to the host, or back. */
+MEMOI inline void memob_engine_copy(memob_engine* e, int is_back, int64_t device_begin,
+                                    int64_t host_begin, int64_t n_bytes) {
     void* on_device = memob_at(e->device_memory, device_begin);
     void* on_host = memob_at(e->host_memory, host_begin);
-    const int is_back = stream == MEMOB_STREAM_TO_DEVICE;
-    if (e->status || n_bytes <= 0) return;
-    e->status =
-        memo_copy(&e->device, e->streams[stream], is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
-                  is_back ? on_device : on_host, is_back ? on_host : on_device, n_bytes, e->error);
+    if (e->status) return;
+    e->status = is_back ? memo_copy(&e->device, e->streams[MEMOB_STREAM_TO_DEVICE],
+                                    MEMO_COPY_TO_DEVICE, on_device, on_host, n_bytes, e->error)
+                        : memo_copy(&e->device, e->streams[MEMOB_STREAM_TO_HOST], MEMO_COPY_TO_HOST,
+                                    on_host, on_device, n_bytes, e->error);
     if (!e->status) e->copied_bytes[is_back] += n_bytes;
 }
 

@@ -140,26 +140,6 @@ MEMOI void memob_law_free(memob_law* law) {
     memset(law, 0, sizeof *law);
 }
 
-/* For sinks: operation k is enqueued.  Returns its number in its stream, and the operations to wait
- * for. */
-MEMOI int64_t memob_law_add(const memob_law* law, memob_cell* cells, memob_waits* waits, int32_t k,
-                            memob_numbers* wait) {
-    const memob_op* op = &law->ops[k];
-    const int32_t* touches = law->touches + op->first_touch;
-    memob_numbers need = MEMO_ZERO(memob_numbers);
-    int64_t number;
-    memoi_cells_need(cells, touches, op->n_touches, &need);
-    *wait = need;
-    (void)memoi_waits_reduce(waits, op->stream, wait);
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
-        if (wait->of[s]) memoi_waits_raise(waits, op->stream, s, wait->of[s]);
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
-        MEMO_ASSERT(need.of[s] <= waits->now[op->stream].of[s]); /* 1 of >>waits */
-    number = memoi_waits_end(waits, op->stream);
-    memoi_cells_mark(cells, touches, op->n_touches, op->stream, number);
-    return number;
-}
-
 /* --- stays --- */
 
 #define MEMOI_ON_HOST ((int64_t)1 << 60)
@@ -190,16 +170,17 @@ typedef struct memoi_due {
     int32_t item;
     int64_t at, host;  /* offsets; of a parcel's item: host is in the parcel */
     int32_t is_behind; /* load: a store takes away what lies there */
+    int32_t next;      /* load: the parcel's next load in the list; -1: none */
 } memoi_due;
 
 /* A parcel in a list. */
 typedef struct memoi_parcel {
-    int32_t place;           /* -1: none */
-    int32_t n_stores;        /* left in this list */
-    int32_t load, loads_end; /* its next load, in loads */
-    int32_t is_in_file;      /* its bytes are */
-    int32_t room;            /* in the file; -1: a first walk has not spilled it */
-    int32_t item;            /* its first */
+    int32_t place;      /* -1: none */
+    int32_t n_stores;   /* left in this list */
+    int32_t load;       /* its next one in this list, in due; -1: none */
+    int32_t is_in_file; /* its bytes are */
+    int32_t room;       /* in the file; -1: a first walk has not spilled it */
+    int32_t item;       /* its first */
     int32_t n_host;
 } memoi_parcel;
 
@@ -220,15 +201,12 @@ typedef struct memoi_maker {
     int32_t has_windows; /* items have homes in the file */
     memoi_parcel* parcels;
     int32_t *places,
-        *places_due;     /* the parcel of each, -1: none; see memoi_place_set, free: most */
-    int32_t* blocks_due; /* the most of each block of places */
-    int32_t* loads;      /* of each parcel: indices of due */
+        *places_due; /* the parcel of each, -1: none; see memoi_parcel_tell, free: most */
     memob_arrays arrays;
 } memoi_maker;
 
 /* Orders the copies due at the same slot. */
-MEMOI int memoi_due_compare(const void* left, const void* right) {
-    const memoi_due *a = (const memoi_due*)left, *b = (const memoi_due*)right;
+MEMOI int memoi_due_compare(const memoi_due* a, const memoi_due* b) {
     if (a->order != b->order) return memob_compare(a->order, b->order);
     if (a->need != b->need) return memob_compare(a->need, b->need);
     if (a->is_behind != b->is_behind) return memob_compare(a->is_behind, b->is_behind);
@@ -273,25 +251,22 @@ MEMOI int64_t memoi_use_at(const memob_item* item, const memob_use* use) {
     return use->is_on_host ? MEMOI_ON_HOST + item->host : use->at;
 }
 
-MEMOI int memoi_use_changes(const memob_use* use) {
-    return use->how == MEMOB_USE_CHANGE || use->how == MEMOB_USE_WRITE ||
-           use->how == MEMOB_USE_SPEND;
-}
-
 /* A use begins a stay at an address behind the item's stay k (-1: none).  before: the latest use of
- * its bytes; is_there: stay k goes on from the list before.  Returns the new stay. */
+ * its bytes, by stay `displaced`; is_there: stay k goes on from the list before.  Returns the new
+ * stay. */
 MEMOI int32_t memoi_law_begin_stay(memoi_maker* m, const memob_use* use, int32_t k, int64_t at,
-                                   int32_t time, int32_t before, int is_there) {
-    const memob_item* item = &m->desc->items[use->item];
-    const int32_t copied = item->copy_of < 0 ? -1 : m->latest[item->copy_of];
-    const memoi_stay* s = k < 0 ? NULL : &m->stays[k];
-    const int32_t latest = s && s->changed >= 0 ? s->changed : -1;
-    const int32_t value = s && latest < 0 ? s->value : latest;
-    const memoi_stay fresh = {use->item, use->how, time,     time,  -1,     before,
-                              -1,        k,        -1,       value, copied, use->is_on_host,
-                              0,         0,        is_there, 0,     at,     s ? s->host : -1,
-                              -1};
-    if (k >= 0) m->stays[k].next = m->n_stays;
+                                   int32_t time, int32_t before, int32_t displaced, int is_there) {
+    const int32_t copy_of = m->desc->items[use->item].copy_of;
+    const int32_t copied = copy_of < 0 ? -1 : m->latest[copy_of];
+    memoi_stay fresh = {
+        use->item, use->how,        time, time, -1,       before, -1, k,  -1,       -1,
+        copied,    use->is_on_host, 0,    0,    is_there, 0,      at, -1, displaced};
+    if (k >= 0) {
+        memoi_stay* s = &m->stays[k];
+        fresh.value = s->changed >= 0 ? s->changed : s->value;
+        fresh.host = s->host;
+        s->next = m->n_stays;
+    }
     m->stays[m->n_stays] = fresh;
     m->latest[use->item] = m->n_stays;
     return m->n_stays++;
@@ -321,8 +296,7 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
         displaced = m->owners[c];
     }
     if (!goes_on || !is_of_list) {
-        k = memoi_law_begin_stay(m, use, k, at, time, before, goes_on);
-        m->stays[k].displaced = displaced;
+        k = memoi_law_begin_stay(m, use, k, at, time, before, displaced, goes_on);
         makes[use_number] = use->how == MEMOB_USE_MAKE;
     }
 
@@ -334,9 +308,9 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     }
     m->stays[k].last = time;
     m->stays[k].is_spent = use->how == MEMOB_USE_SPEND;
-    if (memoi_use_changes(use)) m->stays[k].host = use->host;
-    if (memoi_use_changes(use) || (use->how == MEMOB_USE_MAKE && !goes_on))
-        m->stays[k].changed = time;
+    if (use->how == MEMOB_USE_READ || (use->how == MEMOB_USE_MAKE && goes_on)) return;
+    m->stays[k].changed = time;
+    if (use->how != MEMOB_USE_MAKE) m->stays[k].host = use->host;
 }
 
 /* All stays, in order of their first uses. */
@@ -408,7 +382,8 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
                            stay->item,
                            stay->at,
                            item->parcel < 0 ? memoi_stay_host(m, version) : item->host,
-                           order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored};
+                           order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored,
+                           -1};
     MEMO_ASSERT(time < m->law->n_lists * n_visits);
     MEMO_ASSERT(!order || (stay->how != MEMOB_USE_WRITE && stay->how != MEMOB_USE_MAKE)); /* 1 */
     MEMO_ASSERT(order || stay->changed >= 0);                                             /* 2 */
@@ -433,9 +408,7 @@ MEMOI memo_status memoi_law_sort_dues(memoi_maker* m, memo_error* error) {
 
     /* Now first is the end of each slot. */
     for (int32_t slot = 0, begin = 0; slot < n_slots; begin = first[slot++]) {
-        if (first[slot] - begin > 16)
-            qsort(sorted + begin, (size_t)(first[slot] - begin), sizeof *sorted, memoi_due_compare);
-        for (int32_t k = begin + 1; k < first[slot] && first[slot] - begin <= 16; k++) {
+        for (int32_t k = begin + 1; k < first[slot]; k++) {
             const memoi_due due = sorted[k];
             int32_t to = k;
             while (to > begin && memoi_due_compare(&due, &sorted[to - 1]) < 0) {

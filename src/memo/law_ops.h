@@ -83,38 +83,26 @@ MEMOI int64_t memoi_place_at(const memoi_maker* m, const memoi_parcel* parcel) {
     return m->desc->places_at + parcel->place * m->desc->place_slots;
 }
 
-/* Notes when a place is worth giving away.  The farthest is found by the blocks. */
-#define MEMOI_PLACES_OF_BLOCK 32
-MEMOI void memoi_place_set(const memoi_maker* m, int32_t place, int32_t due) {
-    const int32_t block = place / MEMOI_PLACES_OF_BLOCK, first = block * MEMOI_PLACES_OF_BLOCK;
-    const int32_t end = (int32_t)memob_min(first + MEMOI_PLACES_OF_BLOCK, m->desc->n_places);
-    int32_t most = -1;
-    m->places_due[place] = due;
-    for (int32_t k = first; k < end; k++) most = m->places_due[k] > most ? m->places_due[k] : most;
-    m->blocks_due[block] = most;
-}
-
 /* The first place that is worth most, if one may be given away; -1: none. */
 MEMOI int32_t memoi_place_farthest(const memoi_maker* m) {
-    const int32_t n_blocks = (m->desc->n_places - 1) / MEMOI_PLACES_OF_BLOCK + 1;
-    int32_t best = 0, place;
-    for (int32_t k = 1; k < n_blocks; k++)
-        if (m->blocks_due[k] > m->blocks_due[best]) best = k;
-    if (!m->desc->n_places || m->blocks_due[best] < 0) return -1;
-    for (place = best * MEMOI_PLACES_OF_BLOCK; m->places_due[place] != m->blocks_due[best];)
-        place++;
-    return place;
+    int32_t best = -1, most = -1;
+    for (int32_t k = 0; k < m->desc->n_places && most < INT32_MAX; k++) {
+        if (m->places_due[k] <= most) continue;
+        most = m->places_due[k];
+        best = k;
+    }
+    return best;
 }
 
-/* With the next load of its parcel; never while the parcel is not whole. */
+/* A place is worth giving away by the next load of its parcel; never while that is not whole. */
 MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
     int32_t next = INT32_MAX - 1;
     if (p->place < 0) return;
     if (p->n_stores)
         next = -1;
-    else if (p->load < p->loads_end)
-        next = m->due[m->loads[p->load]].slot;
-    memoi_place_set(m, p->place, next);
+    else if (p->load >= 0)
+        next = m->due[p->load].slot;
+    m->places_due[p->place] = next;
 }
 
 MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
@@ -143,8 +131,8 @@ MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel) {
     if (old >= 0) {
         memoi_parcel_write(m, &m->parcels[old]);
         m->parcels[old].place = -1;
-        if (m->parcels[old].load < m->parcels[old].loads_end)
-            m->ahead = (int32_t)memob_min(m->ahead, m->loads[m->parcels[old].load]);
+        if (m->parcels[old].load >= 0)
+            m->ahead = (int32_t)memob_min(m->ahead, m->parcels[old].load);
     }
     m->places[best] = parcel;
     m->parcels[parcel].place = best;
@@ -161,13 +149,12 @@ MEMOI int memoi_parcel_read(memoi_maker* m, int32_t parcel) {
 /* A place is free: the parcel in the file with the nearest load comes back. */
 MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
     m->places[p->place] = -1;
-    memoi_place_set(m, p->place, INT32_MAX);
+    m->places_due[p->place] = INT32_MAX;
     p->place = -1;
     for (; m->ahead < m->n_due; m->ahead++) {
         const memoi_due* due = &m->due[m->ahead];
         const memoi_parcel* next = due->order && due->parcel >= 0 ? &m->parcels[due->parcel] : NULL;
-        if (next && next->place < 0 && next->is_in_file && next->load < next->loads_end &&
-            m->loads[next->load] == m->ahead)
+        if (next && next->place < 0 && next->is_in_file && next->load == m->ahead)
             return memoi_parcel_read(m, due->parcel);
     }
     return 1;
@@ -180,40 +167,36 @@ MEMOI int64_t memoi_due_host(const memoi_maker* m, const memoi_due* due) {
     return due->host + (due->parcel < 0 ? 0 : memoi_place_at(m, &m->parcels[due->parcel]));
 }
 
-/* Copies between the host's window of states and their homes in the file. */
-MEMOI void memoi_law_pass_file(memoi_maker* m, const memoi_due* due, int32_t n, int32_t kind) {
+/* An operation of transfers, or of copies between the host's window of states and their homes in
+ * the file. */
+MEMOI void memoi_law_copy(memoi_maker* m, int32_t kind, const memoi_due* due, int32_t n) {
+    const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
+    const int leaves_host = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_LOAD;
     memob_op* op = NULL;
     for (int32_t k = 0; k < n; k++) {
         const memob_item* item = &m->desc->items[due[k].item];
-        const int64_t host = item->file < 0 ? 0 : memoi_due_host(m, &due[k]);
-        if (item->file < 0) continue;
+        const int64_t away = is_file ? item->file : due[k].at;
+        int64_t host;
+        MEMO_ASSERT(memoi_due_together(due, &due[k])); /* 7 */
+        if (away < 0) continue;
         if (!op) op = memoi_law_add_op(m, kind);
-        memoi_law_add_part(m, op, due[k].item, kind == MEMOB_OP_READ ? item->file : host,
-                           kind == MEMOB_OP_READ ? host : item->file, item->n_host);
+        host = memoi_due_host(m, &due[k]);
+        memoi_law_add_part(m, op, due[k].item, leaves_host ? host : away, leaves_host ? away : host,
+                           item->n_host);
     }
     if (op) memoi_law_end_op(m, op);
 }
 
-/* One operation.  Returns 0: it finds no place. */
+/* Transfers that are enqueued together.  Returns 0: they find no place. */
 MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
     const int is_load = due->order;
     memoi_parcel* p = due->parcel < 0 ? NULL : &m->parcels[due->parcel];
-    memob_op* op;
     if (p && p->place < 0 &&
         !(is_load ? memoi_parcel_read(m, due->parcel) : memoi_parcel_place(m, due->parcel)))
         return 0;
-    if (is_load && m->has_windows) memoi_law_pass_file(m, due, n, MEMOB_OP_READ);
-
-    op = memoi_law_add_op(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE);
-    for (int32_t k = 0; k < n; k++) {
-        const int64_t host = memoi_due_host(m, &due[k]), at = due[k].at;
-        MEMO_ASSERT(memoi_due_together(due, &due[k])); /* 7 */
-        memoi_law_add_part(m, op, due[k].item, is_load ? host : at, is_load ? at : host,
-                           m->desc->items[due[k].item].n_host);
-    }
-    memoi_law_end_op(m, op);
-
-    if (!is_load && m->has_windows) memoi_law_pass_file(m, due, n, MEMOB_OP_WRITE);
+    if (is_load && m->has_windows) memoi_law_copy(m, MEMOB_OP_READ, due, n);
+    memoi_law_copy(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE, due, n);
+    if (!is_load && m->has_windows) memoi_law_copy(m, MEMOB_OP_WRITE, due, n);
     if (!p) return 1;
     if (!is_load) {
         p->n_stores -= n;
@@ -222,40 +205,29 @@ MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
         if (!p->n_stores && p->room >= 0) memoi_parcel_write(m, p);
         return 1;
     }
-    p->load += n;
+    p->load = due[n - 1].next;
     memoi_parcel_tell(m, p);
-    return p->load < p->loads_end || p->n_stores || memoi_parcel_leave(m, p);
+    return p->load >= 0 || p->n_stores || memoi_parcel_leave(m, p);
 }
 
 /* Counts what the parcels store and load in a list. */
 MEMOI void memoi_law_begin_parcels(memoi_maker* m, int32_t list) {
     const int32_t before = list * m->desc->n_visits, end = before + m->desc->n_visits;
-    int32_t n_loads = 0;
-    if (!m->desc->n_parcels) return;
     for (int32_t k = 0; k < m->desc->n_parcels; k++) {
         memoi_parcel* p = &m->parcels[k];
         MEMO_ASSERT(p->place < 0); /* what lies in parcels does not live on */
-        p->n_stores = p->load = p->loads_end = p->is_in_file = 0;
-        p->place = -1;
-    }
-
-    /* loads_end counts first; then each parcel has its part of loads. */
-    for (int32_t k = 0; k < m->n_due; k++) {
-        const memoi_due* due = &m->due[k];
-        if (due->parcel < 0 || due->slot <= before || due->slot > end) continue;
-        *(due->order ? &m->parcels[due->parcel].loads_end : &m->parcels[due->parcel].n_stores) += 1;
+        p->n_stores = p->is_in_file = 0;
+        p->place = p->load = -1;
     }
     m->ahead = 0;
-    for (int32_t k = 0; k < m->desc->n_parcels; k++) {
-        memoi_parcel* p = &m->parcels[k];
-        p->load = n_loads;
-        n_loads += p->loads_end;
-        p->loads_end = p->load;
-    }
-    for (int32_t k = 0; k < m->n_due; k++) {
-        const memoi_due* due = &m->due[k];
-        if (due->parcel >= 0 && due->order && due->slot > before && due->slot <= end)
-            m->loads[m->parcels[due->parcel].loads_end++] = k;
+    for (int32_t k = m->n_due - 1; k >= 0 && m->desc->n_parcels; k--) {
+        memoi_due* due = &m->due[k];
+        memoi_parcel* p = due->parcel < 0 ? NULL : &m->parcels[due->parcel];
+        if (!p || due->slot <= before || due->slot > end) continue;
+        p->n_stores += !due->order;
+        if (!due->order) continue;
+        due->next = p->load;
+        p->load = k;
     }
 }
 
@@ -308,10 +280,10 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     memob_law* law = m->law;
     const int64_t n_times = (int64_t)law->n_lists * d->n_visits;
     const int64_t n_refs = (int64_t)law->n_lists * d->n_uses;
-    int64_t n_each = d->n_parcels ? 5 : 1; /* operations of a transfer, at most */
+    int64_t n_each; /* operations of a transfer, at most */
     memo_status status;
     for (int32_t i = 0; i < d->n_items; i++) m->has_windows |= d->items[i].file >= 0;
-    if (m->has_windows) n_each = 5;
+    n_each = d->n_parcels || m->has_windows ? 5 : 1;
     m->ops_most = n_times + n_each * m->n_due;
     m->parts_most = n_refs + n_each * m->n_due;
     law->ops = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_op, m->ops_most);
@@ -327,12 +299,9 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     m->parcels = MEMOB_ARRAY(&m->arrays, memoi_parcel, d->n_parcels);
     m->places = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
     m->places_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
-    m->blocks_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places / MEMOI_PLACES_OF_BLOCK + 1);
-    m->loads = MEMOB_ARRAY(&m->arrays, int32_t, m->n_due);
     if (m->arrays.failed || law->arrays.failed) return memob_no_memory(error, "the law of a step");
 
     for (int32_t k = 0; k < d->n_places; k++) m->places[k] = -1, m->places_due[k] = INT32_MAX;
-    for (int32_t k = 0; k <= d->n_places / MEMOI_PLACES_OF_BLOCK; k++) m->blocks_due[k] = INT32_MAX;
     for (int32_t k = 0; k < d->n_parcels; k++) m->parcels[k].place = m->parcels[k].room = -1;
     for (int32_t i = d->n_items - 1; i >= 0; i--) {
         memoi_parcel* p = d->items[i].parcel < 0 ? NULL : &m->parcels[d->items[i].parcel];

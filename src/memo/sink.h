@@ -12,74 +12,34 @@
  * 1. An event that is waited for was recorded behind the operation that is meant. */
 
 typedef struct memob_sink {
-    memob_engine engine; /* events: those of each stream */
+    memob_engine engine; /* events: MEMOB_RECORDS of each stream */
     memob_law law;
     memob_waits* waits; /* its own, or those of the sink whose streams it uses */
     memob_cell* cells;  /* (law.n_cells) */
-    memob_records records;
-    int32_t first_event[MEMOB_N_STREAMS];
+    memob_records records[MEMOB_N_STREAMS];
     int32_t has_failed; /* the last call */
     /* A planner's: the engine enqueues on this clock, and there are neither waits nor events. */
     memob_clock* clock;
     memob_clock_cell* clock_cells; /* (law.n_cells) */
 } memob_sink;
 
-/* How many operations back waits look, so that each finds its own event.  A list may follow itself;
- * the waits of the last one repeat from its third time on. */
-MEMOI void memoi_sink_count_records(memob_sink* sink, memob_cell* cells, memob_waits* waits) {
-    const memob_law* law = &sink->law;
-    memob_numbers wait;
-    for (int32_t i = 0; i < 2 * law->n_lists + 1; i++) {
-        const int32_t list = (int32_t)memob_min(i / 2, law->n_lists - 1);
-        for (int32_t k = law->begin[list]; k < law->begin[list + 1]; k++) {
-            (void)memob_law_add(law, cells, waits, k, &wait);
-            for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
-                int32_t* n = &sink->records.n_events[s];
-                if (wait.of[s]) *n = (int32_t)memob_max(*n, waits->now[s].of[s] - wait.of[s] + 1);
-            }
-        }
-    }
-}
-
 /* For a law that was made: waits, and the events of its streams, or what a clock needs.  base:
  * NULL, or the sink whose streams it uses.  n_streams: 4 with the file's, 3 without, 0: none is
- * used.  n_records: of a stream that are kept; 0: as many as waits look back.  The engine's first
- * two events are the compute stream's.  Errors: OUT_OF_HOST_MEMORY. */
+ * used.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_sink_prepare(memob_sink* sink, const memob_sink* base, int32_t n_streams,
-                                     int32_t n_records, memo_error* error) {
+                                     memo_error* error) {
     memob_engine* e = &sink->engine;
-    memob_arrays trial = MEMO_ZERO(memob_arrays);
-    memo_status status = memoi_law_join_cells(&sink->law, error);
+    const memo_status status = memoi_law_join_cells(&sink->law, error);
     if (status) return status;
-
-    /* Cells and waits. */
-    if (sink->clock)
+    if (sink->clock) {
         sink->clock_cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
-    else
+    } else {
         sink->cells = MEMOB_ARRAY(&e->arrays, memob_cell, sink->law.n_cells);
-    if (base)
-        sink->waits = base->waits;
-    else if (!sink->clock)
-        sink->waits = MEMOB_ARRAY(&e->arrays, memob_waits, 1);
-
-    /* Events. */
-    if (!sink->clock && !n_records) {
-        memob_cell* cells = MEMOB_ARRAY(&trial, memob_cell, sink->law.n_cells);
-        memob_waits* waits = MEMOB_ARRAY(&trial, memob_waits, 1);
-        if (!trial.failed) memoi_sink_count_records(sink, cells, waits);
+        sink->waits = base ? base->waits : MEMOB_ARRAY(&e->arrays, memob_waits, 1);
+        e->n_events = n_streams * MEMOB_RECORDS;
+        e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
     }
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && !sink->clock; s++) {
-        const int64_t n = memob_max(n_records, sink->records.n_events[s]), least = s ? 1 : 2;
-        sink->records.n_events[s] =
-            s < n_streams ? (int32_t)memob_max(memob_min(n, MEMOB_RECORDS_MAX), least) : 0;
-        sink->first_event[s] = e->n_events;
-        e->n_events += sink->records.n_events[s];
-    }
-    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    if (e->arrays.failed || trial.failed)
-        status = memob_no_memory(error, "the waits and events of an engine");
-    memob_arrays_free(&trial);
-    return status;
+    return e->arrays.failed ? memob_no_memory(error, "the waits and events of an engine") : status;
 }
 
 MEMOI void memoi_sink_free(memob_sink* sink) {
@@ -88,61 +48,66 @@ MEMOI void memoi_sink_free(memob_sink* sink) {
     memob_law_free(&sink->law);
 }
 
-/* Returns the event of the stream; -1: none is recorded. */
+/* 1: the calling thread computes in place of the stream, so what it computed is done. */
+MEMOI int memoi_sink_is_host(const memob_sink* sink, int32_t stream) {
+    return stream == MEMOB_STREAM_COMPUTE && sink->engine.computes_on_host;
+}
+
+/* Behind operation `number`, the stream's latest.  Returns which of its events; -1: none. */
 MEMOI int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number) {
     memob_engine* e = &sink->engine;
-    int32_t event;
-    if (stream == MEMOB_STREAM_COMPUTE && e->computes_on_host) return -1;
-    if (e->status) return -1;
-    event = memoi_records_add(&sink->records, stream, number);
-    memob_engine_record(e, stream, sink->first_event[stream] + event);
+    memob_records* records = &sink->records[stream];
+    const int32_t event = (int32_t)(records->next % MEMOB_RECORDS);
+    if (e->status || memoi_sink_is_host(sink, stream)) return -1;
+    records->next++;
+    records->numbers[event] = number;
+    memob_engine_record(e, stream, stream * MEMOB_RECORDS + event);
     return event;
 }
 
-/* Makes a stream wait for the operations.  If the calling thread computes, what it computed is
- * done. */
+/* Makes a stream wait for the operations. */
 MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers* wait) {
     memob_engine* e = &sink->engine;
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
-        int32_t event;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && !e->status; s++) {
         if (!wait->of[s]) continue;
-        if (s != MEMOB_STREAM_COMPUTE || !e->computes_on_host) {
-            event = memoi_records_find(&sink->records, s, wait->of[s]);
-            if (event < 0) /* another list awaits it than the law has seen, or a call has failed */
-                event = memoi_sink_record(sink, s, sink->waits->now[s].of[s]);
+        if (!memoi_sink_is_host(sink, s)) {
+            int32_t event = memoi_records_find(&sink->records[s], wait->of[s]);
+            if (event < 0) event = memoi_sink_record(sink, s, sink->waits->now[s].of[s]);
             if (e->status) return;
-            MEMO_ASSERT(sink->records.numbers[s][event] >= wait->of[s]); /* 1 */
-            memoi_engine_wait(e, stream, sink->first_event[s] + event);
+            MEMO_ASSERT(sink->records[s].numbers[event] >= wait->of[s]); /* 1 */
+            event += s * MEMOB_RECORDS;
+            e->status =
+                memoi_sink_is_host(sink, stream)
+                    ? memo_event_synchronize(&e->device, e->events[event], e->error)
+                    : memo_event_wait(&e->device, e->events[event], e->streams[stream], e->error);
         }
         if (!e->status) memoi_waits_raise(sink->waits, stream, s, wait->of[s]);
     }
 }
 
-/* What operation k must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
-MEMOI int memoi_sink_need(const memob_sink* sink, int32_t k, memob_numbers* wait) {
-    const memob_op* op = &sink->law.ops[k];
+/* What an operation must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
+MEMOI int memoi_sink_need(const memob_sink* sink, const memob_op* op, memob_numbers* wait) {
     memoi_cells_need(sink->cells, sink->law.touches + op->first_touch, op->n_touches, wait);
     return memoi_waits_reduce(sink->waits, op->stream, wait);
 }
 
-/* Operation k begins, when those before are over for which it waits.  Returns how many operations
+/* An operation begins, when those before are over for which it waits.  Returns how many operations
  * its stream has had. */
-MEMOI int64_t memoi_sink_begin(memob_sink* sink, int32_t k) {
-    const memob_op* op = &sink->law.ops[k];
+MEMOI int64_t memoi_sink_begin(memob_sink* sink, const memob_op* op) {
     memob_numbers wait = MEMO_ZERO(memob_numbers);
     if (sink->clock) {
         memob_clock_begin(sink->clock, sink->clock_cells, &sink->law, op);
         return 0;
     }
-    if (memoi_sink_need(sink, k, &wait)) memoi_sink_wait(sink, op->stream, &wait);
+    if (memoi_sink_need(sink, op, &wait)) memoi_sink_wait(sink, op->stream, &wait);
+    MEMO_ASSERT(sink->engine.status || !memoi_sink_need(sink, op, &wait)); /* 1 of >>waits */
     return sink->waits->now[op->stream].of[op->stream];
 }
 
 /* All of it is enqueued, and others will wait for it.  n_before: operations of its stream when it
  * began.  If more have ended since, as the rows of a layer inside the layer's states, it has ended
  * with the last of them. */
-MEMOI void memoi_sink_end(memob_sink* sink, int32_t k, int64_t n_before) {
-    const memob_op* op = &sink->law.ops[k];
+MEMOI void memoi_sink_end(memob_sink* sink, const memob_op* op, int64_t n_before) {
     int64_t number;
     if (sink->clock) {
         memob_clock_end(sink->clock, sink->clock_cells, &sink->law, op);
@@ -171,7 +136,7 @@ MEMOI void memoi_sink_join(memob_sink* sink) {
     memob_numbers all = MEMO_ZERO(memob_numbers);
     if (sink->clock) memoi_clock_join(sink->clock);
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
-        if (!sink->records.n_events[s]) continue;
+        if (s * MEMOB_RECORDS >= sink->engine.n_events) continue;
         all.of[s] = memoi_waits_end(sink->waits, s);
         (void)memoi_sink_record(sink, s, all.of[s]);
     }

@@ -21,31 +21,11 @@
 
 /* --- creation --- */
 
-/* The latest records of a stream that are kept; a wait for an older one waits for the next. */
-#define MEMOI_STATES_RECORDS 16
-
 /* 0: to the host; 1: to the device; 2: a visit. */
 MEMOI int32_t memoi_states_way(const memob_states* states, int32_t k) {
     const int32_t kind = states->sink.law.ops[k].kind;
     if (kind == MEMOB_OP_VISIT) return 2;
     return kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
-}
-
-/* Sums up the bytes of all copies.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_states_sum_copies(memob_states* states, memo_error* error) {
-    const memob_law* law = &states->sink.law;
-    double* sums = MEMOB_ARRAY(&states->items.arrays, double, 2 * (int64_t)law->n_ops + 2);
-    if (!sums) return memob_no_memory(error, "the copies of states");
-    for (int32_t k = 0; k < law->n_ops; k++) {
-        const int32_t way = memoi_states_way(states, k);
-        const memob_part* parts = &law->parts[law->ops[k].first_part];
-        sums[2 * k + 2] = sums[2 * k];
-        sums[2 * k + 3] = sums[2 * k + 1];
-        for (int32_t i = 0; i < law->ops[k].n_parts && way < 2; i++)
-            sums[2 * k + 2 + way] += (double)states->offsets[4 * (int64_t)parts[i].item + 3];
-    }
-    states->sums = sums;
-    return MEMO_STATUS_OK;
 }
 
 /* After memob_states_init: what a step needs.  n_streams: as for memoi_sink_prepare.  Errors:
@@ -54,9 +34,7 @@ MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, 
     memo_status status = memoi_states_make_items(states, error);
     if (!status) status = memoi_states_find_pieces(states, error);
     if (!status) status = memoi_states_make_law(states, error);
-    if (!status) status = memoi_states_sum_copies(states, error);
-    if (status) return status;
-    return memoi_sink_prepare(&states->sink, NULL, n_streams, MEMOI_STATES_RECORDS, error);
+    return status ? status : memoi_sink_prepare(&states->sink, NULL, n_streams, error);
 }
 
 MEMOI void memob_states_destroy(memob_states* states) {
@@ -125,58 +103,56 @@ MEMOI memo_status memob_states_create(const memob_states_desc* desc, int is_dry,
 
 /* 1: all bytes of the item do. */
 MEMOI int memoi_states_is_there(const memob_states* states, int32_t item) {
-    const int32_t* piece = &states->pieces[2 * item];
-    for (int32_t p = piece[0]; p < piece[1]; p++)
+    const memob_state_bytes* of = &states->bytes[item];
+    for (int32_t p = of->first_piece; p < of->end_piece; p++)
         if (states->owners[p] != item) return 0;
     return 1;
 }
 
-/* From now on the item lies there. */
-MEMOI void memoi_states_put(memob_states* states, int32_t item) {
-    const int32_t* piece = &states->pieces[2 * item];
-    for (int32_t p = piece[0]; p < piece[1]; p++) {
+/* From now on the item lies there.  1: it did before. */
+MEMOI int memoi_states_put(memob_states* states, int32_t item) {
+    const memob_state_bytes* of = &states->bytes[item];
+    int was_there = 1;
+    for (int32_t p = of->first_piece; p < of->end_piece; p++) {
         const int32_t owner = states->owners[p];
-        MEMO_ASSERT(owner < 0 || owner == item || !states->is_newer[owner]); /* 2 */
+        MEMO_ASSERT(owner < 0 || owner == item || !states->bytes[owner].is_newer); /* 2 */
+        was_there &= owner == item;
         states->owners[p] = item;
     }
+    return was_there;
 }
 
 /* Its bytes there are nobody's. */
 MEMOI void memoi_states_drop(memob_states* states, int32_t item) {
-    const int32_t* piece = &states->pieces[2 * item];
-    for (int32_t p = piece[0]; p < piece[1]; p++)
+    memob_state_bytes* of = &states->bytes[item];
+    for (int32_t p = of->first_piece; p < of->end_piece; p++)
         if (states->owners[p] == item) states->owners[p] = -1;
-    states->is_newer[item] = 0;
+    of->is_newer = 0;
 }
 
 /* --- operations --- */
 
-/* Has this copy of an item work to do? */
-MEMOI int memoi_states_moves(const memob_states* states, int32_t kind, int32_t item) {
-    if (kind == MEMOB_OP_STORE || kind == MEMOB_OP_WRITE) return states->is_newer[item];
-    return !memoi_states_is_there(states, item);
+/* Has this copy of an item nothing to do?  A load puts the item there. */
+MEMOI int memoi_states_is_done(memob_states* states, int32_t kind, int32_t item) {
+    if (kind == MEMOB_OP_LOAD) return memoi_states_put(states, item);
+    if (kind == MEMOB_OP_READ) return memoi_states_is_there(states, item);
+    return !states->bytes[item].is_newer;
 }
 
-/* Copies an item, or writes or reads the file. */
-MEMOI void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
-    const int64_t* offsets = &states->offsets[4 * (int64_t)item];
+/* Copies an item, which a load has put there; or writes or reads the file.  Inlined: a layer has
+ * many. */
+MEMOI inline void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
+    memob_state_bytes* of = &states->bytes[item];
     memob_engine* e = &states->sink.engine;
-    if (kind == MEMOB_OP_LOAD) {
-        MEMO_ASSERT(!states->is_newer[item]); /* 3 */
-        memoi_states_put(states, item);
-        memob_engine_copy(e, MEMOB_STREAM_TO_DEVICE, offsets[0], offsets[1], offsets[3]);
-        if (e->status) memoi_states_drop(states, item);
-        return;
-    }
-    if (kind == MEMOB_OP_STORE)
-        memob_engine_copy(e, MEMOB_STREAM_TO_HOST, offsets[0], offsets[1], offsets[3]);
+    MEMO_ASSERT(kind != MEMOB_OP_LOAD || !of->is_newer); /* 3 */
+    if (kind == MEMOB_OP_LOAD || kind == MEMOB_OP_STORE)
+        memob_engine_copy(e, kind == MEMOB_OP_LOAD, of->at[0], of->at[1], of->n_bytes);
     else
         memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
-                              kind == MEMOB_OP_WRITE, offsets[1], offsets[2],
-                              memob_align_up(offsets[3], MEMOB_SPILL_ALIGNMENT));
-    if (!e->status &&
-        kind == (states->items.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE))
-        states->is_newer[item] = 0;
+                              kind == MEMOB_OP_WRITE, of->at[1], of->at[2],
+                              memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT));
+    if (e->status && kind == MEMOB_OP_LOAD) memoi_states_drop(states, item);
+    if (!e->status && (kind != MEMOB_OP_STORE || of->at[MEMO_TIER_FILE] < 0)) of->is_newer = 0;
 }
 
 MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
@@ -186,11 +162,11 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     const int32_t kind = op->kind;
     int64_t n_before = -1;
     for (; part < end && !sink->engine.status; part++) {
-        if (!memoi_states_moves(states, kind, part->item)) continue;
-        if (n_before < 0) n_before = memoi_sink_begin(sink, k);
+        if (memoi_states_is_done(states, kind, part->item)) continue;
+        if (n_before < 0) n_before = memoi_sink_begin(sink, op);
         memoi_states_copy(states, kind, part->item);
     }
-    if (n_before >= 0) memoi_sink_end(sink, k, n_before);
+    if (n_before >= 0) memoi_sink_end(sink, op, n_before);
 }
 
 /* The copies before `end` that are left, in order. */
@@ -228,7 +204,12 @@ MEMOI void memoi_states_enqueue_before(memob_states* states, int32_t k) {
 
 /* Bytes of the copies of a way that are left up to the next visit. */
 MEMOI double memoi_states_due_bytes(const memob_states* states, int32_t way) {
-    return states->sums[2 * states->op + way] - states->sums[2 * states->due[way] + way];
+    const memob_law* law = &states->sink.law;
+    double n_bytes = 0;
+    for (int32_t k = states->due[way]; k < states->op; k++)
+        for (int32_t i = 0; i < law->ops[k].n_parts && memoi_states_way(states, k) == way; i++)
+            n_bytes += (double)states->bytes[law->parts[law->ops[k].first_part + i].item].n_bytes;
+    return n_bytes;
 }
 
 /* A layer with slices begins one of them, and so many have begun before.  The copies of each way
@@ -260,8 +241,8 @@ MEMOI void memoi_states_move(memob_states* states, int32_t item, int32_t n, int 
     memob_engine* e = &states->sink.engine;
     int32_t n_moved = 0;
     for (const int32_t end = item + n; item < end && !e->status; item++) {
-        const int has_file = states->items.items[item].file >= 0;
-        if (!memoi_states_moves(states, kinds[is_load][is_load], item)) continue;
+        const int has_file = states->bytes[item].at[MEMO_TIER_FILE] >= 0;
+        if (memoi_states_is_done(states, kinds[is_load][is_load], item)) continue;
         if (!n_moved++) memoi_sink_join(&states->sink);
         for (int k = 0; k < 2 && !e->status; k++)
             if (has_file || k == is_load) {
@@ -330,9 +311,9 @@ MEMOI void memoi_states_close(memob_states* states) {
         if (use->is_on_host)
             memoi_states_drop(states, use->item); /* older */
         else
-            states->is_newer[use->item] = use->how != MEMOB_USE_SPEND;
+            states->bytes[use->item].is_newer = use->how != MEMOB_USE_SPEND;
     }
-    if (op->n_touches) memoi_sink_end(&states->sink, states->op, states->n_before);
+    if (op->n_touches) memoi_sink_end(&states->sink, op, states->n_before);
     states->op++;
     memoi_states_pass_copies(states);
     if (!states->sink.engine.status && states->op == states->end) memoi_states_leave(states);
@@ -387,7 +368,7 @@ MEMOI void memoi_states_open(memob_states* states) {
     /* Updates on the host also use what the trainer has computed since the backward: a norm. */
     if (on_host && states->list == MEMOB_STATES_UPDATE && !states->n_updates)
         memoi_sink_follow(sink, op->stream, MEMOB_STREAM_COMPUTE);
-    states->n_before = memoi_sink_begin(sink, states->op);
+    states->n_before = memoi_sink_begin(sink, op);
     for (const memob_use* use = first; use < end; use++)
         MEMO_ASSERT(on_host || memoi_states_is_there(states, use->item)); /* 1 */
     if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);
@@ -418,11 +399,6 @@ MEMOI memo_status memoi_states_finish(memob_states* states) {
 }
 
 /* --- a step --- */
-
-/* 1: the list that is under way updates each layer. */
-MEMOI int memob_states_updates(const memob_states* states) {
-    return memoi_states_list_updates(states->list);
-}
 
 /* 1: the update comes next. */
 MEMOI int memob_states_is_due(const memob_states* states) {
@@ -542,8 +518,8 @@ MEMOI memo_status memoi_states_update(memob_states* states, int32_t pass, int32_
 MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t layer, int is_end,
                                      memo_error* error) {
     const int on_host = states->updates != NULL;
-    const int updates = memoi_states_list_updates(states->list) &&
-                        (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
+    const int updates =
+        memob_states_updates(states) && (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
     memo_status status = MEMO_STATUS_OK;
     if (is_end && pass != MEMOB_UPDATE) status = memoi_states_look(states, pass, layer, 1);
     if (!status && updates) status = memoi_states_update(states, pass, layer, is_end, error);
@@ -643,12 +619,6 @@ typedef struct memob_walk {
     void* user;
 } memob_walk;
 
-MEMOI memo_status memoi_walk_turn(const memob_walk* w, int32_t k, int is_end, memo_error* error) {
-    const memob_visit* visit = &w->order->visits[k];
-    if (!w->states) return MEMO_STATUS_OK;
-    return memob_states_turn(w->states, visit->pass, visit->layer, is_end, error);
-}
-
 /* A micro-batch, or all that are in flight. */
 MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error* error) {
     const memob_swap_placement* order = w->order;
@@ -656,14 +626,15 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
     if (w->states) status = memob_states_set_batch(w->states, order->n_slices, is_last, 0, error);
     if (w->states && !status) status = memob_states_visit(w->states, MEMOB_FORWARD, 0, 0, error);
     for (int32_t k = 0; k < order->n_visits && !status; k++) {
+        const memob_visit* visit = &order->visits[k];
         if (memob_swap_is_between(order, k)) w->between(w->user, k / order->n_forwards);
-        status = memoi_walk_turn(w, k, 0, error);
+        if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 0, error);
         if (status) return status;
         w->rows(w->user, k, 0);
         if (memob_swap_has_loss(order, k)) w->between(w->user, 0);
         w->compute(w->user, k);
         w->rows(w->user, k, 1);
-        status = memoi_walk_turn(w, k, 1, error);
+        if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 1, error);
     }
     if (!w->states || status) return status;
     return memob_states_visit(w->states, MEMOB_BACKWARD, 0, 1, error);
@@ -688,11 +659,10 @@ MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t s
                                   int64_t offset_bytes, int64_t n_bytes) {
     memob_engine* e = &states->sink.engine;
     const int64_t begin = offset_bytes / MEMOB_SPILL_ALIGNMENT * MEMOB_SPILL_ALIGNMENT;
-    const int64_t* offsets = memoi_states_offsets(states, layer, state);
+    const int64_t* at = memoi_states_bytes(states, layer, state)->at;
     memob_spill_op op;
     if (e->status || !(states->layers[layer].spilled >> state & 1)) return;
-    memob_spill_op_init(&op, &e->file, !is_read, e->host_memory + offsets[1] + begin,
-                        offsets[2] + begin,
+    memob_spill_op_init(&op, &e->file, !is_read, e->host_memory + at[1] + begin, at[2] + begin,
                         memob_align_up(offset_bytes + n_bytes - begin, MEMOB_SPILL_ALIGNMENT));
     e->status = memoi_spill_run(&op, e->error);
 }
@@ -730,7 +700,7 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
                                         int64_t n_bytes, memo_error* error) {
     const char* const name = is_out ? "memo_session_read_state" : "memo_session_write_state";
     memob_engine* e = &states->sink.engine;
-    const int64_t* offsets = memoi_states_offsets(states, layer, state);
+    const memob_state_bytes* of = memoi_states_bytes(states, layer, state);
     const int64_t size_bytes = states->states[state].size_bytes;
     const uint32_t bit = 1u << state;
     memo_status status;
@@ -750,13 +720,13 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
     if (status || !n_bytes) return status;
 
     if (!(states->layers[layer].streamed & bit))
-        return memoi_states_copy_resident(states, is_out, offsets[0] + offset_bytes, bytes, n_bytes,
+        return memoi_states_copy_resident(states, is_out, of->at[0] + offset_bytes, bytes, n_bytes,
                                           error);
 
     /* Streamed: on the host, when what is newer has left the device. */
-    on_host = e->host_memory + offsets[1] + offset_bytes;
+    on_host = e->host_memory + of->at[1] + offset_bytes;
     memoi_sink_call(&states->sink, error);
-    if (!e->status && states->is_newer[item]) {
+    if (!e->status && of->is_newer) {
         memoi_states_move(states, item, 1, 0);
         if (!e->status) e->status = memob_states_synchronize(states, error);
     }

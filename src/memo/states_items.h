@@ -43,10 +43,10 @@ MEMOI int memoi_states_is_fused(int32_t list) {
     return list == MEMOB_STATES_FUSED || list == MEMOB_STATES_MORE_FUSED;
 }
 
-/* 1: the list updates each layer. */
-MEMOI int memoi_states_list_updates(int32_t list) {
-    return list == MEMOB_STATES_UPDATE || list == MEMOB_STATES_UPDATE_FORWARD ||
-           memoi_states_is_fused(list);
+/* 1: the list that is under way updates each layer. */
+MEMOI int memob_states_updates(const memob_states* states) {
+    return states->list == MEMOB_STATES_UPDATE || states->list == MEMOB_STATES_UPDATE_FORWARD ||
+           memoi_states_is_fused(states->list);
 }
 
 /* The streamed states of a layer that a pass uses on the device. */
@@ -58,19 +58,10 @@ MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int3
     return needs & states->layers[layer].streamed & ~states->hosted;
 }
 
-MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t layer,
-                                  uint32_t in_lists) {
-    memob_states_items* it = &states->items;
-    const memob_visit visit = {pass, layer, 0, 0};
-    it->on_host[it->n_visits] = pass == MEMOB_UPDATE && states->updates;
-    it->in_lists[it->n_visits] = in_lists;
-    it->visits[it->n_visits++] = visit;
-}
-
 /* How the latest visit uses a layer's states.  begins: gradients of the layer begin there. */
 MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t layer, int begins) {
     memob_states_items* it = &states->items;
-    const int on_host = pass == MEMOB_UPDATE && states->updates;
+    const int on_host = it->on_host[it->n_visits - 1];
     uint32_t used = on_host
                         ? states->used_by[pass] & states->layers[layer].streamed & ~states->hosted
                         : memob_states_needs(states, pass, layer);
@@ -93,55 +84,43 @@ MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t lay
     }
 }
 
-MEMOI void memoi_states_add_update(memob_states* states, int32_t layer, uint32_t in_lists) {
-    memoi_states_add_visit(states, MEMOB_UPDATE, layer, in_lists);
-    memoi_states_add_uses(states, MEMOB_UPDATE, layer, 0);
+/* A visit, with its layer's uses if it is in a list. */
+MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t layer, int begins,
+                                  uint32_t in_lists) {
+    memob_states_items* it = &states->items;
+    const memob_visit visit = {pass, layer, 0, 0};
+    it->on_host[it->n_visits] = pass == MEMOB_UPDATE && states->updates;
+    it->in_lists[it->n_visits] = in_lists;
+    it->visits[it->n_visits++] = visit;
+    if (in_lists) memoi_states_add_uses(states, pass, layer, begins);
 }
 
 MEMOI void memoi_states_list_forwards(memob_states* states) {
     const uint32_t deferred = 1u << MEMOB_STATES_UPDATE_FORWARD;
     for (int32_t l = 0; l < states->n_layers; l++) {
-        if (states->update_at == MEMO_UPDATE_DEFERRED) memoi_states_add_update(states, l, deferred);
-        memoi_states_add_visit(states, MEMOB_FORWARD, l, deferred | 1u << MEMOB_STATES_FORWARD);
-        memoi_states_add_uses(states, MEMOB_FORWARD, l, 0);
+        if (states->update_at == MEMO_UPDATE_DEFERRED)
+            memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, deferred);
+        memoi_states_add_visit(states, MEMOB_FORWARD, l, 0, deferred | 1u << MEMOB_STATES_FORWARD);
         if (l == 1) memoi_states_add_uses(states, MEMOB_FORWARD, 0, 0);
     }
 }
 
 MEMOI void memoi_states_list_backwards(memob_states* states) {
-    const int32_t last = states->n_layers - 1;
+    static const uint32_t lists[] = {1u << MEMOB_STATES_BACKWARD | 1u << MEMOB_STATES_FUSED,
+                                     1u << MEMOB_STATES_MORE_BACKWARD |
+                                         1u << MEMOB_STATES_MORE_FUSED};
     const uint32_t fused = 1u << MEMOB_STATES_FUSED | 1u << MEMOB_STATES_MORE_FUSED;
+    const int32_t last = states->n_layers - 1;
     for (int32_t l = last; l >= 0; l--) {
         for (int more = 0; more < 2; more++) {
-            const uint32_t lists =
-                more ? 1u << MEMOB_STATES_MORE_BACKWARD | 1u << MEMOB_STATES_MORE_FUSED
-                     : 1u << MEMOB_STATES_BACKWARD | 1u << MEMOB_STATES_FUSED;
-            memoi_states_add_visit(states, MEMOB_BACKWARD, l, lists);
-            memoi_states_add_uses(states, MEMOB_BACKWARD, l, !more && l);
+            memoi_states_add_visit(states, MEMOB_BACKWARD, l, !more && l, lists[more]);
             if (l == last - 1) memoi_states_add_uses(states, MEMOB_BACKWARD, last, 0);
             if (l == 1) memoi_states_add_uses(states, MEMOB_BACKWARD, 0, !more);
         }
         if (states->update_at != MEMO_UPDATE_FUSED || l == last) continue;
-        if (l == last - 1) memoi_states_add_update(states, last, fused);
-        memoi_states_add_update(states, l, fused);
+        if (l == last - 1) memoi_states_add_visit(states, MEMOB_UPDATE, last, 0, fused);
+        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, fused);
     }
-}
-
-/* Bytes that come and go are items; others have no slots.  memoi_states_find_pieces numbers the
- * slots. */
-MEMOI void memoi_states_fill_items(memob_states* states) {
-    for (int32_t l = 0, i = 0; l < states->n_layers; l++)
-        for (int32_t s = 0; s < states->n_states; s++, i++) {
-            const uint32_t moves = states->layers[l].streamed & ~states->hosted;
-            const memob_item item = {(int32_t)(moves >> s & 1),
-                                     0,
-                                     1,
-                                     -1,
-                                     -1,
-                                     0,
-                                     states->layers[l].spilled >> s & 1 ? 0 : -1};
-            states->items.items[i] = item;
-        }
 }
 
 /* Two lists in a row tell what the first does: what it lacks at its begin, which a list of nothing
@@ -168,12 +147,11 @@ MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* erro
     it->items = MEMOB_ARRAY(&it->arrays, memob_item, n_items);
     it->uses = MEMOB_ARRAY(&it->arrays, memob_use, (6 * n + 5) * states->n_states);
     if (it->arrays.failed) return memob_no_memory(error, "the items of states");
-    memoi_states_fill_items(states);
-    memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0); /* see memob_law_desc */
+    memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0, 0); /* see memob_law_desc */
     memoi_states_list_forwards(states);
     memoi_states_list_backwards(states);
     for (int32_t l = 0; l < states->n_layers; l++)
-        memoi_states_add_update(states, l, 1u << MEMOB_STATES_UPDATE);
+        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, 1u << MEMOB_STATES_UPDATE);
     memoi_states_pair_lists(states);
     MEMO_ASSERT(it->n_visits <= 6 * n + 1 && it->n_uses <= (6 * n + 5) * states->n_states);
     return MEMO_STATUS_OK;
@@ -198,23 +176,6 @@ MEMOI memo_status memoi_states_make_law(memob_states* states, memo_error* error)
     return memob_law_make(&desc, &states->sink.law, error);
 }
 
-/* Items that share no piece stay where they are, but for what the host uses.  Until then owners
- * counts the items of each piece. */
-MEMOI void memoi_states_find_alone(memob_states* states) {
-    const int32_t n_items = states->n_layers * states->n_states;
-    for (int32_t i = 0; i < n_items; i++)
-        for (int32_t p = states->pieces[2 * i]; p < states->pieces[2 * i + 1]; p++)
-            states->owners[p]++;
-    for (int32_t i = 0; i < n_items; i++) {
-        const uint32_t on_host = states->updates ? states->used_by[MEMOB_UPDATE] : 0;
-        int is_alone = !(on_host >> i % states->n_states & 1);
-        for (int32_t p = states->pieces[2 * i]; p < states->pieces[2 * i + 1]; p++)
-            is_alone &= states->owners[p] == 1;
-        if (is_alone) states->items.items[i].lives_on = 2;
-    }
-    for (int32_t p = 0; p < 2 * n_items; p++) states->owners[p] = -1;
-}
-
 /* The bytes of items on the device (tier 0) or the host (1) as slots, each of which is of the same
  * items.  Sets begin and end of each item.  borders: (n_items, 2), scratch.  Returns how many slots
  * there are. */
@@ -224,10 +185,11 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
     int64_t n = 0;
     int32_t slot = 0;
     for (int32_t i = 0; i < n_items; i++) {
-        const int64_t* offsets = &states->offsets[4 * (int64_t)i];
-        if (!states->items.items[i].n_slots) continue;
-        borders[n++] = memoi_keyed_of(offsets[tier], 2 * (int64_t)i);
-        borders[n++] = memoi_keyed_of(offsets[tier] + offsets[3], 2 * (int64_t)i + 1);
+        const memob_state_bytes* of = &states->bytes[i];
+        const uint32_t moves = states->layers[i / states->n_states].streamed & ~states->hosted;
+        if (!(moves >> i % states->n_states & 1)) continue; /* it has no slots */
+        borders[n++] = memoi_keyed_of(of->at[tier], 2 * (int64_t)i);
+        borders[n++] = memoi_keyed_of(of->at[tier] + of->n_bytes, 2 * (int64_t)i + 1);
     }
 
     /* Equal addresses are one border. */
@@ -240,28 +202,43 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
     return n ? slot + 1 : 0;
 }
 
-/* Numbers the slots of all items, for the law.  Errors: OUT_OF_HOST_MEMORY. */
+/* The law's items and their slots.  Items that share no piece stay where they are, but for what the
+ * host uses.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* error) {
     memob_states_items* it = &states->items;
     const int32_t n_items = states->n_layers * states->n_states;
+    const uint32_t used_on_host = states->updates ? states->used_by[MEMOB_UPDATE] : 0;
     memob_keyed* borders = MEMOB_ARRAY(&it->arrays, memob_keyed, 2 * (int64_t)n_items);
+    int32_t* on_device = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     int32_t* on_host = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
-    states->pieces = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
     states->owners = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
-    states->is_newer = MEMOB_ARRAY(&it->arrays, char, n_items);
     if (it->arrays.failed) return memob_no_memory(error, "the pieces of states");
-    it->n_slots[0] = memoi_states_find_slots(states, 0, borders, states->pieces);
+    it->n_slots[0] = memoi_states_find_slots(states, 0, borders, on_device);
     it->n_slots[1] = memoi_states_find_slots(states, 1, borders, on_host);
+
+    /* Until they are known, owners counts the items of each piece. */
     for (int32_t i = 0; i < n_items; i++) {
-        memob_item* item = &it->items[i];
-        item->n_slots = states->pieces[2 * i + 1] - states->pieces[2 * i];
-        item->n_host = on_host[2 * i + 1] - on_host[2 * i];
-        item->host = on_host[2 * i];
-        if (item->file < 0) continue;
-        item->file = it->n_slots[2];
-        it->n_slots[2] += item->n_host;
+        states->bytes[i].first_piece = on_device[2 * i];
+        states->bytes[i].end_piece = on_device[2 * i + 1];
+        for (int32_t p = on_device[2 * i]; p < on_device[2 * i + 1]; p++) states->owners[p]++;
     }
-    for (int32_t u = 0; u < it->n_uses; u++) it->uses[u].at = states->pieces[2 * it->uses[u].item];
-    memoi_states_find_alone(states);
+    for (int32_t i = 0; i < n_items; i++) {
+        const int is_spilled = states->bytes[i].at[MEMO_TIER_FILE] >= 0;
+        const memob_item item = {on_device[2 * i + 1] - on_device[2 * i],
+                                 on_host[2 * i + 1] - on_host[2 * i],
+                                 1,
+                                 -1,
+                                 -1,
+                                 on_host[2 * i],
+                                 is_spilled ? it->n_slots[2] : -1};
+        int is_alone = !(used_on_host >> i % states->n_states & 1);
+        for (int32_t p = on_device[2 * i]; p < on_device[2 * i + 1]; p++)
+            is_alone &= states->owners[p] == 1;
+        it->items[i] = item;
+        it->items[i].lives_on += is_alone;
+        if (is_spilled) it->n_slots[2] += item.n_host;
+    }
+    for (int32_t p = 0; p < 2 * n_items; p++) states->owners[p] = -1;
+    for (int32_t u = 0; u < it->n_uses; u++) it->uses[u].at = on_device[2 * it->uses[u].item];
     return MEMO_STATUS_OK;
 }

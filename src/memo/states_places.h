@@ -71,6 +71,15 @@ typedef struct memob_states_update {
     int32_t layer;
 } memob_states_update;
 
+/* A state of a layer. */
+typedef struct memob_state_bytes {
+    /* Offsets on the device; streamed: on the host; spilled: in the file, through a place on the
+     * host; -1: not in the file. */
+    int64_t at[MEMO_N_TIERS], n_bytes;
+    int32_t first_piece, end_piece; /* of the device's bytes, each of which is of the same states */
+    int32_t is_newer;               /* there than on the host, or in the file */
+} memob_state_bytes;
+
 /* The lists of a step.  What follows decides what is fetched, so forwards and backwards are lists
  * of their own. */
 typedef enum memob_states_list {
@@ -109,15 +118,12 @@ typedef struct memob_states {
     memob_states_trainer trainer;
     memob_states_update* updates; /* (n_layers); NULL: not on the host */
     memob_states_layer* layers;   /* (n_layers) */
-    int64_t* offsets;             /* (n_layers, n_states, 4): on the device; streamed: on the host;
-                                    spilled: in the file, and in a place on the host; bytes */
+    memob_state_bytes* bytes;     /* (n_layers, n_states): the law's items */
     memob_states_sizes sizes;
     memob_states_items items;
 
     /* What lies on the device. */
-    int32_t* pieces; /* (n_layers * n_states, 2): the bytes of an item, of which each is */
     int32_t* owners; /* (pieces): the item that lies there; -1: none */
-    char* is_newer;  /* (n_layers * n_states): than the host's bytes, or the file's */
 
     /* Where a step is. */
     int32_t list, next; /* NOTHING: no list; what is prepared */
@@ -128,10 +134,9 @@ typedef struct memob_states {
     int32_t is_forward_only;
     int32_t due[2];      /* of the law: all copies before are enqueued, to the host and back */
     double due_bytes[2]; /* of the copies that come between the slices of this layer */
-    double* sums; /* (n_ops + 1, 2): bytes of the law's copies before, to the host and back */
-    int32_t is_visiting;        /* it is open */
-    int64_t n_before;           /* operations of its stream when it began */
-    int32_t n_updates;          /* begun in this list */
+    int32_t is_visiting; /* it is open */
+    int64_t n_before;    /* operations of its stream when it began */
+    int32_t n_updates;   /* begun in this list */
     int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
     int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
     int64_t n_unseen;           /* updates since all streams were synchronized without an error */
@@ -169,9 +174,10 @@ MEMOI double memob_states_update_bytes(const memob_states* states, int32_t layer
     return n_bytes;
 }
 
-MEMOI int64_t* memoi_states_offsets(const memob_states* states, int32_t layer, int32_t state) {
+MEMOI memob_state_bytes* memoi_states_bytes(const memob_states* states, int32_t layer,
+                                            int32_t state) {
     MEMO_ASSERT(layer >= 0 && layer < states->n_layers && state >= 0 && state < states->n_states);
-    return &states->offsets[4 * ((int64_t)layer * states->n_states + state)];
+    return &states->bytes[(int64_t)layer * states->n_states + state];
 }
 
 MEMOI memo_owner memoi_states_owner(const memo_state* state) {
@@ -192,24 +198,20 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
         int64_t in_place[2] = {0, 0};
         layer->place = layer->streamed & ~states->hosted ? n_streamed++ & 1 : -1;
         for (int32_t s = 0; s < states->n_states; s++) {
-            const int64_t size_bytes = states->states[s].size_bytes;
-            const int64_t bytes = memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT);
-            const int64_t in_file = memob_align_up(size_bytes, MEMOB_SPILL_ALIGNMENT);
-            const int is_streamed = (int)(layer->streamed >> s & 1);
+            const memo_state* state = &states->states[s];
+            const int64_t bytes[2] = {memob_align_up(state->size_bytes, MEMOB_DEVICE_ALIGNMENT),
+                                      memob_align_up(state->size_bytes, MEMOB_SPILL_ALIGNMENT)};
             const int is_spilled = (int)(layer->spilled >> s & 1);
-            const int is_hosted = (int)(states->hosted >> s & 1);
-            const int32_t tier = is_streamed + is_spilled; /* where it stays */
-            int64_t* offsets = memoi_states_offsets(states, l, s);
+            const int32_t tier = (int)(layer->streamed >> s & 1) + is_spilled; /* where it stays */
+            memob_state_bytes* of = memoi_states_bytes(states, l, s);
+            of->at[MEMO_TIER_FILE] = is_spilled ? stays[2] : -1;
             if (!(layer->has >> s & 1)) continue;
-            sizes->bytes[tier][memoi_states_owner(&states->states[s])] +=
-                is_spilled ? in_file : bytes;
-            offsets[0] = is_streamed ? in_place[0] : stays[0];
-            offsets[1] = is_spilled ? in_place[1] : stays[1];
-            offsets[2] = stays[2];
-            offsets[3] = size_bytes;
-            stays[tier] += is_spilled ? in_file : bytes;
-            if (is_streamed && !is_hosted) in_place[0] += bytes;
-            if (is_spilled) in_place[1] += in_file;
+            of->n_bytes = state->size_bytes;
+            sizes->bytes[tier][memoi_states_owner(state)] += bytes[is_spilled];
+            for (int32_t k = 0; k < 2; k++) of->at[k] = k < tier ? in_place[k] : stays[k];
+            stays[tier] += bytes[is_spilled];
+            if (tier && !(states->hosted >> s & 1)) in_place[0] += bytes[0];
+            if (is_spilled) in_place[1] += bytes[1];
         }
         for (int32_t k = 0; k < 2 && layer->place >= 0; k++) {
             area[k] = memob_max(area[k], before[k] + in_place[k]);
@@ -226,13 +228,12 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
         for (int32_t s = 0; s < states->n_states; s++) {
             const memob_states_layer* layer = &states->layers[l];
             const int64_t size_bytes = states->states[s].size_bytes;
-            const int64_t bytes[2] = {memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT),
-                                      memob_align_up(size_bytes, MEMOB_SPILL_ALIGNMENT)};
-            int64_t* offsets = memoi_states_offsets(states, l, s);
+            int64_t* at = memoi_states_bytes(states, l, s)->at;
             for (int32_t k = 0; k < 2; k++) {
+                const int64_t alignment = k ? MEMOB_SPILL_ALIGNMENT : MEMOB_DEVICE_ALIGNMENT;
+                const int64_t bytes = memob_align_up(size_bytes, alignment);
                 if (!((k ? layer->spilled : layer->streamed) >> s & 1)) continue;
-                if (layer->place == 1) offsets[k] = area[k] - offsets[k] - bytes[k];
-                offsets[k] += stays[k];
+                at[k] = stays[k] + (layer->place == 1 ? area[k] - at[k] - bytes : at[k]);
             }
         }
     sizes->resident_bytes = stays[0];
@@ -286,8 +287,8 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     states->trainer = desc->trainer;
     if (on_host && desc->update_at == MEMO_UPDATE_DEFERRED) states->update_at = MEMO_UPDATE_PASS;
     states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
-    states->offsets =
-        MEMOB_ARRAY(&e->arrays, int64_t, (int64_t)desc->n_layers * desc->n_states * 4);
+    states->bytes =
+        MEMOB_ARRAY(&e->arrays, memob_state_bytes, (int64_t)desc->n_layers * desc->n_states);
     if (on_host) states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
     if (e->arrays.failed) return memob_no_memory(error, "the places of states");
 
@@ -341,14 +342,14 @@ MEMOI memo_status memob_states_get_sizes(const memob_states_desc* desc, memob_st
 /* Addresses between begin and end of the layer, and in pinned host memory for update_host; they
  * never change.  NULL: the layer lacks the state, or has it elsewhere. */
 MEMOI void* memob_states_get_address(const memob_states* states, int32_t layer, int32_t state) {
-    const int64_t offset = memoi_states_offsets(states, layer, state)[0];
+    const int64_t offset = memoi_states_bytes(states, layer, state)->at[0];
     const uint32_t has = states->layers[layer].has & ~states->hosted;
     return has >> state & 1 ? memob_at(states->sink.engine.device_memory, offset) : NULL;
 }
 MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t layer,
                                           int32_t state) {
     const memob_states_layer* l = &states->layers[layer];
-    const int64_t offset = memoi_states_offsets(states, layer, state)[1];
+    const int64_t offset = memoi_states_bytes(states, layer, state)->at[1];
     return l->streamed & ~l->spilled & 1u << state ? states->sink.engine.host_memory + offset
                                                    : NULL;
 }

@@ -98,7 +98,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     memo_status status;
     int32_t n_streams = 0;
     if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_N_STREAMS : MEMOB_N_STREAMS - 1;
-    status = memoi_sink_prepare(&swap->sink, base, n_streams, 0, error);
+    status = memoi_sink_prepare(&swap->sink, base, n_streams, error);
     if (status) return status;
     e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? swap->sink.law.n_ops : 0);
     swap->rooms = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement->n_layers + 1);
@@ -202,18 +202,15 @@ MEMOI memo_status memoi_swap_expect(const memo_swap* swap, int is_backward, int 
         names[is_backward][is_end], (int)layer, names[older->pass][n_open > 0], (int)older->layer);
 }
 
-/* What becomes of the bytes of a transfer. */
-typedef enum memoi_swap_purpose { MEMOI_SWAP_COUNT, MEMOI_SWAP_COPY } memoi_swap_purpose;
-
-/* Counts n_moved bytes, or copies them too.  host: from the begin of host memory. */
-MEMOI void memoi_swap_move(memo_swap* swap, int32_t stream, memoi_swap_purpose purpose,
-                           int64_t device, int64_t host, int64_t n_moved, int64_t* n_bytes) {
+/* Copies n_moved bytes of an operation, which the first ones begin.  host: from the begin of host
+ * memory.  *n_before: see memoi_sink_begin; -1: it has not begun. */
+MEMOI void memoi_swap_move(memo_swap* swap, const memob_op* op, int64_t device, int64_t host,
+                           int64_t n_moved, int64_t* n_before) {
     if (n_moved <= 0) return;
     MEMO_ASSERT(device >= 0 && device + n_moved <= swap->placement->sizes.device_bytes); /* 2 */
     MEMO_ASSERT(host >= 0 && host + n_moved <= swap->placement->sizes.host_bytes);       /* 2 */
-    *n_bytes += n_moved;
-    if (purpose == MEMOI_SWAP_COPY)
-        memob_engine_copy(&swap->sink.engine, stream, device, host, n_moved);
+    if (*n_before < 0) *n_before = memoi_sink_begin(&swap->sink, op);
+    memob_engine_copy(&swap->sink.engine, op->kind == MEMOB_OP_LOAD, device, host, n_moved);
 }
 
 /* Where the rows of a step begin in host memory; slot: its place there, if layers share places. */
@@ -238,7 +235,7 @@ MEMOI int memoi_swap_is_of(const memo_swap* swap, int32_t tensor, int32_t item,
 
 /* Copies rows of a step: those of the tensors of an item. */
 MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob_part* part,
-                                memoi_swap_purpose purpose, int64_t* n_bytes) {
+                                int64_t* n_before) {
     const memob_swap_placement* p = swap->placement;
     const memob_swap_item_kind kind = memoi_swap_item_kind_of(&swap->items, part->item);
     const int32_t step = part->item % p->n_layers;
@@ -252,15 +249,14 @@ MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob
         const memob_swap_place* place = memob_swap_place_of(p, step, t);
         const int64_t n_moved = memob_min(n_rows, place->moved_end) - place->moved_begin;
         if (memoi_swap_is_of(swap, t, part->item, place))
-            memoi_swap_move(swap, op->stream, purpose,
-                            place->offset + place->moved_begin * place->row_bytes,
-                            host_begin + place->host_offset, n_moved * place->row_bytes, n_bytes);
+            memoi_swap_move(swap, op, place->offset + place->moved_begin * place->row_bytes,
+                            host_begin + place->host_offset, n_moved * place->row_bytes, n_before);
     }
 }
 
 /* The EDGE rows of the visit behind which, or before whose next visit, they are copied. */
 MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const memob_part* part,
-                                  memoi_swap_purpose purpose, int64_t* n_bytes) {
+                                  int64_t* n_before) {
     const memob_swap_placement* p = swap->placement;
     const memob_swap_items* it = &swap->items;
     const int64_t on_host = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
@@ -278,27 +274,12 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
         host_begin = p->sums[step].host_begin + p->sums[step].input_offset;
     }
     MEMO_ASSERT(odd == 0 || odd == 1);
-    memoi_swap_move(swap, op->stream, purpose, odd ? odd_at : even_at, host_begin, n_moved,
-                    n_bytes);
-}
-
-/* Returns the bytes of a transfer in this micro-batch, and copies them if that is the purpose. */
-MEMOI int64_t memoi_swap_transfer(memo_swap* swap, const memob_op* op, memoi_swap_purpose purpose) {
-    int64_t n_bytes = 0;
-    for (int32_t k = 0; k < op->n_parts; k++) {
-        const memob_part* part = &swap->sink.law.parts[op->first_part + k];
-        if (memoi_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_EDGE)
-            memoi_swap_copy_handed(swap, op, part, purpose, &n_bytes);
-        else
-            memoi_swap_copy_rows(swap, op, part, purpose, &n_bytes);
-    }
-    return n_bytes;
+    memoi_swap_move(swap, op, odd ? odd_at : even_at, host_begin, n_moved, n_before);
 }
 
 /* Enqueues a write or read of the file: of a place on the host, and a room there. */
-MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k) {
+MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k, const memob_part* part) {
     const int is_read = swap->sink.law.ops[k].kind == MEMOB_OP_READ;
-    const memob_part* part = &swap->sink.law.parts[swap->sink.law.ops[k].first_part];
     const int64_t room = is_read ? part->from : part->to;
     const int64_t n_bytes = swap->rooms[room + 1] - swap->rooms[room];
     MEMO_ASSERT(n_bytes > 0 &&
@@ -312,16 +293,19 @@ MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k) {
 /* Enqueues a transfer, or a write or read of the file. */
 MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
     const memob_op* op = &swap->sink.law.ops[k];
-    const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
-    int64_t n_before;
-    if (swap->sink.engine.status || (!is_file && !memoi_swap_transfer(swap, op, MEMOI_SWAP_COUNT)))
-        return;
-    n_before = memoi_sink_begin(&swap->sink, k);
-    if (is_file)
-        memoi_swap_use_file(swap, k);
-    else
-        (void)memoi_swap_transfer(swap, op, MEMOI_SWAP_COPY);
-    memoi_sink_end(&swap->sink, k, n_before);
+    const memob_part *part = &swap->sink.law.parts[op->first_part], *end = part + op->n_parts;
+    int64_t n_before = -1;
+    for (; part < end && !swap->sink.engine.status; part++) {
+        if (op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ) {
+            n_before = memoi_sink_begin(&swap->sink, op);
+            memoi_swap_use_file(swap, k, part);
+        } else if (memoi_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_EDGE) {
+            memoi_swap_copy_handed(swap, op, part, &n_before);
+        } else {
+            memoi_swap_copy_rows(swap, op, part, &n_before);
+        }
+    }
+    if (n_before >= 0) memoi_sink_end(&swap->sink, op, n_before);
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
@@ -348,52 +332,47 @@ MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
 
 /* The next visit begins. */
 MEMOI memo_status memob_swap_begin(memo_swap* swap, memo_error* error) {
-    const int32_t pass = memob_swap_next(swap, 0)->pass;
-    const memob_engine* e = &swap->sink.engine;
+    memob_sink* sink = &swap->sink;
+    memob_engine* e = &sink->engine;
+    const memob_op* op = &sink->law.ops[memoi_swap_visit_op(swap, swap->n_begun)];
     const memo_stream compute = e->streams[MEMOB_STREAM_COMPUTE];
-    memo_event* marks = NULL;
+    const memo_event* marks = swap->marks ? swap->marks + 2 * swap->n_begun : NULL;
     memob_numbers wait = MEMO_ZERO(memob_numbers);
-    int64_t begin_ns = 0;
-    int any = 0;
-    memo_status status = MEMO_STATUS_OK;
     if (!swap->n_begun) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
-    memoi_sink_call(&swap->sink, error);
-    if (e->status) return e->status;
-    if (e->n_events)
-        any = memoi_sink_need(&swap->sink, memoi_swap_visit_op(swap, swap->n_begun), &wait);
-    swap->waited[swap->n_begun] = any;
+    memoi_sink_call(sink, error);
+    swap->waited[swap->n_begun] = !e->status && e->n_events && memoi_sink_need(sink, op, &wait);
 
     /* With is_timed, two marks measure how long it waits. */
-    if (any && swap->marks) marks = swap->marks + 2 * swap->n_begun;
-    if (any && e->computes_on_host && swap->is_timed) begin_ns = memob_now_ns();
-    if (marks) status = memo_event_record(&e->device, marks[0], compute, error);
-    if (!status && any) memoi_sink_wait(&swap->sink, MEMOB_STREAM_COMPUTE, &wait);
-    if (!status) status = e->status;
-    if (!status && marks) status = memo_event_record(&e->device, marks[1], compute, error);
-    if (begin_ns) swap->host_stall_s[pass] += 1e-9 * (double)(memob_now_ns() - begin_ns);
-    swap->sink.has_failed = status != MEMO_STATUS_OK;
-    if (!status) swap->n_begun++;
+    if (swap->waited[swap->n_begun]) {
+        const int64_t begin_ns = swap->is_timed ? memob_now_ns() : 0;
+        if (marks) e->status = memo_event_record(&e->device, marks[0], compute, error);
+        memoi_sink_wait(sink, MEMOB_STREAM_COMPUTE, &wait);
+        if (marks && !e->status)
+            e->status = memo_event_record(&e->device, marks[1], compute, error);
+        if (swap->is_timed && e->computes_on_host)
+            swap->host_stall_s[memob_swap_next(swap, 0)->pass] +=
+                1e-9 * (double)(memob_now_ns() - begin_ns);
+    }
+    sink->has_failed = e->status != MEMO_STATUS_OK;
+    swap->n_begun += !e->status;
     MEMO_ASSERT(swap->n_begun - swap->n_ended <= swap->n_open_most); /* 1 */
-    return status;
+    return e->status;
 }
 
-/* The older open visit ends. */
+/* The older open visit ends, and the operations behind it begin. */
 MEMOI memo_status memob_swap_end(memo_swap* swap, memo_error* error) {
-    const memob_law* law = &swap->sink.law;
-    const int32_t list = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
-    int32_t k;
-
-    /* The operations behind the visit. */
-    memoi_sink_call(&swap->sink, error);
-    if (swap->sink.engine.status) return swap->sink.engine.status;
-    k = memoi_swap_visit_op(swap, swap->n_ended);
-    if (swap->sink.engine.n_events) {
-        memoi_sink_end(&swap->sink, k, swap->sink.waits->now[0].of[MEMOB_STREAM_COMPUTE]);
-        for (k++; k < law->begin[list + 1] && law->ops[k].kind != MEMOB_OP_VISIT; k++)
-            memoi_swap_enqueue(swap, k);
+    memob_sink* sink = &swap->sink;
+    const memob_law* law = &sink->law;
+    const memob_engine* e = &sink->engine;
+    int32_t k = memoi_swap_visit_op(swap, swap->n_ended);
+    const int32_t end = law->begin[law->ops[k].list + 1];
+    memoi_sink_call(sink, error);
+    if (!e->status && e->n_events) {
+        memoi_sink_end(sink, &law->ops[k], sink->waits->now[0].of[MEMOB_STREAM_COMPUTE]);
+        for (k++; k < end && law->ops[k].kind != MEMOB_OP_VISIT; k++) memoi_swap_enqueue(swap, k);
     }
-    swap->sink.has_failed = swap->sink.engine.status != MEMO_STATUS_OK;
-    if (swap->sink.engine.status) return swap->sink.engine.status;
+    sink->has_failed = e->status != MEMO_STATUS_OK;
+    if (e->status) return e->status;
     swap->n_ended++;
     MEMO_ASSERT(swap->n_ended <= swap->n_begun); /* 1 */
     swap->is_measured |= swap->n_ended == swap->placement->n_visits;

@@ -173,8 +173,8 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
         is_routed |= memob_tensor_is_routed(desc, t) && memob_item_away(desc, t) == MEMO_MOVE;
         memoi_swap_add_rows(desc, p, t, it);
     }
-    for (int32_t step = 0; step < n && it->input >= 0; step++)
-        if (memoi_swap_shares_input(p, step))
+    for (int32_t step = p->n_slices; step < n && it->input >= 0; step++)
+        if (p->handed >= 0 && p->sums[step].input_bytes && !it->has_places) /* 2 */
             it->uses_of[it->input * n + step] |= MEMOI_SWAP_SHARED;
     for (int32_t step = 0, k = it->n_classes * n; step < n; step++, k++) {
         const memob_swap_sum* sum = &p->sums[step];
@@ -314,21 +314,6 @@ MEMOI void memob_swap_size_file(const memob_law* law, const memob_swap_placement
 
 /* --- placements --- */
 
-MEMOI memo_status memoi_swap_ask_law(const memo_swap_desc* desc, memob_swap_placement* p,
-                                     memo_error* error) {
-    memob_swap_items items;
-    memob_law law;
-    memo_status status;
-    memset(&items, 0, sizeof items);
-    memset(&law, 0, sizeof law);
-    status = memob_swap_items_make(desc, p, &items, error);
-    if (!status) status = memob_swap_items_law(&items, p, NULL, &law, error);
-    if (!status) memob_swap_size_file(&law, p, &p->sizes, NULL);
-    memob_law_free(&law);
-    memob_swap_items_free(&items);
-    return status;
-}
-
 /* As memob_swap_placement_make, but for the file, whose bytes the law says. */
 MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t host_bytes,
                                              memob_swap_placement* placement, memo_error* error) {
@@ -388,9 +373,16 @@ MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t
  * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
                                             memob_swap_placement* placement, memo_error* error) {
+    memob_swap_items items = MEMO_ZERO(memob_swap_items);
+    memob_law law = MEMO_ZERO(memob_law);
     memo_status status = memoi_swap_placement_begin(desc, host_bytes, placement, error);
-    if (!status && memob_swap_has_file(placement))
-        status = memoi_swap_ask_law(desc, placement, error);
+    if (!status && memob_swap_has_file(placement)) {
+        status = memob_swap_items_make(desc, placement, &items, error);
+        if (!status) status = memob_swap_items_law(&items, placement, NULL, &law, error);
+        if (!status) memob_swap_size_file(&law, placement, &placement->sizes, NULL);
+        memob_law_free(&law);
+        memob_swap_items_free(&items);
+    }
     if (status) memob_swap_placement_free(placement);
     return status;
 }

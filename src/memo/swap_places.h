@@ -445,20 +445,16 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
 /* After all tensors: a pack moves if another pack uses its buffer between its forward and its
  * backward.  Returns the bytes of the packs. */
 MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placement* p) {
+    char* lost = p->lost + (int64_t)p->n_tensors * p->n_layers;
     int64_t pack_bytes;
-    int32_t last[2] = {-1, -1};
     if (!desc->tensor_kinds) return 0;
     pack_bytes = memoi_swap_sum_packs(p);
-    for (int32_t layer = 0; layer < p->n_layers; layer++) p->sums[layer].returns = 0;
-    for (int32_t k = 0; k < p->n_visits; k++) {
-        const memob_visit* visit = &p->visits[k];
-        memob_swap_sum* sum = &p->sums[visit->layer];
-        if (!sum->pack_bytes) continue;
-        if (visit->pass == MEMOB_BACKWARD && last[visit->odd] > visit->forward) sum->returns = 1;
-        last[visit->odd] = k;
-    }
+    for (int32_t layer = 0; layer < p->n_layers; layer++)
+        p->tiles[layer] = p->sums[layer].pack_bytes ? 1 : MEMO_ROWS_KEPT;
+    memoi_swap_find_overwritten(p, p->tiles, 1, lost);
     for (int32_t layer = 0; layer < p->n_layers; layer++) {
         memob_swap_sum* sum = &p->sums[layer];
+        sum->returns = (lost[layer] & MEMOI_SWAP_RETURNS) != 0;
         if (!sum->returns) continue;
         sum->moved_bytes += sum->pack_moved_bytes;
         sum->host_bytes += sum->pack_host_bytes;
@@ -667,12 +663,6 @@ MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_byt
 /* 1: fewer layers have places in host memory than move, so some go to the file. */
 MEMOI int memob_swap_has_file(const memob_swap_placement* placement) {
     return placement->n_host_layers < placement->sizes.n_swapped_layers;
-}
-
-/* 1: the host stores the input of a step once, as what the layer before hands on. */
-MEMOI int memoi_swap_shares_input(const memob_swap_placement* placement, int32_t step) {
-    return placement->handed >= 0 && step >= placement->n_slices &&
-           placement->sums[step].input_bytes && !memob_swap_has_file(placement);
 }
 
 MEMOI const memob_swap_place* memob_swap_place_of(const memob_swap_placement* placement,

@@ -58,8 +58,8 @@ typedef struct memob_swap_placement {
     int64_t* moves; /* (n_tensors, n_layers): bytes that move of the tensor in a rounding buffer; 0:
                        it stays there; -1: it has none there */
     char* lost; /* (n_tensors + 1, n_layers): of rows in rounding buffers: MEMOI_SWAP_OVERWRITTEN,
-                       _RETURNS; the last: of the tensor that is added */
-    int64_t* tiles;        /* (n_layers): of the tensor that is placed */
+                       _RETURNS; the last: of the tensor that is added, or of the packs */
+    int64_t* tiles;        /* (n_layers): of the tensor that is placed, or of the packs */
     int32_t n_host_layers; /* places for layers in host memory */
     int64_t place_bytes;   /* of each place; 0: every layer has its own bytes there */
     int32_t n_slices;      /* of a layer, */

@@ -89,19 +89,18 @@ MEMOI void memoi_cells_mark(memob_cell* cells, const int32_t* touches, int32_t n
 /* Leaves what the stream must wait for: drops what its past implies, then what another wait
  * implies.  0: nothing is left. */
 MEMOI int memoi_waits_reduce(const memob_waits* waits, int32_t stream, memob_numbers* need) {
-    const memob_numbers *now = &waits->now[stream], *clocks[MEMOB_N_STREAMS];
-    int32_t s, other, n_needs = 0;
-    for (s = 0; s < MEMOB_N_STREAMS; s++) {
+    const memob_numbers* now = &waits->now[stream];
+    int32_t n_needs = 0;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
         if (need->of[s] <= now->of[s]) need->of[s] = 0;
         n_needs += need->of[s] != 0;
     }
-    if (n_needs < 2) return n_needs;
-    for (s = 0; s < MEMOB_N_STREAMS; s++)
-        clocks[s] = need->of[s] ? memoi_waits_clock(waits, s, need->of[s]) : NULL;
-    for (s = 0; s < MEMOB_N_STREAMS; s++)
-        for (other = 0; other < MEMOB_N_STREAMS && need->of[s]; other++)
-            if (other != s && clocks[other] && clocks[other]->of[s] >= need->of[s]) need->of[s] = 0;
-    return 1;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS && n_needs > 1; s++) {
+        const memob_numbers* clock = need->of[s] ? memoi_waits_clock(waits, s, need->of[s]) : NULL;
+        for (int32_t other = 0; other < MEMOB_N_STREAMS && clock; other++)
+            if (other != s && need->of[other] <= clock->of[other]) need->of[other] = 0;
+    }
+    return n_needs;
 }
 
 /* From now on the stream waits for an operation of another, and for what comes before that. */
@@ -126,30 +125,22 @@ MEMOI int64_t memoi_waits_end(memob_waits* waits, int32_t stream) {
 
 /* --- records of events --- */
 
-/* Sinks record an event behind operations that are awaited.  A few events of each stream take
- * turns; a wait for an event that was recorded again waits for a later operation of the stream,
- * which was enqueued before. */
-#define MEMOB_RECORDS_MAX 64
+/* Sinks record an event behind operations that are awaited.  The events of a stream take turns; a
+ * wait for an event that was recorded again waits for a later operation of the stream, which was
+ * enqueued before. */
+#define MEMOB_RECORDS 64 /* that are kept; a power of two */
 typedef struct memob_records {
-    int32_t n_events[MEMOB_N_STREAMS];                   /* 0: none; to MEMOB_RECORDS_MAX */
-    int64_t n[MEMOB_N_STREAMS];                          /* records so far */
-    int64_t numbers[MEMOB_N_STREAMS][MEMOB_RECORDS_MAX]; /* of operations, by event */
+    uint32_t next;                  /* event */
+    int64_t numbers[MEMOB_RECORDS]; /* of operations, by event; 0: not recorded yet */
 } memob_records;
 
-/* The event to record behind everything that the stream has been given so far. */
-MEMOI int32_t memoi_records_add(memob_records* records, int32_t stream, int64_t number) {
-    const int32_t event = (int32_t)(records->n[stream]++ % records->n_events[stream]);
-    records->numbers[stream][event] = number;
-    return event;
-}
-
 /* The event of the first kept record behind an operation; -1: there is none yet. */
-MEMOI int32_t memoi_records_find(const memob_records* records, int32_t stream, int64_t number) {
-    const int32_t n = records->n_events[stream];
+MEMOI int32_t memoi_records_find(const memob_records* records, int64_t number) {
     int32_t found = -1;
-    for (int64_t r = records->n[stream] - 1; r >= 0 && r >= records->n[stream] - n; r--) {
-        if (records->numbers[stream][r % n] < number) break;
-        found = (int32_t)(r % n);
+    for (uint32_t k = 1; k <= MEMOB_RECORDS; k++) {
+        const uint32_t event = (records->next - k) % MEMOB_RECORDS;
+        if (records->numbers[event] < number) break;
+        found = (int32_t)event;
     }
     return found;
 }

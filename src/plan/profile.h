@@ -39,7 +39,7 @@ MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, d
     for (int i = -1; i < n; i++) { /* the first warms up */
         memob_engine_record(e, stream, 0);
         for (int64_t k = 0; k < (is_file ? p->n_beside : 1); k++)
-            memob_engine_copy(e, link, begin, begin, p->copy_bytes);
+            memob_engine_copy(e, link == MEMOB_STREAM_TO_DEVICE, begin, begin, p->copy_bytes);
         if (is_file)
             memob_engine_use_file(e, p->is_read, !p->is_read, p->is_read ? 0 : p->half_bytes, 0,
                                   p->file_bytes);

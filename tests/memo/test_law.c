@@ -306,6 +306,25 @@ static void play_copy(operation* o, const memob_law* law, const memob_op* op) {
     }
 }
 
+/* As a sink: operation k is enqueued.  Returns its number in its stream, and the operations to wait
+ * for. */
+static int64_t enqueue(const memob_law* law, memob_cell* cells, memob_waits* waits, int32_t k,
+                       memob_numbers* wait) {
+    const memob_op* op = &law->ops[k];
+    const int32_t* touches = law->touches + op->first_touch;
+    memob_numbers need = MEMO_ZERO(memob_numbers);
+    memoi_cells_need(cells, touches, op->n_touches, &need);
+    *wait = need;
+    (void)memoi_waits_reduce(waits, op->stream, wait);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
+        if (wait->of[s]) memoi_waits_raise(waits, op->stream, s, wait->of[s]);
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
+        CHECK_IS(need.of[s], <=, waits->now[op->stream].of[s]);
+    const int64_t number = memoi_waits_end(waits, op->stream);
+    memoi_cells_mark(cells, touches, op->n_touches, op->stream, number);
+    return number;
+}
+
 /* All operations of the sequence, with the waits that sinks see. */
 static void play(const memob_law* law) {
     static memob_waits waits;
@@ -332,7 +351,7 @@ static void play(const memob_law* law) {
             const memob_op* op = &law->ops[k];
             operation* o = &ops[n_ops];
             memob_numbers wait;
-            const int64_t number = memob_law_add(law, cells, &waits, k, &wait);
+            const int64_t number = enqueue(law, cells, &waits, k, &wait);
             memset(o, 0, sizeof *o);
             o->stream = op->stream;
             o->kind = op->kind;

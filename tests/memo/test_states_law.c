@@ -186,7 +186,7 @@ static void run_updates(void) {
                           !p.engine->updates && p.engine->next != MEMOB_STATES_UPDATE;
     int32_t n_newer = 0;
     for (int32_t i = 0; i < p.desc.n_layers * p.desc.n_states; i++)
-        n_newer += p.engine->is_newer[i];
+        n_newer += p.engine->bytes[i].is_newer;
     compute(hand_over, &p.n_passes, sizeof p.n_passes);
     p.n_passes++;
     CHECK(p.n_passes <= PASSES_MAX);
@@ -323,8 +323,8 @@ TEST(places_take_two_neighbors) {
     CHECK_IS(states.sizes.device_bytes, ==, 8192 + 1024);
     CHECK_IS(states.sizes.host_bytes, ==, 8192 + 4096); /* whole pages */
     for (int32_t l = 0; l < 5; l++) {
-        const int64_t a = memoi_states_offsets(&states, l, l == 0)[0];
-        const int64_t b = memoi_states_offsets(&states, l + 1, l == 4 ? 2 : 0)[0];
+        const int64_t a = memoi_states_bytes(&states, l, l == 0)->at[0];
+        const int64_t b = memoi_states_bytes(&states, l + 1, l == 4 ? 2 : 0)->at[0];
         const int64_t n = l == 0 ? 8192 : 1024, m = l == 4 ? 4096 : 1024;
         CHECK_CASE(a + n <= b || b + m <= a, "layer %d at %lld, the next at %lld", (int)l,
                    (long long)a, (long long)b);

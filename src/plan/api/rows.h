@@ -25,17 +25,19 @@ typedef struct memo_swap_plan_desc {
     /* Times may be in any unit, if all are in this unit.  Tensors are found by name.  With an EDGE
      * the profile may be of slices of another size: times of layers are scaled. */
     const memo_profile* profile;
-    /* Streamed states of a session, which use the same link; NULL: none.  Layer 0 comes before the
-     * layers, the last layer behind the layers. */
-    const struct memob_states_desc* states;
     int32_t micro_batches; /* of a step, before its update; 0: 1.  Of an order: 1 */
+    /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
+    int64_t device_bytes, host_bytes;
+
+    /* Of sessions; 0 in a caller's own desc. */
+    int64_t spill_bytes; /* capacity for memo_swap_sizes.spill_bytes; 0: no file */
+    /* Streamed states, which use the same link; NULL: none.  Layer 0 comes before the layers, the
+     * last layer behind the layers. */
+    const struct memob_states_desc* states;
     /* Turns of swap->order, as in memo_session_desc.order: between_s comes before the backward
      * turns of the last chunk.  NULL: before each backward turn. */
     const struct memo_turn* turns;
     int32_t last_chunk;
-    /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
-    int64_t device_bytes, host_bytes;
-    int64_t spill_bytes; /* the third tier: for memo_swap_sizes.spill_bytes; 0: no file */
 } memo_swap_plan_desc;
 
 /* What keeps the step from being shorter. */
