@@ -6250,7 +6250,6 @@ MEMOI void memoi_cells_need(const memob_cell* cells, const int32_t* touches, int
     }
 }
 
-/* The same cells remember the operation. */
 MEMOI void memoi_cells_mark(memob_cell* cells, const int32_t* touches, int32_t n_touches,
                             int32_t stream, int64_t number) {
     for (int32_t k = 0; k < n_touches; k++) {
@@ -6542,11 +6541,11 @@ typedef enum memob_op_kind {
     MEMOB_OP_READ       /* file to host */
 } memob_op_kind;
 
-/* A copy of an item, or of a parcel by the file.  Offsets in both memories. */
+/* A copy of an item between device and host, or of a window or a parcel between host and file. */
 typedef struct memob_part {
-    int32_t item; /* the parcel's first item */
-    int64_t from, to;
-    int32_t n_host; /* slots there */
+    int32_t item;     /* the parcel's first item */
+    int64_t at, away; /* offsets in the nearer and the farther memory */
+    int32_t n_host;   /* slots there */
 } memob_part;
 
 typedef struct memob_op {
@@ -6703,7 +6702,6 @@ MEMOI int64_t memoi_cell_at(const memob_law_desc* desc, int64_t at) {
     return at & MEMOI_ON_HOST ? n_slots[0] + (at ^ MEMOI_ON_HOST) : at;
 }
 
-/* Is the visit in the list? */
 MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t list, int32_t visit) {
     const int32_t number = desc->lists ? desc->lists[list] : 0;
     return !desc->in_lists || desc->in_lists[visit] >> number % MEMOB_LIST_AHEAD & 1;
@@ -6959,9 +6957,9 @@ MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
     return op;
 }
 
-MEMOI void memoi_law_add_part(memoi_maker* m, memob_op* op, int32_t item, int64_t from, int64_t to,
+MEMOI void memoi_law_add_part(memoi_maker* m, memob_op* op, int32_t item, int64_t at, int64_t away,
                               int32_t n_host) {
-    const memob_part part = {item, from, to, n_host};
+    const memob_part part = {item, at, away, n_host};
     MEMO_ASSERT(m->law->n_parts < m->parts_most);
     m->law->parts[m->law->n_parts++] = part;
     op->n_parts++;
@@ -6981,16 +6979,15 @@ MEMOI void memoi_law_touch(memoi_maker* m, memob_op* op, int32_t writes, int64_t
 
 /* The bytes of copies. */
 MEMOI void memoi_law_end_op(memoi_maker* m, memob_op* op) {
-    static const int64_t tiers[][2] = {{0, 0},
-                                       {0, MEMOI_ON_HOST},
-                                       {MEMOI_ON_HOST, 0},
-                                       {MEMOI_ON_HOST, MEMOI_IN_FILE},
-                                       {MEMOI_IN_FILE, MEMOI_ON_HOST}};
+    static const int64_t tiers[] = {0, MEMOI_ON_HOST, MEMOI_IN_FILE};
+    const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
+    const int leaves = op->kind == MEMOB_OP_STORE || op->kind == MEMOB_OP_WRITE;
     for (int32_t writes = 0; writes < 2; writes++) {
-        const int64_t tier = tiers[op->kind][writes];
+        const int is_away = writes == leaves;
+        const int64_t tier = tiers[is_file + is_away];
         for (int32_t k = 0; k < op->n_parts; k++) {
             const memob_part* part = &m->law->parts[op->first_part + k];
-            memoi_law_touch(m, op, writes, tier + (writes ? part->to : part->from),
+            memoi_law_touch(m, op, writes, tier + (is_away ? part->away : part->at),
                             tier ? part->n_host : m->desc->items[part->item].n_slots);
         }
     }
@@ -7047,8 +7044,7 @@ MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
     const int64_t on_host = memoi_place_at(m, p);
     const int64_t in_file = m->desc->parcels_at + memob_max(p->room, 0) * m->desc->place_slots;
     memob_op* op = memoi_law_add_op(m, kind);
-    memoi_law_add_part(m, op, p->item, kind == MEMOB_OP_READ ? in_file : on_host,
-                       kind == MEMOB_OP_READ ? on_host : in_file, p->n_host);
+    memoi_law_add_part(m, op, p->item, on_host, in_file, p->n_host);
     memoi_law_end_op(m, op);
 }
 
@@ -7100,7 +7096,6 @@ MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
 
 /* --- transfers --- */
 
-/* The offset on the host of a transfer's item. */
 MEMOI int64_t memoi_due_host(const memoi_maker* m, const memoi_due* due) {
     return due->host + (due->parcel < 0 ? 0 : memoi_place_at(m, &m->parcels[due->parcel]));
 }
@@ -7109,18 +7104,16 @@ MEMOI int64_t memoi_due_host(const memoi_maker* m, const memoi_due* due) {
  * the file. */
 MEMOI void memoi_law_copy(memoi_maker* m, int32_t kind, const memoi_due* due, int32_t n) {
     const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
-    const int leaves_host = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_LOAD;
     memob_op* op = NULL;
     for (int32_t k = 0; k < n; k++) {
         const memob_item* item = &m->desc->items[due[k].item];
-        const int64_t away = is_file ? item->file : due[k].at;
         int64_t host;
         MEMO_ASSERT(memoi_due_together(due, &due[k])); /* 7 */
-        if (away < 0) continue;
+        if (is_file && item->file < 0) continue;
         if (!op) op = memoi_law_add_op(m, kind);
         host = memoi_due_host(m, &due[k]);
-        memoi_law_add_part(m, op, due[k].item, leaves_host ? host : away, leaves_host ? away : host,
-                           item->n_host);
+        memoi_law_add_part(m, op, due[k].item, is_file ? host : due[k].at,
+                           is_file ? item->file : host, item->n_host);
     }
     if (op) memoi_law_end_op(m, op);
 }
@@ -7369,25 +7362,18 @@ typedef struct memob_clock_cell {
     double used_s, wrote_s;
 } memob_clock_cell;
 
-/* A stream waits until then. */
 MEMOI void memoi_clock_wait(memob_clock* c, int32_t stream, double time_s) {
     if (time_s <= c->time_s[stream]) return;
     if (stream == MEMOB_STREAM_COMPUTE) c->stall_s += time_s - c->time_s[stream];
     c->time_s[stream] = time_s;
 }
 
-/* A stream waits for all that another was given. */
-MEMOI void memoi_clock_follow(memob_clock* c, int32_t stream, int32_t other) {
-    memoi_clock_wait(c, stream, c->time_s[other]);
-}
-
 /* Every stream waits for all that the others were given. */
 MEMOI void memoi_clock_join(memob_clock* c) {
-    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_follow(c, 0, s);
-    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_follow(c, s, 0);
+    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_wait(c, 0, c->time_s[s]);
+    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_wait(c, s, c->time_s[0]);
 }
 
-/* A stream is busy for so long. */
 MEMOI void memob_clock_add(memob_clock* c, int32_t stream, double span_s) {
     MEMO_ASSERT(span_s >= 0); /* 2 */
     c->late_s += c->time_s[stream] - c->time_s[MEMOB_STREAM_COMPUTE];
@@ -7407,7 +7393,6 @@ MEMOI void memob_clock_begin(memob_clock* c, const memob_clock_cell* cells, cons
     memoi_clock_wait(c, op->stream, need_s);
 }
 
-/* Its stream has done it. */
 MEMOI void memob_clock_end(const memob_clock* c, memob_clock_cell* cells, const memob_law* law,
                            const memob_op* op) {
     const int32_t* touches = law->touches + op->first_touch;
@@ -7484,7 +7469,6 @@ MEMOI int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number
     return event;
 }
 
-/* Makes a stream wait for the operations. */
 MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers* wait) {
     memob_engine* e = &sink->engine;
     for (int32_t s = 0; s < MEMOB_N_STREAMS && !e->status; s++) {
@@ -7543,7 +7527,7 @@ MEMOI void memoi_sink_end(memob_sink* sink, const memob_op* op, int64_t n_before
 MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
     memob_numbers wait = MEMO_ZERO(memob_numbers);
     if (sink->clock) {
-        memoi_clock_follow(sink->clock, stream, other);
+        memoi_clock_wait(sink->clock, stream, sink->clock->time_s[other]);
         return;
     }
     wait.of[other] = memoi_waits_end(sink->waits, other);
@@ -8714,7 +8698,6 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
     if (region.n_fixed && !is_layer) *fixed += region.whole_bytes;
 }
 
-/* Sets the offsets of every tensor of every layer. */
 MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
     placement->handed = placement->input = -1;
     for (int32_t t = 0; t < desc->n_tensors; t++) {
@@ -8971,7 +8954,6 @@ MEMOI void memob_swap_items_free(memob_swap_items* it) {
     memset(it, 0, sizeof *it);
 }
 
-/* Adds to the class of a tensor what it has of the tensor. */
 MEMOI void memoi_swap_add_rows(const memo_swap_desc* desc, const memob_swap_placement* p, int32_t t,
                                memob_swap_items* it) {
     const int32_t n = p->n_layers, first = it->class_of[t] * n;
@@ -9129,8 +9111,8 @@ MEMOI void memob_swap_size_file(const memob_law* law, const memob_swap_placement
         n_bytes =
             memob_align_up(p->sums[part->item % p->n_layers].host_bytes, MEMOB_SPILL_ALIGNMENT);
         sizes->spill_bytes += n_bytes;
-        MEMO_ASSERT(part->to >= 0 && part->to < law->n_spilled); /* 3 */
-        if (room_bytes) room_bytes[part->to] = n_bytes;
+        MEMO_ASSERT(part->away >= 0 && part->away < law->n_spilled); /* 3 */
+        if (room_bytes) room_bytes[part->away] = n_bytes;
     }
     MEMO_ASSERT(law->n_spilled >= sizes->n_swapped_layers - p->n_host_layers); /* 3 */
 }
@@ -9297,7 +9279,6 @@ void memo_swap_destroy(memo_swap* swap) {
     MEMO_FREE(swap);
 }
 
-/* Where a parcel's place begins on the host. */
 MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
     return swap->placement->fixed_host_bytes + slot * swap->placement->place_bytes;
 }
@@ -9467,9 +9448,8 @@ MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob
     const memob_swap_placement* p = swap->placement;
     const memob_swap_item_kind kind = memoi_swap_item_kind_of(&swap->items, part->item);
     const int32_t step = part->item % p->n_layers;
-    const int64_t slot = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
     int64_t host_begin = 0, n_rows = INT64_MAX; /* of the surplus: as many as it has */
-    if (kind == MEMOB_SWAP_ITEM_CLASS) host_begin = memoi_swap_step_begin(swap, step, slot);
+    if (kind == MEMOB_SWAP_ITEM_CLASS) host_begin = memoi_swap_step_begin(swap, step, part->away);
     if (kind == MEMOB_SWAP_ITEM_CLASS) n_rows = memob_swap_step_rows(p, step, swap->n_rows);
     if (kind == MEMOB_SWAP_ITEM_LAYER) n_rows = swap->n_rows;
 
@@ -9487,18 +9467,16 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
                                   int64_t* n_before) {
     const memob_swap_placement* p = swap->placement;
     const memob_swap_items* it = &swap->items;
-    const int64_t on_host = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
-    const int64_t on_device = op->kind == MEMOB_OP_LOAD ? part->to : part->from;
     const int32_t slice = part->item % p->n_layers;
-    const int64_t odd = on_device - (2 * (int64_t)it->n_classes + 2 * p->n_of_batch + 1);
+    const int64_t odd = part->at - (2 * (int64_t)it->n_classes + 2 * p->n_of_batch + 1);
     const int64_t even_at = memob_swap_place_of(p, 0, p->handed)->offset;
     const int64_t odd_at = memob_swap_place_of(p, 1, p->handed)->offset;
     const int64_t n_moved = memob_swap_step_rows(p, slice, swap->n_rows) * p->handed_row_bytes;
     const int64_t first =
         slice / p->n_of_batch * swap->n_rows_most + slice % p->n_of_batch * p->slice_rows;
     int64_t host_begin = p->handed_begin + first * p->handed_row_bytes;
-    if (on_host < it->n_own) { /* the INPUT of a step */
-        const int32_t step = (int32_t)on_host % p->n_layers;
+    if (part->away < it->n_own) { /* the INPUT of a step */
+        const int32_t step = (int32_t)part->away % p->n_layers;
         host_begin = p->sums[step].host_begin + p->sums[step].input_offset;
     }
     MEMO_ASSERT(odd == 0 || odd == 1);
@@ -9508,13 +9486,12 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
 /* Enqueues a write or read of the file: of a place on the host, and a room there. */
 MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k, const memob_part* part) {
     const int is_read = swap->sink.law.ops[k].kind == MEMOB_OP_READ;
-    const int64_t room = is_read ? part->from : part->to;
+    const int64_t room = part->away;
     const int64_t n_bytes = swap->rooms[room + 1] - swap->rooms[room];
     MEMO_ASSERT(n_bytes > 0 &&
                 n_bytes ==
                     swap->placement->sums[part->item % swap->items.n_steps].host_bytes); /* 5 */
-    memob_engine_use_file(&swap->sink.engine, k, !is_read,
-                          memoi_swap_place_begin(swap, is_read ? part->to : part->from),
+    memob_engine_use_file(&swap->sink.engine, k, !is_read, memoi_swap_place_begin(swap, part->at),
                           swap->rooms[room], n_bytes);
 }
 
@@ -9558,7 +9535,6 @@ MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
     return k;
 }
 
-/* The next visit begins. */
 MEMOI memo_status memob_swap_begin(memo_swap* swap, memo_error* error) {
     memob_sink* sink = &swap->sink;
     memob_engine* e = &sink->engine;
@@ -10649,7 +10625,6 @@ MEMOI void memoi_states_go(memob_states* states, int32_t pass, int32_t layer) {
     memoi_states_open(states);
 }
 
-/* The end of a call. */
 MEMOI memo_status memoi_states_finish(memob_states* states) {
     states->sink.has_failed |= states->sink.engine.status != MEMO_STATUS_OK;
     return states->sink.engine.status;

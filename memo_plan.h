@@ -4107,7 +4107,7 @@ MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nod
                                                    : MEMO_STATUS_OK;
 }
 
-/* Does the round end here?  The same engine lowers a large plan soonest that became lower. */
+/* Does the round end here?  An engine that lowered a large plan lowers it soonest again. */
 MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
     return loop->is_apart || !memoi_loop_goes_on(loop) ||
            (loop->problem->n_items > MEMOI_SEARCH_ITEMS && loop->best->peak < peak);
@@ -9054,7 +9054,6 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     return s->checked.memory; /* a kernel goes on, and the micro-batch has failed */
 }
 
-/* Notes a request of `setup`. */
 MEMOI void memoi_session_note_setup(memo_session* s, int64_t size_bytes) {
     memoi_setup* setup = &s->own_setup;
     if (!setup->bytes) setup->bytes = MEMOB_ARRAY(&s->kept, int64_t, MEMOI_SETUP_MAX);
@@ -9444,7 +9443,6 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
 /* About half of the rows of a tensor; all if they are one tile, or if the tensor is whole. */
 MEMOI int64_t memoi_session_first_rows(const memo_session* s, int32_t t, int64_t n_rows) {
     const int64_t half = memob_align_up((n_rows + 1) / 2, memob_swap_tile_rows(s->steps));
-
     return s->steps->tensors[t].away == MEMO_ROWS && !memob_tensor_is_routed(s->steps, t)
                ? memob_min(half, n_rows)
                : n_rows;

@@ -23,25 +23,18 @@ typedef struct memob_clock_cell {
     double used_s, wrote_s;
 } memob_clock_cell;
 
-/* A stream waits until then. */
 MEMOI void memoi_clock_wait(memob_clock* c, int32_t stream, double time_s) {
     if (time_s <= c->time_s[stream]) return;
     if (stream == MEMOB_STREAM_COMPUTE) c->stall_s += time_s - c->time_s[stream];
     c->time_s[stream] = time_s;
 }
 
-/* A stream waits for all that another was given. */
-MEMOI void memoi_clock_follow(memob_clock* c, int32_t stream, int32_t other) {
-    memoi_clock_wait(c, stream, c->time_s[other]);
-}
-
 /* Every stream waits for all that the others were given. */
 MEMOI void memoi_clock_join(memob_clock* c) {
-    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_follow(c, 0, s);
-    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_follow(c, s, 0);
+    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_wait(c, 0, c->time_s[s]);
+    for (int32_t s = 1; s < MEMOB_N_STREAMS; s++) memoi_clock_wait(c, s, c->time_s[0]);
 }
 
-/* A stream is busy for so long. */
 MEMOI void memob_clock_add(memob_clock* c, int32_t stream, double span_s) {
     MEMO_ASSERT(span_s >= 0); /* 2 */
     c->late_s += c->time_s[stream] - c->time_s[MEMOB_STREAM_COMPUTE];
@@ -61,7 +54,6 @@ MEMOI void memob_clock_begin(memob_clock* c, const memob_clock_cell* cells, cons
     memoi_clock_wait(c, op->stream, need_s);
 }
 
-/* Its stream has done it. */
 MEMOI void memob_clock_end(const memob_clock* c, memob_clock_cell* cells, const memob_law* law,
                            const memob_op* op) {
     const int32_t* touches = law->touches + op->first_touch;

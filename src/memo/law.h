@@ -79,11 +79,11 @@ typedef enum memob_op_kind {
     MEMOB_OP_READ       /* file to host */
 } memob_op_kind;
 
-/* A copy of an item, or of a parcel by the file.  Offsets in both memories. */
+/* A copy of an item between device and host, or of a window or a parcel between host and file. */
 typedef struct memob_part {
-    int32_t item; /* the parcel's first item */
-    int64_t from, to;
-    int32_t n_host; /* slots there */
+    int32_t item;     /* the parcel's first item */
+    int64_t at, away; /* offsets in the nearer and the farther memory */
+    int32_t n_host;   /* slots there */
 } memob_part;
 
 typedef struct memob_op {
@@ -240,7 +240,6 @@ MEMOI int64_t memoi_cell_at(const memob_law_desc* desc, int64_t at) {
     return at & MEMOI_ON_HOST ? n_slots[0] + (at ^ MEMOI_ON_HOST) : at;
 }
 
-/* Is the visit in the list? */
 MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t list, int32_t visit) {
     const int32_t number = desc->lists ? desc->lists[list] : 0;
     return !desc->in_lists || desc->in_lists[visit] >> number % MEMOB_LIST_AHEAD & 1;

@@ -21,9 +21,9 @@ MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
     return op;
 }
 
-MEMOI void memoi_law_add_part(memoi_maker* m, memob_op* op, int32_t item, int64_t from, int64_t to,
+MEMOI void memoi_law_add_part(memoi_maker* m, memob_op* op, int32_t item, int64_t at, int64_t away,
                               int32_t n_host) {
-    const memob_part part = {item, from, to, n_host};
+    const memob_part part = {item, at, away, n_host};
     MEMO_ASSERT(m->law->n_parts < m->parts_most);
     m->law->parts[m->law->n_parts++] = part;
     op->n_parts++;
@@ -43,16 +43,15 @@ MEMOI void memoi_law_touch(memoi_maker* m, memob_op* op, int32_t writes, int64_t
 
 /* The bytes of copies. */
 MEMOI void memoi_law_end_op(memoi_maker* m, memob_op* op) {
-    static const int64_t tiers[][2] = {{0, 0},
-                                       {0, MEMOI_ON_HOST},
-                                       {MEMOI_ON_HOST, 0},
-                                       {MEMOI_ON_HOST, MEMOI_IN_FILE},
-                                       {MEMOI_IN_FILE, MEMOI_ON_HOST}};
+    static const int64_t tiers[] = {0, MEMOI_ON_HOST, MEMOI_IN_FILE};
+    const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
+    const int leaves = op->kind == MEMOB_OP_STORE || op->kind == MEMOB_OP_WRITE;
     for (int32_t writes = 0; writes < 2; writes++) {
-        const int64_t tier = tiers[op->kind][writes];
+        const int is_away = writes == leaves;
+        const int64_t tier = tiers[is_file + is_away];
         for (int32_t k = 0; k < op->n_parts; k++) {
             const memob_part* part = &m->law->parts[op->first_part + k];
-            memoi_law_touch(m, op, writes, tier + (writes ? part->to : part->from),
+            memoi_law_touch(m, op, writes, tier + (is_away ? part->away : part->at),
                             tier ? part->n_host : m->desc->items[part->item].n_slots);
         }
     }
@@ -109,8 +108,7 @@ MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
     const int64_t on_host = memoi_place_at(m, p);
     const int64_t in_file = m->desc->parcels_at + memob_max(p->room, 0) * m->desc->place_slots;
     memob_op* op = memoi_law_add_op(m, kind);
-    memoi_law_add_part(m, op, p->item, kind == MEMOB_OP_READ ? in_file : on_host,
-                       kind == MEMOB_OP_READ ? on_host : in_file, p->n_host);
+    memoi_law_add_part(m, op, p->item, on_host, in_file, p->n_host);
     memoi_law_end_op(m, op);
 }
 
@@ -162,7 +160,6 @@ MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
 
 /* --- transfers --- */
 
-/* The offset on the host of a transfer's item. */
 MEMOI int64_t memoi_due_host(const memoi_maker* m, const memoi_due* due) {
     return due->host + (due->parcel < 0 ? 0 : memoi_place_at(m, &m->parcels[due->parcel]));
 }
@@ -171,18 +168,16 @@ MEMOI int64_t memoi_due_host(const memoi_maker* m, const memoi_due* due) {
  * the file. */
 MEMOI void memoi_law_copy(memoi_maker* m, int32_t kind, const memoi_due* due, int32_t n) {
     const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
-    const int leaves_host = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_LOAD;
     memob_op* op = NULL;
     for (int32_t k = 0; k < n; k++) {
         const memob_item* item = &m->desc->items[due[k].item];
-        const int64_t away = is_file ? item->file : due[k].at;
         int64_t host;
         MEMO_ASSERT(memoi_due_together(due, &due[k])); /* 7 */
-        if (away < 0) continue;
+        if (is_file && item->file < 0) continue;
         if (!op) op = memoi_law_add_op(m, kind);
         host = memoi_due_host(m, &due[k]);
-        memoi_law_add_part(m, op, due[k].item, leaves_host ? host : away, leaves_host ? away : host,
-                           item->n_host);
+        memoi_law_add_part(m, op, due[k].item, is_file ? host : due[k].at,
+                           is_file ? item->file : host, item->n_host);
     }
     if (op) memoi_law_end_op(m, op);
 }

@@ -65,7 +65,6 @@ MEMOI int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number
     return event;
 }
 
-/* Makes a stream wait for the operations. */
 MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers* wait) {
     memob_engine* e = &sink->engine;
     for (int32_t s = 0; s < MEMOB_N_STREAMS && !e->status; s++) {
@@ -124,7 +123,7 @@ MEMOI void memoi_sink_end(memob_sink* sink, const memob_op* op, int64_t n_before
 MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
     memob_numbers wait = MEMO_ZERO(memob_numbers);
     if (sink->clock) {
-        memoi_clock_follow(sink->clock, stream, other);
+        memoi_clock_wait(sink->clock, stream, sink->clock->time_s[other]);
         return;
     }
     wait.of[other] = memoi_waits_end(sink->waits, other);

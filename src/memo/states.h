@@ -392,7 +392,6 @@ MEMOI void memoi_states_go(memob_states* states, int32_t pass, int32_t layer) {
     memoi_states_open(states);
 }
 
-/* The end of a call. */
 MEMOI memo_status memoi_states_finish(memob_states* states) {
     states->sink.has_failed |= states->sink.engine.status != MEMO_STATUS_OK;
     return states->sink.engine.status;

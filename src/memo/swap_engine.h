@@ -69,7 +69,6 @@ void memo_swap_destroy(memo_swap* swap) {
     MEMO_FREE(swap);
 }
 
-/* Where a parcel's place begins on the host. */
 MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
     return swap->placement->fixed_host_bytes + slot * swap->placement->place_bytes;
 }
@@ -239,9 +238,8 @@ MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob
     const memob_swap_placement* p = swap->placement;
     const memob_swap_item_kind kind = memoi_swap_item_kind_of(&swap->items, part->item);
     const int32_t step = part->item % p->n_layers;
-    const int64_t slot = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
     int64_t host_begin = 0, n_rows = INT64_MAX; /* of the surplus: as many as it has */
-    if (kind == MEMOB_SWAP_ITEM_CLASS) host_begin = memoi_swap_step_begin(swap, step, slot);
+    if (kind == MEMOB_SWAP_ITEM_CLASS) host_begin = memoi_swap_step_begin(swap, step, part->away);
     if (kind == MEMOB_SWAP_ITEM_CLASS) n_rows = memob_swap_step_rows(p, step, swap->n_rows);
     if (kind == MEMOB_SWAP_ITEM_LAYER) n_rows = swap->n_rows;
 
@@ -259,18 +257,16 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
                                   int64_t* n_before) {
     const memob_swap_placement* p = swap->placement;
     const memob_swap_items* it = &swap->items;
-    const int64_t on_host = op->kind == MEMOB_OP_LOAD ? part->from : part->to;
-    const int64_t on_device = op->kind == MEMOB_OP_LOAD ? part->to : part->from;
     const int32_t slice = part->item % p->n_layers;
-    const int64_t odd = on_device - (2 * (int64_t)it->n_classes + 2 * p->n_of_batch + 1);
+    const int64_t odd = part->at - (2 * (int64_t)it->n_classes + 2 * p->n_of_batch + 1);
     const int64_t even_at = memob_swap_place_of(p, 0, p->handed)->offset;
     const int64_t odd_at = memob_swap_place_of(p, 1, p->handed)->offset;
     const int64_t n_moved = memob_swap_step_rows(p, slice, swap->n_rows) * p->handed_row_bytes;
     const int64_t first =
         slice / p->n_of_batch * swap->n_rows_most + slice % p->n_of_batch * p->slice_rows;
     int64_t host_begin = p->handed_begin + first * p->handed_row_bytes;
-    if (on_host < it->n_own) { /* the INPUT of a step */
-        const int32_t step = (int32_t)on_host % p->n_layers;
+    if (part->away < it->n_own) { /* the INPUT of a step */
+        const int32_t step = (int32_t)part->away % p->n_layers;
         host_begin = p->sums[step].host_begin + p->sums[step].input_offset;
     }
     MEMO_ASSERT(odd == 0 || odd == 1);
@@ -280,13 +276,12 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
 /* Enqueues a write or read of the file: of a place on the host, and a room there. */
 MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k, const memob_part* part) {
     const int is_read = swap->sink.law.ops[k].kind == MEMOB_OP_READ;
-    const int64_t room = is_read ? part->from : part->to;
+    const int64_t room = part->away;
     const int64_t n_bytes = swap->rooms[room + 1] - swap->rooms[room];
     MEMO_ASSERT(n_bytes > 0 &&
                 n_bytes ==
                     swap->placement->sums[part->item % swap->items.n_steps].host_bytes); /* 5 */
-    memob_engine_use_file(&swap->sink.engine, k, !is_read,
-                          memoi_swap_place_begin(swap, is_read ? part->to : part->from),
+    memob_engine_use_file(&swap->sink.engine, k, !is_read, memoi_swap_place_begin(swap, part->at),
                           swap->rooms[room], n_bytes);
 }
 
@@ -330,7 +325,6 @@ MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
     return k;
 }
 
-/* The next visit begins. */
 MEMOI memo_status memob_swap_begin(memo_swap* swap, memo_error* error) {
     memob_sink* sink = &swap->sink;
     memob_engine* e = &sink->engine;

@@ -148,7 +148,6 @@ MEMOI void memob_swap_items_free(memob_swap_items* it) {
     memset(it, 0, sizeof *it);
 }
 
-/* Adds to the class of a tensor what it has of the tensor. */
 MEMOI void memoi_swap_add_rows(const memo_swap_desc* desc, const memob_swap_placement* p, int32_t t,
                                memob_swap_items* it) {
     const int32_t n = p->n_layers, first = it->class_of[t] * n;
@@ -306,8 +305,8 @@ MEMOI void memob_swap_size_file(const memob_law* law, const memob_swap_placement
         n_bytes =
             memob_align_up(p->sums[part->item % p->n_layers].host_bytes, MEMOB_SPILL_ALIGNMENT);
         sizes->spill_bytes += n_bytes;
-        MEMO_ASSERT(part->to >= 0 && part->to < law->n_spilled); /* 3 */
-        if (room_bytes) room_bytes[part->to] = n_bytes;
+        MEMO_ASSERT(part->away >= 0 && part->away < law->n_spilled); /* 3 */
+        if (room_bytes) room_bytes[part->away] = n_bytes;
     }
     MEMO_ASSERT(law->n_spilled >= sizes->n_swapped_layers - p->n_host_layers); /* 3 */
 }

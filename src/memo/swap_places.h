@@ -620,7 +620,6 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
     if (region.n_fixed && !is_layer) *fixed += region.whole_bytes;
 }
 
-/* Sets the offsets of every tensor of every layer. */
 MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
     placement->handed = placement->input = -1;
     for (int32_t t = 0; t < desc->n_tensors; t++) {

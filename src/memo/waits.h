@@ -76,7 +76,6 @@ MEMOI void memoi_cells_need(const memob_cell* cells, const int32_t* touches, int
     }
 }
 
-/* The same cells remember the operation. */
 MEMOI void memoi_cells_mark(memob_cell* cells, const int32_t* touches, int32_t n_touches,
                             int32_t stream, int64_t number) {
     for (int32_t k = 0; k < n_touches; k++) {

@@ -301,8 +301,9 @@ static void play_copy(operation* o, const memob_law* law, const memob_op* op) {
     static const int tiers[5][2] = {{0, 0}, {0, 1}, {1, 0}, {1, 2}, {2, 1}};
     for (int k = 0; k < op->n_parts; k++) {
         const memob_part* part = &law->parts[op->first_part + k];
-        add_range(o, tiers[op->kind][0] * TIER + part->from, part->n_host, 0, -1);
-        add_range(o, tiers[op->kind][1] * TIER + part->to, part->n_host, -1, 0);
+        const int reads = tiers[op->kind][0], writes = tiers[op->kind][1];
+        add_range(o, reads * TIER + (reads < writes ? part->at : part->away), part->n_host, 0, -1);
+        add_range(o, writes * TIER + (reads < writes ? part->away : part->at), part->n_host, -1, 0);
     }
 }
 
@@ -605,8 +606,8 @@ static void check_repeats(void) {
               a->n_touches == b->n_touches && a->list == first && b->list == first + 1);
         for (int i = 0; i < a->n_parts && i < b->n_parts; i++)
             CHECK(law.parts[a->first_part + i].item == law.parts[b->first_part + i].item &&
-                  law.parts[a->first_part + i].from == law.parts[b->first_part + i].from &&
-                  law.parts[a->first_part + i].to == law.parts[b->first_part + i].to);
+                  law.parts[a->first_part + i].at == law.parts[b->first_part + i].at &&
+                  law.parts[a->first_part + i].away == law.parts[b->first_part + i].away);
     }
     memob_law_free(&law);
 }

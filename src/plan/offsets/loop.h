@@ -106,7 +106,7 @@ MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nod
                                                    : MEMO_STATUS_OK;
 }
 
-/* Does the round end here?  The same engine lowers a large plan soonest that became lower. */
+/* Does the round end here?  An engine that lowered a large plan lowers it soonest again. */
 MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
     return loop->is_apart || !memoi_loop_goes_on(loop) ||
            (loop->problem->n_items > MEMOI_SEARCH_ITEMS && loop->best->peak < peak);
