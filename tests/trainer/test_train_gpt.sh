@@ -330,6 +330,11 @@ spilled_rows_come_back() { # test
     refused '4.0 KiB of host memory cannot hold this run: policy memo takes 9.5 KiB; try .*--host-memory 10KiB' $tiny --layers 8 \
         --device-memory 680KiB --host-memory 4KiB --spill spilled
     works $tiny --layers 8 --device-memory 680KiB --host-memory 10KiB --spill spilled
+    # Only the disk lacks.
+    fails --random-tokens --layers 8 --hidden 65536 --heads 512 --seq 4194304 --tile 65536 --batch 1 --policy swap \
+        --host-memory 20TiB --spill spilled --dry-run
+    expect_err 'free space in --spill cannot hold this run: policy swap needs 86.0 TiB; try .*, another --spill with free space of 87TiB, or'
+    expect_out '^swap .* no, disk: needs 86.0 TiB of '
 }
 
 # States that the device cannot hold come layer by layer, with the bits of a run that holds them, and are saved and resumed.

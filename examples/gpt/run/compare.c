@@ -219,7 +219,7 @@ static int put_comparison(const job* j, double* scratch, memo_text* t) {
                       policy == MEMO_POLICY_KEEP ? "reference"
                       : has_same_gradients       ? "equal"
                                                  : "DIFFER",
-                      row->is_short ? plan_shortage(j->plans[policy]) : "fits",
+                      row->is_short ? plan_shortage(&j->options, j->plans[policy]) : "fits",
                       row->is_short ? "; run without limit" : "");
         are_equal &= has_same_gradients &&
                      !memcmp(row->losses, keep->losses, (size_t)n * sizeof *row->losses);
@@ -264,7 +264,7 @@ static memo_status begin_comparison(job* j, memo_error* error) {
         row->stall_s = row->step_s + o->compare;
         row->predicted_s = row->stall_s + o->compare;
         row->losses = row->predicted_s + o->compare;
-        row->is_short = *plan_shortage(j->plans[policy]) != 0;
+        row->is_short = *plan_shortage(o, j->plans[policy]) != 0;
         for (int64_t at = 0; at < n_timed(j); at++)
             row->predicted_s[at] = predicted_step_s(j->plans[policy]);
         j->plans[policy]->fits = 1; /* beyond the budget it runs on a device without limits */

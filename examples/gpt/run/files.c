@@ -350,6 +350,22 @@ static memo_status page_put_picture(const job* j, memo_text* page, const char* t
     return status;
 }
 
+/* Dark: paper, ink, weak ink and lines of the page and of its pictures; colors with a meaning stay,
+ * or get a lighter shade where they are lines. */
+static const char page_style[] =
+    "body{font:15px Helvetica,Arial,sans-serif;max-width:1200px;margin:0 auto;padding:16px}"
+    "pre{font-size:13px;overflow-x:auto}svg{width:100%;height:auto}"
+    "@media(prefers-color-scheme:dark){:root{--paper:#15181c;--ink:#dde1e6;--weak:#a3abb5;"
+    "--line:#39414a}body{color:var(--ink);background:var(--paper)}"
+    "svg,svg .h,svg .name,text[fill='#111']{fill:var(--ink)}svg .m,svg .s,svg .tick,text[fill="
+    "'#555']{fill:var(--weak)}svg>rect[fill='white'],svg>rect[fill^='#fff']{fill:var(--paper)}"
+    "rect[fill='#f6f7f9']{fill:#1d2126}rect[fill='#dadada']{fill:#59626d}svg .b,svg .tear{stroke:"
+    "var(--paper)}svg .axis,svg .phase,line[stroke='#222']{stroke:var(--weak)}svg .grid,"
+    "line[stroke='#e4e4e4'],line[stroke='#d9dce1']{stroke:var(--line)}[stroke='#9dbbe0']{stroke:"
+    "#4a6285}[stroke='#1f4e9c']{stroke:#8ab4f8}text[fill='#b3261e']{fill:#ff8a80}"
+    "[stroke='#b3261e']{stroke:#ff8a80}text[fill='#17693f']{fill:#6fcf97}"
+    "[stroke='#17693f']{stroke:#6fcf97}rect[fill='#1f3b63']{stroke:#8fa8cc}}";
+
 /* The page refers to no other file.  It is XML, too: a parser can check that it is well formed. */
 static memo_status page_write(const job* j, memo_error* error) {
     static const char* const pictures[][2] = {{"Device memory", "memory.svg"},
@@ -361,12 +377,10 @@ static memo_status page_write(const job* j, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     memo_text_put(&page,
                   "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'/><title>A training "
-                  "run with memo</title>\n<style>body{font:15px Helvetica,Arial,sans-serif;"
-                  "max-width:1200px;margin:0 auto;padding:16px}pre{font-size:13px;overflow-x:auto}"
-                  "svg{width:100%%;height:auto}</style></head><body>\n"
+                  "run with memo</title>\n<style>%s</style></head><body>\n"
                   "<h1>A training run with memo</h1>\n"
                   "<p>%lld layers of %lld, %lld x %lld tokens a micro-batch, %lld steps, policy %s",
-                  o->layers, o->hidden, o->batch, o->sequence, (long long)j->n_done,
+                  page_style, o->layers, o->hidden, o->batch, o->sequence, (long long)j->n_done,
                   policy_names[o->policy]);
     memo_text_put_xml(&page, j->plan->times ? text_of(": %s", j->plan->times->reason) : "");
     memo_text_put(&page, ".</p>\n");

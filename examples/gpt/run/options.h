@@ -37,6 +37,7 @@ typedef struct train_options {
     double learning_rate;
     double timeout;                                  /* seconds */
     const char *loss_log, *output, *spill, *profile; /* NULL: none */
+    long long spill_free_bytes; /* no option: of a rank, in the folder of --spill */
     const char *save, *resume;
     long long takes_changes;    /* with resume */
     long long save_every, stop; /* steps; 0: at the end only; 0: after all */

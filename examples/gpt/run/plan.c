@@ -61,8 +61,6 @@ int64_t bytes_free(const char* folder) {
     return n_bytes < 1e18 ? (int64_t)n_bytes : (int64_t)1e18;
 }
 
-int64_t spill_bytes_free(const train_options* o) { return bytes_free(o->spill) / o->ranks + 1; }
-
 int is_by_alpha(const train_options* o, memo_policy policy) {
     return policy == MEMO_POLICY_ALPHA || (policy == MEMO_POLICY_MEMO && o->alpha >= 0);
 }
@@ -89,7 +87,7 @@ memo_session_desc train_session(const train_options* o, memo_policy policy) {
                                                          : MEMO_MAY_DEFER;
     if (o->host_memory) /* no rows fit if it only holds the tokens */
         desc.host_bytes = o->host_memory > n_staged ? o->host_memory - n_staged : 1;
-    if (o->spill && o->host_memory) desc.disk_bytes = spill_bytes_free(o);
+    desc.disk_bytes = o->spill_free_bytes;
     desc.spill_directory = o->spill;
     return desc;
 }
@@ -152,16 +150,34 @@ const char* link_text(const train_options* o) {
                : text_of("%.4g GB/s to the host, %.4g GB/s back", to_host, to_device);
 }
 
-const char* plan_shortage(const memo_step_plan* p) {
-    const int64_t device = p->device_bytes, device_budget = p->device_budget_bytes;
-    const int64_t host = p->host_bytes, host_budget = p->host_budget_bytes;
+static const char* const tier_names[3] = {"device", "host", "disk"};
+
+void plan_tiers(const train_options* o, const memo_step_plan* p, int64_t tiers[3][N_TIER_PARTS]) {
+    const int64_t limits[3] = {o->device_memory, o->host_memory, o->spill_free_bytes};
+    for (int tier = 0; tier < 3; tier++) {
+        int64_t* parts = tiers[tier];
+        memset(parts, 0, N_TIER_PARTS * sizeof *parts);
+        for (int owner = 0; owner < MEMO_N_OWNERS; owner++) {
+            const int part = owner < MEMO_OWNER_ACTIVATIONS    ? TIER_STATES
+                             : owner == MEMO_OWNER_ACTIVATIONS ? TIER_ACTIVATIONS
+                                                               : TIER_BUFFERS;
+            parts[part] += p->bytes[tier][owner];
+            parts[TIER_WHOLE] += p->bytes[tier][owner];
+        }
+        parts[TIER_LIMIT] = limits[tier];
+    }
+}
+
+const char* plan_shortage(const train_options* o, const memo_step_plan* p) {
+    int64_t tiers[3][N_TIER_PARTS];
     const char* text = "";
-    if (is_over(device, device_budget))
-        text = text_of("device: needs %s of %s", bytes_beside(device, device_budget),
-                       bytes_beside(device_budget, device));
-    if (is_over(host, host_budget))
-        text = text_of("%s%shost: needs %s of %s", text, *text ? ", " : "",
-                       bytes_beside(host, host_budget), bytes_beside(host_budget, host));
+    plan_tiers(o, p, tiers);
+    for (int tier = 0; tier < 3; tier++) {
+        const int64_t whole = tiers[tier][TIER_WHOLE], limit = tiers[tier][TIER_LIMIT];
+        if (is_over(whole, limit))
+            text = text_of("%s%s%s: needs %s of %s", text, *text ? ", " : "", tier_names[tier],
+                           bytes_beside(whole, limit), bytes_beside(limit, whole));
+    }
     return text;
 }
 
@@ -218,21 +234,6 @@ void print_choice(const train_options* o, memo_policy policy, const memo_step_pl
     if (text.data) fputs(text.data, stdout);
     memo_text_free(&text);
 }
-void plan_tiers(const train_options* o, const memo_step_plan* p, int64_t tiers[3][N_TIER_PARTS]) {
-    const int64_t limits[3] = {o->device_memory, o->host_memory, 0};
-    for (int tier = 0; tier < 3; tier++) {
-        int64_t* parts = tiers[tier];
-        memset(parts, 0, N_TIER_PARTS * sizeof *parts);
-        for (int owner = 0; owner < MEMO_N_OWNERS; owner++) {
-            const int part = owner < MEMO_OWNER_ACTIVATIONS    ? TIER_STATES
-                             : owner == MEMO_OWNER_ACTIVATIONS ? TIER_ACTIVATIONS
-                                                               : TIER_BUFFERS;
-            parts[part] += p->bytes[tier][owner];
-            parts[TIER_WHOLE] += p->bytes[tier][owner];
-        }
-        parts[TIER_LIMIT] = limits[tier];
-    }
-}
 
 void print_plan(const train_options* o, memo_policy policy, const memo_step_plan* p) {
     printf("plan      policy %s: device %s", policy_names[policy], bytes_name(p->device_bytes));
@@ -255,8 +256,7 @@ void print_plan(const train_options* o, memo_policy policy, const memo_step_plan
     plan_tiers(o, p, tiers);
     printf("memory          states  activations      buffers        whole        limit\n");
     for (int tier = 0; tier < (p->disk_bytes ? 3 : 2); tier++) {
-        static const char* const names[] = {"  device", "  host", "  disk"};
-        printf("%-9s", names[tier]);
+        printf("  %-7s", tier_names[tier]);
         for (int part = 0; part < N_TIER_PARTS; part++)
             printf(" %12s",
                    tiers[tier][part] || part < TIER_LIMIT ? bytes_name(tiers[tier][part]) : "none");
@@ -284,7 +284,7 @@ void print_policies(const train_options* o, memo_step_plan* const* plans) {
     for (int i = 0; i < train_n_policies(o); i++) {
         const memo_policy policy = policy_order[i];
         const memo_step_plan* plan = plans[policy];
-        const char* reason = plan_shortage(plan);
+        const char* reason = plan_shortage(o, plan);
         printf("%-10s %7s %14s %12s %16s  %s%s\n", policy_names[policy],
                alpha_name(o, policy, plan), bytes_name(plan->device_bytes),
                bytes_name(plan->host_bytes), bytes_name(moved_bytes(o, plan)),

@@ -17,10 +17,6 @@ int64_t train_rows(const train_options* o);
 /* Returns 1e18 if it is unknown. */
 int64_t bytes_free(const char* folder);
 
-/* Returns a rank's share of the free space in --spill, at least 1.  The engine reserves the file
- * before the first step and reports the error. */
-int64_t spill_bytes_free(const train_options* o);
-
 /* Returns whether the policy has one fraction for all tensors, instead of a planner's table. */
 int is_by_alpha(const train_options* o, memo_policy policy);
 
@@ -52,9 +48,9 @@ int plan_needs_times(const train_options* o, memo_policy policy, const memo_step
 /* Returns "48 GB/s each way", or both rates. */
 const char* link_text(const train_options* o);
 
-/* Returns "device: needs 163.0 MiB of 48.0 MiB", and the same for the host if it is short; empty if
- * the plan fits. */
-const char* plan_shortage(const memo_step_plan* p);
+/* Returns "device: needs 163.0 MiB of 48.0 MiB", and the same for the host and the disk if they are
+ * short; empty if the plan fits. */
+const char* plan_shortage(const train_options* o, const memo_step_plan* p);
 
 /* Returns the bytes of rows copied in a step, both ways. */
 int64_t moved_bytes(const train_options* o, const memo_step_plan* plan);

@@ -167,15 +167,18 @@ static void put_cheap_ways(const train_options* o, memo_policy except, memo_text
     }
 }
 
-/* Writes the budgets in which this plan fits: of the device, of the host, or of both. */
-static void put_budgets(const memo_step_plan* plan, memo_text* text) {
-    const int host_lacks = is_over(plan->host_bytes, plan->host_budget_bytes);
-    if (!is_over(plan->device_bytes, plan->device_budget_bytes)) {
-        put_way(text, "--host-memory ", bytes_option(plan->host_bytes));
-        return;
+static int is_short(const int64_t* parts) { return is_over(parts[TIER_WHOLE], parts[TIER_LIMIT]); }
+
+/* Writes the budgets in which this plan fits: of each tier that lacks memory. */
+static void put_budgets(int64_t tiers[3][N_TIER_PARTS], memo_text* text) {
+    static const char* const names[] = {"--device-memory ", "--host-memory ",
+                                        "another --spill with free space of "};
+    const char* between = text->n_bytes ? ", " : "";
+    for (int tier = 0; tier < 3; tier++) {
+        if (!is_short(tiers[tier])) continue;
+        memo_text_put(text, "%s%s%s", between, names[tier], bytes_option(tiers[tier][TIER_WHOLE]));
+        between = " and ";
     }
-    put_way(text, "--device-memory ", bytes_option(plan->device_bytes));
-    if (host_lacks) memo_text_put(text, " and --host-memory %s", bytes_option(plan->host_bytes));
 }
 
 static void put_shorter(const train_options* o, memo_text* text) {
@@ -190,7 +193,7 @@ static void put_shorter(const train_options* o, memo_text* text) {
 
 /* What the policy needs at least; of the host less may be enough, but for a given fraction. */
 static void put_needs(const train_options* o, const memo_step_plan* plan, int is_device,
-                      memo_text* text) {
+                      const int64_t* parts, memo_text* text) {
     const memo_policy policy = (memo_policy)o->policy;
     memo_text_put(text, "policy %s ", policy_names[policy]);
     if (!is_device && plans_rows(policy) && !(o->alpha > 0))
@@ -203,9 +206,7 @@ static void put_needs(const train_options* o, const memo_step_plan* plan, int is
         memo_text_put(text, "needs, even at alpha 0,");
     else
         memo_text_put(text, "needs, even with all but layer inputs recomputed,");
-    memo_text_put(text, " %s",
-                  is_device ? bytes_beside(plan->device_bytes, o->device_memory)
-                            : bytes_beside(plan->host_bytes, o->host_memory));
+    memo_text_put(text, " %s", bytes_beside(parts[TIER_WHOLE], parts[TIER_LIMIT]));
     if (plan->swap.n_slices > 1 && !o->slice_rows)
         memo_text_put(text, " in slices of %lld rows", (long long)plan->swap.n_rows);
 }
@@ -223,15 +224,18 @@ static void put_attention(const train_options* o, const memo_step_plan* plan, in
 }
 
 memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_error* error) {
-    const int is_device = is_over(plan->device_bytes, plan->device_budget_bytes);
-    int64_t tiers[3][N_TIER_PARTS], *parts = tiers[MEMO_TIER_DEVICE], rest;
+    static const char* const names[] = {"device memory", "host memory", "free space in --spill"};
+    int64_t tiers[3][N_TIER_PARTS];
     memo_text needs = {0}, ways = {0};
+    int tier = 0;
 
     /* What lacks, and who needs it. */
     plan_tiers(o, plan, tiers);
-    rest = parts[TIER_BUFFERS];
-    put_needs(o, plan, is_device, &needs);
-    if (is_device) {
+    while (tier < 2 && !is_short(tiers[tier])) tier++;
+    const int64_t* parts = tiers[tier];
+    put_needs(o, plan, tier == 0, parts, &needs);
+    if (tier == 0) {
+        int64_t rest = parts[TIER_BUFFERS];
         memo_text_put(&needs,
                       " (parameters, gradients and optimizer %s, activations between forward and "
                       "backward %s",
@@ -240,14 +244,11 @@ memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_erro
         memo_text_put(&needs, ", the rest %s)", bytes_name(rest));
     }
     put_cheap_ways(o, (memo_policy)o->policy, &ways);
-    put_budgets(plan, &ways);
+    put_budgets(tiers, &ways);
     put_shorter(o, &ways);
-    memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                   "%s of %s memory cannot hold this run: %s; try %s",
-                   is_device ? bytes_beside(o->device_memory, plan->device_bytes)
-                             : bytes_beside(o->host_memory, plan->host_bytes),
-                   is_device ? "device" : "host", needs.data ? needs.data : "too large",
-                   ways.data ? ways.data : "less");
+    memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s of %s cannot hold this run: %s; try %s",
+                   bytes_beside(parts[TIER_LIMIT], parts[TIER_WHOLE]), names[tier],
+                   needs.data ? needs.data : "too large", ways.data ? ways.data : "less");
     memo_text_free(&needs);
     memo_text_free(&ways);
     return MEMO_STATUS_INFEASIBLE;
