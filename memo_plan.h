@@ -4752,11 +4752,11 @@ void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* 
  * test_swap_plan compares both for random problems. */
 
 /* What copies, uses of the file, and updates on the host cost. */
-typedef struct memoi_rows_rates {
+typedef struct memob_rows_rates {
     double copy_s;            /* of each copy, in addition to the bytes */
     double bytes_per_s[2][2]; /* of copies, of the file: out, back; 0: they take no time */
     double update_host_s_per_byte;
-} memoi_rows_rates;
+} memob_rows_rates;
 
 /* Bytes by a time, or by a rate; 0: there is none. */
 MEMOI double memoi_rows_over(double n_bytes, double by) { return by > 0 ? n_bytes / by : 0; }
@@ -4765,13 +4765,13 @@ MEMOI double memoi_rows_rate(double n_bytes, double time_s) {
 }
 
 /* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
-MEMOI memoi_rows_rates memoi_rows_find_rates(const memo_profile* profile) {
+MEMOI memob_rows_rates memob_rows_find_rates(const memo_profile* profile) {
     const memo_profile_transfer *small = &profile->copies[0], *large = &profile->copies[1];
     const memo_profile_transfer* file = &profile->file;
     const double small_bytes = (double)small->size_bytes;
     double bytes = (double)large->size_bytes - small_bytes;
     double out_s = large->out_s - small->out_s, back_s = large->back_s - small->back_s;
-    memoi_rows_rates rates;
+    memob_rows_rates rates;
     if (bytes <= 0 || out_s <= 0 || back_s <= 0) { /* noise, or one size only */
         bytes = (double)large->size_bytes;
         out_s = large->out_s;
@@ -4802,7 +4802,7 @@ MEMOI double memoi_rows_slice_s(const memo_swap_desc* desc, int32_t step, double
 }
 
 /* A pass of a step, without recomputed rows. */
-MEMOI double memoi_rows_pass_s(const memo_swap_plan_desc* desc, int32_t step, int is_backward) {
+MEMOI double memob_rows_pass_s(const memo_swap_plan_desc* desc, int32_t step, int is_backward) {
     const memo_swap_desc* swap = desc->swap;
     const memo_profile* p = desc->profile;
     const int32_t kind = memob_layer_kind(swap, step);
@@ -4814,7 +4814,7 @@ MEMOI double memoi_rows_pass_s(const memo_swap_plan_desc* desc, int32_t step, in
 
 /* To recompute all rows of a slice; late rows: as many as if all steps had the same.  The tensor
  * that a tensor is recomputed with has the time of both. */
-MEMOI double memoi_rows_recompute_s(const memo_swap_plan_desc* desc, int32_t step, int32_t t) {
+MEMOI double memob_rows_recompute_s(const memo_swap_plan_desc* desc, int32_t step, int32_t t) {
     const memo_swap_desc* swap = desc->swap;
     const memo_profile_tensor* tensor = memoi_profile_find(desc->profile, swap->tensors, t);
     const int32_t kind = memob_layer_kind(swap, step);
@@ -4842,7 +4842,7 @@ typedef struct memoi_rows_law {
 /* A step while its times are found. */
 typedef struct memoi_rows_clock {
     const memo_swap_plan_desc* desc;
-    memoi_rows_rates rates;
+    memob_rows_rates rates;
     memob_swap_placement order; /* of each table: sums, turns, sizes; no places */
     memoi_rows_layer* layers;
     double least_s;                       /* computation of a step, without what rows recompute */
@@ -5073,7 +5073,7 @@ MEMOI double memoi_rows_batches(memoi_rows_clock* c, const memob_walk* walk, int
     return c->now.time_s[0] - begin_s + more_s;
 }
 
-MEMOI int32_t memoi_rows_n_batches(const memo_swap_plan_desc* desc) {
+MEMOI int32_t memob_rows_n_batches(const memo_swap_plan_desc* desc) {
     return desc->micro_batches > 0 ? desc->micro_batches : 1;
 }
 
@@ -5089,7 +5089,7 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
         memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
                         c->layers[visit->layer].compute_s[visit->pass]);
     }
-    return c->now.time_s[0] * memoi_rows_n_batches(c->desc);
+    return c->now.time_s[0] * memob_rows_n_batches(c->desc);
 }
 
 /* Seconds of a step: n micro-batches and the update, as everything that plans and predicts counts
@@ -5099,7 +5099,7 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     const memob_walk walk = {
         &c->order, c->states, memoi_rows_turn, memoi_rows_compute_visit, memoi_rows_between, c};
-    const int32_t n = memoi_rows_n_batches(c->desc);
+    const int32_t n = memob_rows_n_batches(c->desc);
     double batch_s;
 
     /* Nothing is under way. */
@@ -5334,7 +5334,7 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
                 if (cannot) rule = is_late ? MEMO_KEEP : MEMO_MOVE;
             }
             p->rules[at] = memob_layer_has(swap, layer, t) ? rule : MEMOI_ROWS_ABSENT;
-            p->all_s[at] = rule == MEMO_MOVE ? HUGE_VAL : memoi_rows_recompute_s(p->desc, layer, t);
+            p->all_s[at] = rule == MEMO_MOVE ? HUGE_VAL : memob_rows_recompute_s(p->desc, layer, t);
             if (!memoi_rule_recomputes(p->rules[at])) continue;
             p->hair_s =
                 fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->profile->recompute_call_s));
@@ -5357,7 +5357,7 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
     p->clock.desc = p->desc;
     for (int32_t i = 0; i < p->n_layers; i++)
         for (int pass = 0; pass < 2; pass++)
-            p->clock.layers[i].compute_s[pass] = memoi_rows_pass_s(p->desc, i, pass);
+            p->clock.layers[i].compute_s[pass] = memob_rows_pass_s(p->desc, i, pass);
     p->clock.least_s = memoi_rows_least(&p->clock);
     p->times++;
 }
@@ -5450,7 +5450,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
                                     layer % n_slices * n_classes / n_slices);
     memoi_rows_find_bundles(p);
     memoi_rows_find_rules(p);
-    p->clock.rates = memoi_rows_find_rates(desc->profile);
+    p->clock.rates = memob_rows_find_rates(desc->profile);
     memoi_rows_time_kinds(p);
     if (p->clock.states) memoi_rows_take_states(&p->clock);
     p->n_cells = (int64_t)p->n_layers * p->n_bundles;
@@ -5582,7 +5582,7 @@ MEMOI double memoi_rows_held(const memoi_rows_score* score) {
 MEMOI int memoi_rows_need_no_time(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
     memoi_rows_score* score = &p->trial.score;
-    const double recompute_s = score->recompute_s * memoi_rows_n_batches(desc);
+    const double recompute_s = score->recompute_s * memob_rows_n_batches(desc);
     const double least_s = (1 - 1e-9) * (p->clock.least_s + recompute_s);
     score->excess_bytes = memoi_rows_excess(desc->device_bytes, score->device_bytes) +
                           memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes) +
@@ -6065,7 +6065,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
 
 /* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
  * limit. */
-MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memoi_rows_rates* rates,
+MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memob_rows_rates* rates,
                            memo_swap_limit limit, int is_all) {
     const double factor = is_all ? 2 : 1.1;
     int64_t* capacity =
@@ -6097,9 +6097,9 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
                              int n_parts) {
     const memo_swap_plan_desc* desc = p->desc;
     const memoi_rows_score* best = &p->best.score;
-    const memoi_rows_rates rates = p->clock.rates;
+    const memob_rows_rates rates = p->clock.rates;
     memo_swap_plan_desc wider = *desc;
-    memoi_rows_rates faster = rates;
+    memob_rows_rates faster = rates;
     if (!memoi_rows_widen(&wider, &faster, limit, is_all)) return 0;
     p->desc = &wider;
     p->clock.rates = faster;
@@ -6146,7 +6146,7 @@ MEMOI void memoi_rows_name_given(memoi_rows_planner* p, memo_swap_plan* plan) {
     static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK,
                                              MEMO_SWAP_LIMIT_UPDATE};
     const memo_swap_plan_desc* desc = p->desc;
-    const memoi_rows_rates rates = p->clock.rates;
+    const memob_rows_rates rates = p->clock.rates;
     double most = MEMOI_ROWS_GAIN;
     memoi_rows_name_none(plan, "no rate: a faster link alone would save nothing with these rows");
     for (int i = 0; i < 3 && plan->step_s > 0; i++) {
@@ -6241,7 +6241,7 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
 /* The predicted times and bytes. */
 MEMOI void memoi_rows_tell(const memo_swap_plan_desc* desc, const memoi_rows_score* score,
                            memo_swap_plan* plan) {
-    const int32_t n = memoi_rows_n_batches(desc);
+    const int32_t n = memob_rows_n_batches(desc);
     plan->step_s = score->step_s;
     plan->micro_batch_s =
         (score->step_s - score->update_s) / n / (double)memob_max(desc->swap->n_group, 1);

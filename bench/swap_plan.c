@@ -248,7 +248,7 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
 
     printf("%5lld %5.2f %-14s %4.0f %5.0f %5.0f | %9.1f %9.1f %8.3f | %9.1f %9.3f  %-26s %s\n",
            (long long)t->n_rows,
-           (double)t->n_rows * LAYER_ROW_BYTES / memoi_rows_find_rates(profile).bytes_per_s[0][0] /
+           (double)t->n_rows * LAYER_ROW_BYTES / memob_rows_find_rates(profile).bytes_per_s[0][0] /
                profile->forward_s[0],
            what, (double)device_bytes / 1024, (double)host_bytes / 1024,
            (double)plan->spill_bytes / 1024, plan->step_s * 1e3, chosen_s * 1e3,

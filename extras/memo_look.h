@@ -3733,7 +3733,7 @@ typedef struct memoi_swap_generator {
     const memo_device* device; /* of a recorder */
     memo_swap_desc desc;
     memo_swap_plan_desc costs; /* of desc */
-    memoi_rows_rates rates;
+    memob_rows_rates rates;
     memo_swap* swap;
     memob_states* states; /* NULL: none */
     memo_status status;
@@ -3822,7 +3822,7 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
         memoi_swap_generate_open(g, 1, 0);
         n_reads = g->n_ranges;
         memoi_swap_generate_range(g, step, t, begin, end);
-        time_s = memoi_rows_recompute_s(&g->costs, step, t) * (double)(end - begin) / (double)n_all;
+        time_s = memob_rows_recompute_s(&g->costs, step, t) * (double)(end - begin) / (double)n_all;
         if (desc->tensors[t].away != MEMO_WITH) time_s += g->costs.profile->recompute_call_s;
         recompute_s += time_s;
         memoi_swap_generate_compute(g, "recompute", time_s, n_reads);
@@ -3847,7 +3847,7 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
         }
         if (!writes) n_reads = g->n_ranges;
     }
-    time_s = memoi_rows_pass_s(&g->costs, step, is_backward);
+    time_s = memob_rows_pass_s(&g->costs, step, is_backward);
     time_s += memoi_swap_generate_slowdown(g, recompute_s + time_s);
     memoi_swap_generate_compute(g, is_backward ? "backward" : "forward", time_s, n_reads);
 }
@@ -3905,7 +3905,7 @@ MEMOI memo_status memoi_swap_generate_look(void* generator, int32_t pass, int32_
 }
 
 /* What moves bytes takes its time, on the link of its name if that has a rate. */
-MEMOI memo_status memoi_swap_generate_links(const memoi_rows_rates* rates, memo_schedule* schedule,
+MEMOI memo_status memoi_swap_generate_links(const memob_rows_rates* rates, memo_schedule* schedule,
                                             memo_error* error) {
     static const char* const names[] = {"to file", "from file", "to host", "to device"};
     memo_status status = MEMO_STATUS_OK;
@@ -3960,7 +3960,7 @@ memo_status memo_swap_generate(const memo_swap_plan_desc* desc, int32_t n_steps,
                        memoi_swap_generate_visit,
                        memoi_swap_generate_between,
                        &g};
-    int32_t i, n = memoi_rows_n_batches(desc);
+    int32_t i, n = memob_rows_n_batches(desc);
     *schedule = NULL;
     recorder_desc.on_paper = 1;
     g.status = memo_recorder_create(&recorder_desc, &recorder, error);
@@ -3969,7 +3969,7 @@ memo_status memo_swap_generate(const memo_swap_plan_desc* desc, int32_t n_steps,
     g.schedule = recorder->schedule;
     g.costs = *desc;
     if (!desc->profile) g.costs.profile = &none;
-    g.rates = memoi_rows_find_rates(g.costs.profile);
+    g.rates = memob_rows_find_rates(g.costs.profile);
     g.error = error;
 
     /* The real engine; its memory is a number, and a stream computes. */

@@ -1374,7 +1374,7 @@ TEST(bad_descs_are_refused) {
     simple_problem(&p);
     p.swap.n_slices = 2; /* so steep that the first slice takes no time, but not less */
     p.times.tensors[0].recompute_growth_s_per_row[0] = 1;
-    CHECK(memoi_rows_recompute_s(&p.desc, 0, 0) == 0);
+    CHECK(memob_rows_recompute_s(&p.desc, 0, 0) == 0);
     simple_problem(&p);
     p.desc.host_bytes = -1;
     CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INVALID_ARGUMENT,
@@ -1522,7 +1522,7 @@ static void measure_a_device(MEMO_UNUSED int argument) {
           memoi_profile_find(&profile, tensors, 1) == &profile.tensors[0]);
     memo_swap_desc swap = {.tensors = tensors, .n_tensors = 2, .n_layers = 1, .n_rows = 100};
     memo_swap_plan_desc plan_desc = {.swap = &swap, .profile = &profile};
-    const memoi_rows_rates rates = memoi_rows_find_rates(&profile);
+    const memob_rows_rates rates = memob_rows_find_rates(&profile);
     CHECK_CASE(fabs(rates.bytes_per_s[0][0] / 100e6 - 1) < 0.1, "%g", rates.bytes_per_s[0][0]);
     CHECK(rates.bytes_per_s[0][1] > 0 && rates.copy_s >= 0);
     own_swap_plan* plan = swap_plan_of(&plan_desc);
@@ -1595,7 +1595,7 @@ TEST(a_disk_is_measured) {
     CHECK_IS(profile.file.size_bytes, ==, 245 * 4096);
     CHECK_CASE(profile.file.out_s > 0.02 && profile.file.back_s > 0.02, "%g and %g",
                profile.file.out_s, profile.file.back_s);
-    const memoi_rows_rates rates = memoi_rows_find_rates(&profile);
+    const memob_rows_rates rates = memob_rows_find_rates(&profile);
     CHECK_IS(fabs(rates.bytes_per_s[1][0] * profile.file.out_s - (double)profile.file.size_bytes),
              <, 1);
     CHECK_IS(fabs(rates.bytes_per_s[1][1] * profile.file.back_s - (double)profile.file.size_bytes),

@@ -26,10 +26,16 @@ typedef struct gpt_pool {
     gpt_job job;
 } gpt_pool;
 
-static gpt_pool gpt_helpers = {.owner = PTHREAD_MUTEX_INITIALIZER,
-                               .mutex = PTHREAD_MUTEX_INITIALIZER,
-                               .begins = PTHREAD_COND_INITIALIZER,
-                               .ends = PTHREAD_COND_INITIALIZER};
+static gpt_pool gpt_helpers = {PTHREAD_MUTEX_INITIALIZER,
+                               PTHREAD_MUTEX_INITIALIZER,
+                               PTHREAD_COND_INITIALIZER,
+                               PTHREAD_COND_INITIALIZER,
+                               {0},
+                               0,
+                               0,
+                               0,
+                               0,
+                               {NULL, NULL, 0, 0, 0, 0}};
 
 static inline void gpt_pause(void) {
 #if defined(__i386__) || defined(__x86_64__)

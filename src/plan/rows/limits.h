@@ -10,7 +10,7 @@
 
 /* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
  * limit. */
-MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memoi_rows_rates* rates,
+MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memob_rows_rates* rates,
                            memo_swap_limit limit, int is_all) {
     const double factor = is_all ? 2 : 1.1;
     int64_t* capacity =
@@ -42,9 +42,9 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
                              int n_parts) {
     const memo_swap_plan_desc* desc = p->desc;
     const memoi_rows_score* best = &p->best.score;
-    const memoi_rows_rates rates = p->clock.rates;
+    const memob_rows_rates rates = p->clock.rates;
     memo_swap_plan_desc wider = *desc;
-    memoi_rows_rates faster = rates;
+    memob_rows_rates faster = rates;
     if (!memoi_rows_widen(&wider, &faster, limit, is_all)) return 0;
     p->desc = &wider;
     p->clock.rates = faster;
@@ -91,7 +91,7 @@ MEMOI void memoi_rows_name_given(memoi_rows_planner* p, memo_swap_plan* plan) {
     static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK,
                                              MEMO_SWAP_LIMIT_UPDATE};
     const memo_swap_plan_desc* desc = p->desc;
-    const memoi_rows_rates rates = p->clock.rates;
+    const memob_rows_rates rates = p->clock.rates;
     double most = MEMOI_ROWS_GAIN;
     memoi_rows_name_none(plan, "no rate: a faster link alone would save nothing with these rows");
     for (int i = 0; i < 3 && plan->step_s > 0; i++) {
@@ -186,7 +186,7 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
 /* The predicted times and bytes. */
 MEMOI void memoi_rows_tell(const memo_swap_plan_desc* desc, const memoi_rows_score* score,
                            memo_swap_plan* plan) {
-    const int32_t n = memoi_rows_n_batches(desc);
+    const int32_t n = memob_rows_n_batches(desc);
     plan->step_s = score->step_s;
     plan->micro_batch_s =
         (score->step_s - score->update_s) / n / (double)memob_max(desc->swap->n_group, 1);

@@ -213,7 +213,7 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
                 if (cannot) rule = is_late ? MEMO_KEEP : MEMO_MOVE;
             }
             p->rules[at] = memob_layer_has(swap, layer, t) ? rule : MEMOI_ROWS_ABSENT;
-            p->all_s[at] = rule == MEMO_MOVE ? HUGE_VAL : memoi_rows_recompute_s(p->desc, layer, t);
+            p->all_s[at] = rule == MEMO_MOVE ? HUGE_VAL : memob_rows_recompute_s(p->desc, layer, t);
             if (!memoi_rule_recomputes(p->rules[at])) continue;
             p->hair_s =
                 fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->profile->recompute_call_s));
@@ -236,7 +236,7 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
     p->clock.desc = p->desc;
     for (int32_t i = 0; i < p->n_layers; i++)
         for (int pass = 0; pass < 2; pass++)
-            p->clock.layers[i].compute_s[pass] = memoi_rows_pass_s(p->desc, i, pass);
+            p->clock.layers[i].compute_s[pass] = memob_rows_pass_s(p->desc, i, pass);
     p->clock.least_s = memoi_rows_least(&p->clock);
     p->times++;
 }
@@ -329,7 +329,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
                                     layer % n_slices * n_classes / n_slices);
     memoi_rows_find_bundles(p);
     memoi_rows_find_rules(p);
-    p->clock.rates = memoi_rows_find_rates(desc->profile);
+    p->clock.rates = memob_rows_find_rates(desc->profile);
     memoi_rows_time_kinds(p);
     if (p->clock.states) memoi_rows_take_states(&p->clock);
     p->n_cells = (int64_t)p->n_layers * p->n_bundles;

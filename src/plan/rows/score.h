@@ -20,7 +20,7 @@ MEMOI double memoi_rows_held(const memoi_rows_score* score) {
 MEMOI int memoi_rows_need_no_time(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
     memoi_rows_score* score = &p->trial.score;
-    const double recompute_s = score->recompute_s * memoi_rows_n_batches(desc);
+    const double recompute_s = score->recompute_s * memob_rows_n_batches(desc);
     const double least_s = (1 - 1e-9) * (p->clock.least_s + recompute_s);
     score->excess_bytes = memoi_rows_excess(desc->device_bytes, score->device_bytes) +
                           memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes) +

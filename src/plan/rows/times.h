@@ -11,11 +11,11 @@
  * test_swap_plan compares both for random problems. */
 
 /* What copies, uses of the file, and updates on the host cost. */
-typedef struct memoi_rows_rates {
+typedef struct memob_rows_rates {
     double copy_s;            /* of each copy, in addition to the bytes */
     double bytes_per_s[2][2]; /* of copies, of the file: out, back; 0: they take no time */
     double update_host_s_per_byte;
-} memoi_rows_rates;
+} memob_rows_rates;
 
 /* Bytes by a time, or by a rate; 0: there is none. */
 MEMOI double memoi_rows_over(double n_bytes, double by) { return by > 0 ? n_bytes / by : 0; }
@@ -24,13 +24,13 @@ MEMOI double memoi_rows_rate(double n_bytes, double time_s) {
 }
 
 /* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
-MEMOI memoi_rows_rates memoi_rows_find_rates(const memo_profile* profile) {
+MEMOI memob_rows_rates memob_rows_find_rates(const memo_profile* profile) {
     const memo_profile_transfer *small = &profile->copies[0], *large = &profile->copies[1];
     const memo_profile_transfer* file = &profile->file;
     const double small_bytes = (double)small->size_bytes;
     double bytes = (double)large->size_bytes - small_bytes;
     double out_s = large->out_s - small->out_s, back_s = large->back_s - small->back_s;
-    memoi_rows_rates rates;
+    memob_rows_rates rates;
     if (bytes <= 0 || out_s <= 0 || back_s <= 0) { /* noise, or one size only */
         bytes = (double)large->size_bytes;
         out_s = large->out_s;
@@ -61,7 +61,7 @@ MEMOI double memoi_rows_slice_s(const memo_swap_desc* desc, int32_t step, double
 }
 
 /* A pass of a step, without recomputed rows. */
-MEMOI double memoi_rows_pass_s(const memo_swap_plan_desc* desc, int32_t step, int is_backward) {
+MEMOI double memob_rows_pass_s(const memo_swap_plan_desc* desc, int32_t step, int is_backward) {
     const memo_swap_desc* swap = desc->swap;
     const memo_profile* p = desc->profile;
     const int32_t kind = memob_layer_kind(swap, step);
@@ -73,7 +73,7 @@ MEMOI double memoi_rows_pass_s(const memo_swap_plan_desc* desc, int32_t step, in
 
 /* To recompute all rows of a slice; late rows: as many as if all steps had the same.  The tensor
  * that a tensor is recomputed with has the time of both. */
-MEMOI double memoi_rows_recompute_s(const memo_swap_plan_desc* desc, int32_t step, int32_t t) {
+MEMOI double memob_rows_recompute_s(const memo_swap_plan_desc* desc, int32_t step, int32_t t) {
     const memo_swap_desc* swap = desc->swap;
     const memo_profile_tensor* tensor = memoi_profile_find(desc->profile, swap->tensors, t);
     const int32_t kind = memob_layer_kind(swap, step);
@@ -101,7 +101,7 @@ typedef struct memoi_rows_law {
 /* A step while its times are found. */
 typedef struct memoi_rows_clock {
     const memo_swap_plan_desc* desc;
-    memoi_rows_rates rates;
+    memob_rows_rates rates;
     memob_swap_placement order; /* of each table: sums, turns, sizes; no places */
     memoi_rows_layer* layers;
     double least_s;                       /* computation of a step, without what rows recompute */
@@ -332,7 +332,7 @@ MEMOI double memoi_rows_batches(memoi_rows_clock* c, const memob_walk* walk, int
     return c->now.time_s[0] - begin_s + more_s;
 }
 
-MEMOI int32_t memoi_rows_n_batches(const memo_swap_plan_desc* desc) {
+MEMOI int32_t memob_rows_n_batches(const memo_swap_plan_desc* desc) {
     return desc->micro_batches > 0 ? desc->micro_batches : 1;
 }
 
@@ -348,7 +348,7 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
         memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
                         c->layers[visit->layer].compute_s[visit->pass]);
     }
-    return c->now.time_s[0] * memoi_rows_n_batches(c->desc);
+    return c->now.time_s[0] * memob_rows_n_batches(c->desc);
 }
 
 /* Seconds of a step: n micro-batches and the update, as everything that plans and predicts counts
@@ -358,7 +358,7 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     const memob_walk walk = {
         &c->order, c->states, memoi_rows_turn, memoi_rows_compute_visit, memoi_rows_between, c};
-    const int32_t n = memoi_rows_n_batches(c->desc);
+    const int32_t n = memob_rows_n_batches(c->desc);
     double batch_s;
 
     /* Nothing is under way. */
