@@ -549,7 +549,8 @@ static double kinds_solver_s(const kinds_case* c) {
             AFTER(load + l, backward + l + 2, c->times.backward_s[KIND(l + 2)], recomputes, l + 2);
         if (moved && l < n - 3) AFTER(load + l, load + l + 1, 0, 1, l + 1);
     }
-    AFTER(backward + n - 1, forward + n - 1, c->times.forward_s[KIND(n - 1)] + d->between_s, 0, 0);
+    AFTER(backward + n - 1, forward + n - 1, c->times.forward_s[KIND(n - 1)] + c->times.between_s,
+          0, 0);
     k = n > 1 ? 2 : 0;
     AFTER(step, backward, c->times.backward_s[KIND(0)], k, 0);
 #undef AFTER

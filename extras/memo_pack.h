@@ -1271,7 +1271,7 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t bu
                                 memoi_effort* effort, memoi_solution* best) {
     const double smallest = 2, largest = 8; /* reach of a window, in lives at its section */
     const memoi_problem* problem = cores->problem;
-    int64_t left, n_in, k;
+    int64_t left, k;
     double reach = smallest, lives, n_least;
     for (;;) {
         const memoi_item* item =
@@ -1284,8 +1284,7 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t bu
         k = item->begin +
             (int64_t)(memoi_search_random(&cores->seed) % (uint64_t)(item->end - item->begin));
         lives = reach;
-        while ((n_in = memoi_window_list(cores, k, lives, capacity, best, &n_least)) >
-                   MEMOI_SEARCH_ITEMS &&
+        while (memoi_window_list(cores, k, lives, capacity, best, &n_least) > MEMOI_SEARCH_ITEMS &&
                lives >= 0.25)
             lives /= 2;
         if (1.5 * n_least > (double)budget) return 1;
