@@ -7658,6 +7658,9 @@ MEMOI int32_t memob_item_leader(const memo_item* items, int32_t t) {
 /* 1: recomputation makes the rows, or some of them. */
 MEMOI int memob_is_recomputed(int32_t away) { return away == MEMO_ROWS || away == MEMO_WHOLE; }
 
+/* The place of a turn of memo_swap_desc.order, a forward or a backward. */
+MEMOI int32_t memob_turn_place(int32_t turn) { return turn < 0 ? -1 - turn : turn; }
+
 /* Steps of a micro-batch in flight. */
 MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
     return (int32_t)(desc->n_layers / memob_max(desc->n_places, 1));
@@ -7988,7 +7991,7 @@ MEMOI const char* memoi_swap_place_fault(const memo_swap_desc* desc, int32_t pla
         const int32_t turn = desc->order[k];
         if (turn < -desc->n_places || turn >= desc->n_places)
             return "names a place that n_places lacks";
-        if (turn != place && turn != -1 - place) continue;
+        if (memob_turn_place(turn) != place) continue;
         if (n_used % 2 == 0 && turn != place) return "has a backward of a place without a forward";
         if (n_used % 2 == 1 && turn == place)
             return "has two forwards of a place without a backward between";
@@ -8140,12 +8143,13 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
     p->n_forwards = n;
     for (int32_t k = 0; k < p->n_visits; k++) {
         memob_visit* visit = &p->visits[k];
-        const int32_t of = order[k / n], i = k % n;
-        visit->pass = of < 0 ? MEMOB_BACKWARD : MEMOB_FORWARD;
-        visit->layer = of < 0 ? (-1 - of) * n + n - 1 - i : of * n + i;
+        const int32_t turn = order[k / n], is_backward = turn < 0;
+        const int32_t place = memob_turn_place(turn), i = is_backward ? n - 1 - k % n : k % n;
+        visit->pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
+        visit->layer = place * n + i;
         visit->odd = memoi_swap_is_odd(desc, visit->layer);
-        for (before = k / n - 1; of < 0 && order[before] != -1 - of;) before--;
-        visit->forward = of < 0 ? before * n + n - 1 - i : k;
+        for (before = k / n - 1; is_backward && order[before] != place;) before--;
+        visit->forward = is_backward ? before * n + i : k;
     }
 }
 
@@ -10439,9 +10443,12 @@ MEMOI void memoi_states_enqueue_before(memob_states* states, int32_t k) {
 MEMOI double memoi_states_due_bytes(const memob_states* states, int32_t way) {
     const memob_law* law = &states->sink.law;
     double n_bytes = 0;
-    for (int32_t k = states->due[way]; k < states->op; k++)
-        for (int32_t i = 0; i < law->ops[k].n_parts && memoi_states_way(states, k) == way; i++)
-            n_bytes += (double)states->bytes[law->parts[law->ops[k].first_part + i].item].n_bytes;
+    for (int32_t k = states->due[way]; k < states->op; k++) {
+        const memob_part* part = &law->parts[law->ops[k].first_part];
+        const memob_part* end = part + law->ops[k].n_parts;
+        if (memoi_states_way(states, k) != way) continue;
+        for (; part < end; part++) n_bytes += (double)states->bytes[part->item].n_bytes;
+    }
     return n_bytes;
 }
 

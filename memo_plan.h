@@ -283,8 +283,8 @@ typedef struct memo_swap_plan {
 } memo_swap_plan;
 
 /* Errors: INVALID_ARGUMENT (naming the field; the profile is of other rows, or lacks a tensor or
- * kind); INFEASIBLE (naming the memory and the bytes that the
- * smallest plan needs); OUT_OF_HOST_MEMORY. */
+ * kind); INFEASIBLE (naming the memory and the bytes that the smallest plan needs);
+ * OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                                     memo_error* error);
 MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
@@ -1720,9 +1720,11 @@ typedef struct memoi_inner {
 MEMOI memo_status memoi_inner_begin(memoi_inner* inner, const memoi_problem* whole,
                                     const char* is_in_set, const int64_t* offsets,
                                     memo_error* error) {
-    int64_t* own = (int64_t*)memob_calloc(whole->n_items, sizeof(int64_t));
-    if (!own || !memoi_problem_pick(whole, is_in_set, &inner->part)) {
-        MEMO_FREE(own);
+    int64_t* own = NULL;
+    if (memoi_problem_pick(whole, is_in_set, &inner->part))
+        own = (int64_t*)memob_calloc(inner->part.n_items, sizeof(int64_t));
+    if (!own) {
+        memoi_problem_free(&inner->part);
         return memob_no_memory(error, "a part of the plan");
     }
     memoi_solution_begin(&inner->best, &inner->part, own);
@@ -5236,7 +5238,6 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
     /* Required pointers first: the other checks read them. */
     if (!desc->swap || !desc->profile)
         return MEMOB_INVALID(error, "%s.%s: NULL; set it", name, desc->swap ? "profile" : "swap");
-
     return MEMOB_CHECK_FIELDS(name, budgets, error);
 }
 
@@ -5320,11 +5321,10 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
     int32_t i;
     for (int32_t b = 0; b < p->n_bundles; b++) {
+        const int32_t t = p->bundles[b].leader;
+        const memo_profile_tensor* tensor = memoi_profile_find(p->desc->profile, swap->tensors, t);
         for (int32_t layer = 0; layer < p->n_layers; layer++) {
             const int64_t at = (int64_t)b * p->n_layers + layer;
-            const int32_t t = p->bundles[b].leader;
-            const memo_profile_tensor* tensor =
-                memoi_profile_find(p->desc->profile, swap->tensors, t);
             const int cannot = tensor->recompute_s_per_row[memob_layer_kind(swap, layer)] < 0;
             int32_t rule = memob_item_away(swap, t);
 
@@ -9311,9 +9311,8 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         memcpy(s->values[0].bytes, s->batch.values, (size_t)s->batch.values_bytes);
     }
     if (s->steps->order) {
-        const int32_t turn = s->steps->order[s->next_turn];
         s->first_layer = s->batch.turn.chunk * s->n_turn_steps;
-        s->first_step = (turn < 0 ? -1 - turn : turn) * s->n_turn_steps;
+        s->first_step = memob_turn_place(s->steps->order[s->next_turn]) * s->n_turn_steps;
     }
     s->n_passed = memoi_session_n_before(s);
     memoi_session_take_over(s);
@@ -9938,7 +9937,7 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
 MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k) {
     const int32_t n = s->n_turn_steps, turn = s->steps->order ? s->steps->order[k] : -k;
     const memo_pass pass = turn < 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD;
-    const int32_t first = (turn < 0 ? -1 - turn : turn) * n;
+    const int32_t first = memob_turn_place(turn) * n;
     double sum_s = 0;
     for (int32_t step = first; step < first + n; step++)
         sum_s += memoi_session_slower_s(s, pass, memob_layer_kind(s->steps, step));
@@ -10215,13 +10214,13 @@ MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, doubl
     const memo_policy policy = s->desc.policy;
     const int is_alpha = policy == MEMO_POLICY_ALPHA && !s->desc.has_alpha;
     const int64_t left_bytes = s->limit_bytes - other_bytes - s->states_sizes.device_bytes;
-    const memo_status none = MEMO_STATUS_OK;
     const int64_t* const start = s->part->plan->swap.rows; /* the stage's */
     memoi_session_costs costs;
     *step_s = HUGE_VAL;
-    if (s->limit_bytes && left_bytes <= 0) return none;
-    if (s->desc.host_bytes && s->states_sizes.host_bytes > s->desc.host_bytes) return none;
-    if (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes) return none;
+    if ((s->limit_bytes && left_bytes <= 0) ||
+        (s->desc.host_bytes && s->states_sizes.host_bytes > s->desc.host_bytes) ||
+        (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes))
+        return MEMO_STATUS_OK;
     memoi_session_cost(s, &costs);
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;

@@ -420,12 +420,11 @@ MEMO_API void memo_faults_init(memo_faults* faults, const memo_device* inner);
 
 /* Predicts all that the engine enqueues for desc->swap in n_steps steps, with the times of
  * desc->profile (NULL: all 0): a real engine makes them on a device that only writes operations
- * down.  The streams are "compute" and, if rows move, "to host" and "to device";
- * if layers spill, "file".  The schedule has the engine's copies, reads and
- * writes ("to file", "from file"), events and waits; and the trainer's operations of each layer:
- * "forward", "recompute" for each tensor with rows to recompute, "backward"; "update" or "update on
- * host" of each layer; and "between" if between_s is above 0.  desc's budgets and turns are not
- * used.  Bytes are numbered: device memory
+ * down.  The streams are "compute" and, if rows move, "to host" and "to device"; if layers spill,
+ * "file".  The schedule has the engine's copies, reads and writes ("to file", "from file"), events
+ * and waits; and the trainer's operations of each layer: "forward", "recompute" for each tensor
+ * with rows to recompute, "backward"; "update" or "update on host" of each layer; and "between" if
+ * between_s is above 0.  desc's budgets and turns are not used.  Bytes are numbered: device memory
  * from 512, host memory from 2^62, files from 2^63.  Bytes of states follow those of rows.
  * Ignored: device, streams, computes_on_host, memory and spill_directory of both descs.  Errors:
  * INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */

@@ -206,9 +206,12 @@ MEMOI void memoi_states_enqueue_before(memob_states* states, int32_t k) {
 MEMOI double memoi_states_due_bytes(const memob_states* states, int32_t way) {
     const memob_law* law = &states->sink.law;
     double n_bytes = 0;
-    for (int32_t k = states->due[way]; k < states->op; k++)
-        for (int32_t i = 0; i < law->ops[k].n_parts && memoi_states_way(states, k) == way; i++)
-            n_bytes += (double)states->bytes[law->parts[law->ops[k].first_part + i].item].n_bytes;
+    for (int32_t k = states->due[way]; k < states->op; k++) {
+        const memob_part* part = &law->parts[law->ops[k].first_part];
+        const memob_part* end = part + law->ops[k].n_parts;
+        if (memoi_states_way(states, k) != way) continue;
+        for (; part < end; part++) n_bytes += (double)states->bytes[part->item].n_bytes;
+    }
     return n_bytes;
 }
 

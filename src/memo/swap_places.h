@@ -62,12 +62,13 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
     p->n_forwards = n;
     for (int32_t k = 0; k < p->n_visits; k++) {
         memob_visit* visit = &p->visits[k];
-        const int32_t of = order[k / n], i = k % n;
-        visit->pass = of < 0 ? MEMOB_BACKWARD : MEMOB_FORWARD;
-        visit->layer = of < 0 ? (-1 - of) * n + n - 1 - i : of * n + i;
+        const int32_t turn = order[k / n], is_backward = turn < 0;
+        const int32_t place = memob_turn_place(turn), i = is_backward ? n - 1 - k % n : k % n;
+        visit->pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
+        visit->layer = place * n + i;
         visit->odd = memoi_swap_is_odd(desc, visit->layer);
-        for (before = k / n - 1; of < 0 && order[before] != -1 - of;) before--;
-        visit->forward = of < 0 ? before * n + n - 1 - i : k;
+        for (before = k / n - 1; is_backward && order[before] != place;) before--;
+        visit->forward = is_backward ? before * n + i : k;
     }
 }
 

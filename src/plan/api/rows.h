@@ -72,8 +72,8 @@ typedef struct memo_swap_plan {
 } memo_swap_plan;
 
 /* Errors: INVALID_ARGUMENT (naming the field; the profile is of other rows, or lacks a tensor or
- * kind); INFEASIBLE (naming the memory and the bytes that the
- * smallest plan needs); OUT_OF_HOST_MEMORY. */
+ * kind); INFEASIBLE (naming the memory and the bytes that the smallest plan needs);
+ * OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                                     memo_error* error);
 MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);

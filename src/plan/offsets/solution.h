@@ -159,9 +159,11 @@ typedef struct memoi_inner {
 MEMOI memo_status memoi_inner_begin(memoi_inner* inner, const memoi_problem* whole,
                                     const char* is_in_set, const int64_t* offsets,
                                     memo_error* error) {
-    int64_t* own = (int64_t*)memob_calloc(whole->n_items, sizeof(int64_t));
-    if (!own || !memoi_problem_pick(whole, is_in_set, &inner->part)) {
-        MEMO_FREE(own);
+    int64_t* own = NULL;
+    if (memoi_problem_pick(whole, is_in_set, &inner->part))
+        own = (int64_t*)memob_calloc(inner->part.n_items, sizeof(int64_t));
+    if (!own) {
+        memoi_problem_free(&inner->part);
         return memob_no_memory(error, "a part of the plan");
     }
     memoi_solution_begin(&inner->best, &inner->part, own);

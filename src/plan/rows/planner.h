@@ -115,7 +115,6 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
     /* Required pointers first: the other checks read them. */
     if (!desc->swap || !desc->profile)
         return MEMOB_INVALID(error, "%s.%s: NULL; set it", name, desc->swap ? "profile" : "swap");
-
     return MEMOB_CHECK_FIELDS(name, budgets, error);
 }
 
@@ -199,11 +198,10 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
     int32_t i;
     for (int32_t b = 0; b < p->n_bundles; b++) {
+        const int32_t t = p->bundles[b].leader;
+        const memo_profile_tensor* tensor = memoi_profile_find(p->desc->profile, swap->tensors, t);
         for (int32_t layer = 0; layer < p->n_layers; layer++) {
             const int64_t at = (int64_t)b * p->n_layers + layer;
-            const int32_t t = p->bundles[b].leader;
-            const memo_profile_tensor* tensor =
-                memoi_profile_find(p->desc->profile, swap->tensors, t);
             const int cannot = tensor->recompute_s_per_row[memob_layer_kind(swap, layer)] < 0;
             int32_t rule = memob_item_away(swap, t);
 

@@ -260,7 +260,7 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
 MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k) {
     const int32_t n = s->n_turn_steps, turn = s->steps->order ? s->steps->order[k] : -k;
     const memo_pass pass = turn < 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD;
-    const int32_t first = (turn < 0 ? -1 - turn : turn) * n;
+    const int32_t first = memob_turn_place(turn) * n;
     double sum_s = 0;
     for (int32_t step = first; step < first + n; step++)
         sum_s += memoi_session_slower_s(s, pass, memob_layer_kind(s->steps, step));
@@ -537,13 +537,13 @@ MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, doubl
     const memo_policy policy = s->desc.policy;
     const int is_alpha = policy == MEMO_POLICY_ALPHA && !s->desc.has_alpha;
     const int64_t left_bytes = s->limit_bytes - other_bytes - s->states_sizes.device_bytes;
-    const memo_status none = MEMO_STATUS_OK;
     const int64_t* const start = s->part->plan->swap.rows; /* the stage's */
     memoi_session_costs costs;
     *step_s = HUGE_VAL;
-    if (s->limit_bytes && left_bytes <= 0) return none;
-    if (s->desc.host_bytes && s->states_sizes.host_bytes > s->desc.host_bytes) return none;
-    if (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes) return none;
+    if ((s->limit_bytes && left_bytes <= 0) ||
+        (s->desc.host_bytes && s->states_sizes.host_bytes > s->desc.host_bytes) ||
+        (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes))
+        return MEMO_STATUS_OK;
     memoi_session_cost(s, &costs);
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;

@@ -445,9 +445,8 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         memcpy(s->values[0].bytes, s->batch.values, (size_t)s->batch.values_bytes);
     }
     if (s->steps->order) {
-        const int32_t turn = s->steps->order[s->next_turn];
         s->first_layer = s->batch.turn.chunk * s->n_turn_steps;
-        s->first_step = (turn < 0 ? -1 - turn : turn) * s->n_turn_steps;
+        s->first_step = memob_turn_place(s->steps->order[s->next_turn]) * s->n_turn_steps;
     }
     s->n_passed = memoi_session_n_before(s);
     memoi_session_take_over(s);
