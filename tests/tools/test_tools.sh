@@ -100,6 +100,7 @@ tools_have_a_version() { # test
     for tool in plan_trace check_schedule degrees_plan layout_plan train_gpt; do
         [ "$(build/examples/$tool --version)" = "$tool of memo $version" ] || { echo "$tool"; return 1; }
     done
+    [ "$(build/examples/train_gpt --spill . --version)" = "train_gpt of memo $version" ]
 }
 
 # The pictures of docs/memory.md are whole, and those of today's plans; a folder that does not exist is named.  Processors that

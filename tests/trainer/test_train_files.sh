@@ -282,6 +282,8 @@ files_are_written() { # test
     [ "$(grep -c '<svg' $page)" -eq 4 ] || fail "$page has other pictures"
     [ "$(ls new/run | wc -l)" -eq 9 ] || fail "unexpected files: $(ls new/run)"
     expect_out ' 0 races' '30 more, generated:'
+    works $tiny --policy alpha --output new/free
+    grep -q -- --device-memory new/free/memory.svg && fail "memory.svg has a limit that was not given"
 }
 
 # ---- Ctrl-C ----------------------------------------------------------------------------------------

@@ -126,9 +126,8 @@ typedef struct gpt_model gpt_model;
 #define gpt_invalid(error, ...) memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, __VA_ARGS__)
 memo_status gpt_no_memory(const char* what, memo_error* error);
 
-/* Returns whether a configuration is valid; whether its slices are. */
+/* Returns whether a configuration is valid. */
 memo_status gpt_check_config(const gpt_config* config, memo_error* error);
-memo_status gpt_check_slices(const gpt_config* config, memo_error* error);
 
 /* Plans a micro-batch, without a device.  profile may be NULL.  *least_bytes: the smallest device
  * that works, as memo_session_get_least.  plan or least_bytes may be NULL.  Errors: as

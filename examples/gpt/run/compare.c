@@ -11,12 +11,11 @@
 /* Measures the median time of three steps, after one that touches all memory first. */
 static memo_status time_steps(run* r, const job* j, double* step_s, memo_error* error) {
     enum { N = 3 };
-    double times_s[N], loss, begin_s;
+    double times_s[N], loss;
     memo_status status = run_step(r, j, 0, &loss, error);
     for (int i = 0; i < N && !status; i++) {
-        begin_s = clock_s();
         status = run_step(r, j, i + 1, &loss, error);
-        times_s[i] = clock_s() - begin_s;
+        times_s[i] = r->step_s;
     }
     *step_s = status ? 0 : median(times_s, N);
     return status ? status : gpt_restart(r->model, error);
@@ -121,15 +120,14 @@ static spread spread_of_steps(const job* j, const double* values, double* scratc
     return spread_of(scratch, n_timed(j));
 }
 
-/* Finds the medians, and whether they tell anything: not if steps are few, or scatter. */
+/* Finds whether times tell anything: not if steps are few, or scatter. */
 static void find_medians(job* j, double* scratch) {
     const int64_t n = n_timed(j);
     spread widest = {1, 1, 1}; /* beside its median */
     int scattered = 0;
     for (int i = 0; i < train_n_policies(&j->options); i++) {
-        comparison* row = &j->compared[policy_order[i]];
+        const comparison* row = &j->compared[policy_order[i]];
         const spread s = spread_of_steps(j, row->step_s, scratch);
-        row->median_s = s.median;
         if ((s.high - s.low) * widest.median <= (widest.high - widest.low) * s.median) continue;
         widest = s;
         scattered = policy_order[i];
@@ -170,10 +168,11 @@ static void put_predictions(const job* j, double* scratch, memo_text* t) {
         const comparison* row = &j->compared[policy_order[i]];
         if (!(*row->predicted_s > 0)) continue;
         const double predicted_s = spread_of_steps(j, row->predicted_s, scratch).median;
+        const double step_s = spread_of_steps(j, row->step_s, scratch).median;
         memo_text_put(t,
                       "%-10s predicted %.1f ms a step, measured %.1f ms "
                       "(%+.1f%% in the median of rounds)\n",
-                      policy_names[policy_order[i]], 1e3 * predicted_s, 1e3 * row->median_s,
+                      policy_names[policy_order[i]], 1e3 * predicted_s, 1e3 * step_s,
                       100 * (ratio_of(row->step_s, row->predicted_s, n_timed(j), scratch) - 1));
     }
 }

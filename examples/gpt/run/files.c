@@ -299,9 +299,9 @@ memo_status check_outputs(job* j, memo_error* error) {
     }
     if (!status && o->save) status = check_save(j, error);
     if (status || !o->loss_log) return status;
-    if (!loss_log_is_in_output(o)) status = probe_file("--loss-log", o->loss_log, error);
-    const int is_old = o->resume && stat(o->loss_log, &info) == 0 && S_ISREG(info.st_mode);
-    return status || !is_old ? status : open_old_log(j, error);
+    if (o->resume && stat(o->loss_log, &info) == 0 && S_ISREG(info.st_mode))
+        return open_old_log(j, error);
+    return loss_log_is_in_output(o) ? status : probe_file("--loss-log", o->loss_log, error);
 }
 
 memo_status open_outputs(job* j, memo_error* error) {

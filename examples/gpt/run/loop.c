@@ -63,7 +63,7 @@ typedef struct last_times {
  * has no events inside. */
 static void print_prediction(const job* j, last_times* last, double step_s) {
     const int64_t n = gpt_min(last->n, N_TIMED);
-    if (!(predicted_step_s(j->plan) > 0) || (j->compared && predicts_again(j))) return;
+    if (!(predicted_step_s(j->plan) > 0) || predicts_again(j)) return;
     if (j->is_measured && *j->why_no_times) {
         printf("predicted times are not set beside measured ones: %s\n", j->why_no_times);
         return;

@@ -500,7 +500,7 @@ int main(int argc, char** argv) {
     if (!status && !only_prints) status = train_check_ranks(&j.options, &error);
     if (!status && !only_prints) status = train_device_check(&j.options, &error);
     if (!status && !only_prints) status = train_check_effects(&j.options, &error);
-    if (!status && j.options.spill)
+    if (!status && !only_prints && j.options.spill)
         j.options.spill_free_bytes = bytes_free(j.options.spill) / j.options.ranks + 1;
     j.teams = (team*)calloc(N_POLICIES, sizeof *j.teams);
     if (!status && !j.teams) status = gpt_no_memory("the policies", &error);

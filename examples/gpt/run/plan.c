@@ -97,7 +97,7 @@ int is_over(int64_t n_bytes, int64_t budget) { return budget && n_bytes > budget
 void train_add_staged(const train_options* o, memo_step_plan* plan) {
     plan->bytes[MEMO_TIER_HOST][MEMO_OWNER_SESSION] += train_staged_bytes(o);
     plan->host_bytes += train_staged_bytes(o);
-    plan->host_budget_bytes = o->host_memory;
+    plan->device_budget_bytes = o->device_memory; /* a timed run may have bounded itself */
     if (is_over(plan->host_bytes, o->host_memory)) plan->fits = 0;
 }
 

@@ -1,7 +1,6 @@
 #include "gpt/run/plan.h"
 
 #include "gpt/model/layout.h"
-#include "gpt/show/report.h"
 #include "tools/clusters.h"
 
 static const cluster_preset* estimate_cluster(const train_options* o) {

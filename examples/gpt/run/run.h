@@ -27,7 +27,6 @@ typedef struct comparison {
     int64_t device_peak_bytes, host_peak_bytes, moved_bytes; /* moved in a step */
     /* Of the steps that are timed.  predicted_s: of step_s, by the planner; 0: not predicted. */
     double *step_s, *stall_s, *predicted_s;
-    double median_s; /* of step_s */
     double* losses;
     uint64_t* digests; /* of the gradients */
 } comparison;
@@ -141,7 +140,8 @@ memo_status compare_policies(job* j, team* teams, int is_shared, memo_error* err
 /* ---- loop.c: steps, their losses and rate, checkpoints, generated text, one recorded step ---- */
 
 /* Floating-point operations of a step by 6 s P + 6 n h s^2 a sequence, with P parameters and n
- * layers, as the MEMO paper counts them: a token sees s / 2 keys on average, or fewer. */
+ * layers, as the MEMO paper counts them: a token sees s / 2 keys on average, or fewer: with
+ * documents, as if they were as many as allowed and equally long. */
 void print_rate(const train_options* o, double step_s);
 
 /* Trains by an open session, which begins again if it was compared. */
