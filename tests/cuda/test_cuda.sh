@@ -187,8 +187,8 @@ test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime wit
 perhaps_sanitized=$(tests_all && echo is_sanitized)
 more_test_is "the row kernels as their host twins, on an emulated grid" \
     $perhaps_sanitized on_the_emulated_grid tests/cuda/test_kernels.cu
-slow_test_is "examples/19_gpt.cu trains in a budget as without, on an emulated grid" learns_on_the_emulated_grid
-slow_test_is "the row kernels within their arrays, beyond 32 bits" is_sanitized on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
+nightly_test_is "examples/19_gpt.cu trains in a budget as without, on an emulated grid" learns_on_the_emulated_grid
+nightly_test_is "the row kernels within their arrays, beyond 32 bits" is_sanitized on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
 test_is "bench/device.sh and device_long.sh print their commands" benchmarks_print_their_commands
 test_is "a stale packed program is refused" stale_programs_are_refused
 test_is "the ratios of part C come from its rows" ratios_come_from_the_rows
@@ -200,7 +200,7 @@ if has_cublaslt; then
     perhaps_sanitized=$(tests_each_night && echo is_sanitized)
     test_is "the trainer's model on a GPU: close to the host, the same bits under every policy, on stand-ins" \
         $perhaps_sanitized on_the_emulated_grid tests/cuda/test_gpt.cu
-    slow_test_is "cuDNN's attention in the trainer and over ranks, on stand-ins" \
+    nightly_test_is "cuDNN's attention in the trainer and over ranks, on stand-ins" \
         $perhaps_sanitized on_the_emulated_grid tests/cuda/test_cudnn.cpp
 else
     skip "the trainer's model on a GPU, on stand-ins" "cuBLASLt's header is not installed; apt-get install libcublas-dev-*"
@@ -212,7 +212,7 @@ if ! tests_all; then
 fi
 tap_more=1
 test_is "the row kernels keep to registers, sm_90" keeps_to_registers
-test_is "the benchmarks in C run on a runtime without a GPU" c_benchmarks_run
+nightly_test_is "the benchmarks in C run on a runtime without a GPU" c_benchmarks_run
 test_is "memo_cuda.cuh compiles with NVTX ranges" nvcc -arch=sm_90 $flags -DMEMO_CUDA_NVTX -DMEMO_IMPLEMENTATION \
     -DMEMO_CUDA_IMPLEMENTATION '-DHEADER="memo_cuda.cuh"' -x cu -c tests/compile/alone.c -o "$folder/nvtx.o"
 for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu examples/gpt/*/*.cu bench/*.cu; do

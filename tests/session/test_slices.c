@@ -658,7 +658,7 @@ static void refuse_slices(void* user, memo_session* s) {
 
 TEST(the_planner_chooses_the_size) {
     static model m;
-    const int64_t n = memo_test_all() ? 16384 : 4096, of_length = (2 * 2 + 2) * n * 768;
+    const int64_t n = memo_test_all() ? 16384 : 2048, of_length = (2 * 2 + 2) * n * 768;
     int n_sliced = 0;
     for (int k = memo_test_all() ? 0 : 2; k < 4; k++) {
         memo_profile profile;
@@ -708,7 +708,7 @@ TEST(the_planner_chooses_the_size) {
 TEST(the_nearest_size_is_returned) {
     static model m;
     memo_profile profile;
-    const int64_t n = 16384;
+    const int64_t n = memo_test_all() ? 16384 : 4096;
     memo_step_plan* other = NULL;
     int n_fit_device = 0;
     table_init(&m, &profile, n);
@@ -716,7 +716,7 @@ TEST(the_nearest_size_is_returned) {
     m.t.desc.host_bytes = n * 768;
     own_step_plan* plan = step_plan_of(&m.t.desc, NULL);
     CHECK(!plan->fits && plan->device_bytes <= m.t.desc.device_bytes);
-    for (int64_t rows = n; rows >= 1024; rows /= 2) {
+    for (int64_t rows = n; rows >= n / 16; rows /= 2) {
         m.t.desc.slice_rows = rows;
         CHECK_OK(memo_session_plan(&m.t.desc, NULL, &other, &error));
         CHECK(!other->fits);

@@ -263,7 +263,7 @@ static void count_plans(MEMO_UNUSED void* user, MEMO_UNUSED memo_session* s,
  * with a file, an update at any moment or on the host, in slices and shapes, checked or not; the
  * recorded operations have no race. */
 TEST(planning_again_keeps_every_bit) {
-    const int64_t n = memo_test_cases(20, 400);
+    const int64_t n = memo_test_cases(12, 400);
     int64_t n_again = 0, n_moved = 0, n_other = 0, n_stayed = 0;
     for (int64_t i = 0; i < n; i++) {
         trainer t;

@@ -13,6 +13,7 @@
 #   slow_test_is NAME COMMAND...   test_is under `make test-all`, which runs slow tests too; otherwise skips it
 #   more_test_is NAME COMMAND...   test_is that does more under `make test-all`; with tap_more=1 all are, from there on.  With
 #                             MEMO_TEST_ALL=rest these and slow tests run alone: what `make test` leaves out
+#   nightly_test_is NAME COMMAND...   test_is where tests_each_night; otherwise skips it
 #   wait_for FILE [SECONDS]   returns when the file is there and not empty, or after SECONDS (120)
 #   tests_all                 succeeds under `make test-all`, which runs slow tests too
 #   tests_each_night          succeeds there but for MEMO_TEST_ALL=rest, which runs with each push
@@ -113,6 +114,10 @@ skip() {
 
 slow_test_is() {
     if tests_all; then more_test_is "$@"; else skip "$1" "run make test-all"; fi
+}
+
+nightly_test_is() {
+    if tests_each_night; then test_is "$@"; else skip "$1" "run make test-all"; fi
 }
 
 more_test_is() {

@@ -37,11 +37,12 @@ example() { # FILE
     [ -s "$place/run" ] || echo "./$name" >"$place/run"
     # The head says cc; the compiler may be another.
     object=
+    tests_all || object='s| -O2 | -O1 |'
     if ! tests_all && ! grep -q '^#include "extras/memo_pack' "$1"; then # the library has no pack
         defined_in_time "$1" || return 1
         rm "$place/examples" && mkdir "$place/examples" && ln -s "$root"/examples/* "$place/examples/" && rm "$place/$1" &&
             sed 's/^#define MEMO_[A-Z_]*IMPLEMENTATION$//' "$1" >"$place/$1" || return 1
-        object="s| -O2 | -O1 |; s|$1|& $library|; s|-lm|$lp_solve -lm|"
+        object="$object; s|$1|& $library|; s|-lm|$lp_solve -lm|"
     fi
     sed -i.head "s|^cc |${CC:-cc} |; s|^c++ |${CXX:-c++} |; $object" "$place/build" && rm -f "$place/build.head"
     (cd "$place" && sh ./build >log 2>&1) || { cat "$place/log"; return 1; }

@@ -113,7 +113,7 @@ one_gpu() { # ARGUMENT...
 
 # Updates in the next forward: the losses, parameters and moments of a pass, and a recorded step without a race.
 defers() {
-    tight="--device-memory 32990KiB --batch 2 --accumulate 2 --layers 4 --steps 6"
+    tight="--device-memory 32990KiB --batch 2 --accumulate 2 --layers 4 --steps 6 --policy alpha"
     for update in pass deferred; do
         # shellcheck disable=SC2086
         "$trainer" $tiny $tight --update $update --loss-log "$folder/$update.log" --save "$folder/$update.save" \
