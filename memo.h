@@ -1590,7 +1590,7 @@ typedef struct memob_keyed {
     int64_t key, index;
 } memob_keyed;
 
-MEMOI memob_keyed memoi_keyed_of(int64_t key, int64_t index) {
+MEMOI memob_keyed memob_keyed_of(int64_t key, int64_t index) {
     const memob_keyed keyed = {key, index};
     return keyed;
 }
@@ -3232,8 +3232,8 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
     /* Events by time.  Ends come first at equal times, because lifetimes are half-open. */
     n = memob_plan_pieces(plan, pieces);
     for (i = 0; i < n; i++) {
-        events[i] = memoi_keyed_of(pieces[i].end, i);
-        events[n + i] = memoi_keyed_of(pieces[i].begin, n + i);
+        events[i] = memob_keyed_of(pieces[i].end, i);
+        events[n + i] = memob_keyed_of(pieces[i].begin, n + i);
     }
     memob_keyed_sort(events, 2 * n);
 
@@ -3241,7 +3241,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
     for (i = 0; i < n; i++) {
         pieces[i].rank = -1;
         if (!check_offsets && !plan->buffers[pieces[i].buffer].is_fixed) continue;
-        order[n_placed++] = memoi_keyed_of(plan->buffers[pieces[i].buffer].offset_bytes, i);
+        order[n_placed++] = memob_keyed_of(plan->buffers[pieces[i].buffer].offset_bytes, i);
     }
     qsort(order, (size_t)n_placed, sizeof(memob_keyed), memob_keyed_compare);
     for (i = 0; i < n_placed; i++) pieces[order[i].index].rank = i;
@@ -3293,7 +3293,7 @@ MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
         return memob_no_memory(error, "sorting a plan");
     }
 
-    for (int64_t i = 0; i < n; i++) order[i] = memoi_keyed_of(plan->buffers[i].begin, i);
+    for (int64_t i = 0; i < n; i++) order[i] = memob_keyed_of(plan->buffers[i].begin, i);
     memob_keyed_sort(order, n);
     for (int64_t i = 0; i < n; i++) {
         sorted[i] = plan->buffers[order[i].index];
@@ -3403,7 +3403,7 @@ MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t to,
         MEMO_ASSERT(clock <= i);                                                   /* 1 */
         MEMO_ASSERT(!advances->n || (advances->list[advances->n - 1].index <= i && /* 1 */
                                      advances->list[advances->n - 1].key < clock));
-        advances->list[advances->n++] = memoi_keyed_of(clock, i);
+        advances->list[advances->n++] = memob_keyed_of(clock, i);
     }
     return MEMO_STATUS_OK;
 }
@@ -3495,7 +3495,7 @@ MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* tra
         if (buffer->size_bytes == 0 ||
             (buffer->memory_class == MEMO_CLASS_PERSISTENT && buffer->begin >= plan->body_begin))
             continue;
-        clocks->mallocs[n++] = memoi_keyed_of(lane, i);
+        clocks->mallocs[n++] = memob_keyed_of(lane, i);
     }
 
     memob_keyed_sort(clocks->mallocs, n);
@@ -3735,7 +3735,7 @@ MEMOI memo_status memob_plan_check_holds(const memo_plan* plan, int check_offset
     memob_keyed* lanes = (memob_keyed*)memob_calloc(plan->n_buffers, sizeof(memob_keyed));
     if (!lanes) return memob_no_memory(error, "validating a plan");
     for (int64_t i = 0; i < plan->n_buffers; i++)
-        lanes[i] = memoi_keyed_of(plan->buffers[i].lane, i);
+        lanes[i] = memob_keyed_of(plan->buffers[i].lane, i);
     qsort(lanes, (size_t)plan->n_buffers, sizeof(memob_keyed), memob_keyed_compare);
 
     /* Each hold against the buffers of its lane that begin while the hold lasts. */
@@ -4454,9 +4454,9 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
     for (int64_t i = 0; i < n; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         const int is_persistent = buffer->memory_class == MEMO_CLASS_PERSISTENT;
-        list[arena->n_events++] = memoi_keyed_of(
+        list[arena->n_events++] = memob_keyed_of(
             is_persistent ? memob_min(buffer->begin, plan->body_begin - 1) : buffer->begin, n + i);
-        if (!is_persistent) list[arena->n_events++] = memoi_keyed_of(buffer->end, i);
+        if (!is_persistent) list[arena->n_events++] = memob_keyed_of(buffer->end, i);
     }
     qsort(list, (size_t)arena->n_events, sizeof(memob_keyed), memob_keyed_compare);
     list[arena->n_events].index = n; /* behind the last: no free */
@@ -10183,8 +10183,8 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
         const memob_state_bytes* of = &states->bytes[i];
         const uint32_t moves = states->layers[i / states->n_states].streamed & ~states->hosted;
         if (!(moves >> i % states->n_states & 1)) continue; /* it has no slots */
-        borders[n++] = memoi_keyed_of(of->at[tier], 2 * (int64_t)i);
-        borders[n++] = memoi_keyed_of(of->at[tier] + of->n_bytes, 2 * (int64_t)i + 1);
+        borders[n++] = memob_keyed_of(of->at[tier], 2 * (int64_t)i);
+        borders[n++] = memob_keyed_of(of->at[tier] + of->n_bytes, 2 * (int64_t)i + 1);
     }
 
     /* Equal addresses are one border. */

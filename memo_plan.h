@@ -1170,14 +1170,17 @@ typedef struct memoi_item {
     int64_t begin, end; /* sections from first to last, including those in gaps */
     int64_t until;      /* end, or later: where the last item held against it begins */
     int64_t first_range, n_ranges;
+    int64_t load;     /* the bound of the fullest section that it meets, gaps included */
     int64_t lifetime; /* in the plan's time */
     int64_t origin;   /* index of the plan's buffer or, of a picked item, in the whole */
 } memoi_item;
 
 typedef struct memoi_problem {
+    memob_arrays arrays; /* all but held, which grows */
     memoi_item* items;   /* ordered by begin */
     memoi_range* ranges; /* one an item, more with gaps; in the order of items */
     int64_t n_items, n_ranges, n_sections, n_fixed;
+    int32_t* first_item;     /* of a section, and of the end: that begins there or later */
     int64_t* section_bounds; /* the least peak of a section's items, without other sections */
     int64_t lower_bound;
     int64_t ground; /* the top of the highest fixed item, with spare room */
@@ -1202,12 +1205,9 @@ typedef struct memoi_neighbors {
 } memoi_neighbors;
 
 MEMOI void memoi_problem_free(memoi_problem* problem) {
-    MEMO_FREE(problem->items);
-    MEMO_FREE(problem->ranges);
-    MEMO_FREE(problem->section_bounds);
-    MEMO_FREE(problem->held);
     if (problem->neighbors) memob_arrays_free(&problem->neighbors->arrays);
-    MEMO_FREE(problem->neighbors);
+    memob_arrays_free(&problem->arrays);
+    MEMO_FREE(problem->held);
     memset(problem, 0, sizeof *problem);
 }
 
@@ -1223,12 +1223,6 @@ MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
 
 MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
     return memoi_problem_is_easy(problem) && !problem->has_alignment;
-}
-
-/* Sets for each section, and for the end, the first item that begins there or later. */
-MEMOI void memoi_problem_first_items(const memoi_problem* problem, int32_t* first) {
-    for (int64_t s = 0, i = 0; s <= problem->n_sections; first[s++] = (int32_t)i)
-        while (i < problem->n_items && problem->items[i].begin < s) i++;
 }
 
 MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {
@@ -1277,7 +1271,7 @@ MEMOI void memoi_problem_limits(memoi_problem* problem) {
 MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, int64_t* rounding,
                                    int64_t* sums) {
     const int64_t n = problem->n_sections;
-    int64_t sum = 0, largest = 0, left, right;
+    int64_t sum = 0, left, right;
     memset(sums, 0, (size_t)(n + 1) * sizeof *sums);
     memset(rounding, 0, (size_t)(2 * n) * sizeof *rounding);
     for (int64_t i = 0; i < problem->n_items; i++) {
@@ -1285,7 +1279,6 @@ MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, in
         const int64_t size = memob_align_up(item->size, alignment);
         const int64_t rounded = size - item->size + item->spare;
         if (item->alignment < alignment) continue;
-        largest = memob_max(largest, rounded);
         for (int64_t k = item->first_range; k < item->first_range + item->n_ranges; k++) {
             sums[problem->ranges[k].begin] += size; /* as differences, summed below */
             sums[problem->ranges[k].end] -= size;
@@ -1299,8 +1292,7 @@ MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, in
             }
         }
     }
-    for (int64_t k = 2; k < 2 * n && largest > 0; k++)
-        rounding[k] = memob_max(rounding[k], rounding[k / 2]);
+    for (int64_t k = 2; k < 2 * n; k++) rounding[k] = memob_max(rounding[k], rounding[k / 2]);
     for (int64_t s = 0; s < n; s++) {
         sum += sums[s];
         problem->section_bounds[s] = memob_max(problem->section_bounds[s], sum - rounding[n + s]);
@@ -1309,13 +1301,34 @@ MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, in
     MEMO_ASSERT(sum + sums[n] == 0); /* 2 */
 }
 
-/* Sets the bounds, by the items of each section and by fixed items.  0: no memory. */
+/* Sets the loads of items.  most: scratch, two a section: a tree of the largest bounds. */
+MEMOI void memoi_problem_loads(memoi_problem* problem, int64_t* most) {
+    const int64_t n = problem->n_sections;
+    memcpy(most + n, problem->section_bounds, (size_t)n * sizeof *most);
+    for (int64_t k = n - 1; k > 0; k--) most[k] = memob_max(most[2 * k], most[2 * k + 1]);
+    for (int64_t i = 0; i < problem->n_items; i++) {
+        memoi_item* item = &problem->items[i];
+        int64_t left = n + item->begin, right = n + item->end;
+        for (item->load = 0; left < right; left /= 2, right /= 2) {
+            if (left & 1) item->load = memob_max(item->load, most[left++]);
+            if (right & 1) item->load = memob_max(item->load, most[--right]);
+        }
+    }
+}
+
+/* Sets what follows from ranges in sections: limits and loads of items, the first items, and the
+ * bounds, by the items of each section and by fixed items.  0: no memory. */
 MEMOI int memoi_problem_bounds(memoi_problem* problem) {
     const int64_t n = problem->n_sections;
     int64_t alignments = 1; /* powers of two, one bit each */
+    memob_arrays* a = &problem->arrays;
+    int32_t* first = problem->first_item = MEMOB_ARRAY(a, int32_t, n + 1);
     int64_t* scratch = (int64_t*)memob_calloc(3 * n + 1, sizeof(int64_t));
-    MEMO_FREE(problem->section_bounds);
-    problem->section_bounds = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
+    const int64_t* bounds = problem->section_bounds = MEMOB_ARRAY(a, int64_t, n + 1);
+    const int ok = scratch && first && bounds;
+    memoi_problem_limits(problem);
+    for (int64_t s = 0, i = 0; s <= n && ok; first[s++] = (int32_t)i)
+        while (i < problem->n_items && problem->items[i].begin < s) i++;
     for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         alignments |= item->alignment;
@@ -1323,14 +1336,15 @@ MEMOI int memoi_problem_bounds(memoi_problem* problem) {
         problem->ground = memob_max(problem->ground, item->fixed + item->size);
         problem->lower_bound = memob_max(problem->lower_bound, memoi_item_top(item, item->fixed));
     }
-    for (; alignments > 0 && scratch && problem->section_bounds; alignments &= alignments - 1)
+    for (; alignments > 0 && ok; alignments &= alignments - 1)
         memoi_problem_bounds_at(problem, alignments & -alignments, scratch, scratch + 2 * n);
+    if (ok) memoi_problem_loads(problem, scratch);
     MEMO_FREE(scratch);
-    return scratch && problem->section_bounds;
+    return ok;
 }
 
-/* Turns ranges from times into sections, and sets the limits of items.  A live set is a largest one
- * only if a range ends and another has begun since the section before. */
+/* Turns ranges from times into sections, and sets what follows from these.  A live set is a largest
+ * one only if a range ends and another has begun since the section before.  0: no memory. */
 MEMOI int memoi_problem_sections(memoi_problem* problem) {
     int64_t n = problem->n_ranges, born = 0, died = 0, closed = 0;
     int has_birth = 0;
@@ -1340,9 +1354,8 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
 
     /* Begins and ends in order of time. */
     for (int64_t i = 0; i < n; i++) {
-        begins[i].key = problem->ranges[i].begin;
-        ends[i].key = problem->ranges[i].end;
-        begins[i].index = ends[i].index = i;
+        begins[i] = memob_keyed_of(problem->ranges[i].begin, i);
+        ends[i] = memob_keyed_of(problem->ranges[i].end, i);
     }
     memob_keyed_sort(begins, n);
     memob_keyed_sort(ends, n);
@@ -1361,9 +1374,8 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
         }
     }
     problem->n_sections = closed;
-    memoi_problem_limits(problem);
     MEMO_FREE(begins);
-    return 1;
+    return memoi_problem_bounds(problem);
 }
 
 /* --- >>items ---
@@ -1439,12 +1451,10 @@ MEMOI int64_t memoi_problem_step(memoi_problem* problem, int simpler) {
     }
 
     /* Offsets are sums of sizes, rounded up to alignments: an alignment divides the step, or is a
-     * multiple of it.  A smaller step can break an earlier item's, so the loop begins again. */
+     * multiple of it.  If one is neither, the step becomes a power of two, as alignments are. */
     for (int64_t i = 0; i < problem->n_items; i++) {
         const int64_t alignment = problem->items[i].alignment;
-        if (step % alignment == 0 || alignment % step == 0) continue;
-        step = memoi_problem_gcd(step, alignment);
-        i = -1;
+        if (step % alignment && alignment % step) step &= -step;
     }
     return problem->n_items > 0 ? step : 1;
 }
@@ -1493,16 +1503,14 @@ MEMOI void memoi_problem_scale(memoi_problem* problem, int64_t step) {
 MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi_problem* problem,
                                        memo_error* error) {
     int64_t gap = 0, hold = 0, step;
+    memob_arrays* a = &problem->arrays;
     memo_status status;
     memset(problem, 0, sizeof *problem);
     problem->is_stretched = simpler & MEMOI_STRETCHED;
-    problem->items = (memoi_item*)memob_calloc(plan->n_buffers, sizeof(memoi_item));
-    problem->ranges =
-        (memoi_range*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memoi_range));
-    problem->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
-    status = problem->items && problem->ranges && problem->neighbors
-                 ? MEMO_STATUS_OK
-                 : memob_no_memory(error, "the planning problem");
+    problem->items = MEMOB_ARRAY(a, memoi_item, plan->n_buffers);
+    problem->ranges = MEMOB_ARRAY(a, memoi_range, plan->n_buffers + plan->n_gaps);
+    problem->neighbors = MEMOB_ARRAY(a, memoi_neighbors, 1);
+    status = a->failed ? memob_no_memory(error, "the planning problem") : MEMO_STATUS_OK;
 
     /* In bytes and times first. */
     for (int64_t i = 0; i < plan->n_buffers && !status; i++)
@@ -1512,7 +1520,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi
 
     /* Sections replace times, because the search goes through live sets, not through requests. */
     if (!status) memoi_problem_scale(problem, step);
-    if (!status && (!memoi_problem_sections(problem) || !memoi_problem_bounds(problem)))
+    if (!status && !memoi_problem_sections(problem))
         status = memob_no_memory(error, "the planning problem");
     if (status) memoi_problem_free(problem);
     return status;
@@ -1571,7 +1579,7 @@ MEMOI memoi_made memoi_problem_add_holds(memoi_problem* problem, const memo_plan
 
 /* Orders of the items; all but the last are runs of greedy, those that help most come first. */
 typedef enum memoi_item_order {
-    MEMOI_ORDER_LOAD = 0, /* fullest section first: memoi_greedy_rank */
+    MEMOI_ORDER_LOAD = 0, /* fullest section first, then longest: others have room on top */
     MEMOI_ORDER_START,    /* as requested */
     MEMOI_ORDER_AREA,     /* size times lifetime */
     MEMOI_ORDER_SIZE,     /* largest, then longest */
@@ -1682,17 +1690,17 @@ MEMOI void memoi_effort_report(const memoi_effort* effort, const memoi_problem* 
 /* Makes a problem of the items in the set; origins are indices in the whole.  0: no memory. */
 MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
                              memoi_problem* part) {
-    int64_t i;
+    memob_arrays* a = &part->arrays;
     *part = *whole;
+    memset(a, 0, sizeof *a);
     part->n_items = part->n_ranges = part->n_fixed = part->n_held = 0;
     part->lower_bound = part->ground = 0;
-    part->section_bounds = NULL;
     part->held = NULL;
-    part->items = (memoi_item*)memob_calloc(whole->n_items, sizeof(memoi_item));
-    part->ranges = (memoi_range*)memob_calloc(whole->n_ranges, sizeof(memoi_range));
-    part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
+    part->items = MEMOB_ARRAY(a, memoi_item, whole->n_items);
+    part->ranges = MEMOB_ARRAY(a, memoi_range, whole->n_ranges);
+    part->neighbors = MEMOB_ARRAY(a, memoi_neighbors, 1);
 
-    for (i = 0; part->items && part->ranges && part->neighbors && i < whole->n_items; i++) {
+    for (int64_t i = 0; !a->failed && i < whole->n_items; i++) {
         memoi_item* item = &part->items[part->n_items];
         if (!is_in_set[i]) continue;
         *item = whole->items[i];
@@ -1705,7 +1713,7 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
         part->n_items++;
     }
 
-    if (i == whole->n_items && memoi_problem_sections(part) && memoi_problem_bounds(part)) return 1;
+    if (!a->failed && memoi_problem_sections(part)) return 1;
     memoi_problem_free(part);
     return 0;
 }
@@ -1751,25 +1759,12 @@ MEMOI void memoi_inner_end(memoi_inner* inner, int64_t* offsets) {
 
 enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
 
-/* The first item that begins after item i has ended.  Items are ordered by begin, so the later
- * items that i overlaps lie between i and that item; with gaps, i overlaps some of them. */
-MEMOI int64_t memoi_neighbors_item_last(const memoi_problem* problem, int64_t i) {
-    int64_t low = i + 1, high = problem->n_items;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (problem->items[middle].begin < problem->items[i].end)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* How many entries the lists have, with gaps at most. */
+/* How many entries the lists have, with gaps at most.  Items are ordered by begin, so the later
+ * items that i overlaps come before the first one that begins after i has ended. */
 MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
-    int64_t n = problem->n_items, n_entries = 2 * problem->n_held;
-    for (int64_t i = 0; i < n; i++)
-        n_entries += 2 * (memoi_neighbors_item_last(problem, i) - i - 1);
+    int64_t n_entries = 2 * problem->n_held;
+    for (int64_t i = 0; i < problem->n_items; i++)
+        n_entries += 2 * (problem->first_item[problem->items[i].end] - i - 1);
     return n_entries;
 }
 
@@ -1790,7 +1785,7 @@ MEMOI void memoi_neighbors_fill(const memoi_problem* problem, int64_t* fill) {
     const int64_t n = problem->n_items;
     for (int pass = 0; pass < 2; pass++) {
         for (int64_t i = 0; i < n; i++) {
-            const int64_t last = memoi_neighbors_item_last(problem, i);
+            const int64_t last = problem->first_item[problem->items[i].end];
             for (int64_t j = i + 1; j < last; j++)
                 if (!problem->has_gaps || memoi_problem_items_overlap(problem, i, j))
                     memoi_neighbors_add(neighbors, fill, i, j, pass);
@@ -1813,8 +1808,8 @@ MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, mem
     const memoi_neighbors* neighbors = problem->neighbors;
     const int64_t *first = neighbors->first, n = problem->n_items;
     for (int64_t i = 0; i < n; i++) {
-        order[i].key = problem->items[i].fixed < 0 ? INT64_MAX : problem->items[i].fixed;
-        order[i].index = i;
+        const int64_t fixed = problem->items[i].fixed;
+        order[i] = memob_keyed_of(fixed < 0 ? INT64_MAX : fixed, i);
         fill[i] = first[i];
     }
     qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
@@ -1896,8 +1891,7 @@ MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_
 MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
 /* The order of ties of a run of the search, and how tight a section is. */
 MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run);
-MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s, double slack,
-                                  int64_t n_choices);
+MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s);
 /* The highest offset, `most` without alignments, on which a set of items can be stacked within the
  * capacity, or a higher one; -1: none.  Can the others lie above item i, which ends there? */
 MEMOI int64_t memoi_pack_base(struct memoi_search* search, uint64_t set, int64_t most);
@@ -1915,11 +1909,12 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
 
 #else
 
-#define memoi_pack_pose(plan, problem)                 1
-#define memoi_pack_attempt(exact, capacity, n_nodes)   (-1)
-#define memoi_pack_forget(exact)                       ((void)(exact))
-#define memoi_pack_style(search, run)                  ((void)(run), MEMOI_ORDER_SECTIONS)
-#define memoi_pack_tightness(search, s, slack, n)      (((slack) + 1) * (double)(n))
+#define memoi_pack_pose(plan, problem)               1
+#define memoi_pack_attempt(exact, capacity, n_nodes) (-1)
+#define memoi_pack_forget(exact)                     ((void)(exact))
+#define memoi_pack_style(search, run)                ((void)(run), MEMOI_ORDER_SECTIONS)
+#define memoi_pack_tightness(search, s)                                                            \
+    (((double)(search)->looks[s].slack + 1) * (double)(search)->looks[s].n_choices)
 #define memoi_pack_base(search, set, most)             ((void)(set), memob_max(most, -1))
 #define memoi_pack_has_room(search, set, i, end, most) ((void)(set), (void)(most), 1)
 #define memoi_pack_answer(search)                      ((void)(search))
@@ -1981,21 +1976,17 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
                                     uint64_t* random, memoi_ranked* ranked) {
     for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
-        double size = (double)item->size, lifetime = (double)item->lifetime;
+        const double size = (double)item->size, lifetime = (double)item->lifetime;
+        const double ranks[MEMOI_N_ORDERS][2] = {
+            {(double)item->load, lifetime},             /* LOAD */
+            {0, -(double)item->begin},                  /* START */
+            {size * lifetime, size * lifetime},         /* AREA */
+            {size, lifetime},                           /* SIZE */
+            {lifetime, size * lifetime},                /* LIFETIME */
+            {(double)(item->end - item->begin), size}}; /* SECTIONS */
         ranked[i].index = i;
-        ranked[i].first = 0;
-        ranked[i].second = size * lifetime;
-        if (order == MEMOI_ORDER_LIFETIME) ranked[i].first = lifetime;
-        if (order == MEMOI_ORDER_AREA) ranked[i].first = size * lifetime;
-        if (order == MEMOI_ORDER_SIZE) {
-            ranked[i].first = size;
-            ranked[i].second = lifetime;
-        }
-        if (order == MEMOI_ORDER_SECTIONS) {
-            ranked[i].first = (double)(item->end - item->begin);
-            ranked[i].second = size;
-        }
-        if (order == MEMOI_ORDER_START) ranked[i].second = -(double)item->begin;
+        ranked[i].first = ranks[order][0];
+        ranked[i].second = ranks[order][1];
         if (random) ranked[i].first *= 0.95 + 0.1 * memoi_search_random_real(random);
     }
     qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
@@ -2010,7 +2001,6 @@ typedef struct memoi_unplaced {
     int64_t n_leaves;          /* a power of 2; item i is node n_leaves + i */
     int32_t *turn, *least_end; /* of a node's items that wait: the least; INT32_MAX: none does */
     int32_t* largest_end;      /* of all its items */
-    int32_t* first_item;       /* of a section: the first item that begins there or later */
 } memoi_unplaced;
 
 /* The arrays belong to a.  0: no memory. */
@@ -2023,10 +2013,7 @@ MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* p
     unplaced->turn = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
     unplaced->least_end = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
     unplaced->largest_end = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
-    unplaced->first_item = MEMOB_ARRAY(a, int32_t, problem->n_sections + 1);
     if (a->failed) return 0;
-
-    memoi_problem_first_items(problem, unplaced->first_item);
     for (int64_t i = 0; i < n_leaves; i++) {
         unplaced->turn[n_leaves + i] = INT32_MAX;
         unplaced->largest_end[n_leaves + i] = i < n ? (int32_t)problem->items[i].until : 0;
@@ -2071,10 +2058,10 @@ MEMOI int32_t memoi_unplaced_below(const memoi_unplaced* unplaced, int64_t node,
     return memoi_unplaced_below(unplaced, child ^ 1, end, best);
 }
 
-/* The least turn of the items that live within [begin, end), or INT32_MAX. */
-MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin, int32_t end) {
-    int64_t left = unplaced->n_leaves + unplaced->first_item[begin];
-    int64_t right = unplaced->n_leaves + unplaced->first_item[end];
+/* The least turn of items first to last - 1 that end by `end`, or INT32_MAX. */
+MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int64_t first, int64_t last,
+                                  int32_t end) {
+    int64_t left = unplaced->n_leaves + first, right = unplaced->n_leaves + last;
     int32_t best = INT32_MAX;
     for (; left < right; left /= 2, right /= 2) {
         if (left & 1) best = memoi_unplaced_below(unplaced, left++, end, best);
@@ -2085,25 +2072,23 @@ MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin,
 
 /* --- lowest offset --- */
 
+/* Plateaus are a ring: the one behind the last section has no sections and no top. */
 typedef struct memoi_plateau {
-    int32_t end, previous; /* sections */
+    int32_t end, previous; /* sections: where the next plateau begins, and the one before */
 } memoi_plateau;
 
 /* Scratch of greedy runs. */
 typedef struct memoi_greedy {
     const memoi_problem* problem;
-    const memoi_deadline* clock;
-    int32_t is_needed; /* there is no plan yet, so the run goes on when time is up */
+    const memoi_deadline* clock; /* NULL: there is no plan yet, so the run goes on to its end */
     memob_arrays arrays;
     memoi_ranked* ranked;
     int64_t* offsets;
-    int64_t* load; /* bounds of sections, as the leaves of a tree of their largest */
-
     memoi_unplaced unplaced;
     memoi_plateau* plateau; /* of a first section */
     /* By first section, the leaves of a tree of the lowest; INT64_MAX: no plateau begins here. */
     int64_t* tops;
-    int64_t n_leaves; /* a power of 2 */
+    int64_t n_leaves; /* a power of 2, more than sections */
 
     /* Items that are placed before the run, by offset: none, or those of full sections. */
     memob_keyed* ahead;
@@ -2121,38 +2106,12 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     greedy->clock = clock;
     greedy->ranked = MEMOB_ARRAY(a, memoi_ranked, n);
     greedy->offsets = MEMOB_ARRAY(a, int64_t, n);
-    greedy->load = MEMOB_ARRAY(a, int64_t, 2 * problem->n_sections);
     greedy->plateau = MEMOB_ARRAY(a, memoi_plateau, problem->n_sections + 1);
-    for (greedy->n_leaves = 1; greedy->n_leaves < problem->n_sections;) greedy->n_leaves *= 2;
+    for (greedy->n_leaves = 1; greedy->n_leaves <= problem->n_sections;) greedy->n_leaves *= 2;
     greedy->tops = MEMOB_ARRAY(a, int64_t, 2 * greedy->n_leaves);
     greedy->ahead = MEMOB_ARRAY(a, memob_keyed, n);
     greedy->is_ahead = (char*)memob_arrays_add(a, n, 1);
     return memoi_unplaced_create(&greedy->unplaced, problem, a);
-}
-
-/* Ranks the items for a run.  LOAD: by the fullest section that an item meets, then by lifetime, as
- * items that meet full sections lie low, and the other items have room on top of them. */
-MEMOI void memoi_greedy_rank(memoi_greedy* greedy, memoi_item_order order) {
-    const memoi_problem* problem = greedy->problem;
-    int64_t n = problem->n_sections, left, right;
-    int64_t* load = greedy->load;
-    if (order != MEMOI_ORDER_LOAD) memoi_greedy_order_items(problem, order, NULL, greedy->ranked);
-    if (order != MEMOI_ORDER_LOAD) return;
-    memcpy(load + n, problem->section_bounds, (size_t)n * sizeof *load);
-    for (int64_t i = n - 1; i > 0; i--) load[i] = memob_max(load[2 * i], load[2 * i + 1]);
-    for (int64_t i = 0; i < problem->n_items; i++) {
-        const memoi_item* item = &problem->items[i];
-        int64_t most = 0;
-        for (left = n + item->begin, right = n + item->end; left < right; left /= 2, right /= 2) {
-            if (left & 1) most = memob_max(most, load[left++]);
-            if (right & 1) most = memob_max(most, load[--right]);
-        }
-        greedy->ranked[i].index = i;
-        greedy->ranked[i].first = (double)most;
-        greedy->ranked[i].second = (double)item->lifetime;
-    }
-    qsort(greedy->ranked, (size_t)problem->n_items, sizeof(memoi_ranked),
-          memoi_greedy_compare_ranked);
 }
 
 /* Sets the top of the plateau that begins at a section; INT64_MAX: none does. */
@@ -2176,37 +2135,33 @@ MEMOI int64_t memoi_plateau_lowest(const memoi_greedy* greedy) {
     return node - greedy->n_leaves;
 }
 
+/* Sections [begin, end) become a plateau, which joins neighbors of the same top. */
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
                              int64_t previous) {
-    memoi_plateau* plateau = &greedy->plateau[begin];
-    MEMO_ASSERT(previous < begin && begin < end && end <= greedy->problem->n_sections); /* 1 */
-    plateau->end = (int32_t)end;
-    plateau->previous = (int32_t)previous;
-    if (end < greedy->problem->n_sections) greedy->plateau[end].previous = (int32_t)begin;
-    if (previous >= 0) greedy->plateau[previous].end = (int32_t)begin;
+    memoi_plateau* plateau = greedy->plateau;
+    if (memoi_plateau_top(greedy, end) == top) {
+        memoi_plateau_set(greedy, end, INT64_MAX);
+        end = plateau[end].end;
+    }
+    if (memoi_plateau_top(greedy, previous) == top) {
+        memoi_plateau_set(greedy, begin, INT64_MAX);
+        begin = previous;
+        previous = plateau[begin].previous;
+    }
+    MEMO_ASSERT(begin < end && end <= greedy->problem->n_sections && /* 1 */
+                (previous < begin || previous == greedy->problem->n_sections));
+    plateau[begin].end = (int32_t)end;
+    plateau[begin].previous = (int32_t)previous;
+    plateau[end].previous = plateau[previous].end = (int32_t)begin;
     memoi_plateau_set(greedy, begin, top);
 }
 
-/* Gives the plateau at begin a top, and joins it with neighbors of that top. */
-MEMOI void memoi_plateau_raise(memoi_greedy* greedy, int64_t begin, int64_t top) {
-    memoi_plateau here = greedy->plateau[begin];
-    if (here.end < greedy->problem->n_sections && memoi_plateau_top(greedy, here.end) == top) {
-        memoi_plateau_set(greedy, here.end, INT64_MAX);
-        here.end = greedy->plateau[here.end].end;
-    }
-    if (here.previous >= 0 && memoi_plateau_top(greedy, here.previous) == top) {
-        memoi_plateau_set(greedy, begin, INT64_MAX);
-        begin = here.previous;
-        here.previous = greedy->plateau[begin].previous;
-    }
-    memoi_plateau_add(greedy, begin, here.end, top, here.previous);
-}
-
-/* Sections [begin, end) become a plateau; the first of them belongs to the one at `at`. */
+/* Sections [begin, end) get a top; the first of them belongs to the plateau at `at`. */
 MEMOI void memoi_plateau_cover(memoi_greedy* greedy, int64_t at, int64_t begin, int64_t end,
                                int64_t top) {
     memoi_plateau old = greedy->plateau[at];
     int64_t old_top = memoi_plateau_top(greedy, at);
+    memoi_plateau_set(greedy, at, INT64_MAX);
     if (at < begin) {
         memoi_plateau_add(greedy, at, begin, old_top, old.previous);
         old.previous = (int32_t)at;
@@ -2219,16 +2174,6 @@ MEMOI void memoi_plateau_cover(memoi_greedy* greedy, int64_t at, int64_t begin, 
     }
     if (end < old.end) memoi_plateau_add(greedy, end, old.end, old_top, begin);
     memoi_plateau_add(greedy, begin, end, top, old.previous);
-    memoi_plateau_raise(greedy, begin, top);
-}
-
-/* The top of a plateau's lower neighbor. */
-MEMOI int64_t memoi_plateau_next(const memoi_greedy* greedy, int64_t begin) {
-    const memoi_plateau* here = &greedy->plateau[begin];
-    int64_t left = here->previous >= 0 ? memoi_plateau_top(greedy, here->previous) : INT64_MAX;
-    int64_t right =
-        here->end < greedy->problem->n_sections ? memoi_plateau_top(greedy, here->end) : INT64_MAX;
-    return memob_min(left, right);
 }
 
 /* Nothing is placed: all free items that are not ahead are on the tree. */
@@ -2250,7 +2195,7 @@ MEMOI void memoi_plateau_begin(memoi_greedy* greedy) {
     /* Build the tree from its leaves, then one plateau over all sections. */
     for (i = greedy->unplaced.n_leaves - 1; i > 0; i--) memoi_unplaced_join(&greedy->unplaced, i);
     for (i = 0; i < 2 * greedy->n_leaves; i++) greedy->tops[i] = INT64_MAX;
-    memoi_plateau_add(greedy, 0, problem->n_sections, problem->ground, -1);
+    memoi_plateau_add(greedy, 0, problem->n_sections, problem->ground, problem->n_sections);
 }
 
 /* The place of the lowest item ahead that lives in [begin, end) and lies below top; -1: none. */
@@ -2268,12 +2213,12 @@ MEMOI int64_t memoi_plateau_ahead(const memoi_greedy* greedy, int64_t begin, int
  * tree; a few are tried.  Returns its rank, or INT32_MAX. */
 MEMOI int32_t memoi_plateau_find(memoi_greedy* greedy, int64_t at) {
     memoi_unplaced* unplaced = &greedy->unplaced;
-    const int32_t end = greedy->plateau[at].end;
+    const int32_t *first = greedy->problem->first_item, end = greedy->plateau[at].end;
     int32_t passed[MEMOI_TRIES], n_passed = 0, rank = INT32_MAX;
     for (; n_passed < MEMOI_TRIES; passed[n_passed++] = rank) {
         const memoi_item* item;
         int64_t top, i;
-        rank = memoi_unplaced_find(unplaced, (int32_t)at, end);
+        rank = memoi_unplaced_find(unplaced, first[at], first[end], end);
         if (rank == INT32_MAX) break;
         i = greedy->ranked[rank].index;
         item = &greedy->problem->items[i];
@@ -2293,7 +2238,7 @@ MEMOI int32_t memoi_plateau_find(memoi_greedy* greedy, int64_t at) {
  * If there is none, that plateau rises, but not into what is ahead. */
 MEMOI int memoi_plateau_step(memoi_greedy* greedy) {
     const int64_t at = memoi_plateau_lowest(greedy), top = memoi_plateau_top(greedy, at);
-    const int64_t end = greedy->plateau[at].end;
+    const int64_t previous = greedy->plateau[at].previous, end = greedy->plateau[at].end;
     const int64_t reached = memoi_plateau_ahead(greedy, at, end, top + 1);
     const memoi_item* item;
     int64_t i, next, k;
@@ -2315,9 +2260,9 @@ MEMOI int memoi_plateau_step(memoi_greedy* greedy) {
         memoi_plateau_cover(greedy, at, item->begin, item->until, greedy->offsets[i] + item->size);
         return 1;
     }
-    next = memoi_plateau_next(greedy, at);
+    next = memob_min(memoi_plateau_top(greedy, previous), memoi_plateau_top(greedy, end));
     k = memoi_plateau_ahead(greedy, at, end, next);
-    memoi_plateau_raise(greedy, at, k < 0 ? next : greedy->ahead[k].key);
+    memoi_plateau_add(greedy, at, end, k < 0 ? next : greedy->ahead[k].key, previous);
     return 0;
 }
 
@@ -2326,7 +2271,7 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     int64_t n = greedy->problem->n_items, n_placed = greedy->problem->n_fixed;
     memoi_plateau_begin(greedy);
     for (int64_t step = 1; n_placed < n; step++) {
-        if (step % MEMOI_CLOCK == 0 && !greedy->is_needed && memoi_deadline_is_over(greedy->clock))
+        if (step % MEMOI_CLOCK == 0 && greedy->clock && memoi_deadline_is_over(greedy->clock))
             return 0;
         n_placed += memoi_plateau_step(greedy);
     }
@@ -2345,9 +2290,9 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
         (best->peak == INT64_MAX || last - first == MEMOI_GREEDY_RUNS))
         ok = memoi_pack_sweep(&greedy, target, best);
     for (int run = first; ok && run < last && best->peak > target; run++) {
-        greedy.is_needed = best->peak == INT64_MAX;
-        if (!greedy.is_needed && (MEMOI_WITHOUT(orders) || memoi_deadline_is_over(clock))) break;
-        memoi_greedy_rank(&greedy, (memoi_item_order)run);
+        greedy.clock = best->peak < INT64_MAX ? clock : NULL;
+        if (greedy.clock && (MEMOI_WITHOUT(orders) || memoi_deadline_is_over(clock))) break;
+        memoi_greedy_order_items(problem, (memoi_item_order)run, NULL, greedy.ranked);
         if (memoi_plateau_run(&greedy)) memoi_solution_offer(problem, greedy.offsets, best);
     }
     memob_arrays_free(&greedy.arrays);
@@ -2460,6 +2405,7 @@ typedef struct memoi_tally {
     memoi_failure state; /* sum of hashes: of everything that decides the result */
     int64_t floor;       /* the least minimum of those that can be first; INT64_MAX: none can */
     int64_t hole, bound; /* least top above the minimum; least bound.  INT64_MAX: none */
+    int32_t is_kept;     /* no item of the block has changed since */
 } memoi_tally;
 
 enum {
@@ -2480,7 +2426,6 @@ typedef struct memoi_search {
     int64_t least_nodes; /* of a run that comes to a plan at once */
     int32_t* members;    /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
-    int32_t* first_item; /* that begins in section s or later; items are ordered by begin */
 
     /* the node */
     int64_t *minimum, *bound;
@@ -2489,7 +2434,6 @@ typedef struct memoi_search {
     int32_t* n_unplaced;   /* of a section */
     int32_t* crossing;     /* unplaced items that begin before section s and reach into s */
     memoi_tally* tallies;  /* of a block of items */
-    char* is_stale_tally;  /* of a block: an item has changed since */
     memoi_look* looks;     /* at a section, when last taken */
     char* is_stale;        /* section: an item there has changed since the last look */
 
@@ -2529,7 +2473,6 @@ MEMOI void memoi_search_free(memoi_search* search) {
     memob_arrays_free(&search->arrays);
     memob_map_free(&search->bases);
     MEMO_FREE(search->changes);
-    memset(search, 0, sizeof *search);
 }
 
 /* Lists the members of all sections, by counting; returns how many looks placing all takes. */
@@ -2555,7 +2498,6 @@ MEMOI double memoi_search_list_members(memoi_search* search) {
                 if (search->sets) search->sets[s] |= (uint64_t)1 << i;
             }
     }
-    memoi_problem_first_items(problem, search->first_item);
     return looks;
 }
 
@@ -2580,7 +2522,6 @@ MEMOI memoi_made memoi_search_create(memoi_search* search, const memoi_problem* 
     search->size = MEMOB_ARRAY(a, int64_t, n);
     search->members = MEMOB_ARRAY(a, int32_t, n_members);
     search->first_member = MEMOB_ARRAY(a, int64_t, n_sections + 1);
-    search->first_item = MEMOB_ARRAY(a, int32_t, n_sections + 1);
     search->minimum = MEMOB_ARRAY(a, int64_t, n);
     search->bound = MEMOB_ARRAY(a, int64_t, n);
     search->is_placed = (char*)memob_arrays_add(a, n, 1);
@@ -2589,7 +2530,6 @@ MEMOI memoi_made memoi_search_create(memoi_search* search, const memoi_problem* 
     search->n_unplaced = MEMOB_ARRAY(a, int32_t, n_sections);
     search->crossing = MEMOB_ARRAY(a, int32_t, n_sections);
     search->tallies = MEMOB_ARRAY(a, memoi_tally, n / MEMOI_TALLY_ITEMS + 1);
-    search->is_stale_tally = (char*)memob_arrays_add(a, n / MEMOI_TALLY_ITEMS + 1, 1);
     search->looks = MEMOB_ARRAY(a, memoi_look, n_sections);
     search->is_stale = (char*)memob_arrays_add(a, n_sections, 1);
     if (problem->has_alignment && n <= MEMOI_BASE_ITEMS && !problem->n_fixed)
@@ -2625,7 +2565,7 @@ MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_
     change->index = (int32_t)index;
     change->before.value = before;
     if (kind == MEMOI_CHANGE_LOOK) change->before.look = search->looks[index];
-    if (kind < MEMOI_CHANGE_LOOK) search->is_stale_tally[index / MEMOI_TALLY_ITEMS] = 1;
+    if (kind < MEMOI_CHANGE_LOOK) search->tallies[index / MEMOI_TALLY_ITEMS].is_kept = 0;
 }
 
 /* A tool may write down why a node fails: examples/tools/plan_proof.h defines this before.  It is
@@ -2656,7 +2596,7 @@ MEMOI void memoi_search_undo(memoi_search* search, int64_t n_changes) {
         const memoi_change* change = &search->changes[--search->n_changes];
         const int32_t k = change->index;
         if (change->kind < (int32_t)MEMOI_CHANGE_LOOK)
-            search->is_stale_tally[k / MEMOI_TALLY_ITEMS] = 1;
+            search->tallies[k / MEMOI_TALLY_ITEMS].is_kept = 0;
         switch (change->kind) {
         case MEMOI_CHANGE_MINIMUM: search->minimum[k] = change->before.value; break;
         case MEMOI_CHANGE_BOUND: search->bound[k] = change->before.value; break;
@@ -2811,23 +2751,20 @@ MEMOI int memoi_search_head(memoi_search* search, int64_t s, uint64_t set, int64
 MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
     const uint64_t set = search->sets ? search->sets[s] & search->unplaced : 0;
     const int64_t latest = memoi_search_latest(search, s, set);
-    int64_t highest = 0;
-    memoi_look look;
-    const int64_t n_lifted = memoi_search_look(search, s, set, latest, &look, &highest);
-
-    /* Branching reads the look later.  The log restores the old one if the node fails. */
-    memoi_search_log(search, MEMOI_CHANGE_LOOK, s, 0);
-    search->looks[s] = look;
+    int64_t highest = 0, n_lifted;
+    memoi_look* look = &search->looks[s];
+    memoi_search_log(search, MEMOI_CHANGE_LOOK, s, 0); /* branching reads looks later */
+    n_lifted = memoi_search_look(search, s, set, latest, look, &highest);
 
     /* The rules need an item that cannot be the lowest, and an item that can. */
     if (n_lifted == 0) return 1;
-    if (look.n_choices == 0 || (highest > latest && !memoi_search_head(search, s, set, latest))) {
+    if (look->n_choices == 0 || (highest > latest && !memoi_search_head(search, s, set, latest))) {
         (void)MEMOI_PROVE(search, 's', s, 0);
         return 0;
     }
     for (int64_t k = 0; k < n_lifted; k++) { /* lift */
         (void)MEMOI_PROVE(search, 'l', s, search->lifted[k]);
-        if (!memoi_search_raise(search, search->lifted[k], look.least_end)) return 0;
+        if (!memoi_search_raise(search, search->lifted[k], look->least_end)) return 0;
     }
     return 1;
 }
@@ -2859,10 +2796,6 @@ MEMOI void memoi_failure_add(memoi_failure* state, int64_t i, int64_t minimum, i
     state->high += high ^ high >> 29;
 }
 
-MEMOI memoi_failure* memoi_failure_slot(const memoi_search* search, const memoi_failure* state) {
-    return &search->failures[state->low % MEMOI_FAILURES];
-}
-
 /* Adds the unplaced items of [first, last) to a tally. */
 MEMOI void memoi_search_tally(const memoi_search* search, int64_t first, int64_t last,
                               memoi_tally* tally) {
@@ -2882,13 +2815,12 @@ MEMOI void memoi_search_tally(const memoi_search* search, int64_t first, int64_t
  * this is not the whole block: then no tally is kept. */
 MEMOI const memoi_tally* memoi_search_block_tally(memoi_search* search, int64_t i, int64_t last,
                                                   int64_t* next) {
-    static const memoi_tally empty = {{0, 0}, INT64_MAX, INT64_MAX, INT64_MAX};
+    static const memoi_tally empty = {{0, 0}, INT64_MAX, INT64_MAX, INT64_MAX, 1};
     int64_t block = i / MEMOI_TALLY_ITEMS, first = block * MEMOI_TALLY_ITEMS;
     int64_t end = memob_min(first + MEMOI_TALLY_ITEMS, search->problem->n_items);
     *next = memob_min(end, last);
     if (i != first || *next != end) return NULL;
-    if (search->is_stale_tally[block]) {
-        search->is_stale_tally[block] = 0;
+    if (!search->tallies[block].is_kept) {
         search->tallies[block] = empty;
         memoi_search_tally(search, first, end, &search->tallies[block]);
     }
@@ -2897,11 +2829,10 @@ MEMOI const memoi_tally* memoi_search_block_tally(memoi_search* search, int64_t 
 
 /* The tally of sections [begin, end) within the capacity. */
 MEMOI memoi_tally memoi_search_part(memoi_search* search, int64_t begin, int64_t end) {
-    int64_t last = search->first_item[end], i, next;
-    memoi_tally part = {{0, 0}, INT64_MAX, INT64_MAX, INT64_MAX};
-    part.state.low += (uint64_t)search->capacity;
-    part.state.high -= (uint64_t)search->capacity;
-    for (i = search->first_item[begin]; i < last; i = next) {
+    const int64_t last = search->problem->first_item[end];
+    const uint64_t capacity = (uint64_t)search->capacity;
+    memoi_tally part = {{capacity, -capacity}, INT64_MAX, INT64_MAX, INT64_MAX, 0};
+    for (int64_t i = search->problem->first_item[begin], next; i < last; i = next) {
         const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
         if (!block) {
             memoi_search_tally(search, i, next, &part);
@@ -2916,11 +2847,6 @@ MEMOI memoi_tally memoi_search_part(memoi_search* search, int64_t begin, int64_t
     return part;
 }
 
-/* Can nothing be first, or does the rule hole fail the node? */
-MEMOI int memoi_tally_is_dead(const memoi_tally* part) {
-    return part->floor == INT64_MAX || part->hole <= part->floor;
-}
-
 /* The first of [begin, end) that has a mark, or end. */
 MEMOI int64_t memoi_search_marked(const char* marks, int64_t begin, int64_t end) {
     const void* found = begin < end ? memchr(marks + begin, 1, (size_t)(end - begin)) : NULL;
@@ -2929,7 +2855,8 @@ MEMOI int64_t memoi_search_marked(const char* marks, int64_t begin, int64_t end)
 
 /* Applies all rules but hole; returns 0 if the part cannot be filled. */
 MEMOI int memoi_search_prune(memoi_search* search, int64_t begin, int64_t end, int64_t floor) {
-    const int64_t first = search->first_item[begin], last = search->first_item[end];
+    const int64_t first = search->problem->first_item[begin];
+    const int64_t last = search->problem->first_item[end];
     int64_t i, next, s;
     for (i = first; i < last; i = next) {
         const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
@@ -2962,37 +2889,33 @@ MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     const memoi_range *range = search->problem->ranges + item->first_range, *last;
     for (last = range + item->n_ranges; range < last; range++)
         for (int64_t s = range->begin; s < range->end; s++)
-            least = fmin(least, memoi_pack_tightness(search, s, (double)search->looks[s].slack,
-                                                     search->looks[s].n_choices));
+            least = fmin(least, memoi_pack_tightness(search, s));
     return least;
 }
 
+/* The item that can lie on the floor and has the tightest sections. */
 MEMOI int64_t memoi_search_choose(memoi_search* search, int64_t begin, int64_t end, int64_t floor) {
-    int64_t last = search->first_item[end], next = 0, best = -1, i;
+    const int64_t last = search->problem->first_item[end];
+    int64_t next, best = -1, i;
     double least = -1; /* of the best; not computed while the best has no rival */
-
-    /* The item that can lie on the floor and has the tightest sections. */
-    for (i = search->first_item[begin]; i < last; i++) {
-        double tightness;
-        if (i >= next) {
-            const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
-            if (block && block->floor != floor) {
-                i = next - 1;
+    for (i = search->problem->first_item[begin]; i < last; i = next) {
+        const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
+        if (block && block->floor != floor) continue;
+        for (; i < next; i++) {
+            double tightness;
+            if (search->bound[i] != floor || search->minimum[i] != floor || search->is_placed[i] ||
+                search->is_blocked[i])
+                continue;
+            if (best < 0) {
+                best = i;
                 continue;
             }
-        }
-        if (search->bound[i] != floor || search->minimum[i] != floor || search->is_placed[i] ||
-            search->is_blocked[i])
-            continue;
-        if (best < 0) {
-            best = i;
-            continue;
-        }
-        if (least < 0) least = memoi_search_tightness(search, best);
-        tightness = memoi_search_tightness(search, i);
-        if (tightness < least || (tightness <= least && search->rank[i] < search->rank[best])) {
-            best = i;
-            least = tightness;
+            if (least < 0) least = memoi_search_tightness(search, best);
+            tightness = memoi_search_tightness(search, i);
+            if (tightness < least || (tightness <= least && search->rank[i] < search->rank[best])) {
+                best = i;
+                least = tightness;
+            }
         }
     }
     return best;
@@ -3059,7 +2982,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
     const memoi_failure state = part.state;
     (void)MEMOI_PROVE(search, '(', 0, 0);
     for (;; part = memoi_search_part(search, begin, end)) {
-        const memoi_failure* known = memoi_failure_slot(search, &part.state);
+        const memoi_failure* known = &search->failures[part.state.low % MEMOI_FAILURES];
         int64_t chosen;
         if (part.bound == INT64_MAX)
             verdict = MEMOI_FOUND; /* nothing is unplaced */
@@ -3067,18 +2990,19 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
             verdict = MEMOI_STOPPED;
         if (verdict != MEMOI_FAILED) break;
 
-        /* The node fails if this state failed before, or if a bound shows that it must fail. */
+        /* The node fails if this state failed before, by the rule hole, as it also does if nothing
+         * can be first, or if a bound shows that it must fail. */
         if (known->low == part.state.low && known->high == part.state.high &&
             MEMOI_PROVE(search, 'm', (int64_t)known->low, 0))
             break;
-        if (memoi_tally_is_dead(&part) && MEMOI_PROVE(search, 'd', 0, 0)) break;
+        if (part.hole <= part.floor && MEMOI_PROVE(search, 'd', 0, 0)) break;
         if (!memoi_search_prune(search, begin, end, part.floor)) break;
         if (memoi_search_cut(search, begin, end) < end) {
             verdict = memoi_search_parts(search, begin, end);
             break;
         }
         part = memoi_search_part(search, begin, end); /* a lift may have raised the floor */
-        if (memoi_tally_is_dead(&part) && MEMOI_PROVE(search, 'd', 0, 0)) break;
+        if (part.hole <= part.floor && MEMOI_PROVE(search, 'd', 0, 0)) break;
 
         /* Branch: the chosen item is first, or is blocked from then on. */
         chosen = memoi_search_choose(search, begin, end, part.floor);
@@ -3090,7 +3014,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
     /* Only a complete failure is remembered: a stopped search proves nothing. */
     (void)MEMOI_PROVE(search, ')', verdict, (int64_t)state.low);
     if (verdict != MEMOI_FOUND) memoi_search_undo(search, n_changes);
-    if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
+    if (verdict == MEMOI_FAILED) search->failures[state.low % MEMOI_FAILURES] = state;
     MEMO_ASSERT(verdict != MEMOI_FAILED || search->is_out_of_memory || /* 5 */
                 memoi_search_part(search, begin, end).state.high == state.high);
     return verdict;
@@ -3103,7 +3027,8 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     search->n_changes = 0;
     search->unplaced = 0;
     memset(search->is_stale, 1, (size_t)problem->n_sections);
-    memset(search->is_stale_tally, 1, (size_t)(problem->n_items / MEMOI_TALLY_ITEMS + 1));
+    for (int64_t i = 0; i < problem->n_items; i += MEMOI_TALLY_ITEMS)
+        search->tallies[i / MEMOI_TALLY_ITEMS].is_kept = 0;
     memset(search->crossing, 0, (size_t)problem->n_sections * sizeof(int32_t));
     memset(search->n_unplaced, 0, (size_t)problem->n_sections * sizeof(int32_t));
     memset(search->unplaced_sum, 0, (size_t)problem->n_sections * sizeof(int64_t));
@@ -3114,11 +3039,6 @@ MEMOI void memoi_search_reset(memoi_search* search) {
         search->is_placed[i] = search->is_blocked[i] = 0;
         memoi_search_count(search, i, 1);
     }
-}
-
-/* Branches of the first run, which needs one for each item. */
-MEMOI int64_t memoi_search_shortest_run(const memoi_problem* problem) {
-    return memob_max(500, 3 * problem->n_items);
 }
 
 /* A run within search->capacity.  Returns 1 if another run may follow. */
@@ -3142,14 +3062,14 @@ MEMOI int memoi_search_run(memoi_search* search) {
     return search->n_nodes < search->node_end;
 }
 
-/* Begins an attempt at a capacity: again with the first style of run and the shortest run. */
+/* Begins an attempt at a capacity: again with the first style of run and the shortest run, which
+ * needs a branch for each item. */
 MEMOI void memoi_search_begin(memoi_search* search, int64_t capacity, int64_t budget) {
     search->capacity = capacity;
     memob_map_free(&search->bases);
-    memset(&search->bases, 0, sizeof search->bases);
     search->verdict = MEMOI_STOPPED;
     search->n_runs = 0;
-    search->run_length = (double)memoi_search_shortest_run(search->problem);
+    search->run_length = (double)memob_max(500, 3 * search->problem->n_items);
     search->node_begin = search->n_nodes;
     search->node_end = search->n_nodes + budget;
 }
@@ -3166,8 +3086,7 @@ typedef struct memoi_exact {
     memoi_search search;
     memoi_effort* effort;
     memoi_solution* best;
-    int64_t given_up; /* the last capacity attempted in vain, in this round */
-    void* pack;       /* of extras/memo_pack.h */
+    void* pack; /* of extras/memo_pack.h */
 } memoi_exact;
 
 /* As memoi_search_create. */
@@ -3185,43 +3104,42 @@ MEMOI void memoi_exact_free(memoi_exact* exact) {
     memoi_search_free(&exact->search);
 }
 
-/* Attempts a capacity, which lowers the best plan or raises its bound.  0: no memory. */
+/* Attempts a capacity, which lowers the best plan or raises its bound.  The verdict. */
 MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_nodes) {
     memoi_search* search = &exact->search;
     memoi_solution* best = exact->best;
-    int verdict;
-    n_nodes = memob_min(n_nodes, exact->effort->nodes_left);
-    verdict = memoi_pack_attempt(exact, capacity, n_nodes);
+    int verdict = memoi_pack_attempt(exact, capacity, n_nodes);
     if (verdict < 0) {
         memoi_effort_spend(exact->effort, memoi_search_attempt(search, capacity, n_nodes));
         verdict = (int)search->verdict;
         if (verdict == MEMOI_FOUND) memoi_solution_offer(search->problem, search->minimum, best);
     }
-    if (search->is_out_of_memory) return 0;
-
-    if (verdict != MEMOI_FOUND) exact->given_up = capacity;
+    if (search->is_out_of_memory) return MEMOI_STOPPED;
     if (verdict == MEMOI_FAILED) best->bound = memob_max(best->bound, capacity + 1);
     memoi_effort_report(exact->effort, search->problem, best);
-    return 1;
+    return verdict;
 }
 
 /* A round of attempts with so many nodes each: at the goal, then halfway from the capacity given up
  * to the best peak, until none is left between.  A run may need a later round.  0: no memory. */
 MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes) {
     const memoi_solution* best = exact->best;
+    int64_t given_up = memob_max(target, best->bound), capacity = given_up;
     if (n_nodes < exact->search.least_nodes) return 1;
-    exact->given_up = memob_max(target, best->bound);
-    for (int64_t capacity = exact->given_up; memoi_effort_goes_on(exact->effort, best, target);) {
-        if (!memoi_exact_attempt(exact, memob_max(capacity, best->bound), n_nodes)) return 0;
-        if (exact->given_up >= best->peak - 1) break;
-        capacity = exact->given_up + (best->peak - exact->given_up) / 2;
+    while (memoi_effort_goes_on(exact->effort, best, target)) {
+        capacity = memob_max(capacity, best->bound);
+        n_nodes = memob_min(n_nodes, exact->effort->nodes_left);
+        if (memoi_exact_attempt(exact, capacity, n_nodes) != MEMOI_FOUND) given_up = capacity;
+        if (exact->search.is_out_of_memory) return 0;
+        if (given_up >= best->peak - 1) break;
+        capacity = given_up + (best->peak - given_up) / 2;
     }
     return 1;
 }
 
-/* The nodes of a first attempt: for several short runs, at most half of what is left. */
+/* The nodes of a first attempt: for eight of the shortest runs, at most half of what is left. */
 MEMOI int64_t memoi_exact_first(const memoi_problem* problem, int64_t nodes_left) {
-    return memob_min(memob_max(5000, 8 * memoi_search_shortest_run(problem)), nodes_left / 2);
+    return memob_min(memob_max(5000, 24 * problem->n_items), nodes_left / 2);
 }
 
 /* Lowers the best plan in rounds, the first with so many nodes an attempt and each with twice as
@@ -3247,16 +3165,13 @@ MEMOI memo_status memoi_exact_solve(const memoi_problem* problem, int64_t target
  * around these by lowest offset. */
 
 /* Marks the items of sections whose bound is above so many percent of the plan's bound; returns how
- * many items there are.  before: scratch, one more than sections. */
-MEMOI int64_t memoi_full_mark(const memoi_problem* problem, int percent, char* is_in_set,
-                              int64_t* before) {
+ * many items there are. */
+MEMOI int64_t memoi_full_mark(const memoi_problem* problem, int percent, char* is_in_set) {
     const int64_t bound = problem->lower_bound;
     const int64_t level = bound / 100 * percent + bound % 100 * percent / 100; /* no overflow */
     int64_t n_full = 0;
-    for (int64_t i = 0; i < problem->n_sections; i++)
-        before[i + 1] = before[i] + (problem->section_bounds[i] > level);
     for (int64_t i = 0; i < problem->n_items; i++) {
-        is_in_set[i] = before[problem->items[i].begin] < before[problem->items[i].end];
+        is_in_set[i] = problem->items[i].load > level;
         n_full += is_in_set[i];
     }
     return n_full;
@@ -3297,10 +3212,9 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     const int ok = memoi_greedy_create(&greedy, problem, &effort->clock);
     memob_arrays* a = &greedy.arrays;
     int64_t* offsets = greedy.offsets; /* as scratch */
-    int64_t* before = MEMOB_ARRAY(a, int64_t, problem->n_sections + 1);
     char* is_in_set = (char*)memob_arrays_add(a, n, 1);
     if (!ok || a->failed) status = memob_no_memory(error, "full sections");
-    if (status || memoi_full_mark(problem, percent, is_in_set, before) > n / 4 * 3) goto done;
+    if (status || memoi_full_mark(problem, percent, is_in_set) > n / 4 * 3) goto done;
     memcpy(offsets, best->offsets, (size_t)n * sizeof(int64_t));
     status = memoi_full_inner(problem, is_in_set, target, &own, offsets, &best->bound, error);
     memoi_effort_spend(effort, own.n_nodes);
@@ -3308,13 +3222,13 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     /* All other items around it. */
     for (int64_t i = 0; !status && i < n; i++) {
         if (!is_in_set[i]) continue;
-        greedy.ahead[greedy.n_ahead].key = offsets[i];
-        greedy.ahead[greedy.n_ahead++].index = i;
+        greedy.ahead[greedy.n_ahead++] = memob_keyed_of(offsets[i], i);
         peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
     }
     qsort(greedy.ahead, (size_t)greedy.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
     for (int k = 0; !status && k < n_orders && peak < best->peak; k++) { /* AREA to SECTIONS */
-        memoi_greedy_rank(&greedy, (memoi_item_order)((int)MEMOI_ORDER_AREA + k));
+        memoi_greedy_order_items(problem, (memoi_item_order)((int)MEMOI_ORDER_AREA + k), NULL,
+                                 greedy.ranked);
         if (memoi_deadline_is_over(&effort->clock) || !memoi_plateau_run(&greedy)) break;
         memoi_effort_spend(effort, n_run);
         memoi_solution_offer(problem, greedy.offsets, best);
@@ -3347,7 +3261,6 @@ typedef struct memoi_ejections {
     memob_keyed *begins, *ends; /* offsets between which a neighbor is in the way */
     memob_keyed* sorted;        /* scratch, and of a digit: where the next key goes */
     int32_t* place;
-    int32_t* end;         /* of items */
     int32_t* largest_end; /* of blocks of items: without lists, a block that is over is skipped */
     int64_t n_waiting;
     int64_t capacity, highest;   /* the highest item waits for a place within the capacity */
@@ -3366,7 +3279,7 @@ MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
     const memoi_item* items = problem->items;
     const int has_lists = lists->list != NULL;
     const int64_t first = has_lists ? lists->first[i] : 0;
-    const int64_t last = has_lists ? lists->first[i + 1] : memoi_neighbors_item_last(problem, i);
+    const int64_t last = has_lists ? lists->first[i + 1] : problem->first_item[items[i].end];
     int64_t n = 0, top = 0;
 
     /* Where item i may not begin: between its own size below a neighbor, and the neighbor's top. */
@@ -3378,12 +3291,11 @@ MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
             continue;
         }
         if (e->offsets[j] < 0) continue;
-        if (!has_lists && (e->end[j] <= items[i].begin ||
+        if (!has_lists && (items[j].end <= items[i].begin ||
                            (problem->has_gaps && !memoi_problem_items_overlap(problem, i, j))))
             continue;
-        e->begins[n].key = e->offsets[j] - items[i].size;
-        e->ends[n].key = e->offsets[j] + items[j].size;
-        e->begins[n].index = e->ends[n].index = j;
+        e->begins[n] = memob_keyed_of(e->offsets[j] - items[i].size, j);
+        e->ends[n] = memob_keyed_of(e->offsets[j] + items[j].size, j);
         top = memob_max(top, e->ends[n++].key);
     }
 
@@ -3460,16 +3372,14 @@ MEMOI memoi_made memoi_ejections_create(memoi_ejections* e, const memoi_problem*
     e->ends = MEMOB_ARRAY(a, memob_keyed, n);
     e->sorted = MEMOB_ARRAY(a, memob_keyed, n);
     e->place = MEMOB_ARRAY(a, int32_t, n + 2);
-    e->end = MEMOB_ARRAY(a, int32_t, n);
     e->largest_end = MEMOB_ARRAY(a, int32_t, n / MEMOI_EJECTIONS_BLOCK + 1);
     if (a->failed || listed == MEMOI_NO_MEMORY) return MEMOI_NO_MEMORY;
 
     for (int64_t i = 0; i < n; i++) {
         int32_t* largest = &e->largest_end[i / MEMOI_EJECTIONS_BLOCK];
-        e->end[i] = (int32_t)problem->items[i].end;
-        e->weight[i] = (double)problem->items[i].size *
-                       (double)(problem->items[i].end - problem->items[i].begin);
-        if (e->end[i] > *largest) *largest = e->end[i];
+        const memoi_item* item = &problem->items[i];
+        e->weight[i] = (double)item->size * (double)(item->end - item->begin);
+        *largest = (int32_t)memob_max(*largest, item->end);
     }
     return MEMOI_MADE;
 }
@@ -3690,10 +3600,8 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
         int result = solve(mip.lp);
         double peak = get_objective(mip.lp) / mip.scale;
         if ((result == OPTIMAL || result == SUBOPTIMAL) && get_variables(mip.lp, columns)) {
-            for (int64_t i = 0; i < n; i++) {
-                order[i].key = (int64_t)(columns[i] / mip.scale + 0.5);
-                order[i].index = i;
-            }
+            for (int64_t i = 0; i < n; i++)
+                order[i] = memob_keyed_of((int64_t)(columns[i] / mip.scale + 0.5), i);
             qsort(order, (size_t)n, sizeof *order, memob_keyed_compare);
             if (memoi_mip_stack(problem, order, offsets))
                 memoi_solution_offer(problem, offsets, best);
@@ -3756,7 +3664,6 @@ typedef struct memoi_bilevel {
     int64_t* inside;  /* of the members of a kind: bytes from the begin of the block */
     memo_buffer* outer;
     int64_t n_windows, n_members, n_groups, n_kinds;
-    int64_t longest_life; /* of the members */
 } memoi_bilevel;
 
 /* The caller frees the arrays, whether it succeeds or not. */
@@ -3818,12 +3725,13 @@ MEMOI memoi_group* memoi_group_next(memoi_bilevel* bilevel, int64_t begin) {
     return group;
 }
 
-/* Forms groups.  Buffers that live longer than life_limit stay in the outer plan. */
-MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
+/* Forms groups.  Buffers that live longer than life_limit stay in the outer plan.  Returns the
+ * longest life of the members. */
+MEMOI int64_t memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
     const memo_plan* plan = bilevel->plan;
-    int64_t window = 0, gap = 0;
+    int64_t window = 0, gap = 0, longest = 0;
     memoi_group* group = bilevel->groups;
-    bilevel->n_groups = bilevel->n_members = bilevel->longest_life = 0;
+    bilevel->n_groups = bilevel->n_members = 0;
     memset(group, 0, sizeof *group);
 
     /* A group is a chain of buffers that overlap within one window. */
@@ -3838,7 +3746,7 @@ MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
             buffer->end > bilevel->windows[window].end || has_gap || buffer->is_fixed ||
             buffer->size_bytes == 0 || life > life_limit)
             continue;
-        bilevel->longest_life = memob_max(bilevel->longest_life, life);
+        longest = memob_max(longest, life);
         if (buffer->begin >= group->end) group = memoi_group_next(bilevel, buffer->begin);
         group->end = memob_max(group->end, buffer->end);
         group->alignment_bytes =
@@ -3847,6 +3755,7 @@ MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
         bilevel->members[bilevel->n_members++] = i;
     }
     memoi_group_next(bilevel, 0);
+    return longest;
 }
 
 MEMOI int memoi_groups_alike(const memoi_bilevel* bilevel, const memoi_group* a,
@@ -3993,9 +3902,8 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
 
     /* Blocks can waste room: each round leaves the longest-lived buffers to the outer plan. */
     for (round = 0; ok && round < MEMOI_BILEVEL_ROUNDS && !status; round++) {
-        memoi_bilevel_group(&bilevel, life_limit);
+        life_limit = memoi_bilevel_group(&bilevel, life_limit) / 2;
         memoi_bilevel_find_kinds(&bilevel);
-        life_limit = bilevel.longest_life / 2;
         if (bilevel.n_groups == 0 || best->peak <= target || memoi_effort_is_over(effort)) break;
         status = memoi_bilevel_round(&bilevel, problem, n_nodes, best, error);
     }

@@ -2205,10 +2205,8 @@ MEMOI memo_status memoi_degrees_begin(memoi_degrees_search* search, memo_error* 
 
     /* Admit the choices of block and degree, the smallest runtime first.  Each block uses the
      * admitted degree that keeps least.  Once every block has one, each runtime is a limit. */
-    for (int64_t k = 0; k < n * d; k++) {
-        cells[k].key = problem->costs[k].runtime_bytes;
-        cells[k].index = k;
-    }
+    for (int64_t k = 0; k < n * d; k++)
+        cells[k] = memob_keyed_of(problem->costs[k].runtime_bytes, k);
     memob_keyed_sort(cells, n * d);
     for (int64_t k = 0; k < n; k++) least[k] = -1;
     for (int64_t k = 0; k < n * d; k++) {

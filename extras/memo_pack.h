@@ -342,8 +342,7 @@ MEMOI int memoi_cover_join(memoi_cover* cover, int32_t i) {
     if (!memob_reserve(&cover->stays, &cover->stay_capacity, cover->n_stays + 1,
                        sizeof(memob_keyed)))
         return 0;
-    cover->stays[cover->n_stays].key = i;
-    cover->stays[cover->n_stays++].index = cover->n_sections;
+    cover->stays[cover->n_stays++] = memob_keyed_of(i, cover->n_sections);
     return 1;
 }
 
@@ -380,8 +379,8 @@ MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set)
     if (!ok || !memob_reserve(&cover->order, &cover->order_capacity, cover->n_sections + 1,
                               sizeof(memob_keyed)))
         return 0;
-    cover->order[cover->n_sections].key = latest * cover->problem->n_items + earliest;
-    cover->order[cover->n_sections].index = cover->n_sections;
+    cover->order[cover->n_sections] =
+        memob_keyed_of(latest * cover->problem->n_items + earliest, cover->n_sections);
     cover->n_sections++;
     return 1;
 }
@@ -413,9 +412,8 @@ MEMOI int memoi_cover_item(memoi_cover* cover, int32_t i) {
 /* Replaces the pairs by the sections.  An item has a range for each run of sections that contain
  * it.  0: no memory. */
 MEMOI int memoi_cover_use(const memoi_cover* cover, memoi_problem* problem) {
-    memoi_range* range = (memoi_range*)memob_calloc(cover->n_stays, sizeof(memoi_range));
+    memoi_range* range = MEMOB_ARRAY(&problem->arrays, memoi_range, cover->n_stays);
     if (!range) return 0;
-    MEMO_FREE(problem->ranges);
     MEMO_FREE(problem->held);
     problem->held = NULL;
     problem->n_held = 0;
@@ -434,7 +432,6 @@ MEMOI int memoi_cover_use(const memoi_cover* cover, memoi_problem* problem) {
         range[problem->n_ranges - 1].end = section + 1;
         item->n_ranges = problem->n_ranges - item->first_range;
     }
-    memoi_problem_limits(problem);
     return memoi_problem_bounds(problem);
 }
 
@@ -615,11 +612,9 @@ MEMOI void memoi_sweep_pass(memoi_sweep* sweep, int64_t section, int is_backward
     for (int64_t i = 0; i < n; i++) {
         const memoi_item* item = &problem->items[i];
         if (item->fixed >= 0) continue;
-        begins[n_free].key = is_backward ? n_sections - item->until : item->begin;
-        ends[n_free].key = is_backward ? n_sections - item->begin : item->until;
-        sweep->blocks[i].end = (int32_t)ends[n_free].key;
-        begins[n_free].index = ends[n_free].index = i;
-        n_free++;
+        begins[n_free] = memob_keyed_of(is_backward ? n_sections - item->until : item->begin, i);
+        ends[n_free] = memob_keyed_of(is_backward ? n_sections - item->begin : item->until, i);
+        sweep->blocks[i].end = (int32_t)ends[n_free++].key;
     }
     memob_keyed_sort(begins, n_free);
     memob_keyed_sort(ends, n_free);
@@ -664,8 +659,7 @@ MEMOI int memoi_sweep_run(const memoi_problem* problem, double near, int64_t* of
             const memoi_item* item = &problem->items[i];
             offsets[i] = item->fixed;
             if (item->fixed >= 0 || item->begin > fullest || item->until <= fullest) continue;
-            sweep.stack[sweep.n_stack].key = item->until;
-            sweep.stack[sweep.n_stack++].index = i;
+            sweep.stack[sweep.n_stack++] = memob_keyed_of(item->until, i);
         }
 
         memob_keyed_sort(sweep.stack, sweep.n_stack);
@@ -770,7 +764,7 @@ MEMOI void memoi_fit_repeat(memoi_greedy* greedy, memoi_range* places, int64_t t
     const memoi_problem* problem = greedy->problem;
     int64_t n = problem->n_items;
     uint64_t random = 0;
-    memoi_greedy_rank(greedy, MEMOI_ORDER_LOAD);
+    memoi_greedy_order_items(problem, MEMOI_ORDER_LOAD, NULL, greedy->ranked);
     for (int64_t k = 0; k < n; k++) {
         greedy->ranked[k].first = 1 - (double)k / (double)n;
         greedy->ranked[k].second = 0;
@@ -810,7 +804,7 @@ MEMOI memo_status memoi_fit_solve(const memoi_problem* problem, int round, int64
     places = MEMOB_ARRAY(&greedy.arrays, memoi_range, 2 * problem->n_items);
     ok = ok && listed && !greedy.arrays.failed;
     for (int run = first; ok && run < last && best->peak > target; run++) {
-        memoi_greedy_rank(&greedy, (memoi_item_order)run);
+        memoi_greedy_order_items(problem, (memoi_item_order)run, NULL, greedy.ranked);
         if (!memoi_fit_offer(&greedy, places, best)) break;
     }
     if (ok && !is_easy && best->peak > target && !MEMOI_WITHOUT(repeat))
@@ -846,13 +840,14 @@ MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run
     return ranks[style % N_RANKS];
 }
 
-MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s, double slack,
-                                  int64_t n_choices) {
-    double tightness = (slack + 1) * (double)n_choices;
+MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s) {
+    const double slack = (double)search->looks[s].slack,
+                 choices = (double)search->looks[s].n_choices;
+    double tightness = (slack + 1) * choices;
     if (search->tightness == (int)MEMOI_TIGHT_CHOICES)
-        tightness = (double)n_choices + 1e-7 * slack;
+        tightness = choices + 1e-7 * slack;
     else if (search->tightness == (int)MEMOI_TIGHT_SLACK)
-        tightness = 1000 * slack + (double)n_choices;
+        tightness = 1000 * slack + choices;
     return search->use_weights ? tightness / search->weight[s] : tightness;
 }
 
@@ -1452,9 +1447,8 @@ MEMOI void memoi_brick_row(memoi_bricks* b, int64_t i, int is_sure) {
 MEMOI void memoi_brick_pinwheel(memoi_bricks* b, int64_t i, int is_sure) {
     memoi_item* items = b->whole.items;
     const memoi_item* item = &items[i];
-    int64_t left, top, right, low = i;
-    while (low > 0 && items[low - 1].begin == item->begin) low--;
-    for (; low < b->whole.n_items && items[low].begin == item->begin; low++) {
+    int64_t left, top, right, low = b->whole.first_item[item->begin];
+    for (; low < b->whole.first_item[item->begin + 1]; low++) {
         if (low == i || !b->is_brick[low]) continue;
         left = memoi_brick_find(b, MEMOI_BRICK_TO, item->begin, item->size + items[low].size);
         if (left < 0 || (is_sure && !memoi_brick_is_sure(b, left))) continue;
@@ -1684,8 +1678,7 @@ MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target
 
     for (first = 0; first < problem->n_items && !status; first = last) {
         last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
-        parts[n].key = -part_peak;
-        parts[n++].index = first;
+        parts[n++] = memob_keyed_of(-part_peak, first);
     }
     if (!status) qsort(parts, (size_t)n, sizeof *parts, memob_keyed_compare);
     *n_parts = n;
@@ -1937,10 +1930,9 @@ MEMOI double memoi_market_place(memoi_market* m, int64_t i) {
     double sum = 0, least = HUGE_VAL;
     for (int64_t j = 0; j < m->plan->n_buffers; j++) {
         if (!(price[j] > 0) || buffers[j].offset_bytes == MEMOI_MARKET_NOWHERE) continue;
-        m->edges[n].key = buffers[j].offset_bytes - size + 1;
-        m->edges[n++].index = j;
-        m->edges[n].key = buffers[j].offset_bytes + memob_buffer_bytes(m->plan, j);
-        m->edges[n++].index = -1 - j;
+        m->edges[n++] = memob_keyed_of(buffers[j].offset_bytes - size + 1, j);
+        m->edges[n++] =
+            memob_keyed_of(buffers[j].offset_bytes + memob_buffer_bytes(m->plan, j), -1 - j);
     }
     memob_digits_sort(m->edges, n, -size, capacity, m->sorted, m->place);
     m->edges[n].key = capacity;
@@ -2052,8 +2044,7 @@ MEMOI memo_status memoi_market_try(memoi_market* m, memo_error* error) {
     if (!sets) return memob_no_memory(error, "the waits of a plan");
     for (int64_t k = 0; k < n_sets; k++) {
         for (int64_t i = 0; i < m->n; i++) m->trial[i] = (char)(k >> i & 1);
-        sets[k].key = (int64_t)(1e15 * memoi_market_cost(m, m->trial));
-        sets[k].index = k;
+        sets[k] = memob_keyed_of((int64_t)(1e15 * memoi_market_cost(m, m->trial)), k);
     }
     qsort(sets, (size_t)n_sets, sizeof *sets, memob_keyed_compare);
 
@@ -2144,8 +2135,7 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
     }
     for (int64_t i = 0; i < m.n; i++) { /* as the plan has sorted them */
         m.offers[i] = plan->waits[i];
-        m.order[i].key = -(int64_t)(1e15 * m.offers[i].cost_s);
-        m.order[i].index = i;
+        m.order[i] = memob_keyed_of(-(int64_t)(1e15 * m.offers[i].cost_s), i);
     }
     qsort(m.order, (size_t)m.n, sizeof(memob_keyed), memob_keyed_compare);
 

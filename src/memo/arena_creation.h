@@ -64,9 +64,9 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
     for (int64_t i = 0; i < n; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         const int is_persistent = buffer->memory_class == MEMO_CLASS_PERSISTENT;
-        list[arena->n_events++] = memoi_keyed_of(
+        list[arena->n_events++] = memob_keyed_of(
             is_persistent ? memob_min(buffer->begin, plan->body_begin - 1) : buffer->begin, n + i);
-        if (!is_persistent) list[arena->n_events++] = memoi_keyed_of(buffer->end, i);
+        if (!is_persistent) list[arena->n_events++] = memob_keyed_of(buffer->end, i);
     }
     qsort(list, (size_t)arena->n_events, sizeof(memob_keyed), memob_keyed_compare);
     list[arena->n_events].index = n; /* behind the last: no free */

@@ -369,7 +369,7 @@ typedef struct memob_keyed {
     int64_t key, index;
 } memob_keyed;
 
-MEMOI memob_keyed memoi_keyed_of(int64_t key, int64_t index) {
+MEMOI memob_keyed memob_keyed_of(int64_t key, int64_t index) {
     const memob_keyed keyed = {key, index};
     return keyed;
 }

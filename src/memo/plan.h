@@ -321,8 +321,8 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
     /* Events by time.  Ends come first at equal times, because lifetimes are half-open. */
     n = memob_plan_pieces(plan, pieces);
     for (i = 0; i < n; i++) {
-        events[i] = memoi_keyed_of(pieces[i].end, i);
-        events[n + i] = memoi_keyed_of(pieces[i].begin, n + i);
+        events[i] = memob_keyed_of(pieces[i].end, i);
+        events[n + i] = memob_keyed_of(pieces[i].begin, n + i);
     }
     memob_keyed_sort(events, 2 * n);
 
@@ -330,7 +330,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
     for (i = 0; i < n; i++) {
         pieces[i].rank = -1;
         if (!check_offsets && !plan->buffers[pieces[i].buffer].is_fixed) continue;
-        order[n_placed++] = memoi_keyed_of(plan->buffers[pieces[i].buffer].offset_bytes, i);
+        order[n_placed++] = memob_keyed_of(plan->buffers[pieces[i].buffer].offset_bytes, i);
     }
     qsort(order, (size_t)n_placed, sizeof(memob_keyed), memob_keyed_compare);
     for (i = 0; i < n_placed; i++) pieces[order[i].index].rank = i;
@@ -382,7 +382,7 @@ MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
         return memob_no_memory(error, "sorting a plan");
     }
 
-    for (int64_t i = 0; i < n; i++) order[i] = memoi_keyed_of(plan->buffers[i].begin, i);
+    for (int64_t i = 0; i < n; i++) order[i] = memob_keyed_of(plan->buffers[i].begin, i);
     memob_keyed_sort(order, n);
     for (int64_t i = 0; i < n; i++) {
         sorted[i] = plan->buffers[order[i].index];

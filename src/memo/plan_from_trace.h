@@ -65,7 +65,7 @@ MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t to,
         MEMO_ASSERT(clock <= i);                                                   /* 1 */
         MEMO_ASSERT(!advances->n || (advances->list[advances->n - 1].index <= i && /* 1 */
                                      advances->list[advances->n - 1].key < clock));
-        advances->list[advances->n++] = memoi_keyed_of(clock, i);
+        advances->list[advances->n++] = memob_keyed_of(clock, i);
     }
     return MEMO_STATUS_OK;
 }
@@ -157,7 +157,7 @@ MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* tra
         if (buffer->size_bytes == 0 ||
             (buffer->memory_class == MEMO_CLASS_PERSISTENT && buffer->begin >= plan->body_begin))
             continue;
-        clocks->mallocs[n++] = memoi_keyed_of(lane, i);
+        clocks->mallocs[n++] = memob_keyed_of(lane, i);
     }
 
     memob_keyed_sort(clocks->mallocs, n);

@@ -57,7 +57,7 @@ MEMOI memo_status memob_plan_check_holds(const memo_plan* plan, int check_offset
     memob_keyed* lanes = (memob_keyed*)memob_calloc(plan->n_buffers, sizeof(memob_keyed));
     if (!lanes) return memob_no_memory(error, "validating a plan");
     for (int64_t i = 0; i < plan->n_buffers; i++)
-        lanes[i] = memoi_keyed_of(plan->buffers[i].lane, i);
+        lanes[i] = memob_keyed_of(plan->buffers[i].lane, i);
     qsort(lanes, (size_t)plan->n_buffers, sizeof(memob_keyed), memob_keyed_compare);
 
     /* Each hold against the buffers of its lane that begin while the hold lasts. */

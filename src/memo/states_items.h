@@ -188,8 +188,8 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
         const memob_state_bytes* of = &states->bytes[i];
         const uint32_t moves = states->layers[i / states->n_states].streamed & ~states->hosted;
         if (!(moves >> i % states->n_states & 1)) continue; /* it has no slots */
-        borders[n++] = memoi_keyed_of(of->at[tier], 2 * (int64_t)i);
-        borders[n++] = memoi_keyed_of(of->at[tier] + of->n_bytes, 2 * (int64_t)i + 1);
+        borders[n++] = memob_keyed_of(of->at[tier], 2 * (int64_t)i);
+        borders[n++] = memob_keyed_of(of->at[tier] + of->n_bytes, 2 * (int64_t)i + 1);
     }
 
     /* Equal addresses are one border. */

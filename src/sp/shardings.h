@@ -281,10 +281,8 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
     order = MEMOB_ARRAY(&s.arrays, memob_keyed, n);
 
     /* Documents, the longest first. */
-    for (int64_t i = 0; i < n && !s.arrays.failed; i++) {
-        order[i].key = begins[i + 1] - begins[i];
-        order[i].index = i;
-    }
+    for (int64_t i = 0; i < n && !s.arrays.failed; i++)
+        order[i] = memob_keyed_of(begins[i + 1] - begins[i], i);
     if (!s.arrays.failed) memob_keyed_sort(order, n);
     for (int64_t i = n - 1; i >= 0 && !s.arrays.failed && order[i].key; i--) {
         memoi_spread_part* part = &parts[n_parts++];

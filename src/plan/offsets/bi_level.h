@@ -42,7 +42,6 @@ typedef struct memoi_bilevel {
     int64_t* inside;  /* of the members of a kind: bytes from the begin of the block */
     memo_buffer* outer;
     int64_t n_windows, n_members, n_groups, n_kinds;
-    int64_t longest_life; /* of the members */
 } memoi_bilevel;
 
 /* The caller frees the arrays, whether it succeeds or not. */
@@ -104,12 +103,13 @@ MEMOI memoi_group* memoi_group_next(memoi_bilevel* bilevel, int64_t begin) {
     return group;
 }
 
-/* Forms groups.  Buffers that live longer than life_limit stay in the outer plan. */
-MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
+/* Forms groups.  Buffers that live longer than life_limit stay in the outer plan.  Returns the
+ * longest life of the members. */
+MEMOI int64_t memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
     const memo_plan* plan = bilevel->plan;
-    int64_t window = 0, gap = 0;
+    int64_t window = 0, gap = 0, longest = 0;
     memoi_group* group = bilevel->groups;
-    bilevel->n_groups = bilevel->n_members = bilevel->longest_life = 0;
+    bilevel->n_groups = bilevel->n_members = 0;
     memset(group, 0, sizeof *group);
 
     /* A group is a chain of buffers that overlap within one window. */
@@ -124,7 +124,7 @@ MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
             buffer->end > bilevel->windows[window].end || has_gap || buffer->is_fixed ||
             buffer->size_bytes == 0 || life > life_limit)
             continue;
-        bilevel->longest_life = memob_max(bilevel->longest_life, life);
+        longest = memob_max(longest, life);
         if (buffer->begin >= group->end) group = memoi_group_next(bilevel, buffer->begin);
         group->end = memob_max(group->end, buffer->end);
         group->alignment_bytes =
@@ -133,6 +133,7 @@ MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
         bilevel->members[bilevel->n_members++] = i;
     }
     memoi_group_next(bilevel, 0);
+    return longest;
 }
 
 MEMOI int memoi_groups_alike(const memoi_bilevel* bilevel, const memoi_group* a,
@@ -279,9 +280,8 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
 
     /* Blocks can waste room: each round leaves the longest-lived buffers to the outer plan. */
     for (round = 0; ok && round < MEMOI_BILEVEL_ROUNDS && !status; round++) {
-        memoi_bilevel_group(&bilevel, life_limit);
+        life_limit = memoi_bilevel_group(&bilevel, life_limit) / 2;
         memoi_bilevel_find_kinds(&bilevel);
-        life_limit = bilevel.longest_life / 2;
         if (bilevel.n_groups == 0 || best->peak <= target || memoi_effort_is_over(effort)) break;
         status = memoi_bilevel_round(&bilevel, problem, n_nodes, best, error);
     }

@@ -24,7 +24,6 @@ typedef struct memoi_ejections {
     memob_keyed *begins, *ends; /* offsets between which a neighbor is in the way */
     memob_keyed* sorted;        /* scratch, and of a digit: where the next key goes */
     int32_t* place;
-    int32_t* end;         /* of items */
     int32_t* largest_end; /* of blocks of items: without lists, a block that is over is skipped */
     int64_t n_waiting;
     int64_t capacity, highest;   /* the highest item waits for a place within the capacity */
@@ -43,7 +42,7 @@ MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
     const memoi_item* items = problem->items;
     const int has_lists = lists->list != NULL;
     const int64_t first = has_lists ? lists->first[i] : 0;
-    const int64_t last = has_lists ? lists->first[i + 1] : memoi_neighbors_item_last(problem, i);
+    const int64_t last = has_lists ? lists->first[i + 1] : problem->first_item[items[i].end];
     int64_t n = 0, top = 0;
 
     /* Where item i may not begin: between its own size below a neighbor, and the neighbor's top. */
@@ -55,12 +54,11 @@ MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
             continue;
         }
         if (e->offsets[j] < 0) continue;
-        if (!has_lists && (e->end[j] <= items[i].begin ||
+        if (!has_lists && (items[j].end <= items[i].begin ||
                            (problem->has_gaps && !memoi_problem_items_overlap(problem, i, j))))
             continue;
-        e->begins[n].key = e->offsets[j] - items[i].size;
-        e->ends[n].key = e->offsets[j] + items[j].size;
-        e->begins[n].index = e->ends[n].index = j;
+        e->begins[n] = memob_keyed_of(e->offsets[j] - items[i].size, j);
+        e->ends[n] = memob_keyed_of(e->offsets[j] + items[j].size, j);
         top = memob_max(top, e->ends[n++].key);
     }
 
@@ -137,16 +135,14 @@ MEMOI memoi_made memoi_ejections_create(memoi_ejections* e, const memoi_problem*
     e->ends = MEMOB_ARRAY(a, memob_keyed, n);
     e->sorted = MEMOB_ARRAY(a, memob_keyed, n);
     e->place = MEMOB_ARRAY(a, int32_t, n + 2);
-    e->end = MEMOB_ARRAY(a, int32_t, n);
     e->largest_end = MEMOB_ARRAY(a, int32_t, n / MEMOI_EJECTIONS_BLOCK + 1);
     if (a->failed || listed == MEMOI_NO_MEMORY) return MEMOI_NO_MEMORY;
 
     for (int64_t i = 0; i < n; i++) {
         int32_t* largest = &e->largest_end[i / MEMOI_EJECTIONS_BLOCK];
-        e->end[i] = (int32_t)problem->items[i].end;
-        e->weight[i] = (double)problem->items[i].size *
-                       (double)(problem->items[i].end - problem->items[i].begin);
-        if (e->end[i] > *largest) *largest = e->end[i];
+        const memoi_item* item = &problem->items[i];
+        e->weight[i] = (double)item->size * (double)(item->end - item->begin);
+        *largest = (int32_t)memob_max(*largest, item->end);
     }
     return MEMOI_MADE;
 }

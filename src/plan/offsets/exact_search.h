@@ -108,6 +108,7 @@ typedef struct memoi_tally {
     memoi_failure state; /* sum of hashes: of everything that decides the result */
     int64_t floor;       /* the least minimum of those that can be first; INT64_MAX: none can */
     int64_t hole, bound; /* least top above the minimum; least bound.  INT64_MAX: none */
+    int32_t is_kept;     /* no item of the block has changed since */
 } memoi_tally;
 
 enum {
@@ -128,7 +129,6 @@ typedef struct memoi_search {
     int64_t least_nodes; /* of a run that comes to a plan at once */
     int32_t* members;    /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
-    int32_t* first_item; /* that begins in section s or later; items are ordered by begin */
 
     /* the node */
     int64_t *minimum, *bound;
@@ -137,7 +137,6 @@ typedef struct memoi_search {
     int32_t* n_unplaced;   /* of a section */
     int32_t* crossing;     /* unplaced items that begin before section s and reach into s */
     memoi_tally* tallies;  /* of a block of items */
-    char* is_stale_tally;  /* of a block: an item has changed since */
     memoi_look* looks;     /* at a section, when last taken */
     char* is_stale;        /* section: an item there has changed since the last look */
 
@@ -177,7 +176,6 @@ MEMOI void memoi_search_free(memoi_search* search) {
     memob_arrays_free(&search->arrays);
     memob_map_free(&search->bases);
     MEMO_FREE(search->changes);
-    memset(search, 0, sizeof *search);
 }
 
 /* Lists the members of all sections, by counting; returns how many looks placing all takes. */
@@ -203,7 +201,6 @@ MEMOI double memoi_search_list_members(memoi_search* search) {
                 if (search->sets) search->sets[s] |= (uint64_t)1 << i;
             }
     }
-    memoi_problem_first_items(problem, search->first_item);
     return looks;
 }
 
@@ -228,7 +225,6 @@ MEMOI memoi_made memoi_search_create(memoi_search* search, const memoi_problem* 
     search->size = MEMOB_ARRAY(a, int64_t, n);
     search->members = MEMOB_ARRAY(a, int32_t, n_members);
     search->first_member = MEMOB_ARRAY(a, int64_t, n_sections + 1);
-    search->first_item = MEMOB_ARRAY(a, int32_t, n_sections + 1);
     search->minimum = MEMOB_ARRAY(a, int64_t, n);
     search->bound = MEMOB_ARRAY(a, int64_t, n);
     search->is_placed = (char*)memob_arrays_add(a, n, 1);
@@ -237,7 +233,6 @@ MEMOI memoi_made memoi_search_create(memoi_search* search, const memoi_problem* 
     search->n_unplaced = MEMOB_ARRAY(a, int32_t, n_sections);
     search->crossing = MEMOB_ARRAY(a, int32_t, n_sections);
     search->tallies = MEMOB_ARRAY(a, memoi_tally, n / MEMOI_TALLY_ITEMS + 1);
-    search->is_stale_tally = (char*)memob_arrays_add(a, n / MEMOI_TALLY_ITEMS + 1, 1);
     search->looks = MEMOB_ARRAY(a, memoi_look, n_sections);
     search->is_stale = (char*)memob_arrays_add(a, n_sections, 1);
     if (problem->has_alignment && n <= MEMOI_BASE_ITEMS && !problem->n_fixed)
@@ -273,7 +268,7 @@ MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_
     change->index = (int32_t)index;
     change->before.value = before;
     if (kind == MEMOI_CHANGE_LOOK) change->before.look = search->looks[index];
-    if (kind < MEMOI_CHANGE_LOOK) search->is_stale_tally[index / MEMOI_TALLY_ITEMS] = 1;
+    if (kind < MEMOI_CHANGE_LOOK) search->tallies[index / MEMOI_TALLY_ITEMS].is_kept = 0;
 }
 
 /* A tool may write down why a node fails: examples/tools/plan_proof.h defines this before.  It is
@@ -304,7 +299,7 @@ MEMOI void memoi_search_undo(memoi_search* search, int64_t n_changes) {
         const memoi_change* change = &search->changes[--search->n_changes];
         const int32_t k = change->index;
         if (change->kind < (int32_t)MEMOI_CHANGE_LOOK)
-            search->is_stale_tally[k / MEMOI_TALLY_ITEMS] = 1;
+            search->tallies[k / MEMOI_TALLY_ITEMS].is_kept = 0;
         switch (change->kind) {
         case MEMOI_CHANGE_MINIMUM: search->minimum[k] = change->before.value; break;
         case MEMOI_CHANGE_BOUND: search->bound[k] = change->before.value; break;
@@ -459,23 +454,20 @@ MEMOI int memoi_search_head(memoi_search* search, int64_t s, uint64_t set, int64
 MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
     const uint64_t set = search->sets ? search->sets[s] & search->unplaced : 0;
     const int64_t latest = memoi_search_latest(search, s, set);
-    int64_t highest = 0;
-    memoi_look look;
-    const int64_t n_lifted = memoi_search_look(search, s, set, latest, &look, &highest);
-
-    /* Branching reads the look later.  The log restores the old one if the node fails. */
-    memoi_search_log(search, MEMOI_CHANGE_LOOK, s, 0);
-    search->looks[s] = look;
+    int64_t highest = 0, n_lifted;
+    memoi_look* look = &search->looks[s];
+    memoi_search_log(search, MEMOI_CHANGE_LOOK, s, 0); /* branching reads looks later */
+    n_lifted = memoi_search_look(search, s, set, latest, look, &highest);
 
     /* The rules need an item that cannot be the lowest, and an item that can. */
     if (n_lifted == 0) return 1;
-    if (look.n_choices == 0 || (highest > latest && !memoi_search_head(search, s, set, latest))) {
+    if (look->n_choices == 0 || (highest > latest && !memoi_search_head(search, s, set, latest))) {
         (void)MEMOI_PROVE(search, 's', s, 0);
         return 0;
     }
     for (int64_t k = 0; k < n_lifted; k++) { /* lift */
         (void)MEMOI_PROVE(search, 'l', s, search->lifted[k]);
-        if (!memoi_search_raise(search, search->lifted[k], look.least_end)) return 0;
+        if (!memoi_search_raise(search, search->lifted[k], look->least_end)) return 0;
     }
     return 1;
 }
@@ -507,10 +499,6 @@ MEMOI void memoi_failure_add(memoi_failure* state, int64_t i, int64_t minimum, i
     state->high += high ^ high >> 29;
 }
 
-MEMOI memoi_failure* memoi_failure_slot(const memoi_search* search, const memoi_failure* state) {
-    return &search->failures[state->low % MEMOI_FAILURES];
-}
-
 /* Adds the unplaced items of [first, last) to a tally. */
 MEMOI void memoi_search_tally(const memoi_search* search, int64_t first, int64_t last,
                               memoi_tally* tally) {
@@ -530,13 +518,12 @@ MEMOI void memoi_search_tally(const memoi_search* search, int64_t first, int64_t
  * this is not the whole block: then no tally is kept. */
 MEMOI const memoi_tally* memoi_search_block_tally(memoi_search* search, int64_t i, int64_t last,
                                                   int64_t* next) {
-    static const memoi_tally empty = {{0, 0}, INT64_MAX, INT64_MAX, INT64_MAX};
+    static const memoi_tally empty = {{0, 0}, INT64_MAX, INT64_MAX, INT64_MAX, 1};
     int64_t block = i / MEMOI_TALLY_ITEMS, first = block * MEMOI_TALLY_ITEMS;
     int64_t end = memob_min(first + MEMOI_TALLY_ITEMS, search->problem->n_items);
     *next = memob_min(end, last);
     if (i != first || *next != end) return NULL;
-    if (search->is_stale_tally[block]) {
-        search->is_stale_tally[block] = 0;
+    if (!search->tallies[block].is_kept) {
         search->tallies[block] = empty;
         memoi_search_tally(search, first, end, &search->tallies[block]);
     }
@@ -545,11 +532,10 @@ MEMOI const memoi_tally* memoi_search_block_tally(memoi_search* search, int64_t 
 
 /* The tally of sections [begin, end) within the capacity. */
 MEMOI memoi_tally memoi_search_part(memoi_search* search, int64_t begin, int64_t end) {
-    int64_t last = search->first_item[end], i, next;
-    memoi_tally part = {{0, 0}, INT64_MAX, INT64_MAX, INT64_MAX};
-    part.state.low += (uint64_t)search->capacity;
-    part.state.high -= (uint64_t)search->capacity;
-    for (i = search->first_item[begin]; i < last; i = next) {
+    const int64_t last = search->problem->first_item[end];
+    const uint64_t capacity = (uint64_t)search->capacity;
+    memoi_tally part = {{capacity, -capacity}, INT64_MAX, INT64_MAX, INT64_MAX, 0};
+    for (int64_t i = search->problem->first_item[begin], next; i < last; i = next) {
         const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
         if (!block) {
             memoi_search_tally(search, i, next, &part);
@@ -564,11 +550,6 @@ MEMOI memoi_tally memoi_search_part(memoi_search* search, int64_t begin, int64_t
     return part;
 }
 
-/* Can nothing be first, or does the rule hole fail the node? */
-MEMOI int memoi_tally_is_dead(const memoi_tally* part) {
-    return part->floor == INT64_MAX || part->hole <= part->floor;
-}
-
 /* The first of [begin, end) that has a mark, or end. */
 MEMOI int64_t memoi_search_marked(const char* marks, int64_t begin, int64_t end) {
     const void* found = begin < end ? memchr(marks + begin, 1, (size_t)(end - begin)) : NULL;
@@ -577,7 +558,8 @@ MEMOI int64_t memoi_search_marked(const char* marks, int64_t begin, int64_t end)
 
 /* Applies all rules but hole; returns 0 if the part cannot be filled. */
 MEMOI int memoi_search_prune(memoi_search* search, int64_t begin, int64_t end, int64_t floor) {
-    const int64_t first = search->first_item[begin], last = search->first_item[end];
+    const int64_t first = search->problem->first_item[begin];
+    const int64_t last = search->problem->first_item[end];
     int64_t i, next, s;
     for (i = first; i < last; i = next) {
         const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
@@ -610,37 +592,33 @@ MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     const memoi_range *range = search->problem->ranges + item->first_range, *last;
     for (last = range + item->n_ranges; range < last; range++)
         for (int64_t s = range->begin; s < range->end; s++)
-            least = fmin(least, memoi_pack_tightness(search, s, (double)search->looks[s].slack,
-                                                     search->looks[s].n_choices));
+            least = fmin(least, memoi_pack_tightness(search, s));
     return least;
 }
 
+/* The item that can lie on the floor and has the tightest sections. */
 MEMOI int64_t memoi_search_choose(memoi_search* search, int64_t begin, int64_t end, int64_t floor) {
-    int64_t last = search->first_item[end], next = 0, best = -1, i;
+    const int64_t last = search->problem->first_item[end];
+    int64_t next, best = -1, i;
     double least = -1; /* of the best; not computed while the best has no rival */
-
-    /* The item that can lie on the floor and has the tightest sections. */
-    for (i = search->first_item[begin]; i < last; i++) {
-        double tightness;
-        if (i >= next) {
-            const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
-            if (block && block->floor != floor) {
-                i = next - 1;
+    for (i = search->problem->first_item[begin]; i < last; i = next) {
+        const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
+        if (block && block->floor != floor) continue;
+        for (; i < next; i++) {
+            double tightness;
+            if (search->bound[i] != floor || search->minimum[i] != floor || search->is_placed[i] ||
+                search->is_blocked[i])
+                continue;
+            if (best < 0) {
+                best = i;
                 continue;
             }
-        }
-        if (search->bound[i] != floor || search->minimum[i] != floor || search->is_placed[i] ||
-            search->is_blocked[i])
-            continue;
-        if (best < 0) {
-            best = i;
-            continue;
-        }
-        if (least < 0) least = memoi_search_tightness(search, best);
-        tightness = memoi_search_tightness(search, i);
-        if (tightness < least || (tightness <= least && search->rank[i] < search->rank[best])) {
-            best = i;
-            least = tightness;
+            if (least < 0) least = memoi_search_tightness(search, best);
+            tightness = memoi_search_tightness(search, i);
+            if (tightness < least || (tightness <= least && search->rank[i] < search->rank[best])) {
+                best = i;
+                least = tightness;
+            }
         }
     }
     return best;
@@ -707,7 +685,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
     const memoi_failure state = part.state;
     (void)MEMOI_PROVE(search, '(', 0, 0);
     for (;; part = memoi_search_part(search, begin, end)) {
-        const memoi_failure* known = memoi_failure_slot(search, &part.state);
+        const memoi_failure* known = &search->failures[part.state.low % MEMOI_FAILURES];
         int64_t chosen;
         if (part.bound == INT64_MAX)
             verdict = MEMOI_FOUND; /* nothing is unplaced */
@@ -715,18 +693,19 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
             verdict = MEMOI_STOPPED;
         if (verdict != MEMOI_FAILED) break;
 
-        /* The node fails if this state failed before, or if a bound shows that it must fail. */
+        /* The node fails if this state failed before, by the rule hole, as it also does if nothing
+         * can be first, or if a bound shows that it must fail. */
         if (known->low == part.state.low && known->high == part.state.high &&
             MEMOI_PROVE(search, 'm', (int64_t)known->low, 0))
             break;
-        if (memoi_tally_is_dead(&part) && MEMOI_PROVE(search, 'd', 0, 0)) break;
+        if (part.hole <= part.floor && MEMOI_PROVE(search, 'd', 0, 0)) break;
         if (!memoi_search_prune(search, begin, end, part.floor)) break;
         if (memoi_search_cut(search, begin, end) < end) {
             verdict = memoi_search_parts(search, begin, end);
             break;
         }
         part = memoi_search_part(search, begin, end); /* a lift may have raised the floor */
-        if (memoi_tally_is_dead(&part) && MEMOI_PROVE(search, 'd', 0, 0)) break;
+        if (part.hole <= part.floor && MEMOI_PROVE(search, 'd', 0, 0)) break;
 
         /* Branch: the chosen item is first, or is blocked from then on. */
         chosen = memoi_search_choose(search, begin, end, part.floor);
@@ -738,7 +717,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
     /* Only a complete failure is remembered: a stopped search proves nothing. */
     (void)MEMOI_PROVE(search, ')', verdict, (int64_t)state.low);
     if (verdict != MEMOI_FOUND) memoi_search_undo(search, n_changes);
-    if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
+    if (verdict == MEMOI_FAILED) search->failures[state.low % MEMOI_FAILURES] = state;
     MEMO_ASSERT(verdict != MEMOI_FAILED || search->is_out_of_memory || /* 5 */
                 memoi_search_part(search, begin, end).state.high == state.high);
     return verdict;
@@ -751,7 +730,8 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     search->n_changes = 0;
     search->unplaced = 0;
     memset(search->is_stale, 1, (size_t)problem->n_sections);
-    memset(search->is_stale_tally, 1, (size_t)(problem->n_items / MEMOI_TALLY_ITEMS + 1));
+    for (int64_t i = 0; i < problem->n_items; i += MEMOI_TALLY_ITEMS)
+        search->tallies[i / MEMOI_TALLY_ITEMS].is_kept = 0;
     memset(search->crossing, 0, (size_t)problem->n_sections * sizeof(int32_t));
     memset(search->n_unplaced, 0, (size_t)problem->n_sections * sizeof(int32_t));
     memset(search->unplaced_sum, 0, (size_t)problem->n_sections * sizeof(int64_t));
@@ -762,11 +742,6 @@ MEMOI void memoi_search_reset(memoi_search* search) {
         search->is_placed[i] = search->is_blocked[i] = 0;
         memoi_search_count(search, i, 1);
     }
-}
-
-/* Branches of the first run, which needs one for each item. */
-MEMOI int64_t memoi_search_shortest_run(const memoi_problem* problem) {
-    return memob_max(500, 3 * problem->n_items);
 }
 
 /* A run within search->capacity.  Returns 1 if another run may follow. */
@@ -790,14 +765,14 @@ MEMOI int memoi_search_run(memoi_search* search) {
     return search->n_nodes < search->node_end;
 }
 
-/* Begins an attempt at a capacity: again with the first style of run and the shortest run. */
+/* Begins an attempt at a capacity: again with the first style of run and the shortest run, which
+ * needs a branch for each item. */
 MEMOI void memoi_search_begin(memoi_search* search, int64_t capacity, int64_t budget) {
     search->capacity = capacity;
     memob_map_free(&search->bases);
-    memset(&search->bases, 0, sizeof search->bases);
     search->verdict = MEMOI_STOPPED;
     search->n_runs = 0;
-    search->run_length = (double)memoi_search_shortest_run(search->problem);
+    search->run_length = (double)memob_max(500, 3 * search->problem->n_items);
     search->node_begin = search->n_nodes;
     search->node_end = search->n_nodes + budget;
 }
@@ -814,8 +789,7 @@ typedef struct memoi_exact {
     memoi_search search;
     memoi_effort* effort;
     memoi_solution* best;
-    int64_t given_up; /* the last capacity attempted in vain, in this round */
-    void* pack;       /* of extras/memo_pack.h */
+    void* pack; /* of extras/memo_pack.h */
 } memoi_exact;
 
 /* As memoi_search_create. */
@@ -833,43 +807,42 @@ MEMOI void memoi_exact_free(memoi_exact* exact) {
     memoi_search_free(&exact->search);
 }
 
-/* Attempts a capacity, which lowers the best plan or raises its bound.  0: no memory. */
+/* Attempts a capacity, which lowers the best plan or raises its bound.  The verdict. */
 MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_nodes) {
     memoi_search* search = &exact->search;
     memoi_solution* best = exact->best;
-    int verdict;
-    n_nodes = memob_min(n_nodes, exact->effort->nodes_left);
-    verdict = memoi_pack_attempt(exact, capacity, n_nodes);
+    int verdict = memoi_pack_attempt(exact, capacity, n_nodes);
     if (verdict < 0) {
         memoi_effort_spend(exact->effort, memoi_search_attempt(search, capacity, n_nodes));
         verdict = (int)search->verdict;
         if (verdict == MEMOI_FOUND) memoi_solution_offer(search->problem, search->minimum, best);
     }
-    if (search->is_out_of_memory) return 0;
-
-    if (verdict != MEMOI_FOUND) exact->given_up = capacity;
+    if (search->is_out_of_memory) return MEMOI_STOPPED;
     if (verdict == MEMOI_FAILED) best->bound = memob_max(best->bound, capacity + 1);
     memoi_effort_report(exact->effort, search->problem, best);
-    return 1;
+    return verdict;
 }
 
 /* A round of attempts with so many nodes each: at the goal, then halfway from the capacity given up
  * to the best peak, until none is left between.  A run may need a later round.  0: no memory. */
 MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes) {
     const memoi_solution* best = exact->best;
+    int64_t given_up = memob_max(target, best->bound), capacity = given_up;
     if (n_nodes < exact->search.least_nodes) return 1;
-    exact->given_up = memob_max(target, best->bound);
-    for (int64_t capacity = exact->given_up; memoi_effort_goes_on(exact->effort, best, target);) {
-        if (!memoi_exact_attempt(exact, memob_max(capacity, best->bound), n_nodes)) return 0;
-        if (exact->given_up >= best->peak - 1) break;
-        capacity = exact->given_up + (best->peak - exact->given_up) / 2;
+    while (memoi_effort_goes_on(exact->effort, best, target)) {
+        capacity = memob_max(capacity, best->bound);
+        n_nodes = memob_min(n_nodes, exact->effort->nodes_left);
+        if (memoi_exact_attempt(exact, capacity, n_nodes) != MEMOI_FOUND) given_up = capacity;
+        if (exact->search.is_out_of_memory) return 0;
+        if (given_up >= best->peak - 1) break;
+        capacity = given_up + (best->peak - given_up) / 2;
     }
     return 1;
 }
 
-/* The nodes of a first attempt: for several short runs, at most half of what is left. */
+/* The nodes of a first attempt: for eight of the shortest runs, at most half of what is left. */
 MEMOI int64_t memoi_exact_first(const memoi_problem* problem, int64_t nodes_left) {
-    return memob_min(memob_max(5000, 8 * memoi_search_shortest_run(problem)), nodes_left / 2);
+    return memob_min(memob_max(5000, 24 * problem->n_items), nodes_left / 2);
 }
 
 /* Lowers the best plan in rounds, the first with so many nodes an attempt and each with twice as

@@ -10,16 +10,13 @@
  * around these by lowest offset. */
 
 /* Marks the items of sections whose bound is above so many percent of the plan's bound; returns how
- * many items there are.  before: scratch, one more than sections. */
-MEMOI int64_t memoi_full_mark(const memoi_problem* problem, int percent, char* is_in_set,
-                              int64_t* before) {
+ * many items there are. */
+MEMOI int64_t memoi_full_mark(const memoi_problem* problem, int percent, char* is_in_set) {
     const int64_t bound = problem->lower_bound;
     const int64_t level = bound / 100 * percent + bound % 100 * percent / 100; /* no overflow */
     int64_t n_full = 0;
-    for (int64_t i = 0; i < problem->n_sections; i++)
-        before[i + 1] = before[i] + (problem->section_bounds[i] > level);
     for (int64_t i = 0; i < problem->n_items; i++) {
-        is_in_set[i] = before[problem->items[i].begin] < before[problem->items[i].end];
+        is_in_set[i] = problem->items[i].load > level;
         n_full += is_in_set[i];
     }
     return n_full;
@@ -60,10 +57,9 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     const int ok = memoi_greedy_create(&greedy, problem, &effort->clock);
     memob_arrays* a = &greedy.arrays;
     int64_t* offsets = greedy.offsets; /* as scratch */
-    int64_t* before = MEMOB_ARRAY(a, int64_t, problem->n_sections + 1);
     char* is_in_set = (char*)memob_arrays_add(a, n, 1);
     if (!ok || a->failed) status = memob_no_memory(error, "full sections");
-    if (status || memoi_full_mark(problem, percent, is_in_set, before) > n / 4 * 3) goto done;
+    if (status || memoi_full_mark(problem, percent, is_in_set) > n / 4 * 3) goto done;
     memcpy(offsets, best->offsets, (size_t)n * sizeof(int64_t));
     status = memoi_full_inner(problem, is_in_set, target, &own, offsets, &best->bound, error);
     memoi_effort_spend(effort, own.n_nodes);
@@ -71,13 +67,13 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     /* All other items around it. */
     for (int64_t i = 0; !status && i < n; i++) {
         if (!is_in_set[i]) continue;
-        greedy.ahead[greedy.n_ahead].key = offsets[i];
-        greedy.ahead[greedy.n_ahead++].index = i;
+        greedy.ahead[greedy.n_ahead++] = memob_keyed_of(offsets[i], i);
         peak = memob_max(peak, memoi_item_top(&problem->items[i], offsets[i]));
     }
     qsort(greedy.ahead, (size_t)greedy.n_ahead, sizeof(memob_keyed), memob_keyed_compare);
     for (int k = 0; !status && k < n_orders && peak < best->peak; k++) { /* AREA to SECTIONS */
-        memoi_greedy_rank(&greedy, (memoi_item_order)((int)MEMOI_ORDER_AREA + k));
+        memoi_greedy_order_items(problem, (memoi_item_order)((int)MEMOI_ORDER_AREA + k), NULL,
+                                 greedy.ranked);
         if (memoi_deadline_is_over(&effort->clock) || !memoi_plateau_run(&greedy)) break;
         memoi_effort_spend(effort, n_run);
         memoi_solution_offer(problem, greedy.offsets, best);

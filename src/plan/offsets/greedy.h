@@ -49,21 +49,17 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
                                     uint64_t* random, memoi_ranked* ranked) {
     for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
-        double size = (double)item->size, lifetime = (double)item->lifetime;
+        const double size = (double)item->size, lifetime = (double)item->lifetime;
+        const double ranks[MEMOI_N_ORDERS][2] = {
+            {(double)item->load, lifetime},             /* LOAD */
+            {0, -(double)item->begin},                  /* START */
+            {size * lifetime, size * lifetime},         /* AREA */
+            {size, lifetime},                           /* SIZE */
+            {lifetime, size * lifetime},                /* LIFETIME */
+            {(double)(item->end - item->begin), size}}; /* SECTIONS */
         ranked[i].index = i;
-        ranked[i].first = 0;
-        ranked[i].second = size * lifetime;
-        if (order == MEMOI_ORDER_LIFETIME) ranked[i].first = lifetime;
-        if (order == MEMOI_ORDER_AREA) ranked[i].first = size * lifetime;
-        if (order == MEMOI_ORDER_SIZE) {
-            ranked[i].first = size;
-            ranked[i].second = lifetime;
-        }
-        if (order == MEMOI_ORDER_SECTIONS) {
-            ranked[i].first = (double)(item->end - item->begin);
-            ranked[i].second = size;
-        }
-        if (order == MEMOI_ORDER_START) ranked[i].second = -(double)item->begin;
+        ranked[i].first = ranks[order][0];
+        ranked[i].second = ranks[order][1];
         if (random) ranked[i].first *= 0.95 + 0.1 * memoi_search_random_real(random);
     }
     qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
@@ -78,7 +74,6 @@ typedef struct memoi_unplaced {
     int64_t n_leaves;          /* a power of 2; item i is node n_leaves + i */
     int32_t *turn, *least_end; /* of a node's items that wait: the least; INT32_MAX: none does */
     int32_t* largest_end;      /* of all its items */
-    int32_t* first_item;       /* of a section: the first item that begins there or later */
 } memoi_unplaced;
 
 /* The arrays belong to a.  0: no memory. */
@@ -91,10 +86,7 @@ MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* p
     unplaced->turn = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
     unplaced->least_end = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
     unplaced->largest_end = MEMOB_ARRAY(a, int32_t, 2 * n_leaves);
-    unplaced->first_item = MEMOB_ARRAY(a, int32_t, problem->n_sections + 1);
     if (a->failed) return 0;
-
-    memoi_problem_first_items(problem, unplaced->first_item);
     for (int64_t i = 0; i < n_leaves; i++) {
         unplaced->turn[n_leaves + i] = INT32_MAX;
         unplaced->largest_end[n_leaves + i] = i < n ? (int32_t)problem->items[i].until : 0;
@@ -139,10 +131,10 @@ MEMOI int32_t memoi_unplaced_below(const memoi_unplaced* unplaced, int64_t node,
     return memoi_unplaced_below(unplaced, child ^ 1, end, best);
 }
 
-/* The least turn of the items that live within [begin, end), or INT32_MAX. */
-MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin, int32_t end) {
-    int64_t left = unplaced->n_leaves + unplaced->first_item[begin];
-    int64_t right = unplaced->n_leaves + unplaced->first_item[end];
+/* The least turn of items first to last - 1 that end by `end`, or INT32_MAX. */
+MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int64_t first, int64_t last,
+                                  int32_t end) {
+    int64_t left = unplaced->n_leaves + first, right = unplaced->n_leaves + last;
     int32_t best = INT32_MAX;
     for (; left < right; left /= 2, right /= 2) {
         if (left & 1) best = memoi_unplaced_below(unplaced, left++, end, best);
@@ -153,25 +145,23 @@ MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin,
 
 /* --- lowest offset --- */
 
+/* Plateaus are a ring: the one behind the last section has no sections and no top. */
 typedef struct memoi_plateau {
-    int32_t end, previous; /* sections */
+    int32_t end, previous; /* sections: where the next plateau begins, and the one before */
 } memoi_plateau;
 
 /* Scratch of greedy runs. */
 typedef struct memoi_greedy {
     const memoi_problem* problem;
-    const memoi_deadline* clock;
-    int32_t is_needed; /* there is no plan yet, so the run goes on when time is up */
+    const memoi_deadline* clock; /* NULL: there is no plan yet, so the run goes on to its end */
     memob_arrays arrays;
     memoi_ranked* ranked;
     int64_t* offsets;
-    int64_t* load; /* bounds of sections, as the leaves of a tree of their largest */
-
     memoi_unplaced unplaced;
     memoi_plateau* plateau; /* of a first section */
     /* By first section, the leaves of a tree of the lowest; INT64_MAX: no plateau begins here. */
     int64_t* tops;
-    int64_t n_leaves; /* a power of 2 */
+    int64_t n_leaves; /* a power of 2, more than sections */
 
     /* Items that are placed before the run, by offset: none, or those of full sections. */
     memob_keyed* ahead;
@@ -189,38 +179,12 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     greedy->clock = clock;
     greedy->ranked = MEMOB_ARRAY(a, memoi_ranked, n);
     greedy->offsets = MEMOB_ARRAY(a, int64_t, n);
-    greedy->load = MEMOB_ARRAY(a, int64_t, 2 * problem->n_sections);
     greedy->plateau = MEMOB_ARRAY(a, memoi_plateau, problem->n_sections + 1);
-    for (greedy->n_leaves = 1; greedy->n_leaves < problem->n_sections;) greedy->n_leaves *= 2;
+    for (greedy->n_leaves = 1; greedy->n_leaves <= problem->n_sections;) greedy->n_leaves *= 2;
     greedy->tops = MEMOB_ARRAY(a, int64_t, 2 * greedy->n_leaves);
     greedy->ahead = MEMOB_ARRAY(a, memob_keyed, n);
     greedy->is_ahead = (char*)memob_arrays_add(a, n, 1);
     return memoi_unplaced_create(&greedy->unplaced, problem, a);
-}
-
-/* Ranks the items for a run.  LOAD: by the fullest section that an item meets, then by lifetime, as
- * items that meet full sections lie low, and the other items have room on top of them. */
-MEMOI void memoi_greedy_rank(memoi_greedy* greedy, memoi_item_order order) {
-    const memoi_problem* problem = greedy->problem;
-    int64_t n = problem->n_sections, left, right;
-    int64_t* load = greedy->load;
-    if (order != MEMOI_ORDER_LOAD) memoi_greedy_order_items(problem, order, NULL, greedy->ranked);
-    if (order != MEMOI_ORDER_LOAD) return;
-    memcpy(load + n, problem->section_bounds, (size_t)n * sizeof *load);
-    for (int64_t i = n - 1; i > 0; i--) load[i] = memob_max(load[2 * i], load[2 * i + 1]);
-    for (int64_t i = 0; i < problem->n_items; i++) {
-        const memoi_item* item = &problem->items[i];
-        int64_t most = 0;
-        for (left = n + item->begin, right = n + item->end; left < right; left /= 2, right /= 2) {
-            if (left & 1) most = memob_max(most, load[left++]);
-            if (right & 1) most = memob_max(most, load[--right]);
-        }
-        greedy->ranked[i].index = i;
-        greedy->ranked[i].first = (double)most;
-        greedy->ranked[i].second = (double)item->lifetime;
-    }
-    qsort(greedy->ranked, (size_t)problem->n_items, sizeof(memoi_ranked),
-          memoi_greedy_compare_ranked);
 }
 
 /* Sets the top of the plateau that begins at a section; INT64_MAX: none does. */
@@ -244,37 +208,33 @@ MEMOI int64_t memoi_plateau_lowest(const memoi_greedy* greedy) {
     return node - greedy->n_leaves;
 }
 
+/* Sections [begin, end) become a plateau, which joins neighbors of the same top. */
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
                              int64_t previous) {
-    memoi_plateau* plateau = &greedy->plateau[begin];
-    MEMO_ASSERT(previous < begin && begin < end && end <= greedy->problem->n_sections); /* 1 */
-    plateau->end = (int32_t)end;
-    plateau->previous = (int32_t)previous;
-    if (end < greedy->problem->n_sections) greedy->plateau[end].previous = (int32_t)begin;
-    if (previous >= 0) greedy->plateau[previous].end = (int32_t)begin;
+    memoi_plateau* plateau = greedy->plateau;
+    if (memoi_plateau_top(greedy, end) == top) {
+        memoi_plateau_set(greedy, end, INT64_MAX);
+        end = plateau[end].end;
+    }
+    if (memoi_plateau_top(greedy, previous) == top) {
+        memoi_plateau_set(greedy, begin, INT64_MAX);
+        begin = previous;
+        previous = plateau[begin].previous;
+    }
+    MEMO_ASSERT(begin < end && end <= greedy->problem->n_sections && /* 1 */
+                (previous < begin || previous == greedy->problem->n_sections));
+    plateau[begin].end = (int32_t)end;
+    plateau[begin].previous = (int32_t)previous;
+    plateau[end].previous = plateau[previous].end = (int32_t)begin;
     memoi_plateau_set(greedy, begin, top);
 }
 
-/* Gives the plateau at begin a top, and joins it with neighbors of that top. */
-MEMOI void memoi_plateau_raise(memoi_greedy* greedy, int64_t begin, int64_t top) {
-    memoi_plateau here = greedy->plateau[begin];
-    if (here.end < greedy->problem->n_sections && memoi_plateau_top(greedy, here.end) == top) {
-        memoi_plateau_set(greedy, here.end, INT64_MAX);
-        here.end = greedy->plateau[here.end].end;
-    }
-    if (here.previous >= 0 && memoi_plateau_top(greedy, here.previous) == top) {
-        memoi_plateau_set(greedy, begin, INT64_MAX);
-        begin = here.previous;
-        here.previous = greedy->plateau[begin].previous;
-    }
-    memoi_plateau_add(greedy, begin, here.end, top, here.previous);
-}
-
-/* Sections [begin, end) become a plateau; the first of them belongs to the one at `at`. */
+/* Sections [begin, end) get a top; the first of them belongs to the plateau at `at`. */
 MEMOI void memoi_plateau_cover(memoi_greedy* greedy, int64_t at, int64_t begin, int64_t end,
                                int64_t top) {
     memoi_plateau old = greedy->plateau[at];
     int64_t old_top = memoi_plateau_top(greedy, at);
+    memoi_plateau_set(greedy, at, INT64_MAX);
     if (at < begin) {
         memoi_plateau_add(greedy, at, begin, old_top, old.previous);
         old.previous = (int32_t)at;
@@ -287,16 +247,6 @@ MEMOI void memoi_plateau_cover(memoi_greedy* greedy, int64_t at, int64_t begin, 
     }
     if (end < old.end) memoi_plateau_add(greedy, end, old.end, old_top, begin);
     memoi_plateau_add(greedy, begin, end, top, old.previous);
-    memoi_plateau_raise(greedy, begin, top);
-}
-
-/* The top of a plateau's lower neighbor. */
-MEMOI int64_t memoi_plateau_next(const memoi_greedy* greedy, int64_t begin) {
-    const memoi_plateau* here = &greedy->plateau[begin];
-    int64_t left = here->previous >= 0 ? memoi_plateau_top(greedy, here->previous) : INT64_MAX;
-    int64_t right =
-        here->end < greedy->problem->n_sections ? memoi_plateau_top(greedy, here->end) : INT64_MAX;
-    return memob_min(left, right);
 }
 
 /* Nothing is placed: all free items that are not ahead are on the tree. */
@@ -318,7 +268,7 @@ MEMOI void memoi_plateau_begin(memoi_greedy* greedy) {
     /* Build the tree from its leaves, then one plateau over all sections. */
     for (i = greedy->unplaced.n_leaves - 1; i > 0; i--) memoi_unplaced_join(&greedy->unplaced, i);
     for (i = 0; i < 2 * greedy->n_leaves; i++) greedy->tops[i] = INT64_MAX;
-    memoi_plateau_add(greedy, 0, problem->n_sections, problem->ground, -1);
+    memoi_plateau_add(greedy, 0, problem->n_sections, problem->ground, problem->n_sections);
 }
 
 /* The place of the lowest item ahead that lives in [begin, end) and lies below top; -1: none. */
@@ -336,12 +286,12 @@ MEMOI int64_t memoi_plateau_ahead(const memoi_greedy* greedy, int64_t begin, int
  * tree; a few are tried.  Returns its rank, or INT32_MAX. */
 MEMOI int32_t memoi_plateau_find(memoi_greedy* greedy, int64_t at) {
     memoi_unplaced* unplaced = &greedy->unplaced;
-    const int32_t end = greedy->plateau[at].end;
+    const int32_t *first = greedy->problem->first_item, end = greedy->plateau[at].end;
     int32_t passed[MEMOI_TRIES], n_passed = 0, rank = INT32_MAX;
     for (; n_passed < MEMOI_TRIES; passed[n_passed++] = rank) {
         const memoi_item* item;
         int64_t top, i;
-        rank = memoi_unplaced_find(unplaced, (int32_t)at, end);
+        rank = memoi_unplaced_find(unplaced, first[at], first[end], end);
         if (rank == INT32_MAX) break;
         i = greedy->ranked[rank].index;
         item = &greedy->problem->items[i];
@@ -361,7 +311,7 @@ MEMOI int32_t memoi_plateau_find(memoi_greedy* greedy, int64_t at) {
  * If there is none, that plateau rises, but not into what is ahead. */
 MEMOI int memoi_plateau_step(memoi_greedy* greedy) {
     const int64_t at = memoi_plateau_lowest(greedy), top = memoi_plateau_top(greedy, at);
-    const int64_t end = greedy->plateau[at].end;
+    const int64_t previous = greedy->plateau[at].previous, end = greedy->plateau[at].end;
     const int64_t reached = memoi_plateau_ahead(greedy, at, end, top + 1);
     const memoi_item* item;
     int64_t i, next, k;
@@ -383,9 +333,9 @@ MEMOI int memoi_plateau_step(memoi_greedy* greedy) {
         memoi_plateau_cover(greedy, at, item->begin, item->until, greedy->offsets[i] + item->size);
         return 1;
     }
-    next = memoi_plateau_next(greedy, at);
+    next = memob_min(memoi_plateau_top(greedy, previous), memoi_plateau_top(greedy, end));
     k = memoi_plateau_ahead(greedy, at, end, next);
-    memoi_plateau_raise(greedy, at, k < 0 ? next : greedy->ahead[k].key);
+    memoi_plateau_add(greedy, at, end, k < 0 ? next : greedy->ahead[k].key, previous);
     return 0;
 }
 
@@ -394,7 +344,7 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     int64_t n = greedy->problem->n_items, n_placed = greedy->problem->n_fixed;
     memoi_plateau_begin(greedy);
     for (int64_t step = 1; n_placed < n; step++) {
-        if (step % MEMOI_CLOCK == 0 && !greedy->is_needed && memoi_deadline_is_over(greedy->clock))
+        if (step % MEMOI_CLOCK == 0 && greedy->clock && memoi_deadline_is_over(greedy->clock))
             return 0;
         n_placed += memoi_plateau_step(greedy);
     }
@@ -413,9 +363,9 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
         (best->peak == INT64_MAX || last - first == MEMOI_GREEDY_RUNS))
         ok = memoi_pack_sweep(&greedy, target, best);
     for (int run = first; ok && run < last && best->peak > target; run++) {
-        greedy.is_needed = best->peak == INT64_MAX;
-        if (!greedy.is_needed && (MEMOI_WITHOUT(orders) || memoi_deadline_is_over(clock))) break;
-        memoi_greedy_rank(&greedy, (memoi_item_order)run);
+        greedy.clock = best->peak < INT64_MAX ? clock : NULL;
+        if (greedy.clock && (MEMOI_WITHOUT(orders) || memoi_deadline_is_over(clock))) break;
+        memoi_greedy_order_items(problem, (memoi_item_order)run, NULL, greedy.ranked);
         if (memoi_plateau_run(&greedy)) memoi_solution_offer(problem, greedy.offsets, best);
     }
     memob_arrays_free(&greedy.arrays);

@@ -75,12 +75,10 @@ MEMOI int64_t memoi_problem_step(memoi_problem* problem, int simpler) {
     }
 
     /* Offsets are sums of sizes, rounded up to alignments: an alignment divides the step, or is a
-     * multiple of it.  A smaller step can break an earlier item's, so the loop begins again. */
+     * multiple of it.  If one is neither, the step becomes a power of two, as alignments are. */
     for (int64_t i = 0; i < problem->n_items; i++) {
         const int64_t alignment = problem->items[i].alignment;
-        if (step % alignment == 0 || alignment % step == 0) continue;
-        step = memoi_problem_gcd(step, alignment);
-        i = -1;
+        if (step % alignment && alignment % step) step &= -step;
     }
     return problem->n_items > 0 ? step : 1;
 }
@@ -129,16 +127,14 @@ MEMOI void memoi_problem_scale(memoi_problem* problem, int64_t step) {
 MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi_problem* problem,
                                        memo_error* error) {
     int64_t gap = 0, hold = 0, step;
+    memob_arrays* a = &problem->arrays;
     memo_status status;
     memset(problem, 0, sizeof *problem);
     problem->is_stretched = simpler & MEMOI_STRETCHED;
-    problem->items = (memoi_item*)memob_calloc(plan->n_buffers, sizeof(memoi_item));
-    problem->ranges =
-        (memoi_range*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memoi_range));
-    problem->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
-    status = problem->items && problem->ranges && problem->neighbors
-                 ? MEMO_STATUS_OK
-                 : memob_no_memory(error, "the planning problem");
+    problem->items = MEMOB_ARRAY(a, memoi_item, plan->n_buffers);
+    problem->ranges = MEMOB_ARRAY(a, memoi_range, plan->n_buffers + plan->n_gaps);
+    problem->neighbors = MEMOB_ARRAY(a, memoi_neighbors, 1);
+    status = a->failed ? memob_no_memory(error, "the planning problem") : MEMO_STATUS_OK;
 
     /* In bytes and times first. */
     for (int64_t i = 0; i < plan->n_buffers && !status; i++)
@@ -148,7 +144,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi
 
     /* Sections replace times, because the search goes through live sets, not through requests. */
     if (!status) memoi_problem_scale(problem, step);
-    if (!status && (!memoi_problem_sections(problem) || !memoi_problem_bounds(problem)))
+    if (!status && !memoi_problem_sections(problem))
         status = memob_no_memory(error, "the planning problem");
     if (status) memoi_problem_free(problem);
     return status;

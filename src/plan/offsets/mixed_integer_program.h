@@ -150,10 +150,8 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
         int result = solve(mip.lp);
         double peak = get_objective(mip.lp) / mip.scale;
         if ((result == OPTIMAL || result == SUBOPTIMAL) && get_variables(mip.lp, columns)) {
-            for (int64_t i = 0; i < n; i++) {
-                order[i].key = (int64_t)(columns[i] / mip.scale + 0.5);
-                order[i].index = i;
-            }
+            for (int64_t i = 0; i < n; i++)
+                order[i] = memob_keyed_of((int64_t)(columns[i] / mip.scale + 0.5), i);
             qsort(order, (size_t)n, sizeof *order, memob_keyed_compare);
             if (memoi_mip_stack(problem, order, offsets))
                 memoi_solution_offer(problem, offsets, best);

@@ -9,25 +9,12 @@
 
 enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
 
-/* The first item that begins after item i has ended.  Items are ordered by begin, so the later
- * items that i overlaps lie between i and that item; with gaps, i overlaps some of them. */
-MEMOI int64_t memoi_neighbors_item_last(const memoi_problem* problem, int64_t i) {
-    int64_t low = i + 1, high = problem->n_items;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (problem->items[middle].begin < problem->items[i].end)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* How many entries the lists have, with gaps at most. */
+/* How many entries the lists have, with gaps at most.  Items are ordered by begin, so the later
+ * items that i overlaps come before the first one that begins after i has ended. */
 MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
-    int64_t n = problem->n_items, n_entries = 2 * problem->n_held;
-    for (int64_t i = 0; i < n; i++)
-        n_entries += 2 * (memoi_neighbors_item_last(problem, i) - i - 1);
+    int64_t n_entries = 2 * problem->n_held;
+    for (int64_t i = 0; i < problem->n_items; i++)
+        n_entries += 2 * (problem->first_item[problem->items[i].end] - i - 1);
     return n_entries;
 }
 
@@ -48,7 +35,7 @@ MEMOI void memoi_neighbors_fill(const memoi_problem* problem, int64_t* fill) {
     const int64_t n = problem->n_items;
     for (int pass = 0; pass < 2; pass++) {
         for (int64_t i = 0; i < n; i++) {
-            const int64_t last = memoi_neighbors_item_last(problem, i);
+            const int64_t last = problem->first_item[problem->items[i].end];
             for (int64_t j = i + 1; j < last; j++)
                 if (!problem->has_gaps || memoi_problem_items_overlap(problem, i, j))
                     memoi_neighbors_add(neighbors, fill, i, j, pass);
@@ -71,8 +58,8 @@ MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, mem
     const memoi_neighbors* neighbors = problem->neighbors;
     const int64_t *first = neighbors->first, n = problem->n_items;
     for (int64_t i = 0; i < n; i++) {
-        order[i].key = problem->items[i].fixed < 0 ? INT64_MAX : problem->items[i].fixed;
-        order[i].index = i;
+        const int64_t fixed = problem->items[i].fixed;
+        order[i] = memob_keyed_of(fixed < 0 ? INT64_MAX : fixed, i);
         fill[i] = first[i];
     }
     qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);

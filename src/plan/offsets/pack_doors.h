@@ -19,8 +19,7 @@ MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_
 MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
 /* The order of ties of a run of the search, and how tight a section is. */
 MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run);
-MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s, double slack,
-                                  int64_t n_choices);
+MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s);
 /* The highest offset, `most` without alignments, on which a set of items can be stacked within the
  * capacity, or a higher one; -1: none.  Can the others lie above item i, which ends there? */
 MEMOI int64_t memoi_pack_base(struct memoi_search* search, uint64_t set, int64_t most);
@@ -38,11 +37,12 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
 
 #else
 
-#define memoi_pack_pose(plan, problem)                 1
-#define memoi_pack_attempt(exact, capacity, n_nodes)   (-1)
-#define memoi_pack_forget(exact)                       ((void)(exact))
-#define memoi_pack_style(search, run)                  ((void)(run), MEMOI_ORDER_SECTIONS)
-#define memoi_pack_tightness(search, s, slack, n)      (((slack) + 1) * (double)(n))
+#define memoi_pack_pose(plan, problem)               1
+#define memoi_pack_attempt(exact, capacity, n_nodes) (-1)
+#define memoi_pack_forget(exact)                     ((void)(exact))
+#define memoi_pack_style(search, run)                ((void)(run), MEMOI_ORDER_SECTIONS)
+#define memoi_pack_tightness(search, s)                                                            \
+    (((double)(search)->looks[s].slack + 1) * (double)(search)->looks[s].n_choices)
 #define memoi_pack_base(search, set, most)             ((void)(set), memob_max(most, -1))
 #define memoi_pack_has_room(search, set, i, end, most) ((void)(set), (void)(most), 1)
 #define memoi_pack_answer(search)                      ((void)(search))

@@ -59,14 +59,17 @@ typedef struct memoi_item {
     int64_t begin, end; /* sections from first to last, including those in gaps */
     int64_t until;      /* end, or later: where the last item held against it begins */
     int64_t first_range, n_ranges;
+    int64_t load;     /* the bound of the fullest section that it meets, gaps included */
     int64_t lifetime; /* in the plan's time */
     int64_t origin;   /* index of the plan's buffer or, of a picked item, in the whole */
 } memoi_item;
 
 typedef struct memoi_problem {
+    memob_arrays arrays; /* all but held, which grows */
     memoi_item* items;   /* ordered by begin */
     memoi_range* ranges; /* one an item, more with gaps; in the order of items */
     int64_t n_items, n_ranges, n_sections, n_fixed;
+    int32_t* first_item;     /* of a section, and of the end: that begins there or later */
     int64_t* section_bounds; /* the least peak of a section's items, without other sections */
     int64_t lower_bound;
     int64_t ground; /* the top of the highest fixed item, with spare room */
@@ -91,12 +94,9 @@ typedef struct memoi_neighbors {
 } memoi_neighbors;
 
 MEMOI void memoi_problem_free(memoi_problem* problem) {
-    MEMO_FREE(problem->items);
-    MEMO_FREE(problem->ranges);
-    MEMO_FREE(problem->section_bounds);
-    MEMO_FREE(problem->held);
     if (problem->neighbors) memob_arrays_free(&problem->neighbors->arrays);
-    MEMO_FREE(problem->neighbors);
+    memob_arrays_free(&problem->arrays);
+    MEMO_FREE(problem->held);
     memset(problem, 0, sizeof *problem);
 }
 
@@ -112,12 +112,6 @@ MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
 
 MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
     return memoi_problem_is_easy(problem) && !problem->has_alignment;
-}
-
-/* Sets for each section, and for the end, the first item that begins there or later. */
-MEMOI void memoi_problem_first_items(const memoi_problem* problem, int32_t* first) {
-    for (int64_t s = 0, i = 0; s <= problem->n_sections; first[s++] = (int32_t)i)
-        while (i < problem->n_items && problem->items[i].begin < s) i++;
 }
 
 MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {

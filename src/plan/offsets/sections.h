@@ -26,7 +26,7 @@ MEMOI void memoi_problem_limits(memoi_problem* problem) {
 MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, int64_t* rounding,
                                    int64_t* sums) {
     const int64_t n = problem->n_sections;
-    int64_t sum = 0, largest = 0, left, right;
+    int64_t sum = 0, left, right;
     memset(sums, 0, (size_t)(n + 1) * sizeof *sums);
     memset(rounding, 0, (size_t)(2 * n) * sizeof *rounding);
     for (int64_t i = 0; i < problem->n_items; i++) {
@@ -34,7 +34,6 @@ MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, in
         const int64_t size = memob_align_up(item->size, alignment);
         const int64_t rounded = size - item->size + item->spare;
         if (item->alignment < alignment) continue;
-        largest = memob_max(largest, rounded);
         for (int64_t k = item->first_range; k < item->first_range + item->n_ranges; k++) {
             sums[problem->ranges[k].begin] += size; /* as differences, summed below */
             sums[problem->ranges[k].end] -= size;
@@ -48,8 +47,7 @@ MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, in
             }
         }
     }
-    for (int64_t k = 2; k < 2 * n && largest > 0; k++)
-        rounding[k] = memob_max(rounding[k], rounding[k / 2]);
+    for (int64_t k = 2; k < 2 * n; k++) rounding[k] = memob_max(rounding[k], rounding[k / 2]);
     for (int64_t s = 0; s < n; s++) {
         sum += sums[s];
         problem->section_bounds[s] = memob_max(problem->section_bounds[s], sum - rounding[n + s]);
@@ -58,13 +56,34 @@ MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, in
     MEMO_ASSERT(sum + sums[n] == 0); /* 2 */
 }
 
-/* Sets the bounds, by the items of each section and by fixed items.  0: no memory. */
+/* Sets the loads of items.  most: scratch, two a section: a tree of the largest bounds. */
+MEMOI void memoi_problem_loads(memoi_problem* problem, int64_t* most) {
+    const int64_t n = problem->n_sections;
+    memcpy(most + n, problem->section_bounds, (size_t)n * sizeof *most);
+    for (int64_t k = n - 1; k > 0; k--) most[k] = memob_max(most[2 * k], most[2 * k + 1]);
+    for (int64_t i = 0; i < problem->n_items; i++) {
+        memoi_item* item = &problem->items[i];
+        int64_t left = n + item->begin, right = n + item->end;
+        for (item->load = 0; left < right; left /= 2, right /= 2) {
+            if (left & 1) item->load = memob_max(item->load, most[left++]);
+            if (right & 1) item->load = memob_max(item->load, most[--right]);
+        }
+    }
+}
+
+/* Sets what follows from ranges in sections: limits and loads of items, the first items, and the
+ * bounds, by the items of each section and by fixed items.  0: no memory. */
 MEMOI int memoi_problem_bounds(memoi_problem* problem) {
     const int64_t n = problem->n_sections;
     int64_t alignments = 1; /* powers of two, one bit each */
+    memob_arrays* a = &problem->arrays;
+    int32_t* first = problem->first_item = MEMOB_ARRAY(a, int32_t, n + 1);
     int64_t* scratch = (int64_t*)memob_calloc(3 * n + 1, sizeof(int64_t));
-    MEMO_FREE(problem->section_bounds);
-    problem->section_bounds = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
+    const int64_t* bounds = problem->section_bounds = MEMOB_ARRAY(a, int64_t, n + 1);
+    const int ok = scratch && first && bounds;
+    memoi_problem_limits(problem);
+    for (int64_t s = 0, i = 0; s <= n && ok; first[s++] = (int32_t)i)
+        while (i < problem->n_items && problem->items[i].begin < s) i++;
     for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         alignments |= item->alignment;
@@ -72,14 +91,15 @@ MEMOI int memoi_problem_bounds(memoi_problem* problem) {
         problem->ground = memob_max(problem->ground, item->fixed + item->size);
         problem->lower_bound = memob_max(problem->lower_bound, memoi_item_top(item, item->fixed));
     }
-    for (; alignments > 0 && scratch && problem->section_bounds; alignments &= alignments - 1)
+    for (; alignments > 0 && ok; alignments &= alignments - 1)
         memoi_problem_bounds_at(problem, alignments & -alignments, scratch, scratch + 2 * n);
+    if (ok) memoi_problem_loads(problem, scratch);
     MEMO_FREE(scratch);
-    return scratch && problem->section_bounds;
+    return ok;
 }
 
-/* Turns ranges from times into sections, and sets the limits of items.  A live set is a largest one
- * only if a range ends and another has begun since the section before. */
+/* Turns ranges from times into sections, and sets what follows from these.  A live set is a largest
+ * one only if a range ends and another has begun since the section before.  0: no memory. */
 MEMOI int memoi_problem_sections(memoi_problem* problem) {
     int64_t n = problem->n_ranges, born = 0, died = 0, closed = 0;
     int has_birth = 0;
@@ -89,9 +109,8 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
 
     /* Begins and ends in order of time. */
     for (int64_t i = 0; i < n; i++) {
-        begins[i].key = problem->ranges[i].begin;
-        ends[i].key = problem->ranges[i].end;
-        begins[i].index = ends[i].index = i;
+        begins[i] = memob_keyed_of(problem->ranges[i].begin, i);
+        ends[i] = memob_keyed_of(problem->ranges[i].end, i);
     }
     memob_keyed_sort(begins, n);
     memob_keyed_sort(ends, n);
@@ -110,7 +129,6 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
         }
     }
     problem->n_sections = closed;
-    memoi_problem_limits(problem);
     MEMO_FREE(begins);
-    return 1;
+    return memoi_problem_bounds(problem);
 }

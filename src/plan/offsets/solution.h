@@ -10,7 +10,7 @@
 
 /* Orders of the items; all but the last are runs of greedy, those that help most come first. */
 typedef enum memoi_item_order {
-    MEMOI_ORDER_LOAD = 0, /* fullest section first: memoi_greedy_rank */
+    MEMOI_ORDER_LOAD = 0, /* fullest section first, then longest: others have room on top */
     MEMOI_ORDER_START,    /* as requested */
     MEMOI_ORDER_AREA,     /* size times lifetime */
     MEMOI_ORDER_SIZE,     /* largest, then longest */
@@ -121,17 +121,17 @@ MEMOI void memoi_effort_report(const memoi_effort* effort, const memoi_problem* 
 /* Makes a problem of the items in the set; origins are indices in the whole.  0: no memory. */
 MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
                              memoi_problem* part) {
-    int64_t i;
+    memob_arrays* a = &part->arrays;
     *part = *whole;
+    memset(a, 0, sizeof *a);
     part->n_items = part->n_ranges = part->n_fixed = part->n_held = 0;
     part->lower_bound = part->ground = 0;
-    part->section_bounds = NULL;
     part->held = NULL;
-    part->items = (memoi_item*)memob_calloc(whole->n_items, sizeof(memoi_item));
-    part->ranges = (memoi_range*)memob_calloc(whole->n_ranges, sizeof(memoi_range));
-    part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
+    part->items = MEMOB_ARRAY(a, memoi_item, whole->n_items);
+    part->ranges = MEMOB_ARRAY(a, memoi_range, whole->n_ranges);
+    part->neighbors = MEMOB_ARRAY(a, memoi_neighbors, 1);
 
-    for (i = 0; part->items && part->ranges && part->neighbors && i < whole->n_items; i++) {
+    for (int64_t i = 0; !a->failed && i < whole->n_items; i++) {
         memoi_item* item = &part->items[part->n_items];
         if (!is_in_set[i]) continue;
         *item = whole->items[i];
@@ -144,7 +144,7 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
         part->n_items++;
     }
 
-    if (i == whole->n_items && memoi_problem_sections(part) && memoi_problem_bounds(part)) return 1;
+    if (!a->failed && memoi_problem_sections(part)) return 1;
     memoi_problem_free(part);
     return 0;
 }
