@@ -3934,7 +3934,7 @@ typedef struct memoi_loop {
     memo_plan* plan; /* its layers */
     const memo_plan_desc* desc;
     memoi_solver solve; /* for levels */
-    const char* name;   /* of the engine that made the best plan */
+    const char* name;   /* of the engine that made the best plan; NULL: the plan has it */
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
@@ -4126,7 +4126,7 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
         plan->buffers[problem->items[i].origin].offset_bytes =
             best->offsets[i] * problem->unit_bytes;
     memoi_plan_measure(plan);
-    snprintf(plan->engine, sizeof plan->engine, "%s", engine);
+    if (engine) snprintf(plan->engine, sizeof plan->engine, "%s", engine);
 }
 
 /* The problem of a plan with its holds. */
@@ -4190,7 +4190,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     loop.plan = plan;
     loop.desc = desc;
     loop.solve = memo_plan_solve;
-    loop.name = is_second ? plan->engine : "greedy";
+    loop.name = is_second ? NULL : "greedy";
     loop.has_begun = is_second;
     status = memoi_loop_run(&loop, error);
 

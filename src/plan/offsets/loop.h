@@ -23,7 +23,7 @@ typedef struct memoi_loop {
     memo_plan* plan; /* its layers */
     const memo_plan_desc* desc;
     memoi_solver solve; /* for levels */
-    const char* name;   /* of the engine that made the best plan */
+    const char* name;   /* of the engine that made the best plan; NULL: the plan has it */
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
