@@ -233,8 +233,8 @@ MEMO_TRY memo_status memo_schedule_compare(const memo_schedule* promised,
 /* ---- 4 pictures ------------------------------------------------------------------------------ */
 
 /* Draw a timeline, one row per stream, from a simulation or measurement: in Chrome trace format
- * (for chrome://tracing or Perfetto), or as SVG with the busy share of the makespan.
- * Errors: IO, OUT_OF_HOST_MEMORY. */
+ * (for chrome://tracing or Perfetto), or as SVG with the busy share of the makespan,
+ * without streams where nothing runs.  Errors: IO, OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_schedule_write_chrome(const memo_schedule* schedule,
                                                 const memo_simulation* times, const char* path,
                                                 memo_error* error);
@@ -2151,6 +2151,7 @@ typedef struct memoi_timeline {
     memoi_legend legend;
     double left;        /* of time 0 */
     double top, bottom; /* of the rows */
+    double* rows;       /* the top of a stream's row; 0: nothing runs there */
     double scale;       /* pixels a second */
 } memoi_timeline;
 
@@ -2178,7 +2179,7 @@ MEMOI void memoi_timeline_draw_op(memoi_timeline* t, int64_t i) {
     char bytes[32];
     for (int64_t k = 0; k <= op->n_more_streams; k++) {
         int32_t stream = memoi_schedule_op_stream(t->schedule, op, k);
-        double y = t->top + MEMOI_ROW_HEIGHT * stream + (MEMOI_ROW_HEIGHT - MEMOI_BAR_HEIGHT) / 2.0;
+        double y = t->rows[stream] + (MEMOI_ROW_HEIGHT - MEMOI_BAR_HEIGHT) / 2.0;
         if (is_wait) /* a thin line: the stream waits */
             memoi_svg_put_rect(&t->text, color, x, y + MEMOI_BAR_HEIGHT / 2.0 - 2, width, 4);
         else /* a gap between neighbors, if there is room */
@@ -2199,20 +2200,40 @@ MEMOI void memoi_timeline_draw_op(memoi_timeline* t, int64_t i) {
     }
 }
 
+/* Gives a row to each stream where something runs.  0: no memory. */
+MEMOI int memoi_timeline_make_rows(memoi_timeline* t) {
+    const memo_schedule* schedule = t->schedule;
+    t->rows = (double*)memob_calloc(schedule->n_streams, sizeof(double));
+    if (!t->rows) return 0;
+    for (int64_t i = 0; i < schedule->n_ops; i++)
+        for (int64_t k = 0; k <= schedule->ops[i].n_more_streams; k++)
+            if (memoi_timeline_is_drawn(schedule, t->times, i))
+                t->rows[memoi_schedule_op_stream(schedule, &schedule->ops[i], k)] = 1;
+    t->bottom = t->top;
+    for (int32_t i = 0; i < schedule->n_streams; i++) {
+        if (t->rows[i] <= 0) continue;
+        t->rows[i] = t->bottom;
+        t->bottom += MEMOI_ROW_HEIGHT;
+    }
+    return 1;
+}
+
 /* Rows of alternating shade, names at the left, shares at the right. */
 MEMOI void memoi_timeline_draw_rows(memoi_timeline* t) {
     const memo_schedule* schedule = t->schedule;
     for (int32_t i = 0; i < schedule->n_streams; i++) {
         const char* name = memoi_schedule_stream_name(schedule, i);
-        double y = t->top + MEMOI_ROW_HEIGHT * i, middle = y + MEMOI_ROW_HEIGHT / 2.0 + 4;
+        double y = t->rows[i], middle = y + MEMOI_ROW_HEIGHT / 2.0 + 4;
         double makespan = t->times->makespan_s;
         double share = makespan > 0 ? t->times->busy_s[i] / makespan * 100 : 0;
         int64_t n = (int64_t)strlen(name);
         int is_cut = memoi_svg_text_width(name, n, 12) > t->left - 36;
+        if (y <= 0) continue;
         while (n && memoi_svg_text_width(name, n, 12) + (is_cut ? 12 : 0) > t->left - 36) n--;
         while (n && ((unsigned char)name[n] & 0xc0) == 0x80) n--; /* not inside a letter */
-        memoi_svg_put_rect(&t->text, i % 2 ? 0xffffff : 0xf6f7f9, 0, y, MEMOI_SVG_WIDTH,
-                           MEMOI_ROW_HEIGHT);
+        memoi_svg_put_rect(&t->text,
+                           fmod(y - t->top, 2 * MEMOI_ROW_HEIGHT) > 0 ? 0xffffff : 0xf6f7f9, 0, y,
+                           MEMOI_SVG_WIDTH, MEMOI_ROW_HEIGHT);
         memo_text_put(&t->text, "/>\n");
         memoi_svg_put_part(&t->text, "", 16, middle, name, n, is_cut ? "\xe2\x80\xa6" : "");
         memoi_svg_put_value(&t->text, " class=\"r\"", MEMOI_SVG_WIDTH - 16, middle, share,
@@ -2264,7 +2285,7 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
         t->left = fmin(240, fmax(t->left, width));
     }
     t->top = 72;
-    t->bottom = t->top + MEMOI_ROW_HEIGHT * schedule->n_streams;
+    if (!memoi_timeline_make_rows(t)) return memob_no_memory(error, "the rows of a timeline");
     t->scale =
         times->makespan_s > 1e-300 ? (MEMOI_SVG_WIDTH - 84 - t->left) / times->makespan_s : 0;
 
@@ -2286,6 +2307,7 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
         if (memoi_timeline_is_drawn(schedule, times, i)) memoi_timeline_draw_op(t, i);
     memoi_timeline_draw_legend(t, t->bottom + 44);
     memo_text_put(&t->text, "</svg>\n");
+    MEMO_FREE(t->rows);
     return memo_text_write(&t->text, path, error);
 }
 

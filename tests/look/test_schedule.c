@@ -567,6 +567,9 @@ TEST(files_are_well_formed) {
         for (int64_t i = 0; i < 12; i++) name[i] = letters[memo_test_int(0, sizeof letters - 2)];
         CHECK_OK(memo_schedule_add_stream(schedule, name, &stream, &error));
         run_time(schedule, stream, name, 1, 0, 0);
+        const int32_t used = stream;
+        CHECK_OK(memo_schedule_add_stream(schedule, "idle", &stream, &error));
+        stream = used;
         run_time(schedule, stream, "x < y && \"z\" \\ 3", round ? 1e-7 : 0, 0, 7);
         if (round % 7 == 0)
             for (int64_t i = 0; i < schedule->n_ops; i++) schedule->ops[i].duration_s *= 1e-6;
@@ -585,6 +588,7 @@ TEST(files_are_well_formed) {
         svg = written(schedule, times, "Losses & <gains>", 1);
         CHECK_CASE(is_xml(svg) && is_utf8(svg), "%.2000s", svg);
         CHECK(strstr(svg, "\xef\xbf\xbd") != NULL);
+        CHECK(!strstr(svg, "idle")); /* nothing runs there */
         CHECK_IS(count_of(svg, "<title>"), ==, n_drawn + n_waits);
         CHECK(!strstr(svg, "nan") && !strstr(svg, "inf"));
     }
