@@ -1118,23 +1118,24 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *   problem   >>items makes it of a plan's buffers and of what streams keep apart; >>neighbors
  *             lists what conflicts with an item
  *   bounds    >>sections: no plan is lower than the items that live together, rounded up
- *   engines   each lowers the best plan so far (>>solution), and has one file and one door
+ *   engines   each lowers the best plan so far (>>solution), and has a file of its own
  *   loop      >>loop: memoi_loop_run gives the engines work that doubles from round to round, until
  *             the plan is proven, or nodes or time are spent.  >>plan solve calls it, and
  *             >>pack doors takes engines for puzzles from extras/memo_pack.h.
  *
- * Engines in the order in which they run; () names the MEMOI_WITHOUT switch.
- *   >>bi-level                first, for BILEVEL     marks of layers; no holds      a plan
- *   >>greedy (orders)         first                  any problem                    a plan
- *   >>mixed-integer program   once, for MIP          few conflicts; lp_solve        a plan, a proof
- *   >>full sections (same)    rounds of AUTO         easy, above 500 items          a plan, a bound
- *   >>ejections (same)        rounds; last, GREEDY   not plain, or over 8,000 items a plan
- *   >>exact search (search)   rounds of AUTO         at most 8,000 items; no holds  a plan, a proof
+ * Engines as they run; AUTO and BILEVEL have rounds.  () names a MEMOI_WITHOUT switch that differs.
+ *   >>bi-level                rounds of BILEVEL      marks of layers; no holds      a plan
+ *   >>greedy (orders)         first; large: rounds   any problem                    a plan
+ *   >>mixed-integer program   once, for MIP          no alignments, few conflicts   a plan, a proof
+ *   >>full sections           rounds                 easy, above 500 items          a plan, a bound
+ *   >>ejections               rounds; last, GREEDY   not plain, or over 8,000 items a plan
+ *   >>exact search (search)   rounds                 at most 8,000 items; no holds  a plan, a proof
  *
  * TERMS.  Sizes are counted in units, time in *sections*: a section is a set of items that live
  * together, to which no other item can be added.  Two items overlap exactly where they share a
  * section, so a packing of every section is a plan.
- *   step    the largest number that divides sizes, rounded up, and fixed offsets
+ *   step    the largest number that divides sizes, rounded up, and fixed offsets; its largest power
+ *           of two, if an alignment neither divides it nor is a multiple of it
  *   unit    the largest number that divides the step and all spare room
  *   spare   bytes by which a size is rounded up to the least alignment, as offsets are multiples of
  *           it; the spare room of the topmost item does not count in the peak
@@ -1159,11 +1160,11 @@ enum {
 typedef enum memoi_made { MEMOI_UNFIT = -1, MEMOI_NO_MEMORY, MEMOI_MADE } memoi_made;
 
 typedef struct memoi_range {
-    int64_t begin, end; /* sections [begin, end) */
+    int64_t begin, end; /* [begin, end): times at first, then sections */
 } memoi_range;
 
 typedef struct memoi_item {
-    int64_t size;       /* rounded up to the least alignment; in units, as all below */
+    int64_t size;       /* rounded up to the least alignment; in units, as four of those below */
     int64_t spare;      /* part of the size that the rounding added */
     int64_t alignment;  /* 1 if the step guarantees it */
     int64_t fixed;      /* offset, or -1 */
@@ -1216,7 +1217,7 @@ MEMOI int64_t memoi_item_top(const memoi_item* item, int64_t offset) {
     return offset + item->size - item->spare;
 }
 
-/* Does every item live in one piece, and conflict only with items that live at the same time? */
+/* Is nothing fixed, and does every item live in one piece, with conflicts only at its time? */
 MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
     return !problem->n_fixed && !problem->has_gaps && !problem->held;
 }
@@ -1247,7 +1248,7 @@ MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, i
 
 /* --- >>sections ---
  * Finds the maximal sets of items that live together, and the bytes that no plan of such a set can
- * do without: the bounds.  Knows nothing of offsets.
+ * do without: the bounds.  Knows nothing of offsets but those that are fixed.
  *
  * 1. Each range, a piece of a life without gaps, spans a section; the sections of an item follow
  *    from its ranges.
@@ -1575,7 +1576,7 @@ MEMOI memoi_made memoi_problem_add_holds(memoi_problem* problem, const memo_plan
  * made of some items of a problem.  Knows nothing of engines.
  *
  * 1. No plan is lower than the bound.
- * 2. No more nodes are spent than are left. */
+ * 2. No more nodes count as spent than are left. */
 
 /* Orders of the items; all but the last are runs of greedy, those that help most come first. */
 typedef enum memoi_item_order {
@@ -1687,7 +1688,7 @@ MEMOI void memoi_effort_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* Makes a problem of the items in the set; origins are indices in the whole.  0: no memory. */
+/* Makes a problem of items of the whole, without pairs; origins are their indices.  0: no memory */
 MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
                              memoi_problem* part) {
     memob_arrays* a = &part->arrays;
@@ -1858,7 +1859,7 @@ MEMOI memoi_made memoi_neighbors_list(const memoi_problem* problem) {
     return MEMOI_MADE;
 }
 
-/* The lowest offset for a free item that is aligned and clear of its fixed neighbors. */
+/* The lowest aligned offset, from `offset` on, that is clear of a free item's fixed neighbors. */
 MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int64_t offset) {
     const memoi_item* item = &problem->items[i];
     int64_t k = problem->neighbors->first[i], last = problem->neighbors->first[i + 1];
@@ -1938,8 +1939,8 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
  * lie lowest lives within the lowest plateau.  If no item does, nothing can fill that plateau, so
  * the plateau rises to its lower neighbor.  An aligned item leaves a hole below itself.
  *
- * Gaps count as life, and all items lie above the fixed items.  Then every item lives in one piece,
- * and a run is fast for any number of items.
+ * Gaps count as life, an item lives `until` the last one held against it begins, and all lie above
+ * the fixed items.  So every item lives in one piece, and a run is fast for any number of items.
  *
  * 1. The plateaus cover all sections, each of which belongs to one of them.
  * 2. An item is placed once, on the top of a plateau in which it lives.
@@ -2300,9 +2301,9 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
 }
 
 /* ---- >>exact search -----------------------------------------------------------------------------
- * The engine that proves: is there a plan within a capacity?  Door: memoi_exact_round, which
- * attempts the bound or a target first, then capacities halfway between the last one given up and
- * the best peak.  Knows nothing of bytes.
+ * The engine that proves: is there a plan within a capacity?  Doors: memoi_exact_solve, all rounds
+ * of a problem; or memoi_exact_round, one, which attempts the bound or a target first, then
+ * capacities halfway between the last one given up and the best peak.  Knows nothing of bytes.
  *
  * Among all plans take one whose offsets have the least sum.  In that plan every item lies at 0,
  * at the next aligned offset above an item below, or where the item is fixed.  So the plan is
@@ -2341,16 +2342,16 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
  *   stack   with memo_pack.h, latest offset and head count the holes that alignments leave in the
  *           best stack of the items; what is known of a set serves all nodes within the capacity.
  *
- * A node (memoi_search_prune) applies floor, then head and lift to each section that is *stale*,
+ * In a node memoi_search_prune applies floor, then head and lift to each section that is *stale*,
  * because one of its items has changed, then block.  A raise makes the sections of its item stale:
  * later sections follow in the same node, earlier ones in the next.
  *
  * Parts.  Where no unplaced item reaches from a section into the next, the two sides are searched
  * alone; one that fails fails the node, without trying the other again.
  *
- * Failures.  The result of a part depends on its unplaced items alone: their minimums, bounds and
- * blocks.  Orders of decisions that lead to the same state are searched once: a failed state is
- * remembered as 128 bits of hash.  Failures outlast restarts, so that restarts prove something too.
+ * Failures.  A part's result depends on the capacity and its unplaced items: their minimums, bounds
+ * and blocks.  Orders of decisions that lead to the same state are searched once: a failed state is
+ * remembered as 128 bits of hash, beyond restarts, so that these prove something too.
  *
  * Runs.  A run succeeds soon or takes very long, so runs are short and grow slowly.  They differ in
  * the order of the items; with extras/memo_pack.h also in which sections count as tight.
@@ -2446,7 +2447,7 @@ typedef struct memoi_search {
     int32_t* rank;                   /* of an item, the last tie break */
     int32_t *sorted, *lifted;        /* scratch */
     memoi_ranked* ranked;            /* scratch */
-    int64_t n_branches, branch_stop; /* nodes of the tree; of this run */
+    int64_t n_branches, branch_stop; /* of all runs so far; where this run stops */
     int64_t n_looks;                 /* at neighbors and members, until they make a node */
     int64_t n_nodes; /* spent: a branch is a node, and so are MEMOI_SEARCH_LOOKS looks */
     const memoi_deadline* clock;
@@ -2458,7 +2459,7 @@ typedef struct memoi_search {
     double run_length;
     memoi_verdict verdict;
 
-    /* Read by extras/memo_pack.h alone: stacks, styles, and several searches side by side. */
+    /* For extras/memo_pack.h: stacks, styles, and several searches side by side. */
     uint64_t* sets;    /* the free members of a section, one bit each; NULL without alignments */
     uint64_t aligned;  /* items with an alignment */
     uint64_t unplaced; /* items, where there are sets */
@@ -3139,11 +3140,11 @@ MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes)
 
 /* The nodes of a first attempt: for eight of the shortest runs, at most half of what is left. */
 MEMOI int64_t memoi_exact_first(const memoi_problem* problem, int64_t nodes_left) {
-    return memob_min(memob_max(5000, 24 * problem->n_items), nodes_left / 2);
+    return memob_min(memob_max(5000, 24 * problem->n_items), nodes_left / 2 + 1);
 }
 
 /* Lowers the best plan in rounds, the first with so many nodes an attempt and each with twice as
- * many, until the effort is over; does nothing if the problem is too large. */
+ * many, until the effort is over; does nothing if the problem is too large.  n_nodes is above 0. */
 MEMOI memo_status memoi_exact_solve(const memoi_problem* problem, int64_t target, int64_t n_nodes,
                                     memoi_effort* effort, memoi_solution* best, memo_error* error) {
     memoi_exact exact;
@@ -3305,8 +3306,8 @@ MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
     return n;
 }
 
-/* The offset within the capacity at which the n neighbors in the way of item i weigh least: the
- * ground, or the top of a neighbor.  -1: fixed items leave no room.  *least: that weight. */
+/* The offset within the capacity at which the n neighbors in the way of item i weigh least: 0,
+ * or the top of a neighbor.  -1: fixed items leave no room.  *least: that weight. */
 MEMOI int64_t memoi_ejections_find(const memoi_ejections* e, int64_t i, int64_t n, double* least) {
     const memoi_item* items = e->problem->items;
     int64_t n_begun = 0, n_ended = 0, n_fixed = 0, found = -1;
@@ -3437,7 +3438,7 @@ MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nod
         }
         memoi_ejections_settle(e, last - effort->n_nodes, effort);
 
-        /* The capacity is met, or there is no way to it. */
+        /* Nothing waits, so this is a plan, perhaps above the capacity; or no place is left. */
         if (e->n_waiting == 0) {
             memcpy(best->offsets, e->offsets, (size_t)e->problem->n_items * sizeof(int64_t));
             e->highest = memoi_solution_highest(e->problem, best->offsets, &best->peak);
@@ -3634,7 +3635,8 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
  *
  * A kind is solved once.  A group becomes a single block of the outer plan, beside the buffers that
  * live longer.  A layer that differs is a kind of its own.  (The paper makes one block of all
- * groups of a window; several blocks leave room between blocks.)
+ * groups of a window; several blocks leave room between blocks.)  Each of a few rounds leaves the
+ * longest-lived locals to the outer plan.
  *
  * 1. Windows are disjoint, and ascend.
  * 2. A block holds its members. */
@@ -3787,7 +3789,7 @@ MEMOI void memoi_bilevel_find_kinds(memoi_bilevel* bilevel) {
 
 /* --- two levels: each kind once, then blocks beside the long-lived buffers --- */
 
-/* Plans a level with so many nodes. */
+/* Plans a level with so many nodes, which are spent unless the level is proven. */
 MEMOI memo_status memoi_level_solve(memoi_bilevel* bilevel, memo_plan* level, int64_t n_nodes,
                                     memo_error* error) {
     memoi_effort* effort = bilevel->effort;
@@ -3920,9 +3922,9 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
  * Runs the engines that suit the problem, as the table at >>problem says.  Knows nothing of how
  * they plan.
  *
- * In a round each engine lowers the best plan so far with a share of the round's nodes.  The next
- * round has twice as many.  So an engine that cannot help costs no more than a few times what the
- * engine costs that can.  Nothing but the end depends on a clock.
+ * In a round each engine lowers the best plan so far: full sections with a share of the round's
+ * nodes, the exact search with all of them a capacity.  The next round has twice as many.  So what
+ * cannot help costs at most a few times what can.  Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
 
@@ -3941,7 +3943,7 @@ typedef struct memoi_loop {
     int64_t n_vain; /* nodes of memo_pack.h and of full sections since one of them gained */
     int32_t round, n_orders; /* tried by greedy */
     memoi_made ejections_made, exact_made;
-    int32_t has_begun;  /* greedy has no more to do */
+    int32_t is_second;  /* the second pass, for which layers and greedy have no more to do */
     int32_t is_stuck;   /* the last round gained nothing */
     int32_t has_layers; /* whose plans may become better */
     int32_t is_apart;   /* extras/memo_pack.h plans parts alone, so no engine plans the whole */
@@ -3965,8 +3967,8 @@ MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
     return memob_min(n_nodes, loop->effort->nodes_left / MEMOI_SHARE + 1);
 }
 
-/* Layers, and greedy: all orders at once.  A large problem gets two, and another one in a round
- * behind one that gained nothing. */
+/* Layers, and greedy: all orders in the first round.  A large problem gets two then, and another
+ * one behind a round that gained nothing. */
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const int is_large = loop->problem->n_items > MEMOI_SEARCH_ITEMS &&
                          loop->desc->engine != MEMO_PLAN_ENGINE_GREEDY;
@@ -4084,7 +4086,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
 
     for (loop->round = 0; !status; loop->round++) {
         const int64_t n_spent = effort->n_nodes, peak = loop->best->peak;
-        if (!loop->has_begun) status = memoi_loop_begin(loop, n_nodes, error);
+        if (!loop->is_second) status = memoi_loop_begin(loop, n_nodes, error);
         if (status || !memoi_loop_goes_on(loop)) break;
         if (loop->round == 0 && !is_once)
             loop->exact_made = memoi_exact_create(&loop->exact, problem, effort, loop->best);
@@ -4093,7 +4095,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
             status =
                 is_once ? memoi_loop_once(loop, error) : memoi_loop_improve(loop, n_nodes, error);
         loop->is_stuck = loop->best->peak == peak;
-        /* No engine spent a node: nothing is left to try. */
+        /* Every order had its turn, and no engine spent a node: nothing is left to try. */
         if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && effort->n_nodes == n_spent)) break;
         n_nodes = memob_min(2 * n_nodes, (int64_t)1 << 40);
     }
@@ -4191,7 +4193,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     loop.desc = desc;
     loop.solve = memo_plan_solve;
     loop.name = is_second ? NULL : "greedy";
-    loop.has_begun = is_second;
+    loop.is_second = is_second;
     status = memoi_loop_run(&loop, error);
 
     /* A proof with stretched lives proves nothing.  A rounded peak is less than a unit too high. */
@@ -4249,7 +4251,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
                                     "of mallocs or frees differ; pass the trace that the plan was "
                                     "made from");
 
-    /* Work after the search takes several times as long as work before it. */
+    /* Engines look at the clock now and then, and a second pass makes the problem again. */
     reserved_s = fmax(6 * (memob_now_s() - begin), 1e-6 * (double)plan->n_buffers);
     reserved_s = fmin(reserved_s, 0.4 * settings.time_limit_s);
     memset(&effort, 0, sizeof effort);

@@ -54,6 +54,30 @@ TEST(a_longer_limit_takes_the_same_nodes) {
     CHECK_CASE(n_searched > 30, "%d were searched", n_searched);
 }
 
+/* Few nodes end soon, also where one is left for the search of a part: no loop waits for the time. */
+TEST(few_nodes_end_before_the_time) {
+    double most_s = 0;
+    int n_open = 0;
+    for (int k = 0; k < memo_test_cases(400, 4000); k++) {
+        const int64_t n = memo_test_int(30, 70);
+        own_plan* plan = new_plan(2 * n, 0, 1); /* two parts, one after the other */
+        cut_rectangle(plan->buffers, n, 1000, 1);
+        cut_rectangle(plan->buffers + n, n, 1000, 1);
+        for (int64_t i = 0; i < 2 * n; i++) {
+            plan->buffers[i].id = i;
+            plan->buffers[i].begin += i < n ? 0 : 2000;
+            plan->buffers[i].end += i < n ? 0 : 2000;
+        }
+        memo_plan_desc desc = {.time_limit_s = 1000, .node_limit = 1 + k % 100};
+        const double begin_s = looks_s;
+        solve_valid(plan, &desc, k);
+        most_s = fmax(most_s, looks_s - begin_s);
+        n_open += plan->proof != MEMO_PROOF_OPTIMAL;
+    }
+    printf("# at most %.0f looks at the clock, %d plans are open\n", most_s * 1e3, n_open);
+    CHECK(n_open > 100 && most_s < 10);
+}
+
 /* The peak of first fit, the longest lives first, around fixed buffers. */
 static int64_t slow_first_fit(const memo_plan* plan) {
     const int64_t n = plan->n_buffers;

@@ -12,7 +12,8 @@
  *
  * A kind is solved once.  A group becomes a single block of the outer plan, beside the buffers that
  * live longer.  A layer that differs is a kind of its own.  (The paper makes one block of all
- * groups of a window; several blocks leave room between blocks.)
+ * groups of a window; several blocks leave room between blocks.)  Each of a few rounds leaves the
+ * longest-lived locals to the outer plan.
  *
  * 1. Windows are disjoint, and ascend.
  * 2. A block holds its members. */
@@ -165,7 +166,7 @@ MEMOI void memoi_bilevel_find_kinds(memoi_bilevel* bilevel) {
 
 /* --- two levels: each kind once, then blocks beside the long-lived buffers --- */
 
-/* Plans a level with so many nodes. */
+/* Plans a level with so many nodes, which are spent unless the level is proven. */
 MEMOI memo_status memoi_level_solve(memoi_bilevel* bilevel, memo_plan* level, int64_t n_nodes,
                                     memo_error* error) {
     memoi_effort* effort = bilevel->effort;

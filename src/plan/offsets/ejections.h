@@ -68,8 +68,8 @@ MEMOI int64_t memoi_ejections_look(memoi_ejections* e, int64_t i) {
     return n;
 }
 
-/* The offset within the capacity at which the n neighbors in the way of item i weigh least: the
- * ground, or the top of a neighbor.  -1: fixed items leave no room.  *least: that weight. */
+/* The offset within the capacity at which the n neighbors in the way of item i weigh least: 0,
+ * or the top of a neighbor.  -1: fixed items leave no room.  *least: that weight. */
 MEMOI int64_t memoi_ejections_find(const memoi_ejections* e, int64_t i, int64_t n, double* least) {
     const memoi_item* items = e->problem->items;
     int64_t n_begun = 0, n_ended = 0, n_fixed = 0, found = -1;
@@ -200,7 +200,7 @@ MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nod
         }
         memoi_ejections_settle(e, last - effort->n_nodes, effort);
 
-        /* The capacity is met, or there is no way to it. */
+        /* Nothing waits, so this is a plan, perhaps above the capacity; or no place is left. */
         if (e->n_waiting == 0) {
             memcpy(best->offsets, e->offsets, (size_t)e->problem->n_items * sizeof(int64_t));
             e->highest = memoi_solution_highest(e->problem, best->offsets, &best->peak);

@@ -3,9 +3,9 @@
 #include "plan/offsets/greedy.h"
 #include "plan/offsets/pack_doors.h"
 /* ---- >>exact search -----------------------------------------------------------------------------
- * The engine that proves: is there a plan within a capacity?  Door: memoi_exact_round, which
- * attempts the bound or a target first, then capacities halfway between the last one given up and
- * the best peak.  Knows nothing of bytes.
+ * The engine that proves: is there a plan within a capacity?  Doors: memoi_exact_solve, all rounds
+ * of a problem; or memoi_exact_round, one, which attempts the bound or a target first, then
+ * capacities halfway between the last one given up and the best peak.  Knows nothing of bytes.
  *
  * Among all plans take one whose offsets have the least sum.  In that plan every item lies at 0,
  * at the next aligned offset above an item below, or where the item is fixed.  So the plan is
@@ -44,16 +44,16 @@
  *   stack   with memo_pack.h, latest offset and head count the holes that alignments leave in the
  *           best stack of the items; what is known of a set serves all nodes within the capacity.
  *
- * A node (memoi_search_prune) applies floor, then head and lift to each section that is *stale*,
+ * In a node memoi_search_prune applies floor, then head and lift to each section that is *stale*,
  * because one of its items has changed, then block.  A raise makes the sections of its item stale:
  * later sections follow in the same node, earlier ones in the next.
  *
  * Parts.  Where no unplaced item reaches from a section into the next, the two sides are searched
  * alone; one that fails fails the node, without trying the other again.
  *
- * Failures.  The result of a part depends on its unplaced items alone: their minimums, bounds and
- * blocks.  Orders of decisions that lead to the same state are searched once: a failed state is
- * remembered as 128 bits of hash.  Failures outlast restarts, so that restarts prove something too.
+ * Failures.  A part's result depends on the capacity and its unplaced items: their minimums, bounds
+ * and blocks.  Orders of decisions that lead to the same state are searched once: a failed state is
+ * remembered as 128 bits of hash, beyond restarts, so that these prove something too.
  *
  * Runs.  A run succeeds soon or takes very long, so runs are short and grow slowly.  They differ in
  * the order of the items; with extras/memo_pack.h also in which sections count as tight.
@@ -149,7 +149,7 @@ typedef struct memoi_search {
     int32_t* rank;                   /* of an item, the last tie break */
     int32_t *sorted, *lifted;        /* scratch */
     memoi_ranked* ranked;            /* scratch */
-    int64_t n_branches, branch_stop; /* nodes of the tree; of this run */
+    int64_t n_branches, branch_stop; /* of all runs so far; where this run stops */
     int64_t n_looks;                 /* at neighbors and members, until they make a node */
     int64_t n_nodes; /* spent: a branch is a node, and so are MEMOI_SEARCH_LOOKS looks */
     const memoi_deadline* clock;
@@ -161,7 +161,7 @@ typedef struct memoi_search {
     double run_length;
     memoi_verdict verdict;
 
-    /* Read by extras/memo_pack.h alone: stacks, styles, and several searches side by side. */
+    /* For extras/memo_pack.h: stacks, styles, and several searches side by side. */
     uint64_t* sets;    /* the free members of a section, one bit each; NULL without alignments */
     uint64_t aligned;  /* items with an alignment */
     uint64_t unplaced; /* items, where there are sets */
@@ -842,11 +842,11 @@ MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes)
 
 /* The nodes of a first attempt: for eight of the shortest runs, at most half of what is left. */
 MEMOI int64_t memoi_exact_first(const memoi_problem* problem, int64_t nodes_left) {
-    return memob_min(memob_max(5000, 24 * problem->n_items), nodes_left / 2);
+    return memob_min(memob_max(5000, 24 * problem->n_items), nodes_left / 2 + 1);
 }
 
 /* Lowers the best plan in rounds, the first with so many nodes an attempt and each with twice as
- * many, until the effort is over; does nothing if the problem is too large. */
+ * many, until the effort is over; does nothing if the problem is too large.  n_nodes is above 0. */
 MEMOI memo_status memoi_exact_solve(const memoi_problem* problem, int64_t target, int64_t n_nodes,
                                     memoi_effort* effort, memoi_solution* best, memo_error* error) {
     memoi_exact exact;

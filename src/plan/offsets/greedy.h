@@ -11,8 +11,8 @@
  * lie lowest lives within the lowest plateau.  If no item does, nothing can fill that plateau, so
  * the plateau rises to its lower neighbor.  An aligned item leaves a hole below itself.
  *
- * Gaps count as life, and all items lie above the fixed items.  Then every item lives in one piece,
- * and a run is fast for any number of items.
+ * Gaps count as life, an item lives `until` the last one held against it begins, and all lie above
+ * the fixed items.  So every item lives in one piece, and a run is fast for any number of items.
  *
  * 1. The plateaus cover all sections, each of which belongs to one of them.
  * 2. An item is placed once, on the top of a plateau in which it lives.

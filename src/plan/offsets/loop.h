@@ -9,9 +9,9 @@
  * Runs the engines that suit the problem, as the table at >>problem says.  Knows nothing of how
  * they plan.
  *
- * In a round each engine lowers the best plan so far with a share of the round's nodes.  The next
- * round has twice as many.  So an engine that cannot help costs no more than a few times what the
- * engine costs that can.  Nothing but the end depends on a clock.
+ * In a round each engine lowers the best plan so far: full sections with a share of the round's
+ * nodes, the exact search with all of them a capacity.  The next round has twice as many.  So what
+ * cannot help costs at most a few times what can.  Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
 
@@ -30,7 +30,7 @@ typedef struct memoi_loop {
     int64_t n_vain; /* nodes of memo_pack.h and of full sections since one of them gained */
     int32_t round, n_orders; /* tried by greedy */
     memoi_made ejections_made, exact_made;
-    int32_t has_begun;  /* greedy has no more to do */
+    int32_t is_second;  /* the second pass, for which layers and greedy have no more to do */
     int32_t is_stuck;   /* the last round gained nothing */
     int32_t has_layers; /* whose plans may become better */
     int32_t is_apart;   /* extras/memo_pack.h plans parts alone, so no engine plans the whole */
@@ -54,8 +54,8 @@ MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
     return memob_min(n_nodes, loop->effort->nodes_left / MEMOI_SHARE + 1);
 }
 
-/* Layers, and greedy: all orders at once.  A large problem gets two, and another one in a round
- * behind one that gained nothing. */
+/* Layers, and greedy: all orders in the first round.  A large problem gets two then, and another
+ * one behind a round that gained nothing. */
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const int is_large = loop->problem->n_items > MEMOI_SEARCH_ITEMS &&
                          loop->desc->engine != MEMO_PLAN_ENGINE_GREEDY;
@@ -173,7 +173,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
 
     for (loop->round = 0; !status; loop->round++) {
         const int64_t n_spent = effort->n_nodes, peak = loop->best->peak;
-        if (!loop->has_begun) status = memoi_loop_begin(loop, n_nodes, error);
+        if (!loop->is_second) status = memoi_loop_begin(loop, n_nodes, error);
         if (status || !memoi_loop_goes_on(loop)) break;
         if (loop->round == 0 && !is_once)
             loop->exact_made = memoi_exact_create(&loop->exact, problem, effort, loop->best);
@@ -182,7 +182,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
             status =
                 is_once ? memoi_loop_once(loop, error) : memoi_loop_improve(loop, n_nodes, error);
         loop->is_stuck = loop->best->peak == peak;
-        /* No engine spent a node: nothing is left to try. */
+        /* Every order had its turn, and no engine spent a node: nothing is left to try. */
         if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && effort->n_nodes == n_spent)) break;
         n_nodes = memob_min(2 * n_nodes, (int64_t)1 << 40);
     }

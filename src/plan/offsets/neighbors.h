@@ -108,7 +108,7 @@ MEMOI memoi_made memoi_neighbors_list(const memoi_problem* problem) {
     return MEMOI_MADE;
 }
 
-/* The lowest offset for a free item that is aligned and clear of its fixed neighbors. */
+/* The lowest aligned offset, from `offset` on, that is clear of a free item's fixed neighbors. */
 MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int64_t offset) {
     const memoi_item* item = &problem->items[i];
     int64_t k = problem->neighbors->first[i], last = problem->neighbors->first[i + 1];

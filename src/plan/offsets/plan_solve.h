@@ -91,7 +91,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     loop.desc = desc;
     loop.solve = memo_plan_solve;
     loop.name = is_second ? NULL : "greedy";
-    loop.has_begun = is_second;
+    loop.is_second = is_second;
     status = memoi_loop_run(&loop, error);
 
     /* A proof with stretched lives proves nothing.  A rounded peak is less than a unit too high. */
@@ -149,7 +149,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
                                     "of mallocs or frees differ; pass the trace that the plan was "
                                     "made from");
 
-    /* Work after the search takes several times as long as work before it. */
+    /* Engines look at the clock now and then, and a second pass makes the problem again. */
     reserved_s = fmax(6 * (memob_now_s() - begin), 1e-6 * (double)plan->n_buffers);
     reserved_s = fmin(reserved_s, 0.4 * settings.time_limit_s);
     memset(&effort, 0, sizeof effort);

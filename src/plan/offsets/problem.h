@@ -7,23 +7,24 @@
  *   problem   >>items makes it of a plan's buffers and of what streams keep apart; >>neighbors
  *             lists what conflicts with an item
  *   bounds    >>sections: no plan is lower than the items that live together, rounded up
- *   engines   each lowers the best plan so far (>>solution), and has one file and one door
+ *   engines   each lowers the best plan so far (>>solution), and has a file of its own
  *   loop      >>loop: memoi_loop_run gives the engines work that doubles from round to round, until
  *             the plan is proven, or nodes or time are spent.  >>plan solve calls it, and
  *             >>pack doors takes engines for puzzles from extras/memo_pack.h.
  *
- * Engines in the order in which they run; () names the MEMOI_WITHOUT switch.
- *   >>bi-level                first, for BILEVEL     marks of layers; no holds      a plan
- *   >>greedy (orders)         first                  any problem                    a plan
- *   >>mixed-integer program   once, for MIP          few conflicts; lp_solve        a plan, a proof
- *   >>full sections (same)    rounds of AUTO         easy, above 500 items          a plan, a bound
- *   >>ejections (same)        rounds; last, GREEDY   not plain, or over 8,000 items a plan
- *   >>exact search (search)   rounds of AUTO         at most 8,000 items; no holds  a plan, a proof
+ * Engines as they run; AUTO and BILEVEL have rounds.  () names a MEMOI_WITHOUT switch that differs.
+ *   >>bi-level                rounds of BILEVEL      marks of layers; no holds      a plan
+ *   >>greedy (orders)         first; large: rounds   any problem                    a plan
+ *   >>mixed-integer program   once, for MIP          no alignments, few conflicts   a plan, a proof
+ *   >>full sections           rounds                 easy, above 500 items          a plan, a bound
+ *   >>ejections               rounds; last, GREEDY   not plain, or over 8,000 items a plan
+ *   >>exact search (search)   rounds                 at most 8,000 items; no holds  a plan, a proof
  *
  * TERMS.  Sizes are counted in units, time in *sections*: a section is a set of items that live
  * together, to which no other item can be added.  Two items overlap exactly where they share a
  * section, so a packing of every section is a plan.
- *   step    the largest number that divides sizes, rounded up, and fixed offsets
+ *   step    the largest number that divides sizes, rounded up, and fixed offsets; its largest power
+ *           of two, if an alignment neither divides it nor is a multiple of it
  *   unit    the largest number that divides the step and all spare room
  *   spare   bytes by which a size is rounded up to the least alignment, as offsets are multiples of
  *           it; the spare room of the topmost item does not count in the peak
@@ -48,11 +49,11 @@ enum {
 typedef enum memoi_made { MEMOI_UNFIT = -1, MEMOI_NO_MEMORY, MEMOI_MADE } memoi_made;
 
 typedef struct memoi_range {
-    int64_t begin, end; /* sections [begin, end) */
+    int64_t begin, end; /* [begin, end): times at first, then sections */
 } memoi_range;
 
 typedef struct memoi_item {
-    int64_t size;       /* rounded up to the least alignment; in units, as all below */
+    int64_t size;       /* rounded up to the least alignment; in units, as four of those below */
     int64_t spare;      /* part of the size that the rounding added */
     int64_t alignment;  /* 1 if the step guarantees it */
     int64_t fixed;      /* offset, or -1 */
@@ -105,7 +106,7 @@ MEMOI int64_t memoi_item_top(const memoi_item* item, int64_t offset) {
     return offset + item->size - item->spare;
 }
 
-/* Does every item live in one piece, and conflict only with items that live at the same time? */
+/* Is nothing fixed, and does every item live in one piece, with conflicts only at its time? */
 MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
     return !problem->n_fixed && !problem->has_gaps && !problem->held;
 }

@@ -2,7 +2,7 @@
 #include "plan/offsets/problem.h"
 /* --- >>sections ---
  * Finds the maximal sets of items that live together, and the bytes that no plan of such a set can
- * do without: the bounds.  Knows nothing of offsets.
+ * do without: the bounds.  Knows nothing of offsets but those that are fixed.
  *
  * 1. Each range, a piece of a life without gaps, spans a section; the sections of an item follow
  *    from its ranges.

@@ -6,7 +6,7 @@
  * made of some items of a problem.  Knows nothing of engines.
  *
  * 1. No plan is lower than the bound.
- * 2. No more nodes are spent than are left. */
+ * 2. No more nodes count as spent than are left. */
 
 /* Orders of the items; all but the last are runs of greedy, those that help most come first. */
 typedef enum memoi_item_order {
@@ -118,7 +118,7 @@ MEMOI void memoi_effort_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* Makes a problem of the items in the set; origins are indices in the whole.  0: no memory. */
+/* Makes a problem of items of the whole, without pairs; origins are their indices.  0: no memory */
 MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
                              memoi_problem* part) {
     memob_arrays* a = &part->arrays;
