@@ -499,7 +499,7 @@ static void hard_step(void* user, memo_session* s) {
     int i;
     step(user, s);
     for (i = 0; i < 20; i++) buffers[i] = NULL;
-    for (int k = 0; k < 90; k++) { /* fragments: lifetimes and sizes without order */
+    for (int k = 0; k < 70; k++) { /* fragments: lifetimes and sizes without order */
         random = random * 6364136223846793005u + 1442695040888963407u;
         i = (int)(random >> 33) % 20;
         if (buffers[i]) memo_session_free(s, buffers[i]);
