@@ -976,8 +976,8 @@ typedef struct memo_swap_desc {
     void* device_memory; /* memo_swap_sizes.device_bytes, 512-aligned; NULL: from the device */
     void* host_memory;   /* memo_swap_sizes.host_bytes, pinned; NULL: from the device */
 
-    /* Of sessions; 0 in a caller's own desc.  With them n_layers counts steps, and n_rows the rows
-     * of a slice: see >>swap places. */
+    /* Fields of sessions, 0 in a caller's own desc.  With them n_layers counts steps, and n_rows
+     * the rows of a slice: see >>swap places. */
     int32_t n_slices;   /* of a layer; 0: 1 */
     int32_t n_group;    /* micro-batches that these slices are of; 0: 1 */
     int64_t layer_rows; /* most tokens of all slices of a micro-batch; 0: of n_rows */
@@ -1004,7 +1004,7 @@ typedef struct memo_swap_sizes {
     int64_t layer_bytes;         /* skeletal bytes of the largest layer */
     int32_t n_swapped_layers;    /* layers whose rows are moved */
     int64_t swapped_bytes;       /* moved each way by all layers of a micro-batch */
-    /* Of sessions: swapped layers that spill to the file; bytes of the file, written once a
+    /* In sessions: swapped layers that spill to the file; bytes of the file, written once a
      * micro-batch, read at least once. */
     int32_t n_spilled_layers;
     int64_t spill_bytes;

@@ -175,7 +175,7 @@ typedef struct memo_profile {
     int64_t n_rows;  /* of the micro-batch that the times below are for */
     int32_t n_kinds; /* of layers */
     int32_t n_tensors;
-    /* Of a layer of each kind; the backward without recomputation. */
+    /* A layer of each kind; the backward without recomputation. */
     double forward_s[MEMO_PROFILE_KINDS_MAX], backward_s[MEMO_PROFILE_KINDS_MAX];
     /* With slices the times are those of a slice in the middle of the layer.  They grow in a line,
      * because attention does: the first rows take so much less, the last so much more. */
@@ -240,7 +240,7 @@ typedef struct memo_swap_plan_desc {
     /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
 
-    /* Of sessions; 0 in a caller's own desc. */
+    /* Fields of sessions, 0 in a caller's own desc. */
     int64_t spill_bytes; /* capacity for memo_swap_sizes.spill_bytes; 0: no file */
     /* Streamed states, which use the same link; NULL: none.  Layer 0 comes before the layers, the
      * last layer behind the layers. */
@@ -6916,7 +6916,7 @@ void memo_step_plan_destroy(memo_step_plan* plan) {
 
 /* Gives each turn its place in order, as in memo_swap_desc.  A forward takes the first free place
  * whose chunks have the same kinds; its backward frees the place.  Returns the number of places.
- * Of each place: chunks, the first chunk with its kinds; busy, 0 before and after. */
+ * Arrays by place: chunks, the first chunk with its kinds; busy, 0 before and after. */
 MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, int32_t* order,
                                         int32_t* chunks, int32_t* busy) {
     const int32_t n = desc->n_layers / memoi_session_n_chunks(desc), *kinds = desc->layer_kinds;

@@ -2205,10 +2205,12 @@ MEMOI int memoi_timeline_make_rows(memoi_timeline* t) {
     const memo_schedule* schedule = t->schedule;
     t->rows = (double*)memob_calloc(schedule->n_streams, sizeof(double));
     if (!t->rows) return 0;
-    for (int64_t i = 0; i < schedule->n_ops; i++)
-        for (int64_t k = 0; k <= schedule->ops[i].n_more_streams; k++)
-            if (memoi_timeline_is_drawn(schedule, t->times, i))
-                t->rows[memoi_schedule_op_stream(schedule, &schedule->ops[i], k)] = 1;
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        if (!memoi_timeline_is_drawn(schedule, t->times, i)) continue;
+        for (int64_t k = 0; k <= op->n_more_streams; k++)
+            t->rows[memoi_schedule_op_stream(schedule, op, k)] = 1;
+    }
     t->bottom = t->top;
     for (int32_t i = 0; i < schedule->n_streams; i++) {
         if (t->rows[i] <= 0) continue;
@@ -2275,17 +2277,18 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
                                     const char* title, const char* path, memo_error* error) {
     memoi_timeline timeline = MEMO_ZERO(memoi_timeline), *t = &timeline;
 
-    /* The left margin fits the longest name of a stream. */
     t->schedule = schedule;
     t->times = times;
+    t->top = 72;
+    if (!memoi_timeline_make_rows(t)) return memob_no_memory(error, "the rows of a timeline");
+
+    /* The left margin fits the longest name of a row. */
     t->left = 100;
     for (int64_t i = 0; i < schedule->n_streams; i++) {
         const char* name = memoi_schedule_stream_name(schedule, (int32_t)i);
         double width = memoi_svg_text_width(name, (int64_t)strlen(name), 12) + 40;
-        t->left = fmin(240, fmax(t->left, width));
+        if (t->rows[i] > 0) t->left = fmin(240, fmax(t->left, width));
     }
-    t->top = 72;
-    if (!memoi_timeline_make_rows(t)) return memob_no_memory(error, "the rows of a timeline");
     t->scale =
         times->makespan_s > 1e-300 ? (MEMOI_SVG_WIDTH - 84 - t->left) / times->makespan_s : 0;
 

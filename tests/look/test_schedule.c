@@ -567,9 +567,8 @@ TEST(files_are_well_formed) {
         for (int64_t i = 0; i < 12; i++) name[i] = letters[memo_test_int(0, sizeof letters - 2)];
         CHECK_OK(memo_schedule_add_stream(schedule, name, &stream, &error));
         run_time(schedule, stream, name, 1, 0, 0);
-        const int32_t used = stream;
-        CHECK_OK(memo_schedule_add_stream(schedule, "idle", &stream, &error));
-        stream = used;
+        int32_t idle;
+        CHECK_OK(memo_schedule_add_stream(schedule, "idle", &idle, &error));
         run_time(schedule, stream, "x < y && \"z\" \\ 3", round ? 1e-7 : 0, 0, 7);
         if (round % 7 == 0)
             for (int64_t i = 0; i < schedule->n_ops; i++) schedule->ops[i].duration_s *= 1e-6;

@@ -29,7 +29,7 @@ typedef struct memo_profile {
     int64_t n_rows;  /* of the micro-batch that the times below are for */
     int32_t n_kinds; /* of layers */
     int32_t n_tensors;
-    /* Of a layer of each kind; the backward without recomputation. */
+    /* A layer of each kind; the backward without recomputation. */
     double forward_s[MEMO_PROFILE_KINDS_MAX], backward_s[MEMO_PROFILE_KINDS_MAX];
     /* With slices the times are those of a slice in the middle of the layer.  They grow in a line,
      * because attention does: the first rows take so much less, the last so much more. */

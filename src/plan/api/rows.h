@@ -29,7 +29,7 @@ typedef struct memo_swap_plan_desc {
     /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
 
-    /* Of sessions; 0 in a caller's own desc. */
+    /* Fields of sessions, 0 in a caller's own desc. */
     int64_t spill_bytes; /* capacity for memo_swap_sizes.spill_bytes; 0: no file */
     /* Streamed states, which use the same link; NULL: none.  Layer 0 comes before the layers, the
      * last layer behind the layers. */

@@ -430,7 +430,7 @@ void memo_step_plan_destroy(memo_step_plan* plan) {
 
 /* Gives each turn its place in order, as in memo_swap_desc.  A forward takes the first free place
  * whose chunks have the same kinds; its backward frees the place.  Returns the number of places.
- * Of each place: chunks, the first chunk with its kinds; busy, 0 before and after. */
+ * Arrays by place: chunks, the first chunk with its kinds; busy, 0 before and after. */
 MEMOI int32_t memoi_session_place_turns(const memo_session_desc* desc, int32_t* order,
                                         int32_t* chunks, int32_t* busy) {
     const int32_t n = desc->n_layers / memoi_session_n_chunks(desc), *kinds = desc->layer_kinds;
