@@ -1285,6 +1285,23 @@ MEMOI int memob_is_in(double value, double least, double most) {
     return (bits >> 52 & 0x7ff) != 0x7ff && value >= least && value <= most;
 }
 
+/* 1: an index of n things. */
+MEMOI int memob_is_index(int64_t i, int64_t n) { return i >= 0 && i < n; }
+
+/* A rule for what a caller gives, and what is wrong if the rule is broken. */
+typedef struct memob_rule {
+    int is_broken;
+    const char* fault;
+} memob_rule;
+
+MEMOI MEMOB_NOINLINE const char* memoi_first_fault(const memob_rule* rules, size_t n) {
+    size_t k = 0;
+    while (k < n && !rules[k].is_broken) k++;
+    return k < n ? rules[k].fault : NULL;
+}
+/* The fault of the first broken rule of an array; NULL: none is broken. */
+#define MEMOB_FIRST_FAULT(rules) memoi_first_fault(rules, sizeof rules / sizeof *rules)
+
 /* Check the field of a desc.  Errors: INVALID_ARGUMENT, "DESC.FIELD: out of range (VALUE); LEAST to
  * MOST are valid". */
 MEMOI MEMOB_NOINLINE memo_status memob_check_integer(const char* desc, const char* field,
@@ -1384,7 +1401,7 @@ MEMOI int64_t memob_align_up(int64_t value, int64_t alignment) {
  * means failure.  The caller frees it with MEMO_FREE. */
 MEMOI MEMOB_NOINLINE void* memob_calloc(int64_t count, size_t element_bytes) {
     void* result;
-    if (count < 0 || (uint64_t)count > (uint64_t)MEMOB_BYTES_MAX / element_bytes) return NULL;
+    if (!memob_is_index(count, MEMOB_BYTES_MAX / (int64_t)element_bytes + 1)) return NULL;
     if (count == 0) count = 1;
     result = MEMO_MALLOC((size_t)count * element_bytes);
     if (result) memset(result, 0, (size_t)count * element_bytes);
@@ -1439,15 +1456,15 @@ MEMOI MEMOB_NOINLINE void* memoi_arrays_take(memob_arrays* arrays, int64_t count
                                              size_t element_bytes) {
     int64_t n_more = MEMOI_ARRAYS_HEAD / (int64_t)element_bytes + 1;
     char* block;
-    if (arrays->keeps && count >= 0 && count < MEMOB_BYTES_MAX / (int64_t)element_bytes / 2) {
+    if (arrays->keeps && memob_is_index(count, MEMOB_BYTES_MAX / (int64_t)element_bytes / 2)) {
         const int64_t begin = arrays->used_bytes, n_bytes = count * (int64_t)element_bytes;
         arrays->used_bytes += memob_align_up(n_bytes, MEMOI_ARRAYS_HEAD);
         if (arrays->block && arrays->used_bytes <= arrays->block_bytes)
             return arrays->block + begin;
     }
-    block = count < 0 || count > MEMOB_BYTES_MAX - n_more
-                ? NULL
-                : (char*)memob_calloc(count + n_more, element_bytes);
+    block = memob_is_index(count, MEMOB_BYTES_MAX - n_more)
+                ? (char*)memob_calloc(count + n_more, element_bytes)
+                : NULL;
     if (!block) {
         arrays->failed = 1;
         return NULL;
@@ -2153,8 +2170,7 @@ MEMOI int memoi_word_number(const char* word, int64_t length, int64_t* value) {
     if (i == length) return 0;
     for (; i < length; i++) {
         int digit = word[i] - '0';
-        if (digit < 0 || digit > 9) return 0;
-        if (result < (INT64_MIN + digit) / 10) return 0;
+        if (!memob_is_index(digit, 10) || result < (INT64_MIN + digit) / 10) return 0;
         result = result * 10 - digit; /* negative: INT64_MIN has no positive twin */
     }
     if (!negative && result == INT64_MIN) return 0;
@@ -3007,44 +3023,53 @@ MEMOI int memoi_plan_compare_waits(const void* a, const void* b) {
 
 /* What is wrong with a wait alone; NULL: nothing. */
 MEMOI const char* memoi_plan_wait_fault(const memo_plan* plan, const memo_wait* wait) {
-    const memo_buffer *freed, *requested;
-    if (wait->freed < 0 || wait->freed >= plan->n_buffers || wait->requested < 0 ||
-        wait->requested >= plan->n_buffers)
+    const int has_streams =
+        memob_is_index(wait->from, MEMOB_STREAMS) && memob_is_index(wait->to, MEMOB_STREAMS);
+    if (!memob_is_index(wait->freed, plan->n_buffers) ||
+        !memob_is_index(wait->requested, plan->n_buffers))
         return "a buffer is out of range; indices into plan.buffers are valid";
-    freed = &plan->buffers[wait->freed];
-    requested = &plan->buffers[wait->requested];
-    if (freed->memory_class == MEMO_CLASS_PERSISTENT ||
-        requested->memory_class == MEMO_CLASS_PERSISTENT || freed->end < plan->body_begin)
-        return "a buffer is persistent, or is freed before the body; name two of the body";
-    if (freed->end > requested->begin) return "the request comes before the free";
-    if (wait->from < 0 || wait->from >= MEMOB_STREAMS || wait->to < 0 ||
-        wait->to >= MEMOB_STREAMS || wait->from == wait->to)
-        return "streams are equal or out of range; two of 0 to 63 are valid";
-    if (!memob_is_in(wait->cost_s, 0, 9000)) return "its cost is not 0 to 9000 s";
-    return NULL;
+    const memo_buffer* freed = &plan->buffers[wait->freed];
+    const memo_buffer* requested = &plan->buffers[wait->requested];
+    const memob_rule rules[] = {
+        {freed->memory_class == MEMO_CLASS_PERSISTENT ||
+             requested->memory_class == MEMO_CLASS_PERSISTENT || freed->end < plan->body_begin,
+         "a buffer is persistent, or is freed before the body; name two of the body"},
+        {freed->end > requested->begin, "the request comes before the free"},
+        {!has_streams || wait->from == wait->to,
+         "streams are equal or out of range; two of 0 to 63 are valid"},
+        {!memob_is_in(wait->cost_s, 0, 9000), "its cost is not 0 to 9000 s"}};
+    return MEMOB_FIRST_FAULT(rules);
+}
+
+/* Of a buffer's offset: its own, or the plan's. */
+MEMOI int64_t memob_buffer_alignment(const memo_plan* plan, int64_t i) {
+    const int64_t own_bytes = plan->buffers[i].alignment_bytes;
+    return own_bytes ? own_bytes : plan->alignment_bytes;
 }
 
 /* What is wrong with buffer i alone; NULL: nothing. */
 MEMOI const char* memoi_plan_buffer_fault(const memo_plan* plan, int64_t i) {
     const memo_buffer* buffer = &plan->buffers[i];
-    int64_t alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
-    if (buffer->size_bytes < 0 || buffer->size_bytes > MEMOB_BYTES_MAX)
-        return "its size is out of range; 0 to 2^62 bytes are valid";
-    if (buffer->begin < 0 || buffer->end > MEMOB_BYTES_MAX)
-        return "its lifetime is out of range; 0 to 2^62 are valid";
-    if (buffer->begin >= buffer->end) return "its lifetime is empty; end must be after begin";
-    if (!memoi_plan_is_alignment(alignment) || alignment < plan->alignment_bytes)
-        return "its alignment is invalid; powers of two from the plan's up to 2^40 are valid";
-    if (buffer->stream < 0 || buffer->stream >= MEMOB_STREAMS)
-        return "its stream is out of range; 0 to 63 are valid";
-    if (buffer->lane < 0) return "its lane is negative; 0 or more are valid";
-    if ((int)buffer->memory_class < MEMO_CLASS_TRANSIENT ||
-        (int)buffer->memory_class > MEMO_CLASS_PERSISTENT)
-        return "its class is not a memo_class";
-    if (buffer->is_fixed && (buffer->offset_bytes < 0 || buffer->offset_bytes > MEMOB_BYTES_MAX ||
-                             buffer->offset_bytes % alignment))
-        return "its fixed offset is negative, not aligned, or beyond 2^62";
-    return NULL;
+    const int64_t alignment = memob_buffer_alignment(plan, i);
+    const int is_aligned =
+        memoi_plan_is_alignment(alignment) && buffer->offset_bytes % alignment == 0;
+    const memob_rule rules[] = {
+        {!memob_is_index(buffer->size_bytes, MEMOB_BYTES_MAX + 1),
+         "its size is out of range; 0 to 2^62 bytes are valid"},
+        {buffer->begin < 0 || buffer->end > MEMOB_BYTES_MAX,
+         "its lifetime is out of range; 0 to 2^62 are valid"},
+        {buffer->begin >= buffer->end, "its lifetime is empty; end must be after begin"},
+        {!memoi_plan_is_alignment(alignment) || alignment < plan->alignment_bytes,
+         "its alignment is invalid; powers of two from the plan's up to 2^40 are valid"},
+        {!memob_is_index(buffer->stream, MEMOB_STREAMS),
+         "its stream is out of range; 0 to 63 are valid"},
+        {buffer->lane < 0, "its lane is negative; 0 or more are valid"},
+        {!memob_is_index((int)buffer->memory_class, MEMO_CLASS_PERSISTENT + 1),
+         "its class is not a memo_class"},
+        {buffer->is_fixed &&
+             (!is_aligned || !memob_is_index(buffer->offset_bytes, MEMOB_BYTES_MAX + 1)),
+         "its fixed offset is negative, not aligned, or beyond 2^62"}};
+    return MEMOB_FIRST_FAULT(rules);
 }
 
 /* *culprit: the buffer with the error, or -1, here and in the next rooms. */
@@ -3689,10 +3714,9 @@ MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culpr
     int64_t peak = 0;
     for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
-        int64_t alignment =
-            buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
-        if (buffer->offset_bytes < 0 || buffer->offset_bytes % alignment ||
-            buffer->offset_bytes > MEMOB_BYTES_MAX - memob_buffer_bytes(plan, i))
+        const int64_t most = MEMOB_BYTES_MAX - memob_buffer_bytes(plan, i);
+        if (!memob_is_index(buffer->offset_bytes, most + 1) ||
+            buffer->offset_bytes % memob_buffer_alignment(plan, i))
             return memoi_plan_buffer_error(
                 plan, i, culprit, error,
                 "its offset is negative, not aligned, or ends beyond 2^62");
@@ -4926,7 +4950,7 @@ MEMOI memoi_slot* memoi_arena_find_slot(const memo_arena* arena, const void* add
 
 memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream, void** address,
                              memo_error* error) {
-    if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
+    if (!memob_is_index(size_bytes, MEMOB_BYTES_MAX + 1))
         return memob_check_integer("arena", "size_bytes", size_bytes, 0, MEMOB_BYTES_MAX, error);
     if (arena->state == MEMOI_ARENA_BETWEEN)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -5858,7 +5882,7 @@ memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
     memoi_host* host = memoi_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!function) return MEMOB_INVALID(error, "launch.function: NULL; pass a function");
-    if (args_bytes < 0 || args_bytes > MEMO_HOST_ARGS_BYTES || (!args && args_bytes))
+    if (!memob_is_index(args_bytes, MEMO_HOST_ARGS_BYTES + 1) || (!args && args_bytes))
         return MEMOB_INVALID(
             error,
             "launch: %lld bytes of args at %p; at most %d are copied, pass a pointer to more",
@@ -7817,7 +7841,7 @@ MEMOI const char* memoi_swap_tiles_fault(const memo_swap_desc* desc, int32_t lay
                                          int64_t swapped) {
     const int64_t n = desc->n_rows;
     int64_t border;
-    if (swapped < 0 || swapped > n)
+    if (!memob_is_index(swapped, n + 1))
         return "is out of range; 0 to n_rows and MEMO_ROWS_KEPT are valid";
     border = memoi_swap_is_odd(desc, layer) ? n - swapped : swapped;
     return border < n && border % memob_swap_tile_rows(desc)
@@ -7852,23 +7876,23 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
 /* The choices of an item that do not work together; NULL: they do. */
 MEMOI const char* memoi_swap_choices_fault(const memo_item* item) {
     const int stays_or_moves = item->away == MEMO_KEEP || item->away == MEMO_MOVE;
-    if (item->away < MEMO_KEEP || item->away > MEMO_WITH)
-        return "away is invalid; MEMO_KEEP, MEMO_MOVE, MEMO_ROWS, MEMO_WHOLE and MEMO_WITH are "
-               "valid";
-    if (item->scope < MEMO_SLICE || item->scope > MEMO_CARRIED)
-        return "scope is invalid; MEMO_SLICE, MEMO_LAYER, MEMO_EDGE, MEMO_INPUT and MEMO_CARRIED "
-               "are valid";
-    if (item->is != 0 && item->is != MEMO_LATE_ROWS)
-        return "is: invalid; 0 and MEMO_LATE_ROWS are valid";
-    if (item->away == MEMO_WITH && (item->scope || item->is))
-        return "a MEMO_WITH item has the scope and the rows of the item before it; 0, 0 works";
-    if (item->scope == MEMO_EDGE && item->away != MEMO_MOVE)
-        return "a MEMO_EDGE is handed on; MEMO_MOVE works";
-    if ((item->scope == MEMO_INPUT || item->scope == MEMO_CARRIED) && !stays_or_moves)
-        return "a copy that the trainer makes cannot be recomputed; MEMO_MOVE and MEMO_KEEP work";
-    if (item->is && (item->scope || (item->away != MEMO_MOVE && item->away != MEMO_ROWS)))
-        return "MEMO_LATE_ROWS works with MEMO_MOVE and MEMO_ROWS, and with MEMO_SLICE";
-    return NULL;
+    const memob_rule rules[] = {
+        {!memob_is_index(item->away, MEMO_WITH + 1),
+         "away is invalid; MEMO_KEEP, MEMO_MOVE, MEMO_ROWS, MEMO_WHOLE and MEMO_WITH are valid"},
+        {!memob_is_index(item->scope, MEMO_CARRIED + 1),
+         "scope is invalid; MEMO_SLICE, MEMO_LAYER, MEMO_EDGE, MEMO_INPUT and MEMO_CARRIED are "
+         "valid"},
+        {item->is != 0 && item->is != MEMO_LATE_ROWS,
+         "is: invalid; 0 and MEMO_LATE_ROWS are valid"},
+        {item->away == MEMO_WITH && (item->scope || item->is),
+         "a MEMO_WITH item has the scope and the rows of the item before it; 0, 0 works"},
+        {item->scope == MEMO_EDGE && item->away != MEMO_MOVE,
+         "a MEMO_EDGE is handed on; MEMO_MOVE works"},
+        {(item->scope == MEMO_INPUT || item->scope == MEMO_CARRIED) && !stays_or_moves,
+         "a copy that the trainer makes cannot be recomputed; MEMO_MOVE and MEMO_KEEP work"},
+        {item->is && (item->scope || (item->away != MEMO_MOVE && item->away != MEMO_ROWS)),
+         "MEMO_LATE_ROWS works with MEMO_MOVE and MEMO_ROWS, and with MEMO_SLICE"}};
+    return MEMOB_FIRST_FAULT(rules);
 }
 
 /* What is made with another has its layers and its number of rows.  NULL: it has. */
@@ -8050,7 +8074,7 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
     if (!desc->tensors)
         return MEMOB_INVALID(error, "%s.tensors: NULL; pass n_tensors tensors", name);
     for (int32_t layer = 0; layer < desc->n_layers && desc->layer_kinds; layer++)
-        if (desc->layer_kinds[layer] < 0 || desc->layer_kinds[layer] >= MEMOB_KINDS_MAX)
+        if (!memob_is_index(desc->layer_kinds[layer], MEMOB_KINDS_MAX))
             return MEMOI_INVALID(desc, "layer_kinds[%d]: out of range (%d); 0 to %d are valid",
                                  (int)layer, (int)desc->layer_kinds[layer], MEMOB_KINDS_MAX - 1);
         else if (layer % n_slices && desc->layer_kinds[layer] != desc->layer_kinds[layer - 1])
@@ -9789,7 +9813,7 @@ typedef struct memob_states {
 MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_error* error) {
     for (int32_t i = 0; i < desc->n_states; i++) {
         const memo_state* state = &desc->states[i];
-        if (state->size_bytes < 0 || state->size_bytes > MEMOB_BYTES_MAX / desc->n_layers / 64)
+        if (!memob_is_index(state->size_bytes, MEMOB_BYTES_MAX / desc->n_layers / 64 + 1))
             return MEMOB_INVALID(
                 error,
                 "memo_session_desc.states[%d].size_bytes: %lld bytes in each of %d "
@@ -10950,8 +10974,8 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
                               name);
     if (is_out && !bytes && n_bytes) return MEMOB_INVALID(error, "%s: bytes: NULL", name);
     if (!(states->layers[layer].has & bit)) return MEMO_STATUS_OK;
-    if (offset_bytes < 0 || n_bytes < 0 || n_bytes > size_bytes ||
-        offset_bytes > size_bytes - n_bytes)
+    if (!memob_is_index(n_bytes, size_bytes + 1) ||
+        !memob_is_index(offset_bytes, size_bytes - n_bytes + 1))
         return MEMOB_INVALID(
             error, "%s: offset_bytes: %lld bytes from byte %lld; state %d has %lld bytes", name,
             (long long)n_bytes, (long long)offset_bytes, (int)state, (long long)size_bytes);

@@ -64,6 +64,23 @@ MEMOI int memob_is_in(double value, double least, double most) {
     return (bits >> 52 & 0x7ff) != 0x7ff && value >= least && value <= most;
 }
 
+/* 1: an index of n things. */
+MEMOI int memob_is_index(int64_t i, int64_t n) { return i >= 0 && i < n; }
+
+/* A rule for what a caller gives, and what is wrong if the rule is broken. */
+typedef struct memob_rule {
+    int is_broken;
+    const char* fault;
+} memob_rule;
+
+MEMOI MEMOB_NOINLINE const char* memoi_first_fault(const memob_rule* rules, size_t n) {
+    size_t k = 0;
+    while (k < n && !rules[k].is_broken) k++;
+    return k < n ? rules[k].fault : NULL;
+}
+/* The fault of the first broken rule of an array; NULL: none is broken. */
+#define MEMOB_FIRST_FAULT(rules) memoi_first_fault(rules, sizeof rules / sizeof *rules)
+
 /* Check the field of a desc.  Errors: INVALID_ARGUMENT, "DESC.FIELD: out of range (VALUE); LEAST to
  * MOST are valid". */
 MEMOI MEMOB_NOINLINE memo_status memob_check_integer(const char* desc, const char* field,
@@ -163,7 +180,7 @@ MEMOI int64_t memob_align_up(int64_t value, int64_t alignment) {
  * means failure.  The caller frees it with MEMO_FREE. */
 MEMOI MEMOB_NOINLINE void* memob_calloc(int64_t count, size_t element_bytes) {
     void* result;
-    if (count < 0 || (uint64_t)count > (uint64_t)MEMOB_BYTES_MAX / element_bytes) return NULL;
+    if (!memob_is_index(count, MEMOB_BYTES_MAX / (int64_t)element_bytes + 1)) return NULL;
     if (count == 0) count = 1;
     result = MEMO_MALLOC((size_t)count * element_bytes);
     if (result) memset(result, 0, (size_t)count * element_bytes);
@@ -218,15 +235,15 @@ MEMOI MEMOB_NOINLINE void* memoi_arrays_take(memob_arrays* arrays, int64_t count
                                              size_t element_bytes) {
     int64_t n_more = MEMOI_ARRAYS_HEAD / (int64_t)element_bytes + 1;
     char* block;
-    if (arrays->keeps && count >= 0 && count < MEMOB_BYTES_MAX / (int64_t)element_bytes / 2) {
+    if (arrays->keeps && memob_is_index(count, MEMOB_BYTES_MAX / (int64_t)element_bytes / 2)) {
         const int64_t begin = arrays->used_bytes, n_bytes = count * (int64_t)element_bytes;
         arrays->used_bytes += memob_align_up(n_bytes, MEMOI_ARRAYS_HEAD);
         if (arrays->block && arrays->used_bytes <= arrays->block_bytes)
             return arrays->block + begin;
     }
-    block = count < 0 || count > MEMOB_BYTES_MAX - n_more
-                ? NULL
-                : (char*)memob_calloc(count + n_more, element_bytes);
+    block = memob_is_index(count, MEMOB_BYTES_MAX - n_more)
+                ? (char*)memob_calloc(count + n_more, element_bytes)
+                : NULL;
     if (!block) {
         arrays->failed = 1;
         return NULL;

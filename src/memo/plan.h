@@ -96,44 +96,53 @@ MEMOI int memoi_plan_compare_waits(const void* a, const void* b) {
 
 /* What is wrong with a wait alone; NULL: nothing. */
 MEMOI const char* memoi_plan_wait_fault(const memo_plan* plan, const memo_wait* wait) {
-    const memo_buffer *freed, *requested;
-    if (wait->freed < 0 || wait->freed >= plan->n_buffers || wait->requested < 0 ||
-        wait->requested >= plan->n_buffers)
+    const int has_streams =
+        memob_is_index(wait->from, MEMOB_STREAMS) && memob_is_index(wait->to, MEMOB_STREAMS);
+    if (!memob_is_index(wait->freed, plan->n_buffers) ||
+        !memob_is_index(wait->requested, plan->n_buffers))
         return "a buffer is out of range; indices into plan.buffers are valid";
-    freed = &plan->buffers[wait->freed];
-    requested = &plan->buffers[wait->requested];
-    if (freed->memory_class == MEMO_CLASS_PERSISTENT ||
-        requested->memory_class == MEMO_CLASS_PERSISTENT || freed->end < plan->body_begin)
-        return "a buffer is persistent, or is freed before the body; name two of the body";
-    if (freed->end > requested->begin) return "the request comes before the free";
-    if (wait->from < 0 || wait->from >= MEMOB_STREAMS || wait->to < 0 ||
-        wait->to >= MEMOB_STREAMS || wait->from == wait->to)
-        return "streams are equal or out of range; two of 0 to 63 are valid";
-    if (!memob_is_in(wait->cost_s, 0, 9000)) return "its cost is not 0 to 9000 s";
-    return NULL;
+    const memo_buffer* freed = &plan->buffers[wait->freed];
+    const memo_buffer* requested = &plan->buffers[wait->requested];
+    const memob_rule rules[] = {
+        {freed->memory_class == MEMO_CLASS_PERSISTENT ||
+             requested->memory_class == MEMO_CLASS_PERSISTENT || freed->end < plan->body_begin,
+         "a buffer is persistent, or is freed before the body; name two of the body"},
+        {freed->end > requested->begin, "the request comes before the free"},
+        {!has_streams || wait->from == wait->to,
+         "streams are equal or out of range; two of 0 to 63 are valid"},
+        {!memob_is_in(wait->cost_s, 0, 9000), "its cost is not 0 to 9000 s"}};
+    return MEMOB_FIRST_FAULT(rules);
+}
+
+/* Of a buffer's offset: its own, or the plan's. */
+MEMOI int64_t memob_buffer_alignment(const memo_plan* plan, int64_t i) {
+    const int64_t own_bytes = plan->buffers[i].alignment_bytes;
+    return own_bytes ? own_bytes : plan->alignment_bytes;
 }
 
 /* What is wrong with buffer i alone; NULL: nothing. */
 MEMOI const char* memoi_plan_buffer_fault(const memo_plan* plan, int64_t i) {
     const memo_buffer* buffer = &plan->buffers[i];
-    int64_t alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
-    if (buffer->size_bytes < 0 || buffer->size_bytes > MEMOB_BYTES_MAX)
-        return "its size is out of range; 0 to 2^62 bytes are valid";
-    if (buffer->begin < 0 || buffer->end > MEMOB_BYTES_MAX)
-        return "its lifetime is out of range; 0 to 2^62 are valid";
-    if (buffer->begin >= buffer->end) return "its lifetime is empty; end must be after begin";
-    if (!memoi_plan_is_alignment(alignment) || alignment < plan->alignment_bytes)
-        return "its alignment is invalid; powers of two from the plan's up to 2^40 are valid";
-    if (buffer->stream < 0 || buffer->stream >= MEMOB_STREAMS)
-        return "its stream is out of range; 0 to 63 are valid";
-    if (buffer->lane < 0) return "its lane is negative; 0 or more are valid";
-    if ((int)buffer->memory_class < MEMO_CLASS_TRANSIENT ||
-        (int)buffer->memory_class > MEMO_CLASS_PERSISTENT)
-        return "its class is not a memo_class";
-    if (buffer->is_fixed && (buffer->offset_bytes < 0 || buffer->offset_bytes > MEMOB_BYTES_MAX ||
-                             buffer->offset_bytes % alignment))
-        return "its fixed offset is negative, not aligned, or beyond 2^62";
-    return NULL;
+    const int64_t alignment = memob_buffer_alignment(plan, i);
+    const int is_aligned =
+        memoi_plan_is_alignment(alignment) && buffer->offset_bytes % alignment == 0;
+    const memob_rule rules[] = {
+        {!memob_is_index(buffer->size_bytes, MEMOB_BYTES_MAX + 1),
+         "its size is out of range; 0 to 2^62 bytes are valid"},
+        {buffer->begin < 0 || buffer->end > MEMOB_BYTES_MAX,
+         "its lifetime is out of range; 0 to 2^62 are valid"},
+        {buffer->begin >= buffer->end, "its lifetime is empty; end must be after begin"},
+        {!memoi_plan_is_alignment(alignment) || alignment < plan->alignment_bytes,
+         "its alignment is invalid; powers of two from the plan's up to 2^40 are valid"},
+        {!memob_is_index(buffer->stream, MEMOB_STREAMS),
+         "its stream is out of range; 0 to 63 are valid"},
+        {buffer->lane < 0, "its lane is negative; 0 or more are valid"},
+        {!memob_is_index((int)buffer->memory_class, MEMO_CLASS_PERSISTENT + 1),
+         "its class is not a memo_class"},
+        {buffer->is_fixed &&
+             (!is_aligned || !memob_is_index(buffer->offset_bytes, MEMOB_BYTES_MAX + 1)),
+         "its fixed offset is negative, not aligned, or beyond 2^62"}};
+    return MEMOB_FIRST_FAULT(rules);
 }
 
 /* *culprit: the buffer with the error, or -1, here and in the next rooms. */

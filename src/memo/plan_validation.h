@@ -11,10 +11,9 @@ MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culpr
     int64_t peak = 0;
     for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
-        int64_t alignment =
-            buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
-        if (buffer->offset_bytes < 0 || buffer->offset_bytes % alignment ||
-            buffer->offset_bytes > MEMOB_BYTES_MAX - memob_buffer_bytes(plan, i))
+        const int64_t most = MEMOB_BYTES_MAX - memob_buffer_bytes(plan, i);
+        if (!memob_is_index(buffer->offset_bytes, most + 1) ||
+            buffer->offset_bytes % memob_buffer_alignment(plan, i))
             return memoi_plan_buffer_error(
                 plan, i, culprit, error,
                 "its offset is negative, not aligned, or ends beyond 2^62");

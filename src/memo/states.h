@@ -713,8 +713,8 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
                               name);
     if (is_out && !bytes && n_bytes) return MEMOB_INVALID(error, "%s: bytes: NULL", name);
     if (!(states->layers[layer].has & bit)) return MEMO_STATUS_OK;
-    if (offset_bytes < 0 || n_bytes < 0 || n_bytes > size_bytes ||
-        offset_bytes > size_bytes - n_bytes)
+    if (!memob_is_index(n_bytes, size_bytes + 1) ||
+        !memob_is_index(offset_bytes, size_bytes - n_bytes + 1))
         return MEMOB_INVALID(
             error, "%s: offset_bytes: %lld bytes from byte %lld; state %d has %lld bytes", name,
             (long long)n_bytes, (long long)offset_bytes, (int)state, (long long)size_bytes);

@@ -249,7 +249,7 @@ MEMOI const char* memoi_swap_tiles_fault(const memo_swap_desc* desc, int32_t lay
                                          int64_t swapped) {
     const int64_t n = desc->n_rows;
     int64_t border;
-    if (swapped < 0 || swapped > n)
+    if (!memob_is_index(swapped, n + 1))
         return "is out of range; 0 to n_rows and MEMO_ROWS_KEPT are valid";
     border = memoi_swap_is_odd(desc, layer) ? n - swapped : swapped;
     return border < n && border % memob_swap_tile_rows(desc)
@@ -284,23 +284,23 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
 /* The choices of an item that do not work together; NULL: they do. */
 MEMOI const char* memoi_swap_choices_fault(const memo_item* item) {
     const int stays_or_moves = item->away == MEMO_KEEP || item->away == MEMO_MOVE;
-    if (item->away < MEMO_KEEP || item->away > MEMO_WITH)
-        return "away is invalid; MEMO_KEEP, MEMO_MOVE, MEMO_ROWS, MEMO_WHOLE and MEMO_WITH are "
-               "valid";
-    if (item->scope < MEMO_SLICE || item->scope > MEMO_CARRIED)
-        return "scope is invalid; MEMO_SLICE, MEMO_LAYER, MEMO_EDGE, MEMO_INPUT and MEMO_CARRIED "
-               "are valid";
-    if (item->is != 0 && item->is != MEMO_LATE_ROWS)
-        return "is: invalid; 0 and MEMO_LATE_ROWS are valid";
-    if (item->away == MEMO_WITH && (item->scope || item->is))
-        return "a MEMO_WITH item has the scope and the rows of the item before it; 0, 0 works";
-    if (item->scope == MEMO_EDGE && item->away != MEMO_MOVE)
-        return "a MEMO_EDGE is handed on; MEMO_MOVE works";
-    if ((item->scope == MEMO_INPUT || item->scope == MEMO_CARRIED) && !stays_or_moves)
-        return "a copy that the trainer makes cannot be recomputed; MEMO_MOVE and MEMO_KEEP work";
-    if (item->is && (item->scope || (item->away != MEMO_MOVE && item->away != MEMO_ROWS)))
-        return "MEMO_LATE_ROWS works with MEMO_MOVE and MEMO_ROWS, and with MEMO_SLICE";
-    return NULL;
+    const memob_rule rules[] = {
+        {!memob_is_index(item->away, MEMO_WITH + 1),
+         "away is invalid; MEMO_KEEP, MEMO_MOVE, MEMO_ROWS, MEMO_WHOLE and MEMO_WITH are valid"},
+        {!memob_is_index(item->scope, MEMO_CARRIED + 1),
+         "scope is invalid; MEMO_SLICE, MEMO_LAYER, MEMO_EDGE, MEMO_INPUT and MEMO_CARRIED are "
+         "valid"},
+        {item->is != 0 && item->is != MEMO_LATE_ROWS,
+         "is: invalid; 0 and MEMO_LATE_ROWS are valid"},
+        {item->away == MEMO_WITH && (item->scope || item->is),
+         "a MEMO_WITH item has the scope and the rows of the item before it; 0, 0 works"},
+        {item->scope == MEMO_EDGE && item->away != MEMO_MOVE,
+         "a MEMO_EDGE is handed on; MEMO_MOVE works"},
+        {(item->scope == MEMO_INPUT || item->scope == MEMO_CARRIED) && !stays_or_moves,
+         "a copy that the trainer makes cannot be recomputed; MEMO_MOVE and MEMO_KEEP work"},
+        {item->is && (item->scope || (item->away != MEMO_MOVE && item->away != MEMO_ROWS)),
+         "MEMO_LATE_ROWS works with MEMO_MOVE and MEMO_ROWS, and with MEMO_SLICE"}};
+    return MEMOB_FIRST_FAULT(rules);
 }
 
 /* What is made with another has its layers and its number of rows.  NULL: it has. */
@@ -482,7 +482,7 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
     if (!desc->tensors)
         return MEMOB_INVALID(error, "%s.tensors: NULL; pass n_tensors tensors", name);
     for (int32_t layer = 0; layer < desc->n_layers && desc->layer_kinds; layer++)
-        if (desc->layer_kinds[layer] < 0 || desc->layer_kinds[layer] >= MEMOB_KINDS_MAX)
+        if (!memob_is_index(desc->layer_kinds[layer], MEMOB_KINDS_MAX))
             return MEMOI_INVALID(desc, "layer_kinds[%d]: out of range (%d); 0 to %d are valid",
                                  (int)layer, (int)desc->layer_kinds[layer], MEMOB_KINDS_MAX - 1);
         else if (layer % n_slices && desc->layer_kinds[layer] != desc->layer_kinds[layer - 1])

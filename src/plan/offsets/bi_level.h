@@ -128,9 +128,7 @@ MEMOI int64_t memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
         longest = memob_max(longest, life);
         if (buffer->begin >= group->end) group = memoi_group_next(bilevel, buffer->begin);
         group->end = memob_max(group->end, buffer->end);
-        group->alignment_bytes =
-            memob_max(group->alignment_bytes,
-                      buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes);
+        group->alignment_bytes = memob_max(group->alignment_bytes, memob_buffer_alignment(plan, i));
         bilevel->members[bilevel->n_members++] = i;
     }
     memoi_group_next(bilevel, 0);

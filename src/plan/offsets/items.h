@@ -47,7 +47,7 @@ MEMOI void memoi_problem_add_item(memoi_problem* problem, const memo_plan* plan,
         return;
     }
 
-    item->alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
+    item->alignment = memob_buffer_alignment(plan, i);
     item->fixed = buffer->is_fixed ? buffer->offset_bytes : -1;
     item->lifetime = end - buffer->begin;
     item->origin = i;
