@@ -938,6 +938,18 @@ TEST(runs_of_a_large_cover_differ) {
     CHECK_IS(plan->proof, ==, MEMO_PROOF_OPTIMAL);
 }
 
+/* Runs of a cover begin short: with runs of twice the length seeds 1 and 6 need up to 65,536 nodes. */
+TEST(pipelines_need_few_nodes) {
+    static const uint64_t seeds[] = {1, 4, 6};
+    const memo_plan_desc desc = {.node_limit = 20000, .time_limit_s = 1000};
+    for (int k = 0; k < 3; k++) {
+        own_plan* plan = pattern_of_streams(PIPELINE, 4, 512, seeds[k]);
+        solve_and_validate(plan, &desc);
+        IN_CASE("seed %d", (int)seeds[k]);
+        CHECK_IS(plan->proof, ==, MEMO_PROOF_OPTIMAL);
+    }
+}
+
 /* Too many buffers for sections instead of pairs.  Two streams with a wait now and then. */
 TEST(large_problems_keep_their_pairs) {
     enum { N = 9000, LIVE = 8 };

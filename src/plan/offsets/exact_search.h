@@ -761,18 +761,19 @@ MEMOI int memoi_search_run(memoi_search* search) {
     /* The next run is longer and forgets a part of the weights. */
     for (int64_t s = 0; s < search->problem->n_sections; s++)
         search->weight[s] = 1 + 0.9 * (search->weight[s] - 1);
-    search->run_length *= 1.05;
+    search->run_length *= search->problem->is_cover ? 1.12 : 1.05;
     return search->n_nodes < search->node_end;
 }
 
 /* Begins an attempt at a capacity: again with the first style of run and the shortest run, which
- * needs a branch for each item. */
+ * needs a branch for each item; in a cover many short runs find more plans than a few long ones. */
 MEMOI void memoi_search_begin(memoi_search* search, int64_t capacity, int64_t budget) {
     search->capacity = capacity;
     memob_map_free(&search->bases);
     search->verdict = MEMOI_STOPPED;
     search->n_runs = 0;
-    search->run_length = (double)memob_max(500, 3 * search->problem->n_items);
+    search->run_length =
+        (double)memob_max(500, (search->problem->is_cover ? 3 : 6) * search->problem->n_items / 2);
     search->node_begin = search->n_nodes;
     search->node_end = search->n_nodes + budget;
 }
