@@ -981,6 +981,7 @@ typedef struct memo_swap_desc {
     int32_t n_slices;   /* of a layer; 0: 1 */
     int32_t n_group;    /* micro-batches that these slices are of; 0: 1 */
     int64_t layer_rows; /* most tokens of all slices of a micro-batch; 0: of n_rows */
+    int32_t has_loss;   /* the last layer's backward begins with the loss, as in a group */
     int64_t routed_rows_layer, routed_rows_all; /* most late rows in a step, in all */
     int32_t n_places;     /* of micro-batches in flight; without an order 0: 1 */
     const int32_t* order; /* (n_order), copied: p: forwards of place p, -1 - p: its backwards */
@@ -7656,6 +7657,7 @@ typedef struct memob_swap_placement {
     int64_t place_bytes;   /* of each place; 0: every layer has its own bytes there */
     int32_t n_slices;      /* of a layer, */
     int32_t n_of_batch;    /* and of a micro-batch in a layer */
+    int32_t has_loss;      /* in visits of the last layer; 0: between forwards and backwards */
     int64_t slice_rows, tile_rows;
     int64_t routed_rows_layer, routed_rows_all, n_routed; /* n_routed: of this micro-batch so far */
     int32_t handed, input;    /* the tensors EDGE and INPUT, if there are slices; -1: none */
@@ -8140,16 +8142,16 @@ MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_
     return memob_max(0, memob_min(left, placement->slice_rows));
 }
 
-/* 1: a turn of backwards begins with the visit, and no group has its losses in layers. */
+/* 1: a turn of backwards begins with the visit, and the loss comes before. */
 MEMOI int memob_swap_is_between(const memob_swap_placement* placement, int32_t k) {
     return placement->visits[k].pass == MEMOB_BACKWARD && k % placement->n_forwards == 0 &&
-           placement->n_slices == placement->n_of_batch;
+           !placement->has_loss;
 }
 
-/* 1: a micro-batch of a group has its loss in the visit: the first of its backward. */
+/* 1: a micro-batch has its loss in the visit, the first of its backward. */
 MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) {
     const memob_visit* visit = &placement->visits[k];
-    return placement->n_slices > placement->n_of_batch && visit->pass == MEMOB_BACKWARD &&
+    return placement->has_loss && visit->pass == MEMOB_BACKWARD &&
            visit->layer >= placement->n_layers - placement->n_slices &&
            visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
 }
@@ -9157,6 +9159,7 @@ MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t
     placement->n_tensors = desc->n_tensors;
     placement->n_slices = (int32_t)memob_max(desc->n_slices, 1);
     placement->n_of_batch = (int32_t)memob_max(memob_swap_batch_slices(desc), 1);
+    placement->has_loss = desc->has_loss || placement->n_slices > placement->n_of_batch;
     placement->slice_rows = desc->n_rows;
     placement->tile_rows = memob_max(desc->tile_rows, 1);
     placement->routed_rows_layer = desc->routed_rows_layer;

@@ -7008,6 +7008,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap->n_slices = n_slices;
     swap->n_group = n_group;
     swap->layer_rows = shape.n_rows;
+    swap->has_loss = desc->loss && !desc->between;
     swap->routed_rows_layer = memoi_session_share(desc, desc->routed_rows_layer, swap->n_rows);
     swap->routed_rows_all = memob_max(
         memoi_session_share(desc, desc->routed_rows_all, shape.n_rows), swap->routed_rows_layer);

@@ -35,16 +35,16 @@ MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_
     return memob_max(0, memob_min(left, placement->slice_rows));
 }
 
-/* 1: a turn of backwards begins with the visit, and no group has its losses in layers. */
+/* 1: a turn of backwards begins with the visit, and the loss comes before. */
 MEMOI int memob_swap_is_between(const memob_swap_placement* placement, int32_t k) {
     return placement->visits[k].pass == MEMOB_BACKWARD && k % placement->n_forwards == 0 &&
-           placement->n_slices == placement->n_of_batch;
+           !placement->has_loss;
 }
 
-/* 1: a micro-batch of a group has its loss in the visit: the first of its backward. */
+/* 1: a micro-batch has its loss in the visit, the first of its backward. */
 MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) {
     const memob_visit* visit = &placement->visits[k];
-    return placement->n_slices > placement->n_of_batch && visit->pass == MEMOB_BACKWARD &&
+    return placement->has_loss && visit->pass == MEMOB_BACKWARD &&
            visit->layer >= placement->n_layers - placement->n_slices &&
            visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
 }

@@ -64,6 +64,7 @@ typedef struct memob_swap_placement {
     int64_t place_bytes;   /* of each place; 0: every layer has its own bytes there */
     int32_t n_slices;      /* of a layer, */
     int32_t n_of_batch;    /* and of a micro-batch in a layer */
+    int32_t has_loss;      /* in visits of the last layer; 0: between forwards and backwards */
     int64_t slice_rows, tile_rows;
     int64_t routed_rows_layer, routed_rows_all, n_routed; /* n_routed: of this micro-batch so far */
     int32_t handed, input;    /* the tensors EDGE and INPUT, if there are slices; -1: none */

@@ -232,7 +232,10 @@ for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu examples/g
     bench/cuda_chain.cu | examples/*gemm* | */test_gpt.cu | */kernels/cuda.cu)
         has_cublaslt || { skip "$source compiles" "cuBLASLt's header is not installed; apt-get install libcublas-dev-*"; continue; } ;;
     esac
-    test_is "$source compiles" compiles "$source"
+    case $source in
+    tests/*) nightly_test_is "$source compiles" compiles "$source" ;; # users do not; most of these run above
+    *) test_is "$source compiles" compiles "$source" ;;
+    esac
     [ "$source" != bench/cuda_chain.cu ] || ! has_cudnn ||
         test_is "$source compiles with cuDNN's attention" compiles_with_cudnn "$source" -DCHAIN_CUDNN
 done

@@ -517,7 +517,8 @@ TEST(large_stacks_are_planned_quickly) {
                  {1000, 16384, 4 * TIB, 200 * TIB, 500 * TIB, 13862381, 1.01, 1},
                  {1000, 16384, 0, 0, 0, 13858484, 1.01, 1e-30}};
     double unit_1_s = 0;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i += i < 9 && !memo_test_all() ? 3 : 1) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0];
+         i += i < 18 && !memo_test_all() ? 3 : 1) {
         problem p;
         const double unit = cases[i].unit;
         gpt_problem(&p, cases[i].n_layers, (int64_t)cases[i].n_krows << 10);
@@ -1107,7 +1108,7 @@ TEST(no_table_of_kinds_is_shorter) {
 TEST(short_searches_begin_with_given_rows) {
     const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, 0};
     int n_planned = 0, n_longer = 0;
-    for (int round = 0; n_planned < memo_test_cases(20, 200); round++) {
+    for (int round = 0; n_planned < memo_test_cases(12, 200); round++) {
         kinds_problem k;
         own_swap_plan* plan = NULL;
         double with_s, without_s;

@@ -41,7 +41,7 @@ if ! command -v python3 >/dev/null 2>&1; then
     skip session_in_tensor "python3 is not installed"
 else
     test_is "without PyTorch it says so" without_torch
-    test_is "in a stand-in's tensor" has_the_same_bits env PYTHONPATH="$folder/stand_in" python3
+    nightly_test_is "in a stand-in's tensor" has_the_same_bits env PYTHONPATH="$folder/stand_in" python3
     if $python -c 'import torch' >/dev/null 2>&1; then
         test_is "in a tensor" has_the_same_bits "$python"
     else

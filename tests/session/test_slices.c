@@ -466,7 +466,7 @@ TEST(times_are_lines) {
 TEST(sessions_that_time_themselves_predict_their_steps) {
     double worst = 0;
     int n_recomputed = 0;
-    for (int k = 0; k < 6; k++) {
+    for (int k = memo_test_all() ? 0 : 2; k < 6; k++) {
         static model m;
         const int64_t n = 48, rows_now = k % 3 ? 16 * (k % 3) : n;
         model_init(&m, n, rows_now, MEMO_POLICY_MEMO);

@@ -8,7 +8,7 @@ set -u
 folder=build/tests/nccl
 mkdir -p "$folder" || exit 1
 cuda=${CUDA_HOME:-/usr/local/cuda}/include
-flags="-std=c++17 -O1 -DFAKE_NCCL -DMEMO_CUDA_NCCL -I. -Itests/support -Wall -Wextra -Werror -Wno-missing-field-initializers"
+flags="-std=c++17 -O0 -DFAKE_NCCL -DMEMO_CUDA_NCCL -I. -Itests/support -Wall -Wextra -Werror -Wno-missing-field-initializers"
 
 on_ranks() { # RANKS [VARIABLE=VALUE]...
     ranks_=$1

@@ -41,16 +41,21 @@ c_standards="c99 c11 c17" cxx_standards="c++11 c++17 c++20"
 if ! tests_all; then
     c_compilers=$first_c cxx_compilers=$first_cxx
     c_standards=c99 cxx_standards=c++11
-elif [ "$MEMO_TEST_ALL" = rest ]; then # the first and the last; all each night
+elif [ "$MEMO_TEST_ALL" = rest ]; then # of the first compilers the last one too; all each night
     c_standards="c99 c17" cxx_standards="c++11 c++20"
 fi
 
 is_first() { [ "$1" = "$first_c" ] || [ "$1" = "$first_cxx" ]; }
-# The standards of a compiler; without the oldest one, which `make test` has seen.
+# The standards of a compiler.  rest: of a first compiler the last one, as `make test` has seen the oldest; of others the oldest.
 further() { # COMPILER STANDARD...
-    if [ "${MEMO_TEST_ALL:-}" = rest ] && is_first "$1"; then shift; fi
-    shift
-    echo "$@"
+    if [ "${MEMO_TEST_ALL:-}" != rest ]; then
+        shift
+        echo "$@"
+    elif is_first "$1"; then
+        echo "$3"
+    else
+        echo "$2"
+    fi
 }
 # A test of the first compilers runs under `make test`, a test of others under test-all.
 test_of() { # COMPILER NAME COMMAND...
@@ -58,8 +63,6 @@ test_of() { # COMPILER NAME COMMAND...
     shift
     if is_first "$tested"; then test_is "$@"; else more_test_is "$@"; fi
 }
-# Compilers find uninitialized values and overruns only when they optimize; clang has the same warnings without, and g++ those of gcc.
-optimizes() { tests_each_night || { tests_all && [ "$1" = $first_c ]; }; }
 
 # Prints the given standards that the compiler supports.
 standards() { # COMPILER LANGUAGE STANDARD...
@@ -386,7 +389,8 @@ for compiler in $c_compilers; do
     for header in memo.h memo_plan.h memo_sp.h $extras; do
         more_test_is "$header alone, $compiler: $known" alone $header $compiler c "$known"
     done
-    optimizes $compiler && more_test_is "implementation optimized, $compiler" optimized $compiler c c99
+    # Compilers find uninitialized values and overruns only when they optimize, as they do for the library of the tests.
+    tests_each_night && more_test_is "implementation optimized, $compiler" optimized $compiler c c99
 done
 if [ -z "$cxx_compilers" ]; then
     skip "headers alone, C++" "no C++ compiler here (g++ or clang++)"
@@ -398,7 +402,7 @@ for compiler in $cxx_compilers; do
         more_test_is "$header alone, $compiler: $known" alone $header $compiler c++ "$known"
     done
     test_of $compiler "declarations under a C++ project's warnings, $compiler" declarations $compiler
-    optimizes $compiler && more_test_is "implementation optimized, $compiler" optimized $compiler c++ c++11
+    tests_each_night && more_test_is "implementation optimized, $compiler" optimized $compiler c++ c++11
 done
 
 for compiler in $c_compilers; do
@@ -416,7 +420,7 @@ fi
 for test in $(tests_all && echo test_plan test_swap) $(tests_each_night && echo test_swap_plan); do
     more_test_is "$test refuses NaN with -ffast-math, $first_c" refuses_with_fast_math $first_c $test
 done
-slow_test_is "two translation units with MEMO_STATIC" two_static_units $first_c c c99
+nightly_test_is "two translation units with MEMO_STATIC" two_static_units $first_c c c99
 test_is "only MEMO is defined by the preprocessor" macros $first_c
 test_is "types before the implementation begin with memo_ or memoi_" types
 test_is "no header uses another's memoi_" borrowings

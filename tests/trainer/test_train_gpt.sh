@@ -6,6 +6,8 @@
 . tests/support/tap.sh
 . tests/trainer/train.sh
 
+all=$(tests_all && echo 1) # each night more variants of some runs
+
 # ---- options ---------------------------------------------------------------------------------------
 
 help_lists_every_option() { # test
@@ -238,7 +240,7 @@ rates_cover_micro_batches_and_update() { # test
     large="--dry-run --cluster h200 --deterministic 0 --type bf16 --states bf16 --random-tokens --vocabulary 32000 --hidden 4096 --heads 32
         --layers 8 --seq 8192 --batch 1 --tile 4096 --device-memory 12GiB --policy alpha"
     before=0
-    for n in 1 2 4; do
+    for n in 1 ${all:+2} 4; do
         works $large --accumulate $n --update pass
         awk -v n=$n -v before=$before '/^predicted / { step = $2; for (i = 1; i < NF; i++) if ($i == "recomputing,") update = $(i + 1) }
             /^rate / { rate = $2; expected = n * 8192 / (1e-3 * step) }
@@ -395,7 +397,7 @@ states_are_updated_on_the_host() { # more test
 # of runs that are cut and go on with the other, and of every policy.
 updates_are_deferred() { # test
     tight='--steps 6 --accumulate 2'
-    for type in '--device-memory 400KiB' '--type bf16 --states bf16 --slice-rows 24 --device-memory 250KiB'; do
+    for type in '--device-memory 400KiB' ${all:+"--type bf16 --states bf16 --slice-rows 24 --device-memory 250KiB"}; do
         works $tiny $type $tight --update pass --loss-log kept.log --save kept.save
         expect_out '^update  *on the device, behind the backward'
         prints '^update  *on the device, of each layer before its next forward' $tiny $type $tight --update deferred --loss-log cut.log --save deferred.save
@@ -436,7 +438,7 @@ END
 micro_batches_are_grouped() { # test
     with_profile_program slow_link 'p.forward_s[0] = p.backward_s[0] = 1e-6, p.update_s_per_byte = p.update_host_s_per_byte = 1e-12;
         for (int k = 0; k < 2; k++) p.copies[k].out_s = p.copies[k].back_s = 1e-6 * (double)p.copies[k].size_bytes;'
-    for options in '--accumulate 6 --slice-rows 24 --device-memory 260KiB' '--accumulate 4 --device-memory 330KiB'; do
+    for options in ${all:+"--accumulate 6 --slice-rows 24 --device-memory 260KiB"} '--accumulate 4 --device-memory 330KiB'; do
         works $tiny $options --steps 6 --device-memory 4MiB --policy keep --loss-log kept.log --save kept.save
         works $tiny $options --steps 6 --link-bandwidth 5MB --output timed --policy alpha --loss-log grouped.log --save grouped.save
         expect_same kept.log grouped.log
@@ -809,7 +811,7 @@ expect_calls() {
 }
 
 # Each policy is planned once, from one profile, and opened once: to be compared, trained and recorded.
-a_session_for_each_policy() { # test
+a_session_for_each_policy() { # slow test
     cat >counted.c <<'END'
 #include <stdio.h>
 static void* timing; /* the session that times its steps; its runs are not of a policy */
@@ -861,7 +863,7 @@ report='ms a step, stalled [0-9.]* ms, recomputing [0-9.]* ms; measured [0-9.]* 
 prediction_beside_measurement() { # test
     longer="$tiny --seq 200" # recomputation takes at least 0.1 ms
     works $longer --device-memory 900KiB --output timed
-    for options in '' '--policy alpha' '--compare 1' '--accumulate 40'; do
+    for options in '' ${all:+"--policy alpha"} ${all:+"--compare 1"} ${all:+"--accumulate 40"}; do
         works $longer --device-memory 900KiB --profile timed/step.profile --steps 2 $options
         expect_out "^predicted [0-9.]* $report"
         awk 'function near(a, b) { return a - b < 0.11 && b - a < 0.11 }
@@ -872,10 +874,10 @@ prediction_beside_measurement() { # test
     done
 
     # A plan that keeps everything has the times of the profile, and those of an update of all states, to a tenth of a unit.
-    run $longer --policy keep --profile timed/step.profile --accumulate 100 --steps 2
+    run $longer --policy keep --profile timed/step.profile --accumulate 50 --steps 1
     expect_out "^predicted [0-9.]* $report"
     awk '/^rows [0-9]/ { between = $5; update = $6 }
-        /^layer / { expected = 100 * (4 * ($2 + $3) + between) * 1e-12 }
+        /^layer / { expected = 50 * (4 * ($2 + $3) + between) * 1e-12 }
         /^  device / { expected += update * 1e-12 * $2 * ($3 == "KiB" ? 1024 : 1048576); slack = update * 1e-12 * 0.06 * 1048576 }
         /^predicted / { found = 1; bad = $2 - expected > slack + 0.06 || expected - $2 > slack + 0.06 || $7 != 0 || $10 != 0 }
         END { exit !found || bad }' timed/step.profile out || fail "not the profile's times: $(grep ^predicted out)"
@@ -893,9 +895,9 @@ prediction_beside_measurement() { # test
 
 # The steps that a run times are its first: losses, parameters and moments are those of a run by the stored times.
 timed_steps_train() { # test
-    for options in '--device-memory 600KiB' '--device-memory 300KiB --accumulate 2' '--policy alpha --seq 200 --device-memory 900KiB' \
-        '--device-memory 390KiB --tensor 2' '--device-memory 390KiB --tensor 2 --sub-batches 2 --schedule cross' \
-        '--device-memory 430KiB --ring 2 --slice-rows 0'; do
+    for options in '--device-memory 300KiB --accumulate 2' '--device-memory 390KiB --tensor 2 --sub-batches 2 --schedule cross' \
+        '--device-memory 430KiB --ring 2 --slice-rows 0' ${all:+"--policy alpha --seq 200 --device-memory 900KiB"} \
+        ${all:+"--device-memory 390KiB --tensor 2"} ${all:+"--device-memory 600KiB"}; do
         works $tiny --steps 10 $options --output timed --loss-log timed.log --save timed.save
         expect_out '^timed     the first steps, under policy ' '^predicted .* measured '
         awk '/^  step / { if (plans) after++; else before++ }
