@@ -198,7 +198,7 @@ has_cublaslt() {
 }
 if has_cublaslt; then
     perhaps_sanitized=$(tests_each_night && echo is_sanitized)
-    test_is "the trainer's model on a GPU: close to the host, the same bits under every policy, on stand-ins" \
+    nightly_test_is "the trainer's model on a GPU: close to the host, the same bits under every policy, on stand-ins" \
         $perhaps_sanitized on_the_emulated_grid tests/cuda/test_gpt.cu
     nightly_test_is "cuDNN's attention in the trainer and over ranks, on stand-ins" \
         $perhaps_sanitized on_the_emulated_grid tests/cuda/test_cudnn.cpp
@@ -233,8 +233,8 @@ for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu examples/g
         has_cublaslt || { skip "$source compiles" "cuBLASLt's header is not installed; apt-get install libcublas-dev-*"; continue; } ;;
     esac
     case $source in
-    tests/*) nightly_test_is "$source compiles" compiles "$source" ;; # users do not; most of these run above
-    *) test_is "$source compiles" compiles "$source" ;;
+    examples/gpt/* | examples/19_gpt.cu | *nccl.cu) test_is "$source compiles" compiles "$source" ;;
+    *) nightly_test_is "$source compiles" compiles "$source" ;; # short, or a test
     esac
     [ "$source" != bench/cuda_chain.cu ] || ! has_cudnn ||
         test_is "$source compiles with cuDNN's attention" compiles_with_cudnn "$source" -DCHAIN_CUDNN

@@ -333,7 +333,7 @@ TEST(places_take_two_neighbors) {
 }
 
 TEST(states_have_the_bytes_of_plain_arrays_in_any_order) {
-    const int n = memo_test_cases(400, 4000);
+    const int n = memo_test_cases(200, 4000);
     int64_t n_checked = 0;
     for (int i = 0; i < n; i++) {
         random_problem(i % 2);

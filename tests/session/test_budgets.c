@@ -23,7 +23,7 @@ static int64_t kept_bytes(model* m) {
 /* For any budget: a session within it that brings everything back, or a refusal that names a
  * budget, which then works. */
 TEST(any_budget_is_met_or_refused) {
-    const int n_rounds = memo_test_cases(20, 110);
+    const int n_rounds = memo_test_cases(12, 110);
     int n_least = 0, n_created = 0, n_moved = 0, n_recomputed = 0, n_spilled = 0;
     int n_device_refusals = 0, n_host_refusals = 0, n_given = 0;
     for (int round = 0; round < n_rounds; round++) {

@@ -22,7 +22,7 @@ if ${CXX:-c++} -I"$cuda" -fsyntax-only "$folder/probe.cpp" 2>/dev/null; then
         tests/cuda/fake_cuda.cpp -o "$folder/test_comm_nccl" -pthread -lm
     test_is "comm over a stand-in for NCCL, 1 rank" on_ranks 1
     test_is "2 ranks; a lost peer ends a plain wait for the stream" on_ranks 2 MEMO_TEST_WAIT=plain
-    test_is "3 ranks; communicators take turns where NCCL does not order them" on_ranks 3 NCCL_LAUNCH_ORDER_IMPLICIT=0
+    nightly_test_is "3 ranks; communicators take turns where NCCL does not order them" on_ranks 3 NCCL_LAUNCH_ORDER_IMPLICIT=0
     for ranks in $(tests_all && echo 4 8); do
         test_is "comm over a stand-in for NCCL, $ranks ranks" on_ranks $ranks
     done

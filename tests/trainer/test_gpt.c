@@ -399,10 +399,10 @@ TEST(policies_give_the_same_bits_in_slices) {
 /* 1, 2 and 5 layers, rows of a size that no alignment divides, large tiles. */
 TEST(policies_give_the_same_bits) {
     check_policies(gpt_test_config(1, 32, 4, 2, 50, 1, 8, 0.1));
-    check_policies(gpt_test_config(2, 32, 4, 2, 35, 2, 8, 0.1));
+    if (memo_test_all()) check_policies(gpt_test_config(2, 32, 4, 2, 35, 2, 8, 0.1));
     check_policies(with_masks(gpt_test_config(5, 32, 4, 2, 50, 1, 8, 0.1), 20, 50));
     check_policies(gpt_test_config(4, 18, 3, 1, 29, 1, 3, 0.1));
-    check_policies(gpt_test_config(3, WIDE, 4, 2, 100, 1, 64, 0.1));
+    if (memo_test_all()) check_policies(gpt_test_config(3, WIDE, 4, 2, 100, 1, 64, 0.1));
 }
 
 /* ---- any table of rows, bit by bit ----------------------------------------------------------- */

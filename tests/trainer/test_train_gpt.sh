@@ -236,11 +236,11 @@ rates_give_times() { # test
 }
 
 # The rate of a dry run covers the whole step: each micro-batch costs as much, the update is shared by all of them.
-rates_cover_micro_batches_and_update() { # test
+rates_cover_micro_batches_and_update() { # slow test
     large="--dry-run --cluster h200 --deterministic 0 --type bf16 --states bf16 --random-tokens --vocabulary 32000 --hidden 4096 --heads 32
         --layers 8 --seq 8192 --batch 1 --tile 4096 --device-memory 12GiB --policy alpha"
     before=0
-    for n in 1 ${all:+2} 4; do
+    for n in 1 2 4; do
         works $large --accumulate $n --update pass
         awk -v n=$n -v before=$before '/^predicted / { step = $2; for (i = 1; i < NF; i++) if ($i == "recomputing,") update = $(i + 1) }
             /^rate / { rate = $2; expected = n * 8192 / (1e-3 * step) }
@@ -313,7 +313,7 @@ losses_equal_over_policies_and_alphas() { # test
 
 spilled_rows_come_back() { # test
     mkdir spilled
-    for layers in 4 7; do
+    for layers in ${all:+4} 7; do
         run $tiny --layers $layers --policy keep --loss-log kept.log
         for policy in swap alpha memo; do
             alpha=
@@ -896,7 +896,7 @@ prediction_beside_measurement() { # test
 # The steps that a run times are its first: losses, parameters and moments are those of a run by the stored times.
 timed_steps_train() { # test
     for options in '--device-memory 300KiB --accumulate 2' '--device-memory 390KiB --tensor 2 --sub-batches 2 --schedule cross' \
-        '--device-memory 430KiB --ring 2 --slice-rows 0' ${all:+"--policy alpha --seq 200 --device-memory 900KiB"} \
+        ${all:+"--device-memory 430KiB --ring 2 --slice-rows 0"} ${all:+"--policy alpha --seq 200 --device-memory 900KiB"} \
         ${all:+"--device-memory 390KiB --tensor 2"} ${all:+"--device-memory 600KiB"}; do
         works $tiny --steps 10 $options --output timed --loss-log timed.log --save timed.save
         expect_out '^timed     the first steps, under policy ' '^predicted .* measured '

@@ -133,11 +133,11 @@ typedef struct memo_swap_desc {
     int32_t n_slices;   /* of a layer; 0: 1 */
     int32_t n_group;    /* micro-batches that these slices are of; 0: 1 */
     int64_t layer_rows; /* most tokens of all slices of a micro-batch; 0: of n_rows */
-    int32_t has_loss;   /* the last layer's backward begins with the loss, as in a group */
     int64_t routed_rows_layer, routed_rows_all; /* most late rows in a step, in all */
     int32_t n_places;     /* of micro-batches in flight; without an order 0: 1 */
     const int32_t* order; /* (n_order), copied: p: forwards of place p, -1 - p: its backwards */
     int32_t n_order;
+    int32_t has_loss;           /* the last layer's backward begins with the loss, as in a group */
     const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
     /* (n_tensors), copied.  Bit k: layers of kind k have the tensor; 0, or NULL: all layers.  Cells
      * of tensors that a layer lacks have no meaning. */
