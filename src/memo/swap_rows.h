@@ -250,7 +250,7 @@ MEMOI const char* memoi_swap_tiles_fault(const memo_swap_desc* desc, int32_t lay
                                          int64_t swapped) {
     const int64_t n = desc->n_rows;
     int64_t border;
-    if (!memob_is_index(swapped, n + 1))
+    if (swapped < 0 || swapped > n)
         return "is out of range; 0 to n_rows and MEMO_ROWS_KEPT are valid";
     border = memoi_swap_is_odd(desc, layer) ? n - swapped : swapped;
     return border < n && border % memob_swap_tile_rows(desc)
