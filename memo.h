@@ -1286,8 +1286,9 @@ MEMOI int memob_is_in(double value, double least, double most) {
     return (bits >> 52 & 0x7ff) != 0x7ff && value >= least && value <= most;
 }
 
-/* 1: an index of n things. */
-MEMOI int memob_is_index(int64_t i, int64_t n) { return i >= 0 && i < n; }
+MEMOI int memob_is_within(int64_t value, int64_t least, int64_t most) {
+    return value >= least && value <= most;
+}
 
 /* A rule for what a caller gives, and what is wrong if the rule is broken. */
 typedef struct memob_rule {
@@ -1308,7 +1309,7 @@ MEMOI MEMOB_NOINLINE const char* memoi_first_fault(const memob_rule* rules, size
 MEMOI MEMOB_NOINLINE memo_status memob_check_integer(const char* desc, const char* field,
                                                      int64_t value, int64_t least, int64_t most,
                                                      memo_error* error) {
-    if (value >= least && value <= most) return MEMO_STATUS_OK;
+    if (memob_is_within(value, least, most)) return MEMO_STATUS_OK;
     if (most == INT32_MAX || most == INT64_MAX)
         return MEMOB_INVALID(error, "%s.%s: out of range (%lld); %lld or more is valid", desc,
                              field, (long long)value, (long long)least);
@@ -1402,7 +1403,7 @@ MEMOI int64_t memob_align_up(int64_t value, int64_t alignment) {
  * means failure.  The caller frees it with MEMO_FREE. */
 MEMOI MEMOB_NOINLINE void* memob_calloc(int64_t count, size_t element_bytes) {
     void* result;
-    if (!memob_is_index(count, MEMOB_BYTES_MAX / (int64_t)element_bytes + 1)) return NULL;
+    if (!memob_is_within(count, 0, MEMOB_BYTES_MAX / (int64_t)element_bytes)) return NULL;
     if (count == 0) count = 1;
     result = MEMO_MALLOC((size_t)count * element_bytes);
     if (result) memset(result, 0, (size_t)count * element_bytes);
@@ -1457,13 +1458,14 @@ MEMOI MEMOB_NOINLINE void* memoi_arrays_take(memob_arrays* arrays, int64_t count
                                              size_t element_bytes) {
     int64_t n_more = MEMOI_ARRAYS_HEAD / (int64_t)element_bytes + 1;
     char* block;
-    if (arrays->keeps && memob_is_index(count, MEMOB_BYTES_MAX / (int64_t)element_bytes / 2)) {
+    if (arrays->keeps &&
+        memob_is_within(count, 0, MEMOB_BYTES_MAX / (int64_t)element_bytes / 2 - 1)) {
         const int64_t begin = arrays->used_bytes, n_bytes = count * (int64_t)element_bytes;
         arrays->used_bytes += memob_align_up(n_bytes, MEMOI_ARRAYS_HEAD);
         if (arrays->block && arrays->used_bytes <= arrays->block_bytes)
             return arrays->block + begin;
     }
-    block = memob_is_index(count, MEMOB_BYTES_MAX - n_more)
+    block = memob_is_within(count, 0, MEMOB_BYTES_MAX - n_more)
                 ? (char*)memob_calloc(count + n_more, element_bytes)
                 : NULL;
     if (!block) {
@@ -2171,7 +2173,7 @@ MEMOI int memoi_word_number(const char* word, int64_t length, int64_t* value) {
     if (i == length) return 0;
     for (; i < length; i++) {
         int digit = word[i] - '0';
-        if (!memob_is_index(digit, 10) || result < (INT64_MIN + digit) / 10) return 0;
+        if (!memob_is_within(digit, 0, 9) || result < (INT64_MIN + digit) / 10) return 0;
         result = result * 10 - digit; /* negative: INT64_MIN has no positive twin */
     }
     if (!negative && result == INT64_MIN) return 0;
@@ -3024,10 +3026,10 @@ MEMOI int memoi_plan_compare_waits(const void* a, const void* b) {
 
 /* What is wrong with a wait alone; NULL: nothing. */
 MEMOI const char* memoi_plan_wait_fault(const memo_plan* plan, const memo_wait* wait) {
-    const int has_streams =
-        memob_is_index(wait->from, MEMOB_STREAMS) && memob_is_index(wait->to, MEMOB_STREAMS);
-    if (!memob_is_index(wait->freed, plan->n_buffers) ||
-        !memob_is_index(wait->requested, plan->n_buffers))
+    const int has_streams = memob_is_within(wait->from, 0, MEMOB_STREAMS - 1) &&
+                            memob_is_within(wait->to, 0, MEMOB_STREAMS - 1);
+    if (!memob_is_within(wait->freed, 0, plan->n_buffers - 1) ||
+        !memob_is_within(wait->requested, 0, plan->n_buffers - 1))
         return "a buffer is out of range; indices into plan.buffers are valid";
     const memo_buffer* freed = &plan->buffers[wait->freed];
     const memo_buffer* requested = &plan->buffers[wait->requested];
@@ -3042,7 +3044,7 @@ MEMOI const char* memoi_plan_wait_fault(const memo_plan* plan, const memo_wait* 
     return MEMOB_FIRST_FAULT(rules);
 }
 
-/* Of a buffer's offset: its own, or the plan's. */
+/* The alignment of a buffer's offset: its own, or the plan's. */
 MEMOI int64_t memob_buffer_alignment(const memo_plan* plan, int64_t i) {
     const int64_t own_bytes = plan->buffers[i].alignment_bytes;
     return own_bytes ? own_bytes : plan->alignment_bytes;
@@ -3055,20 +3057,20 @@ MEMOI const char* memoi_plan_buffer_fault(const memo_plan* plan, int64_t i) {
     const int is_aligned =
         memoi_plan_is_alignment(alignment) && buffer->offset_bytes % alignment == 0;
     const memob_rule rules[] = {
-        {!memob_is_index(buffer->size_bytes, MEMOB_BYTES_MAX + 1),
+        {!memob_is_within(buffer->size_bytes, 0, MEMOB_BYTES_MAX),
          "its size is out of range; 0 to 2^62 bytes are valid"},
         {buffer->begin < 0 || buffer->end > MEMOB_BYTES_MAX,
          "its lifetime is out of range; 0 to 2^62 are valid"},
         {buffer->begin >= buffer->end, "its lifetime is empty; end must be after begin"},
         {!memoi_plan_is_alignment(alignment) || alignment < plan->alignment_bytes,
          "its alignment is invalid; powers of two from the plan's up to 2^40 are valid"},
-        {!memob_is_index(buffer->stream, MEMOB_STREAMS),
+        {!memob_is_within(buffer->stream, 0, MEMOB_STREAMS - 1),
          "its stream is out of range; 0 to 63 are valid"},
         {buffer->lane < 0, "its lane is negative; 0 or more are valid"},
-        {!memob_is_index((int)buffer->memory_class, MEMO_CLASS_PERSISTENT + 1),
+        {!memob_is_within((int)buffer->memory_class, MEMO_CLASS_TRANSIENT, MEMO_CLASS_PERSISTENT),
          "its class is not a memo_class"},
         {buffer->is_fixed &&
-             (!is_aligned || !memob_is_index(buffer->offset_bytes, MEMOB_BYTES_MAX + 1)),
+             (!is_aligned || !memob_is_within(buffer->offset_bytes, 0, MEMOB_BYTES_MAX)),
          "its fixed offset is negative, not aligned, or beyond 2^62"}};
     return MEMOB_FIRST_FAULT(rules);
 }
@@ -3716,7 +3718,7 @@ MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culpr
     for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         const int64_t most = MEMOB_BYTES_MAX - memob_buffer_bytes(plan, i);
-        if (!memob_is_index(buffer->offset_bytes, most + 1) ||
+        if (!memob_is_within(buffer->offset_bytes, 0, most) ||
             buffer->offset_bytes % memob_buffer_alignment(plan, i))
             return memoi_plan_buffer_error(
                 plan, i, culprit, error,
@@ -4951,7 +4953,7 @@ MEMOI memoi_slot* memoi_arena_find_slot(const memo_arena* arena, const void* add
 
 memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream, void** address,
                              memo_error* error) {
-    if (!memob_is_index(size_bytes, MEMOB_BYTES_MAX + 1))
+    if (!memob_is_within(size_bytes, 0, MEMOB_BYTES_MAX))
         return memob_check_integer("arena", "size_bytes", size_bytes, 0, MEMOB_BYTES_MAX, error);
     if (arena->state == MEMOI_ARENA_BETWEEN)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -5883,7 +5885,7 @@ memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
     memoi_host* host = memoi_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!function) return MEMOB_INVALID(error, "launch.function: NULL; pass a function");
-    if (!memob_is_index(args_bytes, MEMO_HOST_ARGS_BYTES + 1) || (!args && args_bytes))
+    if (!memob_is_within(args_bytes, 0, MEMO_HOST_ARGS_BYTES) || (!args && args_bytes))
         return MEMOB_INVALID(
             error,
             "launch: %lld bytes of args at %p; at most %d are copied, pass a pointer to more",
@@ -7843,7 +7845,7 @@ MEMOI const char* memoi_swap_tiles_fault(const memo_swap_desc* desc, int32_t lay
                                          int64_t swapped) {
     const int64_t n = desc->n_rows;
     int64_t border;
-    if (swapped < 0 || swapped > n)
+    if (!memob_is_within(swapped, 0, n))
         return "is out of range; 0 to n_rows and MEMO_ROWS_KEPT are valid";
     border = memoi_swap_is_odd(desc, layer) ? n - swapped : swapped;
     return border < n && border % memob_swap_tile_rows(desc)
@@ -7879,9 +7881,9 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
 MEMOI const char* memoi_swap_choices_fault(const memo_item* item) {
     const int stays_or_moves = item->away == MEMO_KEEP || item->away == MEMO_MOVE;
     const memob_rule rules[] = {
-        {!memob_is_index(item->away, MEMO_WITH + 1),
+        {!memob_is_within(item->away, MEMO_KEEP, MEMO_WITH),
          "away is invalid; MEMO_KEEP, MEMO_MOVE, MEMO_ROWS, MEMO_WHOLE and MEMO_WITH are valid"},
-        {!memob_is_index(item->scope, MEMO_CARRIED + 1),
+        {!memob_is_within(item->scope, MEMO_SLICE, MEMO_CARRIED),
          "scope is invalid; MEMO_SLICE, MEMO_LAYER, MEMO_EDGE, MEMO_INPUT and MEMO_CARRIED are "
          "valid"},
         {item->is != 0 && item->is != MEMO_LATE_ROWS,
@@ -8076,7 +8078,7 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
     if (!desc->tensors)
         return MEMOB_INVALID(error, "%s.tensors: NULL; pass n_tensors tensors", name);
     for (int32_t layer = 0; layer < desc->n_layers && desc->layer_kinds; layer++)
-        if (!memob_is_index(desc->layer_kinds[layer], MEMOB_KINDS_MAX))
+        if (!memob_is_within(desc->layer_kinds[layer], 0, MEMOB_KINDS_MAX - 1))
             return MEMOI_INVALID(desc, "layer_kinds[%d]: out of range (%d); 0 to %d are valid",
                                  (int)layer, (int)desc->layer_kinds[layer], MEMOB_KINDS_MAX - 1);
         else if (layer % n_slices && desc->layer_kinds[layer] != desc->layer_kinds[layer - 1])
@@ -9816,7 +9818,7 @@ typedef struct memob_states {
 MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_error* error) {
     for (int32_t i = 0; i < desc->n_states; i++) {
         const memo_state* state = &desc->states[i];
-        if (!memob_is_index(state->size_bytes, MEMOB_BYTES_MAX / desc->n_layers / 64 + 1))
+        if (!memob_is_within(state->size_bytes, 0, MEMOB_BYTES_MAX / desc->n_layers / 64))
             return MEMOB_INVALID(
                 error,
                 "memo_session_desc.states[%d].size_bytes: %lld bytes in each of %d "
@@ -10880,7 +10882,7 @@ typedef struct memob_walk {
     memob_states* states;                            /* NULL: none */
     void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
     void (*compute)(void* user, int32_t k);          /* visit k */
-    /* Before this turn of backwards; in a group once for each micro-batch, with its loss. */
+    /* Before this turn of backwards; if losses are in layers, there for each micro-batch. */
     void (*between)(void* user, int32_t turn);
     void* user;
 } memob_walk;
@@ -10977,8 +10979,8 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
                               name);
     if (is_out && !bytes && n_bytes) return MEMOB_INVALID(error, "%s: bytes: NULL", name);
     if (!(states->layers[layer].has & bit)) return MEMO_STATUS_OK;
-    if (!memob_is_index(n_bytes, size_bytes + 1) ||
-        !memob_is_index(offset_bytes, size_bytes - n_bytes + 1))
+    if (!memob_is_within(n_bytes, 0, size_bytes) ||
+        !memob_is_within(offset_bytes, 0, size_bytes - n_bytes))
         return MEMOB_INVALID(
             error, "%s: offset_bytes: %lld bytes from byte %lld; state %d has %lld bytes", name,
             (long long)n_bytes, (long long)offset_bytes, (int)state, (long long)size_bytes);

@@ -250,7 +250,7 @@ MEMOI memoi_slot* memoi_arena_find_slot(const memo_arena* arena, const void* add
 
 memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream, void** address,
                              memo_error* error) {
-    if (!memob_is_index(size_bytes, MEMOB_BYTES_MAX + 1))
+    if (!memob_is_within(size_bytes, 0, MEMOB_BYTES_MAX))
         return memob_check_integer("arena", "size_bytes", size_bytes, 0, MEMOB_BYTES_MAX, error);
     if (arena->state == MEMOI_ARENA_BETWEEN)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,

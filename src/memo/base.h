@@ -64,8 +64,9 @@ MEMOI int memob_is_in(double value, double least, double most) {
     return (bits >> 52 & 0x7ff) != 0x7ff && value >= least && value <= most;
 }
 
-/* 1: an index of n things. */
-MEMOI int memob_is_index(int64_t i, int64_t n) { return i >= 0 && i < n; }
+MEMOI int memob_is_within(int64_t value, int64_t least, int64_t most) {
+    return value >= least && value <= most;
+}
 
 /* A rule for what a caller gives, and what is wrong if the rule is broken. */
 typedef struct memob_rule {
@@ -86,7 +87,7 @@ MEMOI MEMOB_NOINLINE const char* memoi_first_fault(const memob_rule* rules, size
 MEMOI MEMOB_NOINLINE memo_status memob_check_integer(const char* desc, const char* field,
                                                      int64_t value, int64_t least, int64_t most,
                                                      memo_error* error) {
-    if (value >= least && value <= most) return MEMO_STATUS_OK;
+    if (memob_is_within(value, least, most)) return MEMO_STATUS_OK;
     if (most == INT32_MAX || most == INT64_MAX)
         return MEMOB_INVALID(error, "%s.%s: out of range (%lld); %lld or more is valid", desc,
                              field, (long long)value, (long long)least);
@@ -180,7 +181,7 @@ MEMOI int64_t memob_align_up(int64_t value, int64_t alignment) {
  * means failure.  The caller frees it with MEMO_FREE. */
 MEMOI MEMOB_NOINLINE void* memob_calloc(int64_t count, size_t element_bytes) {
     void* result;
-    if (!memob_is_index(count, MEMOB_BYTES_MAX / (int64_t)element_bytes + 1)) return NULL;
+    if (!memob_is_within(count, 0, MEMOB_BYTES_MAX / (int64_t)element_bytes)) return NULL;
     if (count == 0) count = 1;
     result = MEMO_MALLOC((size_t)count * element_bytes);
     if (result) memset(result, 0, (size_t)count * element_bytes);
@@ -235,13 +236,14 @@ MEMOI MEMOB_NOINLINE void* memoi_arrays_take(memob_arrays* arrays, int64_t count
                                              size_t element_bytes) {
     int64_t n_more = MEMOI_ARRAYS_HEAD / (int64_t)element_bytes + 1;
     char* block;
-    if (arrays->keeps && memob_is_index(count, MEMOB_BYTES_MAX / (int64_t)element_bytes / 2)) {
+    if (arrays->keeps &&
+        memob_is_within(count, 0, MEMOB_BYTES_MAX / (int64_t)element_bytes / 2 - 1)) {
         const int64_t begin = arrays->used_bytes, n_bytes = count * (int64_t)element_bytes;
         arrays->used_bytes += memob_align_up(n_bytes, MEMOI_ARRAYS_HEAD);
         if (arrays->block && arrays->used_bytes <= arrays->block_bytes)
             return arrays->block + begin;
     }
-    block = memob_is_index(count, MEMOB_BYTES_MAX - n_more)
+    block = memob_is_within(count, 0, MEMOB_BYTES_MAX - n_more)
                 ? (char*)memob_calloc(count + n_more, element_bytes)
                 : NULL;
     if (!block) {

@@ -855,7 +855,7 @@ memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
     memoi_host* host = memoi_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!function) return MEMOB_INVALID(error, "launch.function: NULL; pass a function");
-    if (!memob_is_index(args_bytes, MEMO_HOST_ARGS_BYTES + 1) || (!args && args_bytes))
+    if (!memob_is_within(args_bytes, 0, MEMO_HOST_ARGS_BYTES) || (!args && args_bytes))
         return MEMOB_INVALID(
             error,
             "launch: %lld bytes of args at %p; at most %d are copied, pass a pointer to more",

@@ -96,10 +96,10 @@ MEMOI int memoi_plan_compare_waits(const void* a, const void* b) {
 
 /* What is wrong with a wait alone; NULL: nothing. */
 MEMOI const char* memoi_plan_wait_fault(const memo_plan* plan, const memo_wait* wait) {
-    const int has_streams =
-        memob_is_index(wait->from, MEMOB_STREAMS) && memob_is_index(wait->to, MEMOB_STREAMS);
-    if (!memob_is_index(wait->freed, plan->n_buffers) ||
-        !memob_is_index(wait->requested, plan->n_buffers))
+    const int has_streams = memob_is_within(wait->from, 0, MEMOB_STREAMS - 1) &&
+                            memob_is_within(wait->to, 0, MEMOB_STREAMS - 1);
+    if (!memob_is_within(wait->freed, 0, plan->n_buffers - 1) ||
+        !memob_is_within(wait->requested, 0, plan->n_buffers - 1))
         return "a buffer is out of range; indices into plan.buffers are valid";
     const memo_buffer* freed = &plan->buffers[wait->freed];
     const memo_buffer* requested = &plan->buffers[wait->requested];
@@ -114,7 +114,7 @@ MEMOI const char* memoi_plan_wait_fault(const memo_plan* plan, const memo_wait* 
     return MEMOB_FIRST_FAULT(rules);
 }
 
-/* Of a buffer's offset: its own, or the plan's. */
+/* The alignment of a buffer's offset: its own, or the plan's. */
 MEMOI int64_t memob_buffer_alignment(const memo_plan* plan, int64_t i) {
     const int64_t own_bytes = plan->buffers[i].alignment_bytes;
     return own_bytes ? own_bytes : plan->alignment_bytes;
@@ -127,20 +127,20 @@ MEMOI const char* memoi_plan_buffer_fault(const memo_plan* plan, int64_t i) {
     const int is_aligned =
         memoi_plan_is_alignment(alignment) && buffer->offset_bytes % alignment == 0;
     const memob_rule rules[] = {
-        {!memob_is_index(buffer->size_bytes, MEMOB_BYTES_MAX + 1),
+        {!memob_is_within(buffer->size_bytes, 0, MEMOB_BYTES_MAX),
          "its size is out of range; 0 to 2^62 bytes are valid"},
         {buffer->begin < 0 || buffer->end > MEMOB_BYTES_MAX,
          "its lifetime is out of range; 0 to 2^62 are valid"},
         {buffer->begin >= buffer->end, "its lifetime is empty; end must be after begin"},
         {!memoi_plan_is_alignment(alignment) || alignment < plan->alignment_bytes,
          "its alignment is invalid; powers of two from the plan's up to 2^40 are valid"},
-        {!memob_is_index(buffer->stream, MEMOB_STREAMS),
+        {!memob_is_within(buffer->stream, 0, MEMOB_STREAMS - 1),
          "its stream is out of range; 0 to 63 are valid"},
         {buffer->lane < 0, "its lane is negative; 0 or more are valid"},
-        {!memob_is_index((int)buffer->memory_class, MEMO_CLASS_PERSISTENT + 1),
+        {!memob_is_within((int)buffer->memory_class, MEMO_CLASS_TRANSIENT, MEMO_CLASS_PERSISTENT),
          "its class is not a memo_class"},
         {buffer->is_fixed &&
-             (!is_aligned || !memob_is_index(buffer->offset_bytes, MEMOB_BYTES_MAX + 1)),
+             (!is_aligned || !memob_is_within(buffer->offset_bytes, 0, MEMOB_BYTES_MAX)),
          "its fixed offset is negative, not aligned, or beyond 2^62"}};
     return MEMOB_FIRST_FAULT(rules);
 }

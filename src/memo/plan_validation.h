@@ -12,7 +12,7 @@ MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culpr
     for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         const int64_t most = MEMOB_BYTES_MAX - memob_buffer_bytes(plan, i);
-        if (!memob_is_index(buffer->offset_bytes, most + 1) ||
+        if (!memob_is_within(buffer->offset_bytes, 0, most) ||
             buffer->offset_bytes % memob_buffer_alignment(plan, i))
             return memoi_plan_buffer_error(
                 plan, i, culprit, error,

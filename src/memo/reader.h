@@ -116,7 +116,7 @@ MEMOI int memoi_word_number(const char* word, int64_t length, int64_t* value) {
     if (i == length) return 0;
     for (; i < length; i++) {
         int digit = word[i] - '0';
-        if (!memob_is_index(digit, 10) || result < (INT64_MIN + digit) / 10) return 0;
+        if (!memob_is_within(digit, 0, 9) || result < (INT64_MIN + digit) / 10) return 0;
         result = result * 10 - digit; /* negative: INT64_MIN has no positive twin */
     }
     if (!negative && result == INT64_MIN) return 0;

@@ -616,7 +616,7 @@ typedef struct memob_walk {
     memob_states* states;                            /* NULL: none */
     void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
     void (*compute)(void* user, int32_t k);          /* visit k */
-    /* Before this turn of backwards; in a group once for each micro-batch, with its loss. */
+    /* Before this turn of backwards; if losses are in layers, there for each micro-batch. */
     void (*between)(void* user, int32_t turn);
     void* user;
 } memob_walk;
@@ -713,8 +713,8 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
                               name);
     if (is_out && !bytes && n_bytes) return MEMOB_INVALID(error, "%s: bytes: NULL", name);
     if (!(states->layers[layer].has & bit)) return MEMO_STATUS_OK;
-    if (!memob_is_index(n_bytes, size_bytes + 1) ||
-        !memob_is_index(offset_bytes, size_bytes - n_bytes + 1))
+    if (!memob_is_within(n_bytes, 0, size_bytes) ||
+        !memob_is_within(offset_bytes, 0, size_bytes - n_bytes))
         return MEMOB_INVALID(
             error, "%s: offset_bytes: %lld bytes from byte %lld; state %d has %lld bytes", name,
             (long long)n_bytes, (long long)offset_bytes, (int)state, (long long)size_bytes);

@@ -147,7 +147,7 @@ typedef struct memob_states {
 MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_error* error) {
     for (int32_t i = 0; i < desc->n_states; i++) {
         const memo_state* state = &desc->states[i];
-        if (!memob_is_index(state->size_bytes, MEMOB_BYTES_MAX / desc->n_layers / 64 + 1))
+        if (!memob_is_within(state->size_bytes, 0, MEMOB_BYTES_MAX / desc->n_layers / 64))
             return MEMOB_INVALID(
                 error,
                 "memo_session_desc.states[%d].size_bytes: %lld bytes in each of %d "

@@ -250,7 +250,7 @@ MEMOI const char* memoi_swap_tiles_fault(const memo_swap_desc* desc, int32_t lay
                                          int64_t swapped) {
     const int64_t n = desc->n_rows;
     int64_t border;
-    if (swapped < 0 || swapped > n)
+    if (!memob_is_within(swapped, 0, n))
         return "is out of range; 0 to n_rows and MEMO_ROWS_KEPT are valid";
     border = memoi_swap_is_odd(desc, layer) ? n - swapped : swapped;
     return border < n && border % memob_swap_tile_rows(desc)
@@ -286,9 +286,9 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
 MEMOI const char* memoi_swap_choices_fault(const memo_item* item) {
     const int stays_or_moves = item->away == MEMO_KEEP || item->away == MEMO_MOVE;
     const memob_rule rules[] = {
-        {!memob_is_index(item->away, MEMO_WITH + 1),
+        {!memob_is_within(item->away, MEMO_KEEP, MEMO_WITH),
          "away is invalid; MEMO_KEEP, MEMO_MOVE, MEMO_ROWS, MEMO_WHOLE and MEMO_WITH are valid"},
-        {!memob_is_index(item->scope, MEMO_CARRIED + 1),
+        {!memob_is_within(item->scope, MEMO_SLICE, MEMO_CARRIED),
          "scope is invalid; MEMO_SLICE, MEMO_LAYER, MEMO_EDGE, MEMO_INPUT and MEMO_CARRIED are "
          "valid"},
         {item->is != 0 && item->is != MEMO_LATE_ROWS,
@@ -483,7 +483,7 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
     if (!desc->tensors)
         return MEMOB_INVALID(error, "%s.tensors: NULL; pass n_tensors tensors", name);
     for (int32_t layer = 0; layer < desc->n_layers && desc->layer_kinds; layer++)
-        if (!memob_is_index(desc->layer_kinds[layer], MEMOB_KINDS_MAX))
+        if (!memob_is_within(desc->layer_kinds[layer], 0, MEMOB_KINDS_MAX - 1))
             return MEMOI_INVALID(desc, "layer_kinds[%d]: out of range (%d); 0 to %d are valid",
                                  (int)layer, (int)desc->layer_kinds[layer], MEMOB_KINDS_MAX - 1);
         else if (layer % n_slices && desc->layer_kinds[layer] != desc->layer_kinds[layer - 1])

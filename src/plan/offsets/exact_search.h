@@ -841,7 +841,8 @@ MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes)
     return 1;
 }
 
-/* The nodes of a first attempt: for eight of the shortest runs, at most half of what is left. */
+/* The nodes of a first attempt: for eight of the shortest runs (in a cover sixteen), at most half
+ * of what is left. */
 MEMOI int64_t memoi_exact_first(const memoi_problem* problem, int64_t nodes_left) {
     return memob_min(memob_max(5000, 24 * problem->n_items), nodes_left / 2 + 1);
 }

@@ -195,8 +195,8 @@ MEMOI const char* memoi_session_buffer_fault(const memo_session_desc* desc,
     const int64_t first = memoi_session_moment(b->first, b->first_layer, desc->n_layers);
     const int64_t last = memoi_session_moment(b->last, b->last_layer, desc->n_layers);
     const memob_rule rules[] = {
-        {!memob_is_index(b->size_bytes, MEMOB_BYTES_MAX + 1) ||
-             !memob_is_index(b->row_bytes, (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows + 1),
+        {!memob_is_within(b->size_bytes, 0, MEMOB_BYTES_MAX) ||
+             !memob_is_within(b->row_bytes, 0, (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows),
          "size_bytes or row_bytes below 0, or too many bytes for n_rows"},
         {is_each && !memoi_pass_has_layers(b->first),
          "MEMO_EACH_LAYER in a pass without layers; use FORWARD or BACKWARD"},
@@ -260,13 +260,6 @@ MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_
     const int32_t n_batches = (int32_t)memob_max(desc->micro_batches, 1);
     const int64_t n_rows = memob_max(desc->n_rows, 1);
     const int64_t slice_rows = desc->slice_rows > 0 ? memob_min(desc->slice_rows, n_rows) : n_rows;
-    const memob_rule rules[] = {
-        {!memoi_rows_are_handed(desc->tensors, desc->n_tensors),
-         "no item is MEMO_EDGE; groups need one for the hidden state, as slices do"},
-        {desc->between != NULL,
-         "set, but `between` would find the hidden state of one micro-batch alone; use `loss`"},
-        {(n_rows - 1) / slice_rows >= INT32_MAX / 8 / desc->n_layers / MEMO_GROUP_MAX,
-         "too many layers and slices for groups; set it to 1"}};
     const char* why;
     if (desc->n_group == 0 || desc->n_group == 1) return MEMO_STATUS_OK;
     if (desc->n_group > 1 && n_batches % desc->n_group)
@@ -274,6 +267,13 @@ MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_
                              "memo_session_desc.n_group: %d, which does not divide micro_batches "
                              "(%d); a divisor works",
                              (int)desc->n_group, (int)n_batches);
+    const memob_rule rules[] = {
+        {!memoi_rows_are_handed(desc->tensors, desc->n_tensors),
+         "no item is MEMO_EDGE; groups need one for the hidden state, as slices do"},
+        {desc->between != NULL,
+         "set, but `between` would find the hidden state of one micro-batch alone; use `loss`"},
+        {(n_rows - 1) / slice_rows >= INT32_MAX / 8 / desc->n_layers / MEMO_GROUP_MAX,
+         "too many layers and slices for groups; set it to 1"}};
     why = MEMOB_FIRST_FAULT(rules);
     return why ? MEMOB_INVALID(error, "memo_session_desc.n_group: %s", why) : MEMO_STATUS_OK;
 }
