@@ -197,11 +197,10 @@ has_cublaslt() {
     nvcc -c "$folder/probe.cu" -o "$folder/probe_lt.o" 2>/dev/null
 }
 if has_cublaslt; then
-    perhaps_sanitized=$(tests_each_night && echo is_sanitized)
     nightly_test_is "the trainer's model on a GPU: close to the host, the same bits under every policy, on stand-ins" \
-        $perhaps_sanitized on_the_emulated_grid tests/cuda/test_gpt.cu
+        is_sanitized on_the_emulated_grid tests/cuda/test_gpt.cu
     nightly_test_is "cuDNN's attention in the trainer and over ranks, on stand-ins" \
-        $perhaps_sanitized on_the_emulated_grid tests/cuda/test_cudnn.cpp
+        is_sanitized on_the_emulated_grid tests/cuda/test_cudnn.cpp
 else
     skip "the trainer's model on a GPU, on stand-ins" "cuBLASLt's header is not installed; apt-get install libcublas-dev-*"
 fi
@@ -234,7 +233,7 @@ for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu examples/g
     esac
     case $source in
     examples/gpt/* | examples/19_gpt.cu | *nccl.cu) test_is "$source compiles" compiles "$source" ;;
-    *) nightly_test_is "$source compiles" compiles "$source" ;; # short, or a test
+    *) nightly_test_is "$source compiles" compiles "$source" ;; # short, a test, or a benchmark
     esac
     [ "$source" != bench/cuda_chain.cu ] || ! has_cudnn ||
         test_is "$source compiles with cuDNN's attention" compiles_with_cudnn "$source" -DCHAIN_CUDNN

@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_compile.sh - the headers under every installed compiler: alone, in every standard, in one program, with warnings as
 # errors.  `make test` takes the first C and C++ compiler, the oldest standards, no optimizer and no nvcc; `make test-all`
-# takes all.  With MEMO_TEST_ALL=rest the newest standard of the first compilers follows, and all of what others do.
+# takes all.  With MEMO_TEST_ALL=rest the newest standard of the first compilers follows, and the oldest of others.
 #
 # Sources in tests/compile.  Output: TAP.
 set -u

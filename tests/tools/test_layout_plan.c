@@ -825,7 +825,8 @@ static double run_pipeline(int pipeline, int chunks, int n_micro, double (*forwa
 }
 
 /* Products alone, whose backward takes twice the forward.  Equal stages match exactly; uneven ones
- * differ by the order of operations: with few micro-batches by up to 0.17 in 24,000 cases. */
+ * differ by the order of operations: with as many micro-batches as stages by up to 0.17 in 24,000
+ * cases, else by less. */
 TEST(bubbles_match_a_run_of_the_schedule) {
     int n_equal = 0, n_uneven = 0;
     for (int round = 0; round < 400; round++) {
@@ -867,8 +868,9 @@ TEST(bubbles_match_a_run_of_the_schedule) {
         n_uneven += !is_equal;
         IN_CASE("round %d: %d stages of %d chunks, %d layers, %d micro-batches", round, pipeline,
                 chunks, d.model.n_layers, n_micro);
-        CHECK_IS(ratio, >, is_equal ? 1 - 1e-6 : 0.8);
-        CHECK_IS(ratio, <, is_equal ? 1 + 1e-6 : 1.2);
+        const double least = n_micro > pipeline ? 0.85 : 0.8, most = n_micro > pipeline ? 1.1 : 1.2;
+        CHECK_IS(ratio, >, is_equal ? 1 - 1e-6 : least);
+        CHECK_IS(ratio, <, is_equal ? 1 + 1e-6 : most);
         d.micro_batch = 1;
         for (int s = 0; s < pipeline; s++) {
             const memoi_parallel_stage stage = memoi_parallel_stage_of(&d, &l, s);

@@ -344,7 +344,7 @@ states_stream() { # more test
     works $tiny --steps 8 --stop 4 --loss-log kept.log --save kept.save
     cp kept.log kept8.log
     works $tiny --steps 8 --resume kept.save --loss-log kept8.log
-    for size in $(tests_all && echo 400KiB) 300KiB; do
+    for size in ${all:+400KiB} 300KiB; do
         works $tiny --steps 8 --stop 4 --device-memory $size --loss-log streamed.log --save streamed.save
         expect_same kept.log streamed.log
         expect_same kept.save streamed.save
@@ -364,7 +364,7 @@ states_stream() { # more test
 # AdamW on the host has the bits of the device, also in a run that was cut and continues with the other.
 states_are_updated_on_the_host() { # more test
     works $tiny --steps 8 --accumulate 2 --loss-log kept.log --save kept.save
-    for size in 2MiB $(tests_all && echo 400KiB) 250KiB; do
+    for size in 2MiB ${all:+400KiB} 250KiB; do
         prints '^update  *on the host' $tiny --steps 8 --accumulate 2 --update host --device-memory $size --loss-log host.log --save host.save
         expect_same kept.log host.log
         expect_same kept.save host.save
@@ -874,10 +874,10 @@ prediction_beside_measurement() { # test
     done
 
     # A plan that keeps everything has the times of the profile, and those of an update of all states, to a tenth of a unit.
-    run $longer --policy keep --profile timed/step.profile --accumulate 50 --steps 1
+    run $longer --policy keep --profile timed/step.profile --accumulate 100 --steps 1
     expect_out "^predicted [0-9.]* $report"
     awk '/^rows [0-9]/ { between = $5; update = $6 }
-        /^layer / { expected = 50 * (4 * ($2 + $3) + between) * 1e-12 }
+        /^layer / { expected = 100 * (4 * ($2 + $3) + between) * 1e-12 }
         /^  device / { expected += update * 1e-12 * $2 * ($3 == "KiB" ? 1024 : 1048576); slack = update * 1e-12 * 0.06 * 1048576 }
         /^predicted / { found = 1; bad = $2 - expected > slack + 0.06 || expected - $2 > slack + 0.06 || $7 != 0 || $10 != 0 }
         END { exit !found || bad }' timed/step.profile out || fail "not the profile's times: $(grep ^predicted out)"
