@@ -307,6 +307,7 @@ TEST(a_failing_disk_is_a_status) {
                        strstr(error.message, folder),
                    "%s", error.message);
         CHECK_IS(memo_swap_abandon(c.swap, &error), ==, MEMO_STATUS_IO);
+        CHECK_IS(memo_stream_synchronize(c.host, c.compute, &error), ==, MEMO_STATUS_IO);
         CHECK_IS(c.n_wrong, ==, 0); /* later operations were skipped */
         chain_close(&c);
     }
