@@ -1559,7 +1559,7 @@ MEMOI memo_status memoi_bricks_plan(memoi_bricks* b, const memoi_problem* proble
 }
 
 /* Lowers the best plan of a plain problem by bricks: joins them in several orders, and plans what
- * is left, each time with so many nodes.  Errors: no memory. */
+ * is left, with so many nodes in all.  Errors: no memory. */
 MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t target, int round,
                                      int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
                                      memo_error* error) {
@@ -1569,7 +1569,7 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
     int64_t* offsets;
     memoi_bricks b;
     memset(&b, 0, sizeof b);
-    own = memoi_effort_take(effort, MEMOI_TRIES * n_nodes);
+    own = memoi_effort_take(effort, n_nodes);
     b.whole = *problem;
     b.whole.items = MEMOB_ARRAY(&b.arrays, memoi_item, n);
     b.whole.ranges = MEMOB_ARRAY(&b.arrays, memoi_range, n);
@@ -1591,8 +1591,8 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
         b.random = (uint64_t)(attempt + round * MEMOI_TRIES);
         n_left = memoi_bricks_join(&b, &own);
         if (n_left == 0 || n_left > n / 2) break; /* far from one brick in any order */
-        status = memoi_bricks_plan(&b, problem, target, attempt % 2 == 0, n_nodes, &own, offsets,
-                                   best, error);
+        status = memoi_bricks_plan(&b, problem, target, attempt % 2 == 0, n_nodes / MEMOI_SHARE,
+                                   &own, offsets, best, error);
     }
 
     memoi_effort_spend(effort, own.n_nodes);
