@@ -6300,8 +6300,8 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
  * Knows: budgets, the chapters above, memo.h's arena and swap engine.  Knows nothing of how rows or
  * offsets are found.
  *
- * Measure, plan, read and open each make a session object, which may live for the call alone.  A
- * *stage* is a plan under way: rows, and what follows from them. */
+ * Plan, read and open each make a session object, which may live for the call alone.  A *stage* is
+ * a plan under way: rows, and what follows from them. */
 
 /* What is timed of a step: its passes (BETWEEN: of the last step), and tensors that are recomputed,
  * from here on. */

@@ -1,7 +1,7 @@
 #pragma once
 #include "memo/states.h"
 #include "memo/swap_items.h"
-#include "plan/profile_file.h"
+#include "plan/rows/rows.h"
 /* --- >>row times ---
  * Knows: durations.  Knows nothing of memory, and of the order of operations.
  *

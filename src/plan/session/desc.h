@@ -3,7 +3,7 @@
 #include "memo/plan.h"
 #include "memo/host_device.h"
 #include "plan/rows/words.h"
-#include "plan/rows/limits.h"
+#include "plan/session/session.h"
 /* --- >>session desc ---
  * Knows: the fields of a desc.  Knows nothing of what they are for.
  *

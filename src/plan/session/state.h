@@ -1,5 +1,5 @@
 #pragma once
-#include "plan/rows/limits.h"
+#include "plan/session/session.h"
 /* --- >>session state ---
  * Knows: the first error, spans, the current shape and its steps.  Knows nothing of what runs.
  *

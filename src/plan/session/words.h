@@ -1,6 +1,6 @@
 #pragma once
 #include "plan/rows/words.h"
-#include "plan/rows/limits.h"
+#include "plan/session/session.h"
 /* --- >>session words ---
  * Knows: a plan.  Knows nothing of how it was made. */
 

@@ -1,0 +1,195 @@
+#pragma once
+#include "plan/rows/limits.h"
+/* ---- 4 session ----------------------------------------------------------------------------------
+ * Knows: budgets, the chapters above, memo.h's arena and swap engine.  Knows nothing of how rows or
+ * offsets are found.
+ *
+ * Plan, read and open each make a session object, which may live for the call alone.  A *stage* is
+ * a plan under way: rows, and what follows from them. */
+
+/* What is timed of a step: its passes (BETWEEN: of the last step), and tensors that are recomputed,
+ * from here on. */
+#define MEMOI_SPAN_TENSOR MEMO_PASS_AFTER
+#define MEMOI_SPAN_UPDATE MEMO_PASS_SESSION /* of a layer, at its first step */
+enum {
+    MEMOI_SESSION_REPETITIONS = 11,
+    MEMOI_SPAN_UPDATE_FIRST = MEMOI_SPAN_TENSOR + MEMO_PROFILE_TENSORS_MAX, /* at step 0 */
+    MEMOI_SPAN_UPDATE_LAST,                                                 /* likewise */
+    MEMOI_SPANS_MAX
+};
+
+#define MEMOI_SETUP_MAX 1024 /* requests of `setup` that another plan can repeat */
+
+/* Measures every second span of a kind, one after the other. */
+typedef struct memoi_timer {
+    memo_event events[2]; /* of begin and end */
+    double* span_s;       /* to be added to, once the device is so far; NULL: none */
+    double scale;         /* of what is added */
+} memoi_timer;
+
+/* A plan with the memory that its desc points to. */
+typedef struct memoi_step_plan {
+    memo_step_plan plan; /* first */
+    memo_item tensors[MEMO_PROFILE_TENSORS_MAX];
+    uint32_t tensor_kinds[MEMO_PROFILE_TENSORS_MAX];
+    char names[MEMO_PROFILE_TENSORS_MAX][sizeof((memo_profile_tensor*)NULL)->name];
+    memob_arrays arrays; /* order, and what swap points to */
+} memoi_step_plan;
+
+/* A buffer of a checked session, see >>session checked. */
+typedef struct memoi_checked_buffer {
+    void* address;       /* the arena's; NULL: it has ended */
+    const char* name;    /* NULL: requested by the trainer */
+    int64_t at, n_bytes; /* in the memory of buffers */
+} memoi_checked_buffer;
+
+typedef struct memoi_checked {
+    memob_engine engine; /* copies on the compute stream, or on its own if the thread computes */
+    memo_stream stream;  /* the engine's */
+    char* slots;         /* on the device; two, and room behind them for what overflows; NULL: the
+                            session is not checked */
+    char* image;         /* of a slot, pinned; behind it is room for a copy */
+    memo_row_content* found; /* of rows: what memoi_checked_view has seen last */
+    memo_row_content* seen;  /* the same on the device; NULL: the device has no `inspect` */
+    int64_t slot_bytes;
+    int64_t* offsets; /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
+    uint64_t* hashes; /* (n_steps, n_tensors, most_rows) */
+    int64_t most_rows;
+    uint32_t kinds;    /* bit k: recomputation of a layer of kind k is tested */
+    int32_t n_trained; /* micro-batches with a backward, without an error */
+    int32_t is_moved;  /* 1: slots and halves have changed places */
+    uint64_t* states;  /* (engine's layers, n_states): hashes, MEMOI_HASH_ZERO, or 0: not known */
+    uint64_t* outputs; /* (n_outputs): hashes before recomputation is tested */
+    double norm;       /* before a forward alone */
+    int32_t n_updated; /* layers that this update has changed */
+    int32_t n_missed;  /* 1 + the engine's layer that it has not, though its gradients are not 0 */
+    char* memory;      /* of buffers, on the device */
+    int64_t memory_bytes, n_buffers;
+    memoi_checked_buffer* buffers; /* of this micro-batch, in the order of their requests */
+    memob_arrays arrays;           /* offsets, hashes, buffers */
+} memoi_checked;
+
+/* Requests of `setup`, which another plan repeats without calling it. */
+typedef struct memoi_setup {
+    int64_t* bytes; /* (n); of those that are not freed */
+    int64_t n;
+    int has_freed; /* 1: they cannot be repeated */
+} memoi_setup;
+
+/* A session that times its first steps: >>session timing. */
+typedef struct memoi_timing {
+    void (*plan)(memo_session* s); /* by the spans of the steps so far; NULL: nothing is timed */
+    memo_policy policy;            /* with n_group: the caller's, for another plan */
+    int32_t n_group;
+    int32_t due;               /* the step, from 0 on, before which to plan */
+    int32_t n_begun;           /* training steps */
+    int64_t n_batches;         /* micro-batches with a backward that have begun */
+    int is_open;               /* a micro-batch that is timed has begun and not ended */
+    double host_s, host_bytes; /* of updates on the host */
+    memo_profile* profiles;    /* (n_shapes); until times are known: of copies, in the first */
+    int is_known;              /* profiles has times */
+    int keeps_states;          /* plans stream the states that the open plan streams */
+    int is_lost;               /* neither plan could be opened */
+    char why[200];             /* the first plan stays; "": it does not */
+} memoi_timing;
+
+/* What a shape has of its own. */
+typedef struct memoi_session_part {
+    memo_step_plan* plan; /* the stage, or the plan that is open, which is never written to */
+    memob_swap_placement placement;
+    memo_arena* arena;
+    memo_swap* swap;
+    char* base;      /* of the engine's device memory */
+    double* spans_s; /* of a session that times its steps */
+    int32_t n_timed; /* repetitions of them */
+    /* Behind the engine's memory, for buffers that live longer than a turn; as many places. */
+    int64_t places_begin, place_bytes;
+} memoi_session_part;
+
+struct memo_session {
+    memo_session_desc desc; /* the caller's, with all ranks' budgets; slice_rows: 1 to n_rows */
+    void* buffer_addresses[MEMO_SESSION_BUFFERS_MAX];
+    const memo_device* device;
+    memo_device* own_device;
+    memo_step_plan* own_plan; /* which it destroys; NULL: the caller's */
+
+    /* Shapes, which share memory, and the current one.  A slice of a layer is a *step*; without
+     * slices a layer is one.  Public functions and callbacks get layers. */
+    memoi_session_part parts[MEMO_SHAPES_MAX], *part;
+    const memo_swap_desc* steps;           /* of the current plan */
+    int32_t n_steps, n_slices, n_of_batch; /* of a layer: slices, and those of a micro-batch */
+    int64_t most_steps;                    /* of the shape with the most */
+    /* With an order, layer l is step place * n + l % n.  This turn computes n_turn_steps steps from
+     * first_step on, layers from first_layer on.  Without an order: every step. */
+    int32_t n_turn_steps, first_step, first_layer;
+    int32_t next_turn;         /* 0: no micro-batch is in flight */
+    int64_t peak_bytes;        /* of the stage, the most of all ranks */
+    int64_t limit_bytes;       /* of the device for a stage: the budget, or less; 0: none */
+    const memo_profile* times; /* of the stage's shape */
+    int is_measured;           /* 0: times are guesses */
+    memoi_rows_effort effort;  /* less than the whole: the plan must fit, no more */
+
+    /* Running. */
+    int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
+    void *device_memory, *host_memory; /* of all shapes */
+    int64_t memory_bytes;              /* of device_memory */
+    memoi_setup own_setup;
+    const memoi_setup* setup; /* own_setup, or that of the session that plans again */
+    memoi_timing timing;
+    const memo_session* planner; /* the open session that plans again; NULL: none */
+
+    /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
+    int64_t least_streamed;        /* states of layers, for the shapes that are planned later */
+    int32_t update_at;             /* the moment that is tried, if states are streamed */
+    memob_states_desc states_desc; /* of the stage or the plan that is open */
+    memob_states_sizes states_sizes;
+    uint32_t *streamed, *spilled; /* (n_layers + 2); NULL: the session has no states */
+    memob_states* states;
+    int is_filling;  /* memo_session_fill_states is under way */
+    int is_fused;    /* the latest micro-batch has updated all layers */
+    int is_deferred; /* the update that runs is of the step before: values[1] */
+    union {
+        double align;
+        char bytes[MEMO_BATCH_VALUES_MAX];
+    } values[2];       /* of this micro-batch; of pending updates */
+    memob_arrays kept; /* as long as the session: copies of the desc, kinds, profiles */
+
+    memo_error error;        /* the first of this micro-batch */
+    int is_reported;         /* a call has returned this error; the next error takes its place */
+    memo_error call_error;   /* of the latest call */
+    memo_batch batch;        /* n_rows is not 0 */
+    int32_t n_passed;        /* steps of both passes that have ended */
+    int32_t open, open_next; /* steps that are open, the older one first; -1: none */
+    int is_routed;           /* memo_session_set_routed was called in the open forward */
+    int is_setting_up, is_calling_setup, is_recomputing;
+    int is_in_run;  /* memo_session_run calls the trainer's functions */
+    int is_running; /* between begin and end */
+
+    memoi_checked checked;
+
+    /* Times: (n_steps of the longest shape, MEMOI_SPANS_MAX, repetitions), then the median in the
+     * first.  NULL: nothing is timed. */
+    double* spans_s;
+    memoi_timer timers[2 * MEMOI_SPANS_MAX];
+    unsigned char next_timer[MEMOI_SPANS_MAX]; /* of both of a span, the one that begins next */
+    int32_t repetition;
+    double* layers_s;    /* (n_steps of the longest shape), for a median */
+    memob_arrays arrays; /* of both */
+};
+
+const char* memo_policy_name(memo_policy policy) {
+    static const char* const names[MEMO_N_POLICIES] = {"memo", "keep",  "recompute",
+                                                       "swap", "alpha", "rows"};
+    return (int)policy >= 0 && (int)policy < MEMO_N_POLICIES ? names[policy] : "unknown";
+}
+
+MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) MEMO_PRINTF(2, 3);
+MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
+    char line[256];
+    va_list arguments;
+    if (!s->desc.log.write) return;
+    va_start(arguments, format);
+    (void)vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    s->desc.log.write(s->desc.log.user, line);
+}
