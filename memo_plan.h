@@ -5054,9 +5054,10 @@ typedef enum memoi_rows_effort {
 /* What a plan is made for; all zero: memo_plan_swap, without the limit's name. */
 typedef struct memoi_rows_aim {
     memoi_rows_effort effort;
-    int is_alpha;  /* only the best single alpha */
-    int is_uneven; /* no table is preferred because layers of a kind have equal rows there */
-    int is_named;  /* the limit is; as much work as the search */
+    int is_alpha;         /* only the best single alpha */
+    int is_uneven;        /* no table is preferred because layers of a kind have equal rows there */
+    int is_named;         /* the limit is; as much work as the search */
+    const int64_t* start; /* rows to begin with, (n_layers, n_tensors); NULL: none */
 } memoi_rows_aim;
 
 /* A table with equal rows in all layers of a kind (slices: in equal slices) may take so much longer
@@ -6168,6 +6169,15 @@ MEMOI void memoi_rows_tell(const memo_swap_plan_desc* desc, const memoi_rows_sco
     plan->n_host_layers = score->n_host_layers;
 }
 
+/* Tries the rows to begin with, which may become the best. */
+MEMOI void memoi_rows_try_start(memoi_rows_planner* p) {
+    memo_swap_desc swap = *p->desc->swap;
+    swap.rows = p->aim.start;
+    if (!swap.rows) return;
+    memoi_rows_take(p, &swap);
+    (void)memoi_rows_try(p);
+}
+
 MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, memo_error* error) {
     const memo_swap_desc* swap = p->desc->swap;
     const int64_t tiles = memoi_rows_try_alphas(p);
@@ -6187,6 +6197,7 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         if (!p->aim.is_uneven) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
         p->is_uniform = 0;
         memoi_rows_copy(p, &p->best, &p->uniform);
+        memoi_rows_try_start(p);
         memoi_rows_find_table(p, 1);
         if (!p->aim.is_uneven && p->uniform.score.excess_bytes <= 0 &&
             p->uniform.score.step_s <= p->best.score.step_s * (1 + MEMOI_ROWS_EVEN_SHARE))
@@ -6204,29 +6215,25 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 }
 
 /* Sets the seconds of a step, as far as a short search finds them, or with rows, of these; infinite
- * if nothing fits.  The whole search saves a few percent more, and has an effort.  The short search
- * begins with the rows of `start` (NULL: none): two of the same rows differ less by chance. */
+ * if nothing fits.  The whole search saves a few percent more, and has an effort.  Two searches
+ * that begin with the same rows differ less by chance.  found: the rows of such a search; NULL:
+ * they are not wanted. */
 MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_rows_aim* aim,
-                                  const int64_t* start, double* step_s, memo_error* error) {
+                                  int64_t* found, double* step_s, memo_error* error) {
     memoi_rows_planner p;
     const memo_status status = memoi_rows_create(desc, &p, error);
     const memoi_rows_score* score = &p.best.score;
     *step_s = HUGE_VAL;
     if (status) return status;
     p.best.score.excess_bytes = MEMOI_ROWS_WORST;
-    if (desc->swap->rows) {
-        memoi_rows_take(&p, desc->swap);
-        (void)memoi_rows_try(&p);
-    } else if (aim->is_alpha)
+    p.aim.start = desc->swap->rows ? desc->swap->rows : aim->start;
+    if (aim->is_alpha && !desc->swap->rows)
         (void)memoi_rows_try_alphas(&p);
-    else {
-        memo_swap_desc swap = *desc->swap;
-        swap.rows = start;
-        if (start) {
-            memoi_rows_take(&p, &swap);
-            (void)memoi_rows_try(&p);
-        }
+    else
+        memoi_rows_try_start(&p);
+    if (!aim->is_alpha && !desc->swap->rows) {
         memoi_rows_find_table(&p, MEMOI_ROWS_PARTS_RANKED);
+        if (found) memoi_rows_fill(&p, p.best.cells, found);
     }
     if (score->excess_bytes <= 0) *step_s = score->step_s;
     memoi_rows_destroy(&p);
@@ -6292,7 +6299,7 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, const me
 
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
-    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, 1};
+    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, 1, NULL};
     return memoi_rows_make_plan(desc, &aim, plan, error);
 }
 
@@ -6424,6 +6431,7 @@ struct memo_session {
     const memo_profile* times; /* of the stage's shape */
     int is_measured;           /* 0: times are guesses */
     memoi_rows_effort effort;  /* less than the whole: the plan must fit, no more */
+    int64_t *start, *found;    /* rows with which searches begin, and those of the last; or NULL */
 
     /* Running. */
     int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
@@ -9872,6 +9880,7 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
     desc->profile = times;
     desc->micro_batches = s->desc.micro_batches / memoi_session_n_group(s);
     costs->aim.effort = s->effort;
+    costs->aim.start = s->start;
     costs->aim.is_alpha = s->desc.policy == MEMO_POLICY_ALPHA;
 
     /* Do other shapes with a backward get the device memory that this stage takes?  Equal rows
@@ -10104,6 +10113,8 @@ typedef struct memoi_session_streams {
     double step_s;       /* infinite: none fits */
     int is_current;      /* the session's stage is it */
     int64_t other_bytes; /* memoi_session_other_bytes */
+    int64_t n_cells;     /* of a table of rows */
+    int64_t* rows;       /* its table */
 } memoi_session_streams;
 
 /* Streams the first n states of layers, and spills so many.  If nothing travels, only
@@ -10128,7 +10139,6 @@ MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, doubl
     const memo_policy policy = s->desc.policy;
     const int is_alpha = policy == MEMO_POLICY_ALPHA && !s->desc.has_alpha;
     const int64_t left_bytes = s->limit_bytes - other_bytes - s->states_sizes.device_bytes;
-    const int64_t* const start = s->part->plan->swap.rows; /* the stage's */
     memoi_session_costs costs;
     *step_s = HUGE_VAL;
     if ((s->limit_bytes && left_bytes <= 0) ||
@@ -10136,9 +10146,10 @@ MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, doubl
         (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes))
         return MEMO_STATUS_OK;
     memoi_session_cost(s, &costs);
+    if (!s->start) costs.aim.start = s->part->plan->swap.rows; /* the stage's */
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;
-    return memoi_rows_rank(&costs.desc, &costs.aim, start, step_s, error);
+    return memoi_rows_rank(&costs.desc, &costs.aim, s->found, step_s, error);
 }
 
 /* Sets the fewest states of the first n that are spilled, of at least n_spilled, with which a step
@@ -10184,6 +10195,7 @@ MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t 
     best->other_bytes = memoi_session_other_bytes(s);
     best->plan = *plan;
     best->step_s = step_s;
+    memcpy(best->rows, plan->swap.rows, (size_t)best->n_cells * sizeof *best->rows);
     return status;
 }
 
@@ -10192,9 +10204,10 @@ typedef struct memoi_session_count {
     int64_t least, other_bytes; /* other_bytes: of the stage */
     int64_t best, most;         /* the fewest and the most with the shortest step */
     double best_s;
+    int64_t n_cells; /* of rows */
 } memoi_session_count;
 
-/* Tries n streamed states, by a short search. */
+/* Tries n streamed states, by a short search that begins with the rows of the best so far. */
 MEMOI memo_status memoi_session_try_count(memo_session* s, int64_t n, memoi_session_count* count,
                                           memo_error* error) {
     int64_t n_spilled = 0;
@@ -10205,6 +10218,7 @@ MEMOI memo_status memoi_session_try_count(memo_session* s, int64_t n, memoi_sess
     if (step_s < count->best_s * (1 - MEMOI_SESSION_GAIN)) {
         count->best = count->most = n;
         count->best_s = step_s;
+        memcpy(s->start, s->found, (size_t)count->n_cells * sizeof *s->start);
     } else if (step_s <= count->best_s) {
         count->best = memob_min(count->best, n);
         count->most = memob_max(count->most, n);
@@ -10218,9 +10232,13 @@ MEMOI memo_status memoi_session_try_count(memo_session* s, int64_t n, memoi_sess
 MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_streams* streams,
                                             memo_error* error) {
     const int64_t n_all = memoi_session_n_states(s), least = streams->plan.n_streamed;
-    memoi_session_count count = {least, streams->other_bytes, least, least, HUGE_VAL};
+    memoi_session_count count = {least,    streams->other_bytes, least, least,
+                                 HUGE_VAL, streams->n_cells};
     int64_t stride = 1, n;
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status;
+    s->start = streams->rows + streams->n_cells;
+    s->found = s->start + streams->n_cells;
+    memcpy(s->start, streams->rows, (size_t)streams->n_cells * sizeof *s->start);
     while (stride * 16 <= n_all) stride *= 2;
     memoi_session_log(s, "session: planning which of %lld states of layers leave the device",
                       (long long)n_all);
@@ -10232,10 +10250,12 @@ MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_strea
         status = memoi_session_try_count(s, count.best - stride, &count, error);
         if (!status) status = memoi_session_try_count(s, n, &count, error);
     }
-    if (status) return status;
-    if (count.best != least)
+
+    /* The rows of the shortest step begin the whole search. */
+    if (!status &&
+        (count.best != least || count.best_s < streams->step_s * (1 - MEMOI_SESSION_GAIN)))
         status = memoi_session_choose_with(s, count.best, 0, 0, streams, error);
-    else
+    else if (!status)
         status = memoi_session_set_streams(s, least, streams->plan.n_spilled, 0, error);
 
     /* With a few states more than these there may be room for other rows. */
@@ -10243,6 +10263,7 @@ MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_strea
                      streams->step_s > count.best_s * (1 + MEMOI_SESSION_GAIN);
          stride *= 2)
         status = memoi_session_choose_with(s, count.most + stride, 0, 0, streams, error);
+    s->start = s->found = NULL;
     return status;
 }
 
@@ -10287,42 +10308,60 @@ MEMOI int memoi_session_may_host(const memo_session* s, const memoi_session_stre
 
 /* Chooses how many states of layers are streamed, and the stage: none if all states fit beside all
  * activations; else those with which the step is shortest, its update included; or all, with the
- * update on the host.  *step_s: of the stage; infinite: it does not fit. */
-MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, memo_error* error) {
+ * update on the host.  best: none yet. */
+MEMOI memo_status memoi_session_search_streams(memo_session* s, memoi_session_streams* best,
+                                               memo_error* error) {
     const int64_t n_all = memoi_session_n_states(s);
     memo_step_plan* plan = s->part->plan;
-    memoi_session_streams best;
     int64_t device_bytes;
     memo_status status;
-    memset(&best, 0, sizeof best);
-    best.step_s = *step_s = HUGE_VAL;
     if (n_all && s->desc.update_on == MEMO_UPDATE_HOST)
-        return memoi_session_choose_with(s, n_all, 0, 1, &best, error);
-    status = memoi_session_choose_with(s, s->least_streamed, 0, 0, &best, error);
-    *step_s = best.step_s;
+        return memoi_session_choose_with(s, n_all, 0, 1, best, error);
+    status = memoi_session_choose_with(s, s->least_streamed, 0, 0, best, error);
     if (status || !n_all || s->desc.states_stay) return status;
     if (plan->fits && (!plan->times || plan->times->stall_s + plan->times->recompute_s <= 0))
         return status;
 
-    status = memoi_session_stream_fewest(s, s->least_streamed, n_all, &best, error);
-    if (!status && s->is_measured && best.step_s < HUGE_VAL)
-        status = memoi_session_give_room(s, &best, error);
-    if (!status && best.step_s >= HUGE_VAL) { /* the last is the nearest */
-        best.plan = *plan;
-        best.is_current = 1;
+    status = memoi_session_stream_fewest(s, s->least_streamed, n_all, best, error);
+    if (!status && s->is_measured && best->step_s < HUGE_VAL)
+        status = memoi_session_give_room(s, best, error);
+    if (!status && best->step_s >= HUGE_VAL) { /* the last is the nearest */
+        best->plan = *plan;
+        best->is_current = 1;
     }
 
     /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
     device_bytes = s->peak_bytes;
-    if (!status && memoi_session_may_host(s, &best))
-        status = memoi_session_choose_with(s, n_all, 0, 1, &best, error);
-    best.is_current |= best.step_s >= HUGE_VAL && s->limit_bytes && device_bytes > s->limit_bytes &&
-                       s->peak_bytes < device_bytes;
+    if (!status && memoi_session_may_host(s, best))
+        status = memoi_session_choose_with(s, n_all, 0, 1, best, error);
+    best->is_current |= best->step_s >= HUGE_VAL && s->limit_bytes &&
+                        device_bytes > s->limit_bytes && s->peak_bytes < device_bytes;
+    if (status || best->is_current) return status;
+
+    /* The best stage again, from its rows. */
+    if (best->step_s < HUGE_VAL) s->start = best->rows;
+    status = memoi_session_choose_with(s, best->plan.n_streamed, best->plan.n_spilled,
+                                       best->plan.update_is_on_host, best, error);
+    s->start = NULL;
+    return status;
+}
+
+/* The same.  *step_s: of the stage; infinite: it does not fit. */
+MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, memo_error* error) {
+    const memo_swap_desc* swap = &s->part->plan->swap;
+    memoi_session_streams best;
+    memo_status status;
+    memset(&best, 0, sizeof best);
+    best.step_s = HUGE_VAL;
+    best.n_cells = (int64_t)swap->n_layers * swap->n_tensors;
+    best.rows =
+        (int64_t*)memob_calloc(3 * best.n_cells, sizeof *best.rows); /* and two that are tried */
+    status = best.rows ? MEMO_STATUS_OK : memob_no_memory(error, "the rows of plans");
+    status = memoi_session_verdict(&s->desc, status, error);
+    if (!status) status = memoi_session_search_streams(s, &best, error);
+    MEMO_FREE(best.rows);
     *step_s = best.step_s;
-    return status || best.is_current
-               ? status
-               : memoi_session_choose_with(s, best.plan.n_streamed, best.plan.n_spilled,
-                                           best.plan.update_is_on_host, &best, error);
+    return status;
 }
 
 /* May the update run then? */

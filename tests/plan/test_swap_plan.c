@@ -480,7 +480,7 @@ TEST(climbing_finds_little_more) {
 /* --- a GPT of the 7B layer shape, on the figures of one H200 --- */
 
 /* A plan by the best single alpha alone, with its limit. */
-static const memoi_rows_aim best_alpha = {MEMOI_ROWS_EFFORT_WHOLE, 1, 0, 1};
+static const memoi_rows_aim best_alpha = {MEMOI_ROWS_EFFORT_WHOLE, 1, 0, 1, NULL};
 
 /* Large stacks, long sequences, little memory; times in seconds, or in a unit of which they are
  * many.  Planning is fast, and the plan fits and is better than any alpha.  Bounds are of tables
@@ -566,7 +566,7 @@ TEST(equal_rows_are_preferred) {
     double steps_s[2];
     int n_uneven[2] = {0, 0};
     for (int i = 0; i < 2; i++) {
-        const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, i, 0};
+        const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, i, 0, NULL};
         problem p;
         gpt_problem(&p, 32, 524288);
         p.desc.device_bytes = (int64_t)90 << 30;
@@ -1106,16 +1106,18 @@ TEST(no_table_of_kinds_is_shorter) {
 
 /* A short search that begins with a plan's rows ends with no longer step. */
 TEST(short_searches_begin_with_given_rows) {
-    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, 0};
+    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, 0, NULL};
     int n_planned = 0, n_longer = 0;
     for (int round = 0; n_planned < memo_test_cases(12, 200); round++) {
         kinds_problem k;
         own_swap_plan* plan = NULL;
+        memoi_rows_aim begin = aim;
         double with_s, without_s;
         random_kinds_problem(&k, 0);
         if (memoi_rows_make_plan(&k.p.desc, &aim, &plan, &error) || !plan->rows) continue;
         n_planned++;
-        CHECK_OK(memoi_rows_rank(&k.p.desc, &aim, plan->rows, &with_s, &error));
+        begin.start = plan->rows;
+        CHECK_OK(memoi_rows_rank(&k.p.desc, &begin, NULL, &with_s, &error));
         CHECK_OK(memoi_rows_rank(&k.p.desc, &aim, NULL, &without_s, &error));
         CHECK_CASE(with_s <= plan->step_s * (1 + 1e-9), "round %d: %g s, not %g s", round, with_s,
                    plan->step_s);
@@ -1123,6 +1125,42 @@ TEST(short_searches_begin_with_given_rows) {
     }
     printf("# %d plans; without their rows short searches end with longer steps for %d\n",
            n_planned, n_longer);
+    CHECK_IS(n_longer, >, 0);
+}
+
+/* With less host memory a plan still fits if there is more; the whole search that begins with its
+ * rows ends with no longer step.  The rows that a search finds take the seconds that it says. */
+TEST(whole_searches_go_on_from_rows) {
+    memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 1, 0, NULL};
+    int n_planned = 0, n_longer = 0;
+    for (int round = 0; n_planned < memo_test_cases(16, 1500); round++) {
+        kinds_problem k;
+        own_swap_plan *less = NULL, *more = NULL, *without = NULL, *given = NULL;
+        int64_t found[LAYERS_MAX * TENSORS_MAX];
+        double found_s;
+        random_kinds_problem(&k, 0);
+        aim.start = NULL;
+        if (!k.p.desc.host_bytes || memoi_rows_make_plan(&k.p.desc, &aim, &less, &error) ||
+            !less->rows)
+            continue;
+        n_planned++;
+        k.p.desc.host_bytes += memo_test_int(1, k.p.desc.host_bytes);
+        CHECK_OK(memoi_rows_make_plan(&k.p.desc, &aim, &without, &error));
+        aim.start = less->rows;
+        CHECK_OK(memoi_rows_rank(&k.p.desc, &aim, found, &found_s, &error));
+        aim.start = found;
+        CHECK_OK(memoi_rows_make_plan(&k.p.desc, &aim, &more, &error));
+        CHECK_CASE(more->step_s <= found_s * (1 + 1e-9) && found_s <= less->step_s * (1 + 1e-9),
+                   "round %d: %g s, then %g s, then %g s: %s", round, less->step_s, found_s,
+                   more->step_s, describe(&k.p));
+        n_longer += without->step_s > more->step_s * (1 + 1e-9);
+
+        k.p.swap.rows = found;
+        CHECK_OK(memoi_rows_make_plan(&k.p.desc, &aim, &given, &error));
+        CHECK_CASE(fabs(given->step_s - found_s) <= 1e-9 * found_s, "round %d: %g s, not %g s",
+                   round, given->step_s, found_s);
+    }
+    printf("# %d plans; searches from nothing end with longer steps for %d\n", n_planned, n_longer);
     CHECK_IS(n_longer, >, 0);
 }
 

@@ -203,6 +203,15 @@ MEMOI void memoi_rows_tell(const memo_swap_plan_desc* desc, const memoi_rows_sco
     plan->n_host_layers = score->n_host_layers;
 }
 
+/* Tries the rows to begin with, which may become the best. */
+MEMOI void memoi_rows_try_start(memoi_rows_planner* p) {
+    memo_swap_desc swap = *p->desc->swap;
+    swap.rows = p->aim.start;
+    if (!swap.rows) return;
+    memoi_rows_take(p, &swap);
+    (void)memoi_rows_try(p);
+}
+
 MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, memo_error* error) {
     const memo_swap_desc* swap = p->desc->swap;
     const int64_t tiles = memoi_rows_try_alphas(p);
@@ -222,6 +231,7 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         if (!p->aim.is_uneven) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
         p->is_uniform = 0;
         memoi_rows_copy(p, &p->best, &p->uniform);
+        memoi_rows_try_start(p);
         memoi_rows_find_table(p, 1);
         if (!p->aim.is_uneven && p->uniform.score.excess_bytes <= 0 &&
             p->uniform.score.step_s <= p->best.score.step_s * (1 + MEMOI_ROWS_EVEN_SHARE))
@@ -239,29 +249,25 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
 }
 
 /* Sets the seconds of a step, as far as a short search finds them, or with rows, of these; infinite
- * if nothing fits.  The whole search saves a few percent more, and has an effort.  The short search
- * begins with the rows of `start` (NULL: none): two of the same rows differ less by chance. */
+ * if nothing fits.  The whole search saves a few percent more, and has an effort.  Two searches
+ * that begin with the same rows differ less by chance.  found: the rows of such a search; NULL:
+ * they are not wanted. */
 MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_rows_aim* aim,
-                                  const int64_t* start, double* step_s, memo_error* error) {
+                                  int64_t* found, double* step_s, memo_error* error) {
     memoi_rows_planner p;
     const memo_status status = memoi_rows_create(desc, &p, error);
     const memoi_rows_score* score = &p.best.score;
     *step_s = HUGE_VAL;
     if (status) return status;
     p.best.score.excess_bytes = MEMOI_ROWS_WORST;
-    if (desc->swap->rows) {
-        memoi_rows_take(&p, desc->swap);
-        (void)memoi_rows_try(&p);
-    } else if (aim->is_alpha)
+    p.aim.start = desc->swap->rows ? desc->swap->rows : aim->start;
+    if (aim->is_alpha && !desc->swap->rows)
         (void)memoi_rows_try_alphas(&p);
-    else {
-        memo_swap_desc swap = *desc->swap;
-        swap.rows = start;
-        if (start) {
-            memoi_rows_take(&p, &swap);
-            (void)memoi_rows_try(&p);
-        }
+    else
+        memoi_rows_try_start(&p);
+    if (!aim->is_alpha && !desc->swap->rows) {
         memoi_rows_find_table(&p, MEMOI_ROWS_PARTS_RANKED);
+        if (found) memoi_rows_fill(&p, p.best.cells, found);
     }
     if (score->excess_bytes <= 0) *step_s = score->step_s;
     memoi_rows_destroy(&p);
@@ -327,6 +333,6 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, const me
 
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
-    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, 1};
+    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, 1, NULL};
     return memoi_rows_make_plan(desc, &aim, plan, error);
 }

@@ -21,9 +21,10 @@ typedef enum memoi_rows_effort {
 /* What a plan is made for; all zero: memo_plan_swap, without the limit's name. */
 typedef struct memoi_rows_aim {
     memoi_rows_effort effort;
-    int is_alpha;  /* only the best single alpha */
-    int is_uneven; /* no table is preferred because layers of a kind have equal rows there */
-    int is_named;  /* the limit is; as much work as the search */
+    int is_alpha;         /* only the best single alpha */
+    int is_uneven;        /* no table is preferred because layers of a kind have equal rows there */
+    int is_named;         /* the limit is; as much work as the search */
+    const int64_t* start; /* rows to begin with, (n_layers, n_tensors); NULL: none */
 } memoi_rows_aim;
 
 /* A table with equal rows in all layers of a kind (slices: in equal slices) may take so much longer

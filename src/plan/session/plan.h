@@ -281,6 +281,7 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
     desc->profile = times;
     desc->micro_batches = s->desc.micro_batches / memoi_session_n_group(s);
     costs->aim.effort = s->effort;
+    costs->aim.start = s->start;
     costs->aim.is_alpha = s->desc.policy == MEMO_POLICY_ALPHA;
 
     /* Do other shapes with a backward get the device memory that this stage takes?  Equal rows
@@ -513,6 +514,8 @@ typedef struct memoi_session_streams {
     double step_s;       /* infinite: none fits */
     int is_current;      /* the session's stage is it */
     int64_t other_bytes; /* memoi_session_other_bytes */
+    int64_t n_cells;     /* of a table of rows */
+    int64_t* rows;       /* its table */
 } memoi_session_streams;
 
 /* Streams the first n states of layers, and spills so many.  If nothing travels, only
@@ -537,7 +540,6 @@ MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, doubl
     const memo_policy policy = s->desc.policy;
     const int is_alpha = policy == MEMO_POLICY_ALPHA && !s->desc.has_alpha;
     const int64_t left_bytes = s->limit_bytes - other_bytes - s->states_sizes.device_bytes;
-    const int64_t* const start = s->part->plan->swap.rows; /* the stage's */
     memoi_session_costs costs;
     *step_s = HUGE_VAL;
     if ((s->limit_bytes && left_bytes <= 0) ||
@@ -545,9 +547,10 @@ MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, doubl
         (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes))
         return MEMO_STATUS_OK;
     memoi_session_cost(s, &costs);
+    if (!s->start) costs.aim.start = s->part->plan->swap.rows; /* the stage's */
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;
-    return memoi_rows_rank(&costs.desc, &costs.aim, start, step_s, error);
+    return memoi_rows_rank(&costs.desc, &costs.aim, s->found, step_s, error);
 }
 
 /* Sets the fewest states of the first n that are spilled, of at least n_spilled, with which a step
@@ -593,6 +596,7 @@ MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t 
     best->other_bytes = memoi_session_other_bytes(s);
     best->plan = *plan;
     best->step_s = step_s;
+    memcpy(best->rows, plan->swap.rows, (size_t)best->n_cells * sizeof *best->rows);
     return status;
 }
 
@@ -601,9 +605,10 @@ typedef struct memoi_session_count {
     int64_t least, other_bytes; /* other_bytes: of the stage */
     int64_t best, most;         /* the fewest and the most with the shortest step */
     double best_s;
+    int64_t n_cells; /* of rows */
 } memoi_session_count;
 
-/* Tries n streamed states, by a short search. */
+/* Tries n streamed states, by a short search that begins with the rows of the best so far. */
 MEMOI memo_status memoi_session_try_count(memo_session* s, int64_t n, memoi_session_count* count,
                                           memo_error* error) {
     int64_t n_spilled = 0;
@@ -614,6 +619,7 @@ MEMOI memo_status memoi_session_try_count(memo_session* s, int64_t n, memoi_sess
     if (step_s < count->best_s * (1 - MEMOI_SESSION_GAIN)) {
         count->best = count->most = n;
         count->best_s = step_s;
+        memcpy(s->start, s->found, (size_t)count->n_cells * sizeof *s->start);
     } else if (step_s <= count->best_s) {
         count->best = memob_min(count->best, n);
         count->most = memob_max(count->most, n);
@@ -627,9 +633,13 @@ MEMOI memo_status memoi_session_try_count(memo_session* s, int64_t n, memoi_sess
 MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_streams* streams,
                                             memo_error* error) {
     const int64_t n_all = memoi_session_n_states(s), least = streams->plan.n_streamed;
-    memoi_session_count count = {least, streams->other_bytes, least, least, HUGE_VAL};
+    memoi_session_count count = {least,    streams->other_bytes, least, least,
+                                 HUGE_VAL, streams->n_cells};
     int64_t stride = 1, n;
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status;
+    s->start = streams->rows + streams->n_cells;
+    s->found = s->start + streams->n_cells;
+    memcpy(s->start, streams->rows, (size_t)streams->n_cells * sizeof *s->start);
     while (stride * 16 <= n_all) stride *= 2;
     memoi_session_log(s, "session: planning which of %lld states of layers leave the device",
                       (long long)n_all);
@@ -641,10 +651,12 @@ MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_strea
         status = memoi_session_try_count(s, count.best - stride, &count, error);
         if (!status) status = memoi_session_try_count(s, n, &count, error);
     }
-    if (status) return status;
-    if (count.best != least)
+
+    /* The rows of the shortest step begin the whole search. */
+    if (!status &&
+        (count.best != least || count.best_s < streams->step_s * (1 - MEMOI_SESSION_GAIN)))
         status = memoi_session_choose_with(s, count.best, 0, 0, streams, error);
-    else
+    else if (!status)
         status = memoi_session_set_streams(s, least, streams->plan.n_spilled, 0, error);
 
     /* With a few states more than these there may be room for other rows. */
@@ -652,6 +664,7 @@ MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_strea
                      streams->step_s > count.best_s * (1 + MEMOI_SESSION_GAIN);
          stride *= 2)
         status = memoi_session_choose_with(s, count.most + stride, 0, 0, streams, error);
+    s->start = s->found = NULL;
     return status;
 }
 
@@ -696,42 +709,60 @@ MEMOI int memoi_session_may_host(const memo_session* s, const memoi_session_stre
 
 /* Chooses how many states of layers are streamed, and the stage: none if all states fit beside all
  * activations; else those with which the step is shortest, its update included; or all, with the
- * update on the host.  *step_s: of the stage; infinite: it does not fit. */
-MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, memo_error* error) {
+ * update on the host.  best: none yet. */
+MEMOI memo_status memoi_session_search_streams(memo_session* s, memoi_session_streams* best,
+                                               memo_error* error) {
     const int64_t n_all = memoi_session_n_states(s);
     memo_step_plan* plan = s->part->plan;
-    memoi_session_streams best;
     int64_t device_bytes;
     memo_status status;
-    memset(&best, 0, sizeof best);
-    best.step_s = *step_s = HUGE_VAL;
     if (n_all && s->desc.update_on == MEMO_UPDATE_HOST)
-        return memoi_session_choose_with(s, n_all, 0, 1, &best, error);
-    status = memoi_session_choose_with(s, s->least_streamed, 0, 0, &best, error);
-    *step_s = best.step_s;
+        return memoi_session_choose_with(s, n_all, 0, 1, best, error);
+    status = memoi_session_choose_with(s, s->least_streamed, 0, 0, best, error);
     if (status || !n_all || s->desc.states_stay) return status;
     if (plan->fits && (!plan->times || plan->times->stall_s + plan->times->recompute_s <= 0))
         return status;
 
-    status = memoi_session_stream_fewest(s, s->least_streamed, n_all, &best, error);
-    if (!status && s->is_measured && best.step_s < HUGE_VAL)
-        status = memoi_session_give_room(s, &best, error);
-    if (!status && best.step_s >= HUGE_VAL) { /* the last is the nearest */
-        best.plan = *plan;
-        best.is_current = 1;
+    status = memoi_session_stream_fewest(s, s->least_streamed, n_all, best, error);
+    if (!status && s->is_measured && best->step_s < HUGE_VAL)
+        status = memoi_session_give_room(s, best, error);
+    if (!status && best->step_s >= HUGE_VAL) { /* the last is the nearest */
+        best->plan = *plan;
+        best->is_current = 1;
     }
 
     /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
     device_bytes = s->peak_bytes;
-    if (!status && memoi_session_may_host(s, &best))
-        status = memoi_session_choose_with(s, n_all, 0, 1, &best, error);
-    best.is_current |= best.step_s >= HUGE_VAL && s->limit_bytes && device_bytes > s->limit_bytes &&
-                       s->peak_bytes < device_bytes;
+    if (!status && memoi_session_may_host(s, best))
+        status = memoi_session_choose_with(s, n_all, 0, 1, best, error);
+    best->is_current |= best->step_s >= HUGE_VAL && s->limit_bytes &&
+                        device_bytes > s->limit_bytes && s->peak_bytes < device_bytes;
+    if (status || best->is_current) return status;
+
+    /* The best stage again, from its rows. */
+    if (best->step_s < HUGE_VAL) s->start = best->rows;
+    status = memoi_session_choose_with(s, best->plan.n_streamed, best->plan.n_spilled,
+                                       best->plan.update_is_on_host, best, error);
+    s->start = NULL;
+    return status;
+}
+
+/* The same.  *step_s: of the stage; infinite: it does not fit. */
+MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, memo_error* error) {
+    const memo_swap_desc* swap = &s->part->plan->swap;
+    memoi_session_streams best;
+    memo_status status;
+    memset(&best, 0, sizeof best);
+    best.step_s = HUGE_VAL;
+    best.n_cells = (int64_t)swap->n_layers * swap->n_tensors;
+    best.rows =
+        (int64_t*)memob_calloc(3 * best.n_cells, sizeof *best.rows); /* and two that are tried */
+    status = best.rows ? MEMO_STATUS_OK : memob_no_memory(error, "the rows of plans");
+    status = memoi_session_verdict(&s->desc, status, error);
+    if (!status) status = memoi_session_search_streams(s, &best, error);
+    MEMO_FREE(best.rows);
     *step_s = best.step_s;
-    return status || best.is_current
-               ? status
-               : memoi_session_choose_with(s, best.plan.n_streamed, best.plan.n_spilled,
-                                           best.plan.update_is_on_host, &best, error);
+    return status;
 }
 
 /* May the update run then? */

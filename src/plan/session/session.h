@@ -128,6 +128,7 @@ struct memo_session {
     const memo_profile* times; /* of the stage's shape */
     int is_measured;           /* 0: times are guesses */
     memoi_rows_effort effort;  /* less than the whole: the plan must fit, no more */
+    int64_t *start, *found;    /* rows with which searches begin, and those of the last; or NULL */
 
     /* Running. */
     int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
