@@ -817,8 +817,8 @@ MEMOI memo_status memoi_fit_solve(const memoi_problem* problem, int round, int64
  * Knows: runs of the exact search.  Knows nothing of capacities.
  *
  * Runs of a small problem, or of a cover, try each rank of ties with each kind of tightness.  A
- * later run does not learn from the sections that failed.  In other problems the first style finds
- * most plans. */
+ * later run does not learn from the sections that failed.  In a cover every second run has the
+ * first style, which finds most plans; in other problems every run has it. */
 
 /* The item at the floor that meets the tightest section comes next: the section with the least */
 typedef enum memoi_tightness {
@@ -834,7 +834,9 @@ MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run
     const memoi_problem* problem = search->problem;
     const int is_first =
         (problem->n_items > MEMOI_SMALL_ITEMS && !problem->is_cover) || MEMOI_WITHOUT(styles);
-    const int style = is_first ? 0 : (int)(run % (N_LEARNING + 1));
+    int style = (int)(run % (N_LEARNING + 1));
+    if (problem->is_cover) style = run % 2 ? 1 + (int)(run / 2 % N_LEARNING) : 0;
+    if (is_first) style = 0;
     search->use_weights = style < N_LEARNING && !MEMOI_WITHOUT(weights);
     search->tightness = search->use_weights ? style / N_RANKS : (int)MEMOI_TIGHT_SLACK;
     return ranks[style % N_RANKS];
@@ -1559,7 +1561,7 @@ MEMOI memo_status memoi_bricks_plan(memoi_bricks* b, const memoi_problem* proble
 }
 
 /* Lowers the best plan of a plain problem by bricks: joins them in several orders, and plans what
- * is left, with so many nodes in all.  Errors: no memory. */
+ * is left, each time with so many nodes.  Errors: no memory. */
 MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t target, int round,
                                      int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
                                      memo_error* error) {
@@ -1569,7 +1571,7 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
     int64_t* offsets;
     memoi_bricks b;
     memset(&b, 0, sizeof b);
-    own = memoi_effort_take(effort, n_nodes);
+    own = memoi_effort_take(effort, MEMOI_TRIES * n_nodes);
     b.whole = *problem;
     b.whole.items = MEMOB_ARRAY(&b.arrays, memoi_item, n);
     b.whole.ranges = MEMOB_ARRAY(&b.arrays, memoi_range, n);
@@ -1583,16 +1585,16 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
     offsets = MEMOB_ARRAY(&b.arrays, int64_t, n);
     if (b.arrays.failed) status = memob_no_memory(error, "the bricks of the plan");
 
-    for (int64_t attempt = 0; !status && attempt < MEMOI_TRIES && best->peak > target; attempt++) {
+    for (int64_t attempt = 0; !status && attempt < MEMOI_SHARE && best->peak > target; attempt++) {
         int64_t n_left;
         memcpy(b.whole.items, problem->items, (size_t)n * sizeof(memoi_item));
         memset(b.is_brick, 1, (size_t)n);
         b.n_joins = 0;
-        b.random = (uint64_t)(attempt + round * MEMOI_TRIES);
+        b.random = (uint64_t)(attempt + round * MEMOI_SHARE);
         n_left = memoi_bricks_join(&b, &own);
         if (n_left == 0 || n_left > n / 2) break; /* far from one brick in any order */
-        status = memoi_bricks_plan(&b, problem, target, attempt % 2 == 0, n_nodes / MEMOI_SHARE,
-                                   &own, offsets, best, error);
+        status = memoi_bricks_plan(&b, problem, target, attempt % 2 == 0, n_nodes, &own, offsets,
+                                   best, error);
     }
 
     memoi_effort_spend(effort, own.n_nodes);

@@ -938,9 +938,10 @@ TEST(runs_of_a_large_cover_differ) {
     CHECK_IS(plan->proof, ==, MEMO_PROOF_OPTIMAL);
 }
 
-/* Runs of a cover begin short: with runs of twice the length seeds 1 and 6 need up to 65,536 nodes. */
+/* Runs of a cover begin short, and every second one has the first style: with runs of twice the
+ * length, and one style after the other, seed 6 needs more nodes. */
 TEST(pipelines_need_few_nodes) {
-    static const uint64_t seeds[] = {1, 4, 6};
+    static const uint64_t seeds[] = {5, 6, 11};
     const memo_plan_desc desc = {.node_limit = 20000, .time_limit_s = 1000};
     for (int k = 0; k < 3; k++) {
         own_plan* plan = pattern_of_streams(PIPELINE, 4, 512, seeds[k]);
