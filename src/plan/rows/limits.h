@@ -203,11 +203,11 @@ MEMOI void memoi_rows_tell(const memo_swap_plan_desc* desc, const memoi_rows_sco
     plan->n_host_layers = score->n_host_layers;
 }
 
-/* Tries the rows to begin with, which may become the best. */
-MEMOI void memoi_rows_try_start(memoi_rows_planner* p) {
+/* Tries these rows, (n_layers, n_tensors), which may become the best; NULL: none. */
+MEMOI void memoi_rows_try_given(memoi_rows_planner* p, const int64_t* rows) {
     memo_swap_desc swap = *p->desc->swap;
-    swap.rows = p->aim.start;
-    if (!swap.rows) return;
+    swap.rows = rows;
+    if (!rows) return;
     memoi_rows_take(p, &swap);
     (void)memoi_rows_try(p);
 }
@@ -231,7 +231,7 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         if (!p->aim.is_uneven) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
         p->is_uniform = 0;
         memoi_rows_copy(p, &p->best, &p->uniform);
-        memoi_rows_try_start(p);
+        memoi_rows_try_given(p, p->aim.start);
         memoi_rows_find_table(p, 1);
         if (!p->aim.is_uneven && p->uniform.score.excess_bytes <= 0 &&
             p->uniform.score.step_s <= p->best.score.step_s * (1 + MEMOI_ROWS_EVEN_SHARE))
@@ -260,12 +260,12 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_r
     *step_s = HUGE_VAL;
     if (status) return status;
     p.best.score.excess_bytes = MEMOI_ROWS_WORST;
-    p.aim.start = desc->swap->rows ? desc->swap->rows : aim->start;
-    if (aim->is_alpha && !desc->swap->rows)
+    if (desc->swap->rows)
+        memoi_rows_try_given(&p, desc->swap->rows);
+    else if (aim->is_alpha)
         (void)memoi_rows_try_alphas(&p);
-    else
-        memoi_rows_try_start(&p);
-    if (!aim->is_alpha && !desc->swap->rows) {
+    else {
+        memoi_rows_try_given(&p, aim->start);
         memoi_rows_find_table(&p, MEMOI_ROWS_PARTS_RANKED);
         if (found) memoi_rows_fill(&p, p.best.cells, found);
     }

@@ -502,6 +502,11 @@ MEMOI int64_t memoi_session_n_states(const memo_session* s) {
     return (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
 }
 
+/* Numbers of a table of the stage's rows. */
+MEMOI int64_t memoi_session_n_cells(const memo_session* s) {
+    return (int64_t)s->part->plan->swap.n_layers * s->part->plan->swap.n_tensors;
+}
+
 /* What the stage takes of the device beside states and activations; the same, whatever is
  * streamed. */
 MEMOI int64_t memoi_session_other_bytes(const memo_session* s) {
@@ -514,7 +519,6 @@ typedef struct memoi_session_streams {
     double step_s;       /* infinite: none fits */
     int is_current;      /* the session's stage is it */
     int64_t other_bytes; /* memoi_session_other_bytes */
-    int64_t n_cells;     /* of a table of rows */
     int64_t* rows;       /* its table */
 } memoi_session_streams;
 
@@ -596,7 +600,7 @@ MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t 
     best->other_bytes = memoi_session_other_bytes(s);
     best->plan = *plan;
     best->step_s = step_s;
-    memcpy(best->rows, plan->swap.rows, (size_t)best->n_cells * sizeof *best->rows);
+    memcpy(best->rows, plan->swap.rows, (size_t)memoi_session_n_cells(s) * sizeof *best->rows);
     return status;
 }
 
@@ -605,7 +609,6 @@ typedef struct memoi_session_count {
     int64_t least, other_bytes; /* other_bytes: of the stage */
     int64_t best, most;         /* the fewest and the most with the shortest step */
     double best_s;
-    int64_t n_cells; /* of rows */
 } memoi_session_count;
 
 /* Tries n streamed states, by a short search that begins with the rows of the best so far. */
@@ -619,7 +622,7 @@ MEMOI memo_status memoi_session_try_count(memo_session* s, int64_t n, memoi_sess
     if (step_s < count->best_s * (1 - MEMOI_SESSION_GAIN)) {
         count->best = count->most = n;
         count->best_s = step_s;
-        memcpy(s->start, s->found, (size_t)count->n_cells * sizeof *s->start);
+        memcpy(s->start, s->found, (size_t)memoi_session_n_cells(s) * sizeof *s->start);
     } else if (step_s <= count->best_s) {
         count->best = memob_min(count->best, n);
         count->most = memob_max(count->most, n);
@@ -633,13 +636,13 @@ MEMOI memo_status memoi_session_try_count(memo_session* s, int64_t n, memoi_sess
 MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_streams* streams,
                                             memo_error* error) {
     const int64_t n_all = memoi_session_n_states(s), least = streams->plan.n_streamed;
-    memoi_session_count count = {least,    streams->other_bytes, least, least,
-                                 HUGE_VAL, streams->n_cells};
+    const int64_t n_cells = memoi_session_n_cells(s);
+    memoi_session_count count = {least, streams->other_bytes, least, least, HUGE_VAL};
     int64_t stride = 1, n;
     memo_status status;
-    s->start = streams->rows + streams->n_cells;
-    s->found = s->start + streams->n_cells;
-    memcpy(s->start, streams->rows, (size_t)streams->n_cells * sizeof *s->start);
+    s->start = streams->rows + n_cells;
+    s->found = s->start + n_cells;
+    memcpy(s->start, streams->rows, (size_t)n_cells * sizeof *s->start);
     while (stride * 16 <= n_all) stride *= 2;
     memoi_session_log(s, "session: planning which of %lld states of layers leave the device",
                       (long long)n_all);
@@ -749,14 +752,12 @@ MEMOI memo_status memoi_session_search_streams(memo_session* s, memoi_session_st
 
 /* The same.  *step_s: of the stage; infinite: it does not fit. */
 MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, memo_error* error) {
-    const memo_swap_desc* swap = &s->part->plan->swap;
     memoi_session_streams best;
     memo_status status;
     memset(&best, 0, sizeof best);
     best.step_s = HUGE_VAL;
-    best.n_cells = (int64_t)swap->n_layers * swap->n_tensors;
-    best.rows =
-        (int64_t*)memob_calloc(3 * best.n_cells, sizeof *best.rows); /* and two that are tried */
+    /* Its table, and the two of stream_more. */
+    best.rows = (int64_t*)memob_calloc(3 * memoi_session_n_cells(s), sizeof *best.rows);
     status = best.rows ? MEMO_STATUS_OK : memob_no_memory(error, "the rows of plans");
     status = memoi_session_verdict(&s->desc, status, error);
     if (!status) status = memoi_session_search_streams(s, &best, error);
