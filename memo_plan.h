@@ -1901,7 +1901,7 @@ MEMOI int memoi_pack_has_room(struct memoi_search* search, uint64_t set, int64_t
 /* Side by side: a search has an answer; another has answered earlier. */
 MEMOI void memoi_pack_answer(struct memoi_search* search);
 MEMOI int memoi_pack_is_overtaken(const struct memoi_search* search);
-/* Before the runs of greedy; for GREEDY and MIP, after greedy; first in a round. */
+/* Beside the runs of greedy; for GREEDY and MIP, after greedy; first in a round. */
 MEMOI int memoi_pack_sweep(struct memoi_greedy* greedy, int64_t target, memoi_solution* best);
 MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
@@ -1932,7 +1932,8 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
 
 /* ---- >>greedy -----------------------------------------------------------------------------------
  * The first engine: plans in milliseconds, most of which are at the bound if the problem is the
- * step of a program.  Door: memoi_greedy_solve.  Does not start from a plan found before.
+ * step of a program.  Doors: memoi_greedy_solve, memoi_greedy_sweep.  Does not start from a plan
+ * found before.
  *
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.  Runs
  * differ in the order.  A *plateau* is a longest run of sections with one top.  The item that can
@@ -2279,17 +2280,30 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     return 1;
 }
 
-/* Runs number first to last - 1, until a plan meets the target, or time is up and there is one. */
+/* Plans by sweeps of memo_pack.h, which suit queues and lives side by side. */
+MEMOI memo_status memoi_greedy_sweep(const memoi_problem* problem, int64_t target,
+                                     const memoi_deadline* clock, memoi_solution* best,
+                                     memo_error* error) {
+    memoi_greedy greedy;
+    int ok = memoi_greedy_create(&greedy, problem, clock);
+    if (ok) ok = memoi_pack_sweep(&greedy, target, best);
+    memob_arrays_free(&greedy.arrays);
+    return ok ? MEMO_STATUS_OK : memob_no_memory(error, "sweeps");
+}
+
+/* Runs number first to last - 1, until a plan meets the target, or time is up and there is one.
+ * All runs begin with sweeps, unless the problem is small. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, int last,
                                      int64_t target, const memoi_deadline* clock,
                                      memoi_solution* best, memo_error* error) {
     memoi_greedy greedy;
     int ok;
     if (first == last || best->peak <= target) return MEMO_STATUS_OK;
+    if (problem->n_items > MEMOI_SMALL_ITEMS && last - first == MEMOI_GREEDY_RUNS) {
+        const memo_status status = memoi_greedy_sweep(problem, target, clock, best, error);
+        if (status) return status;
+    }
     ok = memoi_greedy_create(&greedy, problem, clock);
-    if (ok && problem->n_items > MEMOI_SMALL_ITEMS &&
-        (best->peak == INT64_MAX || last - first == MEMOI_GREEDY_RUNS))
-        ok = memoi_pack_sweep(&greedy, target, best);
     for (int run = first; ok && run < last && best->peak > target; run++) {
         greedy.clock = best->peak < INT64_MAX ? clock : NULL;
         if (greedy.clock && (MEMOI_WITHOUT(orders) || memoi_deadline_is_over(clock))) break;
@@ -3967,12 +3981,34 @@ MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
     return memob_min(n_nodes, loop->effort->nodes_left / MEMOI_SHARE + 1);
 }
 
-/* Layers, and greedy: all orders in the first round.  A large problem gets two then, and another
- * one behind a round that gained nothing. */
+/* Runs `first` to last - 1 of greedy. */
+MEMOI memo_status memoi_loop_greedy(memoi_loop* loop, int first, int last, memo_error* error) {
+    return memoi_greedy_solve(loop->problem, first, last, loop->target, &loop->effort->clock,
+                              loop->best, error);
+}
+
+/* Behind the first order of a large problem: the order of lives at once if the plan is near the
+ * bound, because it proves most of these; sweeps; the order of requests if the plan is far. */
+MEMOI memo_status memoi_loop_second(memoi_loop* loop, memo_error* error) {
+    const memoi_solution* best = loop->best;
+    const int is_near = best->peak - best->bound <= best->bound / 128;
+    memo_status status = MEMO_STATUS_OK;
+    if (is_near)
+        status = memoi_loop_greedy(loop, MEMOI_ORDER_LIFETIME, MEMOI_ORDER_LIFETIME + 1, error);
+    if (!status && memoi_loop_goes_on(loop))
+        status = memoi_greedy_sweep(loop->problem, loop->target, &loop->effort->clock, loop->best,
+                                    error);
+    if (is_near || status) return status;
+    loop->n_orders = MEMOI_ORDER_START + 1;
+    return memoi_loop_greedy(loop, MEMOI_ORDER_START, loop->n_orders, error);
+}
+
+/* Layers, and greedy: all orders in the first round.  A large problem gets two then, with sweeps
+ * between them, and another one behind a round that gained nothing. */
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const int is_large = loop->problem->n_items > MEMOI_SEARCH_ITEMS &&
                          loop->desc->engine != MEMO_PLAN_ENGINE_GREEDY;
-    const int first = loop->n_orders, n = is_large ? 2 : MEMOI_GREEDY_RUNS;
+    const int first = loop->n_orders, n = is_large ? 1 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
         status =
@@ -3981,9 +4017,8 @@ MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error
     memoi_loop_credit(loop, "bilevel");
     loop->n_orders =
         (int)memob_min(first + (loop->round > 0 ? loop->is_stuck : n), MEMOI_GREEDY_RUNS);
-    if (!status)
-        status = memoi_greedy_solve(loop->problem, first, loop->n_orders, loop->target,
-                                    &loop->effort->clock, loop->best, error);
+    if (!status) status = memoi_loop_greedy(loop, first, loop->n_orders, error);
+    if (is_large && loop->round == 0 && !status) status = memoi_loop_second(loop, error);
     memoi_loop_credit(loop, "greedy");
     return status;
 }

@@ -9,6 +9,7 @@ static double looks_s; /* a millisecond each */
 static double now_by_looks(void) { return looks_s += 1e-3; }
 #define memob_now_s now_by_looks
 #include "extras/memo_pack.h"
+#include "tools/trace_layers.h"
 #include "owned.h"
 #include "slow_plan.h"
 #include "plan_problems.h"
@@ -52,6 +53,23 @@ TEST(a_longer_limit_takes_the_same_nodes) {
         }
     }
     CHECK_CASE(n_searched > 30, "%d were searched", n_searched);
+}
+
+/* Large plans near the bound are proven by orders of greedy, which take no nodes. */
+TEST(many_layers_take_no_nodes) {
+    memo_trace *few, *trace;
+    CHECK_OK(memo_trace_read("tests/data/llama-1b-s8k-recompute.trace", &few, &error));
+    for (int64_t n = 96; n <= 384; n += 32) {
+        long long nodes = 0;
+        memo_plan_desc desc = {.time_limit_s = 2000, .log.write = keep_nodes, .log.user = &nodes};
+        CHECK_OK(trace_apply_layers(few, n, &trace, &error));
+        own_plan* plan = plan_of_trace(trace, 512);
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL && !nodes, "%lld layers: %lld nodes",
+                   (long long)n, nodes);
+        memo_trace_destroy(trace);
+    }
+    memo_trace_destroy(few);
 }
 
 /* Few nodes end soon, also where one is left for the search of a part: no loop waits for the time. */

@@ -4,7 +4,8 @@
 #include "plan/offsets/pack_doors.h"
 /* ---- >>greedy -----------------------------------------------------------------------------------
  * The first engine: plans in milliseconds, most of which are at the bound if the problem is the
- * step of a program.  Door: memoi_greedy_solve.  Does not start from a plan found before.
+ * step of a program.  Doors: memoi_greedy_solve, memoi_greedy_sweep.  Does not start from a plan
+ * found before.
  *
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.  Runs
  * differ in the order.  A *plateau* is a longest run of sections with one top.  The item that can
@@ -351,17 +352,30 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     return 1;
 }
 
-/* Runs number first to last - 1, until a plan meets the target, or time is up and there is one. */
+/* Plans by sweeps of memo_pack.h, which suit queues and lives side by side. */
+MEMOI memo_status memoi_greedy_sweep(const memoi_problem* problem, int64_t target,
+                                     const memoi_deadline* clock, memoi_solution* best,
+                                     memo_error* error) {
+    memoi_greedy greedy;
+    int ok = memoi_greedy_create(&greedy, problem, clock);
+    if (ok) ok = memoi_pack_sweep(&greedy, target, best);
+    memob_arrays_free(&greedy.arrays);
+    return ok ? MEMO_STATUS_OK : memob_no_memory(error, "sweeps");
+}
+
+/* Runs number first to last - 1, until a plan meets the target, or time is up and there is one.
+ * All runs begin with sweeps, unless the problem is small. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, int last,
                                      int64_t target, const memoi_deadline* clock,
                                      memoi_solution* best, memo_error* error) {
     memoi_greedy greedy;
     int ok;
     if (first == last || best->peak <= target) return MEMO_STATUS_OK;
+    if (problem->n_items > MEMOI_SMALL_ITEMS && last - first == MEMOI_GREEDY_RUNS) {
+        const memo_status status = memoi_greedy_sweep(problem, target, clock, best, error);
+        if (status) return status;
+    }
     ok = memoi_greedy_create(&greedy, problem, clock);
-    if (ok && problem->n_items > MEMOI_SMALL_ITEMS &&
-        (best->peak == INT64_MAX || last - first == MEMOI_GREEDY_RUNS))
-        ok = memoi_pack_sweep(&greedy, target, best);
     for (int run = first; ok && run < last && best->peak > target; run++) {
         greedy.clock = best->peak < INT64_MAX ? clock : NULL;
         if (greedy.clock && (MEMOI_WITHOUT(orders) || memoi_deadline_is_over(clock))) break;

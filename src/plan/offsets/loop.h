@@ -54,12 +54,34 @@ MEMOI int64_t memoi_loop_share(const memoi_loop* loop, int64_t n_nodes) {
     return memob_min(n_nodes, loop->effort->nodes_left / MEMOI_SHARE + 1);
 }
 
-/* Layers, and greedy: all orders in the first round.  A large problem gets two then, and another
- * one behind a round that gained nothing. */
+/* Runs `first` to last - 1 of greedy. */
+MEMOI memo_status memoi_loop_greedy(memoi_loop* loop, int first, int last, memo_error* error) {
+    return memoi_greedy_solve(loop->problem, first, last, loop->target, &loop->effort->clock,
+                              loop->best, error);
+}
+
+/* Behind the first order of a large problem: the order of lives at once if the plan is near the
+ * bound, because it proves most of these; sweeps; the order of requests if the plan is far. */
+MEMOI memo_status memoi_loop_second(memoi_loop* loop, memo_error* error) {
+    const memoi_solution* best = loop->best;
+    const int is_near = best->peak - best->bound <= best->bound / 128;
+    memo_status status = MEMO_STATUS_OK;
+    if (is_near)
+        status = memoi_loop_greedy(loop, MEMOI_ORDER_LIFETIME, MEMOI_ORDER_LIFETIME + 1, error);
+    if (!status && memoi_loop_goes_on(loop))
+        status = memoi_greedy_sweep(loop->problem, loop->target, &loop->effort->clock, loop->best,
+                                    error);
+    if (is_near || status) return status;
+    loop->n_orders = MEMOI_ORDER_START + 1;
+    return memoi_loop_greedy(loop, MEMOI_ORDER_START, loop->n_orders, error);
+}
+
+/* Layers, and greedy: all orders in the first round.  A large problem gets two then, with sweeps
+ * between them, and another one behind a round that gained nothing. */
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const int is_large = loop->problem->n_items > MEMOI_SEARCH_ITEMS &&
                          loop->desc->engine != MEMO_PLAN_ENGINE_GREEDY;
-    const int first = loop->n_orders, n = is_large ? 2 : MEMOI_GREEDY_RUNS;
+    const int first = loop->n_orders, n = is_large ? 1 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
         status =
@@ -68,9 +90,8 @@ MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error
     memoi_loop_credit(loop, "bilevel");
     loop->n_orders =
         (int)memob_min(first + (loop->round > 0 ? loop->is_stuck : n), MEMOI_GREEDY_RUNS);
-    if (!status)
-        status = memoi_greedy_solve(loop->problem, first, loop->n_orders, loop->target,
-                                    &loop->effort->clock, loop->best, error);
+    if (!status) status = memoi_loop_greedy(loop, first, loop->n_orders, error);
+    if (is_large && loop->round == 0 && !status) status = memoi_loop_second(loop, error);
     memoi_loop_credit(loop, "greedy");
     return status;
 }

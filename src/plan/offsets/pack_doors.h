@@ -28,7 +28,7 @@ MEMOI int memoi_pack_has_room(struct memoi_search* search, uint64_t set, int64_t
 /* Side by side: a search has an answer; another has answered earlier. */
 MEMOI void memoi_pack_answer(struct memoi_search* search);
 MEMOI int memoi_pack_is_overtaken(const struct memoi_search* search);
-/* Before the runs of greedy; for GREEDY and MIP, after greedy; first in a round. */
+/* Beside the runs of greedy; for GREEDY and MIP, after greedy; first in a round. */
 MEMOI int memoi_pack_sweep(struct memoi_greedy* greedy, int64_t target, memoi_solution* best);
 MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
