@@ -268,68 +268,53 @@ MEMO_INLINE void memo_merge_end(const memo_merge_desc* merge, int64_t row) {
 
 /* --- add and cast --- */
 
-MEMO_INLINE int64_t memoi_add_pairs(const memo_add_desc* add) { /* of groups, as above */
-    return memoi_n_shifted(add->n_columns, memoi_row_shift(add->to_type) + 1);
+/* A sum has pairs of groups of a and of b.  A group of a cast to F32 reads 8 bytes if the input has
+ * 16 bits, so an item of such a cast has two pairs.  n_pairs and has_b are constants of callers. */
+MEMO_INLINE int64_t memoi_add_row_items(const memo_add_desc* add, int n_pairs) {
+    return memoi_n_shifted(add->n_columns, memoi_row_shift(add->to_type) + n_pairs);
 }
-MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
-    return add->n_rows * memoi_add_pairs(add);
-}
-MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
+MEMO_INLINE void memoi_add_item(const memo_add_desc* add, int64_t item, int n_pairs, int has_b) {
     const int shift = memoi_row_shift(add->to_type);
-    int64_t row = 0, column = item, n_pairs = memoi_add_pairs(add);
-    memoi_row_pair pair;
-    memoi_row_group a[2], b[2];
-    if (add->n_rows > 1) row = memoi_row_of(item, n_pairs, &column);
-    pair = memoi_row_pair_at(add->n_columns, column << shift, (column + n_pairs) << shift, shift);
-    memoi_pair_load(a, add->a, add->a_type, add->a_stride, row, &pair);
-    memoi_pair_load(b, add->b, add->b_type, add->b_stride, row, &pair);
-    MEMO_ROW_UNROLL
-    for (int i = 0; i < 2; i++) {
-        float x[MEMOI_ROW_GROUP], y[MEMOI_ROW_GROUP];
-        memoi_group_widen(x, &a[i], add->a_type);
-        memoi_group_widen(y, &b[i], add->b_type);
-        MEMO_ROW_UNROLL
-        for (int k = 0; k < MEMOI_ROW_GROUP; k++) x[k] += y[k];
-        memoi_group_store_at(add->to, add->to_type, add->to_stride, row, pair.column[i], x,
-                             pair.n[i]);
-    }
-}
-
-/* A group of a cast to F32 reads 8 bytes if the input has 16 bits, so an item has two pairs. */
-MEMO_INLINE int64_t memoi_cast_row_items(const memo_add_desc* cast, int n_pairs) {
-    return memoi_n_shifted(cast->n_columns, memoi_row_shift(cast->to_type) + n_pairs);
-}
-MEMO_INLINE int64_t memo_cast_items(const memo_add_desc* cast) {
-    return cast->n_rows * memoi_cast_row_items(cast, cast->to_type == MEMO_TYPE_F32 ? 2 : 1);
-}
-MEMO_INLINE void memoi_cast_item(const memo_add_desc* cast, int64_t item, int n_pairs) {
-    const int shift = memoi_row_shift(cast->to_type);
-    int64_t row = 0, first = item, n_items = memoi_cast_row_items(cast, n_pairs);
+    int64_t row = 0, first = item, n_items = memoi_add_row_items(add, n_pairs);
     memoi_row_pair pairs[2];
-    memoi_row_group groups[2][2];
-    if (cast->n_rows > 1) row = memoi_row_of(item, n_items, &first);
+    memoi_row_group a[2][2], b[2][2];
+    if (add->n_rows > 1) row = memoi_row_of(item, n_items, &first);
     MEMO_ROW_UNROLL
     for (int p = 0; p < n_pairs; p++) {
         const int64_t column = (first + 2 * p * n_items) << shift;
-        pairs[p] = memoi_row_pair_at(cast->n_columns, column, column + (n_items << shift), shift);
-        memoi_pair_load(groups[p], cast->a, cast->a_type, cast->a_stride, row, &pairs[p]);
+        pairs[p] = memoi_row_pair_at(add->n_columns, column, column + (n_items << shift), shift);
+        memoi_pair_load(a[p], add->a, add->a_type, add->a_stride, row, &pairs[p]);
+        if (has_b) memoi_pair_load(b[p], add->b, add->b_type, add->b_stride, row, &pairs[p]);
     }
     MEMO_ROW_UNROLL
     for (int p = 0; p < n_pairs; p++) {
         MEMO_ROW_UNROLL
         for (int i = 0; i < 2; i++) {
-            float x[MEMOI_ROW_GROUP];
-            memoi_group_widen(x, &groups[p][i], cast->a_type);
-            memoi_group_store_at(cast->to, cast->to_type, cast->to_stride, row, pairs[p].column[i],
-                                 x, pairs[p].n[i]);
+            float x[MEMOI_ROW_GROUP], y[MEMOI_ROW_GROUP];
+            memoi_group_widen(x, &a[p][i], add->a_type);
+            if (has_b) memoi_group_widen(y, &b[p][i], add->b_type);
+            MEMO_ROW_UNROLL
+            for (int k = 0; k < MEMOI_ROW_GROUP && has_b; k++) x[k] += y[k];
+            memoi_group_store_at(add->to, add->to_type, add->to_stride, row, pairs[p].column[i], x,
+                                 pairs[p].n[i]);
         }
     }
 }
+
+MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
+    return add->n_rows * memoi_add_row_items(add, 1);
+}
+MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
+    memoi_add_item(add, item, 1, 1);
+}
+MEMO_INLINE int64_t memo_cast_items(const memo_add_desc* cast) {
+    return cast->n_rows * memoi_add_row_items(cast, cast->to_type == MEMO_TYPE_F32 ? 2 : 1);
+}
 MEMO_INLINE void memo_cast_item(const memo_add_desc* cast, int64_t item) {
     if (cast->to_type == MEMO_TYPE_F32)
-        memoi_cast_item(cast, item, 2);
+        memoi_add_item(cast, item, 2, 0);
     else
-        memoi_cast_item(cast, item, 1);
+        memoi_add_item(cast, item, 1, 0);
 }
 
 /* --- add packed --- */

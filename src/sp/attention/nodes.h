@@ -128,8 +128,7 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
         for (int32_t b = 0; b < n_batch && rounds; b++)
             memoi_target_cast(target, MEMOI_TARGET_NODES,
                               out[t] + b * n_out * row * memo_type_bytes(shape->carried_type),
-                              shape->carried_type, held + b * n_tokens * row, MEMO_TYPE_F32,
-                              n_out * row);
+                              shape->carried_type, held + b * n_tokens * row, n_out * row);
     }
     if (rounds) reads[0] = memob_range_at(n->buffers.given, n_batch * n_out * row_bytes);
     writes = memob_range_at(n->buffers.taken, n_batch * n_in * row_bytes);
