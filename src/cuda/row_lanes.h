@@ -607,17 +607,4 @@ MEMO_INLINE void memo_sink_end(const memo_sinks_desc* sinks, int64_t place) {
 MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
     memo_reduce_elements(desc->to, i, desc->from, desc->n_from, i, 1, desc->type, desc->reduction);
 }
-
-/* The kernels that join the lanes of a row: K(name, desc, number of rows, lanes, type of what a
- * lane computes, its function, join of two lanes, end of a row). */
-#define MEMOI_ADD(a, b) ((a) + (b))
-#define MEMO_ROW_JOINS(K)                                                                          \
-    K(sums, memo_add_desc, desc->n_rows, MEMO_ROW_LANES, float, memo_row_sum_lane, MEMOI_ADD,      \
-      memo_row_sum_end)                                                                            \
-    K(softmax_parts, memo_cross_entropy_desc, desc->n_rows, MEMO_LOSS_LANES, memo_softmax_sum,     \
-      memo_softmax_lane, memo_softmax_join, memo_softmax_end)                                      \
-    K(loss_sums, memo_cross_entropy_desc, desc->n_rows > 0 && desc->sums ? 3 : 0, MEMO_LOSS_LANES, \
-      double, memo_loss_lane, MEMOI_ADD, memo_loss_end)                                            \
-    K(sink_sums, memo_sinks_desc, desc->n_heads, MEMO_LOSS_LANES, double, memo_sink_sum_lane,      \
-      MEMOI_ADD, memo_sink_sum_end)
 #endif /* MEMO_SP_H */
