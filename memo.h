@@ -1765,6 +1765,13 @@ MEMOI int memob_failure_is_kept(const memob_failure* failure) {
     return __atomic_load_n(&failure->is_kept, __ATOMIC_SEQ_CST);
 }
 
+/* The failure that is kept; OK: none. */
+MEMOI MEMOB_NOINLINE memo_status memob_failure_status(const memob_failure* failure,
+                                                      memo_error* error) {
+    if (!memob_failure_is_kept(failure)) return MEMO_STATUS_OK;
+    return memo_error_set(error, failure->error.status, "%s", failure->error.message);
+}
+
 MEMO_PRINTF(3, 4)
 MEMOI void memob_failure_keep(memob_failure* failure, memo_status status, const char* format, ...) {
     MEMO_ASSERT(status != MEMO_STATUS_OK); /* 5 */
@@ -5374,10 +5381,8 @@ MEMOI void* memoi_host_worker(void* argument) {
 
 /* --- what the caller's thread does --- */
 
-MEMOI MEMOB_NOINLINE memo_status memoi_host_status(void* context, memo_error* error) {
-    memoi_host* host = (memoi_host*)context;
-    if (!memob_failure_is_kept(&host->failure)) return MEMO_STATUS_OK;
-    return memo_error_set(error, host->failure.error.status, "%s", host->failure.error.message);
+MEMOI memo_status memoi_host_status(void* context, memo_error* error) {
+    return memob_failure_status(&((memoi_host*)context)->failure, error);
 }
 
 /* Checks a stream or event of the caller's; what: which. */

@@ -2799,9 +2799,7 @@ MEMOI int memoi_threads_has_failed(const memoi_threads_rank* me) {
 
 MEMOI memo_status memoi_threads_status(memo_comm* comm, memo_error* error) {
     const memoi_threads_rank* me = (const memoi_threads_rank*)comm->context;
-    const memo_error* kept = &me->group->world->failure.error;
-    if (!memoi_threads_has_failed(me)) return MEMO_STATUS_OK;
-    return memo_error_set(error, kept->status, "%s", kept->message);
+    return memob_failure_status(&me->group->world->failure, error);
 }
 
 MEMOI const char* memoi_threads_rank_text(char text[MEMO_RANK_TEXT], const memoi_threads_rank* me,
@@ -6103,6 +6101,7 @@ typedef struct memoi_nodes {
     const memo_exchange* plan;
     memo_comm* comm; /* by nodes */
     memoi_nodes_buffers buffers;
+    memoi_shape shape; /* of this node's ring and a group of heads */
     char* own_kv[2];
     float* own_d_kv[2];
     int32_t is_ready; /* own keys are complete since an earlier ring of this pass */
@@ -6250,28 +6249,28 @@ MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
     n->latest = n->first + d;
 }
 
-/* All rings of a group of heads.  Before and after the ring is of one rank and all nodes. */
+/* All rings of a group of heads, whose ring is of all nodes when it begins. */
 MEMOI void memoi_nodes_run(memoi_nodes* n) {
     memoi_ring* ring = n->ring;
-    const memoi_ring whole = *ring;
-    memoi_shape shape = *whole.shape;
-    shape.sharding.ring /= n->plan->shape.n_nodes;
-    shape.key_sharding.ring /= n->plan->shape.n_nodes;
-    shape.ring_rank %= shape.sharding.ring;
-    ring->shape = &shape;
-    ring->first_peer = whole.shape->ring_rank - shape.ring_rank;
+    memoi_shape* shape = &n->shape;
+    *shape = *ring->shape;
+    shape->sharding.ring /= n->plan->shape.n_nodes;
+    shape->key_sharding.ring /= n->plan->shape.n_nodes;
+    shape->ring_rank %= shape->sharding.ring;
+    ring->first_peer = ring->shape->ring_rank - shape->ring_rank;
+    ring->shape = shape;
     for (int t = 0; t < 2; t++) {
-        n->own_kv[t] = whole.kv[t];
-        n->own_d_kv[t] = whole.d_kv_final[t];
+        n->own_kv[t] = ring->kv[t];
+        n->own_d_kv[t] = ring->d_kv_final[t];
     }
 
-    n->is_ready = whole.is_ready;
+    n->is_ready = ring->is_ready;
     n->first = ++n->latest + 1;
     n->n_crossed = 0;
 
     /* Brings, computes and gives in the order of chapter 6.  Without heads zeros are set alone. */
-    for (int32_t d = 1; d <= 2 && shape.heads.n_q; d++) memoi_nodes_bring(n, d);
-    for (int32_t d = 0; d < (shape.heads.n_q ? n->plan->shape.n_nodes : 1); d++) {
+    for (int32_t d = 1; d <= 2 && shape->heads.n_q; d++) memoi_nodes_bring(n, d);
+    for (int32_t d = 0; d < (shape->heads.n_q ? n->plan->shape.n_nodes : 1); d++) {
         memoi_nodes_ring(n, d);
         if (d && ring->is_backward) memoi_nodes_give(n, d);
         if (d) memoi_nodes_bring(n, d + 2);
@@ -6279,13 +6278,6 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
     if (n->n_crossed) {
         memoi_target_record(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
         memoi_target_wait(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
-    }
-
-    ring->shape = whole.shape;
-    ring->plan = whole.plan;
-    for (int t = 0; t < 2; t++) {
-        ring->kv[t] = whole.kv[t];
-        ring->d_kv_final[t] = whole.d_kv_final[t];
     }
 }
 
@@ -6991,6 +6983,7 @@ typedef struct memoi_hybrid_walk {
     memoi_ulysses ulysses;
     memoi_ring ring;
     memoi_nodes nodes; /* of a ring over nodes */
+    float* d_kv[2];    /* of a group: the sums of this rank's rows */
     int32_t has_run;   /* a ring of this pass */
     int32_t is_full;   /* results of the previous group may still be in their buffers */
 } memoi_hybrid_walk;
@@ -7122,8 +7115,8 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
 
     /* A step reads k while step 0 adds to d_k, which may be k. */
     is_direct &= group->sharding.ring == 1;
-    ring->d_kv_final[0] = is_direct ? (float*)t->d_k : b->ring.d_kv[0];
-    ring->d_kv_final[1] = is_direct ? (float*)t->d_v : b->ring.d_kv[1];
+    ring->d_kv_final[0] = walk->d_kv[0] = is_direct ? (float*)t->d_k : b->ring.d_kv[0];
+    ring->d_kv_final[1] = walk->d_kv[1] = is_direct ? (float*)t->d_v : b->ring.d_kv[1];
 }
 
 /* A result of a group: output; or d_q, d_k or d_v. */
@@ -7139,8 +7132,7 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
     const memoi_ring* ring = &walk->ring;
     const memoi_shape* group = ring->shape;
     const memo_sp_attention_tensors* t = &walk->tensors;
-    const float* const computed[] = {ring->out, ring->d_q, ring->d_kv_final[0],
-                                     ring->d_kv_final[1]};
+    const float* const computed[] = {ring->out, ring->d_q, walk->d_kv[0], walk->d_kv[1]};
     void* const rows[] = {t->out, t->d_q, t->d_k, t->d_v};
     const int32_t sizes[] = {group->v_head_size, group->head_size, group->kv_size[0],
                              group->kv_size[1]};

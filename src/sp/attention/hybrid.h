@@ -324,6 +324,7 @@ typedef struct memoi_hybrid_walk {
     memoi_ulysses ulysses;
     memoi_ring ring;
     memoi_nodes nodes; /* of a ring over nodes */
+    float* d_kv[2];    /* of a group: the sums of this rank's rows */
     int32_t has_run;   /* a ring of this pass */
     int32_t is_full;   /* results of the previous group may still be in their buffers */
 } memoi_hybrid_walk;
@@ -455,8 +456,8 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
 
     /* A step reads k while step 0 adds to d_k, which may be k. */
     is_direct &= group->sharding.ring == 1;
-    ring->d_kv_final[0] = is_direct ? (float*)t->d_k : b->ring.d_kv[0];
-    ring->d_kv_final[1] = is_direct ? (float*)t->d_v : b->ring.d_kv[1];
+    ring->d_kv_final[0] = walk->d_kv[0] = is_direct ? (float*)t->d_k : b->ring.d_kv[0];
+    ring->d_kv_final[1] = walk->d_kv[1] = is_direct ? (float*)t->d_v : b->ring.d_kv[1];
 }
 
 /* A result of a group: output; or d_q, d_k or d_v. */
@@ -472,8 +473,7 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
     const memoi_ring* ring = &walk->ring;
     const memoi_shape* group = ring->shape;
     const memo_sp_attention_tensors* t = &walk->tensors;
-    const float* const computed[] = {ring->out, ring->d_q, ring->d_kv_final[0],
-                                     ring->d_kv_final[1]};
+    const float* const computed[] = {ring->out, ring->d_q, walk->d_kv[0], walk->d_kv[1]};
     void* const rows[] = {t->out, t->d_q, t->d_k, t->d_v};
     const int32_t sizes[] = {group->v_head_size, group->head_size, group->kv_size[0],
                              group->kv_size[1]};
