@@ -6598,10 +6598,10 @@ typedef struct memob_law_desc {
     int32_t n_lists;             /* 0: 1 */
     int32_t n_parcels, n_places; /* places on the host for parcels */
     /* Addresses and sizes are slots, below these numbers on the device, on the host and in the
-     * file.  A slot is bytes of the same items, and a cell of the law. */
+     * file.  A slot is bytes of the same items, and a cell of the law.  Parcels have the first
+     * slots of the host and of the file. */
     int32_t n_slots[3];
-    /* The first place on the host, slots of a place, the first parcel in the file. */
-    int64_t places_at, place_slots, parcels_at;
+    int64_t place_slots; /* of a place */
     /* NULL, or memory that many laws share, one after the other: then each is made in the law
      * before, or in one that is all zero.  The caller frees it. */
     memob_arrays* work;
@@ -7038,7 +7038,7 @@ MEMOI void memoi_law_add_visit(memoi_maker* m) {
 /* A parcel's items lie behind each other in every place. */
 MEMOI int64_t memoi_place_at(const memoi_maker* m, const memoi_parcel* parcel) {
     MEMO_ASSERT(parcel->place >= 0);
-    return m->desc->places_at + parcel->place * m->desc->place_slots;
+    return parcel->place * m->desc->place_slots;
 }
 
 /* The first place that is worth most, if one may be given away; -1: none. */
@@ -7065,7 +7065,7 @@ MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
 
 MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
     const int64_t on_host = memoi_place_at(m, p);
-    const int64_t in_file = m->desc->parcels_at + memob_max(p->room, 0) * m->desc->place_slots;
+    const int64_t in_file = memob_max(p->room, 0) * m->desc->place_slots;
     memob_op* op = memoi_law_add_op(m, kind);
     memoi_law_add_part(m, op, p->item, on_host, in_file, p->n_host);
     memoi_law_end_op(m, op);

@@ -2303,23 +2303,44 @@ MEMO_INLINE void memoi_plain_widen(float* x, const uint32_t* words, memo_type ty
             memoi_pair_widen(x + 2 * k, words[k], type);
     }
 }
-MEMO_INLINE memo_softmax_sum memoi_softmax_plain(memo_softmax_sum sum, memoi_loss_walk* walk,
-                                                 memo_type type) {
+/* Gives the groups of the plain pairs at hand to a function. */
+template <typename Plain>
+MEMO_INLINE void memoi_loss_plain(memoi_loss_walk* walk, memo_type type, Plain plain) {
     const int64_t end = memoi_loss_walk_end(walk);
     memoi_plain_pair pair, next;
-    if (walk->column >= end) return sum;
+    if (walk->column >= end) return;
     pair = memoi_plain_load(walk, walk->column, type);
     for (; walk->column < end; walk->column += 2 * walk->step) {
-        next = memoi_plain_next(walk, end, type);
+        next = memoi_plain_next(walk, end, type); /* before a store, which may replace logits */
         MEMO_ROW_UNROLL
         for (int i = 0; i < 2; i++) {
             float x[MEMOI_ROW_GROUP];
             memoi_plain_widen(x, pair.words[i], type);
-            sum = memo_softmax_add(sum, x, 1 << memoi_row_shift(type));
+            plain(x, type, walk->column + i * walk->step);
         }
         pair = next;
     }
-    return sum;
+}
+
+/* Walks through a row.  plain(x, type, column) gets the numbers of a plain group; other(group,
+ * column, n) gets the first n of another group, 0 or below beyond the row. */
+template <typename Plain, typename Other>
+MEMO_INLINE void memoi_loss_walk_row(const memo_cross_entropy_desc* entropy, int64_t row,
+                                     memoi_loss_walk* walk, Plain plain, Other other) {
+    for (; walk->column < entropy->n_columns; walk->column += 2 * walk->step) {
+        switch (entropy->type) {
+        case MEMO_TYPE_BF16: memoi_loss_plain(walk, MEMO_TYPE_BF16, plain); break;
+        case MEMO_TYPE_F16: memoi_loss_plain(walk, MEMO_TYPE_F16, plain); break;
+        default: memoi_loss_plain(walk, MEMO_TYPE_F32, plain);
+        }
+        const memoi_row_pair pair =
+            memoi_row_pair_at(entropy->n_columns, walk->column, walk->column + walk->step,
+                              memoi_row_shift(entropy->type));
+        memoi_row_group groups[2];
+        memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
+        MEMO_ROW_UNROLL
+        for (int i = 0; i < 2; i++) other(groups[i], pair.column[i], pair.n[i]);
+    }
 }
 
 MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* entropy, int64_t row,
@@ -2327,20 +2348,14 @@ MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* en
     const int64_t label = memo_label_column(entropy, row);
     memoi_loss_walk walk = memoi_loss_walk_of(entropy, row, lane, label);
     memo_softmax_sum sum = memo_softmax_none();
-    for (; walk.column < entropy->n_columns; walk.column += 2 * walk.step) {
-        switch (entropy->type) {
-        case MEMO_TYPE_BF16: sum = memoi_softmax_plain(sum, &walk, MEMO_TYPE_BF16); break;
-        case MEMO_TYPE_F16: sum = memoi_softmax_plain(sum, &walk, MEMO_TYPE_F16); break;
-        default: sum = memoi_softmax_plain(sum, &walk, MEMO_TYPE_F32);
-        }
-        const memoi_row_pair pair =
-            memoi_row_pair_at(entropy->n_columns, walk.column, walk.column + walk.step,
-                              memoi_row_shift(entropy->type));
-        memoi_row_group groups[2];
-        memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
-        sum = memoi_softmax_group(entropy, sum, &groups[0], pair.n[0], label - walk.column);
-        sum = memoi_softmax_group(entropy, sum, &groups[1], pair.n[1], label - pair.column[1]);
-    }
+    memoi_loss_walk_row(
+        entropy, row, &walk,
+        [&](const float* x, memo_type type, int64_t) {
+            sum = memo_softmax_add(sum, x, 1 << memoi_row_shift(type));
+        },
+        [&](const memoi_row_group& group, int64_t column, int32_t n) {
+            sum = memoi_softmax_group(entropy, sum, &group, n, label - column);
+        });
     return sum;
 }
 
@@ -2377,31 +2392,18 @@ MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int
     memoi_group_store_at(entropy->d_logits, entropy->type, entropy->stride, row, column, x, n);
 }
 
-MEMO_INLINE void memoi_entropy_plain(const memo_cross_entropy_desc* entropy, char* to,
-                                     const memo_entropy_row* r, memoi_loss_walk* walk,
-                                     memo_type type) {
-    const int64_t end = memoi_loss_walk_end(walk), n_bytes = memo_row_type_bytes(type);
-    memoi_plain_pair pair, next;
-    if (walk->column >= end) return;
-    pair = memoi_plain_load(walk, walk->column, type);
-    for (; walk->column < end; walk->column += 2 * walk->step) {
-        next = memoi_plain_next(walk, end, type); /* before the store, which may replace logits */
-        MEMO_ROW_UNROLL
-        for (int i = 0; i < 2; i++) {
-            float x[MEMOI_ROW_GROUP];
-            memoi_row_group group;
-            memoi_plain_widen(x, pair.words[i], type);
-            MEMO_ROW_UNROLL
-            for (int k = 0; k < 1 << memoi_row_shift(type); k++)
-                x[k] = entropy->scale * (r->factor * memo_loss_exp(x[k] - r->max));
-            MEMO_ROW_UNROLL
-            for (int k = 0; k < 4; k++)
-                group.words[k] = type == MEMO_TYPE_F32 ? memob_f32_bits(x[k])
-                                                       : memoi_pair_narrow(x + 2 * k, type);
-            memoi_words_store(to + (walk->column + i * walk->step) * n_bytes, group.words, 4);
-        }
-        pair = next;
-    }
+MEMO_INLINE void memoi_entropy_plain(const memo_cross_entropy_desc* entropy,
+                                     const memo_entropy_row* r, float* x, memo_type type,
+                                     void* to) {
+    memoi_row_group group;
+    MEMO_ROW_UNROLL
+    for (int k = 0; k < 1 << memoi_row_shift(type); k++)
+        x[k] = entropy->scale * (r->factor * memo_loss_exp(x[k] - r->max));
+    MEMO_ROW_UNROLL
+    for (int k = 0; k < 4; k++)
+        group.words[k] =
+            type == MEMO_TYPE_F32 ? memob_f32_bits(x[k]) : memoi_pair_narrow(x + 2 * k, type);
+    memoi_words_store(to, group.words, 4);
 }
 
 /* A row and lane: lanes of a row need nothing from each other.  Lane 0 writes the loss. */
@@ -2420,21 +2422,14 @@ MEMO_INLINE void memo_entropy_item(const memo_cross_entropy_desc* entropy, int64
 
     /* A row without a gradient is no plain one. */
     if (!has_label || !memoi_row_words(to, entropy->type, 1 << shift)) walk.plain_end = 0;
-    for (; walk.column < entropy->n_columns; walk.column += 2 * walk.step) {
-        switch (entropy->type) {
-        case MEMO_TYPE_BF16: memoi_entropy_plain(entropy, to, &r, &walk, MEMO_TYPE_BF16); break;
-        case MEMO_TYPE_F16: memoi_entropy_plain(entropy, to, &r, &walk, MEMO_TYPE_F16); break;
-        default: memoi_entropy_plain(entropy, to, &r, &walk, MEMO_TYPE_F32);
-        }
-        const memoi_row_pair pair =
-            memoi_row_pair_at(entropy->n_columns, walk.column, walk.column + walk.step, shift);
-        memoi_row_group groups[2];
-        memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
-        MEMO_ROW_UNROLL
-        for (int i = 0; i < 2; i++)
-            if (pair.n[i] > 0)
-                memoi_entropy_group(entropy, row, pair.column[i], label, &r, &groups[i], pair.n[i]);
-    }
+    memoi_loss_walk_row(
+        entropy, row, &walk,
+        [&](float* x, memo_type type, int64_t column) {
+            memoi_entropy_plain(entropy, &r, x, type, to + column * memo_row_type_bytes(type));
+        },
+        [&](const memoi_row_group& group, int64_t column, int32_t n) {
+            if (n > 0) memoi_entropy_group(entropy, row, column, label, &r, &group, n);
+        });
 }
 
 /* --- attention sinks and reduce --- */
