@@ -1515,16 +1515,6 @@ MEMOI void memoi_arrays_rewind(memob_arrays* arrays) {
     arrays->block_bytes = kept.block_bytes;
 }
 
-/* Takes count elements behind the first *used_bytes of block; *used_bytes is rounded up to
- * alignment.  With block NULL the call only counts and returns NULL: run the calls twice, to
- * measure and to take. */
-MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t element_bytes,
-                        int64_t alignment) {
-    int64_t at = *used_bytes;
-    *used_bytes = memob_align_up(at + count * (int64_t)element_bytes, alignment);
-    return block ? block + at : NULL;
-}
-
 /* FNV-1a. */
 MEMOI uint64_t memob_hash(const char* bytes, int64_t n_bytes) {
     uint64_t hash = 14695981039346656037u;
@@ -1773,6 +1763,13 @@ typedef struct memob_failure {
 
 MEMOI int memob_failure_is_kept(const memob_failure* failure) {
     return __atomic_load_n(&failure->is_kept, __ATOMIC_SEQ_CST);
+}
+
+/* The failure that is kept; OK: none. */
+MEMOI MEMOB_NOINLINE memo_status memob_failure_status(const memob_failure* failure,
+                                                      memo_error* error) {
+    if (!memob_failure_is_kept(failure)) return MEMO_STATUS_OK;
+    return memo_error_set(error, failure->error.status, "%s", failure->error.message);
 }
 
 MEMO_PRINTF(3, 4)
@@ -4722,11 +4719,11 @@ MEMOI int memoi_arena_is_due(const memo_arena* arena, int64_t event) {
 }
 
 /* Moves the cursor over planned frees that have happened. */
-MEMOI int64_t memoi_arena_skip(const memo_arena* arena, int64_t cursor) {
-    while (cursor < arena->n_events && arena->events[cursor].index < arena->n_buffers &&
-           !memoi_arena_is_due(arena, cursor))
-        cursor++;
-    return cursor;
+MEMOI void memoi_arena_skip(memo_arena* arena) {
+    while (arena->cursor < arena->n_events &&
+           arena->events[arena->cursor].index < arena->n_buffers &&
+           !memoi_arena_is_due(arena, arena->cursor))
+        arena->cursor++;
 }
 
 memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
@@ -4764,11 +4761,12 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
 
 /* Ends what is left of the micro-batch, which is no longer open.  Its bytes stay. */
 MEMOI void memoi_arena_close(memo_arena* arena) {
-    int64_t i, is_over = memoi_arena_skip(arena, arena->cursor) == arena->n_events;
+    memoi_arena_skip(arena);
     MEMO_ASSERT(arena->cursor >= arena->body_event && arena->cursor <= arena->n_events); /* 2 */
-    for (i = arena->body_event; i < arena->cursor && !is_over; i++)
+    for (int64_t i = arena->body_event; i < arena->cursor && arena->cursor < arena->n_events; i++)
         arena->slots[arena->events[i].index % arena->n_buffers].is_live = 0;
-    for (i = arena->blocks.n_before_body; i < arena->blocks.n; i++) memoi_arena_block_end(arena, i);
+    for (int64_t i = arena->blocks.n_before_body; i < arena->blocks.n; i++)
+        memoi_arena_block_end(arena, i);
     arena->dry_address = arena->dry_address_begin;
     arena->state = MEMOI_ARENA_BETWEEN;
 }
@@ -4861,15 +4859,15 @@ MEMOI memo_status memoi_arena_record_alloc(memo_arena* arena, int64_t size_bytes
  * longer happen (a planned free of a buffer that is not live).  So live buffers are at their
  * planned addresses and never overlap, whatever the trainer does. */
 
-/* Enqueues the steps that are due before event `cursor`: records, and waits if it is requested. */
-MEMOI memo_status memoi_arena_steps(memo_arena* arena, int64_t cursor, int is_requested,
-                                    memo_error* error) {
+/* Enqueues the steps that are due before the event at the cursor: records, and waits if it is
+ * requested. */
+MEMOI memo_status memoi_arena_steps(memo_arena* arena, int is_requested, memo_error* error) {
     for (; arena->next_step < arena->n_steps && arena->state == MEMOI_ARENA_INSIDE;
          arena->next_step++) {
         const memoi_step* step = &arena->steps[arena->next_step];
         memo_status status;
         MEMO_ASSERT(arena->next_step == 0 || step[-1].at <= step->at); /* 4 */
-        if (step->at > cursor || (step->is_wait && !is_requested)) break;
+        if (step->at > arena->cursor || (step->is_wait && !is_requested)) break;
         status = step->is_wait ? memo_event_wait(arena->device, step->event, step->stream, error)
                                : memo_event_record(arena->device, step->event, step->stream, error);
         if (status) return status;
@@ -4916,12 +4914,12 @@ MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes
     int64_t buffer;
     memoi_slot* slot;
     memo_status status = MEMO_STATUS_OK;
-    arena->cursor = memoi_arena_skip(arena, arena->cursor);
+    memoi_arena_skip(arena);
     MEMO_ASSERT(arena->cursor <= arena->n_events); /* 2 */
     buffer = arena->events[arena->cursor].index - arena->n_buffers;
     if (arena->cursor >= end || buffer < 0 || size_bytes > arena->slots[buffer].size_bytes)
         return memoi_arena_diverge(arena, end, size_bytes, error);
-    if (arena->n_steps > 0) status = memoi_arena_steps(arena, arena->cursor, 1, error);
+    if (arena->n_steps > 0) status = memoi_arena_steps(arena, 1, error);
     if (status) return status;
     MEMO_ASSERT(arena->state != MEMOI_ARENA_INSIDE || arena->next_step == arena->n_steps || /* 4 */
                 arena->steps[arena->next_step].at > arena->cursor);
@@ -4978,7 +4976,7 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
     int64_t i;
     memo_status status;
     if (arena->plan) {
-        arena->cursor = memoi_arena_skip(arena, arena->cursor);
+        memoi_arena_skip(arena);
         slot = memoi_arena_find_slot(arena, address);
     }
 
@@ -4987,8 +4985,8 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
         slot->is_live = 0;
         status = MEMO_STATUS_OK;
         if (arena->n_steps > 0) {
-            arena->cursor = memoi_arena_skip(arena, arena->cursor);
-            status = memoi_arena_steps(arena, arena->cursor, 0, error);
+            memoi_arena_skip(arena);
+            status = memoi_arena_steps(arena, 0, error);
         }
         return status || !arena->is_checked
                    ? status
@@ -5383,10 +5381,8 @@ MEMOI void* memoi_host_worker(void* argument) {
 
 /* --- what the caller's thread does --- */
 
-MEMOI MEMOB_NOINLINE memo_status memoi_host_status(void* context, memo_error* error) {
-    memoi_host* host = (memoi_host*)context;
-    if (!memob_failure_is_kept(&host->failure)) return MEMO_STATUS_OK;
-    return memo_error_set(error, host->failure.error.status, "%s", host->failure.error.message);
+MEMOI memo_status memoi_host_status(void* context, memo_error* error) {
+    return memob_failure_status(&((memoi_host*)context)->failure, error);
 }
 
 /* Checks a stream or event of the caller's; what: which. */
@@ -6602,10 +6598,10 @@ typedef struct memob_law_desc {
     int32_t n_lists;             /* 0: 1 */
     int32_t n_parcels, n_places; /* places on the host for parcels */
     /* Addresses and sizes are slots, below these numbers on the device, on the host and in the
-     * file.  A slot is bytes of the same items, and a cell of the law. */
+     * file.  A slot is bytes of the same items, and a cell of the law.  Parcels have the first
+     * slots of the host and of the file. */
     int32_t n_slots[3];
-    /* The first place on the host, slots of a place, the first parcel in the file. */
-    int64_t places_at, place_slots, parcels_at;
+    int64_t place_slots; /* of a place */
     /* NULL, or memory that many laws share, one after the other: then each is made in the law
      * before, or in one that is all zero.  The caller frees it. */
     memob_arrays* work;
@@ -7042,7 +7038,7 @@ MEMOI void memoi_law_add_visit(memoi_maker* m) {
 /* A parcel's items lie behind each other in every place. */
 MEMOI int64_t memoi_place_at(const memoi_maker* m, const memoi_parcel* parcel) {
     MEMO_ASSERT(parcel->place >= 0);
-    return m->desc->places_at + parcel->place * m->desc->place_slots;
+    return parcel->place * m->desc->place_slots;
 }
 
 /* The first place that is worth most, if one may be given away; -1: none. */
@@ -7069,7 +7065,7 @@ MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
 
 MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
     const int64_t on_host = memoi_place_at(m, p);
-    const int64_t in_file = m->desc->parcels_at + memob_max(p->room, 0) * m->desc->place_slots;
+    const int64_t in_file = memob_max(p->room, 0) * m->desc->place_slots;
     memob_op* op = memoi_law_add_op(m, kind);
     memoi_law_add_part(m, op, p->item, on_host, in_file, p->n_host);
     memoi_law_end_op(m, op);
@@ -7621,7 +7617,7 @@ typedef struct memob_swap_sum {
     int32_t uses_routed;   /* tensors with LATE_ROWS */
     int32_t routed_before; /* the step before that has LATE_ROWS; -1: none, or this has none */
     int32_t returns;       /* the pack's rows leave, and come back */
-    int32_t n_copies, n_layer_copies, n_routed_copies;
+    int32_t n_layer_copies, n_routed_copies;
     int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
     int64_t host_bytes;           /* of its part of host memory */
     int64_t host_begin;           /* of that part, unless layers share places there */
@@ -7635,8 +7631,8 @@ typedef struct memob_swap_sum {
      * swapped rows (even layers high, odd layers low).  cut_: the tensor, split into swapped and
      * recomputed rows, that recomputes most. */
     int64_t pack_bytes, free_bytes, cut_bytes, cut_free_bytes;
-    int32_t n_pack_copies;                     /* if the pack moves, as all of it does */
-    int64_t pack_moved_bytes, pack_host_bytes; /* likewise; host_bytes begins with those of rows */
+    /* If the pack moves, as all of it does; host_bytes begins with those of rows. */
+    int64_t pack_moved_bytes, pack_host_bytes;
 } memob_swap_sum;
 
 /* What becomes of a tensor's rows between forward and backward of a step: they are overwritten;
@@ -8359,7 +8355,6 @@ MEMOI int64_t memoi_swap_sum_cut(const memo_swap_desc* desc, int32_t t, const me
     if (is_input) sum->input_bytes += sign * moved_bytes;
     *(is_packed ? &sum->pack_moved_bytes : &sum->moved_bytes) += sign * moved_bytes;
     *(is_packed ? &sum->pack_host_bytes : &sum->host_bytes) += sign * cut->host_bytes;
-    *(is_packed ? &sum->n_pack_copies : &sum->n_copies) += sign * (moved_bytes > 0);
     return moved_bytes;
 }
 
@@ -8568,7 +8563,6 @@ MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placeme
         if (!sum->returns) continue;
         sum->moved_bytes += sum->pack_moved_bytes;
         sum->host_bytes += sum->pack_host_bytes;
-        sum->n_copies += sum->n_pack_copies;
     }
     return pack_bytes;
 }

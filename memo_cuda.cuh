@@ -577,12 +577,6 @@ MEMOI char* memoi_cuda_aligned(void* base) {
                              MEMOB_DEVICE_ALIGNMENT;
 }
 
-/* The failure of the device so far. */
-MEMOI memo_status memoi_cuda_failure(const memoi_cuda* cuda, memo_error* error) {
-    if (!memob_failure_is_kept(&cuda->failure)) return MEMO_STATUS_OK;
-    return memo_error_set(error, cuda->failure.error.status, "%s", cuda->failure.error.message);
-}
-
 /* Unlinks and releases the block that begins at address.  memory: its kind, for the message. */
 MEMOI memo_status memoi_cuda_free(
     memoi_cuda* cuda, memoi_cuda_block** list, const char* memory, const void* address,
@@ -1456,7 +1450,7 @@ MEMOI memo_status memoi_cuda_stream_synchronize(void* context, memo_stream strea
     memoi_cuda_on on(cuda, error);
     memo_status status = on.status;
     if (!status) status = MEMOI_CUDA_CALL(cudaStreamSynchronize, (memo_cuda_stream(stream)), error);
-    return status ? status : memoi_cuda_failure(cuda, error);
+    return status ? status : memob_failure_status(&cuda->failure, error);
 }
 
 /* --- events --- */
@@ -1491,7 +1485,7 @@ MEMOI memo_status memoi_cuda_event_record(void* context, memo_event event, memo_
                                           memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
-    memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
+    memo_status status = on.status ? on.status : memob_failure_status(&cuda->failure, error);
     if (status) return status;
     return MEMOI_CUDA_CALL(cudaEventRecord, (memo_cuda_event(event), memo_cuda_stream(stream)),
                            error);
@@ -1501,7 +1495,7 @@ MEMOI memo_status memoi_cuda_event_wait(void* context, memo_event event, memo_st
                                         memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
-    memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
+    memo_status status = on.status ? on.status : memob_failure_status(&cuda->failure, error);
     if (status) return status;
     const memoi_cuda_range range("memo: wait");
     return MEMOI_CUDA_CALL(cudaStreamWaitEvent,
@@ -1528,7 +1522,7 @@ MEMOI memo_status memoi_cuda_event_synchronize(void* context, memo_event event, 
     memoi_cuda_on on(cuda, error);
     memo_status status = on.status;
     if (!status) status = MEMOI_CUDA_CALL(cudaEventSynchronize, (memo_cuda_event(event)), error);
-    return status ? status : memoi_cuda_failure(cuda, error);
+    return status ? status : memob_failure_status(&cuda->failure, error);
 }
 
 MEMOI memo_status memoi_cuda_event_elapsed(void* context, memo_event begin, memo_event end,
@@ -1628,7 +1622,7 @@ MEMOI memo_status memoi_cuda_copy_rows(void* context, memo_stream stream, memo_c
     static const char* const ranges[] = {"memo: to host", "memo: to device", "memo: on device"};
     const memoi_cuda* cuda = (const memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
-    memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
+    memo_status status = on.status ? on.status : memob_failure_status(&cuda->failure, error);
     if (!status)
         status = memob_check_copy(kind, to, to_stride_bytes, from, from_stride_bytes, row_bytes,
                                   n_rows, error);
@@ -1653,7 +1647,7 @@ MEMOI memo_status memoi_cuda_fill(void* context, memo_stream stream, void* addre
                                   int32_t byte_value, int64_t size_bytes, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
-    memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
+    memo_status status = on.status ? on.status : memob_failure_status(&cuda->failure, error);
     if (status) return status;
     if (size_bytes < 0 || (!address && size_bytes))
         return MEMOB_INVALID(error, "fill: invalid memory (%lld bytes at %p)",
@@ -1670,9 +1664,9 @@ MEMOI memo_status memoi_cuda_status(void* context, memo_error* error) {
     const memoi_cuda* cuda = (const memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     memoi_cuda_relaxed relaxed;
+    const memo_status status = on.status ? on.status : memob_failure_status(&cuda->failure, error);
     CUresult code;
-    if (on.status) return on.status;
-    if (memoi_cuda_failure(cuda, error)) return cuda->failure.error.status;
+    if (status) return status;
     code = cuda->driver.query_stream((CUstream)cuda->probe);
     if (code == CUDA_ERROR_NOT_READY) return MEMO_STATUS_OK;
     return memoi_cuda_driver_check(&cuda->driver, code, "cuStreamQuery", __LINE__, error);
@@ -1808,7 +1802,7 @@ MEMOI memo_status memoi_cuda_launch_host(void* context, memo_stream stream, memo
                                          memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
-    memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
+    memo_status status = on.status ? on.status : memob_failure_status(&cuda->failure, error);
     memoi_cuda_lane* lane;
     if (!status && !call->device) status = memoi_cuda_make_lane(cuda, call, error);
     if (status) return status;
@@ -2122,68 +2116,53 @@ MEMO_INLINE void memo_merge_end(const memo_merge_desc* merge, int64_t row) {
 
 /* --- add and cast --- */
 
-MEMO_INLINE int64_t memoi_add_pairs(const memo_add_desc* add) { /* of groups, as above */
-    return memoi_n_shifted(add->n_columns, memoi_row_shift(add->to_type) + 1);
+/* A sum has pairs of groups of a and of b.  A group of a cast to F32 reads 8 bytes if the input has
+ * 16 bits, so an item of such a cast has two pairs.  n_pairs and has_b are constants of callers. */
+MEMO_INLINE int64_t memoi_add_row_items(const memo_add_desc* add, int n_pairs) {
+    return memoi_n_shifted(add->n_columns, memoi_row_shift(add->to_type) + n_pairs);
 }
-MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
-    return add->n_rows * memoi_add_pairs(add);
-}
-MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
+MEMO_INLINE void memoi_add_item(const memo_add_desc* add, int64_t item, int n_pairs, int has_b) {
     const int shift = memoi_row_shift(add->to_type);
-    int64_t row = 0, column = item, n_pairs = memoi_add_pairs(add);
-    memoi_row_pair pair;
-    memoi_row_group a[2], b[2];
-    if (add->n_rows > 1) row = memoi_row_of(item, n_pairs, &column);
-    pair = memoi_row_pair_at(add->n_columns, column << shift, (column + n_pairs) << shift, shift);
-    memoi_pair_load(a, add->a, add->a_type, add->a_stride, row, &pair);
-    memoi_pair_load(b, add->b, add->b_type, add->b_stride, row, &pair);
-    MEMO_ROW_UNROLL
-    for (int i = 0; i < 2; i++) {
-        float x[MEMOI_ROW_GROUP], y[MEMOI_ROW_GROUP];
-        memoi_group_widen(x, &a[i], add->a_type);
-        memoi_group_widen(y, &b[i], add->b_type);
-        MEMO_ROW_UNROLL
-        for (int k = 0; k < MEMOI_ROW_GROUP; k++) x[k] += y[k];
-        memoi_group_store_at(add->to, add->to_type, add->to_stride, row, pair.column[i], x,
-                             pair.n[i]);
-    }
-}
-
-/* A group of a cast to F32 reads 8 bytes if the input has 16 bits, so an item has two pairs. */
-MEMO_INLINE int64_t memoi_cast_row_items(const memo_add_desc* cast, int n_pairs) {
-    return memoi_n_shifted(cast->n_columns, memoi_row_shift(cast->to_type) + n_pairs);
-}
-MEMO_INLINE int64_t memo_cast_items(const memo_add_desc* cast) {
-    return cast->n_rows * memoi_cast_row_items(cast, cast->to_type == MEMO_TYPE_F32 ? 2 : 1);
-}
-MEMO_INLINE void memoi_cast_item(const memo_add_desc* cast, int64_t item, int n_pairs) {
-    const int shift = memoi_row_shift(cast->to_type);
-    int64_t row = 0, first = item, n_items = memoi_cast_row_items(cast, n_pairs);
+    int64_t row = 0, first = item, n_items = memoi_add_row_items(add, n_pairs);
     memoi_row_pair pairs[2];
-    memoi_row_group groups[2][2];
-    if (cast->n_rows > 1) row = memoi_row_of(item, n_items, &first);
+    memoi_row_group a[2][2], b[2][2];
+    if (add->n_rows > 1) row = memoi_row_of(item, n_items, &first);
     MEMO_ROW_UNROLL
     for (int p = 0; p < n_pairs; p++) {
         const int64_t column = (first + 2 * p * n_items) << shift;
-        pairs[p] = memoi_row_pair_at(cast->n_columns, column, column + (n_items << shift), shift);
-        memoi_pair_load(groups[p], cast->a, cast->a_type, cast->a_stride, row, &pairs[p]);
+        pairs[p] = memoi_row_pair_at(add->n_columns, column, column + (n_items << shift), shift);
+        memoi_pair_load(a[p], add->a, add->a_type, add->a_stride, row, &pairs[p]);
+        if (has_b) memoi_pair_load(b[p], add->b, add->b_type, add->b_stride, row, &pairs[p]);
     }
     MEMO_ROW_UNROLL
     for (int p = 0; p < n_pairs; p++) {
         MEMO_ROW_UNROLL
         for (int i = 0; i < 2; i++) {
-            float x[MEMOI_ROW_GROUP];
-            memoi_group_widen(x, &groups[p][i], cast->a_type);
-            memoi_group_store_at(cast->to, cast->to_type, cast->to_stride, row, pairs[p].column[i],
-                                 x, pairs[p].n[i]);
+            float x[MEMOI_ROW_GROUP], y[MEMOI_ROW_GROUP];
+            memoi_group_widen(x, &a[p][i], add->a_type);
+            if (has_b) memoi_group_widen(y, &b[p][i], add->b_type);
+            MEMO_ROW_UNROLL
+            for (int k = 0; k < MEMOI_ROW_GROUP && has_b; k++) x[k] += y[k];
+            memoi_group_store_at(add->to, add->to_type, add->to_stride, row, pairs[p].column[i], x,
+                                 pairs[p].n[i]);
         }
     }
 }
+
+MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
+    return add->n_rows * memoi_add_row_items(add, 1);
+}
+MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
+    memoi_add_item(add, item, 1, 1);
+}
+MEMO_INLINE int64_t memo_cast_items(const memo_add_desc* cast) {
+    return cast->n_rows * memoi_add_row_items(cast, cast->to_type == MEMO_TYPE_F32 ? 2 : 1);
+}
 MEMO_INLINE void memo_cast_item(const memo_add_desc* cast, int64_t item) {
     if (cast->to_type == MEMO_TYPE_F32)
-        memoi_cast_item(cast, item, 2);
+        memoi_add_item(cast, item, 2, 0);
     else
-        memoi_cast_item(cast, item, 1);
+        memoi_add_item(cast, item, 1, 0);
 }
 
 /* --- add packed --- */
@@ -2324,23 +2303,44 @@ MEMO_INLINE void memoi_plain_widen(float* x, const uint32_t* words, memo_type ty
             memoi_pair_widen(x + 2 * k, words[k], type);
     }
 }
-MEMO_INLINE memo_softmax_sum memoi_softmax_plain(memo_softmax_sum sum, memoi_loss_walk* walk,
-                                                 memo_type type) {
+/* Gives the groups of the plain pairs at hand to a function. */
+template <typename Plain>
+MEMO_INLINE void memoi_loss_plain(memoi_loss_walk* walk, memo_type type, Plain plain) {
     const int64_t end = memoi_loss_walk_end(walk);
     memoi_plain_pair pair, next;
-    if (walk->column >= end) return sum;
+    if (walk->column >= end) return;
     pair = memoi_plain_load(walk, walk->column, type);
     for (; walk->column < end; walk->column += 2 * walk->step) {
-        next = memoi_plain_next(walk, end, type);
+        next = memoi_plain_next(walk, end, type); /* before a store, which may replace logits */
         MEMO_ROW_UNROLL
         for (int i = 0; i < 2; i++) {
             float x[MEMOI_ROW_GROUP];
             memoi_plain_widen(x, pair.words[i], type);
-            sum = memo_softmax_add(sum, x, 1 << memoi_row_shift(type));
+            plain(x, type, walk->column + i * walk->step);
         }
         pair = next;
     }
-    return sum;
+}
+
+/* Walks through a row.  plain(x, type, column) gets the numbers of a plain group; other(group,
+ * column, n) gets the first n of another group, 0 or below beyond the row. */
+template <typename Plain, typename Other>
+MEMO_INLINE void memoi_loss_walk_row(const memo_cross_entropy_desc* entropy, int64_t row,
+                                     memoi_loss_walk* walk, Plain plain, Other other) {
+    for (; walk->column < entropy->n_columns; walk->column += 2 * walk->step) {
+        switch (entropy->type) {
+        case MEMO_TYPE_BF16: memoi_loss_plain(walk, MEMO_TYPE_BF16, plain); break;
+        case MEMO_TYPE_F16: memoi_loss_plain(walk, MEMO_TYPE_F16, plain); break;
+        default: memoi_loss_plain(walk, MEMO_TYPE_F32, plain);
+        }
+        const memoi_row_pair pair =
+            memoi_row_pair_at(entropy->n_columns, walk->column, walk->column + walk->step,
+                              memoi_row_shift(entropy->type));
+        memoi_row_group groups[2];
+        memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
+        MEMO_ROW_UNROLL
+        for (int i = 0; i < 2; i++) other(groups[i], pair.column[i], pair.n[i]);
+    }
 }
 
 MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* entropy, int64_t row,
@@ -2348,20 +2348,14 @@ MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* en
     const int64_t label = memo_label_column(entropy, row);
     memoi_loss_walk walk = memoi_loss_walk_of(entropy, row, lane, label);
     memo_softmax_sum sum = memo_softmax_none();
-    for (; walk.column < entropy->n_columns; walk.column += 2 * walk.step) {
-        switch (entropy->type) {
-        case MEMO_TYPE_BF16: sum = memoi_softmax_plain(sum, &walk, MEMO_TYPE_BF16); break;
-        case MEMO_TYPE_F16: sum = memoi_softmax_plain(sum, &walk, MEMO_TYPE_F16); break;
-        default: sum = memoi_softmax_plain(sum, &walk, MEMO_TYPE_F32);
-        }
-        const memoi_row_pair pair =
-            memoi_row_pair_at(entropy->n_columns, walk.column, walk.column + walk.step,
-                              memoi_row_shift(entropy->type));
-        memoi_row_group groups[2];
-        memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
-        sum = memoi_softmax_group(entropy, sum, &groups[0], pair.n[0], label - walk.column);
-        sum = memoi_softmax_group(entropy, sum, &groups[1], pair.n[1], label - pair.column[1]);
-    }
+    memoi_loss_walk_row(
+        entropy, row, &walk,
+        [&](const float* x, memo_type type, int64_t) {
+            sum = memo_softmax_add(sum, x, 1 << memoi_row_shift(type));
+        },
+        [&](const memoi_row_group& group, int64_t column, int32_t n) {
+            sum = memoi_softmax_group(entropy, sum, &group, n, label - column);
+        });
     return sum;
 }
 
@@ -2398,31 +2392,18 @@ MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int
     memoi_group_store_at(entropy->d_logits, entropy->type, entropy->stride, row, column, x, n);
 }
 
-MEMO_INLINE void memoi_entropy_plain(const memo_cross_entropy_desc* entropy, char* to,
-                                     const memo_entropy_row* r, memoi_loss_walk* walk,
-                                     memo_type type) {
-    const int64_t end = memoi_loss_walk_end(walk), n_bytes = memo_row_type_bytes(type);
-    memoi_plain_pair pair, next;
-    if (walk->column >= end) return;
-    pair = memoi_plain_load(walk, walk->column, type);
-    for (; walk->column < end; walk->column += 2 * walk->step) {
-        next = memoi_plain_next(walk, end, type); /* before the store, which may replace logits */
-        MEMO_ROW_UNROLL
-        for (int i = 0; i < 2; i++) {
-            float x[MEMOI_ROW_GROUP];
-            memoi_row_group group;
-            memoi_plain_widen(x, pair.words[i], type);
-            MEMO_ROW_UNROLL
-            for (int k = 0; k < 1 << memoi_row_shift(type); k++)
-                x[k] = entropy->scale * (r->factor * memo_loss_exp(x[k] - r->max));
-            MEMO_ROW_UNROLL
-            for (int k = 0; k < 4; k++)
-                group.words[k] = type == MEMO_TYPE_F32 ? memob_f32_bits(x[k])
-                                                       : memoi_pair_narrow(x + 2 * k, type);
-            memoi_words_store(to + (walk->column + i * walk->step) * n_bytes, group.words, 4);
-        }
-        pair = next;
-    }
+MEMO_INLINE void memoi_entropy_plain(const memo_cross_entropy_desc* entropy,
+                                     const memo_entropy_row* r, float* x, memo_type type,
+                                     void* to) {
+    memoi_row_group group;
+    MEMO_ROW_UNROLL
+    for (int k = 0; k < 1 << memoi_row_shift(type); k++)
+        x[k] = entropy->scale * (r->factor * memo_loss_exp(x[k] - r->max));
+    MEMO_ROW_UNROLL
+    for (int k = 0; k < 4; k++)
+        group.words[k] =
+            type == MEMO_TYPE_F32 ? memob_f32_bits(x[k]) : memoi_pair_narrow(x + 2 * k, type);
+    memoi_words_store(to, group.words, 4);
 }
 
 /* A row and lane: lanes of a row need nothing from each other.  Lane 0 writes the loss. */
@@ -2441,21 +2422,14 @@ MEMO_INLINE void memo_entropy_item(const memo_cross_entropy_desc* entropy, int64
 
     /* A row without a gradient is no plain one. */
     if (!has_label || !memoi_row_words(to, entropy->type, 1 << shift)) walk.plain_end = 0;
-    for (; walk.column < entropy->n_columns; walk.column += 2 * walk.step) {
-        switch (entropy->type) {
-        case MEMO_TYPE_BF16: memoi_entropy_plain(entropy, to, &r, &walk, MEMO_TYPE_BF16); break;
-        case MEMO_TYPE_F16: memoi_entropy_plain(entropy, to, &r, &walk, MEMO_TYPE_F16); break;
-        default: memoi_entropy_plain(entropy, to, &r, &walk, MEMO_TYPE_F32);
-        }
-        const memoi_row_pair pair =
-            memoi_row_pair_at(entropy->n_columns, walk.column, walk.column + walk.step, shift);
-        memoi_row_group groups[2];
-        memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
-        MEMO_ROW_UNROLL
-        for (int i = 0; i < 2; i++)
-            if (pair.n[i] > 0)
-                memoi_entropy_group(entropy, row, pair.column[i], label, &r, &groups[i], pair.n[i]);
-    }
+    memoi_loss_walk_row(
+        entropy, row, &walk,
+        [&](float* x, memo_type type, int64_t column) {
+            memoi_entropy_plain(entropy, &r, x, type, to + column * memo_row_type_bytes(type));
+        },
+        [&](const memoi_row_group& group, int64_t column, int32_t n) {
+            if (n > 0) memoi_entropy_group(entropy, row, column, label, &r, &group, n);
+        });
 }
 
 /* --- attention sinks and reduce --- */
@@ -2476,19 +2450,6 @@ MEMO_INLINE void memo_sink_end(const memo_sinks_desc* sinks, int64_t place) {
 MEMO_INLINE void memo_reduce_item(const memo_reduce_desc* desc, int64_t i) {
     memo_reduce_elements(desc->to, i, desc->from, desc->n_from, i, 1, desc->type, desc->reduction);
 }
-
-/* The kernels that join the lanes of a row: K(name, desc, number of rows, lanes, type of what a
- * lane computes, its function, join of two lanes, end of a row). */
-#define MEMOI_ADD(a, b) ((a) + (b))
-#define MEMO_ROW_JOINS(K)                                                                          \
-    K(sums, memo_add_desc, desc->n_rows, MEMO_ROW_LANES, float, memo_row_sum_lane, MEMOI_ADD,      \
-      memo_row_sum_end)                                                                            \
-    K(softmax_parts, memo_cross_entropy_desc, desc->n_rows, MEMO_LOSS_LANES, memo_softmax_sum,     \
-      memo_softmax_lane, memo_softmax_join, memo_softmax_end)                                      \
-    K(loss_sums, memo_cross_entropy_desc, desc->n_rows > 0 && desc->sums ? 3 : 0, MEMO_LOSS_LANES, \
-      double, memo_loss_lane, MEMOI_ADD, memo_loss_end)                                            \
-    K(sink_sums, memo_sinks_desc, desc->n_heads, MEMO_LOSS_LANES, double, memo_sink_sum_lane,      \
-      MEMOI_ADD, memo_sink_sum_end)
 #endif /* MEMO_SP_H */
 
 /* ---- >>row kernels ------------------------------------------------------------------------------
@@ -2526,24 +2487,32 @@ MEMOI_CUDA_ITEMS(add_packed, memo_pack_desc, memo_add_packed_item)
 
 MEMOI_CUDA_ITEMS(cross_entropy, memo_cross_entropy_desc, memo_entropy_item)
 
-/* The lanes of a row, and then its end: all lanes have read the LSE that lane 0 replaces.  8 lanes
- * per row, so 4 rows per warp, whose threads stay together.  Four blocks at a time; without the
- * bound the compiler uses registers for three. */
-#define MEMOI_CUDA_ROWS(name, desc_type, lane_of, end)                                             \
+/* n_lanes threads share a row, so a warp has several.  Its threads stay together: all call the
+ * kernel's function of a row, which has_row tells from a place behind the last row.  Four blocks at
+ * a time; without the bound the compiler uses registers for three. */
+#define MEMOI_CUDA_ROWS(name, desc_type, n_lanes)                                                  \
     static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)                                \
         memoi_cuda_##name##_kernel(const __grid_constant__ desc_type desc, int64_t n_rows) {       \
-        const int64_t each = 32 / MEMO_ROW_LANES; /* rows of a warp */                             \
-        const int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);                              \
+        const int64_t each = 32 / (n_lanes); /* rows of a warp */                                  \
+        const int32_t lane = (int32_t)(threadIdx.x % (n_lanes));                                   \
         int64_t first = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32 * each;              \
         for (; first < n_rows; first += (int64_t)gridDim.x * blockDim.x / 32 * each) {             \
-            const int64_t row = first + threadIdx.x % 32 / MEMO_ROW_LANES;                         \
-            if (row < n_rows) lane_of(&desc, row, lane);                                           \
-            __syncwarp();                                                                          \
-            if (row < n_rows && lane == 0) end(&desc, row);                                        \
+            const int64_t row = first + threadIdx.x % 32 / (n_lanes);                              \
+            memoi_cuda_##name##_row(&desc, row, lane, row < n_rows);                               \
         }                                                                                          \
     }
-MEMOI_CUDA_ROWS(merge, memo_merge_desc, memo_merge_lane, memo_merge_end)
-MEMOI_CUDA_ROWS(sinks, memo_sinks_desc, memo_sink_lane, memo_sink_end)
+
+/* The lanes of a row, and then its end: all lanes have read the LSE that lane 0 replaces. */
+#define MEMOI_CUDA_LANES(name, desc_type, lane_of, end)                                            \
+    static __device__ void memoi_cuda_##name##_row(const desc_type* desc, int64_t row,             \
+                                                   int32_t lane, bool has_row) {                   \
+        if (has_row) lane_of(desc, row, lane);                                                     \
+        __syncwarp();                                                                              \
+        if (has_row && lane == 0) end(desc, row);                                                  \
+    }                                                                                              \
+    MEMOI_CUDA_ROWS(name, desc_type, MEMO_ROW_LANES)
+MEMOI_CUDA_LANES(merge, memo_merge_desc, memo_merge_lane, memo_merge_end)
+MEMOI_CUDA_LANES(sinks, memo_sinks_desc, memo_sink_lane, memo_sink_end)
 
 /* Shuffles move 32 bits. */
 template <typename Value>
@@ -2559,50 +2528,44 @@ static __device__ Value memoi_cuda_shuffle(Value value, int apart, int n_lanes) 
     return value;
 }
 
-/* The order of joins is fixed.  Four blocks at a time, as above. */
-#define MEMOI_CUDA_LANES(name, desc_type, n_rows_of, n_lanes, value_type, lane_of, join, end)      \
-    static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)                                \
-        memoi_cuda_##name##_kernel(const __grid_constant__ desc_type desc, int64_t n_rows) {       \
-        const int64_t each = 32 / (n_lanes); /* rows of a warp */                                  \
-        int32_t lane = (int32_t)(threadIdx.x % (n_lanes));                                         \
-        int64_t first = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32 * each;              \
-        for (; first < n_rows; first += (int64_t)gridDim.x * blockDim.x / 32 * each) {             \
-            int64_t row = first + threadIdx.x % 32 / (n_lanes);                                    \
-            value_type value = value_type();                                                       \
-            int apart;                                                                             \
-            if (row < n_rows) value = lane_of(&desc, row, lane);                                   \
-            for (apart = (n_lanes) / 2; apart > 0; apart /= 2)                                     \
-                value = join(value, memoi_cuda_shuffle(value, apart, n_lanes));                    \
-            if (row < n_rows && lane == 0) end(&desc, row, value);                                 \
-        }                                                                                          \
-    }
-MEMO_ROW_JOINS(MEMOI_CUDA_LANES)
+/* The lanes of a row compute values, which are joined in a fixed order. */
+#define MEMOI_CUDA_JOINS(name, desc_type, n_lanes, value_type, lane_of, join, end)                 \
+    static __device__ void memoi_cuda_##name##_row(const desc_type* desc, int64_t row,             \
+                                                   int32_t lane, bool has_row) {                   \
+        value_type value = value_type();                                                           \
+        if (has_row) value = lane_of(desc, row, lane);                                             \
+        for (int apart = (n_lanes) / 2; apart > 0; apart /= 2)                                     \
+            value = join(value, memoi_cuda_shuffle(value, apart, n_lanes));                        \
+        if (has_row && lane == 0) end(desc, row, value);                                           \
+    }                                                                                              \
+    MEMOI_CUDA_ROWS(name, desc_type, n_lanes)
+#define MEMOI_CUDA_ADD(a, b) ((a) + (b))
+MEMOI_CUDA_JOINS(sums, memo_add_desc, MEMO_ROW_LANES, float, memo_row_sum_lane, MEMOI_CUDA_ADD,
+                 memo_row_sum_end)
+MEMOI_CUDA_JOINS(softmax_parts, memo_cross_entropy_desc, MEMO_LOSS_LANES, memo_softmax_sum,
+                 memo_softmax_lane, memo_softmax_join, memo_softmax_end)
+MEMOI_CUDA_JOINS(loss_sums, memo_cross_entropy_desc, MEMO_LOSS_LANES, double, memo_loss_lane,
+                 MEMOI_CUDA_ADD, memo_loss_end)
+MEMOI_CUDA_JOINS(sink_sums, memo_sinks_desc, MEMO_LOSS_LANES, double, memo_sink_sum_lane,
+                 MEMOI_CUDA_ADD, memo_sink_sum_end)
 
-/* kernel<<<n_blocks, MEMOI_CUDA_THREADS, 0, stream>>>(desc, n_items), but returns only its own
- * error, not an earlier one. */
-template <typename Desc>
-static cudaError_t memoi_cuda_launch(void (*kernel)(Desc, int64_t), unsigned n_blocks,
-                                     memo_stream stream, const Desc& desc, int64_t n_items) {
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(n_blocks, 1, 1);
-    config.blockDim = dim3(MEMOI_CUDA_THREADS, 1, 1);
-    config.stream = memo_cuda_stream(stream);
-    return cudaLaunchKernelEx(&config, kernel, desc, n_items);
-}
-
-/* One grid for the items of a resolved desc; none if there are none. */
+/* kernel<<<n_blocks, MEMOI_CUDA_THREADS, 0, stream>>>(desc, n_items) for the items of a resolved
+ * desc, but returns only its own error, not an earlier one.  No grid if there are none. */
 template <typename Desc>
 static memo_status memoi_cuda_enqueue(void (*kernel)(Desc, int64_t), memo_stream stream,
                                       const void* desc, int64_t n_items, int64_t items_per_block,
                                       memo_error* error) {
+    cudaLaunchConfig_t config = {};
     unsigned n_blocks = 0;
     memo_status status;
     if (n_items == 0) return MEMO_STATUS_OK;
     status = memoi_cuda_grid(n_items, items_per_block, &n_blocks, error);
     if (status) return status;
-    return memo_cuda_check_at(
-        memoi_cuda_launch(kernel, n_blocks, stream, *(const Desc*)desc, n_items),
-        "memo_cuda_row_kernel", __FILE__, __LINE__, error);
+    config.gridDim = dim3(n_blocks, 1, 1);
+    config.blockDim = dim3(MEMOI_CUDA_THREADS, 1, 1);
+    config.stream = memo_cuda_stream(stream);
+    return memo_cuda_check_at(cudaLaunchKernelEx(&config, kernel, *(const Desc*)desc, n_items),
+                              "memo_cuda_row_kernel", __FILE__, __LINE__, error);
 }
 
 MEMOI memo_status memoi_cuda_row_kernel_here(void* context, memo_stream stream,

@@ -2799,9 +2799,7 @@ MEMOI int memoi_threads_has_failed(const memoi_threads_rank* me) {
 
 MEMOI memo_status memoi_threads_status(memo_comm* comm, memo_error* error) {
     const memoi_threads_rank* me = (const memoi_threads_rank*)comm->context;
-    const memo_error* kept = &me->group->world->failure.error;
-    if (!memoi_threads_has_failed(me)) return MEMO_STATUS_OK;
-    return memo_error_set(error, kept->status, "%s", kept->message);
+    return memob_failure_status(&me->group->world->failure, error);
 }
 
 MEMOI const char* memoi_threads_rank_text(char text[MEMO_RANK_TEXT], const memoi_threads_rank* me,
@@ -4208,6 +4206,19 @@ typedef struct memoi_target {
     memo_error* error;
 } memoi_target;
 
+/* Memory that is taken piece by piece.  base NULL: pieces are only counted, and are NULL.  So run
+ * the calls twice, to measure and to take. */
+typedef struct memoi_carver {
+    char* base;
+    int64_t n_bytes; /* taken so far */
+} memoi_carver;
+
+MEMOI MEMOB_NOINLINE char* memoi_carve(memoi_carver* carver, int64_t n_bytes) {
+    const int64_t at = carver->n_bytes;
+    carver->n_bytes = memob_align_up(at + n_bytes, MEMOB_DEVICE_ALIGNMENT);
+    return carver->base ? carver->base + at : NULL;
+}
+
 /* Waits for the streams, and frees all, except the first stream, which is the caller's. */
 MEMOI void memoi_target_close(memoi_target* target) {
     const memo_device* device = target->device;
@@ -4322,19 +4333,19 @@ MEMOI void memoi_target_kernel(memoi_target* target, int stream, memo_row_kind k
             memo_row_kernel(target->device, target->streams[stream], kind, desc, target->error);
 }
 
-/* to (type) += from (from_type), in rows of n elements. */
-MEMOI void memoi_target_add(memoi_target* target, int stream, void* to, memo_type type,
-                            int64_t to_stride, const void* from, memo_type from_type,
-                            int64_t from_stride, int64_t n, int64_t n_rows) {
-    const memo_add_desc add = {to,     to, from,      type,      type,       from_type,
+/* to += from, in rows of n elements. */
+MEMOI void memoi_target_add(memoi_target* target, int stream, memo_type type, void* to,
+                            int64_t to_stride, const void* from, int64_t from_stride, int64_t n,
+                            int64_t n_rows) {
+    const memo_add_desc add = {to,     to, from,      type,      type,       type,
                                n_rows, n,  to_stride, to_stride, from_stride};
     if (n && n_rows) memoi_target_kernel(target, stream, MEMO_ROW_ADD, &add);
 }
 
-/* to (type) = from (from_type), n elements. */
+/* to (type) = from, n elements. */
 MEMOI void memoi_target_cast(memoi_target* target, int stream, void* to, memo_type type,
-                             const void* from, memo_type from_type, int64_t n) {
-    const memo_add_desc cast = {to, from, NULL, type, from_type, type, 1, n, 0, 0, 0};
+                             const float* from, int64_t n) {
+    const memo_add_desc cast = {to, from, NULL, type, MEMO_TYPE_F32, type, 1, n, 0, 0, 0};
     if (n) memoi_target_kernel(target, stream, MEMO_ROW_CAST, &cast);
 }
 
@@ -4688,8 +4699,8 @@ MEMOI void memoi_ulysses_place(const memoi_ulysses* u, const memoi_ulysses_move*
                                int64_t n_rows) {
     const int64_t at = (first_row * m->n_heads + heads.first) * m->x->n, n = heads.n * m->x->n;
     if (sums)
-        memoi_target_add(u->target, u->stream, sums + at, MEMO_TYPE_F32, m->n_heads * m->x->n, rows,
-                         MEMO_TYPE_F32, n, n, n_rows);
+        memoi_target_add(u->target, u->stream, MEMO_TYPE_F32, sums + at, m->n_heads * m->x->n, rows,
+                         n, n, n_rows);
     else
         memoi_target_copy_rows(u->target, u->stream, to + at * memo_type_bytes(m->x->type),
                                m->row_bytes, rows, heads.n * m->unit, heads.n * m->unit, n_rows);
@@ -5796,9 +5807,9 @@ MEMOI void memoi_ring_set_padding(const memoi_ring* ring) {
                                        ring->lse + at, 0xfe, n * 4, target->error);
     }
     for (int k = 0; k < 2; k++)
-        memoi_target_add(target, MEMOI_TARGET_COMPUTE, ring->lse + first * n_heads, MEMO_TYPE_F32,
-                         n_rows * n_heads, ring->lse + first * n_heads, MEMO_TYPE_F32,
-                         n_rows * n_heads, n, shape->n_batch);
+        memoi_target_add(target, MEMOI_TARGET_COMPUTE, MEMO_TYPE_F32, ring->lse + first * n_heads,
+                         n_rows * n_heads, ring->lse + first * n_heads, n_rows * n_heads, n,
+                         shape->n_batch);
 }
 
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
@@ -6026,7 +6037,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     if (s && is_apart && rounds && has_worked) {
         memoi_ring_await(ring, memoi_ring_room_end(ring, s));
         memoi_target_cast(target, MEMOI_TARGET_COMPUTE, memoi_ring_contribution(ring, s, 0),
-                          shape->carried_type, ring->buffers.d_kv_step, MEMO_TYPE_F32, n_given);
+                          shape->carried_type, ring->buffers.d_kv_step, n_given);
     }
 }
 
@@ -6062,9 +6073,8 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
     memoi_ring_await(ring, ring->used[memoi_ring_sums_use(ring)]);
     memoi_ring_d_kv(ring, 0, d_kv);
     for (int32_t is_v = 0; is_v < 2; is_v++)
-        memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v], MEMO_TYPE_F32,
-                         0, d_kv[is_v], MEMO_TYPE_F32, 0, n_own * memoi_ring_row(ring->shape, is_v),
-                         1);
+        memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, MEMO_TYPE_F32, ring->d_kv_final[is_v],
+                         0, d_kv[is_v], 0, n_own * memoi_ring_row(ring->shape, is_v), 1);
 }
 
 /* ---- >>ring over nodes --------------------------------------------------------------------------
@@ -6091,6 +6101,7 @@ typedef struct memoi_nodes {
     const memo_exchange* plan;
     memo_comm* comm; /* by nodes */
     memoi_nodes_buffers buffers;
+    memoi_shape shape; /* of this node's ring and a group of heads */
     char* own_kv[2];
     float* own_d_kv[2];
     int32_t is_ready; /* own keys are complete since an earlier ring of this pass */
@@ -6195,8 +6206,7 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
         for (int32_t b = 0; b < n_batch && rounds; b++)
             memoi_target_cast(target, MEMOI_TARGET_NODES,
                               out[t] + b * n_out * row * memo_type_bytes(shape->carried_type),
-                              shape->carried_type, held + b * n_tokens * row, MEMO_TYPE_F32,
-                              n_out * row);
+                              shape->carried_type, held + b * n_tokens * row, n_out * row);
     }
     if (rounds) reads[0] = memob_range_at(n->buffers.given, n_batch * n_out * row_bytes);
     writes = memob_range_at(n->buffers.taken, n_batch * n_in * row_bytes);
@@ -6239,28 +6249,28 @@ MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
     n->latest = n->first + d;
 }
 
-/* All rings of a group of heads.  Before and after the ring is of one rank and all nodes. */
+/* All rings of a group of heads, whose ring is of all nodes when it begins. */
 MEMOI void memoi_nodes_run(memoi_nodes* n) {
     memoi_ring* ring = n->ring;
-    const memoi_ring whole = *ring;
-    memoi_shape shape = *whole.shape;
-    shape.sharding.ring /= n->plan->shape.n_nodes;
-    shape.key_sharding.ring /= n->plan->shape.n_nodes;
-    shape.ring_rank %= shape.sharding.ring;
-    ring->shape = &shape;
-    ring->first_peer = whole.shape->ring_rank - shape.ring_rank;
+    memoi_shape* shape = &n->shape;
+    *shape = *ring->shape;
+    shape->sharding.ring /= n->plan->shape.n_nodes;
+    shape->key_sharding.ring /= n->plan->shape.n_nodes;
+    shape->ring_rank %= shape->sharding.ring;
+    ring->first_peer = ring->shape->ring_rank - shape->ring_rank;
+    ring->shape = shape;
     for (int t = 0; t < 2; t++) {
-        n->own_kv[t] = whole.kv[t];
-        n->own_d_kv[t] = whole.d_kv_final[t];
+        n->own_kv[t] = ring->kv[t];
+        n->own_d_kv[t] = ring->d_kv_final[t];
     }
 
-    n->is_ready = whole.is_ready;
+    n->is_ready = ring->is_ready;
     n->first = ++n->latest + 1;
     n->n_crossed = 0;
 
     /* Brings, computes and gives in the order of chapter 6.  Without heads zeros are set alone. */
-    for (int32_t d = 1; d <= 2 && shape.heads.n_q; d++) memoi_nodes_bring(n, d);
-    for (int32_t d = 0; d < (shape.heads.n_q ? n->plan->shape.n_nodes : 1); d++) {
+    for (int32_t d = 1; d <= 2 && shape->heads.n_q; d++) memoi_nodes_bring(n, d);
+    for (int32_t d = 0; d < (shape->heads.n_q ? n->plan->shape.n_nodes : 1); d++) {
         memoi_nodes_ring(n, d);
         if (d && ring->is_backward) memoi_nodes_give(n, d);
         if (d) memoi_nodes_bring(n, d + 2);
@@ -6268,13 +6278,6 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
     if (n->n_crossed) {
         memoi_target_record(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
         memoi_target_wait(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
-    }
-
-    ring->shape = whole.shape;
-    ring->plan = whole.plan;
-    for (int t = 0; t < 2; t++) {
-        ring->kv[t] = whole.kv[t];
-        ring->d_kv_final[t] = whole.d_kv_final[t];
     }
 }
 
@@ -6476,28 +6479,19 @@ MEMOI int memoi_buffers_is_direct(const memoi_shape* shape) {
     return shape->sharding.ulysses == 1 && shape->type == MEMO_TYPE_F32;
 }
 
-typedef struct memoi_buffers_carver {
-    char* base;
-    int64_t n_bytes;
-} memoi_buffers_carver;
-
-MEMOI MEMOB_NOINLINE char* memoi_buffers_carve(memoi_buffers_carver* carver, int64_t n_bytes) {
-    return (char*)memob_carve(carver->base, &carver->n_bytes, n_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
-}
-
 /* q, k and v by heads, in this order. */
-MEMOI void memoi_buffers_carve_heads(const memoi_shape* shape, memoi_buffers_carver* carver,
-                                     char** q, char* kv[2]) {
+MEMOI void memoi_buffers_carve_heads(const memoi_shape* shape, memoi_carver* carver, char** q,
+                                     char* kv[2]) {
     int64_t element_bytes = memo_type_bytes(shape->type);
-    *q = memoi_buffers_carve(carver, memoi_ring_q_elements(shape) * element_bytes);
+    *q = memoi_carve(carver, memoi_ring_q_elements(shape) * element_bytes);
     for (int is_v = 0; is_v < 2; is_v++)
-        kv[is_v] = memoi_buffers_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
+        kv[is_v] = memoi_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
 }
 
 /* What the buffers of a pass are carved from. */
 typedef struct memoi_buffers_carving {
     const memoi_shape* shape;
-    memoi_buffers_carver c;
+    memoi_carver c;
     int64_t bytes;           /* of an element */
     int64_t n_q, n_kv[2];    /* elements: rows x heads of queries; of keys, of values */
     int64_t q_rows, kv_rows; /* of this rank */
@@ -6515,16 +6509,16 @@ MEMOI void memoi_buffers_carve_ring(memoi_buffers_carving* v, memoi_buffers* b) 
         shape->n_batch / shape->n_parts * shape->key_sharding.ring_tokens * n_heads;
     for (int is_v = 0; is_v < 2; is_v++)
         b->ring.kv[is_v] =
-            memoi_buffers_carve(&v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
-                                           memoi_ring_row_bytes(shape, is_v));
+            memoi_carve(&v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
+                                   memoi_ring_row_bytes(shape, is_v));
     for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
-        b->nodes.kv[i / 2][i % 2] = memoi_buffers_carve(&v->c, v->n_kv[i % 2] * v->bytes);
+        b->nodes.kv[i / 2][i % 2] = memoi_carve(&v->c, v->n_kv[i % 2] * v->bytes);
 
     /* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
     for (int is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
         const int64_t n = n_latent * (is_v ? shape->v_head_size : shape->head_size);
-        b->ring.expanded[is_v] = memoi_buffers_carve(&v->c, n * v->bytes);
-        if (v->is_backward) b->ring.d_expanded[is_v] = (float*)memoi_buffers_carve(&v->c, n * 4);
+        b->ring.expanded[is_v] = memoi_carve(&v->c, n * v->bytes);
+        if (v->is_backward) b->ring.d_expanded[is_v] = (float*)memoi_carve(&v->c, n * 4);
     }
 }
 
@@ -6544,18 +6538,15 @@ MEMOI void memoi_buffers_carve_ulysses(memoi_buffers_carving* v, memoi_buffers* 
     }
     for (int i = 0; i < 2 && i < shape->n_groups && shape->sends_again; i++)
         memoi_buffers_carve_heads(shape, &v->c, &b->q[i], b->kv[i]);
-    b->staging = memoi_buffers_carve(&v->c, most);
+    b->staging = memoi_carve(&v->c, most);
 
     /* One buffer serves d_out and then all results, unless they leave behind the next group. */
     if (v->is_backward || v->is_grouped || shape->type != MEMO_TYPE_F32)
-        b->results[0] =
-            memoi_buffers_carve(&v->c, memob_max(v->n_q * v->q_size, most_kv) * v->bytes);
+        b->results[0] = memoi_carve(&v->c, memob_max(v->n_q * v->q_size, most_kv) * v->bytes);
     b->results[1] = b->results[2] = b->d_out[0] = b->results[0];
     if (!v->is_backward || !v->is_grouped) return;
-    for (int i = 0; i < 2; i++)
-        b->d_out[i] = memoi_buffers_carve(&v->c, v->n_q * v->q_size * v->bytes);
-    for (int i = 0; i < 2; i++)
-        b->results[1 + i] = memoi_buffers_carve(&v->c, v->n_kv[i] * sent_kv_bytes);
+    for (int i = 0; i < 2; i++) b->d_out[i] = memoi_carve(&v->c, v->n_q * v->q_size * v->bytes);
+    for (int i = 0; i < 2; i++) b->results[1 + i] = memoi_carve(&v->c, v->n_kv[i] * sent_kv_bytes);
 }
 
 MEMOI void memoi_buffers_carve_gradients(memoi_buffers_carving* v, memoi_buffers* b) {
@@ -6564,31 +6555,29 @@ MEMOI void memoi_buffers_carve_gradients(memoi_buffers_carving* v, memoi_buffers
     const int64_t n_rows = shape->n_batch * shape->key_sharding.ring_tokens;
     const int rounds = shape->carried_type != MEMO_TYPE_F32;
     for (int i = 0; i < 2 && i < shape->n_groups; i++)
-        b->dots[i] = (float*)memoi_buffers_carve(&v->c, v->n_q * 4);
+        b->dots[i] = (float*)memoi_carve(&v->c, v->n_q * 4);
     b->dots_rows = b->dots[0];
-    if (v->has_ulysses)
-        b->dots_rows = (float*)memoi_buffers_carve(&v->c, v->q_rows * shape->n_q_heads * 4);
+    if (v->has_ulysses) b->dots_rows = (float*)memoi_carve(&v->c, v->q_rows * shape->n_q_heads * 4);
     for (int i = 0; i < 2; i++)
         b->ring.d_kv[i] =
-            (float*)memoi_buffers_carve(&v->c, (v->has_ring || !v->is_direct) * v->n_kv[i] * 4);
+            (float*)memoi_carve(&v->c, (v->has_ring || !v->is_direct) * v->n_kv[i] * 4);
 
     /* Gradients of the ring, and of the rows that a rank holds for its node. */
     if (v->has_ring && rounds)
-        b->ring.d_kv_step = (float*)memoi_buffers_carve(&v->c, (v->n_kv[0] + v->n_kv[1]) * 4);
-    b->ring.gradients = memoi_buffers_carve(
+        b->ring.d_kv_step = (float*)memoi_carve(&v->c, (v->n_kv[0] + v->n_kv[1]) * 4);
+    b->ring.gradients = memoi_carve(
         &v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) * carried_bytes);
     for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
-        b->nodes.d_kv[i / 2][i % 2] = (float*)memoi_buffers_carve(&v->c, v->n_kv[i % 2] * 4);
-    if (shape->n_nodes > 1) b->nodes.taken = memoi_buffers_carve(&v->c, n_rows * carried_bytes);
-    if (shape->n_nodes > 1 && rounds)
-        b->nodes.given = memoi_buffers_carve(&v->c, n_rows * carried_bytes);
+        b->nodes.d_kv[i / 2][i % 2] = (float*)memoi_carve(&v->c, v->n_kv[i % 2] * 4);
+    if (shape->n_nodes > 1) b->nodes.taken = memoi_carve(&v->c, n_rows * carried_bytes);
+    if (shape->n_nodes > 1 && rounds) b->nodes.given = memoi_carve(&v->c, n_rows * carried_bytes);
 
     /* Replicas are sent and summed in fp32. */
     for (int i = 0; i < 2 && shape->is_replicated; i++)
-        b->sums[i] = i && !v->is_grouped
-                         ? b->sums[0]
-                         : (float*)memoi_buffers_carve(&v->c, v->kv_rows * shape->n_kv_heads *
-                                                                  v->kv_size * 4);
+        b->sums[i] =
+            i && !v->is_grouped
+                ? b->sums[0]
+                : (float*)memoi_carve(&v->c, v->kv_rows * shape->n_kv_heads * v->kv_size * 4);
 }
 
 /* The buffers of a pass behind base.  Returns their bytes; what is not used has none. */
@@ -6615,13 +6604,13 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_shape* shape, char* base, int
     memset(b, 0, sizeof *b);
     memoi_buffers_carve_ring(&v, b);
     memoi_buffers_carve_ulysses(&v, b);
-    b->out = (float*)memoi_buffers_carve(&v.c, !v.is_direct * v.n_q * out_size * 4);
+    b->out = (float*)memoi_carve(&v.c, !v.is_direct * v.n_q * out_size * 4);
     if (is_backward) {
         memoi_buffers_carve_gradients(&v, b);
     } else {
         const int merges = v.has_ring || shape->has_trees;
-        b->ring.block_out = (float*)memoi_buffers_carve(&v.c, merges * v.n_q * out_size * 4);
-        b->ring.block_lse = (float*)memoi_buffers_carve(&v.c, merges * v.n_q * 4);
+        b->ring.block_out = (float*)memoi_carve(&v.c, merges * v.n_q * out_size * 4);
+        b->ring.block_lse = (float*)memoi_carve(&v.c, merges * v.n_q * 4);
     }
     return v.c.n_bytes;
 }
@@ -6653,7 +6642,7 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     memoi_shape shape;
     memo_status status = memoi_desc_shape_make(desc, &shape, error);
     memoi_buffers buffers[2];
-    memoi_buffers_carver saved = {NULL, 0};
+    memoi_carver saved = {NULL, 0};
     char *q_heads, *kv_heads[2];
     memset(sizes, 0, sizeof *sizes);
     if (status) return status;
@@ -6994,6 +6983,7 @@ typedef struct memoi_hybrid_walk {
     memoi_ulysses ulysses;
     memoi_ring ring;
     memoi_nodes nodes; /* of a ring over nodes */
+    float* d_kv[2];    /* of a group: the sums of this rank's rows */
     int32_t has_run;   /* a ring of this pass */
     int32_t is_full;   /* results of the previous group may still be in their buffers */
 } memoi_hybrid_walk;
@@ -7037,7 +7027,7 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
                                    char* kv[2]) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* group = &walk->groups[g % 2];
-    memoi_buffers_carver saved = {(char*)t->saved, 0};
+    memoi_carver saved = {(char*)t->saved, 0};
     int32_t n_arrived = 0;
     if (!group->heads.n_q) { /* a rank without heads gets no bytes; any address will do */
         *q = kv[0] = kv[1] = (char*)t->out;
@@ -7125,8 +7115,8 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
 
     /* A step reads k while step 0 adds to d_k, which may be k. */
     is_direct &= group->sharding.ring == 1;
-    ring->d_kv_final[0] = is_direct ? (float*)t->d_k : b->ring.d_kv[0];
-    ring->d_kv_final[1] = is_direct ? (float*)t->d_v : b->ring.d_kv[1];
+    ring->d_kv_final[0] = walk->d_kv[0] = is_direct ? (float*)t->d_k : b->ring.d_kv[0];
+    ring->d_kv_final[1] = walk->d_kv[1] = is_direct ? (float*)t->d_v : b->ring.d_kv[1];
 }
 
 /* A result of a group: output; or d_q, d_k or d_v. */
@@ -7142,7 +7132,7 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
     const memoi_ring* ring = &walk->ring;
     const memoi_shape* group = ring->shape;
     const memo_sp_attention_tensors* t = &walk->tensors;
-    const void* const computed[] = {ring->out, ring->d_q, ring->d_kv_final[0], ring->d_kv_final[1]};
+    const float* const computed[] = {ring->out, ring->d_q, walk->d_kv[0], walk->d_kv[1]};
     void* const rows[] = {t->out, t->d_q, t->d_k, t->d_v};
     const int32_t sizes[] = {group->v_head_size, group->head_size, group->kv_size[0],
                              group->kv_size[1]};
@@ -7156,7 +7146,7 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
 
     to = has_ulysses ? (void*)walk->buffers.results[i] : result.to;
     if (to != result.from) /* not computed in place */
-        memoi_target_cast(&walk->target, MEMOI_TARGET_COMPUTE, to, type, result.from, MEMO_TYPE_F32,
+        memoi_target_cast(&walk->target, MEMOI_TARGET_COMPUTE, to, type, computed[k],
                           group->n_batch * memoi_shape_sharding(group, i > 0)->ring_tokens *
                               (i ? group->heads.n_kv : group->heads.n_q) * sizes[k]);
     result.from = to;
@@ -7174,8 +7164,7 @@ MEMOI void memoi_hybrid_return(memoi_hybrid_walk* walk, const memoi_hybrid_resul
     walk->ulysses.shape = &walk->groups[g % 2];
     memoi_ulysses_to_rows(&walk->ulysses, x, result->from, result->to, sums);
     if (sums && g == shape->n_groups - 1)
-        memoi_target_cast(&walk->target, walk->ulysses.stream, result->to, shape->type, sums,
-                          MEMO_TYPE_F32, n);
+        memoi_target_cast(&walk->target, walk->ulysses.stream, result->to, shape->type, sums, n);
 }
 
 /* The results of a group leave.  With several groups they do behind the next one's attention. */
@@ -7929,12 +7918,12 @@ struct memo_loss {
 MEMOI int64_t memoi_loss_carve(memo_loss* loss, char* base) {
     const int64_t n_ranks = loss->desc.tensor ? loss->desc.tensor->size : 1;
     const int64_t rows = loss->sizes.tile_rows, n_parts = rows * n_ranks * MEMO_LOSS_NUMBERS;
-    const int64_t logits_bytes = rows * loss->sizes.n_columns * memo_type_bytes(loss->desc.type);
-    int64_t n_bytes = 0;
-    loss->logits = (char*)memob_carve(base, &n_bytes, logits_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
-    loss->parts = (float*)memob_carve(base, &n_bytes, n_parts, 4, MEMOB_DEVICE_ALIGNMENT);
-    loss->losses = (float*)memob_carve(base, &n_bytes, rows, 4, MEMOB_DEVICE_ALIGNMENT);
-    return n_bytes;
+    memoi_carver carver = {base, 0};
+    loss->logits =
+        memoi_carve(&carver, rows * loss->sizes.n_columns * memo_type_bytes(loss->desc.type));
+    loss->parts = (float*)memoi_carve(&carver, n_parts * 4);
+    loss->losses = (float*)memoi_carve(&carver, rows * 4);
+    return carver.n_bytes;
 }
 
 memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes* sizes,
@@ -8132,16 +8121,15 @@ MEMOI int64_t memoi_scan_halo_bytes(const memo_scan_desc* desc) {
 /* Returns the device bytes. */
 MEMOI int64_t memoi_scan_carve(memo_scan* scan, char* base) {
     const memo_scan_desc* desc = &scan->desc;
-    int64_t n_bytes = 0;
+    memoi_carver carver = {base, 0};
     memoi_scan_summary* const all[] = {&scan->summaries.own, &scan->summaries.before,
                                        &scan->summaries.in, &scan->summaries.spare};
     for (int i = 0; i < 4; i++) {
-        all[i]->m = (float*)memob_carve(base, &n_bytes, desc->m_count, 4, MEMOB_DEVICE_ALIGNMENT);
-        all[i]->b = (float*)memob_carve(base, &n_bytes, desc->b_count, 4, MEMOB_DEVICE_ALIGNMENT);
+        all[i]->m = (float*)memoi_carve(&carver, desc->m_count * 4);
+        all[i]->b = (float*)memoi_carve(&carver, desc->b_count * 4);
     }
-    scan->halo =
-        (char*)memob_carve(base, &n_bytes, memoi_scan_halo_bytes(desc), 1, MEMOB_DEVICE_ALIGNMENT);
-    return n_bytes;
+    scan->halo = memoi_carve(&carver, memoi_scan_halo_bytes(desc));
+    return carver.n_bytes;
 }
 
 MEMOI memo_status memoi_scan_prepare(memo_scan* scan, const memo_scan_desc* desc,
@@ -8468,8 +8456,8 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
     /* In the order of ranks. */
     for (r = 0, received = 0; r < scan->n_ranks && is_backward; r++)
         if (memoi_scan_halo_rows(scan, scan->rank, r, &begin, &end)) {
-            memoi_target_add(target, stream, rows + (begin - first) * row_bytes, desc->halo_type, 0,
-                             scan->halo + received, desc->halo_type, 0, columns, end - begin);
+            memoi_target_add(target, stream, desc->halo_type, rows + (begin - first) * row_bytes, 0,
+                             scan->halo + received, 0, columns, end - begin);
             received += (end - begin) * row_bytes;
         }
     return target->status;

@@ -198,7 +198,7 @@ MEMOI memo_status memoi_cuda_stream_synchronize(void* context, memo_stream strea
     memoi_cuda_on on(cuda, error);
     memo_status status = on.status;
     if (!status) status = MEMOI_CUDA_CALL(cudaStreamSynchronize, (memo_cuda_stream(stream)), error);
-    return status ? status : memoi_cuda_failure(cuda, error);
+    return status ? status : memob_failure_status(&cuda->failure, error);
 }
 
 /* --- events --- */
@@ -233,7 +233,7 @@ MEMOI memo_status memoi_cuda_event_record(void* context, memo_event event, memo_
                                           memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
-    memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
+    memo_status status = on.status ? on.status : memob_failure_status(&cuda->failure, error);
     if (status) return status;
     return MEMOI_CUDA_CALL(cudaEventRecord, (memo_cuda_event(event), memo_cuda_stream(stream)),
                            error);
@@ -243,7 +243,7 @@ MEMOI memo_status memoi_cuda_event_wait(void* context, memo_event event, memo_st
                                         memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
-    memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
+    memo_status status = on.status ? on.status : memob_failure_status(&cuda->failure, error);
     if (status) return status;
     const memoi_cuda_range range("memo: wait");
     return MEMOI_CUDA_CALL(cudaStreamWaitEvent,
@@ -270,7 +270,7 @@ MEMOI memo_status memoi_cuda_event_synchronize(void* context, memo_event event, 
     memoi_cuda_on on(cuda, error);
     memo_status status = on.status;
     if (!status) status = MEMOI_CUDA_CALL(cudaEventSynchronize, (memo_cuda_event(event)), error);
-    return status ? status : memoi_cuda_failure(cuda, error);
+    return status ? status : memob_failure_status(&cuda->failure, error);
 }
 
 MEMOI memo_status memoi_cuda_event_elapsed(void* context, memo_event begin, memo_event end,
@@ -370,7 +370,7 @@ MEMOI memo_status memoi_cuda_copy_rows(void* context, memo_stream stream, memo_c
     static const char* const ranges[] = {"memo: to host", "memo: to device", "memo: on device"};
     const memoi_cuda* cuda = (const memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
-    memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
+    memo_status status = on.status ? on.status : memob_failure_status(&cuda->failure, error);
     if (!status)
         status = memob_check_copy(kind, to, to_stride_bytes, from, from_stride_bytes, row_bytes,
                                   n_rows, error);
@@ -395,7 +395,7 @@ MEMOI memo_status memoi_cuda_fill(void* context, memo_stream stream, void* addre
                                   int32_t byte_value, int64_t size_bytes, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
-    memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
+    memo_status status = on.status ? on.status : memob_failure_status(&cuda->failure, error);
     if (status) return status;
     if (size_bytes < 0 || (!address && size_bytes))
         return MEMOB_INVALID(error, "fill: invalid memory (%lld bytes at %p)",
@@ -412,9 +412,9 @@ MEMOI memo_status memoi_cuda_status(void* context, memo_error* error) {
     const memoi_cuda* cuda = (const memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     memoi_cuda_relaxed relaxed;
+    const memo_status status = on.status ? on.status : memob_failure_status(&cuda->failure, error);
     CUresult code;
-    if (on.status) return on.status;
-    if (memoi_cuda_failure(cuda, error)) return cuda->failure.error.status;
+    if (status) return status;
     code = cuda->driver.query_stream((CUstream)cuda->probe);
     if (code == CUDA_ERROR_NOT_READY) return MEMO_STATUS_OK;
     return memoi_cuda_driver_check(&cuda->driver, code, "cuStreamQuery", __LINE__, error);

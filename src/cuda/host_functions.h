@@ -131,7 +131,7 @@ MEMOI memo_status memoi_cuda_launch_host(void* context, memo_stream stream, memo
                                          memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
-    memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
+    memo_status status = on.status ? on.status : memob_failure_status(&cuda->failure, error);
     memoi_cuda_lane* lane;
     if (!status && !call->device) status = memoi_cuda_make_lane(cuda, call, error);
     if (status) return status;

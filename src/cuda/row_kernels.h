@@ -37,24 +37,32 @@ MEMOI_CUDA_ITEMS(add_packed, memo_pack_desc, memo_add_packed_item)
 
 MEMOI_CUDA_ITEMS(cross_entropy, memo_cross_entropy_desc, memo_entropy_item)
 
-/* The lanes of a row, and then its end: all lanes have read the LSE that lane 0 replaces.  8 lanes
- * per row, so 4 rows per warp, whose threads stay together.  Four blocks at a time; without the
- * bound the compiler uses registers for three. */
-#define MEMOI_CUDA_ROWS(name, desc_type, lane_of, end)                                             \
+/* n_lanes threads share a row, so a warp has several.  Its threads stay together: all call the
+ * kernel's function of a row, which has_row tells from a place behind the last row.  Four blocks at
+ * a time; without the bound the compiler uses registers for three. */
+#define MEMOI_CUDA_ROWS(name, desc_type, n_lanes)                                                  \
     static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)                                \
         memoi_cuda_##name##_kernel(const __grid_constant__ desc_type desc, int64_t n_rows) {       \
-        const int64_t each = 32 / MEMO_ROW_LANES; /* rows of a warp */                             \
-        const int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);                              \
+        const int64_t each = 32 / (n_lanes); /* rows of a warp */                                  \
+        const int32_t lane = (int32_t)(threadIdx.x % (n_lanes));                                   \
         int64_t first = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32 * each;              \
         for (; first < n_rows; first += (int64_t)gridDim.x * blockDim.x / 32 * each) {             \
-            const int64_t row = first + threadIdx.x % 32 / MEMO_ROW_LANES;                         \
-            if (row < n_rows) lane_of(&desc, row, lane);                                           \
-            __syncwarp();                                                                          \
-            if (row < n_rows && lane == 0) end(&desc, row);                                        \
+            const int64_t row = first + threadIdx.x % 32 / (n_lanes);                              \
+            memoi_cuda_##name##_row(&desc, row, lane, row < n_rows);                               \
         }                                                                                          \
     }
-MEMOI_CUDA_ROWS(merge, memo_merge_desc, memo_merge_lane, memo_merge_end)
-MEMOI_CUDA_ROWS(sinks, memo_sinks_desc, memo_sink_lane, memo_sink_end)
+
+/* The lanes of a row, and then its end: all lanes have read the LSE that lane 0 replaces. */
+#define MEMOI_CUDA_LANES(name, desc_type, lane_of, end)                                            \
+    static __device__ void memoi_cuda_##name##_row(const desc_type* desc, int64_t row,             \
+                                                   int32_t lane, bool has_row) {                   \
+        if (has_row) lane_of(desc, row, lane);                                                     \
+        __syncwarp();                                                                              \
+        if (has_row && lane == 0) end(desc, row);                                                  \
+    }                                                                                              \
+    MEMOI_CUDA_ROWS(name, desc_type, MEMO_ROW_LANES)
+MEMOI_CUDA_LANES(merge, memo_merge_desc, memo_merge_lane, memo_merge_end)
+MEMOI_CUDA_LANES(sinks, memo_sinks_desc, memo_sink_lane, memo_sink_end)
 
 /* Shuffles move 32 bits. */
 template <typename Value>
@@ -70,50 +78,44 @@ static __device__ Value memoi_cuda_shuffle(Value value, int apart, int n_lanes) 
     return value;
 }
 
-/* The order of joins is fixed.  Four blocks at a time, as above. */
-#define MEMOI_CUDA_LANES(name, desc_type, n_rows_of, n_lanes, value_type, lane_of, join, end)      \
-    static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)                                \
-        memoi_cuda_##name##_kernel(const __grid_constant__ desc_type desc, int64_t n_rows) {       \
-        const int64_t each = 32 / (n_lanes); /* rows of a warp */                                  \
-        int32_t lane = (int32_t)(threadIdx.x % (n_lanes));                                         \
-        int64_t first = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32 * each;              \
-        for (; first < n_rows; first += (int64_t)gridDim.x * blockDim.x / 32 * each) {             \
-            int64_t row = first + threadIdx.x % 32 / (n_lanes);                                    \
-            value_type value = value_type();                                                       \
-            int apart;                                                                             \
-            if (row < n_rows) value = lane_of(&desc, row, lane);                                   \
-            for (apart = (n_lanes) / 2; apart > 0; apart /= 2)                                     \
-                value = join(value, memoi_cuda_shuffle(value, apart, n_lanes));                    \
-            if (row < n_rows && lane == 0) end(&desc, row, value);                                 \
-        }                                                                                          \
-    }
-MEMO_ROW_JOINS(MEMOI_CUDA_LANES)
+/* The lanes of a row compute values, which are joined in a fixed order. */
+#define MEMOI_CUDA_JOINS(name, desc_type, n_lanes, value_type, lane_of, join, end)                 \
+    static __device__ void memoi_cuda_##name##_row(const desc_type* desc, int64_t row,             \
+                                                   int32_t lane, bool has_row) {                   \
+        value_type value = value_type();                                                           \
+        if (has_row) value = lane_of(desc, row, lane);                                             \
+        for (int apart = (n_lanes) / 2; apart > 0; apart /= 2)                                     \
+            value = join(value, memoi_cuda_shuffle(value, apart, n_lanes));                        \
+        if (has_row && lane == 0) end(desc, row, value);                                           \
+    }                                                                                              \
+    MEMOI_CUDA_ROWS(name, desc_type, n_lanes)
+#define MEMOI_CUDA_ADD(a, b) ((a) + (b))
+MEMOI_CUDA_JOINS(sums, memo_add_desc, MEMO_ROW_LANES, float, memo_row_sum_lane, MEMOI_CUDA_ADD,
+                 memo_row_sum_end)
+MEMOI_CUDA_JOINS(softmax_parts, memo_cross_entropy_desc, MEMO_LOSS_LANES, memo_softmax_sum,
+                 memo_softmax_lane, memo_softmax_join, memo_softmax_end)
+MEMOI_CUDA_JOINS(loss_sums, memo_cross_entropy_desc, MEMO_LOSS_LANES, double, memo_loss_lane,
+                 MEMOI_CUDA_ADD, memo_loss_end)
+MEMOI_CUDA_JOINS(sink_sums, memo_sinks_desc, MEMO_LOSS_LANES, double, memo_sink_sum_lane,
+                 MEMOI_CUDA_ADD, memo_sink_sum_end)
 
-/* kernel<<<n_blocks, MEMOI_CUDA_THREADS, 0, stream>>>(desc, n_items), but returns only its own
- * error, not an earlier one. */
-template <typename Desc>
-static cudaError_t memoi_cuda_launch(void (*kernel)(Desc, int64_t), unsigned n_blocks,
-                                     memo_stream stream, const Desc& desc, int64_t n_items) {
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(n_blocks, 1, 1);
-    config.blockDim = dim3(MEMOI_CUDA_THREADS, 1, 1);
-    config.stream = memo_cuda_stream(stream);
-    return cudaLaunchKernelEx(&config, kernel, desc, n_items);
-}
-
-/* One grid for the items of a resolved desc; none if there are none. */
+/* kernel<<<n_blocks, MEMOI_CUDA_THREADS, 0, stream>>>(desc, n_items) for the items of a resolved
+ * desc, but returns only its own error, not an earlier one.  No grid if there are none. */
 template <typename Desc>
 static memo_status memoi_cuda_enqueue(void (*kernel)(Desc, int64_t), memo_stream stream,
                                       const void* desc, int64_t n_items, int64_t items_per_block,
                                       memo_error* error) {
+    cudaLaunchConfig_t config = {};
     unsigned n_blocks = 0;
     memo_status status;
     if (n_items == 0) return MEMO_STATUS_OK;
     status = memoi_cuda_grid(n_items, items_per_block, &n_blocks, error);
     if (status) return status;
-    return memo_cuda_check_at(
-        memoi_cuda_launch(kernel, n_blocks, stream, *(const Desc*)desc, n_items),
-        "memo_cuda_row_kernel", __FILE__, __LINE__, error);
+    config.gridDim = dim3(n_blocks, 1, 1);
+    config.blockDim = dim3(MEMOI_CUDA_THREADS, 1, 1);
+    config.stream = memo_cuda_stream(stream);
+    return memo_cuda_check_at(cudaLaunchKernelEx(&config, kernel, *(const Desc*)desc, n_items),
+                              "memo_cuda_row_kernel", __FILE__, __LINE__, error);
 }
 
 MEMOI memo_status memoi_cuda_row_kernel_here(void* context, memo_stream stream,

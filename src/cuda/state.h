@@ -99,12 +99,6 @@ MEMOI char* memoi_cuda_aligned(void* base) {
                              MEMOB_DEVICE_ALIGNMENT;
 }
 
-/* The failure of the device so far. */
-MEMOI memo_status memoi_cuda_failure(const memoi_cuda* cuda, memo_error* error) {
-    if (!memob_failure_is_kept(&cuda->failure)) return MEMO_STATUS_OK;
-    return memo_error_set(error, cuda->failure.error.status, "%s", cuda->failure.error.message);
-}
-
 /* Unlinks and releases the block that begins at address.  memory: its kind, for the message. */
 MEMOI memo_status memoi_cuda_free(
     memoi_cuda* cuda, memoi_cuda_block** list, const char* memory, const void* address,

@@ -19,11 +19,11 @@ MEMOI int memoi_arena_is_due(const memo_arena* arena, int64_t event) {
 }
 
 /* Moves the cursor over planned frees that have happened. */
-MEMOI int64_t memoi_arena_skip(const memo_arena* arena, int64_t cursor) {
-    while (cursor < arena->n_events && arena->events[cursor].index < arena->n_buffers &&
-           !memoi_arena_is_due(arena, cursor))
-        cursor++;
-    return cursor;
+MEMOI void memoi_arena_skip(memo_arena* arena) {
+    while (arena->cursor < arena->n_events &&
+           arena->events[arena->cursor].index < arena->n_buffers &&
+           !memoi_arena_is_due(arena, arena->cursor))
+        arena->cursor++;
 }
 
 memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
@@ -61,11 +61,12 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
 
 /* Ends what is left of the micro-batch, which is no longer open.  Its bytes stay. */
 MEMOI void memoi_arena_close(memo_arena* arena) {
-    int64_t i, is_over = memoi_arena_skip(arena, arena->cursor) == arena->n_events;
+    memoi_arena_skip(arena);
     MEMO_ASSERT(arena->cursor >= arena->body_event && arena->cursor <= arena->n_events); /* 2 */
-    for (i = arena->body_event; i < arena->cursor && !is_over; i++)
+    for (int64_t i = arena->body_event; i < arena->cursor && arena->cursor < arena->n_events; i++)
         arena->slots[arena->events[i].index % arena->n_buffers].is_live = 0;
-    for (i = arena->blocks.n_before_body; i < arena->blocks.n; i++) memoi_arena_block_end(arena, i);
+    for (int64_t i = arena->blocks.n_before_body; i < arena->blocks.n; i++)
+        memoi_arena_block_end(arena, i);
     arena->dry_address = arena->dry_address_begin;
     arena->state = MEMOI_ARENA_BETWEEN;
 }
@@ -158,15 +159,15 @@ MEMOI memo_status memoi_arena_record_alloc(memo_arena* arena, int64_t size_bytes
  * longer happen (a planned free of a buffer that is not live).  So live buffers are at their
  * planned addresses and never overlap, whatever the trainer does. */
 
-/* Enqueues the steps that are due before event `cursor`: records, and waits if it is requested. */
-MEMOI memo_status memoi_arena_steps(memo_arena* arena, int64_t cursor, int is_requested,
-                                    memo_error* error) {
+/* Enqueues the steps that are due before the event at the cursor: records, and waits if it is
+ * requested. */
+MEMOI memo_status memoi_arena_steps(memo_arena* arena, int is_requested, memo_error* error) {
     for (; arena->next_step < arena->n_steps && arena->state == MEMOI_ARENA_INSIDE;
          arena->next_step++) {
         const memoi_step* step = &arena->steps[arena->next_step];
         memo_status status;
         MEMO_ASSERT(arena->next_step == 0 || step[-1].at <= step->at); /* 4 */
-        if (step->at > cursor || (step->is_wait && !is_requested)) break;
+        if (step->at > arena->cursor || (step->is_wait && !is_requested)) break;
         status = step->is_wait ? memo_event_wait(arena->device, step->event, step->stream, error)
                                : memo_event_record(arena->device, step->event, step->stream, error);
         if (status) return status;
@@ -213,12 +214,12 @@ MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes
     int64_t buffer;
     memoi_slot* slot;
     memo_status status = MEMO_STATUS_OK;
-    arena->cursor = memoi_arena_skip(arena, arena->cursor);
+    memoi_arena_skip(arena);
     MEMO_ASSERT(arena->cursor <= arena->n_events); /* 2 */
     buffer = arena->events[arena->cursor].index - arena->n_buffers;
     if (arena->cursor >= end || buffer < 0 || size_bytes > arena->slots[buffer].size_bytes)
         return memoi_arena_diverge(arena, end, size_bytes, error);
-    if (arena->n_steps > 0) status = memoi_arena_steps(arena, arena->cursor, 1, error);
+    if (arena->n_steps > 0) status = memoi_arena_steps(arena, 1, error);
     if (status) return status;
     MEMO_ASSERT(arena->state != MEMOI_ARENA_INSIDE || arena->next_step == arena->n_steps || /* 4 */
                 arena->steps[arena->next_step].at > arena->cursor);
@@ -275,7 +276,7 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
     int64_t i;
     memo_status status;
     if (arena->plan) {
-        arena->cursor = memoi_arena_skip(arena, arena->cursor);
+        memoi_arena_skip(arena);
         slot = memoi_arena_find_slot(arena, address);
     }
 
@@ -284,8 +285,8 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
         slot->is_live = 0;
         status = MEMO_STATUS_OK;
         if (arena->n_steps > 0) {
-            arena->cursor = memoi_arena_skip(arena, arena->cursor);
-            status = memoi_arena_steps(arena, arena->cursor, 0, error);
+            memoi_arena_skip(arena);
+            status = memoi_arena_steps(arena, 0, error);
         }
         return status || !arena->is_checked
                    ? status

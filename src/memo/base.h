@@ -293,16 +293,6 @@ MEMOI void memoi_arrays_rewind(memob_arrays* arrays) {
     arrays->block_bytes = kept.block_bytes;
 }
 
-/* Takes count elements behind the first *used_bytes of block; *used_bytes is rounded up to
- * alignment.  With block NULL the call only counts and returns NULL: run the calls twice, to
- * measure and to take. */
-MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t element_bytes,
-                        int64_t alignment) {
-    int64_t at = *used_bytes;
-    *used_bytes = memob_align_up(at + count * (int64_t)element_bytes, alignment);
-    return block ? block + at : NULL;
-}
-
 /* FNV-1a. */
 MEMOI uint64_t memob_hash(const char* bytes, int64_t n_bytes) {
     uint64_t hash = 14695981039346656037u;
@@ -551,6 +541,13 @@ typedef struct memob_failure {
 
 MEMOI int memob_failure_is_kept(const memob_failure* failure) {
     return __atomic_load_n(&failure->is_kept, __ATOMIC_SEQ_CST);
+}
+
+/* The failure that is kept; OK: none. */
+MEMOI MEMOB_NOINLINE memo_status memob_failure_status(const memob_failure* failure,
+                                                      memo_error* error) {
+    if (!memob_failure_is_kept(failure)) return MEMO_STATUS_OK;
+    return memo_error_set(error, failure->error.status, "%s", failure->error.message);
 }
 
 MEMO_PRINTF(3, 4)

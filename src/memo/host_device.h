@@ -353,10 +353,8 @@ MEMOI void* memoi_host_worker(void* argument) {
 
 /* --- what the caller's thread does --- */
 
-MEMOI MEMOB_NOINLINE memo_status memoi_host_status(void* context, memo_error* error) {
-    memoi_host* host = (memoi_host*)context;
-    if (!memob_failure_is_kept(&host->failure)) return MEMO_STATUS_OK;
-    return memo_error_set(error, host->failure.error.status, "%s", host->failure.error.message);
+MEMOI memo_status memoi_host_status(void* context, memo_error* error) {
+    return memob_failure_status(&((memoi_host*)context)->failure, error);
 }
 
 /* Checks a stream or event of the caller's; what: which. */

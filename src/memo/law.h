@@ -113,10 +113,10 @@ typedef struct memob_law_desc {
     int32_t n_lists;             /* 0: 1 */
     int32_t n_parcels, n_places; /* places on the host for parcels */
     /* Addresses and sizes are slots, below these numbers on the device, on the host and in the
-     * file.  A slot is bytes of the same items, and a cell of the law. */
+     * file.  A slot is bytes of the same items, and a cell of the law.  Parcels have the first
+     * slots of the host and of the file. */
     int32_t n_slots[3];
-    /* The first place on the host, slots of a place, the first parcel in the file. */
-    int64_t places_at, place_slots, parcels_at;
+    int64_t place_slots; /* of a place */
     /* NULL, or memory that many laws share, one after the other: then each is made in the law
      * before, or in one that is all zero.  The caller frees it. */
     memob_arrays* work;

@@ -79,7 +79,7 @@ MEMOI void memoi_law_add_visit(memoi_maker* m) {
 /* A parcel's items lie behind each other in every place. */
 MEMOI int64_t memoi_place_at(const memoi_maker* m, const memoi_parcel* parcel) {
     MEMO_ASSERT(parcel->place >= 0);
-    return m->desc->places_at + parcel->place * m->desc->place_slots;
+    return parcel->place * m->desc->place_slots;
 }
 
 /* The first place that is worth most, if one may be given away; -1: none. */
@@ -106,7 +106,7 @@ MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
 
 MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
     const int64_t on_host = memoi_place_at(m, p);
-    const int64_t in_file = m->desc->parcels_at + memob_max(p->room, 0) * m->desc->place_slots;
+    const int64_t in_file = memob_max(p->room, 0) * m->desc->place_slots;
     memob_op* op = memoi_law_add_op(m, kind);
     memoi_law_add_part(m, op, p->item, on_host, in_file, p->n_host);
     memoi_law_end_op(m, op);

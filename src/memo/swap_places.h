@@ -250,7 +250,6 @@ MEMOI int64_t memoi_swap_sum_cut(const memo_swap_desc* desc, int32_t t, const me
     if (is_input) sum->input_bytes += sign * moved_bytes;
     *(is_packed ? &sum->pack_moved_bytes : &sum->moved_bytes) += sign * moved_bytes;
     *(is_packed ? &sum->pack_host_bytes : &sum->host_bytes) += sign * cut->host_bytes;
-    *(is_packed ? &sum->n_pack_copies : &sum->n_copies) += sign * (moved_bytes > 0);
     return moved_bytes;
 }
 
@@ -459,7 +458,6 @@ MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placeme
         if (!sum->returns) continue;
         sum->moved_bytes += sum->pack_moved_bytes;
         sum->host_bytes += sum->pack_host_bytes;
-        sum->n_copies += sum->n_pack_copies;
     }
     return pack_bytes;
 }

@@ -26,7 +26,7 @@ typedef struct memob_swap_sum {
     int32_t uses_routed;   /* tensors with LATE_ROWS */
     int32_t routed_before; /* the step before that has LATE_ROWS; -1: none, or this has none */
     int32_t returns;       /* the pack's rows leave, and come back */
-    int32_t n_copies, n_layer_copies, n_routed_copies;
+    int32_t n_layer_copies, n_routed_copies;
     int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
     int64_t host_bytes;           /* of its part of host memory */
     int64_t host_begin;           /* of that part, unless layers share places there */
@@ -40,8 +40,8 @@ typedef struct memob_swap_sum {
      * swapped rows (even layers high, odd layers low).  cut_: the tensor, split into swapped and
      * recomputed rows, that recomputes most. */
     int64_t pack_bytes, free_bytes, cut_bytes, cut_free_bytes;
-    int32_t n_pack_copies;                     /* if the pack moves, as all of it does */
-    int64_t pack_moved_bytes, pack_host_bytes; /* likewise; host_bytes begins with those of rows */
+    /* If the pack moves, as all of it does; host_bytes begins with those of rows. */
+    int64_t pack_moved_bytes, pack_host_bytes;
 } memob_swap_sum;
 
 /* What becomes of a tensor's rows between forward and backward of a step: they are overwritten;

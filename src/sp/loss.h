@@ -19,12 +19,12 @@ struct memo_loss {
 MEMOI int64_t memoi_loss_carve(memo_loss* loss, char* base) {
     const int64_t n_ranks = loss->desc.tensor ? loss->desc.tensor->size : 1;
     const int64_t rows = loss->sizes.tile_rows, n_parts = rows * n_ranks * MEMO_LOSS_NUMBERS;
-    const int64_t logits_bytes = rows * loss->sizes.n_columns * memo_type_bytes(loss->desc.type);
-    int64_t n_bytes = 0;
-    loss->logits = (char*)memob_carve(base, &n_bytes, logits_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
-    loss->parts = (float*)memob_carve(base, &n_bytes, n_parts, 4, MEMOB_DEVICE_ALIGNMENT);
-    loss->losses = (float*)memob_carve(base, &n_bytes, rows, 4, MEMOB_DEVICE_ALIGNMENT);
-    return n_bytes;
+    memoi_carver carver = {base, 0};
+    loss->logits =
+        memoi_carve(&carver, rows * loss->sizes.n_columns * memo_type_bytes(loss->desc.type));
+    loss->parts = (float*)memoi_carve(&carver, n_parts * 4);
+    loss->losses = (float*)memoi_carve(&carver, rows * 4);
+    return carver.n_bytes;
 }
 
 memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes* sizes,

@@ -54,16 +54,15 @@ MEMOI int64_t memoi_scan_halo_bytes(const memo_scan_desc* desc) {
 /* Returns the device bytes. */
 MEMOI int64_t memoi_scan_carve(memo_scan* scan, char* base) {
     const memo_scan_desc* desc = &scan->desc;
-    int64_t n_bytes = 0;
+    memoi_carver carver = {base, 0};
     memoi_scan_summary* const all[] = {&scan->summaries.own, &scan->summaries.before,
                                        &scan->summaries.in, &scan->summaries.spare};
     for (int i = 0; i < 4; i++) {
-        all[i]->m = (float*)memob_carve(base, &n_bytes, desc->m_count, 4, MEMOB_DEVICE_ALIGNMENT);
-        all[i]->b = (float*)memob_carve(base, &n_bytes, desc->b_count, 4, MEMOB_DEVICE_ALIGNMENT);
+        all[i]->m = (float*)memoi_carve(&carver, desc->m_count * 4);
+        all[i]->b = (float*)memoi_carve(&carver, desc->b_count * 4);
     }
-    scan->halo =
-        (char*)memob_carve(base, &n_bytes, memoi_scan_halo_bytes(desc), 1, MEMOB_DEVICE_ALIGNMENT);
-    return n_bytes;
+    scan->halo = memoi_carve(&carver, memoi_scan_halo_bytes(desc));
+    return carver.n_bytes;
 }
 
 MEMOI memo_status memoi_scan_prepare(memo_scan* scan, const memo_scan_desc* desc,
@@ -390,8 +389,8 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
     /* In the order of ranks. */
     for (r = 0, received = 0; r < scan->n_ranks && is_backward; r++)
         if (memoi_scan_halo_rows(scan, scan->rank, r, &begin, &end)) {
-            memoi_target_add(target, stream, rows + (begin - first) * row_bytes, desc->halo_type, 0,
-                             scan->halo + received, desc->halo_type, 0, columns, end - begin);
+            memoi_target_add(target, stream, desc->halo_type, rows + (begin - first) * row_bytes, 0,
+                             scan->halo + received, 0, columns, end - begin);
             received += (end - begin) * row_bytes;
         }
     return target->status;

@@ -42,6 +42,19 @@ typedef struct memoi_target {
     memo_error* error;
 } memoi_target;
 
+/* Memory that is taken piece by piece.  base NULL: pieces are only counted, and are NULL.  So run
+ * the calls twice, to measure and to take. */
+typedef struct memoi_carver {
+    char* base;
+    int64_t n_bytes; /* taken so far */
+} memoi_carver;
+
+MEMOI MEMOB_NOINLINE char* memoi_carve(memoi_carver* carver, int64_t n_bytes) {
+    const int64_t at = carver->n_bytes;
+    carver->n_bytes = memob_align_up(at + n_bytes, MEMOB_DEVICE_ALIGNMENT);
+    return carver->base ? carver->base + at : NULL;
+}
+
 /* Waits for the streams, and frees all, except the first stream, which is the caller's. */
 MEMOI void memoi_target_close(memoi_target* target) {
     const memo_device* device = target->device;
@@ -156,18 +169,18 @@ MEMOI void memoi_target_kernel(memoi_target* target, int stream, memo_row_kind k
             memo_row_kernel(target->device, target->streams[stream], kind, desc, target->error);
 }
 
-/* to (type) += from (from_type), in rows of n elements. */
-MEMOI void memoi_target_add(memoi_target* target, int stream, void* to, memo_type type,
-                            int64_t to_stride, const void* from, memo_type from_type,
-                            int64_t from_stride, int64_t n, int64_t n_rows) {
-    const memo_add_desc add = {to,     to, from,      type,      type,       from_type,
+/* to += from, in rows of n elements. */
+MEMOI void memoi_target_add(memoi_target* target, int stream, memo_type type, void* to,
+                            int64_t to_stride, const void* from, int64_t from_stride, int64_t n,
+                            int64_t n_rows) {
+    const memo_add_desc add = {to,     to, from,      type,      type,       type,
                                n_rows, n,  to_stride, to_stride, from_stride};
     if (n && n_rows) memoi_target_kernel(target, stream, MEMO_ROW_ADD, &add);
 }
 
-/* to (type) = from (from_type), n elements. */
+/* to (type) = from, n elements. */
 MEMOI void memoi_target_cast(memoi_target* target, int stream, void* to, memo_type type,
-                             const void* from, memo_type from_type, int64_t n) {
-    const memo_add_desc cast = {to, from, NULL, type, from_type, type, 1, n, 0, 0, 0};
+                             const float* from, int64_t n) {
+    const memo_add_desc cast = {to, from, NULL, type, MEMO_TYPE_F32, type, 1, n, 0, 0, 0};
     if (n) memoi_target_kernel(target, stream, MEMO_ROW_CAST, &cast);
 }

@@ -137,9 +137,7 @@ MEMOI int memoi_threads_has_failed(const memoi_threads_rank* me) {
 
 MEMOI memo_status memoi_threads_status(memo_comm* comm, memo_error* error) {
     const memoi_threads_rank* me = (const memoi_threads_rank*)comm->context;
-    const memo_error* kept = &me->group->world->failure.error;
-    if (!memoi_threads_has_failed(me)) return MEMO_STATUS_OK;
-    return memo_error_set(error, kept->status, "%s", kept->message);
+    return memob_failure_status(&me->group->world->failure, error);
 }
 
 MEMOI const char* memoi_threads_rank_text(char text[MEMO_RANK_TEXT], const memoi_threads_rank* me,

@@ -98,12 +98,14 @@ static memob_use* add_use(int32_t visit, int32_t how, int64_t at) {
 /* Items of every life at random addresses, used by random visits. */
 static void random_items(void) {
     static char taken[VISITS_MAX][DEVICE];
-    int64_t host = 0, file = 0;
     const int n_items = pick(1, 14), n_windows = pick(1, 3);
-    int64_t windows[3], parcel_bytes[4] = {0, 0, 0, 0};
+    int64_t windows[3], parcel_bytes[4] = {0, 0, 0, 0}, host, file;
     memset(taken, 0, sizeof taken);
     p.desc.n_parcels = pick(0, 4);
     p.desc.n_places = p.desc.n_parcels ? pick(1, p.desc.n_parcels) : 0;
+    p.desc.place_slots = 6 * 14; /* at most */
+    host = p.desc.n_places * p.desc.place_slots;
+    file = p.desc.n_parcels * p.desc.place_slots;
     for (int w = 0; w < n_windows; w++, host += 6) windows[w] = host;
 
     for (int i = 0; i < n_items; i++) {
@@ -167,11 +169,8 @@ static void random_items(void) {
         if (is_update && p.updates_on_host && !p.uses[k].is_on_host)
             p.uses[k--] = p.uses[--p.desc.n_uses];
     }
-    for (int k = 0; k < 4; k++) p.desc.place_slots = memob_max(p.desc.place_slots, parcel_bytes[k]);
-    p.desc.places_at = host;
-    p.desc.parcels_at = file;
-    p.desc.n_slots[1] = (int32_t)(host + p.desc.n_places * p.desc.place_slots);
-    p.desc.n_slots[2] = (int32_t)(file + p.desc.n_parcels * p.desc.place_slots);
+    p.desc.n_slots[1] = (int32_t)host;
+    p.desc.n_slots[2] = (int32_t)file;
 }
 
 /* A hidden state that layers hand on slice by slice, and each layer's copy of its input. */

@@ -28,28 +28,19 @@ MEMOI int memoi_buffers_is_direct(const memoi_shape* shape) {
     return shape->sharding.ulysses == 1 && shape->type == MEMO_TYPE_F32;
 }
 
-typedef struct memoi_buffers_carver {
-    char* base;
-    int64_t n_bytes;
-} memoi_buffers_carver;
-
-MEMOI MEMOB_NOINLINE char* memoi_buffers_carve(memoi_buffers_carver* carver, int64_t n_bytes) {
-    return (char*)memob_carve(carver->base, &carver->n_bytes, n_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
-}
-
 /* q, k and v by heads, in this order. */
-MEMOI void memoi_buffers_carve_heads(const memoi_shape* shape, memoi_buffers_carver* carver,
-                                     char** q, char* kv[2]) {
+MEMOI void memoi_buffers_carve_heads(const memoi_shape* shape, memoi_carver* carver, char** q,
+                                     char* kv[2]) {
     int64_t element_bytes = memo_type_bytes(shape->type);
-    *q = memoi_buffers_carve(carver, memoi_ring_q_elements(shape) * element_bytes);
+    *q = memoi_carve(carver, memoi_ring_q_elements(shape) * element_bytes);
     for (int is_v = 0; is_v < 2; is_v++)
-        kv[is_v] = memoi_buffers_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
+        kv[is_v] = memoi_carve(carver, memoi_ring_kv_elements(shape, is_v) * element_bytes);
 }
 
 /* What the buffers of a pass are carved from. */
 typedef struct memoi_buffers_carving {
     const memoi_shape* shape;
-    memoi_buffers_carver c;
+    memoi_carver c;
     int64_t bytes;           /* of an element */
     int64_t n_q, n_kv[2];    /* elements: rows x heads of queries; of keys, of values */
     int64_t q_rows, kv_rows; /* of this rank */
@@ -67,16 +58,16 @@ MEMOI void memoi_buffers_carve_ring(memoi_buffers_carving* v, memoi_buffers* b) 
         shape->n_batch / shape->n_parts * shape->key_sharding.ring_tokens * n_heads;
     for (int is_v = 0; is_v < 2; is_v++)
         b->ring.kv[is_v] =
-            memoi_buffers_carve(&v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
-                                           memoi_ring_row_bytes(shape, is_v));
+            memoi_carve(&v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
+                                   memoi_ring_row_bytes(shape, is_v));
     for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
-        b->nodes.kv[i / 2][i % 2] = memoi_buffers_carve(&v->c, v->n_kv[i % 2] * v->bytes);
+        b->nodes.kv[i / 2][i % 2] = memoi_carve(&v->c, v->n_kv[i % 2] * v->bytes);
 
     /* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
     for (int is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
         const int64_t n = n_latent * (is_v ? shape->v_head_size : shape->head_size);
-        b->ring.expanded[is_v] = memoi_buffers_carve(&v->c, n * v->bytes);
-        if (v->is_backward) b->ring.d_expanded[is_v] = (float*)memoi_buffers_carve(&v->c, n * 4);
+        b->ring.expanded[is_v] = memoi_carve(&v->c, n * v->bytes);
+        if (v->is_backward) b->ring.d_expanded[is_v] = (float*)memoi_carve(&v->c, n * 4);
     }
 }
 
@@ -96,18 +87,15 @@ MEMOI void memoi_buffers_carve_ulysses(memoi_buffers_carving* v, memoi_buffers* 
     }
     for (int i = 0; i < 2 && i < shape->n_groups && shape->sends_again; i++)
         memoi_buffers_carve_heads(shape, &v->c, &b->q[i], b->kv[i]);
-    b->staging = memoi_buffers_carve(&v->c, most);
+    b->staging = memoi_carve(&v->c, most);
 
     /* One buffer serves d_out and then all results, unless they leave behind the next group. */
     if (v->is_backward || v->is_grouped || shape->type != MEMO_TYPE_F32)
-        b->results[0] =
-            memoi_buffers_carve(&v->c, memob_max(v->n_q * v->q_size, most_kv) * v->bytes);
+        b->results[0] = memoi_carve(&v->c, memob_max(v->n_q * v->q_size, most_kv) * v->bytes);
     b->results[1] = b->results[2] = b->d_out[0] = b->results[0];
     if (!v->is_backward || !v->is_grouped) return;
-    for (int i = 0; i < 2; i++)
-        b->d_out[i] = memoi_buffers_carve(&v->c, v->n_q * v->q_size * v->bytes);
-    for (int i = 0; i < 2; i++)
-        b->results[1 + i] = memoi_buffers_carve(&v->c, v->n_kv[i] * sent_kv_bytes);
+    for (int i = 0; i < 2; i++) b->d_out[i] = memoi_carve(&v->c, v->n_q * v->q_size * v->bytes);
+    for (int i = 0; i < 2; i++) b->results[1 + i] = memoi_carve(&v->c, v->n_kv[i] * sent_kv_bytes);
 }
 
 MEMOI void memoi_buffers_carve_gradients(memoi_buffers_carving* v, memoi_buffers* b) {
@@ -116,31 +104,29 @@ MEMOI void memoi_buffers_carve_gradients(memoi_buffers_carving* v, memoi_buffers
     const int64_t n_rows = shape->n_batch * shape->key_sharding.ring_tokens;
     const int rounds = shape->carried_type != MEMO_TYPE_F32;
     for (int i = 0; i < 2 && i < shape->n_groups; i++)
-        b->dots[i] = (float*)memoi_buffers_carve(&v->c, v->n_q * 4);
+        b->dots[i] = (float*)memoi_carve(&v->c, v->n_q * 4);
     b->dots_rows = b->dots[0];
-    if (v->has_ulysses)
-        b->dots_rows = (float*)memoi_buffers_carve(&v->c, v->q_rows * shape->n_q_heads * 4);
+    if (v->has_ulysses) b->dots_rows = (float*)memoi_carve(&v->c, v->q_rows * shape->n_q_heads * 4);
     for (int i = 0; i < 2; i++)
         b->ring.d_kv[i] =
-            (float*)memoi_buffers_carve(&v->c, (v->has_ring || !v->is_direct) * v->n_kv[i] * 4);
+            (float*)memoi_carve(&v->c, (v->has_ring || !v->is_direct) * v->n_kv[i] * 4);
 
     /* Gradients of the ring, and of the rows that a rank holds for its node. */
     if (v->has_ring && rounds)
-        b->ring.d_kv_step = (float*)memoi_buffers_carve(&v->c, (v->n_kv[0] + v->n_kv[1]) * 4);
-    b->ring.gradients = memoi_buffers_carve(
+        b->ring.d_kv_step = (float*)memoi_carve(&v->c, (v->n_kv[0] + v->n_kv[1]) * 4);
+    b->ring.gradients = memoi_carve(
         &v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) * carried_bytes);
     for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
-        b->nodes.d_kv[i / 2][i % 2] = (float*)memoi_buffers_carve(&v->c, v->n_kv[i % 2] * 4);
-    if (shape->n_nodes > 1) b->nodes.taken = memoi_buffers_carve(&v->c, n_rows * carried_bytes);
-    if (shape->n_nodes > 1 && rounds)
-        b->nodes.given = memoi_buffers_carve(&v->c, n_rows * carried_bytes);
+        b->nodes.d_kv[i / 2][i % 2] = (float*)memoi_carve(&v->c, v->n_kv[i % 2] * 4);
+    if (shape->n_nodes > 1) b->nodes.taken = memoi_carve(&v->c, n_rows * carried_bytes);
+    if (shape->n_nodes > 1 && rounds) b->nodes.given = memoi_carve(&v->c, n_rows * carried_bytes);
 
     /* Replicas are sent and summed in fp32. */
     for (int i = 0; i < 2 && shape->is_replicated; i++)
-        b->sums[i] = i && !v->is_grouped
-                         ? b->sums[0]
-                         : (float*)memoi_buffers_carve(&v->c, v->kv_rows * shape->n_kv_heads *
-                                                                  v->kv_size * 4);
+        b->sums[i] =
+            i && !v->is_grouped
+                ? b->sums[0]
+                : (float*)memoi_carve(&v->c, v->kv_rows * shape->n_kv_heads * v->kv_size * 4);
 }
 
 /* The buffers of a pass behind base.  Returns their bytes; what is not used has none. */
@@ -167,13 +153,13 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_shape* shape, char* base, int
     memset(b, 0, sizeof *b);
     memoi_buffers_carve_ring(&v, b);
     memoi_buffers_carve_ulysses(&v, b);
-    b->out = (float*)memoi_buffers_carve(&v.c, !v.is_direct * v.n_q * out_size * 4);
+    b->out = (float*)memoi_carve(&v.c, !v.is_direct * v.n_q * out_size * 4);
     if (is_backward) {
         memoi_buffers_carve_gradients(&v, b);
     } else {
         const int merges = v.has_ring || shape->has_trees;
-        b->ring.block_out = (float*)memoi_buffers_carve(&v.c, merges * v.n_q * out_size * 4);
-        b->ring.block_lse = (float*)memoi_buffers_carve(&v.c, merges * v.n_q * 4);
+        b->ring.block_out = (float*)memoi_carve(&v.c, merges * v.n_q * out_size * 4);
+        b->ring.block_lse = (float*)memoi_carve(&v.c, merges * v.n_q * 4);
     }
     return v.c.n_bytes;
 }
@@ -205,7 +191,7 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     memoi_shape shape;
     memo_status status = memoi_desc_shape_make(desc, &shape, error);
     memoi_buffers buffers[2];
-    memoi_buffers_carver saved = {NULL, 0};
+    memoi_carver saved = {NULL, 0};
     char *q_heads, *kv_heads[2];
     memset(sizes, 0, sizeof *sizes);
     if (status) return status;

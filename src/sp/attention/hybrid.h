@@ -324,6 +324,7 @@ typedef struct memoi_hybrid_walk {
     memoi_ulysses ulysses;
     memoi_ring ring;
     memoi_nodes nodes; /* of a ring over nodes */
+    float* d_kv[2];    /* of a group: the sums of this rank's rows */
     int32_t has_run;   /* a ring of this pass */
     int32_t is_full;   /* results of the previous group may still be in their buffers */
 } memoi_hybrid_walk;
@@ -367,7 +368,7 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
                                    char* kv[2]) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* group = &walk->groups[g % 2];
-    memoi_buffers_carver saved = {(char*)t->saved, 0};
+    memoi_carver saved = {(char*)t->saved, 0};
     int32_t n_arrived = 0;
     if (!group->heads.n_q) { /* a rank without heads gets no bytes; any address will do */
         *q = kv[0] = kv[1] = (char*)t->out;
@@ -455,8 +456,8 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
 
     /* A step reads k while step 0 adds to d_k, which may be k. */
     is_direct &= group->sharding.ring == 1;
-    ring->d_kv_final[0] = is_direct ? (float*)t->d_k : b->ring.d_kv[0];
-    ring->d_kv_final[1] = is_direct ? (float*)t->d_v : b->ring.d_kv[1];
+    ring->d_kv_final[0] = walk->d_kv[0] = is_direct ? (float*)t->d_k : b->ring.d_kv[0];
+    ring->d_kv_final[1] = walk->d_kv[1] = is_direct ? (float*)t->d_v : b->ring.d_kv[1];
 }
 
 /* A result of a group: output; or d_q, d_k or d_v. */
@@ -472,7 +473,7 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
     const memoi_ring* ring = &walk->ring;
     const memoi_shape* group = ring->shape;
     const memo_sp_attention_tensors* t = &walk->tensors;
-    const void* const computed[] = {ring->out, ring->d_q, ring->d_kv_final[0], ring->d_kv_final[1]};
+    const float* const computed[] = {ring->out, ring->d_q, walk->d_kv[0], walk->d_kv[1]};
     void* const rows[] = {t->out, t->d_q, t->d_k, t->d_v};
     const int32_t sizes[] = {group->v_head_size, group->head_size, group->kv_size[0],
                              group->kv_size[1]};
@@ -486,7 +487,7 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
 
     to = has_ulysses ? (void*)walk->buffers.results[i] : result.to;
     if (to != result.from) /* not computed in place */
-        memoi_target_cast(&walk->target, MEMOI_TARGET_COMPUTE, to, type, result.from, MEMO_TYPE_F32,
+        memoi_target_cast(&walk->target, MEMOI_TARGET_COMPUTE, to, type, computed[k],
                           group->n_batch * memoi_shape_sharding(group, i > 0)->ring_tokens *
                               (i ? group->heads.n_kv : group->heads.n_q) * sizes[k]);
     result.from = to;
@@ -504,8 +505,7 @@ MEMOI void memoi_hybrid_return(memoi_hybrid_walk* walk, const memoi_hybrid_resul
     walk->ulysses.shape = &walk->groups[g % 2];
     memoi_ulysses_to_rows(&walk->ulysses, x, result->from, result->to, sums);
     if (sums && g == shape->n_groups - 1)
-        memoi_target_cast(&walk->target, walk->ulysses.stream, result->to, shape->type, sums,
-                          MEMO_TYPE_F32, n);
+        memoi_target_cast(&walk->target, walk->ulysses.stream, result->to, shape->type, sums, n);
 }
 
 /* The results of a group leave.  With several groups they do behind the next one's attention. */

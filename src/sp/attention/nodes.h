@@ -24,6 +24,7 @@ typedef struct memoi_nodes {
     const memo_exchange* plan;
     memo_comm* comm; /* by nodes */
     memoi_nodes_buffers buffers;
+    memoi_shape shape; /* of this node's ring and a group of heads */
     char* own_kv[2];
     float* own_d_kv[2];
     int32_t is_ready; /* own keys are complete since an earlier ring of this pass */
@@ -128,8 +129,7 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
         for (int32_t b = 0; b < n_batch && rounds; b++)
             memoi_target_cast(target, MEMOI_TARGET_NODES,
                               out[t] + b * n_out * row * memo_type_bytes(shape->carried_type),
-                              shape->carried_type, held + b * n_tokens * row, MEMO_TYPE_F32,
-                              n_out * row);
+                              shape->carried_type, held + b * n_tokens * row, n_out * row);
     }
     if (rounds) reads[0] = memob_range_at(n->buffers.given, n_batch * n_out * row_bytes);
     writes = memob_range_at(n->buffers.taken, n_batch * n_in * row_bytes);
@@ -172,28 +172,28 @@ MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
     n->latest = n->first + d;
 }
 
-/* All rings of a group of heads.  Before and after the ring is of one rank and all nodes. */
+/* All rings of a group of heads, whose ring is of all nodes when it begins. */
 MEMOI void memoi_nodes_run(memoi_nodes* n) {
     memoi_ring* ring = n->ring;
-    const memoi_ring whole = *ring;
-    memoi_shape shape = *whole.shape;
-    shape.sharding.ring /= n->plan->shape.n_nodes;
-    shape.key_sharding.ring /= n->plan->shape.n_nodes;
-    shape.ring_rank %= shape.sharding.ring;
-    ring->shape = &shape;
-    ring->first_peer = whole.shape->ring_rank - shape.ring_rank;
+    memoi_shape* shape = &n->shape;
+    *shape = *ring->shape;
+    shape->sharding.ring /= n->plan->shape.n_nodes;
+    shape->key_sharding.ring /= n->plan->shape.n_nodes;
+    shape->ring_rank %= shape->sharding.ring;
+    ring->first_peer = ring->shape->ring_rank - shape->ring_rank;
+    ring->shape = shape;
     for (int t = 0; t < 2; t++) {
-        n->own_kv[t] = whole.kv[t];
-        n->own_d_kv[t] = whole.d_kv_final[t];
+        n->own_kv[t] = ring->kv[t];
+        n->own_d_kv[t] = ring->d_kv_final[t];
     }
 
-    n->is_ready = whole.is_ready;
+    n->is_ready = ring->is_ready;
     n->first = ++n->latest + 1;
     n->n_crossed = 0;
 
     /* Brings, computes and gives in the order of chapter 6.  Without heads zeros are set alone. */
-    for (int32_t d = 1; d <= 2 && shape.heads.n_q; d++) memoi_nodes_bring(n, d);
-    for (int32_t d = 0; d < (shape.heads.n_q ? n->plan->shape.n_nodes : 1); d++) {
+    for (int32_t d = 1; d <= 2 && shape->heads.n_q; d++) memoi_nodes_bring(n, d);
+    for (int32_t d = 0; d < (shape->heads.n_q ? n->plan->shape.n_nodes : 1); d++) {
         memoi_nodes_ring(n, d);
         if (d && ring->is_backward) memoi_nodes_give(n, d);
         if (d) memoi_nodes_bring(n, d + 2);
@@ -201,12 +201,5 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
     if (n->n_crossed) {
         memoi_target_record(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
         memoi_target_wait(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
-    }
-
-    ring->shape = whole.shape;
-    ring->plan = whole.plan;
-    for (int t = 0; t < 2; t++) {
-        ring->kv[t] = whole.kv[t];
-        ring->d_kv_final[t] = whole.d_kv_final[t];
     }
 }

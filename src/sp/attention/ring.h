@@ -369,9 +369,9 @@ MEMOI void memoi_ring_set_padding(const memoi_ring* ring) {
                                        ring->lse + at, 0xfe, n * 4, target->error);
     }
     for (int k = 0; k < 2; k++)
-        memoi_target_add(target, MEMOI_TARGET_COMPUTE, ring->lse + first * n_heads, MEMO_TYPE_F32,
-                         n_rows * n_heads, ring->lse + first * n_heads, MEMO_TYPE_F32,
-                         n_rows * n_heads, n, shape->n_batch);
+        memoi_target_add(target, MEMOI_TARGET_COMPUTE, MEMO_TYPE_F32, ring->lse + first * n_heads,
+                         n_rows * n_heads, ring->lse + first * n_heads, n_rows * n_heads, n,
+                         shape->n_batch);
 }
 
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
@@ -599,7 +599,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     if (s && is_apart && rounds && has_worked) {
         memoi_ring_await(ring, memoi_ring_room_end(ring, s));
         memoi_target_cast(target, MEMOI_TARGET_COMPUTE, memoi_ring_contribution(ring, s, 0),
-                          shape->carried_type, ring->buffers.d_kv_step, MEMO_TYPE_F32, n_given);
+                          shape->carried_type, ring->buffers.d_kv_step, n_given);
     }
 }
 
@@ -635,7 +635,6 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
     memoi_ring_await(ring, ring->used[memoi_ring_sums_use(ring)]);
     memoi_ring_d_kv(ring, 0, d_kv);
     for (int32_t is_v = 0; is_v < 2; is_v++)
-        memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v], MEMO_TYPE_F32,
-                         0, d_kv[is_v], MEMO_TYPE_F32, 0, n_own * memoi_ring_row(ring->shape, is_v),
-                         1);
+        memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, MEMO_TYPE_F32, ring->d_kv_final[is_v],
+                         0, d_kv[is_v], 0, n_own * memoi_ring_row(ring->shape, is_v), 1);
 }

@@ -175,8 +175,8 @@ MEMOI void memoi_ulysses_place(const memoi_ulysses* u, const memoi_ulysses_move*
                                int64_t n_rows) {
     const int64_t at = (first_row * m->n_heads + heads.first) * m->x->n, n = heads.n * m->x->n;
     if (sums)
-        memoi_target_add(u->target, u->stream, sums + at, MEMO_TYPE_F32, m->n_heads * m->x->n, rows,
-                         MEMO_TYPE_F32, n, n, n_rows);
+        memoi_target_add(u->target, u->stream, MEMO_TYPE_F32, sums + at, m->n_heads * m->x->n, rows,
+                         n, n, n_rows);
     else
         memoi_target_copy_rows(u->target, u->stream, to + at * memo_type_bytes(m->x->type),
                                m->row_bytes, rows, heads.n * m->unit, heads.n * m->unit, n_rows);
