@@ -60,6 +60,14 @@ static inline gpt_rows gpt_rows_in(gpt_rows a, gpt_rows b) {
     return a.begin < a.end ? a : gpt_rows_make(b.begin, b.begin);
 }
 
+/* The piece of at most n rows that begins at a row; empty behind the last. */
+static inline gpt_rows gpt_piece_at(gpt_rows rows, int64_t begin, int64_t n) {
+    return gpt_rows_make(begin, gpt_min(begin + n, rows.end));
+}
+#define GPT_EACH_PIECE(piece, rows, n)                                                             \
+    for (gpt_rows piece = gpt_piece_at(rows, (rows).begin, n); gpt_count(piece) > 0;               \
+         piece = gpt_piece_at(rows, piece.end, n))
+
 /* ---- dropout: a mask without state ---------------------------------------------------------- */
 
 /* The finalizer of splitmix64: every bit of the result depends on every bit of z. */

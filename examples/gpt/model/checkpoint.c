@@ -141,9 +141,8 @@ static void gpt_file_array(gpt_file* f, int is_write, const gpt_parameter* p, in
     gpt_model* model = f->model;
     const int full = array == GPT_WEIGHTS ? gpt_full_weights(model) : array, casts = full != array;
     const int64_t element_bytes = gpt_array_bytes(model, full, 1);
-    gpt_rows piece;
-    for (piece.begin = rows.begin; piece.begin < rows.end && !f->status; piece.begin = piece.end) {
-        piece.end = gpt_min(piece.begin + GPT_FILE_PIECE / element_bytes, rows.end);
+    GPT_EACH_PIECE(piece, rows, GPT_FILE_PIECE / element_bytes) {
+        if (f->status) return;
         if (is_write) gpt_copy_array(model, 0, array, piece, f->host);
         if (!model->status)
             gpt_file_elements(f, is_write, p, at, element_bytes, piece.begin - p->offset,

@@ -225,17 +225,15 @@ void gpt_copy_rows(gpt_model* model, gpt_array to, gpt_array from, gpt_rows rows
 
 void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
     const gpt_rows all = model->open;
-    gpt_rows need[GPT_N_TENSORS], rows;
-    gpt_array y;
+    gpt_rows need[GPT_N_TENSORS];
     memset(need, 0, sizeof need);
     for (int i = 0; i < gpt_n_tensors(&model->config); i++) need[i] = all;
     gpt_copy_rows(model, gpt_tensor(model, layer, GPT_INPUT), x, all);
     gpt_compute(model, layer, need);
 
-    for (rows.begin = all.begin; rows.begin < all.end; rows.begin = rows.end) {
-        rows.end = gpt_min(rows.begin + gpt_mlp_rows(model), all.end);
+    GPT_EACH_PIECE(rows, all, gpt_mlp_rows(model)) {
         gpt_begin_chunk(model, layer, rows);
-        y = gpt_take(model, rows, model->config.hidden);
+        gpt_array y = gpt_take(model, rows, model->config.hidden);
         gpt_linear(model, layer, GPT_W_DOWN, y, gpt_tensor(model, layer, GPT_ACTIVATED), rows);
         gpt_drop_elements(model, x, gpt_tensor(model, layer, GPT_MIDDLE), &y, layer, GPT_SITE_MLP,
                           rows);
@@ -245,15 +243,12 @@ void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
 }
 
 void gpt_backward_plain(gpt_model* model, int32_t layer, gpt_array dx) {
-    const gpt_rows all = model->open;
-    gpt_rows rows;
-    for (rows.begin = all.begin; rows.begin < all.end; rows.begin = rows.end) {
-        rows.end = gpt_min(rows.begin + model->chunk_rows, all.end);
+    GPT_EACH_PIECE(rows, model->open, model->chunk_rows) {
         gpt_begin_phase(model, layer, "recompute");
         gpt_begin_chunk(model, layer, rows);
         gpt_begin_phase(model, layer, "backward");
         gpt_backward_mlp(model, layer, dx, dx, rows);
         gpt_end_chunk(model);
     }
-    gpt_backward_attention(model, layer, dx, dx, all);
+    gpt_backward_attention(model, layer, dx, dx, model->open);
 }

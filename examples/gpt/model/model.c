@@ -394,15 +394,12 @@ memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest, memo_error*
     enum { N_PIECE = 1 << 14 };
     uint32_t* words = (uint32_t*)malloc((size_t)gpt_sum_bytes(model, N_PIECE));
     const int64_t element = gpt_sum_bytes(model, 1) / 4; /* words */
-    gpt_rows piece;
     *digest = 0;
     model->status =
         words ? gpt_wait(model, &model->error) : gpt_no_memory("a digest", &model->error);
     for (int64_t b = 0; b < gpt_n_buckets(&model->config) && !model->status; b++) {
         const gpt_rows part = gpt_updated_part(model, b);
-        for (piece.begin = part.begin; piece.begin < part.end && !model->status;
-             piece.begin = piece.end) {
-            piece.end = gpt_min(piece.begin + N_PIECE, part.end);
+        GPT_EACH_PIECE(piece, part, N_PIECE) {
             gpt_copy_array(model, 0, GPT_GRADIENTS, piece, words);
             for (int64_t i = 0; i < element * gpt_count(piece) && !model->status; i++)
                 *digest += gpt_mix(words[i] + gpt_mix((uint64_t)(element * piece.begin + i)));

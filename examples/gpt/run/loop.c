@@ -1,6 +1,5 @@
 #include "gpt/run/run.h"
 
-#include "extras/memo_look.h"
 #include "gpt/model/layout.h"
 #include "gpt/run/files.h"
 #include "gpt/run/plan.h"

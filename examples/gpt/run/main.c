@@ -473,6 +473,7 @@ static void job_destroy(job* j) {
         free(j->compared[policy].digests);
     }
     free(j->compared);
+    free(j->scratch);
     memo_text_free(&j->told);
     memo_degrees_free(j->options.block_degrees);
     if (j->loss_log) fclose(j->loss_log);

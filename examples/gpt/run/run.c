@@ -2,7 +2,6 @@
 
 #include <signal.h>
 
-#include "extras/memo_look.h"
 #include "gpt/run/files.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/ranks.h"
