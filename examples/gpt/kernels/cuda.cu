@@ -796,14 +796,9 @@ static memo_status gpt_gemm_run(gpt_cuda_kernels* c, gpt_gemm_call* g,
                                    (size_t)GPT_CUDA_WORKSPACE, memo_cuda_stream(stream)));
 }
 
-static const gpt_gemm_choice* gpt_gemm_find(const gpt_cuda_kernels* c, const gpt_gemm_choice* of) {
-    for (int32_t i = 0; i < c->n_gemms; i++)
-        if (c->gemms[i].kind == of->kind && c->gemms[i].n_outputs == of->n_outputs &&
-            c->gemms[i].n_inputs == of->n_inputs && c->gemms[i].n_rows == of->n_rows &&
-            c->gemms[i].weight_alignment == of->weight_alignment &&
-            c->gemms[i].is_fp8 == of->is_fp8)
-            return &c->gemms[i];
-    return NULL;
+static bool gpt_gemm_is_alike(const gpt_gemm_choice& a, const gpt_gemm_choice& b) {
+    return a.kind == b.kind && a.is_fp8 == b.is_fp8 && a.weight_alignment == b.weight_alignment &&
+           a.n_outputs == b.n_outputs && a.n_inputs == b.n_inputs && a.n_rows == b.n_rows;
 }
 
 /* The largest power of two that divides n, at most 64: every array begins at such an address. */
@@ -863,12 +858,12 @@ static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g, const gpt_gemm_ch
  * device's. */
 static memo_status gpt_gemm_run_rows(gpt_cuda_kernels* c, gpt_gemm_call* g, gpt_gemm_choice* of,
                                      memo_stream stream, memo_error* error) {
-    const gpt_gemm_choice* known = gpt_gemm_find(c, of);
     cublasLtMatmulAlgo_t algos[GPT_GEMM_ASKED];
     memo_error why = {};
-    int n;
-    if (known) return gpt_gemm_run(c, g, &known->algo, stream, error);
-    n = gpt_gemm_ask(c, g, of, algos);
+    for (int32_t i = 0; i < c->n_gemms; i++)
+        if (gpt_gemm_is_alike(c->gemms[i], *of))
+            return gpt_gemm_run(c, g, &c->gemms[i].algo, stream, error);
+    const int n = gpt_gemm_ask(c, g, of, algos);
     for (int i = 0; i < n; i++) {
         if (gpt_gemm_run(c, g, &algos[i], stream, &why)) {
             (void)cudaGetLastError();
@@ -1049,16 +1044,14 @@ static memo_status gpt_cuda_linear_backward(gpt_cuda_kernels* c, memo_stream str
     return a->dweight ? gpt_gemm_enqueue(c, stream, GPT_GEMM_WEIGHTS, a, error) : MEMO_STATUS_OK;
 }
 
-/* Words of a row that a lane holds at most, in bf16; 0: the row is too long or of another type. */
-#define GPT_LAUNCH_NORM(kernel, is_wide, n_rows, ...)                                              \
-    (!(is_wide) ? GPT_LAUNCH((n_rows)*WARPS_LANES, (kernel<1, 0>), *a, c->type, __VA_ARGS__)       \
-     : c->type != MEMO_TYPE_BF16 || a->hidden > 4096                                               \
-         ? GPT_LAUNCH((n_rows)*WARPS_LANES, (kernel<8, 0>), *a, c->type, __VA_ARGS__)              \
-     : a->hidden > 2048                                                                            \
-         ? GPT_LAUNCH((n_rows)*WARPS_LANES, (kernel<8, 16>), *a, c->type, __VA_ARGS__)             \
-     : a->hidden > 1024                                                                            \
-         ? GPT_LAUNCH((n_rows)*WARPS_LANES, (kernel<8, 8>), *a, c->type, __VA_ARGS__)              \
-         : GPT_LAUNCH((n_rows)*WARPS_LANES, (kernel<8, 4>), *a, c->type, __VA_ARGS__))
+/* By the words of a row that a lane holds at most, in bf16; 0: the row is too long or of another
+ * type. */
+#define GPT_NORM_KERNEL(kernel, is_wide, type, hidden)                                             \
+    (!(is_wide)                                  ? kernel<1, 0>                                    \
+     : type != MEMO_TYPE_BF16 || (hidden) > 4096 ? kernel<8, 0>                                    \
+     : (hidden) > 2048                           ? kernel<8, 16>                                   \
+     : (hidden) > 1024                           ? kernel<8, 8>                                    \
+                                                 : kernel<8, 4>)
 
 static memo_status gpt_cuda_norm(gpt_cuda_kernels* c, memo_stream stream, gpt_kind kind,
                                  const gpt_norm_args* a, memo_error* error) {
@@ -1066,16 +1059,21 @@ static memo_status gpt_cuda_norm(gpt_cuda_kernels* c, memo_stream stream, gpt_ki
     const int64_t n_chunks = (n_rows + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
     const int is_wide = gpt_is_wide(a->hidden, a->x, a->y, a->weight, a->dx);
     float* sums = (float*)(void*)c->rows;
+    const auto kernel =
+        kind == GPT_KIND_NORM
+            ? GPT_NORM_KERNEL(gpt_norm_kernel, is_wide, c->type, a->hidden)
+            : GPT_NORM_KERNEL(gpt_norm_backward_kernel, is_wide, c->type, a->hidden);
+    const auto launch = [&](gpt_part part) {
+        return GPT_LAUNCH(part.n * WARPS_LANES, kernel, *a, c->type, part);
+    };
     if (kind == GPT_KIND_NORM)
-        return gpt_launch_parts(c, stream, a->rows, a->fp8_tile, a->y, error, [&](gpt_part part) {
-            return GPT_LAUNCH_NORM(gpt_norm_kernel, is_wide, part.n, part);
-        });
+        return gpt_launch_parts(c, stream, a->rows, a->fp8_tile, a->y, error, launch);
     if (GPT_LAUNCH_WIDE(is_wide, n_chunks * a->hidden, gpt_norm_sums_kernel, *a, c->type, sums,
                         n_chunks) ||
         GPT_LAUNCH(a->hidden, gpt_fold_kernel<float>, (float*)a->dweight, sums,
                    n_chunks * a->hidden, a->hidden, 1))
         return error->status;
-    return GPT_LAUNCH_NORM(gpt_norm_backward_kernel, is_wide, n_rows, gpt_part{0, n_rows, NULL});
+    return launch(gpt_part{0, n_rows, NULL});
 }
 
 static memo_status gpt_cuda_loss(gpt_cuda_kernels* c, memo_stream stream, const gpt_loss_args* a,
@@ -1225,32 +1223,27 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
 /* ---- a step as a graph ----------------------------------------------------------------------- */
 
 /* Other threads may use CUDA meanwhile: the watchdog of NCCL does. */
-static memo_status gpt_cuda_graph_begin(void* context, memo_stream stream, memo_error* error) {
-    (void)context;
+static memo_status gpt_cuda_graph_begin(void*, memo_stream stream, memo_error* error) {
     return GPT_CUDA(cudaStreamBeginCapture,
                     (memo_cuda_stream(stream), cudaStreamCaptureModeThreadLocal));
 }
 
-static memo_status gpt_cuda_graph_end(void* context, memo_stream stream, void** graph,
-                                      memo_error* error) {
+static memo_status gpt_cuda_graph_end(void*, memo_stream stream, void** graph, memo_error* error) {
     cudaGraph_t captured = NULL;
     cudaGraphExec_t exec = NULL;
     memo_status status = GPT_CUDA(cudaStreamEndCapture, (memo_cuda_stream(stream), &captured));
-    (void)context;
     if (!status) status = GPT_CUDA(cudaGraphInstantiate, (&exec, captured, 0));
     if (captured) cudaGraphDestroy(captured);
     *graph = exec;
     return status;
 }
 
-static memo_status gpt_cuda_graph_launch(void* context, memo_stream stream, void* graph,
+static memo_status gpt_cuda_graph_launch(void*, memo_stream stream, void* graph,
                                          memo_error* error) {
-    (void)context;
     return GPT_CUDA(cudaGraphLaunch, ((cudaGraphExec_t)graph, memo_cuda_stream(stream)));
 }
 
-static void gpt_cuda_graph_destroy(void* context, void* graph) {
-    (void)context;
+static void gpt_cuda_graph_destroy(void*, void* graph) {
     cudaGraphExecDestroy((cudaGraphExec_t)graph);
 }
 

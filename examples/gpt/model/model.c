@@ -639,6 +639,30 @@ static memo_status gpt_agree(void* user, int64_t* values, int64_t n, memo_error*
     return model->agree(model->agree_user, values, n, error);
 }
 
+/* The table of states for the session. */
+static void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STATES]) {
+    static const char* const names[GPT_N_STATES] = {
+        "embedding",          "weights",  "classifier",
+        "embedding.masters",  "masters",  "classifier.masters",
+        "embedding.gradient", "gradient", "classifier.gradient",
+        "embedding.moment1",  "moment1",  "classifier.moment1",
+        "embedding.moment2",  "moment2",  "classifier.moment2"};
+    static const uint32_t kinds[GPT_N_PLACES] = {MEMO_STATE_FIRST, 1, MEMO_STATE_LAST};
+    const int64_t buckets[GPT_N_PLACES] = {0, 1, gpt_n_buckets(&model->config) - 1};
+    const int makes = gpt_has_masters(&model->config) && !model->zero; /* all weights of a layer */
+    for (int s = 0; s < GPT_N_STATES; s++) {
+        const int array = s / GPT_N_PLACES, place = s % GPT_N_PLACES;
+        const int64_t n = gpt_count(gpt_bucket_rows(model, array, buckets[place]));
+        const int is_absent = array == GPT_MASTERS && !gpt_has_masters(&model->config);
+        states[s].name = names[s];
+        states[s].size_bytes = is_absent ? 0 : gpt_array_bytes(model, array, n);
+        states[s].uses = array == GPT_WEIGHTS ? MEMO_STATE_WEIGHTS | (makes ? MEMO_STATE_MADE : 0)
+                         : array == GPT_GRADIENTS ? MEMO_STATE_GRADIENT
+                                                  : MEMO_STATE_UPDATE;
+        states[s].kinds = kinds[place];
+    }
+}
+
 /* The caller's budgets, and the model. */
 static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc) {
     memo_session_desc s = desc->session ? *desc->session : MEMO_ZERO(memo_session_desc);

@@ -82,6 +82,36 @@ static void print_prediction(const job* j, last_times* last, double step_s) {
                1e3 * taken.low, 1e3 * taken.high);
 }
 
+/* The bytes that this rank has sent so far, and those to tensor ranks. */
+static void sent_bytes(const run* r, int64_t sent[2]) {
+    const memo_mesh* mesh = r->mesh;
+    sent[1] = gpt_tensor_bytes(r->model);
+    sent[0] =
+        mesh->gradient->sent_bytes + mesh->ring->sent_bytes + mesh->ulysses->sent_bytes + sent[1];
+}
+
+/* Prints the most memory of a rank, and its traffic since `sent`.  All ranks call it, after the same
+ * number of steps; waits. */
+static memo_status report_ranks(const run* r, const int64_t sent[2], double step_s, int64_t n_steps,
+                                memo_error* error) {
+    const train_options* o = &r->options;
+    int64_t most[3], host_bytes; /* the device's peak, and bytes sent */
+    if (o->ranks == 1 || n_steps < 1) return MEMO_STATUS_OK;
+    train_device_peaks(&r->device, &most[0], &host_bytes);
+    sent_bytes(r, &most[1]);
+    for (int i = 0; i < 2; i++) most[1 + i] = (most[1 + i] - sent[i] + n_steps / 2) / n_steps;
+    memo_status status = train_agree(r->rank, most, 3, error);
+    if (status || !r->reports) return status;
+    printf(
+        "ranks     a step took %.1f ms, %.0f tokens/s of all; a rank has a device peak up to %s, "
+        "and sends up to %s a step",
+        1e3 * step_s, (double)(o->accumulate * o->batch * o->sequence) / step_s,
+        bytes_name(most[0]), bytes_name(most[1]));
+    if (o->tensor > 1) printf(", %s to tensor ranks", bytes_name(most[2]));
+    printf("\n");
+    return MEMO_STATUS_OK;
+}
+
 /* Continues after the steps of the saved run. */
 static memo_status resume(run* r, job* j, int64_t* step, memo_error* error) {
     const train_options* o = &r->options;
@@ -141,7 +171,7 @@ static memo_status train(run* r, job* j, memo_error* error) {
     if (o->save && train_place.size > 1 && (status = train_agree(r->rank, &r->aside, 1, error)))
         return status;
     if (r->reports) printf("\n");
-    train_sent_bytes(r->mesh, r->model, sent);
+    sent_bytes(r, sent);
     progress shown = {first,     n_steps, o->accumulate * o->batch * o->sequence,
                       clock_s(), 0,       isatty(STDOUT_FILENO)};
     counted_s = shown.begin_s;
@@ -184,8 +214,7 @@ static memo_status train(run* r, job* j, memo_error* error) {
     if (r->reports && step) print_rate(o, step_s);
     if (r->reports && step) print_prediction(j, &last, step_s);
     /* A replay's messages are not counted. */
-    return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, sent, step_s,
-                              r->is_graph ? gpt_min(step, n_first) : step, error);
+    return report_ranks(r, sent, step_s, r->is_graph ? gpt_min(step, n_first) : step, error);
 }
 
 static void print_loss(const job* j) {

@@ -89,6 +89,17 @@ static memo_status check_link(const train_options* o, memo_error* error) {
                        ceil(n_bytes / longest_s));
 }
 
+/* Copies are measured from pinned memory beside the tokens. */
+static memo_status check_measurement(const train_options* o, memo_error* error) {
+    const int64_t least = train_staged_bytes(o) + 512;
+    if (!o->host_memory || o->host_memory / 512 * 512 >= least) return MEMO_STATUS_OK;
+    return memo_error_set(
+        error, MEMO_STATUS_INFEASIBLE,
+        "%s of host memory cannot hold the tokens of a step and the copies that are "
+        "measured; try --host-memory %s",
+        bytes_name(o->host_memory), bytes_option(least));
+}
+
 /* ---- rehearsal: what libraries take beside an arena ------------------------------------------ */
 
 #ifdef TRAIN_CUDA
@@ -380,6 +391,17 @@ static memo_status prepare(job* j, memo_error* error) {
 
 /* ---- the program ---------------------------------------------------------------------------- */
 
+/* Returns whether a plan depends on measured times: not if a fraction is given, nor if everything
+ * is kept. */
+static int plan_needs_times(const train_options* o, memo_policy policy,
+                            const memo_step_plan* plan) {
+    const int64_t n = (int64_t)plan->swap.n_layers * plan->swap.n_tensors;
+    int64_t n_kept = 0;
+    if (!plans_rows(policy) || o->alpha >= 0 || !plan->fits) return 0;
+    while (n_kept < n && plan->swap.rows[n_kept] == MEMO_ROWS_KEPT) n_kept++;
+    return policy == MEMO_POLICY_ALPHA || n_kept < n;
+}
+
 /* Plans every policy.  It needs no text and measures nothing, so only memory limits the plans. */
 static memo_status dry_run(job* j, memo_error* error) {
     const train_options* o = &j->options;
@@ -481,59 +503,66 @@ static void job_destroy(job* j) {
     free(j->save_path);
 }
 
+/* Nothing is checked for options that only print. */
+static memo_status read_options(int argc, char** argv, train_options* o, memo_error* error) {
+    memo_status status = train_ranks_begin(&argc, &argv, error);
+    if (!status) status = train_parse(argc, argv, o, error);
+    train_timeout_s = o->timeout;
+    if (status || o->is_help || o->is_version) return status;
+    status = compute_check_stack(error);
+    if (!status) status = train_check_ranks(o, error);
+    if (!status) status = train_device_check(o, error);
+    if (!status) status = train_check_effects(o, error);
+    if (!status && o->spill) o->spill_free_bytes = bytes_free(o->spill) / o->ranks + 1;
+    return status;
+}
+
+/* *is_training: the first lines are printed. */
+static memo_status run_job(job* j, int* is_training, memo_error* error) {
+    const train_options* o = &j->options;
+    memo_status status = compute_begin(train_place.size ? 1 : o->ranks, o->ranks, error);
+    if (!o->is_random) train_text_find(&j->text, o->text_files, o->n_text_files);
+    if (!status) status = check_files(j, error);
+    if (!status) status = load_text(j, error);
+    catch_signals();
+    if (!status) status = check_outputs(j, error);
+    if (!status) status = prepare(j, error);
+    *is_training = !status;
+    if (!status && !interrupted) status = tool_flush(error);
+    if (!status && !interrupted) *is_training = !(status = open_outputs(j, error));
+    return status || interrupted ? status : work(j, error);
+}
+
+/* Help, a plan, or a run. */
+static memo_status serve(job* j, int* is_training, memo_error* error) {
+    j->teams = (team*)calloc(N_POLICIES, sizeof *j->teams);
+    if (!j->teams) return gpt_no_memory("the policies", error);
+    if (j->options.is_help)
+        train_print_help();
+    else if (j->options.is_version)
+        tool_print_version(stdout, "train_gpt");
+    else
+        return j->options.is_dry_run ? dry_run(j, error) : run_job(j, is_training, error);
+    return MEMO_STATUS_OK;
+}
+
 int main(int argc, char** argv) {
     job j = {0};
     memo_error error;
     int is_training = 0, code;
-
     tool_keep_standard_streams();
     catch_signal(SIGINT, 1);
     signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit fails the write instead */
     j.begin_s = clock_s();
     j.lock.fd = -1;
-
-    /* Options. */
-    memo_status status = train_ranks_begin(&argc, &argv, &error);
-    if (!status) status = train_parse(argc, argv, &j.options, &error);
-    train_timeout_s = j.options.timeout;
-    const int only_prints = j.options.is_help || j.options.is_version;
-    if (!status && !only_prints) status = compute_check_stack(&error);
-    if (!status && !only_prints) status = train_check_ranks(&j.options, &error);
-    if (!status && !only_prints) status = train_device_check(&j.options, &error);
-    if (!status && !only_prints) status = train_check_effects(&j.options, &error);
-    if (!status && !only_prints && j.options.spill)
-        j.options.spill_free_bytes = bytes_free(j.options.spill) / j.options.ranks + 1;
-    j.teams = (team*)calloc(N_POLICIES, sizeof *j.teams);
-    if (!status && !j.teams) status = gpt_no_memory("the policies", &error);
-
-    /* Help, a plan, or a run. */
-    if (!status && j.options.is_help) {
-        train_print_help();
-    } else if (!status && j.options.is_version) {
-        tool_print_version(stdout, "train_gpt");
-    } else if (!status && j.options.is_dry_run) {
-        status = dry_run(&j, &error);
-    } else if (!status) {
-        status = compute_begin(train_place.size ? 1 : j.options.ranks, j.options.ranks, &error);
-        if (!j.options.is_random)
-            train_text_find(&j.text, j.options.text_files, j.options.n_text_files);
-        if (!status) status = check_files(&j, &error);
-        if (!status) status = load_text(&j, &error);
-        catch_signals();
-        if (!status) status = check_outputs(&j, &error);
-        if (!status) status = prepare(&j, &error);
-        is_training = !status; /* the first lines are printed */
-        if (!status && !interrupted) status = tool_flush(&error);
-        if (!status && !interrupted) is_training = !(status = open_outputs(&j, &error));
-        if (!status && !interrupted) status = work(&j, &error);
-    }
+    memo_status status = read_options(argc, argv, &j.options, &error);
+    if (!status) status = serve(&j, &is_training, &error);
 
     if (!status && j.output_failure.status) {
         error = j.output_failure;
         status = error.status;
         interrupted = 0;
     }
-
     if (!status && !interrupted) status = tool_flush(&error);
     code = exit_code_of(status, is_training);
     if (!status && interrupted && train_is_first())

@@ -41,10 +41,6 @@ memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_
 /* Returns the bytes of cuDNN's attention in the scratch of kernels; 0 without cuDNN. */
 int64_t train_attention_bytes(const train_options* o);
 
-/* Returns whether a plan depends on measured times: not if a fraction is given, nor if everything
- * is kept. */
-int plan_needs_times(const train_options* o, memo_policy policy, const memo_step_plan* plan);
-
 /* Returns "48 GB/s each way", or both rates. */
 const char* link_text(const train_options* o);
 
@@ -97,8 +93,5 @@ void print_least(const train_options* o);
 /* Explains why a run cannot have this plan, of least device memory, and suggests what would work,
  * the cheapest first. */
 memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_error* error);
-
-/* Copies are measured from pinned memory beside the tokens. */
-memo_status check_measurement(const train_options* o, memo_error* error);
 
 #endif
