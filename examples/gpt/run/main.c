@@ -228,6 +228,13 @@ static memo_status plan_policy(job* j, memo_policy policy, memo_error* error) {
     return train_plan(&o, policy, 0, profile, NULL, plan, error);
 }
 
+static memo_status plan_policies(job* j, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int i = 0; i < train_n_policies(&j->options) && !status; i++)
+        status = plan_policy(j, policy_order[i], error);
+    return status;
+}
+
 static void forget_plans(job* j) {
     for (int policy = 0; policy < N_POLICIES; policy++) {
         memo_step_plan_destroy(j->plans[policy]);
@@ -253,8 +260,12 @@ static memo_status find_profile(job* j, memo_error* error) {
     return status;
 }
 
-/* Of the run that trains.  A timed session cannot be captured. */
-static int flags_of(const job* j) { return RUN_TRAINED | (j->options.is_graph ? 0 : RUN_TIMED); }
+/* Opens the run that trains.  A timed session cannot be captured. */
+static memo_status open_chosen(job* j, int more_flags, memo_error* error) {
+    const memo_policy policy = (memo_policy)j->options.policy;
+    const int flags = RUN_TRAINED | (j->options.is_graph ? 0 : RUN_TIMED) | more_flags;
+    return team_open(&j->teams[policy], j, policy, flags, error);
+}
 
 /* Returns whether plans need times that are not known.  Keeping everything is fastest and needs
  * none, but --compare states the times of all policies. */
@@ -275,7 +286,6 @@ static memo_status needs_profile(job* j, int* needs, memo_error* error) {
 /* Times are known after the first steps.  A comparison needs them before: of steps that do not
  * count.  Another run trains by the session that times them, and plans. */
 static memo_status measure_profile(job* j, memo_error* error) {
-    team* chosen = &j->teams[j->options.policy];
     memo_status status = check_measurement(&j->options, error);
     if (status) return status;
     if (j->options.compare) {
@@ -284,10 +294,8 @@ static memo_status measure_profile(job* j, memo_error* error) {
         return status;
     }
     status = plan_policy(j, MEMO_POLICY_KEEP, error);
-    if (!status)
-        status =
-            team_open(chosen, j, (memo_policy)j->options.policy, flags_of(j) | RUN_TIMES, error);
-    if (!status) run_take_plan(&chosen->runs[0], j);
+    if (!status) status = open_chosen(j, RUN_TIMES, error);
+    if (!status) run_take_plan(&j->teams[j->options.policy].runs[0], j);
     return status;
 }
 
@@ -364,8 +372,7 @@ static memo_status prepare(job* j, memo_error* error) {
     fflush(stdout);
     if (needs) status = plan_run(j, error);
     if (!status) status = plan_policy(j, MEMO_POLICY_KEEP, error);
-    if (!status && !o->compare && !j->own_plan.addresses)
-        status = team_open(&j->teams[o->policy], j, (memo_policy)o->policy, flags_of(j), error);
+    if (!status && !o->compare && !j->own_plan.addresses) status = open_chosen(j, 0, error);
     if (status) return status;
 
     print_keep(o, j->plans[MEMO_POLICY_KEEP]->device_bytes);
@@ -407,7 +414,7 @@ static memo_status dry_run(job* j, memo_error* error) {
     const train_options* o = &j->options;
     const memo_policy policy = (memo_policy)o->policy;
     const gpt_config config = train_config(o);
-    memo_status status = MEMO_STATUS_OK, refused;
+    memo_status status = MEMO_STATUS_OK;
     if (o->n_text_files) {
         train_text_find(&j->text, o->text_files, o->n_text_files);
         status = train_text_load(&j->text, o->sequence, error);
@@ -415,9 +422,8 @@ static memo_status dry_run(job* j, memo_error* error) {
     if (!status) status = find_profile(j, error);
     if (!status) status = plan_run(j, error);
     if (status && (status != MEMO_STATUS_INFEASIBLE || !j->plans[policy])) return status;
-    refused = status;
-    memo_error refusal = *error;
-    status = MEMO_STATUS_OK;
+    const memo_status refused = status;
+    const memo_error refusal = *error;
 
     const memo_step_plan* plan = j->plans[policy];
     print_model(o);
@@ -434,8 +440,7 @@ static memo_status dry_run(job* j, memo_error* error) {
     if (!refused && (o->cluster || o->slice_rows) && o->device_memory && !gpt_is_mixed(&config) &&
         o->ring * o->ulysses == 1)
         print_longest(o, *j->why_slices ? 0 : o->slice_rows);
-    for (int i = 0; i < train_n_policies(o) && !status; i++)
-        status = plan_policy(j, policy_order[i], error);
+    status = plan_policies(j, error);
     if (!status) print_policies(o, j->plans);
     return status || !refused ? status : memo_error_set(error, refused, "%s", refusal.message);
 }
@@ -459,17 +464,20 @@ static memo_status work(job* j, memo_error* error) {
     const int is_shared = o->compare && !o->is_graph;
     team* chosen = &j->teams[o->policy];
     memo_status status = MEMO_STATUS_OK;
-    for (int i = 0; i < train_n_policies(o) && o->compare && !status; i++)
-        status = plan_policy(j, policy_order[i], error);
-    if (!status && o->compare) status = compare_policies(j, j->teams, is_shared, error);
-    if (!status && !j->stops && o->compare && !is_shared)
-        status = team_open(chosen, j, (memo_policy)o->policy, flags_of(j), error);
-    if (!status && !j->stops && !o->compare) status = team_call(chosen, choose_steps, error);
+    if (o->compare) {
+        status = plan_policies(j, error);
+        if (!status) status = compare_policies(j, j->teams, is_shared, error);
+        if (!status && !j->stops && !is_shared) status = open_chosen(j, 0, error);
+    } else {
+        status = team_call(chosen, choose_steps, error);
+    }
     if (!status && !j->stops) status = team_call(chosen, train_chosen, error);
 
     if (!status) status = check_training(j, error);
-    if (!status && !interrupted && o->output && train_is_first()) status = write_outputs(j, error);
-    if (!status && !interrupted && o->output) print_outputs(j);
+    if (!status && !interrupted && o->output) {
+        if (train_is_first()) status = write_outputs(j, error);
+        if (!status) print_outputs(j);
+    }
     if (!status && (status = j->log_failure.status)) *error = j->log_failure;
     return status;
 }
@@ -485,8 +493,7 @@ static int exit_code_of(memo_status status, int is_training) {
 }
 
 static void job_destroy(job* j) {
-    for (int policy = 0; policy < N_POLICIES && j->teams; policy++) team_close(&j->teams[policy]);
-    free(j->teams);
+    for (int policy = 0; policy < N_POLICIES; policy++) team_close(&j->teams[policy]);
     forget_plans(j);
     train_text_free(&j->text);
     free(j->losses);
@@ -535,8 +542,6 @@ static memo_status run_job(job* j, int* is_training, memo_error* error) {
 
 /* Help, a plan, or a run. */
 static memo_status serve(job* j, int* is_training, memo_error* error) {
-    j->teams = (team*)calloc(N_POLICIES, sizeof *j->teams);
-    if (!j->teams) return gpt_no_memory("the policies", error);
     if (j->options.is_help)
         train_print_help();
     else if (j->options.is_version)
@@ -547,6 +552,7 @@ static memo_status serve(job* j, int* is_training, memo_error* error) {
 }
 
 int main(int argc, char** argv) {
+    static team teams[N_POLICIES];
     job j = {0};
     memo_error error;
     int is_training = 0, code;
@@ -554,6 +560,7 @@ int main(int argc, char** argv) {
     catch_signal(SIGINT, 1);
     signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit fails the write instead */
     j.begin_s = clock_s();
+    j.teams = teams;
     j.lock.fd = -1;
     memo_status status = read_options(argc, argv, &j.options, &error);
     if (!status) status = serve(&j, &is_training, &error);

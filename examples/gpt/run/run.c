@@ -35,7 +35,6 @@ static void run_destroy(run* r) {
     memo_recorder_destroy(r->recorder);
     train_device_close(&r->device);
     free(r->tokens);
-    free(r->targets);
     memset(r, 0, sizeof *r);
 }
 
@@ -82,14 +81,12 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
     memo_mesh_desc degrees = mesh_desc_of(o);
     r->reports = train_rank_reports(r->rank);
     r->is_graph = o->is_graph && !is_trial && !(r->flags & RUN_TIMED); /* events need calls */
-    r->tokens = (int32_t*)malloc(n_rows * sizeof *r->tokens);
-    r->targets = (int32_t*)malloc(n_rows * sizeof *r->targets);
-    memo_status status = r->tokens && r->targets
-                             ? MEMO_STATUS_OK
-                             : gpt_no_memory("the tokens of a micro-batch", error);
+    r->tokens = (int32_t*)malloc(2 * n_rows * sizeof *r->tokens);
+    if (!r->tokens) return gpt_no_memory("the tokens of a micro-batch", error);
+    r->targets = r->tokens + n_rows;
 
     /* What the model runs on. */
-    if (!status) status = memo_mesh_create(r->rank->comm, &degrees, &r->mesh, error);
+    memo_status status = memo_mesh_create(r->rank->comm, &degrees, &r->mesh, error);
     if (!status)
         status = train_device_open(&r->device, o, r->rank, is_lifted ? 0 : o->device_memory,
                                    is_lifted ? 0 : o->host_memory, error);
