@@ -874,11 +874,11 @@ static memo_status gpt_gemm_run_rows(gpt_cuda_kernels* c, gpt_gemm_call* g, gpt_
         if (c->n_gemms < GPT_CUDA_GEMMS_MAX) c->gemms[c->n_gemms++] = *of;
         return MEMO_STATUS_OK;
     }
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "cuBLASLt: none of %d algorithms multiplies %lld rows with a weight of "
-                          "%lld x %lld; %s",
-                          n, (long long)of->n_rows, (long long)of->n_outputs,
-                          (long long)of->n_inputs, n ? why.message : "another --tile may work");
+    return gpt_unsupported(error,
+                           "cuBLASLt: none of %d algorithms multiplies %lld rows with a weight of "
+                           "%lld x %lld; %s",
+                           n, (long long)of->n_rows, (long long)of->n_outputs,
+                           (long long)of->n_inputs, n ? why.message : "another --tile may work");
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
@@ -921,9 +921,8 @@ static memo_status gpt_fp8_weight(gpt_cuda_kernels* c, memo_stream stream, const
     const int64_t n = a->n_outputs * a->n_inputs;
     int32_t i = 0;
     if ((a->n_outputs | a->n_inputs) % 16)
-        return memo_error_set(
-            error, MEMO_STATUS_UNSUPPORTED,
-            "FP8: a weight of %lld x %lld; widths that 16 divides, or bf16, would work",
+        return gpt_unsupported(
+            error, "FP8: a weight of %lld x %lld; widths that 16 divides, or bf16, would work",
             (long long)a->n_outputs, (long long)a->n_inputs);
     while (i < c->n_weights &&
            (c->weights[i].weight != a->weight || c->weights[i].is_turned != is_turned))
@@ -1166,8 +1165,7 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, const gpt
                           gpt_rope_table_kernel, a.rope_table);
     case GPT_N_KINDS: break;
     }
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "operation %d is unknown",
-                          (int)op->kind);
+    return gpt_invalid(error, "operation %d is unknown", (int)op->kind);
 }
 
 static int64_t gpt_cuda_scratch_bytes(void* context, const gpt_shapes* shapes) {
@@ -1193,12 +1191,10 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
     memo_error unused;
     if (!error) error = &unused;
     if (shapes->type != MEMO_TYPE_BF16 && shapes->type != MEMO_TYPE_F32)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "gpt_shapes.type: the CUDA kernels take f32 and bf16");
+        return gpt_unsupported(error, "gpt_shapes.type: the CUDA kernels take f32 and bf16");
     if (!c->attention.enqueue && shapes->head_size > WARPS_HEAD)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "heads of %lld: the built-in attention takes at most %d",
-                              (long long)shapes->head_size, (int)WARPS_HEAD);
+        return gpt_unsupported(error, "heads of %lld: the built-in attention takes at most %d",
+                               (long long)shapes->head_size, (int)WARPS_HEAD);
     if (!c->lt && GPT_LT(cublasLtCreate, (&c->lt))) return error->status;
 
     /* The parts of the scratch. */
@@ -1251,9 +1247,7 @@ memo_status gpt_cuda_kernels_create(const gpt_cuda_attention* attention, gpt_cud
                                     memo_error* error) {
     gpt_cuda_kernels* c = (gpt_cuda_kernels*)calloc(1, sizeof *c);
     *kernels = NULL;
-    if (!c)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                              "no host memory for the kernels");
+    if (!c) return gpt_no_memory("the kernels", error);
     if (attention) c->attention = *attention;
     *kernels = c;
     return MEMO_STATUS_OK;

@@ -340,13 +340,11 @@ static memo_status gpt_host_prepare(void* context, const gpt_shapes* shapes, mem
                                     void* scratch, memo_error* error) {
     gpt_host_kernels* host = (gpt_host_kernels*)context;
     if (gpt_sum_type(shapes->type) != GPT_REAL_TYPE)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "gpt_shapes.type: the host kernels are compiled for %s",
-                              GPT_REAL_TYPE == MEMO_TYPE_F64 ? "f64" : "f32 and bf16");
+        return gpt_unsupported(error, "gpt_shapes.type: the host kernels are compiled for %s",
+                               GPT_REAL_TYPE == MEMO_TYPE_F64 ? "f64" : "f32 and bf16");
     if (shapes->head_size > GPT_ATTENTION_KEYS)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "gpt_shapes.head_size: %lld; at most %d would work",
-                              (long long)shapes->head_size, (int)GPT_ATTENTION_KEYS);
+        return gpt_unsupported(error, "gpt_shapes.head_size: %lld; at most %d would work",
+                               (long long)shapes->head_size, (int)GPT_ATTENTION_KEYS);
     host->compute = compute;
     host->scratch = (float*)scratch;
     if (scratch) host->scratch_beside = host->scratch + gpt_widened_most(shapes);

@@ -37,6 +37,13 @@ enum {
 
 GPT_INLINE int64_t gpt_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* Messages name a field as the trainer's option that sets it. */
+#define gpt_invalid(error, ...)     memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, __VA_ARGS__)
+#define gpt_unsupported(error, ...) memo_error_set(error, MEMO_STATUS_UNSUPPORTED, __VA_ARGS__)
+static inline memo_status gpt_no_memory(const char* what, memo_error* error) {
+    return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
+}
+
 static inline memo_type gpt_sum_type(memo_type type) {
     return type == MEMO_TYPE_F64 ? MEMO_TYPE_F64 : MEMO_TYPE_F32;
 }
