@@ -48,8 +48,8 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
     const double attention_flops = 4 * gpt_keys_seen(&config) * q;
     const double attention_s = attention_flops / (rates.forward * peak);
     const double attention_back_s = 2.5 * attention_flops / (rates.backward * peak);
-    const double products[GPT_N_TENSORS] = {-1, -1, 4 * h, -1,    h * q, h * kv, h * kv,
-                                            0,  -1, h * q, 4 * h, -1,    h * up, 10 * wide};
+    const double products[GPT_N_TENSORS] = {0, 0, 4 * h, 0,     h * q, h * kv, h * kv,
+                                            0, 0, h * q, 4 * h, 0,     h * up, 10 * wide};
     const double inputs[GPT_N_TENSORS] = {0, 0, 0, 0, h, h, h,
                                           0, 0, q, 0, 0, h, 0}; /* of products */
     const estimate_fp8 fp8 = estimate_fp8_of(o);
@@ -88,11 +88,7 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
         if (products[t] > 0 && t >= profile->n_tensors) chunk_s += forward_s;
         if (t >= profile->n_tensors) continue;
         snprintf(tensor->name, sizeof tensor->name, "%s", tensors[t].name);
-        tensor->recompute_s_per_row[0] = forward_s;
-        if (t == GPT_ATTENTION) tensor->recompute_s_per_row[0] = attention_s;
-        if (products[t] < 0 || tensors[t].away == MEMO_MOVE ||
-            (tensors[t].scope == MEMO_LAYER && gpt_n_slices(&config) > 1))
-            tensor->recompute_s_per_row[0] = -1;
+        tensor->recompute_s_per_row[0] = t == GPT_ATTENTION ? attention_s : forward_s;
     }
     profile->forward_s[0] = (row_s + attention_s) * (double)profile->n_rows;
     profile->backward_s[0] = (row_back_s + chunk_s + attention_back_s) * (double)profile->n_rows;
@@ -119,7 +115,6 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
 memo_status read_profile(const train_options* o, memo_profile* profile, memo_error* error) {
     const gpt_config config = train_config(o);
     const int32_t n_tensors = gpt_n_tensors(&config);
-    memo_profile_tensor ordered[GPT_N_TENSORS];
     memo_item tensors[GPT_N_TENSORS];
     memo_error reason;
     memo_status status = memo_profile_read(o->profile, profile, &reason);
@@ -135,18 +130,13 @@ memo_status read_profile(const train_options* o, memo_profile* profile, memo_err
                            (long long)gpt_slice_rows(&config));
 
     gpt_fill_tensors(&config, tensors);
-    for (int t = 0; t < n_tensors; t++) /* a file may have them in another order */
-        for (int k = 0; k < profile->n_tensors; k++)
-            if (!strcmp(profile->tensors[k].name, tensors[t].name)) {
-                ordered[t] = profile->tensors[k];
-                n_found++;
-                break;
-            }
-
-    if (n_found == n_tensors && n_found == profile->n_tensors && profile->n_kinds == 1) {
-        memcpy(profile->tensors, ordered, (size_t)n_tensors * sizeof *ordered);
-        return MEMO_STATUS_OK;
+    for (int t = 0; t < n_tensors; t++) { /* a file may have them in another order */
+        int k = 0;
+        while (k < profile->n_tensors && strcmp(profile->tensors[k].name, tensors[t].name)) k++;
+        n_found += k < profile->n_tensors;
     }
+    if (n_found == n_tensors && n_found == profile->n_tensors && profile->n_kinds == 1)
+        return MEMO_STATUS_OK;
     return gpt_invalid(
         error,
         "--profile %.300s: has other tensors or kinds of layers than this model; use "
