@@ -891,8 +891,7 @@ template <typename... Pointers> static bool gpt_is_wide(int64_t n_columns, Point
     return n_columns % 8 == 0 && (... | (uintptr_t)x) % 16 == 0;
 }
 #define GPT_LAUNCH_WIDE(is_wide, n, kernel, ...)                                                   \
-    ((is_wide) ? GPT_LAUNCH((n) / 8, kernel<8>, __VA_ARGS__)                                       \
-               : GPT_LAUNCH(n, kernel<1>, __VA_ARGS__))
+    GPT_LAUNCH((is_wide) ? (n) / 8 : (n), (is_wide) ? kernel<8> : kernel<1>, __VA_ARGS__)
 
 /* The codes of a matrix (rows, columns) of bf16, or of its transpose.  has_most: scale->most is
  * known. */
@@ -1002,8 +1001,8 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
 
 /* A warp a row. */
 #define GPT_LAUNCH_ROWS(is_wide, args, kernel)                                                     \
-    ((is_wide) ? GPT_LAUNCH(gpt_count((args).rows) * WARPS_LANES, kernel<8>, args, c->type)        \
-               : GPT_LAUNCH(gpt_count((args).rows) * WARPS_LANES, kernel<1>, args, c->type))
+    GPT_LAUNCH(gpt_count((args).rows) * WARPS_LANES, (is_wide) ? kernel<8> : kernel<1>, args,      \
+               c->type)
 
 /* Launches an operation as a whole or, if a product in FP8 reads y, for each tile of the product,
  * and notes what it has made. */
@@ -1029,10 +1028,10 @@ template <int KIND>
 static memo_status gpt_cuda_elements(gpt_cuda_kernels* c, memo_stream stream,
                                      const gpt_elements_args* a, memo_error* error) {
     const int is_wide = gpt_is_wide(a->n_columns, a->x, a->y, a->z);
+    const auto kernel = is_wide ? gpt_elements_kernel<8, KIND> : gpt_elements_kernel<1, KIND>;
     return gpt_launch_parts(c, stream, a->rows, a->fp8_tile, a->y, error, [&](gpt_part part) {
         const int64_t n = part.n * a->n_columns;
-        return is_wide ? GPT_LAUNCH(n / 8, (gpt_elements_kernel<8, KIND>), *a, c->type, part)
-                       : GPT_LAUNCH(n, (gpt_elements_kernel<1, KIND>), *a, c->type, part);
+        return GPT_LAUNCH(is_wide ? n / 8 : n, kernel, *a, c->type, part);
     });
 }
 
@@ -1091,8 +1090,8 @@ static memo_status gpt_cuda_squares(gpt_cuda_kernels* c, memo_stream stream,
     const int64_t n_warps = (a->n + 4 * WARPS_LANES - 1) / (4 * WARPS_LANES);
     const int64_t n_partials = gpt_min(n_warps, GPT_CUDA_PARTIALS), n = n_partials * WARPS_LANES;
     const float* x = (const float*)a->x;
-    if ((uintptr_t)x % 16 ? GPT_LAUNCH(n, gpt_squares_kernel<1>, c->partials, x, a->n, n_partials)
-                          : GPT_LAUNCH(n, gpt_squares_kernel<4>, c->partials, x, a->n, n_partials))
+    if (GPT_LAUNCH(n, (uintptr_t)x % 16 ? gpt_squares_kernel<1> : gpt_squares_kernel<4>,
+                   c->partials, x, a->n, n_partials))
         return error->status;
     return GPT_LAUNCH(GPT_LANES, gpt_fold_kernel<double>, a->lanes, c->partials, n_partials,
                       GPT_LANES, 1);
