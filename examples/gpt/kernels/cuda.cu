@@ -1006,9 +1006,11 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
 
 /* Launches an operation as a whole or, if a product in FP8 reads y, for each tile of the product,
  * and notes what it has made. */
-template <typename Launch>
-static memo_status gpt_launch_parts(gpt_cuda_kernels* c, memo_stream stream, gpt_rows rows,
-                                    int64_t tile, const void* y, memo_error* error, Launch launch) {
+template <typename Args, typename Launch>
+static memo_status gpt_launch_parts(gpt_cuda_kernels* c, memo_stream stream, const Args* a,
+                                    memo_error* error, Launch launch) {
+    const gpt_rows rows = a->rows;
+    const int64_t tile = a->fp8_tile;
     gpt_fp8_scale* scale = c->tile_scales;
     if (!tile) return launch(gpt_part{0, gpt_count(rows), NULL});
     const int64_t n_tiles = (rows.end - 1) / tile - rows.begin / tile + 1;
@@ -1019,7 +1021,7 @@ static memo_status gpt_launch_parts(gpt_cuda_kernels* c, memo_stream stream, gpt
         next = gpt_min((row / tile + 1) * tile, rows.end);
         if (launch(gpt_part{row - rows.begin, next - row, &scale->most})) return error->status;
     }
-    c->made = (const char*)y;
+    c->made = (const char*)a->y;
     c->made_rows = rows;
     return MEMO_STATUS_OK;
 }
@@ -1029,7 +1031,7 @@ static memo_status gpt_cuda_elements(gpt_cuda_kernels* c, memo_stream stream,
                                      const gpt_elements_args* a, memo_error* error) {
     const int is_wide = gpt_is_wide(a->n_columns, a->x, a->y, a->z);
     const auto kernel = is_wide ? gpt_elements_kernel<8, KIND> : gpt_elements_kernel<1, KIND>;
-    return gpt_launch_parts(c, stream, a->rows, a->fp8_tile, a->y, error, [&](gpt_part part) {
+    return gpt_launch_parts(c, stream, a, error, [&](gpt_part part) {
         const int64_t n = part.n * a->n_columns;
         return GPT_LAUNCH(is_wide ? n / 8 : n, kernel, *a, c->type, part);
     });
@@ -1064,8 +1066,7 @@ static memo_status gpt_cuda_norm(gpt_cuda_kernels* c, memo_stream stream, gpt_ki
     const auto launch = [&](gpt_part part) {
         return GPT_LAUNCH(part.n * WARPS_LANES, kernel, *a, c->type, part);
     };
-    if (kind == GPT_KIND_NORM)
-        return gpt_launch_parts(c, stream, a->rows, a->fp8_tile, a->y, error, launch);
+    if (kind == GPT_KIND_NORM) return gpt_launch_parts(c, stream, a, error, launch);
     if (GPT_LAUNCH_WIDE(is_wide, n_chunks * a->hidden, gpt_norm_sums_kernel, *a, c->type, sums,
                         n_chunks) ||
         GPT_LAUNCH(a->hidden, gpt_fold_kernel<float>, (float*)a->dweight, sums,

@@ -143,15 +143,14 @@ static memo_status save(run* r, const job* j, int64_t step, memo_error* error) {
 /* The timed steps are over: prints the plan that follows from them, between two lines of progress.
  * A graph can hold the steps from now on. */
 static memo_status train_by_plan(run* r, job* j, const progress* shown, memo_error* error) {
-    const memo_policy policy = (memo_policy)r->options.policy;
     memo_status status = r->is_graph ? gpt_use_graph(r->model, 1, error) : MEMO_STATUS_OK;
     if (status || !r->reports) return status;
     if (!memo_session_get_profile(gpt_session(r->model), 0, &j->profile, NULL)) j->has_profile = 1;
     run_take_plan(r, j);
     progress_end(shown);
     if (j->has_profile) print_profile(&j->profile);
-    print_choice(&r->options, policy, j->plan, j->has_profile);
-    print_plan(&r->options, policy, j->plan);
+    print_choice(&r->options, j->plan, j->has_profile);
+    print_plan(&r->options, (memo_policy)r->options.policy, j->plan);
     return status;
 }
 

@@ -390,7 +390,7 @@ static memo_status prepare(job* j, memo_error* error) {
                memo_policy_name(j->plan->policy));
     else if (needs)
         print_profile(&j->profile);
-    if (!j->own_plan.addresses) print_choice(o, (memo_policy)o->policy, j->plan, j->has_profile);
+    if (!j->own_plan.addresses) print_choice(o, j->plan, j->has_profile);
     print_plan(o, j->own_plan.addresses ? j->plan->policy : (memo_policy)o->policy, j->plan);
     fflush(stdout);
     return MEMO_STATUS_OK;
@@ -400,13 +400,12 @@ static memo_status prepare(job* j, memo_error* error) {
 
 /* Returns whether a plan depends on measured times: not if a fraction is given, nor if everything
  * is kept. */
-static int plan_needs_times(const train_options* o, memo_policy policy,
-                            const memo_step_plan* plan) {
+static int plan_needs_times(const train_options* o, const memo_step_plan* plan) {
     const int64_t n = (int64_t)plan->swap.n_layers * plan->swap.n_tensors;
     int64_t n_kept = 0;
-    if (!plans_rows(policy) || o->alpha >= 0 || !plan->fits) return 0;
+    if (!plans_rows(o->policy) || o->alpha >= 0 || !plan->fits) return 0;
     while (n_kept < n && plan->swap.rows[n_kept] == MEMO_ROWS_KEPT) n_kept++;
-    return policy == MEMO_POLICY_ALPHA || n_kept < n;
+    return o->policy == MEMO_POLICY_ALPHA || n_kept < n;
 }
 
 /* Plans every policy.  It needs no text and measures nothing, so only memory limits the plans. */
@@ -431,9 +430,9 @@ static memo_status dry_run(job* j, memo_error* error) {
     print_slices(j);
     if (o->profile)
         print_profile(&j->profile);
-    else if (plan_needs_times(o, policy, plan))
+    else if (plan_needs_times(o, plan))
         print_estimate(o);
-    print_choice(o, policy, plan, o->profile || o->link_bandwidth > 0);
+    print_choice(o, plan, o->profile || o->link_bandwidth > 0);
     print_plan(o, policy, plan);
     if (plan->times && plan->fits && o->flops > 0) print_rate(o, plan->times->step_s);
     /* Each length is a plan: not for every budget. */

@@ -212,11 +212,10 @@ static void print_rows(const memo_step_plan* plan) {
            bytes_name(plan->sizes.swapped_bytes), bytes_name(recomputed), batches_name(plan));
 }
 
-void print_choice(const train_options* o, memo_policy policy, const memo_step_plan* plan,
-                  int is_measured) {
+void print_choice(const train_options* o, const memo_step_plan* plan, int is_measured) {
     memo_text text = {0};
-    if (!plans_rows(policy)) return;
-    if (is_by_alpha(o, policy))
+    if (!plans_rows(o->policy)) return;
+    if (is_by_alpha(o, (memo_policy)o->policy))
         print_alpha(o, plan);
     else if (o->lists_rows)
         memo_swap_put_rows(&plan->swap, &text);

@@ -53,8 +53,7 @@ int64_t moved_bytes(const train_options* o, const memo_step_plan* plan);
 double alpha_of(const memo_step_plan* plan);
 
 /* Prints the placement of rows and the reason.  Times are printed only if they were measured. */
-void print_choice(const train_options* o, memo_policy policy, const memo_step_plan* plan,
-                  int is_measured);
+void print_choice(const train_options* o, const memo_step_plan* plan, int is_measured);
 
 /* Bytes of a plan on the device, on the host and in a file, by owner.  Limit 0: none. */
 enum { TIER_STATES, TIER_ACTIVATIONS, TIER_BUFFERS, TIER_WHOLE, TIER_LIMIT, N_TIER_PARTS };
