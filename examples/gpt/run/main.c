@@ -320,13 +320,14 @@ static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error*
 /* Plans the policy of the run, from measured times where it needs them. */
 static memo_status plan_run(job* j, memo_error* error) {
     memo_step_plan* const* plan = &j->plans[j->options.policy];
-    memo_status measured = MEMO_STATUS_OK, status;
+    memo_status measured = MEMO_STATUS_OK;
     memo_error why;
     int needs;
-    status = needs_profile(j, &needs, error);
-    if (!status && needs) measured = measure_profile(j, &why);
-    if (!status && !measured && j->plan) return status;
-    if (!status && (!measured || measured == MEMO_STATUS_INFEASIBLE))
+    memo_status status = needs_profile(j, &needs, error);
+    if (status) return status;
+    if (needs) measured = measure_profile(j, &why);
+    if (!measured && j->plan) return status;
+    if (!measured || measured == MEMO_STATUS_INFEASIBLE)
         status = plan_policy(j, (memo_policy)j->options.policy, error);
     if (!status && *plan && !(*plan)->fits) {
         status = choose_slices(j, *plan, error);
