@@ -246,6 +246,7 @@ static void gpt_over_rows(gpt_work work, const gpt_op* op, gpt_rows rows) {
 static void gpt_host_compute(const gpt_op* op) {
     const gpt_rope_args* rope = &op->args.rope;
     const gpt_attention_args* attention = &op->args.attention;
+
     switch (op->kind) {
     case GPT_KIND_LINEAR:
     case GPT_KIND_LINEAR_BACKWARD: gpt_linear_run(&op->args.linear); break;
