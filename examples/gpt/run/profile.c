@@ -115,6 +115,7 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
 memo_status read_profile(const train_options* o, memo_profile* profile, memo_error* error) {
     const gpt_config config = train_config(o);
     const int32_t n_tensors = gpt_n_tensors(&config);
+    memo_profile_tensor ordered[GPT_N_TENSORS];
     memo_item tensors[GPT_N_TENSORS];
     memo_error reason;
     memo_status status = memo_profile_read(o->profile, profile, &reason);
@@ -130,13 +131,18 @@ memo_status read_profile(const train_options* o, memo_profile* profile, memo_err
                            (long long)gpt_slice_rows(&config));
 
     gpt_fill_tensors(&config, tensors);
-    for (int t = 0; t < n_tensors; t++) { /* a file may have them in another order */
-        int k = 0;
-        while (k < profile->n_tensors && strcmp(profile->tensors[k].name, tensors[t].name)) k++;
-        n_found += k < profile->n_tensors;
-    }
-    if (n_found == n_tensors && n_found == profile->n_tensors && profile->n_kinds == 1)
+    for (int t = 0; t < n_tensors; t++) /* a file may have them in another order */
+        for (int k = 0; k < profile->n_tensors; k++)
+            if (!strcmp(profile->tensors[k].name, tensors[t].name)) {
+                ordered[t] = profile->tensors[k];
+                n_found++;
+                break;
+            }
+
+    if (n_found == n_tensors && n_found == profile->n_tensors && profile->n_kinds == 1) {
+        memcpy(profile->tensors, ordered, (size_t)n_tensors * sizeof *ordered);
         return MEMO_STATUS_OK;
+    }
     return gpt_invalid(
         error,
         "--profile %.300s: has other tensors or kinds of layers than this model; use "
