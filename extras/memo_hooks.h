@@ -176,20 +176,38 @@ struct memo_hooks {
     int64_t n_forgotten;                     /* never unpacked in the last micro-batch */
     memo_hooks_stats stats;
     memob_probe probe;
+    /* Of the call that is under way.  After a failure its steps do nothing. */
+    memo_status status;
+    memo_error* error;
 };
 
-/* Is a micro-batch open?  token: and does it belong there; *t is its tensor. */
-MEMOI memo_status memoi_hooks_check(const memo_hooks* h, const int64_t* token,
-                                    memoi_hooks_tensor** t, memo_error* error) {
-    const int64_t value = token ? *token : 0, at = value < 0 ? ~value : value;
+/* A step of a call, unless one before has failed. */
+#define MEMOI_HOOKS_TRY(h, step)                                                                   \
+    do {                                                                                           \
+        if (!(h)->status) (h)->status = (step);                                                    \
+    } while (0)
+
+MEMOI void memoi_hooks_enter(memo_hooks* h, memo_error* error) {
+    h->status = MEMO_STATUS_OK;
+    h->error = error;
+}
+
+/* Begins a call that needs an open micro-batch.  0: none is open. */
+MEMOI int memoi_hooks_enter_open(memo_hooks* h, memo_error* error) {
+    memoi_hooks_enter(h, error);
     if (!h->is_open)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_hooks: no micro-batch is open; call memo_hooks_begin");
-    if (token && (at >> 32 != h->micro_batch || (at & 0xffffffff) >= h->n_tensors))
-        return MEMOB_INVALID(error, "memo_hooks: token: not of this micro-batch (%lld)",
-                             (long long)*token);
-    if (token) *t = &h->tensors[at & 0xffffffff];
-    return MEMO_STATUS_OK;
+        h->status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                                   "memo_hooks: no micro-batch is open; call memo_hooks_begin");
+    return h->is_open;
+}
+
+/* The tensor of a token; NULL: not of this micro-batch. */
+MEMOI memoi_hooks_tensor* memoi_hooks_find(memo_hooks* h, int64_t token) {
+    const int64_t at = token < 0 ? ~token : token, i = at & 0xffffffff;
+    if (at >> 32 == h->micro_batch && i < h->n_tensors) return &h->tensors[i];
+    h->status = MEMOB_INVALID(h->error, "memo_hooks: token: not of this micro-batch (%lld)",
+                              (long long)token);
+    return NULL;
 }
 
 /* Logs a line, with how many other tensors it also holds for. */
@@ -210,105 +228,99 @@ MEMOI char* memoi_hooks_slot(const memo_hooks* h, int32_t layer) {
     return h->slots + layer % MEMOI_HOOKS_SLOTS * h->slot_bytes;
 }
 
-MEMOI memo_status memoi_hooks_copy(memo_hooks* h, void* to, const void* from, int64_t n_bytes,
-                                   memo_error* error) {
+MEMOI void memoi_hooks_copy(memo_hooks* h, void* to, const void* from, int64_t n_bytes) {
     if (!h->desc.computes_on_host)
-        return memo_copy(h->desc.device, h->desc.compute_stream, MEMO_COPY_ON_DEVICE, to, from,
-                         n_bytes, error);
-    memcpy(to, from, (size_t)n_bytes);
-    return MEMO_STATUS_OK;
+        MEMOI_HOOKS_TRY(h, memo_copy(h->desc.device, h->desc.compute_stream, MEMO_COPY_ON_DEVICE,
+                                     to, from, n_bytes, h->error));
+    else
+        memcpy(to, from, (size_t)n_bytes);
 }
 
-MEMOI memo_status memoi_hooks_poison(memo_hooks* h, char* bytes, int64_t n_bytes,
-                                     memo_error* error) {
-    return h->desc.is_checked ? memob_probe_sweep(&h->probe, bytes, n_bytes, 1, NULL, error)
-                              : MEMO_STATUS_OK;
+/* Nobody may read the bytes from now on. */
+MEMOI void memoi_hooks_poison(memo_hooks* h, char* bytes, int64_t n_bytes) {
+    MEMOI_HOOKS_TRY(h, memob_probe_sweep(&h->probe, bytes, n_bytes, 1, NULL, h->error));
 }
 
 /* --- the backward's layers --- */
 
-MEMOI memo_status memoi_hooks_end_top(memo_hooks* h, memo_error* error) {
+/* A begin or an end of a layer, if the engine has the layer. */
+MEMOI void memoi_hooks_visit(memo_hooks* h, int is_backward, int is_end, int32_t layer) {
+    if (layer < 0 || layer >= h->n_swap_layers || h->status) return;
+    if (!is_backward && !is_end) h->n_begun = layer + 1;
+    h->status = memob_swap_visit(h->swap, is_backward, is_end, layer, h->error);
+}
+
+MEMOI void memoi_hooks_end_top(memo_hooks* h) {
     const int32_t layer = --h->top;
-    memo_status status = MEMO_STATUS_OK;
-    if (layer >= h->n_swap_layers) return status;
-    if (h->slots)
-        status = memoi_hooks_poison(h, memoi_hooks_slot(h, layer), h->place_bytes[layer], error);
-    return status ? status : memo_swap_backward_end(h->swap, layer, error);
+    if (h->slots && layer < h->n_swap_layers)
+        memoi_hooks_poison(h, memoi_hooks_slot(h, layer), h->place_bytes[layer]);
+    memoi_hooks_visit(h, 1, 1, layer);
 }
 
 /* An unpack of tensors of layers low to high.  Layers above end, and layers down to low begin; -1:
  * all end.  The first call ends the forward. */
-MEMOI memo_status memoi_hooks_turn(memo_hooks* h, int32_t low, int32_t high, memo_error* error) {
-    const int32_t n = h->n_swap_layers;
-    memo_status status = MEMO_STATUS_OK;
+MEMOI void memoi_hooks_turn(memo_hooks* h, int64_t low, int64_t high) {
     if (!h->is_backward) {
-        if (h->layer >= 0 && h->layer < n) status = memo_swap_forward_end(h->swap, h->layer, error);
-        for (; h->n_begun < n && !status; h->n_begun++) {
-            status = memo_swap_forward_begin(h->swap, h->n_begun, error);
-            if (!status) status = memo_swap_forward_end(h->swap, h->n_begun, error);
+        memoi_hooks_visit(h, 0, 1, h->layer);
+        while (h->n_begun < h->n_swap_layers && !h->status) {
+            memoi_hooks_visit(h, 0, 0, h->n_begun);
+            memoi_hooks_visit(h, 0, 1, h->n_begun - 1);
         }
-        h->at = h->top = h->n_layers > n ? h->n_layers : n;
+        h->at = h->top = (int32_t)memob_max(h->n_layers, h->n_swap_layers);
         h->is_backward = 1;
     }
 
     /* The call before is over: what it read may end. */
-    if (!status && h->top - h->at == 2 && high <= h->at) status = memoi_hooks_end_top(h, error);
-    while (h->at > low && !status) {
-        if (h->top - h->at == 2) status = memoi_hooks_end_top(h, error);
-        if (!status && --h->at >= 0 && h->at < n)
-            status = memo_swap_backward_begin(h->swap, h->at, error);
+    if (h->top - h->at == 2 && high <= h->at) memoi_hooks_end_top(h);
+    while (h->at > low) {
+        if (h->top - h->at == 2) memoi_hooks_end_top(h);
+        memoi_hooks_visit(h, 1, 0, --h->at);
     }
-    while (low < 0 && h->top > 0 && !status) status = memoi_hooks_end_top(h, error);
-    if (status) h->is_open = 0;
-    return status;
+    while (low < 0 && h->top > 0) memoi_hooks_end_top(h);
+    h->is_open &= !h->status;
 }
 
 /* --- the plan --- */
 
 /* Which tensors begin their layer: the heaviest sequence of first unpacks, in the order of calls,
- * in which layers only go down.  The others were unpacked by another layer.  best[k] of a Fenwick
- * tree over layers: 1 + the use that ends the heaviest sequence so far. */
-MEMOI void memoi_hooks_find_turns(memo_hooks* h, int64_t* weights, int64_t* before, int64_t* best) {
-    int64_t last = -1;
-    memset(best, 0, (size_t)(h->n_layers + 1) * sizeof *best);
-    for (int64_t i = 0, call_end; i < h->n_uses; i = call_end) {
-        for (call_end = i; call_end < h->n_uses && h->uses[call_end].call == h->uses[i].call;)
-            call_end++;
-
-        /* Tensors of one call have no order: the highest layer comes first.  A call has few. */
-        for (int32_t high = h->n_layers, next; high >= 0; high = next) {
-            next = -1;
-            for (int64_t k = i; k < call_end; k++) {
-                memoi_hooks_tensor* t = &h->planned[h->uses[k].tensor];
-                if (t->layer < high) next = t->layer > next ? t->layer : next;
-                if (t->layer != high || t->taken) continue;
-                t->taken = 1; /* its first unpack */
-                before[k] = -1;
-                weights[k] = t->size_bytes + 1;
-                for (int32_t b = h->n_layers - t->layer; b > 0; b -= b & -b)
-                    if (best[b] && (before[k] < 0 || weights[best[b] - 1] > weights[before[k]]))
-                        before[k] = best[b] - 1;
-                if (before[k] >= 0) weights[k] += weights[before[k]];
-                for (int32_t b = h->n_layers - t->layer; b <= h->n_layers; b += b & -b)
-                    if (!best[b] || weights[k] > weights[best[b] - 1]) best[b] = k + 1;
-                if (last < 0 || weights[k] > weights[last]) last = k;
-            }
-        }
+ * in which layers only go down.  The others were unpacked by another layer.  Tensors of one call
+ * have no order: the highest layer comes first.  Uses are numbered from 1; 0: none, of weight 0.
+ * best: a Fenwick tree over layers of the uses that end the heaviest sequences so far. */
+MEMOI void memoi_hooks_find_turns(memo_hooks* h, memob_keyed* order, int64_t* weights,
+                                  int64_t* before, int64_t* best) {
+    int64_t last = 0;
+    for (int64_t k = 0; k < h->n_uses; k++) {
+        const int32_t layer = h->planned[h->uses[k].tensor].layer;
+        order[k] = memob_keyed_of(h->uses[k].call * (h->n_layers + 2) + h->n_layers - layer, k);
     }
-    for (; last >= 0; last = before[last]) h->planned[h->uses[last].tensor].turns = 1;
+    memob_keyed_sort(order, h->n_uses);
+
+    for (int64_t i = 0; i < h->n_uses; i++) {
+        const int64_t k = order[i].index + 1;
+        memoi_hooks_tensor* t = &h->planned[h->uses[k - 1].tensor];
+        if (t->layer < 0 || t->taken) continue;
+        t->taken = 1; /* its first unpack */
+        for (int32_t b = h->n_layers - t->layer; b > 0; b -= b & -b)
+            if (weights[best[b]] > weights[before[k]]) before[k] = best[b];
+        weights[k] = t->size_bytes + 1 + weights[before[k]];
+        for (int32_t b = h->n_layers - t->layer; b <= h->n_layers; b += b & -b)
+            if (weights[k] > weights[best[b]]) best[b] = k;
+        if (weights[k] > weights[last]) last = k;
+    }
+    for (; last; last = before[last]) h->planned[h->uses[last - 1].tensor].turns = 1;
 }
 
 /* Replays the calls: a tensor may move if its layer is open whenever it is unpacked. */
 MEMOI void memoi_hooks_find_movable(memo_hooks* h) {
     h->at = h->top = h->n_layers;
     for (int64_t i = 0, end; i < h->n_uses; i = end) {
-        int32_t low = h->at, high = -1;
+        int64_t low = h->at, high = -1;
         for (end = i; end < h->n_uses && h->uses[end].call == h->uses[i].call; end++) {
             const memoi_hooks_tensor* t = &h->planned[h->uses[end].tensor];
-            if (t->turns && t->layer < low) low = t->layer;
-            if (t->layer > high) high = t->layer;
+            if (t->turns) low = memob_min(low, t->layer);
+            high = memob_max(high, t->layer);
         }
-        (void)memoi_hooks_turn(h, low, high, NULL);
+        memoi_hooks_turn(h, low, high);
         for (int64_t k = i; k < end; k++) {
             memoi_hooks_tensor* t = &h->planned[h->uses[k].tensor];
             t->may_move &= t->layer >= h->at && t->layer < h->top;
@@ -316,8 +328,9 @@ MEMOI void memoi_hooks_find_movable(memo_hooks* h) {
     }
 }
 
-MEMOI memo_status memoi_hooks_analyze(memo_hooks* h, memo_error* error) {
+MEMOI void memoi_hooks_analyze(memo_hooks* h) {
     memob_arrays arrays = MEMO_ZERO(memob_arrays);
+    memob_keyed* order = MEMOB_ARRAY(&arrays, memob_keyed, h->n_uses + 1);
     int64_t* weights = MEMOB_ARRAY(&arrays, int64_t, h->n_uses + 1);
     int64_t* before = MEMOB_ARRAY(&arrays, int64_t, h->n_uses + 1);
     int64_t* best = MEMOB_ARRAY(&arrays, int64_t, h->n_layers + 1);
@@ -326,23 +339,25 @@ MEMOI memo_status memoi_hooks_analyze(memo_hooks* h, memo_error* error) {
         t->taken = t->turns = 0;
         t->may_move = t->layer >= 0 && t->size_bytes && t->size_bytes >= h->desc.least_bytes;
     }
-    if (!arrays.failed) {
-        memoi_hooks_find_turns(h, weights, before, best);
+    if (arrays.failed) {
+        h->status = memob_no_memory(h->error, "memo_hooks");
+    } else {
+        memoi_hooks_find_turns(h, order, weights, before, best);
         memoi_hooks_find_movable(h);
     }
     for (int64_t i = 0; i < h->n_planned; i++) h->planned[i].taken = 0;
     memob_arrays_free(&arrays);
-    return arrays.failed ? memob_no_memory(error, "memo_hooks") : MEMO_STATUS_OK;
 }
 
 /* Lays out the SWAPPED tensors.  A layer is one tensor of the swap engine, of 1 to 31 units; the
  * units are its kind, so that layers share the engine's area as closely as their sizes let them.
  * is_last: also creates the engine. */
-MEMOI memo_status memoi_hooks_lay_out(memo_hooks* h, int is_last, memo_error* error) {
+MEMOI void memoi_hooks_lay_out(memo_hooks* h, int is_last) {
     memo_swap_desc desc = MEMO_ZERO(memo_swap_desc);
     memo_item sizes[MEMOI_HOOKS_SIZES];
     uint32_t tensor_kinds[MEMOI_HOOKS_SIZES];
     int64_t most = 0, unit;
+    if (h->status) return;
     h->stats.kept_bytes = 0;
     memset(h->place_bytes, 0, (size_t)h->n_layers * sizeof *h->place_bytes);
     for (int64_t i = 0; i < h->n_planned; i++) {
@@ -355,8 +370,9 @@ MEMOI memo_status memoi_hooks_lay_out(memo_hooks* h, int is_last, memo_error* er
         h->place_bytes[t->layer] += memob_align_up(t->size_bytes, 512);
         most = memob_max(most, h->place_bytes[t->layer]);
     }
+    h->slot_bytes = h->desc.is_checked ? most : 0;
     if (!is_last) memset(&h->stats.swap, 0, sizeof h->stats.swap);
-    if (!most) return MEMO_STATUS_OK;
+    if (!most) return;
 
     unit = memob_align_up((most - 1) / MEMOI_HOOKS_SIZES + 1, 512);
     for (int64_t i = 0; i < h->n_layers; i++)
@@ -378,77 +394,76 @@ MEMOI memo_status memoi_hooks_lay_out(memo_hooks* h, int is_last, memo_error* er
     desc.tensor_kinds = tensor_kinds;
     desc.n_rows = 1;
     desc.alpha = 1;
-    if (is_last) return memo_swap_create(&desc, &h->swap, error);
-    return memo_swap_desc_get_sizes(&desc, &h->stats.swap, error);
+    h->status = is_last ? memo_swap_create(&desc, &h->swap, h->error)
+                        : memo_swap_desc_get_sizes(&desc, &h->stats.swap, h->error);
 }
 
-MEMOI memo_status memoi_hooks_fits(const char* field, int64_t budget, int64_t needed,
-                                   memo_error* error) {
-    if (!budget || needed <= budget) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                          "memo_hooks_desc.%s: too small (%lld); %lld are enough", field,
-                          (long long)budget, (long long)needed);
+/* what: a field, or a function with its argument. */
+MEMOI void memoi_hooks_fits(memo_hooks* h, const char* what, int64_t budget, int64_t needed) {
+    if (budget && needed > budget)
+        MEMOI_HOOKS_TRY(h, memo_error_set(h->error, MEMO_STATUS_INFEASIBLE,
+                                          "memo_hooks_%s: too small (%lld); %lld are enough", what,
+                                          (long long)budget, (long long)needed));
 }
 
 /* Keeps as many of the SWAPPED tensors [begin, end) as fit: all, or what fits of the later half,
  * then of the other half.  The last two layers are not moved anyway. */
 MEMOI void memoi_hooks_keep(memo_hooks* h, int64_t begin, int64_t end, int64_t budget,
-                            int32_t* n_tries, memo_status* status, memo_error* error) {
+                            int32_t* n_tries) {
     const int64_t middle = (begin + end) / 2;
     int64_t n = 0;
     int fits;
+    if (*n_tries <= 0 || h->status) return;
     for (int64_t i = begin; i < end; i++) {
         memoi_hooks_tensor* t = &h->planned[i];
-        if (t->offset >= 0 && t->layer < h->n_layers - 2) n++, t->offset = -2;
+        if (t->offset < 0 || t->layer >= h->n_layers - 2) continue;
+        t->offset = -2;
+        n++;
     }
-    if (n && !*status && --*n_tries >= 0) *status = memoi_hooks_lay_out(h, 0, error);
-    fits = n && !*status && *n_tries >= 0 &&
-           h->stats.kept_bytes + h->stats.swap.device_bytes <= budget;
+    if (!n) return;
+    --*n_tries;
+    memoi_hooks_lay_out(h, 0);
+    fits = !h->status && h->stats.kept_bytes + h->stats.swap.device_bytes <= budget;
     for (int64_t i = begin; i < end; i++)
         if (h->planned[i].offset == -2) h->planned[i].offset = fits ? -1 : 0;
-    if (!n || fits || n == 1 || *n_tries < 0) return;
-    memoi_hooks_keep(h, middle, end, budget, n_tries, status, error);
-    memoi_hooks_keep(h, begin, middle, budget, n_tries, status, error);
+    if (fits || n == 1) return;
+    memoi_hooks_keep(h, middle, end, budget, n_tries);
+    memoi_hooks_keep(h, begin, middle, budget, n_tries);
 }
 
 /* Gives each recorded tensor its rule.  The later a layer, the less time it has to travel. */
-MEMOI memo_status memoi_hooks_choose(memo_hooks* h, int64_t budget, memo_error* error) {
+MEMOI void memoi_hooks_choose(memo_hooks* h, int64_t budget) {
     int32_t n_tries = 200; /* however many tensors there are */
     int64_t all_bytes = 0;
-    memo_status status = MEMO_STATUS_OK;
     for (int64_t i = 0; i < h->n_planned; i++) all_bytes += h->planned[i].size_bytes;
     for (int64_t i = 0; i < h->n_planned; i++)
         h->planned[i].offset = h->planned[i].may_move && all_bytes > budget ? 0 : -1;
-    memoi_hooks_keep(h, 0, h->n_planned, budget, &n_tries, &status, error);
-    if (!status) status = memoi_hooks_lay_out(h, 0, error);
+    memoi_hooks_keep(h, 0, h->n_planned, budget, &n_tries);
+    memoi_hooks_lay_out(h, 0);
     h->stats.n_tensors = h->n_planned;
-    return status;
 }
 
-MEMOI memo_status memoi_hooks_plan(memo_hooks* h, int64_t budget, memo_error* error) {
-    memo_status status = memoi_hooks_choose(h, budget, error);
-    if (!status)
-        status = memoi_hooks_fits("device_bytes", budget,
-                                  h->stats.kept_bytes + h->stats.swap.device_bytes, error);
-    return status ? status
-                  : memoi_hooks_fits("host_bytes", h->desc.host_bytes, h->stats.swap.host_bytes,
-                                     error);
-}
-
-MEMOI memo_status memoi_hooks_create_engine(memo_hooks* h, memo_error* error) {
-    memo_status status = memoi_hooks_lay_out(h, 1, error);
-    for (int64_t i = 0; i < h->n_planned && !status; i++) {
+MEMOI void memoi_hooks_create_engine(memo_hooks* h) {
+    memoi_hooks_lay_out(h, 1);
+    if (h->status || !h->swap) return;
+    h->n_swap_layers = h->n_layers;
+    for (int64_t i = 0; i < h->n_planned; i++) {
         memoi_hooks_tensor* t = &h->planned[i];
         if (t->offset >= 0)
             t->address =
                 (char*)memo_swap_get_address(h->swap, t->layer, h->kinds[t->layer] - 1) + t->offset;
     }
-    h->n_swap_layers = h->swap ? h->n_layers : 0;
-    if (status || !h->swap || !h->desc.is_checked) return status;
-    for (int32_t l = 0; l < h->n_layers; l++)
-        h->slot_bytes = memob_max(h->slot_bytes, h->place_bytes[l]);
-    return memo_device_alloc(h->desc.device, MEMOI_HOOKS_SLOTS * h->slot_bytes, (void**)&h->slots,
-                             error);
+    if (h->slot_bytes)
+        h->status = memo_device_alloc(h->desc.device, MEMOI_HOOKS_SLOTS * h->slot_bytes,
+                                      (void**)&h->slots, h->error);
+}
+
+MEMOI void memoi_hooks_plan(memo_hooks* h) {
+    memoi_hooks_choose(h, h->desc.device_bytes);
+    memoi_hooks_fits(h, "desc.device_bytes", h->desc.device_bytes,
+                     h->stats.kept_bytes + h->stats.swap.device_bytes);
+    memoi_hooks_fits(h, "desc.host_bytes", h->desc.host_bytes, h->stats.swap.host_bytes);
+    memoi_hooks_create_engine(h);
 }
 
 MEMOI void memoi_hooks_drop_plan(memo_hooks* h) {
@@ -456,7 +471,7 @@ MEMOI void memoi_hooks_drop_plan(memo_hooks* h) {
     if (h->slots) memo_device_free(h->desc.device, h->slots, NULL);
     h->swap = NULL;
     h->slots = NULL;
-    h->n_swap_layers = 0;
+    h->n_swap_layers = h->n_begun = 0;
     MEMO_FREE(h->planned);
     MEMO_FREE(h->place_bytes);
     MEMO_FREE(h->kinds);
@@ -467,19 +482,18 @@ MEMOI void memoi_hooks_drop_plan(memo_hooks* h) {
 }
 
 /* The micro-batch that ends is the plan's; the next one is a new list. */
-MEMOI memo_status memoi_hooks_take_record(memo_hooks* h, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
+MEMOI void memoi_hooks_take_record(memo_hooks* h) {
     h->planned = h->tensors;
     h->n_planned = h->n_tensors;
     h->tensors = NULL;
     h->capacity = 0;
     h->place_bytes = (int64_t*)memob_calloc(h->n_layers + 1, sizeof *h->place_bytes);
     h->kinds = (int32_t*)memob_calloc(h->n_layers + 1, sizeof *h->kinds);
-    if (!h->place_bytes || !h->kinds ||
-        !memob_reserve(&h->tensors, &h->capacity, h->n_planned, sizeof *h->tensors))
-        status = memob_no_memory(error, "memo_hooks");
-    if (!status) status = memoi_hooks_analyze(h, error);
-    return status;
+    if (h->place_bytes && h->kinds &&
+        memob_reserve(&h->tensors, &h->capacity, h->n_planned, sizeof *h->tensors))
+        memoi_hooks_analyze(h);
+    else
+        h->status = memob_no_memory(h->error, "memo_hooks");
 }
 
 /* --- calls --- */
@@ -516,7 +530,7 @@ MEMO_API void memo_hooks_destroy(memo_hooks* h) {
 }
 
 MEMO_TRY memo_status memo_hooks_begin(memo_hooks* h, memo_error* error) {
-    memo_status status = h->swap && h->n_begun ? memo_swap_abandon(h->swap, error) : MEMO_STATUS_OK;
+    memo_status status = h->n_begun ? memo_swap_abandon(h->swap, error) : MEMO_STATUS_OK;
     if (status) return status;
     h->n_tensors = h->layer_begin = h->plan_begin = 0;
     h->n_layers = h->n_begun = h->is_backward = 0;
@@ -530,73 +544,67 @@ MEMO_TRY memo_status memo_hooks_begin(memo_hooks* h, memo_error* error) {
 }
 
 MEMO_TRY memo_status memo_hooks_set_layer(memo_hooks* h, int32_t layer, memo_error* error) {
-    const int32_t n = h->n_swap_layers;
-    memo_status status = memoi_hooks_check(h, NULL, NULL, error);
-    if (status || h->is_backward || layer == h->layer) return status;
+    if (!memoi_hooks_enter_open(h, error) || h->is_backward || layer == h->layer) return h->status;
     if (layer != -1 && layer != h->n_layers)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_hooks_set_layer: layer: out of order (%d); layer %d is next",
                               (int)layer, (int)h->n_layers);
-    if (h->layer >= 0 && h->layer < n) status = memo_swap_forward_end(h->swap, h->layer, error);
-    if (!status && layer >= 0 && layer < n) {
-        h->n_begun = layer + 1;
-        status = memo_swap_forward_begin(h->swap, layer, error);
-    }
+    memoi_hooks_visit(h, 0, 1, h->layer);
+    memoi_hooks_visit(h, 0, 0, layer);
     while (h->plan_begin < h->n_planned && h->planned[h->plan_begin].layer < layer) h->plan_begin++;
     h->layer_begin = h->n_tensors;
     h->layer = layer;
     if (layer >= 0) h->n_layers++;
-    if (status) h->is_open = 0;
-    return status;
+    h->is_open &= !h->status;
+    return h->status;
 }
 
 /* The next planned tensor of the layer with as many bytes; NULL: none. */
 MEMOI memoi_hooks_tensor* memoi_hooks_match(memo_hooks* h, int64_t size_bytes) {
-    int64_t p = h->plan_begin;
-    while (p < h->n_planned && h->planned[p].layer == h->layer &&
-           h->planned[p].taken == h->micro_batch)
-        h->plan_begin = ++p;
-    for (; p < h->n_planned && h->planned[p].layer <= h->layer; p++)
-        if (h->planned[p].layer == h->layer && h->planned[p].size_bytes == size_bytes &&
-            h->planned[p].taken != h->micro_batch)
-            return &h->planned[p];
+    for (int64_t p = h->plan_begin; p < h->n_planned && h->planned[p].layer <= h->layer; p++) {
+        memoi_hooks_tensor* t = &h->planned[p];
+        const int is_left = t->layer == h->layer && t->taken != h->micro_batch;
+        if (is_left && t->size_bytes == size_bytes) return t;
+        h->plan_begin += !is_left && p == h->plan_begin;
+    }
     return NULL;
 }
 
-/* Copies a SWAPPED tensor to its place; from then on nobody reads the owner's bytes. */
-MEMOI memo_status memoi_hooks_move(memo_hooks* h, memoi_hooks_tensor* t, char* address,
-                                   memo_error* error) {
-    const memo_status status = memoi_hooks_copy(h, t->address, address, t->size_bytes, error);
-    return status || h->desc.owner_reads_on ? status
-                                            : memoi_hooks_poison(h, address, t->size_bytes, error);
-}
-
-/* Gives the tensor of an open layer its place in the plan, if the plan has the tensor. */
-MEMOI memo_status memoi_hooks_place(memo_hooks* h, memoi_hooks_tensor* t, memo_error* error) {
+/* Gives the tensor of an open layer its place in the plan, if the plan has the tensor.  A SWAPPED
+ * tensor is copied there; from then on nobody reads the owner's bytes. */
+MEMOI void memoi_hooks_place(memo_hooks* h, memoi_hooks_tensor* t) {
     memoi_hooks_tensor* planned = memoi_hooks_match(h, t->size_bytes);
     char* address = t->address;
     if (!planned) {
         h->stats.n_unplanned++;
         if (!h->n_unplanned++ && !h->n_unplanned_before)
             memoi_hooks_say(h, t, "is not as planned: its owner keeps it", 0, NULL);
-        return MEMO_STATUS_OK;
+        return;
     }
     planned->taken = h->micro_batch;
     t->turns = planned->turns;
     t->offset = planned->offset;
-    if (t->offset < 0 || h->is_dry) return MEMO_STATUS_OK;
+    if (t->offset < 0 || h->is_dry) return;
     t->address = planned->address;
-    return memoi_hooks_move(h, t, address, error);
+    memoi_hooks_copy(h, t->address, address, t->size_bytes);
+    if (h->slots && !h->desc.owner_reads_on) memoi_hooks_poison(h, address, t->size_bytes);
+}
+
+/* Hashes the bytes of a tensor, if they are checked. */
+MEMOI void memoi_hooks_hash(memo_hooks* h, const memoi_hooks_tensor* t, void* address,
+                            uint64_t* hash, int* is_of_poison) {
+    if (h->desc.is_checked && !h->is_dry)
+        MEMOI_HOOKS_TRY(h, memob_probe_hash(&h->probe, (char*)address, t->size_bytes, hash,
+                                            is_of_poison, h->error));
 }
 
 /* The tensor of a plan is the next one of its layer; else it is recorded. */
 MEMO_TRY memo_status memo_hooks_pack(memo_hooks* h, void* address, int64_t size_bytes,
                                      int64_t* token, memo_error* error) {
     const int is_in_layer = h->layer >= 0 && !h->is_backward;
-    memo_status status = memoi_hooks_check(h, NULL, NULL, error);
     memoi_hooks_tensor* t;
     int is_of_poison = 0;
-    if (status) return status;
+    if (!memoi_hooks_enter_open(h, error)) return h->status;
     if (size_bytes < 0 || (size_bytes && !address))
         return MEMOB_INVALID(error, "memo_hooks_pack: no bytes (address %p, size_bytes %lld)",
                              address, (long long)size_bytes);
@@ -609,74 +617,65 @@ MEMO_TRY memo_status memo_hooks_pack(memo_hooks* h, void* address, int64_t size_
     t->offset = -1;
     t->layer = is_in_layer ? h->layer : -1;
     t->number = (int32_t)(h->n_tensors - h->layer_begin);
-    if (h->desc.is_checked && !h->is_dry)
-        status =
-            memob_probe_hash(&h->probe, t->address, size_bytes, &t->hash, &is_of_poison, error);
+    memoi_hooks_hash(h, t, address, &t->hash, &is_of_poison);
+    if (!h->status && is_in_layer && h->planned) memoi_hooks_place(h, t);
 
-    if (!status && is_in_layer && h->planned) status = memoi_hooks_place(h, t, error);
     *token = h->micro_batch << 32 | h->n_tensors++;
     if (t->offset < 0) *token = ~*token;
-    if (status) h->is_open = 0;
-    if (!status && is_of_poison) {
-        h->stats.n_findings++;
-        status = memoi_hooks_say(h, t,
-                                 "is computed from bytes of a tensor that memo has moved, or whose "
-                                 "layer has ended; unpack the tensor, or set owner_reads_on",
-                                 0, error);
-    }
-    return status;
+    h->is_open &= !h->status;
+    if (h->status || !is_of_poison) return h->status;
+    h->stats.n_findings++;
+    return memoi_hooks_say(h, t,
+                           "is computed from bytes of a tensor that memo has moved, or whose "
+                           "layer has ended; unpack the tensor, or set owner_reads_on",
+                           0, error);
 }
 
-/* The bytes at address must be those that were packed. */
+/* The bytes at address must be those that were packed.  Returns a finding. */
 MEMOI memo_status memoi_hooks_audit(memo_hooks* h, memoi_hooks_tensor* t, void* address,
                                     const char* what, memo_error* error) {
     uint64_t hash = t->hash;
     int is_of_poison;
-    memo_status status = MEMO_STATUS_OK;
     t->is_unpacked = 1;
-    if (h->desc.is_checked && !h->is_dry)
-        status =
-            memob_probe_hash(&h->probe, (char*)address, t->size_bytes, &hash, &is_of_poison, error);
-    if (status || hash == t->hash) return status;
+    memoi_hooks_hash(h, t, address, &hash, &is_of_poison);
+    if (h->status || hash == t->hash) return h->status;
     h->stats.n_findings++;
     return memoi_hooks_say(h, t, what, 0, error);
 }
 
 /* Remembers a call for the plan. */
-MEMOI memo_status memoi_hooks_record(memo_hooks* h, const int64_t* tokens, int64_t n,
-                                     memo_error* error) {
-    if (h->planned || !h->desc.device_bytes) return MEMO_STATUS_OK;
-    if (!memob_reserve(&h->uses, &h->uses_capacity, h->n_uses + n, sizeof *h->uses))
-        return memob_no_memory(error, "memo_hooks");
+MEMOI void memoi_hooks_record(memo_hooks* h, const int64_t* tokens, int64_t n) {
+    if (h->planned || !h->desc.device_bytes) return;
+    if (!memob_reserve(&h->uses, &h->uses_capacity, h->n_uses + n, sizeof *h->uses)) {
+        h->status = memob_no_memory(h->error, "memo_hooks");
+        return;
+    }
     for (int64_t i = 0; i < n; i++) {
-        const int64_t tensor = (tokens[i] < 0 ? ~tokens[i] : tokens[i]) & 0xffffffff;
-        const memoi_hooks_use use = {h->n_calls, tensor};
+        const memoi_hooks_use use = {h->n_calls, memoi_hooks_find(h, tokens[i]) - h->tensors};
         h->uses[h->n_uses++] = use;
     }
     h->n_calls++;
-    return MEMO_STATUS_OK;
 }
 
 /* Layers turn before the addresses are given, so that all tensors of an operator are there. */
 MEMO_TRY memo_status memo_hooks_unpack(memo_hooks* h, const int64_t* tokens, int64_t n,
                                        void** addresses, memo_error* error) {
-    memoi_hooks_tensor* t = NULL;
-    int32_t low = INT32_MAX, high = -1;
-    memo_status status = memoi_hooks_check(h, NULL, NULL, error);
-    if (status || n <= 0) return status;
+    memoi_hooks_tensor* t;
+    int64_t low = INT64_MAX, high = -1;
+    memo_status finding = MEMO_STATUS_OK;
+    if (!memoi_hooks_enter_open(h, error) || n <= 0) return h->status;
     for (int64_t i = 0; i < n; i++) {
-        status = memoi_hooks_check(h, &tokens[i], &t, error);
-        if (status) return status;
-        if ((t->turns || t->offset >= 0) && t->layer < low) low = t->layer;
-        if (t->layer > high) high = t->layer;
+        t = memoi_hooks_find(h, tokens[i]);
+        if (!t) return h->status;
+        if (t->turns || t->offset >= 0) low = memob_min(low, t->layer);
+        high = memob_max(high, t->layer);
     }
-    status = memoi_hooks_record(h, tokens, n, error);
-    if (!status) status = memoi_hooks_turn(h, low, high, error);
-    if (status) return status;
+    memoi_hooks_record(h, tokens, n);
+    if (!h->status) memoi_hooks_turn(h, low, high);
 
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && !h->status; i++) {
         memo_status found;
-        (void)memoi_hooks_check(h, &tokens[i], &t, NULL);
+        t = memoi_hooks_find(h, tokens[i]);
         if (t->offset >= 0 && t->layer >= h->top)
             return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                                   "memo_hooks: tensor %d of layer %d: unpacked after layer %d, "
@@ -684,32 +683,32 @@ MEMO_TRY memo_status memo_hooks_unpack(memo_hooks* h, const int64_t* tokens, int
                                   (int)t->number, (int)t->layer, (int)h->at);
         if (h->slots && t->offset >= 0 && !t->is_unpacked) {
             char* slot = memoi_hooks_slot(h, t->layer) + t->offset;
-            found = memoi_hooks_copy(h, slot, t->address, t->size_bytes, status ? NULL : error);
-            if (found) return found;
+            memoi_hooks_copy(h, slot, t->address, t->size_bytes);
             t->address = slot;
         }
         addresses[i] = t->address;
         found = memoi_hooks_audit(h, t, t->address, "changed between forward and backward",
-                                  status ? NULL : error);
-        if (!status) status = found;
+                                  finding ? NULL : error);
+        if (!finding) finding = found;
     }
-    return status;
+    return h->status ? h->status : finding;
 }
 
 MEMO_TRY memo_status memo_hooks_compare(memo_hooks* h, int64_t token, void* address,
                                         memo_error* error) {
-    memoi_hooks_tensor* t = NULL;
-    memo_status status = memoi_hooks_check(h, &token, &t, error);
-    return status ? status : memoi_hooks_audit(h, t, address, "differs after recomputation", error);
+    memoi_hooks_tensor* t = memoi_hooks_enter_open(h, error) ? memoi_hooks_find(h, token) : NULL;
+    return t ? memoi_hooks_audit(h, t, address, "differs after recomputation", error) : h->status;
 }
 
 /* After a backward: one line for all tensors that it has forgotten, until their number changes. */
 MEMOI void memoi_hooks_report(memo_hooks* h) {
     const memoi_hooks_tensor* first = NULL;
     int64_t n = 0;
-    for (int64_t i = 0; i < h->n_tensors && h->desc.is_checked; i++) {
+    if (!h->desc.is_checked || h->is_dry) return;
+    for (int64_t i = h->n_tensors - 1; i >= 0; i--) {
         if (h->tensors[i].is_unpacked) continue;
-        if (!n++) first = &h->tensors[i];
+        first = &h->tensors[i];
+        n++;
     }
     h->stats.n_findings += n;
     if (n && n != h->n_forgotten) memoi_hooks_say(h, first, "was never unpacked", n - 1, NULL);
@@ -718,21 +717,21 @@ MEMOI void memoi_hooks_report(memo_hooks* h) {
 
 MEMO_TRY memo_status memo_hooks_end(memo_hooks* h, memo_error* error) {
     const int had_backward = h->is_backward;
-    memo_status status = memo_hooks_set_layer(h, -1, error);
-    if (!status && had_backward) status = memoi_hooks_turn(h, -1, -1, error);
-    if (status) return status;
-    if (had_backward && !h->is_dry) memoi_hooks_report(h);
-    h->is_open = 0;
-    if (h->swap && !had_backward) return memo_swap_abandon(h->swap, error);
-    h->n_begun = 0;
-    if (h->planned || !had_backward || !h->desc.device_bytes) return status;
+    if (memo_hooks_set_layer(h, -1, error)) return h->status;
+    if (!had_backward) {
+        h->is_open = 0;
+        return h->swap ? memo_swap_abandon(h->swap, error) : MEMO_STATUS_OK;
+    }
+    memoi_hooks_turn(h, -1, -1);
+    if (h->status) return h->status;
+    memoi_hooks_report(h);
+    h->is_open = h->n_begun = 0;
+    if (h->planned || !h->desc.device_bytes) return MEMO_STATUS_OK;
 
-    status = memoi_hooks_take_record(h, error);
-    if (h->is_dry && !status) return status; /* memo_hooks_fit plans */
-    if (!status) status = memoi_hooks_plan(h, h->desc.device_bytes, error);
-    if (!status) status = memoi_hooks_create_engine(h, error);
-    if (status) memoi_hooks_drop_plan(h);
-    return status;
+    memoi_hooks_take_record(h);
+    if (!h->is_dry) memoi_hooks_plan(h); /* else memo_hooks_fit does */
+    if (h->status) memoi_hooks_drop_plan(h);
+    return h->status;
 }
 
 MEMO_API void memo_hooks_get_stats(const memo_hooks* h, memo_hooks_stats* stats) {
@@ -740,66 +739,87 @@ MEMO_API void memo_hooks_get_stats(const memo_hooks* h, memo_hooks_stats* stats)
 }
 
 #ifdef MEMO_PLAN_H
-/* Runs the step dry.  *bytes: the arena's most live bytes and the places; plan not NULL: of a plan,
- * which is solved. */
-MEMOI memo_status memoi_hooks_run_dry(
-    memo_hooks* h, memo_status (*step)(void* user, memo_arena* arena, memo_error* error),
-    void* user, memo_plan** plan, int64_t* bytes, memo_error* error) {
+/* A trainer whose step memo_hooks_fit runs dry, and what that has found. */
+typedef struct memoi_hooks_fitting {
+    memo_hooks* hooks;
+    memo_status (*step)(void* user, memo_arena* arena, memo_error* error);
+    void* user;
+    int64_t device_bytes;
+    int64_t bytes, least_bytes; /* of the latest run; of all plans */
+    memo_plan* plan;
+    memo_error* error;
+} memoi_hooks_fitting;
+
+/* Runs the step dry, with at most this budget of kept bytes.  f->bytes: the arena's most live bytes
+ * and the places; solves: of a plan, which is solved. */
+MEMOI void memoi_hooks_run_dry(memoi_hooks_fitting* f, int64_t budget, int solves) {
+    memo_hooks* h = f->hooks;
     memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
     memo_arena_stats stats = MEMO_ZERO(memo_arena_stats);
     memo_arena* arena = NULL;
-    memo_status status = memo_trace_create(&desc.trace, error);
-    if (!status) status = memo_arena_create(&desc, &arena, error);
-    if (!status) status = step(user, arena, error);
-    if (!status) memo_arena_get_stats(arena, &stats);
+    memo_status status;
+    if (h->planned) memoi_hooks_choose(h, budget);
+    MEMOI_HOOKS_TRY(h, memo_trace_create(&desc.trace, f->error));
+    MEMOI_HOOKS_TRY(h, memo_arena_create(&desc, &arena, f->error));
+    if (!h->status) {
+        status = f->step(f->user, arena, f->error); /* enters calls of its own */
+        memoi_hooks_enter(h, f->error);
+        h->status = status;
+        memo_arena_get_stats(arena, &stats);
+    }
     memo_arena_destroy(arena);
-    if (!status && !h->planned)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                                "memo_hooks_fit: step has unpacked nothing; it must run a forward "
-                                "and a backward, from memo_hooks_begin to memo_hooks_end");
+    if (!h->planned)
+        MEMOI_HOOKS_TRY(
+            h, memo_error_set(f->error, MEMO_STATUS_INVALID_STATE,
+                              "memo_hooks_fit: step has unpacked nothing; it must run a forward "
+                              "and a backward, from memo_hooks_begin to memo_hooks_end"));
 
-    *bytes = stats.reserved_bytes;
-    if (!status && plan) status = memo_plan_from_trace(desc.trace, 0, plan, error);
-    if (!status && plan) status = memo_plan_solve(*plan, NULL, error);
-    if (!status && plan) *bytes = (*plan)->peak_bytes;
-    *bytes += h->stats.swap.device_bytes;
+    f->bytes = stats.reserved_bytes;
+    if (solves) {
+        memo_plan_destroy(f->plan);
+        f->plan = NULL;
+        MEMOI_HOOKS_TRY(h, memo_plan_from_trace(desc.trace, 0, &f->plan, f->error));
+        MEMOI_HOOKS_TRY(h, memo_plan_solve(f->plan, NULL, f->error));
+        if (!h->status) f->bytes = f->plan->peak_bytes;
+    }
+    f->bytes += h->stats.swap.device_bytes;
     memo_trace_destroy(desc.trace);
-    return status;
 }
 
 enum { MEMOI_HOOKS_ROUNDS = 14 };
 
-/* Finds how many bytes may be kept, at most `high`, with which all takes `bytes`.  More kept bytes
- * take more of the arena, but for places that few layers need.  *low: the most that fit; *least:
- * those that took least. */
-MEMOI memo_status memoi_hooks_bisect(memo_hooks* h,
-                                     memo_status (*step)(void* user, memo_arena* arena,
-                                                         memo_error* error),
-                                     void* user, int64_t device_bytes, int64_t high, int64_t bytes,
-                                     int64_t* low, int64_t* least, memo_error* error) {
-    int64_t least_bytes = bytes;
-    memo_status status = MEMO_STATUS_OK;
+/* Finds how many bytes may be kept, at most `high`, which the latest run had.  More kept bytes take
+ * more of the arena, but for places that few layers need.  Returns the most that fit; *least: those
+ * that took least. */
+MEMOI int64_t memoi_hooks_bisect(memoi_hooks_fitting* f, int64_t high, int64_t* least) {
+    int64_t least_bytes = f->bytes, low = f->bytes <= f->device_bytes ? high : 0;
     *least = high;
-    *low = bytes <= device_bytes ? high : 0;
-    for (int round = 0; round < MEMOI_HOOKS_ROUNDS && !status && *low < high; round++) {
-        const int64_t budget = *low + (high - *low + 1) / 2;
-        status = memoi_hooks_choose(h, budget, error);
-        if (!status) status = memoi_hooks_run_dry(h, step, user, NULL, &bytes, error);
-        if (bytes < least_bytes) *least = budget;
-        least_bytes = memob_min(least_bytes, bytes);
-        if (bytes <= device_bytes)
-            *low = budget;
+    for (int round = 0; round < MEMOI_HOOKS_ROUNDS && !f->hooks->status && low < high; round++) {
+        const int64_t budget = low + (high - low + 1) / 2;
+        memoi_hooks_run_dry(f, budget, 0);
+        if (f->bytes < least_bytes) *least = budget;
+        least_bytes = memob_min(least_bytes, f->bytes);
+        if (f->bytes <= f->device_bytes)
+            low = budget;
         else
             high = budget - 1;
     }
-    return status;
+    return low;
+}
+
+/* Plans with at most this budget of kept bytes.  Returns whether the plan fits, or failed. */
+MEMOI int memoi_hooks_solve(memoi_hooks_fitting* f, int64_t budget) {
+    memoi_hooks_run_dry(f, budget, 1);
+    f->least_bytes = memob_min(f->least_bytes, f->bytes);
+    return f->hooks->status || f->bytes <= f->device_bytes;
 }
 
 MEMO_TRY memo_status
 memo_hooks_fit(memo_hooks* h, memo_status (*step)(void* user, memo_arena* arena, memo_error* error),
                void* user, int64_t device_bytes, memo_plan** plan, memo_error* error) {
-    int64_t low = 0, high = 0, least = 0, least_bytes = INT64_MAX, bytes = 0;
-    memo_status status = MEMO_STATUS_OK;
+    memoi_hooks_fitting f = {h, step, user, device_bytes, 0, INT64_MAX, NULL, error};
+    int64_t low, high = 0, least;
+    int is_done = 0;
     if (!h || !step || !plan)
         return MEMOB_INVALID(error, "memo_hooks_fit: hooks, step or plan is NULL");
     *plan = NULL;
@@ -810,44 +830,34 @@ memo_hooks_fit(memo_hooks* h, memo_status (*step)(void* user, memo_arena* arena,
             (long long)device_bytes, h->desc.device ? "on a device" : "without a device");
 
     /* The first run keeps all. */
+    memoi_hooks_enter(h, error);
     memoi_hooks_drop_plan(h);
     memset(&h->stats.swap, 0, sizeof h->stats.swap);
     h->desc.device_bytes = device_bytes;
     h->is_dry = 1;
-    status = memoi_hooks_run_dry(h, step, user, NULL, &bytes, error);
-    for (int64_t i = 0; i < h->n_planned && !status; i++) high += h->planned[i].size_bytes;
-
-    if (!status)
-        status = memoi_hooks_bisect(h, step, user, device_bytes, high, bytes, &low, &least, error);
+    memoi_hooks_run_dry(&f, 0, 0);
+    for (int64_t i = 0; i < h->n_planned; i++) high += h->planned[i].size_bytes;
+    low = memoi_hooks_bisect(&f, high, &least);
 
     /* A plan takes more than the live bytes: the bytes that it lacks are not kept.  At last all
      * move, or what took least. */
-    for (int round = 0; round < MEMOI_HOOKS_ROUNDS && !status; round++) {
-        memo_plan_destroy(*plan);
-        *plan = NULL;
-        status = memoi_hooks_choose(h, low, error);
-        if (!status) status = memoi_hooks_run_dry(h, step, user, plan, &bytes, error);
-        least_bytes = memob_min(least_bytes, bytes);
-        if (bytes <= device_bytes) break;
-        if (low == 0) round = (int)memob_max(round, MEMOI_HOOKS_ROUNDS - 2);
-        low = round < MEMOI_HOOKS_ROUNDS - 3 ? memob_max(0, low - (bytes - device_bytes)) : 0;
-        if (round == MEMOI_HOOKS_ROUNDS - 2) low = least;
+    for (int round = 2; round < MEMOI_HOOKS_ROUNDS && low > 0 && !is_done; round++) {
+        is_done = memoi_hooks_solve(&f, low);
+        low -= f.bytes - device_bytes;
     }
+    if (!is_done && !memoi_hooks_solve(&f, 0)) (void)memoi_hooks_solve(&f, least);
+    memoi_hooks_fits(h, "fit: device_bytes", device_bytes, f.least_bytes);
+    memoi_hooks_fits(h, "desc.host_bytes", h->desc.host_bytes, h->stats.swap.host_bytes);
 
-    if (!status && bytes > device_bytes)
-        status = memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                                "memo_hooks_fit: device_bytes: too small (%lld); %lld are enough",
-                                (long long)device_bytes, (long long)least_bytes);
-    if (!status)
-        status =
-            memoi_hooks_fits("host_bytes", h->desc.host_bytes, h->stats.swap.host_bytes, error);
     h->is_dry = h->is_open = 0;
-    if (!status) status = memoi_hooks_create_engine(h, error);
-    if (!status) return status;
-    memo_plan_destroy(*plan);
-    *plan = NULL;
-    memoi_hooks_drop_plan(h);
-    return status;
+    memoi_hooks_create_engine(h);
+    if (!h->status) {
+        *plan = f.plan;
+    } else {
+        memo_plan_destroy(f.plan);
+        memoi_hooks_drop_plan(h);
+    }
+    return h->status;
 }
 #endif
 

@@ -1376,6 +1376,8 @@ typedef struct memoi_places {
     uint8_t* ends;           /* of each buffer: it is freed, and not persistent */
     memob_map events;
     memob_arrays arrays;
+    memo_status status; /* after a failure nothing is added */
+    memo_error* error;
 } memoi_places;
 
 MEMOI int memoi_places_is_lifted(const memoi_places* p, int64_t i) {
@@ -1385,8 +1387,7 @@ MEMOI int memoi_places_is_lifted(const memoi_places* p, int64_t i) {
 }
 
 /* An operation of buffer b: its malloc, or a later request. */
-MEMOI memo_status memoi_places_add(memoi_places* p, int32_t stream, int64_t b, int is_malloc,
-                                   memo_error* error) {
+MEMOI void memoi_places_add(memoi_places* p, int32_t stream, int64_t b, int is_malloc) {
     memo_op_desc op = MEMO_ZERO(memo_op_desc);
     memo_range place;
     place.begin = (uint64_t)(p->is_second ? p->plan->buffers[b].offset_bytes : b);
@@ -1396,76 +1397,73 @@ MEMOI memo_status memoi_places_add(memoi_places* p, int32_t stream, int64_t b, i
     op.reads = op.writes = &place;
     op.n_reads = is_malloc == p->is_second;
     op.n_writes = !op.n_reads;
-    return memo_schedule_add_op(p->schedule, &op, error);
+    if (!p->status) p->status = memo_schedule_add_op(p->schedule, &op, p->error);
 }
 
 /* The bought waits of buffer b: makes them at its malloc, or their records at its free. */
-MEMOI memo_status memoi_places_buy(memoi_places* p, int64_t b, int is_free, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    for (int32_t w = 0; w < p->plan->n_waits && !status; w++) {
+MEMOI void memoi_places_buy(memoi_places* p, int64_t b, int is_free) {
+    for (int32_t w = 0; w < p->plan->n_waits && !p->status; w++) {
         const memo_wait* wait = &p->plan->waits[w];
         if (is_free && wait->freed == b)
-            status = memo_schedule_add_record(p->schedule, w, wait->from, error);
+            p->status = memo_schedule_add_record(p->schedule, w, wait->from, p->error);
         if (!is_free && wait->requested == b)
-            status = memo_schedule_add_wait(p->schedule, w, wait->to, error);
+            p->status = memo_schedule_add_wait(p->schedule, w, wait->to, p->error);
     }
-    return status;
 }
 
-MEMOI memo_status memoi_places_request(memoi_places* p, int64_t i, memo_error* error) {
+/* A record or a wait of an event, which exists from its first one on. */
+MEMOI void memoi_places_order(memoi_places* p, const memo_request* request) {
+    int32_t event = (int32_t)memob_map_get(&p->events, request->id);
+    if (event < 0) {
+        p->status = memo_schedule_add_event(p->schedule, &event, p->error);
+        if (!p->status && !memob_map_put(&p->events, request->id, event))
+            p->status = memob_no_memory(p->error, "checking a plan");
+    }
+    if (!p->status)
+        p->status = memoi_schedule_order(
+            p->schedule, request->kind == MEMO_REQUEST_RECORD ? MEMO_OP_RECORD : MEMO_OP_WAIT,
+            &event, &request->stream, p->error);
+}
+
+MEMOI void memoi_places_request(memoi_places* p, int64_t i) {
     const memo_request* request = &p->trace->requests[i];
     const int64_t origin = memob_request_origin(p->trace, i);
     const memo_request* malloced = &p->trace->requests[origin < 0 ? i : origin];
     const int64_t b = origin < 0 ? -1 : p->buffers[origin];
-    int32_t event;
-    memo_status status = MEMO_STATUS_OK;
     switch (request->kind) {
-    case MEMO_REQUEST_MARK: return MEMO_STATUS_OK;
+    case MEMO_REQUEST_MARK: break;
     case MEMO_REQUEST_MALLOC:
-        status = memoi_places_buy(p, b, 0, error);
-        for (int32_t s = 0; s <= p->n_streams && !status; s++)
+        memoi_places_buy(p, b, 0);
+        for (int32_t s = 0; s <= p->n_streams; s++)
             if (s == request->stream ||
                 (p->is_second && (s == p->n_streams || p->early[b] >> s & 1)))
-                status = memoi_places_add(p, s, b, 1, error);
-        return status;
-    case MEMO_REQUEST_USE: return memoi_places_add(p, request->stream, b, 0, error);
+                memoi_places_add(p, s, b, 1);
+        break;
+    case MEMO_REQUEST_USE: memoi_places_add(p, request->stream, b, 0); break;
     case MEMO_REQUEST_FREE:
         p->ends[b] = malloced->memory_class != MEMO_CLASS_PERSISTENT;
-        status = memoi_places_add(p, malloced->stream, b, 0, error);
-        return status ? status : memoi_places_buy(p, b, 1, error);
-    default: break;
+        memoi_places_add(p, malloced->stream, b, 0);
+        memoi_places_buy(p, b, 1);
+        break;
+    default: memoi_places_order(p, request); break;
     }
-
-    /* A record or a wait. */
-    event = (int32_t)memob_map_get(&p->events, request->id);
-    if (event < 0) {
-        status = memo_schedule_add_event(p->schedule, &event, error);
-        if (!status && !memob_map_put(&p->events, request->id, event))
-            status = memob_no_memory(error, "checking a plan");
-    }
-    if (status) return status;
-    return request->kind == MEMO_REQUEST_RECORD
-               ? memo_schedule_add_record(p->schedule, event, request->stream, error)
-               : memo_schedule_add_wait(p->schedule, event, request->stream, error);
 }
 
-MEMOI memo_status memoi_places_walk(memoi_places* p, memo_error* error) {
+MEMOI void memoi_places_walk(memoi_places* p) {
     const int64_t n_requests = p->trace->n_requests;
-    memo_status status = memo_schedule_create(&p->schedule, error);
     int32_t none;
-    for (int64_t i = 0; i < p->n_streams + 2 && !status; i++)
-        status = memo_schedule_add_stream(p->schedule, "", &none, error);
-    for (int64_t i = 0; i < p->plan->n_waits && !status; i++)
-        status = memo_schedule_add_event(p->schedule, &none, error);
-    for (int64_t i = 0; i < n_requests && !status && p->is_second; i++)
-        if (memoi_places_is_lifted(p, i))
-            status = memoi_places_add(p, p->n_streams + 1, p->buffers[i], 0, error);
-    for (int64_t i = 0; i < n_requests && !status; i++) status = memoi_places_request(p, i, error);
+    p->status = memo_schedule_create(&p->schedule, p->error);
+    for (int64_t i = 0; i < p->n_streams + 2 && !p->status; i++)
+        p->status = memo_schedule_add_stream(p->schedule, "", &none, p->error);
+    for (int64_t i = 0; i < p->plan->n_waits && !p->status; i++)
+        p->status = memo_schedule_add_event(p->schedule, &none, p->error);
+    for (int64_t i = 0; i < n_requests && p->is_second; i++)
+        if (memoi_places_is_lifted(p, i)) memoi_places_add(p, p->n_streams + 1, p->buffers[i], 0);
+    for (int64_t i = 0; i < n_requests && !p->status; i++) memoi_places_request(p, i);
 
     /* Buffers that never end block their place for ever. */
-    for (int64_t k = 0; k < p->plan->n_buffers && !status && p->is_second; k++)
-        if (!p->ends[k]) status = memoi_places_add(p, 0, k, 0, error);
-    return status;
+    for (int64_t k = 0; k < p->plan->n_buffers && p->is_second; k++)
+        if (!p->ends[k]) memoi_places_add(p, 0, k, 0);
 }
 
 /* Races of the first schedule become early streams.  Of the second, the first one between two
@@ -1558,26 +1556,26 @@ MEMOI memo_status memoi_places_create(memoi_places* p, memo_error* error) {
 
 memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace, memo_error* error) {
     memoi_places p = MEMO_ZERO(memoi_places);
-    memo_status status;
     if (plan->n_buffers != trace->n_buffers)
         return MEMOB_INVALID(
             error, "plan.n_buffers: %lld do not match the %lld of the trace; plan this trace",
             (long long)plan->n_buffers, (long long)trace->n_buffers);
     p.plan = plan;
     p.trace = trace;
-    status = memoi_places_create(&p, error);
-    if (!status) status = memoi_places_match(&p, error);
-    for (; p.is_second < 2 && !status; p.is_second++) {
+    p.error = error;
+    p.status = memoi_places_create(&p, error);
+    if (!p.status) p.status = memoi_places_match(&p, error);
+    for (; p.is_second < 2 && !p.status; p.is_second++) {
         memo_check* check = NULL;
-        status = memoi_places_walk(&p, error);
-        if (!status) status = memoi_check(p.schedule, 1, &check, error);
-        if (!status) status = memoi_places_judge(&p, check, error);
+        memoi_places_walk(&p);
+        if (!p.status) p.status = memoi_check(p.schedule, 1, &check, error);
+        if (!p.status) p.status = memoi_places_judge(&p, check, error);
         memo_check_destroy(check);
         memo_schedule_destroy(p.schedule);
         memob_map_free(&p.events);
     }
     memob_arrays_free(&p.arrays);
-    return status;
+    return p.status;
 }
 
 /* ---- >>simulation -------------------------------------------------------------------------------

@@ -796,14 +796,9 @@ static memo_status gpt_gemm_run(gpt_cuda_kernels* c, gpt_gemm_call* g,
                                    (size_t)GPT_CUDA_WORKSPACE, memo_cuda_stream(stream)));
 }
 
-static const gpt_gemm_choice* gpt_gemm_find(const gpt_cuda_kernels* c, const gpt_gemm_choice* of) {
-    for (int32_t i = 0; i < c->n_gemms; i++)
-        if (c->gemms[i].kind == of->kind && c->gemms[i].n_outputs == of->n_outputs &&
-            c->gemms[i].n_inputs == of->n_inputs && c->gemms[i].n_rows == of->n_rows &&
-            c->gemms[i].weight_alignment == of->weight_alignment &&
-            c->gemms[i].is_fp8 == of->is_fp8)
-            return &c->gemms[i];
-    return NULL;
+static bool gpt_gemm_is_alike(const gpt_gemm_choice& a, const gpt_gemm_choice& b) {
+    return a.kind == b.kind && a.is_fp8 == b.is_fp8 && a.weight_alignment == b.weight_alignment &&
+           a.n_outputs == b.n_outputs && a.n_inputs == b.n_inputs && a.n_rows == b.n_rows;
 }
 
 /* The largest power of two that divides n, at most 64: every array begins at such an address. */
@@ -863,12 +858,12 @@ static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g, const gpt_gemm_ch
  * device's. */
 static memo_status gpt_gemm_run_rows(gpt_cuda_kernels* c, gpt_gemm_call* g, gpt_gemm_choice* of,
                                      memo_stream stream, memo_error* error) {
-    const gpt_gemm_choice* known = gpt_gemm_find(c, of);
     cublasLtMatmulAlgo_t algos[GPT_GEMM_ASKED];
     memo_error why = {};
-    int n;
-    if (known) return gpt_gemm_run(c, g, &known->algo, stream, error);
-    n = gpt_gemm_ask(c, g, of, algos);
+    for (int32_t i = 0; i < c->n_gemms; i++)
+        if (gpt_gemm_is_alike(c->gemms[i], *of))
+            return gpt_gemm_run(c, g, &c->gemms[i].algo, stream, error);
+    const int n = gpt_gemm_ask(c, g, of, algos);
     for (int i = 0; i < n; i++) {
         if (gpt_gemm_run(c, g, &algos[i], stream, &why)) {
             (void)cudaGetLastError();
@@ -879,11 +874,11 @@ static memo_status gpt_gemm_run_rows(gpt_cuda_kernels* c, gpt_gemm_call* g, gpt_
         if (c->n_gemms < GPT_CUDA_GEMMS_MAX) c->gemms[c->n_gemms++] = *of;
         return MEMO_STATUS_OK;
     }
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "cuBLASLt: none of %d algorithms multiplies %lld rows with a weight of "
-                          "%lld x %lld; %s",
-                          n, (long long)of->n_rows, (long long)of->n_outputs,
-                          (long long)of->n_inputs, n ? why.message : "another --tile may work");
+    return gpt_unsupported(error,
+                           "cuBLASLt: none of %d algorithms multiplies %lld rows with a weight of "
+                           "%lld x %lld; %s",
+                           n, (long long)of->n_rows, (long long)of->n_outputs,
+                           (long long)of->n_inputs, n ? why.message : "another --tile may work");
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
@@ -896,8 +891,7 @@ template <typename... Pointers> static bool gpt_is_wide(int64_t n_columns, Point
     return n_columns % 8 == 0 && (... | (uintptr_t)x) % 16 == 0;
 }
 #define GPT_LAUNCH_WIDE(is_wide, n, kernel, ...)                                                   \
-    ((is_wide) ? GPT_LAUNCH((n) / 8, kernel<8>, __VA_ARGS__)                                       \
-               : GPT_LAUNCH(n, kernel<1>, __VA_ARGS__))
+    GPT_LAUNCH((is_wide) ? (n) / 8 : (n), (is_wide) ? kernel<8> : kernel<1>, __VA_ARGS__)
 
 /* The codes of a matrix (rows, columns) of bf16, or of its transpose.  has_most: scale->most is
  * known. */
@@ -926,9 +920,8 @@ static memo_status gpt_fp8_weight(gpt_cuda_kernels* c, memo_stream stream, const
     const int64_t n = a->n_outputs * a->n_inputs;
     int32_t i = 0;
     if ((a->n_outputs | a->n_inputs) % 16)
-        return memo_error_set(
-            error, MEMO_STATUS_UNSUPPORTED,
-            "FP8: a weight of %lld x %lld; widths that 16 divides, or bf16, would work",
+        return gpt_unsupported(
+            error, "FP8: a weight of %lld x %lld; widths that 16 divides, or bf16, would work",
             (long long)a->n_outputs, (long long)a->n_inputs);
     while (i < c->n_weights &&
            (c->weights[i].weight != a->weight || c->weights[i].is_turned != is_turned))
@@ -1008,14 +1001,16 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
 
 /* A warp a row. */
 #define GPT_LAUNCH_ROWS(is_wide, args, kernel)                                                     \
-    ((is_wide) ? GPT_LAUNCH(gpt_count((args).rows) * WARPS_LANES, kernel<8>, args, c->type)        \
-               : GPT_LAUNCH(gpt_count((args).rows) * WARPS_LANES, kernel<1>, args, c->type))
+    GPT_LAUNCH(gpt_count((args).rows) * WARPS_LANES, (is_wide) ? kernel<8> : kernel<1>, args,      \
+               c->type)
 
 /* Launches an operation as a whole or, if a product in FP8 reads y, for each tile of the product,
  * and notes what it has made. */
-template <typename Launch>
-static memo_status gpt_launch_parts(gpt_cuda_kernels* c, memo_stream stream, gpt_rows rows,
-                                    int64_t tile, const void* y, memo_error* error, Launch launch) {
+template <typename Args, typename Launch>
+static memo_status gpt_launch_parts(gpt_cuda_kernels* c, memo_stream stream, const Args* a,
+                                    memo_error* error, Launch launch) {
+    const gpt_rows rows = a->rows;
+    const int64_t tile = a->fp8_tile;
     gpt_fp8_scale* scale = c->tile_scales;
     if (!tile) return launch(gpt_part{0, gpt_count(rows), NULL});
     const int64_t n_tiles = (rows.end - 1) / tile - rows.begin / tile + 1;
@@ -1026,7 +1021,7 @@ static memo_status gpt_launch_parts(gpt_cuda_kernels* c, memo_stream stream, gpt
         next = gpt_min((row / tile + 1) * tile, rows.end);
         if (launch(gpt_part{row - rows.begin, next - row, &scale->most})) return error->status;
     }
-    c->made = (const char*)y;
+    c->made = (const char*)a->y;
     c->made_rows = rows;
     return MEMO_STATUS_OK;
 }
@@ -1035,10 +1030,10 @@ template <int KIND>
 static memo_status gpt_cuda_elements(gpt_cuda_kernels* c, memo_stream stream,
                                      const gpt_elements_args* a, memo_error* error) {
     const int is_wide = gpt_is_wide(a->n_columns, a->x, a->y, a->z);
-    return gpt_launch_parts(c, stream, a->rows, a->fp8_tile, a->y, error, [&](gpt_part part) {
+    const auto kernel = is_wide ? gpt_elements_kernel<8, KIND> : gpt_elements_kernel<1, KIND>;
+    return gpt_launch_parts(c, stream, a, error, [&](gpt_part part) {
         const int64_t n = part.n * a->n_columns;
-        return is_wide ? GPT_LAUNCH(n / 8, (gpt_elements_kernel<8, KIND>), *a, c->type, part)
-                       : GPT_LAUNCH(n, (gpt_elements_kernel<1, KIND>), *a, c->type, part);
+        return GPT_LAUNCH(is_wide ? n / 8 : n, kernel, *a, c->type, part);
     });
 }
 
@@ -1049,16 +1044,14 @@ static memo_status gpt_cuda_linear_backward(gpt_cuda_kernels* c, memo_stream str
     return a->dweight ? gpt_gemm_enqueue(c, stream, GPT_GEMM_WEIGHTS, a, error) : MEMO_STATUS_OK;
 }
 
-/* Words of a row that a lane holds at most, in bf16; 0: the row is too long or of another type. */
-#define GPT_LAUNCH_NORM(kernel, is_wide, n_rows, ...)                                              \
-    (!(is_wide) ? GPT_LAUNCH((n_rows)*WARPS_LANES, (kernel<1, 0>), *a, c->type, __VA_ARGS__)       \
-     : c->type != MEMO_TYPE_BF16 || a->hidden > 4096                                               \
-         ? GPT_LAUNCH((n_rows)*WARPS_LANES, (kernel<8, 0>), *a, c->type, __VA_ARGS__)              \
-     : a->hidden > 2048                                                                            \
-         ? GPT_LAUNCH((n_rows)*WARPS_LANES, (kernel<8, 16>), *a, c->type, __VA_ARGS__)             \
-     : a->hidden > 1024                                                                            \
-         ? GPT_LAUNCH((n_rows)*WARPS_LANES, (kernel<8, 8>), *a, c->type, __VA_ARGS__)              \
-         : GPT_LAUNCH((n_rows)*WARPS_LANES, (kernel<8, 4>), *a, c->type, __VA_ARGS__))
+/* By the words of a row that a lane holds at most, in bf16; 0: the row is too long or of another
+ * type. */
+#define GPT_NORM_KERNEL(kernel, is_wide, type, hidden)                                             \
+    (!(is_wide)                                  ? kernel<1, 0>                                    \
+     : type != MEMO_TYPE_BF16 || (hidden) > 4096 ? kernel<8, 0>                                    \
+     : (hidden) > 2048                           ? kernel<8, 16>                                   \
+     : (hidden) > 1024                           ? kernel<8, 8>                                    \
+                                                 : kernel<8, 4>)
 
 static memo_status gpt_cuda_norm(gpt_cuda_kernels* c, memo_stream stream, gpt_kind kind,
                                  const gpt_norm_args* a, memo_error* error) {
@@ -1066,16 +1059,20 @@ static memo_status gpt_cuda_norm(gpt_cuda_kernels* c, memo_stream stream, gpt_ki
     const int64_t n_chunks = (n_rows + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
     const int is_wide = gpt_is_wide(a->hidden, a->x, a->y, a->weight, a->dx);
     float* sums = (float*)(void*)c->rows;
-    if (kind == GPT_KIND_NORM)
-        return gpt_launch_parts(c, stream, a->rows, a->fp8_tile, a->y, error, [&](gpt_part part) {
-            return GPT_LAUNCH_NORM(gpt_norm_kernel, is_wide, part.n, part);
-        });
+    const auto kernel =
+        kind == GPT_KIND_NORM
+            ? GPT_NORM_KERNEL(gpt_norm_kernel, is_wide, c->type, a->hidden)
+            : GPT_NORM_KERNEL(gpt_norm_backward_kernel, is_wide, c->type, a->hidden);
+    const auto launch = [&](gpt_part part) {
+        return GPT_LAUNCH(part.n * WARPS_LANES, kernel, *a, c->type, part);
+    };
+    if (kind == GPT_KIND_NORM) return gpt_launch_parts(c, stream, a, error, launch);
     if (GPT_LAUNCH_WIDE(is_wide, n_chunks * a->hidden, gpt_norm_sums_kernel, *a, c->type, sums,
                         n_chunks) ||
         GPT_LAUNCH(a->hidden, gpt_fold_kernel<float>, (float*)a->dweight, sums,
                    n_chunks * a->hidden, a->hidden, 1))
         return error->status;
-    return GPT_LAUNCH_NORM(gpt_norm_backward_kernel, is_wide, n_rows, gpt_part{0, n_rows, NULL});
+    return launch(gpt_part{0, n_rows, NULL});
 }
 
 static memo_status gpt_cuda_loss(gpt_cuda_kernels* c, memo_stream stream, const gpt_loss_args* a,
@@ -1094,8 +1091,8 @@ static memo_status gpt_cuda_squares(gpt_cuda_kernels* c, memo_stream stream,
     const int64_t n_warps = (a->n + 4 * WARPS_LANES - 1) / (4 * WARPS_LANES);
     const int64_t n_partials = gpt_min(n_warps, GPT_CUDA_PARTIALS), n = n_partials * WARPS_LANES;
     const float* x = (const float*)a->x;
-    if ((uintptr_t)x % 16 ? GPT_LAUNCH(n, gpt_squares_kernel<1>, c->partials, x, a->n, n_partials)
-                          : GPT_LAUNCH(n, gpt_squares_kernel<4>, c->partials, x, a->n, n_partials))
+    if (GPT_LAUNCH(n, (uintptr_t)x % 16 ? gpt_squares_kernel<1> : gpt_squares_kernel<4>,
+                   c->partials, x, a->n, n_partials))
         return error->status;
     return GPT_LAUNCH(GPT_LANES, gpt_fold_kernel<double>, a->lanes, c->partials, n_partials,
                       GPT_LANES, 1);
@@ -1168,8 +1165,7 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, const gpt
                           gpt_rope_table_kernel, a.rope_table);
     case GPT_N_KINDS: break;
     }
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "operation %d is unknown",
-                          (int)op->kind);
+    return gpt_invalid(error, "operation %d is unknown", (int)op->kind);
 }
 
 static int64_t gpt_cuda_scratch_bytes(void* context, const gpt_shapes* shapes) {
@@ -1195,12 +1191,10 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
     memo_error unused;
     if (!error) error = &unused;
     if (shapes->type != MEMO_TYPE_BF16 && shapes->type != MEMO_TYPE_F32)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "gpt_shapes.type: the CUDA kernels take f32 and bf16");
+        return gpt_unsupported(error, "gpt_shapes.type: the CUDA kernels take f32 and bf16");
     if (!c->attention.enqueue && shapes->head_size > WARPS_HEAD)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "heads of %lld: the built-in attention takes at most %d",
-                              (long long)shapes->head_size, (int)WARPS_HEAD);
+        return gpt_unsupported(error, "heads of %lld: the built-in attention takes at most %d",
+                               (long long)shapes->head_size, (int)WARPS_HEAD);
     if (!c->lt && GPT_LT(cublasLtCreate, (&c->lt))) return error->status;
 
     /* The parts of the scratch. */
@@ -1225,32 +1219,27 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
 /* ---- a step as a graph ----------------------------------------------------------------------- */
 
 /* Other threads may use CUDA meanwhile: the watchdog of NCCL does. */
-static memo_status gpt_cuda_graph_begin(void* context, memo_stream stream, memo_error* error) {
-    (void)context;
+static memo_status gpt_cuda_graph_begin(void*, memo_stream stream, memo_error* error) {
     return GPT_CUDA(cudaStreamBeginCapture,
                     (memo_cuda_stream(stream), cudaStreamCaptureModeThreadLocal));
 }
 
-static memo_status gpt_cuda_graph_end(void* context, memo_stream stream, void** graph,
-                                      memo_error* error) {
+static memo_status gpt_cuda_graph_end(void*, memo_stream stream, void** graph, memo_error* error) {
     cudaGraph_t captured = NULL;
     cudaGraphExec_t exec = NULL;
     memo_status status = GPT_CUDA(cudaStreamEndCapture, (memo_cuda_stream(stream), &captured));
-    (void)context;
     if (!status) status = GPT_CUDA(cudaGraphInstantiate, (&exec, captured, 0));
     if (captured) cudaGraphDestroy(captured);
     *graph = exec;
     return status;
 }
 
-static memo_status gpt_cuda_graph_launch(void* context, memo_stream stream, void* graph,
+static memo_status gpt_cuda_graph_launch(void*, memo_stream stream, void* graph,
                                          memo_error* error) {
-    (void)context;
     return GPT_CUDA(cudaGraphLaunch, ((cudaGraphExec_t)graph, memo_cuda_stream(stream)));
 }
 
-static void gpt_cuda_graph_destroy(void* context, void* graph) {
-    (void)context;
+static void gpt_cuda_graph_destroy(void*, void* graph) {
     cudaGraphExecDestroy((cudaGraphExec_t)graph);
 }
 
@@ -1258,9 +1247,7 @@ memo_status gpt_cuda_kernels_create(const gpt_cuda_attention* attention, gpt_cud
                                     memo_error* error) {
     gpt_cuda_kernels* c = (gpt_cuda_kernels*)calloc(1, sizeof *c);
     *kernels = NULL;
-    if (!c)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                              "no host memory for the kernels");
+    if (!c) return gpt_no_memory("the kernels", error);
     if (attention) c->attention = *attention;
     *kernels = c;
     return MEMO_STATUS_OK;

@@ -51,8 +51,8 @@ static memo_status gpt_cudnn_shapes(const gpt_cudnn* c, const gpt_shapes* of,
     for (int32_t i = 0; i < of->n_attention; i++) {
         const gpt_attention_shape& s = of->attention[i].shape;
         if (s.documents && s.first)
-            return memo_error_set(
-                error, MEMO_STATUS_UNSUPPORTED,
+            return gpt_unsupported(
+                error,
                 "cuDNN's attention: documents (%lld at most) and parts of a sequence; slices and "
                 "sub-batches of whole sequences, or a program built without CUDNN=, would work",
                 (long long)s.documents);
@@ -74,9 +74,8 @@ static memo_status gpt_cudnn_prepare(void* context, const gpt_shapes* of, memo_s
     const int64_t n_bytes = gpt_cudnn_scratch_bytes(context, of);
     std::vector<attention_shape> shapes;
     if (of->type != MEMO_TYPE_BF16)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "gpt_shapes.type: cuDNN's attention takes bf16 only (%s)",
-                              memo_type_name(of->type));
+        return gpt_unsupported(error, "gpt_shapes.type: cuDNN's attention takes bf16 only (%s)",
+                               memo_type_name(of->type));
 
     if (!c->plans.handle) {
         const cudnnStatus_t code = cudnnCreate(&c->plans.handle);
@@ -183,8 +182,7 @@ static memo_status gpt_cudnn_enqueue(void* context, memo_stream stream, gpt_kind
 
 memo_status gpt_cudnn_create(const gpt_cudnn_desc* desc, gpt_cudnn** cudnn, memo_error* error) {
     *cudnn = new (std::nothrow) gpt_cudnn();
-    if (!*cudnn)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for cuDNN");
+    if (!*cudnn) return gpt_no_memory("cuDNN", error);
     (*cudnn)->desc = *desc;
     (*cudnn)->blocks.plans = &(*cudnn)->plans;
     (*cudnn)->blocks.is_deterministic = desc->is_deterministic != 0;

@@ -238,29 +238,26 @@ static int64_t gpt_widened_beside(const gpt_shapes* shapes) {
 /* ---- an operation --------------------------------------------------------------------------- */
 
 /* Threads share the rows, each of which is treated alone. */
-static void gpt_over_rows(gpt_work work, const void* args, gpt_rows rows) {
-    gpt_over(work, args, rows.begin, rows.end, GPT_PIECE_ROWS);
+static void gpt_over_rows(gpt_work work, const gpt_op* op, gpt_rows rows) {
+    gpt_over(work, &op->args, rows.begin, rows.end, GPT_PIECE_ROWS);
 }
 
 /* The arguments point to reals. */
 static void gpt_host_compute(const gpt_op* op) {
-    const gpt_norm_args* norm = &op->args.norm;
-    const gpt_elements_args* elements = &op->args.elements;
     const gpt_rope_args* rope = &op->args.rope;
     const gpt_attention_args* attention = &op->args.attention;
-    const gpt_initial_args* initial = &op->args.initial;
 
     switch (op->kind) {
     case GPT_KIND_LINEAR:
     case GPT_KIND_LINEAR_BACKWARD: gpt_linear_run(&op->args.linear); break;
-    case GPT_KIND_NORM: gpt_over_rows(gpt_norm_rows, norm, norm->rows); break;
-    case GPT_KIND_NORM_BACKWARD: gpt_norm_backward_run(norm); break;
-    case GPT_KIND_DROPOUT: gpt_over_rows(gpt_dropout_rows, elements, elements->rows); break;
+    case GPT_KIND_NORM: gpt_over_rows(gpt_norm_rows, op, op->args.norm.rows); break;
+    case GPT_KIND_NORM_BACKWARD: gpt_norm_backward_run(&op->args.norm); break;
+    case GPT_KIND_DROPOUT: gpt_over_rows(gpt_dropout_rows, op, op->args.elements.rows); break;
     case GPT_KIND_GELU:
     case GPT_KIND_GELU_BACKWARD:
     case GPT_KIND_SWIGLU:
     case GPT_KIND_SWIGLU_BACKWARD:
-        gpt_over_rows(gpt_activation_rows, elements, elements->rows);
+        gpt_over_rows(gpt_activation_rows, op, op->args.elements.rows);
         break;
     case GPT_KIND_ROPE:
         gpt_rope(gpt_out(rope->x, 0), gpt_in(rope->table, 0), rope->direction, rope->rows.begin,
@@ -279,7 +276,7 @@ static void gpt_host_compute(const gpt_op* op) {
     case GPT_KIND_NORM_TOTAL: gpt_norm_total_run(&op->args.total); break;
     case GPT_KIND_ADAMW: gpt_adamw_run(&op->args.adamw); break;
     case GPT_KIND_INITIAL:
-        gpt_over(gpt_initial_elements, initial, 0, initial->n, GPT_PIECE_ELEMENTS);
+        gpt_over(gpt_initial_elements, &op->args, 0, op->args.initial.n, GPT_PIECE_ELEMENTS);
         break;
     case GPT_KIND_ROPE_TABLE: gpt_rope_table_run(&op->args.rope_table); break;
     case GPT_N_KINDS: break;
@@ -344,13 +341,11 @@ static memo_status gpt_host_prepare(void* context, const gpt_shapes* shapes, mem
                                     void* scratch, memo_error* error) {
     gpt_host_kernels* host = (gpt_host_kernels*)context;
     if (gpt_sum_type(shapes->type) != GPT_REAL_TYPE)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "gpt_shapes.type: the host kernels are compiled for %s",
-                              GPT_REAL_TYPE == MEMO_TYPE_F64 ? "f64" : "f32 and bf16");
+        return gpt_unsupported(error, "gpt_shapes.type: the host kernels are compiled for %s",
+                               GPT_REAL_TYPE == MEMO_TYPE_F64 ? "f64" : "f32 and bf16");
     if (shapes->head_size > GPT_ATTENTION_KEYS)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "gpt_shapes.head_size: %lld; at most %d would work",
-                              (long long)shapes->head_size, (int)GPT_ATTENTION_KEYS);
+        return gpt_unsupported(error, "gpt_shapes.head_size: %lld; at most %d would work",
+                               (long long)shapes->head_size, (int)GPT_ATTENTION_KEYS);
     host->compute = compute;
     host->scratch = (float*)scratch;
     if (scratch) host->scratch_beside = host->scratch + gpt_widened_most(shapes);

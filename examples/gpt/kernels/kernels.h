@@ -37,6 +37,13 @@ enum {
 
 GPT_INLINE int64_t gpt_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* Messages name a field as the trainer's option that sets it. */
+#define gpt_invalid(error, ...)     memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, __VA_ARGS__)
+#define gpt_unsupported(error, ...) memo_error_set(error, MEMO_STATUS_UNSUPPORTED, __VA_ARGS__)
+static inline memo_status gpt_no_memory(const char* what, memo_error* error) {
+    return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
+}
+
 static inline memo_type gpt_sum_type(memo_type type) {
     return type == MEMO_TYPE_F64 ? MEMO_TYPE_F64 : MEMO_TYPE_F32;
 }
@@ -59,6 +66,14 @@ static inline gpt_rows gpt_rows_in(gpt_rows a, gpt_rows b) {
     a.end = gpt_min(a.end, b.end);
     return a.begin < a.end ? a : gpt_rows_make(b.begin, b.begin);
 }
+
+/* The piece of at most n rows that begins at a row; empty behind the last. */
+static inline gpt_rows gpt_piece_at(gpt_rows rows, int64_t begin, int64_t n) {
+    return gpt_rows_make(begin, gpt_min(begin + n, rows.end));
+}
+#define GPT_EACH_PIECE(piece, rows, n)                                                             \
+    for (gpt_rows piece = gpt_piece_at(rows, (rows).begin, n); gpt_count(piece) > 0;               \
+         piece = gpt_piece_at(rows, piece.end, n))
 
 /* ---- dropout: a mask without state ---------------------------------------------------------- */
 

@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <stdint.h>
-#include <string.h>
 
 enum {
     GPT_THREADS_MAX = 16,

@@ -1,10 +1,6 @@
 #include "gpt/model/layout.h"
 #include "host_attention.h"
 
-memo_status gpt_no_memory(const char* what, memo_error* error) {
-    return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
-}
-
 /* Each number alone.  With these limits no product of sizes exceeds 64 bits, and no dimension of a
  * GEMM an int. */
 static memo_status gpt_check_ranges(const gpt_config* c, memo_error* error) {
@@ -107,8 +103,7 @@ static memo_status gpt_check_ranks(const gpt_config* c, memo_error* error) {
                            (long long)c->sequence, ring, ulysses, (long long)least);
 
     if (ring * ulysses > 1 && c->type == MEMO_TYPE_F64)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "attention over ranks does not take f64");
+        return gpt_unsupported(error, "attention over ranks does not take f64");
     if (ring * ulysses > 1 && head_size > HOST_ATTENTION_HEAD_SIZE)
         return gpt_invalid(
             error, "heads of %d: attention over ranks takes %d at most; --heads %d would do",
@@ -188,19 +183,20 @@ memo_status gpt_check_slices(const gpt_config* c, memo_error* error) {
                            (long long)c->slice_rows, (long long)c->tile_rows);
     if (gpt_n_slices(c) == 1) return MEMO_STATUS_OK;
     if (gpt_is_mixed(c))
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "--slice-rows %lld: with mixed degrees; ranks of one degree would "
-                              "work, or --slice-rows 0",
-                              (long long)c->slice_rows);
+        return gpt_unsupported(error,
+                               "--slice-rows %lld: with mixed degrees; ranks of one degree would "
+                               "work, or --slice-rows 0",
+                               (long long)c->slice_rows);
     if (n > 1 && (c->batch > gpt_degree(c->data) || c->documents ||
                   !gpt_share_make(c, NULL).layout.slice_tokens))
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "--slice-rows %lld: with --ring %d, --ulysses %d, --batch %lld, "
-                              "--documents %lld; one sequence for each --data rank, without "
-                              "documents, in slices of an even number of rows would work, or "
-                              "--slice-rows 0",
-                              (long long)c->slice_rows, gpt_degree(c->ring), gpt_degree(c->ulysses),
-                              (long long)c->batch, (long long)c->documents);
+        return gpt_unsupported(error,
+                               "--slice-rows %lld: with --ring %d, --ulysses %d, --batch %lld, "
+                               "--documents %lld; one sequence for each --data rank, without "
+                               "documents, in slices of an even number of rows would work, or "
+                               "--slice-rows 0",
+                               (long long)c->slice_rows, gpt_degree(c->ring),
+                               gpt_degree(c->ulysses), (long long)c->batch,
+                               (long long)c->documents);
     if (n_parts > GPT_RUNS_MAX)
         return gpt_invalid(error, "--slice-rows %lld: %lld slices and parts; at most %d would work",
                            (long long)c->slice_rows, (long long)n_parts, GPT_RUNS_MAX);

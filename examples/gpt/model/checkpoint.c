@@ -141,9 +141,8 @@ static void gpt_file_array(gpt_file* f, int is_write, const gpt_parameter* p, in
     gpt_model* model = f->model;
     const int full = array == GPT_WEIGHTS ? gpt_full_weights(model) : array, casts = full != array;
     const int64_t element_bytes = gpt_array_bytes(model, full, 1);
-    gpt_rows piece;
-    for (piece.begin = rows.begin; piece.begin < rows.end && !f->status; piece.begin = piece.end) {
-        piece.end = gpt_min(piece.begin + GPT_FILE_PIECE / element_bytes, rows.end);
+    GPT_EACH_PIECE(piece, rows, GPT_FILE_PIECE / element_bytes) {
+        if (f->status) return;
         if (is_write) gpt_copy_array(model, 0, array, piece, f->host);
         if (!model->status)
             gpt_file_elements(f, is_write, p, at, element_bytes, piece.begin - p->offset,
@@ -248,13 +247,11 @@ static memo_status gpt_lock_open(gpt_lock* lock, const char* path, struct stat* 
                               strerror(errno));
     is_locked = flock(lock->fd, LOCK_EX | LOCK_NB) == 0;
     if (!is_locked && errno == EWOULDBLOCK)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%.300s: another run saves to this file; another name would work",
-                              path);
+        return gpt_invalid(error, "%.300s: another run saves to this file; another name would work",
+                           path);
     if (!S_ISREG(info->st_mode) || info->st_size)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%.300s: %.300s is no lock of a run; another name would work", path,
-                              lock->path);
+        return gpt_invalid(error, "%.300s: %.300s is no lock of a run; another name would work",
+                           path, lock->path);
 
     /* A run that ended meanwhile has removed the file. */
     if (lstat(lock->path, &named) == 0 && named.st_dev == info->st_dev &&
@@ -271,8 +268,7 @@ memo_status gpt_lock_checkpoint(const char* path, gpt_lock* lock, int64_t* name,
     memo_status status;
     lock->fd = -1;
     if (snprintf(lock->path, sizeof lock->path, "%s.lock", path) >= GPT_PATH_BYTES)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%.300s: a shorter name works",
-                              path);
+        return gpt_invalid(error, "%.300s: a shorter name works", path);
     if ((status = gpt_lock_open(lock, path, &info, error))) {
         if (lock->fd >= 0) close(lock->fd);
         lock->fd = -1;
@@ -324,8 +320,7 @@ memo_status gpt_write_checkpoint(gpt_model* model, const gpt_save* save, int64_t
     gpt_file f;
     int is_first, is_made = 0;
     if (!gpt_file_aside(save->path, save->aside, aside))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%.300s: a shorter name works",
-                              save->path);
+        return gpt_invalid(error, "%.300s: a shorter name works", save->path);
     memcpy(head.run, save->run, sizeof head.run);
     gpt_file_open(&f, model, save->path, error);
     is_first = gpt_file_is_first(&f);

@@ -124,29 +124,6 @@ void gpt_copy_array(gpt_model* model, int is_write, int array, gpt_rows rows, vo
     }
 }
 
-void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STATES]) {
-    static const char* const names[GPT_N_STATES] = {
-        "embedding",          "weights",  "classifier",
-        "embedding.masters",  "masters",  "classifier.masters",
-        "embedding.gradient", "gradient", "classifier.gradient",
-        "embedding.moment1",  "moment1",  "classifier.moment1",
-        "embedding.moment2",  "moment2",  "classifier.moment2"};
-    static const uint32_t kinds[GPT_N_PLACES] = {MEMO_STATE_FIRST, 1, MEMO_STATE_LAST};
-    const int64_t buckets[GPT_N_PLACES] = {0, 1, gpt_n_buckets(&model->config) - 1};
-    const int makes = gpt_has_masters(&model->config) && !model->zero; /* all weights of a layer */
-    for (int s = 0; s < GPT_N_STATES; s++) {
-        const int array = s / GPT_N_PLACES, place = s % GPT_N_PLACES;
-        const int64_t n = gpt_count(gpt_bucket_rows(model, array, buckets[place]));
-        const int is_absent = array == GPT_MASTERS && !gpt_has_masters(&model->config);
-        states[s].name = names[s];
-        states[s].size_bytes = is_absent ? 0 : gpt_array_bytes(model, array, n);
-        states[s].uses = array == GPT_WEIGHTS ? MEMO_STATE_WEIGHTS | (makes ? MEMO_STATE_MADE : 0)
-                         : array == GPT_GRADIENTS ? MEMO_STATE_GRADIENT
-                                                  : MEMO_STATE_UPDATE;
-        states[s].kinds = kinds[place];
-    }
-}
-
 /* ---- waits, and the kind of ranks ---- */
 
 memo_status gpt_wait(gpt_model* model, memo_error* error) {

@@ -262,9 +262,6 @@ void gpt_synchronize(gpt_model* model);
  * This rank has them. */
 void gpt_copy_array(gpt_model* model, int is_write, int array, gpt_rows rows, void* host);
 
-/* The table of states for the session. */
-void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STATES]);
-
 /* Several ranks hold each sequence. */
 static inline int gpt_is_over_ranks(const gpt_model* model) {
     return model->share.layout.ring * model->share.layout.ulysses > 1;

@@ -182,13 +182,12 @@ memo_status gpt_generate(gpt_model* model, const uint8_t* text, int64_t n_text, 
     const int64_t n_read = gpt_min(n_text, model->config.sequence);
     gpt_generator generator;
     if (gpt_vocabulary(&model->config) != GPT_BYTES)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "only a model of bytes, vocabulary 256, continues a text");
+        return gpt_unsupported(error, "only a model of bytes, vocabulary 256, continues a text");
     if (n_text < 1 || n_new < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%lld bytes of text and %lld new ones: 1 or more are needed, and not "
-                              "a negative number",
-                              (long long)n_text, (long long)n_new);
+        return gpt_invalid(error,
+                           "%lld bytes of text and %lld new ones: 1 or more are needed, and not "
+                           "a negative number",
+                           (long long)n_text, (long long)n_new);
 
     const gpt_config whole = gpt_whole_config(&model->config);
     if (!gpt_generator_create(&generator, &whole, n_read + n_new))

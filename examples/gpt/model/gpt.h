@@ -122,10 +122,6 @@ typedef struct gpt_desc {
 
 typedef struct gpt_model gpt_model;
 
-/* Messages name a field as the trainer's option that sets it. */
-#define gpt_invalid(error, ...) memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, __VA_ARGS__)
-memo_status gpt_no_memory(const char* what, memo_error* error);
-
 /* Returns whether a configuration is valid. */
 memo_status gpt_check_config(const gpt_config* config, memo_error* error);
 

@@ -52,6 +52,10 @@ gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     return x;
 }
 
+static void gpt_get_tensors(const gpt_model* model, int32_t layer, gpt_array t[GPT_N_TENSORS]) {
+    for (int i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
+}
+
 /* ---- a layer ------------------------------------------------------------------------------- */
 
 /* --- two blocks --- */
@@ -61,7 +65,7 @@ void gpt_compute_attention(gpt_model* model, int32_t layer, const gpt_rows need[
     const int64_t tile = gpt_fp8_tile(model, layer); /* its codes serve q, k and v */
     gpt_array t[GPT_N_TENSORS];
     gpt_rows step;
-    for (int i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
+    gpt_get_tensors(model, layer, t);
 
     gpt_norm(model, layer, GPT_W_NORM1, NULL, t[GPT_NORM1], t[GPT_RSTD1], t[GPT_INPUT],
              need[GPT_NORM1]);
@@ -80,13 +84,12 @@ void gpt_compute_attention(gpt_model* model, int32_t layer, const gpt_rows need[
 }
 
 void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS]) {
-    gpt_norm(model, layer, GPT_W_NORM2, NULL, gpt_tensor(model, layer, GPT_NORM2),
-             gpt_tensor(model, layer, GPT_RSTD2), gpt_tensor(model, layer, GPT_MIDDLE),
+    gpt_array t[GPT_N_TENSORS];
+    gpt_get_tensors(model, layer, t);
+    gpt_norm(model, layer, GPT_W_NORM2, NULL, t[GPT_NORM2], t[GPT_RSTD2], t[GPT_MIDDLE],
              need[GPT_NORM2]);
-    gpt_linear(model, layer, GPT_W_UP, gpt_tensor(model, layer, GPT_UP),
-               gpt_tensor(model, layer, GPT_NORM2), need[GPT_UP]);
-    gpt_activate(model, layer, gpt_tensor(model, layer, GPT_ACTIVATED),
-                 gpt_tensor(model, layer, GPT_UP), NULL, need[GPT_ACTIVATED]);
+    gpt_linear(model, layer, GPT_W_UP, t[GPT_UP], t[GPT_NORM2], need[GPT_UP]);
+    gpt_activate(model, layer, t[GPT_ACTIVATED], t[GPT_UP], NULL, need[GPT_ACTIVATED]);
 }
 
 int64_t gpt_mlp_rows(const gpt_model* model) {
@@ -112,27 +115,25 @@ void gpt_end_chunk(gpt_model* model) {
 
 void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_array dx, gpt_rows rows) {
     const int64_t hidden = model->config.hidden;
-    const gpt_array up = gpt_tensor(model, layer, GPT_UP);
     const gpt_widths w = gpt_widths_of(&model->config, layer);
+    gpt_array t[GPT_N_TENSORS];
+    gpt_get_tensors(model, layer, t);
 
     /* down and the activation. */
     gpt_array masked = gpt_take(model, rows, hidden);
     gpt_drop_elements(model, masked, dx, NULL, layer, GPT_SITE_MLP, rows);
     gpt_array d_activated = gpt_take(model, rows, w.wide);
-    gpt_linear_back(model, layer, GPT_W_DOWN, d_activated, masked,
-                    gpt_tensor(model, layer, GPT_ACTIVATED), 1, rows);
+    gpt_linear_back(model, layer, GPT_W_DOWN, d_activated, masked, t[GPT_ACTIVATED], 1, rows);
     gpt_give(model, masked);
     gpt_array d_up = gpt_take(model, rows, w.up);
-    gpt_activate(model, layer, d_up, d_activated, &up, rows);
+    gpt_activate(model, layer, d_up, d_activated, &t[GPT_UP], rows);
     gpt_give(model, d_activated);
 
     /* up and the norm. */
     gpt_array d_norm = gpt_take(model, rows, hidden);
-    gpt_linear_back(model, layer, GPT_W_UP, d_norm, d_up, gpt_tensor(model, layer, GPT_NORM2), 1,
-                    rows);
+    gpt_linear_back(model, layer, GPT_W_UP, d_norm, d_up, t[GPT_NORM2], 1, rows);
     gpt_give(model, d_up);
-    gpt_norm(model, layer, GPT_W_NORM2, &to, d_norm, gpt_tensor(model, layer, GPT_RSTD2),
-             gpt_tensor(model, layer, GPT_MIDDLE), rows);
+    gpt_norm(model, layer, GPT_W_NORM2, &to, d_norm, t[GPT_RSTD2], t[GPT_MIDDLE], rows);
     gpt_give(model, d_norm);
 }
 
@@ -171,7 +172,7 @@ void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to, gpt_a
     const int is_free = !gpt_is_mixed(&model->config), is_plain = !gpt_is_split(&model->config);
     gpt_array t[GPT_N_TENSORS], masked, d_norm;
     gpt_attention_back g;
-    for (int i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
+    gpt_get_tensors(model, layer, t);
 
     masked = gpt_take_over(model, is_free, t[GPT_MIDDLE], rows, hidden);
     gpt_drop_elements(model, masked, dx, NULL, layer, GPT_SITE_PROJECTION, rows);
@@ -225,17 +226,15 @@ void gpt_copy_rows(gpt_model* model, gpt_array to, gpt_array from, gpt_rows rows
 
 void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
     const gpt_rows all = model->open;
-    gpt_rows need[GPT_N_TENSORS], rows;
-    gpt_array y;
+    gpt_rows need[GPT_N_TENSORS];
     memset(need, 0, sizeof need);
     for (int i = 0; i < gpt_n_tensors(&model->config); i++) need[i] = all;
     gpt_copy_rows(model, gpt_tensor(model, layer, GPT_INPUT), x, all);
     gpt_compute(model, layer, need);
 
-    for (rows.begin = all.begin; rows.begin < all.end; rows.begin = rows.end) {
-        rows.end = gpt_min(rows.begin + gpt_mlp_rows(model), all.end);
+    GPT_EACH_PIECE(rows, all, gpt_mlp_rows(model)) {
         gpt_begin_chunk(model, layer, rows);
-        y = gpt_take(model, rows, model->config.hidden);
+        gpt_array y = gpt_take(model, rows, model->config.hidden);
         gpt_linear(model, layer, GPT_W_DOWN, y, gpt_tensor(model, layer, GPT_ACTIVATED), rows);
         gpt_drop_elements(model, x, gpt_tensor(model, layer, GPT_MIDDLE), &y, layer, GPT_SITE_MLP,
                           rows);
@@ -245,15 +244,12 @@ void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
 }
 
 void gpt_backward_plain(gpt_model* model, int32_t layer, gpt_array dx) {
-    const gpt_rows all = model->open;
-    gpt_rows rows;
-    for (rows.begin = all.begin; rows.begin < all.end; rows.begin = rows.end) {
-        rows.end = gpt_min(rows.begin + model->chunk_rows, all.end);
+    GPT_EACH_PIECE(rows, model->open, model->chunk_rows) {
         gpt_begin_phase(model, layer, "recompute");
         gpt_begin_chunk(model, layer, rows);
         gpt_begin_phase(model, layer, "backward");
         gpt_backward_mlp(model, layer, dx, dx, rows);
         gpt_end_chunk(model);
     }
-    gpt_backward_attention(model, layer, dx, dx, all);
+    gpt_backward_attention(model, layer, dx, dx, model->open);
 }

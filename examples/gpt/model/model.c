@@ -158,10 +158,10 @@ static void gpt_write_begins(gpt_model* model, int64_t* begins, const void* toke
             n++;
         }
         if (n > most)
-            model->status = memo_error_set(&model->error, MEMO_STATUS_INVALID_ARGUMENT,
-                                           "gpt_config.documents (--documents): sequence %lld has "
-                                           "%lld documents, more than %lld",
-                                           (long long)s, (long long)n, (long long)most);
+            model->status = gpt_invalid(&model->error,
+                                        "gpt_config.documents (--documents): sequence %lld has "
+                                        "%lld documents, more than %lld",
+                                        (long long)s, (long long)n, (long long)most);
         for (; n <= most; n++) begins[n] = length;
     }
 }
@@ -238,11 +238,11 @@ memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* ta
                             int64_t micro_batch, double loss_scale, memo_error* error) {
     if (model->is_graph &&
         (micro_batch != model->n_staged || micro_batch >= model->n_micro_batches))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "gpt_micro_batch: %lld after %lld of gpt_desc.n_micro_batches %lld; "
-                              "a graph's, in order, would work",
-                              (long long)micro_batch, (long long)model->n_staged,
-                              (long long)model->n_micro_batches);
+        return gpt_invalid(error,
+                           "gpt_micro_batch: %lld after %lld of gpt_desc.n_micro_batches %lld; "
+                           "a graph's, in order, would work",
+                           (long long)micro_batch, (long long)model->n_staged,
+                           (long long)model->n_micro_batches);
     model->status = MEMO_STATUS_OK;
     gpt_stage(model, tokens, targets, step, micro_batch, loss_scale);
     const int64_t n_before = gpt_n_group(model) - 1; /* of a whole group */
@@ -354,8 +354,7 @@ memo_status gpt_use_graph(gpt_model* model, int is_graph, memo_error* error) {
                       : model->n_micro_batches > GPT_STAGED_MAX ? "too many micro-batches"
                                                                 : NULL;
     if (is_graph && why)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "gpt_use_graph: %s; steps by calls would work", why);
+        return gpt_unsupported(error, "gpt_use_graph: %s; steps by calls would work", why);
     model->is_graph = is_graph;
     return MEMO_STATUS_OK;
 }
@@ -394,15 +393,12 @@ memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest, memo_error*
     enum { N_PIECE = 1 << 14 };
     uint32_t* words = (uint32_t*)malloc((size_t)gpt_sum_bytes(model, N_PIECE));
     const int64_t element = gpt_sum_bytes(model, 1) / 4; /* words */
-    gpt_rows piece;
     *digest = 0;
     model->status =
         words ? gpt_wait(model, &model->error) : gpt_no_memory("a digest", &model->error);
     for (int64_t b = 0; b < gpt_n_buckets(&model->config) && !model->status; b++) {
         const gpt_rows part = gpt_updated_part(model, b);
-        for (piece.begin = part.begin; piece.begin < part.end && !model->status;
-             piece.begin = piece.end) {
-            piece.end = gpt_min(piece.begin + N_PIECE, part.end);
+        GPT_EACH_PIECE(piece, part, N_PIECE) {
             gpt_copy_array(model, 0, GPT_GRADIENTS, piece, words);
             for (int64_t i = 0; i < element * gpt_count(piece) && !model->status; i++)
                 *digest += gpt_mix(words[i] + gpt_mix((uint64_t)(element * piece.begin + i)));
@@ -554,11 +550,11 @@ static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mes
          mesh->degrees.ring == gpt_degree(config->ring) &&
          mesh->degrees.ulysses == gpt_degree(config->ulysses)))
         return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "data %d x ring %d x ulysses %d x tensor %d ranks need a mesh of these "
-                          "degrees",
-                          gpt_degree(config->data), gpt_degree(config->ring),
-                          gpt_degree(config->ulysses), gpt_degree(config->tensor));
+    return gpt_invalid(error,
+                       "data %d x ring %d x ulysses %d x tensor %d ranks need a mesh of these "
+                       "degrees",
+                       gpt_degree(config->data), gpt_degree(config->ring),
+                       gpt_degree(config->ulysses), gpt_degree(config->tensor));
 }
 
 /* What depends on the rows of a slice. */
@@ -579,10 +575,9 @@ static void gpt_follow_slices(gpt_model* model) {
     gpt_set_slice_rows(model, info.plan->slice_rows);
     model->status = gpt_check_slices(&model->config, &model->error);
     if (model->n_slices > model->most_slices)
-        model->status =
-            memo_error_set(&model->error, MEMO_STATUS_UNSUPPORTED,
-                           "gpt_desc.most_slices: %lld; no more slices were to be tried",
-                           (long long)model->most_slices);
+        model->status = gpt_unsupported(
+            &model->error, "gpt_desc.most_slices: %lld; no more slices were to be tried",
+            (long long)model->most_slices);
 }
 
 static void gpt_follow_plan(gpt_model* model, const memo_step_plan* plan) {
@@ -640,6 +635,30 @@ static void gpt_setup(void* user, memo_session* session) {
 static memo_status gpt_agree(void* user, int64_t* values, int64_t n, memo_error* error) {
     const gpt_model* model = (const gpt_model*)user;
     return model->agree(model->agree_user, values, n, error);
+}
+
+/* The table of states for the session. */
+static void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STATES]) {
+    static const char* const names[GPT_N_STATES] = {
+        "embedding",          "weights",  "classifier",
+        "embedding.masters",  "masters",  "classifier.masters",
+        "embedding.gradient", "gradient", "classifier.gradient",
+        "embedding.moment1",  "moment1",  "classifier.moment1",
+        "embedding.moment2",  "moment2",  "classifier.moment2"};
+    static const uint32_t kinds[GPT_N_PLACES] = {MEMO_STATE_FIRST, 1, MEMO_STATE_LAST};
+    const int64_t buckets[GPT_N_PLACES] = {0, 1, gpt_n_buckets(&model->config) - 1};
+    const int makes = gpt_has_masters(&model->config) && !model->zero; /* all weights of a layer */
+    for (int s = 0; s < GPT_N_STATES; s++) {
+        const int array = s / GPT_N_PLACES, place = s % GPT_N_PLACES;
+        const int64_t n = gpt_count(gpt_bucket_rows(model, array, buckets[place]));
+        const int is_absent = array == GPT_MASTERS && !gpt_has_masters(&model->config);
+        states[s].name = names[s];
+        states[s].size_bytes = is_absent ? 0 : gpt_array_bytes(model, array, n);
+        states[s].uses = array == GPT_WEIGHTS ? MEMO_STATE_WEIGHTS | (makes ? MEMO_STATE_MADE : 0)
+                         : array == GPT_GRADIENTS ? MEMO_STATE_GRADIENT
+                                                  : MEMO_STATE_UPDATE;
+        states[s].kinds = kinds[place];
+    }
 }
 
 /* The caller's budgets, and the model. */
@@ -703,11 +722,9 @@ static memo_status gpt_prepare(const gpt_desc* desc, gpt_model** result, memo_er
     memo_status status = gpt_model_make(desc, result, error);
     gpt_model* model = *result;
     if (!status && (!desc->kernels || !desc->device))
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "gpt_desc.kernels, device: must be set; gpt_plan needs none");
+        status = gpt_invalid(error, "gpt_desc.kernels, device: must be set; gpt_plan needs none");
     if (!status && gpt_has_masters(&desc->config) && !desc->device->row_kernel)
-        status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                                "gpt_desc.device: has no cast for master weights");
+        status = gpt_unsupported(error, "gpt_desc.device: has no cast for master weights");
     if (!status) status = gpt_check_mesh(&desc->config, desc->mesh, error);
     if (status) return status;
     model->device = *desc->device;

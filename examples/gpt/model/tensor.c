@@ -1,6 +1,5 @@
 #include "gpt/model/tensor.h"
 
-#include "extras/memo_look.h"
 #include "gpt/model/layer.h"
 #include "gpt/model/parallel.h"
 
@@ -142,19 +141,18 @@ static memo_status gpt_block_forward(void* context, const memo_block_call* call,
     gpt_model* model = (gpt_model*)context;
     const gpt_rows rows = gpt_begin_block(model, call, "forward");
     const int32_t layer = model->tensor.block / 2;
-    gpt_rows need[GPT_N_TENSORS], chunk;
+    gpt_rows need[GPT_N_TENSORS];
     memset(need, 0, sizeof need);
     for (int i = 0; i < gpt_n_tensors(&model->config); i++) need[i] = rows;
     gpt_enter_block(model, call, rows);
     model->tensor.direction = 1;
-    if (call->block % 2 == 0)
+    if (call->block % 2 == 0) {
         gpt_compute_attention(model, layer, need, rows, model->tensor.partial);
-    else
-        gpt_compute_mlp(model, layer, need);
+        return gpt_end_block(model, error);
+    }
 
-    for (chunk.begin = rows.begin; call->block % 2 && chunk.begin < rows.end;
-         chunk.begin = chunk.end) {
-        chunk.end = gpt_min(chunk.begin + gpt_mlp_rows(model), rows.end);
+    gpt_compute_mlp(model, layer, need);
+    GPT_EACH_PIECE(chunk, rows, gpt_mlp_rows(model)) {
         gpt_begin_chunk(model, layer, chunk);
         gpt_linear(model, layer, GPT_W_DOWN, model->tensor.partial,
                    gpt_tensor(model, layer, GPT_ACTIVATED), chunk);
@@ -200,13 +198,11 @@ static memo_status gpt_block_recompute(void* context, const memo_block_call* cal
 static void gpt_backward_block(gpt_model* model, const memo_block_call* call, gpt_rows rows) {
     const gpt_tensor_state* t = &model->tensor;
     const int32_t layer = t->block / 2;
-    gpt_rows chunk;
     if (call->block % 2 == 0) {
         gpt_backward_attention(model, layer, t->gradient, t->dx, rows);
         return;
     }
-    for (chunk.begin = rows.begin; chunk.begin < rows.end; chunk.begin = chunk.end) {
-        chunk.end = gpt_min(chunk.begin + gpt_mlp_rows(model), rows.end);
+    GPT_EACH_PIECE(chunk, rows, gpt_mlp_rows(model)) {
         gpt_begin_chunk(model, layer, chunk);
         gpt_backward_mlp(model, layer, t->gradient, t->dx, chunk);
         gpt_end_chunk(model);

@@ -115,19 +115,19 @@ static memo_status compare_turn(run* r, job* j, memo_error* error) {
     return status;
 }
 
-static spread spread_of_steps(const job* j, const double* values, double* scratch) {
-    memcpy(scratch, values, (size_t)n_timed(j) * sizeof *scratch);
-    return spread_of(scratch, n_timed(j));
+static spread spread_of_steps(const job* j, const double* values) {
+    memcpy(j->scratch, values, (size_t)n_timed(j) * sizeof *j->scratch);
+    return spread_of(j->scratch, n_timed(j));
 }
 
 /* Finds whether times tell anything: not if steps are few, or scatter. */
-static void find_medians(job* j, double* scratch) {
+static void find_medians(job* j) {
     const int64_t n = n_timed(j);
     spread widest = {1, 1, 1}; /* beside its median */
     int scattered = 0;
     for (int i = 0; i < train_n_policies(&j->options); i++) {
         const comparison* row = &j->compared[policy_order[i]];
-        const spread s = spread_of_steps(j, row->step_s, scratch);
+        const spread s = spread_of_steps(j, row->step_s);
         if ((s.high - s.low) * widest.median <= (widest.high - widest.low) * s.median) continue;
         widest = s;
         scattered = policy_order[i];
@@ -146,48 +146,47 @@ static void find_medians(job* j, double* scratch) {
 
 /* Writes how the run's policy differs from the others: from those that fit, and from others only if
  * they do not differ. */
-static void put_differences(const job* j, double* scratch, memo_text* t) {
+static void put_differences(const job* j, memo_text* t) {
     const memo_policy b = (memo_policy)j->options.policy;
     const comparison* y = &j->compared[b];
     char text[256];
     for (int i = 0; i < train_n_policies(&j->options); i++) {
         const memo_policy a = policy_order[i];
         const comparison* x = &j->compared[a];
-        const spread difference = difference_of(y->step_s, x->step_s, n_timed(j), scratch);
+        const spread difference = difference_of(y->step_s, x->step_s, n_timed(j), j->scratch);
         if (a == b || ((x->is_short || y->is_short) && is_different(&difference))) continue;
         memo_text_put(t, "%s\n",
                       difference_words(policy_names[a], policy_names[b], &difference,
-                                       spread_of_steps(j, x->step_s, scratch).median, text,
-                                       sizeof text));
+                                       spread_of_steps(j, x->step_s).median, text, sizeof text));
     }
 }
 
 /* Round by round, because the machine's speed drifts. */
-static void put_predictions(const job* j, double* scratch, memo_text* t) {
+static void put_predictions(const job* j, memo_text* t) {
     for (int i = 0; i < train_n_policies(&j->options); i++) {
         const comparison* row = &j->compared[policy_order[i]];
         if (!(*row->predicted_s > 0)) continue;
-        const double predicted_s = spread_of_steps(j, row->predicted_s, scratch).median;
-        const double step_s = spread_of_steps(j, row->step_s, scratch).median;
+        const double predicted_s = spread_of_steps(j, row->predicted_s).median;
+        const double step_s = spread_of_steps(j, row->step_s).median;
         memo_text_put(t,
                       "%-10s predicted %.1f ms a step, measured %.1f ms "
                       "(%+.1f%% in the median of rounds)\n",
                       policy_names[policy_order[i]], 1e3 * predicted_s, 1e3 * step_s,
-                      100 * (ratio_of(row->step_s, row->predicted_s, n_timed(j), scratch) - 1));
+                      100 * (ratio_of(row->step_s, row->predicted_s, n_timed(j), j->scratch) - 1));
     }
 }
 
 /* Times of a policy, with quartiles and stalls; nothing if they would not tell anything. */
-static const char* times_text(const job* j, const comparison* row, double* scratch) {
-    const spread step_s = spread_of_steps(j, row->step_s, scratch);
+static const char* times_text(const job* j, const comparison* row) {
+    const spread step_s = spread_of_steps(j, row->step_s);
     if (*j->why_no_times) return "";
     return text_of(" %8.1f ms %6.1f to %5.1f %6.1f ms", 1e3 * step_s.median, 1e3 * step_s.low,
-                   1e3 * step_s.high, 1e3 * spread_of_steps(j, row->stall_s, scratch).median);
+                   1e3 * step_s.high, 1e3 * spread_of_steps(j, row->stall_s).median);
 }
 
 /* Writes the table, and what follows from it.  Returns whether all losses and gradients have the
  * same bits. */
-static int put_comparison(const job* j, double* scratch, memo_text* t) {
+static int put_comparison(const job* j, memo_text* t) {
     const comparison* keep = &j->compared[MEMO_POLICY_KEEP];
     const int64_t n = j->options.compare;
     const int tells = !*j->why_no_times;
@@ -214,7 +213,7 @@ static int put_comparison(const job* j, double* scratch, memo_text* t) {
         memo_text_put(t, "%-10s %6s %12s %11s %11s%s %10g  %-9s  %s%s\n", policy_names[policy],
                       alpha_name(&j->options, policy, j->plans[policy]),
                       bytes_name(row->device_peak_bytes), bytes_name(row->host_peak_bytes),
-                      bytes_name(row->moved_bytes), times_text(j, row, scratch), difference,
+                      bytes_name(row->moved_bytes), times_text(j, row), difference,
                       policy == MEMO_POLICY_KEEP ? "reference"
                       : has_same_gradients       ? "equal"
                                                  : "DIFFER",
@@ -224,8 +223,8 @@ static int put_comparison(const job* j, double* scratch, memo_text* t) {
                      !memcmp(row->losses, keep->losses, (size_t)n * sizeof *row->losses);
     }
 
-    if (tells) put_differences(j, scratch, t);
-    if (tells) put_predictions(j, scratch, t);
+    if (tells) put_differences(j, t);
+    if (tells) put_predictions(j, t);
     if (!tells) memo_text_put(t, "no times  %s\n", j->why_no_times);
     if (are_equal)
         memo_text_put(t, "All losses and all gradients of these steps%s are bitwise the same.\n",
@@ -234,12 +233,8 @@ static int put_comparison(const job* j, double* scratch, memo_text* t) {
 }
 
 static memo_status end_comparison(job* j, memo_error* error) {
-    const train_options* o = &j->options;
-    double* scratch = (double*)malloc((size_t)o->compare * sizeof *scratch);
-    if (!scratch) return gpt_no_memory("--compare", error);
-    find_medians(j, scratch);
-    const int are_equal = put_comparison(j, scratch, &j->told);
-    free(scratch);
+    find_medians(j);
+    const int are_equal = put_comparison(j, &j->told);
     if (j->told.failed) return gpt_no_memory("--compare", error);
     printf("\n%s", j->told.data);
     if (!are_equal)
@@ -253,7 +248,8 @@ static memo_status begin_comparison(job* j, memo_error* error) {
     train_options* o = &j->options;
     if (o->compare > o->steps) o->compare = o->steps;
     j->compared = (comparison*)calloc(N_POLICIES, sizeof *j->compared);
-    if (!j->compared) return gpt_no_memory("--compare", error);
+    j->scratch = (double*)malloc((size_t)o->compare * sizeof *j->scratch);
+    if (!j->compared || !j->scratch) return gpt_no_memory("--compare", error);
     for (int i = 0; i < train_n_policies(o); i++) {
         const memo_policy policy = policy_order[i];
         comparison* row = &j->compared[policy];

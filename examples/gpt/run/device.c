@@ -102,9 +102,8 @@ static memo_status compute_load_blas(int n_threads, memo_error* error) {
         library = compute_open_blas();
     }
     if (!library)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "OpenBLAS cannot be loaded: %s; make setup looks for it again",
-                              dlerror());
+        return gpt_unsupported(
+            error, "OpenBLAS cannot be loaded: %s; make setup looks for it again", dlerror());
 
     compute_find(library, "blas_memory_alloc", &take);
     compute_find(library, "blas_memory_free", &give);

@@ -6,7 +6,6 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include "extras/memo_look.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/ranks.h"
 #include "gpt/show/picture.h"

@@ -1,6 +1,5 @@
 #include "gpt/run/run.h"
 
-#include "extras/memo_look.h"
 #include "gpt/model/layout.h"
 #include "gpt/run/files.h"
 #include "gpt/run/plan.h"
@@ -83,6 +82,36 @@ static void print_prediction(const job* j, last_times* last, double step_s) {
                1e3 * taken.low, 1e3 * taken.high);
 }
 
+/* The bytes that this rank has sent so far, and those to tensor ranks. */
+static void sent_bytes(const run* r, int64_t sent[2]) {
+    const memo_mesh* mesh = r->mesh;
+    sent[1] = gpt_tensor_bytes(r->model);
+    sent[0] =
+        mesh->gradient->sent_bytes + mesh->ring->sent_bytes + mesh->ulysses->sent_bytes + sent[1];
+}
+
+/* Prints the most memory of a rank, and its traffic since `sent`.  All ranks call it, after the same
+ * number of steps; waits. */
+static memo_status report_ranks(const run* r, const int64_t sent[2], double step_s, int64_t n_steps,
+                                memo_error* error) {
+    const train_options* o = &r->options;
+    int64_t most[3], host_bytes; /* the device's peak, and bytes sent */
+    if (o->ranks == 1 || n_steps < 1) return MEMO_STATUS_OK;
+    train_device_peaks(&r->device, &most[0], &host_bytes);
+    sent_bytes(r, &most[1]);
+    for (int i = 0; i < 2; i++) most[1 + i] = (most[1 + i] - sent[i] + n_steps / 2) / n_steps;
+    memo_status status = train_agree(r->rank, most, 3, error);
+    if (status || !r->reports) return status;
+    printf(
+        "ranks     a step took %.1f ms, %.0f tokens/s of all; a rank has a device peak up to %s, "
+        "and sends up to %s a step",
+        1e3 * step_s, (double)(o->accumulate * o->batch * o->sequence) / step_s,
+        bytes_name(most[0]), bytes_name(most[1]));
+    if (o->tensor > 1) printf(", %s to tensor ranks", bytes_name(most[2]));
+    printf("\n");
+    return MEMO_STATUS_OK;
+}
+
 /* Continues after the steps of the saved run. */
 static memo_status resume(run* r, job* j, int64_t* step, memo_error* error) {
     const train_options* o = &r->options;
@@ -114,15 +143,14 @@ static memo_status save(run* r, const job* j, int64_t step, memo_error* error) {
 /* The timed steps are over: prints the plan that follows from them, between two lines of progress.
  * A graph can hold the steps from now on. */
 static memo_status train_by_plan(run* r, job* j, const progress* shown, memo_error* error) {
-    const memo_policy policy = (memo_policy)r->options.policy;
     memo_status status = r->is_graph ? gpt_use_graph(r->model, 1, error) : MEMO_STATUS_OK;
     if (status || !r->reports) return status;
     if (!memo_session_get_profile(gpt_session(r->model), 0, &j->profile, NULL)) j->has_profile = 1;
     run_take_plan(r, j);
     progress_end(shown);
     if (j->has_profile) print_profile(&j->profile);
-    print_choice(&r->options, policy, j->plan, j->has_profile);
-    print_plan(&r->options, policy, j->plan);
+    print_choice(&r->options, j->plan, j->has_profile);
+    print_plan(&r->options, (memo_policy)r->options.policy, j->plan);
     return status;
 }
 
@@ -142,7 +170,7 @@ static memo_status train(run* r, job* j, memo_error* error) {
     if (o->save && train_place.size > 1 && (status = train_agree(r->rank, &r->aside, 1, error)))
         return status;
     if (r->reports) printf("\n");
-    train_sent_bytes(r->mesh, r->model, sent);
+    sent_bytes(r, sent);
     progress shown = {first,     n_steps, o->accumulate * o->batch * o->sequence,
                       clock_s(), 0,       isatty(STDOUT_FILENO)};
     counted_s = shown.begin_s;
@@ -185,8 +213,7 @@ static memo_status train(run* r, job* j, memo_error* error) {
     if (r->reports && step) print_rate(o, step_s);
     if (r->reports && step) print_prediction(j, &last, step_s);
     /* A replay's messages are not counted. */
-    return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, sent, step_s,
-                              r->is_graph ? gpt_min(step, n_first) : step, error);
+    return report_ranks(r, sent, step_s, r->is_graph ? gpt_min(step, n_first) : step, error);
 }
 
 static void print_loss(const job* j) {

@@ -89,6 +89,17 @@ static memo_status check_link(const train_options* o, memo_error* error) {
                        ceil(n_bytes / longest_s));
 }
 
+/* Copies are measured from pinned memory beside the tokens. */
+static memo_status check_measurement(const train_options* o, memo_error* error) {
+    const int64_t least = train_staged_bytes(o) + 512;
+    if (!o->host_memory || o->host_memory / 512 * 512 >= least) return MEMO_STATUS_OK;
+    return memo_error_set(
+        error, MEMO_STATUS_INFEASIBLE,
+        "%s of host memory cannot hold the tokens of a step and the copies that are "
+        "measured; try --host-memory %s",
+        bytes_name(o->host_memory), bytes_option(least));
+}
+
 /* ---- rehearsal: what libraries take beside an arena ------------------------------------------ */
 
 #ifdef TRAIN_CUDA
@@ -217,6 +228,13 @@ static memo_status plan_policy(job* j, memo_policy policy, memo_error* error) {
     return train_plan(&o, policy, 0, profile, NULL, plan, error);
 }
 
+static memo_status plan_policies(job* j, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int i = 0; i < train_n_policies(&j->options) && !status; i++)
+        status = plan_policy(j, policy_order[i], error);
+    return status;
+}
+
 static void forget_plans(job* j) {
     for (int policy = 0; policy < N_POLICIES; policy++) {
         memo_step_plan_destroy(j->plans[policy]);
@@ -242,8 +260,12 @@ static memo_status find_profile(job* j, memo_error* error) {
     return status;
 }
 
-/* Of the run that trains.  A timed session cannot be captured. */
-static int flags_of(const job* j) { return RUN_TRAINED | (j->options.is_graph ? 0 : RUN_TIMED); }
+/* Opens the run that trains.  A timed session cannot be captured. */
+static memo_status open_chosen(job* j, int more_flags, memo_error* error) {
+    const memo_policy policy = (memo_policy)j->options.policy;
+    const int flags = RUN_TRAINED | (j->options.is_graph ? 0 : RUN_TIMED) | more_flags;
+    return team_open(&j->teams[policy], j, policy, flags, error);
+}
 
 /* Returns whether plans need times that are not known.  Keeping everything is fastest and needs
  * none, but --compare states the times of all policies. */
@@ -264,7 +286,6 @@ static memo_status needs_profile(job* j, int* needs, memo_error* error) {
 /* Times are known after the first steps.  A comparison needs them before: of steps that do not
  * count.  Another run trains by the session that times them, and plans. */
 static memo_status measure_profile(job* j, memo_error* error) {
-    team* chosen = &j->teams[j->options.policy];
     memo_status status = check_measurement(&j->options, error);
     if (status) return status;
     if (j->options.compare) {
@@ -273,10 +294,8 @@ static memo_status measure_profile(job* j, memo_error* error) {
         return status;
     }
     status = plan_policy(j, MEMO_POLICY_KEEP, error);
-    if (!status)
-        status =
-            team_open(chosen, j, (memo_policy)j->options.policy, flags_of(j) | RUN_TIMES, error);
-    if (!status) run_take_plan(&chosen->runs[0], j);
+    if (!status) status = open_chosen(j, RUN_TIMES, error);
+    if (!status) run_take_plan(&j->teams[j->options.policy].runs[0], j);
     return status;
 }
 
@@ -301,13 +320,14 @@ static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error*
 /* Plans the policy of the run, from measured times where it needs them. */
 static memo_status plan_run(job* j, memo_error* error) {
     memo_step_plan* const* plan = &j->plans[j->options.policy];
-    memo_status measured = MEMO_STATUS_OK, status;
+    memo_status measured = MEMO_STATUS_OK;
     memo_error why;
     int needs;
-    status = needs_profile(j, &needs, error);
-    if (!status && needs) measured = measure_profile(j, &why);
-    if (!status && !measured && j->plan) return status;
-    if (!status && (!measured || measured == MEMO_STATUS_INFEASIBLE))
+    memo_status status = needs_profile(j, &needs, error);
+    if (status) return status;
+    if (needs) measured = measure_profile(j, &why);
+    if (!measured && j->plan) return status;
+    if (!measured || measured == MEMO_STATUS_INFEASIBLE)
         status = plan_policy(j, (memo_policy)j->options.policy, error);
     if (!status && *plan && !(*plan)->fits) {
         status = choose_slices(j, *plan, error);
@@ -353,8 +373,7 @@ static memo_status prepare(job* j, memo_error* error) {
     fflush(stdout);
     if (needs) status = plan_run(j, error);
     if (!status) status = plan_policy(j, MEMO_POLICY_KEEP, error);
-    if (!status && !o->compare && !j->own_plan.addresses)
-        status = team_open(&j->teams[o->policy], j, (memo_policy)o->policy, flags_of(j), error);
+    if (!status && !o->compare && !j->own_plan.addresses) status = open_chosen(j, 0, error);
     if (status) return status;
 
     print_keep(o, j->plans[MEMO_POLICY_KEEP]->device_bytes);
@@ -372,7 +391,7 @@ static memo_status prepare(job* j, memo_error* error) {
                memo_policy_name(j->plan->policy));
     else if (needs)
         print_profile(&j->profile);
-    if (!j->own_plan.addresses) print_choice(o, (memo_policy)o->policy, j->plan, j->has_profile);
+    if (!j->own_plan.addresses) print_choice(o, j->plan, j->has_profile);
     print_plan(o, j->own_plan.addresses ? j->plan->policy : (memo_policy)o->policy, j->plan);
     fflush(stdout);
     return MEMO_STATUS_OK;
@@ -380,12 +399,22 @@ static memo_status prepare(job* j, memo_error* error) {
 
 /* ---- the program ---------------------------------------------------------------------------- */
 
+/* Returns whether a plan depends on measured times: not if a fraction is given, nor if everything
+ * is kept. */
+static int plan_needs_times(const train_options* o, const memo_step_plan* plan) {
+    const int64_t n = (int64_t)plan->swap.n_layers * plan->swap.n_tensors;
+    int64_t n_kept = 0;
+    if (!plans_rows(o->policy) || o->alpha >= 0 || !plan->fits) return 0;
+    while (n_kept < n && plan->swap.rows[n_kept] == MEMO_ROWS_KEPT) n_kept++;
+    return o->policy == MEMO_POLICY_ALPHA || n_kept < n;
+}
+
 /* Plans every policy.  It needs no text and measures nothing, so only memory limits the plans. */
 static memo_status dry_run(job* j, memo_error* error) {
     const train_options* o = &j->options;
     const memo_policy policy = (memo_policy)o->policy;
     const gpt_config config = train_config(o);
-    memo_status status = MEMO_STATUS_OK, refused;
+    memo_status status = MEMO_STATUS_OK;
     if (o->n_text_files) {
         train_text_find(&j->text, o->text_files, o->n_text_files);
         status = train_text_load(&j->text, o->sequence, error);
@@ -393,9 +422,8 @@ static memo_status dry_run(job* j, memo_error* error) {
     if (!status) status = find_profile(j, error);
     if (!status) status = plan_run(j, error);
     if (status && (status != MEMO_STATUS_INFEASIBLE || !j->plans[policy])) return status;
-    refused = status;
-    memo_error refusal = *error;
-    status = MEMO_STATUS_OK;
+    const memo_status refused = status;
+    const memo_error refusal = *error;
 
     const memo_step_plan* plan = j->plans[policy];
     print_model(o);
@@ -403,17 +431,16 @@ static memo_status dry_run(job* j, memo_error* error) {
     print_slices(j);
     if (o->profile)
         print_profile(&j->profile);
-    else if (plan_needs_times(o, policy, plan))
+    else if (plan_needs_times(o, plan))
         print_estimate(o);
-    print_choice(o, policy, plan, o->profile || o->link_bandwidth > 0);
+    print_choice(o, plan, o->profile || o->link_bandwidth > 0);
     print_plan(o, policy, plan);
     if (plan->times && plan->fits && o->flops > 0) print_rate(o, plan->times->step_s);
     /* Each length is a plan: not for every budget. */
     if (!refused && (o->cluster || o->slice_rows) && o->device_memory && !gpt_is_mixed(&config) &&
         o->ring * o->ulysses == 1)
         print_longest(o, *j->why_slices ? 0 : o->slice_rows);
-    for (int i = 0; i < train_n_policies(o) && !status; i++)
-        status = plan_policy(j, policy_order[i], error);
+    status = plan_policies(j, error);
     if (!status) print_policies(o, j->plans);
     return status || !refused ? status : memo_error_set(error, refused, "%s", refusal.message);
 }
@@ -437,17 +464,20 @@ static memo_status work(job* j, memo_error* error) {
     const int is_shared = o->compare && !o->is_graph;
     team* chosen = &j->teams[o->policy];
     memo_status status = MEMO_STATUS_OK;
-    for (int i = 0; i < train_n_policies(o) && o->compare && !status; i++)
-        status = plan_policy(j, policy_order[i], error);
-    if (!status && o->compare) status = compare_policies(j, j->teams, is_shared, error);
-    if (!status && !j->stops && o->compare && !is_shared)
-        status = team_open(chosen, j, (memo_policy)o->policy, flags_of(j), error);
-    if (!status && !j->stops && !o->compare) status = team_call(chosen, choose_steps, error);
+    if (o->compare) {
+        status = plan_policies(j, error);
+        if (!status) status = compare_policies(j, j->teams, is_shared, error);
+        if (!status && !j->stops && !is_shared) status = open_chosen(j, 0, error);
+    } else {
+        status = team_call(chosen, choose_steps, error);
+    }
     if (!status && !j->stops) status = team_call(chosen, train_chosen, error);
 
     if (!status) status = check_training(j, error);
-    if (!status && !interrupted && o->output && train_is_first()) status = write_outputs(j, error);
-    if (!status && !interrupted && o->output) print_outputs(j);
+    if (!status && !interrupted && o->output) {
+        if (train_is_first()) status = write_outputs(j, error);
+        if (!status) print_outputs(j);
+    }
     if (!status && (status = j->log_failure.status)) *error = j->log_failure;
     return status;
 }
@@ -463,8 +493,7 @@ static int exit_code_of(memo_status status, int is_training) {
 }
 
 static void job_destroy(job* j) {
-    for (int policy = 0; policy < N_POLICIES && j->teams; policy++) team_close(&j->teams[policy]);
-    free(j->teams);
+    for (int policy = 0; policy < N_POLICIES; policy++) team_close(&j->teams[policy]);
     forget_plans(j);
     train_text_free(&j->text);
     free(j->losses);
@@ -473,6 +502,7 @@ static void job_destroy(job* j) {
         free(j->compared[policy].digests);
     }
     free(j->compared);
+    free(j->scratch);
     memo_text_free(&j->told);
     memo_degrees_free(j->options.block_degrees);
     if (j->loss_log) fclose(j->loss_log);
@@ -480,59 +510,66 @@ static void job_destroy(job* j) {
     free(j->save_path);
 }
 
+/* Nothing is checked for options that only print. */
+static memo_status read_options(int argc, char** argv, train_options* o, memo_error* error) {
+    memo_status status = train_ranks_begin(&argc, &argv, error);
+    if (!status) status = train_parse(argc, argv, o, error);
+    train_timeout_s = o->timeout;
+    if (status || o->is_help || o->is_version) return status;
+    status = compute_check_stack(error);
+    if (!status) status = train_check_ranks(o, error);
+    if (!status) status = train_device_check(o, error);
+    if (!status) status = train_check_effects(o, error);
+    if (!status && o->spill) o->spill_free_bytes = bytes_free(o->spill) / o->ranks + 1;
+    return status;
+}
+
+/* *is_training: the first lines are printed. */
+static memo_status run_job(job* j, int* is_training, memo_error* error) {
+    const train_options* o = &j->options;
+    memo_status status = compute_begin(train_place.size ? 1 : o->ranks, o->ranks, error);
+    if (!o->is_random) train_text_find(&j->text, o->text_files, o->n_text_files);
+    if (!status) status = check_files(j, error);
+    if (!status) status = load_text(j, error);
+    catch_signals();
+    if (!status) status = check_outputs(j, error);
+    if (!status) status = prepare(j, error);
+    *is_training = !status;
+    if (!status && !interrupted) status = tool_flush(error);
+    if (!status && !interrupted) *is_training = !(status = open_outputs(j, error));
+    return status || interrupted ? status : work(j, error);
+}
+
+/* Help, a plan, or a run. */
+static memo_status serve(job* j, int* is_training, memo_error* error) {
+    if (j->options.is_help)
+        train_print_help();
+    else if (j->options.is_version)
+        tool_print_version(stdout, "train_gpt");
+    else
+        return j->options.is_dry_run ? dry_run(j, error) : run_job(j, is_training, error);
+    return MEMO_STATUS_OK;
+}
+
 int main(int argc, char** argv) {
+    static team teams[N_POLICIES];
     job j = {0};
     memo_error error;
     int is_training = 0, code;
-
     tool_keep_standard_streams();
     catch_signal(SIGINT, 1);
     signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit fails the write instead */
     j.begin_s = clock_s();
+    j.teams = teams;
     j.lock.fd = -1;
-
-    /* Options. */
-    memo_status status = train_ranks_begin(&argc, &argv, &error);
-    if (!status) status = train_parse(argc, argv, &j.options, &error);
-    train_timeout_s = j.options.timeout;
-    const int only_prints = j.options.is_help || j.options.is_version;
-    if (!status && !only_prints) status = compute_check_stack(&error);
-    if (!status && !only_prints) status = train_check_ranks(&j.options, &error);
-    if (!status && !only_prints) status = train_device_check(&j.options, &error);
-    if (!status && !only_prints) status = train_check_effects(&j.options, &error);
-    if (!status && !only_prints && j.options.spill)
-        j.options.spill_free_bytes = bytes_free(j.options.spill) / j.options.ranks + 1;
-    j.teams = (team*)calloc(N_POLICIES, sizeof *j.teams);
-    if (!status && !j.teams) status = gpt_no_memory("the policies", &error);
-
-    /* Help, a plan, or a run. */
-    if (!status && j.options.is_help) {
-        train_print_help();
-    } else if (!status && j.options.is_version) {
-        tool_print_version(stdout, "train_gpt");
-    } else if (!status && j.options.is_dry_run) {
-        status = dry_run(&j, &error);
-    } else if (!status) {
-        status = compute_begin(train_place.size ? 1 : j.options.ranks, j.options.ranks, &error);
-        if (!j.options.is_random)
-            train_text_find(&j.text, j.options.text_files, j.options.n_text_files);
-        if (!status) status = check_files(&j, &error);
-        if (!status) status = load_text(&j, &error);
-        catch_signals();
-        if (!status) status = check_outputs(&j, &error);
-        if (!status) status = prepare(&j, &error);
-        is_training = !status; /* the first lines are printed */
-        if (!status && !interrupted) status = tool_flush(&error);
-        if (!status && !interrupted) is_training = !(status = open_outputs(&j, &error));
-        if (!status && !interrupted) status = work(&j, &error);
-    }
+    memo_status status = read_options(argc, argv, &j.options, &error);
+    if (!status) status = serve(&j, &is_training, &error);
 
     if (!status && j.output_failure.status) {
         error = j.output_failure;
         status = error.status;
         interrupted = 0;
     }
-
     if (!status && !interrupted) status = tool_flush(&error);
     code = exit_code_of(status, is_training);
     if (!status && interrupted && train_is_first())

@@ -1,6 +1,5 @@
 #include "gpt/run/options.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -135,14 +135,6 @@ int64_t train_attention_bytes(const train_options* o) {
     return gpt_cudnn_desc_scratch_bytes(&desc, &shapes);
 }
 
-int plan_needs_times(const train_options* o, memo_policy policy, const memo_step_plan* plan) {
-    const int64_t n = (int64_t)plan->swap.n_layers * plan->swap.n_tensors;
-    int64_t n_kept = 0;
-    if (!plans_rows(policy) || o->alpha >= 0 || !plan->fits) return 0;
-    while (n_kept < n && plan->swap.rows[n_kept] == MEMO_ROWS_KEPT) n_kept++;
-    return policy == MEMO_POLICY_ALPHA || n_kept < n;
-}
-
 const char* link_text(const train_options* o) {
     const double to_host = 1e-9 * train_link(o, 0), to_device = 1e-9 * train_link(o, 1);
     return to_host == to_device
@@ -220,11 +212,10 @@ static void print_rows(const memo_step_plan* plan) {
            bytes_name(plan->sizes.swapped_bytes), bytes_name(recomputed), batches_name(plan));
 }
 
-void print_choice(const train_options* o, memo_policy policy, const memo_step_plan* plan,
-                  int is_measured) {
+void print_choice(const train_options* o, const memo_step_plan* plan, int is_measured) {
     memo_text text = {0};
-    if (!plans_rows(policy)) return;
-    if (is_by_alpha(o, policy))
+    if (!plans_rows(o->policy)) return;
+    if (is_by_alpha(o, (memo_policy)o->policy))
         print_alpha(o, plan);
     else if (o->lists_rows)
         memo_swap_put_rows(&plan->swap, &text);

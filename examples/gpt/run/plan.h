@@ -41,10 +41,6 @@ memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_
 /* Returns the bytes of cuDNN's attention in the scratch of kernels; 0 without cuDNN. */
 int64_t train_attention_bytes(const train_options* o);
 
-/* Returns whether a plan depends on measured times: not if a fraction is given, nor if everything
- * is kept. */
-int plan_needs_times(const train_options* o, memo_policy policy, const memo_step_plan* plan);
-
 /* Returns "48 GB/s each way", or both rates. */
 const char* link_text(const train_options* o);
 
@@ -57,8 +53,7 @@ int64_t moved_bytes(const train_options* o, const memo_step_plan* plan);
 double alpha_of(const memo_step_plan* plan);
 
 /* Prints the placement of rows and the reason.  Times are printed only if they were measured. */
-void print_choice(const train_options* o, memo_policy policy, const memo_step_plan* plan,
-                  int is_measured);
+void print_choice(const train_options* o, const memo_step_plan* plan, int is_measured);
 
 /* Bytes of a plan on the device, on the host and in a file, by owner.  Limit 0: none. */
 enum { TIER_STATES, TIER_ACTIVATIONS, TIER_BUFFERS, TIER_WHOLE, TIER_LIMIT, N_TIER_PARTS };
@@ -97,8 +92,5 @@ void print_least(const train_options* o);
 /* Explains why a run cannot have this plan, of least device memory, and suggests what would work,
  * the cheapest first. */
 memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_error* error);
-
-/* Copies are measured from pinned memory beside the tokens. */
-memo_status check_measurement(const train_options* o, memo_error* error);
 
 #endif

@@ -48,8 +48,8 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
     const double attention_flops = 4 * gpt_keys_seen(&config) * q;
     const double attention_s = attention_flops / (rates.forward * peak);
     const double attention_back_s = 2.5 * attention_flops / (rates.backward * peak);
-    const double products[GPT_N_TENSORS] = {-1, -1, 4 * h, -1,    h * q, h * kv, h * kv,
-                                            0,  -1, h * q, 4 * h, -1,    h * up, 10 * wide};
+    const double products[GPT_N_TENSORS] = {0, 0, 4 * h, 0,     h * q, h * kv, h * kv,
+                                            0, 0, h * q, 4 * h, 0,     h * up, 10 * wide};
     const double inputs[GPT_N_TENSORS] = {0, 0, 0, 0, h, h, h,
                                           0, 0, q, 0, 0, h, 0}; /* of products */
     const estimate_fp8 fp8 = estimate_fp8_of(o);
@@ -88,11 +88,7 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
         if (products[t] > 0 && t >= profile->n_tensors) chunk_s += forward_s;
         if (t >= profile->n_tensors) continue;
         snprintf(tensor->name, sizeof tensor->name, "%s", tensors[t].name);
-        tensor->recompute_s_per_row[0] = forward_s;
-        if (t == GPT_ATTENTION) tensor->recompute_s_per_row[0] = attention_s;
-        if (products[t] < 0 || tensors[t].away == MEMO_MOVE ||
-            (tensors[t].scope == MEMO_LAYER && gpt_n_slices(&config) > 1))
-            tensor->recompute_s_per_row[0] = -1;
+        tensor->recompute_s_per_row[0] = t == GPT_ATTENTION ? attention_s : forward_s;
     }
     profile->forward_s[0] = (row_s + attention_s) * (double)profile->n_rows;
     profile->backward_s[0] = (row_back_s + chunk_s + attention_back_s) * (double)profile->n_rows;

@@ -305,15 +305,6 @@ memo_status train_check_ranks(train_options* o, memo_error* error) {
                        policy_names[o->policy]);
 }
 
-memo_mesh_desc train_mesh_desc(const train_options* o) {
-    memo_mesh_desc desc = MEMO_ZERO(memo_mesh_desc);
-    desc.data = (int32_t)o->data;
-    desc.ring = (int32_t)o->ring;
-    desc.ulysses = (int32_t)o->ulysses;
-    desc.tensor = (int32_t)o->tensor;
-    return desc;
-}
-
 /* ---- agreement between ranks ---------------------------------------------------------------- */
 
 memo_status train_agree(void* user, int64_t* values, int64_t n, memo_error* error) {
@@ -363,31 +354,4 @@ void print_ranks(const train_options* o) {
                o->tensor > 1 ? text_of(" x tensor %lld", o->tensor) : "", o->batch / o->data,
                o->batch, (long long)(gpt_n_rows(&config) / (o->batch / o->data)), o->sequence,
                o->zero);
-}
-
-void train_sent_bytes(const memo_mesh* mesh, const gpt_model* model, int64_t sent[2]) {
-    sent[1] = gpt_tensor_bytes(model);
-    sent[0] =
-        mesh->gradient->sent_bytes + mesh->ring->sent_bytes + mesh->ulysses->sent_bytes + sent[1];
-}
-
-memo_status train_report_ranks(thread_rank* rank, const train_device* own, const memo_mesh* mesh,
-                               const gpt_model* model, const train_options* o,
-                               const int64_t sent[2], double step_s, int64_t n_steps,
-                               memo_error* error) {
-    int64_t most[3], host_bytes; /* the device's peak, and bytes sent */
-    if (o->ranks == 1 || n_steps < 1) return MEMO_STATUS_OK;
-    train_device_peaks(own, &most[0], &host_bytes);
-    train_sent_bytes(mesh, model, &most[1]);
-    for (int i = 0; i < 2; i++) most[1 + i] = (most[1 + i] - sent[i] + n_steps / 2) / n_steps;
-    memo_status status = train_agree(rank, most, 3, error);
-    if (status || !train_rank_reports(rank)) return status;
-    printf(
-        "ranks     a step took %.1f ms, %.0f tokens/s of all; a rank has a device peak up to %s, "
-        "and sends up to %s a step",
-        1e3 * step_s, (double)(o->accumulate * o->batch * o->sequence) / step_s,
-        bytes_name(most[0]), bytes_name(most[1]));
-    if (o->tensor > 1) printf(", %s to tensor ranks", bytes_name(most[2]));
-    printf("\n");
-    return MEMO_STATUS_OK;
 }

@@ -60,22 +60,11 @@ memo_status train_ranks_open(thread_ranks* team, const memo_host_device_desc* de
 
 /* Checks that the model can be split in this way. */
 memo_status train_check_ranks(train_options* o, memo_error* error);
-memo_mesh_desc train_mesh_desc(const train_options* o);
 
 /* Takes the largest value of all ranks, n values in host memory, and waits.  Off the training path:
  * NCCL takes memory of the device only, so the values are copied there and back.  Also for
  * memo_session_desc.agree, whose user is the rank. */
 memo_status train_agree(void* user, int64_t* values, int64_t n, memo_error* error);
 void print_ranks(const train_options* o);
-
-/* The bytes that this rank has sent so far, and those to tensor ranks. */
-void train_sent_bytes(const memo_mesh* mesh, const gpt_model* model, int64_t sent[2]);
-
-/* Prints the most memory of a rank, and its traffic since `sent`.  All ranks call it, after the same
- * number of steps; waits. */
-memo_status train_report_ranks(thread_rank* rank, const train_device* own, const memo_mesh* mesh,
-                               const gpt_model* model, const train_options* o,
-                               const int64_t sent[2], double step_s, int64_t n_steps,
-                               memo_error* error);
 
 #endif

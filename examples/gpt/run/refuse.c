@@ -253,13 +253,3 @@ memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_erro
     memo_text_free(&ways);
     return MEMO_STATUS_INFEASIBLE;
 }
-
-memo_status check_measurement(const train_options* o, memo_error* error) {
-    const int64_t least = train_staged_bytes(o) + 512;
-    if (!o->host_memory || o->host_memory / 512 * 512 >= least) return MEMO_STATUS_OK;
-    return memo_error_set(
-        error, MEMO_STATUS_INFEASIBLE,
-        "%s of host memory cannot hold the tokens of a step and the copies that are "
-        "measured; try --host-memory %s",
-        bytes_name(o->host_memory), bytes_option(least));
-}

@@ -2,7 +2,6 @@
 
 #include <signal.h>
 
-#include "extras/memo_look.h"
 #include "gpt/run/files.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/ranks.h"
@@ -36,7 +35,6 @@ static void run_destroy(run* r) {
     memo_recorder_destroy(r->recorder);
     train_device_close(&r->device);
     free(r->tokens);
-    free(r->targets);
     memset(r, 0, sizeof *r);
 }
 
@@ -60,6 +58,15 @@ int32_t run_timed_steps(const job* j) {
     return 1 + (int32_t)gpt_min(n, n_steps > 8 ? n_steps / 4 : 2);
 }
 
+static memo_mesh_desc mesh_desc_of(const train_options* o) {
+    memo_mesh_desc desc = MEMO_ZERO(memo_mesh_desc);
+    desc.data = (int32_t)o->data;
+    desc.ring = (int32_t)o->ring;
+    desc.ulysses = (int32_t)o->ulysses;
+    desc.tensor = (int32_t)o->tensor;
+    return desc;
+}
+
 /* rank, policy and flags are set. */
 static memo_status run_create(run* r, job* j, memo_error* error) {
     train_options* o = &r->options;
@@ -71,17 +78,15 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
     *o = j->options;
     if (is_trial) o->accumulate = 1;
     size_t n_rows = (size_t)(o->batch * o->sequence);
-    memo_mesh_desc degrees = train_mesh_desc(o);
+    memo_mesh_desc degrees = mesh_desc_of(o);
     r->reports = train_rank_reports(r->rank);
     r->is_graph = o->is_graph && !is_trial && !(r->flags & RUN_TIMED); /* events need calls */
-    r->tokens = (int32_t*)malloc(n_rows * sizeof *r->tokens);
-    r->targets = (int32_t*)malloc(n_rows * sizeof *r->targets);
-    memo_status status = r->tokens && r->targets
-                             ? MEMO_STATUS_OK
-                             : gpt_no_memory("the tokens of a micro-batch", error);
+    r->tokens = (int32_t*)malloc(2 * n_rows * sizeof *r->tokens);
+    if (!r->tokens) return gpt_no_memory("the tokens of a micro-batch", error);
+    r->targets = r->tokens + n_rows;
 
     /* What the model runs on. */
-    if (!status) status = memo_mesh_create(r->rank->comm, &degrees, &r->mesh, error);
+    memo_status status = memo_mesh_create(r->rank->comm, &degrees, &r->mesh, error);
     if (!status)
         status = train_device_open(&r->device, o, r->rank, is_lifted ? 0 : o->device_memory,
                                    is_lifted ? 0 : o->host_memory, error);
@@ -89,6 +94,7 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
     if (!status && r->is_graph) train_watch_graphs(r->device.device);
 #endif
     if (!status && (r->flags & RUN_TRAINED) && o->output) status = run_create_recorder(r, error);
+    if (status) return status;
 
     /* The model. */
     memo_session_desc session = train_session(o, (memo_policy)o->policy);
@@ -106,12 +112,12 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
     desc.mesh = r->mesh;
     desc.n_micro_batches = o->accumulate;
     desc.session = &session;
-    for (int k = 0; k < 2 && is_trial && !r->model && !status; k++) { /* the first pins no rows */
-        session.policy = k ? (memo_policy)o->policy : MEMO_POLICY_RECOMPUTE;
+    if (is_trial) session.policy = MEMO_POLICY_RECOMPUTE; /* pins no rows */
+    status = gpt_create(&desc, &r->model, error);
+    if (is_trial && status == MEMO_STATUS_INFEASIBLE) {
+        session.policy = (memo_policy)o->policy;
         status = gpt_create(&desc, &r->model, error);
-        if (status == MEMO_STATUS_INFEASIBLE && !k) status = MEMO_STATUS_OK;
     }
-    if (!status && !is_trial) status = gpt_create(&desc, &r->model, error);
     if (!status && r->is_graph && !times) status = gpt_use_graph(r->model, 1, error);
     starting_end(session.log);
     return status;

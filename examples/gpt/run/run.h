@@ -45,6 +45,7 @@ typedef struct job {
     int64_t room;                 /* of a GPU beside libraries */
     double begin_s;               /* when the program began */
     comparison* compared;         /* (policies) */
+    double* scratch;              /* (options.compare): for medians */
     int64_t round;                /* of the comparison */
     int at_once;                  /* the compared policies are open at the same time */
     char why_no_times[256];       /* why the comparison shows none; empty: it shows them */

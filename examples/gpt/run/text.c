@@ -1,6 +1,5 @@
 #include "gpt/run/text.h"
 
-#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
