@@ -488,7 +488,7 @@ MEMOI void memoi_checked_outputs(memo_session* s, int32_t step, int is_end) {
                 "checked session: layer %d: recompute changes output `%.40s`; it may write tensors "
                 "of its layer alone: let the forward count, and use no buffer that the backward "
                 "reads as scratch",
-                (int)memoi_session_layer(s, step), output->name ? output->name : "NULL");
+                (int)memoi_session_layer(s, step), memoi_session_name(output->name));
         s->checked.outputs[i] = hash;
     }
 }

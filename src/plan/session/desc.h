@@ -3,7 +3,7 @@
 #include "memo/plan.h"
 #include "memo/host_device.h"
 #include "plan/rows/words.h"
-#include "plan/session/session.h"
+#include "plan/session/state.h"
 /* --- >>session desc ---
  * Knows: the fields of a desc.  Knows nothing of what they are for.
  *
@@ -128,27 +128,27 @@ MEMOI memo_status memoi_session_check_turn_of(const memo_session_desc* desc, int
 
 /* Each chunk of each micro-batch has a forward and a backward, in the order of the layers. */
 MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_error* error) {
-    const char* field = NULL;
-    int32_t n_chunks;
+    const int32_t n_chunks = memoi_session_n_chunks(desc);
+    const char* fault;
+    int has_forwards = 0;
     memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < desc->n_shapes; k++) has_forwards |= desc->shapes[k].is_forward_only;
+    const memob_rule rules[] = {
+        {desc->slice_rows && desc->slice_rows < desc->n_rows,
+         "does not work with slices; set slice_rows to n_rows"},
+        {desc->n_states,
+         "does not work with states; keep them in memory of the trainer, with n_states 0"},
+        {desc->loss != NULL,
+         "does not work with `loss`, since others overwrite the MEMO_EDGE; use `between`"},
+        {desc->spill_directory != NULL, "does not work with a file; set spill_directory to NULL"},
+        {desc->micro_batches, "lists the micro-batches of a step, so micro_batches must be 0"},
+        {desc->n_group, "does not work with groups of micro-batches; set n_group to 0"},
+        {has_forwards && n_chunks > 1,
+         "does not work with chunks and shapes that are is_forward_only; give them a session of "
+         "their own, without an order, for each chunk"}};
     if (!desc->n_order) return status;
-    if (desc->slice_rows && desc->slice_rows < desc->n_rows)
-        field = "does not work with slices; set slice_rows to n_rows";
-    else if (desc->n_states)
-        field = "does not work with states; keep them in memory of the trainer, with n_states 0";
-    else if (desc->loss)
-        field = "does not work with `loss`, since others overwrite the MEMO_EDGE; use `between`";
-    else if (desc->spill_directory)
-        field = "does not work with a file; set spill_directory to NULL";
-    else if (desc->micro_batches)
-        field = "lists the micro-batches of a step, so micro_batches must be 0";
-    else if (desc->n_group)
-        field = "does not work with groups of micro-batches; set n_group to 0";
-    for (int32_t k = 0; k < desc->n_shapes && !field && memoi_session_n_chunks(desc) > 1; k++)
-        if (desc->shapes[k].is_forward_only)
-            field = "does not work with chunks and shapes that are is_forward_only; give them a "
-                    "session of their own, without an order, for each chunk";
-    if (field) return MEMOB_INVALID(error, "memo_session_desc.order: %s", field);
+    fault = MEMOB_FIRST_FAULT(rules);
+    if (fault) return MEMOB_INVALID(error, "memo_session_desc.order: %s", fault);
 
     for (int32_t k = 0; k < desc->n_order; k++) {
         const memo_turn* turn = &desc->order[k];
@@ -160,7 +160,6 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
                                  "n_layers, FORWARD and BACKWARD are valid",
                                  (int)k, (int)turn->micro_batch, (int)turn->chunk, (int)turn->pass);
     }
-    n_chunks = memoi_session_n_chunks(desc);
     if (desc->n_layers % n_chunks)
         return MEMOB_INVALID(error,
                              "memo_session_desc.order: it names %d chunks, but n_layers is %d; "
@@ -218,7 +217,7 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
         const char* fault = memoi_session_buffer_fault(desc, b);
         if (fault)
             return MEMOB_INVALID(error, "memo_session_desc.buffers[%d]: `%.40s` has %s", (int)i,
-                                 b->name ? b->name : "NULL", fault);
+                                 memoi_session_name(b->name), fault);
     }
     return MEMO_STATUS_OK;
 }
@@ -316,7 +315,7 @@ MEMOI memo_status memoi_session_check_tables(const memo_session_desc* desc, memo
             return MEMOB_INVALID(error,
                                  "memo_session_desc.outputs[%d]: `%.40s` has no address, or a "
                                  "wrong size_bytes; state where a micro-batch writes it",
-                                 (int)t, desc->outputs[t].name ? desc->outputs[t].name : "NULL");
+                                 (int)t, memoi_session_name(desc->outputs[t].name));
     for (int32_t t = 0; t < desc->n_shapes; t++) {
         snprintf(shape, sizeof shape, "memo_session_desc.shapes[%d]", (int)t);
         if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))
@@ -329,21 +328,20 @@ MEMOI memo_status memoi_session_check_tables(const memo_session_desc* desc, memo
 MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, int computes,
                                                memo_error* error) {
     const int has_no_step = computes && !desc->step;
-    const char* field = NULL;
-    if (desc->device_memory && !desc->device_bytes)
-        field = "device_memory: set, but device_bytes is 0; device_bytes must be its size";
-    else if (desc->host_memory && !desc->host_bytes)
-        field = "host_memory: set, but host_bytes is 0; host_bytes must be its size";
-    else if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
-        field = "device_memory: not a multiple of 512 bytes";
-    else if ((uintptr_t)desc->host_memory % MEMOB_DEVICE_ALIGNMENT)
-        field = "host_memory: not a multiple of 512 bytes";
-    else if (has_no_step && !desc->forward)
-        field = "forward: NULL; set it, or `step`";
-    else if (has_no_step && !desc->backward)
-        field = "backward: NULL; set it, or `step`";
-    else if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
-        field = "rows: NULL, but policy is ROWS; set the table of rows";
+    const memob_rule rules[] = {
+        {desc->device_memory && !desc->device_bytes,
+         "device_memory: set, but device_bytes is 0; device_bytes must be its size"},
+        {desc->host_memory && !desc->host_bytes,
+         "host_memory: set, but host_bytes is 0; host_bytes must be its size"},
+        {(uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT != 0,
+         "device_memory: not a multiple of 512 bytes"},
+        {(uintptr_t)desc->host_memory % MEMOB_DEVICE_ALIGNMENT != 0,
+         "host_memory: not a multiple of 512 bytes"},
+        {has_no_step && !desc->forward, "forward: NULL; set it, or `step`"},
+        {has_no_step && !desc->backward, "backward: NULL; set it, or `step`"},
+        {desc->policy == MEMO_POLICY_ROWS && !desc->rows,
+         "rows: NULL, but policy is ROWS; set the table of rows"}};
+    const char* field = MEMOB_FIRST_FAULT(rules);
     return field ? MEMOB_INVALID(error, "memo_session_desc.%s", field) : MEMO_STATUS_OK;
 }
 
@@ -362,7 +360,7 @@ MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int
             return MEMOB_INVALID(error,
                                  "memo_session_desc.tensors[%d].name: `%s` is invalid; 1 to 31 "
                                  "characters without blanks are valid",
-                                 (int)t, word ? word : "NULL");
+                                 (int)t, memoi_session_name(word));
         for (int32_t other = 0; other < t; other++)
             if (!strcmp(desc->tensors[other].name, word))
                 return MEMOB_INVALID(
@@ -668,37 +666,39 @@ MEMOI void memoi_step_plan_differs(const memoi_step_plan_line* own, const int64_
     }
 }
 
-/* The device, or a host device of the session's own; its free memory if there is no budget. */
+/* The device, or a host device of the session's own. */
 MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    memo_device taken;
+    s->device = s->desc.device;
+    if (s->device) return memob_device_take(&taken, s->device, "memo_session_desc.device", error);
+    if (!computes) return status;
+    s->desc.computes_on_host = 1;
+#ifndef MEMO_NO_HOST_DEVICE
+    memo_host_device_desc host = MEMO_ZERO(memo_host_device_desc);
+    status = memo_host_device_create(&host, &s->own_device, error);
+    s->device = s->own_device;
+#else
+    status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                            "memo_session_desc.device: NULL, and MEMO_NO_HOST_DEVICE removes the "
+                            "host device; pass a device");
+#endif
+    return status;
+}
+
+/* Without a budget the device has what is free now, but for the reserve. */
+MEMOI memo_status memoi_session_take_budget(memo_session* s, int computes, memo_error* error) {
     int64_t total_bytes = 0, reserve_bytes = s->desc.reserve_bytes;
     int is_host_device = 0;
-    memo_device taken;
-    memo_status status = MEMO_STATUS_OK;
-    s->device = s->desc.device;
-    if (s->device) status = memob_device_take(&taken, s->device, "memo_session_desc.device", error);
-    if (status) return status;
-
+    memo_status status;
+    if (!s->device) return MEMO_STATUS_OK;
 #ifndef MEMO_NO_HOST_DEVICE
-    if (computes && !s->device) {
-        memo_host_device_desc host = MEMO_ZERO(memo_host_device_desc);
-        status = memo_host_device_create(&host, &s->own_device, error);
-        s->device = s->own_device;
-        s->desc.computes_on_host = 1;
-    }
-    is_host_device = s->device && !memob_check_host_device(s->device, NULL);
-#else
-    if (computes && !s->device)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_session_desc.device: NULL, and MEMO_NO_HOST_DEVICE removes the "
-                              "host device; pass a device");
+    is_host_device = !memob_check_host_device(s->device, NULL);
 #endif
     if (computes && is_host_device && !s->desc.computes_on_host && !s->desc.compute_stream)
         return MEMOB_INVALID(error, "memo_session_desc.compute_stream: NULL; pass a stream of the "
                                     "device, or set computes_on_host");
-
-    /* Without a budget the device has what is free now, but for the reserve. */
-    if (status || s->desc.device_bytes || !s->device || !MEMO_DEVICE_HAS(s->device, memory_info))
-        return status;
+    if (s->desc.device_bytes || !MEMO_DEVICE_HAS(s->device, memory_info)) return MEMO_STATUS_OK;
     status = memo_memory_info(s->device, &s->desc.device_bytes, &total_bytes, error);
     if (status || total_bytes == MEMOB_BYTES_MAX) { /* a device without a limit */
         s->desc.device_bytes = 0;

@@ -180,7 +180,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         s, MEMO_STATUS_INVALID_STATE,
         "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is declared "
         "from the begin of %s to the end of %s%s, so change its life or take it there",
-        b->name ? b->name : "NULL",
+        memoi_session_name(b->name),
         memoi_session_when(text[0], now, s->open < 0 ? -1 : memoi_session_layer(s, s->open)),
         memoi_session_when(text[1], b->first, b->first_layer),
         b->first_layer < 0 ? "that layer" : memoi_session_when(text[2], b->last, b->last_layer),
@@ -246,7 +246,7 @@ MEMOI int memoi_session_begin_life(memo_session* s, int32_t i) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_desc.buffers[%d]: `%.40s` lives in each layer, but two "
                            "layers are open; end one first, or use memo_session_alloc",
-                           (int)i, b->name ? b->name : "NULL");
+                           (int)i, memoi_session_name(b->name));
         return 0;
     }
     n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
@@ -463,7 +463,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     }
     s->is_running = memoi_session_is_ok(s, status);
     memoi_checked_norm(s, 0);
-    memoi_session_visit_ends(s, 0);
+    memoi_session_begin_states(s);
     if (s->is_running && memoi_session_is_turn(s, MEMO_PASS_BACKWARD) &&
         s->batch.turn.chunk == s->part->plan->n_chunks - 1)
         memoi_session_begin_between(s);
@@ -499,7 +499,7 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
                            (int)memoi_session_layer(s, s->open));
     memoi_checked_verify(s, 0, s->is_running ? s->checked.memory_bytes : 0);
     memoi_checked_norm(s, 1);
-    if (s->is_running) memoi_session_visit_ends(s, 1);
+    if (s->is_running) memoi_session_end_states(s);
     if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
     s->checked.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps && !s->error.status;
@@ -746,37 +746,40 @@ MEMOI void memoi_session_set_up(memo_session* s) {
     s->is_calling_setup = 0;
 }
 
-/* The arena of the current shape.  The engine's memory, declared buffers and what setup requests
- * live as long as the arena.  status: so far.  Ranks that open a session begin setup together, or
- * none does: setup may communicate. */
-MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc,
-                                            memo_status status, memo_error* error) {
-    memoi_session_part* part = s->part;
+/* Requests memory that lives as long as the arena, with a name for pictures. */
+MEMOI void* memoi_session_request_named(memo_session* s, const char* name, int64_t size_bytes) {
+    memo_arena* arena = s->part->arena;
     void* address = NULL;
-    if (!status) status = memo_arena_create(desc, &part->arena, error);
-    if (!status)
-        status = memo_arena_mark(part->arena, "activations between forward and backward", error);
-    if (!status)
-        status = memo_arena_alloc(part->arena, memoi_session_lay_places(s), 0, &address, error);
-    part->base = (char*)address;
-    if (!status && s->states_sizes.device_bytes) {
-        status = memo_arena_mark(part->arena, "states", error);
-        if (!status)
-            status =
-                memo_arena_alloc(part->arena, s->states_sizes.device_bytes, 0, &address, error);
-        s->states_desc.device_memory = address;
+    memoi_session_keep(s, memo_arena_mark(arena, name, &s->call_error));
+    memoi_session_keep(s, memo_arena_alloc(arena, size_bytes, 0, &address, &s->call_error));
+    return address;
+}
+
+/* The arena of the current shape.  The engine's memory, declared buffers and what setup requests
+ * live as long as the arena.  Ranks that open a session begin setup together, or none does: setup
+ * may communicate. */
+MEMOI void memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc) {
+    memoi_session_part* part = s->part;
+    if (!s->failure.status)
+        memoi_session_keep(s, memo_arena_create(desc, &part->arena, &s->call_error));
+    if (!s->failure.status) {
+        part->base = (char*)memoi_session_request_named(
+            s, "activations between forward and backward", memoi_session_lay_places(s));
+        if (s->states_sizes.device_bytes)
+            s->states_desc.device_memory =
+                memoi_session_request_named(s, "states", s->states_sizes.device_bytes);
     }
     s->is_reported = 1;
     memoi_session_forget(s);
     s->batch.n_rows = s->desc.n_rows;
-    if (s->is_open) status = memoi_session_verdict(&s->desc, status, error);
-    if (status) return status;
+    if (s->is_open) memoi_session_settle(s);
+    if (s->failure.status) return;
 
     s->is_setting_up = 1;
     memoi_session_bound_lives(s, MEMO_PASS_SESSION, 0, 0);
     memoi_session_set_up(s);
     s->is_setting_up = 0;
-    return memoi_session_report(s, error);
+    memoi_session_keep(s, memoi_session_report(s, &s->call_error));
 }
 
 /* Ends arenas and engines of all shapes, but neither states nor memory. */

@@ -51,20 +51,19 @@ MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_pr
 }
 
 /* Memory for the spans of all shapes, and the times of copies. */
-MEMOI memo_status memoi_timing_prepare(memo_session* s, memo_error* error) {
+MEMOI void memoi_timing_prepare(memo_session* s) {
     const int32_t n = s->desc.n_shapes;
     memo_profile* profiles = MEMOB_ARRAY(&s->kept, memo_profile, n);
-    memo_status status = MEMO_STATUS_OK;
+    s->timing.profiles = profiles;
     s->layers_s = MEMOB_ARRAY(&s->arrays, double, s->most_steps);
     for (int32_t k = 0; k < n; k++)
         s->parts[k].spans_s =
             (double*)memob_arrays_add(&s->arrays, s->parts[k].plan->swap.n_layers,
                                       MEMOI_SPANS_MAX * MEMOI_SESSION_REPETITIONS * sizeof(double));
-    if (s->arrays.failed || !profiles) status = memob_no_memory(error, "the times of a session");
-    status = memoi_session_verdict(&s->desc, status, error);
-    if (!status) status = memoi_session_measure_copies(s, profiles, error);
-    s->timing.profiles = profiles;
-    return status;
+    if (s->arrays.failed || !profiles)
+        memoi_session_keep(s, memob_no_memory(&s->call_error, "the times of a session"));
+    memoi_session_settle(s);
+    if (!s->failure.status) memoi_session_measure_copies(s, profiles);
 }
 
 /* --- times --- */
@@ -136,24 +135,23 @@ MEMOI void memoi_timing_derive(const memo_session* s, int32_t k, int32_t from,
 }
 
 /* The profiles of all shapes with a backward, the same on all ranks.  untimed: by shape. */
-MEMOI memo_status memoi_timing_read(memo_session* s, const int64_t* untimed, memo_error* error) {
+MEMOI void memoi_timing_read(memo_session* s, const int64_t* untimed) {
     memo_profile* profiles = s->timing.profiles;
     const int32_t n = s->desc.n_shapes;
     int32_t from = 0;
-    /* Updates on the host write the times that are read. */
-    memo_status status = s->states ? memob_states_synchronize(s->states, error) : MEMO_STATUS_OK;
+    if (s->states) /* updates on the host write the times that are read */
+        memoi_session_keep(s, memob_states_synchronize(s->states, &s->call_error));
     while (untimed[from]) from++;
     for (int32_t k = 1; k < n; k++) profiles[k] = profiles[0]; /* the times of copies */
     for (int32_t k = 0; k < n; k++) {
         if (untimed[k]) continue;
         memoi_timing_read_shape(s, k, &profiles[k]);
-        status = memoi_session_agree_profile(&s->desc, status, &profiles[k], error);
+        memoi_session_settle_profile(s, &profiles[k]);
     }
-    for (int32_t k = 0; k < n && !status; k++)
+    for (int32_t k = 0; k < n; k++)
         if (untimed[k] && !s->parts[k].plan->shape.is_forward_only)
             memoi_timing_derive(s, k, from, profiles);
-    s->timing.is_known = !status;
-    return status;
+    s->timing.is_known = !s->failure.status;
 }
 
 /* A file that cannot be written is no reason to stop. */
@@ -195,52 +193,49 @@ MEMOI int memoi_timing_is_open(const memo_session* s, const memo_step_plan* plan
     return 1;
 }
 
-/* Moves the states that are resident in an engine between bytes and an engine.  Gradients have no
- * meaning between steps.  Returns their bytes in *n_bytes if bytes is NULL. */
-MEMOI memo_status memoi_timing_copy_resident(const memo_session* s, const memob_states* resident,
-                                             memob_states* states, int reads, char* bytes,
-                                             int64_t* n_bytes, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
+/* Moves the states that are resident in an engine between bytes and an engine; NULL: moves nothing.
+ * Gradients have no meaning between steps.  Returns the number of bytes. */
+MEMOI int64_t memoi_timing_copy_resident(memo_session* s, const memob_states* resident,
+                                         memob_states* states, int reads, char* bytes) {
     int64_t at = 0;
     for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++) {
         const memob_states_layer* of = &resident->layers[layer];
         const uint32_t which = of->has & ~of->streamed & ~resident->gradients;
-        for (int32_t i = 0; i < s->desc.n_states && !status; i++) {
-            const int64_t size_bytes = s->desc.states[i].size_bytes;
-            if (!(which >> i & 1)) continue;
-            if (bytes)
-                status = memob_states_transfer(states, layer, i, reads, 0, bytes + at, size_bytes,
-                                               error);
+        for (int32_t i = 0; i < s->desc.n_states; i++) {
+            const int64_t size_bytes = which >> i & 1 ? s->desc.states[i].size_bytes : 0;
+            if (bytes && size_bytes && !s->failure.status)
+                memoi_session_keep(s, memob_states_transfer(states, layer, i, reads, 0, bytes + at,
+                                                            size_bytes, &s->call_error));
             at += size_bytes;
         }
     }
-    if (n_bytes) *n_bytes = at;
-    return status;
+    return at;
 }
 
 /* Copies the states that are streamed in an engine to another engine.  to NULL: those that have
  * changed on the device return to the host, as another plan will take their places. */
-MEMOI memo_status memoi_timing_copy_streamed(const memo_session* s, memob_states* from,
-                                             memob_states* to, memo_error* error) {
+MEMOI void memoi_timing_copy_streamed(memo_session* s, memob_states* from, memob_states* to) {
     enum { PIECE_BYTES = 1 << 20 };
+    memo_error* error = &s->call_error;
     char* piece = (char*)MEMO_MALLOC(PIECE_BYTES);
-    memo_status status = piece ? MEMO_STATUS_OK : memob_no_memory(error, "a piece of a state");
+    if (!piece) memoi_session_keep(s, memob_no_memory(error, "a piece of a state"));
     for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++) {
         const memob_states_layer* of = &from->layers[layer];
         const uint32_t which = of->has & of->streamed & ~from->gradients;
         for (int32_t i = 0; i < s->desc.n_states; i++) {
             const int64_t whole_bytes = which >> i & 1 ? s->desc.states[i].size_bytes : 0;
             const int64_t size_bytes = to ? whole_bytes : memob_min(whole_bytes, 1);
-            for (int64_t at = 0; at < size_bytes && !status; at += PIECE_BYTES) {
+            for (int64_t at = 0; at < size_bytes && !s->failure.status; at += PIECE_BYTES) {
                 const int64_t n = memob_min(size_bytes - at, PIECE_BYTES);
-                status = memob_states_transfer(from, layer, i, 1, at, piece, n, error);
-                if (!status && to)
-                    status = memob_states_transfer(to, layer, i, 0, at, piece, n, error);
+                memoi_session_keep(s,
+                                   memob_states_transfer(from, layer, i, 1, at, piece, n, error));
+                if (to && !s->failure.status)
+                    memoi_session_keep(s,
+                                       memob_states_transfer(to, layer, i, 0, at, piece, n, error));
             }
         }
     }
     MEMO_FREE(piece);
-    return status;
 }
 
 /* Ends what belongs to the open plan, but for states and the device's memory. */
@@ -253,69 +248,76 @@ MEMOI void memoi_timing_close(memo_session* s) {
 }
 
 /* Opens a plan in the session's memory. */
-MEMOI memo_status memoi_timing_open(memo_session* s, memo_step_plan* plan, memo_error* error) {
-    memo_status status;
+MEMOI void memoi_timing_open(memo_session* s, memo_step_plan* plan) {
     for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
         s->parts[k].plan = plan;
         s->most_steps = memob_max(s->most_steps, plan->swap.n_layers);
     }
     memoi_session_use_shape(s, 0);
-    status = memoi_session_stream(s, error);
-    status = memoi_session_start(s, status, error);
-    if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
-    return status;
+    memoi_session_stream(s);
+    memoi_session_start(s);
+}
+
+/* Copies the states on the device to host memory, and streamed ones to their places on the host.
+ * NULL: the session has failed. */
+MEMOI char* memoi_timing_save(memo_session* s) {
+    const int64_t n_bytes = memoi_timing_copy_resident(s, s->states, s->states, 1, NULL);
+    char* bytes = (char*)MEMO_MALLOC((size_t)memob_max(n_bytes, 1));
+    if (!bytes)
+        memoi_session_keep(
+            s, memob_no_memory(&s->call_error, "the states that another plan places elsewhere"));
+    (void)memoi_timing_copy_resident(s, s->states, s->states, 1, bytes);
+    memoi_timing_copy_streamed(s, s->states, NULL);
+    return bytes;
 }
 
 /* Replaces the open plan, on all ranks or on none.  If states move, those on the device go through
  * host memory, as both plans have the same bytes there; the others go from one engine to the
  * other. */
-MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, memo_error* error) {
+MEMOI void memoi_timing_replace(memo_session* s, memo_step_plan* plan) {
     memo_step_plan* const before = s->own_plan;
     memob_states* const states = s->states;
     const int moves = states && !memoi_timing_streams_alike(before, plan);
     const void* const memory MEMO_UNUSED = s->device_memory;
-    int64_t n_bytes = 0;
+    memo_error why;
     char* bytes = NULL;
-    memo_status status = MEMO_STATUS_OK, given;
 
     MEMO_ASSERT(plan->slice_rows == before->slice_rows);            /* 1 */
     MEMO_ASSERT(!s->is_running && !(states && states->is_pending)); /* 3 */
     if (!s->desc.computes_on_host)
-        status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
-    if (!status && states) status = memob_states_synchronize(states, error);
-    if (!status && moves) {
-        MEMOB_IGNORE(memoi_timing_copy_resident(s, states, states, 1, NULL, &n_bytes, NULL));
-        bytes = (char*)MEMO_MALLOC((size_t)memob_max(n_bytes, 1));
-        if (!bytes)
-            status = memob_no_memory(error, "the states that another plan places elsewhere");
-        if (!status) status = memoi_timing_copy_resident(s, states, states, 1, bytes, NULL, error);
-        if (!status) status = memoi_timing_copy_streamed(s, states, NULL, error);
-    }
-    status = memoi_session_verdict(&s->desc, status, error);
-    if (status) {
+        memoi_session_keep(
+            s, memo_stream_synchronize(s->device, s->desc.compute_stream, &s->call_error));
+    if (states) memoi_session_keep(s, memob_states_synchronize(states, &s->call_error));
+    if (moves) bytes = memoi_timing_save(s);
+    memoi_session_settle(s);
+    if (s->failure.status) {
         MEMO_FREE(bytes);
-        return status;
+        return;
     }
 
     memoi_timing_close(s);
     if (moves) s->states = NULL;
-    status = memoi_timing_open(s, plan, error);
-    MEMO_ASSERT(status || s->device_memory == memory); /* 2 */
-    if (moves && !status)
-        status = memoi_timing_copy_resident(s, states, s->states, 0, bytes, NULL, error);
-    if (moves && !status) status = memoi_timing_copy_streamed(s, states, s->states, error);
-    status = memoi_session_verdict(&s->desc, status, error);
+    memoi_timing_open(s, plan);
+    MEMO_ASSERT(s->failure.status || s->device_memory == memory); /* 2 */
+    if (moves && !s->failure.status) {
+        (void)memoi_timing_copy_resident(s, states, s->states, 0, bytes);
+        memoi_timing_copy_streamed(s, states, s->states);
+    }
+    memoi_session_settle(s);
 
     /* The plan before, if need be. */
-    if (status) {
+    if (s->failure.status) {
+        why = s->failure;
+        memoi_session_begin_call(s);
         memoi_timing_close(s);
         if (moves) memob_states_destroy(s->states);
         s->states = states;
-        given = memoi_timing_open(s, before, NULL);
+        memoi_timing_open(s, before);
         MEMO_ASSERT(s->own_plan == before && s->part->plan == before); /* 5 */
-        if (moves && !given)
-            given = memoi_timing_copy_resident(s, states, states, 0, bytes, NULL, NULL);
-        s->timing.is_lost = memoi_session_verdict(&s->desc, given, NULL) != MEMO_STATUS_OK;
+        if (moves) (void)memoi_timing_copy_resident(s, states, states, 0, bytes);
+        memoi_session_settle(s);
+        s->timing.is_lost = s->all_failed;
+        s->failure = why;
     } else {
         for (int32_t i = 0; i < 2 && moves; i++)
             s->states->sink.engine.copied_bytes[i] += states->sink.engine.copied_bytes[i];
@@ -324,7 +326,6 @@ MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, me
         s->own_plan = plan;
     }
     MEMO_FREE(bytes);
-    return status;
 }
 
 /* 1: the budgets have room for the states of both plans at once. */
@@ -349,9 +350,8 @@ MEMOI int memoi_timing_may_move(const memo_session* s, const memo_step_plan* pla
 
 /* Makes a plan by the times, in the memory that the session has.  Slices and the place of the
  * update stay, since both may change bits. */
-MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo_error* error) {
+MEMOI void memoi_timing_make(memo_session* s, memo_step_plan** plan) {
     memo_session_desc own = s->desc;
-    memo_status status = MEMO_STATUS_OK;
     own.policy = s->timing.policy;
     own.n_group = s->timing.n_group;
     own.device_bytes = s->memory_bytes;
@@ -360,25 +360,28 @@ MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo
         own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
     s->setup = &s->own_setup;
     *plan = NULL;
-    for (int keeps = 0; keeps < 2 && !status; keeps++) {
+    for (int keeps = 0; keeps < 2 && !s->failure.status; keeps++) {
         s->timing.keeps_states = keeps;
         if (keeps && memoi_timing_may_move(s, *plan)) break;
         memo_step_plan_destroy(*plan);
-        status = memoi_session_plan_groups(s, &own, s->timing.profiles, MEMOI_ROWS_EFFORT_WHOLE,
-                                           plan, error);
-        if (!status && !memoi_step_plan_fits(*plan))
-            status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", (*plan)->shortage);
+        memoi_session_keep(s, memoi_session_plan_groups(s, &own, s->timing.profiles,
+                                                        MEMOI_ROWS_EFFORT_WHOLE, plan,
+                                                        &s->call_error));
+        if (!s->failure.status && !memoi_step_plan_fits(*plan))
+            memoi_session_keep(
+                s, memo_error_set(&s->call_error, MEMO_STATUS_INFEASIBLE, "%s", (*plan)->shortage));
     }
-    return status;
 }
 
 /* Updates that are pending belong to the step before.  They end before functions of the trainer get
  * sessions of dry runs, which some remember. */
-MEMOI memo_status memoi_timing_end_updates(memo_session* s, memo_error* error) {
-    memo_status status = memo_session_flush(s, error);
+MEMOI void memoi_timing_end_updates(memo_session* s) {
+    const memo_status status = memo_session_flush(s, &s->call_error);
+    memoi_session_keep(s, status);
     if (status) s->is_reported = 0; /* the micro-batch fails */
-    if (!status && s->states) status = memob_states_synchronize(s->states, error);
-    return memoi_session_verdict(&s->desc, status, error);
+    if (!status && s->states)
+        memoi_session_keep(s, memob_states_synchronize(s->states, &s->call_error));
+    memoi_session_settle(s);
 }
 
 /* The open plan takes the predicted times of the same plan. */
@@ -391,49 +394,53 @@ MEMOI void memoi_timing_take_times(memo_step_plan* own, memo_step_plan* plan) {
     }
 }
 
+/* Puts a plan by the times of the shapes that are not untimed in place of the first plan, or gives
+ * the first plan these times, if it is the same.  Returns what happened, for the log. */
+MEMOI const char* memoi_timing_plan_by(memo_session* s, const int64_t* untimed) {
+    static const char* const stays = "the first plan is the fastest that fits";
+    memo_step_plan* plan = NULL;
+    int is_same;
+    memoi_timing_read(s, untimed);
+    if (!s->failure.status) memoi_timing_write(s, untimed);
+    if (s->own_setup.has_freed)
+        memoi_session_keep(s, memo_error_set(&s->call_error, MEMO_STATUS_UNSUPPORTED,
+                                             "memo_session_desc.setup: it frees, or requests too "
+                                             "much"));
+    memoi_session_settle(s);
+    if (!s->failure.status) memoi_timing_end_updates(s);
+    memoi_timing_make(s, &plan);
+    is_same = !s->failure.status && memoi_timing_is_open(s, plan);
+    if (is_same) memoi_timing_take_times(s->own_plan, plan);
+    if (!s->failure.status && !is_same) memoi_timing_replace(s, plan);
+    if (s->failure.status || is_same) memo_step_plan_destroy(plan);
+    return is_same ? stays : "planned by the times of training steps";
+}
+
 /* Ends the timed steps: a plan by their times takes the place of the first plan.  If there is none,
  * or if it cannot be opened, the first plan stays. */
 MEMOI void memoi_timing_plan(memo_session* s) {
     const memo_batch batch = s->batch;
     memoi_timing* t = &s->timing;
     int64_t values[1 + MEMO_SHAPES_MAX] = {0}, n_untimed = 0;
-    memo_step_plan* plan = NULL;
-    memo_error why;
-    memo_status status = MEMO_STATUS_OK;
-    int is_same = 0;
+    const char* result = "";
 
     /* Has some shape times on all ranks? */
-    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
-        status = memoi_session_read_timer(s, &s->timers[k], &why);
+    memoi_session_begin_call(s);
+    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX; k++)
+        memoi_session_keep(s, memoi_session_read_timer(s, &s->timers[k], &s->call_error));
     for (int32_t k = 0; k < s->desc.n_shapes; k++) values[1 + k] = s->parts[k].n_timed < 2;
-    status = memoi_session_agree(&s->desc, status, values, 1 + s->desc.n_shapes, &why);
+    memoi_session_settle_values(s, values, 1 + s->desc.n_shapes);
     for (int32_t k = 0; k < s->desc.n_shapes; k++) n_untimed += values[1 + k];
-    if (!status && n_untimed == s->desc.n_shapes) {
+    if (!s->failure.status && n_untimed == s->desc.n_shapes) {
         t->due = (int32_t)memob_min(2 * (int64_t)t->due, INT32_MAX);
         return;
     }
-
-    if (!status) status = memoi_timing_read(s, values + 1, &why);
-    if (!status) memoi_timing_write(s, values + 1);
-    if (!status && s->own_setup.has_freed)
-        status = memo_error_set(&why, MEMO_STATUS_UNSUPPORTED,
-                                "memo_session_desc.setup: it frees, or requests too much");
-    status = memoi_session_verdict(&s->desc, status, &why);
-
-    /* A plan by the times, if it is another one. */
-    if (!status) status = memoi_timing_end_updates(s, &why);
-    if (!status) status = memoi_timing_make(s, &plan, &why);
-    is_same = !status && memoi_timing_is_open(s, plan);
-    if (is_same) memoi_timing_take_times(s->own_plan, plan);
-    if (!status && !is_same) status = memoi_timing_replace(s, plan, &why);
-    if (status || is_same) memo_step_plan_destroy(plan);
-    if (status) {
-        snprintf(t->why, sizeof t->why, "%.180s", why.message);
+    if (!s->failure.status) result = memoi_timing_plan_by(s, values + 1);
+    if (s->failure.status) {
+        snprintf(t->why, sizeof t->why, "%.180s", s->failure.message);
         memoi_session_log(s, "session: the first plan stays: %s", t->why);
     } else
-        memoi_session_log(s, "session: %s",
-                          is_same ? "the first plan is the fastest that fits"
-                                  : "planned by the times of training steps");
+        memoi_session_log(s, "session: %s", result);
 
     /* Times are known. */
     t->plan = NULL;
@@ -472,24 +479,21 @@ memo_status memo_session_get_profile(const memo_session* s, int32_t shape, memo_
 MEMOI memo_status memoi_timing_open_first(const memo_session_desc* desc, const memo_step_plan* plan,
                                           int32_t n_timed, memo_session** session,
                                           memo_error* error) {
-    memo_session* s = NULL;
-    memo_status status = memoi_session_make(desc, plan, 0, &s, error);
+    memo_session* s = memoi_session_make(desc, plan, 0, error);
+    memo_status status;
     *session = s; /* functions of the trainer may use it */
-    if (!status) {
-        if (n_timed) {
-            s->timing.plan = memoi_timing_plan;
-            s->timing.due = n_timed;
-            status = memoi_timing_prepare(s, error);
-        }
-        status = memoi_session_start(s, status, error);
-        if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
-        status = memoi_session_verdict(desc, status, error);
+    if (!s) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    if (!s->failure.status && n_timed) {
+        s->timing.plan = memoi_timing_plan;
+        s->timing.due = n_timed;
+        memoi_timing_prepare(s);
     }
-
-    if (status) {
-        memo_session_destroy(s);
-        *session = NULL;
-    }
+    if (!s->failure.status) memoi_session_start(s);
+    memoi_session_settle(s);
+    status = memoi_session_end_call(s, error);
+    if (!status) return status;
+    memo_session_destroy(s);
+    *session = NULL;
     return status;
 }
 
