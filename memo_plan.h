@@ -4302,17 +4302,15 @@ MEMOI double memoi_profile_median(double* times_s, int64_t n) {
     return times_s[n / 2] > 0 ? times_s[n / 2] : 0;
 }
 
-/* The median time of n transfers on one of the streams: of a copy; or, on the file's, of a read or
- * write, and copies that keep their link busy meanwhile: these use the other half of the
- * buffer. */
-MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, double* median_s,
-                                     memo_error* error) {
+/* Returns the median time of n transfers on one of the streams: of a copy; or, on the file's, of a
+ * read or write, and copies that keep their link busy meanwhile: these use the other half of the
+ * buffer.  The engine keeps the first failure. */
+MEMOI double memoi_profile_time(memoi_profiler* p, int32_t stream, int n) {
     const int is_file = stream == MEMOB_STREAM_FILE;
     const int32_t link = is_file ? MEMOB_STREAM_TO_HOST + p->is_read : stream;
     const int64_t begin = link == MEMOB_STREAM_TO_DEVICE ? p->half_bytes : 0;
     memob_engine* e = &p->engine;
-    double times[MEMOI_PROFILE_REPETITIONS];
-    memob_engine_call(e, error);
+    double times[MEMOI_PROFILE_REPETITIONS] = {0};
     for (int i = -1; i < n; i++) { /* the first warms up */
         memob_engine_record(e, stream, 0);
         for (int64_t k = 0; k < (is_file ? p->n_beside : 1); k++)
@@ -4321,89 +4319,86 @@ MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, d
             memob_engine_use_file(e, p->is_read, !p->is_read, p->is_read ? 0 : p->half_bytes, 0,
                                   p->file_bytes);
         memob_engine_record(e, stream, 1);
-        if (!e->status) e->status = memo_stream_synchronize(&e->device, e->streams[stream], error);
+        if (!e->status)
+            e->status = memo_stream_synchronize(&e->device, e->streams[stream], e->error);
         if (!e->status)
             e->status = memo_event_elapsed(&e->device, e->events[0], e->events[1],
-                                           &times[memob_max(i, 0)], error);
+                                           &times[memob_max(i, 0)], e->error);
     }
-    if (!e->status) *median_s = memoi_profile_median(times, n);
-    return e->status;
+    return memoi_profile_median(times, n);
 }
 
 /* A short copy is timed once.  A busy machine may delay it, so a slow one is timed again. */
-MEMOI memo_status memoi_profile_time_copy(memoi_profiler* p, int32_t stream, int is_short,
-                                          double* s, memo_error* error) {
+MEMOI double memoi_profile_time_copy(memoi_profiler* p, int32_t stream, int is_short) {
     enum { N_TRIES = 3 };
-    const int n = is_short ? 1 : MEMOI_PROFILE_REPETITIONS;
-    memo_status status = memoi_profile_time(p, stream, n, s, error);
-    for (int i = 1; i < N_TRIES && is_short && !status && *s > MEMOI_PROFILE_SHORT_S; i++)
-        status = memoi_profile_time(p, stream, n, s, error);
-    return status;
+    double time_s = memoi_profile_time(p, stream, is_short ? 1 : MEMOI_PROFILE_REPETITIONS);
+    for (int i = 1; i < N_TRIES && is_short && time_s > MEMOI_PROFILE_SHORT_S; i++)
+        time_s = memoi_profile_time(p, stream, 1);
+    return time_s;
 }
 
 /* Copies of rising size.  Short ones refuse a link on which measuring would take hours.  Smaller
  * copies than the largest show the rate of a slow link, too. */
-MEMOI memo_status memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes,
-                                       memo_profile* profile, memo_error* error) {
+MEMOI void memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes, memo_profile* profile) {
+    memob_engine* e = &p->engine;
     for (p->copy_bytes = memob_min(8, largest_bytes);;
          p->copy_bytes = memob_min(8 * p->copy_bytes, largest_bytes)) {
         const int is_short = p->copy_bytes < memob_min(MEMOI_PROFILE_SMALL_BYTES, largest_bytes);
         memo_profile_transfer* copy = &profile->copies[1];
         double slower_s;
-        memo_status status =
-            memoi_profile_time_copy(p, MEMOB_STREAM_TO_HOST, is_short, &copy->out_s, error);
-        if (!status)
-            status =
-                memoi_profile_time_copy(p, MEMOB_STREAM_TO_DEVICE, is_short, &copy->back_s, error);
-        if (status) return status;
+        copy->out_s = memoi_profile_time_copy(p, MEMOB_STREAM_TO_HOST, is_short);
+        copy->back_s = memoi_profile_time_copy(p, MEMOB_STREAM_TO_DEVICE, is_short);
+        if (e->status) return;
         copy->size_bytes = p->copy_bytes;
         if (p->copy_bytes <= MEMOI_PROFILE_SMALL_BYTES) profile->copies[0] = *copy;
 
         slower_s = fmax(copy->out_s, copy->back_s);
         if (is_short && slower_s > MEMOI_PROFILE_SHORT_S)
-            return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                                  "memo_session_desc.device: a copy of %lld bytes takes %.3g s; "
-                                  "measuring such a link would take hours, so give a profile",
-                                  (long long)p->copy_bytes, slower_s);
-        if (p->copy_bytes == largest_bytes || (!is_short && 8 * slower_s > MEMOI_PROFILE_COPY_S))
-            return MEMO_STATUS_OK;
+            e->status =
+                memo_error_set(e->error, MEMO_STATUS_UNSUPPORTED,
+                               "memo_session_desc.device: a copy of %lld bytes takes %.3g s; "
+                               "measuring such a link would take hours, so give a profile",
+                               (long long)p->copy_bytes, slower_s);
+        if (e->status || p->copy_bytes == largest_bytes ||
+            (!is_short && 8 * slower_s > MEMOI_PROFILE_COPY_S))
+            return;
     }
 }
 
-MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const char* directory, double bytes_per_s,
-                                      memo_profile* profile, memo_error* error) {
+MEMOI void memoi_profile_spill(memoi_profiler* p, const char* directory, double bytes_per_s,
+                               memo_profile* profile) {
     const memo_profile_transfer* copy = &profile->copies[1];
     memob_engine* e = &p->engine;
     const double bytes = MEMOI_PROFILE_COPY_S * bytes_per_s;
     const int n = MEMOI_PROFILE_REPETITIONS;
-    memo_status status = memob_engine_check_launch(e, "memo_session_desc", "a file", error);
-    if (status) return status;
+    if (!e->status)
+        e->status = memob_engine_check_launch(e, "memo_session_desc", "a file", e->error);
+    if (e->status) return;
 
     /* A file like the swap engine's, with its own stream, so that copies run beside it. */
     p->file_bytes = p->half_bytes;
     if (bytes > 0 && bytes < (double)p->file_bytes)
         p->file_bytes = memob_align_up((int64_t)bytes, MEMOB_SPILL_ALIGNMENT);
-    status =
-        memob_spill_create(&e->file, directory, p->file_bytes, bytes_per_s, e->host_memory, error);
+    e->status = memob_spill_create(&e->file, directory, p->file_bytes, bytes_per_s, e->host_memory,
+                                   e->error);
     memset(e->host_memory, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
     p->copy_bytes = copy->size_bytes;
 
     /* Each direction alone first, then beside as many copies as fit into that time.  Both use the
      * bandwidth of host memory. */
-    for (int is_read = 0; is_read < 2 && !status; is_read++) {
+    for (int is_read = 0; is_read < 2; is_read++) {
         double* file_s = is_read ? &profile->file.back_s : &profile->file.out_s;
         const double copy_s = is_read ? copy->back_s : copy->out_s;
         p->is_read = is_read;
         p->n_beside = 0;
-        status = memoi_profile_time(p, MEMOB_STREAM_FILE, n, file_s, error);
+        *file_s = memoi_profile_time(p, MEMOB_STREAM_FILE, n);
         p->n_beside = copy_s > 0 ? (int64_t)fmin(1 + *file_s / copy_s, 64) : 64;
-        if (!status) status = memoi_profile_time(p, MEMOB_STREAM_FILE, n, file_s, error);
-        if (!status)
-            status = memo_stream_synchronize(&e->device, e->streams[MEMOB_STREAM_TO_HOST + is_read],
-                                             error);
+        *file_s = memoi_profile_time(p, MEMOB_STREAM_FILE, n);
+        if (!e->status)
+            e->status = memo_stream_synchronize(
+                &e->device, e->streams[MEMOB_STREAM_TO_HOST + is_read], e->error);
     }
     profile->file.size_bytes = p->file_bytes;
-    return status;
 }
 
 /* Measures copies up to a size, or to less if there is less memory, and a file of that size in the
@@ -4427,6 +4422,7 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
     for (int64_t least_bytes = 1 << 16;; p.half_bytes = least_bytes) {
         memob_engine_begin(e, device, NULL, 0, on_device, on_host);
+        memob_engine_call(e, error);
         status = memob_engine_acquire(e, "memo_session_desc", 2 * p.half_bytes, 2 * p.half_bytes,
                                       NULL, directory ? 3 : 2, error);
         if (p.half_bytes <= least_bytes || (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
@@ -4439,14 +4435,13 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     e->spill_ops = p.file_ops;
     for (int i = 0; i < 2 && !status; i++)
         status = memo_event_create(&e->device, &p.events[i], error);
+    e->status = status;
 
     /* The copies come before the file, which is timed beside the largest of them. */
-    largest_bytes = memob_min(largest_bytes, p.half_bytes);
-    if (!status) status = memoi_profile_copies(&p, largest_bytes, profile, error);
-    if (!status && directory)
-        status = memoi_profile_spill(&p, directory, bytes_per_s, profile, error);
+    memoi_profile_copies(&p, memob_min(largest_bytes, p.half_bytes), profile);
+    if (directory) memoi_profile_spill(&p, directory, bytes_per_s, profile);
     memob_engine_release(e);
-    return status;
+    return e->status;
 }
 
 /* --- >>profile file ---
@@ -4616,7 +4611,7 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
         /* A line for each run of layers with the same tiles, beside layers that lack the tensor. */
         for (int32_t first = 0; first < desc->n_layers; first = layer) {
             int64_t rows = desc->rows[(int64_t)first * desc->n_tensors + t];
-            int64_t kept = rows < 0 ? desc->n_rows : 0, swapped = rows < 0 ? 0 : rows;
+            int64_t kept = rows < 0 ? desc->n_rows : 0, swapped = memob_max(rows, 0);
             int64_t tiles = memoi_rows_tiles(desc, first, t), next = tiles;
             int32_t last = first;
             char layers[48];
@@ -6489,6 +6484,11 @@ const char* memo_policy_name(memo_policy policy) {
     return (int)policy >= 0 && (int)policy < MEMO_N_POLICIES ? names[policy] : "unknown";
 }
 
+/* 1: more bytes than a budget has; 0: it has no limit. */
+MEMOI int memoi_is_over(int64_t n_bytes, int64_t budget_bytes) {
+    return budget_bytes && n_bytes > budget_bytes;
+}
+
 /* What a trainer has named, in messages. */
 MEMOI const char* memoi_session_name(const char* name) { return name ? name : "NULL"; }
 
@@ -6549,7 +6549,7 @@ MEMOI memo_status memoi_session_report(memo_session* s, memo_error* error) {
 
 /* status: of a call that got s->call_error, while the session plans or opens.  The first failure
  * stays; what would do harm behind it returns at once. */
-MEMOI MEMOB_NOINLINE void memoi_session_keep(memo_session* s, memo_status status) {
+MEMOI MEMOB_NOINLINE void memoi_keep(memo_session* s, memo_status status) {
     if (!status || s->failure.status) return;
     s->failure = s->call_error;
     s->failure.status = status;
@@ -6735,7 +6735,7 @@ MEMOI void memoi_session_time_batch_begin(memo_session* s) {
 /* It counts if it has ended without an error.  The update behind it is timed with it. */
 MEMOI void memoi_session_time_batch_end(memo_session* s) {
     const int is_over = s->steps->order ? !s->next_turn : s->n_passed == 2 * s->n_steps;
-    if (!s->timing.is_open || !s->is_running || s->error.status || !is_over) return;
+    if (!s->timing.is_open || s->error.status || !is_over) return;
     s->timing.is_open = 0;
     s->part->n_timed++;
 }
@@ -6799,13 +6799,17 @@ MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_
     return memob_min(routed_rows, (int64_t)ceil((double)routed_rows * share));
 }
 
+/* 1: a pass goes through layers. */
+MEMOI int memoi_pass_has_layers(int64_t pass) {
+    return pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
+}
+
 /* When a layer of a pass comes in a micro-batch of n layers; -1: never. */
 MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
-    if (pass == MEMO_PASS_BETWEEN) return n;
-    if (pass == MEMO_PASS_AFTER) return 2 * n + 1;
-    if (layer < 0 || layer >= n) return -1;
-    if (pass == MEMO_PASS_FORWARD) return layer;
-    return pass == MEMO_PASS_BACKWARD ? 2 * n - layer : -1;
+    const int64_t moments[] = {-1, layer, n, 2 * n - layer, 2 * n + 1}; /* by pass */
+    if (!memob_is_within(pass, MEMO_PASS_SESSION, MEMO_PASS_AFTER)) return -1;
+    if (memoi_pass_has_layers(pass) && !memob_is_within(layer, 0, n - 1)) return -1;
+    return moments[pass];
 }
 
 /* Chunks of layers that an order names. */
@@ -6818,11 +6822,6 @@ MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
 /* Names of memo_pass in messages. */
 static const char* const memoi_pass_names[] = {"the session", "forward", "`between`", "backward",
                                                "the end of the micro-batch"};
-
-/* 1: a pass goes through layers. */
-MEMOI int memoi_pass_has_layers(int64_t pass) {
-    return pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
-}
 
 /* Index of the turn of a micro-batch in a chunk; n_order: there is none. */
 MEMOI int32_t memoi_session_find_turn(const memo_session_desc* desc, int32_t micro_batch,
@@ -6920,11 +6919,20 @@ MEMOI int32_t memoi_session_placed_in(const memo_session* s, const memo_session_
     return is_placed ? b->first_layer / s->n_turn_steps : -1;
 }
 
+/* 1: a buffer lives in each layer, or in each slice of a layer. */
+MEMOI int memoi_buffer_is_each(const memo_session_buffer* b) {
+    return b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
+}
+/* 1: a buffer lives in layers of the kind. */
+MEMOI int memoi_buffer_is_of(const memo_session_buffer* b, int32_t kind) {
+    return !b->kinds || b->kinds >> kind & 1;
+}
+
 /* Returns what is wrong with a buffer, which lives in layers, in the session, or from one moment to
  * another; NULL: nothing. */
 MEMOI const char* memoi_session_buffer_fault(const memo_session_desc* desc,
                                              const memo_session_buffer* b) {
-    const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
+    const int is_each = memoi_buffer_is_each(b);
     const int is_span = !is_each && b->first != MEMO_PASS_SESSION;
     const int32_t n_chunks = memoi_session_n_chunks(desc);
     const int64_t first = memoi_session_moment(b->first, b->first_layer, desc->n_layers);
@@ -7015,14 +7023,14 @@ MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_
 
 MEMOI memo_status memoi_session_check_numbers(const memo_session_desc* desc, memo_error* error) {
     static const char name[] = "memo_session_desc";
+    const double alpha = desc->has_alpha ? desc->alpha : 0;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < MEMOI_N_NUMBERS && !status; k++) {
         const memob_value* v = &memoi_session_numbers[k];
         const int64_t number = memob_record_number(v, (const char*)desc + v->offset);
         status = memob_check_integer(name, v->what, number, v->least, v->most, error);
     }
-    if (!status && desc->has_alpha)
-        status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error);
+    if (!status) status = memob_check_real(name, "alpha", alpha, 0, 1, error);
     if (!status)
         status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error);
     if (status || !desc->slice_rows || desc->slice_rows >= desc->n_rows) return status;
@@ -7274,14 +7282,24 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     return memob_swap_check_desc(swap, error);
 }
 
-/* A line of a plan, as in the plan's file: a shape, a tensor or a step.  A plan must have the first
- * values of each line in common with its session, or rows would go into the wrong tensors; ranks
- * must have the same first values, too.  The other values are the plan's choice. */
+/* Kinds of lines of a plan, in their order. */
+enum {
+    MEMOI_LINE_SHAPE,
+    MEMOI_LINE_TENSOR,
+    MEMOI_LINE_ALTERNATIVES,
+    MEMOI_LINE_TURN,
+    MEMOI_LINE_STEP,
+    MEMOI_LINE_KINDS
+};
+
+/* A line of a plan, as in the plan's file.  A plan must have the first values of each line in
+ * common with its session, or rows would go into the wrong tensors; ranks must have the same first
+ * values, too.  The other values are the plan's choice. */
 typedef struct memoi_step_plan_line {
-    memob_record record; /* of cells */
-    int32_t of;          /* 0: a shape, 1: a tensor, 2: a step, 3: alternatives, 4: a turn */
-    int32_t n_same;      /* its first values must be the session's */
-    char what[64];       /* for messages */
+    memob_record record;                         /* of cells */
+    int32_t of;                                  /* its kind */
+    int32_t n_same;                              /* its first values must be the session's */
+    char what[64];                               /* for messages */
     int64_t cells[4 + MEMO_PROFILE_TENSORS_MAX]; /* a name takes the first four */
     memob_value values[1 + MEMO_PROFILE_TENSORS_MAX];
 } memoi_step_plan_line;
@@ -7301,7 +7319,7 @@ enum {
 
 MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const char* what,
                                               int64_t cell, int64_t least, int64_t most) {
-    const int32_t k = line->record.n_values++, at = line->of == 1 ? k + 3 : k;
+    const int32_t k = line->record.n_values++, at = line->of == MEMOI_LINE_TENSOR ? k + 3 : k;
     const memob_value value = {what, MEMOB_VALUE_INT64, (size_t)at * sizeof cell, least, most,
                                NULL};
     MEMO_ASSERT(k <= MEMO_PROFILE_TENSORS_MAX); /* 1 */
@@ -7310,81 +7328,92 @@ MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const 
     line->cells[at] = cell;
 }
 
+/* The lines of each kind; i: of its kind. */
+MEMOI void memoi_step_plan_shape(const memo_step_plan* plan, int32_t i,
+                                 memoi_step_plan_line* line) {
+    const memo_swap_desc* swap = &plan->swap;
+    const int32_t n_layers = swap->n_layers / (int32_t)memob_max(swap->n_slices, 1);
+    (void)i;
+    line->record.word = "shape";
+    memoi_step_plan_add(line, "n_layers",
+                        n_layers / (plan->n_order ? swap->n_places : 1) * plan->n_chunks, 1,
+                        INT32_MAX);
+    memoi_step_plan_add(line, "n_tensors", swap->n_tensors, 1, MEMO_PROFILE_TENSORS_MAX);
+    memoi_step_plan_add(line, "n_rows", plan->shape.n_rows, 1, MEMOB_BYTES_MAX);
+    memoi_step_plan_add(line, "slice_rows", plan->slice_rows, 0, MEMOB_BYTES_MAX);
+    memoi_step_plan_add(line, "n_group", plan->n_group, 0, MEMO_GROUP_MAX);
+    memoi_step_plan_add(line, "tile_rows", swap->tile_rows, 0, MEMOB_BYTES_MAX);
+    memoi_step_plan_add(line, "is_forward_only", plan->shape.is_forward_only, 0, 1);
+    memoi_step_plan_add(line, "n_order", plan->n_order, 0, MEMO_TURNS_MAX);
+    line->n_same = MEMOI_LINE_POLICY;
+    memoi_step_plan_add(line, "policy", (int64_t)plan->policy, 0, MEMO_N_POLICIES - 1);
+    memoi_step_plan_add(line, "number of host layers", swap->n_host_layers, 0, INT32_MAX);
+    memoi_step_plan_add(line, "number of streamed states", plan->n_streamed, 0, INT32_MAX);
+    memoi_step_plan_add(line, "number of spilled states", plan->n_spilled, 0, INT32_MAX);
+    memoi_step_plan_add(line, "update on the host", plan->update_is_on_host, 0, 1);
+    memoi_step_plan_add(line, "moment of the update", plan->update_at, 0, MEMO_UPDATE_DEFERRED);
+    memoi_step_plan_add(line, "number of buffers", plan->addresses ? plan->addresses->n_buffers : 0,
+                        0, MEMOB_BYTES_MAX);
+}
+
+MEMOI void memoi_step_plan_tensor(const memo_step_plan* plan, int32_t i,
+                                  memoi_step_plan_line* line) {
+    static const memob_value name = {"name", MEMOB_VALUE_NAME, 0, 1, 32, NULL};
+    const memo_item* tensor = &plan->swap.tensors[i];
+    line->record.word = "tensor";
+    snprintf(line->what, sizeof line->what, "tensor `%s`: ", tensor->name);
+    memoi_step_plan_add(line, "name", 0, 0, 0);
+    line->values[0] = name;
+    memoi_step_plan_add(line, "row_bytes", tensor->row_bytes, 0, MEMOB_BYTES_MAX);
+    memoi_step_plan_add(line, "away", tensor->away, 0, MEMO_WITH);
+    memoi_step_plan_add(line, "scope", tensor->scope, 0, MEMO_CARRIED);
+    memoi_step_plan_add(line, "is", tensor->is, 0, MEMO_LATE_ROWS);
+    memoi_step_plan_add(line, "tensor_kinds", memob_tensor_kinds(&plan->swap, i), 0, UINT32_MAX);
+    strcpy((char*)line->cells, tensor->name);
+    line->n_same = line->record.n_values;
+}
+
+MEMOI void memoi_step_plan_alternatives(const memo_step_plan* plan, int32_t i,
+                                        memoi_step_plan_line* line) {
+    line->record.word = "alternatives";
+    for (i = 0; i < plan->n_buffers; i++)
+        memoi_step_plan_add(line, "alternative", plan->alternatives[i], 0,
+                            MEMO_SESSION_ALTERNATIVES_MAX);
+}
+
+MEMOI void memoi_step_plan_turn(const memo_step_plan* plan, int32_t i, memoi_step_plan_line* line) {
+    line->record.word = "turn";
+    snprintf(line->what, sizeof line->what, "order[%d]: ", (int)i);
+    memoi_step_plan_add(line, "micro_batch", plan->order[i].micro_batch, 0, MEMO_TURNS_MAX);
+    memoi_step_plan_add(line, "chunk", plan->order[i].chunk, 0, INT32_MAX);
+    memoi_step_plan_add(line, "pass", (int64_t)plan->order[i].pass, 0, MEMO_PASS_AFTER);
+    line->n_same = line->record.n_values;
+}
+
+MEMOI void memoi_step_plan_step(const memo_step_plan* plan, int32_t i, memoi_step_plan_line* line) {
+    const memo_swap_desc* swap = &plan->swap;
+    const int64_t* rows = swap->rows + (int64_t)i * swap->n_tensors;
+    line->record.word = "layer";
+    snprintf(line->what, sizeof line->what, "layer %d: ", (int)(i / swap->n_slices));
+    memoi_step_plan_add(line, "layer_kinds", memob_layer_kind(swap, i), 0, MEMOB_KINDS_MAX - 1);
+    line->n_same = 1;
+    for (int32_t t = 0; t < swap->n_tensors; t++)
+        memoi_step_plan_add(line, "number of rows", rows[t], MEMO_ROWS_KEPT, MEMOB_BYTES_MAX);
+}
+
 /* 0: the plan has no line i.  A plan of zeros has the types of line 0. */
 MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
                                    memoi_step_plan_line* line) {
-    static const memob_value name = {"name", MEMOB_VALUE_NAME, 0, 1, 32, NULL};
-    const memo_swap_desc* swap = &plan->swap;
-    const int32_t n = swap->n_tensors, n_slices = swap->n_slices ? swap->n_slices : 1;
-    const int32_t turn = (int32_t)(i - 1 - n) - (plan->n_buffers > 0);
-    const int32_t step = turn - plan->n_order;
-    int32_t t;
+    static void (*const fill[MEMOI_LINE_KINDS])(const memo_step_plan*, int32_t,
+                                                memoi_step_plan_line*) = {
+        memoi_step_plan_shape, memoi_step_plan_tensor, memoi_step_plan_alternatives,
+        memoi_step_plan_turn, memoi_step_plan_step};
+    const int32_t n_lines[MEMOI_LINE_KINDS] = {1, plan->swap.n_tensors, plan->n_buffers > 0,
+                                               plan->n_order, plan->swap.n_layers};
     memset(line, 0, sizeof *line);
-    if (i > 0 && i <= n)
-        line->of = 1;
-    else if (i > n && turn < 0)
-        line->of = 3;
-    else if (i > n)
-        line->of = step < 0 ? 4 : 2;
-
-    if (line->of == 0) {
-        line->record.word = "shape";
-        memoi_step_plan_add(line, "n_layers",
-                            swap->n_layers / n_slices / (plan->n_order ? swap->n_places : 1) *
-                                plan->n_chunks,
-                            1, INT32_MAX);
-        memoi_step_plan_add(line, "n_tensors", n, 1, MEMO_PROFILE_TENSORS_MAX);
-        memoi_step_plan_add(line, "n_rows", plan->shape.n_rows, 1, MEMOB_BYTES_MAX);
-        memoi_step_plan_add(line, "slice_rows", plan->slice_rows, 0, MEMOB_BYTES_MAX);
-        memoi_step_plan_add(line, "n_group", plan->n_group, 0, MEMO_GROUP_MAX);
-        memoi_step_plan_add(line, "tile_rows", swap->tile_rows, 0, MEMOB_BYTES_MAX);
-        memoi_step_plan_add(line, "is_forward_only", plan->shape.is_forward_only, 0, 1);
-        memoi_step_plan_add(line, "n_order", plan->n_order, 0, MEMO_TURNS_MAX);
-        line->n_same = MEMOI_LINE_POLICY;
-        memoi_step_plan_add(line, "policy", (int64_t)plan->policy, 0, MEMO_N_POLICIES - 1);
-        memoi_step_plan_add(line, "number of host layers", swap->n_host_layers, 0, INT32_MAX);
-        memoi_step_plan_add(line, "number of streamed states", plan->n_streamed, 0, INT32_MAX);
-        memoi_step_plan_add(line, "number of spilled states", plan->n_spilled, 0, INT32_MAX);
-        memoi_step_plan_add(line, "update on the host", plan->update_is_on_host, 0, 1);
-        memoi_step_plan_add(line, "moment of the update", plan->update_at, 0, MEMO_UPDATE_DEFERRED);
-        memoi_step_plan_add(line, "number of buffers",
-                            plan->addresses ? plan->addresses->n_buffers : 0, 0, MEMOB_BYTES_MAX);
-    } else if (line->of == 1) {
-        const memo_item* tensor = &swap->tensors[t = (int32_t)i - 1];
-        line->record.word = "tensor";
-        snprintf(line->what, sizeof line->what, "tensor `%s`: ", tensor->name);
-        memoi_step_plan_add(line, "name", 0, 0, 0);
-        line->values[0] = name;
-        memoi_step_plan_add(line, "row_bytes", tensor->row_bytes, 0, MEMOB_BYTES_MAX);
-        memoi_step_plan_add(line, "away", tensor->away, 0, MEMO_WITH);
-        memoi_step_plan_add(line, "scope", tensor->scope, 0, MEMO_CARRIED);
-        memoi_step_plan_add(line, "is", tensor->is, 0, MEMO_LATE_ROWS);
-        memoi_step_plan_add(line, "tensor_kinds", memob_tensor_kinds(swap, t), 0, UINT32_MAX);
-        strcpy((char*)line->cells, tensor->name);
-        line->n_same = line->record.n_values;
-    } else if (line->of == 3) {
-        line->record.word = "alternatives";
-        for (t = 0; t < plan->n_buffers; t++)
-            memoi_step_plan_add(line, "alternative", plan->alternatives[t], 0,
-                                MEMO_SESSION_ALTERNATIVES_MAX);
-    } else if (line->of == 4) {
-        line->record.word = "turn";
-        snprintf(line->what, sizeof line->what, "order[%d]: ", (int)turn);
-        memoi_step_plan_add(line, "micro_batch", plan->order[turn].micro_batch, 0, MEMO_TURNS_MAX);
-        memoi_step_plan_add(line, "chunk", plan->order[turn].chunk, 0, INT32_MAX);
-        memoi_step_plan_add(line, "pass", (int64_t)plan->order[turn].pass, 0, MEMO_PASS_AFTER);
-        line->n_same = line->record.n_values;
-    } else {
-        if (step >= swap->n_layers) return 0;
-        line->record.word = "layer";
-        snprintf(line->what, sizeof line->what, "layer %d: ", (int)(step / n_slices));
-        memoi_step_plan_add(line, "layer_kinds", memob_layer_kind(swap, step), 0,
-                            MEMOB_KINDS_MAX - 1);
-        line->n_same = 1;
-        for (t = 0; t < n; t++)
-            memoi_step_plan_add(line, "number of rows", swap->rows[(int64_t)step * n + t],
-                                MEMO_ROWS_KEPT, MEMOB_BYTES_MAX);
-    }
+    while (line->of < MEMOI_LINE_KINDS && i >= n_lines[line->of]) i -= n_lines[line->of++];
+    if (line->of == MEMOI_LINE_KINDS) return 0;
+    fill[line->of](plan, (int32_t)i, line);
     return 1;
 }
 
@@ -7496,15 +7525,15 @@ MEMOI MEMOB_NOINLINE void memoi_session_settle_values(memo_session* s, int64_t* 
     if (s->all_failed) return;
     status = memoi_session_agree(&s->desc, s->failure.status, values, n, &s->call_error);
     s->all_failed = status != MEMO_STATUS_OK;
-    memoi_session_keep(s, status);
+    memoi_keep(s, status);
 }
 MEMOI void memoi_session_settle(memo_session* s) {
     int64_t value;
     memoi_session_settle_values(s, &value, 1);
 }
 
-/* Hashes the values that must match on all ranks, for one group of lines (0 shapes, 1 tensors, 2
- * steps, 4 turns; 3: all other values).  The hash is not negative: agree needs -hash. */
+/* Hashes the values that must match on all ranks, of lines of a kind; MEMOI_LINE_KINDS: all other
+ * values.  The hash is not negative: agree needs -hash. */
 MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     memoi_step_plan_line line;
     uint64_t digest = 0;
@@ -7512,8 +7541,9 @@ MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
         for (int64_t i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &line); i++)
             for (int32_t v = 0; v < line.record.n_values; v++) {
                 const memob_value* value = &line.record.values[v];
-                if ((v < line.n_same ? line.of : 3) != of) continue;
-                if (line.of == 0 && v == MEMOI_LINE_BUFFERS) continue; /* a rank's own */
+                if ((v < line.n_same ? line.of : (int32_t)MEMOI_LINE_KINDS) != of) continue;
+                if (line.of == MEMOI_LINE_SHAPE && v == MEMOI_LINE_BUFFERS)
+                    continue; /* a rank's own */
                 digest = 31 * digest + memob_hash((const char*)line.cells + value->offset,
                                                   value->type == MEMOB_VALUE_NAME ? 32 : 8);
             }
@@ -7542,11 +7572,11 @@ MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
         const char* field;
         int64_t value;
     } others[N - N_NUMBERS] = {
-        {"shapes", memoi_session_digest(s, 0)},
-        {"tensors", memoi_session_digest(s, 1)},
-        {"layer_kinds", memoi_session_digest(s, 2)},
-        {"order", memoi_session_digest(s, 4)},
-        {s->own_plan ? "rows" : NULL, memoi_session_digest(s, 3)},
+        {"shapes", memoi_session_digest(s, MEMOI_LINE_SHAPE)},
+        {"tensors", memoi_session_digest(s, MEMOI_LINE_TENSOR)},
+        {"layer_kinds", memoi_session_digest(s, MEMOI_LINE_STEP)},
+        {"order", memoi_session_digest(s, MEMOI_LINE_TURN)},
+        {s->own_plan ? "rows" : NULL, memoi_session_digest(s, MEMOI_LINE_KINDS)},
         {"buffers",
          MEMOI_DIGEST_TABLE(own->buffers, own->n_buffers, memo_session_buffer, size_bytes, kinds)},
         {"alternatives", MEMOI_DIGEST_TABLE(own->alternatives, own->n_alternatives,
@@ -7570,11 +7600,10 @@ MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
     for (int32_t k = 0; k < N; k++)
         if (highest[k] != -lowest[k]) {
             const char* field = k < N_NUMBERS ? numbers[k].what : others[k - N_NUMBERS].field;
-            memoi_session_keep(
-                s, MEMOB_INVALID(&s->call_error,
-                                 "%s%s: not the same on all ranks; give all ranks the same",
-                                 field ? "memo_session_desc." : "memo_session_open: plan",
-                                 field ? field : ""));
+            memoi_keep(s, MEMOB_INVALID(&s->call_error,
+                                        "%s%s: not the same on all ranks; give all ranks the same",
+                                        field ? "memo_session_desc." : "memo_session_open: plan",
+                                        field ? field : ""));
         }
     for (int32_t k = 0; k < N_BUDGETS; k++)
         *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
@@ -7604,7 +7633,7 @@ MEMOI int memoi_session_has_alternatives(const memo_session* s, const memo_step_
     if (plan->n_buffers != (s->desc.n_alternatives ? s->desc.n_buffers : 0)) return 0;
     for (int32_t b = 0; b < plan->n_buffers; b++) {
         const int32_t chosen = plan->alternatives[b];
-        if (chosen < 0 || chosen > s->desc.n_alternatives) return 0;
+        if (!memob_is_within(chosen, 0, s->desc.n_alternatives)) return 0;
         if (chosen && s->desc.alternatives[chosen - 1].buffer != b) return 0;
     }
     return 1;
@@ -7780,8 +7809,7 @@ MEMOI void memoi_session_stream(memo_session* s) {
     s->states_desc.trainer.user = s;
     memoi_session_take_first(s, plan->n_streamed, s->streamed);
     memoi_session_take_first(s, plan->n_spilled, s->spilled);
-    memoi_session_keep(s,
-                       memob_states_get_sizes(&s->states_desc, &s->states_sizes, &s->call_error));
+    memoi_keep(s, memob_states_get_sizes(&s->states_desc, &s->states_sizes, &s->call_error));
 }
 
 /* Makes a plan of each shape, without rows but those of the desc. */
@@ -7865,10 +7893,9 @@ MEMOI memo_session* memoi_session_make(const memo_session_desc* desc, const memo
         (void)memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
         return NULL;
     }
-    memoi_session_keep(s, memoi_session_take_desc(s, desc, plan, &s->call_error));
-    if (!s->failure.status) memoi_session_keep(s, memoi_session_fill(s, &s->call_error));
-    if (!s->failure.status && plan)
-        memoi_session_keep(s, memoi_session_take_plan(s, plan, &s->call_error));
+    memoi_keep(s, memoi_session_take_desc(s, desc, plan, &s->call_error));
+    if (!s->failure.status) memoi_keep(s, memoi_session_fill(s, &s->call_error));
+    if (!s->failure.status && plan) memoi_keep(s, memoi_session_take_plan(s, plan, &s->call_error));
     memoi_session_settle(s);
     if (!s->failure.status && desc->agree) memoi_session_meet(s, has_profile);
     s->limit_bytes = s->desc.device_bytes;
@@ -8062,7 +8089,8 @@ MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int
                               memob_states_visit(s->states, pass, layer, is_end, &s->call_error));
 }
 
-MEMOI void memoi_session_visit_states(memo_session* s, int32_t pass, int32_t step, int is_end) {
+MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
+    const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
     if (s->states && !s->error.status)
         (void)memoi_session_is_ok(s,
                                   memob_states_turn(s->states, pass, step, is_end, &s->call_error));
@@ -8484,18 +8512,18 @@ MEMOI int64_t memoi_checked_first(memo_session* s, int32_t step, int32_t t, int6
 /* A row of a slot differs from the forward's.  why NULL: it was recomputed, and is c->found[0]. */
 MEMOI memo_status memoi_checked_blame(memo_session* s, int32_t step, int32_t t, int64_t row,
                                       const char* why) {
-    const int64_t row_bytes = memoi_checked_row_bytes(s, step, t);
-    if (!why && !memoi_checked_hashes(s, step, t)[row])
-        why = "recompute writes it, but the forward had not when the layer ended; give layers that "
-              "lack it another kind, compute on compute_stream, or set memo_batch.n_rows";
-    else if (!why && s->checked.found[0].n_poisoned == row_bytes)
-        why = "recompute did not write it; recompute it, declare it MEMO_WITH behind the tensor "
-              "that it is computed with, or declare it MEMO_MOVE";
-    else if (!why)
-        why = "recompute gives it other bytes than the forward; it must compute the same rows by "
-              "the same operations, or tile_rows is too small, or the table has another order, or "
-              "weights or tensors before it changed since; if no tensor before it gives it, "
-              "declare it MEMO_MOVE";
+    static const char* const guesses[] = {
+        "recompute gives it other bytes than the forward; it must compute the same rows by "
+        "the same operations, or tile_rows is too small, or the table has another order, or "
+        "weights or tensors before it changed since; if no tensor before it gives it, "
+        "declare it MEMO_MOVE",
+        "recompute did not write it; recompute it, declare it MEMO_WITH behind the tensor "
+        "that it is computed with, or declare it MEMO_MOVE",
+        "recompute writes it, but the forward had not when the layer ended; give layers that "
+        "lack it another kind, compute on compute_stream, or set memo_batch.n_rows"};
+    const int is_new = !memoi_checked_hashes(s, step, t)[row];
+    const int is_poison = s->checked.found[0].n_poisoned == memoi_checked_row_bytes(s, step, t);
+    if (!why) why = guesses[is_new ? 2 : is_poison];
     return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
                           (int)memoi_session_layer(s, step), s->steps->tensors[t].name,
@@ -8528,15 +8556,11 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
     static const char* const names[] = {"", "forward", "recomputation", "backward"};
     const memoi_checked* c = &s->checked;
     const int is_forward = after == MEMO_PASS_FORWARD;
-    int is_ok = 1;
 
-    for (int32_t t = 0; t < s->desc.n_tensors && is_ok; t++) {
+    for (int32_t t = 0; t < s->desc.n_tensors; t++) {
         const memo_item* tensor = &s->steps->tensors[t];
         int64_t n_rows;
-        if (memoi_checked_ends(s, step, t, &n_rows)) {
-            is_ok = !s->error.status;
-            continue;
-        }
+        if (memoi_checked_ends(s, step, t, &n_rows)) continue;
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
@@ -8550,7 +8574,8 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
         return 0;
     }
 
-    for (int32_t t = 0; t < s->desc.n_tensors && is_ok && after != MEMO_PASS_BACKWARD; t++) {
+    if (s->error.status || after == MEMO_PASS_BACKWARD) return !s->error.status;
+    for (int32_t t = 0; t < s->desc.n_tensors; t++) {
         const int is_by_rows = memob_is_recomputed(memob_item_away(s->steps, t)) &&
                                !memob_tensor_is_routed(s->steps, t);
         const int64_t n = memoi_session_tensor_rows(s, step, t);
@@ -8580,9 +8605,9 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
         else if (row < begin || row >= end)
             why = "it came back with other bytes; something writes to memory of the session";
         if (why || !s->desc.backward_recomputes)
-            is_ok = memoi_session_is_ok(s, memoi_checked_blame(s, step, t, row, why));
+            return memoi_session_is_ok(s, memoi_checked_blame(s, step, t, row, why));
     }
-    return is_ok;
+    return !s->error.status;
 }
 
 /* Nobody wrote to the slot since another layer, or the forward of this layer, ended there.  In the
@@ -8926,15 +8951,17 @@ int32_t memo_session_get_alternative(const memo_session* s, int32_t buffer) {
 MEMOI int64_t memoi_session_buffer_bytes(const memo_session* s, int32_t buffer, int64_t n_rows) {
     const memo_session_buffer* b = &s->desc.buffers[buffer];
     const int32_t chosen = s->part->plan->alternatives[buffer];
-    const memo_session_alternative* a = chosen ? &s->desc.alternatives[chosen - 1] : NULL;
-    return a ? a->size_bytes + a->row_bytes * n_rows : b->size_bytes + b->row_bytes * n_rows;
+    const memo_session_alternative* a;
+    if (!chosen) return b->size_bytes + b->row_bytes * n_rows;
+    a = &s->desc.alternatives[chosen - 1];
+    return a->size_bytes + a->row_bytes * n_rows;
 }
 
 /* In a group a buffer that lives across layers has a part of so many bytes for each micro-batch. */
 MEMOI int64_t memoi_session_part_bytes(const memo_session* s, int32_t buffer) {
     const memo_session_buffer* b = &s->desc.buffers[buffer];
-    const int is_each = b->first_layer < 0 && memoi_pass_has_layers(b->first);
-    if (is_each || b->first == MEMO_PASS_SESSION || memoi_session_n_group(s) == 1) return 0;
+    if (memoi_buffer_is_each(b) || b->first == MEMO_PASS_SESSION || memoi_session_n_group(s) == 1)
+        return 0;
     return memob_min(memob_align_up(memoi_session_buffer_bytes(s, buffer, s->batch.n_rows),
                                     MEMOB_DEVICE_ALIGNMENT),
                      MEMOB_BYTES_MAX / memoi_session_n_group(s)); /* no sum overflows */
@@ -9074,13 +9101,13 @@ void memo_session_free(memo_session* s, void* address) {
 /* Requests a declared buffer whose life begins.  Returns 0 if its life in another layer goes on. */
 MEMOI int memoi_session_begin_life(memo_session* s, int32_t i) {
     const memo_session_buffer* b = &s->desc.buffers[i];
-    const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
+    const int is_slice = b->first_layer == MEMO_EACH_SLICE;
     int64_t n_rows, n_bytes;
 
     /* Marks name the buffers of a dry run, for pictures. */
     if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
-    if (is_each && s->buffer_addresses[i]) {
+    if (memoi_buffer_is_each(b) && s->buffer_addresses[i]) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_desc.buffers[%d]: `%.40s` lives in each layer, but two "
                            "layers are open; end one first, or use memo_session_alloc",
@@ -9102,13 +9129,13 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->desc.buffers[i];
-        const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
+        const int is_each = memoi_buffer_is_each(b), is_slice = b->first_layer == MEMO_EACH_SLICE;
         const memo_pass of = is_end && !is_each ? b->last : b->first;
         const int32_t n_slices = is_each ? s->n_of_batch : s->n_slices;
         int32_t at = is_end ? b->last_layer : b->first_layer;
         if (is_each) at = layer;
         if (memoi_session_moment(of, at, s->desc.n_layers) != now) continue;
-        if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
+        if (!memoi_buffer_is_of(b, memob_layer_kind(s->steps, step))) continue;
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
         if (memoi_pass_has_layers(pass) && !is_slice &&
             step % n_slices != (is_last_slice ? n_slices - 1 : 0))
@@ -9160,8 +9187,10 @@ int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {
 
 /* After an error, and if a micro-batch ends without a backward. */
 MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
-    if (is_failed) memob_arena_abandon(s->part->arena);
-    if (is_failed) s->next_turn = 0;
+    if (is_failed) {
+        memob_arena_abandon(s->part->arena);
+        s->next_turn = 0;
+    }
     if (memoi_session_moves(s) &&
         (s->steps->order ? is_failed : s->open >= 0 || s->n_passed % (2 * s->n_steps)))
         (void)memoi_session_is_ok(s, memo_swap_abandon(s->part->swap, &s->call_error));
@@ -9182,18 +9211,17 @@ MEMOI void memoi_session_begin_between(memo_session* s) {
 MEMOI memo_status memoi_session_check_turn(memo_session* s, const memo_batch* before,
                                            memo_error* error) {
     const int32_t shape = s->next_turn ? before->shape : s->batch.shape;
-    const memo_step_plan* plan = s->parts[s->batch.shape].plan;
-    const memo_turn *turn = &s->batch.turn, *next = NULL;
-    const char* why = NULL;
-    if (s->next_turn && (s->batch.shape != shape || s->batch.n_rows != before->n_rows))
-        why = "shape and n_rows must be those of the micro-batches in flight";
-    if (!plan->n_order && !why) return MEMO_STATUS_OK;
-    if (s->batch.is_forward_only && !why)
-        why = "is_forward_only is 1; use a shape that is_forward_only";
+    const int is_other =
+        s->next_turn && (s->batch.shape != shape || s->batch.n_rows != before->n_rows);
+    const memo_turn* next;
+    const char* why;
+    if (!is_other && !s->parts[s->batch.shape].plan->n_order) return MEMO_STATUS_OK;
     next = &s->parts[shape].plan->order[s->next_turn];
-    if (!why && (turn->micro_batch != next->micro_batch || turn->chunk != next->chunk ||
-                 turn->pass != next->pass))
-        why = "it is another turn";
+    const memob_rule rules[] = {
+        {is_other, "shape and n_rows must be those of the micro-batches in flight"},
+        {s->batch.is_forward_only, "is_forward_only is 1; use a shape that is_forward_only"},
+        {memcmp(&s->batch.turn, next, sizeof *next) != 0, "it is another turn"}};
+    why = MEMOB_FIRST_FAULT(rules);
     if (!why) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                           "memo_batch: %s; the next turn is order[%d], the %s of micro-batch %d, "
@@ -9296,7 +9324,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
             status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
                                         &s->call_error);
         s->checked.n_buffers = 0;
-        if (!status) memoi_checked_fill(s, s->checked.memory, s->checked.memory_bytes);
+        memoi_checked_fill(s, s->checked.memory, s->checked.memory_bytes);
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
     s->is_running = memoi_session_is_ok(s, status);
@@ -9311,7 +9339,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
 /* 1: an order has turns left.  A turn must have computed its layers. */
 MEMOI int memoi_session_pass_turn(memo_session* s) {
     const int32_t n = s->n_turn_steps, n_passed = s->n_passed - memoi_session_n_before(s);
-    if (!s->steps->order || !s->is_running || s->error.status) return 0;
+    if (!s->steps->order || s->error.status) return 0;
     if (n_passed < n)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: the %s of micro-batch %d, chunk %d, has computed %d "
@@ -9327,22 +9355,25 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     if (memob_check_given("memo_session_end", "session", s, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     s->is_in_run = 0; /* also after a longjmp out of memo_session_run */
-    if (!s->is_running && !s->error.status)
-        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
-                          "memo_session_end: no micro-batch is under way; call "
-                          "memo_session_begin first");
-    if (s->is_running && s->open >= 0)
+    if (!s->is_running) {
+        if (!s->error.status)
+            memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
+                              "memo_session_end: no micro-batch is under way; call "
+                              "memo_session_begin first");
+        return memoi_session_report(s, error);
+    }
+    if (s->open >= 0)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: layer %d is still open; end each layer that begins",
                            (int)memoi_session_layer(s, s->open));
-    memoi_checked_verify(s, 0, s->is_running ? s->checked.memory_bytes : 0);
+    memoi_checked_verify(s, 0, s->checked.memory_bytes);
     memoi_checked_norm(s, 1);
-    if (s->is_running) memoi_session_end_states(s);
-    if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
+    memoi_session_end_states(s);
+    if (!memoi_session_pass_turn(s) && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
-    s->checked.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps && !s->error.status;
+    s->checked.n_trained += s->n_passed == 2 * s->n_turn_steps && !s->error.status;
     memoi_session_time_batch_end(s);
-    if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
+    memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     return memoi_session_report(s, error);
 }
 
@@ -9461,7 +9492,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     if (!s->is_open) return 0;
     if (s->open_next >= 0) /* the layer that is open has its own times */
         memoi_session_mark(s, s->open, (int32_t)pass, 1);
-    memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 0);
+    memoi_session_visit_states(s, is_backward, step, 0);
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
     s->is_routed = 0;
@@ -9489,7 +9520,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     if (s->checked.slots) memoi_checked_layer_end(s, step, pass);
     if (memoi_session_moves(s) && !s->error.status)
         (void)memoi_session_is_ok(s, memob_swap_end(s->part->swap, &s->call_error));
-    memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 1);
+    memoi_session_visit_states(s, is_backward, step, 1);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
     memoi_session_bound_lives(s, pass, step, 1);
     if (!is_backward && !s->steps->order && memoi_session_is_last(s, step))
@@ -9588,8 +9619,8 @@ MEMOI void memoi_session_set_up(memo_session* s) {
 MEMOI void* memoi_session_request_named(memo_session* s, const char* name, int64_t size_bytes) {
     memo_arena* arena = s->part->arena;
     void* address = NULL;
-    memoi_session_keep(s, memo_arena_mark(arena, name, &s->call_error));
-    memoi_session_keep(s, memo_arena_alloc(arena, size_bytes, 0, &address, &s->call_error));
+    memoi_keep(s, memo_arena_mark(arena, name, &s->call_error));
+    memoi_keep(s, memo_arena_alloc(arena, size_bytes, 0, &address, &s->call_error));
     return address;
 }
 
@@ -9598,8 +9629,7 @@ MEMOI void* memoi_session_request_named(memo_session* s, const char* name, int64
  * may communicate. */
 MEMOI void memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc) {
     memoi_session_part* part = s->part;
-    if (!s->failure.status)
-        memoi_session_keep(s, memo_arena_create(desc, &part->arena, &s->call_error));
+    if (!s->failure.status) memoi_keep(s, memo_arena_create(desc, &part->arena, &s->call_error));
     if (!s->failure.status) {
         part->base = (char*)memoi_session_request_named(
             s, "activations between forward and backward", memoi_session_lay_places(s));
@@ -9617,7 +9647,7 @@ MEMOI void memoi_session_start_arena(memo_session* s, const memo_arena_desc* des
     memoi_session_bound_lives(s, MEMO_PASS_SESSION, 0, 0);
     memoi_session_set_up(s);
     s->is_setting_up = 0;
-    memoi_session_keep(s, memoi_session_report(s, &s->call_error));
+    memoi_keep(s, memoi_session_report(s, &s->call_error));
 }
 
 /* Ends arenas and engines of all shapes, but neither states nor memory. */
@@ -9648,6 +9678,7 @@ void memo_session_destroy(memo_session* s) {
         memo_device_free(s->device, s->device_memory, NULL);
     if (s->host_memory && !s->desc.host_memory) memo_host_free(s->device, s->host_memory, NULL);
     memo_step_plan_destroy(s->own_plan);
+    MEMO_FREE(s->timing.profiles);
 #ifndef MEMO_NO_HOST_DEVICE
     memo_host_device_destroy(s->own_device);
 #endif
@@ -9671,8 +9702,8 @@ MEMOI void memoi_session_dry_run(memo_session* s) {
     memo_trace_destroy(plan->trace);
     plan->addresses = NULL;
     plan->trace = NULL;
-    memoi_session_keep(s, memob_swap_placement_make(s->steps, 0, placement, &s->call_error));
-    memoi_session_keep(s, memo_trace_create(&plan->trace, &s->call_error));
+    memoi_keep(s, memob_swap_placement_make(s->steps, 0, placement, &s->call_error));
+    memoi_keep(s, memo_trace_create(&plan->trace, &s->call_error));
     dry.trace = plan->trace;
     dry.memory_bytes =
         2 * memob_min(placement->sizes.device_bytes, (int64_t)1 << 30) + ((int64_t)2 << 20);
@@ -9680,7 +9711,7 @@ MEMOI void memoi_session_dry_run(memo_session* s) {
 
     memoi_session_start_arena(s, &dry);
     if (!s->failure.status)
-        memoi_session_keep(s, memoi_session_run_all(s, s->batch.shape, 0, &s->call_error));
+        memoi_keep(s, memoi_session_run_all(s, s->batch.shape, 0, &s->call_error));
     s->next_turn = 0; /* also after an error */
 
     memo_arena_destroy(s->part->arena);
@@ -9693,8 +9724,7 @@ MEMOI void memoi_session_dry_run(memo_session* s) {
         plan->sizes.device_bytes = placement->sizes.device_bytes;
     }
     if (!s->failure.status)
-        memoi_session_keep(s,
-                           memo_plan_from_trace(plan->trace, 0, &plan->addresses, &s->call_error));
+        memoi_keep(s, memo_plan_from_trace(plan->trace, 0, &plan->addresses, &s->call_error));
 }
 
 /* Fixes what lives as long as the session at the bottom, at the same place in all shapes and plans:
@@ -9733,7 +9763,7 @@ MEMOI void memoi_session_solve(memo_session* s) {
         status = memo_plan_solve(plan, &desc, &s->call_error);
     }
     (void)memoi_session_fix(plan, 0);
-    if (status != MEMO_STATUS_INFEASIBLE) memoi_session_keep(s, status);
+    if (status != MEMO_STATUS_INFEASIBLE) memoi_keep(s, status);
 }
 
 static const char* const memoi_session_tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
@@ -9805,7 +9835,7 @@ MEMOI void memoi_session_judge(memo_session* s, const char* rows, const char* su
     memoi_session_settle_values(s, values, 4);
     if (s->failure.status) return;
     s->peak_bytes = needed[0];
-    while (lacking < 3 && (!budgets[lacking] || needed[lacking] <= budgets[lacking])) lacking++;
+    while (lacking < 3 && !memoi_is_over(needed[lacking], budgets[lacking])) lacking++;
     plan->fits = lacking == 3;
     *plan->shortage = 0;
     memoi_session_log(s, "session: %s takes %s of device memory%s%s%s", rows,
@@ -9817,37 +9847,48 @@ MEMOI void memoi_session_judge(memo_session* s, const char* rows, const char* su
                                    budgets[lacking], needed[lacking], 0);
 }
 
-/* The rows of tensor t by a policy; MEMO recomputes what can be, and swaps the rest. */
+/* Numbers of a table of the stage's rows. */
+MEMOI int64_t memoi_session_n_cells(const memo_session* s) {
+    return (int64_t)s->part->plan->swap.n_layers * s->part->plan->swap.n_tensors;
+}
+
+/* What a stage of a policy does with rows; MEMO recomputes what can be, and swaps the rest. */
+static const struct {
+    const char* does;
+    int recomputes, swaps;
+} memoi_session_policies[MEMO_N_POLICIES] = {{"moving or recomputing everything", 1, 1},
+                                             {"keeping everything", 0, 0},
+                                             {"recomputing what can be", 1, 0},
+                                             {"moving everything", 0, 1},
+                                             {"alpha", 0, 0},
+                                             {"the desc's table of rows", 0, 0}};
+
+/* The rows of tensor t by a policy. */
 MEMOI int64_t memoi_session_policy_rows(const memo_swap_desc* swap, memo_policy policy, int32_t t) {
-    const int swaps = policy == MEMO_POLICY_SWAP || policy == MEMO_POLICY_MEMO;
-    const int recomputes = policy == MEMO_POLICY_RECOMPUTE || policy == MEMO_POLICY_MEMO;
     const int32_t away = memob_item_away(swap, t);
-    if (recomputes && memob_is_recomputed(away)) return 0;
-    if (!swaps || away == MEMO_KEEP) return MEMO_ROWS_KEPT;
+    if (memoi_session_policies[policy].recomputes && memob_is_recomputed(away)) return 0;
+    if (!memoi_session_policies[policy].swaps || away == MEMO_KEEP) return MEMO_ROWS_KEPT;
     return away == MEMO_ROWS && memob_tensor_is_routed(swap, t) ? 0 : swap->n_rows;
 }
 
 /* Makes a stage, with as many layers in host memory as fit.  Its rows: planned's, or without it the
  * policy's. */
 MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_swap_plan* planned) {
-    static const char* const does[MEMO_N_POLICIES] = {"moving or recomputing everything",
-                                                      "keeping everything",
-                                                      "recomputing what can be",
-                                                      "moving everything",
-                                                      "alpha",
-                                                      "the desc's table of rows"};
     memo_swap_desc* swap = &s->part->plan->swap;
     const int is_alpha = planned ? !planned->rows : policy == MEMO_POLICY_ALPHA;
-    const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : (int64_t)swap->n_layers * swap->n_tensors;
+    const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : memoi_session_n_cells(s);
     const int64_t rows_bytes = s->desc.host_bytes - s->states_sizes.host_bytes;
-    int64_t *rows = (int64_t*)(uintptr_t)swap->rows, i; /* the plan's own */
+    int64_t* rows = (int64_t*)(uintptr_t)swap->rows; /* the plan's own */
     swap->n_host_layers = planned ? planned->n_host_layers : 0;
-    if (is_alpha) swap->alpha = planned ? planned->alpha : s->desc.alpha;
-    for (i = 0; i < n && !is_alpha; i++)
-        rows[i] = planned ? planned->rows[i]
-                          : memoi_session_policy_rows(swap, policy, (int32_t)(i % swap->n_tensors));
+    if (is_alpha) {
+        swap->alpha = planned ? planned->alpha : s->desc.alpha;
+        memoi_keep(s, memo_swap_desc_fill_rows(swap, rows, &s->call_error));
+    } else if (planned)
+        memcpy(rows, planned->rows, (size_t)n * sizeof *rows);
+    else
+        for (int64_t i = 0; i < n; i++)
+            rows[i] = memoi_session_policy_rows(swap, policy, (int32_t)(i % swap->n_tensors));
 
-    if (is_alpha) memoi_session_keep(s, memo_swap_desc_fill_rows(swap, rows, &s->call_error));
     if (s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
         memob_swap_placement placement; /* it may need more than there is: see judge */
         const memo_status status =
@@ -9856,11 +9897,11 @@ MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_s
         if (status == MEMO_STATUS_INVALID_ARGUMENT) /* a file would give layers back too early */
             swap->n_host_layers = 0;
         else
-            memoi_session_keep(s, status);
+            memoi_keep(s, status);
     }
     memoi_session_dry_run(s);
     memoi_session_solve(s);
-    memoi_session_judge(s, planned ? "a plan of rows" : does[policy], NULL);
+    memoi_session_judge(s, planned ? "a plan of rows" : memoi_session_policies[policy].does, NULL);
 }
 
 /* A profile of the current shape with guesses instead of times: such a plan must fit, but need not
@@ -9901,9 +9942,9 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
     double sum_s = 0;
     for (int32_t i = 0; i < plan->n_buffers; i++) {
         const memo_session_buffer* b = &s->desc.buffers[i];
-        const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
-        if (!plan->alternatives[i] || pass != (is_each ? b->first : MEMO_PASS_BETWEEN)) continue;
-        if (is_each && b->kinds && !(b->kinds >> kind & 1)) continue;
+        const int is_each = memoi_buffer_is_each(b);
+        if (!plan->alternatives[i] || !memoi_buffer_is_of(b, kind)) continue;
+        if (pass != (is_each ? b->first : MEMO_PASS_BETWEEN)) continue;
         sum_s += s->desc.alternatives[plan->alternatives[i] - 1].s_per_row *
                  (double)(is_each ? s->steps->n_rows : s->steps->layer_rows);
     }
@@ -9993,7 +10034,7 @@ MEMOI void memoi_session_search_rows(memo_session* s, memoi_session_costs* costs
         if (s->failure.status || (s->limit_bytes && *left_bytes <= 0)) break;
         status = memoi_rows_make_plan(&costs->desc, &costs->aim, &plan->times, &s->call_error);
         if (status == MEMO_STATUS_INFEASIBLE) break; /* no rows fit */
-        memoi_session_keep(s, status);
+        memoi_keep(s, status);
         memoi_session_stage(s, s->desc.policy, plan->times);
         if (s->is_measured && plan->fits) break;
         memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
@@ -10037,8 +10078,7 @@ MEMOI void memoi_session_choose_rows(memo_session* s) {
     if (!s->is_measured || plan->times) return;
     costs.swap = plan->swap; /* its times, under no budget */
     costs.desc.device_bytes = 0;
-    memoi_session_keep(s,
-                       memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, &s->call_error));
+    memoi_keep(s, memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, &s->call_error));
     memoi_session_settle(s);
 }
 
@@ -10113,20 +10153,25 @@ MEMOI void memoi_session_try(memo_session* s, memoi_session_best* best) {
     best->is_current = 1;
 }
 
-/* Changes one or two buffers of the best alternatives, until none helps.  Change i: buffer i as
- * declared, or the alternative i - n_buffers. */
+/* The buffer of change i, which becomes as declared, or gets the alternative i - n_buffers.  *to:
+ * that alternative from 1 on, or 0. */
+MEMOI int32_t memoi_session_change(const memo_session_desc* desc, int32_t i, int32_t* to) {
+    *to = (int32_t)memob_max(i - desc->n_buffers + 1, 0);
+    return *to ? desc->alternatives[*to - 1].buffer : i;
+}
+
+/* Changes one or two buffers of the best alternatives, until none helps. */
 MEMOI void memoi_session_climb(memo_session* s, memoi_session_best* best) {
     int32_t* chosen = s->part->plan->alternatives;
-    const int32_t n_buffers = s->desc.n_buffers;
+    const int32_t n = s->desc.n_buffers + s->desc.n_alternatives;
+    int32_t to_i, to_k;
     double before_s = HUGE_VAL;
     while (best->step_s < before_s) {
         before_s = best->step_s;
-        for (int32_t i = 0; i < n_buffers + s->desc.n_alternatives; i++)
+        for (int32_t i = 0; i < n; i++)
             for (int32_t k = 0; k <= i; k++) {
-                const int32_t to_i = i < n_buffers ? 0 : i - n_buffers + 1;
-                const int32_t to_k = k < n_buffers ? 0 : k - n_buffers + 1;
-                const int32_t buffer_i = to_i ? s->desc.alternatives[to_i - 1].buffer : i;
-                const int32_t buffer_k = to_k ? s->desc.alternatives[to_k - 1].buffer : k;
+                const int32_t buffer_i = memoi_session_change(&s->desc, i, &to_i);
+                const int32_t buffer_k = memoi_session_change(&s->desc, k, &to_k);
                 if (best->alternatives[buffer_i] == to_i ||
                     (i != k && (buffer_i == buffer_k || best->alternatives[buffer_k] == to_k)))
                     continue;
@@ -10160,11 +10205,6 @@ MEMOI void memoi_session_choose(memo_session* s) {
 /* States of all layers. */
 MEMOI int64_t memoi_session_n_states(const memo_session* s) {
     return (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
-}
-
-/* Numbers of a table of the stage's rows. */
-MEMOI int64_t memoi_session_n_cells(const memo_session* s) {
-    return (int64_t)s->part->plan->swap.n_layers * s->part->plan->swap.n_tensors;
 }
 
 /* What the stage takes of the device beside states and activations; the same, whatever is
@@ -10206,16 +10246,15 @@ MEMOI double memoi_session_rank(memo_session* s, int64_t other_bytes) {
     memoi_session_costs costs;
     double step_s;
     if (s->failure.status || (s->limit_bytes && left_bytes <= 0) ||
-        (s->desc.host_bytes && sizes->host_bytes > s->desc.host_bytes) ||
-        (s->desc.disk_bytes && sizes->spill_bytes > s->desc.disk_bytes))
+        memoi_is_over(sizes->host_bytes, s->desc.host_bytes) ||
+        memoi_is_over(sizes->spill_bytes, s->desc.disk_bytes))
         return HUGE_VAL;
     memoi_session_cost(s, &costs);
     if (!s->start) costs.aim.start = s->part->plan->swap.rows; /* the stage's */
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (memoi_session_is_alpha(&s->desc) || s->desc.policy == MEMO_POLICY_MEMO)
         costs.swap.rows = NULL;
-    memoi_session_keep(s,
-                       memoi_rows_rank(&costs.desc, &costs.aim, s->found, &step_s, &s->call_error));
+    memoi_keep(s, memoi_rows_rank(&costs.desc, &costs.aim, s->found, &step_s, &s->call_error));
     memoi_session_settle(s);
     return step_s;
 }
@@ -10247,8 +10286,7 @@ MEMOI void memoi_session_choose_with(memo_session* s, int64_t n, int64_t n_spill
     memoi_session_choose(s);
 
     /* The host or the disk lacks memory: spill more states. */
-    if (!plan->fits && plan->n_spilled < most &&
-        !(s->limit_bytes && s->peak_bytes > s->limit_bytes)) {
+    if (!plan->fits && plan->n_spilled < most && !memoi_is_over(s->peak_bytes, s->limit_bytes)) {
         (void)memoi_session_spill(s, n, plan->n_spilled + 1, memoi_session_other_bytes(s));
         memoi_session_choose(s);
     }
@@ -10382,8 +10420,8 @@ MEMOI void memoi_session_search_streams(memo_session* s, memoi_session_streams* 
     /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
     device_bytes = s->peak_bytes;
     if (memoi_session_may_host(s, best)) memoi_session_choose_with(s, n_all, 0, 1, best);
-    best->is_current |= best->step_s >= HUGE_VAL && s->limit_bytes &&
-                        device_bytes > s->limit_bytes && s->peak_bytes < device_bytes;
+    best->is_current |= best->step_s >= HUGE_VAL && s->peak_bytes < device_bytes &&
+                        memoi_is_over(device_bytes, s->limit_bytes);
     if (best->is_current) return;
 
     /* The best stage again, from its rows. */
@@ -10400,7 +10438,7 @@ MEMOI double memoi_session_choose_streams(memo_session* s) {
     best.step_s = HUGE_VAL;
     /* Its table, and the two of stream_more. */
     best.rows = (int64_t*)memob_calloc(3 * memoi_session_n_cells(s), sizeof *best.rows);
-    if (!best.rows) memoi_session_keep(s, memob_no_memory(&s->call_error, "the rows of plans"));
+    if (!best.rows) memoi_keep(s, memob_no_memory(&s->call_error, "the rows of plans"));
     memoi_session_settle(s);
     if (!s->failure.status) memoi_session_search_streams(s, &best);
     MEMO_FREE(best.rows);
@@ -10497,7 +10535,7 @@ MEMOI void memoi_session_name_limit(memo_session* s) {
     costs.swap.rows = NULL;
     if (s->limit_bytes)
         costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-    memoi_session_keep(s, memoi_rows_name(&costs.desc, &costs.aim, plan->times, &s->call_error));
+    memoi_keep(s, memoi_rows_name(&costs.desc, &costs.aim, plan->times, &s->call_error));
     memoi_session_settle(s);
 }
 
@@ -10637,10 +10675,11 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     const char* nothing = "every tensor stays on the device";
     if (plan->policy == MEMO_POLICY_RECOMPUTE) nothing = "nothing is moved";
     if (plan->shape.is_forward_only) nothing = "a forward alone: layers share memory";
-    if (plan->sizes.n_swapped_layers || plan->times) memo_swap_put_rows(&plan->swap, text);
-    if (plan->times) memo_swap_plan_put(plan->times, 1, text);
-    if (!plan->sizes.n_swapped_layers && !plan->times)
+    if (plan->sizes.n_swapped_layers || plan->times)
+        memo_swap_put_rows(&plan->swap, text);
+    else
         memo_text_put(text, "%-9s %s\n", memo_policy_name(plan->policy), nothing);
+    if (plan->times) memo_swap_plan_put(plan->times, 1, text);
 
     /* Planned bytes beside their budgets. */
     memoi_put_bytes(text, "plan      device ", plan->device_bytes);
@@ -10745,7 +10784,7 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines) 
     for (i = 0; !status && memoi_step_plan_get_line(plan, i, &own); i++) {
         memset(cells, 0, sizeof cells);
         status = memoi_session_read_line(lines, &own, cells);
-        if (own.of == 0) {
+        if (own.of == MEMOI_LINE_SHAPE) {
             plan->policy = (memo_policy)cells[MEMOI_LINE_POLICY];
             plan->swap.n_host_layers = (int32_t)cells[MEMOI_LINE_HOST_LAYERS];
             plan->n_streamed = cells[MEMOI_LINE_STREAMED];
@@ -10754,12 +10793,12 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines) 
             plan->update_at = (int32_t)cells[MEMOI_LINE_UPDATE_AT];
             n_buffers = cells[MEMOI_LINE_BUFFERS];
             memoi_session_stream(s);
-        } else if (own.of == 3) {
+        } else if (own.of == MEMOI_LINE_ALTERNATIVES) {
             for (int32_t b = 0; b < plan->n_buffers; b++) plan->alternatives[b] = (int32_t)cells[b];
             if (!status && !memoi_session_has_alternatives(s, plan))
                 status = memob_line_error(lines->reader, lines->error, MEMO_STATUS_INVALID_ARGUMENT,
                                           "wrong plan: it has other alternatives; plan again");
-        } else if (own.of == 2) {
+        } else if (own.of == MEMOI_LINE_STEP) {
             memcpy(rows, cells + 1, (size_t)n_tensors * sizeof *cells);
             rows += n_tensors;
         }
@@ -10821,9 +10860,9 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     for (int32_t k = 0; s && !s->failure.status && k < s->desc.n_shapes; k++) {
         lines.error = &s->call_error;
         memoi_session_use_shape(s, k);
-        memoi_session_keep(s, memoi_session_read_shape(s, &lines));
+        memoi_keep(s, memoi_session_read_shape(s, &lines));
         if (!s->failure.status && k == s->desc.n_shapes - 1)
-            memoi_session_keep(s, memob_check_count(&reader, lines.n, &s->call_error));
+            memoi_keep(s, memob_check_count(&reader, lines.n, &s->call_error));
         memoi_session_judge(s, "the plan of the file", "the plan of the file");
     }
     memob_reader_close(&reader);
@@ -10900,8 +10939,7 @@ MEMOI void memoi_session_start(memo_session* s) {
     s->is_open = 1;
 
     if (!s->failure.status)
-        memoi_session_keep(s,
-                           memoi_session_take_memory(s, device_bytes, host_bytes, &s->call_error));
+        memoi_keep(s, memoi_session_take_memory(s, device_bytes, host_bytes, &s->call_error));
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         memo_swap_desc swap = s->parts[k].plan->swap;
         memoi_session_use_shape(s, k);
@@ -10910,15 +10948,14 @@ MEMOI void memoi_session_start(memo_session* s) {
         desc.memory = s->device_memory;
         desc.memory_bytes = device_bytes;
         if (!s->failure.status)
-            memoi_session_keep(
-                s, memob_swap_placement_make(s->steps, 0, &s->part->placement, &s->call_error));
+            memoi_keep(s,
+                       memob_swap_placement_make(s->steps, 0, &s->part->placement, &s->call_error));
         memoi_session_start_arena(s, &desc);
         if (s->failure.status) break;
         if (s->streamed && !s->states) {
             s->states_desc.trainer.update = memoi_session_update_layer;
             s->states_desc.trainer.look = s->desc.is_checked ? memoi_session_look : NULL;
-            memoi_session_keep(s,
-                               memob_states_create(&s->states_desc, 0, &s->states, &s->call_error));
+            memoi_keep(s, memob_states_create(&s->states_desc, 0, &s->states, &s->call_error));
         }
         if (s->states) base = &s->states->sink;
         if (s->failure.status || (s->part->plan->shape.is_forward_only && s->n_slices == 1))
@@ -10931,14 +10968,14 @@ MEMOI void memoi_session_start(memo_session* s) {
         swap.is_timed = s->desc.is_timed;
         swap.device_memory = s->part->base;
         swap.host_memory = s->host_memory;
-        memoi_session_keep(s, memob_swap_create(&swap, 0, &s->part->placement, base, &s->part->swap,
-                                                &s->call_error));
+        memoi_keep(s, memob_swap_create(&swap, 0, &s->part->placement, base, &s->part->swap,
+                                        &s->call_error));
         if (!base && s->part->swap && s->part->swap->sink.engine.n_events)
             base = &s->part->swap->sink;
     }
     memoi_session_use_shape(s, 0);
     if (!s->failure.status && s->desc.is_checked)
-        memoi_session_keep(s, memoi_checked_create(s, &s->call_error));
+        memoi_keep(s, memoi_checked_create(s, &s->call_error));
 }
 
 /* --- >>session slices ---
@@ -10949,15 +10986,16 @@ MEMOI void memoi_session_start(memo_session* s) {
 MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
     const int64_t limit_bytes = plan->device_budget_bytes;
     const int fits = memoi_step_plan_fits(plan);
-    double step_s = 0, device_bytes = 0, host_bytes = 0;
+    int64_t device_bytes = 0, host_bytes = 0;
+    double step_s = 0;
     for (; plan; plan = plan->next) {
         step_s += plan->times ? plan->times->step_s : 0;
-        device_bytes = fmax(device_bytes, (double)plan->device_bytes);
-        host_bytes = fmax(host_bytes, (double)plan->host_bytes);
+        device_bytes = memob_max(device_bytes, plan->device_bytes);
+        host_bytes = memob_max(host_bytes, plan->host_bytes);
     }
     if (fits) return step_s;
-    return limit_bytes && device_bytes > (double)limit_bytes ? 1e50 * device_bytes
-                                                             : 1e20 * host_bytes;
+    return memoi_is_over(device_bytes, limit_bytes) ? 1e50 * (double)device_bytes
+                                                    : 1e20 * (double)host_bytes;
 }
 
 /* Takes a trial that is better than the plan by a thousandth, or the first; destroys the other. */
@@ -11099,7 +11137,7 @@ MEMOI void memoi_advice_try(memoi_advice* a, const int64_t* budgets) {
 MEMOI int64_t memoi_advice_lacking(const memoi_advice* a, const int64_t* budgets) {
     int64_t n_bytes = 0;
     for (int32_t t = 0; t < 3 && !a->fits; t++)
-        if (budgets[t] && a->needed[t] > budgets[t])
+        if (memoi_is_over(a->needed[t], budgets[t]))
             n_bytes = memob_min(n_bytes + a->needed[t] - budgets[t], MEMOB_BYTES_MAX);
     return n_bytes;
 }
@@ -11140,7 +11178,7 @@ MEMOI void memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_other) {
     int64_t needed[3];
     int is_lacking[3];
     memcpy(needed, a->needed, sizeof needed);
-    for (int32_t t = 0; t < 3; t++) is_lacking[t] = a->budgets[t] && needed[t] > a->budgets[t];
+    for (int32_t t = 0; t < 3; t++) is_lacking[t] = memoi_is_over(needed[t], a->budgets[t]);
     for (int32_t k = 0; k < 6; k++) {
         const int32_t t = k % 3;
         if (!a->budgets[t] || is_lacking[t] != (k < 3)) continue;
@@ -11383,7 +11421,7 @@ MEMOI void memoi_session_measure_copies(memo_session* s, memo_profile* profile) 
     n_bytes = memob_max(n_bytes, 64);
     memoi_session_log(s, "session: measuring copies up to %lld bytes", (long long)n_bytes);
     needed_bytes = 2 * memob_align_up(n_bytes, has_file ? MEMOB_SPILL_ALIGNMENT : 1); /* of each */
-    memoi_session_keep(
+    memoi_keep(
         s, memoi_profile_measure(s->device, n_bytes, has_file ? desc->spill_directory : NULL,
                                  desc->spill_bytes_per_s,
                                  needed_bytes <= desc->device_bytes ? desc->device_memory : NULL,
@@ -11482,12 +11520,11 @@ MEMOI void memoi_session_read_calls(const memo_session* s, memo_profile* profile
  * 4  Ranks plan at the same step, by the same times, or not at all.
  * 5  What fails leaves the first plan as it was. */
 
-/* The file of a shape's profile; "": none. */
+/* The file of a shape's profile. */
 MEMOI void memoi_timing_path(const memo_session_desc* desc, int32_t shape, char path[4096]) {
-    const char* given = desc->profile_path ? desc->profile_path : "";
     char number[16] = "";
     if (shape) snprintf(number, sizeof number, ".%d", (int)shape);
-    snprintf(path, 4096, "%.4000s%s", given, number);
+    snprintf(path, 4096, "%.4000s%s", desc->profile_path, number);
 }
 
 /* 1: a shape has a backward, whose times are wanted. */
@@ -11495,14 +11532,20 @@ MEMOI int memoi_timing_is_trained(const memo_session_desc* desc, int32_t shape) 
     return !desc->n_shapes || !desc->shapes[shape].is_forward_only;
 }
 
-/* Reads the profiles of a desc.  *has: all files are there, on all ranks. */
-MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_profile* profiles,
-                                          int* has, memo_error* error) {
+/* Reads the profiles of a desc, if all files are there, on all ranks; *profiles NULL: they are
+ * not.  The caller frees them. */
+MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_profile** profiles,
+                                          memo_error* error) {
     const int32_t n = (int32_t)memob_min(memob_max(desc->n_shapes, 1), MEMO_SHAPES_MAX);
-    const int can = desc->profile_path && (desc->n_shapes <= 0 || desc->shapes);
+    const int can = desc->n_shapes <= 0 || desc->shapes;
     int64_t values[2] = {0, !can};
+    memo_profile* read;
     memo_status status = MEMO_STATUS_OK;
     char path[4096];
+    *profiles = NULL;
+    if (!desc->profile_path) return status;
+    read = (memo_profile*)memob_calloc(MEMO_SHAPES_MAX, sizeof *read);
+    if (!read) status = memob_no_memory(error, "a profile");
     for (int32_t k = 0; k < n && can; k++) {
         FILE* file;
         if (!memoi_timing_is_trained(desc, k)) continue;
@@ -11512,28 +11555,33 @@ MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_pr
         if (file) fclose(file);
     }
     status = memoi_session_agree(desc, status, values, 2, error);
-    *has = !status && !values[1];
-    for (int32_t k = 0; k < n && *has && !status; k++) {
-        memoi_timing_path(desc, k, path);
-        if (memoi_timing_is_trained(desc, k)) status = memo_profile_read(path, &profiles[k], error);
-    }
-    return *has ? memoi_session_verdict(desc, status, error) : status;
+
+    /* All are there. */
+    if (!status && !values[1]) {
+        *profiles = read;
+        for (int32_t k = 0; k < n && !status; k++) {
+            memoi_timing_path(desc, k, path);
+            if (memoi_timing_is_trained(desc, k)) status = memo_profile_read(path, &read[k], error);
+        }
+        status = memoi_session_verdict(desc, status, error);
+    } else
+        MEMO_FREE(read);
+    return status;
 }
 
 /* Memory for the spans of all shapes, and the times of copies. */
 MEMOI void memoi_timing_prepare(memo_session* s) {
     const int32_t n = s->desc.n_shapes;
-    memo_profile* profiles = MEMOB_ARRAY(&s->kept, memo_profile, n);
-    s->timing.profiles = profiles;
+    s->timing.profiles = (memo_profile*)memob_calloc(n, sizeof(memo_profile));
     s->layers_s = MEMOB_ARRAY(&s->arrays, double, s->most_steps);
     for (int32_t k = 0; k < n; k++)
         s->parts[k].spans_s =
             (double*)memob_arrays_add(&s->arrays, s->parts[k].plan->swap.n_layers,
                                       MEMOI_SPANS_MAX * MEMOI_SESSION_REPETITIONS * sizeof(double));
-    if (s->arrays.failed || !profiles)
-        memoi_session_keep(s, memob_no_memory(&s->call_error, "the times of a session"));
+    if (s->arrays.failed || !s->timing.profiles)
+        memoi_keep(s, memob_no_memory(&s->call_error, "the times of a session"));
     memoi_session_settle(s);
-    if (!s->failure.status) memoi_session_measure_copies(s, profiles);
+    if (!s->failure.status) memoi_session_measure_copies(s, s->timing.profiles);
 }
 
 /* --- times --- */
@@ -11610,17 +11658,15 @@ MEMOI void memoi_timing_read(memo_session* s, const int64_t* untimed) {
     const int32_t n = s->desc.n_shapes;
     int32_t from = 0;
     if (s->states) /* updates on the host write the times that are read */
-        memoi_session_keep(s, memob_states_synchronize(s->states, &s->call_error));
+        memoi_keep(s, memob_states_synchronize(s->states, &s->call_error));
     while (untimed[from]) from++;
     for (int32_t k = 1; k < n; k++) profiles[k] = profiles[0]; /* the times of copies */
-    for (int32_t k = 0; k < n; k++) {
-        if (untimed[k]) continue;
-        memoi_timing_read_shape(s, k, &profiles[k]);
-        memoi_session_settle_profile(s, &profiles[k]);
-    }
-    for (int32_t k = 0; k < n; k++)
-        if (untimed[k] && !s->parts[k].plan->shape.is_forward_only)
-            memoi_timing_derive(s, k, from, profiles);
+    for (int32_t k = from; k < from + n; k++)
+        if (!untimed[k % n]) {
+            memoi_timing_read_shape(s, k % n, &profiles[k % n]);
+            memoi_session_settle_profile(s, &profiles[k % n]);
+        } else if (!s->parts[k % n].plan->shape.is_forward_only)
+            memoi_timing_derive(s, k % n, from, profiles);
     s->timing.is_known = !s->failure.status;
 }
 
@@ -11674,8 +11720,8 @@ MEMOI int64_t memoi_timing_copy_resident(memo_session* s, const memob_states* re
         for (int32_t i = 0; i < s->desc.n_states; i++) {
             const int64_t size_bytes = which >> i & 1 ? s->desc.states[i].size_bytes : 0;
             if (bytes && size_bytes && !s->failure.status)
-                memoi_session_keep(s, memob_states_transfer(states, layer, i, reads, 0, bytes + at,
-                                                            size_bytes, &s->call_error));
+                memoi_keep(s, memob_states_transfer(states, layer, i, reads, 0, bytes + at,
+                                                    size_bytes, &s->call_error));
             at += size_bytes;
         }
     }
@@ -11688,7 +11734,7 @@ MEMOI void memoi_timing_copy_streamed(memo_session* s, memob_states* from, memob
     enum { PIECE_BYTES = 1 << 20 };
     memo_error* error = &s->call_error;
     char* piece = (char*)MEMO_MALLOC(PIECE_BYTES);
-    if (!piece) memoi_session_keep(s, memob_no_memory(error, "a piece of a state"));
+    if (!piece) memoi_keep(s, memob_no_memory(error, "a piece of a state"));
     for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++) {
         const memob_states_layer* of = &from->layers[layer];
         const uint32_t which = of->has & of->streamed & ~from->gradients;
@@ -11697,11 +11743,9 @@ MEMOI void memoi_timing_copy_streamed(memo_session* s, memob_states* from, memob
             const int64_t size_bytes = to ? whole_bytes : memob_min(whole_bytes, 1);
             for (int64_t at = 0; at < size_bytes && !s->failure.status; at += PIECE_BYTES) {
                 const int64_t n = memob_min(size_bytes - at, PIECE_BYTES);
-                memoi_session_keep(s,
-                                   memob_states_transfer(from, layer, i, 1, at, piece, n, error));
+                memoi_keep(s, memob_states_transfer(from, layer, i, 1, at, piece, n, error));
                 if (to && !s->failure.status)
-                    memoi_session_keep(s,
-                                       memob_states_transfer(to, layer, i, 0, at, piece, n, error));
+                    memoi_keep(s, memob_states_transfer(to, layer, i, 0, at, piece, n, error));
             }
         }
     }
@@ -11734,67 +11778,71 @@ MEMOI char* memoi_timing_save(memo_session* s) {
     const int64_t n_bytes = memoi_timing_copy_resident(s, s->states, s->states, 1, NULL);
     char* bytes = (char*)MEMO_MALLOC((size_t)memob_max(n_bytes, 1));
     if (!bytes)
-        memoi_session_keep(
+        memoi_keep(
             s, memob_no_memory(&s->call_error, "the states that another plan places elsewhere"));
     (void)memoi_timing_copy_resident(s, s->states, s->states, 1, bytes);
     memoi_timing_copy_streamed(s, s->states, NULL);
     return bytes;
 }
 
-/* Replaces the open plan, on all ranks or on none.  If states move, those on the device go through
- * host memory, as both plans have the same bytes there; the others go from one engine to the
- * other. */
+/* Opens a plan in place of the open one, which is opened again if that fails.  moved: the states,
+ * which get other places, and those in bytes; NULL: they keep their places. */
+MEMOI void memoi_timing_swap(memo_session* s, memo_step_plan* plan, memob_states* moved,
+                             char* bytes) {
+    memo_step_plan* const before MEMO_UNUSED = s->own_plan;
+    const void* const memory MEMO_UNUSED = s->device_memory;
+    memo_error why;
+    memoi_timing_close(s);
+    if (moved) s->states = NULL;
+    memoi_timing_open(s, plan);
+    MEMO_ASSERT(s->failure.status || s->device_memory == memory); /* 2 */
+    if (moved && !s->failure.status) {
+        (void)memoi_timing_copy_resident(s, moved, s->states, 0, bytes);
+        memoi_timing_copy_streamed(s, moved, s->states);
+    }
+    memoi_session_settle(s);
+    if (!s->failure.status) {
+        for (int32_t i = 0; i < 2 && moved; i++)
+            s->states->sink.engine.copied_bytes[i] += moved->sink.engine.copied_bytes[i];
+        memob_states_destroy(moved);
+        s->own_plan = plan;
+        return;
+    }
+
+    /* The plan before. */
+    why = s->failure;
+    memoi_session_begin_call(s);
+    memoi_timing_close(s);
+    if (moved) {
+        memob_states_destroy(s->states);
+        s->states = moved;
+    }
+    memoi_timing_open(s, before);
+    MEMO_ASSERT(s->own_plan == before && s->part->plan == before); /* 5 */
+    if (moved) (void)memoi_timing_copy_resident(s, moved, moved, 0, bytes);
+    memoi_session_settle(s);
+    s->timing.is_lost = s->all_failed;
+    s->failure = why;
+}
+
+/* Replaces the open plan, on all ranks or on none, and destroys the other plan.  If states move,
+ * those on the device go through host memory, as both plans have the same bytes there; the others
+ * go from one engine to the other. */
 MEMOI void memoi_timing_replace(memo_session* s, memo_step_plan* plan) {
     memo_step_plan* const before = s->own_plan;
     memob_states* const states = s->states;
     const int moves = states && !memoi_timing_streams_alike(before, plan);
-    const void* const memory MEMO_UNUSED = s->device_memory;
-    memo_error why;
     char* bytes = NULL;
 
     MEMO_ASSERT(plan->slice_rows == before->slice_rows);            /* 1 */
     MEMO_ASSERT(!s->is_running && !(states && states->is_pending)); /* 3 */
     if (!s->desc.computes_on_host)
-        memoi_session_keep(
-            s, memo_stream_synchronize(s->device, s->desc.compute_stream, &s->call_error));
-    if (states) memoi_session_keep(s, memob_states_synchronize(states, &s->call_error));
+        memoi_keep(s, memo_stream_synchronize(s->device, s->desc.compute_stream, &s->call_error));
+    if (states) memoi_keep(s, memob_states_synchronize(states, &s->call_error));
     if (moves) bytes = memoi_timing_save(s);
     memoi_session_settle(s);
-    if (s->failure.status) {
-        MEMO_FREE(bytes);
-        return;
-    }
-
-    memoi_timing_close(s);
-    if (moves) s->states = NULL;
-    memoi_timing_open(s, plan);
-    MEMO_ASSERT(s->failure.status || s->device_memory == memory); /* 2 */
-    if (moves && !s->failure.status) {
-        (void)memoi_timing_copy_resident(s, states, s->states, 0, bytes);
-        memoi_timing_copy_streamed(s, states, s->states);
-    }
-    memoi_session_settle(s);
-
-    /* The plan before, if need be. */
-    if (s->failure.status) {
-        why = s->failure;
-        memoi_session_begin_call(s);
-        memoi_timing_close(s);
-        if (moves) memob_states_destroy(s->states);
-        s->states = states;
-        memoi_timing_open(s, before);
-        MEMO_ASSERT(s->own_plan == before && s->part->plan == before); /* 5 */
-        if (moves) (void)memoi_timing_copy_resident(s, states, states, 0, bytes);
-        memoi_session_settle(s);
-        s->timing.is_lost = s->all_failed;
-        s->failure = why;
-    } else {
-        for (int32_t i = 0; i < 2 && moves; i++)
-            s->states->sink.engine.copied_bytes[i] += states->sink.engine.copied_bytes[i];
-        if (moves) memob_states_destroy(states);
-        memo_step_plan_destroy(before);
-        s->own_plan = plan;
-    }
+    if (!s->failure.status) memoi_timing_swap(s, plan, moves ? states : NULL, bytes);
+    memo_step_plan_destroy(s->failure.status ? plan : before);
     MEMO_FREE(bytes);
 }
 
@@ -11814,14 +11862,15 @@ MEMOI int memoi_timing_may_move(const memo_session* s, const memo_step_plan* pla
         both[0] += plan->host_bytes - host_bytes + rows_bytes[0];
         both[1] += plan->disk_bytes - disk_bytes + rows_bytes[1];
     }
-    return !(s->desc.host_bytes && both[0] > s->desc.host_bytes) &&
-           !(s->desc.disk_bytes && both[1] > s->desc.disk_bytes);
+    return !memoi_is_over(both[0], s->desc.host_bytes) &&
+           !memoi_is_over(both[1], s->desc.disk_bytes);
 }
 
-/* Makes a plan by the times, in the memory that the session has.  Slices and the place of the
- * update stay, since both may change bits. */
-MEMOI void memoi_timing_make(memo_session* s, memo_step_plan** plan) {
+/* Makes a plan by the times, in the memory that the session has; NULL: there is none.  Slices and
+ * the place of the update stay, since both may change bits. */
+MEMOI memo_step_plan* memoi_timing_make(memo_session* s) {
     memo_session_desc own = s->desc;
+    memo_step_plan* plan = NULL;
     own.policy = s->timing.policy;
     own.n_group = s->timing.n_group;
     own.device_bytes = s->memory_bytes;
@@ -11829,28 +11878,28 @@ MEMOI void memoi_timing_make(memo_session* s, memo_step_plan** plan) {
     if (own.n_states)
         own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
     s->setup = &s->own_setup;
-    *plan = NULL;
-    for (int keeps = 0; keeps < 2 && !s->failure.status; keeps++) {
+    for (int keeps = 0; keeps < 2; keeps++) {
         s->timing.keeps_states = keeps;
-        if (keeps && memoi_timing_may_move(s, *plan)) break;
-        memo_step_plan_destroy(*plan);
-        memoi_session_keep(s, memoi_session_plan_groups(s, &own, s->timing.profiles,
-                                                        MEMOI_ROWS_EFFORT_WHOLE, plan,
-                                                        &s->call_error));
-        if (!s->failure.status && !memoi_step_plan_fits(*plan))
-            memoi_session_keep(
-                s, memo_error_set(&s->call_error, MEMO_STATUS_INFEASIBLE, "%s", (*plan)->shortage));
+        if (keeps && memoi_timing_may_move(s, plan)) break;
+        memo_step_plan_destroy(plan);
+        memoi_keep(s, memoi_session_plan_groups(s, &own, s->timing.profiles,
+                                                MEMOI_ROWS_EFFORT_WHOLE, &plan, &s->call_error));
+        if (s->failure.status) return NULL;
+        if (memoi_step_plan_fits(plan)) continue;
+        memoi_keep(s, memo_error_set(&s->call_error, MEMO_STATUS_INFEASIBLE, "%s", plan->shortage));
+        memo_step_plan_destroy(plan);
+        return NULL;
     }
+    return plan;
 }
 
 /* Updates that are pending belong to the step before.  They end before functions of the trainer get
  * sessions of dry runs, which some remember. */
 MEMOI void memoi_timing_end_updates(memo_session* s) {
     const memo_status status = memo_session_flush(s, &s->call_error);
-    memoi_session_keep(s, status);
+    memoi_keep(s, status);
     if (status) s->is_reported = 0; /* the micro-batch fails */
-    if (!status && s->states)
-        memoi_session_keep(s, memob_states_synchronize(s->states, &s->call_error));
+    if (!status && s->states) memoi_keep(s, memob_states_synchronize(s->states, &s->call_error));
     memoi_session_settle(s);
 }
 
@@ -11867,23 +11916,27 @@ MEMOI void memoi_timing_take_times(memo_step_plan* own, memo_step_plan* plan) {
 /* Puts a plan by the times of the shapes that are not untimed in place of the first plan, or gives
  * the first plan these times, if it is the same.  Returns what happened, for the log. */
 MEMOI const char* memoi_timing_plan_by(memo_session* s, const int64_t* untimed) {
-    static const char* const stays = "the first plan is the fastest that fits";
-    memo_step_plan* plan = NULL;
-    int is_same;
+    memo_step_plan* plan;
     memoi_timing_read(s, untimed);
-    if (!s->failure.status) memoi_timing_write(s, untimed);
+    if (s->failure.status) return "";
+    memoi_timing_write(s, untimed);
     if (s->own_setup.has_freed)
-        memoi_session_keep(s, memo_error_set(&s->call_error, MEMO_STATUS_UNSUPPORTED,
-                                             "memo_session_desc.setup: it frees, or requests too "
-                                             "much"));
+        memoi_keep(s, memo_error_set(&s->call_error, MEMO_STATUS_UNSUPPORTED,
+                                     "memo_session_desc.setup: it frees, or requests too "
+                                     "much"));
     memoi_session_settle(s);
-    if (!s->failure.status) memoi_timing_end_updates(s);
-    memoi_timing_make(s, &plan);
-    is_same = !s->failure.status && memoi_timing_is_open(s, plan);
-    if (is_same) memoi_timing_take_times(s->own_plan, plan);
-    if (!s->failure.status && !is_same) memoi_timing_replace(s, plan);
-    if (s->failure.status || is_same) memo_step_plan_destroy(plan);
-    return is_same ? stays : "planned by the times of training steps";
+    if (s->failure.status) return "";
+    memoi_timing_end_updates(s);
+    if (s->failure.status) return "";
+    plan = memoi_timing_make(s);
+    if (!plan) return "";
+    if (memoi_timing_is_open(s, plan)) {
+        memoi_timing_take_times(s->own_plan, plan);
+        memo_step_plan_destroy(plan);
+        return "the first plan is the fastest that fits";
+    }
+    memoi_timing_replace(s, plan);
+    return "planned by the times of training steps";
 }
 
 /* Ends the timed steps: a plan by their times takes the place of the first plan.  If there is none,
@@ -11897,7 +11950,7 @@ MEMOI void memoi_timing_plan(memo_session* s) {
     /* Has some shape times on all ranks? */
     memoi_session_begin_call(s);
     for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX; k++)
-        memoi_session_keep(s, memoi_session_read_timer(s, &s->timers[k], &s->call_error));
+        memoi_keep(s, memoi_session_read_timer(s, &s->timers[k], &s->call_error));
     for (int32_t k = 0; k < s->desc.n_shapes; k++) values[1 + k] = s->parts[k].n_timed < 2;
     memoi_session_settle_values(s, values, 1 + s->desc.n_shapes);
     for (int32_t k = 0; k < s->desc.n_shapes; k++) n_untimed += values[1 + k];
@@ -11981,41 +12034,37 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
 MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_step_plan** plan,
                                           memo_error* error) {
     memo_session_desc own = *desc;
-    memo_status status = MEMO_STATUS_OK;
-    *plan = NULL;
+    memo_status status;
     if (memoi_session_chooses(desc)) { /* slices of the largest size that fits */
         status = memo_session_plan(desc, NULL, plan, error);
-        if (!status) own.slice_rows = (*plan)->slice_rows ? (*plan)->slice_rows : desc->n_rows;
+        if (status) return status;
+        own.slice_rows = (*plan)->slice_rows ? (*plan)->slice_rows : desc->n_rows;
         memo_step_plan_destroy(*plan);
-        *plan = NULL;
     }
     if (desc->policy == MEMO_POLICY_MEMO) own.policy = MEMO_POLICY_RECOMPUTE;
-    if (desc->policy == MEMO_POLICY_ALPHA) own.has_alpha = 1, own.alpha = 0;
-    if (!status)
-        status = memoi_session_plan_shapes(NULL, &own, NULL, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    own.has_alpha = 1;
+    own.alpha = 0;
+    status = memoi_session_plan_shapes(NULL, &own, NULL, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     if (status || memoi_step_plan_fits(*plan)) return status;
     memo_step_plan_destroy(*plan);
     return memo_session_plan(desc, NULL, plan, error);
 }
 
-/* The plan to open without known times.  *needs_times: not everything can be kept, so steps are
- * timed, or times are estimated. */
-MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int* needs_times,
+/* The plan to open without known times.  *n_timed: if not everything can be kept, steps are timed,
+ * unless times are estimated. */
+MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int32_t* n_timed,
                                             memo_step_plan** plan, memo_error* error) {
-    const int is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
-    const int is_memo = desc->policy == MEMO_POLICY_MEMO;
-    memo_session_desc first = *desc;
-    memo_status status = MEMO_STATUS_OK;
-    if (is_memo) first.policy = MEMO_POLICY_KEEP;
-    if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
-    if (!is_alpha)
-        status = is_memo ? memoi_session_plan_sizes(NULL, &first, NULL, MEMOI_ROWS_EFFORT_FIRST,
-                                                    plan, error)
-                         : memo_session_plan(&first, NULL, plan, error);
-    *needs_times =
-        is_alpha || (is_memo && !status && (!memoi_step_plan_fits(*plan) || (*plan)->n_streamed));
-    if (status || !*needs_times) return status;
-    memo_step_plan_destroy(*plan);
+    memo_session_desc kept = *desc;
+    memo_status status;
+    if (desc->policy == MEMO_POLICY_MEMO) {
+        kept.policy = MEMO_POLICY_KEEP;
+        if (memoi_session_chooses(desc)) kept.slice_rows = desc->n_rows;
+        status = memoi_session_plan_sizes(NULL, &kept, NULL, MEMOI_ROWS_EFFORT_FIRST, plan, error);
+        if (status || (memoi_step_plan_fits(*plan) && !(*plan)->n_streamed)) return status;
+        memo_step_plan_destroy(*plan);
+    } else if (!memoi_session_is_alpha(desc))
+        return memo_session_plan(desc, NULL, plan, error);
+    *n_timed = 4;
     return desc->timed_steps < 0 ? memo_session_plan(desc, NULL, plan, error)
                                  : memoi_timing_plan_first(desc, plan, error);
 }
@@ -12023,42 +12072,30 @@ MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int* 
 /* Every rank takes the same way: plans fit on all ranks or on none. */
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
-    int has_files = 0, needs_times = 0;
-    int32_t n_timed;
-    memo_profile* profiles = NULL;
+    int32_t n_timed = 0;
+    memo_profile* profiles;
     memo_step_plan* plan = NULL;
     memo_status status = memob_check_given("memo_session_create", "desc", desc, error);
     *session = NULL;
     if (status) return status;
-    if (desc->profile_path) {
-        profiles = (memo_profile*)memob_calloc(MEMO_SHAPES_MAX, sizeof *profiles);
-        status = profiles ? MEMO_STATUS_OK : memob_no_memory(error, "a profile");
-        status = memoi_session_verdict(desc, status, error);
-        if (!status) status = memoi_timing_read_files(desc, profiles, &has_files, error);
-    }
-
+    status = memoi_timing_read_files(desc, &profiles, error);
     if (!status)
-        status = has_files ? memo_session_plan(desc, profiles, &plan, error)
-                           : memoi_timing_plan_untimed(desc, &needs_times, &plan, error);
-    n_timed = desc->timed_steps || !needs_times ? desc->timed_steps : 4;
-    if (has_files || n_timed < 0) n_timed = 0;
+        status = profiles ? memo_session_plan(desc, profiles, &plan, error)
+                          : memoi_timing_plan_untimed(desc, &n_timed, &plan, error);
+    if (desc->timed_steps && !profiles) n_timed = (int32_t)memob_max(desc->timed_steps, 0);
     if (!status) status = memoi_timing_open_first(desc, plan, n_timed, session, error);
-
-    /* What a file says is known at once. */
-    if (!status && has_files) {
-        memo_session* s = *session;
-        s->timing.profiles = MEMOB_ARRAY(&s->kept, memo_profile, s->desc.n_shapes);
-        s->timing.is_known = s->timing.profiles != NULL;
-        for (int32_t k = 0; k < s->desc.n_shapes && s->timing.is_known; k++)
-            s->timing.profiles[k] = profiles[k];
-    }
-    MEMO_FREE(profiles);
-    if (!status) {
-        (*session)->own_plan = plan;
+    if (status) {
+        MEMO_FREE(profiles);
+        memo_step_plan_destroy(plan);
+        *session = NULL; /* step may have stored a session of a dry run there, which is gone */
         return status;
     }
-    memo_step_plan_destroy(plan);
-    *session = NULL; /* step may have stored a session of a dry run there, which is gone */
+
+    (*session)->own_plan = plan;
+    if (profiles) { /* what a file says is known at once */
+        (*session)->timing.profiles = profiles;
+        (*session)->timing.is_known = 1;
+    }
     return status;
 }
 

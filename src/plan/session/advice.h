@@ -55,7 +55,7 @@ MEMOI void memoi_advice_try(memoi_advice* a, const int64_t* budgets) {
 MEMOI int64_t memoi_advice_lacking(const memoi_advice* a, const int64_t* budgets) {
     int64_t n_bytes = 0;
     for (int32_t t = 0; t < 3 && !a->fits; t++)
-        if (budgets[t] && a->needed[t] > budgets[t])
+        if (memoi_is_over(a->needed[t], budgets[t]))
             n_bytes = memob_min(n_bytes + a->needed[t] - budgets[t], MEMOB_BYTES_MAX);
     return n_bytes;
 }
@@ -96,7 +96,7 @@ MEMOI void memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_other) {
     int64_t needed[3];
     int is_lacking[3];
     memcpy(needed, a->needed, sizeof needed);
-    for (int32_t t = 0; t < 3; t++) is_lacking[t] = a->budgets[t] && needed[t] > a->budgets[t];
+    for (int32_t t = 0; t < 3; t++) is_lacking[t] = memoi_is_over(needed[t], a->budgets[t]);
     for (int32_t k = 0; k < 6; k++) {
         const int32_t t = k % 3;
         if (!a->budgets[t] || is_lacking[t] != (k < 3)) continue;

@@ -47,15 +47,15 @@ MEMOI MEMOB_NOINLINE void memoi_session_settle_values(memo_session* s, int64_t* 
     if (s->all_failed) return;
     status = memoi_session_agree(&s->desc, s->failure.status, values, n, &s->call_error);
     s->all_failed = status != MEMO_STATUS_OK;
-    memoi_session_keep(s, status);
+    memoi_keep(s, status);
 }
 MEMOI void memoi_session_settle(memo_session* s) {
     int64_t value;
     memoi_session_settle_values(s, &value, 1);
 }
 
-/* Hashes the values that must match on all ranks, for one group of lines (0 shapes, 1 tensors, 2
- * steps, 4 turns; 3: all other values).  The hash is not negative: agree needs -hash. */
+/* Hashes the values that must match on all ranks, of lines of a kind; MEMOI_LINE_KINDS: all other
+ * values.  The hash is not negative: agree needs -hash. */
 MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     memoi_step_plan_line line;
     uint64_t digest = 0;
@@ -63,8 +63,9 @@ MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
         for (int64_t i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &line); i++)
             for (int32_t v = 0; v < line.record.n_values; v++) {
                 const memob_value* value = &line.record.values[v];
-                if ((v < line.n_same ? line.of : 3) != of) continue;
-                if (line.of == 0 && v == MEMOI_LINE_BUFFERS) continue; /* a rank's own */
+                if ((v < line.n_same ? line.of : (int32_t)MEMOI_LINE_KINDS) != of) continue;
+                if (line.of == MEMOI_LINE_SHAPE && v == MEMOI_LINE_BUFFERS)
+                    continue; /* a rank's own */
                 digest = 31 * digest + memob_hash((const char*)line.cells + value->offset,
                                                   value->type == MEMOB_VALUE_NAME ? 32 : 8);
             }
@@ -93,11 +94,11 @@ MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
         const char* field;
         int64_t value;
     } others[N - N_NUMBERS] = {
-        {"shapes", memoi_session_digest(s, 0)},
-        {"tensors", memoi_session_digest(s, 1)},
-        {"layer_kinds", memoi_session_digest(s, 2)},
-        {"order", memoi_session_digest(s, 4)},
-        {s->own_plan ? "rows" : NULL, memoi_session_digest(s, 3)},
+        {"shapes", memoi_session_digest(s, MEMOI_LINE_SHAPE)},
+        {"tensors", memoi_session_digest(s, MEMOI_LINE_TENSOR)},
+        {"layer_kinds", memoi_session_digest(s, MEMOI_LINE_STEP)},
+        {"order", memoi_session_digest(s, MEMOI_LINE_TURN)},
+        {s->own_plan ? "rows" : NULL, memoi_session_digest(s, MEMOI_LINE_KINDS)},
         {"buffers",
          MEMOI_DIGEST_TABLE(own->buffers, own->n_buffers, memo_session_buffer, size_bytes, kinds)},
         {"alternatives", MEMOI_DIGEST_TABLE(own->alternatives, own->n_alternatives,
@@ -121,11 +122,10 @@ MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
     for (int32_t k = 0; k < N; k++)
         if (highest[k] != -lowest[k]) {
             const char* field = k < N_NUMBERS ? numbers[k].what : others[k - N_NUMBERS].field;
-            memoi_session_keep(
-                s, MEMOB_INVALID(&s->call_error,
-                                 "%s%s: not the same on all ranks; give all ranks the same",
-                                 field ? "memo_session_desc." : "memo_session_open: plan",
-                                 field ? field : ""));
+            memoi_keep(s, MEMOB_INVALID(&s->call_error,
+                                        "%s%s: not the same on all ranks; give all ranks the same",
+                                        field ? "memo_session_desc." : "memo_session_open: plan",
+                                        field ? field : ""));
         }
     for (int32_t k = 0; k < N_BUDGETS; k++)
         *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
@@ -155,7 +155,7 @@ MEMOI int memoi_session_has_alternatives(const memo_session* s, const memo_step_
     if (plan->n_buffers != (s->desc.n_alternatives ? s->desc.n_buffers : 0)) return 0;
     for (int32_t b = 0; b < plan->n_buffers; b++) {
         const int32_t chosen = plan->alternatives[b];
-        if (chosen < 0 || chosen > s->desc.n_alternatives) return 0;
+        if (!memob_is_within(chosen, 0, s->desc.n_alternatives)) return 0;
         if (chosen && s->desc.alternatives[chosen - 1].buffer != b) return 0;
     }
     return 1;
@@ -331,8 +331,7 @@ MEMOI void memoi_session_stream(memo_session* s) {
     s->states_desc.trainer.user = s;
     memoi_session_take_first(s, plan->n_streamed, s->streamed);
     memoi_session_take_first(s, plan->n_spilled, s->spilled);
-    memoi_session_keep(s,
-                       memob_states_get_sizes(&s->states_desc, &s->states_sizes, &s->call_error));
+    memoi_keep(s, memob_states_get_sizes(&s->states_desc, &s->states_sizes, &s->call_error));
 }
 
 /* Makes a plan of each shape, without rows but those of the desc. */
@@ -416,10 +415,9 @@ MEMOI memo_session* memoi_session_make(const memo_session_desc* desc, const memo
         (void)memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
         return NULL;
     }
-    memoi_session_keep(s, memoi_session_take_desc(s, desc, plan, &s->call_error));
-    if (!s->failure.status) memoi_session_keep(s, memoi_session_fill(s, &s->call_error));
-    if (!s->failure.status && plan)
-        memoi_session_keep(s, memoi_session_take_plan(s, plan, &s->call_error));
+    memoi_keep(s, memoi_session_take_desc(s, desc, plan, &s->call_error));
+    if (!s->failure.status) memoi_keep(s, memoi_session_fill(s, &s->call_error));
+    if (!s->failure.status && plan) memoi_keep(s, memoi_session_take_plan(s, plan, &s->call_error));
     memoi_session_settle(s);
     if (!s->failure.status && desc->agree) memoi_session_meet(s, has_profile);
     s->limit_bytes = s->desc.device_bytes;

@@ -46,7 +46,7 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines) 
     for (i = 0; !status && memoi_step_plan_get_line(plan, i, &own); i++) {
         memset(cells, 0, sizeof cells);
         status = memoi_session_read_line(lines, &own, cells);
-        if (own.of == 0) {
+        if (own.of == MEMOI_LINE_SHAPE) {
             plan->policy = (memo_policy)cells[MEMOI_LINE_POLICY];
             plan->swap.n_host_layers = (int32_t)cells[MEMOI_LINE_HOST_LAYERS];
             plan->n_streamed = cells[MEMOI_LINE_STREAMED];
@@ -55,12 +55,12 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines) 
             plan->update_at = (int32_t)cells[MEMOI_LINE_UPDATE_AT];
             n_buffers = cells[MEMOI_LINE_BUFFERS];
             memoi_session_stream(s);
-        } else if (own.of == 3) {
+        } else if (own.of == MEMOI_LINE_ALTERNATIVES) {
             for (int32_t b = 0; b < plan->n_buffers; b++) plan->alternatives[b] = (int32_t)cells[b];
             if (!status && !memoi_session_has_alternatives(s, plan))
                 status = memob_line_error(lines->reader, lines->error, MEMO_STATUS_INVALID_ARGUMENT,
                                           "wrong plan: it has other alternatives; plan again");
-        } else if (own.of == 2) {
+        } else if (own.of == MEMOI_LINE_STEP) {
             memcpy(rows, cells + 1, (size_t)n_tensors * sizeof *cells);
             rows += n_tensors;
         }
@@ -122,9 +122,9 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     for (int32_t k = 0; s && !s->failure.status && k < s->desc.n_shapes; k++) {
         lines.error = &s->call_error;
         memoi_session_use_shape(s, k);
-        memoi_session_keep(s, memoi_session_read_shape(s, &lines));
+        memoi_keep(s, memoi_session_read_shape(s, &lines));
         if (!s->failure.status && k == s->desc.n_shapes - 1)
-            memoi_session_keep(s, memob_check_count(&reader, lines.n, &s->call_error));
+            memoi_keep(s, memob_check_count(&reader, lines.n, &s->call_error));
         memoi_session_judge(s, "the plan of the file", "the plan of the file");
     }
     memob_reader_close(&reader);

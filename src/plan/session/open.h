@@ -70,8 +70,7 @@ MEMOI void memoi_session_start(memo_session* s) {
     s->is_open = 1;
 
     if (!s->failure.status)
-        memoi_session_keep(s,
-                           memoi_session_take_memory(s, device_bytes, host_bytes, &s->call_error));
+        memoi_keep(s, memoi_session_take_memory(s, device_bytes, host_bytes, &s->call_error));
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         memo_swap_desc swap = s->parts[k].plan->swap;
         memoi_session_use_shape(s, k);
@@ -80,15 +79,14 @@ MEMOI void memoi_session_start(memo_session* s) {
         desc.memory = s->device_memory;
         desc.memory_bytes = device_bytes;
         if (!s->failure.status)
-            memoi_session_keep(
-                s, memob_swap_placement_make(s->steps, 0, &s->part->placement, &s->call_error));
+            memoi_keep(s,
+                       memob_swap_placement_make(s->steps, 0, &s->part->placement, &s->call_error));
         memoi_session_start_arena(s, &desc);
         if (s->failure.status) break;
         if (s->streamed && !s->states) {
             s->states_desc.trainer.update = memoi_session_update_layer;
             s->states_desc.trainer.look = s->desc.is_checked ? memoi_session_look : NULL;
-            memoi_session_keep(s,
-                               memob_states_create(&s->states_desc, 0, &s->states, &s->call_error));
+            memoi_keep(s, memob_states_create(&s->states_desc, 0, &s->states, &s->call_error));
         }
         if (s->states) base = &s->states->sink;
         if (s->failure.status || (s->part->plan->shape.is_forward_only && s->n_slices == 1))
@@ -101,12 +99,12 @@ MEMOI void memoi_session_start(memo_session* s) {
         swap.is_timed = s->desc.is_timed;
         swap.device_memory = s->part->base;
         swap.host_memory = s->host_memory;
-        memoi_session_keep(s, memob_swap_create(&swap, 0, &s->part->placement, base, &s->part->swap,
-                                                &s->call_error));
+        memoi_keep(s, memob_swap_create(&swap, 0, &s->part->placement, base, &s->part->swap,
+                                        &s->call_error));
         if (!base && s->part->swap && s->part->swap->sink.engine.n_events)
             base = &s->part->swap->sink;
     }
     memoi_session_use_shape(s, 0);
     if (!s->failure.status && s->desc.is_checked)
-        memoi_session_keep(s, memoi_checked_create(s, &s->call_error));
+        memoi_keep(s, memoi_checked_create(s, &s->call_error));
 }

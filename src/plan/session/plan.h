@@ -19,8 +19,8 @@ MEMOI void memoi_session_dry_run(memo_session* s) {
     memo_trace_destroy(plan->trace);
     plan->addresses = NULL;
     plan->trace = NULL;
-    memoi_session_keep(s, memob_swap_placement_make(s->steps, 0, placement, &s->call_error));
-    memoi_session_keep(s, memo_trace_create(&plan->trace, &s->call_error));
+    memoi_keep(s, memob_swap_placement_make(s->steps, 0, placement, &s->call_error));
+    memoi_keep(s, memo_trace_create(&plan->trace, &s->call_error));
     dry.trace = plan->trace;
     dry.memory_bytes =
         2 * memob_min(placement->sizes.device_bytes, (int64_t)1 << 30) + ((int64_t)2 << 20);
@@ -28,7 +28,7 @@ MEMOI void memoi_session_dry_run(memo_session* s) {
 
     memoi_session_start_arena(s, &dry);
     if (!s->failure.status)
-        memoi_session_keep(s, memoi_session_run_all(s, s->batch.shape, 0, &s->call_error));
+        memoi_keep(s, memoi_session_run_all(s, s->batch.shape, 0, &s->call_error));
     s->next_turn = 0; /* also after an error */
 
     memo_arena_destroy(s->part->arena);
@@ -41,8 +41,7 @@ MEMOI void memoi_session_dry_run(memo_session* s) {
         plan->sizes.device_bytes = placement->sizes.device_bytes;
     }
     if (!s->failure.status)
-        memoi_session_keep(s,
-                           memo_plan_from_trace(plan->trace, 0, &plan->addresses, &s->call_error));
+        memoi_keep(s, memo_plan_from_trace(plan->trace, 0, &plan->addresses, &s->call_error));
 }
 
 /* Fixes what lives as long as the session at the bottom, at the same place in all shapes and plans:
@@ -81,7 +80,7 @@ MEMOI void memoi_session_solve(memo_session* s) {
         status = memo_plan_solve(plan, &desc, &s->call_error);
     }
     (void)memoi_session_fix(plan, 0);
-    if (status != MEMO_STATUS_INFEASIBLE) memoi_session_keep(s, status);
+    if (status != MEMO_STATUS_INFEASIBLE) memoi_keep(s, status);
 }
 
 static const char* const memoi_session_tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
@@ -153,7 +152,7 @@ MEMOI void memoi_session_judge(memo_session* s, const char* rows, const char* su
     memoi_session_settle_values(s, values, 4);
     if (s->failure.status) return;
     s->peak_bytes = needed[0];
-    while (lacking < 3 && (!budgets[lacking] || needed[lacking] <= budgets[lacking])) lacking++;
+    while (lacking < 3 && !memoi_is_over(needed[lacking], budgets[lacking])) lacking++;
     plan->fits = lacking == 3;
     *plan->shortage = 0;
     memoi_session_log(s, "session: %s takes %s of device memory%s%s%s", rows,
@@ -165,37 +164,48 @@ MEMOI void memoi_session_judge(memo_session* s, const char* rows, const char* su
                                    budgets[lacking], needed[lacking], 0);
 }
 
-/* The rows of tensor t by a policy; MEMO recomputes what can be, and swaps the rest. */
+/* Numbers of a table of the stage's rows. */
+MEMOI int64_t memoi_session_n_cells(const memo_session* s) {
+    return (int64_t)s->part->plan->swap.n_layers * s->part->plan->swap.n_tensors;
+}
+
+/* What a stage of a policy does with rows; MEMO recomputes what can be, and swaps the rest. */
+static const struct {
+    const char* does;
+    int recomputes, swaps;
+} memoi_session_policies[MEMO_N_POLICIES] = {{"moving or recomputing everything", 1, 1},
+                                             {"keeping everything", 0, 0},
+                                             {"recomputing what can be", 1, 0},
+                                             {"moving everything", 0, 1},
+                                             {"alpha", 0, 0},
+                                             {"the desc's table of rows", 0, 0}};
+
+/* The rows of tensor t by a policy. */
 MEMOI int64_t memoi_session_policy_rows(const memo_swap_desc* swap, memo_policy policy, int32_t t) {
-    const int swaps = policy == MEMO_POLICY_SWAP || policy == MEMO_POLICY_MEMO;
-    const int recomputes = policy == MEMO_POLICY_RECOMPUTE || policy == MEMO_POLICY_MEMO;
     const int32_t away = memob_item_away(swap, t);
-    if (recomputes && memob_is_recomputed(away)) return 0;
-    if (!swaps || away == MEMO_KEEP) return MEMO_ROWS_KEPT;
+    if (memoi_session_policies[policy].recomputes && memob_is_recomputed(away)) return 0;
+    if (!memoi_session_policies[policy].swaps || away == MEMO_KEEP) return MEMO_ROWS_KEPT;
     return away == MEMO_ROWS && memob_tensor_is_routed(swap, t) ? 0 : swap->n_rows;
 }
 
 /* Makes a stage, with as many layers in host memory as fit.  Its rows: planned's, or without it the
  * policy's. */
 MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_swap_plan* planned) {
-    static const char* const does[MEMO_N_POLICIES] = {"moving or recomputing everything",
-                                                      "keeping everything",
-                                                      "recomputing what can be",
-                                                      "moving everything",
-                                                      "alpha",
-                                                      "the desc's table of rows"};
     memo_swap_desc* swap = &s->part->plan->swap;
     const int is_alpha = planned ? !planned->rows : policy == MEMO_POLICY_ALPHA;
-    const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : (int64_t)swap->n_layers * swap->n_tensors;
+    const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : memoi_session_n_cells(s);
     const int64_t rows_bytes = s->desc.host_bytes - s->states_sizes.host_bytes;
-    int64_t *rows = (int64_t*)(uintptr_t)swap->rows, i; /* the plan's own */
+    int64_t* rows = (int64_t*)(uintptr_t)swap->rows; /* the plan's own */
     swap->n_host_layers = planned ? planned->n_host_layers : 0;
-    if (is_alpha) swap->alpha = planned ? planned->alpha : s->desc.alpha;
-    for (i = 0; i < n && !is_alpha; i++)
-        rows[i] = planned ? planned->rows[i]
-                          : memoi_session_policy_rows(swap, policy, (int32_t)(i % swap->n_tensors));
+    if (is_alpha) {
+        swap->alpha = planned ? planned->alpha : s->desc.alpha;
+        memoi_keep(s, memo_swap_desc_fill_rows(swap, rows, &s->call_error));
+    } else if (planned)
+        memcpy(rows, planned->rows, (size_t)n * sizeof *rows);
+    else
+        for (int64_t i = 0; i < n; i++)
+            rows[i] = memoi_session_policy_rows(swap, policy, (int32_t)(i % swap->n_tensors));
 
-    if (is_alpha) memoi_session_keep(s, memo_swap_desc_fill_rows(swap, rows, &s->call_error));
     if (s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
         memob_swap_placement placement; /* it may need more than there is: see judge */
         const memo_status status =
@@ -204,11 +214,11 @@ MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_s
         if (status == MEMO_STATUS_INVALID_ARGUMENT) /* a file would give layers back too early */
             swap->n_host_layers = 0;
         else
-            memoi_session_keep(s, status);
+            memoi_keep(s, status);
     }
     memoi_session_dry_run(s);
     memoi_session_solve(s);
-    memoi_session_judge(s, planned ? "a plan of rows" : does[policy], NULL);
+    memoi_session_judge(s, planned ? "a plan of rows" : memoi_session_policies[policy].does, NULL);
 }
 
 /* A profile of the current shape with guesses instead of times: such a plan must fit, but need not
@@ -249,9 +259,9 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
     double sum_s = 0;
     for (int32_t i = 0; i < plan->n_buffers; i++) {
         const memo_session_buffer* b = &s->desc.buffers[i];
-        const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
-        if (!plan->alternatives[i] || pass != (is_each ? b->first : MEMO_PASS_BETWEEN)) continue;
-        if (is_each && b->kinds && !(b->kinds >> kind & 1)) continue;
+        const int is_each = memoi_buffer_is_each(b);
+        if (!plan->alternatives[i] || !memoi_buffer_is_of(b, kind)) continue;
+        if (pass != (is_each ? b->first : MEMO_PASS_BETWEEN)) continue;
         sum_s += s->desc.alternatives[plan->alternatives[i] - 1].s_per_row *
                  (double)(is_each ? s->steps->n_rows : s->steps->layer_rows);
     }
@@ -341,7 +351,7 @@ MEMOI void memoi_session_search_rows(memo_session* s, memoi_session_costs* costs
         if (s->failure.status || (s->limit_bytes && *left_bytes <= 0)) break;
         status = memoi_rows_make_plan(&costs->desc, &costs->aim, &plan->times, &s->call_error);
         if (status == MEMO_STATUS_INFEASIBLE) break; /* no rows fit */
-        memoi_session_keep(s, status);
+        memoi_keep(s, status);
         memoi_session_stage(s, s->desc.policy, plan->times);
         if (s->is_measured && plan->fits) break;
         memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
@@ -385,8 +395,7 @@ MEMOI void memoi_session_choose_rows(memo_session* s) {
     if (!s->is_measured || plan->times) return;
     costs.swap = plan->swap; /* its times, under no budget */
     costs.desc.device_bytes = 0;
-    memoi_session_keep(s,
-                       memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, &s->call_error));
+    memoi_keep(s, memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, &s->call_error));
     memoi_session_settle(s);
 }
 
@@ -461,20 +470,25 @@ MEMOI void memoi_session_try(memo_session* s, memoi_session_best* best) {
     best->is_current = 1;
 }
 
-/* Changes one or two buffers of the best alternatives, until none helps.  Change i: buffer i as
- * declared, or the alternative i - n_buffers. */
+/* The buffer of change i, which becomes as declared, or gets the alternative i - n_buffers.  *to:
+ * that alternative from 1 on, or 0. */
+MEMOI int32_t memoi_session_change(const memo_session_desc* desc, int32_t i, int32_t* to) {
+    *to = (int32_t)memob_max(i - desc->n_buffers + 1, 0);
+    return *to ? desc->alternatives[*to - 1].buffer : i;
+}
+
+/* Changes one or two buffers of the best alternatives, until none helps. */
 MEMOI void memoi_session_climb(memo_session* s, memoi_session_best* best) {
     int32_t* chosen = s->part->plan->alternatives;
-    const int32_t n_buffers = s->desc.n_buffers;
+    const int32_t n = s->desc.n_buffers + s->desc.n_alternatives;
+    int32_t to_i, to_k;
     double before_s = HUGE_VAL;
     while (best->step_s < before_s) {
         before_s = best->step_s;
-        for (int32_t i = 0; i < n_buffers + s->desc.n_alternatives; i++)
+        for (int32_t i = 0; i < n; i++)
             for (int32_t k = 0; k <= i; k++) {
-                const int32_t to_i = i < n_buffers ? 0 : i - n_buffers + 1;
-                const int32_t to_k = k < n_buffers ? 0 : k - n_buffers + 1;
-                const int32_t buffer_i = to_i ? s->desc.alternatives[to_i - 1].buffer : i;
-                const int32_t buffer_k = to_k ? s->desc.alternatives[to_k - 1].buffer : k;
+                const int32_t buffer_i = memoi_session_change(&s->desc, i, &to_i);
+                const int32_t buffer_k = memoi_session_change(&s->desc, k, &to_k);
                 if (best->alternatives[buffer_i] == to_i ||
                     (i != k && (buffer_i == buffer_k || best->alternatives[buffer_k] == to_k)))
                     continue;
@@ -508,11 +522,6 @@ MEMOI void memoi_session_choose(memo_session* s) {
 /* States of all layers. */
 MEMOI int64_t memoi_session_n_states(const memo_session* s) {
     return (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
-}
-
-/* Numbers of a table of the stage's rows. */
-MEMOI int64_t memoi_session_n_cells(const memo_session* s) {
-    return (int64_t)s->part->plan->swap.n_layers * s->part->plan->swap.n_tensors;
 }
 
 /* What the stage takes of the device beside states and activations; the same, whatever is
@@ -554,16 +563,15 @@ MEMOI double memoi_session_rank(memo_session* s, int64_t other_bytes) {
     memoi_session_costs costs;
     double step_s;
     if (s->failure.status || (s->limit_bytes && left_bytes <= 0) ||
-        (s->desc.host_bytes && sizes->host_bytes > s->desc.host_bytes) ||
-        (s->desc.disk_bytes && sizes->spill_bytes > s->desc.disk_bytes))
+        memoi_is_over(sizes->host_bytes, s->desc.host_bytes) ||
+        memoi_is_over(sizes->spill_bytes, s->desc.disk_bytes))
         return HUGE_VAL;
     memoi_session_cost(s, &costs);
     if (!s->start) costs.aim.start = s->part->plan->swap.rows; /* the stage's */
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (memoi_session_is_alpha(&s->desc) || s->desc.policy == MEMO_POLICY_MEMO)
         costs.swap.rows = NULL;
-    memoi_session_keep(s,
-                       memoi_rows_rank(&costs.desc, &costs.aim, s->found, &step_s, &s->call_error));
+    memoi_keep(s, memoi_rows_rank(&costs.desc, &costs.aim, s->found, &step_s, &s->call_error));
     memoi_session_settle(s);
     return step_s;
 }
@@ -595,8 +603,7 @@ MEMOI void memoi_session_choose_with(memo_session* s, int64_t n, int64_t n_spill
     memoi_session_choose(s);
 
     /* The host or the disk lacks memory: spill more states. */
-    if (!plan->fits && plan->n_spilled < most &&
-        !(s->limit_bytes && s->peak_bytes > s->limit_bytes)) {
+    if (!plan->fits && plan->n_spilled < most && !memoi_is_over(s->peak_bytes, s->limit_bytes)) {
         (void)memoi_session_spill(s, n, plan->n_spilled + 1, memoi_session_other_bytes(s));
         memoi_session_choose(s);
     }
@@ -730,8 +737,8 @@ MEMOI void memoi_session_search_streams(memo_session* s, memoi_session_streams* 
     /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
     device_bytes = s->peak_bytes;
     if (memoi_session_may_host(s, best)) memoi_session_choose_with(s, n_all, 0, 1, best);
-    best->is_current |= best->step_s >= HUGE_VAL && s->limit_bytes &&
-                        device_bytes > s->limit_bytes && s->peak_bytes < device_bytes;
+    best->is_current |= best->step_s >= HUGE_VAL && s->peak_bytes < device_bytes &&
+                        memoi_is_over(device_bytes, s->limit_bytes);
     if (best->is_current) return;
 
     /* The best stage again, from its rows. */
@@ -748,7 +755,7 @@ MEMOI double memoi_session_choose_streams(memo_session* s) {
     best.step_s = HUGE_VAL;
     /* Its table, and the two of stream_more. */
     best.rows = (int64_t*)memob_calloc(3 * memoi_session_n_cells(s), sizeof *best.rows);
-    if (!best.rows) memoi_session_keep(s, memob_no_memory(&s->call_error, "the rows of plans"));
+    if (!best.rows) memoi_keep(s, memob_no_memory(&s->call_error, "the rows of plans"));
     memoi_session_settle(s);
     if (!s->failure.status) memoi_session_search_streams(s, &best);
     MEMO_FREE(best.rows);
@@ -845,7 +852,7 @@ MEMOI void memoi_session_name_limit(memo_session* s) {
     costs.swap.rows = NULL;
     if (s->limit_bytes)
         costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-    memoi_session_keep(s, memoi_rows_name(&costs.desc, &costs.aim, plan->times, &s->call_error));
+    memoi_keep(s, memoi_rows_name(&costs.desc, &costs.aim, plan->times, &s->call_error));
     memoi_session_settle(s);
 }
 

@@ -88,15 +88,17 @@ int32_t memo_session_get_alternative(const memo_session* s, int32_t buffer) {
 MEMOI int64_t memoi_session_buffer_bytes(const memo_session* s, int32_t buffer, int64_t n_rows) {
     const memo_session_buffer* b = &s->desc.buffers[buffer];
     const int32_t chosen = s->part->plan->alternatives[buffer];
-    const memo_session_alternative* a = chosen ? &s->desc.alternatives[chosen - 1] : NULL;
-    return a ? a->size_bytes + a->row_bytes * n_rows : b->size_bytes + b->row_bytes * n_rows;
+    const memo_session_alternative* a;
+    if (!chosen) return b->size_bytes + b->row_bytes * n_rows;
+    a = &s->desc.alternatives[chosen - 1];
+    return a->size_bytes + a->row_bytes * n_rows;
 }
 
 /* In a group a buffer that lives across layers has a part of so many bytes for each micro-batch. */
 MEMOI int64_t memoi_session_part_bytes(const memo_session* s, int32_t buffer) {
     const memo_session_buffer* b = &s->desc.buffers[buffer];
-    const int is_each = b->first_layer < 0 && memoi_pass_has_layers(b->first);
-    if (is_each || b->first == MEMO_PASS_SESSION || memoi_session_n_group(s) == 1) return 0;
+    if (memoi_buffer_is_each(b) || b->first == MEMO_PASS_SESSION || memoi_session_n_group(s) == 1)
+        return 0;
     return memob_min(memob_align_up(memoi_session_buffer_bytes(s, buffer, s->batch.n_rows),
                                     MEMOB_DEVICE_ALIGNMENT),
                      MEMOB_BYTES_MAX / memoi_session_n_group(s)); /* no sum overflows */
@@ -236,13 +238,13 @@ void memo_session_free(memo_session* s, void* address) {
 /* Requests a declared buffer whose life begins.  Returns 0 if its life in another layer goes on. */
 MEMOI int memoi_session_begin_life(memo_session* s, int32_t i) {
     const memo_session_buffer* b = &s->desc.buffers[i];
-    const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
+    const int is_slice = b->first_layer == MEMO_EACH_SLICE;
     int64_t n_rows, n_bytes;
 
     /* Marks name the buffers of a dry run, for pictures. */
     if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
-    if (is_each && s->buffer_addresses[i]) {
+    if (memoi_buffer_is_each(b) && s->buffer_addresses[i]) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_desc.buffers[%d]: `%.40s` lives in each layer, but two "
                            "layers are open; end one first, or use memo_session_alloc",
@@ -264,13 +266,13 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->desc.buffers[i];
-        const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
+        const int is_each = memoi_buffer_is_each(b), is_slice = b->first_layer == MEMO_EACH_SLICE;
         const memo_pass of = is_end && !is_each ? b->last : b->first;
         const int32_t n_slices = is_each ? s->n_of_batch : s->n_slices;
         int32_t at = is_end ? b->last_layer : b->first_layer;
         if (is_each) at = layer;
         if (memoi_session_moment(of, at, s->desc.n_layers) != now) continue;
-        if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
+        if (!memoi_buffer_is_of(b, memob_layer_kind(s->steps, step))) continue;
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
         if (memoi_pass_has_layers(pass) && !is_slice &&
             step % n_slices != (is_last_slice ? n_slices - 1 : 0))
@@ -322,8 +324,10 @@ int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {
 
 /* After an error, and if a micro-batch ends without a backward. */
 MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
-    if (is_failed) memob_arena_abandon(s->part->arena);
-    if (is_failed) s->next_turn = 0;
+    if (is_failed) {
+        memob_arena_abandon(s->part->arena);
+        s->next_turn = 0;
+    }
     if (memoi_session_moves(s) &&
         (s->steps->order ? is_failed : s->open >= 0 || s->n_passed % (2 * s->n_steps)))
         (void)memoi_session_is_ok(s, memo_swap_abandon(s->part->swap, &s->call_error));
@@ -344,18 +348,17 @@ MEMOI void memoi_session_begin_between(memo_session* s) {
 MEMOI memo_status memoi_session_check_turn(memo_session* s, const memo_batch* before,
                                            memo_error* error) {
     const int32_t shape = s->next_turn ? before->shape : s->batch.shape;
-    const memo_step_plan* plan = s->parts[s->batch.shape].plan;
-    const memo_turn *turn = &s->batch.turn, *next = NULL;
-    const char* why = NULL;
-    if (s->next_turn && (s->batch.shape != shape || s->batch.n_rows != before->n_rows))
-        why = "shape and n_rows must be those of the micro-batches in flight";
-    if (!plan->n_order && !why) return MEMO_STATUS_OK;
-    if (s->batch.is_forward_only && !why)
-        why = "is_forward_only is 1; use a shape that is_forward_only";
+    const int is_other =
+        s->next_turn && (s->batch.shape != shape || s->batch.n_rows != before->n_rows);
+    const memo_turn* next;
+    const char* why;
+    if (!is_other && !s->parts[s->batch.shape].plan->n_order) return MEMO_STATUS_OK;
     next = &s->parts[shape].plan->order[s->next_turn];
-    if (!why && (turn->micro_batch != next->micro_batch || turn->chunk != next->chunk ||
-                 turn->pass != next->pass))
-        why = "it is another turn";
+    const memob_rule rules[] = {
+        {is_other, "shape and n_rows must be those of the micro-batches in flight"},
+        {s->batch.is_forward_only, "is_forward_only is 1; use a shape that is_forward_only"},
+        {memcmp(&s->batch.turn, next, sizeof *next) != 0, "it is another turn"}};
+    why = MEMOB_FIRST_FAULT(rules);
     if (!why) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                           "memo_batch: %s; the next turn is order[%d], the %s of micro-batch %d, "
@@ -458,7 +461,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
             status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
                                         &s->call_error);
         s->checked.n_buffers = 0;
-        if (!status) memoi_checked_fill(s, s->checked.memory, s->checked.memory_bytes);
+        memoi_checked_fill(s, s->checked.memory, s->checked.memory_bytes);
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
     s->is_running = memoi_session_is_ok(s, status);
@@ -473,7 +476,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
 /* 1: an order has turns left.  A turn must have computed its layers. */
 MEMOI int memoi_session_pass_turn(memo_session* s) {
     const int32_t n = s->n_turn_steps, n_passed = s->n_passed - memoi_session_n_before(s);
-    if (!s->steps->order || !s->is_running || s->error.status) return 0;
+    if (!s->steps->order || s->error.status) return 0;
     if (n_passed < n)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: the %s of micro-batch %d, chunk %d, has computed %d "
@@ -489,22 +492,25 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     if (memob_check_given("memo_session_end", "session", s, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     s->is_in_run = 0; /* also after a longjmp out of memo_session_run */
-    if (!s->is_running && !s->error.status)
-        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
-                          "memo_session_end: no micro-batch is under way; call "
-                          "memo_session_begin first");
-    if (s->is_running && s->open >= 0)
+    if (!s->is_running) {
+        if (!s->error.status)
+            memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
+                              "memo_session_end: no micro-batch is under way; call "
+                              "memo_session_begin first");
+        return memoi_session_report(s, error);
+    }
+    if (s->open >= 0)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: layer %d is still open; end each layer that begins",
                            (int)memoi_session_layer(s, s->open));
-    memoi_checked_verify(s, 0, s->is_running ? s->checked.memory_bytes : 0);
+    memoi_checked_verify(s, 0, s->checked.memory_bytes);
     memoi_checked_norm(s, 1);
-    if (s->is_running) memoi_session_end_states(s);
-    if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
+    memoi_session_end_states(s);
+    if (!memoi_session_pass_turn(s) && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
-    s->checked.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps && !s->error.status;
+    s->checked.n_trained += s->n_passed == 2 * s->n_turn_steps && !s->error.status;
     memoi_session_time_batch_end(s);
-    if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
+    memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     return memoi_session_report(s, error);
 }
 
@@ -623,7 +629,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     if (!s->is_open) return 0;
     if (s->open_next >= 0) /* the layer that is open has its own times */
         memoi_session_mark(s, s->open, (int32_t)pass, 1);
-    memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 0);
+    memoi_session_visit_states(s, is_backward, step, 0);
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
     s->is_routed = 0;
@@ -651,7 +657,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     if (s->checked.slots) memoi_checked_layer_end(s, step, pass);
     if (memoi_session_moves(s) && !s->error.status)
         (void)memoi_session_is_ok(s, memob_swap_end(s->part->swap, &s->call_error));
-    memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 1);
+    memoi_session_visit_states(s, is_backward, step, 1);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
     memoi_session_bound_lives(s, pass, step, 1);
     if (!is_backward && !s->steps->order && memoi_session_is_last(s, step))
@@ -750,8 +756,8 @@ MEMOI void memoi_session_set_up(memo_session* s) {
 MEMOI void* memoi_session_request_named(memo_session* s, const char* name, int64_t size_bytes) {
     memo_arena* arena = s->part->arena;
     void* address = NULL;
-    memoi_session_keep(s, memo_arena_mark(arena, name, &s->call_error));
-    memoi_session_keep(s, memo_arena_alloc(arena, size_bytes, 0, &address, &s->call_error));
+    memoi_keep(s, memo_arena_mark(arena, name, &s->call_error));
+    memoi_keep(s, memo_arena_alloc(arena, size_bytes, 0, &address, &s->call_error));
     return address;
 }
 
@@ -760,8 +766,7 @@ MEMOI void* memoi_session_request_named(memo_session* s, const char* name, int64
  * may communicate. */
 MEMOI void memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc) {
     memoi_session_part* part = s->part;
-    if (!s->failure.status)
-        memoi_session_keep(s, memo_arena_create(desc, &part->arena, &s->call_error));
+    if (!s->failure.status) memoi_keep(s, memo_arena_create(desc, &part->arena, &s->call_error));
     if (!s->failure.status) {
         part->base = (char*)memoi_session_request_named(
             s, "activations between forward and backward", memoi_session_lay_places(s));
@@ -779,7 +784,7 @@ MEMOI void memoi_session_start_arena(memo_session* s, const memo_arena_desc* des
     memoi_session_bound_lives(s, MEMO_PASS_SESSION, 0, 0);
     memoi_session_set_up(s);
     s->is_setting_up = 0;
-    memoi_session_keep(s, memoi_session_report(s, &s->call_error));
+    memoi_keep(s, memoi_session_report(s, &s->call_error));
 }
 
 /* Ends arenas and engines of all shapes, but neither states nor memory. */
@@ -810,6 +815,7 @@ void memo_session_destroy(memo_session* s) {
         memo_device_free(s->device, s->device_memory, NULL);
     if (s->host_memory && !s->desc.host_memory) memo_host_free(s->device, s->host_memory, NULL);
     memo_step_plan_destroy(s->own_plan);
+    MEMO_FREE(s->timing.profiles);
 #ifndef MEMO_NO_HOST_DEVICE
     memo_host_device_destroy(s->own_device);
 #endif

@@ -186,6 +186,11 @@ const char* memo_policy_name(memo_policy policy) {
     return (int)policy >= 0 && (int)policy < MEMO_N_POLICIES ? names[policy] : "unknown";
 }
 
+/* 1: more bytes than a budget has; 0: it has no limit. */
+MEMOI int memoi_is_over(int64_t n_bytes, int64_t budget_bytes) {
+    return budget_bytes && n_bytes > budget_bytes;
+}
+
 /* What a trainer has named, in messages. */
 MEMOI const char* memoi_session_name(const char* name) { return name ? name : "NULL"; }
 

@@ -46,7 +46,7 @@ MEMOI memo_status memoi_session_report(memo_session* s, memo_error* error) {
 
 /* status: of a call that got s->call_error, while the session plans or opens.  The first failure
  * stays; what would do harm behind it returns at once. */
-MEMOI MEMOB_NOINLINE void memoi_session_keep(memo_session* s, memo_status status) {
+MEMOI MEMOB_NOINLINE void memoi_keep(memo_session* s, memo_status status) {
     if (!status || s->failure.status) return;
     s->failure = s->call_error;
     s->failure.status = status;
@@ -232,7 +232,7 @@ MEMOI void memoi_session_time_batch_begin(memo_session* s) {
 /* It counts if it has ended without an error.  The update behind it is timed with it. */
 MEMOI void memoi_session_time_batch_end(memo_session* s) {
     const int is_over = s->steps->order ? !s->next_turn : s->n_passed == 2 * s->n_steps;
-    if (!s->timing.is_open || !s->is_running || s->error.status || !is_over) return;
+    if (!s->timing.is_open || s->error.status || !is_over) return;
     s->timing.is_open = 0;
     s->part->n_timed++;
 }

@@ -177,7 +177,8 @@ MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int
                               memob_states_visit(s->states, pass, layer, is_end, &s->call_error));
 }
 
-MEMOI void memoi_session_visit_states(memo_session* s, int32_t pass, int32_t step, int is_end) {
+MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
+    const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
     if (s->states && !s->error.status)
         (void)memoi_session_is_ok(s,
                                   memob_states_turn(s->states, pass, step, is_end, &s->call_error));

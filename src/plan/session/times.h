@@ -103,7 +103,7 @@ MEMOI void memoi_session_measure_copies(memo_session* s, memo_profile* profile) 
     n_bytes = memob_max(n_bytes, 64);
     memoi_session_log(s, "session: measuring copies up to %lld bytes", (long long)n_bytes);
     needed_bytes = 2 * memob_align_up(n_bytes, has_file ? MEMOB_SPILL_ALIGNMENT : 1); /* of each */
-    memoi_session_keep(
+    memoi_keep(
         s, memoi_profile_measure(s->device, n_bytes, has_file ? desc->spill_directory : NULL,
                                  desc->spill_bytes_per_s,
                                  needed_bytes <= desc->device_bytes ? desc->device_memory : NULL,
