@@ -5289,33 +5289,26 @@ MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
         e->streams[k] = (memo_stream)(intptr_t)k;
 }
 
-MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_planner* p,
-                                    memo_error* error) {
+/* What the desc gives a zeroed planner; memoi_rows_destroy frees any part of it. */
+MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan_desc* desc,
+                                     memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
     memoi_rows_table* const tables[] = {&p->trial,  &p->here,   &p->best,   &p->plan,
                                         &p->filled, &p->summed, &p->uniform};
-    const int64_t n_slices = swap ? memob_max(memob_swap_batch_slices(swap), 1) : 1;
-    const int64_t n_classes = n_slices > 1 ? memob_min(n_slices, 4) : 1;
     memob_arrays* a = &p->arrays;
-    int64_t n_cells;
-    memo_status status;
-    memset(p, 0, sizeof *p);
-    status = memoi_rows_check(desc, error);
+    int64_t n_cells, n_slices, n_classes;
+    memo_status status = memoi_rows_check(desc, error);
     if (!status) /* no sum of sizes overflows */
         status = memob_swap_placement_make(swap, 0, &p->clock.order, error);
     if (!status) status = memoi_rows_check_states(desc, error);
     if (!status) status = memoi_rows_check_profile(desc, error);
-    if (status) {
-        memoi_rows_destroy(p);
-        return status;
-    }
+    if (status) return status;
 
     /* Only the first layers move: the backward uses the last layers at once, so these stay in the
      * buffers. */
     p->desc = desc;
     p->n_layers = swap->n_layers;
-    p->n_moved = swap->n_places > 1 ? swap->n_layers : swap->n_layers - 2;
-    if (swap->n_layers < 2) p->n_moved = 0;
+    p->n_moved = swap->n_places > 1 ? swap->n_layers : (int32_t)memob_max(swap->n_layers - 2, 0);
     p->n_tiles = memob_swap_n_tiles(swap);
     p->random = MEMOI_ROWS_SEED;
     p->enough_s = HUGE_VAL;
@@ -5333,6 +5326,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
         status = memob_states_init(p->clock.states, desc->states, error);
         p->clock.states->sink.clock = &p->clock.now;
         if (!status) status = memob_states_prepare(p->clock.states, 4, error);
+        if (status) return status;
     }
     p->n_known = MEMOI_ROWS_KNOWN_MAX;
     while (p->n_known > 1 && p->n_known * n_cells > MEMOI_ROWS_KNOWN_CELLS_MAX) p->n_known /= 2;
@@ -5346,11 +5340,10 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     }
     p->sums = MEMOB_ARRAY(a, memob_swap_sum, p->n_layers);
     p->held_bytes = MEMOB_ARRAY(a, double, 2 * (int64_t)swap->n_tensors);
-    if (status || a->failed) {
-        memoi_rows_destroy(p);
-        return status ? status : memob_no_memory(error, "the planning of rows");
-    }
+    if (a->failed) return memob_no_memory(error, "the planning of rows");
 
+    n_slices = memob_max(memob_swap_batch_slices(swap), 1);
+    n_classes = memob_min(n_slices, 4);
     for (int32_t layer = 0; layer < p->n_layers; layer++)
         p->kinds[layer] = (int32_t)(memob_layer_kind(swap, layer) * n_classes +
                                     layer % n_slices * n_classes / n_slices);
@@ -5360,6 +5353,15 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     memoi_rows_time_kinds(p);
     if (p->clock.states) memoi_rows_take_states(&p->clock);
     p->n_cells = (int64_t)p->n_layers * p->n_bundles;
+    return status;
+}
+
+MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_planner* p,
+                                    memo_error* error) {
+    memo_status status;
+    memset(p, 0, sizeof *p);
+    status = memoi_rows_prepare(p, desc, error);
+    if (status) memoi_rows_destroy(p);
     return status;
 }
 
@@ -6864,8 +6866,8 @@ MEMOI memo_status memoi_session_check_turn_of(const memo_session_desc* desc, int
 /* Each chunk of each micro-batch has a forward and a backward, in the order of the layers. */
 MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_error* error) {
     const int32_t n_chunks = memoi_session_n_chunks(desc);
-    const char* fault;
     int has_forwards = 0;
+    const char* fault;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < desc->n_shapes; k++) has_forwards |= desc->shapes[k].is_forward_only;
     const memob_rule rules[] = {
@@ -7072,6 +7074,9 @@ MEMOI memo_status memoi_session_check_tables(const memo_session_desc* desc, memo
 MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, int computes,
                                                memo_error* error) {
     const int has_no_step = computes && !desc->step;
+    int recomputes = 0;
+    for (int32_t t = 0; t < desc->n_tensors; t++)
+        recomputes |= memob_is_recomputed(desc->tensors[t].away);
     const memob_rule rules[] = {
         {desc->device_memory && !desc->device_bytes,
          "device_memory: set, but device_bytes is 0; device_bytes must be its size"},
@@ -7083,6 +7088,8 @@ MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, in
          "host_memory: not a multiple of 512 bytes"},
         {has_no_step && !desc->forward, "forward: NULL; set it, or `step`"},
         {has_no_step && !desc->backward, "backward: NULL; set it, or `step`"},
+        {computes && recomputes && !desc->recompute,
+         "recompute: NULL, but a tensor is MEMO_ROWS or MEMO_WHOLE; set recompute"},
         {desc->policy == MEMO_POLICY_ROWS && !desc->rows,
          "rows: NULL, but policy is ROWS; set the table of rows"}};
     const char* field = MEMOB_FIRST_FAULT(rules);
@@ -7090,8 +7097,7 @@ MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, in
 }
 
 /* Names go into files, so a name must be a single word; names match profiles. */
-MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int computes,
-                                              memo_error* error) {
+MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, memo_error* error) {
     const char* field = NULL;
     if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
         !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
@@ -7112,8 +7118,6 @@ MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int
                     "memo_session_desc.tensors[%d].name: `%s` is also the name of tensors[%d]; "
                     "give each tensor its own",
                     (int)t, word, (int)other);
-        if (!desc->recompute && computes && memob_is_recomputed(desc->tensors[t].away))
-            field = "recompute: NULL, but a tensor is MEMO_ROWS or MEMO_WHOLE; set recompute";
         if (!desc->layer_kinds && desc->tensor_kinds && desc->tensor_kinds[t] &&
             !(desc->tensor_kinds[t] & 1))
             field = "layer_kinds: NULL, so all layers are of kind 0, which lacks a tensor; set it";
@@ -7123,14 +7127,14 @@ MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int
 
 MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
                                            memo_error* error) {
+    static memo_status (*const checks[])(const memo_session_desc*, memo_error*) = {
+        memoi_session_check_tensors, memoi_session_check_order, memoi_session_check_group,
+        memoi_session_check_buffers, memoi_session_check_alternatives};
     memo_status status = memoi_session_check_numbers(desc, error);
     if (!status) status = memoi_session_check_tables(desc, error);
     if (!status) status = memoi_session_check_pointers(desc, computes, error);
-    if (!status) status = memoi_session_check_tensors(desc, computes, error);
-    if (!status) status = memoi_session_check_order(desc, error);
-    if (!status) status = memoi_session_check_group(desc, error);
-    if (!status) status = memoi_session_check_buffers(desc, error);
-    return status ? status : memoi_session_check_alternatives(desc, error);
+    for (int32_t k = 0; k < 5 && !status; k++) status = checks[k](desc, error);
+    return status;
 }
 
 /* A copy of n bytes that lives as long as the session; NULL stays NULL. */
@@ -7861,7 +7865,8 @@ MEMOI void memoi_session_write_line(MEMO_UNUSED void* user, const char* line) {
     (void)fprintf(stderr, "%s\n", line);
 }
 
-/* The caller's desc, checked, with copies of what it points to; as in memoi_session_make. */
+/* The caller's desc, checked, with copies of what it points to, and what follows from it; as in
+ * memoi_session_make. */
 MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_desc* desc,
                                           const memo_step_plan* plan, memo_error* error) {
     const char* check = getenv("MEMO_CHECK");
@@ -7873,15 +7878,19 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
         s->desc.is_checked = 1;
         if (!s->desc.log.write) s->desc.log.write = memoi_session_write_line;
     }
-    if (plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
-    if (!desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
-    if (plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
+    if (!desc->has_alpha) s->desc.alpha = 0; /* the same on all ranks */
+    if (plan) {
+        s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
+        if (!desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
+    }
     if (desc->n_group == MEMO_GROUP_PLANNED) s->desc.n_group = plan ? plan->n_group : 1;
     status = memoi_session_check_desc(&s->desc, plan != NULL, error);
     if (!status) status = memoi_session_copy_desc(s, plan != NULL, error);
     if (!status) status = memoi_session_take_states(s, error);
     if (!status) status = memoi_session_take_device(s, plan != NULL, error);
-    return status ? status : memoi_session_take_budget(s, plan != NULL, error);
+    if (!status) status = memoi_session_take_budget(s, plan != NULL, error);
+    if (!status) status = memoi_session_fill(s, error);
+    return status || !plan ? status : memoi_session_take_plan(s, plan, error);
 }
 
 /* A session for one of the public calls, which may have failed; plan not NULL: the session will run
@@ -7894,8 +7903,6 @@ MEMOI memo_session* memoi_session_make(const memo_session_desc* desc, const memo
         return NULL;
     }
     memoi_keep(s, memoi_session_take_desc(s, desc, plan, &s->call_error));
-    if (!s->failure.status) memoi_keep(s, memoi_session_fill(s, &s->call_error));
-    if (!s->failure.status && plan) memoi_keep(s, memoi_session_take_plan(s, plan, &s->call_error));
     memoi_session_settle(s);
     if (!s->failure.status && desc->agree) memoi_session_meet(s, has_profile);
     s->limit_bytes = s->desc.device_bytes;
@@ -8383,20 +8390,18 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     c->stream = c->engine.streams[MEMOB_STREAM_TO_HOST];
     c->image = c->engine.host_memory;
     c->is_moved = s->timing.is_known;
-    if (!status) {
-        c->slots = c->engine.device_memory;
-        c->memory = c->slots + (c->memory_bytes ? 3 : 2) * at;
-    }
-    if (!status && found_bytes) {
-        c->found = (memo_row_content*)(void*)(c->image + at + MEMOI_GUARD);
-        c->seen = (memo_row_content*)(void*)(c->engine.device_memory + 3 * at + c->memory_bytes);
-    }
     if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
         memo_error_set(
             error, status,
             "a checked session takes %lld bytes of the device beside device_bytes; lower "
             "device_bytes, or set is_checked and MEMO_CHECK to 0",
             (long long)(3 * at + c->memory_bytes + found_bytes));
+    if (status) return status;
+    c->slots = c->engine.device_memory;
+    c->memory = c->slots + (c->memory_bytes ? 3 : 2) * at;
+    if (!found_bytes) return status;
+    c->found = (memo_row_content*)(void*)(c->image + at + MEMOI_GUARD);
+    c->seen = (memo_row_content*)(void*)(c->engine.device_memory + 3 * at + c->memory_bytes);
     return status;
 }
 
@@ -8869,6 +8874,12 @@ MEMOI void* memoi_checked_release(memo_session* s, void* address) {
  * Knows: the plan that runs, arena, engine, the trainer's functions.  Knows nothing of how a plan
  * is found. */
 
+/* The first step of a layer of this turn, unless another step of the layer is open. */
+MEMOI int32_t memoi_session_open_step(const memo_session* s, int32_t layer) {
+    const int32_t step = memoi_session_step(s, layer);
+    return s->open > step && s->open < step + s->n_slices ? s->open : step;
+}
+
 /* Where a tensor of a layer lies; NULL if it is absent, or after an error.  is_needed: then that is
  * an error of a checked session. */
 MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int32_t tensor,
@@ -8889,8 +8900,7 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
     }
 
     of = &s->steps->tensors[tensor];
-    step = memoi_session_step(s, layer); /* the first, unless another is open */
-    if (s->open > step && s->open < step + s->n_slices) step = s->open;
+    step = memoi_session_open_step(s, layer);
     place = memoi_session_place(s, step, tensor);
     if (!s->is_open)
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
@@ -9030,9 +9040,9 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
     if (address)
-        address = memob_at(address,
-                           memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
-    if (address || !s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
+        return memob_at(address,
+                        memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
+    if (!s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return NULL;
 
     if (!s->is_running)
         now = MEMO_PASS_AFTER;
@@ -9076,6 +9086,9 @@ MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const cha
                            "pass BACKWARD in memo_session_desc.buffers");
         return NULL;
     }
+
+    if (!s->is_open && name && !strchr(name, '\n')) /* names in pictures of a dry run */
+        (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, name, &s->call_error));
     status = memo_arena_alloc(s->part->arena, size_bytes, 0, &address, &s->call_error);
     if (status == MEMO_STATUS_DIVERGED)
         MEMOI_SESSION_FAIL(s, status,
@@ -9098,28 +9111,24 @@ void memo_session_free(memo_session* s, void* address) {
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
 }
 
-/* Requests a declared buffer whose life begins.  Returns 0 if its life in another layer goes on. */
-MEMOI int memoi_session_begin_life(memo_session* s, int32_t i) {
+/* Requests a declared buffer whose life begins. */
+MEMOI void memoi_session_begin_life(memo_session* s, int32_t i) {
     const memo_session_buffer* b = &s->desc.buffers[i];
     const int is_slice = b->first_layer == MEMO_EACH_SLICE;
     int64_t n_rows, n_bytes;
 
-    /* Marks name the buffers of a dry run, for pictures. */
-    if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
-        (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
     if (memoi_buffer_is_each(b) && s->buffer_addresses[i]) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_desc.buffers[%d]: `%.40s` lives in each layer, but two "
                            "layers are open; end one first, or use memo_session_alloc",
                            (int)i, memoi_session_name(b->name));
-        return 0;
+        return;
     }
     n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
     n_bytes = memoi_session_buffer_bytes(s, i, n_rows);
     n_bytes = memob_min(n_bytes + (memoi_session_n_group(s) - 1) * memoi_session_part_bytes(s, i),
                         MEMOB_BYTES_MAX);
     s->buffer_addresses[i] = memoi_session_request(s, n_bytes, b->name);
-    return 1;
 }
 
 /* Requests or frees the declared buffers whose life begins or ends here. */
@@ -9145,14 +9154,11 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
             char* address = memoi_session_placed(s, i);
             memoi_checked_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
             s->buffer_addresses[i] = is_end ? NULL : address;
-            continue;
-        }
-        if (is_end) {
+        } else if (is_end) {
             memo_session_free(s, s->buffer_addresses[i]);
             s->buffer_addresses[i] = NULL;
-            continue;
-        }
-        if (!memoi_session_begin_life(s, i)) return;
+        } else
+            memoi_session_begin_life(s, i);
     }
 }
 
@@ -9178,11 +9184,10 @@ void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
 }
 
 int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {
-    int32_t step = layer * s->n_slices, t = 0; /* the first slice, unless another is open */
+    int32_t t = 0;
     while (t < s->desc.n_tensors && !memob_tensor_is_routed(s->steps, t)) t++;
-    if (layer < 0 || layer >= s->desc.n_layers || t == s->desc.n_tensors) return 0;
-    if (s->open > step && s->open < step + s->n_slices) step = s->open;
-    return memoi_session_place(s, step, t)->n_routed;
+    if (t == s->desc.n_tensors || !memoi_session_has_layer(s, layer)) return 0;
+    return memoi_session_place(s, memoi_session_open_step(s, layer), t)->n_routed;
 }
 
 /* After an error, and if a micro-batch ends without a backward. */
@@ -9606,8 +9611,8 @@ MEMOI memo_status memoi_session_run_all(memo_session* s, int32_t shape, int more
 
 /* Requests what `setup` has requested, or calls it. */
 MEMOI void memoi_session_set_up(memo_session* s) {
-    for (int64_t i = 0; s->setup && i < s->setup->n && !s->error.status; i++)
-        (void)memoi_session_request(s, s->setup->bytes[i], NULL);
+    const int64_t n = s->setup ? s->setup->n : 0;
+    for (int64_t i = 0; i < n; i++) (void)memoi_session_request(s, s->setup->bytes[i], NULL);
     if (s->setup || s->error.status || !s->desc.setup) return;
     s->own_setup.n = 0;
     s->is_calling_setup = s->is_open;
@@ -9615,43 +9620,37 @@ MEMOI void memoi_session_set_up(memo_session* s) {
     s->is_calling_setup = 0;
 }
 
-/* Requests memory that lives as long as the arena, with a name for pictures. */
-MEMOI void* memoi_session_request_named(memo_session* s, const char* name, int64_t size_bytes) {
-    memo_arena* arena = s->part->arena;
-    void* address = NULL;
-    memoi_keep(s, memo_arena_mark(arena, name, &s->call_error));
-    memoi_keep(s, memo_arena_alloc(arena, size_bytes, 0, &address, &s->call_error));
-    return address;
-}
-
 /* The arena of the current shape.  The engine's memory, declared buffers and what setup requests
  * live as long as the arena.  Ranks that open a session begin setup together, or none does: setup
  * may communicate. */
 MEMOI void memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc) {
     memoi_session_part* part = s->part;
-    if (!s->failure.status) memoi_keep(s, memo_arena_create(desc, &part->arena, &s->call_error));
-    if (!s->failure.status) {
-        part->base = (char*)memoi_session_request_named(
-            s, "activations between forward and backward", memoi_session_lay_places(s));
-        if (s->states_sizes.device_bytes)
-            s->states_desc.device_memory =
-                memoi_session_request_named(s, "states", s->states_sizes.device_bytes);
-    }
     s->is_reported = 1;
     memoi_session_forget(s);
     s->batch.n_rows = s->desc.n_rows;
-    if (s->is_open) memoi_session_settle(s);
-    if (s->failure.status) return;
-
     s->is_setting_up = 1;
-    memoi_session_bound_lives(s, MEMO_PASS_SESSION, 0, 0);
-    memoi_session_set_up(s);
+    if (!s->failure.status) memoi_keep(s, memo_arena_create(desc, &part->arena, &s->call_error));
+    if (!s->failure.status) {
+        part->base = (char*)memoi_session_request(s, memoi_session_lay_places(s),
+                                                  "activations between forward and backward");
+        if (s->states_sizes.device_bytes)
+            s->states_desc.device_memory =
+                memoi_session_request(s, s->states_sizes.device_bytes, "states");
+        memoi_keep(s, s->error.status);
+    }
+
+    if (s->is_open) memoi_session_settle(s);
+    if (!s->failure.status) {
+        memoi_session_bound_lives(s, MEMO_PASS_SESSION, 0, 0);
+        memoi_session_set_up(s);
+        memoi_keep(s, memoi_session_report(s, &s->call_error));
+    }
     s->is_setting_up = 0;
-    memoi_keep(s, memoi_session_report(s, &s->call_error));
 }
 
-/* Ends arenas and engines of all shapes, but neither states nor memory. */
+/* Ends what belongs to the open plan, but for states and the device's memory. */
 MEMOI void memoi_session_stop(memo_session* s) {
+    memoi_checked_destroy(s);
     for (int32_t k = MEMO_SHAPES_MAX - 1; k >= 0; k--) { /* later ones use the first's streams */
         memoi_session_part* part = &s->parts[k];
         memo_swap_destroy(part->swap);
@@ -9660,13 +9659,15 @@ MEMOI void memoi_session_stop(memo_session* s) {
         part->swap = NULL;
         part->arena = NULL;
     }
+    if (s->host_memory && !s->desc.host_memory)
+        MEMOB_IGNORE(memo_host_free(s->device, s->host_memory, NULL));
+    s->host_memory = NULL;
 }
 
 void memo_session_destroy(memo_session* s) {
     if (!s) return;
     if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
         MEMOB_IGNORE(memo_stream_synchronize(s->device, s->desc.compute_stream, NULL));
-    memoi_checked_destroy(s);
     for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
@@ -9676,7 +9677,6 @@ void memo_session_destroy(memo_session* s) {
     memob_arrays_free(&s->kept);
     if (s->device_memory && !s->desc.device_memory)
         memo_device_free(s->device, s->device_memory, NULL);
-    if (s->host_memory && !s->desc.host_memory) memo_host_free(s->device, s->host_memory, NULL);
     memo_step_plan_destroy(s->own_plan);
     MEMO_FREE(s->timing.profiles);
 #ifndef MEMO_NO_HOST_DEVICE
@@ -9687,6 +9687,16 @@ void memo_session_destroy(memo_session* s) {
 
 /* --- >>session plan ---
  * Knows: stages and budgets.  Knows nothing of streams and copies: no device is called. */
+
+MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
+    while (plan && plan->fits) plan = plan->next;
+    return !plan;
+}
+
+/* Predicted seconds of a step; 0: there are no times. */
+MEMOI double memoi_step_plan_s(const memo_step_plan* plan) {
+    return plan->times ? plan->times->step_s : 0;
+}
 
 /* Runs a micro-batch dry for the stage's rows, and lists its requests, which may exceed the
  * budgets.  A step that computes although it must not would crash before it reads the error.  So
@@ -9838,13 +9848,15 @@ MEMOI void memoi_session_judge(memo_session* s, const char* rows, const char* su
     while (lacking < 3 && !memoi_is_over(needed[lacking], budgets[lacking])) lacking++;
     plan->fits = lacking == 3;
     *plan->shortage = 0;
-    memoi_session_log(s, "session: %s takes %s of device memory%s%s%s", rows,
-                      memob_bytes_text(bytes, (double)s->peak_bytes),
-                      plan->fits ? "" : " (exceeds ",
-                      plan->fits ? "" : memoi_session_tiers[lacking], plan->fits ? "" : ")");
-    if (!plan->fits)
-        memoi_session_put_shortage(&s->desc, plan, subject, (int32_t)(s->part - s->parts), lacking,
-                                   budgets[lacking], needed[lacking], 0);
+    memob_bytes_text(bytes, (double)s->peak_bytes);
+    if (plan->fits) {
+        memoi_session_log(s, "session: %s takes %s of device memory", rows, bytes);
+        return;
+    }
+    memoi_session_log(s, "session: %s takes %s of device memory (exceeds %s)", rows, bytes,
+                      memoi_session_tiers[lacking]);
+    memoi_session_put_shortage(&s->desc, plan, subject, (int32_t)(s->part - s->parts), lacking,
+                               budgets[lacking], needed[lacking], 0);
 }
 
 /* Numbers of a table of the stage's rows. */
@@ -10125,7 +10137,7 @@ MEMOI void memoi_session_try(memo_session* s, memoi_session_best* best) {
     const double least_s = best->step_s * (1 - MEMOI_SESSION_GAIN);
     const int32_t n_turns = plan->n_order ? plan->n_order : 2;
     const int32_t n_calls = plan->n_order ? 1 : n_batches / memoi_session_n_group(s);
-    double step_s = 0, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
+    double step_s, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
     int64_t other_bytes = 0;
     for (int32_t k = 0; k < n_turns; k++) slower_s += memoi_session_turn_s(s, k) * n_calls;
     if (best->computed_s + slower_s >= least_s) return;
@@ -10142,7 +10154,7 @@ MEMOI void memoi_session_try(memo_session* s, memoi_session_best* best) {
         return;
     }
 
-    if (plan->times) step_s = plan->times->step_s;
+    step_s = memoi_step_plan_s(plan);
     if (step_s >= least_s) return;
     memcpy(best->alternatives, plan->alternatives, sizeof best->alternatives);
     best->step_s = step_s;
@@ -10292,7 +10304,7 @@ MEMOI void memoi_session_choose_with(memo_session* s, int64_t n, int64_t n_spill
     }
 
     /* Without times the first that fits is the best. */
-    step_s = plan->times ? plan->times->step_s : 0;
+    step_s = memoi_step_plan_s(plan);
     best->is_current = plan->fits && step_s < best->step_s * (1 - MEMOI_SESSION_GAIN);
     if (!best->is_current) return;
     best->other_bytes = memoi_session_other_bytes(s);
@@ -10500,11 +10512,6 @@ MEMOI void memoi_session_choose_states(memo_session* s) {
     if (memoi_session_choose_streams(s) < step_s) return;
     s->update_at = first;
     (void)memoi_session_choose_streams(s);
-}
-
-MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
-    while (plan && plan->fits) plan = plan->next;
-    return !plan;
 }
 
 /* Ends a call that makes a plan. */
@@ -10856,9 +10863,12 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     }
 
     s = memoi_session_make(&own, NULL, 0, error);
-    if (!s) status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
-    for (int32_t k = 0; s && !s->failure.status && k < s->desc.n_shapes; k++) {
-        lines.error = &s->call_error;
+    if (!s) {
+        memob_reader_close(&reader);
+        return MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    }
+    lines.error = &s->call_error;
+    for (int32_t k = 0; !s->failure.status && k < s->desc.n_shapes; k++) {
         memoi_session_use_shape(s, k);
         memoi_keep(s, memoi_session_read_shape(s, &lines));
         if (!s->failure.status && k == s->desc.n_shapes - 1)
@@ -10866,7 +10876,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
         memoi_session_judge(s, "the plan of the file", "the plan of the file");
     }
     memob_reader_close(&reader);
-    return s ? memoi_session_give_plan(s, plan, error) : status;
+    return memoi_session_give_plan(s, plan, error);
 }
 
 /* --- >>session open ---
@@ -10878,9 +10888,9 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
  * file needs. */
 MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_bytes,
                                             int64_t host_bytes, memo_error* error) {
-    const int64_t states_bytes = s->streamed ? s->states_sizes.host_bytes : 0;
+    const int64_t states_bytes = s->states_sizes.host_bytes;
     const int64_t both_bytes = memob_align_up(host_bytes, MEMOB_DEVICE_ALIGNMENT) + states_bytes;
-    const int states_are_first = s->streamed && s->states_sizes.spill_bytes > 0;
+    const int states_are_first = s->states_sizes.spill_bytes > 0;
     const int64_t rows_at = states_are_first ? states_bytes : 0;
     memo_status status = MEMO_STATUS_OK;
     const char* field = NULL;
@@ -10958,8 +10968,7 @@ MEMOI void memoi_session_start(memo_session* s) {
             memoi_keep(s, memob_states_create(&s->states_desc, 0, &s->states, &s->call_error));
         }
         if (s->states) base = &s->states->sink;
-        if (s->failure.status || (s->part->plan->shape.is_forward_only && s->n_slices == 1))
-            continue;
+        if (s->part->plan->shape.is_forward_only && s->n_slices == 1) continue;
         swap.device = s->device;
         swap.compute_stream = s->desc.compute_stream;
         swap.computes_on_host = s->desc.computes_on_host;
@@ -10989,7 +10998,7 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
     int64_t device_bytes = 0, host_bytes = 0;
     double step_s = 0;
     for (; plan; plan = plan->next) {
-        step_s += plan->times ? plan->times->step_s : 0;
+        step_s += memoi_step_plan_s(plan);
         device_bytes = memob_max(device_bytes, plan->device_bytes);
         host_bytes = memob_max(host_bytes, plan->host_bytes);
     }
@@ -11709,56 +11718,34 @@ MEMOI int memoi_timing_is_open(const memo_session* s, const memo_step_plan* plan
     return 1;
 }
 
-/* Moves the states that are resident in an engine between bytes and an engine; NULL: moves nothing.
- * Gradients have no meaning between steps.  Returns the number of bytes. */
-MEMOI int64_t memoi_timing_copy_resident(memo_session* s, const memob_states* resident,
-                                         memob_states* states, int reads, char* bytes) {
-    int64_t at = 0;
-    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++) {
-        const memob_states_layer* of = &resident->layers[layer];
-        const uint32_t which = of->has & ~of->streamed & ~resident->gradients;
-        for (int32_t i = 0; i < s->desc.n_states; i++) {
-            const int64_t size_bytes = which >> i & 1 ? s->desc.states[i].size_bytes : 0;
-            if (bytes && size_bytes && !s->failure.status)
-                memoi_keep(s, memob_states_transfer(states, layer, i, reads, 0, bytes + at,
-                                                    size_bytes, &s->call_error));
-            at += size_bytes;
-        }
-    }
-    return at;
-}
+#define MEMOI_TIMING_PIECE ((int64_t)1 << 20)
 
-/* Copies the states that are streamed in an engine to another engine.  to NULL: those that have
- * changed on the device return to the host, as another plan will take their places. */
-MEMOI void memoi_timing_copy_streamed(memo_session* s, memob_states* from, memob_states* to) {
-    enum { PIECE_BYTES = 1 << 20 };
-    memo_error* error = &s->call_error;
-    char* piece = (char*)MEMO_MALLOC(PIECE_BYTES);
-    if (!piece) memoi_keep(s, memob_no_memory(error, "a piece of a state"));
-    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++) {
-        const memob_states_layer* of = &from->layers[layer];
-        const uint32_t which = of->has & of->streamed & ~from->gradients;
-        for (int32_t i = 0; i < s->desc.n_states; i++) {
-            const int64_t whole_bytes = which >> i & 1 ? s->desc.states[i].size_bytes : 0;
-            const int64_t size_bytes = to ? whole_bytes : memob_min(whole_bytes, 1);
-            for (int64_t at = 0; at < size_bytes && !s->failure.status; at += PIECE_BYTES) {
-                const int64_t n = memob_min(size_bytes - at, PIECE_BYTES);
-                memoi_keep(s, memob_states_transfer(from, layer, i, 1, at, piece, n, error));
-                if (to && !s->failure.status)
-                    memoi_keep(s, memob_states_transfer(to, layer, i, 0, at, piece, n, error));
-            }
+/* Copies states of all layers but gradients, which have no meaning between steps: those that are
+ * streamed in an engine, through the bytes of a piece, or the others, through as many bytes as they
+ * have.  from NULL: from the bytes.  to NULL: to the bytes; streamed states only return to their
+ * places on the host.  Returns the number of bytes. */
+MEMOI int64_t memoi_timing_copy(memo_session* s, const memob_states* of, int is_streamed,
+                                memob_states* from, memob_states* to, char* bytes) {
+    int64_t n_before = 0, n;
+    for (int32_t k = 0; k < s->states_desc.n_layers * s->desc.n_states; k++) {
+        const int32_t layer = k / s->desc.n_states, i = k % s->desc.n_states;
+        const memob_states_layer* l = &of->layers[layer];
+        const uint32_t which = l->has & ~of->gradients & (is_streamed ? l->streamed : ~l->streamed);
+        const int64_t most = is_streamed && !to ? 1 : MEMOB_BYTES_MAX; /* a byte takes all along */
+        const int64_t size_bytes =
+            which >> i & 1 ? memob_min(s->desc.states[i].size_bytes, most) : 0;
+        for (int64_t at = 0; at < size_bytes && !s->failure.status; at += n) {
+            char* piece = is_streamed ? bytes : (char*)memob_at(bytes, n_before + at);
+            n = memob_min(size_bytes - at, MEMOI_TIMING_PIECE);
+            if (from)
+                memoi_keep(s,
+                           memob_states_transfer(from, layer, i, 1, at, piece, n, &s->call_error));
+            if (to && !s->failure.status)
+                memoi_keep(s, memob_states_transfer(to, layer, i, 0, at, piece, n, &s->call_error));
         }
+        n_before += size_bytes;
     }
-    MEMO_FREE(piece);
-}
-
-/* Ends what belongs to the open plan, but for states and the device's memory. */
-MEMOI void memoi_timing_close(memo_session* s) {
-    memoi_checked_destroy(s);
-    memoi_session_stop(s);
-    if (s->host_memory && !s->desc.host_memory)
-        MEMOB_IGNORE(memo_host_free(s->device, s->host_memory, NULL));
-    s->host_memory = NULL;
+    return n_before;
 }
 
 /* Opens a plan in the session's memory. */
@@ -11772,16 +11759,18 @@ MEMOI void memoi_timing_open(memo_session* s, memo_step_plan* plan) {
     memoi_session_start(s);
 }
 
-/* Copies the states on the device to host memory, and streamed ones to their places on the host.
- * NULL: the session has failed. */
+/* Copies the states on the device to host memory, behind room for a piece, and streamed ones to
+ * their places on the host.  NULL: the session has failed. */
 MEMOI char* memoi_timing_save(memo_session* s) {
-    const int64_t n_bytes = memoi_timing_copy_resident(s, s->states, s->states, 1, NULL);
-    char* bytes = (char*)MEMO_MALLOC((size_t)memob_max(n_bytes, 1));
-    if (!bytes)
+    const int64_t n_bytes = memoi_timing_copy(s, s->states, 0, NULL, NULL, NULL);
+    char* bytes = (char*)MEMO_MALLOC((size_t)(MEMOI_TIMING_PIECE + n_bytes));
+    if (!bytes) {
         memoi_keep(
             s, memob_no_memory(&s->call_error, "the states that another plan places elsewhere"));
-    (void)memoi_timing_copy_resident(s, s->states, s->states, 1, bytes);
-    memoi_timing_copy_streamed(s, s->states, NULL);
+        return NULL;
+    }
+    (void)memoi_timing_copy(s, s->states, 0, s->states, NULL, bytes + MEMOI_TIMING_PIECE);
+    (void)memoi_timing_copy(s, s->states, 1, s->states, NULL, bytes);
     return bytes;
 }
 
@@ -11792,13 +11781,13 @@ MEMOI void memoi_timing_swap(memo_session* s, memo_step_plan* plan, memob_states
     memo_step_plan* const before MEMO_UNUSED = s->own_plan;
     const void* const memory MEMO_UNUSED = s->device_memory;
     memo_error why;
-    memoi_timing_close(s);
+    memoi_session_stop(s);
     if (moved) s->states = NULL;
     memoi_timing_open(s, plan);
     MEMO_ASSERT(s->failure.status || s->device_memory == memory); /* 2 */
     if (moved && !s->failure.status) {
-        (void)memoi_timing_copy_resident(s, moved, s->states, 0, bytes);
-        memoi_timing_copy_streamed(s, moved, s->states);
+        (void)memoi_timing_copy(s, moved, 0, NULL, s->states, bytes + MEMOI_TIMING_PIECE);
+        (void)memoi_timing_copy(s, moved, 1, moved, s->states, bytes);
     }
     memoi_session_settle(s);
     if (!s->failure.status) {
@@ -11812,14 +11801,14 @@ MEMOI void memoi_timing_swap(memo_session* s, memo_step_plan* plan, memob_states
     /* The plan before. */
     why = s->failure;
     memoi_session_begin_call(s);
-    memoi_timing_close(s);
+    memoi_session_stop(s);
     if (moved) {
         memob_states_destroy(s->states);
         s->states = moved;
     }
     memoi_timing_open(s, before);
     MEMO_ASSERT(s->own_plan == before && s->part->plan == before); /* 5 */
-    if (moved) (void)memoi_timing_copy_resident(s, moved, moved, 0, bytes);
+    if (moved) (void)memoi_timing_copy(s, moved, 0, NULL, moved, bytes + MEMOI_TIMING_PIECE);
     memoi_session_settle(s);
     s->timing.is_lost = s->all_failed;
     s->failure = why;
@@ -11848,22 +11837,15 @@ MEMOI void memoi_timing_replace(memo_session* s, memo_step_plan* plan) {
 
 /* 1: the budgets have room for the states of both plans at once. */
 MEMOI int memoi_timing_may_move(const memo_session* s, const memo_step_plan* plan) {
-    const memo_step_plan* before = s->own_plan;
-    int64_t rows_bytes[2] = {0, 0}, host_bytes, disk_bytes;
-    int64_t both[2] = {s->states_sizes.host_bytes, s->states_sizes.spill_bytes};
-    if (!s->states || memoi_timing_streams_alike(before, plan)) return 1;
+    int64_t host_bytes = 0, disk_bytes = 0; /* of both plans' states, and of the most rows */
+    if (!s->states || memoi_timing_streams_alike(s->own_plan, plan)) return 1;
     if (s->desc.host_memory) return 0;
-    for (; plan; plan = plan->next) {
-        host_bytes = memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT);
-        disk_bytes = plan->sizes.spill_bytes;
-        rows_bytes[0] = memob_max(rows_bytes[0], host_bytes);
-        rows_bytes[1] = memob_max(rows_bytes[1], disk_bytes);
-        if (plan->next) continue;
-        both[0] += plan->host_bytes - host_bytes + rows_bytes[0];
-        both[1] += plan->disk_bytes - disk_bytes + rows_bytes[1];
+    for (; plan; plan = plan->next) { /* all shapes have the same states */
+        host_bytes = memob_max(host_bytes, plan->host_bytes + s->states_sizes.host_bytes);
+        disk_bytes = memob_max(disk_bytes, plan->disk_bytes + s->states_sizes.spill_bytes);
     }
-    return !memoi_is_over(both[0], s->desc.host_bytes) &&
-           !memoi_is_over(both[1], s->desc.disk_bytes);
+    return !memoi_is_over(host_bytes, s->desc.host_bytes) &&
+           !memoi_is_over(disk_bytes, s->desc.disk_bytes);
 }
 
 /* Makes a plan by the times, in the memory that the session has; NULL: there is none.  Slices and
@@ -11983,17 +11965,18 @@ memo_status memo_session_get_profile(const memo_session* s, int32_t shape, memo_
                             error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     memset(profile, 0, sizeof *profile);
-    if (!s->timing.is_known && *s->timing.why)
+    if (s->timing.is_known) {
+        *profile = s->timing.profiles[shape];
+        return MEMO_STATUS_OK;
+    }
+    if (*s->timing.why)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_session_get_profile: planning by the times has failed: %s",
                               s->timing.why);
-    if (!s->timing.is_known)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_session_get_profile: times are not known; %s",
-                              s->timing.plan ? "run more training steps"
-                                             : "set memo_session_desc.timed_steps, or read a file");
-    *profile = s->timing.profiles[shape];
-    return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                          "memo_session_get_profile: times are not known; %s",
+                          s->timing.plan ? "run more training steps"
+                                         : "set memo_session_desc.timed_steps, or read a file");
 }
 
 /* --- the session opens --- */
@@ -12115,8 +12098,7 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
     /* The bytes of the smallest plan. */
     least.device_bytes = 1;
     status = memoi_session_plan_sizes(NULL, &least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
-    for (p = plan; p && !status; p = p->next)
-        *device_bytes = memob_max(*device_bytes, p->device_bytes);
+    for (p = plan; p; p = p->next) *device_bytes = memob_max(*device_bytes, p->device_bytes);
     memo_step_plan_destroy(plan);
     if (status) return status;
 
@@ -12322,9 +12304,10 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
                                      const memo_step_plan* plan, int is_twice, memo_error* error) {
     memo_session* s = NULL;
     memo_status status = memo_session_open(desc, plan, &s, error);
-    if (!status && is_twice && !desc->norm)
+    if (status) return status;
+    if (is_twice && !desc->norm)
         memoi_session_log(s, "session: norm is NULL: verify does not see what outputs lack");
-    if (!status) status = memoi_verified_run_once(v, s, error);
+    status = memoi_verified_run_once(v, s, error);
     if (!status && is_twice) {
         memoi_verified_swap(v);
         if (desc->n_states) status = memo_session_skip_update(s, error); /* gradients begin anew */

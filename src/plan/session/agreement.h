@@ -383,7 +383,8 @@ MEMOI void memoi_session_write_line(MEMO_UNUSED void* user, const char* line) {
     (void)fprintf(stderr, "%s\n", line);
 }
 
-/* The caller's desc, checked, with copies of what it points to; as in memoi_session_make. */
+/* The caller's desc, checked, with copies of what it points to, and what follows from it; as in
+ * memoi_session_make. */
 MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_desc* desc,
                                           const memo_step_plan* plan, memo_error* error) {
     const char* check = getenv("MEMO_CHECK");
@@ -395,15 +396,19 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
         s->desc.is_checked = 1;
         if (!s->desc.log.write) s->desc.log.write = memoi_session_write_line;
     }
-    if (plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
-    if (!desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
-    if (plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
+    if (!desc->has_alpha) s->desc.alpha = 0; /* the same on all ranks */
+    if (plan) {
+        s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
+        if (!desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
+    }
     if (desc->n_group == MEMO_GROUP_PLANNED) s->desc.n_group = plan ? plan->n_group : 1;
     status = memoi_session_check_desc(&s->desc, plan != NULL, error);
     if (!status) status = memoi_session_copy_desc(s, plan != NULL, error);
     if (!status) status = memoi_session_take_states(s, error);
     if (!status) status = memoi_session_take_device(s, plan != NULL, error);
-    return status ? status : memoi_session_take_budget(s, plan != NULL, error);
+    if (!status) status = memoi_session_take_budget(s, plan != NULL, error);
+    if (!status) status = memoi_session_fill(s, error);
+    return status || !plan ? status : memoi_session_take_plan(s, plan, error);
 }
 
 /* A session for one of the public calls, which may have failed; plan not NULL: the session will run
@@ -416,8 +421,6 @@ MEMOI memo_session* memoi_session_make(const memo_session_desc* desc, const memo
         return NULL;
     }
     memoi_keep(s, memoi_session_take_desc(s, desc, plan, &s->call_error));
-    if (!s->failure.status) memoi_keep(s, memoi_session_fill(s, &s->call_error));
-    if (!s->failure.status && plan) memoi_keep(s, memoi_session_take_plan(s, plan, &s->call_error));
     memoi_session_settle(s);
     if (!s->failure.status && desc->agree) memoi_session_meet(s, has_profile);
     s->limit_bytes = s->desc.device_bytes;

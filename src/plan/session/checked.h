@@ -113,20 +113,18 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     c->stream = c->engine.streams[MEMOB_STREAM_TO_HOST];
     c->image = c->engine.host_memory;
     c->is_moved = s->timing.is_known;
-    if (!status) {
-        c->slots = c->engine.device_memory;
-        c->memory = c->slots + (c->memory_bytes ? 3 : 2) * at;
-    }
-    if (!status && found_bytes) {
-        c->found = (memo_row_content*)(void*)(c->image + at + MEMOI_GUARD);
-        c->seen = (memo_row_content*)(void*)(c->engine.device_memory + 3 * at + c->memory_bytes);
-    }
     if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
         memo_error_set(
             error, status,
             "a checked session takes %lld bytes of the device beside device_bytes; lower "
             "device_bytes, or set is_checked and MEMO_CHECK to 0",
             (long long)(3 * at + c->memory_bytes + found_bytes));
+    if (status) return status;
+    c->slots = c->engine.device_memory;
+    c->memory = c->slots + (c->memory_bytes ? 3 : 2) * at;
+    if (!found_bytes) return status;
+    c->found = (memo_row_content*)(void*)(c->image + at + MEMOI_GUARD);
+    c->seen = (memo_row_content*)(void*)(c->engine.device_memory + 3 * at + c->memory_bytes);
     return status;
 }
 

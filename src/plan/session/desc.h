@@ -128,8 +128,8 @@ MEMOI memo_status memoi_session_check_turn_of(const memo_session_desc* desc, int
 /* Each chunk of each micro-batch has a forward and a backward, in the order of the layers. */
 MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_error* error) {
     const int32_t n_chunks = memoi_session_n_chunks(desc);
-    const char* fault;
     int has_forwards = 0;
+    const char* fault;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < desc->n_shapes; k++) has_forwards |= desc->shapes[k].is_forward_only;
     const memob_rule rules[] = {
@@ -336,6 +336,9 @@ MEMOI memo_status memoi_session_check_tables(const memo_session_desc* desc, memo
 MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, int computes,
                                                memo_error* error) {
     const int has_no_step = computes && !desc->step;
+    int recomputes = 0;
+    for (int32_t t = 0; t < desc->n_tensors; t++)
+        recomputes |= memob_is_recomputed(desc->tensors[t].away);
     const memob_rule rules[] = {
         {desc->device_memory && !desc->device_bytes,
          "device_memory: set, but device_bytes is 0; device_bytes must be its size"},
@@ -347,6 +350,8 @@ MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, in
          "host_memory: not a multiple of 512 bytes"},
         {has_no_step && !desc->forward, "forward: NULL; set it, or `step`"},
         {has_no_step && !desc->backward, "backward: NULL; set it, or `step`"},
+        {computes && recomputes && !desc->recompute,
+         "recompute: NULL, but a tensor is MEMO_ROWS or MEMO_WHOLE; set recompute"},
         {desc->policy == MEMO_POLICY_ROWS && !desc->rows,
          "rows: NULL, but policy is ROWS; set the table of rows"}};
     const char* field = MEMOB_FIRST_FAULT(rules);
@@ -354,8 +359,7 @@ MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, in
 }
 
 /* Names go into files, so a name must be a single word; names match profiles. */
-MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int computes,
-                                              memo_error* error) {
+MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, memo_error* error) {
     const char* field = NULL;
     if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
         !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
@@ -376,8 +380,6 @@ MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int
                     "memo_session_desc.tensors[%d].name: `%s` is also the name of tensors[%d]; "
                     "give each tensor its own",
                     (int)t, word, (int)other);
-        if (!desc->recompute && computes && memob_is_recomputed(desc->tensors[t].away))
-            field = "recompute: NULL, but a tensor is MEMO_ROWS or MEMO_WHOLE; set recompute";
         if (!desc->layer_kinds && desc->tensor_kinds && desc->tensor_kinds[t] &&
             !(desc->tensor_kinds[t] & 1))
             field = "layer_kinds: NULL, so all layers are of kind 0, which lacks a tensor; set it";
@@ -387,14 +389,14 @@ MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int
 
 MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
                                            memo_error* error) {
+    static memo_status (*const checks[])(const memo_session_desc*, memo_error*) = {
+        memoi_session_check_tensors, memoi_session_check_order, memoi_session_check_group,
+        memoi_session_check_buffers, memoi_session_check_alternatives};
     memo_status status = memoi_session_check_numbers(desc, error);
     if (!status) status = memoi_session_check_tables(desc, error);
     if (!status) status = memoi_session_check_pointers(desc, computes, error);
-    if (!status) status = memoi_session_check_tensors(desc, computes, error);
-    if (!status) status = memoi_session_check_order(desc, error);
-    if (!status) status = memoi_session_check_group(desc, error);
-    if (!status) status = memoi_session_check_buffers(desc, error);
-    return status ? status : memoi_session_check_alternatives(desc, error);
+    for (int32_t k = 0; k < 5 && !status; k++) status = checks[k](desc, error);
+    return status;
 }
 
 /* A copy of n bytes that lives as long as the session; NULL stays NULL. */

@@ -118,9 +118,12 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     }
 
     s = memoi_session_make(&own, NULL, 0, error);
-    if (!s) status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
-    for (int32_t k = 0; s && !s->failure.status && k < s->desc.n_shapes; k++) {
-        lines.error = &s->call_error;
+    if (!s) {
+        memob_reader_close(&reader);
+        return MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    }
+    lines.error = &s->call_error;
+    for (int32_t k = 0; !s->failure.status && k < s->desc.n_shapes; k++) {
         memoi_session_use_shape(s, k);
         memoi_keep(s, memoi_session_read_shape(s, &lines));
         if (!s->failure.status && k == s->desc.n_shapes - 1)
@@ -128,5 +131,5 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
         memoi_session_judge(s, "the plan of the file", "the plan of the file");
     }
     memob_reader_close(&reader);
-    return s ? memoi_session_give_plan(s, plan, error) : status;
+    return memoi_session_give_plan(s, plan, error);
 }

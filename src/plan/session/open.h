@@ -9,9 +9,9 @@
  * file needs. */
 MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_bytes,
                                             int64_t host_bytes, memo_error* error) {
-    const int64_t states_bytes = s->streamed ? s->states_sizes.host_bytes : 0;
+    const int64_t states_bytes = s->states_sizes.host_bytes;
     const int64_t both_bytes = memob_align_up(host_bytes, MEMOB_DEVICE_ALIGNMENT) + states_bytes;
-    const int states_are_first = s->streamed && s->states_sizes.spill_bytes > 0;
+    const int states_are_first = s->states_sizes.spill_bytes > 0;
     const int64_t rows_at = states_are_first ? states_bytes : 0;
     memo_status status = MEMO_STATUS_OK;
     const char* field = NULL;
@@ -89,8 +89,7 @@ MEMOI void memoi_session_start(memo_session* s) {
             memoi_keep(s, memob_states_create(&s->states_desc, 0, &s->states, &s->call_error));
         }
         if (s->states) base = &s->states->sink;
-        if (s->failure.status || (s->part->plan->shape.is_forward_only && s->n_slices == 1))
-            continue;
+        if (s->part->plan->shape.is_forward_only && s->n_slices == 1) continue;
         swap.device = s->device;
         swap.compute_stream = s->desc.compute_stream;
         swap.computes_on_host = s->desc.computes_on_host;

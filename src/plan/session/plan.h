@@ -5,6 +5,16 @@
 /* --- >>session plan ---
  * Knows: stages and budgets.  Knows nothing of streams and copies: no device is called. */
 
+MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
+    while (plan && plan->fits) plan = plan->next;
+    return !plan;
+}
+
+/* Predicted seconds of a step; 0: there are no times. */
+MEMOI double memoi_step_plan_s(const memo_step_plan* plan) {
+    return plan->times ? plan->times->step_s : 0;
+}
+
 /* Runs a micro-batch dry for the stage's rows, and lists its requests, which may exceed the
  * budgets.  A step that computes although it must not would crash before it reads the error.  So
  * there is memory for twice the activations, which costs nothing unless a step writes there. */
@@ -155,13 +165,15 @@ MEMOI void memoi_session_judge(memo_session* s, const char* rows, const char* su
     while (lacking < 3 && !memoi_is_over(needed[lacking], budgets[lacking])) lacking++;
     plan->fits = lacking == 3;
     *plan->shortage = 0;
-    memoi_session_log(s, "session: %s takes %s of device memory%s%s%s", rows,
-                      memob_bytes_text(bytes, (double)s->peak_bytes),
-                      plan->fits ? "" : " (exceeds ",
-                      plan->fits ? "" : memoi_session_tiers[lacking], plan->fits ? "" : ")");
-    if (!plan->fits)
-        memoi_session_put_shortage(&s->desc, plan, subject, (int32_t)(s->part - s->parts), lacking,
-                                   budgets[lacking], needed[lacking], 0);
+    memob_bytes_text(bytes, (double)s->peak_bytes);
+    if (plan->fits) {
+        memoi_session_log(s, "session: %s takes %s of device memory", rows, bytes);
+        return;
+    }
+    memoi_session_log(s, "session: %s takes %s of device memory (exceeds %s)", rows, bytes,
+                      memoi_session_tiers[lacking]);
+    memoi_session_put_shortage(&s->desc, plan, subject, (int32_t)(s->part - s->parts), lacking,
+                               budgets[lacking], needed[lacking], 0);
 }
 
 /* Numbers of a table of the stage's rows. */
@@ -442,7 +454,7 @@ MEMOI void memoi_session_try(memo_session* s, memoi_session_best* best) {
     const double least_s = best->step_s * (1 - MEMOI_SESSION_GAIN);
     const int32_t n_turns = plan->n_order ? plan->n_order : 2;
     const int32_t n_calls = plan->n_order ? 1 : n_batches / memoi_session_n_group(s);
-    double step_s = 0, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
+    double step_s, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
     int64_t other_bytes = 0;
     for (int32_t k = 0; k < n_turns; k++) slower_s += memoi_session_turn_s(s, k) * n_calls;
     if (best->computed_s + slower_s >= least_s) return;
@@ -459,7 +471,7 @@ MEMOI void memoi_session_try(memo_session* s, memoi_session_best* best) {
         return;
     }
 
-    if (plan->times) step_s = plan->times->step_s;
+    step_s = memoi_step_plan_s(plan);
     if (step_s >= least_s) return;
     memcpy(best->alternatives, plan->alternatives, sizeof best->alternatives);
     best->step_s = step_s;
@@ -609,7 +621,7 @@ MEMOI void memoi_session_choose_with(memo_session* s, int64_t n, int64_t n_spill
     }
 
     /* Without times the first that fits is the best. */
-    step_s = plan->times ? plan->times->step_s : 0;
+    step_s = memoi_step_plan_s(plan);
     best->is_current = plan->fits && step_s < best->step_s * (1 - MEMOI_SESSION_GAIN);
     if (!best->is_current) return;
     best->other_bytes = memoi_session_other_bytes(s);
@@ -817,11 +829,6 @@ MEMOI void memoi_session_choose_states(memo_session* s) {
     if (memoi_session_choose_streams(s) < step_s) return;
     s->update_at = first;
     (void)memoi_session_choose_streams(s);
-}
-
-MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
-    while (plan && plan->fits) plan = plan->next;
-    return !plan;
 }
 
 /* Ends a call that makes a plan. */

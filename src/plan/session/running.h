@@ -6,6 +6,12 @@
  * Knows: the plan that runs, arena, engine, the trainer's functions.  Knows nothing of how a plan
  * is found. */
 
+/* The first step of a layer of this turn, unless another step of the layer is open. */
+MEMOI int32_t memoi_session_open_step(const memo_session* s, int32_t layer) {
+    const int32_t step = memoi_session_step(s, layer);
+    return s->open > step && s->open < step + s->n_slices ? s->open : step;
+}
+
 /* Where a tensor of a layer lies; NULL if it is absent, or after an error.  is_needed: then that is
  * an error of a checked session. */
 MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int32_t tensor,
@@ -26,8 +32,7 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
     }
 
     of = &s->steps->tensors[tensor];
-    step = memoi_session_step(s, layer); /* the first, unless another is open */
-    if (s->open > step && s->open < step + s->n_slices) step = s->open;
+    step = memoi_session_open_step(s, layer);
     place = memoi_session_place(s, step, tensor);
     if (!s->is_open)
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
@@ -167,9 +172,9 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
     if (address)
-        address = memob_at(address,
-                           memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
-    if (address || !s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
+        return memob_at(address,
+                        memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
+    if (!s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return NULL;
 
     if (!s->is_running)
         now = MEMO_PASS_AFTER;
@@ -213,6 +218,9 @@ MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const cha
                            "pass BACKWARD in memo_session_desc.buffers");
         return NULL;
     }
+
+    if (!s->is_open && name && !strchr(name, '\n')) /* names in pictures of a dry run */
+        (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, name, &s->call_error));
     status = memo_arena_alloc(s->part->arena, size_bytes, 0, &address, &s->call_error);
     if (status == MEMO_STATUS_DIVERGED)
         MEMOI_SESSION_FAIL(s, status,
@@ -235,28 +243,24 @@ void memo_session_free(memo_session* s, void* address) {
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
 }
 
-/* Requests a declared buffer whose life begins.  Returns 0 if its life in another layer goes on. */
-MEMOI int memoi_session_begin_life(memo_session* s, int32_t i) {
+/* Requests a declared buffer whose life begins. */
+MEMOI void memoi_session_begin_life(memo_session* s, int32_t i) {
     const memo_session_buffer* b = &s->desc.buffers[i];
     const int is_slice = b->first_layer == MEMO_EACH_SLICE;
     int64_t n_rows, n_bytes;
 
-    /* Marks name the buffers of a dry run, for pictures. */
-    if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
-        (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
     if (memoi_buffer_is_each(b) && s->buffer_addresses[i]) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_desc.buffers[%d]: `%.40s` lives in each layer, but two "
                            "layers are open; end one first, or use memo_session_alloc",
                            (int)i, memoi_session_name(b->name));
-        return 0;
+        return;
     }
     n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
     n_bytes = memoi_session_buffer_bytes(s, i, n_rows);
     n_bytes = memob_min(n_bytes + (memoi_session_n_group(s) - 1) * memoi_session_part_bytes(s, i),
                         MEMOB_BYTES_MAX);
     s->buffer_addresses[i] = memoi_session_request(s, n_bytes, b->name);
-    return 1;
 }
 
 /* Requests or frees the declared buffers whose life begins or ends here. */
@@ -282,14 +286,11 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
             char* address = memoi_session_placed(s, i);
             memoi_checked_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
             s->buffer_addresses[i] = is_end ? NULL : address;
-            continue;
-        }
-        if (is_end) {
+        } else if (is_end) {
             memo_session_free(s, s->buffer_addresses[i]);
             s->buffer_addresses[i] = NULL;
-            continue;
-        }
-        if (!memoi_session_begin_life(s, i)) return;
+        } else
+            memoi_session_begin_life(s, i);
     }
 }
 
@@ -315,11 +316,10 @@ void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
 }
 
 int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {
-    int32_t step = layer * s->n_slices, t = 0; /* the first slice, unless another is open */
+    int32_t t = 0;
     while (t < s->desc.n_tensors && !memob_tensor_is_routed(s->steps, t)) t++;
-    if (layer < 0 || layer >= s->desc.n_layers || t == s->desc.n_tensors) return 0;
-    if (s->open > step && s->open < step + s->n_slices) step = s->open;
-    return memoi_session_place(s, step, t)->n_routed;
+    if (t == s->desc.n_tensors || !memoi_session_has_layer(s, layer)) return 0;
+    return memoi_session_place(s, memoi_session_open_step(s, layer), t)->n_routed;
 }
 
 /* After an error, and if a micro-batch ends without a backward. */
@@ -743,8 +743,8 @@ MEMOI memo_status memoi_session_run_all(memo_session* s, int32_t shape, int more
 
 /* Requests what `setup` has requested, or calls it. */
 MEMOI void memoi_session_set_up(memo_session* s) {
-    for (int64_t i = 0; s->setup && i < s->setup->n && !s->error.status; i++)
-        (void)memoi_session_request(s, s->setup->bytes[i], NULL);
+    const int64_t n = s->setup ? s->setup->n : 0;
+    for (int64_t i = 0; i < n; i++) (void)memoi_session_request(s, s->setup->bytes[i], NULL);
     if (s->setup || s->error.status || !s->desc.setup) return;
     s->own_setup.n = 0;
     s->is_calling_setup = s->is_open;
@@ -752,43 +752,37 @@ MEMOI void memoi_session_set_up(memo_session* s) {
     s->is_calling_setup = 0;
 }
 
-/* Requests memory that lives as long as the arena, with a name for pictures. */
-MEMOI void* memoi_session_request_named(memo_session* s, const char* name, int64_t size_bytes) {
-    memo_arena* arena = s->part->arena;
-    void* address = NULL;
-    memoi_keep(s, memo_arena_mark(arena, name, &s->call_error));
-    memoi_keep(s, memo_arena_alloc(arena, size_bytes, 0, &address, &s->call_error));
-    return address;
-}
-
 /* The arena of the current shape.  The engine's memory, declared buffers and what setup requests
  * live as long as the arena.  Ranks that open a session begin setup together, or none does: setup
  * may communicate. */
 MEMOI void memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc) {
     memoi_session_part* part = s->part;
-    if (!s->failure.status) memoi_keep(s, memo_arena_create(desc, &part->arena, &s->call_error));
-    if (!s->failure.status) {
-        part->base = (char*)memoi_session_request_named(
-            s, "activations between forward and backward", memoi_session_lay_places(s));
-        if (s->states_sizes.device_bytes)
-            s->states_desc.device_memory =
-                memoi_session_request_named(s, "states", s->states_sizes.device_bytes);
-    }
     s->is_reported = 1;
     memoi_session_forget(s);
     s->batch.n_rows = s->desc.n_rows;
-    if (s->is_open) memoi_session_settle(s);
-    if (s->failure.status) return;
-
     s->is_setting_up = 1;
-    memoi_session_bound_lives(s, MEMO_PASS_SESSION, 0, 0);
-    memoi_session_set_up(s);
+    if (!s->failure.status) memoi_keep(s, memo_arena_create(desc, &part->arena, &s->call_error));
+    if (!s->failure.status) {
+        part->base = (char*)memoi_session_request(s, memoi_session_lay_places(s),
+                                                  "activations between forward and backward");
+        if (s->states_sizes.device_bytes)
+            s->states_desc.device_memory =
+                memoi_session_request(s, s->states_sizes.device_bytes, "states");
+        memoi_keep(s, s->error.status);
+    }
+
+    if (s->is_open) memoi_session_settle(s);
+    if (!s->failure.status) {
+        memoi_session_bound_lives(s, MEMO_PASS_SESSION, 0, 0);
+        memoi_session_set_up(s);
+        memoi_keep(s, memoi_session_report(s, &s->call_error));
+    }
     s->is_setting_up = 0;
-    memoi_keep(s, memoi_session_report(s, &s->call_error));
 }
 
-/* Ends arenas and engines of all shapes, but neither states nor memory. */
+/* Ends what belongs to the open plan, but for states and the device's memory. */
 MEMOI void memoi_session_stop(memo_session* s) {
+    memoi_checked_destroy(s);
     for (int32_t k = MEMO_SHAPES_MAX - 1; k >= 0; k--) { /* later ones use the first's streams */
         memoi_session_part* part = &s->parts[k];
         memo_swap_destroy(part->swap);
@@ -797,13 +791,15 @@ MEMOI void memoi_session_stop(memo_session* s) {
         part->swap = NULL;
         part->arena = NULL;
     }
+    if (s->host_memory && !s->desc.host_memory)
+        MEMOB_IGNORE(memo_host_free(s->device, s->host_memory, NULL));
+    s->host_memory = NULL;
 }
 
 void memo_session_destroy(memo_session* s) {
     if (!s) return;
     if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
         MEMOB_IGNORE(memo_stream_synchronize(s->device, s->desc.compute_stream, NULL));
-    memoi_checked_destroy(s);
     for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
@@ -813,7 +809,6 @@ void memo_session_destroy(memo_session* s) {
     memob_arrays_free(&s->kept);
     if (s->device_memory && !s->desc.device_memory)
         memo_device_free(s->device, s->device_memory, NULL);
-    if (s->host_memory && !s->desc.host_memory) memo_host_free(s->device, s->host_memory, NULL);
     memo_step_plan_destroy(s->own_plan);
     MEMO_FREE(s->timing.profiles);
 #ifndef MEMO_NO_HOST_DEVICE

@@ -11,7 +11,7 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
     int64_t device_bytes = 0, host_bytes = 0;
     double step_s = 0;
     for (; plan; plan = plan->next) {
-        step_s += plan->times ? plan->times->step_s : 0;
+        step_s += memoi_step_plan_s(plan);
         device_bytes = memob_max(device_bytes, plan->device_bytes);
         host_bytes = memob_max(host_bytes, plan->host_bytes);
     }

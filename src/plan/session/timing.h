@@ -201,56 +201,34 @@ MEMOI int memoi_timing_is_open(const memo_session* s, const memo_step_plan* plan
     return 1;
 }
 
-/* Moves the states that are resident in an engine between bytes and an engine; NULL: moves nothing.
- * Gradients have no meaning between steps.  Returns the number of bytes. */
-MEMOI int64_t memoi_timing_copy_resident(memo_session* s, const memob_states* resident,
-                                         memob_states* states, int reads, char* bytes) {
-    int64_t at = 0;
-    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++) {
-        const memob_states_layer* of = &resident->layers[layer];
-        const uint32_t which = of->has & ~of->streamed & ~resident->gradients;
-        for (int32_t i = 0; i < s->desc.n_states; i++) {
-            const int64_t size_bytes = which >> i & 1 ? s->desc.states[i].size_bytes : 0;
-            if (bytes && size_bytes && !s->failure.status)
-                memoi_keep(s, memob_states_transfer(states, layer, i, reads, 0, bytes + at,
-                                                    size_bytes, &s->call_error));
-            at += size_bytes;
-        }
-    }
-    return at;
-}
+#define MEMOI_TIMING_PIECE ((int64_t)1 << 20)
 
-/* Copies the states that are streamed in an engine to another engine.  to NULL: those that have
- * changed on the device return to the host, as another plan will take their places. */
-MEMOI void memoi_timing_copy_streamed(memo_session* s, memob_states* from, memob_states* to) {
-    enum { PIECE_BYTES = 1 << 20 };
-    memo_error* error = &s->call_error;
-    char* piece = (char*)MEMO_MALLOC(PIECE_BYTES);
-    if (!piece) memoi_keep(s, memob_no_memory(error, "a piece of a state"));
-    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++) {
-        const memob_states_layer* of = &from->layers[layer];
-        const uint32_t which = of->has & of->streamed & ~from->gradients;
-        for (int32_t i = 0; i < s->desc.n_states; i++) {
-            const int64_t whole_bytes = which >> i & 1 ? s->desc.states[i].size_bytes : 0;
-            const int64_t size_bytes = to ? whole_bytes : memob_min(whole_bytes, 1);
-            for (int64_t at = 0; at < size_bytes && !s->failure.status; at += PIECE_BYTES) {
-                const int64_t n = memob_min(size_bytes - at, PIECE_BYTES);
-                memoi_keep(s, memob_states_transfer(from, layer, i, 1, at, piece, n, error));
-                if (to && !s->failure.status)
-                    memoi_keep(s, memob_states_transfer(to, layer, i, 0, at, piece, n, error));
-            }
+/* Copies states of all layers but gradients, which have no meaning between steps: those that are
+ * streamed in an engine, through the bytes of a piece, or the others, through as many bytes as they
+ * have.  from NULL: from the bytes.  to NULL: to the bytes; streamed states only return to their
+ * places on the host.  Returns the number of bytes. */
+MEMOI int64_t memoi_timing_copy(memo_session* s, const memob_states* of, int is_streamed,
+                                memob_states* from, memob_states* to, char* bytes) {
+    int64_t n_before = 0, n;
+    for (int32_t k = 0; k < s->states_desc.n_layers * s->desc.n_states; k++) {
+        const int32_t layer = k / s->desc.n_states, i = k % s->desc.n_states;
+        const memob_states_layer* l = &of->layers[layer];
+        const uint32_t which = l->has & ~of->gradients & (is_streamed ? l->streamed : ~l->streamed);
+        const int64_t most = is_streamed && !to ? 1 : MEMOB_BYTES_MAX; /* a byte takes all along */
+        const int64_t size_bytes =
+            which >> i & 1 ? memob_min(s->desc.states[i].size_bytes, most) : 0;
+        for (int64_t at = 0; at < size_bytes && !s->failure.status; at += n) {
+            char* piece = is_streamed ? bytes : (char*)memob_at(bytes, n_before + at);
+            n = memob_min(size_bytes - at, MEMOI_TIMING_PIECE);
+            if (from)
+                memoi_keep(s,
+                           memob_states_transfer(from, layer, i, 1, at, piece, n, &s->call_error));
+            if (to && !s->failure.status)
+                memoi_keep(s, memob_states_transfer(to, layer, i, 0, at, piece, n, &s->call_error));
         }
+        n_before += size_bytes;
     }
-    MEMO_FREE(piece);
-}
-
-/* Ends what belongs to the open plan, but for states and the device's memory. */
-MEMOI void memoi_timing_close(memo_session* s) {
-    memoi_checked_destroy(s);
-    memoi_session_stop(s);
-    if (s->host_memory && !s->desc.host_memory)
-        MEMOB_IGNORE(memo_host_free(s->device, s->host_memory, NULL));
-    s->host_memory = NULL;
+    return n_before;
 }
 
 /* Opens a plan in the session's memory. */
@@ -264,16 +242,18 @@ MEMOI void memoi_timing_open(memo_session* s, memo_step_plan* plan) {
     memoi_session_start(s);
 }
 
-/* Copies the states on the device to host memory, and streamed ones to their places on the host.
- * NULL: the session has failed. */
+/* Copies the states on the device to host memory, behind room for a piece, and streamed ones to
+ * their places on the host.  NULL: the session has failed. */
 MEMOI char* memoi_timing_save(memo_session* s) {
-    const int64_t n_bytes = memoi_timing_copy_resident(s, s->states, s->states, 1, NULL);
-    char* bytes = (char*)MEMO_MALLOC((size_t)memob_max(n_bytes, 1));
-    if (!bytes)
+    const int64_t n_bytes = memoi_timing_copy(s, s->states, 0, NULL, NULL, NULL);
+    char* bytes = (char*)MEMO_MALLOC((size_t)(MEMOI_TIMING_PIECE + n_bytes));
+    if (!bytes) {
         memoi_keep(
             s, memob_no_memory(&s->call_error, "the states that another plan places elsewhere"));
-    (void)memoi_timing_copy_resident(s, s->states, s->states, 1, bytes);
-    memoi_timing_copy_streamed(s, s->states, NULL);
+        return NULL;
+    }
+    (void)memoi_timing_copy(s, s->states, 0, s->states, NULL, bytes + MEMOI_TIMING_PIECE);
+    (void)memoi_timing_copy(s, s->states, 1, s->states, NULL, bytes);
     return bytes;
 }
 
@@ -284,13 +264,13 @@ MEMOI void memoi_timing_swap(memo_session* s, memo_step_plan* plan, memob_states
     memo_step_plan* const before MEMO_UNUSED = s->own_plan;
     const void* const memory MEMO_UNUSED = s->device_memory;
     memo_error why;
-    memoi_timing_close(s);
+    memoi_session_stop(s);
     if (moved) s->states = NULL;
     memoi_timing_open(s, plan);
     MEMO_ASSERT(s->failure.status || s->device_memory == memory); /* 2 */
     if (moved && !s->failure.status) {
-        (void)memoi_timing_copy_resident(s, moved, s->states, 0, bytes);
-        memoi_timing_copy_streamed(s, moved, s->states);
+        (void)memoi_timing_copy(s, moved, 0, NULL, s->states, bytes + MEMOI_TIMING_PIECE);
+        (void)memoi_timing_copy(s, moved, 1, moved, s->states, bytes);
     }
     memoi_session_settle(s);
     if (!s->failure.status) {
@@ -304,14 +284,14 @@ MEMOI void memoi_timing_swap(memo_session* s, memo_step_plan* plan, memob_states
     /* The plan before. */
     why = s->failure;
     memoi_session_begin_call(s);
-    memoi_timing_close(s);
+    memoi_session_stop(s);
     if (moved) {
         memob_states_destroy(s->states);
         s->states = moved;
     }
     memoi_timing_open(s, before);
     MEMO_ASSERT(s->own_plan == before && s->part->plan == before); /* 5 */
-    if (moved) (void)memoi_timing_copy_resident(s, moved, moved, 0, bytes);
+    if (moved) (void)memoi_timing_copy(s, moved, 0, NULL, moved, bytes + MEMOI_TIMING_PIECE);
     memoi_session_settle(s);
     s->timing.is_lost = s->all_failed;
     s->failure = why;
@@ -340,22 +320,15 @@ MEMOI void memoi_timing_replace(memo_session* s, memo_step_plan* plan) {
 
 /* 1: the budgets have room for the states of both plans at once. */
 MEMOI int memoi_timing_may_move(const memo_session* s, const memo_step_plan* plan) {
-    const memo_step_plan* before = s->own_plan;
-    int64_t rows_bytes[2] = {0, 0}, host_bytes, disk_bytes;
-    int64_t both[2] = {s->states_sizes.host_bytes, s->states_sizes.spill_bytes};
-    if (!s->states || memoi_timing_streams_alike(before, plan)) return 1;
+    int64_t host_bytes = 0, disk_bytes = 0; /* of both plans' states, and of the most rows */
+    if (!s->states || memoi_timing_streams_alike(s->own_plan, plan)) return 1;
     if (s->desc.host_memory) return 0;
-    for (; plan; plan = plan->next) {
-        host_bytes = memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT);
-        disk_bytes = plan->sizes.spill_bytes;
-        rows_bytes[0] = memob_max(rows_bytes[0], host_bytes);
-        rows_bytes[1] = memob_max(rows_bytes[1], disk_bytes);
-        if (plan->next) continue;
-        both[0] += plan->host_bytes - host_bytes + rows_bytes[0];
-        both[1] += plan->disk_bytes - disk_bytes + rows_bytes[1];
+    for (; plan; plan = plan->next) { /* all shapes have the same states */
+        host_bytes = memob_max(host_bytes, plan->host_bytes + s->states_sizes.host_bytes);
+        disk_bytes = memob_max(disk_bytes, plan->disk_bytes + s->states_sizes.spill_bytes);
     }
-    return !memoi_is_over(both[0], s->desc.host_bytes) &&
-           !memoi_is_over(both[1], s->desc.disk_bytes);
+    return !memoi_is_over(host_bytes, s->desc.host_bytes) &&
+           !memoi_is_over(disk_bytes, s->desc.disk_bytes);
 }
 
 /* Makes a plan by the times, in the memory that the session has; NULL: there is none.  Slices and
@@ -475,17 +448,18 @@ memo_status memo_session_get_profile(const memo_session* s, int32_t shape, memo_
                             error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     memset(profile, 0, sizeof *profile);
-    if (!s->timing.is_known && *s->timing.why)
+    if (s->timing.is_known) {
+        *profile = s->timing.profiles[shape];
+        return MEMO_STATUS_OK;
+    }
+    if (*s->timing.why)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_session_get_profile: planning by the times has failed: %s",
                               s->timing.why);
-    if (!s->timing.is_known)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_session_get_profile: times are not known; %s",
-                              s->timing.plan ? "run more training steps"
-                                             : "set memo_session_desc.timed_steps, or read a file");
-    *profile = s->timing.profiles[shape];
-    return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                          "memo_session_get_profile: times are not known; %s",
+                          s->timing.plan ? "run more training steps"
+                                         : "set memo_session_desc.timed_steps, or read a file");
 }
 
 /* --- the session opens --- */

@@ -183,9 +183,10 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
                                      const memo_step_plan* plan, int is_twice, memo_error* error) {
     memo_session* s = NULL;
     memo_status status = memo_session_open(desc, plan, &s, error);
-    if (!status && is_twice && !desc->norm)
+    if (status) return status;
+    if (is_twice && !desc->norm)
         memoi_session_log(s, "session: norm is NULL: verify does not see what outputs lack");
-    if (!status) status = memoi_verified_run_once(v, s, error);
+    status = memoi_verified_run_once(v, s, error);
     if (!status && is_twice) {
         memoi_verified_swap(v);
         if (desc->n_states) status = memo_session_skip_update(s, error); /* gradients begin anew */
