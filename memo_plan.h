@@ -1072,9 +1072,9 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>row search             random changes of tables
  *     >>row limits             memo_plan_swap: which limit keeps the step from being shorter
  *   4 session
+ *     >>session state          errors, spans, the current shape
  *     >>session desc           a desc, checked and copied
  *     >>session agreement      what ranks decide together
- *     >>session state          errors, spans, the current shape
  *     >>session states         weights, gradients, optimizer states
  *     >>session checked        hashes of tensors between forward and backward
  *     >>session running        a micro-batch
@@ -4337,17 +4337,15 @@ MEMOI double memoi_profile_median(double* times_s, int64_t n) {
     return times_s[n / 2] > 0 ? times_s[n / 2] : 0;
 }
 
-/* The median time of n transfers on one of the streams: of a copy; or, on the file's, of a read or
- * write, and copies that keep their link busy meanwhile: these use the other half of the
- * buffer. */
-MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, double* median_s,
-                                     memo_error* error) {
+/* Returns the median time of n transfers on one of the streams: of a copy; or, on the file's, of a
+ * read or write, and copies that keep their link busy meanwhile: these use the other half of the
+ * buffer.  The engine keeps the first failure. */
+MEMOI double memoi_profile_time(memoi_profiler* p, int32_t stream, int n) {
     const int is_file = stream == MEMOB_STREAM_FILE;
     const int32_t link = is_file ? MEMOB_STREAM_TO_HOST + p->is_read : stream;
     const int64_t begin = link == MEMOB_STREAM_TO_DEVICE ? p->half_bytes : 0;
     memob_engine* e = &p->engine;
-    double times[MEMOI_PROFILE_REPETITIONS];
-    memob_engine_call(e, error);
+    double times[MEMOI_PROFILE_REPETITIONS] = {0};
     for (int i = -1; i < n; i++) { /* the first warms up */
         memob_engine_record(e, stream, 0);
         for (int64_t k = 0; k < (is_file ? p->n_beside : 1); k++)
@@ -4356,89 +4354,86 @@ MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, d
             memob_engine_use_file(e, p->is_read, !p->is_read, p->is_read ? 0 : p->half_bytes, 0,
                                   p->file_bytes);
         memob_engine_record(e, stream, 1);
-        if (!e->status) e->status = memo_stream_synchronize(&e->device, e->streams[stream], error);
+        if (!e->status)
+            e->status = memo_stream_synchronize(&e->device, e->streams[stream], e->error);
         if (!e->status)
             e->status = memo_event_elapsed(&e->device, e->events[0], e->events[1],
-                                           &times[memob_max(i, 0)], error);
+                                           &times[memob_max(i, 0)], e->error);
     }
-    if (!e->status) *median_s = memoi_profile_median(times, n);
-    return e->status;
+    return memoi_profile_median(times, n);
 }
 
 /* A short copy is timed once.  A busy machine may delay it, so a slow one is timed again. */
-MEMOI memo_status memoi_profile_time_copy(memoi_profiler* p, int32_t stream, int is_short,
-                                          double* s, memo_error* error) {
+MEMOI double memoi_profile_time_copy(memoi_profiler* p, int32_t stream, int is_short) {
     enum { N_TRIES = 3 };
-    const int n = is_short ? 1 : MEMOI_PROFILE_REPETITIONS;
-    memo_status status = memoi_profile_time(p, stream, n, s, error);
-    for (int i = 1; i < N_TRIES && is_short && !status && *s > MEMOI_PROFILE_SHORT_S; i++)
-        status = memoi_profile_time(p, stream, n, s, error);
-    return status;
+    double time_s = memoi_profile_time(p, stream, is_short ? 1 : MEMOI_PROFILE_REPETITIONS);
+    for (int i = 1; i < N_TRIES && is_short && time_s > MEMOI_PROFILE_SHORT_S; i++)
+        time_s = memoi_profile_time(p, stream, 1);
+    return time_s;
 }
 
 /* Copies of rising size.  Short ones refuse a link on which measuring would take hours.  Smaller
  * copies than the largest show the rate of a slow link, too. */
-MEMOI memo_status memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes,
-                                       memo_profile* profile, memo_error* error) {
+MEMOI void memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes, memo_profile* profile) {
+    memob_engine* e = &p->engine;
     for (p->copy_bytes = memob_min(8, largest_bytes);;
          p->copy_bytes = memob_min(8 * p->copy_bytes, largest_bytes)) {
         const int is_short = p->copy_bytes < memob_min(MEMOI_PROFILE_SMALL_BYTES, largest_bytes);
         memo_profile_transfer* copy = &profile->copies[1];
         double slower_s;
-        memo_status status =
-            memoi_profile_time_copy(p, MEMOB_STREAM_TO_HOST, is_short, &copy->out_s, error);
-        if (!status)
-            status =
-                memoi_profile_time_copy(p, MEMOB_STREAM_TO_DEVICE, is_short, &copy->back_s, error);
-        if (status) return status;
+        copy->out_s = memoi_profile_time_copy(p, MEMOB_STREAM_TO_HOST, is_short);
+        copy->back_s = memoi_profile_time_copy(p, MEMOB_STREAM_TO_DEVICE, is_short);
+        if (e->status) return;
         copy->size_bytes = p->copy_bytes;
         if (p->copy_bytes <= MEMOI_PROFILE_SMALL_BYTES) profile->copies[0] = *copy;
 
         slower_s = fmax(copy->out_s, copy->back_s);
         if (is_short && slower_s > MEMOI_PROFILE_SHORT_S)
-            return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                                  "memo_session_desc.device: a copy of %lld bytes takes %.3g s; "
-                                  "measuring such a link would take hours, so give a profile",
-                                  (long long)p->copy_bytes, slower_s);
-        if (p->copy_bytes == largest_bytes || (!is_short && 8 * slower_s > MEMOI_PROFILE_COPY_S))
-            return MEMO_STATUS_OK;
+            e->status =
+                memo_error_set(e->error, MEMO_STATUS_UNSUPPORTED,
+                               "memo_session_desc.device: a copy of %lld bytes takes %.3g s; "
+                               "measuring such a link would take hours, so give a profile",
+                               (long long)p->copy_bytes, slower_s);
+        if (e->status || p->copy_bytes == largest_bytes ||
+            (!is_short && 8 * slower_s > MEMOI_PROFILE_COPY_S))
+            return;
     }
 }
 
-MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const char* directory, double bytes_per_s,
-                                      memo_profile* profile, memo_error* error) {
+MEMOI void memoi_profile_spill(memoi_profiler* p, const char* directory, double bytes_per_s,
+                               memo_profile* profile) {
     const memo_profile_transfer* copy = &profile->copies[1];
     memob_engine* e = &p->engine;
     const double bytes = MEMOI_PROFILE_COPY_S * bytes_per_s;
     const int n = MEMOI_PROFILE_REPETITIONS;
-    memo_status status = memob_engine_check_launch(e, "memo_session_desc", "a file", error);
-    if (status) return status;
+    if (!e->status)
+        e->status = memob_engine_check_launch(e, "memo_session_desc", "a file", e->error);
+    if (e->status) return;
 
     /* A file like the swap engine's, with its own stream, so that copies run beside it. */
     p->file_bytes = p->half_bytes;
     if (bytes > 0 && bytes < (double)p->file_bytes)
         p->file_bytes = memob_align_up((int64_t)bytes, MEMOB_SPILL_ALIGNMENT);
-    status =
-        memob_spill_create(&e->file, directory, p->file_bytes, bytes_per_s, e->host_memory, error);
+    e->status = memob_spill_create(&e->file, directory, p->file_bytes, bytes_per_s, e->host_memory,
+                                   e->error);
     memset(e->host_memory, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
     p->copy_bytes = copy->size_bytes;
 
     /* Each direction alone first, then beside as many copies as fit into that time.  Both use the
      * bandwidth of host memory. */
-    for (int is_read = 0; is_read < 2 && !status; is_read++) {
+    for (int is_read = 0; is_read < 2; is_read++) {
         double* file_s = is_read ? &profile->file.back_s : &profile->file.out_s;
         const double copy_s = is_read ? copy->back_s : copy->out_s;
         p->is_read = is_read;
         p->n_beside = 0;
-        status = memoi_profile_time(p, MEMOB_STREAM_FILE, n, file_s, error);
+        *file_s = memoi_profile_time(p, MEMOB_STREAM_FILE, n);
         p->n_beside = copy_s > 0 ? (int64_t)fmin(1 + *file_s / copy_s, 64) : 64;
-        if (!status) status = memoi_profile_time(p, MEMOB_STREAM_FILE, n, file_s, error);
-        if (!status)
-            status = memo_stream_synchronize(&e->device, e->streams[MEMOB_STREAM_TO_HOST + is_read],
-                                             error);
+        *file_s = memoi_profile_time(p, MEMOB_STREAM_FILE, n);
+        if (!e->status)
+            e->status = memo_stream_synchronize(
+                &e->device, e->streams[MEMOB_STREAM_TO_HOST + is_read], e->error);
     }
     profile->file.size_bytes = p->file_bytes;
-    return status;
 }
 
 /* Measures copies up to a size, or to less if there is less memory, and a file of that size in the
@@ -4462,6 +4457,7 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
     for (int64_t least_bytes = 1 << 16;; p.half_bytes = least_bytes) {
         memob_engine_begin(e, device, NULL, 0, on_device, on_host);
+        memob_engine_call(e, error);
         status = memob_engine_acquire(e, "memo_session_desc", 2 * p.half_bytes, 2 * p.half_bytes,
                                       NULL, directory ? 3 : 2, error);
         if (p.half_bytes <= least_bytes || (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
@@ -4474,14 +4470,13 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     e->spill_ops = p.file_ops;
     for (int i = 0; i < 2 && !status; i++)
         status = memo_event_create(&e->device, &p.events[i], error);
+    e->status = status;
 
     /* The copies come before the file, which is timed beside the largest of them. */
-    largest_bytes = memob_min(largest_bytes, p.half_bytes);
-    if (!status) status = memoi_profile_copies(&p, largest_bytes, profile, error);
-    if (!status && directory)
-        status = memoi_profile_spill(&p, directory, bytes_per_s, profile, error);
+    memoi_profile_copies(&p, memob_min(largest_bytes, p.half_bytes), profile);
+    if (directory) memoi_profile_spill(&p, directory, bytes_per_s, profile);
     memob_engine_release(e);
-    return status;
+    return e->status;
 }
 
 /* --- >>profile file ---
@@ -4651,7 +4646,7 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
         /* A line for each run of layers with the same tiles, beside layers that lack the tensor. */
         for (int32_t first = 0; first < desc->n_layers; first = layer) {
             int64_t rows = desc->rows[(int64_t)first * desc->n_tensors + t];
-            int64_t kept = rows < 0 ? desc->n_rows : 0, swapped = rows < 0 ? 0 : rows;
+            int64_t kept = rows < 0 ? desc->n_rows : 0, swapped = memob_max(rows, 0);
             int64_t tiles = memoi_rows_tiles(desc, first, t), next = tiles;
             int32_t last = first;
             char layers[48];
@@ -5329,33 +5324,26 @@ MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
         e->streams[k] = (memo_stream)(intptr_t)k;
 }
 
-MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_planner* p,
-                                    memo_error* error) {
+/* What the desc gives a zeroed planner; memoi_rows_destroy frees any part of it. */
+MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan_desc* desc,
+                                     memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
     memoi_rows_table* const tables[] = {&p->trial,  &p->here,   &p->best,   &p->plan,
                                         &p->filled, &p->summed, &p->uniform};
-    const int64_t n_slices = swap ? memob_max(memob_swap_batch_slices(swap), 1) : 1;
-    const int64_t n_classes = n_slices > 1 ? memob_min(n_slices, 4) : 1;
     memob_arrays* a = &p->arrays;
-    int64_t n_cells;
-    memo_status status;
-    memset(p, 0, sizeof *p);
-    status = memoi_rows_check(desc, error);
+    int64_t n_cells, n_slices, n_classes;
+    memo_status status = memoi_rows_check(desc, error);
     if (!status) /* no sum of sizes overflows */
         status = memob_swap_placement_make(swap, 0, &p->clock.order, error);
     if (!status) status = memoi_rows_check_states(desc, error);
     if (!status) status = memoi_rows_check_profile(desc, error);
-    if (status) {
-        memoi_rows_destroy(p);
-        return status;
-    }
+    if (status) return status;
 
     /* Only the first layers move: the backward uses the last layers at once, so these stay in the
      * buffers. */
     p->desc = desc;
     p->n_layers = swap->n_layers;
-    p->n_moved = swap->n_places > 1 ? swap->n_layers : swap->n_layers - 2;
-    if (swap->n_layers < 2) p->n_moved = 0;
+    p->n_moved = swap->n_places > 1 ? swap->n_layers : (int32_t)memob_max(swap->n_layers - 2, 0);
     p->n_tiles = memob_swap_n_tiles(swap);
     p->random = MEMOI_ROWS_SEED;
     p->enough_s = HUGE_VAL;
@@ -5373,6 +5361,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
         status = memob_states_init(p->clock.states, desc->states, error);
         p->clock.states->sink.clock = &p->clock.now;
         if (!status) status = memob_states_prepare(p->clock.states, 4, error);
+        if (status) return status;
     }
     p->n_known = MEMOI_ROWS_KNOWN_MAX;
     while (p->n_known > 1 && p->n_known * n_cells > MEMOI_ROWS_KNOWN_CELLS_MAX) p->n_known /= 2;
@@ -5386,11 +5375,10 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     }
     p->sums = MEMOB_ARRAY(a, memob_swap_sum, p->n_layers);
     p->held_bytes = MEMOB_ARRAY(a, double, 2 * (int64_t)swap->n_tensors);
-    if (status || a->failed) {
-        memoi_rows_destroy(p);
-        return status ? status : memob_no_memory(error, "the planning of rows");
-    }
+    if (a->failed) return memob_no_memory(error, "the planning of rows");
 
+    n_slices = memob_max(memob_swap_batch_slices(swap), 1);
+    n_classes = memob_min(n_slices, 4);
     for (int32_t layer = 0; layer < p->n_layers; layer++)
         p->kinds[layer] = (int32_t)(memob_layer_kind(swap, layer) * n_classes +
                                     layer % n_slices * n_classes / n_slices);
@@ -5400,6 +5388,15 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     memoi_rows_time_kinds(p);
     if (p->clock.states) memoi_rows_take_states(&p->clock);
     p->n_cells = (int64_t)p->n_layers * p->n_bundles;
+    return status;
+}
+
+MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_planner* p,
+                                    memo_error* error) {
+    memo_status status;
+    memset(p, 0, sizeof *p);
+    status = memoi_rows_prepare(p, desc, error);
+    if (status) memoi_rows_destroy(p);
     return status;
 }
 
@@ -6493,9 +6490,11 @@ struct memo_session {
     } values[2];       /* of this micro-batch; of pending updates */
     memob_arrays kept; /* as long as the session: copies of the desc, kinds, profiles */
 
+    memo_error failure;      /* the first of the call that plans or opens */
+    int all_failed;          /* it is every rank's, and no rank waits for another */
     memo_error error;        /* the first of this micro-batch */
     int is_reported;         /* a call has returned this error; the next error takes its place */
-    memo_error call_error;   /* of the latest call */
+    memo_error call_error;   /* of the latest call, for either */
     memo_batch batch;        /* n_rows is not 0 */
     int32_t n_passed;        /* steps of both passes that have ended */
     int32_t open, open_next; /* steps that are open, the older one first; -1: none */
@@ -6522,6 +6521,14 @@ const char* memo_policy_name(memo_policy policy) {
     return (int)policy >= 0 && (int)policy < MEMO_N_POLICIES ? names[policy] : "unknown";
 }
 
+/* 1: more bytes than a budget has; 0: it has no limit. */
+MEMOI int memoi_is_over(int64_t n_bytes, int64_t budget_bytes) {
+    return budget_bytes && n_bytes > budget_bytes;
+}
+
+/* What a trainer has named, in messages. */
+MEMOI const char* memoi_session_name(const char* name) { return name ? name : "NULL"; }
+
 MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) MEMO_PRINTF(2, 3);
 MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
     char line[256];
@@ -6531,6 +6538,243 @@ MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
     (void)vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
     s->desc.log.write(s->desc.log.user, line);
+}
+
+/* --- >>session state ---
+ * Knows: the first error of a micro-batch, or of a call that plans or opens; spans, the current
+ * shape and its steps.  Knows nothing of what runs.
+ *
+ * 1. A span is of a step and of a kind of span that there are.
+ * 2. A micro-batch is timed only while there is room for its spans. */
+
+/* status: of a call that got s->call_error.  The first error stays. */
+MEMOI MEMOB_NOINLINE int memoi_session_is_ok(memo_session* s, memo_status status) {
+    if (status && (!s->error.status || s->is_reported)) {
+        s->is_reported = 0;
+        s->error = s->call_error;
+        s->error.status = status;
+    }
+    return !status;
+}
+
+void memo_session_fail(memo_session* s, memo_status status, const char* message) {
+    if (message && message[0])
+        (void)memo_error_set(&s->call_error, status, "%s", message);
+    else
+        (void)memo_error_set(&s->call_error, status, "memo_session_fail: %s, without a message",
+                             memo_status_name(status));
+    (void)memoi_session_is_ok(s, status);
+}
+
+/* Forgets the errors that a call has returned.  An error between two micro-batches stays, so that
+ * the next one fails with it. */
+MEMOI void memoi_session_forget(memo_session* s) {
+    if (s->is_reported) memset(&s->error, 0, sizeof s->error);
+    s->is_reported = 0;
+}
+
+/* Ends a call that returns the session's error. */
+MEMOI memo_status memoi_session_report(memo_session* s, memo_error* error) {
+    s->is_reported = 1;
+    if (s->error.status && error) *error = s->error;
+    return s->error.status;
+}
+
+/* Makes an error of the session's own. */
+#define MEMOI_SESSION_FAIL(s, status, ...)                                                         \
+    ((void)memoi_session_is_ok(s, memo_error_set(&(s)->call_error, status, __VA_ARGS__)))
+
+/* status: of a call that got s->call_error, while the session plans or opens.  The first failure
+ * stays; what would do harm behind it returns at once. */
+MEMOI MEMOB_NOINLINE void memoi_keep(memo_session* s, memo_status status) {
+    if (!status || s->failure.status) return;
+    s->failure = s->call_error;
+    s->failure.status = status;
+}
+
+/* Is an argument of memo_session_get_... in 0 to most?  If not, that is the session's error. */
+MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* argument,
+                                             int64_t value, int64_t most) {
+    if (value >= 0 && value <= most) return 1;
+    MEMOI_SESSION_FAIL((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_ARGUMENT,
+                       "memo_session_get_%s: out of range (%lld); 0 to %lld are valid", argument,
+                       (long long)value, (long long)most);
+    return 0;
+}
+
+int memo_session_computes(const memo_session* s) { return s->is_open && !s->error.status; }
+memo_batch memo_session_get_batch(const memo_session* s) { return s->batch; }
+
+/* 1: a turn of an order that is of this pass. */
+MEMOI int memoi_session_is_turn(const memo_session* s, memo_pass pass) {
+    return s->steps->order && s->batch.turn.pass == pass;
+}
+/* The steps of passes that a turn lacks count as passed. */
+MEMOI int32_t memoi_session_n_before(const memo_session* s) {
+    return memoi_session_is_turn(s, MEMO_PASS_BACKWARD) ? s->n_turn_steps : 0;
+}
+
+int32_t memo_session_get_n_slices(const memo_session* s) { return s->n_slices; }
+
+/* Rows of a step in this micro-batch. */
+MEMOI int64_t memoi_session_rows(const memo_session* s, int32_t step) {
+    return memob_swap_step_rows(&s->part->placement, step, s->batch.n_rows);
+}
+
+void memo_session_get_slice(const memo_session* s, int64_t* begin, int64_t* end) {
+    const int32_t slice = s->open < 0 ? 0 : s->open % s->n_of_batch;
+    *begin = memob_min(slice * s->steps->n_rows, s->batch.n_rows);
+    *end = *begin + memoi_session_rows(s, slice);
+}
+
+/* Micro-batches of a call; forwards begin with the last of them, backwards with the first. */
+MEMOI int32_t memoi_session_n_group(const memo_session* s) { return s->n_slices / s->n_of_batch; }
+int32_t memo_session_get_micro_batch(const memo_session* s) {
+    const int is_open = s->is_running && s->open >= 0;
+    const int32_t n_before = is_open ? s->open % s->n_slices : s->n_slices - 1;
+    return memoi_session_n_group(s) - 1 - n_before / s->n_of_batch;
+}
+
+/* Where the rows of a tensor of a step lie in the engine's memory. */
+MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t step, int32_t t) {
+    return memob_swap_place_of(&s->part->placement, step, t);
+}
+
+/* Does the tensor need its own call of recompute? */
+MEMOI int memoi_session_recomputes(const memo_session* s, int32_t step, int32_t t) {
+    return s->steps->tensors[t].away != MEMO_WITH &&
+           memob_is_recomputed(memob_item_away(s->steps, t)) && memob_layer_has(s->steps, step, t);
+}
+
+/* The times of a span; NULL: it is not timed. */
+MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
+    const int32_t t = what - MEMOI_SPAN_TENSOR;
+    if (!s->spans_s || (what == MEMO_PASS_BETWEEN && step != s->n_steps - 1)) return NULL;
+    if (t >= 0 && t < MEMO_PROFILE_TENSORS_MAX && !memoi_session_recomputes(s, step, t))
+        return NULL;
+    MEMO_ASSERT(step >= 0 && step < s->n_steps && what < MEMOI_SPANS_MAX); /* 1 */
+    return s->spans_s + ((int64_t)step * MEMOI_SPANS_MAX + what) * MEMOI_SESSION_REPETITIONS;
+}
+
+/* A micro-batch of fewer rows than its shape counts in proportion; updates take the same time. */
+MEMOI double memoi_session_scale(const memo_session* s, int32_t step, int32_t what) {
+    const double rows = (double)memoi_session_rows(s, step);
+    if (what == MEMOI_SPAN_UPDATE || what >= MEMOI_SPAN_UPDATE_FIRST) return 1;
+    if (what == MEMO_PASS_BETWEEN) return (double)s->steps->layer_rows / (double)s->batch.n_rows;
+    return (double)memob_swap_step_rows(&s->part->placement, step, s->steps->layer_rows) / rows;
+}
+
+/* Waits for the span that a timer measured last, and adds it. */
+MEMOI memo_status memoi_session_read_timer(memo_session* s, memoi_timer* timer, memo_error* error) {
+    memo_status status;
+    double took_s = 0;
+    if (!timer->span_s) return MEMO_STATUS_OK;
+    status = memo_event_synchronize(s->device, timer->events[1], error);
+    if (!status)
+        status = memo_event_elapsed(s->device, timer->events[0], timer->events[1], &took_s, error);
+    *timer->span_s += took_s * timer->scale;
+    timer->span_s = NULL;
+    return status;
+}
+
+/* Begins or ends a span, or a part of one: parts add up.  The host is at most two spans of a kind
+ * ahead of the device. */
+MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int is_end) {
+    double* span_s = memoi_session_span(s, step, what);
+    const int32_t which = s->next_timer[what];
+    memoi_timer* timer = &s->timers[which * MEMOI_SPANS_MAX + what];
+    memo_status status = MEMO_STATUS_OK;
+    if (!span_s || s->error.status) return;
+    MEMO_ASSERT(s->repetition < MEMOI_SESSION_REPETITIONS); /* 2 */
+    span_s += s->repetition;
+    if (s->desc.computes_on_host) {
+        *span_s += (is_end ? memob_now_s() : -memob_now_s()) * memoi_session_scale(s, step, what);
+        return;
+    }
+    if (!is_end) status = memoi_session_read_timer(s, timer, &s->call_error);
+    if (!status)
+        status = memo_event_record(s->device, timer->events[is_end], s->desc.compute_stream,
+                                   &s->call_error);
+    if (is_end) {
+        timer->span_s = span_s;
+        timer->scale = memoi_session_scale(s, step, what);
+        s->next_timer[what] ^= 1;
+    }
+    (void)memoi_session_is_ok(s, status);
+}
+
+/* --- the first training steps are timed --- */
+
+/* 1: a micro-batch with a backward begins a step. */
+MEMOI int memoi_session_begins_step(const memo_session* s) {
+    const int64_t n = memob_max(s->desc.micro_batches, 1) / memoi_session_n_group(s);
+    if (!s->states) return s->timing.n_batches % memob_max(n, 1) == 0;
+    return !s->states->layers[0].has_gradients || s->states->is_pending;
+}
+
+/* Before the step that is due, the session plans again: with states in memo_session_update, because
+ * a plan may change n_group, and the caller then gathers a group; otherwise as a micro-batch
+ * begins. */
+MEMOI void memoi_session_plan_if_due(memo_session* s, int is_update) {
+    if (s->timing.plan && s->timing.n_begun >= s->timing.due && (s->states != NULL) == is_update)
+        s->timing.plan(s);
+}
+
+/* A micro-batch is about to begin.  0: the session is lost. */
+MEMOI int memoi_session_time_begin(memo_session* s) {
+    memoi_timing* t = &s->timing;
+    if (t->plan && !s->batch.is_forward_only && !s->next_turn) {
+        const int begins = memoi_session_begins_step(s);
+        if (begins) memoi_session_plan_if_due(s, 0);
+        t->n_begun += begins;
+        t->n_batches++;
+    }
+    if (t->is_lost)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                           "memo_session_begin: memory was lost while the session planned again");
+    return !t->is_lost;
+}
+
+/* Two timers of each span, before the first that is timed. */
+MEMOI memo_status memoi_session_create_timers(memo_session* s) {
+    const int32_t n = s->desc.computes_on_host ? 0 : 4 * MEMOI_SPANS_MAX;
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < n && !status; k++) {
+        memo_event* event = &s->timers[k / 2].events[k % 2];
+        const int32_t tensor = k / 2 % MEMOI_SPANS_MAX - MEMOI_SPAN_TENSOR;
+        if (*event || memob_is_within(tensor, s->desc.n_tensors, MEMO_PROFILE_TENSORS_MAX - 1))
+            continue;
+        status = memo_event_create(s->device, event, NULL);
+    }
+    return status;
+}
+
+/* Times this micro-batch, behind the first step, if it has half of its shape's rows or more, and
+ * all slices. */
+MEMOI void memoi_session_time_batch_begin(memo_session* s) {
+    memoi_timing* t = &s->timing;
+    memoi_session_part* part = s->part;
+    const int is_whole = !s->batch.is_forward_only && 2 * s->batch.n_rows >= s->steps->layer_rows &&
+                         s->batch.n_rows > (s->n_of_batch - 1) * s->steps->n_rows;
+    if (!t->plan || s->next_turn) return;
+    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && t->is_open; k++) /* it was abandoned */
+        s->timers[k].span_s = NULL;
+    s->spans_s = NULL;
+    t->is_open = is_whole && t->n_begun > 1 && part->n_timed < MEMOI_SESSION_REPETITIONS &&
+                 !memoi_session_create_timers(s);
+    if (!t->is_open) return;
+    s->spans_s = part->spans_s;
+    s->repetition = part->n_timed;
+    for (int64_t k = 0; k < (int64_t)s->n_steps * MEMOI_SPANS_MAX; k++)
+        part->spans_s[k * MEMOI_SESSION_REPETITIONS + s->repetition] = 0;
+}
+
+/* It counts if it has ended without an error.  The update behind it is timed with it. */
+MEMOI void memoi_session_time_batch_end(memo_session* s) {
+    const int is_over = s->steps->order ? !s->next_turn : s->n_passed == 2 * s->n_steps;
+    if (!s->timing.is_open || s->error.status || !is_over) return;
+    s->timing.is_open = 0;
+    s->part->n_timed++;
 }
 
 /* --- >>session desc ---
@@ -6592,13 +6836,17 @@ MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_
     return memob_min(routed_rows, (int64_t)ceil((double)routed_rows * share));
 }
 
+/* 1: a pass goes through layers. */
+MEMOI int memoi_pass_has_layers(int64_t pass) {
+    return pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
+}
+
 /* When a layer of a pass comes in a micro-batch of n layers; -1: never. */
 MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
-    if (pass == MEMO_PASS_BETWEEN) return n;
-    if (pass == MEMO_PASS_AFTER) return 2 * n + 1;
-    if (layer < 0 || layer >= n) return -1;
-    if (pass == MEMO_PASS_FORWARD) return layer;
-    return pass == MEMO_PASS_BACKWARD ? 2 * n - layer : -1;
+    const int64_t moments[] = {-1, layer, n, 2 * n - layer, 2 * n + 1}; /* by pass */
+    if (!memob_is_within(pass, MEMO_PASS_SESSION, MEMO_PASS_AFTER)) return -1;
+    if (memoi_pass_has_layers(pass) && !memob_is_within(layer, 0, n - 1)) return -1;
+    return moments[pass];
 }
 
 /* Chunks of layers that an order names. */
@@ -6611,11 +6859,6 @@ MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
 /* Names of memo_pass in messages. */
 static const char* const memoi_pass_names[] = {"the session", "forward", "`between`", "backward",
                                                "the end of the micro-batch"};
-
-/* 1: a pass goes through layers. */
-MEMOI int memoi_pass_has_layers(int64_t pass) {
-    return pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
-}
 
 /* Index of the turn of a micro-batch in a chunk; n_order: there is none. */
 MEMOI int32_t memoi_session_find_turn(const memo_session_desc* desc, int32_t micro_batch,
@@ -6657,27 +6900,27 @@ MEMOI memo_status memoi_session_check_turn_of(const memo_session_desc* desc, int
 
 /* Each chunk of each micro-batch has a forward and a backward, in the order of the layers. */
 MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_error* error) {
-    const char* field = NULL;
-    int32_t n_chunks;
+    const int32_t n_chunks = memoi_session_n_chunks(desc);
+    int has_forwards = 0;
+    const char* fault;
     memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < desc->n_shapes; k++) has_forwards |= desc->shapes[k].is_forward_only;
+    const memob_rule rules[] = {
+        {desc->slice_rows && desc->slice_rows < desc->n_rows,
+         "does not work with slices; set slice_rows to n_rows"},
+        {desc->n_states,
+         "does not work with states; keep them in memory of the trainer, with n_states 0"},
+        {desc->loss != NULL,
+         "does not work with `loss`, since others overwrite the MEMO_EDGE; use `between`"},
+        {desc->spill_directory != NULL, "does not work with a file; set spill_directory to NULL"},
+        {desc->micro_batches, "lists the micro-batches of a step, so micro_batches must be 0"},
+        {desc->n_group, "does not work with groups of micro-batches; set n_group to 0"},
+        {has_forwards && n_chunks > 1,
+         "does not work with chunks and shapes that are is_forward_only; give them a session of "
+         "their own, without an order, for each chunk"}};
     if (!desc->n_order) return status;
-    if (desc->slice_rows && desc->slice_rows < desc->n_rows)
-        field = "does not work with slices; set slice_rows to n_rows";
-    else if (desc->n_states)
-        field = "does not work with states; keep them in memory of the trainer, with n_states 0";
-    else if (desc->loss)
-        field = "does not work with `loss`, since others overwrite the MEMO_EDGE; use `between`";
-    else if (desc->spill_directory)
-        field = "does not work with a file; set spill_directory to NULL";
-    else if (desc->micro_batches)
-        field = "lists the micro-batches of a step, so micro_batches must be 0";
-    else if (desc->n_group)
-        field = "does not work with groups of micro-batches; set n_group to 0";
-    for (int32_t k = 0; k < desc->n_shapes && !field && memoi_session_n_chunks(desc) > 1; k++)
-        if (desc->shapes[k].is_forward_only)
-            field = "does not work with chunks and shapes that are is_forward_only; give them a "
-                    "session of their own, without an order, for each chunk";
-    if (field) return MEMOB_INVALID(error, "memo_session_desc.order: %s", field);
+    fault = MEMOB_FIRST_FAULT(rules);
+    if (fault) return MEMOB_INVALID(error, "memo_session_desc.order: %s", fault);
 
     for (int32_t k = 0; k < desc->n_order; k++) {
         const memo_turn* turn = &desc->order[k];
@@ -6689,7 +6932,6 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
                                  "n_layers, FORWARD and BACKWARD are valid",
                                  (int)k, (int)turn->micro_batch, (int)turn->chunk, (int)turn->pass);
     }
-    n_chunks = memoi_session_n_chunks(desc);
     if (desc->n_layers % n_chunks)
         return MEMOB_INVALID(error,
                              "memo_session_desc.order: it names %d chunks, but n_layers is %d; "
@@ -6714,11 +6956,20 @@ MEMOI int32_t memoi_session_placed_in(const memo_session* s, const memo_session_
     return is_placed ? b->first_layer / s->n_turn_steps : -1;
 }
 
+/* 1: a buffer lives in each layer, or in each slice of a layer. */
+MEMOI int memoi_buffer_is_each(const memo_session_buffer* b) {
+    return b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
+}
+/* 1: a buffer lives in layers of the kind. */
+MEMOI int memoi_buffer_is_of(const memo_session_buffer* b, int32_t kind) {
+    return !b->kinds || b->kinds >> kind & 1;
+}
+
 /* Returns what is wrong with a buffer, which lives in layers, in the session, or from one moment to
  * another; NULL: nothing. */
 MEMOI const char* memoi_session_buffer_fault(const memo_session_desc* desc,
                                              const memo_session_buffer* b) {
-    const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
+    const int is_each = memoi_buffer_is_each(b);
     const int is_span = !is_each && b->first != MEMO_PASS_SESSION;
     const int32_t n_chunks = memoi_session_n_chunks(desc);
     const int64_t first = memoi_session_moment(b->first, b->first_layer, desc->n_layers);
@@ -6747,7 +6998,7 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
         const char* fault = memoi_session_buffer_fault(desc, b);
         if (fault)
             return MEMOB_INVALID(error, "memo_session_desc.buffers[%d]: `%.40s` has %s", (int)i,
-                                 b->name ? b->name : "NULL", fault);
+                                 memoi_session_name(b->name), fault);
     }
     return MEMO_STATUS_OK;
 }
@@ -6809,14 +7060,14 @@ MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_
 
 MEMOI memo_status memoi_session_check_numbers(const memo_session_desc* desc, memo_error* error) {
     static const char name[] = "memo_session_desc";
+    const double alpha = desc->has_alpha ? desc->alpha : 0;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < MEMOI_N_NUMBERS && !status; k++) {
         const memob_value* v = &memoi_session_numbers[k];
         const int64_t number = memob_record_number(v, (const char*)desc + v->offset);
         status = memob_check_integer(name, v->what, number, v->least, v->most, error);
     }
-    if (!status && desc->has_alpha)
-        status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error);
+    if (!status) status = memob_check_real(name, "alpha", alpha, 0, 1, error);
     if (!status)
         status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error);
     if (status || !desc->slice_rows || desc->slice_rows >= desc->n_rows) return status;
@@ -6845,7 +7096,7 @@ MEMOI memo_status memoi_session_check_tables(const memo_session_desc* desc, memo
             return MEMOB_INVALID(error,
                                  "memo_session_desc.outputs[%d]: `%.40s` has no address, or a "
                                  "wrong size_bytes; state where a micro-batch writes it",
-                                 (int)t, desc->outputs[t].name ? desc->outputs[t].name : "NULL");
+                                 (int)t, memoi_session_name(desc->outputs[t].name));
     for (int32_t t = 0; t < desc->n_shapes; t++) {
         snprintf(shape, sizeof shape, "memo_session_desc.shapes[%d]", (int)t);
         if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))
@@ -6858,27 +7109,30 @@ MEMOI memo_status memoi_session_check_tables(const memo_session_desc* desc, memo
 MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, int computes,
                                                memo_error* error) {
     const int has_no_step = computes && !desc->step;
-    const char* field = NULL;
-    if (desc->device_memory && !desc->device_bytes)
-        field = "device_memory: set, but device_bytes is 0; device_bytes must be its size";
-    else if (desc->host_memory && !desc->host_bytes)
-        field = "host_memory: set, but host_bytes is 0; host_bytes must be its size";
-    else if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
-        field = "device_memory: not a multiple of 512 bytes";
-    else if ((uintptr_t)desc->host_memory % MEMOB_DEVICE_ALIGNMENT)
-        field = "host_memory: not a multiple of 512 bytes";
-    else if (has_no_step && !desc->forward)
-        field = "forward: NULL; set it, or `step`";
-    else if (has_no_step && !desc->backward)
-        field = "backward: NULL; set it, or `step`";
-    else if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
-        field = "rows: NULL, but policy is ROWS; set the table of rows";
+    int recomputes = 0;
+    for (int32_t t = 0; t < desc->n_tensors; t++)
+        recomputes |= memob_is_recomputed(desc->tensors[t].away);
+    const memob_rule rules[] = {
+        {desc->device_memory && !desc->device_bytes,
+         "device_memory: set, but device_bytes is 0; device_bytes must be its size"},
+        {desc->host_memory && !desc->host_bytes,
+         "host_memory: set, but host_bytes is 0; host_bytes must be its size"},
+        {(uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT != 0,
+         "device_memory: not a multiple of 512 bytes"},
+        {(uintptr_t)desc->host_memory % MEMOB_DEVICE_ALIGNMENT != 0,
+         "host_memory: not a multiple of 512 bytes"},
+        {has_no_step && !desc->forward, "forward: NULL; set it, or `step`"},
+        {has_no_step && !desc->backward, "backward: NULL; set it, or `step`"},
+        {computes && recomputes && !desc->recompute,
+         "recompute: NULL, but a tensor is MEMO_ROWS or MEMO_WHOLE; set recompute"},
+        {desc->policy == MEMO_POLICY_ROWS && !desc->rows,
+         "rows: NULL, but policy is ROWS; set the table of rows"}};
+    const char* field = MEMOB_FIRST_FAULT(rules);
     return field ? MEMOB_INVALID(error, "memo_session_desc.%s", field) : MEMO_STATUS_OK;
 }
 
 /* Names go into files, so a name must be a single word; names match profiles. */
-MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int computes,
-                                              memo_error* error) {
+MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, memo_error* error) {
     const char* field = NULL;
     if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
         !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
@@ -6891,7 +7145,7 @@ MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int
             return MEMOB_INVALID(error,
                                  "memo_session_desc.tensors[%d].name: `%s` is invalid; 1 to 31 "
                                  "characters without blanks are valid",
-                                 (int)t, word ? word : "NULL");
+                                 (int)t, memoi_session_name(word));
         for (int32_t other = 0; other < t; other++)
             if (!strcmp(desc->tensors[other].name, word))
                 return MEMOB_INVALID(
@@ -6899,8 +7153,6 @@ MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int
                     "memo_session_desc.tensors[%d].name: `%s` is also the name of tensors[%d]; "
                     "give each tensor its own",
                     (int)t, word, (int)other);
-        if (!desc->recompute && computes && memob_is_recomputed(desc->tensors[t].away))
-            field = "recompute: NULL, but a tensor is MEMO_ROWS or MEMO_WHOLE; set recompute";
         if (!desc->layer_kinds && desc->tensor_kinds && desc->tensor_kinds[t] &&
             !(desc->tensor_kinds[t] & 1))
             field = "layer_kinds: NULL, so all layers are of kind 0, which lacks a tensor; set it";
@@ -6910,14 +7162,14 @@ MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int
 
 MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
                                            memo_error* error) {
+    static memo_status (*const checks[])(const memo_session_desc*, memo_error*) = {
+        memoi_session_check_tensors, memoi_session_check_order, memoi_session_check_group,
+        memoi_session_check_buffers, memoi_session_check_alternatives};
     memo_status status = memoi_session_check_numbers(desc, error);
     if (!status) status = memoi_session_check_tables(desc, error);
     if (!status) status = memoi_session_check_pointers(desc, computes, error);
-    if (!status) status = memoi_session_check_tensors(desc, computes, error);
-    if (!status) status = memoi_session_check_order(desc, error);
-    if (!status) status = memoi_session_check_group(desc, error);
-    if (!status) status = memoi_session_check_buffers(desc, error);
-    return status ? status : memoi_session_check_alternatives(desc, error);
+    for (int32_t k = 0; k < 5 && !status; k++) status = checks[k](desc, error);
+    return status;
 }
 
 /* A copy of n bytes that lives as long as the session; NULL stays NULL. */
@@ -7069,14 +7321,24 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     return memob_swap_check_desc(swap, error);
 }
 
-/* A line of a plan, as in the plan's file: a shape, a tensor or a step.  A plan must have the first
- * values of each line in common with its session, or rows would go into the wrong tensors; ranks
- * must have the same first values, too.  The other values are the plan's choice. */
+/* Kinds of lines of a plan, in their order. */
+enum {
+    MEMOI_LINE_SHAPE,
+    MEMOI_LINE_TENSOR,
+    MEMOI_LINE_ALTERNATIVES,
+    MEMOI_LINE_TURN,
+    MEMOI_LINE_STEP,
+    MEMOI_LINE_KINDS
+};
+
+/* A line of a plan, as in the plan's file.  A plan must have the first values of each line in
+ * common with its session, or rows would go into the wrong tensors; ranks must have the same first
+ * values, too.  The other values are the plan's choice. */
 typedef struct memoi_step_plan_line {
-    memob_record record; /* of cells */
-    int32_t of;          /* 0: a shape, 1: a tensor, 2: a step, 3: alternatives, 4: a turn */
-    int32_t n_same;      /* its first values must be the session's */
-    char what[64];       /* for messages */
+    memob_record record;                         /* of cells */
+    int32_t of;                                  /* its kind */
+    int32_t n_same;                              /* its first values must be the session's */
+    char what[64];                               /* for messages */
     int64_t cells[4 + MEMO_PROFILE_TENSORS_MAX]; /* a name takes the first four */
     memob_value values[1 + MEMO_PROFILE_TENSORS_MAX];
 } memoi_step_plan_line;
@@ -7096,7 +7358,7 @@ enum {
 
 MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const char* what,
                                               int64_t cell, int64_t least, int64_t most) {
-    const int32_t k = line->record.n_values++, at = line->of == 1 ? k + 3 : k;
+    const int32_t k = line->record.n_values++, at = line->of == MEMOI_LINE_TENSOR ? k + 3 : k;
     const memob_value value = {what, MEMOB_VALUE_INT64, (size_t)at * sizeof cell, least, most,
                                NULL};
     MEMO_ASSERT(k <= MEMO_PROFILE_TENSORS_MAX); /* 1 */
@@ -7105,81 +7367,92 @@ MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const 
     line->cells[at] = cell;
 }
 
+/* The lines of each kind; i: of its kind. */
+MEMOI void memoi_step_plan_shape(const memo_step_plan* plan, int32_t i,
+                                 memoi_step_plan_line* line) {
+    const memo_swap_desc* swap = &plan->swap;
+    const int32_t n_layers = swap->n_layers / (int32_t)memob_max(swap->n_slices, 1);
+    (void)i;
+    line->record.word = "shape";
+    memoi_step_plan_add(line, "n_layers",
+                        n_layers / (plan->n_order ? swap->n_places : 1) * plan->n_chunks, 1,
+                        INT32_MAX);
+    memoi_step_plan_add(line, "n_tensors", swap->n_tensors, 1, MEMO_PROFILE_TENSORS_MAX);
+    memoi_step_plan_add(line, "n_rows", plan->shape.n_rows, 1, MEMOB_BYTES_MAX);
+    memoi_step_plan_add(line, "slice_rows", plan->slice_rows, 0, MEMOB_BYTES_MAX);
+    memoi_step_plan_add(line, "n_group", plan->n_group, 0, MEMO_GROUP_MAX);
+    memoi_step_plan_add(line, "tile_rows", swap->tile_rows, 0, MEMOB_BYTES_MAX);
+    memoi_step_plan_add(line, "is_forward_only", plan->shape.is_forward_only, 0, 1);
+    memoi_step_plan_add(line, "n_order", plan->n_order, 0, MEMO_TURNS_MAX);
+    line->n_same = MEMOI_LINE_POLICY;
+    memoi_step_plan_add(line, "policy", (int64_t)plan->policy, 0, MEMO_N_POLICIES - 1);
+    memoi_step_plan_add(line, "number of host layers", swap->n_host_layers, 0, INT32_MAX);
+    memoi_step_plan_add(line, "number of streamed states", plan->n_streamed, 0, INT32_MAX);
+    memoi_step_plan_add(line, "number of spilled states", plan->n_spilled, 0, INT32_MAX);
+    memoi_step_plan_add(line, "update on the host", plan->update_is_on_host, 0, 1);
+    memoi_step_plan_add(line, "moment of the update", plan->update_at, 0, MEMO_UPDATE_DEFERRED);
+    memoi_step_plan_add(line, "number of buffers", plan->addresses ? plan->addresses->n_buffers : 0,
+                        0, MEMOB_BYTES_MAX);
+}
+
+MEMOI void memoi_step_plan_tensor(const memo_step_plan* plan, int32_t i,
+                                  memoi_step_plan_line* line) {
+    static const memob_value name = {"name", MEMOB_VALUE_NAME, 0, 1, 32, NULL};
+    const memo_item* tensor = &plan->swap.tensors[i];
+    line->record.word = "tensor";
+    snprintf(line->what, sizeof line->what, "tensor `%s`: ", tensor->name);
+    memoi_step_plan_add(line, "name", 0, 0, 0);
+    line->values[0] = name;
+    memoi_step_plan_add(line, "row_bytes", tensor->row_bytes, 0, MEMOB_BYTES_MAX);
+    memoi_step_plan_add(line, "away", tensor->away, 0, MEMO_WITH);
+    memoi_step_plan_add(line, "scope", tensor->scope, 0, MEMO_CARRIED);
+    memoi_step_plan_add(line, "is", tensor->is, 0, MEMO_LATE_ROWS);
+    memoi_step_plan_add(line, "tensor_kinds", memob_tensor_kinds(&plan->swap, i), 0, UINT32_MAX);
+    strcpy((char*)line->cells, tensor->name);
+    line->n_same = line->record.n_values;
+}
+
+MEMOI void memoi_step_plan_alternatives(const memo_step_plan* plan, int32_t i,
+                                        memoi_step_plan_line* line) {
+    line->record.word = "alternatives";
+    for (i = 0; i < plan->n_buffers; i++)
+        memoi_step_plan_add(line, "alternative", plan->alternatives[i], 0,
+                            MEMO_SESSION_ALTERNATIVES_MAX);
+}
+
+MEMOI void memoi_step_plan_turn(const memo_step_plan* plan, int32_t i, memoi_step_plan_line* line) {
+    line->record.word = "turn";
+    snprintf(line->what, sizeof line->what, "order[%d]: ", (int)i);
+    memoi_step_plan_add(line, "micro_batch", plan->order[i].micro_batch, 0, MEMO_TURNS_MAX);
+    memoi_step_plan_add(line, "chunk", plan->order[i].chunk, 0, INT32_MAX);
+    memoi_step_plan_add(line, "pass", (int64_t)plan->order[i].pass, 0, MEMO_PASS_AFTER);
+    line->n_same = line->record.n_values;
+}
+
+MEMOI void memoi_step_plan_step(const memo_step_plan* plan, int32_t i, memoi_step_plan_line* line) {
+    const memo_swap_desc* swap = &plan->swap;
+    const int64_t* rows = swap->rows + (int64_t)i * swap->n_tensors;
+    line->record.word = "layer";
+    snprintf(line->what, sizeof line->what, "layer %d: ", (int)(i / swap->n_slices));
+    memoi_step_plan_add(line, "layer_kinds", memob_layer_kind(swap, i), 0, MEMOB_KINDS_MAX - 1);
+    line->n_same = 1;
+    for (int32_t t = 0; t < swap->n_tensors; t++)
+        memoi_step_plan_add(line, "number of rows", rows[t], MEMO_ROWS_KEPT, MEMOB_BYTES_MAX);
+}
+
 /* 0: the plan has no line i.  A plan of zeros has the types of line 0. */
 MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
                                    memoi_step_plan_line* line) {
-    static const memob_value name = {"name", MEMOB_VALUE_NAME, 0, 1, 32, NULL};
-    const memo_swap_desc* swap = &plan->swap;
-    const int32_t n = swap->n_tensors, n_slices = swap->n_slices ? swap->n_slices : 1;
-    const int32_t turn = (int32_t)(i - 1 - n) - (plan->n_buffers > 0);
-    const int32_t step = turn - plan->n_order;
-    int32_t t;
+    static void (*const fill[MEMOI_LINE_KINDS])(const memo_step_plan*, int32_t,
+                                                memoi_step_plan_line*) = {
+        memoi_step_plan_shape, memoi_step_plan_tensor, memoi_step_plan_alternatives,
+        memoi_step_plan_turn, memoi_step_plan_step};
+    const int32_t n_lines[MEMOI_LINE_KINDS] = {1, plan->swap.n_tensors, plan->n_buffers > 0,
+                                               plan->n_order, plan->swap.n_layers};
     memset(line, 0, sizeof *line);
-    if (i > 0 && i <= n)
-        line->of = 1;
-    else if (i > n && turn < 0)
-        line->of = 3;
-    else if (i > n)
-        line->of = step < 0 ? 4 : 2;
-
-    if (line->of == 0) {
-        line->record.word = "shape";
-        memoi_step_plan_add(line, "n_layers",
-                            swap->n_layers / n_slices / (plan->n_order ? swap->n_places : 1) *
-                                plan->n_chunks,
-                            1, INT32_MAX);
-        memoi_step_plan_add(line, "n_tensors", n, 1, MEMO_PROFILE_TENSORS_MAX);
-        memoi_step_plan_add(line, "n_rows", plan->shape.n_rows, 1, MEMOB_BYTES_MAX);
-        memoi_step_plan_add(line, "slice_rows", plan->slice_rows, 0, MEMOB_BYTES_MAX);
-        memoi_step_plan_add(line, "n_group", plan->n_group, 0, MEMO_GROUP_MAX);
-        memoi_step_plan_add(line, "tile_rows", swap->tile_rows, 0, MEMOB_BYTES_MAX);
-        memoi_step_plan_add(line, "is_forward_only", plan->shape.is_forward_only, 0, 1);
-        memoi_step_plan_add(line, "n_order", plan->n_order, 0, MEMO_TURNS_MAX);
-        line->n_same = MEMOI_LINE_POLICY;
-        memoi_step_plan_add(line, "policy", (int64_t)plan->policy, 0, MEMO_N_POLICIES - 1);
-        memoi_step_plan_add(line, "number of host layers", swap->n_host_layers, 0, INT32_MAX);
-        memoi_step_plan_add(line, "number of streamed states", plan->n_streamed, 0, INT32_MAX);
-        memoi_step_plan_add(line, "number of spilled states", plan->n_spilled, 0, INT32_MAX);
-        memoi_step_plan_add(line, "update on the host", plan->update_is_on_host, 0, 1);
-        memoi_step_plan_add(line, "moment of the update", plan->update_at, 0, MEMO_UPDATE_DEFERRED);
-        memoi_step_plan_add(line, "number of buffers",
-                            plan->addresses ? plan->addresses->n_buffers : 0, 0, MEMOB_BYTES_MAX);
-    } else if (line->of == 1) {
-        const memo_item* tensor = &swap->tensors[t = (int32_t)i - 1];
-        line->record.word = "tensor";
-        snprintf(line->what, sizeof line->what, "tensor `%s`: ", tensor->name);
-        memoi_step_plan_add(line, "name", 0, 0, 0);
-        line->values[0] = name;
-        memoi_step_plan_add(line, "row_bytes", tensor->row_bytes, 0, MEMOB_BYTES_MAX);
-        memoi_step_plan_add(line, "away", tensor->away, 0, MEMO_WITH);
-        memoi_step_plan_add(line, "scope", tensor->scope, 0, MEMO_CARRIED);
-        memoi_step_plan_add(line, "is", tensor->is, 0, MEMO_LATE_ROWS);
-        memoi_step_plan_add(line, "tensor_kinds", memob_tensor_kinds(swap, t), 0, UINT32_MAX);
-        strcpy((char*)line->cells, tensor->name);
-        line->n_same = line->record.n_values;
-    } else if (line->of == 3) {
-        line->record.word = "alternatives";
-        for (t = 0; t < plan->n_buffers; t++)
-            memoi_step_plan_add(line, "alternative", plan->alternatives[t], 0,
-                                MEMO_SESSION_ALTERNATIVES_MAX);
-    } else if (line->of == 4) {
-        line->record.word = "turn";
-        snprintf(line->what, sizeof line->what, "order[%d]: ", (int)turn);
-        memoi_step_plan_add(line, "micro_batch", plan->order[turn].micro_batch, 0, MEMO_TURNS_MAX);
-        memoi_step_plan_add(line, "chunk", plan->order[turn].chunk, 0, INT32_MAX);
-        memoi_step_plan_add(line, "pass", (int64_t)plan->order[turn].pass, 0, MEMO_PASS_AFTER);
-        line->n_same = line->record.n_values;
-    } else {
-        if (step >= swap->n_layers) return 0;
-        line->record.word = "layer";
-        snprintf(line->what, sizeof line->what, "layer %d: ", (int)(step / n_slices));
-        memoi_step_plan_add(line, "layer_kinds", memob_layer_kind(swap, step), 0,
-                            MEMOB_KINDS_MAX - 1);
-        line->n_same = 1;
-        for (t = 0; t < n; t++)
-            memoi_step_plan_add(line, "number of rows", swap->rows[(int64_t)step * n + t],
-                                MEMO_ROWS_KEPT, MEMOB_BYTES_MAX);
-    }
+    while (line->of < MEMOI_LINE_KINDS && i >= n_lines[line->of]) i -= n_lines[line->of++];
+    if (line->of == MEMOI_LINE_KINDS) return 0;
+    fill[line->of](plan, (int32_t)i, line);
     return 1;
 }
 
@@ -7197,37 +7470,39 @@ MEMOI void memoi_step_plan_differs(const memoi_step_plan_line* own, const int64_
     }
 }
 
-/* The device, or a host device of the session's own; its free memory if there is no budget. */
+/* The device, or a host device of the session's own. */
 MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    memo_device taken;
+    s->device = s->desc.device;
+    if (s->device) return memob_device_take(&taken, s->device, "memo_session_desc.device", error);
+    if (!computes) return status;
+    s->desc.computes_on_host = 1;
+#ifndef MEMO_NO_HOST_DEVICE
+    memo_host_device_desc host = MEMO_ZERO(memo_host_device_desc);
+    status = memo_host_device_create(&host, &s->own_device, error);
+    s->device = s->own_device;
+#else
+    status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                            "memo_session_desc.device: NULL, and MEMO_NO_HOST_DEVICE removes the "
+                            "host device; pass a device");
+#endif
+    return status;
+}
+
+/* Without a budget the device has what is free now, but for the reserve. */
+MEMOI memo_status memoi_session_take_budget(memo_session* s, int computes, memo_error* error) {
     int64_t total_bytes = 0, reserve_bytes = s->desc.reserve_bytes;
     int is_host_device = 0;
-    memo_device taken;
-    memo_status status = MEMO_STATUS_OK;
-    s->device = s->desc.device;
-    if (s->device) status = memob_device_take(&taken, s->device, "memo_session_desc.device", error);
-    if (status) return status;
-
+    memo_status status;
+    if (!s->device) return MEMO_STATUS_OK;
 #ifndef MEMO_NO_HOST_DEVICE
-    if (computes && !s->device) {
-        memo_host_device_desc host = MEMO_ZERO(memo_host_device_desc);
-        status = memo_host_device_create(&host, &s->own_device, error);
-        s->device = s->own_device;
-        s->desc.computes_on_host = 1;
-    }
-    is_host_device = s->device && !memob_check_host_device(s->device, NULL);
-#else
-    if (computes && !s->device)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_session_desc.device: NULL, and MEMO_NO_HOST_DEVICE removes the "
-                              "host device; pass a device");
+    is_host_device = !memob_check_host_device(s->device, NULL);
 #endif
     if (computes && is_host_device && !s->desc.computes_on_host && !s->desc.compute_stream)
         return MEMOB_INVALID(error, "memo_session_desc.compute_stream: NULL; pass a stream of the "
                                     "device, or set computes_on_host");
-
-    /* Without a budget the device has what is free now, but for the reserve. */
-    if (status || s->desc.device_bytes || !s->device || !MEMO_DEVICE_HAS(s->device, memory_info))
-        return status;
+    if (s->desc.device_bytes || !MEMO_DEVICE_HAS(s->device, memory_info)) return MEMO_STATUS_OK;
     status = memo_memory_info(s->device, &s->desc.device_bytes, &total_bytes, error);
     if (status || total_bytes == MEMOB_BYTES_MAX) { /* a device without a limit */
         s->desc.device_bytes = 0;
@@ -7248,6 +7523,10 @@ MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_
  * Ranks must make the same calls of agree, or ranks would wait for each other for ever.  So each
  * phase that can fail ends with a call of agree, which carries the status.  Whatever a decision
  * depends on is agreed first; decisions are then the same without a word.
+ *
+ * A session that plans or opens keeps its first failure, and goes on to the end of the phase, where
+ * memoi_session_settle makes it every rank's failure.  From then on nothing is exchanged, and no
+ * stage fits, so that all loops end.
  *
  * 1. The current shape is one of the desc's.
  * 2. A turn has whole layers, and the steps of a plan are those of whole turns. */
@@ -7279,8 +7558,21 @@ MEMOI MEMOB_NOINLINE memo_status memoi_session_verdict(const memo_session_desc* 
     return memoi_session_agree(desc, status, &value, 1, error);
 }
 
-/* Hashes the values that must match on all ranks, for one group of lines (0 shapes, 1 tensors, 2
- * steps, 4 turns; 3: all other values).  The hash is not negative: agree needs -hash. */
+/* Ends a phase of a session that plans or opens, with values as above. */
+MEMOI MEMOB_NOINLINE void memoi_session_settle_values(memo_session* s, int64_t* values, int64_t n) {
+    memo_status status;
+    if (s->all_failed) return;
+    status = memoi_session_agree(&s->desc, s->failure.status, values, n, &s->call_error);
+    s->all_failed = status != MEMO_STATUS_OK;
+    memoi_keep(s, status);
+}
+MEMOI void memoi_session_settle(memo_session* s) {
+    int64_t value;
+    memoi_session_settle_values(s, &value, 1);
+}
+
+/* Hashes the values that must match on all ranks, of lines of a kind; MEMOI_LINE_KINDS: all other
+ * values.  The hash is not negative: agree needs -hash. */
 MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     memoi_step_plan_line line;
     uint64_t digest = 0;
@@ -7288,8 +7580,9 @@ MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
         for (int64_t i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &line); i++)
             for (int32_t v = 0; v < line.record.n_values; v++) {
                 const memob_value* value = &line.record.values[v];
-                if ((v < line.n_same ? line.of : 3) != of) continue;
-                if (line.of == 0 && v == MEMOI_LINE_BUFFERS) continue; /* a rank's own */
+                if ((v < line.n_same ? line.of : (int32_t)MEMOI_LINE_KINDS) != of) continue;
+                if (line.of == MEMOI_LINE_SHAPE && v == MEMOI_LINE_BUFFERS)
+                    continue; /* a rank's own */
                 digest = 31 * digest + memob_hash((const char*)line.cells + value->offset,
                                                   value->type == MEMOB_VALUE_NAME ? 32 : 8);
             }
@@ -7309,7 +7602,7 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
                                offsetof(type, last) + sizeof((table)->last))
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
-MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
+MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
     enum { N_NUMBERS = MEMOI_N_NUMBERS - MEMOI_N_OWN, N = N_NUMBERS + 13, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
@@ -7318,11 +7611,11 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
         const char* field;
         int64_t value;
     } others[N - N_NUMBERS] = {
-        {"shapes", memoi_session_digest(s, 0)},
-        {"tensors", memoi_session_digest(s, 1)},
-        {"layer_kinds", memoi_session_digest(s, 2)},
-        {"order", memoi_session_digest(s, 4)},
-        {s->own_plan ? "rows" : NULL, memoi_session_digest(s, 3)},
+        {"shapes", memoi_session_digest(s, MEMOI_LINE_SHAPE)},
+        {"tensors", memoi_session_digest(s, MEMOI_LINE_TENSOR)},
+        {"layer_kinds", memoi_session_digest(s, MEMOI_LINE_STEP)},
+        {"order", memoi_session_digest(s, MEMOI_LINE_TURN)},
+        {s->own_plan ? "rows" : NULL, memoi_session_digest(s, MEMOI_LINE_KINDS)},
         {"buffers",
          MEMOI_DIGEST_TABLE(own->buffers, own->n_buffers, memo_session_buffer, size_bytes, kinds)},
         {"alternatives", MEMOI_DIGEST_TABLE(own->alternatives, own->n_alternatives,
@@ -7335,7 +7628,6 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
         {"alpha", (int64_t)(memob_hash((const char*)&own->alpha, sizeof own->alpha) >> 2)},
         {"profile", has_profile}};
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
-    memo_status status;
     for (int32_t k = 0; k < N_NUMBERS; k++)
         highest[k] = memob_record_number(&numbers[k], (const char*)own + numbers[k].offset);
     for (int32_t k = N_NUMBERS; k < N; k++) highest[k] = others[k - N_NUMBERS].value;
@@ -7343,33 +7635,27 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
     /* A value and its negative: the two maxima show whether the value is the same everywhere. */
     for (int32_t k = 0; k < N; k++) lowest[k] = -highest[k];
     for (int32_t k = 0; k < N_BUDGETS; k++) lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
-    status = memoi_session_agree(own, MEMO_STATUS_OK, values, 1 + 2 * N + N_BUDGETS, error);
-    if (status) return status;
+    memoi_session_settle_values(s, values, 1 + 2 * N + N_BUDGETS);
     for (int32_t k = 0; k < N; k++)
         if (highest[k] != -lowest[k]) {
             const char* field = k < N_NUMBERS ? numbers[k].what : others[k - N_NUMBERS].field;
-            return MEMOB_INVALID(error, "%s%s: not the same on all ranks; give all ranks the same",
-                                 field ? "memo_session_desc." : "memo_session_open: plan",
-                                 field ? field : "");
+            memoi_keep(s, MEMOB_INVALID(&s->call_error,
+                                        "%s%s: not the same on all ranks; give all ranks the same",
+                                        field ? "memo_session_desc." : "memo_session_open: plan",
+                                        field ? field : ""));
         }
     for (int32_t k = 0; k < N_BUDGETS; k++)
         *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
-    return MEMO_STATUS_OK;
 }
 
 /* The longest times.  Times are not negative, or -1 on every rank, so that the order of bits is the
  * order of times.  Names and sizes are the same everywhere.  Not inlined: the copy would stay on
  * the stack of callers, who go on to plan. */
-MEMOI MEMOB_NOINLINE memo_status memoi_session_agree_profile(const memo_session_desc* desc,
-                                                             memo_status status,
-                                                             memo_profile* profile,
-                                                             memo_error* error) {
+MEMOI MEMOB_NOINLINE void memoi_session_settle_profile(memo_session* s, memo_profile* profile) {
     int64_t values[1 + sizeof(memo_profile) / sizeof(int64_t)]; /* the first carries the status */
     memcpy(values + 1, profile, sizeof *profile);
-    status =
-        memoi_session_agree(desc, status, values, (int64_t)(sizeof values / sizeof *values), error);
+    memoi_session_settle_values(s, values, (int64_t)(sizeof values / sizeof *values));
     memcpy(profile, values + 1, sizeof *profile);
-    return status;
 }
 
 #define MEMOI_SESSION_LEAST_SLICE 1024 /* rows: smaller slices leave kernels little to do */
@@ -7386,7 +7672,7 @@ MEMOI int memoi_session_has_alternatives(const memo_session* s, const memo_step_
     if (plan->n_buffers != (s->desc.n_alternatives ? s->desc.n_buffers : 0)) return 0;
     for (int32_t b = 0; b < plan->n_buffers; b++) {
         const int32_t chosen = plan->alternatives[b];
-        if (chosen < 0 || chosen > s->desc.n_alternatives) return 0;
+        if (!memob_is_within(chosen, 0, s->desc.n_alternatives)) return 0;
         if (chosen && s->desc.alternatives[chosen - 1].buffer != b) return 0;
     }
     return 1;
@@ -7399,7 +7685,6 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
     const memo_step_plan *plan = first, *lacking = NULL;
     memoi_step_plan_line own, found;
     char text[200] = "";
-
     for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
         if (!plan || (plan->next != NULL) != (k + 1 < s->desc.n_shapes))
             snprintf(text, sizeof text, "the session has %d shapes", (int)s->desc.n_shapes);
@@ -7468,6 +7753,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     memob_states_desc* states = &s->states_desc;
     memo_state* table = (memo_state*)(uintptr_t)desc->states; /* the session's copy */
     const uint32_t ends = MEMO_STATE_FIRST | MEMO_STATE_LAST;
+    const int on_host = desc->update_on == MEMO_UPDATE_HOST;
     const int32_t n_layers = desc->n_layers + 2; /* with FIRST and LAST */
     int32_t* kinds = MEMOB_ARRAY(&s->kept, int32_t, n_layers);
     if (!kinds) return memob_no_memory(error, "the kinds of layers");
@@ -7476,11 +7762,10 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     desc->layer_kinds = kinds + 1; /* all 0 without the caller's */
     if (!desc->n_states) return MEMO_STATUS_OK;
 
-    if (!(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update))
+    if (!(on_host ? desc->update_host : desc->update))
         return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but n_states is %d; set it",
-                             desc->update_on == MEMO_UPDATE_HOST ? "update_host" : "update",
-                             (int)desc->n_states);
-    if (desc->update_on == MEMO_UPDATE_HOST && (desc->states_stay || desc->n_layers < 2))
+                             on_host ? "update_host" : "update", (int)desc->n_states);
+    if (on_host && (desc->states_stay || desc->n_layers < 2))
         return MEMOB_INVALID(error,
                              "memo_session_desc.update_on: HOST, but %s; choose PLANNED or "
                              "DEVICE",
@@ -7523,20 +7808,20 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
 
 /* Sets the bits of the first n states of layers, in the order of what streaming costs. */
 MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* bits) {
+    static const uint32_t order[] = {MEMO_STATE_UPDATE, MEMO_STATE_GRADIENT, 0}; /* 0: others */
     const int64_t n_layers = s->states_desc.n_layers;
     memset(bits, 0, (size_t)n_layers * sizeof *bits);
-    for (int32_t rank = 0; rank < 3; rank++)
-        for (int32_t i = 0; i < s->states_desc.n_states; i++) {
-            const uint32_t uses = s->desc.states[i].uses & ~(uint32_t)MEMO_STATE_MADE;
-            const int64_t count = memob_min(n, n_layers);
-            const int32_t other = uses == MEMO_STATE_GRADIENT ? 1 : 2;
-            if ((uses == MEMO_STATE_UPDATE ? 0 : other) != rank) continue;
-            for (int64_t layer = 0; layer < n_layers; layer++)
-                if ((layer + 1) * count / n_layers > layer * count / n_layers &&
-                    (layer > 0 || n_layers > 3)) /* FIRST, one layer and LAST are open at once */
-                    bits[layer] |= 1u << i;
-            n -= count;
-        }
+    for (int32_t k = 0; k < 3 * s->states_desc.n_states; k++) {
+        const int32_t i = k % s->states_desc.n_states;
+        const uint32_t uses = s->desc.states[i].uses & ~(uint32_t)MEMO_STATE_MADE;
+        const int is_other = uses != MEMO_STATE_UPDATE && uses != MEMO_STATE_GRADIENT;
+        const int64_t count = memob_min(n, n_layers);
+        if ((is_other ? 0 : uses) != order[k / s->states_desc.n_states]) continue;
+        for (int64_t layer = 0; layer < n_layers; layer++)
+            if ((layer + 1) * count / n_layers > layer * count / n_layers) bits[layer] |= 1u << i;
+        n -= count;
+    }
+    if (n_layers <= 3) bits[0] = 0; /* FIRST, one layer and LAST are open at once */
 }
 
 MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_error* error) {
@@ -7550,9 +7835,9 @@ MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_e
 }
 
 /* Streams, spills and updates states as the current plan says. */
-MEMOI memo_status memoi_session_stream(memo_session* s, memo_error* error) {
+MEMOI void memoi_session_stream(memo_session* s) {
     const memo_step_plan* plan = s->part->plan;
-    if (!s->streamed) return MEMO_STATUS_OK;
+    if (!s->streamed) return;
     s->states_desc.device = s->device;
     s->states_desc.compute_stream = s->desc.compute_stream;
     s->states_desc.computes_on_host = s->desc.computes_on_host;
@@ -7563,40 +7848,51 @@ MEMOI memo_status memoi_session_stream(memo_session* s, memo_error* error) {
     s->states_desc.trainer.user = s;
     memoi_session_take_first(s, plan->n_streamed, s->streamed);
     memoi_session_take_first(s, plan->n_spilled, s->spilled);
-    return memob_states_get_sizes(&s->states_desc, &s->states_sizes, error);
+    memoi_keep(s, memob_states_get_sizes(&s->states_desc, &s->states_sizes, &s->call_error));
 }
 
-/* Fills in what a session has of its desc; with plan: of the plan's rows. */
-MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan,
-                                     memo_error* error) {
+/* Makes a plan of each shape, without rows but those of the desc. */
+MEMOI memo_status memoi_session_fill(memo_session* s, memo_error* error) {
     memo_session_desc* desc = &s->desc;
     memo_step_plan** next = &s->own_plan;
     const int64_t* rows = desc->policy == MEMO_POLICY_ROWS ? desc->rows : NULL;
     const memo_shape all = {desc->n_rows, 0};
-    memo_status status = memoi_session_take_device(s, plan != NULL, error);
-    int32_t k;
+    const int32_t n = (int32_t)memob_max(desc->n_shapes, 1);
     if (!desc->slice_rows || desc->slice_rows > desc->n_rows) desc->slice_rows = desc->n_rows;
-
-    /* A plan of each shape. */
-    for (k = 0; (k == 0 || k < desc->n_shapes) && !status; k++, next = &(*next)->next) {
-        status =
+    for (int32_t k = 0; k < n; k++, next = &(*next)->next) {
+        const memo_status status =
             memoi_step_plan_create(desc, desc->n_shapes ? desc->shapes[k] : all, rows, next, error);
         s->parts[k].plan = *next;
         if (status) return status;
         s->most_steps = memob_max(s->most_steps, (*next)->swap.n_layers);
         if (rows) rows += (int64_t)(*next)->swap.n_layers * desc->n_tensors;
     }
-    desc->n_shapes = k;
-    if (!status && plan) status = memoi_session_match(s, plan, error);
-    if (status) return status;
+    desc->n_shapes = n;
+    memoi_session_use_shape(s, 0);
+    memoi_session_stream(s);
+    return MEMO_STATUS_OK;
+}
 
-    /* The plan that is opened takes their place. */
-    if (plan) memo_step_plan_destroy(s->own_plan);
-    if (plan) s->own_plan = NULL;
-    for (k = 0; plan; plan = plan->next) /* never written to, nor destroyed */
+/* The plan that is opened takes the place of the session's own. */
+MEMOI memo_status memoi_session_take_plan(memo_session* s, const memo_step_plan* plan,
+                                          memo_error* error) {
+    const int on_host = plan->update_is_on_host;
+    const memo_status status = memoi_session_match(s, plan, error);
+    if (status) return status;
+    if (s->streamed && !(on_host ? s->desc.update_host : s->desc.update))
+        return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but the plan needs it; set it",
+                             on_host ? "update_host" : "update");
+    memo_step_plan_destroy(s->own_plan);
+    s->own_plan = NULL;
+    for (int32_t k = 0; plan; plan = plan->next) /* never written to, nor destroyed */
         s->parts[k++].plan = (memo_step_plan*)(uintptr_t)plan;
     memoi_session_use_shape(s, 0);
-    return MEMO_STATUS_OK;
+    memoi_session_stream(s);
+    return memcmp(s->part->plan->bytes[0], s->states_sizes.bytes[0],
+                  sizeof s->states_sizes.bytes[0])
+               ? MEMOB_INVALID(error, "memo_session_desc.states: the plan was made for other "
+                                      "states; plan again")
+               : MEMO_STATUS_OK;
 }
 
 /* The log that MEMO_CHECK gives a program without one. */
@@ -7604,274 +7900,59 @@ MEMOI void memoi_session_write_line(MEMO_UNUSED void* user, const char* line) {
     (void)fprintf(stderr, "%s\n", line);
 }
 
-/* The caller's desc, checked, with copies of what it points to; as in memoi_session_make. */
+/* The caller's desc, checked, with copies of what it points to, and what follows from it; as in
+ * memoi_session_make. */
 MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_desc* desc,
                                           const memo_step_plan* plan, memo_error* error) {
     const char* check = getenv("MEMO_CHECK");
     memo_status status;
     s->desc = *desc;
+    s->timing.policy = desc->policy;
+    s->timing.n_group = desc->n_group;
     if (check && *check && strcmp(check, "0")) {
         s->desc.is_checked = 1;
         if (!s->desc.log.write) s->desc.log.write = memoi_session_write_line;
     }
-    if (plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
-    if (!desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
-    if (plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
+    if (!desc->has_alpha) s->desc.alpha = 0; /* the same on all ranks */
+    if (plan) {
+        s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
+        if (!desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
+    }
     if (desc->n_group == MEMO_GROUP_PLANNED) s->desc.n_group = plan ? plan->n_group : 1;
     status = memoi_session_check_desc(&s->desc, plan != NULL, error);
     if (!status) status = memoi_session_copy_desc(s, plan != NULL, error);
-    s->timing.policy = desc->policy;
-    s->timing.n_group = desc->n_group;
-    return status ? status : memoi_session_take_states(s, error);
+    if (!status) status = memoi_session_take_states(s, error);
+    if (!status) status = memoi_session_take_device(s, plan != NULL, error);
+    if (!status) status = memoi_session_take_budget(s, plan != NULL, error);
+    if (!status) status = memoi_session_fill(s, error);
+    return status || !plan ? status : memoi_session_take_plan(s, plan, error);
 }
 
-/* A session for one of the public calls; plan not NULL: the session will run this plan.
- * Checks, then agrees, so that no rank is left waiting. */
-MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_step_plan* plan,
-                                     int has_profile, memo_session** result, memo_error* error) {
+/* A session for one of the public calls, which may have failed; plan not NULL: the session will run
+ * this plan.  Checks, then agrees, so that no rank is left waiting.  NULL: OUT_OF_HOST_MEMORY. */
+MEMOI memo_session* memoi_session_make(const memo_session_desc* desc, const memo_step_plan* plan,
+                                       int has_profile, memo_error* error) {
     memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
-    memo_status status;
-    *result = s;
-    if (!s) return memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
-    status = memoi_session_take_desc(s, desc, plan, error);
-    if (!status) status = memoi_session_fill(s, plan, error);
-    if (!status) status = memoi_session_stream(s, error);
-    if (!status && plan && s->streamed &&
-        !(plan->update_is_on_host ? desc->update_host : desc->update))
-        status = MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but the plan needs it; set it",
-                               plan->update_is_on_host ? "update_host" : "update");
-    if (!status && plan &&
-        memcmp(plan->bytes[0], s->states_sizes.bytes[0], sizeof s->states_sizes.bytes[0]))
-        status = MEMOB_INVALID(error, "memo_session_desc.states: the plan was made for other "
-                                      "states; plan again");
-    status = memoi_session_verdict(desc, status, error);
-    if (!status && desc->agree) status = memoi_session_meet(s, has_profile, error);
-    if (!status) s->limit_bytes = s->desc.device_bytes;
-    return status;
-}
-
-/* --- >>session state ---
- * Knows: the first error, spans, the current shape and its steps.  Knows nothing of what runs.
- *
- * 1. A span is of a step and of a kind of span that there are.
- * 2. A micro-batch is timed only while there is room for its spans. */
-
-/* status: of a call that got s->call_error.  The first error stays. */
-MEMOI MEMOB_NOINLINE int memoi_session_is_ok(memo_session* s, memo_status status) {
-    if (status && (!s->error.status || s->is_reported)) {
-        s->is_reported = 0;
-        s->error = s->call_error;
-        s->error.status = status;
-    }
-    return !status;
-}
-
-void memo_session_fail(memo_session* s, memo_status status, const char* message) {
-    if (message && message[0])
-        (void)memo_error_set(&s->call_error, status, "%s", message);
-    else
-        (void)memo_error_set(&s->call_error, status, "memo_session_fail: %s, without a message",
-                             memo_status_name(status));
-    (void)memoi_session_is_ok(s, status);
-}
-
-/* Forgets the errors that a call has returned.  An error between two micro-batches stays, so that
- * the next one fails with it. */
-MEMOI void memoi_session_forget(memo_session* s) {
-    if (s->is_reported) memset(&s->error, 0, sizeof s->error);
-    s->is_reported = 0;
-}
-
-/* Ends a call that returns the session's error. */
-MEMOI memo_status memoi_session_report(memo_session* s, memo_error* error) {
-    s->is_reported = 1;
-    if (s->error.status && error) *error = s->error;
-    return s->error.status;
-}
-
-/* Makes an error of the session's own. */
-#define MEMOI_SESSION_FAIL(s, status, ...)                                                         \
-    ((void)memoi_session_is_ok(s, memo_error_set(&(s)->call_error, status, __VA_ARGS__)))
-
-/* Is an argument of memo_session_get_... in 0 to most?  If not, that is the session's error. */
-MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* argument,
-                                             int64_t value, int64_t most) {
-    if (value >= 0 && value <= most) return 1;
-    MEMOI_SESSION_FAIL((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_ARGUMENT,
-                       "memo_session_get_%s: out of range (%lld); 0 to %lld are valid", argument,
-                       (long long)value, (long long)most);
-    return 0;
-}
-
-int memo_session_computes(const memo_session* s) { return s->is_open && !s->error.status; }
-memo_batch memo_session_get_batch(const memo_session* s) { return s->batch; }
-
-/* 1: a turn of an order that is of this pass. */
-MEMOI int memoi_session_is_turn(const memo_session* s, memo_pass pass) {
-    return s->steps->order && s->batch.turn.pass == pass;
-}
-/* The steps of passes that a turn lacks count as passed. */
-MEMOI int32_t memoi_session_n_before(const memo_session* s) {
-    return memoi_session_is_turn(s, MEMO_PASS_BACKWARD) ? s->n_turn_steps : 0;
-}
-
-int32_t memo_session_get_n_slices(const memo_session* s) { return s->n_slices; }
-
-/* Rows of a step in this micro-batch. */
-MEMOI int64_t memoi_session_rows(const memo_session* s, int32_t step) {
-    return memob_swap_step_rows(&s->part->placement, step, s->batch.n_rows);
-}
-
-void memo_session_get_slice(const memo_session* s, int64_t* begin, int64_t* end) {
-    const int32_t slice = s->open < 0 ? 0 : s->open % s->n_of_batch;
-    *begin = memob_min(slice * s->steps->n_rows, s->batch.n_rows);
-    *end = *begin + memoi_session_rows(s, slice);
-}
-
-/* Micro-batches of a call; forwards begin with the last of them, backwards with the first. */
-MEMOI int32_t memoi_session_n_group(const memo_session* s) { return s->n_slices / s->n_of_batch; }
-int32_t memo_session_get_micro_batch(const memo_session* s) {
-    const int is_open = s->is_running && s->open >= 0;
-    const int32_t n_before = is_open ? s->open % s->n_slices : s->n_slices - 1;
-    return memoi_session_n_group(s) - 1 - n_before / s->n_of_batch;
-}
-
-/* Where the rows of a tensor of a step lie in the engine's memory. */
-MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t step, int32_t t) {
-    return memob_swap_place_of(&s->part->placement, step, t);
-}
-
-/* Does the tensor need its own call of recompute? */
-MEMOI int memoi_session_recomputes(const memo_session* s, int32_t step, int32_t t) {
-    return s->steps->tensors[t].away != MEMO_WITH &&
-           memob_is_recomputed(memob_item_away(s->steps, t)) && memob_layer_has(s->steps, step, t);
-}
-
-/* The times of a span; NULL: it is not timed. */
-MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
-    const int32_t t = what - MEMOI_SPAN_TENSOR;
-    if (!s->spans_s || (what == MEMO_PASS_BETWEEN && step != s->n_steps - 1)) return NULL;
-    if (t >= 0 && t < MEMO_PROFILE_TENSORS_MAX && !memoi_session_recomputes(s, step, t))
+    if (!s) {
+        (void)memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
         return NULL;
-    MEMO_ASSERT(step >= 0 && step < s->n_steps && what < MEMOI_SPANS_MAX); /* 1 */
-    return s->spans_s + ((int64_t)step * MEMOI_SPANS_MAX + what) * MEMOI_SESSION_REPETITIONS;
-}
-
-/* A micro-batch of fewer rows than its shape counts in proportion; updates take the same time. */
-MEMOI double memoi_session_scale(const memo_session* s, int32_t step, int32_t what) {
-    const double rows = (double)memoi_session_rows(s, step);
-    if (what == MEMOI_SPAN_UPDATE || what >= MEMOI_SPAN_UPDATE_FIRST) return 1;
-    if (what == MEMO_PASS_BETWEEN) return (double)s->steps->layer_rows / (double)s->batch.n_rows;
-    return (double)memob_swap_step_rows(&s->part->placement, step, s->steps->layer_rows) / rows;
-}
-
-/* Waits for the span that a timer measured last, and adds it. */
-MEMOI memo_status memoi_session_read_timer(memo_session* s, memoi_timer* timer, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    double took_s = 0;
-    if (timer->span_s) status = memo_event_synchronize(s->device, timer->events[1], error);
-    if (timer->span_s && !status)
-        status = memo_event_elapsed(s->device, timer->events[0], timer->events[1], &took_s, error);
-    if (timer->span_s) *timer->span_s += took_s * timer->scale;
-    timer->span_s = NULL;
-    return status;
-}
-
-/* Begins or ends a span, or a part of one: parts add up.  The host is at most two spans of a kind
- * ahead of the device. */
-MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int is_end) {
-    double* span_s = memoi_session_span(s, step, what);
-    const int32_t which = s->next_timer[what];
-    memoi_timer* timer = &s->timers[which * MEMOI_SPANS_MAX + what];
-    memo_status status = MEMO_STATUS_OK;
-    if (!span_s || s->error.status) return;
-    MEMO_ASSERT(s->repetition < MEMOI_SESSION_REPETITIONS); /* 2 */
-    span_s += s->repetition;
-    if (s->desc.computes_on_host) {
-        *span_s += (is_end ? memob_now_s() : -memob_now_s()) * memoi_session_scale(s, step, what);
-        return;
     }
-    if (!is_end) status = memoi_session_read_timer(s, timer, &s->call_error);
-    if (!status)
-        status = memo_event_record(s->device, timer->events[is_end], s->desc.compute_stream,
-                                   &s->call_error);
-    if (is_end) timer->span_s = span_s;
-    if (is_end) timer->scale = memoi_session_scale(s, step, what);
-    if (is_end) s->next_timer[what] ^= 1;
-    (void)memoi_session_is_ok(s, status);
+    memoi_keep(s, memoi_session_take_desc(s, desc, plan, &s->call_error));
+    memoi_session_settle(s);
+    if (!s->failure.status && desc->agree) memoi_session_meet(s, has_profile);
+    s->limit_bytes = s->desc.device_bytes;
+    return s;
 }
 
-/* --- the first training steps are timed --- */
-
-/* 1: a micro-batch with a backward begins a step. */
-MEMOI int memoi_session_begins_step(const memo_session* s) {
-    const int64_t n = memob_max(s->desc.micro_batches, 1) / memoi_session_n_group(s);
-    if (!s->states) return s->timing.n_batches % memob_max(n, 1) == 0;
-    return !s->states->layers[0].has_gradients || s->states->is_pending;
+/* Begins a call that plans for an open session. */
+MEMOI void memoi_session_begin_call(memo_session* s) {
+    s->failure.status = MEMO_STATUS_OK;
+    s->all_failed = 0;
 }
-
-/* Before the step that is due, the session plans again: with states in memo_session_update, because
- * a plan may change n_group, and the caller then gathers a group; otherwise as a micro-batch
- * begins. */
-MEMOI void memoi_session_plan_if_due(memo_session* s, int is_update) {
-    if (s->timing.plan && s->timing.n_begun >= s->timing.due && (s->states != NULL) == is_update)
-        s->timing.plan(s);
-}
-
-/* A micro-batch is about to begin.  0: the session is lost. */
-MEMOI int memoi_session_time_begin(memo_session* s) {
-    memoi_timing* t = &s->timing;
-    if (t->plan && !s->batch.is_forward_only && !s->next_turn) {
-        const int begins = memoi_session_begins_step(s);
-        if (begins) memoi_session_plan_if_due(s, 0);
-        t->n_begun += begins;
-        t->n_batches++;
-    }
-    if (t->is_lost)
-        MEMOI_SESSION_FAIL(s, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                           "memo_session_begin: memory was lost while the session planned again");
-    return !t->is_lost;
-}
-
-/* Two timers of each span, before the first that is timed. */
-MEMOI memo_status memoi_session_create_timers(memo_session* s) {
-    memo_status status = MEMO_STATUS_OK;
-    for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX && !s->desc.computes_on_host && !status; k++) {
-        memo_event* event = &s->timers[k / 2].events[k % 2];
-        const int32_t tensor = k / 2 % MEMOI_SPANS_MAX - MEMOI_SPAN_TENSOR;
-        if (tensor >= s->desc.n_tensors && tensor < MEMO_PROFILE_TENSORS_MAX) continue;
-        if (!*event) status = memo_event_create(s->device, event, NULL);
-    }
-    return status;
-}
-
-/* Times this micro-batch, behind the first step, if it has half of its shape's rows or more, and
- * all slices. */
-MEMOI void memoi_session_time_batch_begin(memo_session* s) {
-    memoi_timing* t = &s->timing;
-    memoi_session_part* part = s->part;
-    const int is_whole = !s->batch.is_forward_only && 2 * s->batch.n_rows >= s->steps->layer_rows &&
-                         s->batch.n_rows > (s->n_of_batch - 1) * s->steps->n_rows;
-    if (!t->plan || s->next_turn) return;
-    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && t->is_open; k++) /* it was abandoned */
-        s->timers[k].span_s = NULL;
-    s->spans_s = NULL;
-    t->is_open = is_whole && t->n_begun > 1 && part->n_timed < MEMOI_SESSION_REPETITIONS;
-    if (!t->is_open) return;
-    if (memoi_session_create_timers(s)) t->is_open = 0;
-    if (t->is_open) s->spans_s = part->spans_s;
-
-    s->repetition = part->n_timed;
-    for (int64_t k = 0; k < (int64_t)s->n_steps * MEMOI_SPANS_MAX; k++)
-        part->spans_s[k * MEMOI_SESSION_REPETITIONS + s->repetition] = 0;
-}
-
-/* It counts if it has ended without an error.  The update behind it is timed with it. */
-MEMOI void memoi_session_time_batch_end(memo_session* s) {
-    const int is_over = s->steps->order ? !s->next_turn : s->n_passed == 2 * s->n_steps;
-    if (!s->timing.is_open || !s->is_running || s->error.status || !is_over) return;
-    s->timing.is_open = 0;
-    s->part->n_timed++;
+/* Ends a call that plans or opens a session, with its failure. */
+MEMOI memo_status memoi_session_end_call(const memo_session* s, memo_error* error) {
+    if (s->failure.status && error) *error = s->failure;
+    return s->failure.status;
 }
 
 /* --- >>session states ---
@@ -7992,15 +8073,14 @@ MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int
     uint32_t visited;
     if (!s->checked.slots) return;
     visited = memoi_checked_visited(s, &view);
-    for (; visited && !s->error.status && !why; visited &= visited - 1)
+    for (; visited && !why; visited &= visited - 1)
         why = memoi_checked_state(s, &view, __builtin_ctz(visited));
-    if (!why && !s->error.status) why = memoi_checked_missed(s, &view);
-    if (why && !s->error.status)
+    if (s->error.status) return;
+    if (!why) why = memoi_checked_missed(s, &view);
+    if (why)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "checked session: layer %d, state `%.32s`, %s: %s", (int)view.layer - 1,
-                           s->desc.states[view.blamed].name ? s->desc.states[view.blamed].name
-                                                            : "NULL",
-                           names[pass], why);
+                           memoi_session_name(s->desc.states[view.blamed].name), names[pass], why);
 }
 
 void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state) {
@@ -8014,8 +8094,8 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
 }
 
 void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t state) {
-    if (layer < MEMO_LAYER_FIRST || layer > s->desc.n_layers || state < 0 ||
-        state >= s->desc.n_states || !s->states)
+    if (!s->states || !memob_is_within(layer, MEMO_LAYER_FIRST, s->desc.n_layers) ||
+        !memob_is_within(state, 0, s->desc.n_states - 1))
         return NULL;
     return memob_states_get_host_address(s->states, layer + 1, state);
 }
@@ -8051,7 +8131,8 @@ MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int
                               memob_states_visit(s->states, pass, layer, is_end, &s->call_error));
 }
 
-MEMOI void memoi_session_visit_states(memo_session* s, int32_t pass, int32_t step, int is_end) {
+MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
+    const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
     if (s->states && !s->error.status)
         (void)memoi_session_is_ok(s,
                                   memob_states_turn(s->states, pass, step, is_end, &s->call_error));
@@ -8068,29 +8149,33 @@ MEMOI void memoi_session_pass_updates(memo_session* s) {
     s->is_deferred = 0;
 }
 
-/* The begin of a micro-batch, or its end. */
-MEMOI void memoi_session_visit_ends(memo_session* s, int is_end) {
+/* FIRST begins with the micro-batch. */
+MEMOI void memoi_session_begin_states(memo_session* s) {
     const int is_forward_only = s->batch.is_forward_only;
     if (!s->states || s->error.status) return;
-    if (!is_end && memob_states_is_due(s->states)) {
+    if (memob_states_is_due(s->states))
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                           "memo_session_begin: the last micro-batch of a step is over; "
                           "memo_session_update comes next, or memo_session_skip_update");
-    } else if (!is_end) {
-        if (is_forward_only && s->states->is_pending) memoi_session_pass_updates(s);
-        if (s->error.status) return;
-        s->is_fused = 0;
-        s->checked.n_updated = s->checked.n_missed = 0;
-        (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, s->n_slices,
-                                                            !s->batch.more_follow, is_forward_only,
-                                                            &s->call_error));
-        memoi_session_visit(s, MEMOB_FORWARD, 0, 0);
-    } else if (is_forward_only && s->n_passed == s->n_steps) {
+    else if (is_forward_only && s->states->is_pending)
+        memoi_session_pass_updates(s);
+    if (s->error.status) return;
+    s->is_fused = 0;
+    s->checked.n_updated = s->checked.n_missed = 0;
+    (void)memoi_session_is_ok(s,
+                              memob_states_set_batch(s->states, s->n_slices, !s->batch.more_follow,
+                                                     is_forward_only, &s->call_error));
+    memoi_session_visit(s, MEMOB_FORWARD, 0, 0);
+}
+
+/* LAST ends with a forward alone, FIRST with a backward. */
+MEMOI void memoi_session_end_states(memo_session* s) {
+    if (!s->states || s->error.status) return;
+    if (s->batch.is_forward_only && s->n_passed == s->n_steps)
         memoi_session_visit(s, MEMOB_FORWARD, s->desc.n_layers + 1, 1);
-    } else if (s->n_passed == 2 * s->n_steps) {
-        s->is_fused = memob_states_updates(s->states);
-        memoi_session_visit(s, MEMOB_BACKWARD, 0, 1);
-    }
+    if (s->n_passed != 2 * s->n_steps) return;
+    s->is_fused = memob_states_updates(s->states);
+    memoi_session_visit(s, MEMOB_BACKWARD, 0, 1);
 }
 
 /* Gradients are lost.  The error tells if an update has changed some layers alone. */
@@ -8340,20 +8425,18 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     c->stream = c->engine.streams[MEMOB_STREAM_TO_HOST];
     c->image = c->engine.host_memory;
     c->is_moved = s->timing.is_known;
-    if (!status) {
-        c->slots = c->engine.device_memory;
-        c->memory = c->slots + (c->memory_bytes ? 3 : 2) * at;
-    }
-    if (!status && found_bytes) {
-        c->found = (memo_row_content*)(void*)(c->image + at + MEMOI_GUARD);
-        c->seen = (memo_row_content*)(void*)(c->engine.device_memory + 3 * at + c->memory_bytes);
-    }
     if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
         memo_error_set(
             error, status,
             "a checked session takes %lld bytes of the device beside device_bytes; lower "
             "device_bytes, or set is_checked and MEMO_CHECK to 0",
             (long long)(3 * at + c->memory_bytes + found_bytes));
+    if (status) return status;
+    c->slots = c->engine.device_memory;
+    c->memory = c->slots + (c->memory_bytes ? 3 : 2) * at;
+    if (!found_bytes) return status;
+    c->found = (memo_row_content*)(void*)(c->image + at + MEMOI_GUARD);
+    c->seen = (memo_row_content*)(void*)(c->engine.device_memory + 3 * at + c->memory_bytes);
     return status;
 }
 
@@ -8469,18 +8552,18 @@ MEMOI int64_t memoi_checked_first(memo_session* s, int32_t step, int32_t t, int6
 /* A row of a slot differs from the forward's.  why NULL: it was recomputed, and is c->found[0]. */
 MEMOI memo_status memoi_checked_blame(memo_session* s, int32_t step, int32_t t, int64_t row,
                                       const char* why) {
-    const int64_t row_bytes = memoi_checked_row_bytes(s, step, t);
-    if (!why && !memoi_checked_hashes(s, step, t)[row])
-        why = "recompute writes it, but the forward had not when the layer ended; give layers that "
-              "lack it another kind, compute on compute_stream, or set memo_batch.n_rows";
-    else if (!why && s->checked.found[0].n_poisoned == row_bytes)
-        why = "recompute did not write it; recompute it, declare it MEMO_WITH behind the tensor "
-              "that it is computed with, or declare it MEMO_MOVE";
-    else if (!why)
-        why = "recompute gives it other bytes than the forward; it must compute the same rows by "
-              "the same operations, or tile_rows is too small, or the table has another order, or "
-              "weights or tensors before it changed since; if no tensor before it gives it, "
-              "declare it MEMO_MOVE";
+    static const char* const guesses[] = {
+        "recompute gives it other bytes than the forward; it must compute the same rows by "
+        "the same operations, or tile_rows is too small, or the table has another order, or "
+        "weights or tensors before it changed since; if no tensor before it gives it, "
+        "declare it MEMO_MOVE",
+        "recompute did not write it; recompute it, declare it MEMO_WITH behind the tensor "
+        "that it is computed with, or declare it MEMO_MOVE",
+        "recompute writes it, but the forward had not when the layer ended; give layers that "
+        "lack it another kind, compute on compute_stream, or set memo_batch.n_rows"};
+    const int is_new = !memoi_checked_hashes(s, step, t)[row];
+    const int is_poison = s->checked.found[0].n_poisoned == memoi_checked_row_bytes(s, step, t);
+    if (!why) why = guesses[is_new ? 2 : is_poison];
     return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
                           (int)memoi_session_layer(s, step), s->steps->tensors[t].name,
@@ -8513,15 +8596,11 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
     static const char* const names[] = {"", "forward", "recomputation", "backward"};
     const memoi_checked* c = &s->checked;
     const int is_forward = after == MEMO_PASS_FORWARD;
-    int is_ok = 1;
 
-    for (int32_t t = 0; t < s->desc.n_tensors && is_ok; t++) {
+    for (int32_t t = 0; t < s->desc.n_tensors; t++) {
         const memo_item* tensor = &s->steps->tensors[t];
         int64_t n_rows;
-        if (memoi_checked_ends(s, step, t, &n_rows)) {
-            is_ok = !s->error.status;
-            continue;
-        }
+        if (memoi_checked_ends(s, step, t, &n_rows)) continue;
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
@@ -8535,7 +8614,8 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
         return 0;
     }
 
-    for (int32_t t = 0; t < s->desc.n_tensors && is_ok && after != MEMO_PASS_BACKWARD; t++) {
+    if (s->error.status || after == MEMO_PASS_BACKWARD) return !s->error.status;
+    for (int32_t t = 0; t < s->desc.n_tensors; t++) {
         const int is_by_rows = memob_is_recomputed(memob_item_away(s->steps, t)) &&
                                !memob_tensor_is_routed(s->steps, t);
         const int64_t n = memoi_session_tensor_rows(s, step, t);
@@ -8565,9 +8645,9 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
         else if (row < begin || row >= end)
             why = "it came back with other bytes; something writes to memory of the session";
         if (why || !s->desc.backward_recomputes)
-            is_ok = memoi_session_is_ok(s, memoi_checked_blame(s, step, t, row, why));
+            return memoi_session_is_ok(s, memoi_checked_blame(s, step, t, row, why));
     }
-    return is_ok;
+    return !s->error.status;
 }
 
 /* Nobody wrote to the slot since another layer, or the forward of this layer, ended there.  In the
@@ -8715,7 +8795,7 @@ MEMOI void memoi_checked_outputs(memo_session* s, int32_t step, int is_end) {
                 "checked session: layer %d: recompute changes output `%.40s`; it may write tensors "
                 "of its layer alone: let the forward count, and use no buffer that the backward "
                 "reads as scratch",
-                (int)memoi_session_layer(s, step), output->name ? output->name : "NULL");
+                (int)memoi_session_layer(s, step), memoi_session_name(output->name));
         s->checked.outputs[i] = hash;
     }
 }
@@ -8829,6 +8909,12 @@ MEMOI void* memoi_checked_release(memo_session* s, void* address) {
  * Knows: the plan that runs, arena, engine, the trainer's functions.  Knows nothing of how a plan
  * is found. */
 
+/* The first step of a layer of this turn, unless another step of the layer is open. */
+MEMOI int32_t memoi_session_open_step(const memo_session* s, int32_t layer) {
+    const int32_t step = memoi_session_step(s, layer);
+    return s->open > step && s->open < step + s->n_slices ? s->open : step;
+}
+
 /* Where a tensor of a layer lies; NULL if it is absent, or after an error.  is_needed: then that is
  * an error of a checked session. */
 MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int32_t tensor,
@@ -8849,8 +8935,7 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
     }
 
     of = &s->steps->tensors[tensor];
-    step = memoi_session_step(s, layer); /* the first, unless another is open */
-    if (s->open > step && s->open < step + s->n_slices) step = s->open;
+    step = memoi_session_open_step(s, layer);
     place = memoi_session_place(s, step, tensor);
     if (!s->is_open)
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
@@ -8911,15 +8996,17 @@ int32_t memo_session_get_alternative(const memo_session* s, int32_t buffer) {
 MEMOI int64_t memoi_session_buffer_bytes(const memo_session* s, int32_t buffer, int64_t n_rows) {
     const memo_session_buffer* b = &s->desc.buffers[buffer];
     const int32_t chosen = s->part->plan->alternatives[buffer];
-    const memo_session_alternative* a = chosen ? &s->desc.alternatives[chosen - 1] : NULL;
-    return a ? a->size_bytes + a->row_bytes * n_rows : b->size_bytes + b->row_bytes * n_rows;
+    const memo_session_alternative* a;
+    if (!chosen) return b->size_bytes + b->row_bytes * n_rows;
+    a = &s->desc.alternatives[chosen - 1];
+    return a->size_bytes + a->row_bytes * n_rows;
 }
 
 /* In a group a buffer that lives across layers has a part of so many bytes for each micro-batch. */
 MEMOI int64_t memoi_session_part_bytes(const memo_session* s, int32_t buffer) {
     const memo_session_buffer* b = &s->desc.buffers[buffer];
-    const int is_each = b->first_layer < 0 && memoi_pass_has_layers(b->first);
-    if (is_each || b->first == MEMO_PASS_SESSION || memoi_session_n_group(s) == 1) return 0;
+    if (memoi_buffer_is_each(b) || b->first == MEMO_PASS_SESSION || memoi_session_n_group(s) == 1)
+        return 0;
     return memob_min(memob_align_up(memoi_session_buffer_bytes(s, buffer, s->batch.n_rows),
                                     MEMOB_DEVICE_ALIGNMENT),
                      MEMOB_BYTES_MAX / memoi_session_n_group(s)); /* no sum overflows */
@@ -8988,9 +9075,9 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
     if (address)
-        address = memob_at(address,
-                           memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
-    if (address || !s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
+        return memob_at(address,
+                        memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
+    if (!s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return NULL;
 
     if (!s->is_running)
         now = MEMO_PASS_AFTER;
@@ -9003,7 +9090,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         s, MEMO_STATUS_INVALID_STATE,
         "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is declared "
         "from the begin of %s to the end of %s%s, so change its life or take it there",
-        b->name ? b->name : "NULL",
+        memoi_session_name(b->name),
         memoi_session_when(text[0], now, s->open < 0 ? -1 : memoi_session_layer(s, s->open)),
         memoi_session_when(text[1], b->first, b->first_layer),
         b->first_layer < 0 ? "that layer" : memoi_session_when(text[2], b->last, b->last_layer),
@@ -9034,6 +9121,9 @@ MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const cha
                            "pass BACKWARD in memo_session_desc.buffers");
         return NULL;
     }
+
+    if (!s->is_open && name && !strchr(name, '\n')) /* names in pictures of a dry run */
+        (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, name, &s->call_error));
     status = memo_arena_alloc(s->part->arena, size_bytes, 0, &address, &s->call_error);
     if (status == MEMO_STATUS_DIVERGED)
         MEMOI_SESSION_FAIL(s, status,
@@ -9056,28 +9146,24 @@ void memo_session_free(memo_session* s, void* address) {
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
 }
 
-/* Requests a declared buffer whose life begins.  Returns 0 if its life in another layer goes on. */
-MEMOI int memoi_session_begin_life(memo_session* s, int32_t i) {
+/* Requests a declared buffer whose life begins. */
+MEMOI void memoi_session_begin_life(memo_session* s, int32_t i) {
     const memo_session_buffer* b = &s->desc.buffers[i];
-    const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
+    const int is_slice = b->first_layer == MEMO_EACH_SLICE;
     int64_t n_rows, n_bytes;
 
-    /* Marks name the buffers of a dry run, for pictures. */
-    if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
-        (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
-    if (is_each && s->buffer_addresses[i]) {
+    if (memoi_buffer_is_each(b) && s->buffer_addresses[i]) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_desc.buffers[%d]: `%.40s` lives in each layer, but two "
                            "layers are open; end one first, or use memo_session_alloc",
-                           (int)i, b->name ? b->name : "NULL");
-        return 0;
+                           (int)i, memoi_session_name(b->name));
+        return;
     }
     n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
     n_bytes = memoi_session_buffer_bytes(s, i, n_rows);
     n_bytes = memob_min(n_bytes + (memoi_session_n_group(s) - 1) * memoi_session_part_bytes(s, i),
                         MEMOB_BYTES_MAX);
     s->buffer_addresses[i] = memoi_session_request(s, n_bytes, b->name);
-    return 1;
 }
 
 /* Requests or frees the declared buffers whose life begins or ends here. */
@@ -9087,13 +9173,13 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->desc.buffers[i];
-        const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
+        const int is_each = memoi_buffer_is_each(b), is_slice = b->first_layer == MEMO_EACH_SLICE;
         const memo_pass of = is_end && !is_each ? b->last : b->first;
         const int32_t n_slices = is_each ? s->n_of_batch : s->n_slices;
         int32_t at = is_end ? b->last_layer : b->first_layer;
         if (is_each) at = layer;
         if (memoi_session_moment(of, at, s->desc.n_layers) != now) continue;
-        if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
+        if (!memoi_buffer_is_of(b, memob_layer_kind(s->steps, step))) continue;
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
         if (memoi_pass_has_layers(pass) && !is_slice &&
             step % n_slices != (is_last_slice ? n_slices - 1 : 0))
@@ -9103,14 +9189,11 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
             char* address = memoi_session_placed(s, i);
             memoi_checked_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
             s->buffer_addresses[i] = is_end ? NULL : address;
-            continue;
-        }
-        if (is_end) {
+        } else if (is_end) {
             memo_session_free(s, s->buffer_addresses[i]);
             s->buffer_addresses[i] = NULL;
-            continue;
-        }
-        if (!memoi_session_begin_life(s, i)) return;
+        } else
+            memoi_session_begin_life(s, i);
     }
 }
 
@@ -9136,17 +9219,18 @@ void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
 }
 
 int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {
-    int32_t step = layer * s->n_slices, t = 0; /* the first slice, unless another is open */
+    int32_t t = 0;
     while (t < s->desc.n_tensors && !memob_tensor_is_routed(s->steps, t)) t++;
-    if (layer < 0 || layer >= s->desc.n_layers || t == s->desc.n_tensors) return 0;
-    if (s->open > step && s->open < step + s->n_slices) step = s->open;
-    return memoi_session_place(s, step, t)->n_routed;
+    if (t == s->desc.n_tensors || !memoi_session_has_layer(s, layer)) return 0;
+    return memoi_session_place(s, memoi_session_open_step(s, layer), t)->n_routed;
 }
 
 /* After an error, and if a micro-batch ends without a backward. */
 MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
-    if (is_failed) memob_arena_abandon(s->part->arena);
-    if (is_failed) s->next_turn = 0;
+    if (is_failed) {
+        memob_arena_abandon(s->part->arena);
+        s->next_turn = 0;
+    }
     if (memoi_session_moves(s) &&
         (s->steps->order ? is_failed : s->open >= 0 || s->n_passed % (2 * s->n_steps)))
         (void)memoi_session_is_ok(s, memo_swap_abandon(s->part->swap, &s->call_error));
@@ -9167,18 +9251,17 @@ MEMOI void memoi_session_begin_between(memo_session* s) {
 MEMOI memo_status memoi_session_check_turn(memo_session* s, const memo_batch* before,
                                            memo_error* error) {
     const int32_t shape = s->next_turn ? before->shape : s->batch.shape;
-    const memo_step_plan* plan = s->parts[s->batch.shape].plan;
-    const memo_turn *turn = &s->batch.turn, *next = NULL;
-    const char* why = NULL;
-    if (s->next_turn && (s->batch.shape != shape || s->batch.n_rows != before->n_rows))
-        why = "shape and n_rows must be those of the micro-batches in flight";
-    if (!plan->n_order && !why) return MEMO_STATUS_OK;
-    if (s->batch.is_forward_only && !why)
-        why = "is_forward_only is 1; use a shape that is_forward_only";
+    const int is_other =
+        s->next_turn && (s->batch.shape != shape || s->batch.n_rows != before->n_rows);
+    const memo_turn* next;
+    const char* why;
+    if (!is_other && !s->parts[s->batch.shape].plan->n_order) return MEMO_STATUS_OK;
     next = &s->parts[shape].plan->order[s->next_turn];
-    if (!why && (turn->micro_batch != next->micro_batch || turn->chunk != next->chunk ||
-                 turn->pass != next->pass))
-        why = "it is another turn";
+    const memob_rule rules[] = {
+        {is_other, "shape and n_rows must be those of the micro-batches in flight"},
+        {s->batch.is_forward_only, "is_forward_only is 1; use a shape that is_forward_only"},
+        {memcmp(&s->batch.turn, next, sizeof *next) != 0, "it is another turn"}};
+    why = MEMOB_FIRST_FAULT(rules);
     if (!why) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                           "memo_batch: %s; the next turn is order[%d], the %s of micro-batch %d, "
@@ -9281,12 +9364,12 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
             status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
                                         &s->call_error);
         s->checked.n_buffers = 0;
-        if (!status) memoi_checked_fill(s, s->checked.memory, s->checked.memory_bytes);
+        memoi_checked_fill(s, s->checked.memory, s->checked.memory_bytes);
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
     s->is_running = memoi_session_is_ok(s, status);
     memoi_checked_norm(s, 0);
-    memoi_session_visit_ends(s, 0);
+    memoi_session_begin_states(s);
     if (s->is_running && memoi_session_is_turn(s, MEMO_PASS_BACKWARD) &&
         s->batch.turn.chunk == s->part->plan->n_chunks - 1)
         memoi_session_begin_between(s);
@@ -9296,7 +9379,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
 /* 1: an order has turns left.  A turn must have computed its layers. */
 MEMOI int memoi_session_pass_turn(memo_session* s) {
     const int32_t n = s->n_turn_steps, n_passed = s->n_passed - memoi_session_n_before(s);
-    if (!s->steps->order || !s->is_running || s->error.status) return 0;
+    if (!s->steps->order || s->error.status) return 0;
     if (n_passed < n)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: the %s of micro-batch %d, chunk %d, has computed %d "
@@ -9312,22 +9395,25 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     if (memob_check_given("memo_session_end", "session", s, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     s->is_in_run = 0; /* also after a longjmp out of memo_session_run */
-    if (!s->is_running && !s->error.status)
-        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
-                          "memo_session_end: no micro-batch is under way; call "
-                          "memo_session_begin first");
-    if (s->is_running && s->open >= 0)
+    if (!s->is_running) {
+        if (!s->error.status)
+            memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
+                              "memo_session_end: no micro-batch is under way; call "
+                              "memo_session_begin first");
+        return memoi_session_report(s, error);
+    }
+    if (s->open >= 0)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: layer %d is still open; end each layer that begins",
                            (int)memoi_session_layer(s, s->open));
-    memoi_checked_verify(s, 0, s->is_running ? s->checked.memory_bytes : 0);
+    memoi_checked_verify(s, 0, s->checked.memory_bytes);
     memoi_checked_norm(s, 1);
-    if (s->is_running) memoi_session_visit_ends(s, 1);
-    if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
+    memoi_session_end_states(s);
+    if (!memoi_session_pass_turn(s) && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
-    s->checked.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps && !s->error.status;
+    s->checked.n_trained += s->n_passed == 2 * s->n_turn_steps && !s->error.status;
     memoi_session_time_batch_end(s);
-    if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
+    memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     return memoi_session_report(s, error);
 }
 
@@ -9446,7 +9532,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     if (!s->is_open) return 0;
     if (s->open_next >= 0) /* the layer that is open has its own times */
         memoi_session_mark(s, s->open, (int32_t)pass, 1);
-    memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 0);
+    memoi_session_visit_states(s, is_backward, step, 0);
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
     s->is_routed = 0;
@@ -9474,7 +9560,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     if (s->checked.slots) memoi_checked_layer_end(s, step, pass);
     if (memoi_session_moves(s) && !s->error.status)
         (void)memoi_session_is_ok(s, memob_swap_end(s->part->swap, &s->call_error));
-    memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 1);
+    memoi_session_visit_states(s, is_backward, step, 1);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
     memoi_session_bound_lives(s, pass, step, 1);
     if (!is_backward && !s->steps->order && memoi_session_is_last(s, step))
@@ -9560,8 +9646,8 @@ MEMOI memo_status memoi_session_run_all(memo_session* s, int32_t shape, int more
 
 /* Requests what `setup` has requested, or calls it. */
 MEMOI void memoi_session_set_up(memo_session* s) {
-    for (int64_t i = 0; s->setup && i < s->setup->n && !s->error.status; i++)
-        (void)memoi_session_request(s, s->setup->bytes[i], NULL);
+    const int64_t n = s->setup ? s->setup->n : 0;
+    for (int64_t i = 0; i < n; i++) (void)memoi_session_request(s, s->setup->bytes[i], NULL);
     if (s->setup || s->error.status || !s->desc.setup) return;
     s->own_setup.n = 0;
     s->is_calling_setup = s->is_open;
@@ -9570,40 +9656,36 @@ MEMOI void memoi_session_set_up(memo_session* s) {
 }
 
 /* The arena of the current shape.  The engine's memory, declared buffers and what setup requests
- * live as long as the arena.  status: so far.  Ranks that open a session begin setup together, or
- * none does: setup may communicate. */
-MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc,
-                                            memo_status status, memo_error* error) {
+ * live as long as the arena.  Ranks that open a session begin setup together, or none does: setup
+ * may communicate. */
+MEMOI void memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc) {
     memoi_session_part* part = s->part;
-    void* address = NULL;
-    if (!status) status = memo_arena_create(desc, &part->arena, error);
-    if (!status)
-        status = memo_arena_mark(part->arena, "activations between forward and backward", error);
-    if (!status)
-        status = memo_arena_alloc(part->arena, memoi_session_lay_places(s), 0, &address, error);
-    part->base = (char*)address;
-    if (!status && s->states_sizes.device_bytes) {
-        status = memo_arena_mark(part->arena, "states", error);
-        if (!status)
-            status =
-                memo_arena_alloc(part->arena, s->states_sizes.device_bytes, 0, &address, error);
-        s->states_desc.device_memory = address;
-    }
     s->is_reported = 1;
     memoi_session_forget(s);
     s->batch.n_rows = s->desc.n_rows;
-    if (s->is_open) status = memoi_session_verdict(&s->desc, status, error);
-    if (status) return status;
-
     s->is_setting_up = 1;
-    memoi_session_bound_lives(s, MEMO_PASS_SESSION, 0, 0);
-    memoi_session_set_up(s);
+    if (!s->failure.status) memoi_keep(s, memo_arena_create(desc, &part->arena, &s->call_error));
+    if (!s->failure.status) {
+        part->base = (char*)memoi_session_request(s, memoi_session_lay_places(s),
+                                                  "activations between forward and backward");
+        if (s->states_sizes.device_bytes)
+            s->states_desc.device_memory =
+                memoi_session_request(s, s->states_sizes.device_bytes, "states");
+        memoi_keep(s, s->error.status);
+    }
+
+    if (s->is_open) memoi_session_settle(s);
+    if (!s->failure.status) {
+        memoi_session_bound_lives(s, MEMO_PASS_SESSION, 0, 0);
+        memoi_session_set_up(s);
+        memoi_keep(s, memoi_session_report(s, &s->call_error));
+    }
     s->is_setting_up = 0;
-    return memoi_session_report(s, error);
 }
 
-/* Ends arenas and engines of all shapes, but neither states nor memory. */
+/* Ends what belongs to the open plan, but for states and the device's memory. */
 MEMOI void memoi_session_stop(memo_session* s) {
+    memoi_checked_destroy(s);
     for (int32_t k = MEMO_SHAPES_MAX - 1; k >= 0; k--) { /* later ones use the first's streams */
         memoi_session_part* part = &s->parts[k];
         memo_swap_destroy(part->swap);
@@ -9612,13 +9694,15 @@ MEMOI void memoi_session_stop(memo_session* s) {
         part->swap = NULL;
         part->arena = NULL;
     }
+    if (s->host_memory && !s->desc.host_memory)
+        MEMOB_IGNORE(memo_host_free(s->device, s->host_memory, NULL));
+    s->host_memory = NULL;
 }
 
 void memo_session_destroy(memo_session* s) {
     if (!s) return;
     if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
         MEMOB_IGNORE(memo_stream_synchronize(s->device, s->desc.compute_stream, NULL));
-    memoi_checked_destroy(s);
     for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
@@ -9628,8 +9712,8 @@ void memo_session_destroy(memo_session* s) {
     memob_arrays_free(&s->kept);
     if (s->device_memory && !s->desc.device_memory)
         memo_device_free(s->device, s->device_memory, NULL);
-    if (s->host_memory && !s->desc.host_memory) memo_host_free(s->device, s->host_memory, NULL);
     memo_step_plan_destroy(s->own_plan);
+    MEMO_FREE(s->timing.profiles);
 #ifndef MEMO_NO_HOST_DEVICE
     memo_host_device_destroy(s->own_device);
 #endif
@@ -9639,30 +9723,40 @@ void memo_session_destroy(memo_session* s) {
 /* --- >>session plan ---
  * Knows: stages and budgets.  Knows nothing of streams and copies: no device is called. */
 
+MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
+    while (plan && plan->fits) plan = plan->next;
+    return !plan;
+}
+
+/* Predicted seconds of a step; 0: there are no times. */
+MEMOI double memoi_step_plan_s(const memo_step_plan* plan) {
+    return plan->times ? plan->times->step_s : 0;
+}
+
 /* Runs a micro-batch dry for the stage's rows, and lists its requests, which may exceed the
  * budgets.  A step that computes although it must not would crash before it reads the error.  So
  * there is memory for twice the activations, which costs nothing unless a step writes there. */
-MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
+MEMOI void memoi_session_dry_run(memo_session* s) {
     memo_arena_desc dry = MEMO_ZERO(memo_arena_desc);
     memo_step_plan* plan = s->part->plan;
     memob_swap_placement* placement = &s->part->placement;
-    int64_t n_bytes;
-    memo_status status;
+    if (s->failure.status) return;
 
     memob_swap_placement_free(placement); /* of the stage before */
-    status = memob_swap_placement_make(s->steps, 0, placement, error);
-    n_bytes = memob_min(placement->sizes.device_bytes, (int64_t)1 << 30);
     memo_plan_destroy(plan->addresses);
     memo_trace_destroy(plan->trace);
     plan->addresses = NULL;
     plan->trace = NULL;
-    if (!status) status = memo_trace_create(&plan->trace, error);
+    memoi_keep(s, memob_swap_placement_make(s->steps, 0, placement, &s->call_error));
+    memoi_keep(s, memo_trace_create(&plan->trace, &s->call_error));
     dry.trace = plan->trace;
-    dry.memory_bytes = 2 * n_bytes + (2 << 20);
+    dry.memory_bytes =
+        2 * memob_min(placement->sizes.device_bytes, (int64_t)1 << 30) + ((int64_t)2 << 20);
     dry.memory = MEMO_MALLOC((size_t)dry.memory_bytes); /* NULL: it is not needed */
 
-    if (!status) status = memoi_session_start_arena(s, &dry, status, error);
-    if (!status) status = memoi_session_run_all(s, s->batch.shape, 0, error);
+    memoi_session_start_arena(s, &dry);
+    if (!s->failure.status)
+        memoi_keep(s, memoi_session_run_all(s, s->batch.shape, 0, &s->call_error));
     s->next_turn = 0; /* also after an error */
 
     memo_arena_destroy(s->part->arena);
@@ -9674,7 +9768,8 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
         memset(&plan->sizes, 0, sizeof plan->sizes);
         plan->sizes.device_bytes = placement->sizes.device_bytes;
     }
-    return status ? status : memo_plan_from_trace(plan->trace, 0, &plan->addresses, error);
+    if (!s->failure.status)
+        memoi_keep(s, memo_plan_from_trace(plan->trace, 0, &plan->addresses, &s->call_error));
 }
 
 /* Fixes what lives as long as the session at the bottom, at the same place in all shapes and plans:
@@ -9694,25 +9789,26 @@ MEMOI int64_t memoi_session_fix(memo_plan* plan, int is_fixed) {
 }
 
 /* Searches for addresses within the budget: greedy first, then as long as the limit allows. */
-MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
+MEMOI void memoi_session_solve(memo_session* s) {
     memo_plan_desc desc = MEMO_ZERO(memo_plan_desc);
     memo_plan* plan = s->part->plan->addresses;
     memo_status status;
+    if (s->failure.status) return;
     desc.trace = s->part->plan->trace;
     desc.capacity_bytes = s->limit_bytes ? s->limit_bytes : MEMOB_BYTES_MAX;
     desc.engine = MEMO_PLAN_ENGINE_GREEDY;
     (void)memoi_session_fix(plan, 1);
-    status = memo_plan_solve(plan, &desc, error);
+    status = memo_plan_solve(plan, &desc, &s->call_error);
 
     /* No search helps if the budget is below the bound. */
     if (status == MEMO_STATUS_INFEASIBLE && plan->lower_bound_bytes <= desc.capacity_bytes) {
         memoi_session_log(s, "session: searching for addresses of %lld buffers, at most 10 s",
                           (long long)plan->n_buffers);
         desc.engine = MEMO_PLAN_ENGINE_BILEVEL;
-        status = memo_plan_solve(plan, &desc, error);
+        status = memo_plan_solve(plan, &desc, &s->call_error);
     }
     (void)memoi_session_fix(plan, 0);
-    return status == MEMO_STATUS_INFEASIBLE ? MEMO_STATUS_OK : status;
+    if (status != MEMO_STATUS_INFEASIBLE) memoi_keep(s, status);
 }
 
 static const char* const memoi_session_tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
@@ -9749,97 +9845,110 @@ MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_p
              memoi_session_tiers[tier], (long long)needed_bytes, device, tier ? spilling : smaller);
 }
 
-/* Ends a stage: the bytes of each owner on each tier, and which budget lacks how much.  The most of
- * all ranks decides.  status: of the stage.  rows: what the stage does, for the log.  subject: of
- * the message; NULL: the policy. */
-MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const char* rows,
-                                      const char* subject, memo_error* error) {
+/* The bytes of each owner on each tier, and their sums. */
+MEMOI void memoi_session_add_up(const memo_session* s, memo_step_plan* plan, int64_t* needed) {
+    const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
+    int64_t(*of)[MEMO_N_OWNERS] = plan->bytes;
+    for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
+        memcpy(of[tier], s->states_sizes.bytes[tier], sizeof s->states_sizes.bytes[tier]);
+    of[MEMO_TIER_DEVICE][MEMO_OWNER_ACTIVATIONS] = plan->sizes.device_bytes;
+    of[MEMO_TIER_HOST][MEMO_OWNER_ACTIVATIONS] =
+        memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT);
+    of[MEMO_TIER_FILE][MEMO_OWNER_ACTIVATIONS] = plan->sizes.spill_bytes;
+    of[MEMO_TIER_DEVICE][MEMO_OWNER_SESSION] =
+        fixed_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
+    of[MEMO_TIER_DEVICE][MEMO_OWNER_MICRO_BATCH] = plan->addresses->peak_bytes - fixed_bytes;
+    for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
+        for (int32_t owner = 0; owner < MEMO_N_OWNERS; owner++) needed[tier] += of[tier][owner];
+    plan->device_bytes = needed[0];
+    plan->host_bytes = needed[1];
+    plan->disk_bytes = needed[2];
+    plan->device_budget_bytes = s->desc.device_bytes;
+    plan->host_budget_bytes = s->desc.host_bytes;
+}
+
+/* Ends a stage: says which budget lacks how much.  The most of all ranks decides.  rows: what the
+ * stage does, for the log.  subject: of the message; NULL: the policy. */
+MEMOI void memoi_session_judge(memo_session* s, const char* rows, const char* subject) {
     memo_step_plan* plan = s->part->plan;
     const int64_t budgets[] = {s->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
     int64_t values[4] = {0, 0, 0, 0}, *needed = values + 1; /* of each tier */
-    int64_t(*of)[MEMO_N_OWNERS] = plan->bytes;
     char bytes[32];
     int lacking = 0;
-    if (!status) {
-        const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
-        for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
-            memcpy(of[tier], s->states_sizes.bytes[tier], sizeof s->states_sizes.bytes[tier]);
-        of[MEMO_TIER_DEVICE][MEMO_OWNER_ACTIVATIONS] = plan->sizes.device_bytes;
-        of[MEMO_TIER_HOST][MEMO_OWNER_ACTIVATIONS] =
-            memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT);
-        of[MEMO_TIER_FILE][MEMO_OWNER_ACTIVATIONS] = plan->sizes.spill_bytes;
-        of[MEMO_TIER_DEVICE][MEMO_OWNER_SESSION] =
-            fixed_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
-        of[MEMO_TIER_DEVICE][MEMO_OWNER_MICRO_BATCH] = plan->addresses->peak_bytes - fixed_bytes;
-        for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
-            for (int32_t owner = 0; owner < MEMO_N_OWNERS; owner++) needed[tier] += of[tier][owner];
-        plan->device_bytes = needed[0];
-        plan->host_bytes = needed[1];
-        plan->disk_bytes = needed[2];
-        plan->device_budget_bytes = s->desc.device_bytes;
-        plan->host_budget_bytes = budgets[1];
-    }
-    status = memoi_session_agree(&s->desc, status, values, 4, error);
-    if (status) return status;
+    plan->fits = 0;
+    if (!s->failure.status) memoi_session_add_up(s, plan, needed);
+    memoi_session_settle_values(s, values, 4);
+    if (s->failure.status) return;
     s->peak_bytes = needed[0];
-    while (lacking < 3 && (!budgets[lacking] || needed[lacking] <= budgets[lacking])) lacking++;
+    while (lacking < 3 && !memoi_is_over(needed[lacking], budgets[lacking])) lacking++;
     plan->fits = lacking == 3;
     *plan->shortage = 0;
-    memoi_session_log(s, "session: %s takes %s of device memory%s%s%s", rows,
-                      memob_bytes_text(bytes, (double)s->peak_bytes),
-                      plan->fits ? "" : " (exceeds ",
-                      plan->fits ? "" : memoi_session_tiers[lacking], plan->fits ? "" : ")");
-    if (plan->fits) return MEMO_STATUS_OK;
-
+    memob_bytes_text(bytes, (double)s->peak_bytes);
+    if (plan->fits) {
+        memoi_session_log(s, "session: %s takes %s of device memory", rows, bytes);
+        return;
+    }
+    memoi_session_log(s, "session: %s takes %s of device memory (exceeds %s)", rows, bytes,
+                      memoi_session_tiers[lacking]);
     memoi_session_put_shortage(&s->desc, plan, subject, (int32_t)(s->part - s->parts), lacking,
                                budgets[lacking], needed[lacking], 0);
-    return MEMO_STATUS_OK;
 }
 
-/* The rows of tensor t by a policy; MEMO recomputes what can be, and swaps the rest. */
+/* Numbers of a table of the stage's rows. */
+MEMOI int64_t memoi_session_n_cells(const memo_session* s) {
+    return (int64_t)s->part->plan->swap.n_layers * s->part->plan->swap.n_tensors;
+}
+
+/* What a stage of a policy does with rows; MEMO recomputes what can be, and swaps the rest. */
+static const struct {
+    const char* does;
+    int recomputes, swaps;
+} memoi_session_policies[MEMO_N_POLICIES] = {{"moving or recomputing everything", 1, 1},
+                                             {"keeping everything", 0, 0},
+                                             {"recomputing what can be", 1, 0},
+                                             {"moving everything", 0, 1},
+                                             {"alpha", 0, 0},
+                                             {"the desc's table of rows", 0, 0}};
+
+/* The rows of tensor t by a policy. */
 MEMOI int64_t memoi_session_policy_rows(const memo_swap_desc* swap, memo_policy policy, int32_t t) {
-    const int swaps = policy == MEMO_POLICY_SWAP || policy == MEMO_POLICY_MEMO;
-    const int recomputes = policy == MEMO_POLICY_RECOMPUTE || policy == MEMO_POLICY_MEMO;
     const int32_t away = memob_item_away(swap, t);
-    if (recomputes && memob_is_recomputed(away)) return 0;
-    if (!swaps || away == MEMO_KEEP) return MEMO_ROWS_KEPT;
+    if (memoi_session_policies[policy].recomputes && memob_is_recomputed(away)) return 0;
+    if (!memoi_session_policies[policy].swaps || away == MEMO_KEEP) return MEMO_ROWS_KEPT;
     return away == MEMO_ROWS && memob_tensor_is_routed(swap, t) ? 0 : swap->n_rows;
 }
 
 /* Makes a stage, with as many layers in host memory as fit.  Its rows: planned's, or without it the
- * policy's.  status: of what came before. */
-MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_policy policy,
-                                      const memo_swap_plan* planned, memo_error* error) {
-    static const char* const does[MEMO_N_POLICIES] = {"moving or recomputing everything",
-                                                      "keeping everything",
-                                                      "recomputing what can be",
-                                                      "moving everything",
-                                                      "alpha",
-                                                      "the desc's table of rows"};
+ * policy's. */
+MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_swap_plan* planned) {
     memo_swap_desc* swap = &s->part->plan->swap;
     const int is_alpha = planned ? !planned->rows : policy == MEMO_POLICY_ALPHA;
-    const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : (int64_t)swap->n_layers * swap->n_tensors;
+    const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : memoi_session_n_cells(s);
     const int64_t rows_bytes = s->desc.host_bytes - s->states_sizes.host_bytes;
-    int64_t *rows = (int64_t*)(uintptr_t)swap->rows, i; /* the plan's own */
+    int64_t* rows = (int64_t*)(uintptr_t)swap->rows; /* the plan's own */
     swap->n_host_layers = planned ? planned->n_host_layers : 0;
-    if (is_alpha) swap->alpha = planned ? planned->alpha : s->desc.alpha;
-    for (i = 0; i < n && !is_alpha; i++)
-        rows[i] = planned ? planned->rows[i]
-                          : memoi_session_policy_rows(swap, policy, (int32_t)(i % swap->n_tensors));
+    if (is_alpha) {
+        swap->alpha = planned ? planned->alpha : s->desc.alpha;
+        memoi_keep(s, memo_swap_desc_fill_rows(swap, rows, &s->call_error));
+    } else if (planned)
+        memcpy(rows, planned->rows, (size_t)n * sizeof *rows);
+    else
+        for (int64_t i = 0; i < n; i++)
+            rows[i] = memoi_session_policy_rows(swap, policy, (int32_t)(i % swap->n_tensors));
 
-    if (!status && is_alpha) status = memo_swap_desc_fill_rows(swap, rows, error);
-    if (!status && s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
+    if (s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
         memob_swap_placement placement; /* it may need more than there is: see judge */
-        status = memob_swap_placement_fit(swap, memob_max(rows_bytes, 1), &placement, error);
+        const memo_status status =
+            memob_swap_placement_fit(swap, memob_max(rows_bytes, 1), &placement, &s->call_error);
         memob_swap_placement_free(&placement);
-        if (status == MEMO_STATUS_INVALID_ARGUMENT) { /* a file would give layers back too early */
-            status = MEMO_STATUS_OK;
+        if (status == MEMO_STATUS_INVALID_ARGUMENT) /* a file would give layers back too early */
             swap->n_host_layers = 0;
-        }
+        else
+            memoi_keep(s, status);
     }
-    if (!status) status = memoi_session_dry_run(s, error);
-    if (!status) status = memoi_session_solve(s, error);
-    return memoi_session_judge(s, status, planned ? "a plan of rows" : does[policy], NULL, error);
+    memoi_session_dry_run(s);
+    memoi_session_solve(s);
+    memoi_session_judge(s, planned ? "a plan of rows" : memoi_session_policies[policy].does, NULL);
 }
 
 /* A profile of the current shape with guesses instead of times: such a plan must fit, but need not
@@ -9880,9 +9989,9 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
     double sum_s = 0;
     for (int32_t i = 0; i < plan->n_buffers; i++) {
         const memo_session_buffer* b = &s->desc.buffers[i];
-        const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
-        if (!plan->alternatives[i] || pass != (is_each ? b->first : MEMO_PASS_BETWEEN)) continue;
-        if (is_each && b->kinds && !(b->kinds >> kind & 1)) continue;
+        const int is_each = memoi_buffer_is_each(b);
+        if (!plan->alternatives[i] || !memoi_buffer_is_of(b, kind)) continue;
+        if (pass != (is_each ? b->first : MEMO_PASS_BETWEEN)) continue;
         sum_s += s->desc.alternatives[plan->alternatives[i] - 1].s_per_row *
                  (double)(is_each ? s->steps->n_rows : s->steps->layer_rows);
     }
@@ -9944,13 +10053,14 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
 
 /* Makes a stage of the least memory, which may lack some.  Tensors that cannot be recomputed
  * are kept.  If they do not fit they are swapped, unless swapping takes more device memory. */
-MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
-    memo_status status = memoi_session_stage(s, MEMO_STATUS_OK, MEMO_POLICY_RECOMPUTE, NULL, error);
-    const int64_t kept_bytes = s->peak_bytes;
-    if (!status && !s->part->plan->fits)
-        status = memoi_session_stage(s, status, MEMO_POLICY_MEMO, NULL, error);
-    if (status || s->part->plan->fits || s->peak_bytes <= kept_bytes) return status;
-    return memoi_session_stage(s, status, MEMO_POLICY_RECOMPUTE, NULL, error);
+MEMOI void memoi_session_take_least(memo_session* s) {
+    const memo_step_plan* plan = s->part->plan;
+    int64_t kept_bytes;
+    memoi_session_stage(s, MEMO_POLICY_RECOMPUTE, NULL);
+    kept_bytes = s->peak_bytes;
+    if (!plan->fits) memoi_session_stage(s, MEMO_POLICY_MEMO, NULL);
+    if (!plan->fits && s->peak_bytes > kept_bytes)
+        memoi_session_stage(s, MEMO_POLICY_RECOMPUTE, NULL);
 }
 
 #define MEMOI_SESSION_ROUNDS 8
@@ -9958,58 +10068,65 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
 /* Searches the rows that take least time, until they fit or nothing does.  The planner assumes that
  * the other buffers do not depend on the rows.  If the dry run shows otherwise, its budget is
  * lowered by the excess. */
-MEMOI memo_status memoi_session_search_rows(memo_session* s, memoi_session_costs* costs,
-                                            memo_error* error) {
+MEMOI void memoi_session_search_rows(memo_session* s, memoi_session_costs* costs) {
     memo_step_plan* plan = s->part->plan;
     int64_t* left_bytes = &costs->desc.device_bytes;
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status;
     memoi_session_log(s, "session: planning rows by %s times",
                       s->is_measured ? "measured" : "estimated");
     if (s->limit_bytes) *left_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
     costs->swap.rows = NULL;
     plan->fits = 0;
-    for (int round = 0; !status && !plan->fits && round < MEMOI_SESSION_ROUNDS; round++) {
-        if (s->limit_bytes && *left_bytes <= 0) break;
-        status = memoi_rows_make_plan(&costs->desc, &costs->aim, &plan->times, error);
-        if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK; /* no rows fit */
-        status = memoi_session_stage(s, status, s->desc.policy, plan->times, error);
-        if (s->is_measured && !status && plan->fits) break;
+    for (int round = 0; !plan->fits && round < MEMOI_SESSION_ROUNDS; round++) {
+        if (s->failure.status || (s->limit_bytes && *left_bytes <= 0)) break;
+        status = memoi_rows_make_plan(&costs->desc, &costs->aim, &plan->times, &s->call_error);
+        if (status == MEMO_STATUS_INFEASIBLE) break; /* no rows fit */
+        memoi_keep(s, status);
+        memoi_session_stage(s, s->desc.policy, plan->times);
+        if (s->is_measured && plan->fits) break;
         memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
         plan->times = NULL;
         if (!s->limit_bytes) break; /* other rows would take no less */
         *left_bytes -= s->peak_bytes - s->limit_bytes;
     }
-    return status;
+}
+
+/* 1: the policy is the best alpha, to be found. */
+MEMOI int memoi_session_is_alpha(const memo_session_desc* desc) {
+    return desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
 }
 
 /* Makes the stage of the policy, with measured times if there are any.  All ranks plan with the
  * same numbers. */
-MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) {
+MEMOI void memoi_session_choose_rows(memo_session* s) {
     const memo_policy policy = s->desc.policy;
-    const int is_alpha = policy == MEMO_POLICY_ALPHA && !s->desc.has_alpha;
+    const int is_alpha = memoi_session_is_alpha(&s->desc);
     const int is_planned = policy == MEMO_POLICY_MEMO || is_alpha;
     memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
-    int is_searched;
-    memo_status status = MEMO_STATUS_OK;
     memoi_session_cost(s, &costs);
     memo_swap_plan_destroy(plan->times);
     plan->times = NULL;
-    if (plan->shape.is_forward_only) /* layers share what they do not keep */
-        return memoi_session_stage(s, status, MEMO_POLICY_MEMO, NULL, error);
+    if (plan->shape.is_forward_only) { /* layers share what they do not keep */
+        memoi_session_stage(s, MEMO_POLICY_MEMO, NULL);
+        return;
+    }
 
     /* Keeping everything is fastest, so MEMO looks no further if it fits. */
-    status = memoi_session_stage(s, status, is_planned ? MEMO_POLICY_KEEP : policy, NULL, error);
-    is_searched = !status && (is_alpha || (is_planned && !plan->fits));
-    if (is_searched) status = memoi_session_search_rows(s, &costs, error);
-    if (is_searched && !status && !plan->fits)
-        status = is_alpha ? memoi_session_stage(s, status, policy, NULL, error)
-                          : memoi_session_take_least(s, error);
-    if (status || !s->is_measured || plan->times) return status;
+    memoi_session_stage(s, is_planned ? MEMO_POLICY_KEEP : policy, NULL);
+    if (s->failure.status) return;
+    if (is_alpha || (is_planned && !plan->fits)) {
+        memoi_session_search_rows(s, &costs);
+        if (!plan->fits && is_alpha)
+            memoi_session_stage(s, policy, NULL);
+        else if (!plan->fits)
+            memoi_session_take_least(s);
+    }
+    if (!s->is_measured || plan->times) return;
     costs.swap = plan->swap; /* its times, under no budget */
     costs.desc.device_bytes = 0;
-    status = memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, error);
-    return memoi_session_verdict(&s->desc, status, error);
+    memoi_keep(s, memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, &s->call_error));
+    memoi_session_settle(s);
 }
 
 #define MEMOI_SESSION_GAIN 1e-4 /* the least share of a step that other alternatives save */
@@ -10048,31 +10165,32 @@ typedef struct memoi_session_best {
  * shorter.  The stage is left out if no rows fit beside as many bytes, if the alternatives are
  * slower than the best and leave no more to the rows, or if even a step without stalls and
  * recomputation would be too long. */
-MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, memo_error* error) {
+MEMOI void memoi_session_try(memo_session* s, memoi_session_best* best) {
     const memo_step_plan* plan = s->part->plan;
     const int32_t n_batches = plan->n_order ? s->steps->n_order / 2 / plan->n_chunks
                                             : (int32_t)memob_max(s->desc.micro_batches, 1);
     const double least_s = best->step_s * (1 - MEMOI_SESSION_GAIN);
-    memo_status status = MEMO_STATUS_OK;
-    const int32_t n_calls = n_batches / memoi_session_n_group(s);
-    double step_s = 0, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
+    const int32_t n_turns = plan->n_order ? plan->n_order : 2;
+    const int32_t n_calls = plan->n_order ? 1 : n_batches / memoi_session_n_group(s);
+    double step_s, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
     int64_t other_bytes = 0;
-    for (int32_t k = 0; k < (plan->n_order ? plan->n_order : 2); k++)
-        slower_s += memoi_session_turn_s(s, k) * (plan->n_order ? 1 : n_calls);
-    if (best->computed_s + slower_s >= least_s) return status;
+    for (int32_t k = 0; k < n_turns; k++) slower_s += memoi_session_turn_s(s, k) * n_calls;
+    if (best->computed_s + slower_s >= least_s) return;
     best->is_current = 0;
     if (plan->n_buffers) {
-        status = memoi_session_stage(s, status, MEMO_POLICY_KEEP, NULL, error);
+        memoi_session_stage(s, MEMO_POLICY_KEEP, NULL);
         other_bytes = s->peak_bytes - plan->sizes.device_bytes;
-        if (status || other_bytes >= best->unfit_bytes) return status;
-        if (slower_s >= best->slower_s && other_bytes >= best->other_bytes) return status;
+        if (other_bytes >= best->unfit_bytes) return;
+        if (slower_s >= best->slower_s && other_bytes >= best->other_bytes) return;
     }
-    status = memoi_session_choose_rows(s, error);
-    if (!status && !plan->fits) best->unfit_bytes = other_bytes;
-    if (status || !plan->fits) return status;
+    memoi_session_choose_rows(s);
+    if (!plan->fits) {
+        best->unfit_bytes = other_bytes;
+        return;
+    }
 
-    if (plan->times) step_s = plan->times->step_s;
-    if (step_s >= least_s) return status;
+    step_s = memoi_step_plan_s(plan);
+    if (step_s >= least_s) return;
     memcpy(best->alternatives, plan->alternatives, sizeof best->alternatives);
     best->step_s = step_s;
     best->computed_s = step_s - slower_s;
@@ -10080,65 +10198,60 @@ MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, m
     best->slower_s = slower_s;
     best->other_bytes = other_bytes;
     best->is_current = 1;
-    return status;
 }
 
-/* Changes one or two buffers of the best alternatives, until none helps.  Change i: buffer i as
- * declared, or the alternative i - n_buffers. */
-MEMOI memo_status memoi_session_climb(memo_session* s, memoi_session_best* best,
-                                      memo_error* error) {
+/* The buffer of change i, which becomes as declared, or gets the alternative i - n_buffers.  *to:
+ * that alternative from 1 on, or 0. */
+MEMOI int32_t memoi_session_change(const memo_session_desc* desc, int32_t i, int32_t* to) {
+    *to = (int32_t)memob_max(i - desc->n_buffers + 1, 0);
+    return *to ? desc->alternatives[*to - 1].buffer : i;
+}
+
+/* Changes one or two buffers of the best alternatives, until none helps. */
+MEMOI void memoi_session_climb(memo_session* s, memoi_session_best* best) {
     int32_t* chosen = s->part->plan->alternatives;
-    const int32_t n_buffers = s->desc.n_buffers;
+    const int32_t n = s->desc.n_buffers + s->desc.n_alternatives;
+    int32_t to_i, to_k;
     double before_s = HUGE_VAL;
-    memo_status status = MEMO_STATUS_OK;
     while (best->step_s < before_s) {
         before_s = best->step_s;
-        for (int32_t i = 0; i < n_buffers + s->desc.n_alternatives; i++)
-            for (int32_t k = 0; k <= i && !status; k++) {
-                const int32_t to_i = i < n_buffers ? 0 : i - n_buffers + 1;
-                const int32_t to_k = k < n_buffers ? 0 : k - n_buffers + 1;
-                const int32_t buffer_i = to_i ? s->desc.alternatives[to_i - 1].buffer : i;
-                const int32_t buffer_k = to_k ? s->desc.alternatives[to_k - 1].buffer : k;
+        for (int32_t i = 0; i < n; i++)
+            for (int32_t k = 0; k <= i; k++) {
+                const int32_t buffer_i = memoi_session_change(&s->desc, i, &to_i);
+                const int32_t buffer_k = memoi_session_change(&s->desc, k, &to_k);
                 if (best->alternatives[buffer_i] == to_i ||
                     (i != k && (buffer_i == buffer_k || best->alternatives[buffer_k] == to_k)))
                     continue;
                 memcpy(chosen, best->alternatives, sizeof best->alternatives);
                 chosen[buffer_k] = to_k;
                 chosen[buffer_i] = to_i;
-                status = memoi_session_try(s, best, error);
+                memoi_session_try(s, best);
             }
     }
-    return status;
 }
 
 /* Chooses alternatives of buffers, and the stage: less and less memory until the stage fits, or as
  * long as the step may get shorter; then by single changes. */
-MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
+MEMOI void memoi_session_choose(memo_session* s) {
     int32_t* chosen = s->part->plan->alternatives;
     memoi_session_best best;
-    memo_status status;
     memset(&best, 0, sizeof best);
     best.step_s = best.slower_s = HUGE_VAL;
     best.unfit_bytes = INT64_MAX;
     memset(chosen, 0, sizeof best.alternatives);
-    do status = memoi_session_try(s, &best, error);
-    while (!status && best.step_s > 0 && memoi_session_lower(s));
+    do memoi_session_try(s, &best);
+    while (best.step_s > 0 && memoi_session_lower(s));
 
     /* If none fits, the plan has the smallest buffers. */
-    if (status || (best.step_s >= HUGE_VAL && !s->desc.n_alternatives)) return status;
-    if (best.step_s > 0) status = memoi_session_climb(s, &best, error);
+    if (best.step_s >= HUGE_VAL && !s->desc.n_alternatives) return;
+    if (best.step_s > 0) memoi_session_climb(s, &best);
     if (best.step_s < HUGE_VAL) memcpy(chosen, best.alternatives, sizeof best.alternatives);
-    return status || best.is_current ? status : memoi_session_choose_rows(s, error);
+    if (!best.is_current) memoi_session_choose_rows(s);
 }
 
 /* States of all layers. */
 MEMOI int64_t memoi_session_n_states(const memo_session* s) {
     return (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
-}
-
-/* Numbers of a table of the stage's rows. */
-MEMOI int64_t memoi_session_n_cells(const memo_session* s) {
-    return (int64_t)s->part->plan->swap.n_layers * s->part->plan->swap.n_tensors;
 }
 
 /* What the stage takes of the device beside states and activations; the same, whatever is
@@ -10158,8 +10271,8 @@ typedef struct memoi_session_streams {
 
 /* Streams the first n states of layers, and spills so many.  If nothing travels, only
  * MEMO_MAY_NOT_PASS gives the update another moment than its own pass. */
-MEMOI memo_status memoi_session_set_streams(memo_session* s, int64_t n, int64_t n_spilled,
-                                            int is_on_host, memo_error* error) {
+MEMOI void memoi_session_set_streams(memo_session* s, int64_t n, int64_t n_spilled,
+                                     int is_on_host) {
     memo_step_plan* plan = s->part->plan;
     const int is_free = n || is_on_host || s->desc.update_may & MEMO_MAY_NOT_PASS;
     plan->update_at = is_free && !(is_on_host && s->update_at == MEMO_UPDATE_DEFERRED)
@@ -10168,74 +10281,71 @@ MEMOI memo_status memoi_session_set_streams(memo_session* s, int64_t n, int64_t 
     plan->update_is_on_host = is_on_host;
     plan->n_streamed = n;
     plan->n_spilled = n_spilled;
-    return memoi_session_verdict(&s->desc, memoi_session_stream(s, error), error);
+    memoi_session_stream(s);
+    memoi_session_settle(s);
 }
 
-/* Sets the seconds of a step with the streamed states of the plan, by a short search for rows, or
- * with the stage's rows if the policy gives them; infinite if it does not fit. */
-MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, double* step_s,
-                                     memo_error* error) {
-    const memo_policy policy = s->desc.policy;
-    const int is_alpha = policy == MEMO_POLICY_ALPHA && !s->desc.has_alpha;
+/* Returns the seconds of a step with the streamed states of the plan, by a short search for rows,
+ * or with the stage's rows if the policy gives them; infinite if it does not fit. */
+MEMOI double memoi_session_rank(memo_session* s, int64_t other_bytes) {
     const int64_t left_bytes = s->limit_bytes - other_bytes - s->states_sizes.device_bytes;
+    const memob_states_sizes* sizes = &s->states_sizes;
     memoi_session_costs costs;
-    *step_s = HUGE_VAL;
-    if ((s->limit_bytes && left_bytes <= 0) ||
-        (s->desc.host_bytes && s->states_sizes.host_bytes > s->desc.host_bytes) ||
-        (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes))
-        return MEMO_STATUS_OK;
+    double step_s;
+    if (s->failure.status || (s->limit_bytes && left_bytes <= 0) ||
+        memoi_is_over(sizes->host_bytes, s->desc.host_bytes) ||
+        memoi_is_over(sizes->spill_bytes, s->desc.disk_bytes))
+        return HUGE_VAL;
     memoi_session_cost(s, &costs);
     if (!s->start) costs.aim.start = s->part->plan->swap.rows; /* the stage's */
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
-    if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;
-    return memoi_rows_rank(&costs.desc, &costs.aim, s->found, step_s, error);
+    if (memoi_session_is_alpha(&s->desc) || s->desc.policy == MEMO_POLICY_MEMO)
+        costs.swap.rows = NULL;
+    memoi_keep(s, memoi_rows_rank(&costs.desc, &costs.aim, s->found, &step_s, &s->call_error));
+    memoi_session_settle(s);
+    return step_s;
 }
 
-/* Sets the fewest states of the first n that are spilled, of at least n_spilled, with which a step
- * fits, and its seconds; infinite: none.  Tries a 16th of n more at a time. */
-MEMOI memo_status memoi_session_spill(memo_session* s, int64_t n, int64_t other_bytes,
-                                      int64_t* n_spilled, double* step_s, memo_error* error) {
+/* Spills the fewest states of the first n, of at least n_spilled, with which a step fits, and
+ * returns its seconds; infinite: none.  Tries a 16th of n more at a time. */
+MEMOI double memoi_session_spill(memo_session* s, int64_t n, int64_t n_spilled,
+                                 int64_t other_bytes) {
     const int on_host = s->part->plan->update_is_on_host;
     const int64_t most = s->desc.spill_directory && !on_host ? n : 0;
-    memo_status status;
-    *n_spilled = memob_min(*n_spilled, most);
-    for (;; *n_spilled = memob_min(*n_spilled + n / 16 + 1, most)) {
-        status = memoi_session_set_streams(s, n, *n_spilled, on_host, error);
-        if (!status) status = memoi_session_rank(s, other_bytes, step_s, error);
-        if (status || *step_s < HUGE_VAL || *n_spilled == most) return status;
+    double step_s;
+    for (n_spilled = memob_min(n_spilled, most);;
+         n_spilled = memob_min(n_spilled + n / 16 + 1, most)) {
+        memoi_session_set_streams(s, n, n_spilled, on_host);
+        step_s = memoi_session_rank(s, other_bytes);
+        if (step_s < HUGE_VAL || n_spilled == most) return step_s;
     }
 }
 
 /* Makes the stage of the policy with the first n states of layers streamed, which becomes the best
  * if it fits and its step is shorter.  In a file: at least n_spilled of these states, and as many
  * more as host memory lacks. */
-MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t n_spilled,
-                                            int is_on_host, memoi_session_streams* best,
-                                            memo_error* error) {
+MEMOI void memoi_session_choose_with(memo_session* s, int64_t n, int64_t n_spilled, int is_on_host,
+                                     memoi_session_streams* best) {
     const int64_t most = s->desc.spill_directory && !is_on_host ? n : 0;
     memo_step_plan* plan = s->part->plan;
     double step_s;
-    memo_status status =
-        memoi_session_set_streams(s, n, memob_min(n_spilled, most), is_on_host, error);
-    if (!status) status = memoi_session_choose(s, error);
+    memoi_session_set_streams(s, n, memob_min(n_spilled, most), is_on_host);
+    memoi_session_choose(s);
 
     /* The host or the disk lacks memory: spill more states. */
-    if (!status && !plan->fits && plan->n_spilled < most &&
-        !(s->limit_bytes && s->peak_bytes > s->limit_bytes)) {
-        int64_t n_more = plan->n_spilled + 1;
-        status = memoi_session_spill(s, n, memoi_session_other_bytes(s), &n_more, &step_s, error);
-        if (!status) status = memoi_session_choose(s, error);
+    if (!plan->fits && plan->n_spilled < most && !memoi_is_over(s->peak_bytes, s->limit_bytes)) {
+        (void)memoi_session_spill(s, n, plan->n_spilled + 1, memoi_session_other_bytes(s));
+        memoi_session_choose(s);
     }
 
     /* Without times the first that fits is the best. */
-    step_s = plan->times ? plan->times->step_s : 0;
-    best->is_current = !status && plan->fits && step_s < best->step_s * (1 - MEMOI_SESSION_GAIN);
-    if (!best->is_current) return status;
+    step_s = memoi_step_plan_s(plan);
+    best->is_current = plan->fits && step_s < best->step_s * (1 - MEMOI_SESSION_GAIN);
+    if (!best->is_current) return;
     best->other_bytes = memoi_session_other_bytes(s);
     best->plan = *plan;
     best->step_s = step_s;
     memcpy(best->rows, plan->swap.rows, (size_t)memoi_session_n_cells(s) * sizeof *best->rows);
-    return status;
 }
 
 /* A search for the number of streamed states. */
@@ -10246,13 +10356,10 @@ typedef struct memoi_session_count {
 } memoi_session_count;
 
 /* Tries n streamed states, by a short search that begins with the rows of the best so far. */
-MEMOI memo_status memoi_session_try_count(memo_session* s, int64_t n, memoi_session_count* count,
-                                          memo_error* error) {
-    int64_t n_spilled = 0;
+MEMOI void memoi_session_try_count(memo_session* s, int64_t n, memoi_session_count* count) {
     double step_s = HUGE_VAL;
-    memo_status status = MEMO_STATUS_OK;
     if (n >= count->least && n <= memoi_session_n_states(s))
-        status = memoi_session_spill(s, n, count->other_bytes, &n_spilled, &step_s, error);
+        step_s = memoi_session_spill(s, n, 0, count->other_bytes);
     if (step_s < count->best_s * (1 - MEMOI_SESSION_GAIN)) {
         count->best = count->most = n;
         count->best_s = step_s;
@@ -10261,79 +10368,69 @@ MEMOI memo_status memoi_session_try_count(memo_session* s, int64_t n, memoi_sess
         count->best = memob_min(count->best, n);
         count->most = memob_max(count->most, n);
     }
-    return status;
 }
 
 /* Streams more states than fit, if their copies cost less than the memory saves: an eighth of all
  * more at a time, then finer beside the best.  More states than others with the same step leave
  * room that may shorten it. */
-MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_streams* streams,
-                                            memo_error* error) {
+MEMOI void memoi_session_stream_more(memo_session* s, memoi_session_streams* streams) {
     const int64_t n_all = memoi_session_n_states(s), least = streams->plan.n_streamed;
     const int64_t n_cells = memoi_session_n_cells(s);
     memoi_session_count count = {least, streams->other_bytes, least, least, HUGE_VAL};
     int64_t stride = 1, n;
-    memo_status status;
     s->start = streams->rows + n_cells;
     s->found = s->start + n_cells;
     memcpy(s->start, streams->rows, (size_t)n_cells * sizeof *s->start);
     while (stride * 16 <= n_all) stride *= 2;
     memoi_session_log(s, "session: planning which of %lld states of layers leave the device",
                       (long long)n_all);
-    status = memoi_session_try_count(s, least, &count, error);
-    for (n = stride; n < n_all + stride && !status; n += stride)
-        status = memoi_session_try_count(s, memob_min(n, n_all), &count, error);
-    for (stride /= 2; stride && !status; stride /= 2) {
+    memoi_session_try_count(s, least, &count);
+    for (n = stride; n < n_all + stride; n += stride)
+        memoi_session_try_count(s, memob_min(n, n_all), &count);
+    for (stride /= 2; stride; stride /= 2) {
         n = count.most + stride;
-        status = memoi_session_try_count(s, count.best - stride, &count, error);
-        if (!status) status = memoi_session_try_count(s, n, &count, error);
+        memoi_session_try_count(s, count.best - stride, &count);
+        memoi_session_try_count(s, n, &count);
     }
 
     /* The rows of the shortest step begin the whole search. */
-    if (!status &&
-        (count.best != least || count.best_s < streams->step_s * (1 - MEMOI_SESSION_GAIN)))
-        status = memoi_session_choose_with(s, count.best, 0, 0, streams, error);
-    else if (!status)
-        status = memoi_session_set_streams(s, least, streams->plan.n_spilled, 0, error);
+    if (count.best != least || count.best_s < streams->step_s * (1 - MEMOI_SESSION_GAIN))
+        memoi_session_choose_with(s, count.best, 0, 0, streams);
+    else
+        memoi_session_set_streams(s, least, streams->plan.n_spilled, 0);
 
     /* With a few states more than these there may be room for other rows. */
-    for (stride = 1; stride <= 4 && !status && count.most + stride <= n_all &&
+    for (stride = 1; stride <= 4 && count.most + stride <= n_all &&
                      streams->step_s > count.best_s * (1 + MEMOI_SESSION_GAIN);
          stride *= 2)
-        status = memoi_session_choose_with(s, count.most + stride, 0, 0, streams, error);
+        memoi_session_choose_with(s, count.most + stride, 0, 0, streams);
     s->start = s->found = NULL;
-    return status;
 }
 
 /* Streams the fewest states that fit, from n on.  Other memory takes the same bytes, whatever is
  * streamed. */
-MEMOI memo_status memoi_session_stream_fewest(memo_session* s, int64_t n, int64_t n_all,
-                                              memoi_session_streams* best, memo_error* error) {
+MEMOI void memoi_session_stream_fewest(memo_session* s, int64_t n, int64_t n_all,
+                                       memoi_session_streams* best) {
     const int64_t stride = n_all / 64 + 1;
     const int64_t rest_bytes = s->peak_bytes - s->states_sizes.device_bytes;
     memo_step_plan* plan = s->part->plan;
-    memo_status status = MEMO_STATUS_OK;
-    while (!status && !plan->fits && n < n_all && (!n || s->peak_bytes > s->limit_bytes)) {
+    while (!plan->fits && n < n_all && (!n || s->peak_bytes > s->limit_bytes)) {
         plan->n_streamed = n = memob_min(n + stride, n_all);
         plan->n_spilled = 0;
-        status = memoi_session_stream(s, error);
+        memoi_session_stream(s);
         if (s->states_sizes.device_bytes + rest_bytes <= s->limit_bytes || n == n_all)
-            status = memoi_session_choose_with(s, n, 0, 0, best, error);
+            memoi_session_choose_with(s, n, 0, 0, best);
     }
-    return status;
 }
 
 /* More room for activations, on the device or on the host, may be worth more copies. */
-MEMOI memo_status memoi_session_give_room(memo_session* s, memoi_session_streams* best,
-                                          memo_error* error) {
-    memo_status status = memoi_session_stream_more(s, best, error);
-    for (int trial = 0; trial < 2 && !status && best->step_s < HUGE_VAL; trial++) {
+MEMOI void memoi_session_give_room(memo_session* s, memoi_session_streams* best) {
+    memoi_session_stream_more(s, best);
+    for (int trial = 0; trial < 2; trial++) {
         const int64_t most = best->plan.n_streamed, from = best->plan.n_spilled;
         if (from == most || !best->plan.sizes.n_spilled_layers) continue;
-        status =
-            memoi_session_choose_with(s, most, trial ? most : (from + most) / 2, 0, best, error);
+        memoi_session_choose_with(s, most, trial ? most : (from + most) / 2, 0, best);
     }
-    return status;
 }
 
 /* 1: the update on the host may be better than the best so far, with the update on the device. */
@@ -10347,57 +10444,52 @@ MEMOI int memoi_session_may_host(const memo_session* s, const memoi_session_stre
 /* Chooses how many states of layers are streamed, and the stage: none if all states fit beside all
  * activations; else those with which the step is shortest, its update included; or all, with the
  * update on the host.  best: none yet. */
-MEMOI memo_status memoi_session_search_streams(memo_session* s, memoi_session_streams* best,
-                                               memo_error* error) {
+MEMOI void memoi_session_search_streams(memo_session* s, memoi_session_streams* best) {
     const int64_t n_all = memoi_session_n_states(s);
     memo_step_plan* plan = s->part->plan;
     int64_t device_bytes;
-    memo_status status;
-    if (n_all && s->desc.update_on == MEMO_UPDATE_HOST)
-        return memoi_session_choose_with(s, n_all, 0, 1, best, error);
-    status = memoi_session_choose_with(s, s->least_streamed, 0, 0, best, error);
-    if (status || !n_all || s->desc.states_stay) return status;
+    if (n_all && s->desc.update_on == MEMO_UPDATE_HOST) {
+        memoi_session_choose_with(s, n_all, 0, 1, best);
+        return;
+    }
+    memoi_session_choose_with(s, s->least_streamed, 0, 0, best);
+    if (!n_all || s->desc.states_stay) return;
     if (plan->fits && (!plan->times || plan->times->stall_s + plan->times->recompute_s <= 0))
-        return status;
+        return;
 
-    status = memoi_session_stream_fewest(s, s->least_streamed, n_all, best, error);
-    if (!status && s->is_measured && best->step_s < HUGE_VAL)
-        status = memoi_session_give_room(s, best, error);
-    if (!status && best->step_s >= HUGE_VAL) { /* the last is the nearest */
+    memoi_session_stream_fewest(s, s->least_streamed, n_all, best);
+    if (s->is_measured && best->step_s < HUGE_VAL) memoi_session_give_room(s, best);
+    if (best->step_s >= HUGE_VAL) { /* the last is the nearest */
         best->plan = *plan;
         best->is_current = 1;
     }
 
     /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
     device_bytes = s->peak_bytes;
-    if (!status && memoi_session_may_host(s, best))
-        status = memoi_session_choose_with(s, n_all, 0, 1, best, error);
-    best->is_current |= best->step_s >= HUGE_VAL && s->limit_bytes &&
-                        device_bytes > s->limit_bytes && s->peak_bytes < device_bytes;
-    if (status || best->is_current) return status;
+    if (memoi_session_may_host(s, best)) memoi_session_choose_with(s, n_all, 0, 1, best);
+    best->is_current |= best->step_s >= HUGE_VAL && s->peak_bytes < device_bytes &&
+                        memoi_is_over(device_bytes, s->limit_bytes);
+    if (best->is_current) return;
 
     /* The best stage again, from its rows. */
     if (best->step_s < HUGE_VAL) s->start = best->rows;
-    status = memoi_session_choose_with(s, best->plan.n_streamed, best->plan.n_spilled,
-                                       best->plan.update_is_on_host, best, error);
+    memoi_session_choose_with(s, best->plan.n_streamed, best->plan.n_spilled,
+                              best->plan.update_is_on_host, best);
     s->start = NULL;
-    return status;
 }
 
-/* The same.  *step_s: of the stage; infinite: it does not fit. */
-MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, memo_error* error) {
+/* The same.  Returns the seconds of the stage's step; infinite: it does not fit. */
+MEMOI double memoi_session_choose_streams(memo_session* s) {
     memoi_session_streams best;
-    memo_status status;
     memset(&best, 0, sizeof best);
     best.step_s = HUGE_VAL;
     /* Its table, and the two of stream_more. */
     best.rows = (int64_t*)memob_calloc(3 * memoi_session_n_cells(s), sizeof *best.rows);
-    status = best.rows ? MEMO_STATUS_OK : memob_no_memory(error, "the rows of plans");
-    status = memoi_session_verdict(&s->desc, status, error);
-    if (!status) status = memoi_session_search_streams(s, &best, error);
+    if (!best.rows) memoi_keep(s, memob_no_memory(&s->call_error, "the rows of plans"));
+    memoi_session_settle(s);
+    if (!s->failure.status) memoi_session_search_streams(s, &best);
     MEMO_FREE(best.rows);
-    *step_s = best.step_s;
-    return status;
+    return best.step_s;
 }
 
 /* May the update run then? */
@@ -10412,62 +10504,55 @@ MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
 static const int32_t memoi_session_moments[] = {MEMO_UPDATE_FUSED, MEMO_UPDATE_DEFERRED,
                                                 MEMO_UPDATE_PASS};
 
-/* Ranks the moments of the update with the stage's streamed states; *at becomes the one of the
+/* Ranks the moments of the update with the stage's streamed states.  Returns the one of the
  * shortest step. */
-MEMOI memo_status memoi_session_rank_moments(memo_session* s, int32_t* at, memo_error* error) {
+MEMOI int32_t memoi_session_rank_moments(memo_session* s) {
     const memo_step_plan* plan = s->part->plan;
     const int64_t n = plan->n_streamed, n_spilled = plan->n_spilled;
     const int64_t other_bytes = memoi_session_other_bytes(s);
     const int32_t chosen = s->update_at;
+    int32_t best = chosen;
     double best_s = HUGE_VAL, step_s;
-    memo_status status = MEMO_STATUS_OK;
-    for (int32_t k = 0; k < 3 && !status; k++) {
+    for (int32_t k = 0; k < 3; k++) {
         if (!memoi_session_may_update(&s->desc, memoi_session_moments[k])) continue;
         s->update_at = memoi_session_moments[k];
-        status = memoi_session_set_streams(s, n, n_spilled, 0, error);
-        if (!status) status = memoi_session_rank(s, other_bytes, &step_s, error);
-        if (status || step_s >= best_s * (1 - MEMOI_SESSION_GAIN)) continue;
+        memoi_session_set_streams(s, n, n_spilled, 0);
+        step_s = memoi_session_rank(s, other_bytes);
+        if (step_s >= best_s * (1 - MEMOI_SESSION_GAIN)) continue;
         best_s = step_s;
-        *at = memoi_session_moments[k];
+        best = s->update_at;
     }
     s->update_at = chosen; /* the stage's */
-    return status ? status : memoi_session_set_streams(s, n, n_spilled, 0, error);
+    memoi_session_set_streams(s, n, n_spilled, 0);
+    return best;
 }
 
 /* Chooses the streamed states, the stage, and when the update runs: the first moment that the
  * trainer allows, or another one if that is faster. */
-MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error) {
+MEMOI void memoi_session_choose_states(memo_session* s) {
     const memo_step_plan* plan = s->part->plan;
-    double step_s, other_s;
+    double step_s;
     int32_t at, first;
-    memo_status status;
     for (int32_t k = 2; k >= 0; k--)
         if (memoi_session_may_update(&s->desc, memoi_session_moments[k]))
             s->update_at = memoi_session_moments[k];
-    at = s->update_at;
-    status = memoi_session_choose_streams(s, &step_s, error);
-    if (!status && s->is_measured && step_s < HUGE_VAL && plan->n_streamed &&
-        !plan->update_is_on_host)
-        status = memoi_session_rank_moments(s, &at, error);
-    if (status || at == s->update_at) return status;
+    first = at = s->update_at;
+    step_s = memoi_session_choose_streams(s);
+    if (s->is_measured && step_s < HUGE_VAL && plan->n_streamed && !plan->update_is_on_host)
+        at = memoi_session_rank_moments(s);
+    if (at == first) return;
 
     /* Other rows and states may be better then. */
-    first = s->update_at;
     s->update_at = at;
-    status = memoi_session_choose_streams(s, &other_s, error);
-    if (status || other_s < step_s) return status;
+    if (memoi_session_choose_streams(s) < step_s) return;
     s->update_at = first;
-    return memoi_session_choose_streams(s, &step_s, error);
-}
-
-MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
-    while (plan && plan->fits) plan = plan->next;
-    return !plan;
+    (void)memoi_session_choose_streams(s);
 }
 
 /* Ends a call that makes a plan. */
-MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
-                                          memo_step_plan** plan) {
+MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_step_plan** plan,
+                                          memo_error* error) {
+    const memo_status status = memoi_session_end_call(s, error);
     if (!status) {
         *plan = s->own_plan;
         s->own_plan = NULL;
@@ -10477,88 +10562,85 @@ MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
 }
 
 /* Streams what the open plan streams, and chooses the stage. */
-MEMOI memo_status memoi_session_keep(memo_session* s, memo_error* error) {
-    const memo_step_plan* plan = s->planner->parts[0].plan;
-    memo_status status;
-    s->update_at = plan->update_at;
-    status = memoi_session_set_streams(s, plan->n_streamed, plan->n_spilled,
-                                       plan->update_is_on_host, error);
-    return status ? status : memoi_session_choose(s, error);
+MEMOI void memoi_session_stay(memo_session* s, const memo_step_plan* open) {
+    s->update_at = open->update_at;
+    memoi_session_set_streams(s, open->n_streamed, open->n_spilled, open->update_is_on_host);
+    memoi_session_choose(s);
 }
 
 /* Names the limit of the chosen stage, if its rows were searched for. */
-MEMOI memo_status memoi_session_name_limit(memo_session* s, memo_error* error) {
+MEMOI void memoi_session_name_limit(memo_session* s) {
     const memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
-    if (!plan->times || *plan->times->reason) return MEMO_STATUS_OK;
+    if (s->failure.status || !plan->times || *plan->times->reason) return;
     memoi_session_cost(s, &costs);
     costs.swap.rows = NULL;
     if (s->limit_bytes)
         costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-    return memoi_session_verdict(
-        &s->desc, memoi_rows_name(&costs.desc, &costs.aim, plan->times, error), error);
+    memoi_keep(s, memoi_rows_name(&costs.desc, &costs.aim, plan->times, &s->call_error));
+    memoi_session_settle(s);
 }
 
 /* Plans every shape, `first` first, whose peak limits the others.  Sets peaks_bytes of each shape,
  * the most of all ranks. */
-MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* profile,
-                                          int32_t first, int64_t* peaks_bytes, memo_error* error) {
+MEMOI void memoi_session_plan_each(memo_session* s, const memo_profile* profile, int32_t first,
+                                   int64_t* peaks_bytes) {
     const int32_t n = s->desc.n_shapes;
+    const memo_step_plan* plan_first = s->parts[first].plan;
     int64_t limit_bytes = s->desc.device_bytes;
     memo_profile times;
-    memo_status status = MEMO_STATUS_OK;
-    for (int32_t i = 0, k = first; i < n && !status; i++, k = (k + 1) % n) {
+    for (int32_t i = 0, k = first; i < n; i++, k = (k + 1) % n) {
+        memo_step_plan* plan = s->parts[k].plan;
         memoi_session_use_shape(s, k);
         memset(&times, 0, sizeof times);
         memoi_session_guess(s, &times);
-        if (profile && !s->part->plan->shape.is_forward_only) {
+        if (profile && !plan->shape.is_forward_only) {
             times = profile[k];
-            status = memoi_session_agree_profile(&s->desc, status, &times, error);
+            memoi_session_settle_profile(s, &times);
         }
         s->limit_bytes = limit_bytes;
         s->times = &times;
         s->is_measured = profile && !s->effort;
 
         /* All shapes stream what the first streams. */
-        s->part->plan->n_streamed = s->parts[first].plan->n_streamed;
-        s->part->plan->n_spilled = s->parts[first].plan->n_spilled;
-        s->part->plan->update_is_on_host = s->parts[first].plan->update_is_on_host;
-        s->part->plan->update_at = s->parts[first].plan->update_at;
-        if (!status && !i && s->planner && s->planner->timing.keeps_states)
-            status = memoi_session_keep(s, error);
-        else if (!status)
-            status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
-        if (!status && limit_bytes != s->desc.device_bytes && !s->part->plan->fits) {
+        plan->n_streamed = plan_first->n_streamed;
+        plan->n_spilled = plan_first->n_spilled;
+        plan->update_is_on_host = plan_first->update_is_on_host;
+        plan->update_at = plan_first->update_at;
+        if (i)
+            memoi_session_choose(s);
+        else if (s->planner && s->planner->timing.keeps_states)
+            memoi_session_stay(s, s->planner->parts[0].plan);
+        else
+            memoi_session_choose_states(s);
+        if (limit_bytes != s->desc.device_bytes && !plan->fits) {
             s->limit_bytes = s->desc.device_bytes;
-            status = memoi_session_choose(s, error);
+            memoi_session_choose(s);
         }
-        if (!status) status = memoi_session_name_limit(s, error);
+        memoi_session_name_limit(s);
         s->limit_bytes = s->desc.device_bytes;
-        if (i == 0 && s->part->plan->fits) limit_bytes = s->peak_bytes;
+        if (i == 0 && plan->fits) limit_bytes = s->peak_bytes;
         peaks_bytes[k] = s->peak_bytes;
     }
-    return status;
 }
 
 /* Sets least_streamed: the fewest streamed states of layers, at least as many as now, with which no
  * shape lacks device memory.  Other memory does not depend on how many states are
  * streamed. */
-MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* peaks_bytes,
-                                              memo_error* error) {
+MEMOI void memoi_session_stream_enough(memo_session* s, const int64_t* peaks_bytes) {
     const int64_t n_all = memoi_session_n_states(s);
     const int64_t state_bytes = s->states_sizes.device_bytes;
     const int may_stream = s->desc.device_bytes && !s->desc.states_stay;
     int64_t most_bytes = 0, n = s->part->plan->n_streamed;
-    memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < s->desc.n_shapes; k++)
         most_bytes = memob_max(most_bytes, peaks_bytes[k]);
-    while (may_stream && n < n_all && !status &&
+    while (may_stream && n < n_all &&
            most_bytes - state_bytes + s->states_sizes.device_bytes > s->desc.device_bytes) {
         s->part->plan->n_streamed = n = memob_min(n + n_all / 64 + 1, n_all);
-        status = memoi_session_stream(s, error);
+        memoi_session_stream(s);
     }
     s->least_streamed = n;
-    return memoi_session_verdict(&s->desc, status, error);
+    memoi_session_settle(s);
 }
 
 /* The plan of every shape, for an open session that plans again, or for another (NULL).  The
@@ -10569,30 +10651,30 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session* planner,
                                             const memo_session_desc* desc,
                                             const memo_profile* profile, memoi_rows_effort effort,
                                             memo_step_plan** plan, memo_error* error) {
-    memo_session* s;
+    memo_session* s = memoi_session_make(desc, NULL, profile != NULL, error);
     int64_t most_rows = 0, peaks_bytes[MEMO_SHAPES_MAX], n_streamed;
-    memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
-    int32_t first = 0, more = !status;
+    int32_t first = 0;
     *plan = NULL;
-    if (!status) s->planner = planner;
-    if (!status && planner) s->setup = &planner->own_setup;
-    if (!status) s->effort = effort;
+    if (!s) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    if (s->failure.status) return memoi_session_give_plan(s, plan, error);
+    s->planner = planner;
+    if (planner) s->setup = &planner->own_setup;
+    s->effort = effort;
 
     /* The shape with the most rows is planned first. */
-    for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_shape* shape = &s->parts[k].plan->shape;
         if (shape->is_forward_only || shape->n_rows <= most_rows) continue;
         most_rows = shape->n_rows;
         first = k;
     }
 
-    while (more && !status) {
-        status = memoi_session_plan_each(s, profile, first, peaks_bytes, error);
+    do {
+        memoi_session_plan_each(s, profile, first, peaks_bytes);
         n_streamed = s->part->plan->n_streamed;
-        if (!status) status = memoi_session_stream_enough(s, peaks_bytes, error);
-        more = s->least_streamed > n_streamed;
-    }
-    return memoi_session_give_plan(s, status, plan);
+        memoi_session_stream_enough(s, peaks_bytes);
+    } while (s->least_streamed > n_streamed && !s->failure.status);
+    return memoi_session_give_plan(s, plan, error);
 }
 
 /* --- >>session words ---
@@ -10635,10 +10717,11 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     const char* nothing = "every tensor stays on the device";
     if (plan->policy == MEMO_POLICY_RECOMPUTE) nothing = "nothing is moved";
     if (plan->shape.is_forward_only) nothing = "a forward alone: layers share memory";
-    if (plan->sizes.n_swapped_layers || plan->times) memo_swap_put_rows(&plan->swap, text);
-    if (plan->times) memo_swap_plan_put(plan->times, 1, text);
-    if (!plan->sizes.n_swapped_layers && !plan->times)
+    if (plan->sizes.n_swapped_layers || plan->times)
+        memo_swap_put_rows(&plan->swap, text);
+    else
         memo_text_put(text, "%-9s %s\n", memo_policy_name(plan->policy), nothing);
+    if (plan->times) memo_swap_plan_put(plan->times, 1, text);
 
     /* Planned bytes beside their budgets. */
     memoi_put_bytes(text, "plan      device ", plan->device_bytes);
@@ -10720,21 +10803,30 @@ memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, m
     return memob_write_lines(&text, lines.n, path, status, error);
 }
 
+/* Reads a line of a plan, whose first values must be the session's. */
+MEMOI memo_status memoi_session_read_line(memob_lines* lines, const memoi_step_plan_line* own,
+                                          int64_t* cells) {
+    char text[200] = "";
+    memo_status status = memob_line(lines, &own->record, cells);
+    if (!status) memoi_step_plan_differs(own, cells, text, sizeof text);
+    if (*text)
+        status = memob_line_error(lines->reader, lines->error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "wrong plan: %s; plan again", text);
+    return status;
+}
+
 /* The current shape of the file as the stage: its rows, a dry run, and the file's addresses. */
-MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, memo_error* error) {
+MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines) {
     memo_step_plan* plan = s->part->plan;
     memoi_step_plan_line own;
     const int64_t n_tensors = plan->swap.n_tensors;
     int64_t* rows = (int64_t*)(uintptr_t)plan->swap.rows; /* the plan's own */
     int64_t cells[sizeof own.cells / sizeof own.cells[0]], i, n_buffers = 0;
-    char text[200] = "";
     memo_status status = MEMO_STATUS_OK;
     for (i = 0; !status && memoi_step_plan_get_line(plan, i, &own); i++) {
         memset(cells, 0, sizeof cells);
-        status = memob_line(lines, &own.record, cells);
-        if (!status) memoi_step_plan_differs(&own, cells, text, sizeof text);
-        if (status || *text) break;
-        if (own.of == 0) {
+        status = memoi_session_read_line(lines, &own, cells);
+        if (own.of == MEMOI_LINE_SHAPE) {
             plan->policy = (memo_policy)cells[MEMOI_LINE_POLICY];
             plan->swap.n_host_layers = (int32_t)cells[MEMOI_LINE_HOST_LAYERS];
             plan->n_streamed = cells[MEMOI_LINE_STREAMED];
@@ -10742,43 +10834,45 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
             plan->update_is_on_host = (int32_t)cells[MEMOI_LINE_UPDATE];
             plan->update_at = (int32_t)cells[MEMOI_LINE_UPDATE_AT];
             n_buffers = cells[MEMOI_LINE_BUFFERS];
-            status = memoi_session_stream(s, lines->error);
-        } else if (own.of == 3) {
+            memoi_session_stream(s);
+        } else if (own.of == MEMOI_LINE_ALTERNATIVES) {
             for (int32_t b = 0; b < plan->n_buffers; b++) plan->alternatives[b] = (int32_t)cells[b];
-            if (!memoi_session_has_alternatives(s, plan))
-                snprintf(text, sizeof text, "it has other alternatives");
-        } else if (own.of == 2) {
+            if (!status && !memoi_session_has_alternatives(s, plan))
+                status = memob_line_error(lines->reader, lines->error, MEMO_STATUS_INVALID_ARGUMENT,
+                                          "wrong plan: it has other alternatives; plan again");
+        } else if (own.of == MEMOI_LINE_STEP) {
             memcpy(rows, cells + 1, (size_t)n_tensors * sizeof *cells);
             rows += n_tensors;
         }
     }
-    if (!status && !*text) {
-        status = memoi_session_dry_run(s, error);
-        if (!status && n_buffers != plan->addresses->n_buffers)
-            snprintf(text, sizeof text, "it has %lld requests of a micro-batch, the session %lld",
-                     (long long)n_buffers, (long long)plan->addresses->n_buffers);
-    }
+    if (!status) memoi_session_dry_run(s);
+    if (status || s->failure.status) return status;
 
-    for (i = 0; i < n_buffers && !status && !*text; i++) {
+    if (n_buffers != plan->addresses->n_buffers)
+        return memob_line_error(lines->reader, lines->error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "wrong plan: it has %lld requests of a micro-batch, the session "
+                                "%lld; plan again",
+                                (long long)n_buffers, (long long)plan->addresses->n_buffers);
+    for (i = 0; i < n_buffers; i++) {
         memo_buffer* buffer = &plan->addresses->buffers[i];
         const int64_t size_bytes = buffer->size_bytes;
         status = memob_line(lines, &memoi_step_plan_buffer, buffer);
-        if (!status && buffer->size_bytes != size_bytes)
-            snprintf(text, sizeof text, "request %lld of a micro-batch has %lld bytes, not %lld",
-                     (long long)i, (long long)buffer->size_bytes, (long long)size_bytes);
+        if (status) return status;
+        if (buffer->size_bytes != size_bytes)
+            return memob_line_error(lines->reader, lines->error, MEMO_STATUS_INVALID_ARGUMENT,
+                                    "wrong plan: request %lld of a micro-batch has %lld bytes, not "
+                                    "%lld; plan again",
+                                    (long long)i, (long long)buffer->size_bytes,
+                                    (long long)size_bytes);
     }
-    if (*text)
-        status = memob_line_error(lines->reader, error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "wrong plan: %s; plan again", text);
-    if (status) return status;
     memoi_plan_measure(plan->addresses);
-    return memo_plan_validate(plan->addresses, error);
+    return memo_plan_validate(plan->addresses, lines->error);
 }
 
 memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
                                 memo_step_plan** plan, memo_error* error) {
     memo_session_desc own;
-    memo_session* s = NULL;
+    memo_session* s;
     memob_reader reader, ahead;
     memob_lines lines = {NULL, &reader, 0, error};
     memo_status status = memob_check_given("memo_step_plan_read", "desc", desc, error);
@@ -10787,33 +10881,37 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     *plan = NULL;
     if (status) return status;
     own = *desc;
+    own.policy = MEMO_POLICY_KEEP; /* the file states the policy and the rows */
     status = memob_reader_open(&reader, path, error);
     memset(&none, 0, sizeof none);
     (void)memoi_step_plan_get_line(&none, 0, &line);
     if (!status) status = memob_read_frame(&reader, "step-plan", 2, 0, error);
-
-    own.policy = MEMO_POLICY_KEEP; /* the file states the policy and the rows */
     ahead = reader;
-    if (!status && !desc->slice_rows &&
-        !memob_expect_record(&ahead, &line.record, line.cells, NULL))
-        own.slice_rows = line.cells[MEMOI_LINE_SLICE_ROWS];
-    ahead = reader;
-    if (!status && own.n_group == MEMO_GROUP_PLANNED &&
-        !memob_expect_record(&ahead, &line.record, line.cells, NULL))
-        own.n_group = (int32_t)line.cells[MEMOI_LINE_N_GROUP];
-    status = status ? memoi_session_verdict(&own, status, error)
-                    : memoi_session_make(&own, NULL, 0, &s, error);
+    if (!status && !memob_expect_record(&ahead, &line.record, line.cells, NULL)) {
+        if (!desc->slice_rows) own.slice_rows = line.cells[MEMOI_LINE_SLICE_ROWS];
+        if (desc->n_group == MEMO_GROUP_PLANNED)
+            own.n_group = (int32_t)line.cells[MEMOI_LINE_N_GROUP];
+    }
+    if (status) {
+        memob_reader_close(&reader);
+        return memoi_session_verdict(&own, status, error);
+    }
 
-    for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
+    s = memoi_session_make(&own, NULL, 0, error);
+    if (!s) {
+        memob_reader_close(&reader);
+        return MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    }
+    lines.error = &s->call_error;
+    for (int32_t k = 0; !s->failure.status && k < s->desc.n_shapes; k++) {
         memoi_session_use_shape(s, k);
-        status = memoi_session_read_shape(s, &lines, error);
-        if (!status && k == s->desc.n_shapes - 1)
-            status = memob_check_count(&reader, lines.n, error);
-        status =
-            memoi_session_judge(s, status, "the plan of the file", "the plan of the file", error);
+        memoi_keep(s, memoi_session_read_shape(s, &lines));
+        if (!s->failure.status && k == s->desc.n_shapes - 1)
+            memoi_keep(s, memob_check_count(&reader, lines.n, &s->call_error));
+        memoi_session_judge(s, "the plan of the file", "the plan of the file");
     }
     memob_reader_close(&reader);
-    return memoi_session_give_plan(s, status, plan);
+    return memoi_session_give_plan(s, plan, error);
 }
 
 /* --- >>session open ---
@@ -10825,9 +10923,9 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
  * file needs. */
 MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_bytes,
                                             int64_t host_bytes, memo_error* error) {
-    const int64_t states_bytes = s->streamed ? s->states_sizes.host_bytes : 0;
+    const int64_t states_bytes = s->states_sizes.host_bytes;
     const int64_t both_bytes = memob_align_up(host_bytes, MEMOB_DEVICE_ALIGNMENT) + states_bytes;
-    const int states_are_first = s->streamed && s->states_sizes.spill_bytes > 0;
+    const int states_are_first = s->states_sizes.spill_bytes > 0;
     const int64_t rows_at = states_are_first ? states_bytes : 0;
     memo_status status = MEMO_STATUS_OK;
     const char* field = NULL;
@@ -10869,8 +10967,9 @@ MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_byte
     return status;
 }
 
-/* Memory for the largest shape; arena and engine of each.  status: so far; all ranks call this. */
-MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_error* error) {
+/* Memory for the largest shape; arena and engine of each; a checked session's memory.  All ranks
+ * call this, also those that have failed. */
+MEMOI void memoi_session_start(memo_session* s) {
     memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
     int64_t device_bytes = 1, host_bytes = 0;
     memob_sink* base = NULL; /* whose streams all shapes use */
@@ -10884,7 +10983,8 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
                       (long long)device_bytes, (long long)host_bytes);
     s->is_open = 1;
 
-    if (!status) status = memoi_session_take_memory(s, device_bytes, host_bytes, error);
+    if (!s->failure.status)
+        memoi_keep(s, memoi_session_take_memory(s, device_bytes, host_bytes, &s->call_error));
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         memo_swap_desc swap = s->parts[k].plan->swap;
         memoi_session_use_shape(s, k);
@@ -10892,16 +10992,18 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         desc.plan = s->part->plan->addresses;
         desc.memory = s->device_memory;
         desc.memory_bytes = device_bytes;
-        if (!status) status = memob_swap_placement_make(s->steps, 0, &s->part->placement, error);
-        status = memoi_session_start_arena(s, &desc, status, error);
-        if (status) break;
+        if (!s->failure.status)
+            memoi_keep(s,
+                       memob_swap_placement_make(s->steps, 0, &s->part->placement, &s->call_error));
+        memoi_session_start_arena(s, &desc);
+        if (s->failure.status) break;
         if (s->streamed && !s->states) {
             s->states_desc.trainer.update = memoi_session_update_layer;
             s->states_desc.trainer.look = s->desc.is_checked ? memoi_session_look : NULL;
-            status = memob_states_create(&s->states_desc, 0, &s->states, error);
+            memoi_keep(s, memob_states_create(&s->states_desc, 0, &s->states, &s->call_error));
         }
         if (s->states) base = &s->states->sink;
-        if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
+        if (s->part->plan->shape.is_forward_only && s->n_slices == 1) continue;
         swap.device = s->device;
         swap.compute_stream = s->desc.compute_stream;
         swap.computes_on_host = s->desc.computes_on_host;
@@ -10910,11 +11012,14 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         swap.is_timed = s->desc.is_timed;
         swap.device_memory = s->part->base;
         swap.host_memory = s->host_memory;
-        status = memob_swap_create(&swap, 0, &s->part->placement, base, &s->part->swap, error);
-        if (!status && !base && s->part->swap->sink.engine.n_events) base = &s->part->swap->sink;
+        memoi_keep(s, memob_swap_create(&swap, 0, &s->part->placement, base, &s->part->swap,
+                                        &s->call_error));
+        if (!base && s->part->swap && s->part->swap->sink.engine.n_events)
+            base = &s->part->swap->sink;
     }
     memoi_session_use_shape(s, 0);
-    return status;
+    if (!s->failure.status && s->desc.is_checked)
+        memoi_keep(s, memoi_checked_create(s, &s->call_error));
 }
 
 /* --- >>session slices ---
@@ -10925,15 +11030,16 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
 MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
     const int64_t limit_bytes = plan->device_budget_bytes;
     const int fits = memoi_step_plan_fits(plan);
-    double step_s = 0, device_bytes = 0, host_bytes = 0;
+    int64_t device_bytes = 0, host_bytes = 0;
+    double step_s = 0;
     for (; plan; plan = plan->next) {
-        step_s += plan->times ? plan->times->step_s : 0;
-        device_bytes = fmax(device_bytes, (double)plan->device_bytes);
-        host_bytes = fmax(host_bytes, (double)plan->host_bytes);
+        step_s += memoi_step_plan_s(plan);
+        device_bytes = memob_max(device_bytes, plan->device_bytes);
+        host_bytes = memob_max(host_bytes, plan->host_bytes);
     }
     if (fits) return step_s;
-    return limit_bytes && device_bytes > (double)limit_bytes ? 1e50 * device_bytes
-                                                             : 1e20 * host_bytes;
+    return memoi_is_over(device_bytes, limit_bytes) ? 1e50 * (double)device_bytes
+                                                    : 1e20 * (double)host_bytes;
 }
 
 /* Takes a trial that is better than the plan by a thousandth, or the first; destroys the other. */
@@ -11034,47 +11140,48 @@ typedef struct memoi_advice {
     int64_t unit_bytes;          /* a tile of the smallest tensor */
     int64_t device_bytes;        /* with which alone a plan fits; 0: none does */
     memoi_rows_effort effort;
-    int fits; /* the latest plan does */
+    int fits;           /* the latest plan does; 0 after a failure */
+    memo_status status; /* the first failure of a plan, of all ranks, which is in error */
+    memo_error* error;
 } memoi_advice;
 
 enum { MEMOI_ADVICE_PLANS_MAX = 64 };
 
 /* Takes the figures of a plan: all ranks have the same then. */
-MEMOI memo_status memoi_advice_take(memoi_advice* a, const memo_step_plan* plan, memo_status status,
-                                    memo_error* error) {
+MEMOI void memoi_advice_take(memoi_advice* a, const memo_step_plan* plan) {
     int64_t values[4] = {0, 0, 0, 0};
-    a->fits = !status && memoi_step_plan_fits(plan);
-    for (; plan && !status; plan = plan->next) {
+    const int fits = memoi_step_plan_fits(plan);
+    for (; plan; plan = plan->next) {
         values[1] = memob_max(values[1], plan->device_bytes);
         values[2] = memob_max(values[2], plan->host_bytes);
         values[3] = memob_max(values[3], plan->disk_bytes);
     }
-    status = memoi_session_agree(a->desc, status, values, 4, error);
+    a->status = memoi_session_agree(a->desc, a->status, values, 4, a->error);
+    a->fits = fits && !a->status;
     memcpy(a->needed, values + 1, sizeof a->needed);
-    return status;
 }
 
 /* Plans within budgets, and says nothing. */
-MEMOI memo_status memoi_advice_try(memoi_advice* a, const int64_t* budgets, memo_error* error) {
+MEMOI void memoi_advice_try(memoi_advice* a, const int64_t* budgets) {
     memo_session_desc own = *a->desc;
     memo_step_plan* plan = NULL;
-    memo_status status;
+    a->fits = 0;
+    if (a->status) return;
     own.device_bytes = budgets[0];
     own.host_bytes = budgets[1];
     own.disk_bytes = budgets[2];
     own.log.write = NULL;
     own.device_memory = own.host_memory = NULL; /* of one size */
-    status = memoi_session_plan_sizes(NULL, &own, a->profile, a->effort, &plan, error);
-    status = memoi_advice_take(a, plan, status, error);
+    a->status = memoi_session_plan_sizes(NULL, &own, a->profile, a->effort, &plan, a->error);
+    memoi_advice_take(a, plan);
     memo_step_plan_destroy(plan);
-    return status;
 }
 
 /* The bytes that the latest plan lacks of these budgets, all together. */
 MEMOI int64_t memoi_advice_lacking(const memoi_advice* a, const int64_t* budgets) {
     int64_t n_bytes = 0;
     for (int32_t t = 0; t < 3 && !a->fits; t++)
-        if (budgets[t] && a->needed[t] > budgets[t])
+        if (memoi_is_over(a->needed[t], budgets[t]))
             n_bytes = memob_min(n_bytes + a->needed[t] - budgets[t], MEMOB_BYTES_MAX);
     return n_bytes;
 }
@@ -11083,15 +11190,13 @@ MEMOI int64_t memoi_advice_lacking(const memoi_advice* a, const int64_t* budgets
  * less does not.  It grows by what a plan lacks, or by twice the latest step.  Then it falls below
  * what the plan needs, by a unit, or by twice as much as the need fell; after a fall too deep it is
  * the need, or halves of what is left.  first: a budget to begin with. */
-MEMOI memo_status memoi_advice_find_least(memoi_advice* a, int32_t tier, int64_t first,
-                                          int64_t* budgets, memo_error* error) {
+MEMOI void memoi_advice_find_least(memoi_advice* a, int32_t tier, int64_t first, int64_t* budgets) {
     int64_t low = a->budgets[tier], high = 0, need = 0, before = 0, step = a->unit_bytes;
     int64_t next = memob_max(first, memob_min(low + step, MEMOB_BYTES_MAX));
-    memo_status status = MEMO_STATUS_OK;
-    for (int32_t k = 0; k < MEMOI_ADVICE_PLANS_MAX && !status; k++) {
+    for (int32_t k = 0; k < MEMOI_ADVICE_PLANS_MAX; k++) {
         if (high ? high - low <= a->unit_bytes : low == MEMOB_BYTES_MAX) break;
         budgets[tier] = next;
-        status = memoi_advice_try(a, budgets, error);
+        memoi_advice_try(a, budgets);
         *(a->fits ? &high : &low) = next;
         if (!high) {
             step = memob_max(2 * step, memoi_advice_lacking(a, budgets));
@@ -11109,69 +11214,61 @@ MEMOI memo_status memoi_advice_find_least(memoi_advice* a, int32_t tier, int64_t
     }
     a->fits = high > 0;
     budgets[tier] = high;
-    return status;
 }
 
 /* Sets the budgets to such with which the desc has a plan, and those that change to 1 in is_other:
  * one alone if that is enough, first one that the plan lacks; otherwise all. */
-MEMOI memo_status memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_other,
-                                    memo_error* error) {
+MEMOI void memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_other) {
     int64_t needed[3];
     int is_lacking[3];
-    memo_status status = MEMO_STATUS_OK;
     memcpy(needed, a->needed, sizeof needed);
-    for (int32_t t = 0; t < 3; t++) is_lacking[t] = a->budgets[t] && needed[t] > a->budgets[t];
-    for (int32_t k = 0; k < 6 && !status; k++) {
+    for (int32_t t = 0; t < 3; t++) is_lacking[t] = memoi_is_over(needed[t], a->budgets[t]);
+    for (int32_t k = 0; k < 6; k++) {
         const int32_t t = k % 3;
         if (!a->budgets[t] || is_lacking[t] != (k < 3)) continue;
         memcpy(budgets, a->budgets, sizeof a->budgets);
         budgets[t] = 0;
-        status = memoi_advice_try(a, budgets, error);
-        if (status || !a->fits) continue;
+        memoi_advice_try(a, budgets);
+        if (!a->fits) continue;
         is_other[t] = 1;
-        return memoi_advice_find_least(a, t, needed[t], budgets, error);
+        memoi_advice_find_least(a, t, needed[t], budgets);
+        return;
     }
 
     memset(budgets, 0, sizeof a->budgets);
-    if (!status) status = memoi_advice_try(a, budgets, error);
-    for (int32_t t = 0; t < 3 && !status && a->fits; t++) {
+    memoi_advice_try(a, budgets);
+    for (int32_t t = 0; t < 3 && a->fits; t++) {
         if (!a->budgets[t]) continue;
         budgets[t] = a->budgets[t];
-        status = memoi_advice_try(a, budgets, error);
-        if (status || a->fits) continue;
+        memoi_advice_try(a, budgets);
+        if (a->fits) continue;
         is_other[t] = 1;
         budgets[t] = 0;
-        status = memoi_advice_try(a, budgets, error);
-        if (!status) status = memoi_advice_find_least(a, t, needed[t], budgets, error);
+        memoi_advice_try(a, budgets);
+        memoi_advice_find_least(a, t, needed[t], budgets);
     }
-    return status;
 }
 
 /* Searches for less again, longer each time.  The whole search mostly finds no less than the one
  * before; its plan is the caller's. */
-MEMOI memo_status memoi_advice_refine(memoi_advice* a, int32_t tier, int64_t* budgets,
-                                      memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    while (a->effort && !status && a->fits) {
+MEMOI void memoi_advice_refine(memoi_advice* a, int32_t tier, int64_t* budgets) {
+    while (a->effort && a->fits) {
         a->effort = a->effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_EFFORT_FIRST
                                                          : MEMOI_ROWS_EFFORT_WHOLE;
-        status = memoi_advice_find_least(a, tier, budgets[tier], budgets, error);
+        memoi_advice_find_least(a, tier, budgets[tier], budgets);
     }
-    return status;
 }
 
 /* Sets device_bytes, if another budget alone is enough, too. */
-MEMOI memo_status memoi_advice_find_device(memoi_advice* a, memo_error* error) {
+MEMOI void memoi_advice_find_device(memoi_advice* a) {
     const int64_t first = a->needed[0];
     int64_t budgets[] = {0, a->budgets[1], a->budgets[2]};
-    memo_status status;
     a->effort = MEMOI_ROWS_EFFORT_SHORT;
-    status = memoi_advice_try(a, budgets, error);
-    if (status || !a->fits) return status;
-    status = memoi_advice_find_least(a, 0, first, budgets, error);
-    if (!status) status = memoi_advice_refine(a, 0, budgets, error);
+    memoi_advice_try(a, budgets);
+    if (!a->fits) return;
+    memoi_advice_find_least(a, 0, first, budgets);
+    memoi_advice_refine(a, 0, budgets);
     a->device_bytes = budgets[0];
-    return status;
 }
 
 /* What the shape's plan lacks.  The first budget that changes is its subject. */
@@ -11199,12 +11296,12 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
     int is_other[3] = {0, 0, 0};
     int32_t shape = 0, other = 2;
     int fits;
-    memo_status status;
     memset(&a, 0, sizeof a);
     a.desc = desc;
     a.profile = profile;
     a.effort = MEMOI_ROWS_EFFORT_SHORT;
-    status = memoi_advice_take(&a, plan, MEMO_STATUS_OK, error);
+    a.error = error;
+    memoi_advice_take(&a, plan);
 
     /* The least of all ranks. */
     a.budgets[0] = desc->device_bytes;
@@ -11219,28 +11316,28 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
                                  memob_max(memob_min(desc->tile_rows, (int64_t)1 << 20), 1));
     for (int32_t t = 0; t < 3; t++) least[1 + t] = a.budgets[t] ? -a.budgets[t] : -INT64_MAX;
     least[4] = -a.unit_bytes;
-    if (!status) status = memoi_session_agree(desc, status, least, 5, error);
+    a.status = memoi_session_agree(desc, a.status, least, 5, error);
     for (int32_t t = 0; t < 3; t++) a.budgets[t] = least[1 + t] == -INT64_MAX ? 0 : -least[1 + t];
     a.unit_bytes = -least[4];
 
-    if (!status && desc->log.write)
+    if (!a.status && desc->log.write)
         desc->log.write(desc->log.user, "session: looking for the least budgets that fit");
-    if (!status) status = memoi_advice_find(&a, budgets, is_other, error);
+    memoi_advice_find(&a, budgets, is_other);
 
     while (other >= 0 && !is_other[other]) other--;
-    if (!status && other >= 0) status = memoi_advice_refine(&a, other, budgets, error);
+    if (other >= 0) memoi_advice_refine(&a, other, budgets);
     fits = a.fits;
 
-    if (is_other[0] + is_other[1] + is_other[2] == 1 && !status && fits) {
+    if (is_other[0] + is_other[1] + is_other[2] == 1 && fits) {
         if (other)
-            status = memoi_advice_find_device(&a, error);
+            memoi_advice_find_device(&a);
         else
             a.device_bytes = budgets[0];
     }
     *device_bytes = a.device_bytes;
-    for (; plan && !status && fits; plan = plan->next, shape++)
+    for (; plan && !a.status && fits; plan = plan->next, shape++)
         if (!plan->fits) memoi_advice_put(&a, budgets, is_other, shape, plan);
-    return status;
+    return a.status;
 }
 
 /* memo_session_plan, and with *device_bytes alone a plan fits; 0: none does, or *plan fits. */
@@ -11358,23 +11455,23 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
 
 /* Measures copies and the file within the budgets.  Larger copies measure the rate better, but
  * their buffers must fit beside the trainer's. */
-MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* profile,
-                                               memo_error* error) {
+MEMOI void memoi_session_measure_copies(memo_session* s, memo_profile* profile) {
     const memo_session_desc* desc = &s->desc;
     const int has_file = /* and room to time it */
         desc->spill_directory && desc->host_bytes >= 2 * MEMOB_SPILL_ALIGNMENT;
     int64_t n_bytes = (int64_t)32 << 20, needed_bytes;
-    memo_status status;
     if (desc->device_bytes) n_bytes = memob_min(n_bytes, desc->device_bytes / 4);
     if (desc->host_bytes) n_bytes = memob_min(n_bytes, desc->host_bytes / 4);
     n_bytes = memob_max(n_bytes, 64);
     memoi_session_log(s, "session: measuring copies up to %lld bytes", (long long)n_bytes);
     needed_bytes = 2 * memob_align_up(n_bytes, has_file ? MEMOB_SPILL_ALIGNMENT : 1); /* of each */
-    status = memoi_profile_measure(
-        s->device, n_bytes, has_file ? desc->spill_directory : NULL, desc->spill_bytes_per_s,
-        needed_bytes <= desc->device_bytes ? desc->device_memory : NULL,
-        needed_bytes <= desc->host_bytes ? desc->host_memory : NULL, profile, error);
-    return memoi_session_verdict(desc, status, error);
+    memoi_keep(
+        s, memoi_profile_measure(s->device, n_bytes, has_file ? desc->spill_directory : NULL,
+                                 desc->spill_bytes_per_s,
+                                 needed_bytes <= desc->device_bytes ? desc->device_memory : NULL,
+                                 needed_bytes <= desc->host_bytes ? desc->host_memory : NULL,
+                                 profile, &s->call_error));
+    memoi_session_settle(s);
 }
 
 /* The median of every times_s[first], times_s[first + stride], up to n times. */
@@ -11467,12 +11564,11 @@ MEMOI void memoi_session_read_calls(const memo_session* s, memo_profile* profile
  * 4  Ranks plan at the same step, by the same times, or not at all.
  * 5  What fails leaves the first plan as it was. */
 
-/* The file of a shape's profile; "": none. */
+/* The file of a shape's profile. */
 MEMOI void memoi_timing_path(const memo_session_desc* desc, int32_t shape, char path[4096]) {
-    const char* given = desc->profile_path ? desc->profile_path : "";
     char number[16] = "";
     if (shape) snprintf(number, sizeof number, ".%d", (int)shape);
-    snprintf(path, 4096, "%.4000s%s", given, number);
+    snprintf(path, 4096, "%.4000s%s", desc->profile_path, number);
 }
 
 /* 1: a shape has a backward, whose times are wanted. */
@@ -11480,14 +11576,20 @@ MEMOI int memoi_timing_is_trained(const memo_session_desc* desc, int32_t shape) 
     return !desc->n_shapes || !desc->shapes[shape].is_forward_only;
 }
 
-/* Reads the profiles of a desc.  *has: all files are there, on all ranks. */
-MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_profile* profiles,
-                                          int* has, memo_error* error) {
+/* Reads the profiles of a desc, if all files are there, on all ranks; *profiles NULL: they are
+ * not.  The caller frees them. */
+MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_profile** profiles,
+                                          memo_error* error) {
     const int32_t n = (int32_t)memob_min(memob_max(desc->n_shapes, 1), MEMO_SHAPES_MAX);
-    const int can = desc->profile_path && (desc->n_shapes <= 0 || desc->shapes);
+    const int can = desc->n_shapes <= 0 || desc->shapes;
     int64_t values[2] = {0, !can};
+    memo_profile* read;
     memo_status status = MEMO_STATUS_OK;
     char path[4096];
+    *profiles = NULL;
+    if (!desc->profile_path) return status;
+    read = (memo_profile*)memob_calloc(MEMO_SHAPES_MAX, sizeof *read);
+    if (!read) status = memob_no_memory(error, "a profile");
     for (int32_t k = 0; k < n && can; k++) {
         FILE* file;
         if (!memoi_timing_is_trained(desc, k)) continue;
@@ -11497,29 +11599,33 @@ MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_pr
         if (file) fclose(file);
     }
     status = memoi_session_agree(desc, status, values, 2, error);
-    *has = !status && !values[1];
-    for (int32_t k = 0; k < n && *has && !status; k++) {
-        memoi_timing_path(desc, k, path);
-        if (memoi_timing_is_trained(desc, k)) status = memo_profile_read(path, &profiles[k], error);
-    }
-    return *has ? memoi_session_verdict(desc, status, error) : status;
+
+    /* All are there. */
+    if (!status && !values[1]) {
+        *profiles = read;
+        for (int32_t k = 0; k < n && !status; k++) {
+            memoi_timing_path(desc, k, path);
+            if (memoi_timing_is_trained(desc, k)) status = memo_profile_read(path, &read[k], error);
+        }
+        status = memoi_session_verdict(desc, status, error);
+    } else
+        MEMO_FREE(read);
+    return status;
 }
 
 /* Memory for the spans of all shapes, and the times of copies. */
-MEMOI memo_status memoi_timing_prepare(memo_session* s, memo_error* error) {
+MEMOI void memoi_timing_prepare(memo_session* s) {
     const int32_t n = s->desc.n_shapes;
-    memo_profile* profiles = MEMOB_ARRAY(&s->kept, memo_profile, n);
-    memo_status status = MEMO_STATUS_OK;
+    s->timing.profiles = (memo_profile*)memob_calloc(n, sizeof(memo_profile));
     s->layers_s = MEMOB_ARRAY(&s->arrays, double, s->most_steps);
     for (int32_t k = 0; k < n; k++)
         s->parts[k].spans_s =
             (double*)memob_arrays_add(&s->arrays, s->parts[k].plan->swap.n_layers,
                                       MEMOI_SPANS_MAX * MEMOI_SESSION_REPETITIONS * sizeof(double));
-    if (s->arrays.failed || !profiles) status = memob_no_memory(error, "the times of a session");
-    status = memoi_session_verdict(&s->desc, status, error);
-    if (!status) status = memoi_session_measure_copies(s, profiles, error);
-    s->timing.profiles = profiles;
-    return status;
+    if (s->arrays.failed || !s->timing.profiles)
+        memoi_keep(s, memob_no_memory(&s->call_error, "the times of a session"));
+    memoi_session_settle(s);
+    if (!s->failure.status) memoi_session_measure_copies(s, s->timing.profiles);
 }
 
 /* --- times --- */
@@ -11591,24 +11697,21 @@ MEMOI void memoi_timing_derive(const memo_session* s, int32_t k, int32_t from,
 }
 
 /* The profiles of all shapes with a backward, the same on all ranks.  untimed: by shape. */
-MEMOI memo_status memoi_timing_read(memo_session* s, const int64_t* untimed, memo_error* error) {
+MEMOI void memoi_timing_read(memo_session* s, const int64_t* untimed) {
     memo_profile* profiles = s->timing.profiles;
     const int32_t n = s->desc.n_shapes;
     int32_t from = 0;
-    /* Updates on the host write the times that are read. */
-    memo_status status = s->states ? memob_states_synchronize(s->states, error) : MEMO_STATUS_OK;
+    if (s->states) /* updates on the host write the times that are read */
+        memoi_keep(s, memob_states_synchronize(s->states, &s->call_error));
     while (untimed[from]) from++;
     for (int32_t k = 1; k < n; k++) profiles[k] = profiles[0]; /* the times of copies */
-    for (int32_t k = 0; k < n; k++) {
-        if (untimed[k]) continue;
-        memoi_timing_read_shape(s, k, &profiles[k]);
-        status = memoi_session_agree_profile(&s->desc, status, &profiles[k], error);
-    }
-    for (int32_t k = 0; k < n && !status; k++)
-        if (untimed[k] && !s->parts[k].plan->shape.is_forward_only)
-            memoi_timing_derive(s, k, from, profiles);
-    s->timing.is_known = !status;
-    return status;
+    for (int32_t k = from; k < from + n; k++)
+        if (!untimed[k % n]) {
+            memoi_timing_read_shape(s, k % n, &profiles[k % n]);
+            memoi_session_settle_profile(s, &profiles[k % n]);
+        } else if (!s->parts[k % n].plan->shape.is_forward_only)
+            memoi_timing_derive(s, k % n, from, profiles);
+    s->timing.is_known = !s->failure.status;
 }
 
 /* A file that cannot be written is no reason to stop. */
@@ -11650,163 +11753,141 @@ MEMOI int memoi_timing_is_open(const memo_session* s, const memo_step_plan* plan
     return 1;
 }
 
-/* Moves the states that are resident in an engine between bytes and an engine.  Gradients have no
- * meaning between steps.  Returns their bytes in *n_bytes if bytes is NULL. */
-MEMOI memo_status memoi_timing_copy_resident(const memo_session* s, const memob_states* resident,
-                                             memob_states* states, int reads, char* bytes,
-                                             int64_t* n_bytes, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int64_t at = 0;
-    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++) {
-        const memob_states_layer* of = &resident->layers[layer];
-        const uint32_t which = of->has & ~of->streamed & ~resident->gradients;
-        for (int32_t i = 0; i < s->desc.n_states && !status; i++) {
-            const int64_t size_bytes = s->desc.states[i].size_bytes;
-            if (!(which >> i & 1)) continue;
-            if (bytes)
-                status = memob_states_transfer(states, layer, i, reads, 0, bytes + at, size_bytes,
-                                               error);
-            at += size_bytes;
-        }
-    }
-    if (n_bytes) *n_bytes = at;
-    return status;
-}
+#define MEMOI_TIMING_PIECE ((int64_t)1 << 20)
 
-/* Copies the states that are streamed in an engine to another engine.  to NULL: those that have
- * changed on the device return to the host, as another plan will take their places. */
-MEMOI memo_status memoi_timing_copy_streamed(const memo_session* s, memob_states* from,
-                                             memob_states* to, memo_error* error) {
-    enum { PIECE_BYTES = 1 << 20 };
-    char* piece = (char*)MEMO_MALLOC(PIECE_BYTES);
-    memo_status status = piece ? MEMO_STATUS_OK : memob_no_memory(error, "a piece of a state");
-    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++) {
-        const memob_states_layer* of = &from->layers[layer];
-        const uint32_t which = of->has & of->streamed & ~from->gradients;
-        for (int32_t i = 0; i < s->desc.n_states; i++) {
-            const int64_t whole_bytes = which >> i & 1 ? s->desc.states[i].size_bytes : 0;
-            const int64_t size_bytes = to ? whole_bytes : memob_min(whole_bytes, 1);
-            for (int64_t at = 0; at < size_bytes && !status; at += PIECE_BYTES) {
-                const int64_t n = memob_min(size_bytes - at, PIECE_BYTES);
-                status = memob_states_transfer(from, layer, i, 1, at, piece, n, error);
-                if (!status && to)
-                    status = memob_states_transfer(to, layer, i, 0, at, piece, n, error);
-            }
+/* Copies states of all layers but gradients, which have no meaning between steps: those that are
+ * streamed in an engine, through the bytes of a piece, or the others, through as many bytes as they
+ * have.  from NULL: from the bytes.  to NULL: to the bytes; streamed states only return to their
+ * places on the host.  Returns the number of bytes. */
+MEMOI int64_t memoi_timing_copy(memo_session* s, const memob_states* of, int is_streamed,
+                                memob_states* from, memob_states* to, char* bytes) {
+    int64_t n_before = 0, n;
+    for (int32_t k = 0; k < s->states_desc.n_layers * s->desc.n_states; k++) {
+        const int32_t layer = k / s->desc.n_states, i = k % s->desc.n_states;
+        const memob_states_layer* l = &of->layers[layer];
+        const uint32_t which = l->has & ~of->gradients & (is_streamed ? l->streamed : ~l->streamed);
+        const int64_t most = is_streamed && !to ? 1 : MEMOB_BYTES_MAX; /* a byte takes all along */
+        const int64_t size_bytes =
+            which >> i & 1 ? memob_min(s->desc.states[i].size_bytes, most) : 0;
+        for (int64_t at = 0; at < size_bytes && !s->failure.status; at += n) {
+            char* piece = is_streamed ? bytes : (char*)memob_at(bytes, n_before + at);
+            n = memob_min(size_bytes - at, MEMOI_TIMING_PIECE);
+            if (from)
+                memoi_keep(s,
+                           memob_states_transfer(from, layer, i, 1, at, piece, n, &s->call_error));
+            if (to && !s->failure.status)
+                memoi_keep(s, memob_states_transfer(to, layer, i, 0, at, piece, n, &s->call_error));
         }
+        n_before += size_bytes;
     }
-    MEMO_FREE(piece);
-    return status;
-}
-
-/* Ends what belongs to the open plan, but for states and the device's memory. */
-MEMOI void memoi_timing_close(memo_session* s) {
-    memoi_checked_destroy(s);
-    memoi_session_stop(s);
-    if (s->host_memory && !s->desc.host_memory)
-        MEMOB_IGNORE(memo_host_free(s->device, s->host_memory, NULL));
-    s->host_memory = NULL;
+    return n_before;
 }
 
 /* Opens a plan in the session's memory. */
-MEMOI memo_status memoi_timing_open(memo_session* s, memo_step_plan* plan, memo_error* error) {
-    memo_status status;
+MEMOI void memoi_timing_open(memo_session* s, memo_step_plan* plan) {
     for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
         s->parts[k].plan = plan;
         s->most_steps = memob_max(s->most_steps, plan->swap.n_layers);
     }
     memoi_session_use_shape(s, 0);
-    status = memoi_session_stream(s, error);
-    status = memoi_session_start(s, status, error);
-    if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
-    return status;
+    memoi_session_stream(s);
+    memoi_session_start(s);
 }
 
-/* Replaces the open plan, on all ranks or on none.  If states move, those on the device go through
- * host memory, as both plans have the same bytes there; the others go from one engine to the
- * other. */
-MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, memo_error* error) {
+/* Copies the states on the device to host memory, behind room for a piece, and streamed ones to
+ * their places on the host.  NULL: the session has failed. */
+MEMOI char* memoi_timing_save(memo_session* s) {
+    const int64_t n_bytes = memoi_timing_copy(s, s->states, 0, NULL, NULL, NULL);
+    char* bytes = (char*)MEMO_MALLOC((size_t)(MEMOI_TIMING_PIECE + n_bytes));
+    if (!bytes) {
+        memoi_keep(
+            s, memob_no_memory(&s->call_error, "the states that another plan places elsewhere"));
+        return NULL;
+    }
+    (void)memoi_timing_copy(s, s->states, 0, s->states, NULL, bytes + MEMOI_TIMING_PIECE);
+    (void)memoi_timing_copy(s, s->states, 1, s->states, NULL, bytes);
+    return bytes;
+}
+
+/* Opens a plan in place of the open one, which is opened again if that fails.  moved: the states,
+ * which get other places, and those in bytes; NULL: they keep their places. */
+MEMOI void memoi_timing_swap(memo_session* s, memo_step_plan* plan, memob_states* moved,
+                             char* bytes) {
+    memo_step_plan* const before MEMO_UNUSED = s->own_plan;
+    const void* const memory MEMO_UNUSED = s->device_memory;
+    memo_error why;
+    memoi_session_stop(s);
+    if (moved) s->states = NULL;
+    memoi_timing_open(s, plan);
+    MEMO_ASSERT(s->failure.status || s->device_memory == memory); /* 2 */
+    if (moved && !s->failure.status) {
+        (void)memoi_timing_copy(s, moved, 0, NULL, s->states, bytes + MEMOI_TIMING_PIECE);
+        (void)memoi_timing_copy(s, moved, 1, moved, s->states, bytes);
+    }
+    memoi_session_settle(s);
+    if (!s->failure.status) {
+        for (int32_t i = 0; i < 2 && moved; i++)
+            s->states->sink.engine.copied_bytes[i] += moved->sink.engine.copied_bytes[i];
+        memob_states_destroy(moved);
+        s->own_plan = plan;
+        return;
+    }
+
+    /* The plan before. */
+    why = s->failure;
+    memoi_session_begin_call(s);
+    memoi_session_stop(s);
+    if (moved) {
+        memob_states_destroy(s->states);
+        s->states = moved;
+    }
+    memoi_timing_open(s, before);
+    MEMO_ASSERT(s->own_plan == before && s->part->plan == before); /* 5 */
+    if (moved) (void)memoi_timing_copy(s, moved, 0, NULL, moved, bytes + MEMOI_TIMING_PIECE);
+    memoi_session_settle(s);
+    s->timing.is_lost = s->all_failed;
+    s->failure = why;
+}
+
+/* Replaces the open plan, on all ranks or on none, and destroys the other plan.  If states move,
+ * those on the device go through host memory, as both plans have the same bytes there; the others
+ * go from one engine to the other. */
+MEMOI void memoi_timing_replace(memo_session* s, memo_step_plan* plan) {
     memo_step_plan* const before = s->own_plan;
     memob_states* const states = s->states;
     const int moves = states && !memoi_timing_streams_alike(before, plan);
-    const void* const memory MEMO_UNUSED = s->device_memory;
-    int64_t n_bytes = 0;
     char* bytes = NULL;
-    memo_status status = MEMO_STATUS_OK, given;
 
     MEMO_ASSERT(plan->slice_rows == before->slice_rows);            /* 1 */
     MEMO_ASSERT(!s->is_running && !(states && states->is_pending)); /* 3 */
     if (!s->desc.computes_on_host)
-        status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
-    if (!status && states) status = memob_states_synchronize(states, error);
-    if (!status && moves) {
-        MEMOB_IGNORE(memoi_timing_copy_resident(s, states, states, 1, NULL, &n_bytes, NULL));
-        bytes = (char*)MEMO_MALLOC((size_t)memob_max(n_bytes, 1));
-        if (!bytes)
-            status = memob_no_memory(error, "the states that another plan places elsewhere");
-        if (!status) status = memoi_timing_copy_resident(s, states, states, 1, bytes, NULL, error);
-        if (!status) status = memoi_timing_copy_streamed(s, states, NULL, error);
-    }
-    status = memoi_session_verdict(&s->desc, status, error);
-    if (status) {
-        MEMO_FREE(bytes);
-        return status;
-    }
-
-    memoi_timing_close(s);
-    if (moves) s->states = NULL;
-    status = memoi_timing_open(s, plan, error);
-    MEMO_ASSERT(status || s->device_memory == memory); /* 2 */
-    if (moves && !status)
-        status = memoi_timing_copy_resident(s, states, s->states, 0, bytes, NULL, error);
-    if (moves && !status) status = memoi_timing_copy_streamed(s, states, s->states, error);
-    status = memoi_session_verdict(&s->desc, status, error);
-
-    /* The plan before, if need be. */
-    if (status) {
-        memoi_timing_close(s);
-        if (moves) memob_states_destroy(s->states);
-        s->states = states;
-        given = memoi_timing_open(s, before, NULL);
-        MEMO_ASSERT(s->own_plan == before && s->part->plan == before); /* 5 */
-        if (moves && !given)
-            given = memoi_timing_copy_resident(s, states, states, 0, bytes, NULL, NULL);
-        s->timing.is_lost = memoi_session_verdict(&s->desc, given, NULL) != MEMO_STATUS_OK;
-    } else {
-        for (int32_t i = 0; i < 2 && moves; i++)
-            s->states->sink.engine.copied_bytes[i] += states->sink.engine.copied_bytes[i];
-        if (moves) memob_states_destroy(states);
-        memo_step_plan_destroy(before);
-        s->own_plan = plan;
-    }
+        memoi_keep(s, memo_stream_synchronize(s->device, s->desc.compute_stream, &s->call_error));
+    if (states) memoi_keep(s, memob_states_synchronize(states, &s->call_error));
+    if (moves) bytes = memoi_timing_save(s);
+    memoi_session_settle(s);
+    if (!s->failure.status) memoi_timing_swap(s, plan, moves ? states : NULL, bytes);
+    memo_step_plan_destroy(s->failure.status ? plan : before);
     MEMO_FREE(bytes);
-    return status;
 }
 
 /* 1: the budgets have room for the states of both plans at once. */
 MEMOI int memoi_timing_may_move(const memo_session* s, const memo_step_plan* plan) {
-    const memo_step_plan* before = s->own_plan;
-    int64_t rows_bytes[2] = {0, 0}, host_bytes, disk_bytes;
-    int64_t both[2] = {s->states_sizes.host_bytes, s->states_sizes.spill_bytes};
-    if (!s->states || memoi_timing_streams_alike(before, plan)) return 1;
+    int64_t host_bytes = 0, disk_bytes = 0; /* of both plans' states, and of the most rows */
+    if (!s->states || memoi_timing_streams_alike(s->own_plan, plan)) return 1;
     if (s->desc.host_memory) return 0;
-    for (; plan; plan = plan->next) {
-        host_bytes = memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT);
-        disk_bytes = plan->sizes.spill_bytes;
-        rows_bytes[0] = memob_max(rows_bytes[0], host_bytes);
-        rows_bytes[1] = memob_max(rows_bytes[1], disk_bytes);
-        if (plan->next) continue;
-        both[0] += plan->host_bytes - host_bytes + rows_bytes[0];
-        both[1] += plan->disk_bytes - disk_bytes + rows_bytes[1];
+    for (; plan; plan = plan->next) { /* all shapes have the same states */
+        host_bytes = memob_max(host_bytes, plan->host_bytes + s->states_sizes.host_bytes);
+        disk_bytes = memob_max(disk_bytes, plan->disk_bytes + s->states_sizes.spill_bytes);
     }
-    return !(s->desc.host_bytes && both[0] > s->desc.host_bytes) &&
-           !(s->desc.disk_bytes && both[1] > s->desc.disk_bytes);
+    return !memoi_is_over(host_bytes, s->desc.host_bytes) &&
+           !memoi_is_over(disk_bytes, s->desc.disk_bytes);
 }
 
-/* Makes a plan by the times, in the memory that the session has.  Slices and the place of the
- * update stay, since both may change bits. */
-MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo_error* error) {
+/* Makes a plan by the times, in the memory that the session has; NULL: there is none.  Slices and
+ * the place of the update stay, since both may change bits. */
+MEMOI memo_step_plan* memoi_timing_make(memo_session* s) {
     memo_session_desc own = s->desc;
-    memo_status status = MEMO_STATUS_OK;
+    memo_step_plan* plan = NULL;
     own.policy = s->timing.policy;
     own.n_group = s->timing.n_group;
     own.device_bytes = s->memory_bytes;
@@ -11814,26 +11895,29 @@ MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo
     if (own.n_states)
         own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
     s->setup = &s->own_setup;
-    *plan = NULL;
-    for (int keeps = 0; keeps < 2 && !status; keeps++) {
+    for (int keeps = 0; keeps < 2; keeps++) {
         s->timing.keeps_states = keeps;
-        if (keeps && memoi_timing_may_move(s, *plan)) break;
-        memo_step_plan_destroy(*plan);
-        status = memoi_session_plan_groups(s, &own, s->timing.profiles, MEMOI_ROWS_EFFORT_WHOLE,
-                                           plan, error);
-        if (!status && !memoi_step_plan_fits(*plan))
-            status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", (*plan)->shortage);
+        if (keeps && memoi_timing_may_move(s, plan)) break;
+        memo_step_plan_destroy(plan);
+        memoi_keep(s, memoi_session_plan_groups(s, &own, s->timing.profiles,
+                                                MEMOI_ROWS_EFFORT_WHOLE, &plan, &s->call_error));
+        if (s->failure.status) return NULL;
+        if (memoi_step_plan_fits(plan)) continue;
+        memoi_keep(s, memo_error_set(&s->call_error, MEMO_STATUS_INFEASIBLE, "%s", plan->shortage));
+        memo_step_plan_destroy(plan);
+        return NULL;
     }
-    return status;
+    return plan;
 }
 
 /* Updates that are pending belong to the step before.  They end before functions of the trainer get
  * sessions of dry runs, which some remember. */
-MEMOI memo_status memoi_timing_end_updates(memo_session* s, memo_error* error) {
-    memo_status status = memo_session_flush(s, error);
+MEMOI void memoi_timing_end_updates(memo_session* s) {
+    const memo_status status = memo_session_flush(s, &s->call_error);
+    memoi_keep(s, status);
     if (status) s->is_reported = 0; /* the micro-batch fails */
-    if (!status && s->states) status = memob_states_synchronize(s->states, error);
-    return memoi_session_verdict(&s->desc, status, error);
+    if (!status && s->states) memoi_keep(s, memob_states_synchronize(s->states, &s->call_error));
+    memoi_session_settle(s);
 }
 
 /* The open plan takes the predicted times of the same plan. */
@@ -11846,49 +11930,57 @@ MEMOI void memoi_timing_take_times(memo_step_plan* own, memo_step_plan* plan) {
     }
 }
 
+/* Puts a plan by the times of the shapes that are not untimed in place of the first plan, or gives
+ * the first plan these times, if it is the same.  Returns what happened, for the log. */
+MEMOI const char* memoi_timing_plan_by(memo_session* s, const int64_t* untimed) {
+    memo_step_plan* plan;
+    memoi_timing_read(s, untimed);
+    if (s->failure.status) return "";
+    memoi_timing_write(s, untimed);
+    if (s->own_setup.has_freed)
+        memoi_keep(s, memo_error_set(&s->call_error, MEMO_STATUS_UNSUPPORTED,
+                                     "memo_session_desc.setup: it frees, or requests too "
+                                     "much"));
+    memoi_session_settle(s);
+    if (s->failure.status) return "";
+    memoi_timing_end_updates(s);
+    if (s->failure.status) return "";
+    plan = memoi_timing_make(s);
+    if (!plan) return "";
+    if (memoi_timing_is_open(s, plan)) {
+        memoi_timing_take_times(s->own_plan, plan);
+        memo_step_plan_destroy(plan);
+        return "the first plan is the fastest that fits";
+    }
+    memoi_timing_replace(s, plan);
+    return "planned by the times of training steps";
+}
+
 /* Ends the timed steps: a plan by their times takes the place of the first plan.  If there is none,
  * or if it cannot be opened, the first plan stays. */
 MEMOI void memoi_timing_plan(memo_session* s) {
     const memo_batch batch = s->batch;
     memoi_timing* t = &s->timing;
     int64_t values[1 + MEMO_SHAPES_MAX] = {0}, n_untimed = 0;
-    memo_step_plan* plan = NULL;
-    memo_error why;
-    memo_status status = MEMO_STATUS_OK;
-    int is_same = 0;
+    const char* result = "";
 
     /* Has some shape times on all ranks? */
-    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
-        status = memoi_session_read_timer(s, &s->timers[k], &why);
+    memoi_session_begin_call(s);
+    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX; k++)
+        memoi_keep(s, memoi_session_read_timer(s, &s->timers[k], &s->call_error));
     for (int32_t k = 0; k < s->desc.n_shapes; k++) values[1 + k] = s->parts[k].n_timed < 2;
-    status = memoi_session_agree(&s->desc, status, values, 1 + s->desc.n_shapes, &why);
+    memoi_session_settle_values(s, values, 1 + s->desc.n_shapes);
     for (int32_t k = 0; k < s->desc.n_shapes; k++) n_untimed += values[1 + k];
-    if (!status && n_untimed == s->desc.n_shapes) {
+    if (!s->failure.status && n_untimed == s->desc.n_shapes) {
         t->due = (int32_t)memob_min(2 * (int64_t)t->due, INT32_MAX);
         return;
     }
-
-    if (!status) status = memoi_timing_read(s, values + 1, &why);
-    if (!status) memoi_timing_write(s, values + 1);
-    if (!status && s->own_setup.has_freed)
-        status = memo_error_set(&why, MEMO_STATUS_UNSUPPORTED,
-                                "memo_session_desc.setup: it frees, or requests too much");
-    status = memoi_session_verdict(&s->desc, status, &why);
-
-    /* A plan by the times, if it is another one. */
-    if (!status) status = memoi_timing_end_updates(s, &why);
-    if (!status) status = memoi_timing_make(s, &plan, &why);
-    is_same = !status && memoi_timing_is_open(s, plan);
-    if (is_same) memoi_timing_take_times(s->own_plan, plan);
-    if (!status && !is_same) status = memoi_timing_replace(s, plan, &why);
-    if (status || is_same) memo_step_plan_destroy(plan);
-    if (status) {
-        snprintf(t->why, sizeof t->why, "%.180s", why.message);
+    if (!s->failure.status) result = memoi_timing_plan_by(s, values + 1);
+    if (s->failure.status) {
+        snprintf(t->why, sizeof t->why, "%.180s", s->failure.message);
         memoi_session_log(s, "session: the first plan stays: %s", t->why);
     } else
-        memoi_session_log(s, "session: %s",
-                          is_same ? "the first plan is the fastest that fits"
-                                  : "planned by the times of training steps");
+        memoi_session_log(s, "session: %s", result);
 
     /* Times are known. */
     t->plan = NULL;
@@ -11908,17 +12000,18 @@ memo_status memo_session_get_profile(const memo_session* s, int32_t shape, memo_
                             error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     memset(profile, 0, sizeof *profile);
-    if (!s->timing.is_known && *s->timing.why)
+    if (s->timing.is_known) {
+        *profile = s->timing.profiles[shape];
+        return MEMO_STATUS_OK;
+    }
+    if (*s->timing.why)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_session_get_profile: planning by the times has failed: %s",
                               s->timing.why);
-    if (!s->timing.is_known)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_session_get_profile: times are not known; %s",
-                              s->timing.plan ? "run more training steps"
-                                             : "set memo_session_desc.timed_steps, or read a file");
-    *profile = s->timing.profiles[shape];
-    return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                          "memo_session_get_profile: times are not known; %s",
+                          s->timing.plan ? "run more training steps"
+                                         : "set memo_session_desc.timed_steps, or read a file");
 }
 
 /* --- the session opens --- */
@@ -11927,24 +12020,21 @@ memo_status memo_session_get_profile(const memo_session* s, int32_t shape, memo_
 MEMOI memo_status memoi_timing_open_first(const memo_session_desc* desc, const memo_step_plan* plan,
                                           int32_t n_timed, memo_session** session,
                                           memo_error* error) {
-    memo_session* s = NULL;
-    memo_status status = memoi_session_make(desc, plan, 0, &s, error);
+    memo_session* s = memoi_session_make(desc, plan, 0, error);
+    memo_status status;
     *session = s; /* functions of the trainer may use it */
-    if (!status) {
-        if (n_timed) {
-            s->timing.plan = memoi_timing_plan;
-            s->timing.due = n_timed;
-            status = memoi_timing_prepare(s, error);
-        }
-        status = memoi_session_start(s, status, error);
-        if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
-        status = memoi_session_verdict(desc, status, error);
+    if (!s) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    if (!s->failure.status && n_timed) {
+        s->timing.plan = memoi_timing_plan;
+        s->timing.due = n_timed;
+        memoi_timing_prepare(s);
     }
-
-    if (status) {
-        memo_session_destroy(s);
-        *session = NULL;
-    }
+    if (!s->failure.status) memoi_session_start(s);
+    memoi_session_settle(s);
+    status = memoi_session_end_call(s, error);
+    if (!status) return status;
+    memo_session_destroy(s);
+    *session = NULL;
     return status;
 }
 
@@ -11962,41 +12052,37 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
 MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_step_plan** plan,
                                           memo_error* error) {
     memo_session_desc own = *desc;
-    memo_status status = MEMO_STATUS_OK;
-    *plan = NULL;
+    memo_status status;
     if (memoi_session_chooses(desc)) { /* slices of the largest size that fits */
         status = memo_session_plan(desc, NULL, plan, error);
-        if (!status) own.slice_rows = (*plan)->slice_rows ? (*plan)->slice_rows : desc->n_rows;
+        if (status) return status;
+        own.slice_rows = (*plan)->slice_rows ? (*plan)->slice_rows : desc->n_rows;
         memo_step_plan_destroy(*plan);
-        *plan = NULL;
     }
     if (desc->policy == MEMO_POLICY_MEMO) own.policy = MEMO_POLICY_RECOMPUTE;
-    if (desc->policy == MEMO_POLICY_ALPHA) own.has_alpha = 1, own.alpha = 0;
-    if (!status)
-        status = memoi_session_plan_shapes(NULL, &own, NULL, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    own.has_alpha = 1;
+    own.alpha = 0;
+    status = memoi_session_plan_shapes(NULL, &own, NULL, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     if (status || memoi_step_plan_fits(*plan)) return status;
     memo_step_plan_destroy(*plan);
     return memo_session_plan(desc, NULL, plan, error);
 }
 
-/* The plan to open without known times.  *needs_times: not everything can be kept, so steps are
- * timed, or times are estimated. */
-MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int* needs_times,
+/* The plan to open without known times.  *n_timed: if not everything can be kept, steps are timed,
+ * unless times are estimated. */
+MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int32_t* n_timed,
                                             memo_step_plan** plan, memo_error* error) {
-    const int is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
-    const int is_memo = desc->policy == MEMO_POLICY_MEMO;
-    memo_session_desc first = *desc;
-    memo_status status = MEMO_STATUS_OK;
-    if (is_memo) first.policy = MEMO_POLICY_KEEP;
-    if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
-    if (!is_alpha)
-        status = is_memo ? memoi_session_plan_sizes(NULL, &first, NULL, MEMOI_ROWS_EFFORT_FIRST,
-                                                    plan, error)
-                         : memo_session_plan(&first, NULL, plan, error);
-    *needs_times =
-        is_alpha || (is_memo && !status && (!memoi_step_plan_fits(*plan) || (*plan)->n_streamed));
-    if (status || !*needs_times) return status;
-    memo_step_plan_destroy(*plan);
+    memo_session_desc kept = *desc;
+    memo_status status;
+    if (desc->policy == MEMO_POLICY_MEMO) {
+        kept.policy = MEMO_POLICY_KEEP;
+        if (memoi_session_chooses(desc)) kept.slice_rows = desc->n_rows;
+        status = memoi_session_plan_sizes(NULL, &kept, NULL, MEMOI_ROWS_EFFORT_FIRST, plan, error);
+        if (status || (memoi_step_plan_fits(*plan) && !(*plan)->n_streamed)) return status;
+        memo_step_plan_destroy(*plan);
+    } else if (!memoi_session_is_alpha(desc))
+        return memo_session_plan(desc, NULL, plan, error);
+    *n_timed = 4;
     return desc->timed_steps < 0 ? memo_session_plan(desc, NULL, plan, error)
                                  : memoi_timing_plan_first(desc, plan, error);
 }
@@ -12004,42 +12090,30 @@ MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int* 
 /* Every rank takes the same way: plans fit on all ranks or on none. */
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
-    int has_files = 0, needs_times = 0;
-    int32_t n_timed;
-    memo_profile* profiles = NULL;
+    int32_t n_timed = 0;
+    memo_profile* profiles;
     memo_step_plan* plan = NULL;
     memo_status status = memob_check_given("memo_session_create", "desc", desc, error);
     *session = NULL;
     if (status) return status;
-    if (desc->profile_path) {
-        profiles = (memo_profile*)memob_calloc(MEMO_SHAPES_MAX, sizeof *profiles);
-        status = profiles ? MEMO_STATUS_OK : memob_no_memory(error, "a profile");
-        status = memoi_session_verdict(desc, status, error);
-        if (!status) status = memoi_timing_read_files(desc, profiles, &has_files, error);
-    }
-
+    status = memoi_timing_read_files(desc, &profiles, error);
     if (!status)
-        status = has_files ? memo_session_plan(desc, profiles, &plan, error)
-                           : memoi_timing_plan_untimed(desc, &needs_times, &plan, error);
-    n_timed = desc->timed_steps || !needs_times ? desc->timed_steps : 4;
-    if (has_files || n_timed < 0) n_timed = 0;
+        status = profiles ? memo_session_plan(desc, profiles, &plan, error)
+                          : memoi_timing_plan_untimed(desc, &n_timed, &plan, error);
+    if (desc->timed_steps && !profiles) n_timed = (int32_t)memob_max(desc->timed_steps, 0);
     if (!status) status = memoi_timing_open_first(desc, plan, n_timed, session, error);
-
-    /* What a file says is known at once. */
-    if (!status && has_files) {
-        memo_session* s = *session;
-        s->timing.profiles = MEMOB_ARRAY(&s->kept, memo_profile, s->desc.n_shapes);
-        s->timing.is_known = s->timing.profiles != NULL;
-        for (int32_t k = 0; k < s->desc.n_shapes && s->timing.is_known; k++)
-            s->timing.profiles[k] = profiles[k];
-    }
-    MEMO_FREE(profiles);
-    if (!status) {
-        (*session)->own_plan = plan;
+    if (status) {
+        MEMO_FREE(profiles);
+        memo_step_plan_destroy(plan);
+        *session = NULL; /* step may have stored a session of a dry run there, which is gone */
         return status;
     }
-    memo_step_plan_destroy(plan);
-    *session = NULL; /* step may have stored a session of a dry run there, which is gone */
+
+    (*session)->own_plan = plan;
+    if (profiles) { /* what a file says is known at once */
+        (*session)->timing.profiles = profiles;
+        (*session)->timing.is_known = 1;
+    }
     return status;
 }
 
@@ -12059,8 +12133,7 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
     /* The bytes of the smallest plan. */
     least.device_bytes = 1;
     status = memoi_session_plan_sizes(NULL, &least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
-    for (p = plan; p && !status; p = p->next)
-        *device_bytes = memob_max(*device_bytes, p->device_bytes);
+    for (p = plan; p; p = p->next) *device_bytes = memob_max(*device_bytes, p->device_bytes);
     memo_step_plan_destroy(plan);
     if (status) return status;
 
@@ -12091,25 +12164,26 @@ void memo_session_get_info(const memo_session* s, memo_session_info* info) {
  * device take pinned memory, a piece at a time; if there is none left they take bytes itself. */
 MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes, int is_back,
                                              memo_error* error) {
-    const int64_t most = (int64_t)1 << 20;
+    const int on_host = s->desc.computes_on_host;
+    int64_t most = (int64_t)1 << 20, n_bytes;
     memo_status status = MEMO_STATUS_OK, freed = MEMO_STATUS_OK;
     void* pinned = NULL;
-    if (!s->desc.computes_on_host && memo_host_alloc(s->device, most, &pinned, NULL)) pinned = NULL;
-    for (int32_t i = 0; i < s->desc.n_outputs && !status; i++) {
+    if (on_host || memo_host_alloc(s->device, most, &pinned, NULL)) {
+        pinned = NULL;
+        most = MEMOB_BYTES_MAX;
+    }
+    for (int32_t i = 0; i < s->desc.n_outputs; i++) {
         const int64_t size_bytes = s->desc.outputs[i].size_bytes;
-        char* output = (char*)s->desc.outputs[i].address;
-        int64_t n_bytes;
         for (int64_t at = 0; at < size_bytes && !status; at += n_bytes, bytes += n_bytes) {
-            void* piece = pinned ? pinned : bytes;
-            n_bytes = memob_min(size_bytes - at, pinned ? most : size_bytes);
-            if (s->desc.computes_on_host) {
-                memcpy(is_back ? output : bytes, is_back ? bytes : output, (size_t)n_bytes);
-                continue;
-            }
-            if (is_back && pinned) memcpy(pinned, bytes, (size_t)n_bytes);
-            status = memob_copy_now(s->device, s->desc.compute_stream, output + at, piece, n_bytes,
-                                    is_back, error);
-            if (!status && !is_back && pinned) memcpy(bytes, pinned, (size_t)n_bytes);
+            char* output = (char*)s->desc.outputs[i].address + at;
+            void* piece = on_host ? output : bytes;
+            if (pinned) piece = pinned;
+            n_bytes = memob_min(size_bytes - at, most);
+            if (is_back) memmove(piece, bytes, (size_t)n_bytes);
+            if (!on_host)
+                status = memob_copy_now(s->device, s->desc.compute_stream, output, piece, n_bytes,
+                                        is_back, error);
+            if (!is_back) memmove(bytes, piece, (size_t)n_bytes);
         }
     }
 
@@ -12188,7 +12262,7 @@ MEMOI memo_status memoi_verified_compare_all(const memoi_verified* v, const char
         const memo_session_output* output = &v->desc->outputs[i];
         const int32_t n = output->n_layers > 0 ? output->n_layers : 1;
         for (int32_t layer = 0; layer < n && !status; layer++, at += output->size_bytes / n)
-            status = memoi_verified_compare(v, output->name ? output->name : "NULL",
+            status = memoi_verified_compare(v, memoi_session_name(output->name),
                                             output->n_layers > 0 ? layer : -2, output->type, at,
                                             output->size_bytes / n, why, error);
     }
@@ -12236,27 +12310,28 @@ MEMOI void memoi_verified_swap(memoi_verified* v) {
 MEMOI memo_status memoi_verified_run_once(memoi_verified* v, memo_session* s, memo_error* error) {
     const memo_session_desc* desc = v->desc;
     const double before = desc->norm ? desc->norm(desc->user) : 0;
-    memo_status status, saved, given = MEMO_STATUS_OK;
+    memo_status status, saved;
     if (desc->verifying) desc->verifying(desc->user, s, 1);
     status = saved = memoi_session_copy_outputs(s, v->saved, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
     if (!status) status = memoi_session_run_all(s, v->shape, 1, error);
     if (!status) status = memoi_session_copy_outputs(s, v->found, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 1, error);
-    if (!saved) given = memoi_session_copy_outputs(s, v->saved, 1, status ? NULL : error);
+    if (!saved) saved = memoi_session_copy_outputs(s, v->saved, 1, status ? NULL : error);
+    if (!status) status = saved;
     if (desc->verifying) desc->verifying(desc->user, s, 0);
 
-    if (!status && !given && desc->norm) {
+    if (!status && desc->norm) {
         const double now = desc->norm(desc->user);
         if (memcmp(&before, &now, sizeof now) != 0)
-            given = MEMOB_INVALID(
+            status = MEMOB_INVALID(
                 error,
                 "memo_session_desc.outputs: norm was %.9g and is %.9g, now that the outputs have "
                 "the bytes again that they had before; list all bytes that a micro-batch changes "
                 "and the update reads, or let norm be the same for the same bytes",
                 before, now);
     }
-    return status ? status : given;
+    return status;
 }
 
 /* A session of the desc and the plan, which runs once or twice. */
@@ -12264,9 +12339,10 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
                                      const memo_step_plan* plan, int is_twice, memo_error* error) {
     memo_session* s = NULL;
     memo_status status = memo_session_open(desc, plan, &s, error);
-    if (!status && is_twice && !desc->norm)
+    if (status) return status;
+    if (is_twice && !desc->norm)
         memoi_session_log(s, "session: norm is NULL: verify does not see what outputs lack");
-    if (!status) status = memoi_verified_run_once(v, s, error);
+    status = memoi_verified_run_once(v, s, error);
     if (!status && is_twice) {
         memoi_verified_swap(v);
         if (desc->n_states) status = memo_session_skip_update(s, error); /* gradients begin anew */

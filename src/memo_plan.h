@@ -138,9 +138,9 @@ extern "C" {
  *     >>row search             random changes of tables
  *     >>row limits             memo_plan_swap: which limit keeps the step from being shorter
  *   4 session
+ *     >>session state          errors, spans, the current shape
  *     >>session desc           a desc, checked and copied
  *     >>session agreement      what ranks decide together
- *     >>session state          errors, spans, the current shape
  *     >>session states         weights, gradients, optimizer states
  *     >>session checked        hashes of tensors between forward and backward
  *     >>session running        a micro-batch
@@ -202,9 +202,9 @@ extern "C" {
 #include "plan/rows/search.h"
 #include "plan/rows/limits.h"
 #include "plan/session/session.h"
+#include "plan/session/state.h"
 #include "plan/session/desc.h"
 #include "plan/session/agreement.h"
-#include "plan/session/state.h"
 #include "plan/session/states.h"
 #include "plan/session/checked.h"
 #include "plan/session/running.h"

@@ -25,17 +25,15 @@ MEMOI double memoi_profile_median(double* times_s, int64_t n) {
     return times_s[n / 2] > 0 ? times_s[n / 2] : 0;
 }
 
-/* The median time of n transfers on one of the streams: of a copy; or, on the file's, of a read or
- * write, and copies that keep their link busy meanwhile: these use the other half of the
- * buffer. */
-MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, double* median_s,
-                                     memo_error* error) {
+/* Returns the median time of n transfers on one of the streams: of a copy; or, on the file's, of a
+ * read or write, and copies that keep their link busy meanwhile: these use the other half of the
+ * buffer.  The engine keeps the first failure. */
+MEMOI double memoi_profile_time(memoi_profiler* p, int32_t stream, int n) {
     const int is_file = stream == MEMOB_STREAM_FILE;
     const int32_t link = is_file ? MEMOB_STREAM_TO_HOST + p->is_read : stream;
     const int64_t begin = link == MEMOB_STREAM_TO_DEVICE ? p->half_bytes : 0;
     memob_engine* e = &p->engine;
-    double times[MEMOI_PROFILE_REPETITIONS];
-    memob_engine_call(e, error);
+    double times[MEMOI_PROFILE_REPETITIONS] = {0};
     for (int i = -1; i < n; i++) { /* the first warms up */
         memob_engine_record(e, stream, 0);
         for (int64_t k = 0; k < (is_file ? p->n_beside : 1); k++)
@@ -44,89 +42,86 @@ MEMOI memo_status memoi_profile_time(memoi_profiler* p, int32_t stream, int n, d
             memob_engine_use_file(e, p->is_read, !p->is_read, p->is_read ? 0 : p->half_bytes, 0,
                                   p->file_bytes);
         memob_engine_record(e, stream, 1);
-        if (!e->status) e->status = memo_stream_synchronize(&e->device, e->streams[stream], error);
+        if (!e->status)
+            e->status = memo_stream_synchronize(&e->device, e->streams[stream], e->error);
         if (!e->status)
             e->status = memo_event_elapsed(&e->device, e->events[0], e->events[1],
-                                           &times[memob_max(i, 0)], error);
+                                           &times[memob_max(i, 0)], e->error);
     }
-    if (!e->status) *median_s = memoi_profile_median(times, n);
-    return e->status;
+    return memoi_profile_median(times, n);
 }
 
 /* A short copy is timed once.  A busy machine may delay it, so a slow one is timed again. */
-MEMOI memo_status memoi_profile_time_copy(memoi_profiler* p, int32_t stream, int is_short,
-                                          double* s, memo_error* error) {
+MEMOI double memoi_profile_time_copy(memoi_profiler* p, int32_t stream, int is_short) {
     enum { N_TRIES = 3 };
-    const int n = is_short ? 1 : MEMOI_PROFILE_REPETITIONS;
-    memo_status status = memoi_profile_time(p, stream, n, s, error);
-    for (int i = 1; i < N_TRIES && is_short && !status && *s > MEMOI_PROFILE_SHORT_S; i++)
-        status = memoi_profile_time(p, stream, n, s, error);
-    return status;
+    double time_s = memoi_profile_time(p, stream, is_short ? 1 : MEMOI_PROFILE_REPETITIONS);
+    for (int i = 1; i < N_TRIES && is_short && time_s > MEMOI_PROFILE_SHORT_S; i++)
+        time_s = memoi_profile_time(p, stream, 1);
+    return time_s;
 }
 
 /* Copies of rising size.  Short ones refuse a link on which measuring would take hours.  Smaller
  * copies than the largest show the rate of a slow link, too. */
-MEMOI memo_status memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes,
-                                       memo_profile* profile, memo_error* error) {
+MEMOI void memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes, memo_profile* profile) {
+    memob_engine* e = &p->engine;
     for (p->copy_bytes = memob_min(8, largest_bytes);;
          p->copy_bytes = memob_min(8 * p->copy_bytes, largest_bytes)) {
         const int is_short = p->copy_bytes < memob_min(MEMOI_PROFILE_SMALL_BYTES, largest_bytes);
         memo_profile_transfer* copy = &profile->copies[1];
         double slower_s;
-        memo_status status =
-            memoi_profile_time_copy(p, MEMOB_STREAM_TO_HOST, is_short, &copy->out_s, error);
-        if (!status)
-            status =
-                memoi_profile_time_copy(p, MEMOB_STREAM_TO_DEVICE, is_short, &copy->back_s, error);
-        if (status) return status;
+        copy->out_s = memoi_profile_time_copy(p, MEMOB_STREAM_TO_HOST, is_short);
+        copy->back_s = memoi_profile_time_copy(p, MEMOB_STREAM_TO_DEVICE, is_short);
+        if (e->status) return;
         copy->size_bytes = p->copy_bytes;
         if (p->copy_bytes <= MEMOI_PROFILE_SMALL_BYTES) profile->copies[0] = *copy;
 
         slower_s = fmax(copy->out_s, copy->back_s);
         if (is_short && slower_s > MEMOI_PROFILE_SHORT_S)
-            return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                                  "memo_session_desc.device: a copy of %lld bytes takes %.3g s; "
-                                  "measuring such a link would take hours, so give a profile",
-                                  (long long)p->copy_bytes, slower_s);
-        if (p->copy_bytes == largest_bytes || (!is_short && 8 * slower_s > MEMOI_PROFILE_COPY_S))
-            return MEMO_STATUS_OK;
+            e->status =
+                memo_error_set(e->error, MEMO_STATUS_UNSUPPORTED,
+                               "memo_session_desc.device: a copy of %lld bytes takes %.3g s; "
+                               "measuring such a link would take hours, so give a profile",
+                               (long long)p->copy_bytes, slower_s);
+        if (e->status || p->copy_bytes == largest_bytes ||
+            (!is_short && 8 * slower_s > MEMOI_PROFILE_COPY_S))
+            return;
     }
 }
 
-MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const char* directory, double bytes_per_s,
-                                      memo_profile* profile, memo_error* error) {
+MEMOI void memoi_profile_spill(memoi_profiler* p, const char* directory, double bytes_per_s,
+                               memo_profile* profile) {
     const memo_profile_transfer* copy = &profile->copies[1];
     memob_engine* e = &p->engine;
     const double bytes = MEMOI_PROFILE_COPY_S * bytes_per_s;
     const int n = MEMOI_PROFILE_REPETITIONS;
-    memo_status status = memob_engine_check_launch(e, "memo_session_desc", "a file", error);
-    if (status) return status;
+    if (!e->status)
+        e->status = memob_engine_check_launch(e, "memo_session_desc", "a file", e->error);
+    if (e->status) return;
 
     /* A file like the swap engine's, with its own stream, so that copies run beside it. */
     p->file_bytes = p->half_bytes;
     if (bytes > 0 && bytes < (double)p->file_bytes)
         p->file_bytes = memob_align_up((int64_t)bytes, MEMOB_SPILL_ALIGNMENT);
-    status =
-        memob_spill_create(&e->file, directory, p->file_bytes, bytes_per_s, e->host_memory, error);
+    e->status = memob_spill_create(&e->file, directory, p->file_bytes, bytes_per_s, e->host_memory,
+                                   e->error);
     memset(e->host_memory, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
     p->copy_bytes = copy->size_bytes;
 
     /* Each direction alone first, then beside as many copies as fit into that time.  Both use the
      * bandwidth of host memory. */
-    for (int is_read = 0; is_read < 2 && !status; is_read++) {
+    for (int is_read = 0; is_read < 2; is_read++) {
         double* file_s = is_read ? &profile->file.back_s : &profile->file.out_s;
         const double copy_s = is_read ? copy->back_s : copy->out_s;
         p->is_read = is_read;
         p->n_beside = 0;
-        status = memoi_profile_time(p, MEMOB_STREAM_FILE, n, file_s, error);
+        *file_s = memoi_profile_time(p, MEMOB_STREAM_FILE, n);
         p->n_beside = copy_s > 0 ? (int64_t)fmin(1 + *file_s / copy_s, 64) : 64;
-        if (!status) status = memoi_profile_time(p, MEMOB_STREAM_FILE, n, file_s, error);
-        if (!status)
-            status = memo_stream_synchronize(&e->device, e->streams[MEMOB_STREAM_TO_HOST + is_read],
-                                             error);
+        *file_s = memoi_profile_time(p, MEMOB_STREAM_FILE, n);
+        if (!e->status)
+            e->status = memo_stream_synchronize(
+                &e->device, e->streams[MEMOB_STREAM_TO_HOST + is_read], e->error);
     }
     profile->file.size_bytes = p->file_bytes;
-    return status;
 }
 
 /* Measures copies up to a size, or to less if there is less memory, and a file of that size in the
@@ -150,6 +145,7 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
     for (int64_t least_bytes = 1 << 16;; p.half_bytes = least_bytes) {
         memob_engine_begin(e, device, NULL, 0, on_device, on_host);
+        memob_engine_call(e, error);
         status = memob_engine_acquire(e, "memo_session_desc", 2 * p.half_bytes, 2 * p.half_bytes,
                                       NULL, directory ? 3 : 2, error);
         if (p.half_bytes <= least_bytes || (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
@@ -162,12 +158,11 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     e->spill_ops = p.file_ops;
     for (int i = 0; i < 2 && !status; i++)
         status = memo_event_create(&e->device, &p.events[i], error);
+    e->status = status;
 
     /* The copies come before the file, which is timed beside the largest of them. */
-    largest_bytes = memob_min(largest_bytes, p.half_bytes);
-    if (!status) status = memoi_profile_copies(&p, largest_bytes, profile, error);
-    if (!status && directory)
-        status = memoi_profile_spill(&p, directory, bytes_per_s, profile, error);
+    memoi_profile_copies(&p, memob_min(largest_bytes, p.half_bytes), profile);
+    if (directory) memoi_profile_spill(&p, directory, bytes_per_s, profile);
     memob_engine_release(e);
-    return status;
+    return e->status;
 }

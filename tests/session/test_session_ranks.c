@@ -208,6 +208,56 @@ TEST(a_fault_on_one_rank_fails_all) {
     CHECK_IS(n_faults, >, 60);
 }
 
+static int64_t failing_request; /* once both ranks have begun to plan; -1: none */
+
+static memo_status plan_states(thread_rank* thread, memo_error* e) {
+    rank_model* r = &ranks[thread->comm->rank];
+    own_step_plan* plan = NULL;
+    int64_t value = 0;
+    r->thread = thread;
+    r->n_agreed = 0;
+    CHECK_OK(agree(&r->m, &value, 1, e)); /* both are there */
+    if (r == ranks) mallocs_left = failing_request;
+    r->status = memo_session_plan(&r->m.desc, r->profile, &plan, &r->error);
+    return MEMO_STATUS_OK;
+}
+
+static void update_nothing(void* user, memo_session* s, int32_t layer) {
+    (void)user, (void)s, (void)layer;
+}
+
+/* One rank lacks memory in one request while the ranks look for the states that they stream: every
+ * rank gets an error, and none waits. */
+TEST(a_lack_of_memory_on_one_rank_fails_all) {
+    static const memo_state states[] = {{"weights", 2048, MEMO_STATE_WEIGHTS, 0},
+                                        {"moments", 8192, MEMO_STATE_UPDATE, 0}};
+    const int64_t n_cases = memo_test_all() ? 60 : 10;
+    int64_t n, n_failed = 0;
+    for (int32_t i = 0; i < 2; i++) open_short_rank(i);
+    run_ranks_of(2, time_and_plan);
+    for (int32_t i = 0; i < 2; i++) {
+        ranks[i].m.desc.states = states;
+        ranks[i].m.desc.n_states = 2;
+        ranks[i].m.desc.update = update_nothing;
+    }
+    n = mallocs_done;
+    failing_request = -1;
+    run_ranks_of(2, plan_states);
+    CHECK_CASE(!ranks[0].status && !ranks[1].status, "%s", ranks[0].error.message);
+    n = mallocs_done - n;
+    for (int64_t k = 0; k < n; k += memo_test_int(n / n_cases / 2, 3 * n / n_cases / 2)) {
+        failing_request = k;
+        const int is_even = run_ranks_of(2, plan_states);
+        mallocs_left = -1;
+        if (!is_even) return;
+        n_failed += ranks[0].status != MEMO_STATUS_OK;
+        CHECK_CASE(!ranks[0].status == !ranks[1].status, "request %lld of %lld: %s and %s",
+                   (long long)k, (long long)n, ranks[0].error.message, ranks[1].error.message);
+    }
+    CHECK_IS(n_failed, >, 3);
+    for (int32_t i = 0; i < 2; i++) close_device(&ranks[i].m);
+}
+
 /* Ranks plan again at the same step, by the same times, or not at all, if a call of one of them
  * fails in any step; then all go on. */
 TEST(a_fault_keeps_ranks_together_while_they_plan_again) {

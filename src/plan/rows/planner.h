@@ -261,33 +261,26 @@ MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
         e->streams[k] = (memo_stream)(intptr_t)k;
 }
 
-MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_planner* p,
-                                    memo_error* error) {
+/* What the desc gives a zeroed planner; memoi_rows_destroy frees any part of it. */
+MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan_desc* desc,
+                                     memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
     memoi_rows_table* const tables[] = {&p->trial,  &p->here,   &p->best,   &p->plan,
                                         &p->filled, &p->summed, &p->uniform};
-    const int64_t n_slices = swap ? memob_max(memob_swap_batch_slices(swap), 1) : 1;
-    const int64_t n_classes = n_slices > 1 ? memob_min(n_slices, 4) : 1;
     memob_arrays* a = &p->arrays;
-    int64_t n_cells;
-    memo_status status;
-    memset(p, 0, sizeof *p);
-    status = memoi_rows_check(desc, error);
+    int64_t n_cells, n_slices, n_classes;
+    memo_status status = memoi_rows_check(desc, error);
     if (!status) /* no sum of sizes overflows */
         status = memob_swap_placement_make(swap, 0, &p->clock.order, error);
     if (!status) status = memoi_rows_check_states(desc, error);
     if (!status) status = memoi_rows_check_profile(desc, error);
-    if (status) {
-        memoi_rows_destroy(p);
-        return status;
-    }
+    if (status) return status;
 
     /* Only the first layers move: the backward uses the last layers at once, so these stay in the
      * buffers. */
     p->desc = desc;
     p->n_layers = swap->n_layers;
-    p->n_moved = swap->n_places > 1 ? swap->n_layers : swap->n_layers - 2;
-    if (swap->n_layers < 2) p->n_moved = 0;
+    p->n_moved = swap->n_places > 1 ? swap->n_layers : (int32_t)memob_max(swap->n_layers - 2, 0);
     p->n_tiles = memob_swap_n_tiles(swap);
     p->random = MEMOI_ROWS_SEED;
     p->enough_s = HUGE_VAL;
@@ -305,6 +298,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
         status = memob_states_init(p->clock.states, desc->states, error);
         p->clock.states->sink.clock = &p->clock.now;
         if (!status) status = memob_states_prepare(p->clock.states, 4, error);
+        if (status) return status;
     }
     p->n_known = MEMOI_ROWS_KNOWN_MAX;
     while (p->n_known > 1 && p->n_known * n_cells > MEMOI_ROWS_KNOWN_CELLS_MAX) p->n_known /= 2;
@@ -318,11 +312,10 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     }
     p->sums = MEMOB_ARRAY(a, memob_swap_sum, p->n_layers);
     p->held_bytes = MEMOB_ARRAY(a, double, 2 * (int64_t)swap->n_tensors);
-    if (status || a->failed) {
-        memoi_rows_destroy(p);
-        return status ? status : memob_no_memory(error, "the planning of rows");
-    }
+    if (a->failed) return memob_no_memory(error, "the planning of rows");
 
+    n_slices = memob_max(memob_swap_batch_slices(swap), 1);
+    n_classes = memob_min(n_slices, 4);
     for (int32_t layer = 0; layer < p->n_layers; layer++)
         p->kinds[layer] = (int32_t)(memob_layer_kind(swap, layer) * n_classes +
                                     layer % n_slices * n_classes / n_slices);
@@ -332,5 +325,14 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     memoi_rows_time_kinds(p);
     if (p->clock.states) memoi_rows_take_states(&p->clock);
     p->n_cells = (int64_t)p->n_layers * p->n_bundles;
+    return status;
+}
+
+MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_planner* p,
+                                    memo_error* error) {
+    memo_status status;
+    memset(p, 0, sizeof *p);
+    status = memoi_rows_prepare(p, desc, error);
+    if (status) memoi_rows_destroy(p);
     return status;
 }

@@ -57,7 +57,7 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
         /* A line for each run of layers with the same tiles, beside layers that lack the tensor. */
         for (int32_t first = 0; first < desc->n_layers; first = layer) {
             int64_t rows = desc->rows[(int64_t)first * desc->n_tensors + t];
-            int64_t kept = rows < 0 ? desc->n_rows : 0, swapped = rows < 0 ? 0 : rows;
+            int64_t kept = rows < 0 ? desc->n_rows : 0, swapped = memob_max(rows, 0);
             int64_t tiles = memoi_rows_tiles(desc, first, t), next = tiles;
             int32_t last = first;
             char layers[48];

@@ -14,47 +14,48 @@ typedef struct memoi_advice {
     int64_t unit_bytes;          /* a tile of the smallest tensor */
     int64_t device_bytes;        /* with which alone a plan fits; 0: none does */
     memoi_rows_effort effort;
-    int fits; /* the latest plan does */
+    int fits;           /* the latest plan does; 0 after a failure */
+    memo_status status; /* the first failure of a plan, of all ranks, which is in error */
+    memo_error* error;
 } memoi_advice;
 
 enum { MEMOI_ADVICE_PLANS_MAX = 64 };
 
 /* Takes the figures of a plan: all ranks have the same then. */
-MEMOI memo_status memoi_advice_take(memoi_advice* a, const memo_step_plan* plan, memo_status status,
-                                    memo_error* error) {
+MEMOI void memoi_advice_take(memoi_advice* a, const memo_step_plan* plan) {
     int64_t values[4] = {0, 0, 0, 0};
-    a->fits = !status && memoi_step_plan_fits(plan);
-    for (; plan && !status; plan = plan->next) {
+    const int fits = memoi_step_plan_fits(plan);
+    for (; plan; plan = plan->next) {
         values[1] = memob_max(values[1], plan->device_bytes);
         values[2] = memob_max(values[2], plan->host_bytes);
         values[3] = memob_max(values[3], plan->disk_bytes);
     }
-    status = memoi_session_agree(a->desc, status, values, 4, error);
+    a->status = memoi_session_agree(a->desc, a->status, values, 4, a->error);
+    a->fits = fits && !a->status;
     memcpy(a->needed, values + 1, sizeof a->needed);
-    return status;
 }
 
 /* Plans within budgets, and says nothing. */
-MEMOI memo_status memoi_advice_try(memoi_advice* a, const int64_t* budgets, memo_error* error) {
+MEMOI void memoi_advice_try(memoi_advice* a, const int64_t* budgets) {
     memo_session_desc own = *a->desc;
     memo_step_plan* plan = NULL;
-    memo_status status;
+    a->fits = 0;
+    if (a->status) return;
     own.device_bytes = budgets[0];
     own.host_bytes = budgets[1];
     own.disk_bytes = budgets[2];
     own.log.write = NULL;
     own.device_memory = own.host_memory = NULL; /* of one size */
-    status = memoi_session_plan_sizes(NULL, &own, a->profile, a->effort, &plan, error);
-    status = memoi_advice_take(a, plan, status, error);
+    a->status = memoi_session_plan_sizes(NULL, &own, a->profile, a->effort, &plan, a->error);
+    memoi_advice_take(a, plan);
     memo_step_plan_destroy(plan);
-    return status;
 }
 
 /* The bytes that the latest plan lacks of these budgets, all together. */
 MEMOI int64_t memoi_advice_lacking(const memoi_advice* a, const int64_t* budgets) {
     int64_t n_bytes = 0;
     for (int32_t t = 0; t < 3 && !a->fits; t++)
-        if (budgets[t] && a->needed[t] > budgets[t])
+        if (memoi_is_over(a->needed[t], budgets[t]))
             n_bytes = memob_min(n_bytes + a->needed[t] - budgets[t], MEMOB_BYTES_MAX);
     return n_bytes;
 }
@@ -63,15 +64,13 @@ MEMOI int64_t memoi_advice_lacking(const memoi_advice* a, const int64_t* budgets
  * less does not.  It grows by what a plan lacks, or by twice the latest step.  Then it falls below
  * what the plan needs, by a unit, or by twice as much as the need fell; after a fall too deep it is
  * the need, or halves of what is left.  first: a budget to begin with. */
-MEMOI memo_status memoi_advice_find_least(memoi_advice* a, int32_t tier, int64_t first,
-                                          int64_t* budgets, memo_error* error) {
+MEMOI void memoi_advice_find_least(memoi_advice* a, int32_t tier, int64_t first, int64_t* budgets) {
     int64_t low = a->budgets[tier], high = 0, need = 0, before = 0, step = a->unit_bytes;
     int64_t next = memob_max(first, memob_min(low + step, MEMOB_BYTES_MAX));
-    memo_status status = MEMO_STATUS_OK;
-    for (int32_t k = 0; k < MEMOI_ADVICE_PLANS_MAX && !status; k++) {
+    for (int32_t k = 0; k < MEMOI_ADVICE_PLANS_MAX; k++) {
         if (high ? high - low <= a->unit_bytes : low == MEMOB_BYTES_MAX) break;
         budgets[tier] = next;
-        status = memoi_advice_try(a, budgets, error);
+        memoi_advice_try(a, budgets);
         *(a->fits ? &high : &low) = next;
         if (!high) {
             step = memob_max(2 * step, memoi_advice_lacking(a, budgets));
@@ -89,69 +88,61 @@ MEMOI memo_status memoi_advice_find_least(memoi_advice* a, int32_t tier, int64_t
     }
     a->fits = high > 0;
     budgets[tier] = high;
-    return status;
 }
 
 /* Sets the budgets to such with which the desc has a plan, and those that change to 1 in is_other:
  * one alone if that is enough, first one that the plan lacks; otherwise all. */
-MEMOI memo_status memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_other,
-                                    memo_error* error) {
+MEMOI void memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_other) {
     int64_t needed[3];
     int is_lacking[3];
-    memo_status status = MEMO_STATUS_OK;
     memcpy(needed, a->needed, sizeof needed);
-    for (int32_t t = 0; t < 3; t++) is_lacking[t] = a->budgets[t] && needed[t] > a->budgets[t];
-    for (int32_t k = 0; k < 6 && !status; k++) {
+    for (int32_t t = 0; t < 3; t++) is_lacking[t] = memoi_is_over(needed[t], a->budgets[t]);
+    for (int32_t k = 0; k < 6; k++) {
         const int32_t t = k % 3;
         if (!a->budgets[t] || is_lacking[t] != (k < 3)) continue;
         memcpy(budgets, a->budgets, sizeof a->budgets);
         budgets[t] = 0;
-        status = memoi_advice_try(a, budgets, error);
-        if (status || !a->fits) continue;
+        memoi_advice_try(a, budgets);
+        if (!a->fits) continue;
         is_other[t] = 1;
-        return memoi_advice_find_least(a, t, needed[t], budgets, error);
+        memoi_advice_find_least(a, t, needed[t], budgets);
+        return;
     }
 
     memset(budgets, 0, sizeof a->budgets);
-    if (!status) status = memoi_advice_try(a, budgets, error);
-    for (int32_t t = 0; t < 3 && !status && a->fits; t++) {
+    memoi_advice_try(a, budgets);
+    for (int32_t t = 0; t < 3 && a->fits; t++) {
         if (!a->budgets[t]) continue;
         budgets[t] = a->budgets[t];
-        status = memoi_advice_try(a, budgets, error);
-        if (status || a->fits) continue;
+        memoi_advice_try(a, budgets);
+        if (a->fits) continue;
         is_other[t] = 1;
         budgets[t] = 0;
-        status = memoi_advice_try(a, budgets, error);
-        if (!status) status = memoi_advice_find_least(a, t, needed[t], budgets, error);
+        memoi_advice_try(a, budgets);
+        memoi_advice_find_least(a, t, needed[t], budgets);
     }
-    return status;
 }
 
 /* Searches for less again, longer each time.  The whole search mostly finds no less than the one
  * before; its plan is the caller's. */
-MEMOI memo_status memoi_advice_refine(memoi_advice* a, int32_t tier, int64_t* budgets,
-                                      memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    while (a->effort && !status && a->fits) {
+MEMOI void memoi_advice_refine(memoi_advice* a, int32_t tier, int64_t* budgets) {
+    while (a->effort && a->fits) {
         a->effort = a->effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_EFFORT_FIRST
                                                          : MEMOI_ROWS_EFFORT_WHOLE;
-        status = memoi_advice_find_least(a, tier, budgets[tier], budgets, error);
+        memoi_advice_find_least(a, tier, budgets[tier], budgets);
     }
-    return status;
 }
 
 /* Sets device_bytes, if another budget alone is enough, too. */
-MEMOI memo_status memoi_advice_find_device(memoi_advice* a, memo_error* error) {
+MEMOI void memoi_advice_find_device(memoi_advice* a) {
     const int64_t first = a->needed[0];
     int64_t budgets[] = {0, a->budgets[1], a->budgets[2]};
-    memo_status status;
     a->effort = MEMOI_ROWS_EFFORT_SHORT;
-    status = memoi_advice_try(a, budgets, error);
-    if (status || !a->fits) return status;
-    status = memoi_advice_find_least(a, 0, first, budgets, error);
-    if (!status) status = memoi_advice_refine(a, 0, budgets, error);
+    memoi_advice_try(a, budgets);
+    if (!a->fits) return;
+    memoi_advice_find_least(a, 0, first, budgets);
+    memoi_advice_refine(a, 0, budgets);
     a->device_bytes = budgets[0];
-    return status;
 }
 
 /* What the shape's plan lacks.  The first budget that changes is its subject. */
@@ -179,12 +170,12 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
     int is_other[3] = {0, 0, 0};
     int32_t shape = 0, other = 2;
     int fits;
-    memo_status status;
     memset(&a, 0, sizeof a);
     a.desc = desc;
     a.profile = profile;
     a.effort = MEMOI_ROWS_EFFORT_SHORT;
-    status = memoi_advice_take(&a, plan, MEMO_STATUS_OK, error);
+    a.error = error;
+    memoi_advice_take(&a, plan);
 
     /* The least of all ranks. */
     a.budgets[0] = desc->device_bytes;
@@ -199,28 +190,28 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
                                  memob_max(memob_min(desc->tile_rows, (int64_t)1 << 20), 1));
     for (int32_t t = 0; t < 3; t++) least[1 + t] = a.budgets[t] ? -a.budgets[t] : -INT64_MAX;
     least[4] = -a.unit_bytes;
-    if (!status) status = memoi_session_agree(desc, status, least, 5, error);
+    a.status = memoi_session_agree(desc, a.status, least, 5, error);
     for (int32_t t = 0; t < 3; t++) a.budgets[t] = least[1 + t] == -INT64_MAX ? 0 : -least[1 + t];
     a.unit_bytes = -least[4];
 
-    if (!status && desc->log.write)
+    if (!a.status && desc->log.write)
         desc->log.write(desc->log.user, "session: looking for the least budgets that fit");
-    if (!status) status = memoi_advice_find(&a, budgets, is_other, error);
+    memoi_advice_find(&a, budgets, is_other);
 
     while (other >= 0 && !is_other[other]) other--;
-    if (!status && other >= 0) status = memoi_advice_refine(&a, other, budgets, error);
+    if (other >= 0) memoi_advice_refine(&a, other, budgets);
     fits = a.fits;
 
-    if (is_other[0] + is_other[1] + is_other[2] == 1 && !status && fits) {
+    if (is_other[0] + is_other[1] + is_other[2] == 1 && fits) {
         if (other)
-            status = memoi_advice_find_device(&a, error);
+            memoi_advice_find_device(&a);
         else
             a.device_bytes = budgets[0];
     }
     *device_bytes = a.device_bytes;
-    for (; plan && !status && fits; plan = plan->next, shape++)
+    for (; plan && !a.status && fits; plan = plan->next, shape++)
         if (!plan->fits) memoi_advice_put(&a, budgets, is_other, shape, plan);
-    return status;
+    return a.status;
 }
 
 /* memo_session_plan, and with *device_bytes alone a plan fits; 0: none does, or *plan fits. */

@@ -7,6 +7,10 @@
  * phase that can fail ends with a call of agree, which carries the status.  Whatever a decision
  * depends on is agreed first; decisions are then the same without a word.
  *
+ * A session that plans or opens keeps its first failure, and goes on to the end of the phase, where
+ * memoi_session_settle makes it every rank's failure.  From then on nothing is exchanged, and no
+ * stage fits, so that all loops end.
+ *
  * 1. The current shape is one of the desc's.
  * 2. A turn has whole layers, and the steps of a plan are those of whole turns. */
 
@@ -37,8 +41,21 @@ MEMOI MEMOB_NOINLINE memo_status memoi_session_verdict(const memo_session_desc* 
     return memoi_session_agree(desc, status, &value, 1, error);
 }
 
-/* Hashes the values that must match on all ranks, for one group of lines (0 shapes, 1 tensors, 2
- * steps, 4 turns; 3: all other values).  The hash is not negative: agree needs -hash. */
+/* Ends a phase of a session that plans or opens, with values as above. */
+MEMOI MEMOB_NOINLINE void memoi_session_settle_values(memo_session* s, int64_t* values, int64_t n) {
+    memo_status status;
+    if (s->all_failed) return;
+    status = memoi_session_agree(&s->desc, s->failure.status, values, n, &s->call_error);
+    s->all_failed = status != MEMO_STATUS_OK;
+    memoi_keep(s, status);
+}
+MEMOI void memoi_session_settle(memo_session* s) {
+    int64_t value;
+    memoi_session_settle_values(s, &value, 1);
+}
+
+/* Hashes the values that must match on all ranks, of lines of a kind; MEMOI_LINE_KINDS: all other
+ * values.  The hash is not negative: agree needs -hash. */
 MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     memoi_step_plan_line line;
     uint64_t digest = 0;
@@ -46,8 +63,9 @@ MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
         for (int64_t i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &line); i++)
             for (int32_t v = 0; v < line.record.n_values; v++) {
                 const memob_value* value = &line.record.values[v];
-                if ((v < line.n_same ? line.of : 3) != of) continue;
-                if (line.of == 0 && v == MEMOI_LINE_BUFFERS) continue; /* a rank's own */
+                if ((v < line.n_same ? line.of : (int32_t)MEMOI_LINE_KINDS) != of) continue;
+                if (line.of == MEMOI_LINE_SHAPE && v == MEMOI_LINE_BUFFERS)
+                    continue; /* a rank's own */
                 digest = 31 * digest + memob_hash((const char*)line.cells + value->offset,
                                                   value->type == MEMOB_VALUE_NAME ? 32 : 8);
             }
@@ -67,7 +85,7 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
                                offsetof(type, last) + sizeof((table)->last))
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
-MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
+MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
     enum { N_NUMBERS = MEMOI_N_NUMBERS - MEMOI_N_OWN, N = N_NUMBERS + 13, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
@@ -76,11 +94,11 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
         const char* field;
         int64_t value;
     } others[N - N_NUMBERS] = {
-        {"shapes", memoi_session_digest(s, 0)},
-        {"tensors", memoi_session_digest(s, 1)},
-        {"layer_kinds", memoi_session_digest(s, 2)},
-        {"order", memoi_session_digest(s, 4)},
-        {s->own_plan ? "rows" : NULL, memoi_session_digest(s, 3)},
+        {"shapes", memoi_session_digest(s, MEMOI_LINE_SHAPE)},
+        {"tensors", memoi_session_digest(s, MEMOI_LINE_TENSOR)},
+        {"layer_kinds", memoi_session_digest(s, MEMOI_LINE_STEP)},
+        {"order", memoi_session_digest(s, MEMOI_LINE_TURN)},
+        {s->own_plan ? "rows" : NULL, memoi_session_digest(s, MEMOI_LINE_KINDS)},
         {"buffers",
          MEMOI_DIGEST_TABLE(own->buffers, own->n_buffers, memo_session_buffer, size_bytes, kinds)},
         {"alternatives", MEMOI_DIGEST_TABLE(own->alternatives, own->n_alternatives,
@@ -93,7 +111,6 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
         {"alpha", (int64_t)(memob_hash((const char*)&own->alpha, sizeof own->alpha) >> 2)},
         {"profile", has_profile}};
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
-    memo_status status;
     for (int32_t k = 0; k < N_NUMBERS; k++)
         highest[k] = memob_record_number(&numbers[k], (const char*)own + numbers[k].offset);
     for (int32_t k = N_NUMBERS; k < N; k++) highest[k] = others[k - N_NUMBERS].value;
@@ -101,33 +118,27 @@ MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_erro
     /* A value and its negative: the two maxima show whether the value is the same everywhere. */
     for (int32_t k = 0; k < N; k++) lowest[k] = -highest[k];
     for (int32_t k = 0; k < N_BUDGETS; k++) lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
-    status = memoi_session_agree(own, MEMO_STATUS_OK, values, 1 + 2 * N + N_BUDGETS, error);
-    if (status) return status;
+    memoi_session_settle_values(s, values, 1 + 2 * N + N_BUDGETS);
     for (int32_t k = 0; k < N; k++)
         if (highest[k] != -lowest[k]) {
             const char* field = k < N_NUMBERS ? numbers[k].what : others[k - N_NUMBERS].field;
-            return MEMOB_INVALID(error, "%s%s: not the same on all ranks; give all ranks the same",
-                                 field ? "memo_session_desc." : "memo_session_open: plan",
-                                 field ? field : "");
+            memoi_keep(s, MEMOB_INVALID(&s->call_error,
+                                        "%s%s: not the same on all ranks; give all ranks the same",
+                                        field ? "memo_session_desc." : "memo_session_open: plan",
+                                        field ? field : ""));
         }
     for (int32_t k = 0; k < N_BUDGETS; k++)
         *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
-    return MEMO_STATUS_OK;
 }
 
 /* The longest times.  Times are not negative, or -1 on every rank, so that the order of bits is the
  * order of times.  Names and sizes are the same everywhere.  Not inlined: the copy would stay on
  * the stack of callers, who go on to plan. */
-MEMOI MEMOB_NOINLINE memo_status memoi_session_agree_profile(const memo_session_desc* desc,
-                                                             memo_status status,
-                                                             memo_profile* profile,
-                                                             memo_error* error) {
+MEMOI MEMOB_NOINLINE void memoi_session_settle_profile(memo_session* s, memo_profile* profile) {
     int64_t values[1 + sizeof(memo_profile) / sizeof(int64_t)]; /* the first carries the status */
     memcpy(values + 1, profile, sizeof *profile);
-    status =
-        memoi_session_agree(desc, status, values, (int64_t)(sizeof values / sizeof *values), error);
+    memoi_session_settle_values(s, values, (int64_t)(sizeof values / sizeof *values));
     memcpy(profile, values + 1, sizeof *profile);
-    return status;
 }
 
 #define MEMOI_SESSION_LEAST_SLICE 1024 /* rows: smaller slices leave kernels little to do */
@@ -144,7 +155,7 @@ MEMOI int memoi_session_has_alternatives(const memo_session* s, const memo_step_
     if (plan->n_buffers != (s->desc.n_alternatives ? s->desc.n_buffers : 0)) return 0;
     for (int32_t b = 0; b < plan->n_buffers; b++) {
         const int32_t chosen = plan->alternatives[b];
-        if (chosen < 0 || chosen > s->desc.n_alternatives) return 0;
+        if (!memob_is_within(chosen, 0, s->desc.n_alternatives)) return 0;
         if (chosen && s->desc.alternatives[chosen - 1].buffer != b) return 0;
     }
     return 1;
@@ -157,7 +168,6 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
     const memo_step_plan *plan = first, *lacking = NULL;
     memoi_step_plan_line own, found;
     char text[200] = "";
-
     for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
         if (!plan || (plan->next != NULL) != (k + 1 < s->desc.n_shapes))
             snprintf(text, sizeof text, "the session has %d shapes", (int)s->desc.n_shapes);
@@ -226,6 +236,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     memob_states_desc* states = &s->states_desc;
     memo_state* table = (memo_state*)(uintptr_t)desc->states; /* the session's copy */
     const uint32_t ends = MEMO_STATE_FIRST | MEMO_STATE_LAST;
+    const int on_host = desc->update_on == MEMO_UPDATE_HOST;
     const int32_t n_layers = desc->n_layers + 2; /* with FIRST and LAST */
     int32_t* kinds = MEMOB_ARRAY(&s->kept, int32_t, n_layers);
     if (!kinds) return memob_no_memory(error, "the kinds of layers");
@@ -234,11 +245,10 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     desc->layer_kinds = kinds + 1; /* all 0 without the caller's */
     if (!desc->n_states) return MEMO_STATUS_OK;
 
-    if (!(desc->update_on == MEMO_UPDATE_HOST ? desc->update_host : desc->update))
+    if (!(on_host ? desc->update_host : desc->update))
         return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but n_states is %d; set it",
-                             desc->update_on == MEMO_UPDATE_HOST ? "update_host" : "update",
-                             (int)desc->n_states);
-    if (desc->update_on == MEMO_UPDATE_HOST && (desc->states_stay || desc->n_layers < 2))
+                             on_host ? "update_host" : "update", (int)desc->n_states);
+    if (on_host && (desc->states_stay || desc->n_layers < 2))
         return MEMOB_INVALID(error,
                              "memo_session_desc.update_on: HOST, but %s; choose PLANNED or "
                              "DEVICE",
@@ -281,20 +291,20 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
 
 /* Sets the bits of the first n states of layers, in the order of what streaming costs. */
 MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* bits) {
+    static const uint32_t order[] = {MEMO_STATE_UPDATE, MEMO_STATE_GRADIENT, 0}; /* 0: others */
     const int64_t n_layers = s->states_desc.n_layers;
     memset(bits, 0, (size_t)n_layers * sizeof *bits);
-    for (int32_t rank = 0; rank < 3; rank++)
-        for (int32_t i = 0; i < s->states_desc.n_states; i++) {
-            const uint32_t uses = s->desc.states[i].uses & ~(uint32_t)MEMO_STATE_MADE;
-            const int64_t count = memob_min(n, n_layers);
-            const int32_t other = uses == MEMO_STATE_GRADIENT ? 1 : 2;
-            if ((uses == MEMO_STATE_UPDATE ? 0 : other) != rank) continue;
-            for (int64_t layer = 0; layer < n_layers; layer++)
-                if ((layer + 1) * count / n_layers > layer * count / n_layers &&
-                    (layer > 0 || n_layers > 3)) /* FIRST, one layer and LAST are open at once */
-                    bits[layer] |= 1u << i;
-            n -= count;
-        }
+    for (int32_t k = 0; k < 3 * s->states_desc.n_states; k++) {
+        const int32_t i = k % s->states_desc.n_states;
+        const uint32_t uses = s->desc.states[i].uses & ~(uint32_t)MEMO_STATE_MADE;
+        const int is_other = uses != MEMO_STATE_UPDATE && uses != MEMO_STATE_GRADIENT;
+        const int64_t count = memob_min(n, n_layers);
+        if ((is_other ? 0 : uses) != order[k / s->states_desc.n_states]) continue;
+        for (int64_t layer = 0; layer < n_layers; layer++)
+            if ((layer + 1) * count / n_layers > layer * count / n_layers) bits[layer] |= 1u << i;
+        n -= count;
+    }
+    if (n_layers <= 3) bits[0] = 0; /* FIRST, one layer and LAST are open at once */
 }
 
 MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_error* error) {
@@ -308,9 +318,9 @@ MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_e
 }
 
 /* Streams, spills and updates states as the current plan says. */
-MEMOI memo_status memoi_session_stream(memo_session* s, memo_error* error) {
+MEMOI void memoi_session_stream(memo_session* s) {
     const memo_step_plan* plan = s->part->plan;
-    if (!s->streamed) return MEMO_STATUS_OK;
+    if (!s->streamed) return;
     s->states_desc.device = s->device;
     s->states_desc.compute_stream = s->desc.compute_stream;
     s->states_desc.computes_on_host = s->desc.computes_on_host;
@@ -321,40 +331,51 @@ MEMOI memo_status memoi_session_stream(memo_session* s, memo_error* error) {
     s->states_desc.trainer.user = s;
     memoi_session_take_first(s, plan->n_streamed, s->streamed);
     memoi_session_take_first(s, plan->n_spilled, s->spilled);
-    return memob_states_get_sizes(&s->states_desc, &s->states_sizes, error);
+    memoi_keep(s, memob_states_get_sizes(&s->states_desc, &s->states_sizes, &s->call_error));
 }
 
-/* Fills in what a session has of its desc; with plan: of the plan's rows. */
-MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan,
-                                     memo_error* error) {
+/* Makes a plan of each shape, without rows but those of the desc. */
+MEMOI memo_status memoi_session_fill(memo_session* s, memo_error* error) {
     memo_session_desc* desc = &s->desc;
     memo_step_plan** next = &s->own_plan;
     const int64_t* rows = desc->policy == MEMO_POLICY_ROWS ? desc->rows : NULL;
     const memo_shape all = {desc->n_rows, 0};
-    memo_status status = memoi_session_take_device(s, plan != NULL, error);
-    int32_t k;
+    const int32_t n = (int32_t)memob_max(desc->n_shapes, 1);
     if (!desc->slice_rows || desc->slice_rows > desc->n_rows) desc->slice_rows = desc->n_rows;
-
-    /* A plan of each shape. */
-    for (k = 0; (k == 0 || k < desc->n_shapes) && !status; k++, next = &(*next)->next) {
-        status =
+    for (int32_t k = 0; k < n; k++, next = &(*next)->next) {
+        const memo_status status =
             memoi_step_plan_create(desc, desc->n_shapes ? desc->shapes[k] : all, rows, next, error);
         s->parts[k].plan = *next;
         if (status) return status;
         s->most_steps = memob_max(s->most_steps, (*next)->swap.n_layers);
         if (rows) rows += (int64_t)(*next)->swap.n_layers * desc->n_tensors;
     }
-    desc->n_shapes = k;
-    if (!status && plan) status = memoi_session_match(s, plan, error);
-    if (status) return status;
+    desc->n_shapes = n;
+    memoi_session_use_shape(s, 0);
+    memoi_session_stream(s);
+    return MEMO_STATUS_OK;
+}
 
-    /* The plan that is opened takes their place. */
-    if (plan) memo_step_plan_destroy(s->own_plan);
-    if (plan) s->own_plan = NULL;
-    for (k = 0; plan; plan = plan->next) /* never written to, nor destroyed */
+/* The plan that is opened takes the place of the session's own. */
+MEMOI memo_status memoi_session_take_plan(memo_session* s, const memo_step_plan* plan,
+                                          memo_error* error) {
+    const int on_host = plan->update_is_on_host;
+    const memo_status status = memoi_session_match(s, plan, error);
+    if (status) return status;
+    if (s->streamed && !(on_host ? s->desc.update_host : s->desc.update))
+        return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but the plan needs it; set it",
+                             on_host ? "update_host" : "update");
+    memo_step_plan_destroy(s->own_plan);
+    s->own_plan = NULL;
+    for (int32_t k = 0; plan; plan = plan->next) /* never written to, nor destroyed */
         s->parts[k++].plan = (memo_step_plan*)(uintptr_t)plan;
     memoi_session_use_shape(s, 0);
-    return MEMO_STATUS_OK;
+    memoi_session_stream(s);
+    return memcmp(s->part->plan->bytes[0], s->states_sizes.bytes[0],
+                  sizeof s->states_sizes.bytes[0])
+               ? MEMOB_INVALID(error, "memo_session_desc.states: the plan was made for other "
+                                      "states; plan again")
+               : MEMO_STATUS_OK;
 }
 
 /* The log that MEMO_CHECK gives a program without one. */
@@ -362,48 +383,57 @@ MEMOI void memoi_session_write_line(MEMO_UNUSED void* user, const char* line) {
     (void)fprintf(stderr, "%s\n", line);
 }
 
-/* The caller's desc, checked, with copies of what it points to; as in memoi_session_make. */
+/* The caller's desc, checked, with copies of what it points to, and what follows from it; as in
+ * memoi_session_make. */
 MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_desc* desc,
                                           const memo_step_plan* plan, memo_error* error) {
     const char* check = getenv("MEMO_CHECK");
     memo_status status;
     s->desc = *desc;
+    s->timing.policy = desc->policy;
+    s->timing.n_group = desc->n_group;
     if (check && *check && strcmp(check, "0")) {
         s->desc.is_checked = 1;
         if (!s->desc.log.write) s->desc.log.write = memoi_session_write_line;
     }
-    if (plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
-    if (!desc->has_alpha) s->desc.alpha = 0;     /* the same on all ranks */
-    if (plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
+    if (!desc->has_alpha) s->desc.alpha = 0; /* the same on all ranks */
+    if (plan) {
+        s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
+        if (!desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
+    }
     if (desc->n_group == MEMO_GROUP_PLANNED) s->desc.n_group = plan ? plan->n_group : 1;
     status = memoi_session_check_desc(&s->desc, plan != NULL, error);
     if (!status) status = memoi_session_copy_desc(s, plan != NULL, error);
-    s->timing.policy = desc->policy;
-    s->timing.n_group = desc->n_group;
-    return status ? status : memoi_session_take_states(s, error);
+    if (!status) status = memoi_session_take_states(s, error);
+    if (!status) status = memoi_session_take_device(s, plan != NULL, error);
+    if (!status) status = memoi_session_take_budget(s, plan != NULL, error);
+    if (!status) status = memoi_session_fill(s, error);
+    return status || !plan ? status : memoi_session_take_plan(s, plan, error);
 }
 
-/* A session for one of the public calls; plan not NULL: the session will run this plan.
- * Checks, then agrees, so that no rank is left waiting. */
-MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_step_plan* plan,
-                                     int has_profile, memo_session** result, memo_error* error) {
+/* A session for one of the public calls, which may have failed; plan not NULL: the session will run
+ * this plan.  Checks, then agrees, so that no rank is left waiting.  NULL: OUT_OF_HOST_MEMORY. */
+MEMOI memo_session* memoi_session_make(const memo_session_desc* desc, const memo_step_plan* plan,
+                                       int has_profile, memo_error* error) {
     memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
-    memo_status status;
-    *result = s;
-    if (!s) return memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
-    status = memoi_session_take_desc(s, desc, plan, error);
-    if (!status) status = memoi_session_fill(s, plan, error);
-    if (!status) status = memoi_session_stream(s, error);
-    if (!status && plan && s->streamed &&
-        !(plan->update_is_on_host ? desc->update_host : desc->update))
-        status = MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but the plan needs it; set it",
-                               plan->update_is_on_host ? "update_host" : "update");
-    if (!status && plan &&
-        memcmp(plan->bytes[0], s->states_sizes.bytes[0], sizeof s->states_sizes.bytes[0]))
-        status = MEMOB_INVALID(error, "memo_session_desc.states: the plan was made for other "
-                                      "states; plan again");
-    status = memoi_session_verdict(desc, status, error);
-    if (!status && desc->agree) status = memoi_session_meet(s, has_profile, error);
-    if (!status) s->limit_bytes = s->desc.device_bytes;
-    return status;
+    if (!s) {
+        (void)memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
+        return NULL;
+    }
+    memoi_keep(s, memoi_session_take_desc(s, desc, plan, &s->call_error));
+    memoi_session_settle(s);
+    if (!s->failure.status && desc->agree) memoi_session_meet(s, has_profile);
+    s->limit_bytes = s->desc.device_bytes;
+    return s;
+}
+
+/* Begins a call that plans for an open session. */
+MEMOI void memoi_session_begin_call(memo_session* s) {
+    s->failure.status = MEMO_STATUS_OK;
+    s->all_failed = 0;
+}
+/* Ends a call that plans or opens a session, with its failure. */
+MEMOI memo_status memoi_session_end_call(const memo_session* s, memo_error* error) {
+    if (s->failure.status && error) *error = s->failure;
+    return s->failure.status;
 }

@@ -113,20 +113,18 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     c->stream = c->engine.streams[MEMOB_STREAM_TO_HOST];
     c->image = c->engine.host_memory;
     c->is_moved = s->timing.is_known;
-    if (!status) {
-        c->slots = c->engine.device_memory;
-        c->memory = c->slots + (c->memory_bytes ? 3 : 2) * at;
-    }
-    if (!status && found_bytes) {
-        c->found = (memo_row_content*)(void*)(c->image + at + MEMOI_GUARD);
-        c->seen = (memo_row_content*)(void*)(c->engine.device_memory + 3 * at + c->memory_bytes);
-    }
     if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
         memo_error_set(
             error, status,
             "a checked session takes %lld bytes of the device beside device_bytes; lower "
             "device_bytes, or set is_checked and MEMO_CHECK to 0",
             (long long)(3 * at + c->memory_bytes + found_bytes));
+    if (status) return status;
+    c->slots = c->engine.device_memory;
+    c->memory = c->slots + (c->memory_bytes ? 3 : 2) * at;
+    if (!found_bytes) return status;
+    c->found = (memo_row_content*)(void*)(c->image + at + MEMOI_GUARD);
+    c->seen = (memo_row_content*)(void*)(c->engine.device_memory + 3 * at + c->memory_bytes);
     return status;
 }
 
@@ -242,18 +240,18 @@ MEMOI int64_t memoi_checked_first(memo_session* s, int32_t step, int32_t t, int6
 /* A row of a slot differs from the forward's.  why NULL: it was recomputed, and is c->found[0]. */
 MEMOI memo_status memoi_checked_blame(memo_session* s, int32_t step, int32_t t, int64_t row,
                                       const char* why) {
-    const int64_t row_bytes = memoi_checked_row_bytes(s, step, t);
-    if (!why && !memoi_checked_hashes(s, step, t)[row])
-        why = "recompute writes it, but the forward had not when the layer ended; give layers that "
-              "lack it another kind, compute on compute_stream, or set memo_batch.n_rows";
-    else if (!why && s->checked.found[0].n_poisoned == row_bytes)
-        why = "recompute did not write it; recompute it, declare it MEMO_WITH behind the tensor "
-              "that it is computed with, or declare it MEMO_MOVE";
-    else if (!why)
-        why = "recompute gives it other bytes than the forward; it must compute the same rows by "
-              "the same operations, or tile_rows is too small, or the table has another order, or "
-              "weights or tensors before it changed since; if no tensor before it gives it, "
-              "declare it MEMO_MOVE";
+    static const char* const guesses[] = {
+        "recompute gives it other bytes than the forward; it must compute the same rows by "
+        "the same operations, or tile_rows is too small, or the table has another order, or "
+        "weights or tensors before it changed since; if no tensor before it gives it, "
+        "declare it MEMO_MOVE",
+        "recompute did not write it; recompute it, declare it MEMO_WITH behind the tensor "
+        "that it is computed with, or declare it MEMO_MOVE",
+        "recompute writes it, but the forward had not when the layer ended; give layers that "
+        "lack it another kind, compute on compute_stream, or set memo_batch.n_rows"};
+    const int is_new = !memoi_checked_hashes(s, step, t)[row];
+    const int is_poison = s->checked.found[0].n_poisoned == memoi_checked_row_bytes(s, step, t);
+    if (!why) why = guesses[is_new ? 2 : is_poison];
     return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
                           (int)memoi_session_layer(s, step), s->steps->tensors[t].name,
@@ -286,15 +284,11 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
     static const char* const names[] = {"", "forward", "recomputation", "backward"};
     const memoi_checked* c = &s->checked;
     const int is_forward = after == MEMO_PASS_FORWARD;
-    int is_ok = 1;
 
-    for (int32_t t = 0; t < s->desc.n_tensors && is_ok; t++) {
+    for (int32_t t = 0; t < s->desc.n_tensors; t++) {
         const memo_item* tensor = &s->steps->tensors[t];
         int64_t n_rows;
-        if (memoi_checked_ends(s, step, t, &n_rows)) {
-            is_ok = !s->error.status;
-            continue;
-        }
+        if (memoi_checked_ends(s, step, t, &n_rows)) continue;
         MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
@@ -308,7 +302,8 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
         return 0;
     }
 
-    for (int32_t t = 0; t < s->desc.n_tensors && is_ok && after != MEMO_PASS_BACKWARD; t++) {
+    if (s->error.status || after == MEMO_PASS_BACKWARD) return !s->error.status;
+    for (int32_t t = 0; t < s->desc.n_tensors; t++) {
         const int is_by_rows = memob_is_recomputed(memob_item_away(s->steps, t)) &&
                                !memob_tensor_is_routed(s->steps, t);
         const int64_t n = memoi_session_tensor_rows(s, step, t);
@@ -338,9 +333,9 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
         else if (row < begin || row >= end)
             why = "it came back with other bytes; something writes to memory of the session";
         if (why || !s->desc.backward_recomputes)
-            is_ok = memoi_session_is_ok(s, memoi_checked_blame(s, step, t, row, why));
+            return memoi_session_is_ok(s, memoi_checked_blame(s, step, t, row, why));
     }
-    return is_ok;
+    return !s->error.status;
 }
 
 /* Nobody wrote to the slot since another layer, or the forward of this layer, ended there.  In the
@@ -488,7 +483,7 @@ MEMOI void memoi_checked_outputs(memo_session* s, int32_t step, int is_end) {
                 "checked session: layer %d: recompute changes output `%.40s`; it may write tensors "
                 "of its layer alone: let the forward count, and use no buffer that the backward "
                 "reads as scratch",
-                (int)memoi_session_layer(s, step), output->name ? output->name : "NULL");
+                (int)memoi_session_layer(s, step), memoi_session_name(output->name));
         s->checked.outputs[i] = hash;
     }
 }

@@ -3,7 +3,7 @@
 #include "memo/plan.h"
 #include "memo/host_device.h"
 #include "plan/rows/words.h"
-#include "plan/session/session.h"
+#include "plan/session/state.h"
 /* --- >>session desc ---
  * Knows: the fields of a desc.  Knows nothing of what they are for.
  *
@@ -63,13 +63,17 @@ MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_
     return memob_min(routed_rows, (int64_t)ceil((double)routed_rows * share));
 }
 
+/* 1: a pass goes through layers. */
+MEMOI int memoi_pass_has_layers(int64_t pass) {
+    return pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
+}
+
 /* When a layer of a pass comes in a micro-batch of n layers; -1: never. */
 MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
-    if (pass == MEMO_PASS_BETWEEN) return n;
-    if (pass == MEMO_PASS_AFTER) return 2 * n + 1;
-    if (layer < 0 || layer >= n) return -1;
-    if (pass == MEMO_PASS_FORWARD) return layer;
-    return pass == MEMO_PASS_BACKWARD ? 2 * n - layer : -1;
+    const int64_t moments[] = {-1, layer, n, 2 * n - layer, 2 * n + 1}; /* by pass */
+    if (!memob_is_within(pass, MEMO_PASS_SESSION, MEMO_PASS_AFTER)) return -1;
+    if (memoi_pass_has_layers(pass) && !memob_is_within(layer, 0, n - 1)) return -1;
+    return moments[pass];
 }
 
 /* Chunks of layers that an order names. */
@@ -82,11 +86,6 @@ MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
 /* Names of memo_pass in messages. */
 static const char* const memoi_pass_names[] = {"the session", "forward", "`between`", "backward",
                                                "the end of the micro-batch"};
-
-/* 1: a pass goes through layers. */
-MEMOI int memoi_pass_has_layers(int64_t pass) {
-    return pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
-}
 
 /* Index of the turn of a micro-batch in a chunk; n_order: there is none. */
 MEMOI int32_t memoi_session_find_turn(const memo_session_desc* desc, int32_t micro_batch,
@@ -128,27 +127,27 @@ MEMOI memo_status memoi_session_check_turn_of(const memo_session_desc* desc, int
 
 /* Each chunk of each micro-batch has a forward and a backward, in the order of the layers. */
 MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_error* error) {
-    const char* field = NULL;
-    int32_t n_chunks;
+    const int32_t n_chunks = memoi_session_n_chunks(desc);
+    int has_forwards = 0;
+    const char* fault;
     memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < desc->n_shapes; k++) has_forwards |= desc->shapes[k].is_forward_only;
+    const memob_rule rules[] = {
+        {desc->slice_rows && desc->slice_rows < desc->n_rows,
+         "does not work with slices; set slice_rows to n_rows"},
+        {desc->n_states,
+         "does not work with states; keep them in memory of the trainer, with n_states 0"},
+        {desc->loss != NULL,
+         "does not work with `loss`, since others overwrite the MEMO_EDGE; use `between`"},
+        {desc->spill_directory != NULL, "does not work with a file; set spill_directory to NULL"},
+        {desc->micro_batches, "lists the micro-batches of a step, so micro_batches must be 0"},
+        {desc->n_group, "does not work with groups of micro-batches; set n_group to 0"},
+        {has_forwards && n_chunks > 1,
+         "does not work with chunks and shapes that are is_forward_only; give them a session of "
+         "their own, without an order, for each chunk"}};
     if (!desc->n_order) return status;
-    if (desc->slice_rows && desc->slice_rows < desc->n_rows)
-        field = "does not work with slices; set slice_rows to n_rows";
-    else if (desc->n_states)
-        field = "does not work with states; keep them in memory of the trainer, with n_states 0";
-    else if (desc->loss)
-        field = "does not work with `loss`, since others overwrite the MEMO_EDGE; use `between`";
-    else if (desc->spill_directory)
-        field = "does not work with a file; set spill_directory to NULL";
-    else if (desc->micro_batches)
-        field = "lists the micro-batches of a step, so micro_batches must be 0";
-    else if (desc->n_group)
-        field = "does not work with groups of micro-batches; set n_group to 0";
-    for (int32_t k = 0; k < desc->n_shapes && !field && memoi_session_n_chunks(desc) > 1; k++)
-        if (desc->shapes[k].is_forward_only)
-            field = "does not work with chunks and shapes that are is_forward_only; give them a "
-                    "session of their own, without an order, for each chunk";
-    if (field) return MEMOB_INVALID(error, "memo_session_desc.order: %s", field);
+    fault = MEMOB_FIRST_FAULT(rules);
+    if (fault) return MEMOB_INVALID(error, "memo_session_desc.order: %s", fault);
 
     for (int32_t k = 0; k < desc->n_order; k++) {
         const memo_turn* turn = &desc->order[k];
@@ -160,7 +159,6 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
                                  "n_layers, FORWARD and BACKWARD are valid",
                                  (int)k, (int)turn->micro_batch, (int)turn->chunk, (int)turn->pass);
     }
-    n_chunks = memoi_session_n_chunks(desc);
     if (desc->n_layers % n_chunks)
         return MEMOB_INVALID(error,
                              "memo_session_desc.order: it names %d chunks, but n_layers is %d; "
@@ -185,11 +183,20 @@ MEMOI int32_t memoi_session_placed_in(const memo_session* s, const memo_session_
     return is_placed ? b->first_layer / s->n_turn_steps : -1;
 }
 
+/* 1: a buffer lives in each layer, or in each slice of a layer. */
+MEMOI int memoi_buffer_is_each(const memo_session_buffer* b) {
+    return b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
+}
+/* 1: a buffer lives in layers of the kind. */
+MEMOI int memoi_buffer_is_of(const memo_session_buffer* b, int32_t kind) {
+    return !b->kinds || b->kinds >> kind & 1;
+}
+
 /* Returns what is wrong with a buffer, which lives in layers, in the session, or from one moment to
  * another; NULL: nothing. */
 MEMOI const char* memoi_session_buffer_fault(const memo_session_desc* desc,
                                              const memo_session_buffer* b) {
-    const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
+    const int is_each = memoi_buffer_is_each(b);
     const int is_span = !is_each && b->first != MEMO_PASS_SESSION;
     const int32_t n_chunks = memoi_session_n_chunks(desc);
     const int64_t first = memoi_session_moment(b->first, b->first_layer, desc->n_layers);
@@ -218,7 +225,7 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
         const char* fault = memoi_session_buffer_fault(desc, b);
         if (fault)
             return MEMOB_INVALID(error, "memo_session_desc.buffers[%d]: `%.40s` has %s", (int)i,
-                                 b->name ? b->name : "NULL", fault);
+                                 memoi_session_name(b->name), fault);
     }
     return MEMO_STATUS_OK;
 }
@@ -280,14 +287,14 @@ MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_
 
 MEMOI memo_status memoi_session_check_numbers(const memo_session_desc* desc, memo_error* error) {
     static const char name[] = "memo_session_desc";
+    const double alpha = desc->has_alpha ? desc->alpha : 0;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < MEMOI_N_NUMBERS && !status; k++) {
         const memob_value* v = &memoi_session_numbers[k];
         const int64_t number = memob_record_number(v, (const char*)desc + v->offset);
         status = memob_check_integer(name, v->what, number, v->least, v->most, error);
     }
-    if (!status && desc->has_alpha)
-        status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error);
+    if (!status) status = memob_check_real(name, "alpha", alpha, 0, 1, error);
     if (!status)
         status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error);
     if (status || !desc->slice_rows || desc->slice_rows >= desc->n_rows) return status;
@@ -316,7 +323,7 @@ MEMOI memo_status memoi_session_check_tables(const memo_session_desc* desc, memo
             return MEMOB_INVALID(error,
                                  "memo_session_desc.outputs[%d]: `%.40s` has no address, or a "
                                  "wrong size_bytes; state where a micro-batch writes it",
-                                 (int)t, desc->outputs[t].name ? desc->outputs[t].name : "NULL");
+                                 (int)t, memoi_session_name(desc->outputs[t].name));
     for (int32_t t = 0; t < desc->n_shapes; t++) {
         snprintf(shape, sizeof shape, "memo_session_desc.shapes[%d]", (int)t);
         if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))
@@ -329,27 +336,30 @@ MEMOI memo_status memoi_session_check_tables(const memo_session_desc* desc, memo
 MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, int computes,
                                                memo_error* error) {
     const int has_no_step = computes && !desc->step;
-    const char* field = NULL;
-    if (desc->device_memory && !desc->device_bytes)
-        field = "device_memory: set, but device_bytes is 0; device_bytes must be its size";
-    else if (desc->host_memory && !desc->host_bytes)
-        field = "host_memory: set, but host_bytes is 0; host_bytes must be its size";
-    else if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
-        field = "device_memory: not a multiple of 512 bytes";
-    else if ((uintptr_t)desc->host_memory % MEMOB_DEVICE_ALIGNMENT)
-        field = "host_memory: not a multiple of 512 bytes";
-    else if (has_no_step && !desc->forward)
-        field = "forward: NULL; set it, or `step`";
-    else if (has_no_step && !desc->backward)
-        field = "backward: NULL; set it, or `step`";
-    else if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
-        field = "rows: NULL, but policy is ROWS; set the table of rows";
+    int recomputes = 0;
+    for (int32_t t = 0; t < desc->n_tensors; t++)
+        recomputes |= memob_is_recomputed(desc->tensors[t].away);
+    const memob_rule rules[] = {
+        {desc->device_memory && !desc->device_bytes,
+         "device_memory: set, but device_bytes is 0; device_bytes must be its size"},
+        {desc->host_memory && !desc->host_bytes,
+         "host_memory: set, but host_bytes is 0; host_bytes must be its size"},
+        {(uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT != 0,
+         "device_memory: not a multiple of 512 bytes"},
+        {(uintptr_t)desc->host_memory % MEMOB_DEVICE_ALIGNMENT != 0,
+         "host_memory: not a multiple of 512 bytes"},
+        {has_no_step && !desc->forward, "forward: NULL; set it, or `step`"},
+        {has_no_step && !desc->backward, "backward: NULL; set it, or `step`"},
+        {computes && recomputes && !desc->recompute,
+         "recompute: NULL, but a tensor is MEMO_ROWS or MEMO_WHOLE; set recompute"},
+        {desc->policy == MEMO_POLICY_ROWS && !desc->rows,
+         "rows: NULL, but policy is ROWS; set the table of rows"}};
+    const char* field = MEMOB_FIRST_FAULT(rules);
     return field ? MEMOB_INVALID(error, "memo_session_desc.%s", field) : MEMO_STATUS_OK;
 }
 
 /* Names go into files, so a name must be a single word; names match profiles. */
-MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int computes,
-                                              memo_error* error) {
+MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, memo_error* error) {
     const char* field = NULL;
     if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
         !memoi_rows_are_handed(desc->tensors, desc->n_tensors))
@@ -362,7 +372,7 @@ MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int
             return MEMOB_INVALID(error,
                                  "memo_session_desc.tensors[%d].name: `%s` is invalid; 1 to 31 "
                                  "characters without blanks are valid",
-                                 (int)t, word ? word : "NULL");
+                                 (int)t, memoi_session_name(word));
         for (int32_t other = 0; other < t; other++)
             if (!strcmp(desc->tensors[other].name, word))
                 return MEMOB_INVALID(
@@ -370,8 +380,6 @@ MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int
                     "memo_session_desc.tensors[%d].name: `%s` is also the name of tensors[%d]; "
                     "give each tensor its own",
                     (int)t, word, (int)other);
-        if (!desc->recompute && computes && memob_is_recomputed(desc->tensors[t].away))
-            field = "recompute: NULL, but a tensor is MEMO_ROWS or MEMO_WHOLE; set recompute";
         if (!desc->layer_kinds && desc->tensor_kinds && desc->tensor_kinds[t] &&
             !(desc->tensor_kinds[t] & 1))
             field = "layer_kinds: NULL, so all layers are of kind 0, which lacks a tensor; set it";
@@ -381,14 +389,14 @@ MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, int
 
 MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
                                            memo_error* error) {
+    static memo_status (*const checks[])(const memo_session_desc*, memo_error*) = {
+        memoi_session_check_tensors, memoi_session_check_order, memoi_session_check_group,
+        memoi_session_check_buffers, memoi_session_check_alternatives};
     memo_status status = memoi_session_check_numbers(desc, error);
     if (!status) status = memoi_session_check_tables(desc, error);
     if (!status) status = memoi_session_check_pointers(desc, computes, error);
-    if (!status) status = memoi_session_check_tensors(desc, computes, error);
-    if (!status) status = memoi_session_check_order(desc, error);
-    if (!status) status = memoi_session_check_group(desc, error);
-    if (!status) status = memoi_session_check_buffers(desc, error);
-    return status ? status : memoi_session_check_alternatives(desc, error);
+    for (int32_t k = 0; k < 5 && !status; k++) status = checks[k](desc, error);
+    return status;
 }
 
 /* A copy of n bytes that lives as long as the session; NULL stays NULL. */
@@ -540,14 +548,24 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     return memob_swap_check_desc(swap, error);
 }
 
-/* A line of a plan, as in the plan's file: a shape, a tensor or a step.  A plan must have the first
- * values of each line in common with its session, or rows would go into the wrong tensors; ranks
- * must have the same first values, too.  The other values are the plan's choice. */
+/* Kinds of lines of a plan, in their order. */
+enum {
+    MEMOI_LINE_SHAPE,
+    MEMOI_LINE_TENSOR,
+    MEMOI_LINE_ALTERNATIVES,
+    MEMOI_LINE_TURN,
+    MEMOI_LINE_STEP,
+    MEMOI_LINE_KINDS
+};
+
+/* A line of a plan, as in the plan's file.  A plan must have the first values of each line in
+ * common with its session, or rows would go into the wrong tensors; ranks must have the same first
+ * values, too.  The other values are the plan's choice. */
 typedef struct memoi_step_plan_line {
-    memob_record record; /* of cells */
-    int32_t of;          /* 0: a shape, 1: a tensor, 2: a step, 3: alternatives, 4: a turn */
-    int32_t n_same;      /* its first values must be the session's */
-    char what[64];       /* for messages */
+    memob_record record;                         /* of cells */
+    int32_t of;                                  /* its kind */
+    int32_t n_same;                              /* its first values must be the session's */
+    char what[64];                               /* for messages */
     int64_t cells[4 + MEMO_PROFILE_TENSORS_MAX]; /* a name takes the first four */
     memob_value values[1 + MEMO_PROFILE_TENSORS_MAX];
 } memoi_step_plan_line;
@@ -567,7 +585,7 @@ enum {
 
 MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const char* what,
                                               int64_t cell, int64_t least, int64_t most) {
-    const int32_t k = line->record.n_values++, at = line->of == 1 ? k + 3 : k;
+    const int32_t k = line->record.n_values++, at = line->of == MEMOI_LINE_TENSOR ? k + 3 : k;
     const memob_value value = {what, MEMOB_VALUE_INT64, (size_t)at * sizeof cell, least, most,
                                NULL};
     MEMO_ASSERT(k <= MEMO_PROFILE_TENSORS_MAX); /* 1 */
@@ -576,81 +594,92 @@ MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const 
     line->cells[at] = cell;
 }
 
+/* The lines of each kind; i: of its kind. */
+MEMOI void memoi_step_plan_shape(const memo_step_plan* plan, int32_t i,
+                                 memoi_step_plan_line* line) {
+    const memo_swap_desc* swap = &plan->swap;
+    const int32_t n_layers = swap->n_layers / (int32_t)memob_max(swap->n_slices, 1);
+    (void)i;
+    line->record.word = "shape";
+    memoi_step_plan_add(line, "n_layers",
+                        n_layers / (plan->n_order ? swap->n_places : 1) * plan->n_chunks, 1,
+                        INT32_MAX);
+    memoi_step_plan_add(line, "n_tensors", swap->n_tensors, 1, MEMO_PROFILE_TENSORS_MAX);
+    memoi_step_plan_add(line, "n_rows", plan->shape.n_rows, 1, MEMOB_BYTES_MAX);
+    memoi_step_plan_add(line, "slice_rows", plan->slice_rows, 0, MEMOB_BYTES_MAX);
+    memoi_step_plan_add(line, "n_group", plan->n_group, 0, MEMO_GROUP_MAX);
+    memoi_step_plan_add(line, "tile_rows", swap->tile_rows, 0, MEMOB_BYTES_MAX);
+    memoi_step_plan_add(line, "is_forward_only", plan->shape.is_forward_only, 0, 1);
+    memoi_step_plan_add(line, "n_order", plan->n_order, 0, MEMO_TURNS_MAX);
+    line->n_same = MEMOI_LINE_POLICY;
+    memoi_step_plan_add(line, "policy", (int64_t)plan->policy, 0, MEMO_N_POLICIES - 1);
+    memoi_step_plan_add(line, "number of host layers", swap->n_host_layers, 0, INT32_MAX);
+    memoi_step_plan_add(line, "number of streamed states", plan->n_streamed, 0, INT32_MAX);
+    memoi_step_plan_add(line, "number of spilled states", plan->n_spilled, 0, INT32_MAX);
+    memoi_step_plan_add(line, "update on the host", plan->update_is_on_host, 0, 1);
+    memoi_step_plan_add(line, "moment of the update", plan->update_at, 0, MEMO_UPDATE_DEFERRED);
+    memoi_step_plan_add(line, "number of buffers", plan->addresses ? plan->addresses->n_buffers : 0,
+                        0, MEMOB_BYTES_MAX);
+}
+
+MEMOI void memoi_step_plan_tensor(const memo_step_plan* plan, int32_t i,
+                                  memoi_step_plan_line* line) {
+    static const memob_value name = {"name", MEMOB_VALUE_NAME, 0, 1, 32, NULL};
+    const memo_item* tensor = &plan->swap.tensors[i];
+    line->record.word = "tensor";
+    snprintf(line->what, sizeof line->what, "tensor `%s`: ", tensor->name);
+    memoi_step_plan_add(line, "name", 0, 0, 0);
+    line->values[0] = name;
+    memoi_step_plan_add(line, "row_bytes", tensor->row_bytes, 0, MEMOB_BYTES_MAX);
+    memoi_step_plan_add(line, "away", tensor->away, 0, MEMO_WITH);
+    memoi_step_plan_add(line, "scope", tensor->scope, 0, MEMO_CARRIED);
+    memoi_step_plan_add(line, "is", tensor->is, 0, MEMO_LATE_ROWS);
+    memoi_step_plan_add(line, "tensor_kinds", memob_tensor_kinds(&plan->swap, i), 0, UINT32_MAX);
+    strcpy((char*)line->cells, tensor->name);
+    line->n_same = line->record.n_values;
+}
+
+MEMOI void memoi_step_plan_alternatives(const memo_step_plan* plan, int32_t i,
+                                        memoi_step_plan_line* line) {
+    line->record.word = "alternatives";
+    for (i = 0; i < plan->n_buffers; i++)
+        memoi_step_plan_add(line, "alternative", plan->alternatives[i], 0,
+                            MEMO_SESSION_ALTERNATIVES_MAX);
+}
+
+MEMOI void memoi_step_plan_turn(const memo_step_plan* plan, int32_t i, memoi_step_plan_line* line) {
+    line->record.word = "turn";
+    snprintf(line->what, sizeof line->what, "order[%d]: ", (int)i);
+    memoi_step_plan_add(line, "micro_batch", plan->order[i].micro_batch, 0, MEMO_TURNS_MAX);
+    memoi_step_plan_add(line, "chunk", plan->order[i].chunk, 0, INT32_MAX);
+    memoi_step_plan_add(line, "pass", (int64_t)plan->order[i].pass, 0, MEMO_PASS_AFTER);
+    line->n_same = line->record.n_values;
+}
+
+MEMOI void memoi_step_plan_step(const memo_step_plan* plan, int32_t i, memoi_step_plan_line* line) {
+    const memo_swap_desc* swap = &plan->swap;
+    const int64_t* rows = swap->rows + (int64_t)i * swap->n_tensors;
+    line->record.word = "layer";
+    snprintf(line->what, sizeof line->what, "layer %d: ", (int)(i / swap->n_slices));
+    memoi_step_plan_add(line, "layer_kinds", memob_layer_kind(swap, i), 0, MEMOB_KINDS_MAX - 1);
+    line->n_same = 1;
+    for (int32_t t = 0; t < swap->n_tensors; t++)
+        memoi_step_plan_add(line, "number of rows", rows[t], MEMO_ROWS_KEPT, MEMOB_BYTES_MAX);
+}
+
 /* 0: the plan has no line i.  A plan of zeros has the types of line 0. */
 MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
                                    memoi_step_plan_line* line) {
-    static const memob_value name = {"name", MEMOB_VALUE_NAME, 0, 1, 32, NULL};
-    const memo_swap_desc* swap = &plan->swap;
-    const int32_t n = swap->n_tensors, n_slices = swap->n_slices ? swap->n_slices : 1;
-    const int32_t turn = (int32_t)(i - 1 - n) - (plan->n_buffers > 0);
-    const int32_t step = turn - plan->n_order;
-    int32_t t;
+    static void (*const fill[MEMOI_LINE_KINDS])(const memo_step_plan*, int32_t,
+                                                memoi_step_plan_line*) = {
+        memoi_step_plan_shape, memoi_step_plan_tensor, memoi_step_plan_alternatives,
+        memoi_step_plan_turn, memoi_step_plan_step};
+    const int32_t n_lines[MEMOI_LINE_KINDS] = {1, plan->swap.n_tensors, plan->n_buffers > 0,
+                                               plan->n_order, plan->swap.n_layers};
     memset(line, 0, sizeof *line);
-    if (i > 0 && i <= n)
-        line->of = 1;
-    else if (i > n && turn < 0)
-        line->of = 3;
-    else if (i > n)
-        line->of = step < 0 ? 4 : 2;
-
-    if (line->of == 0) {
-        line->record.word = "shape";
-        memoi_step_plan_add(line, "n_layers",
-                            swap->n_layers / n_slices / (plan->n_order ? swap->n_places : 1) *
-                                plan->n_chunks,
-                            1, INT32_MAX);
-        memoi_step_plan_add(line, "n_tensors", n, 1, MEMO_PROFILE_TENSORS_MAX);
-        memoi_step_plan_add(line, "n_rows", plan->shape.n_rows, 1, MEMOB_BYTES_MAX);
-        memoi_step_plan_add(line, "slice_rows", plan->slice_rows, 0, MEMOB_BYTES_MAX);
-        memoi_step_plan_add(line, "n_group", plan->n_group, 0, MEMO_GROUP_MAX);
-        memoi_step_plan_add(line, "tile_rows", swap->tile_rows, 0, MEMOB_BYTES_MAX);
-        memoi_step_plan_add(line, "is_forward_only", plan->shape.is_forward_only, 0, 1);
-        memoi_step_plan_add(line, "n_order", plan->n_order, 0, MEMO_TURNS_MAX);
-        line->n_same = MEMOI_LINE_POLICY;
-        memoi_step_plan_add(line, "policy", (int64_t)plan->policy, 0, MEMO_N_POLICIES - 1);
-        memoi_step_plan_add(line, "number of host layers", swap->n_host_layers, 0, INT32_MAX);
-        memoi_step_plan_add(line, "number of streamed states", plan->n_streamed, 0, INT32_MAX);
-        memoi_step_plan_add(line, "number of spilled states", plan->n_spilled, 0, INT32_MAX);
-        memoi_step_plan_add(line, "update on the host", plan->update_is_on_host, 0, 1);
-        memoi_step_plan_add(line, "moment of the update", plan->update_at, 0, MEMO_UPDATE_DEFERRED);
-        memoi_step_plan_add(line, "number of buffers",
-                            plan->addresses ? plan->addresses->n_buffers : 0, 0, MEMOB_BYTES_MAX);
-    } else if (line->of == 1) {
-        const memo_item* tensor = &swap->tensors[t = (int32_t)i - 1];
-        line->record.word = "tensor";
-        snprintf(line->what, sizeof line->what, "tensor `%s`: ", tensor->name);
-        memoi_step_plan_add(line, "name", 0, 0, 0);
-        line->values[0] = name;
-        memoi_step_plan_add(line, "row_bytes", tensor->row_bytes, 0, MEMOB_BYTES_MAX);
-        memoi_step_plan_add(line, "away", tensor->away, 0, MEMO_WITH);
-        memoi_step_plan_add(line, "scope", tensor->scope, 0, MEMO_CARRIED);
-        memoi_step_plan_add(line, "is", tensor->is, 0, MEMO_LATE_ROWS);
-        memoi_step_plan_add(line, "tensor_kinds", memob_tensor_kinds(swap, t), 0, UINT32_MAX);
-        strcpy((char*)line->cells, tensor->name);
-        line->n_same = line->record.n_values;
-    } else if (line->of == 3) {
-        line->record.word = "alternatives";
-        for (t = 0; t < plan->n_buffers; t++)
-            memoi_step_plan_add(line, "alternative", plan->alternatives[t], 0,
-                                MEMO_SESSION_ALTERNATIVES_MAX);
-    } else if (line->of == 4) {
-        line->record.word = "turn";
-        snprintf(line->what, sizeof line->what, "order[%d]: ", (int)turn);
-        memoi_step_plan_add(line, "micro_batch", plan->order[turn].micro_batch, 0, MEMO_TURNS_MAX);
-        memoi_step_plan_add(line, "chunk", plan->order[turn].chunk, 0, INT32_MAX);
-        memoi_step_plan_add(line, "pass", (int64_t)plan->order[turn].pass, 0, MEMO_PASS_AFTER);
-        line->n_same = line->record.n_values;
-    } else {
-        if (step >= swap->n_layers) return 0;
-        line->record.word = "layer";
-        snprintf(line->what, sizeof line->what, "layer %d: ", (int)(step / n_slices));
-        memoi_step_plan_add(line, "layer_kinds", memob_layer_kind(swap, step), 0,
-                            MEMOB_KINDS_MAX - 1);
-        line->n_same = 1;
-        for (t = 0; t < n; t++)
-            memoi_step_plan_add(line, "number of rows", swap->rows[(int64_t)step * n + t],
-                                MEMO_ROWS_KEPT, MEMOB_BYTES_MAX);
-    }
+    while (line->of < MEMOI_LINE_KINDS && i >= n_lines[line->of]) i -= n_lines[line->of++];
+    if (line->of == MEMOI_LINE_KINDS) return 0;
+    fill[line->of](plan, (int32_t)i, line);
     return 1;
 }
 
@@ -668,37 +697,39 @@ MEMOI void memoi_step_plan_differs(const memoi_step_plan_line* own, const int64_
     }
 }
 
-/* The device, or a host device of the session's own; its free memory if there is no budget. */
+/* The device, or a host device of the session's own. */
 MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    memo_device taken;
+    s->device = s->desc.device;
+    if (s->device) return memob_device_take(&taken, s->device, "memo_session_desc.device", error);
+    if (!computes) return status;
+    s->desc.computes_on_host = 1;
+#ifndef MEMO_NO_HOST_DEVICE
+    memo_host_device_desc host = MEMO_ZERO(memo_host_device_desc);
+    status = memo_host_device_create(&host, &s->own_device, error);
+    s->device = s->own_device;
+#else
+    status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                            "memo_session_desc.device: NULL, and MEMO_NO_HOST_DEVICE removes the "
+                            "host device; pass a device");
+#endif
+    return status;
+}
+
+/* Without a budget the device has what is free now, but for the reserve. */
+MEMOI memo_status memoi_session_take_budget(memo_session* s, int computes, memo_error* error) {
     int64_t total_bytes = 0, reserve_bytes = s->desc.reserve_bytes;
     int is_host_device = 0;
-    memo_device taken;
-    memo_status status = MEMO_STATUS_OK;
-    s->device = s->desc.device;
-    if (s->device) status = memob_device_take(&taken, s->device, "memo_session_desc.device", error);
-    if (status) return status;
-
+    memo_status status;
+    if (!s->device) return MEMO_STATUS_OK;
 #ifndef MEMO_NO_HOST_DEVICE
-    if (computes && !s->device) {
-        memo_host_device_desc host = MEMO_ZERO(memo_host_device_desc);
-        status = memo_host_device_create(&host, &s->own_device, error);
-        s->device = s->own_device;
-        s->desc.computes_on_host = 1;
-    }
-    is_host_device = s->device && !memob_check_host_device(s->device, NULL);
-#else
-    if (computes && !s->device)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_session_desc.device: NULL, and MEMO_NO_HOST_DEVICE removes the "
-                              "host device; pass a device");
+    is_host_device = !memob_check_host_device(s->device, NULL);
 #endif
     if (computes && is_host_device && !s->desc.computes_on_host && !s->desc.compute_stream)
         return MEMOB_INVALID(error, "memo_session_desc.compute_stream: NULL; pass a stream of the "
                                     "device, or set computes_on_host");
-
-    /* Without a budget the device has what is free now, but for the reserve. */
-    if (status || s->desc.device_bytes || !s->device || !MEMO_DEVICE_HAS(s->device, memory_info))
-        return status;
+    if (s->desc.device_bytes || !MEMO_DEVICE_HAS(s->device, memory_info)) return MEMO_STATUS_OK;
     status = memo_memory_info(s->device, &s->desc.device_bytes, &total_bytes, error);
     if (status || total_bytes == MEMOB_BYTES_MAX) { /* a device without a limit */
         s->desc.device_bytes = 0;

@@ -16,8 +16,7 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
     /* The bytes of the smallest plan. */
     least.device_bytes = 1;
     status = memoi_session_plan_sizes(NULL, &least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
-    for (p = plan; p && !status; p = p->next)
-        *device_bytes = memob_max(*device_bytes, p->device_bytes);
+    for (p = plan; p; p = p->next) *device_bytes = memob_max(*device_bytes, p->device_bytes);
     memo_step_plan_destroy(plan);
     if (status) return status;
 

@@ -9,9 +9,9 @@
  * file needs. */
 MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_bytes,
                                             int64_t host_bytes, memo_error* error) {
-    const int64_t states_bytes = s->streamed ? s->states_sizes.host_bytes : 0;
+    const int64_t states_bytes = s->states_sizes.host_bytes;
     const int64_t both_bytes = memob_align_up(host_bytes, MEMOB_DEVICE_ALIGNMENT) + states_bytes;
-    const int states_are_first = s->streamed && s->states_sizes.spill_bytes > 0;
+    const int states_are_first = s->states_sizes.spill_bytes > 0;
     const int64_t rows_at = states_are_first ? states_bytes : 0;
     memo_status status = MEMO_STATUS_OK;
     const char* field = NULL;
@@ -53,8 +53,9 @@ MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_byte
     return status;
 }
 
-/* Memory for the largest shape; arena and engine of each.  status: so far; all ranks call this. */
-MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_error* error) {
+/* Memory for the largest shape; arena and engine of each; a checked session's memory.  All ranks
+ * call this, also those that have failed. */
+MEMOI void memoi_session_start(memo_session* s) {
     memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
     int64_t device_bytes = 1, host_bytes = 0;
     memob_sink* base = NULL; /* whose streams all shapes use */
@@ -68,7 +69,8 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
                       (long long)device_bytes, (long long)host_bytes);
     s->is_open = 1;
 
-    if (!status) status = memoi_session_take_memory(s, device_bytes, host_bytes, error);
+    if (!s->failure.status)
+        memoi_keep(s, memoi_session_take_memory(s, device_bytes, host_bytes, &s->call_error));
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         memo_swap_desc swap = s->parts[k].plan->swap;
         memoi_session_use_shape(s, k);
@@ -76,16 +78,18 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         desc.plan = s->part->plan->addresses;
         desc.memory = s->device_memory;
         desc.memory_bytes = device_bytes;
-        if (!status) status = memob_swap_placement_make(s->steps, 0, &s->part->placement, error);
-        status = memoi_session_start_arena(s, &desc, status, error);
-        if (status) break;
+        if (!s->failure.status)
+            memoi_keep(s,
+                       memob_swap_placement_make(s->steps, 0, &s->part->placement, &s->call_error));
+        memoi_session_start_arena(s, &desc);
+        if (s->failure.status) break;
         if (s->streamed && !s->states) {
             s->states_desc.trainer.update = memoi_session_update_layer;
             s->states_desc.trainer.look = s->desc.is_checked ? memoi_session_look : NULL;
-            status = memob_states_create(&s->states_desc, 0, &s->states, error);
+            memoi_keep(s, memob_states_create(&s->states_desc, 0, &s->states, &s->call_error));
         }
         if (s->states) base = &s->states->sink;
-        if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
+        if (s->part->plan->shape.is_forward_only && s->n_slices == 1) continue;
         swap.device = s->device;
         swap.compute_stream = s->desc.compute_stream;
         swap.computes_on_host = s->desc.computes_on_host;
@@ -94,9 +98,12 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_status status, memo_
         swap.is_timed = s->desc.is_timed;
         swap.device_memory = s->part->base;
         swap.host_memory = s->host_memory;
-        status = memob_swap_create(&swap, 0, &s->part->placement, base, &s->part->swap, error);
-        if (!status && !base && s->part->swap->sink.engine.n_events) base = &s->part->swap->sink;
+        memoi_keep(s, memob_swap_create(&swap, 0, &s->part->placement, base, &s->part->swap,
+                                        &s->call_error));
+        if (!base && s->part->swap && s->part->swap->sink.engine.n_events)
+            base = &s->part->swap->sink;
     }
     memoi_session_use_shape(s, 0);
-    return status;
+    if (!s->failure.status && s->desc.is_checked)
+        memoi_keep(s, memoi_checked_create(s, &s->call_error));
 }

@@ -5,30 +5,40 @@
 /* --- >>session plan ---
  * Knows: stages and budgets.  Knows nothing of streams and copies: no device is called. */
 
+MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
+    while (plan && plan->fits) plan = plan->next;
+    return !plan;
+}
+
+/* Predicted seconds of a step; 0: there are no times. */
+MEMOI double memoi_step_plan_s(const memo_step_plan* plan) {
+    return plan->times ? plan->times->step_s : 0;
+}
+
 /* Runs a micro-batch dry for the stage's rows, and lists its requests, which may exceed the
  * budgets.  A step that computes although it must not would crash before it reads the error.  So
  * there is memory for twice the activations, which costs nothing unless a step writes there. */
-MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
+MEMOI void memoi_session_dry_run(memo_session* s) {
     memo_arena_desc dry = MEMO_ZERO(memo_arena_desc);
     memo_step_plan* plan = s->part->plan;
     memob_swap_placement* placement = &s->part->placement;
-    int64_t n_bytes;
-    memo_status status;
+    if (s->failure.status) return;
 
     memob_swap_placement_free(placement); /* of the stage before */
-    status = memob_swap_placement_make(s->steps, 0, placement, error);
-    n_bytes = memob_min(placement->sizes.device_bytes, (int64_t)1 << 30);
     memo_plan_destroy(plan->addresses);
     memo_trace_destroy(plan->trace);
     plan->addresses = NULL;
     plan->trace = NULL;
-    if (!status) status = memo_trace_create(&plan->trace, error);
+    memoi_keep(s, memob_swap_placement_make(s->steps, 0, placement, &s->call_error));
+    memoi_keep(s, memo_trace_create(&plan->trace, &s->call_error));
     dry.trace = plan->trace;
-    dry.memory_bytes = 2 * n_bytes + (2 << 20);
+    dry.memory_bytes =
+        2 * memob_min(placement->sizes.device_bytes, (int64_t)1 << 30) + ((int64_t)2 << 20);
     dry.memory = MEMO_MALLOC((size_t)dry.memory_bytes); /* NULL: it is not needed */
 
-    if (!status) status = memoi_session_start_arena(s, &dry, status, error);
-    if (!status) status = memoi_session_run_all(s, s->batch.shape, 0, error);
+    memoi_session_start_arena(s, &dry);
+    if (!s->failure.status)
+        memoi_keep(s, memoi_session_run_all(s, s->batch.shape, 0, &s->call_error));
     s->next_turn = 0; /* also after an error */
 
     memo_arena_destroy(s->part->arena);
@@ -40,7 +50,8 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
         memset(&plan->sizes, 0, sizeof plan->sizes);
         plan->sizes.device_bytes = placement->sizes.device_bytes;
     }
-    return status ? status : memo_plan_from_trace(plan->trace, 0, &plan->addresses, error);
+    if (!s->failure.status)
+        memoi_keep(s, memo_plan_from_trace(plan->trace, 0, &plan->addresses, &s->call_error));
 }
 
 /* Fixes what lives as long as the session at the bottom, at the same place in all shapes and plans:
@@ -60,25 +71,26 @@ MEMOI int64_t memoi_session_fix(memo_plan* plan, int is_fixed) {
 }
 
 /* Searches for addresses within the budget: greedy first, then as long as the limit allows. */
-MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
+MEMOI void memoi_session_solve(memo_session* s) {
     memo_plan_desc desc = MEMO_ZERO(memo_plan_desc);
     memo_plan* plan = s->part->plan->addresses;
     memo_status status;
+    if (s->failure.status) return;
     desc.trace = s->part->plan->trace;
     desc.capacity_bytes = s->limit_bytes ? s->limit_bytes : MEMOB_BYTES_MAX;
     desc.engine = MEMO_PLAN_ENGINE_GREEDY;
     (void)memoi_session_fix(plan, 1);
-    status = memo_plan_solve(plan, &desc, error);
+    status = memo_plan_solve(plan, &desc, &s->call_error);
 
     /* No search helps if the budget is below the bound. */
     if (status == MEMO_STATUS_INFEASIBLE && plan->lower_bound_bytes <= desc.capacity_bytes) {
         memoi_session_log(s, "session: searching for addresses of %lld buffers, at most 10 s",
                           (long long)plan->n_buffers);
         desc.engine = MEMO_PLAN_ENGINE_BILEVEL;
-        status = memo_plan_solve(plan, &desc, error);
+        status = memo_plan_solve(plan, &desc, &s->call_error);
     }
     (void)memoi_session_fix(plan, 0);
-    return status == MEMO_STATUS_INFEASIBLE ? MEMO_STATUS_OK : status;
+    if (status != MEMO_STATUS_INFEASIBLE) memoi_keep(s, status);
 }
 
 static const char* const memoi_session_tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
@@ -115,97 +127,110 @@ MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_p
              memoi_session_tiers[tier], (long long)needed_bytes, device, tier ? spilling : smaller);
 }
 
-/* Ends a stage: the bytes of each owner on each tier, and which budget lacks how much.  The most of
- * all ranks decides.  status: of the stage.  rows: what the stage does, for the log.  subject: of
- * the message; NULL: the policy. */
-MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const char* rows,
-                                      const char* subject, memo_error* error) {
+/* The bytes of each owner on each tier, and their sums. */
+MEMOI void memoi_session_add_up(const memo_session* s, memo_step_plan* plan, int64_t* needed) {
+    const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
+    int64_t(*of)[MEMO_N_OWNERS] = plan->bytes;
+    for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
+        memcpy(of[tier], s->states_sizes.bytes[tier], sizeof s->states_sizes.bytes[tier]);
+    of[MEMO_TIER_DEVICE][MEMO_OWNER_ACTIVATIONS] = plan->sizes.device_bytes;
+    of[MEMO_TIER_HOST][MEMO_OWNER_ACTIVATIONS] =
+        memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT);
+    of[MEMO_TIER_FILE][MEMO_OWNER_ACTIVATIONS] = plan->sizes.spill_bytes;
+    of[MEMO_TIER_DEVICE][MEMO_OWNER_SESSION] =
+        fixed_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
+    of[MEMO_TIER_DEVICE][MEMO_OWNER_MICRO_BATCH] = plan->addresses->peak_bytes - fixed_bytes;
+    for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
+        for (int32_t owner = 0; owner < MEMO_N_OWNERS; owner++) needed[tier] += of[tier][owner];
+    plan->device_bytes = needed[0];
+    plan->host_bytes = needed[1];
+    plan->disk_bytes = needed[2];
+    plan->device_budget_bytes = s->desc.device_bytes;
+    plan->host_budget_bytes = s->desc.host_bytes;
+}
+
+/* Ends a stage: says which budget lacks how much.  The most of all ranks decides.  rows: what the
+ * stage does, for the log.  subject: of the message; NULL: the policy. */
+MEMOI void memoi_session_judge(memo_session* s, const char* rows, const char* subject) {
     memo_step_plan* plan = s->part->plan;
     const int64_t budgets[] = {s->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
     int64_t values[4] = {0, 0, 0, 0}, *needed = values + 1; /* of each tier */
-    int64_t(*of)[MEMO_N_OWNERS] = plan->bytes;
     char bytes[32];
     int lacking = 0;
-    if (!status) {
-        const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
-        for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
-            memcpy(of[tier], s->states_sizes.bytes[tier], sizeof s->states_sizes.bytes[tier]);
-        of[MEMO_TIER_DEVICE][MEMO_OWNER_ACTIVATIONS] = plan->sizes.device_bytes;
-        of[MEMO_TIER_HOST][MEMO_OWNER_ACTIVATIONS] =
-            memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT);
-        of[MEMO_TIER_FILE][MEMO_OWNER_ACTIVATIONS] = plan->sizes.spill_bytes;
-        of[MEMO_TIER_DEVICE][MEMO_OWNER_SESSION] =
-            fixed_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
-        of[MEMO_TIER_DEVICE][MEMO_OWNER_MICRO_BATCH] = plan->addresses->peak_bytes - fixed_bytes;
-        for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
-            for (int32_t owner = 0; owner < MEMO_N_OWNERS; owner++) needed[tier] += of[tier][owner];
-        plan->device_bytes = needed[0];
-        plan->host_bytes = needed[1];
-        plan->disk_bytes = needed[2];
-        plan->device_budget_bytes = s->desc.device_bytes;
-        plan->host_budget_bytes = budgets[1];
-    }
-    status = memoi_session_agree(&s->desc, status, values, 4, error);
-    if (status) return status;
+    plan->fits = 0;
+    if (!s->failure.status) memoi_session_add_up(s, plan, needed);
+    memoi_session_settle_values(s, values, 4);
+    if (s->failure.status) return;
     s->peak_bytes = needed[0];
-    while (lacking < 3 && (!budgets[lacking] || needed[lacking] <= budgets[lacking])) lacking++;
+    while (lacking < 3 && !memoi_is_over(needed[lacking], budgets[lacking])) lacking++;
     plan->fits = lacking == 3;
     *plan->shortage = 0;
-    memoi_session_log(s, "session: %s takes %s of device memory%s%s%s", rows,
-                      memob_bytes_text(bytes, (double)s->peak_bytes),
-                      plan->fits ? "" : " (exceeds ",
-                      plan->fits ? "" : memoi_session_tiers[lacking], plan->fits ? "" : ")");
-    if (plan->fits) return MEMO_STATUS_OK;
-
+    memob_bytes_text(bytes, (double)s->peak_bytes);
+    if (plan->fits) {
+        memoi_session_log(s, "session: %s takes %s of device memory", rows, bytes);
+        return;
+    }
+    memoi_session_log(s, "session: %s takes %s of device memory (exceeds %s)", rows, bytes,
+                      memoi_session_tiers[lacking]);
     memoi_session_put_shortage(&s->desc, plan, subject, (int32_t)(s->part - s->parts), lacking,
                                budgets[lacking], needed[lacking], 0);
-    return MEMO_STATUS_OK;
 }
 
-/* The rows of tensor t by a policy; MEMO recomputes what can be, and swaps the rest. */
+/* Numbers of a table of the stage's rows. */
+MEMOI int64_t memoi_session_n_cells(const memo_session* s) {
+    return (int64_t)s->part->plan->swap.n_layers * s->part->plan->swap.n_tensors;
+}
+
+/* What a stage of a policy does with rows; MEMO recomputes what can be, and swaps the rest. */
+static const struct {
+    const char* does;
+    int recomputes, swaps;
+} memoi_session_policies[MEMO_N_POLICIES] = {{"moving or recomputing everything", 1, 1},
+                                             {"keeping everything", 0, 0},
+                                             {"recomputing what can be", 1, 0},
+                                             {"moving everything", 0, 1},
+                                             {"alpha", 0, 0},
+                                             {"the desc's table of rows", 0, 0}};
+
+/* The rows of tensor t by a policy. */
 MEMOI int64_t memoi_session_policy_rows(const memo_swap_desc* swap, memo_policy policy, int32_t t) {
-    const int swaps = policy == MEMO_POLICY_SWAP || policy == MEMO_POLICY_MEMO;
-    const int recomputes = policy == MEMO_POLICY_RECOMPUTE || policy == MEMO_POLICY_MEMO;
     const int32_t away = memob_item_away(swap, t);
-    if (recomputes && memob_is_recomputed(away)) return 0;
-    if (!swaps || away == MEMO_KEEP) return MEMO_ROWS_KEPT;
+    if (memoi_session_policies[policy].recomputes && memob_is_recomputed(away)) return 0;
+    if (!memoi_session_policies[policy].swaps || away == MEMO_KEEP) return MEMO_ROWS_KEPT;
     return away == MEMO_ROWS && memob_tensor_is_routed(swap, t) ? 0 : swap->n_rows;
 }
 
 /* Makes a stage, with as many layers in host memory as fit.  Its rows: planned's, or without it the
- * policy's.  status: of what came before. */
-MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_policy policy,
-                                      const memo_swap_plan* planned, memo_error* error) {
-    static const char* const does[MEMO_N_POLICIES] = {"moving or recomputing everything",
-                                                      "keeping everything",
-                                                      "recomputing what can be",
-                                                      "moving everything",
-                                                      "alpha",
-                                                      "the desc's table of rows"};
+ * policy's. */
+MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_swap_plan* planned) {
     memo_swap_desc* swap = &s->part->plan->swap;
     const int is_alpha = planned ? !planned->rows : policy == MEMO_POLICY_ALPHA;
-    const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : (int64_t)swap->n_layers * swap->n_tensors;
+    const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : memoi_session_n_cells(s);
     const int64_t rows_bytes = s->desc.host_bytes - s->states_sizes.host_bytes;
-    int64_t *rows = (int64_t*)(uintptr_t)swap->rows, i; /* the plan's own */
+    int64_t* rows = (int64_t*)(uintptr_t)swap->rows; /* the plan's own */
     swap->n_host_layers = planned ? planned->n_host_layers : 0;
-    if (is_alpha) swap->alpha = planned ? planned->alpha : s->desc.alpha;
-    for (i = 0; i < n && !is_alpha; i++)
-        rows[i] = planned ? planned->rows[i]
-                          : memoi_session_policy_rows(swap, policy, (int32_t)(i % swap->n_tensors));
+    if (is_alpha) {
+        swap->alpha = planned ? planned->alpha : s->desc.alpha;
+        memoi_keep(s, memo_swap_desc_fill_rows(swap, rows, &s->call_error));
+    } else if (planned)
+        memcpy(rows, planned->rows, (size_t)n * sizeof *rows);
+    else
+        for (int64_t i = 0; i < n; i++)
+            rows[i] = memoi_session_policy_rows(swap, policy, (int32_t)(i % swap->n_tensors));
 
-    if (!status && is_alpha) status = memo_swap_desc_fill_rows(swap, rows, error);
-    if (!status && s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
+    if (s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
         memob_swap_placement placement; /* it may need more than there is: see judge */
-        status = memob_swap_placement_fit(swap, memob_max(rows_bytes, 1), &placement, error);
+        const memo_status status =
+            memob_swap_placement_fit(swap, memob_max(rows_bytes, 1), &placement, &s->call_error);
         memob_swap_placement_free(&placement);
-        if (status == MEMO_STATUS_INVALID_ARGUMENT) { /* a file would give layers back too early */
-            status = MEMO_STATUS_OK;
+        if (status == MEMO_STATUS_INVALID_ARGUMENT) /* a file would give layers back too early */
             swap->n_host_layers = 0;
-        }
+        else
+            memoi_keep(s, status);
     }
-    if (!status) status = memoi_session_dry_run(s, error);
-    if (!status) status = memoi_session_solve(s, error);
-    return memoi_session_judge(s, status, planned ? "a plan of rows" : does[policy], NULL, error);
+    memoi_session_dry_run(s);
+    memoi_session_solve(s);
+    memoi_session_judge(s, planned ? "a plan of rows" : memoi_session_policies[policy].does, NULL);
 }
 
 /* A profile of the current shape with guesses instead of times: such a plan must fit, but need not
@@ -246,9 +271,9 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
     double sum_s = 0;
     for (int32_t i = 0; i < plan->n_buffers; i++) {
         const memo_session_buffer* b = &s->desc.buffers[i];
-        const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
-        if (!plan->alternatives[i] || pass != (is_each ? b->first : MEMO_PASS_BETWEEN)) continue;
-        if (is_each && b->kinds && !(b->kinds >> kind & 1)) continue;
+        const int is_each = memoi_buffer_is_each(b);
+        if (!plan->alternatives[i] || !memoi_buffer_is_of(b, kind)) continue;
+        if (pass != (is_each ? b->first : MEMO_PASS_BETWEEN)) continue;
         sum_s += s->desc.alternatives[plan->alternatives[i] - 1].s_per_row *
                  (double)(is_each ? s->steps->n_rows : s->steps->layer_rows);
     }
@@ -310,13 +335,14 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
 
 /* Makes a stage of the least memory, which may lack some.  Tensors that cannot be recomputed
  * are kept.  If they do not fit they are swapped, unless swapping takes more device memory. */
-MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
-    memo_status status = memoi_session_stage(s, MEMO_STATUS_OK, MEMO_POLICY_RECOMPUTE, NULL, error);
-    const int64_t kept_bytes = s->peak_bytes;
-    if (!status && !s->part->plan->fits)
-        status = memoi_session_stage(s, status, MEMO_POLICY_MEMO, NULL, error);
-    if (status || s->part->plan->fits || s->peak_bytes <= kept_bytes) return status;
-    return memoi_session_stage(s, status, MEMO_POLICY_RECOMPUTE, NULL, error);
+MEMOI void memoi_session_take_least(memo_session* s) {
+    const memo_step_plan* plan = s->part->plan;
+    int64_t kept_bytes;
+    memoi_session_stage(s, MEMO_POLICY_RECOMPUTE, NULL);
+    kept_bytes = s->peak_bytes;
+    if (!plan->fits) memoi_session_stage(s, MEMO_POLICY_MEMO, NULL);
+    if (!plan->fits && s->peak_bytes > kept_bytes)
+        memoi_session_stage(s, MEMO_POLICY_RECOMPUTE, NULL);
 }
 
 #define MEMOI_SESSION_ROUNDS 8
@@ -324,58 +350,65 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
 /* Searches the rows that take least time, until they fit or nothing does.  The planner assumes that
  * the other buffers do not depend on the rows.  If the dry run shows otherwise, its budget is
  * lowered by the excess. */
-MEMOI memo_status memoi_session_search_rows(memo_session* s, memoi_session_costs* costs,
-                                            memo_error* error) {
+MEMOI void memoi_session_search_rows(memo_session* s, memoi_session_costs* costs) {
     memo_step_plan* plan = s->part->plan;
     int64_t* left_bytes = &costs->desc.device_bytes;
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status;
     memoi_session_log(s, "session: planning rows by %s times",
                       s->is_measured ? "measured" : "estimated");
     if (s->limit_bytes) *left_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
     costs->swap.rows = NULL;
     plan->fits = 0;
-    for (int round = 0; !status && !plan->fits && round < MEMOI_SESSION_ROUNDS; round++) {
-        if (s->limit_bytes && *left_bytes <= 0) break;
-        status = memoi_rows_make_plan(&costs->desc, &costs->aim, &plan->times, error);
-        if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK; /* no rows fit */
-        status = memoi_session_stage(s, status, s->desc.policy, plan->times, error);
-        if (s->is_measured && !status && plan->fits) break;
+    for (int round = 0; !plan->fits && round < MEMOI_SESSION_ROUNDS; round++) {
+        if (s->failure.status || (s->limit_bytes && *left_bytes <= 0)) break;
+        status = memoi_rows_make_plan(&costs->desc, &costs->aim, &plan->times, &s->call_error);
+        if (status == MEMO_STATUS_INFEASIBLE) break; /* no rows fit */
+        memoi_keep(s, status);
+        memoi_session_stage(s, s->desc.policy, plan->times);
+        if (s->is_measured && plan->fits) break;
         memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
         plan->times = NULL;
         if (!s->limit_bytes) break; /* other rows would take no less */
         *left_bytes -= s->peak_bytes - s->limit_bytes;
     }
-    return status;
+}
+
+/* 1: the policy is the best alpha, to be found. */
+MEMOI int memoi_session_is_alpha(const memo_session_desc* desc) {
+    return desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
 }
 
 /* Makes the stage of the policy, with measured times if there are any.  All ranks plan with the
  * same numbers. */
-MEMOI memo_status memoi_session_choose_rows(memo_session* s, memo_error* error) {
+MEMOI void memoi_session_choose_rows(memo_session* s) {
     const memo_policy policy = s->desc.policy;
-    const int is_alpha = policy == MEMO_POLICY_ALPHA && !s->desc.has_alpha;
+    const int is_alpha = memoi_session_is_alpha(&s->desc);
     const int is_planned = policy == MEMO_POLICY_MEMO || is_alpha;
     memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
-    int is_searched;
-    memo_status status = MEMO_STATUS_OK;
     memoi_session_cost(s, &costs);
     memo_swap_plan_destroy(plan->times);
     plan->times = NULL;
-    if (plan->shape.is_forward_only) /* layers share what they do not keep */
-        return memoi_session_stage(s, status, MEMO_POLICY_MEMO, NULL, error);
+    if (plan->shape.is_forward_only) { /* layers share what they do not keep */
+        memoi_session_stage(s, MEMO_POLICY_MEMO, NULL);
+        return;
+    }
 
     /* Keeping everything is fastest, so MEMO looks no further if it fits. */
-    status = memoi_session_stage(s, status, is_planned ? MEMO_POLICY_KEEP : policy, NULL, error);
-    is_searched = !status && (is_alpha || (is_planned && !plan->fits));
-    if (is_searched) status = memoi_session_search_rows(s, &costs, error);
-    if (is_searched && !status && !plan->fits)
-        status = is_alpha ? memoi_session_stage(s, status, policy, NULL, error)
-                          : memoi_session_take_least(s, error);
-    if (status || !s->is_measured || plan->times) return status;
+    memoi_session_stage(s, is_planned ? MEMO_POLICY_KEEP : policy, NULL);
+    if (s->failure.status) return;
+    if (is_alpha || (is_planned && !plan->fits)) {
+        memoi_session_search_rows(s, &costs);
+        if (!plan->fits && is_alpha)
+            memoi_session_stage(s, policy, NULL);
+        else if (!plan->fits)
+            memoi_session_take_least(s);
+    }
+    if (!s->is_measured || plan->times) return;
     costs.swap = plan->swap; /* its times, under no budget */
     costs.desc.device_bytes = 0;
-    status = memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, error);
-    return memoi_session_verdict(&s->desc, status, error);
+    memoi_keep(s, memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, &s->call_error));
+    memoi_session_settle(s);
 }
 
 #define MEMOI_SESSION_GAIN 1e-4 /* the least share of a step that other alternatives save */
@@ -414,31 +447,32 @@ typedef struct memoi_session_best {
  * shorter.  The stage is left out if no rows fit beside as many bytes, if the alternatives are
  * slower than the best and leave no more to the rows, or if even a step without stalls and
  * recomputation would be too long. */
-MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, memo_error* error) {
+MEMOI void memoi_session_try(memo_session* s, memoi_session_best* best) {
     const memo_step_plan* plan = s->part->plan;
     const int32_t n_batches = plan->n_order ? s->steps->n_order / 2 / plan->n_chunks
                                             : (int32_t)memob_max(s->desc.micro_batches, 1);
     const double least_s = best->step_s * (1 - MEMOI_SESSION_GAIN);
-    memo_status status = MEMO_STATUS_OK;
-    const int32_t n_calls = n_batches / memoi_session_n_group(s);
-    double step_s = 0, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
+    const int32_t n_turns = plan->n_order ? plan->n_order : 2;
+    const int32_t n_calls = plan->n_order ? 1 : n_batches / memoi_session_n_group(s);
+    double step_s, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
     int64_t other_bytes = 0;
-    for (int32_t k = 0; k < (plan->n_order ? plan->n_order : 2); k++)
-        slower_s += memoi_session_turn_s(s, k) * (plan->n_order ? 1 : n_calls);
-    if (best->computed_s + slower_s >= least_s) return status;
+    for (int32_t k = 0; k < n_turns; k++) slower_s += memoi_session_turn_s(s, k) * n_calls;
+    if (best->computed_s + slower_s >= least_s) return;
     best->is_current = 0;
     if (plan->n_buffers) {
-        status = memoi_session_stage(s, status, MEMO_POLICY_KEEP, NULL, error);
+        memoi_session_stage(s, MEMO_POLICY_KEEP, NULL);
         other_bytes = s->peak_bytes - plan->sizes.device_bytes;
-        if (status || other_bytes >= best->unfit_bytes) return status;
-        if (slower_s >= best->slower_s && other_bytes >= best->other_bytes) return status;
+        if (other_bytes >= best->unfit_bytes) return;
+        if (slower_s >= best->slower_s && other_bytes >= best->other_bytes) return;
     }
-    status = memoi_session_choose_rows(s, error);
-    if (!status && !plan->fits) best->unfit_bytes = other_bytes;
-    if (status || !plan->fits) return status;
+    memoi_session_choose_rows(s);
+    if (!plan->fits) {
+        best->unfit_bytes = other_bytes;
+        return;
+    }
 
-    if (plan->times) step_s = plan->times->step_s;
-    if (step_s >= least_s) return status;
+    step_s = memoi_step_plan_s(plan);
+    if (step_s >= least_s) return;
     memcpy(best->alternatives, plan->alternatives, sizeof best->alternatives);
     best->step_s = step_s;
     best->computed_s = step_s - slower_s;
@@ -446,65 +480,60 @@ MEMOI memo_status memoi_session_try(memo_session* s, memoi_session_best* best, m
     best->slower_s = slower_s;
     best->other_bytes = other_bytes;
     best->is_current = 1;
-    return status;
 }
 
-/* Changes one or two buffers of the best alternatives, until none helps.  Change i: buffer i as
- * declared, or the alternative i - n_buffers. */
-MEMOI memo_status memoi_session_climb(memo_session* s, memoi_session_best* best,
-                                      memo_error* error) {
+/* The buffer of change i, which becomes as declared, or gets the alternative i - n_buffers.  *to:
+ * that alternative from 1 on, or 0. */
+MEMOI int32_t memoi_session_change(const memo_session_desc* desc, int32_t i, int32_t* to) {
+    *to = (int32_t)memob_max(i - desc->n_buffers + 1, 0);
+    return *to ? desc->alternatives[*to - 1].buffer : i;
+}
+
+/* Changes one or two buffers of the best alternatives, until none helps. */
+MEMOI void memoi_session_climb(memo_session* s, memoi_session_best* best) {
     int32_t* chosen = s->part->plan->alternatives;
-    const int32_t n_buffers = s->desc.n_buffers;
+    const int32_t n = s->desc.n_buffers + s->desc.n_alternatives;
+    int32_t to_i, to_k;
     double before_s = HUGE_VAL;
-    memo_status status = MEMO_STATUS_OK;
     while (best->step_s < before_s) {
         before_s = best->step_s;
-        for (int32_t i = 0; i < n_buffers + s->desc.n_alternatives; i++)
-            for (int32_t k = 0; k <= i && !status; k++) {
-                const int32_t to_i = i < n_buffers ? 0 : i - n_buffers + 1;
-                const int32_t to_k = k < n_buffers ? 0 : k - n_buffers + 1;
-                const int32_t buffer_i = to_i ? s->desc.alternatives[to_i - 1].buffer : i;
-                const int32_t buffer_k = to_k ? s->desc.alternatives[to_k - 1].buffer : k;
+        for (int32_t i = 0; i < n; i++)
+            for (int32_t k = 0; k <= i; k++) {
+                const int32_t buffer_i = memoi_session_change(&s->desc, i, &to_i);
+                const int32_t buffer_k = memoi_session_change(&s->desc, k, &to_k);
                 if (best->alternatives[buffer_i] == to_i ||
                     (i != k && (buffer_i == buffer_k || best->alternatives[buffer_k] == to_k)))
                     continue;
                 memcpy(chosen, best->alternatives, sizeof best->alternatives);
                 chosen[buffer_k] = to_k;
                 chosen[buffer_i] = to_i;
-                status = memoi_session_try(s, best, error);
+                memoi_session_try(s, best);
             }
     }
-    return status;
 }
 
 /* Chooses alternatives of buffers, and the stage: less and less memory until the stage fits, or as
  * long as the step may get shorter; then by single changes. */
-MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
+MEMOI void memoi_session_choose(memo_session* s) {
     int32_t* chosen = s->part->plan->alternatives;
     memoi_session_best best;
-    memo_status status;
     memset(&best, 0, sizeof best);
     best.step_s = best.slower_s = HUGE_VAL;
     best.unfit_bytes = INT64_MAX;
     memset(chosen, 0, sizeof best.alternatives);
-    do status = memoi_session_try(s, &best, error);
-    while (!status && best.step_s > 0 && memoi_session_lower(s));
+    do memoi_session_try(s, &best);
+    while (best.step_s > 0 && memoi_session_lower(s));
 
     /* If none fits, the plan has the smallest buffers. */
-    if (status || (best.step_s >= HUGE_VAL && !s->desc.n_alternatives)) return status;
-    if (best.step_s > 0) status = memoi_session_climb(s, &best, error);
+    if (best.step_s >= HUGE_VAL && !s->desc.n_alternatives) return;
+    if (best.step_s > 0) memoi_session_climb(s, &best);
     if (best.step_s < HUGE_VAL) memcpy(chosen, best.alternatives, sizeof best.alternatives);
-    return status || best.is_current ? status : memoi_session_choose_rows(s, error);
+    if (!best.is_current) memoi_session_choose_rows(s);
 }
 
 /* States of all layers. */
 MEMOI int64_t memoi_session_n_states(const memo_session* s) {
     return (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
-}
-
-/* Numbers of a table of the stage's rows. */
-MEMOI int64_t memoi_session_n_cells(const memo_session* s) {
-    return (int64_t)s->part->plan->swap.n_layers * s->part->plan->swap.n_tensors;
 }
 
 /* What the stage takes of the device beside states and activations; the same, whatever is
@@ -524,8 +553,8 @@ typedef struct memoi_session_streams {
 
 /* Streams the first n states of layers, and spills so many.  If nothing travels, only
  * MEMO_MAY_NOT_PASS gives the update another moment than its own pass. */
-MEMOI memo_status memoi_session_set_streams(memo_session* s, int64_t n, int64_t n_spilled,
-                                            int is_on_host, memo_error* error) {
+MEMOI void memoi_session_set_streams(memo_session* s, int64_t n, int64_t n_spilled,
+                                     int is_on_host) {
     memo_step_plan* plan = s->part->plan;
     const int is_free = n || is_on_host || s->desc.update_may & MEMO_MAY_NOT_PASS;
     plan->update_at = is_free && !(is_on_host && s->update_at == MEMO_UPDATE_DEFERRED)
@@ -534,74 +563,71 @@ MEMOI memo_status memoi_session_set_streams(memo_session* s, int64_t n, int64_t 
     plan->update_is_on_host = is_on_host;
     plan->n_streamed = n;
     plan->n_spilled = n_spilled;
-    return memoi_session_verdict(&s->desc, memoi_session_stream(s, error), error);
+    memoi_session_stream(s);
+    memoi_session_settle(s);
 }
 
-/* Sets the seconds of a step with the streamed states of the plan, by a short search for rows, or
- * with the stage's rows if the policy gives them; infinite if it does not fit. */
-MEMOI memo_status memoi_session_rank(memo_session* s, int64_t other_bytes, double* step_s,
-                                     memo_error* error) {
-    const memo_policy policy = s->desc.policy;
-    const int is_alpha = policy == MEMO_POLICY_ALPHA && !s->desc.has_alpha;
+/* Returns the seconds of a step with the streamed states of the plan, by a short search for rows,
+ * or with the stage's rows if the policy gives them; infinite if it does not fit. */
+MEMOI double memoi_session_rank(memo_session* s, int64_t other_bytes) {
     const int64_t left_bytes = s->limit_bytes - other_bytes - s->states_sizes.device_bytes;
+    const memob_states_sizes* sizes = &s->states_sizes;
     memoi_session_costs costs;
-    *step_s = HUGE_VAL;
-    if ((s->limit_bytes && left_bytes <= 0) ||
-        (s->desc.host_bytes && s->states_sizes.host_bytes > s->desc.host_bytes) ||
-        (s->desc.disk_bytes && s->states_sizes.spill_bytes > s->desc.disk_bytes))
-        return MEMO_STATUS_OK;
+    double step_s;
+    if (s->failure.status || (s->limit_bytes && left_bytes <= 0) ||
+        memoi_is_over(sizes->host_bytes, s->desc.host_bytes) ||
+        memoi_is_over(sizes->spill_bytes, s->desc.disk_bytes))
+        return HUGE_VAL;
     memoi_session_cost(s, &costs);
     if (!s->start) costs.aim.start = s->part->plan->swap.rows; /* the stage's */
     if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
-    if (is_alpha || policy == MEMO_POLICY_MEMO) costs.swap.rows = NULL;
-    return memoi_rows_rank(&costs.desc, &costs.aim, s->found, step_s, error);
+    if (memoi_session_is_alpha(&s->desc) || s->desc.policy == MEMO_POLICY_MEMO)
+        costs.swap.rows = NULL;
+    memoi_keep(s, memoi_rows_rank(&costs.desc, &costs.aim, s->found, &step_s, &s->call_error));
+    memoi_session_settle(s);
+    return step_s;
 }
 
-/* Sets the fewest states of the first n that are spilled, of at least n_spilled, with which a step
- * fits, and its seconds; infinite: none.  Tries a 16th of n more at a time. */
-MEMOI memo_status memoi_session_spill(memo_session* s, int64_t n, int64_t other_bytes,
-                                      int64_t* n_spilled, double* step_s, memo_error* error) {
+/* Spills the fewest states of the first n, of at least n_spilled, with which a step fits, and
+ * returns its seconds; infinite: none.  Tries a 16th of n more at a time. */
+MEMOI double memoi_session_spill(memo_session* s, int64_t n, int64_t n_spilled,
+                                 int64_t other_bytes) {
     const int on_host = s->part->plan->update_is_on_host;
     const int64_t most = s->desc.spill_directory && !on_host ? n : 0;
-    memo_status status;
-    *n_spilled = memob_min(*n_spilled, most);
-    for (;; *n_spilled = memob_min(*n_spilled + n / 16 + 1, most)) {
-        status = memoi_session_set_streams(s, n, *n_spilled, on_host, error);
-        if (!status) status = memoi_session_rank(s, other_bytes, step_s, error);
-        if (status || *step_s < HUGE_VAL || *n_spilled == most) return status;
+    double step_s;
+    for (n_spilled = memob_min(n_spilled, most);;
+         n_spilled = memob_min(n_spilled + n / 16 + 1, most)) {
+        memoi_session_set_streams(s, n, n_spilled, on_host);
+        step_s = memoi_session_rank(s, other_bytes);
+        if (step_s < HUGE_VAL || n_spilled == most) return step_s;
     }
 }
 
 /* Makes the stage of the policy with the first n states of layers streamed, which becomes the best
  * if it fits and its step is shorter.  In a file: at least n_spilled of these states, and as many
  * more as host memory lacks. */
-MEMOI memo_status memoi_session_choose_with(memo_session* s, int64_t n, int64_t n_spilled,
-                                            int is_on_host, memoi_session_streams* best,
-                                            memo_error* error) {
+MEMOI void memoi_session_choose_with(memo_session* s, int64_t n, int64_t n_spilled, int is_on_host,
+                                     memoi_session_streams* best) {
     const int64_t most = s->desc.spill_directory && !is_on_host ? n : 0;
     memo_step_plan* plan = s->part->plan;
     double step_s;
-    memo_status status =
-        memoi_session_set_streams(s, n, memob_min(n_spilled, most), is_on_host, error);
-    if (!status) status = memoi_session_choose(s, error);
+    memoi_session_set_streams(s, n, memob_min(n_spilled, most), is_on_host);
+    memoi_session_choose(s);
 
     /* The host or the disk lacks memory: spill more states. */
-    if (!status && !plan->fits && plan->n_spilled < most &&
-        !(s->limit_bytes && s->peak_bytes > s->limit_bytes)) {
-        int64_t n_more = plan->n_spilled + 1;
-        status = memoi_session_spill(s, n, memoi_session_other_bytes(s), &n_more, &step_s, error);
-        if (!status) status = memoi_session_choose(s, error);
+    if (!plan->fits && plan->n_spilled < most && !memoi_is_over(s->peak_bytes, s->limit_bytes)) {
+        (void)memoi_session_spill(s, n, plan->n_spilled + 1, memoi_session_other_bytes(s));
+        memoi_session_choose(s);
     }
 
     /* Without times the first that fits is the best. */
-    step_s = plan->times ? plan->times->step_s : 0;
-    best->is_current = !status && plan->fits && step_s < best->step_s * (1 - MEMOI_SESSION_GAIN);
-    if (!best->is_current) return status;
+    step_s = memoi_step_plan_s(plan);
+    best->is_current = plan->fits && step_s < best->step_s * (1 - MEMOI_SESSION_GAIN);
+    if (!best->is_current) return;
     best->other_bytes = memoi_session_other_bytes(s);
     best->plan = *plan;
     best->step_s = step_s;
     memcpy(best->rows, plan->swap.rows, (size_t)memoi_session_n_cells(s) * sizeof *best->rows);
-    return status;
 }
 
 /* A search for the number of streamed states. */
@@ -612,13 +638,10 @@ typedef struct memoi_session_count {
 } memoi_session_count;
 
 /* Tries n streamed states, by a short search that begins with the rows of the best so far. */
-MEMOI memo_status memoi_session_try_count(memo_session* s, int64_t n, memoi_session_count* count,
-                                          memo_error* error) {
-    int64_t n_spilled = 0;
+MEMOI void memoi_session_try_count(memo_session* s, int64_t n, memoi_session_count* count) {
     double step_s = HUGE_VAL;
-    memo_status status = MEMO_STATUS_OK;
     if (n >= count->least && n <= memoi_session_n_states(s))
-        status = memoi_session_spill(s, n, count->other_bytes, &n_spilled, &step_s, error);
+        step_s = memoi_session_spill(s, n, 0, count->other_bytes);
     if (step_s < count->best_s * (1 - MEMOI_SESSION_GAIN)) {
         count->best = count->most = n;
         count->best_s = step_s;
@@ -627,79 +650,69 @@ MEMOI memo_status memoi_session_try_count(memo_session* s, int64_t n, memoi_sess
         count->best = memob_min(count->best, n);
         count->most = memob_max(count->most, n);
     }
-    return status;
 }
 
 /* Streams more states than fit, if their copies cost less than the memory saves: an eighth of all
  * more at a time, then finer beside the best.  More states than others with the same step leave
  * room that may shorten it. */
-MEMOI memo_status memoi_session_stream_more(memo_session* s, memoi_session_streams* streams,
-                                            memo_error* error) {
+MEMOI void memoi_session_stream_more(memo_session* s, memoi_session_streams* streams) {
     const int64_t n_all = memoi_session_n_states(s), least = streams->plan.n_streamed;
     const int64_t n_cells = memoi_session_n_cells(s);
     memoi_session_count count = {least, streams->other_bytes, least, least, HUGE_VAL};
     int64_t stride = 1, n;
-    memo_status status;
     s->start = streams->rows + n_cells;
     s->found = s->start + n_cells;
     memcpy(s->start, streams->rows, (size_t)n_cells * sizeof *s->start);
     while (stride * 16 <= n_all) stride *= 2;
     memoi_session_log(s, "session: planning which of %lld states of layers leave the device",
                       (long long)n_all);
-    status = memoi_session_try_count(s, least, &count, error);
-    for (n = stride; n < n_all + stride && !status; n += stride)
-        status = memoi_session_try_count(s, memob_min(n, n_all), &count, error);
-    for (stride /= 2; stride && !status; stride /= 2) {
+    memoi_session_try_count(s, least, &count);
+    for (n = stride; n < n_all + stride; n += stride)
+        memoi_session_try_count(s, memob_min(n, n_all), &count);
+    for (stride /= 2; stride; stride /= 2) {
         n = count.most + stride;
-        status = memoi_session_try_count(s, count.best - stride, &count, error);
-        if (!status) status = memoi_session_try_count(s, n, &count, error);
+        memoi_session_try_count(s, count.best - stride, &count);
+        memoi_session_try_count(s, n, &count);
     }
 
     /* The rows of the shortest step begin the whole search. */
-    if (!status &&
-        (count.best != least || count.best_s < streams->step_s * (1 - MEMOI_SESSION_GAIN)))
-        status = memoi_session_choose_with(s, count.best, 0, 0, streams, error);
-    else if (!status)
-        status = memoi_session_set_streams(s, least, streams->plan.n_spilled, 0, error);
+    if (count.best != least || count.best_s < streams->step_s * (1 - MEMOI_SESSION_GAIN))
+        memoi_session_choose_with(s, count.best, 0, 0, streams);
+    else
+        memoi_session_set_streams(s, least, streams->plan.n_spilled, 0);
 
     /* With a few states more than these there may be room for other rows. */
-    for (stride = 1; stride <= 4 && !status && count.most + stride <= n_all &&
+    for (stride = 1; stride <= 4 && count.most + stride <= n_all &&
                      streams->step_s > count.best_s * (1 + MEMOI_SESSION_GAIN);
          stride *= 2)
-        status = memoi_session_choose_with(s, count.most + stride, 0, 0, streams, error);
+        memoi_session_choose_with(s, count.most + stride, 0, 0, streams);
     s->start = s->found = NULL;
-    return status;
 }
 
 /* Streams the fewest states that fit, from n on.  Other memory takes the same bytes, whatever is
  * streamed. */
-MEMOI memo_status memoi_session_stream_fewest(memo_session* s, int64_t n, int64_t n_all,
-                                              memoi_session_streams* best, memo_error* error) {
+MEMOI void memoi_session_stream_fewest(memo_session* s, int64_t n, int64_t n_all,
+                                       memoi_session_streams* best) {
     const int64_t stride = n_all / 64 + 1;
     const int64_t rest_bytes = s->peak_bytes - s->states_sizes.device_bytes;
     memo_step_plan* plan = s->part->plan;
-    memo_status status = MEMO_STATUS_OK;
-    while (!status && !plan->fits && n < n_all && (!n || s->peak_bytes > s->limit_bytes)) {
+    while (!plan->fits && n < n_all && (!n || s->peak_bytes > s->limit_bytes)) {
         plan->n_streamed = n = memob_min(n + stride, n_all);
         plan->n_spilled = 0;
-        status = memoi_session_stream(s, error);
+        memoi_session_stream(s);
         if (s->states_sizes.device_bytes + rest_bytes <= s->limit_bytes || n == n_all)
-            status = memoi_session_choose_with(s, n, 0, 0, best, error);
+            memoi_session_choose_with(s, n, 0, 0, best);
     }
-    return status;
 }
 
 /* More room for activations, on the device or on the host, may be worth more copies. */
-MEMOI memo_status memoi_session_give_room(memo_session* s, memoi_session_streams* best,
-                                          memo_error* error) {
-    memo_status status = memoi_session_stream_more(s, best, error);
-    for (int trial = 0; trial < 2 && !status && best->step_s < HUGE_VAL; trial++) {
+MEMOI void memoi_session_give_room(memo_session* s, memoi_session_streams* best) {
+    memoi_session_stream_more(s, best);
+    for (int trial = 0; trial < 2; trial++) {
         const int64_t most = best->plan.n_streamed, from = best->plan.n_spilled;
         if (from == most || !best->plan.sizes.n_spilled_layers) continue;
-        status =
-            memoi_session_choose_with(s, most, trial ? most : (from + most) / 2, 0, best, error);
+        memoi_session_choose_with(s, most, trial ? most : (from + most) / 2, 0, best);
     }
-    return status;
 }
 
 /* 1: the update on the host may be better than the best so far, with the update on the device. */
@@ -713,57 +726,52 @@ MEMOI int memoi_session_may_host(const memo_session* s, const memoi_session_stre
 /* Chooses how many states of layers are streamed, and the stage: none if all states fit beside all
  * activations; else those with which the step is shortest, its update included; or all, with the
  * update on the host.  best: none yet. */
-MEMOI memo_status memoi_session_search_streams(memo_session* s, memoi_session_streams* best,
-                                               memo_error* error) {
+MEMOI void memoi_session_search_streams(memo_session* s, memoi_session_streams* best) {
     const int64_t n_all = memoi_session_n_states(s);
     memo_step_plan* plan = s->part->plan;
     int64_t device_bytes;
-    memo_status status;
-    if (n_all && s->desc.update_on == MEMO_UPDATE_HOST)
-        return memoi_session_choose_with(s, n_all, 0, 1, best, error);
-    status = memoi_session_choose_with(s, s->least_streamed, 0, 0, best, error);
-    if (status || !n_all || s->desc.states_stay) return status;
+    if (n_all && s->desc.update_on == MEMO_UPDATE_HOST) {
+        memoi_session_choose_with(s, n_all, 0, 1, best);
+        return;
+    }
+    memoi_session_choose_with(s, s->least_streamed, 0, 0, best);
+    if (!n_all || s->desc.states_stay) return;
     if (plan->fits && (!plan->times || plan->times->stall_s + plan->times->recompute_s <= 0))
-        return status;
+        return;
 
-    status = memoi_session_stream_fewest(s, s->least_streamed, n_all, best, error);
-    if (!status && s->is_measured && best->step_s < HUGE_VAL)
-        status = memoi_session_give_room(s, best, error);
-    if (!status && best->step_s >= HUGE_VAL) { /* the last is the nearest */
+    memoi_session_stream_fewest(s, s->least_streamed, n_all, best);
+    if (s->is_measured && best->step_s < HUGE_VAL) memoi_session_give_room(s, best);
+    if (best->step_s >= HUGE_VAL) { /* the last is the nearest */
         best->plan = *plan;
         best->is_current = 1;
     }
 
     /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
     device_bytes = s->peak_bytes;
-    if (!status && memoi_session_may_host(s, best))
-        status = memoi_session_choose_with(s, n_all, 0, 1, best, error);
-    best->is_current |= best->step_s >= HUGE_VAL && s->limit_bytes &&
-                        device_bytes > s->limit_bytes && s->peak_bytes < device_bytes;
-    if (status || best->is_current) return status;
+    if (memoi_session_may_host(s, best)) memoi_session_choose_with(s, n_all, 0, 1, best);
+    best->is_current |= best->step_s >= HUGE_VAL && s->peak_bytes < device_bytes &&
+                        memoi_is_over(device_bytes, s->limit_bytes);
+    if (best->is_current) return;
 
     /* The best stage again, from its rows. */
     if (best->step_s < HUGE_VAL) s->start = best->rows;
-    status = memoi_session_choose_with(s, best->plan.n_streamed, best->plan.n_spilled,
-                                       best->plan.update_is_on_host, best, error);
+    memoi_session_choose_with(s, best->plan.n_streamed, best->plan.n_spilled,
+                              best->plan.update_is_on_host, best);
     s->start = NULL;
-    return status;
 }
 
-/* The same.  *step_s: of the stage; infinite: it does not fit. */
-MEMOI memo_status memoi_session_choose_streams(memo_session* s, double* step_s, memo_error* error) {
+/* The same.  Returns the seconds of the stage's step; infinite: it does not fit. */
+MEMOI double memoi_session_choose_streams(memo_session* s) {
     memoi_session_streams best;
-    memo_status status;
     memset(&best, 0, sizeof best);
     best.step_s = HUGE_VAL;
     /* Its table, and the two of stream_more. */
     best.rows = (int64_t*)memob_calloc(3 * memoi_session_n_cells(s), sizeof *best.rows);
-    status = best.rows ? MEMO_STATUS_OK : memob_no_memory(error, "the rows of plans");
-    status = memoi_session_verdict(&s->desc, status, error);
-    if (!status) status = memoi_session_search_streams(s, &best, error);
+    if (!best.rows) memoi_keep(s, memob_no_memory(&s->call_error, "the rows of plans"));
+    memoi_session_settle(s);
+    if (!s->failure.status) memoi_session_search_streams(s, &best);
     MEMO_FREE(best.rows);
-    *step_s = best.step_s;
-    return status;
+    return best.step_s;
 }
 
 /* May the update run then? */
@@ -778,62 +786,55 @@ MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
 static const int32_t memoi_session_moments[] = {MEMO_UPDATE_FUSED, MEMO_UPDATE_DEFERRED,
                                                 MEMO_UPDATE_PASS};
 
-/* Ranks the moments of the update with the stage's streamed states; *at becomes the one of the
+/* Ranks the moments of the update with the stage's streamed states.  Returns the one of the
  * shortest step. */
-MEMOI memo_status memoi_session_rank_moments(memo_session* s, int32_t* at, memo_error* error) {
+MEMOI int32_t memoi_session_rank_moments(memo_session* s) {
     const memo_step_plan* plan = s->part->plan;
     const int64_t n = plan->n_streamed, n_spilled = plan->n_spilled;
     const int64_t other_bytes = memoi_session_other_bytes(s);
     const int32_t chosen = s->update_at;
+    int32_t best = chosen;
     double best_s = HUGE_VAL, step_s;
-    memo_status status = MEMO_STATUS_OK;
-    for (int32_t k = 0; k < 3 && !status; k++) {
+    for (int32_t k = 0; k < 3; k++) {
         if (!memoi_session_may_update(&s->desc, memoi_session_moments[k])) continue;
         s->update_at = memoi_session_moments[k];
-        status = memoi_session_set_streams(s, n, n_spilled, 0, error);
-        if (!status) status = memoi_session_rank(s, other_bytes, &step_s, error);
-        if (status || step_s >= best_s * (1 - MEMOI_SESSION_GAIN)) continue;
+        memoi_session_set_streams(s, n, n_spilled, 0);
+        step_s = memoi_session_rank(s, other_bytes);
+        if (step_s >= best_s * (1 - MEMOI_SESSION_GAIN)) continue;
         best_s = step_s;
-        *at = memoi_session_moments[k];
+        best = s->update_at;
     }
     s->update_at = chosen; /* the stage's */
-    return status ? status : memoi_session_set_streams(s, n, n_spilled, 0, error);
+    memoi_session_set_streams(s, n, n_spilled, 0);
+    return best;
 }
 
 /* Chooses the streamed states, the stage, and when the update runs: the first moment that the
  * trainer allows, or another one if that is faster. */
-MEMOI memo_status memoi_session_choose_states(memo_session* s, memo_error* error) {
+MEMOI void memoi_session_choose_states(memo_session* s) {
     const memo_step_plan* plan = s->part->plan;
-    double step_s, other_s;
+    double step_s;
     int32_t at, first;
-    memo_status status;
     for (int32_t k = 2; k >= 0; k--)
         if (memoi_session_may_update(&s->desc, memoi_session_moments[k]))
             s->update_at = memoi_session_moments[k];
-    at = s->update_at;
-    status = memoi_session_choose_streams(s, &step_s, error);
-    if (!status && s->is_measured && step_s < HUGE_VAL && plan->n_streamed &&
-        !plan->update_is_on_host)
-        status = memoi_session_rank_moments(s, &at, error);
-    if (status || at == s->update_at) return status;
+    first = at = s->update_at;
+    step_s = memoi_session_choose_streams(s);
+    if (s->is_measured && step_s < HUGE_VAL && plan->n_streamed && !plan->update_is_on_host)
+        at = memoi_session_rank_moments(s);
+    if (at == first) return;
 
     /* Other rows and states may be better then. */
-    first = s->update_at;
     s->update_at = at;
-    status = memoi_session_choose_streams(s, &other_s, error);
-    if (status || other_s < step_s) return status;
+    if (memoi_session_choose_streams(s) < step_s) return;
     s->update_at = first;
-    return memoi_session_choose_streams(s, &step_s, error);
-}
-
-MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
-    while (plan && plan->fits) plan = plan->next;
-    return !plan;
+    (void)memoi_session_choose_streams(s);
 }
 
 /* Ends a call that makes a plan. */
-MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
-                                          memo_step_plan** plan) {
+MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_step_plan** plan,
+                                          memo_error* error) {
+    const memo_status status = memoi_session_end_call(s, error);
     if (!status) {
         *plan = s->own_plan;
         s->own_plan = NULL;
@@ -843,88 +844,85 @@ MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
 }
 
 /* Streams what the open plan streams, and chooses the stage. */
-MEMOI memo_status memoi_session_keep(memo_session* s, memo_error* error) {
-    const memo_step_plan* plan = s->planner->parts[0].plan;
-    memo_status status;
-    s->update_at = plan->update_at;
-    status = memoi_session_set_streams(s, plan->n_streamed, plan->n_spilled,
-                                       plan->update_is_on_host, error);
-    return status ? status : memoi_session_choose(s, error);
+MEMOI void memoi_session_stay(memo_session* s, const memo_step_plan* open) {
+    s->update_at = open->update_at;
+    memoi_session_set_streams(s, open->n_streamed, open->n_spilled, open->update_is_on_host);
+    memoi_session_choose(s);
 }
 
 /* Names the limit of the chosen stage, if its rows were searched for. */
-MEMOI memo_status memoi_session_name_limit(memo_session* s, memo_error* error) {
+MEMOI void memoi_session_name_limit(memo_session* s) {
     const memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
-    if (!plan->times || *plan->times->reason) return MEMO_STATUS_OK;
+    if (s->failure.status || !plan->times || *plan->times->reason) return;
     memoi_session_cost(s, &costs);
     costs.swap.rows = NULL;
     if (s->limit_bytes)
         costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-    return memoi_session_verdict(
-        &s->desc, memoi_rows_name(&costs.desc, &costs.aim, plan->times, error), error);
+    memoi_keep(s, memoi_rows_name(&costs.desc, &costs.aim, plan->times, &s->call_error));
+    memoi_session_settle(s);
 }
 
 /* Plans every shape, `first` first, whose peak limits the others.  Sets peaks_bytes of each shape,
  * the most of all ranks. */
-MEMOI memo_status memoi_session_plan_each(memo_session* s, const memo_profile* profile,
-                                          int32_t first, int64_t* peaks_bytes, memo_error* error) {
+MEMOI void memoi_session_plan_each(memo_session* s, const memo_profile* profile, int32_t first,
+                                   int64_t* peaks_bytes) {
     const int32_t n = s->desc.n_shapes;
+    const memo_step_plan* plan_first = s->parts[first].plan;
     int64_t limit_bytes = s->desc.device_bytes;
     memo_profile times;
-    memo_status status = MEMO_STATUS_OK;
-    for (int32_t i = 0, k = first; i < n && !status; i++, k = (k + 1) % n) {
+    for (int32_t i = 0, k = first; i < n; i++, k = (k + 1) % n) {
+        memo_step_plan* plan = s->parts[k].plan;
         memoi_session_use_shape(s, k);
         memset(&times, 0, sizeof times);
         memoi_session_guess(s, &times);
-        if (profile && !s->part->plan->shape.is_forward_only) {
+        if (profile && !plan->shape.is_forward_only) {
             times = profile[k];
-            status = memoi_session_agree_profile(&s->desc, status, &times, error);
+            memoi_session_settle_profile(s, &times);
         }
         s->limit_bytes = limit_bytes;
         s->times = &times;
         s->is_measured = profile && !s->effort;
 
         /* All shapes stream what the first streams. */
-        s->part->plan->n_streamed = s->parts[first].plan->n_streamed;
-        s->part->plan->n_spilled = s->parts[first].plan->n_spilled;
-        s->part->plan->update_is_on_host = s->parts[first].plan->update_is_on_host;
-        s->part->plan->update_at = s->parts[first].plan->update_at;
-        if (!status && !i && s->planner && s->planner->timing.keeps_states)
-            status = memoi_session_keep(s, error);
-        else if (!status)
-            status = (i ? memoi_session_choose : memoi_session_choose_states)(s, error);
-        if (!status && limit_bytes != s->desc.device_bytes && !s->part->plan->fits) {
+        plan->n_streamed = plan_first->n_streamed;
+        plan->n_spilled = plan_first->n_spilled;
+        plan->update_is_on_host = plan_first->update_is_on_host;
+        plan->update_at = plan_first->update_at;
+        if (i)
+            memoi_session_choose(s);
+        else if (s->planner && s->planner->timing.keeps_states)
+            memoi_session_stay(s, s->planner->parts[0].plan);
+        else
+            memoi_session_choose_states(s);
+        if (limit_bytes != s->desc.device_bytes && !plan->fits) {
             s->limit_bytes = s->desc.device_bytes;
-            status = memoi_session_choose(s, error);
+            memoi_session_choose(s);
         }
-        if (!status) status = memoi_session_name_limit(s, error);
+        memoi_session_name_limit(s);
         s->limit_bytes = s->desc.device_bytes;
-        if (i == 0 && s->part->plan->fits) limit_bytes = s->peak_bytes;
+        if (i == 0 && plan->fits) limit_bytes = s->peak_bytes;
         peaks_bytes[k] = s->peak_bytes;
     }
-    return status;
 }
 
 /* Sets least_streamed: the fewest streamed states of layers, at least as many as now, with which no
  * shape lacks device memory.  Other memory does not depend on how many states are
  * streamed. */
-MEMOI memo_status memoi_session_stream_enough(memo_session* s, const int64_t* peaks_bytes,
-                                              memo_error* error) {
+MEMOI void memoi_session_stream_enough(memo_session* s, const int64_t* peaks_bytes) {
     const int64_t n_all = memoi_session_n_states(s);
     const int64_t state_bytes = s->states_sizes.device_bytes;
     const int may_stream = s->desc.device_bytes && !s->desc.states_stay;
     int64_t most_bytes = 0, n = s->part->plan->n_streamed;
-    memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < s->desc.n_shapes; k++)
         most_bytes = memob_max(most_bytes, peaks_bytes[k]);
-    while (may_stream && n < n_all && !status &&
+    while (may_stream && n < n_all &&
            most_bytes - state_bytes + s->states_sizes.device_bytes > s->desc.device_bytes) {
         s->part->plan->n_streamed = n = memob_min(n + n_all / 64 + 1, n_all);
-        status = memoi_session_stream(s, error);
+        memoi_session_stream(s);
     }
     s->least_streamed = n;
-    return memoi_session_verdict(&s->desc, status, error);
+    memoi_session_settle(s);
 }
 
 /* The plan of every shape, for an open session that plans again, or for another (NULL).  The
@@ -935,28 +933,28 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session* planner,
                                             const memo_session_desc* desc,
                                             const memo_profile* profile, memoi_rows_effort effort,
                                             memo_step_plan** plan, memo_error* error) {
-    memo_session* s;
+    memo_session* s = memoi_session_make(desc, NULL, profile != NULL, error);
     int64_t most_rows = 0, peaks_bytes[MEMO_SHAPES_MAX], n_streamed;
-    memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
-    int32_t first = 0, more = !status;
+    int32_t first = 0;
     *plan = NULL;
-    if (!status) s->planner = planner;
-    if (!status && planner) s->setup = &planner->own_setup;
-    if (!status) s->effort = effort;
+    if (!s) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    if (s->failure.status) return memoi_session_give_plan(s, plan, error);
+    s->planner = planner;
+    if (planner) s->setup = &planner->own_setup;
+    s->effort = effort;
 
     /* The shape with the most rows is planned first. */
-    for (int32_t k = 0; !status && k < s->desc.n_shapes; k++) {
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_shape* shape = &s->parts[k].plan->shape;
         if (shape->is_forward_only || shape->n_rows <= most_rows) continue;
         most_rows = shape->n_rows;
         first = k;
     }
 
-    while (more && !status) {
-        status = memoi_session_plan_each(s, profile, first, peaks_bytes, error);
+    do {
+        memoi_session_plan_each(s, profile, first, peaks_bytes);
         n_streamed = s->part->plan->n_streamed;
-        if (!status) status = memoi_session_stream_enough(s, peaks_bytes, error);
-        more = s->least_streamed > n_streamed;
-    }
-    return memoi_session_give_plan(s, status, plan);
+        memoi_session_stream_enough(s, peaks_bytes);
+    } while (s->least_streamed > n_streamed && !s->failure.status);
+    return memoi_session_give_plan(s, plan, error);
 }

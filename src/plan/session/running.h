@@ -6,6 +6,12 @@
  * Knows: the plan that runs, arena, engine, the trainer's functions.  Knows nothing of how a plan
  * is found. */
 
+/* The first step of a layer of this turn, unless another step of the layer is open. */
+MEMOI int32_t memoi_session_open_step(const memo_session* s, int32_t layer) {
+    const int32_t step = memoi_session_step(s, layer);
+    return s->open > step && s->open < step + s->n_slices ? s->open : step;
+}
+
 /* Where a tensor of a layer lies; NULL if it is absent, or after an error.  is_needed: then that is
  * an error of a checked session. */
 MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int32_t tensor,
@@ -26,8 +32,7 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
     }
 
     of = &s->steps->tensors[tensor];
-    step = memoi_session_step(s, layer); /* the first, unless another is open */
-    if (s->open > step && s->open < step + s->n_slices) step = s->open;
+    step = memoi_session_open_step(s, layer);
     place = memoi_session_place(s, step, tensor);
     if (!s->is_open)
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
@@ -88,15 +93,17 @@ int32_t memo_session_get_alternative(const memo_session* s, int32_t buffer) {
 MEMOI int64_t memoi_session_buffer_bytes(const memo_session* s, int32_t buffer, int64_t n_rows) {
     const memo_session_buffer* b = &s->desc.buffers[buffer];
     const int32_t chosen = s->part->plan->alternatives[buffer];
-    const memo_session_alternative* a = chosen ? &s->desc.alternatives[chosen - 1] : NULL;
-    return a ? a->size_bytes + a->row_bytes * n_rows : b->size_bytes + b->row_bytes * n_rows;
+    const memo_session_alternative* a;
+    if (!chosen) return b->size_bytes + b->row_bytes * n_rows;
+    a = &s->desc.alternatives[chosen - 1];
+    return a->size_bytes + a->row_bytes * n_rows;
 }
 
 /* In a group a buffer that lives across layers has a part of so many bytes for each micro-batch. */
 MEMOI int64_t memoi_session_part_bytes(const memo_session* s, int32_t buffer) {
     const memo_session_buffer* b = &s->desc.buffers[buffer];
-    const int is_each = b->first_layer < 0 && memoi_pass_has_layers(b->first);
-    if (is_each || b->first == MEMO_PASS_SESSION || memoi_session_n_group(s) == 1) return 0;
+    if (memoi_buffer_is_each(b) || b->first == MEMO_PASS_SESSION || memoi_session_n_group(s) == 1)
+        return 0;
     return memob_min(memob_align_up(memoi_session_buffer_bytes(s, buffer, s->batch.n_rows),
                                     MEMOB_DEVICE_ALIGNMENT),
                      MEMOB_BYTES_MAX / memoi_session_n_group(s)); /* no sum overflows */
@@ -165,9 +172,9 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         (b->last == MEMO_PASS_AFTER && !s->error.status))
         address = s->buffer_addresses[buffer];
     if (address)
-        address = memob_at(address,
-                           memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
-    if (address || !s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return address;
+        return memob_at(address,
+                        memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
+    if (!s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return NULL;
 
     if (!s->is_running)
         now = MEMO_PASS_AFTER;
@@ -180,7 +187,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         s, MEMO_STATUS_INVALID_STATE,
         "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is declared "
         "from the begin of %s to the end of %s%s, so change its life or take it there",
-        b->name ? b->name : "NULL",
+        memoi_session_name(b->name),
         memoi_session_when(text[0], now, s->open < 0 ? -1 : memoi_session_layer(s, s->open)),
         memoi_session_when(text[1], b->first, b->first_layer),
         b->first_layer < 0 ? "that layer" : memoi_session_when(text[2], b->last, b->last_layer),
@@ -211,6 +218,9 @@ MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const cha
                            "pass BACKWARD in memo_session_desc.buffers");
         return NULL;
     }
+
+    if (!s->is_open && name && !strchr(name, '\n')) /* names in pictures of a dry run */
+        (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, name, &s->call_error));
     status = memo_arena_alloc(s->part->arena, size_bytes, 0, &address, &s->call_error);
     if (status == MEMO_STATUS_DIVERGED)
         MEMOI_SESSION_FAIL(s, status,
@@ -233,28 +243,24 @@ void memo_session_free(memo_session* s, void* address) {
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
 }
 
-/* Requests a declared buffer whose life begins.  Returns 0 if its life in another layer goes on. */
-MEMOI int memoi_session_begin_life(memo_session* s, int32_t i) {
+/* Requests a declared buffer whose life begins. */
+MEMOI void memoi_session_begin_life(memo_session* s, int32_t i) {
     const memo_session_buffer* b = &s->desc.buffers[i];
-    const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
+    const int is_slice = b->first_layer == MEMO_EACH_SLICE;
     int64_t n_rows, n_bytes;
 
-    /* Marks name the buffers of a dry run, for pictures. */
-    if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
-        (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
-    if (is_each && s->buffer_addresses[i]) {
+    if (memoi_buffer_is_each(b) && s->buffer_addresses[i]) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_desc.buffers[%d]: `%.40s` lives in each layer, but two "
                            "layers are open; end one first, or use memo_session_alloc",
-                           (int)i, b->name ? b->name : "NULL");
-        return 0;
+                           (int)i, memoi_session_name(b->name));
+        return;
     }
     n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
     n_bytes = memoi_session_buffer_bytes(s, i, n_rows);
     n_bytes = memob_min(n_bytes + (memoi_session_n_group(s) - 1) * memoi_session_part_bytes(s, i),
                         MEMOB_BYTES_MAX);
     s->buffer_addresses[i] = memoi_session_request(s, n_bytes, b->name);
-    return 1;
 }
 
 /* Requests or frees the declared buffers whose life begins or ends here. */
@@ -264,13 +270,13 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->desc.buffers[i];
-        const int is_each = b->first_layer < 0, is_slice = b->first_layer == MEMO_EACH_SLICE;
+        const int is_each = memoi_buffer_is_each(b), is_slice = b->first_layer == MEMO_EACH_SLICE;
         const memo_pass of = is_end && !is_each ? b->last : b->first;
         const int32_t n_slices = is_each ? s->n_of_batch : s->n_slices;
         int32_t at = is_end ? b->last_layer : b->first_layer;
         if (is_each) at = layer;
         if (memoi_session_moment(of, at, s->desc.n_layers) != now) continue;
-        if (b->kinds && !(b->kinds >> memob_layer_kind(s->steps, step) & 1)) continue;
+        if (!memoi_buffer_is_of(b, memob_layer_kind(s->steps, step))) continue;
         if (is_end && b->first == MEMO_PASS_SESSION) continue;
         if (memoi_pass_has_layers(pass) && !is_slice &&
             step % n_slices != (is_last_slice ? n_slices - 1 : 0))
@@ -280,14 +286,11 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
             char* address = memoi_session_placed(s, i);
             memoi_checked_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
             s->buffer_addresses[i] = is_end ? NULL : address;
-            continue;
-        }
-        if (is_end) {
+        } else if (is_end) {
             memo_session_free(s, s->buffer_addresses[i]);
             s->buffer_addresses[i] = NULL;
-            continue;
-        }
-        if (!memoi_session_begin_life(s, i)) return;
+        } else
+            memoi_session_begin_life(s, i);
     }
 }
 
@@ -313,17 +316,18 @@ void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
 }
 
 int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {
-    int32_t step = layer * s->n_slices, t = 0; /* the first slice, unless another is open */
+    int32_t t = 0;
     while (t < s->desc.n_tensors && !memob_tensor_is_routed(s->steps, t)) t++;
-    if (layer < 0 || layer >= s->desc.n_layers || t == s->desc.n_tensors) return 0;
-    if (s->open > step && s->open < step + s->n_slices) step = s->open;
-    return memoi_session_place(s, step, t)->n_routed;
+    if (t == s->desc.n_tensors || !memoi_session_has_layer(s, layer)) return 0;
+    return memoi_session_place(s, memoi_session_open_step(s, layer), t)->n_routed;
 }
 
 /* After an error, and if a micro-batch ends without a backward. */
 MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
-    if (is_failed) memob_arena_abandon(s->part->arena);
-    if (is_failed) s->next_turn = 0;
+    if (is_failed) {
+        memob_arena_abandon(s->part->arena);
+        s->next_turn = 0;
+    }
     if (memoi_session_moves(s) &&
         (s->steps->order ? is_failed : s->open >= 0 || s->n_passed % (2 * s->n_steps)))
         (void)memoi_session_is_ok(s, memo_swap_abandon(s->part->swap, &s->call_error));
@@ -344,18 +348,17 @@ MEMOI void memoi_session_begin_between(memo_session* s) {
 MEMOI memo_status memoi_session_check_turn(memo_session* s, const memo_batch* before,
                                            memo_error* error) {
     const int32_t shape = s->next_turn ? before->shape : s->batch.shape;
-    const memo_step_plan* plan = s->parts[s->batch.shape].plan;
-    const memo_turn *turn = &s->batch.turn, *next = NULL;
-    const char* why = NULL;
-    if (s->next_turn && (s->batch.shape != shape || s->batch.n_rows != before->n_rows))
-        why = "shape and n_rows must be those of the micro-batches in flight";
-    if (!plan->n_order && !why) return MEMO_STATUS_OK;
-    if (s->batch.is_forward_only && !why)
-        why = "is_forward_only is 1; use a shape that is_forward_only";
+    const int is_other =
+        s->next_turn && (s->batch.shape != shape || s->batch.n_rows != before->n_rows);
+    const memo_turn* next;
+    const char* why;
+    if (!is_other && !s->parts[s->batch.shape].plan->n_order) return MEMO_STATUS_OK;
     next = &s->parts[shape].plan->order[s->next_turn];
-    if (!why && (turn->micro_batch != next->micro_batch || turn->chunk != next->chunk ||
-                 turn->pass != next->pass))
-        why = "it is another turn";
+    const memob_rule rules[] = {
+        {is_other, "shape and n_rows must be those of the micro-batches in flight"},
+        {s->batch.is_forward_only, "is_forward_only is 1; use a shape that is_forward_only"},
+        {memcmp(&s->batch.turn, next, sizeof *next) != 0, "it is another turn"}};
+    why = MEMOB_FIRST_FAULT(rules);
     if (!why) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                           "memo_batch: %s; the next turn is order[%d], the %s of micro-batch %d, "
@@ -458,12 +461,12 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
             status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
                                         &s->call_error);
         s->checked.n_buffers = 0;
-        if (!status) memoi_checked_fill(s, s->checked.memory, s->checked.memory_bytes);
+        memoi_checked_fill(s, s->checked.memory, s->checked.memory_bytes);
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
     s->is_running = memoi_session_is_ok(s, status);
     memoi_checked_norm(s, 0);
-    memoi_session_visit_ends(s, 0);
+    memoi_session_begin_states(s);
     if (s->is_running && memoi_session_is_turn(s, MEMO_PASS_BACKWARD) &&
         s->batch.turn.chunk == s->part->plan->n_chunks - 1)
         memoi_session_begin_between(s);
@@ -473,7 +476,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
 /* 1: an order has turns left.  A turn must have computed its layers. */
 MEMOI int memoi_session_pass_turn(memo_session* s) {
     const int32_t n = s->n_turn_steps, n_passed = s->n_passed - memoi_session_n_before(s);
-    if (!s->steps->order || !s->is_running || s->error.status) return 0;
+    if (!s->steps->order || s->error.status) return 0;
     if (n_passed < n)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: the %s of micro-batch %d, chunk %d, has computed %d "
@@ -489,22 +492,25 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     if (memob_check_given("memo_session_end", "session", s, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     s->is_in_run = 0; /* also after a longjmp out of memo_session_run */
-    if (!s->is_running && !s->error.status)
-        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
-                          "memo_session_end: no micro-batch is under way; call "
-                          "memo_session_begin first");
-    if (s->is_running && s->open >= 0)
+    if (!s->is_running) {
+        if (!s->error.status)
+            memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
+                              "memo_session_end: no micro-batch is under way; call "
+                              "memo_session_begin first");
+        return memoi_session_report(s, error);
+    }
+    if (s->open >= 0)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: layer %d is still open; end each layer that begins",
                            (int)memoi_session_layer(s, s->open));
-    memoi_checked_verify(s, 0, s->is_running ? s->checked.memory_bytes : 0);
+    memoi_checked_verify(s, 0, s->checked.memory_bytes);
     memoi_checked_norm(s, 1);
-    if (s->is_running) memoi_session_visit_ends(s, 1);
-    if (!memoi_session_pass_turn(s) && s->is_running && !s->error.status)
+    memoi_session_end_states(s);
+    if (!memoi_session_pass_turn(s) && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
-    s->checked.n_trained += s->is_running && s->n_passed == 2 * s->n_turn_steps && !s->error.status;
+    s->checked.n_trained += s->n_passed == 2 * s->n_turn_steps && !s->error.status;
     memoi_session_time_batch_end(s);
-    if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
+    memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     return memoi_session_report(s, error);
 }
 
@@ -623,7 +629,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     if (!s->is_open) return 0;
     if (s->open_next >= 0) /* the layer that is open has its own times */
         memoi_session_mark(s, s->open, (int32_t)pass, 1);
-    memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 0);
+    memoi_session_visit_states(s, is_backward, step, 0);
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
     s->is_routed = 0;
@@ -651,7 +657,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     if (s->checked.slots) memoi_checked_layer_end(s, step, pass);
     if (memoi_session_moves(s) && !s->error.status)
         (void)memoi_session_is_ok(s, memob_swap_end(s->part->swap, &s->call_error));
-    memoi_session_visit_states(s, is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD, step, 1);
+    memoi_session_visit_states(s, is_backward, step, 1);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
     memoi_session_bound_lives(s, pass, step, 1);
     if (!is_backward && !s->steps->order && memoi_session_is_last(s, step))
@@ -737,8 +743,8 @@ MEMOI memo_status memoi_session_run_all(memo_session* s, int32_t shape, int more
 
 /* Requests what `setup` has requested, or calls it. */
 MEMOI void memoi_session_set_up(memo_session* s) {
-    for (int64_t i = 0; s->setup && i < s->setup->n && !s->error.status; i++)
-        (void)memoi_session_request(s, s->setup->bytes[i], NULL);
+    const int64_t n = s->setup ? s->setup->n : 0;
+    for (int64_t i = 0; i < n; i++) (void)memoi_session_request(s, s->setup->bytes[i], NULL);
     if (s->setup || s->error.status || !s->desc.setup) return;
     s->own_setup.n = 0;
     s->is_calling_setup = s->is_open;
@@ -747,40 +753,36 @@ MEMOI void memoi_session_set_up(memo_session* s) {
 }
 
 /* The arena of the current shape.  The engine's memory, declared buffers and what setup requests
- * live as long as the arena.  status: so far.  Ranks that open a session begin setup together, or
- * none does: setup may communicate. */
-MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc,
-                                            memo_status status, memo_error* error) {
+ * live as long as the arena.  Ranks that open a session begin setup together, or none does: setup
+ * may communicate. */
+MEMOI void memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc) {
     memoi_session_part* part = s->part;
-    void* address = NULL;
-    if (!status) status = memo_arena_create(desc, &part->arena, error);
-    if (!status)
-        status = memo_arena_mark(part->arena, "activations between forward and backward", error);
-    if (!status)
-        status = memo_arena_alloc(part->arena, memoi_session_lay_places(s), 0, &address, error);
-    part->base = (char*)address;
-    if (!status && s->states_sizes.device_bytes) {
-        status = memo_arena_mark(part->arena, "states", error);
-        if (!status)
-            status =
-                memo_arena_alloc(part->arena, s->states_sizes.device_bytes, 0, &address, error);
-        s->states_desc.device_memory = address;
-    }
     s->is_reported = 1;
     memoi_session_forget(s);
     s->batch.n_rows = s->desc.n_rows;
-    if (s->is_open) status = memoi_session_verdict(&s->desc, status, error);
-    if (status) return status;
-
     s->is_setting_up = 1;
-    memoi_session_bound_lives(s, MEMO_PASS_SESSION, 0, 0);
-    memoi_session_set_up(s);
+    if (!s->failure.status) memoi_keep(s, memo_arena_create(desc, &part->arena, &s->call_error));
+    if (!s->failure.status) {
+        part->base = (char*)memoi_session_request(s, memoi_session_lay_places(s),
+                                                  "activations between forward and backward");
+        if (s->states_sizes.device_bytes)
+            s->states_desc.device_memory =
+                memoi_session_request(s, s->states_sizes.device_bytes, "states");
+        memoi_keep(s, s->error.status);
+    }
+
+    if (s->is_open) memoi_session_settle(s);
+    if (!s->failure.status) {
+        memoi_session_bound_lives(s, MEMO_PASS_SESSION, 0, 0);
+        memoi_session_set_up(s);
+        memoi_keep(s, memoi_session_report(s, &s->call_error));
+    }
     s->is_setting_up = 0;
-    return memoi_session_report(s, error);
 }
 
-/* Ends arenas and engines of all shapes, but neither states nor memory. */
+/* Ends what belongs to the open plan, but for states and the device's memory. */
 MEMOI void memoi_session_stop(memo_session* s) {
+    memoi_checked_destroy(s);
     for (int32_t k = MEMO_SHAPES_MAX - 1; k >= 0; k--) { /* later ones use the first's streams */
         memoi_session_part* part = &s->parts[k];
         memo_swap_destroy(part->swap);
@@ -789,13 +791,15 @@ MEMOI void memoi_session_stop(memo_session* s) {
         part->swap = NULL;
         part->arena = NULL;
     }
+    if (s->host_memory && !s->desc.host_memory)
+        MEMOB_IGNORE(memo_host_free(s->device, s->host_memory, NULL));
+    s->host_memory = NULL;
 }
 
 void memo_session_destroy(memo_session* s) {
     if (!s) return;
     if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
         MEMOB_IGNORE(memo_stream_synchronize(s->device, s->desc.compute_stream, NULL));
-    memoi_checked_destroy(s);
     for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
         if (s->timers[k / 2].events[k % 2])
             memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
@@ -805,8 +809,8 @@ void memo_session_destroy(memo_session* s) {
     memob_arrays_free(&s->kept);
     if (s->device_memory && !s->desc.device_memory)
         memo_device_free(s->device, s->device_memory, NULL);
-    if (s->host_memory && !s->desc.host_memory) memo_host_free(s->device, s->host_memory, NULL);
     memo_step_plan_destroy(s->own_plan);
+    MEMO_FREE(s->timing.profiles);
 #ifndef MEMO_NO_HOST_DEVICE
     memo_host_device_destroy(s->own_device);
 #endif

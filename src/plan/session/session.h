@@ -155,9 +155,11 @@ struct memo_session {
     } values[2];       /* of this micro-batch; of pending updates */
     memob_arrays kept; /* as long as the session: copies of the desc, kinds, profiles */
 
+    memo_error failure;      /* the first of the call that plans or opens */
+    int all_failed;          /* it is every rank's, and no rank waits for another */
     memo_error error;        /* the first of this micro-batch */
     int is_reported;         /* a call has returned this error; the next error takes its place */
-    memo_error call_error;   /* of the latest call */
+    memo_error call_error;   /* of the latest call, for either */
     memo_batch batch;        /* n_rows is not 0 */
     int32_t n_passed;        /* steps of both passes that have ended */
     int32_t open, open_next; /* steps that are open, the older one first; -1: none */
@@ -183,6 +185,14 @@ const char* memo_policy_name(memo_policy policy) {
                                                        "swap", "alpha", "rows"};
     return (int)policy >= 0 && (int)policy < MEMO_N_POLICIES ? names[policy] : "unknown";
 }
+
+/* 1: more bytes than a budget has; 0: it has no limit. */
+MEMOI int memoi_is_over(int64_t n_bytes, int64_t budget_bytes) {
+    return budget_bytes && n_bytes > budget_bytes;
+}
+
+/* What a trainer has named, in messages. */
+MEMOI const char* memoi_session_name(const char* name) { return name ? name : "NULL"; }
 
 MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) MEMO_PRINTF(2, 3);
 MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {

@@ -8,15 +8,16 @@
 MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
     const int64_t limit_bytes = plan->device_budget_bytes;
     const int fits = memoi_step_plan_fits(plan);
-    double step_s = 0, device_bytes = 0, host_bytes = 0;
+    int64_t device_bytes = 0, host_bytes = 0;
+    double step_s = 0;
     for (; plan; plan = plan->next) {
-        step_s += plan->times ? plan->times->step_s : 0;
-        device_bytes = fmax(device_bytes, (double)plan->device_bytes);
-        host_bytes = fmax(host_bytes, (double)plan->host_bytes);
+        step_s += memoi_step_plan_s(plan);
+        device_bytes = memob_max(device_bytes, plan->device_bytes);
+        host_bytes = memob_max(host_bytes, plan->host_bytes);
     }
     if (fits) return step_s;
-    return limit_bytes && device_bytes > (double)limit_bytes ? 1e50 * device_bytes
-                                                             : 1e20 * host_bytes;
+    return memoi_is_over(device_bytes, limit_bytes) ? 1e50 * (double)device_bytes
+                                                    : 1e20 * (double)host_bytes;
 }
 
 /* Takes a trial that is better than the plan by a thousandth, or the first; destroys the other. */

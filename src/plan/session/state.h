@@ -1,7 +1,8 @@
 #pragma once
 #include "plan/session/session.h"
 /* --- >>session state ---
- * Knows: the first error, spans, the current shape and its steps.  Knows nothing of what runs.
+ * Knows: the first error of a micro-batch, or of a call that plans or opens; spans, the current
+ * shape and its steps.  Knows nothing of what runs.
  *
  * 1. A span is of a step and of a kind of span that there are.
  * 2. A micro-batch is timed only while there is room for its spans. */
@@ -42,6 +43,14 @@ MEMOI memo_status memoi_session_report(memo_session* s, memo_error* error) {
 /* Makes an error of the session's own. */
 #define MEMOI_SESSION_FAIL(s, status, ...)                                                         \
     ((void)memoi_session_is_ok(s, memo_error_set(&(s)->call_error, status, __VA_ARGS__)))
+
+/* status: of a call that got s->call_error, while the session plans or opens.  The first failure
+ * stays; what would do harm behind it returns at once. */
+MEMOI MEMOB_NOINLINE void memoi_keep(memo_session* s, memo_status status) {
+    if (!status || s->failure.status) return;
+    s->failure = s->call_error;
+    s->failure.status = status;
+}
 
 /* Is an argument of memo_session_get_... in 0 to most?  If not, that is the session's error. */
 MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* argument,
@@ -117,12 +126,13 @@ MEMOI double memoi_session_scale(const memo_session* s, int32_t step, int32_t wh
 
 /* Waits for the span that a timer measured last, and adds it. */
 MEMOI memo_status memoi_session_read_timer(memo_session* s, memoi_timer* timer, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status;
     double took_s = 0;
-    if (timer->span_s) status = memo_event_synchronize(s->device, timer->events[1], error);
-    if (timer->span_s && !status)
+    if (!timer->span_s) return MEMO_STATUS_OK;
+    status = memo_event_synchronize(s->device, timer->events[1], error);
+    if (!status)
         status = memo_event_elapsed(s->device, timer->events[0], timer->events[1], &took_s, error);
-    if (timer->span_s) *timer->span_s += took_s * timer->scale;
+    *timer->span_s += took_s * timer->scale;
     timer->span_s = NULL;
     return status;
 }
@@ -145,9 +155,11 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
     if (!status)
         status = memo_event_record(s->device, timer->events[is_end], s->desc.compute_stream,
                                    &s->call_error);
-    if (is_end) timer->span_s = span_s;
-    if (is_end) timer->scale = memoi_session_scale(s, step, what);
-    if (is_end) s->next_timer[what] ^= 1;
+    if (is_end) {
+        timer->span_s = span_s;
+        timer->scale = memoi_session_scale(s, step, what);
+        s->next_timer[what] ^= 1;
+    }
     (void)memoi_session_is_ok(s, status);
 }
 
@@ -185,12 +197,14 @@ MEMOI int memoi_session_time_begin(memo_session* s) {
 
 /* Two timers of each span, before the first that is timed. */
 MEMOI memo_status memoi_session_create_timers(memo_session* s) {
+    const int32_t n = s->desc.computes_on_host ? 0 : 4 * MEMOI_SPANS_MAX;
     memo_status status = MEMO_STATUS_OK;
-    for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX && !s->desc.computes_on_host && !status; k++) {
+    for (int32_t k = 0; k < n && !status; k++) {
         memo_event* event = &s->timers[k / 2].events[k % 2];
         const int32_t tensor = k / 2 % MEMOI_SPANS_MAX - MEMOI_SPAN_TENSOR;
-        if (tensor >= s->desc.n_tensors && tensor < MEMO_PROFILE_TENSORS_MAX) continue;
-        if (!*event) status = memo_event_create(s->device, event, NULL);
+        if (*event || memob_is_within(tensor, s->desc.n_tensors, MEMO_PROFILE_TENSORS_MAX - 1))
+            continue;
+        status = memo_event_create(s->device, event, NULL);
     }
     return status;
 }
@@ -206,11 +220,10 @@ MEMOI void memoi_session_time_batch_begin(memo_session* s) {
     for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && t->is_open; k++) /* it was abandoned */
         s->timers[k].span_s = NULL;
     s->spans_s = NULL;
-    t->is_open = is_whole && t->n_begun > 1 && part->n_timed < MEMOI_SESSION_REPETITIONS;
+    t->is_open = is_whole && t->n_begun > 1 && part->n_timed < MEMOI_SESSION_REPETITIONS &&
+                 !memoi_session_create_timers(s);
     if (!t->is_open) return;
-    if (memoi_session_create_timers(s)) t->is_open = 0;
-    if (t->is_open) s->spans_s = part->spans_s;
-
+    s->spans_s = part->spans_s;
     s->repetition = part->n_timed;
     for (int64_t k = 0; k < (int64_t)s->n_steps * MEMOI_SPANS_MAX; k++)
         part->spans_s[k * MEMOI_SESSION_REPETITIONS + s->repetition] = 0;
@@ -219,7 +232,7 @@ MEMOI void memoi_session_time_batch_begin(memo_session* s) {
 /* It counts if it has ended without an error.  The update behind it is timed with it. */
 MEMOI void memoi_session_time_batch_end(memo_session* s) {
     const int is_over = s->steps->order ? !s->next_turn : s->n_passed == 2 * s->n_steps;
-    if (!s->timing.is_open || !s->is_running || s->error.status || !is_over) return;
+    if (!s->timing.is_open || s->error.status || !is_over) return;
     s->timing.is_open = 0;
     s->part->n_timed++;
 }

@@ -119,15 +119,14 @@ MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int
     uint32_t visited;
     if (!s->checked.slots) return;
     visited = memoi_checked_visited(s, &view);
-    for (; visited && !s->error.status && !why; visited &= visited - 1)
+    for (; visited && !why; visited &= visited - 1)
         why = memoi_checked_state(s, &view, __builtin_ctz(visited));
-    if (!why && !s->error.status) why = memoi_checked_missed(s, &view);
-    if (why && !s->error.status)
+    if (s->error.status) return;
+    if (!why) why = memoi_checked_missed(s, &view);
+    if (why)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "checked session: layer %d, state `%.32s`, %s: %s", (int)view.layer - 1,
-                           s->desc.states[view.blamed].name ? s->desc.states[view.blamed].name
-                                                            : "NULL",
-                           names[pass], why);
+                           memoi_session_name(s->desc.states[view.blamed].name), names[pass], why);
 }
 
 void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state) {
@@ -141,8 +140,8 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
 }
 
 void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t state) {
-    if (layer < MEMO_LAYER_FIRST || layer > s->desc.n_layers || state < 0 ||
-        state >= s->desc.n_states || !s->states)
+    if (!s->states || !memob_is_within(layer, MEMO_LAYER_FIRST, s->desc.n_layers) ||
+        !memob_is_within(state, 0, s->desc.n_states - 1))
         return NULL;
     return memob_states_get_host_address(s->states, layer + 1, state);
 }
@@ -178,7 +177,8 @@ MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int
                               memob_states_visit(s->states, pass, layer, is_end, &s->call_error));
 }
 
-MEMOI void memoi_session_visit_states(memo_session* s, int32_t pass, int32_t step, int is_end) {
+MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
+    const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
     if (s->states && !s->error.status)
         (void)memoi_session_is_ok(s,
                                   memob_states_turn(s->states, pass, step, is_end, &s->call_error));
@@ -195,29 +195,33 @@ MEMOI void memoi_session_pass_updates(memo_session* s) {
     s->is_deferred = 0;
 }
 
-/* The begin of a micro-batch, or its end. */
-MEMOI void memoi_session_visit_ends(memo_session* s, int is_end) {
+/* FIRST begins with the micro-batch. */
+MEMOI void memoi_session_begin_states(memo_session* s) {
     const int is_forward_only = s->batch.is_forward_only;
     if (!s->states || s->error.status) return;
-    if (!is_end && memob_states_is_due(s->states)) {
+    if (memob_states_is_due(s->states))
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                           "memo_session_begin: the last micro-batch of a step is over; "
                           "memo_session_update comes next, or memo_session_skip_update");
-    } else if (!is_end) {
-        if (is_forward_only && s->states->is_pending) memoi_session_pass_updates(s);
-        if (s->error.status) return;
-        s->is_fused = 0;
-        s->checked.n_updated = s->checked.n_missed = 0;
-        (void)memoi_session_is_ok(s, memob_states_set_batch(s->states, s->n_slices,
-                                                            !s->batch.more_follow, is_forward_only,
-                                                            &s->call_error));
-        memoi_session_visit(s, MEMOB_FORWARD, 0, 0);
-    } else if (is_forward_only && s->n_passed == s->n_steps) {
+    else if (is_forward_only && s->states->is_pending)
+        memoi_session_pass_updates(s);
+    if (s->error.status) return;
+    s->is_fused = 0;
+    s->checked.n_updated = s->checked.n_missed = 0;
+    (void)memoi_session_is_ok(s,
+                              memob_states_set_batch(s->states, s->n_slices, !s->batch.more_follow,
+                                                     is_forward_only, &s->call_error));
+    memoi_session_visit(s, MEMOB_FORWARD, 0, 0);
+}
+
+/* LAST ends with a forward alone, FIRST with a backward. */
+MEMOI void memoi_session_end_states(memo_session* s) {
+    if (!s->states || s->error.status) return;
+    if (s->batch.is_forward_only && s->n_passed == s->n_steps)
         memoi_session_visit(s, MEMOB_FORWARD, s->desc.n_layers + 1, 1);
-    } else if (s->n_passed == 2 * s->n_steps) {
-        s->is_fused = memob_states_updates(s->states);
-        memoi_session_visit(s, MEMOB_BACKWARD, 0, 1);
-    }
+    if (s->n_passed != 2 * s->n_steps) return;
+    s->is_fused = memob_states_updates(s->states);
+    memoi_session_visit(s, MEMOB_BACKWARD, 0, 1);
 }
 
 /* Gradients are lost.  The error tells if an update has changed some layers alone. */

@@ -12,12 +12,11 @@
  * 4  Ranks plan at the same step, by the same times, or not at all.
  * 5  What fails leaves the first plan as it was. */
 
-/* The file of a shape's profile; "": none. */
+/* The file of a shape's profile. */
 MEMOI void memoi_timing_path(const memo_session_desc* desc, int32_t shape, char path[4096]) {
-    const char* given = desc->profile_path ? desc->profile_path : "";
     char number[16] = "";
     if (shape) snprintf(number, sizeof number, ".%d", (int)shape);
-    snprintf(path, 4096, "%.4000s%s", given, number);
+    snprintf(path, 4096, "%.4000s%s", desc->profile_path, number);
 }
 
 /* 1: a shape has a backward, whose times are wanted. */
@@ -25,14 +24,20 @@ MEMOI int memoi_timing_is_trained(const memo_session_desc* desc, int32_t shape) 
     return !desc->n_shapes || !desc->shapes[shape].is_forward_only;
 }
 
-/* Reads the profiles of a desc.  *has: all files are there, on all ranks. */
-MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_profile* profiles,
-                                          int* has, memo_error* error) {
+/* Reads the profiles of a desc, if all files are there, on all ranks; *profiles NULL: they are
+ * not.  The caller frees them. */
+MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_profile** profiles,
+                                          memo_error* error) {
     const int32_t n = (int32_t)memob_min(memob_max(desc->n_shapes, 1), MEMO_SHAPES_MAX);
-    const int can = desc->profile_path && (desc->n_shapes <= 0 || desc->shapes);
+    const int can = desc->n_shapes <= 0 || desc->shapes;
     int64_t values[2] = {0, !can};
+    memo_profile* read;
     memo_status status = MEMO_STATUS_OK;
     char path[4096];
+    *profiles = NULL;
+    if (!desc->profile_path) return status;
+    read = (memo_profile*)memob_calloc(MEMO_SHAPES_MAX, sizeof *read);
+    if (!read) status = memob_no_memory(error, "a profile");
     for (int32_t k = 0; k < n && can; k++) {
         FILE* file;
         if (!memoi_timing_is_trained(desc, k)) continue;
@@ -42,29 +47,33 @@ MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_pr
         if (file) fclose(file);
     }
     status = memoi_session_agree(desc, status, values, 2, error);
-    *has = !status && !values[1];
-    for (int32_t k = 0; k < n && *has && !status; k++) {
-        memoi_timing_path(desc, k, path);
-        if (memoi_timing_is_trained(desc, k)) status = memo_profile_read(path, &profiles[k], error);
-    }
-    return *has ? memoi_session_verdict(desc, status, error) : status;
+
+    /* All are there. */
+    if (!status && !values[1]) {
+        *profiles = read;
+        for (int32_t k = 0; k < n && !status; k++) {
+            memoi_timing_path(desc, k, path);
+            if (memoi_timing_is_trained(desc, k)) status = memo_profile_read(path, &read[k], error);
+        }
+        status = memoi_session_verdict(desc, status, error);
+    } else
+        MEMO_FREE(read);
+    return status;
 }
 
 /* Memory for the spans of all shapes, and the times of copies. */
-MEMOI memo_status memoi_timing_prepare(memo_session* s, memo_error* error) {
+MEMOI void memoi_timing_prepare(memo_session* s) {
     const int32_t n = s->desc.n_shapes;
-    memo_profile* profiles = MEMOB_ARRAY(&s->kept, memo_profile, n);
-    memo_status status = MEMO_STATUS_OK;
+    s->timing.profiles = (memo_profile*)memob_calloc(n, sizeof(memo_profile));
     s->layers_s = MEMOB_ARRAY(&s->arrays, double, s->most_steps);
     for (int32_t k = 0; k < n; k++)
         s->parts[k].spans_s =
             (double*)memob_arrays_add(&s->arrays, s->parts[k].plan->swap.n_layers,
                                       MEMOI_SPANS_MAX * MEMOI_SESSION_REPETITIONS * sizeof(double));
-    if (s->arrays.failed || !profiles) status = memob_no_memory(error, "the times of a session");
-    status = memoi_session_verdict(&s->desc, status, error);
-    if (!status) status = memoi_session_measure_copies(s, profiles, error);
-    s->timing.profiles = profiles;
-    return status;
+    if (s->arrays.failed || !s->timing.profiles)
+        memoi_keep(s, memob_no_memory(&s->call_error, "the times of a session"));
+    memoi_session_settle(s);
+    if (!s->failure.status) memoi_session_measure_copies(s, s->timing.profiles);
 }
 
 /* --- times --- */
@@ -136,24 +145,21 @@ MEMOI void memoi_timing_derive(const memo_session* s, int32_t k, int32_t from,
 }
 
 /* The profiles of all shapes with a backward, the same on all ranks.  untimed: by shape. */
-MEMOI memo_status memoi_timing_read(memo_session* s, const int64_t* untimed, memo_error* error) {
+MEMOI void memoi_timing_read(memo_session* s, const int64_t* untimed) {
     memo_profile* profiles = s->timing.profiles;
     const int32_t n = s->desc.n_shapes;
     int32_t from = 0;
-    /* Updates on the host write the times that are read. */
-    memo_status status = s->states ? memob_states_synchronize(s->states, error) : MEMO_STATUS_OK;
+    if (s->states) /* updates on the host write the times that are read */
+        memoi_keep(s, memob_states_synchronize(s->states, &s->call_error));
     while (untimed[from]) from++;
     for (int32_t k = 1; k < n; k++) profiles[k] = profiles[0]; /* the times of copies */
-    for (int32_t k = 0; k < n; k++) {
-        if (untimed[k]) continue;
-        memoi_timing_read_shape(s, k, &profiles[k]);
-        status = memoi_session_agree_profile(&s->desc, status, &profiles[k], error);
-    }
-    for (int32_t k = 0; k < n && !status; k++)
-        if (untimed[k] && !s->parts[k].plan->shape.is_forward_only)
-            memoi_timing_derive(s, k, from, profiles);
-    s->timing.is_known = !status;
-    return status;
+    for (int32_t k = from; k < from + n; k++)
+        if (!untimed[k % n]) {
+            memoi_timing_read_shape(s, k % n, &profiles[k % n]);
+            memoi_session_settle_profile(s, &profiles[k % n]);
+        } else if (!s->parts[k % n].plan->shape.is_forward_only)
+            memoi_timing_derive(s, k % n, from, profiles);
+    s->timing.is_known = !s->failure.status;
 }
 
 /* A file that cannot be written is no reason to stop. */
@@ -195,163 +201,141 @@ MEMOI int memoi_timing_is_open(const memo_session* s, const memo_step_plan* plan
     return 1;
 }
 
-/* Moves the states that are resident in an engine between bytes and an engine.  Gradients have no
- * meaning between steps.  Returns their bytes in *n_bytes if bytes is NULL. */
-MEMOI memo_status memoi_timing_copy_resident(const memo_session* s, const memob_states* resident,
-                                             memob_states* states, int reads, char* bytes,
-                                             int64_t* n_bytes, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int64_t at = 0;
-    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++) {
-        const memob_states_layer* of = &resident->layers[layer];
-        const uint32_t which = of->has & ~of->streamed & ~resident->gradients;
-        for (int32_t i = 0; i < s->desc.n_states && !status; i++) {
-            const int64_t size_bytes = s->desc.states[i].size_bytes;
-            if (!(which >> i & 1)) continue;
-            if (bytes)
-                status = memob_states_transfer(states, layer, i, reads, 0, bytes + at, size_bytes,
-                                               error);
-            at += size_bytes;
-        }
-    }
-    if (n_bytes) *n_bytes = at;
-    return status;
-}
+#define MEMOI_TIMING_PIECE ((int64_t)1 << 20)
 
-/* Copies the states that are streamed in an engine to another engine.  to NULL: those that have
- * changed on the device return to the host, as another plan will take their places. */
-MEMOI memo_status memoi_timing_copy_streamed(const memo_session* s, memob_states* from,
-                                             memob_states* to, memo_error* error) {
-    enum { PIECE_BYTES = 1 << 20 };
-    char* piece = (char*)MEMO_MALLOC(PIECE_BYTES);
-    memo_status status = piece ? MEMO_STATUS_OK : memob_no_memory(error, "a piece of a state");
-    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++) {
-        const memob_states_layer* of = &from->layers[layer];
-        const uint32_t which = of->has & of->streamed & ~from->gradients;
-        for (int32_t i = 0; i < s->desc.n_states; i++) {
-            const int64_t whole_bytes = which >> i & 1 ? s->desc.states[i].size_bytes : 0;
-            const int64_t size_bytes = to ? whole_bytes : memob_min(whole_bytes, 1);
-            for (int64_t at = 0; at < size_bytes && !status; at += PIECE_BYTES) {
-                const int64_t n = memob_min(size_bytes - at, PIECE_BYTES);
-                status = memob_states_transfer(from, layer, i, 1, at, piece, n, error);
-                if (!status && to)
-                    status = memob_states_transfer(to, layer, i, 0, at, piece, n, error);
-            }
+/* Copies states of all layers but gradients, which have no meaning between steps: those that are
+ * streamed in an engine, through the bytes of a piece, or the others, through as many bytes as they
+ * have.  from NULL: from the bytes.  to NULL: to the bytes; streamed states only return to their
+ * places on the host.  Returns the number of bytes. */
+MEMOI int64_t memoi_timing_copy(memo_session* s, const memob_states* of, int is_streamed,
+                                memob_states* from, memob_states* to, char* bytes) {
+    int64_t n_before = 0, n;
+    for (int32_t k = 0; k < s->states_desc.n_layers * s->desc.n_states; k++) {
+        const int32_t layer = k / s->desc.n_states, i = k % s->desc.n_states;
+        const memob_states_layer* l = &of->layers[layer];
+        const uint32_t which = l->has & ~of->gradients & (is_streamed ? l->streamed : ~l->streamed);
+        const int64_t most = is_streamed && !to ? 1 : MEMOB_BYTES_MAX; /* a byte takes all along */
+        const int64_t size_bytes =
+            which >> i & 1 ? memob_min(s->desc.states[i].size_bytes, most) : 0;
+        for (int64_t at = 0; at < size_bytes && !s->failure.status; at += n) {
+            char* piece = is_streamed ? bytes : (char*)memob_at(bytes, n_before + at);
+            n = memob_min(size_bytes - at, MEMOI_TIMING_PIECE);
+            if (from)
+                memoi_keep(s,
+                           memob_states_transfer(from, layer, i, 1, at, piece, n, &s->call_error));
+            if (to && !s->failure.status)
+                memoi_keep(s, memob_states_transfer(to, layer, i, 0, at, piece, n, &s->call_error));
         }
+        n_before += size_bytes;
     }
-    MEMO_FREE(piece);
-    return status;
-}
-
-/* Ends what belongs to the open plan, but for states and the device's memory. */
-MEMOI void memoi_timing_close(memo_session* s) {
-    memoi_checked_destroy(s);
-    memoi_session_stop(s);
-    if (s->host_memory && !s->desc.host_memory)
-        MEMOB_IGNORE(memo_host_free(s->device, s->host_memory, NULL));
-    s->host_memory = NULL;
+    return n_before;
 }
 
 /* Opens a plan in the session's memory. */
-MEMOI memo_status memoi_timing_open(memo_session* s, memo_step_plan* plan, memo_error* error) {
-    memo_status status;
+MEMOI void memoi_timing_open(memo_session* s, memo_step_plan* plan) {
     for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
         s->parts[k].plan = plan;
         s->most_steps = memob_max(s->most_steps, plan->swap.n_layers);
     }
     memoi_session_use_shape(s, 0);
-    status = memoi_session_stream(s, error);
-    status = memoi_session_start(s, status, error);
-    if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
-    return status;
+    memoi_session_stream(s);
+    memoi_session_start(s);
 }
 
-/* Replaces the open plan, on all ranks or on none.  If states move, those on the device go through
- * host memory, as both plans have the same bytes there; the others go from one engine to the
- * other. */
-MEMOI memo_status memoi_timing_replace(memo_session* s, memo_step_plan* plan, memo_error* error) {
+/* Copies the states on the device to host memory, behind room for a piece, and streamed ones to
+ * their places on the host.  NULL: the session has failed. */
+MEMOI char* memoi_timing_save(memo_session* s) {
+    const int64_t n_bytes = memoi_timing_copy(s, s->states, 0, NULL, NULL, NULL);
+    char* bytes = (char*)MEMO_MALLOC((size_t)(MEMOI_TIMING_PIECE + n_bytes));
+    if (!bytes) {
+        memoi_keep(
+            s, memob_no_memory(&s->call_error, "the states that another plan places elsewhere"));
+        return NULL;
+    }
+    (void)memoi_timing_copy(s, s->states, 0, s->states, NULL, bytes + MEMOI_TIMING_PIECE);
+    (void)memoi_timing_copy(s, s->states, 1, s->states, NULL, bytes);
+    return bytes;
+}
+
+/* Opens a plan in place of the open one, which is opened again if that fails.  moved: the states,
+ * which get other places, and those in bytes; NULL: they keep their places. */
+MEMOI void memoi_timing_swap(memo_session* s, memo_step_plan* plan, memob_states* moved,
+                             char* bytes) {
+    memo_step_plan* const before MEMO_UNUSED = s->own_plan;
+    const void* const memory MEMO_UNUSED = s->device_memory;
+    memo_error why;
+    memoi_session_stop(s);
+    if (moved) s->states = NULL;
+    memoi_timing_open(s, plan);
+    MEMO_ASSERT(s->failure.status || s->device_memory == memory); /* 2 */
+    if (moved && !s->failure.status) {
+        (void)memoi_timing_copy(s, moved, 0, NULL, s->states, bytes + MEMOI_TIMING_PIECE);
+        (void)memoi_timing_copy(s, moved, 1, moved, s->states, bytes);
+    }
+    memoi_session_settle(s);
+    if (!s->failure.status) {
+        for (int32_t i = 0; i < 2 && moved; i++)
+            s->states->sink.engine.copied_bytes[i] += moved->sink.engine.copied_bytes[i];
+        memob_states_destroy(moved);
+        s->own_plan = plan;
+        return;
+    }
+
+    /* The plan before. */
+    why = s->failure;
+    memoi_session_begin_call(s);
+    memoi_session_stop(s);
+    if (moved) {
+        memob_states_destroy(s->states);
+        s->states = moved;
+    }
+    memoi_timing_open(s, before);
+    MEMO_ASSERT(s->own_plan == before && s->part->plan == before); /* 5 */
+    if (moved) (void)memoi_timing_copy(s, moved, 0, NULL, moved, bytes + MEMOI_TIMING_PIECE);
+    memoi_session_settle(s);
+    s->timing.is_lost = s->all_failed;
+    s->failure = why;
+}
+
+/* Replaces the open plan, on all ranks or on none, and destroys the other plan.  If states move,
+ * those on the device go through host memory, as both plans have the same bytes there; the others
+ * go from one engine to the other. */
+MEMOI void memoi_timing_replace(memo_session* s, memo_step_plan* plan) {
     memo_step_plan* const before = s->own_plan;
     memob_states* const states = s->states;
     const int moves = states && !memoi_timing_streams_alike(before, plan);
-    const void* const memory MEMO_UNUSED = s->device_memory;
-    int64_t n_bytes = 0;
     char* bytes = NULL;
-    memo_status status = MEMO_STATUS_OK, given;
 
     MEMO_ASSERT(plan->slice_rows == before->slice_rows);            /* 1 */
     MEMO_ASSERT(!s->is_running && !(states && states->is_pending)); /* 3 */
     if (!s->desc.computes_on_host)
-        status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
-    if (!status && states) status = memob_states_synchronize(states, error);
-    if (!status && moves) {
-        MEMOB_IGNORE(memoi_timing_copy_resident(s, states, states, 1, NULL, &n_bytes, NULL));
-        bytes = (char*)MEMO_MALLOC((size_t)memob_max(n_bytes, 1));
-        if (!bytes)
-            status = memob_no_memory(error, "the states that another plan places elsewhere");
-        if (!status) status = memoi_timing_copy_resident(s, states, states, 1, bytes, NULL, error);
-        if (!status) status = memoi_timing_copy_streamed(s, states, NULL, error);
-    }
-    status = memoi_session_verdict(&s->desc, status, error);
-    if (status) {
-        MEMO_FREE(bytes);
-        return status;
-    }
-
-    memoi_timing_close(s);
-    if (moves) s->states = NULL;
-    status = memoi_timing_open(s, plan, error);
-    MEMO_ASSERT(status || s->device_memory == memory); /* 2 */
-    if (moves && !status)
-        status = memoi_timing_copy_resident(s, states, s->states, 0, bytes, NULL, error);
-    if (moves && !status) status = memoi_timing_copy_streamed(s, states, s->states, error);
-    status = memoi_session_verdict(&s->desc, status, error);
-
-    /* The plan before, if need be. */
-    if (status) {
-        memoi_timing_close(s);
-        if (moves) memob_states_destroy(s->states);
-        s->states = states;
-        given = memoi_timing_open(s, before, NULL);
-        MEMO_ASSERT(s->own_plan == before && s->part->plan == before); /* 5 */
-        if (moves && !given)
-            given = memoi_timing_copy_resident(s, states, states, 0, bytes, NULL, NULL);
-        s->timing.is_lost = memoi_session_verdict(&s->desc, given, NULL) != MEMO_STATUS_OK;
-    } else {
-        for (int32_t i = 0; i < 2 && moves; i++)
-            s->states->sink.engine.copied_bytes[i] += states->sink.engine.copied_bytes[i];
-        if (moves) memob_states_destroy(states);
-        memo_step_plan_destroy(before);
-        s->own_plan = plan;
-    }
+        memoi_keep(s, memo_stream_synchronize(s->device, s->desc.compute_stream, &s->call_error));
+    if (states) memoi_keep(s, memob_states_synchronize(states, &s->call_error));
+    if (moves) bytes = memoi_timing_save(s);
+    memoi_session_settle(s);
+    if (!s->failure.status) memoi_timing_swap(s, plan, moves ? states : NULL, bytes);
+    memo_step_plan_destroy(s->failure.status ? plan : before);
     MEMO_FREE(bytes);
-    return status;
 }
 
 /* 1: the budgets have room for the states of both plans at once. */
 MEMOI int memoi_timing_may_move(const memo_session* s, const memo_step_plan* plan) {
-    const memo_step_plan* before = s->own_plan;
-    int64_t rows_bytes[2] = {0, 0}, host_bytes, disk_bytes;
-    int64_t both[2] = {s->states_sizes.host_bytes, s->states_sizes.spill_bytes};
-    if (!s->states || memoi_timing_streams_alike(before, plan)) return 1;
+    int64_t host_bytes = 0, disk_bytes = 0; /* of both plans' states, and of the most rows */
+    if (!s->states || memoi_timing_streams_alike(s->own_plan, plan)) return 1;
     if (s->desc.host_memory) return 0;
-    for (; plan; plan = plan->next) {
-        host_bytes = memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT);
-        disk_bytes = plan->sizes.spill_bytes;
-        rows_bytes[0] = memob_max(rows_bytes[0], host_bytes);
-        rows_bytes[1] = memob_max(rows_bytes[1], disk_bytes);
-        if (plan->next) continue;
-        both[0] += plan->host_bytes - host_bytes + rows_bytes[0];
-        both[1] += plan->disk_bytes - disk_bytes + rows_bytes[1];
+    for (; plan; plan = plan->next) { /* all shapes have the same states */
+        host_bytes = memob_max(host_bytes, plan->host_bytes + s->states_sizes.host_bytes);
+        disk_bytes = memob_max(disk_bytes, plan->disk_bytes + s->states_sizes.spill_bytes);
     }
-    return !(s->desc.host_bytes && both[0] > s->desc.host_bytes) &&
-           !(s->desc.disk_bytes && both[1] > s->desc.disk_bytes);
+    return !memoi_is_over(host_bytes, s->desc.host_bytes) &&
+           !memoi_is_over(disk_bytes, s->desc.disk_bytes);
 }
 
-/* Makes a plan by the times, in the memory that the session has.  Slices and the place of the
- * update stay, since both may change bits. */
-MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo_error* error) {
+/* Makes a plan by the times, in the memory that the session has; NULL: there is none.  Slices and
+ * the place of the update stay, since both may change bits. */
+MEMOI memo_step_plan* memoi_timing_make(memo_session* s) {
     memo_session_desc own = s->desc;
-    memo_status status = MEMO_STATUS_OK;
+    memo_step_plan* plan = NULL;
     own.policy = s->timing.policy;
     own.n_group = s->timing.n_group;
     own.device_bytes = s->memory_bytes;
@@ -359,26 +343,29 @@ MEMOI memo_status memoi_timing_make(memo_session* s, memo_step_plan** plan, memo
     if (own.n_states)
         own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
     s->setup = &s->own_setup;
-    *plan = NULL;
-    for (int keeps = 0; keeps < 2 && !status; keeps++) {
+    for (int keeps = 0; keeps < 2; keeps++) {
         s->timing.keeps_states = keeps;
-        if (keeps && memoi_timing_may_move(s, *plan)) break;
-        memo_step_plan_destroy(*plan);
-        status = memoi_session_plan_groups(s, &own, s->timing.profiles, MEMOI_ROWS_EFFORT_WHOLE,
-                                           plan, error);
-        if (!status && !memoi_step_plan_fits(*plan))
-            status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", (*plan)->shortage);
+        if (keeps && memoi_timing_may_move(s, plan)) break;
+        memo_step_plan_destroy(plan);
+        memoi_keep(s, memoi_session_plan_groups(s, &own, s->timing.profiles,
+                                                MEMOI_ROWS_EFFORT_WHOLE, &plan, &s->call_error));
+        if (s->failure.status) return NULL;
+        if (memoi_step_plan_fits(plan)) continue;
+        memoi_keep(s, memo_error_set(&s->call_error, MEMO_STATUS_INFEASIBLE, "%s", plan->shortage));
+        memo_step_plan_destroy(plan);
+        return NULL;
     }
-    return status;
+    return plan;
 }
 
 /* Updates that are pending belong to the step before.  They end before functions of the trainer get
  * sessions of dry runs, which some remember. */
-MEMOI memo_status memoi_timing_end_updates(memo_session* s, memo_error* error) {
-    memo_status status = memo_session_flush(s, error);
+MEMOI void memoi_timing_end_updates(memo_session* s) {
+    const memo_status status = memo_session_flush(s, &s->call_error);
+    memoi_keep(s, status);
     if (status) s->is_reported = 0; /* the micro-batch fails */
-    if (!status && s->states) status = memob_states_synchronize(s->states, error);
-    return memoi_session_verdict(&s->desc, status, error);
+    if (!status && s->states) memoi_keep(s, memob_states_synchronize(s->states, &s->call_error));
+    memoi_session_settle(s);
 }
 
 /* The open plan takes the predicted times of the same plan. */
@@ -391,49 +378,57 @@ MEMOI void memoi_timing_take_times(memo_step_plan* own, memo_step_plan* plan) {
     }
 }
 
+/* Puts a plan by the times of the shapes that are not untimed in place of the first plan, or gives
+ * the first plan these times, if it is the same.  Returns what happened, for the log. */
+MEMOI const char* memoi_timing_plan_by(memo_session* s, const int64_t* untimed) {
+    memo_step_plan* plan;
+    memoi_timing_read(s, untimed);
+    if (s->failure.status) return "";
+    memoi_timing_write(s, untimed);
+    if (s->own_setup.has_freed)
+        memoi_keep(s, memo_error_set(&s->call_error, MEMO_STATUS_UNSUPPORTED,
+                                     "memo_session_desc.setup: it frees, or requests too "
+                                     "much"));
+    memoi_session_settle(s);
+    if (s->failure.status) return "";
+    memoi_timing_end_updates(s);
+    if (s->failure.status) return "";
+    plan = memoi_timing_make(s);
+    if (!plan) return "";
+    if (memoi_timing_is_open(s, plan)) {
+        memoi_timing_take_times(s->own_plan, plan);
+        memo_step_plan_destroy(plan);
+        return "the first plan is the fastest that fits";
+    }
+    memoi_timing_replace(s, plan);
+    return "planned by the times of training steps";
+}
+
 /* Ends the timed steps: a plan by their times takes the place of the first plan.  If there is none,
  * or if it cannot be opened, the first plan stays. */
 MEMOI void memoi_timing_plan(memo_session* s) {
     const memo_batch batch = s->batch;
     memoi_timing* t = &s->timing;
     int64_t values[1 + MEMO_SHAPES_MAX] = {0}, n_untimed = 0;
-    memo_step_plan* plan = NULL;
-    memo_error why;
-    memo_status status = MEMO_STATUS_OK;
-    int is_same = 0;
+    const char* result = "";
 
     /* Has some shape times on all ranks? */
-    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
-        status = memoi_session_read_timer(s, &s->timers[k], &why);
+    memoi_session_begin_call(s);
+    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX; k++)
+        memoi_keep(s, memoi_session_read_timer(s, &s->timers[k], &s->call_error));
     for (int32_t k = 0; k < s->desc.n_shapes; k++) values[1 + k] = s->parts[k].n_timed < 2;
-    status = memoi_session_agree(&s->desc, status, values, 1 + s->desc.n_shapes, &why);
+    memoi_session_settle_values(s, values, 1 + s->desc.n_shapes);
     for (int32_t k = 0; k < s->desc.n_shapes; k++) n_untimed += values[1 + k];
-    if (!status && n_untimed == s->desc.n_shapes) {
+    if (!s->failure.status && n_untimed == s->desc.n_shapes) {
         t->due = (int32_t)memob_min(2 * (int64_t)t->due, INT32_MAX);
         return;
     }
-
-    if (!status) status = memoi_timing_read(s, values + 1, &why);
-    if (!status) memoi_timing_write(s, values + 1);
-    if (!status && s->own_setup.has_freed)
-        status = memo_error_set(&why, MEMO_STATUS_UNSUPPORTED,
-                                "memo_session_desc.setup: it frees, or requests too much");
-    status = memoi_session_verdict(&s->desc, status, &why);
-
-    /* A plan by the times, if it is another one. */
-    if (!status) status = memoi_timing_end_updates(s, &why);
-    if (!status) status = memoi_timing_make(s, &plan, &why);
-    is_same = !status && memoi_timing_is_open(s, plan);
-    if (is_same) memoi_timing_take_times(s->own_plan, plan);
-    if (!status && !is_same) status = memoi_timing_replace(s, plan, &why);
-    if (status || is_same) memo_step_plan_destroy(plan);
-    if (status) {
-        snprintf(t->why, sizeof t->why, "%.180s", why.message);
+    if (!s->failure.status) result = memoi_timing_plan_by(s, values + 1);
+    if (s->failure.status) {
+        snprintf(t->why, sizeof t->why, "%.180s", s->failure.message);
         memoi_session_log(s, "session: the first plan stays: %s", t->why);
     } else
-        memoi_session_log(s, "session: %s",
-                          is_same ? "the first plan is the fastest that fits"
-                                  : "planned by the times of training steps");
+        memoi_session_log(s, "session: %s", result);
 
     /* Times are known. */
     t->plan = NULL;
@@ -453,17 +448,18 @@ memo_status memo_session_get_profile(const memo_session* s, int32_t shape, memo_
                             error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     memset(profile, 0, sizeof *profile);
-    if (!s->timing.is_known && *s->timing.why)
+    if (s->timing.is_known) {
+        *profile = s->timing.profiles[shape];
+        return MEMO_STATUS_OK;
+    }
+    if (*s->timing.why)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_session_get_profile: planning by the times has failed: %s",
                               s->timing.why);
-    if (!s->timing.is_known)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_session_get_profile: times are not known; %s",
-                              s->timing.plan ? "run more training steps"
-                                             : "set memo_session_desc.timed_steps, or read a file");
-    *profile = s->timing.profiles[shape];
-    return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                          "memo_session_get_profile: times are not known; %s",
+                          s->timing.plan ? "run more training steps"
+                                         : "set memo_session_desc.timed_steps, or read a file");
 }
 
 /* --- the session opens --- */
@@ -472,24 +468,21 @@ memo_status memo_session_get_profile(const memo_session* s, int32_t shape, memo_
 MEMOI memo_status memoi_timing_open_first(const memo_session_desc* desc, const memo_step_plan* plan,
                                           int32_t n_timed, memo_session** session,
                                           memo_error* error) {
-    memo_session* s = NULL;
-    memo_status status = memoi_session_make(desc, plan, 0, &s, error);
+    memo_session* s = memoi_session_make(desc, plan, 0, error);
+    memo_status status;
     *session = s; /* functions of the trainer may use it */
-    if (!status) {
-        if (n_timed) {
-            s->timing.plan = memoi_timing_plan;
-            s->timing.due = n_timed;
-            status = memoi_timing_prepare(s, error);
-        }
-        status = memoi_session_start(s, status, error);
-        if (!status && s->desc.is_checked) status = memoi_checked_create(s, error);
-        status = memoi_session_verdict(desc, status, error);
+    if (!s) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    if (!s->failure.status && n_timed) {
+        s->timing.plan = memoi_timing_plan;
+        s->timing.due = n_timed;
+        memoi_timing_prepare(s);
     }
-
-    if (status) {
-        memo_session_destroy(s);
-        *session = NULL;
-    }
+    if (!s->failure.status) memoi_session_start(s);
+    memoi_session_settle(s);
+    status = memoi_session_end_call(s, error);
+    if (!status) return status;
+    memo_session_destroy(s);
+    *session = NULL;
     return status;
 }
 
@@ -507,41 +500,37 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
 MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_step_plan** plan,
                                           memo_error* error) {
     memo_session_desc own = *desc;
-    memo_status status = MEMO_STATUS_OK;
-    *plan = NULL;
+    memo_status status;
     if (memoi_session_chooses(desc)) { /* slices of the largest size that fits */
         status = memo_session_plan(desc, NULL, plan, error);
-        if (!status) own.slice_rows = (*plan)->slice_rows ? (*plan)->slice_rows : desc->n_rows;
+        if (status) return status;
+        own.slice_rows = (*plan)->slice_rows ? (*plan)->slice_rows : desc->n_rows;
         memo_step_plan_destroy(*plan);
-        *plan = NULL;
     }
     if (desc->policy == MEMO_POLICY_MEMO) own.policy = MEMO_POLICY_RECOMPUTE;
-    if (desc->policy == MEMO_POLICY_ALPHA) own.has_alpha = 1, own.alpha = 0;
-    if (!status)
-        status = memoi_session_plan_shapes(NULL, &own, NULL, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    own.has_alpha = 1;
+    own.alpha = 0;
+    status = memoi_session_plan_shapes(NULL, &own, NULL, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     if (status || memoi_step_plan_fits(*plan)) return status;
     memo_step_plan_destroy(*plan);
     return memo_session_plan(desc, NULL, plan, error);
 }
 
-/* The plan to open without known times.  *needs_times: not everything can be kept, so steps are
- * timed, or times are estimated. */
-MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int* needs_times,
+/* The plan to open without known times.  *n_timed: if not everything can be kept, steps are timed,
+ * unless times are estimated. */
+MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int32_t* n_timed,
                                             memo_step_plan** plan, memo_error* error) {
-    const int is_alpha = desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
-    const int is_memo = desc->policy == MEMO_POLICY_MEMO;
-    memo_session_desc first = *desc;
-    memo_status status = MEMO_STATUS_OK;
-    if (is_memo) first.policy = MEMO_POLICY_KEEP;
-    if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
-    if (!is_alpha)
-        status = is_memo ? memoi_session_plan_sizes(NULL, &first, NULL, MEMOI_ROWS_EFFORT_FIRST,
-                                                    plan, error)
-                         : memo_session_plan(&first, NULL, plan, error);
-    *needs_times =
-        is_alpha || (is_memo && !status && (!memoi_step_plan_fits(*plan) || (*plan)->n_streamed));
-    if (status || !*needs_times) return status;
-    memo_step_plan_destroy(*plan);
+    memo_session_desc kept = *desc;
+    memo_status status;
+    if (desc->policy == MEMO_POLICY_MEMO) {
+        kept.policy = MEMO_POLICY_KEEP;
+        if (memoi_session_chooses(desc)) kept.slice_rows = desc->n_rows;
+        status = memoi_session_plan_sizes(NULL, &kept, NULL, MEMOI_ROWS_EFFORT_FIRST, plan, error);
+        if (status || (memoi_step_plan_fits(*plan) && !(*plan)->n_streamed)) return status;
+        memo_step_plan_destroy(*plan);
+    } else if (!memoi_session_is_alpha(desc))
+        return memo_session_plan(desc, NULL, plan, error);
+    *n_timed = 4;
     return desc->timed_steps < 0 ? memo_session_plan(desc, NULL, plan, error)
                                  : memoi_timing_plan_first(desc, plan, error);
 }
@@ -549,41 +538,29 @@ MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int* 
 /* Every rank takes the same way: plans fit on all ranks or on none. */
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
-    int has_files = 0, needs_times = 0;
-    int32_t n_timed;
-    memo_profile* profiles = NULL;
+    int32_t n_timed = 0;
+    memo_profile* profiles;
     memo_step_plan* plan = NULL;
     memo_status status = memob_check_given("memo_session_create", "desc", desc, error);
     *session = NULL;
     if (status) return status;
-    if (desc->profile_path) {
-        profiles = (memo_profile*)memob_calloc(MEMO_SHAPES_MAX, sizeof *profiles);
-        status = profiles ? MEMO_STATUS_OK : memob_no_memory(error, "a profile");
-        status = memoi_session_verdict(desc, status, error);
-        if (!status) status = memoi_timing_read_files(desc, profiles, &has_files, error);
-    }
-
+    status = memoi_timing_read_files(desc, &profiles, error);
     if (!status)
-        status = has_files ? memo_session_plan(desc, profiles, &plan, error)
-                           : memoi_timing_plan_untimed(desc, &needs_times, &plan, error);
-    n_timed = desc->timed_steps || !needs_times ? desc->timed_steps : 4;
-    if (has_files || n_timed < 0) n_timed = 0;
+        status = profiles ? memo_session_plan(desc, profiles, &plan, error)
+                          : memoi_timing_plan_untimed(desc, &n_timed, &plan, error);
+    if (desc->timed_steps && !profiles) n_timed = (int32_t)memob_max(desc->timed_steps, 0);
     if (!status) status = memoi_timing_open_first(desc, plan, n_timed, session, error);
-
-    /* What a file says is known at once. */
-    if (!status && has_files) {
-        memo_session* s = *session;
-        s->timing.profiles = MEMOB_ARRAY(&s->kept, memo_profile, s->desc.n_shapes);
-        s->timing.is_known = s->timing.profiles != NULL;
-        for (int32_t k = 0; k < s->desc.n_shapes && s->timing.is_known; k++)
-            s->timing.profiles[k] = profiles[k];
-    }
-    MEMO_FREE(profiles);
-    if (!status) {
-        (*session)->own_plan = plan;
+    if (status) {
+        MEMO_FREE(profiles);
+        memo_step_plan_destroy(plan);
+        *session = NULL; /* step may have stored a session of a dry run there, which is gone */
         return status;
     }
-    memo_step_plan_destroy(plan);
-    *session = NULL; /* step may have stored a session of a dry run there, which is gone */
+
+    (*session)->own_plan = plan;
+    if (profiles) { /* what a file says is known at once */
+        (*session)->timing.profiles = profiles;
+        (*session)->timing.is_known = 1;
+    }
     return status;
 }

@@ -8,25 +8,26 @@
  * device take pinned memory, a piece at a time; if there is none left they take bytes itself. */
 MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes, int is_back,
                                              memo_error* error) {
-    const int64_t most = (int64_t)1 << 20;
+    const int on_host = s->desc.computes_on_host;
+    int64_t most = (int64_t)1 << 20, n_bytes;
     memo_status status = MEMO_STATUS_OK, freed = MEMO_STATUS_OK;
     void* pinned = NULL;
-    if (!s->desc.computes_on_host && memo_host_alloc(s->device, most, &pinned, NULL)) pinned = NULL;
-    for (int32_t i = 0; i < s->desc.n_outputs && !status; i++) {
+    if (on_host || memo_host_alloc(s->device, most, &pinned, NULL)) {
+        pinned = NULL;
+        most = MEMOB_BYTES_MAX;
+    }
+    for (int32_t i = 0; i < s->desc.n_outputs; i++) {
         const int64_t size_bytes = s->desc.outputs[i].size_bytes;
-        char* output = (char*)s->desc.outputs[i].address;
-        int64_t n_bytes;
         for (int64_t at = 0; at < size_bytes && !status; at += n_bytes, bytes += n_bytes) {
-            void* piece = pinned ? pinned : bytes;
-            n_bytes = memob_min(size_bytes - at, pinned ? most : size_bytes);
-            if (s->desc.computes_on_host) {
-                memcpy(is_back ? output : bytes, is_back ? bytes : output, (size_t)n_bytes);
-                continue;
-            }
-            if (is_back && pinned) memcpy(pinned, bytes, (size_t)n_bytes);
-            status = memob_copy_now(s->device, s->desc.compute_stream, output + at, piece, n_bytes,
-                                    is_back, error);
-            if (!status && !is_back && pinned) memcpy(bytes, pinned, (size_t)n_bytes);
+            char* output = (char*)s->desc.outputs[i].address + at;
+            void* piece = on_host ? output : bytes;
+            if (pinned) piece = pinned;
+            n_bytes = memob_min(size_bytes - at, most);
+            if (is_back) memmove(piece, bytes, (size_t)n_bytes);
+            if (!on_host)
+                status = memob_copy_now(s->device, s->desc.compute_stream, output, piece, n_bytes,
+                                        is_back, error);
+            if (!is_back) memmove(bytes, piece, (size_t)n_bytes);
         }
     }
 
@@ -105,7 +106,7 @@ MEMOI memo_status memoi_verified_compare_all(const memoi_verified* v, const char
         const memo_session_output* output = &v->desc->outputs[i];
         const int32_t n = output->n_layers > 0 ? output->n_layers : 1;
         for (int32_t layer = 0; layer < n && !status; layer++, at += output->size_bytes / n)
-            status = memoi_verified_compare(v, output->name ? output->name : "NULL",
+            status = memoi_verified_compare(v, memoi_session_name(output->name),
                                             output->n_layers > 0 ? layer : -2, output->type, at,
                                             output->size_bytes / n, why, error);
     }
@@ -153,27 +154,28 @@ MEMOI void memoi_verified_swap(memoi_verified* v) {
 MEMOI memo_status memoi_verified_run_once(memoi_verified* v, memo_session* s, memo_error* error) {
     const memo_session_desc* desc = v->desc;
     const double before = desc->norm ? desc->norm(desc->user) : 0;
-    memo_status status, saved, given = MEMO_STATUS_OK;
+    memo_status status, saved;
     if (desc->verifying) desc->verifying(desc->user, s, 1);
     status = saved = memoi_session_copy_outputs(s, v->saved, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
     if (!status) status = memoi_session_run_all(s, v->shape, 1, error);
     if (!status) status = memoi_session_copy_outputs(s, v->found, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 1, error);
-    if (!saved) given = memoi_session_copy_outputs(s, v->saved, 1, status ? NULL : error);
+    if (!saved) saved = memoi_session_copy_outputs(s, v->saved, 1, status ? NULL : error);
+    if (!status) status = saved;
     if (desc->verifying) desc->verifying(desc->user, s, 0);
 
-    if (!status && !given && desc->norm) {
+    if (!status && desc->norm) {
         const double now = desc->norm(desc->user);
         if (memcmp(&before, &now, sizeof now) != 0)
-            given = MEMOB_INVALID(
+            status = MEMOB_INVALID(
                 error,
                 "memo_session_desc.outputs: norm was %.9g and is %.9g, now that the outputs have "
                 "the bytes again that they had before; list all bytes that a micro-batch changes "
                 "and the update reads, or let norm be the same for the same bytes",
                 before, now);
     }
-    return status ? status : given;
+    return status;
 }
 
 /* A session of the desc and the plan, which runs once or twice. */
@@ -181,9 +183,10 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
                                      const memo_step_plan* plan, int is_twice, memo_error* error) {
     memo_session* s = NULL;
     memo_status status = memo_session_open(desc, plan, &s, error);
-    if (!status && is_twice && !desc->norm)
+    if (status) return status;
+    if (is_twice && !desc->norm)
         memoi_session_log(s, "session: norm is NULL: verify does not see what outputs lack");
-    if (!status) status = memoi_verified_run_once(v, s, error);
+    status = memoi_verified_run_once(v, s, error);
     if (!status && is_twice) {
         memoi_verified_swap(v);
         if (desc->n_states) status = memo_session_skip_update(s, error); /* gradients begin anew */

@@ -41,10 +41,11 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     const char* nothing = "every tensor stays on the device";
     if (plan->policy == MEMO_POLICY_RECOMPUTE) nothing = "nothing is moved";
     if (plan->shape.is_forward_only) nothing = "a forward alone: layers share memory";
-    if (plan->sizes.n_swapped_layers || plan->times) memo_swap_put_rows(&plan->swap, text);
-    if (plan->times) memo_swap_plan_put(plan->times, 1, text);
-    if (!plan->sizes.n_swapped_layers && !plan->times)
+    if (plan->sizes.n_swapped_layers || plan->times)
+        memo_swap_put_rows(&plan->swap, text);
+    else
         memo_text_put(text, "%-9s %s\n", memo_policy_name(plan->policy), nothing);
+    if (plan->times) memo_swap_plan_put(plan->times, 1, text);
 
     /* Planned bytes beside their budgets. */
     memoi_put_bytes(text, "plan      device ", plan->device_bytes);
