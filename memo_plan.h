@@ -1880,7 +1880,6 @@ MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int
 
 struct memoi_search;
 struct memoi_exact;
-struct memoi_greedy;
 struct memoi_loop;
 
 #ifdef MEMO_PACK
@@ -1902,7 +1901,9 @@ MEMOI int memoi_pack_has_room(struct memoi_search* search, uint64_t set, int64_t
 MEMOI void memoi_pack_answer(struct memoi_search* search);
 MEMOI int memoi_pack_is_overtaken(const struct memoi_search* search);
 /* Beside the runs of greedy; for GREEDY and MIP, after greedy; first in a round. */
-MEMOI int memoi_pack_sweep(struct memoi_greedy* greedy, int64_t target, memoi_solution* best);
+MEMOI memo_status memoi_pack_sweep(const memoi_problem* problem, int64_t target,
+                                   const memoi_deadline* clock, memoi_solution* best,
+                                   memo_error* error);
 MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
 /* Buys waits. */
@@ -1916,13 +1917,13 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
 #define memoi_pack_style(search, run)                ((void)(run), MEMOI_ORDER_SECTIONS)
 #define memoi_pack_tightness(search, s)                                                            \
     (((double)(search)->looks[s].slack + 1) * (double)(search)->looks[s].n_choices)
-#define memoi_pack_base(search, set, most)             ((void)(set), memob_max(most, -1))
-#define memoi_pack_has_room(search, set, i, end, most) ((void)(set), (void)(most), 1)
-#define memoi_pack_answer(search)                      ((void)(search))
-#define memoi_pack_is_overtaken(search)                0
-#define memoi_pack_sweep(greedy, target, best)         1
-#define memoi_pack_greedy(loop, error)                 MEMO_STATUS_OK
-#define memoi_pack_round(loop, n_nodes, error)         MEMO_STATUS_OK
+#define memoi_pack_base(search, set, most)                    ((void)(set), memob_max(most, -1))
+#define memoi_pack_has_room(search, set, i, end, most)        ((void)(set), (void)(most), 1)
+#define memoi_pack_answer(search)                             ((void)(search))
+#define memoi_pack_is_overtaken(search)                       0
+#define memoi_pack_sweep(problem, target, clock, best, error) MEMO_STATUS_OK
+#define memoi_pack_greedy(loop, error)                        MEMO_STATUS_OK
+#define memoi_pack_round(loop, n_nodes, error)                MEMO_STATUS_OK
 #define memoi_pack_buy(plan, desc, error)                                                          \
     memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                                                 \
                    "memo_plan_desc.offers: needs extras/memo_pack.h; include it before the "       \
@@ -1932,8 +1933,7 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
 
 /* ---- >>greedy -----------------------------------------------------------------------------------
  * The first engine: plans in milliseconds, most of which are at the bound if the problem is the
- * step of a program.  Doors: memoi_greedy_solve, memoi_greedy_sweep.  Does not start from a plan
- * found before.
+ * step of a program.  Door: memoi_greedy_solve.  Does not start from a plan found before.
  *
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.  Runs
  * differ in the order.  A *plateau* is a longest run of sections with one top.  The item that can
@@ -2280,17 +2280,6 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     return 1;
 }
 
-/* Plans by sweeps of memo_pack.h, which suit queues and lives side by side. */
-MEMOI memo_status memoi_greedy_sweep(const memoi_problem* problem, int64_t target,
-                                     const memoi_deadline* clock, memoi_solution* best,
-                                     memo_error* error) {
-    memoi_greedy greedy;
-    int ok = memoi_greedy_create(&greedy, problem, clock);
-    if (ok) ok = memoi_pack_sweep(&greedy, target, best);
-    memob_arrays_free(&greedy.arrays);
-    return ok ? MEMO_STATUS_OK : memob_no_memory(error, "sweeps");
-}
-
 /* Runs number first to last - 1, until a plan meets the target, or time is up and there is one.
  * All runs begin with sweeps, unless the problem is small. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, int last,
@@ -2300,7 +2289,7 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
     int ok;
     if (first == last || best->peak <= target) return MEMO_STATUS_OK;
     if (problem->n_items > MEMOI_SMALL_ITEMS && last - first == MEMOI_GREEDY_RUNS) {
-        const memo_status status = memoi_greedy_sweep(problem, target, clock, best, error);
+        const memo_status status = memoi_pack_sweep(problem, target, clock, best, error);
         if (status) return status;
     }
     ok = memoi_greedy_create(&greedy, problem, clock);
@@ -3996,8 +3985,8 @@ MEMOI memo_status memoi_loop_second(memoi_loop* loop, memo_error* error) {
     if (is_near)
         status = memoi_loop_greedy(loop, MEMOI_ORDER_LIFETIME, MEMOI_ORDER_LIFETIME + 1, error);
     if (!status && memoi_loop_goes_on(loop))
-        status = memoi_greedy_sweep(loop->problem, loop->target, &loop->effort->clock, loop->best,
-                                    error);
+        status =
+            memoi_pack_sweep(loop->problem, loop->target, &loop->effort->clock, loop->best, error);
     if (is_near || status) return status;
     loop->n_orders = MEMOI_ORDER_START + 1;
     return memoi_loop_greedy(loop, MEMOI_ORDER_START, loop->n_orders, error);

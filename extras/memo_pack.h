@@ -670,15 +670,20 @@ MEMOI int memoi_sweep_run(const memoi_problem* problem, double near, int64_t* of
     return ok;
 }
 
-/* Two sweeps; only the first if its plan meets the target, or time is up.  0: no memory. */
-MEMOI int memoi_pack_sweep(struct memoi_greedy* greedy, int64_t target, memoi_solution* best) {
+/* Two sweeps; only the first if its plan meets the target, or time is up. */
+MEMOI memo_status memoi_pack_sweep(const memoi_problem* problem, int64_t target,
+                                   const memoi_deadline* clock, memoi_solution* best,
+                                   memo_error* error) {
     static const double near[] = {0, 0.125}; /* queues; lives of any length */
-    for (int k = 0; k < 2 && !MEMOI_WITHOUT(sweep); k++) {
-        if (k > 0 && (best->peak <= target || memoi_deadline_is_over(greedy->clock))) break;
-        if (!memoi_sweep_run(greedy->problem, near[k], greedy->offsets)) return 0;
-        memoi_solution_offer(greedy->problem, greedy->offsets, best);
+    int64_t* offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
+    int ok = offsets != NULL;
+    for (int k = 0; ok && k < 2 && !MEMOI_WITHOUT(sweep); k++) {
+        if (k > 0 && (best->peak <= target || memoi_deadline_is_over(clock))) break;
+        ok = memoi_sweep_run(problem, near[k], offsets);
+        if (ok) memoi_solution_offer(problem, offsets, best);
     }
-    return 1;
+    MEMO_FREE(offsets);
+    return ok ? MEMO_STATUS_OK : memob_no_memory(error, "sweeps");
 }
 
 /* --- >>first fit ---

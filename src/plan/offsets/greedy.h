@@ -4,8 +4,7 @@
 #include "plan/offsets/pack_doors.h"
 /* ---- >>greedy -----------------------------------------------------------------------------------
  * The first engine: plans in milliseconds, most of which are at the bound if the problem is the
- * step of a program.  Doors: memoi_greedy_solve, memoi_greedy_sweep.  Does not start from a plan
- * found before.
+ * step of a program.  Door: memoi_greedy_solve.  Does not start from a plan found before.
  *
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.  Runs
  * differ in the order.  A *plateau* is a longest run of sections with one top.  The item that can
@@ -352,17 +351,6 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     return 1;
 }
 
-/* Plans by sweeps of memo_pack.h, which suit queues and lives side by side. */
-MEMOI memo_status memoi_greedy_sweep(const memoi_problem* problem, int64_t target,
-                                     const memoi_deadline* clock, memoi_solution* best,
-                                     memo_error* error) {
-    memoi_greedy greedy;
-    int ok = memoi_greedy_create(&greedy, problem, clock);
-    if (ok) ok = memoi_pack_sweep(&greedy, target, best);
-    memob_arrays_free(&greedy.arrays);
-    return ok ? MEMO_STATUS_OK : memob_no_memory(error, "sweeps");
-}
-
 /* Runs number first to last - 1, until a plan meets the target, or time is up and there is one.
  * All runs begin with sweeps, unless the problem is small. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, int last,
@@ -372,7 +360,7 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
     int ok;
     if (first == last || best->peak <= target) return MEMO_STATUS_OK;
     if (problem->n_items > MEMOI_SMALL_ITEMS && last - first == MEMOI_GREEDY_RUNS) {
-        const memo_status status = memoi_greedy_sweep(problem, target, clock, best, error);
+        const memo_status status = memoi_pack_sweep(problem, target, clock, best, error);
         if (status) return status;
     }
     ok = memoi_greedy_create(&greedy, problem, clock);

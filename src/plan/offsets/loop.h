@@ -69,8 +69,8 @@ MEMOI memo_status memoi_loop_second(memoi_loop* loop, memo_error* error) {
     if (is_near)
         status = memoi_loop_greedy(loop, MEMOI_ORDER_LIFETIME, MEMOI_ORDER_LIFETIME + 1, error);
     if (!status && memoi_loop_goes_on(loop))
-        status = memoi_greedy_sweep(loop->problem, loop->target, &loop->effort->clock, loop->best,
-                                    error);
+        status =
+            memoi_pack_sweep(loop->problem, loop->target, &loop->effort->clock, loop->best, error);
     if (is_near || status) return status;
     loop->n_orders = MEMOI_ORDER_START + 1;
     return memoi_loop_greedy(loop, MEMOI_ORDER_START, loop->n_orders, error);

@@ -7,7 +7,6 @@
 
 struct memoi_search;
 struct memoi_exact;
-struct memoi_greedy;
 struct memoi_loop;
 
 #ifdef MEMO_PACK
@@ -29,7 +28,9 @@ MEMOI int memoi_pack_has_room(struct memoi_search* search, uint64_t set, int64_t
 MEMOI void memoi_pack_answer(struct memoi_search* search);
 MEMOI int memoi_pack_is_overtaken(const struct memoi_search* search);
 /* Beside the runs of greedy; for GREEDY and MIP, after greedy; first in a round. */
-MEMOI int memoi_pack_sweep(struct memoi_greedy* greedy, int64_t target, memoi_solution* best);
+MEMOI memo_status memoi_pack_sweep(const memoi_problem* problem, int64_t target,
+                                   const memoi_deadline* clock, memoi_solution* best,
+                                   memo_error* error);
 MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
 /* Buys waits. */
@@ -43,13 +44,13 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
 #define memoi_pack_style(search, run)                ((void)(run), MEMOI_ORDER_SECTIONS)
 #define memoi_pack_tightness(search, s)                                                            \
     (((double)(search)->looks[s].slack + 1) * (double)(search)->looks[s].n_choices)
-#define memoi_pack_base(search, set, most)             ((void)(set), memob_max(most, -1))
-#define memoi_pack_has_room(search, set, i, end, most) ((void)(set), (void)(most), 1)
-#define memoi_pack_answer(search)                      ((void)(search))
-#define memoi_pack_is_overtaken(search)                0
-#define memoi_pack_sweep(greedy, target, best)         1
-#define memoi_pack_greedy(loop, error)                 MEMO_STATUS_OK
-#define memoi_pack_round(loop, n_nodes, error)         MEMO_STATUS_OK
+#define memoi_pack_base(search, set, most)                    ((void)(set), memob_max(most, -1))
+#define memoi_pack_has_room(search, set, i, end, most)        ((void)(set), (void)(most), 1)
+#define memoi_pack_answer(search)                             ((void)(search))
+#define memoi_pack_is_overtaken(search)                       0
+#define memoi_pack_sweep(problem, target, clock, best, error) MEMO_STATUS_OK
+#define memoi_pack_greedy(loop, error)                        MEMO_STATUS_OK
+#define memoi_pack_round(loop, n_nodes, error)                MEMO_STATUS_OK
 #define memoi_pack_buy(plan, desc, error)                                                          \
     memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                                                 \
                    "memo_plan_desc.offers: needs extras/memo_pack.h; include it before the "       \
