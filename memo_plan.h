@@ -5857,8 +5857,37 @@ MEMOI int memoi_rows_try_pair(memoi_rows_planner* p, int64_t* n_seen) {
     return *n_seen / n <= n / 2;
 }
 
+/* Changes what tables may take, and begins at p->here with that. */
+MEMOI void memoi_rows_set_desc(memoi_rows_planner* p, const memo_swap_plan_desc* desc) {
+    p->desc = desc;
+    memoi_rows_time_kinds(p);
+    memoi_rows_copy(p, &p->here, &p->trial);
+    memoi_rows_score_trial(p);
+    memoi_rows_copy(p, &p->trial, &p->here);
+}
+
+/* A round, which ends early if p->best is good enough, or the best of all. */
+MEMOI void memoi_rows_walk(memoi_rows_planner* p, int round, double heat, int64_t n_trials,
+                           int64_t* n_seen) {
+    const memoi_rows_score* best = &p->best.score;
+    for (int64_t i = 0; i < n_trials; i++) {
+        const double left = 1 - (double)i / (double)n_trials;
+        if (p->aim.effort && best->excess_bytes <= 0) return;
+        if (best->excess_bytes + best->stall_s + best->recompute_s + best->swapped_bytes +
+                best->lifted_bytes <=
+            0)
+            return;
+        if (p->is_uniform || round < MEMOI_ROWS_WALKS)
+            i += memoi_rows_try_change(p, heat * left * left);
+        else if (!memoi_rows_try_pair(p, n_seen))
+            return;
+    }
+}
+
 /* Betters p->best in rounds.  The first begins with p->plan, the next two with p->filled, because
- * one may end where another does not; the others with the best so far.  Longer steps are accepted
+ * one may end where another does not; the others with the best so far.  Rounds 1 and 2 of a whole
+ * search leave 1/16 and 1/8 of the host memory that the best table takes, for the same reason: a
+ * smaller budget leads elsewhere.  Longer steps are accepted
  * too, less and less in a round, and much longer ones in some rounds: a table of few layers is far
  * from others that are as good.  Tables that do not fit are accepted only on the way from one that
  * fits less.  While nothing fits, a round that comes no nearer is the last.  The last rounds try
@@ -5866,12 +5895,15 @@ MEMOI int memoi_rows_try_pair(memoi_rows_planner* p, int64_t* n_seen) {
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     static const double hotter[] = {1, 3, 9}; /* in rounds by turns */
     const memoi_rows_score* best = &p->best.score;
+    const memo_swap_plan_desc* wide = p->desc;
     const memob_states* states = p->clock.states;
+    memo_swap_plan_desc narrow = *wide;
     const int64_t n_states = states ? (int64_t)states->n_layers * states->n_states : 0;
     const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
                             6 * n_states; /* three passes of two steps */
     int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST);
-    int64_t i, n_seen = 0;
+    const int is_whole = n_parts == 1 && p->aim.effort == MEMOI_ROWS_EFFORT_WHOLE;
+    int64_t n_seen = 0;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
     n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
 
@@ -5881,17 +5913,11 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
         const double heat = memoi_rows_later(
             MEMOI_ROWS_HEAT, hotter[round % 3] * MEMOI_ROWS_HEAT_LAYER / p->n_layers);
         memoi_rows_copy(p, round ? later : &p->plan, &p->here);
-        for (i = 0; i < n_trials; i++) {
-            const double left = 1 - (double)i / (double)n_trials;
-            if (p->aim.effort && best->excess_bytes <= 0) return;
-            if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
-                best->swapped_bytes <= 0 && best->lifted_bytes <= 0)
-                break; /* nothing is left to better */
-            if (p->is_uniform || round < MEMOI_ROWS_WALKS)
-                i += memoi_rows_try_change(p, heat * left * left);
-            else if (!memoi_rows_try_pair(p, &n_seen))
-                break;
-        }
+        narrow.host_bytes = excess_bytes > 0 ? 0 : best->sizes.host_bytes / 16 * (16 - round);
+        if (is_whole && memob_is_within(round, 1, 2) && narrow.host_bytes)
+            memoi_rows_set_desc(p, &narrow);
+        memoi_rows_walk(p, round, heat, n_trials, &n_seen);
+        if (p->desc != wide) memoi_rows_set_desc(p, wide);
         if (round && best->excess_bytes > 0 && best->excess_bytes >= excess_bytes)
             break; /* nothing fits, and nothing comes nearer */
     }
@@ -10388,7 +10414,8 @@ MEMOI void memoi_session_stream_more(memo_session* s, memoi_session_streams* str
     else
         memoi_session_set_streams(s, least, streams->plan.n_spilled, 0);
 
-    /* With a few states more than these there may be room for other rows. */
+    /* With the most of these states, or a few more, there may be room for other rows. */
+    if (count.most > count.best) memoi_session_choose_with(s, count.most, 0, 0, streams);
     for (stride = 1; stride <= 4 && count.most + stride <= n_all &&
                      streams->step_s > count.best_s * (1 + MEMOI_SESSION_GAIN);
          stride *= 2)

@@ -681,7 +681,8 @@ MEMOI void memoi_session_stream_more(memo_session* s, memoi_session_streams* str
     else
         memoi_session_set_streams(s, least, streams->plan.n_spilled, 0);
 
-    /* With a few states more than these there may be room for other rows. */
+    /* With the most of these states, or a few more, there may be room for other rows. */
+    if (count.most > count.best) memoi_session_choose_with(s, count.most, 0, 0, streams);
     for (stride = 1; stride <= 4 && count.most + stride <= n_all &&
                      streams->step_s > count.best_s * (1 + MEMOI_SESSION_GAIN);
          stride *= 2)
