@@ -242,13 +242,10 @@ MEMOI int memoi_rows_try_pair(memoi_rows_planner* p, int64_t* n_seen) {
     return *n_seen / n <= n / 2;
 }
 
-/* Changes what tables may take, and begins at p->here with that. */
+/* Changes what tables may take; what is known of tables does not count then. */
 MEMOI void memoi_rows_set_desc(memoi_rows_planner* p, const memo_swap_plan_desc* desc) {
     p->desc = desc;
     memoi_rows_time_kinds(p);
-    memoi_rows_copy(p, &p->here, &p->trial);
-    memoi_rows_score_trial(p);
-    memoi_rows_copy(p, &p->trial, &p->here);
 }
 
 /* A round, which ends early if p->best is good enough, or the best of all. */
@@ -270,13 +267,13 @@ MEMOI void memoi_rows_walk(memoi_rows_planner* p, int round, double heat, int64_
 }
 
 /* Betters p->best in rounds.  The first begins with p->plan, the next two with p->filled, because
- * one may end where another does not; the others with the best so far.  Rounds 1 and 2 of a whole
- * search leave 1/16 and 1/8 of the host memory that the best table takes, for the same reason: a
- * smaller budget leads elsewhere.  Longer steps are accepted
- * too, less and less in a round, and much longer ones in some rounds: a table of few layers is far
- * from others that are as good.  Tables that do not fit are accepted only on the way from one that
- * fits less.  While nothing fits, a round that comes no nearer is the last.  The last rounds try
- * pairs in turn.  n_parts: takes so small a part of the time. */
+ * one may end where another does not; the others with the best so far.  In rounds 1 and 2 of a
+ * whole search tables may take 1/16 and 1/8 less host memory than the best, for the same reason.
+ *
+ * Longer steps are accepted too, less and less in a round, and much longer ones in some rounds: a
+ * table of few layers is far from others that are as good.  Tables that do not fit are accepted
+ * only on the way from one that fits less.  While nothing fits, a round that comes no nearer is the
+ * last.  The last rounds try pairs in turn.  n_parts: takes so small a part of the time. */
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     static const double hotter[] = {1, 3, 9}; /* in rounds by turns */
     const memoi_rows_score* best = &p->best.score;
@@ -297,10 +294,13 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
         const memoi_rows_table* later = round > 2 ? &p->best : &p->filled;
         const double heat = memoi_rows_later(
             MEMOI_ROWS_HEAT, hotter[round % 3] * MEMOI_ROWS_HEAT_LAYER / p->n_layers);
-        memoi_rows_copy(p, round ? later : &p->plan, &p->here);
+        memoi_rows_copy(p, round ? later : &p->plan, &p->trial);
         narrow.host_bytes = excess_bytes > 0 ? 0 : best->sizes.host_bytes / 16 * (16 - round);
-        if (is_whole && memob_is_within(round, 1, 2) && narrow.host_bytes)
+        if (is_whole && memob_is_within(round, 1, 2) && narrow.host_bytes) {
             memoi_rows_set_desc(p, &narrow);
+            memoi_rows_score_trial(p);
+        }
+        memoi_rows_copy(p, &p->trial, &p->here);
         memoi_rows_walk(p, round, heat, n_trials, &n_seen);
         if (p->desc != wide) memoi_rows_set_desc(p, wide);
         if (round && best->excess_bytes > 0 && best->excess_bytes >= excess_bytes)

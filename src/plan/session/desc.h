@@ -594,7 +594,7 @@ MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const 
     line->cells[at] = cell;
 }
 
-/* The lines of each kind; i: of its kind. */
+/* Lines of each kind; i: which of its kind, where there are several. */
 MEMOI void memoi_step_plan_shape(const memo_step_plan* plan, int32_t i,
                                  memoi_step_plan_line* line) {
     const memo_swap_desc* swap = &plan->swap;
@@ -641,9 +641,10 @@ MEMOI void memoi_step_plan_tensor(const memo_step_plan* plan, int32_t i,
 
 MEMOI void memoi_step_plan_alternatives(const memo_step_plan* plan, int32_t i,
                                         memoi_step_plan_line* line) {
+    (void)i;
     line->record.word = "alternatives";
-    for (i = 0; i < plan->n_buffers; i++)
-        memoi_step_plan_add(line, "alternative", plan->alternatives[i], 0,
+    for (int32_t b = 0; b < plan->n_buffers; b++)
+        memoi_step_plan_add(line, "alternative", plan->alternatives[b], 0,
                             MEMO_SESSION_ALTERNATIVES_MAX);
 }
 
