@@ -1078,7 +1078,8 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>session states         weights, gradients, optimizer states
  *     >>session checked        hashes of tensors between forward and backward
  *     >>session running        a micro-batch
- *     >>session plan           stages until one fits
+ *     >>session stage          rows and addresses of one policy, and whether they fit
+ *     >>session plan           stages by alternatives, streamed states and shapes, until one fits
  *     >>session words          a plan on the terminal
  *     >>session file           a plan as a file
  *     >>session open           arena and engine of a plan
@@ -9736,8 +9737,9 @@ void memo_session_destroy(memo_session* s) {
     MEMO_FREE(s);
 }
 
-/* --- >>session plan ---
- * Knows: stages and budgets.  Knows nothing of streams and copies: no device is called. */
+/* --- >>session stage ---
+ * Knows: a policy's rows, their addresses, and budgets.  Knows nothing of streams and copies: no
+ * device is called. */
 
 MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
     while (plan && plan->fits) plan = plan->next;
@@ -10144,6 +10146,9 @@ MEMOI void memoi_session_choose_rows(memo_session* s) {
     memoi_keep(s, memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, &s->call_error));
     memoi_session_settle(s);
 }
+
+/* --- >>session plan ---
+ * Knows: stages, and how long their steps take.  Knows nothing of how a stage finds its rows. */
 
 #define MEMOI_SESSION_GAIN 1e-4 /* the least share of a step that other alternatives save */
 

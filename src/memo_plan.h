@@ -144,7 +144,8 @@ extern "C" {
  *     >>session states         weights, gradients, optimizer states
  *     >>session checked        hashes of tensors between forward and backward
  *     >>session running        a micro-batch
- *     >>session plan           stages until one fits
+ *     >>session stage          rows and addresses of one policy, and whether they fit
+ *     >>session plan           stages by alternatives, streamed states and shapes, until one fits
  *     >>session words          a plan on the terminal
  *     >>session file           a plan as a file
  *     >>session open           arena and engine of a plan
@@ -208,6 +209,7 @@ extern "C" {
 #include "plan/session/states.h"
 #include "plan/session/checked.h"
 #include "plan/session/running.h"
+#include "plan/session/stage.h"
 #include "plan/session/plan.h"
 #include "plan/session/words.h"
 #include "plan/session/file.h"

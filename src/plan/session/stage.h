@@ -1,0 +1,413 @@
+#pragma once
+#include "memo/plan_from_trace.h"
+#include "plan/offsets/plan_solve.h"
+#include "plan/session/running.h"
+/* --- >>session stage ---
+ * Knows: a policy's rows, their addresses, and budgets.  Knows nothing of streams and copies: no
+ * device is called. */
+
+MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
+    while (plan && plan->fits) plan = plan->next;
+    return !plan;
+}
+
+/* Predicted seconds of a step; 0: there are no times. */
+MEMOI double memoi_step_plan_s(const memo_step_plan* plan) {
+    return plan->times ? plan->times->step_s : 0;
+}
+
+/* Runs a micro-batch dry for the stage's rows, and lists its requests, which may exceed the
+ * budgets.  A step that computes although it must not would crash before it reads the error.  So
+ * there is memory for twice the activations, which costs nothing unless a step writes there. */
+MEMOI void memoi_session_dry_run(memo_session* s) {
+    memo_arena_desc dry = MEMO_ZERO(memo_arena_desc);
+    memo_step_plan* plan = s->part->plan;
+    memob_swap_placement* placement = &s->part->placement;
+    if (s->failure.status) return;
+
+    memob_swap_placement_free(placement); /* of the stage before */
+    memo_plan_destroy(plan->addresses);
+    memo_trace_destroy(plan->trace);
+    plan->addresses = NULL;
+    plan->trace = NULL;
+    memoi_keep(s, memob_swap_placement_make(s->steps, 0, placement, &s->call_error));
+    memoi_keep(s, memo_trace_create(&plan->trace, &s->call_error));
+    dry.trace = plan->trace;
+    dry.memory_bytes =
+        2 * memob_min(placement->sizes.device_bytes, (int64_t)1 << 30) + ((int64_t)2 << 20);
+    dry.memory = MEMO_MALLOC((size_t)dry.memory_bytes); /* NULL: it is not needed */
+
+    memoi_session_start_arena(s, &dry);
+    if (!s->failure.status)
+        memoi_keep(s, memoi_session_run_all(s, s->batch.shape, 0, &s->call_error));
+    s->next_turn = 0; /* also after an error */
+
+    memo_arena_destroy(s->part->arena);
+    MEMO_FREE(dry.memory);
+    s->part->arena = NULL;
+    s->part->base = NULL;
+    plan->sizes = placement->sizes;
+    if (plan->shape.is_forward_only && s->n_slices == 1) { /* nothing leaves the device */
+        memset(&plan->sizes, 0, sizeof plan->sizes);
+        plan->sizes.device_bytes = placement->sizes.device_bytes;
+    }
+    if (!s->failure.status)
+        memoi_keep(s, memo_plan_from_trace(plan->trace, 0, &plan->addresses, &s->call_error));
+}
+
+/* Fixes what lives as long as the session at the bottom, at the same place in all shapes and plans:
+ * buffers from the last request on, then states, then the engine's memory, which is the first
+ * request.  No plan becomes larger, because nothing else ever uses these bytes.  Returns the number
+ * of bytes. */
+MEMOI int64_t memoi_session_fix(memo_plan* plan, int is_fixed) {
+    int64_t end_bytes = 0;
+    for (int64_t i = plan->n_buffers - 1; i >= 0; i--) {
+        memo_buffer* buffer = &plan->buffers[i];
+        if (buffer->memory_class != MEMO_CLASS_PERSISTENT) continue;
+        if (is_fixed) buffer->offset_bytes = end_bytes;
+        buffer->is_fixed = is_fixed;
+        end_bytes += memob_buffer_bytes(plan, i);
+    }
+    return end_bytes;
+}
+
+/* Searches for addresses within the budget: greedy first, then as long as the limit allows. */
+MEMOI void memoi_session_solve(memo_session* s) {
+    memo_plan_desc desc = MEMO_ZERO(memo_plan_desc);
+    memo_plan* plan = s->part->plan->addresses;
+    memo_status status;
+    if (s->failure.status) return;
+    desc.trace = s->part->plan->trace;
+    desc.capacity_bytes = s->limit_bytes ? s->limit_bytes : MEMOB_BYTES_MAX;
+    desc.engine = MEMO_PLAN_ENGINE_GREEDY;
+    (void)memoi_session_fix(plan, 1);
+    status = memo_plan_solve(plan, &desc, &s->call_error);
+
+    /* No search helps if the budget is below the bound. */
+    if (status == MEMO_STATUS_INFEASIBLE && plan->lower_bound_bytes <= desc.capacity_bytes) {
+        memoi_session_log(s, "session: searching for addresses of %lld buffers, at most 10 s",
+                          (long long)plan->n_buffers);
+        desc.engine = MEMO_PLAN_ENGINE_BILEVEL;
+        status = memo_plan_solve(plan, &desc, &s->call_error);
+    }
+    (void)memoi_session_fix(plan, 0);
+    if (status != MEMO_STATUS_INFEASIBLE) memoi_keep(s, status);
+}
+
+static const char* const memoi_session_tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
+
+/* Says which budget of a plan that does not fit would do, and device_bytes beside another one; 0:
+ * none.  subject: NULL: the policy. */
+MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_plan* plan,
+                                      const char* subject, int32_t shape, int32_t tier,
+                                      int64_t budget_bytes, int64_t needed_bytes,
+                                      int64_t device_bytes) {
+    const int64_t other_bytes = plan->device_bytes - plan->sizes.device_bytes;
+    const int is_sliced = plan->slice_rows && plan->slice_rows < plan->shape.n_rows;
+    const char* spilling = desc->spill_directory ? "lower n_rows" : "set spill_directory";
+    const char* smaller = is_sliced ? "lower n_rows or slice_rows" : "lower n_rows";
+    char policy[64], bytes[4][32], rest[128] = "", device[48] = "";
+    snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
+    if (plan->policy == MEMO_POLICY_MEMO) strcpy(policy, "the smallest plan");
+    if (plan->shape.is_forward_only) strcpy(policy, "a forward alone");
+    if (desc->n_shapes > 1) snprintf(policy + strlen(policy), 24, " of shape %d", (int)shape);
+
+    memob_bytes_text(bytes[0], (double)(needed_bytes - budget_bytes));
+    memob_bytes_text(bytes[1], (double)needed_bytes);
+    memob_bytes_text(bytes[2], (double)(needed_bytes - other_bytes));
+    memob_bytes_text(bytes[3], (double)other_bytes);
+    if (tier == 0)
+        snprintf(rest, sizeof rest, " (%s of activations, %s of %sother buffers)", bytes[2],
+                 bytes[3], desc->n_states ? "states and " : "");
+    else if (device_bytes)
+        snprintf(device, sizeof device, "device_bytes to %lld, or ", (long long)device_bytes);
+    snprintf(plan->shortage, sizeof plan->shortage,
+             "memo_session_desc.%s: %s needs %s, %s more than the budget%s; raise %s to %lld, or "
+             "%s%s",
+             memoi_session_tiers[tier], subject ? subject : policy, bytes[1], bytes[0], rest,
+             memoi_session_tiers[tier], (long long)needed_bytes, device, tier ? spilling : smaller);
+}
+
+/* The bytes of each owner on each tier, and their sums. */
+MEMOI void memoi_session_add_up(const memo_session* s, memo_step_plan* plan, int64_t* needed) {
+    const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
+    int64_t(*of)[MEMO_N_OWNERS] = plan->bytes;
+    for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
+        memcpy(of[tier], s->states_sizes.bytes[tier], sizeof s->states_sizes.bytes[tier]);
+    of[MEMO_TIER_DEVICE][MEMO_OWNER_ACTIVATIONS] = plan->sizes.device_bytes;
+    of[MEMO_TIER_HOST][MEMO_OWNER_ACTIVATIONS] =
+        memob_align_up(plan->sizes.host_bytes, MEMOB_DEVICE_ALIGNMENT);
+    of[MEMO_TIER_FILE][MEMO_OWNER_ACTIVATIONS] = plan->sizes.spill_bytes;
+    of[MEMO_TIER_DEVICE][MEMO_OWNER_SESSION] =
+        fixed_bytes - plan->sizes.device_bytes - s->states_sizes.device_bytes;
+    of[MEMO_TIER_DEVICE][MEMO_OWNER_MICRO_BATCH] = plan->addresses->peak_bytes - fixed_bytes;
+    for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
+        for (int32_t owner = 0; owner < MEMO_N_OWNERS; owner++) needed[tier] += of[tier][owner];
+    plan->device_bytes = needed[0];
+    plan->host_bytes = needed[1];
+    plan->disk_bytes = needed[2];
+    plan->device_budget_bytes = s->desc.device_bytes;
+    plan->host_budget_bytes = s->desc.host_bytes;
+}
+
+/* Ends a stage: says which budget lacks how much.  The most of all ranks decides.  rows: what the
+ * stage does, for the log.  subject: of the message; NULL: the policy. */
+MEMOI void memoi_session_judge(memo_session* s, const char* rows, const char* subject) {
+    memo_step_plan* plan = s->part->plan;
+    const int64_t budgets[] = {s->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
+    int64_t values[4] = {0, 0, 0, 0}, *needed = values + 1; /* of each tier */
+    char bytes[32];
+    int lacking = 0;
+    plan->fits = 0;
+    if (!s->failure.status) memoi_session_add_up(s, plan, needed);
+    memoi_session_settle_values(s, values, 4);
+    if (s->failure.status) return;
+    s->peak_bytes = needed[0];
+    while (lacking < 3 && !memoi_is_over(needed[lacking], budgets[lacking])) lacking++;
+    plan->fits = lacking == 3;
+    *plan->shortage = 0;
+    memob_bytes_text(bytes, (double)s->peak_bytes);
+    if (plan->fits) {
+        memoi_session_log(s, "session: %s takes %s of device memory", rows, bytes);
+        return;
+    }
+    memoi_session_log(s, "session: %s takes %s of device memory (exceeds %s)", rows, bytes,
+                      memoi_session_tiers[lacking]);
+    memoi_session_put_shortage(&s->desc, plan, subject, (int32_t)(s->part - s->parts), lacking,
+                               budgets[lacking], needed[lacking], 0);
+}
+
+/* Numbers of a table of the stage's rows. */
+MEMOI int64_t memoi_session_n_cells(const memo_session* s) {
+    return (int64_t)s->part->plan->swap.n_layers * s->part->plan->swap.n_tensors;
+}
+
+/* What a stage of a policy does with rows; MEMO recomputes what can be, and swaps the rest. */
+static const struct {
+    const char* does;
+    int recomputes, swaps;
+} memoi_session_policies[MEMO_N_POLICIES] = {{"moving or recomputing everything", 1, 1},
+                                             {"keeping everything", 0, 0},
+                                             {"recomputing what can be", 1, 0},
+                                             {"moving everything", 0, 1},
+                                             {"alpha", 0, 0},
+                                             {"the desc's table of rows", 0, 0}};
+
+/* The rows of tensor t by a policy. */
+MEMOI int64_t memoi_session_policy_rows(const memo_swap_desc* swap, memo_policy policy, int32_t t) {
+    const int32_t away = memob_item_away(swap, t);
+    if (memoi_session_policies[policy].recomputes && memob_is_recomputed(away)) return 0;
+    if (!memoi_session_policies[policy].swaps || away == MEMO_KEEP) return MEMO_ROWS_KEPT;
+    return away == MEMO_ROWS && memob_tensor_is_routed(swap, t) ? 0 : swap->n_rows;
+}
+
+/* Makes a stage, with as many layers in host memory as fit.  Its rows: planned's, or without it the
+ * policy's. */
+MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_swap_plan* planned) {
+    memo_swap_desc* swap = &s->part->plan->swap;
+    const int is_alpha = planned ? !planned->rows : policy == MEMO_POLICY_ALPHA;
+    const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : memoi_session_n_cells(s);
+    const int64_t rows_bytes = s->desc.host_bytes - s->states_sizes.host_bytes;
+    int64_t* rows = (int64_t*)(uintptr_t)swap->rows; /* the plan's own */
+    swap->n_host_layers = planned ? planned->n_host_layers : 0;
+    if (is_alpha) {
+        swap->alpha = planned ? planned->alpha : s->desc.alpha;
+        memoi_keep(s, memo_swap_desc_fill_rows(swap, rows, &s->call_error));
+    } else if (planned)
+        memcpy(rows, planned->rows, (size_t)n * sizeof *rows);
+    else
+        for (int64_t i = 0; i < n; i++)
+            rows[i] = memoi_session_policy_rows(swap, policy, (int32_t)(i % swap->n_tensors));
+
+    if (s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
+        memob_swap_placement placement; /* it may need more than there is: see judge */
+        const memo_status status =
+            memob_swap_placement_fit(swap, memob_max(rows_bytes, 1), &placement, &s->call_error);
+        memob_swap_placement_free(&placement);
+        if (status == MEMO_STATUS_INVALID_ARGUMENT) /* a file would give layers back too early */
+            swap->n_host_layers = 0;
+        else
+            memoi_keep(s, status);
+    }
+    memoi_session_dry_run(s);
+    memoi_session_solve(s);
+    memoi_session_judge(s, planned ? "a plan of rows" : memoi_session_policies[policy].does, NULL);
+}
+
+/* A profile of the current shape with guesses instead of times: such a plan must fit, but need not
+ * be fast.  Copies are not changed. */
+MEMOI void memoi_session_guess(const memo_session* s, memo_profile* profile) {
+    int32_t k;
+    profile->n_rows = s->steps->n_rows;
+    profile->n_tensors = s->desc.n_tensors;
+    for (int32_t i = 0; i < s->n_steps; i++) {
+        k = memob_layer_kind(s->steps, i);
+        profile->n_kinds = (int32_t)memob_max(profile->n_kinds, k + 1);
+        profile->forward_s[k] = 1;
+        profile->backward_s[k] = 2;
+    }
+    for (int32_t i = 0; i < s->desc.n_tensors; i++) {
+        memo_profile_tensor* tensor = &profile->tensors[i];
+        snprintf(tensor->name, sizeof tensor->name, "%s", s->steps->tensors[i].name);
+        for (k = 0; k < profile->n_kinds; k++)
+            tensor->recompute_s_per_row[k] =
+                memob_is_recomputed(memob_item_away(s->steps, i))
+                    ? 0.5 / (double)s->steps->n_rows / (double)s->desc.n_tensors
+                    : -1;
+    }
+}
+
+/* The planner's desc, with what it points to. */
+typedef struct memoi_session_costs {
+    memo_swap_plan_desc desc;
+    memoi_rows_aim aim;
+    memo_swap_desc swap;
+    memo_profile profile;
+} memoi_session_costs;
+
+/* Time that the chosen alternatives add: to one step of a kind, or with BETWEEN to the rest of the
+ * micro-batch. */
+MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32_t kind) {
+    const memo_step_plan* plan = s->part->plan;
+    double sum_s = 0;
+    for (int32_t i = 0; i < plan->n_buffers; i++) {
+        const memo_session_buffer* b = &s->desc.buffers[i];
+        const int is_each = memoi_buffer_is_each(b);
+        if (!plan->alternatives[i] || !memoi_buffer_is_of(b, kind)) continue;
+        if (pass != (is_each ? b->first : MEMO_PASS_BETWEEN)) continue;
+        sum_s += s->desc.alternatives[plan->alternatives[i] - 1].s_per_row *
+                 (double)(is_each ? s->steps->n_rows : s->steps->layer_rows);
+    }
+    return sum_s;
+}
+
+/* Time that the chosen alternatives add to the steps of a turn.  Without an order turn 0 is the
+ * forward, turn 1 the backward. */
+MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k) {
+    const int32_t n = s->n_turn_steps, turn = s->steps->order ? s->steps->order[k] : -k;
+    const memo_pass pass = turn < 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD;
+    const int32_t first = memob_turn_place(turn) * n;
+    double sum_s = 0;
+    for (int32_t step = first; step < first + n; step++)
+        sum_s += memoi_session_slower_s(s, pass, memob_layer_kind(s->steps, step));
+    return sum_s;
+}
+
+/* The costs of the stage's tensors, and the budgets. */
+MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs) {
+    const memo_step_plan* plan = s->part->plan;
+    const double share = (double)s->times->n_rows / (double)plan->swap.n_rows;
+    memo_profile* times = &costs->profile;
+    memo_swap_plan_desc* desc = &costs->desc;
+    int32_t n_trained = 0;
+    memset(costs, 0, sizeof *costs);
+    costs->swap = plan->swap;
+    costs->profile = *s->times;
+    desc->swap = &costs->swap;
+    desc->profile = times;
+    desc->micro_batches = s->desc.micro_batches / memoi_session_n_group(s);
+    costs->aim.effort = s->effort;
+    costs->aim.start = s->start;
+    costs->aim.is_alpha = s->desc.policy == MEMO_POLICY_ALPHA;
+
+    /* Do other shapes with a backward get the device memory that this stage takes?  Equal rows
+     * leave memory free, which would then be lost to the other shapes. */
+    for (int32_t k = 0; k < s->desc.n_shapes; k++)
+        n_trained += !s->parts[k].plan->shape.is_forward_only;
+    costs->aim.is_uneven = n_trained > 1 && s->limit_bytes == s->desc.device_bytes;
+    if (s->desc.host_bytes)
+        desc->host_bytes = memob_max((s->desc.host_bytes - s->states_sizes.host_bytes) /
+                                         MEMOB_DEVICE_ALIGNMENT * MEMOB_DEVICE_ALIGNMENT,
+                                     1);
+    if (s->desc.spill_directory && s->desc.host_bytes)
+        desc->spill_bytes = s->desc.disk_bytes
+                                ? memob_max(s->desc.disk_bytes - s->states_sizes.spill_bytes, 1)
+                                : MEMOB_BYTES_MAX;
+
+    if (s->streamed) desc->states = &s->states_desc;
+    for (int32_t i = 0; i < MEMO_PROFILE_KINDS_MAX; i++) {
+        times->forward_s[i] += share * memoi_session_slower_s(s, MEMO_PASS_FORWARD, i);
+        times->backward_s[i] += share * memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
+    }
+    times->between_s += memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
+    desc->turns = plan->order;
+    desc->last_chunk = plan->n_chunks - 1;
+}
+
+/* Makes a stage of the least memory, which may lack some.  Tensors that cannot be recomputed
+ * are kept.  If they do not fit they are swapped, unless swapping takes more device memory. */
+MEMOI void memoi_session_take_least(memo_session* s) {
+    const memo_step_plan* plan = s->part->plan;
+    int64_t kept_bytes;
+    memoi_session_stage(s, MEMO_POLICY_RECOMPUTE, NULL);
+    kept_bytes = s->peak_bytes;
+    if (!plan->fits) memoi_session_stage(s, MEMO_POLICY_MEMO, NULL);
+    if (!plan->fits && s->peak_bytes > kept_bytes)
+        memoi_session_stage(s, MEMO_POLICY_RECOMPUTE, NULL);
+}
+
+#define MEMOI_SESSION_ROUNDS 8
+
+/* Searches the rows that take least time, until they fit or nothing does.  The planner assumes that
+ * the other buffers do not depend on the rows.  If the dry run shows otherwise, its budget is
+ * lowered by the excess. */
+MEMOI void memoi_session_search_rows(memo_session* s, memoi_session_costs* costs) {
+    memo_step_plan* plan = s->part->plan;
+    int64_t* left_bytes = &costs->desc.device_bytes;
+    memo_status status;
+    memoi_session_log(s, "session: planning rows by %s times",
+                      s->is_measured ? "measured" : "estimated");
+    if (s->limit_bytes) *left_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
+    costs->swap.rows = NULL;
+    plan->fits = 0;
+    for (int round = 0; !plan->fits && round < MEMOI_SESSION_ROUNDS; round++) {
+        if (s->failure.status || (s->limit_bytes && *left_bytes <= 0)) break;
+        status = memoi_rows_make_plan(&costs->desc, &costs->aim, &plan->times, &s->call_error);
+        if (status == MEMO_STATUS_INFEASIBLE) break; /* no rows fit */
+        memoi_keep(s, status);
+        memoi_session_stage(s, s->desc.policy, plan->times);
+        if (s->is_measured && plan->fits) break;
+        memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
+        plan->times = NULL;
+        if (!s->limit_bytes) break; /* other rows would take no less */
+        *left_bytes -= s->peak_bytes - s->limit_bytes;
+    }
+}
+
+/* 1: the policy is the best alpha, to be found. */
+MEMOI int memoi_session_is_alpha(const memo_session_desc* desc) {
+    return desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
+}
+
+/* Makes the stage of the policy, with measured times if there are any.  All ranks plan with the
+ * same numbers. */
+MEMOI void memoi_session_choose_rows(memo_session* s) {
+    const memo_policy policy = s->desc.policy;
+    const int is_alpha = memoi_session_is_alpha(&s->desc);
+    const int is_planned = policy == MEMO_POLICY_MEMO || is_alpha;
+    memo_step_plan* plan = s->part->plan;
+    memoi_session_costs costs;
+    memoi_session_cost(s, &costs);
+    memo_swap_plan_destroy(plan->times);
+    plan->times = NULL;
+    if (plan->shape.is_forward_only) { /* layers share what they do not keep */
+        memoi_session_stage(s, MEMO_POLICY_MEMO, NULL);
+        return;
+    }
+
+    /* Keeping everything is fastest, so MEMO looks no further if it fits. */
+    memoi_session_stage(s, is_planned ? MEMO_POLICY_KEEP : policy, NULL);
+    if (s->failure.status) return;
+    if (is_alpha || (is_planned && !plan->fits)) {
+        memoi_session_search_rows(s, &costs);
+        if (!plan->fits && is_alpha)
+            memoi_session_stage(s, policy, NULL);
+        else if (!plan->fits)
+            memoi_session_take_least(s);
+    }
+    if (!s->is_measured || plan->times) return;
+    costs.swap = plan->swap; /* its times, under no budget */
+    costs.desc.device_bytes = 0;
+    memoi_keep(s, memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, &s->call_error));
+    memoi_session_settle(s);
+}
