@@ -243,6 +243,13 @@ columns() {
         END { exit bad || n < 4 }' memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h
 }
 
+# A room is read at one sitting.
+room_lines() {
+    find src -name '*.h' -path '*/*/*' | xargs awk '
+        FNR == 1 { n++ } FNR == 951 { print FILENAME ": more than 950 lines; a room of its own would do for a part"; bad = 1 }
+        END { exit bad || n < 100 }'
+}
+
 # Public comments show what C++11 compiles, too: no compound literals, no designated initializers.
 examples_in_comments() {
     grep -nE "\(memo_[a-z_]+\)\{|\{ *\.[a-z]" memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h |
@@ -425,6 +432,7 @@ test_is "only MEMO is defined by the preprocessor" macros $first_c
 test_is "types before the implementation begin with memo_ or memoi_" types
 test_is "no header uses another's memoi_" borrowings
 test_is "style: headers have at most 100 columns" columns
+test_is "a room has at most 950 lines" room_lines
 test_is "public comments show C++11" examples_in_comments
 test_is "style: long functions have paragraphs and comments" paragraphs
 test_is "what headers share is defined in memo.h or memo_plan.h" shared
