@@ -94,13 +94,16 @@ static void backward(void* user, memo_session* session, int32_t l) {
     (void)user;
 }
 
-/* Adam, for the embedding and each layer, when its gradients are complete. */
+/* Adam, for the embedding and each layer, when its gradients are complete, or as late as the next
+ * forward: then train's step is the next one, but the values are still those of this step. */
 static void update(void* user, memo_session* session, int32_t l) {
     float *w = STATE(l, WEIGHTS), *g = STATE(l, GRADS), *m = STATE(l, MOMENTS), *v = m + W;
+    const int step = *(const int*)memo_session_get_values(session); /* from 1 on */
+    const float of_m = 1 - powf(0.9f, (float)step), of_v = 1 - powf(0.99f, (float)step);
     for (int i = 0; w && i < W; i++) { /* no states of what follows the last layer */
         m[i] = 0.9f * m[i] + 0.1f * g[i];
         v[i] = 0.99f * v[i] + 0.01f * g[i] * g[i];
-        w[i] -= 0.002f * m[i] / (sqrtf(v[i]) + 1e-8f);
+        w[i] -= 0.002f * (m[i] / of_m) / (sqrtf(v[i] / of_v) + 1e-8f);
     }
     (void)user;
 }
@@ -119,16 +122,20 @@ static memo_status train(int64_t device_bytes, float* weights, memo_error* error
     memo_session_info info;
     memo_session* session;
     memo_text report = {NULL, 0, 0, 0};
+    memo_batch batch = {0};
     memo_status status;
+    int step;
     desc.tensors = acts, desc.n_tensors = N_ACTS, desc.states = states, desc.n_states = N_STATES;
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE, desc.device_bytes = device_bytes;
     desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
     desc.update = update;
-    desc.update_may = MEMO_MAY_FUSE; /* when a layer's backward ends: no norm is needed */
+    /* When a layer's backward ends, as no norm is needed, or right before its next forward. */
+    desc.update_may = MEMO_MAY_FUSE | MEMO_MAY_DEFER;
     if ((status = memo_session_create(&desc, &session, error))) return status;
     status = copy_weights(session, weights, 0, error); /* states are zero until then */
-    for (int i = 0; i < N_STEPS && !status; i++) {
-        status = memo_session_run(session, NULL, error);
+    batch.values = &step, batch.values_bytes = sizeof step; /* copied in each micro-batch */
+    for (step = 1; step <= N_STEPS && !status; step++) {
+        status = memo_session_run(session, &batch, error);
         if (!status) status = memo_session_update(session, error);
     }
     if (!status) status = copy_weights(session, weights, 1, error);
