@@ -132,7 +132,7 @@ static memo_status train(int64_t device_bytes, float* weights, memo_error* error
     /* When a layer's backward ends, as no norm is needed, or right before its next forward. */
     desc.update_may = MEMO_MAY_FUSE | MEMO_MAY_DEFER;
     if ((status = memo_session_create(&desc, &session, error))) return status;
-    status = copy_weights(session, weights, 0, error); /* states are zero until then */
+    status = copy_weights(session, weights, 0, error);      /* states are zero until then */
     batch.values = &step, batch.values_bytes = sizeof step; /* copied in each micro-batch */
     for (step = 1; step <= N_STEPS && !status; step++) {
         status = memo_session_run(session, &batch, error);
