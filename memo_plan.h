@@ -1124,13 +1124,17 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *             the plan is proven, or nodes or time are spent.  >>plan solve calls it, and
  *             >>pack doors takes engines for puzzles from extras/memo_pack.h.
  *
- * Engines as they run; AUTO and BILEVEL have rounds.  () names a MEMOI_WITHOUT switch that differs.
+ * Engines as they run; AUTO and BILEVEL have rounds, GREEDY and MIP one.
  *   >>bi-level                rounds of BILEVEL      marks of layers; no holds      a plan
- *   >>greedy (orders)         first; large: rounds   any problem                    a plan
- *   >>mixed-integer program   once, for MIP          no alignments, few conflicts   a plan, a proof
- *   >>full sections           rounds                 easy, above 500 items          a plan, a bound
- *   >>ejections               rounds; last, GREEDY   not plain, or over 8,000 items a plan
- *   >>exact search (search)   rounds                 at most 8,000 items; no holds  a plan, a proof
+ *   >>greedy                  first; large: rounds   any problem                    a plan
+ *   >>mixed-integer program   MIP, behind greedy     no alignments, few conflicts   a plan, a proof
+ *   >>full sections           rounds                 easy, not small                a plan, a bound
+ *   >>ejections               rounds; GREEDY if not  what the search leaves: large, a plan
+ *                             easy                   or neither plain nor a cover
+ *   >>exact search            rounds                 not large; no holds            a plan, a proof
+ * MEMOI_WITHOUT switches off orders (but the first), full_sections, ejections, or search.
+ * memo_plan_solve makes a pass or two; a pass has rounds; a round of the search tries capacities;
+ * an attempt at one has runs, each with an order of its own; a run visits nodes.
  *
  * TERMS.  Sizes are counted in units, time in *sections*: a section is a set of items that live
  * together, to which no other item can be added.  Two items overlap exactly where they share a
@@ -1140,6 +1144,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *   unit    the largest number that divides the step and all spare room
  *   spare   bytes by which a size is rounded up to the least alignment, as offsets are multiples of
  *           it; the spare room of the topmost item does not count in the peak
+ *   large   above MEMOI_SEARCH_ITEMS items; *small*: at most MEMOI_SMALL_ITEMS, often proven
  *   plain   without alignments, gaps, holds and fixed items; *easy*: with alignments at most
  *   gap     a time in an item's life in which other items may take its bytes
  *   wait    one stream waits for another: what lives on the two is in order
@@ -1147,13 +1152,12 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *   cover   sections made from conflicts, not from time: these replace gaps and pairs (memo_pack.h)
  */
 
-/* A problem of at most MEMOI_SMALL_ITEMS items is *small*: small problems are often proven. */
 enum {
     MEMOI_SMALL_ITEMS = 500,
     MEMOI_SEARCH_ITEMS = 8000, /* at most in the exact search, which is as deep as the items */
-    MEMOI_CLOCK = 64,          /* steps between two looks at the clock */
-    MEMOI_TRIES = 16,          /* of what costs little: orders, holes, bricks */
-    MEMOI_SHARE = 4,           /* by which a step shrinks after a failure */
+    MEMOI_CLOCK = 64,          /* steps of greedy or ejections between two looks at the clock */
+    MEMOI_TRIES = 16,          /* of what costs little; and a share that does */
+    MEMOI_SHARE = 4,           /* an engine gets this part of the nodes that it may spend in vain */
     MEMOI_PLACED_NODE = 8      /* items that a greedy run places in the time of a node */
 };
 
@@ -1169,7 +1173,7 @@ typedef struct memoi_item {
     int64_t spare;      /* part of the size that the rounding added */
     int64_t alignment;  /* 1 if the step guarantees it */
     int64_t fixed;      /* offset, or -1 */
-    int64_t begin, end; /* sections from first to last, including those in gaps */
+    int64_t begin, end; /* [begin, end): its sections, those in gaps too; see >>sections */
     int64_t until;      /* end, or later: where the last item held against it begins */
     int64_t first_range, n_ranges;
     int64_t load;     /* the bound of the fullest section that it meets, gaps included */
@@ -1191,7 +1195,7 @@ typedef struct memoi_problem {
     int32_t has_alignment, has_gaps;
     int32_t is_rounded;   /* spare room counts in the peak: proofs are of that peak */
     int32_t is_cover;     /* sections replace pairs, and are not in order of time */
-    int32_t is_stretched; /* items live to the end of their last hold: proofs do not hold */
+    int32_t is_stretched; /* items live to the end of their last hold: nothing is proven */
     int32_t* held;        /* pairs, the earlier item first; NULL: there are none */
     int64_t n_held;
     struct memoi_neighbors* neighbors;
@@ -1227,6 +1231,10 @@ MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
     return memoi_problem_is_easy(problem) && !problem->has_alignment;
 }
 
+MEMOI int memoi_problem_is_large(const memoi_problem* problem) {
+    return problem->n_items > MEMOI_SEARCH_ITEMS;
+}
+
 MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {
     while (b) {
         int64_t rest = a % b;
@@ -1249,10 +1257,11 @@ MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, i
 
 /* --- >>sections ---
  * Finds the maximal sets of items that live together, and the bytes that no plan of such a set can
- * do without: the bounds.  Knows nothing of offsets but those that are fixed.
+ * do without: the bounds.  Door: memoi_problem_sections.  Knows nothing of offsets but those that
+ * are fixed.
  *
- * 1. Each range, a piece of a life without gaps, spans a section; the sections of an item follow
- *    from its ranges.
+ * 1. Each range, a piece of a life without gaps, spans a section or more.  The sections of an item
+ *    follow from its ranges, but that it begins no later than the items behind it.
  * 2. What begins ends: behind the last section nothing lives. */
 
 /* Sets the first and the last section of each item from its ranges.  No item begins later than an
@@ -1382,8 +1391,8 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
 
 /* --- >>items ---
  * Makes the problem of a plan: an item of each buffer, in units, with its sections and bounds, and
- * the pairs that may not share bytes although they live at different times.  Knows nothing of how
- * items are planned.
+ * the pairs that may not share bytes although they live at different times.  Doors:
+ * memoi_problem_create, then memoi_problem_add_holds.  Knows nothing of how items are planned.
  *
  * 1. A size is a multiple of the step, and more than its spare room.
  * 2. An alignment that the step does not guarantee is a multiple of the step.
@@ -1402,8 +1411,8 @@ MEMOI void memoi_problem_add_range(memoi_problem* problem, int64_t begin, int64_
     problem->ranges[problem->n_ranges++].end = end;
 }
 
-/* Adds the item of buffer i, with a range between each two gaps.  No item is made of an empty
- * buffer, which needs no place.  *gap, *hold: the first of the buffer or of a later one. */
+/* Adds the item of buffer i, with a range before, between and behind its gaps; none of an empty
+ * buffer, which needs no place.  *gap, *hold: those of the buffer come next, and are passed. */
 MEMOI void memoi_problem_add_item(memoi_problem* problem, const memo_plan* plan, int64_t i,
                                   int64_t* gap, int64_t* hold) {
     const memo_buffer* buffer = &plan->buffers[i];
@@ -1501,7 +1510,7 @@ MEMOI void memoi_problem_scale(memoi_problem* problem, int64_t step) {
     }
 }
 
-/* Makes the problem without holds.  Errors: no memory; sizes or counts that are too large. */
+/* Makes the problem without pairs.  Errors: no memory; sizes or counts that are too large. */
 MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi_problem* problem,
                                        memo_error* error) {
     int64_t gap = 0, hold = 0, step;
@@ -1579,7 +1588,7 @@ MEMOI memoi_made memoi_problem_add_holds(memoi_problem* problem, const memo_plan
  * 1. No plan is lower than the bound.
  * 2. No more nodes count as spent than are left. */
 
-/* Orders of the items; all but the last are runs of greedy, those that help most come first. */
+/* Orders of the items.  Greedy has all but the last, and those that help most come first. */
 typedef enum memoi_item_order {
     MEMOI_ORDER_LOAD = 0, /* fullest section first, then longest: others have room on top */
     MEMOI_ORDER_START,    /* as requested */
@@ -1587,7 +1596,7 @@ typedef enum memoi_item_order {
     MEMOI_ORDER_SIZE,     /* largest, then longest */
     MEMOI_ORDER_LIFETIME, /* longest, then largest area */
     MEMOI_GREEDY_RUNS,
-    MEMOI_ORDER_SECTIONS = MEMOI_GREEDY_RUNS, /* number of sections, then size: for the search */
+    MEMOI_ORDER_SECTIONS = MEMOI_GREEDY_RUNS, /* number of sections, then size */
     MEMOI_N_ORDERS
 } memoi_item_order;
 
@@ -1641,7 +1650,8 @@ MEMOI int memoi_deadline_is_over(const memoi_deadline* clock) {
            (clock->stop && __atomic_load_n(clock->stop, __ATOMIC_RELAXED));
 }
 
-/* What may be spent.  A node is about 30 us: a node of the exact search, or as much other work. */
+/* What may be spent.  A node is about 30 us: a node of the exact search, or as much work of another
+ * engine.  Orders of the loop's greedy look at the clock alone. */
 typedef struct memoi_effort {
     memoi_deadline clock;
     int64_t nodes_left; /* of each thread */
@@ -1753,16 +1763,16 @@ MEMOI void memoi_inner_end(memoi_inner* inner, int64_t* offsets) {
 }
 
 /* --- >>neighbors ---
- * Lists for each item the items that conflict with it, and finds room beside fixed neighbors.
- * Knows nothing of orders.
+ * Lists for each item the items that conflict with it (door: memoi_neighbors_list), and finds room
+ * beside those that are fixed, which lead the list.  Knows nothing of orders.
  *
  * 1. Each list has as many items as were counted for it.
  * 2. The fixed items of a list come first. */
 
 enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
 
-/* How many entries the lists have, with gaps at most.  Items are ordered by begin, so the later
- * items that i overlaps come before the first one that begins after i has ended. */
+/* How many entries the lists have, or with gaps an upper bound.  Items are ordered by begin, so the
+ * later items that i overlaps come before the first one that begins after i has ended. */
 MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
     int64_t n_entries = 2 * problem->n_held;
     for (int64_t i = 0; i < problem->n_items; i++)
@@ -1803,8 +1813,8 @@ MEMOI void memoi_neighbors_fill(const memoi_problem* problem, int64_t* fill) {
     for (int64_t i = 0; i < n; i++) MEMO_ASSERT(fill[i] == neighbors->first[i + 1]); /* 1 */
 }
 
-/* Sorts each list: fixed items first, the lowest first.  fill, order and sorted are scratch: an
- * entry an item, an item, and a neighbor. */
+/* Sorts each list: fixed items first, the lowest first.  Scratch: fill and order, an entry for each
+ * item, and sorted, an entry for each neighbor. */
 MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, memob_keyed* order,
                                 int32_t* sorted) {
     const memoi_neighbors* neighbors = problem->neighbors;
@@ -1832,14 +1842,13 @@ MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, mem
 MEMOI memoi_made memoi_neighbors_list(const memoi_problem* problem) {
     memoi_neighbors* neighbors = problem->neighbors;
     const int64_t n = problem->n_items;
-    int64_t n_entries;
+    const int64_t n_entries = memoi_neighbors_count(problem);
     memob_arrays scratch = MEMO_ZERO(memob_arrays);
     memob_keyed* order;
     int64_t* fill;
     int32_t* sorted;
     if (neighbors->list) return MEMOI_MADE;
-    n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
-    if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
+    neighbors->are_too_many |= n_entries > MEMOI_NEIGHBORS;
     if (neighbors->are_too_many) return MEMOI_UNFIT;
 
     /* The lists stay until the problem is freed, because several searches read them. */
@@ -1933,16 +1942,21 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
 #endif
 
 /* ---- >>greedy -----------------------------------------------------------------------------------
- * The first engine: plans in milliseconds, most of which are at the bound if the problem is the
- * step of a program.  Door: memoi_greedy_solve.  Does not start from a plan found before.
+ * The first engine: makes a plan in milliseconds, for most training steps one at the bound.  Door:
+ * memoi_greedy_solve.  Does not start from a plan found before.
  *
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.  Runs
  * differ in the order.  A *plateau* is a longest run of sections with one top.  The item that can
  * lie lowest lives within the lowest plateau.  If no item does, nothing can fill that plateau, so
- * the plateau rises to its lower neighbor.  An aligned item leaves a hole below itself.
+ * the plateau rises to its lower neighbor.  An aligned item leaves a hole below itself; for the
+ * choice of an item alignments do not count.
  *
  * Gaps count as life, an item lives `until` the last one held against it begins, and all lie above
  * the fixed items.  So every item lives in one piece, and a run is fast for any number of items.
+ *
+ * Ahead.  >>full sections places some items *ahead* of a run.  A plateau that reaches such an item
+ * takes it; another item goes below only if it fits there.  After a few items that do not, the
+ * plateau rises, at most to the lowest item ahead.
  *
  * 1. The plateaus cover all sections, each of which belongs to one of them.
  * 2. An item is placed once, on the top of a plateau in which it lives.
@@ -1964,17 +1978,7 @@ MEMOI int memoi_greedy_compare_ranked(const void* left, const void* right) { /* 
     return (a->index > b->index) - (a->index < b->index);
 }
 
-MEMOI uint64_t memoi_search_random(uint64_t* state) { /* splitmix64 */
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-MEMOI double memoi_search_random_real(uint64_t* state) { /* [0, 1) */
-    return (double)(memoi_search_random(state) >> 11) * (1.0 / 9007199254740992.0);
-}
-
-/* With random numbers each rank is blurred by a few per cent, so that no two orders are alike. */
+/* With random numbers ranks are blurred by a few per cent, so that orders of the search differ. */
 MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_order order,
                                     uint64_t* random, memoi_ranked* ranked) {
     for (int64_t i = 0; i < problem->n_items; i++) {
@@ -1990,7 +1994,7 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
         ranked[i].index = i;
         ranked[i].first = ranks[order][0];
         ranked[i].second = ranks[order][1];
-        if (random) ranked[i].first *= 0.95 + 0.1 * memoi_search_random_real(random);
+        if (random) ranked[i].first *= 0.95 + 0.1 * memob_random_real(random);
     }
     qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
 }
@@ -2281,8 +2285,8 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     return 1;
 }
 
-/* Runs number first to last - 1, until a plan meets the target, or time is up and there is one.
- * All runs begin with sweeps, unless the problem is small. */
+/* Runs number first to last - 1, until a plan meets the target, or time is up and there is one.  A
+ * call for all runs begins with sweeps of memo_pack.h, unless the problem is small. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, int last,
                                      int64_t target, const memoi_deadline* clock,
                                      memoi_solution* best, memo_error* error) {
@@ -2333,10 +2337,10 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
  *     c      3      5    8    can be the lowest.  If there were no choice, the node would fail.
  *     d      3     12   15
  *
+ *   head    what lies at 12 or higher must fit from there to 20, and so for each bound above 4: for
+ *           5, c and d, whose sizes are 6.  Else the node fails.
  *   lift    c cannot be the lowest, so it lies above a or b.  a can end at 6, earlier than b: the
  *           bound of c becomes 6.
- *   head    what lies at 12 or higher must fit from there to 20, and so for each bound above 4: for
- *           6, c and d, whose sizes are 6.  Else the node fails.
  *   block   a blocked item is not the lowest in one of its sections.  If that is a in this section,
  *           b is the lowest, and a lies at 7 or higher.  The bound of a becomes the least such
  *           offset of all its sections.
@@ -2573,8 +2577,8 @@ MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_
     if (kind < MEMOI_CHANGE_LOOK) search->tallies[index / MEMOI_TALLY_ITEMS].is_kept = 0;
 }
 
-/* A tool may write down why a node fails: examples/tools/plan_proof.h defines this before.  It is
- * 1, but for step m, which names a state that failed: 0 if that failure is not written down. */
+/* A tool may write down the steps by which a node fails: examples/tools/plan_proof.h defines this
+ * before.  It is 1, or of step m, a state that failed before, 0 if that failure is not there. */
 #ifndef MEMOI_PROVE
 #define MEMOI_PROVE(search, step, a, b) 1
 #endif
@@ -2737,7 +2741,8 @@ MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, i
     return n_lifted;
 }
 
-/* The rule head: from each bound above `latest` on, items must fit.  0: they do not. */
+/* The rule head: from each bound above `latest` on, items must fit.  0: they do not.  A choice has
+ * a bound that is not above, so the loop ends. */
 MEMOI int memoi_search_head(memoi_search* search, int64_t s, uint64_t set, int64_t latest) {
     uint64_t above = 0;
     int64_t most = search->capacity, spare = 0;
@@ -2971,7 +2976,7 @@ MEMOI memoi_verdict memoi_search_branch(memoi_search* search, int64_t i, int64_t
     (void)MEMOI_PROVE(search, 'p', i, 0);
     if (memoi_search_place(search, i)) verdict = memoi_search_node(search, begin, end);
     if (verdict != MEMOI_FAILED) return verdict;
-    (void)MEMOI_PROVE(search, 'b', i, 0);
+    (void)MEMOI_PROVE(search, 'b', i, 0); /* sections are stale again as before the place */
     memset(search->is_stale + begin, 0, (size_t)(end - begin));
     memoi_search_undo(search, n_changes);
     memoi_search_log(search, MEMOI_CHANGE_BLOCKED, i, 0);
@@ -2995,8 +3000,8 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
             verdict = MEMOI_STOPPED;
         if (verdict != MEMOI_FAILED) break;
 
-        /* The node fails if this state failed before, by the rule hole, as it also does if nothing
-         * can be first, or if a bound shows that it must fail. */
+        /* The node fails if this state failed before, by the rule hole, or by a bound.  If nothing
+         * can be first, the floor is infinite, so there is a hole. */
         if (known->low == part.state.low && known->high == part.state.high &&
             MEMOI_PROVE(search, 'm', (int64_t)known->low, 0))
             break;
@@ -3164,8 +3169,8 @@ MEMOI memo_status memoi_exact_solve(const memoi_problem* problem, int64_t target
 }
 
 /* ---- >>full sections ----------------------------------------------------------------------------
- * The engine for many items of easy problems.  Door: memoi_full_solve.  Knows nothing of gaps and
- * fixed items.
+ * The engine for many items of easy problems.  Door: memoi_full_solve, with a percent, of which the
+ * loop tries several.  Knows nothing of gaps and fixed items.
  *
  * Often few sections are nearly as full as the bound.  The items that live there are planned alone,
  * by greedy and the exact search; a bound of these items bounds the whole.  All other items go
@@ -3193,7 +3198,7 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
     int n_runs;
     memo_status status = memoi_inner_begin(&inner, problem, is_in_set, offsets, error);
     if (status) return status;
-    n_runs = part->n_items > MEMOI_SEARCH_ITEMS ? 1 : MEMOI_GREEDY_RUNS;
+    n_runs = memoi_problem_is_large(part) ? 1 : MEMOI_GREEDY_RUNS;
     status = memoi_greedy_solve(part, 0, n_runs, target, &own->clock, &inner.best, error);
     memoi_effort_spend(own, n_runs * part->n_items / MEMOI_PLACED_NODE);
     if (!status)
@@ -3251,8 +3256,8 @@ done: /* after a failure as well */
  * was made.
  *
  * The highest item waits for a place within a capacity.  A waiting item takes the place where the
- * items in its way weigh least, and then these items wait.  An item that took a place weighs more
- * from then on, so that items do not chase each other.  (An ejection pool, Nagata and Braysy 2009.)
+ * items in its way weigh least, and then these items wait.  An item that ejected others weighs
+ * more from then on, so that items do not chase each other.  (A pool, Nagata and Braysy 2009.)
  *
  * 1. An item waits once, or has a place.
  * 2. In order of offset, a neighbor begins to be in the way before it ends. */
@@ -3272,7 +3277,7 @@ typedef struct memoi_ejections {
     int64_t n_waiting;
     int64_t capacity, highest;   /* the highest item waits for a place within the capacity */
     int64_t step;                /* from the peak to the next capacity */
-    int64_t places, places_left; /* for the items that wait then */
+    int64_t places, places_left; /* that waiting items may try for a capacity, and have left */
     int64_t peak;                /* of the best plan after the last call */
     int64_t n_looks;             /* at neighbors */
     uint64_t random;
@@ -3319,7 +3324,7 @@ MEMOI int64_t memoi_ejections_find(const memoi_ejections* e, int64_t i, int64_t 
     int64_t n_begun = 0, n_ended = 0, n_fixed = 0, found = -1;
     double weight = 0;
     *least = HUGE_VAL;
-    for (int64_t k = -1; k<n&& * least> 0; k++) {
+    for (int64_t k = -1; *least > 0 && k < n; k++) {
         const int64_t offset = k < 0 ? 0 : memob_align_up(e->ends[k].key, items[i].alignment);
         if (memoi_item_top(&items[i], offset) > e->capacity) break;
         for (; n_begun < n && e->begins[n_begun].key < offset; n_begun++) {
@@ -3355,7 +3360,7 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i) {
     }
     e->offsets[i] = place;
     if (least > 0)
-        e->weight[i] += 2 * memoi_search_random_real(&e->random) * (double)item->size *
+        e->weight[i] += 2 * memob_random_real(&e->random) * (double)item->size *
                         (double)(item->end - item->begin);
     return 1;
 }
@@ -3445,7 +3450,7 @@ MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nod
         memoi_ejections_settle(e, last - effort->n_nodes, effort);
 
         /* Nothing waits, so this is a plan, perhaps above the capacity; or no place is left. */
-        if (e->n_waiting == 0) {
+        if (e->n_waiting == 0) { /* an equal peak is taken too */
             memcpy(best->offsets, e->offsets, (size_t)e->problem->n_items * sizeof(int64_t));
             e->highest = memoi_solution_highest(e->problem, best->offsets, &best->peak);
         } else if (e->places_left == 0) {
@@ -3466,7 +3471,8 @@ MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nod
  *
  * MEMO paper, section 4.2.1: offsets o_i, peak M, for pairs i < j a binary z_ij, "i is below j":
  *     minimize M,   o_i + s_i <= M,   o_i + s_i <= o_j + U (1 - z_ij),   o_j + s_j <= o_i + U z_ij
- * where U is the best peak known.  Added: bounds on M.
+ * where U is the best peak known, with the largest spare room.  Items end at the peak but for their
+ * spare room.  Added: bounds on M.
  *
  * 1. Each pair has a column of its own. */
 
@@ -3575,7 +3581,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
     memob_keyed* order = NULL;
     double* columns = NULL;
     memoi_mip mip;
-    const memoi_made made = memoi_neighbors_list(problem);
+    memoi_made made;
     memset(&mip, 0, sizeof mip);
     mip.problem = problem;
     mip.clock = clock;
@@ -3585,6 +3591,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "the MIP counts in one unit, which these alignments do not allow; "
                               "use the search");
+    made = memoi_neighbors_list(problem);
     mip.n_pairs =
         (made == MEMOI_MADE ? problem->neighbors->first[n] : memoi_neighbors_count(problem)) / 2;
     if (made != MEMOI_NO_MEMORY && n + mip.n_pairs > MEMOI_MIP_PAIRS)
@@ -3632,7 +3639,8 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
 #endif /* MEMO_LP_SOLVE */
 
 /* ---- >>bi-level ---------------------------------------------------------------------------------
- * The engine for steps of alike layers.  Door: memoi_bilevel_solve.  Knows nothing of its solver.
+ * The engine for steps of alike layers.  Door: memoi_bilevel_solve.  Plans each level by the solver
+ * that it is given, the whole memo_plan_solve, and composes the offsets in the caller's plan.
  *
  * MEMO paper, section 4.2 and Figure 8: the layers of a step are alike, so the buffers inside a
  * layer are placed once.  Marks cut time into *windows*, one per phase of a layer.  The buffers
@@ -3641,7 +3649,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
  *
  * A kind is solved once.  A group becomes a single block of the outer plan, beside the buffers that
  * live longer.  A layer that differs is a kind of its own.  (The paper makes one block of all
- * groups of a window; several blocks leave room between blocks.)  Each of a few rounds leaves the
+ * groups of a window; several blocks leave room between blocks.)  Each further trial leaves the
  * longest-lived locals to the outer plan.
  *
  * 1. Windows are disjoint, and ascend.
@@ -3734,7 +3742,7 @@ MEMOI memoi_group* memoi_group_next(memoi_bilevel* bilevel, int64_t begin) {
 }
 
 /* Forms groups.  Buffers that live longer than life_limit stay in the outer plan.  Returns the
- * longest life of the members. */
+ * longest life of the others. */
 MEMOI int64_t memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
     const memo_plan* plan = bilevel->plan;
     int64_t window = 0, gap = 0, longest = 0;
@@ -3831,7 +3839,7 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, in
  * bytes.  So buffers stay in order of their begin. */
 MEMOI memo_plan memoi_bilevel_outer(memoi_bilevel* bilevel) {
     memo_plan outer = *bilevel->plan;
-    outer.n_waits = 0; /* names of lives */
+    outer.n_waits = 0; /* they name buffers of the plan */
     outer.buffers = bilevel->outer;
     memcpy(outer.buffers, bilevel->plan->buffers, (size_t)outer.n_buffers * sizeof(memo_buffer));
     for (int64_t g = 0; g < bilevel->n_groups; g++) {
@@ -3923,12 +3931,13 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
 }
 
 /* ---- >>loop -------------------------------------------------------------------------------------
- * Runs the engines that suit the problem, as the table at >>problem says.  Knows nothing of how
- * they plan.
+ * Runs the engines that suit the problem, as the table at >>problem says.  Door: memoi_loop_run.
+ * Knows nothing of how they plan.
  *
- * In a round each engine lowers the best plan so far: full sections with a share of the round's
- * nodes, the exact search with all of them a capacity.  The next round has twice as many.  So what
- * cannot help costs at most a few times what can.  Nothing but the end depends on a clock.
+ * A round begins with layers, and with orders of greedy that are left.  Then engines lower the best
+ * plan: most with a share of the round's nodes, the exact search with all of them a capacity.  The
+ * next round has twice as many.  So what cannot help costs at most a few times what can.  Nothing
+ * but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
 
@@ -3945,7 +3954,7 @@ typedef struct memoi_loop {
     memoi_ejections ejections;
     memoi_exact exact;
     int64_t n_vain; /* nodes of memo_pack.h and of full sections since one of them gained */
-    int32_t round, n_orders; /* tried by greedy */
+    int32_t round, n_orders, end_orders; /* of greedy: tried, and behind the last to be tried */
     memoi_made ejections_made, exact_made;
     int32_t is_second;  /* the second pass, for which layers and greedy have no more to do */
     int32_t is_stuck;   /* the last round gained nothing */
@@ -3978,13 +3987,15 @@ MEMOI memo_status memoi_loop_greedy(memoi_loop* loop, int first, int last, memo_
 }
 
 /* Behind the first order of a large problem: the order of lives at once if the plan is near the
- * bound, because it proves most of these; sweeps; the order of requests if the plan is far. */
+ * bound, because it mostly gets there; sweeps; the order of requests if the plan is far. */
 MEMOI memo_status memoi_loop_second(memoi_loop* loop, memo_error* error) {
     const memoi_solution* best = loop->best;
     const int is_near = best->peak - best->bound <= best->bound / 128;
     memo_status status = MEMO_STATUS_OK;
-    if (is_near)
+    if (is_near) { /* the last order, which then is not tried again */
+        loop->end_orders = MEMOI_ORDER_LIFETIME;
         status = memoi_loop_greedy(loop, MEMOI_ORDER_LIFETIME, MEMOI_ORDER_LIFETIME + 1, error);
+    }
     if (!status && memoi_loop_goes_on(loop))
         status =
             memoi_pack_sweep(loop->problem, loop->target, &loop->effort->clock, loop->best, error);
@@ -3996,9 +4007,9 @@ MEMOI memo_status memoi_loop_second(memoi_loop* loop, memo_error* error) {
 /* Layers, and greedy: all orders in the first round.  A large problem gets two then, with sweeps
  * between them, and another one behind a round that gained nothing. */
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
-    const int is_large = loop->problem->n_items > MEMOI_SEARCH_ITEMS &&
-                         loop->desc->engine != MEMO_PLAN_ENGINE_GREEDY;
-    const int first = loop->n_orders, n = is_large ? 1 : MEMOI_GREEDY_RUNS;
+    const int is_slow =
+        memoi_problem_is_large(loop->problem) && loop->desc->engine != MEMO_PLAN_ENGINE_GREEDY;
+    const int first = loop->n_orders, n = is_slow ? 1 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
         status =
@@ -4006,9 +4017,9 @@ MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error
                                 loop->effort, loop->solve, loop->best, &loop->has_layers, error);
     memoi_loop_credit(loop, "bilevel");
     loop->n_orders =
-        (int)memob_min(first + (loop->round > 0 ? loop->is_stuck : n), MEMOI_GREEDY_RUNS);
+        (int)memob_min(first + (loop->round > 0 ? loop->is_stuck : n), loop->end_orders);
     if (!status) status = memoi_loop_greedy(loop, first, loop->n_orders, error);
-    if (is_large && loop->round == 0 && !status) status = memoi_loop_second(loop, error);
+    if (is_slow && loop->round == 0 && !status) status = memoi_loop_second(loop, error);
     memoi_loop_credit(loop, "greedy");
     return status;
 }
@@ -4019,7 +4030,7 @@ MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_node
     enum { N = 5 };
     static const int percents[N] = {81, 93, 85, 97, 89};
     const memoi_problem* problem = loop->problem;
-    const int n = problem->n_items > MEMOI_SEARCH_ITEMS ? 1 : N;
+    const int n = memoi_problem_is_large(problem) ? 1 : N;
     memo_status status = MEMO_STATUS_OK;
     if (problem->n_items <= MEMOI_SMALL_ITEMS || !memoi_problem_is_easy(problem) ||
         MEMOI_WITHOUT(full_sections))
@@ -4044,15 +4055,15 @@ MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nod
                                                    : MEMO_STATUS_OK;
 }
 
-/* Does the round end here?  An engine that lowered a large plan lowers it soonest again. */
+/* Does the round end here?  An engine that lowered a large plan goes on with the next round. */
 MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
     return loop->is_apart || !memoi_loop_goes_on(loop) ||
-           (loop->problem->n_items > MEMOI_SEARCH_ITEMS && loop->best->peak < peak);
+           (memoi_problem_is_large(loop->problem) && loop->best->peak < peak);
 }
 
 /* The engines that improve a plan.  In a large problem memo_pack.h and full sections rest once they
- * have spent a sixteenth of all nodes in vain.  A plain problem that can be searched needs no
- * ejections. */
+ * have spent a sixteenth of all nodes in vain.  A plain problem or a cover that can be searched
+ * needs no ejections. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int has_exact = loop->exact_made == MEMOI_MADE;
@@ -4060,7 +4071,7 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     const int64_t goal = memob_max(loop->target, loop->best->bound);
     const int64_t peak = loop->best->peak, n_before = loop->effort->n_nodes;
     memo_status status = MEMO_STATUS_OK;
-    if (problem->n_items <= MEMOI_SEARCH_ITEMS || loop->n_vain <= n_before / MEMOI_TRIES) {
+    if (!memoi_problem_is_large(problem) || loop->n_vain <= n_before / MEMOI_TRIES) {
         status = memoi_pack_round(loop, n_nodes, error);
         if (!status && !memoi_loop_is_over(loop, peak))
             status = memoi_loop_full(loop, goal, n_nodes, error);
@@ -4076,7 +4087,7 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     if (has_exact && !status && !memoi_loop_is_over(loop, peak) &&
         !memoi_exact_round(&loop->exact, loop->target, n_nodes))
         status = memob_no_memory(error, "the search");
-    memoi_loop_credit(loop, "search");
+    memoi_loop_credit(loop, "search"); /* or another engine of a round */
     memoi_effort_report(loop->effort, problem, loop->best);
     return status;
 }
@@ -4097,14 +4108,14 @@ MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
 /* Lowers the best plan to the target, or as far as the effort goes. */
 MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
     const memoi_problem* problem = loop->problem;
-    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
     memoi_effort* effort = loop->effort;
     const memo_plan_engine engine = loop->desc->engine;
     const int is_once = engine == MEMO_PLAN_ENGINE_GREEDY || engine == MEMO_PLAN_ENGINE_MIP;
-    int64_t n_nodes =
-        is_large ? problem->n_items / MEMOI_PLACED_NODE : memoi_exact_first(problem, INT64_MAX);
+    int64_t n_nodes = memoi_problem_is_large(problem) ? problem->n_items / MEMOI_PLACED_NODE
+                                                      : memoi_exact_first(problem, INT64_MAX);
     memo_status status = MEMO_STATUS_OK;
     loop->before = *loop->best;
+    loop->end_orders = MEMOI_GREEDY_RUNS;
     loop->has_layers =
         engine == MEMO_PLAN_ENGINE_BILEVEL && loop->desc->trace && loop->plan->n_holds == 0;
     loop->ejections_made = loop->exact_made = MEMOI_UNFIT;
@@ -4179,8 +4190,8 @@ MEMOI int memoi_problem_trace_fits(const memo_trace* trace, const memo_plan* pla
 }
 
 /* Plans a prepared plan; *bound_bytes rises to what is proven.  In the first pass spare room counts
- * in the peak, because a plan of round sizes is found sooner.  If there is spare room, a second
- * pass improves that plan, whose peak is at most a rounding too high: then *is_open is 1. */
+ * in the peak, because a plan of round sizes is found sooner, at most a rounding too high.  Unless
+ * the plan is proven or within the capacity, *is_open is 1: a second pass improves it. */
 MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, int is_second,
                                   memoi_effort* effort, int64_t* bound_bytes, int32_t* is_open,
                                   memo_error* error) {
@@ -4210,22 +4221,22 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     /* No plan is below the bound, so a smaller capacity is no useful target. */
     loop.problem = &problem;
     loop.target = memob_min(desc->capacity_bytes, MEMOB_BYTES_MAX) / problem.unit_bytes;
-    if (problem.is_rounded && desc->capacity_bytes % problem.unit_bytes) loop.target++;
+    if (problem.is_rounded && desc->capacity_bytes % problem.unit_bytes)
+        loop.target++; /* the topmost item's rounding may lie above the capacity */
     loop.target = memob_max(loop.target, best.bound);
     loop.effort = effort;
     loop.best = &best;
     loop.plan = plan;
     loop.desc = desc;
     loop.solve = memo_plan_solve;
-    loop.name = is_second ? NULL : "greedy";
     loop.is_second = is_second;
     status = memoi_loop_run(&loop, error);
 
     /* A proof with stretched lives proves nothing.  A rounded peak is less than a unit too high. */
     if (!status && !problem.is_stretched)
         *bound_bytes =
-            memob_max(*bound_bytes, problem.is_rounded ? (best.bound - 1) * problem.unit_bytes + 1
-                                                       : best.bound * problem.unit_bytes);
+            memob_max(*bound_bytes,
+                      (best.bound - problem.is_rounded) * problem.unit_bytes + problem.is_rounded);
     if (!status) memoi_plan_store(plan, &problem, &best, loop.name);
     MEMO_ASSERT(status || plan->peak_bytes >= *bound_bytes); /* 1 */
     if (!status && plan->peak_bytes <= *bound_bytes) plan->proof = MEMO_PROOF_OPTIMAL;
@@ -4254,7 +4265,7 @@ MEMOI memo_status memoi_plan_check_desc(const memo_plan_desc* desc, memo_error* 
 
 memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_error* error) {
     memo_plan_desc settings = desc ? *desc : MEMO_ZERO(memo_plan_desc);
-    memoi_effort effort;
+    memoi_effort effort = MEMO_ZERO(memoi_effort);
     memo_status status;
     int64_t bound_bytes;
     int32_t is_open = 1;
@@ -4279,7 +4290,6 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     /* Engines look at the clock now and then, and a second pass makes the problem again. */
     reserved_s = fmax(6 * (memob_now_s() - begin), 1e-6 * (double)plan->n_buffers);
     reserved_s = fmin(reserved_s, 0.4 * settings.time_limit_s);
-    memset(&effort, 0, sizeof effort);
     effort.clock.deadline = begin + settings.time_limit_s - reserved_s;
     effort.clock.stop = settings.stop;
     effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
@@ -12311,7 +12321,7 @@ MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s
             if ((state->uses == MEMO_STATE_GRADIENT) != reads) continue;
             if (!reads) memset(bytes, 0, (size_t)state->size_bytes); /* also an odd last byte */
             for (int64_t k = 0; k < state->size_bytes / 2 && !reads; k++) {
-                const uint64_t r = memoi_search_random(&random);
+                const uint64_t r = memob_random(&random);
                 const uint16_t half = (uint16_t)(0x3c00 | (r & 0x1ff) | (r >> 9 & 0x8000));
                 memcpy(bytes + 2 * k, &half, sizeof half);
             }

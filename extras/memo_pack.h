@@ -780,7 +780,7 @@ MEMOI void memoi_fit_repeat(memoi_greedy* greedy, memoi_range* places, int64_t t
             memoi_ranked* ranked = &greedy->ranked[k];
             const memoi_item* item = &problem->items[ranked->index];
             if (memoi_item_top(item, greedy->offsets[ranked->index]) > target)
-                ranked->first += 0.05 * memoi_search_random_real(&random);
+                ranked->first += 0.05 * memob_random_real(&random);
         }
         qsort(greedy->ranked, (size_t)n, sizeof(memoi_ranked), memoi_greedy_compare_ranked);
     }
@@ -1284,7 +1284,7 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t bu
 
         /* A section of the item's life, at random.  A window of too many items is halved. */
         k = item->begin +
-            (int64_t)(memoi_search_random(&cores->seed) % (uint64_t)(item->end - item->begin));
+            (int64_t)(memob_random(&cores->seed) % (uint64_t)(item->end - item->begin));
         lives = reach;
         while (memoi_window_list(cores, k, lives, capacity, best, &n_least) > MEMOI_SEARCH_ITEMS &&
                lives >= 0.25)
@@ -1381,7 +1381,7 @@ MEMOI int64_t memoi_brick_find(const memoi_bricks* b, memoi_brick_key kind, int6
 
 /* Is a brick with this key the one to find?  Of several with one key any may be. */
 MEMOI int memoi_brick_is_found(memoi_bricks* b, memoi_brick_key kind, int64_t time, int64_t size) {
-    return memoi_brick_find(b, kind, time, size) < 0 || memoi_search_random(&b->random) % 2;
+    return memoi_brick_find(b, kind, time, size) < 0 || memob_random(&b->random) % 2;
 }
 
 /* Lists all bricks.  0: no memory. */
@@ -1481,13 +1481,13 @@ MEMOI void memoi_bricks_guess(memoi_bricks* b, int64_t level, int64_t some) {
                   most = before + (n - before) / some + 1;
     const memoi_item* items = b->whole.items;
     for (int64_t i = 0; i < n && b->n_joins < most; i++) {
-        if (!b->is_brick[i] || memoi_search_random(&b->random) % 2 == 0) continue;
+        if (!b->is_brick[i] || memob_random(&b->random) % 2 == 0) continue;
         if (items[i].size >= b->ends[items[i].end] >> level) memoi_brick_row(b, i, 0);
         if (b->n_joins == before) memoi_brick_pinwheel(b, i, 0);
     }
     if (b->n_joins > before) return;
     for (int64_t i = 0; i < n && b->n_joins < most; i++)
-        if (b->is_brick[i] && memoi_search_random(&b->random) % 2 == 0 &&
+        if (b->is_brick[i] && memob_random(&b->random) % 2 == 0 &&
             items[i].end - items[i].begin >= b->whole.n_sections >> level)
             memoi_brick_stack(b, i, 0);
 }
@@ -1782,7 +1782,7 @@ typedef struct memoi_market {
 } memoi_market;
 
 MEMOI int64_t memoi_market_random(memoi_market* m, int64_t n) {
-    return (int64_t)(memoi_search_random(&m->random) % (uint64_t)n);
+    return (int64_t)(memob_random(&m->random) % (uint64_t)n);
 }
 
 /* Replaces the waits that the plan of a trace buys, and the holds, which follow from both.  Without

@@ -293,6 +293,17 @@ MEMOI void memoi_arrays_rewind(memob_arrays* arrays) {
     arrays->block_bytes = kept.block_bytes;
 }
 
+/* The next random number of a state (splitmix64), and one in [0, 1). */
+MEMOI uint64_t memob_random(uint64_t* state) {
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+MEMOI double memob_random_real(uint64_t* state) {
+    return (double)(memob_random(state) >> 11) * (1.0 / 9007199254740992.0);
+}
+
 /* FNV-1a. */
 MEMOI uint64_t memob_hash(const char* bytes, int64_t n_bytes) {
     uint64_t hash = 14695981039346656037u;

@@ -6,7 +6,7 @@
 
 static uint64_t pattern_state;
 static int64_t pattern_int(int64_t low, int64_t high) {
-    return low + (int64_t)(memoi_search_random(&pattern_state) % (uint64_t)(high - low + 1));
+    return low + (int64_t)(memob_random(&pattern_state) % (uint64_t)(high - low + 1));
 }
 
 enum { CLOCKS_MAX = 8 };

@@ -164,11 +164,11 @@ TEST(rounded_sizes_take_the_nodes_of_plain_ones) {
         own_plan* plan = new_plan(200, 0, 1);
         for (int64_t i = 0; i < 200; i++) {
             memo_buffer* buffer = &plan->buffers[i];
-            const double life = memoi_search_random_real(&random);
+            const double life = memob_random_real(&random);
             buffer->id = i;
-            buffer->begin = (int64_t)(250 * memoi_search_random_real(&random));
+            buffer->begin = (int64_t)(250 * memob_random_real(&random));
             buffer->end = buffer->begin + 1 + (int64_t)(100 * life * life);
-            buffer->size_bytes = 1 + (int64_t)(20000 * memoi_search_random_real(&random));
+            buffer->size_bytes = 1 + (int64_t)(20000 * memob_random_real(&random));
             buffer->alignment_bytes = 64;
         }
         solve_valid(plan, &desc, k);

@@ -3,7 +3,8 @@
 #include "memo/marks.h"
 #include "plan/offsets/pack_doors.h"
 /* ---- >>bi-level ---------------------------------------------------------------------------------
- * The engine for steps of alike layers.  Door: memoi_bilevel_solve.  Knows nothing of its solver.
+ * The engine for steps of alike layers.  Door: memoi_bilevel_solve.  Plans each level by the solver
+ * that it is given, the whole memo_plan_solve, and composes the offsets in the caller's plan.
  *
  * MEMO paper, section 4.2 and Figure 8: the layers of a step are alike, so the buffers inside a
  * layer are placed once.  Marks cut time into *windows*, one per phase of a layer.  The buffers
@@ -12,7 +13,7 @@
  *
  * A kind is solved once.  A group becomes a single block of the outer plan, beside the buffers that
  * live longer.  A layer that differs is a kind of its own.  (The paper makes one block of all
- * groups of a window; several blocks leave room between blocks.)  Each of a few rounds leaves the
+ * groups of a window; several blocks leave room between blocks.)  Each further trial leaves the
  * longest-lived locals to the outer plan.
  *
  * 1. Windows are disjoint, and ascend.
@@ -105,7 +106,7 @@ MEMOI memoi_group* memoi_group_next(memoi_bilevel* bilevel, int64_t begin) {
 }
 
 /* Forms groups.  Buffers that live longer than life_limit stay in the outer plan.  Returns the
- * longest life of the members. */
+ * longest life of the others. */
 MEMOI int64_t memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
     const memo_plan* plan = bilevel->plan;
     int64_t window = 0, gap = 0, longest = 0;
@@ -202,7 +203,7 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, in
  * bytes.  So buffers stay in order of their begin. */
 MEMOI memo_plan memoi_bilevel_outer(memoi_bilevel* bilevel) {
     memo_plan outer = *bilevel->plan;
-    outer.n_waits = 0; /* names of lives */
+    outer.n_waits = 0; /* they name buffers of the plan */
     outer.buffers = bilevel->outer;
     memcpy(outer.buffers, bilevel->plan->buffers, (size_t)outer.n_buffers * sizeof(memo_buffer));
     for (int64_t g = 0; g < bilevel->n_groups; g++) {

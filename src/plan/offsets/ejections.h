@@ -7,8 +7,8 @@
  * was made.
  *
  * The highest item waits for a place within a capacity.  A waiting item takes the place where the
- * items in its way weigh least, and then these items wait.  An item that took a place weighs more
- * from then on, so that items do not chase each other.  (An ejection pool, Nagata and Braysy 2009.)
+ * items in its way weigh least, and then these items wait.  An item that ejected others weighs
+ * more from then on, so that items do not chase each other.  (A pool, Nagata and Braysy 2009.)
  *
  * 1. An item waits once, or has a place.
  * 2. In order of offset, a neighbor begins to be in the way before it ends. */
@@ -28,7 +28,7 @@ typedef struct memoi_ejections {
     int64_t n_waiting;
     int64_t capacity, highest;   /* the highest item waits for a place within the capacity */
     int64_t step;                /* from the peak to the next capacity */
-    int64_t places, places_left; /* for the items that wait then */
+    int64_t places, places_left; /* that waiting items may try for a capacity, and have left */
     int64_t peak;                /* of the best plan after the last call */
     int64_t n_looks;             /* at neighbors */
     uint64_t random;
@@ -75,7 +75,7 @@ MEMOI int64_t memoi_ejections_find(const memoi_ejections* e, int64_t i, int64_t 
     int64_t n_begun = 0, n_ended = 0, n_fixed = 0, found = -1;
     double weight = 0;
     *least = HUGE_VAL;
-    for (int64_t k = -1; k<n&& * least> 0; k++) {
+    for (int64_t k = -1; *least > 0 && k < n; k++) {
         const int64_t offset = k < 0 ? 0 : memob_align_up(e->ends[k].key, items[i].alignment);
         if (memoi_item_top(&items[i], offset) > e->capacity) break;
         for (; n_begun < n && e->begins[n_begun].key < offset; n_begun++) {
@@ -111,7 +111,7 @@ MEMOI int memoi_ejections_place(memoi_ejections* e, int64_t i) {
     }
     e->offsets[i] = place;
     if (least > 0)
-        e->weight[i] += 2 * memoi_search_random_real(&e->random) * (double)item->size *
+        e->weight[i] += 2 * memob_random_real(&e->random) * (double)item->size *
                         (double)(item->end - item->begin);
     return 1;
 }
@@ -201,7 +201,7 @@ MEMOI void memoi_ejections_solve(memoi_ejections* e, int64_t goal, int64_t n_nod
         memoi_ejections_settle(e, last - effort->n_nodes, effort);
 
         /* Nothing waits, so this is a plan, perhaps above the capacity; or no place is left. */
-        if (e->n_waiting == 0) {
+        if (e->n_waiting == 0) { /* an equal peak is taken too */
             memcpy(best->offsets, e->offsets, (size_t)e->problem->n_items * sizeof(int64_t));
             e->highest = memoi_solution_highest(e->problem, best->offsets, &best->peak);
         } else if (e->places_left == 0) {

@@ -31,10 +31,10 @@
  *     c      3      5    8    can be the lowest.  If there were no choice, the node would fail.
  *     d      3     12   15
  *
+ *   head    what lies at 12 or higher must fit from there to 20, and so for each bound above 4: for
+ *           5, c and d, whose sizes are 6.  Else the node fails.
  *   lift    c cannot be the lowest, so it lies above a or b.  a can end at 6, earlier than b: the
  *           bound of c becomes 6.
- *   head    what lies at 12 or higher must fit from there to 20, and so for each bound above 4: for
- *           6, c and d, whose sizes are 6.  Else the node fails.
  *   block   a blocked item is not the lowest in one of its sections.  If that is a in this section,
  *           b is the lowest, and a lies at 7 or higher.  The bound of a becomes the least such
  *           offset of all its sections.
@@ -271,8 +271,8 @@ MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_
     if (kind < MEMOI_CHANGE_LOOK) search->tallies[index / MEMOI_TALLY_ITEMS].is_kept = 0;
 }
 
-/* A tool may write down why a node fails: examples/tools/plan_proof.h defines this before.  It is
- * 1, but for step m, which names a state that failed: 0 if that failure is not written down. */
+/* A tool may write down the steps by which a node fails: examples/tools/plan_proof.h defines this
+ * before.  It is 1, or of step m, a state that failed before, 0 if that failure is not there. */
 #ifndef MEMOI_PROVE
 #define MEMOI_PROVE(search, step, a, b) 1
 #endif
@@ -435,7 +435,8 @@ MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, i
     return n_lifted;
 }
 
-/* The rule head: from each bound above `latest` on, items must fit.  0: they do not. */
+/* The rule head: from each bound above `latest` on, items must fit.  0: they do not.  A choice has
+ * a bound that is not above, so the loop ends. */
 MEMOI int memoi_search_head(memoi_search* search, int64_t s, uint64_t set, int64_t latest) {
     uint64_t above = 0;
     int64_t most = search->capacity, spare = 0;
@@ -669,7 +670,7 @@ MEMOI memoi_verdict memoi_search_branch(memoi_search* search, int64_t i, int64_t
     (void)MEMOI_PROVE(search, 'p', i, 0);
     if (memoi_search_place(search, i)) verdict = memoi_search_node(search, begin, end);
     if (verdict != MEMOI_FAILED) return verdict;
-    (void)MEMOI_PROVE(search, 'b', i, 0);
+    (void)MEMOI_PROVE(search, 'b', i, 0); /* sections are stale again as before the place */
     memset(search->is_stale + begin, 0, (size_t)(end - begin));
     memoi_search_undo(search, n_changes);
     memoi_search_log(search, MEMOI_CHANGE_BLOCKED, i, 0);
@@ -693,8 +694,8 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
             verdict = MEMOI_STOPPED;
         if (verdict != MEMOI_FAILED) break;
 
-        /* The node fails if this state failed before, by the rule hole, as it also does if nothing
-         * can be first, or if a bound shows that it must fail. */
+        /* The node fails if this state failed before, by the rule hole, or by a bound.  If nothing
+         * can be first, the floor is infinite, so there is a hole. */
         if (known->low == part.state.low && known->high == part.state.high &&
             MEMOI_PROVE(search, 'm', (int64_t)known->low, 0))
             break;

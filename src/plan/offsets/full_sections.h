@@ -2,8 +2,8 @@
 #include "plan/offsets/greedy.h"
 #include "plan/offsets/exact_search.h"
 /* ---- >>full sections ----------------------------------------------------------------------------
- * The engine for many items of easy problems.  Door: memoi_full_solve.  Knows nothing of gaps and
- * fixed items.
+ * The engine for many items of easy problems.  Door: memoi_full_solve, with a percent, of which the
+ * loop tries several.  Knows nothing of gaps and fixed items.
  *
  * Often few sections are nearly as full as the bound.  The items that live there are planned alone,
  * by greedy and the exact search; a bound of these items bounds the whole.  All other items go
@@ -31,7 +31,7 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
     int n_runs;
     memo_status status = memoi_inner_begin(&inner, problem, is_in_set, offsets, error);
     if (status) return status;
-    n_runs = part->n_items > MEMOI_SEARCH_ITEMS ? 1 : MEMOI_GREEDY_RUNS;
+    n_runs = memoi_problem_is_large(part) ? 1 : MEMOI_GREEDY_RUNS;
     status = memoi_greedy_solve(part, 0, n_runs, target, &own->clock, &inner.best, error);
     memoi_effort_spend(own, n_runs * part->n_items / MEMOI_PLACED_NODE);
     if (!status)

@@ -3,16 +3,21 @@
 #include "plan/offsets/solution.h"
 #include "plan/offsets/pack_doors.h"
 /* ---- >>greedy -----------------------------------------------------------------------------------
- * The first engine: plans in milliseconds, most of which are at the bound if the problem is the
- * step of a program.  Door: memoi_greedy_solve.  Does not start from a plan found before.
+ * The first engine: makes a plan in milliseconds, for most training steps one at the bound.  Door:
+ * memoi_greedy_solve.  Does not start from a plan found before.
  *
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.  Runs
  * differ in the order.  A *plateau* is a longest run of sections with one top.  The item that can
  * lie lowest lives within the lowest plateau.  If no item does, nothing can fill that plateau, so
- * the plateau rises to its lower neighbor.  An aligned item leaves a hole below itself.
+ * the plateau rises to its lower neighbor.  An aligned item leaves a hole below itself; for the
+ * choice of an item alignments do not count.
  *
  * Gaps count as life, an item lives `until` the last one held against it begins, and all lie above
  * the fixed items.  So every item lives in one piece, and a run is fast for any number of items.
+ *
+ * Ahead.  >>full sections places some items *ahead* of a run.  A plateau that reaches such an item
+ * takes it; another item goes below only if it fits there.  After a few items that do not, the
+ * plateau rises, at most to the lowest item ahead.
  *
  * 1. The plateaus cover all sections, each of which belongs to one of them.
  * 2. An item is placed once, on the top of a plateau in which it lives.
@@ -34,17 +39,7 @@ MEMOI int memoi_greedy_compare_ranked(const void* left, const void* right) { /* 
     return (a->index > b->index) - (a->index < b->index);
 }
 
-MEMOI uint64_t memoi_search_random(uint64_t* state) { /* splitmix64 */
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-MEMOI double memoi_search_random_real(uint64_t* state) { /* [0, 1) */
-    return (double)(memoi_search_random(state) >> 11) * (1.0 / 9007199254740992.0);
-}
-
-/* With random numbers each rank is blurred by a few per cent, so that no two orders are alike. */
+/* With random numbers ranks are blurred by a few per cent, so that orders of the search differ. */
 MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_order order,
                                     uint64_t* random, memoi_ranked* ranked) {
     for (int64_t i = 0; i < problem->n_items; i++) {
@@ -60,7 +55,7 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
         ranked[i].index = i;
         ranked[i].first = ranks[order][0];
         ranked[i].second = ranks[order][1];
-        if (random) ranked[i].first *= 0.95 + 0.1 * memoi_search_random_real(random);
+        if (random) ranked[i].first *= 0.95 + 0.1 * memob_random_real(random);
     }
     qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
 }
@@ -351,8 +346,8 @@ MEMOI int memoi_plateau_run(memoi_greedy* greedy) {
     return 1;
 }
 
-/* Runs number first to last - 1, until a plan meets the target, or time is up and there is one.
- * All runs begin with sweeps, unless the problem is small. */
+/* Runs number first to last - 1, until a plan meets the target, or time is up and there is one.  A
+ * call for all runs begins with sweeps of memo_pack.h, unless the problem is small. */
 MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, int last,
                                      int64_t target, const memoi_deadline* clock,
                                      memoi_solution* best, memo_error* error) {

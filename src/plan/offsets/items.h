@@ -4,8 +4,8 @@
 #include "plan/offsets/sections.h"
 /* --- >>items ---
  * Makes the problem of a plan: an item of each buffer, in units, with its sections and bounds, and
- * the pairs that may not share bytes although they live at different times.  Knows nothing of how
- * items are planned.
+ * the pairs that may not share bytes although they live at different times.  Doors:
+ * memoi_problem_create, then memoi_problem_add_holds.  Knows nothing of how items are planned.
  *
  * 1. A size is a multiple of the step, and more than its spare room.
  * 2. An alignment that the step does not guarantee is a multiple of the step.
@@ -24,8 +24,8 @@ MEMOI void memoi_problem_add_range(memoi_problem* problem, int64_t begin, int64_
     problem->ranges[problem->n_ranges++].end = end;
 }
 
-/* Adds the item of buffer i, with a range between each two gaps.  No item is made of an empty
- * buffer, which needs no place.  *gap, *hold: the first of the buffer or of a later one. */
+/* Adds the item of buffer i, with a range before, between and behind its gaps; none of an empty
+ * buffer, which needs no place.  *gap, *hold: those of the buffer come next, and are passed. */
 MEMOI void memoi_problem_add_item(memoi_problem* problem, const memo_plan* plan, int64_t i,
                                   int64_t* gap, int64_t* hold) {
     const memo_buffer* buffer = &plan->buffers[i];
@@ -123,7 +123,7 @@ MEMOI void memoi_problem_scale(memoi_problem* problem, int64_t step) {
     }
 }
 
-/* Makes the problem without holds.  Errors: no memory; sizes or counts that are too large. */
+/* Makes the problem without pairs.  Errors: no memory; sizes or counts that are too large. */
 MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi_problem* problem,
                                        memo_error* error) {
     int64_t gap = 0, hold = 0, step;

@@ -6,12 +6,13 @@
 #include "plan/offsets/bi_level.h"
 #include "plan/offsets/pack_doors.h"
 /* ---- >>loop -------------------------------------------------------------------------------------
- * Runs the engines that suit the problem, as the table at >>problem says.  Knows nothing of how
- * they plan.
+ * Runs the engines that suit the problem, as the table at >>problem says.  Door: memoi_loop_run.
+ * Knows nothing of how they plan.
  *
- * In a round each engine lowers the best plan so far: full sections with a share of the round's
- * nodes, the exact search with all of them a capacity.  The next round has twice as many.  So what
- * cannot help costs at most a few times what can.  Nothing but the end depends on a clock.
+ * A round begins with layers, and with orders of greedy that are left.  Then engines lower the best
+ * plan: most with a share of the round's nodes, the exact search with all of them a capacity.  The
+ * next round has twice as many.  So what cannot help costs at most a few times what can.  Nothing
+ * but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
 
@@ -28,7 +29,7 @@ typedef struct memoi_loop {
     memoi_ejections ejections;
     memoi_exact exact;
     int64_t n_vain; /* nodes of memo_pack.h and of full sections since one of them gained */
-    int32_t round, n_orders; /* tried by greedy */
+    int32_t round, n_orders, end_orders; /* of greedy: tried, and behind the last to be tried */
     memoi_made ejections_made, exact_made;
     int32_t is_second;  /* the second pass, for which layers and greedy have no more to do */
     int32_t is_stuck;   /* the last round gained nothing */
@@ -61,13 +62,15 @@ MEMOI memo_status memoi_loop_greedy(memoi_loop* loop, int first, int last, memo_
 }
 
 /* Behind the first order of a large problem: the order of lives at once if the plan is near the
- * bound, because it proves most of these; sweeps; the order of requests if the plan is far. */
+ * bound, because it mostly gets there; sweeps; the order of requests if the plan is far. */
 MEMOI memo_status memoi_loop_second(memoi_loop* loop, memo_error* error) {
     const memoi_solution* best = loop->best;
     const int is_near = best->peak - best->bound <= best->bound / 128;
     memo_status status = MEMO_STATUS_OK;
-    if (is_near)
+    if (is_near) { /* the last order, which then is not tried again */
+        loop->end_orders = MEMOI_ORDER_LIFETIME;
         status = memoi_loop_greedy(loop, MEMOI_ORDER_LIFETIME, MEMOI_ORDER_LIFETIME + 1, error);
+    }
     if (!status && memoi_loop_goes_on(loop))
         status =
             memoi_pack_sweep(loop->problem, loop->target, &loop->effort->clock, loop->best, error);
@@ -79,9 +82,9 @@ MEMOI memo_status memoi_loop_second(memoi_loop* loop, memo_error* error) {
 /* Layers, and greedy: all orders in the first round.  A large problem gets two then, with sweeps
  * between them, and another one behind a round that gained nothing. */
 MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
-    const int is_large = loop->problem->n_items > MEMOI_SEARCH_ITEMS &&
-                         loop->desc->engine != MEMO_PLAN_ENGINE_GREEDY;
-    const int first = loop->n_orders, n = is_large ? 1 : MEMOI_GREEDY_RUNS;
+    const int is_slow =
+        memoi_problem_is_large(loop->problem) && loop->desc->engine != MEMO_PLAN_ENGINE_GREEDY;
+    const int first = loop->n_orders, n = is_slow ? 1 : MEMOI_GREEDY_RUNS;
     memo_status status = MEMO_STATUS_OK;
     if (loop->has_layers)
         status =
@@ -89,9 +92,9 @@ MEMOI memo_status memoi_loop_begin(memoi_loop* loop, int64_t n_nodes, memo_error
                                 loop->effort, loop->solve, loop->best, &loop->has_layers, error);
     memoi_loop_credit(loop, "bilevel");
     loop->n_orders =
-        (int)memob_min(first + (loop->round > 0 ? loop->is_stuck : n), MEMOI_GREEDY_RUNS);
+        (int)memob_min(first + (loop->round > 0 ? loop->is_stuck : n), loop->end_orders);
     if (!status) status = memoi_loop_greedy(loop, first, loop->n_orders, error);
-    if (is_large && loop->round == 0 && !status) status = memoi_loop_second(loop, error);
+    if (is_slow && loop->round == 0 && !status) status = memoi_loop_second(loop, error);
     memoi_loop_credit(loop, "greedy");
     return status;
 }
@@ -102,7 +105,7 @@ MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_node
     enum { N = 5 };
     static const int percents[N] = {81, 93, 85, 97, 89};
     const memoi_problem* problem = loop->problem;
-    const int n = problem->n_items > MEMOI_SEARCH_ITEMS ? 1 : N;
+    const int n = memoi_problem_is_large(problem) ? 1 : N;
     memo_status status = MEMO_STATUS_OK;
     if (problem->n_items <= MEMOI_SMALL_ITEMS || !memoi_problem_is_easy(problem) ||
         MEMOI_WITHOUT(full_sections))
@@ -127,15 +130,15 @@ MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nod
                                                    : MEMO_STATUS_OK;
 }
 
-/* Does the round end here?  An engine that lowered a large plan lowers it soonest again. */
+/* Does the round end here?  An engine that lowered a large plan goes on with the next round. */
 MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
     return loop->is_apart || !memoi_loop_goes_on(loop) ||
-           (loop->problem->n_items > MEMOI_SEARCH_ITEMS && loop->best->peak < peak);
+           (memoi_problem_is_large(loop->problem) && loop->best->peak < peak);
 }
 
 /* The engines that improve a plan.  In a large problem memo_pack.h and full sections rest once they
- * have spent a sixteenth of all nodes in vain.  A plain problem that can be searched needs no
- * ejections. */
+ * have spent a sixteenth of all nodes in vain.  A plain problem or a cover that can be searched
+ * needs no ejections. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int has_exact = loop->exact_made == MEMOI_MADE;
@@ -143,7 +146,7 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     const int64_t goal = memob_max(loop->target, loop->best->bound);
     const int64_t peak = loop->best->peak, n_before = loop->effort->n_nodes;
     memo_status status = MEMO_STATUS_OK;
-    if (problem->n_items <= MEMOI_SEARCH_ITEMS || loop->n_vain <= n_before / MEMOI_TRIES) {
+    if (!memoi_problem_is_large(problem) || loop->n_vain <= n_before / MEMOI_TRIES) {
         status = memoi_pack_round(loop, n_nodes, error);
         if (!status && !memoi_loop_is_over(loop, peak))
             status = memoi_loop_full(loop, goal, n_nodes, error);
@@ -159,7 +162,7 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     if (has_exact && !status && !memoi_loop_is_over(loop, peak) &&
         !memoi_exact_round(&loop->exact, loop->target, n_nodes))
         status = memob_no_memory(error, "the search");
-    memoi_loop_credit(loop, "search");
+    memoi_loop_credit(loop, "search"); /* or another engine of a round */
     memoi_effort_report(loop->effort, problem, loop->best);
     return status;
 }
@@ -180,14 +183,14 @@ MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
 /* Lowers the best plan to the target, or as far as the effort goes. */
 MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
     const memoi_problem* problem = loop->problem;
-    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
     memoi_effort* effort = loop->effort;
     const memo_plan_engine engine = loop->desc->engine;
     const int is_once = engine == MEMO_PLAN_ENGINE_GREEDY || engine == MEMO_PLAN_ENGINE_MIP;
-    int64_t n_nodes =
-        is_large ? problem->n_items / MEMOI_PLACED_NODE : memoi_exact_first(problem, INT64_MAX);
+    int64_t n_nodes = memoi_problem_is_large(problem) ? problem->n_items / MEMOI_PLACED_NODE
+                                                      : memoi_exact_first(problem, INT64_MAX);
     memo_status status = MEMO_STATUS_OK;
     loop->before = *loop->best;
+    loop->end_orders = MEMOI_GREEDY_RUNS;
     loop->has_layers =
         engine == MEMO_PLAN_ENGINE_BILEVEL && loop->desc->trace && loop->plan->n_holds == 0;
     loop->ejections_made = loop->exact_made = MEMOI_UNFIT;

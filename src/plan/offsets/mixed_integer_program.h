@@ -9,7 +9,8 @@
  *
  * MEMO paper, section 4.2.1: offsets o_i, peak M, for pairs i < j a binary z_ij, "i is below j":
  *     minimize M,   o_i + s_i <= M,   o_i + s_i <= o_j + U (1 - z_ij),   o_j + s_j <= o_i + U z_ij
- * where U is the best peak known.  Added: bounds on M.
+ * where U is the best peak known, with the largest spare room.  Items end at the peak but for their
+ * spare room.  Added: bounds on M.
  *
  * 1. Each pair has a column of its own. */
 
@@ -118,7 +119,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
     memob_keyed* order = NULL;
     double* columns = NULL;
     memoi_mip mip;
-    const memoi_made made = memoi_neighbors_list(problem);
+    memoi_made made;
     memset(&mip, 0, sizeof mip);
     mip.problem = problem;
     mip.clock = clock;
@@ -128,6 +129,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "the MIP counts in one unit, which these alignments do not allow; "
                               "use the search");
+    made = memoi_neighbors_list(problem);
     mip.n_pairs =
         (made == MEMOI_MADE ? problem->neighbors->first[n] : memoi_neighbors_count(problem)) / 2;
     if (made != MEMOI_NO_MEMORY && n + mip.n_pairs > MEMOI_MIP_PAIRS)

@@ -1,16 +1,16 @@
 #pragma once
 #include "plan/offsets/problem.h"
 /* --- >>neighbors ---
- * Lists for each item the items that conflict with it, and finds room beside fixed neighbors.
- * Knows nothing of orders.
+ * Lists for each item the items that conflict with it (door: memoi_neighbors_list), and finds room
+ * beside those that are fixed, which lead the list.  Knows nothing of orders.
  *
  * 1. Each list has as many items as were counted for it.
  * 2. The fixed items of a list come first. */
 
 enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
 
-/* How many entries the lists have, with gaps at most.  Items are ordered by begin, so the later
- * items that i overlaps come before the first one that begins after i has ended. */
+/* How many entries the lists have, or with gaps an upper bound.  Items are ordered by begin, so the
+ * later items that i overlaps come before the first one that begins after i has ended. */
 MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
     int64_t n_entries = 2 * problem->n_held;
     for (int64_t i = 0; i < problem->n_items; i++)
@@ -51,8 +51,8 @@ MEMOI void memoi_neighbors_fill(const memoi_problem* problem, int64_t* fill) {
     for (int64_t i = 0; i < n; i++) MEMO_ASSERT(fill[i] == neighbors->first[i + 1]); /* 1 */
 }
 
-/* Sorts each list: fixed items first, the lowest first.  fill, order and sorted are scratch: an
- * entry an item, an item, and a neighbor. */
+/* Sorts each list: fixed items first, the lowest first.  Scratch: fill and order, an entry for each
+ * item, and sorted, an entry for each neighbor. */
 MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, memob_keyed* order,
                                 int32_t* sorted) {
     const memoi_neighbors* neighbors = problem->neighbors;
@@ -80,14 +80,13 @@ MEMOI void memoi_neighbors_sort(const memoi_problem* problem, int64_t* fill, mem
 MEMOI memoi_made memoi_neighbors_list(const memoi_problem* problem) {
     memoi_neighbors* neighbors = problem->neighbors;
     const int64_t n = problem->n_items;
-    int64_t n_entries;
+    const int64_t n_entries = memoi_neighbors_count(problem);
     memob_arrays scratch = MEMO_ZERO(memob_arrays);
     memob_keyed* order;
     int64_t* fill;
     int32_t* sorted;
     if (neighbors->list) return MEMOI_MADE;
-    n_entries = neighbors->are_too_many ? 0 : memoi_neighbors_count(problem);
-    if (n_entries > MEMOI_NEIGHBORS) neighbors->are_too_many = 1;
+    neighbors->are_too_many |= n_entries > MEMOI_NEIGHBORS;
     if (neighbors->are_too_many) return MEMOI_UNFIT;
 
     /* The lists stay until the problem is freed, because several searches read them. */

@@ -52,8 +52,8 @@ MEMOI int memoi_problem_trace_fits(const memo_trace* trace, const memo_plan* pla
 }
 
 /* Plans a prepared plan; *bound_bytes rises to what is proven.  In the first pass spare room counts
- * in the peak, because a plan of round sizes is found sooner.  If there is spare room, a second
- * pass improves that plan, whose peak is at most a rounding too high: then *is_open is 1. */
+ * in the peak, because a plan of round sizes is found sooner, at most a rounding too high.  Unless
+ * the plan is proven or within the capacity, *is_open is 1: a second pass improves it. */
 MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, int is_second,
                                   memoi_effort* effort, int64_t* bound_bytes, int32_t* is_open,
                                   memo_error* error) {
@@ -83,22 +83,22 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     /* No plan is below the bound, so a smaller capacity is no useful target. */
     loop.problem = &problem;
     loop.target = memob_min(desc->capacity_bytes, MEMOB_BYTES_MAX) / problem.unit_bytes;
-    if (problem.is_rounded && desc->capacity_bytes % problem.unit_bytes) loop.target++;
+    if (problem.is_rounded && desc->capacity_bytes % problem.unit_bytes)
+        loop.target++; /* the topmost item's rounding may lie above the capacity */
     loop.target = memob_max(loop.target, best.bound);
     loop.effort = effort;
     loop.best = &best;
     loop.plan = plan;
     loop.desc = desc;
     loop.solve = memo_plan_solve;
-    loop.name = is_second ? NULL : "greedy";
     loop.is_second = is_second;
     status = memoi_loop_run(&loop, error);
 
     /* A proof with stretched lives proves nothing.  A rounded peak is less than a unit too high. */
     if (!status && !problem.is_stretched)
         *bound_bytes =
-            memob_max(*bound_bytes, problem.is_rounded ? (best.bound - 1) * problem.unit_bytes + 1
-                                                       : best.bound * problem.unit_bytes);
+            memob_max(*bound_bytes,
+                      (best.bound - problem.is_rounded) * problem.unit_bytes + problem.is_rounded);
     if (!status) memoi_plan_store(plan, &problem, &best, loop.name);
     MEMO_ASSERT(status || plan->peak_bytes >= *bound_bytes); /* 1 */
     if (!status && plan->peak_bytes <= *bound_bytes) plan->proof = MEMO_PROOF_OPTIMAL;
@@ -127,7 +127,7 @@ MEMOI memo_status memoi_plan_check_desc(const memo_plan_desc* desc, memo_error* 
 
 memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_error* error) {
     memo_plan_desc settings = desc ? *desc : MEMO_ZERO(memo_plan_desc);
-    memoi_effort effort;
+    memoi_effort effort = MEMO_ZERO(memoi_effort);
     memo_status status;
     int64_t bound_bytes;
     int32_t is_open = 1;
@@ -152,7 +152,6 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     /* Engines look at the clock now and then, and a second pass makes the problem again. */
     reserved_s = fmax(6 * (memob_now_s() - begin), 1e-6 * (double)plan->n_buffers);
     reserved_s = fmin(reserved_s, 0.4 * settings.time_limit_s);
-    memset(&effort, 0, sizeof effort);
     effort.clock.deadline = begin + settings.time_limit_s - reserved_s;
     effort.clock.stop = settings.stop;
     effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;

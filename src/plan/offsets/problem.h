@@ -12,13 +12,17 @@
  *             the plan is proven, or nodes or time are spent.  >>plan solve calls it, and
  *             >>pack doors takes engines for puzzles from extras/memo_pack.h.
  *
- * Engines as they run; AUTO and BILEVEL have rounds.  () names a MEMOI_WITHOUT switch that differs.
+ * Engines as they run; AUTO and BILEVEL have rounds, GREEDY and MIP one.
  *   >>bi-level                rounds of BILEVEL      marks of layers; no holds      a plan
- *   >>greedy (orders)         first; large: rounds   any problem                    a plan
- *   >>mixed-integer program   once, for MIP          no alignments, few conflicts   a plan, a proof
- *   >>full sections           rounds                 easy, above 500 items          a plan, a bound
- *   >>ejections               rounds; last, GREEDY   not plain, or over 8,000 items a plan
- *   >>exact search (search)   rounds                 at most 8,000 items; no holds  a plan, a proof
+ *   >>greedy                  first; large: rounds   any problem                    a plan
+ *   >>mixed-integer program   MIP, behind greedy     no alignments, few conflicts   a plan, a proof
+ *   >>full sections           rounds                 easy, not small                a plan, a bound
+ *   >>ejections               rounds; GREEDY if not  what the search leaves: large, a plan
+ *                             easy                   or neither plain nor a cover
+ *   >>exact search            rounds                 not large; no holds            a plan, a proof
+ * MEMOI_WITHOUT switches off orders (but the first), full_sections, ejections, or search.
+ * memo_plan_solve makes a pass or two; a pass has rounds; a round of the search tries capacities;
+ * an attempt at one has runs, each with an order of its own; a run visits nodes.
  *
  * TERMS.  Sizes are counted in units, time in *sections*: a section is a set of items that live
  * together, to which no other item can be added.  Two items overlap exactly where they share a
@@ -28,6 +32,7 @@
  *   unit    the largest number that divides the step and all spare room
  *   spare   bytes by which a size is rounded up to the least alignment, as offsets are multiples of
  *           it; the spare room of the topmost item does not count in the peak
+ *   large   above MEMOI_SEARCH_ITEMS items; *small*: at most MEMOI_SMALL_ITEMS, often proven
  *   plain   without alignments, gaps, holds and fixed items; *easy*: with alignments at most
  *   gap     a time in an item's life in which other items may take its bytes
  *   wait    one stream waits for another: what lives on the two is in order
@@ -35,13 +40,12 @@
  *   cover   sections made from conflicts, not from time: these replace gaps and pairs (memo_pack.h)
  */
 
-/* A problem of at most MEMOI_SMALL_ITEMS items is *small*: small problems are often proven. */
 enum {
     MEMOI_SMALL_ITEMS = 500,
     MEMOI_SEARCH_ITEMS = 8000, /* at most in the exact search, which is as deep as the items */
-    MEMOI_CLOCK = 64,          /* steps between two looks at the clock */
-    MEMOI_TRIES = 16,          /* of what costs little: orders, holes, bricks */
-    MEMOI_SHARE = 4,           /* by which a step shrinks after a failure */
+    MEMOI_CLOCK = 64,          /* steps of greedy or ejections between two looks at the clock */
+    MEMOI_TRIES = 16,          /* of what costs little; and a share that does */
+    MEMOI_SHARE = 4,           /* an engine gets this part of the nodes that it may spend in vain */
     MEMOI_PLACED_NODE = 8      /* items that a greedy run places in the time of a node */
 };
 
@@ -57,7 +61,7 @@ typedef struct memoi_item {
     int64_t spare;      /* part of the size that the rounding added */
     int64_t alignment;  /* 1 if the step guarantees it */
     int64_t fixed;      /* offset, or -1 */
-    int64_t begin, end; /* sections from first to last, including those in gaps */
+    int64_t begin, end; /* [begin, end): its sections, those in gaps too; see >>sections */
     int64_t until;      /* end, or later: where the last item held against it begins */
     int64_t first_range, n_ranges;
     int64_t load;     /* the bound of the fullest section that it meets, gaps included */
@@ -79,7 +83,7 @@ typedef struct memoi_problem {
     int32_t has_alignment, has_gaps;
     int32_t is_rounded;   /* spare room counts in the peak: proofs are of that peak */
     int32_t is_cover;     /* sections replace pairs, and are not in order of time */
-    int32_t is_stretched; /* items live to the end of their last hold: proofs do not hold */
+    int32_t is_stretched; /* items live to the end of their last hold: nothing is proven */
     int32_t* held;        /* pairs, the earlier item first; NULL: there are none */
     int64_t n_held;
     struct memoi_neighbors* neighbors;
@@ -113,6 +117,10 @@ MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
 
 MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
     return memoi_problem_is_easy(problem) && !problem->has_alignment;
+}
+
+MEMOI int memoi_problem_is_large(const memoi_problem* problem) {
+    return problem->n_items > MEMOI_SEARCH_ITEMS;
 }
 
 MEMOI int64_t memoi_problem_gcd(int64_t a, int64_t b) {

@@ -2,10 +2,11 @@
 #include "plan/offsets/problem.h"
 /* --- >>sections ---
  * Finds the maximal sets of items that live together, and the bytes that no plan of such a set can
- * do without: the bounds.  Knows nothing of offsets but those that are fixed.
+ * do without: the bounds.  Door: memoi_problem_sections.  Knows nothing of offsets but those that
+ * are fixed.
  *
- * 1. Each range, a piece of a life without gaps, spans a section; the sections of an item follow
- *    from its ranges.
+ * 1. Each range, a piece of a life without gaps, spans a section or more.  The sections of an item
+ *    follow from its ranges, but that it begins no later than the items behind it.
  * 2. What begins ends: behind the last section nothing lives. */
 
 /* Sets the first and the last section of each item from its ranges.  No item begins later than an

@@ -8,7 +8,7 @@
  * 1. No plan is lower than the bound.
  * 2. No more nodes count as spent than are left. */
 
-/* Orders of the items; all but the last are runs of greedy, those that help most come first. */
+/* Orders of the items.  Greedy has all but the last, and those that help most come first. */
 typedef enum memoi_item_order {
     MEMOI_ORDER_LOAD = 0, /* fullest section first, then longest: others have room on top */
     MEMOI_ORDER_START,    /* as requested */
@@ -16,7 +16,7 @@ typedef enum memoi_item_order {
     MEMOI_ORDER_SIZE,     /* largest, then longest */
     MEMOI_ORDER_LIFETIME, /* longest, then largest area */
     MEMOI_GREEDY_RUNS,
-    MEMOI_ORDER_SECTIONS = MEMOI_GREEDY_RUNS, /* number of sections, then size: for the search */
+    MEMOI_ORDER_SECTIONS = MEMOI_GREEDY_RUNS, /* number of sections, then size */
     MEMOI_N_ORDERS
 } memoi_item_order;
 
@@ -70,7 +70,8 @@ MEMOI int memoi_deadline_is_over(const memoi_deadline* clock) {
            (clock->stop && __atomic_load_n(clock->stop, __ATOMIC_RELAXED));
 }
 
-/* What may be spent.  A node is about 30 us: a node of the exact search, or as much other work. */
+/* What may be spent.  A node is about 30 us: a node of the exact search, or as much work of another
+ * engine.  Orders of the loop's greedy look at the clock alone. */
 typedef struct memoi_effort {
     memoi_deadline clock;
     int64_t nodes_left; /* of each thread */

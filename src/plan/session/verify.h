@@ -133,7 +133,7 @@ MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s
             if ((state->uses == MEMO_STATE_GRADIENT) != reads) continue;
             if (!reads) memset(bytes, 0, (size_t)state->size_bytes); /* also an odd last byte */
             for (int64_t k = 0; k < state->size_bytes / 2 && !reads; k++) {
-                const uint64_t r = memoi_search_random(&random);
+                const uint64_t r = memob_random(&random);
                 const uint16_t half = (uint16_t)(0x3c00 | (r & 0x1ff) | (r >> 9 & 0x8000));
                 memcpy(bytes + 2 * k, &half, sizeof half);
             }
