@@ -168,7 +168,7 @@ static memo_trace* body_of(const memo_trace* trace) {
 
 static uint64_t random_state;
 static int64_t random_int(int64_t low, int64_t high) {
-    return low + (int64_t)(memoi_search_random(&random_state) % (uint64_t)(high - low + 1));
+    return low + (int64_t)(memob_random(&random_state) % (uint64_t)(high - low + 1));
 }
 
 /* A full rectangle cut into n pieces.  The optimum is its height, and leaves no byte free. */
