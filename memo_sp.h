@@ -4261,7 +4261,7 @@ MEMOI int memoi_target_is_heard(const memoi_target* target) {
 MEMOI void memoi_target_announce(memoi_target* target, int stream, const char* name,
                                  const memo_range* reads, int64_t n_reads, const memo_range* writes,
                                  int64_t n_writes, int64_t sent_bytes) {
-    const memo_op_desc op = {name, 0, NULL, 0, 0, 0, sent_bytes, reads, n_reads, writes, n_writes};
+    const memo_op_desc op = {name, 0, 0, sent_bytes, reads, n_reads, writes, n_writes};
     if (memoi_target_is_heard(target))
         target->status = memo_annotate(target->device, target->streams[stream], &op, target->error);
 }

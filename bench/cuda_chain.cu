@@ -770,7 +770,7 @@ static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes
     memo_schedule* schedule;
     memo_simulation *measured, *simulated;
     double copied_s[2] = {0, 0}, copied_bytes[2] = {0, 0}, sums[2] = {0, 0}, computed_s[2] = {0, 0};
-    int32_t links[2], compute = 0;
+    int32_t compute = 0;
 
     /* Record the second step: the first warms up. */
     desc.device = chain.device;
@@ -786,11 +786,9 @@ static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes
     step(w);
     synchronize(w);
 
-    /* The simulation has the measured durations, with bare links for the copies. */
+    /* The simulation has the measured durations, and the bare rates for the copies. */
     check(memo_recorder_get_schedule(recorder, &schedule, &error));
     check(memo_schedule_measured(schedule, &measured, &error));
-    check(memo_schedule_add_link(schedule, "to host", bare_bytes_per_s[0], &links[0], &error));
-    check(memo_schedule_add_link(schedule, "to device", bare_bytes_per_s[1], &links[1], &error));
 
     for (int64_t i = 0; i < schedule->n_ops; i++) {
         memo_op* op = &schedule->ops[i];
@@ -802,8 +800,7 @@ static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes
         if (!way && strcmp(name, "to host") != 0) continue;
         copied_s[way] += op->end_s - op->start_s;
         copied_bytes[way] += (double)op->link_bytes;
-        op->link = links[way];
-        op->duration_s = 0; /* the link determines the duration */
+        op->duration_s = (double)op->link_bytes / bare_bytes_per_s[way];
     }
 
     check(memo_schedule_simulate(schedule, &simulated, &error));

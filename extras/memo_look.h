@@ -73,22 +73,14 @@ typedef enum memo_op_kind {
 
 typedef struct memo_op {
     memo_op_kind kind;
-    int32_t stream;                            /* SYNC of an event: -1 */
-    int32_t event;                             /* RECORD, WAIT, SYNC of an event; -1: none */
-    int32_t link;                              /* RUN */
-    int64_t first_more_stream, n_more_streams; /* in memo_schedule.more_streams */
-    int64_t first_range, n_reads, n_writes;    /* in memo_schedule.ranges, reads first */
-    int64_t link_bytes;
+    int32_t stream;                         /* SYNC of an event: -1 */
+    int32_t event;                          /* RECORD, WAIT, SYNC of an event; -1: none */
+    int64_t first_range, n_reads, n_writes; /* in memo_schedule.ranges, reads first */
+    int64_t link_bytes;                     /* that a RUN moves */
     double duration_s;
     double start_s, end_s; /* measured by a recorder; both 0 otherwise */
     int64_t name;          /* offset in memo_schedule.text */
 } memo_op;
-
-/* Operations that send over a link at the same time share the rate equally. */
-typedef struct memo_link {
-    int64_t name;
-    double bytes_per_s;
-} memo_link;
 
 /* Bytes with a name, for messages. */
 typedef struct memo_named_bytes {
@@ -102,12 +94,8 @@ typedef struct memo_schedule {
     int64_t n_ops;
     int64_t* streams; /* their names */
     int32_t n_streams;
-    memo_link* links; /* link k is links[k - 1] */
-    int32_t n_links;
     int64_t* events; /* their names; 0: none */
     int32_t n_events;
-    int32_t* more_streams;
-    int64_t n_more_streams;
     memo_range* ranges;
     int64_t n_ranges;
     memo_named_bytes* named;
@@ -116,16 +104,13 @@ typedef struct memo_schedule {
     int64_t text_bytes;
 } memo_schedule;
 
-/* Building.  Streams and events are numbered from 0, links from 1, in the order of the calls.  On
- * failure the schedule is unchanged.  Errors: INVALID_ARGUMENT (an index that was never added; a
- * range that ends before the begin; the same stream twice in an operation; a negative size or
- * duration; a rate of 0 or less), OUT_OF_HOST_MEMORY. */
+/* Building.  Streams and events are numbered from 0, in the order of the calls.  On failure the
+ * schedule is unchanged.  Errors: INVALID_ARGUMENT (an index that was never added; a range that
+ * ends before the begin; a negative size or duration), OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_schedule_create(memo_schedule** schedule, memo_error* error);
 MEMO_API void memo_schedule_destroy(memo_schedule* schedule);
 MEMO_TRY memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name,
                                               int32_t* stream, memo_error* error);
-MEMO_TRY memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name,
-                                            double bytes_per_s, int32_t* link, memo_error* error);
 MEMO_TRY memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* event,
                                              memo_error* error);
 MEMO_TRY memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* op,
@@ -212,9 +197,8 @@ typedef struct memo_simulation {
     double* stall_s; /* of each stream */
 } memo_simulation;
 
-/* start(op) is the latest of: the end of the previous op on each of its streams, the records it
- * waits for, host synchronization.  Links are shared as in memo_link.  Enqueueing takes no time.
- * Time: O(ops * streams + dependencies), times the number of links that are used.
+/* start(op) is the latest of: the end of the previous op on its stream, the record it waits for,
+ * host synchronization.  A RUN ends duration_s later.  Enqueueing takes no time.
  * Errors: INVALID_ARGUMENT (times overflow a double), OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_schedule_simulate(const memo_schedule* schedule,
                                             memo_simulation** simulation, memo_error* error);
@@ -257,7 +241,7 @@ MEMO_TRY memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace
  *   stream NAME
  *   buffer NAME BYTES                 placed after all buffers above, from 0
  *   buffer NAME RANGE                 another name for these bytes
- *   run NAME STREAM... [reads RANGE...] [writes RANGE...] [takes NANOSECONDS]
+ *   run NAME STREAM [reads RANGE...] [writes RANGE...] [takes NANOSECONDS]
  *   record EVENT STREAM
  *   wait EVENT STREAM
  *   sync STREAM                       the host waits for all of the stream
@@ -267,8 +251,8 @@ MEMO_TRY memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace
  * RANGE is A..B (bytes [A, B), decimal or 0x and hexadecimal), the NAME of a buffer, or NAME+A..B
  * inside that buffer.  NAME is a word, or text in double quotes with \ before a quote or backslash.
  * A quoted name is never a keyword or number.  Declare streams and buffers before their use; a
- * buffer may be declared again.  memo_schedule_write writes names, order, ranges and durations;
- * bytes on a link become time; nothing else is written.  If streams or events have the same name,
+ * buffer may be declared again.  memo_schedule_write writes names, order, ranges and durations, and
+ * nothing else.  If streams or events have the same name,
  * later names get a number appended; an event without a name is its number.  Paths and errors: as
  * for traces. */
 MEMO_TRY memo_status memo_schedule_read(const char* path, memo_schedule** schedule,
@@ -283,7 +267,7 @@ MEMO_TRY memo_status memo_schedule_write(const memo_schedule* schedule, const ch
  * may allocate; on failure the call that was passed on returns OUT_OF_HOST_MEMORY.
  *
  *   copy, copy_rows, fill     RUN named "to host", "to device", "on device" or "fill"; link_bytes
- *                             is the size, link is 0; a range per row, or one if rows touch
+ *                             is the size; a range per row, or one if rows touch
  *   annotate                  RUN with name, duration, ranges and sizes of the desc; ends at the
  *                             next call for the stream, synchronization or query
  *   launch_host               passed on; announce the work yourself
@@ -469,7 +453,7 @@ MEMO_TRY memo_status memo_blocks_generate(const memo_blocks_schedule_desc* desc,
 /* ROOMS, each with the words to search for.  A room uses public functions, memob_ ones of
  * memo.h, and the rooms above it.
  *
- *     >>schedule             operations, names and links
+ *     >>schedule             operations and names
  *     >>names                names of operations, streams, events and bytes
  *     >>schedule order       what each operation comes directly after
  *     >>schedule check       races and redundant waits
@@ -512,9 +496,7 @@ memo_status memo_schedule_create(memo_schedule** schedule, memo_error* error) {
     /* No array is NULL.  Text begins with the name of operations without one. */
     if (made && memob_grow(&made->ops, 0, 1, sizeof(memo_op)) &&
         memob_grow(&made->streams, 0, 1, sizeof(int64_t)) &&
-        memob_grow(&made->links, 0, 1, sizeof(memo_link)) &&
         memob_grow(&made->events, 0, 1, sizeof(int64_t)) &&
-        memob_grow(&made->more_streams, 0, 1, sizeof(int32_t)) &&
         memob_grow(&made->ranges, 0, 1, sizeof(memo_range)) &&
         memob_grow(&made->named, 0, 1, sizeof(memo_named_bytes)) &&
         memoi_schedule_add_text(made, "run") == 0)
@@ -528,9 +510,7 @@ void memo_schedule_destroy(memo_schedule* schedule) {
     if (!schedule) return;
     MEMO_FREE(schedule->ops);
     MEMO_FREE(schedule->streams);
-    MEMO_FREE(schedule->links);
     MEMO_FREE(schedule->events);
-    MEMO_FREE(schedule->more_streams);
     MEMO_FREE(schedule->ranges);
     MEMO_FREE(schedule->named);
     MEMO_FREE(schedule->text);
@@ -552,22 +532,6 @@ memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, 
         return memob_no_memory(error, "a stream of a schedule");
     *stream = schedule->n_streams++;
     schedule->streams[*stream] = text;
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name, double bytes_per_s,
-                                   int32_t* link, memo_error* error) {
-    int64_t text;
-    if (!name) return MEMOB_INVALID(error, "link: the name is NULL; pass a name");
-    if (!(bytes_per_s > 0) || !memob_is_in(bytes_per_s, 0, MEMOB_DOUBLE_MAX))
-        return MEMOB_INVALID(error, "link %s: bytes_per_s must be finite and above 0", name);
-    if (schedule->n_links == INT32_MAX ||
-        !memob_grow(&schedule->links, schedule->n_links, 1, sizeof(memo_link)) ||
-        (text = memoi_schedule_add_text(schedule, name)) < 0)
-        return memob_no_memory(error, "a link of a schedule");
-    schedule->links[schedule->n_links].name = text;
-    schedule->links[schedule->n_links].bytes_per_s = bytes_per_s;
-    *link = ++schedule->n_links;
     return MEMO_STATUS_OK;
 }
 
@@ -598,29 +562,10 @@ MEMOI memo_status memoi_schedule_check_desc(const memo_schedule* schedule, const
     if (memoi_schedule_has_stream(schedule, desc->stream, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
-    /* Streams: each exists and occurs once. */
-    if (desc->n_more_streams < 0 || (desc->n_more_streams && !desc->more_streams))
-        return MEMOB_INVALID(error, "%s: %lld more streams%s", name,
-                             (long long)desc->n_more_streams, desc->more_streams ? "" : " at NULL");
-    for (int64_t i = 0; i < desc->n_more_streams; i++) {
-        if (memoi_schedule_has_stream(schedule, desc->more_streams[i], error))
-            return MEMO_STATUS_INVALID_ARGUMENT;
-        for (int64_t j = -1; j < i; j++)
-            if (desc->more_streams[i] == (j < 0 ? desc->stream : desc->more_streams[j]))
-                return MEMOB_INVALID(error, "%s: stream %d occurs twice; name each stream once",
-                                     name, (int)desc->more_streams[i]);
-    }
-
-    /* Time, link and sizes. */
     if (!memob_is_in(desc->duration_s, 0, MEMOB_DOUBLE_MAX))
         return MEMOB_INVALID(error, "%s.duration_s: must be finite and 0 or more", name);
-    if (desc->link &&
-        memob_check_integer("schedule", "link", desc->link, 1, schedule->n_links, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    if (memob_check_integer(name, "link_bytes", desc->link_bytes, 0, INT64_MAX, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-
-    if (memoi_schedule_check_ranges(name, "read", desc->reads, desc->n_reads, error) ||
+    if (memob_check_integer(name, "link_bytes", desc->link_bytes, 0, INT64_MAX, error) ||
+        memoi_schedule_check_ranges(name, "read", desc->reads, desc->n_reads, error) ||
         memoi_schedule_check_ranges(name, "written", desc->writes, desc->n_writes, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return MEMO_STATUS_OK;
@@ -645,35 +590,26 @@ memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* de
     if (memoi_schedule_check_desc(schedule, desc, name, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     n_ranges = desc->n_reads + desc->n_writes; /* only of counts that passed */
     if (!memob_grow(&schedule->ops, schedule->n_ops, 1, sizeof(memo_op)) ||
-        !memob_grow(&schedule->more_streams, schedule->n_more_streams, desc->n_more_streams,
-                    sizeof(int32_t)) ||
         !memob_grow(&schedule->ranges, schedule->n_ranges, n_ranges, sizeof(memo_range)) ||
         (desc->name && (text = memoi_schedule_add_text(schedule, name)) < 0))
         return memob_no_memory(error, "an operation of a schedule");
 
     /* Nothing fails from here on, so a failed call changes nothing. */
     op = memoi_schedule_push(schedule, MEMO_OP_RUN, desc->stream, -1);
-    op->link = desc->link;
     op->link_bytes = desc->link_bytes;
     op->duration_s = desc->duration_s;
     op->name = text;
 
-    /* Lists go to the end of the schedule's arrays. */
-    op->first_more_stream = schedule->n_more_streams;
-    op->n_more_streams = desc->n_more_streams;
+    /* Ranges go to the end of the schedule's array. */
     op->first_range = schedule->n_ranges;
     op->n_reads = desc->n_reads;
     op->n_writes = desc->n_writes;
-    if (desc->n_more_streams)
-        memcpy(schedule->more_streams + schedule->n_more_streams, desc->more_streams,
-               (size_t)desc->n_more_streams * sizeof(int32_t));
     if (desc->n_reads)
         memcpy(schedule->ranges + schedule->n_ranges, desc->reads,
                (size_t)desc->n_reads * sizeof(memo_range));
     if (desc->n_writes)
         memcpy(schedule->ranges + schedule->n_ranges + desc->n_reads, desc->writes,
                (size_t)desc->n_writes * sizeof(memo_range));
-    schedule->n_more_streams += desc->n_more_streams;
     schedule->n_ranges += n_ranges;
     return MEMO_STATUS_OK;
 }
@@ -809,44 +745,21 @@ const char* memo_schedule_describe(const memo_schedule* schedule, int64_t op, ch
     return memoi_schedule_take_text(&text, buffer, n_bytes);
 }
 
-/* The k-th stream that op occupies: 0 is op->stream, n_more_streams the last. */
-MEMOI int32_t memoi_schedule_op_stream(const memo_schedule* schedule, const memo_op* op,
-                                       int64_t k) {
-    return k == 0 ? op->stream : schedule->more_streams[op->first_more_stream + k - 1];
-}
-
-MEMOI int memoi_schedule_is_on(const memo_schedule* schedule, int64_t op, int64_t stream) {
-    for (int64_t k = 0; k <= schedule->ops[op].n_more_streams; k++)
-        if (memoi_schedule_op_stream(schedule, &schedule->ops[op], k) == stream) return 1;
-    return 0;
-}
-
 /* ---- >>schedule order ---------------------------------------------------------------------------
  * Knows: which operation comes directly after which.  Knows nothing of bytes. */
 
-/* Reasons that every op can have; more streams follow. */
-enum { MEMOI_AFTER_STREAM, MEMOI_AFTER_HOST, MEMOI_AFTER_RECORD, MEMOI_AFTER_MORE };
+/* An op comes after the previous op of its stream (a SYNC of a stream after the last op), after the
+ * previous SYNC, and after the record that it waits for. */
+enum { MEMOI_AFTER_STREAM, MEMOI_AFTER_HOST, MEMOI_AFTER_RECORD, MEMOI_AFTERS };
 
-MEMOI int64_t memoi_order_n(const memo_op* op) { return MEMOI_AFTER_MORE + op->n_more_streams; }
-
-/* The index of the op that op i comes after for a reason, -1: none.  The previous op of its stream
- * (SYNC of a stream: its last op), the previous SYNC, the record that it waits for; the op before
- * it on each of its more_streams, which lie behind those of all ops. */
-MEMOI int64_t* memoi_order_at(int64_t* order, const memo_schedule* schedule, int64_t i,
-                              int64_t reason) {
-    if (reason < MEMOI_AFTER_MORE) return order + MEMOI_AFTER_MORE * i + reason;
-    return order + MEMOI_AFTER_MORE * (schedule->n_ops - 1) + schedule->ops[i].first_more_stream +
-           reason;
-}
-
-/* Its memory is in arrays, which the caller frees, also after a failure. */
+/* Fills order (n_ops, MEMOI_AFTERS) with indices of ops, -1: none.  Its memory is in arrays, which
+ * the caller frees, also after a failure. */
 MEMOI memo_status memoi_order_make(const memo_schedule* schedule, int64_t** order,
                                    memob_arrays* arrays, memo_error* error) {
-    const int64_t n = MEMOI_AFTER_MORE * schedule->n_ops + schedule->n_more_streams;
     int64_t sync = -1, *last, *recorded;
     last = MEMOB_ARRAY(arrays, int64_t, schedule->n_streams);
     recorded = MEMOB_ARRAY(arrays, int64_t, schedule->n_events);
-    *order = MEMOB_ARRAY(arrays, int64_t, n);
+    *order = MEMOB_ARRAY(arrays, int64_t, MEMOI_AFTERS * schedule->n_ops);
     if (arrays->failed) return memob_no_memory(error, "the order of a schedule");
 
     for (int64_t i = 0; i < schedule->n_streams; i++) last[i] = -1;
@@ -856,7 +769,7 @@ MEMOI memo_status memoi_order_make(const memo_schedule* schedule, int64_t** orde
      * event. */
     for (int64_t i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
-        int64_t* after = memoi_order_at(*order, schedule, i, 0);
+        int64_t* after = *order + MEMOI_AFTERS * i;
         int waits = op->event >= 0 && op->kind != MEMO_OP_RECORD;
         after[MEMOI_AFTER_STREAM] = op->stream >= 0 ? last[op->stream] : -1;
         after[MEMOI_AFTER_HOST] = sync;
@@ -865,12 +778,7 @@ MEMOI memo_status memoi_order_make(const memo_schedule* schedule, int64_t** orde
             sync = i;
             continue;
         }
-        for (int64_t k = 0; k <= op->n_more_streams; k++) {
-            int32_t stream = memoi_schedule_op_stream(schedule, op, k);
-            if (k > 0)
-                *memoi_order_at(*order, schedule, i, MEMOI_AFTER_MORE + k - 1) = last[stream];
-            last[stream] = i;
-        }
+        last[op->stream] = i;
         if (op->kind == MEMO_OP_RECORD) recorded[op->event] = i;
     }
     return MEMO_STATUS_OK;
@@ -933,16 +841,14 @@ MEMOI int memoi_checker_compare_races(const void* a, const void* b) {
 MEMOI void memoi_checker_clock(const memoi_checker* c, int64_t i, int64_t without, int64_t* row) {
     const memo_op* op = &c->schedule->ops[i];
     for (int64_t s = 0; s < c->n_streams; s++) row[s] = -1;
-    for (int64_t k = 0; k < memoi_order_n(op); k++) {
-        int64_t before = *memoi_order_at(c->order, c->schedule, i, k);
+    for (int k = 0; k < MEMOI_AFTERS; k++) {
+        const int64_t before = c->order[MEMOI_AFTERS * i + k];
         const int64_t* other;
         if (before < 0 || (k == MEMOI_AFTER_RECORD && i == without)) continue;
         other = (c->lowered[before] == without + 1 ? c->lower : c->clock) + before * c->n_streams;
         for (int64_t s = 0; s < c->n_streams; s++) row[s] = memob_max(row[s], other[s]);
     }
-    if (op->kind == MEMO_OP_SYNC) return; /* belongs to the host, not to a stream */
-    for (int64_t k = 0; k <= op->n_more_streams; k++)
-        row[memoi_schedule_op_stream(c->schedule, op, k)] = i;
+    if (op->kind != MEMO_OP_SYNC) row[op->stream] = i; /* a SYNC is the host's */
 }
 
 /* The first cells that two lists share; 0: none. */
@@ -1056,10 +962,10 @@ MEMOI int memoi_checker_check_conflicts(memoi_checker* c) {
         for (int64_t i = 0; i < schedule->n_ops; i++) {
             const memo_op* op = &schedule->ops[i];
             if (op->kind != MEMO_OP_RUN) continue;
-            if (!memoi_schedule_is_on(schedule, i, stream) && !memoi_checker_check_op(c, i, stream))
-                return 0;
-            /* An op of several streams counts for its first. */
-            if (op->stream != stream) continue;
+            if (op->stream != stream) {
+                if (!memoi_checker_check_op(c, i, stream)) return 0;
+                continue;
+            }
             for (int64_t w = 0; w < 2; w++)
                 for (int64_t k = 0; k < c->n_cells[w][i]; k++) {
                     const memoi_cells* cells = &c->cells[w][op->first_range + k];
@@ -1078,14 +984,12 @@ MEMOI int memoi_checker_check_conflicts(memoi_checker* c) {
 /* Does every ordered conflict stay ordered without this wait?  Only ops whose clocks fall are
  * visited. */
 MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
-    const memo_schedule* schedule = c->schedule;
     int64_t reach = wait;
     for (int64_t i = wait; i <= reach; i++) {
-        const memo_op* op = &schedule->ops[i];
         int64_t *row = c->lower + i * c->n_streams, *needed = c->needed + i * c->n_streams;
         int is_touched = i == wait;
-        for (int64_t k = 0; k < memoi_order_n(op) && !is_touched; k++) {
-            int64_t before = *memoi_order_at(c->order, schedule, i, k);
+        for (int k = 0; k < MEMOI_AFTERS && !is_touched; k++) {
+            const int64_t before = c->order[MEMOI_AFTERS * i + k];
             is_touched = before >= 0 && c->lowered[before] == wait + 1;
         }
         if (!is_touched) continue;
@@ -1149,10 +1053,9 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
 
     /* Order, then conflicts. */
     for (int64_t i = 0; i < schedule->n_ops; i++) {
-        const memo_op* op = &schedule->ops[i];
         memoi_checker_clock(c, i, -2, c->clock + i * c->n_streams);
-        for (int64_t k = 0; k < memoi_order_n(op); k++) {
-            int64_t before = *memoi_order_at(c->order, schedule, i, k);
+        for (int k = 0; k < MEMOI_AFTERS; k++) {
+            const int64_t before = c->order[MEMOI_AFTERS * i + k];
             if (before >= 0) c->last_use[before] = i;
         }
     }
@@ -1162,7 +1065,7 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
     for (int64_t i = 0; i < schedule->n_ops && !c->races_only; i++) {
         const memo_op* op = &schedule->ops[i];
         if (op->event >= 0 && op->kind != MEMO_OP_RECORD &&
-            *memoi_order_at(c->order, schedule, i, MEMOI_AFTER_RECORD) < 0)
+            c->order[MEMOI_AFTERS * i + MEMOI_AFTER_RECORD] < 0)
             check->unrecorded_waits[check->n_unrecorded_waits++] = i;
         if (op->kind != MEMO_OP_WAIT) continue;
         check->n_waits++;
@@ -1210,7 +1113,7 @@ MEMOI int64_t memoi_race_last_before(const memo_schedule* schedule, memo_op_kind
     for (i--; i >= 0; i--) {
         const memo_op* op = &schedule->ops[i];
         if (op->kind == kind && (event < 0 || op->event == event) &&
-            (on < 0 || memoi_schedule_is_on(schedule, on, op->stream)))
+            (on < 0 || schedule->ops[on].stream == op->stream))
             break;
     }
     return i;
@@ -1230,7 +1133,7 @@ MEMOI int64_t memoi_race_missed_record(const memo_schedule* schedule, const memo
     *wait = -1;
     for (int64_t i = race->first + 1; i < race->second && n_candidates && *wait < 0; i++) {
         if (schedule->ops[i].kind != MEMO_OP_RECORD ||
-            !memoi_schedule_is_on(schedule, race->first, schedule->ops[i].stream))
+            schedule->ops[i].stream != schedule->ops[race->first].stream)
             continue;
         *wait = memoi_race_last_before(schedule, MEMO_OP_WAIT, schedule->ops[i].event, race->second,
                                        race->second);
@@ -1311,7 +1214,7 @@ MEMOI void memoi_race_put_reason(memo_text* text, const memo_schedule* schedule,
         memoi_schedule_put_event(text, schedule, last);
         memo_text_put(text, seen < 0 ? ", never recorded before" : ", recorded");
         if (seen >= 0 && seen < race->first &&
-            memoi_schedule_is_on(schedule, race->first, schedule->ops[seen].stream))
+            schedule->ops[seen].stream == schedule->ops[race->first].stream)
             memo_text_put(text, " too early");
         if (seen >= 0) memoi_schedule_put_place(text, schedule, seen);
     }
@@ -1579,37 +1482,7 @@ memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace, memo
 }
 
 /* ---- >>simulation -------------------------------------------------------------------------------
- * Knows: durations, links, order.  Knows nothing of bytes. */
-
-/* An op under way.  It has until `mark`: a time while its duration lasts, then the bytes that its
- * link has sent at its end. */
-typedef struct memoi_moment {
-    int64_t op;
-    int32_t link; /* 0: its duration */
-    double mark;
-} memoi_moment;
-
-/* All n transfers on a link have the same rate, so one number gives the progress of each: the bytes
- * that an op active from the start would have sent. */
-typedef struct memoi_flow {
-    int64_t n;
-    double sent_bytes; /* at time since_s */
-    double since_s;
-} memoi_flow;
-
-typedef struct memoi_simulator {
-    const memo_schedule* schedule;
-    memo_simulation* simulation;
-    int64_t* order;
-    double now;
-    /* Lists of ops, each + 1, 0: the end.  Of each op: those that wait for its end, and what
-     * follows it in its own list.  ended: those that wait for these are next. */
-    int64_t *waiting, *next, ended;
-    memoi_moment* active; /* in any order; an op runs on a stream: at most n_streams */
-    int64_t n_active;
-    memoi_flow* flows;   /* of each link, from 1 */
-    memob_arrays arrays; /* all of these */
-} memoi_simulator;
+ * Knows: durations and order.  Knows nothing of bytes. */
 
 /* start_s owns the memory of all arrays, and of two numbers for each stream behind them. */
 MEMOI memo_status memoi_simulation_create(const memo_schedule* schedule, memo_simulation** result,
@@ -1641,12 +1514,9 @@ MEMOI void memoi_simulation_sum(const memo_schedule* schedule, memo_simulation* 
         double start = simulation->start_s[i], end = simulation->end_s[i];
         if (end > simulation->makespan_s) simulation->makespan_s = end;
         if (op->kind != MEMO_OP_RUN) continue;
-        for (int64_t k = 0; k <= op->n_more_streams; k++) {
-            int32_t stream = memoi_schedule_op_stream(schedule, op, k);
-            if (first[stream] < 0) first[stream] = start;
-            last[stream] = end;
-            simulation->busy_s[stream] += end - start;
-        }
+        if (first[op->stream] < 0) first[op->stream] = start;
+        last[op->stream] = end;
+        simulation->busy_s[op->stream] += end - start;
     }
 
     /* A stall is idle time between the first start and the last end. */
@@ -1656,48 +1526,14 @@ MEMOI void memoi_simulation_sum(const memo_schedule* schedule, memo_simulation* 
     }
 }
 
-/* Bytes a second of each op on link; there is one. */
-MEMOI double memoi_simulation_rate(const memoi_simulator* s, int64_t link) {
-    return s->schedule->links[link - 1].bytes_per_s / (double)s->flows[link].n;
-}
-
-MEMOI void memoi_simulation_begin(memoi_simulator* s, int64_t op, int32_t link, double mark) {
-    memoi_moment* moment = &s->active[s->n_active++];
-    moment->op = op;
-    moment->link = link;
-    moment->mark = mark;
-}
-
-MEMOI void memoi_simulation_end_op(memoi_simulator* s, int64_t i) {
-    s->simulation->end_s[i] = s->now;
-    s->next[i] = s->ended;
-    s->ended = i + 1;
-}
-
-/* duration_s has passed: the bytes, if any, go next. */
-MEMOI void memoi_simulation_send_op(memoi_simulator* s, int64_t i) {
-    const memo_op* op = &s->schedule->ops[i];
-    memoi_flow* flow = &s->flows[op->link];
-    if (!op->link || !op->link_bytes) {
-        memoi_simulation_end_op(s, i);
-        return;
-    }
-    if (!flow->n)
-        flow->sent_bytes = 0;
-    else if (s->now > flow->since_s)
-        flow->sent_bytes += (s->now - flow->since_s) * memoi_simulation_rate(s, op->link);
-    flow->since_s = s->now;
-    flow->n++;
-    memoi_simulation_begin(s, i, op->link, flow->sent_bytes + (double)op->link_bytes);
-}
-
-/* What takes no time: it is reached after the ops before it, and passes with those it waits for. */
-MEMOI void memoi_simulation_pass_op(const memo_schedule* schedule, int64_t* order,
+/* An op that takes no time: it is reached after the ops before it, and passes with those it waits
+ * for. */
+MEMOI void memoi_simulation_pass_op(const memo_schedule* schedule, const int64_t* order,
                                     memo_simulation* simulation, int64_t i) {
     const memo_op* op = &schedule->ops[i];
     double reached = 0, passed = 0;
-    for (int64_t k = 0; k < memoi_order_n(op); k++) {
-        const int64_t before = *memoi_order_at(order, schedule, i, k);
+    for (int k = 0; k < MEMOI_AFTERS; k++) {
+        const int64_t before = order[MEMOI_AFTERS * i + k];
         const int holds =
             k == MEMOI_AFTER_RECORD || (k == MEMOI_AFTER_STREAM && op->kind == MEMO_OP_SYNC);
         if (before < 0) continue;
@@ -1708,113 +1544,36 @@ MEMOI void memoi_simulation_pass_op(const memo_schedule* schedule, int64_t* orde
     simulation->end_s[i] = passed;
 }
 
-/* Starts op i, or lets it wait for one that has not ended. */
-MEMOI void memoi_simulation_try_op(memoi_simulator* s, int64_t i) {
-    const memo_op* op = &s->schedule->ops[i];
-    for (int64_t k = 0; k < memoi_order_n(op); k++) {
-        const int64_t before = *memoi_order_at(s->order, s->schedule, i, k);
-        if (before < 0 || s->simulation->end_s[before] >= 0) continue;
-        s->next[i] = s->waiting[before];
-        s->waiting[before] = i + 1;
-        return;
-    }
-    if (op->kind != MEMO_OP_RUN) {
-        memoi_simulation_pass_op(s->schedule, s->order, s->simulation, i);
-        memoi_simulation_end_op(s, i);
-        return;
-    }
-    s->simulation->start_s[i] = s->now;
-    if (op->duration_s > 0)
-        memoi_simulation_begin(s, i, 0, s->now + op->duration_s);
-    else
-        memoi_simulation_send_op(s, i);
-}
-
-/* When an op's duration or transfer ends, if nothing else begins before. */
-MEMOI double memoi_simulation_end_s(const memoi_simulator* s, const memoi_moment* moment) {
-    const memoi_flow* flow = &s->flows[moment->link];
-    if (!moment->link) return moment->mark;
-    return flow->since_s +
-           fmax(0, moment->mark - flow->sent_bytes) / memoi_simulation_rate(s, moment->link);
-}
-
-MEMOI void memoi_simulator_run(memoi_simulator* s) {
-    for (int64_t i = 0; i < s->schedule->n_ops; i++) memoi_simulation_try_op(s, i);
-    for (;;) {
-        int64_t next = 0, i, following;
-        double time_s = INFINITY;
-        memoi_moment first;
-
-        /* All ops that can start now.  This takes no simulated time. */
-        while (s->ended) {
-            i = s->waiting[s->ended - 1];
-            s->ended = s->next[s->ended - 1];
-            for (; i; i = following) {
-                following = s->next[i - 1];
-                memoi_simulation_try_op(s, i - 1);
-            }
-        }
-        if (!s->n_active) return;
-
-        /* The next end.  Time never goes back, whatever rounding does. */
-        for (int64_t k = 0; k < s->n_active; k++) {
-            const double end_s = memoi_simulation_end_s(s, &s->active[k]);
-            if (k > 0 && end_s >= time_s) continue;
-            time_s = end_s;
-            next = k;
-        }
-        first = s->active[next];
-        s->active[next] = s->active[--s->n_active];
-        s->now = fmax(s->now, time_s);
-        if (!first.link) {
-            memoi_simulation_send_op(s, first.op);
-            continue;
-        }
-        s->flows[first.link].sent_bytes = first.mark;
-        s->flows[first.link].since_s = s->now;
-        s->flows[first.link].n--;
-        memoi_simulation_end_op(s, first.op);
-    }
-}
-
 memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulation** simulation,
                                    memo_error* error) {
-    const int64_t n_ops = schedule->n_ops;
-    memoi_simulator s = MEMO_ZERO(memoi_simulator);
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
+    memo_simulation* result = NULL;
+    int64_t* order;
     memo_status status;
     *simulation = NULL;
-    s.schedule = schedule;
 
     /* The caller may have changed the public fields. */
-    for (int64_t i = 0; i < n_ops; i++)
+    for (int64_t i = 0; i < schedule->n_ops; i++)
         if (!memob_is_in(schedule->ops[i].duration_s, 0, MEMOB_DOUBLE_MAX))
             return MEMOB_INVALID(error, "op %lld (%s): duration_s must be finite and 0 or more",
                                  (long long)i, memo_schedule_op_name(schedule, i));
-    for (int32_t i = 0; i < schedule->n_links; i++)
-        if (!(schedule->links[i].bytes_per_s > 0))
-            return MEMOB_INVALID(error, "link %s: bytes_per_s must be above 0",
-                                 schedule->text + schedule->links[i].name);
 
-    status = memoi_order_make(schedule, &s.order, &s.arrays, error);
-    s.waiting = MEMOB_ARRAY(&s.arrays, int64_t, n_ops);
-    s.next = MEMOB_ARRAY(&s.arrays, int64_t, n_ops);
-    s.flows = MEMOB_ARRAY(&s.arrays, memoi_flow, (int64_t)schedule->n_links + 1);
-    s.active = MEMOB_ARRAY(&s.arrays, memoi_moment, schedule->n_streams);
-    if (!status && s.arrays.failed) status = memob_no_memory(error, "a simulation");
-    if (!status) status = memoi_simulation_create(schedule, &s.simulation, error);
-    if (!status) {
-        for (int64_t i = 0; i < n_ops; i++) s.simulation->end_s[i] = -1;
-        memoi_simulator_run(&s);
-        memoi_simulation_sum(schedule, s.simulation);
+    /* An op comes after ops that were enqueued before it, so one pass sets all times. */
+    status = memoi_order_make(schedule, &order, &arrays, error);
+    if (!status) status = memoi_simulation_create(schedule, &result, error);
+    for (int64_t i = 0; !status && i < schedule->n_ops; i++) {
+        memoi_simulation_pass_op(schedule, order, result, i);
+        if (schedule->ops[i].kind == MEMO_OP_RUN) result->end_s[i] += schedule->ops[i].duration_s;
     }
-    if (!status && !memob_is_in(s.simulation->makespan_s, 0, MEMOB_DOUBLE_MAX))
+    if (!status) memoi_simulation_sum(schedule, result);
+    if (!status && !memob_is_in(result->makespan_s, 0, MEMOB_DOUBLE_MAX))
         status = MEMOB_INVALID(error, "duration_s: their sum overflows a double");
 
-    memob_arrays_free(&s.arrays);
+    memob_arrays_free(&arrays);
     if (status)
-        memo_simulation_destroy(s.simulation);
+        memo_simulation_destroy(result);
     else
-        *simulation = s.simulation;
+        *simulation = result;
     return status;
 }
 
@@ -1867,21 +1626,18 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
  * Knows: two schedules.  Knows nothing of their times. */
 
 /* How op i of two schedules differs, in a few words; NULL: it does not. */
-MEMOI const char* memoi_comparison_op_difference(const memo_schedule* a, int64_t* order_a,
-                                                 const memo_schedule* b, int64_t* order_b,
+MEMOI const char* memoi_comparison_op_difference(const memo_schedule* a, const int64_t* order_a,
+                                                 const memo_schedule* b, const int64_t* order_b,
                                                  int64_t i) {
     const memo_op *x = &a->ops[i], *y = &b->ops[i];
+    const int64_t record = MEMOI_AFTERS * i + MEMOI_AFTER_RECORD;
     if (x->kind != y->kind) return "kind";
     if (strcmp(memo_schedule_op_name(a, i), memo_schedule_op_name(b, i))) return "name";
     if ((x->stream < 0) != (y->stream < 0)) return "kind of sync";
-    if (x->n_more_streams != y->n_more_streams) return "number of streams";
-    for (int64_t k = 0; x->stream >= 0 && k <= x->n_more_streams; k++)
-        if (strcmp(memoi_schedule_stream_name(a, memoi_schedule_op_stream(a, x, k)),
-                   memoi_schedule_stream_name(b, memoi_schedule_op_stream(b, y, k))))
-            return "stream";
-    if (*memoi_order_at(order_a, a, i, MEMOI_AFTER_RECORD) !=
-        *memoi_order_at(order_b, b, i, MEMOI_AFTER_RECORD))
-        return "record waited for";
+    if (x->stream >= 0 &&
+        strcmp(memoi_schedule_stream_name(a, x->stream), memoi_schedule_stream_name(b, y->stream)))
+        return "stream";
+    if (order_a[record] != order_b[record]) return "record waited for";
     if (x->n_reads != y->n_reads || x->n_writes != y->n_writes) return "number of ranges";
     for (int64_t k = 0; k < x->n_reads + x->n_writes; k++) {
         const memo_range* r = &a->ranges[x->first_range + k];
@@ -2034,7 +1790,7 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
                       (int)i, (int)i);
     }
 
-    /* A bar per operation and stream; a wait is a bar too. */
+    /* A bar per operation; a wait is a bar too. */
     for (int64_t i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         int64_t read_bytes = 0, written_bytes = 0;
@@ -2044,21 +1800,18 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
             *(k < op->n_reads ? &read_bytes : &written_bytes) +=
                 (int64_t)(range->end - range->begin);
         }
-        for (int64_t k = 0; k <= op->n_more_streams; k++) {
-            memo_text_put(&text, ",\n{\"name\":\"");
-            memo_text_put_json(&text, memo_schedule_op_name(schedule, i));
-            memo_text_put(&text, "\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":",
-                          op->kind == MEMO_OP_RUN ? "run" : "wait",
-                          (int)memoi_schedule_op_stream(schedule, op, k));
-            MEMOI_PUT_NUMBERS(&text, "%.3f", times->start_s[i] * 1e6);
-            memo_text_put(&text, ",\"dur\":");
-            MEMOI_PUT_NUMBERS(&text, "%.3f", (times->end_s[i] - times->start_s[i]) * 1e6);
-            memo_text_put(&text,
-                          ",\"args\":{\"op\":%lld,\"link_bytes\":%lld,\"read_bytes\":%lld,"
-                          "\"written_bytes\":%lld}}",
-                          (long long)i, (long long)op->link_bytes, (long long)read_bytes,
-                          (long long)written_bytes);
-        }
+        memo_text_put(&text, ",\n{\"name\":\"");
+        memo_text_put_json(&text, memo_schedule_op_name(schedule, i));
+        memo_text_put(&text, "\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":",
+                      op->kind == MEMO_OP_RUN ? "run" : "wait", (int)op->stream);
+        MEMOI_PUT_NUMBERS(&text, "%.3f", times->start_s[i] * 1e6);
+        memo_text_put(&text, ",\"dur\":");
+        MEMOI_PUT_NUMBERS(&text, "%.3f", (times->end_s[i] - times->start_s[i]) * 1e6);
+        memo_text_put(&text,
+                      ",\"args\":{\"op\":%lld,\"link_bytes\":%lld,\"read_bytes\":%lld,"
+                      "\"written_bytes\":%lld}}",
+                      (long long)i, (long long)op->link_bytes, (long long)read_bytes,
+                      (long long)written_bytes);
     }
 
     memo_text_put(&text, "\n]}\n");
@@ -2172,30 +1925,27 @@ MEMOI void memoi_timeline_draw_op(memoi_timeline* t, int64_t i) {
     const char* name = memo_schedule_op_name(t->schedule, i);
     double start = t->times->start_s[i], duration = t->times->end_s[i] - start;
     double x = t->left + start * t->scale, width = duration * t->scale;
+    double y = t->rows[op->stream] + (MEMOI_ROW_HEIGHT - MEMOI_BAR_HEIGHT) / 2.0;
     int is_wait = op->kind == MEMO_OP_WAIT;
     uint32_t color = is_wait ? 0xdadada : memoi_timeline_color(&t->legend, name);
     char bytes[32];
-    for (int64_t k = 0; k <= op->n_more_streams; k++) {
-        int32_t stream = memoi_schedule_op_stream(t->schedule, op, k);
-        double y = t->rows[stream] + (MEMOI_ROW_HEIGHT - MEMOI_BAR_HEIGHT) / 2.0;
-        if (is_wait) /* a thin line: the stream waits */
-            memoi_svg_put_rect(&t->text, color, x, y + MEMOI_BAR_HEIGHT / 2.0 - 2, width, 4);
-        else /* a gap between neighbors, if there is room */
-            memoi_svg_put_rect(&t->text, color, x, y, width > 3 ? width - 0.6 : fmax(width, 0.6),
-                               MEMOI_BAR_HEIGHT);
+    if (is_wait) /* a thin line: the stream waits */
+        memoi_svg_put_rect(&t->text, color, x, y + MEMOI_BAR_HEIGHT / 2.0 - 2, width, 4);
+    else /* a gap between neighbors, if there is room */
+        memoi_svg_put_rect(&t->text, color, x, y, width > 3 ? width - 0.6 : fmax(width, 0.6),
+                           MEMOI_BAR_HEIGHT);
 
-        /* Hover text, then the name if it fits. */
-        memo_text_put(&t->text, "%s><title>", !is_wait && width > 8 ? " rx=\"2\"" : "");
-        memo_text_put_xml(&t->text, name);
-        memo_text_put(&t->text, "\nstart ");
-        memoi_timeline_put_time(&t->text, start);
-        memo_text_put(&t->text, "\nduration ");
-        memoi_timeline_put_time(&t->text, duration);
-        if (op->link_bytes)
-            memo_text_put(&t->text, "\n%s", memob_bytes_text(bytes, (double)op->link_bytes));
-        memo_text_put(&t->text, "</title></rect>\n");
-        if (!is_wait) memoi_timeline_draw_bar_name(t, name, x, y, width, color);
-    }
+    /* Hover text, then the name if it fits. */
+    memo_text_put(&t->text, "%s><title>", !is_wait && width > 8 ? " rx=\"2\"" : "");
+    memo_text_put_xml(&t->text, name);
+    memo_text_put(&t->text, "\nstart ");
+    memoi_timeline_put_time(&t->text, start);
+    memo_text_put(&t->text, "\nduration ");
+    memoi_timeline_put_time(&t->text, duration);
+    if (op->link_bytes)
+        memo_text_put(&t->text, "\n%s", memob_bytes_text(bytes, (double)op->link_bytes));
+    memo_text_put(&t->text, "</title></rect>\n");
+    if (!is_wait) memoi_timeline_draw_bar_name(t, name, x, y, width, color);
 }
 
 /* Gives a row to each stream where something runs.  0: no memory. */
@@ -2203,12 +1953,8 @@ MEMOI int memoi_timeline_make_rows(memoi_timeline* t) {
     const memo_schedule* schedule = t->schedule;
     t->rows = (double*)memob_calloc(schedule->n_streams, sizeof(double));
     if (!t->rows) return 0;
-    for (int64_t i = 0; i < schedule->n_ops; i++) {
-        const memo_op* op = &schedule->ops[i];
-        if (!memoi_timeline_is_drawn(schedule, t->times, i)) continue;
-        for (int64_t k = 0; k <= op->n_more_streams; k++)
-            t->rows[memoi_schedule_op_stream(schedule, op, k)] = 1;
-    }
+    for (int64_t i = 0; i < schedule->n_ops; i++)
+        if (memoi_timeline_is_drawn(schedule, t->times, i)) t->rows[schedule->ops[i].stream] = 1;
     t->bottom = t->top;
     for (int32_t i = 0; i < schedule->n_streams; i++) {
         if (t->rows[i] <= 0) continue;
@@ -2742,10 +2488,9 @@ typedef struct memoi_schedule_reader {
     uint64_t next_byte; /* after all buffers */
     char* text;         /* of the line: words without quotes, each ended by a zero */
     int64_t n_text, text_capacity;
-    int32_t* listed; /* the streams of a run; ranges: reads, writes */
-    memo_range* ranges[2];
-    char* word; /* the current one; NULL at the end of the line */
-    char* rest; /* what follows the current one's quotes; NULL: it has none */
+    memo_range* ranges[2]; /* of a run: reads, writes */
+    char* word;            /* the current one; NULL at the end of the line */
+    char* rest;            /* what follows the current one's quotes; NULL: it has none */
 } memoi_schedule_reader;
 
 /* A fault of the current word. */
@@ -2898,13 +2643,15 @@ MEMOI memo_status memoi_schedule_parse_buffer(memoi_schedule_reader* r) {
 
 MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
     memo_op_desc desc = MEMO_ZERO(memo_op_desc);
-    int64_t n_streams = 0, n_ranges[2] = {0, 0};
-    int list = -1; /* of ranges that the current word belongs to; -1: streams */
+    int64_t n_ranges[2] = {0, 0};
+    int list = -1; /* of ranges that the current word belongs to; -1: none */
     memo_error reason;
     memo_status status = memoi_schedule_expect_token(r, "an operation has a name");
     desc.name = r->word;
+    if (!status) status = memoi_schedule_expect_token(r, "a stream is expected");
+    if (!status) status = memoi_schedule_token_stream(r, &desc.stream);
 
-    /* Streams come first; then each keyword opens a list or takes a number. */
+    /* Each keyword opens a list or takes a number. */
     while (!status && !(status = memoi_schedule_next_token(r)) && r->word) {
         uint64_t takes = 0;
         if (memoi_schedule_is_keyword(r, "reads")) {
@@ -2917,9 +2664,7 @@ MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
                 status = memoi_schedule_bad_word(r, "no number of nanoseconds");
             if (!status) desc.duration_s = (double)takes / 1e9;
         } else if (list < 0) {
-            status = memob_grow(&r->listed, n_streams, 1, sizeof(int32_t))
-                         ? memoi_schedule_token_stream(r, &r->listed[n_streams++])
-                         : memob_no_memory(r->error, "a line");
+            status = memoi_schedule_bad_word(r, "reads, writes or takes is expected");
         } else {
             memo_range** ranges = &r->ranges[list];
             status = memob_grow(ranges, n_ranges[list], 1, sizeof(memo_range))
@@ -2927,13 +2672,9 @@ MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
                          : memob_no_memory(r->error, "a line");
         }
     }
-    if (!status && !n_streams) status = memoi_schedule_bad_word(r, "a stream is expected");
     if (status) return status;
 
     /* memo_schedule_add_op checks the rest; its message gets the line. */
-    desc.stream = r->listed[0];
-    desc.more_streams = r->listed + 1;
-    desc.n_more_streams = n_streams - 1;
     desc.reads = r->ranges[0];
     desc.n_reads = n_ranges[0];
     desc.writes = r->ranges[1];
@@ -3005,7 +2746,6 @@ MEMOI memo_status memoi_schedule_parse(const memob_reader* reader, memo_schedule
     memoi_names_free(&r.events);
     memoi_names_free(&r.buffers);
     MEMO_FREE(r.text);
-    MEMO_FREE(r.listed);
     MEMO_FREE(r.ranges[0]);
     MEMO_FREE(r.ranges[1]);
     if (status)
@@ -3061,8 +2801,6 @@ MEMOI void memoi_schedule_put_taken(memo_text* text, const memoi_names* names, i
 MEMOI void memoi_schedule_put_op_line(memoi_schedule_writer* w, const memo_op* op) {
     const memo_schedule* schedule = w->schedule;
     const memo_range* ranges = schedule->ranges + op->first_range;
-    const memo_link* link = op->link ? &schedule->links[op->link - 1] : NULL;
-    double duration_s = op->duration_s + (link ? (double)op->link_bytes / link->bytes_per_s : 0);
     memo_text* text = &w->text;
     memo_text_put(text, "%s", memoi_schedule_words[op->kind]);
     if (op->kind == MEMO_OP_RUN) {
@@ -3071,15 +2809,14 @@ MEMOI void memoi_schedule_put_op_line(memoi_schedule_writer* w, const memo_op* o
     }
     if (op->kind == MEMO_OP_SYNC && op->event >= 0) memo_text_put(text, " event");
     if (op->event >= 0) memoi_schedule_put_taken(text, &w->events, op->event);
-    for (int64_t k = 0; op->stream >= 0 && k <= op->n_more_streams; k++)
-        memoi_schedule_put_taken(text, &w->streams, memoi_schedule_op_stream(schedule, op, k));
+    if (op->stream >= 0) memoi_schedule_put_taken(text, &w->streams, op->stream);
     for (int64_t k = 0; k < op->n_reads + op->n_writes; k++) {
         if (k == 0 || k == op->n_reads) memo_text_put(text, k < op->n_reads ? " reads" : " writes");
         memo_text_put(text, " 0x%llx..0x%llx", (unsigned long long)ranges[k].begin,
                       (unsigned long long)ranges[k].end);
     }
-    if (duration_s > 0)
-        memo_text_put(text, " takes %.0f", duration_s < 1e9 ? duration_s * 1e9 : 1e18);
+    if (op->duration_s > 0)
+        memo_text_put(text, " takes %.0f", op->duration_s < 1e9 ? op->duration_s * 1e9 : 1e18);
     memo_text_put(text, "\n");
 }
 
@@ -3471,8 +3208,6 @@ MEMOI memo_status memoi_rec_after_annotate(memo_recorder* r, memo_stream stream,
     if (!status) status = memoi_rec_begin(r, stream, 1, error);
     if (!status && !r->is_paused) status = memoi_rec_stream(r, stream, &desc.stream, error);
     if (status || r->is_paused) return status;
-    desc.n_more_streams = 0;
-    desc.link = 0;
     status = memo_schedule_add_op(r->schedule, &desc, error);
     if (status)
         memoi_rec_drop(r, i);
@@ -3926,26 +3661,21 @@ MEMOI memo_status memoi_swap_generate_look(void* generator, int32_t pass, int32_
     return g->status;
 }
 
-/* What moves bytes takes its time, on the link of its name if that has a rate. */
-MEMOI memo_status memoi_swap_generate_links(const memob_rows_rates* rates, memo_schedule* schedule,
-                                            memo_error* error) {
+/* What moves bytes takes its time. */
+MEMOI void memoi_swap_generate_times(const memob_rows_rates* rates, memo_schedule* schedule) {
     static const char* const names[] = {"to file", "from file", "to host", "to device"};
-    memo_status status = MEMO_STATUS_OK;
-    int32_t link = 0;
-    for (int32_t k = 0; k < 4 && !status; k++) {
-        const double rate = rates->bytes_per_s[k < 2][k % 2];
-        if (rate > 0) status = memo_schedule_add_link(schedule, names[k], rate, &link, error);
-        for (int64_t i = 0; i < schedule->n_ops && !status; i++) {
-            memo_op* op = &schedule->ops[i];
-            const char* name = memo_schedule_op_name(schedule, i);
-            if (k == 0 && !strcmp(name, "update on host"))
-                op->duration_s = (double)op->link_bytes * rates->update_host_s_per_byte;
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
+        memo_op* op = &schedule->ops[i];
+        const char* name = memo_schedule_op_name(schedule, i);
+        const double n_bytes = (double)op->link_bytes;
+        if (!strcmp(name, "update on host"))
+            op->duration_s = n_bytes * rates->update_host_s_per_byte;
+        for (int k = 0; k < 4; k++) {
+            const double rate = rates->bytes_per_s[k < 2][k % 2];
             if (strcmp(name, names[k]) || !op->link_bytes) continue;
-            if (rate > 0) op->link = link;
-            op->duration_s = k < 2 ? 0 : rates->copy_s;
+            op->duration_s = (k < 2 ? 0 : rates->copy_s) + (rate > 0 ? n_bytes / rate : 0);
         }
     }
-    return status;
 }
 
 /* The engine of states, whose bytes follow those of rows.  Both use the same streams. */
@@ -4020,7 +3750,7 @@ memo_status memo_swap_generate(const memo_swap_plan_desc* desc, int32_t n_steps,
         if (!status && is_last) status = memob_walk_update(&walk, error);
         if (!g.status) g.status = status;
     }
-    if (!g.status) g.status = memoi_swap_generate_links(&g.rates, recorder->schedule, error);
+    if (!g.status) memoi_swap_generate_times(&g.rates, recorder->schedule);
     MEMO_FREE(g.ranges);
     memo_recorder_pause(recorder); /* the end of the engine is not part of the step */
     memo_swap_destroy(g.swap);

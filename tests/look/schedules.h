@@ -46,16 +46,13 @@ static memo_schedule* parsed(const char* text) {
     return schedule;
 }
 
-static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes, int n_links) {
+static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes) {
     int n_events = (int)memo_test_int(1, 4), i, k;
     memo_schedule* schedule = new_schedule(n_streams, n_events);
     int64_t kinds = memo_test_int(8, 13); /* some without host synchronization */
     /* Some tidy: one range an op, waits before and a record after, so that single waits matter. */
     int is_tidy = memo_test_int(0, 2) > 0, next = 0; /* kinds of the next ops, last digit first */
-    int32_t link, stream = 0;
-    for (i = 0; i < n_links; i++)
-        CHECK_OK(
-            memo_schedule_add_link(schedule, "link", (double)memo_test_int(1, 4), &link, &error));
+    int32_t stream = 0;
     for (i = 0; i < n_ops; i++) {
         int64_t kind = memo_test_int(0, kinds);
         int32_t event = (int32_t)memo_test_int(0, n_events - 1);
@@ -67,7 +64,6 @@ static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes,
         }
         if (kind <= 4) {
             memo_range ranges[6];
-            int32_t more[8];
             memo_op_desc desc = {.stream = stream,
                                  .name = memo_test_int(0, 3) ? "op"
                                                              : schedule_names[memo_test_int(0, 3)]};
@@ -82,12 +78,7 @@ static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes,
             desc.writes = ranges + 3;
             desc.n_writes =
                 is_tidy ? memo_test_int(0, 2) > 0 : memo_test_int(0, memo_test_int(0, 3));
-            desc.more_streams = more;
-            if (memo_test_int(0, is_tidy ? 12 : 4) == 0)
-                for (k = 0; k < n_streams; k++)
-                    if (k != stream && memo_test_int(0, 1)) more[desc.n_more_streams++] = k;
             desc.duration_s = (double)memo_test_int(0, 5);
-            desc.link = (int32_t)memo_test_int(0, n_links);
             desc.link_bytes = memo_test_int(0, 8);
             CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
         } else if (kind <= 6) {

@@ -251,7 +251,6 @@ TEST(calls_become_a_schedule) {
     CHECK_OK(memo_event_query(d, g.event, &is_done, &error));
     CHECK(is_done);
     memo_op_desc desc = {.name = "forward 0", .writes = &range, .n_writes = 1};
-    desc.link = 7; /* of no meaning here */
     range.begin = (uint64_t)(uintptr_t)a;
     range.end = range.begin + 10;
     CHECK_OK(memo_annotate(d, g.compute, &desc, &error));               /* 0 */
@@ -275,10 +274,10 @@ TEST(calls_become_a_schedule) {
              MEMO_STATUS_DEVICE);
     CHECK_IS(strcmp(error.message, "copying fails"), ==, 0);
     memo_schedule* s = rig_schedule(&g);
-    CHECK(s->n_ops == 11 && s->n_streams == 3 && s->n_events == 1 && s->n_links == 0);
+    CHECK(s->n_ops == 11 && s->n_streams == 3 && s->n_events == 1);
     CHECK_IS(strcmp(s->text + s->streams[0], "compute"), ==, 0);
     CHECK_IS(strcmp(s->text + s->streams[2], "stream 2"), ==, 0);
-    CHECK(is_op(s, 0, MEMO_OP_RUN, "forward 0", 0) && s->ops[0].link == 0);
+    CHECK(is_op(s, 0, MEMO_OP_RUN, "forward 0", 0));
     CHECK(s->ops[0].n_writes == 1 && is_range(s, 0, 0, a, 10));
     CHECK(is_op(s, 1, MEMO_OP_RECORD, "record", 0) && s->ops[1].event == 0);
     CHECK(is_op(s, 2, MEMO_OP_WAIT, "wait", 2) && s->ops[2].event == 0);

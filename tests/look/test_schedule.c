@@ -5,12 +5,9 @@
 #include "schedules.h"
 
 static void run_time(memo_schedule* schedule, int32_t stream, const char* name, double duration_s,
-                     int32_t link, int64_t link_bytes) {
-    memo_op_desc desc = {.name = name,
-                         .stream = stream,
-                         .duration_s = duration_s,
-                         .link = link,
-                         .link_bytes = link_bytes};
+                     int64_t link_bytes) {
+    memo_op_desc desc = {
+        .name = name, .stream = stream, .duration_s = duration_s, .link_bytes = link_bytes};
     CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
 }
 
@@ -21,7 +18,6 @@ TEST(builder_refuses_and_leaves_no_trace) {
     memo_op_desc desc;
     memo_range backwards = range_of(5, 4);
     double zero = 0;
-    int32_t more[2] = {1, 1}, link = 0, other = 0;
     memo_op_desc good = {.name = "work"};
 #define REFUSED(change)                                                                            \
     do {                                                                                           \
@@ -36,29 +32,18 @@ TEST(builder_refuses_and_leaves_no_trace) {
     REFUSED(desc.duration_s = -1);
     REFUSED(desc.duration_s = 1 / zero);
     REFUSED(desc.duration_s = memo_test_nan());
-    REFUSED(desc.link = 1);
-    REFUSED(desc.link = -1);
     REFUSED(desc.link_bytes = -1);
     REFUSED((desc.reads = &backwards, desc.n_reads = 1));
     REFUSED((desc.writes = &backwards, desc.n_writes = 1));
     REFUSED(desc.n_reads = -1);
     REFUSED(desc.n_writes = 1);
-    REFUSED(desc.n_more_streams = 1);
-    REFUSED((desc.more_streams = more, desc.n_more_streams = 2));
-    REFUSED((desc.stream = 1, desc.more_streams = more, desc.n_more_streams = 1));
     CHECK_IS(memo_schedule_add_record(schedule, 1, 0, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(memo_schedule_add_record(schedule, 0, 2, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(memo_schedule_add_wait(schedule, -1, 0, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(memo_schedule_add_wait(schedule, 0, -1, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(memo_schedule_add_sync(schedule, 2, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(memo_schedule_add_event_sync(schedule, 1, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_FAILS(memo_schedule_add_link(schedule, "l", 0, &link, &error), INVALID_ARGUMENT);
-    CHECK_FAILS(memo_schedule_add_link(schedule, "l", -1, &link, &error), INVALID_ARGUMENT);
-    CHECK_FAILS(memo_schedule_add_link(schedule, "l", 1 / zero, &link, &error), INVALID_ARGUMENT);
-    CHECK(schedule->n_ops == 0 && schedule->n_links == 0);
-    CHECK_OK(memo_schedule_add_link(schedule, "l", 10, &link, &error));
-    CHECK_OK(memo_schedule_add_link(schedule, "m", 10, &other, &error));
-    CHECK(link == 1 && other == 2);
+    CHECK(schedule->n_ops == 0);
     CHECK_OK(memo_schedule_add_op(schedule, &good, &error));
     good.name = NULL;
     CHECK_OK(memo_schedule_add_op(schedule, &good, &error));
@@ -113,10 +98,7 @@ TEST(check_finds_the_textbook_cases) {
 
 static int is_on(const memo_schedule* schedule, int64_t i, int32_t stream) {
     const memo_op* op = &schedule->ops[i];
-    if (op->kind == MEMO_OP_SYNC) return 0;
-    for (int64_t k = 0; k < op->n_more_streams; k++)
-        if (schedule->more_streams[op->first_more_stream + k] == stream) return 1;
-    return op->stream == stream;
+    return op->kind != MEMO_OP_SYNC && op->stream == stream;
 }
 
 static int64_t latest_record(const memo_schedule* schedule, int64_t i) {
@@ -172,7 +154,7 @@ TEST(check_agrees_with_brute_force) {
     for (int round = 0; round < 3000; round++) {
         int64_t n_bytes = memo_test_int(0, 60);
         own_schedule* schedule =
-            random_schedule((int)memo_test_int(1, 30), (int)memo_test_int(1, 4), n_bytes, 0);
+            random_schedule((int)memo_test_int(1, 30), (int)memo_test_int(1, 4), n_bytes);
         int64_t n = schedule->n_ops, n_races = 0, next_redundant = 0, next_unrecorded = 0;
         brute_order(schedule, -1, path);
         memset(conflict, 0, sizeof conflict);
@@ -234,14 +216,11 @@ TEST(check_agrees_with_brute_force) {
 
 /* --- simulate --- */
 
-/* A slow simulation: every op is in one of five states; all rates are computed again at every
- * step. */
+/* A slow simulation: every op waits, runs or is done; time passes until the next op is done. */
 static void slow_simulate(const memo_schedule* schedule, double* start, double* end) {
     int64_t n = schedule->n_ops, n_done = 0;
-    own_memory int* state =
-        (int*)calloc((size_t)n + 1, sizeof(int)); /* 0 waits, 1 runs, 2 sends, 3 done */
+    own_memory int* state = (int*)calloc((size_t)n + 1, sizeof(int)); /* 0 waits, 1 runs, 2 done */
     own_memory double* left = (double*)calloc((size_t)n + 1, sizeof(double));
-    own_memory int* users = (int*)calloc((size_t)schedule->n_links + 1, sizeof(int));
     double now = 0;
     while (n_done < n) {
         double step = 1e300;
@@ -253,7 +232,7 @@ static void slow_simulate(const memo_schedule* schedule, double* start, double* 
                 int is_free = 1;
                 for (int64_t a = 0; a < b && is_free; a++) {
                     const memo_op* before = &schedule->ops[a];
-                    if (state[a] == 3) continue;
+                    if (state[a] == 2) continue;
                     if (before->kind == MEMO_OP_SYNC) is_free = 0;
                     if (op->kind == MEMO_OP_SYNC && op->event < 0 && is_on(schedule, a, op->stream))
                         is_free = 0;
@@ -271,31 +250,16 @@ static void slow_simulate(const memo_schedule* schedule, double* start, double* 
                 }
                 if (state[b] == 1 && left[b] <= 1e-12) {
                     state[b] = 2;
-                    left[b] = op->link ? (double)op->link_bytes : 0;
-                    is_changed = 1;
-                }
-                if (state[b] == 2 && left[b] <= 1e-12) {
-                    state[b] = 3;
                     end[b] = now;
                     n_done++;
                     is_changed = 1;
                 }
             }
         }
-        memset(users, 0, ((size_t)schedule->n_links + 1) * sizeof(int));
         for (int64_t b = 0; b < n; b++)
-            if (state[b] == 2) users[schedule->ops[b].link]++;
-        for (int64_t a = 0; a < 2;
-             a++) /* first how long nothing changes, then let that time pass */
-            for (int64_t b = 0; b < n; b++) {
-                double rate = 1;
-                if (state[b] != 1 && state[b] != 2) continue;
-                if (state[b] == 2)
-                    rate = schedule->links[schedule->ops[b].link - 1].bytes_per_s /
-                           users[schedule->ops[b].link];
-                if (a == 0 && left[b] / rate < step) step = left[b] / rate;
-                if (a == 1) left[b] -= step * rate;
-            }
+            if (state[b] == 1 && left[b] < step) step = left[b];
+        for (int64_t b = 0; b < n; b++)
+            if (state[b] == 1) left[b] -= step;
         now += n_done < n ? step : 0;
     }
 }
@@ -303,7 +267,7 @@ static void slow_simulate(const memo_schedule* schedule, double* start, double* 
 TEST(simulation_agrees_with_slow_one) {
     for (int round = 0; round < 2000; round++) {
         own_schedule* schedule =
-            random_schedule((int)memo_test_int(1, 30), (int)memo_test_int(1, 4), 10, round % 4);
+            random_schedule((int)memo_test_int(1, 30), (int)memo_test_int(1, 4), 10);
         double start[SMALL], end[SMALL], makespan = 0;
         slow_simulate(schedule, start, end);
         own_times* simulation = times_of(schedule);
@@ -332,38 +296,16 @@ TEST(simulation_agrees_with_slow_one) {
     }
 }
 
-TEST(links_are_shared) {
-    memo_schedule* schedule = new_schedule(3, 0);
-    int32_t down, up;
-    CHECK_OK(memo_schedule_add_link(schedule, "down", 10, &down, &error));
-    CHECK_OK(memo_schedule_add_link(schedule, "up", 20, &up, &error));
-    run_time(schedule, 0, "a", 0, down, 100);
-    run_time(schedule, 1, "b", 0, down, 100);
-    memo_simulation* simulation = times_of(schedule);
-    CHECK(simulation->end_s[0] == 20 && simulation->end_s[1] == 20); /* twice the 10 s of each */
-    CHECK(simulation->busy_s[0] == 20 && simulation->busy_s[2] == 0);
-    memo_simulation_destroy(simulation);
-    run_time(schedule, 2, "latency", 5, up, 100);
-    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
-    CHECK(simulation->end_s[2] == 10 && simulation->makespan_s == 20); /* another link */
-    memo_simulation_destroy(simulation);
-    memo_schedule_destroy(schedule);
-
-    schedule = new_schedule(1, 0); /* times that overflow end in an error, not in a loop */
-    CHECK_OK(memo_schedule_add_link(schedule, "slow", 1e-300, &down, &error));
-    run_time(schedule, 0, "a", 0, down, INT64_MAX);
-    run_time(schedule, 0, "b", 1e308, down, INT64_MAX);
-    run_time(schedule, 0, "c", 1e308, down, INT64_MAX);
-    run_time(schedule, 0, "d", 1e308, 0, 0);
+/* Times that overflow are an error, and so are times that the caller has made invalid. */
+TEST(times_stay_finite) {
+    own_schedule* schedule = new_schedule(1, 0);
+    memo_simulation* simulation = NULL;
+    run_time(schedule, 0, "a", 1e308, 0);
+    run_time(schedule, 0, "b", 1e308, 0);
     CHECK_FAILS(memo_schedule_simulate(schedule, &simulation, &error), INVALID_ARGUMENT);
     CHECK(simulation == NULL);
     schedule->ops[0].duration_s = -1;
     CHECK_FAILS(memo_schedule_simulate(schedule, &simulation, &error), INVALID_ARGUMENT);
-    schedule->ops[0].duration_s = 0;
-    schedule->links[0].bytes_per_s = 0;
-    CHECK_FAILS(memo_schedule_simulate(schedule, &simulation, &error), INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "slow: bytes_per_s"));
-    memo_schedule_destroy(schedule);
 }
 
 TEST(waits_show_how_long_they_hold) {
@@ -555,7 +497,7 @@ static char* written(memo_schedule* schedule, const memo_simulation* times, cons
 
 TEST(files_are_well_formed) {
     for (int round = 0; round < 60; round++) {
-        own_schedule* schedule = random_schedule(30, (int)memo_test_int(1, 4), 10, 1);
+        own_schedule* schedule = random_schedule(30, (int)memo_test_int(1, 4), 10);
         own_memory char *chrome = NULL, *svg = NULL;
         static const char letters[] =
             "a\x80\x9f\xa0\xbf\xc0\xc3\xe0\xed\xef\xf0\xf4\xf5\xff\xbe\x7f\x01";
@@ -566,16 +508,16 @@ TEST(files_are_well_formed) {
                                           &error));
         for (int64_t i = 0; i < 12; i++) name[i] = letters[memo_test_int(0, sizeof letters - 2)];
         CHECK_OK(memo_schedule_add_stream(schedule, name, &stream, &error));
-        run_time(schedule, stream, name, 1, 0, 0);
+        run_time(schedule, stream, name, 1, 0);
         int32_t idle;
         CHECK_OK(memo_schedule_add_stream(schedule, "idle", &idle, &error));
-        run_time(schedule, stream, "x < y && \"z\" \\ 3", round ? 1e-7 : 0, 0, 7);
+        run_time(schedule, stream, "x < y && \"z\" \\ 3", round ? 1e-7 : 0, 7);
         if (round % 7 == 0)
             for (int64_t i = 0; i < schedule->n_ops; i++) schedule->ops[i].duration_s *= 1e-6;
         own_times* times = times_of(schedule);
         for (int64_t i = 0; i < schedule->n_ops; i++) {
             const memo_op* op = &schedule->ops[i];
-            if (op->kind == MEMO_OP_RUN) n_drawn += 1 + (int)op->n_more_streams;
+            n_drawn += op->kind == MEMO_OP_RUN;
             if (op->kind == MEMO_OP_WAIT) n_waits += times->end_s[i] > times->start_s[i];
         }
         chrome = written(schedule, times, NULL, 0);
@@ -606,7 +548,7 @@ TEST(files_are_well_formed) {
 TEST(ticks_have_no_exponent) {
     static const char* const ticks[] = {">0 s<", ">8000<", ">10000<", ">14000<"};
     own_schedule* schedule = new_schedule(1, 0);
-    run_time(schedule, 0, "long", 15000, 0, 0);
+    run_time(schedule, 0, "long", 15000, 0);
     own_times* times = times_of(schedule);
     own_memory char* svg = written(schedule, times, NULL, 1);
     for (int i = 0; i < 4; i++) CHECK_CASE(strstr(svg, ticks[i]), "%s", ticks[i]);
@@ -621,22 +563,17 @@ static memo_status everything(const char* file) {
     memo_check* check = NULL;
     memo_simulation* times = NULL;
     memo_range range = range_of(0, 10);
-    int32_t more = 1, a, b, event = -1, link;
+    int32_t a, b, event = -1;
     memo_status status = memo_schedule_create(&schedule, &error);
     if (!status) status = memo_schedule_add_stream(schedule, "a", &a, &error);
     if (!status) status = memo_schedule_add_stream(schedule, "b", &b, &error);
     if (!status) status = memo_schedule_add_event(schedule, &event, &error);
-    if (!status) status = memo_schedule_add_link(schedule, "l", 1, &link, &error);
     memo_op_desc desc = {.name = "a name that is long enough to make the text grow at some point",
                          .writes = &range,
                          .n_writes = 1,
-                         .link = 1,
-                         .link_bytes = 5,
-                         .more_streams = &more};
+                         .link_bytes = 5};
     if (!status) status = memo_schedule_add_op(schedule, &desc, &error);
-    desc.n_more_streams = 1;
     if (!status) status = memo_schedule_add_op(schedule, &desc, &error);
-    desc.n_more_streams = 0;
     desc.stream = 1;
     if (!status) status = memo_schedule_add_op(schedule, &desc, &error);
     desc.stream = 0;
@@ -668,7 +605,7 @@ TEST(no_memory_is_an_error) {
     memo_test_path(path, "memory.schedule");
     FILE* file = fopen(path, "w");
     CHECK(file && fputs("stream a\nstream \"b c\"\nbuffer d 100\n"
-                        "run e a \"b c\" reads d d+5..7 writes 0x5..9\nrecord f a\n"
+                        "run e \"b c\" reads d d+5..7 writes 0x5..9\nrecord f a\n"
                         "wait f \"b c\"\nsync event g\n",
                         file) >= 0);
     if (file) fclose(file);
@@ -682,8 +619,6 @@ TEST(no_memory_is_an_error) {
 /* Many ops with many ranges, as a long run leaves them: this must not take minutes. */
 TEST(large_schedules_are_handled) {
     memo_schedule* schedule = new_schedule(4, 8);
-    int32_t link;
-    CHECK_OK(memo_schedule_add_link(schedule, "link", 1e9, &link, &error));
     for (int i = 0; i < 4000; i++) {
         memo_range ranges[10];
         for (int k = 0; k < 10; k++) {
@@ -695,9 +630,7 @@ TEST(large_schedules_are_handled) {
                              .n_reads = 7,
                              .writes = ranges + 7,
                              .n_writes = 3,
-                             .duration_s = memo_test_real(),
-                             .link = link};
-        desc.link_bytes = memo_test_int(0, 1000000000);
+                             .duration_s = memo_test_real()};
         CHECK_OK(memo_schedule_add_wait(schedule, (i + 7) % 8, i % 4, &error));
         CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
         CHECK_OK(memo_schedule_add_record(schedule, i % 8, i % 4, &error));

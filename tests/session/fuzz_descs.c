@@ -287,25 +287,19 @@ static void fuzz_operation(fuzz_bytes* in) {
     memo_check* check = NULL;
     memo_op_desc op;
     memo_range ranges[FUZZ_N];
-    int32_t streams[FUZZ_N], stream;
+    int32_t stream;
     FUZZ_CHECK(memo_schedule_create(&schedule, &fuzz_error) == MEMO_STATUS_OK);
     FUZZ_CHECK(memo_schedule_add_stream(schedule, "a", &stream, &fuzz_error) == MEMO_STATUS_OK);
     FUZZ_CHECK(memo_schedule_add_stream(schedule, "b", &stream, &fuzz_error) == MEMO_STATUS_OK);
-    for (int i = 0; i < FUZZ_N; i++) {
-        FUZZ_FILL(in, ranges[i], 16, NULL);
-        streams[i] = fuzz_pick(in, 4) - 1;
-    }
+    for (int i = 0; i < FUZZ_N; i++) FUZZ_FILL(in, ranges[i], 16, NULL);
     for (int i = 0; i < 2; i++) {
-        FUZZ_FILL(in, op, 88, &op.name, &op.more_streams, &op.reads, &op.writes);
+        FUZZ_FILL(in, op, 64, &op.name, &op.reads, &op.writes);
         op.name = "op";
         op.reads = op.writes = ranges;
-        op.more_streams = streams;
         op.n_reads = fuzz_count(in);
         op.n_writes = fuzz_count(in);
-        op.n_more_streams = fuzz_count(in);
         if (op.n_reads > FUZZ_N) op.n_reads = 0;
         if (op.n_writes > FUZZ_N) op.n_writes = 0;
-        if (op.n_more_streams > FUZZ_N) op.n_more_streams = 0;
         (void)fuzz_is_refused(memo_schedule_add_op(schedule, &op, &fuzz_error));
     }
     (void)fuzz_is_refused(memo_schedule_check(schedule, &check, &fuzz_error));

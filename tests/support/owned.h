@@ -169,15 +169,11 @@ MADE(memo_exchange, exchange_of, (memo_sp_attention * attention, const memo_exch
 /* Copies of this name move so many bytes a second, each after start_s. */
 static MEMO_UNUSED void time_copies(memo_schedule* schedule, const char* name, double bytes_per_s,
                                     double start_s) {
-    int32_t link = 0;
-    CHECK_OK(memo_schedule_add_link(schedule, name, bytes_per_s, &link, &error));
     for (int64_t i = 0; i < schedule->n_ops; i++) {
         memo_op* op = &schedule->ops[i];
-        if (op->kind != MEMO_OP_RUN || !op->link_bytes ||
-            strcmp(memo_schedule_op_name(schedule, i), name))
-            continue;
-        op->link = link;
-        op->duration_s = start_s;
+        if (op->kind == MEMO_OP_RUN && op->link_bytes &&
+            !strcmp(memo_schedule_op_name(schedule, i), name))
+            op->duration_s = start_s + (double)op->link_bytes / bytes_per_s;
     }
 }
 

@@ -20,17 +20,12 @@ typedef struct memo_range {
     uint64_t begin, end; /* bytes [begin, end): addresses, or any consistent numbering */
 } memo_range;
 
-/* An operation in words: announced by annotate, or part of a schedule (extras/memo_look.h).  A
- * collective occupies several streams at once.  An operation takes duration_s (latency,
- * computation), and then the time of the bytes on the link. */
+/* An operation in words: announced by annotate, or part of a schedule (extras/memo_look.h). */
 typedef struct memo_op_desc {
     const char* name; /* copied; NULL: "run" */
     int32_t stream;
-    const int32_t* more_streams;
-    int64_t n_more_streams;
-    double duration_s;  /* without the bytes on a link, if any */
-    int32_t link;       /* from memo_schedule_add_link; 0: none */
-    int64_t link_bytes; /* sent over the link; without a link they are shown but take no time */
+    double duration_s;
+    int64_t link_bytes; /* that it moves, to show */
     const memo_range* reads;
     int64_t n_reads;
     const memo_range* writes;
