@@ -102,9 +102,6 @@ MEMO_TRY memo_status memo_hooks_pack(memo_hooks* hooks, void* address, int64_t s
  * is_checked: the bytes changed), OUT_OF_HOST_MEMORY (the first micro-batch), the device's. */
 MEMO_TRY memo_status memo_hooks_unpack(memo_hooks* hooks, const int64_t* tokens, int64_t n,
                                        void** addresses, memo_error* error);
-/* is_checked: did the trainer recompute the bytes of token at address?  Errors: as above. */
-MEMO_TRY memo_status memo_hooks_compare(memo_hooks* hooks, int64_t token, void* address,
-                                        memo_error* error);
 MEMO_API void memo_hooks_get_stats(const memo_hooks* hooks, memo_hooks_stats* stats);
 
 #ifdef MEMO_PLAN_H /* include memo_plan.h before */
@@ -591,10 +588,10 @@ MEMOI void memoi_hooks_place(memo_hooks* h, memoi_hooks_tensor* t) {
 }
 
 /* Hashes the bytes of a tensor, if they are checked. */
-MEMOI void memoi_hooks_hash(memo_hooks* h, const memoi_hooks_tensor* t, void* address,
-                            uint64_t* hash, int* is_of_poison) {
+MEMOI void memoi_hooks_hash(memo_hooks* h, const memoi_hooks_tensor* t, uint64_t* hash,
+                            int* is_of_poison) {
     if (h->desc.is_checked && !h->is_dry)
-        MEMOI_HOOKS_TRY(h, memob_probe_hash(&h->probe, (char*)address, t->size_bytes, hash,
+        MEMOI_HOOKS_TRY(h, memob_probe_hash(&h->probe, t->address, t->size_bytes, hash,
                                             is_of_poison, h->error));
 }
 
@@ -617,7 +614,7 @@ MEMO_TRY memo_status memo_hooks_pack(memo_hooks* h, void* address, int64_t size_
     t->offset = -1;
     t->layer = is_in_layer ? h->layer : -1;
     t->number = (int32_t)(h->n_tensors - h->layer_begin);
-    memoi_hooks_hash(h, t, address, &t->hash, &is_of_poison);
+    memoi_hooks_hash(h, t, &t->hash, &is_of_poison);
     if (!h->status && is_in_layer && h->planned) memoi_hooks_place(h, t);
 
     *token = h->micro_batch << 32 | h->n_tensors++;
@@ -631,16 +628,15 @@ MEMO_TRY memo_status memo_hooks_pack(memo_hooks* h, void* address, int64_t size_
                            0, error);
 }
 
-/* The bytes at address must be those that were packed.  Returns a finding. */
-MEMOI memo_status memoi_hooks_audit(memo_hooks* h, memoi_hooks_tensor* t, void* address,
-                                    const char* what, memo_error* error) {
+/* The bytes of a tensor that is unpacked must be those that were packed.  Returns a finding. */
+MEMOI memo_status memoi_hooks_audit(memo_hooks* h, memoi_hooks_tensor* t, memo_error* error) {
     uint64_t hash = t->hash;
     int is_of_poison;
     t->is_unpacked = 1;
-    memoi_hooks_hash(h, t, address, &hash, &is_of_poison);
+    memoi_hooks_hash(h, t, &hash, &is_of_poison);
     if (h->status || hash == t->hash) return h->status;
     h->stats.n_findings++;
-    return memoi_hooks_say(h, t, what, 0, error);
+    return memoi_hooks_say(h, t, "changed between forward and backward", 0, error);
 }
 
 /* Remembers a call for the plan. */
@@ -687,17 +683,10 @@ MEMO_TRY memo_status memo_hooks_unpack(memo_hooks* h, const int64_t* tokens, int
             t->address = slot;
         }
         addresses[i] = t->address;
-        found = memoi_hooks_audit(h, t, t->address, "changed between forward and backward",
-                                  finding ? NULL : error);
+        found = memoi_hooks_audit(h, t, finding ? NULL : error);
         if (!finding) finding = found;
     }
     return h->status ? h->status : finding;
-}
-
-MEMO_TRY memo_status memo_hooks_compare(memo_hooks* h, int64_t token, void* address,
-                                        memo_error* error) {
-    memoi_hooks_tensor* t = memoi_hooks_enter_open(h, error) ? memoi_hooks_find(h, token) : NULL;
-    return t ? memoi_hooks_audit(h, t, address, "differs after recomputation", error) : h->status;
 }
 
 /* After a backward: one line for all tensors that it has forgotten, until their number changes. */

@@ -308,12 +308,11 @@ TEST(a_fault_at_any_call_loses_nothing) {
 TEST(the_audit_names_what_differs) {
     own_hooks* hooks = NULL;
     trainer lines; /* keeps lines of the log */
-    char a[64], b[64];
+    char a[64];
     int64_t tokens[20];
     void* address = NULL;
     memset(&lines, 0, sizeof lines);
     memset(a, 1, sizeof a);
-    memcpy(b, a, sizeof b);
     memo_hooks_desc desc = {.is_checked = 1, .log.write = keep_line, .log.user = &lines};
     CHECK_OK(memo_hooks_create(&desc, &hooks, &error));
     CHECK_OK(memo_hooks_begin(hooks, &error));
@@ -327,10 +326,6 @@ TEST(the_audit_names_what_differs) {
 
     CHECK_OK(memo_hooks_unpack(hooks, &tokens[3], 1, &address, &error));
     CHECK(address == a);
-    CHECK_OK(memo_hooks_compare(hooks, tokens[17], b, &error));
-    b[63] = 2;
-    CHECK_ERROR(memo_hooks_compare(hooks, tokens[17], b, &error), INVALID_STATE,
-                "Tensor 14 of layer 3 differs after recomputation (64 bytes)");
     a[0] = 0;
     CHECK_ERROR(memo_hooks_unpack(hooks, &tokens[2], 1, &address, &error), INVALID_STATE,
                 "Tensor 0 of layer 2 changed between forward and backward (64 bytes)");
@@ -338,9 +333,9 @@ TEST(the_audit_names_what_differs) {
     for (int k = 4; k < 19; k++)
         CHECK_OK(memo_hooks_unpack(hooks, &tokens[k], 1, &address, &error));
     CHECK_OK(memo_hooks_unpack(hooks, &tokens[0], 1, &address, &error));
-    CHECK(lines.n_lines == 2);
+    CHECK(lines.n_lines == 1);
     CHECK_OK(memo_hooks_end(hooks, &error));
-    CHECK(lines.n_lines == 3);
+    CHECK(lines.n_lines == 2);
     CHECK_CASE(!strcmp(lines.line, "Tensor 0 of layer 1 was never unpacked (64 bytes)"), "%s",
                lines.line);
     CHECK_ERROR(memo_hooks_unpack(hooks, &tokens[3], 1, &address, &error), INVALID_STATE,
