@@ -235,10 +235,9 @@ static memo_status ring_schedule_add(memo_schedule* all, const memo_schedule* pa
                                      const memo_op* op, const int32_t* streams, int32_t first_event,
                                      memo_error* error) {
     memo_op_desc desc = MEMO_ZERO(memo_op_desc);
-    if (op->kind == MEMO_OP_RECORD)
-        return memo_schedule_add_record(all, first_event + op->event, streams[op->stream], error);
-    if (op->kind == MEMO_OP_WAIT)
-        return memo_schedule_add_wait(all, first_event + op->event, streams[op->stream], error);
+    if (op->kind == MEMO_OP_RECORD || op->kind == MEMO_OP_WAIT)
+        return memo_schedule_add_order(all, op->kind, first_event + op->event, streams[op->stream],
+                                       error);
     desc.name = part->text + op->name;
     desc.stream = streams[op->stream];
     desc.duration_s = op->duration_s;
@@ -296,14 +295,15 @@ static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_
                 for (int32_t peer = 0; peer < n && !status && phase; peer++)
                     if (papers[r].peers[1][next][peer] ||
                         (phase == 1 && papers[r].peers[0][next][peer]))
-                        status = memo_schedule_add_wait(schedule, events[phase - 1][peer],
-                                                        streams[r][op->stream], error);
+                        status =
+                            memo_schedule_add_order(schedule, MEMO_OP_WAIT, events[phase - 1][peer],
+                                                    streams[r][op->stream], error);
                 if (phase == 1 && !status)
                     status = ring_schedule_add(schedule, parts[r], op, streams[r], first_event[r],
                                                error);
                 if (phase < 2 && !status)
-                    status = memo_schedule_add_record(schedule, events[phase][r],
-                                                      streams[r][op->stream], error);
+                    status = memo_schedule_add_order(schedule, MEMO_OP_RECORD, events[phase][r],
+                                                     streams[r][op->stream], error);
                 at[r] += phase == 2;
             }
     }

@@ -41,14 +41,18 @@ static memo_status price_wait(double* cost_s, memo_error* error) {
         other.stream = write.stream;
 
         if (!status) status = memo_schedule_add_op(schedule, &write, error); /* x */
-        if (!status) status = memo_schedule_add_record(schedule, written, write.stream, error);
-        if (!status) status = memo_schedule_add_wait(schedule, written, read.stream, error);
+        if (!status)
+            status =
+                memo_schedule_add_order(schedule, MEMO_OP_RECORD, written, write.stream, error);
+        if (!status)
+            status = memo_schedule_add_order(schedule, MEMO_OP_WAIT, written, read.stream, error);
         if (!status) status = memo_schedule_add_op(schedule, &read, error);
         if (!status) status = memo_schedule_add_op(schedule, &other, error);
         if (!status && with_wait)
-            status = memo_schedule_add_record(schedule, has_read, read.stream, error);
+            status =
+                memo_schedule_add_order(schedule, MEMO_OP_RECORD, has_read, read.stream, error);
         if (!status && with_wait)
-            status = memo_schedule_add_wait(schedule, has_read, write.stream, error);
+            status = memo_schedule_add_order(schedule, MEMO_OP_WAIT, has_read, write.stream, error);
         if (!status) status = memo_schedule_add_op(schedule, &write, error); /* y */
 
         if (!status) status = memo_schedule_simulate(schedule, &simulation, error);

@@ -115,15 +115,9 @@ MEMO_TRY memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* e
                                              memo_error* error);
 MEMO_TRY memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* op,
                                           memo_error* error);
-MEMO_TRY memo_status memo_schedule_add_record(memo_schedule* schedule, int32_t event,
-                                              int32_t stream, memo_error* error);
-MEMO_TRY memo_status memo_schedule_add_wait(memo_schedule* schedule, int32_t event, int32_t stream,
-                                            memo_error* error);
-MEMO_TRY memo_status memo_schedule_add_sync(memo_schedule* schedule, int32_t stream,
-                                            memo_error* error);
-/* The host waits for the latest record of event. */
-MEMO_TRY memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
-                                                  memo_error* error);
+/* Adds a RECORD or WAIT, or a SYNC: of event, or with event -1 of stream. */
+MEMO_TRY memo_status memo_schedule_add_order(memo_schedule* schedule, memo_op_kind kind,
+                                             int32_t event, int32_t stream, memo_error* error);
 
 /* In words. */
 
@@ -614,34 +608,19 @@ memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* de
     return MEMO_STATUS_OK;
 }
 
-/* A record, wait or sync.  NULL: no event, or no stream. */
-MEMOI memo_status memoi_schedule_order(memo_schedule* schedule, memo_op_kind kind,
-                                       const int32_t* event, const int32_t* stream,
-                                       memo_error* error) {
-    if ((event &&
-         memob_check_integer("schedule", "event", *event, 0, schedule->n_events - 1, error)) ||
-        (stream && memoi_schedule_has_stream(schedule, *stream, error)))
+memo_status memo_schedule_add_order(memo_schedule* schedule, memo_op_kind kind, int32_t event,
+                                    int32_t stream, memo_error* error) {
+    const int has_event = kind != MEMO_OP_SYNC || event >= 0;
+    const int has_stream = kind != MEMO_OP_SYNC || event < 0;
+    if (memob_check_integer("schedule", "kind", kind, MEMO_OP_RECORD, MEMO_OP_SYNC, error) ||
+        (has_event &&
+         memob_check_integer("schedule", "event", event, 0, schedule->n_events - 1, error)) ||
+        (has_stream && memoi_schedule_has_stream(schedule, stream, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (!memob_grow(&schedule->ops, schedule->n_ops, 1, sizeof(memo_op)))
         return memob_no_memory(error, "an operation of a schedule");
-    (void)memoi_schedule_push(schedule, kind, stream ? *stream : -1, event ? *event : -1);
+    (void)memoi_schedule_push(schedule, kind, has_stream ? stream : -1, has_event ? event : -1);
     return MEMO_STATUS_OK;
-}
-
-memo_status memo_schedule_add_record(memo_schedule* schedule, int32_t event, int32_t stream,
-                                     memo_error* error) {
-    return memoi_schedule_order(schedule, MEMO_OP_RECORD, &event, &stream, error);
-}
-memo_status memo_schedule_add_wait(memo_schedule* schedule, int32_t event, int32_t stream,
-                                   memo_error* error) {
-    return memoi_schedule_order(schedule, MEMO_OP_WAIT, &event, &stream, error);
-}
-memo_status memo_schedule_add_sync(memo_schedule* schedule, int32_t stream, memo_error* error) {
-    return memoi_schedule_order(schedule, MEMO_OP_SYNC, NULL, &stream, error);
-}
-memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
-                                         memo_error* error) {
-    return memoi_schedule_order(schedule, MEMO_OP_SYNC, &event, NULL, error);
 }
 
 /* ---- >>names ------------------------------------------------------------------------------------
@@ -1308,9 +1287,10 @@ MEMOI void memoi_places_buy(memoi_places* p, int64_t b, int is_free) {
     for (int32_t w = 0; w < p->plan->n_waits && !p->status; w++) {
         const memo_wait* wait = &p->plan->waits[w];
         if (is_free && wait->freed == b)
-            p->status = memo_schedule_add_record(p->schedule, w, wait->from, p->error);
+            p->status =
+                memo_schedule_add_order(p->schedule, MEMO_OP_RECORD, w, wait->from, p->error);
         if (!is_free && wait->requested == b)
-            p->status = memo_schedule_add_wait(p->schedule, w, wait->to, p->error);
+            p->status = memo_schedule_add_order(p->schedule, MEMO_OP_WAIT, w, wait->to, p->error);
     }
 }
 
@@ -1323,9 +1303,9 @@ MEMOI void memoi_places_order(memoi_places* p, const memo_request* request) {
             p->status = memob_no_memory(p->error, "checking a plan");
     }
     if (!p->status)
-        p->status = memoi_schedule_order(
+        p->status = memo_schedule_add_order(
             p->schedule, request->kind == MEMO_REQUEST_RECORD ? MEMO_OP_RECORD : MEMO_OP_WAIT,
-            &event, &request->stream, p->error);
+            event, request->stream, p->error);
 }
 
 MEMOI void memoi_places_request(memoi_places* p, int64_t i) {
@@ -2694,8 +2674,7 @@ MEMOI memo_status memoi_schedule_parse_order(memoi_schedule_reader* r, memo_op_k
                  ? memoi_schedule_expect_event(r, &event)
                  : memoi_schedule_token_stream(r, &stream);
     if (status) return status;
-    return memoi_schedule_order(r->schedule, kind, event < 0 ? NULL : &event,
-                                stream < 0 ? NULL : &stream, r->error);
+    return memo_schedule_add_order(r->schedule, kind, event, stream, r->error);
 }
 
 /* The reader is at the first word of the line. */
@@ -3055,7 +3034,8 @@ MEMOI memo_status memoi_rec_end(memo_recorder* r, memo_stream handle, memo_op_de
     if (!status) status = memoi_rec_stream(r, handle, &desc->stream, error);
     if (!status) status = memoi_rec_stamp(r, handle, op, 1, error);
     if (!status)
-        status = event >= 0 ? memo_schedule_add_wait(r->schedule, event, desc->stream, error)
+        status = event >= 0 ? memo_schedule_add_order(r->schedule, MEMO_OP_WAIT, event,
+                                                      desc->stream, error)
                             : memo_schedule_add_op(r->schedule, desc, error);
     if (status) memoi_rec_drop(r, op);
     return status;
@@ -3100,7 +3080,8 @@ MEMOI memo_status memoi_rec_after_stream_synchronize(memo_recorder* r, memo_stre
     int32_t index = 0;
     if (status || r->is_paused) return status;
     status = memoi_rec_stream(r, stream, &index, error);
-    return status ? status : memo_schedule_add_sync(r->schedule, index, error);
+    if (status) return status;
+    return memo_schedule_add_order(r->schedule, MEMO_OP_SYNC, -1, index, error);
 }
 
 /* The host has seen that event is done. */
@@ -3110,7 +3091,7 @@ MEMOI memo_status memoi_rec_after_event_synchronize(memo_recorder* r, memo_event
     if (status || r->is_paused) return status;
     status = memoi_rec_event(r, event, &known, error);
     if (status || r->known[known] == MEMOI_RECORD_OUTSIDE) return status;
-    return memo_schedule_add_event_sync(r->schedule, known, error);
+    return memo_schedule_add_order(r->schedule, MEMO_OP_SYNC, known, -1, error);
 }
 
 /* A query of an event that was never recorded is valid; a wait for it is reported. */
@@ -3131,7 +3112,7 @@ MEMOI memo_status memoi_rec_after_event_record(memo_recorder* r, memo_event even
     if (status) return status;
     r->known[known] = r->is_paused ? MEMOI_RECORD_OUTSIDE : MEMOI_RECORD_INSIDE;
     if (r->is_paused) return MEMO_STATUS_OK;
-    return memo_schedule_add_record(r->schedule, known, index, error);
+    return memo_schedule_add_order(r->schedule, MEMO_OP_RECORD, known, index, error);
 }
 
 MEMOI memo_status memoi_rec_after_event_wait(memo_recorder* r, memo_event event, memo_stream stream,
@@ -3345,7 +3326,7 @@ void memo_recorder_resume(memo_recorder* recorder) {
     if (!r->is_paused || r->failure.status) return;
     r->is_paused = 0;
     for (int32_t stream = 0; !status && stream < r->schedule->n_streams; stream++)
-        status = memo_schedule_add_sync(r->schedule, stream, &r->failure);
+        status = memo_schedule_add_order(r->schedule, MEMO_OP_SYNC, -1, stream, &r->failure);
 }
 
 MEMOI memo_status memoi_rec_read_stamp(memo_recorder* r, const memoi_stamp* stamp,

@@ -82,13 +82,13 @@ static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes)
             desc.link_bytes = memo_test_int(0, 8);
             CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
         } else if (kind <= 6) {
-            CHECK_OK(memo_schedule_add_record(schedule, event, stream, &error));
+            CHECK_OK(memo_schedule_add_order(schedule, MEMO_OP_RECORD, event, stream, &error));
         } else if (kind <= 9) {
-            CHECK_OK(memo_schedule_add_wait(schedule, event, stream, &error));
+            CHECK_OK(memo_schedule_add_order(schedule, MEMO_OP_WAIT, event, stream, &error));
         } else if (kind == 10 && memo_test_int(0, 2) == 0) {
-            CHECK_OK(memo_schedule_add_sync(schedule, stream, &error));
+            CHECK_OK(memo_schedule_add_order(schedule, MEMO_OP_SYNC, -1, stream, &error));
         } else if (kind == 11 && memo_test_int(0, 2) == 0) {
-            CHECK_OK(memo_schedule_add_event_sync(schedule, event, &error));
+            CHECK_OK(memo_schedule_add_order(schedule, MEMO_OP_SYNC, event, -1, &error));
         }
     }
     return schedule;

@@ -155,8 +155,7 @@ static void check_same(const memo_schedule* a, const memo_schedule* b) {
 /* Puts a wait or record into a schedule, before op `at`. */
 static void put_op(memo_schedule* schedule, int64_t at, memo_op_kind kind, int32_t event,
                    int32_t stream) {
-    CHECK_OK(kind == MEMO_OP_RECORD ? memo_schedule_add_record(schedule, event, stream, &error)
-                                    : memo_schedule_add_wait(schedule, event, stream, &error));
+    CHECK_OK(memo_schedule_add_order(schedule, kind, event, stream, &error));
     memo_op* ops = schedule->ops + at;
     memo_op last = schedule->ops[schedule->n_ops - 1];
     memmove(ops + 1, ops, (size_t)(schedule->n_ops - 1 - at) * sizeof *ops);
@@ -362,7 +361,7 @@ TEST(names_that_look_alike_stay_apart) {
             CHECK_OK(
                 memo_schedule_add_stream(schedule, names[memo_test_int(0, 8)], &stream, &error));
             CHECK_OK(memo_schedule_add_event(schedule, &event, &error));
-            CHECK_OK(memo_schedule_add_record(schedule, event, stream, &error));
+            CHECK_OK(memo_schedule_add_order(schedule, MEMO_OP_RECORD, event, stream, &error));
         }
         again = reread(schedule, NULL);
         CHECK_CASE(again, "round %d", round);

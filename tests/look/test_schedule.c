@@ -37,12 +37,18 @@ TEST(builder_refuses_and_leaves_no_trace) {
     REFUSED((desc.writes = &backwards, desc.n_writes = 1));
     REFUSED(desc.n_reads = -1);
     REFUSED(desc.n_writes = 1);
-    CHECK_IS(memo_schedule_add_record(schedule, 1, 0, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_IS(memo_schedule_add_record(schedule, 0, 2, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_IS(memo_schedule_add_wait(schedule, -1, 0, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_IS(memo_schedule_add_wait(schedule, 0, -1, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_IS(memo_schedule_add_sync(schedule, 2, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_IS(memo_schedule_add_event_sync(schedule, 1, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_add_order(schedule, MEMO_OP_RECORD, 1, 0, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_add_order(schedule, MEMO_OP_RECORD, 0, 2, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_add_order(schedule, MEMO_OP_WAIT, -1, 0, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_add_order(schedule, MEMO_OP_WAIT, 0, -1, NULL), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_add_order(schedule, MEMO_OP_SYNC, -1, 2, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_schedule_add_order(schedule, MEMO_OP_SYNC, 1, -1, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(schedule->n_ops == 0);
     CHECK_OK(memo_schedule_add_op(schedule, &good, &error));
     good.name = NULL;
@@ -578,8 +584,8 @@ static memo_status everything(const char* file) {
     if (!status) status = memo_schedule_add_op(schedule, &desc, &error);
     desc.stream = 0;
     if (!status) status = memo_schedule_add_op(schedule, &desc, &error);
-    if (!status) status = memo_schedule_add_record(schedule, event, 0, &error);
-    if (!status) status = memo_schedule_add_wait(schedule, event, 1, &error);
+    if (!status) status = memo_schedule_add_order(schedule, MEMO_OP_RECORD, event, 0, &error);
+    if (!status) status = memo_schedule_add_order(schedule, MEMO_OP_WAIT, event, 1, &error);
     if (!status) status = memo_schedule_check(schedule, &check, &error);
     if (!status) status = memo_schedule_simulate(schedule, &times, &error);
     if (!status) status = memo_schedule_compare(schedule, schedule, &error);
@@ -631,9 +637,9 @@ TEST(large_schedules_are_handled) {
                              .writes = ranges + 7,
                              .n_writes = 3,
                              .duration_s = memo_test_real()};
-        CHECK_OK(memo_schedule_add_wait(schedule, (i + 7) % 8, i % 4, &error));
+        CHECK_OK(memo_schedule_add_order(schedule, MEMO_OP_WAIT, (i + 7) % 8, i % 4, &error));
         CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
-        CHECK_OK(memo_schedule_add_record(schedule, i % 8, i % 4, &error));
+        CHECK_OK(memo_schedule_add_order(schedule, MEMO_OP_RECORD, i % 8, i % 4, &error));
     }
     memo_check* check = check_of(schedule);
     CHECK(check->n_races == 0 && check->n_waits == 4000);
