@@ -1524,82 +1524,68 @@ MEMOI void memoi_simulation_pass_op(const memo_schedule* schedule, const int64_t
     simulation->end_s[i] = passed;
 }
 
-memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulation** simulation,
-                                   memo_error* error) {
+MEMOI int memoi_simulation_is_measured(const memo_op* op) {
+    return op->start_s != 0 || op->end_s != 0;
+}
+
+/* Sets all times: measured ones, counted from *first_s, or with first_s NULL by durations.  An op
+ * comes after ops that were enqueued before it, so one pass is enough. */
+MEMOI memo_status memoi_simulation_make(const memo_schedule* schedule, const double* first_s,
+                                        memo_simulation** simulation, memo_error* error) {
     memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memo_simulation* result = NULL;
     int64_t* order;
-    memo_status status;
-    *simulation = NULL;
-
-    /* The caller may have changed the public fields. */
-    for (int64_t i = 0; i < schedule->n_ops; i++)
-        if (!memob_is_in(schedule->ops[i].duration_s, 0, MEMOB_DOUBLE_MAX))
-            return MEMOB_INVALID(error, "op %lld (%s): duration_s must be finite and 0 or more",
-                                 (long long)i, memo_schedule_op_name(schedule, i));
-
-    /* An op comes after ops that were enqueued before it, so one pass sets all times. */
-    status = memoi_order_make(schedule, &order, &arrays, error);
+    memo_status status = memoi_order_make(schedule, &order, &arrays, error);
     if (!status) status = memoi_simulation_create(schedule, &result, error);
     for (int64_t i = 0; !status && i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
         memoi_simulation_pass_op(schedule, order, result, i);
-        if (schedule->ops[i].kind == MEMO_OP_RUN) result->end_s[i] += schedule->ops[i].duration_s;
+        if (first_s && memoi_simulation_is_measured(op)) {
+            result->start_s[i] = op->start_s - *first_s;
+            result->end_s[i] = op->end_s - *first_s;
+        } else if (!first_s && op->kind == MEMO_OP_RUN) {
+            result->end_s[i] += op->duration_s;
+        }
     }
     if (!status) memoi_simulation_sum(schedule, result);
     if (!status && !memob_is_in(result->makespan_s, 0, MEMOB_DOUBLE_MAX))
         status = MEMOB_INVALID(error, "duration_s: their sum overflows a double");
 
     memob_arrays_free(&arrays);
-    if (status)
+    if (status) {
         memo_simulation_destroy(result);
-    else
-        *simulation = result;
+        result = NULL;
+    }
+    *simulation = result;
     return status;
 }
 
-MEMOI int memoi_simulation_is_measured(const memo_op* op) {
-    return op->start_s != 0 || op->end_s != 0;
+memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulation** simulation,
+                                   memo_error* error) {
+    *simulation = NULL;
+    /* The caller may have changed the public fields. */
+    for (int64_t i = 0; i < schedule->n_ops; i++)
+        if (!memob_is_in(schedule->ops[i].duration_s, 0, MEMOB_DOUBLE_MAX))
+            return MEMOB_INVALID(error, "op %lld (%s): duration_s must be finite and 0 or more",
+                                 (long long)i, memo_schedule_op_name(schedule, i));
+    return memoi_simulation_make(schedule, NULL, simulation, error);
 }
 
 memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulation** simulation,
                                    memo_error* error) {
-    memo_simulation* result = NULL;
-    memob_arrays arrays = MEMO_ZERO(memob_arrays);
-    int64_t* order;
-    memo_status status;
-    double first = 0;
+    double first_s = 0;
     int64_t n_measured = 0;
     *simulation = NULL;
-
-    /* Times are counted from the first start. */
     for (int64_t i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         if (!memoi_simulation_is_measured(op)) continue;
-        if (!n_measured++ || op->start_s < first) first = op->start_s;
+        if (!n_measured++ || op->start_s < first_s) first_s = op->start_s;
     }
     if (!n_measured)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "schedule: it has no measured times; set "
                               "memo_recorder_desc.is_timed, and use memo_recorder_get_schedule");
-
-    status = memoi_order_make(schedule, &order, &arrays, error);
-    if (!status) status = memoi_simulation_create(schedule, &result, error);
-    for (int64_t i = 0; !status && i < schedule->n_ops; i++) {
-        const memo_op* op = &schedule->ops[i];
-        if (memoi_simulation_is_measured(op)) {
-            result->start_s[i] = op->start_s - first;
-            result->end_s[i] = op->end_s - first;
-        } else {
-            memoi_simulation_pass_op(schedule, order, result, i);
-        }
-    }
-
-    memob_arrays_free(&arrays);
-    if (status)
-        memo_simulation_destroy(result);
-    else
-        memoi_simulation_sum(schedule, *simulation = result);
-    return status;
+    return memoi_simulation_make(schedule, &first_s, simulation, error);
 }
 
 /* ---- >>schedule comparison ----------------------------------------------------------------------
