@@ -628,15 +628,17 @@ MEMO_TRY memo_status memo_hooks_pack(memo_hooks* h, void* address, int64_t size_
                            0, error);
 }
 
-/* The bytes of a tensor that is unpacked must be those that were packed.  Returns a finding. */
-MEMOI memo_status memoi_hooks_audit(memo_hooks* h, memoi_hooks_tensor* t, memo_error* error) {
+/* The bytes of a tensor that is unpacked must be those that were packed.  The error is of the first
+ * finding. */
+MEMOI void memoi_hooks_audit(memo_hooks* h, memoi_hooks_tensor* t, memo_status* finding) {
     uint64_t hash = t->hash;
     int is_of_poison;
     t->is_unpacked = 1;
     memoi_hooks_hash(h, t, &hash, &is_of_poison);
-    if (h->status || hash == t->hash) return h->status;
+    if (h->status || hash == t->hash) return;
     h->stats.n_findings++;
-    return memoi_hooks_say(h, t, "changed between forward and backward", 0, error);
+    *finding = memoi_hooks_say(h, t, "changed between forward and backward", 0,
+                               *finding ? NULL : h->error);
 }
 
 /* Remembers a call for the plan. */
@@ -670,7 +672,6 @@ MEMO_TRY memo_status memo_hooks_unpack(memo_hooks* h, const int64_t* tokens, int
     if (!h->status) memoi_hooks_turn(h, low, high);
 
     for (int64_t i = 0; i < n && !h->status; i++) {
-        memo_status found;
         t = memoi_hooks_find(h, tokens[i]);
         if (t->offset >= 0 && t->layer >= h->top)
             return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -683,8 +684,7 @@ MEMO_TRY memo_status memo_hooks_unpack(memo_hooks* h, const int64_t* tokens, int
             t->address = slot;
         }
         addresses[i] = t->address;
-        found = memoi_hooks_audit(h, t, finding ? NULL : error);
-        if (!finding) finding = found;
+        memoi_hooks_audit(h, t, &finding);
     }
     return h->status ? h->status : finding;
 }
