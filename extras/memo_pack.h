@@ -1630,10 +1630,12 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
 /* Lowers a part, items first to last - 1, with so many nodes for each engine, and MEMOI_SHARE or,
  * for the only part that is left, MEMOI_TRIES times as many in all: no other engine waits for it.
  * Sets its offsets and *peak.  is_in_set: scratch. */
-MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, int64_t last,
-                                   char* is_in_set, int64_t goal, int round, int64_t n_nodes,
-                                   int is_last, memoi_effort* effort, memoi_solution* best,
+MEMOI memo_status memoi_part_solve(const memoi_loop* loop, int64_t first, int64_t last,
+                                   char* is_in_set, int64_t goal, int64_t n_nodes, int is_last,
                                    int64_t* peak, memo_error* error) {
+    const memoi_problem* problem = loop->problem;
+    memoi_effort* effort = loop->effort;
+    memoi_solution* best = loop->best;
     memoi_effort own = memoi_effort_take(effort, (is_last ? MEMOI_TRIES : MEMOI_SHARE) * n_nodes);
     memoi_inner inner;
     const memoi_problem* part = &inner.part;
@@ -1643,13 +1645,13 @@ MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, 
     status = memoi_inner_begin(&inner, problem, is_in_set, best->offsets, error);
     if (status) return status;
 
-    if (round == 0) /* each round would place the same */
+    if (loop->round == 0) /* each round would place the same */
         status =
             memoi_greedy_solve(part, 0, MEMOI_GREEDY_RUNS, goal, &own.clock, &inner.best, error);
     if (!status && !memoi_problem_is_easy(part))
         status = memoi_fit_solve(part, 0, goal, &own, &inner.best, error);
     if (!status && inner.best.peak > goal && memoi_bricks_may_help(part))
-        status = memoi_bricks_solve(part, goal, round, n_nodes, effort, &inner.best, error);
+        status = memoi_bricks_solve(part, goal, loop->round, n_nodes, effort, &inner.best, error);
     if (!status && inner.best.peak > goal && !memoi_problem_is_plain(part)) {
         memoi_ejections ejections;
         const memoi_made made = memoi_ejections_create(&ejections, part, own.seed);
@@ -1671,10 +1673,10 @@ MEMOI memo_status memoi_part_solve(const memoi_problem* problem, int64_t first, 
 }
 
 /* Lowers the parts that end above the goal, the highest first, with so many nodes each.  No other
- * part need become lower than the result of the highest.  *n_parts: 1: nothing was done. */
-MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target, int round,
-                                    int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
-                                    int64_t* n_parts, memo_error* error) {
+ * part need become lower than the result of the highest. */
+MEMOI memo_status memoi_parts_solve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
+    const memoi_problem* problem = loop->problem;
+    memoi_solution* best = loop->best;
     memo_status status = MEMO_STATUS_OK;
     int64_t n = 0, first, last, end, part_peak, peak = 0;
     int is_last;
@@ -1688,24 +1690,24 @@ MEMOI memo_status memoi_parts_solve(const memoi_problem* problem, int64_t target
         parts[n++] = memob_keyed_of(-part_peak, first);
     }
     if (!status) qsort(parts, (size_t)n, sizeof *parts, memob_keyed_compare);
-    *n_parts = n;
+    loop->is_apart = n > 1;
 
     for (int64_t k = 0; k < n && n > 1 && !status; k++) {
-        const int64_t goal = memob_max(memob_max(target, best->bound), peak);
-        if (-parts[k].key <= goal || memoi_effort_is_over(effort)) break;
+        const int64_t goal = memob_max(memob_max(loop->target, best->bound), peak);
+        if (-parts[k].key <= goal || memoi_effort_is_over(loop->effort)) break;
         first = parts[k].index;
         last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
         if (last - first > MEMOI_SEARCH_ITEMS) { /* for the engines of the whole */
-            *n_parts = 1;
+            loop->is_apart = 0;
             break;
         }
         is_last = k + 1 == n || -parts[k + 1].key <= goal;
-        status = memoi_part_solve(problem, first, last, is_in_set, goal, round, n_nodes, is_last,
-                                  effort, best, &part_peak, error);
+        status = memoi_part_solve(loop, first, last, is_in_set, goal, n_nodes, is_last, &part_peak,
+                                  error);
         peak = memob_max(peak, part_peak);
     }
     memoi_solution_highest(problem, best->offsets, &best->peak);
-    effort->seed++; /* other orders in the next round */
+    loop->effort->seed++; /* other orders in the next round */
     memob_arrays_free(&arrays);
     return status;
 }
@@ -1724,12 +1726,10 @@ MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, mem
     memoi_solution* best = loop->best;
     const int64_t goal = memob_max(loop->target, best->bound);
     const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
-    int64_t n_parts = 1;
     memo_status status = memoi_fit_solve(problem, loop->round, goal, effort, best, error);
+    loop->is_apart = 0;
     if (!status && memoi_loop_goes_on(loop) && !problem->held && !problem->is_cover)
-        status = memoi_parts_solve(problem, loop->target, loop->round, n_nodes, effort, best,
-                                   &n_parts, error);
-    loop->is_apart = n_parts > 1;
+        status = memoi_parts_solve(loop, n_nodes, error);
     if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && memoi_bricks_may_help(problem))
         status = memoi_bricks_solve(problem, goal, loop->round, memoi_loop_share(loop, n_nodes),
                                     effort, best, error);
