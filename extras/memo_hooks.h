@@ -282,7 +282,7 @@ MEMOI void memoi_hooks_turn(memo_hooks* h, int64_t low, int64_t high) {
 /* Which tensors begin their layer: the heaviest sequence of first unpacks, in the order of calls,
  * in which layers only go down.  The others were unpacked by another layer.  Tensors of one call
  * have no order: the highest layer comes first.  Uses are numbered from 1; 0: none, of weight 0.
- * best: a Fenwick tree over layers of the uses that end the heaviest sequences so far. */
+ * best: of each layer, the use that ends the heaviest sequence so far. */
 MEMOI void memoi_hooks_find_turns(memo_hooks* h, memob_keyed* order, int64_t* weights,
                                   int64_t* before, int64_t* best) {
     int64_t last = 0;
@@ -297,11 +297,10 @@ MEMOI void memoi_hooks_find_turns(memo_hooks* h, memob_keyed* order, int64_t* we
         memoi_hooks_tensor* t = &h->planned[h->uses[k - 1].tensor];
         if (t->layer < 0 || t->taken) continue;
         t->taken = 1; /* its first unpack */
-        for (int32_t b = h->n_layers - t->layer; b > 0; b -= b & -b)
-            if (weights[best[b]] > weights[before[k]]) before[k] = best[b];
+        for (int32_t l = t->layer; l < h->n_layers; l++)
+            if (weights[best[l]] > weights[before[k]]) before[k] = best[l];
         weights[k] = t->size_bytes + 1 + weights[before[k]];
-        for (int32_t b = h->n_layers - t->layer; b <= h->n_layers; b += b & -b)
-            if (weights[k] > weights[best[b]]) best[b] = k;
+        best[t->layer] = k; /* heavier than the one before, which it can follow */
         if (weights[k] > weights[last]) last = k;
     }
     for (; last; last = before[last]) h->planned[h->uses[last - 1].tensor].turns = 1;
