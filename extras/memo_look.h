@@ -367,7 +367,6 @@ typedef struct memo_faults {
 
     /* Set these while no call is under way.  All are 0 after memo_faults_init. */
     int64_t failing_call; /* the number of the call that fails, from 1; 0: none */
-    int32_t is_lasting;   /* all later calls fail, too */
     /* The enqueued operation fails when the stream gets there; the call itself returns OK, unless
      * that was earlier.  Without effect on a call that enqueues nothing, and on a device without
      * launch_host. */
@@ -379,7 +378,7 @@ typedef struct memo_faults {
 
     /* Read these.  Calls are counted over all threads. */
     int64_t n_calls;    /* so far; set to 0 to count again */
-    const char* failed; /* the function that failed first, such as "event_record"; NULL: none */
+    const char* failed; /* the function that failed last, such as "event_record"; NULL: none */
 
     /* Private. */
     memo_device inner;
@@ -3360,12 +3359,9 @@ MEMOI memo_status memoi_rec_finish(memo_recorder* r, memo_status status, memo_sc
 
 /* Counts a call.  DEVICE: it is made to fail. */
 MEMOI memo_status memoi_faults_count(memo_faults* f, const char* function, memo_error* error) {
-    const char* none = NULL;
     int64_t k = __atomic_add_fetch(&f->n_calls, 1, __ATOMIC_RELAXED);
-    if (!f->failing_call || k < f->failing_call || (k > f->failing_call && !f->is_lasting))
-        return MEMO_STATUS_OK;
-    (void)__atomic_compare_exchange_n(&f->failed, &none, function, 0, __ATOMIC_RELAXED,
-                                      __ATOMIC_RELAXED);
+    if (k != f->failing_call) return MEMO_STATUS_OK;
+    __atomic_store_n(&f->failed, function, __ATOMIC_RELAXED);
     return memo_error_set(error, MEMO_STATUS_DEVICE, "%s: call %lld fails on purpose", function,
                           (long long)k);
 }
