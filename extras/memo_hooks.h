@@ -19,11 +19,11 @@
  * unpack its tensors; then the layer below arrives.
  *
  * The first micro-batch with a backward is recorded, with all tensors KEPT.  The end makes the
- * plan.  Tensors stay KEPT outside of layers, in recomputation (after the first unpack), smaller
- * than least_bytes, or unpacked while their layer is not open.  So does a tensor that other layers
- * read, such as RoPE's table, a mask or keys of another layer; it begins and ends no layer.  From
- * the last layer that moves to the first, further tensors stay KEPT as long as device_bytes >= KEPT
- * bytes + bytes of the swap engine.  All other tensors are SWAPPED.
+ * plan.  Tensors stay KEPT outside of layers, in recomputation (after the first unpack), or
+ * unpacked while their layer is not open.  So does a tensor that other layers read, such as RoPE's
+ * table, a mask or keys of another layer; it begins and ends no layer.  From the last layer that
+ * moves to the first, further tensors stay KEPT as long as device_bytes >= KEPT bytes + bytes of
+ * the swap engine.  All other tensors are SWAPPED.
  *
  * A tensor with other bytes than planned is KEPT and logged; only then may a call allocate.  The
  * order of unpacks may differ from the plan as long as the layers of a call are open.
@@ -61,7 +61,6 @@ typedef struct memo_hooks_desc {
     int32_t is_checked;
     int64_t device_bytes; /* budget; 0: all tensors are KEPT */
     int64_t host_bytes;   /* pinned; 0: no limit */
-    int64_t least_bytes;
     memo_log log; /* unplanned tensors, and findings of an audit: a line of each, while they last */
     /* Checked: 1 leaves the owner's bytes after a pack, for an owner whose forward reads them on.
      */
@@ -333,7 +332,7 @@ MEMOI void memoi_hooks_analyze(memo_hooks* h) {
     for (int64_t i = 0; i < h->n_planned; i++) {
         memoi_hooks_tensor* t = &h->planned[i];
         t->taken = t->turns = 0;
-        t->may_move = t->layer >= 0 && t->size_bytes && t->size_bytes >= h->desc.least_bytes;
+        t->may_move = t->layer >= 0 && t->size_bytes;
     }
     if (arrays.failed) {
         h->status = memob_no_memory(h->error, "memo_hooks");
@@ -500,7 +499,7 @@ MEMO_TRY memo_status memo_hooks_create(const memo_hooks_desc* desc, memo_hooks**
     memo_status status;
     if (!desc || !hooks) return MEMOB_INVALID(error, "memo_hooks_create: desc or hooks is NULL");
     *hooks = NULL;
-    if (desc->device_bytes < 0 || desc->host_bytes < 0 || desc->least_bytes < 0)
+    if (desc->device_bytes < 0 || desc->host_bytes < 0)
         return MEMOB_INVALID(error, "memo_hooks_desc: negative bytes; 0 is the default");
     h = (memo_hooks*)memob_calloc(1, sizeof *h);
     if (!h) return memob_no_memory(error, "memo_hooks");

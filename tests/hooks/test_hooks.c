@@ -76,7 +76,6 @@ static void random_trainer(trainer* r) {
     r->cuts = memo_test_random();
     r->desc = MEMO_ZERO(memo_hooks_desc);
     r->desc.computes_on_host = memo_test_int(0, 3) == 0;
-    r->desc.least_bytes = memo_test_int(0, 1) ? 0 : 200;
     r->desc.log.write = keep_line;
     r->desc.log.user = r;
 }
