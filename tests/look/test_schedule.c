@@ -49,6 +49,7 @@ TEST(builder_refuses_and_leaves_no_trace) {
              MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(memo_schedule_add_order(schedule, MEMO_OP_SYNC, 1, -1, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_FAILS(memo_schedule_add_order(schedule, MEMO_OP_RUN, 0, 0, &error), INVALID_ARGUMENT);
     CHECK(schedule->n_ops == 0);
     CHECK_OK(memo_schedule_add_op(schedule, &good, &error));
     good.name = NULL;
