@@ -3372,15 +3372,12 @@ MEMOI memo_status memoi_faults_fail_late(void* argument, memo_error* error) {
                           f->failed, (long long)f->failing_call);
 }
 
-/* Sleeps in every second call, by a hash of its number (splitmix64). */
+/* Sleeps in every second call, by a random number of its own. */
 MEMOI memo_status memoi_faults_delay(void* argument, memo_error* error) {
     memo_faults* f = (memo_faults*)argument;
-    uint64_t n = __atomic_add_fetch(&f->n_delays, 1, __ATOMIC_RELAXED);
-    uint64_t z = f->seed + n * 0x9e3779b97f4a7c15u;
+    uint64_t state = f->seed + __atomic_add_fetch(&f->n_delays, 1, __ATOMIC_RELAXED);
+    const uint64_t z = memob_random(&state);
     (void)error;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    z ^= z >> 31;
     if (z & 1)
         memob_sleep_until(memob_now_ns() +
                           (int64_t)(f->delay_s * 1e9 * (double)(z >> 11) / 9007199254740992.0));
