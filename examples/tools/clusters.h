@@ -11,7 +11,7 @@
 /* A GPU and its node.
  *
  * TFLOPS and memory: NVIDIA's data sheets of A100 (A800 is alike), H100, H200 and HGX B200, and the
- * GA102 white paper, dense bf16 and FP8; the memory of H200 is what the CUDA runtime reports.
+ * GA102 white paper, dense bf16; the memory of H200 is what the CUDA runtime reports.
  * Bandwidths, each way: what collectives and kernels reach is taken as 0.75 of those data sheets.
  *   inside a node   NVLink 200 (A800), 300 (A100), 450 (H100, H200), 900 GB/s (B200)
  *   between nodes   0.8 of a port for each GPU: 200 Gb/s in DGX A100, 400 Gb/s in DGX H100 to B200
@@ -26,9 +26,9 @@
  * The figures below are of secondary sources, not compared with a data sheet, and not measured.
  * GH200: 96 GB of HBM3 at 4000 GB/s, 480 GB of LPDDR5X; copies of pinned memory over NVLink-C2C do
  * not reach its 450 GB/s each way: 412 GB/s to the device and 170 GB/s back.
- * GB200: 186 GB at 8000 GB/s, 2500 and 5000 TFLOP/s dense; two GPUs share a Grace with 480 GB and
+ * GB200: 186 GB at 8000 GB/s, 2500 TFLOP/s dense; two GPUs share a Grace with 480 GB and
  * its 450 GB/s each way, of which 0.75 is assumed.
- * rtx4090 and rtx5090: products that add up in fp32, 165 and 209.5 TFLOP/s, in FP8 330 and 419;
+ * rtx4090 and rtx5090: products that add up in fp32, 165 and 209.5 TFLOP/s;
  * memory 1008 and 1792 GB/s; PCIe 4.0 and 5.0 x16.
  * GB10: 1 PFLOP/s of sparse FP4, of which bf16 is assumed to reach an eighth; 128 GB at 273 GB/s,
  * one memory, which the device and the host halve here. */
@@ -42,20 +42,19 @@ typedef struct cluster_preset {
     double shared_bus;                  /* 0 or 1 */
     double host;                        /* GiB of the node's memory, of a GPU */
     double processors;                  /* multiprocessors of a GPU */
-    double fp8;                         /* as flops, in FP8; 0: none */
 } cluster_preset;
 static const cluster_preset clusters[] = {
-    {"a800", 8, 80, 312, 150, 20, 1500, 10, 10, 0, 256, 108, 0},
-    {"a100", 8, 80, 312, 225, 20, 1500, 12, 12, 0, 256, 108, 0},
-    {"h100", 8, 80, 989, 337, 40, 2500, 48, 48, 0, 256, 132, 1979},
-    {"h200", 8, 139, 989, 337, 40, 3600, 48, 48, 0, 256, 132, 1979},
-    {"b200", 8, 180, 2250, 675, 40, 6000, 48, 48, 0, 256, 148, 4500},
-    {"gh200", 1, 95, 989, 40, 40, 3000, 170, 412, 0, 447, 132, 1979},
-    {"gb200", 4, 184, 2500, 675, 40, 6000, 168, 168, 0, 223, 148, 5000},
-    {"gb10", 1, 59, 125, 20, 20, 204, 102, 102, 0, 59, 48, 250},
-    {"rtx4090", 1, 24, 165, 10, 10, 756, 24, 24, 0, 128, 128, 330},
-    {"rtx5090", 1, 32, 209.5, 10, 10, 1344, 48, 48, 0, 128, 170, 419},
-    {"3090-pcie", 4, 24, 71, 4, 3, 700, 12, 12, 1, 64, 82, 0}};
+    {"a800", 8, 80, 312, 150, 20, 1500, 10, 10, 0, 256, 108},
+    {"a100", 8, 80, 312, 225, 20, 1500, 12, 12, 0, 256, 108},
+    {"h100", 8, 80, 989, 337, 40, 2500, 48, 48, 0, 256, 132},
+    {"h200", 8, 139, 989, 337, 40, 3600, 48, 48, 0, 256, 132},
+    {"b200", 8, 180, 2250, 675, 40, 6000, 48, 48, 0, 256, 148},
+    {"gh200", 1, 95, 989, 40, 40, 3000, 170, 412, 0, 447, 132},
+    {"gb200", 4, 184, 2500, 675, 40, 6000, 168, 168, 0, 223, 148},
+    {"gb10", 1, 59, 125, 20, 20, 204, 102, 102, 0, 59, 48},
+    {"rtx4090", 1, 24, 165, 10, 10, 756, 24, 24, 0, 128, 128},
+    {"rtx5090", 1, 32, 209.5, 10, 10, 1344, 48, 48, 0, 128, 170},
+    {"3090-pcie", 4, 24, 71, 4, 3, 700, 12, 12, 1, 64, 82}};
 enum { N_CLUSTERS = sizeof clusters / sizeof *clusters };
 
 /* Returns the index of the preset; N_CLUSTERS if none has this name. */

@@ -5,8 +5,7 @@
  * the heuristic proposes them depends on the number of rows, so that a product that asks again for
  * other rows gets another one.  It also proposes an algorithm that splits the sum, one whose order
  * depends on the number of rows, and one that refuses few rows.  As the real one it fails at
- * matrices that are too long, and may offer an algorithm that then fails.  Operands in e4m3 are
- * refused unless A alone is transposed, widths are multiples of 16, and both have a scale. */
+ * matrices that are too long, and may offer an algorithm that then fails. */
 #ifndef FAKE_CUBLASLT_H
 #define FAKE_CUBLASLT_H
 
@@ -41,7 +40,6 @@ typedef struct fake_lt_layout {
 static_assert(sizeof(fake_lt_layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "");
 typedef struct fake_lt_desc {
     int32_t on_a, on_b;
-    const float *scale_a, *scale_b; /* on the device */
 } fake_lt_desc;
 static_assert(sizeof(fake_lt_desc) <= sizeof(cublasLtMatmulDescOpaque_t), "");
 
@@ -76,9 +74,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
         void* field;
         size_t size;
     } known[] = {{CUBLASLT_MATMUL_DESC_TRANSA, &d->on_a, sizeof d->on_a},
-                 {CUBLASLT_MATMUL_DESC_TRANSB, &d->on_b, sizeof d->on_b},
-                 {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &d->scale_a, sizeof d->scale_a},
-                 {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &d->scale_b, sizeof d->scale_b}};
+                 {CUBLASLT_MATMUL_DESC_TRANSB, &d->on_b, sizeof d->on_b}};
     for (const auto& each : known) {
         if (each.attribute != attribute) continue;
         if (size != each.size) return CUBLAS_STATUS_INVALID_VALUE;
@@ -129,26 +125,14 @@ static uint64_t fake_lt_rows(const fake_lt_desc* desc, const fake_lt_layout* b,
                              const fake_lt_layout* d) {
     return desc->on_b == CUBLAS_OP_T ? b->columns : d->columns; /* a weight's gradient sums them */
 }
-/* Operands of 8 bits, or none of them. */
-static bool fake_lt_is_offered(const fake_lt_desc* desc, const fake_lt_layout* a,
-                               const fake_lt_layout* b, const fake_lt_layout* d) {
-    if (a->type != CUDA_R_8F_E4M3 && b->type != CUDA_R_8F_E4M3)
-        return !desc->scale_a && !desc->scale_b;
-    return a->type == b->type && d->type == CUDA_R_16BF && desc->on_a == CUBLAS_OP_T &&
-           desc->on_b == CUBLAS_OP_N && desc->scale_a && desc->scale_b &&
-           (a->rows | a->columns | d->rows) % 16 == 0;
-}
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
-                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int n_asked,
                                               cublasLtMatmulHeuristicResult_t results[],
                                               int* n_found) {
     const uint64_t rows = ((const fake_lt_layout*)d)->columns;
     *n_found = 0;
-    if (!fake_lt_is_offered((const fake_lt_desc*)desc, (const fake_lt_layout*)a,
-                            (const fake_lt_layout*)b, (const fake_lt_layout*)d))
-        return CUBLAS_STATUS_NOT_SUPPORTED;
     for (; *n_found < n_asked && *n_found < FAKE_LT_ALGORITHMS; ++*n_found) {
         memset(&results[*n_found], 0, sizeof *results);
         results[*n_found].algo.data[0] = fake_lt_proposed(rows, (uint64_t)*n_found);
@@ -183,14 +167,7 @@ static inline int64_t fake_lt_at(const fake_lt_layout* l, bool is_transposed, in
                                  int64_t j) {
     return is_transposed ? i * l->ld + j : j * l->ld + i;
 }
-static inline float fake_lt_of_e4m3(uint8_t code) {
-    const int size = code & 0x7f, exponent = size >> 3;
-    const float value =
-        ldexpf((float)(exponent ? 8 | (size & 7) : size), (exponent ? exponent : 1) - 10);
-    return size == 0x7f ? NAN : code & 0x80 ? -value : value;
-}
 static inline float fake_lt_load(const fake_lt_layout* l, const void* x, int64_t at) {
-    if (l->type == CUDA_R_8F_E4M3) return fake_lt_of_e4m3(((const uint8_t*)x)[at]);
     return l->type == CUDA_R_16BF ? memo_f32_from_bf16(((const uint16_t*)x)[at])
                                   : ((const float*)x)[at];
 }
@@ -207,7 +184,6 @@ static inline void fake_lt_product(fake_lt_desc desc, fake_lt_layout a, const vo
     const bool on_a = desc.on_a == CUBLAS_OP_T, on_b = desc.on_b == CUBLAS_OP_T;
     const int64_t k = (int64_t)(on_a ? a.rows : a.columns),
                   width = fake_lt_width(algorithm, d.columns);
-    const float scale = desc.scale_a ? *desc.scale_a * *desc.scale_b : 1;
     for (int64_t j = 0; j < n; j++)
         for (int64_t i = 0; i < m; i++) {
             const int64_t at = j * d.ld + i;
@@ -219,7 +195,7 @@ static inline void fake_lt_product(fake_lt_desc desc, fake_lt_layout a, const vo
                             fake_lt_load(&b, y, fake_lt_at(&b, on_b, p, j));
                 sum += part;
             }
-            sum *= alpha * scale;
+            sum *= alpha;
             if (beta != 0) sum += beta * fake_lt_load(&d, result, at);
             if (d.type == CUDA_R_16BF)
                 ((uint16_t*)result)[at] = memo_bf16_from_f32(sum);

@@ -588,12 +588,6 @@ TEST(policies_give_the_same_bits_with_states_in_bf16) {
     check_policies(config);
 }
 
-static gpt_config fp8_config(gpt_config config) {
-    config.type = MEMO_TYPE_BF16;
-    config.is_fp8 = 1;
-    return config;
-}
-
 /* Losses and gradients differ, and little.  Of the first step only: Adam divides by the gradient's
  * size, and small ones are noise. */
 static void check_near(gpt_config config, gpt_config other, memo_policy policy, double loss_bound,
@@ -606,63 +600,6 @@ static void check_near(gpt_config config, gpt_config other, memo_policy policy, 
     CHECK_IS(fabs(a.loss[0] / b.loss[0] - 1), <, loss_bound);
     CHECK_IS(gpt_test_distance(a.gradients, b.gradients, gpt_n_parameters(&config)), <,
              gradient_bound);
-}
-
-/* The losses differ from those of bf16, and little. */
-TEST(policies_give_the_same_bits_in_fp8) {
-    gpt_config config = gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1);
-    check_policies(fp8_config(config));
-    check_policies(fp8_config(in_slices(mlp_in_chunks(with_swiglu(config), 8), 24)));
-    check_near(fp8_config(config), bf16_config(config), MEMO_POLICY_KEEP, 2e-3, 0.2);
-}
-
-/* Not the first and the last layer; embedding and classifier count as the first. */
-TEST(layers_between_are_in_fp8) {
-    const int32_t n_layers = (int32_t)memo_test_int(3, 6);
-    gpt_model model = {.config = fp8_config(gpt_test_config(n_layers, 32, 4, 2, 50, 1, 8, 0.1))};
-    for (int32_t layer = 0; layer < n_layers; layer++) {
-        const gpt_op op =
-            gpt_linear_op(&model, GPT_KIND_LINEAR, layer, GPT_W_UP, gpt_rows_make(0, 8), 32, 32);
-        CHECK_IS(op.args.linear.is_fp8, ==, layer > 0 && layer < n_layers - 1);
-    }
-}
-
-/* Against all numbers that e4m3 has, times the power of 2 with which the largest is at most 448. */
-TEST(e4m3_rounds_to_the_nearest_number) {
-    float x[64], rounded[64], scale;
-    uint32_t most_bits;
-    for (int i_case = 0; i_case < 200; i_case++) {
-        const int n = (int)memo_test_int(1, 64), spread = (int)memo_test_int(0, 24);
-        float most = 0;
-        for (int i = 0; i < n; i++) {
-            x[i] = (float)ldexp((double)memo_test_int(-256, 256) / 256 + 1e-3,
-                                (int)memo_test_int(-spread, 0));
-            if (fabsf(x[i]) > most) most = fabsf(x[i]);
-        }
-        memcpy(rounded, x, sizeof x);
-        gpt_round_e4m3(rounded, n);
-        for (scale = 1; most * scale <= 448; scale *= 2) continue;
-        while (most * scale > 448) scale /= 2;
-        memcpy(&most_bits, &most, sizeof most);
-        CHECK_IS(gpt_e4m3_scale(gpt_e4m3_exponent(most_bits)) * scale, ==, 1);
-        for (int i = 0; i < n; i++) {
-            const uint8_t bits = gpt_e4m3_code(x[i] * scale);
-            float nearest = 0, coded = 0;
-            for (int code = 0; code < 127; code++) { /* exponent, 3 bits; 127 is NaN */
-                const float number =
-                    (float)ldexp(code < 8 ? code : 8 + code % 8, (code < 8 ? 1 : code / 8) - 10);
-                if (code == (bits & 127)) coded = bits & 128 ? -number / scale : number / scale;
-                if (fabsf(number / scale - fabsf(x[i])) < fabsf(nearest / scale - fabsf(x[i])))
-                    nearest = number;
-            }
-            /* Of two as near, either. */
-            IN_CASE("%.9g of %.9g", (double)x[i], (double)most);
-            CHECK_IS(fabsf(fabsf(rounded[i]) - fabsf(x[i])), ==,
-                     fabsf(nearest / scale - fabsf(x[i])));
-            CHECK(rounded[i] == 0 || (rounded[i] < 0) == (x[i] < 0));
-            CHECK_IS(coded, ==, rounded[i]);
-        }
-    }
 }
 
 /* The distance of a bf16 number to the exact one, in units of its last place. */

@@ -131,19 +131,6 @@ defers() {
         grep -e '--update deferred does not work with --graph' "$folder/err"
 }
 
-# Products in FP8: policies with the same bits, losses near those of the host.
-in_fp8() {
-    # shellcheck disable=SC2086
-    "$trainer" $tiny $budget --batch 2 --layers 3 --hidden 32 --type fp8 --compare 1 --loss-log "$folder/one.log" >"$folder/one.out" 2>&1
-    cat "$folder/one.out"
-    # shellcheck disable=SC2086
-    $host $tiny --batch 2 --layers 3 --hidden 32 --type fp8 --loss-log "$folder/host.log" >/dev/null &&
-        grep -q 'bitwise the same' "$folder/one.out" && are_near "$folder/one.log" "$folder/host.log" || return 1
-    # shellcheck disable=SC2086
-    ! "$trainer" $tiny $budget --batch 2 --layers 3 --hidden 24 --type fp8 >/dev/null 2>"$folder/err" &&
-        grep 'FP8: a weight of 24 x 24; widths that 16 divides, or bf16, would work' "$folder/err"
-}
-
 # Every run whose plan has a choice says what it predicted and what it measured.
 predicts() { # ATTENTION BUDGET; BUDGET: 6 layers need more to keep everything
     predicts_by "$@" "[0-9.]* ms, stalled [0-9.]* ms" && predicts_by "$@" "[0-9.]* ms" --graph
@@ -363,7 +350,7 @@ long_attention_is_refused() (
 # A dry run of the host's program counts the scratch memory of this one.  Two sequences: then both split heads alike, although
 # this one does so from 8 queries on.
 clusters_are_planned_alike() {
-    for options in '' '--type fp8 --tile 32768' '--slice-rows 4096' '--deterministic 0 --batch 4' '--ring 2 --ulysses 2 --batch 2' '--attention-memory 3GiB'; do
+    for options in '' '--slice-rows 4096' '--deterministic 0 --batch 4' '--ring 2 --ulysses 2 --batch 2' '--attention-memory 3GiB'; do
         # shellcheck disable=SC2086
         for program in "$trainer" "$host"; do
             "$program" --dry-run --cluster h200 --type bf16 --layers 4 --hidden 1024 --heads 8 --kv-heads 4 --seq 32768 \
@@ -421,7 +408,6 @@ more_test_is "the trainer builds on stand-ins" builds
 test_is "sub-batches, a window and documents on one GPU" one_gpu --window 5 --documents 8 --separator 32 --sub-batches 2 --schedule fine --policy recompute
 test_is "slices and parts of a sequence on one GPU, with cuDNN's attention" \
     with_cudnn one_gpu --slice-rows 4 --sub-batches 2 --batch 1
-test_is "products in FP8 on one GPU" in_fp8
 test_is "updates in the next forward" defers
 test_is "a step as long as predicted is measured" predicts "built-in attention" 33310KiB
 test_is "a step as long as predicted is measured, with cuDNN's attention" \

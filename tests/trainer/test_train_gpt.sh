@@ -210,14 +210,11 @@ rates_give_times() { # test
     [ "$((fast * 1000 / exact))" -ge 995 ] && [ "$((fast * 1000 / exact))" -le 1005 ] || fail "$fast ms predicted, not $exact"
     slow=$(predicted_ms --link-bandwidth 1000GB --flops 31.2)
     [ "$((slow / (fast / 10)))" -ge 99 ] && [ "$((slow / (fast / 10)))" -le 101 ] || fail "$slow ms at a tenth of the rate of $fast ms"
-    # In FP8 6 of 8 layers multiply twice as fast, but for gradients of weights; codes of 9 h numbers each way take 5 bytes each,
-    # 3 where a norm or the activation made the numbers (6 h and 4 h), and none for k and v (2 of the 6 h).  Other kernels read and write
-    # 22 h numbers of a row forward, and 29 h backward.
+    # With --cluster other kernels read and write 22 h numbers of a row forward, and 29 h backward.
     exact=$(awk 'BEGIN { n = 65536; h = 4096; peak = 2250e12
-        print int(8e3 * n * ((1 + 2 * 0.625) * 2 * 12 * h * h / (0.75 * peak) + n * h * (2 / 0.6 + 5 / 0.55) / peak + 0.75 * 60 * h / 6e12 + 51 * h * 2 / 6e12)) }')
-    narrow=$(predicted_ms --link-bandwidth 1000GB --type fp8 --cluster b200)
-    [ "$((narrow * 1000 / exact))" -ge 995 ] && [ "$((narrow * 1000 / exact))" -le 1005 ] || fail "$narrow ms predicted in FP8, not $exact"
-    expect_out '^profile .*; products in FP8 reach as much of 4500 TFLOP/s, an assumption; '
+        print int(8e3 * n * (3 * 2 * 12 * h * h / (0.75 * peak) + n * h * (2 / 0.6 + 5 / 0.55) / peak + 51 * h * 2 / 6e12)) }')
+    narrow=$(predicted_ms --link-bandwidth 1000GB --type bf16 --cluster b200)
+    [ "$((narrow * 1000 / exact))" -ge 995 ] && [ "$((narrow * 1000 / exact))" -le 1005 ] || fail "$narrow ms predicted for a b200, not $exact"
     [ "$(predicted_ms --link-bandwidth 1MB)" -gt "$fast" ] || fail 'a slow link costs nothing'
     [ -z "$(predicted_ms)" ] || fail 'times without the rate of copies'
     expect_out '^profile   estimated: 312 TFLOP/s.*copies take no time; --link-bandwidth or --cluster would'
@@ -230,8 +227,6 @@ rates_give_times() { # test
     run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --cluster gh200 --policy alpha --link-bandwidth 50GB
     expect_out '^budget .* copies 50 GB/s each way'
     refused '--cluster has no effect without --dry-run' $tiny --cluster h100
-    fails $tiny --dry-run --type fp8 --cluster a100
-    expect_err '--type fp8 has no effect with this --cluster, whose GPUs have none; h100, b200 or rtx5090 would work'
     refused '--cluster z80: unknown cluster; use a800, a100, h100, h200, b200, gh200, gb200, gb10, rtx4090, rtx5090 or 3090-pcie' $tiny --cluster z80
 }
 
@@ -695,8 +690,7 @@ expect_same_lines() { [ "$(head -n "$1" "$2")" = "$(head -n "$1" "$3")" ] || fai
 
 # Activations and weights in bf16: as equal, with other losses.
 bf16_is_compared_and_drawn() { # test
-    refused '--type f16: unknown type; use f32, bf16 or fp8' $tiny --type f16
-    refused '--type fp8 leaves the first and the last of --layers 2 in bf16; --layers 3 or --type bf16' $tiny --layers 2 --type fp8
+    refused '--type f16: unknown type; use f32 or bf16' $tiny --type f16
     run $tiny --loss-log f32.log
     compares_and_draws $tiny --type bf16 --data 2 --zero 1 --batch 2 --output bf16/run --loss-log bf16.log
     ! cmp -s f32.log bf16.log || fail 'the type changes nothing'

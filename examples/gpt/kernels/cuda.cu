@@ -100,32 +100,10 @@ __device__ static inline void gpt_write(void* x, memo_type type, int64_t i, cons
     }
 }
 
-__device__ static inline float gpt_larger(float a, float b) { return fmaxf(a, b); }
-__device__ static inline uint32_t gpt_larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
-template <typename Value> __device__ static inline Value gpt_warp_max(Value value) {
+__device__ static inline float gpt_warp_max(float value) {
     for (int apart = WARPS_LANES / 2; apart; apart /= 2)
-        value = gpt_larger(value, warps_other(value, apart));
+        value = fmaxf(value, warps_other(value, apart));
     return value;
-}
-
-/* Rows of an operation, n from row `first` on.  most: becomes the bits of the largest |y| in bf16,
- * for a product in FP8; NULL: not wanted. */
-struct gpt_part {
-    int64_t first, n;
-    uint32_t* most;
-};
-template <int N> __device__ static inline uint32_t gpt_largest(uint32_t largest, const float* x) {
-    uint32_t bits[N];
-    memcpy(bits, x, sizeof bits);
-    for (int k = 0; k < N; k++) largest = gpt_larger(bits[k] & 0x7fffffffu, largest);
-    return largest;
-}
-/* By all lanes.  A maximum has no order, and rounds as its number does. */
-__device__ static inline void gpt_raise(uint32_t* most, uint32_t largest) {
-    float number;
-    largest = gpt_warp_max(largest);
-    memcpy(&number, &largest, sizeof number);
-    if (WARPS_LANE == 0 && largest) atomicMax(most, (uint32_t)memo_bf16_from_f32(number) << 16);
 }
 
 /* ---- element by element ---------------------------------------------------------------------- */
@@ -155,15 +133,11 @@ __global__ static void gpt_dropout_kernel(gpt_elements_args a, gpt_kernel_type t
 /* W elements of y at a time; KIND: of GELU and SwiGLU, and their backward.  Up and gate take turns,
  * so that W of both are 2 W elements. */
 template <int W, int KIND>
-__global__ static void gpt_elements_kernel(gpt_elements_args a, gpt_kernel_type type,
-                                           gpt_part part) {
+__global__ static void gpt_elements_kernel(gpt_elements_args a, gpt_kernel_type type) {
     const int of_x = KIND == GPT_KIND_SWIGLU ? 2 : 1,
               of_y = KIND == GPT_KIND_SWIGLU_BACKWARD ? 2 : 1;
     const int is_backward = KIND == GPT_KIND_GELU_BACKWARD || KIND == GPT_KIND_SWIGLU_BACKWARD;
-    const int64_t first = part.first * a.n_columns / W;
-    uint32_t largest = 0;
-    WARPS_EACH_THREAD(i, part.n * a.n_columns / W) {
-        const int64_t g = first + i;
+    WARPS_EACH_THREAD(g, (a.rows.end - a.rows.begin) * a.n_columns / W) {
         float x[of_x * W], y[of_y * W];
         for (int k = 0; k < of_x; k++) gpt_read<W>(x + k * W, a.x, type, g * of_x * W + k * W);
         for (int k = 0; k < of_y && is_backward; k++)
@@ -175,9 +149,7 @@ __global__ static void gpt_elements_kernel(gpt_elements_args a, gpt_kernel_type 
             if constexpr (of_y == 2) gpt_swiglu_slopes(&y[2 * k], &y[2 * k + 1], x[k]);
         }
         for (int k = 0; k < of_y; k++) gpt_write<W>(a.y, type, g * of_y * W + k * W, y + k * W);
-        if (part.most) largest = gpt_largest<of_y * W>(largest, y);
     }
-    if (part.most) gpt_raise(part.most, largest);
 }
 
 /* A warp a row, W pairs a lane at a time.  A lane's angles are the same for every head if they
@@ -274,11 +246,10 @@ template <int W, int V> struct gpt_held_row {
         if (const int64_t c = gpt_held_row<W, V>::column(v); c < (hidden))
 
 template <int W, int V>
-__global__ static void gpt_norm_kernel(gpt_norm_args a, gpt_kernel_type of_model, gpt_part part) {
+__global__ static void gpt_norm_kernel(gpt_norm_args a, gpt_kernel_type of_model) {
     const memo_type type = V ? MEMO_TYPE_BF16 : (memo_type)of_model;
-    uint32_t largest = 0;
-    WARPS_EACH(i, part.n) {
-        const int64_t row = part.first + i, at = row * a.hidden;
+    WARPS_EACH(row, a.rows.end - a.rows.begin) {
+        const int64_t at = row * a.hidden;
         const gpt_held_row<W, V> row_x(a.x, type, at, a.hidden);
         float x[W], w[W], squares = 0;
         GPT_EACH_HELD(v, c, a.hidden) {
@@ -292,17 +263,14 @@ __global__ static void gpt_norm_kernel(gpt_norm_args a, gpt_kernel_type of_model
             gpt_read<W>(w, a.weight, type, c);
             for (int k = 0; k < W; k++) x[k] = x[k] * rstd * w[k];
             gpt_write<W>(a.y, type, at + c, x);
-            if (part.most) largest = gpt_largest<W>(largest, x);
         }
     }
-    if (part.most) gpt_raise(part.most, largest);
 }
 
 template <int W, int V>
-__global__ static void gpt_norm_backward_kernel(gpt_norm_args a, gpt_kernel_type of_model,
-                                                gpt_part part) {
+__global__ static void gpt_norm_backward_kernel(gpt_norm_args a, gpt_kernel_type of_model) {
     const memo_type type = V ? MEMO_TYPE_BF16 : (memo_type)of_model;
-    WARPS_EACH(row, part.n) {
+    WARPS_EACH(row, a.rows.end - a.rows.begin) {
         const int64_t at = row * a.hidden;
         const float rstd = ((const float*)a.rstd)[row];
         const gpt_held_row<W, V> row_x(a.x, type, at, a.hidden), row_dy(a.y, type, at, a.hidden);
@@ -615,69 +583,6 @@ __global__ static void gpt_attention_dkv_kernel(gpt_attention_args a, gpt_kernel
     }
 }
 
-/* ---- operands in FP8 ------------------------------------------------------------------------- */
-
-/* In device memory. */
-struct gpt_fp8_scale {
-    float scale;   /* that cuBLASLt multiplies with */
-    uint32_t most; /* the bits of the largest number */
-    uint32_t unused[2];
-};
-
-template <int W> __global__ static void gpt_most_kernel(const void* x, int64_t n, uint32_t* most) {
-    uint32_t largest = 0;
-    WARPS_EACH_THREAD(g, n / W) {
-        float values[W];
-        gpt_read<W>(values, x, MEMO_TYPE_BF16, g * W);
-        largest = gpt_largest<W>(largest, values);
-    }
-    gpt_raise(most, largest);
-}
-
-/* Two codes, by one instruction where the GPU has it. */
-__device__ static inline uint32_t gpt_pack_e4m3(float low, float high) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    uint16_t packed;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(packed) : "f"(high), "f"(low));
-    return packed;
-#else
-    return gpt_e4m3_code(low) | (uint32_t)gpt_e4m3_code(high) << 8;
-#endif
-}
-
-/* The codes of a matrix (rows, columns), or with T 8 of its transpose.  A lane has T rows of 8
- * columns, W of them by one access, and a warp 4 T rows of 64 columns: whole sectors of memory on
- * both sides. */
-template <int W, int T>
-__global__ static void gpt_e4m3_kernel(const void* x, int64_t n_rows, int64_t n_columns,
-                                       gpt_fp8_scale* of, uint8_t* codes) {
-    const int64_t n_across = (n_columns + 63) / 64, n_down = (n_rows + 4 * T - 1) / (4 * T);
-    const float scale = gpt_e4m3_scale(gpt_e4m3_exponent(of->most)), factor = 1 / scale;
-    WARPS_EACH(block, n_across * n_down) {
-        const int64_t row = (block / n_across * 4 + WARPS_LANE / 8) * T;
-        const int64_t c = (block % n_across * 8 + WARPS_LANE % 8) * 8;
-        float values[T][8];
-        if (block == 0 && WARPS_LANE == 0) of->scale = scale;
-        if (row >= n_rows || c >= n_columns) continue;
-        for (int t = 0; t < T; t++)
-            for (int k = 0; k < 8; k += W)
-                gpt_read<W>(values[t] + k, x, MEMO_TYPE_BF16, (row + t) * n_columns + c + k);
-
-        for (int k = 0; k < T; k++) { /* T 1: the row; otherwise a column */
-            uint32_t words[2] = {0, 0};
-            uint2 packed;
-            for (int i = 0; i < 8; i += 2) {
-                const float low = T == 1 ? values[0][i] : values[i % T][k];
-                const float high = T == 1 ? values[0][i + 1] : values[(i + 1) % T][k];
-                words[i / 4] |= gpt_pack_e4m3(low * factor, high * factor) << 8 * (i % 4);
-            }
-            memcpy(&packed, words, sizeof packed);
-            *(uint2*)(void*)(codes + (T == 1 ? row * n_columns + c : (c + k) * n_rows + row)) =
-                packed;
-        }
-    }
-}
-
 /* ---- matrix products ------------------------------------------------------------------------- */
 
 /* y = x W^T; dx = or += dy W; dW += dy^T x.  W is (outputs, inputs). */
@@ -691,7 +596,6 @@ typedef enum gpt_gemm_kind {
 /* The algorithm of a product with a number of rows. */
 typedef struct gpt_gemm_choice {
     gpt_gemm_kind kind;
-    int32_t is_fp8;
     uint32_t weight_alignment; /* of its address */
     int64_t n_outputs, n_inputs, n_rows;
     cublasLtMatmulAlgo_t algo;
@@ -707,24 +611,6 @@ struct gpt_cuda_kernels {
     double *lanes, *partials; /* (GPT_LANES), (GPT_CUDA_PARTIALS) */
     char* rows;               /* of an operation on rows */
     char* of_attention;
-
-    /* In FP8.  Codes of weights serve all slices of a layer: n_weights of them, of kept_layer, one
-     * behind the other.  Codes of rows serve the products behind each other that read the same
-     * rows.  `made` is what the last operation has written, if it noted the largest numbers: those
-     * of its tiles are in tile_scales. */
-    gpt_fp8_scale *scales, *tile_scales;
-    uint8_t *weight_codes, *row_codes;
-    int64_t weight_bytes;
-    struct {
-        const void* weight;
-        int64_t end; /* of its codes */
-        int32_t is_turned;
-    } weights[GPT_CUDA_WEIGHTS];
-    int32_t n_weights, kept_layer;
-    const char *coded, *made;
-    int64_t n_coded; /* numbers */
-    gpt_rows made_rows;
-    gpt_fp8_scale *scale_of_weight, *scale_of_rows; /* of the next product */
 };
 
 static memo_status gpt_lt_check(cublasStatus_t code, const char* call, memo_error* error) {
@@ -752,16 +638,12 @@ static int64_t gpt_most_rows(int64_t n_outputs, int64_t n_inputs) {
 static memo_status gpt_gemm_make(const gpt_cuda_kernels* c, const gpt_gemm_choice* of,
                                  gpt_gemm_call* g, memo_error* error) {
     const cudaDataType of_model = c->type == MEMO_TYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
-    const cudaDataType t = of->is_fp8 ? CUDA_R_8F_E4M3 : of_model;
     const int is_weights = of->kind == GPT_GEMM_WEIGHTS, is_forward = of->kind == GPT_GEMM_FORWARD;
-    const int is_turned = of->is_fp8 && !is_forward; /* the weight's codes: FP8 takes A^T B alone */
-    const cublasOperation_t on_a = is_forward || is_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t on_a = is_forward ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t on_b = is_weights ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const int64_t a_columns = is_turned ? of->n_outputs : of->n_inputs;
     const int64_t b_columns = is_forward ? of->n_inputs : of->n_outputs;
     const int64_t d_columns = is_forward ? of->n_outputs : of->n_inputs;
-
-    const int64_t a_rows = is_weights ? of->n_rows : is_turned ? of->n_inputs : of->n_outputs;
+    const int64_t a_rows = is_weights ? of->n_rows : of->n_outputs;
 
     const auto set = [&](cublasLtMatmulDescAttributes_t name, auto value) {
         return GPT_LT(cublasLtMatmulDescSetAttribute, (&g->desc, name, &value, sizeof value));
@@ -775,16 +657,12 @@ static memo_status gpt_gemm_make(const gpt_cuda_kernels* c, const gpt_gemm_choic
     g->beta = of->kind == GPT_GEMM_INPUTS_ADDED || is_weights ? 1.0f : 0.0f;
     if (GPT_LT(cublasLtMatmulDescInit, (&g->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
         set(CUBLASLT_MATMUL_DESC_TRANSA, on_a) || set(CUBLASLT_MATMUL_DESC_TRANSB, on_b) ||
-        lay(&g->a, t, a_columns, a_rows) ||     /* the weight, or x */
-        lay(&g->b, t, b_columns, of->n_rows) || /* x or dy */
+        lay(&g->a, of_model, of->n_inputs, a_rows) ||  /* the weight, or x */
+        lay(&g->b, of_model, b_columns, of->n_rows) || /* x or dy */
         lay(&g->d, is_weights ? CUDA_R_32F : of_model, d_columns,
             is_weights ? of->n_outputs : of->n_rows))
         return error->status;
-
-    if (!of->is_fp8) return MEMO_STATUS_OK;
-    if (set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, (const float*)&c->scale_of_weight->scale))
-        return error->status;
-    return set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, (const float*)&c->scale_of_rows->scale);
+    return MEMO_STATUS_OK;
 }
 
 static memo_status gpt_gemm_run(gpt_cuda_kernels* c, gpt_gemm_call* g,
@@ -797,7 +675,7 @@ static memo_status gpt_gemm_run(gpt_cuda_kernels* c, gpt_gemm_call* g,
 }
 
 static bool gpt_gemm_is_alike(const gpt_gemm_choice& a, const gpt_gemm_choice& b) {
-    return a.kind == b.kind && a.is_fp8 == b.is_fp8 && a.weight_alignment == b.weight_alignment &&
+    return a.kind == b.kind && a.weight_alignment == b.weight_alignment &&
            a.n_outputs == b.n_outputs && a.n_inputs == b.n_inputs && a.n_rows == b.n_rows;
 }
 
@@ -821,7 +699,6 @@ static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g, const gpt_gemm_ch
                    y = gpt_alignment((uint64_t)of->n_outputs * size), w = of->weight_alignment;
     const int is_forward = of->kind == GPT_GEMM_FORWARD, is_weights = of->kind == GPT_GEMM_WEIGHTS;
     const uint32_t d = is_forward ? y : is_weights ? w : x;
-    const uint32_t b = of->is_fp8 ? w : is_forward ? x : y; /* codes lie alone */
     cublasLtMatmulHeuristicResult_t found[GPT_GEMM_ASKED];
     cublasLtMatmulPreferenceOpaque_t preference;
     int n_found = 0, n = 0;
@@ -833,7 +710,7 @@ static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g, const gpt_gemm_ch
         set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (size_t)GPT_CUDA_WORKSPACE) ||
         set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, (uint32_t)CUBLASLT_REDUCTION_SCHEME_NONE) ||
         set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, is_weights ? x : w) ||
-        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, b) ||
+        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, is_forward ? x : y) ||
         set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, d) ||
         set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, d) ||
         cublasLtMatmulAlgoGetHeuristic(c->lt, &g->desc, &g->a, &g->b, &g->d, &g->d, &preference,
@@ -893,102 +770,25 @@ template <typename... Pointers> static bool gpt_is_wide(int64_t n_columns, Point
 #define GPT_LAUNCH_WIDE(is_wide, n, kernel, ...)                                                   \
     GPT_LAUNCH((is_wide) ? (n) / 8 : (n), (is_wide) ? kernel<8> : kernel<1>, __VA_ARGS__)
 
-/* The codes of a matrix (rows, columns) of bf16, or of its transpose.  has_most: scale->most is
- * known. */
-static memo_status gpt_fp8_operand(memo_stream stream, const void* x, int64_t n_rows,
-                                   int64_t n_columns, int is_turned, int has_most,
-                                   gpt_fp8_scale* scale, uint8_t* codes, memo_error* error) {
-    const int64_t n = n_rows * n_columns;
-    const int64_t n_warps = (n_columns + 63) / 64 * ((n_rows + 3) / 4);
-    const int is_wide = gpt_is_wide(n_columns, x);
-    void (*const kernel)(const void*, int64_t, int64_t, gpt_fp8_scale*, uint8_t*) =
-        is_turned ? is_wide ? gpt_e4m3_kernel<8, 8> : gpt_e4m3_kernel<1, 8>
-        : is_wide ? gpt_e4m3_kernel<8, 1>
-                  : gpt_e4m3_kernel<1, 1>;
-    if (!has_most &&
-        (GPT_CUDA(cudaMemsetAsync, (scale, 0, sizeof *scale, memo_cuda_stream(stream))) ||
-         GPT_LAUNCH_WIDE(is_wide, n, gpt_most_kernel, x, n, &scale->most)))
-        return error->status;
-    return GPT_LAUNCH(n_warps * WARPS_LANES / (is_turned ? 8 : 1), kernel, x, n_rows, n_columns,
-                      scale, codes);
-}
-
-/* The weight of all tiles of a product.  dX reads it turned.  If there is no room for the codes of
- * one more weight, those of all others go.  Codes begin at multiples of 256. */
-static memo_status gpt_fp8_weight(gpt_cuda_kernels* c, memo_stream stream, const gpt_linear_args* a,
-                                  int is_turned, const void** codes, memo_error* error) {
-    const int64_t n = a->n_outputs * a->n_inputs;
-    int32_t i = 0;
-    if ((a->n_outputs | a->n_inputs) % 16)
-        return gpt_unsupported(
-            error, "FP8: a weight of %lld x %lld; widths that 16 divides, or bf16, would work",
-            (long long)a->n_outputs, (long long)a->n_inputs);
-    while (i < c->n_weights &&
-           (c->weights[i].weight != a->weight || c->weights[i].is_turned != is_turned))
-        i++;
-    const int is_kept = i < c->n_weights;
-    if (!is_kept && (i == GPT_CUDA_WEIGHTS || (i && c->weights[i - 1].end + n > c->weight_bytes)))
-        i = 0;
-    uint8_t* to = c->weight_codes + (i ? c->weights[i - 1].end : 0);
-    *codes = to;
-    c->scale_of_weight = &c->scales[i];
-    if (is_kept) return MEMO_STATUS_OK;
-
-    c->weights[i].weight = a->weight;
-    c->weights[i].is_turned = is_turned;
-    c->weights[i].end = to - c->weight_codes + n;
-    c->n_weights = i + 1;
-    return gpt_fp8_operand(stream, a->weight, a->n_outputs, a->n_inputs, is_turned, 0,
-                           c->scale_of_weight, to, error);
-}
-
-/* n rows of x or dy, a tile of rows [row, row + n) of the micro-batch. */
-static memo_status gpt_fp8_rows(gpt_cuda_kernels* c, memo_stream stream, const void* rows,
-                                int64_t row, int64_t n, int64_t n_columns, int64_t tile,
-                                memo_error* error) {
-    const char* x = (const char*)rows;
-    const gpt_rows made = c->made_rows;
-    const int64_t begin = made.begin > row / tile * tile ? made.begin : row / tile * tile;
-    const int has_most = c->made && x == c->made + (row - made.begin) * n_columns * 2 &&
-                         row == begin && row + n == gpt_min((row / tile + 1) * tile, made.end);
-    if (c->coded == x && c->n_coded == n * n_columns) return MEMO_STATUS_OK;
-    c->coded = x;
-    c->n_coded = n * n_columns;
-    c->scale_of_rows =
-        has_most ? &c->tile_scales[row / tile - made.begin / tile] : &c->scales[GPT_CUDA_WEIGHTS];
-    return gpt_fp8_operand(stream, x, n, n_columns, 0, has_most, c->scale_of_rows, c->row_codes,
-                           error);
-}
-
 /* A forward runs tile by tile: a row that is computed again has the same rows beside it, and
  * therefore the same algorithm and bits. */
 static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt_gemm_kind kind,
                                     const gpt_linear_args* a, memo_error* error) {
     const int is_forward = kind == GPT_GEMM_FORWARD, is_weights = kind == GPT_GEMM_WEIGHTS;
-    const int is_fp8 = a->is_fp8 && !is_weights;
     const int64_t size = memo_type_bytes(c->type), n_rows = a->rows.end - a->rows.begin;
     const int64_t most = gpt_most_rows(a->n_outputs, a->n_inputs);
     const void* weight = is_weights ? a->dweight : a->weight;
     gpt_gemm_call g;
-    if (a->layer != c->kept_layer) c->n_weights = 0;
-    c->kept_layer = a->layer;
-    if (is_fp8 && gpt_fp8_weight(c, stream, a, !is_forward, &weight, error)) return error->status;
-
     for (int64_t row = 0, n; row < n_rows; row += n) {
         const char* x = (const char*)a->x + row * a->n_inputs * size;
         char* y = (char*)a->y + row * a->n_outputs * size;
         n = gpt_min(most, n_rows - row);
-        if (is_forward || is_fp8)
-            n = gpt_min(n, a->tile_rows - (a->rows.begin + row) % a->tile_rows);
-        gpt_gemm_choice of = {
-            kind, is_fp8, gpt_alignment((uintptr_t)weight), a->n_outputs, a->n_inputs, n, {}};
-        const char* rows = is_forward ? x : y;
-        if (is_fp8 && gpt_fp8_rows(c, stream, rows, a->rows.begin + row, n,
-                                   is_forward ? a->n_inputs : a->n_outputs, a->tile_rows, error))
-            return error->status;
+        if (is_forward) n = gpt_min(n, a->tile_rows - (a->rows.begin + row) % a->tile_rows);
+        gpt_gemm_choice of = {kind, gpt_alignment((uintptr_t)weight), a->n_outputs, a->n_inputs, n,
+                              {}};
         if (gpt_gemm_make(c, &of, &g, error)) return error->status;
         g.a_data = is_weights ? (const void*)x : weight;
-        g.b_data = is_fp8 ? (const void*)c->row_codes : rows;
+        g.b_data = is_forward ? x : y;
         g.d_data = is_forward   ? (void*)y
                    : is_weights ? a->dweight
                                 : (void*)((char*)a->dx + row * a->n_inputs * size);
@@ -1004,37 +804,13 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
     GPT_LAUNCH(gpt_count((args).rows) * WARPS_LANES, (is_wide) ? kernel<8> : kernel<1>, args,      \
                c->type)
 
-/* Launches an operation as a whole or, if a product in FP8 reads y, for each tile of the product,
- * and notes what it has made. */
-template <typename Args, typename Launch>
-static memo_status gpt_launch_parts(gpt_cuda_kernels* c, memo_stream stream, const Args* a,
-                                    memo_error* error, Launch launch) {
-    const gpt_rows rows = a->rows;
-    const int64_t tile = a->fp8_tile;
-    gpt_fp8_scale* scale = c->tile_scales;
-    if (!tile) return launch(gpt_part{0, gpt_count(rows), NULL});
-    const int64_t n_tiles = (rows.end - 1) / tile - rows.begin / tile + 1;
-    if (GPT_CUDA(cudaMemsetAsync,
-                 (scale, 0, (size_t)n_tiles * sizeof *scale, memo_cuda_stream(stream))))
-        return error->status;
-    for (int64_t row = rows.begin, next; row < rows.end; row = next, scale++) {
-        next = gpt_min((row / tile + 1) * tile, rows.end);
-        if (launch(gpt_part{row - rows.begin, next - row, &scale->most})) return error->status;
-    }
-    c->made = (const char*)a->y;
-    c->made_rows = rows;
-    return MEMO_STATUS_OK;
-}
-
 template <int KIND>
 static memo_status gpt_cuda_elements(gpt_cuda_kernels* c, memo_stream stream,
                                      const gpt_elements_args* a, memo_error* error) {
     const int is_wide = gpt_is_wide(a->n_columns, a->x, a->y, a->z);
     const auto kernel = is_wide ? gpt_elements_kernel<8, KIND> : gpt_elements_kernel<1, KIND>;
-    return gpt_launch_parts(c, stream, a, error, [&](gpt_part part) {
-        const int64_t n = part.n * a->n_columns;
-        return GPT_LAUNCH(is_wide ? n / 8 : n, kernel, *a, c->type, part);
-    });
+    const int64_t n = gpt_count(a->rows) * a->n_columns;
+    return GPT_LAUNCH(is_wide ? n / 8 : n, kernel, *a, c->type);
 }
 
 static memo_status gpt_cuda_linear_backward(gpt_cuda_kernels* c, memo_stream stream,
@@ -1063,16 +839,13 @@ static memo_status gpt_cuda_norm(gpt_cuda_kernels* c, memo_stream stream, gpt_ki
         kind == GPT_KIND_NORM
             ? GPT_NORM_KERNEL(gpt_norm_kernel, is_wide, c->type, a->hidden)
             : GPT_NORM_KERNEL(gpt_norm_backward_kernel, is_wide, c->type, a->hidden);
-    const auto launch = [&](gpt_part part) {
-        return GPT_LAUNCH(part.n * WARPS_LANES, kernel, *a, c->type, part);
-    };
-    if (kind == GPT_KIND_NORM) return gpt_launch_parts(c, stream, a, error, launch);
-    if (GPT_LAUNCH_WIDE(is_wide, n_chunks * a->hidden, gpt_norm_sums_kernel, *a, c->type, sums,
-                        n_chunks) ||
-        GPT_LAUNCH(a->hidden, gpt_fold_kernel<float>, (float*)a->dweight, sums,
-                   n_chunks * a->hidden, a->hidden, 1))
+    if (kind == GPT_KIND_NORM_BACKWARD &&
+        (GPT_LAUNCH_WIDE(is_wide, n_chunks * a->hidden, gpt_norm_sums_kernel, *a, c->type, sums,
+                         n_chunks) ||
+         GPT_LAUNCH(a->hidden, gpt_fold_kernel<float>, (float*)a->dweight, sums,
+                    n_chunks * a->hidden, a->hidden, 1)))
         return error->status;
-    return launch(gpt_part{0, n_rows, NULL});
+    return GPT_LAUNCH(n_rows * WARPS_LANES, kernel, *a, c->type);
 }
 
 static memo_status gpt_cuda_loss(gpt_cuda_kernels* c, memo_stream stream, const gpt_loss_args* a,
@@ -1116,7 +889,6 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, const gpt
     const auto& a = op->args;
     memo_error unused;
     if (!error) error = &unused;
-    if (op->kind > GPT_KIND_LINEAR_BACKWARD) c->coded = c->made = NULL; /* it may write there */
 
     switch (op->kind) {
     case GPT_KIND_LINEAR: return gpt_gemm_enqueue(c, stream, GPT_GEMM_FORWARD, &a.linear, error);
@@ -1175,16 +947,6 @@ static int64_t gpt_cuda_scratch_bytes(void* context, const gpt_shapes* shapes) {
                                        : 0);
 }
 
-/* Parts of the scratch behind c->scales, whose bytes and those of weights' codes are these. */
-static void gpt_fp8_place(gpt_cuda_kernels* c, int64_t scale_bytes, int64_t weight_bytes) {
-    c->tile_scales = c->scales + GPT_CUDA_WEIGHTS + 1;
-    c->weight_codes = (uint8_t*)c->scales + scale_bytes;
-    c->row_codes = c->weight_codes + weight_bytes;
-    c->weight_bytes = weight_bytes;
-    c->n_weights = 0;
-    c->coded = c->made = NULL;
-}
-
 static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, memo_stream compute,
                                     void* scratch, memo_error* error) {
     gpt_cuda_kernels* c = (gpt_cuda_kernels*)context;
@@ -1204,9 +966,7 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
     c->lanes = (double*)(void*)(c->workspace + GPT_CUDA_WORKSPACE);
     c->partials = c->lanes + 64;
     c->rows = (char*)(c->partials + GPT_CUDA_PARTIALS);
-    c->scales = (gpt_fp8_scale*)(void*)(c->rows + gpt_cuda_rows_bytes(shapes));
-    c->of_attention = (char*)c->scales + gpt_cuda_fp8_bytes(shapes);
-    if (shapes->fp8_rows) gpt_fp8_place(c, gpt_cuda_scale_bytes(shapes), shapes->fp8_weights);
+    c->of_attention = c->rows + gpt_cuda_rows_bytes(shapes);
 
     if (GPT_CUDA(cudaMemsetAsync,
                  (c->lanes, 0, GPT_LANES * sizeof(double), memo_cuda_stream(compute))))

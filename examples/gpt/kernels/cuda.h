@@ -4,8 +4,7 @@
  * recomputed rows have the bits of the forward.  The other operations are kernels of
  * cuda.cu.
  *
- * Types: F32 and BF16, and with BF16 operands of products in FP8, on GPUs that have it and with
- * widths that 16 divides.  Nothing enqueued allocates or synchronizes. */
+ * Types: F32 and BF16.  Nothing enqueued allocates or synchronizes. */
 #ifndef GPT_KERNELS_CUDA_H
 #define GPT_KERNELS_CUDA_H
 
@@ -15,32 +14,20 @@
 extern "C" {
 #endif
 
-/* Scratch memory of all but attention: cuBLASLt's workspace, parts of sums, sums of a norm's
- * weight over GPT_CUDA_CHUNK rows each, and in FP8 codes of weights and of a tile of rows, behind
- * the scales. */
+/* Scratch memory of all but attention: cuBLASLt's workspace, parts of sums, and sums of a norm's
+ * weight over GPT_CUDA_CHUNK rows each. */
 enum {
     GPT_CUDA_WORKSPACE = 32 << 20,
     GPT_CUDA_PARTIALS = 4096, /* of a long sum, each of a warp or of a thread */
-    GPT_CUDA_CHUNK = 256,     /* rows that one thread sums */
-    GPT_CUDA_WEIGHTS = 16     /* with codes at a time */
+    GPT_CUDA_CHUNK = 256      /* rows that one thread sums */
 };
 static inline int64_t gpt_cuda_rows_bytes(const gpt_shapes* shapes) {
     const int64_t n_chunks = (shapes->n_rows + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
     return (n_chunks * shapes->hidden * (int64_t)sizeof(float) + 511) / 512 * 512;
 }
-/* Scales in FP8: of weights, of rows, and of each tile of an operation's rows. */
-static inline int64_t gpt_cuda_scale_bytes(const gpt_shapes* shapes) {
-    const int64_t n_tiles = shapes->n_rows / shapes->fp8_rows + 2;
-    return ((GPT_CUDA_WEIGHTS + 1 + n_tiles) * 16 + 511) / 512 * 512;
-}
-static inline int64_t gpt_cuda_fp8_bytes(const gpt_shapes* shapes) {
-    const int64_t widest = shapes->up > shapes->hidden ? shapes->up : shapes->hidden;
-    const int64_t n_bytes = shapes->fp8_weights + shapes->fp8_rows * widest;
-    return shapes->fp8_rows ? gpt_cuda_scale_bytes(shapes) + (n_bytes + 511) / 512 * 512 : 0;
-}
 static inline int64_t gpt_cuda_own_bytes(const gpt_shapes* shapes) {
     return GPT_CUDA_WORKSPACE + (GPT_CUDA_PARTIALS + 64) * (int64_t)sizeof(double) +
-           gpt_cuda_rows_bytes(shapes) + gpt_cuda_fp8_bytes(shapes);
+           gpt_cuda_rows_bytes(shapes);
 }
 
 /* Attention instead of the built-in kernels, which are exact, deterministic and slow. */

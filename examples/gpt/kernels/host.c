@@ -15,19 +15,6 @@ enum { GPT_PIECE_ROWS = 64, GPT_PIECE_OUTPUTS = 48, GPT_PIECE_ELEMENTS = 8192 };
 
 /* ---- linear: y = x W^T ---- */
 
-/* Rounds n floats, which lie in scratch, to e4m3 and back. */
-static void gpt_round_e4m3(const void* pointer, int64_t n) {
-    float* x = (float*)(uintptr_t)pointer;
-    uint32_t bits, most = 0;
-    for (int64_t i = 0; i < n; i++) {
-        memcpy(&bits, &x[i], sizeof bits);
-        bits &= 0x7fffffffu;
-        most = bits > most ? bits : most;
-    }
-    most = gpt_e4m3_exponent(most);
-    for (int64_t i = 0; i < n; i++) x[i] = gpt_e4m3_nearest(x[i], most);
-}
-
 /* Of whole rows: y from x, or in the backward dx from dy. */
 static void gpt_linear_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
@@ -36,7 +23,6 @@ static void gpt_linear_rows(const void* pointer, int64_t begin, int64_t end) {
     gpt_real* to = a->dx ? gpt_out(a->dx, at * in) : gpt_out(a->y, at * out);
     const int64_t n_from = a->dx ? out : in, n_to = a->dx ? in : out;
     const gpt_real old = a->dx && !a->is_first ? (gpt_real)1 : (gpt_real)0;
-    if (a->is_fp8) gpt_round_e4m3(from, (end - begin) * n_from);
     gpt_gemm(0, !a->dx, end - begin, n_to, n_from, 1, from, n_from, gpt_in(a->weight, 0), in, old,
              to, n_to);
 }
@@ -47,11 +33,9 @@ static void gpt_linear_weights(const void* pointer, int64_t begin, int64_t end) 
     gpt_gemm(1, 0, end - begin, in, gpt_count(a->rows), 1, gpt_in(a->y, begin), a->n_outputs,
              gpt_in(a->x, 0), in, 1, gpt_out(a->dweight, begin * in), in);
 }
-/* Rounds operands, which lie in scratch, after dW has read them. */
 static void gpt_linear_run(const gpt_linear_args* a) {
     if (a->dweight) gpt_over(gpt_linear_weights, a, 0, a->n_outputs, GPT_PIECE_OUTPUTS);
     if (a->dweight && !a->dx) return;
-    if (a->is_fp8) gpt_round_e4m3(a->weight, a->n_outputs * a->n_inputs);
     gpt_over(gpt_linear_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
 }
 

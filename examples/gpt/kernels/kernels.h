@@ -171,9 +171,6 @@ typedef struct gpt_linear_args {
     gpt_rows rows;
     int64_t tile_rows, n_outputs, n_inputs;
     int32_t is_first; /* backward: dx is set, otherwise added to */
-    /* y and dx from operands rounded to e4m3: x and dy tile by tile, the weight as a whole. */
-    int32_t is_fp8;
-    int32_t layer; /* of the weight, which an update changes only after products of another layer */
 } gpt_linear_args;
 
 typedef struct gpt_norm_args {
@@ -185,7 +182,6 @@ typedef struct gpt_norm_args {
     void* dweight; /* (hidden), sums */
     gpt_rows rows;
     int64_t hidden;
-    int64_t fp8_tile; /* tile_rows of the product in FP8 that reads y; 0: none */
 } gpt_norm_args;
 
 /* token_numbers: (rows), the number of a row's token in the micro-batch of all ranks; -1:
@@ -196,7 +192,6 @@ typedef struct gpt_elements_args {
     const void *x, *z; /* y from x and, if there are two inputs, z */
     gpt_rows rows;
     int64_t n_columns;
-    int64_t fp8_tile; /* as of gpt_norm_args; GELU, SwiGLU and their backward */
     const int64_t* token_numbers;
     const gpt_batch_values* values; /* of dropout, as the next three */
     double rate;
@@ -401,8 +396,6 @@ typedef struct gpt_shapes {
     memo_sp_attention_desc over_ranks;
     int64_t window, documents; /* of its masks, as in gpt_attention_shape */
     int64_t largest_weight;    /* elements */
-    int64_t fp8_rows;          /* of a tile of products in FP8; 0: there are none */
-    int64_t fp8_weights;       /* elements of weights whose codes are kept */
 } gpt_shapes;
 
 typedef struct gpt_kernels {

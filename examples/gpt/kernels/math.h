@@ -88,48 +88,6 @@ GPT_INLINE void gpt_store(void* x, memo_type type, int64_t i, gpt_real value) {
         ((gpt_real*)x)[i] = value;
 }
 
-/* ---- e4m3: numbers of 8 bits ----------------------------------------------------------------
- *
- * 3 bits after the first, and at most 448.  A tensor's numbers are divided by the power of 2 with
- * which the largest is at most 448.  The smallest normal number is then 2^-14 of the largest
- * power. */
-
-/* The exponent of the largest number of a tensor, as float's bits have it; most: the bits of that
- * number. */
-GPT_INLINE uint32_t gpt_e4m3_exponent(uint32_t most) {
-    const uint32_t exponent = (most >> 23) + ((most & 0x7fffffu) > 0x600000u); /* 1.75 */
-    return exponent > 15 ? exponent : 15;
-}
-/* The power of 2 that divides the numbers: the exponent of the largest becomes 8.  NaN if a number
- * is not finite.  Its inverse is a float too. */
-GPT_INLINE float gpt_e4m3_scale(uint32_t exponent) {
-    const uint32_t bits = exponent < 255 ? (exponent - 8) << 23 : 0x7fc00000u;
-    float scale;
-    memcpy(&scale, &bits, sizeof scale);
-    return scale;
-}
-/* The nearest number that e4m3 has, times the scale.  The last bit of 1.5 * 2^(e + 20) is
- * 2^(e - 3). */
-GPT_INLINE float gpt_e4m3_nearest(float x, uint32_t exponent) {
-    const uint32_t least = (exponent - 14) << 23;
-    uint32_t bits;
-    float round;
-    memcpy(&bits, &x, sizeof bits);
-    bits &= 0x7f800000u;
-    bits = ((bits > least ? bits : least) + (20u << 23)) | 0x400000u;
-    memcpy(&round, &bits, sizeof round);
-    return (x + round) - round;
-}
-/* The 8 bits of a number that is divided by the scale: sign, 4 bits of exponent, 3 bits. */
-GPT_INLINE uint8_t gpt_e4m3_code(float divided) {
-    const float nearest = gpt_e4m3_nearest(divided, 8 + 127);
-    uint32_t bits;
-    memcpy(&bits, &nearest, sizeof bits);
-    const uint32_t sign = bits >> 24 & 0x80, size = bits & 0x7fffffffu;
-    if (size >> 23 >= 127 - 6) return (uint8_t)(sign | ((size >> 20) - ((127 - 7) << 3)));
-    return (uint8_t)(sign | (uint32_t)(fabsf(nearest) * 512)); /* multiples of 2^-9 */
-}
-
 /* ---- sums, exponential --------------------------------------------------------------------- */
 
 static inline gpt_real gpt_sum_lanes(const gpt_real lanes[GPT_LANES]) {

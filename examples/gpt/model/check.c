@@ -57,11 +57,6 @@ static memo_status gpt_check_model(const gpt_config* c, memo_error* error) {
                            "serves equally many heads",
                            heads, c->n_kv_heads);
 
-    if (c->is_fp8 && c->n_layers < 3)
-        return gpt_invalid(error,
-                           "--type fp8 leaves the first and the last of --layers %d in bf16; "
-                           "--layers 3 or --type bf16 would work",
-                           c->n_layers);
     if (16.0 * 16 * c->n_layers * hidden *
             ((double)c->sequence * (double)c->batch + 12.0 * hidden) >
         1e18)

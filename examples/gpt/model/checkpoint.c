@@ -51,10 +51,8 @@ int64_t gpt_checkpoint_bytes(const gpt_config* config) {
 
 static gpt_file_head gpt_file_head_make(const gpt_config* c, int64_t step, int64_t n_updates) {
     const int64_t model_numbers[GPT_FILE_NUMBERS] = {
-        (int64_t)c->seed,  c->n_layers,   c->hidden,
-        c->n_heads,        c->n_kv_heads, c->vocabulary,
-        (int64_t)c->mlp,   gpt_wide(c),   (int64_t)c->type + 16 * c->is_fp8,
-        (int64_t)c->states};
+        (int64_t)c->seed, c->n_layers,     c->hidden,   c->n_heads,       c->n_kv_heads,
+        c->vocabulary,    (int64_t)c->mlp, gpt_wide(c), (int64_t)c->type, (int64_t)c->states};
     gpt_file_head head = MEMO_ZERO(gpt_file_head);
     memcpy(head.magic, gpt_file_magic, sizeof head.magic);
     head.order = 1;
@@ -357,7 +355,6 @@ static const char* gpt_file_value(int i, int64_t number, char text[24]) {
     snprintf(text, 24, "%lld", (long long)number);
     if (is_type && (number == MEMO_TYPE_F32 || number == MEMO_TYPE_BF16))
         return memo_type_name((memo_type)number);
-    if (is_type && number == MEMO_TYPE_BF16 + 16) return "fp8";
     if (strcmp(gpt_file_names[i], "--mlp")) return text;
     return number == GPT_MLP_GELU ? "gelu" : number == GPT_MLP_SWIGLU ? "swiglu" : text;
 }

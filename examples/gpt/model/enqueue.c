@@ -281,26 +281,18 @@ static const char* const gpt_w_names[GPT_N_W] = {"embedding", "norm1",      "que
                                                  "value",     "projection", "norm2", "up",
                                                  "down",      "norm",       "logits"};
 
-/* The first and the last layer, and the classifier, lose most in FP8: they stay in bf16. */
-int64_t gpt_fp8_tile(const gpt_model* model, int32_t layer) {
-    const gpt_config* c = &model->config;
-    return c->is_fp8 && layer > 0 && layer < c->n_layers - 1 ? c->tile_rows : 0;
-}
-
-static gpt_op gpt_linear_op(const gpt_model* model, gpt_kind kind, int32_t layer, int w,
-                            gpt_rows rows, int64_t n_outputs, int64_t n_inputs) {
+static gpt_op gpt_linear_op(const gpt_model* model, gpt_kind kind, int w, gpt_rows rows,
+                            int64_t n_outputs, int64_t n_inputs) {
     gpt_op op = gpt_op_make(gpt_w_names[w], kind);
     op.args.linear.rows = rows;
     op.args.linear.tile_rows = model->config.tile_rows;
     op.args.linear.n_outputs = n_outputs;
     op.args.linear.n_inputs = n_inputs;
-    op.args.linear.is_fp8 = gpt_fp8_tile(model, layer) > 0;
-    op.args.linear.layer = layer;
     return op;
 }
 
 void gpt_linear(gpt_model* model, int32_t layer, int w, gpt_array y, gpt_array x, gpt_rows rows) {
-    gpt_op op = gpt_linear_op(model, GPT_KIND_LINEAR, layer, w, rows, y.n_columns, x.n_columns);
+    gpt_op op = gpt_linear_op(model, GPT_KIND_LINEAR, w, rows, y.n_columns, x.n_columns);
     gpt_linear_args* a = &op.args.linear;
     gpt_use_rows(&op, GPT_WRITTEN, &a->y, y, rows);
     gpt_use_rows(&op, GPT_READ, &a->x, x, rows);
@@ -311,8 +303,7 @@ void gpt_linear(gpt_model* model, int32_t layer, int w, gpt_array y, gpt_array x
 void gpt_linear_back(gpt_model* model, int32_t layer, int w, gpt_array dx, gpt_array dy,
                      gpt_array x, int is_first, gpt_rows rows) {
     const int64_t n = dy.n_columns * x.n_columns;
-    gpt_op op =
-        gpt_linear_op(model, GPT_KIND_LINEAR_BACKWARD, layer, w, rows, dy.n_columns, x.n_columns);
+    gpt_op op = gpt_linear_op(model, GPT_KIND_LINEAR_BACKWARD, w, rows, dy.n_columns, x.n_columns);
     gpt_linear_args* a = &op.args.linear;
     a->is_first = is_first;
     gpt_use_rows(&op, GPT_READ, &a->y, dy, rows);
@@ -336,7 +327,6 @@ void gpt_norm(gpt_model* model, int32_t layer, int w, const gpt_array* dx, gpt_a
     gpt_norm_args* a = &op.args.norm;
     a->rows = rows;
     a->hidden = x.n_columns;
-    a->fp8_tile = w == GPT_W_FINAL_NORM || dx ? 0 : gpt_fp8_tile(model, layer);
     gpt_use_rows(&op, of_forward, &a->y, y, rows);
     gpt_use_rows(&op, of_forward, &a->rstd, rstd, rows);
     gpt_use_rows(&op, GPT_READ, &a->x, x, rows);
@@ -364,14 +354,12 @@ static gpt_op gpt_elements_op(const char* name, gpt_kind kind, gpt_array y, gpt_
     return op;
 }
 
-void gpt_activate(gpt_model* model, int32_t layer, gpt_array y, gpt_array x, const gpt_array* z,
-                  gpt_rows rows) {
+void gpt_activate(gpt_model* model, gpt_array y, gpt_array x, const gpt_array* z, gpt_rows rows) {
     const int is_gated = model->config.mlp == GPT_MLP_SWIGLU;
     const gpt_kind forward = is_gated ? GPT_KIND_SWIGLU : GPT_KIND_GELU;
     const gpt_kind backward = is_gated ? GPT_KIND_SWIGLU_BACKWARD : GPT_KIND_GELU_BACKWARD;
     gpt_op op =
         gpt_elements_op(is_gated ? "SwiGLU" : "GELU", z ? backward : forward, y, x, z, rows);
-    op.args.elements.fp8_tile = gpt_fp8_tile(model, layer);
     gpt_launch(model, &op);
 }
 

@@ -320,8 +320,6 @@ char* gpt_gradient(const gpt_model* model, int64_t i);
 /* ---- linear: y = x W^T ---------------------------------------------------------------------- */
 
 void gpt_linear(gpt_model* model, int32_t layer, int w, gpt_array y, gpt_array x, gpt_rows rows);
-/* Rows of a tile of a layer's products in FP8; 0: they are not in FP8. */
-int64_t gpt_fp8_tile(const gpt_model* model, int32_t layer);
 void gpt_linear_back(gpt_model* model, int32_t layer, int w, gpt_array dx, gpt_array dy,
                      gpt_array x, int is_first, gpt_rows rows);
 
@@ -334,8 +332,7 @@ void gpt_norm(gpt_model* model, int32_t layer, int w, const gpt_array* dx, gpt_a
 /* ---- element by element: dropout, residual, activation; RoPE --------------------------------- */
 
 /* GELU or SwiGLU; z: of the backward, or NULL. */
-void gpt_activate(gpt_model* model, int32_t layer, gpt_array y, gpt_array x, const gpt_array* z,
-                  gpt_rows rows);
+void gpt_activate(gpt_model* model, gpt_array y, gpt_array x, const gpt_array* z, gpt_rows rows);
 
 /* y = dropout(x), or the residual: y = x + dropout(z). */
 void gpt_drop_elements(gpt_model* model, gpt_array y, gpt_array x, const gpt_array* z,

@@ -70,8 +70,6 @@ typedef struct gpt_config {
     /* Of activations, their gradients and weights: F32, BF16 with master weights in F32, or F64
      * (host kernels with GPT_DOUBLE).  What is summed has gpt_sum_type. */
     memo_type type;
-    int32_t is_fp8;   /* with BF16: products of the forward and of dX in FP8, in all layers but the
-                         first and the last */
     memo_type states; /* of Adam's moments: F32, or BF16; F32 is F64 with type F64 */
 
     /* Ranks that train together.  batch and sequence above count all ranks. */

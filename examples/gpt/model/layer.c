@@ -62,19 +62,13 @@ static void gpt_get_tensors(const gpt_model* model, int32_t layer, gpt_array t[G
 
 void gpt_compute_attention(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS],
                            gpt_rows rows, gpt_array y) {
-    const int64_t tile = gpt_fp8_tile(model, layer); /* its codes serve q, k and v */
     gpt_array t[GPT_N_TENSORS];
-    gpt_rows step;
     gpt_get_tensors(model, layer, t);
 
     gpt_norm(model, layer, GPT_W_NORM1, NULL, t[GPT_NORM1], t[GPT_RSTD1], t[GPT_INPUT],
              need[GPT_NORM1]);
-    for (step = rows; step.begin < rows.end; step.begin = step.end) {
-        if (tile) step.end = gpt_min((step.begin / tile + 1) * tile, rows.end);
-        for (int i = 0; i < 3; i++)
-            gpt_linear(model, layer, GPT_W_QUERY + i, t[GPT_Q + i], t[GPT_NORM1],
-                       gpt_rows_in(need[GPT_Q + i], step));
-    }
+    for (int i = 0; i < 3; i++)
+        gpt_linear(model, layer, GPT_W_QUERY + i, t[GPT_Q + i], t[GPT_NORM1], need[GPT_Q + i]);
     gpt_rope_rows(model, "RoPE of q", t[GPT_Q], 1, need[GPT_Q]);
     gpt_rope_rows(model, "RoPE of k", t[GPT_K], 1, need[GPT_K]);
     /* A query needs the keys of all earlier rows: attention is computed for all rows or for
@@ -89,7 +83,7 @@ void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_
     gpt_norm(model, layer, GPT_W_NORM2, NULL, t[GPT_NORM2], t[GPT_RSTD2], t[GPT_MIDDLE],
              need[GPT_NORM2]);
     gpt_linear(model, layer, GPT_W_UP, t[GPT_UP], t[GPT_NORM2], need[GPT_UP]);
-    gpt_activate(model, layer, t[GPT_ACTIVATED], t[GPT_UP], NULL, need[GPT_ACTIVATED]);
+    gpt_activate(model, t[GPT_ACTIVATED], t[GPT_UP], NULL, need[GPT_ACTIVATED]);
 }
 
 int64_t gpt_mlp_rows(const gpt_model* model) {
@@ -126,7 +120,7 @@ void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_array d
     gpt_linear_back(model, layer, GPT_W_DOWN, d_activated, masked, t[GPT_ACTIVATED], 1, rows);
     gpt_give(model, masked);
     gpt_array d_up = gpt_take(model, rows, w.up);
-    gpt_activate(model, layer, d_up, d_activated, &t[GPT_UP], rows);
+    gpt_activate(model, d_up, d_activated, &t[GPT_UP], rows);
     gpt_give(model, d_activated);
 
     /* up and the norm. */

@@ -272,13 +272,5 @@ gpt_shapes gpt_shapes_make(const gpt_config* config) {
     shapes.largest_weight = at.widths.q > at.widths.up ? at.widths.q : at.widths.up;
     if (shapes.largest_weight < shapes.vocabulary) shapes.largest_weight = shapes.vocabulary;
     shapes.largest_weight *= hidden;
-    if (!config->is_fp8) return shapes;
-
-    /* Weights of q, k and v at once, or the largest.  With slices a layer's, also turned: codes
-     * serve all slices. */
-    shapes.fp8_rows = gpt_min(config->tile_rows, shapes.n_rows);
-    shapes.fp8_weights = hidden * (shapes.up > 3 * hidden ? shapes.up : 3 * hidden);
-    if (gpt_n_slices(config) > 1)
-        shapes.fp8_weights = 2 * hidden * (4 * hidden + shapes.up + shapes.wide);
     return shapes;
 }

@@ -139,9 +139,7 @@ static const train_option option_table[] = {
      "2: they also split the gradient"},
     {"--type", OPTION_NAME, OPTION_FIELD(type), 0, 0, OPTION_TYPE, "NAME",
      "f32\n"
-     "bf16: activations and weights are bf16; master weights and sums are fp32\n"
-     "fp8: as bf16, but products of the forward and of dX take operands in e4m3, except in the "
-     "first and the last layer and the classifier; the host rounds them as a GPU does"},
+     "bf16: activations and weights are bf16; master weights and sums are fp32"},
     {"--states", OPTION_NAME, OPTION_FIELD(has_bf16_states), 0, 0, 0, "NAME",
      "f32, or bf16: Adam's moments are bf16, rounded at random so that they keep their mean; "
      "gradients and master weights are fp32"},
@@ -232,7 +230,7 @@ static void* option_field(train_options* options, const train_option* o) {
 
 /* Name i of an OPTION_NAME; NULL: there are fewer. */
 static const char* option_name(const train_option* o, int64_t i) {
-    static const char *const types[] = {"f32", "bf16", "fp8"}, *const mlps[] = {"gelu", "swiglu"};
+    static const char *const types[] = {"f32", "bf16"}, *const mlps[] = {"gelu", "swiglu"};
     static const char* const updates[] = {"auto", "device", "host", "pass", "deferred"};
     if (o->field == OPTION_FIELD(policy))
         return i < N_POLICIES ? policy_names[policy_order[i]] : NULL;
@@ -241,7 +239,7 @@ static const char* option_name(const train_option* o, int64_t i) {
         return i <= MEMO_BLOCKS_FINE ? memo_blocks_order_name((memo_blocks_order)i) : NULL;
     if (o->field == OPTION_FIELD(mlp)) return i < 2 ? mlps[i] : NULL;
     if (o->field == OPTION_FIELD(update)) return i <= TRAIN_UPDATE_DEFERRED ? updates[i] : NULL;
-    return i < 2 + (o->field == OPTION_FIELD(type)) ? types[i] : NULL; /* --states: no fp8 */
+    return i < 2 ? types[i] : NULL;
 }
 
 static train_options train_options_default(void) {
@@ -540,8 +538,6 @@ memo_status train_check_effects(const train_options* o, memo_error* error) {
          "with --dry-run and --profile, which has the times of copies"},
         {!o->is_dry_run && o->cluster, "--cluster",
          "without --dry-run: a run measures its times; --flops gives the peak for its MFU"},
-        {o->type == 2 && o->cluster && !(clusters[o->cluster - 1].fp8 > 0), "--type fp8",
-         "with this --cluster, whose GPUs have none; h100, b200 or rtx5090 would work"},
 #ifndef TRAIN_CUDNN
         {!o->cluster && (!o->is_deterministic || o->attention_memory),
          o->attention_memory ? "--attention-memory" : "--deterministic",

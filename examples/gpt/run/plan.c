@@ -28,7 +28,6 @@ gpt_config train_config(const train_options* o) {
         .dropout = o->dropout,
         .seed = (uint64_t)o->seed,
         .type = o->type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32,
-        .is_fp8 = o->type == 2,
         .states = o->has_bf16_states ? MEMO_TYPE_BF16 : MEMO_TYPE_F32,
         .vocabulary = (int32_t)o->vocabulary,
 

@@ -18,25 +18,6 @@ static double estimate_tflops(const train_options* o) {
     return o->flops > 0 ? o->flops : ESTIMATE_TFLOPS;
 }
 
-/* Products of the forward and of dX with --type fp8, on average over layers: not measured.  FP8 is
- * taken to reach the fraction of its peak that bf16 does.  To become codes, numbers are read and a
- * byte each is written.  They are read once more for the largest unless a norm or the activation
- * has made them. */
-typedef struct estimate_fp8 {
-    double factor;         /* of the time in bf16 */
-    double made_s, code_s; /* of a number that a norm or the activation has made; of another */
-} estimate_fp8;
-static estimate_fp8 estimate_fp8_of(const train_options* o) {
-    const cluster_preset* cluster = estimate_cluster(o);
-    const double share = (double)(o->layers - 2) / (double)o->layers;
-    estimate_fp8 fp8 = {1, 0, 0};
-    if (o->type != 2 || !cluster || !(cluster->fp8 > 0)) return fp8;
-    fp8.factor = 1 - share + share * cluster->flops / cluster->fp8;
-    fp8.made_s = share * (2 + 1) / (1e9 * cluster->memory_bandwidth);
-    fp8.code_s = share * (2 + 2 + 1) / (1e9 * cluster->memory_bandwidth);
-    return fp8;
-}
-
 void estimate_profile(const train_options* o, memo_profile* profile) {
     const gpt_config config = train_config(o);
     const gpt_layout at = gpt_layout_make(&config);
@@ -50,9 +31,6 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
     const double attention_back_s = 2.5 * attention_flops / (rates.backward * peak);
     const double products[GPT_N_TENSORS] = {0, 0, 4 * h, 0,     h * q, h * kv, h * kv,
                                             0, 0, h * q, 4 * h, 0,     h * up, 10 * wide};
-    const double inputs[GPT_N_TENSORS] = {0, 0, 0, 0, h, h, h,
-                                          0, 0, q, 0, 0, h, 0}; /* of products */
-    const estimate_fp8 fp8 = estimate_fp8_of(o);
     const cluster_preset* cluster = estimate_cluster(o);
     const double number_s = /* to read or write a number */
         cluster ? (double)memo_type_bytes(config.type) / (1e9 * cluster->memory_bandwidth) : 0;
@@ -61,9 +39,9 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
         0, 0, 3 * h, 2 * h, 0,     0,      up + wide}; /* numbers, forward */
     /* down and the residual; the other tensors that down reads are below.  Backward: two norms with
      * gradients to add to, five copies, RoPE, and the MLP's function. */
-    double row_s = fp8.factor * product_s * h * wide + fp8.made_s * wide + 3 * h * number_s;
-    double row_back_s = (1 + fp8.factor) * product_s * h * wide + fp8.code_s * h +
-                        (13 * h + 2 * q + 2 * kv + 2 * up + wide) * number_s;
+    double row_s = product_s * h * wide + 3 * h * number_s;
+    double row_back_s =
+        2 * product_s * h * wide + (13 * h + 2 * q + 2 * kv + 2 * up + wide) * number_s;
     double chunk_s = 0; /* what the backward of an MLP in chunks recomputes */
     memo_item tensors[GPT_N_TENSORS];
     gpt_fill_tensors(&config, tensors);
@@ -75,15 +53,8 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
     /* A row of each tensor, and of the layer. */
     for (int t = 0; t < GPT_N_TENSORS; t++) {
         memo_profile_tensor* tensor = &profile->tensors[t];
-        double forward_s = product_s * products[t], back_s = 2 * forward_s;
-        if (inputs[t] > 0) {
-            const double dy_s = t == GPT_UP ? fp8.made_s : fp8.code_s;
-            const int has_codes = t == GPT_K || t == GPT_V; /* those of q's input */
-            const double x_s = t == GPT_MIDDLE ? fp8.code_s : !has_codes * fp8.made_s;
-            back_s = (1 + fp8.factor) * forward_s + dy_s * products[t] / inputs[t];
-            forward_s = fp8.factor * forward_s + x_s * inputs[t];
-        }
-        forward_s += moved[t] * number_s;
+        const double product = product_s * products[t];
+        const double forward_s = product + moved[t] * number_s, back_s = 2 * product;
         if (products[t] > 0) row_s += forward_s, row_back_s += back_s;
         if (products[t] > 0 && t >= profile->n_tensors) chunk_s += forward_s;
         if (t >= profile->n_tensors) continue;
@@ -152,17 +123,11 @@ memo_status read_profile(const train_options* o, memo_profile* profile, memo_err
 
 void print_estimate(const train_options* o) {
     const cluster_rates rates = estimate_rates_of(o);
-    const estimate_fp8 fp8 = estimate_fp8_of(o);
     printf(
         "profile   estimated: %g TFLOP/s, of which products reach %.3g and attention %.3g, %.3g in "
         "the backward%s; ",
         estimate_tflops(o), rates.products, rates.forward, rates.backward,
         cluster_is_measured(estimate_cluster(o)) ? ", as measured on an H200" : "");
-    if (fp8.factor < 1)
-        printf("products in FP8 reach as much of %g TFLOP/s, an assumption; ",
-               estimate_tflops(o) * estimate_cluster(o)->fp8 / estimate_cluster(o)->flops);
-    else if (o->type == 2)
-        printf("FP8 counted as bf16, --cluster would give its rate; ");
     if (o->link_bandwidth)
         printf("copies %s\n", link_text(o));
     else
