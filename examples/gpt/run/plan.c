@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
-#include "gpt/model/enqueue.h"
+#include "gpt/model/layout.h"
 #include "gpt/run/device.h"
 #include "gpt/show/report.h"
 
@@ -121,17 +121,6 @@ memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_
     train_device_close(&device);
     if (!status) train_add_staged(o, *plan);
     return status;
-}
-
-int64_t train_attention_bytes(const train_options* o) {
-    const gpt_config config = train_config(o);
-    const gpt_share share = gpt_share_make(&config, NULL);
-    const gpt_cudnn_desc desc = train_cudnn_desc(o);
-    const gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(&config), &config, &share);
-#ifndef TRAIN_CUDNN
-    if (!o->cluster) return 0;
-#endif
-    return gpt_cudnn_desc_scratch_bytes(&desc, &shapes);
 }
 
 const char* link_text(const train_options* o) {

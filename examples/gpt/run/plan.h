@@ -38,9 +38,6 @@ memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_
                        const memo_profile* profile, const memo_step_plan* like,
                        memo_step_plan** plan, memo_error* error);
 
-/* Returns the bytes of cuDNN's attention in the scratch of kernels; 0 without cuDNN. */
-int64_t train_attention_bytes(const train_options* o);
-
 /* Returns "48 GB/s each way", or both rates. */
 const char* link_text(const train_options* o);
 
@@ -89,8 +86,7 @@ void print_longest(const train_options* o, int64_t given_rows);
 /* Prints the smallest device on which the model trains, if the host holds what leaves it. */
 void print_least(const train_options* o);
 
-/* Explains why a run cannot have this plan, of least device memory, and suggests what would work,
- * the cheapest first. */
+/* Explains why a run cannot have this plan, and names options and budgets with which it fits. */
 memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_error* error);
 
 #endif
