@@ -115,29 +115,16 @@ static memo_status rehearse_on_rank(run* r, job* j, memo_error* error) {
     return status;
 }
 
-/* Opens a small job that keeps everything, without capacities, and calls on each rank. */
-static memo_status rehearse_job(job* small, memo_status (*call)(run*, job*, memo_error*),
-                                memo_error* error) {
-    memo_step_plan** plan = &small->plans[MEMO_POLICY_KEEP];
-    static team rehearsal;
-    memo_status status = train_plan(&small->options, MEMO_POLICY_KEEP, 0, NULL, NULL, plan, error);
-    if (status) return status;
-    (*plan)->fits = 1;
-    status = team_open(&rehearsal, small, MEMO_POLICY_KEEP, RUN_LIFTED, error);
-    if (!status) status = team_call(&rehearsal, call, error);
-    team_close(&rehearsal);
-    memo_step_plan_destroy(*plan);
-    return status;
-}
-
 /* Kernels, cuBLASLt, cuDNN and NCCL's channels take device memory when they are first used, which
- * would be after the arena has all of it.  A step of one layer and few tokens uses them before the
- * plan is made.  The plan gets what is left then, less the reserve. */
+ * would be after the arena has all of it.  A step of one layer and few tokens, without capacities,
+ * uses them before the plan is made.  The plan gets what is left then, less the reserve. */
 static memo_status rehearse(job* j, memo_error* error) {
     const int64_t unit = 2 * j->options.ring * j->options.ulysses;
     const int64_t least = gpt_round_up(gpt_min(j->options.tile, 256) * 2, unit);
     const int64_t reserve = j->options.reserve;
+    static team rehearsal;
     job small = *j;
+    memo_step_plan** plan = &small.plans[MEMO_POLICY_KEEP];
     if (j->options.device_memory) return MEMO_STATUS_OK;
 
     small.options.sequence = gpt_min(j->options.sequence, least);
@@ -145,7 +132,13 @@ static memo_status rehearse(job* j, memo_error* error) {
     small.options.accumulate = 1;
     small.options.is_graph = 0;
     small.options.attention_memory = 0;
-    memo_status status = rehearse_job(&small, rehearse_on_rank, error);
+    memo_status status = train_plan(&small.options, MEMO_POLICY_KEEP, 0, NULL, NULL, plan, error);
+    if (status) return status;
+    (*plan)->fits = 1;
+    status = team_open(&rehearsal, &small, MEMO_POLICY_KEEP, RUN_LIFTED, error);
+    if (!status) status = team_call(&rehearsal, rehearse_on_rank, error);
+    team_close(&rehearsal);
+    memo_step_plan_destroy(*plan);
     if (status) return status;
 
     j->options.device_memory = small.room > reserve ? small.room - reserve : 1;
@@ -156,57 +149,6 @@ static memo_status rehearse(job* j, memo_error* error) {
 #endif
     printf(", of which --reserve leaves %s\n", bytes_name(reserve));
     return MEMO_STATUS_OK;
-}
-#endif
-
-/* ---- rehearsal: attention at the run's length ------------------------------------------------ */
-
-#ifdef TRAIN_CUDNN
-/* As many keys were right on each machine that computed them (bench/results/h200.md). */
-#ifndef TRAIN_RIGHT_KEYS
-#define TRAIN_RIGHT_KEYS 1024000
-#endif
-
-static memo_status rehearse_step(run* r, job* j, memo_error* error) {
-    double loss;
-    return run_step(r, j, 0, &loss, error);
-}
-
-/* A step of one layer with one head, whose attention is compared with exact rows. */
-static memo_status try_attention(const job* j, int64_t slice_rows, memo_error* error) {
-    job small = *j;
-    train_options* o = &small.options;
-    o->hidden = o->hidden / o->heads;
-    o->heads = o->kv_heads = 1;
-    o->layers = o->batch = o->accumulate = 1;
-    o->mlp = o->mlp_columns = o->is_graph = 0;
-    o->type = o->type ? 1 : 0;
-    o->device_memory = o->host_memory = 0;
-    o->slice_rows = slice_rows;
-    return rehearse_job(&small, rehearse_step, error);
-}
-
-/* Of a length that nobody has seen right, attention is tried before the run.  Where all rows at
- * once are wrong, the run takes slices of half as many, and so on.  Several ranks find it in the
- * run, whose error names slices. */
-static memo_status rehearse_attention(job* j, memo_error* error) {
-    train_options* o = &j->options;
-    int64_t rows = o->sequence;
-    memo_error ignored;
-    if (rows <= TRAIN_RIGHT_KEYS || o->slice_rows || o->ranks > 1) return MEMO_STATUS_OK;
-    memo_status status = try_attention(j, 0, error);
-    if (!status) return status;
-    while (status == MEMO_STATUS_UNSUPPORTED && rows > o->tile) {
-        rows = gpt_round_up((rows + 1) / 2, o->tile);
-        status = try_attention(j, rows, &ignored);
-    }
-    if (status) return error->status; /* not of the length: the run itself would fail */
-
-    o->slice_rows = rows;
-    j->has_right_slices = 1;
-    snprintf(j->why_slices, sizeof j->why_slices, "all rows at once would be wrong: %.400s",
-             error->message);
-    return status;
 }
 #endif
 
@@ -304,7 +246,6 @@ static memo_status measure_profile(job* j, memo_error* error) {
 static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error* error) {
     train_options* o = &j->options;
     memo_step_plan* other;
-    if (j->has_right_slices) o->slice_rows = j->has_right_slices = 0;
     memo_status status =
         train_plan(o, (memo_policy)o->policy, INT64_MAX, NULL, NULL, &other, error);
     if (!status && (!other->fits || o->slice_rows)) status = refuse(o, other, error);
@@ -355,9 +296,6 @@ static memo_status prepare(job* j, memo_error* error) {
     int needs = 0;
     memo_status status = check_spill(o, error);
     if (!status) status = check_link(o, error);
-#ifdef TRAIN_CUDNN
-    if (!status) status = rehearse_attention(j, error);
-#endif
     if (!status) status = find_profile(j, error);
 #ifdef TRAIN_CUDA
     if (!status) status = rehearse(j, error);
@@ -515,8 +453,7 @@ static memo_status read_options(int argc, char** argv, train_options* o, memo_er
     if (!status) status = train_parse(argc, argv, o, error);
     train_timeout_s = o->timeout;
     if (status || o->is_help || o->is_version) return status;
-    status = compute_check_stack(error);
-    if (!status) status = train_check_ranks(o, error);
+    status = train_check_ranks(o, error);
     if (!status) status = train_device_check(o, error);
     if (!status) status = train_check_effects(o, error);
     if (!status && o->spill) o->spill_free_bytes = bytes_free(o->spill) / o->ranks + 1;
@@ -572,7 +509,6 @@ int main(int argc, char** argv) {
     code = exit_code_of(status, is_training);
     if (!status && interrupted && train_is_first())
         fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);
-    if (status) compute_explain(&error);
     job_destroy(&j);
     gpt_helpers_end();
     return train_ranks_end(code, status, error.message);

@@ -39,7 +39,6 @@ typedef struct job {
     memo_step_plan own_plan; /* of the run's session; what it points to is the session's */
     struct team* teams;      /* (policies) */
     char why_slices[512];    /* why the rows of a slice were chosen; empty: they were not */
-    int has_right_slices; /* they were chosen for attention alone, so that smaller ones would do */
     memo_profile profile;
     int has_profile, is_measured; /* is_measured: the profile, by this run */
     int64_t room;                 /* of a GPU beside libraries */
