@@ -120,47 +120,6 @@ static spread spread_of_steps(const job* j, const double* values) {
     return spread_of(j->scratch, n_timed(j));
 }
 
-/* Finds whether times tell anything: not if steps are few, or scatter. */
-static void find_medians(job* j) {
-    const int64_t n = n_timed(j);
-    spread widest = {1, 1, 1}; /* beside its median */
-    int scattered = 0;
-    for (int i = 0; i < train_n_policies(&j->options); i++) {
-        const comparison* row = &j->compared[policy_order[i]];
-        const spread s = spread_of_steps(j, row->step_s);
-        if ((s.high - s.low) * widest.median <= (widest.high - widest.low) * s.median) continue;
-        widest = s;
-        scattered = policy_order[i];
-    }
-
-    if (n < ROUNDS_TO_DIFFER)
-        snprintf(j->why_no_times, sizeof j->why_no_times,
-                 "%lld timed step%s cannot tell policies apart; --compare %d could", (long long)n,
-                 n == 1 ? "" : "s", ROUNDS_TO_DIFFER * TURN_STEPS);
-    else if (!are_narrow(&widest))
-        snprintf(j->why_no_times, sizeof j->why_no_times,
-                 "half of %s's steps take %.0f to %.0f ms, so the machine does other work, too; "
-                 "without it times would tell",
-                 policy_names[scattered], 1e3 * widest.low, 1e3 * widest.high);
-}
-
-/* Writes how the run's policy differs from the others: from those that fit, and from others only if
- * they do not differ. */
-static void put_differences(const job* j, memo_text* t) {
-    const memo_policy b = (memo_policy)j->options.policy;
-    const comparison* y = &j->compared[b];
-    char text[256];
-    for (int i = 0; i < train_n_policies(&j->options); i++) {
-        const memo_policy a = policy_order[i];
-        const comparison* x = &j->compared[a];
-        const spread difference = difference_of(y->step_s, x->step_s, n_timed(j), j->scratch);
-        if (a == b || ((x->is_short || y->is_short) && is_different(&difference))) continue;
-        memo_text_put(t, "%s\n",
-                      difference_words(policy_names[a], policy_names[b], &difference,
-                                       spread_of_steps(j, x->step_s).median, text, sizeof text));
-    }
-}
-
 /* Round by round, because the machine's speed drifts. */
 static void put_predictions(const job* j, memo_text* t) {
     for (int i = 0; i < train_n_policies(&j->options); i++) {
@@ -176,10 +135,9 @@ static void put_predictions(const job* j, memo_text* t) {
     }
 }
 
-/* Times of a policy, with quartiles and stalls; nothing if they would not tell anything. */
+/* Times of a policy, with quartiles and stalls. */
 static const char* times_text(const job* j, const comparison* row) {
     const spread step_s = spread_of_steps(j, row->step_s);
-    if (*j->why_no_times) return "";
     return text_of(" %8.1f ms %6.1f to %5.1f %6.1f ms", 1e3 * step_s.median, 1e3 * step_s.low,
                    1e3 * step_s.high, 1e3 * spread_of_steps(j, row->stall_s).median);
 }
@@ -189,19 +147,16 @@ static const char* times_text(const job* j, const comparison* row) {
 static int put_comparison(const job* j, memo_text* t) {
     const comparison* keep = &j->compared[MEMO_POLICY_KEEP];
     const int64_t n = j->options.compare;
-    const int tells = !*j->why_no_times;
     int are_equal = 1;
     memo_text_put(
         t,
-        "%lld step%s of every policy, %s, each from the initial parameters; %sloss difference is "
-        "in nats per token\n",
+        "%lld step%s of every policy, %s, each from the initial parameters; times are %s; "
+        "loss difference is in nats per token\n",
         (long long)n, n == 1 ? "" : "s",
         j->at_once ? "by turns of two" : "one policy after another for lack of memory",
-        tells ? "times are medians of every second step, with quartiles; " : "");
-    memo_text_put(
-        t,
-        "policy      alpha  device peak   host peak  moved/step%s  loss diff  gradients  budget\n",
-        tells ? "   step time  quartiles, ms     stall" : "");
+        n_timed(j) == 1 ? "of one step" : "medians of every second step, with quartiles");
+    memo_text_put(t, "policy      alpha  device peak   host peak  moved/step   step time  "
+                     "quartiles, ms     stall  loss diff  gradients  budget\n");
     for (int i = 0; i < train_n_policies(&j->options); i++) {
         const memo_policy policy = policy_order[i];
         const comparison* row = &j->compared[policy];
@@ -223,9 +178,7 @@ static int put_comparison(const job* j, memo_text* t) {
                      !memcmp(row->losses, keep->losses, (size_t)n * sizeof *row->losses);
     }
 
-    if (tells) put_differences(j, t);
-    if (tells) put_predictions(j, t);
-    if (!tells) memo_text_put(t, "no times  %s\n", j->why_no_times);
+    put_predictions(j, t);
     if (are_equal)
         memo_text_put(t, "All losses and all gradients of these steps%s are bitwise the same.\n",
                       j->options.zero && j->options.ranks > 1 ? ", rank 0's part of them," : "");
@@ -233,7 +186,6 @@ static int put_comparison(const job* j, memo_text* t) {
 }
 
 static memo_status end_comparison(job* j, memo_error* error) {
-    find_medians(j);
     const int are_equal = put_comparison(j, &j->told);
     if (j->told.failed) return gpt_no_memory("--compare", error);
     printf("\n%s", j->told.data);

@@ -63,10 +63,6 @@ typedef struct last_times {
 static void print_prediction(const job* j, last_times* last, double step_s) {
     const int64_t n = gpt_min(last->n, N_TIMED);
     if (!(predicted_step_s(j->plan) > 0) || predicts_again(j)) return;
-    if (j->is_measured && *j->why_no_times) {
-        printf("predicted times are not set beside measured ones: %s\n", j->why_no_times);
-        return;
-    }
     const memo_swap_plan* predicted = j->plan->times;
     printf("predicted %.1f ms a step, stalled %.1f ms, recomputing %.1f ms; measured ",
            1e3 * predicted->step_s, 1e3 * predicted->stall_s, 1e3 * predicted->recompute_s);
@@ -74,12 +70,8 @@ static void print_prediction(const job* j, last_times* last, double step_s) {
         printf("%.1f ms\n", 1e3 * step_s);
         return;
     }
-    const spread taken = spread_of(last->step_s, n);
-    printf("%.1f ms, stalled %.1f ms\n", 1e3 * taken.median, 1e3 * median(last->stall_s, n));
-    if (n >= ROUNDS_TO_DIFFER && !are_narrow(&taken))
-        printf("          half of the steps took %.0f to %.0f ms, so the machine does other work, "
-               "too, and the prediction cannot be judged\n",
-               1e3 * taken.low, 1e3 * taken.high);
+    printf("%.1f ms, stalled %.1f ms\n", 1e3 * median(last->step_s, n),
+           1e3 * median(last->stall_s, n));
 }
 
 /* The bytes that this rank has sent so far, and those to tensor ranks. */

@@ -47,7 +47,6 @@ typedef struct job {
     double* scratch;              /* (options.compare): for medians */
     int64_t round;                /* of the comparison */
     int at_once;                  /* the compared policies are open at the same time */
-    char why_no_times[256];       /* why the comparison shows none; empty: it shows them */
     memo_text told;               /* what the run prints of the comparison, and the page repeats */
     int stops;                    /* all ranks end because some rank was interrupted */
     double* losses;               /* of steps n_resumed to n_done, nats per token */
