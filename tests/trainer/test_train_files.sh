@@ -326,6 +326,29 @@ other_signals_save_too() { # test
     done
 }
 
+# The first signal waits for the end of the step, which does not come for minutes on this link.
+ends_at_the_second() { # SIGNAL STATUS
+    rm -f begun
+    "$program" $tiny --policy swap --link-bandwidth 1KB --loss-log begun >out 2>err </dev/null &
+    child=$!
+    while [ ! -e begun ] && kill -0 $child; do sleep 0.1; done
+    sleep 1
+    kill -"$1" $child
+    sleep 0.5
+    kill -0 $child || fail "$1 ends the run at once" # the first would end a program that does not save
+    kill -"$1" $child
+    (sleep 30 && kill -KILL $child) &
+    killer=$!
+    wait $child
+    code=$?
+    kill $killer
+    expect_code "$2"
+}
+a_second_signal_ends_a_step() { # test
+    ends_at_the_second TERM 143
+    ends_at_the_second HUP 129
+}
+
 # Each of them saves, at any moment, and leaves nothing else.  A pipe that nobody reads is a signal, too.
 signals_leave_whole_files() { # test
     mkdir sent && cd sent || return

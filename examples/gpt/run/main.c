@@ -16,7 +16,7 @@
 
 #include "extras/memo_layout.h"
 #include "gpt/kernels/threads.h"
-#include "gpt/model/enqueue.h"
+#include "gpt/model/layout.h"
 #include "gpt/run/files.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/ranks.h"
@@ -73,20 +73,6 @@ static memo_status check_spill(const train_options* o, memo_error* error) {
     if (!o->spill || is_writable(o->spill)) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_IO, "--spill %.300s: no file can be made there: %s",
                           o->spill, strerror(errno));
-}
-
-/* A session refuses to measure copies on a link that would take hours.  A run in which everything
- * fits measures none, but copies its tokens. */
-static memo_status check_link(const train_options* o, memo_error* error) {
-    const gpt_config config = train_config(o);
-    const double n_bytes = (double)gpt_batch_bytes(&config), longest_s = 60;
-    if (!o->link_bandwidth || n_bytes <= longest_s * (double)o->link_bandwidth)
-        return MEMO_STATUS_OK;
-    return gpt_invalid(error,
-                       "--link-bandwidth %lld: the tokens of a micro-batch, %.0f bytes, would take "
-                       "%.3g s; %.0f or more would work",
-                       o->link_bandwidth, n_bytes, n_bytes / (double)o->link_bandwidth,
-                       ceil(n_bytes / longest_s));
 }
 
 /* Copies are measured from pinned memory beside the tokens. */
@@ -295,7 +281,6 @@ static memo_status prepare(job* j, memo_error* error) {
     const train_options* o = &j->options;
     int needs = 0;
     memo_status status = check_spill(o, error);
-    if (!status) status = check_link(o, error);
     if (!status) status = find_profile(j, error);
 #ifdef TRAIN_CUDA
     if (!status) status = rehearse(j, error);

@@ -56,8 +56,7 @@ static const train_option option_table[] = {
     {"--host-memory", OPTION_SIZE, OPTION_FIELD(host_memory), 1, 1e18, 0, "SIZE",
      "capacity for swapped rows, weights, gradients and moments (default: no limit)"},
     {"--link-bandwidth", OPTION_SIZE, OPTION_FIELD(link_bandwidth), 1, 1e18, 0, "SIZE",
-     "bytes that copies move in a second, each way; the tokens of a micro-batch may take a minute "
-     "(default: as fast as memory)"},
+     "bytes that copies move in a second, each way (default: as fast as memory)"},
     {"--flops", OPTION_REAL, OPTION_FIELD(flops), 1e-6, 1e9, 0, "TFLOPS",
      "peak of a rank's device.  A run prints its MFU.  A dry run assumes that products reach 0.75 "
      "of it, attention 0.6, and its backward 0.55; of h100, h200 and gh200 it takes fractions that "
