@@ -58,6 +58,6 @@ test_is four_ranks_of_two_kinds losses_are_right 4 --data 2 --ulysses 2 --zero 1
 test_is four_sequence_ranks losses_are_right 4 --ring 2 --ulysses 2 --zero 2 --policy memo --alpha 0.5
 test_is four_tensor_ranks losses_are_right 4 --data 2 --tensor 2 --sub-batches 2 --schedule cross --policy recompute
 test_is comparison_sample_and_pictures everything_else_works
-test_is another_number_of_ranks_is_refused refused 'mpirun started 2; mpirun -n 4 would do' 2 --ranks 4
+test_is another_number_of_ranks_is_refused refused 'mpirun started 2; mpirun -n 4 would do' 2 --data 4
 test_is too_small_a_device_is_refused refused 'device memory cannot hold this run' 2 --device-memory 100KiB
 tap_end

@@ -315,9 +315,9 @@ mistakes_are_refused() {
         refused 'WORLD_SIZE: not set in the environment' RANK=0 -- &&
         refused 'RANK: 2 in the environment is not below WORLD_SIZE, 2' RANK=2 WORLD_SIZE=2 MASTER_ADDR=a -- &&
         refused 'MASTER_ADDR: not set' SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 'SLURM_STEP_TASKS_PER_NODE=1(x2)' -- &&
-        refused 'torchrun started 2; torchrun --nproc-per-node 4 would do' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --ranks 4 &&
-        refused '--ranks 2: a rank is a process; start this program with mpirun -n 2' -- --data 2 &&
-        refused '--graph, --ranks 2: NCCL 2.27 does not order' NCCL_LAUNCH_ORDER_IMPLICIT=0 RANK=0 WORLD_SIZE=2 \
+        refused 'torchrun started 2; torchrun --nproc-per-node 4 would do' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --data 4 &&
+        refused '2 ranks: each is a process; start this program with mpirun -n 2' -- --data 2 &&
+        refused '--graph with 2 ranks: NCCL 2.27 does not order' NCCL_LAUNCH_ORDER_IMPLICIT=0 RANK=0 WORLD_SIZE=2 \
             MASTER_ADDR=a -- --data 2 --graph &&
         (trainer=$folder/train_gpt_cudnn && refused '--graph with --documents: --ring 1 and --ulysses 2 send' RANK=0 \
             WORLD_SIZE=2 MASTER_ADDR=a -- --ulysses 2 --graph --documents 2) &&

@@ -286,7 +286,7 @@ files_are_written() { # test
 # ---- Ctrl-C ----------------------------------------------------------------------------------------
 
 interrupt_keeps_the_log() { # test
-    for ranks in '' '--ranks 2 --ring 2'; do
+    for ranks in '' '--ring 2'; do
         interrupted INT interrupted.log --output interrupted.dir $ranks
         expect_code 130
         expect_err 'interrupted after step [0-9]*'

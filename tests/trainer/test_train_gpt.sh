@@ -14,7 +14,7 @@ help_lists_every_option() { # test
     works --help
     for name in --text --policy --alpha --device-memory --host-memory --layers --hidden --heads --kv-heads \
         --seq --batch --accumulate --dropout --steps --seed --learning-rate --loss-log --output --compare \
-        --sample --link-bandwidth --dry-run --demo --ranks --data --ring --ulysses --zero --rows \
+        --sample --link-bandwidth --dry-run --demo --data --ring --ulysses --zero --rows \
         --tensor --degrees --sub-batches --schedule --mlp-rows --mlp-columns --slice-rows --mlp --states --flops --cluster --seconds --type --vocabulary --random-tokens; do
         expect_out "^  $name "
     done
@@ -83,21 +83,18 @@ invalid_models_are_refused() { # test
 }
 
 invalid_ranks_are_refused() { # test
-    refused '--ranks 3 cannot be divided into --ring 1 x --ulysses 2; --ranks 4 can' $tiny --ranks 3 --ulysses 2
-    refused '--ranks 4 is not --data 3 x --ring 1 x --ulysses 1; --ranks 3 would be' $tiny --ranks 4 --data 3
-    refused '--batch 2 cannot be divided by --data 4; --batch 4 can' $tiny --ranks 4
+    refused '--batch 2 cannot be divided by --data 4; --batch 4 can' $tiny --data 4
     refused '--ulysses 8 splits --heads 4.*; --ulysses 4 --ring 2 would do' $tiny --ulysses 8
     refused '--seq 7 leaves ranks .* without tokens; --seq 16 would do' $tiny --seq 7 --ring 4 --ulysses 2
-    refused '--ranks 128: at most 64 would do' $tiny --ring 64 --data 2
+    refused 'are 128 ranks; at most 64 would do' $tiny --ring 64 --data 2
     refused '^train_gpt: --zero 3: not a whole number from 0 to 2' $tiny --zero 3
     refused '^train_gpt: --timeout 0: not a number from 1 to 1e+06' $tiny --ring 2 --timeout 0
     refused '--tensor 4 cannot share 4 heads with 2 key-value heads evenly; --tensor 2 can' $tiny --tensor 4
-    refused '--ranks 3 cannot be divided into .* x --tensor 2; --ranks 4 can' $tiny --ranks 3 --tensor 2
     refused '--ulysses 4 splits the 2 heads of a rank of --tensor 2' $tiny --tensor 2 --ulysses 4
     refused '--sub-batches 3 does not divide the 2 sequences of a rank; --sub-batches 2 does' $tiny --sub-batches 3
     refused '--schedule best: unknown schedule; use default, pipelined, cross or fine' $tiny --schedule best
     refused 'heads of 512: attention over ranks takes 256 at most' $tiny --hidden 2048 --ring 2
-    refused 'of device memory cannot hold this run' $tiny --ranks 2 --device-memory 100KiB
+    refused 'of device memory cannot hold this run' $tiny --data 2 --device-memory 100KiB
 }
 
 invalid_texts_are_refused() { # test
@@ -542,7 +539,7 @@ expect_near() {
 # 50 tokens are padded on 4 ranks of a ring.
 ranks_have_the_losses_of_one() { # test
     run $tiny --policy keep --loss-log one.log
-    for ranks in '--ranks 2' '--ulysses 2 --zero 1' '--ring 4' '--ranks 8 --ring 2 --ulysses 2 --zero 2'; do
+    for ranks in '--data 2' '--ulysses 2 --zero 1' '--ring 4' '--data 2 --ring 2 --ulysses 2 --zero 2'; do
         policies_agree ranks.log "$ranks" recompute swap 'memo --alpha 0.5'
         expect_near one.log ranks.log
         expect_out '^ranks     a step took .*; a rank has a device peak up to .* and sends up to [1-9][0-9.]* [KM]iB a step$'
@@ -591,7 +588,6 @@ bad_degrees_are_refused() { # test
     refused 'degree 3 is not a power of two' $tiny --degrees degrees
     block_degrees 2 2 1 1 1 2 2 1
     refused 'degrees up to 2 do not fit --tensor 1; --tensor 2 does' $tiny --degrees degrees --tensor 1
-    refused 'a degree of 2 is more than --ranks 1' $tiny --degrees degrees --ranks 1
     refused '--policy memo plans rows.*; --policy keep, recompute and swap work' $tiny --degrees degrees
     refused 'spreads --batch 2 over groups of 1 of --tensor 2 ranks; --batch 4 could be' $tiny --degrees degrees --policy keep --sub-batches 2
     refused '--degrees that differ spread whole sequences.*; --data works' $tiny --degrees degrees --policy keep --ulysses 2

@@ -192,13 +192,13 @@ static memo_status train_device_check_ranks(const train_options* o, const gpt_ke
 #ifndef MEMO_CUDA_NCCL
     if (o->ranks > 1)
         return gpt_invalid(error,
-                           "--ranks %lld: this program was built without NCCL, for one GPU; "
+                           "%lld ranks: this program was built without NCCL, for one GPU; "
                            "make NCCL_HOME=... builds it with NCCL",
                            o->ranks);
 #endif
     if (o->ranks > 1 && !train_place.launcher)
         return gpt_invalid(error,
-                           "--ranks %lld: a rank is a process; start this program with mpirun "
+                           "%lld ranks: each is a process; start this program with mpirun "
                            "-n %lld, torchrun or srun",
                            o->ranks, o->ranks);
     if (o->ring * o->ulysses > 1 && !kernels->attention.forward)
@@ -218,11 +218,11 @@ static memo_status train_device_check_graph(const train_options* o, memo_error* 
     if (o->is_graph && o->ranks > 1 &&
         (ncclGetVersion(&version) != ncclSuccess || version < NCCL_VERSION(2, 26, 0) ||
          (order && strcmp(order, "1") != 0)))
-        return gpt_invalid(
-            error,
-            "--graph, --ranks %lld: NCCL %d.%d does not order a graph's operations; NCCL 2.26 with "
-            "NCCL_LAUNCH_ORDER_IMPLICIT=1, or no --graph, would work",
-            o->ranks, version / 10000, version / 100 % 100);
+        return gpt_invalid(error,
+                           "--graph with %lld ranks: NCCL %d.%d does not order a graph's "
+                           "operations; NCCL 2.26 with "
+                           "NCCL_LAUNCH_ORDER_IMPLICIT=1, or no --graph, would work",
+                           o->ranks, version / 10000, version / 100 % 100);
 #endif
     if (o->is_graph && o->accumulate > GPT_STAGED_MAX)
         return gpt_invalid(error,

@@ -104,14 +104,12 @@ static const train_option option_table[] = {
      "the length.  Gradients match other N up to rounding.  The host holds what passes from layer "
      "to layer, keys and values.  0 (default): all tokens at once or, if that does not fit, the "
      "largest slices of 1024 tokens or more that do"},
-    {"--ranks", OPTION_COUNT, OPTION_FIELD(ranks), 1, 64, 0, "N",
-     "ranks, each a thread, or a process (MPI, NCCL), with its own device (default: data x ring x "
-     "ulysses x tensor)"},
     {"--timeout", OPTION_REAL, OPTION_FIELD(timeout), 1, 1e6, 600, "SECONDS",
      "how long a rank waits for another before the run ends with an error that names it; more than "
      "one rank may lag behind, such as while it writes a checkpoint"},
     {"--data", OPTION_COUNT, OPTION_FIELD(data), 1, 64, 0, "N",
-     "ranks that split the batch (default: the ranks that the other degrees leave)"},
+     "ranks that split the batch, each a thread, or a process (MPI, NCCL), with its own device "
+     "(default: the processes that the other degrees leave, or 1)"},
     {"--ring", OPTION_COUNT, OPTION_FIELD(ring), 1, 64, 0, "N",
      "ranks that split each sequence; keys and values pass from rank to rank (default 1)"},
     {"--ulysses", OPTION_COUNT, OPTION_FIELD(ulysses), 1, 64, 0, "N",

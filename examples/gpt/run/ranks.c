@@ -251,43 +251,28 @@ static memo_status train_read_degrees(train_options* o, memo_error* error) {
                            "--degrees %.300s: degrees up to %d do not fit --tensor %lld; --tensor "
                            "%d does",
                            o->degrees, (int)largest, o->tensor, (int)largest);
-    if (o->ranks && o->ranks < o->tensor)
-        return gpt_invalid(error, "--degrees %.300s: a degree of %d is more than --ranks %lld",
-                           o->degrees, (int)largest, o->ranks);
     return MEMO_STATUS_OK;
 }
 
-/* Returns "--ring 2 x --ulysses 1", with --tensor if it is above 1. */
-static const char* degree_names(const train_options* o) {
-    return text_of("--ring %lld x --ulysses %lld%s", o->ring, o->ulysses,
-                   o->tensor > 1 ? text_of(" x --tensor %lld", o->tensor) : "");
-}
-
-/* Sets the options that are not given.  ring, ulysses and tensor default to 1, data to the
- * remaining factor of --ranks, and --ranks to the product. */
+/* Sets the options that are not given: data to the processes that the other degrees leave, all
+ * else to 1. */
 static memo_status train_check_degrees(train_options* o, memo_error* error) {
+    const int64_t n_started = train_place.size;
     if (!o->ring) o->ring = 1;
     if (!o->ulysses) o->ulysses = 1;
     if (!o->tensor) o->tensor = 1;
     if (!o->sub_batches) o->sub_batches = 1;
-    int64_t n_others = o->ring * o->ulysses * o->tensor;
-    if (!o->ranks) o->ranks = train_place.size;
-    if (!o->data && o->ranks % n_others)
-        return gpt_invalid(error, "--ranks %lld cannot be divided into %s; --ranks %lld can",
-                           o->ranks, degree_names(o),
-                           (long long)((o->ranks / n_others + 1) * n_others));
-    if (!o->data) o->data = o->ranks ? o->ranks / n_others : 1;
-    if (!o->ranks) o->ranks = o->data * n_others;
-
-    if (o->ranks != o->data * n_others)
-        return gpt_invalid(error, "--ranks %lld is not --data %lld x %s; --ranks %lld would be",
-                           o->ranks, o->data, degree_names(o), (long long)(o->data * n_others));
-    if (train_place.size && o->ranks != train_place.size)
-        return gpt_invalid(error, "--ranks %lld, but %s started %d; %s %lld would do", o->ranks,
-                           train_place.launcher->name, (int)train_place.size,
+    const int64_t n_others = o->ring * o->ulysses * o->tensor;
+    if (!o->data) o->data = n_started > n_others ? n_started / n_others : 1;
+    o->ranks = o->data * n_others;
+    const char* names = text_of("--data %lld x --ring %lld x --ulysses %lld x --tensor %lld",
+                                o->data, o->ring, o->ulysses, o->tensor);
+    if (n_started && o->ranks != n_started)
+        return gpt_invalid(error, "%s are %lld ranks, but %s started %d; %s %lld would do", names,
+                           o->ranks, train_place.launcher->name, (int)n_started,
                            train_place.launcher->start, o->ranks);
     if (o->ranks > THREAD_RANKS_MAX)
-        return gpt_invalid(error, "--ranks %lld: at most %d would do", o->ranks,
+        return gpt_invalid(error, "%s are %lld ranks; at most %d would do", names, o->ranks,
                            (int)THREAD_RANKS_MAX);
     return MEMO_STATUS_OK;
 }
