@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #ifdef MEMO_CUDA_NCCL
 #include <nccl.h>
@@ -15,6 +16,7 @@
 #include <cblas.h>
 #include <dlfcn.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "gpt/kernels/math.h"
 
@@ -65,34 +67,83 @@ static void* compute_open_blas(void) {
     return gpt_blas_gemm ? library : NULL;
 }
 
-/* Loads OpenBLAS, GPT_BLAS, for products on threads of the program.  A linked library would start
- * before main, with a thread for each processor: it reads the environment when it is loaded. */
-static memo_status compute_load_blas(memo_error* error) {
+/* Loads OpenBLAS, GPT_BLAS, for products on n_threads threads of the program.
+ *
+ * OpenBLAS requests the buffer of a thread again and again if the system refuses it, as under
+ * `ulimit -v`.  Neither exit nor a signal that is handled would end the program then.  A linked
+ * library would start before main, with a thread and a buffer for each processor.  So the program
+ * first looks whether there is room, and then loads the library without threads.  It takes all
+ * buffers at once, before other memory fills the address space.
+ *
+ * The library reads the environment when it is loaded. */
+static memo_status compute_load_blas(int n_threads, memo_error* error) {
+    const size_t buffer = (size_t)129 << 20, itself = (size_t)64 << 20; /* and what it needs */
+    const size_t n_bytes = itself + buffer * (size_t)n_threads;
+    void* (*take)(int), (*give)(void*), *buffers[THREAD_RANKS_MAX], *library;
+    void* room = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     const char* better;
+    int i;
+    if (room == MAP_FAILED)
+        return memo_error_set(
+            error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+            "OpenBLAS needs %lld MiB of address space for %d thread%s, which this process cannot "
+            "have; a program without OpenBLAS needs less: make -B BLAS_CFLAGS= BLAS_LIBS= "
+            "build/examples/train_gpt",
+            (long long)(n_bytes >> 20), n_threads, n_threads == 1 ? "" : "s");
+    munmap(room, n_bytes);
+
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
     setenv("OMP_NUM_THREADS", "1", 1); /* a library that was built with OpenMP counts these */
-    void* library = compute_open_blas();
+    library = compute_open_blas();
     if (library && (better = compute_better_kernels()) != NULL) {
         dlclose(library);
         setenv("OPENBLAS_CORETYPE", better, 1);
         library = compute_open_blas();
     }
-    if (library) return MEMO_STATUS_OK;
-    return gpt_unsupported(error, "OpenBLAS cannot be loaded: %s; make setup looks for it again",
-                           dlerror());
+    if (!library)
+        return gpt_unsupported(
+            error, "OpenBLAS cannot be loaded: %s; make setup looks for it again", dlerror());
+
+    compute_find(library, "blas_memory_alloc", &take);
+    compute_find(library, "blas_memory_free", &give);
+    for (i = 0; take && give && i < n_threads; i++) buffers[i] = take(0);
+    while (take && give && i > 0) give(buffers[--i]);
+    return MEMO_STATUS_OK;
 }
 #endif
 
 memo_status compute_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
     const int n_threads = compute_threads(n_here, n_ranks);
 #ifdef GPT_BLAS
-    const memo_status status = compute_load_blas(error);
+    const memo_status status = compute_load_blas(n_threads, error);
 #else
     const memo_status status = MEMO_STATUS_OK;
     (void)error;
 #endif
     if (!status && n_ranks == 1) gpt_helpers_begin(n_threads);
     return status;
+}
+
+memo_status compute_check_stack(memo_error* error) {
+    const rlim_t least = 1 << 20;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_STACK, &limit) || limit.rlim_cur == RLIM_INFINITY ||
+        limit.rlim_cur >= least)
+        return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                          "`ulimit -s` is %lld KiB of stack; %lld or more would work",
+                          (long long)(limit.rlim_cur >> 10), (long long)(least >> 10));
+}
+
+void compute_explain(memo_error* error) {
+    const size_t used = strlen(error->message);
+    struct rlimit limit;
+    if (error->status == MEMO_STATUS_OUT_OF_HOST_MEMORY && !getrlimit(RLIMIT_AS, &limit) &&
+        limit.rlim_cur != RLIM_INFINITY)
+        snprintf(error->message + used, sizeof error->message - used,
+                 "; `ulimit -v` is %lld KiB of address space, and a larger limit would work",
+                 (long long)(limit.rlim_cur >> 10));
 }
 
 /* ---- devices -------------------------------------------------------------------------------- */

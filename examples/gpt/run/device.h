@@ -71,4 +71,10 @@ void train_device_print(const train_options* o, int64_t n_here);
  * computes alone. */
 memo_status compute_begin(int64_t n_here, int64_t n_ranks, memo_error* error);
 
+/* Planning takes a quarter of a MiB of the main thread's stack; other threads bring their own. */
+memo_status compute_check_stack(memo_error* error);
+
+/* Adds the limit to a message about memory: `ulimit -v` is easily forgotten. */
+void compute_explain(memo_error* error);
+
 #endif

@@ -438,7 +438,8 @@ static memo_status read_options(int argc, char** argv, train_options* o, memo_er
     if (!status) status = train_parse(argc, argv, o, error);
     train_timeout_s = o->timeout;
     if (status || o->is_help || o->is_version) return status;
-    status = train_check_ranks(o, error);
+    status = compute_check_stack(error);
+    if (!status) status = train_check_ranks(o, error);
     if (!status) status = train_device_check(o, error);
     if (!status) status = train_check_effects(o, error);
     if (!status && o->spill) o->spill_free_bytes = bytes_free(o->spill) / o->ranks + 1;
@@ -494,6 +495,7 @@ int main(int argc, char** argv) {
     code = exit_code_of(status, is_training);
     if (!status && interrupted && train_is_first())
         fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);
+    if (status) compute_explain(&error);
     job_destroy(&j);
     gpt_helpers_end();
     return train_ranks_end(code, status, error.message);
