@@ -202,21 +202,13 @@ MEMO_TRY_CALL memo_status memo_comm_split(memo_comm* comm, int32_t color, int32_
 }
 MEMO_TRY memo_status memo_group_begin(memo_comm* comm, memo_error* error);
 MEMO_TRY memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error);
-/* Any message, and any collective, by arguments. */
-MEMO_TRY memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_send,
-                                       const void* address, int64_t count, memo_type type,
-                                       int32_t peer, memo_error* error);
+MEMO_TRY memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from, int64_t count,
+                               memo_type type, int32_t to_rank, memo_error* error);
+MEMO_TRY memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
+                                  memo_type type, int32_t from_rank, memo_error* error);
+/* Any collective, by arguments. */
 MEMO_TRY memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
                                           const memo_collective_call* call, memo_error* error);
-MEMO_TRY_CALL memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from,
-                                    int64_t count, memo_type type, int32_t to_rank,
-                                    memo_error* error) {
-    return memo_comm_message(comm, stream, 1, from, count, type, to_rank, error);
-}
-MEMO_TRY_CALL memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
-                                       memo_type type, int32_t from_rank, memo_error* error) {
-    return memo_comm_message(comm, stream, 0, to, count, type, from_rank, error);
-}
 MEMO_TRY_CALL memo_status memo_comm_status(memo_comm* comm, memo_error* error) {
     return comm->status(comm, error);
 }
@@ -372,11 +364,8 @@ typedef struct memo_mesh {
     memo_comm* gradient; /* data x sequence: sums gradients, and ZeRO shards over it (tip 3) */
 } memo_mesh;
 
-/* Sets the coordinates of a rank; world and groups are NULL.  For planning and printing.  Errors:
- * INVALID_ARGUMENT; the message lists degrees that fit. */
-MEMO_TRY memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank,
-                                     memo_mesh* mesh, memo_error* error);
-/* All ranks of world must call this with equal descs, each from its thread. */
+/* All ranks of world must call this with equal descs, each from its thread.  Errors:
+ * INVALID_ARGUMENT, whose message lists degrees that fit; OUT_OF_HOST_MEMORY; those of split. */
 MEMO_TRY memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc,
                                       memo_mesh** mesh, memo_error* error);
 MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
@@ -418,7 +407,6 @@ typedef enum memo_sharding_kind {
     MEMO_SHARDING_PLAIN,
     MEMO_SHARDING_DOCUMENTS
 } memo_sharding_kind;
-MEMO_API const char* memo_sharding_name(memo_sharding_kind kind); /* "zigzag"; never NULL */
 
 /* The count positions start, start + 1, ... */
 typedef struct memo_run {
@@ -481,18 +469,13 @@ MEMO_API int64_t memo_sharding_position(const memo_sharding* sharding, int32_t s
  * the number only. */
 MEMO_API int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank,
                                     memo_run* runs);
-/* positions[local_tokens] of a rank's rows, for position embeddings: from the begin of each
- * document on, behind its ancestors.  document_begins (n_documents + 1): NULL means the documents
- * of the sharding, or one document.  Padding counts on from n_tokens: padded_tokens angles do. */
-MEMO_API void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
-                                      const int64_t* document_begins, int64_t n_documents,
-                                      int64_t* positions);
 
 /* Sets a rank's labels (n_batch, local_tokens): the label of a position is the token `ahead`
  * positions later: 1 for the next token, 2 or more for multi-token prediction, -1 for the previous
- * token.  A position without such a token in its document (as in memo_sharding_positions), and
- * padding, get `ignored`.  tokens (n_batch, n_tokens) are in host memory.  Returns the number of
- * labels that are not ignored.
+ * token.  A position without such a token in its document, and padding, get `ignored`.
+ * document_begins (n_documents + 1): NULL means the documents of the sharding, or one document.
+ * tokens (n_batch, n_tokens) are in host memory.  Returns the number of labels that are not
+ * ignored.
  *
  * The mean loss: sum the losses and the numbers of labels over memo_mesh.gradient, and divide.  The
  * gradient of each label's loss is 1 / number of labels of all ranks.  Sum parameter gradients over
@@ -825,15 +808,6 @@ MEMO_TRY memo_status memo_exchange_create(memo_sp_attention* attention,
                                           memo_error* error);
 /* Call before memo_sp_attention_destroy. */
 MEMO_API void memo_exchange_destroy(memo_exchange* exchange);
-
-/* Rows of keys that this rank sends in a forward, and of gradients in a backward, of the batch; and
- * the fewest that would do: each row once to each rank (and node) that reads it, and back. */
-typedef struct memo_exchange_info {
-    int32_t n_steps; /* with step 0, which needs no exchange */
-    int64_t sent_rows[2], needed_rows[2];
-    int64_t crossed_rows[2]; /* that this rank sends to other nodes, if the desc has nodes */
-} memo_exchange_info;
-MEMO_API void memo_exchange_get_info(const memo_exchange* exchange, memo_exchange_info* info);
 
 /* Passes of the sequence group.  Pass the same exchange to forward and backward.  Gradients of
  * padding rows are 0.  After a failure the results are undefined.  UNSUPPORTED: the device has no
@@ -2000,10 +1974,10 @@ MEMOI memo_status memoi_comm_check_message(memo_comm* comm, memo_stream stream,
     return memoi_comm_check_stream(comm, what, stream, error);
 }
 
-memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_send,
-                              const void* address, int64_t count, memo_type type, int32_t peer,
-                              memo_error* error) {
-    const memo_message_call call = {is_send != 0, peer, type, count, (void*)(uintptr_t)address};
+MEMOI memo_status memoi_comm_message(memo_comm* comm, memo_stream stream, int32_t is_send,
+                                     const void* address, int64_t count, memo_type type,
+                                     int32_t peer, memo_error* error) {
+    const memo_message_call call = {is_send, peer, type, count, (void*)(uintptr_t)address};
     memo_status status = memoi_comm_check_message(comm, stream, &call, error);
     if (!status && !comm->group_depth) status = memoi_comm_enqueue(comm, stream, &call, 1, error);
     if (status || !comm->group_depth) return memoi_comm_end(comm, status);
@@ -2011,6 +1985,15 @@ memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_se
     comm->waiting[comm->n_waiting++] = call;
     comm->group_stream = stream;
     return MEMO_STATUS_OK;
+}
+
+memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from, int64_t count,
+                      memo_type type, int32_t to_rank, memo_error* error) {
+    return memoi_comm_message(comm, stream, 1, from, count, type, to_rank, error);
+}
+memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
+                         memo_type type, int32_t from_rank, memo_error* error) {
+    return memoi_comm_message(comm, stream, 0, to, count, type, from_rank, error);
 }
 
 MEMOI memo_status memoi_comm_check_collective(memo_comm* comm, const memo_collective_call* call,
@@ -3625,15 +3608,14 @@ MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_e
                         hint_length ? hint : "no change of one degree fits");
 }
 
-memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank, memo_mesh* mesh,
-                            memo_error* error) {
+/* Sets the coordinates of a rank. */
+MEMOI memo_status memoi_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank,
+                                   memo_mesh* mesh, memo_error* error) {
     static const int from_the_fastest[] = {MEMOI_MESH_TENSOR, MEMOI_MESH_ULYSSES, MEMOI_MESH_RING,
                                            MEMOI_MESH_DATA, MEMOI_MESH_PIPELINE};
     memo_mesh_desc degrees = *desc;
     int32_t rest = rank;
-    memo_status status = memoi_mesh_check(&degrees, size, error);
-    memset(mesh, 0, sizeof *mesh);
-    if (!status) status = memob_check_integer("mesh", "rank", rank, 0, size - 1, error);
+    const memo_status status = memoi_mesh_check(&degrees, size, error);
     if (status) return status;
     mesh->degrees = degrees;
     mesh->rank = rank;
@@ -3663,7 +3645,7 @@ MEMOI int32_t memoi_mesh_color(memo_mesh* mesh, int group) {
 memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_mesh** result,
                              memo_error* error) {
     memo_mesh* mesh = (memo_mesh*)memob_calloc(1, sizeof *mesh);
-    memo_status status = mesh ? memo_mesh_place(desc, world->size, world->rank, mesh, error)
+    memo_status status = mesh ? memoi_mesh_place(desc, world->size, world->rank, mesh, error)
                               : memob_no_memory(error, "a mesh");
     for (int i = 0; i < MEMOI_MESH_GROUPS && !status; i++)
         status = memo_comm_split(world, memoi_mesh_color(mesh, i), *memoi_mesh_rank(mesh, i),
@@ -3695,7 +3677,7 @@ void memo_mesh_destroy(memo_mesh* mesh) {
  * 2. Pieces of documents and of padding fill the rows of all ranks.
  * 3. No run is empty. */
 
-const char* memo_sharding_name(memo_sharding_kind kind) {
+MEMOI const char* memoi_sharding_name(memo_sharding_kind kind) {
     static const char* const names[] = {"zigzag", "plain", "documents"};
     return MEMOI_NAME(names, kind, "no sharding");
 }
@@ -3764,7 +3746,7 @@ MEMOI memo_status memoi_sharding_measure(memo_sharding* sharding, memo_error* er
             "memo_sharding_desc.document_begins, document_parents: not used by the "
             "sharding %s; use MEMO_SHARDING_DOCUMENTS, or pass the documents in the "
             "mask",
-            memo_sharding_name(sharding->kind));
+            memoi_sharding_name(sharding->kind));
     if (!has_documents) sharding->n_documents = 0;
     if (has_documents &&
         (memoi_sharding_check_documents("memo_sharding_desc.document_begins",
@@ -3781,7 +3763,7 @@ MEMOI memo_status memoi_sharding_measure(memo_sharding* sharding, memo_error* er
         (sharding->slice_tokens && has_documents))
         return MEMOI_REFUSE("memo_sharding_desc.slice_tokens: %lld in the sharding %s; multiples "
                             "of %lld work, in the shardings zigzag and plain",
-                            (long long)sharding->slice_tokens, memo_sharding_name(sharding->kind),
+                            (long long)sharding->slice_tokens, memoi_sharding_name(sharding->kind),
                             (long long)unit);
     if (unit > INT32_MAX)
         return MEMOI_REFUSE(
@@ -4124,15 +4106,16 @@ MEMOI void memoi_sharding_document(const memo_sharding* sharding, const int64_t*
     if (is_own) document->n_before = memoi_sharding_prefix(sharding, i);
 }
 
-void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
-                             const int64_t* document_begins, int64_t n_documents,
-                             int64_t* positions) {
+/* positions[local_tokens] of a rank's rows: from the begin of each document on, behind its
+ * ancestors.  Padding counts on from n_tokens. */
+MEMOI void memoi_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
+                                    int64_t* positions) {
     memoi_spread_part document = {0, 0, 0};
     int64_t row = 0;
     memo_run run;
     while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
         for (int64_t at = run.start; at < run.start + run.count; at++) {
-            memoi_sharding_document(sharding, document_begins, n_documents, at, &document);
+            memoi_sharding_document(sharding, NULL, 0, at, &document);
             *positions++ = at - document.begin + document.n_before;
         }
 }
@@ -4315,8 +4298,8 @@ MEMOI void memoi_target_group_begin(memoi_target* target, int stream, memo_comm*
 MEMOI void memoi_target_message(memoi_target* target, int stream, memo_comm* comm, int is_send,
                                 const void* address, int64_t count, memo_type type, int32_t peer) {
     if (count && !target->status)
-        target->status = memo_comm_message(comm, target->streams[stream], is_send, address, count,
-                                           type, peer, target->error);
+        target->status = memoi_comm_message(comm, target->streams[stream], is_send, address, count,
+                                            type, peer, target->error);
 }
 
 MEMOI void memoi_target_group_end(memoi_target* target, int stream, memo_comm* comm) {
@@ -4742,10 +4725,9 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
  * Knows: the runs of each ring rank, and the masks.  Knows nothing of tensors, heads or streams.
  *
  * 1. Rows are added to pieces in ascending order; pieces stay apart and few enough.
- * 2. Pieces have the rows that are needed, and gaps.
- * 3. The stretches of a pool ascend without gaps from its first row to its last.
- * 4. Every step finds room: two sets of a rank's rows hold any step beside the one before.
- * 5. The exchanges of a pass bring the keys of every step. */
+ * 2. The stretches of a pool ascend without gaps from its first row to its last.
+ * 3. Every step finds room: two sets of a rank's rows hold any step beside the one before.
+ * 4. The exchanges of a pass bring the keys of every step. */
 
 /* Rows [begin, end) of a sequence. */
 typedef struct memoi_exchange_rows {
@@ -4758,9 +4740,9 @@ enum { MEMOI_PIECES_MAX = 64 };
 typedef struct memoi_exchange_pieces {
     memoi_exchange_rows rows[MEMOI_PIECES_MAX + 1]; /* one more while rows are added */
     int32_t n;
-    int32_t q_begin, q_end;   /* runs of queries that read */
-    int64_t n_rows, n_needed; /* with and without these gaps */
-    int64_t narrowest;        /* no gap between two pieces is narrower */
+    int32_t q_begin, q_end; /* runs of queries that read */
+    int64_t n_rows;         /* with these gaps */
+    int64_t narrowest;      /* no gap between two pieces is narrower */
 } memoi_exchange_pieces;
 
 /* Positions that a run of queries sees, without a gap. */
@@ -4921,9 +4903,9 @@ MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t
     memmove(s + 1, pool->stretches + next, (size_t)(pool->n - next) * sizeof *s);
     pool->n -= next - first - 1;
     s = pool->stretches;
-    for (int32_t i = 0; i < pool->n; i++) /* 3 */
+    for (int32_t i = 0; i < pool->n; i++) /* 2 */
         MEMO_ASSERT(s[i].begin < s[i].end && s[i].begin == (i ? s[i - 1].end : 0));
-    MEMO_ASSERT(s[pool->n - 1].end == pool->n_rows); /* 3 */
+    MEMO_ASSERT(s[pool->n - 1].end == pool->n_rows); /* 2 */
 }
 
 /* Finds rooms for sizes[1 .. n_steps - 1] rows: each where the last user is as early as possible,
@@ -4951,7 +4933,7 @@ MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes
             rooms[s].row = row;
             rooms[s].after = after;
         }
-        MEMO_ASSERT(!n || cost < INT32_MAX); /* 4 */
+        MEMO_ASSERT(!n || cost < INT32_MAX); /* 3 */
         if (n) memoi_pool_take(pool, rooms[s].row, rooms[s].row + n, s);
     }
 }
@@ -5014,7 +4996,6 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
     const int64_t last = p->n ? rows[p->n - 1].end : -1;
     int32_t narrowest = p->n - 1; /* the gap behind this piece */
     MEMO_ASSERT(begin < end && (!p->n || begin >= rows[p->n - 1].begin)); /* 1 */
-    p->n_needed += memob_max(end - memob_max(begin, last), 0);
     if (begin <= last) { /* the last piece goes on */
         p->n_rows += memob_max(end - last, 0);
         rows[p->n - 1].end = memob_max(end, last);
@@ -5023,7 +5004,7 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
     rows[p->n].begin = begin;
     rows[p->n++].end = end;
     p->n_rows += end - begin;
-    MEMO_ASSERT(p->n <= most + 1 && p->n_needed <= p->n_rows); /* 1, 2 */
+    MEMO_ASSERT(p->n <= most + 1); /* 1 */
     if (p->n <= most) return;
 
     /* The new gap is closed, unless another is narrower. */
@@ -5109,12 +5090,10 @@ MEMOI memoi_exchange_pieces memoi_exchange_read_mask(const memo_exchange* plan, 
     return p;
 }
 
-/* Adds rows of other pieces.  Gaps in one that are rows of the other count as rows that are not
- * needed, which takes more than `most` ranges. */
+/* Adds rows of other pieces. */
 MEMOI void memoi_exchange_unite(memoi_exchange_pieces* p, const memoi_exchange_pieces* other,
                                 int32_t most) {
     const memoi_exchange_pieces own = *p;
-    const int64_t n_gaps = own.n_rows - own.n_needed + other->n_rows - other->n_needed;
     memset(p, 0, sizeof *p);
     for (int32_t i = 0, k = 0; i < own.n || k < other->n;) {
         const int is_own =
@@ -5122,7 +5101,6 @@ MEMOI void memoi_exchange_unite(memoi_exchange_pieces* p, const memoi_exchange_p
         const memoi_exchange_rows* rows = is_own ? &own.rows[i++] : &other->rows[k++];
         memoi_exchange_add_rows(p, most, rows->begin, rows->end);
     }
-    p->n_needed = memob_max(p->n_needed - n_gaps, 0);
     p->q_begin = own.q_begin;
     p->q_end = own.q_end;
 }
@@ -5203,7 +5181,7 @@ MEMOI void memoi_exchange_make_turns(memo_exchange* plan, int is_backward, const
             *memoi_exchange_turn_of(plan, what, k) = n - 1;
         }
     }
-    MEMO_ASSERT(k == plan->last_step + 1); /* 5 */
+    MEMO_ASSERT(k == plan->last_step + 1); /* 4 */
     plan->n_turns[is_backward] = n;
 }
 
@@ -5413,30 +5391,6 @@ MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
         plan->sends |= (!d && ring->sends) || plan->crossing[d].n; /* own rows */
     }
     plan->of_nodes = rings;
-}
-
-void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info) {
-    const memoi_shape* shape = &plan->shape;
-    const int64_t n = (int64_t)shape->sharding.ring * shape->n_parts;
-    const int64_t each = shape->n_batch / shape->n_parts;
-    memset(info, 0, sizeof *info);
-    for (int32_t d = 0; d < shape->n_nodes && plan->of_nodes; d++) { /* within, and between nodes */
-        memo_exchange_info ring;
-        memo_exchange_get_info(&plan->of_nodes[d], &ring);
-        info->n_steps += ring.n_steps;
-        for (int i = 0; i < 2; i++) {
-            const memoi_exchange_pieces* p = memoi_exchange_crossing_of(plan, i, d);
-            info->crossed_rows[i] += shape->n_batch * p->n_rows;
-            info->sent_rows[i] += ring.sent_rows[i] + shape->n_batch * p->n_rows;
-            info->needed_rows[i] += ring.needed_rows[i] + shape->n_batch * p->n_needed;
-        }
-    }
-    if (plan->of_nodes) return;
-    info->n_steps = plan->last_step + 1;
-    for (int64_t i = 0; i < 2 * n; i++) { /* that this rank sends; that it gets */
-        info->sent_rows[i / n] += each * plan->pieces[i].n_rows;
-        info->needed_rows[i / n] += each * plan->pieces[i].n_needed;
-    }
 }
 
 /* ---- >>ring attention ---------------------------------------------------------------------------
@@ -6911,7 +6865,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     if (!memoi_desc_is_alike(sharding, &shape->sharding))
         return MEMOI_REFUSE("memo_exchange_desc.sharding: does not match the attention's, which is "
                             "%s, ring %d x ulysses %d, %lld tokens; only its documents may differ",
-                            memo_sharding_name(shape->sharding.kind), (int)shape->sharding.ring,
+                            memoi_sharding_name(shape->sharding.kind), (int)shape->sharding.ring,
                             (int)shape->sharding.ulysses, (long long)shape->sharding.n_tokens);
     if (sharding->kind == MEMO_SHARDING_DOCUMENTS &&
         memoi_sharding_check_documents("memo_exchange_desc.sharding.document_begins",
@@ -7502,7 +7456,7 @@ const memo_sharding* memo_sequence_get_sharding(const memo_sequence* s) {
 }
 
 void memo_sequence_get_positions(const memo_sequence* s, int64_t* positions) {
-    memo_sharding_positions(&s->sharding, s->rank, NULL, 0, positions);
+    memoi_sharding_positions(&s->sharding, s->rank, positions);
 }
 
 /* Adds what a layer keeps. */

@@ -159,10 +159,10 @@ MEMOI memo_status memoi_comm_check_message(memo_comm* comm, memo_stream stream,
     return memoi_comm_check_stream(comm, what, stream, error);
 }
 
-memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_send,
-                              const void* address, int64_t count, memo_type type, int32_t peer,
-                              memo_error* error) {
-    const memo_message_call call = {is_send != 0, peer, type, count, (void*)(uintptr_t)address};
+MEMOI memo_status memoi_comm_message(memo_comm* comm, memo_stream stream, int32_t is_send,
+                                     const void* address, int64_t count, memo_type type,
+                                     int32_t peer, memo_error* error) {
+    const memo_message_call call = {is_send, peer, type, count, (void*)(uintptr_t)address};
     memo_status status = memoi_comm_check_message(comm, stream, &call, error);
     if (!status && !comm->group_depth) status = memoi_comm_enqueue(comm, stream, &call, 1, error);
     if (status || !comm->group_depth) return memoi_comm_end(comm, status);
@@ -170,6 +170,15 @@ memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_se
     comm->waiting[comm->n_waiting++] = call;
     comm->group_stream = stream;
     return MEMO_STATUS_OK;
+}
+
+memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from, int64_t count,
+                      memo_type type, int32_t to_rank, memo_error* error) {
+    return memoi_comm_message(comm, stream, 1, from, count, type, to_rank, error);
+}
+memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
+                         memo_type type, int32_t from_rank, memo_error* error) {
+    return memoi_comm_message(comm, stream, 0, to, count, type, from_rank, error);
 }
 
 MEMOI memo_status memoi_comm_check_collective(memo_comm* comm, const memo_collective_call* call,

@@ -70,15 +70,14 @@ MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_e
                         hint_length ? hint : "no change of one degree fits");
 }
 
-memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank, memo_mesh* mesh,
-                            memo_error* error) {
+/* Sets the coordinates of a rank. */
+MEMOI memo_status memoi_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank,
+                                   memo_mesh* mesh, memo_error* error) {
     static const int from_the_fastest[] = {MEMOI_MESH_TENSOR, MEMOI_MESH_ULYSSES, MEMOI_MESH_RING,
                                            MEMOI_MESH_DATA, MEMOI_MESH_PIPELINE};
     memo_mesh_desc degrees = *desc;
     int32_t rest = rank;
-    memo_status status = memoi_mesh_check(&degrees, size, error);
-    memset(mesh, 0, sizeof *mesh);
-    if (!status) status = memob_check_integer("mesh", "rank", rank, 0, size - 1, error);
+    const memo_status status = memoi_mesh_check(&degrees, size, error);
     if (status) return status;
     mesh->degrees = degrees;
     mesh->rank = rank;
@@ -108,7 +107,7 @@ MEMOI int32_t memoi_mesh_color(memo_mesh* mesh, int group) {
 memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_mesh** result,
                              memo_error* error) {
     memo_mesh* mesh = (memo_mesh*)memob_calloc(1, sizeof *mesh);
-    memo_status status = mesh ? memo_mesh_place(desc, world->size, world->rank, mesh, error)
+    memo_status status = mesh ? memoi_mesh_place(desc, world->size, world->rank, mesh, error)
                               : memob_no_memory(error, "a mesh");
     for (int i = 0; i < MEMOI_MESH_GROUPS && !status; i++)
         status = memo_comm_split(world, memoi_mesh_color(mesh, i), *memoi_mesh_rank(mesh, i),

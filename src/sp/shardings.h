@@ -7,7 +7,7 @@
  * 2. Pieces of documents and of padding fill the rows of all ranks.
  * 3. No run is empty. */
 
-const char* memo_sharding_name(memo_sharding_kind kind) {
+MEMOI const char* memoi_sharding_name(memo_sharding_kind kind) {
     static const char* const names[] = {"zigzag", "plain", "documents"};
     return MEMOI_NAME(names, kind, "no sharding");
 }
@@ -76,7 +76,7 @@ MEMOI memo_status memoi_sharding_measure(memo_sharding* sharding, memo_error* er
             "memo_sharding_desc.document_begins, document_parents: not used by the "
             "sharding %s; use MEMO_SHARDING_DOCUMENTS, or pass the documents in the "
             "mask",
-            memo_sharding_name(sharding->kind));
+            memoi_sharding_name(sharding->kind));
     if (!has_documents) sharding->n_documents = 0;
     if (has_documents &&
         (memoi_sharding_check_documents("memo_sharding_desc.document_begins",
@@ -93,7 +93,7 @@ MEMOI memo_status memoi_sharding_measure(memo_sharding* sharding, memo_error* er
         (sharding->slice_tokens && has_documents))
         return MEMOI_REFUSE("memo_sharding_desc.slice_tokens: %lld in the sharding %s; multiples "
                             "of %lld work, in the shardings zigzag and plain",
-                            (long long)sharding->slice_tokens, memo_sharding_name(sharding->kind),
+                            (long long)sharding->slice_tokens, memoi_sharding_name(sharding->kind),
                             (long long)unit);
     if (unit > INT32_MAX)
         return MEMOI_REFUSE(
@@ -436,15 +436,16 @@ MEMOI void memoi_sharding_document(const memo_sharding* sharding, const int64_t*
     if (is_own) document->n_before = memoi_sharding_prefix(sharding, i);
 }
 
-void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
-                             const int64_t* document_begins, int64_t n_documents,
-                             int64_t* positions) {
+/* positions[local_tokens] of a rank's rows: from the begin of each document on, behind its
+ * ancestors.  Padding counts on from n_tokens. */
+MEMOI void memoi_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
+                                    int64_t* positions) {
     memoi_spread_part document = {0, 0, 0};
     int64_t row = 0;
     memo_run run;
     while (memoi_sharding_next(sharding, sequence_rank, &row, &run))
         for (int64_t at = run.start; at < run.start + run.count; at++) {
-            memoi_sharding_document(sharding, document_begins, n_documents, at, &document);
+            memoi_sharding_document(sharding, NULL, 0, at, &document);
             *positions++ = at - document.begin + document.n_before;
         }
 }

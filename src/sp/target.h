@@ -151,8 +151,8 @@ MEMOI void memoi_target_group_begin(memoi_target* target, int stream, memo_comm*
 MEMOI void memoi_target_message(memoi_target* target, int stream, memo_comm* comm, int is_send,
                                 const void* address, int64_t count, memo_type type, int32_t peer) {
     if (count && !target->status)
-        target->status = memo_comm_message(comm, target->streams[stream], is_send, address, count,
-                                           type, peer, target->error);
+        target->status = memoi_comm_message(comm, target->streams[stream], is_send, address, count,
+                                            type, peer, target->error);
 }
 
 MEMOI void memoi_target_group_end(memoi_target* target, int stream, memo_comm* comm) {

@@ -360,14 +360,23 @@ static void fuzz_loss(fuzz_bytes* in) {
         FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.tile_rows > 0);
 }
 
+static memo_status fuzz_split(MEMO_UNUSED memo_comm* comm, MEMO_UNUSED int32_t color,
+                              MEMO_UNUSED int32_t key, MEMO_UNUSED const char* name,
+                              memo_comm** part, memo_error* error) {
+    *part = NULL;
+    return memo_error_set(error, MEMO_STATUS_COMM, "no parts");
+}
+
 static void fuzz_mesh(fuzz_bytes* in) {
+    memo_comm world = {.split = fuzz_split};
     memo_mesh_desc desc;
-    memo_mesh mesh;
-    int64_t size, rank;
+    memo_mesh* mesh;
+    int64_t size;
     FUZZ_FILL(in, desc, 24, NULL);
     fuzz_word(in, &size);
-    fuzz_word(in, &rank);
-    (void)fuzz_is_refused(memo_mesh_place(&desc, (int32_t)size, (int32_t)rank, &mesh, &fuzz_error));
+    world.size = (int32_t)memob_max(size & INT32_MAX, 1);
+    world.rank = fuzz_pick(in, world.size);
+    FUZZ_CHECK(fuzz_is_refused(memo_mesh_create(&world, &desc, &mesh, &fuzz_error)) && !mesh);
 }
 
 static void fuzz_step(void* user, memo_session* session) {

@@ -91,6 +91,8 @@ static const attention_case* case_of_row(const attention_case* c, int64_t b) {
     return b && c->others ? &c->others[b - 1] : c;
 }
 
+static const char* const sharding_names[] = {"zigzag", "plain", "documents"};
+
 static const char* case_text(const attention_case* c) {
     static char text[400];
     snprintf(text, sizeof text,
@@ -99,7 +101,7 @@ static const char* case_text(const attention_case* c) {
              "%d tokens %d keys "
              "%d heads "
              "%d/%d of %d/%d latent %d slices of %d in %d groups, attracts %g, %s%s%s%s%s",
-             c->ring, c->nodes, c->ulysses, memo_sharding_name(c->sharding),
+             c->ring, c->nodes, c->ulysses, sharding_names[c->sharding],
              c->mask == MEMO_MASK_CAUSAL ? "causal" : "full", (int)c->window, (int)c->window_after,
              c->has_tree       ? " a tree,"
              : c->has_prefixes ? ", prefixes,"

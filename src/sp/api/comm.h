@@ -120,21 +120,13 @@ MEMO_TRY_CALL memo_status memo_comm_split(memo_comm* comm, int32_t color, int32_
 }
 MEMO_TRY memo_status memo_group_begin(memo_comm* comm, memo_error* error);
 MEMO_TRY memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error);
-/* Any message, and any collective, by arguments. */
-MEMO_TRY memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_send,
-                                       const void* address, int64_t count, memo_type type,
-                                       int32_t peer, memo_error* error);
+MEMO_TRY memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from, int64_t count,
+                               memo_type type, int32_t to_rank, memo_error* error);
+MEMO_TRY memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
+                                  memo_type type, int32_t from_rank, memo_error* error);
+/* Any collective, by arguments. */
 MEMO_TRY memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
                                           const memo_collective_call* call, memo_error* error);
-MEMO_TRY_CALL memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from,
-                                    int64_t count, memo_type type, int32_t to_rank,
-                                    memo_error* error) {
-    return memo_comm_message(comm, stream, 1, from, count, type, to_rank, error);
-}
-MEMO_TRY_CALL memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
-                                       memo_type type, int32_t from_rank, memo_error* error) {
-    return memo_comm_message(comm, stream, 0, to, count, type, from_rank, error);
-}
 MEMO_TRY_CALL memo_status memo_comm_status(memo_comm* comm, memo_error* error) {
     return comm->status(comm, error);
 }

@@ -124,15 +124,6 @@ MEMO_TRY memo_status memo_exchange_create(memo_sp_attention* attention,
 /* Call before memo_sp_attention_destroy. */
 MEMO_API void memo_exchange_destroy(memo_exchange* exchange);
 
-/* Rows of keys that this rank sends in a forward, and of gradients in a backward, of the batch; and
- * the fewest that would do: each row once to each rank (and node) that reads it, and back. */
-typedef struct memo_exchange_info {
-    int32_t n_steps; /* with step 0, which needs no exchange */
-    int64_t sent_rows[2], needed_rows[2];
-    int64_t crossed_rows[2]; /* that this rank sends to other nodes, if the desc has nodes */
-} memo_exchange_info;
-MEMO_API void memo_exchange_get_info(const memo_exchange* exchange, memo_exchange_info* info);
-
 /* Passes of the sequence group.  Pass the same exchange to forward and backward.  Gradients of
  * padding rows are 0.  After a failure the results are undefined.  UNSUPPORTED: the device has no
  * row kernels, which every backward needs. */

@@ -27,11 +27,8 @@ typedef struct memo_mesh {
     memo_comm* gradient; /* data x sequence: sums gradients, and ZeRO shards over it (tip 3) */
 } memo_mesh;
 
-/* Sets the coordinates of a rank; world and groups are NULL.  For planning and printing.  Errors:
- * INVALID_ARGUMENT; the message lists degrees that fit. */
-MEMO_TRY memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank,
-                                     memo_mesh* mesh, memo_error* error);
-/* All ranks of world must call this with equal descs, each from its thread. */
+/* All ranks of world must call this with equal descs, each from its thread.  Errors:
+ * INVALID_ARGUMENT, whose message lists degrees that fit; OUT_OF_HOST_MEMORY; those of split. */
 MEMO_TRY memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc,
                                       memo_mesh** mesh, memo_error* error);
 MEMO_API void memo_mesh_destroy(memo_mesh* mesh);

@@ -36,7 +36,6 @@ typedef enum memo_sharding_kind {
     MEMO_SHARDING_PLAIN,
     MEMO_SHARDING_DOCUMENTS
 } memo_sharding_kind;
-MEMO_API const char* memo_sharding_name(memo_sharding_kind kind); /* "zigzag"; never NULL */
 
 /* The count positions start, start + 1, ... */
 typedef struct memo_run {
@@ -99,18 +98,13 @@ MEMO_API int64_t memo_sharding_position(const memo_sharding* sharding, int32_t s
  * the number only. */
 MEMO_API int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank,
                                     memo_run* runs);
-/* positions[local_tokens] of a rank's rows, for position embeddings: from the begin of each
- * document on, behind its ancestors.  document_begins (n_documents + 1): NULL means the documents
- * of the sharding, or one document.  Padding counts on from n_tokens: padded_tokens angles do. */
-MEMO_API void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_rank,
-                                      const int64_t* document_begins, int64_t n_documents,
-                                      int64_t* positions);
 
 /* Sets a rank's labels (n_batch, local_tokens): the label of a position is the token `ahead`
  * positions later: 1 for the next token, 2 or more for multi-token prediction, -1 for the previous
- * token.  A position without such a token in its document (as in memo_sharding_positions), and
- * padding, get `ignored`.  tokens (n_batch, n_tokens) are in host memory.  Returns the number of
- * labels that are not ignored.
+ * token.  A position without such a token in its document, and padding, get `ignored`.
+ * document_begins (n_documents + 1): NULL means the documents of the sharding, or one document.
+ * tokens (n_batch, n_tokens) are in host memory.  Returns the number of labels that are not
+ * ignored.
  *
  * The mean loss: sum the losses and the numbers of labels over memo_mesh.gradient, and divide.  The
  * gradient of each label's loss is 1 / number of labels of all ranks.  Sum parameter gradients over

@@ -5,10 +5,9 @@
  * Knows: the runs of each ring rank, and the masks.  Knows nothing of tensors, heads or streams.
  *
  * 1. Rows are added to pieces in ascending order; pieces stay apart and few enough.
- * 2. Pieces have the rows that are needed, and gaps.
- * 3. The stretches of a pool ascend without gaps from its first row to its last.
- * 4. Every step finds room: two sets of a rank's rows hold any step beside the one before.
- * 5. The exchanges of a pass bring the keys of every step. */
+ * 2. The stretches of a pool ascend without gaps from its first row to its last.
+ * 3. Every step finds room: two sets of a rank's rows hold any step beside the one before.
+ * 4. The exchanges of a pass bring the keys of every step. */
 
 /* Rows [begin, end) of a sequence. */
 typedef struct memoi_exchange_rows {
@@ -21,9 +20,9 @@ enum { MEMOI_PIECES_MAX = 64 };
 typedef struct memoi_exchange_pieces {
     memoi_exchange_rows rows[MEMOI_PIECES_MAX + 1]; /* one more while rows are added */
     int32_t n;
-    int32_t q_begin, q_end;   /* runs of queries that read */
-    int64_t n_rows, n_needed; /* with and without these gaps */
-    int64_t narrowest;        /* no gap between two pieces is narrower */
+    int32_t q_begin, q_end; /* runs of queries that read */
+    int64_t n_rows;         /* with these gaps */
+    int64_t narrowest;      /* no gap between two pieces is narrower */
 } memoi_exchange_pieces;
 
 /* Positions that a run of queries sees, without a gap. */
@@ -184,9 +183,9 @@ MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t
     memmove(s + 1, pool->stretches + next, (size_t)(pool->n - next) * sizeof *s);
     pool->n -= next - first - 1;
     s = pool->stretches;
-    for (int32_t i = 0; i < pool->n; i++) /* 3 */
+    for (int32_t i = 0; i < pool->n; i++) /* 2 */
         MEMO_ASSERT(s[i].begin < s[i].end && s[i].begin == (i ? s[i - 1].end : 0));
-    MEMO_ASSERT(s[pool->n - 1].end == pool->n_rows); /* 3 */
+    MEMO_ASSERT(s[pool->n - 1].end == pool->n_rows); /* 2 */
 }
 
 /* Finds rooms for sizes[1 .. n_steps - 1] rows: each where the last user is as early as possible,
@@ -214,7 +213,7 @@ MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes
             rooms[s].row = row;
             rooms[s].after = after;
         }
-        MEMO_ASSERT(!n || cost < INT32_MAX); /* 4 */
+        MEMO_ASSERT(!n || cost < INT32_MAX); /* 3 */
         if (n) memoi_pool_take(pool, rooms[s].row, rooms[s].row + n, s);
     }
 }
@@ -277,7 +276,6 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
     const int64_t last = p->n ? rows[p->n - 1].end : -1;
     int32_t narrowest = p->n - 1; /* the gap behind this piece */
     MEMO_ASSERT(begin < end && (!p->n || begin >= rows[p->n - 1].begin)); /* 1 */
-    p->n_needed += memob_max(end - memob_max(begin, last), 0);
     if (begin <= last) { /* the last piece goes on */
         p->n_rows += memob_max(end - last, 0);
         rows[p->n - 1].end = memob_max(end, last);
@@ -286,7 +284,7 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
     rows[p->n].begin = begin;
     rows[p->n++].end = end;
     p->n_rows += end - begin;
-    MEMO_ASSERT(p->n <= most + 1 && p->n_needed <= p->n_rows); /* 1, 2 */
+    MEMO_ASSERT(p->n <= most + 1); /* 1 */
     if (p->n <= most) return;
 
     /* The new gap is closed, unless another is narrower. */
@@ -372,12 +370,10 @@ MEMOI memoi_exchange_pieces memoi_exchange_read_mask(const memo_exchange* plan, 
     return p;
 }
 
-/* Adds rows of other pieces.  Gaps in one that are rows of the other count as rows that are not
- * needed, which takes more than `most` ranges. */
+/* Adds rows of other pieces. */
 MEMOI void memoi_exchange_unite(memoi_exchange_pieces* p, const memoi_exchange_pieces* other,
                                 int32_t most) {
     const memoi_exchange_pieces own = *p;
-    const int64_t n_gaps = own.n_rows - own.n_needed + other->n_rows - other->n_needed;
     memset(p, 0, sizeof *p);
     for (int32_t i = 0, k = 0; i < own.n || k < other->n;) {
         const int is_own =
@@ -385,7 +381,6 @@ MEMOI void memoi_exchange_unite(memoi_exchange_pieces* p, const memoi_exchange_p
         const memoi_exchange_rows* rows = is_own ? &own.rows[i++] : &other->rows[k++];
         memoi_exchange_add_rows(p, most, rows->begin, rows->end);
     }
-    p->n_needed = memob_max(p->n_needed - n_gaps, 0);
     p->q_begin = own.q_begin;
     p->q_end = own.q_end;
 }
@@ -466,7 +461,7 @@ MEMOI void memoi_exchange_make_turns(memo_exchange* plan, int is_backward, const
             *memoi_exchange_turn_of(plan, what, k) = n - 1;
         }
     }
-    MEMO_ASSERT(k == plan->last_step + 1); /* 5 */
+    MEMO_ASSERT(k == plan->last_step + 1); /* 4 */
     plan->n_turns[is_backward] = n;
 }
 
@@ -676,28 +671,4 @@ MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
         plan->sends |= (!d && ring->sends) || plan->crossing[d].n; /* own rows */
     }
     plan->of_nodes = rings;
-}
-
-void memo_exchange_get_info(const memo_exchange* plan, memo_exchange_info* info) {
-    const memoi_shape* shape = &plan->shape;
-    const int64_t n = (int64_t)shape->sharding.ring * shape->n_parts;
-    const int64_t each = shape->n_batch / shape->n_parts;
-    memset(info, 0, sizeof *info);
-    for (int32_t d = 0; d < shape->n_nodes && plan->of_nodes; d++) { /* within, and between nodes */
-        memo_exchange_info ring;
-        memo_exchange_get_info(&plan->of_nodes[d], &ring);
-        info->n_steps += ring.n_steps;
-        for (int i = 0; i < 2; i++) {
-            const memoi_exchange_pieces* p = memoi_exchange_crossing_of(plan, i, d);
-            info->crossed_rows[i] += shape->n_batch * p->n_rows;
-            info->sent_rows[i] += ring.sent_rows[i] + shape->n_batch * p->n_rows;
-            info->needed_rows[i] += ring.needed_rows[i] + shape->n_batch * p->n_needed;
-        }
-    }
-    if (plan->of_nodes) return;
-    info->n_steps = plan->last_step + 1;
-    for (int64_t i = 0; i < 2 * n; i++) { /* that this rank sends; that it gets */
-        info->sent_rows[i / n] += each * plan->pieces[i].n_rows;
-        info->needed_rows[i / n] += each * plan->pieces[i].n_needed;
-    }
 }

@@ -252,7 +252,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     if (!memoi_desc_is_alike(sharding, &shape->sharding))
         return MEMOI_REFUSE("memo_exchange_desc.sharding: does not match the attention's, which is "
                             "%s, ring %d x ulysses %d, %lld tokens; only its documents may differ",
-                            memo_sharding_name(shape->sharding.kind), (int)shape->sharding.ring,
+                            memoi_sharding_name(shape->sharding.kind), (int)shape->sharding.ring,
                             (int)shape->sharding.ulysses, (long long)shape->sharding.n_tokens);
     if (sharding->kind == MEMO_SHARDING_DOCUMENTS &&
         memoi_sharding_check_documents("memo_exchange_desc.sharding.document_begins",

@@ -185,7 +185,7 @@ const memo_sharding* memo_sequence_get_sharding(const memo_sequence* s) {
 }
 
 void memo_sequence_get_positions(const memo_sequence* s, int64_t* positions) {
-    memo_sharding_positions(&s->sharding, s->rank, NULL, 0, positions);
+    memoi_sharding_positions(&s->sharding, s->rank, positions);
 }
 
 /* Adds what a layer keeps. */
