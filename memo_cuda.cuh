@@ -141,10 +141,6 @@ typedef struct memo_cuda_device_desc {
      * (chapter 4) out of this many bytes, and memory_info counts them.  0: device memory. */
     int64_t phantom_bytes;
     int64_t phantom_chunk_bytes; /* memory behind these; 0: 1 GiB, or less if less is free */
-    /* 1: device_alloc of 2 MiB or more takes memory from the driver's virtual memory calls, which
-     * other processes and GPUDirect RDMA may map, as memo_comm_nccl_register needs.  A GPU without
-     * them gets memory of cudaMalloc, and the log says so. */
-    int32_t is_exportable;
     /* Pinned memory (chapter 2). */
     memo_cuda_host_limit host_limit;
     int32_t local_ranks;        /* processes that share this host; 0: from the environment, or 1 */
@@ -164,9 +160,6 @@ typedef enum memo_cuda_host_kind {
 
 typedef struct memo_cuda_device_stats {
     int64_t device_bytes, device_peak_bytes; /* allocated now; at most so far */
-    /* The latest memory that is_exportable has taken, in whole pages; NULL: none. */
-    void* exportable;
-    int64_t exportable_bytes;
     int64_t host_bytes, host_peak_bytes;
     /* The latest host_alloc. */
     memo_cuda_host_kind host_kind;
@@ -188,14 +181,6 @@ MEMO_API void memo_cuda_device_destroy(memo_device* device);
  * too. */
 MEMO_API void memo_cuda_device_fail(void* device, const memo_error* why);
 MEMO_API void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats);
-MEMO_API const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind); /* never NULL */
-
-/* Lets the GPUs of n devices reach each other's memory, for the peers of
- * memo_comm_create_threads: memory of device_alloc, unless is_exportable.  Call this once.  Errors:
- * INVALID_ARGUMENT (a device that is not from memo_cuda_device_create), UNSUPPORTED (GPUs that
- * cannot reach each other), DEVICE. */
-MEMO_TRY memo_status memo_cuda_enable_peers(memo_device* const* devices, int32_t n,
-                                            memo_error* error);
 
 MEMO_FUNCTION cudaStream_t memo_cuda_stream(memo_stream stream) { return (cudaStream_t)stream; }
 MEMO_FUNCTION cudaEvent_t memo_cuda_event(memo_event event) { return (cudaEvent_t)event; }
@@ -224,14 +209,8 @@ MEMO_API memo_status memo_cuda_check_at(cudaError_t code, const char* call, cons
 
 /* ---- 3 row kernels ------------------------------------------------------------------------------
  *
- * The row kernels of memo_sp.h on the GPU, if memo_sp.h is included before this file's
- * implementation.  Otherwise the device has none. */
-
-#ifdef MEMO_SP_H
-/* Enqueues a kernel on stream, which belongs to the current GPU.  Errors: as memo_row_kernel. */
-MEMO_TRY memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind, const void* desc,
-                                          memo_error* error);
-#endif
+ * The device has the row kernels of memo_sp.h (memo_row_add(device, stream, ...) and others), if
+ * memo_sp.h is included before this file's implementation.  Otherwise it has none. */
 
 /* ---- 4 phantom memory: addresses that share a chunk of memory ---------------------------------
  *
@@ -317,9 +296,10 @@ MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
  * transfer without copies, and take fewer multiprocessors (not measured).  size_bytes 0 ends the
  * registration, before the memory is freed.  All ranks must call this, while none has an operation
  * under way; then all buffers of an operation must be registered, or none on any rank.  The memory
- * must be exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both numbers
- * multiples of 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that cannot),
- * after which the communicator works without a window; COMM. */
+ * must be of ncclMemAlloc, or of the driver's virtual memory calls (a session takes such memory as
+ * its device_memory), and both numbers multiples of 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED
+ * (NCCL before 2.27; GPUs that cannot), after which the communicator works without a window;
+ * COMM. */
 MEMO_TRY memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
                                              memo_error* error);
 
@@ -485,8 +465,7 @@ MEMOI memo_status memoi_cuda_driver_open(memoi_cuda_driver* driver, memo_error* 
  * 2. Addresses are multiples of MEMOB_DEVICE_ALIGNMENT.
  * 3. Bytes that are counted are at least 0, at most their peak. */
 
-#define MEMOI_CUDA_MAGIC      0x6d656d6f63756461u /* "memocuda" */
-#define MEMOI_CUDA_EXPORTABLE ((int64_t)2 << 20)  /* from here on pages are worth their rounding */
+#define MEMOI_CUDA_MAGIC 0x6d656d6f63756461u /* "memocuda" */
 
 /* Drivers of the 580 series refuse to register 512 GiB and more in one call as out of memory: their
  * table of pages would have 2 GiB (NVIDIA/open-gpu-kernel-modules#1234).  So larger blocks are
@@ -501,10 +480,9 @@ typedef struct memoi_cuda_block {
     struct memoi_cuda_block* next;
     char* address;
     int64_t size_bytes;
-    void* base;                       /* what CUDA returned; address is it, aligned */
-    memo_cuda_host_kind kind;         /* of pinned memory */
-    int64_t mapped_bytes;             /* of registered memory; 0: of cudaHostAlloc */
-    struct memoi_cuda_phantom* pages; /* or: mapped once, behind one chunk */
+    void* base;               /* what CUDA returned; address is it, aligned */
+    memo_cuda_host_kind kind; /* of pinned memory */
+    int64_t mapped_bytes;     /* of registered memory; 0: of cudaHostAlloc */
 } memoi_cuda_block;
 
 typedef struct memoi_cuda_phantom memoi_cuda_phantom; /* >>phantom memory */
@@ -1122,7 +1100,6 @@ MEMOI memo_status memoi_cuda_host_free(void* context, void* address, memo_error*
 
 /* ---- >>phantom memory ---------------------------------------------------------------------------
  * Knows: the driver's virtual memory management.  Knows nothing of who requested the addresses.
- * Memory of a chunk as large as its addresses is not phantom: other processes may map it.
  *
  * 1. A chunk is whole pages, and the addresses are whole chunks.
  * 2. Each chunk of the addresses is mapped once. */
@@ -1151,11 +1128,10 @@ MEMOI memo_status memoi_cuda_phantom_describe(memoi_cuda_phantom* phantom, memo_
     size_t page_bytes = 0;
     memo_status status;
     if (!memoi_cuda_has(cuda, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
-        return memo_error_set(
-            error, MEMO_STATUS_UNSUPPORTED,
-            "memo_cuda_device_desc.phantom_bytes, is_exportable: GPU %d has no virtual memory "
-            "management; use 0",
-            cuda->desc.ordinal);
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "memo_cuda_device_desc.phantom_bytes: GPU %d has no virtual memory "
+                              "management; use 0",
+                              cuda->desc.ordinal);
     properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties->location.id = cuda->desc.ordinal;
@@ -1188,13 +1164,14 @@ MEMOI void memoi_cuda_phantom_destroy(memoi_cuda_phantom* phantom) {
 
 /* Fewer, larger mappings are faster to make.  Without a requested size, a chunk that does not fit
  * is halved. */
-MEMOI memo_status memoi_cuda_take_chunk(memoi_cuda_phantom* phantom, int64_t size_bytes,
-                                        int64_t chunk_bytes, memo_error* error) {
+MEMOI memo_status memoi_cuda_take_chunk(memoi_cuda_phantom* phantom, memo_error* error) {
     const int64_t most_bytes = (int64_t)1 << 30, least_bytes = (int64_t)16 << 20;
-    const int is_chosen = chunk_bytes != 0;
+    const memo_cuda_device_desc* desc = &phantom->cuda->desc;
     const memoi_cuda_driver* driver = &phantom->cuda->driver;
+    int64_t chunk_bytes = desc->phantom_chunk_bytes;
+    const int is_chosen = chunk_bytes != 0;
     memo_status status;
-    if (!is_chosen) chunk_bytes = size_bytes < most_bytes ? size_bytes : most_bytes;
+    if (!is_chosen) chunk_bytes = memob_min(desc->phantom_bytes, most_bytes);
     for (;;) {
         int64_t whole_bytes = memob_align_up(chunk_bytes, phantom->page_bytes);
         status = MEMOI_CUDA_DRIVER(driver, create, cuMemCreate,
@@ -1208,8 +1185,8 @@ MEMOI memo_status memoi_cuda_take_chunk(memoi_cuda_phantom* phantom, int64_t siz
     }
 }
 
-MEMOI memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, int64_t size_bytes,
-                                       memo_error* error) {
+MEMOI memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, memo_error* error) {
+    const int64_t size_bytes = phantom->cuda->desc.phantom_bytes;
     const int64_t n_chunks = (size_bytes - 1) / phantom->chunk_bytes + 1;
     const memoi_cuda_driver* driver = &phantom->cuda->driver;
     CUmemAccessDesc access;
@@ -1235,20 +1212,17 @@ MEMOI memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, int64_t size
                                       error);
 }
 
-/* The device's context is current.  chunk_bytes 0: as large as is free. */
-MEMOI memo_status memoi_cuda_phantom_make(memoi_cuda* cuda, int64_t size_bytes, int64_t chunk_bytes,
-                                          memoi_cuda_phantom** result, memo_error* error) {
+/* The device's context is current.  After a failure the device's destruction gives back what was
+ * taken. */
+MEMOI memo_status memoi_cuda_phantom_make(memoi_cuda* cuda, memo_error* error) {
     memoi_cuda_phantom* phantom = (memoi_cuda_phantom*)memob_calloc(1, sizeof *phantom);
     memo_status status;
     if (!phantom) return memob_no_memory(error, "phantom memory");
+    cuda->phantom = phantom;
     phantom->cuda = cuda;
     status = memoi_cuda_phantom_describe(phantom, error);
-    if (!status) status = memoi_cuda_take_chunk(phantom, size_bytes, chunk_bytes, error);
-    if (!status) status = memoi_cuda_map_chunk(phantom, size_bytes, error);
-    if (status)
-        memoi_cuda_phantom_destroy(phantom);
-    else
-        *result = phantom;
+    if (!status) status = memoi_cuda_take_chunk(phantom, error);
+    if (!status) status = memoi_cuda_map_chunk(phantom, error);
     return status;
 }
 
@@ -1275,33 +1249,9 @@ MEMOI memo_status memoi_cuda_out_of_memory(int64_t size_bytes, memo_error* error
         size_bytes > (int64_t)free_bytes ? "" : ", the last of which CUDA does not give away");
 }
 
-/* A GPU without exportable pages is no error: the block then has no address. */
-MEMOI memo_status memoi_cuda_take_pages(memoi_cuda* cuda, memoi_cuda_block* block,
-                                        memo_error* error) {
-    memo_error why;
-    memo_status status;
-    if (!cuda->desc.is_exportable || block->size_bytes < MEMOI_CUDA_EXPORTABLE)
-        return MEMO_STATUS_OK;
-    status =
-        memoi_cuda_phantom_make(cuda, block->size_bytes, block->size_bytes, &block->pages, &why);
-    if (status == MEMO_STATUS_UNSUPPORTED) {
-        memoi_cuda_log(&cuda->desc.log, why.message);
-        return MEMO_STATUS_OK;
-    }
-    if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
-        return memoi_cuda_out_of_memory(block->size_bytes, error);
-    if (status) return memo_error_set(error, status, "%s", why.message);
-    block->address = (char*)(uintptr_t)block->pages->address;
-    cuda->stats.exportable = block->address;
-    cuda->stats.exportable_bytes = block->pages->size_bytes;
-    return MEMO_STATUS_OK;
-}
-
 MEMOI memo_status memoi_cuda_malloc(memoi_cuda* cuda, memoi_cuda_block* block, memo_error* error) {
     size_t wanted = block->size_bytes ? (size_t)block->size_bytes : 1;
-    memo_status status = memoi_cuda_take_pages(cuda, block, error);
-    if (status || block->address) return status;
-    status = MEMOI_CUDA_CALL(cudaMalloc, (&block->base, wanted), error);
+    memo_status status = MEMOI_CUDA_CALL(cudaMalloc, (&block->base, wanted), error);
     if (!status && (uintptr_t)block->base % MEMOB_DEVICE_ALIGNMENT) { /* CUDA promises 256 */
         status = MEMOI_CUDA_CALL(cudaFree, (block->base), error);
         if (!status)
@@ -1374,11 +1324,6 @@ MEMOI memo_status memoi_cuda_release_device(memoi_cuda* cuda, memoi_cuda_block* 
                                             memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     if (block->base) status = MEMOI_CUDA_CALL(cudaFree, (block->base), error);
-    if (block->pages) { /* unlike cudaFree, unmapping does not wait */
-        status = MEMOI_CUDA_CALL(cudaDeviceSynchronize, (), error);
-        if (cuda->stats.exportable == block->address) cuda->stats.exportable = NULL;
-        memoi_cuda_phantom_destroy(block->pages);
-    }
     memoi_cuda_count(-block->size_bytes, &cuda->stats.device_bytes, &cuda->stats.device_peak_bytes);
     MEMO_FREE(block);
     return status;
@@ -2565,7 +2510,7 @@ static memo_status memoi_cuda_enqueue(void (*kernel)(Desc, int64_t), memo_stream
     config.blockDim = dim3(MEMOI_CUDA_THREADS, 1, 1);
     config.stream = memo_cuda_stream(stream);
     return memo_cuda_check_at(cudaLaunchKernelEx(&config, kernel, *(const Desc*)desc, n_items),
-                              "memo_cuda_row_kernel", __FILE__, __LINE__, error);
+                              "cudaLaunchKernelEx", __FILE__, __LINE__, error);
 }
 
 MEMOI memo_status memoi_cuda_row_kernel_here(void* context, memo_stream stream,
@@ -2594,15 +2539,6 @@ MEMOI memo_status memoi_cuda_row_kernel_here(void* context, memo_stream stream,
         MEMOI_CUDA_CASE(MEMO_ROW_ADD_PACKED, add_packed, memo_add_packed_items(&d.pack), items)
     }
     return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d)", (int)call->kind);
-}
-
-/* A device with nothing else. */
-memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind, const void* desc,
-                                 memo_error* error) {
-    memo_device here = {};
-    here.struct_bytes = sizeof here;
-    here.row_kernel = memoi_cuda_row_kernel_here;
-    return memo_row_kernel(&here, stream, kind, desc, error);
 }
 
 MEMOI memo_status memoi_cuda_row_kernel(void* context, memo_stream stream,
@@ -2685,13 +2621,6 @@ MEMOI memo_status memoi_cuda_inspect(void* context, memo_stream stream, const vo
  * 1. A device that ends has given back all device memory that it counted, and all pinned memory but
  *    the kept. */
 
-const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind) {
-    static const char* const names[] = {"none", "huge pages of the pool, registered",
-                                        "transparent huge pages, registered",
-                                        "usual pages, registered", "cudaHostAlloc"};
-    return (unsigned)kind <= MEMO_CUDA_HOST_CUDA ? names[kind] : "unknown";
-}
-
 MEMOI memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, memo_error* error) {
     if (!desc) return MEMOB_INVALID(error, "memo_cuda_device_desc: NULL; pass a desc");
     const memob_bounds fields[] = {
@@ -2740,9 +2669,7 @@ MEMOI memo_status memoi_cuda_acquire(memoi_cuda* cuda, memo_error* error) {
         status = MEMOI_CUDA_CALL(cudaStreamCreateWithFlags, (&cuda->probe, cudaStreamNonBlocking),
                                  error);
     if (!status) status = memoi_cuda_prepare_worker(cuda, error);
-    if (!status && cuda->desc.phantom_bytes)
-        status = memoi_cuda_phantom_make(cuda, cuda->desc.phantom_bytes,
-                                         cuda->desc.phantom_chunk_bytes, &cuda->phantom, error);
+    if (!status && cuda->desc.phantom_bytes) status = memoi_cuda_phantom_make(cuda, error);
     return status;
 }
 
@@ -2857,43 +2784,6 @@ void memo_cuda_device_destroy(memo_device* device) {
 void memo_cuda_device_fail(void* device, const memo_error* why) {
     memoi_cuda* cuda = memoi_cuda_of((const memo_device*)device);
     if (cuda) memob_failure_keep(&cuda->failure, why->status, "%.400s", why->message);
-}
-
-/* This thread's device reaches another GPU. */
-MEMOI memo_status memoi_cuda_reach(int own, int other, memo_error* error) {
-    int can = 0;
-    memo_status status = MEMOI_CUDA_CALL(cudaDeviceCanAccessPeer, (&can, own, other), error);
-    cudaError_t code;
-    if (status) return status;
-    if (!can)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_cuda_enable_peers: GPU %d does not reach the memory of GPU %d; "
-                              "use the NCCL back end",
-                              own, other);
-    code = cudaDeviceEnablePeerAccess(other, 0);
-    if (code == cudaErrorPeerAccessAlreadyEnabled) {
-        memoi_cuda_forget(code);
-        return MEMO_STATUS_OK;
-    }
-    return memo_cuda_check_at(code, "cudaDeviceEnablePeerAccess", __FILE__, __LINE__, error);
-}
-
-memo_status memo_cuda_enable_peers(memo_device* const* devices, int32_t n, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    for (int32_t i = 0; i < n && !status; i++)
-        for (int32_t k = 0; k < n && !status; k++) {
-            const memoi_cuda *own = memoi_cuda_of(devices[i]), *other = memoi_cuda_of(devices[k]);
-            if (!own || !other)
-                return MEMOB_INVALID(error,
-                                     "memo_cuda_enable_peers: device %d is not of CUDA; pass "
-                                     "devices from memo_cuda_device_create",
-                                     (int)(own ? k : i));
-            memoi_cuda_on on(own, error);
-            status = on.status;
-            if (!status && own->desc.ordinal != other->desc.ordinal)
-                status = memoi_cuda_reach(own->desc.ordinal, other->desc.ordinal, error);
-        }
-    return status;
 }
 
 void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats) {

@@ -45,7 +45,7 @@
  *         desc.head_size = 64;
  *         desc.attention = local;
  *         status = memo_sequence_create(&desc, &sequence, error);                    // once
- *         if (!status) status = memo_sequence_begin(sequence, documents, 2, error);  // a batch
+ *         if (!status) status = memo_sequence_begin(sequence, documents, NULL, 2, error);
  *         for (int layer = 0; layer < 2 && !status; layer++)
  *             status = memo_sequence_attend(sequence, layer, q, k, v, out, error);
  *         if (!status) status = memo_stream_synchronize(device, stream, error);
@@ -307,8 +307,8 @@ MEMO_API const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const cha
  * call in an order in which no two wait for each other.  A failure is returned by the call, after
  * its copies have ended.  If a rank's device has failed, peers may still read the rank's buffers:
  * call memo_comm_abort, then a collective, which returns when none does.  Calls cannot be captured.
- * Destroy no device before all ranks have synchronized their streams.  memo_cuda_enable_peers lets
- * GPUs reach each other.  Not yet run on several GPUs.
+ * Destroy no device before all ranks have synchronized their streams.  GPUs reach each other after
+ * cudaDeviceEnablePeerAccess, each way.  Not yet run on several GPUs.
  *
  * Waiting ranks detect a failed device, a destroyed communicator or an abort within about 20 ms,
  * and a missing rank after timeout_s.  examples/thread_ranks.h runs a function on each rank. */
@@ -1463,7 +1463,7 @@ typedef struct memo_sequence_desc {
     float scale, softcap;
     int32_t sends_again, rounds_gradients, ulysses_groups;
     memo_attention attention;
-    int32_t has_trees; /* 1: memo_sequence_begin_tree may be called */
+    int32_t has_trees; /* 1: memo_sequence_begin may get document_parents */
     int64_t window;    /* a query sees fewer than `window` tokens back; 0: no limit */
 } memo_sequence_desc;
 
@@ -1478,18 +1478,15 @@ MEMO_API void memo_sequence_destroy(memo_sequence* sequence);
 /* Begins a batch, on all ranks with equal documents: document_begins (n_documents + 1 positions
  * from 0 to n_tokens, not descending; NULL: one document) is copied.  Waits for the desc's stream,
  * which may still use the batch before.  Computes and allocates on the host.  After a failure no
- * batch has begun.  COMM may come from a later call. */
+ * batch has begun.  COMM may come from a later call.
+ *
+ * document_parents (memo_mask.document_parents; NULL: none) is copied, too: several answers to one
+ * prompt, which is in the batch once.  Positions of a document follow those of its parent.  Labels
+ * end with each document: if a parent's last token has to predict the first token of each child,
+ * let each child begin with a copy of that token instead. */
 MEMO_TRY memo_status memo_sequence_begin(memo_sequence* sequence, const int64_t* document_begins,
-                                         int64_t n_documents, memo_error* error);
-
-/* The same, of documents with parents (memo_mask.document_parents), which is copied, too: several
- * answers to one prompt, which is in the batch once.  Positions of a document follow those of its
- * parent.  Labels end with each document: if a parent's last token has to predict the first token
- * of each child, let each child begin with a copy of that token instead. */
-MEMO_TRY memo_status memo_sequence_begin_tree(memo_sequence* sequence,
-                                              const int64_t* document_begins,
-                                              const int64_t* document_parents, int64_t n_documents,
-                                              memo_error* error);
+                                         const int64_t* document_parents, int64_t n_documents,
+                                         memo_error* error);
 
 /* The batch's sharding, for labels, and to scatter and gather rows; NULL before the first batch. */
 MEMO_API const memo_sharding* memo_sequence_get_sharding(const memo_sequence* sequence);
@@ -7411,9 +7408,9 @@ void memo_sequence_destroy(memo_sequence* s) {
     MEMO_FREE(s);
 }
 
-memo_status memo_sequence_begin_tree(memo_sequence* s, const int64_t* document_begins,
-                                     const int64_t* document_parents, int64_t n_documents,
-                                     memo_error* error) {
+memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
+                                const int64_t* document_parents, int64_t n_documents,
+                                memo_error* error) {
     memo_exchange_desc exchange = MEMO_ZERO(memo_exchange_desc);
     memo_mask mask = MEMO_ZERO(memo_mask);
     memo_status status;
@@ -7422,7 +7419,7 @@ memo_status memo_sequence_begin_tree(memo_sequence* s, const int64_t* document_b
     s->parents = NULL;
     if (!document_begins) n_documents = 1;
     if (document_parents && !s->desc.has_trees)
-        return MEMOI_REFUSE("memo_sequence_begin_tree.document_parents: not NULL, but "
+        return MEMOI_REFUSE("memo_sequence_begin.document_parents: not NULL, but "
                             "memo_sequence_desc.has_trees is 0; set it to 1");
     if (document_begins &&
         memoi_sharding_check_documents("memo_sequence_begin.document_begins", document_begins,
@@ -7444,11 +7441,6 @@ memo_status memo_sequence_begin_tree(memo_sequence* s, const int64_t* document_b
     exchange.sharding = &s->sharding;
     if (!status) status = memo_exchange_create(s->attention, &exchange, &s->exchange, error);
     return memoi_sequence_failed(status, error);
-}
-
-memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
-                                int64_t n_documents, memo_error* error) {
-    return memo_sequence_begin_tree(s, document_begins, NULL, n_documents, error);
 }
 
 const memo_sharding* memo_sequence_get_sharding(const memo_sequence* s) {

@@ -433,7 +433,7 @@ static void cast_gradient(const policy* w, bf16* to, const float* from) {
     cast.to_type = MEMO_TYPE_BF16;
     cast.a = from;
     cast.n_columns = options.n_tokens * H;
-    check(memo_cuda_row_kernel(w->compute, MEMO_ROW_CAST, &cast, &error));
+    check(memo_row_cast(w->device, w->compute, &cast, &error));
 }
 
 static void backward_attention(const policy* w) {

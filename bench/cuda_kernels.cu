@@ -101,10 +101,10 @@ int main(int argc, char** argv) {
     merge.n_rows = n_rows;
     merge.n_columns = COLUMNS;
     check(memo_fill(device, stream, small, 0, 8 * n_rows, &error));
-    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_MERGE, &merge, &error)));
+    TIME(seconds, check(memo_row_merge(device, stream, &merge, &error)));
     print("merge, part fp32", 12.0 * (double)n + 12.0 * (double)n_rows, seconds);
     merge.part_type = MEMO_TYPE_BF16;
-    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_MERGE, &merge, &error)));
+    TIME(seconds, check(memo_row_merge(device, stream, &merge, &error)));
     print("merge, part bf16", 10.0 * (double)n + 12.0 * (double)n_rows, seconds);
 
     memo_add_desc add;
@@ -113,15 +113,15 @@ int main(int argc, char** argv) {
     add.a = b;
     add.b = a;
     add.n_columns = n;
-    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_ADD, &add, &error)));
+    TIME(seconds, check(memo_row_add(device, stream, &add, &error)));
     print("add, fp32", 12.0 * (double)n, seconds);
     add.to_type = add.a_type = add.b_type = MEMO_TYPE_BF16;
-    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_ADD, &add, &error)));
+    TIME(seconds, check(memo_row_add(device, stream, &add, &error)));
     print("add, bf16", 6.0 * (double)n, seconds);
     add.n_rows = n_rows;
     add.n_columns = COLUMNS;
     add.b_stride = 2 * COLUMNS;
-    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_ADD, &add, &error)));
+    TIME(seconds, check(memo_row_add(device, stream, &add, &error)));
     print("add, bf16, rows that do not touch", 6.0 * (double)n, seconds);
 
     memo_add_desc sums;
@@ -132,10 +132,10 @@ int main(int argc, char** argv) {
     sums.n_rows = n_rows;
     sums.n_columns = COLUMNS;
     sums.a_type = sums.b_type = MEMO_TYPE_BF16;
-    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_SUMS, &sums, &error)));
+    TIME(seconds, check(memo_row_sums(device, stream, &sums, &error)));
     print("row sums, bf16", 4.0 * (double)n + 4.0 * (double)n_rows, seconds);
     sums.a_type = sums.b_type = MEMO_TYPE_F32;
-    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_SUMS, &sums, &error)));
+    TIME(seconds, check(memo_row_sums(device, stream, &sums, &error)));
     print("row sums, fp32", 8.0 * (double)n + 4.0 * (double)n_rows, seconds);
 
     static const struct {
@@ -153,7 +153,7 @@ int main(int argc, char** argv) {
         cast.a_type = each.from;
         cast.to_type = each.to;
         cast.n_columns = n;
-        TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_CAST, &cast, &error)));
+        TIME(seconds, check(memo_row_cast(device, stream, &cast, &error)));
         print(each.name, 6.0 * (double)n, seconds);
     }
 
@@ -171,9 +171,9 @@ int main(int argc, char** argv) {
     entropy.parts = (float*)(void*)(small + 8 * entropy.n_rows);
     check(
         memo_fill(device, stream, small, 0, (8 + 4 * MEMO_LOSS_NUMBERS) * entropy.n_rows, &error));
-    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_SOFTMAX_PARTS, &entropy, &error)));
+    TIME(seconds, check(memo_row_softmax_parts(device, stream, &entropy, &error)));
     print("softmax parts, bf16, 2^17 columns", 2.0 * (double)n, seconds);
-    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_CROSS_ENTROPY, &entropy, &error)));
+    TIME(seconds, check(memo_row_cross_entropy(device, stream, &entropy, &error)));
     print("cross-entropy, bf16, 2^17 columns", 4.0 * (double)n, seconds);
     printf("\n");
     check(memo_event_destroy(device, begin_event, &error));

@@ -20,6 +20,10 @@ enum { REPETITIONS = 5 };
 
 /* --- pinning --- */
 
+static const char* const host_kind_names[] = {"none", "huge pages of the pool, registered",
+                                              "transparent huge pages, registered",
+                                              "usual pages, registered", "cudaHostAlloc"};
+
 static void pin(const char* name, memo_cuda_device_desc desc, int64_t size_bytes) {
     memo_device* device;
     memo_cuda_device_stats stats;
@@ -30,8 +34,7 @@ static void pin(const char* name, memo_cuda_device_desc desc, int64_t size_bytes
     memo_cuda_device_get_stats(device, &stats);
     begin_s = now_s();
     check(memo_host_free(device, address, &error));
-    printf("| %s: %s | %.3f s/GiB (release %.3f) |\n", name,
-           memo_cuda_host_kind_name(stats.host_kind),
+    printf("| %s: %s | %.3f s/GiB (release %.3f) |\n", name, host_kind_names[stats.host_kind],
            stats.host_alloc_s / ((double)size_bytes / GIB),
            (now_s() - begin_s) / ((double)size_bytes / GIB));
     fflush(stdout);

@@ -39,8 +39,8 @@ static memo_status step(memo_arena* arena, const memo_device* device, memo_strea
     second.to = z;
     if (device) {
         set<<<256, 256, 0, memo_cuda_stream(stream)>>>((float*)x, 0.5f);
-        if (memo_cuda_row_kernel(stream, MEMO_ROW_ADD, &first, error) ||
-            memo_cuda_row_kernel(stream, MEMO_ROW_ADD, &second, error) ||
+        if (memo_row_add(device, stream, &first, error) ||
+            memo_row_add(device, stream, &second, error) ||
             memo_copy(device, stream, MEMO_COPY_TO_HOST, result, z, sizeof *result, error))
             return error->status;
     }

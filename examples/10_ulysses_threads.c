@@ -70,7 +70,7 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     if (is_latent) desc.latent = keys;
 
     memo_status status = memo_sequence_create(&desc, &sequence, error);
-    if (!status) status = memo_sequence_begin(sequence, NULL, 0, error);
+    if (!status) status = memo_sequence_begin(sequence, NULL, NULL, 0, error);
     if (!status) memo_sequence_get_positions(sequence, positions[me]);
     for (int i = 0; i < LOCAL * KV_ROW; i++)
         v[me][i / KV_ROW][i % KV_ROW] = (float)positions[me][i / KV_ROW];

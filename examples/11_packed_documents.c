@@ -40,7 +40,8 @@ static memo_run runs[N_RANKS][MAX_RUNS];
 static memo_status train_batch(thread_rank* r, memo_sequence* sequence, int batch,
                                memo_error* error) {
     const int me = r->comm->rank;
-    memo_status status = memo_sequence_begin(sequence, begins[batch], n_documents[batch], error);
+    memo_status status =
+        memo_sequence_begin(sequence, begins[batch], NULL, n_documents[batch], error);
     if (status) return status;
     memo_sequence_get_positions(sequence, positions[me]);
     for (int i = 0; i < LOCAL * ROW; i++) v[me][i / ROW][i % ROW] = (float)positions[me][i / ROW];

@@ -118,7 +118,7 @@ static memo_status attend_rows(memo_comm* comm, memo_device* device, memo_error*
                         error) ||
         memo_stream_create(device, "compute", 0, &desc.stream, error) ||
         memo_sequence_create(&desc, &sequence, error) ||
-        memo_sequence_begin(sequence, NULL, 0, error))
+        memo_sequence_begin(sequence, NULL, NULL, 0, error))
         return error->status; /* the end of the process frees everything */
     memo_sequence_get_positions(sequence, positions);
     for (int64_t i = 0; i < n; i++) {

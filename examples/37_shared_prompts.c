@@ -45,7 +45,7 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     desc.has_trees = 1;
     desc.attention = host_attention_functions(&state);
     memo_status status = memo_sequence_create(&desc, &sequence, error);
-    if (!status) status = memo_sequence_begin_tree(sequence, begins, parents, N_DOCUMENTS, error);
+    if (!status) status = memo_sequence_begin(sequence, begins, parents, N_DOCUMENTS, error);
     if (!status) {
         memo_sequence_get_positions(sequence, positions[me]);
         for (int i = 0; i < LOCAL * HEAD_SIZE; i++)

@@ -44,7 +44,7 @@
  *         desc.head_size = 64;
  *         desc.attention = local;
  *         status = memo_sequence_create(&desc, &sequence, error);                    // once
- *         if (!status) status = memo_sequence_begin(sequence, documents, 2, error);  // a batch
+ *         if (!status) status = memo_sequence_begin(sequence, documents, NULL, 2, error);
  *         for (int layer = 0; layer < 2 && !status; layer++)
  *             status = memo_sequence_attend(sequence, layer, q, k, v, out, error);
  *         if (!status) status = memo_stream_synchronize(device, stream, error);

@@ -23,33 +23,9 @@ MEMOI memo_status memoi_cuda_out_of_memory(int64_t size_bytes, memo_error* error
         size_bytes > (int64_t)free_bytes ? "" : ", the last of which CUDA does not give away");
 }
 
-/* A GPU without exportable pages is no error: the block then has no address. */
-MEMOI memo_status memoi_cuda_take_pages(memoi_cuda* cuda, memoi_cuda_block* block,
-                                        memo_error* error) {
-    memo_error why;
-    memo_status status;
-    if (!cuda->desc.is_exportable || block->size_bytes < MEMOI_CUDA_EXPORTABLE)
-        return MEMO_STATUS_OK;
-    status =
-        memoi_cuda_phantom_make(cuda, block->size_bytes, block->size_bytes, &block->pages, &why);
-    if (status == MEMO_STATUS_UNSUPPORTED) {
-        memoi_cuda_log(&cuda->desc.log, why.message);
-        return MEMO_STATUS_OK;
-    }
-    if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
-        return memoi_cuda_out_of_memory(block->size_bytes, error);
-    if (status) return memo_error_set(error, status, "%s", why.message);
-    block->address = (char*)(uintptr_t)block->pages->address;
-    cuda->stats.exportable = block->address;
-    cuda->stats.exportable_bytes = block->pages->size_bytes;
-    return MEMO_STATUS_OK;
-}
-
 MEMOI memo_status memoi_cuda_malloc(memoi_cuda* cuda, memoi_cuda_block* block, memo_error* error) {
     size_t wanted = block->size_bytes ? (size_t)block->size_bytes : 1;
-    memo_status status = memoi_cuda_take_pages(cuda, block, error);
-    if (status || block->address) return status;
-    status = MEMOI_CUDA_CALL(cudaMalloc, (&block->base, wanted), error);
+    memo_status status = MEMOI_CUDA_CALL(cudaMalloc, (&block->base, wanted), error);
     if (!status && (uintptr_t)block->base % MEMOB_DEVICE_ALIGNMENT) { /* CUDA promises 256 */
         status = MEMOI_CUDA_CALL(cudaFree, (block->base), error);
         if (!status)
@@ -122,11 +98,6 @@ MEMOI memo_status memoi_cuda_release_device(memoi_cuda* cuda, memoi_cuda_block* 
                                             memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     if (block->base) status = MEMOI_CUDA_CALL(cudaFree, (block->base), error);
-    if (block->pages) { /* unlike cudaFree, unmapping does not wait */
-        status = MEMOI_CUDA_CALL(cudaDeviceSynchronize, (), error);
-        if (cuda->stats.exportable == block->address) cuda->stats.exportable = NULL;
-        memoi_cuda_phantom_destroy(block->pages);
-    }
     memoi_cuda_count(-block->size_bytes, &cuda->stats.device_bytes, &cuda->stats.device_peak_bytes);
     MEMO_FREE(block);
     return status;

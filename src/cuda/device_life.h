@@ -8,13 +8,6 @@
  * 1. A device that ends has given back all device memory that it counted, and all pinned memory but
  *    the kept. */
 
-const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind) {
-    static const char* const names[] = {"none", "huge pages of the pool, registered",
-                                        "transparent huge pages, registered",
-                                        "usual pages, registered", "cudaHostAlloc"};
-    return (unsigned)kind <= MEMO_CUDA_HOST_CUDA ? names[kind] : "unknown";
-}
-
 MEMOI memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, memo_error* error) {
     if (!desc) return MEMOB_INVALID(error, "memo_cuda_device_desc: NULL; pass a desc");
     const memob_bounds fields[] = {
@@ -63,9 +56,7 @@ MEMOI memo_status memoi_cuda_acquire(memoi_cuda* cuda, memo_error* error) {
         status = MEMOI_CUDA_CALL(cudaStreamCreateWithFlags, (&cuda->probe, cudaStreamNonBlocking),
                                  error);
     if (!status) status = memoi_cuda_prepare_worker(cuda, error);
-    if (!status && cuda->desc.phantom_bytes)
-        status = memoi_cuda_phantom_make(cuda, cuda->desc.phantom_bytes,
-                                         cuda->desc.phantom_chunk_bytes, &cuda->phantom, error);
+    if (!status && cuda->desc.phantom_bytes) status = memoi_cuda_phantom_make(cuda, error);
     return status;
 }
 
@@ -180,43 +171,6 @@ void memo_cuda_device_destroy(memo_device* device) {
 void memo_cuda_device_fail(void* device, const memo_error* why) {
     memoi_cuda* cuda = memoi_cuda_of((const memo_device*)device);
     if (cuda) memob_failure_keep(&cuda->failure, why->status, "%.400s", why->message);
-}
-
-/* This thread's device reaches another GPU. */
-MEMOI memo_status memoi_cuda_reach(int own, int other, memo_error* error) {
-    int can = 0;
-    memo_status status = MEMOI_CUDA_CALL(cudaDeviceCanAccessPeer, (&can, own, other), error);
-    cudaError_t code;
-    if (status) return status;
-    if (!can)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_cuda_enable_peers: GPU %d does not reach the memory of GPU %d; "
-                              "use the NCCL back end",
-                              own, other);
-    code = cudaDeviceEnablePeerAccess(other, 0);
-    if (code == cudaErrorPeerAccessAlreadyEnabled) {
-        memoi_cuda_forget(code);
-        return MEMO_STATUS_OK;
-    }
-    return memo_cuda_check_at(code, "cudaDeviceEnablePeerAccess", __FILE__, __LINE__, error);
-}
-
-memo_status memo_cuda_enable_peers(memo_device* const* devices, int32_t n, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    for (int32_t i = 0; i < n && !status; i++)
-        for (int32_t k = 0; k < n && !status; k++) {
-            const memoi_cuda *own = memoi_cuda_of(devices[i]), *other = memoi_cuda_of(devices[k]);
-            if (!own || !other)
-                return MEMOB_INVALID(error,
-                                     "memo_cuda_enable_peers: device %d is not of CUDA; pass "
-                                     "devices from memo_cuda_device_create",
-                                     (int)(own ? k : i));
-            memoi_cuda_on on(own, error);
-            status = on.status;
-            if (!status && own->desc.ordinal != other->desc.ordinal)
-                status = memoi_cuda_reach(own->desc.ordinal, other->desc.ordinal, error);
-        }
-    return status;
 }
 
 void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats) {

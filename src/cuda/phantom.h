@@ -2,7 +2,6 @@
 #include "cuda/state.h"
 /* ---- >>phantom memory ---------------------------------------------------------------------------
  * Knows: the driver's virtual memory management.  Knows nothing of who requested the addresses.
- * Memory of a chunk as large as its addresses is not phantom: other processes may map it.
  *
  * 1. A chunk is whole pages, and the addresses are whole chunks.
  * 2. Each chunk of the addresses is mapped once. */
@@ -31,11 +30,10 @@ MEMOI memo_status memoi_cuda_phantom_describe(memoi_cuda_phantom* phantom, memo_
     size_t page_bytes = 0;
     memo_status status;
     if (!memoi_cuda_has(cuda, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
-        return memo_error_set(
-            error, MEMO_STATUS_UNSUPPORTED,
-            "memo_cuda_device_desc.phantom_bytes, is_exportable: GPU %d has no virtual memory "
-            "management; use 0",
-            cuda->desc.ordinal);
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "memo_cuda_device_desc.phantom_bytes: GPU %d has no virtual memory "
+                              "management; use 0",
+                              cuda->desc.ordinal);
     properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties->location.id = cuda->desc.ordinal;
@@ -68,13 +66,14 @@ MEMOI void memoi_cuda_phantom_destroy(memoi_cuda_phantom* phantom) {
 
 /* Fewer, larger mappings are faster to make.  Without a requested size, a chunk that does not fit
  * is halved. */
-MEMOI memo_status memoi_cuda_take_chunk(memoi_cuda_phantom* phantom, int64_t size_bytes,
-                                        int64_t chunk_bytes, memo_error* error) {
+MEMOI memo_status memoi_cuda_take_chunk(memoi_cuda_phantom* phantom, memo_error* error) {
     const int64_t most_bytes = (int64_t)1 << 30, least_bytes = (int64_t)16 << 20;
-    const int is_chosen = chunk_bytes != 0;
+    const memo_cuda_device_desc* desc = &phantom->cuda->desc;
     const memoi_cuda_driver* driver = &phantom->cuda->driver;
+    int64_t chunk_bytes = desc->phantom_chunk_bytes;
+    const int is_chosen = chunk_bytes != 0;
     memo_status status;
-    if (!is_chosen) chunk_bytes = size_bytes < most_bytes ? size_bytes : most_bytes;
+    if (!is_chosen) chunk_bytes = memob_min(desc->phantom_bytes, most_bytes);
     for (;;) {
         int64_t whole_bytes = memob_align_up(chunk_bytes, phantom->page_bytes);
         status = MEMOI_CUDA_DRIVER(driver, create, cuMemCreate,
@@ -88,8 +87,8 @@ MEMOI memo_status memoi_cuda_take_chunk(memoi_cuda_phantom* phantom, int64_t siz
     }
 }
 
-MEMOI memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, int64_t size_bytes,
-                                       memo_error* error) {
+MEMOI memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, memo_error* error) {
+    const int64_t size_bytes = phantom->cuda->desc.phantom_bytes;
     const int64_t n_chunks = (size_bytes - 1) / phantom->chunk_bytes + 1;
     const memoi_cuda_driver* driver = &phantom->cuda->driver;
     CUmemAccessDesc access;
@@ -115,19 +114,16 @@ MEMOI memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, int64_t size
                                       error);
 }
 
-/* The device's context is current.  chunk_bytes 0: as large as is free. */
-MEMOI memo_status memoi_cuda_phantom_make(memoi_cuda* cuda, int64_t size_bytes, int64_t chunk_bytes,
-                                          memoi_cuda_phantom** result, memo_error* error) {
+/* The device's context is current.  After a failure the device's destruction gives back what was
+ * taken. */
+MEMOI memo_status memoi_cuda_phantom_make(memoi_cuda* cuda, memo_error* error) {
     memoi_cuda_phantom* phantom = (memoi_cuda_phantom*)memob_calloc(1, sizeof *phantom);
     memo_status status;
     if (!phantom) return memob_no_memory(error, "phantom memory");
+    cuda->phantom = phantom;
     phantom->cuda = cuda;
     status = memoi_cuda_phantom_describe(phantom, error);
-    if (!status) status = memoi_cuda_take_chunk(phantom, size_bytes, chunk_bytes, error);
-    if (!status) status = memoi_cuda_map_chunk(phantom, size_bytes, error);
-    if (status)
-        memoi_cuda_phantom_destroy(phantom);
-    else
-        *result = phantom;
+    if (!status) status = memoi_cuda_take_chunk(phantom, error);
+    if (!status) status = memoi_cuda_map_chunk(phantom, error);
     return status;
 }

@@ -115,7 +115,7 @@ static memo_status memoi_cuda_enqueue(void (*kernel)(Desc, int64_t), memo_stream
     config.blockDim = dim3(MEMOI_CUDA_THREADS, 1, 1);
     config.stream = memo_cuda_stream(stream);
     return memo_cuda_check_at(cudaLaunchKernelEx(&config, kernel, *(const Desc*)desc, n_items),
-                              "memo_cuda_row_kernel", __FILE__, __LINE__, error);
+                              "cudaLaunchKernelEx", __FILE__, __LINE__, error);
 }
 
 MEMOI memo_status memoi_cuda_row_kernel_here(void* context, memo_stream stream,
@@ -144,15 +144,6 @@ MEMOI memo_status memoi_cuda_row_kernel_here(void* context, memo_stream stream,
         MEMOI_CUDA_CASE(MEMO_ROW_ADD_PACKED, add_packed, memo_add_packed_items(&d.pack), items)
     }
     return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d)", (int)call->kind);
-}
-
-/* A device with nothing else. */
-memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind, const void* desc,
-                                 memo_error* error) {
-    memo_device here = {};
-    here.struct_bytes = sizeof here;
-    here.row_kernel = memoi_cuda_row_kernel_here;
-    return memo_row_kernel(&here, stream, kind, desc, error);
 }
 
 MEMOI memo_status memoi_cuda_row_kernel(void* context, memo_stream stream,

@@ -7,8 +7,7 @@
  * 2. Addresses are multiples of MEMOB_DEVICE_ALIGNMENT.
  * 3. Bytes that are counted are at least 0, at most their peak. */
 
-#define MEMOI_CUDA_MAGIC      0x6d656d6f63756461u /* "memocuda" */
-#define MEMOI_CUDA_EXPORTABLE ((int64_t)2 << 20)  /* from here on pages are worth their rounding */
+#define MEMOI_CUDA_MAGIC 0x6d656d6f63756461u /* "memocuda" */
 
 /* Drivers of the 580 series refuse to register 512 GiB and more in one call as out of memory: their
  * table of pages would have 2 GiB (NVIDIA/open-gpu-kernel-modules#1234).  So larger blocks are
@@ -23,10 +22,9 @@ typedef struct memoi_cuda_block {
     struct memoi_cuda_block* next;
     char* address;
     int64_t size_bytes;
-    void* base;                       /* what CUDA returned; address is it, aligned */
-    memo_cuda_host_kind kind;         /* of pinned memory */
-    int64_t mapped_bytes;             /* of registered memory; 0: of cudaHostAlloc */
-    struct memoi_cuda_phantom* pages; /* or: mapped once, behind one chunk */
+    void* base;               /* what CUDA returned; address is it, aligned */
+    memo_cuda_host_kind kind; /* of pinned memory */
+    int64_t mapped_bytes;     /* of registered memory; 0: of cudaHostAlloc */
 } memoi_cuda_block;
 
 typedef struct memoi_cuda_phantom memoi_cuda_phantom; /* >>phantom memory */

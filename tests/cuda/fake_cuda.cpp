@@ -56,7 +56,6 @@ static fake_context primary[N_DEVICES] = {{0, 0, false},
                     foreign = {0, 0, true};
 static thread_local fake_context* current;
 static bool reaches[N_DEVICES][N_DEVICES];
-int fake_reaches(int device, int other) { return reaches[device][other]; }
 static int current_device(void) { return current ? current->device : 0; }
 static void need_context(void) {
     if (!current) (current = &primary[0])->is_made = true;

@@ -36,7 +36,6 @@ int fake_are_pages_exportable(void); /* the latest: as file descriptors and to o
 bool fake_use_pages(const void* address, size_t n_bytes, int use);
 void fake_set_virtual_memory(int has); /* 0: the GPU lacks it */
 int fake_device_of(cudaStream_t stream);
-int fake_reaches(int device, int other); /* of four GPUs the last one reaches no other */
 /* Device memory that a library takes at its first use and keeps, $FAKE_CUDA_LIBRARY_MIB; false:
  * there is not as much. */
 bool fake_load(const char* library);

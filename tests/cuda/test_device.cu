@@ -276,7 +276,7 @@ TEST(copies_rows_of_pinned_memory) {
     CHECK_OK(memo_device_alloc(device, size, &on_device, &error));
     CHECK(cuda_device_stats(device).host_bytes == size);
     CHECK(cuda_device_stats(device).host_kind != MEMO_CUDA_HOST_CUDA);
-    printf("# %s\n", memo_cuda_host_kind_name(cuda_device_stats(device).host_kind));
+    printf("# host_kind %d\n", (int)cuda_device_stats(device).host_kind);
     bytes = (unsigned char*)pinned;
     for (i = 0; i < size; i++) bytes[i] = (unsigned char)(i * 31 >> 8);
     CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_DEVICE, on_device, pinned, size, &error));
@@ -511,49 +511,6 @@ TEST(refuses_wrong_descs) {
 }
 
 /* --- phantom memory --- */
-
-#ifdef FAKE_CUDA
-/* Memory that others may map: of whole pages, freed once; a GPU without it gets usual memory.  Each
- * of the driver's calls fails once, and nothing is lost. */
-TEST(exportable_memory_is_taken_and_given_back) {
-    static const char* const calls[] = {"cuMemCreate", "cuMemAddressReserve", "cuMemMap",
-                                        "cuMemSetAccess"};
-    memo_cuda_device_desc desc = {};
-    const int n_objects = fake_n_objects();
-    memo_cuda_device_stats stats;
-    memo_device* device = NULL;
-    int64_t free_before, free_after, total;
-    void *address, *small;
-    desc.is_exportable = 1;
-    CHECK_OK(memo_cuda_device_create(&desc, &device, &error));
-    if (!device) return;
-    CHECK_OK(memo_memory_info(device, &free_before, &total, &error));
-    for (const char* call : calls) {
-        fake_fail(call, 1, cudaErrorUnknown);
-        CHECK_ERROR(memo_device_alloc(device, 5 * MIB, &address, &error), DEVICE, call);
-    }
-    CHECK_OK(memo_device_alloc(device, 5 * MIB, &address, &error));
-    CHECK_OK(memo_device_alloc(device, 1000, &small, &error)); /* of cudaMalloc */
-    memo_cuda_device_get_stats(device, &stats);
-    CHECK(stats.exportable == address && stats.exportable_bytes == 6 * MIB);
-    CHECK(fake_is_on_device(address, 5 * MIB) && fake_use_pages(address, 5 * MIB, 0));
-    CHECK_OK(memo_memory_info(device, &free_after, &total, &error));
-    CHECK_IS(free_before - free_after, >=, 6 * MIB);
-    CHECK_FAILS(memo_device_alloc(device, total, &address, &error), OUT_OF_DEVICE_MEMORY);
-    CHECK_OK(memo_device_free(device, stats.exportable, &error));
-    CHECK_OK(memo_device_free(device, small, &error));
-    memo_cuda_device_get_stats(device, &stats);
-    CHECK(!stats.exportable);
-    CHECK_OK(memo_memory_info(device, &free_after, &total, &error));
-    CHECK_IS(free_after, ==, free_before);
-    fake_set_virtual_memory(0);
-    CHECK_OK(memo_device_alloc(device, 5 * MIB, &address, &error));
-    CHECK(!fake_use_pages(address, 5 * MIB, 0));
-    fake_set_virtual_memory(1);
-    memo_cuda_device_destroy(device); /* with memory */
-    CHECK_IS(fake_n_objects(), ==, n_objects);
-}
-#endif
 
 /* 2 TiB of addresses. */
 TEST(phantom_memory_repeats_one_chunk) {
@@ -1123,6 +1080,9 @@ TEST(creating_fails_at_each_call) {
     memo_device* device = NULL;
     desc.phantom_bytes = 64 * MIB;
     desc.phantom_chunk_bytes = 16 * MIB;
+    fake_set_virtual_memory(0);
+    CHECK_ERROR(memo_cuda_device_create(&desc, &device, &error), UNSUPPORTED, "phantom_bytes");
+    fake_set_virtual_memory(1);
     for (size_t k = 0; k < sizeof calls / sizeof calls[0]; k++) {
         fake_set_foreign_context(0);
         fake_fail(calls[k], strcmp(calls[k], "cuMemMap") == 0 ? 3 : 1, cudaErrorUnknown);
@@ -1226,7 +1186,7 @@ TEST(memory_that_is_free_cannot_all_be_taken) {
     cast.to = numbers;
     cast.a = numbers;
     cast.n_columns = 1;
-    CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error));
+    CHECK_OK(memo_row_cast(device, NULL, &cast, &error));
     CHECK_OK(memo_memory_info(device, &after_bytes, &total_bytes, &error));
     CHECK_IS(after_bytes, ==, before_bytes - 20 * MIB);
     fake_set_library_bytes(0);
@@ -1234,29 +1194,31 @@ TEST(memory_that_is_free_cannot_all_be_taken) {
 }
 
 TEST(kernels_are_launched_with_enough_threads) {
+    NEED_DEVICE(device);
     static float numbers[4];
     memo_add_desc cast = {};
     memo_merge_desc merge = {};
     cast.to = numbers;
     cast.a = numbers;
     cast.n_columns = ((int64_t)1 << 31) + 8;
-    CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error));
+    CHECK_OK(memo_row_cast(device, NULL, &cast, &error));
     CHECK(fake_grid() == 32 * 132); /* the fake has 132 processors */
     cast.n_columns = 1;
-    CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error));
+    CHECK_OK(memo_row_cast(device, NULL, &cast, &error));
     CHECK(fake_grid() == 1);
     cast.n_columns = -1;
-    CHECK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_row_cast(device, NULL, &cast, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     merge.out = merge.lse = numbers;
     merge.part_out = numbers;
     merge.part_lse = numbers;
     merge.n_rows = 33;
     merge.n_columns = 1;
-    CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_MERGE, &merge, &error));
+    CHECK_OK(memo_row_merge(device, NULL, &merge, &error));
     CHECK(fake_grid() == 2);
     fake_fail("kernel", 1, cudaErrorInvalidConfiguration);
-    CHECK_ERROR(memo_cuda_row_kernel(NULL, MEMO_ROW_MERGE, &merge, &error), DEVICE,
-                "memo_cuda_row_kernel: cudaErrorInvalidConfiguration");
+    CHECK_ERROR(memo_row_merge(device, NULL, &merge, &error), DEVICE,
+                "cudaLaunchKernelEx: cudaErrorInvalidConfiguration");
+    memo_cuda_device_destroy(device);
 }
 
 /* Of all tests above. */

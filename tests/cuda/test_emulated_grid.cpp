@@ -197,6 +197,15 @@ static void* guarded(int which, int64_t n_bytes) {
     return area + page + (memo_test_int(0, 1) ? 0 : AREA_BYTES - n_bytes);
 }
 
+/* A device with nothing but row kernels. */
+static memo_device row_kernels_alone(void) {
+    memo_device device = {};
+    device.struct_bytes = sizeof device;
+    device.row_kernel = memoi_cuda_row_kernel_here;
+    return device;
+}
+static const memo_device grid = row_kernels_alone();
+
 static memo_type random_type(void) {
     static const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
     return types[memo_test_int(0, 2)];
@@ -225,7 +234,7 @@ TEST(stays_within_its_arrays) {
         cast.a_type = other;
         cast.to = guarded(0, cast.n_columns * type_bytes);
         cast.a = guarded(1, cast.n_columns * other_bytes);
-        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error));
+        CHECK_OK(memo_row_cast(&grid, NULL, &cast, &error));
 
         memo_add_desc add = {};
         add.n_rows = n_rows;
@@ -236,7 +245,7 @@ TEST(stays_within_its_arrays) {
         add.to = guarded(0, dense * type_bytes);
         add.a = guarded(1, wide * other_bytes);
         add.b = guarded(2, dense * type_bytes);
-        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_ADD, &add, &error));
+        CHECK_OK(memo_row_add(&grid, NULL, &add, &error));
 
         memo_add_desc sums = {};
         sums.n_rows = n_rows;
@@ -247,7 +256,7 @@ TEST(stays_within_its_arrays) {
         sums.to = (float*)guarded(0, n_rows * 4);
         sums.a = guarded(1, wide * other_bytes);
         sums.b = guarded(2, dense * type_bytes);
-        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SUMS, &sums, &error));
+        CHECK_OK(memo_row_sums(&grid, NULL, &sums, &error));
 
         memo_merge_desc merge = {};
         merge.n_rows = n_rows;
@@ -257,7 +266,7 @@ TEST(stays_within_its_arrays) {
         merge.part_out = guarded(1, dense * type_bytes);
         merge.lse = (float*)guarded(2, n_rows * 4);
         merge.part_lse = (float*)guarded(3, n_rows * 4);
-        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_MERGE, &merge, &error));
+        CHECK_OK(memo_row_merge(&grid, NULL, &merge, &error));
 
         memo_cross_entropy_desc entropy = {};
         entropy.n_rows = n_rows;
@@ -271,13 +280,13 @@ TEST(stays_within_its_arrays) {
         int32_t* labels = (int32_t*)guarded(3, n_rows * 4);
         entropy.labels = labels;
         for (int64_t i = 0; i < n_rows; i++) labels[i] = (int32_t)memo_test_int(-1, n_columns);
-        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SOFTMAX_PARTS, &entropy, &error));
-        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CROSS_ENTROPY, &entropy, &error));
+        CHECK_OK(memo_row_softmax_parts(&grid, NULL, &entropy, &error));
+        CHECK_OK(memo_row_cross_entropy(&grid, NULL, &entropy, &error));
         entropy.sums = (double*)guarded(0, 24);
         entropy.logits = entropy.d_logits = guarded(0, wide * type_bytes);
-        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_LOSS_SUMS, &entropy, &error));
+        CHECK_OK(memo_row_loss_sums(&grid, NULL, &entropy, &error));
         entropy.sums = NULL; /* nobody wants them */
-        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_LOSS_SUMS, &entropy, &error));
+        CHECK_OK(memo_row_loss_sums(&grid, NULL, &entropy, &error));
 
         memo_sinks_desc sinks = {};
         sinks.n_heads = memo_test_int(1, 9);
@@ -286,11 +295,11 @@ TEST(stays_within_its_arrays) {
         sinks.lse = (float*)guarded(1, sinks.n_rows * sinks.n_heads * 4);
         sinks.sinks = (float*)guarded(2, sinks.n_heads * 4);
         sinks.out = (float*)guarded(0, sinks.n_rows * sinks.n_heads * n_columns * 4);
-        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SINKS, &sinks, &error));
+        CHECK_OK(memo_row_sinks(&grid, NULL, &sinks, &error));
         sinks.out = NULL;
         sinks.row_dots = (float*)guarded(3, sinks.n_rows * sinks.n_heads * 4);
         sinks.d_sinks = (float*)guarded(0, sinks.n_heads * 4);
-        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SINK_SUMS, &sinks, &error));
+        CHECK_OK(memo_row_sink_sums(&grid, NULL, &sinks, &error));
 
         memo_pack_desc pack = {};
         pack.n_columns[0] = n_columns;
@@ -309,7 +318,7 @@ TEST(stays_within_its_arrays) {
             pack.rows[t] = guarded(2 * t, (pack.begins[last] + n_last) * row_bytes);
             pack.packed[t] = guarded(2 * t + 1, n_packed * row_bytes);
         }
-        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_ADD_PACKED, &pack, &error));
+        CHECK_OK(memo_row_add_packed(&grid, NULL, &pack, &error));
     }
 }
 
@@ -371,7 +380,7 @@ TEST(casts_far_elements) {
         fill_tail(f.from, cast.n_columns / 2 + 1,
                   4 * FAR_TAIL); /* of the first groups, and of the second */
         fill_tail(f.from, cast.n_columns, 4 * FAR_TAIL);
-        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error));
+        CHECK_OK(memo_row_cast(&grid, NULL, &cast, &error));
         for (int64_t i = cast.n_columns - 4 * FAR_TAIL; i < cast.n_columns; i++)
             CHECK(((float*)(void*)f.to)[i] == far_number(i));
         for (int64_t i = cast.n_columns / 2 + 1 - 4 * FAR_TAIL; i < cast.n_columns / 2 + 1; i++)
@@ -391,7 +400,7 @@ TEST(adds_far_elements) {
         add.n_columns = FAR_ROW - 1; /* one item */
         add.to_stride = add.a_stride = add.b_stride = FAR_ROW;
         fill_tail(f.from, f.n_items * FAR_ROW, FAR_TAIL * FAR_ROW);
-        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_ADD, &add, &error));
+        CHECK_OK(memo_row_add(&grid, NULL, &add, &error));
         for (int64_t i = (f.n_items - FAR_TAIL) * FAR_ROW; i < f.n_items * FAR_ROW; i++)
             CHECK(((float*)(void*)f.to)[i] == (i % FAR_ROW == FAR_ROW - 1 ? 0 : 2 * far_number(i)));
     }
@@ -411,7 +420,7 @@ TEST(merges_far_rows) {
         merge.lse = (float*)(void*)f.other;
         merge.part_lse = (float*)(void*)f.index;
         fill_tail(f.from, n, FAR_TAIL * FAR_ROW);
-        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_MERGE, &merge, &error));
+        CHECK_OK(memo_row_merge(&grid, NULL, &merge, &error));
         for (int64_t i = n - FAR_TAIL * FAR_ROW; i < n; i++)
             CHECK(merge.out[i] == far_number(i) / 2);
         for (int64_t i = f.n_items - FAR_TAIL; i < f.n_items; i++)
@@ -428,7 +437,7 @@ TEST(sums_far_rows) {
         sums.a = sums.b = f.from;
         sums.to = (float*)(void*)f.to;
         fill_tail(f.from, f.n_items * FAR_ROW, FAR_TAIL * FAR_ROW);
-        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SUMS, &sums, &error));
+        CHECK_OK(memo_row_sums(&grid, NULL, &sums, &error));
         for (int64_t row = f.n_items - FAR_TAIL; row < f.n_items; row++) {
             float expected = 0;
             for (int64_t i = row * FAR_ROW; i < (row + 1) * FAR_ROW; i++)
@@ -453,8 +462,8 @@ TEST(finds_losses_of_far_rows) {
         entropy.vocabulary = 2;
         for (int64_t i = f.n_items - FAR_TAIL; i < f.n_items; i++) labels[i] = (int32_t)(i % 2);
         fill_tail(f.from, f.n_items, FAR_TAIL);
-        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SOFTMAX_PARTS, &entropy, &error));
-        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CROSS_ENTROPY, &entropy, &error));
+        CHECK_OK(memo_row_softmax_parts(&grid, NULL, &entropy, &error));
+        CHECK_OK(memo_row_cross_entropy(&grid, NULL, &entropy, &error));
         for (int64_t i = f.n_items - 4; i < f.n_items;
              i++) { /* the last 3 blocks have 24 rows less 20 */
             CHECK(entropy.parts[MEMO_LOSS_NUMBERS * i + (i % 2 ? 0 : 2)] == far_number(i));

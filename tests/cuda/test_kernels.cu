@@ -74,7 +74,7 @@ static void run_kinds(sides* s, const void* desc, size_t desc_bytes, const memo_
     copy_sides(s, MEMO_COPY_TO_DEVICE, s->gpu, s->host);
     for (int k = 0; k < n; k++) {
         CHECK_OK(memo_row_run(kinds[k], desc, &error));
-        CHECK_OK(memo_cuda_row_kernel(s->stream, kinds[k], on_gpu.data(), &error));
+        CHECK_OK(memo_row_kernel(s->device, s->stream, kinds[k], on_gpu.data(), &error));
     }
     copy_sides(s, MEMO_COPY_TO_HOST, s->copy, s->gpu);
 }
@@ -289,7 +289,27 @@ static memo_status peer_round(peer* p, int round, std::vector<char>& expected) {
     return MEMO_STATUS_OK;
 }
 
-/* GPUs 0, 1, 2 if there are as many; else a GPU is several peers. */
+/* GPUs 0, 1, 2 if there are as many; else GPU 0 is several peers. */
+static int peer_gpu(const peer* p) { return ((const memoi_cuda*)p->device->context)->desc.ordinal; }
+
+/* Each GPU reaches the others. */
+static memo_status peers_reach(const peer* peers) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int k = 0; k < PEERS * PEERS && !status; k++) {
+        const int own = peer_gpu(&peers[k / PEERS]), other = peer_gpu(&peers[k % PEERS]);
+        int can = 0;
+        if (own == other) continue;
+        status = memo_cuda_check(cudaSetDevice(own), "cudaSetDevice", &error);
+        if (cudaDeviceCanAccessPeer(&can, own, other) != cudaSuccess || !can)
+            return MEMO_STATUS_UNSUPPORTED;
+        const cudaError_t code = cudaDeviceEnablePeerAccess(other, 0);
+        if (!status && code != cudaErrorPeerAccessAlreadyEnabled)
+            status = memo_cuda_check(code, "cudaDeviceEnablePeerAccess", &error);
+    }
+    (void)cudaGetLastError();
+    return status;
+}
+
 static memo_status peers_open(peer* peers) {
     memo_comm_threads_desc desc = {};
     memo_device* devices[PEERS] = {};
@@ -306,7 +326,7 @@ static memo_status peers_open(peer* peers) {
         if (!status) status = memo_device_alloc(p->device, 2 * PEER_BYTES, (void**)&p->gpu, &error);
         if (!status) status = memo_host_alloc(p->device, 2 * PEER_BYTES, (void**)&p->host, &error);
     }
-    if (!status) status = memo_cuda_enable_peers(devices, PEERS, &error);
+    if (!status) status = peers_reach(peers);
     desc.n_ranks = PEERS;
     desc.devices = devices;
     desc.timeout_s = 60;
@@ -373,19 +393,6 @@ TEST(a_failing_call_of_cuda_ends_all_peers) {
         fake_forget_failures();
         peers_close(peers);
     }
-}
-
-TEST(gpus_that_do_not_reach_each_other_are_named) {
-    memo_device* devices[3]; /* 0, 1, 3; of the fake's four, the last one is apart */
-    for (int r = 0; r < 3; r++) {
-        memo_cuda_device_desc desc = {};
-        desc.ordinal = r + r / 2;
-        CHECK_OK(memo_cuda_device_create(&desc, &devices[r], &error));
-    }
-    for (int again = 0; again < 2; again++) CHECK_OK(memo_cuda_enable_peers(devices, 2, &error));
-    CHECK_ERROR(memo_cuda_enable_peers(devices, 3, &error), UNSUPPORTED, "GPU 3");
-    CHECK(fake_reaches(0, 1) && fake_reaches(1, 0) && !fake_reaches(0, 3) && !fake_reaches(3, 0));
-    for (memo_device* device : devices) memo_cuda_device_destroy(device);
 }
 #endif
 
@@ -635,13 +642,13 @@ TEST(casts_huge_arrays) {
         cast.a = h.a;
         cast.to = h.b;
         cast.to_type = types[t];
-        CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_CAST, &cast, &error));
+        CHECK_OK(memo_row_cast(h.device, h.stream, &cast, &error));
         CHECK_OK(memo_fill(h.device, h.stream, h.a, 0xff, HUGE_ELEMENTS * 4, &error));
         cast.a = h.b;
         cast.to = h.a;
         cast.a_type = types[t];
         cast.to_type = MEMO_TYPE_F32;
-        CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_CAST, &cast, &error));
+        CHECK_OK(memo_row_cast(h.device, h.stream, &cast, &error));
         compare_huge(&h, h.a, 1);
     }
 }
@@ -652,7 +659,7 @@ TEST(adds_huge_arrays) {
     add.to = h.b;
     add.a = add.b = h.a;
     add.n_columns = HUGE_ELEMENTS;
-    CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_ADD, &add, &error));
+    CHECK_OK(memo_row_add(h.device, h.stream, &add, &error));
     compare_huge(&h, h.b, 2);
 }
 
@@ -668,7 +675,7 @@ TEST(merges_huge_arrays) {
     /* Equal LSEs: halfway between 0 and the part. */
     CHECK_OK(memo_fill(h.device, h.stream, h.b, 0, HUGE_ELEMENTS * 4, &error));
     CHECK_OK(memo_fill(h.device, h.stream, h.small, 0, HUGE_ELEMENTS, &error));
-    CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_MERGE, &merge, &error));
+    CHECK_OK(memo_row_merge(h.device, h.stream, &merge, &error));
     compare_huge(&h, h.b, 0.5f);
 }
 
@@ -679,7 +686,7 @@ TEST(sums_huge_arrays) {
     sums.to = (float*)h.small;
     sums.n_rows = HUGE_ELEMENTS / 8;
     sums.n_columns = 8;
-    CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_SUMS, &sums, &error));
+    CHECK_OK(memo_row_sums(h.device, h.stream, &sums, &error));
     launch(huge_compare_sums, h.stream, (const float*)h.small, sums.n_rows, h.n_wrong);
 }
 

@@ -1826,9 +1826,8 @@ static memo_status sequence_rank(thread_rank* r, memo_error* e) {
         whole* w = &run->w[k];
         int64_t* positions = (int64_t*)calloc((size_t)n_local, sizeof *positions);
         const int64_t* begins = run->has_no_list[k] ? NULL : batch->document_begins;
-        status = batch->has_tree ? memo_sequence_begin_tree(sequence, begins, batch->parents,
-                                                            batch->n_documents, e)
-                                 : memo_sequence_begin(sequence, begins, batch->n_documents, e);
+        status = memo_sequence_begin(sequence, begins, batch->has_tree ? batch->parents : NULL,
+                                     batch->n_documents, e);
         if (status) break;
         const memo_sharding* sharding = memo_sequence_get_sharding(sequence);
         for (int t = 0; t < N_TENSORS; t++) {
@@ -1928,17 +1927,17 @@ TEST(a_sequence_refuses_by_its_own_names) {
     CHECK(!sequence);
     CHECK_OK(memo_sequence_create(&desc, &sequence, &error));
     CHECK(!memo_sequence_get_sharding(sequence));
-    CHECK_ERROR(memo_sequence_begin(sequence, wrong, 3, &error), INVALID_ARGUMENT,
+    CHECK_ERROR(memo_sequence_begin(sequence, wrong, NULL, 3, &error), INVALID_ARGUMENT,
                 "memo_sequence_begin.document_begins");
     const int64_t two[] = {0, 30, 40}, no_tree[] = {-1, 1}, tree[] = {-1, 0};
-    CHECK_ERROR(memo_sequence_begin_tree(sequence, two, tree, 2, &error), INVALID_ARGUMENT,
+    CHECK_ERROR(memo_sequence_begin(sequence, two, tree, 2, &error), INVALID_ARGUMENT,
                 "memo_sequence_desc.has_trees");
     memo_sequence_destroy(sequence);
     desc.has_trees = 1;
     CHECK_OK(memo_sequence_create(&desc, &sequence, &error));
-    CHECK_ERROR(memo_sequence_begin_tree(sequence, two, no_tree, 2, &error), INVALID_ARGUMENT,
+    CHECK_ERROR(memo_sequence_begin(sequence, two, no_tree, 2, &error), INVALID_ARGUMENT,
                 "memo_sequence_begin.document_parents[1]");
-    CHECK_OK(memo_sequence_begin(sequence, NULL, 0, &error));
+    CHECK_OK(memo_sequence_begin(sequence, NULL, NULL, 0, &error));
     CHECK_ERROR(memo_sequence_attend(sequence, 1, rows, rows, rows, rows, &error), INVALID_ARGUMENT,
                 "layer");
     CHECK_ERROR(memo_sequence_attend(sequence, 0, NULL, rows, rows, rows, &error), INVALID_ARGUMENT,

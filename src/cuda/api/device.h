@@ -49,10 +49,6 @@ typedef struct memo_cuda_device_desc {
      * (chapter 4) out of this many bytes, and memory_info counts them.  0: device memory. */
     int64_t phantom_bytes;
     int64_t phantom_chunk_bytes; /* memory behind these; 0: 1 GiB, or less if less is free */
-    /* 1: device_alloc of 2 MiB or more takes memory from the driver's virtual memory calls, which
-     * other processes and GPUDirect RDMA may map, as memo_comm_nccl_register needs.  A GPU without
-     * them gets memory of cudaMalloc, and the log says so. */
-    int32_t is_exportable;
     /* Pinned memory (chapter 2). */
     memo_cuda_host_limit host_limit;
     int32_t local_ranks;        /* processes that share this host; 0: from the environment, or 1 */
@@ -72,9 +68,6 @@ typedef enum memo_cuda_host_kind {
 
 typedef struct memo_cuda_device_stats {
     int64_t device_bytes, device_peak_bytes; /* allocated now; at most so far */
-    /* The latest memory that is_exportable has taken, in whole pages; NULL: none. */
-    void* exportable;
-    int64_t exportable_bytes;
     int64_t host_bytes, host_peak_bytes;
     /* The latest host_alloc. */
     memo_cuda_host_kind host_kind;
@@ -96,14 +89,6 @@ MEMO_API void memo_cuda_device_destroy(memo_device* device);
  * too. */
 MEMO_API void memo_cuda_device_fail(void* device, const memo_error* why);
 MEMO_API void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats);
-MEMO_API const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind); /* never NULL */
-
-/* Lets the GPUs of n devices reach each other's memory, for the peers of
- * memo_comm_create_threads: memory of device_alloc, unless is_exportable.  Call this once.  Errors:
- * INVALID_ARGUMENT (a device that is not from memo_cuda_device_create), UNSUPPORTED (GPUs that
- * cannot reach each other), DEVICE. */
-MEMO_TRY memo_status memo_cuda_enable_peers(memo_device* const* devices, int32_t n,
-                                            memo_error* error);
 
 MEMO_FUNCTION cudaStream_t memo_cuda_stream(memo_stream stream) { return (cudaStream_t)stream; }
 MEMO_FUNCTION cudaEvent_t memo_cuda_event(memo_event event) { return (cudaEvent_t)event; }

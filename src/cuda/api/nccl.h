@@ -74,9 +74,10 @@ MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
  * transfer without copies, and take fewer multiprocessors (not measured).  size_bytes 0 ends the
  * registration, before the memory is freed.  All ranks must call this, while none has an operation
  * under way; then all buffers of an operation must be registered, or none on any rank.  The memory
- * must be exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both numbers
- * multiples of 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that cannot),
- * after which the communicator works without a window; COMM. */
+ * must be of ncclMemAlloc, or of the driver's virtual memory calls (a session takes such memory as
+ * its device_memory), and both numbers multiples of 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED
+ * (NCCL before 2.27; GPUs that cannot), after which the communicator works without a window;
+ * COMM. */
 MEMO_TRY memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
                                              memo_error* error);
 

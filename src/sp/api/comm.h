@@ -225,8 +225,8 @@ MEMO_API const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const cha
  * call in an order in which no two wait for each other.  A failure is returned by the call, after
  * its copies have ended.  If a rank's device has failed, peers may still read the rank's buffers:
  * call memo_comm_abort, then a collective, which returns when none does.  Calls cannot be captured.
- * Destroy no device before all ranks have synchronized their streams.  memo_cuda_enable_peers lets
- * GPUs reach each other.  Not yet run on several GPUs.
+ * Destroy no device before all ranks have synchronized their streams.  GPUs reach each other after
+ * cudaDeviceEnablePeerAccess, each way.  Not yet run on several GPUs.
  *
  * Waiting ranks detect a failed device, a destroyed communicator or an abort within about 20 ms,
  * and a missing rank after timeout_s.  examples/thread_ranks.h runs a function on each rank. */

@@ -23,7 +23,7 @@ typedef struct memo_sequence_desc {
     float scale, softcap;
     int32_t sends_again, rounds_gradients, ulysses_groups;
     memo_attention attention;
-    int32_t has_trees; /* 1: memo_sequence_begin_tree may be called */
+    int32_t has_trees; /* 1: memo_sequence_begin may get document_parents */
     int64_t window;    /* a query sees fewer than `window` tokens back; 0: no limit */
 } memo_sequence_desc;
 
@@ -38,18 +38,15 @@ MEMO_API void memo_sequence_destroy(memo_sequence* sequence);
 /* Begins a batch, on all ranks with equal documents: document_begins (n_documents + 1 positions
  * from 0 to n_tokens, not descending; NULL: one document) is copied.  Waits for the desc's stream,
  * which may still use the batch before.  Computes and allocates on the host.  After a failure no
- * batch has begun.  COMM may come from a later call. */
+ * batch has begun.  COMM may come from a later call.
+ *
+ * document_parents (memo_mask.document_parents; NULL: none) is copied, too: several answers to one
+ * prompt, which is in the batch once.  Positions of a document follow those of its parent.  Labels
+ * end with each document: if a parent's last token has to predict the first token of each child,
+ * let each child begin with a copy of that token instead. */
 MEMO_TRY memo_status memo_sequence_begin(memo_sequence* sequence, const int64_t* document_begins,
-                                         int64_t n_documents, memo_error* error);
-
-/* The same, of documents with parents (memo_mask.document_parents), which is copied, too: several
- * answers to one prompt, which is in the batch once.  Positions of a document follow those of its
- * parent.  Labels end with each document: if a parent's last token has to predict the first token
- * of each child, let each child begin with a copy of that token instead. */
-MEMO_TRY memo_status memo_sequence_begin_tree(memo_sequence* sequence,
-                                              const int64_t* document_begins,
-                                              const int64_t* document_parents, int64_t n_documents,
-                                              memo_error* error);
+                                         const int64_t* document_parents, int64_t n_documents,
+                                         memo_error* error);
 
 /* The batch's sharding, for labels, and to scatter and gather rows; NULL before the first batch. */
 MEMO_API const memo_sharding* memo_sequence_get_sharding(const memo_sequence* sequence);

@@ -140,9 +140,9 @@ void memo_sequence_destroy(memo_sequence* s) {
     MEMO_FREE(s);
 }
 
-memo_status memo_sequence_begin_tree(memo_sequence* s, const int64_t* document_begins,
-                                     const int64_t* document_parents, int64_t n_documents,
-                                     memo_error* error) {
+memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
+                                const int64_t* document_parents, int64_t n_documents,
+                                memo_error* error) {
     memo_exchange_desc exchange = MEMO_ZERO(memo_exchange_desc);
     memo_mask mask = MEMO_ZERO(memo_mask);
     memo_status status;
@@ -151,7 +151,7 @@ memo_status memo_sequence_begin_tree(memo_sequence* s, const int64_t* document_b
     s->parents = NULL;
     if (!document_begins) n_documents = 1;
     if (document_parents && !s->desc.has_trees)
-        return MEMOI_REFUSE("memo_sequence_begin_tree.document_parents: not NULL, but "
+        return MEMOI_REFUSE("memo_sequence_begin.document_parents: not NULL, but "
                             "memo_sequence_desc.has_trees is 0; set it to 1");
     if (document_begins &&
         memoi_sharding_check_documents("memo_sequence_begin.document_begins", document_begins,
@@ -173,11 +173,6 @@ memo_status memo_sequence_begin_tree(memo_sequence* s, const int64_t* document_b
     exchange.sharding = &s->sharding;
     if (!status) status = memo_exchange_create(s->attention, &exchange, &s->exchange, error);
     return memoi_sequence_failed(status, error);
-}
-
-memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
-                                int64_t n_documents, memo_error* error) {
-    return memo_sequence_begin_tree(s, document_begins, NULL, n_documents, error);
 }
 
 const memo_sharding* memo_sequence_get_sharding(const memo_sequence* s) {
