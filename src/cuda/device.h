@@ -23,7 +23,7 @@ MEMOI memo_status memoi_cuda_out_of_memory(int64_t size_bytes, memo_error* error
         size_bytes > (int64_t)free_bytes ? "" : ", the last of which CUDA does not give away");
 }
 
-MEMOI memo_status memoi_cuda_malloc(memoi_cuda* cuda, memoi_cuda_block* block, memo_error* error) {
+MEMOI memo_status memoi_cuda_malloc(memoi_cuda_block* block, memo_error* error) {
     size_t wanted = block->size_bytes ? (size_t)block->size_bytes : 1;
     memo_status status = MEMOI_CUDA_CALL(cudaMalloc, (&block->base, wanted), error);
     if (!status && (uintptr_t)block->base % MEMOB_DEVICE_ALIGNMENT) { /* CUDA promises 256 */
@@ -81,7 +81,7 @@ MEMOI memo_status memoi_cuda_device_alloc(void* context, int64_t size_bytes, voi
     if (!block) return memob_no_memory(error, "the list of device memory");
     block->size_bytes = size_bytes;
     status = cuda->phantom ? memoi_cuda_find_phantom(cuda, block, &place, error)
-                           : memoi_cuda_malloc(cuda, block, error);
+                           : memoi_cuda_malloc(block, error);
     if (status) {
         MEMO_FREE(block);
         return status;
