@@ -4151,7 +4151,8 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
  * Streams, events and memory of an engine.  The target keeps the first failure; after it nothing is
  * enqueued.
  *
- * 1. An event of an operation is one that the target has. */
+ * 1. An event of an operation is one that the target has.
+ * 2. A stream waits for what the compute stream was given before. */
 
 enum {
     MEMOI_TARGET_COMPUTE = 0,
@@ -4163,13 +4164,12 @@ enum {
 };
 /* Events of attention. */
 enum {
-    MEMOI_TARGET_HEADS = 0, /* a group has arrived by heads */
-    MEMOI_TARGET_DONE,      /* a group is computed, or the first may start */
-    MEMOI_TARGET_ROWS,      /* a group has left by rows */
-    MEMOI_TARGET_RINGS,     /* rings within a node are computed */
-    MEMOI_TARGET_CROSSED,   /* rows of other nodes have arrived; of even and of odd rings */
-    MEMOI_TARGET_COMPUTED = MEMOI_TARGET_CROSSED + 2,
-    MEMOI_TARGET_EXCHANGED, /* the first of MEMOI_TARGET_EXCHANGES, which exchanges use in turn */
+    /* A point of the compute stream that another one waits for: an event for each of those. */
+    MEMOI_TARGET_COMPUTED = 0,
+    MEMOI_TARGET_HEADS = MEMOI_TARGET_COMPUTED + MEMOI_TARGET_N_STREAMS, /* arrived by heads */
+    MEMOI_TARGET_ROWS,    /* a group has left by rows */
+    MEMOI_TARGET_CROSSED, /* rows of other nodes have arrived; of even and of odd rings */
+    MEMOI_TARGET_EXCHANGED = MEMOI_TARGET_CROSSED + 2, /* the first, which exchanges use in turn */
     MEMOI_TARGET_EXCHANGES = 64,
     MEMOI_TARGET_N_EVENTS = MEMOI_TARGET_EXCHANGED + MEMOI_TARGET_EXCHANGES
 };
@@ -4182,6 +4182,9 @@ typedef struct memoi_target {
     void *memory, *host_memory; /* owned; NULL: none, or the user's */
     memob_arrays arrays;
     const memo_label* agreed; /* its fields and digests go with each message */
+    /* Points of the compute stream, counted in a pass; each is behind all that came before it. */
+    int32_t n_points;
+    int32_t seen[MEMOI_TARGET_N_STREAMS]; /* that a stream is behind */
     memo_status status;
     memo_error* error;
 } memoi_target;
@@ -4258,6 +4261,15 @@ MEMOI MEMOB_NOINLINE void memoi_target_wait(memoi_target* target, int32_t event,
     if (!target->status)
         target->status = memo_event_wait(target->device, target->events[event],
                                          target->streams[stream], target->error);
+}
+
+/* Makes a stream wait for a point of the compute stream, unless it has. */
+MEMOI void memoi_target_pass(memoi_target* target, int stream, int32_t point) {
+    MEMO_ASSERT(point <= target->n_points); /* 2 */
+    if (point <= target->seen[stream]) return;
+    memoi_target_record(target, MEMOI_TARGET_COMPUTED + stream, MEMOI_TARGET_COMPUTE);
+    memoi_target_wait(target, MEMOI_TARGET_COMPUTED + stream, stream);
+    target->seen[stream] = target->n_points;
 }
 
 MEMOI void memoi_target_fill(memoi_target* target, int stream, void* address, int64_t n_bytes) {
@@ -5441,8 +5453,12 @@ typedef struct memoi_ring {
     memoi_ring_buffers buffers;
 
     int32_t last_step; /* the plan's; 0 on a rank without heads */
-    int32_t is_ready;  /* the first exchange needs no wait: an earlier ring of this pass waited */
     int32_t is_open;   /* the end needs no wait: a later ring of this pass waits for it */
+
+    /* Points of the compute stream. */
+    int32_t has_keys;  /* its own keys are complete */
+    int32_t pool_free; /* no earlier ring or pass uses the keys' pool */
+    int32_t has_begun; /* this ring; step s has ended s points later, but for step 0 */
 
     /* Exchanges in which this rank takes no part are left out. */
     int32_t n_turns;            /* exchanges of this ring, passed or enqueued so far */
@@ -5450,9 +5466,7 @@ typedef struct memoi_ring {
     int32_t n_awaited;          /* numbers that the compute stream has waited for */
     int32_t used[MEMOI_N_USES]; /* 1 + the number of the latest exchange with this use; 0: none */
     int32_t used_before;        /* of contributions, by earlier rings */
-    int32_t seen;       /* the step that the exchanges have waited for; 0: the start; -1: none */
-    int32_t latest_use; /* the last step that used the keys' pool */
-    int32_t is_in_use;  /* that pool, by an earlier ring of this pass */
+    int32_t latest_use;         /* the last step that used the keys' pool; 0: none */
 } memoi_ring;
 
 /* Elements of q. */
@@ -5521,15 +5535,16 @@ MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
     d_kv[1] = d_kv[0] + n * memoi_ring_row(shape, 0);
 }
 
-/* The compute stream waits for an exchange, unless it has already.  An event that a later exchange
- * has recorded again makes the stream wait longer; exchanges wait only for steps enqueued before
- * them, so this ends, too. */
-MEMOI void memoi_ring_await(memoi_ring* ring, int32_t n) { /* the first n numbers */
-    MEMO_ASSERT(n <= ring->n_exchanged);                   /* 1 */
-    if (n <= ring->n_awaited) return;
+/* The compute stream waits for the first n exchanges, unless it has already (then 0).  An event
+ * that a later exchange has recorded again makes the stream wait longer; exchanges wait only for
+ * steps enqueued before them, so this ends, too. */
+MEMOI int memoi_ring_await(memoi_ring* ring, int32_t n) {
+    MEMO_ASSERT(n <= ring->n_exchanged); /* 1 */
+    if (n <= ring->n_awaited) return 0;
     ring->n_awaited = n;
     memoi_target_wait(ring->target, MEMOI_TARGET_EXCHANGED + (n - 1) % MEMOI_TARGET_EXCHANGES,
                       MEMOI_TARGET_COMPUTE);
+    return 1;
 }
 
 /* Moves the addresses of a block on by rows and by heads. */
@@ -5770,7 +5785,6 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const int begins_kv =
         ring->is_backward && (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
     ring->n_turns = ring->latest_use = 0;
-    ring->seen = -1;
     ring->used_before = ring->used[MEMOI_USE_GIVEN];
     if (!is_held) {
         ring->n_exchanged = ring->n_awaited = ring->used_before = 0;
@@ -5783,6 +5797,7 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
     for (int32_t is_v = 0; is_v < 2 && begins_kv; is_v++)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v],
                           memoi_ring_kv_elements(shape, is_v) * 4);
+    ring->has_begun = ++ring->target->n_points;
 }
 
 /* The messages of a sequence's pieces of k or v, one each: from their places on the owner, or to
@@ -5837,21 +5852,6 @@ MEMOI int32_t memoi_ring_gate(const memoi_ring* ring, const memoi_exchange_turn*
     return turn->k ? memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, turn->k)->after : 0;
 }
 
-/* Makes an exchange wait for step s, the latest one enqueued, if its gate has not been passed. */
-MEMOI void memoi_ring_pass(memoi_ring* ring, const memoi_exchange_turn* turn, int32_t s) {
-    const int gets_k = turn->k && memoi_ring_rows(ring, MEMOI_RING_K, turn->k, 1);
-    const int gets_d_kv = turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1);
-    const int sends_k = turn->k && memoi_ring_rows(ring, MEMOI_RING_K, turn->k, 0);
-    const int is_ready = ring->is_ready || (ring->plan->is_held && !sends_k);
-    int32_t gate = memoi_ring_gate(ring, turn);
-    if (!gate && is_ready && !gets_d_kv && !(gets_k && ring->is_in_use)) gate = -1;
-    if (gate <= ring->seen) return;
-    memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
-    memoi_target_wait(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
-    ring->is_in_use = 0;
-    ring->seen = s;
-}
-
 /* Adds packed rows, contributions of readers, to the rows of pieces, in all sequences; each has the
  * next `stride` pieces. */
 MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_rows,
@@ -5894,14 +5894,16 @@ MEMOI int memoi_ring_sums_use(const memoi_ring* ring) {
 }
 
 /* The next exchange, one group of messages, if this rank takes part. */
-MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn, int32_t s) {
+MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn) {
     const memoi_shape* shape = ring->shape;
+    const int32_t gate = memoi_ring_gate(ring, turn);
     const int first = turn->k ? MEMOI_RING_K : MEMOI_RING_D_KV;
     const int end = turn->given ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_KV;
     const int32_t number = ring->first_number + ring->n_turns++;
     memoi_target* target = ring->target;
     memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
     int64_t n_out = 0, n_reads = 0, n_writes = 0;
+    int64_t point = gate ? ring->has_begun + gate : 0; /* that it waits for */
     for (int i = first; i < end; i++) {
         const int is_kv = i < MEMOI_RING_D_KV;
         const int32_t of = is_kv ? turn->k : turn->given;
@@ -5910,21 +5912,28 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
         const int64_t in = memoi_ring_rows(ring, i, of, 1) * row_bytes;
         const int64_t whole = shape->n_batch * shape->key_sharding.ring_tokens * row_bytes;
         n_out += out;
-        if (is_kv && out && ring->plan->is_held)
-            ring->used[MEMOI_USE_KEYS + ring->place] = number + 1;
-        if (!is_kv && in) ring->used[memoi_ring_sums_use(ring)] = number + 1;
-        if (!is_kv && out) ring->used[MEMOI_USE_GIVEN] = number + 1;
-        /* All keys are announced, whichever rows travel. */
-        if (out)
-            reads[n_reads++] = is_kv ? memob_range_at(memoi_ring_keys(ring, i, 0), whole)
-                                     : memob_range_at(memoi_ring_contribution(ring, of, 0), out);
-        if (in)
-            writes[n_writes++] = memob_range_at(
-                is_kv ? memoi_ring_keys(ring, i, of) : memoi_ring_contribution(ring, of, 1), in);
+        if (is_kv && out) { /* all keys are announced, whichever rows travel */
+            reads[n_reads++] = memob_range_at(memoi_ring_keys(ring, i, 0), whole);
+            point = memob_max(point, ring->has_keys);
+            if (ring->plan->is_held) ring->used[MEMOI_USE_KEYS + ring->place] = number + 1;
+        }
+        if (is_kv && in) {
+            writes[n_writes++] = memob_range_at(memoi_ring_keys(ring, i, of), in);
+            point = memob_max(point, ring->pool_free);
+        }
+        if (!is_kv && out) {
+            reads[n_reads++] = memob_range_at(memoi_ring_contribution(ring, of, 0), out);
+            ring->used[MEMOI_USE_GIVEN] = number + 1;
+        }
+        if (!is_kv && in) {
+            writes[n_writes++] = memob_range_at(memoi_ring_contribution(ring, of, 1), in);
+            ring->used[memoi_ring_sums_use(ring)] = number + 1;
+            point = memob_max(point, ring->has_begun);
+        }
     }
     if (!n_reads && !n_writes) return;
 
-    memoi_ring_pass(ring, turn, s);
+    memoi_target_pass(target, MEMOI_TARGET_RING, (int32_t)point);
     memoi_target_group_begin(target, MEMOI_TARGET_RING, ring->comm, "ring exchange", number, reads,
                              n_reads, writes, n_writes, n_out);
     for (int i = 2 * first; i < 2 * end; i++)
@@ -5998,7 +6007,7 @@ MEMOI void memoi_ring_exchange_behind(memoi_ring* ring, int32_t s) {
     while (ring->n_turns < plan->n_turns[ring->is_backward]) {
         const memoi_exchange_turn* turn = &plan->turns[ring->is_backward][ring->n_turns];
         if (memob_max(turn->given, memoi_ring_gate(ring, turn)) > s) break;
-        memoi_ring_exchange(ring, turn, s);
+        memoi_ring_exchange(ring, turn);
     }
 }
 
@@ -6014,9 +6023,11 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
     for (int32_t i = 0; i < n; i++) {
         const int32_t s = (i + is_backward) % n;
         memoi_ring_step(ring, s);
-        if (s) memoi_ring_exchange_behind(ring, s);
+        if (!s) continue;
+        ring->target->n_points++;
+        memoi_ring_exchange_behind(ring, s);
     }
-    ring->is_in_use |= ring->latest_use && ring->latest_use > ring->seen;
+    if (ring->latest_use) ring->pool_free = ring->has_begun + ring->latest_use;
     if (!ring->is_open) memoi_ring_await(ring, ring->n_exchanged);
 
     /* All contributions of others are there. */
@@ -6037,7 +6048,8 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
  *   1  ring d reads rows that are held in place d % 2, and the next rows come there behind ring d
  *   2  gradients of held rows leave behind ring d, and before rows come to their place
  *   3  own gradients of other nodes are added behind ring 0, in the order of d
- *   4  a crossing waits for exchanges within the node only if one touches the same rows */
+ *
+ * A crossing waits for exchanges within the node only if one touches the same rows. */
 
 /* What is held of other nodes, by places; the last ones are of backward. */
 typedef struct memoi_nodes_buffers {
@@ -6055,25 +6067,19 @@ typedef struct memoi_nodes {
     memoi_shape shape; /* of this node's ring and a group of heads */
     char* own_kv[2];
     float* own_d_kv[2];
-    int32_t is_ready; /* own keys are complete since an earlier ring of this pass */
-    /* Points of the compute stream are counted over all groups of heads: each one's start, and the
-     * end of each of its rings. */
-    int32_t first;       /* ring 0 of this group; before it the start */
-    int32_t latest;      /* -1: none */
-    int32_t seen;        /* that crossings have waited for; -1: none */
-    int32_t last_use[2]; /* of places: the ring that reads them; 0: none */
-    int32_t n_crossed;   /* of this group */
+    /* Points of the compute stream. */
+    int32_t has_keys;      /* own keys are complete */
+    int32_t has_own_sums;  /* ring 0 of this group has ended */
+    int32_t place_free[2]; /* the latest ring that reads rows held there has ended */
+    int32_t n_rings;       /* of this group, so far */
+    int32_t n_crossed;     /* of this group */
 } memoi_nodes;
 
 /* Makes the next crossing wait for a point, and for the first exchanges within the node. */
 MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point, int32_t n_exchanges) {
-    const int32_t n_awaited = n->ring->n_awaited;
-    memoi_ring_await(n->ring, n_exchanges);
-    if (n->seen >= point && n->ring->n_awaited == n_awaited) return;
-    memoi_target_record(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_COMPUTE);
-    memoi_target_wait(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_NODES);
-    n->seen = n->latest;
-    MEMO_ASSERT(n->seen >= point); /* 4 */
+    memoi_target* target = n->ring->target;
+    if (memoi_ring_await(n->ring, n_exchanges)) point = ++target->n_points;
+    memoi_target_pass(target, MEMOI_TARGET_NODES, point);
 }
 
 /* Brings the keys of ring d, and sends the rows that readers d nodes on need. */
@@ -6090,9 +6096,9 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     in = memoi_exchange_crossing_of(n->plan, 1, d);
     if (!out->n && !in->n) return;
 
-    MEMO_ASSERT(d < 3 || n->latest >= n->first + d - 2); /* 1: enqueued behind ring d - 2 */
-    if (in->n) memoi_nodes_pass(n, n->last_use[d % 2], n->ring->used[MEMOI_USE_KEYS + d % 2]);
-    if (out->n && !n->is_ready) memoi_nodes_pass(n, n->first - 1, 0);
+    MEMO_ASSERT(d < 3 || n->n_rings > d - 2); /* 1: enqueued behind ring d - 2 */
+    if (in->n) memoi_nodes_pass(n, n->place_free[d % 2], n->ring->used[MEMOI_USE_KEYS + d % 2]);
+    if (out->n) memoi_nodes_pass(n, n->has_keys, 0);
     for (int is_v = 0; is_v < 2; is_v++) {
         const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
         reads[is_v] = memob_range_at(n->own_kv[is_v], n_all * row_bytes);
@@ -6143,9 +6149,9 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
     memo_range reads[2], writes;
     if (!n_out && !n_in) return;
 
-    MEMO_ASSERT(n->latest == n->first + d); /* 2, 3: behind ring d */
-    if (n_out) memoi_nodes_pass(n, n->first + d, n->ring->used[MEMOI_USE_SUMS + d % 2]);
-    if (n_in) memoi_nodes_pass(n, n->first, n->ring->used[MEMOI_USE_OWN_SUMS]);
+    MEMO_ASSERT(n->n_rings == d + 1); /* 2, 3: behind ring d */
+    if (n_out) memoi_nodes_pass(n, target->n_points, n->ring->used[MEMOI_USE_SUMS + d % 2]);
+    if (n_in) memoi_nodes_pass(n, n->has_own_sums, n->ring->used[MEMOI_USE_OWN_SUMS]);
     for (int t = 0; t < 2; t++) {
         const int64_t row = memoi_ring_row(shape, t);
         const int64_t behind = t * n_batch * memoi_ring_row(shape, 0);
@@ -6177,6 +6183,7 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
 /* The ring within this node for the keys of the node d before. */
 MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
     memoi_ring* ring = n->ring;
+    memoi_target* target = ring->target;
     const int holds = d && memoi_exchange_crossing_of(n->plan, 1, d)->n;
     ring->plan = &n->plan->of_nodes[d];
     ring->last_step = ring->plan->last_step;
@@ -6186,18 +6193,18 @@ MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
         ring->kv[t] = d ? n->buffers.kv[d % 2][t] : n->own_kv[t];
         ring->d_kv_final[t] = d ? n->buffers.d_kv[d % 2][t] : n->own_d_kv[t];
     }
-    if (holds) {
-        memoi_target_wait(ring->target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_COMPUTE);
-        n->last_use[d % 2] = n->first + d;
-    }
-    ring->is_ready = !d && n->is_ready;
+    if (holds) memoi_target_wait(target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_COMPUTE);
+    ring->has_keys = d ? ++target->n_points : n->has_keys;
     ring->is_open = 0; /* unless this rank exchanges rows in a later ring */
     for (int32_t k = d + 1; k < n->plan->shape.n_nodes; k++)
         for (int32_t s = 1; s <= n->plan->of_nodes[k].last_step; s++)
             for (int is_in = 0; is_in < 2; is_in++)
                 ring->is_open |= *memoi_exchange_rows_of(&n->plan->of_nodes[k], is_in, s) > 0;
     memoi_ring_run(ring);
-    n->latest = n->first + d;
+    n->n_rings = d + 1;
+    target->n_points++;
+    if (!d) n->has_own_sums = target->n_points;
+    if (holds) n->place_free[d % 2] = target->n_points;
 }
 
 /* All rings of a group of heads, whose ring is of all nodes when it begins. */
@@ -6215,9 +6222,8 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
         n->own_d_kv[t] = ring->d_kv_final[t];
     }
 
-    n->is_ready = ring->is_ready;
-    n->first = ++n->latest + 1;
-    n->n_crossed = 0;
+    n->has_keys = ring->has_keys;
+    n->n_rings = n->n_crossed = 0;
 
     /* Brings, computes and gives in the order of chapter 6.  Without heads zeros are set alone. */
     for (int32_t d = 1; d <= 2 && shape->heads.n_q; d++) memoi_nodes_bring(n, d);
@@ -6733,10 +6739,11 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
         if (names[i])
             status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
     for (int i = 0; i < a->target.n_events && !status; i++) {
-        const int is_of_ring = i >= MEMOI_TARGET_COMPUTED, is_of_nodes = i >= MEMOI_TARGET_RINGS;
-        int stream = is_of_nodes ? MEMOI_TARGET_NODES : MEMOI_TARGET_ULYSSES;
-        if (is_of_ring) stream = MEMOI_TARGET_RING;
-        if (a->target.streams[stream])
+        int stream = i; /* of a point that it waits for */
+        if (i >= MEMOI_TARGET_HEADS) stream = MEMOI_TARGET_ULYSSES;
+        if (i >= MEMOI_TARGET_CROSSED) stream = MEMOI_TARGET_NODES;
+        if (i >= MEMOI_TARGET_EXCHANGED) stream = MEMOI_TARGET_RING;
+        if (stream && a->target.streams[stream])
             status = memo_event_create_untimed(device, &a->events[i], error);
     }
 
@@ -6935,7 +6942,6 @@ typedef struct memoi_hybrid_walk {
     memoi_ring ring;
     memoi_nodes nodes; /* of a ring over nodes */
     float* d_kv[2];    /* of a group: the sums of this rank's rows */
-    int32_t has_run;   /* a ring of this pass */
     int32_t is_full;   /* results of the previous group may still be in their buffers */
 } memoi_hybrid_walk;
 
@@ -6966,8 +6972,9 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
     walk->nodes.plan = plan;
     walk->nodes.comm = a->desc.nodes;
     walk->nodes.buffers = walk->buffers.nodes;
-    walk->nodes.latest = walk->nodes.seen = -1;
-    walk->ring.is_in_use = 1; /* the pool, by an earlier pass: ring 0 may have no exchange */
+    /* Earlier passes used the same memory, until the first point. */
+    walk->target.n_points = walk->ring.has_keys = walk->ring.pool_free = 1;
+    walk->nodes.place_free[0] = walk->nodes.place_free[1] = 1;
     walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
 }
 
@@ -7041,11 +7048,9 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     ring->kv[1] = (char*)(uintptr_t)t->v;
     if (has_ulysses) memoi_hybrid_find_heads(walk, g, &ring->q, ring->kv);
 
-    /* Waits that an earlier or a later ring of this pass makes are left out.  What was saved is
-     * complete since the first group, whose last exchange waited for its steps.  A later ring waits
-     * for all exchanges, too late if k's buffer is filled again by then: there are two. */
-    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
-    walk->has_run |= group->heads.n_q > 0;
+    /* What was saved is complete since the pass began.  A wait that a later ring makes for all
+     * exchanges is left out, unless k's buffer is filled again by then: there are two. */
+    if (!ring->is_backward || group->sends_again) ring->has_keys = ++walk->target.n_points;
     for (int32_t i = g + 1; i < group->n_groups && !ring->is_backward; i++)
         n_later += memoi_desc_group_of(walk->shape, i).heads.n_q > 0;
     ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1);
@@ -7132,10 +7137,7 @@ MEMOI void memoi_hybrid_leave(memoi_hybrid_walk* walk, int32_t g) {
         if (!is_grouped) memoi_hybrid_return(walk, &results[i], i, g);
     }
     if (!is_grouped) return;
-    if (has_heads) {
-        memoi_target_record(target, MEMOI_TARGET_DONE, MEMOI_TARGET_COMPUTE);
-        memoi_target_wait(target, MEMOI_TARGET_DONE, MEMOI_TARGET_ULYSSES);
-    }
+    if (has_heads) memoi_target_pass(target, MEMOI_TARGET_ULYSSES, ++target->n_points);
     for (int32_t i = 0; i < n; i++) memoi_hybrid_return(walk, &results[i], i, g);
     memoi_target_record(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_ULYSSES);
 }
@@ -7159,10 +7161,7 @@ MEMOI void memoi_hybrid_open(memoi_hybrid_walk* walk) {
     }
     if (walk->ring.is_backward && t->sinks)
         memoi_target_fill(target, MEMOI_TARGET_COMPUTE, t->d_sinks, (int64_t)shape->n_q_heads * 4);
-    if (shape->n_groups > 1) {
-        memoi_target_record(target, MEMOI_TARGET_DONE, MEMOI_TARGET_COMPUTE);
-        memoi_target_wait(target, MEMOI_TARGET_DONE, MEMOI_TARGET_ULYSSES);
-    }
+    if (shape->n_groups > 1) memoi_target_pass(target, MEMOI_TARGET_ULYSSES, ++target->n_points);
     memoi_hybrid_arrive(walk, 0);
 }
 

@@ -7,7 +7,8 @@
  * Streams, events and memory of an engine.  The target keeps the first failure; after it nothing is
  * enqueued.
  *
- * 1. An event of an operation is one that the target has. */
+ * 1. An event of an operation is one that the target has.
+ * 2. A stream waits for what the compute stream was given before. */
 
 enum {
     MEMOI_TARGET_COMPUTE = 0,
@@ -19,13 +20,12 @@ enum {
 };
 /* Events of attention. */
 enum {
-    MEMOI_TARGET_HEADS = 0, /* a group has arrived by heads */
-    MEMOI_TARGET_DONE,      /* a group is computed, or the first may start */
-    MEMOI_TARGET_ROWS,      /* a group has left by rows */
-    MEMOI_TARGET_RINGS,     /* rings within a node are computed */
-    MEMOI_TARGET_CROSSED,   /* rows of other nodes have arrived; of even and of odd rings */
-    MEMOI_TARGET_COMPUTED = MEMOI_TARGET_CROSSED + 2,
-    MEMOI_TARGET_EXCHANGED, /* the first of MEMOI_TARGET_EXCHANGES, which exchanges use in turn */
+    /* A point of the compute stream that another one waits for: an event for each of those. */
+    MEMOI_TARGET_COMPUTED = 0,
+    MEMOI_TARGET_HEADS = MEMOI_TARGET_COMPUTED + MEMOI_TARGET_N_STREAMS, /* arrived by heads */
+    MEMOI_TARGET_ROWS,    /* a group has left by rows */
+    MEMOI_TARGET_CROSSED, /* rows of other nodes have arrived; of even and of odd rings */
+    MEMOI_TARGET_EXCHANGED = MEMOI_TARGET_CROSSED + 2, /* the first, which exchanges use in turn */
     MEMOI_TARGET_EXCHANGES = 64,
     MEMOI_TARGET_N_EVENTS = MEMOI_TARGET_EXCHANGED + MEMOI_TARGET_EXCHANGES
 };
@@ -38,6 +38,9 @@ typedef struct memoi_target {
     void *memory, *host_memory; /* owned; NULL: none, or the user's */
     memob_arrays arrays;
     const memo_label* agreed; /* its fields and digests go with each message */
+    /* Points of the compute stream, counted in a pass; each is behind all that came before it. */
+    int32_t n_points;
+    int32_t seen[MEMOI_TARGET_N_STREAMS]; /* that a stream is behind */
     memo_status status;
     memo_error* error;
 } memoi_target;
@@ -114,6 +117,15 @@ MEMOI MEMOB_NOINLINE void memoi_target_wait(memoi_target* target, int32_t event,
     if (!target->status)
         target->status = memo_event_wait(target->device, target->events[event],
                                          target->streams[stream], target->error);
+}
+
+/* Makes a stream wait for a point of the compute stream, unless it has. */
+MEMOI void memoi_target_pass(memoi_target* target, int stream, int32_t point) {
+    MEMO_ASSERT(point <= target->n_points); /* 2 */
+    if (point <= target->seen[stream]) return;
+    memoi_target_record(target, MEMOI_TARGET_COMPUTED + stream, MEMOI_TARGET_COMPUTE);
+    memoi_target_wait(target, MEMOI_TARGET_COMPUTED + stream, stream);
+    target->seen[stream] = target->n_points;
 }
 
 MEMOI void memoi_target_fill(memoi_target* target, int stream, void* address, int64_t n_bytes) {

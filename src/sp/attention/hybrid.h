@@ -123,10 +123,11 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
         if (names[i])
             status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
     for (int i = 0; i < a->target.n_events && !status; i++) {
-        const int is_of_ring = i >= MEMOI_TARGET_COMPUTED, is_of_nodes = i >= MEMOI_TARGET_RINGS;
-        int stream = is_of_nodes ? MEMOI_TARGET_NODES : MEMOI_TARGET_ULYSSES;
-        if (is_of_ring) stream = MEMOI_TARGET_RING;
-        if (a->target.streams[stream])
+        int stream = i; /* of a point that it waits for */
+        if (i >= MEMOI_TARGET_HEADS) stream = MEMOI_TARGET_ULYSSES;
+        if (i >= MEMOI_TARGET_CROSSED) stream = MEMOI_TARGET_NODES;
+        if (i >= MEMOI_TARGET_EXCHANGED) stream = MEMOI_TARGET_RING;
+        if (stream && a->target.streams[stream])
             status = memo_event_create_untimed(device, &a->events[i], error);
     }
 
@@ -325,7 +326,6 @@ typedef struct memoi_hybrid_walk {
     memoi_ring ring;
     memoi_nodes nodes; /* of a ring over nodes */
     float* d_kv[2];    /* of a group: the sums of this rank's rows */
-    int32_t has_run;   /* a ring of this pass */
     int32_t is_full;   /* results of the previous group may still be in their buffers */
 } memoi_hybrid_walk;
 
@@ -356,8 +356,9 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
     walk->nodes.plan = plan;
     walk->nodes.comm = a->desc.nodes;
     walk->nodes.buffers = walk->buffers.nodes;
-    walk->nodes.latest = walk->nodes.seen = -1;
-    walk->ring.is_in_use = 1; /* the pool, by an earlier pass: ring 0 may have no exchange */
+    /* Earlier passes used the same memory, until the first point. */
+    walk->target.n_points = walk->ring.has_keys = walk->ring.pool_free = 1;
+    walk->nodes.place_free[0] = walk->nodes.place_free[1] = 1;
     walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
 }
 
@@ -431,11 +432,9 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     ring->kv[1] = (char*)(uintptr_t)t->v;
     if (has_ulysses) memoi_hybrid_find_heads(walk, g, &ring->q, ring->kv);
 
-    /* Waits that an earlier or a later ring of this pass makes are left out.  What was saved is
-     * complete since the first group, whose last exchange waited for its steps.  A later ring waits
-     * for all exchanges, too late if k's buffer is filled again by then: there are two. */
-    ring->is_ready = ring->is_backward && !group->sends_again && walk->has_run;
-    walk->has_run |= group->heads.n_q > 0;
+    /* What was saved is complete since the pass began.  A wait that a later ring makes for all
+     * exchanges is left out, unless k's buffer is filled again by then: there are two. */
+    if (!ring->is_backward || group->sends_again) ring->has_keys = ++walk->target.n_points;
     for (int32_t i = g + 1; i < group->n_groups && !ring->is_backward; i++)
         n_later += memoi_desc_group_of(walk->shape, i).heads.n_q > 0;
     ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1);
@@ -522,10 +521,7 @@ MEMOI void memoi_hybrid_leave(memoi_hybrid_walk* walk, int32_t g) {
         if (!is_grouped) memoi_hybrid_return(walk, &results[i], i, g);
     }
     if (!is_grouped) return;
-    if (has_heads) {
-        memoi_target_record(target, MEMOI_TARGET_DONE, MEMOI_TARGET_COMPUTE);
-        memoi_target_wait(target, MEMOI_TARGET_DONE, MEMOI_TARGET_ULYSSES);
-    }
+    if (has_heads) memoi_target_pass(target, MEMOI_TARGET_ULYSSES, ++target->n_points);
     for (int32_t i = 0; i < n; i++) memoi_hybrid_return(walk, &results[i], i, g);
     memoi_target_record(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_ULYSSES);
 }
@@ -549,10 +545,7 @@ MEMOI void memoi_hybrid_open(memoi_hybrid_walk* walk) {
     }
     if (walk->ring.is_backward && t->sinks)
         memoi_target_fill(target, MEMOI_TARGET_COMPUTE, t->d_sinks, (int64_t)shape->n_q_heads * 4);
-    if (shape->n_groups > 1) {
-        memoi_target_record(target, MEMOI_TARGET_DONE, MEMOI_TARGET_COMPUTE);
-        memoi_target_wait(target, MEMOI_TARGET_DONE, MEMOI_TARGET_ULYSSES);
-    }
+    if (shape->n_groups > 1) memoi_target_pass(target, MEMOI_TARGET_ULYSSES, ++target->n_points);
     memoi_hybrid_arrive(walk, 0);
 }
 

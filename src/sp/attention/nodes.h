@@ -9,7 +9,8 @@
  *   1  ring d reads rows that are held in place d % 2, and the next rows come there behind ring d
  *   2  gradients of held rows leave behind ring d, and before rows come to their place
  *   3  own gradients of other nodes are added behind ring 0, in the order of d
- *   4  a crossing waits for exchanges within the node only if one touches the same rows */
+ *
+ * A crossing waits for exchanges within the node only if one touches the same rows. */
 
 /* What is held of other nodes, by places; the last ones are of backward. */
 typedef struct memoi_nodes_buffers {
@@ -27,25 +28,19 @@ typedef struct memoi_nodes {
     memoi_shape shape; /* of this node's ring and a group of heads */
     char* own_kv[2];
     float* own_d_kv[2];
-    int32_t is_ready; /* own keys are complete since an earlier ring of this pass */
-    /* Points of the compute stream are counted over all groups of heads: each one's start, and the
-     * end of each of its rings. */
-    int32_t first;       /* ring 0 of this group; before it the start */
-    int32_t latest;      /* -1: none */
-    int32_t seen;        /* that crossings have waited for; -1: none */
-    int32_t last_use[2]; /* of places: the ring that reads them; 0: none */
-    int32_t n_crossed;   /* of this group */
+    /* Points of the compute stream. */
+    int32_t has_keys;      /* own keys are complete */
+    int32_t has_own_sums;  /* ring 0 of this group has ended */
+    int32_t place_free[2]; /* the latest ring that reads rows held there has ended */
+    int32_t n_rings;       /* of this group, so far */
+    int32_t n_crossed;     /* of this group */
 } memoi_nodes;
 
 /* Makes the next crossing wait for a point, and for the first exchanges within the node. */
 MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point, int32_t n_exchanges) {
-    const int32_t n_awaited = n->ring->n_awaited;
-    memoi_ring_await(n->ring, n_exchanges);
-    if (n->seen >= point && n->ring->n_awaited == n_awaited) return;
-    memoi_target_record(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_COMPUTE);
-    memoi_target_wait(n->ring->target, MEMOI_TARGET_RINGS, MEMOI_TARGET_NODES);
-    n->seen = n->latest;
-    MEMO_ASSERT(n->seen >= point); /* 4 */
+    memoi_target* target = n->ring->target;
+    if (memoi_ring_await(n->ring, n_exchanges)) point = ++target->n_points;
+    memoi_target_pass(target, MEMOI_TARGET_NODES, point);
 }
 
 /* Brings the keys of ring d, and sends the rows that readers d nodes on need. */
@@ -62,9 +57,9 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     in = memoi_exchange_crossing_of(n->plan, 1, d);
     if (!out->n && !in->n) return;
 
-    MEMO_ASSERT(d < 3 || n->latest >= n->first + d - 2); /* 1: enqueued behind ring d - 2 */
-    if (in->n) memoi_nodes_pass(n, n->last_use[d % 2], n->ring->used[MEMOI_USE_KEYS + d % 2]);
-    if (out->n && !n->is_ready) memoi_nodes_pass(n, n->first - 1, 0);
+    MEMO_ASSERT(d < 3 || n->n_rings > d - 2); /* 1: enqueued behind ring d - 2 */
+    if (in->n) memoi_nodes_pass(n, n->place_free[d % 2], n->ring->used[MEMOI_USE_KEYS + d % 2]);
+    if (out->n) memoi_nodes_pass(n, n->has_keys, 0);
     for (int is_v = 0; is_v < 2; is_v++) {
         const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
         reads[is_v] = memob_range_at(n->own_kv[is_v], n_all * row_bytes);
@@ -115,9 +110,9 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
     memo_range reads[2], writes;
     if (!n_out && !n_in) return;
 
-    MEMO_ASSERT(n->latest == n->first + d); /* 2, 3: behind ring d */
-    if (n_out) memoi_nodes_pass(n, n->first + d, n->ring->used[MEMOI_USE_SUMS + d % 2]);
-    if (n_in) memoi_nodes_pass(n, n->first, n->ring->used[MEMOI_USE_OWN_SUMS]);
+    MEMO_ASSERT(n->n_rings == d + 1); /* 2, 3: behind ring d */
+    if (n_out) memoi_nodes_pass(n, target->n_points, n->ring->used[MEMOI_USE_SUMS + d % 2]);
+    if (n_in) memoi_nodes_pass(n, n->has_own_sums, n->ring->used[MEMOI_USE_OWN_SUMS]);
     for (int t = 0; t < 2; t++) {
         const int64_t row = memoi_ring_row(shape, t);
         const int64_t behind = t * n_batch * memoi_ring_row(shape, 0);
@@ -149,6 +144,7 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
 /* The ring within this node for the keys of the node d before. */
 MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
     memoi_ring* ring = n->ring;
+    memoi_target* target = ring->target;
     const int holds = d && memoi_exchange_crossing_of(n->plan, 1, d)->n;
     ring->plan = &n->plan->of_nodes[d];
     ring->last_step = ring->plan->last_step;
@@ -158,18 +154,18 @@ MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
         ring->kv[t] = d ? n->buffers.kv[d % 2][t] : n->own_kv[t];
         ring->d_kv_final[t] = d ? n->buffers.d_kv[d % 2][t] : n->own_d_kv[t];
     }
-    if (holds) {
-        memoi_target_wait(ring->target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_COMPUTE);
-        n->last_use[d % 2] = n->first + d;
-    }
-    ring->is_ready = !d && n->is_ready;
+    if (holds) memoi_target_wait(target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_COMPUTE);
+    ring->has_keys = d ? ++target->n_points : n->has_keys;
     ring->is_open = 0; /* unless this rank exchanges rows in a later ring */
     for (int32_t k = d + 1; k < n->plan->shape.n_nodes; k++)
         for (int32_t s = 1; s <= n->plan->of_nodes[k].last_step; s++)
             for (int is_in = 0; is_in < 2; is_in++)
                 ring->is_open |= *memoi_exchange_rows_of(&n->plan->of_nodes[k], is_in, s) > 0;
     memoi_ring_run(ring);
-    n->latest = n->first + d;
+    n->n_rings = d + 1;
+    target->n_points++;
+    if (!d) n->has_own_sums = target->n_points;
+    if (holds) n->place_free[d % 2] = target->n_points;
 }
 
 /* All rings of a group of heads, whose ring is of all nodes when it begins. */
@@ -187,9 +183,8 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
         n->own_d_kv[t] = ring->d_kv_final[t];
     }
 
-    n->is_ready = ring->is_ready;
-    n->first = ++n->latest + 1;
-    n->n_crossed = 0;
+    n->has_keys = ring->has_keys;
+    n->n_rings = n->n_crossed = 0;
 
     /* Brings, computes and gives in the order of chapter 6.  Without heads zeros are set alone. */
     for (int32_t d = 1; d <= 2 && shape->heads.n_q; d++) memoi_nodes_bring(n, d);

@@ -52,8 +52,12 @@ typedef struct memoi_ring {
     memoi_ring_buffers buffers;
 
     int32_t last_step; /* the plan's; 0 on a rank without heads */
-    int32_t is_ready;  /* the first exchange needs no wait: an earlier ring of this pass waited */
     int32_t is_open;   /* the end needs no wait: a later ring of this pass waits for it */
+
+    /* Points of the compute stream. */
+    int32_t has_keys;  /* its own keys are complete */
+    int32_t pool_free; /* no earlier ring or pass uses the keys' pool */
+    int32_t has_begun; /* this ring; step s has ended s points later, but for step 0 */
 
     /* Exchanges in which this rank takes no part are left out. */
     int32_t n_turns;            /* exchanges of this ring, passed or enqueued so far */
@@ -61,9 +65,7 @@ typedef struct memoi_ring {
     int32_t n_awaited;          /* numbers that the compute stream has waited for */
     int32_t used[MEMOI_N_USES]; /* 1 + the number of the latest exchange with this use; 0: none */
     int32_t used_before;        /* of contributions, by earlier rings */
-    int32_t seen;       /* the step that the exchanges have waited for; 0: the start; -1: none */
-    int32_t latest_use; /* the last step that used the keys' pool */
-    int32_t is_in_use;  /* that pool, by an earlier ring of this pass */
+    int32_t latest_use;         /* the last step that used the keys' pool; 0: none */
 } memoi_ring;
 
 /* Elements of q. */
@@ -132,15 +134,16 @@ MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
     d_kv[1] = d_kv[0] + n * memoi_ring_row(shape, 0);
 }
 
-/* The compute stream waits for an exchange, unless it has already.  An event that a later exchange
- * has recorded again makes the stream wait longer; exchanges wait only for steps enqueued before
- * them, so this ends, too. */
-MEMOI void memoi_ring_await(memoi_ring* ring, int32_t n) { /* the first n numbers */
-    MEMO_ASSERT(n <= ring->n_exchanged);                   /* 1 */
-    if (n <= ring->n_awaited) return;
+/* The compute stream waits for the first n exchanges, unless it has already (then 0).  An event
+ * that a later exchange has recorded again makes the stream wait longer; exchanges wait only for
+ * steps enqueued before them, so this ends, too. */
+MEMOI int memoi_ring_await(memoi_ring* ring, int32_t n) {
+    MEMO_ASSERT(n <= ring->n_exchanged); /* 1 */
+    if (n <= ring->n_awaited) return 0;
     ring->n_awaited = n;
     memoi_target_wait(ring->target, MEMOI_TARGET_EXCHANGED + (n - 1) % MEMOI_TARGET_EXCHANGES,
                       MEMOI_TARGET_COMPUTE);
+    return 1;
 }
 
 /* Moves the addresses of a block on by rows and by heads. */
@@ -381,7 +384,6 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const int begins_kv =
         ring->is_backward && (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
     ring->n_turns = ring->latest_use = 0;
-    ring->seen = -1;
     ring->used_before = ring->used[MEMOI_USE_GIVEN];
     if (!is_held) {
         ring->n_exchanged = ring->n_awaited = ring->used_before = 0;
@@ -394,6 +396,7 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
     for (int32_t is_v = 0; is_v < 2 && begins_kv; is_v++)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v],
                           memoi_ring_kv_elements(shape, is_v) * 4);
+    ring->has_begun = ++ring->target->n_points;
 }
 
 /* The messages of a sequence's pieces of k or v, one each: from their places on the owner, or to
@@ -448,21 +451,6 @@ MEMOI int32_t memoi_ring_gate(const memoi_ring* ring, const memoi_exchange_turn*
     return turn->k ? memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, turn->k)->after : 0;
 }
 
-/* Makes an exchange wait for step s, the latest one enqueued, if its gate has not been passed. */
-MEMOI void memoi_ring_pass(memoi_ring* ring, const memoi_exchange_turn* turn, int32_t s) {
-    const int gets_k = turn->k && memoi_ring_rows(ring, MEMOI_RING_K, turn->k, 1);
-    const int gets_d_kv = turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1);
-    const int sends_k = turn->k && memoi_ring_rows(ring, MEMOI_RING_K, turn->k, 0);
-    const int is_ready = ring->is_ready || (ring->plan->is_held && !sends_k);
-    int32_t gate = memoi_ring_gate(ring, turn);
-    if (!gate && is_ready && !gets_d_kv && !(gets_k && ring->is_in_use)) gate = -1;
-    if (gate <= ring->seen) return;
-    memoi_target_record(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_COMPUTE);
-    memoi_target_wait(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
-    ring->is_in_use = 0;
-    ring->seen = s;
-}
-
 /* Adds packed rows, contributions of readers, to the rows of pieces, in all sequences; each has the
  * next `stride` pieces. */
 MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_rows,
@@ -505,14 +493,16 @@ MEMOI int memoi_ring_sums_use(const memoi_ring* ring) {
 }
 
 /* The next exchange, one group of messages, if this rank takes part. */
-MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn, int32_t s) {
+MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn) {
     const memoi_shape* shape = ring->shape;
+    const int32_t gate = memoi_ring_gate(ring, turn);
     const int first = turn->k ? MEMOI_RING_K : MEMOI_RING_D_KV;
     const int end = turn->given ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_KV;
     const int32_t number = ring->first_number + ring->n_turns++;
     memoi_target* target = ring->target;
     memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
     int64_t n_out = 0, n_reads = 0, n_writes = 0;
+    int64_t point = gate ? ring->has_begun + gate : 0; /* that it waits for */
     for (int i = first; i < end; i++) {
         const int is_kv = i < MEMOI_RING_D_KV;
         const int32_t of = is_kv ? turn->k : turn->given;
@@ -521,21 +511,28 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
         const int64_t in = memoi_ring_rows(ring, i, of, 1) * row_bytes;
         const int64_t whole = shape->n_batch * shape->key_sharding.ring_tokens * row_bytes;
         n_out += out;
-        if (is_kv && out && ring->plan->is_held)
-            ring->used[MEMOI_USE_KEYS + ring->place] = number + 1;
-        if (!is_kv && in) ring->used[memoi_ring_sums_use(ring)] = number + 1;
-        if (!is_kv && out) ring->used[MEMOI_USE_GIVEN] = number + 1;
-        /* All keys are announced, whichever rows travel. */
-        if (out)
-            reads[n_reads++] = is_kv ? memob_range_at(memoi_ring_keys(ring, i, 0), whole)
-                                     : memob_range_at(memoi_ring_contribution(ring, of, 0), out);
-        if (in)
-            writes[n_writes++] = memob_range_at(
-                is_kv ? memoi_ring_keys(ring, i, of) : memoi_ring_contribution(ring, of, 1), in);
+        if (is_kv && out) { /* all keys are announced, whichever rows travel */
+            reads[n_reads++] = memob_range_at(memoi_ring_keys(ring, i, 0), whole);
+            point = memob_max(point, ring->has_keys);
+            if (ring->plan->is_held) ring->used[MEMOI_USE_KEYS + ring->place] = number + 1;
+        }
+        if (is_kv && in) {
+            writes[n_writes++] = memob_range_at(memoi_ring_keys(ring, i, of), in);
+            point = memob_max(point, ring->pool_free);
+        }
+        if (!is_kv && out) {
+            reads[n_reads++] = memob_range_at(memoi_ring_contribution(ring, of, 0), out);
+            ring->used[MEMOI_USE_GIVEN] = number + 1;
+        }
+        if (!is_kv && in) {
+            writes[n_writes++] = memob_range_at(memoi_ring_contribution(ring, of, 1), in);
+            ring->used[memoi_ring_sums_use(ring)] = number + 1;
+            point = memob_max(point, ring->has_begun);
+        }
     }
     if (!n_reads && !n_writes) return;
 
-    memoi_ring_pass(ring, turn, s);
+    memoi_target_pass(target, MEMOI_TARGET_RING, (int32_t)point);
     memoi_target_group_begin(target, MEMOI_TARGET_RING, ring->comm, "ring exchange", number, reads,
                              n_reads, writes, n_writes, n_out);
     for (int i = 2 * first; i < 2 * end; i++)
@@ -609,7 +606,7 @@ MEMOI void memoi_ring_exchange_behind(memoi_ring* ring, int32_t s) {
     while (ring->n_turns < plan->n_turns[ring->is_backward]) {
         const memoi_exchange_turn* turn = &plan->turns[ring->is_backward][ring->n_turns];
         if (memob_max(turn->given, memoi_ring_gate(ring, turn)) > s) break;
-        memoi_ring_exchange(ring, turn, s);
+        memoi_ring_exchange(ring, turn);
     }
 }
 
@@ -625,9 +622,11 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
     for (int32_t i = 0; i < n; i++) {
         const int32_t s = (i + is_backward) % n;
         memoi_ring_step(ring, s);
-        if (s) memoi_ring_exchange_behind(ring, s);
+        if (!s) continue;
+        ring->target->n_points++;
+        memoi_ring_exchange_behind(ring, s);
     }
-    ring->is_in_use |= ring->latest_use && ring->latest_use > ring->seen;
+    if (ring->latest_use) ring->pool_free = ring->has_begun + ring->latest_use;
     if (!ring->is_open) memoi_ring_await(ring, ring->n_exchanged);
 
     /* All contributions of others are there. */
