@@ -110,7 +110,6 @@ typedef struct memo_plan_desc {
     memo_plan_engine engine;
     int64_t capacity_bytes; /* stops at a plan this small; 0: looks for the smallest */
     double time_limit_s;    /* then the best plan found is kept; 0: 10, beyond 8,000 buffers 3 */
-    int64_t node_limit;     /* of the search in each thread; 0: no limit */
     uint64_t seed;          /* of random choices */
     int32_t n_threads;      /* of the search; 0: 1.  Always 1 with MEMO_NO_HOST_DEVICE */
     memo_log log;           /* receives a line for every attempt of the search */
@@ -124,6 +123,7 @@ typedef struct memo_plan_desc {
      * for the cost of their offer, which orders no other buffers, and streams mean nothing. */
     const memo_wait* offers;
     int64_t n_offers;
+    int64_t memoi_node_limit; /* private: 0 */
 } memo_plan_desc;
 
 /* Chooses an offset for every buffer of a plan, with the smallest peak found (MEMO paper, section
@@ -3809,13 +3809,13 @@ MEMOI memo_status memoi_level_solve(memoi_bilevel* bilevel, memo_plan* level, in
     memo_status status;
     desc.time_limit_s = fmax(effort->clock.deadline - memob_now_s(), 1e-6);
     desc.stop = effort->clock.stop;
-    desc.node_limit = memob_max(memob_min(n_nodes, effort->nodes_left), 1);
+    desc.memoi_node_limit = memob_max(memob_min(n_nodes, effort->nodes_left), 1);
     desc.seed = effort->seed;
     desc.n_threads = (int32_t)effort->n_threads;
     status = bilevel->solve(level, &desc, error);
     if (level->proof == MEMO_PROOF_OPTIMAL) return status;
     bilevel->is_open = 1;
-    memoi_effort_spend(effort, desc.node_limit);
+    memoi_effort_spend(effort, desc.memoi_node_limit);
     return status;
 }
 
@@ -4252,7 +4252,6 @@ done: /* after a failure as well */
 MEMOI memo_status memoi_plan_check_desc(const memo_plan_desc* desc, memo_error* error) {
     const memob_bounds fields[] = {{"engine", (int64_t)desc->engine, 0, MEMO_PLAN_ENGINE_BILEVEL},
                                    {"capacity_bytes", desc->capacity_bytes, 0, INT64_MAX},
-                                   {"node_limit", desc->node_limit, 0, INT64_MAX},
                                    {"n_offers", desc->n_offers, 0, desc->offers ? INT64_MAX : 0},
                                    {"n_threads", desc->n_threads, 0, MEMOI_THREADS}};
     const memo_status status = MEMOB_CHECK_FIELDS("memo_plan_desc", fields, error);
@@ -4292,7 +4291,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     reserved_s = fmin(reserved_s, 0.4 * settings.time_limit_s);
     effort.clock.deadline = begin + settings.time_limit_s - reserved_s;
     effort.clock.stop = settings.stop;
-    effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
+    effort.nodes_left = settings.memoi_node_limit ? settings.memoi_node_limit : INT64_MAX / 4;
     effort.seed = settings.seed;
     effort.n_threads = settings.n_threads ? settings.n_threads : 1;
     effort.log = &settings.log;

@@ -2044,7 +2044,7 @@ MEMOI memo_status memoi_market_check(memoi_market* m, const memo_plan_desc* desc
 /* With few offers, tries the sets that cost less than the bought set, the cheapest first: the first
  * set with a plan within the capacity is the best.  A set that is not refuted soon is passed. */
 MEMOI memo_status memoi_market_try(memoi_market* m, memo_error* error) {
-    const int64_t node_limit = m->desc.node_limit, n_sets = (int64_t)1 << m->n;
+    const int64_t node_limit = m->desc.memoi_node_limit, n_sets = (int64_t)1 << m->n;
     const double cost = memoi_market_cost(m, m->bought);
     memo_status status = MEMO_STATUS_INFEASIBLE;
     memob_keyed* sets = (memob_keyed*)memob_calloc(n_sets, sizeof *sets);
@@ -2055,15 +2055,15 @@ MEMOI memo_status memoi_market_try(memoi_market* m, memo_error* error) {
     }
     qsort(sets, (size_t)n_sets, sizeof *sets, memob_keyed_compare);
 
-    m->desc.node_limit = MEMOI_MARKET_NODES;
-    if (node_limit) m->desc.node_limit = memob_min(node_limit, MEMOI_MARKET_NODES);
+    m->desc.memoi_node_limit = MEMOI_MARKET_NODES;
+    if (node_limit) m->desc.memoi_node_limit = memob_min(node_limit, MEMOI_MARKET_NODES);
     for (int64_t k = 0; k < n_sets && status == MEMO_STATUS_INFEASIBLE; k++) {
         for (int64_t i = 0; i < m->n; i++) m->trial[i] = (char)(sets[k].index >> i & 1);
         if (memoi_market_cost(m, m->trial) >= cost || memob_now_s() > m->deadline) break;
         status = memoi_market_plan(m, m->deadline - memob_now_s(), error);
     }
     if (!status) status = memoi_market_fit(m, cost, error);
-    m->desc.node_limit = node_limit;
+    m->desc.memoi_node_limit = node_limit;
     MEMO_FREE(sets);
     return status == MEMO_STATUS_INFEASIBLE ? MEMO_STATUS_OK : status;
 }

@@ -59,9 +59,9 @@ _LOG = ctypes.CFUNCTYPE(None, c_void_p, c_char_p)
 
 
 class _Desc(Structure):
-    _fields_ = [("engine", c_int), ("capacity_bytes", c_int64), ("time_limit_s", c_double), ("node_limit", c_int64),
-                ("seed", c_uint64), ("n_threads", c_int32), ("log", _LOG), ("log_user", c_void_p), ("stop", c_void_p),
-                ("trace", c_void_p), ("offers", c_void_p), ("n_offers", c_int64)]
+    _fields_ = [("engine", c_int), ("capacity_bytes", c_int64), ("time_limit_s", c_double), ("seed", c_uint64),
+                ("n_threads", c_int32), ("log", _LOG), ("log_user", c_void_p), ("stop", c_void_p), ("trace", c_void_p),
+                ("offers", c_void_p), ("n_offers", c_int64), ("node_limit", c_int64)]
 
 
 _library = ctypes.CDLL(str(pathlib.Path(__file__).with_name("libmemo_plan.so")))
@@ -246,7 +246,7 @@ class Plan:
         state = {name: value for name, value in vars(self).items() if not name.startswith("_")}
         return _restore, (type(self), self._source, self._is_numpy, solution), state
 
-    def solve(self, capacity=0, time_limit=0, seed=0, threads=1, engine="auto", node_limit=0, log=None):
+    def solve(self, capacity=0, time_limit=0, seed=0, threads=1, engine="auto", log=None, _node_limit=0):
         """Chooses offsets; returns the plan.  Raises Infeasible if capacity, in bytes, is given and not met.
 
         time_limit in seconds, 0: 10, beyond 8000 buffers 3.  Ctrl-C ends the search: the plan keeps the best offsets
@@ -261,9 +261,8 @@ class Plan:
         if log is not None and not callable(log):
             _refuse(f"log: not a function ({log!r}); log=print would work")
         write = _LOG(lambda user, text: log(text.decode("utf-8", "replace"))) if log else _LOG()
-        desc = _Desc(_ENGINES[engine], _integer(capacity, "capacity"), time_limit,
-                     _integer(node_limit, "node_limit"), _integer(seed, "seed"), _integer(threads, "threads", 32), write,
-                     None, None, self._trace)
+        desc = _Desc(_ENGINES[engine], _integer(capacity, "capacity"), time_limit, _integer(seed, "seed"),
+                     _integer(threads, "threads", 32), write, None, None, self._trace, node_limit=_node_limit)
         _call("memo_python_solve", self._plan, ctypes.byref(desc), _is_main())
         _call("memo_plan_validate", self._plan)
         return self

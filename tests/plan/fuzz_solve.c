@@ -9,8 +9,10 @@
 #include "fuzz.h"
 
 static void fuzz_engine(input* in, memo_plan_engine engine, int64_t capacity) {
-    memo_plan_desc desc = {
-        .engine = engine, .capacity_bytes = capacity, .node_limit = 200, .time_limit_s = 1000};
+    memo_plan_desc desc = {.engine = engine,
+                           .capacity_bytes = capacity,
+                           .memoi_node_limit = 200,
+                           .time_limit_s = 1000};
     memo_status status = memo_plan_solve(in->plan, &desc, &fuzz_error);
     if (status == MEMO_STATUS_OK || status == MEMO_STATUS_INFEASIBLE) {
         FUZZ_CHECK(memo_plan_validate(in->plan, &fuzz_error) == MEMO_STATUS_OK);

@@ -129,7 +129,7 @@ static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t no
 static void plan_with(memo_plan* plan, const memo_trace* trace, memo_plan_engine engine,
                       int64_t nodes) {
     memo_plan_desc desc = {
-        .engine = engine, .trace = trace, .node_limit = nodes, .time_limit_s = 1000};
+        .engine = engine, .trace = trace, .memoi_node_limit = nodes, .time_limit_s = 1000};
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
     CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "%s: %s", plan->engine,
                error.message);
@@ -443,7 +443,7 @@ TEST(memory_that_runs_out_is_reported) {
         refusal r = {.can_do_without = 1}; /* a sort can do without its memory */
         memo_plan_desc desc = {.engine = MEMO_PLAN_ENGINE_BILEVEL,
                                .trace = marks ? trace : NULL,
-                               .node_limit = 2000,
+                               .memoi_node_limit = 2000,
                                .time_limit_s = 1000};
         while (next_refusal(&r, status)) {
             status = memo_plan_solve(plan, &desc, &error);

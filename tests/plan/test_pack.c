@@ -56,7 +56,7 @@ TEST(tilings_are_proven) {
             plan->buffers[other] = block;
         }
         for (int64_t i = 0; i < n; i++) plan->buffers[i].id = i;
-        memo_plan_desc desc = {.node_limit = 30000, .time_limit_s = 1000};
+        memo_plan_desc desc = {.memoi_node_limit = 30000, .time_limit_s = 1000};
         solve_valid(plan, &desc, k);
         n_met += plan->proof == MEMO_PROOF_OPTIMAL;
     }
@@ -84,7 +84,7 @@ TEST(layers_without_a_free_byte_are_proven) {
         }
         for (int64_t l = 0; l < LAYERS; l++)
             put_buffer(plan, WHOLE + l, l * length, (2 * LAYERS - l) * length, 1 << 19);
-        memo_plan_desc desc = {.node_limit = 8000, .time_limit_s = 1000};
+        memo_plan_desc desc = {.memoi_node_limit = 8000, .time_limit_s = 1000};
         solve_valid(plan, &desc, k);
         n_met += plan->proof == MEMO_PROOF_OPTIMAL;
     }
@@ -103,8 +103,10 @@ TEST(no_effort_is_left_over) {
             plan->buffers[i].size_bytes -= memo_test_int(0, plan->buffers[i].size_bytes / 8);
         for (int64_t i = HARD; i < HARD + EASY; i++)
             put_buffer(plan, i, 4 * HARD + i, 4 * HARD + i + 1, memo_test_int(1, 1000));
-        memo_plan_desc desc = {
-            .node_limit = 6000, .time_limit_s = 1000, .log.write = keep_nodes, .log.user = &nodes};
+        memo_plan_desc desc = {.memoi_node_limit = 6000,
+                               .time_limit_s = 1000,
+                               .log.write = keep_nodes,
+                               .log.user = &nodes};
         solve_valid(plan, &desc, k);
         n_open += plan->proof != MEMO_PROOF_OPTIMAL;
         CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL || nodes >= 6000, "case %d: %lld nodes", k,
@@ -170,7 +172,7 @@ TEST(buffers_that_meet_in_pairs_are_bounded_together) {
             }
     }
     plan->n_gaps = n_gaps;
-    memo_plan_desc desc = {.node_limit = 1};
+    memo_plan_desc desc = {.memoi_node_limit = 1};
     solve_valid(plan, &desc, k);
     expect_optimal(plan, sum);
     CHECK_IS(plan->lower_bound_bytes, <, sum / 4);
@@ -300,7 +302,7 @@ TEST(greedy_runs_beat_an_order_search) {
         memo_plan_desc desc = {0};
         own_problem problem;
         pose(plan, &problem);
-        desc.node_limit = 200 * 150; /* shared with greedy runs, eight items placed a node */
+        desc.memoi_node_limit = 200 * 150; /* shared with greedy runs, eight items placed a node */
         desc.time_limit_s = 1000;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         sum += (double)plan->peak_bytes / (double)(problem.unit_bytes * problem.lower_bound);
@@ -327,7 +329,7 @@ TEST(large_plans_are_improved) {
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         greedy = plan->peak_bytes;
         desc.engine = MEMO_PLAN_ENGINE_AUTO;
-        desc.node_limit = 24 * n;
+        desc.memoi_node_limit = 24 * n;
         desc.time_limit_s = 1000;
         solve_valid(plan, &desc, k);
         CHECK_CASE(k ? plan->peak_bytes <= greedy
@@ -374,7 +376,7 @@ TEST(ejections_lower_dense_plans) {
     CHECK(memoi_windows_solve(&problem, 0, problem.lower_bound, 8 * N, &effort, &once));
     CHECK_IS(effort.n_nodes, ==, 0);
 
-    memo_plan_desc desc = {.node_limit = NODES, .time_limit_s = 1000};
+    memo_plan_desc desc = {.memoi_node_limit = NODES, .time_limit_s = 1000};
     solve_valid(plan, &desc, 0);
     CHECK_IS(plan->peak_bytes, <=, once.peak);
 }
@@ -393,7 +395,7 @@ TEST(large_parts_are_improved) {
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
     greedy = plan->peak_bytes;
     desc.engine = MEMO_PLAN_ENGINE_AUTO;
-    desc.node_limit = 3 * n;
+    desc.memoi_node_limit = 3 * n;
     desc.time_limit_s = 1000;
     solve_valid(plan, &desc, 0);
     CHECK_IS(plan->peak_bytes, <, greedy);
@@ -409,8 +411,10 @@ TEST(windows_keep_the_node_limit) {
         long long nodes = 0;
         for (int64_t i = 0; i < plan->n_buffers; i++)
             plan->buffers[i].end = plan->buffers[i].begin + memo_test_int(1, memo_test_int(1, 200));
-        memo_plan_desc desc = {
-            .node_limit = LIMIT, .time_limit_s = 1000, .log.write = keep_nodes, .log.user = &nodes};
+        memo_plan_desc desc = {.memoi_node_limit = LIMIT,
+                               .time_limit_s = 1000,
+                               .log.write = keep_nodes,
+                               .log.user = &nodes};
         solve_valid(plan, &desc, k);
         CHECK_CASE(nodes <= LIMIT + 1, "case %d: %lld nodes", k, nodes);
         n_full += nodes > LIMIT / 2;
@@ -498,7 +502,7 @@ TEST(plans_with_alignments_are_proven) {
             buffer->size_bytes = sizes[memo_test_int(0, 6)];
             buffer->alignment_bytes = memo_test_int(0, 2) ? 1 : (int64_t)8 << memo_test_int(0, 2);
         }
-        memo_plan_desc desc = {.node_limit = 5000, .time_limit_s = 1000};
+        memo_plan_desc desc = {.memoi_node_limit = 5000, .time_limit_s = 1000};
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         n_proven += plan->proof == MEMO_PROOF_OPTIMAL;
     }
@@ -511,7 +515,7 @@ TEST(threads_give_the_same_plan_twice) {
     for (int k = 0; k < 60; k++) {
         int64_t i, n = memo_test_int(20, 90), offsets[90], peak, bound;
         own_plan* plan = random_plan(n, memo_test_int(1, 1000), features_of(k));
-        memo_plan_desc desc = {.node_limit = 10000,
+        memo_plan_desc desc = {.memoi_node_limit = 10000,
                                .time_limit_s = 1000,
                                .n_threads = (int32_t)memo_test_int(2, 5),
                                .seed = (uint64_t)k};

@@ -105,7 +105,8 @@ TEST(search_fills_cut_rectangles) {
         own_plan* plan = new_plan(n, 0, 1);
         cut_rectangle(plan->buffers, n, 1000, 1);
         for (i = 0; i < n; i++) plan->buffers[i].id = i;
-        memo_plan_desc desc = {.node_limit = 100000, .time_limit_s = 1000, .n_threads = 1 + k % 3};
+        memo_plan_desc desc = {
+            .memoi_node_limit = 100000, .time_limit_s = 1000, .n_threads = 1 + k % 3};
         solve_valid(plan, &desc, k);
         n_met += plan->peak_bytes == 1000;
         solve_again(plan, &desc, k);
@@ -182,7 +183,7 @@ TEST(raw_sizes_are_no_worse_than_rounded_sizes) {
     int n_proven = 0, n_best = 0;
     for (int k = 0; k < 40; k++) {
         own_plan* plan = random_plan(150, 100000, (features){0, 0, 0});
-        memo_plan_desc desc = {.node_limit = 3000, .time_limit_s = 1000};
+        memo_plan_desc desc = {.memoi_node_limit = 3000, .time_limit_s = 1000};
         for (int64_t i = 0; i < plan->n_buffers; i++) plan->buffers[i].alignment_bytes = 64;
         solve_valid(plan, &desc, k);
         const int64_t peak = plan->peak_bytes;
@@ -202,7 +203,7 @@ TEST(raw_sizes_are_no_worse_than_rounded_sizes) {
 TEST(search_is_valid_and_deterministic) {
     for (int k = 0; k < 300; k++) {
         own_plan* plan = random_plan(memo_test_int(8, 60), memo_test_int(1, 1000), features_of(k));
-        memo_plan_desc desc = {.node_limit = 3000, .time_limit_s = 1000, .seed = (uint64_t)k};
+        memo_plan_desc desc = {.memoi_node_limit = 3000, .time_limit_s = 1000, .seed = (uint64_t)k};
         solve_valid(plan, &desc, k);
         solve_again(plan, &desc, k);
     }
@@ -222,8 +223,9 @@ TEST(proofs_halve_what_is_open) {
             buffer->size_bytes = memo_test_int(1, 200000);
             buffer->alignment_bytes = (int64_t)1 << memo_test_int(0, 17);
         }
-        memo_plan_desc desc = {
-            .node_limit = 3000, .time_limit_s = 1000, .n_threads = (int32_t)memo_test_int(1, 3)};
+        memo_plan_desc desc = {.memoi_node_limit = 3000,
+                               .time_limit_s = 1000,
+                               .n_threads = (int32_t)memo_test_int(1, 3)};
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         IN_CASE("case %d", k);
         CHECK_IS(plan->proof, ==, MEMO_PROOF_OPTIMAL);
@@ -329,7 +331,7 @@ TEST(memory_that_runs_out_is_reported) {
         refusal r = {.can_do_without = 1}; /* a sort can do without its memory */
         own_plan* plan = k < 4 ? random_plan(40, 1000, with) : rectangle_and_others(1);
         memo_plan_desc desc = {.engine = engines[k],
-                               .node_limit = 2000,
+                               .memoi_node_limit = 2000,
                                .time_limit_s = engines[k] == MEMO_PLAN_ENGINE_MIP ? 0.05 : 1000};
         while (next_refusal(&r, status)) {
             status = memo_plan_solve(plan, &desc, &error);

@@ -163,7 +163,7 @@ TEST(every_case_is_planned_or_refused) {
         const char* fault = fault_of(plan);
         int must_refuse = fault || fixed_clash(plan), may_refuse = !fault && may_pass(plan);
         memo_plan_desc desc = {
-            .engine = engines[memo_test_int(0, 1)], .node_limit = 300, .time_limit_s = 1000};
+            .engine = engines[memo_test_int(0, 1)], .memoi_node_limit = 300, .time_limit_s = 1000};
         if (memo_test_int(0, 2) == 0) desc.capacity_bytes = memo_test_int(1, 200);
         for (int64_t i = 0; i < plan->n_buffers; i++)
             if (plan->buffers[i].is_fixed) fixed_sum += (uint64_t)plan->buffers[i].offset_bytes;

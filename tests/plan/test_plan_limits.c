@@ -35,7 +35,7 @@ TEST(a_longer_limit_takes_the_same_nodes) {
         for (int round = 0; round < 3; round++) {
             static const double limits[] = {2, 20, 2000};
             memo_plan_desc desc = {.time_limit_s = limits[round],
-                                   .node_limit = 200000,
+                                   .memoi_node_limit = 200000,
                                    .log.write = keep_nodes,
                                    .log.user = &nodes[round]};
             const double begin = looks_s;
@@ -86,7 +86,7 @@ TEST(few_nodes_end_before_the_time) {
             plan->buffers[i].begin += i < n ? 0 : 2000;
             plan->buffers[i].end += i < n ? 0 : 2000;
         }
-        memo_plan_desc desc = {.time_limit_s = 1000, .node_limit = 1 + k % 100};
+        memo_plan_desc desc = {.time_limit_s = 1000, .memoi_node_limit = 1 + k % 100};
         const double begin_s = looks_s;
         solve_valid(plan, &desc, k);
         most_s = fmax(most_s, looks_s - begin_s);
@@ -159,8 +159,10 @@ TEST(rounded_sizes_take_the_nodes_of_plain_ones) {
     for (int k = 0; k < 12; k++) {
         uint64_t random = (uint64_t)k;
         long long nodes = 0;
-        memo_plan_desc desc = {
-            .time_limit_s = 1e6, .node_limit = 40000, .log.write = keep_nodes, .log.user = &nodes};
+        memo_plan_desc desc = {.time_limit_s = 1e6,
+                               .memoi_node_limit = 40000,
+                               .log.write = keep_nodes,
+                               .log.user = &nodes};
         own_plan* plan = new_plan(200, 0, 1);
         for (int64_t i = 0; i < 200; i++) {
             memo_buffer* buffer = &plan->buffers[i];

@@ -218,11 +218,11 @@ def interrupts():
     for handler, n_calls in ((lambda *_: calls.append(1), 1), (signal.SIG_IGN, 1)):
         signal.signal(signal.SIGINT, handler)
         lines.clear()
-        assert memo_plan.Plan(*hard).solve(time_limit=60, node_limit=20000, log=interrupt).is_solved
+        assert memo_plan.Plan(*hard).solve(time_limit=60, _node_limit=20000, log=interrupt).is_solved
         assert len(calls) == n_calls and (len(lines) < 4) == callable(handler), (calls, lines)
     signal.signal(signal.SIGINT, lambda *_: calls.append(1))
     lines.clear()
-    thread = threading.Thread(target=lambda: memo_plan.Plan(*hard).solve(time_limit=60, node_limit=20000, log=interrupt))
+    thread = threading.Thread(target=lambda: memo_plan.Plan(*hard).solve(time_limit=60, _node_limit=20000, log=interrupt))
     thread.start()
     thread.join()
     assert len(calls) == 2 and len(lines) >= 4, (calls, lines)

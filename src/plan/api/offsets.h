@@ -12,7 +12,6 @@ typedef struct memo_plan_desc {
     memo_plan_engine engine;
     int64_t capacity_bytes; /* stops at a plan this small; 0: looks for the smallest */
     double time_limit_s;    /* then the best plan found is kept; 0: 10, beyond 8,000 buffers 3 */
-    int64_t node_limit;     /* of the search in each thread; 0: no limit */
     uint64_t seed;          /* of random choices */
     int32_t n_threads;      /* of the search; 0: 1.  Always 1 with MEMO_NO_HOST_DEVICE */
     memo_log log;           /* receives a line for every attempt of the search */
@@ -26,6 +25,7 @@ typedef struct memo_plan_desc {
      * for the cost of their offer, which orders no other buffers, and streams mean nothing. */
     const memo_wait* offers;
     int64_t n_offers;
+    int64_t memoi_node_limit; /* private: 0 */
 } memo_plan_desc;
 
 /* Chooses an offset for every buffer of a plan, with the smallest peak found (MEMO paper, section

@@ -173,13 +173,13 @@ MEMOI memo_status memoi_level_solve(memoi_bilevel* bilevel, memo_plan* level, in
     memo_status status;
     desc.time_limit_s = fmax(effort->clock.deadline - memob_now_s(), 1e-6);
     desc.stop = effort->clock.stop;
-    desc.node_limit = memob_max(memob_min(n_nodes, effort->nodes_left), 1);
+    desc.memoi_node_limit = memob_max(memob_min(n_nodes, effort->nodes_left), 1);
     desc.seed = effort->seed;
     desc.n_threads = (int32_t)effort->n_threads;
     status = bilevel->solve(level, &desc, error);
     if (level->proof == MEMO_PROOF_OPTIMAL) return status;
     bilevel->is_open = 1;
-    memoi_effort_spend(effort, desc.node_limit);
+    memoi_effort_spend(effort, desc.memoi_node_limit);
     return status;
 }
 

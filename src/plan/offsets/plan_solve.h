@@ -114,7 +114,6 @@ done: /* after a failure as well */
 MEMOI memo_status memoi_plan_check_desc(const memo_plan_desc* desc, memo_error* error) {
     const memob_bounds fields[] = {{"engine", (int64_t)desc->engine, 0, MEMO_PLAN_ENGINE_BILEVEL},
                                    {"capacity_bytes", desc->capacity_bytes, 0, INT64_MAX},
-                                   {"node_limit", desc->node_limit, 0, INT64_MAX},
                                    {"n_offers", desc->n_offers, 0, desc->offers ? INT64_MAX : 0},
                                    {"n_threads", desc->n_threads, 0, MEMOI_THREADS}};
     const memo_status status = MEMOB_CHECK_FIELDS("memo_plan_desc", fields, error);
@@ -154,7 +153,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     reserved_s = fmin(reserved_s, 0.4 * settings.time_limit_s);
     effort.clock.deadline = begin + settings.time_limit_s - reserved_s;
     effort.clock.stop = settings.stop;
-    effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
+    effort.nodes_left = settings.memoi_node_limit ? settings.memoi_node_limit : INT64_MAX / 4;
     effort.seed = settings.seed;
     effort.n_threads = settings.n_threads ? settings.n_threads : 1;
     effort.log = &settings.log;
