@@ -94,8 +94,8 @@ static void backward(void* user, memo_session* session, int32_t l) {
     (void)user;
 }
 
-/* Adam, for the embedding and each layer, when its gradients are complete, or as late as the next
- * forward: then train's step is the next one, but the values are still those of this step. */
+/* Adam, for the embedding and each layer, when its gradients are complete.  The step comes from the
+ * micro-batch: with MEMO_MAY_DEFER an update may run in the next step's forward. */
 static void update(void* user, memo_session* session, int32_t l) {
     float *w = STATE(l, WEIGHTS), *g = STATE(l, GRADS), *m = STATE(l, MOMENTS), *v = m + W;
     const int step = *(const int*)memo_session_get_values(session); /* from 1 on */
@@ -129,8 +129,7 @@ static memo_status train(int64_t device_bytes, float* weights, memo_error* error
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE, desc.device_bytes = device_bytes;
     desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
     desc.update = update;
-    /* When a layer's backward ends, as no norm is needed, or right before its next forward. */
-    desc.update_may = MEMO_MAY_FUSE | MEMO_MAY_DEFER;
+    desc.update_may = MEMO_MAY_FUSE; /* when a layer's backward ends: no norm is needed */
     if ((status = memo_session_create(&desc, &session, error))) return status;
     status = copy_weights(session, weights, 0, error);      /* states are zero until then */
     batch.values = &step, batch.values_bytes = sizeof step; /* copied in each micro-batch */

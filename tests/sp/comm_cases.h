@@ -476,7 +476,8 @@ static void case_refused_calls(rank_case* c) {
     memo_comm* comm = c->comm;
     memo_stream stream = c->streams[0];
     float x[4] = {1, 2, 3, 4};
-    memo_collective_call unknown = {(memo_collective)7, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, 1, x, x};
+    memo_collective_call unknown = {
+        (memo_collective)7, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, 0, 1, x, x};
     memo_mesh_desc desc = MEMO_ZERO(memo_mesh_desc);
     memo_mesh* mesh;
 #define REFUSED(call, expected_status)                                                             \
