@@ -115,7 +115,7 @@ inputs_are_not_overwritten() { # test
     # Files beside those of options, links to them, and files that are read without being named.
     works $tiny --steps 8 --save kept --stop 4 --device-memory 600KiB
     cp kept kept.before && cp kept.profile profile.before
-    for beside in profile part; do
+    for beside in profile lock; do
         cp text fresh.$beside
         ln -f fresh.$beside hard && ln -sf "$PWD/fresh.$beside" soft
         for name in fresh.$beside ./fresh.$beside hard soft; do
@@ -132,6 +132,9 @@ inputs_are_not_overwritten() { # test
     refused 'to.profile: is also the file of --resume' $tiny --resume kept --save to
     expect_same kept kept.before
     expect_same kept.profile profile.before
+    cp text fresh.part
+    works $tiny --text fresh.part --save fresh
+    expect_same text fresh.part
     cp text README.md
     refused 'is also the file of the text' --layers 2 --hidden 8 --heads 1 --seq 16 --loss-log README.md
     expect_same text README.md
@@ -372,16 +375,21 @@ signals_leave_whole_files() { # test
     cd ..
 }
 
-# A link stays one, and the mode of the file; a run that was killed while it saved leaves a file that the next run replaces.
-a_file_is_replaced() { # test
+# The second is refused at once, under any name, until the first has ended, also by KILL.
+one_run_saves_to_a_file() { # test
     works $tiny --save one
     ln -s one alias
     chmod 604 one
+    started one.log --save one --save-every 1
+    for name in one ./one alias; do refused '--save .*one: another run saves to this file; another name' $tiny --save $name; done
+    ended KILL
     works $tiny --save alias
-    [ -h alias ] && [ "$(ls -A | grep -c '^one')" -eq 1 ] || fail "left behind: $(ls -A | grep '^one')"
+    [ -h alias ] && [ "$(ls -A | grep -c '^one')" -eq 2 ] || fail "left behind: $(ls -A | grep '^one')"
     [ "$(stat -c %a one)" = 604 ] || fail "the mode is $(stat -c %a one)"
     (umask 002 && works $tiny --save fresh.one)
     [ "$(stat -c %a fresh.one)" = 660 ] || fail "the mode of a new file is $(stat -c %a fresh.one)"
+
+    # A run that was killed while it saved leaves files that the next run removes.
     for wait in 0 0.01 0.02 0.03; do
         started three.log --hidden 64 --save three --save-every 1
         sleep $wait
@@ -389,18 +397,26 @@ a_file_is_replaced() { # test
     done
     works $tiny --hidden 64 --save three
     [ "$(ls -d three*)" = "$(printf 'three\nthree.log')" ] || fail "left behind: $(ls -d three*)"
+    cp text four.lock
+    refused 'four.lock is no lock of a run' $tiny --save four
+    expect_same text four.lock
 }
 
-# A run that saves while another does ends neither, and the file stays whole.
-two_runs_save_to_a_file() { # test
-    started four.log --hidden 64 --save four --save-every 1
-    "$program" $tiny --hidden 64 --steps 40 --save four --save-every 1 >out2 2>err2
-    grep -v '^train_gpt: --save four: \(.*another run saves to this file\|cannot be written: No such file or directory\)' err2 &&
-        fail 'another error'
-    ended INT
-    expect_code 130
-    run $tiny --hidden 64 --steps 1000000 --stop 1 --resume four
-    expect_err 'four: saved after step [1-9]'
+# Nor do two runs write to one log; a killed run leaves no lock.
+one_run_writes_a_loss_log() { # test
+    works $tiny --stop 2 --save paused
+    mkdir logs
+    started logs/two.log
+    for more in '' '--resume paused' '--output logs'; do
+        fails $tiny $more --loss-log logs/two.log
+        expect_one_line
+        expect_err '^train_gpt: --loss-log logs/two.log: another run writes to this file; another name would work'
+    done
+    awk '$1 != NR || NF != 3 { exit 1 }' logs/two.log || fail 'the log has a gap'
+    ended KILL
+    works $tiny --loss-log logs/two.log
+    [ "$(wc -l <logs/two.log)" -eq 4 ] || fail 'the log of a killed run is not replaced'
+    [ "$(ls logs)" = two.log ] || fail "left behind: $(ls logs)"
 }
 
 # No signal leaves an empty directory behind.

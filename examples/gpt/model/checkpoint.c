@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -217,8 +218,8 @@ void gpt_file_folder(const char* path, char* folder, size_t n_folder) {
 }
 
 /* Writes the name of the file aside.  Returns 0 if it is too long. */
-static int gpt_file_aside(const char* path, char aside[GPT_PATH_BYTES]) {
-    return snprintf(aside, GPT_PATH_BYTES, "%s.part", path) < GPT_PATH_BYTES;
+static int gpt_file_aside(const char* path, int64_t name, char aside[GPT_PATH_BYTES]) {
+    return snprintf(aside, GPT_PATH_BYTES, "%s.part-%llx", path, (long long)name) < GPT_PATH_BYTES;
 }
 
 /* The folder of a path is on disk, too, after a renaming. */
@@ -231,30 +232,83 @@ static void gpt_file_settle(const char* path) {
     close(fd);
 }
 
+/* ---- one run saves to a path ----------------------------------------------------------------- */
+
+/* Opens and locks PATH.lock, an empty file.  Errors: IO, INVALID_ARGUMENT (another run has it). */
+static memo_status gpt_lock_open(gpt_lock* lock, const char* path, struct stat* info,
+                                 memo_error* error) {
+    struct stat named;
+    int is_locked;
+    lock->fd = open(lock->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    if (lock->fd < 0 || fstat(lock->fd, info))
+        return memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be written: %s", path,
+                              strerror(errno));
+    is_locked = flock(lock->fd, LOCK_EX | LOCK_NB) == 0;
+    if (!is_locked && errno == EWOULDBLOCK)
+        return gpt_invalid(error, "%.300s: another run saves to this file; another name would work",
+                           path);
+    if (!S_ISREG(info->st_mode) || info->st_size)
+        return gpt_invalid(error, "%.300s: %.300s is no lock of a run; another name would work",
+                           path, lock->path);
+
+    /* A run that ended meanwhile has removed the file. */
+    if (lstat(lock->path, &named) == 0 && named.st_dev == info->st_dev &&
+        named.st_ino == info->st_ino)
+        return MEMO_STATUS_OK;
+    close(lock->fd);
+    return gpt_lock_open(lock, path, info, error);
+}
+
+memo_status gpt_lock_checkpoint(const char* path, gpt_lock* lock, int64_t* name,
+                                memo_error* error) {
+    struct stat info;
+    char aside[GPT_PATH_BYTES];
+    memo_status status;
+    lock->fd = -1;
+    if (snprintf(lock->path, sizeof lock->path, "%s.lock", path) >= GPT_PATH_BYTES)
+        return gpt_invalid(error, "%.300s: a shorter name works", path);
+    if ((status = gpt_lock_open(lock, path, &info, error))) {
+        if (lock->fd >= 0) close(lock->fd);
+        lock->fd = -1;
+        return status;
+    }
+
+    /* A killed run has left its lock, and a file aside whose name follows from the lock. */
+    *name = (int64_t)(gpt_mix((uint64_t)info.st_ino) >> 2);
+    if (gpt_file_aside(path, *name, aside)) unlink(aside);
+    return MEMO_STATUS_OK;
+}
+
+void gpt_unlock_checkpoint(gpt_lock* lock) {
+    if (lock->fd < 0) return;
+    unlink(lock->path); /* before others can lock it */
+    close(lock->fd);
+    lock->fd = -1;
+}
+
 /* ---- writing -------------------------------------------------------------------------------- */
 
-/* Creates the file aside in its full length, without a digest, in place of that of a killed run.
+/* Creates the file aside in its full length, without a digest.  Never opens a file that is there.
  * The mode is that of the file that it replaces.  Otherwise the umask decides, but others than
  * owner and group cannot read it. */
 static void gpt_file_create(gpt_file* f, const char* aside, gpt_file_head* head) {
-    struct stat old;
-    const mode_t mode = stat(f->path, &old) == 0 ? old.st_mode & 0777 : 0660;
-    unlink(aside);
-    f->fd = open(aside, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    struct stat old, made;
+    const int replaces = stat(f->path, &old) == 0;
+    mode_t mode = replaces ? old.st_mode & 0777 : 0;
+    f->fd = open(aside, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, replaces ? 0600 : 0660);
     if (f->fd < 0) {
         gpt_file_fail(f, "written");
         return;
     }
-    if (ftruncate(f->fd, (off_t)head->file_bytes)) gpt_file_fail(f, "written");
+
+    /* Another group must not read what the group of the old file may. */
+    if (replaces && fstat(f->fd, &made) == 0 && made.st_gid != old.st_gid &&
+        fchown(f->fd, (uid_t)-1, old.st_gid))
+        mode &= (mode_t)~070;
+    if (replaces && fchmod(f->fd, mode)) gpt_file_fail(f, "written");
+    if (!f->status && ftruncate(f->fd, (off_t)head->file_bytes)) gpt_file_fail(f, "written");
     gpt_file_transfer(f, 1, (char*)head, 0, (int64_t)sizeof *head);
     if (f->status) unlink(aside);
-}
-
-/* Another run that saves to the same path has replaced the file aside. */
-static void gpt_file_check_own(gpt_file* f, const char* aside) {
-    struct stat own, named;
-    if (fstat(f->fd, &own) || lstat(aside, &named) || own.st_ino != named.st_ino)
-        gpt_file_refuse(f, MEMO_STATUS_IO, "cannot be written: another run saves to this file");
 }
 
 memo_status gpt_write_checkpoint(gpt_model* model, const gpt_save* save, int64_t step,
@@ -263,7 +317,7 @@ memo_status gpt_write_checkpoint(gpt_model* model, const gpt_save* save, int64_t
     char aside[GPT_PATH_BYTES];
     gpt_file f;
     int is_first, is_made = 0;
-    if (!gpt_file_aside(save->path, aside))
+    if (!gpt_file_aside(save->path, save->aside, aside))
         return gpt_invalid(error, "%.300s: a shorter name works", save->path);
     memcpy(head.run, save->run, sizeof head.run);
     gpt_file_open(&f, model, save->path, error);
@@ -285,7 +339,6 @@ memo_status gpt_write_checkpoint(gpt_model* model, const gpt_save* save, int64_t
     if (is_first && !f.status) {
         head.digest = gpt_file_digest(&f, head.file_bytes);
         gpt_file_transfer(&f, 1, (char*)&head, 0, (int64_t)sizeof head);
-        gpt_file_check_own(&f, aside);
         if (!f.status && (fsync(f.fd) || rename(aside, save->path))) gpt_file_fail(&f, "written");
         if (!f.status) gpt_file_settle(save->path);
     }

@@ -6,7 +6,7 @@
  * the same path.
  *
  * A file is written aside and renamed when it is complete: an earlier file is kept until then.  The
- * digest of a file covers all bytes. */
+ * digest of a file covers all bytes.  PATH.lock is locked while a run saves to PATH. */
 #ifndef GPT_CHECKPOINT_H
 #define GPT_CHECKPOINT_H
 

@@ -206,12 +206,13 @@ memo_status gpt_discard(gpt_model* model, double* loss, memo_error* error);
 enum { GPT_RUN_NUMBERS = 11, GPT_PATH_BYTES = 1024 };
 typedef struct gpt_save {
     const char* path;
+    int64_t aside; /* ends the name of the file aside, equal on all ranks; gpt_lock_checkpoint */
     int64_t run[GPT_RUN_NUMBERS];
 } gpt_save;
 
 /* Saves parameters, Adam's moments, the number of updates and step, between two steps, to one file
- * that all ranks can open (checkpoint.h).  It is written aside, to PATH.part, and replaces path when
- * it is complete.  gpt_read_checkpoint reads the same bits on any ranks; later steps have the same bits
+ * that all ranks can open (checkpoint.h).  It is written aside and replaces path when it is
+ * complete.  gpt_read_checkpoint reads the same bits on any ranks; later steps have the same bits
  * on ranks that split the model alike.  config.seed, the model's shape and types must be those of
  * the file.  A file that is refused changes nothing.  digest: of the file if gpt_check_checkpoint
  * has read all of it; 0: the file is read for it.  All ranks call both.  After an error of one rank
@@ -221,6 +222,17 @@ memo_status gpt_write_checkpoint(gpt_model* model, const gpt_save* save, int64_t
                                  memo_error* error);
 memo_status gpt_read_checkpoint(gpt_model* model, const char* path, uint64_t digest, int64_t* step,
                                 memo_error* error);
+
+/* Keeps other runs from saving to path, until gpt_unlock_checkpoint or the end of the process: the
+ * file PATH.lock is locked.  Removes the file aside of a run that was killed.  *name: for
+ * gpt_save.aside.  The first rank calls it.  Errors: INVALID_ARGUMENT (another run saves to path),
+ * IO. */
+typedef struct gpt_lock {
+    int fd; /* -1: none is held */
+    char path[GPT_PATH_BYTES];
+} gpt_lock;
+memo_status gpt_lock_checkpoint(const char* path, gpt_lock* lock, int64_t* name, memo_error* error);
+void gpt_unlock_checkpoint(gpt_lock* lock);
 
 /* Waits for all enqueued work. */
 memo_status gpt_wait(gpt_model* model, memo_error* error);

@@ -1,6 +1,7 @@
 #include "gpt/run/files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -68,7 +69,7 @@ memo_status check_files(const job* j, memo_error* error) {
                                {"--loss-log", o->loss_log, 1},
                                {"--save", o->save, 1},
                                {"--save", path_text(o->save, ".profile"), 1},
-                               {"--save", path_text(o->save, ".part"), 1}};
+                               {"--save", path_text(o->save, ".lock"), 1}};
     enum { N_GIVEN = sizeof given / sizeof *given };
     const int n_texts = (int)j->text.n_files;
     int n = 0;
@@ -96,6 +97,15 @@ static int loss_log_is_in_output(const train_options* o) {
     return o->output && !strncmp(o->loss_log, o->output, n) && o->loss_log[n] == '/';
 }
 
+/* Locks a loss log until it is closed.  A file system without locks has none.  kind: of flock. */
+static memo_status lock_log(int file, int kind, const char* path, memo_error* error) {
+    if (flock(file, kind | LOCK_NB) == 0 || errno != EWOULDBLOCK) return MEMO_STATUS_OK;
+    return gpt_invalid(error,
+                       "--loss-log %.300s: another run writes to this file; another name would "
+                       "work",
+                       path);
+}
+
 /* Tests that a file of an option can be written.  A new file gets some bytes, and is removed; so
  * does a device get an empty line, but for a terminal.  A pipe is opened only once, later. */
 static memo_status probe_file(const char* name, const char* path, memo_error* error) {
@@ -116,6 +126,7 @@ static memo_status probe_file(const char* name, const char* path, memo_error* er
                         : exists  ? 0
                                   : write(file, line, sizeof line - 1) < 0;
     memo_status status = is_full ? bad_path(name, path, "written", error) : MEMO_STATUS_OK;
+    if (!status && !strcmp(name, "--loss-log")) status = lock_log(file, LOCK_SH, path, error);
     close(file);
     if (!exists) unlink(path);
     return status;
@@ -198,35 +209,34 @@ static memo_status check_resume(job* j, memo_error* error) {
                        o->resume, (long long)j->resumed.step);
 }
 
-/* Returns the bytes of a loss log that a run continues: its lines up to the step that was saved; 0
- * if it begins anew.  -1: the file is no loss log. */
-static int64_t loss_log_kept(const job* j) {
-    const char* path = j->options.loss_log;
+/* Returns the bytes of a loss log that a run continues: its lines up to the step that was saved.
+ * -1: the file is no loss log. */
+static int64_t loss_log_kept(FILE* log, int64_t step) {
     char line[128], *rest;
-    struct stat info;
     int64_t at = 0;
-    if (!j->options.resume || stat(path, &info) || !S_ISREG(info.st_mode)) return 0;
-    FILE* log = fopen(path, "rb");
-    while (log && at >= 0 && fgets(line, sizeof line, log)) {
+    while (fgets(line, sizeof line, log)) {
         const long long n = strtoll(line, &rest, 10);
         const int is_whole = strchr(line, '\n') != NULL;
-        const int is_loss = rest > line && n > 0 && (*rest == ' ' || (!is_whole && !*rest));
-        if (is_loss && (!is_whole || n > j->resumed.step)) break; /* killed within a line */
-        at = is_loss ? (int64_t)ftello(log) : -1;
+        if (rest == line || n < 1 || (*rest != ' ' && (is_whole || *rest))) return -1;
+        if (!is_whole || n > step) break; /* a run was killed within a line */
+        at = (int64_t)ftello(log);
     }
-    if (log) fclose(log);
     return at;
 }
 
-static memo_status check_loss_log(const job* j, memo_error* error) {
+/* Opens a log that is there, at the end of what is kept of it.  Cuts nothing yet. */
+static memo_status open_old_log(job* j, memo_error* error) {
     const char* path = j->options.loss_log;
-    if (loss_log_kept(j) < 0)
-        return gpt_invalid(error,
-                           "--loss-log %.300s: holds no losses that could be continued; another "
-                           "name would work",
-                           path);
-    return loss_log_is_in_output(&j->options) ? MEMO_STATUS_OK
-                                              : probe_file("--loss-log", path, error);
+    j->loss_log = fopen(path, "r+b");
+    if (!j->loss_log) return bad_path("--loss-log", path, "written", error);
+    memo_status status = lock_log(fileno(j->loss_log), LOCK_EX, path, error);
+    if (status) return status;
+    const int64_t kept = loss_log_kept(j->loss_log, j->resumed.step);
+    if (kept >= 0 && fseeko(j->loss_log, (off_t)kept, SEEK_SET) == 0) return MEMO_STATUS_OK;
+    return gpt_invalid(error,
+                       "--loss-log %.300s: holds no losses that could be continued; another name "
+                       "would work",
+                       path);
 }
 
 /* ---- what a run saves ------------------------------------------------------------------------ */
@@ -248,23 +258,26 @@ static memo_status check_save_room(const train_options* o, memo_error* error) {
 static memo_status find_save(job* j, memo_error* error) {
     const char* path = j->options.save;
     struct stat info;
-    j->save_path = path;
+    j->save.path = path;
     if (lstat(path, &info) || !S_ISLNK(info.st_mode)) return MEMO_STATUS_OK;
-    j->save_path = j->save_link = realpath(path, NULL);
+    j->save.path = j->save_path = realpath(path, NULL);
     return j->save_path
                ? MEMO_STATUS_OK
                : gpt_invalid(error, "--save %.300s: a link to no file; another name would work",
                              path);
 }
 
-/* Its folder, the file and the profile can be written. */
-static memo_status check_save(const job* j, memo_error* error) {
-    const char* path = j->save_path;
+/* No other run may save to the file.  Its folder, the file and the profile can be written. */
+static memo_status check_save(job* j, memo_error* error) {
+    const char* path = j->save.path;
     struct stat info;
+    memo_error reason;
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
         return gpt_invalid(error, "--save %.300s: not a regular file; another name would work",
                            path);
-    memo_status status = probe_file("--save", path, error);
+    memo_status status = gpt_lock_checkpoint(path, &j->lock, &j->save.aside, &reason);
+    if (status) return memo_error_set(error, status, "--save %s", reason.message);
+    status = probe_file("--save", path, error);
     if (!status) status = probe_file("--save", path_text(path, ".profile"), error);
     return status ? status : check_save_room(&j->options, error);
 }
@@ -284,21 +297,29 @@ memo_status check_outputs(job* j, memo_error* error) {
         if (stat(path, &info) == 0) status = probe_file("--output", path, error);
     }
     if (!status && o->save) status = check_save(j, error);
-    return status || !o->loss_log ? status : check_loss_log(j, error);
+    if (status || !o->loss_log) return status;
+    if (o->resume && stat(o->loss_log, &info) == 0 && S_ISREG(info.st_mode))
+        return open_old_log(j, error);
+    return loss_log_is_in_output(o) ? status : probe_file("--loss-log", o->loss_log, error);
 }
 
 memo_status open_outputs(job* j, memo_error* error) {
     const train_options* o = &j->options;
+    const off_t kept = j->loss_log ? ftello(j->loss_log) : 0;
     struct stat info;
     memo_status status = MEMO_STATUS_OK;
     if (!train_is_first() || !o->loss_log) return status;
     if (loss_log_is_in_output(o)) status = make_directory(o->output, 0, error);
     if (status) return status;
 
-    const int64_t kept = loss_log_kept(j);
-    j->loss_log = fopen(o->loss_log, "ab");
+    /* The lines of another run are cut only under the lock. */
+    if (!j->loss_log) {
+        j->loss_log = fopen(o->loss_log, "ab");
+        if (j->loss_log) status = lock_log(fileno(j->loss_log), LOCK_EX, o->loss_log, error);
+    }
+    if (status) return status;
     if (!j->loss_log || fstat(fileno(j->loss_log), &info) ||
-        (S_ISREG(info.st_mode) && ftruncate(fileno(j->loss_log), (off_t)kept)))
+        (S_ISREG(info.st_mode) && ftruncate(fileno(j->loss_log), kept)))
         return bad_path("--loss-log", o->loss_log, "written", error);
     return status;
 }

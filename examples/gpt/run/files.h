@@ -26,8 +26,8 @@ void kept_numbers(train_options o, const train_text* text, int64_t kept[GPT_RUN_
 /* Writes "--steps 6 (now 9), no --window (now 64), another text"; nothing of an equal run. */
 void put_changes(const job* j, memo_text* text);
 
-/* Checks all files before the run plans and measures.  Changes none, and leaves none behind.  The
- * text is loaded. */
+/* Checks all files before the run plans and measures.  Changes none, and leaves none behind but the
+ * lock of --save, until the end.  An old loss log stays open and locked.  The text is loaded. */
 memo_status check_outputs(job* j, memo_error* error);
 
 /* The last step before training, so that an earlier error leaves no files behind.  --output is

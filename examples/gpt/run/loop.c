@@ -123,7 +123,8 @@ static memo_status resume(run* r, job* j, int64_t* step, memo_error* error) {
 /* The profile is only a convenience, but an error of its file is one of the disk. */
 static memo_status save(run* r, const job* j, int64_t step, memo_error* error) {
     memo_error reason;
-    gpt_save save = {j->save_path, {0}};
+    gpt_save save = j->save;
+    save.aside = r->aside;
     kept_numbers(r->options, &j->text, save.run);
     memo_status status = gpt_write_checkpoint(r->model, &save, step, &reason);
     if (!status && r->reports && train_is_first() && j->has_profile)
@@ -157,6 +158,9 @@ static memo_status train(run* r, job* j, memo_error* error) {
     double loss, counted_s, step_s;
     last.n = 0;
     if (o->resume && (status = resume(r, j, &first, error))) return status;
+    r->aside = j->save.aside; /* the first process has the name of the file aside */
+    if (o->save && train_place.size > 1 && (status = train_agree(r->rank, &r->aside, 1, error)))
+        return status;
     if (r->reports) printf("\n");
     sent_bytes(r, sent);
     progress shown = {first,     n_steps, o->accumulate * o->batch * o->sequence,

@@ -429,7 +429,8 @@ static void job_destroy(job* j) {
     memo_text_free(&j->told);
     memo_degrees_free(j->options.block_degrees);
     if (j->loss_log) fclose(j->loss_log);
-    free(j->save_link);
+    gpt_unlock_checkpoint(&j->lock);
+    free(j->save_path);
 }
 
 /* Nothing is checked for options that only print. */
@@ -483,6 +484,7 @@ int main(int argc, char** argv) {
     signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit fails the write instead */
     j.begin_s = clock_s();
     j.teams = teams;
+    j.lock.fd = -1;
     memo_status status = read_options(argc, argv, &j.options, &error);
     if (!status) status = serve(&j, &is_training, &error);
 

@@ -160,7 +160,7 @@ static const train_option option_table[] = {
     {"--save", OPTION_PATH, OPTION_FIELD(save), 0, 0, 0, "FILE",
      "saves parameters, moments and step to this file at the end, also after Ctrl-C or another "
      "signal to end.  The measured times, from which the plan follows, are saved beside it as "
-     "FILE.profile"},
+     "FILE.profile.  FILE.lock keeps other runs away"},
     {"--save-every", OPTION_COUNT, OPTION_FIELD(save_every), 1, 1e9, 0, "N",
      "also saves after every N steps (default: only at the end)"},
     {"--resume", OPTION_PATH, OPTION_FIELD(resume), 0, 0, 0, "FILE",

@@ -54,8 +54,9 @@ typedef struct job {
     int64_t n_resumed;            /* steps before this run, whose losses are unknown */
     FILE* loss_log;
     gpt_file_head resumed;     /* of --resume */
-    const char* save_path;     /* of --save, or the file of that link */
-    char* save_link;           /* NULL: it is no link */
+    gpt_save save;             /* its path and aside; of --save */
+    char* save_path;           /* NULL: --save */
+    gpt_lock lock;             /* in the first process */
     memo_error log_failure;    /* of --loss-log, which does not end the training */
     memo_error output_failure; /* of standard output, which ends it as Ctrl-C does */
 } job;
@@ -82,6 +83,7 @@ typedef struct run {
     int reports;               /* this rank prints and fills results for its process */
     int stops;                 /* some rank was interrupted before the end of the last step */
     int64_t n_steps;           /* of the job, that are done */
+    int64_t aside;             /* gpt_save.aside */
 } run;
 
 /* A planned policy of a job on the ranks of this process. */
