@@ -801,7 +801,7 @@ MEMOI memo_status memoi_fit_solve(const memoi_problem* problem, int round, int64
 
     /* In rounds, and in problems that are not easy, once. */
     if (MEMOI_WITHOUT(first_fit) || last > MEMOI_GREEDY_RUNS || (!is_easy && round > 0) ||
-        (is_one && problem->n_items > MEMOI_SEARCH_ITEMS))
+        (is_one && memoi_problem_is_large(problem)))
         return MEMO_STATUS_OK;
     listed = memoi_neighbors_list(problem);
     if (listed == MEMOI_UNFIT) return MEMO_STATUS_OK;
@@ -1725,7 +1725,7 @@ MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, mem
     memoi_effort* effort = loop->effort;
     memoi_solution* best = loop->best;
     const int64_t goal = memob_max(loop->target, best->bound);
-    const int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
+    const int is_large = memoi_problem_is_large(problem);
     memo_status status = memoi_fit_solve(problem, loop->round, goal, effort, best, error);
     loop->is_apart = 0;
     if (!status && memoi_loop_goes_on(loop) && !problem->held && !problem->is_cover)

@@ -670,9 +670,9 @@ MEMOI memoi_verdict memoi_search_branch(memoi_search* search, int64_t i, int64_t
     (void)MEMOI_PROVE(search, 'p', i, 0);
     if (memoi_search_place(search, i)) verdict = memoi_search_node(search, begin, end);
     if (verdict != MEMOI_FAILED) return verdict;
-    (void)MEMOI_PROVE(search, 'b', i, 0); /* sections are stale again as before the place */
+    (void)MEMOI_PROVE(search, 'b', i, 0);
     memset(search->is_stale + begin, 0, (size_t)(end - begin));
-    memoi_search_undo(search, n_changes);
+    memoi_search_undo(search, n_changes); /* sections are stale as before the place */
     memoi_search_log(search, MEMOI_CHANGE_BLOCKED, i, 0);
     search->is_blocked[i] = 1;
     return verdict;
