@@ -6262,7 +6262,7 @@ typedef struct memob_waits {
 
 /* The clock of an operation; NULL: it is no longer kept. */
 MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t stream, int64_t k) {
-    const memob_numbers* clock = &waits->clocks[stream][k % MEMOB_CLOCKS_KEPT];
+    const memob_numbers* clock = &waits->clocks[stream][(uint64_t)k % MEMOB_CLOCKS_KEPT];
     MEMO_ASSERT(k > 0 && k <= waits->now[stream].of[stream]); /* 4 */
     if (k + MEMOB_CLOCKS_KEPT <= waits->now[stream].of[stream]) return NULL;
     MEMO_ASSERT(clock->of[stream] == k); /* 3, 4 */
@@ -6288,15 +6288,20 @@ MEMOI void memoi_cells_mark(memob_cell* cells, const int32_t* touches, int32_t n
     }
 }
 
+/* Drops a number that the stream's past implies.  1: it stays. */
+MEMOI int memoi_waits_drop(int64_t* number, int64_t past) {
+    if (*number > past) return 1;
+    *number = 0;
+    return 0;
+}
+
 /* Leaves what the stream must wait for: drops what its past implies, then what another wait
  * implies.  0: nothing is left. */
 MEMOI int memoi_waits_reduce(const memob_waits* waits, int32_t stream, memob_numbers* need) {
     const memob_numbers* now = &waits->now[stream];
-    int32_t n_needs = 0;
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
-        if (need->of[s] <= now->of[s]) need->of[s] = 0;
-        n_needs += need->of[s] != 0;
-    }
+    const int n_needs =
+        memoi_waits_drop(&need->of[0], now->of[0]) + memoi_waits_drop(&need->of[1], now->of[1]) +
+        memoi_waits_drop(&need->of[2], now->of[2]) + memoi_waits_drop(&need->of[3], now->of[3]);
     for (int32_t s = 0; s < MEMOB_N_STREAMS && n_needs > 1; s++) {
         const memob_numbers* clock = need->of[s] ? memoi_waits_clock(waits, s, need->of[s]) : NULL;
         for (int32_t other = 0; other < MEMOB_N_STREAMS && clock; other++)
@@ -6319,7 +6324,7 @@ MEMOI void memoi_waits_raise(memob_waits* waits, int32_t stream, int32_t other, 
 MEMOI int64_t memoi_waits_end(memob_waits* waits, int32_t stream) {
     memob_numbers* now = &waits->now[stream];
     const int64_t number = now->of[stream] + 1;
-    memob_numbers* clock = &waits->clocks[stream][number % MEMOB_CLOCKS_KEPT];
+    memob_numbers* clock = &waits->clocks[stream][(uint64_t)number % MEMOB_CLOCKS_KEPT];
     *clock = *now;
     clock->of[stream] = now->of[stream] = number;
     return number;
@@ -7487,7 +7492,7 @@ MEMOI int memoi_sink_is_host(const memob_sink* sink, int32_t stream) {
 }
 
 /* Behind operation `number`, the stream's latest.  Returns which of its events; -1: none. */
-MEMOI int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number) {
+MEMOI inline int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number) {
     memob_engine* e = &sink->engine;
     memob_records* records = &sink->records[stream];
     const int32_t event = (int32_t)(records->next % MEMOB_RECORDS);
@@ -7500,8 +7505,8 @@ MEMOI int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number
 
 MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers* wait) {
     memob_engine* e = &sink->engine;
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && !e->status; s++) {
-        if (!wait->of[s]) continue;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+        if (!wait->of[s] || e->status) continue;
         if (!memoi_sink_is_host(sink, s)) {
             int32_t event = memoi_records_find(&sink->records[s], wait->of[s]);
             if (event < 0) event = memoi_sink_record(sink, s, sink->waits->now[s].of[s]);
@@ -10428,9 +10433,10 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     const int32_t kind = op->kind;
     int64_t n_before = -1;
     for (; part < end && !sink->engine.status; part++) {
-        if (memoi_states_is_done(states, kind, part->item)) continue;
+        const int32_t item = part->item;
+        if (memoi_states_is_done(states, kind, item)) continue;
         if (n_before < 0) n_before = memoi_sink_begin(sink, op);
-        memoi_states_copy(states, kind, part->item);
+        memoi_states_copy(states, kind, item);
     }
     if (n_before >= 0) memoi_sink_end(sink, op, n_before);
 }

@@ -54,7 +54,7 @@ MEMOI int memoi_sink_is_host(const memob_sink* sink, int32_t stream) {
 }
 
 /* Behind operation `number`, the stream's latest.  Returns which of its events; -1: none. */
-MEMOI int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number) {
+MEMOI inline int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number) {
     memob_engine* e = &sink->engine;
     memob_records* records = &sink->records[stream];
     const int32_t event = (int32_t)(records->next % MEMOB_RECORDS);
@@ -67,8 +67,8 @@ MEMOI int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number
 
 MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers* wait) {
     memob_engine* e = &sink->engine;
-    for (int32_t s = 0; s < MEMOB_N_STREAMS && !e->status; s++) {
-        if (!wait->of[s]) continue;
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
+        if (!wait->of[s] || e->status) continue;
         if (!memoi_sink_is_host(sink, s)) {
             int32_t event = memoi_records_find(&sink->records[s], wait->of[s]);
             if (event < 0) event = memoi_sink_record(sink, s, sink->waits->now[s].of[s]);

@@ -162,9 +162,10 @@ MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     const int32_t kind = op->kind;
     int64_t n_before = -1;
     for (; part < end && !sink->engine.status; part++) {
-        if (memoi_states_is_done(states, kind, part->item)) continue;
+        const int32_t item = part->item;
+        if (memoi_states_is_done(states, kind, item)) continue;
         if (n_before < 0) n_before = memoi_sink_begin(sink, op);
-        memoi_states_copy(states, kind, part->item);
+        memoi_states_copy(states, kind, item);
     }
     if (n_before >= 0) memoi_sink_end(sink, op, n_before);
 }

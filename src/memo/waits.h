@@ -59,7 +59,7 @@ typedef struct memob_waits {
 
 /* The clock of an operation; NULL: it is no longer kept. */
 MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t stream, int64_t k) {
-    const memob_numbers* clock = &waits->clocks[stream][k % MEMOB_CLOCKS_KEPT];
+    const memob_numbers* clock = &waits->clocks[stream][(uint64_t)k % MEMOB_CLOCKS_KEPT];
     MEMO_ASSERT(k > 0 && k <= waits->now[stream].of[stream]); /* 4 */
     if (k + MEMOB_CLOCKS_KEPT <= waits->now[stream].of[stream]) return NULL;
     MEMO_ASSERT(clock->of[stream] == k); /* 3, 4 */
@@ -85,15 +85,20 @@ MEMOI void memoi_cells_mark(memob_cell* cells, const int32_t* touches, int32_t n
     }
 }
 
+/* Drops a number that the stream's past implies.  1: it stays. */
+MEMOI int memoi_waits_drop(int64_t* number, int64_t past) {
+    if (*number > past) return 1;
+    *number = 0;
+    return 0;
+}
+
 /* Leaves what the stream must wait for: drops what its past implies, then what another wait
  * implies.  0: nothing is left. */
 MEMOI int memoi_waits_reduce(const memob_waits* waits, int32_t stream, memob_numbers* need) {
     const memob_numbers* now = &waits->now[stream];
-    int32_t n_needs = 0;
-    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
-        if (need->of[s] <= now->of[s]) need->of[s] = 0;
-        n_needs += need->of[s] != 0;
-    }
+    const int n_needs =
+        memoi_waits_drop(&need->of[0], now->of[0]) + memoi_waits_drop(&need->of[1], now->of[1]) +
+        memoi_waits_drop(&need->of[2], now->of[2]) + memoi_waits_drop(&need->of[3], now->of[3]);
     for (int32_t s = 0; s < MEMOB_N_STREAMS && n_needs > 1; s++) {
         const memob_numbers* clock = need->of[s] ? memoi_waits_clock(waits, s, need->of[s]) : NULL;
         for (int32_t other = 0; other < MEMOB_N_STREAMS && clock; other++)
@@ -116,7 +121,7 @@ MEMOI void memoi_waits_raise(memob_waits* waits, int32_t stream, int32_t other, 
 MEMOI int64_t memoi_waits_end(memob_waits* waits, int32_t stream) {
     memob_numbers* now = &waits->now[stream];
     const int64_t number = now->of[stream] + 1;
-    memob_numbers* clock = &waits->clocks[stream][number % MEMOB_CLOCKS_KEPT];
+    memob_numbers* clock = &waits->clocks[stream][(uint64_t)number % MEMOB_CLOCKS_KEPT];
     *clock = *now;
     clock->of[stream] = now->of[stream] = number;
     return number;
