@@ -379,11 +379,11 @@ typedef struct memo_session memo_session;
 /* Slices.  With slice_rows a layer is computed in slices of its rows, each with rounding buffers of
  * a slice (memo.h, chapter 7): device memory then depends on the slice, and on the tensors of scope
  * LAYER, but not on n_rows.  A trainer calls begin and end of each layer once for each
- * slice, memo_session_get_n_slices times in a row: first to last in the forward, last to first in
- * the backward.  memo_session_get_slice gives the rows.
+ * slice, memo_slice.n_slices times in a row: first to last in the forward, last to first in the
+ * backward.  memo_session_get_slice gives that number, and the rows of the open slice.
  *
  *     for (l = 0; l < L; l++)
- *         for (i = 0; i < memo_session_get_n_slices(s); i++) {
+ *         for (i = 0; i < memo_session_get_slice(s).n_slices; i++) {
  *             if (memo_session_forward_begin(s, l)) ... compute rows of memo_session_get_slice ...
  *             memo_session_forward_end(s, l);
  *         }
@@ -425,9 +425,9 @@ typedef struct memo_session memo_session;
  *         if (memo_session_run(s, &batch, &error)) ...;
  *     }
  *
- * memo_session_get_micro_batch says which of the group the open layer computes; rows of
- * memo_session_get_slice and memo_batch.n_rows count in that micro-batch, and all have as many.
- * memo_session_get_n_slices counts the slices of the whole group.  Forwards begin with the last
+ * memo_slice.micro_batch says which of the group the open layer computes; rows of memo_slice and
+ * memo_batch.n_rows count in that micro-batch, and all have as many.  memo_slice.n_slices counts
+ * the slices of the whole group.  Forwards begin with the last
  * micro-batch, backwards with the first: gradients add up in the order of the micro-batches, so
  * that a sum has the same bits under every n_group.  LAYER tensors, CARRIED ones and buffers of
  * MEMO_EACH_LAYER begin anew in each micro-batch of a layer.  A buffer that lives across layers has
@@ -471,7 +471,7 @@ typedef struct memo_session memo_session;
  *                      compute.  `update` is then called in a forward of the next step; what it
  *                      reads beside states, such as a norm of all gradients, must still be that of
  *                      its own step.  Small values of a step (a rate, a step number) may come with
- *                      the micro-batch: memo_batch.values, memo_session_get_values.
+ *                      the micro-batch: memo_batch.values.
  *     MEMO_MAY_FUSE    in the last backward of the step, when the layer ends.  Nothing travels for
  *                      the update alone.  Sums over ranks fit into `update` of a layer; a norm of
  *                      all gradients does not.
@@ -911,12 +911,20 @@ typedef struct memo_batch {
     int32_t shape;           /* index in the desc's shapes */
     int32_t more_follow; /* 1: gradients add up, and no update follows; of sessions with states */
     memo_turn turn;      /* of sessions with an order: the next turn */
-    /* Bytes that are copied when the micro-batch begins, for memo_session_get_values; NULL: those
-     * of the micro-batch before. */
+    /* Bytes that are copied when the micro-batch begins, for memo_session_get_batch; NULL: those of
+     * the micro-batch before. */
     const void* values;
     int32_t values_bytes; /* at most MEMO_BATCH_VALUES_MAX */
 } memo_batch;
 #define MEMO_BATCH_VALUES_MAX 256
+
+/* What the open layer computes. */
+typedef struct memo_slice {
+    int64_t begin, end;  /* rows of the micro-batch: the layer's open slice, or all rows */
+    int32_t n_slices;    /* of each layer; of a group: of all its micro-batches; 1: no slices */
+    int32_t micro_batch; /* of the group, 0 to n_group - 1; 0 if no layer is open */
+    int64_t n_routed;    /* of memo_session_set_routed for the open layer; 0 before that */
+} memo_slice;
 
 /* One micro-batch, a group, or one turn of an order: begin, step, end.  batch NULL: all zero.
  * Inside an open micro-batch it returns INVALID_STATE, and changes nothing. */
@@ -934,20 +942,18 @@ MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_computes(const memo_session* session);
-/* Returns this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
+/* Returns this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows.  values
+ * are the session's copy, MEMO_BATCH_VALUES_MAX bytes, aligned for every type; in `update` the copy
+ * is of the last micro-batch of the step that the update ends. */
 MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
-/* Rows [*begin, *end) of the micro-batch that the open layer computes: its slice, or all rows. */
-MEMO_API void memo_session_get_slice(const memo_session* session, int64_t* begin, int64_t* end);
-MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: no slices */
-/* The micro-batch of the group that the open layer computes, 0 to n_group - 1; 0 outside. */
-MEMO_API int32_t memo_session_get_micro_batch(const memo_session* session);
+/* Between layers, rows are those of a layer's first slice. */
+MEMO_API memo_slice memo_session_get_slice(const memo_session* session);
 
 /* Sets the rows of LATE_ROWS in the open forward, once its rows are routed and before their
  * addresses are used; without this call there are none, and memo_session_get_address of such a
  * tensor is an error.  The number is also valid in recompute and in the backward.  More rows than
  * declared are an error of the session. */
 MEMO_API void memo_session_set_routed(memo_session* session, int32_t layer, int64_t n_rows);
-MEMO_API int64_t memo_session_get_routed(const memo_session* session, int32_t layer);
 
 /* Where a tensor of a layer lies.  NULL if the layer's kind lacks the tensor; a checked session
  * makes that an error, and returns memory that harms nothing.  Fixed for each shape until
@@ -988,9 +994,6 @@ MEMO_TRY memo_status memo_session_update(memo_session* session, memo_error* erro
 /* Runs deferred updates that are pending, between micro-batches.  Errors: as
  * memo_session_update. */
 MEMO_TRY memo_status memo_session_flush(memo_session* session, memo_error* error);
-/* MEMO_BATCH_VALUES_MAX bytes, aligned for every type: memo_batch.values of this micro-batch; in
- * `update` of the last micro-batch of the step that it ends. */
-MEMO_API const void* memo_session_get_values(const memo_session* session);
 /* Drops the gradients since the last update, for instance if their norm is not finite: the next
  * micro-batch begins a new step.  A deferred update of the step before stays pending.  Between
  * micro-batches.  Errors: INVALID_STATE. */
@@ -6628,7 +6631,14 @@ MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* 
 }
 
 int memo_session_computes(const memo_session* s) { return s->is_open && !s->error.status; }
-memo_batch memo_session_get_batch(const memo_session* s) { return s->batch; }
+
+/* The caller's values may be gone: a batch has the session's copy of them. */
+memo_batch memo_session_get_batch(const memo_session* s) {
+    memo_batch batch = s->batch;
+    batch.values = s->values[s->is_deferred].bytes;
+    batch.values_bytes = MEMO_BATCH_VALUES_MAX;
+    return batch;
+}
 
 /* 1: a turn of an order that is of this pass. */
 MEMOI int memoi_session_is_turn(const memo_session* s, memo_pass pass) {
@@ -6639,30 +6649,43 @@ MEMOI int32_t memoi_session_n_before(const memo_session* s) {
     return memoi_session_is_turn(s, MEMO_PASS_BACKWARD) ? s->n_turn_steps : 0;
 }
 
-int32_t memo_session_get_n_slices(const memo_session* s) { return s->n_slices; }
-
 /* Rows of a step in this micro-batch. */
 MEMOI int64_t memoi_session_rows(const memo_session* s, int32_t step) {
     return memob_swap_step_rows(&s->part->placement, step, s->batch.n_rows);
 }
 
-void memo_session_get_slice(const memo_session* s, int64_t* begin, int64_t* end) {
-    const int32_t slice = s->open < 0 ? 0 : s->open % s->n_of_batch;
-    *begin = memob_min(slice * s->steps->n_rows, s->batch.n_rows);
-    *end = *begin + memoi_session_rows(s, slice);
+/* Where the rows of a tensor of a step lie in the engine's memory. */
+MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t step, int32_t t) {
+    return memob_swap_place_of(&s->part->placement, step, t);
 }
 
 /* Micro-batches of a call; forwards begin with the last of them, backwards with the first. */
 MEMOI int32_t memoi_session_n_group(const memo_session* s) { return s->n_slices / s->n_of_batch; }
-int32_t memo_session_get_micro_batch(const memo_session* s) {
+
+/* The micro-batch of the group that the open layer computes; the first if no layer is open. */
+MEMOI int32_t memoi_session_micro_batch(const memo_session* s) {
     const int is_open = s->is_running && s->open >= 0;
     const int32_t n_before = is_open ? s->open % s->n_slices : s->n_slices - 1;
     return memoi_session_n_group(s) - 1 - n_before / s->n_of_batch;
 }
 
-/* Where the rows of a tensor of a step lie in the engine's memory. */
-MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t step, int32_t t) {
-    return memob_swap_place_of(&s->part->placement, step, t);
+/* All tensors with late rows have as many rows in a step. */
+MEMOI int64_t memoi_session_n_routed(const memo_session* s, int32_t step) {
+    for (int32_t t = 0; t < s->desc.n_tensors; t++)
+        if (memob_tensor_is_routed(s->steps, t)) return memoi_session_place(s, step, t)->n_routed;
+    return 0;
+}
+
+memo_slice memo_session_get_slice(const memo_session* s) {
+    const int is_open = s->is_running && s->open >= 0;
+    const int32_t of_batch = is_open ? s->open % s->n_of_batch : 0;
+    memo_slice slice;
+    slice.begin = memob_min(of_batch * s->steps->n_rows, s->batch.n_rows);
+    slice.end = slice.begin + memoi_session_rows(s, of_batch);
+    slice.n_slices = s->n_slices;
+    slice.micro_batch = memoi_session_micro_batch(s);
+    slice.n_routed = is_open ? memoi_session_n_routed(s, s->open) : 0;
+    return slice;
 }
 
 /* Does the tensor need its own call of recompute? */
@@ -8266,10 +8289,6 @@ memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
     return status;
 }
 
-const void* memo_session_get_values(const memo_session* s) {
-    return s->values[s->is_deferred].bytes;
-}
-
 memo_status memo_session_fill_states(memo_session* s,
                                      void (*fill)(void* user, memo_session* session, int32_t layer),
                                      memo_error* error) {
@@ -8992,13 +9011,13 @@ void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t ten
 void memo_session_get_addresses(const memo_session* constant, int32_t layer, int64_t row,
                                 void** first) {
     memo_session* s = (memo_session*)(uintptr_t)constant;
-    int64_t begin, end;
-    memo_session_get_slice(s, &begin, &end);
-    if (row < 0 || row >= end - begin) {
+    const memo_slice slice = memo_session_get_slice(s);
+    const int64_t n_rows = slice.end - slice.begin;
+    if (row < 0 || row >= n_rows) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "memo_session_get_addresses: row: out of range (%lld); 0 to %lld are "
                            "valid%s",
-                           (long long)row, (long long)(end - begin - 1),
+                           (long long)row, (long long)(n_rows - 1),
                            s->n_slices > 1 ? ", counted from the first row of the open slice; rows "
                                              "of the micro-batch are valid in LAYER tensors alone"
                                            : "");
@@ -9102,7 +9121,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         address = s->buffer_addresses[buffer];
     if (address)
         return memob_at(address,
-                        memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
+                        memoi_session_micro_batch(s) * memoi_session_part_bytes(s, buffer));
     if (!s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return NULL;
 
     if (!s->is_running)
@@ -9244,13 +9263,6 @@ void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
                                                      s->batch.is_forward_only, &s->call_error));
 }
 
-int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {
-    int32_t t = 0;
-    while (t < s->desc.n_tensors && !memob_tensor_is_routed(s->steps, t)) t++;
-    if (t == s->desc.n_tensors || !memoi_session_has_layer(s, layer)) return 0;
-    return memoi_session_place(s, memoi_session_open_step(s, layer), t)->n_routed;
-}
-
 /* After an error, and if a micro-batch ends without a backward. */
 MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
     if (is_failed) {
@@ -9372,9 +9384,10 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     memoi_session_move(s);
     memoi_session_use_shape(s, s->batch.shape);
     memoi_session_time_batch_begin(s);
-    if (s->batch.values) {
-        memset(&s->values[0], 0, sizeof s->values[0]);
-        memcpy(s->values[0].bytes, s->batch.values, (size_t)s->batch.values_bytes);
+    if (s->batch.values) { /* maybe the copy itself, of memo_session_get_batch */
+        const size_t n = (size_t)s->batch.values_bytes;
+        memmove(s->values[0].bytes, s->batch.values, n);
+        memset(s->values[0].bytes + n, 0, sizeof s->values[0].bytes - n);
     }
     if (s->steps->order) {
         s->first_layer = s->batch.turn.chunk * s->n_turn_steps;

@@ -103,19 +103,16 @@ static void compute(model* m, memo_session* s, int32_t layer, int32_t t, int64_t
 }
 
 static void forward(void* user, memo_session* s, int32_t layer) {
-    int64_t begin, end;
-    memo_session_get_slice(s, &begin, &end);
-    compute(user, s, layer, ATTENTION, begin, end, begin, 24, 2);
+    const memo_slice slice = memo_session_get_slice(s);
+    compute(user, s, layer, ATTENTION, slice.begin, slice.end, slice.begin, 24, 2);
 }
 static void backward(void* user, memo_session* s, int32_t layer) {
-    int64_t begin, end;
-    memo_session_get_slice(s, &begin, &end);
-    compute(user, s, layer, ATTENTION, begin, end, begin, 48, 5);
+    const memo_slice slice = memo_session_get_slice(s);
+    compute(user, s, layer, ATTENTION, slice.begin, slice.end, slice.begin, 48, 5);
 }
 static void recompute(void* user, memo_session* s, int32_t layer, int32_t t, int64_t first,
                       int64_t last) {
-    int64_t begin, end;
-    memo_session_get_slice(s, &begin, &end);
+    const int64_t begin = memo_session_get_slice(s).begin;
     compute(user, s, layer, t, begin + first, begin + last, begin,
             t == ATTENTION ? 0
             : t == Q       ? 4

@@ -78,8 +78,8 @@ static void forward(void* user, memo_session* session, int32_t l) {
     (*v)[C] = memo_session_get_address(session, l, V);
     float* q = memo_session_get_address(session, l, Q);
     static float share[MOST];
-    int64_t begin, end;
-    memo_session_get_slice(session, &begin, &end);
+    const memo_slice slice = memo_session_get_slice(session);
+    const int64_t begin = slice.begin, end = slice.end;
     for (int64_t i = begin; i < end && l == 0; i++)
         for (int c = 0; c < C; c++) h[(i - begin) * C + c] = sinf((float)(i * C + c));
     memcpy(input, h, (size_t)(end - begin) * C * sizeof *h);
@@ -106,8 +106,8 @@ static void backward(void* user, memo_session* session, int32_t l) {
     const int64_t n = memo_session_get_batch(session).n_rows;
     float(*d_k)[C] = memo_session_get_buffer(session, 0), (*d_v)[C] = d_k + n;
     static float share[MOST], d_share[MOST];
-    int64_t begin, end;
-    memo_session_get_slice(session, &begin, &end);
+    const memo_slice slice = memo_session_get_slice(session);
+    const int64_t begin = slice.begin, end = slice.end;
     if (end == n) memset(d_k, 0, 2 * (size_t)n * sizeof *d_k);
     for (int64_t i = end - 1; i >= begin; i--) {
         float *d = d_h + (i - begin) * C, *in = input + (i - begin) * C, d_q[C] = {0}, sum = 0;

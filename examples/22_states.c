@@ -98,7 +98,7 @@ static void backward(void* user, memo_session* session, int32_t l) {
  * micro-batch: with MEMO_MAY_DEFER an update may run in the next step's forward. */
 static void update(void* user, memo_session* session, int32_t l) {
     float *w = STATE(l, WEIGHTS), *g = STATE(l, GRADS), *m = STATE(l, MOMENTS), *v = m + W;
-    const int step = *(const int*)memo_session_get_values(session); /* from 1 on */
+    const int step = *(const int*)memo_session_get_batch(session).values; /* from 1 on */
     const float of_m = 1 - powf(0.9f, (float)step), of_v = 1 - powf(0.99f, (float)step);
     for (int i = 0; w && i < W; i++) { /* no states of what follows the last layer */
         m[i] = 0.9f * m[i] + 0.1f * g[i];

@@ -122,9 +122,9 @@ static void forward(void* user, memo_session* session, int32_t l) {
     const int kind = layer_kinds[l];
     float(*w)[C][C] = ((trainer*)user)->w[l], share[DOCUMENT], relu[C];
     float* s = kind == RECURRENCE ? memo_session_get_buffer(session, S_NOW) : NULL;
-    int64_t begin, end;
+    const memo_slice slice = memo_session_get_slice(session);
+    const int64_t begin = slice.begin, end = slice.end;
     rows a;
-    memo_session_get_slice(session, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
         float f[C] = {0};
         memo_session_get_addresses(session, l, i - begin, (void**)&a);
@@ -157,9 +157,8 @@ static void forward(void* user, memo_session* session, int32_t l) {
 /* Called where the backward of a slice of the last layer begins: the gradient replaces h. */
 static void loss(void* user, memo_session* session) {
     float* h = memo_session_get_address(session, L - 1, H);
-    int64_t begin, end;
-    memo_session_get_slice(session, &begin, &end);
-    for (int64_t i = (end - begin) * C - 1; i >= 0; i--) {
+    const memo_slice slice = memo_session_get_slice(session);
+    for (int64_t i = (slice.end - slice.begin) * C - 1; i >= 0; i--) {
         ((trainer*)user)->loss += 0.5 * h[i] * h[i] / ROWS;
         h[i] /= ROWS;
     }
@@ -219,12 +218,13 @@ static void experts_back(trainer* t, int32_t l, const rows* a) {
 static void backward(void* user, memo_session* session, int32_t l) {
     float* buffer[N_BUFFERS] = {NULL};
     const int64_t n = memo_session_get_batch(session).n_rows;
-    int64_t begin, end, at;
+    const memo_slice slice = memo_session_get_slice(session);
+    const int64_t begin = slice.begin, end = slice.end;
+    int64_t at;
     rows a;
     for (int64_t i = D_S; i < N_BUFFERS; i++)
         if (buffers[i].kinds >> layer_kinds[l] & 1)
             buffer[i] = memo_session_get_buffer(session, (int32_t)i);
-    memo_session_get_slice(session, &begin, &end);
     if (end == n && buffer[D_S]) memset(buffer[D_S], 0, C * sizeof(float));
     if (end == n && buffer[D_KV]) memset(buffer[D_KV], 0, 2 * (size_t)(n * C) * sizeof(float));
     for (int64_t i = begin; i < end && layer_kinds[l] == RECURRENCE;

@@ -25,25 +25,26 @@ static uint64_t* notes_of(const model* m, memo_session* s) {
 
 static void forward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
-    const int32_t batch = memo_session_get_micro_batch(s);
-    int64_t begin, end;
-    memo_session_get_slice(s, &begin, &end);
-    for (int64_t r = begin; r < end && layer == 0; r++) notes_of(m, s)[r] = (uint64_t)(batch + r);
+    const memo_slice slice = memo_session_get_slice(s);
+    const int32_t batch = slice.micro_batch;
+    for (int64_t r = slice.begin; r < slice.end && layer == 0; r++)
+        notes_of(m, s)[r] = (uint64_t)(batch + r);
     m->n_forwards++;
     t_forward(user, s, layer);
 }
 
 static void loss(void* user, memo_session* s) {
     model* m = (model*)user;
-    CHECK_IS(memo_session_get_micro_batch(s), ==, m->n_losses++ / 3); /* of three slices each */
+    CHECK_IS(memo_session_get_slice(s).micro_batch, ==,
+             m->n_losses++ / 3); /* of three slices each */
 }
 
 static void backward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
-    const int32_t batch = memo_session_get_micro_batch(s);
-    int64_t begin, end;
-    memo_session_get_slice(s, &begin, &end);
-    for (int64_t r = begin; r < end; r++) CHECK_IS(notes_of(m, s)[r], ==, (uint64_t)(batch + r));
+    const memo_slice slice = memo_session_get_slice(s);
+    const int32_t batch = slice.micro_batch;
+    for (int64_t r = slice.begin; r < slice.end; r++)
+        CHECK_IS(notes_of(m, s)[r], ==, (uint64_t)(batch + r));
     m->backwards[m->n_backwards++ % (LAYERS * GROUP * ROWS)] = layer * GROUP + batch;
     t_backward(user, s, layer);
 }
@@ -104,8 +105,8 @@ TEST(groups_have_the_bits_of_single_micro_batches) {
         IN_CASE("way %d, slices of %lld, %lld rows", way, (long long)slice_rows, (long long)n_rows);
         CHECK_OK(memo_session_create(&m.t.desc, &s, &error));
         if (!s) continue;
-        CHECK_IS(memo_session_get_n_slices(s), ==, GROUP * ((ROWS - 1) / slice_rows + 1));
-        CHECK_IS(memo_session_get_micro_batch(s), ==, 0);
+        CHECK_IS(memo_session_get_slice(s).n_slices, ==, GROUP * ((ROWS - 1) / slice_rows + 1));
+        CHECK_IS(memo_session_get_slice(s).micro_batch, ==, 0);
         expect_bits(&m, s, n_rows);
     }
     CHECK_IS(n_spilled, >, 0);

@@ -24,11 +24,10 @@ typedef struct model {
 /* Checks where rows lie. */
 static void forward(void* user, memo_session* s, int32_t layer) {
     const model* m = (const model*)user;
-    int64_t begin, end;
-    memo_session_get_slice(s, &begin, &end);
-    for (int64_t r = 0; r < end - begin; r++) {
+    const memo_slice slice = memo_session_get_slice(s);
+    for (int64_t r = 0; r < slice.end - slice.begin; r++) {
         void* first[T_N_TENSORS];
-        memo_session_get_addresses(s, layer, m->mixes_rows ? begin + r : r, first);
+        memo_session_get_addresses(s, layer, m->mixes_rows ? slice.begin + r : r, first);
         for (int32_t t = 0; t < T_EXPERT && !m->mixes_rows; t++) /* all of one row, but LAYER */
             CHECK((char*)first[t] ==
                   (char*)memo_session_get_address(s, layer, t) +
@@ -40,16 +39,15 @@ static void forward(void* user, memo_session* s, int32_t layer) {
 /* Of the open slice of the last layer, whose output is in x. */
 static void loss(void* user, memo_session* s) {
     const uint64_t* x = (uint64_t*)memo_session_get_address(s, LAYERS - 1, T_X);
-    int64_t begin, end;
-    memo_session_get_slice(s, &begin, &end);
-    for (int64_t i = 0; i < (end - begin) * T_WORDS; i++)
+    const memo_slice slice = memo_session_get_slice(s);
+    for (int64_t i = 0; i < (slice.end - slice.begin) * T_WORDS; i++)
         ((model*)user)->loss += (double)(x[i] >> 48);
 }
 
 /* The same without these functions. */
 static void step(void* user, memo_session* s) {
     const model* m = (const model*)user;
-    const int32_t n = memo_session_get_n_slices(s);
+    const int32_t n = memo_session_get_slice(s).n_slices;
     for (int32_t k = 0; k < LAYERS * n; k++) {
         if (memo_session_forward_begin(s, m->breaks_order ? k % n % LAYERS : k / n))
             forward(user, s, k / n);
@@ -126,7 +124,7 @@ TEST(gradients_are_those_without_slices) {
             CHECK_CASE(model_run(&m, rows_now) == MEMO_STATUS_OK, "way %d, %lld rows: %s", way,
                        (long long)n, error.message);
             if (!m.session) continue;
-            CHECK_IS(memo_session_get_n_slices(m.session), ==, (n - 1) / slice_rows + 1);
+            CHECK_IS(memo_session_get_slice(m.session).n_slices, ==, (n - 1) / slice_rows + 1);
             memo_session_destroy(m.session);
             expect_bits(&m, rows_now, 0);
             CHECK(way != MEMO_POLICY_RECOMPUTE || m.t.n_recomputed > 0);
@@ -333,7 +331,7 @@ TEST(shapes_have_slices) {
                    "policy %d: %s", policy, error.message);
         for (int k = 0; k < 8 && all.session; k++) {
             CHECK_OK(run_batch(&all, 0, order[k]));
-            CHECK_IS(memo_session_get_n_slices(all.session), ==,
+            CHECK_IS(memo_session_get_slice(all.session).n_slices, ==,
                      (shapes[order[k]].n_rows - 1) / 8 + 1);
             expect_bits(&all, shapes[order[k]].n_rows, shapes[order[k]].is_forward_only);
         }
@@ -390,9 +388,8 @@ static double virtual_s(int64_t begin, int64_t end, double row_s, double pair_s)
     return (double)(end - begin) * (row_s + pair_s * (double)(begin + end) / 2);
 }
 static void virtual_compute(memo_session* s, int32_t layer, double row_s, double pair_s) {
-    int64_t begin, end;
-    memo_session_get_slice(s, &begin, &end);
-    virtual_clock.now_s += virtual_s(begin, end, row_s, pair_s) * (layer == 2 ? 7 : 1);
+    const memo_slice slice = memo_session_get_slice(s);
+    virtual_clock.now_s += virtual_s(slice.begin, slice.end, row_s, pair_s) * (layer == 2 ? 7 : 1);
 }
 static void virtual_forward(MEMO_UNUSED void* user, memo_session* s, int32_t layer) {
     virtual_compute(s, layer, 3, 0.25);
@@ -403,10 +400,9 @@ static void virtual_backward(MEMO_UNUSED void* user, memo_session* s, int32_t la
 }
 static void virtual_recompute(void* user, memo_session* s, int32_t layer, int32_t t, int64_t first,
                               int64_t last) {
-    int64_t begin, end;
+    const int64_t begin = memo_session_get_slice(s).begin;
     (void)user;
     (void)layer;
-    memo_session_get_slice(s, &begin, &end);
     if (t == T_ATTENTION)
         virtual_clock.now_s += virtual_s(begin + first, begin + last, 0.5, 0.125);
     else
@@ -652,7 +648,7 @@ static int32_t most_slices = INT32_MAX;
 static memo_status refusal;
 static void refuse_slices(void* user, memo_session* s) {
     (void)user;
-    if (memo_session_get_n_slices(s) > most_slices)
+    if (memo_session_get_slice(s).n_slices > most_slices)
         memo_session_fail(s, refusal, "too many slices");
 }
 

@@ -190,6 +190,10 @@ static void train_in(trainer* t, memo_session* s, int on_host, int n_steps) {
                 batch.shape = (int32_t)memo_test_int(0, t->desc.n_shapes - 1);
             if (memo_test_int(0, 2) == 0)
                 batch.n_rows = memo_test_int(1, t->shapes[batch.shape].n_rows);
+            if (b > 0 && memo_test_int(0, 2) == 0) { /* the session's own copy */
+                batch.values = memo_session_get_batch(s).values;
+                batch.values_bytes = MEMO_BATCH_VALUES_MAX;
+            }
             if (memo_test_int(0, 2) == 0) {
                 CHECK_OK(memo_session_run(s, &look, &error));
                 t_run_plain_call(t, &plain, group_of(s), t->shapes[look.shape].n_rows, 1);

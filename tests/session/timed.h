@@ -18,9 +18,8 @@ static void take_time(const timed* t, double duration_s) {
 }
 static void take_layer(const timed* t, const memo_session* s, int32_t layer,
                        const double* times_s) {
-    int64_t begin, end;
-    memo_session_get_slice(s, &begin, &end);
-    take_time(t, times_s[t->desc->layer_kinds[layer]] * (double)(end - begin) /
+    const memo_slice slice = memo_session_get_slice(s);
+    take_time(t, times_s[t->desc->layer_kinds[layer]] * (double)(slice.end - slice.begin) /
                      (double)t->times.n_rows);
 }
 
@@ -31,9 +30,8 @@ static void between_takes(void* user, MEMO_UNUSED memo_session* s) {
     take_time((const timed*)user, ((const timed*)user)->times.between_s);
 }
 static void loss_takes(void* user, memo_session* s) {
-    int64_t begin, end;
-    memo_session_get_slice(s, &begin, &end);
-    if (end == memo_session_get_batch(s).n_rows) /* the first slice of a backward */
+    if (memo_session_get_slice(s).end ==
+        memo_session_get_batch(s).n_rows) /* the first slice of a backward */
         between_takes(user, s);
 }
 static void backward_takes(void* user, memo_session* s, int32_t layer) {

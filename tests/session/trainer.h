@@ -330,8 +330,9 @@ static t_job t_job_of_states(trainer* t, int32_t what, int32_t layer, const memo
 static t_job t_job_of(trainer* t, memo_session* s, int32_t what, int32_t layer, int32_t n_tensors) {
     t_job j = t_job_of_states(t, what, layer, s, NULL);
     j.n_rows = memo_session_get_batch(s).n_rows;
-    memo_session_get_slice(s, &j.begin, &j.end);
-    j.number = t->number + memo_session_get_micro_batch(s);
+    const memo_slice slice = memo_session_get_slice(s);
+    j.begin = slice.begin, j.end = slice.end;
+    j.number = t->number + slice.micro_batch;
     for (int32_t i = 0; i < n_tensors; i++)
         if (t->tensors[i].row_bytes)
             j.tensors[i] = (uint64_t*)memo_session_get_address(s, layer, i);
@@ -380,6 +381,7 @@ static void t_forward(void* user, memo_session* s, int32_t layer) {
     t_job j = t_job_of(t, s, T_FORWARD, layer, has_expert ? T_EXPERT : t->desc.n_tensors);
     t_launch(t, s, &j);
     if (!has_expert) return;
+    CHECK_IS(memo_session_get_slice(s).n_routed, ==, 0); /* not yet known */
     for (int64_t r = 0; r < j.end - j.begin; r++) n += t_is_routed(t_row(&j, T_INPUT, r));
     if (t->mistake != T_FORGETS_TO_ROUTE)
         memo_session_set_routed(s, layer, n - (t->mistake == T_ROUTES_TOO_FEW));
@@ -393,7 +395,7 @@ static void t_backward(void* user, memo_session* s, int32_t layer) {
     int64_t n = 0;
     for (int64_t r = 0; t->desc.n_tensors > T_EXPERT && r < j.end - j.begin; r++)
         n += t_is_routed(t_row(&j, T_INPUT, r));
-    if (t->desc.n_tensors > T_EXPERT) CHECK_IS(n, ==, memo_session_get_routed(s, layer));
+    if (t->desc.n_tensors > T_EXPERT) CHECK_IS(n, ==, memo_session_get_slice(s).n_routed);
     t_launch(t, s, &j);
 }
 
@@ -409,7 +411,7 @@ static void t_recompute(void* user, memo_session* s, int32_t layer, int32_t tens
 static MEMO_UNUSED void t_update(void* user, memo_session* s, int32_t layer) {
     trainer* t = (trainer*)user;
     t_job j = t_job_of_states(t, T_UPDATE, layer, s, NULL);
-    memcpy(&j.rate, memo_session_get_values(s), sizeof j.rate);
+    memcpy(&j.rate, memo_session_get_batch(s).values, sizeof j.rate);
     t->n_updates++;
     t_launch(t, s, &j);
 }

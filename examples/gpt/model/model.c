@@ -7,14 +7,15 @@
 /* The slice that the session has open: its rows, of its micro-batch, are those that the model
  * computes.  Returns its residual stream, or the gradient of that. */
 static gpt_array gpt_open_slice(gpt_model* model, int32_t layer) {
-    const int32_t of_group = memo_session_get_micro_batch(model->session);
+    const memo_slice slice = memo_session_get_slice(model->session);
+    const int32_t of_group = slice.micro_batch;
     void* batch = gpt_offset(model->group, of_group * gpt_batch_bytes(&model->config));
     model->place = model->group_place + of_group;
     model->is_last = model->group_begin + of_group + 1 == model->n_micro_batches;
     model->values = (const gpt_batch_values*)batch;
     model->tokens = batch ? gpt_tokens_of(batch) : NULL;
     model->begins = batch ? gpt_begins_of(batch, model->n_rows) : NULL;
-    memo_session_get_slice(model->session, &model->open.begin, &model->open.end);
+    model->open = gpt_rows_make(slice.begin, slice.end);
     return gpt_skeletal(model, layer, GPT_STREAM, model->open.begin);
 }
 
@@ -80,7 +81,7 @@ static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice) {
     const int begins = (slice + 1) % model->n_slices == 0;
     const gpt_rows all = gpt_rows_make(0, model->n_rows);
     /* A single slice computes the loss between the passes, where the session times it apart. */
-    const int is_between = is_last && memo_session_get_n_slices(model->session) == 1;
+    const int is_between = is_last && memo_session_get_slice(model->session).n_slices == 1;
 
     if (begins && is_last) gpt_begin_bucket(model, of_classifier);
     if (is_between) gpt_classify(model, gpt_open_slice(model, layer));
@@ -168,7 +169,7 @@ static void gpt_write_begins(gpt_model* model, int64_t* begins, const void* toke
 
 /* Micro-batches that go through each layer together. */
 static int64_t gpt_n_group(const gpt_model* model) {
-    return memo_session_get_n_slices(model->session) / model->n_slices;
+    return memo_session_get_slice(model->session).n_slices / model->n_slices;
 }
 
 /* Writes a micro-batch to the next place of the staging buffer.  If its group has no places, it
@@ -196,7 +197,7 @@ static void gpt_stage(gpt_model* model, const void* tokens, const void* targets,
 /* Callback of the session: runs a group of micro-batches, or plans it in a dry run. */
 static void gpt_step(void* user, memo_session* session) {
     gpt_model* model = (gpt_model*)user;
-    const int64_t n_slices = memo_session_get_n_slices(session);
+    const int64_t n_slices = memo_session_get_slice(session).n_slices;
     const int32_t n_layers = model->config.n_layers;
 
     /* Values, tokens and targets. */

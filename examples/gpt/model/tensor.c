@@ -282,7 +282,7 @@ void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_array x) {
 /* The rows that the engine did not restore. */
 static void gpt_find_need(gpt_model* model, int32_t layer) {
     /* The swap engine's number of the open slice. */
-    const int32_t step = layer * memo_session_get_n_slices(model->session) +
+    const int32_t step = layer * memo_session_get_slice(model->session).n_slices +
                          (int32_t)(model->open.begin / model->slice_rows);
     gpt_rows* need = model->tensor.need;
     memo_session_info info;

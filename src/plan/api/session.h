@@ -85,11 +85,11 @@ typedef struct memo_session memo_session;
 /* Slices.  With slice_rows a layer is computed in slices of its rows, each with rounding buffers of
  * a slice (memo.h, chapter 7): device memory then depends on the slice, and on the tensors of scope
  * LAYER, but not on n_rows.  A trainer calls begin and end of each layer once for each
- * slice, memo_session_get_n_slices times in a row: first to last in the forward, last to first in
- * the backward.  memo_session_get_slice gives the rows.
+ * slice, memo_slice.n_slices times in a row: first to last in the forward, last to first in the
+ * backward.  memo_session_get_slice gives that number, and the rows of the open slice.
  *
  *     for (l = 0; l < L; l++)
- *         for (i = 0; i < memo_session_get_n_slices(s); i++) {
+ *         for (i = 0; i < memo_session_get_slice(s).n_slices; i++) {
  *             if (memo_session_forward_begin(s, l)) ... compute rows of memo_session_get_slice ...
  *             memo_session_forward_end(s, l);
  *         }
@@ -131,9 +131,9 @@ typedef struct memo_session memo_session;
  *         if (memo_session_run(s, &batch, &error)) ...;
  *     }
  *
- * memo_session_get_micro_batch says which of the group the open layer computes; rows of
- * memo_session_get_slice and memo_batch.n_rows count in that micro-batch, and all have as many.
- * memo_session_get_n_slices counts the slices of the whole group.  Forwards begin with the last
+ * memo_slice.micro_batch says which of the group the open layer computes; rows of memo_slice and
+ * memo_batch.n_rows count in that micro-batch, and all have as many.  memo_slice.n_slices counts
+ * the slices of the whole group.  Forwards begin with the last
  * micro-batch, backwards with the first: gradients add up in the order of the micro-batches, so
  * that a sum has the same bits under every n_group.  LAYER tensors, CARRIED ones and buffers of
  * MEMO_EACH_LAYER begin anew in each micro-batch of a layer.  A buffer that lives across layers has
@@ -177,7 +177,7 @@ typedef struct memo_session memo_session;
  *                      compute.  `update` is then called in a forward of the next step; what it
  *                      reads beside states, such as a norm of all gradients, must still be that of
  *                      its own step.  Small values of a step (a rate, a step number) may come with
- *                      the micro-batch: memo_batch.values, memo_session_get_values.
+ *                      the micro-batch: memo_batch.values.
  *     MEMO_MAY_FUSE    in the last backward of the step, when the layer ends.  Nothing travels for
  *                      the update alone.  Sums over ranks fit into `update` of a layer; a norm of
  *                      all gradients does not.
@@ -617,12 +617,20 @@ typedef struct memo_batch {
     int32_t shape;           /* index in the desc's shapes */
     int32_t more_follow; /* 1: gradients add up, and no update follows; of sessions with states */
     memo_turn turn;      /* of sessions with an order: the next turn */
-    /* Bytes that are copied when the micro-batch begins, for memo_session_get_values; NULL: those
-     * of the micro-batch before. */
+    /* Bytes that are copied when the micro-batch begins, for memo_session_get_batch; NULL: those of
+     * the micro-batch before. */
     const void* values;
     int32_t values_bytes; /* at most MEMO_BATCH_VALUES_MAX */
 } memo_batch;
 #define MEMO_BATCH_VALUES_MAX 256
+
+/* What the open layer computes. */
+typedef struct memo_slice {
+    int64_t begin, end;  /* rows of the micro-batch: the layer's open slice, or all rows */
+    int32_t n_slices;    /* of each layer; of a group: of all its micro-batches; 1: no slices */
+    int32_t micro_batch; /* of the group, 0 to n_group - 1; 0 if no layer is open */
+    int64_t n_routed;    /* of memo_session_set_routed for the open layer; 0 before that */
+} memo_slice;
 
 /* One micro-batch, a group, or one turn of an order: begin, step, end.  batch NULL: all zero.
  * Inside an open micro-batch it returns INVALID_STATE, and changes nothing. */
@@ -640,20 +648,18 @@ MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_computes(const memo_session* session);
-/* Returns this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
+/* Returns this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows.  values
+ * are the session's copy, MEMO_BATCH_VALUES_MAX bytes, aligned for every type; in `update` the copy
+ * is of the last micro-batch of the step that the update ends. */
 MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
-/* Rows [*begin, *end) of the micro-batch that the open layer computes: its slice, or all rows. */
-MEMO_API void memo_session_get_slice(const memo_session* session, int64_t* begin, int64_t* end);
-MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: no slices */
-/* The micro-batch of the group that the open layer computes, 0 to n_group - 1; 0 outside. */
-MEMO_API int32_t memo_session_get_micro_batch(const memo_session* session);
+/* Between layers, rows are those of a layer's first slice. */
+MEMO_API memo_slice memo_session_get_slice(const memo_session* session);
 
 /* Sets the rows of LATE_ROWS in the open forward, once its rows are routed and before their
  * addresses are used; without this call there are none, and memo_session_get_address of such a
  * tensor is an error.  The number is also valid in recompute and in the backward.  More rows than
  * declared are an error of the session. */
 MEMO_API void memo_session_set_routed(memo_session* session, int32_t layer, int64_t n_rows);
-MEMO_API int64_t memo_session_get_routed(const memo_session* session, int32_t layer);
 
 /* Where a tensor of a layer lies.  NULL if the layer's kind lacks the tensor; a checked session
  * makes that an error, and returns memory that harms nothing.  Fixed for each shape until
@@ -694,9 +700,6 @@ MEMO_TRY memo_status memo_session_update(memo_session* session, memo_error* erro
 /* Runs deferred updates that are pending, between micro-batches.  Errors: as
  * memo_session_update. */
 MEMO_TRY memo_status memo_session_flush(memo_session* session, memo_error* error);
-/* MEMO_BATCH_VALUES_MAX bytes, aligned for every type: memo_batch.values of this micro-batch; in
- * `update` of the last micro-batch of the step that it ends. */
-MEMO_API const void* memo_session_get_values(const memo_session* session);
 /* Drops the gradients since the last update, for instance if their norm is not finite: the next
  * micro-batch begins a new step.  A deferred update of the step before stays pending.  Between
  * micro-batches.  Errors: INVALID_STATE. */

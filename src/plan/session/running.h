@@ -63,13 +63,13 @@ void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t ten
 void memo_session_get_addresses(const memo_session* constant, int32_t layer, int64_t row,
                                 void** first) {
     memo_session* s = (memo_session*)(uintptr_t)constant;
-    int64_t begin, end;
-    memo_session_get_slice(s, &begin, &end);
-    if (row < 0 || row >= end - begin) {
+    const memo_slice slice = memo_session_get_slice(s);
+    const int64_t n_rows = slice.end - slice.begin;
+    if (row < 0 || row >= n_rows) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "memo_session_get_addresses: row: out of range (%lld); 0 to %lld are "
                            "valid%s",
-                           (long long)row, (long long)(end - begin - 1),
+                           (long long)row, (long long)(n_rows - 1),
                            s->n_slices > 1 ? ", counted from the first row of the open slice; rows "
                                              "of the micro-batch are valid in LAYER tensors alone"
                                            : "");
@@ -173,7 +173,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         address = s->buffer_addresses[buffer];
     if (address)
         return memob_at(address,
-                        memo_session_get_micro_batch(s) * memoi_session_part_bytes(s, buffer));
+                        memoi_session_micro_batch(s) * memoi_session_part_bytes(s, buffer));
     if (!s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return NULL;
 
     if (!s->is_running)
@@ -315,13 +315,6 @@ void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
                                                      s->batch.is_forward_only, &s->call_error));
 }
 
-int64_t memo_session_get_routed(const memo_session* s, int32_t layer) {
-    int32_t t = 0;
-    while (t < s->desc.n_tensors && !memob_tensor_is_routed(s->steps, t)) t++;
-    if (t == s->desc.n_tensors || !memoi_session_has_layer(s, layer)) return 0;
-    return memoi_session_place(s, memoi_session_open_step(s, layer), t)->n_routed;
-}
-
 /* After an error, and if a micro-batch ends without a backward. */
 MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
     if (is_failed) {
@@ -443,9 +436,10 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     memoi_session_move(s);
     memoi_session_use_shape(s, s->batch.shape);
     memoi_session_time_batch_begin(s);
-    if (s->batch.values) {
-        memset(&s->values[0], 0, sizeof s->values[0]);
-        memcpy(s->values[0].bytes, s->batch.values, (size_t)s->batch.values_bytes);
+    if (s->batch.values) { /* maybe the copy itself, of memo_session_get_batch */
+        const size_t n = (size_t)s->batch.values_bytes;
+        memmove(s->values[0].bytes, s->batch.values, n);
+        memset(s->values[0].bytes + n, 0, sizeof s->values[0].bytes - n);
     }
     if (s->steps->order) {
         s->first_layer = s->batch.turn.chunk * s->n_turn_steps;

@@ -63,7 +63,14 @@ MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* 
 }
 
 int memo_session_computes(const memo_session* s) { return s->is_open && !s->error.status; }
-memo_batch memo_session_get_batch(const memo_session* s) { return s->batch; }
+
+/* The caller's values may be gone: a batch has the session's copy of them. */
+memo_batch memo_session_get_batch(const memo_session* s) {
+    memo_batch batch = s->batch;
+    batch.values = s->values[s->is_deferred].bytes;
+    batch.values_bytes = MEMO_BATCH_VALUES_MAX;
+    return batch;
+}
 
 /* 1: a turn of an order that is of this pass. */
 MEMOI int memoi_session_is_turn(const memo_session* s, memo_pass pass) {
@@ -74,30 +81,43 @@ MEMOI int32_t memoi_session_n_before(const memo_session* s) {
     return memoi_session_is_turn(s, MEMO_PASS_BACKWARD) ? s->n_turn_steps : 0;
 }
 
-int32_t memo_session_get_n_slices(const memo_session* s) { return s->n_slices; }
-
 /* Rows of a step in this micro-batch. */
 MEMOI int64_t memoi_session_rows(const memo_session* s, int32_t step) {
     return memob_swap_step_rows(&s->part->placement, step, s->batch.n_rows);
 }
 
-void memo_session_get_slice(const memo_session* s, int64_t* begin, int64_t* end) {
-    const int32_t slice = s->open < 0 ? 0 : s->open % s->n_of_batch;
-    *begin = memob_min(slice * s->steps->n_rows, s->batch.n_rows);
-    *end = *begin + memoi_session_rows(s, slice);
+/* Where the rows of a tensor of a step lie in the engine's memory. */
+MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t step, int32_t t) {
+    return memob_swap_place_of(&s->part->placement, step, t);
 }
 
 /* Micro-batches of a call; forwards begin with the last of them, backwards with the first. */
 MEMOI int32_t memoi_session_n_group(const memo_session* s) { return s->n_slices / s->n_of_batch; }
-int32_t memo_session_get_micro_batch(const memo_session* s) {
+
+/* The micro-batch of the group that the open layer computes; the first if no layer is open. */
+MEMOI int32_t memoi_session_micro_batch(const memo_session* s) {
     const int is_open = s->is_running && s->open >= 0;
     const int32_t n_before = is_open ? s->open % s->n_slices : s->n_slices - 1;
     return memoi_session_n_group(s) - 1 - n_before / s->n_of_batch;
 }
 
-/* Where the rows of a tensor of a step lie in the engine's memory. */
-MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t step, int32_t t) {
-    return memob_swap_place_of(&s->part->placement, step, t);
+/* All tensors with late rows have as many rows in a step. */
+MEMOI int64_t memoi_session_n_routed(const memo_session* s, int32_t step) {
+    for (int32_t t = 0; t < s->desc.n_tensors; t++)
+        if (memob_tensor_is_routed(s->steps, t)) return memoi_session_place(s, step, t)->n_routed;
+    return 0;
+}
+
+memo_slice memo_session_get_slice(const memo_session* s) {
+    const int is_open = s->is_running && s->open >= 0;
+    const int32_t of_batch = is_open ? s->open % s->n_of_batch : 0;
+    memo_slice slice;
+    slice.begin = memob_min(of_batch * s->steps->n_rows, s->batch.n_rows);
+    slice.end = slice.begin + memoi_session_rows(s, of_batch);
+    slice.n_slices = s->n_slices;
+    slice.micro_batch = memoi_session_micro_batch(s);
+    slice.n_routed = is_open ? memoi_session_n_routed(s, s->open) : 0;
+    return slice;
 }
 
 /* Does the tensor need its own call of recompute? */

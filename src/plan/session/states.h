@@ -286,10 +286,6 @@ memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
     return status;
 }
 
-const void* memo_session_get_values(const memo_session* s) {
-    return s->values[s->is_deferred].bytes;
-}
-
 memo_status memo_session_fill_states(memo_session* s,
                                      void (*fill)(void* user, memo_session* session, int32_t layer),
                                      memo_error* error) {
