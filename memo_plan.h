@@ -288,10 +288,6 @@ typedef struct memo_swap_plan {
 MEMO_TRY memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                                     memo_error* error);
 MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
-/* Appends desc's table of rows: one line for neighboring layers and tensors that are alike. */
-MEMO_API void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text);
-/* Appends the limit, and the predicted times of a step if is_measured is 1. */
-MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text);
 
 /* ---- 4 session: from tensors and a budget to a running step -------------------------------------
  *
@@ -4600,6 +4596,14 @@ MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_
     return memob_layer_has(desc, layer, t) ? memob_swap_tiles(desc, layer, t) : -2;
 }
 
+/* 1: every layer keeps every tensor. */
+MEMOI int memoi_rows_are_kept(const memo_swap_desc* desc) {
+    for (int32_t layer = 0; layer < desc->n_layers; layer++)
+        for (int32_t t = 0; t < desc->n_tensors; t++)
+            if (memoi_rows_tiles(desc, layer, t) >= 0) return 0;
+    return 1;
+}
+
 /* An EDGE leaves nothing to choose; late rows have their own lines. */
 MEMOI int memoi_rows_are_shown(const memo_swap_desc* desc, int32_t t) {
     return desc->tensors[t].row_bytes && desc->tensors[t].scope != MEMO_EDGE &&
@@ -4631,7 +4635,8 @@ MEMOI void memoi_rows_put_routed(const memo_swap_desc* desc, int32_t t, memo_tex
         (long long)desc->routed_rows_layer);
 }
 
-void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
+/* Appends a table of rows: one line for neighboring layers and tensors that are alike. */
+MEMOI void memoi_rows_put(const memo_swap_desc* desc, memo_text* text) {
     int32_t other, layer;
     memo_text_put(text,
                   "rows      %s    kept  swapped  recomputed   of %lld in tiles of %lld; the last "
@@ -4672,9 +4677,9 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
         if (memob_tensor_is_routed(desc, t)) memoi_rows_put_routed(desc, t, text);
 }
 
-void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text) {
+/* Appends the limit, and the predicted times of a step. */
+MEMOI void memoi_rows_put_times(const memo_swap_plan* plan, memo_text* text) {
     memo_text_put(text, "limit     %s\n", plan->reason);
-    if (!is_measured) return;
     memo_text_put(text,
                   "predicted %.1f ms a step, of which %.1f ms stalled and %.1f ms recomputing",
                   1e3 * plan->step_s, 1e3 * plan->stall_s, 1e3 * plan->recompute_s);
@@ -10758,14 +10763,16 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     const memo_plan* addresses = plan->addresses;
     const int is_optimal = addresses->proof == MEMO_PROOF_OPTIMAL;
     char bytes[32];
-    const char* nothing = "every tensor stays on the device";
-    if (plan->policy == MEMO_POLICY_RECOMPUTE) nothing = "nothing is moved";
-    if (plan->shape.is_forward_only) nothing = "a forward alone: layers share memory";
-    if (plan->sizes.n_swapped_layers || plan->times)
-        memo_swap_put_rows(&plan->swap, text);
+    const int is_forward_only = plan->shape.is_forward_only;
+    const int has_rows = plan->times || plan->sizes.n_swapped_layers ||
+                         (!is_forward_only && !memoi_rows_are_kept(&plan->swap));
+    if (has_rows)
+        memoi_rows_put(&plan->swap, text);
     else
-        memo_text_put(text, "%-9s %s\n", memo_policy_name(plan->policy), nothing);
-    if (plan->times) memo_swap_plan_put(plan->times, 1, text);
+        memo_text_put(text, "%-9s %s\n", memo_policy_name(plan->policy),
+                      is_forward_only ? "a forward alone: layers share memory"
+                                      : "every tensor stays on the device");
+    if (plan->times) memoi_rows_put_times(plan->times, text);
 
     /* Planned bytes beside their budgets. */
     memoi_put_bytes(text, "plan      device ", plan->device_bytes);

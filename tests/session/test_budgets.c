@@ -462,6 +462,15 @@ TEST(a_plan_takes_no_memory) {
                plan->shortage);
     memo_step_plan_destroy(plan);
 
+    /* Rows are listed even if nothing moves. */
+    m.desc.policy = MEMO_POLICY_RECOMPUTE;
+    CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+    CHECK(!plan->times && plan->sizes.swapped_bytes == 0);
+    memo_step_plan_put(plan, &report);
+    CHECK_TEXT(report.data, "recomputed   of 16777216 in tiles of 16384");
+    memo_text_free(&report);
+    memo_step_plan_destroy(plan);
+
     /* A single alpha is planned even if everything could be kept, because hidden swaps cost no
      * time. */
     m.desc.device_bytes = m.desc.host_bytes = (int64_t)1 << 40;
@@ -532,25 +541,33 @@ TEST(searches_are_rare) {
     }
 }
 
+/* Compares the table of rows of a plan, behind its first line. */
+static void expect_rows(const memo_swap_desc* desc, const char* lines) {
+    memo_step_plan plan = {0};
+    memo_plan addresses = {0};
+    memo_text text = {NULL, 0, 0, 0};
+    plan.swap = *desc;
+    plan.addresses = &addresses;
+    plan.device_bytes = 1;
+    memo_step_plan_put(&plan, &text);
+    CHECK_CASE(!strncmp(strchr(text.data, '\n'), lines, strlen(lines)), "%s", text.data);
+    memo_text_free(&text);
+}
+
 /* Lines of a tensor are of layers that have it. */
 static void rows_of_kinds(const model* m) {
     memo_swap_desc desc = {0};
-    memo_text text = {NULL, 0, 0, 0};
     int64_t rows[8][4] = {{64, 8, 1, 1},   {64, 0, 0, 0},  {64, 8, 2, 2}, {64, 16, 3, 3},
                           {64, 0, 64, 64}, {64, 16, 4, 4}, {64, 0, 0, 0}, {64, 16, 5, 5}};
     desc.tensors = m->tensors, desc.n_tensors = 4, desc.n_layers = 8, desc.n_rows = 64;
     desc.tile_rows = 8, desc.rows = rows[0];
     desc.layer_kinds = m->desc.layer_kinds, desc.tensor_kinds = m->desc.tensor_kinds;
-    memo_swap_put_rows(&desc, &text);
-    CHECK_CASE(!strcmp(strchr(text.data, '\n'),
-                       "\n          0-7          0       64           0   input"
+    expect_rows(&desc, "\n          0-7          0       64           0   input"
                        "\n          0-2          0        8          56   up"
                        "\n          3-7          0       16          48   up"
                        "\n          1            0        0          64   attention, lse"
                        "\n          4            0       64           0   attention, lse"
-                       "\n          6            0        0          64   attention, lse\n"),
-               "%s", text.data);
-    memo_text_free(&text);
+                       "\n          6            0        0          64   attention, lse\nplan ");
 }
 
 /* An EDGE has no line; it hides no other one with the same rows. */
@@ -560,15 +577,10 @@ TEST(a_tensor_without_choice_hides_no_other) {
                                         MEMO_ITEM("up", 4, MEMO_ROWS)};
     static const int64_t rows[] = {MEMO_ROWS_KEPT, MEMO_ROWS_KEPT, 8};
     memo_swap_desc desc = {0};
-    memo_text text = {NULL, 0, 0, 0};
     desc.tensors = tensors, desc.n_tensors = 3, desc.n_layers = 1, desc.n_rows = 64;
     desc.tile_rows = 8, desc.rows = rows;
-    memo_swap_put_rows(&desc, &text);
-    CHECK_CASE(!strcmp(strchr(text.data, '\n'),
-                       "\n          0           64        0           0   input"
-                       "\n          0            0        8          56   up\n"),
-               "%s", text.data);
-    memo_text_free(&text);
+    expect_rows(&desc, "\n          0           64        0           0   input"
+                       "\n          0            0        8          56   up\nplan ");
 }
 
 /* Each kind of layer has its own times, and a plan for other kinds is refused. */

@@ -275,7 +275,7 @@ files_are_written() { # test
     [ "$(wc -c <$page)" -lt 2000000 ] || fail "$page has 2 MB or more"
     sed 's|http://www.w3.org/2000/svg||g' $page | grep -nE 'src=|href=|url\(|https?:|@import' && fail "$page refers to another file"
     grep -q '@media(prefers-color-scheme:dark){' $page || fail "$page has no dark style"
-    for words in 'Device memory' 'Policies' 'Rows of each tensor' 'Timeline' 'Addresses' 'Loss'; do
+    for words in 'Device memory' 'Policies' 'Plan' 'Timeline' 'Addresses' 'Loss'; do
         grep -q "<h2>$words</h2>" $page || fail "$page lacks $words"
     done
     for policy in recompute swap alpha memo; do grep -q "^$policy .* equal " $page || fail "$page has no line of $policy"; done

@@ -372,7 +372,7 @@ static memo_status page_write(const job* j, memo_error* error) {
                                               {"Addresses", "plan.svg"},
                                               {"Loss", "loss.svg"}};
     const train_options* o = &j->options;
-    memo_text page = {0}, rows = {0};
+    memo_text page = {0}, plan = {0};
     memo_status status = MEMO_STATUS_OK;
     memo_text_put(&page,
                   "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'/><title>A training "
@@ -385,9 +385,9 @@ static memo_status page_write(const job* j, memo_error* error) {
     memo_text_put(&page, ".</p>\n");
 
     page_put_text(&page, "Policies", &j->told);
-    memo_swap_put_rows(&j->plan->swap, &rows);
-    page_put_text(&page, "Rows of each tensor", &rows);
-    memo_text_free(&rows);
+    memo_step_plan_put(j->plan, &plan);
+    page_put_text(&page, "Plan", &plan);
+    memo_text_free(&plan);
     for (size_t i = 0; i < sizeof pictures / sizeof *pictures && !status; i++)
         status = page_put_picture(j, &page, pictures[i][0], pictures[i][1], error);
     memo_text_put(&page, "</body></html>\n");

@@ -77,7 +77,3 @@ typedef struct memo_swap_plan {
 MEMO_TRY memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                                     memo_error* error);
 MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
-/* Appends desc's table of rows: one line for neighboring layers and tensors that are alike. */
-MEMO_API void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text);
-/* Appends the limit, and the predicted times of a step if is_measured is 1. */
-MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text);

@@ -9,6 +9,14 @@ MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_
     return memob_layer_has(desc, layer, t) ? memob_swap_tiles(desc, layer, t) : -2;
 }
 
+/* 1: every layer keeps every tensor. */
+MEMOI int memoi_rows_are_kept(const memo_swap_desc* desc) {
+    for (int32_t layer = 0; layer < desc->n_layers; layer++)
+        for (int32_t t = 0; t < desc->n_tensors; t++)
+            if (memoi_rows_tiles(desc, layer, t) >= 0) return 0;
+    return 1;
+}
+
 /* An EDGE leaves nothing to choose; late rows have their own lines. */
 MEMOI int memoi_rows_are_shown(const memo_swap_desc* desc, int32_t t) {
     return desc->tensors[t].row_bytes && desc->tensors[t].scope != MEMO_EDGE &&
@@ -40,7 +48,8 @@ MEMOI void memoi_rows_put_routed(const memo_swap_desc* desc, int32_t t, memo_tex
         (long long)desc->routed_rows_layer);
 }
 
-void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
+/* Appends a table of rows: one line for neighboring layers and tensors that are alike. */
+MEMOI void memoi_rows_put(const memo_swap_desc* desc, memo_text* text) {
     int32_t other, layer;
     memo_text_put(text,
                   "rows      %s    kept  swapped  recomputed   of %lld in tiles of %lld; the last "
@@ -81,9 +90,9 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
         if (memob_tensor_is_routed(desc, t)) memoi_rows_put_routed(desc, t, text);
 }
 
-void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text) {
+/* Appends the limit, and the predicted times of a step. */
+MEMOI void memoi_rows_put_times(const memo_swap_plan* plan, memo_text* text) {
     memo_text_put(text, "limit     %s\n", plan->reason);
-    if (!is_measured) return;
     memo_text_put(text,
                   "predicted %.1f ms a step, of which %.1f ms stalled and %.1f ms recomputing",
                   1e3 * plan->step_s, 1e3 * plan->stall_s, 1e3 * plan->recompute_s);

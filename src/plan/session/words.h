@@ -38,14 +38,16 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     const memo_plan* addresses = plan->addresses;
     const int is_optimal = addresses->proof == MEMO_PROOF_OPTIMAL;
     char bytes[32];
-    const char* nothing = "every tensor stays on the device";
-    if (plan->policy == MEMO_POLICY_RECOMPUTE) nothing = "nothing is moved";
-    if (plan->shape.is_forward_only) nothing = "a forward alone: layers share memory";
-    if (plan->sizes.n_swapped_layers || plan->times)
-        memo_swap_put_rows(&plan->swap, text);
+    const int is_forward_only = plan->shape.is_forward_only;
+    const int has_rows = plan->times || plan->sizes.n_swapped_layers ||
+                         (!is_forward_only && !memoi_rows_are_kept(&plan->swap));
+    if (has_rows)
+        memoi_rows_put(&plan->swap, text);
     else
-        memo_text_put(text, "%-9s %s\n", memo_policy_name(plan->policy), nothing);
-    if (plan->times) memo_swap_plan_put(plan->times, 1, text);
+        memo_text_put(text, "%-9s %s\n", memo_policy_name(plan->policy),
+                      is_forward_only ? "a forward alone: layers share memory"
+                                      : "every tensor stays on the device");
+    if (plan->times) memoi_rows_put_times(plan->times, text);
 
     /* Planned bytes beside their budgets. */
     memoi_put_bytes(text, "plan      device ", plan->device_bytes);
