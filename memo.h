@@ -1016,9 +1016,6 @@ typedef struct memo_swap_stats {
 
 typedef struct memo_swap memo_swap;
 
-/* Fills a table of rows (n_layers, n_tensors) from desc->alpha.  Errors: INVALID_ARGUMENT. */
-MEMO_TRY memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows,
-                                              memo_error* error);
 /* Errors: INVALID_ARGUMENT, also if the rows of all layers exceed 2^58 bytes;
  * OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
@@ -1055,7 +1052,6 @@ MEMO_API void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32
  * overwrites are not recomputed, so the last layer recomputes nothing. */
 MEMO_API void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
                                            int64_t* begin, int64_t* end);
-MEMO_API void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes);
 /* Synchronize first to read stall times.  Errors: the device's. */
 MEMO_TRY memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
                                          memo_error* error);
@@ -8106,7 +8102,9 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
     return status ? status : memoi_swap_check_slices(desc, error);
 }
 
-memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows, memo_error* error) {
+/* Fills a table of rows (n_layers, n_tensors) from desc->alpha. */
+MEMOI memo_status memob_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows,
+                                       memo_error* error) {
     memo_swap_desc by_alpha = *desc;
     memo_status status;
     by_alpha.rows = NULL;
@@ -9299,10 +9297,6 @@ void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t 
     *begin = memob_min(place->recompute_begin, n_rows);
     *end = memob_min(place->recompute_end, n_rows);
     if (*begin == *end) *begin = *end = n_rows;
-}
-
-void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes) {
-    *sizes = swap->placement->sizes;
 }
 
 /* --- creation --- */

@@ -9974,7 +9974,7 @@ MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_s
     swap->n_host_layers = planned ? planned->n_host_layers : 0;
     if (is_alpha) {
         swap->alpha = planned ? planned->alpha : s->desc.alpha;
-        memoi_keep(s, memo_swap_desc_fill_rows(swap, rows, &s->call_error));
+        memoi_keep(s, memob_swap_fill_rows(swap, rows, &s->call_error));
     } else if (planned)
         memcpy(rows, planned->rows, (size_t)n * sizeof *rows);
     else

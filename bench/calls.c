@@ -276,11 +276,8 @@ static void recompute_nothing(void* user, memo_session* session, int32_t layer, 
 }
 
 static void run_session(bench* b, int n_steps) {
-    memo_swap_desc swap = describe(b, 0);
     memo_session_desc desc = MEMO_ZERO(memo_session_desc);
-    int64_t rows[N_LAYERS * N_TENSORS];
     memo_session* session;
-    check(memo_swap_desc_fill_rows(&swap, rows, &error));
     desc.device = b->device;
     desc.compute_stream = b->compute;
     desc.tensors = tensors;
@@ -288,8 +285,9 @@ static void run_session(bench* b, int n_steps) {
     desc.n_layers = N_LAYERS;
     desc.n_rows = N_ROWS;
     desc.tile_rows = TILE_ROWS;
-    desc.policy = MEMO_POLICY_ROWS;
-    desc.rows = rows;
+    desc.policy = MEMO_POLICY_ALPHA;
+    desc.has_alpha = 1;
+    desc.alpha = 0.5;
     desc.user = b;
     desc.step = step_of_session;
     desc.recompute = recompute_nothing;

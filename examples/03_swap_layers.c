@@ -65,12 +65,11 @@ int main(void) {
     desc.device = device;
     if (!status) status = memo_swap_create(&desc, &swap, &error);
     if (!status) status = step(swap, &error);
-    if (!status) {
-        memo_swap_get_sizes(swap, &sizes);
+    if (!status) status = memo_swap_desc_get_sizes(&desc, &sizes, &error);
+    if (!status)
         printf("%d layers of %d KiB: device %d KiB, host %d KiB; last gradient %.4f\n", N_LAYERS,
                (int)(sizes.layer_bytes >> 10), (int)(sizes.device_bytes >> 10),
                (int)(sizes.host_bytes >> 10), gradient[N_ROWS - 1]);
-    }
     if (status) fprintf(stderr, "03_swap_layers: %s\n", error.message);
     memo_swap_destroy(swap);
     memo_host_device_destroy(device);

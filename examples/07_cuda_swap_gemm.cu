@@ -81,6 +81,7 @@ static memo_status run(const memo_device* d, memo_stream stream, int is_swapped,
         MEMO_ITEM("z", H * sizeof(float), is_swapped ? MEMO_ROWS : MEMO_KEEP)};
     memo_swap_desc desc = {};
     memo_swap* swap;
+    memo_swap_sizes sizes;
 
     desc.device = d;
     desc.compute_stream = stream;
@@ -99,12 +100,10 @@ static memo_status run(const memo_device* d, memo_stream stream, int is_swapped,
     if (memo_stream_synchronize(d, stream, status ? NULL : error) && !status)
         status = error->status;
 
-    if (!status) {
-        memo_swap_sizes sizes;
-        memo_swap_get_sizes(swap, &sizes);
+    if (!status) status = memo_swap_desc_get_sizes(&desc, &sizes, error);
+    if (!status)
         printf("%s: %d MiB on the device, %d MiB on the host\n", is_swapped ? "swap" : "keep",
                (int)(sizes.device_bytes >> 20), (int)(sizes.host_bytes >> 20));
-    }
     memo_swap_destroy(swap);
     return status;
 }

@@ -53,10 +53,6 @@ void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t 
     if (*begin == *end) *begin = *end = n_rows;
 }
 
-void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes) {
-    *sizes = swap->placement->sizes;
-}
-
 /* --- creation --- */
 
 void memo_swap_destroy(memo_swap* swap) {

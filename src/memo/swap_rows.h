@@ -504,7 +504,9 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
     return status ? status : memoi_swap_check_slices(desc, error);
 }
 
-memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows, memo_error* error) {
+/* Fills a table of rows (n_layers, n_tensors) from desc->alpha. */
+MEMOI memo_status memob_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows,
+                                       memo_error* error) {
     memo_swap_desc by_alpha = *desc;
     memo_status status;
     by_alpha.rows = NULL;

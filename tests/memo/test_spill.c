@@ -114,7 +114,7 @@ TEST(rows_come_back_from_the_file) {
             c.desc.alpha = n_host_layers % 3 / 2.0;
             open_host(&c);
             CHECK_OK(chain_open(&c));
-            memo_swap_sizes sizes = swap_sizes(c.swap);
+            memo_swap_sizes sizes = sizes_of_desc(&c.desc);
             CHECK_IS(n_entries(folder), ==, 0);
             CHECK(n_files_before == 0 ||
                   n_open_files() == n_files_before + (sizes.n_spilled_layers > 0));

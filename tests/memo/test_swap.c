@@ -264,7 +264,7 @@ TEST(values_come_back) {
         n_on_host += c.desc.computes_on_host;
         /* Slow copies make a missing wait visible to the eye, not only to a race detector. */
         start(&c, round % 10 ? 0 : 8e6);
-        n_spilled += swap_sizes(c.swap).n_spilled_layers;
+        n_spilled += sizes_of_desc(&c.desc).n_spilled_layers;
         for (int64_t micro_batch = 0; micro_batch < 4; micro_batch++) {
             c.n_rows = memo_test_int(0, 1) ? chain_rows(&c) : memo_test_int(1, chain_rows(&c));
             n_short += c.n_rows < chain_rows(&c);
@@ -406,7 +406,7 @@ static int64_t cell(const chain* c, int32_t layer, int32_t t) {
     static int64_t rows[CHAIN_LAYERS_MAX * CHAIN_TENSORS_MAX];
     if (!chain_has(c, layer, t)) return MEMO_ROWS_KEPT;
     if (c->has_rows) return c->rows[layer * c->desc.n_tensors + t];
-    CHECK_OK(memo_swap_desc_fill_rows(&c->desc, rows, &error));
+    CHECK_OK(memob_swap_fill_rows(&c->desc, rows, &error));
     return rows[layer * c->desc.n_tensors + t];
 }
 
@@ -536,7 +536,7 @@ TEST(slices_take_what_the_formula_says) {
         c.desc.n_layers = 4 * n_slices;
         c.desc.n_slices = n_slices;
         c.desc.layer_rows = length;
-        CHECK_OK(memo_swap_desc_fill_rows(&c.desc, c.rows, &error));
+        CHECK_OK(memob_swap_fill_rows(&c.desc, c.rows, &error));
         c.has_rows = 1;
         c.desc.rows = c.rows;
         for (int32_t step = 0; step < 2 * n_slices; step++) /* of the first two layers */
@@ -594,7 +594,7 @@ TEST(bad_slices_are_refused) {
         if (k == 4) c.tensors[1].row_bytes++;
         c.layer_kinds[1] = k == 5;
         if (k == 5) c.desc.layer_kinds = c.layer_kinds;
-        CHECK_OK(k == 6 ? memo_swap_desc_fill_rows(&c.desc, c.rows, &error) : MEMO_STATUS_OK);
+        CHECK_OK(k == 6 ? memob_swap_fill_rows(&c.desc, c.rows, &error) : MEMO_STATUS_OK);
         if (k == 6) c.desc.rows = c.rows;
         c.rows[2] = MEMO_ROWS_KEPT;
         refuses(&c.desc, words[k]);
@@ -832,7 +832,7 @@ TEST(micro_batches_in_flight_come_back) {
         if (c.has_rows) random_table(&c);
         n_deep += c.desc.n_places > 2;
         memo_recorder* recorder = start_recorded(&c, round % 10 ? 0 : 8e6);
-        n_moved += swap_sizes(c.swap).swapped_bytes > 0;
+        n_moved += sizes_of_desc(&c.desc).swapped_bytes > 0;
         for (int64_t step = 0; step < 3; step++) {
             int64_t n_calls = memo_test_int(0, 3) ? 1000 : memo_test_int(0, 40);
             n_abandoned += n_calls < 40;
@@ -1106,7 +1106,7 @@ TEST(stalls_are_measured) {
         CHECK_OK(chain_micro_batch(&c, 0, 1000));
         CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
         memo_swap_stats stats = stats_of_swap(c.swap);
-        CHECK_IS(stats.to_host_bytes, ==, 3 * swap_sizes(c.swap).layer_swapped_bytes);
+        CHECK_IS(stats.to_host_bytes, ==, 3 * sizes_of_desc(&c.desc).layer_swapped_bytes);
         CHECK_IS(stats.to_device_bytes, ==, stats.to_host_bytes);
         stall_s[i] = stats.forward_stall_s + stats.backward_stall_s;
         CHECK(stats.forward_stall_s >= 0 && stats.backward_stall_s >= 0);

@@ -448,7 +448,7 @@ TEST(climbing_finds_little_more) {
         n_planned++;
         memo_swap_desc swap = p.swap;
         apply_plan(plan, &swap);
-        CHECK_OK(memo_swap_desc_fill_rows(&swap, rows, &error));
+        CHECK_OK(memob_swap_fill_rows(&swap, rows, &error));
         if (plan->rows)
             memcpy(rows, plan->rows, sizeof(int64_t) * (size_t)(swap.n_layers * swap.n_tensors));
         double climbed_s = climb(&p, rows, plan->step_s, 20000);
@@ -1052,7 +1052,7 @@ TEST(plans_of_slices_are_near_the_best) {
         apply_plan(plan, &swap);
         double update_s, off = fabs(plan->step_s / simulate_kinds(&k, &swap, &update_s) - 1);
         worst_off = larger(worst_off, off);
-        CHECK_OK(memo_swap_desc_fill_rows(&swap, rows, &error));
+        CHECK_OK(memob_swap_fill_rows(&swap, rows, &error));
         if (plan->rows)
             memcpy(rows, plan->rows, sizeof(int64_t) * (size_t)(swap.n_layers * swap.n_tensors));
         double climbed_s = climb(&k.p, rows, plan->step_s, 10000);

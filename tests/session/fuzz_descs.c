@@ -174,7 +174,7 @@ static void fuzz_swap(fuzz_bytes* in) {
     fuzz_swap_desc_fill(in, &desc, tensors, rows);
     for (int has_order = 0; has_order < 2; has_order++) {
         if (has_order) fuzz_swap_order(in, &desc, order);
-        (void)fuzz_is_refused(memo_swap_desc_fill_rows(&desc, by_alpha, &fuzz_error));
+        (void)fuzz_is_refused(memob_swap_fill_rows(&desc, by_alpha, &fuzz_error));
         if (!fuzz_is_refused(memo_swap_desc_get_sizes(&desc, &sizes, &fuzz_error)))
             FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.host_bytes >= 0 &&
                        sizes.swapped_bytes >= 0);

@@ -18,12 +18,6 @@ static MEMO_UNUSED memo_arena_stats arena_stats(const memo_arena* arena) {
     return stats;
 }
 
-static MEMO_UNUSED memo_swap_sizes swap_sizes(const memo_swap* swap) {
-    memo_swap_sizes sizes;
-    memo_swap_get_sizes(swap, &sizes);
-    return sizes;
-}
-
 #ifndef MEMO_NO_HOST_DEVICE
 static MEMO_UNUSED memo_host_device_stats host_device_stats(const memo_device* device) {
     memo_host_device_stats stats;

@@ -43,8 +43,21 @@ static inline memo_status gpt_fill_rows(const gpt_config* config, memo_policy po
     desc.config = *config;
     desc.rows = rows;
     memo_swap_desc swap = gpt_swap_desc(&desc, tensors);
-    swap.alpha = alpha;
-    status = memo_swap_desc_fill_rows(&swap, rows, error);
+    memo_session_desc session = MEMO_ZERO(memo_session_desc);
+    session.tensors = tensors;
+    session.n_tensors = swap.n_tensors;
+    session.n_layers = config->n_layers;
+    session.n_rows = swap.layer_rows;
+    session.slice_rows = swap.n_rows;
+    session.tile_rows = swap.tile_rows;
+    session.policy = MEMO_POLICY_ALPHA;
+    session.has_alpha = 1;
+    session.alpha = alpha;
+    memo_step_plan* plan = NULL;
+    status = memo_session_plan(&session, NULL, &plan, error);
+    if (!status)
+        memcpy(rows, plan->swap.rows, sizeof(int64_t) * (size_t)(swap.n_layers * swap.n_tensors));
+    memo_step_plan_destroy(plan);
     for (int64_t i = 0; i < (int64_t)swap.n_layers * swap.n_tensors && !status; i++) {
         const int is_lost = gpt_is_lost(config, tensors, (int32_t)(i % swap.n_tensors));
         if (policy == MEMO_POLICY_KEEP) rows[i] = MEMO_ROWS_KEPT;

@@ -173,9 +173,6 @@ typedef struct memo_swap_stats {
 
 typedef struct memo_swap memo_swap;
 
-/* Fills a table of rows (n_layers, n_tensors) from desc->alpha.  Errors: INVALID_ARGUMENT. */
-MEMO_TRY memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows,
-                                              memo_error* error);
 /* Errors: INVALID_ARGUMENT, also if the rows of all layers exceed 2^58 bytes;
  * OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
@@ -212,7 +209,6 @@ MEMO_API void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32
  * overwrites are not recomputed, so the last layer recomputes nothing. */
 MEMO_API void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
                                            int64_t* begin, int64_t* end);
-MEMO_API void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes);
 /* Synchronize first to read stall times.  Errors: the device's. */
 MEMO_TRY memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
                                          memo_error* error);
