@@ -291,17 +291,6 @@ MEMO_TRY memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream str
 /* Device memory that the communicator holds, for a plan to leave room: as NCCL 2.30 reports it;
  * before, what creation took from free memory, without the channels of the first operation. */
 MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
-/* Registers memory as NCCL's symmetric window of the communicator, instead of an earlier window: an
- * arena, in which the buffers of an operation have the same offset on all ranks.  NCCL may then
- * transfer without copies, and take fewer multiprocessors (not measured).  size_bytes 0 ends the
- * registration, before the memory is freed.  All ranks must call this, while none has an operation
- * under way; then all buffers of an operation must be registered, or none on any rank.  The memory
- * must be of ncclMemAlloc, or of the driver's virtual memory calls (a session takes such memory as
- * its device_memory), and both numbers multiples of 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED
- * (NCCL before 2.27; GPUs that cannot), after which the communicator works without a window;
- * COMM. */
-MEMO_TRY memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
-                                             memo_error* error);
 
 #endif
 
@@ -2844,9 +2833,6 @@ struct memoi_nccl {
     ncclComm_t comm; /* NULL once aborted */
     ncclComm_t part; /* of a split: NCCL's thread sets it, until an abort has ended the thread */
     int64_t creation_bytes; /* taken from the GPU's free memory, which it is until then */
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    ncclWindow_t window; /* NULL: no memory is registered */
-#endif
     void* barrier_word;
     memoi_nccl_agreed* agreed; /* MEMOI_NCCL_AGREED, and a last one that agrees with any */
 
@@ -3283,7 +3269,6 @@ MEMOI void memoi_nccl_destroy(memo_comm* comm) {
     int is_last;
 
     /* Finish what is under way with the peers. */
-    if (memo_comm_nccl_register(comm, NULL, 0, NULL)) result = ncclSuccess; /* the world failed */
     pthread_mutex_lock(&world->mutex);
     if (memoi_nccl_is_usable(me)) result = ncclCommFinalize(me->comm);
     pthread_mutex_unlock(&world->mutex);
@@ -3495,43 +3480,6 @@ int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm) {
     pthread_mutex_unlock(&me->world->mutex);
 #endif
     return n_bytes;
-}
-
-memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
-                                    memo_error* error) {
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    memoi_nccl* me = (memoi_nccl*)comm->context;
-    ncclResult_t result = ncclSuccess;
-    memo_status status;
-    if (!size_bytes && !me->window) return MEMO_STATUS_OK;
-    /* NCCL's error would end the world. */
-    if (size_bytes < 0 || (size_bytes && !address) ||
-        ((uintptr_t)address | (uint64_t)size_bytes) % 4096)
-        return MEMOB_INVALID(
-            error, "memo_comm_nccl_register: %lld bytes at %p; multiples of 4096 are valid",
-            (long long)size_bytes, address);
-
-    pthread_mutex_lock(&me->world->mutex);
-    if (memoi_nccl_is_usable(me) && me->window)
-        result = ncclCommWindowDeregister(me->comm, me->window);
-    me->window = NULL;
-    if (memoi_nccl_is_usable(me) && result == ncclSuccess && size_bytes)
-        result = ncclCommWindowRegister(me->comm, address, (size_t)size_bytes, &me->window,
-                                        NCCL_WIN_COLL_SYMMETRIC);
-    pthread_mutex_unlock(&me->world->mutex);
-    status = memoi_nccl_finish(me, "registering memory", result, error);
-    if (status || !size_bytes || me->window) return status;
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "'%s': NCCL registers no memory here; it needs memory of the driver's "
-                          "virtual memory calls and GPUs that reach each other's",
-                          comm->name);
-#else
-    (void)address;
-    if (!size_bytes) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "'%s': memory cannot be registered with NCCL %d; 2.27 or later can",
-                          comm->name, NCCL_VERSION_CODE);
-#endif
 }
 
 #endif /* MEMO_CUDA_NCCL */

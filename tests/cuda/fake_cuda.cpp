@@ -173,7 +173,6 @@ void fake_set_library_bytes(size_t n_bytes) {
     loaded.clear();
 }
 static CUmemAllocationProp latest_pages;
-static std::map<const char*, int> used_pages;
 static int has_virtual_memory = 1;
 void fake_set_virtual_memory(int has) { has_virtual_memory = has; }
 int fake_are_pages_exportable(void) {
@@ -206,12 +205,6 @@ unsigned fake_grid(void) { return grid; }
 
 static std::map<char*, size_t> accessible; /* mapped ranges with access */
 
-bool fake_use_pages(const void* address, size_t n_bytes, int use) {
-    TAKE_TURNS();
-    if (!mapped.contains(address, n_bytes) || !fake_are_pages_exportable()) return false;
-    used_pages[(const char*)address] += use;
-    return true;
-}
 /* CUDA takes memory that is registered as a whole. */
 static bool is_pinned(const char* begin, size_t n_bytes) {
     return registered.contains(begin, n_bytes) || host_memory.contains(begin, n_bytes);
@@ -1009,10 +1002,7 @@ static CUresult fake_unmap(CUdeviceptr address, size_t n_bytes) {
     DRIVER_REFUSE_IF_CAPTURING();
     const size_t n_mapped = mapped.take((void*)address);
     if (!n_mapped) return CUDA_ERROR_INVALID_VALUE;
-    if (n_mapped != n_bytes) abort();  /* a part of a mapping */
-    for (const auto& use : used_pages) /* a window that would outlive them */
-        if (use.second && use.first >= (char*)address && use.first < (char*)address + n_bytes)
-            abort();
+    if (n_mapped != n_bytes) abort(); /* a part of a mapping */
     accessible.erase((char*)address);
     mmap((void*)address, n_bytes, PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);

@@ -28,12 +28,9 @@ void fake_set_same_pointers(int same); /* 0: registered memory has another addre
 /* Streams that are created from now on share n hardware queues in turn: an operation waits for all
  * earlier ones of its queue.  0: each stream has its own, as at first. */
 void fake_set_hardware_queues(int n);
-void fake_set_n_processors(int n);   /* 132 until then */
-void fake_set_wait_value(int has);   /* 0: the driver lacks cuStreamWaitValue32's support */
-int fake_are_pages_exportable(void); /* the latest: as file descriptors and to other hardware */
-/* A library begins (1) or ends (-1) to use mapped pages, which may then not be unmapped.  false:
- * they cannot be exported. */
-bool fake_use_pages(const void* address, size_t n_bytes, int use);
+void fake_set_n_processors(int n);     /* 132 until then */
+void fake_set_wait_value(int has);     /* 0: the driver lacks cuStreamWaitValue32's support */
+int fake_are_pages_exportable(void);   /* the latest: as file descriptors and to other hardware */
 void fake_set_virtual_memory(int has); /* 0: the GPU lacks it */
 int fake_device_of(cudaStream_t stream);
 /* Device memory that a library takes at its first use and keeps, $FAKE_CUDA_LIBRARY_MIB; false:

@@ -37,15 +37,13 @@ struct ncclComm {
     int* is_aborted; /* of the world and its parts, which share resources */
     int world_ranks[FAKE_RANKS];
     int n_captured; /* operations in graphs that exist */
-    char* window;   /* of symmetric memory; NULL: none */
-    size_t window_bytes;
     int has_met[FAKE_RANKS];
 };
 
 typedef struct fake_packet { /* on its way out, or in and not yet asked for */
     struct fake_packet* next;
     struct {
-        uint64_t comm, n_bytes, is_captured, place;
+        uint64_t comm, n_bytes, is_captured;
     } header;
     uint64_t n_moved; /* header included */
     char* bytes;
@@ -61,7 +59,6 @@ typedef struct fake_op {
     ncclComm_t comm;
     int n_tries, n_lost; /* tries; how often no other process of comm was there */
     int n_parts, is_started, is_reduction, is_parted, type, is_captured;
-    uint64_t place; /* of a collective's buffers in the window, alike on all ranks; 0: outside */
     fake_part* parts;
     char *temporary, *to; /* data goes to `to` when it is complete; NULL: is complete */
     size_t count;
@@ -81,8 +78,6 @@ static struct {
     int n_overlaps;    /* operations of two communicators under way at once */
     int is_aborted[FAKE_WORLDS], n_worlds;
     cudaEvent_t captured; /* after the latest captured operation */
-    char* memory;         /* the latest of ncclMemAlloc, whose pages can be exported */
-    size_t memory_bytes;
 } fake;
 
 static pthread_mutex_t fake_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -153,7 +148,6 @@ static void fake_send(const fake_op* op, const fake_part* part) {
     p->header.is_captured = (uint64_t)op->is_captured;
     p->header.comm = op->comm->id;
     p->header.n_bytes = part->n_bytes;
-    p->header.place = op->place;
     p->bytes = (char*)malloc(part->n_bytes + 1);
     if (part->n_bytes) memcpy(p->bytes, part->address, part->n_bytes);
     fake_append(&fake.out[op->comm->world_ranks[part->peer]], p);
@@ -171,11 +165,6 @@ static int fake_receive(const fake_op* op, const fake_part* part) {
     if ((*p)->header.n_bytes != part->n_bytes) {
         fprintf(stderr, "fake NCCL: a message of %llu bytes met a receive of %llu\n",
                 (unsigned long long)(*p)->header.n_bytes, (unsigned long long)part->n_bytes);
-        abort();
-    }
-    if ((*p)->header.place != op->place) {
-        fprintf(stderr, "fake NCCL: a symmetric buffer is at %llu of a window and at %llu\n",
-                (unsigned long long)(*p)->header.place, (unsigned long long)op->place);
         abort();
     }
     if (part->n_bytes) memcpy(part->address, (*p)->bytes, part->n_bytes);
@@ -552,40 +541,6 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 const char* ncclGetErrorString(ncclResult_t result) { return result ? "a fake error" : "none"; }
 const char* ncclGetLastError(MEMO_UNUSED ncclComm_t comm) { return ""; }
 
-ncclResult_t ncclMemAlloc(void** address, size_t n_bytes) {
-    if (posix_memalign(address, NCCL_WIN_REQUIRED_ALIGNMENT, n_bytes)) return ncclSystemError;
-    fake.memory = (char*)*address;
-    fake.memory_bytes = n_bytes;
-    return ncclSuccess;
-}
-ncclResult_t ncclMemFree(void* address) {
-    free(address);
-    return ncclSuccess;
-}
-/* As in NCCL 2.27: a window is an address in memory whose pages can be exported; other memory gets
- * NULL and success.  Symmetric buffers lie at the same place of each rank's. */
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* address, size_t n_bytes,
-                                    ncclWindow_t* window, int flags) {
-    if (*comm->is_aborted || !address || !n_bytes || flags != NCCL_WIN_COLL_SYMMETRIC ||
-        ((uintptr_t)address | n_bytes) % NCCL_WIN_REQUIRED_ALIGNMENT)
-        return ncclInvalidArgument;
-    *window = NULL;
-    if (!((char*)address >= fake.memory &&
-          (char*)address + n_bytes <= fake.memory + fake.memory_bytes) &&
-        !fake_use_pages(address, n_bytes, 1))
-        return ncclSuccess;
-    *window = (ncclWindow_t)address;
-    comm->window = (char*)address;
-    comm->window_bytes = n_bytes;
-    return ncclSuccess;
-}
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
-    if (*comm->is_aborted || !window) return ncclInvalidArgument;
-    (void)fake_use_pages(window, 1, -1);
-    comm->window = NULL;
-    return ncclSuccess;
-}
-
 /* NCCL takes what the GPU can reach: its memory, and pinned memory. */
 static int fake_is_usable(const void* address, uint64_t n_bytes) {
     return fake_is_on_device(address, n_bytes) || fake_is_pinned(address, n_bytes);
@@ -664,8 +619,6 @@ static ncclResult_t fake_collective(const void* from, void* to, size_t count, nc
         return ncclInvalidArgument;
     fake_op op = {};
     memset(parts, 0, sizeof parts);
-    if (comm->window && (char*)to >= comm->window && (char*)to < comm->window + comm->window_bytes)
-        op.place = 1 + (uint64_t)((char*)to - comm->window);
     op.temporary = (char*)malloc((size_t)comm->size * n_bytes + 1);
     op.to = (char*)to;
     op.count = count;

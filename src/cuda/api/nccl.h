@@ -69,16 +69,5 @@ MEMO_TRY memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream str
 /* Device memory that the communicator holds, for a plan to leave room: as NCCL 2.30 reports it;
  * before, what creation took from free memory, without the channels of the first operation. */
 MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
-/* Registers memory as NCCL's symmetric window of the communicator, instead of an earlier window: an
- * arena, in which the buffers of an operation have the same offset on all ranks.  NCCL may then
- * transfer without copies, and take fewer multiprocessors (not measured).  size_bytes 0 ends the
- * registration, before the memory is freed.  All ranks must call this, while none has an operation
- * under way; then all buffers of an operation must be registered, or none on any rank.  The memory
- * must be of ncclMemAlloc, or of the driver's virtual memory calls (a session takes such memory as
- * its device_memory), and both numbers multiples of 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED
- * (NCCL before 2.27; GPUs that cannot), after which the communicator works without a window;
- * COMM. */
-MEMO_TRY memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
-                                             memo_error* error);
 
 #endif
