@@ -345,10 +345,6 @@ typedef struct memo_mark {
 } memo_mark;
 MEMO_API memo_mark memo_mark_parse(const char* text);
 
-/* Makes transient buffers skeletal if they are requested inside a layer's forward and freed after
- * the forward. */
-MEMO_API void memo_trace_classify(memo_trace* trace);
-
 /* Files.  Text, a request a line:
  *
  *   memo trace 1
@@ -457,7 +453,8 @@ MEMO_API void memo_plan_destroy(memo_plan* plan);
 
 /* Makes the problem from a trace.  alignment_bytes 0: 512.  A buffer that is never freed lives to
  * n_times, and is persistent if requested before the body.  A persistent buffer lives to n_times
- * even if freed, and from 0 on if requested in the body, because the body repeats.  With several
+ * even if freed, and from 0 on if requested in the body, because the body repeats.  A transient
+ * buffer is skeletal if it is requested in a layer's forward and not freed in it.  With several
  * streams there are holds: two buffers conflict if and only if memo_plan_check
  * (extras/memo_look.h) refuses shared bytes.
  * Errors: INVALID_ARGUMENT (sizes sum to more than 2^62; an alignment that is no power of two up to
@@ -2860,10 +2857,9 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
 }
 
 /* ---- >>marks ------------------------------------------------------------------------------------
- * Knows: what a mark says, and classes.  Knows nothing of files.
+ * Knows: what a mark says.  Knows nothing of files.
  *
- * 1. A mark of a forward, recompute or backward has a layer; no other has one.
- * 2. A free decides the class of a malloc before it. */
+ * 1. A mark of a forward, recompute or backward has a layer; no other has one. */
 
 static const char* const memob_phase_names[] MEMO_UNUSED = {"", "", "forward", "recompute",
                                                             "backward"};
@@ -2895,38 +2891,6 @@ memo_mark memo_mark_parse(const char* text) {
 MEMOI memo_mark memob_request_mark(const memo_trace* trace, int64_t i) {
     return memo_mark_parse(
         trace->requests[i].kind == MEMO_REQUEST_MARK ? trace->text + trace->requests[i].id : NULL);
-}
-
-void memo_trace_classify(memo_trace* trace) {
-    /* The class of buffers requested in a forward until they are freed: no value of the enum. */
-    const memo_class undecided = (memo_class)3;
-    int64_t i, forward_begin = -1; /* of the open forward */
-
-    /* A free decides: inside the same forward transient, after it skeletal. */
-    for (i = 0; i < trace->n_requests; i++) {
-        memo_request* request = &trace->requests[i];
-        memo_request* origin;
-        if (request->kind == MEMO_REQUEST_MARK) {
-            memo_mark mark = memob_request_mark(trace, i);
-            if (mark.phase == MEMO_PHASE_FORWARD) forward_begin = mark.is_end ? -1 : i;
-        } else if (request->kind == MEMO_REQUEST_MALLOC) {
-            if (forward_begin >= 0 && request->memory_class == MEMO_CLASS_TRANSIENT)
-                request->memory_class = undecided;
-        } else if (request->kind == MEMO_REQUEST_FREE) {
-            origin = &trace->requests[memob_request_origin(trace, i)];
-            MEMO_ASSERT(origin->kind == MEMO_REQUEST_MALLOC && origin < request); /* 2 */
-            if (origin->memory_class != undecided) continue;
-            origin->memory_class =
-                forward_begin >= 0 && memob_request_origin(trace, i) > forward_begin
-                    ? MEMO_CLASS_TRANSIENT
-                    : MEMO_CLASS_SKELETAL;
-        }
-    }
-
-    for (i = 0; i < trace->n_requests; i++)
-        if (trace->requests[i].kind == MEMO_REQUEST_MALLOC &&
-            trace->requests[i].memory_class == undecided)
-            trace->requests[i].memory_class = MEMO_CLASS_TRANSIENT; /* never freed */
 }
 
 /* ---- >>plan -------------------------------------------------------------------------------------
@@ -3372,7 +3336,7 @@ memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
  * 1. A clock points to an earlier request, and each advance raises it, in the order of requests.
  * 2. A lane has a stream; its mallocs are adjacent.
  * 3. A hold lasts beyond the lifetime of its buffer, up to a malloc that it forbids.
- * 4. Each malloc and each free takes one moment; a buffer ends once.
+ * 4. Each malloc and each free takes one moment; a free ends a buffer before it, once.
  * 5. All bought waits are made, each before its request.
  *
  * Vector clocks: all that stream s enqueues from now on comes after some request of stream u, the
@@ -3627,9 +3591,9 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
     return status;
 }
 
-/* Sets lifetimes by the order of requests alone. */
+/* Sets lifetimes by the order of requests alone, and classes by marks. */
 MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* number) {
-    int64_t time = 0, n = 0, has_body = 0;
+    int64_t time = 0, n = 0, has_body = 0, forward_begin = -1; /* request */
 
     /* Each malloc and each free takes a moment. */
     for (int64_t i = 0; i < trace->n_requests; i++) {
@@ -3643,12 +3607,20 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
             buffer->end = -1;
             buffer->stream = buffer->lane = request->stream;
             buffer->memory_class = request->memory_class;
+            if (forward_begin >= 0 && request->memory_class == MEMO_CLASS_TRANSIENT)
+                buffer->memory_class = MEMO_CLASS_SKELETAL; /* unless this forward frees it */
         } else if (request->kind == MEMO_REQUEST_FREE) {
-            MEMO_ASSERT(plan->buffers[number[memob_request_origin(trace, i)]].end == -1); /* 4 */
-            plan->buffers[number[memob_request_origin(trace, i)]].end = time++;
-        } else if (request->kind == MEMO_REQUEST_MARK && !has_body) {
+            const int64_t origin = memob_request_origin(trace, i);
+            memo_buffer* buffer = &plan->buffers[number[origin]];
+            MEMO_ASSERT(trace->requests[origin].kind == MEMO_REQUEST_MALLOC && origin < i); /* 4 */
+            MEMO_ASSERT(buffer->end == -1);                                                 /* 4 */
+            buffer->end = time++;
+            if (forward_begin >= 0 && origin > forward_begin)
+                buffer->memory_class = trace->requests[origin].memory_class;
+        } else if (request->kind == MEMO_REQUEST_MARK) {
             memo_mark mark = memob_request_mark(trace, i);
-            if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) {
+            if (mark.phase == MEMO_PHASE_FORWARD) forward_begin = mark.is_end ? -1 : i;
+            if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end && !has_body) {
                 plan->body_begin = time;
                 has_body = 1;
             }

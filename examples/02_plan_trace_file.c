@@ -58,8 +58,6 @@ int main(int argc, char** argv) {
     }
     status = memo_trace_read(argv[1], &trace, &error);
     if (!status) {
-        memo_trace_classify(
-            trace); /* for colors: a buffer that outlives its layer's forward is skeletal */
         status = plan_trace(trace, argv, &error);
         memo_trace_destroy(trace);
     }

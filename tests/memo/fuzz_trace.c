@@ -36,7 +36,6 @@ static void use_trace(memo_trace* trace) {
     memo_trace_destroy(other);
 
     /* May be refused, but must not break. */
-    memo_trace_classify(trace);
     if (trace_apply_layers(trace, 5, &other, &fuzz_error) == MEMO_STATUS_OK)
         memo_trace_destroy(other);
     if (memo_plan_from_trace(trace, 0, &plan, &fuzz_error) == MEMO_STATUS_OK) {

@@ -302,26 +302,6 @@ TEST(marks_are_understood) {
     CHECK_IS(memo_mark_parse(NULL).phase, ==, MEMO_PHASE_NONE);
 }
 
-TEST(classes_follow_from_marks) {
-    own_trace* trace =
-        trace_of_text("malloc 0 8\nmark layer 0 forward begin\nmalloc 1 8\nmalloc 2 8\nmalloc 3 8\n"
-                      "free 1 8\nfree 0 8\nmark layer 0 forward end\nmark layer 1 forward begin\n"
-                      "free 3 8\nmalloc 4 8\nmark layer 1 forward end\nfree 2 8\n");
-    trace->requests[3].memory_class = MEMO_CLASS_TRANSIENT;
-    memo_trace_classify(trace);
-    CHECK_IS(trace->requests[0].memory_class, ==, MEMO_CLASS_TRANSIENT);
-    CHECK_IS(trace->requests[2].memory_class, ==, MEMO_CLASS_TRANSIENT); /* freed inside */
-    CHECK_IS(trace->requests[3].memory_class, ==, MEMO_CLASS_SKELETAL);
-    CHECK_IS(trace->requests[4].memory_class, ==, MEMO_CLASS_SKELETAL);
-    CHECK_IS(trace->requests[10].memory_class, ==, MEMO_CLASS_TRANSIENT); /* never freed */
-    memo_trace_destroy(trace);
-    trace = trace_of_text(
-        "mark layer 0 forward begin\nmalloc 1 8\nmark layer 0 forward end\nfree 1 8\n");
-    trace->requests[1].memory_class = MEMO_CLASS_PERSISTENT;
-    memo_trace_classify(trace);
-    CHECK_IS(trace->requests[1].memory_class, ==, MEMO_CLASS_PERSISTENT);
-}
-
 /* --- layers: a synthetic trainer, recorded with any number of layers --- */
 
 typedef struct trainer {
@@ -565,7 +545,6 @@ TEST(shared_traces_are_their_three_layers) {
         own_trace* three = NULL;
         own_trace* again = NULL;
         CHECK(trace->n_buffers == shared_buffers[i] && trace->n_live == 0);
-        memo_trace_classify(trace);
         CHECK_OK(trace_apply_layers(trace, 3, &three, &error));
         CHECK_OK(trace_apply_layers(three, shared_layers[i], &again, &error));
         if (again) CHECK_CASE(first_difference(trace, again) == -1, "%s", shared_traces[i]);

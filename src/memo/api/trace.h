@@ -81,10 +81,6 @@ typedef struct memo_mark {
 } memo_mark;
 MEMO_API memo_mark memo_mark_parse(const char* text);
 
-/* Makes transient buffers skeletal if they are requested inside a layer's forward and freed after
- * the forward. */
-MEMO_API void memo_trace_classify(memo_trace* trace);
-
 /* Files.  Text, a request a line:
  *
  *   memo trace 1

@@ -186,9 +186,9 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
         for (int64_t i = memob_min(plan->addresses->n_buffers, first->addresses->n_buffers) - 1;
              i > 0; i--) {
             const memo_buffer *a = &first->addresses->buffers[i], *b = &plan->addresses->buffers[i];
-            if (a->memory_class == b->memory_class &&
-                (a->memory_class != MEMO_CLASS_PERSISTENT ||
-                 (a->offset_bytes == b->offset_bytes && a->size_bytes == b->size_bytes)))
+            const int lasts = a->memory_class == MEMO_CLASS_PERSISTENT;
+            if (lasts == (b->memory_class == MEMO_CLASS_PERSISTENT) &&
+                (!lasts || (a->offset_bytes == b->offset_bytes && a->size_bytes == b->size_bytes)))
                 continue;
             return MEMOB_INVALID(
                 error,
