@@ -202,7 +202,7 @@ static void print_rows(const memo_step_plan* plan) {
 
 /* Prints memo's words on a plan: rows, if they are listed, the limit, and predicted times, if they
  * were measured.  The lines behind them are those of print_plan. */
-static void print_words(const memo_step_plan* plan, int has_rows, int is_measured) {
+static void print_step_plan(const memo_step_plan* plan, int has_rows, int is_measured) {
     const char* end = plan->times && !is_measured ? "\npredicted " : "\nplan ";
     memo_text text = {0};
     memo_step_plan_put(plan, &text);
@@ -221,7 +221,7 @@ void print_choice(const train_options* o, const memo_step_plan* plan, int is_mea
         print_alpha(o, plan);
     else if (!has_rows)
         print_rows(plan);
-    if (has_rows || (plan->times && o->alpha < 0)) print_words(plan, has_rows, is_measured);
+    if (has_rows || (plan->times && o->alpha < 0)) print_step_plan(plan, has_rows, is_measured);
 }
 
 void print_plan(const train_options* o, memo_policy policy, const memo_step_plan* p) {
