@@ -454,9 +454,9 @@ MEMO_API void memo_plan_destroy(memo_plan* plan);
 /* Makes the problem from a trace.  alignment_bytes 0: 512.  A buffer that is never freed lives to
  * n_times, and is persistent if requested before the body.  A persistent buffer lives to n_times
  * even if freed, and from 0 on if requested in the body, because the body repeats.  A transient
- * buffer is skeletal if it is requested in a layer's forward and not freed in it.  With several
- * streams there are holds: two buffers conflict if and only if memo_plan_check
- * (extras/memo_look.h) refuses shared bytes.
+ * buffer is skeletal if a layer's forward requests it, and a recomputation or a backward begins
+ * before it is freed.  With several streams there are holds: two buffers conflict if and only if
+ * memo_plan_check (extras/memo_look.h) refuses shared bytes.
  * Errors: INVALID_ARGUMENT (sizes sum to more than 2^62; an alignment that is no power of two up to
  * 2^40), OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
@@ -3336,7 +3336,7 @@ memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
  * 1. A clock points to an earlier request, and each advance raises it, in the order of requests.
  * 2. A lane has a stream; its mallocs are adjacent.
  * 3. A hold lasts beyond the lifetime of its buffer, up to a malloc that it forbids.
- * 4. Each malloc and each free takes one moment; a free ends a buffer before it, once.
+ * 4. Each malloc and each free takes one moment; a buffer ends once.
  * 5. All bought waits are made, each before its request.
  *
  * Vector clocks: all that stream s enqueues from now on comes after some request of stream u, the
@@ -3591,9 +3591,9 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
     return status;
 }
 
-/* Sets lifetimes by the order of requests alone, and classes by marks. */
+/* Sets lifetimes by the order of requests alone. */
 MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* number) {
-    int64_t time = 0, n = 0, has_body = 0, forward_begin = -1; /* request */
+    int64_t time = 0, n = 0, has_body = 0;
 
     /* Each malloc and each free takes a moment. */
     for (int64_t i = 0; i < trace->n_requests; i++) {
@@ -3607,20 +3607,12 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
             buffer->end = -1;
             buffer->stream = buffer->lane = request->stream;
             buffer->memory_class = request->memory_class;
-            if (forward_begin >= 0 && request->memory_class == MEMO_CLASS_TRANSIENT)
-                buffer->memory_class = MEMO_CLASS_SKELETAL; /* unless this forward frees it */
         } else if (request->kind == MEMO_REQUEST_FREE) {
-            const int64_t origin = memob_request_origin(trace, i);
-            memo_buffer* buffer = &plan->buffers[number[origin]];
-            MEMO_ASSERT(trace->requests[origin].kind == MEMO_REQUEST_MALLOC && origin < i); /* 4 */
-            MEMO_ASSERT(buffer->end == -1);                                                 /* 4 */
-            buffer->end = time++;
-            if (forward_begin >= 0 && origin > forward_begin)
-                buffer->memory_class = trace->requests[origin].memory_class;
-        } else if (request->kind == MEMO_REQUEST_MARK) {
+            MEMO_ASSERT(plan->buffers[number[memob_request_origin(trace, i)]].end == -1); /* 4 */
+            plan->buffers[number[memob_request_origin(trace, i)]].end = time++;
+        } else if (request->kind == MEMO_REQUEST_MARK && !has_body) {
             memo_mark mark = memob_request_mark(trace, i);
-            if (mark.phase == MEMO_PHASE_FORWARD) forward_begin = mark.is_end ? -1 : i;
-            if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end && !has_body) {
+            if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) {
                 plan->body_begin = time;
                 has_body = 1;
             }
@@ -3628,6 +3620,24 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
     }
     MEMO_ASSERT(n == plan->n_buffers); /* 4 */
     plan->n_times = time;
+}
+
+/* Finds skeletal buffers by the marks of layers, from the last request to the first. */
+MEMOI void memoi_plan_classify(memo_plan* plan, const memo_trace* trace, const int64_t* number) {
+    int64_t time = plan->n_times, next_backward = INT64_MAX; /* a time */
+    int is_forward = 0;
+    for (int64_t i = trace->n_requests - 1; i >= 0; i--) {
+        const memo_request_kind kind = trace->requests[i].kind;
+        const memo_mark mark = memob_request_mark(trace, i);
+        memo_buffer* buffer = &plan->buffers[number[i]]; /* of a malloc */
+        if (mark.phase == MEMO_PHASE_FORWARD) is_forward = mark.is_end;
+        if (mark.phase > MEMO_PHASE_FORWARD) next_backward = time;
+        time -= kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
+        if (kind == MEMO_REQUEST_MALLOC && buffer->memory_class == MEMO_CLASS_TRANSIENT &&
+            is_forward && buffer->end >= next_backward)
+            buffer->memory_class = MEMO_CLASS_SKELETAL;
+    }
+    MEMO_ASSERT(time == 0); /* 4 */
 }
 
 MEMOI memo_status memob_plan_of_other_trace(memo_error* error) {
@@ -3647,6 +3657,7 @@ MEMOI memo_status memob_plan_make(const memo_trace* trace, int64_t alignment_byt
     number = (int64_t*)memob_calloc(trace->n_requests, 8);
     if (number) {
         memoi_plan_fill(*plan, trace, number);
+        memoi_plan_classify(*plan, trace, number);
         if (buyer && (buyer->n_buffers != trace->n_buffers || buyer->n_times != (*plan)->n_times))
             status = memob_plan_of_other_trace(error);
         if (!status) status = memoi_plan_streams(*plan, trace, number, buyer, error);

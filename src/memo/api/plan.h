@@ -85,9 +85,9 @@ MEMO_API void memo_plan_destroy(memo_plan* plan);
 /* Makes the problem from a trace.  alignment_bytes 0: 512.  A buffer that is never freed lives to
  * n_times, and is persistent if requested before the body.  A persistent buffer lives to n_times
  * even if freed, and from 0 on if requested in the body, because the body repeats.  A transient
- * buffer is skeletal if it is requested in a layer's forward and not freed in it.  With several
- * streams there are holds: two buffers conflict if and only if memo_plan_check
- * (extras/memo_look.h) refuses shared bytes.
+ * buffer is skeletal if a layer's forward requests it, and a recomputation or a backward begins
+ * before it is freed.  With several streams there are holds: two buffers conflict if and only if
+ * memo_plan_check (extras/memo_look.h) refuses shared bytes.
  * Errors: INVALID_ARGUMENT (sizes sum to more than 2^62; an alignment that is no power of two up to
  * 2^40), OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
