@@ -215,7 +215,6 @@ class Plan:
         try:
             _call("memo_plan_from_trace", trace, c_int64(_integer(alignment, "alignment")), ctypes.byref(plan))
             self._keep(plan, trace, (data, alignment))
-            _call("memo_plan_prepare", plan)
         except Error:
             if not plan:
                 _library.memo_trace_destroy(trace)
