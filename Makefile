@@ -86,7 +86,7 @@ OPTIMIZE_valgrind   := -O1 -DMEMO_TEST_VALGRIND
 OPTIMIZE_coverage   := -O0 --coverage
 
 # A race detector cannot see into OpenBLAS, and valgrind is slow in it: these variants use the built-in GEMM.
-BLAS_TESTS = $(if $(VARIANT),,$(BLAS_CFLAGS) -DGPT_BLAS_LINKED)
+BLAS_TESTS = $(if $(VARIANT),,$(BLAS_CFLAGS))
 BLAS_TESTS_LIBS = $(if $(VARIANT),,$(BLAS_LIBS))
 
 WRAPPER_valgrind := valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=definite,possible --fair-sched=yes
@@ -226,7 +226,7 @@ $(BUILD)/tests/test_gpt%: test_gpt%.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
 # In double precision, in which the plain model shows every mistake.
 $(BUILD)/tests/test_gpt_gradients: tests/trainer/test_gpt_gradients.c build/config.mk Makefile
-	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) -DGPT_DOUBLE $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
+	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) -DGPT_DOUBLE $(LP_SOLVE_CFLAGS),$(TEST_LIB) $(LP_SOLVE_LIBS))
 
 -include $(wildcard $(BUILD)/tests/*.d $(BUILD)/tests/lib/*.d build/examples/*.d build/examples/gpt*/*/*.d build/bench/*.d build/fuzz/*.d build/mpi/tests/*.d)
 

@@ -457,7 +457,7 @@ static memo_status graph_step(gpt_model* model, const gpt_config* config, int64_
         status = gpt_micro_batch(model, tokens, tokens + 1, step, m, (1 + (double)step) / (double)n,
                                  &error);
     }
-    if (!status) status = gpt_update(model, &update, &h->loss[step], &h->norm[step], &error);
+    if (!status) status = gpt_test_update(model, &update, &h->loss[step], &h->norm[step], &error);
     if (status) return status;
     CHECK_IS(gpt_votes(model), ==, (double)step);
     CHECK_IS(h->norm[step], >, update.clip); /* else clipping would not be compared */
@@ -480,7 +480,7 @@ static graph_history graph_steps_of(memo_device* device, gpt_config config, memo
         if (step == 1 && n_failing_copy) {
             fake_fail("cudaMemcpyAsync", n_failing_copy, cudaErrorInvalidValue);
             CHECK_IS(graph_step(model, &config, step, is_graph, &h), ==, MEMO_STATUS_DEVICE);
-            CHECK_OK(gpt_discard(model, NULL, &error));
+            CHECK_OK(gpt_test_discard(model, NULL, &error));
         }
         const int64_t n_products = fake_lt_n_products, is_replay = is_graph && model->graph;
 #else
@@ -544,6 +544,7 @@ TEST(a_step_waits_once) {
     gpt_config config = config_of(MEMO_TYPE_BF16, 16, 5, 1);
     const gpt_update_values update = {{0.001, 0.9, 0.99, 1e-8, 0.1, 0}, 0.5, 0};
     const uint8_t text[6] = {0};
+    double loss;
     config.n_layers = 3;
     for (int policy = MEMO_POLICY_KEEP; policy <= MEMO_POLICY_SWAP; policy++) {
         gpt_desc desc = gpt_test_desc(config, (memo_policy)policy, 0);
@@ -554,7 +555,7 @@ TEST(a_step_waits_once) {
         fake_fail("cudaDeviceSynchronize", 1, cudaErrorInvalidValue);
         for (int64_t m = 0; m < 2; m++)
             CHECK_OK(gpt_micro_batch(gpu.model, text, text + 1, 0, m, 0.1, &error));
-        CHECK_OK(gpt_update(gpu.model, &update, NULL, NULL, &error));
+        CHECK_OK(gpt_update(gpu.model, &update, &loss, &error));
         CHECK_IS(gpt_wait(gpu.model, &error), ==, MEMO_STATUS_DEVICE);
         fake_forget_failures();
     }
@@ -568,6 +569,7 @@ TEST(what_is_no_graph_is_refused) {
     const uint8_t text[14] = {0};
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     gpt_test_run run;
+    double loss;
     NEED_RIG(device);
     CHECK_OK(gpt_test_open(&desc, &run, &error));
     CHECK_IS(gpt_use_graph(run.model, 1, &error), ==, MEMO_STATUS_UNSUPPORTED);
@@ -578,11 +580,11 @@ TEST(what_is_no_graph_is_refused) {
     gpt_model* model = gpu.model;
     CHECK_OK(gpt_use_graph(model, 1, &error));
     CHECK_OK(gpt_micro_batch(model, text, text + 1, 0, 0, 1, &error));
-    CHECK_IS(gpt_update(model, &update, NULL, NULL, &error), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(gpt_update(model, &update, &loss, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_FAILS(gpt_micro_batch(model, text, text + 1, 0, 0, 1, &error), INVALID_ARGUMENT);
     CHECK_OK(gpt_micro_batch(model, text, text + 1, 0, 1, 1, &error));
     CHECK_FAILS(gpt_micro_batch(model, text, text + 1, 0, 2, 1, &error), INVALID_ARGUMENT);
-    CHECK_OK(gpt_update(model, &update, NULL, NULL, &error));
+    CHECK_OK(gpt_update(model, &update, &loss, &error));
 }
 #endif
 

@@ -11,3 +11,7 @@
 #include "gpt/model/model.c"
 #include "gpt/model/checkpoint.c"
 #include "gpt/model/generate.c"
+
+#ifdef GPT_BLAS /* the library is linked, not loaded */
+__attribute__((constructor)) static void gpt_link_blas(void) { gpt_blas_gemm = cblas_sgemm; }
+#endif

@@ -106,6 +106,26 @@ static inline memo_status gpt_set_parameters(gpt_model* model, const void* param
     return gpt_finish(model, error);
 }
 
+/* gpt_update.  Returns also the norm of the gradient before clipping, over all ranks,
+ * unless NULL. */
+static inline memo_status gpt_test_update(gpt_model* model, const gpt_update_values* values,
+                                          double* loss, double* norm, memo_error* error) {
+    const memo_status status = gpt_update(model, values, loss, error);
+    if (norm && !status) *norm = sqrt(model->host_totals[GPT_TOTAL_SQUARES]);
+    return status;
+}
+
+/* Ends the step without an update: parameters and moments remain.  It waits, returns the loss of
+ * this rank's rows (unless NULL) and drops the gradients. */
+static inline memo_status gpt_test_discard(gpt_model* model, double* loss, memo_error* error) {
+    model->status = MEMO_STATUS_OK;
+    gpt_end_step(model);
+    GPT_TRY(model, memo_session_skip_update(model->session, &model->error));
+    gpt_synchronize(model);
+    if (loss && !model->status) *loss = model->host_totals[GPT_TOTAL_LOSS];
+    return gpt_finish(model, error);
+}
+
 /* The text that every model learns, with some order in it, so that a loss can fall: each byte is
  * near the one before. */
 static inline const uint8_t* gpt_test_text(void) {
@@ -140,7 +160,7 @@ static inline memo_status gpt_test_step(gpt_model* model, const gpt_config* conf
                                  error);
     if (!status && gradients) status = gpt_get_gradients(model, gradients, error);
     if (!status && digest) status = gpt_digest_gradients(model, digest, error);
-    return status ? status : gpt_update(model, &update, loss, norm, error);
+    return status ? status : gpt_test_update(model, &update, loss, norm, error);
 }
 
 /* --- a model in a device --- */
@@ -251,11 +271,25 @@ static inline void gpt_test_attach(gpt_test_run* run, gpt_desc* desc) {
 /* Dry run, then a plan. */
 static inline memo_status gpt_test_plan(const gpt_desc* desc, gpt_test_run* run,
                                         memo_error* error) {
-    memo_status status = gpt_plan(desc, NULL, &run->step, NULL, error);
+    memo_status status = gpt_plan(desc, NULL, &run->step, error);
     if (status) return status;
     run->trace = run->step->trace;
     run->plan = run->step->addresses;
     return status;
+}
+
+/* The smallest device on which a model of these budgets works. */
+static inline int64_t gpt_test_least(gpt_desc desc) {
+    memo_session_desc budgets = *desc.session;
+    memo_step_plan* plan = NULL;
+    int64_t least = 0;
+    memo_error error;
+    budgets.device_bytes = 1;
+    desc.session = &budgets;
+    CHECK_OK(gpt_plan(&desc, NULL, &plan, &error));
+    if (plan) least = plan->device_bytes;
+    memo_step_plan_destroy(plan);
+    return least;
 }
 
 /* The bytes of the device that a model needs. */

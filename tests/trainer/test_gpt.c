@@ -251,7 +251,7 @@ TEST(too_many_documents_are_refused) {
     text[14] = 'm';
     CHECK_ERROR(gpt_micro_batch(run.model, text, text + 1, 0, 1, 1.0 / 24, &error),
                 INVALID_ARGUMENT, "sequence 1 has 3 documents");
-    CHECK_OK(gpt_discard(run.model, &loss, &error));
+    CHECK_OK(gpt_test_discard(run.model, &loss, &error));
     CHECK_IS(fabs(loss - log(256)), <, 0.1);
 }
 
@@ -722,7 +722,7 @@ TEST(recorded_steps_have_no_race) {
         for (int i = 0; i < 4 && run.model; i++) {
             CHECK_OK(gpt_micro_batch(run.model, gpt_test_text(), gpt_test_text() + 1, i / 2, i % 2,
                                      0.5 / (double)n_rows, &error));
-            if (i % 2) CHECK_OK(gpt_discard(run.model, NULL, &error));
+            if (i % 2) CHECK_OK(gpt_test_discard(run.model, NULL, &error));
         }
         memo_schedule* schedule = recorded(recorder);
         own_check* check = check_of(schedule);
@@ -820,9 +820,9 @@ TEST(any_budget_gives_the_same_bits) {
         gpt_test_attach(&run, &desc);
         run.kernels.update_on_host = update_late;
         if (config.n_layers > 1) budgets.update_on = (memo_update)(trial % 3);
-        CHECK_OK(gpt_plan(&desc, NULL, NULL, &budgets.device_bytes, &error));
+        budgets.device_bytes = gpt_test_least(desc);
         if (trial % 2) budgets.device_bytes = memo_test_int(budgets.device_bytes, all);
-        CHECK_OK(gpt_plan(&desc, NULL, &run.step, NULL, &error));
+        CHECK_OK(gpt_plan(&desc, NULL, &run.step, &error));
         if (!run.step) continue;
         memo_host_device_desc host = {.device_memory_bytes = run.step->device_bytes};
         host.host_memory_bytes =
@@ -899,13 +899,13 @@ TEST(any_failing_call_is_reported) {
         if (model && status && failing % (memo_test_all() ? 7 : 3) == 0) {
             /* The step is lost, the model is not: from the same start it gives the same numbers. */
             double loss = 0;
-            CHECK_OK(gpt_discard(model, NULL, &error));
+            CHECK_OK(gpt_test_discard(model, NULL, &error));
             CHECK_OK(gpt_set_parameters(model, start, &error));
             for (int64_t i = 0; i < N_ACCUMULATED; i++)
                 CHECK_OK(gpt_micro_batch(model, text + i * 20, text + i * 20 + 1, 0, i,
                                          1.0 / (N_ACCUMULATED * 20), &error));
             CHECK_OK(gpt_get_gradients(model, result.gradients, &error));
-            CHECK_OK(gpt_discard(model, &loss, &error));
+            CHECK_OK(gpt_test_discard(model, &loss, &error));
             CHECK_CASE(loss == expected.loss[0] && !memcmp(result.gradients, expected.gradients,
                                                            (size_t)n * sizeof(gpt_real)),
                        "after call %lld", (long long)failing);
@@ -956,11 +956,10 @@ TEST(a_plan_takes_the_largest_slices_that_fit) {
     memo_step_plan *plan = NULL, *given = NULL;
     memo_session_desc budgets = {.policy = MEMO_POLICY_RECOMPUTE}; /* plans without a search */
     desc.session = &budgets;
-    WITH(desc.config.slice_rows, 2048,
-         CHECK_OK(gpt_plan(&desc, NULL, NULL, &budgets.device_bytes, &error)));
+    WITH(desc.config.slice_rows, 2048, budgets.device_bytes = gpt_test_least(desc));
     for (int64_t most = 0; most <= 8; most += most < 4 ? 1 : 4) {
         desc.most_slices = most;
-        CHECK_OK(gpt_plan(&desc, NULL, &plan, NULL, &error));
+        CHECK_OK(gpt_plan(&desc, NULL, &plan, &error));
         CHECK_IS(plan->fits, ==, most >= 4);
         CHECK_IS(plan->swap.n_slices, <=, most > 1 ? most : 1);
         if (most < 8) memo_step_plan_destroy(plan);
@@ -968,7 +967,7 @@ TEST(a_plan_takes_the_largest_slices_that_fit) {
 
     for (int64_t times = 1; times <= 2; times++) {
         desc.config.slice_rows = times * plan->swap.n_rows;
-        CHECK_OK(gpt_plan(&desc, NULL, &given, NULL, &error));
+        CHECK_OK(gpt_plan(&desc, NULL, &given, &error));
         CHECK_IS(given->fits, ==, times == 1);
         if (times == 1) CHECK_IS(given->device_bytes, ==, plan->device_bytes);
         memo_step_plan_destroy(given);
@@ -977,7 +976,7 @@ TEST(a_plan_takes_the_largest_slices_that_fit) {
 
     desc.config = gpt_test_config(2, 16, 2, 1, 8192, 2, 128, 0);
     desc.config.ring = 2; /* these sequences cannot be sliced */
-    CHECK_OK(gpt_plan(&desc, NULL, &plan, NULL, &error));
+    CHECK_OK(gpt_plan(&desc, NULL, &plan, &error));
     CHECK(!plan->fits && plan->swap.n_slices == 1);
     memo_step_plan_destroy(plan);
 }
@@ -1001,7 +1000,7 @@ TEST(invalid_tables_are_refused) {
         CHECK_OK(gpt_fill_rows(&config, MEMO_POLICY_SWAP, 0, rows, &error));
         rows[cases[i].cell] = cases[i].rows;
         memset(&error, 0, sizeof error);
-        CHECK(gpt_plan(&desc, NULL, &plan, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
+        CHECK(gpt_plan(&desc, NULL, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
         CHECK_TEXT(error.message, cases[i].reason);
     }
     CHECK_FAILS(gpt_fill_rows(&config, MEMO_POLICY_ALPHA, 1.5, rows, &error), INVALID_ARGUMENT);
@@ -1057,7 +1056,7 @@ static void check_learning(memo_type type, gpt_mlp mlp, int64_t window) {
         const int64_t at = memo_test_int(0, LENGTH - 1);
         CHECK_OK(gpt_micro_batch(run.model, text + at, text + at + 1, i, 0, 1.0 / (2 * SEQUENCE),
                                  &error));
-        CHECK_OK(gpt_update(run.model, &update, &loss, &norm, &error));
+        CHECK_OK(gpt_test_update(run.model, &update, &loss, &norm, &error));
         if (i == 0) first_loss = loss;
     }
     CHECK_CASE(fabs(first_loss - log(256)) < 0.1, "first loss %g", first_loss);

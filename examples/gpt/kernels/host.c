@@ -3,7 +3,7 @@
 #include "gpt/kernels/math.h"
 #include "gpt/kernels/threads.h"
 
-#if defined(GPT_BLAS) && !defined(GPT_BLAS_LINKED)
+#ifdef GPT_BLAS
 __typeof__(cblas_sgemm)* gpt_blas_gemm;
 #endif
 

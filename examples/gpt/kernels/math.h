@@ -14,8 +14,8 @@
  * one place and not in another.  The code calls fused multiply-add if it is faster.
  *
  *   GPT_DOUBLE   computes in double precision instead of float
- *   GPT_BLAS     takes the GEMM from a CBLAS library instead of the one below; a program that loads
- *                the library itself defines GPT_BLAS_GEMM
+ *   GPT_BLAS     takes the GEMM from a CBLAS library, which the program loads, instead of the one
+ *                below; in float
  *
  * Shapes are in parentheses, rows first: (rows, hidden).  Matrices are row-major; a weight of a
  * linear layer is (outputs, inputs).  Backward functions add to the gradients of parameters. */
@@ -30,22 +30,13 @@
 
 #ifdef GPT_BLAS
 #include <cblas.h>
+extern __typeof__(cblas_sgemm)* gpt_blas_gemm; /* set before the first product */
 #endif
 
 #ifdef GPT_DOUBLE
 typedef double gpt_real;
 #else
 typedef float gpt_real;
-#endif
-
-/* The trainer loads the library; tests link it. */
-#if defined(GPT_BLAS_LINKED) && defined(GPT_DOUBLE)
-#define GPT_BLAS_GEMM cblas_dgemm
-#elif defined(GPT_BLAS_LINKED)
-#define GPT_BLAS_GEMM cblas_sgemm
-#elif defined(GPT_BLAS)
-extern __typeof__(cblas_sgemm)* gpt_blas_gemm;
-#define GPT_BLAS_GEMM gpt_blas_gemm
 #endif
 
 /* a * b + c, rounded once if the processor has the instruction. */
@@ -223,7 +214,7 @@ GPT_FUNCTION void gpt_gemm(int a_is_transposed, int b_is_transposed, int64_t m, 
                            const gpt_real* b, int64_t ldb, gpt_real beta, gpt_real* c,
                            int64_t ldc) {
 #ifdef GPT_BLAS
-    GPT_BLAS_GEMM(CblasRowMajor, a_is_transposed ? CblasTrans : CblasNoTrans,
+    gpt_blas_gemm(CblasRowMajor, a_is_transposed ? CblasTrans : CblasNoTrans,
                   b_is_transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a,
                   (int)lda, b, (int)ldb, beta, c, (int)ldc);
 #else

@@ -123,11 +123,9 @@ typedef struct gpt_model gpt_model;
 /* Returns whether a configuration is valid. */
 memo_status gpt_check_config(const gpt_config* config, memo_error* error);
 
-/* Plans a micro-batch, without a device.  profile may be NULL.  *least_bytes: the smallest device
- * that works, as memo_session_get_least.  plan or least_bytes may be NULL.  Errors: as
- * memo_session_plan and memo_session_get_least. */
+/* Plans a micro-batch, without a device.  profile may be NULL.  Errors: as memo_session_plan. */
 memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile, memo_step_plan** plan,
-                     int64_t* least_bytes, memo_error* error);
+                     memo_error* error);
 
 /* Creates the session and initializes the parameters from config.seed.  All ranks call it.  Errors:
  * INVALID_ARGUMENT for an invalid configuration; otherwise as memo_session_create. */
@@ -170,20 +168,18 @@ int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor_rank, int64_
  * target[t] follows token[t].  step and micro_batch are the key of the dropout.  loss_scale is 1 /
  * (tokens of the whole step, all ranks).
  *
- * After an error the step is lost and the model remains valid: call gpt_discard and begin the step
- * again.  Several ranks cannot continue after an error.  INVALID_STATE: more micro-batches than
- * gpt_desc.n_micro_batches.  INVALID_ARGUMENT: a sequence has more than config.documents, or a
- * graph's micro-batches are not in order.
+ * After an error the step is lost: gpt_restart begins again.  Several ranks cannot continue after an
+ * error.  INVALID_STATE: more micro-batches than gpt_desc.n_micro_batches.  INVALID_ARGUMENT: a
+ * sequence has more than config.documents, or a graph's micro-batches are not in order.
  *
  * All ranks call this function and gpt_update in the same order. */
 memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets, int64_t step,
                             int64_t micro_batch, double loss_scale, memo_error* error);
 
 /* Runs AdamW (desc->adamw.update is ignored) after the last micro-batch, and waits for the step.
- * Returns the mean loss of the step (nats per token) and the norm of its gradient before clipping,
- * both over all ranks; either may be NULL. */
+ * Returns the mean loss of the step over all ranks (nats per token). */
 memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* loss,
-                       double* gradient_norm, memo_error* error);
+                       memo_error* error);
 /* Later steps are one CUDA graph (1), or calls again (0).  gpt_micro_batch then only writes to
  * pinned memory, for each of gpt_desc.n_micro_batches (at most GPT_STAGED_MAX) in order, and
  * gpt_update runs the step.  A model's first update takes calls, because libraries allocate at
@@ -198,9 +194,6 @@ memo_status gpt_use_graph(gpt_model* model, int is_graph, memo_error* error);
 int gpt_is_timing(const gpt_model* model);
 /* Returns the sum of all ranks' desc.vote in the last update.  Ranks use it to decide together. */
 double gpt_votes(const gpt_model* model);
-/* Ends the step without an update: parameters and moments remain.  It waits, returns the loss of
- * this rank's rows and clears the gradients. */
-memo_status gpt_discard(gpt_model* model, double* loss, memo_error* error);
 
 /* A run that saves to path.  run: numbers of the caller that the file keeps. */
 enum { GPT_RUN_NUMBERS = 11, GPT_PATH_BYTES = 1024 };

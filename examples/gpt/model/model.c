@@ -290,18 +290,6 @@ static void gpt_enqueue_update(gpt_model* model) {
     gpt_end_step(model);
 }
 
-/* Waits for a step, with or without an update, and reads its totals. */
-static memo_status gpt_end_update(gpt_model* model, int is_updated, double* loss,
-                                  double* gradient_norm, memo_error* error) {
-    gpt_synchronize(model);
-    if (!model->status) {
-        model->n_updates += is_updated;
-        if (loss) *loss = model->host_totals[GPT_TOTAL_LOSS];
-        if (gradient_norm) *gradient_norm = sqrt(model->host_totals[GPT_TOTAL_SQUARES]);
-    }
-    return gpt_finish(model, error);
-}
-
 /* ---- a step as a graph ---- */
 
 static void gpt_destroy_graph(gpt_model* model) {
@@ -363,7 +351,7 @@ memo_status gpt_use_graph(gpt_model* model, int is_graph, memo_error* error) {
 /* ---- the update ---- */
 
 memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* loss,
-                       double* gradient_norm, memo_error* error) {
+                       memo_error* error) {
     if (model->is_graph ? model->n_staged != model->n_micro_batches : !model->has_last)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
@@ -377,14 +365,12 @@ memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* 
         gpt_run_staged(model);
     else
         gpt_enqueue_update(model);
-    return gpt_end_update(model, 1, loss, gradient_norm, error);
-}
-
-memo_status gpt_discard(gpt_model* model, double* loss, memo_error* error) {
-    model->status = MEMO_STATUS_OK;
-    gpt_end_step(model);
-    GPT_TRY(model, memo_session_skip_update(model->session, &model->error));
-    return gpt_end_update(model, 0, loss, NULL, error);
+    gpt_synchronize(model);
+    if (!model->status) {
+        model->n_updates++;
+        *loss = model->host_totals[GPT_TOTAL_LOSS];
+    }
+    return gpt_finish(model, error);
 }
 
 int gpt_is_timing(const gpt_model* model) { return model->is_timing; }
@@ -780,17 +766,16 @@ void gpt_destroy(gpt_model* model) {
 }
 
 memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile, memo_step_plan** plan,
-                     int64_t* least_bytes, memo_error* error) {
+                     memo_error* error) {
     gpt_desc dry = *desc;
     gpt_model* model;
-    memo_status status;
     dry.mesh = NULL;
-    if (plan) *plan = NULL;
-    if ((status = gpt_model_make(&dry, &model, error))) return status;
+    *plan = NULL;
+    memo_status status = gpt_model_make(&dry, &model, error);
+    if (status) return status;
     if (!desc->config.slice_rows) model->most_slices = desc->most_slices;
     memo_session_desc s = gpt_session_desc(model, &dry);
-    if (plan) status = memo_session_plan(&s, profile, plan, error);
-    if (!status && least_bytes) status = memo_session_get_least(&s, least_bytes, error);
+    status = memo_session_plan(&s, profile, plan, error);
     model->session = NULL;
     gpt_destroy(model);
     return status;

@@ -130,7 +130,7 @@ static void put_predictions(const job* j, memo_text* t) {
         memo_text_put(t,
                       "%-10s predicted %.1f ms a step, measured %.1f ms "
                       "(%+.1f%% in the median of rounds)\n",
-                      policy_names[policy_order[i]], 1e3 * predicted_s, 1e3 * step_s,
+                      memo_policy_name(policy_order[i]), 1e3 * predicted_s, 1e3 * step_s,
                       100 * (ratio_of(row->step_s, row->predicted_s, n_timed(j), j->scratch) - 1));
     }
 }
@@ -165,7 +165,7 @@ static int put_comparison(const job* j, memo_text* t) {
         double difference = 0;
         for (int64_t step = 0; step < n; step++)
             difference = fmax(difference, fabs(row->losses[step] - keep->losses[step]));
-        memo_text_put(t, "%-10s %6s %12s %11s %11s%s %10g  %-9s  %s%s\n", policy_names[policy],
+        memo_text_put(t, "%-10s %6s %12s %11s %11s%s %10g  %-9s  %s%s\n", memo_policy_name(policy),
                       alpha_name(&j->options, policy, j->plans[policy]),
                       bytes_name(row->device_peak_bytes), bytes_name(row->host_peak_bytes),
                       bytes_name(row->moved_bytes), times_text(j, row), difference,

@@ -380,7 +380,7 @@ static memo_status page_write(const job* j, memo_error* error) {
                   "<h1>A training run with memo</h1>\n"
                   "<p>%lld layers of %lld, %lld x %lld tokens a micro-batch, %lld steps, policy %s",
                   page_style, o->layers, o->hidden, o->batch, o->sequence, (long long)j->n_done,
-                  policy_names[o->policy]);
+                  memo_policy_name((memo_policy)o->policy));
     memo_text_put_xml(&page, j->plan->times ? text_of(": %s", j->plan->times->reason) : "");
     memo_text_put(&page, ".</p>\n");
 
@@ -398,7 +398,7 @@ static memo_status page_write(const job* j, memo_error* error) {
 
 memo_status write_outputs(const job* j, memo_error* error) {
     const memo_step_plan* plan = j->plan;
-    const char* policy = policy_names[j->options.policy];
+    const char* policy = memo_policy_name((memo_policy)j->options.policy);
     memo_status status =
         memo_plan_write_svg(plan->addresses, plan->trace,
                             text_of("Memory plan of one micro-batch, policy %s, peak %s", policy,

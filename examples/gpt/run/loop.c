@@ -277,10 +277,11 @@ static memo_status check_schedule(const memo_schedule* schedule, memo_error* err
 
 static memo_status draw_schedule(const job* j, const memo_schedule* schedule, memo_error* error) {
     memo_simulation* times = NULL;
-    const char* title = text_of("One training step, policy %s, measured: %s of device memory, "
-                                "instead of %s with every activation kept",
-                                policy_names[j->options.policy], bytes_name(j->plan->device_bytes),
-                                bytes_name(j->plans[MEMO_POLICY_KEEP]->device_bytes));
+    const char* title =
+        text_of("One training step, policy %s, measured: %s of device memory, "
+                "instead of %s with every activation kept",
+                memo_policy_name((memo_policy)j->options.policy), bytes_name(j->plan->device_bytes),
+                bytes_name(j->plans[MEMO_POLICY_KEEP]->device_bytes));
     memo_status status = memo_schedule_measured(schedule, &times, error);
     if (!status) status = make_directory(j->options.output, 0, error);
     if (!status)

@@ -9,7 +9,6 @@
 
 #include "tools/clusters.h"
 
-const char* const policy_names[N_POLICIES] = {"memo", "keep", "recompute", "swap", "alpha"};
 const memo_policy policy_order[N_POLICIES] = {
     MEMO_POLICY_KEEP, MEMO_POLICY_RECOMPUTE, MEMO_POLICY_SWAP, MEMO_POLICY_ALPHA, MEMO_POLICY_MEMO};
 
@@ -230,7 +229,7 @@ static const char* option_name(const train_option* o, int64_t i) {
     static const char *const types[] = {"f32", "bf16"}, *const mlps[] = {"gelu", "swiglu"};
     static const char* const updates[] = {"auto", "device", "host", "pass", "deferred"};
     if (o->field == OPTION_FIELD(policy))
-        return i < N_POLICIES ? policy_names[policy_order[i]] : NULL;
+        return i < N_POLICIES ? memo_policy_name(policy_order[i]) : NULL;
     if (o->field == OPTION_FIELD(cluster)) return i < N_CLUSTERS ? clusters[i].name : NULL;
     if (o->field == OPTION_FIELD(schedule))
         return i <= MEMO_BLOCKS_FINE ? memo_blocks_order_name((memo_blocks_order)i) : NULL;

@@ -50,7 +50,6 @@ typedef struct train_options {
 } train_options;
 
 #define N_POLICIES 5
-extern const char* const policy_names[N_POLICIES];
 
 /* In the order of tables.  Those from the fourth on plan rows. */
 extern const memo_policy policy_order[N_POLICIES];

@@ -116,7 +116,7 @@ memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_
     desc.session = &session;
     desc.kernels = &device.kernels;
     desc.most_slices = most_slices;
-    status = gpt_plan(&desc, profile, plan, NULL, error);
+    status = gpt_plan(&desc, profile, plan, error);
     starting_end(session.log);
     train_device_close(&device);
     if (!status) train_add_staged(o, *plan);
@@ -225,7 +225,7 @@ void print_choice(const train_options* o, const memo_step_plan* plan, int is_mea
 }
 
 void print_plan(const train_options* o, memo_policy policy, const memo_step_plan* p) {
-    printf("plan      policy %s: device %s", policy_names[policy], bytes_name(p->device_bytes));
+    printf("plan      policy %s: device %s", memo_policy_name(policy), bytes_name(p->device_bytes));
     if (p->addresses->proof == MEMO_PROOF_OPTIMAL)
         printf(" (%lld buffers, optimal)", (long long)p->addresses->n_buffers);
     else
@@ -274,7 +274,7 @@ void print_policies(const train_options* o, memo_step_plan* const* plans) {
         const memo_policy policy = policy_order[i];
         const memo_step_plan* plan = plans[policy];
         const char* reason = plan_shortage(o, plan);
-        printf("%-10s %7s %14s %12s %16s  %s%s\n", policy_names[policy],
+        printf("%-10s %7s %14s %12s %16s  %s%s\n", memo_policy_name(policy),
                alpha_name(o, policy, plan), bytes_name(plan->device_bytes),
                bytes_name(plan->host_bytes), bytes_name(moved_bytes(o, plan)),
                *reason ? "no, " : "yes", reason);

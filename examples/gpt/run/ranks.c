@@ -287,7 +287,7 @@ memo_status train_check_ranks(train_options* o, memo_error* error) {
     return gpt_invalid(error,
                        "--policy %s plans rows, and with --degrees that differ a rank has other "
                        "rows of each block; --policy keep, recompute and swap work",
-                       policy_names[o->policy]);
+                       memo_policy_name((memo_policy)o->policy));
 }
 
 /* ---- agreement between ranks ---------------------------------------------------------------- */

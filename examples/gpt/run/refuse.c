@@ -108,7 +108,7 @@ static void put_ways(const train_options* o, memo_text* text) {
     if (policy == MEMO_POLICY_MEMO && o->alpha < 0) return; /* no other takes less */
     for (int i = 0; i < train_n_policies(o); i++)
         if (policy_order[i] != policy)
-            put_way(o, policy_order[i], text_of("--policy %s", policy_names[policy_order[i]]),
+            put_way(o, policy_order[i], text_of("--policy %s", memo_policy_name(policy_order[i])),
                     text);
 }
 
@@ -140,7 +140,8 @@ memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_erro
         error, MEMO_STATUS_INFEASIBLE,
         "%s of %s cannot hold this run: policy %s needs %s%s (parameters, gradients and "
         "optimizer %s, activations between forward and backward %s, the rest %s); try %s",
-        bytes_beside(parts[TIER_LIMIT], parts[TIER_WHOLE]), names[tier], policy_names[o->policy],
+        bytes_beside(parts[TIER_LIMIT], parts[TIER_WHOLE]), names[tier],
+        memo_policy_name((memo_policy)o->policy),
         bytes_beside(parts[TIER_WHOLE], parts[TIER_LIMIT]),
         plan->swap.n_slices > 1 && !o->slice_rows
             ? text_of(" in slices of %lld rows", (long long)plan->swap.n_rows)

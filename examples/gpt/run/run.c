@@ -205,7 +205,7 @@ static double learning_rate(const train_options* o, int64_t step) {
 memo_status run_update(run* r, int64_t step, double* loss, memo_error* error) {
     const gpt_update_values values = {
         {learning_rate(&r->options, step), 0.9, 0.99, 1e-8, 0.01, 0}, 1, interrupted};
-    memo_status status = gpt_update(r->model, &values, loss, NULL, error);
+    memo_status status = gpt_update(r->model, &values, loss, error);
     if (!status) status = run_read_stalls(r, error);
     if (!status && gpt_votes(r->model) > 0) r->stops = 1;
     if (!status && *loss - *loss != 0)
