@@ -192,10 +192,7 @@ __global__ static void gpt_rope_table_kernel(gpt_rope_table_args a) {
 }
 
 __global__ static void gpt_initial_kernel(gpt_initial_args a, gpt_kernel_type type) {
-    WARPS_EACH_THREAD(i, a.n) {
-        const int64_t at = a.offset + i / a.n_columns * a.stride + i % a.n_columns;
-        gpt_store(a.to, type, i, (float)gpt_initial_value(a.key, a.std, at));
-    }
+    WARPS_EACH_THREAD(i, a.n) { gpt_store(a.to, type, i, (float)gpt_initial_value(&a, i)); }
 }
 
 /* W 4: 16 bytes a lane of each fp32 tensor, so that every sector is written at once. */

@@ -184,9 +184,7 @@ static void gpt_adamw_run(const void* pointer) {
 
 static void gpt_initial_elements(const void* pointer, int64_t begin, int64_t end) {
     const gpt_initial_args* a = (const gpt_initial_args*)pointer;
-    for (int64_t i = begin; i < end; i++)
-        *gpt_out(a->to, i) = (gpt_real)gpt_initial_value(
-            a->key, a->std, a->offset + i / a->n_columns * a->stride + i % a->n_columns);
+    for (int64_t i = begin; i < end; i++) *gpt_out(a->to, i) = (gpt_real)gpt_initial_value(a, i);
 }
 
 static void gpt_rope_table_run(const gpt_rope_table_args* a) {

@@ -265,7 +265,7 @@ typedef struct gpt_tokens_args {
     double* losses; /* (rows), of cross-entropy, as the next */
     const gpt_batch_values* values;
     gpt_rows rows;
-    int64_t n_columns, vocabulary;
+    int64_t n_columns;
 } gpt_tokens_args;
 
 typedef struct gpt_loss_args {

@@ -189,9 +189,10 @@ GPT_INLINE double gpt_normal(uint64_t key, uint64_t counter) {
            cos(two_pi * gpt_uniform(key, 2 * counter + 1));
 }
 
-/* Element i of a parameter whose standard deviation is std; 0: one. */
-GPT_INLINE double gpt_initial_value(uint64_t key, double std, int64_t i) {
-    return std > 0 ? std * gpt_normal(key, (uint64_t)i) : 1;
+/* Element i of a parameter. */
+GPT_INLINE double gpt_initial_value(const gpt_initial_args* a, int64_t i) {
+    const int64_t of_whole = a->offset + i / a->n_columns * a->stride + i % a->n_columns;
+    return a->std > 0 ? a->std * gpt_normal(a->key, (uint64_t)of_whole) : 1;
 }
 
 /* The factor of element `column` of a token: 0 or scale.  gpt_token_key returns token_key. */

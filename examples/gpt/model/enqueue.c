@@ -642,22 +642,21 @@ void gpt_attention(gpt_model* model, const gpt_array* tensors, const gpt_attenti
 
 /* tokens: of the open slice, or targets. */
 static gpt_op gpt_tokens_op(const char* name, gpt_kind kind, int uses, gpt_array x,
-                            const int32_t* tokens, int64_t vocabulary, gpt_rows rows) {
+                            const int32_t* tokens, gpt_rows rows) {
     gpt_op op = gpt_op_make(name, kind);
     gpt_tokens_args* a = &op.args.tokens;
     a->rows = rows;
     a->n_columns = x.n_columns;
-    a->vocabulary = vocabulary;
     gpt_use_rows(&op, uses, &a->x, x, rows);
     gpt_use_of_rows(&op, GPT_READ, &a->tokens, tokens, MEMO_TYPE_I32, rows);
     return op;
 }
 
 void gpt_embedding(gpt_model* model, int is_backward, gpt_array x) {
-    const int64_t vocabulary = gpt_vocabulary(&model->config), n = vocabulary * x.n_columns;
-    gpt_op op = gpt_tokens_op(
-        "embedding", is_backward ? GPT_KIND_EMBEDDING_BACKWARD : GPT_KIND_EMBEDDING,
-        is_backward ? GPT_READ : GPT_WRITTEN, x, model->tokens, vocabulary, model->open);
+    const int64_t n = gpt_vocabulary(&model->config) * x.n_columns;
+    gpt_op op =
+        gpt_tokens_op("embedding", is_backward ? GPT_KIND_EMBEDDING_BACKWARD : GPT_KIND_EMBEDDING,
+                      is_backward ? GPT_READ : GPT_WRITTEN, x, model->tokens, model->open);
     gpt_tokens_args* a = &op.args.tokens;
     if (is_backward)
         gpt_use_gradient(model, &op, &a->dtable, 0, GPT_W_EMBEDDING, n);
@@ -669,7 +668,7 @@ void gpt_embedding(gpt_model* model, int is_backward, gpt_array x) {
 void gpt_loss(gpt_model* model, gpt_array logits, gpt_rows rows) {
     const int32_t* targets = model->tokens ? model->tokens + model->n_rows : NULL;
     gpt_op op = gpt_tokens_op("cross-entropy", GPT_KIND_CROSS_ENTROPY, GPT_READ | GPT_WRITTEN,
-                              logits, targets, logits.n_columns, rows);
+                              logits, targets, rows);
     gpt_tokens_args* a = &op.args.tokens;
     gpt_use_of_rows(&op, GPT_READ, &a->token_numbers, model->token_numbers, MEMO_TYPE_I64, rows);
     gpt_use_of_rows(&op, GPT_WRITTEN, &a->losses, model->losses, MEMO_TYPE_F64, rows);

@@ -224,6 +224,9 @@ int64_t gpt_bucket_of(const gpt_model* model, int64_t i);
 
 /* The first tensor of a bucket, as in gpt_parameter_at. */
 int64_t gpt_bucket_tensor(const gpt_model* model, int64_t bucket);
+#define GPT_EACH_TENSOR(t, model, bucket)                                                          \
+    for (int64_t t = gpt_bucket_tensor(model, bucket); t < gpt_bucket_tensor(model, (bucket) + 1); \
+         t++)
 int64_t gpt_array_bytes(const gpt_model* model, int array, int64_t n);
 
 /* The parameters of a bucket. */

@@ -16,6 +16,13 @@ gpt_config gpt_whole_config(const gpt_config* config) {
     return whole;
 }
 
+memo_mesh_desc gpt_mesh_desc(const gpt_config* config) {
+    const memo_mesh_desc desc = {gpt_degree(config->data),    1,
+                                 gpt_degree(config->tensor),  gpt_degree(config->ring),
+                                 gpt_degree(config->ulysses), 0};
+    return desc;
+}
+
 /* The products of norm2: up, and with SwiGLU gate.  Their rows take turns, so that each tensor
  * rank's share of both is one range of rows. */
 static int64_t gpt_n_products(const gpt_config* config) {

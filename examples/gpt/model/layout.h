@@ -54,6 +54,9 @@ gpt_is_mixed(const gpt_config* config) { /* blocks do not all have degree tensor
 /* The model on one rank. */
 gpt_config gpt_whole_config(const gpt_config* config);
 
+/* The degrees of the mesh that the config's ranks make. */
+memo_mesh_desc gpt_mesh_desc(const gpt_config* config);
+
 static inline int64_t gpt_wide(const gpt_config* config) {
     return config->mlp_columns ? config->mlp_columns : 4 * (int64_t)config->hidden;
 }

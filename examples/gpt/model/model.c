@@ -505,8 +505,7 @@ static void gpt_initialize_bucket(void* user, memo_session* session, int32_t lay
     gpt_model* model = (gpt_model*)user;
     const int64_t bucket = layer + 1;
     const gpt_rows part = gpt_updated_part(model, bucket);
-    int64_t t = gpt_bucket_tensor(model, bucket);
-    for (; t < gpt_bucket_tensor(model, bucket + 1); t++) gpt_initialize_parameter(model, t);
+    GPT_EACH_TENSOR(t, model, bucket) gpt_initialize_parameter(model, t);
     gpt_set_masters(model, bucket);
     for (int array = GPT_MOMENTS1; array <= GPT_MOMENTS2; array++)
         gpt_clear(model, gpt_address(model, array, part.begin),
@@ -530,18 +529,14 @@ static void gpt_initialize(gpt_model* model) {
 /* The communicators must match the config. */
 static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mesh,
                                   memo_error* error) {
+    const memo_mesh_desc degrees = gpt_mesh_desc(config);
     if ((gpt_n_ranks(config) == 1 && !gpt_is_split(config)) ||
-        (mesh && mesh->gradient && mesh->tensor &&
-         mesh->degrees.tensor == gpt_degree(config->tensor) &&
-         mesh->degrees.data == gpt_degree(config->data) &&
-         mesh->degrees.ring == gpt_degree(config->ring) &&
-         mesh->degrees.ulysses == gpt_degree(config->ulysses)))
+        (mesh && !memcmp(&mesh->degrees, &degrees, sizeof degrees)))
         return MEMO_STATUS_OK;
     return gpt_invalid(error,
                        "data %d x ring %d x ulysses %d x tensor %d ranks need a mesh of these "
                        "degrees",
-                       gpt_degree(config->data), gpt_degree(config->ring),
-                       gpt_degree(config->ulysses), gpt_degree(config->tensor));
+                       degrees.data, degrees.ring, degrees.ulysses, degrees.tensor);
 }
 
 /* What depends on the rows of a slice. */
@@ -703,23 +698,6 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     return MEMO_STATUS_OK;
 }
 
-/* A model with streams and staging buffers, without a session; also after an error, unless it is
- * NULL. */
-static memo_status gpt_prepare(const gpt_desc* desc, gpt_model** result, memo_error* error) {
-    memo_status status = gpt_model_make(desc, result, error);
-    gpt_model* model = *result;
-    if (!status && (!desc->kernels || !desc->device))
-        status = gpt_invalid(error, "gpt_desc.kernels, device: must be set; gpt_plan needs none");
-    if (!status && gpt_has_masters(&desc->config) && !desc->device->row_kernel)
-        status = gpt_unsupported(error, "gpt_desc.device: has no cast for master weights");
-    if (!status) status = gpt_check_mesh(&desc->config, desc->mesh, error);
-    if (status) return status;
-    model->device = *desc->device;
-    if (model->share.n_ranks > 1) model->gradient = desc->mesh->gradient;
-    gpt_create_streams(model);
-    return gpt_finish(model, error);
-}
-
 memo_status gpt_restart(gpt_model* model, memo_error* error) {
     model->status = MEMO_STATUS_OK;
     snprintf(model->phase, sizeof model->phase, "initial values");
@@ -735,7 +713,14 @@ memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* err
     memo_session_desc s;
     gpt_model* model;
     memo_session* session = NULL;
-    memo_status status = gpt_prepare(desc, &model, error);
+    memo_status status = gpt_model_make(desc, &model, error);
+    if (!status) status = gpt_check_mesh(&desc->config, desc->mesh, error);
+    if (!status) {
+        model->device = *desc->device;
+        if (model->share.n_ranks > 1) model->gradient = desc->mesh->gradient;
+        gpt_create_streams(model);
+        status = gpt_finish(model, error);
+    }
     if (!status) {
         s = gpt_session_desc(model, desc);
         status = desc->plan ? memo_session_open(&s, desc->plan, &session, error)

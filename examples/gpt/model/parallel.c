@@ -80,30 +80,15 @@ static memo_comm* gpt_ranks_to_sum(gpt_model* model, const gpt_parameter* p) {
  * this rank updates. */
 static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket) {
     const gpt_rows part = gpt_updated_part(model, bucket);
-    int64_t i = gpt_bucket_tensor(model, bucket);
-    for (; i < gpt_bucket_tensor(model, bucket + 1) && !gpt_is_idle(model); i++) {
-        const gpt_parameter p = gpt_parameter_at(&model->config, i);
+    GPT_EACH_TENSOR(t, model, bucket) {
+        const gpt_parameter p = gpt_parameter_at(&model->config, t);
         const gpt_rows rows = gpt_part_rows_of(part, &p);
         memo_comm* ranks = gpt_ranks_to_sum(model, &p);
-        if (!ranks || !gpt_count(rows)) continue;
+        if (!ranks || !gpt_count(rows) || gpt_is_idle(model)) continue;
         gpt_all_reduce(model, ranks, "sum over tensor ranks",
                        gpt_address(model, GPT_GRADIENTS, rows.begin), gpt_count(rows),
                        gpt_sum_type(model->config.type));
     }
-}
-
-/* Sums a bucket's gradients over copies: at the end of a step, with zero 2 after every micro-batch.
- * Then, at the end of a step, over tensor ranks. */
-static void gpt_sum_bucket(gpt_model* model, int64_t bucket, int over_copies,
-                           int over_tensor_ranks) {
-    over_copies &= model->gradient != NULL;
-    over_tensor_ranks &= gpt_degree(model->config.tensor) > 1 && bucket > 0 &&
-                         bucket < gpt_n_buckets(&model->config) - 1; /* copies are equal */
-    if (!over_copies && !over_tensor_ranks) return;
-    memo_stream compute = gpt_begin_sum(model);
-    if (over_copies) gpt_sum_copies(model, bucket);
-    if (over_tensor_ranks) gpt_sum_tensor_ranks(model, bucket);
-    gpt_end_sum(model, compute);
 }
 
 void gpt_begin_bucket(gpt_model* model, int64_t bucket) {
@@ -142,19 +127,29 @@ int64_t gpt_n_parts(const gpt_model* model) { return model->zero ? 1 : model->sh
 static void gpt_add_squares(gpt_model* model, int64_t bucket) {
     for (int64_t r = 0; r < gpt_n_parts(model); r++) {
         const gpt_rows part = gpt_part_at(model, bucket, model->zero ? model->share.rank : r);
-        int64_t t = gpt_bucket_tensor(model, bucket);
-        if (model->share.tensor_rank == 0) gpt_add_squares_of(model, r, part);
-        for (; model->share.tensor_rank && t < gpt_bucket_tensor(model, bucket + 1); t++) {
+        const int32_t rank = model->share.tensor_rank;
+        if (rank == 0) gpt_add_squares_of(model, r, part);
+        GPT_EACH_TENSOR(t, model, bucket) {
             const gpt_parameter p = gpt_parameter_at(&model->config, t);
-            if (model->share.tensor_rank < p.degree)
+            if (rank > 0 && rank < p.degree)
                 gpt_add_squares_of(model, r, gpt_part_rows_of(part, &p));
         }
     }
 }
 
 void gpt_end_bucket(gpt_model* model, int64_t bucket) {
+    const int is_of_layer = bucket > 0 && bucket < gpt_n_buckets(&model->config) - 1;
+    const int over_copies = model->gradient && (model->zero == 2 || model->is_last);
+    /* The gradients of embedding, final norm and classifier are equal on tensor ranks. */
+    const int over_tensor_ranks =
+        gpt_degree(model->config.tensor) > 1 && model->is_last && is_of_layer;
     gpt_give_summed_bucket(model);
-    gpt_sum_bucket(model, bucket, model->zero == 2 || model->is_last, model->is_last);
+    if (over_copies || over_tensor_ranks) {
+        memo_stream compute = gpt_begin_sum(model);
+        if (over_copies) gpt_sum_copies(model, bucket);
+        if (over_tensor_ranks) gpt_sum_tensor_ranks(model, bucket);
+        gpt_end_sum(model, compute);
+    }
     if (model->streams) gpt_join_sums(model);
     if (model->streams && model->is_last) gpt_add_squares(model, bucket);
     if (model->zero < 2) return;
@@ -171,14 +166,6 @@ static void gpt_reduce_total(gpt_model* model, memo_comm* ranks, int first, int 
 void gpt_reduce_totals(gpt_model* model) {
     gpt_reduce_total(model, model->tensor.ranks, GPT_TOTAL_VOTES, GPT_N_SUMMED);
     gpt_reduce_total(model, model->gradient, 0, model->zero ? GPT_N_SUMMED : GPT_TOTAL_SQUARES);
-}
-
-/* Gathers the parts of a bucket's weights, after each rank has updated its own part. */
-static void gpt_gather_weights(gpt_model* model, int64_t bucket) {
-    const gpt_rows own = gpt_part_at(model, bucket, model->share.rank);
-    if (!model->zero || gpt_is_idle(model)) return;
-    gpt_all_gather(model, model->gradient, "gather parameters", gpt_weight(model, own.begin),
-                   gpt_weight(model, gpt_bucket_begin(model, bucket)), gpt_count(own));
 }
 
 /* --- the update --- */
@@ -243,21 +230,21 @@ void gpt_update_bucket(void* user, memo_session* session, int32_t layer) {
     gpt_model* model = (gpt_model*)user;
     const int64_t bucket = layer + 1;
     const gpt_rows part = gpt_updated_part(model, bucket);
-    int64_t t = gpt_bucket_tensor(model, bucket);
     snprintf(model->phase, sizeof model->phase, "update");
-    for (; t < gpt_bucket_tensor(model, bucket + 1); t++) {
+    GPT_EACH_TENSOR(t, model, bucket) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
         gpt_adamw_part(model, part, &p);
     }
-    gpt_gather_weights(model, bucket);
+    if (model->zero && !gpt_is_idle(model)) /* each rank has updated its own part */
+        gpt_all_gather(model, model->gradient, "gather parameters", gpt_weight(model, part.begin),
+                       gpt_weight(model, gpt_bucket_begin(model, bucket)), gpt_count(part));
     memo_session_fail(session, model->status, model->error.message);
 }
 
 void gpt_update_bucket_on_host(void* user, memo_session* session, int32_t layer) {
     const gpt_model* model = (const gpt_model*)user;
-    int64_t t = gpt_bucket_tensor(model, layer + 1);
     (void)session;
-    for (; t < gpt_bucket_tensor(model, layer + 2); t++) {
+    GPT_EACH_TENSOR(t, model, layer + 1) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
         const gpt_adamw_args a =
             gpt_adamw_args_make(model, 1, gpt_rows_make(p.offset, p.offset + p.n), &p);

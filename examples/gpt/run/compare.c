@@ -261,18 +261,18 @@ static memo_status predict_again(job* j, memo_error* error) {
 
 /* Takes the steps of n open policies, in another order each round, so that a drift of the machine
  * is the same for all. */
-static memo_status take_turns(job* j, team* teams, const int* policies, int n, memo_error* error) {
+static memo_status take_turns(job* j, const int* policies, int n, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     for (j->round = 0; j->round * TURN_STEPS < j->options.compare && !status && !j->stops;
          j->round++) {
         if (predicts_again(j)) status = predict_again(j, error);
         for (int i = 0; i < n && !status && !j->stops; i++)
-            status = team_call(&teams[policies[turn(j->round, i, n)]], compare_turn, error);
+            status = team_call(&j->teams[policies[turn(j->round, i, n)]], compare_turn, error);
     }
     return status;
 }
 
-memo_status compare_policies(job* j, team* teams, int is_shared, memo_error* error) {
+memo_status compare_policies(job* j, int is_shared, memo_error* error) {
     const train_options* o = &j->options;
     const int n = train_n_policies(o), chosen = (int)o->policy;
     int policies[N_POLICIES], begin, end;
@@ -286,12 +286,12 @@ memo_status compare_policies(job* j, team* teams, int is_shared, memo_error* err
             const int policy = policies[end];
             int flags = RUN_TIMED | (j->compared[policy].is_short ? RUN_LIFTED : 0);
             if (policy == chosen && is_shared) flags |= RUN_TRAINED;
-            status = team_open(&teams[policy], j, (memo_policy)policy, flags, error);
-            if (!status && end == 0) status = team_call(&teams[policy], prepare_turns, error);
+            status = team_open(&j->teams[policy], j, (memo_policy)policy, flags, error);
+            if (!status && end == 0) status = team_call(&j->teams[policy], prepare_turns, error);
         }
-        if (!status) status = take_turns(j, teams, policies + begin, end - begin, error);
+        if (!status) status = take_turns(j, policies + begin, end - begin, error);
         for (int i = begin; i < end; i++)
-            if (policies[i] != chosen || !is_shared) team_close(&teams[policies[i]]);
+            if (policies[i] != chosen || !is_shared) team_close(&j->teams[policies[i]]);
     }
     return status || j->stops ? status : end_comparison(j, error);
 }

@@ -19,6 +19,12 @@ memo_status bad_path(const char* name, const char* path, const char* fault, memo
                           strerror(errno));
 }
 
+/* The option would work with another name. */
+static memo_status bad_name(const char* name, const char* path, const char* why,
+                            memo_error* error) {
+    return gpt_invalid(error, "%s %.300s: %s; another name would work", name, path, why);
+}
+
 int is_writable(const char* folder) {
     struct stat info;
     if (stat(folder, &info) || S_ISDIR(info.st_mode)) return access(folder, W_OK | X_OK) == 0;
@@ -100,10 +106,7 @@ static int loss_log_is_in_output(const train_options* o) {
 /* Locks a loss log until it is closed.  A file system without locks has none.  kind: of flock. */
 static memo_status lock_log(int file, int kind, const char* path, memo_error* error) {
     if (flock(file, kind | LOCK_NB) == 0 || errno != EWOULDBLOCK) return MEMO_STATUS_OK;
-    return gpt_invalid(error,
-                       "--loss-log %.300s: another run writes to this file; another name would "
-                       "work",
-                       path);
+    return bad_name("--loss-log", path, "another run writes to this file", error);
 }
 
 /* Tests that a file of an option can be written.  A new file gets some bytes, and is removed; so
@@ -115,9 +118,7 @@ static memo_status probe_file(const char* name, const char* path, memo_error* er
     const int is_device = exists && S_ISCHR(info.st_mode);
     if (exists && !is_device && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode))
         return MEMO_STATUS_OK;
-    if (!exists && lstat(path, &info) == 0)
-        return gpt_invalid(error, "%s %.300s: a link to no file; another name would work", name,
-                           path);
+    if (!exists && lstat(path, &info) == 0) return bad_name(name, path, "a link to no file", error);
 
     const int flags = O_WRONLY | O_NONBLOCK | O_CLOEXEC | (exists ? 0 : O_CREAT | O_EXCL);
     const int file = open(path, flags, 0600);
@@ -233,10 +234,7 @@ static memo_status open_old_log(job* j, memo_error* error) {
     if (status) return status;
     const int64_t kept = loss_log_kept(j->loss_log, j->resumed.step);
     if (kept >= 0 && fseeko(j->loss_log, (off_t)kept, SEEK_SET) == 0) return MEMO_STATUS_OK;
-    return gpt_invalid(error,
-                       "--loss-log %.300s: holds no losses that could be continued; another name "
-                       "would work",
-                       path);
+    return bad_name("--loss-log", path, "holds no losses that could be continued", error);
 }
 
 /* ---- what a run saves ------------------------------------------------------------------------ */
@@ -261,10 +259,7 @@ static memo_status find_save(job* j, memo_error* error) {
     j->save.path = path;
     if (lstat(path, &info) || !S_ISLNK(info.st_mode)) return MEMO_STATUS_OK;
     j->save.path = j->save_path = realpath(path, NULL);
-    return j->save_path
-               ? MEMO_STATUS_OK
-               : gpt_invalid(error, "--save %.300s: a link to no file; another name would work",
-                             path);
+    return j->save_path ? MEMO_STATUS_OK : bad_name("--save", path, "a link to no file", error);
 }
 
 /* No other run may save to the file.  Its folder, the file and the profile can be written. */
@@ -273,8 +268,7 @@ static memo_status check_save(job* j, memo_error* error) {
     struct stat info;
     memo_error reason;
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
-        return gpt_invalid(error, "--save %.300s: not a regular file; another name would work",
-                           path);
+        return bad_name("--save", path, "not a regular file", error);
     memo_status status = gpt_lock_checkpoint(path, &j->lock, &j->save.aside, &reason);
     if (status) return memo_error_set(error, status, "--save %s", reason.message);
     status = probe_file("--save", path, error);

@@ -389,7 +389,7 @@ static memo_status work(job* j, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     if (o->compare) {
         status = plan_policies(j, error);
-        if (!status) status = compare_policies(j, j->teams, is_shared, error);
+        if (!status) status = compare_policies(j, is_shared, error);
         if (!status && !j->stops && !is_shared) status = open_chosen(j, 0, error);
     } else {
         status = team_call(chosen, choose_steps, error);

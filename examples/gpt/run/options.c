@@ -109,19 +109,18 @@ static const train_option option_table[] = {
     {"--data", OPTION_COUNT, OPTION_FIELD(data), 1, 64, 0, "N",
      "ranks that split the batch, each a thread, or a process (MPI, NCCL), with its own device "
      "(default: the processes that the other degrees leave, or 1)"},
-    {"--ring", OPTION_COUNT, OPTION_FIELD(ring), 1, 64, 0, "N",
-     "ranks that split each sequence; keys and values pass from rank to rank (default 1)"},
-    {"--ulysses", OPTION_COUNT, OPTION_FIELD(ulysses), 1, 64, 0, "N",
-     "ranks that split each sequence and, during attention, the heads (default 1)"},
+    {"--ring", OPTION_COUNT, OPTION_FIELD(ring), 1, 64, 1, "N",
+     "ranks that split each sequence; keys and values pass from rank to rank"},
+    {"--ulysses", OPTION_COUNT, OPTION_FIELD(ulysses), 1, 64, 1, "N",
+     "ranks that split each sequence and, during attention, the heads"},
     {"--tensor", OPTION_COUNT, OPTION_FIELD(tensor), 1, 64, 0, "N",
      "ranks that split each layer by heads and by columns of the MLP (default: the largest of "
      "--degrees, or 1)"},
     {"--degrees", OPTION_PATH, OPTION_FIELD(degrees), 0, 0, 0, "FILE",
      "number of tensor ranks of each block, attention and MLP in turn; degrees_plan writes it.  "
      "Its text: a line `block NUMBER DEGREE` for each, such as `block 0 2`"},
-    {"--sub-batches", OPTION_COUNT, OPTION_FIELD(sub_batches), 1, 64, 0, "N",
-     "parts of a rank's micro-batch.  Sums of one part overlap the computation of another "
-     "(default 1)"},
+    {"--sub-batches", OPTION_COUNT, OPTION_FIELD(sub_batches), 1, 64, 1, "N",
+     "parts of a rank's micro-batch.  Sums of one part overlap the computation of another"},
     {"--schedule", OPTION_NAME, OPTION_FIELD(schedule), 0, 0, 0, "NAME",
      "order of the sub-batches\n"
      "default: one operation after another (default)\n"

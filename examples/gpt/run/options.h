@@ -24,13 +24,13 @@ typedef struct train_options {
     long long layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile, mlp_rows,
         mlp_columns, slice_rows;
     long long window, documents, separator;
-    long long data, ring, ulysses, zero; /* 0: not given; train_check_ranks sets it */
-    long long tensor, sub_batches;       /* likewise */
-    long long ranks;                     /* no option: data x ring x ulysses x tensor */
-    const char* degrees;                 /* a file; NULL: none */
-    int32_t* block_degrees;              /* the degrees in the file, of 2 x layers blocks */
-    long long schedule;                  /* memo_blocks_order */
-    long long mlp;                       /* gpt_mlp */
+    long long data, tensor; /* 0: not given; train_check_ranks sets it */
+    long long ring, ulysses, zero, sub_batches;
+    long long ranks;        /* no option: data x ring x ulysses x tensor */
+    const char* degrees;    /* a file; NULL: none */
+    int32_t* block_degrees; /* the degrees in the file, of 2 x layers blocks */
+    long long schedule;     /* memo_blocks_order */
+    long long mlp;          /* gpt_mlp */
     long long vocabulary, is_random;
     long long type, has_bf16_states;
     double dropout;

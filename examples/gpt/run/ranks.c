@@ -254,14 +254,11 @@ static memo_status train_read_degrees(train_options* o, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Sets the options that are not given: data to the processes that the other degrees leave, all
- * else to 1. */
+/* Sets the options that are not given: tensor to 1, data to the processes that the other degrees
+ * leave. */
 static memo_status train_check_degrees(train_options* o, memo_error* error) {
     const int64_t n_started = train_place.size;
-    if (!o->ring) o->ring = 1;
-    if (!o->ulysses) o->ulysses = 1;
     if (!o->tensor) o->tensor = 1;
-    if (!o->sub_batches) o->sub_batches = 1;
     const int64_t n_others = o->ring * o->ulysses * o->tensor;
     if (!o->data) o->data = n_started > n_others ? n_started / n_others : 1;
     o->ranks = o->data * n_others;

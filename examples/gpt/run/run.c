@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include "gpt/model/layout.h"
 #include "gpt/run/files.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/ranks.h"
@@ -58,15 +59,6 @@ int32_t run_timed_steps(const job* j) {
     return 1 + (int32_t)gpt_min(n, n_steps > 8 ? n_steps / 4 : 2);
 }
 
-static memo_mesh_desc mesh_desc_of(const train_options* o) {
-    memo_mesh_desc desc = MEMO_ZERO(memo_mesh_desc);
-    desc.data = (int32_t)o->data;
-    desc.ring = (int32_t)o->ring;
-    desc.ulysses = (int32_t)o->ulysses;
-    desc.tensor = (int32_t)o->tensor;
-    return desc;
-}
-
 /* rank, policy and flags are set. */
 static memo_status run_create(run* r, job* j, memo_error* error) {
     train_options* o = &r->options;
@@ -77,8 +69,9 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
     /* Rank and tokens. */
     *o = j->options;
     if (is_trial) o->accumulate = 1;
+    desc.config = train_config(o);
+    const memo_mesh_desc degrees = gpt_mesh_desc(&desc.config);
     size_t n_rows = (size_t)(o->batch * o->sequence);
-    memo_mesh_desc degrees = mesh_desc_of(o);
     r->reports = train_rank_reports(r->rank);
     r->is_graph = o->is_graph && !is_trial && !(r->flags & RUN_TIMED); /* events need calls */
     r->tokens = (int32_t*)malloc(2 * n_rows * sizeof *r->tokens);
@@ -105,7 +98,6 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
     if (o->ranks > 1) session.agree = train_agree;
     session.user = r->rank;
     if (r->reports) session.log = starting_log();
-    desc.config = train_config(o);
     desc.plan = times ? NULL : j->plans[r->policy];
     desc.kernels = &r->device.kernels;
     desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : r->device.device;

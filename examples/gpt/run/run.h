@@ -134,7 +134,7 @@ memo_status choose_steps(run* r, job* j, memo_error* error);
 int predicts_again(const job* j);
 
 /* Compares all policies.  The chosen one is the last and, if is_shared, stays open. */
-memo_status compare_policies(job* j, team* teams, int is_shared, memo_error* error);
+memo_status compare_policies(job* j, int is_shared, memo_error* error);
 
 /* ---- loop.c: steps, their losses and rate, checkpoints, generated text, one recorded step ---- */
 
