@@ -629,8 +629,7 @@ TEST(groups_of_heads_give_the_same_bits) {
     NEED_RIG(device);
     const gpt_config config = config_for_cudnn(2, 19, 2);
     gpt_cudnn* cudnn = begin_cudnn(1, 0);
-    const gpt_share share = gpt_share_make(&config, NULL);
-    const gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(&config), &config, &share);
+    const gpt_shapes shapes = gpt_shapes_make(&config);
     const int64_t whole_bytes = instead.scratch_bytes(instead.context, &shapes);
     const history whole = on_the_gpu(device, config, NULL, NULL);
     end_cudnn(cudnn);

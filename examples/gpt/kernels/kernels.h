@@ -19,11 +19,7 @@
 #include "memo.h"
 #include "memo_sp.h"
 
-#if defined(__GNUC__) || defined(__clang__)
-#define GPT_FUNCTION static __attribute__((unused))
-#else
-#define GPT_FUNCTION static
-#endif
+#define GPT_FUNCTION static MEMO_UNUSED
 #ifdef __CUDACC__
 #define GPT_INLINE static __host__ __device__ __forceinline__
 #else

@@ -1,38 +1,17 @@
 #include "gpt/model/layout.h"
 #include "host_attention.h"
 
-/* Each number alone.  With these limits no product of sizes exceeds 64 bits, and no dimension of a
- * GEMM an int. */
-static memo_status gpt_check_ranges(const gpt_config* c, memo_error* error) {
-    const struct {
-        const char* name;
-        int64_t value, low, high;
-    } ranges[] = {{"--layers", c->n_layers, 1, 1 << 16},
-                  {"--hidden", c->hidden, 1, 1 << 18},
-                  {"--heads", c->n_heads, 1, 1 << 18},
-                  {"--kv-heads", c->n_kv_heads, 1, 1 << 18},
-                  {"--batch", c->batch, 1, (int64_t)1 << 36},
-                  {"--seq", c->sequence, 1, ((int64_t)1 << 36) / (c->batch > 0 ? c->batch : 1)},
-                  {"--tile", c->tile_rows, 1, 1 << 28},
-                  {"--mlp-rows", c->mlp_rows, 0, 1 << 28},
-                  {"--mlp-columns", c->mlp_columns, 0, 1 << 20},
-                  {"--slice-rows", c->slice_rows, 0, (int64_t)1 << 36},
-                  {"--window", c->window, 0, (int64_t)1 << 36},
-                  {"--documents", c->documents, 0, 1 << 20},
-                  {"--vocabulary", c->vocabulary, 0, 1 << 24},
-                  {"--data", c->data, 0, 1 << 16},
-                  {"--ring", c->ring, 0, 1 << 16},
-                  {"--ulysses", c->ulysses, 0, 1 << 16},
-                  {"--tensor", c->tensor, 0, 1 << 16},
-                  {"--sub-batches", c->sub_batches, 0, 1000},
-                  {"--zero", c->zero, 0, 2}};
-
-    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
-        if (ranges[i].value < ranges[i].low || ranges[i].value > ranges[i].high)
-            return gpt_invalid(error, "%s %lld: not a whole number from %lld to %lld",
-                               ranges[i].name, (long long)ranges[i].value, (long long)ranges[i].low,
-                               (long long)ranges[i].high);
-
+/* Each number alone.  The trainer's options have limits, narrower ones. */
+static memo_status gpt_check_numbers(const gpt_config* c, memo_error* error) {
+    if (c->n_layers < 1 || c->hidden < 1 || c->n_heads < 1 || c->n_kv_heads < 1 || c->batch < 1 ||
+        c->sequence < 1 || c->tile_rows < 1)
+        return gpt_invalid(error,
+                           "gpt_config: layers, hidden, heads, batch, sequence and tile_rows "
+                           "must be 1 or more");
+    if (c->mlp_rows < 0 || c->mlp_columns < 0 || c->slice_rows < 0 || c->window < 0 ||
+        c->documents < 0 || c->vocabulary < 0 || c->data < 0 || c->ring < 0 || c->ulysses < 0 ||
+        c->tensor < 0 || c->sub_batches < 0 || c->zero < 0 || c->zero > 2)
+        return gpt_invalid(error, "gpt_config: a number is below 0, or zero above 2");
     if (!(c->dropout >= 0 && c->dropout < 1))
         return gpt_invalid(error, "--dropout %g: not a number from 0 to below 1", c->dropout);
     if (c->states != MEMO_TYPE_F32 && c->states != MEMO_TYPE_BF16)
@@ -57,6 +36,7 @@ static memo_status gpt_check_model(const gpt_config* c, memo_error* error) {
                            "serves equally many heads",
                            heads, c->n_kv_heads);
 
+    /* Then no product of sizes exceeds 64 bits, and no dimension of a GEMM an int. */
     if (16.0 * 16 * c->n_layers * hidden *
             ((double)c->sequence * (double)c->batch + 12.0 * hidden) >
         1e18)
@@ -199,7 +179,7 @@ memo_status gpt_check_slices(const gpt_config* c, memo_error* error) {
 }
 
 memo_status gpt_check_config(const gpt_config* config, memo_error* error) {
-    memo_status status = gpt_check_ranges(config, error);
+    memo_status status = gpt_check_numbers(config, error);
     if (!status) status = gpt_check_model(config, error);
     if (!status) status = gpt_check_ranks(config, error);
     if (!status) status = gpt_check_tensor(config, error);

@@ -66,11 +66,8 @@ static gpt_file_head gpt_file_head_make(const gpt_config* c, int64_t step, int64
 /* ---- bytes ---------------------------------------------------------------------------------- */
 
 /* The first fault of a file stays. */
-#ifdef __GNUC__
-__attribute__((format(printf, 3, 4)))
-#endif
-static void
-gpt_file_refuse(gpt_file* f, memo_status status, const char* format, ...) {
+MEMO_PRINTF(3, 4)
+static void gpt_file_refuse(gpt_file* f, memo_status status, const char* format, ...) {
     char text[256];
     va_list values;
     if (f->status) return;

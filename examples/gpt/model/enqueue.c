@@ -472,13 +472,10 @@ static void gpt_shapes_add_runs(gpt_shapes* shapes, const gpt_config* config, gp
     }
 }
 
-gpt_shapes gpt_shapes_of_attention(gpt_shapes shapes, const gpt_config* config,
-                                   const gpt_share* share) {
+/* Every call of attention: of each slice and part, in each degree. */
+static void gpt_shapes_add_attention(gpt_shapes* shapes, const gpt_config* config) {
     const int32_t all = gpt_degree(config->tensor);
     const int64_t n_slices = gpt_n_slices(config), slice_rows = gpt_slice_rows(config);
-    shapes.over_ranks = gpt_sp_desc(config, share, n_slices - 1);
-    shapes.window = config->window < config->sequence ? config->window : 0;
-    shapes.documents = config->documents;
     for (int32_t degree = 1; degree <= all; degree++) {
         int is_used = degree == all && !config->degrees;
         for (int32_t i = 0; i < config->n_layers && config->degrees; i++)
@@ -488,9 +485,35 @@ gpt_shapes gpt_shapes_of_attention(gpt_shapes shapes, const gpt_config* config,
                 gpt_rows rows = gpt_part_of(config, slice_rows, gpt_slice_at(config, slice), part);
                 /* A smaller degree has whole sequences, and fewer. */
                 rows.end = rows.begin + gpt_count(rows) * degree / all;
-                gpt_shapes_add_runs(&shapes, config, rows, degree);
+                gpt_shapes_add_runs(shapes, config, rows, degree);
             }
     }
+}
+
+gpt_shapes gpt_shapes_make(const gpt_config* config) {
+    const int64_t hidden = config->hidden, n_rows = gpt_slice_rows(config);
+    const gpt_config one = gpt_whole_config(config);
+    const gpt_widths w = gpt_layout_make(config).widths, whole = gpt_even_widths(&one);
+    const gpt_share share = gpt_share_make(config, NULL);
+    gpt_shapes shapes;
+    memset(&shapes, 0, sizeof shapes);
+    shapes.type = config->type;
+    shapes.n_rows = n_rows;
+    shapes.n_keys = gpt_n_rows(config) * w.kv;
+    shapes.loss_rows = gpt_loss_rows(config);
+    shapes.mlp_rows = config->mlp_rows ? gpt_min(gpt_chunk_rows(config), n_rows) : n_rows;
+    shapes.hidden = hidden;
+    shapes.head_size = hidden / config->n_heads;
+    shapes.vocabulary = gpt_vocabulary(config);
+    shapes.wide = whole.wide;
+    shapes.up = whole.up;
+    shapes.largest_weight = w.q > w.up ? w.q : w.up;
+    if (shapes.largest_weight < shapes.vocabulary) shapes.largest_weight = shapes.vocabulary;
+    shapes.largest_weight *= hidden;
+    shapes.over_ranks = gpt_sp_desc(config, &share, gpt_n_slices(config) - 1);
+    shapes.window = config->window < config->sequence ? config->window : 0;
+    shapes.documents = config->documents;
+    gpt_shapes_add_attention(&shapes, config);
     return shapes;
 }
 

@@ -352,9 +352,8 @@ memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_share* sh
 /* The most that any rank needs, so that all ranks have one plan; 0 if no sequence is split. */
 int64_t gpt_sp_bytes(const gpt_config* config, const gpt_share* share);
 
-/* Every call of attention of a rank's step: of each slice and part, in each degree. */
-gpt_shapes gpt_shapes_of_attention(gpt_shapes shapes, const gpt_config* config,
-                                   const gpt_share* share);
+/* What kernels need to know of a rank's step. */
+gpt_shapes gpt_shapes_make(const gpt_config* config);
 int64_t gpt_n_exchanges(const gpt_model* model);
 
 /* Of the current micro-batch.  The stream reads the begins of documents in the staging buffer,

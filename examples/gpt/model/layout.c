@@ -259,25 +259,3 @@ void gpt_fill_tensors(const gpt_config* config, memo_item tensors[GPT_N_TENSORS]
         tensors[t].row_bytes *= memo_type_bytes(gpt_tensor_type(config, t));
     }
 }
-
-gpt_shapes gpt_shapes_make(const gpt_config* config) {
-    const int64_t hidden = config->hidden;
-    const gpt_layout at = gpt_layout_make(config);
-    gpt_shapes shapes;
-    memset(&shapes, 0, sizeof shapes);
-    shapes.type = config->type;
-    shapes.n_rows = gpt_slice_rows(config);
-    shapes.n_keys = gpt_n_rows(config) * at.widths.kv;
-    shapes.loss_rows = gpt_loss_rows(config);
-    shapes.mlp_rows =
-        config->mlp_rows ? gpt_min(gpt_chunk_rows(config), shapes.n_rows) : shapes.n_rows;
-    shapes.hidden = hidden;
-    shapes.head_size = hidden / config->n_heads;
-    shapes.vocabulary = gpt_vocabulary(config);
-    shapes.wide = gpt_wide(config);
-    shapes.up = gpt_n_products(config) * shapes.wide;
-    shapes.largest_weight = at.widths.q > at.widths.up ? at.widths.q : at.widths.up;
-    if (shapes.largest_weight < shapes.vocabulary) shapes.largest_weight = shapes.vocabulary;
-    shapes.largest_weight *= hidden;
-    return shapes;
-}

@@ -171,7 +171,6 @@ memo_type gpt_tensor_type(const gpt_config* config, int tensor);
  * reads only earlier tensors, so any rows can be recomputed alone.  Attention is the exception: a
  * query needs the keys of all earlier rows. */
 void gpt_fill_tensors(const gpt_config* config, memo_item tensors[GPT_N_TENSORS]);
-gpt_shapes gpt_shapes_make(const gpt_config* config);
 
 /* Returns whether the slices of a configuration are valid.  check.c has it. */
 memo_status gpt_check_slices(const gpt_config* config, memo_error* error);

@@ -589,7 +589,7 @@ static void gpt_setup(void* user, memo_session* session) {
     gpt_follow_plan(model, info.plan);
     gpt_destroy_collectives(model);
     if (model->most_slices) gpt_follow_slices(model);
-    gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);
+    const gpt_shapes shapes = gpt_shapes_make(config);
 
     const int64_t n_angles = model->share.layout.local_tokens * (config->hidden / config->n_heads);
     model->rope =

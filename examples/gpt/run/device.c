@@ -27,9 +27,9 @@ static __typeof__(openblas_get_corename)* compute_core;
 
 /* Threads of this process that compute: one for each of its ranks.  A single rank adds helpers on
  * the other processors.  A model of this size has no work for more than 8. */
-static int compute_threads(int64_t n_here, int64_t n_ranks) {
+static int compute_threads(int64_t n_ranks) {
     const long n_processors = sysconf(_SC_NPROCESSORS_ONLN);
-    if (n_ranks > 1) return (int)n_here;
+    if (n_ranks > 1) return train_place.size ? 1 : (int)n_ranks;
 #ifdef TRAIN_CUDA
     return 1;
 #endif
@@ -113,8 +113,8 @@ static memo_status compute_load_blas(int n_threads, memo_error* error) {
 }
 #endif
 
-memo_status compute_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
-    const int n_threads = compute_threads(n_here, n_ranks);
+memo_status compute_begin(int64_t n_ranks, memo_error* error) {
+    const int n_threads = compute_threads(n_ranks);
 #ifdef GPT_BLAS
     const memo_status status = compute_load_blas(n_threads, error);
 #else
@@ -159,7 +159,7 @@ static int64_t train_machine_bytes(void) {
     return n_kib < 0 ? (int64_t)1e18 : n_kib * 512;
 }
 
-gpt_cudnn_desc train_cudnn_desc(const train_options* o) {
+static gpt_cudnn_desc train_cudnn_desc(const train_options* o) {
     gpt_cudnn_desc desc;
     desc.is_deterministic = (int32_t)o->is_deterministic;
     desc.scratch_bytes = o->attention_memory;
@@ -337,7 +337,7 @@ memo_status train_device_room(const train_device* d, int64_t* room, memo_error* 
     return MEMO_STATUS_OK;
 }
 
-void train_device_print(const train_options* o, int64_t n_here) {
+void train_device_print(const train_options* o) {
 #ifdef TRAIN_CUDNN
     const char* attention = o->is_deterministic
                                 ? "cuDNN's attention, deterministic"
@@ -346,7 +346,6 @@ void train_device_print(const train_options* o, int64_t n_here) {
     const char* attention =
         "built-in attention (cuDNN's is faster: make CUDNN=folder of cudnn-frontend)";
 #endif
-    (void)n_here;
     printf("compute   a GPU: products by cuBLASLt, %lld rows at a time; %s\n", o->tile, attention);
 }
 #else
@@ -403,8 +402,8 @@ int train_device_has_room(const train_options* o, int64_t device_bytes, int64_t 
     return o->ranks * (device_bytes + host_bytes) <= train_machine_bytes();
 }
 
-void train_device_print(const train_options* o, int64_t n_here) {
-    const int n_threads = compute_threads(n_here, o->ranks);
+void train_device_print(const train_options* o) {
+    const int n_threads = compute_threads(o->ranks);
     printf("compute   %d thread%s, ", n_threads, n_threads == 1 ? "" : "s");
 #ifdef GPT_BLAS
     printf("OpenBLAS with kernels for %s\n", compute_core ? compute_core() : "this processor");

@@ -45,8 +45,6 @@ extern pthread_mutex_t train_running_mutex;
 memo_status train_device_room(const train_device* d, int64_t* room, memo_error* error);
 #endif
 
-gpt_cudnn_desc train_cudnn_desc(const train_options* o);
-
 /* Kernels without a device, to plan, with cuDNN's attention if the program has it. */
 memo_status train_device_plan(train_device* d, const train_options* o, memo_error* error);
 
@@ -65,11 +63,11 @@ memo_status train_device_check(train_options* o, memo_error* error);
 /* Returns whether every rank of this machine could have these bytes besides.  Libraries may take
  * some for each policy. */
 int train_device_has_room(const train_options* o, int64_t device_bytes, int64_t host_bytes);
-void train_device_print(const train_options* o, int64_t n_here);
+void train_device_print(const train_options* o);
 
 /* Call before the first product; gpt_helpers_end ends it.  Several threads call OpenBLAS, and each
  * computes alone. */
-memo_status compute_begin(int64_t n_here, int64_t n_ranks, memo_error* error);
+memo_status compute_begin(int64_t n_ranks, memo_error* error);
 
 /* Planning takes a quarter of a MiB of the main thread's stack; other threads bring their own. */
 memo_status compute_check_stack(memo_error* error);

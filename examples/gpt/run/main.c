@@ -292,7 +292,7 @@ static memo_status prepare(job* j, memo_error* error) {
     print_text(j);
     print_model(o);
     print_ranks(o);
-    train_device_print(o, train_place.size ? 1 : o->ranks);
+    train_device_print(o);
     fflush(stdout);
     if (needs) status = plan_run(j, error);
     if (!status) status = plan_policy(j, MEMO_POLICY_KEEP, error);
@@ -450,7 +450,7 @@ static memo_status read_options(int argc, char** argv, train_options* o, memo_er
 /* *is_training: the first lines are printed. */
 static memo_status run_job(job* j, int* is_training, memo_error* error) {
     const train_options* o = &j->options;
-    memo_status status = compute_begin(train_place.size ? 1 : o->ranks, o->ranks, error);
+    memo_status status = compute_begin(o->ranks, error);
     if (!o->is_random) train_text_find(&j->text, o->text_files, o->n_text_files);
     if (!status) status = check_files(j, error);
     if (!status) status = load_text(j, error);

@@ -60,7 +60,8 @@ int64_t bytes_free(const char* folder) {
     return n_bytes < 1e18 ? (int64_t)n_bytes : (int64_t)1e18;
 }
 
-int is_by_alpha(const train_options* o, memo_policy policy) {
+/* Returns whether the policy has one fraction for all tensors, instead of a planner's table. */
+static int is_by_alpha(const train_options* o, memo_policy policy) {
     return policy == MEMO_POLICY_ALPHA || (policy == MEMO_POLICY_MEMO && o->alpha >= 0);
 }
 
@@ -91,13 +92,11 @@ memo_session_desc train_session(const train_options* o, memo_policy policy) {
     return desc;
 }
 
-int is_over(int64_t n_bytes, int64_t budget) { return budget && n_bytes > budget; }
-
 void train_add_staged(const train_options* o, memo_step_plan* plan) {
     plan->bytes[MEMO_TIER_HOST][MEMO_OWNER_SESSION] += train_staged_bytes(o);
     plan->host_bytes += train_staged_bytes(o);
     plan->device_budget_bytes = o->device_memory; /* a timed run may have bounded itself */
-    if (is_over(plan->host_bytes, o->host_memory)) plan->fits = 0;
+    if (o->host_memory && plan->host_bytes > o->host_memory) plan->fits = 0;
 }
 
 memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_slices,
@@ -148,13 +147,17 @@ void plan_tiers(const train_options* o, const memo_step_plan* p, int64_t tiers[3
     }
 }
 
+int is_short(const int64_t* tier) {
+    return tier[TIER_LIMIT] && tier[TIER_WHOLE] > tier[TIER_LIMIT];
+}
+
 const char* plan_shortage(const train_options* o, const memo_step_plan* p) {
     int64_t tiers[3][N_TIER_PARTS];
     const char* text = "";
     plan_tiers(o, p, tiers);
     for (int tier = 0; tier < 3; tier++) {
         const int64_t whole = tiers[tier][TIER_WHOLE], limit = tiers[tier][TIER_LIMIT];
-        if (is_over(whole, limit))
+        if (is_short(tiers[tier]))
             text = text_of("%s%s%s: needs %s of %s", text, *text ? ", " : "", tier_names[tier],
                            bytes_beside(whole, limit), bytes_beside(limit, whole));
     }
@@ -167,7 +170,7 @@ int64_t moved_bytes(const train_options* o, const memo_step_plan* plan) {
 
 /* Returns the rows of a tensor that alpha splits, in an even layer. */
 static int64_t alpha_rows(const memo_step_plan* plan) { return plan->swap.rows[GPT_NORM1]; }
-double alpha_of(const memo_step_plan* plan) {
+static double alpha_of(const memo_step_plan* plan) {
     return (double)alpha_rows(plan) / (double)plan->swap.n_rows;
 }
 

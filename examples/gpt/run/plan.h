@@ -17,17 +17,11 @@ int64_t train_rows(const train_options* o);
 /* Returns 1e18 if it is unknown. */
 int64_t bytes_free(const char* folder);
 
-/* Returns whether the policy has one fraction for all tensors, instead of a planner's table. */
-int is_by_alpha(const train_options* o, memo_policy policy);
-
 /* Returns the bytes of tokens on their way to the device, which are pinned beside the session. */
 int64_t train_staged_bytes(const train_options* o);
 
 /* Returns the budgets and the policy of a rank's session. */
 memo_session_desc train_session(const train_options* o, memo_policy policy);
-
-/* A budget of 0 is no limit. */
-int is_over(int64_t n_bytes, int64_t budget);
 
 /* Adds these bytes to a plan of such a session, and to its budget. */
 void train_add_staged(const train_options* o, memo_step_plan* plan);
@@ -47,7 +41,6 @@ const char* plan_shortage(const train_options* o, const memo_step_plan* p);
 
 /* Returns the bytes of rows copied in a step, both ways. */
 int64_t moved_bytes(const train_options* o, const memo_step_plan* plan);
-double alpha_of(const memo_step_plan* plan);
 
 /* Prints the placement of rows and the reason.  Times are printed only if they were measured. */
 void print_choice(const train_options* o, const memo_step_plan* plan, int is_measured);
@@ -55,6 +48,7 @@ void print_choice(const train_options* o, const memo_step_plan* plan, int is_mea
 /* Bytes of a plan on the device, on the host and in a file, by owner.  Limit 0: none. */
 enum { TIER_STATES, TIER_ACTIVATIONS, TIER_BUFFERS, TIER_WHOLE, TIER_LIMIT, N_TIER_PARTS };
 void plan_tiers(const train_options* o, const memo_step_plan* p, int64_t tiers[3][N_TIER_PARTS]);
+int is_short(const int64_t* tier);
 void print_plan(const train_options* o, memo_policy policy, const memo_step_plan* p);
 
 /* The entry of a table in the column of alpha. */

@@ -112,8 +112,6 @@ static void put_ways(const train_options* o, memo_text* text) {
                     text);
 }
 
-static int is_short(const int64_t* parts) { return is_over(parts[TIER_WHOLE], parts[TIER_LIMIT]); }
-
 /* Writes the budgets in which this plan fits: of each tier that lacks memory. */
 static void put_budgets(int64_t tiers[3][N_TIER_PARTS], memo_text* text) {
     static const char* const names[] = {"--device-memory ", "--host-memory ",
