@@ -4,14 +4,11 @@
 /* Each number alone.  The trainer's options have limits, narrower ones. */
 static memo_status gpt_check_numbers(const gpt_config* c, memo_error* error) {
     if (c->n_layers < 1 || c->hidden < 1 || c->n_heads < 1 || c->n_kv_heads < 1 || c->batch < 1 ||
-        c->sequence < 1 || c->tile_rows < 1)
-        return gpt_invalid(error,
-                           "gpt_config: layers, hidden, heads, batch, sequence and tile_rows "
-                           "must be 1 or more");
-    if (c->mlp_rows < 0 || c->mlp_columns < 0 || c->slice_rows < 0 || c->window < 0 ||
-        c->documents < 0 || c->vocabulary < 0 || c->data < 0 || c->ring < 0 || c->ulysses < 0 ||
-        c->tensor < 0 || c->sub_batches < 0 || c->zero < 0 || c->zero > 2)
-        return gpt_invalid(error, "gpt_config: a number is below 0, or zero above 2");
+        c->sequence < 1 || c->tile_rows < 1 || c->mlp_rows < 0 || c->mlp_columns < 0 ||
+        c->slice_rows < 0 || c->window < 0 || c->documents < 0 || c->vocabulary < 0 ||
+        c->data < 0 || c->ring < 0 || c->ulysses < 0 || c->tensor < 0 || c->sub_batches < 0 ||
+        c->zero < 0 || c->zero > 2)
+        return gpt_invalid(error, "gpt_config: a number is out of range; see gpt.h");
     if (!(c->dropout >= 0 && c->dropout < 1))
         return gpt_invalid(error, "--dropout %g: not a number from 0 to below 1", c->dropout);
     if (c->states != MEMO_TYPE_F32 && c->states != MEMO_TYPE_BF16)

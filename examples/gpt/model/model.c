@@ -714,6 +714,8 @@ memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* err
     gpt_model* model;
     memo_session* session = NULL;
     memo_status status = gpt_model_make(desc, &model, error);
+    if (!status && (!desc->kernels || !desc->device))
+        status = gpt_invalid(error, "gpt_desc.kernels, device: must be set; gpt_plan needs none");
     if (!status) status = gpt_check_mesh(&desc->config, desc->mesh, error);
     if (!status) {
         model->device = *desc->device;

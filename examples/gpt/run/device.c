@@ -159,7 +159,7 @@ static int64_t train_machine_bytes(void) {
     return n_kib < 0 ? (int64_t)1e18 : n_kib * 512;
 }
 
-static gpt_cudnn_desc train_cudnn_desc(const train_options* o) {
+static MEMO_UNUSED gpt_cudnn_desc train_cudnn_desc(const train_options* o) {
     gpt_cudnn_desc desc;
     desc.is_deterministic = (int32_t)o->is_deterministic;
     desc.scratch_bytes = o->attention_memory;
