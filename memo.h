@@ -6333,7 +6333,10 @@ MEMOI int32_t memoi_records_find(const memob_records* records, int64_t number) {
 
 /* ---- >>engine -----------------------------------------------------------------------------------
  * Knows: the memory, streams, events and file that an engine has.  Knows nothing of what the engine
- * moves. */
+ * moves.
+ *
+ * 1. An event that is recorded is one of the engine's.
+ * 2. An operation of the file is the same each time. */
 
 typedef struct memob_engine {
     memo_device device;
@@ -6447,6 +6450,7 @@ MEMOI void memob_engine_call(memob_engine* e, memo_error* error) {
 }
 
 MEMOI void memob_engine_record(memob_engine* e, int32_t stream, int32_t event) {
+    MEMO_ASSERT(event >= 0 && event < e->n_events); /* 1 */
     if (!e->status)
         e->status = memo_event_record(&e->device, e->events[event], e->streams[stream], e->error);
 }
@@ -6470,7 +6474,8 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64
     memob_spill_op* op = &e->spill_ops[k];
     void* on_host = memob_at(e->host_memory, host_begin);
     if (!op->file) memob_spill_op_init(op, &e->file, is_write, (char*)on_host, file_begin, n_bytes);
-    MEMO_ASSERT(op->is_write == is_write && op->address == on_host && op->offset == file_begin);
+    MEMO_ASSERT(op->is_write == is_write && op->address == on_host && /* 2 */
+                op->offset == file_begin);
     if (e->status) return;
     e->status = memob_spill_launch(&e->device, e->streams[MEMOB_STREAM_FILE], op, e->error);
     if (!e->status) e->file_bytes[!op->is_write] += op->n_bytes;
@@ -6866,6 +6871,7 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
     MEMO_ASSERT(item->n_slots > 0);                                                       /* 6 */
     MEMO_ASSERT(!order || !m->desc->is_any_order ||                                       /* 8 */
                 time >= (stay->first / n_visits - 1) * n_visits);
+    MEMO_ASSERT(m->n_due < 2 * m->n_stays); /* a store and a load of each */
     m->due[m->n_due++] = due;
 }
 
@@ -6951,13 +6957,16 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
 
 /* ---- >>law operations ---------------------------------------------------------------------------
  * Knows: in which order visits and transfers are enqueued, and which cells they touch.  Knows
- * nothing of why bytes travel: that is >>law. */
+ * nothing of why bytes travel: that is >>law, whose numbers 7 and 8 are asserted here.  Also:
+ *
+ * 1. Operations, parts and touches fit into arrays that are sized by uses and transfers.
+ * 2. A parcel is one of the desc's, fits into a place, and has one while it moves. */
 
 MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
     static const int32_t streams[] = {MEMOB_STREAM_COMPUTE, MEMOB_STREAM_TO_HOST,
                                       MEMOB_STREAM_TO_DEVICE, MEMOB_STREAM_FILE, MEMOB_STREAM_FILE};
     memob_op* op = &m->law->ops[m->law->n_ops++];
-    MEMO_ASSERT(m->law->n_ops <= m->ops_most);
+    MEMO_ASSERT(m->law->n_ops <= m->ops_most); /* 1 */
     memset(op, 0, sizeof *op);
     op->kind = kind;
     op->stream = streams[kind];
@@ -6973,7 +6982,7 @@ MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
 MEMOI void memoi_law_add_part(memoi_maker* m, memob_op* op, int32_t item, int64_t at, int64_t away,
                               int32_t n_host) {
     const memob_part part = {item, at, away, n_host};
-    MEMO_ASSERT(m->law->n_parts < m->parts_most);
+    MEMO_ASSERT(m->law->n_parts < m->parts_most); /* 1 */
     m->law->parts[m->law->n_parts++] = part;
     op->n_parts++;
 }
@@ -6983,7 +6992,7 @@ MEMOI void memoi_law_touch(memoi_maker* m, memob_op* op, int32_t writes, int64_t
     memob_law* law = m->law;
     int32_t touch = 2 * (int32_t)memoi_cell_at(m->desc, at) + writes;
     for (int32_t k = 0; k < n; k++, touch += 2) {
-        MEMO_ASSERT(law->n_touches < m->touches_most && touch < 2 * law->n_cells);
+        MEMO_ASSERT(law->n_touches < m->touches_most && touch < 2 * law->n_cells); /* 1 */
         if (op->n_touches && law->touches[law->n_touches - 1] == touch) continue;
         law->touches[law->n_touches++] = touch;
         op->n_touches++;
@@ -7027,7 +7036,7 @@ MEMOI void memoi_law_add_visit(memoi_maker* m) {
 
 /* A parcel's items lie behind each other in every place. */
 MEMOI int64_t memoi_place_at(const memoi_maker* m, const memoi_parcel* parcel) {
-    MEMO_ASSERT(parcel->place >= 0);
+    MEMO_ASSERT(parcel->place >= 0); /* 2 */
     return parcel->place * m->desc->place_slots;
 }
 
@@ -7250,10 +7259,10 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     for (int32_t i = d->n_items - 1; i >= 0; i--) {
         memoi_parcel* p = d->items[i].parcel < 0 ? NULL : &m->parcels[d->items[i].parcel];
         if (!p || !d->items[i].n_slots) continue;
-        MEMO_ASSERT(d->items[i].parcel < d->n_parcels);
+        MEMO_ASSERT(d->items[i].parcel < d->n_parcels); /* 2 */
         p->item = i;
         p->n_host = (int32_t)memob_max(p->n_host, d->items[i].host + d->items[i].n_host);
-        MEMO_ASSERT(p->n_host <= d->place_slots);
+        MEMO_ASSERT(p->n_host <= d->place_slots); /* 2 */
     }
 
     /* The first walk tells which parcels go to the file. */
@@ -8123,7 +8132,12 @@ MEMOI memo_status memob_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows
  * LATE_ROWS.  If a plan keeps the rows of k of n steps, the item has a stack for k A / n rows, with
  * A = routed_rows_all, and behind it a scratch of routed_rows_layer rows.  Rows of a step begin
  * where rows of the step before end, at most at the end of the stack.  Rows in the scratch are the
- * surplus, except in the last step. */
+ * surplus, except in the last step.
+ *
+ * 1. A backward comes behind a forward of its place.
+ * 2. Rows lie in the region of their tensor, or in that of a layer that keeps them.
+ * 3. The tensors of a pack lie in the area of packs.
+ * 4. Late rows begin in their stack, behind those of an earlier step. */
 
 /* Rows that a step computes if the micro-batch has n_rows; 0: an empty slice. */
 MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_t step,
@@ -8164,7 +8178,8 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
         visit->pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
         visit->layer = place * n + i;
         visit->odd = memoi_swap_is_odd(desc, visit->layer);
-        for (before = k / n - 1; is_backward && order[before] != place;) before--;
+        for (before = k / n - 1; is_backward && order[before] != place; before--)
+            MEMO_ASSERT(before > 0); /* 1 */
         visit->forward = is_backward ? before * n + i : k;
     }
 }
@@ -8659,6 +8674,10 @@ MEMOI void memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placeme
             begin + (memoi_swap_is_odd(desc, layer) ? area_bytes - sum->pack_bytes : 0), places);
         for (int32_t t = 0; t < desc->n_tensors; t++) {
             if (memoi_swap_part_of(desc, layer, t, -1) == MEMOI_SWAP_PARTS) continue;
+            MEMO_ASSERT(places[t].offset >= begin && /* 3 */
+                        places[t].offset +
+                                memob_tensor_rows(desc, t) * desc->tensors[t].row_bytes <=
+                            begin + area_bytes);
             if (sum->is_pack_overwritten)
                 memoi_swap_recompute(desc, layer, memoi_swap_cell(desc, layer, t), &places[t]);
             if (!sum->returns) places[t].moved_end = places[t].moved_begin;
@@ -8673,6 +8692,10 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].scope == MEMO_EDGE;
     int64_t *total = &placement->sizes.device_bytes, *fixed = &placement->fixed_host_bytes;
+    const int is_packed MEMO_UNUSED = memob_tensor_kinds(desc, t) && !is_layer;
+    const int64_t all_bytes MEMO_UNUSED =
+        (is_layer ? memob_swap_layer_rows(desc) : memob_tensor_rows(desc, t)) *
+        desc->tensors[t].row_bytes;
     int64_t* tiles = placement->tiles;
     memob_swap_place* places = &placement->places[t];
     memob_swap_region region;
@@ -8706,6 +8729,8 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
             place->offset = *total;
             *total += region.whole_bytes;
         }
+        MEMO_ASSERT((is_packed && tiles[layer] != MEMO_ROWS_KEPT) || /* 2 */
+                    (place->offset >= region.begin && place->offset + all_bytes <= *total));
         if (!is_layer || place->moved_end == place->moved_begin) continue;
 
         /* Slices follow each other. */
@@ -8789,6 +8814,8 @@ MEMOI void memoi_swap_route(memob_swap_placement* placement, int32_t step, int64
                 before->host_offset + (before->moved_end - before->moved_begin) * before->row_bytes;
         }
 
+        MEMO_ASSERT(routed_before < step && /* 4 */
+                    memob_is_within(place->offset, place->stack_begin, place->stack_end));
         n_kept = memob_min(n_rows, (place->stack_end - place->offset) / place->row_bytes);
         if (place->is_recomputed && n_kept < n_rows)
             n_kept -= n_kept % placement->tile_rows; /* recomputed by whole tiles */
@@ -9669,7 +9696,10 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
  * the device.
  *
  * Update on the host.  States that only the update uses never leave the host, and have no place on
- * the device. */
+ * the device.
+ *
+ * 1. A state is one of the table's.
+ * 2. What a place holds of a layer lies in the area of places. */
 
 /* What the trainer does.  A failure of `update` or `look` ends the visit. */
 typedef struct memob_states_trainer {
@@ -9829,7 +9859,8 @@ MEMOI double memob_states_update_bytes(const memob_states* states, int32_t layer
 
 MEMOI memob_state_bytes* memoi_states_bytes(const memob_states* states, int32_t layer,
                                             int32_t state) {
-    MEMO_ASSERT(layer >= 0 && layer < states->n_layers && state >= 0 && state < states->n_states);
+    MEMO_ASSERT(layer >= 0 && layer < states->n_layers && state >= 0 && /* 1 */
+                state < states->n_states);
     return &states->bytes[(int64_t)layer * states->n_states + state];
 }
 
@@ -9887,6 +9918,8 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
                 const int64_t bytes = memob_align_up(size_bytes, alignment);
                 if (!((k ? layer->spilled : layer->streamed) >> s & 1)) continue;
                 at[k] = stays[k] + (layer->place == 1 ? area[k] - at[k] - bytes : at[k]);
+                MEMO_ASSERT(states->hosted >> s & 1 || /* 2 */
+                            memob_is_within(at[k] - stays[k], 0, area[k] - bytes));
             }
         }
     sizes->resident_bytes = stays[0];
@@ -10021,7 +10054,8 @@ MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t la
  *
  * 1. The first backward of a step writes gradients, the others change them; updates spend them.
  * 2. No two layers that one visit uses have the same place.
- * 3. Which list comes next is known when a list begins, but for a mistake; see >>states. */
+ * 3. Which list comes next is known when a list begins, but for a mistake; see >>states.
+ * 4. The pieces of an item follow each other, and there are fewer than borders of items. */
 
 /* Lists that may come next, as bits.  Evaluations are forwards behind forwards. */
 MEMOI uint32_t memoi_states_follow(int32_t update_at, int32_t list) {
@@ -10226,6 +10260,8 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
     for (int32_t i = 0; i < n_items; i++) {
         states->bytes[i].first_piece = on_device[2 * i];
         states->bytes[i].end_piece = on_device[2 * i + 1];
+        MEMO_ASSERT(on_device[2 * i] <= on_device[2 * i + 1] && /* 4 */
+                    on_device[2 * i + 1] < 2 * n_items);
         for (int32_t p = on_device[2 * i]; p < on_device[2 * i + 1]; p++) states->owners[p]++;
     }
     for (int32_t i = 0; i < n_items; i++) {

@@ -4698,7 +4698,10 @@ MEMOI void memoi_rows_put_times(const memo_swap_plan* plan, memo_text* text) {
  * A clock on which the operations of a step pass, as the law of memo.h's >>swap items
  * lists them.  Every cost of an operation is here: a new one is a field of memo_profile, a term
  * here, and a duration in memo_swap_generate (memo_look.h).
- * test_swap_plan compares both for random problems. */
+ * test_swap_plan compares both for random problems.
+ *
+ * 1. The law of a table has the visits of the table's steps.
+ * 2. The clock has a cell for each of the law's. */
 
 /* What copies, uses of the file, and updates on the host cost. */
 typedef struct memob_rows_rates {
@@ -4944,6 +4947,7 @@ MEMOI void memoi_rows_enqueue(memoi_rows_clock* c, const memob_op* op) {
 MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     const memob_op *op = &c->law->ops[c->law->visit_ops[k]], *end = c->law->ops + c->law->n_ops;
+    MEMO_ASSERT(op->kind == MEMOB_OP_VISIT); /* 1 */
     if (!is_end) {
         memob_clock_begin(&c->now, c->cells, c->law, op);
         return;
@@ -5052,6 +5056,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     double batch_s;
 
     /* Nothing is under way. */
+    MEMO_ASSERT(c->law->n_cells <= c->n_cells_most); /* 2 */
     c->in_flight_s[0] = c->in_flight_s[1] = 0;
     memset(&c->now, 0, sizeof c->now);
     memset(c->cells, 0, (size_t)c->law->n_cells * sizeof *c->cells);
@@ -5411,7 +5416,9 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
  * Knows: what a table of rows takes and moves.  Knows nothing of times.
  *
  * The same bytes as memo.h's placement of the table, whose sums it shares (>>swap places), without
- * the offsets.  test_swap_plan compares both. */
+ * the offsets.  test_swap_plan compares both.
+ *
+ * 1. Tables with the same version of a bundle have the same cells of it. */
 
 /* A table as memo_swap_desc.rows.  Slices share the cell of a LAYER tensor: the first slice's. */
 MEMOI void memoi_rows_fill(const memoi_rows_planner* p, const int64_t* cells, int64_t* rows) {
@@ -5433,9 +5440,12 @@ MEMOI void memoi_rows_copy(const memoi_rows_planner* p, const memoi_rows_table* 
     to->score = from->score;
     for (int32_t b = 0; b < p->n_bundles; b++) {
         const int64_t first = (int64_t)b * p->n_layers;
+        const size_t n_bytes = (size_t)p->n_layers * sizeof(int64_t);
+        MEMO_ASSERT(to->versions[b] != from->versions[b] || /* 1 */
+                    !memcmp(to->cells + first, from->cells + first, n_bytes));
         if (to->versions[b] == from->versions[b]) continue;
         to->versions[b] = from->versions[b];
-        memcpy(to->cells + first, from->cells + first, (size_t)p->n_layers * sizeof(int64_t));
+        memcpy(to->cells + first, from->cells + first, n_bytes);
     }
 }
 
@@ -5515,7 +5525,10 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
 
 /* --- >>row score ---
  * Knows: the step of a table, and which of two tables is better.  Knows nothing of how tables are
- * found. */
+ * found.
+ *
+ * 1. A table that fits has a time.
+ * 2. A cell that a table may get is MEMO_ROWS_KEPT, or tiles from 0 to n_tiles. */
 
 /* Bytes beyond a capacity; 0: no limit. */
 MEMOI double memoi_rows_excess(int64_t capacity_bytes, double n_bytes) {
@@ -5618,7 +5631,7 @@ MEMOI void memoi_rows_need_no_longer(memoi_rows_planner* p, const memoi_rows_sco
 /* Scores p->trial.  A better trial becomes p->best, and the result is 1. */
 MEMOI int memoi_rows_try(memoi_rows_planner* p) {
     memoi_rows_score_trial(p);
-    MEMO_ASSERT(p->trial.score.step_s >= 0 || p->trial.score.excess_bytes > 0);
+    MEMO_ASSERT(p->trial.score.step_s >= 0 || p->trial.score.excess_bytes > 0); /* 1 */
     if (!memoi_rows_is_better(&p->trial.score, &p->best.score)) return 0;
     memoi_rows_copy(p, &p->trial, &p->best);
     return 1;
@@ -5627,6 +5640,7 @@ MEMOI int memoi_rows_try(memoi_rows_planner* p) {
 /* 1 if a bundle may have this cell in a layer. */
 MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_t b, int64_t cell) {
     const int32_t rule = p->rules[(int64_t)b * p->n_layers + layer];
+    MEMO_ASSERT(memob_is_within(cell, MEMO_ROWS_KEPT, p->n_tiles)); /* 2 */
     if (cell == MEMO_ROWS_KEPT || rule == MEMO_ROWS) return 1;
     if (rule == MEMO_KEEP || rule == MEMOI_ROWS_ABSENT) return 0;
     if (rule == MEMOI_ROWS_LATE) return cell == 0;
@@ -5640,7 +5654,9 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
  * gives a bundle another cell in layers of a kind, or in neighboring layers.  Memory joins the
  * bundles: after a change another bundle takes the free bytes, or gives up the missing bytes, in as
  * many layers or tiles as necessary; often in the same layers, because other layers may have no
- * time to copy the bytes. */
+ * time to copy the bytes.
+ *
+ * 1. The layers that a change picks ascend. */
 
 /* The number of trials, and of cells and states that all trials may visit. */
 #define MEMOI_ROWS_TRIALS_MAX   150000
@@ -5723,6 +5739,7 @@ MEMOI int memoi_rows_convert(memoi_rows_planner* p, const memoi_rows_pick* pick,
     for (int64_t k = 0; k < n && p->picked[k] < end; k++) {
         const int32_t layer = p->picked[k];
         int64_t next = pick->next;
+        MEMO_ASSERT(!k || p->picked[k - 1] < layer); /* 1 */
         if (++i == n) i = of_group = rest = 0;
         if (of_group == width) {
             of_group = 0;
@@ -8384,7 +8401,9 @@ memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t sta
  * an address that was kept from before is then of no layer that is open.
  *
  * 1. The rows of a tensor lie between the guards of the tensor.
- * 2. Only rows that have a hash are compared. */
+ * 2. Only rows that have a hash are compared.
+ * 3. The image of a slot has room for the bytes that are looked at.
+ * 4. A buffer and as many bytes behind it lie in a half; the list has room for each. */
 
 #define MEMOI_GUARD       512
 #define MEMOI_SWEPT_BYTES 4096 /* that one thread of a device looks at */
@@ -8495,6 +8514,7 @@ MEMOI int memoi_checked_view(memo_session* s, char* bytes, int64_t row_bytes, in
     memoi_checked* c = &s->checked;
     char* image = c->image + (uintptr_t)bytes % 8;
     memo_status status;
+    MEMO_ASSERT(n_rows * row_bytes <= c->slot_bytes); /* 3 */
     if (n_rows <= 0) return 1;
     if (c->seen) {
         status = s->device->inspect(s->device->context, c->stream, bytes, row_bytes, n_rows,
@@ -8922,12 +8942,14 @@ MEMOI void* memoi_checked_request(memo_session* s, void* address, int64_t n_byte
     int is_behind = c->is_moved;
     memoi_checked_buffer* b;
     if (!c->slots || !s->is_running || s->error.status || n_bytes <= 0) return address;
+    MEMO_ASSERT(c->n_buffers < plan->addresses->n_buffers); /* 4 */
     b = &c->buffers[c->n_buffers];
     b->address = address;
     b->name = name;
     b->n_bytes = n_bytes;
     b->at = 2 * ((char*)address - (char*)s->device_memory - plan->device_bytes +
                  plan->bytes[0][MEMO_OWNER_MICRO_BATCH]);
+    MEMO_ASSERT(b->at >= 0 && b->at + 2 * n_bytes <= half); /* 4 */
     for (int64_t i = c->n_buffers - 1; i >= 0; i--) {
         const int64_t before = c->buffers[i].at % half;
         if (before >= b->at + 2 * n_bytes || b->at >= before + 2 * c->buffers[i].n_bytes) continue;
@@ -8957,7 +8979,11 @@ MEMOI void* memoi_checked_release(memo_session* s, void* address) {
 
 /* --- >>session running ---
  * Knows: the plan that runs, arena, engine, the trainer's functions.  Knows nothing of how a plan
- * is found. */
+ * is found.
+ *
+ * 1. Two steps are open at most, the older first.
+ * 2. The engine's visit is of the session's step.
+ * 3. A buffer of a place lies in it, and the place is one of the plan's. */
 
 /* The first step of a layer of this turn, unless another step of the layer is open. */
 MEMOI int32_t memoi_session_open_step(const memo_session* s, int32_t layer) {
@@ -9104,10 +9130,14 @@ MEMOI int64_t memoi_session_lay_places(memo_session* s) {
 /* Where a buffer of this turn's place lies; NULL in a dry run. */
 MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer) {
     const memoi_session_part* part = s->part;
+    const int64_t place = s->first_step / s->n_turn_steps;
+    const int64_t offset = memoi_session_place_offset(s, s->batch.turn.chunk, buffer);
+    MEMO_ASSERT(
+        !s->is_open || /* 3 */
+        (place < s->steps->n_places &&
+         offset + memoi_session_buffer_bytes(s, buffer, s->batch.n_rows) <= part->place_bytes));
     return part->base && s->is_open /* sizes of a dry run may exceed what can be addressed */
-               ? part->base + part->places_begin +
-                     s->first_step / s->n_turn_steps * part->place_bytes +
-                     memoi_session_place_offset(s, s->batch.turn.chunk, buffer)
+               ? part->base + part->places_begin + place * part->place_bytes + offset
                : NULL;
 }
 
@@ -9522,6 +9552,7 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, text, &s->call_error));
     }
     if (s->error.status) return -1;
+    MEMO_ASSERT(is_end || s->open_next < 0); /* 1 */
     if (!is_end) *(s->open < 0 ? &s->open : &s->open_next) = step;
     return step;
 }
@@ -9581,7 +9612,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
     s->is_routed = 0;
     if (memoi_session_moves(s)) {
-        MEMO_ASSERT(memob_swap_next(s->part->swap, 0)->layer == step);
+        MEMO_ASSERT(memob_swap_next(s->part->swap, 0)->layer == step); /* 2 */
         (void)memoi_session_is_ok(s, memob_swap_begin(s->part->swap, &s->call_error));
     }
 
@@ -10966,7 +10997,10 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
 }
 
 /* --- >>session open ---
- * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
+ * Knows: arena and engine of a plan.  Knows nothing of how it was made.
+ *
+ * 1. The block of the device has the bytes of every plan.
+ * 2. What has a file begins with a whole page of the host's memory. */
 
 /* Takes the caller's memory or the device's, unless it has been taken; host_bytes of rows.  A
  * session that plans again takes its whole budget, if it gets so much.  Without memory of the
@@ -11003,7 +11037,7 @@ MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_byte
         if (!s->device_memory)
             status = memo_device_alloc(s->device, device_bytes, &s->device_memory, error);
     }
-    MEMO_ASSERT(device_bytes <= s->memory_bytes);
+    MEMO_ASSERT(device_bytes <= s->memory_bytes); /* 1 */
     if (s->desc.host_memory) {
         char* base = (char*)s->desc.host_memory;
         s->host_memory = base + rows_at;
@@ -11011,7 +11045,7 @@ MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_byte
             base += (s->desc.host_bytes - states_bytes) / MEMOB_DEVICE_ALIGNMENT *
                     MEMOB_DEVICE_ALIGNMENT;
         s->states_desc.host_memory = base;
-        MEMO_ASSERT(rows_at % MEMOB_SPILL_ALIGNMENT == 0);
+        MEMO_ASSERT(rows_at % MEMOB_SPILL_ALIGNMENT == 0); /* 2 */
     } else if (!status && host_bytes) {
         status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
     }
@@ -11417,7 +11451,9 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
 
 /* --- >>session times ---
  * Knows: the spans of micro-batches that have run, and the profile that follows from them.  Knows
- * nothing of when they run. */
+ * nothing of when they run.
+ *
+ * 1. A span has as many times as micro-batches were timed, for which there is room. */
 
 /* Rows of a tensor that a step had; the mean if they are routed. */
 MEMOI double memoi_session_mean_rows(const memo_session* s, int32_t t) {
@@ -11540,6 +11576,7 @@ MEMOI double memoi_session_median(const double* times_s, int32_t first, int32_t 
 MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
     const int64_t n_spans = (int64_t)s->n_steps * MEMOI_SPANS_MAX;
     double sums_s[MEMOI_SESSION_REPETITIONS] = {0}, sum_s = 0, ratio;
+    MEMO_ASSERT(n > 0 && n <= MEMOI_SESSION_REPETITIONS); /* 1 */
     for (int64_t k = 0; k < n_spans; k++) {
         double *span_s = s->spans_s + k * MEMOI_SESSION_REPETITIONS, odd_s;
         const int is_layer = memoi_pass_has_layers(k % MEMOI_SPANS_MAX);

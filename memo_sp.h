@@ -2143,7 +2143,7 @@ const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const char* name, 
  * Knows: the arithmetic of rows, the device table.  Knows nothing of CUDA, attention or
  * its callers.
  *
- * 1. A kernel reads few enough arrays for a recorder's list. */
+ * 1. A kernel reads few enough arrays for a recorder's list, and writes few enough. */
 
 /* Is it a type of rows?  what: "memo_loss_desc.type". */
 MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_error* error) {
@@ -2352,13 +2352,14 @@ MEMOI void memoi_row_loop_reduce(const void* desc) { /* chunks are faster than i
 /* --- descs --- */
 
 enum { MEMOI_ROW_READS = 1, MEMOI_ROW_WRITES = 2, MEMOI_ROW_UPDATES = 3 };
+enum { MEMOI_ROW_WRITTEN_MAX = 4 }; /* arrays that a kernel writes */
 
 /* The arrays of a desc, after the first error none. */
 typedef struct memoi_row_arrays {
     memo_row_kind kind;
     const char* desc; /* its type, for errors */
     memo_op_desc op;  /* for a recorder */
-    memo_range reads[MEMO_REDUCE_MAX], writes[4];
+    memo_range reads[MEMO_REDUCE_MAX], writes[MEMOI_ROW_WRITTEN_MAX];
     memo_status status;
     memo_error* error;
 } memoi_row_arrays;
@@ -2401,7 +2402,8 @@ MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, co
 
     if (stride_of) *stride_of = stride;
     range = memob_range_at(address, n ? ((n - 1) * stride + n_columns) * element_bytes : 0);
-    MEMO_ASSERT(arrays->op.n_reads < MEMO_REDUCE_MAX); /* 1 */
+    MEMO_ASSERT(arrays->op.n_reads < MEMO_REDUCE_MAX);        /* 1 */
+    MEMO_ASSERT(arrays->op.n_writes < MEMOI_ROW_WRITTEN_MAX); /* 1 */
     if (access & MEMOI_ROW_READS) arrays->reads[arrays->op.n_reads++] = range;
     if (access & MEMOI_ROW_WRITES) arrays->writes[arrays->op.n_writes++] = range;
 }
@@ -3536,7 +3538,9 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
 #endif /* MEMO_NO_HOST_DEVICE */
 
 /* ---- >>mesh -------------------------------------------------------------------------------------
- * Knows: split of memo_comm.  Knows nothing of back ends, streams or data. */
+ * Knows: split of memo_comm.  Knows nothing of back ends, streams or data.
+ *
+ * 1. The coordinates of a rank number it: ranks differ in one of them. */
 
 /* The axes in the order in which messages list them, and the groups of more than one axis. */
 enum {
@@ -3622,6 +3626,7 @@ MEMOI memo_status memoi_mesh_place(const memo_mesh_desc* desc, int32_t size, int
         *memoi_mesh_rank(mesh, from_the_fastest[i]) = rest % degree;
         rest /= degree;
     }
+    MEMO_ASSERT(rest == 0); /* 1 */
     mesh->sequence_rank = mesh->ring_rank * degrees.ulysses + mesh->ulysses_rank;
     mesh->gradient_rank = mesh->data_rank * degrees.ring * degrees.ulysses + mesh->sequence_rank;
     return MEMO_STATUS_OK;
@@ -4435,7 +4440,9 @@ MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t*
 
 /* ---- >>attention shape --------------------------------------------------------------------------
  * Knows: tokens, heads and masks of an attention on one rank.  Knows nothing of how it is
- * computed. */
+ * computed.
+ *
+ * 1. Runs are those of a rank of the ring. */
 
 /* n_q_heads must be a multiple of n_kv_heads; nothing else needs to divide. */
 MEMOI memo_ulysses_heads memoi_shape_split_heads(int32_t n_q_heads, int32_t n_kv_heads,
@@ -4493,6 +4500,7 @@ MEMOI const memoi_shape_tokens* memoi_shape_tokens_of(const memoi_shape* shape, 
 MEMOI const memo_run* memoi_shape_runs(const memoi_shape* shape, int is_kv, int32_t ring_rank,
                                        int32_t* n) {
     const memoi_shape_tokens* tokens = memoi_shape_tokens_of(shape, is_kv);
+    MEMO_ASSERT(ring_rank >= 0 && ring_rank < shape->sharding.ring); /* 1 */
     *n = tokens->n_runs[ring_rank];
     return tokens->runs + ring_rank * tokens->max_runs;
 }
@@ -4736,7 +4744,8 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
  * 1. Rows are added to pieces in ascending order; pieces stay apart and few enough.
  * 2. The stretches of a pool ascend without gaps from its first row to its last.
  * 3. Every step finds room: two sets of a rank's rows hold any step beside the one before.
- * 4. The exchanges of a pass bring the keys of every step. */
+ * 4. The exchanges of a pass bring the keys of every step.
+ * 5. Pieces have as many runs as their rank at most, and one more each. */
 
 /* Rows [begin, end) of a sequence. */
 typedef struct memoi_exchange_rows {
@@ -4985,6 +4994,7 @@ MEMOI int32_t memoi_exchange_runs_of(const memoi_exchange_pieces* p, const memo_
         int64_t at = p->rows[i].begin;
         while (at < p->rows[i].end) {
             memo_run* run = &made[n_made++];
+            MEMO_ASSERT(n_made <= n + p->n); /* 5 */
             for (; k < n && row + runs[k].count <= at; k++) row += runs[k].count;
             *run = runs[k];
             run->start += at - row;
@@ -6618,7 +6628,10 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
 
 /* ---- >>hybrid attention -------------------------------------------------------------------------
  * Knows: Ulysses and the ring as functions, and the buffers that these need.  Knows nothing of how
- * Ulysses and the ring work. */
+ * Ulysses and the ring work.
+ *
+ * 1. Groups whose heads are sent again use two buffers in turn, beginning with the first.
+ * 2. The rows of a group's LSEs are of heads that this rank has. */
 
 struct memo_sp_attention {
     memo_sp_attention_desc desc;
@@ -6999,6 +7012,7 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
     if (!walk->shape->sends_again) return;
 
     /* Sent again: the one of two buffers that the previous keys are not in. */
+    MEMO_ASSERT(n_arrived > 0); /* 1 */
     *q = walk->buffers.q[g % 2];
     kv[0] = walk->buffers.kv[(n_arrived - 1) % 2][0];
     kv[1] = walk->buffers.kv[(n_arrived - 1) % 2][1];
@@ -7057,6 +7071,9 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
 
     /* The LSEs of a group follow those of earlier groups. */
     ring->lse = t->lse;
+    MEMO_ASSERT(!group->heads.n_q || (group->heads.first_q >= walk->shape->heads.first_q && /* 2 */
+                                      group->heads.first_q + group->heads.n_q <=
+                                          walk->shape->heads.first_q + walk->shape->heads.n_q));
     if (t->lse)
         ring->lse += (int64_t)group->n_batch * group->sharding.ring_tokens *
                      (group->heads.n_q ? group->heads.first_q - walk->shape->heads.first_q : 0);

@@ -3,7 +3,10 @@
 #include "memo/waits.h"
 /* ---- >>engine -----------------------------------------------------------------------------------
  * Knows: the memory, streams, events and file that an engine has.  Knows nothing of what the engine
- * moves. */
+ * moves.
+ *
+ * 1. An event that is recorded is one of the engine's.
+ * 2. An operation of the file is the same each time. */
 
 typedef struct memob_engine {
     memo_device device;
@@ -117,6 +120,7 @@ MEMOI void memob_engine_call(memob_engine* e, memo_error* error) {
 }
 
 MEMOI void memob_engine_record(memob_engine* e, int32_t stream, int32_t event) {
+    MEMO_ASSERT(event >= 0 && event < e->n_events); /* 1 */
     if (!e->status)
         e->status = memo_event_record(&e->device, e->events[event], e->streams[stream], e->error);
 }
@@ -140,7 +144,8 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64
     memob_spill_op* op = &e->spill_ops[k];
     void* on_host = memob_at(e->host_memory, host_begin);
     if (!op->file) memob_spill_op_init(op, &e->file, is_write, (char*)on_host, file_begin, n_bytes);
-    MEMO_ASSERT(op->is_write == is_write && op->address == on_host && op->offset == file_begin);
+    MEMO_ASSERT(op->is_write == is_write && op->address == on_host && /* 2 */
+                op->offset == file_begin);
     if (e->status) return;
     e->status = memob_spill_launch(&e->device, e->streams[MEMOB_STREAM_FILE], op, e->error);
     if (!e->status) e->file_bytes[!op->is_write] += op->n_bytes;

@@ -391,6 +391,7 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
     MEMO_ASSERT(item->n_slots > 0);                                                       /* 6 */
     MEMO_ASSERT(!order || !m->desc->is_any_order ||                                       /* 8 */
                 time >= (stay->first / n_visits - 1) * n_visits);
+    MEMO_ASSERT(m->n_due < 2 * m->n_stays); /* a store and a load of each */
     m->due[m->n_due++] = due;
 }
 

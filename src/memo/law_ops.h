@@ -2,13 +2,16 @@
 #include "memo/law.h"
 /* ---- >>law operations ---------------------------------------------------------------------------
  * Knows: in which order visits and transfers are enqueued, and which cells they touch.  Knows
- * nothing of why bytes travel: that is >>law. */
+ * nothing of why bytes travel: that is >>law, whose numbers 7 and 8 are asserted here.  Also:
+ *
+ * 1. Operations, parts and touches fit into arrays that are sized by uses and transfers.
+ * 2. A parcel is one of the desc's, fits into a place, and has one while it moves. */
 
 MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
     static const int32_t streams[] = {MEMOB_STREAM_COMPUTE, MEMOB_STREAM_TO_HOST,
                                       MEMOB_STREAM_TO_DEVICE, MEMOB_STREAM_FILE, MEMOB_STREAM_FILE};
     memob_op* op = &m->law->ops[m->law->n_ops++];
-    MEMO_ASSERT(m->law->n_ops <= m->ops_most);
+    MEMO_ASSERT(m->law->n_ops <= m->ops_most); /* 1 */
     memset(op, 0, sizeof *op);
     op->kind = kind;
     op->stream = streams[kind];
@@ -24,7 +27,7 @@ MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
 MEMOI void memoi_law_add_part(memoi_maker* m, memob_op* op, int32_t item, int64_t at, int64_t away,
                               int32_t n_host) {
     const memob_part part = {item, at, away, n_host};
-    MEMO_ASSERT(m->law->n_parts < m->parts_most);
+    MEMO_ASSERT(m->law->n_parts < m->parts_most); /* 1 */
     m->law->parts[m->law->n_parts++] = part;
     op->n_parts++;
 }
@@ -34,7 +37,7 @@ MEMOI void memoi_law_touch(memoi_maker* m, memob_op* op, int32_t writes, int64_t
     memob_law* law = m->law;
     int32_t touch = 2 * (int32_t)memoi_cell_at(m->desc, at) + writes;
     for (int32_t k = 0; k < n; k++, touch += 2) {
-        MEMO_ASSERT(law->n_touches < m->touches_most && touch < 2 * law->n_cells);
+        MEMO_ASSERT(law->n_touches < m->touches_most && touch < 2 * law->n_cells); /* 1 */
         if (op->n_touches && law->touches[law->n_touches - 1] == touch) continue;
         law->touches[law->n_touches++] = touch;
         op->n_touches++;
@@ -78,7 +81,7 @@ MEMOI void memoi_law_add_visit(memoi_maker* m) {
 
 /* A parcel's items lie behind each other in every place. */
 MEMOI int64_t memoi_place_at(const memoi_maker* m, const memoi_parcel* parcel) {
-    MEMO_ASSERT(parcel->place >= 0);
+    MEMO_ASSERT(parcel->place >= 0); /* 2 */
     return parcel->place * m->desc->place_slots;
 }
 
@@ -301,10 +304,10 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     for (int32_t i = d->n_items - 1; i >= 0; i--) {
         memoi_parcel* p = d->items[i].parcel < 0 ? NULL : &m->parcels[d->items[i].parcel];
         if (!p || !d->items[i].n_slots) continue;
-        MEMO_ASSERT(d->items[i].parcel < d->n_parcels);
+        MEMO_ASSERT(d->items[i].parcel < d->n_parcels); /* 2 */
         p->item = i;
         p->n_host = (int32_t)memob_max(p->n_host, d->items[i].host + d->items[i].n_host);
-        MEMO_ASSERT(p->n_host <= d->place_slots);
+        MEMO_ASSERT(p->n_host <= d->place_slots); /* 2 */
     }
 
     /* The first walk tells which parcels go to the file. */

@@ -15,7 +15,8 @@
  *
  * 1. The first backward of a step writes gradients, the others change them; updates spend them.
  * 2. No two layers that one visit uses have the same place.
- * 3. Which list comes next is known when a list begins, but for a mistake; see >>states. */
+ * 3. Which list comes next is known when a list begins, but for a mistake; see >>states.
+ * 4. The pieces of an item follow each other, and there are fewer than borders of items. */
 
 /* Lists that may come next, as bits.  Evaluations are forwards behind forwards. */
 MEMOI uint32_t memoi_states_follow(int32_t update_at, int32_t list) {
@@ -220,6 +221,8 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
     for (int32_t i = 0; i < n_items; i++) {
         states->bytes[i].first_piece = on_device[2 * i];
         states->bytes[i].end_piece = on_device[2 * i + 1];
+        MEMO_ASSERT(on_device[2 * i] <= on_device[2 * i + 1] && /* 4 */
+                    on_device[2 * i + 1] < 2 * n_items);
         for (int32_t p = on_device[2 * i]; p < on_device[2 * i + 1]; p++) states->owners[p]++;
     }
     for (int32_t i = 0; i < n_items; i++) {

@@ -16,7 +16,10 @@
  * the device.
  *
  * Update on the host.  States that only the update uses never leave the host, and have no place on
- * the device. */
+ * the device.
+ *
+ * 1. A state is one of the table's.
+ * 2. What a place holds of a layer lies in the area of places. */
 
 /* What the trainer does.  A failure of `update` or `look` ends the visit. */
 typedef struct memob_states_trainer {
@@ -176,7 +179,8 @@ MEMOI double memob_states_update_bytes(const memob_states* states, int32_t layer
 
 MEMOI memob_state_bytes* memoi_states_bytes(const memob_states* states, int32_t layer,
                                             int32_t state) {
-    MEMO_ASSERT(layer >= 0 && layer < states->n_layers && state >= 0 && state < states->n_states);
+    MEMO_ASSERT(layer >= 0 && layer < states->n_layers && state >= 0 && /* 1 */
+                state < states->n_states);
     return &states->bytes[(int64_t)layer * states->n_states + state];
 }
 
@@ -234,6 +238,8 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
                 const int64_t bytes = memob_align_up(size_bytes, alignment);
                 if (!((k ? layer->spilled : layer->streamed) >> s & 1)) continue;
                 at[k] = stays[k] + (layer->place == 1 ? area[k] - at[k] - bytes : at[k]);
+                MEMO_ASSERT(states->hosted >> s & 1 || /* 2 */
+                            memob_is_within(at[k] - stays[k], 0, area[k] - bytes));
             }
         }
     sizes->resident_bytes = stays[0];

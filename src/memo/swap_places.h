@@ -26,7 +26,12 @@
  * LATE_ROWS.  If a plan keeps the rows of k of n steps, the item has a stack for k A / n rows, with
  * A = routed_rows_all, and behind it a scratch of routed_rows_layer rows.  Rows of a step begin
  * where rows of the step before end, at most at the end of the stack.  Rows in the scratch are the
- * surplus, except in the last step. */
+ * surplus, except in the last step.
+ *
+ * 1. A backward comes behind a forward of its place.
+ * 2. Rows lie in the region of their tensor, or in that of a layer that keeps them.
+ * 3. The tensors of a pack lie in the area of packs.
+ * 4. Late rows begin in their stack, behind those of an earlier step. */
 
 /* Rows that a step computes if the micro-batch has n_rows; 0: an empty slice. */
 MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_t step,
@@ -67,7 +72,8 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
         visit->pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
         visit->layer = place * n + i;
         visit->odd = memoi_swap_is_odd(desc, visit->layer);
-        for (before = k / n - 1; is_backward && order[before] != place;) before--;
+        for (before = k / n - 1; is_backward && order[before] != place; before--)
+            MEMO_ASSERT(before > 0); /* 1 */
         visit->forward = is_backward ? before * n + i : k;
     }
 }
@@ -562,6 +568,10 @@ MEMOI void memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placeme
             begin + (memoi_swap_is_odd(desc, layer) ? area_bytes - sum->pack_bytes : 0), places);
         for (int32_t t = 0; t < desc->n_tensors; t++) {
             if (memoi_swap_part_of(desc, layer, t, -1) == MEMOI_SWAP_PARTS) continue;
+            MEMO_ASSERT(places[t].offset >= begin && /* 3 */
+                        places[t].offset +
+                                memob_tensor_rows(desc, t) * desc->tensors[t].row_bytes <=
+                            begin + area_bytes);
             if (sum->is_pack_overwritten)
                 memoi_swap_recompute(desc, layer, memoi_swap_cell(desc, layer, t), &places[t]);
             if (!sum->returns) places[t].moved_end = places[t].moved_begin;
@@ -576,6 +586,10 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].scope == MEMO_EDGE;
     int64_t *total = &placement->sizes.device_bytes, *fixed = &placement->fixed_host_bytes;
+    const int is_packed MEMO_UNUSED = memob_tensor_kinds(desc, t) && !is_layer;
+    const int64_t all_bytes MEMO_UNUSED =
+        (is_layer ? memob_swap_layer_rows(desc) : memob_tensor_rows(desc, t)) *
+        desc->tensors[t].row_bytes;
     int64_t* tiles = placement->tiles;
     memob_swap_place* places = &placement->places[t];
     memob_swap_region region;
@@ -609,6 +623,8 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
             place->offset = *total;
             *total += region.whole_bytes;
         }
+        MEMO_ASSERT((is_packed && tiles[layer] != MEMO_ROWS_KEPT) || /* 2 */
+                    (place->offset >= region.begin && place->offset + all_bytes <= *total));
         if (!is_layer || place->moved_end == place->moved_begin) continue;
 
         /* Slices follow each other. */
@@ -692,6 +708,8 @@ MEMOI void memoi_swap_route(memob_swap_placement* placement, int32_t step, int64
                 before->host_offset + (before->moved_end - before->moved_begin) * before->row_bytes;
         }
 
+        MEMO_ASSERT(routed_before < step && /* 4 */
+                    memob_is_within(place->offset, place->stack_begin, place->stack_end));
         n_kept = memob_min(n_rows, (place->stack_end - place->offset) / place->row_bytes);
         if (place->is_recomputed && n_kept < n_rows)
             n_kept -= n_kept % placement->tile_rows; /* recomputed by whole tiles */

@@ -1,7 +1,9 @@
 #pragma once
 #include "sp/comm.h"
 /* ---- >>mesh -------------------------------------------------------------------------------------
- * Knows: split of memo_comm.  Knows nothing of back ends, streams or data. */
+ * Knows: split of memo_comm.  Knows nothing of back ends, streams or data.
+ *
+ * 1. The coordinates of a rank number it: ranks differ in one of them. */
 
 /* The axes in the order in which messages list them, and the groups of more than one axis. */
 enum {
@@ -87,6 +89,7 @@ MEMOI memo_status memoi_mesh_place(const memo_mesh_desc* desc, int32_t size, int
         *memoi_mesh_rank(mesh, from_the_fastest[i]) = rest % degree;
         rest /= degree;
     }
+    MEMO_ASSERT(rest == 0); /* 1 */
     mesh->sequence_rank = mesh->ring_rank * degrees.ulysses + mesh->ulysses_rank;
     mesh->gradient_rank = mesh->data_rank * degrees.ring * degrees.ulysses + mesh->sequence_rank;
     return MEMO_STATUS_OK;

@@ -6,7 +6,7 @@
  * Knows: the arithmetic of rows, the device table.  Knows nothing of CUDA, attention or
  * its callers.
  *
- * 1. A kernel reads few enough arrays for a recorder's list. */
+ * 1. A kernel reads few enough arrays for a recorder's list, and writes few enough. */
 
 /* Is it a type of rows?  what: "memo_loss_desc.type". */
 MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_error* error) {
@@ -215,13 +215,14 @@ MEMOI void memoi_row_loop_reduce(const void* desc) { /* chunks are faster than i
 /* --- descs --- */
 
 enum { MEMOI_ROW_READS = 1, MEMOI_ROW_WRITES = 2, MEMOI_ROW_UPDATES = 3 };
+enum { MEMOI_ROW_WRITTEN_MAX = 4 }; /* arrays that a kernel writes */
 
 /* The arrays of a desc, after the first error none. */
 typedef struct memoi_row_arrays {
     memo_row_kind kind;
     const char* desc; /* its type, for errors */
     memo_op_desc op;  /* for a recorder */
-    memo_range reads[MEMO_REDUCE_MAX], writes[4];
+    memo_range reads[MEMO_REDUCE_MAX], writes[MEMOI_ROW_WRITTEN_MAX];
     memo_status status;
     memo_error* error;
 } memoi_row_arrays;
@@ -264,7 +265,8 @@ MEMOI MEMOB_NOINLINE void memoi_row_add(memoi_row_arrays* arrays, int access, co
 
     if (stride_of) *stride_of = stride;
     range = memob_range_at(address, n ? ((n - 1) * stride + n_columns) * element_bytes : 0);
-    MEMO_ASSERT(arrays->op.n_reads < MEMO_REDUCE_MAX); /* 1 */
+    MEMO_ASSERT(arrays->op.n_reads < MEMO_REDUCE_MAX);        /* 1 */
+    MEMO_ASSERT(arrays->op.n_writes < MEMOI_ROW_WRITTEN_MAX); /* 1 */
     if (access & MEMOI_ROW_READS) arrays->reads[arrays->op.n_reads++] = range;
     if (access & MEMOI_ROW_WRITES) arrays->writes[arrays->op.n_writes++] = range;
 }

@@ -34,6 +34,10 @@ TEST(the_first_error_is_kept) {
     CHECK_IS(memo_session_forward_begin(s, 1), ==, 0);
     CHECK_ERROR(memo_session_end(s, &error), INVALID_STATE, "forward begin of layer 0 comes next");
     CHECK_IS(memo_session_begin(s, NULL), ==, 1);
+    for (int32_t layer = 0; layer < 3; layer++) /* two may be open */
+        CHECK_IS(memo_session_forward_begin(s, layer), ==, layer < 2);
+    CHECK_ERROR(memo_session_end(s, &error), INVALID_STATE, "forward end of layer 0 comes next");
+    CHECK_IS(memo_session_begin(s, NULL), ==, 1);
     CHECK_IS(memo_session_forward_begin(s, 8), ==, 0);
     CHECK_IS(memo_session_end(s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(memo_session_begin(s, NULL), ==, 1);

@@ -4,7 +4,9 @@
  * Knows: what a table of rows takes and moves.  Knows nothing of times.
  *
  * The same bytes as memo.h's placement of the table, whose sums it shares (>>swap places), without
- * the offsets.  test_swap_plan compares both. */
+ * the offsets.  test_swap_plan compares both.
+ *
+ * 1. Tables with the same version of a bundle have the same cells of it. */
 
 /* A table as memo_swap_desc.rows.  Slices share the cell of a LAYER tensor: the first slice's. */
 MEMOI void memoi_rows_fill(const memoi_rows_planner* p, const int64_t* cells, int64_t* rows) {
@@ -26,9 +28,12 @@ MEMOI void memoi_rows_copy(const memoi_rows_planner* p, const memoi_rows_table* 
     to->score = from->score;
     for (int32_t b = 0; b < p->n_bundles; b++) {
         const int64_t first = (int64_t)b * p->n_layers;
+        const size_t n_bytes = (size_t)p->n_layers * sizeof(int64_t);
+        MEMO_ASSERT(to->versions[b] != from->versions[b] || /* 1 */
+                    !memcmp(to->cells + first, from->cells + first, n_bytes));
         if (to->versions[b] == from->versions[b]) continue;
         to->versions[b] = from->versions[b];
-        memcpy(to->cells + first, from->cells + first, (size_t)p->n_layers * sizeof(int64_t));
+        memcpy(to->cells + first, from->cells + first, n_bytes);
     }
 }
 

@@ -3,7 +3,10 @@
 #include "plan/rows/bytes.h"
 /* --- >>row score ---
  * Knows: the step of a table, and which of two tables is better.  Knows nothing of how tables are
- * found. */
+ * found.
+ *
+ * 1. A table that fits has a time.
+ * 2. A cell that a table may get is MEMO_ROWS_KEPT, or tiles from 0 to n_tiles. */
 
 /* Bytes beyond a capacity; 0: no limit. */
 MEMOI double memoi_rows_excess(int64_t capacity_bytes, double n_bytes) {
@@ -106,7 +109,7 @@ MEMOI void memoi_rows_need_no_longer(memoi_rows_planner* p, const memoi_rows_sco
 /* Scores p->trial.  A better trial becomes p->best, and the result is 1. */
 MEMOI int memoi_rows_try(memoi_rows_planner* p) {
     memoi_rows_score_trial(p);
-    MEMO_ASSERT(p->trial.score.step_s >= 0 || p->trial.score.excess_bytes > 0);
+    MEMO_ASSERT(p->trial.score.step_s >= 0 || p->trial.score.excess_bytes > 0); /* 1 */
     if (!memoi_rows_is_better(&p->trial.score, &p->best.score)) return 0;
     memoi_rows_copy(p, &p->trial, &p->best);
     return 1;
@@ -115,6 +118,7 @@ MEMOI int memoi_rows_try(memoi_rows_planner* p) {
 /* 1 if a bundle may have this cell in a layer. */
 MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_t b, int64_t cell) {
     const int32_t rule = p->rules[(int64_t)b * p->n_layers + layer];
+    MEMO_ASSERT(memob_is_within(cell, MEMO_ROWS_KEPT, p->n_tiles)); /* 2 */
     if (cell == MEMO_ROWS_KEPT || rule == MEMO_ROWS) return 1;
     if (rule == MEMO_KEEP || rule == MEMOI_ROWS_ABSENT) return 0;
     if (rule == MEMOI_ROWS_LATE) return cell == 0;

@@ -7,7 +7,9 @@
  * gives a bundle another cell in layers of a kind, or in neighboring layers.  Memory joins the
  * bundles: after a change another bundle takes the free bytes, or gives up the missing bytes, in as
  * many layers or tiles as necessary; often in the same layers, because other layers may have no
- * time to copy the bytes. */
+ * time to copy the bytes.
+ *
+ * 1. The layers that a change picks ascend. */
 
 /* The number of trials, and of cells and states that all trials may visit. */
 #define MEMOI_ROWS_TRIALS_MAX   150000
@@ -90,6 +92,7 @@ MEMOI int memoi_rows_convert(memoi_rows_planner* p, const memoi_rows_pick* pick,
     for (int64_t k = 0; k < n && p->picked[k] < end; k++) {
         const int32_t layer = p->picked[k];
         int64_t next = pick->next;
+        MEMO_ASSERT(!k || p->picked[k - 1] < layer); /* 1 */
         if (++i == n) i = of_group = rest = 0;
         if (of_group == width) {
             of_group = 0;

@@ -8,7 +8,10 @@
  * A clock on which the operations of a step pass, as the law of memo.h's >>swap items
  * lists them.  Every cost of an operation is here: a new one is a field of memo_profile, a term
  * here, and a duration in memo_swap_generate (memo_look.h).
- * test_swap_plan compares both for random problems. */
+ * test_swap_plan compares both for random problems.
+ *
+ * 1. The law of a table has the visits of the table's steps.
+ * 2. The clock has a cell for each of the law's. */
 
 /* What copies, uses of the file, and updates on the host cost. */
 typedef struct memob_rows_rates {
@@ -254,6 +257,7 @@ MEMOI void memoi_rows_enqueue(memoi_rows_clock* c, const memob_op* op) {
 MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     const memob_op *op = &c->law->ops[c->law->visit_ops[k]], *end = c->law->ops + c->law->n_ops;
+    MEMO_ASSERT(op->kind == MEMOB_OP_VISIT); /* 1 */
     if (!is_end) {
         memob_clock_begin(&c->now, c->cells, c->law, op);
         return;
@@ -362,6 +366,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     double batch_s;
 
     /* Nothing is under way. */
+    MEMO_ASSERT(c->law->n_cells <= c->n_cells_most); /* 2 */
     c->in_flight_s[0] = c->in_flight_s[1] = 0;
     memset(&c->now, 0, sizeof c->now);
     memset(c->cells, 0, (size_t)c->law->n_cells * sizeof *c->cells);

@@ -22,7 +22,9 @@
  * an address that was kept from before is then of no layer that is open.
  *
  * 1. The rows of a tensor lie between the guards of the tensor.
- * 2. Only rows that have a hash are compared. */
+ * 2. Only rows that have a hash are compared.
+ * 3. The image of a slot has room for the bytes that are looked at.
+ * 4. A buffer and as many bytes behind it lie in a half; the list has room for each. */
 
 #define MEMOI_GUARD       512
 #define MEMOI_SWEPT_BYTES 4096 /* that one thread of a device looks at */
@@ -133,6 +135,7 @@ MEMOI int memoi_checked_view(memo_session* s, char* bytes, int64_t row_bytes, in
     memoi_checked* c = &s->checked;
     char* image = c->image + (uintptr_t)bytes % 8;
     memo_status status;
+    MEMO_ASSERT(n_rows * row_bytes <= c->slot_bytes); /* 3 */
     if (n_rows <= 0) return 1;
     if (c->seen) {
         status = s->device->inspect(s->device->context, c->stream, bytes, row_bytes, n_rows,
@@ -560,12 +563,14 @@ MEMOI void* memoi_checked_request(memo_session* s, void* address, int64_t n_byte
     int is_behind = c->is_moved;
     memoi_checked_buffer* b;
     if (!c->slots || !s->is_running || s->error.status || n_bytes <= 0) return address;
+    MEMO_ASSERT(c->n_buffers < plan->addresses->n_buffers); /* 4 */
     b = &c->buffers[c->n_buffers];
     b->address = address;
     b->name = name;
     b->n_bytes = n_bytes;
     b->at = 2 * ((char*)address - (char*)s->device_memory - plan->device_bytes +
                  plan->bytes[0][MEMO_OWNER_MICRO_BATCH]);
+    MEMO_ASSERT(b->at >= 0 && b->at + 2 * n_bytes <= half); /* 4 */
     for (int64_t i = c->n_buffers - 1; i >= 0; i--) {
         const int64_t before = c->buffers[i].at % half;
         if (before >= b->at + 2 * n_bytes || b->at >= before + 2 * c->buffers[i].n_bytes) continue;

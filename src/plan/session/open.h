@@ -1,7 +1,10 @@
 #pragma once
 #include "plan/session/running.h"
 /* --- >>session open ---
- * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
+ * Knows: arena and engine of a plan.  Knows nothing of how it was made.
+ *
+ * 1. The block of the device has the bytes of every plan.
+ * 2. What has a file begins with a whole page of the host's memory. */
 
 /* Takes the caller's memory or the device's, unless it has been taken; host_bytes of rows.  A
  * session that plans again takes its whole budget, if it gets so much.  Without memory of the
@@ -38,7 +41,7 @@ MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_byte
         if (!s->device_memory)
             status = memo_device_alloc(s->device, device_bytes, &s->device_memory, error);
     }
-    MEMO_ASSERT(device_bytes <= s->memory_bytes);
+    MEMO_ASSERT(device_bytes <= s->memory_bytes); /* 1 */
     if (s->desc.host_memory) {
         char* base = (char*)s->desc.host_memory;
         s->host_memory = base + rows_at;
@@ -46,7 +49,7 @@ MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_byte
             base += (s->desc.host_bytes - states_bytes) / MEMOB_DEVICE_ALIGNMENT *
                     MEMOB_DEVICE_ALIGNMENT;
         s->states_desc.host_memory = base;
-        MEMO_ASSERT(rows_at % MEMOB_SPILL_ALIGNMENT == 0);
+        MEMO_ASSERT(rows_at % MEMOB_SPILL_ALIGNMENT == 0); /* 2 */
     } else if (!status && host_bytes) {
         status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
     }

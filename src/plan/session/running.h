@@ -4,7 +4,11 @@
 #include "plan/session/checked.h"
 /* --- >>session running ---
  * Knows: the plan that runs, arena, engine, the trainer's functions.  Knows nothing of how a plan
- * is found. */
+ * is found.
+ *
+ * 1. Two steps are open at most, the older first.
+ * 2. The engine's visit is of the session's step.
+ * 3. A buffer of a place lies in it, and the place is one of the plan's. */
 
 /* The first step of a layer of this turn, unless another step of the layer is open. */
 MEMOI int32_t memoi_session_open_step(const memo_session* s, int32_t layer) {
@@ -151,10 +155,14 @@ MEMOI int64_t memoi_session_lay_places(memo_session* s) {
 /* Where a buffer of this turn's place lies; NULL in a dry run. */
 MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer) {
     const memoi_session_part* part = s->part;
+    const int64_t place = s->first_step / s->n_turn_steps;
+    const int64_t offset = memoi_session_place_offset(s, s->batch.turn.chunk, buffer);
+    MEMO_ASSERT(
+        !s->is_open || /* 3 */
+        (place < s->steps->n_places &&
+         offset + memoi_session_buffer_bytes(s, buffer, s->batch.n_rows) <= part->place_bytes));
     return part->base && s->is_open /* sizes of a dry run may exceed what can be addressed */
-               ? part->base + part->places_begin +
-                     s->first_step / s->n_turn_steps * part->place_bytes +
-                     memoi_session_place_offset(s, s->batch.turn.chunk, buffer)
+               ? part->base + part->places_begin + place * part->place_bytes + offset
                : NULL;
 }
 
@@ -569,6 +577,7 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, text, &s->call_error));
     }
     if (s->error.status) return -1;
+    MEMO_ASSERT(is_end || s->open_next < 0); /* 1 */
     if (!is_end) *(s->open < 0 ? &s->open : &s->open_next) = step;
     return step;
 }
@@ -628,7 +637,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
     s->is_routed = 0;
     if (memoi_session_moves(s)) {
-        MEMO_ASSERT(memob_swap_next(s->part->swap, 0)->layer == step);
+        MEMO_ASSERT(memob_swap_next(s->part->swap, 0)->layer == step); /* 2 */
         (void)memoi_session_is_ok(s, memob_swap_begin(s->part->swap, &s->call_error));
     }
 

@@ -4,7 +4,9 @@
 #include "plan/session/open.h"
 /* --- >>session times ---
  * Knows: the spans of micro-batches that have run, and the profile that follows from them.  Knows
- * nothing of when they run. */
+ * nothing of when they run.
+ *
+ * 1. A span has as many times as micro-batches were timed, for which there is room. */
 
 /* Rows of a tensor that a step had; the mean if they are routed. */
 MEMOI double memoi_session_mean_rows(const memo_session* s, int32_t t) {
@@ -127,6 +129,7 @@ MEMOI double memoi_session_median(const double* times_s, int32_t first, int32_t 
 MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
     const int64_t n_spans = (int64_t)s->n_steps * MEMOI_SPANS_MAX;
     double sums_s[MEMOI_SESSION_REPETITIONS] = {0}, sum_s = 0, ratio;
+    MEMO_ASSERT(n > 0 && n <= MEMOI_SESSION_REPETITIONS); /* 1 */
     for (int64_t k = 0; k < n_spans; k++) {
         double *span_s = s->spans_s + k * MEMOI_SESSION_REPETITIONS, odd_s;
         const int is_layer = memoi_pass_has_layers(k % MEMOI_SPANS_MAX);

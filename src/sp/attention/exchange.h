@@ -7,7 +7,8 @@
  * 1. Rows are added to pieces in ascending order; pieces stay apart and few enough.
  * 2. The stretches of a pool ascend without gaps from its first row to its last.
  * 3. Every step finds room: two sets of a rank's rows hold any step beside the one before.
- * 4. The exchanges of a pass bring the keys of every step. */
+ * 4. The exchanges of a pass bring the keys of every step.
+ * 5. Pieces have as many runs as their rank at most, and one more each. */
 
 /* Rows [begin, end) of a sequence. */
 typedef struct memoi_exchange_rows {
@@ -256,6 +257,7 @@ MEMOI int32_t memoi_exchange_runs_of(const memoi_exchange_pieces* p, const memo_
         int64_t at = p->rows[i].begin;
         while (at < p->rows[i].end) {
             memo_run* run = &made[n_made++];
+            MEMO_ASSERT(n_made <= n + p->n); /* 5 */
             for (; k < n && row + runs[k].count <= at; k++) row += runs[k].count;
             *run = runs[k];
             run->start += at - row;

@@ -2,7 +2,10 @@
 #include "sp/attention/buffers.h"
 /* ---- >>hybrid attention -------------------------------------------------------------------------
  * Knows: Ulysses and the ring as functions, and the buffers that these need.  Knows nothing of how
- * Ulysses and the ring work. */
+ * Ulysses and the ring work.
+ *
+ * 1. Groups whose heads are sent again use two buffers in turn, beginning with the first.
+ * 2. The rows of a group's LSEs are of heads that this rank has. */
 
 struct memo_sp_attention {
     memo_sp_attention_desc desc;
@@ -383,6 +386,7 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
     if (!walk->shape->sends_again) return;
 
     /* Sent again: the one of two buffers that the previous keys are not in. */
+    MEMO_ASSERT(n_arrived > 0); /* 1 */
     *q = walk->buffers.q[g % 2];
     kv[0] = walk->buffers.kv[(n_arrived - 1) % 2][0];
     kv[1] = walk->buffers.kv[(n_arrived - 1) % 2][1];
@@ -441,6 +445,9 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
 
     /* The LSEs of a group follow those of earlier groups. */
     ring->lse = t->lse;
+    MEMO_ASSERT(!group->heads.n_q || (group->heads.first_q >= walk->shape->heads.first_q && /* 2 */
+                                      group->heads.first_q + group->heads.n_q <=
+                                          walk->shape->heads.first_q + walk->shape->heads.n_q));
     if (t->lse)
         ring->lse += (int64_t)group->n_batch * group->sharding.ring_tokens *
                      (group->heads.n_q ? group->heads.first_q - walk->shape->heads.first_q : 0);

@@ -2,7 +2,9 @@
 #include "memo/base.h"
 /* ---- >>attention shape --------------------------------------------------------------------------
  * Knows: tokens, heads and masks of an attention on one rank.  Knows nothing of how it is
- * computed. */
+ * computed.
+ *
+ * 1. Runs are those of a rank of the ring. */
 
 /* n_q_heads must be a multiple of n_kv_heads; nothing else needs to divide. */
 MEMOI memo_ulysses_heads memoi_shape_split_heads(int32_t n_q_heads, int32_t n_kv_heads,
@@ -60,6 +62,7 @@ MEMOI const memoi_shape_tokens* memoi_shape_tokens_of(const memoi_shape* shape, 
 MEMOI const memo_run* memoi_shape_runs(const memoi_shape* shape, int is_kv, int32_t ring_rank,
                                        int32_t* n) {
     const memoi_shape_tokens* tokens = memoi_shape_tokens_of(shape, is_kv);
+    MEMO_ASSERT(ring_rank >= 0 && ring_rank < shape->sharding.ring); /* 1 */
     *n = tokens->n_runs[ring_rank];
     return tokens->runs + ring_rank * tokens->max_runs;
 }
