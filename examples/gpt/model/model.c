@@ -8,10 +8,9 @@
  * computes.  Returns its residual stream, or the gradient of that. */
 static gpt_array gpt_open_slice(gpt_model* model, int32_t layer) {
     const memo_slice slice = memo_session_get_slice(model->session);
-    const int32_t of_group = slice.micro_batch;
-    void* batch = gpt_offset(model->group, of_group * gpt_batch_bytes(&model->config));
-    model->place = model->group_place + of_group;
-    model->is_last = model->group_begin + of_group + 1 == model->n_micro_batches;
+    void* batch = gpt_offset(model->group, slice.micro_batch * gpt_batch_bytes(&model->config));
+    model->place = model->group_place + slice.micro_batch;
+    model->is_last = model->group_begin + slice.micro_batch + 1 == model->n_micro_batches;
     model->values = (const gpt_batch_values*)batch;
     model->tokens = batch ? gpt_tokens_of(batch) : NULL;
     model->begins = batch ? gpt_begins_of(batch, model->n_rows) : NULL;

@@ -203,28 +203,26 @@ static void print_rows(const memo_step_plan* plan) {
            bytes_name(plan->sizes.swapped_bytes), bytes_name(recomputed), batches_name(plan));
 }
 
-/* Prints memo's words on a plan: rows, if they are listed, the limit, and predicted times, if they
- * were measured.  The lines behind them are those of print_plan. */
-static void print_step_plan(const memo_step_plan* plan, int has_rows, int is_measured) {
-    const char* end = plan->times && !is_measured ? "\npredicted " : "\nplan ";
-    memo_text text = {0};
-    memo_step_plan_put(plan, &text);
-    if (!text.failed) {
-        const char* from = has_rows ? text.data : strstr(text.data, "\nlimit ") + 1;
-        printf("%.*s", (int)(strstr(from, end) + 1 - from), from);
-    }
-    memo_text_free(&text);
-}
-
 void print_choice(const train_options* o, const memo_step_plan* plan, int is_measured) {
     const int is_alpha = is_by_alpha(o, (memo_policy)o->policy);
     const int has_rows = o->lists_rows && !is_alpha;
+    memo_text text = {0};
     if (!plans_rows(o->policy)) return;
     if (is_alpha)
         print_alpha(o, plan);
     else if (!has_rows)
         print_rows(plan);
-    if (has_rows || (plan->times && o->alpha < 0)) print_step_plan(plan, has_rows, is_measured);
+    if (is_alpha && o->alpha >= 0) return;
+
+    /* memo's words: rows, if they are listed, the limit, and times, if they were measured.  The
+     * lines behind them are those of print_plan. */
+    memo_step_plan_put(plan, &text);
+    for (char* line = text.data ? strtok(text.data, "\n") : NULL; line && strncmp(line, "plan ", 5);
+         line = strtok(NULL, "\n")) {
+        const int is_time = !strncmp(line, "predicted ", 10);
+        if (!strncmp(line, "limit ", 6) || (is_time ? is_measured : has_rows)) puts(line);
+    }
+    memo_text_free(&text);
 }
 
 void print_plan(const train_options* o, memo_policy policy, const memo_step_plan* p) {
