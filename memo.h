@@ -791,7 +791,7 @@ MEMO_TRY memo_status memo_arena_wait(memo_arena* arena, int64_t event, int32_t s
                                      memo_error* error);
 MEMO_TRY memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* error);
 
-MEMO_API void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats);
+MEMO_API memo_arena_stats memo_arena_get_stats(const memo_arena* arena);
 
 /* ---- 6 host device: threads as streams ----------------------------------------------------------
  *
@@ -835,7 +835,7 @@ MEMO_TRY memo_status memo_host_device_launch(memo_device* device, memo_stream st
 /* Enqueues an operation that takes duration_s and uses no processor. */
 MEMO_TRY memo_status memo_host_device_sleep(memo_device* device, memo_stream stream,
                                             double duration_s, memo_error* error);
-MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_device_stats* stats);
+MEMO_API memo_host_device_stats memo_host_device_get_stats(const memo_device* device);
 
 #endif
 
@@ -5008,9 +5008,11 @@ memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* err
     return arena->trace ? memo_trace_mark(arena->trace, text, error) : MEMO_STATUS_OK;
 }
 
-void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats) {
-    stats->n_requests = arena->n_requests;
-    stats->reserved_bytes = arena->plan ? arena->reserved_bytes : arena->blocks.peak_bytes;
+memo_arena_stats memo_arena_get_stats(const memo_arena* arena) {
+    memo_arena_stats stats;
+    stats.n_requests = arena->n_requests;
+    stats.reserved_bytes = arena->plan ? arena->reserved_bytes : arena->blocks.peak_bytes;
+    return stats;
 }
 
 /* ---- >>host device ------------------------------------------------------------------------------
@@ -5883,18 +5885,18 @@ memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, doub
     return memoi_host_call(host, stream, memoi_host_run_sleep, &sleep, sizeof sleep, error);
 }
 
-void memo_host_device_get_stats(const memo_device* device, memo_host_device_stats* stats) {
+memo_host_device_stats memo_host_device_get_stats(const memo_device* device) {
     const memoi_host* host = memoi_host_of(device, NULL);
-    memset(stats, 0, sizeof *stats);
-    if (!host) return;
-    stats->device_bytes = host->device_memory.used_bytes;
-    stats->device_peak_bytes = host->device_memory.peak_bytes;
-    stats->host_bytes = host->host_memory.used_bytes;
-    stats->host_peak_bytes = host->host_memory.peak_bytes;
-    stats->to_host_bytes =
-        __atomic_load_n(&host->copied_bytes[MEMO_COPY_TO_HOST], __ATOMIC_RELAXED);
-    stats->to_device_bytes =
+    memo_host_device_stats stats = MEMO_ZERO(memo_host_device_stats);
+    if (!host) return stats;
+    stats.device_bytes = host->device_memory.used_bytes;
+    stats.device_peak_bytes = host->device_memory.peak_bytes;
+    stats.host_bytes = host->host_memory.used_bytes;
+    stats.host_peak_bytes = host->host_memory.peak_bytes;
+    stats.to_host_bytes = __atomic_load_n(&host->copied_bytes[MEMO_COPY_TO_HOST], __ATOMIC_RELAXED);
+    stats.to_device_bytes =
         __atomic_load_n(&host->copied_bytes[MEMO_COPY_TO_DEVICE], __ATOMIC_RELAXED);
+    return stats;
 }
 
 #endif /* MEMO_NO_HOST_DEVICE */

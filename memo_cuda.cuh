@@ -180,7 +180,7 @@ MEMO_API void memo_cuda_device_destroy(memo_device* device);
  * around it.  Its type is that of memo_comm_nccl_desc.failed, so that a lost peer fails the device
  * too. */
 MEMO_API void memo_cuda_device_fail(void* device, const memo_error* why);
-MEMO_API void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats);
+MEMO_API memo_cuda_device_stats memo_cuda_device_get_stats(const memo_device* device);
 
 MEMO_FUNCTION cudaStream_t memo_cuda_stream(memo_stream stream) { return (cudaStream_t)stream; }
 MEMO_FUNCTION cudaEvent_t memo_cuda_event(memo_event event) { return (cudaEvent_t)event; }
@@ -2775,10 +2775,9 @@ void memo_cuda_device_fail(void* device, const memo_error* why) {
     if (cuda) memob_failure_keep(&cuda->failure, why->status, "%.400s", why->message);
 }
 
-void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats) {
+memo_cuda_device_stats memo_cuda_device_get_stats(const memo_device* device) {
     const memoi_cuda* cuda = memoi_cuda_of(device);
-    memset(stats, 0, sizeof *stats);
-    if (cuda) *stats = cuda->stats;
+    return cuda ? cuda->stats : MEMO_ZERO(memo_cuda_device_stats);
 }
 
 #ifdef MEMO_CUDA_NCCL

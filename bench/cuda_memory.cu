@@ -26,12 +26,11 @@ static const char* const host_kind_names[] = {"none", "huge pages of the pool, r
 
 static void pin(const char* name, memo_cuda_device_desc desc, int64_t size_bytes) {
     memo_device* device;
-    memo_cuda_device_stats stats;
     double begin_s;
     void* address;
     check(memo_cuda_device_create(&desc, &device, &error));
     address = host_memory(device, size_bytes);
-    memo_cuda_device_get_stats(device, &stats);
+    const memo_cuda_device_stats stats = memo_cuda_device_get_stats(device);
     begin_s = now_s();
     check(memo_host_free(device, address, &error));
     printf("| %s: %s | %.3f s/GiB (release %.3f) |\n", name, host_kind_names[stats.host_kind],

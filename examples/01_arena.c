@@ -36,11 +36,10 @@ static memo_status step(memo_arena* arena, int is_dry, memo_error* error) {
 static memo_status steps(const memo_arena_desc* desc, int n_steps, memo_error* error) {
     int is_dry = desc->plan == NULL;
     memo_arena* arena;
-    memo_arena_stats stats;
     memo_status status = memo_arena_create(desc, &arena, error);
     if (status) return status;
     for (int i = 0; i < n_steps && !status; i++) status = step(arena, is_dry, error);
-    memo_arena_get_stats(arena, &stats);
+    const memo_arena_stats stats = memo_arena_get_stats(arena);
     if (!status && !is_dry)
         printf("%d steps, %lld requests served from one block of %lld bytes\n", n_steps,
                (long long)stats.n_requests, (long long)stats.reserved_bytes);

@@ -95,7 +95,6 @@ static void backward(void* user, memo_session* session, int32_t l) {
 /* Edit 3: create the session and run. */
 static memo_status train(int64_t device_bytes, int n_steps, memo_error* error) {
     memo_session_desc desc = {0};
-    memo_session_info info;
     memo_session* session;
     memo_text report = {NULL, 0, 0, 0};
     memo_status status;
@@ -105,8 +104,8 @@ static memo_status train(int64_t device_bytes, int n_steps, memo_error* error) {
     if ((status = memo_session_create(&desc, &session, error))) return status;
     memset(grads, 0, sizeof grads);
     for (int i = 0; i < n_steps && !status; i++) status = memo_session_run(session, NULL, error);
-    memo_session_get_info(session,
-                          &info); /* four steps have been timed: the plan is by their times */
+    /* Four steps have been timed: the plan is by their times. */
+    const memo_session_info info = memo_session_get_info(session);
     memo_step_plan_put(info.plan, &report);
     if (!status) status = memo_text_write(&report, "-", error);
     memo_session_destroy(session);

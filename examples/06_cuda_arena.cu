@@ -79,8 +79,7 @@ int main(void) {
     if (status) {
         fprintf(stderr, "06_cuda_arena: %s\n", error.message);
     } else {
-        memo_arena_stats stats;
-        memo_arena_get_stats(arena, &stats);
+        const memo_arena_stats stats = memo_arena_get_stats(arena);
         printf("3 buffers of 16 MiB in a block of %d MiB; %d requests served; z[0] is %g\n",
                (int)(stats.reserved_bytes >> 20), (int)stats.n_requests, *(float*)result);
     }

@@ -364,7 +364,7 @@ static memo_status train(trainer* t, const memo_text* text, int64_t device_bytes
         if (step == 1 || step % 10 == 0) printf("step %2d  loss %.4f\n", step, (double)t->loss);
     }
     if (!status) { /* the plan that the first steps, which are timed, have led to */
-        memo_session_get_info(session, &info);
+        info = memo_session_get_info(session);
         printf("device %.2f MiB, host %.2f MiB, %.2f MiB moved each way\n",
                (double)info.plan->device_bytes / (1 << 20),
                (double)info.plan->host_bytes / (1 << 20),

@@ -396,7 +396,7 @@ static memo_status train(trainer* t, trainer* post, const memo_device* device, m
     }
     if (!status) status = memo_cuda_check(cudaGetLastError(), "the kernels", error);
     if (!status) { /* the plan that the first steps, which are timed, have led to */
-        memo_session_get_info(session, &info);
+        info = memo_session_get_info(session);
         printf("device %.2f MiB, host %.2f MiB, %.2f MiB moved each way\n",
                (double)info.plan->device_bytes / (1 << 20),
                (double)info.plan->host_bytes / (1 << 20),

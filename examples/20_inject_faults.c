@@ -131,7 +131,6 @@ typedef struct result {
 static result train(int64_t failing_call, double delay_s, uint64_t seed) {
     static trainer t;
     memo_host_device_desc desc = {0};
-    memo_host_device_stats stats;
     memo_session* session = NULL;
     memo_faults faults;
     memo_error error = {MEMO_STATUS_OK, 0, ""};
@@ -155,7 +154,7 @@ static result train(int64_t failing_call, double delay_s, uint64_t seed) {
     if (r.is_again) require(!step(&t, session, &error), "no step after a fault", &error);
     memcpy(r.d_w, t.d_w, sizeof r.d_w);
     memo_session_destroy(session);
-    memo_host_device_get_stats(t.host, &stats);
+    const memo_host_device_stats stats = memo_host_device_get_stats(t.host);
     require(!stats.device_bytes && !stats.host_bytes, "memory is leaked", &error);
     memo_host_device_destroy(t.host);
     return r;

@@ -119,7 +119,6 @@ static memo_status copy_weights(memo_session* session, float* w, int reads, memo
 
 static memo_status train(int64_t device_bytes, float* weights, memo_error* error) {
     memo_session_desc desc = {0};
-    memo_session_info info;
     memo_session* session;
     memo_text report = {NULL, 0, 0, 0};
     memo_batch batch = {0};
@@ -138,7 +137,8 @@ static memo_status train(int64_t device_bytes, float* weights, memo_error* error
         if (!status) status = memo_session_update(session, error);
     }
     if (!status) status = copy_weights(session, weights, 1, error);
-    memo_session_get_info(session, &info); /* of the steps behind the four that are timed */
+    /* Of the steps behind the four that are timed. */
+    const memo_session_info info = memo_session_get_info(session);
     memo_step_plan_put(info.plan, &report);
     if (!status) status = memo_text_write(&report, "-", error);
     memo_session_destroy(session);

@@ -74,7 +74,6 @@ enum { N_STEPS = 6 };
 static memo_status train(thread_rank* r, memo_error* error) {
     trainer* t = (trainer*)r->user + r->comm->rank;
     memo_session_desc desc = {0};
-    memo_session_info info;
     memo_session* session;
     memo_status status;
     t->rank = r;
@@ -85,7 +84,8 @@ static memo_status train(thread_rank* r, memo_error* error) {
     for (int l = 0; l < L; l++) t->w[l] = -0.1f, t->d_w[l] = 0;
     if ((status = memo_session_create(&desc, &session, error))) return status;
     for (int i = 0; i < N_STEPS && !status; i++) status = memo_session_run(session, NULL, error);
-    memo_session_get_info(session, &info); /* all ranks have planned before the same step */
+    /* All ranks have planned before the same step. */
+    const memo_session_info info = memo_session_get_info(session);
     t->planned_bytes = info.plan->device_bytes;
     for (int i = 0; i < 2 * L; i++) t->digest = 31 * t->digest % 1000003 + info.plan->swap.rows[i];
     if (!status)

@@ -67,7 +67,6 @@ static void backward(void* user, memo_session* session, int32_t l) {
 /* Runs all micro-batches; each takes the last of n_shapes that has room. */
 static memo_status train(int32_t n_shapes, memo_error* error) {
     memo_session_desc desc = {0};
-    memo_session_info info;
     memo_session* session;
     int64_t sum = 0, most = 0;
     desc.tensors = acts, desc.n_tensors = 2, desc.buffers = buffers, desc.n_buffers = 1;
@@ -76,7 +75,7 @@ static memo_status train(int32_t n_shapes, memo_error* error) {
     desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
     memo_status status = memo_session_create(&desc, &session, error);
     if (status) return status;
-    memo_session_get_info(session, &info);
+    const memo_session_info info = memo_session_get_info(session);
     for (const memo_step_plan* p = info.plan; p && n_shapes > 1; p = p->next) {
         printf("up to %4d rows: device %d KiB, %d KiB moved\n", (int)p->shape.n_rows,
                (int)(p->device_bytes >> 10), (int)(p->sizes.swapped_bytes >> 10));

@@ -155,7 +155,7 @@ static memo_status train(thread_rank* r, memo_error* error) {
 
     status = open_links(s, error);
     if (!status) status = memo_session_create(&desc, &session, error);
-    if (!status) memo_session_get_info(session, &info);
+    if (!status) info = memo_session_get_info(session);
     if (!status) s->planned_bytes = info.plan->device_bytes;
     for (int32_t k = 0; k < N_TURNS && !status; k++) {
         const memo_batch batch = {.turn = s->order[k]};

@@ -72,8 +72,7 @@ std::vector<float> train(trainer& t, const char* name, int64_t device_bytes) {
     desc.device_bytes = device_bytes;
 
     memo::session<trainer> session(desc, t);
-    memo_session_info info;
-    memo_session_get_info(session.get(), &info);
+    const memo_session_info info = memo_session_get_info(session.get());
     std::printf("%s: %d KiB on the device, %d KiB on the host\n", name,
                 int(info.plan->device_bytes >> 10), int(info.plan->host_bytes >> 10));
     for (int step = 0; step < 3; step++) {

@@ -116,7 +116,7 @@ static memo_status train(trainer* t, void* device_memory, void* host_memory, int
     for (int i = 0; i < 2 && !status; i++) {
         t->is_teacher = i;
         status = open_session(t, i, device_memory, host_memory, host_bytes, &sessions[i], error);
-        if (!status) memo_session_get_info(sessions[i], &info[i]);
+        if (!status) info[i] = memo_session_get_info(sessions[i]);
     }
     if (!status) status = memo_memory_info(t->device, &free_bytes[1], &total_bytes, error);
     if (!status)

@@ -36,10 +36,9 @@ template <class T> struct view {
 };
 /* The numbers of a tensor in a layer, or in its open slice. */
 template <class T> view<T> rows(const memo_session* s, int32_t layer, int32_t tensor) {
-    memo_session_info info;
     const memo_slice slice = memo_session_get_slice(s);
     T* at = static_cast<T*>(memo_session_get_address(s, layer, tensor));
-    memo_session_get_info(s, &info);
+    const memo_session_info info = memo_session_get_info(s);
     const int64_t n_bytes = (slice.end - slice.begin) * info.plan->swap.tensors[tensor].row_bytes;
     return {at, at ? at + n_bytes / int64_t(sizeof(T)) : at};
 }

@@ -752,7 +752,7 @@ MEMOI void memoi_hooks_run_dry(memoi_hooks_fitting* f, int64_t budget, int solve
         status = f->step(f->user, arena, f->error); /* enters calls of its own */
         memoi_hooks_enter(h, f->error);
         h->status = status;
-        memo_arena_get_stats(arena, &stats);
+        stats = memo_arena_get_stats(arena);
     }
     memo_arena_destroy(arena);
     if (!h->planned)

@@ -173,8 +173,7 @@ void memo_cuda_device_fail(void* device, const memo_error* why) {
     if (cuda) memob_failure_keep(&cuda->failure, why->status, "%.400s", why->message);
 }
 
-void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats) {
+memo_cuda_device_stats memo_cuda_device_get_stats(const memo_device* device) {
     const memoi_cuda* cuda = memoi_cuda_of(device);
-    memset(stats, 0, sizeof *stats);
-    if (cuda) *stats = cuda->stats;
+    return cuda ? cuda->stats : MEMO_ZERO(memo_cuda_device_stats);
 }

@@ -323,7 +323,9 @@ memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* err
     return arena->trace ? memo_trace_mark(arena->trace, text, error) : MEMO_STATUS_OK;
 }
 
-void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats) {
-    stats->n_requests = arena->n_requests;
-    stats->reserved_bytes = arena->plan ? arena->reserved_bytes : arena->blocks.peak_bytes;
+memo_arena_stats memo_arena_get_stats(const memo_arena* arena) {
+    memo_arena_stats stats;
+    stats.n_requests = arena->n_requests;
+    stats.reserved_bytes = arena->plan ? arena->reserved_bytes : arena->blocks.peak_bytes;
+    return stats;
 }

@@ -870,18 +870,18 @@ memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, doub
     return memoi_host_call(host, stream, memoi_host_run_sleep, &sleep, sizeof sleep, error);
 }
 
-void memo_host_device_get_stats(const memo_device* device, memo_host_device_stats* stats) {
+memo_host_device_stats memo_host_device_get_stats(const memo_device* device) {
     const memoi_host* host = memoi_host_of(device, NULL);
-    memset(stats, 0, sizeof *stats);
-    if (!host) return;
-    stats->device_bytes = host->device_memory.used_bytes;
-    stats->device_peak_bytes = host->device_memory.peak_bytes;
-    stats->host_bytes = host->host_memory.used_bytes;
-    stats->host_peak_bytes = host->host_memory.peak_bytes;
-    stats->to_host_bytes =
-        __atomic_load_n(&host->copied_bytes[MEMO_COPY_TO_HOST], __ATOMIC_RELAXED);
-    stats->to_device_bytes =
+    memo_host_device_stats stats = MEMO_ZERO(memo_host_device_stats);
+    if (!host) return stats;
+    stats.device_bytes = host->device_memory.used_bytes;
+    stats.device_peak_bytes = host->device_memory.peak_bytes;
+    stats.host_bytes = host->host_memory.used_bytes;
+    stats.host_peak_bytes = host->host_memory.peak_bytes;
+    stats.to_host_bytes = __atomic_load_n(&host->copied_bytes[MEMO_COPY_TO_HOST], __ATOMIC_RELAXED);
+    stats.to_device_bytes =
         __atomic_load_n(&host->copied_bytes[MEMO_COPY_TO_DEVICE], __ATOMIC_RELAXED);
+    return stats;
 }
 
 #endif /* MEMO_NO_HOST_DEVICE */

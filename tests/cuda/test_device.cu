@@ -28,8 +28,7 @@
 
 /* The getter as a value, for CHECK. */
 static memo_cuda_device_stats cuda_device_stats(const memo_device* device) {
-    memo_cuda_device_stats stats;
-    memo_cuda_device_get_stats(device, &stats);
+    const memo_cuda_device_stats stats = memo_cuda_device_get_stats(device);
     return stats;
 }
 
@@ -441,7 +440,6 @@ TEST(host_limits_can_be_lifted) {
 
 TEST(memory_has_a_capacity_and_a_peak) {
     memo_cuda_device_desc desc = {};
-    memo_cuda_device_stats stats;
     memo_device* device = NULL;
     void *a, *b;
     int64_t free_bytes, total_bytes;
@@ -462,7 +460,7 @@ TEST(memory_has_a_capacity_and_a_peak) {
                 "host_memory_bytes");
     CHECK_OK(memo_host_free(device, a, &error));
     CHECK_OK(memo_host_alloc(device, MIB, &a, &error));
-    memo_cuda_device_get_stats(device, &stats);
+    const memo_cuda_device_stats stats = memo_cuda_device_get_stats(device);
     CHECK(stats.device_bytes == 3 * MIB && stats.device_peak_bytes == 8 * MIB);
     CHECK(stats.host_bytes == MIB && stats.host_peak_bytes == 3 * MIB);
     memo_cuda_device_destroy(device);

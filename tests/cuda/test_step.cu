@@ -522,9 +522,9 @@ TEST(the_arena_reserves_the_plan_s_peak) {
     CHECK_OK(memo_plan_solve(plan, NULL, &error));
     desc.device = device;
     desc.plan = plan;
-    memo_cuda_device_get_stats(device, &before);
+    before = memo_cuda_device_get_stats(device);
     CHECK_OK(memo_arena_create(&desc, &arena, &error));
-    memo_cuda_device_get_stats(device, &after);
+    after = memo_cuda_device_get_stats(device);
     CHECK_CASE(after.device_bytes - before.device_bytes == plan->peak_bytes,
                "%lld bytes, the peak is %lld",
                (long long)(after.device_bytes - before.device_bytes), (long long)plan->peak_bytes);

@@ -82,8 +82,7 @@ MEMO_UNUSED static void recompute(void* user, memo_session* s, int32_t layer, in
 MEMO_UNUSED static void backward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
     int64_t begin, end;
-    memo_session_info info;
-    memo_session_get_info(s, &info);
+    const memo_session_info info = memo_session_get_info(s);
     for (int32_t t = 0; t < m->desc.n_tensors && m->desc.backward_recomputes; t++) {
         memo_swap_get_recompute_rows(info.swap, layer, t, &begin, &end);
         launch_rows(m, s, layer, t, begin, end, 0);
@@ -202,7 +201,7 @@ MEMO_UNUSED static memo_session* create(model* m, memo_session_info* info) {
     open_device(m, m->desc.device_bytes, m->desc.host_bytes);
     memo_session* s = new_session(&m->desc);
     if (info) settle(m, s, 0);
-    if (s && info) memo_session_get_info(s, info);
+    if (s && info) *info = memo_session_get_info(s);
     return s;
 }
 

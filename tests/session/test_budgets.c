@@ -13,7 +13,7 @@ static int64_t kept_bytes(model* m) {
     copy.desc.user = &copy;
     memo_session_info info = {0};
     own_session* s = new_session(&copy.desc);
-    if (s) memo_session_get_info(s, &info);
+    if (s) info = memo_session_get_info(s);
     CHECK(!info.plan->times && info.plan->sizes.swapped_bytes == 0);
     return info.plan->device_bytes;
 }
@@ -80,9 +80,8 @@ TEST(any_budget_is_met_or_refused) {
             close_device(&m);
             continue;
         }
-        memo_session_info info;
         settle(&m, s, 0);
-        memo_session_get_info(s, &info);
+        const memo_session_info info = memo_session_get_info(s);
         n_created++;
         n_moved += info.plan->sizes.swapped_bytes > 0;
         n_spilled += info.plan->sizes.n_spilled_layers > 0;
@@ -139,7 +138,6 @@ TEST(two_sessions_take_turns_in_the_caller_s_memory) {
     CHECK_OK(memo_device_alloc(host, device_bytes, &device_memory, &error));
     CHECK_OK(memo_host_alloc(host, host_bytes, &host_memory, &error));
     for (int i = 0; i < 2; i++) {
-        memo_session_info info;
         m[i].host = host;
         m[i].desc.device = host;
         m[i].desc.computes_on_host = 1;
@@ -148,7 +146,7 @@ TEST(two_sessions_take_turns_in_the_caller_s_memory) {
         if (i) m[i].desc.policy = MEMO_POLICY_ALPHA, m[i].desc.has_alpha = 1, m[i].desc.alpha = 1;
         CHECK_OK(memo_session_create(&m[i].desc, &s[i], &error));
         settle(&m[i], s[i], 0);
-        memo_session_get_info(s[i], &info);
+        const memo_session_info info = memo_session_get_info(s[i]);
         CHECK(i || info.plan->times); /* measured */
         CHECK(!i || info.plan->sizes.swapped_bytes > 0);
         for (int32_t l = 0; l < m[i].desc.n_layers; l++) {
@@ -162,11 +160,11 @@ TEST(two_sessions_take_turns_in_the_caller_s_memory) {
         CHECK_OK(memo_session_run(s[i], NULL, &error));
         CHECK_IS(m[i].n_wrong, ==, 0);
     }
-    memo_host_device_get_stats(host, &stats);
+    stats = memo_host_device_get_stats(host);
     CHECK_IS(stats.device_peak_bytes, ==, device_bytes);
     CHECK_IS(stats.host_peak_bytes, ==, host_bytes);
     for (int i = 0; i < 2; i++) memo_session_destroy(s[i]);
-    memo_host_device_get_stats(host, &stats);
+    stats = memo_host_device_get_stats(host);
     CHECK(stats.device_bytes == device_bytes && stats.host_bytes == host_bytes);
 
     /* A plan of another budget. */
@@ -481,8 +479,7 @@ TEST(a_plan_takes_no_memory) {
 
 /* Whatever is swapped of `up` takes far more of other memory. */
 static void greedy_step(void* user, memo_session* s) {
-    memo_session_info info;
-    memo_session_get_info(s, &info);
+    const memo_session_info info = memo_session_get_info(s);
     void* more = memo_session_alloc(s, info.plan->swap.rows[1] > 0 ? 1 << 20 : 512);
     step(user, s);
     memo_session_free(s, more);

@@ -288,8 +288,7 @@ TEST(alternatives_are_measured_and_checked) {
     open_device(&m, 0, 0);
     memo_session* s = new_session(&m.desc);
     if (!s) return;
-    memo_session_info info;
-    memo_session_get_info(s, &info);
+    const memo_session_info info = memo_session_get_info(s);
     CHECK_IS(info.plan->alternatives[OF_LOSS], ==, 3);
     expect_words(info.plan, "less      buffers[2] by alternatives[2]\n");
     for (m.micro_batch = 0; m.micro_batch < 3; m.micro_batch++)

@@ -168,7 +168,7 @@ TEST(states_travel_once_a_group) {
         CHECK_OK(memo_session_open(&t.desc, plan, &s, &error));
         memset(&before, 0, sizeof before);
         for (int step = 0; step < 3 && s; step++) {
-            memo_session_get_info(s, &before);
+            before = memo_session_get_info(s);
             for (int32_t k = 0; k < 4; k += n_group) {
                 const memo_batch batch = {.more_follow = k + n_group < 4};
                 CHECK_OK(memo_session_run(s, &batch, &error));
@@ -176,7 +176,7 @@ TEST(states_travel_once_a_group) {
             CHECK_OK(memo_session_update(s, &error));
         }
         if (!s) continue;
-        memo_session_get_info(s, &info);
+        info = memo_session_get_info(s);
         to_device_bytes[n_group] = info.states_to_device_bytes - before.states_to_device_bytes;
         to_host_bytes[n_group] = info.states_to_host_bytes - before.states_to_host_bytes;
     }
@@ -358,7 +358,7 @@ TEST(timed_sessions_group_between_steps) {
         m.t.desc.planned = count_plans;
         CHECK_OK(memo_session_create(&m.t.desc, &s, &error));
         for (int step = 0; step < 6 && s; step++) {
-            memo_session_get_info(s, &info);
+            info = memo_session_get_info(s);
             CHECK_CASE((info.plan->n_group > 1) == (k && step >= 3), "step %d: groups of %d", step,
                        (int)info.plan->n_group);
             CHECK_IS(m.n_losses, ==, step >= 3);

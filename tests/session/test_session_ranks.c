@@ -66,8 +66,7 @@ static memo_status rank_main(thread_rank* thread, memo_error* e) {
     if (r->fails_later > 0) r->faults.failing_call = r->faults.n_calls + r->fails_later;
     for (int i = 0; i < 6 && r->fails_later; i++) /* whatever fails: all ranks begin as often */
         r->n_failed += memo_session_run(s, NULL, NULL) != MEMO_STATUS_OK;
-    memo_session_info info;
-    memo_session_get_info(s, &info);
+    const memo_session_info info = memo_session_get_info(s);
     memcpy(r->rows, info.plan->swap.rows,
            (size_t)(r->m.desc.n_layers * r->m.desc.n_tensors) * sizeof *r->rows);
     r->device_bytes = info.plan->device_bytes;

@@ -58,7 +58,7 @@ TEST(shapes_share_memory) {
         if (!s) return;
         settle(&m, s, 1);
         CHECK_OK(memo_session_run(s, NULL, &error));
-        memo_session_get_info(s, &info);
+        info = memo_session_get_info(s);
         longest = info.plan->next;
         most_bytes = host_bytes = n_kept = 0; /* times are measured: rounds have other plans */
         for (plan = info.plan; plan; plan = plan->next) {
@@ -69,7 +69,7 @@ TEST(shapes_share_memory) {
         }
         CHECK(longest->times && longest->sizes.swapped_bytes > 0 && n_kept >= 4);
         CHECK_IS(most_bytes, ==, longest->device_bytes);
-        memo_host_device_get_stats(m.host, &stats);
+        stats = memo_host_device_get_stats(m.host);
         CHECK(round == 2 ||
               (stats.device_bytes <= m.desc.device_bytes && stats.host_bytes <= host_bytes));
 
@@ -98,7 +98,7 @@ TEST(shapes_share_memory) {
             launch(&m, s, memo_session_get_buffer(s, OUTPUT), 0, 8 + 30 * batch.n_rows, 5, 1);
             launch(&m, s, m.scratch, 0, 40 * batch.n_rows, 6, 1);
             launch(&m, s, m.state, 0, m.setup_bytes, 7, 1);
-            memo_session_get_info(s, &info);
+            info = memo_session_get_info(s);
             CHECK((info.swap == NULL) == (shapes[batch.shape].is_forward_only != 0));
             CHECK_IS(info.plan->swap.n_rows, ==, shapes[batch.shape].n_rows);
             batch.is_forward_only = 0;
@@ -114,7 +114,7 @@ TEST(shapes_share_memory) {
 
         /* In words and in a file. */
         CHECK_OK(memo_session_run(s, NULL, &error));
-        memo_session_get_info(s, &info);
+        info = memo_session_get_info(s);
         expect_words(info.plan, "shapes    9 share device memory of ");
         expect_words(info.plan, "shape     8, 64 rows\n");
         CHECK_OK(memo_step_plan_write(info.plan, scratch_file(), &error));

@@ -483,10 +483,9 @@ TEST(sessions_that_time_themselves_predict_their_steps) {
         CHECK_OK(memo_session_create(&m.t.desc, &m.session, &error));
         if (!m.session) return;
         for (int i = 0; i < 5; i++) CHECK_OK(run_batch(&m, n, 0));
-        memo_session_info info;
         const double begin_s = virtual_clock.now_s;
         CHECK_OK(run_batch(&m, n, 0));
-        memo_session_get_info(m.session, &info);
+        const memo_session_info info = memo_session_get_info(m.session);
         const double took_s = virtual_clock.now_s - begin_s, said_s = info.plan->times->step_s;
         n_recomputed += info.plan->times->recompute_s > 0;
         worst = fmax(worst, fabs(said_s / took_s - 1));
@@ -518,8 +517,7 @@ TEST(late_layers_count) {
 
 /* A backward that recomputes itself, in its own order, and layers of which two are open. */
 static void recomputing_backward(void* user, memo_session* s, int32_t layer) {
-    memo_session_info info;
-    memo_session_get_info(s, &info);
+    const memo_session_info info = memo_session_get_info(s);
     for (int32_t t = T_N_TENSORS - 1; t >= 0; t--) {
         const memo_item* tensor = &info.plan->swap.tensors[t];
         int64_t begin = 0, end = 0;

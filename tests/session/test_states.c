@@ -159,8 +159,7 @@ static void set_words(state_words words, int64_t key) {
 
 /* Micro-batches of the latest call. */
 static int32_t group_of(const memo_session* s) {
-    memo_session_info info;
-    memo_session_get_info(s, &info);
+    const memo_session_info info = memo_session_get_info(s);
     return info.plan->n_group;
 }
 
@@ -302,12 +301,12 @@ TEST(planning_again_keeps_every_bit) {
                    error.message);
         n_planned = 0;
         if (s) {
-            memo_session_get_info(s, &first);
+            first = memo_session_get_info(s);
             const int64_t n_streamed = first.plan->n_streamed,
                           rows = first.plan->sizes.swapped_bytes;
             const int32_t at = first.plan->update_at;
             train_in(&t, s, first.plan->update_is_on_host, 8);
-            memo_session_get_info(s, &last);
+            last = memo_session_get_info(s);
             n_again += n_planned == 1;
             n_moved += last.plan->n_streamed != n_streamed || last.plan->update_at != at;
             n_other += last.plan->sizes.swapped_bytes != rows;
@@ -483,7 +482,7 @@ static void copy_states(trainer* t, uint32_t uses, int32_t update_may, memo_sess
         CHECK_OK(memo_session_update(s, &error));
     }
     if (s) CHECK_OK(memo_session_flush(s, &error));
-    if (s) memo_session_get_info(s, info);
+    if (s) *info = memo_session_get_info(s);
 }
 
 /* Weights that the update makes do not travel to it, unless the backward reads them in the same

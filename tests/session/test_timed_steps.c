@@ -23,8 +23,7 @@ static void counted_recompute(void* user, memo_session* s, int32_t layer, int32_
 }
 static int64_t planned_at, n_times_planned;
 static void note_plan(void* user, memo_session* s, const memo_step_plan* plan) {
-    memo_session_info info;
-    memo_session_get_info(s, &info);
+    const memo_session_info info = memo_session_get_info(s);
     CHECK(plan == info.plan || plan->next);
     planned_at = ((model*)user)->micro_batch;
     n_times_planned++;
@@ -66,7 +65,6 @@ TEST(first_steps_are_timed) {
     static const int32_t timed_steps[] = {0, 2, 3, 7, -1};
     for (int k = 0; k < 5; k++) {
         memo_session* s = NULL;
-        memo_session_info info;
         memo_profile profile;
         char path[1024];
         model m;
@@ -79,7 +77,7 @@ TEST(first_steps_are_timed) {
         CHECK_OK(memo_session_create(&m.desc, &s, &error));
         const int64_t n_setups = m.n_setups;
         const char* state = m.state;
-        memo_session_get_info(s, &info);
+        memo_session_info info = memo_session_get_info(s);
         CHECK(!info.plan->times);
         CHECK_ERROR(memo_session_get_profile(s, 0, &profile, &error), INVALID_STATE,
                     "times are not known");
@@ -94,7 +92,7 @@ TEST(first_steps_are_timed) {
         CHECK_IS(planned_at, ==, k == 0 ? 4 : k == 1 ? 6 : k < 4 ? timed_steps[k] : -1);
         CHECK_IS(n_times_planned, ==, k < 4);
         CHECK(m.state == state && m.n_setups == n_setups);
-        memo_session_get_info(s, &info);
+        info = memo_session_get_info(s);
         CHECK((info.plan->times != NULL) == (k < 4));
         CHECK(k == 4 || info.plan->policy == MEMO_POLICY_MEMO);
         CHECK_IS(n_lines_with("times are in"), ==, k < 4);
@@ -111,7 +109,7 @@ TEST(first_steps_are_timed) {
         m.desc.profile_path = path;
         open_device(&m, m.desc.device_bytes, 0);
         CHECK_OK(memo_session_create(&m.desc, &s, &error));
-        memo_session_get_info(s, &info);
+        info = memo_session_get_info(s);
         CHECK(info.plan->times != NULL);
         CHECK_OK(memo_session_get_profile(s, 0, &profile, &error));
         for (int64_t i = 0; i < 9; i++) CHECK_OK(train(&m, s, i));
@@ -125,7 +123,6 @@ TEST(first_steps_are_timed) {
 TEST(times_of_any_policy_may_be_asked_for) {
     for (int k = 0; k < MEMO_POLICY_ROWS; k++) {
         memo_session* s = NULL;
-        memo_session_info info;
         memo_profile profile;
         model m;
         timed_model(&m);
@@ -137,7 +134,7 @@ TEST(times_of_any_policy_may_be_asked_for) {
         CHECK_OK(memo_session_create(&m.desc, &s, &error));
         for (int64_t i = 0; i < 6; i++) CHECK_OK(train(&m, s, i));
         CHECK_OK(memo_session_get_profile(s, 0, &profile, &error));
-        memo_session_get_info(s, &info);
+        const memo_session_info info = memo_session_get_info(s);
         CHECK_CASE(info.plan->times != NULL && info.plan->policy == m.desc.policy, "policy %d", k);
         CHECK_IS(n_times_planned, ==, 1);
         finish(&m, s);
@@ -186,12 +183,12 @@ TEST(the_first_plan_stays_if_memory_lacks) {
     m.desc.device = &table;
     refuses_host = n_refused_pins = 0;
     CHECK_OK(memo_session_create(&m.desc, &s, &error));
-    memo_session_get_info(s, &first);
+    first = memo_session_get_info(s);
     const int64_t device_bytes = first.plan->device_bytes;
     CHECK_IS(first.plan->sizes.host_bytes, ==, 0);
     refuses_host = 1;
     for (int64_t i = 0; i < 9; i++) CHECK_OK(train(&m, s, i));
-    memo_session_get_info(s, &last);
+    last = memo_session_get_info(s);
     CHECK_CASE(n_refused_pins == 1 && last.plan->device_bytes == device_bytes &&
                    !last.plan->sizes.swapped_bytes,
                "%d requests refused", n_refused_pins);

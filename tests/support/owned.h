@@ -27,7 +27,7 @@ OWNED_TYPE(memo_arena, arena, memo_arena_destroy)
 /* Nothing may be left in its memory. */
 static MEMO_UNUSED void drop_device(memo_device** device) {
     memo_host_device_stats left = {0};
-    if (*device) memo_host_device_get_stats(*device, &left);
+    if (*device) left = memo_host_device_get_stats(*device);
     CHECK_CASE(left.device_bytes == 0 && left.host_bytes == 0, "%lld and %lld bytes are left",
                (long long)left.device_bytes, (long long)left.host_bytes);
     memo_host_device_destroy(*device);

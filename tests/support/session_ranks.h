@@ -71,7 +71,7 @@ static memo_status session_rank_run(session_rank* r, int64_t failing_call, int64
     for (i = 0; i < 6 && !status; i++) status = memo_session_run(s, NULL, &error);
     if (!status) {
         CHECK_IS(r->n_wrong, ==, 0);
-        memo_session_get_info(s, &info);
+        info = memo_session_get_info(s);
         for (i = 0, *digest = 0; i < SESSION_LAYERS * 2; i++)
             *digest = *digest * 31 % 1000003 + info.plan->swap.rows[i];
         CHECK_IS(info.plan->device_bytes, <=, 60000);

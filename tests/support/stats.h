@@ -13,15 +13,13 @@ static MEMO_UNUSED double now_s(void) {
 }
 
 static MEMO_UNUSED memo_arena_stats arena_stats(const memo_arena* arena) {
-    memo_arena_stats stats;
-    memo_arena_get_stats(arena, &stats);
+    const memo_arena_stats stats = memo_arena_get_stats(arena);
     return stats;
 }
 
 #ifndef MEMO_NO_HOST_DEVICE
 static MEMO_UNUSED memo_host_device_stats host_device_stats(const memo_device* device) {
-    memo_host_device_stats stats;
-    memo_host_device_get_stats(device, &stats);
+    const memo_host_device_stats stats = memo_host_device_get_stats(device);
     return stats;
 }
 #endif

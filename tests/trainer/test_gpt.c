@@ -766,13 +766,13 @@ TEST(a_model_chooses_its_rows) {
     desc.session = &budgets;
     CHECK_OK(gpt_create(&desc, &run.model, &error));
     if (run.model) {
-        memo_session_get_info(gpt_session(run.model), &info);
+        info = memo_session_get_info(gpt_session(run.model));
         CHECK(!info.plan->times);
         CHECK_OK(train(run.model, &config, N_STEPS, &timed));
         CHECK(!memcmp(timed.loss, expected.loss, sizeof timed.loss));
         CHECK_OK(gpt_restart(run.model, &error));
         CHECK_OK(train(run.model, &config, N_STEPS, &result));
-        memo_session_get_info(gpt_session(run.model), &info);
+        info = memo_session_get_info(gpt_session(run.model));
         CHECK(info.plan->times && info.plan->times->step_s > 0);
         CHECK(!memcmp(result.loss, expected.loss, sizeof result.loss));
         CHECK(!memcmp(result.parameters, expected.parameters,

@@ -168,8 +168,7 @@ void gpt_give(gpt_model* model, gpt_array x) {
 }
 
 void* gpt_take_persistent(gpt_model* model, const char* name, int64_t size_bytes) {
-    memo_session_info info;
-    memo_session_get_info(model->session, &info);
+    const memo_session_info info = memo_session_get_info(model->session);
     GPT_TRY(model, memo_arena_mark(info.arena, name, &model->error));
     return memo_session_alloc(model->session, size_bytes);
 }

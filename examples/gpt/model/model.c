@@ -306,7 +306,6 @@ static void gpt_enqueue_step(gpt_model* model) {
  * the micro-batch inside the capture. */
 static void gpt_capture_step(gpt_model* model) {
     const gpt_kernels* kernels = &model->kernels;
-    memo_session_info info;
     model->status = kernels->graph_begin(kernels->context, model->compute, &model->error);
     if (model->status) return;
     gpt_enqueue_step(model);
@@ -315,7 +314,7 @@ static void gpt_capture_step(gpt_model* model) {
     if (!model->status) model->status = status;
     if (!model->status) return;
     gpt_destroy_graph(model);
-    memo_session_get_info(model->session, &info);
+    const memo_session_info info = memo_session_get_info(model->session);
     if (info.swap) status = memo_swap_abandon(info.swap, NULL);
     (void)status; /* the first error is kept */
 }
@@ -551,8 +550,7 @@ static void gpt_set_slice_rows(gpt_model* model, int64_t slice_rows) {
 
 /* The session plans with other slices, as long as the model can be computed in these. */
 static void gpt_follow_slices(gpt_model* model) {
-    memo_session_info info;
-    memo_session_get_info(model->session, &info);
+    const memo_session_info info = memo_session_get_info(model->session);
     gpt_set_slice_rows(model, info.plan->slice_rows);
     model->status = gpt_check_slices(&model->config, &model->error);
     if (model->n_slices > model->most_slices)
@@ -580,11 +578,10 @@ static void gpt_planned(void* user, memo_session* session, const memo_step_plan*
 static void gpt_setup(void* user, memo_session* session) {
     gpt_model* model = (gpt_model*)user;
     const gpt_config* config = &model->config;
-    memo_session_info info;
     void *sp_memory = NULL, *scratch = NULL;
     int64_t scratch_bytes = 0;
     gpt_enter_session(model, session);
-    memo_session_get_info(session, &info);
+    const memo_session_info info = memo_session_get_info(session);
     gpt_follow_plan(model, info.plan);
     gpt_destroy_collectives(model);
     if (model->most_slices) gpt_follow_slices(model);

@@ -285,10 +285,9 @@ static void gpt_find_need(gpt_model* model, int32_t layer) {
     const int32_t step = layer * memo_session_get_slice(model->session).n_slices +
                          (int32_t)(model->open.begin / model->slice_rows);
     gpt_rows* need = model->tensor.need;
-    memo_session_info info;
     memset(need, 0, sizeof model->tensor.need);
     if (gpt_is_idle(model)) return;
-    memo_session_get_info(model->session, &info);
+    const memo_session_info info = memo_session_get_info(model->session);
     for (int t = 0; t < gpt_n_tensors(&model->config); t++) {
         memo_swap_get_recompute_rows(info.swap, step, t, &need[t].begin, &need[t].end);
         need[t].begin += model->open.begin;

@@ -60,9 +60,8 @@ memo_status choose_steps(run* r, job* j, memo_error* error) {
 /* ---- comparison of the policies ------------------------------------------------------------- */
 
 static memo_status run_get_moved(run* r, int64_t* n_bytes, memo_error* error) {
-    memo_session_info info;
     memo_swap_stats stats;
-    memo_session_get_info(gpt_session(r->model), &info);
+    const memo_session_info info = memo_session_get_info(gpt_session(r->model));
     memo_status status = memo_swap_get_stats(info.swap, &stats, error);
     *n_bytes = info.states_to_host_bytes + info.states_to_device_bytes;
     if (!status) *n_bytes += stats.to_host_bytes + stats.to_device_bytes;

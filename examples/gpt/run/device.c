@@ -231,8 +231,7 @@ memo_status train_device_open(train_device* d, const train_options* o, const thr
 }
 
 void train_device_peaks(const train_device* d, int64_t* device_bytes, int64_t* host_bytes) {
-    memo_cuda_device_stats stats;
-    memo_cuda_device_get_stats(d->device, &stats);
+    const memo_cuda_device_stats stats = memo_cuda_device_get_stats(d->device);
     *device_bytes = stats.device_peak_bytes;
     *host_bytes = stats.host_peak_bytes;
 }
@@ -329,9 +328,8 @@ int train_device_has_room(const train_options* o, int64_t device_bytes, int64_t 
 }
 
 memo_status train_device_room(const train_device* d, int64_t* room, memo_error* error) {
-    memo_cuda_device_stats stats;
     int64_t total_bytes;
-    memo_cuda_device_get_stats(d->device, &stats);
+    const memo_cuda_device_stats stats = memo_cuda_device_get_stats(d->device);
     if (memo_memory_info(d->device, room, &total_bytes, error)) return error->status;
     *room += stats.device_bytes;
     return MEMO_STATUS_OK;
@@ -387,8 +385,7 @@ memo_status train_device_plan(train_device* d, const train_options* o, memo_erro
 }
 
 void train_device_peaks(const train_device* d, int64_t* device_bytes, int64_t* host_bytes) {
-    memo_host_device_stats stats;
-    memo_host_device_get_stats(d->host.device, &stats);
+    const memo_host_device_stats stats = memo_host_device_get_stats(d->host.device);
     *device_bytes = stats.device_peak_bytes;
     *host_bytes = stats.host_peak_bytes;
 }

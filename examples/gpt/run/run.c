@@ -160,10 +160,9 @@ memo_status team_open(team* t, job* j, memo_policy policy, int flags, memo_error
 
 /* Reads the stalls of a step that has ended: those of its last group, times their number. */
 static memo_status run_read_stalls(run* r, memo_error* error) {
-    memo_session_info info;
     memo_swap_stats stats;
     if (!(r->flags & RUN_TIMED)) return MEMO_STATUS_OK;
-    memo_session_get_info(gpt_session(r->model), &info);
+    const memo_session_info info = memo_session_get_info(gpt_session(r->model));
     memo_status status = memo_swap_get_stats(info.swap, &stats, error);
     if (!status)
         r->stall_s = (double)(r->options.accumulate / info.plan->n_group) *
@@ -230,8 +229,7 @@ static memo_status run_time_layers(run* r, job* j, memo_error* error) {
 }
 
 void run_take_plan(const run* r, job* j) {
-    memo_session_info info;
-    memo_session_get_info(gpt_session(r->model), &info);
+    const memo_session_info info = memo_session_get_info(gpt_session(r->model));
     j->own_plan = *info.plan;
     train_add_staged(&j->options, &j->own_plan);
     j->plan = &j->own_plan;

@@ -88,7 +88,7 @@ MEMO_API void memo_cuda_device_destroy(memo_device* device);
  * around it.  Its type is that of memo_comm_nccl_desc.failed, so that a lost peer fails the device
  * too. */
 MEMO_API void memo_cuda_device_fail(void* device, const memo_error* why);
-MEMO_API void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats);
+MEMO_API memo_cuda_device_stats memo_cuda_device_get_stats(const memo_device* device);
 
 MEMO_FUNCTION cudaStream_t memo_cuda_stream(memo_stream stream) { return (cudaStream_t)stream; }
 MEMO_FUNCTION cudaEvent_t memo_cuda_event(memo_event event) { return (cudaEvent_t)event; }

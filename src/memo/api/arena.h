@@ -83,4 +83,4 @@ MEMO_TRY memo_status memo_arena_wait(memo_arena* arena, int64_t event, int32_t s
                                      memo_error* error);
 MEMO_TRY memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* error);
 
-MEMO_API void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats);
+MEMO_API memo_arena_stats memo_arena_get_stats(const memo_arena* arena);

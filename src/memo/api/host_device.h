@@ -41,6 +41,6 @@ MEMO_TRY memo_status memo_host_device_launch(memo_device* device, memo_stream st
 /* Enqueues an operation that takes duration_s and uses no processor. */
 MEMO_TRY memo_status memo_host_device_sleep(memo_device* device, memo_stream stream,
                                             double duration_s, memo_error* error);
-MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_device_stats* stats);
+MEMO_API memo_host_device_stats memo_host_device_get_stats(const memo_device* device);
 
 #endif

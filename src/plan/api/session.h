@@ -741,4 +741,4 @@ typedef struct memo_session_info {
  * from files.  Errors: INVALID_ARGUMENT; INVALID_STATE (they are not known). */
 MEMO_TRY memo_status memo_session_get_profile(const memo_session* session, int32_t shape,
                                               memo_profile* profile, memo_error* error);
-MEMO_API void memo_session_get_info(const memo_session* session, memo_session_info* info);
+MEMO_API memo_session_info memo_session_get_info(const memo_session* session);

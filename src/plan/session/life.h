@@ -31,10 +31,12 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
     return status;
 }
 
-void memo_session_get_info(const memo_session* s, memo_session_info* info) {
-    info->plan = s->part->plan;
-    info->arena = s->part->arena;
-    info->swap = s->part->swap;
-    info->states_to_host_bytes = s->states ? s->states->sink.engine.copied_bytes[0] : 0;
-    info->states_to_device_bytes = s->states ? s->states->sink.engine.copied_bytes[1] : 0;
+memo_session_info memo_session_get_info(const memo_session* s) {
+    memo_session_info info;
+    info.plan = s->part->plan;
+    info.arena = s->part->arena;
+    info.swap = s->part->swap;
+    info.states_to_host_bytes = s->states ? s->states->sink.engine.copied_bytes[0] : 0;
+    info.states_to_device_bytes = s->states ? s->states->sink.engine.copied_bytes[1] : 0;
+    return info;
 }
