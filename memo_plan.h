@@ -1256,7 +1256,7 @@ MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, i
 
 /* --- >>sections ---
  * Finds the maximal sets of items that live together, and the bytes that no plan of such a set can
- * do without: the bounds.  Door: memoi_problem_sections.  Knows nothing of offsets but those that
+ * do without: the bounds.  Door: memoi_sections_find.  Knows nothing of offsets but those that
  * are fixed.
  *
  * 1. Each range, a piece of a life without gaps, spans a section or more.  The sections of an item
@@ -1265,7 +1265,7 @@ MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, i
 
 /* Sets the first and the last section of each item from its ranges.  No item begins later than an
  * item behind it, although a gap may come first and a cover may have sections in another order. */
-MEMOI void memoi_problem_limits(memoi_problem* problem) {
+MEMOI void memoi_sections_limits(memoi_problem* problem) {
     int64_t begin = INT64_MAX;
     for (int64_t i = problem->n_items - 1; i >= 0; i--) {
         memoi_item* item = &problem->items[i];
@@ -1278,8 +1278,8 @@ MEMOI void memoi_problem_limits(memoi_problem* problem) {
 /* Raises the bounds of sections by the items whose alignment is at least this one: each starts at a
  * multiple of it, so each but the highest takes its size rounded up; at most the largest rounding
  * is saved.  Scratch: rounding, two a section; sums, one more than sections. */
-MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, int64_t* rounding,
-                                   int64_t* sums) {
+MEMOI void memoi_sections_bounds_at(memoi_problem* problem, int64_t alignment, int64_t* rounding,
+                                    int64_t* sums) {
     const int64_t n = problem->n_sections;
     int64_t sum = 0, left, right;
     memset(sums, 0, (size_t)(n + 1) * sizeof *sums);
@@ -1312,7 +1312,7 @@ MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, in
 }
 
 /* Sets the loads of items.  most: scratch, two a section: a tree of the largest bounds. */
-MEMOI void memoi_problem_loads(memoi_problem* problem, int64_t* most) {
+MEMOI void memoi_sections_loads(memoi_problem* problem, int64_t* most) {
     const int64_t n = problem->n_sections;
     memcpy(most + n, problem->section_bounds, (size_t)n * sizeof *most);
     for (int64_t k = n - 1; k > 0; k--) most[k] = memob_max(most[2 * k], most[2 * k + 1]);
@@ -1328,7 +1328,7 @@ MEMOI void memoi_problem_loads(memoi_problem* problem, int64_t* most) {
 
 /* Sets what follows from ranges in sections: limits and loads of items, the first items, and the
  * bounds, by the items of each section and by fixed items.  0: no memory. */
-MEMOI int memoi_problem_bounds(memoi_problem* problem) {
+MEMOI int memoi_sections_bounds(memoi_problem* problem) {
     const int64_t n = problem->n_sections;
     int64_t alignments = 1; /* powers of two, one bit each */
     memob_arrays* a = &problem->arrays;
@@ -1336,7 +1336,7 @@ MEMOI int memoi_problem_bounds(memoi_problem* problem) {
     int64_t* scratch = (int64_t*)memob_calloc(3 * n + 1, sizeof(int64_t));
     const int64_t* bounds = problem->section_bounds = MEMOB_ARRAY(a, int64_t, n + 1);
     const int ok = scratch && first && bounds;
-    memoi_problem_limits(problem);
+    memoi_sections_limits(problem);
     for (int64_t s = 0, i = 0; s <= n && ok; first[s++] = (int32_t)i)
         while (i < problem->n_items && problem->items[i].begin < s) i++;
     for (int64_t i = 0; i < problem->n_items; i++) {
@@ -1347,15 +1347,15 @@ MEMOI int memoi_problem_bounds(memoi_problem* problem) {
         problem->lower_bound = memob_max(problem->lower_bound, memoi_item_top(item, item->fixed));
     }
     for (; alignments > 0 && ok; alignments &= alignments - 1)
-        memoi_problem_bounds_at(problem, alignments & -alignments, scratch, scratch + 2 * n);
-    if (ok) memoi_problem_loads(problem, scratch);
+        memoi_sections_bounds_at(problem, alignments & -alignments, scratch, scratch + 2 * n);
+    if (ok) memoi_sections_loads(problem, scratch);
     MEMO_FREE(scratch);
     return ok;
 }
 
 /* Turns ranges from times into sections, and sets what follows from these.  A live set is a largest
  * one only if a range ends and another has begun since the section before.  0: no memory. */
-MEMOI int memoi_problem_sections(memoi_problem* problem) {
+MEMOI int memoi_sections_find(memoi_problem* problem) {
     int64_t n = problem->n_ranges, born = 0, died = 0, closed = 0;
     int has_birth = 0;
     memob_keyed* begins = (memob_keyed*)memob_calloc(2 * n, sizeof(memob_keyed));
@@ -1385,13 +1385,13 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
     }
     problem->n_sections = closed;
     MEMO_FREE(begins);
-    return memoi_problem_bounds(problem);
+    return memoi_sections_bounds(problem);
 }
 
 /* --- >>items ---
  * Makes the problem of a plan: an item of each buffer, in units, with its sections and bounds, and
  * the pairs that may not share bytes although they live at different times.  Doors:
- * memoi_problem_create, then memoi_problem_add_holds.  Knows nothing of how items are planned.
+ * memoi_items_create, then memoi_items_add_holds.  Knows nothing of how items are planned.
  *
  * 1. A size is a multiple of the step, and more than its spare room.
  * 2. An alignment that the step does not guarantee is a multiple of the step.
@@ -1404,7 +1404,7 @@ enum {
 };
 
 /* Adds a range to the item that is being made, unless the range is empty. */
-MEMOI void memoi_problem_add_range(memoi_problem* problem, int64_t begin, int64_t end) {
+MEMOI void memoi_items_add_range(memoi_problem* problem, int64_t begin, int64_t end) {
     if (end <= begin) return;
     problem->ranges[problem->n_ranges].begin = begin;
     problem->ranges[problem->n_ranges++].end = end;
@@ -1412,8 +1412,8 @@ MEMOI void memoi_problem_add_range(memoi_problem* problem, int64_t begin, int64_
 
 /* Adds the item of buffer i, with a range before, between and behind its gaps; none of an empty
  * buffer, which needs no place.  *gap, *hold: those of the buffer come next, and are passed. */
-MEMOI void memoi_problem_add_item(memoi_problem* problem, const memo_plan* plan, int64_t i,
-                                  int64_t* gap, int64_t* hold) {
+MEMOI void memoi_items_add(memoi_problem* problem, const memo_plan* plan, int64_t i, int64_t* gap,
+                           int64_t* hold) {
     const memo_buffer* buffer = &plan->buffers[i];
     memoi_item* item = &problem->items[problem->n_items];
     int64_t time = buffer->begin, end = buffer->end;
@@ -1422,10 +1422,10 @@ MEMOI void memoi_problem_add_item(memoi_problem* problem, const memo_plan* plan,
     for (; *hold < plan->n_holds && plan->holds[*hold].buffer == i; (*hold)++)
         if (problem->is_stretched) end = memob_max(end, plan->holds[*hold].until);
     for (; *gap < plan->n_gaps && plan->gaps[*gap].buffer == i; (*gap)++) {
-        memoi_problem_add_range(problem, time, plan->gaps[*gap].begin);
+        memoi_items_add_range(problem, time, plan->gaps[*gap].begin);
         time = plan->gaps[*gap].end;
     }
-    memoi_problem_add_range(problem, time, end);
+    memoi_items_add_range(problem, time, end);
     item->n_ranges = problem->n_ranges - item->first_range;
     item->size = memob_buffer_bytes(plan, i);
     if (item->size == 0 || item->n_ranges == 0) {
@@ -1444,7 +1444,7 @@ MEMOI void memoi_problem_add_item(memoi_problem* problem, const memo_plan* plan,
 }
 
 /* Rounds sizes up to the least alignment, and returns the step in bytes. */
-MEMOI int64_t memoi_problem_step(memoi_problem* problem, int simpler) {
+MEMOI int64_t memoi_items_step(memoi_problem* problem, int simpler) {
     int64_t step = 0, least = INT64_MAX;
     for (int64_t i = 0; i < problem->n_items; i++)
         least = memob_min(least, problem->items[i].alignment);
@@ -1470,7 +1470,7 @@ MEMOI int64_t memoi_problem_step(memoi_problem* problem, int simpler) {
 }
 
 /* Refuses what could overflow.  Finds out whether the step guarantees all alignments. */
-MEMOI memo_status memoi_problem_check(memoi_problem* problem, int64_t step, memo_error* error) {
+MEMOI memo_status memoi_items_check(memoi_problem* problem, int64_t step, memo_error* error) {
     int64_t highest = 0, fixed_top = 0, padding = 0;
     for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
@@ -1491,7 +1491,7 @@ MEMOI memo_status memoi_problem_check(memoi_problem* problem, int64_t step, memo
 }
 
 /* Turns bytes into units: the step, or less if sizes have spare room. */
-MEMOI void memoi_problem_scale(memoi_problem* problem, int64_t step) {
+MEMOI void memoi_items_scale(memoi_problem* problem, int64_t step) {
     int64_t unit = step;
     for (int64_t i = 0; i < problem->n_items; i++)
         unit = memoi_problem_gcd(unit, problem->items[i].spare);
@@ -1510,8 +1510,8 @@ MEMOI void memoi_problem_scale(memoi_problem* problem, int64_t step) {
 }
 
 /* Makes the problem without pairs.  Errors: no memory; sizes or counts that are too large. */
-MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi_problem* problem,
-                                       memo_error* error) {
+MEMOI memo_status memoi_items_create(const memo_plan* plan, int simpler, memoi_problem* problem,
+                                     memo_error* error) {
     int64_t gap = 0, hold = 0, step;
     memob_arrays* a = &problem->arrays;
     memo_status status;
@@ -1524,13 +1524,13 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi
 
     /* In bytes and times first. */
     for (int64_t i = 0; i < plan->n_buffers && !status; i++)
-        memoi_problem_add_item(problem, plan, i, &gap, &hold);
-    step = memoi_problem_step(problem, simpler);
-    if (!status) status = memoi_problem_check(problem, step, error);
+        memoi_items_add(problem, plan, i, &gap, &hold);
+    step = memoi_items_step(problem, simpler);
+    if (!status) status = memoi_items_check(problem, step, error);
 
     /* Sections replace times, because the search goes through live sets, not through requests. */
-    if (!status) memoi_problem_scale(problem, step);
-    if (!status && !memoi_problem_sections(problem))
+    if (!status) memoi_items_scale(problem, step);
+    if (!status && !memoi_sections_find(problem))
         status = memob_no_memory(error, "the planning problem");
     if (status) memoi_problem_free(problem);
     return status;
@@ -1555,7 +1555,7 @@ MEMOI int memoi_holds_next(const memo_plan* plan, int64_t* h, int64_t* j) {
 }
 
 /* Adds the pairs that holds keep apart.  UNFIT: there are too many. */
-MEMOI memoi_made memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
+MEMOI memoi_made memoi_items_add_holds(memoi_problem* problem, const memo_plan* plan) {
     int64_t capacity = 0;
     int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
     memoi_made made = item_of ? MEMOI_MADE : MEMOI_NO_MEMORY;
@@ -1724,7 +1724,7 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
         part->n_items++;
     }
 
-    if (!a->failed && memoi_problem_sections(part)) return 1;
+    if (!a->failed && memoi_sections_find(part)) return 1;
     memoi_problem_free(part);
     return 0;
 }
@@ -3699,7 +3699,7 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
 
 /* A mark inside a phase belongs to the phase, and a recomputation right before a backward to the
  * backward.  A phase is ignored if another layer interrupts it.  Each window has a request. */
-MEMOI void memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* trace) {
+MEMOI void memoi_bilevel_windows(memoi_bilevel* bilevel, const memo_trace* trace) {
     memo_mark open;
     int64_t time = 0, begin = 0;
     memset(&open, 0, sizeof open);
@@ -3911,7 +3911,7 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
     int ok = memoi_bilevel_create(&bilevel, plan), round;
     bilevel.effort = effort;
     bilevel.solve = solve;
-    if (ok) memoi_windows_from_marks(&bilevel, trace);
+    if (ok) memoi_bilevel_windows(&bilevel, trace);
 
     /* Blocks can waste room: each round leaves the longest-lived buffers to the outer plan. */
     for (round = 0; ok && round < MEMOI_BILEVEL_ROUNDS && !status; round++) {
@@ -4167,20 +4167,20 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
 }
 
 /* The problem of a plan with its holds. */
-MEMOI memo_status memoi_problem_pose(const memo_plan* plan, int simpler, memoi_problem* problem,
-                                     memo_error* error) {
-    memo_status status = memoi_problem_create(plan, simpler, problem, error);
+MEMOI memo_status memoi_solve_pose(const memo_plan* plan, int simpler, memoi_problem* problem,
+                                   memo_error* error) {
+    memo_status status = memoi_items_create(plan, simpler, problem, error);
     memoi_made made = MEMOI_MADE;
     if (status) return status;
-    if (plan->n_holds > 0) made = memoi_problem_add_holds(problem, plan);
+    if (plan->n_holds > 0) made = memoi_items_add_holds(problem, plan);
     if (made == MEMOI_MADE && memoi_pack_pose(plan, problem)) return MEMO_STATUS_OK;
     memoi_problem_free(problem);
     if (made != MEMOI_UNFIT) return memob_no_memory(error, "the holds of the plan");
-    return memoi_problem_create(plan, simpler | MEMOI_STRETCHED, problem, error);
+    return memoi_items_create(plan, simpler | MEMOI_STRETCHED, problem, error);
 }
 
 /* Returns 0 if trace belongs to another plan. */
-MEMOI int memoi_problem_trace_fits(const memo_trace* trace, const memo_plan* plan) {
+MEMOI int memoi_solve_trace_fits(const memo_trace* trace, const memo_plan* plan) {
     int64_t n_times = 0;
     for (int64_t i = 0; i < trace->n_requests; i++)
         n_times += trace->requests[i].kind == MEMO_REQUEST_MALLOC ||
@@ -4201,7 +4201,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     memo_status status;
 
     /* The problem, and room for the best plan.  No order can help fixed buffers that conflict. */
-    status = memoi_problem_pose(plan, is_second ? 0 : MEMOI_ROUNDED, &problem, error);
+    status = memoi_solve_pose(plan, is_second ? 0 : MEMOI_ROUNDED, &problem, error);
     if (!status && problem.n_fixed > 0 && plan->n_holds > 0)
         status = memob_plan_check_holds(plan, 0, &culprit, error);
     memoi_solution_begin(&best, &problem, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
@@ -4280,7 +4280,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     /* A trace of another plan would put its marks on the wrong buffers. */
     status = memo_plan_prepare(plan, error);
     if (status) return status;
-    if (settings.trace && !memoi_problem_trace_fits(settings.trace, plan))
+    if (settings.trace && !memoi_solve_trace_fits(settings.trace, plan))
         return MEMOB_INVALID(error, "memo_plan_desc.trace: not the trace of this plan: its numbers "
                                     "of mallocs or frees differ; pass the trace that the plan was "
                                     "made from");
@@ -6897,6 +6897,11 @@ enum {
     DO(alternatives, n_alternatives, memo_session_alternative)                                     \
     DO(states, n_states, memo_state)                                                               \
     DO(outputs, n_outputs, memo_session_output)
+
+/* 1: the policy is the best alpha, to be found. */
+MEMOI int memoi_session_is_alpha(const memo_session_desc* desc) {
+    return desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
+}
 
 /* Most routed rows of n_rows tokens: their share, rounded up. */
 MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_rows,
@@ -10165,11 +10170,6 @@ MEMOI void memoi_session_search_rows(memo_session* s, memoi_session_costs* costs
         if (!s->limit_bytes) break; /* other rows would take no less */
         *left_bytes -= s->peak_bytes - s->limit_bytes;
     }
-}
-
-/* 1: the policy is the best alpha, to be found. */
-MEMOI int memoi_session_is_alpha(const memo_session_desc* desc) {
-    return desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
 }
 
 /* Makes the stage of the policy, with measured times if there are any.  All ranks plan with the

@@ -1250,7 +1250,7 @@ static void print_peer_row(const char* name, memo_plan* plan, const clocked* clo
     int64_t bound;
     double seconds;
     shuffle_buffers(plan, SHUFFLE_SEED);
-    if (memo_plan_prepare(plan, &error) || memoi_problem_pose(plan, 0, &problem, &error))
+    if (memo_plan_prepare(plan, &error) || memoi_solve_pose(plan, 0, &problem, &error))
         fail(name, &error);
     bound = memob_max(plan->lower_bound_bytes, problem.lower_bound * problem.unit_bytes);
     memoi_problem_free(&problem);
@@ -1682,7 +1682,7 @@ static void print_clocks(const char* name, int n_streams, memo_plan* plan, int64
     memoi_problem problem;
     memo_error error;
     int64_t bound;
-    if (memoi_problem_pose(plan, 0, &problem, &error)) fail(name, &error);
+    if (memoi_solve_pose(plan, 0, &problem, &error)) fail(name, &error);
     bound = problem.lower_bound * problem.unit_bytes;
     memoi_problem_free(&problem);
     printf("| %s | %d | %lld | %.2f | %.2f | %s | %.2f |\n", name, n_streams,

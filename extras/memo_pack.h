@@ -432,7 +432,7 @@ MEMOI int memoi_cover_use(const memoi_cover* cover, memoi_problem* problem) {
         range[problem->n_ranges - 1].end = section + 1;
         item->n_ranges = problem->n_ranges - item->first_range;
     }
-    return memoi_problem_bounds(problem);
+    return memoi_sections_bounds(problem);
 }
 
 /* Replaces the pairs of a problem by sections.  It does nothing if that takes too long, or if the
@@ -1110,7 +1110,7 @@ MEMOI int memoi_core_search(memoi_cores* cores, int64_t capacity, int64_t* n_nod
     part.ground = part.lower_bound = 0;
     *verdict = MEMOI_STOPPED;
     memset(&search, 0, sizeof search);
-    if (memoi_problem_bounds(&part))
+    if (memoi_sections_bounds(&part))
         made = memoi_search_create(&search, &part, cores->seed++, cores->clock);
     if (made == MEMOI_MADE) {
         *n_nodes -= memoi_search_attempt(&search, capacity, *n_nodes) + 1;

@@ -290,7 +290,7 @@ static memo_status proof_of_search(const memo_plan* plan, const int32_t* stop, m
     int result = -1;
     memo_status status;
     if (plan->n_holds > 0) return MEMO_STATUS_OK;
-    status = memoi_problem_pose(plan, 0, &problem, error);
+    status = memoi_solve_pose(plan, 0, &problem, error);
     if (status) return status;
     capacity = plan->peak_bytes / problem.unit_bytes - 1;
 

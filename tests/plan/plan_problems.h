@@ -77,7 +77,7 @@ static MEMO_UNUSED void solve_again(memo_plan* plan, const memo_plan_desc* desc,
 
 static MEMO_UNUSED void pose(memo_plan* plan, memoi_problem* problem) {
     CHECK_OK(memo_plan_prepare(plan, &error));
-    CHECK_OK(memoi_problem_create(plan, 0, problem, &error));
+    CHECK_OK(memoi_items_create(plan, 0, problem, &error));
 }
 
 /* So many nodes, and no end of time. */

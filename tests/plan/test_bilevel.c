@@ -93,7 +93,7 @@ static shape random_shape(void) {
 /* Windows, groups and kinds alone. */
 static void find_layers(memoi_bilevel* bilevel, memo_plan* plan, const memo_trace* trace) {
     CHECK(memoi_bilevel_create(bilevel, plan));
-    memoi_windows_from_marks(bilevel, trace);
+    memoi_bilevel_windows(bilevel, trace);
     memoi_bilevel_group(bilevel, INT64_MAX);
     memoi_bilevel_find_kinds(bilevel);
 }
@@ -105,7 +105,7 @@ static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t no
     memoi_solution best;
     int64_t peak = -1;
     CHECK_OK(memo_plan_prepare(plan, &error));
-    CHECK_OK(memoi_problem_create(plan, 0, &problem, &error));
+    CHECK_OK(memoi_items_create(plan, 0, &problem, &error));
     memoi_effort effort = {.clock = {.deadline = memob_now_s() + 1000},
                            .nodes_left = nodes,
                            .n_threads = 1,
@@ -280,7 +280,7 @@ TEST(marks_may_nest_and_lack_ends) {
         }
         own_plan* plan = plan_of_trace(trace, 1);
         CHECK(memoi_bilevel_create(&bilevel, plan));
-        memoi_windows_from_marks(&bilevel, trace);
+        memoi_bilevel_windows(&bilevel, trace);
         for (int64_t w = 0; w < 4; w++) {
             const int is_one = cases[k].windows[w][1] > 0;
             CHECK_CASE(is_one == (w < bilevel.n_windows) &&

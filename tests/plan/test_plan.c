@@ -282,7 +282,7 @@ static void check_program(const memo_plan* plan) {
     own_problem problem;
     memoi_solution best;
     int64_t stacked[8], offsets[8], top = 0, i;
-    CHECK_OK(memoi_problem_create(plan, 0, &problem, &error));
+    CHECK_OK(memoi_items_create(plan, 0, &problem, &error));
     for (i = 0; i < problem.n_items; i++)
         if (problem.items[i].fixed >= 0)
             top = memob_max(top, problem.items[i].fixed + problem.items[i].size);

@@ -777,7 +777,7 @@ static memoi_verdict core_verdict(memo_plan* plan, int64_t capacity) {
     memoi_verdict verdict = MEMOI_STOPPED;
     int64_t n_nodes = 1000000, offsets[8];
     const memoi_deadline clock = {.deadline = HUGE_VAL};
-    CHECK_OK(memoi_problem_pose(plan, 0, &problem, &error));
+    CHECK_OK(memoi_solve_pose(plan, 0, &problem, &error));
     CHECK(memoi_neighbors_list(&problem) == 1);
     memoi_solution_begin(&best, &problem, offsets);
     CHECK(memoi_cores_create(&cores, &problem, 0, &clock));
@@ -880,7 +880,7 @@ TEST(bounds_and_sections_follow_conflicts) {
         CHECK_OK(memo_plan_prepare(plan, &error));
         int64_t largest = largest_set(plan);
         own_problem problem;
-        CHECK_OK(memoi_problem_pose(plan, 0, &problem, &error));
+        CHECK_OK(memoi_solve_pose(plan, 0, &problem, &error));
         IN_CASE("round %d", round);
         CHECK_IS(problem.lower_bound * problem.unit_bytes, <=, largest);
         if (trace) CHECK_IS(problem.lower_bound * problem.unit_bytes, ==, largest);
@@ -964,7 +964,7 @@ TEST(large_problems_keep_their_pairs) {
         if (i % 16 == 0) add_wait(trace, 0, (int32_t)(i / 16 % 2), (int32_t)(1 - i / 16 % 2));
     }
     own_plan* plan = plan_of_trace(trace, 1);
-    CHECK_OK(memoi_problem_pose(plan, 0, &problem, &error));
+    CHECK_OK(memoi_solve_pose(plan, 0, &problem, &error));
     CHECK(problem.held && problem.lower_bound > plan->lower_bound_bytes);
     memoi_problem_free(&problem);
     memo_plan_desc desc = {.time_limit_s = 1};

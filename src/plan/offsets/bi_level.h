@@ -64,7 +64,7 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
 
 /* A mark inside a phase belongs to the phase, and a recomputation right before a backward to the
  * backward.  A phase is ignored if another layer interrupts it.  Each window has a request. */
-MEMOI void memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* trace) {
+MEMOI void memoi_bilevel_windows(memoi_bilevel* bilevel, const memo_trace* trace) {
     memo_mark open;
     int64_t time = 0, begin = 0;
     memset(&open, 0, sizeof open);
@@ -276,7 +276,7 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
     int ok = memoi_bilevel_create(&bilevel, plan), round;
     bilevel.effort = effort;
     bilevel.solve = solve;
-    if (ok) memoi_windows_from_marks(&bilevel, trace);
+    if (ok) memoi_bilevel_windows(&bilevel, trace);
 
     /* Blocks can waste room: each round leaves the longest-lived buffers to the outer plan. */
     for (round = 0; ok && round < MEMOI_BILEVEL_ROUNDS && !status; round++) {

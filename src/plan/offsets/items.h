@@ -5,7 +5,7 @@
 /* --- >>items ---
  * Makes the problem of a plan: an item of each buffer, in units, with its sections and bounds, and
  * the pairs that may not share bytes although they live at different times.  Doors:
- * memoi_problem_create, then memoi_problem_add_holds.  Knows nothing of how items are planned.
+ * memoi_items_create, then memoi_items_add_holds.  Knows nothing of how items are planned.
  *
  * 1. A size is a multiple of the step, and more than its spare room.
  * 2. An alignment that the step does not guarantee is a multiple of the step.
@@ -18,7 +18,7 @@ enum {
 };
 
 /* Adds a range to the item that is being made, unless the range is empty. */
-MEMOI void memoi_problem_add_range(memoi_problem* problem, int64_t begin, int64_t end) {
+MEMOI void memoi_items_add_range(memoi_problem* problem, int64_t begin, int64_t end) {
     if (end <= begin) return;
     problem->ranges[problem->n_ranges].begin = begin;
     problem->ranges[problem->n_ranges++].end = end;
@@ -26,8 +26,8 @@ MEMOI void memoi_problem_add_range(memoi_problem* problem, int64_t begin, int64_
 
 /* Adds the item of buffer i, with a range before, between and behind its gaps; none of an empty
  * buffer, which needs no place.  *gap, *hold: those of the buffer come next, and are passed. */
-MEMOI void memoi_problem_add_item(memoi_problem* problem, const memo_plan* plan, int64_t i,
-                                  int64_t* gap, int64_t* hold) {
+MEMOI void memoi_items_add(memoi_problem* problem, const memo_plan* plan, int64_t i, int64_t* gap,
+                           int64_t* hold) {
     const memo_buffer* buffer = &plan->buffers[i];
     memoi_item* item = &problem->items[problem->n_items];
     int64_t time = buffer->begin, end = buffer->end;
@@ -36,10 +36,10 @@ MEMOI void memoi_problem_add_item(memoi_problem* problem, const memo_plan* plan,
     for (; *hold < plan->n_holds && plan->holds[*hold].buffer == i; (*hold)++)
         if (problem->is_stretched) end = memob_max(end, plan->holds[*hold].until);
     for (; *gap < plan->n_gaps && plan->gaps[*gap].buffer == i; (*gap)++) {
-        memoi_problem_add_range(problem, time, plan->gaps[*gap].begin);
+        memoi_items_add_range(problem, time, plan->gaps[*gap].begin);
         time = plan->gaps[*gap].end;
     }
-    memoi_problem_add_range(problem, time, end);
+    memoi_items_add_range(problem, time, end);
     item->n_ranges = problem->n_ranges - item->first_range;
     item->size = memob_buffer_bytes(plan, i);
     if (item->size == 0 || item->n_ranges == 0) {
@@ -58,7 +58,7 @@ MEMOI void memoi_problem_add_item(memoi_problem* problem, const memo_plan* plan,
 }
 
 /* Rounds sizes up to the least alignment, and returns the step in bytes. */
-MEMOI int64_t memoi_problem_step(memoi_problem* problem, int simpler) {
+MEMOI int64_t memoi_items_step(memoi_problem* problem, int simpler) {
     int64_t step = 0, least = INT64_MAX;
     for (int64_t i = 0; i < problem->n_items; i++)
         least = memob_min(least, problem->items[i].alignment);
@@ -84,7 +84,7 @@ MEMOI int64_t memoi_problem_step(memoi_problem* problem, int simpler) {
 }
 
 /* Refuses what could overflow.  Finds out whether the step guarantees all alignments. */
-MEMOI memo_status memoi_problem_check(memoi_problem* problem, int64_t step, memo_error* error) {
+MEMOI memo_status memoi_items_check(memoi_problem* problem, int64_t step, memo_error* error) {
     int64_t highest = 0, fixed_top = 0, padding = 0;
     for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
@@ -105,7 +105,7 @@ MEMOI memo_status memoi_problem_check(memoi_problem* problem, int64_t step, memo
 }
 
 /* Turns bytes into units: the step, or less if sizes have spare room. */
-MEMOI void memoi_problem_scale(memoi_problem* problem, int64_t step) {
+MEMOI void memoi_items_scale(memoi_problem* problem, int64_t step) {
     int64_t unit = step;
     for (int64_t i = 0; i < problem->n_items; i++)
         unit = memoi_problem_gcd(unit, problem->items[i].spare);
@@ -124,8 +124,8 @@ MEMOI void memoi_problem_scale(memoi_problem* problem, int64_t step) {
 }
 
 /* Makes the problem without pairs.  Errors: no memory; sizes or counts that are too large. */
-MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi_problem* problem,
-                                       memo_error* error) {
+MEMOI memo_status memoi_items_create(const memo_plan* plan, int simpler, memoi_problem* problem,
+                                     memo_error* error) {
     int64_t gap = 0, hold = 0, step;
     memob_arrays* a = &problem->arrays;
     memo_status status;
@@ -138,13 +138,13 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, int simpler, memoi
 
     /* In bytes and times first. */
     for (int64_t i = 0; i < plan->n_buffers && !status; i++)
-        memoi_problem_add_item(problem, plan, i, &gap, &hold);
-    step = memoi_problem_step(problem, simpler);
-    if (!status) status = memoi_problem_check(problem, step, error);
+        memoi_items_add(problem, plan, i, &gap, &hold);
+    step = memoi_items_step(problem, simpler);
+    if (!status) status = memoi_items_check(problem, step, error);
 
     /* Sections replace times, because the search goes through live sets, not through requests. */
-    if (!status) memoi_problem_scale(problem, step);
-    if (!status && !memoi_problem_sections(problem))
+    if (!status) memoi_items_scale(problem, step);
+    if (!status && !memoi_sections_find(problem))
         status = memob_no_memory(error, "the planning problem");
     if (status) memoi_problem_free(problem);
     return status;
@@ -169,7 +169,7 @@ MEMOI int memoi_holds_next(const memo_plan* plan, int64_t* h, int64_t* j) {
 }
 
 /* Adds the pairs that holds keep apart.  UNFIT: there are too many. */
-MEMOI memoi_made memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
+MEMOI memoi_made memoi_items_add_holds(memoi_problem* problem, const memo_plan* plan) {
     int64_t capacity = 0;
     int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
     memoi_made made = item_of ? MEMOI_MADE : MEMOI_NO_MEMORY;

@@ -30,20 +30,20 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
 }
 
 /* The problem of a plan with its holds. */
-MEMOI memo_status memoi_problem_pose(const memo_plan* plan, int simpler, memoi_problem* problem,
-                                     memo_error* error) {
-    memo_status status = memoi_problem_create(plan, simpler, problem, error);
+MEMOI memo_status memoi_solve_pose(const memo_plan* plan, int simpler, memoi_problem* problem,
+                                   memo_error* error) {
+    memo_status status = memoi_items_create(plan, simpler, problem, error);
     memoi_made made = MEMOI_MADE;
     if (status) return status;
-    if (plan->n_holds > 0) made = memoi_problem_add_holds(problem, plan);
+    if (plan->n_holds > 0) made = memoi_items_add_holds(problem, plan);
     if (made == MEMOI_MADE && memoi_pack_pose(plan, problem)) return MEMO_STATUS_OK;
     memoi_problem_free(problem);
     if (made != MEMOI_UNFIT) return memob_no_memory(error, "the holds of the plan");
-    return memoi_problem_create(plan, simpler | MEMOI_STRETCHED, problem, error);
+    return memoi_items_create(plan, simpler | MEMOI_STRETCHED, problem, error);
 }
 
 /* Returns 0 if trace belongs to another plan. */
-MEMOI int memoi_problem_trace_fits(const memo_trace* trace, const memo_plan* plan) {
+MEMOI int memoi_solve_trace_fits(const memo_trace* trace, const memo_plan* plan) {
     int64_t n_times = 0;
     for (int64_t i = 0; i < trace->n_requests; i++)
         n_times += trace->requests[i].kind == MEMO_REQUEST_MALLOC ||
@@ -64,7 +64,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     memo_status status;
 
     /* The problem, and room for the best plan.  No order can help fixed buffers that conflict. */
-    status = memoi_problem_pose(plan, is_second ? 0 : MEMOI_ROUNDED, &problem, error);
+    status = memoi_solve_pose(plan, is_second ? 0 : MEMOI_ROUNDED, &problem, error);
     if (!status && problem.n_fixed > 0 && plan->n_holds > 0)
         status = memob_plan_check_holds(plan, 0, &culprit, error);
     memoi_solution_begin(&best, &problem, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
@@ -143,7 +143,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     /* A trace of another plan would put its marks on the wrong buffers. */
     status = memo_plan_prepare(plan, error);
     if (status) return status;
-    if (settings.trace && !memoi_problem_trace_fits(settings.trace, plan))
+    if (settings.trace && !memoi_solve_trace_fits(settings.trace, plan))
         return MEMOB_INVALID(error, "memo_plan_desc.trace: not the trace of this plan: its numbers "
                                     "of mallocs or frees differ; pass the trace that the plan was "
                                     "made from");

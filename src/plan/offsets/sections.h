@@ -2,7 +2,7 @@
 #include "plan/offsets/problem.h"
 /* --- >>sections ---
  * Finds the maximal sets of items that live together, and the bytes that no plan of such a set can
- * do without: the bounds.  Door: memoi_problem_sections.  Knows nothing of offsets but those that
+ * do without: the bounds.  Door: memoi_sections_find.  Knows nothing of offsets but those that
  * are fixed.
  *
  * 1. Each range, a piece of a life without gaps, spans a section or more.  The sections of an item
@@ -11,7 +11,7 @@
 
 /* Sets the first and the last section of each item from its ranges.  No item begins later than an
  * item behind it, although a gap may come first and a cover may have sections in another order. */
-MEMOI void memoi_problem_limits(memoi_problem* problem) {
+MEMOI void memoi_sections_limits(memoi_problem* problem) {
     int64_t begin = INT64_MAX;
     for (int64_t i = problem->n_items - 1; i >= 0; i--) {
         memoi_item* item = &problem->items[i];
@@ -24,8 +24,8 @@ MEMOI void memoi_problem_limits(memoi_problem* problem) {
 /* Raises the bounds of sections by the items whose alignment is at least this one: each starts at a
  * multiple of it, so each but the highest takes its size rounded up; at most the largest rounding
  * is saved.  Scratch: rounding, two a section; sums, one more than sections. */
-MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, int64_t* rounding,
-                                   int64_t* sums) {
+MEMOI void memoi_sections_bounds_at(memoi_problem* problem, int64_t alignment, int64_t* rounding,
+                                    int64_t* sums) {
     const int64_t n = problem->n_sections;
     int64_t sum = 0, left, right;
     memset(sums, 0, (size_t)(n + 1) * sizeof *sums);
@@ -58,7 +58,7 @@ MEMOI void memoi_problem_bounds_at(memoi_problem* problem, int64_t alignment, in
 }
 
 /* Sets the loads of items.  most: scratch, two a section: a tree of the largest bounds. */
-MEMOI void memoi_problem_loads(memoi_problem* problem, int64_t* most) {
+MEMOI void memoi_sections_loads(memoi_problem* problem, int64_t* most) {
     const int64_t n = problem->n_sections;
     memcpy(most + n, problem->section_bounds, (size_t)n * sizeof *most);
     for (int64_t k = n - 1; k > 0; k--) most[k] = memob_max(most[2 * k], most[2 * k + 1]);
@@ -74,7 +74,7 @@ MEMOI void memoi_problem_loads(memoi_problem* problem, int64_t* most) {
 
 /* Sets what follows from ranges in sections: limits and loads of items, the first items, and the
  * bounds, by the items of each section and by fixed items.  0: no memory. */
-MEMOI int memoi_problem_bounds(memoi_problem* problem) {
+MEMOI int memoi_sections_bounds(memoi_problem* problem) {
     const int64_t n = problem->n_sections;
     int64_t alignments = 1; /* powers of two, one bit each */
     memob_arrays* a = &problem->arrays;
@@ -82,7 +82,7 @@ MEMOI int memoi_problem_bounds(memoi_problem* problem) {
     int64_t* scratch = (int64_t*)memob_calloc(3 * n + 1, sizeof(int64_t));
     const int64_t* bounds = problem->section_bounds = MEMOB_ARRAY(a, int64_t, n + 1);
     const int ok = scratch && first && bounds;
-    memoi_problem_limits(problem);
+    memoi_sections_limits(problem);
     for (int64_t s = 0, i = 0; s <= n && ok; first[s++] = (int32_t)i)
         while (i < problem->n_items && problem->items[i].begin < s) i++;
     for (int64_t i = 0; i < problem->n_items; i++) {
@@ -93,15 +93,15 @@ MEMOI int memoi_problem_bounds(memoi_problem* problem) {
         problem->lower_bound = memob_max(problem->lower_bound, memoi_item_top(item, item->fixed));
     }
     for (; alignments > 0 && ok; alignments &= alignments - 1)
-        memoi_problem_bounds_at(problem, alignments & -alignments, scratch, scratch + 2 * n);
-    if (ok) memoi_problem_loads(problem, scratch);
+        memoi_sections_bounds_at(problem, alignments & -alignments, scratch, scratch + 2 * n);
+    if (ok) memoi_sections_loads(problem, scratch);
     MEMO_FREE(scratch);
     return ok;
 }
 
 /* Turns ranges from times into sections, and sets what follows from these.  A live set is a largest
  * one only if a range ends and another has begun since the section before.  0: no memory. */
-MEMOI int memoi_problem_sections(memoi_problem* problem) {
+MEMOI int memoi_sections_find(memoi_problem* problem) {
     int64_t n = problem->n_ranges, born = 0, died = 0, closed = 0;
     int has_birth = 0;
     memob_keyed* begins = (memob_keyed*)memob_calloc(2 * n, sizeof(memob_keyed));
@@ -131,5 +131,5 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
     }
     problem->n_sections = closed;
     MEMO_FREE(begins);
-    return memoi_problem_bounds(problem);
+    return memoi_sections_bounds(problem);
 }

@@ -145,7 +145,7 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const char* is_in_set,
         part->n_items++;
     }
 
-    if (!a->failed && memoi_problem_sections(part)) return 1;
+    if (!a->failed && memoi_sections_find(part)) return 1;
     memoi_problem_free(part);
     return 0;
 }

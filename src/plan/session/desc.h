@@ -55,6 +55,11 @@ enum {
     DO(states, n_states, memo_state)                                                               \
     DO(outputs, n_outputs, memo_session_output)
 
+/* 1: the policy is the best alpha, to be found. */
+MEMOI int memoi_session_is_alpha(const memo_session_desc* desc) {
+    return desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
+}
+
 /* Most routed rows of n_rows tokens: their share, rounded up. */
 MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_rows,
                                   int64_t n_rows) {

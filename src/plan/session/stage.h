@@ -374,11 +374,6 @@ MEMOI void memoi_session_search_rows(memo_session* s, memoi_session_costs* costs
     }
 }
 
-/* 1: the policy is the best alpha, to be found. */
-MEMOI int memoi_session_is_alpha(const memo_session_desc* desc) {
-    return desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
-}
-
 /* Makes the stage of the policy, with measured times if there are any.  All ranks plan with the
  * same numbers. */
 MEMOI void memoi_session_choose_rows(memo_session* s) {
