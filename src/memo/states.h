@@ -151,21 +151,26 @@ MEMOI inline void memoi_states_copy(memob_states* states, int32_t kind, int32_t 
         memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
                               kind == MEMOB_OP_WRITE, of->at[1], of->at[2],
                               memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT));
-    if (e->status && kind == MEMOB_OP_LOAD) memoi_states_drop(states, item);
-    if (!e->status && (kind != MEMOB_OP_STORE || of->at[MEMO_TIER_FILE] < 0)) of->is_newer = 0;
+    if (e->status) {
+        if (kind == MEMOB_OP_LOAD) memoi_states_drop(states, item);
+    } else if (kind != MEMOB_OP_STORE || of->at[MEMO_TIER_FILE] < 0)
+        of->is_newer = 0;
 }
 
+/* Enqueues what is left of a copy.  Nothing has failed so far. */
 MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
     memob_sink* sink = &states->sink;
     const memob_op* op = &sink->law.ops[k];
     const memob_part *part = &sink->law.parts[op->first_part], *end = part + op->n_parts;
     const int32_t kind = op->kind;
     int64_t n_before = -1;
-    for (; part < end && !sink->engine.status; part++) {
+    MEMO_ASSERT(!sink->engine.status);
+    for (; part < end; part++) {
         const int32_t item = part->item;
         if (memoi_states_is_done(states, kind, item)) continue;
         if (n_before < 0) n_before = memoi_sink_begin(sink, op);
         memoi_states_copy(states, kind, item);
+        if (sink->engine.status) break;
     }
     if (n_before >= 0) memoi_sink_end(sink, op, n_before);
 }
@@ -229,7 +234,7 @@ MEMOI void memoi_states_enqueue_share(memob_states* states, int32_t n_begun) {
             const int32_t k = states->due[way];
             if (memoi_states_way(states, k) == way) {
                 memoi_states_enqueue_before(states, k);
-                memoi_states_enqueue(states, k);
+                if (!states->sink.engine.status) memoi_states_enqueue(states, k);
             }
             states->due[way] = k + 1;
             left_bytes = memoi_states_due_bytes(states, way);
