@@ -6277,7 +6277,7 @@ MEMOI int memoi_waits_drop(int64_t* number, int64_t past) {
 }
 
 /* Leaves what the stream must wait for: drops what its past implies, then what another wait
- * implies.  0: nothing is left. */
+ * implies.  0: nothing is left.  The first part has no loop, as memoi_numbers_raise. */
 MEMOI int memoi_waits_reduce(const memob_waits* waits, int32_t stream, memob_numbers* need) {
     const memob_numbers* now = &waits->now[stream];
     const int n_needs =

@@ -133,11 +133,11 @@ typedef struct memo_session memo_session;
  *
  * memo_slice.micro_batch says which of the group the open layer computes; rows of memo_slice and
  * memo_batch.n_rows count in that micro-batch, and all have as many.  memo_slice.n_slices counts
- * the slices of the whole group.  Forwards begin with the last
- * micro-batch, backwards with the first: gradients add up in the order of the micro-batches, so
- * that a sum has the same bits under every n_group.  LAYER tensors, CARRIED ones and buffers of
- * MEMO_EACH_LAYER begin anew in each micro-batch of a layer.  A buffer that lives across layers has
- * a part for each micro-batch, n_group parts of its bytes rounded up to 512 in a row;
+ * the slices of the whole group.  Forwards begin with the last micro-batch, backwards with the
+ * first: gradients add up in the order of the micro-batches, so that a sum has the same bits under
+ * every n_group.  LAYER tensors, CARRIED ones and buffers of MEMO_EACH_LAYER begin anew in each
+ * micro-batch of a layer.  A buffer that lives across layers has a part for each micro-batch,
+ * n_group parts of its bytes rounded up to 512 in a row;
  * memo_session_get_buffer gives the open one's, and outside of layers the first.  A group needs a
  * MEMO_EDGE, and `loss` instead of `between`.  Shapes that are is_forward_only have no groups.
  * With MEMO_GROUP_PLANNED memo_session_plan compares groups by the predicted step; without a

@@ -103,7 +103,7 @@ MEMOI int32_t memoi_session_micro_batch(const memo_session* s) {
 
 /* All tensors with late rows have as many rows in a step. */
 MEMOI int64_t memoi_session_n_routed(const memo_session* s, int32_t step) {
-    for (int32_t t = 0; t < s->desc.n_tensors; t++)
+    for (int32_t t = 0; t < s->desc.n_tensors && s->steps->routed_rows_layer; t++)
         if (memob_tensor_is_routed(s->steps, t)) return memoi_session_place(s, step, t)->n_routed;
     return 0;
 }
