@@ -212,6 +212,45 @@ MEMOI void memoi_rows_try_given(memoi_rows_planner* p, const int64_t* rows) {
     (void)memoi_rows_try(p);
 }
 
+/* Searches of so many parts, from p->best on, which becomes the best of their tables.  A whole
+ * search: a table with unequal layers only if its step is shorter by more than the share. */
+MEMOI void memoi_rows_find_tables(memoi_rows_planner* p, int n_parts) {
+    const int is_whole = n_parts == 1;
+    if (is_whole) {
+        p->is_uniform = 1;
+        if (!p->aim.is_uneven) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
+        p->is_uniform = 0;
+        memoi_rows_copy(p, &p->best, &p->uniform);
+    }
+    memoi_rows_try_given(p, p->aim.start);
+    memoi_rows_find_table(p, n_parts);
+    if (is_whole && !p->aim.is_uneven && p->uniform.score.excess_bytes <= 0 &&
+        p->uniform.score.step_s <= p->best.score.step_s * (1 + MEMOI_ROWS_EVEN_SHARE))
+        memoi_rows_copy(p, &p->uniform, &p->best);
+}
+
+/* The same, without the host's limit first.  A search goes elsewhere near a limit, even if its
+ * table leaves host memory free; so plans of two budgets would differ by chance.  A short search
+ * tells if a whole one is worth its time; if its table exceeds host memory, the limit counts. */
+MEMOI void memoi_rows_find_best(memoi_rows_planner* p, int n_parts) {
+    const memo_swap_plan_desc* desc = p->desc;
+    const memoi_rows_score* best = &p->best.score;
+    memo_swap_plan_desc wider = *desc;
+    int has_room = desc->host_bytes && !p->aim.effort;
+    wider.host_bytes = wider.spill_bytes = 0;
+    memoi_rows_copy(p, &p->best, &p->first);
+    for (int parts = MEMOI_ROWS_PARTS_RANKED; has_room; parts = n_parts) {
+        memoi_rows_set_desc(p, &wider);
+        memoi_rows_find_tables(p, parts);
+        memoi_rows_set_desc(p, desc);
+        has_room = best->excess_bytes <= 0 && best->sizes.host_bytes <= desc->host_bytes;
+        if (has_room && parts == n_parts) return;
+        memoi_rows_copy(p, &p->first, &p->best);
+        p->random = MEMOI_ROWS_SEED;
+    }
+    memoi_rows_find_tables(p, n_parts);
+}
+
 MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, memo_error* error) {
     const memo_swap_desc* swap = p->desc->swap;
     const int64_t tiles = memoi_rows_try_alphas(p);
@@ -222,21 +261,10 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         plan->alpha_step_s = alpha.step_s;
     }
 
-    /* A table is used only if its step is shorter than with the best alpha, which is simpler; a
-     * table with unequal layers only if the step is shorter by more than the share. */
-    if (p->aim.effort == MEMOI_ROWS_EFFORT_SHORT && !p->aim.is_alpha) {
-        memoi_rows_find_table(p, MEMOI_ROWS_PARTS_RANKED);
-    } else if (!p->aim.is_alpha) {
-        p->is_uniform = 1;
-        if (!p->aim.is_uneven) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
-        p->is_uniform = 0;
-        memoi_rows_copy(p, &p->best, &p->uniform);
-        memoi_rows_try_given(p, p->aim.start);
-        memoi_rows_find_table(p, 1);
-        if (!p->aim.is_uneven && p->uniform.score.excess_bytes <= 0 &&
-            p->uniform.score.step_s <= p->best.score.step_s * (1 + MEMOI_ROWS_EVEN_SHARE))
-            memoi_rows_copy(p, &p->uniform, &p->best);
-    }
+    /* A table is used only if its step is shorter than with the best alpha, which is simpler. */
+    if (!p->aim.is_alpha)
+        memoi_rows_find_best(p, p->aim.effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_PARTS_RANKED
+                                                                         : 1);
     if (p->best.score.excess_bytes > 0) return memoi_rows_refuse(p, error);
     if (memoi_rows_is_better(&p->best.score, &alpha)) {
         plan->rows =
@@ -265,8 +293,8 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_r
     else if (aim->is_alpha)
         (void)memoi_rows_try_alphas(&p);
     else {
-        memoi_rows_try_given(&p, aim->start);
-        memoi_rows_find_table(&p, MEMOI_ROWS_PARTS_RANKED);
+        p.aim.start = aim->start;
+        memoi_rows_find_best(&p, MEMOI_ROWS_PARTS_RANKED);
         if (found) memoi_rows_fill(&p, p.best.cells, found);
     }
     if (score->excess_bytes <= 0) *step_s = score->step_s;

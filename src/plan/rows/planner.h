@@ -87,9 +87,9 @@ typedef struct memoi_rows_planner {
     int32_t n_changed;
     double enough_s; /* trials whose computation alone takes longer are not timed */
     memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
-    memoi_rows_table uniform;                         /* the best with equal rows in a kind */
-    int is_uniform;                                   /* searches change all layers of a kind */
-    memoi_rows_aim aim;                               /* set behind memoi_rows_create */
+    memoi_rows_table first, uniform; /* the best before tables are searched; with equal rows */
+    int is_uniform;                  /* searches change all layers of a kind */
+    memoi_rows_aim aim;              /* set behind memoi_rows_create */
 
     /* The table that was added up last, its sums, the bytes of each tensor on the device and always
      * on the host, and a time of a layer that is none. */
@@ -265,8 +265,8 @@ MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
 MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan_desc* desc,
                                      memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
-    memoi_rows_table* const tables[] = {&p->trial,  &p->here,   &p->best,   &p->plan,
-                                        &p->filled, &p->summed, &p->uniform};
+    memoi_rows_table* const tables[] = {&p->trial, &p->here,   &p->best,   &p->first,
+                                        &p->plan,  &p->filled, &p->summed, &p->uniform};
     memob_arrays* a = &p->arrays;
     int64_t n_cells, n_slices, n_classes;
     memo_status status = memoi_rows_check(desc, error);
