@@ -916,7 +916,8 @@ enum {
                        recomputed only if there is one slice */
     MEMO_EDGE,      /* handed on: each layer updates the rows in place.  The hidden state; in the
                        backward, its gradient.  MOVE, and at most one.  Without slices it lies at
-                       one address in all layers and does not move */
+                       one address in all layers and does not move, unless `loss` needs it in an
+                       order: memo_plan.h, chapter 4, In flight */
     MEMO_INPUT,     /* the bytes of EDGE when the layer's forward begins, which the trainer copies.
                        MOVE or KEEP, and at most one */
     MEMO_CARRIED    /* the state of a recurrence when the slice begins, which the trainer copies.
@@ -986,6 +987,9 @@ typedef struct memo_swap_desc {
     const char* spill_directory; /* of the file; may be NULL if no layer is spilled */
     double spill_bytes_per_s;    /* limit of reads and writes; 0: none */
     const char* desc_name;       /* of the fields' owner, in messages; NULL: "memo_swap_desc" */
+    /* (n_order), copied.  1: a turn of the last chunk, whose backward begins with the loss; 0: its
+     * backward begins with a gradient that the trainer writes into the EDGE.  NULL: all are 1. */
+    const int32_t* ends;
 } memo_swap_desc;
 
 /* Exact sizes, before anything is allocated. */
@@ -6182,6 +6186,7 @@ typedef struct memob_visit {
     int32_t pass, layer; /* layer: of rows a step */
     int32_t odd;         /* of rows: the rounding buffer of the step */
     int32_t forward;     /* of rows, of a backward: the visit that is its forward */
+    int32_t ends;        /* of rows: of a turn whose backward begins with the loss */
 } memob_visit;
 
 /* ---- >>waits ------------------------------------------------------------------------------------
@@ -6673,7 +6678,7 @@ typedef struct memoi_maker {
     int32_t list, visit; /* of the operations that are added */
     memoi_stay* stays;
     int32_t n_stays;
-    char* makes; /* (n_lists, n_uses): the use makes the item */
+    char* begins; /* (n_lists, n_uses): the use begins a stay on the device, anew */
     memoi_due* due;
     int32_t n_due;
     int32_t ahead;   /* no transfer before it loads a parcel from the file, but those that passed */
@@ -6755,7 +6760,7 @@ MEMOI int32_t memoi_law_begin_stay(memoi_maker* m, const memob_use* use, int32_t
 
 /* A use begins a stay, or the item's latest stay goes on.  list_time: of the list's first visit. */
 MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32_t list_time,
-                         char* makes) {
+                         char* begins) {
     const memob_use* use = &m->desc->uses[use_number];
     const memob_item* item = &m->desc->items[use->item];
     const int64_t at = memoi_use_at(item, use);
@@ -6778,7 +6783,7 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     }
     if (!goes_on || !is_of_list) {
         k = memoi_law_begin_stay(m, use, k, at, time, before, displaced, goes_on);
-        makes[use_number] = use->how == MEMOB_USE_MAKE;
+        begins[use_number] = !goes_on && !use->is_on_host;
     }
 
     for (int64_t c = begin; c < end; c++) {
@@ -6801,7 +6806,7 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
     int32_t* first_use = MEMOB_ARRAY(&m->law->arrays, int32_t, (int64_t)d->n_visits + 1);
     m->latest = MEMOB_ARRAY(&m->arrays, int32_t, d->n_items);
     m->stays = MEMOB_ARRAY_OF_ANY(&m->arrays, memoi_stay, m->law->n_lists * n_uses);
-    m->makes = MEMOB_ARRAY(&m->arrays, char, m->law->n_lists* n_uses);
+    m->begins = MEMOB_ARRAY(&m->arrays, char, m->law->n_lists* n_uses);
     m->owners = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
     m->used = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
     m->law->first_use = first_use;
@@ -6826,11 +6831,12 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
 
     for (int32_t list = 0; list < m->law->n_lists; list++) {
         const int32_t begin = list * d->n_visits;
-        char* makes = m->makes + list * n_uses;
+        char* begins = m->begins + list * n_uses;
         for (int32_t v = 0; v < d->n_visits; v++)
             for (int32_t u = first_use[v], end = first_use[v + 1];
                  u < end && memoi_law_has(d, list, v); u++)
-                if (d->items[d->uses[u].item].n_slots) memoi_law_use(m, u, begin + v, begin, makes);
+                if (d->items[d->uses[u].item].n_slots)
+                    memoi_law_use(m, u, begin + v, begin, begins);
     }
     return MEMO_STATUS_OK;
 }
@@ -7017,19 +7023,22 @@ MEMOI void memoi_law_end_op(memoi_maker* m, memob_op* op) {
     }
 }
 
-/* A visit: the items that it makes, and the bytes of its uses. */
+/* A visit: the items that it makes, and the bytes of its uses.  The first use of a stay writes,
+ * even if it reads: rows that were not stored are made again there, and a load before it, for which
+ * it would wait, may have no bytes in this micro-batch. */
 MEMOI void memoi_law_add_visit(memoi_maker* m) {
     const memob_law_desc* d = m->desc;
-    const char* makes = &m->makes[(int64_t)m->list * d->n_uses];
+    const char* begins = &m->begins[(int64_t)m->list * d->n_uses];
     memob_op* op = memoi_law_add_op(m, MEMOB_OP_VISIT);
     m->law->visit_ops[(int64_t)m->list * d->n_visits + m->visit] = (int32_t)(op - m->law->ops);
     for (int32_t u = m->law->first_use[m->visit]; u < m->law->first_use[m->visit + 1]; u++) {
         const memob_use* use = &d->uses[u];
         const memob_item* item = &d->items[use->item];
-        const int writes = use->how != MEMOB_USE_READ && (use->how != MEMOB_USE_MAKE || makes[u]);
+        const int may_write = use->how != MEMOB_USE_READ && use->how != MEMOB_USE_MAKE;
         if (!item->n_slots) continue;
-        if (makes[u]) memoi_law_add_part(m, op, use->item, use->at, use->at, item->n_host);
-        memoi_law_touch(m, op, writes, memoi_use_at(item, use),
+        if (begins[u] && use->how == MEMOB_USE_MAKE)
+            memoi_law_add_part(m, op, use->item, use->at, use->at, item->n_host);
+        memoi_law_touch(m, op, may_write || begins[u], memoi_use_at(item, use),
                         use->is_on_host ? item->n_host : item->n_slots);
     }
 }
@@ -7645,7 +7654,7 @@ typedef struct memob_swap_placement {
     int32_t n_layers, n_tensors;
     memob_swap_place* places;     /* (n_layers, n_tensors) */
     memob_visit* visits;          /* (n_visits) */
-    int32_t n_visits, n_forwards; /* n_forwards: of the first place, before its first backward */
+    int32_t n_visits, n_forwards; /* n_forwards: of a place, before its backwards */
     memob_swap_sum* sums;         /* (n_layers) */
     int64_t* moves; /* (n_tensors, n_layers): bytes that move of the tensor in a rounding buffer; 0:
                        it stays there; -1: it has none there */
@@ -7659,10 +7668,10 @@ typedef struct memob_swap_placement {
     int32_t has_loss;      /* in visits of the last layer; 0: between forwards and backwards */
     int64_t slice_rows, tile_rows;
     int64_t routed_rows_layer, routed_rows_all, n_routed; /* n_routed: of this micro-batch so far */
-    int32_t handed, input;    /* the tensors EDGE and INPUT, if there are slices; -1: none */
+    int32_t handed, input;    /* the tensors EDGE, if it moves, and INPUT of slices; -1: none */
     int64_t handed_row_bytes; /* 0: none */
     int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and EDGE rows */
-    int64_t handed_begin;     /* of the EDGE rows of a layer, in host memory */
+    int64_t handed_begin;     /* of the EDGE rows of a layer of each place, in host memory */
     memob_arrays arrays;      /* all of these */
 } memob_swap_placement;
 
@@ -7691,11 +7700,27 @@ MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
     return (int32_t)(desc->n_layers / memob_max(desc->n_places, 1));
 }
 
+/* Slices of a micro-batch in a layer. */
+MEMOI int32_t memob_swap_batch_slices(const memo_swap_desc* desc) {
+    return (int32_t)(memob_max(desc->n_slices, 1) / memob_max(desc->n_group, 1));
+}
+
 /* 1: the step uses the odd rounding buffer.  The last step of a place and that of the next place
  * use both, because a forward of one comes before a backward of the other. */
 MEMOI int32_t memoi_swap_is_odd(const memo_swap_desc* desc, int32_t step) {
     const int32_t n = memoi_swap_place_steps(desc);
     return (step / n + step % n) & 1;
+}
+
+/* 1: the layer of the step uses the odd region of LAYER rows. */
+MEMOI int32_t memoi_swap_is_odd_layer(const memo_swap_desc* desc, int32_t step) {
+    const int32_t n = memoi_swap_place_steps(desc);
+    return (step / n + step % n / memob_swap_batch_slices(desc)) & 1;
+}
+
+/* 1: slices or places overwrite EDGE rows that come back. */
+MEMOI int memoi_swap_hands(const memo_swap_desc* desc) {
+    return desc->n_slices > 1 || (desc->n_places > 1 && desc->has_loss);
 }
 
 /* Steps that may be open at a time. */
@@ -7706,11 +7731,6 @@ MEMOI int32_t memob_swap_open_most(const memo_swap_desc* desc) {
 /* 0 without layer_kinds. */
 MEMOI int32_t memob_layer_kind(const memo_swap_desc* desc, int32_t layer) {
     return desc->layer_kinds ? desc->layer_kinds[layer] : 0;
-}
-
-/* Slices of a micro-batch in a layer. */
-MEMOI int32_t memob_swap_batch_slices(const memo_swap_desc* desc) {
-    return (int32_t)(memob_max(desc->n_slices, 1) / memob_max(desc->n_group, 1));
 }
 
 /* Rows of all slices of a micro-batch in a layer. */
@@ -7984,11 +8004,11 @@ MEMOI memo_status memoi_swap_check_slices(const memo_swap_desc* desc, memo_error
         (status = memob_check_integer(name, "layer_rows", desc->layer_rows, 0, INT64_MAX, error)))
         return status;
 
-    if (n > 1 && desc->n_layers % n)
+    if (n > 1 && memoi_swap_place_steps(desc) % n)
         return MEMOI_INVALID(desc,
                              "n_layers: %d steps are not whole layers of %d slices; set it to "
                              "n_slices times the layers",
-                             (int)desc->n_layers, (int)n);
+                             (int)memoi_swap_place_steps(desc), (int)n);
     if (n > 1 && n % n_group)
         return MEMOI_INVALID(desc,
                              "n_slices: %d slices of a layer are not those of %d micro-batches "
@@ -8038,7 +8058,7 @@ MEMOI const char* memoi_swap_order_fault(const memo_swap_desc* desc) {
     /* These features assume that backwards come in the reverse order of forwards. */
     for (int32_t t = 0; t < desc->n_tensors && desc->tensors; t++)
         if (memob_tensor_is_routed(desc, t)) return "does not work with MEMO_LATE_ROWS";
-    if (desc->n_slices > 1) return "does not work with n_slices above 1";
+    if (desc->n_group > 1) return "does not work with n_group above 1";
     return desc->n_host_layers ? "does not work with a file; set n_host_layers to 0" : NULL;
 }
 
@@ -8113,17 +8133,21 @@ MEMOI memo_status memob_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows
  * Knows: where the rows of each layer lie, on the device, on the host and in the file.  Knows
  * nothing of streams.
  *
- * Steps.  A step is what is computed at once: slice step % n_slices of layer step / n_slices; or,
- * with an order, layer step % n of place step / n, with n layers.  "Layer" then means step, here
- * and in every call of the engine.  In a group the slices of a layer are those of n_group
- * micro-batches.  Even and odd steps are those whose place + layer is even or odd.
+ * Steps.  A step is what is computed at once: slice i % n_slices of layer i / n_slices of place
+ * step / n, with n steps of a place and i = step % n.  "Layer" then means step, here and in every
+ * call of the engine.  Without an order there is one place.  In a group the slices of a layer are
+ * those of n_group micro-batches.  Even and odd steps are those whose place + i is even or odd;
+ * even and odd layers, those whose place + layer is.
  *
  * LAYER rows of all slices lie at one address, in a region of even and a region of odd layers.
- * They leave with their slice, and stay on the device until the layer two later needs the region.
+ * They leave with their slice, and stay on the device until another layer needs the region.
  * In the backward slice s no longer needs the rows of later slices; the rows of slice s make room
- * for the layer two before.  These rows never spill.  EDGE rows of a slice have two places, of even
- * and odd steps; between two layers they wait on the host, as do the last outputs.  The host
- * stores INPUT once: the rows that EDGE leaves come back as INPUT, unless layers spill.
+ * for the layer that comes next there.  These rows never spill.
+ *
+ * EDGE rows of a slice lie at two addresses, of even and odd steps; between two layers they wait on
+ * the host, as do the last outputs, for each place.  With one slice the addresses are of even and
+ * odd places, and rows leave between turns alone.  The host stores INPUT once: the rows that EDGE
+ * leaves come back as INPUT, unless layers spill, or the layer is the first of its place.
  *
  * Tensors that only some kinds of layers have share an area, the pack, instead of a region each:
  * an even layer's tensors lie at the bottom, swapped rows first, an odd layer's at the top, swapped
@@ -8148,18 +8172,30 @@ MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_
     return memob_max(0, memob_min(left, placement->slice_rows));
 }
 
+/* 1: the step is of the last layer of its place. */
+MEMOI int memoi_swap_is_last(const memob_swap_placement* placement, int32_t step) {
+    return step % placement->n_forwards >= placement->n_forwards - placement->n_slices;
+}
+
 /* 1: a turn of backwards begins with the visit, and the loss comes before. */
 MEMOI int memob_swap_is_between(const memob_swap_placement* placement, int32_t k) {
-    return placement->visits[k].pass == MEMOB_BACKWARD && k % placement->n_forwards == 0 &&
+    const memob_visit* visit = &placement->visits[k];
+    return visit->pass == MEMOB_BACKWARD && k % placement->n_forwards == 0 && visit->ends &&
            !placement->has_loss;
 }
 
 /* 1: a micro-batch has its loss in the visit, the first of its backward. */
 MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) {
     const memob_visit* visit = &placement->visits[k];
-    return placement->has_loss && visit->pass == MEMOB_BACKWARD &&
-           visit->layer >= placement->n_layers - placement->n_slices &&
+    return placement->has_loss && visit->pass == MEMOB_BACKWARD && visit->ends &&
+           memoi_swap_is_last(placement, visit->layer) &&
            visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
+}
+
+/* 1: EDGE rows of the step lie at the odd of two addresses. */
+MEMOI int32_t memoi_swap_is_odd_edge(const memob_swap_placement* placement, int32_t step) {
+    const int32_t n = placement->n_forwards;
+    return (step / n + (placement->n_slices > 1 ? step % n : 0)) & 1;
 }
 
 MEMOI int32_t memoi_swap_count_visits(const memo_swap_desc* desc) {
@@ -8180,6 +8216,7 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
         visit->pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
         visit->layer = place * n + i;
         visit->odd = memoi_swap_is_odd(desc, visit->layer);
+        visit->ends = !desc->ends || desc->ends[k / n];
         for (before = k / n - 1; is_backward && order[before] != place; before--)
             MEMO_ASSERT(before > 0); /* 1 */
         visit->forward = is_backward ? before * n + i : k;
@@ -8193,7 +8230,7 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
 typedef struct memob_swap_region {
     int64_t even_bytes, scratch_bytes, odd_bytes;
     int64_t begin;       /* offset in device memory */
-    int64_t whole_bytes; /* of all rows; LAYER: of all slices; EDGE: of all of a layer */
+    int64_t whole_bytes; /* of all rows; LAYER: of all slices; EDGE: of all of a layer, by places */
     int64_t n_kept;      /* layers that keep the tensor, outside */
     int64_t n_fixed;     /* times that all rows lie at the begin of host memory */
 } memob_swap_region;
@@ -8207,33 +8244,53 @@ MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int64
     place->recompute_end = place->recompute_begin + desc->n_rows - swapped;
 }
 
+/* Sets for each step whether another layer overwrites its LAYER rows between forward and backward;
+ * slices of the layer do not. */
+MEMOI void memoi_swap_find_layers(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
+                                  const memob_swap_placement* order, char* all_lost) {
+    const int32_t n_slices = memob_swap_batch_slices(desc);
+    int32_t owners[2] = {-1, -1}, since[2] = {-1, -1}; /* of each region: a layer; its visit */
+    memset(all_lost, 0, (size_t)order->n_layers);
+    for (int32_t k = 0; k < order->n_visits; k++) {
+        const memob_visit* visit = &order->visits[k];
+        const int32_t layer = visit->layer / n_slices;
+        const int32_t odd = memoi_swap_is_odd_layer(desc, visit->layer);
+        if (!memob_layer_has(desc, visit->layer, t) || tiles[layer * n_slices] == MEMO_ROWS_KEPT)
+            continue;
+        if (owners[odd] != layer) since[odd] = k;
+        owners[odd] = layer;
+        if (visit->pass == MEMOB_BACKWARD) all_lost[visit->layer] |= since[odd] > visit->forward;
+    }
+}
+
 /* A tensor of scope LAYER: two regions of all its rows, of even and odd layers; in a group the
- * layers of each micro-batch count.  The last layer in each is not moved. */
+ * layers of each micro-batch count.  Rows move that another layer overwrites. */
 MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
-                                int sign, memob_swap_region* region, memob_swap_sum* sums,
+                                int sign, const memob_swap_placement* order,
+                                memob_swap_region* region, memob_swap_sum* sums,
                                 memob_swap_place* places) {
     const int64_t n = desc->n_rows, n_all = memob_swap_layer_rows(desc);
     const int32_t n_slices = memob_swap_batch_slices(desc);
+    char* is_lost = order->lost + (int64_t)desc->n_tensors * desc->n_layers;
+    memoi_swap_find_layers(desc, t, tiles, order, is_lost);
     for (int32_t step = desc->n_layers - 1; step >= 0; step--) {
         const int32_t slice = step % n_slices;
         const int64_t n_moved = memob_min(n_all - slice * n, n);
-        int64_t* own_bytes = step / n_slices & 1 ? &region->odd_bytes : &region->even_bytes;
         if (!memob_layer_has(desc, step, t)) continue;
         if (tiles[step - slice] == MEMO_ROWS_KEPT) {
             region->n_kept += !slice;
             continue;
         }
         sums[step].uses_layer += sign;
-        if (*own_bytes) {
-            sums[step].layer_bytes += sign * n_moved * desc->tensors[t].row_bytes;
-            sums[step].n_layer_copies += sign;
-            region->n_fixed += !slice;
-            if (!places) continue;
-            places[(int64_t)step * desc->n_tensors].moved_begin = slice * n;
-            places[(int64_t)step * desc->n_tensors].moved_end = slice * n + n_moved;
-        } else if (!slice) {
-            *own_bytes = region->whole_bytes;
-        }
+        *(memoi_swap_is_odd_layer(desc, step) ? &region->odd_bytes : &region->even_bytes) =
+            region->whole_bytes;
+        if (!is_lost[step]) continue;
+        sums[step].layer_bytes += sign * n_moved * desc->tensors[t].row_bytes;
+        sums[step].n_layer_copies += sign;
+        region->n_fixed += !slice;
+        if (!places) continue;
+        places[(int64_t)step * desc->n_tensors].moved_begin = slice * n;
+        places[(int64_t)step * desc->n_tensors].moved_end = slice * n + n_moved;
     }
 }
 
@@ -8474,27 +8531,28 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
                                               const memob_swap_placement* order,
                                               memob_swap_sum* sums, memob_swap_place* places) {
     const int64_t row_bytes = desc->tensors[t].row_bytes;
-    const int64_t n_all = memob_swap_layer_rows(desc), n_group = memob_max(desc->n_group, 1);
+    const int64_t n_all = memob_swap_layer_rows(desc);
+    const int64_t n_batches = memob_max(desc->n_group, 1) * memob_max(desc->n_places, 1);
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].scope == MEMO_EDGE;
     memob_swap_region region = MEMO_ZERO(memob_swap_region), old = MEMO_ZERO(memob_swap_region);
     region.whole_bytes = memob_align_up((is_layer ? n_all : memob_tensor_rows(desc, t)) * row_bytes,
                                         MEMOB_DEVICE_ALIGNMENT);
     if (is_handed)
-        region.whole_bytes = memob_align_up(n_group * n_all * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+        region.whole_bytes = memob_align_up(n_batches * n_all * row_bytes, MEMOB_DEVICE_ALIGNMENT);
     old.whole_bytes = region.whole_bytes;
 
-    /* Without slices all layers have the EDGE at one address.  Otherwise even and odd
-     * slices have, and all of a layer wait on the host: its output, or a gradient. */
+    /* An EDGE that does not move has one address in all layers.  Otherwise even and odd slices
+     * have, or places, and all of a layer wait on the host: its output, or a gradient. */
     if (is_handed) {
         const int64_t slice_bytes =
             memob_align_up(memob_tensor_rows(desc, t) * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-        region.n_fixed = desc->n_slices > 1;
+        region.n_fixed = memoi_swap_hands(desc);
         region.even_bytes = slice_bytes;
         region.odd_bytes = region.n_fixed * slice_bytes;
     } else if (is_layer) {
-        if (before) memoi_swap_sum_layer(desc, t, before, -1, &old, sums, NULL);
-        memoi_swap_sum_layer(desc, t, tiles, 1, &region, sums, places);
+        if (before) memoi_swap_sum_layer(desc, t, before, -1, order, &old, sums, NULL);
+        memoi_swap_sum_layer(desc, t, tiles, 1, order, &region, sums, places);
     } else if (memob_tensor_is_routed(desc, t)) {
         if (before) memoi_swap_sum_routed(desc, t, before, all_s, call_s, -1, &old, sums, NULL);
         memoi_swap_sum_routed(desc, t, tiles, all_s, call_s, 1, &region, sums, places);
@@ -8719,7 +8777,9 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
             place->host_offset = *fixed;
             continue;
         }
-        is_odd = is_layer ? layer / placement->n_of_batch & 1 : memoi_swap_is_odd(desc, layer);
+        is_odd = memoi_swap_is_odd(desc, layer);
+        if (is_layer) is_odd = memoi_swap_is_odd_layer(desc, layer);
+        if (is_handed) is_odd = memoi_swap_is_odd_edge(placement, layer);
         if (is_handed || (is_layer && tiles[layer] != MEMO_ROWS_KEPT)) {
             place->offset = region.begin + (is_odd && region.odd_bytes ? region.even_bytes : 0);
         } else if (tiles[layer] != MEMO_ROWS_KEPT) {
@@ -8749,9 +8809,8 @@ MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placemen
         const memo_item* tensor = &desc->tensors[t];
         if (!tensor->row_bytes) continue;
         memoi_swap_place_tensor(desc, t, placement);
-        if (desc->n_slices <= 1) continue;
-        if (tensor->scope == MEMO_INPUT) placement->input = t;
-        if (tensor->scope != MEMO_EDGE) continue;
+        if (tensor->scope == MEMO_INPUT && desc->n_slices > 1) placement->input = t;
+        if (tensor->scope != MEMO_EDGE || !memoi_swap_hands(desc)) continue;
         placement->handed = t;
         placement->handed_row_bytes = tensor->row_bytes;
     }
@@ -8861,13 +8920,13 @@ MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
  * The law of a micro-batch, or of all that are in flight, for the engine and for the planner's
  * clock.  An item is what moves together of a step: rows of the tensors that use the rounding
  * buffers in the same steps (a class), LAYER rows, the surplus of LATE_ROWS, EDGE rows of a
- * slice.  Items lie at numbers of slots instead of offsets, one byte each: all rows that a slot
- * holds at different times share bytes.
+ * slice of a place.  Items lie at numbers of slots instead of offsets, one byte each: all rows
+ * that a slot holds at different times share bytes.
  *
  * 1. A class has a slot for even and one for odd steps; so have EDGE rows.  A slice of LAYER rows
  *    has a slot for even and one for odd layers.  The surplus has one slot, the scratch.
  * 2. The host keeps the INPUT of a step where it keeps the EDGE rows of the layer before, unless
- *    layers share places there.
+ *    layers share places there, or the step is of the first layer of its place.
  * 3. With places, the rows of a step are a parcel, of one slot on the host.  Which parcels go to
  *    the file, and so the file's size, the law tells.
  * 4. An item's bytes move only if its rows are used; the INPUT tensor is alone in its class.
@@ -8893,7 +8952,7 @@ typedef struct memob_swap_items {
 } memob_swap_items;
 
 /* The items: of each class all steps, then LAYER and late rows of all steps, then EDGE rows of
- * each slice. */
+ * each slice of each place. */
 typedef enum memob_swap_item_kind {
     MEMOB_SWAP_ITEM_CLASS = 0,
     MEMOB_SWAP_ITEM_LAYER,
@@ -8959,16 +9018,59 @@ MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item,
     it->uses[it->n_uses++] = use;
 }
 
-/* What a visit uses.  LAYER rows come back before the last slice, which is the first of a backward,
- * and are free when the backward of their own slice is over; the waits are those of uses by all
- * slices. */
+/* EDGE rows of a layer: slices of all places. */
+MEMOI int32_t memoi_swap_n_edges(const memob_swap_placement* p) {
+    return p->n_layers / p->n_forwards * p->n_slices;
+}
+
+/* Those of a step. */
+MEMOI int32_t memoi_swap_edge_of(const memob_swap_placement* p, int32_t step) {
+    return step / p->n_forwards * p->n_slices + step % p->n_slices;
+}
+
+/* The EDGE rows of a visit.  A turn begins with rows that the trainer writes, unless the loss reads
+ * the last outputs. */
+MEMOI void memoi_swap_use_edge(const memob_swap_placement* p, memob_swap_items* it, int32_t k,
+                               int64_t at) {
+    const memob_visit* visit = &p->visits[k];
+    const int32_t i = visit->layer, next = i + p->n_slices; /* the slice in the next layer */
+    const int is_backward = visit->pass == MEMOB_BACKWARD;
+    const int is_written =
+        is_backward ? memoi_swap_is_last(p, i) && !visit->ends : i % p->n_forwards < p->n_slices;
+    const int is_shared = !is_backward && !memoi_swap_is_last(p, i) && it->input >= 0 &&
+                          it->uses_of[it->input * p->n_layers + next] & MEMOI_SWAP_SHARED;
+    memoi_swap_add_use(it, k, (it->n_classes + 2) * p->n_layers + memoi_swap_edge_of(p, i),
+                       is_written ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE,
+                       at + memoi_swap_is_odd_edge(p, i),
+                       is_shared ? it->items[it->input * p->n_layers + next].host : -1);
+}
+
+/* The LAYER rows of a visit.  They come back before the last slice, which is the first of a
+ * backward, and are free when the backward of their own slice is over; the waits are those of uses
+ * by all slices.  With places another turn may bring back its rows behind a forward, which has read
+ * those of all slices then. */
+MEMOI void memoi_swap_use_layer(const memob_swap_placement* p, memob_swap_items* it, int32_t k,
+                                int64_t at) {
+    const memob_visit* visit = &p->visits[k];
+    const int32_t i = visit->layer, n_slices = p->n_of_batch, slice = i % n_slices;
+    const int32_t odd = (i / p->n_forwards + i % p->n_forwards / n_slices) & 1;
+    const int is_backward = visit->pass == MEMOB_BACKWARD;
+    const int is_of_all = slice == n_slices - 1 && (is_backward || p->n_forwards < p->n_layers);
+    for (int32_t s = slice; s >= (is_of_all ? 0 : slice); s--) {
+        const int32_t item = it->n_classes * p->n_layers + i - slice + s;
+        int32_t how = it->uses_of[item] & MEMOI_SWAP_MOVED ? MEMOB_USE_READ : MEMOB_USE_MAKE;
+        if (!is_backward) how = s == slice ? MEMOB_USE_WRITE : MEMOB_USE_READ;
+        if (it->uses_of[item]) memoi_swap_add_use(it, k, item, how, at + odd * n_slices + s, -1);
+    }
+}
+
+/* What a visit uses. */
 MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items* it, int32_t k) {
     const memob_visit* visit = &p->visits[k];
-    const int32_t i = visit->layer, n = p->n_layers, n_slices = p->n_of_batch, slice = i % n_slices;
+    const int32_t i = visit->layer, n = p->n_layers, routed = (it->n_classes + 1) * n;
     const int32_t read = visit->pass == MEMOB_BACKWARD ? MEMOB_USE_READ : MEMOB_USE_WRITE;
     const int32_t make = visit->pass == MEMOB_BACKWARD ? MEMOB_USE_MAKE : MEMOB_USE_WRITE;
-    const int32_t layers = it->n_classes * n, routed = layers + n, handed = routed + n;
-    const int64_t layer_at = 2 * (int64_t)it->n_classes, routed_at = layer_at + 2 * n_slices;
+    const int64_t layer_at = 2 * (int64_t)it->n_classes, routed_at = layer_at + 2 * p->n_of_batch;
 
     for (int32_t c = 0; c < it->n_classes; c++) {
         const char uses = it->uses_of[c * n + i];
@@ -8977,23 +9079,9 @@ MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items*
                                2 * c + visit->odd, -1);
     }
 
-    for (int32_t s = slice; s >= 0; s--) {
-        const char uses = it->uses_of[layers + i - slice + s];
-        if (uses && (s == slice || (visit->pass == MEMOB_BACKWARD && slice == n_slices - 1)))
-            memoi_swap_add_use(it, k, layers + i - slice + s, uses & MEMOI_SWAP_MOVED ? read : make,
-                               layer_at + (i / n_slices & 1) * n_slices + s, -1);
-    }
-
+    memoi_swap_use_layer(p, it, k, layer_at);
     if (it->uses_of[routed + i]) memoi_swap_add_use(it, k, routed + i, read, routed_at, -1);
-    if (p->handed >= 0) {
-        const int32_t next = i + p->n_slices; /* the slice in the next layer */
-        const int is_first = i < p->n_slices && visit->pass != MEMOB_BACKWARD;
-        const int is_shared = visit->pass != MEMOB_BACKWARD && next < n && it->input >= 0 &&
-                              it->uses_of[it->input * n + next] & MEMOI_SWAP_SHARED;
-        memoi_swap_add_use(
-            it, k, handed + i % p->n_slices, is_first ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE,
-            routed_at + 1 + visit->odd, is_shared ? it->items[it->input * n + next].host : -1);
-    }
+    if (p->handed >= 0) memoi_swap_use_edge(p, it, k, routed_at + 1);
 }
 
 MEMOI void memob_swap_items_free(memob_swap_items* it) {
@@ -9025,8 +9113,9 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
         is_routed |= memob_tensor_is_routed(desc, t) && memob_item_away(desc, t) == MEMO_MOVE;
         memoi_swap_add_rows(desc, p, t, it);
     }
-    for (int32_t step = p->n_slices; step < n && it->input >= 0; step++)
-        if (p->handed >= 0 && p->sums[step].input_bytes && !it->has_places) /* 2 */
+    for (int32_t step = 0; step < n && it->input >= 0; step++)
+        if (p->handed >= 0 && p->sums[step].input_bytes && !it->has_places && /* 2 */
+            step % p->n_forwards >= p->n_slices)
             it->uses_of[it->input * n + step] |= MEMOI_SWAP_SHARED;
     for (int32_t step = 0, k = it->n_classes * n; step < n; step++, k++) {
         const memob_swap_sum* sum = &p->sums[step];
@@ -9042,10 +9131,10 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
     /* What moves is used; the surplus and EDGE rows may be used without. */
     for (int32_t k = 0; k < (it->n_classes + 1) * n; k++)
         MEMO_ASSERT(!it->n_bytes[k] || it->uses_of[k] & MEMOI_SWAP_MOVED); /* 4 */
-    for (int32_t slice = 0, k = (it->n_classes + 2) * n; slice < p->n_slices; slice++, k++) {
+    for (int32_t edge = 0, k = (it->n_classes + 2) * n; edge < memoi_swap_n_edges(p); edge++, k++) {
         it->uses_of[k] = p->handed >= 0;
         it->n_bytes[k] =
-            memob_swap_step_rows(p, slice, memob_swap_layer_rows(desc)) * p->handed_row_bytes;
+            memob_swap_step_rows(p, edge, memob_swap_layer_rows(desc)) * p->handed_row_bytes;
         it->n_copies[k] = 1;
     }
 }
@@ -9064,7 +9153,7 @@ MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_
     it->class_of = MEMOB_ARRAY(&it->arrays, int32_t, desc->n_tensors);
     if (!it->arrays.failed) {
         memoi_swap_find_classes(desc, p, it);
-        it->n_items = (it->n_classes + 2) * it->n_steps + p->n_slices;
+        it->n_items = (it->n_classes + 2) * it->n_steps + memoi_swap_n_edges(p);
         it->has_places = memob_swap_has_file(p);
         it->n_own = it->has_places ? p->n_host_layers : (int64_t)it->n_classes * it->n_steps;
         it->n_bytes = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
@@ -9092,8 +9181,9 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
     if (it->arrays.failed) return memob_no_memory(error, "the uses of a step");
     for (int32_t c = 0, k = 0; c < it->n_classes; c++)
         for (int32_t step = 0; step < n; step++, k++) {
-            const int32_t copy_of =
-                c == it->input && p->handed >= 0 ? n_rows + 2 * n + step % p->n_slices : -1;
+            const int32_t copy_of = c == it->input && p->handed >= 0
+                                        ? n_rows + 2 * n + memoi_swap_edge_of(p, step)
+                                        : -1;
             MEMO_ASSERT(copy_of < 0 || /* 2 */
                         memoi_swap_item_kind_of(it, copy_of) == MEMOB_SWAP_ITEM_EDGE);
             const memob_item item = {
@@ -9511,13 +9601,14 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
                                   int64_t* n_before) {
     const memob_swap_placement* p = swap->placement;
     const memob_swap_items* it = &swap->items;
-    const int32_t slice = part->item % p->n_layers;
+    const int32_t edge = part->item % p->n_layers; /* a slice of a place */
     const int64_t odd = part->at - (2 * (int64_t)it->n_classes + 2 * p->n_of_batch + 1);
     const int64_t even_at = memob_swap_place_of(p, 0, p->handed)->offset;
-    const int64_t odd_at = memob_swap_place_of(p, 1, p->handed)->offset;
-    const int64_t n_moved = memob_swap_step_rows(p, slice, swap->n_rows) * p->handed_row_bytes;
+    const int64_t odd_at =
+        even_at + memob_align_up(p->slice_rows * p->handed_row_bytes, MEMOB_DEVICE_ALIGNMENT);
+    const int64_t n_moved = memob_swap_step_rows(p, edge, swap->n_rows) * p->handed_row_bytes;
     const int64_t first =
-        slice / p->n_of_batch * swap->n_rows_most + slice % p->n_of_batch * p->slice_rows;
+        edge / p->n_of_batch * swap->n_rows_most + edge % p->n_of_batch * p->slice_rows;
     int64_t host_begin = p->handed_begin + first * p->handed_row_bytes;
     if (part->away < it->n_own) { /* the INPUT of a step */
         const int32_t step = (int32_t)part->away % p->n_layers;
@@ -10130,7 +10221,7 @@ MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t lay
 MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t layer, int begins,
                                   uint32_t in_lists) {
     memob_states_items* it = &states->items;
-    const memob_visit visit = {pass, layer, 0, 0};
+    const memob_visit visit = {pass, layer, 0, 0, 0};
     it->on_host[it->n_visits] = pass == MEMOB_UPDATE && states->updates;
     it->in_lists[it->n_visits] = in_lists;
     it->visits[it->n_visits++] = visit;
@@ -10908,8 +10999,8 @@ typedef struct memob_walk {
     memob_states* states;                            /* NULL: none */
     void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
     void (*compute)(void* user, int32_t k);          /* visit k */
-    /* Before this turn of backwards; if losses are in layers, there for each micro-batch. */
-    void (*between)(void* user, int32_t turn);
+    /* Before a turn of backwards; if losses are in layers, there for each micro-batch. */
+    void (*between)(void* user);
     void* user;
 } memob_walk;
 
@@ -10921,11 +11012,11 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
     if (w->states && !status) status = memob_states_visit(w->states, MEMOB_FORWARD, 0, 0, error);
     for (int32_t k = 0; k < order->n_visits && !status; k++) {
         const memob_visit* visit = &order->visits[k];
-        if (memob_swap_is_between(order, k)) w->between(w->user, k / order->n_forwards);
+        if (memob_swap_is_between(order, k)) w->between(w->user);
         if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 0, error);
         if (status) return status;
         w->rows(w->user, k, 0);
-        if (memob_swap_has_loss(order, k)) w->between(w->user, 0);
+        if (memob_swap_has_loss(order, k)) w->between(w->user);
         w->compute(w->user, k);
         w->rows(w->user, k, 1);
         if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 1, error);

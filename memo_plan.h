@@ -245,10 +245,6 @@ typedef struct memo_swap_plan_desc {
     /* Streamed states, which use the same link; NULL: none.  Layer 0 comes before the layers, the
      * last layer behind the layers. */
     const struct memob_states_desc* states;
-    /* Turns of swap->order, as in memo_session_desc.order: between_s comes before the backward
-     * turns of the last chunk.  NULL: before each backward turn. */
-    const struct memo_turn* turns;
-    int32_t last_chunk;
 } memo_swap_plan_desc;
 
 /* What keeps the step from being shorter. */
@@ -400,7 +396,7 @@ typedef struct memo_session memo_session;
  *     on the device   T for each layer that keeps a LAYER tensor; 2 T if some layers do not (T if
  *                     these are all even or all odd); 2 R for the EDGE
  *     on the host     the sum over slices; T for each layer but the last two of a LAYER tensor; T
- *                     for the EDGE
+ *                     for the EDGE, in an order for each place
  *
  * Late rows.  How many rows the experts of a layer get is known only when its forward has routed
  * them: then the trainer calls memo_session_set_routed.  Items with LATE_ROWS have that many rows
@@ -544,7 +540,7 @@ typedef enum memo_pass {
  *
  *     n_places         the most that are in flight at once, summed over chunks of unlike kinds;
  *                      1F1B: ahead + 1
- *     activations      rows of n_places * n_layers / C layers
+ *     activations      rows of n_places * n_layers / C layers, or of so many layers' slices
  *     + n_places *     the most that buffers from forward to backward take in a chunk, each
  *                      rounded up to 512 bytes
  *     + a turn         the most that other buffers take in a turn
@@ -555,8 +551,15 @@ typedef enum memo_pass {
  * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
  * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
  * is_forward_only have no order; run them while no micro-batch is in flight, and without chunks.
- * Slices, states, `loss`, LATE_ROWS and spill_directory do not work with an order.  One layer
- * is open at a time. */
+ * States, LATE_ROWS and spill_directory do not work with an order.  One layer is open at a time.
+ *
+ * The EDGE in an order.  In the forward the first layer of a chunk writes the rows, which are the
+ * batch's or come from the stage before, and the last layer leaves the output there, to be sent.
+ * In the backward the last layer of the last chunk finds the output again, where `loss` puts its
+ * gradient; the last layer of another chunk writes the gradient that it has received, before it
+ * reads the EDGE.  The first layer leaves the gradient to be sent.  In slices all of this is done
+ * slice by slice, and the outputs of all micro-batches in flight wait on the host.  Without slices
+ * they wait there only if there is a `loss`; otherwise other turns overwrite the EDGE. */
 typedef struct memo_turn {
     int32_t micro_batch; /* 0 to n_order - 1, in any order; one turn of each pass a chunk */
     int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */
@@ -780,7 +783,7 @@ typedef struct memo_session_desc {
     memo_policy policy; /* 0: MEMO */
     /* The table of policy ROWS, (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices
      * (shapes, n_layers, n_slices, n_tensors), in a group those of all its micro-batches; with an
-     * order (shapes, n_places, layers of a chunk, n_tensors). */
+     * order (shapes, n_places, layers of a chunk, n_slices, n_tensors). */
     const int64_t* rows;
     int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
     double alpha;
@@ -4965,9 +4968,8 @@ MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
                               layer->compute_s[is_backward]);
 }
 
-MEMOI void memoi_rows_between(void* clock, int32_t turn) {
+MEMOI void memoi_rows_between(void* clock) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    if (c->desc->turns && c->desc->turns[turn].chunk != c->desc->last_chunk) return;
     memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE, c->desc->profile->between_s);
 }
 
@@ -5037,8 +5039,7 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
     memset(&c->now, 0, sizeof c->now);
     for (int32_t k = 0; k < order->n_visits; k++) {
         const memob_visit* visit = &order->visits[k];
-        if (memob_swap_is_between(order, k) || memob_swap_has_loss(order, k))
-            memoi_rows_between(c, k / order->n_forwards);
+        if (memob_swap_is_between(order, k) || memob_swap_has_loss(order, k)) memoi_rows_between(c);
         memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
                         c->layers[visit->layer].compute_s[visit->pass]);
     }
@@ -6532,8 +6533,9 @@ struct memo_session {
     const memo_swap_desc* steps;           /* of the current plan */
     int32_t n_steps, n_slices, n_of_batch; /* of a layer: slices, and those of a micro-batch */
     int64_t most_steps;                    /* of the shape with the most */
-    /* With an order, layer l is step place * n + l % n.  This turn computes n_turn_steps steps from
-     * first_step on, layers from first_layer on.  Without an order: every step. */
+    /* With an order, layer l begins with step place * n + l * n_slices % n.  This turn computes
+     * n_turn_steps steps from first_step on, layers from first_layer on.  Without an order: every
+     * step. */
     int32_t n_turn_steps, first_step, first_layer;
     int32_t next_turn;         /* 0: no micro-batch is in flight */
     int64_t peak_bytes;        /* of the stage, the most of all ranks */
@@ -6693,6 +6695,9 @@ memo_batch memo_session_get_batch(const memo_session* s) {
 /* 1: a turn of an order that is of this pass. */
 MEMOI int memoi_session_is_turn(const memo_session* s, memo_pass pass) {
     return s->steps->order && s->batch.turn.pass == pass;
+}
+MEMOI int32_t memoi_session_turn_layers(const memo_session* s) {
+    return s->n_turn_steps / s->n_slices;
 }
 /* The steps of passes that a turn lacks count as passed. */
 MEMOI int32_t memoi_session_n_before(const memo_session* s) {
@@ -7009,12 +7014,8 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < desc->n_shapes; k++) has_forwards |= desc->shapes[k].is_forward_only;
     const memob_rule rules[] = {
-        {desc->slice_rows && desc->slice_rows < desc->n_rows,
-         "does not work with slices; set slice_rows to n_rows"},
         {desc->n_states,
          "does not work with states; keep them in memory of the trainer, with n_states 0"},
-        {desc->loss != NULL,
-         "does not work with `loss`, since others overwrite the MEMO_EDGE; use `between`"},
         {desc->spill_directory != NULL, "does not work with a file; set spill_directory to NULL"},
         {desc->micro_batches, "lists the micro-batches of a step, so micro_batches must be 0"},
         {desc->n_group, "does not work with groups of micro-batches; set n_group to 0"},
@@ -7056,7 +7057,7 @@ MEMOI int32_t memoi_session_chunk(const memo_session_desc* desc, int32_t n_chunk
 MEMOI int32_t memoi_session_placed_in(const memo_session* s, const memo_session_buffer* b) {
     const int is_placed = s->steps->order && b->first == MEMO_PASS_FORWARD && b->first_layer >= 0 &&
                           b->last != MEMO_PASS_FORWARD;
-    return is_placed ? b->first_layer / s->n_turn_steps : -1;
+    return is_placed ? b->first_layer / memoi_session_turn_layers(s) : -1;
 }
 
 /* 1: a buffer lives in each layer, or in each slice of a layer. */
@@ -7352,7 +7353,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     int32_t n_steps = desc->n_layers * n_slices, n_places = 0, n_of_place = n_steps;
     memo_swap_desc* swap;
     memo_turn* turns;
-    int32_t *layer_kinds, *order = NULL, *chunks = NULL;
+    int32_t *layer_kinds, *order = NULL, *ends = NULL, *chunks = NULL;
     int64_t* own_rows;
     *result = (memo_step_plan*)own;
     if (!own) return memob_no_memory(error, "a plan");
@@ -7361,12 +7362,14 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     own->plan.n_chunks = memoi_session_n_chunks(desc);
     if (n_turns) {
         turns = MEMOB_ARRAY(&own->arrays, memo_turn, n_turns);
-        order = (int32_t*)memob_arrays_add(&own->arrays, n_turns, 3 * sizeof *order);
+        order = (int32_t*)memob_arrays_add(&own->arrays, n_turns, 4 * sizeof *order);
         if (own->arrays.failed) return memob_no_memory(error, "the order of a plan");
         memcpy(turns, desc->order, (size_t)n_turns * sizeof *turns);
-        chunks = order + n_turns;
+        ends = order + n_turns;
+        for (int32_t k = 0; k < n_turns; k++) ends[k] = turns[k].chunk == own->plan.n_chunks - 1;
+        chunks = ends + n_turns;
         n_places = memoi_session_place_turns(desc, order, chunks, chunks + n_turns);
-        n_of_place = desc->n_layers / own->plan.n_chunks;
+        n_of_place = n_steps / own->plan.n_chunks;
         if (n_places > INT32_MAX / 8 / n_of_place)
             return MEMOB_INVALID(error,
                                  "memo_session_desc.n_layers: %d in %d places of the order "
@@ -7387,16 +7390,17 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
         own->tensors[i].name = strcpy(own->names[i], desc->tensors[i].name);
         if (desc->tensor_kinds) own->tensor_kinds[i] = desc->tensor_kinds[i];
     }
-    for (int32_t i = 0; i < n_steps; i++)
-        layer_kinds[i] =
-            desc->layer_kinds[n_turns ? chunks[i / n_of_place] * n_of_place + i % n_of_place
-                                      : i / n_slices];
+    for (int32_t i = 0; i < n_steps; i++) {
+        const int32_t first = n_turns ? chunks[i / n_of_place] * n_of_place : 0;
+        layer_kinds[i] = desc->layer_kinds[(first + i % n_of_place) / n_slices];
+    }
 
     swap = &own->plan.swap;
     swap->desc_name = "memo_session_desc";
     swap->n_places = n_places;
     swap->n_order = n_turns;
     swap->order = order;
+    swap->ends = ends;
     swap->tensors = own->tensors;
     swap->tensor_kinds = own->tensor_kinds;
     swap->layer_kinds = layer_kinds;
@@ -7407,7 +7411,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap->n_slices = n_slices;
     swap->n_group = n_group;
     swap->layer_rows = shape.n_rows;
-    swap->has_loss = desc->loss && !desc->between;
+    swap->has_loss = desc->loss && (!desc->between || n_turns);
     swap->routed_rows_layer = memoi_session_share(desc, desc->routed_rows_layer, swap->n_rows);
     swap->routed_rows_all = memob_max(
         memoi_session_share(desc, desc->routed_rows_all, shape.n_rows), swap->routed_rows_layer);
@@ -7766,7 +7770,7 @@ MEMOI MEMOB_NOINLINE void memoi_session_settle_profile(memo_session* s, memo_pro
 
 /* Is the size of a slice the planner's choice? */
 MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
-    return desc->slice_rows == 0 && !desc->n_order && desc->n_rows > MEMOI_SESSION_LEAST_SLICE &&
+    return desc->slice_rows == 0 && desc->n_rows > MEMOI_SESSION_LEAST_SLICE &&
            desc->n_rows <= MEMOB_BYTES_MAX && desc->tile_rows <= MEMOB_BYTES_MAX && desc->tensors &&
            memoi_rows_are_handed(desc->tensors, desc->n_tensors);
 }
@@ -7847,7 +7851,7 @@ MEMOI int32_t memoi_session_step(const memo_session* s, int32_t layer) {
 }
 /* 1: this turn computes the layer. */
 MEMOI int memoi_session_has_layer(const memo_session* s, int32_t layer) {
-    return layer >= s->first_layer && layer - s->first_layer < s->n_turn_steps / s->n_slices;
+    return layer >= s->first_layer && layer - s->first_layer < memoi_session_turn_layers(s);
 }
 
 /* Copies the kinds of layers, with those of FIRST and LAST.  Checks the table of states, and
@@ -9458,7 +9462,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         memset(s->values[0].bytes + n, 0, sizeof s->values[0].bytes - n);
     }
     if (s->steps->order) {
-        s->first_layer = s->batch.turn.chunk * s->n_turn_steps;
+        s->first_layer = s->batch.turn.chunk * memoi_session_turn_layers(s);
         s->first_step = memob_turn_place(s->steps->order[s->next_turn]) * s->n_turn_steps;
     }
     s->n_passed = memoi_session_n_before(s);
@@ -9492,7 +9496,8 @@ MEMOI int memoi_session_pass_turn(memo_session* s) {
                            "memo_session_end: the %s of micro-batch %d, chunk %d, has computed %d "
                            "of its %d layers; compute all of them in a turn",
                            memoi_pass_names[s->batch.turn.pass], (int)s->batch.turn.micro_batch,
-                           (int)s->batch.turn.chunk, (int)n_passed, (int)n);
+                           (int)s->batch.turn.chunk, (int)(n_passed / s->n_slices),
+                           (int)memoi_session_turn_layers(s));
     else if (++s->next_turn == s->part->plan->n_order)
         s->next_turn = 0;
     return s->next_turn > 0 && !s->error.status;
@@ -9692,6 +9697,16 @@ void memo_session_backward_end(memo_session* s, int32_t layer) {
     memoi_session_layer_end(s, layer, MEMO_PASS_BACKWARD);
 }
 
+/* The loss of the open step.  In an order its time is no layer's, whose median it would change. */
+MEMOI void memoi_session_run_loss(memo_session* s) {
+    const int is_apart = s->steps->order != NULL;
+    if (is_apart) memoi_session_mark(s, s->open, MEMO_PASS_BACKWARD, 1);
+    if (is_apart) memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 0);
+    s->desc.loss(s->desc.user, s);
+    if (is_apart) memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 1);
+    if (is_apart) memoi_session_mark(s, s->open, MEMO_PASS_BACKWARD, 0);
+}
+
 /* A pass of all layers of a micro-batch, or of a turn. */
 MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
     const memo_session_desc* desc = &s->desc;
@@ -9702,7 +9717,7 @@ MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
         const int32_t layer = memoi_session_layer(s, step);
         const int has_loss = desc->loss && layer == desc->n_layers - 1;
         if (memoi_session_layer_begin(s, layer, pass)) {
-            if (has_loss && !is_forward) desc->loss(desc->user, s);
+            if (has_loss && !is_forward) memoi_session_run_loss(s);
             if (is_forward)
                 desc->forward(desc->user, s, layer);
             else
@@ -10156,8 +10171,6 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
         times->backward_s[i] += share * memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
     }
     times->between_s += memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
-    desc->turns = plan->order;
-    desc->last_chunk = plan->n_chunks - 1;
 }
 
 /* Makes a stage of the least memory, which may lack some.  Tensors that cannot be recomputed
@@ -11496,11 +11509,12 @@ MEMOI double memoi_session_mean_rows(const memo_session* s, int32_t t) {
 
 /* The line through the times of slices by least squares: the time of a slice in the middle, and the
  * growth towards the end.  The median of each slice over layers of a kind counts, so that a single
- * slow layer does not.  The last layer's backward may hold the loss of the slice. */
+ * slow layer does not.  The last layer's backward, in each place, may hold the loss of the
+ * slice. */
 MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, double* middle_s,
                              double* growth_s) {
-    const int32_t n_slices = s->n_slices, last = s->n_steps / n_slices - 1;
-    const int has_loss = what == MEMO_PASS_BACKWARD && n_slices > 1 && last > 0;
+    const int32_t n_slices = s->n_slices, n_of_place = memoi_session_turn_layers(s);
+    const int has_loss = what == MEMO_PASS_BACKWARD && n_slices > 1 && n_of_place > 1;
     double n = 0, sum_x = 0, sum_y = 0, sum_xx = 0, sum_xy = 0, spread, slope_s = 0;
 
     /* Least squares, a line through the medians of the slices. */
@@ -11511,9 +11525,10 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
                          1;
         double y;
         int32_t n_times = 0;
-        for (int32_t layer = 0; layer <= last - has_loss; layer++) {
+        for (int32_t layer = 0; layer < s->n_steps / n_slices; layer++) {
             const int32_t step = layer * n_slices + slice;
             const double* span_s = memoi_session_span(s, step, what);
+            if (has_loss && (layer + 1) % n_of_place == 0) continue;
             if (span_s && memob_layer_kind(s->steps, step) == kind)
                 s->layers_s[n_times++] = *span_s;
         }

@@ -3591,10 +3591,9 @@ MEMOI void memoi_swap_generate_visit(void* generator, int32_t k) {
     memoi_swap_generate_layer(g, visit->layer, visit->pass);
 }
 
-MEMOI void memoi_swap_generate_between(void* generator, int32_t turn) {
+MEMOI void memoi_swap_generate_between(void* generator) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
     const double between_s = g->costs.profile->between_s;
-    (void)turn;
     if (between_s > 0) memoi_swap_generate_compute(g, "between", between_s, 0);
 }
 

@@ -191,7 +191,7 @@ typedef struct memoi_maker {
     int32_t list, visit; /* of the operations that are added */
     memoi_stay* stays;
     int32_t n_stays;
-    char* makes; /* (n_lists, n_uses): the use makes the item */
+    char* begins; /* (n_lists, n_uses): the use begins a stay on the device, anew */
     memoi_due* due;
     int32_t n_due;
     int32_t ahead;   /* no transfer before it loads a parcel from the file, but those that passed */
@@ -273,7 +273,7 @@ MEMOI int32_t memoi_law_begin_stay(memoi_maker* m, const memob_use* use, int32_t
 
 /* A use begins a stay, or the item's latest stay goes on.  list_time: of the list's first visit. */
 MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32_t list_time,
-                         char* makes) {
+                         char* begins) {
     const memob_use* use = &m->desc->uses[use_number];
     const memob_item* item = &m->desc->items[use->item];
     const int64_t at = memoi_use_at(item, use);
@@ -296,7 +296,7 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     }
     if (!goes_on || !is_of_list) {
         k = memoi_law_begin_stay(m, use, k, at, time, before, displaced, goes_on);
-        makes[use_number] = use->how == MEMOB_USE_MAKE;
+        begins[use_number] = !goes_on && !use->is_on_host;
     }
 
     for (int64_t c = begin; c < end; c++) {
@@ -319,7 +319,7 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
     int32_t* first_use = MEMOB_ARRAY(&m->law->arrays, int32_t, (int64_t)d->n_visits + 1);
     m->latest = MEMOB_ARRAY(&m->arrays, int32_t, d->n_items);
     m->stays = MEMOB_ARRAY_OF_ANY(&m->arrays, memoi_stay, m->law->n_lists * n_uses);
-    m->makes = MEMOB_ARRAY(&m->arrays, char, m->law->n_lists* n_uses);
+    m->begins = MEMOB_ARRAY(&m->arrays, char, m->law->n_lists* n_uses);
     m->owners = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
     m->used = MEMOB_ARRAY(&m->arrays, int32_t, n_cells);
     m->law->first_use = first_use;
@@ -344,11 +344,12 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
 
     for (int32_t list = 0; list < m->law->n_lists; list++) {
         const int32_t begin = list * d->n_visits;
-        char* makes = m->makes + list * n_uses;
+        char* begins = m->begins + list * n_uses;
         for (int32_t v = 0; v < d->n_visits; v++)
             for (int32_t u = first_use[v], end = first_use[v + 1];
                  u < end && memoi_law_has(d, list, v); u++)
-                if (d->items[d->uses[u].item].n_slots) memoi_law_use(m, u, begin + v, begin, makes);
+                if (d->items[d->uses[u].item].n_slots)
+                    memoi_law_use(m, u, begin + v, begin, begins);
     }
     return MEMO_STATUS_OK;
 }

@@ -60,19 +60,22 @@ MEMOI void memoi_law_end_op(memoi_maker* m, memob_op* op) {
     }
 }
 
-/* A visit: the items that it makes, and the bytes of its uses. */
+/* A visit: the items that it makes, and the bytes of its uses.  The first use of a stay writes,
+ * even if it reads: rows that were not stored are made again there, and a load before it, for which
+ * it would wait, may have no bytes in this micro-batch. */
 MEMOI void memoi_law_add_visit(memoi_maker* m) {
     const memob_law_desc* d = m->desc;
-    const char* makes = &m->makes[(int64_t)m->list * d->n_uses];
+    const char* begins = &m->begins[(int64_t)m->list * d->n_uses];
     memob_op* op = memoi_law_add_op(m, MEMOB_OP_VISIT);
     m->law->visit_ops[(int64_t)m->list * d->n_visits + m->visit] = (int32_t)(op - m->law->ops);
     for (int32_t u = m->law->first_use[m->visit]; u < m->law->first_use[m->visit + 1]; u++) {
         const memob_use* use = &d->uses[u];
         const memob_item* item = &d->items[use->item];
-        const int writes = use->how != MEMOB_USE_READ && (use->how != MEMOB_USE_MAKE || makes[u]);
+        const int may_write = use->how != MEMOB_USE_READ && use->how != MEMOB_USE_MAKE;
         if (!item->n_slots) continue;
-        if (makes[u]) memoi_law_add_part(m, op, use->item, use->at, use->at, item->n_host);
-        memoi_law_touch(m, op, writes, memoi_use_at(item, use),
+        if (begins[u] && use->how == MEMOB_USE_MAKE)
+            memoi_law_add_part(m, op, use->item, use->at, use->at, item->n_host);
+        memoi_law_touch(m, op, may_write || begins[u], memoi_use_at(item, use),
                         use->is_on_host ? item->n_host : item->n_slots);
     }
 }

@@ -13,4 +13,5 @@ typedef struct memob_visit {
     int32_t pass, layer; /* layer: of rows a step */
     int32_t odd;         /* of rows: the rounding buffer of the step */
     int32_t forward;     /* of rows, of a backward: the visit that is its forward */
+    int32_t ends;        /* of rows: of a turn whose backward begins with the loss */
 } memob_visit;

@@ -622,8 +622,8 @@ typedef struct memob_walk {
     memob_states* states;                            /* NULL: none */
     void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
     void (*compute)(void* user, int32_t k);          /* visit k */
-    /* Before this turn of backwards; if losses are in layers, there for each micro-batch. */
-    void (*between)(void* user, int32_t turn);
+    /* Before a turn of backwards; if losses are in layers, there for each micro-batch. */
+    void (*between)(void* user);
     void* user;
 } memob_walk;
 
@@ -635,11 +635,11 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
     if (w->states && !status) status = memob_states_visit(w->states, MEMOB_FORWARD, 0, 0, error);
     for (int32_t k = 0; k < order->n_visits && !status; k++) {
         const memob_visit* visit = &order->visits[k];
-        if (memob_swap_is_between(order, k)) w->between(w->user, k / order->n_forwards);
+        if (memob_swap_is_between(order, k)) w->between(w->user);
         if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 0, error);
         if (status) return status;
         w->rows(w->user, k, 0);
-        if (memob_swap_has_loss(order, k)) w->between(w->user, 0);
+        if (memob_swap_has_loss(order, k)) w->between(w->user);
         w->compute(w->user, k);
         w->rows(w->user, k, 1);
         if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 1, error);

@@ -89,7 +89,7 @@ MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t lay
 MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t layer, int begins,
                                   uint32_t in_lists) {
     memob_states_items* it = &states->items;
-    const memob_visit visit = {pass, layer, 0, 0};
+    const memob_visit visit = {pass, layer, 0, 0, 0};
     it->on_host[it->n_visits] = pass == MEMOB_UPDATE && states->updates;
     it->in_lists[it->n_visits] = in_lists;
     it->visits[it->n_visits++] = visit;

@@ -253,13 +253,14 @@ MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const mem
                                   int64_t* n_before) {
     const memob_swap_placement* p = swap->placement;
     const memob_swap_items* it = &swap->items;
-    const int32_t slice = part->item % p->n_layers;
+    const int32_t edge = part->item % p->n_layers; /* a slice of a place */
     const int64_t odd = part->at - (2 * (int64_t)it->n_classes + 2 * p->n_of_batch + 1);
     const int64_t even_at = memob_swap_place_of(p, 0, p->handed)->offset;
-    const int64_t odd_at = memob_swap_place_of(p, 1, p->handed)->offset;
-    const int64_t n_moved = memob_swap_step_rows(p, slice, swap->n_rows) * p->handed_row_bytes;
+    const int64_t odd_at =
+        even_at + memob_align_up(p->slice_rows * p->handed_row_bytes, MEMOB_DEVICE_ALIGNMENT);
+    const int64_t n_moved = memob_swap_step_rows(p, edge, swap->n_rows) * p->handed_row_bytes;
     const int64_t first =
-        slice / p->n_of_batch * swap->n_rows_most + slice % p->n_of_batch * p->slice_rows;
+        edge / p->n_of_batch * swap->n_rows_most + edge % p->n_of_batch * p->slice_rows;
     int64_t host_begin = p->handed_begin + first * p->handed_row_bytes;
     if (part->away < it->n_own) { /* the INPUT of a step */
         const int32_t step = (int32_t)part->away % p->n_layers;

@@ -8,13 +8,13 @@
  * The law of a micro-batch, or of all that are in flight, for the engine and for the planner's
  * clock.  An item is what moves together of a step: rows of the tensors that use the rounding
  * buffers in the same steps (a class), LAYER rows, the surplus of LATE_ROWS, EDGE rows of a
- * slice.  Items lie at numbers of slots instead of offsets, one byte each: all rows that a slot
- * holds at different times share bytes.
+ * slice of a place.  Items lie at numbers of slots instead of offsets, one byte each: all rows
+ * that a slot holds at different times share bytes.
  *
  * 1. A class has a slot for even and one for odd steps; so have EDGE rows.  A slice of LAYER rows
  *    has a slot for even and one for odd layers.  The surplus has one slot, the scratch.
  * 2. The host keeps the INPUT of a step where it keeps the EDGE rows of the layer before, unless
- *    layers share places there.
+ *    layers share places there, or the step is of the first layer of its place.
  * 3. With places, the rows of a step are a parcel, of one slot on the host.  Which parcels go to
  *    the file, and so the file's size, the law tells.
  * 4. An item's bytes move only if its rows are used; the INPUT tensor is alone in its class.
@@ -40,7 +40,7 @@ typedef struct memob_swap_items {
 } memob_swap_items;
 
 /* The items: of each class all steps, then LAYER and late rows of all steps, then EDGE rows of
- * each slice. */
+ * each slice of each place. */
 typedef enum memob_swap_item_kind {
     MEMOB_SWAP_ITEM_CLASS = 0,
     MEMOB_SWAP_ITEM_LAYER,
@@ -106,16 +106,59 @@ MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item,
     it->uses[it->n_uses++] = use;
 }
 
-/* What a visit uses.  LAYER rows come back before the last slice, which is the first of a backward,
- * and are free when the backward of their own slice is over; the waits are those of uses by all
- * slices. */
+/* EDGE rows of a layer: slices of all places. */
+MEMOI int32_t memoi_swap_n_edges(const memob_swap_placement* p) {
+    return p->n_layers / p->n_forwards * p->n_slices;
+}
+
+/* Those of a step. */
+MEMOI int32_t memoi_swap_edge_of(const memob_swap_placement* p, int32_t step) {
+    return step / p->n_forwards * p->n_slices + step % p->n_slices;
+}
+
+/* The EDGE rows of a visit.  A turn begins with rows that the trainer writes, unless the loss reads
+ * the last outputs. */
+MEMOI void memoi_swap_use_edge(const memob_swap_placement* p, memob_swap_items* it, int32_t k,
+                               int64_t at) {
+    const memob_visit* visit = &p->visits[k];
+    const int32_t i = visit->layer, next = i + p->n_slices; /* the slice in the next layer */
+    const int is_backward = visit->pass == MEMOB_BACKWARD;
+    const int is_written =
+        is_backward ? memoi_swap_is_last(p, i) && !visit->ends : i % p->n_forwards < p->n_slices;
+    const int is_shared = !is_backward && !memoi_swap_is_last(p, i) && it->input >= 0 &&
+                          it->uses_of[it->input * p->n_layers + next] & MEMOI_SWAP_SHARED;
+    memoi_swap_add_use(it, k, (it->n_classes + 2) * p->n_layers + memoi_swap_edge_of(p, i),
+                       is_written ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE,
+                       at + memoi_swap_is_odd_edge(p, i),
+                       is_shared ? it->items[it->input * p->n_layers + next].host : -1);
+}
+
+/* The LAYER rows of a visit.  They come back before the last slice, which is the first of a
+ * backward, and are free when the backward of their own slice is over; the waits are those of uses
+ * by all slices.  With places another turn may bring back its rows behind a forward, which has read
+ * those of all slices then. */
+MEMOI void memoi_swap_use_layer(const memob_swap_placement* p, memob_swap_items* it, int32_t k,
+                                int64_t at) {
+    const memob_visit* visit = &p->visits[k];
+    const int32_t i = visit->layer, n_slices = p->n_of_batch, slice = i % n_slices;
+    const int32_t odd = (i / p->n_forwards + i % p->n_forwards / n_slices) & 1;
+    const int is_backward = visit->pass == MEMOB_BACKWARD;
+    const int is_of_all = slice == n_slices - 1 && (is_backward || p->n_forwards < p->n_layers);
+    for (int32_t s = slice; s >= (is_of_all ? 0 : slice); s--) {
+        const int32_t item = it->n_classes * p->n_layers + i - slice + s;
+        int32_t how = it->uses_of[item] & MEMOI_SWAP_MOVED ? MEMOB_USE_READ : MEMOB_USE_MAKE;
+        if (!is_backward) how = s == slice ? MEMOB_USE_WRITE : MEMOB_USE_READ;
+        if (it->uses_of[item]) memoi_swap_add_use(it, k, item, how, at + odd * n_slices + s, -1);
+    }
+}
+
+/* What a visit uses. */
 MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items* it, int32_t k) {
     const memob_visit* visit = &p->visits[k];
-    const int32_t i = visit->layer, n = p->n_layers, n_slices = p->n_of_batch, slice = i % n_slices;
+    const int32_t i = visit->layer, n = p->n_layers, routed = (it->n_classes + 1) * n;
     const int32_t read = visit->pass == MEMOB_BACKWARD ? MEMOB_USE_READ : MEMOB_USE_WRITE;
     const int32_t make = visit->pass == MEMOB_BACKWARD ? MEMOB_USE_MAKE : MEMOB_USE_WRITE;
-    const int32_t layers = it->n_classes * n, routed = layers + n, handed = routed + n;
-    const int64_t layer_at = 2 * (int64_t)it->n_classes, routed_at = layer_at + 2 * n_slices;
+    const int64_t layer_at = 2 * (int64_t)it->n_classes, routed_at = layer_at + 2 * p->n_of_batch;
 
     for (int32_t c = 0; c < it->n_classes; c++) {
         const char uses = it->uses_of[c * n + i];
@@ -124,23 +167,9 @@ MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items*
                                2 * c + visit->odd, -1);
     }
 
-    for (int32_t s = slice; s >= 0; s--) {
-        const char uses = it->uses_of[layers + i - slice + s];
-        if (uses && (s == slice || (visit->pass == MEMOB_BACKWARD && slice == n_slices - 1)))
-            memoi_swap_add_use(it, k, layers + i - slice + s, uses & MEMOI_SWAP_MOVED ? read : make,
-                               layer_at + (i / n_slices & 1) * n_slices + s, -1);
-    }
-
+    memoi_swap_use_layer(p, it, k, layer_at);
     if (it->uses_of[routed + i]) memoi_swap_add_use(it, k, routed + i, read, routed_at, -1);
-    if (p->handed >= 0) {
-        const int32_t next = i + p->n_slices; /* the slice in the next layer */
-        const int is_first = i < p->n_slices && visit->pass != MEMOB_BACKWARD;
-        const int is_shared = visit->pass != MEMOB_BACKWARD && next < n && it->input >= 0 &&
-                              it->uses_of[it->input * n + next] & MEMOI_SWAP_SHARED;
-        memoi_swap_add_use(
-            it, k, handed + i % p->n_slices, is_first ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE,
-            routed_at + 1 + visit->odd, is_shared ? it->items[it->input * n + next].host : -1);
-    }
+    if (p->handed >= 0) memoi_swap_use_edge(p, it, k, routed_at + 1);
 }
 
 MEMOI void memob_swap_items_free(memob_swap_items* it) {
@@ -172,8 +201,9 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
         is_routed |= memob_tensor_is_routed(desc, t) && memob_item_away(desc, t) == MEMO_MOVE;
         memoi_swap_add_rows(desc, p, t, it);
     }
-    for (int32_t step = p->n_slices; step < n && it->input >= 0; step++)
-        if (p->handed >= 0 && p->sums[step].input_bytes && !it->has_places) /* 2 */
+    for (int32_t step = 0; step < n && it->input >= 0; step++)
+        if (p->handed >= 0 && p->sums[step].input_bytes && !it->has_places && /* 2 */
+            step % p->n_forwards >= p->n_slices)
             it->uses_of[it->input * n + step] |= MEMOI_SWAP_SHARED;
     for (int32_t step = 0, k = it->n_classes * n; step < n; step++, k++) {
         const memob_swap_sum* sum = &p->sums[step];
@@ -189,10 +219,10 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
     /* What moves is used; the surplus and EDGE rows may be used without. */
     for (int32_t k = 0; k < (it->n_classes + 1) * n; k++)
         MEMO_ASSERT(!it->n_bytes[k] || it->uses_of[k] & MEMOI_SWAP_MOVED); /* 4 */
-    for (int32_t slice = 0, k = (it->n_classes + 2) * n; slice < p->n_slices; slice++, k++) {
+    for (int32_t edge = 0, k = (it->n_classes + 2) * n; edge < memoi_swap_n_edges(p); edge++, k++) {
         it->uses_of[k] = p->handed >= 0;
         it->n_bytes[k] =
-            memob_swap_step_rows(p, slice, memob_swap_layer_rows(desc)) * p->handed_row_bytes;
+            memob_swap_step_rows(p, edge, memob_swap_layer_rows(desc)) * p->handed_row_bytes;
         it->n_copies[k] = 1;
     }
 }
@@ -211,7 +241,7 @@ MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_
     it->class_of = MEMOB_ARRAY(&it->arrays, int32_t, desc->n_tensors);
     if (!it->arrays.failed) {
         memoi_swap_find_classes(desc, p, it);
-        it->n_items = (it->n_classes + 2) * it->n_steps + p->n_slices;
+        it->n_items = (it->n_classes + 2) * it->n_steps + memoi_swap_n_edges(p);
         it->has_places = memob_swap_has_file(p);
         it->n_own = it->has_places ? p->n_host_layers : (int64_t)it->n_classes * it->n_steps;
         it->n_bytes = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
@@ -239,8 +269,9 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
     if (it->arrays.failed) return memob_no_memory(error, "the uses of a step");
     for (int32_t c = 0, k = 0; c < it->n_classes; c++)
         for (int32_t step = 0; step < n; step++, k++) {
-            const int32_t copy_of =
-                c == it->input && p->handed >= 0 ? n_rows + 2 * n + step % p->n_slices : -1;
+            const int32_t copy_of = c == it->input && p->handed >= 0
+                                        ? n_rows + 2 * n + memoi_swap_edge_of(p, step)
+                                        : -1;
             MEMO_ASSERT(copy_of < 0 || /* 2 */
                         memoi_swap_item_kind_of(it, copy_of) == MEMOB_SWAP_ITEM_EDGE);
             const memob_item item = {

@@ -5,17 +5,21 @@
  * Knows: where the rows of each layer lie, on the device, on the host and in the file.  Knows
  * nothing of streams.
  *
- * Steps.  A step is what is computed at once: slice step % n_slices of layer step / n_slices; or,
- * with an order, layer step % n of place step / n, with n layers.  "Layer" then means step, here
- * and in every call of the engine.  In a group the slices of a layer are those of n_group
- * micro-batches.  Even and odd steps are those whose place + layer is even or odd.
+ * Steps.  A step is what is computed at once: slice i % n_slices of layer i / n_slices of place
+ * step / n, with n steps of a place and i = step % n.  "Layer" then means step, here and in every
+ * call of the engine.  Without an order there is one place.  In a group the slices of a layer are
+ * those of n_group micro-batches.  Even and odd steps are those whose place + i is even or odd;
+ * even and odd layers, those whose place + layer is.
  *
  * LAYER rows of all slices lie at one address, in a region of even and a region of odd layers.
- * They leave with their slice, and stay on the device until the layer two later needs the region.
+ * They leave with their slice, and stay on the device until another layer needs the region.
  * In the backward slice s no longer needs the rows of later slices; the rows of slice s make room
- * for the layer two before.  These rows never spill.  EDGE rows of a slice have two places, of even
- * and odd steps; between two layers they wait on the host, as do the last outputs.  The host
- * stores INPUT once: the rows that EDGE leaves come back as INPUT, unless layers spill.
+ * for the layer that comes next there.  These rows never spill.
+ *
+ * EDGE rows of a slice lie at two addresses, of even and odd steps; between two layers they wait on
+ * the host, as do the last outputs, for each place.  With one slice the addresses are of even and
+ * odd places, and rows leave between turns alone.  The host stores INPUT once: the rows that EDGE
+ * leaves come back as INPUT, unless layers spill, or the layer is the first of its place.
  *
  * Tensors that only some kinds of layers have share an area, the pack, instead of a region each:
  * an even layer's tensors lie at the bottom, swapped rows first, an odd layer's at the top, swapped
@@ -40,18 +44,30 @@ MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_
     return memob_max(0, memob_min(left, placement->slice_rows));
 }
 
+/* 1: the step is of the last layer of its place. */
+MEMOI int memoi_swap_is_last(const memob_swap_placement* placement, int32_t step) {
+    return step % placement->n_forwards >= placement->n_forwards - placement->n_slices;
+}
+
 /* 1: a turn of backwards begins with the visit, and the loss comes before. */
 MEMOI int memob_swap_is_between(const memob_swap_placement* placement, int32_t k) {
-    return placement->visits[k].pass == MEMOB_BACKWARD && k % placement->n_forwards == 0 &&
+    const memob_visit* visit = &placement->visits[k];
+    return visit->pass == MEMOB_BACKWARD && k % placement->n_forwards == 0 && visit->ends &&
            !placement->has_loss;
 }
 
 /* 1: a micro-batch has its loss in the visit, the first of its backward. */
 MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) {
     const memob_visit* visit = &placement->visits[k];
-    return placement->has_loss && visit->pass == MEMOB_BACKWARD &&
-           visit->layer >= placement->n_layers - placement->n_slices &&
+    return placement->has_loss && visit->pass == MEMOB_BACKWARD && visit->ends &&
+           memoi_swap_is_last(placement, visit->layer) &&
            visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
+}
+
+/* 1: EDGE rows of the step lie at the odd of two addresses. */
+MEMOI int32_t memoi_swap_is_odd_edge(const memob_swap_placement* placement, int32_t step) {
+    const int32_t n = placement->n_forwards;
+    return (step / n + (placement->n_slices > 1 ? step % n : 0)) & 1;
 }
 
 MEMOI int32_t memoi_swap_count_visits(const memo_swap_desc* desc) {
@@ -72,6 +88,7 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
         visit->pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
         visit->layer = place * n + i;
         visit->odd = memoi_swap_is_odd(desc, visit->layer);
+        visit->ends = !desc->ends || desc->ends[k / n];
         for (before = k / n - 1; is_backward && order[before] != place; before--)
             MEMO_ASSERT(before > 0); /* 1 */
         visit->forward = is_backward ? before * n + i : k;
@@ -85,7 +102,7 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
 typedef struct memob_swap_region {
     int64_t even_bytes, scratch_bytes, odd_bytes;
     int64_t begin;       /* offset in device memory */
-    int64_t whole_bytes; /* of all rows; LAYER: of all slices; EDGE: of all of a layer */
+    int64_t whole_bytes; /* of all rows; LAYER: of all slices; EDGE: of all of a layer, by places */
     int64_t n_kept;      /* layers that keep the tensor, outside */
     int64_t n_fixed;     /* times that all rows lie at the begin of host memory */
 } memob_swap_region;
@@ -99,33 +116,53 @@ MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int64
     place->recompute_end = place->recompute_begin + desc->n_rows - swapped;
 }
 
+/* Sets for each step whether another layer overwrites its LAYER rows between forward and backward;
+ * slices of the layer do not. */
+MEMOI void memoi_swap_find_layers(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
+                                  const memob_swap_placement* order, char* all_lost) {
+    const int32_t n_slices = memob_swap_batch_slices(desc);
+    int32_t owners[2] = {-1, -1}, since[2] = {-1, -1}; /* of each region: a layer; its visit */
+    memset(all_lost, 0, (size_t)order->n_layers);
+    for (int32_t k = 0; k < order->n_visits; k++) {
+        const memob_visit* visit = &order->visits[k];
+        const int32_t layer = visit->layer / n_slices;
+        const int32_t odd = memoi_swap_is_odd_layer(desc, visit->layer);
+        if (!memob_layer_has(desc, visit->layer, t) || tiles[layer * n_slices] == MEMO_ROWS_KEPT)
+            continue;
+        if (owners[odd] != layer) since[odd] = k;
+        owners[odd] = layer;
+        if (visit->pass == MEMOB_BACKWARD) all_lost[visit->layer] |= since[odd] > visit->forward;
+    }
+}
+
 /* A tensor of scope LAYER: two regions of all its rows, of even and odd layers; in a group the
- * layers of each micro-batch count.  The last layer in each is not moved. */
+ * layers of each micro-batch count.  Rows move that another layer overwrites. */
 MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
-                                int sign, memob_swap_region* region, memob_swap_sum* sums,
+                                int sign, const memob_swap_placement* order,
+                                memob_swap_region* region, memob_swap_sum* sums,
                                 memob_swap_place* places) {
     const int64_t n = desc->n_rows, n_all = memob_swap_layer_rows(desc);
     const int32_t n_slices = memob_swap_batch_slices(desc);
+    char* is_lost = order->lost + (int64_t)desc->n_tensors * desc->n_layers;
+    memoi_swap_find_layers(desc, t, tiles, order, is_lost);
     for (int32_t step = desc->n_layers - 1; step >= 0; step--) {
         const int32_t slice = step % n_slices;
         const int64_t n_moved = memob_min(n_all - slice * n, n);
-        int64_t* own_bytes = step / n_slices & 1 ? &region->odd_bytes : &region->even_bytes;
         if (!memob_layer_has(desc, step, t)) continue;
         if (tiles[step - slice] == MEMO_ROWS_KEPT) {
             region->n_kept += !slice;
             continue;
         }
         sums[step].uses_layer += sign;
-        if (*own_bytes) {
-            sums[step].layer_bytes += sign * n_moved * desc->tensors[t].row_bytes;
-            sums[step].n_layer_copies += sign;
-            region->n_fixed += !slice;
-            if (!places) continue;
-            places[(int64_t)step * desc->n_tensors].moved_begin = slice * n;
-            places[(int64_t)step * desc->n_tensors].moved_end = slice * n + n_moved;
-        } else if (!slice) {
-            *own_bytes = region->whole_bytes;
-        }
+        *(memoi_swap_is_odd_layer(desc, step) ? &region->odd_bytes : &region->even_bytes) =
+            region->whole_bytes;
+        if (!is_lost[step]) continue;
+        sums[step].layer_bytes += sign * n_moved * desc->tensors[t].row_bytes;
+        sums[step].n_layer_copies += sign;
+        region->n_fixed += !slice;
+        if (!places) continue;
+        places[(int64_t)step * desc->n_tensors].moved_begin = slice * n;
+        places[(int64_t)step * desc->n_tensors].moved_end = slice * n + n_moved;
     }
 }
 
@@ -366,27 +403,28 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
                                               const memob_swap_placement* order,
                                               memob_swap_sum* sums, memob_swap_place* places) {
     const int64_t row_bytes = desc->tensors[t].row_bytes;
-    const int64_t n_all = memob_swap_layer_rows(desc), n_group = memob_max(desc->n_group, 1);
+    const int64_t n_all = memob_swap_layer_rows(desc);
+    const int64_t n_batches = memob_max(desc->n_group, 1) * memob_max(desc->n_places, 1);
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].scope == MEMO_EDGE;
     memob_swap_region region = MEMO_ZERO(memob_swap_region), old = MEMO_ZERO(memob_swap_region);
     region.whole_bytes = memob_align_up((is_layer ? n_all : memob_tensor_rows(desc, t)) * row_bytes,
                                         MEMOB_DEVICE_ALIGNMENT);
     if (is_handed)
-        region.whole_bytes = memob_align_up(n_group * n_all * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+        region.whole_bytes = memob_align_up(n_batches * n_all * row_bytes, MEMOB_DEVICE_ALIGNMENT);
     old.whole_bytes = region.whole_bytes;
 
-    /* Without slices all layers have the EDGE at one address.  Otherwise even and odd
-     * slices have, and all of a layer wait on the host: its output, or a gradient. */
+    /* An EDGE that does not move has one address in all layers.  Otherwise even and odd slices
+     * have, or places, and all of a layer wait on the host: its output, or a gradient. */
     if (is_handed) {
         const int64_t slice_bytes =
             memob_align_up(memob_tensor_rows(desc, t) * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-        region.n_fixed = desc->n_slices > 1;
+        region.n_fixed = memoi_swap_hands(desc);
         region.even_bytes = slice_bytes;
         region.odd_bytes = region.n_fixed * slice_bytes;
     } else if (is_layer) {
-        if (before) memoi_swap_sum_layer(desc, t, before, -1, &old, sums, NULL);
-        memoi_swap_sum_layer(desc, t, tiles, 1, &region, sums, places);
+        if (before) memoi_swap_sum_layer(desc, t, before, -1, order, &old, sums, NULL);
+        memoi_swap_sum_layer(desc, t, tiles, 1, order, &region, sums, places);
     } else if (memob_tensor_is_routed(desc, t)) {
         if (before) memoi_swap_sum_routed(desc, t, before, all_s, call_s, -1, &old, sums, NULL);
         memoi_swap_sum_routed(desc, t, tiles, all_s, call_s, 1, &region, sums, places);
@@ -611,7 +649,9 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
             place->host_offset = *fixed;
             continue;
         }
-        is_odd = is_layer ? layer / placement->n_of_batch & 1 : memoi_swap_is_odd(desc, layer);
+        is_odd = memoi_swap_is_odd(desc, layer);
+        if (is_layer) is_odd = memoi_swap_is_odd_layer(desc, layer);
+        if (is_handed) is_odd = memoi_swap_is_odd_edge(placement, layer);
         if (is_handed || (is_layer && tiles[layer] != MEMO_ROWS_KEPT)) {
             place->offset = region.begin + (is_odd && region.odd_bytes ? region.even_bytes : 0);
         } else if (tiles[layer] != MEMO_ROWS_KEPT) {
@@ -641,9 +681,8 @@ MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placemen
         const memo_item* tensor = &desc->tensors[t];
         if (!tensor->row_bytes) continue;
         memoi_swap_place_tensor(desc, t, placement);
-        if (desc->n_slices <= 1) continue;
-        if (tensor->scope == MEMO_INPUT) placement->input = t;
-        if (tensor->scope != MEMO_EDGE) continue;
+        if (tensor->scope == MEMO_INPUT && desc->n_slices > 1) placement->input = t;
+        if (tensor->scope != MEMO_EDGE || !memoi_swap_hands(desc)) continue;
         placement->handed = t;
         placement->handed_row_bytes = tensor->row_bytes;
     }

@@ -53,7 +53,7 @@ typedef struct memob_swap_placement {
     int32_t n_layers, n_tensors;
     memob_swap_place* places;     /* (n_layers, n_tensors) */
     memob_visit* visits;          /* (n_visits) */
-    int32_t n_visits, n_forwards; /* n_forwards: of the first place, before its first backward */
+    int32_t n_visits, n_forwards; /* n_forwards: of a place, before its backwards */
     memob_swap_sum* sums;         /* (n_layers) */
     int64_t* moves; /* (n_tensors, n_layers): bytes that move of the tensor in a rounding buffer; 0:
                        it stays there; -1: it has none there */
@@ -67,10 +67,10 @@ typedef struct memob_swap_placement {
     int32_t has_loss;      /* in visits of the last layer; 0: between forwards and backwards */
     int64_t slice_rows, tile_rows;
     int64_t routed_rows_layer, routed_rows_all, n_routed; /* n_routed: of this micro-batch so far */
-    int32_t handed, input;    /* the tensors EDGE and INPUT, if there are slices; -1: none */
+    int32_t handed, input;    /* the tensors EDGE, if it moves, and INPUT of slices; -1: none */
     int64_t handed_row_bytes; /* 0: none */
     int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and EDGE rows */
-    int64_t handed_begin;     /* of the EDGE rows of a layer, in host memory */
+    int64_t handed_begin;     /* of the EDGE rows of a layer of each place, in host memory */
     memob_arrays arrays;      /* all of these */
 } memob_swap_placement;
 
@@ -99,11 +99,27 @@ MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
     return (int32_t)(desc->n_layers / memob_max(desc->n_places, 1));
 }
 
+/* Slices of a micro-batch in a layer. */
+MEMOI int32_t memob_swap_batch_slices(const memo_swap_desc* desc) {
+    return (int32_t)(memob_max(desc->n_slices, 1) / memob_max(desc->n_group, 1));
+}
+
 /* 1: the step uses the odd rounding buffer.  The last step of a place and that of the next place
  * use both, because a forward of one comes before a backward of the other. */
 MEMOI int32_t memoi_swap_is_odd(const memo_swap_desc* desc, int32_t step) {
     const int32_t n = memoi_swap_place_steps(desc);
     return (step / n + step % n) & 1;
+}
+
+/* 1: the layer of the step uses the odd region of LAYER rows. */
+MEMOI int32_t memoi_swap_is_odd_layer(const memo_swap_desc* desc, int32_t step) {
+    const int32_t n = memoi_swap_place_steps(desc);
+    return (step / n + step % n / memob_swap_batch_slices(desc)) & 1;
+}
+
+/* 1: slices or places overwrite EDGE rows that come back. */
+MEMOI int memoi_swap_hands(const memo_swap_desc* desc) {
+    return desc->n_slices > 1 || (desc->n_places > 1 && desc->has_loss);
 }
 
 /* Steps that may be open at a time. */
@@ -114,11 +130,6 @@ MEMOI int32_t memob_swap_open_most(const memo_swap_desc* desc) {
 /* 0 without layer_kinds. */
 MEMOI int32_t memob_layer_kind(const memo_swap_desc* desc, int32_t layer) {
     return desc->layer_kinds ? desc->layer_kinds[layer] : 0;
-}
-
-/* Slices of a micro-batch in a layer. */
-MEMOI int32_t memob_swap_batch_slices(const memo_swap_desc* desc) {
-    return (int32_t)(memob_max(desc->n_slices, 1) / memob_max(desc->n_group, 1));
 }
 
 /* Rows of all slices of a micro-batch in a layer. */
@@ -392,11 +403,11 @@ MEMOI memo_status memoi_swap_check_slices(const memo_swap_desc* desc, memo_error
         (status = memob_check_integer(name, "layer_rows", desc->layer_rows, 0, INT64_MAX, error)))
         return status;
 
-    if (n > 1 && desc->n_layers % n)
+    if (n > 1 && memoi_swap_place_steps(desc) % n)
         return MEMOI_INVALID(desc,
                              "n_layers: %d steps are not whole layers of %d slices; set it to "
                              "n_slices times the layers",
-                             (int)desc->n_layers, (int)n);
+                             (int)memoi_swap_place_steps(desc), (int)n);
     if (n > 1 && n % n_group)
         return MEMOI_INVALID(desc,
                              "n_slices: %d slices of a layer are not those of %d micro-batches "
@@ -446,7 +457,7 @@ MEMOI const char* memoi_swap_order_fault(const memo_swap_desc* desc) {
     /* These features assume that backwards come in the reverse order of forwards. */
     for (int32_t t = 0; t < desc->n_tensors && desc->tensors; t++)
         if (memob_tensor_is_routed(desc, t)) return "does not work with MEMO_LATE_ROWS";
-    if (desc->n_slices > 1) return "does not work with n_slices above 1";
+    if (desc->n_group > 1) return "does not work with n_group above 1";
     return desc->n_host_layers ? "does not work with a file; set n_host_layers to 0" : NULL;
 }
 

@@ -661,7 +661,7 @@ typedef struct kinds_problem {
     problem p;
     int32_t layer_kinds[LAYERS_MAX];
     uint32_t tensor_kinds[TENSORS_MAX];
-    int32_t order[RANDOM_ORDER_MAX];
+    int32_t order[RANDOM_ORDER_MAX], ends[RANDOM_ORDER_MAX];
     memob_states_desc states; /* and its arrays */
     memo_state table[STATES_MAX];
     int32_t states_kinds[LAYERS_MAX + 2];
@@ -818,14 +818,24 @@ static void random_steps_problem(kinds_problem* k) {
     k->p.desc.device_bytes = 0;
     k->p.desc.host_bytes = memo_test_int(0, 100000);
     k->p.desc.spill_bytes = memo_test_int(0, 1) << 30;
-    if (!swap->n_slices && memo_test_int(0, 1)) { /* micro-batches in flight */
+    if (memo_test_int(0, 1)) { /* micro-batches in flight */
+        const int32_t n_slices = (int32_t)memob_max(swap->n_slices, 1);
         swap->n_order = random_order(k->order, &swap->n_places);
         swap->order = k->order;
-        swap->n_layers = swap->n_places * (int32_t)memo_test_int(1, LAYERS_MAX / swap->n_places);
+        swap->n_layers =
+            swap->n_places * n_slices *
+            (int32_t)memo_test_int(1, memob_max(LAYERS_MAX / swap->n_places / n_slices, 1));
         for (int32_t i = 0; i < swap->n_layers; i++)
-            k->layer_kinds[i] = (int32_t)memo_test_int(0, KINDS_MAX - 1);
+            k->layer_kinds[i] =
+                i % n_slices ? k->layer_kinds[i - 1] : (int32_t)memo_test_int(0, KINDS_MAX - 1);
+        for (int32_t i = 0; i < swap->n_order; i++) k->ends[i] = (int32_t)memo_test_int(0, 1);
+        if (memo_test_int(0, 2)) swap->ends = k->ends;
+        swap->has_loss = (int32_t)memo_test_int(0, 1);
         for (t = 0; t < swap->n_tensors; t++)
             if (tensors[t].is) item_choose(&tensors[t], MEMO_ROWS, MEMO_SLICE, 0);
+        t = swap->n_tensors - 1;
+        if (n_slices == 1 && !memob_tensor_kinds(swap, t) && tensors[t].away != MEMO_WITH)
+            item_choose(&tensors[t], MEMO_MOVE, MEMO_EDGE, 0);
         k->p.desc.spill_bytes = 0;
     }
 
@@ -967,7 +977,7 @@ TEST(every_wait_for_states_is_necessary) {
 TEST(scores_are_the_steps_of_the_engine) {
     const int n_rounds = memo_test_cases(1000, 4000);
     int n_spilled = 0, n_sliced = 0, n_packed = 0, n_timed = 0, n_handed = 0, n_flown = 0;
-    int n_stated = 0;
+    int n_stated = 0, n_sliced_in_flight = 0, n_handed_in_flight = 0;
     double worst[2] = {0, 0}; /* more micro-batches than are walked, all walked */
     for (int round = 0; round < n_rounds; round++) {
         kinds_problem drawn;
@@ -1017,6 +1027,8 @@ TEST(scores_are_the_steps_of_the_engine) {
                 n_stated += drawn.p.desc.states != NULL;
                 n_handed += places.handed >= 0;
                 n_flown += swap->n_places > 1 && score->swapped_bytes > 0;
+                n_sliced_in_flight += swap->n_places > 1 && swap->n_slices > 1;
+                n_handed_in_flight += places.handed >= 0 && swap->n_places > 1;
             }
             n_spilled += score->sizes.n_spilled_layers > 0;
             n_sliced += swap->n_slices > 1;
@@ -1029,7 +1041,8 @@ TEST(scores_are_the_steps_of_the_engine) {
            "%.2g; with states %d, of many micro-batches off by %.2g\n",
            n_timed, n_handed, n_flown, worst[1], n_stated, worst[0]);
     CHECK(n_stated > n_rounds / 4 && n_spilled > 100 && n_sliced > 500 && n_packed > 500 &&
-          n_handed > 200 && n_timed > 1000 && n_flown > 100);
+          n_handed > 200 && n_timed > 1000 && n_flown > 100 && n_sliced_in_flight > 100 &&
+          n_handed_in_flight > 100);
 }
 
 /* Plans of such problems take what they predict.  Climbing saves 1 % in fewer than one of 100. */

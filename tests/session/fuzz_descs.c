@@ -136,9 +136,9 @@ static void fuzz_tensors(fuzz_bytes* in, memo_item* tensors) {
 static void fuzz_swap_desc_fill(fuzz_bytes* in, memo_swap_desc* desc, memo_item* tensors,
                                 int64_t* rows) {
     fuzz_fill(in, desc, offsetof(memo_swap_desc, desc_name)); /* tests/corpus has no word for it */
-    FUZZ_POINTERS(*desc, 200, &desc->device, &desc->compute_stream, &desc->tensors, &desc->order,
+    FUZZ_POINTERS(*desc, 208, &desc->device, &desc->compute_stream, &desc->tensors, &desc->order,
                   &desc->layer_kinds, &desc->tensor_kinds, &desc->rows, &desc->device_memory,
-                  &desc->host_memory, &desc->spill_directory, &desc->desc_name);
+                  &desc->host_memory, &desc->spill_directory, &desc->desc_name, &desc->ends);
     fuzz_tensors(in, tensors);
     fuzz_rows(in, rows);
     desc->tensors = tensors;
@@ -189,12 +189,11 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     memo_profile profile;
     memob_states_desc states;
     memo_state table[FUZZ_N];
-    memo_turn turns[FUZZ_SWAP_TURNS];
-    int32_t order[FUZZ_SWAP_TURNS], i;
+    int32_t order[FUZZ_SWAP_TURNS], ends[FUZZ_SWAP_TURNS], i;
     memo_swap_plan* plan = NULL;
     fuzz_swap_desc_fill(in, &swap, tensors, rows);
     swap.rows = NULL;
-    FUZZ_FILL(in, desc, 72, &desc.swap, &desc.profile, &desc.states, &desc.turns);
+    FUZZ_FILL(in, desc, 56, &desc.swap, &desc.profile, &desc.states);
     FUZZ_FILL(in, profile, 35976, NULL);
     if (fuzz_pick(in, 8)) {
         profile.n_rows = swap.n_rows;
@@ -214,14 +213,10 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     states.n_states = 1 + (int32_t)fuzz_pick(in, FUZZ_N);
     states.n_layers = fuzz_pick(in, 8) ? swap.n_layers + 2 : fuzz_count_32(in);
     desc.states = fuzz_pick(in, 2) ? &states : NULL;
-    memset(turns, 0, sizeof turns);
-    fuzz_fill(in, turns, 2 * sizeof *turns); /* of a desc without order: forwards, backwards */
-    desc.turns = fuzz_pick(in, 2) ? turns : NULL;
-    if (fuzz_pick(in, 2)) {
-        fuzz_swap_order(in, &swap, order);
-        for (i = 0; i < FUZZ_SWAP_TURNS; i++) /* as those of the first words */
-            turns[i].pass = order[i] < 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD;
-    }
+    memset(ends, 0, sizeof ends);
+    fuzz_fill(in, ends, 6 * sizeof *ends);
+    swap.ends = fuzz_pick(in, 2) ? ends : NULL;
+    if (fuzz_pick(in, 2)) fuzz_swap_order(in, &swap, order);
     if (!fuzz_is_refused(memo_plan_swap(&desc, &plan, &fuzz_error))) FUZZ_CHECK(plan);
     memo_swap_plan_destroy(plan);
 }

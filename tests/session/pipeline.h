@@ -380,7 +380,7 @@ static void p_open_stage(stage* s, pipeline* p, int32_t number) {
 }
 
 /* All turns, once. */
-static memo_status p_step(stage* s, memo_session* session) {
+static MEMO_UNUSED memo_status p_step(stage* s, memo_session* session) {
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < s->desc.n_order && !status; k++) {
         memo_batch batch = {.turn = s->order[k]};
@@ -389,7 +389,7 @@ static memo_status p_step(stage* s, memo_session* session) {
     return status;
 }
 
-static int64_t p_n_wrong(const stage* s, uint64_t n_steps) {
+static MEMO_UNUSED int64_t p_n_wrong(const stage* s, uint64_t n_steps) {
     int64_t n = 0;
     for (int32_t l = 0; l < s->desc.n_layers; l++)
         n += s->gradients[l] != n_steps * s->p->expected[p_global_layer(s, l)];

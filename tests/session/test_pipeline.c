@@ -239,15 +239,8 @@ TEST(bad_orders_are_refused) {
     expect_refused(&desc, "memo_session_desc.order: NULL; set the table");
     desc = s.desc, desc.n_order = MEMO_TURNS_MAX + 1;
     expect_refused(&desc, "memo_session_desc.n_order: out of range (4097)");
-    desc = s.desc, desc.slice_rows = 5, desc.tile_rows = 5;
-    const memo_item gate = s.tensors[P_GATE];
-    item_choose(&s.tensors[P_GATE], MEMO_MOVE, MEMO_EDGE, 0);
-    expect_refused(&desc, "memo_session_desc.order: does not work with slices");
-    s.tensors[P_GATE] = gate;
     desc = s.desc, desc.states = &state, desc.n_states = 1;
     expect_refused(&desc, "memo_session_desc.order: does not work with states");
-    desc = s.desc, desc.loss = p_between;
-    expect_refused(&desc, "memo_session_desc.order: does not work with `loss`");
     desc = s.desc, desc.spill_directory = "/tmp";
     expect_refused(&desc, "memo_session_desc.order: does not work with a file");
     desc = s.desc, desc.shapes = shapes, desc.n_shapes = 2;

@@ -8,8 +8,9 @@
  *
  * With slices a layer of the desc is a step.  A step also compares the LAYER rows of the slices
  * before it, and finds in EDGE rows the pattern that the layer before (in the backward: after) it
- * wrote there.  In a group the slices are those of n_group micro-batches, each with LAYER rows of
- * its own. */
+ * wrote there; the first of a backward finds the last outputs.  In a group the slices are those of
+ * n_group micro-batches, each with LAYER rows of its own.  With an order each place has its own
+ * layers, of which the first writes EDGE rows, as does the first of a backward of another chunk. */
 #ifndef SWAP_CHAIN_H
 #define SWAP_CHAIN_H
 
@@ -32,7 +33,8 @@ typedef struct chain {
     int32_t layer_kinds[CHAIN_LAYERS_MAX]; /* if has_kinds */
     uint32_t tensor_kinds[CHAIN_TENSORS_MAX];
     int32_t has_kinds;
-    int32_t order[RANDOM_ORDER_MAX]; /* if desc.n_order */
+    int32_t order[RANDOM_ORDER_MAX], ends[RANDOM_ORDER_MAX]; /* if desc.n_order */
+    int32_t is_given; /* 1: a backward begins with an EDGE that nobody has written */
     memo_swap_desc desc;
     memo_swap* swap;
     int64_t n_rows;                   /* of this micro-batch */
@@ -123,6 +125,15 @@ static memo_status chain_launch(chain* c, int compares, int32_t layer, int32_t t
     return memo_host_device_launch(c->host, c->compute, run_pattern, &p, (int64_t)sizeof p, &error);
 }
 
+/* The key of what a step must find in EDGE rows; -1: it writes them. */
+static int64_t chain_finds(const chain* c, int is_backward, int32_t layer) {
+    const int32_t n = c->desc.n_layers / (c->desc.n_places ? c->desc.n_places : 1);
+    const int32_t n_slices = chain_slices(c), i = layer % n;
+    if (!is_backward) return i < n_slices ? -1 : layer - n_slices;
+    if (i + n_slices < n) return 512 + layer + n_slices;
+    return c->is_given ? -1 : layer;
+}
+
 /* One operation over all rows of tensors [first, last) of a step: the forward writes, the backward
  * compares. */
 static memo_status chain_layer(chain* c, int is_backward, int32_t layer, int32_t first,
@@ -150,11 +161,8 @@ static memo_status chain_layer(chain* c, int is_backward, int32_t layer, int32_t
             if (!status)
                 status = chain_launch(c, is_backward, layer, t, begin, begin + n, key, micro_batch);
         } else if (scope == MEMO_EDGE) { /* what the layer before left, then what this one leaves */
-            int64_t left =
-                is_backward ? layer + n_slices < c->desc.n_layers ? 512 + layer + n_slices : layer
-                            : layer - n_slices;
-            if (is_backward || layer >= n_slices)
-                status = chain_launch(c, 1, layer, t, 0, n, left, micro_batch);
+            const int64_t left = chain_finds(c, is_backward, layer);
+            if (left >= 0) status = chain_launch(c, 1, layer, t, 0, n, left, micro_batch);
             if (!status)
                 status = chain_launch(c, 0, layer, t, 0, n, is_backward ? 512 + layer : layer,
                                       micro_batch);
@@ -238,12 +246,14 @@ static MEMO_UNUSED memo_status chain_fused_micro_batch(chain* c, int64_t micro_b
 /* Turns of micro-batches in flight: each forward of a place is of another micro-batch. */
 static memo_status chain_turns(chain* c, int64_t micro_batch, int64_t n_calls) {
     const int32_t n = c->desc.n_layers / c->desc.n_places;
+    const int comes_back = chain_slices(c) > 1 || c->desc.has_loss || c->desc.n_places == 1;
     int64_t number[CHAIN_LAYERS_MAX] = {0}, done = 0;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < c->desc.n_order * n && !status; k++) {
         const int32_t of = c->order[k / n], place = of < 0 ? -1 - of : of, i = k % n;
         if (done++ == n_calls) return memo_swap_abandon(c->swap, &error);
         if (of >= 0 && i == 0) number[place] = RANDOM_ORDER_MAX * micro_batch + k / n;
+        c->is_given = !c->ends[k / n] || !comes_back;
         status = of < 0 ? chain_backward(c, place * n + n - 1 - i, number[place])
                         : chain_forward(c, place * n + i, number[place]);
     }
@@ -289,6 +299,7 @@ static memo_status chain_open(chain* c) {
     c->desc.tensors = c->tensors; /* of this copy of the chain */
     if (c->has_rows) c->desc.rows = c->rows;
     if (c->desc.n_order) c->desc.order = c->order;
+    if (c->desc.n_order) c->desc.ends = c->ends;
     chain_set_kinds(c);
     status = memo_swap_create(&c->desc, &c->swap, &error);
     if (status) {

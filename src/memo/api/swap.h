@@ -76,7 +76,8 @@ enum {
                        recomputed only if there is one slice */
     MEMO_EDGE,      /* handed on: each layer updates the rows in place.  The hidden state; in the
                        backward, its gradient.  MOVE, and at most one.  Without slices it lies at
-                       one address in all layers and does not move */
+                       one address in all layers and does not move, unless `loss` needs it in an
+                       order: memo_plan.h, chapter 4, In flight */
     MEMO_INPUT,     /* the bytes of EDGE when the layer's forward begins, which the trainer copies.
                        MOVE or KEEP, and at most one */
     MEMO_CARRIED    /* the state of a recurrence when the slice begins, which the trainer copies.
@@ -146,6 +147,9 @@ typedef struct memo_swap_desc {
     const char* spill_directory; /* of the file; may be NULL if no layer is spilled */
     double spill_bytes_per_s;    /* limit of reads and writes; 0: none */
     const char* desc_name;       /* of the fields' owner, in messages; NULL: "memo_swap_desc" */
+    /* (n_order), copied.  1: a turn of the last chunk, whose backward begins with the loss; 0: its
+     * backward begins with a gradient that the trainer writes into the EDGE.  NULL: all are 1. */
+    const int32_t* ends;
 } memo_swap_desc;
 
 /* Exact sizes, before anything is allocated. */

@@ -34,10 +34,6 @@ typedef struct memo_swap_plan_desc {
     /* Streamed states, which use the same link; NULL: none.  Layer 0 comes before the layers, the
      * last layer behind the layers. */
     const struct memob_states_desc* states;
-    /* Turns of swap->order, as in memo_session_desc.order: between_s comes before the backward
-     * turns of the last chunk.  NULL: before each backward turn. */
-    const struct memo_turn* turns;
-    int32_t last_chunk;
 } memo_swap_plan_desc;
 
 /* What keeps the step from being shorter. */

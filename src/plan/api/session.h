@@ -110,7 +110,7 @@ typedef struct memo_session memo_session;
  *     on the device   T for each layer that keeps a LAYER tensor; 2 T if some layers do not (T if
  *                     these are all even or all odd); 2 R for the EDGE
  *     on the host     the sum over slices; T for each layer but the last two of a LAYER tensor; T
- *                     for the EDGE
+ *                     for the EDGE, in an order for each place
  *
  * Late rows.  How many rows the experts of a layer get is known only when its forward has routed
  * them: then the trainer calls memo_session_set_routed.  Items with LATE_ROWS have that many rows
@@ -254,7 +254,7 @@ typedef enum memo_pass {
  *
  *     n_places         the most that are in flight at once, summed over chunks of unlike kinds;
  *                      1F1B: ahead + 1
- *     activations      rows of n_places * n_layers / C layers
+ *     activations      rows of n_places * n_layers / C layers, or of so many layers' slices
  *     + n_places *     the most that buffers from forward to backward take in a chunk, each
  *                      rounded up to 512 bytes
  *     + a turn         the most that other buffers take in a turn
@@ -265,8 +265,15 @@ typedef enum memo_pass {
  * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
  * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
  * is_forward_only have no order; run them while no micro-batch is in flight, and without chunks.
- * Slices, states, `loss`, LATE_ROWS and spill_directory do not work with an order.  One layer
- * is open at a time. */
+ * States, LATE_ROWS and spill_directory do not work with an order.  One layer is open at a time.
+ *
+ * The EDGE in an order.  In the forward the first layer of a chunk writes the rows, which are the
+ * batch's or come from the stage before, and the last layer leaves the output there, to be sent.
+ * In the backward the last layer of the last chunk finds the output again, where `loss` puts its
+ * gradient; the last layer of another chunk writes the gradient that it has received, before it
+ * reads the EDGE.  The first layer leaves the gradient to be sent.  In slices all of this is done
+ * slice by slice, and the outputs of all micro-batches in flight wait on the host.  Without slices
+ * they wait there only if there is a `loss`; otherwise other turns overwrite the EDGE. */
 typedef struct memo_turn {
     int32_t micro_batch; /* 0 to n_order - 1, in any order; one turn of each pass a chunk */
     int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */
@@ -490,7 +497,7 @@ typedef struct memo_session_desc {
     memo_policy policy; /* 0: MEMO */
     /* The table of policy ROWS, (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices
      * (shapes, n_layers, n_slices, n_tensors), in a group those of all its micro-batches; with an
-     * order (shapes, n_places, layers of a chunk, n_tensors). */
+     * order (shapes, n_places, layers of a chunk, n_slices, n_tensors). */
     const int64_t* rows;
     int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
     double alpha;

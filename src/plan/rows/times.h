@@ -275,9 +275,8 @@ MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
                               layer->compute_s[is_backward]);
 }
 
-MEMOI void memoi_rows_between(void* clock, int32_t turn) {
+MEMOI void memoi_rows_between(void* clock) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    if (c->desc->turns && c->desc->turns[turn].chunk != c->desc->last_chunk) return;
     memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE, c->desc->profile->between_s);
 }
 
@@ -347,8 +346,7 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
     memset(&c->now, 0, sizeof c->now);
     for (int32_t k = 0; k < order->n_visits; k++) {
         const memob_visit* visit = &order->visits[k];
-        if (memob_swap_is_between(order, k) || memob_swap_has_loss(order, k))
-            memoi_rows_between(c, k / order->n_forwards);
+        if (memob_swap_is_between(order, k) || memob_swap_has_loss(order, k)) memoi_rows_between(c);
         memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
                         c->layers[visit->layer].compute_s[visit->pass]);
     }

@@ -145,7 +145,7 @@ MEMOI MEMOB_NOINLINE void memoi_session_settle_profile(memo_session* s, memo_pro
 
 /* Is the size of a slice the planner's choice? */
 MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
-    return desc->slice_rows == 0 && !desc->n_order && desc->n_rows > MEMOI_SESSION_LEAST_SLICE &&
+    return desc->slice_rows == 0 && desc->n_rows > MEMOI_SESSION_LEAST_SLICE &&
            desc->n_rows <= MEMOB_BYTES_MAX && desc->tile_rows <= MEMOB_BYTES_MAX && desc->tensors &&
            memoi_rows_are_handed(desc->tensors, desc->n_tensors);
 }
@@ -226,7 +226,7 @@ MEMOI int32_t memoi_session_step(const memo_session* s, int32_t layer) {
 }
 /* 1: this turn computes the layer. */
 MEMOI int memoi_session_has_layer(const memo_session* s, int32_t layer) {
-    return layer >= s->first_layer && layer - s->first_layer < s->n_turn_steps / s->n_slices;
+    return layer >= s->first_layer && layer - s->first_layer < memoi_session_turn_layers(s);
 }
 
 /* Copies the kinds of layers, with those of FIRST and LAST.  Checks the table of states, and

@@ -138,12 +138,8 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < desc->n_shapes; k++) has_forwards |= desc->shapes[k].is_forward_only;
     const memob_rule rules[] = {
-        {desc->slice_rows && desc->slice_rows < desc->n_rows,
-         "does not work with slices; set slice_rows to n_rows"},
         {desc->n_states,
          "does not work with states; keep them in memory of the trainer, with n_states 0"},
-        {desc->loss != NULL,
-         "does not work with `loss`, since others overwrite the MEMO_EDGE; use `between`"},
         {desc->spill_directory != NULL, "does not work with a file; set spill_directory to NULL"},
         {desc->micro_batches, "lists the micro-batches of a step, so micro_batches must be 0"},
         {desc->n_group, "does not work with groups of micro-batches; set n_group to 0"},
@@ -185,7 +181,7 @@ MEMOI int32_t memoi_session_chunk(const memo_session_desc* desc, int32_t n_chunk
 MEMOI int32_t memoi_session_placed_in(const memo_session* s, const memo_session_buffer* b) {
     const int is_placed = s->steps->order && b->first == MEMO_PASS_FORWARD && b->first_layer >= 0 &&
                           b->last != MEMO_PASS_FORWARD;
-    return is_placed ? b->first_layer / s->n_turn_steps : -1;
+    return is_placed ? b->first_layer / memoi_session_turn_layers(s) : -1;
 }
 
 /* 1: a buffer lives in each layer, or in each slice of a layer. */
@@ -481,7 +477,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     int32_t n_steps = desc->n_layers * n_slices, n_places = 0, n_of_place = n_steps;
     memo_swap_desc* swap;
     memo_turn* turns;
-    int32_t *layer_kinds, *order = NULL, *chunks = NULL;
+    int32_t *layer_kinds, *order = NULL, *ends = NULL, *chunks = NULL;
     int64_t* own_rows;
     *result = (memo_step_plan*)own;
     if (!own) return memob_no_memory(error, "a plan");
@@ -490,12 +486,14 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     own->plan.n_chunks = memoi_session_n_chunks(desc);
     if (n_turns) {
         turns = MEMOB_ARRAY(&own->arrays, memo_turn, n_turns);
-        order = (int32_t*)memob_arrays_add(&own->arrays, n_turns, 3 * sizeof *order);
+        order = (int32_t*)memob_arrays_add(&own->arrays, n_turns, 4 * sizeof *order);
         if (own->arrays.failed) return memob_no_memory(error, "the order of a plan");
         memcpy(turns, desc->order, (size_t)n_turns * sizeof *turns);
-        chunks = order + n_turns;
+        ends = order + n_turns;
+        for (int32_t k = 0; k < n_turns; k++) ends[k] = turns[k].chunk == own->plan.n_chunks - 1;
+        chunks = ends + n_turns;
         n_places = memoi_session_place_turns(desc, order, chunks, chunks + n_turns);
-        n_of_place = desc->n_layers / own->plan.n_chunks;
+        n_of_place = n_steps / own->plan.n_chunks;
         if (n_places > INT32_MAX / 8 / n_of_place)
             return MEMOB_INVALID(error,
                                  "memo_session_desc.n_layers: %d in %d places of the order "
@@ -516,16 +514,17 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
         own->tensors[i].name = strcpy(own->names[i], desc->tensors[i].name);
         if (desc->tensor_kinds) own->tensor_kinds[i] = desc->tensor_kinds[i];
     }
-    for (int32_t i = 0; i < n_steps; i++)
-        layer_kinds[i] =
-            desc->layer_kinds[n_turns ? chunks[i / n_of_place] * n_of_place + i % n_of_place
-                                      : i / n_slices];
+    for (int32_t i = 0; i < n_steps; i++) {
+        const int32_t first = n_turns ? chunks[i / n_of_place] * n_of_place : 0;
+        layer_kinds[i] = desc->layer_kinds[(first + i % n_of_place) / n_slices];
+    }
 
     swap = &own->plan.swap;
     swap->desc_name = "memo_session_desc";
     swap->n_places = n_places;
     swap->n_order = n_turns;
     swap->order = order;
+    swap->ends = ends;
     swap->tensors = own->tensors;
     swap->tensor_kinds = own->tensor_kinds;
     swap->layer_kinds = layer_kinds;
@@ -536,7 +535,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap->n_slices = n_slices;
     swap->n_group = n_group;
     swap->layer_rows = shape.n_rows;
-    swap->has_loss = desc->loss && !desc->between;
+    swap->has_loss = desc->loss && (!desc->between || n_turns);
     swap->routed_rows_layer = memoi_session_share(desc, desc->routed_rows_layer, swap->n_rows);
     swap->routed_rows_all = memob_max(
         memoi_session_share(desc, desc->routed_rows_all, shape.n_rows), swap->routed_rows_layer);

@@ -450,7 +450,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         memset(s->values[0].bytes + n, 0, sizeof s->values[0].bytes - n);
     }
     if (s->steps->order) {
-        s->first_layer = s->batch.turn.chunk * s->n_turn_steps;
+        s->first_layer = s->batch.turn.chunk * memoi_session_turn_layers(s);
         s->first_step = memob_turn_place(s->steps->order[s->next_turn]) * s->n_turn_steps;
     }
     s->n_passed = memoi_session_n_before(s);
@@ -484,7 +484,8 @@ MEMOI int memoi_session_pass_turn(memo_session* s) {
                            "memo_session_end: the %s of micro-batch %d, chunk %d, has computed %d "
                            "of its %d layers; compute all of them in a turn",
                            memoi_pass_names[s->batch.turn.pass], (int)s->batch.turn.micro_batch,
-                           (int)s->batch.turn.chunk, (int)n_passed, (int)n);
+                           (int)s->batch.turn.chunk, (int)(n_passed / s->n_slices),
+                           (int)memoi_session_turn_layers(s));
     else if (++s->next_turn == s->part->plan->n_order)
         s->next_turn = 0;
     return s->next_turn > 0 && !s->error.status;
@@ -684,6 +685,16 @@ void memo_session_backward_end(memo_session* s, int32_t layer) {
     memoi_session_layer_end(s, layer, MEMO_PASS_BACKWARD);
 }
 
+/* The loss of the open step.  In an order its time is no layer's, whose median it would change. */
+MEMOI void memoi_session_run_loss(memo_session* s) {
+    const int is_apart = s->steps->order != NULL;
+    if (is_apart) memoi_session_mark(s, s->open, MEMO_PASS_BACKWARD, 1);
+    if (is_apart) memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 0);
+    s->desc.loss(s->desc.user, s);
+    if (is_apart) memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 1);
+    if (is_apart) memoi_session_mark(s, s->open, MEMO_PASS_BACKWARD, 0);
+}
+
 /* A pass of all layers of a micro-batch, or of a turn. */
 MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
     const memo_session_desc* desc = &s->desc;
@@ -694,7 +705,7 @@ MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
         const int32_t layer = memoi_session_layer(s, step);
         const int has_loss = desc->loss && layer == desc->n_layers - 1;
         if (memoi_session_layer_begin(s, layer, pass)) {
-            if (has_loss && !is_forward) desc->loss(desc->user, s);
+            if (has_loss && !is_forward) memoi_session_run_loss(s);
             if (is_forward)
                 desc->forward(desc->user, s, layer);
             else

@@ -119,8 +119,9 @@ struct memo_session {
     const memo_swap_desc* steps;           /* of the current plan */
     int32_t n_steps, n_slices, n_of_batch; /* of a layer: slices, and those of a micro-batch */
     int64_t most_steps;                    /* of the shape with the most */
-    /* With an order, layer l is step place * n + l % n.  This turn computes n_turn_steps steps from
-     * first_step on, layers from first_layer on.  Without an order: every step. */
+    /* With an order, layer l begins with step place * n + l * n_slices % n.  This turn computes
+     * n_turn_steps steps from first_step on, layers from first_layer on.  Without an order: every
+     * step. */
     int32_t n_turn_steps, first_step, first_layer;
     int32_t next_turn;         /* 0: no micro-batch is in flight */
     int64_t peak_bytes;        /* of the stage, the most of all ranks */

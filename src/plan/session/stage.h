@@ -330,8 +330,6 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
         times->backward_s[i] += share * memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
     }
     times->between_s += memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
-    desc->turns = plan->order;
-    desc->last_chunk = plan->n_chunks - 1;
 }
 
 /* Makes a stage of the least memory, which may lack some.  Tensors that cannot be recomputed

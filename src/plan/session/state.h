@@ -76,6 +76,9 @@ memo_batch memo_session_get_batch(const memo_session* s) {
 MEMOI int memoi_session_is_turn(const memo_session* s, memo_pass pass) {
     return s->steps->order && s->batch.turn.pass == pass;
 }
+MEMOI int32_t memoi_session_turn_layers(const memo_session* s) {
+    return s->n_turn_steps / s->n_slices;
+}
 /* The steps of passes that a turn lacks count as passed. */
 MEMOI int32_t memoi_session_n_before(const memo_session* s) {
     return memoi_session_is_turn(s, MEMO_PASS_BACKWARD) ? s->n_turn_steps : 0;

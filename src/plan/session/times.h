@@ -21,11 +21,12 @@ MEMOI double memoi_session_mean_rows(const memo_session* s, int32_t t) {
 
 /* The line through the times of slices by least squares: the time of a slice in the middle, and the
  * growth towards the end.  The median of each slice over layers of a kind counts, so that a single
- * slow layer does not.  The last layer's backward may hold the loss of the slice. */
+ * slow layer does not.  The last layer's backward, in each place, may hold the loss of the
+ * slice. */
 MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, double* middle_s,
                              double* growth_s) {
-    const int32_t n_slices = s->n_slices, last = s->n_steps / n_slices - 1;
-    const int has_loss = what == MEMO_PASS_BACKWARD && n_slices > 1 && last > 0;
+    const int32_t n_slices = s->n_slices, n_of_place = memoi_session_turn_layers(s);
+    const int has_loss = what == MEMO_PASS_BACKWARD && n_slices > 1 && n_of_place > 1;
     double n = 0, sum_x = 0, sum_y = 0, sum_xx = 0, sum_xy = 0, spread, slope_s = 0;
 
     /* Least squares, a line through the medians of the slices. */
@@ -36,9 +37,10 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
                          1;
         double y;
         int32_t n_times = 0;
-        for (int32_t layer = 0; layer <= last - has_loss; layer++) {
+        for (int32_t layer = 0; layer < s->n_steps / n_slices; layer++) {
             const int32_t step = layer * n_slices + slice;
             const double* span_s = memoi_session_span(s, step, what);
+            if (has_loss && (layer + 1) % n_of_place == 0) continue;
             if (span_s && memob_layer_kind(s->steps, step) == kind)
                 s->layers_s[n_times++] = *span_s;
         }

@@ -1,0 +1,243 @@
+/* test_pipeline_slices.c - sessions with an order whose layers are computed in slices, or whose loss
+ * finds the last outputs in the MEMO_EDGE: the sums are those of micro-batches one after the other
+ * in plain arrays, for every policy, order and number of chunks.  Predicted steps and bytes are
+ * those of recorded operations. */
+#include "memo.h"
+#include "memo_plan.h"
+#include "extras/memo_look.h"
+#include "owned.h"
+#include "session_times.h"
+#include "trainer.h"
+#include "pipeline.h"
+#include "timed.h"
+
+enum { ROWS_MAX = 40, WORDS = ROWS_MAX * T_WORDS };
+
+/* A stage with all layers of a small model, which hands rows from chunk to chunk itself. */
+typedef struct flight {
+    trainer t; /* first */
+    stage of;  /* its order */
+    pipeline p;
+    int32_t n_chunks;
+    int64_t n_rows;                                                               /* of this step */
+    uint64_t wires[2][P_MICRO_BATCHES_MAX][P_CHUNKS_MAX + 1][ROWS_MAX * T_WORDS]; /* to a chunk;
+                                                                      of gradients, from it */
+    double loss;
+    int64_t n_losses;
+} flight;
+
+static void copy_rows(memo_session* s, int32_t layer, uint64_t* wire, int is_out) {
+    uint64_t* x = (uint64_t*)memo_session_get_address(s, layer, T_X);
+    const memo_slice slice = memo_session_get_slice(s);
+    uint64_t* rows = wire + slice.begin * T_WORDS;
+    memcpy(is_out ? rows : x, is_out ? x : rows, (size_t)(slice.end - slice.begin) * T_ROW_BYTES);
+}
+
+static void f_forward(void* user, memo_session* s, int32_t layer) {
+    flight* f = (flight*)user;
+    const int32_t n = f->t.desc.n_layers / f->n_chunks;
+    const memo_turn turn = memo_session_get_batch(s).turn;
+    uint64_t(*wires)[WORDS] = f->wires[0][turn.micro_batch];
+    f->t.number = turn.micro_batch;
+    if (layer % n == 0) copy_rows(s, layer, wires[turn.chunk], 0);
+    t_forward(user, s, layer);
+    if (layer % n == n - 1) copy_rows(s, layer, wires[turn.chunk + 1], 1);
+}
+
+static void f_backward(void* user, memo_session* s, int32_t layer) {
+    flight* f = (flight*)user;
+    const int32_t n = f->t.desc.n_layers / f->n_chunks;
+    const memo_turn turn = memo_session_get_batch(s).turn;
+    uint64_t(*wires)[WORDS] = f->wires[1][turn.micro_batch];
+    f->t.number = turn.micro_batch;
+    if (layer % n == n - 1 && turn.chunk < f->n_chunks - 1)
+        copy_rows(s, layer, wires[turn.chunk + 1], 0);
+    t_backward(user, s, layer);
+    if (layer % n == 0) copy_rows(s, layer, wires[turn.chunk], 1);
+}
+
+/* Of the open slice of the last layer, whose output is in x. */
+static void f_loss(void* user, memo_session* s) {
+    flight* f = (flight*)user;
+    const memo_slice slice = memo_session_get_slice(s);
+    const uint64_t* x = (const uint64_t*)memo_session_get_address(s, f->t.desc.n_layers - 1, T_X);
+    CHECK_IS(memo_session_get_batch(s).turn.chunk, ==, f->n_chunks - 1);
+    for (int64_t i = 0; i < (slice.end - slice.begin) * T_WORDS; i++)
+        f->loss += (double)(x[i] >> 48);
+    f->n_losses++;
+}
+
+/* Tensors of any layer but late rows, of which an order has none. */
+static void f_random(flight* f) {
+    static const int32_t n_chunks[] = {1, 1, 2, 3};
+    const int32_t n = (int32_t)memo_test_int(1, 3);
+    const int64_t n_rows = memo_test_int(2, ROWS_MAX);
+    memset(f, 0, sizeof *f);
+    f->n_chunks = n_chunks[memo_test_int(0, 3)];
+    t_init(&f->t, n * f->n_chunks, n_rows, n_rows);
+    f->t.desc.n_tensors = memo_test_int(0, 3) ? T_EXPERT : T_N_SHORT;
+    f->t.desc.routed_rows_layer = f->t.desc.routed_rows_all = 0;
+    if (f->t.desc.n_tensors == T_N_SHORT) f->t.desc.n_buffers = 0;
+    f->t.desc.tile_rows = memo_test_int(1, 4);
+    if (memo_test_int(0, 3)) /* lengths that divide nothing */
+        f->t.desc.slice_rows = f->t.desc.tile_rows * memo_test_int(1, 1 + n_rows / 4);
+    f->t.desc.forward = f_forward;
+    f->t.desc.backward = f_backward;
+    f->t.desc.loss = f_loss;
+
+    f->p.n_stages = 1;
+    f->p.n_chunks = f->n_chunks;
+    f->p.n_micro_batches = (int32_t)memo_test_int(1, P_MICRO_BATCHES_MAX);
+    f->of.p = &f->p;
+    if (memo_test_int(0, 2))
+        p_random_order(&f->of);
+    else
+        p_interleaved(&f->of, (int32_t)memo_test_int(f->n_chunks - 1, 2 * P_MICRO_BATCHES_MAX));
+    f->t.desc.order = f->of.order;
+    f->t.desc.n_order = f->of.desc.n_order;
+}
+
+static memo_status f_step(flight* f, memo_session* s) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < f->t.desc.n_order && !status; k++) {
+        memo_batch batch = {.n_rows = f->n_rows, .turn = f->of.order[k]};
+        status = memo_session_run(s, &batch, &error);
+    }
+    return status;
+}
+
+/* The sums of a step in plain arrays, without a session, an order, or slices. */
+static void f_run_plain(flight* f) {
+    static t_plain plain;
+    memset(&f->t.plain_sums, 0, sizeof f->t.plain_sums);
+    f->t.number = 0;
+    t_run_plain_call(&f->t, &plain, f->p.n_micro_batches, f->n_rows, 0);
+}
+
+TEST(any_order_gives_the_sums_of_plain_arrays) {
+    const int64_t n = memo_test_cases(30, 3000);
+    int64_t n_moved = 0, n_sliced = 0, n_whole = 0, n_chunked = 0, n_checked = 0, n_tight = 0;
+    for (int64_t i = 0; i < n; i++) {
+        static flight f;
+        f_random(&f);
+        memo_session_desc* d = &f.t.desc;
+        d->policy = (memo_policy)memo_test_int(0, MEMO_POLICY_ALPHA);
+        d->has_alpha = 1, d->alpha = memo_test_real();
+        d->is_checked = memo_test_int(0, 3) == 0;
+        if (d->policy == MEMO_POLICY_MEMO) {
+            int64_t least = least_of_session(d);
+            own_step_plan* kept = step_plan_of(d, NULL);
+            d->device_bytes = memo_test_int(least, kept->device_bytes);
+            n_tight++;
+        }
+        own_step_plan* plan = step_plan_of(d, NULL);
+        if (!plan || !plan->fits) {
+            CHECK_CASE(0, "case %lld: %s", (long long)i, plan ? plan->shortage : error.message);
+            continue;
+        }
+        own_session* session = session_of_plan(d, plan);
+        for (int step = 0; step < 3 && session; step++) {
+            f.n_rows = step ? memo_test_int(1, d->n_rows) : d->n_rows;
+            f.loss = 0, f.n_losses = 0;
+            memset(&f.t.sums, 0, sizeof f.t.sums);
+            CHECK_CASE(f_step(&f, session) == MEMO_STATUS_OK, "case %lld: %s", (long long)i,
+                       error.message);
+            f_run_plain(&f);
+            CHECK_CASE(!memcmp(&f.t.sums, &f.t.plain_sums, sizeof f.t.sums),
+                       "case %lld: %s, %d chunks of %d layers, slices of %lld of %lld rows",
+                       (long long)i, memo_policy_name(d->policy), (int)f.n_chunks,
+                       (int)(d->n_layers / f.n_chunks), (long long)d->slice_rows,
+                       (long long)f.n_rows);
+            CHECK_IS(f.loss, ==, f.t.plain_sums.output);
+            CHECK_IS(f.n_losses, ==,
+                     f.p.n_micro_batches * ((f.n_rows - 1) / plan->swap.n_rows + 1));
+        }
+        n_moved += plan->sizes.swapped_bytes > 0;
+        n_sliced += plan->swap.n_slices > 1 && plan->swap.n_places > 1;
+        n_whole += plan->swap.n_slices == 1 && plan->swap.n_places > 1;
+        n_chunked += f.n_chunks > 1;
+        n_checked += d->is_checked;
+    }
+    CHECK(n_moved > n / 8 && n_sliced > n / 8 && n_whole > n / 20 && n_chunked > n / 8);
+    CHECK(n_checked > n / 16 && n_tight > n / 16);
+}
+
+/* Copies on other streams have no race, whatever is moved. */
+TEST(orders_in_slices_have_no_race) {
+    const int64_t n = memo_test_cases(10, 600);
+    int64_t n_copies = 0;
+    for (int64_t i = 0; i < n; i++) {
+        static flight f;
+        memo_host_device_desc desc = {0};
+        f_random(&f);
+        memo_session_desc* d = &f.t.desc;
+        desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = i % 3 ? 0 : 2e7;
+        own_device* host = new_device(desc);
+        own_recorder* recorder = new_recorder((memo_recorder_desc){.device = host});
+        d->device = memo_recorder_get_device(recorder);
+        d->policy = i % 2 ? MEMO_POLICY_SWAP : MEMO_POLICY_ALPHA;
+        d->has_alpha = 1, d->alpha = 0.5;
+        own_step_plan* plan = step_plan_of(d, NULL);
+        memo_session* session = session_of_plan(d, plan);
+        for (int step = 0; step < 2 && session; step++) {
+            f.n_rows = step ? memo_test_int(1, d->n_rows) : d->n_rows;
+            memset(&f.t.sums, 0, sizeof f.t.sums);
+            CHECK_OK(f_step(&f, session));
+            f_run_plain(&f);
+            CHECK_CASE(!memcmp(&f.t.sums, &f.t.plain_sums, sizeof f.t.sums), "case %lld",
+                       (long long)i);
+        }
+        memo_recorder_pause(recorder);
+        memo_schedule* schedule = recorded(recorder);
+        own_check* check = check_of(schedule);
+        CHECK_CASE(check->n_races == 0, "case %lld: %lld races", (long long)i,
+                   (long long)check->n_races);
+        n_copies += plan->sizes.swapped_bytes;
+        memo_session_destroy(session);
+    }
+    CHECK_IS(n_copies, >, 0);
+}
+
+/* A stage whose functions only take time, with an EDGE, in slices or with a loss. */
+static void random_timed_stage(pipeline* p, stage* s, timed* times) {
+    static const int32_t scopes[] = {MEMO_SLICE, MEMO_LAYER, MEMO_INPUT};
+    p_random(p, 1, (int32_t)memo_test_int(1, P_CHUNKS_MAX));
+    p_open_stage(s, p, 0);
+    if (memo_test_int(0, 3)) p_random_order(s);
+    s->tensor_kinds[P_GATE] = 0;
+    item_choose(&s->tensors[P_GATE], MEMO_MOVE, MEMO_EDGE, 0);
+    s->tensors[P_INPUT].scope = scopes[memo_test_int(0, 2)];
+    if (memo_test_int(0, 3))
+        s->desc.slice_rows = s->desc.tile_rows * memo_test_int(1, 1 + p->n_rows / 4);
+    take_random_times(times, &s->desc);
+    if (memo_test_int(0, 1)) s->desc.loss = loss_takes, s->desc.between = NULL;
+}
+
+TEST(predicted_orders_in_slices_are_those_of_recorded_operations) {
+    const int64_t n = memo_test_cases(8, 1000);
+    int64_t n_moved = 0, n_sliced = 0;
+    double worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        static pipeline p;
+        static stage s;
+        timed times;
+        double step_s, update_s;
+        random_timed_stage(&p, &s, &times);
+        int64_t least = least_of_session(&s.desc);
+        own_step_plan* kept = step_plan_of(&s.desc, &times.times);
+        s.desc.device_bytes = memo_test_int(least, kept->device_bytes);
+        own_step_plan* plan = step_plan_of(&s.desc, &times.times);
+        CHECK_CASE(plan->fits, "case %lld: %s", (long long)i, plan->shortage);
+        if (!plan->fits) continue;
+        simulate_steps(&times, plan, &step_s, &update_s);
+        const double off = fabs(step_s / plan->times->step_s - 1);
+        n_moved += plan->sizes.swapped_bytes > 0;
+        n_sliced += plan->swap.n_slices > 1 && plan->swap.n_places > 1;
+        worst = off > worst ? off : worst;
+        CHECK_CASE(off < 0.005, "case %lld: predicted %g, simulated %g", (long long)i,
+                   plan->times->step_s, step_s);
+    }
+    printf("# %lld of %lld move rows, %lld in slices, worst %g\n", (long long)n_moved, (long long)n,
+           (long long)n_sliced, worst);
+    CHECK_CASE(n_moved > n / 8 && n_sliced > n / 8, "%lld move rows", (long long)n_moved);
+}
