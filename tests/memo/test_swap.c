@@ -894,6 +894,28 @@ TEST(micro_batches_in_flight_come_back) {
     }
 }
 
+/* Of places 0 and 2, which share an address, the last outputs wait on the host, but not those of
+ * turns whose backward begins with a gradient that comes from elsewhere. */
+TEST(only_the_loss_brings_outputs_back) {
+    static const int32_t order[] = {0, 1, 2, -1, -2, -3};
+    for (int32_t ends = 0; ends < 8; ends++) {
+        chain c;
+        chain_init(&c, 1);
+        c.tensors[0].row_bytes = 8;
+        item_choose(&c.tensors[0], MEMO_MOVE, MEMO_EDGE, 0);
+        c.desc.n_layers = 6, c.desc.n_rows = 8, c.desc.n_places = 3, c.desc.has_loss = 1;
+        c.desc.n_order = 6;
+        memcpy(c.order, order, sizeof order);
+        for (int32_t k = 0; k < 6; k++) c.ends[k] = ends >> k % 3 & 1;
+        start(&c, 0);
+        CHECK_OK(chain_micro_batch(&c, 0, 1000));
+        const memo_swap_stats stats = stats_of_swap(c.swap);
+        CHECK_IS(stats.to_host_bytes, ==, 64 * ((ends & 1) + (ends >> 2)));
+        CHECK_IS(stats.to_device_bytes, ==, stats.to_host_bytes);
+        finish(&c, NULL);
+    }
+}
+
 TEST(bad_orders_are_refused) {
     static const struct {
         const char* words;

@@ -158,8 +158,126 @@ TEST(any_order_gives_the_sums_of_plain_arrays) {
         n_chunked += f.n_chunks > 1;
         n_checked += d->is_checked;
     }
-    CHECK(n_moved > n / 8 && n_sliced > n / 8 && n_whole > n / 20 && n_chunked > n / 8);
-    CHECK(n_checked > n / 16 && n_tight > n / 16);
+    CHECK(n_moved > 0 && n_sliced > 0 && n_chunked > 0);
+    CHECK(n < 100 ||
+          (n_sliced > n / 4 && n_whole > n / 20 && n_checked > n / 8 && n_tight > n / 8));
+}
+
+/* A session times itself, chooses the slices, plans again, is verified, and reads its plan from a
+ * file; all of it gives the same sums. */
+TEST(sessions_plan_orders_in_slices) {
+    static flight f;
+    static const memo_turn order[] = {{0, 0, MEMO_PASS_FORWARD},  {1, 0, MEMO_PASS_FORWARD},
+                                      {0, 0, MEMO_PASS_BACKWARD}, {2, 0, MEMO_PASS_FORWARD},
+                                      {1, 0, MEMO_PASS_BACKWARD}, {2, 0, MEMO_PASS_BACKWARD}};
+    const memo_session_output output = {"gw", f.t.sums.layers, sizeof f.t.sums.layers,
+                                        MEMO_TYPE_F64, 0};
+    char path[1024];
+    do f_random(&f);
+    while (f.n_chunks > 1 || f.t.desc.n_rows < 20 || f.t.desc.n_tensors == T_N_SHORT);
+    memo_session_desc* d = &f.t.desc;
+    d->order = order, d->n_order = 6;
+    memcpy(f.of.order, order, sizeof order);
+    f.p.n_micro_batches = 3;
+    d->tile_rows = 2, d->slice_rows = 6;
+    d->outputs = &output, d->n_outputs = 1;
+    own_step_plan* kept = step_plan_of(d, NULL);
+    const int64_t least = least_of_session(d);
+    d->device_bytes = (least + kept->device_bytes) / 2;
+    CHECK_OK(memo_session_verify(d, &error));
+
+    /* The first steps are timed; the last ones run by the plan of their times. */
+    d->timed_steps = 3;
+    own_session* session = new_session(d);
+    f.n_rows = d->n_rows;
+    for (int step = 0; step < 6; step++) {
+        memset(&f.t.sums, 0, sizeof f.t.sums);
+        CHECK_OK(f_step(&f, session));
+        f_run_plain(&f);
+        CHECK_CASE(!memcmp(&f.t.sums, &f.t.plain_sums, sizeof f.t.sums), "step %d", step);
+    }
+    CHECK(memo_session_get_info(session).plan->times != NULL);
+
+    /* The table of a plan, and a file. */
+    own_step_plan* plan = step_plan_of(d, NULL);
+    memo_test_path(path, "slices.plan");
+    CHECK_OK(memo_step_plan_write(plan, path, &error));
+    own_step_plan* same = step_plan_of_file(d, path);
+    CHECK_IS(same->swap.n_slices, ==, (d->n_rows - 1) / 6 + 1);
+    d->policy = MEMO_POLICY_ROWS;
+    d->rows = same->swap.rows;
+    own_session* by_rows = new_session(d);
+    memset(&f.t.sums, 0, sizeof f.t.sums);
+    CHECK_OK(f_step(&f, by_rows));
+    CHECK(!memcmp(&f.t.sums, &f.t.plain_sums, sizeof f.t.sums));
+    remove(path);
+}
+
+/* The planner chooses the size of slices with an order, too. */
+TEST(the_planner_chooses_slices_of_orders) {
+    static pipeline p;
+    static stage s;
+    timed times;
+    memset(&p, 0, sizeof p);
+    p.n_stages = p.n_chunks = 1, p.n_of_chunk = 3, p.n_micro_batches = 4;
+    p.n_rows = 2;
+    p_open_stage(&s, &p, 0);
+    p_interleaved(&s, 2);
+    s.tensor_kinds[P_GATE] = 0;
+    item_choose(&s.tensors[P_GATE], MEMO_MOVE, MEMO_EDGE, 0);
+    s.desc.tile_rows = 64;
+    s.desc.n_rows = 8192;
+    take_random_times(&times, &s.desc);
+    s.desc.slice_rows = s.desc.n_rows;
+    own_step_plan* whole = step_plan_of(&s.desc, NULL);
+    s.desc.slice_rows = 0;
+    s.desc.device_bytes = whole->device_bytes;
+    own_step_plan* as_whole = step_plan_of(&s.desc, NULL);
+    CHECK_IS(as_whole->swap.n_slices, ==, 1);
+    s.desc.slice_rows = s.desc.n_rows;
+    s.desc.device_bytes = least_of_session(&s.desc) * 3 / 4;
+    s.desc.slice_rows = 0;
+    own_step_plan* sliced = step_plan_of(&s.desc, NULL);
+    CHECK_CASE(sliced->fits && sliced->swap.n_slices > 1, "%d slices: %s",
+               (int)sliced->swap.n_slices, sliced->shortage);
+}
+
+/* A call of the device fails, while the session opens or in any turn: a status, nothing leaked, and
+ * the next step is right. */
+TEST(every_fault_is_a_status) {
+    int64_t k, n_failed = 0;
+    int is_done = 0;
+    for (k = 1; !is_done && k < 10000; k += 1 + k / 40) {
+        static flight f;
+        memo_session* session = NULL;
+        own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
+        memo_faults faults;
+        memo_test.state = 7; /* the same stage each time */
+        do f_random(&f);
+        while (f.p.n_micro_batches < 3 || f.t.desc.slice_rows == f.t.desc.n_rows);
+        memo_faults_init(&faults, host);
+        f.t.desc.device = &faults.device;
+        f.t.desc.policy = MEMO_POLICY_SWAP;
+        f.n_rows = f.t.desc.n_rows;
+        f_run_plain(&f);
+        own_step_plan* plan = step_plan_of(&f.t.desc, NULL);
+        faults.n_calls = 0;
+        faults.failing_call = k;
+        memo_status status = memo_session_open(&f.t.desc, plan, &session, &error);
+        if (!status) status = f_step(&f, session);
+        is_done = !faults.failed;
+        CHECK_CASE((status == MEMO_STATUS_OK) == is_done, "call %lld, %s", (long long)k,
+                   faults.failed ? faults.failed : "none");
+        if (status && session) {
+            memset(&f.t.sums, 0, sizeof f.t.sums);
+            CHECK_OK(f_step(&f, session));
+        }
+        if (session) CHECK(!memcmp(&f.t.sums, &f.t.plain_sums, sizeof f.t.sums));
+        n_failed += status != MEMO_STATUS_OK;
+        memo_session_destroy(session);
+    }
+    CHECK_CASE(is_done && n_failed > 30, "%lld failed, %lld calls", (long long)n_failed,
+               (long long)k);
 }
 
 /* Copies on other streams have no race, whatever is moved. */
@@ -239,5 +357,6 @@ TEST(predicted_orders_in_slices_are_those_of_recorded_operations) {
     }
     printf("# %lld of %lld move rows, %lld in slices, worst %g\n", (long long)n_moved, (long long)n,
            (long long)n_sliced, worst);
-    CHECK_CASE(n_moved > n / 8 && n_sliced > n / 8, "%lld move rows", (long long)n_moved);
+    CHECK_CASE(n < 100 || (n_moved > n / 8 && n_sliced > n / 8), "%lld move rows, %lld in slices",
+               (long long)n_moved, (long long)n_sliced);
 }

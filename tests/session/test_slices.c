@@ -457,6 +457,41 @@ TEST(times_are_lines) {
     }
 }
 
+/* So are those of micro-batches in flight, whose loss is timed apart: it would be in every layer that
+ * a stage computes last. */
+static void virtual_plain_backward(MEMO_UNUSED void* user, memo_session* s, int32_t layer) {
+    virtual_compute(s, layer, 5, 0.75);
+}
+static void virtual_loss(MEMO_UNUSED void* user, memo_session* s) {
+    const memo_slice slice = memo_session_get_slice(s);
+    virtual_clock.now_s += virtual_s(slice.begin, slice.end, 1, 0);
+}
+TEST(times_of_orders_are_lines) {
+    static const int64_t lengths[][2] = {{48, 6}, {47, 12}, {96, 32}, {31, 31}};
+    static const memo_turn order[] = {{0, 0, MEMO_PASS_FORWARD},  {1, 0, MEMO_PASS_FORWARD},
+                                      {0, 0, MEMO_PASS_BACKWARD}, {2, 0, MEMO_PASS_FORWARD},
+                                      {1, 0, MEMO_PASS_BACKWARD}, {2, 0, MEMO_PASS_BACKWARD}};
+    for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
+        static model m;
+        const int64_t n = lengths[k][0], rows_now = lengths[k][1];
+        const double middle = (double)n / 2, all = (double)n, of_slice = (double)rows_now;
+        const int has_slices = rows_now < n;
+        model_init(&m, n, rows_now, MEMO_POLICY_MEMO);
+        m.t.desc.tile_rows = 1;
+        m.t.desc.n_tensors = T_EXPERT;
+        m.t.desc.routed_rows_layer = m.t.desc.routed_rows_all = 0;
+        m.t.desc.order = order, m.t.desc.n_order = 6;
+        m.t.desc.forward = virtual_forward, m.t.desc.backward = virtual_plain_backward;
+        m.t.desc.loss = virtual_loss;
+        const memo_profile p = measured(&m, k % 2 ? 0 : 1000);
+        is_near(p.forward_s[0], of_slice * (3 + 0.25 * middle));
+        is_near(p.backward_s[0], of_slice * (5 + 0.75 * middle));
+        is_near(p.forward_growth_s[0], has_slices * of_slice * 0.125 * all);
+        is_near(p.backward_growth_s[0], has_slices * of_slice * 0.375 * all);
+        is_near(p.between_s, all);
+    }
+}
+
 /* A session times itself on the virtual device, whose copies take no time, in slices and at once.
  * The step that its plan predicts is the step that then runs. */
 TEST(sessions_that_time_themselves_predict_their_steps) {
