@@ -9113,9 +9113,8 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
         is_routed |= memob_tensor_is_routed(desc, t) && memob_item_away(desc, t) == MEMO_MOVE;
         memoi_swap_add_rows(desc, p, t, it);
     }
-    for (int32_t step = 0; step < n && it->input >= 0; step++)
-        if (p->handed >= 0 && p->sums[step].input_bytes && !it->has_places && /* 2 */
-            step % p->n_forwards >= p->n_slices)
+    for (int32_t step = p->n_slices; step < n && it->input >= 0; step++)
+        if (p->handed >= 0 && p->sums[step].input_bytes && !it->has_places) /* 2 */
             it->uses_of[it->input * n + step] |= MEMOI_SWAP_SHARED;
     for (int32_t step = 0, k = it->n_classes * n; step < n; step++, k++) {
         const memob_swap_sum* sum = &p->sums[step];

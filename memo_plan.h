@@ -396,7 +396,7 @@ typedef struct memo_session memo_session;
  *     on the device   T for each layer that keeps a LAYER tensor; 2 T if some layers do not (T if
  *                     these are all even or all odd); 2 R for the EDGE
  *     on the host     the sum over slices; T for each layer but the last two of a LAYER tensor; T
- *                     for the EDGE, in an order for each place
+ *                     for the EDGE.  In an order: of each place, of all its layers
  *
  * Late rows.  How many rows the experts of a layer get is known only when its forward has routed
  * them: then the trainer calls memo_session_set_routed.  Items with LATE_ROWS have that many rows

@@ -894,6 +894,28 @@ TEST(micro_batches_in_flight_come_back) {
     }
 }
 
+/* The rows of place 1 that a short micro-batch has are recomputed, and none comes back.  They lie
+ * where rows of place 3 still leave, for which the backward waits all the same. */
+TEST(short_micro_batches_in_flight_wait) {
+    static const int32_t order[] = {0, 1, 2, 3, -2, -4, -1, -3};
+    static const int64_t rows[] = {8, 1, 8, 8};
+    chain c;
+    chain_init(&c, 1);
+    c.tensors[0].row_bytes = 512;
+    c.has_kinds = c.has_rows = 1;
+    c.tensor_kinds[0] = 1;
+    c.desc.n_layers = c.desc.n_places = 4, c.desc.n_rows = 8;
+    c.desc.n_order = 8;
+    memcpy(c.order, order, sizeof order);
+    memcpy(c.rows, rows, sizeof rows);
+    memo_recorder* recorder = start_recorded(&c, 8e6);
+    c.n_rows = 4;
+    CHECK_OK(memo_swap_set_rows(c.swap, c.n_rows, 0, &error));
+    CHECK_OK(chain_micro_batch(&c, 0, 1000));
+    memo_check_destroy(check_recorded(&c, recorder));
+    finish(&c, recorder);
+}
+
 /* Of places 0 and 2, which share an address, the last outputs wait on the host, but not those of
  * turns whose backward begins with a gradient that comes from elsewhere. */
 TEST(only_the_loss_brings_outputs_back) {

@@ -19,18 +19,68 @@ typedef struct flight {
     stage of;  /* its order */
     pipeline p;
     int32_t n_chunks;
-    int64_t n_rows;                                                               /* of this step */
-    uint64_t wires[2][P_MICRO_BATCHES_MAX][P_CHUNKS_MAX + 1][ROWS_MAX * T_WORDS]; /* to a chunk;
-                                                                      of gradients, from it */
+    int64_t n_rows; /* of this step */
+    memo_session_buffer buffers[T_N_BUFFERS + P_CHUNKS_MAX];
+    /* Of the forward to a chunk, and of gradients from it. */
+    uint64_t wires[2][P_MICRO_BATCHES_MAX][P_CHUNKS_MAX + 1][WORDS];
     double loss;
     int64_t n_losses;
 } flight;
 
-static void copy_rows(memo_session* s, int32_t layer, uint64_t* wire, int is_out) {
+/* Copies rows, or adds their sum. */
+typedef struct rows_job {
+    uint64_t* to;
+    const uint64_t* from;
+    int64_t n;
+    double* sum;
+} rows_job;
+
+static memo_status run_rows(void* arguments, MEMO_UNUSED memo_error* e) {
+    const rows_job* j = (const rows_job*)arguments;
+    for (int64_t i = 0; i < j->n; i++)
+        if (j->sum)
+            *j->sum += (double)(j->from[i] >> 48);
+        else
+            j->to[i] = j->from[i];
+    return MEMO_STATUS_OK;
+}
+
+/* Runs the job, or writes down what it does to the session's rows, and enqueues it. */
+static void launch_rows(flight* f, const rows_job* j, int is_written) {
+    op_uses u = {.n = {0, 0}};
+    const memo_session_desc* d = &f->t.desc;
+    if (!f->t.host) {
+        CHECK_OK(run_rows((void*)(uintptr_t)j, NULL));
+        return;
+    }
+    add_use(&u, is_written, is_written ? j->to : j->from, 8 * j->n);
+    CHECK_OK(announce(d->device, d->compute_stream, "rows", &u));
+    CHECK_OK(memo_host_device_launch(f->t.host, d->compute_stream, run_rows, j, (int64_t)sizeof *j,
+                                     &error));
+}
+
+static void copy_rows(flight* f, memo_session* s, int32_t layer, uint64_t* wire, int is_out) {
     uint64_t* x = (uint64_t*)memo_session_get_address(s, layer, T_X);
     const memo_slice slice = memo_session_get_slice(s);
     uint64_t* rows = wire + slice.begin * T_WORDS;
-    memcpy(is_out ? rows : x, is_out ? x : rows, (size_t)(slice.end - slice.begin) * T_ROW_BYTES);
+    const rows_job j = {is_out ? rows : x, is_out ? x : rows, (slice.end - slice.begin) * T_WORDS,
+                        NULL};
+    launch_rows(f, &j, !is_out);
+}
+
+/* A buffer from the first layer of a chunk's forward to that of its backward: written, then
+ * compared. */
+static void use_buffer(flight* f, memo_session* s, int32_t is_backward) {
+    const memo_turn turn = memo_session_get_batch(s).turn;
+    const memo_slice slice = memo_session_get_slice(s);
+    uint64_t* rows;
+    if (!f->t.desc.n_buffers || f->t.host) return;
+    rows = (uint64_t*)memo_session_get_buffer(s, T_N_BUFFERS + turn.chunk);
+    for (int64_t r = slice.begin; r < slice.end; r++) {
+        const uint64_t number = t_mix((uint64_t)turn.micro_batch, (uint64_t)r);
+        if (is_backward) CHECK(rows[r] == number);
+        if (!is_backward) rows[r] = number;
+    }
 }
 
 static void f_forward(void* user, memo_session* s, int32_t layer) {
@@ -39,9 +89,10 @@ static void f_forward(void* user, memo_session* s, int32_t layer) {
     const memo_turn turn = memo_session_get_batch(s).turn;
     uint64_t(*wires)[WORDS] = f->wires[0][turn.micro_batch];
     f->t.number = turn.micro_batch;
-    if (layer % n == 0) copy_rows(s, layer, wires[turn.chunk], 0);
+    if (layer % n == 0) copy_rows(f, s, layer, wires[turn.chunk], 0);
+    if (layer % n == 0) use_buffer(f, s, 0);
     t_forward(user, s, layer);
-    if (layer % n == n - 1) copy_rows(s, layer, wires[turn.chunk + 1], 1);
+    if (layer % n == n - 1) copy_rows(f, s, layer, wires[turn.chunk + 1], 1);
 }
 
 static void f_backward(void* user, memo_session* s, int32_t layer) {
@@ -51,19 +102,21 @@ static void f_backward(void* user, memo_session* s, int32_t layer) {
     uint64_t(*wires)[WORDS] = f->wires[1][turn.micro_batch];
     f->t.number = turn.micro_batch;
     if (layer % n == n - 1 && turn.chunk < f->n_chunks - 1)
-        copy_rows(s, layer, wires[turn.chunk + 1], 0);
+        copy_rows(f, s, layer, wires[turn.chunk + 1], 0);
     t_backward(user, s, layer);
-    if (layer % n == 0) copy_rows(s, layer, wires[turn.chunk], 1);
+    if (layer % n == 0) copy_rows(f, s, layer, wires[turn.chunk], 1);
+    if (layer % n == 0) use_buffer(f, s, 1);
 }
 
 /* Of the open slice of the last layer, whose output is in x. */
 static void f_loss(void* user, memo_session* s) {
     flight* f = (flight*)user;
     const memo_slice slice = memo_session_get_slice(s);
-    const uint64_t* x = (const uint64_t*)memo_session_get_address(s, f->t.desc.n_layers - 1, T_X);
+    const rows_job j = {NULL,
+                        (const uint64_t*)memo_session_get_address(s, f->t.desc.n_layers - 1, T_X),
+                        (slice.end - slice.begin) * T_WORDS, &f->loss};
     CHECK_IS(memo_session_get_batch(s).turn.chunk, ==, f->n_chunks - 1);
-    for (int64_t i = 0; i < (slice.end - slice.begin) * T_WORDS; i++)
-        f->loss += (double)(x[i] >> 48);
+    launch_rows(f, &j, 0);
     f->n_losses++;
 }
 
@@ -77,7 +130,16 @@ static void f_random(flight* f) {
     t_init(&f->t, n * f->n_chunks, n_rows, n_rows);
     f->t.desc.n_tensors = memo_test_int(0, 3) ? T_EXPERT : T_N_SHORT;
     f->t.desc.routed_rows_layer = f->t.desc.routed_rows_all = 0;
-    if (f->t.desc.n_tensors == T_N_SHORT) f->t.desc.n_buffers = 0;
+    memcpy(f->buffers, f->t.buffers, sizeof f->t.buffers);
+    for (int32_t c = 0; c < f->n_chunks; c++)
+        f->buffers[T_N_BUFFERS + c] = (memo_session_buffer){.name = "rows of a turn",
+                                                            .row_bytes = 8,
+                                                            .first = MEMO_PASS_FORWARD,
+                                                            .first_layer = c * n,
+                                                            .last = MEMO_PASS_BACKWARD,
+                                                            .last_layer = c * n};
+    f->t.desc.buffers = f->buffers;
+    f->t.desc.n_buffers = f->t.desc.n_tensors == T_N_SHORT ? 0 : T_N_BUFFERS + f->n_chunks;
     f->t.desc.tile_rows = memo_test_int(1, 4);
     if (memo_test_int(0, 3)) /* lengths that divide nothing */
         f->t.desc.slice_rows = f->t.desc.tile_rows * memo_test_int(1, 1 + n_rows / 4);
@@ -292,7 +354,10 @@ TEST(orders_in_slices_have_no_race) {
         desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = i % 3 ? 0 : 2e7;
         own_device* host = new_device(desc);
         own_recorder* recorder = new_recorder((memo_recorder_desc){.device = host});
+        f.t.host = host;
         d->device = memo_recorder_get_device(recorder);
+        d->computes_on_host = 0;
+        d->compute_stream = new_stream(d->device, "compute");
         d->policy = i % 2 ? MEMO_POLICY_SWAP : MEMO_POLICY_ALPHA;
         d->has_alpha = 1, d->alpha = 0.5;
         own_step_plan* plan = step_plan_of(d, NULL);
@@ -301,6 +366,7 @@ TEST(orders_in_slices_have_no_race) {
             f.n_rows = step ? memo_test_int(1, d->n_rows) : d->n_rows;
             memset(&f.t.sums, 0, sizeof f.t.sums);
             CHECK_OK(f_step(&f, session));
+            CHECK_OK(memo_stream_synchronize(host, d->compute_stream, &error));
             f_run_plain(&f);
             CHECK_CASE(!memcmp(&f.t.sums, &f.t.plain_sums, sizeof f.t.sums), "case %lld",
                        (long long)i);
@@ -312,6 +378,7 @@ TEST(orders_in_slices_have_no_race) {
                    (long long)check->n_races);
         n_copies += plan->sizes.swapped_bytes;
         memo_session_destroy(session);
+        memo_stream_destroy(host, d->compute_stream, NULL);
     }
     CHECK_IS(n_copies, >, 0);
 }

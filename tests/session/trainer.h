@@ -356,6 +356,7 @@ static void t_launch(trainer* t, memo_session* s, t_job* j) {
             j->what == T_FORWARD || i == (j->what == T_RECOMPUTE ? j->tensor : T_X);
         int64_t first = is_layer ? j->begin : 0, last = first + j->end - j->begin;
         if (j->what == T_RECOMPUTE && !is_layer) first = j->first, last = j->last;
+        if (t_table[i].scope == MEMO_CARRIED && last > first) last = first + 1;
         if (!j->tensors[i]) continue;
         if (is_layer) add_use(&u, 0, j->tensors[i], first * T_ROW_BYTES);
         add_use(&u, is_written, j->tensors[i] + first * T_WORDS, (last - first) * T_ROW_BYTES);
