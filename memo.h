@@ -6184,6 +6184,10 @@ typedef struct memob_visit {
     int32_t forward;     /* of rows, of a backward: the visit that is its forward */
 } memob_visit;
 
+/* The place of a turn of memo_swap_desc.order, or the chunk of one of memob_states_desc.turns: a
+ * forward or a backward. */
+MEMOI int32_t memob_turn_of(int32_t turn) { return turn < 0 ? -1 - turn : turn; }
+
 /* ---- >>waits ------------------------------------------------------------------------------------
  * Knows: which operation of another stream an operation must wait for.  Knows nothing of what
  * operations do.
@@ -6913,7 +6917,9 @@ MEMOI int memoi_stay_leaves(const memoi_maker* m, const memoi_stay* stay) {
     if (stay->changed < 0 || stay->is_on_host || stay->is_spent) return 0;
     if (m->desc->items[stay->item].lives_on == 2) return 0;
     if (!next || next->first / n > stay->first / n + 1) return 1;
-    return next->is_there ? next->changed < 0 && !next->is_spent : next->how != MEMOB_USE_WRITE;
+    if (next->is_there) return next->changed < 0 && !next->is_spent;
+    /* Another list may come than the one that writes all. */
+    return next->how != MEMOB_USE_WRITE || next->first / n > stay->first / n;
 }
 
 /* Which stays are loaded and stored, and behind which visit.  Errors: INVALID_ARGUMENT. */
@@ -7683,9 +7689,6 @@ MEMOI int32_t memob_item_leader(const memo_item* items, int32_t t) {
 /* 1: recomputation makes the rows, or some of them. */
 MEMOI int memob_is_recomputed(int32_t away) { return away == MEMO_ROWS || away == MEMO_WHOLE; }
 
-/* The place of a turn of memo_swap_desc.order, a forward or a backward. */
-MEMOI int32_t memob_turn_place(int32_t turn) { return turn < 0 ? -1 - turn : turn; }
-
 /* Steps of a micro-batch in flight. */
 MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
     return (int32_t)(desc->n_layers / memob_max(desc->n_places, 1));
@@ -8016,7 +8019,7 @@ MEMOI const char* memoi_swap_place_fault(const memo_swap_desc* desc, int32_t pla
         const int32_t turn = desc->order[k];
         if (turn < -desc->n_places || turn >= desc->n_places)
             return "names a place that n_places lacks";
-        if (memob_turn_place(turn) != place) continue;
+        if (memob_turn_of(turn) != place) continue;
         if (n_used % 2 == 0 && turn != place) return "has a backward of a place without a forward";
         if (n_used % 2 == 1 && turn == place)
             return "has two forwards of a place without a backward between";
@@ -8176,7 +8179,7 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
     for (int32_t k = 0; k < p->n_visits; k++) {
         memob_visit* visit = &p->visits[k];
         const int32_t turn = order[k / n], is_backward = turn < 0;
-        const int32_t place = memob_turn_place(turn), i = is_backward ? n - 1 - k % n : k % n;
+        const int32_t place = memob_turn_of(turn), i = is_backward ? n - 1 - k % n : k % n;
         visit->pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
         visit->layer = place * n + i;
         visit->odd = memoi_swap_is_odd(desc, visit->layer);
@@ -9731,6 +9734,11 @@ typedef struct memob_states_desc {
     const char* spill_directory; /* of the file, as in memo_swap_desc, as the next */
     double spill_bytes_per_s;
     int32_t update_at; /* memo_update_at; 0: PASS.  On the host DEFERRED is PASS, too */
+    /* (n_turns), copied: the turns of an order, c: forwards of chunk c, -1 - c: its backwards.  The
+     * layers between the first and the last are n_chunks equal parts.  NULL: a micro-batch at a
+     * time. */
+    const int32_t* turns;
+    int32_t n_turns, n_chunks;
     void *device_memory, *host_memory; /* as in memo_swap_desc */
     memob_states_trainer trainer;
 } memob_states_desc;
@@ -9766,7 +9774,8 @@ typedef struct memob_state_bytes {
 } memob_state_bytes;
 
 /* The lists of a step.  What follows decides what is fetched, so forwards and backwards are lists
- * of their own. */
+ * of their own.  Of an order, whose turns are known, FORWARD is a forward alone, and the others but
+ * UPDATE have all turns. */
 typedef enum memob_states_list {
     MEMOB_STATES_NOTHING = 0,    /* no visits */
     MEMOB_STATES_FORWARD,        /* without updates */
@@ -9795,6 +9804,8 @@ typedef struct memob_states_items {
 typedef struct memob_states {
     memob_sink sink; /* engine.spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
     int32_t update_at, n_layers, n_states;
+    int32_t* turns; /* of the desc */
+    int32_t n_turns, n_chunks;
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated; /* which states they are */
     uint32_t made;               /* the update writes all their bytes */
@@ -9974,11 +9985,15 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     states->update_at = desc->update_at;
     states->trainer = desc->trainer;
     if (on_host && desc->update_at == MEMO_UPDATE_DEFERRED) states->update_at = MEMO_UPDATE_PASS;
+    states->n_turns = desc->turns ? desc->n_turns : 0;
+    states->n_chunks = (int32_t)memob_max(desc->n_chunks, 1);
+    states->turns = MEMOB_ARRAY(&e->arrays, int32_t, states->n_turns);
     states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
     states->bytes =
         MEMOB_ARRAY(&e->arrays, memob_state_bytes, (int64_t)desc->n_layers * desc->n_states);
     if (on_host) states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
     if (e->arrays.failed) return memob_no_memory(error, "the places of states");
+    for (int32_t k = 0; k < states->n_turns; k++) states->turns[k] = desc->turns[k];
 
     /* Who has which state. */
     for (int32_t s = 0; s < desc->n_states; s++) {
@@ -10053,42 +10068,61 @@ MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t la
  *              before it computes; FIRST is in use from the visit of layer 1 on.  Fused updates of
  *              a layer come when nobody uses the layer any more.
  *   update     up.
+ *   turns      those of an order: forwards of a chunk, or its backwards, with FIRST in turns of the
+ *              first chunk, and LAST in backwards of the last.  Deferred updates come before a
+ *              layer's first visit, fused ones behind its last.
  *
  * 1. The first backward of a step writes gradients, the others change them; updates spend them.
  * 2. No two layers that one visit uses have the same place.
  * 3. Which list comes next is known when a list begins, but for a mistake; see >>states.
  * 4. The pieces of an item follow each other, and there are fewer than borders of items. */
 
+/* A list as a bit. */
+#define MEMOI_STATES_BIT(list) (1u << MEMOB_STATES_##list)
+
 /* Lists that may come next, as bits.  Evaluations are forwards behind forwards. */
 MEMOI uint32_t memoi_states_follow(int32_t update_at, int32_t list) {
-    const uint32_t forward = 1u << MEMOB_STATES_FORWARD;
-    const uint32_t backward = 1u << MEMOB_STATES_BACKWARD, more = 1u << MEMOB_STATES_MORE_BACKWARD;
+    const uint32_t forward = MEMOI_STATES_BIT(FORWARD), backward = MEMOI_STATES_BIT(BACKWARD);
     const int is_fused = update_at == MEMO_UPDATE_FUSED;
     const int is_deferred = update_at == MEMO_UPDATE_DEFERRED;
     switch (list) {
     case MEMOB_STATES_NOTHING: return 0;
     case MEMOB_STATES_FORWARD:
-        return forward | backward | more |
-               (is_fused ? 1u << MEMOB_STATES_FUSED | 1u << MEMOB_STATES_MORE_FUSED : 0);
+        return forward | backward | MEMOI_STATES_BIT(MORE_BACKWARD) |
+               (is_fused ? MEMOI_STATES_BIT(FUSED) | MEMOI_STATES_BIT(MORE_FUSED) : 0);
     case MEMOB_STATES_UPDATE_FORWARD: return is_deferred ? backward : 0;
     case MEMOB_STATES_BACKWARD:
     case MEMOB_STATES_MORE_BACKWARD:
         if (is_fused) return forward;
-        return forward | 1u << (is_deferred ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_UPDATE);
+        return forward |
+               (is_deferred ? MEMOI_STATES_BIT(UPDATE_FORWARD) : MEMOI_STATES_BIT(UPDATE));
     case MEMOB_STATES_FUSED:
     case MEMOB_STATES_MORE_FUSED: return is_fused ? forward : 0;
     default: return forward;
     }
 }
 
-MEMOI int memoi_states_is_fused(int32_t list) {
-    return list == MEMOB_STATES_FUSED || list == MEMOB_STATES_MORE_FUSED;
+/* The same with turns, of which a list has all. */
+MEMOI uint32_t memoi_states_follow_turns(int32_t update_at, int32_t list) {
+    const uint32_t more = MEMOI_STATES_BIT(MORE_BACKWARD), fused = MEMOI_STATES_BIT(FUSED);
+    const uint32_t deferred = MEMOI_STATES_BIT(UPDATE_FORWARD);
+    switch (list) {
+    case MEMOB_STATES_NOTHING: return 0;
+    case MEMOB_STATES_FORWARD: return MEMOI_STATES_BIT(FORWARD);
+    case MEMOB_STATES_UPDATE_FORWARD:
+        return update_at == MEMO_UPDATE_DEFERRED ? more | deferred : 0;
+    case MEMOB_STATES_BACKWARD:
+    case MEMOB_STATES_MORE_BACKWARD:
+        if (update_at == MEMO_UPDATE_FUSED) return more;
+        return more | (update_at == MEMO_UPDATE_DEFERRED ? deferred : MEMOI_STATES_BIT(UPDATE));
+    case MEMOB_STATES_FUSED:
+    case MEMOB_STATES_MORE_FUSED: return update_at == MEMO_UPDATE_FUSED ? fused : 0;
+    default: return MEMOI_STATES_BIT(BACKWARD);
+    }
 }
 
-/* 1: the list that is under way updates each layer. */
-MEMOI int memob_states_updates(const memob_states* states) {
-    return states->list == MEMOB_STATES_UPDATE || states->list == MEMOB_STATES_UPDATE_FORWARD ||
-           memoi_states_is_fused(states->list);
+MEMOI int memob_states_is_fused(int32_t list) {
+    return list == MEMOB_STATES_FUSED || list == MEMOB_STATES_MORE_FUSED;
 }
 
 /* The streamed states of a layer that a pass uses on the device. */
@@ -10137,32 +10171,84 @@ MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t la
     if (in_lists) memoi_states_add_uses(states, pass, layer, begins);
 }
 
-MEMOI void memoi_states_list_forwards(memob_states* states) {
-    const uint32_t deferred = 1u << MEMOB_STATES_UPDATE_FORWARD;
-    for (int32_t l = 0; l < states->n_layers; l++) {
-        if (states->update_at == MEMO_UPDATE_DEFERRED)
-            memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, deferred);
-        memoi_states_add_visit(states, MEMOB_FORWARD, l, 0, deferred | 1u << MEMOB_STATES_FORWARD);
+/* The lists of visits of a pass, as bits: of backwards that begin gradients, of all others, and of
+ * the updates before a layer's visit and behind it. */
+typedef struct memoi_states_bits {
+    uint32_t first, more, deferred, fused;
+} memoi_states_bits;
+
+/* Forwards of layers [from, end). */
+MEMOI void memoi_states_list_forwards(memob_states* states, int32_t from, int32_t end,
+                                      const memoi_states_bits* in) {
+    for (int32_t l = from; l < end; l++) {
+        if (in->deferred) memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, in->deferred);
+        memoi_states_add_visit(states, MEMOB_FORWARD, l, 0, in->more);
         if (l == 1) memoi_states_add_uses(states, MEMOB_FORWARD, 0, 0);
     }
 }
 
-MEMOI void memoi_states_list_backwards(memob_states* states) {
-    static const uint32_t lists[] = {1u << MEMOB_STATES_BACKWARD | 1u << MEMOB_STATES_FUSED,
-                                     1u << MEMOB_STATES_MORE_BACKWARD |
-                                         1u << MEMOB_STATES_MORE_FUSED};
-    const uint32_t fused = 1u << MEMOB_STATES_FUSED | 1u << MEMOB_STATES_MORE_FUSED;
+/* Backwards of layers [end, from), downwards. */
+MEMOI void memoi_states_list_backwards(memob_states* states, int32_t from, int32_t end,
+                                       const memoi_states_bits* in) {
+    const uint32_t lists[] = {in->first, in->more};
     const int32_t last = states->n_layers - 1;
-    for (int32_t l = last; l >= 0; l--) {
+    for (int32_t l = from - 1; l >= end; l--) {
+        if (l == last && in->deferred)
+            memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, in->deferred);
         for (int more = 0; more < 2; more++) {
+            if (!lists[more]) continue;
             memoi_states_add_visit(states, MEMOB_BACKWARD, l, !more && l, lists[more]);
             if (l == last - 1) memoi_states_add_uses(states, MEMOB_BACKWARD, last, 0);
             if (l == 1) memoi_states_add_uses(states, MEMOB_BACKWARD, 0, !more);
         }
-        if (states->update_at != MEMO_UPDATE_FUSED || l == last) continue;
-        if (l == last - 1) memoi_states_add_visit(states, MEMOB_UPDATE, last, 0, fused);
-        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, fused);
+        if (!in->fused || l == last) continue;
+        if (l == last - 1) memoi_states_add_visit(states, MEMOB_UPDATE, last, 0, in->fused);
+        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, in->fused);
     }
+}
+
+/* Is no turn in [k, end) the same? */
+MEMOI int memoi_states_is_only(const memob_states* states, int32_t turn, int32_t k, int32_t end) {
+    while (k < end && states->turns[k] != turn) k++;
+    return k == end;
+}
+
+/* All turns of an order. */
+MEMOI void memoi_states_list_turns(memob_states* states) {
+    const uint32_t deferred = MEMOI_STATES_BIT(UPDATE_FORWARD);
+    const uint32_t first = MEMOI_STATES_BIT(BACKWARD) | MEMOI_STATES_BIT(FUSED) | deferred;
+    const uint32_t fused = MEMOI_STATES_BIT(FUSED) | MEMOI_STATES_BIT(MORE_FUSED);
+    const uint32_t more = MEMOI_STATES_BIT(MORE_BACKWARD) | MEMOI_STATES_BIT(MORE_FUSED);
+    const int32_t each = (states->n_layers - 2) / states->n_chunks;
+    for (int32_t k = 0; k < states->n_turns; k++) {
+        const int32_t turn = states->turns[k], chunk = memob_turn_of(turn);
+        const int32_t begin = chunk ? 1 + chunk * each : 0, end = 1 + (chunk + 1) * each;
+        const int is_first = memoi_states_is_only(states, turn, 0, k);
+        const int is_last = memoi_states_is_only(states, turn, k + 1, states->n_turns);
+        memoi_states_bits in = {0, first | more, 0, 0};
+        if (is_first && states->update_at == MEMO_UPDATE_DEFERRED) in.deferred = deferred;
+        if (turn >= 0) {
+            memoi_states_list_forwards(states, begin, end, &in);
+            continue;
+        }
+        if (is_first) in.first = first, in.more = more;
+        if (is_last && states->update_at == MEMO_UPDATE_FUSED) in.fused = fused;
+        memoi_states_list_backwards(states, end + (chunk == states->n_chunks - 1), begin, &in);
+    }
+}
+
+/* A micro-batch, forward and backward. */
+MEMOI void memoi_states_list_batch(memob_states* states) {
+    const uint32_t deferred = MEMOI_STATES_BIT(UPDATE_FORWARD);
+    const uint32_t fused = MEMOI_STATES_BIT(FUSED) | MEMOI_STATES_BIT(MORE_FUSED);
+    const int is_fused = states->update_at == MEMO_UPDATE_FUSED;
+    const memoi_states_bits forward = {0, MEMOI_STATES_BIT(FORWARD) | deferred,
+                                       states->update_at == MEMO_UPDATE_DEFERRED ? deferred : 0, 0};
+    const memoi_states_bits backward = {
+        MEMOI_STATES_BIT(BACKWARD) | MEMOI_STATES_BIT(FUSED),
+        MEMOI_STATES_BIT(MORE_BACKWARD) | MEMOI_STATES_BIT(MORE_FUSED), 0, is_fused ? fused : 0};
+    memoi_states_list_forwards(states, 0, states->n_layers, &forward);
+    memoi_states_list_backwards(states, states->n_layers, 0, &backward);
 }
 
 /* Two lists in a row tell what the first does: what it lacks at its begin, which a list of nothing
@@ -10171,7 +10257,10 @@ MEMOI void memoi_states_pair_lists(memob_states* states) {
     memob_states_items* it = &states->items;
     for (int32_t list = 0; list < MEMOB_STATES_N_LISTS; list++)
         for (int32_t next = 0; next < MEMOB_STATES_N_LISTS; next++) {
-            if (!(memoi_states_follow(states->update_at, list) >> next & 1)) continue;
+            const uint32_t follow = states->n_turns
+                                        ? memoi_states_follow_turns(states->update_at, list)
+                                        : memoi_states_follow(states->update_at, list);
+            if (!(follow >> next & 1)) continue;
             it->lists[it->n_lists++] = MEMOB_STATES_NOTHING;
             it->lists[it->n_lists++] = list;
             it->lists[it->n_lists++] = next + MEMOB_LIST_AHEAD;
@@ -10181,21 +10270,30 @@ MEMOI void memoi_states_pair_lists(memob_states* states) {
 
 /* Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* error) {
+    static const memoi_states_bits alone = {0, MEMOI_STATES_BIT(FORWARD), 0, 0};
     memob_states_items* it = &states->items;
     const int64_t n = states->n_layers, n_items = n * states->n_states;
-    it->visits = MEMOB_ARRAY(&it->arrays, memob_visit, 6 * n + 1);
-    it->in_lists = MEMOB_ARRAY(&it->arrays, uint32_t, 6 * n + 1);
-    it->on_host = MEMOB_ARRAY(&it->arrays, char, 6 * n + 1);
+    /* A turn visits each layer of its chunk at most three times, updates included, and uses FIRST
+     * and LAST beside their neighbors. */
+    const int64_t n_of_turns = states->n_turns * (3 * ((n - 2) / states->n_chunks + 2) + 1);
+    const int64_t n_visits = 6 * n + 1 + n_of_turns;
+    const int64_t n_uses = (n_visits + 5 + 4 * states->n_turns) * states->n_states;
+    it->visits = MEMOB_ARRAY(&it->arrays, memob_visit, n_visits);
+    it->in_lists = MEMOB_ARRAY(&it->arrays, uint32_t, n_visits);
+    it->on_host = MEMOB_ARRAY(&it->arrays, char, n_visits);
     it->items = MEMOB_ARRAY(&it->arrays, memob_item, n_items);
-    it->uses = MEMOB_ARRAY(&it->arrays, memob_use, (6 * n + 5) * states->n_states);
+    it->uses = MEMOB_ARRAY(&it->arrays, memob_use, n_uses);
     if (it->arrays.failed) return memob_no_memory(error, "the items of states");
     memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0, 0); /* see memob_law_desc */
-    memoi_states_list_forwards(states);
-    memoi_states_list_backwards(states);
+    if (states->n_turns) {
+        memoi_states_list_forwards(states, 0, states->n_layers, &alone);
+        memoi_states_list_turns(states);
+    } else
+        memoi_states_list_batch(states);
     for (int32_t l = 0; l < states->n_layers; l++)
-        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, 1u << MEMOB_STATES_UPDATE);
+        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, MEMOI_STATES_BIT(UPDATE));
     memoi_states_pair_lists(states);
-    MEMO_ASSERT(it->n_visits <= 6 * n + 1 && it->n_uses <= (6 * n + 5) * states->n_states);
+    MEMO_ASSERT(it->n_visits <= n_visits && it->n_uses <= n_uses);
     return MEMO_STATUS_OK;
 }
 
@@ -10582,15 +10680,14 @@ MEMOI void memoi_states_enter(memob_states* states, int32_t list, int32_t next) 
  * evaluation. */
 MEMOI void memoi_states_leave(memob_states* states) {
     const int32_t list = states->list, next = states->next;
-    const int is_forward = list == MEMOB_STATES_FORWARD || list == MEMOB_STATES_UPDATE_FORWARD;
+    const int is_forward =
+        list == MEMOB_STATES_FORWARD || (list == MEMOB_STATES_UPDATE_FORWARD && !states->n_turns);
     states->list = MEMOB_STATES_NOTHING;
     if (is_forward && next != MEMOB_STATES_FORWARD) {
         memoi_states_enter(states, next, states->behind);
         if (states->sink.engine.status) states->list = next; /* until it is abandoned */
-    } else if (!is_forward) {
-        states->is_due = list != MEMOB_STATES_UPDATE && !memoi_states_is_fused(list) &&
-                         next != MEMOB_STATES_FORWARD;
-    }
+    } else
+        states->is_due = next == MEMOB_STATES_UPDATE || next == MEMOB_STATES_UPDATE_FORWARD;
 }
 
 /* The open visit ends: what it has changed, and the copies behind it. */
@@ -10711,13 +10808,16 @@ MEMOI void memob_states_defer(memob_states* states) {
     states->is_pending = 1;
 }
 
-/* Begins a micro-batch, and fetches what its first layers need.  n_slices: of a layer.  is_last:
+/* Begins a micro-batch, or an order, and fetches what its first layers need.  n_slices: of a layer.  is_last:
  * the update comes after its backward, or in it.  is_forward_only: no backward follows, and no
  * updates are pending.  Errors: the device's. */
 MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices, int is_last,
                                          int is_forward_only, memo_error* error) {
-    static const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE, MEMOB_STATES_FORWARD,
-                                   MEMOB_STATES_UPDATE_FORWARD};
+    const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE,
+                            states->n_turns ? MEMOB_STATES_FUSED : MEMOB_STATES_FORWARD,
+                            MEMOB_STATES_UPDATE_FORWARD};
+    const int32_t more = states->n_turns ? MEMOB_STATES_MORE_BACKWARD : MEMOB_STATES_FORWARD;
+    const int32_t forward = states->is_pending ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_FORWARD;
     const int is_more = states->layers[0].has_gradients && !states->is_pending;
     const int is_fused = is_last && states->update_at == MEMO_UPDATE_FUSED;
     int32_t backward = is_more ? MEMOB_STATES_MORE_BACKWARD : MEMOB_STATES_BACKWARD;
@@ -10727,11 +10827,11 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices,
     states->n_slices = n_slices;
     states->is_spread = n_slices > 1 && !states->sizes.spill_bytes; /* windows have an order */
     states->is_forward_only = is_forward_only;
-    states->behind = is_last ? last[states->update_at] : MEMOB_STATES_FORWARD;
-    if (!states->sink.engine.status)
-        memoi_states_enter(states,
-                           states->is_pending ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_FORWARD,
-                           is_forward_only ? MEMOB_STATES_FORWARD : backward);
+    states->behind = is_last ? last[states->update_at] : more;
+    if (!states->sink.engine.status && states->n_turns && !is_forward_only)
+        memoi_states_enter(states, states->is_pending ? forward : backward, states->behind);
+    else if (!states->sink.engine.status)
+        memoi_states_enter(states, forward, is_forward_only ? MEMOB_STATES_FORWARD : backward);
     return memoi_states_finish(states);
 }
 
@@ -10763,7 +10863,8 @@ MEMOI memo_status memoi_states_begin(memob_states* states, int32_t pass, int32_t
     memob_sink* sink = &states->sink;
     memoi_sink_call(sink, error);
     if (!sink->engine.status && pass == MEMOB_UPDATE && !states->list)
-        memoi_states_enter(states, MEMOB_STATES_UPDATE, MEMOB_STATES_FORWARD);
+        memoi_states_enter(states, MEMOB_STATES_UPDATE,
+                           states->n_turns ? MEMOB_STATES_BACKWARD : MEMOB_STATES_FORWARD);
     if (!sink->engine.status && !(pass == MEMOB_BACKWARD && !layer) &&
         !(pass == MEMOB_UPDATE && states->updates))
         memoi_states_go(states, pass, layer);
@@ -10771,9 +10872,9 @@ MEMOI memo_status memoi_states_begin(memob_states* states, int32_t pass, int32_t
     return memoi_states_finish(states);
 }
 
-MEMOI memo_status memoi_states_end(memob_states* states, int32_t pass, int32_t layer,
+/* updates: the layer's update ends, too. */
+MEMOI memo_status memoi_states_end(memob_states* states, int32_t pass, int32_t layer, int updates,
                                    memo_error* error) {
-    const int updates = memob_states_updates(states) && pass != MEMOB_FORWARD;
     memoi_sink_call(&states->sink, error);
     if (states->sink.engine.status || (pass == MEMOB_FORWARD && !layer))
         return memoi_states_finish(states);
@@ -10804,21 +10905,31 @@ MEMOI memo_status memoi_states_update(memob_states* states, int32_t pass, int32_
     if (status || on_host) return status;
     status = states->trainer.update(states->trainer.user, layer);
     if (!status) status = memoi_states_look(states, MEMOB_UPDATE, layer, 1);
-    return status || is_end ? status : memoi_states_end(states, MEMOB_UPDATE, layer, error);
+    return status || is_end ? status : memoi_states_end(states, MEMOB_UPDATE, layer, 1, error);
+}
+
+/* 1: of what comes behind the open visit, the layer's update is the first. */
+MEMOI int memoi_states_updates_next(const memob_states* states, int32_t layer) {
+    int32_t k = states->op + states->is_visiting;
+    const memob_visit* visit;
+    if (!states->list) return 0;
+    while (k < states->end && memoi_states_way(states, k) < 2) k++;
+    visit = &states->items.visits[k < states->end ? states->sink.law.ops[k].visit : 0];
+    return visit->pass == MEMOB_UPDATE && visit->layer == layer;
 }
 
 /* A layer's pass begins or ends, with the update if it is time: before the end of a pass of updates
- * or of a fused backward, behind the begin of a forward if it is deferred. */
+ * or of a fused backward, before the begin of a visit if it is deferred. */
 MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t layer, int is_end,
                                      memo_error* error) {
     const int on_host = states->updates != NULL;
-    const int updates =
-        memob_states_updates(states) && (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
+    const int updates = pass == MEMOB_UPDATE ? is_end : memoi_states_updates_next(states, layer);
     memo_status status = MEMO_STATUS_OK;
     if (is_end && pass != MEMOB_UPDATE) status = memoi_states_look(states, pass, layer, 1);
     if (!status && updates) status = memoi_states_update(states, pass, layer, is_end, error);
     if (!status)
-        status = (is_end ? memoi_states_end : memoi_states_begin)(states, pass, layer, error);
+        status = is_end ? memoi_states_end(states, pass, layer, updates, error)
+                        : memoi_states_begin(states, pass, layer, error);
 
     /* An update on the host begins and ends with the end of its pass. */
     if (status) return status;
@@ -10833,7 +10944,9 @@ MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t
  * failed operation (without waiting), and an update has begun since the last transfer.  After such
  * a failure transfers return the device's error, never bytes of two steps. */
 MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) {
-    const int32_t n_updates = states->list ? states->n_updates : 0;
+    const int is_updating = states->is_visiting && memoi_states_visit(states)->pass == MEMOB_UPDATE;
+    const int is_whole = states->n_updates == states->n_layers && !is_updating;
+    const int32_t n_updates = states->list && !is_whole ? states->n_updates : 0;
     memo_error late;
     for (int32_t l = 0; l < states->n_layers && !states->is_pending; l++) {
         states->layers[l].has_gradients = 0;
@@ -10882,14 +10995,31 @@ MEMOI memo_status memoi_states_turn_layer(memob_states* states, int32_t pass, in
 
     /* LAST behind the last layer. */
     if (status || !is_end || is_backward || !is_last) return status;
+    if (states->n_turns && !states->is_forward_only) return status;
     status = memob_states_visit(states, pass, last, 0, error);
     if (status || states->is_forward_only) return status;
     status = memob_states_visit(states, pass, last, 1, error);
     return status ? status : memob_states_visit(states, MEMOB_BACKWARD, last, 0, error);
 }
 
-/* A step begins or ends: its layer, if it is the first or the last, and a share of the copies. */
-MEMOI memo_status memob_states_turn(memob_states* states, int32_t pass, int32_t step, int is_end,
+/* A micro-batch, or a turn of an order, begins with FIRST or LAST, or ends with either.  turn: as in
+ * memob_states_desc; without an order 0. */
+MEMOI memo_status memob_states_begin_turn(memob_states* states, int32_t turn, memo_error* error) {
+    const int is_forward = turn >= 0, last = is_forward ? 0 : states->n_chunks - 1;
+    if (memob_turn_of(turn) != last) return MEMO_STATUS_OK;
+    return is_forward ? memob_states_visit(states, MEMOB_FORWARD, 0, 0, error)
+                      : memob_states_visit(states, MEMOB_BACKWARD, states->n_layers - 1, 0, error);
+}
+MEMOI memo_status memob_states_end_turn(memob_states* states, int32_t turn, memo_error* error) {
+    if (states->is_forward_only)
+        return memob_states_visit(states, MEMOB_FORWARD, states->n_layers - 1, 1, error);
+    if (states->n_turns && turn != -1) return MEMO_STATUS_OK;
+    return memob_states_visit(states, MEMOB_BACKWARD, 0, 1, error);
+}
+
+/* A step begins or ends: its layer, if it is the first or the last, and a share of the copies.  The
+ * step counts layers of all chunks, not of places. */
+MEMOI memo_status memob_states_step(memob_states* states, int32_t pass, int32_t step, int is_end,
                                     memo_error* error) {
     const int32_t n = states->n_slices, slice = step % n;
     const int32_t n_begun = pass == MEMOB_BACKWARD ? n - 1 - slice : slice;
@@ -10913,25 +11043,38 @@ typedef struct memob_walk {
     void* user;
 } memob_walk;
 
+/* The step of visit k, counted in layers of all chunks. */
+MEMOI int32_t memoi_walk_step(const memob_walk* w, int32_t k) {
+    const int32_t n = w->order->n_forwards, step = w->order->visits[k].layer;
+    const memob_states* states = w->states;
+    return states->n_turns ? memob_turn_of(states->turns[k / n]) * n + step % n : step;
+}
+
 /* A micro-batch, or all that are in flight. */
 MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error* error) {
     const memob_swap_placement* order = w->order;
+    memob_states* states = w->states;
+    const int32_t n = states && states->n_turns ? order->n_forwards : order->n_visits;
     memo_status status = MEMO_STATUS_OK;
-    if (w->states) status = memob_states_set_batch(w->states, order->n_slices, is_last, 0, error);
-    if (w->states && !status) status = memob_states_visit(w->states, MEMOB_FORWARD, 0, 0, error);
+    if (states) status = memob_states_set_batch(states, order->n_slices, is_last, 0, error);
     for (int32_t k = 0; k < order->n_visits && !status; k++) {
         const memob_visit* visit = &order->visits[k];
-        if (memob_swap_is_between(order, k)) w->between(w->user, k / order->n_forwards);
-        if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 0, error);
+        const int32_t turn = states && states->n_turns ? states->turns[k / n] : 0;
+        if (states && k % n == 0) status = memob_states_begin_turn(states, turn, error);
+        if (!status && memob_swap_is_between(order, k)) w->between(w->user, k / order->n_forwards);
+        if (states && !status)
+            status = memob_states_step(states, visit->pass, memoi_walk_step(w, k), 0, error);
         if (status) return status;
         w->rows(w->user, k, 0);
         if (memob_swap_has_loss(order, k)) w->between(w->user, 0);
         w->compute(w->user, k);
         w->rows(w->user, k, 1);
-        if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 1, error);
+        if (states)
+            status = memob_states_step(states, visit->pass, memoi_walk_step(w, k), 1, error);
+        if (states && k % n == n - 1 && !status)
+            status = memob_states_end_turn(states, turn, error);
     }
-    if (!w->states || status) return status;
-    return memob_states_visit(w->states, MEMOB_BACKWARD, 0, 1, error);
+    return status;
 }
 
 /* The update after the last micro-batch of a step. */

@@ -431,7 +431,9 @@ MEMOI int memoi_stay_leaves(const memoi_maker* m, const memoi_stay* stay) {
     if (stay->changed < 0 || stay->is_on_host || stay->is_spent) return 0;
     if (m->desc->items[stay->item].lives_on == 2) return 0;
     if (!next || next->first / n > stay->first / n + 1) return 1;
-    return next->is_there ? next->changed < 0 && !next->is_spent : next->how != MEMOB_USE_WRITE;
+    if (next->is_there) return next->changed < 0 && !next->is_spent;
+    /* Another list may come than the one that writes all. */
+    return next->how != MEMOB_USE_WRITE || next->first / n > stay->first / n;
 }
 
 /* Which stays are loaded and stored, and behind which visit.  Errors: INVALID_ARGUMENT. */

@@ -123,20 +123,21 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
 MEMOI memo_status memoi_rows_check_states(const memo_swap_plan_desc* desc, memo_error* error) {
     const char* const name = memoi_rows_desc_name(desc);
     const struct memob_states_desc* states = desc->states;
-    const int64_t n_layers = desc->swap->n_layers / memob_max(desc->swap->n_slices, 1) + 2;
+    const int64_t n_steps = memoi_swap_place_steps(desc->swap) * ((int64_t)desc->last_chunk + 1);
+    const int64_t n_layers = n_steps / memob_max(desc->swap->n_slices, 1) + 2;
+    const int32_t n_turns = desc->swap->order ? desc->swap->n_order : 0;
     memo_status status;
     if (!states) return MEMO_STATUS_OK;
-    if (desc->swap->order)
-        return MEMOB_INVALID(error,
-                             "%s.states: do not work with an order (%d turns); plan either alone",
-                             name, (int)desc->swap->n_order);
     if (!states->states)
         return MEMOB_INVALID(error, "%s.states: without a table; NULL means no states", name);
     status =
         memob_check_integer(name, "states->n_states", states->n_states, 1, MEMO_STATES_MAX, error);
+    if (!status)
+        status = memob_check_integer(name, "states->n_layers", states->n_layers, n_layers, n_layers,
+                                     error);
     return status ? status
-                  : memob_check_integer(name, "states->n_layers", states->n_layers, n_layers,
-                                        n_layers, error);
+                  : memob_check_integer(name, "states->n_turns", states->n_turns, n_turns, n_turns,
+                                        error);
 }
 
 /* Layers in slices hand rows on; only they may be planned in slices of another size. */

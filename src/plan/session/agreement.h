@@ -238,7 +238,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     const uint32_t ends = MEMO_STATE_FIRST | MEMO_STATE_LAST;
     const int on_host = desc->update_on == MEMO_UPDATE_HOST;
     const int32_t n_layers = desc->n_layers + 2; /* with FIRST and LAST */
-    int32_t* kinds = MEMOB_ARRAY(&s->kept, int32_t, n_layers);
+    int32_t *kinds = MEMOB_ARRAY(&s->kept, int32_t, n_layers), *turns;
     if (!kinds) return memob_no_memory(error, "the kinds of layers");
     if (desc->layer_kinds)
         memcpy(kinds + 1, desc->layer_kinds, (size_t)desc->n_layers * sizeof *kinds);
@@ -266,6 +266,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
 
     s->streamed = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
     s->spilled = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
+    turns = MEMOB_ARRAY(&s->kept, int32_t, desc->n_order);
     if (s->kept.failed) return memob_no_memory(error, "the states of layers");
 
     for (int32_t i = 0; i < desc->n_layers; i++)
@@ -279,6 +280,15 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     /* Kinds of the states before the first layer and behind the last. */
     kinds[0] = 30;
     kinds[n_layers - 1] = 31;
+
+    /* The turns of an order, by their chunks. */
+    states->n_chunks = memoi_session_n_chunks(desc);
+    for (int32_t k = 0; k < desc->n_order; k++) {
+        const int32_t chunk = desc->order[k].chunk;
+        turns[k] = desc->order[k].pass == MEMO_PASS_BACKWARD ? -1 - chunk : chunk;
+    }
+    states->turns = desc->n_order ? turns : NULL;
+    states->n_turns = desc->n_order;
 
     states->states = s->desc.states;
     states->n_states = desc->n_states;

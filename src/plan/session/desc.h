@@ -140,8 +140,6 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
     const memob_rule rules[] = {
         {desc->slice_rows && desc->slice_rows < desc->n_rows,
          "does not work with slices; set slice_rows to n_rows"},
-        {desc->n_states,
-         "does not work with states; keep them in memory of the trainer, with n_states 0"},
         {desc->loss != NULL,
          "does not work with `loss`, since others overwrite the MEMO_EDGE; use `between`"},
         {desc->spill_directory != NULL, "does not work with a file; set spill_directory to NULL"},
