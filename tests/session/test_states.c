@@ -157,12 +157,6 @@ static void set_words(state_words words, int64_t key) {
         (&words[0][0][0])[k] = t_mix((uint64_t)key, (uint64_t)k);
 }
 
-/* Micro-batches of the latest call. */
-static int32_t group_of(const memo_session* s) {
-    const memo_session_info info = memo_session_get_info(s);
-    return info.plan->n_group;
-}
-
 /* Steps of any number of micro-batches, some of whose gradients are dropped, with forwards alone
  * between them.  All that passes read, and all states, are those of plain arrays. */
 static void train_in(trainer* t, memo_session* s, int on_host, int n_steps) {
@@ -193,12 +187,14 @@ static void train_in(trainer* t, memo_session* s, int on_host, int n_steps) {
                 batch.values = memo_session_get_batch(s).values;
                 batch.values_bytes = MEMO_BATCH_VALUES_MAX;
             }
-            if (memo_test_int(0, 2) == 0) {
+            if ((!t->desc.n_order || t->shapes[look.shape].is_forward_only) &&
+                memo_test_int(0, 2) == 0) {
                 CHECK_OK(memo_session_run(s, &look, &error));
-                t_run_plain_call(t, &plain, group_of(s), t->shapes[look.shape].n_rows, 1);
+                t_run_plain_call(t, &plain, t->desc.n_order ? 1 : t_n_in_call(t, s),
+                                 t->shapes[look.shape].n_rows, 1);
             }
-            CHECK_OK(memo_session_run(s, &batch, &error));
-            t_run_plain_call(t, &plain, group_of(s),
+            CHECK_OK(t_run_call(t, s, batch));
+            t_run_plain_call(t, &plain, t_n_in_call(t, s),
                              batch.n_rows ? batch.n_rows : t->shapes[batch.shape].n_rows, 0);
             if (b >= 0) continue;
             CHECK_OK(memo_session_skip_update(s, &error));
@@ -279,6 +275,7 @@ TEST(planning_again_keeps_every_bit) {
         t.desc.policy = i % 7 ? MEMO_POLICY_MEMO : MEMO_POLICY_ALPHA;
         t.desc.is_checked = i % 6 == 5;
         if (t.desc.is_checked) t.desc.update_may &= ~MEMO_MAY_FUSE;
+        if (i % 5 == 2) t_take_order(&t);
         t.desc.timed_steps = (int32_t)memo_test_int(2, 4);
         t.desc.planned = count_plans;
         t.desc.device_bytes = 1;
@@ -339,6 +336,7 @@ TEST(streamed_states_have_the_bits_of_plain_arrays) {
             (memo_policy)memo_test_int(MEMO_POLICY_MEMO + (i % 8 > 0), MEMO_POLICY_ALPHA);
         if (i % 2) t.desc.n_layers = 10; /* enough for a file to help */
         if (i % 2 && i % 8 < 6) t.desc.update_on = MEMO_UPDATE_DEVICE;
+        if (i % 3 == 1) t_take_order(&t);
         const int64_t state_bytes = bytes_of_states(&t, &largest);
         t.desc.device_bytes = 1;
         own_step_plan* least = step_plan_of(&t.desc, NULL);
@@ -348,7 +346,7 @@ TEST(streamed_states_have_the_bits_of_plain_arrays) {
         t.desc.device_bytes =
             least->device_bytes + memo_test_int(0, 2) * memo_test_int(0, state_bytes) / 2;
         own_step_plan* plan = step_plan_of(&t.desc, NULL);
-        if (i % 2) { /* a quarter less of host memory, if a file helps */
+        if (i % 2 && !t.desc.n_order) { /* a quarter less of host memory, if a file helps */
             t.desc.spill_directory = memo_test_folder();
             t.desc.host_bytes = plan->host_bytes * 3 / 4 + 1;
             own_step_plan* spilling = step_plan_of(&t.desc, NULL);
@@ -395,6 +393,7 @@ TEST(checked_states_have_the_bits_of_plain_arrays) {
         own_device* host = new_host(0);
         random_trainer(&t);
         t.desc.policy = MEMO_POLICY_ALPHA;
+        if (i % 3 == 1) t_take_order(&t);
         t.desc.update_may = (int32_t)memo_test_int(0, 3) | (i % 2 ? MEMO_MAY_NOT_PASS : 0);
         t.desc.is_checked = 1;
         t.desc.device_bytes = 1;
@@ -425,6 +424,7 @@ TEST(waits_of_rows_and_states_are_necessary) {
         int64_t begin = 0, largest;
         random_trainer(&t);
         t.desc.n_shapes = 1;
+        if (i % 3 == 1) t_take_order(&t);
         t.desc.policy = MEMO_POLICY_SWAP;
         CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
         t.desc.device_bytes += i % 2 * memo_test_int(0, bytes_of_states(&t, &largest));
@@ -441,10 +441,10 @@ TEST(waits_of_rows_and_states_are_necessary) {
         memo_session* s = session_of_plan(&t.desc, plan);
         for (int step = 0; step < 4 && s; step++) {
             begin = recorded(recorder)->n_ops;
-            for (int k = 0; k < 2; k++) {
+            for (int k = t.desc.n_order > 0; k < 2; k++) { /* an order is a step */
                 const memo_batch batch = {
                     .more_follow = !k, .values = &t.rate, .values_bytes = sizeof t.rate};
-                CHECK_OK(memo_session_run(s, &batch, &error));
+                CHECK_OK(t_run_call(&t, s, batch));
             }
             CHECK_OK(memo_session_update(s, &error));
         }
@@ -461,7 +461,7 @@ TEST(waits_of_rows_and_states_are_necessary) {
     printf("# %lld sessions with rows and states: %lld of %lld waits are redundant\n",
            (long long)n_with_both, (long long)n_redundant, (long long)n_waits);
     CHECK_IS(n_with_both, >, n / 2);
-    CHECK_CASE(50 * n_redundant < n_waits, "%lld of %lld waits are redundant",
+    CHECK_CASE(30 * n_redundant < n_waits, "%lld of %lld waits are redundant",
                (long long)n_redundant, (long long)n_waits);
 }
 
@@ -518,6 +518,7 @@ static void random_times(trainer* t, timed* times) {
 
 TEST(predicted_steps_are_those_of_recorded_operations) {
     int64_t n_streamed = 0, n_spilled = 0, n_sliced = 0, n_host = 0, n = memo_test_cases(12, 10000);
+    int64_t n_order = 0;
     int64_t n_at[MEMO_UPDATE_DEFERRED + 1] = {0}; /* pass, fused, deferred */
     double worst = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -531,6 +532,11 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
             t.desc.micro_batches = t.desc.n_group * (int32_t)memo_test_int(1, 64 / t.desc.n_group);
         for (int k = 0; k < T_N_STATES && i % 3 == 1; k++) t.states[k].size_bytes *= 16;
         if (i % 3 == 1) t.desc.n_layers = 6;
+        if (i % 4 == 2) {
+            t_take_order(&t);
+            take_random_times(&times, &t.desc);
+            n_order++;
+        }
         t.desc.device_bytes = 1;
         own_step_plan* least = step_plan_of(&t.desc, NULL);
         if (memo_test_all() ? i % 2 : i != 1) /* such plans are found sooner */
@@ -539,7 +545,7 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
             least->device_bytes + (i % 3 ? 0 : memo_test_int(0, bytes_of_states(&t, &largest)));
         own_step_plan* plan = step_plan_of(&t.desc, &times.times);
         CHECK_CASE(plan->fits, "case %lld: %s", (long long)i, plan->shortage);
-        if (i % 3 == 1 && plan->fits) { /* a file, if it helps */
+        if (i % 3 == 1 && plan->fits && !t.desc.n_order) { /* a file, if it helps */
             t.desc.spill_directory = memo_test_folder();
             t.desc.host_bytes = plan->host_bytes * 3 / 4;
             own_step_plan* spilling = step_plan_of(&t.desc, &times.times);
@@ -573,10 +579,10 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
     }
     printf(
         "# off by at most %.2g; %lld streamed, with a pass %lld, fused %lld, deferred %lld, on the "
-        "host %lld, in slices %lld, with a file %lld\n",
+        "host %lld, in slices %lld, with a file %lld, orders %lld\n",
         worst, (long long)n_streamed, (long long)n_at[MEMO_UPDATE_PASS],
         (long long)n_at[MEMO_UPDATE_FUSED], (long long)n_at[MEMO_UPDATE_DEFERRED],
-        (long long)n_host, (long long)n_sliced, (long long)n_spilled);
+        (long long)n_host, (long long)n_sliced, (long long)n_spilled, (long long)n_order);
     CHECK_IS(n_streamed, >, n / 4);
     CHECK(n < 1000 ||
           (n_streamed > n / 2 && n_sliced > 0 && n_spilled > n / 12 && n_host > n / 20 &&
