@@ -10944,8 +10944,10 @@ MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t
  * failed operation (without waiting), and an update has begun since the last transfer.  After such
  * a failure transfers return the device's error, never bytes of two steps. */
 MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) {
+    /* With turns deferred updates are over before their list is. */
     const int is_updating = states->is_visiting && memoi_states_visit(states)->pass == MEMOB_UPDATE;
-    const int is_whole = states->n_updates == states->n_layers && !is_updating;
+    const int is_whole = states->list == MEMOB_STATES_UPDATE_FORWARD && !is_updating &&
+                         states->n_updates == states->n_layers;
     const int32_t n_updates = states->list && !is_whole ? states->n_updates : 0;
     memo_error late;
     for (int32_t l = 0; l < states->n_layers && !states->is_pending; l++) {

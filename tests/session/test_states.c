@@ -1000,11 +1000,12 @@ TEST(updates_on_the_host_are_measured) {
 
 /* --- faults of sessions --- */
 
-static memo_status step_of_session(memo_session* s) {
+/* Two micro-batches, or orders, and the update. */
+static memo_status step_of_session(const trainer* t, memo_session* s) {
     memo_status status = MEMO_STATUS_OK;
     for (int b = 0; b < 2 && !status; b++) {
         const memo_batch batch = {.more_follow = b == 0};
-        status = memo_session_run(s, &batch, &error);
+        status = t_run_call(t, s, batch);
     }
     return status ? status : memo_session_update(s, &error);
 }
@@ -1025,7 +1026,7 @@ static memo_status train_through_faults(memo_session* s, const trainer* t, state
     memo_status fault = transfer_or_again(s, t, 1, words), status;
     for (int step = 0; step < 2; step++) {
         if ((status = transfer_or_again(s, t, 0, words))) fault = status;
-        if (!(status = step_of_session(s))) continue;
+        if (!(status = step_of_session(t, s))) continue;
         fault = status;
         if (strstr(error.message, "set the states of all layers again")) {
             ++*n_halved;
@@ -1034,7 +1035,7 @@ static memo_status train_through_faults(memo_session* s, const trainer* t, state
         memcpy(after, words, sizeof after);
         CHECK_OK(transfer_states(s, t, 0, after));
         CHECK_CASE(!memcmp(after, words, sizeof after), "%s", error.message);
-        CHECK_OK(step_of_session(s));
+        CHECK_OK(step_of_session(t, s));
     }
     status = transfer_or_again(s, t, 0, words);
     return fault ? fault : status;
@@ -1045,6 +1046,7 @@ static memo_step_plan* plan_of_layers(trainer* t, int32_t n_layers, int32_t upda
     random_trainer(t);
     t->desc.n_layers = n_layers;
     t->desc.n_shapes = 1;
+    if (n_layers < 10 && memo_test_int(0, 2) == 0) t_take_order(t);
     t->desc.policy = MEMO_POLICY_RECOMPUTE; /* is planned soon */
     t->desc.update_may = update_may;
     CHECK_OK(memo_session_get_least(&t->desc, &t->desc.device_bytes, &error));
@@ -1088,7 +1090,7 @@ TEST(a_fault_in_a_session_loses_no_state) {
 /* Three steps, whose updates are deferred, then all states. */
 static memo_status train_deferred(memo_session* s, const trainer* t, state_words words) {
     memo_status status = MEMO_STATUS_OK;
-    for (int step = 0; step < 3 && !status; step++) status = step_of_session(s);
+    for (int step = 0; step < 3 && !status; step++) status = step_of_session(t, s);
     return status ? status : transfer_states(s, t, 0, words);
 }
 
@@ -1119,7 +1121,7 @@ TEST(a_fault_in_a_deferred_update_is_told) {
             memcpy(words, begin, sizeof words);
             for (int step = 0; step < 4 && k == 0; step++) {
                 memcpy(of_step[step], words, sizeof words);
-                CHECK_OK(step_of_session(s));
+                CHECK_OK(step_of_session(&t, s));
                 CHECK_OK(transfer_states(s, &t, 0, words));
             }
             f.failing_call = f.n_calls + k;
@@ -1157,7 +1159,7 @@ static memo_status train_to_the_end(memo_session* s, const trainer* t, state_wor
     memo_status status = transfer_states(s, t, 1, words);
     memcpy(found, words, sizeof found);
     while (*step < 3 && !status) {
-        status = step_of_session(s);
+        status = step_of_session(t, s);
         if (!status) status = transfer_states(s, t, 0, found);
         if (status) return status;
         memcpy(words, found, sizeof found);
@@ -1314,7 +1316,7 @@ TEST(checked_sessions_find_planted_mistakes) {
         for (int step = 0; step < 3 && !status; step++) {
             uint64_t* words = (uint64_t*)memo_session_get_state(s, 1, S_WEIGHTS);
             if (step == 1 && k == CLOSED && !is_tight) words[3]++;
-            status = step_of_session(s);
+            status = step_of_session(&t, s);
         }
         if (!k || (k == CLOSED && is_tight))
             CHECK_CASE(!status, "case %lld: %s", (long long)i, error.message);
@@ -1660,6 +1662,9 @@ TEST(gradients_of_states_are_verified) {
         t.desc.backward = backward_behind;
         CHECK_ERROR(memo_session_verify(&t.desc, &error), INVALID_ARGUMENT,
                     "memo_session_verify: output `gradients`, layer ");
+        t.desc.backward = t_backward;
+        t_take_order(&t);
+        CHECK_OK(memo_session_verify(&t.desc, &error));
     }
 }
 
@@ -1712,6 +1717,32 @@ TEST(misused_states_of_a_session_are_errors) {
     CHECK_ERROR(memo_session_write_state(s, 0, 0, 0, words, 8, &error), INVALID_STATE,
                 "between micro-batches");
     IGNORE(memo_session_end(s, &error));
+
+    /* Micro-batches of an order are in flight. */
+    own_session* in_flight = NULL;
+    do t_take_order(&t);
+    while (t.desc.n_order < 4);
+    CHECK_OK(memo_session_create(&t.desc, &in_flight, &error));
+    const memo_batch first = {.turn = t.order[0]}, second = {.turn = t.order[1], .more_follow = 1};
+    CHECK_OK(memo_session_run(in_flight, &first, &error));
+    CHECK_ERROR(memo_session_run(in_flight, &second, &error), INVALID_STATE,
+                "more_follow must be that of the first turn; the next turn is order[1]");
+    CHECK_ERROR(memo_session_update(in_flight, &error), INVALID_STATE,
+                "micro-batches are in flight; run the turns that are left");
+    CHECK_ERROR(memo_session_skip_update(in_flight, &error), INVALID_STATE, "are in flight");
+    CHECK_ERROR(memo_session_flush(in_flight, &error), INVALID_STATE, "are in flight");
+    CHECK_ERROR(memo_session_fill_states(in_flight, t_update, &error), INVALID_STATE,
+                "are in flight");
+    CHECK_ERROR(memo_session_read_state(in_flight, 0, 0, 0, words, 8, &error), INVALID_STATE,
+                "while none is in flight");
+    for (int32_t k = 1; k < t.desc.n_order; k++) { /* nothing is lost */
+        const memo_batch batch = {.turn = t.order[k]};
+        CHECK_OK(memo_session_run(in_flight, &batch, &error));
+    }
+    CHECK_ERROR(memo_session_run(in_flight, &first, &error), INVALID_STATE,
+                "memo_session_update comes next");
+    CHECK_OK(memo_session_update(in_flight, &error));
+    t.desc.n_order = 0, t.desc.order = NULL;
 
     /* A plan for other states. */
     own_session* other = NULL;

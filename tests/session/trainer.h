@@ -86,7 +86,7 @@ typedef struct trainer {
     memo_state states[T_N_STATES];
     int32_t kinds[T_LAYERS_MAX];
     memo_shape shapes[2];
-    memo_device* host;                /* runs functions; NULL: the calling thread computes */
+    memo_device* host; /* runs functions; NULL: the calling thread computes */
     uint64_t x[T_IN_FLIGHT_MAX][T_ROWS_MAX * T_WORDS]; /* between layers, without the tensor */
     memo_turn order[T_IN_FLIGHT_MAX * 2 * T_LAYERS_MAX];
     t_sums sums, plain_sums;
