@@ -555,8 +555,15 @@ typedef enum memo_pass {
  * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
  * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
  * is_forward_only have no order; run them while no micro-batch is in flight, and without chunks.
- * Slices, states, `loss`, LATE_ROWS and spill_directory do not work with an order.  One layer
- * is open at a time. */
+ * Slices, `loss`, LATE_ROWS and spill_directory do not work with an order.  One layer is open at a
+ * time.
+ *
+ * States.  An order is a step, or with more_follow, which all its turns share, a part of a step;
+ * then comes memo_session_update.  A chunk's turn brings the states of its layers.  States of FIRST
+ * are there in turns of chunk 0, as in other passes.  States of LAST are there in backward turns of
+ * the last chunk, from `between` to the end of the first layer.  Deferred updates run before a
+ * layer's first turn in the next order, fused ones in its last turn.  While micro-batches are in
+ * flight, states are neither read, written nor updated. */
 typedef struct memo_turn {
     int32_t micro_batch; /* 0 to n_order - 1, in any order; one turn of each pass a chunk */
     int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */
@@ -5194,13 +5201,29 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
     return MEMOB_CHECK_FIELDS(name, budgets, error);
 }
 
+/* The turns of states are those of the order: as many, each of the same pass and chunk. */
+MEMOI memo_status memoi_rows_check_turns(const memo_swap_plan_desc* desc, memo_error* error) {
+    const struct memob_states_desc* states = desc->states;
+    const int32_t n = desc->swap->order ? desc->swap->n_order : 0;
+    int is_same = (states->turns ? states->n_turns : 0) == n;
+    for (int32_t k = 0; k < n && is_same; k++) {
+        const int32_t turn = states->turns[k];
+        is_same = memob_turn_of(turn) == (desc->turns ? desc->turns[k].chunk : 0) &&
+                  (turn < 0) == (desc->swap->order[k] < 0) &&
+                  memob_turn_of(turn) < states->n_chunks;
+    }
+    return is_same ? MEMO_STATUS_OK
+                   : MEMOB_INVALID(error, "%s.states: have other turns than the order",
+                                   memoi_rows_desc_name(desc));
+}
+
 /* The states that the engine gets.  The swap desc is valid. */
 MEMOI memo_status memoi_rows_check_states(const memo_swap_plan_desc* desc, memo_error* error) {
     const char* const name = memoi_rows_desc_name(desc);
     const struct memob_states_desc* states = desc->states;
-    const int64_t n_steps = memoi_swap_place_steps(desc->swap) * ((int64_t)desc->last_chunk + 1);
+    const int64_t n_chunks = desc->swap->order ? (int64_t)desc->last_chunk + 1 : 1;
+    const int64_t n_steps = memoi_swap_place_steps(desc->swap) * n_chunks;
     const int64_t n_layers = n_steps / memob_max(desc->swap->n_slices, 1) + 2;
-    const int32_t n_turns = desc->swap->order ? desc->swap->n_order : 0;
     memo_status status;
     if (!states) return MEMO_STATUS_OK;
     if (!states->states)
@@ -5210,9 +5233,10 @@ MEMOI memo_status memoi_rows_check_states(const memo_swap_plan_desc* desc, memo_
     if (!status)
         status = memob_check_integer(name, "states->n_layers", states->n_layers, n_layers, n_layers,
                                      error);
-    return status ? status
-                  : memob_check_integer(name, "states->n_turns", states->n_turns, n_turns, n_turns,
-                                        error);
+    if (!status && desc->swap->order)
+        status = memob_check_integer(name, "states->n_chunks", states->n_chunks, n_chunks, n_chunks,
+                                     error);
+    return status ? status : memoi_rows_check_turns(desc, error);
 }
 
 /* Layers in slices hand rows on; only they may be planned in slices of another size. */
@@ -6710,6 +6734,19 @@ MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t
     return memob_swap_place_of(&s->part->placement, step, t);
 }
 
+/* The layer of a step of this turn, or of a step with its number in another place. */
+MEMOI int32_t memoi_session_layer(const memo_session* s, int32_t step) {
+    return s->first_layer + step % s->n_turn_steps / s->n_slices;
+}
+/* The first step of a layer of this turn. */
+MEMOI int32_t memoi_session_step(const memo_session* s, int32_t layer) {
+    return s->first_step + (layer - s->first_layer) * s->n_slices;
+}
+/* 1: this turn computes the layer. */
+MEMOI int memoi_session_has_layer(const memo_session* s, int32_t layer) {
+    return layer >= s->first_layer && layer - s->first_layer < s->n_turn_steps / s->n_slices;
+}
+
 /* Micro-batches of a call; forwards begin with the last of them, backwards with the first. */
 MEMOI int32_t memoi_session_n_group(const memo_session* s) { return s->n_slices / s->n_of_batch; }
 
@@ -7834,19 +7871,6 @@ MEMOI void memoi_session_use_shape(memo_session* s, int32_t shape) {
     s->n_turn_steps = s->n_steps / (s->steps->order ? s->steps->n_places : 1);
     s->first_step = s->first_layer = 0;
     MEMO_ASSERT(s->n_steps % s->n_turn_steps == 0 && s->n_turn_steps % s->n_slices == 0); /* 2 */
-}
-
-/* The layer of a step of this turn, or of a step with its number in another place. */
-MEMOI int32_t memoi_session_layer(const memo_session* s, int32_t step) {
-    return s->first_layer + step % s->n_turn_steps / s->n_slices;
-}
-/* The first step of a layer of this turn. */
-MEMOI int32_t memoi_session_step(const memo_session* s, int32_t layer) {
-    return s->first_step + (layer - s->first_layer) * s->n_slices;
-}
-/* 1: this turn computes the layer. */
-MEMOI int memoi_session_has_layer(const memo_session* s, int32_t layer) {
-    return layer >= s->first_layer && layer - s->first_layer < s->n_turn_steps / s->n_slices;
 }
 
 /* Copies the kinds of layers, with those of FIRST and LAST.  Checks the table of states, and

@@ -661,7 +661,7 @@ typedef struct kinds_problem {
     problem p;
     int32_t layer_kinds[LAYERS_MAX];
     uint32_t tensor_kinds[TENSORS_MAX];
-    int32_t order[RANDOM_ORDER_MAX];
+    int32_t order[RANDOM_ORDER_MAX], turns[RANDOM_ORDER_MAX];
     memob_states_desc states; /* and its arrays */
     memo_state table[STATES_MAX];
     int32_t states_kinds[LAYERS_MAX + 2];
@@ -864,7 +864,12 @@ static void random_states(kinds_problem* k) {
     memob_states_desc* d = &k->states;
     memset(d, 0, sizeof *d);
     d->n_states = (int32_t)memo_test_int(1, STATES_MAX);
-    d->n_layers = k->p.swap.n_layers / (int32_t)memob_max(k->p.swap.n_slices, 1) + 2;
+    d->n_layers =
+        memoi_swap_place_steps(&k->p.swap) / (int32_t)memob_max(k->p.swap.n_slices, 1) + 2;
+    d->turns = k->p.swap.order ? k->turns : NULL; /* of one chunk */
+    d->n_turns = k->p.swap.order ? k->p.swap.n_order : 0;
+    d->n_chunks = 1;
+    for (int32_t i = 0; i < d->n_turns; i++) k->turns[i] = k->order[i] < 0 ? -1 : 0;
     d->update_at = (int32_t)memo_test_int(MEMO_UPDATE_PASS, MEMO_UPDATE_DEFERRED);
     for (int32_t i = 0; i < d->n_states; i++) {
         k->table[i].name = "state";
@@ -974,8 +979,8 @@ TEST(scores_are_the_steps_of_the_engine) {
         memo_swap_desc* swap = &drawn.p.swap;
         memoi_rows_planner planner;
         random_steps_problem(&drawn);
-        if (round % 3 == 0 && !swap->order) random_states(&drawn);
-        if (drawn.p.desc.states)
+        if (round % 3 == 0) random_states(&drawn);
+        if (drawn.p.desc.states && !swap->order)
             drawn.p.desc.micro_batches = (int32_t)memo_test_int(0, round % 9 ? 8 : 64);
         CHECK_OK(memoi_rows_create(&drawn.p.desc, &planner, &error));
         for (int k = 0; k < 20; k++) {

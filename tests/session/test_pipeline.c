@@ -222,7 +222,6 @@ TEST(bad_orders_are_refused) {
          6,
          {{0, 0, F}, {0, 1, F}, {0, 2, F}, {0, 2, B}, {0, 1, B}, {0, 0, B}}}};
     static const memo_shape shapes[] = {{12, 0}, {12, 1}};
-    static const memo_state state = {"state", 8, MEMO_STATE_WEIGHTS, 0};
     static pipeline p;
     static stage s;
     small_stage(&p, &s, 2);
@@ -244,8 +243,6 @@ TEST(bad_orders_are_refused) {
     item_choose(&s.tensors[P_GATE], MEMO_MOVE, MEMO_EDGE, 0);
     expect_refused(&desc, "memo_session_desc.order: does not work with slices");
     s.tensors[P_GATE] = gate;
-    desc = s.desc, desc.states = &state, desc.n_states = 1;
-    expect_refused(&desc, "memo_session_desc.order: does not work with states");
     desc = s.desc, desc.loss = p_between;
     expect_refused(&desc, "memo_session_desc.order: does not work with `loss`");
     desc = s.desc, desc.spill_directory = "/tmp";

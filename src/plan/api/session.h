@@ -265,8 +265,15 @@ typedef enum memo_pass {
  * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
  * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
  * is_forward_only have no order; run them while no micro-batch is in flight, and without chunks.
- * Slices, states, `loss`, LATE_ROWS and spill_directory do not work with an order.  One layer
- * is open at a time. */
+ * Slices, `loss`, LATE_ROWS and spill_directory do not work with an order.  One layer is open at a
+ * time.
+ *
+ * States.  An order is a step, or with more_follow, which all its turns share, a part of a step;
+ * then comes memo_session_update.  A chunk's turn brings the states of its layers.  States of FIRST
+ * are there in turns of chunk 0, as in other passes.  States of LAST are there in backward turns of
+ * the last chunk, from `between` to the end of the first layer.  Deferred updates run before a
+ * layer's first turn in the next order, fused ones in its last turn.  While micro-batches are in
+ * flight, states are neither read, written nor updated. */
 typedef struct memo_turn {
     int32_t micro_batch; /* 0 to n_order - 1, in any order; one turn of each pass a chunk */
     int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */

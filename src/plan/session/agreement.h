@@ -216,19 +216,6 @@ MEMOI void memoi_session_use_shape(memo_session* s, int32_t shape) {
     MEMO_ASSERT(s->n_steps % s->n_turn_steps == 0 && s->n_turn_steps % s->n_slices == 0); /* 2 */
 }
 
-/* The layer of a step of this turn, or of a step with its number in another place. */
-MEMOI int32_t memoi_session_layer(const memo_session* s, int32_t step) {
-    return s->first_layer + step % s->n_turn_steps / s->n_slices;
-}
-/* The first step of a layer of this turn. */
-MEMOI int32_t memoi_session_step(const memo_session* s, int32_t layer) {
-    return s->first_step + (layer - s->first_layer) * s->n_slices;
-}
-/* 1: this turn computes the layer. */
-MEMOI int memoi_session_has_layer(const memo_session* s, int32_t layer) {
-    return layer >= s->first_layer && layer - s->first_layer < s->n_turn_steps / s->n_slices;
-}
-
 /* Copies the kinds of layers, with those of FIRST and LAST.  Checks the table of states, and
  * prepares the engine's desc, in which nothing is streamed yet. */
 MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) {
