@@ -9970,12 +9970,33 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
     return MEMO_STATUS_OK;
 }
 
-/* Fills in all that needs no device; *states is zero. */
-MEMOI memo_status memob_states_init(memob_states* states, const memob_states_desc* desc,
-                                    memo_error* error) {
+/* Which layer has which state, and where. */
+MEMOI void memoi_states_take_table(memob_states* states, const memob_states_desc* desc) {
     static const uint32_t of_pass[3] = {MEMO_STATE_FORWARD,
                                         MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
                                         MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
+    for (int32_t s = 0; s < desc->n_states; s++) {
+        const memo_state* state = &desc->states[s];
+        states->states[s] = *state;
+        for (int32_t pass = 0; pass < 3; pass++)
+            if (state->uses & of_pass[pass]) states->used_by[pass] |= 1u << s;
+        if (state->uses & MEMO_STATE_GRADIENT) states->gradients |= 1u << s;
+        if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;
+        if (state->uses & MEMO_STATE_MADE) states->made |= 1u << s;
+        for (int32_t l = 0; l < desc->n_layers && state->size_bytes; l++)
+            if (!state->kinds || state->kinds >> (desc->layer_kinds ? desc->layer_kinds[l] : 0) & 1)
+                states->layers[l].has |= 1u << s;
+    }
+    for (int32_t l = 0; l < desc->n_layers && desc->streamed; l++) {
+        states->layers[l].streamed = desc->streamed[l] & states->layers[l].has;
+        if (desc->spilled)
+            states->layers[l].spilled = desc->spilled[l] & states->layers[l].streamed;
+    }
+}
+
+/* Fills in all that needs no device; *states is zero. */
+MEMOI memo_status memob_states_init(memob_states* states, const memob_states_desc* desc,
+                                    memo_error* error) {
     const int on_host = desc->trainer.update_host != NULL;
     memob_engine* e = &states->sink.engine;
     memo_status status = memoi_states_check_desc(desc, error);
@@ -9995,25 +10016,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     if (e->arrays.failed) return memob_no_memory(error, "the places of states");
     for (int32_t k = 0; k < states->n_turns; k++) states->turns[k] = desc->turns[k];
 
-    /* Who has which state. */
-    for (int32_t s = 0; s < desc->n_states; s++) {
-        const memo_state* state = &desc->states[s];
-        states->states[s] = *state;
-        for (int32_t pass = 0; pass < 3; pass++)
-            if (state->uses & of_pass[pass]) states->used_by[pass] |= 1u << s;
-        if (state->uses & MEMO_STATE_GRADIENT) states->gradients |= 1u << s;
-        if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;
-        if (state->uses & MEMO_STATE_MADE) states->made |= 1u << s;
-        for (int32_t l = 0; l < desc->n_layers && state->size_bytes; l++)
-            if (!state->kinds || state->kinds >> (desc->layer_kinds ? desc->layer_kinds[l] : 0) & 1)
-                states->layers[l].has |= 1u << s;
-    }
-    for (int32_t l = 0; l < desc->n_layers && desc->streamed; l++) {
-        states->layers[l].streamed = desc->streamed[l] & states->layers[l].has;
-        if (desc->spilled)
-            states->layers[l].spilled = desc->spilled[l] & states->layers[l].streamed;
-    }
-
+    memoi_states_take_table(states, desc);
     if (on_host) {
         status = memoi_states_take_updates(states, desc, error);
         if (status) return status;
@@ -10077,48 +10080,47 @@ MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t la
  * 3. Which list comes next is known when a list begins, but for a mistake; see >>states.
  * 4. The pieces of an item follow each other, and there are fewer than borders of items. */
 
-/* A list as a bit. */
-#define MEMOI_STATES_BIT(list) (1u << MEMOB_STATES_##list)
+/* A list as a bit, and with its later one of a step. */
+#define MEMOI_STATES_BIT(list)  (1u << MEMOB_STATES_##list)
+#define MEMOI_STATES_BITS(list) (MEMOI_STATES_BIT(list) | MEMOI_STATES_BIT(MORE_##list))
 
-/* Lists that may come next, as bits.  Evaluations are forwards behind forwards. */
-MEMOI uint32_t memoi_states_follow(int32_t update_at, int32_t list) {
-    const uint32_t forward = MEMOI_STATES_BIT(FORWARD), backward = MEMOI_STATES_BIT(BACKWARD);
-    const int is_fused = update_at == MEMO_UPDATE_FUSED;
-    const int is_deferred = update_at == MEMO_UPDATE_DEFERRED;
-    switch (list) {
-    case MEMOB_STATES_NOTHING: return 0;
-    case MEMOB_STATES_FORWARD:
-        return forward | backward | MEMOI_STATES_BIT(MORE_BACKWARD) |
-               (is_fused ? MEMOI_STATES_BIT(FUSED) | MEMOI_STATES_BIT(MORE_FUSED) : 0);
-    case MEMOB_STATES_UPDATE_FORWARD: return is_deferred ? backward : 0;
-    case MEMOB_STATES_BACKWARD:
-    case MEMOB_STATES_MORE_BACKWARD:
-        if (is_fused) return forward;
-        return forward |
-               (is_deferred ? MEMOI_STATES_BIT(UPDATE_FORWARD) : MEMOI_STATES_BIT(UPDATE));
-    case MEMOB_STATES_FUSED:
-    case MEMOB_STATES_MORE_FUSED: return is_fused ? forward : 0;
-    default: return forward;
-    }
-}
+/* Which lists may come behind which, as bits, by the moment of the update.  With turns a list has
+ * all of an order.  Evaluations are forwards behind forwards. */
+typedef struct memoi_states_next {
+    uint32_t lists, at; /* at: memo_update_at, as bits */
+    uint32_t next[2];   /* without turns, and with them */
+} memoi_states_next;
+static const memoi_states_next memoi_states_nexts[] = {
+    {MEMOI_STATES_BIT(FORWARD),
+     ~0u,
+     {MEMOI_STATES_BIT(FORWARD) | MEMOI_STATES_BITS(BACKWARD), MEMOI_STATES_BIT(FORWARD)}},
+    {MEMOI_STATES_BIT(FORWARD), 1u << MEMO_UPDATE_FUSED, {MEMOI_STATES_BITS(FUSED), 0}},
+    {MEMOI_STATES_BIT(UPDATE_FORWARD),
+     1u << MEMO_UPDATE_DEFERRED,
+     {MEMOI_STATES_BIT(BACKWARD),
+      MEMOI_STATES_BIT(MORE_BACKWARD) | MEMOI_STATES_BIT(UPDATE_FORWARD)}},
+    {MEMOI_STATES_BITS(BACKWARD),
+     ~0u,
+     {MEMOI_STATES_BIT(FORWARD), MEMOI_STATES_BIT(MORE_BACKWARD)}},
+    {MEMOI_STATES_BITS(BACKWARD),
+     1u << MEMO_UPDATE_PASS,
+     {MEMOI_STATES_BIT(UPDATE), MEMOI_STATES_BIT(UPDATE)}},
+    {MEMOI_STATES_BITS(BACKWARD),
+     1u << MEMO_UPDATE_DEFERRED,
+     {MEMOI_STATES_BIT(UPDATE_FORWARD), MEMOI_STATES_BIT(UPDATE_FORWARD)}},
+    {MEMOI_STATES_BITS(FUSED),
+     1u << MEMO_UPDATE_FUSED,
+     {MEMOI_STATES_BIT(FORWARD), MEMOI_STATES_BIT(FUSED)}},
+    {MEMOI_STATES_BIT(UPDATE), ~0u, {MEMOI_STATES_BIT(FORWARD), MEMOI_STATES_BIT(BACKWARD)}}};
 
-/* The same with turns, of which a list has all. */
-MEMOI uint32_t memoi_states_follow_turns(int32_t update_at, int32_t list) {
-    const uint32_t more = MEMOI_STATES_BIT(MORE_BACKWARD), fused = MEMOI_STATES_BIT(FUSED);
-    const uint32_t deferred = MEMOI_STATES_BIT(UPDATE_FORWARD);
-    switch (list) {
-    case MEMOB_STATES_NOTHING: return 0;
-    case MEMOB_STATES_FORWARD: return MEMOI_STATES_BIT(FORWARD);
-    case MEMOB_STATES_UPDATE_FORWARD:
-        return update_at == MEMO_UPDATE_DEFERRED ? more | deferred : 0;
-    case MEMOB_STATES_BACKWARD:
-    case MEMOB_STATES_MORE_BACKWARD:
-        if (update_at == MEMO_UPDATE_FUSED) return more;
-        return more | (update_at == MEMO_UPDATE_DEFERRED ? deferred : MEMOI_STATES_BIT(UPDATE));
-    case MEMOB_STATES_FUSED:
-    case MEMOB_STATES_MORE_FUSED: return update_at == MEMO_UPDATE_FUSED ? fused : 0;
-    default: return MEMOI_STATES_BIT(BACKWARD);
+MEMOI uint32_t memoi_states_follow(const memob_states* states, int32_t list) {
+    const int64_t at = memob_max(states->update_at, MEMO_UPDATE_PASS);
+    uint32_t next = 0;
+    for (size_t k = 0; k < sizeof memoi_states_nexts / sizeof *memoi_states_nexts; k++) {
+        const memoi_states_next* n = &memoi_states_nexts[k];
+        if (n->lists >> list & n->at >> at & 1) next |= n->next[states->n_turns > 0];
     }
+    return next;
 }
 
 MEMOI int memob_states_is_fused(int32_t list) {
@@ -10217,7 +10219,7 @@ MEMOI int memoi_states_is_only(const memob_states* states, int32_t turn, int32_t
 MEMOI void memoi_states_list_turns(memob_states* states) {
     const uint32_t deferred = MEMOI_STATES_BIT(UPDATE_FORWARD);
     const uint32_t first = MEMOI_STATES_BIT(BACKWARD) | MEMOI_STATES_BIT(FUSED) | deferred;
-    const uint32_t fused = MEMOI_STATES_BIT(FUSED) | MEMOI_STATES_BIT(MORE_FUSED);
+    const uint32_t fused = MEMOI_STATES_BITS(FUSED);
     const uint32_t more = MEMOI_STATES_BIT(MORE_BACKWARD) | MEMOI_STATES_BIT(MORE_FUSED);
     const int32_t each = (states->n_layers - 2) / states->n_chunks;
     for (int32_t k = 0; k < states->n_turns; k++) {
@@ -10240,13 +10242,13 @@ MEMOI void memoi_states_list_turns(memob_states* states) {
 /* A micro-batch, forward and backward. */
 MEMOI void memoi_states_list_batch(memob_states* states) {
     const uint32_t deferred = MEMOI_STATES_BIT(UPDATE_FORWARD);
-    const uint32_t fused = MEMOI_STATES_BIT(FUSED) | MEMOI_STATES_BIT(MORE_FUSED);
     const int is_fused = states->update_at == MEMO_UPDATE_FUSED;
     const memoi_states_bits forward = {0, MEMOI_STATES_BIT(FORWARD) | deferred,
                                        states->update_at == MEMO_UPDATE_DEFERRED ? deferred : 0, 0};
-    const memoi_states_bits backward = {
-        MEMOI_STATES_BIT(BACKWARD) | MEMOI_STATES_BIT(FUSED),
-        MEMOI_STATES_BIT(MORE_BACKWARD) | MEMOI_STATES_BIT(MORE_FUSED), 0, is_fused ? fused : 0};
+    const memoi_states_bits backward = {MEMOI_STATES_BIT(BACKWARD) | MEMOI_STATES_BIT(FUSED),
+                                        MEMOI_STATES_BIT(MORE_BACKWARD) |
+                                            MEMOI_STATES_BIT(MORE_FUSED),
+                                        0, is_fused ? MEMOI_STATES_BITS(FUSED) : 0};
     memoi_states_list_forwards(states, 0, states->n_layers, &forward);
     memoi_states_list_backwards(states, states->n_layers, 0, &backward);
 }
@@ -10257,10 +10259,7 @@ MEMOI void memoi_states_pair_lists(memob_states* states) {
     memob_states_items* it = &states->items;
     for (int32_t list = 0; list < MEMOB_STATES_N_LISTS; list++)
         for (int32_t next = 0; next < MEMOB_STATES_N_LISTS; next++) {
-            const uint32_t follow = states->n_turns
-                                        ? memoi_states_follow_turns(states->update_at, list)
-                                        : memoi_states_follow(states->update_at, list);
-            if (!(follow >> next & 1)) continue;
+            if (!(memoi_states_follow(states, list) >> next & 1)) continue;
             it->lists[it->n_lists++] = MEMOB_STATES_NOTHING;
             it->lists[it->n_lists++] = list;
             it->lists[it->n_lists++] = next + MEMOB_LIST_AHEAD;
@@ -10808,9 +10807,9 @@ MEMOI void memob_states_defer(memob_states* states) {
     states->is_pending = 1;
 }
 
-/* Begins a micro-batch, or an order, and fetches what its first layers need.  n_slices: of a layer.  is_last:
- * the update comes after its backward, or in it.  is_forward_only: no backward follows, and no
- * updates are pending.  Errors: the device's. */
+/* Begins a micro-batch, or an order, and fetches what its first layers need.  n_slices: of a layer.
+ * is_last: the update comes after its backward, or in it.  is_forward_only: no backward follows, and
+ * no updates are pending.  Errors: the device's. */
 MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices, int is_last,
                                          int is_forward_only, memo_error* error) {
     const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE,
@@ -10955,6 +10954,8 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
         for (int32_t s = 0; s < states->n_states; s++)
             if (states->gradients >> s & 1) memoi_states_drop(states, l * states->n_states + s);
     }
+
+    /* No list is under way. */
     states->list = states->next = MEMOB_STATES_NOTHING;
     states->is_visiting = states->is_due = 0;
     states->sink.has_failed = 1;
@@ -11004,8 +11005,8 @@ MEMOI memo_status memoi_states_turn_layer(memob_states* states, int32_t pass, in
     return status ? status : memob_states_visit(states, MEMOB_BACKWARD, last, 0, error);
 }
 
-/* A micro-batch, or a turn of an order, begins with FIRST or LAST, or ends with either.  turn: as in
- * memob_states_desc; without an order 0. */
+/* A micro-batch, or a turn of an order, begins with FIRST or LAST, or ends with either.  turn: as
+ * in memob_states_desc; without an order 0. */
 MEMOI memo_status memob_states_begin_turn(memob_states* states, int32_t turn, memo_error* error) {
     const int is_forward = turn >= 0, last = is_forward ? 0 : states->n_chunks - 1;
     if (memob_turn_of(turn) != last) return MEMO_STATUS_OK;

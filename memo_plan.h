@@ -5201,42 +5201,23 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
     return MEMOB_CHECK_FIELDS(name, budgets, error);
 }
 
-/* The turns of states are those of the order: as many, each of the same pass and chunk. */
-MEMOI memo_status memoi_rows_check_turns(const memo_swap_plan_desc* desc, memo_error* error) {
-    const struct memob_states_desc* states = desc->states;
-    const int32_t n = desc->swap->order ? desc->swap->n_order : 0;
-    int is_same = (states->turns ? states->n_turns : 0) == n;
-    for (int32_t k = 0; k < n && is_same; k++) {
-        const int32_t turn = states->turns[k];
-        is_same = memob_turn_of(turn) == (desc->turns ? desc->turns[k].chunk : 0) &&
-                  (turn < 0) == (desc->swap->order[k] < 0) &&
-                  memob_turn_of(turn) < states->n_chunks;
-    }
-    return is_same ? MEMO_STATUS_OK
-                   : MEMOB_INVALID(error, "%s.states: have other turns than the order",
-                                   memoi_rows_desc_name(desc));
-}
-
-/* The states that the engine gets.  The swap desc is valid. */
+/* The states that the engine gets, whose turns are those of the order.  The swap desc is valid. */
 MEMOI memo_status memoi_rows_check_states(const memo_swap_plan_desc* desc, memo_error* error) {
     const char* const name = memoi_rows_desc_name(desc);
     const struct memob_states_desc* states = desc->states;
-    const int64_t n_chunks = desc->swap->order ? (int64_t)desc->last_chunk + 1 : 1;
-    const int64_t n_steps = memoi_swap_place_steps(desc->swap) * n_chunks;
-    const int64_t n_layers = n_steps / memob_max(desc->swap->n_slices, 1) + 2;
-    memo_status status;
+    const memo_swap_desc* swap = desc->swap;
+    const int64_t n_chunks = swap->order ? (int64_t)desc->last_chunk + 1 : 1;
+    const int64_t n_turns = swap->order ? swap->n_order : 0;
+    const int64_t n_steps = memoi_swap_place_steps(swap) * n_chunks;
+    const int64_t n_layers = n_steps / memob_max(swap->n_slices, 1) + 2;
     if (!states) return MEMO_STATUS_OK;
+    const memob_bounds fields[] = {{"states->n_states", states->n_states, 1, MEMO_STATES_MAX},
+                                   {"states->n_layers", states->n_layers, n_layers, n_layers},
+                                   {"states->n_turns", states->n_turns, n_turns, n_turns},
+                                   {"states->n_chunks", states->n_chunks, n_chunks, n_chunks}};
     if (!states->states)
         return MEMOB_INVALID(error, "%s.states: without a table; NULL means no states", name);
-    status =
-        memob_check_integer(name, "states->n_states", states->n_states, 1, MEMO_STATES_MAX, error);
-    if (!status)
-        status = memob_check_integer(name, "states->n_layers", states->n_layers, n_layers, n_layers,
-                                     error);
-    if (!status && desc->swap->order)
-        status = memob_check_integer(name, "states->n_chunks", states->n_chunks, n_chunks, n_chunks,
-                                     error);
-    return status ? status : memoi_rows_check_turns(desc, error);
+    return MEMOB_CHECK_FIELDS(name, fields, error);
 }
 
 /* Layers in slices hand rows on; only they may be planned in slices of another size. */
@@ -8343,17 +8324,15 @@ MEMOI void memoi_session_abandon_states(memo_session* s) {
 /* May the gradients be used, or dropped? */
 MEMOI memo_status memoi_session_check_update(const memo_session* s, const char* name, int drops,
                                              memo_error* error) {
+    const char* why = "no step of states is over; run its last micro-batch first";
     int has_gradients;
     if (!s) return MEMOB_INVALID(error, "memo_session_%s: session: NULL; pass one", name);
     has_gradients = s->states &&
                     ((s->states->layers[0].has_gradients && !s->states->is_pending) || s->is_fused);
     if (!s->is_running && !s->next_turn && (has_gradients || drops)) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s", name,
-                          s->is_running ? "a micro-batch is open; end it first"
-                          : s->next_turn
-                              ? "micro-batches are in flight; run the turns that are left"
-                              : "no step of states is over; run its last micro-batch "
-                                "first");
+    if (s->next_turn) why = "micro-batches are in flight; run the turns that are left";
+    if (s->is_running) why = "a micro-batch is open; end it first";
+    return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s", name, why);
 }
 
 MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {

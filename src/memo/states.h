@@ -424,9 +424,9 @@ MEMOI void memob_states_defer(memob_states* states) {
     states->is_pending = 1;
 }
 
-/* Begins a micro-batch, or an order, and fetches what its first layers need.  n_slices: of a layer.  is_last:
- * the update comes after its backward, or in it.  is_forward_only: no backward follows, and no
- * updates are pending.  Errors: the device's. */
+/* Begins a micro-batch, or an order, and fetches what its first layers need.  n_slices: of a layer.
+ * is_last: the update comes after its backward, or in it.  is_forward_only: no backward follows, and
+ * no updates are pending.  Errors: the device's. */
 MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices, int is_last,
                                          int is_forward_only, memo_error* error) {
     const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE,
@@ -571,6 +571,8 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
         for (int32_t s = 0; s < states->n_states; s++)
             if (states->gradients >> s & 1) memoi_states_drop(states, l * states->n_states + s);
     }
+
+    /* No list is under way. */
     states->list = states->next = MEMOB_STATES_NOTHING;
     states->is_visiting = states->is_due = 0;
     states->sink.has_failed = 1;
@@ -620,8 +622,8 @@ MEMOI memo_status memoi_states_turn_layer(memob_states* states, int32_t pass, in
     return status ? status : memob_states_visit(states, MEMOB_BACKWARD, last, 0, error);
 }
 
-/* A micro-batch, or a turn of an order, begins with FIRST or LAST, or ends with either.  turn: as in
- * memob_states_desc; without an order 0. */
+/* A micro-batch, or a turn of an order, begins with FIRST or LAST, or ends with either.  turn: as
+ * in memob_states_desc; without an order 0. */
 MEMOI memo_status memob_states_begin_turn(memob_states* states, int32_t turn, memo_error* error) {
     const int is_forward = turn >= 0, last = is_forward ? 0 : states->n_chunks - 1;
     if (memob_turn_of(turn) != last) return MEMO_STATUS_OK;

@@ -21,48 +21,47 @@
  * 3. Which list comes next is known when a list begins, but for a mistake; see >>states.
  * 4. The pieces of an item follow each other, and there are fewer than borders of items. */
 
-/* A list as a bit. */
-#define MEMOI_STATES_BIT(list) (1u << MEMOB_STATES_##list)
+/* A list as a bit, and with its later one of a step. */
+#define MEMOI_STATES_BIT(list)  (1u << MEMOB_STATES_##list)
+#define MEMOI_STATES_BITS(list) (MEMOI_STATES_BIT(list) | MEMOI_STATES_BIT(MORE_##list))
 
-/* Lists that may come next, as bits.  Evaluations are forwards behind forwards. */
-MEMOI uint32_t memoi_states_follow(int32_t update_at, int32_t list) {
-    const uint32_t forward = MEMOI_STATES_BIT(FORWARD), backward = MEMOI_STATES_BIT(BACKWARD);
-    const int is_fused = update_at == MEMO_UPDATE_FUSED;
-    const int is_deferred = update_at == MEMO_UPDATE_DEFERRED;
-    switch (list) {
-    case MEMOB_STATES_NOTHING: return 0;
-    case MEMOB_STATES_FORWARD:
-        return forward | backward | MEMOI_STATES_BIT(MORE_BACKWARD) |
-               (is_fused ? MEMOI_STATES_BIT(FUSED) | MEMOI_STATES_BIT(MORE_FUSED) : 0);
-    case MEMOB_STATES_UPDATE_FORWARD: return is_deferred ? backward : 0;
-    case MEMOB_STATES_BACKWARD:
-    case MEMOB_STATES_MORE_BACKWARD:
-        if (is_fused) return forward;
-        return forward |
-               (is_deferred ? MEMOI_STATES_BIT(UPDATE_FORWARD) : MEMOI_STATES_BIT(UPDATE));
-    case MEMOB_STATES_FUSED:
-    case MEMOB_STATES_MORE_FUSED: return is_fused ? forward : 0;
-    default: return forward;
-    }
-}
+/* Which lists may come behind which, as bits, by the moment of the update.  With turns a list has
+ * all of an order.  Evaluations are forwards behind forwards. */
+typedef struct memoi_states_next {
+    uint32_t lists, at; /* at: memo_update_at, as bits */
+    uint32_t next[2];   /* without turns, and with them */
+} memoi_states_next;
+static const memoi_states_next memoi_states_nexts[] = {
+    {MEMOI_STATES_BIT(FORWARD),
+     ~0u,
+     {MEMOI_STATES_BIT(FORWARD) | MEMOI_STATES_BITS(BACKWARD), MEMOI_STATES_BIT(FORWARD)}},
+    {MEMOI_STATES_BIT(FORWARD), 1u << MEMO_UPDATE_FUSED, {MEMOI_STATES_BITS(FUSED), 0}},
+    {MEMOI_STATES_BIT(UPDATE_FORWARD),
+     1u << MEMO_UPDATE_DEFERRED,
+     {MEMOI_STATES_BIT(BACKWARD),
+      MEMOI_STATES_BIT(MORE_BACKWARD) | MEMOI_STATES_BIT(UPDATE_FORWARD)}},
+    {MEMOI_STATES_BITS(BACKWARD),
+     ~0u,
+     {MEMOI_STATES_BIT(FORWARD), MEMOI_STATES_BIT(MORE_BACKWARD)}},
+    {MEMOI_STATES_BITS(BACKWARD),
+     1u << MEMO_UPDATE_PASS,
+     {MEMOI_STATES_BIT(UPDATE), MEMOI_STATES_BIT(UPDATE)}},
+    {MEMOI_STATES_BITS(BACKWARD),
+     1u << MEMO_UPDATE_DEFERRED,
+     {MEMOI_STATES_BIT(UPDATE_FORWARD), MEMOI_STATES_BIT(UPDATE_FORWARD)}},
+    {MEMOI_STATES_BITS(FUSED),
+     1u << MEMO_UPDATE_FUSED,
+     {MEMOI_STATES_BIT(FORWARD), MEMOI_STATES_BIT(FUSED)}},
+    {MEMOI_STATES_BIT(UPDATE), ~0u, {MEMOI_STATES_BIT(FORWARD), MEMOI_STATES_BIT(BACKWARD)}}};
 
-/* The same with turns, of which a list has all. */
-MEMOI uint32_t memoi_states_follow_turns(int32_t update_at, int32_t list) {
-    const uint32_t more = MEMOI_STATES_BIT(MORE_BACKWARD), fused = MEMOI_STATES_BIT(FUSED);
-    const uint32_t deferred = MEMOI_STATES_BIT(UPDATE_FORWARD);
-    switch (list) {
-    case MEMOB_STATES_NOTHING: return 0;
-    case MEMOB_STATES_FORWARD: return MEMOI_STATES_BIT(FORWARD);
-    case MEMOB_STATES_UPDATE_FORWARD:
-        return update_at == MEMO_UPDATE_DEFERRED ? more | deferred : 0;
-    case MEMOB_STATES_BACKWARD:
-    case MEMOB_STATES_MORE_BACKWARD:
-        if (update_at == MEMO_UPDATE_FUSED) return more;
-        return more | (update_at == MEMO_UPDATE_DEFERRED ? deferred : MEMOI_STATES_BIT(UPDATE));
-    case MEMOB_STATES_FUSED:
-    case MEMOB_STATES_MORE_FUSED: return update_at == MEMO_UPDATE_FUSED ? fused : 0;
-    default: return MEMOI_STATES_BIT(BACKWARD);
+MEMOI uint32_t memoi_states_follow(const memob_states* states, int32_t list) {
+    const int64_t at = memob_max(states->update_at, MEMO_UPDATE_PASS);
+    uint32_t next = 0;
+    for (size_t k = 0; k < sizeof memoi_states_nexts / sizeof *memoi_states_nexts; k++) {
+        const memoi_states_next* n = &memoi_states_nexts[k];
+        if (n->lists >> list & n->at >> at & 1) next |= n->next[states->n_turns > 0];
     }
+    return next;
 }
 
 MEMOI int memob_states_is_fused(int32_t list) {
@@ -161,7 +160,7 @@ MEMOI int memoi_states_is_only(const memob_states* states, int32_t turn, int32_t
 MEMOI void memoi_states_list_turns(memob_states* states) {
     const uint32_t deferred = MEMOI_STATES_BIT(UPDATE_FORWARD);
     const uint32_t first = MEMOI_STATES_BIT(BACKWARD) | MEMOI_STATES_BIT(FUSED) | deferred;
-    const uint32_t fused = MEMOI_STATES_BIT(FUSED) | MEMOI_STATES_BIT(MORE_FUSED);
+    const uint32_t fused = MEMOI_STATES_BITS(FUSED);
     const uint32_t more = MEMOI_STATES_BIT(MORE_BACKWARD) | MEMOI_STATES_BIT(MORE_FUSED);
     const int32_t each = (states->n_layers - 2) / states->n_chunks;
     for (int32_t k = 0; k < states->n_turns; k++) {
@@ -184,13 +183,13 @@ MEMOI void memoi_states_list_turns(memob_states* states) {
 /* A micro-batch, forward and backward. */
 MEMOI void memoi_states_list_batch(memob_states* states) {
     const uint32_t deferred = MEMOI_STATES_BIT(UPDATE_FORWARD);
-    const uint32_t fused = MEMOI_STATES_BIT(FUSED) | MEMOI_STATES_BIT(MORE_FUSED);
     const int is_fused = states->update_at == MEMO_UPDATE_FUSED;
     const memoi_states_bits forward = {0, MEMOI_STATES_BIT(FORWARD) | deferred,
                                        states->update_at == MEMO_UPDATE_DEFERRED ? deferred : 0, 0};
-    const memoi_states_bits backward = {
-        MEMOI_STATES_BIT(BACKWARD) | MEMOI_STATES_BIT(FUSED),
-        MEMOI_STATES_BIT(MORE_BACKWARD) | MEMOI_STATES_BIT(MORE_FUSED), 0, is_fused ? fused : 0};
+    const memoi_states_bits backward = {MEMOI_STATES_BIT(BACKWARD) | MEMOI_STATES_BIT(FUSED),
+                                        MEMOI_STATES_BIT(MORE_BACKWARD) |
+                                            MEMOI_STATES_BIT(MORE_FUSED),
+                                        0, is_fused ? MEMOI_STATES_BITS(FUSED) : 0};
     memoi_states_list_forwards(states, 0, states->n_layers, &forward);
     memoi_states_list_backwards(states, states->n_layers, 0, &backward);
 }
@@ -201,10 +200,7 @@ MEMOI void memoi_states_pair_lists(memob_states* states) {
     memob_states_items* it = &states->items;
     for (int32_t list = 0; list < MEMOB_STATES_N_LISTS; list++)
         for (int32_t next = 0; next < MEMOB_STATES_N_LISTS; next++) {
-            const uint32_t follow = states->n_turns
-                                        ? memoi_states_follow_turns(states->update_at, list)
-                                        : memoi_states_follow(states->update_at, list);
-            if (!(follow >> next & 1)) continue;
+            if (!(memoi_states_follow(states, list) >> next & 1)) continue;
             it->lists[it->n_lists++] = MEMOB_STATES_NOTHING;
             it->lists[it->n_lists++] = list;
             it->lists[it->n_lists++] = next + MEMOB_LIST_AHEAD;

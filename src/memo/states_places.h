@@ -285,12 +285,33 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
     return MEMO_STATUS_OK;
 }
 
-/* Fills in all that needs no device; *states is zero. */
-MEMOI memo_status memob_states_init(memob_states* states, const memob_states_desc* desc,
-                                    memo_error* error) {
+/* Which layer has which state, and where. */
+MEMOI void memoi_states_take_table(memob_states* states, const memob_states_desc* desc) {
     static const uint32_t of_pass[3] = {MEMO_STATE_FORWARD,
                                         MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
                                         MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
+    for (int32_t s = 0; s < desc->n_states; s++) {
+        const memo_state* state = &desc->states[s];
+        states->states[s] = *state;
+        for (int32_t pass = 0; pass < 3; pass++)
+            if (state->uses & of_pass[pass]) states->used_by[pass] |= 1u << s;
+        if (state->uses & MEMO_STATE_GRADIENT) states->gradients |= 1u << s;
+        if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;
+        if (state->uses & MEMO_STATE_MADE) states->made |= 1u << s;
+        for (int32_t l = 0; l < desc->n_layers && state->size_bytes; l++)
+            if (!state->kinds || state->kinds >> (desc->layer_kinds ? desc->layer_kinds[l] : 0) & 1)
+                states->layers[l].has |= 1u << s;
+    }
+    for (int32_t l = 0; l < desc->n_layers && desc->streamed; l++) {
+        states->layers[l].streamed = desc->streamed[l] & states->layers[l].has;
+        if (desc->spilled)
+            states->layers[l].spilled = desc->spilled[l] & states->layers[l].streamed;
+    }
+}
+
+/* Fills in all that needs no device; *states is zero. */
+MEMOI memo_status memob_states_init(memob_states* states, const memob_states_desc* desc,
+                                    memo_error* error) {
     const int on_host = desc->trainer.update_host != NULL;
     memob_engine* e = &states->sink.engine;
     memo_status status = memoi_states_check_desc(desc, error);
@@ -310,25 +331,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     if (e->arrays.failed) return memob_no_memory(error, "the places of states");
     for (int32_t k = 0; k < states->n_turns; k++) states->turns[k] = desc->turns[k];
 
-    /* Who has which state. */
-    for (int32_t s = 0; s < desc->n_states; s++) {
-        const memo_state* state = &desc->states[s];
-        states->states[s] = *state;
-        for (int32_t pass = 0; pass < 3; pass++)
-            if (state->uses & of_pass[pass]) states->used_by[pass] |= 1u << s;
-        if (state->uses & MEMO_STATE_GRADIENT) states->gradients |= 1u << s;
-        if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;
-        if (state->uses & MEMO_STATE_MADE) states->made |= 1u << s;
-        for (int32_t l = 0; l < desc->n_layers && state->size_bytes; l++)
-            if (!state->kinds || state->kinds >> (desc->layer_kinds ? desc->layer_kinds[l] : 0) & 1)
-                states->layers[l].has |= 1u << s;
-    }
-    for (int32_t l = 0; l < desc->n_layers && desc->streamed; l++) {
-        states->layers[l].streamed = desc->streamed[l] & states->layers[l].has;
-        if (desc->spilled)
-            states->layers[l].spilled = desc->spilled[l] & states->layers[l].streamed;
-    }
-
+    memoi_states_take_table(states, desc);
     if (on_host) {
         status = memoi_states_take_updates(states, desc, error);
         if (status) return status;

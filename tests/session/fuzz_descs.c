@@ -214,6 +214,8 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     states.states = table;
     states.n_states = 1 + (int32_t)fuzz_pick(in, FUZZ_N);
     states.n_layers = fuzz_pick(in, 8) ? swap.n_layers + 2 : fuzz_count_32(in);
+    states.n_chunks = fuzz_pick(in, 8) ? 1 : fuzz_count_32(in);
+    states.n_turns = 0;
     desc.states = fuzz_pick(in, 2) ? &states : NULL;
     memset(turns, 0, sizeof turns);
     fuzz_fill(in, turns, 2 * sizeof *turns); /* of a desc without order: forwards, backwards */
@@ -222,15 +224,12 @@ static void fuzz_row_plan(fuzz_bytes* in) {
         fuzz_swap_order(in, &swap, order);
         for (i = 0; i < FUZZ_SWAP_TURNS; i++) /* as those of the first words */
             turns[i].pass = order[i] < 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD;
-        if (fuzz_pick(in, 8)) { /* of one chunk */
-            desc.last_chunk = 0;
-            for (i = 0; i < 2; i++) turns[i].chunk = 0;
-            for (i = 0; i < FUZZ_SWAP_TURNS; i++) states_turns[i] = order[i] < 0 ? -1 : 0;
-            states.turns = states_turns;
-            states.n_turns = swap.n_order;
-            states.n_chunks = 1;
-            states.n_layers = swap.n_layers / (swap.n_places > 1 ? swap.n_places : 1) + 2;
-        }
+        desc.last_chunk = 0; /* states know the turns of one chunk */
+        for (i = 0; i < 2; i++) turns[i].chunk = 0;
+        for (i = 0; i < FUZZ_SWAP_TURNS; i++) states_turns[i] = order[i] < 0 ? -1 : 0;
+        states.turns = states_turns;
+        states.n_turns = fuzz_pick(in, 8) ? swap.n_order : fuzz_count_32(in);
+        states.n_layers = swap.n_layers / (swap.n_places > 1 ? swap.n_places : 1) + 2;
     }
     if (!fuzz_is_refused(memo_plan_swap(&desc, &plan, &fuzz_error))) FUZZ_CHECK(plan);
     memo_swap_plan_destroy(plan);

@@ -252,17 +252,15 @@ MEMOI void memoi_session_abandon_states(memo_session* s) {
 /* May the gradients be used, or dropped? */
 MEMOI memo_status memoi_session_check_update(const memo_session* s, const char* name, int drops,
                                              memo_error* error) {
+    const char* why = "no step of states is over; run its last micro-batch first";
     int has_gradients;
     if (!s) return MEMOB_INVALID(error, "memo_session_%s: session: NULL; pass one", name);
     has_gradients = s->states &&
                     ((s->states->layers[0].has_gradients && !s->states->is_pending) || s->is_fused);
     if (!s->is_running && !s->next_turn && (has_gradients || drops)) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s", name,
-                          s->is_running ? "a micro-batch is open; end it first"
-                          : s->next_turn
-                              ? "micro-batches are in flight; run the turns that are left"
-                              : "no step of states is over; run its last micro-batch "
-                                "first");
+    if (s->next_turn) why = "micro-batches are in flight; run the turns that are left";
+    if (s->is_running) why = "a micro-batch is open; end it first";
+    return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s", name, why);
 }
 
 MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
