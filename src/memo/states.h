@@ -425,8 +425,8 @@ MEMOI void memob_states_defer(memob_states* states) {
 }
 
 /* Begins a micro-batch, or an order, and fetches what its first layers need.  n_slices: of a layer.
- * is_last: the update comes after its backward, or in it.  is_forward_only: no backward follows, and
- * no updates are pending.  Errors: the device's. */
+ * is_last: the update comes after its backward, or in it.  is_forward_only: no backward follows,
+ * and no updates are pending.  Errors: the device's. */
 MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices, int is_last,
                                          int is_forward_only, memo_error* error) {
     const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE,
