@@ -8251,7 +8251,7 @@ MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int
 
 MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
     const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
-    const int32_t of_layers = memoi_session_layer(s, step) * s->n_slices + step % s->n_slices;
+    const int32_t of_layers = step - s->first_step + s->first_layer * s->n_slices;
     if (s->states && !s->error.status)
         (void)memoi_session_is_ok(
             s, memob_states_step(s->states, pass, of_layers, is_end, &s->call_error));
