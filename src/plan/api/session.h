@@ -265,8 +265,8 @@ typedef enum memo_pass {
  * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
  * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
  * is_forward_only have no order; run them while no micro-batch is in flight, and without chunks.
- * Slices, states, `loss`, LATE_ROWS and spill_directory do not work with an order.  One layer
- * is open at a time. */
+ * With spill_directory the file has each layer of a place at most once.  Slices, states, `loss` and
+ * LATE_ROWS do not work with an order.  One layer is open at a time. */
 typedef struct memo_turn {
     int32_t micro_batch; /* 0 to n_order - 1, in any order; one turn of each pass a chunk */
     int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */
