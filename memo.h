@@ -6683,6 +6683,7 @@ typedef struct memoi_maker {
     memoi_due* due;
     int32_t n_due;
     int32_t ahead;   /* no transfer before it loads a parcel from the file, but those that passed */
+    int32_t n_away;  /* parcels that have left their place, and are still to be loaded */
     int32_t* latest; /* (n_items): the item's latest stay; -1 */
     int32_t *owners, *used; /* of a cell: the latest stay; the latest use */
     int64_t touches_most, parts_most, ops_most;
@@ -6972,7 +6973,8 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
  * 1. Operations, parts and touches fit into arrays that are sized by uses and transfers.
  * 2. A parcel is one of the desc's, fits into a place, and has one while it moves.
  * 3. In a list each store of a parcel's item comes before a load, each load behind a store.
- * 4. What goes to the file, or comes from there, has a room. */
+ * 4. What goes to the file, or comes from there, has a room.
+ * 5. A parcel that is away has a next load, which no search has passed. */
 
 MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
     static const int32_t streams[] = {MEMOB_STREAM_COMPUTE, MEMOB_STREAM_TO_HOST,
@@ -7101,8 +7103,8 @@ MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel) {
     if (old >= 0) {
         memoi_parcel_write(m, &m->parcels[old]);
         m->parcels[old].place = -1;
-        if (m->parcels[old].load >= 0)
-            m->ahead = (int32_t)memob_min(m->ahead, m->parcels[old].load);
+        m->ahead = (int32_t)memob_min(m->ahead, m->parcels[old].load);
+        m->n_away++;
     }
     m->places[best] = parcel;
     m->parcels[parcel].place = best;
@@ -7112,6 +7114,7 @@ MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel) {
 
 MEMOI int memoi_parcel_read(memoi_maker* m, int32_t parcel) {
     if (!memoi_parcel_place(m, parcel)) return 0;
+    m->n_away--;
     memoi_parcel_copy(m, MEMOB_OP_READ, &m->parcels[parcel]);
     return 1;
 }
@@ -7121,11 +7124,12 @@ MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
     m->places[p->place] = -1;
     m->places_due[p->place] = INT32_MAX;
     p->place = -1;
-    for (; m->ahead < m->n_due; m->ahead++) {
-        const memoi_due* due = &m->due[m->ahead];
-        const memoi_parcel* next = due->order && due->parcel >= 0 ? &m->parcels[due->parcel] : NULL;
-        if (next && next->place < 0 && next->is_in_file && next->load == m->ahead)
-            return memoi_parcel_read(m, due->parcel);
+    for (; m->n_away; m->ahead++) {
+        int32_t parcel;
+        MEMO_ASSERT(m->ahead < m->n_due); /* 5 */
+        parcel = m->due[m->ahead].parcel;
+        if (parcel >= 0 && m->parcels[parcel].place < 0 && m->parcels[parcel].load == m->ahead)
+            return memoi_parcel_read(m, parcel);
     }
     return 1;
 }

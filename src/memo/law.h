@@ -201,6 +201,7 @@ typedef struct memoi_maker {
     memoi_due* due;
     int32_t n_due;
     int32_t ahead;   /* no transfer before it loads a parcel from the file, but those that passed */
+    int32_t n_away;  /* parcels that have left their place, and are still to be loaded */
     int32_t* latest; /* (n_items): the item's latest stay; -1 */
     int32_t *owners, *used; /* of a cell: the latest stay; the latest use */
     int64_t touches_most, parts_most, ops_most;

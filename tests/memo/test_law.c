@@ -219,16 +219,17 @@ static void random_slices(void) {
 static void random_parcels(void) {
     enum { PLACES_MAX = 3 };
     const list_desc* d = &p.list.desc;
-    const int n_classes = pick(1, 2), bytes = pick(1, 3);
-    const int n_of_place = d->n_layers * d->n_slices;
+    const int n_of_place = d->n_layers * d->n_slices, n_passes = d->is_forward_only ? 1 : 2;
+    const int is_small = 2 * d->n_micro_batches * n_of_place <= ITEMS_MAX;
+    const int n_classes = pick(1, 1 + is_small), bytes = pick(1, 3);
     int place_of[PLACES_MAX] = {0, 0, 0}, left[PLACES_MAX], is_there[PLACES_MAX] = {0, 0, 0};
-    for (int m = 0; m < d->n_micro_batches; m++) left[m] = 2 * n_of_place;
+    for (int m = 0; m < d->n_micro_batches; m++) left[m] = n_passes * n_of_place;
     for (int32_t v = 0; v < p.list.n_visits; v++) {
         const list_visit* visit = &p.list.visits[v];
         const int m = visit->micro_batch, l = visit->layer, odd = (l + visit->slice) & 1;
         int parcel;
         if (visit->pass > MEMOB_BACKWARD || l < 0 || l >= d->n_layers) continue;
-        if (left[m] == 2 * n_of_place) {
+        if (left[m] == n_passes * n_of_place) {
             for (place_of[m] = 0; is_there[place_of[m]];) place_of[m]++;
             is_there[place_of[m]] = 1;
         }
