@@ -417,6 +417,32 @@ static void small_file(stage* s) {
     s->desc.host_bytes = 4096;
 }
 
+/* A budget that is too small names one that does, or a file, which takes the rest. */
+TEST(a_file_takes_what_the_host_lacks) {
+    static pipeline p;
+    static stage s;
+    small_stage(&p, &s, 2);
+    small_file(&s);
+    own_step_plan* plan = step_plan_of(&s.desc, NULL);
+    CHECK_CASE(plan->fits, "%s", plan->shortage);
+    const int64_t file_bytes = plan->disk_bytes;
+    CHECK(plan->host_bytes <= 4096 && file_bytes == 4096 * plan->sizes.n_spilled_layers);
+    s.desc.spill_directory = NULL;
+    own_step_plan* without = step_plan_of(&s.desc, NULL);
+    CHECK(!without->fits && strstr(without->shortage, "memo_session_desc.host_bytes: "));
+    CHECK_TEXT(without->shortage, "or set spill_directory");
+    s.desc.spill_directory = memo_test_folder();
+    s.desc.disk_bytes = 4096;
+    own_step_plan* less = step_plan_of(&s.desc, NULL);
+    CHECK(!less->fits && strstr(less->shortage, "memo_session_desc.disk_bytes: "));
+    const char* to = strstr(less->shortage, "raise disk_bytes to ");
+    CHECK_CASE(to != NULL, "%s", less->shortage);
+    s.desc.disk_bytes = to ? atoll(to + strlen("raise disk_bytes to ")) : 0;
+    CHECK_IS(s.desc.disk_bytes, ==, file_bytes);
+    own_step_plan* again = step_plan_of(&s.desc, NULL);
+    CHECK_CASE(again->fits, "%s", again->shortage);
+}
+
 static void timed_order(int has_file) {
     static pipeline p;
     static stage s;
