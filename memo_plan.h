@@ -555,8 +555,8 @@ typedef enum memo_pass {
  * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
  * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
  * is_forward_only have no order; run them while no micro-batch is in flight, and without chunks.
- * Slices, `loss`, LATE_ROWS and spill_directory do not work with an order.  One layer is open at a
- * time.
+ * With spill_directory the file has each layer of a place at most once.  Slices, `loss` and
+ * LATE_ROWS do not work with an order.  One layer is open at a time.
  *
  * States.  An order is a step, or with more_follow, which all its turns share, a part of a step;
  * then comes memo_session_update.  A chunk's turn brings the states of its layers.  States of FIRST
@@ -7032,7 +7032,6 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
          "does not work with slices; set slice_rows to n_rows"},
         {desc->loss != NULL,
          "does not work with `loss`, since others overwrite the MEMO_EDGE; use `between`"},
-        {desc->spill_directory != NULL, "does not work with a file; set spill_directory to NULL"},
         {desc->micro_batches, "lists the micro-batches of a step, so micro_batches must be 0"},
         {desc->n_group, "does not work with groups of micro-batches; set n_group to 0"},
         {has_forwards && n_chunks > 1,

@@ -444,7 +444,7 @@ MEMOI const char* memoi_swap_order_fault(const memo_swap_desc* desc) {
     for (int32_t t = 0; t < desc->n_tensors && desc->tensors; t++)
         if (memob_tensor_is_routed(desc, t)) return "does not work with MEMO_LATE_ROWS";
     if (desc->n_slices > 1) return "does not work with n_slices above 1";
-    return desc->n_host_layers ? "does not work with a file; set n_host_layers to 0" : NULL;
+    return NULL;
 }
 
 /* Forwards and backwards of each place must alternate. */

@@ -346,7 +346,7 @@ TEST(streamed_states_have_the_bits_of_plain_arrays) {
         t.desc.device_bytes =
             least->device_bytes + memo_test_int(0, 2) * memo_test_int(0, state_bytes) / 2;
         own_step_plan* plan = step_plan_of(&t.desc, NULL);
-        if (i % 2 && !t.desc.n_order) { /* a quarter less of host memory, if a file helps */
+        if (i % 2) { /* a quarter less of host memory, if a file helps */
             t.desc.spill_directory = memo_test_folder();
             t.desc.host_bytes = plan->host_bytes * 3 / 4 + 1;
             own_step_plan* spilling = step_plan_of(&t.desc, NULL);
@@ -545,7 +545,7 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
             least->device_bytes + (i % 3 ? 0 : memo_test_int(0, bytes_of_states(&t, &largest)));
         own_step_plan* plan = step_plan_of(&t.desc, &times.times);
         CHECK_CASE(plan->fits, "case %lld: %s", (long long)i, plan->shortage);
-        if (i % 3 == 1 && plan->fits && !t.desc.n_order) { /* a file, if it helps */
+        if (i % 3 == 1 && plan->fits) { /* a file, if it helps */
             t.desc.spill_directory = memo_test_folder();
             t.desc.host_bytes = plan->host_bytes * 3 / 4;
             own_step_plan* spilling = step_plan_of(&t.desc, &times.times);

@@ -142,7 +142,6 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
          "does not work with slices; set slice_rows to n_rows"},
         {desc->loss != NULL,
          "does not work with `loss`, since others overwrite the MEMO_EDGE; use `between`"},
-        {desc->spill_directory != NULL, "does not work with a file; set spill_directory to NULL"},
         {desc->micro_batches, "lists the micro-batches of a step, so micro_batches must be 0"},
         {desc->n_group, "does not work with groups of micro-batches; set n_group to 0"},
         {has_forwards && n_chunks > 1,
