@@ -1002,7 +1002,7 @@ typedef struct memo_swap_sizes {
     int32_t n_swapped_layers;    /* layers whose rows are moved */
     int64_t swapped_bytes;       /* moved each way by all layers of a micro-batch */
     /* In sessions: swapped layers that spill to the file; bytes of the file, written once a
-     * micro-batch, read at least once. */
+     * micro-batch, in an order at most once, and then read at least once. */
     int32_t n_spilled_layers;
     int64_t spill_bytes;
 } memo_swap_sizes;
@@ -6189,6 +6189,10 @@ typedef struct memob_visit {
     int32_t ends;        /* of rows: of a turn whose backward begins with the loss */
 } memob_visit;
 
+/* The place of a turn of memo_swap_desc.order, or the chunk of one of memob_states_desc.turns: a
+ * forward or a backward. */
+MEMOI int32_t memob_turn_of(int32_t turn) { return turn < 0 ? -1 - turn : turn; }
+
 /* ---- >>waits ------------------------------------------------------------------------------------
  * Knows: which operation of another stream an operation must wait for.  Knows nothing of what
  * operations do.
@@ -6520,10 +6524,12 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64
  *    unless the next list changes it further, a visit spends it, or nobody takes its bytes.  A load
  *    comes at the earliest with the list before that of its first use.
  *
- * Parcels.  Items without a host address of their own lie in a parcel; a parcel takes a place on
- * the host when its first item is stored, and frees the place with its last load.  If no place is
- * free, the parcel with the farthest next load goes to the file, right behind its last store; it
- * comes back as soon as a place is free, nearest load first. */
+ * Parcels.  Items without a host address of their own lie in a parcel.  An episode of a parcel
+ * begins with a store while none of its values is still to be loaded, and ends with the load behind
+ * which none is; a list may have several.  In an episode the parcel has a place on the host, which
+ * it frees at the end.  If no place is free, the parcel with the farthest next load goes to the
+ * file, right behind the episode's last store; it comes back as soon as a place is free, nearest
+ * load first. */
 
 /* How a visit uses an item. */
 typedef enum memob_use_how {
@@ -6618,7 +6624,8 @@ typedef struct memob_law {
     int32_t* visit_ops; /* (n_lists, n_visits): the operation of a visit; -1: not in the list */
     int32_t* first_use; /* (n_visits + 1): of each visit, in desc.uses */
     int32_t n_visits;
-    int32_t n_spilled; /* parcels that go to the file in a list, of place_slots each */
+    int32_t n_spilled; /* parcels that go to the file, where each has a room of place_slots */
+    int32_t* rooms;    /* (n_parcels): of each, 0 to n_spilled - 1; -1: it stays on the host */
     memob_arrays arrays;
 } memob_law;
 
@@ -6657,18 +6664,21 @@ typedef struct memoi_due {
     int32_t item;
     int64_t at, host;  /* offsets; of a parcel's item: host is in the parcel */
     int32_t is_behind; /* load: a store takes away what lies there */
-    int32_t next;      /* load: the parcel's next load in the list; -1: none */
+    /* Of a parcel, behind this one in its episode: the next load (-1: none), and stores. */
+    int32_t next, n_stores;
+    int32_t is_spilled; /* an episode's first: the first walk sends it to the file */
 } memoi_due;
 
-/* A parcel in a list. */
+/* A parcel in an episode. */
 typedef struct memoi_parcel {
     int32_t place;      /* -1: none */
-    int32_t n_stores;   /* left in this list */
-    int32_t load;       /* its next one in this list, in due; -1: none */
+    int32_t n_stores;   /* left in the episode */
+    int32_t load;       /* the next in the episode, in due; -1: none */
+    int32_t first;      /* of the episode, in due */
     int32_t is_in_file; /* its bytes are */
-    int32_t room;       /* in the file; -1: a first walk has not spilled it */
     int32_t item;       /* its first */
     int32_t n_host;
+    int32_t n_open; /* of memoi_law_find_episodes: items that are still to be loaded */
 } memoi_parcel;
 
 /* A law in the making. */
@@ -6682,6 +6692,7 @@ typedef struct memoi_maker {
     memoi_due* due;
     int32_t n_due;
     int32_t ahead;   /* no transfer before it loads a parcel from the file, but those that passed */
+    int32_t n_away;  /* parcels that have left their place, and are still to be loaded */
     int32_t* latest; /* (n_items): the item's latest stay; -1 */
     int32_t *owners, *used; /* of a cell: the latest stay; the latest use */
     int64_t touches_most, parts_most, ops_most;
@@ -6870,7 +6881,9 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
                            stay->at,
                            item->parcel < 0 ? memoi_stay_host(m, version) : item->host,
                            order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored,
-                           -1};
+                           -1,
+                           0,
+                           0};
     MEMO_ASSERT(time < m->law->n_lists * n_visits);
     MEMO_ASSERT(!order || (stay->how != MEMOB_USE_WRITE && stay->how != MEMOB_USE_MAKE)); /* 1 */
     MEMO_ASSERT(order || stay->changed >= 0);                                             /* 2 */
@@ -6919,7 +6932,9 @@ MEMOI int memoi_stay_leaves(const memoi_maker* m, const memoi_stay* stay) {
     if (stay->changed < 0 || stay->is_on_host || stay->is_spent) return 0;
     if (m->desc->items[stay->item].lives_on == 2) return 0;
     if (!next || next->first / n > stay->first / n + 1) return 1;
-    return next->is_there ? next->changed < 0 && !next->is_spent : next->how != MEMOB_USE_WRITE;
+    if (next->is_there) return next->changed < 0 && !next->is_spent;
+    /* Another list may come than the one that writes all. */
+    return next->how != MEMOB_USE_WRITE || next->first / n > stay->first / n;
 }
 
 /* Which stays are loaded and stored, and behind which visit.  Errors: INVALID_ARGUMENT. */
@@ -6968,7 +6983,10 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
  * nothing of why bytes travel: that is >>law, whose numbers 7 and 8 are asserted here.  Also:
  *
  * 1. Operations, parts and touches fit into arrays that are sized by uses and transfers.
- * 2. A parcel is one of the desc's, fits into a place, and has one while it moves. */
+ * 2. A parcel is one of the desc's, fits into a place, and has one while it moves.
+ * 3. In a list each store of a parcel's item comes before a load, each load behind a store.
+ * 4. What goes to the file, or comes from there, has a room.
+ * 5. A parcel that is away has a next load, which no search has passed. */
 
 MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
     static const int32_t streams[] = {MEMOB_STREAM_COMPUTE, MEMOB_STREAM_TO_HOST,
@@ -7075,17 +7093,19 @@ MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
 
 MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
     const int64_t on_host = memoi_place_at(m, p);
-    const int64_t in_file = memob_max(p->room, 0) * m->desc->place_slots;
+    const int32_t room = m->law->rooms[p - m->parcels];
     memob_op* op = memoi_law_add_op(m, kind);
-    memoi_law_add_part(m, op, p->item, on_host, in_file, p->n_host);
+    MEMO_ASSERT(room >= 0); /* 4 */
+    memoi_law_add_part(m, op, p->item, on_host, room * m->desc->place_slots, p->n_host);
     memoi_law_end_op(m, op);
 }
 
 MEMOI void memoi_parcel_write(memoi_maker* m, memoi_parcel* p) {
+    int32_t* room = &m->law->rooms[p - m->parcels];
     if (p->is_in_file) return;
-    if (p->room < 0) p->room = m->law->n_spilled++;
+    if (*room < 0) *room = m->law->n_spilled++;
     memoi_parcel_copy(m, MEMOB_OP_WRITE, p);
-    p->is_in_file = 1;
+    p->is_in_file = m->due[p->first].is_spilled = 1;
 }
 
 /* Gives a parcel a free place, or that of the parcel with the farthest next load, which goes to the
@@ -7098,8 +7118,8 @@ MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel) {
     if (old >= 0) {
         memoi_parcel_write(m, &m->parcels[old]);
         m->parcels[old].place = -1;
-        if (m->parcels[old].load >= 0)
-            m->ahead = (int32_t)memob_min(m->ahead, m->parcels[old].load);
+        m->ahead = (int32_t)memob_min(m->ahead, m->parcels[old].load);
+        m->n_away++;
     }
     m->places[best] = parcel;
     m->parcels[parcel].place = best;
@@ -7109,6 +7129,7 @@ MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel) {
 
 MEMOI int memoi_parcel_read(memoi_maker* m, int32_t parcel) {
     if (!memoi_parcel_place(m, parcel)) return 0;
+    m->n_away--;
     memoi_parcel_copy(m, MEMOB_OP_READ, &m->parcels[parcel]);
     return 1;
 }
@@ -7118,11 +7139,12 @@ MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
     m->places[p->place] = -1;
     m->places_due[p->place] = INT32_MAX;
     p->place = -1;
-    for (; m->ahead < m->n_due; m->ahead++) {
-        const memoi_due* due = &m->due[m->ahead];
-        const memoi_parcel* next = due->order && due->parcel >= 0 ? &m->parcels[due->parcel] : NULL;
-        if (next && next->place < 0 && next->is_in_file && next->load == m->ahead)
-            return memoi_parcel_read(m, due->parcel);
+    for (; m->n_away; m->ahead++) {
+        int32_t parcel;
+        MEMO_ASSERT(m->ahead < m->n_due); /* 5 */
+        parcel = m->due[m->ahead].parcel;
+        if (parcel >= 0 && m->parcels[parcel].place < 0 && m->parcels[parcel].load == m->ahead)
+            return memoi_parcel_read(m, parcel);
     }
     return 1;
 }
@@ -7155,44 +7177,55 @@ MEMOI void memoi_law_copy(memoi_maker* m, int32_t kind, const memoi_due* due, in
 MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
     const int is_load = due->order;
     memoi_parcel* p = due->parcel < 0 ? NULL : &m->parcels[due->parcel];
-    if (p && p->place < 0 &&
-        !(is_load ? memoi_parcel_read(m, due->parcel) : memoi_parcel_place(m, due->parcel)))
-        return 0;
+    if (p && p->place < 0) {
+        if (!is_load) { /* an episode begins */
+            p->first = (int32_t)(due - m->due);
+            p->n_stores = due->n_stores + 1;
+            p->load = due->next;
+        }
+        if (!(is_load ? memoi_parcel_read(m, due->parcel) : memoi_parcel_place(m, due->parcel)))
+            return 0;
+    }
     if (is_load && m->has_windows) memoi_law_copy(m, MEMOB_OP_READ, due, n);
     memoi_law_copy(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE, due, n);
     if (!is_load && m->has_windows) memoi_law_copy(m, MEMOB_OP_WRITE, due, n);
     if (!p) return 1;
-    if (!is_load) {
-        p->n_stores -= n;
-        p->is_in_file = 0;
-        memoi_parcel_tell(m, p);
-        if (!p->n_stores && p->room >= 0) memoi_parcel_write(m, p);
-        return 1;
-    }
+    p->n_stores = due[n - 1].n_stores;
     p->load = due[n - 1].next;
     memoi_parcel_tell(m, p);
+    if (!is_load) {
+        p->is_in_file = 0;
+        if (!p->n_stores && m->due[p->first].is_spilled) memoi_parcel_write(m, p);
+        return 1;
+    }
     return p->load >= 0 || p->n_stores || memoi_parcel_leave(m, p);
 }
 
-/* Counts what the parcels store and load in a list. */
-MEMOI void memoi_law_begin_parcels(memoi_maker* m, int32_t list) {
-    const int32_t before = list * m->desc->n_visits, end = before + m->desc->n_visits;
-    for (int32_t k = 0; k < m->desc->n_parcels; k++) {
-        memoi_parcel* p = &m->parcels[k];
-        MEMO_ASSERT(p->place < 0); /* what lies in parcels does not live on */
-        p->n_stores = p->is_in_file = 0;
-        p->place = p->load = -1;
-    }
-    m->ahead = 0;
-    for (int32_t k = m->n_due - 1; k >= 0 && m->desc->n_parcels; k--) {
+/* What lies behind each transfer of a parcel in its episode.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_law_find_episodes(memoi_maker* m, memo_error* error) {
+    /* Of each item: it is still to be loaded. */
+    char* is_open = MEMOB_ARRAY(&m->arrays, char, m->desc->n_items);
+    if (m->arrays.failed) return memob_no_memory(error, "the parcels of a step");
+    for (int32_t k = m->n_due - 1; k >= 0; k--) {
         memoi_due* due = &m->due[k];
         memoi_parcel* p = due->parcel < 0 ? NULL : &m->parcels[due->parcel];
-        if (!p || due->slot <= before || due->slot > end) continue;
-        p->n_stores += !due->order;
-        if (!due->order) continue;
+        if (!p) continue;
         due->next = p->load;
-        p->load = k;
+        due->n_stores = p->n_stores;
+        MEMO_ASSERT(due->order || is_open[due->item]); /* 3 */
+        p->n_open += due->order - is_open[due->item];
+        is_open[due->item] = (char)due->order;
+        if (due->order)
+            p->load = k;
+        else
+            p->n_stores++;
+        if (!p->n_open) { /* with this store an episode begins */
+            p->load = -1;
+            p->n_stores = 0;
+        }
     }
+    for (int32_t k = 0; k < m->desc->n_parcels; k++) MEMO_ASSERT(!m->parcels[k].n_open); /* 3 */
+    return MEMO_STATUS_OK;
 }
 
 /* All operations in the order of enqueueing.  Errors: INVALID_ARGUMENT. */
@@ -7200,7 +7233,7 @@ MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
     const int32_t n = m->desc->n_visits;
     int32_t k = 0;
     m->law->n_ops = m->law->n_parts = m->law->n_touches = 0;
-    m->list = 0;
+    m->list = m->ahead = 0;
     m->visit = -1;
 
     for (int32_t slot = 0; slot <= m->law->n_lists * n; slot++, m->visit++) {
@@ -7208,7 +7241,8 @@ MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
             m->visit = 0;
             m->law->begin[++m->list] = m->law->n_ops;
         }
-        if (m->visit == 0) memoi_law_begin_parcels(m, m->list);
+        for (int32_t p = 0; p < m->desc->n_parcels && m->visit == 0; p++)
+            MEMO_ASSERT(m->parcels[p].place < 0); /* what lies in parcels does not live on */
         if (slot) m->law->visit_ops[slot - 1] = -1;
         if (m->desc->lists && m->desc->lists[m->list] & MEMOB_LIST_AHEAD) {
             while (k < m->n_due && m->due[k].slot == slot) k++;
@@ -7260,13 +7294,15 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     law->touches = MEMOB_ARRAY_OF_ANY(&law->arrays, int32_t, m->touches_most);
     law->begin = MEMOB_ARRAY(&law->arrays, int32_t, law->n_lists + 1);
     law->visit_ops = MEMOB_ARRAY(&law->arrays, int32_t, n_times);
+    law->rooms = MEMOB_ARRAY(&law->arrays, int32_t, d->n_parcels);
     m->parcels = MEMOB_ARRAY(&m->arrays, memoi_parcel, d->n_parcels);
     m->places = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
     m->places_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
     if (m->arrays.failed || law->arrays.failed) return memob_no_memory(error, "the law of a step");
 
     for (int32_t k = 0; k < d->n_places; k++) m->places[k] = -1, m->places_due[k] = INT32_MAX;
-    for (int32_t k = 0; k < d->n_parcels; k++) m->parcels[k].place = m->parcels[k].room = -1;
+    for (int32_t k = 0; k < d->n_parcels; k++)
+        m->parcels[k].place = m->parcels[k].load = law->rooms[k] = -1;
     for (int32_t i = d->n_items - 1; i >= 0; i--) {
         memoi_parcel* p = d->items[i].parcel < 0 ? NULL : &m->parcels[d->items[i].parcel];
         if (!p || !d->items[i].n_slots) continue;
@@ -7276,8 +7312,9 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
         MEMO_ASSERT(p->n_host <= d->place_slots); /* 2 */
     }
 
-    /* The first walk tells which parcels go to the file. */
-    status = memoi_law_walk(m, error);
+    /* The first walk tells which parcels go to the file, and in which episodes. */
+    status = d->n_parcels ? memoi_law_find_episodes(m, error) : MEMO_STATUS_OK;
+    if (!status) status = memoi_law_walk(m, error);
     if (!status && law->n_spilled) status = memoi_law_walk(m, error);
     return status;
 }
@@ -7692,9 +7729,6 @@ MEMOI int32_t memob_item_leader(const memo_item* items, int32_t t) {
 /* 1: recomputation makes the rows, or some of them. */
 MEMOI int memob_is_recomputed(int32_t away) { return away == MEMO_ROWS || away == MEMO_WHOLE; }
 
-/* The place of a turn of memo_swap_desc.order, a forward or a backward. */
-MEMOI int32_t memob_turn_place(int32_t turn) { return turn < 0 ? -1 - turn : turn; }
-
 /* Steps of a micro-batch in flight. */
 MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
     return (int32_t)(desc->n_layers / memob_max(desc->n_places, 1));
@@ -8036,7 +8070,7 @@ MEMOI const char* memoi_swap_place_fault(const memo_swap_desc* desc, int32_t pla
         const int32_t turn = desc->order[k];
         if (turn < -desc->n_places || turn >= desc->n_places)
             return "names a place that n_places lacks";
-        if (memob_turn_place(turn) != place) continue;
+        if (memob_turn_of(turn) != place) continue;
         if (n_used % 2 == 0 && turn != place) return "has a backward of a place without a forward";
         if (n_used % 2 == 1 && turn == place)
             return "has two forwards of a place without a backward between";
@@ -8059,7 +8093,7 @@ MEMOI const char* memoi_swap_order_fault(const memo_swap_desc* desc) {
     for (int32_t t = 0; t < desc->n_tensors && desc->tensors; t++)
         if (memob_tensor_is_routed(desc, t)) return "does not work with MEMO_LATE_ROWS";
     if (desc->n_group > 1) return "does not work with n_group above 1";
-    return desc->n_host_layers ? "does not work with a file; set n_host_layers to 0" : NULL;
+    return NULL;
 }
 
 /* Forwards and backwards of each place must alternate. */
@@ -8212,7 +8246,7 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
     for (int32_t k = 0; k < p->n_visits; k++) {
         memob_visit* visit = &p->visits[k];
         const int32_t turn = order[k / n], is_backward = turn < 0;
-        const int32_t place = memob_turn_place(turn), i = is_backward ? n - 1 - k % n : k % n;
+        const int32_t place = memob_turn_of(turn), i = is_backward ? n - 1 - k % n : k % n;
         visit->pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
         visit->layer = place * n + i;
         visit->odd = memoi_swap_is_odd(desc, visit->layer);
@@ -9237,20 +9271,20 @@ MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_pl
  * (n_layers): of the room of each there. */
 MEMOI void memob_swap_size_file(const memob_law* law, const memob_swap_placement* p,
                                 memo_swap_sizes* sizes, int64_t* room_bytes) {
-    const int32_t first = law->begin[law->n_lists - 1]; /* a parcel is written once in a list */
     sizes->n_spilled_layers = law->n_spilled;
     sizes->spill_bytes = 0;
-    for (int32_t k = first; k < law->n_ops; k++) {
-        const memob_part* part = &law->parts[law->ops[k].first_part];
-        int64_t n_bytes;
-        if (law->ops[k].kind != MEMOB_OP_WRITE) continue;
-        n_bytes =
-            memob_align_up(p->sums[part->item % p->n_layers].host_bytes, MEMOB_SPILL_ALIGNMENT);
+    for (int32_t step = 0; step < p->n_layers && law->n_spilled; step++) {
+        const int32_t room = law->rooms[step];
+        const int64_t n_bytes = memob_align_up(p->sums[step].host_bytes, MEMOB_SPILL_ALIGNMENT);
+        if (room < 0) continue;
+        MEMO_ASSERT(room < law->n_spilled); /* 3 */
         sizes->spill_bytes += n_bytes;
-        MEMO_ASSERT(part->away >= 0 && part->away < law->n_spilled); /* 3 */
-        if (room_bytes) room_bytes[part->away] = n_bytes;
+        if (room_bytes) room_bytes[room] = n_bytes;
     }
-    MEMO_ASSERT(law->n_spilled >= sizes->n_swapped_layers - p->n_host_layers); /* 3 */
+
+    /* With an order not all micro-batches may be in flight at once. */
+    MEMO_ASSERT(p->n_forwards < p->n_layers || /* 3 */
+                law->n_spilled >= sizes->n_swapped_layers - p->n_host_layers);
 }
 
 /* --- placements --- */
@@ -9821,6 +9855,11 @@ typedef struct memob_states_desc {
     const char* spill_directory; /* of the file, as in memo_swap_desc, as the next */
     double spill_bytes_per_s;
     int32_t update_at; /* memo_update_at; 0: PASS.  On the host DEFERRED is PASS, too */
+    /* (n_turns), copied: the turns of an order, c: forwards of chunk c, -1 - c: its backwards.  The
+     * layers between the first and the last are n_chunks equal parts.  NULL: a micro-batch at a
+     * time. */
+    const int32_t* turns;
+    int32_t n_turns, n_chunks;
     void *device_memory, *host_memory; /* as in memo_swap_desc */
     memob_states_trainer trainer;
 } memob_states_desc;
@@ -9856,7 +9895,8 @@ typedef struct memob_state_bytes {
 } memob_state_bytes;
 
 /* The lists of a step.  What follows decides what is fetched, so forwards and backwards are lists
- * of their own. */
+ * of their own.  Of an order, whose turns are known, FORWARD is a forward alone, and the others but
+ * UPDATE have all turns. */
 typedef enum memob_states_list {
     MEMOB_STATES_NOTHING = 0,    /* no visits */
     MEMOB_STATES_FORWARD,        /* without updates */
@@ -9885,6 +9925,8 @@ typedef struct memob_states_items {
 typedef struct memob_states {
     memob_sink sink; /* engine.spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
     int32_t update_at, n_layers, n_states;
+    int32_t* turns; /* of the desc */
+    int32_t n_turns, n_chunks;
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated; /* which states they are */
     uint32_t made;               /* the update writes all their bytes */
@@ -10049,28 +10091,11 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
     return MEMO_STATUS_OK;
 }
 
-/* Fills in all that needs no device; *states is zero. */
-MEMOI memo_status memob_states_init(memob_states* states, const memob_states_desc* desc,
-                                    memo_error* error) {
+/* Which layer has which state, and where. */
+MEMOI void memoi_states_take_table(memob_states* states, const memob_states_desc* desc) {
     static const uint32_t of_pass[3] = {MEMO_STATE_FORWARD,
                                         MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
                                         MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
-    const int on_host = desc->trainer.update_host != NULL;
-    memob_engine* e = &states->sink.engine;
-    memo_status status = memoi_states_check_desc(desc, error);
-    if (status) return status;
-    states->n_layers = desc->n_layers;
-    states->n_states = desc->n_states;
-    states->update_at = desc->update_at;
-    states->trainer = desc->trainer;
-    if (on_host && desc->update_at == MEMO_UPDATE_DEFERRED) states->update_at = MEMO_UPDATE_PASS;
-    states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
-    states->bytes =
-        MEMOB_ARRAY(&e->arrays, memob_state_bytes, (int64_t)desc->n_layers * desc->n_states);
-    if (on_host) states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
-    if (e->arrays.failed) return memob_no_memory(error, "the places of states");
-
-    /* Who has which state. */
     for (int32_t s = 0; s < desc->n_states; s++) {
         const memo_state* state = &desc->states[s];
         states->states[s] = *state;
@@ -10088,7 +10113,31 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
         if (desc->spilled)
             states->layers[l].spilled = desc->spilled[l] & states->layers[l].streamed;
     }
+}
 
+/* Fills in all that needs no device; *states is zero. */
+MEMOI memo_status memob_states_init(memob_states* states, const memob_states_desc* desc,
+                                    memo_error* error) {
+    const int on_host = desc->trainer.update_host != NULL;
+    memob_engine* e = &states->sink.engine;
+    memo_status status = memoi_states_check_desc(desc, error);
+    if (status) return status;
+    states->n_layers = desc->n_layers;
+    states->n_states = desc->n_states;
+    states->update_at = desc->update_at;
+    states->trainer = desc->trainer;
+    if (on_host && desc->update_at == MEMO_UPDATE_DEFERRED) states->update_at = MEMO_UPDATE_PASS;
+    states->n_turns = desc->turns ? desc->n_turns : 0;
+    states->n_chunks = (int32_t)memob_max(desc->n_chunks, 1);
+    states->turns = MEMOB_ARRAY(&e->arrays, int32_t, states->n_turns);
+    states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
+    states->bytes =
+        MEMOB_ARRAY(&e->arrays, memob_state_bytes, (int64_t)desc->n_layers * desc->n_states);
+    if (on_host) states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
+    if (e->arrays.failed) return memob_no_memory(error, "the places of states");
+    for (int32_t k = 0; k < states->n_turns; k++) states->turns[k] = desc->turns[k];
+
+    memoi_states_take_table(states, desc);
     if (on_host) {
         status = memoi_states_take_updates(states, desc, error);
         if (status) return status;
@@ -10143,42 +10192,60 @@ MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t la
  *              before it computes; FIRST is in use from the visit of layer 1 on.  Fused updates of
  *              a layer come when nobody uses the layer any more.
  *   update     up.
+ *   turns      those of an order: forwards of a chunk, or its backwards, with FIRST in turns of the
+ *              first chunk, and LAST in backwards of the last.  Deferred updates come before a
+ *              layer's first visit, fused ones behind its last.
  *
  * 1. The first backward of a step writes gradients, the others change them; updates spend them.
  * 2. No two layers that one visit uses have the same place.
  * 3. Which list comes next is known when a list begins, but for a mistake; see >>states.
  * 4. The pieces of an item follow each other, and there are fewer than borders of items. */
 
-/* Lists that may come next, as bits.  Evaluations are forwards behind forwards. */
-MEMOI uint32_t memoi_states_follow(int32_t update_at, int32_t list) {
-    const uint32_t forward = 1u << MEMOB_STATES_FORWARD;
-    const uint32_t backward = 1u << MEMOB_STATES_BACKWARD, more = 1u << MEMOB_STATES_MORE_BACKWARD;
-    const int is_fused = update_at == MEMO_UPDATE_FUSED;
-    const int is_deferred = update_at == MEMO_UPDATE_DEFERRED;
-    switch (list) {
-    case MEMOB_STATES_NOTHING: return 0;
-    case MEMOB_STATES_FORWARD:
-        return forward | backward | more |
-               (is_fused ? 1u << MEMOB_STATES_FUSED | 1u << MEMOB_STATES_MORE_FUSED : 0);
-    case MEMOB_STATES_UPDATE_FORWARD: return is_deferred ? backward : 0;
-    case MEMOB_STATES_BACKWARD:
-    case MEMOB_STATES_MORE_BACKWARD:
-        if (is_fused) return forward;
-        return forward | 1u << (is_deferred ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_UPDATE);
-    case MEMOB_STATES_FUSED:
-    case MEMOB_STATES_MORE_FUSED: return is_fused ? forward : 0;
-    default: return forward;
+/* A list as a bit, and with its later one of a step. */
+#define MEMOI_STATES_BIT(list)  (1u << MEMOB_STATES_##list)
+#define MEMOI_STATES_BITS(list) (MEMOI_STATES_BIT(list) | MEMOI_STATES_BIT(MORE_##list))
+
+/* Which lists may come behind which, as bits, by the moment of the update.  With turns a list has
+ * all of an order.  Evaluations are forwards behind forwards. */
+typedef struct memoi_states_next {
+    uint32_t lists, at; /* at: memo_update_at, as bits */
+    uint32_t next[2];   /* without turns, and with them */
+} memoi_states_next;
+static const memoi_states_next memoi_states_nexts[] = {
+    {MEMOI_STATES_BIT(FORWARD),
+     ~0u,
+     {MEMOI_STATES_BIT(FORWARD) | MEMOI_STATES_BITS(BACKWARD), MEMOI_STATES_BIT(FORWARD)}},
+    {MEMOI_STATES_BIT(FORWARD), 1u << MEMO_UPDATE_FUSED, {MEMOI_STATES_BITS(FUSED), 0}},
+    {MEMOI_STATES_BIT(UPDATE_FORWARD),
+     1u << MEMO_UPDATE_DEFERRED,
+     {MEMOI_STATES_BIT(BACKWARD),
+      MEMOI_STATES_BIT(MORE_BACKWARD) | MEMOI_STATES_BIT(UPDATE_FORWARD)}},
+    {MEMOI_STATES_BITS(BACKWARD),
+     ~0u,
+     {MEMOI_STATES_BIT(FORWARD), MEMOI_STATES_BIT(MORE_BACKWARD)}},
+    {MEMOI_STATES_BITS(BACKWARD),
+     1u << MEMO_UPDATE_PASS,
+     {MEMOI_STATES_BIT(UPDATE), MEMOI_STATES_BIT(UPDATE)}},
+    {MEMOI_STATES_BITS(BACKWARD),
+     1u << MEMO_UPDATE_DEFERRED,
+     {MEMOI_STATES_BIT(UPDATE_FORWARD), MEMOI_STATES_BIT(UPDATE_FORWARD)}},
+    {MEMOI_STATES_BITS(FUSED),
+     1u << MEMO_UPDATE_FUSED,
+     {MEMOI_STATES_BIT(FORWARD), MEMOI_STATES_BIT(FUSED)}},
+    {MEMOI_STATES_BIT(UPDATE), ~0u, {MEMOI_STATES_BIT(FORWARD), MEMOI_STATES_BIT(BACKWARD)}}};
+
+MEMOI uint32_t memoi_states_follow(const memob_states* states, int32_t list) {
+    const int64_t at = memob_max(states->update_at, MEMO_UPDATE_PASS);
+    uint32_t next = 0;
+    for (size_t k = 0; k < sizeof memoi_states_nexts / sizeof *memoi_states_nexts; k++) {
+        const memoi_states_next* n = &memoi_states_nexts[k];
+        if (n->lists >> list & n->at >> at & 1) next |= n->next[states->n_turns > 0];
     }
+    return next;
 }
 
-MEMOI int memoi_states_is_fused(int32_t list) {
+MEMOI int memob_states_is_fused(int32_t list) {
     return list == MEMOB_STATES_FUSED || list == MEMOB_STATES_MORE_FUSED;
-}
-
-/* 1: the list that is under way updates each layer. */
-MEMOI int memob_states_updates(const memob_states* states) {
-    return states->list == MEMOB_STATES_UPDATE || states->list == MEMOB_STATES_UPDATE_FORWARD ||
-           memoi_states_is_fused(states->list);
 }
 
 /* The streamed states of a layer that a pass uses on the device. */
@@ -10227,32 +10294,84 @@ MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t la
     if (in_lists) memoi_states_add_uses(states, pass, layer, begins);
 }
 
-MEMOI void memoi_states_list_forwards(memob_states* states) {
-    const uint32_t deferred = 1u << MEMOB_STATES_UPDATE_FORWARD;
-    for (int32_t l = 0; l < states->n_layers; l++) {
-        if (states->update_at == MEMO_UPDATE_DEFERRED)
-            memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, deferred);
-        memoi_states_add_visit(states, MEMOB_FORWARD, l, 0, deferred | 1u << MEMOB_STATES_FORWARD);
+/* The lists of visits of a pass, as bits: of backwards that begin gradients, of all others, and of
+ * the updates before a layer's visit and behind it. */
+typedef struct memoi_states_bits {
+    uint32_t first, more, deferred, fused;
+} memoi_states_bits;
+
+/* Forwards of layers [from, end). */
+MEMOI void memoi_states_list_forwards(memob_states* states, int32_t from, int32_t end,
+                                      const memoi_states_bits* in) {
+    for (int32_t l = from; l < end; l++) {
+        if (in->deferred) memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, in->deferred);
+        memoi_states_add_visit(states, MEMOB_FORWARD, l, 0, in->more);
         if (l == 1) memoi_states_add_uses(states, MEMOB_FORWARD, 0, 0);
     }
 }
 
-MEMOI void memoi_states_list_backwards(memob_states* states) {
-    static const uint32_t lists[] = {1u << MEMOB_STATES_BACKWARD | 1u << MEMOB_STATES_FUSED,
-                                     1u << MEMOB_STATES_MORE_BACKWARD |
-                                         1u << MEMOB_STATES_MORE_FUSED};
-    const uint32_t fused = 1u << MEMOB_STATES_FUSED | 1u << MEMOB_STATES_MORE_FUSED;
+/* Backwards of layers [end, from), downwards. */
+MEMOI void memoi_states_list_backwards(memob_states* states, int32_t from, int32_t end,
+                                       const memoi_states_bits* in) {
+    const uint32_t lists[] = {in->first, in->more};
     const int32_t last = states->n_layers - 1;
-    for (int32_t l = last; l >= 0; l--) {
+    for (int32_t l = from - 1; l >= end; l--) {
+        if (l == last && in->deferred)
+            memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, in->deferred);
         for (int more = 0; more < 2; more++) {
+            if (!lists[more]) continue;
             memoi_states_add_visit(states, MEMOB_BACKWARD, l, !more && l, lists[more]);
             if (l == last - 1) memoi_states_add_uses(states, MEMOB_BACKWARD, last, 0);
             if (l == 1) memoi_states_add_uses(states, MEMOB_BACKWARD, 0, !more);
         }
-        if (states->update_at != MEMO_UPDATE_FUSED || l == last) continue;
-        if (l == last - 1) memoi_states_add_visit(states, MEMOB_UPDATE, last, 0, fused);
-        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, fused);
+        if (!in->fused || l == last) continue;
+        if (l == last - 1) memoi_states_add_visit(states, MEMOB_UPDATE, last, 0, in->fused);
+        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, in->fused);
     }
+}
+
+/* Is no turn in [k, end) the same? */
+MEMOI int memoi_states_is_only(const memob_states* states, int32_t turn, int32_t k, int32_t end) {
+    while (k < end && states->turns[k] != turn) k++;
+    return k == end;
+}
+
+/* All turns of an order. */
+MEMOI void memoi_states_list_turns(memob_states* states) {
+    const uint32_t deferred = MEMOI_STATES_BIT(UPDATE_FORWARD);
+    const uint32_t first = MEMOI_STATES_BIT(BACKWARD) | MEMOI_STATES_BIT(FUSED) | deferred;
+    const uint32_t fused = MEMOI_STATES_BITS(FUSED);
+    const uint32_t more = MEMOI_STATES_BIT(MORE_BACKWARD) | MEMOI_STATES_BIT(MORE_FUSED);
+    const int32_t each = (states->n_layers - 2) / states->n_chunks;
+    for (int32_t k = 0; k < states->n_turns; k++) {
+        const int32_t turn = states->turns[k], chunk = memob_turn_of(turn);
+        const int32_t begin = chunk ? 1 + chunk * each : 0, end = 1 + (chunk + 1) * each;
+        const int is_first = memoi_states_is_only(states, turn, 0, k);
+        const int is_last = memoi_states_is_only(states, turn, k + 1, states->n_turns);
+        memoi_states_bits in = {0, first | more, 0, 0};
+        if (is_first && states->update_at == MEMO_UPDATE_DEFERRED) in.deferred = deferred;
+        if (turn >= 0) {
+            memoi_states_list_forwards(states, begin, end, &in);
+            continue;
+        }
+        if (is_first) in.first = first, in.more = more;
+        if (is_last && states->update_at == MEMO_UPDATE_FUSED) in.fused = fused;
+        memoi_states_list_backwards(states, end + (chunk == states->n_chunks - 1), begin, &in);
+    }
+}
+
+/* A micro-batch, forward and backward. */
+MEMOI void memoi_states_list_batch(memob_states* states) {
+    const uint32_t deferred = MEMOI_STATES_BIT(UPDATE_FORWARD);
+    const int is_fused = states->update_at == MEMO_UPDATE_FUSED;
+    const memoi_states_bits forward = {0, MEMOI_STATES_BIT(FORWARD) | deferred,
+                                       states->update_at == MEMO_UPDATE_DEFERRED ? deferred : 0, 0};
+    const memoi_states_bits backward = {MEMOI_STATES_BIT(BACKWARD) | MEMOI_STATES_BIT(FUSED),
+                                        MEMOI_STATES_BIT(MORE_BACKWARD) |
+                                            MEMOI_STATES_BIT(MORE_FUSED),
+                                        0, is_fused ? MEMOI_STATES_BITS(FUSED) : 0};
+    memoi_states_list_forwards(states, 0, states->n_layers, &forward);
+    memoi_states_list_backwards(states, states->n_layers, 0, &backward);
 }
 
 /* Two lists in a row tell what the first does: what it lacks at its begin, which a list of nothing
@@ -10261,7 +10380,7 @@ MEMOI void memoi_states_pair_lists(memob_states* states) {
     memob_states_items* it = &states->items;
     for (int32_t list = 0; list < MEMOB_STATES_N_LISTS; list++)
         for (int32_t next = 0; next < MEMOB_STATES_N_LISTS; next++) {
-            if (!(memoi_states_follow(states->update_at, list) >> next & 1)) continue;
+            if (!(memoi_states_follow(states, list) >> next & 1)) continue;
             it->lists[it->n_lists++] = MEMOB_STATES_NOTHING;
             it->lists[it->n_lists++] = list;
             it->lists[it->n_lists++] = next + MEMOB_LIST_AHEAD;
@@ -10271,21 +10390,30 @@ MEMOI void memoi_states_pair_lists(memob_states* states) {
 
 /* Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* error) {
+    static const memoi_states_bits alone = {0, MEMOI_STATES_BIT(FORWARD), 0, 0};
     memob_states_items* it = &states->items;
     const int64_t n = states->n_layers, n_items = n * states->n_states;
-    it->visits = MEMOB_ARRAY(&it->arrays, memob_visit, 6 * n + 1);
-    it->in_lists = MEMOB_ARRAY(&it->arrays, uint32_t, 6 * n + 1);
-    it->on_host = MEMOB_ARRAY(&it->arrays, char, 6 * n + 1);
+    /* A turn visits each layer of its chunk at most three times, updates included, and uses FIRST
+     * and LAST beside their neighbors. */
+    const int64_t n_of_turns = states->n_turns * (3 * ((n - 2) / states->n_chunks + 2) + 1);
+    const int64_t n_visits = 6 * n + 1 + n_of_turns;
+    const int64_t n_uses = (n_visits + 5 + 4 * states->n_turns) * states->n_states;
+    it->visits = MEMOB_ARRAY(&it->arrays, memob_visit, n_visits);
+    it->in_lists = MEMOB_ARRAY(&it->arrays, uint32_t, n_visits);
+    it->on_host = MEMOB_ARRAY(&it->arrays, char, n_visits);
     it->items = MEMOB_ARRAY(&it->arrays, memob_item, n_items);
-    it->uses = MEMOB_ARRAY(&it->arrays, memob_use, (6 * n + 5) * states->n_states);
+    it->uses = MEMOB_ARRAY(&it->arrays, memob_use, n_uses);
     if (it->arrays.failed) return memob_no_memory(error, "the items of states");
     memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0, 0); /* see memob_law_desc */
-    memoi_states_list_forwards(states);
-    memoi_states_list_backwards(states);
+    if (states->n_turns) {
+        memoi_states_list_forwards(states, 0, states->n_layers, &alone);
+        memoi_states_list_turns(states);
+    } else
+        memoi_states_list_batch(states);
     for (int32_t l = 0; l < states->n_layers; l++)
-        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, 1u << MEMOB_STATES_UPDATE);
+        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, MEMOI_STATES_BIT(UPDATE));
     memoi_states_pair_lists(states);
-    MEMO_ASSERT(it->n_visits <= 6 * n + 1 && it->n_uses <= (6 * n + 5) * states->n_states);
+    MEMO_ASSERT(it->n_visits <= n_visits && it->n_uses <= n_uses);
     return MEMO_STATUS_OK;
 }
 
@@ -10672,15 +10800,14 @@ MEMOI void memoi_states_enter(memob_states* states, int32_t list, int32_t next) 
  * evaluation. */
 MEMOI void memoi_states_leave(memob_states* states) {
     const int32_t list = states->list, next = states->next;
-    const int is_forward = list == MEMOB_STATES_FORWARD || list == MEMOB_STATES_UPDATE_FORWARD;
+    const int is_forward =
+        list == MEMOB_STATES_FORWARD || (list == MEMOB_STATES_UPDATE_FORWARD && !states->n_turns);
     states->list = MEMOB_STATES_NOTHING;
     if (is_forward && next != MEMOB_STATES_FORWARD) {
         memoi_states_enter(states, next, states->behind);
         if (states->sink.engine.status) states->list = next; /* until it is abandoned */
-    } else if (!is_forward) {
-        states->is_due = list != MEMOB_STATES_UPDATE && !memoi_states_is_fused(list) &&
-                         next != MEMOB_STATES_FORWARD;
-    }
+    } else
+        states->is_due = next == MEMOB_STATES_UPDATE || next == MEMOB_STATES_UPDATE_FORWARD;
 }
 
 /* The open visit ends: what it has changed, and the copies behind it. */
@@ -10801,13 +10928,16 @@ MEMOI void memob_states_defer(memob_states* states) {
     states->is_pending = 1;
 }
 
-/* Begins a micro-batch, and fetches what its first layers need.  n_slices: of a layer.  is_last:
- * the update comes after its backward, or in it.  is_forward_only: no backward follows, and no
- * updates are pending.  Errors: the device's. */
+/* Begins a micro-batch, or an order, and fetches what its first layers need.  n_slices: of a layer.
+ * is_last: the update comes after its backward, or in it.  is_forward_only: no backward follows,
+ * and no updates are pending.  Errors: the device's. */
 MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices, int is_last,
                                          int is_forward_only, memo_error* error) {
-    static const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE, MEMOB_STATES_FORWARD,
-                                   MEMOB_STATES_UPDATE_FORWARD};
+    const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE,
+                            states->n_turns ? MEMOB_STATES_FUSED : MEMOB_STATES_FORWARD,
+                            MEMOB_STATES_UPDATE_FORWARD};
+    const int32_t more = states->n_turns ? MEMOB_STATES_MORE_BACKWARD : MEMOB_STATES_FORWARD;
+    const int32_t forward = states->is_pending ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_FORWARD;
     const int is_more = states->layers[0].has_gradients && !states->is_pending;
     const int is_fused = is_last && states->update_at == MEMO_UPDATE_FUSED;
     int32_t backward = is_more ? MEMOB_STATES_MORE_BACKWARD : MEMOB_STATES_BACKWARD;
@@ -10817,11 +10947,11 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices,
     states->n_slices = n_slices;
     states->is_spread = n_slices > 1 && !states->sizes.spill_bytes; /* windows have an order */
     states->is_forward_only = is_forward_only;
-    states->behind = is_last ? last[states->update_at] : MEMOB_STATES_FORWARD;
-    if (!states->sink.engine.status)
-        memoi_states_enter(states,
-                           states->is_pending ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_FORWARD,
-                           is_forward_only ? MEMOB_STATES_FORWARD : backward);
+    states->behind = is_last ? last[states->update_at] : more;
+    if (!states->sink.engine.status && states->n_turns && !is_forward_only)
+        memoi_states_enter(states, states->is_pending ? forward : backward, states->behind);
+    else if (!states->sink.engine.status)
+        memoi_states_enter(states, forward, is_forward_only ? MEMOB_STATES_FORWARD : backward);
     return memoi_states_finish(states);
 }
 
@@ -10853,7 +10983,8 @@ MEMOI memo_status memoi_states_begin(memob_states* states, int32_t pass, int32_t
     memob_sink* sink = &states->sink;
     memoi_sink_call(sink, error);
     if (!sink->engine.status && pass == MEMOB_UPDATE && !states->list)
-        memoi_states_enter(states, MEMOB_STATES_UPDATE, MEMOB_STATES_FORWARD);
+        memoi_states_enter(states, MEMOB_STATES_UPDATE,
+                           states->n_turns ? MEMOB_STATES_BACKWARD : MEMOB_STATES_FORWARD);
     if (!sink->engine.status && !(pass == MEMOB_BACKWARD && !layer) &&
         !(pass == MEMOB_UPDATE && states->updates))
         memoi_states_go(states, pass, layer);
@@ -10861,9 +10992,9 @@ MEMOI memo_status memoi_states_begin(memob_states* states, int32_t pass, int32_t
     return memoi_states_finish(states);
 }
 
-MEMOI memo_status memoi_states_end(memob_states* states, int32_t pass, int32_t layer,
+/* updates: the layer's update ends, too. */
+MEMOI memo_status memoi_states_end(memob_states* states, int32_t pass, int32_t layer, int updates,
                                    memo_error* error) {
-    const int updates = memob_states_updates(states) && pass != MEMOB_FORWARD;
     memoi_sink_call(&states->sink, error);
     if (states->sink.engine.status || (pass == MEMOB_FORWARD && !layer))
         return memoi_states_finish(states);
@@ -10894,21 +11025,31 @@ MEMOI memo_status memoi_states_update(memob_states* states, int32_t pass, int32_
     if (status || on_host) return status;
     status = states->trainer.update(states->trainer.user, layer);
     if (!status) status = memoi_states_look(states, MEMOB_UPDATE, layer, 1);
-    return status || is_end ? status : memoi_states_end(states, MEMOB_UPDATE, layer, error);
+    return status || is_end ? status : memoi_states_end(states, MEMOB_UPDATE, layer, 1, error);
+}
+
+/* 1: of what comes behind the open visit, the layer's update is the first. */
+MEMOI int memoi_states_updates_next(const memob_states* states, int32_t layer) {
+    int32_t k = states->op + states->is_visiting;
+    const memob_visit* visit;
+    if (!states->list) return 0;
+    while (k < states->end && memoi_states_way(states, k) < 2) k++;
+    visit = &states->items.visits[k < states->end ? states->sink.law.ops[k].visit : 0];
+    return visit->pass == MEMOB_UPDATE && visit->layer == layer;
 }
 
 /* A layer's pass begins or ends, with the update if it is time: before the end of a pass of updates
- * or of a fused backward, behind the begin of a forward if it is deferred. */
+ * or of a fused backward, before the begin of a visit if it is deferred. */
 MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t layer, int is_end,
                                      memo_error* error) {
     const int on_host = states->updates != NULL;
-    const int updates =
-        memob_states_updates(states) && (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
+    const int updates = pass == MEMOB_UPDATE ? is_end : memoi_states_updates_next(states, layer);
     memo_status status = MEMO_STATUS_OK;
     if (is_end && pass != MEMOB_UPDATE) status = memoi_states_look(states, pass, layer, 1);
     if (!status && updates) status = memoi_states_update(states, pass, layer, is_end, error);
     if (!status)
-        status = (is_end ? memoi_states_end : memoi_states_begin)(states, pass, layer, error);
+        status = is_end ? memoi_states_end(states, pass, layer, updates, error)
+                        : memoi_states_begin(states, pass, layer, error);
 
     /* An update on the host begins and ends with the end of its pass. */
     if (status) return status;
@@ -10923,13 +11064,19 @@ MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t
  * failed operation (without waiting), and an update has begun since the last transfer.  After such
  * a failure transfers return the device's error, never bytes of two steps. */
 MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) {
-    const int32_t n_updates = states->list ? states->n_updates : 0;
+    /* With turns deferred updates are over before their list is. */
+    const int is_updating = states->is_visiting && memoi_states_visit(states)->pass == MEMOB_UPDATE;
+    const int is_whole = states->list == MEMOB_STATES_UPDATE_FORWARD && !is_updating &&
+                         states->n_updates == states->n_layers;
+    const int32_t n_updates = states->list && !is_whole ? states->n_updates : 0;
     memo_error late;
     for (int32_t l = 0; l < states->n_layers && !states->is_pending; l++) {
         states->layers[l].has_gradients = 0;
         for (int32_t s = 0; s < states->n_states; s++)
             if (states->gradients >> s & 1) memoi_states_drop(states, l * states->n_states + s);
     }
+
+    /* No list is under way. */
     states->list = states->next = MEMOB_STATES_NOTHING;
     states->is_visiting = states->is_due = 0;
     states->sink.has_failed = 1;
@@ -10972,14 +11119,31 @@ MEMOI memo_status memoi_states_turn_layer(memob_states* states, int32_t pass, in
 
     /* LAST behind the last layer. */
     if (status || !is_end || is_backward || !is_last) return status;
+    if (states->n_turns && !states->is_forward_only) return status;
     status = memob_states_visit(states, pass, last, 0, error);
     if (status || states->is_forward_only) return status;
     status = memob_states_visit(states, pass, last, 1, error);
     return status ? status : memob_states_visit(states, MEMOB_BACKWARD, last, 0, error);
 }
 
-/* A step begins or ends: its layer, if it is the first or the last, and a share of the copies. */
-MEMOI memo_status memob_states_turn(memob_states* states, int32_t pass, int32_t step, int is_end,
+/* A micro-batch, or a turn of an order, begins with FIRST or LAST, or ends with either.  turn: as
+ * in memob_states_desc; without an order 0. */
+MEMOI memo_status memob_states_begin_turn(memob_states* states, int32_t turn, memo_error* error) {
+    const int is_forward = turn >= 0, last = is_forward ? 0 : states->n_chunks - 1;
+    if (memob_turn_of(turn) != last) return MEMO_STATUS_OK;
+    return is_forward ? memob_states_visit(states, MEMOB_FORWARD, 0, 0, error)
+                      : memob_states_visit(states, MEMOB_BACKWARD, states->n_layers - 1, 0, error);
+}
+MEMOI memo_status memob_states_end_turn(memob_states* states, int32_t turn, memo_error* error) {
+    if (states->is_forward_only)
+        return memob_states_visit(states, MEMOB_FORWARD, states->n_layers - 1, 1, error);
+    if (states->n_turns && turn != -1) return MEMO_STATUS_OK;
+    return memob_states_visit(states, MEMOB_BACKWARD, 0, 1, error);
+}
+
+/* A step begins or ends: its layer, if it is the first or the last, and a share of the copies.  The
+ * step counts layers of all chunks, not of places. */
+MEMOI memo_status memob_states_step(memob_states* states, int32_t pass, int32_t step, int is_end,
                                     memo_error* error) {
     const int32_t n = states->n_slices, slice = step % n;
     const int32_t n_begun = pass == MEMOB_BACKWARD ? n - 1 - slice : slice;
@@ -11003,25 +11167,38 @@ typedef struct memob_walk {
     void* user;
 } memob_walk;
 
+/* The step of visit k, counted in layers of all chunks. */
+MEMOI int32_t memoi_walk_step(const memob_walk* w, int32_t k) {
+    const int32_t n = w->order->n_forwards, step = w->order->visits[k].layer;
+    const memob_states* states = w->states;
+    return states->n_turns ? memob_turn_of(states->turns[k / n]) * n + step % n : step;
+}
+
 /* A micro-batch, or all that are in flight. */
 MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error* error) {
     const memob_swap_placement* order = w->order;
+    memob_states* states = w->states;
+    const int32_t n = states && states->n_turns ? order->n_forwards : order->n_visits;
     memo_status status = MEMO_STATUS_OK;
-    if (w->states) status = memob_states_set_batch(w->states, order->n_slices, is_last, 0, error);
-    if (w->states && !status) status = memob_states_visit(w->states, MEMOB_FORWARD, 0, 0, error);
+    if (states) status = memob_states_set_batch(states, order->n_slices, is_last, 0, error);
     for (int32_t k = 0; k < order->n_visits && !status; k++) {
         const memob_visit* visit = &order->visits[k];
-        if (memob_swap_is_between(order, k)) w->between(w->user);
-        if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 0, error);
+        const int32_t turn = states && states->n_turns ? states->turns[k / n] : 0;
+        if (states && k % n == 0) status = memob_states_begin_turn(states, turn, error);
+        if (!status && memob_swap_is_between(order, k)) w->between(w->user);
+        if (states && !status)
+            status = memob_states_step(states, visit->pass, memoi_walk_step(w, k), 0, error);
         if (status) return status;
         w->rows(w->user, k, 0);
         if (memob_swap_has_loss(order, k)) w->between(w->user);
         w->compute(w->user, k);
         w->rows(w->user, k, 1);
-        if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 1, error);
+        if (states)
+            status = memob_states_step(states, visit->pass, memoi_walk_step(w, k), 1, error);
+        if (states && k % n == n - 1 && !status)
+            status = memob_states_end_turn(states, turn, error);
     }
-    if (!w->states || status) return status;
-    return memob_states_visit(w->states, MEMOB_BACKWARD, 0, 1, error);
+    return status;
 }
 
 /* The update after the last micro-batch of a step. */

@@ -551,7 +551,8 @@ typedef enum memo_pass {
  * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
  * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
  * is_forward_only have no order; run them while no micro-batch is in flight, and without chunks.
- * States, LATE_ROWS and spill_directory do not work with an order.  One layer is open at a time.
+ * With spill_directory the file has each layer of a place at most once.  LATE_ROWS do not work with
+ * an order.  One layer is open at a time.
  *
  * The EDGE in an order.  In the forward the first layer of a chunk writes the rows, which are the
  * batch's or come from the stage before, and the last layer leaves the output there, to be sent.
@@ -559,7 +560,14 @@ typedef enum memo_pass {
  * gradient; the last layer of another chunk writes the gradient that it has received, before it
  * reads the EDGE.  The first layer leaves the gradient to be sent.  In slices all of this is done
  * slice by slice, and the outputs of all micro-batches in flight wait on the host.  Without slices
- * they wait there only if there is a `loss`; otherwise other turns overwrite the EDGE. */
+ * they wait there only if there is a `loss`; otherwise other turns overwrite the EDGE.
+ *
+ * States.  An order is a step, or with more_follow, which all its turns share, a part of a step;
+ * then comes memo_session_update.  A chunk's turn brings the states of its layers.  States of FIRST
+ * are there in turns of chunk 0, as in other passes.  States of LAST are there in backward turns of
+ * the last chunk, from `between` to the end of the first layer.  Deferred updates run before a
+ * layer's first turn in the next order, fused ones in its last turn.  While micro-batches are in
+ * flight, states are neither read, written nor updated. */
 typedef struct memo_turn {
     int32_t micro_batch; /* 0 to n_order - 1, in any order; one turn of each pass a chunk */
     int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */
@@ -5195,24 +5203,23 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
     return MEMOB_CHECK_FIELDS(name, budgets, error);
 }
 
-/* The states that the engine gets.  The swap desc is valid. */
+/* The states that the engine gets, whose turns are those of the order.  The swap desc is valid. */
 MEMOI memo_status memoi_rows_check_states(const memo_swap_plan_desc* desc, memo_error* error) {
     const char* const name = memoi_rows_desc_name(desc);
     const struct memob_states_desc* states = desc->states;
-    const int64_t n_layers = desc->swap->n_layers / memob_max(desc->swap->n_slices, 1) + 2;
-    memo_status status;
+    const memo_swap_desc* swap = desc->swap;
+    const int64_t n_chunks = states && swap->order ? memob_max(states->n_chunks, 1) : 1;
+    const int64_t n_turns = swap->order ? swap->n_order : 0;
+    const int64_t n_steps = memoi_swap_place_steps(swap) * n_chunks;
+    const int64_t n_layers = n_steps / memob_max(swap->n_slices, 1) + 2;
     if (!states) return MEMO_STATUS_OK;
-    if (desc->swap->order)
-        return MEMOB_INVALID(error,
-                             "%s.states: do not work with an order (%d turns); plan either alone",
-                             name, (int)desc->swap->n_order);
+    const memob_bounds fields[] = {{"states->n_states", states->n_states, 1, MEMO_STATES_MAX},
+                                   {"states->n_layers", states->n_layers, n_layers, n_layers},
+                                   {"states->n_turns", states->n_turns, n_turns, n_turns},
+                                   {"states->n_chunks", states->n_chunks, n_chunks, n_chunks}};
     if (!states->states)
         return MEMOB_INVALID(error, "%s.states: without a table; NULL means no states", name);
-    status =
-        memob_check_integer(name, "states->n_states", states->n_states, 1, MEMO_STATES_MAX, error);
-    return status ? status
-                  : memob_check_integer(name, "states->n_layers", states->n_layers, n_layers,
-                                        n_layers, error);
+    return MEMOB_CHECK_FIELDS(name, fields, error);
 }
 
 /* Layers in slices hand rows on; only they may be planned in slices of another size. */
@@ -6714,6 +6721,19 @@ MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t
     return memob_swap_place_of(&s->part->placement, step, t);
 }
 
+/* The layer of a step of this turn, or of a step with its number in another place. */
+MEMOI int32_t memoi_session_layer(const memo_session* s, int32_t step) {
+    return s->first_layer + step % s->n_turn_steps / s->n_slices;
+}
+/* The first step of a layer of this turn. */
+MEMOI int32_t memoi_session_step(const memo_session* s, int32_t layer) {
+    return s->first_step + (layer - s->first_layer) * s->n_slices;
+}
+/* 1: this turn computes the layer. */
+MEMOI int memoi_session_has_layer(const memo_session* s, int32_t layer) {
+    return layer >= s->first_layer && layer - s->first_layer < memoi_session_turn_layers(s);
+}
+
 /* Micro-batches of a call; forwards begin with the last of them, backwards with the first. */
 MEMOI int32_t memoi_session_n_group(const memo_session* s) { return s->n_slices / s->n_of_batch; }
 
@@ -7014,9 +7034,6 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < desc->n_shapes; k++) has_forwards |= desc->shapes[k].is_forward_only;
     const memob_rule rules[] = {
-        {desc->n_states,
-         "does not work with states; keep them in memory of the trainer, with n_states 0"},
-        {desc->spill_directory != NULL, "does not work with a file; set spill_directory to NULL"},
         {desc->micro_batches, "lists the micro-batches of a step, so micro_batches must be 0"},
         {desc->n_group, "does not work with groups of micro-batches; set n_group to 0"},
         {has_forwards && n_chunks > 1,
@@ -7841,19 +7858,6 @@ MEMOI void memoi_session_use_shape(memo_session* s, int32_t shape) {
     MEMO_ASSERT(s->n_steps % s->n_turn_steps == 0 && s->n_turn_steps % s->n_slices == 0); /* 2 */
 }
 
-/* The layer of a step of this turn, or of a step with its number in another place. */
-MEMOI int32_t memoi_session_layer(const memo_session* s, int32_t step) {
-    return s->first_layer + step % s->n_turn_steps / s->n_slices;
-}
-/* The first step of a layer of this turn. */
-MEMOI int32_t memoi_session_step(const memo_session* s, int32_t layer) {
-    return s->first_step + (layer - s->first_layer) * s->n_slices;
-}
-/* 1: this turn computes the layer. */
-MEMOI int memoi_session_has_layer(const memo_session* s, int32_t layer) {
-    return layer >= s->first_layer && layer - s->first_layer < memoi_session_turn_layers(s);
-}
-
 /* Copies the kinds of layers, with those of FIRST and LAST.  Checks the table of states, and
  * prepares the engine's desc, in which nothing is streamed yet. */
 MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) {
@@ -7863,7 +7867,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     const uint32_t ends = MEMO_STATE_FIRST | MEMO_STATE_LAST;
     const int on_host = desc->update_on == MEMO_UPDATE_HOST;
     const int32_t n_layers = desc->n_layers + 2; /* with FIRST and LAST */
-    int32_t* kinds = MEMOB_ARRAY(&s->kept, int32_t, n_layers);
+    int32_t *kinds = MEMOB_ARRAY(&s->kept, int32_t, n_layers), *turns;
     if (!kinds) return memob_no_memory(error, "the kinds of layers");
     if (desc->layer_kinds)
         memcpy(kinds + 1, desc->layer_kinds, (size_t)desc->n_layers * sizeof *kinds);
@@ -7891,6 +7895,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
 
     s->streamed = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
     s->spilled = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
+    turns = MEMOB_ARRAY(&s->kept, int32_t, desc->n_order);
     if (s->kept.failed) return memob_no_memory(error, "the states of layers");
 
     for (int32_t i = 0; i < desc->n_layers; i++)
@@ -7904,6 +7909,15 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     /* Kinds of the states before the first layer and behind the last. */
     kinds[0] = 30;
     kinds[n_layers - 1] = 31;
+
+    /* The turns of an order, by their chunks. */
+    states->n_chunks = memoi_session_n_chunks(desc);
+    for (int32_t k = 0; k < desc->n_order; k++) {
+        const int32_t chunk = desc->order[k].chunk;
+        turns[k] = desc->order[k].pass == MEMO_PASS_BACKWARD ? -1 - chunk : chunk;
+    }
+    states->turns = desc->n_order ? turns : NULL;
+    states->n_turns = desc->n_order;
 
     states->states = s->desc.states;
     states->n_states = desc->n_states;
@@ -8241,9 +8255,10 @@ MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int
 
 MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
     const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
+    const int32_t of_layers = step - s->first_step + s->first_layer * s->n_slices;
     if (s->states && !s->error.status)
-        (void)memoi_session_is_ok(s,
-                                  memob_states_turn(s->states, pass, step, is_end, &s->call_error));
+        (void)memoi_session_is_ok(
+            s, memob_states_step(s->states, pass, of_layers, is_end, &s->call_error));
 }
 
 /* Updates all layers, in a pass. */
@@ -8257,10 +8272,20 @@ MEMOI void memoi_session_pass_updates(memo_session* s) {
     s->is_deferred = 0;
 }
 
-/* FIRST begins with the micro-batch. */
+/* The turn of states that is open; 0 without an order. */
+MEMOI int32_t memoi_session_states_turn(const memo_session* s) {
+    return s->steps->order ? s->states->turns[s->next_turn] : 0;
+}
+
+/* A micro-batch begins, or a turn of an order, of which the first begins for all. */
 MEMOI void memoi_session_begin_states(memo_session* s) {
     const int is_forward_only = s->batch.is_forward_only;
     if (!s->states || s->error.status) return;
+    if (s->next_turn) {
+        (void)memoi_session_is_ok(
+            s, memob_states_begin_turn(s->states, memoi_session_states_turn(s), &s->call_error));
+        return;
+    }
     if (memob_states_is_due(s->states))
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                           "memo_session_begin: the last micro-batch of a step is over; "
@@ -8273,17 +8298,19 @@ MEMOI void memoi_session_begin_states(memo_session* s) {
     (void)memoi_session_is_ok(s,
                               memob_states_set_batch(s->states, s->n_slices, !s->batch.more_follow,
                                                      is_forward_only, &s->call_error));
-    memoi_session_visit(s, MEMOB_FORWARD, 0, 0);
+    if (!s->error.status)
+        (void)memoi_session_is_ok(s, memob_states_begin_turn(s->states, 0, &s->call_error));
 }
 
-/* LAST ends with a forward alone, FIRST with a backward. */
+/* The same ends, if all its layers have computed. */
 MEMOI void memoi_session_end_states(memo_session* s) {
-    if (!s->states || s->error.status) return;
-    if (s->batch.is_forward_only && s->n_passed == s->n_steps)
-        memoi_session_visit(s, MEMOB_FORWARD, s->desc.n_layers + 1, 1);
-    if (s->n_passed != 2 * s->n_steps) return;
-    s->is_fused = memob_states_updates(s->states);
-    memoi_session_visit(s, MEMOB_BACKWARD, 0, 1);
+    const int32_t n = s->n_turn_steps;
+    const int has_forward_alone =
+        s->batch.is_forward_only || memoi_session_is_turn(s, MEMO_PASS_FORWARD);
+    if (!s->states || s->error.status || s->n_passed != (has_forward_alone ? n : 2 * n)) return;
+    if (!has_forward_alone) s->is_fused = memob_states_is_fused(s->states->list);
+    (void)memoi_session_is_ok(
+        s, memob_states_end_turn(s->states, memoi_session_states_turn(s), &s->call_error));
 }
 
 /* Gradients are lost.  The error tells if an update has changed some layers alone. */
@@ -8301,15 +8328,15 @@ MEMOI void memoi_session_abandon_states(memo_session* s) {
 /* May the gradients be used, or dropped? */
 MEMOI memo_status memoi_session_check_update(const memo_session* s, const char* name, int drops,
                                              memo_error* error) {
+    const char* why = "no step of states is over; run its last micro-batch first";
     int has_gradients;
     if (!s) return MEMOB_INVALID(error, "memo_session_%s: session: NULL; pass one", name);
     has_gradients = s->states &&
                     ((s->states->layers[0].has_gradients && !s->states->is_pending) || s->is_fused);
-    if (!s->is_running && (has_gradients || drops)) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s", name,
-                          s->is_running ? "a micro-batch is open; end it first"
-                                        : "no step of states is over; run its last micro-batch "
-                                          "first");
+    if (!s->is_running && !s->next_turn && (has_gradients || drops)) return MEMO_STATUS_OK;
+    if (s->next_turn) why = "micro-batches are in flight; run the turns that are left";
+    if (s->is_running) why = "a micro-batch is open; end it first";
+    return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s", name, why);
 }
 
 MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
@@ -8387,10 +8414,12 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
     if (memob_check_given(reads ? "memo_session_read_state" : "memo_session_write_state", "session",
                           s, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!s->states || s->is_running)
+    if (!s->states || s->is_running || s->next_turn)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session: %s",
-                              s->states ? "states are read and written between micro-batches"
-                                        : "the session has no states");
+                              s->states
+                                  ? "states are read and written between micro-batches, while "
+                                    "none is in flight"
+                                  : "the session has no states");
     if (memob_check_integer("memo_session", "layer", layer, -1, s->desc.n_layers, error) ||
         memob_check_integer("memo_session", "state", state, 0, s->desc.n_states - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -9345,7 +9374,7 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
         (s->steps->order ? is_failed : s->open >= 0 || s->n_passed % (2 * s->n_steps)))
         (void)memoi_session_is_ok(s, memo_swap_abandon(s->part->swap, &s->call_error));
     if (s->states && !memob_states_is_due(s->states) &&
-        (is_failed || memob_states_is_open(s->states)))
+        (is_failed || (memob_states_is_open(s->states) && !s->next_turn)))
         memoi_session_abandon_states(s);
     s->is_running = 0;
 }
@@ -9370,6 +9399,8 @@ MEMOI memo_status memoi_session_check_turn(memo_session* s, const memo_batch* be
     const memob_rule rules[] = {
         {is_other, "shape and n_rows must be those of the micro-batches in flight"},
         {s->batch.is_forward_only, "is_forward_only is 1; use a shape that is_forward_only"},
+        {s->next_turn && s->batch.more_follow != before->more_follow,
+         "more_follow must be that of the first turn"},
         {memcmp(&s->batch.turn, next, sizeof *next) != 0, "it is another turn"}};
     why = MEMOB_FIRST_FAULT(rules);
     if (!why) return MEMO_STATUS_OK;
@@ -9463,7 +9494,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     }
     if (s->steps->order) {
         s->first_layer = s->batch.turn.chunk * memoi_session_turn_layers(s);
-        s->first_step = memob_turn_place(s->steps->order[s->next_turn]) * s->n_turn_steps;
+        s->first_step = memob_turn_of(s->steps->order[s->next_turn]) * s->n_turn_steps;
     }
     s->n_passed = memoi_session_n_before(s);
     memoi_session_take_over(s);
@@ -10127,7 +10158,7 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
 MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k) {
     const int32_t n = s->n_turn_steps, turn = s->steps->order ? s->steps->order[k] : -k;
     const memo_pass pass = turn < 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD;
-    const int32_t first = memob_turn_place(turn) * n;
+    const int32_t first = memob_turn_of(turn) * n;
     double sum_s = 0;
     for (int32_t step = first; step < first + n; step++)
         sum_s += memoi_session_slower_s(s, pass, memob_layer_kind(s->steps, step));

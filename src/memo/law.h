@@ -33,10 +33,12 @@
  *    unless the next list changes it further, a visit spends it, or nobody takes its bytes.  A load
  *    comes at the earliest with the list before that of its first use.
  *
- * Parcels.  Items without a host address of their own lie in a parcel; a parcel takes a place on
- * the host when its first item is stored, and frees the place with its last load.  If no place is
- * free, the parcel with the farthest next load goes to the file, right behind its last store; it
- * comes back as soon as a place is free, nearest load first. */
+ * Parcels.  Items without a host address of their own lie in a parcel.  An episode of a parcel
+ * begins with a store while none of its values is still to be loaded, and ends with the load behind
+ * which none is; a list may have several.  In an episode the parcel has a place on the host, which
+ * it frees at the end.  If no place is free, the parcel with the farthest next load goes to the
+ * file, right behind the episode's last store; it comes back as soon as a place is free, nearest
+ * load first. */
 
 /* How a visit uses an item. */
 typedef enum memob_use_how {
@@ -131,7 +133,8 @@ typedef struct memob_law {
     int32_t* visit_ops; /* (n_lists, n_visits): the operation of a visit; -1: not in the list */
     int32_t* first_use; /* (n_visits + 1): of each visit, in desc.uses */
     int32_t n_visits;
-    int32_t n_spilled; /* parcels that go to the file in a list, of place_slots each */
+    int32_t n_spilled; /* parcels that go to the file, where each has a room of place_slots */
+    int32_t* rooms;    /* (n_parcels): of each, 0 to n_spilled - 1; -1: it stays on the host */
     memob_arrays arrays;
 } memob_law;
 
@@ -170,18 +173,21 @@ typedef struct memoi_due {
     int32_t item;
     int64_t at, host;  /* offsets; of a parcel's item: host is in the parcel */
     int32_t is_behind; /* load: a store takes away what lies there */
-    int32_t next;      /* load: the parcel's next load in the list; -1: none */
+    /* Of a parcel, behind this one in its episode: the next load (-1: none), and stores. */
+    int32_t next, n_stores;
+    int32_t is_spilled; /* an episode's first: the first walk sends it to the file */
 } memoi_due;
 
-/* A parcel in a list. */
+/* A parcel in an episode. */
 typedef struct memoi_parcel {
     int32_t place;      /* -1: none */
-    int32_t n_stores;   /* left in this list */
-    int32_t load;       /* its next one in this list, in due; -1: none */
+    int32_t n_stores;   /* left in the episode */
+    int32_t load;       /* the next in the episode, in due; -1: none */
+    int32_t first;      /* of the episode, in due */
     int32_t is_in_file; /* its bytes are */
-    int32_t room;       /* in the file; -1: a first walk has not spilled it */
     int32_t item;       /* its first */
     int32_t n_host;
+    int32_t n_open; /* of memoi_law_find_episodes: items that are still to be loaded */
 } memoi_parcel;
 
 /* A law in the making. */
@@ -195,6 +201,7 @@ typedef struct memoi_maker {
     memoi_due* due;
     int32_t n_due;
     int32_t ahead;   /* no transfer before it loads a parcel from the file, but those that passed */
+    int32_t n_away;  /* parcels that have left their place, and are still to be loaded */
     int32_t* latest; /* (n_items): the item's latest stay; -1 */
     int32_t *owners, *used; /* of a cell: the latest stay; the latest use */
     int64_t touches_most, parts_most, ops_most;
@@ -383,7 +390,9 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
                            stay->at,
                            item->parcel < 0 ? memoi_stay_host(m, version) : item->host,
                            order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored,
-                           -1};
+                           -1,
+                           0,
+                           0};
     MEMO_ASSERT(time < m->law->n_lists * n_visits);
     MEMO_ASSERT(!order || (stay->how != MEMOB_USE_WRITE && stay->how != MEMOB_USE_MAKE)); /* 1 */
     MEMO_ASSERT(order || stay->changed >= 0);                                             /* 2 */
@@ -432,7 +441,9 @@ MEMOI int memoi_stay_leaves(const memoi_maker* m, const memoi_stay* stay) {
     if (stay->changed < 0 || stay->is_on_host || stay->is_spent) return 0;
     if (m->desc->items[stay->item].lives_on == 2) return 0;
     if (!next || next->first / n > stay->first / n + 1) return 1;
-    return next->is_there ? next->changed < 0 && !next->is_spent : next->how != MEMOB_USE_WRITE;
+    if (next->is_there) return next->changed < 0 && !next->is_spent;
+    /* Another list may come than the one that writes all. */
+    return next->how != MEMOB_USE_WRITE || next->first / n > stay->first / n;
 }
 
 /* Which stays are loaded and stored, and behind which visit.  Errors: INVALID_ARGUMENT. */

@@ -5,7 +5,10 @@
  * nothing of why bytes travel: that is >>law, whose numbers 7 and 8 are asserted here.  Also:
  *
  * 1. Operations, parts and touches fit into arrays that are sized by uses and transfers.
- * 2. A parcel is one of the desc's, fits into a place, and has one while it moves. */
+ * 2. A parcel is one of the desc's, fits into a place, and has one while it moves.
+ * 3. In a list each store of a parcel's item comes before a load, each load behind a store.
+ * 4. What goes to the file, or comes from there, has a room.
+ * 5. A parcel that is away has a next load, which no search has passed. */
 
 MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
     static const int32_t streams[] = {MEMOB_STREAM_COMPUTE, MEMOB_STREAM_TO_HOST,
@@ -112,17 +115,19 @@ MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
 
 MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
     const int64_t on_host = memoi_place_at(m, p);
-    const int64_t in_file = memob_max(p->room, 0) * m->desc->place_slots;
+    const int32_t room = m->law->rooms[p - m->parcels];
     memob_op* op = memoi_law_add_op(m, kind);
-    memoi_law_add_part(m, op, p->item, on_host, in_file, p->n_host);
+    MEMO_ASSERT(room >= 0); /* 4 */
+    memoi_law_add_part(m, op, p->item, on_host, room * m->desc->place_slots, p->n_host);
     memoi_law_end_op(m, op);
 }
 
 MEMOI void memoi_parcel_write(memoi_maker* m, memoi_parcel* p) {
+    int32_t* room = &m->law->rooms[p - m->parcels];
     if (p->is_in_file) return;
-    if (p->room < 0) p->room = m->law->n_spilled++;
+    if (*room < 0) *room = m->law->n_spilled++;
     memoi_parcel_copy(m, MEMOB_OP_WRITE, p);
-    p->is_in_file = 1;
+    p->is_in_file = m->due[p->first].is_spilled = 1;
 }
 
 /* Gives a parcel a free place, or that of the parcel with the farthest next load, which goes to the
@@ -135,8 +140,8 @@ MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel) {
     if (old >= 0) {
         memoi_parcel_write(m, &m->parcels[old]);
         m->parcels[old].place = -1;
-        if (m->parcels[old].load >= 0)
-            m->ahead = (int32_t)memob_min(m->ahead, m->parcels[old].load);
+        m->ahead = (int32_t)memob_min(m->ahead, m->parcels[old].load);
+        m->n_away++;
     }
     m->places[best] = parcel;
     m->parcels[parcel].place = best;
@@ -146,6 +151,7 @@ MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel) {
 
 MEMOI int memoi_parcel_read(memoi_maker* m, int32_t parcel) {
     if (!memoi_parcel_place(m, parcel)) return 0;
+    m->n_away--;
     memoi_parcel_copy(m, MEMOB_OP_READ, &m->parcels[parcel]);
     return 1;
 }
@@ -155,11 +161,12 @@ MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
     m->places[p->place] = -1;
     m->places_due[p->place] = INT32_MAX;
     p->place = -1;
-    for (; m->ahead < m->n_due; m->ahead++) {
-        const memoi_due* due = &m->due[m->ahead];
-        const memoi_parcel* next = due->order && due->parcel >= 0 ? &m->parcels[due->parcel] : NULL;
-        if (next && next->place < 0 && next->is_in_file && next->load == m->ahead)
-            return memoi_parcel_read(m, due->parcel);
+    for (; m->n_away; m->ahead++) {
+        int32_t parcel;
+        MEMO_ASSERT(m->ahead < m->n_due); /* 5 */
+        parcel = m->due[m->ahead].parcel;
+        if (parcel >= 0 && m->parcels[parcel].place < 0 && m->parcels[parcel].load == m->ahead)
+            return memoi_parcel_read(m, parcel);
     }
     return 1;
 }
@@ -192,44 +199,55 @@ MEMOI void memoi_law_copy(memoi_maker* m, int32_t kind, const memoi_due* due, in
 MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
     const int is_load = due->order;
     memoi_parcel* p = due->parcel < 0 ? NULL : &m->parcels[due->parcel];
-    if (p && p->place < 0 &&
-        !(is_load ? memoi_parcel_read(m, due->parcel) : memoi_parcel_place(m, due->parcel)))
-        return 0;
+    if (p && p->place < 0) {
+        if (!is_load) { /* an episode begins */
+            p->first = (int32_t)(due - m->due);
+            p->n_stores = due->n_stores + 1;
+            p->load = due->next;
+        }
+        if (!(is_load ? memoi_parcel_read(m, due->parcel) : memoi_parcel_place(m, due->parcel)))
+            return 0;
+    }
     if (is_load && m->has_windows) memoi_law_copy(m, MEMOB_OP_READ, due, n);
     memoi_law_copy(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE, due, n);
     if (!is_load && m->has_windows) memoi_law_copy(m, MEMOB_OP_WRITE, due, n);
     if (!p) return 1;
-    if (!is_load) {
-        p->n_stores -= n;
-        p->is_in_file = 0;
-        memoi_parcel_tell(m, p);
-        if (!p->n_stores && p->room >= 0) memoi_parcel_write(m, p);
-        return 1;
-    }
+    p->n_stores = due[n - 1].n_stores;
     p->load = due[n - 1].next;
     memoi_parcel_tell(m, p);
+    if (!is_load) {
+        p->is_in_file = 0;
+        if (!p->n_stores && m->due[p->first].is_spilled) memoi_parcel_write(m, p);
+        return 1;
+    }
     return p->load >= 0 || p->n_stores || memoi_parcel_leave(m, p);
 }
 
-/* Counts what the parcels store and load in a list. */
-MEMOI void memoi_law_begin_parcels(memoi_maker* m, int32_t list) {
-    const int32_t before = list * m->desc->n_visits, end = before + m->desc->n_visits;
-    for (int32_t k = 0; k < m->desc->n_parcels; k++) {
-        memoi_parcel* p = &m->parcels[k];
-        MEMO_ASSERT(p->place < 0); /* what lies in parcels does not live on */
-        p->n_stores = p->is_in_file = 0;
-        p->place = p->load = -1;
-    }
-    m->ahead = 0;
-    for (int32_t k = m->n_due - 1; k >= 0 && m->desc->n_parcels; k--) {
+/* What lies behind each transfer of a parcel in its episode.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_law_find_episodes(memoi_maker* m, memo_error* error) {
+    /* Of each item: it is still to be loaded. */
+    char* is_open = MEMOB_ARRAY(&m->arrays, char, m->desc->n_items);
+    if (m->arrays.failed) return memob_no_memory(error, "the parcels of a step");
+    for (int32_t k = m->n_due - 1; k >= 0; k--) {
         memoi_due* due = &m->due[k];
         memoi_parcel* p = due->parcel < 0 ? NULL : &m->parcels[due->parcel];
-        if (!p || due->slot <= before || due->slot > end) continue;
-        p->n_stores += !due->order;
-        if (!due->order) continue;
+        if (!p) continue;
         due->next = p->load;
-        p->load = k;
+        due->n_stores = p->n_stores;
+        MEMO_ASSERT(due->order || is_open[due->item]); /* 3 */
+        p->n_open += due->order - is_open[due->item];
+        is_open[due->item] = (char)due->order;
+        if (due->order)
+            p->load = k;
+        else
+            p->n_stores++;
+        if (!p->n_open) { /* with this store an episode begins */
+            p->load = -1;
+            p->n_stores = 0;
+        }
     }
+    for (int32_t k = 0; k < m->desc->n_parcels; k++) MEMO_ASSERT(!m->parcels[k].n_open); /* 3 */
+    return MEMO_STATUS_OK;
 }
 
 /* All operations in the order of enqueueing.  Errors: INVALID_ARGUMENT. */
@@ -237,7 +255,7 @@ MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
     const int32_t n = m->desc->n_visits;
     int32_t k = 0;
     m->law->n_ops = m->law->n_parts = m->law->n_touches = 0;
-    m->list = 0;
+    m->list = m->ahead = 0;
     m->visit = -1;
 
     for (int32_t slot = 0; slot <= m->law->n_lists * n; slot++, m->visit++) {
@@ -245,7 +263,8 @@ MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
             m->visit = 0;
             m->law->begin[++m->list] = m->law->n_ops;
         }
-        if (m->visit == 0) memoi_law_begin_parcels(m, m->list);
+        for (int32_t p = 0; p < m->desc->n_parcels && m->visit == 0; p++)
+            MEMO_ASSERT(m->parcels[p].place < 0); /* what lies in parcels does not live on */
         if (slot) m->law->visit_ops[slot - 1] = -1;
         if (m->desc->lists && m->desc->lists[m->list] & MEMOB_LIST_AHEAD) {
             while (k < m->n_due && m->due[k].slot == slot) k++;
@@ -297,13 +316,15 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     law->touches = MEMOB_ARRAY_OF_ANY(&law->arrays, int32_t, m->touches_most);
     law->begin = MEMOB_ARRAY(&law->arrays, int32_t, law->n_lists + 1);
     law->visit_ops = MEMOB_ARRAY(&law->arrays, int32_t, n_times);
+    law->rooms = MEMOB_ARRAY(&law->arrays, int32_t, d->n_parcels);
     m->parcels = MEMOB_ARRAY(&m->arrays, memoi_parcel, d->n_parcels);
     m->places = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
     m->places_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
     if (m->arrays.failed || law->arrays.failed) return memob_no_memory(error, "the law of a step");
 
     for (int32_t k = 0; k < d->n_places; k++) m->places[k] = -1, m->places_due[k] = INT32_MAX;
-    for (int32_t k = 0; k < d->n_parcels; k++) m->parcels[k].place = m->parcels[k].room = -1;
+    for (int32_t k = 0; k < d->n_parcels; k++)
+        m->parcels[k].place = m->parcels[k].load = law->rooms[k] = -1;
     for (int32_t i = d->n_items - 1; i >= 0; i--) {
         memoi_parcel* p = d->items[i].parcel < 0 ? NULL : &m->parcels[d->items[i].parcel];
         if (!p || !d->items[i].n_slots) continue;
@@ -313,8 +334,9 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
         MEMO_ASSERT(p->n_host <= d->place_slots); /* 2 */
     }
 
-    /* The first walk tells which parcels go to the file. */
-    status = memoi_law_walk(m, error);
+    /* The first walk tells which parcels go to the file, and in which episodes. */
+    status = d->n_parcels ? memoi_law_find_episodes(m, error) : MEMO_STATUS_OK;
+    if (!status) status = memoi_law_walk(m, error);
     if (!status && law->n_spilled) status = memoi_law_walk(m, error);
     return status;
 }

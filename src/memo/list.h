@@ -15,3 +15,7 @@ typedef struct memob_visit {
     int32_t forward;     /* of rows, of a backward: the visit that is its forward */
     int32_t ends;        /* of rows: of a turn whose backward begins with the loss */
 } memob_visit;
+
+/* The place of a turn of memo_swap_desc.order, or the chunk of one of memob_states_desc.turns: a
+ * forward or a backward. */
+MEMOI int32_t memob_turn_of(int32_t turn) { return turn < 0 ? -1 - turn : turn; }

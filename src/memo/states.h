@@ -296,15 +296,14 @@ MEMOI void memoi_states_enter(memob_states* states, int32_t list, int32_t next) 
  * evaluation. */
 MEMOI void memoi_states_leave(memob_states* states) {
     const int32_t list = states->list, next = states->next;
-    const int is_forward = list == MEMOB_STATES_FORWARD || list == MEMOB_STATES_UPDATE_FORWARD;
+    const int is_forward =
+        list == MEMOB_STATES_FORWARD || (list == MEMOB_STATES_UPDATE_FORWARD && !states->n_turns);
     states->list = MEMOB_STATES_NOTHING;
     if (is_forward && next != MEMOB_STATES_FORWARD) {
         memoi_states_enter(states, next, states->behind);
         if (states->sink.engine.status) states->list = next; /* until it is abandoned */
-    } else if (!is_forward) {
-        states->is_due = list != MEMOB_STATES_UPDATE && !memoi_states_is_fused(list) &&
-                         next != MEMOB_STATES_FORWARD;
-    }
+    } else
+        states->is_due = next == MEMOB_STATES_UPDATE || next == MEMOB_STATES_UPDATE_FORWARD;
 }
 
 /* The open visit ends: what it has changed, and the copies behind it. */
@@ -425,13 +424,16 @@ MEMOI void memob_states_defer(memob_states* states) {
     states->is_pending = 1;
 }
 
-/* Begins a micro-batch, and fetches what its first layers need.  n_slices: of a layer.  is_last:
- * the update comes after its backward, or in it.  is_forward_only: no backward follows, and no
- * updates are pending.  Errors: the device's. */
+/* Begins a micro-batch, or an order, and fetches what its first layers need.  n_slices: of a layer.
+ * is_last: the update comes after its backward, or in it.  is_forward_only: no backward follows,
+ * and no updates are pending.  Errors: the device's. */
 MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices, int is_last,
                                          int is_forward_only, memo_error* error) {
-    static const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE, MEMOB_STATES_FORWARD,
-                                   MEMOB_STATES_UPDATE_FORWARD};
+    const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE,
+                            states->n_turns ? MEMOB_STATES_FUSED : MEMOB_STATES_FORWARD,
+                            MEMOB_STATES_UPDATE_FORWARD};
+    const int32_t more = states->n_turns ? MEMOB_STATES_MORE_BACKWARD : MEMOB_STATES_FORWARD;
+    const int32_t forward = states->is_pending ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_FORWARD;
     const int is_more = states->layers[0].has_gradients && !states->is_pending;
     const int is_fused = is_last && states->update_at == MEMO_UPDATE_FUSED;
     int32_t backward = is_more ? MEMOB_STATES_MORE_BACKWARD : MEMOB_STATES_BACKWARD;
@@ -441,11 +443,11 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices,
     states->n_slices = n_slices;
     states->is_spread = n_slices > 1 && !states->sizes.spill_bytes; /* windows have an order */
     states->is_forward_only = is_forward_only;
-    states->behind = is_last ? last[states->update_at] : MEMOB_STATES_FORWARD;
-    if (!states->sink.engine.status)
-        memoi_states_enter(states,
-                           states->is_pending ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_FORWARD,
-                           is_forward_only ? MEMOB_STATES_FORWARD : backward);
+    states->behind = is_last ? last[states->update_at] : more;
+    if (!states->sink.engine.status && states->n_turns && !is_forward_only)
+        memoi_states_enter(states, states->is_pending ? forward : backward, states->behind);
+    else if (!states->sink.engine.status)
+        memoi_states_enter(states, forward, is_forward_only ? MEMOB_STATES_FORWARD : backward);
     return memoi_states_finish(states);
 }
 
@@ -477,7 +479,8 @@ MEMOI memo_status memoi_states_begin(memob_states* states, int32_t pass, int32_t
     memob_sink* sink = &states->sink;
     memoi_sink_call(sink, error);
     if (!sink->engine.status && pass == MEMOB_UPDATE && !states->list)
-        memoi_states_enter(states, MEMOB_STATES_UPDATE, MEMOB_STATES_FORWARD);
+        memoi_states_enter(states, MEMOB_STATES_UPDATE,
+                           states->n_turns ? MEMOB_STATES_BACKWARD : MEMOB_STATES_FORWARD);
     if (!sink->engine.status && !(pass == MEMOB_BACKWARD && !layer) &&
         !(pass == MEMOB_UPDATE && states->updates))
         memoi_states_go(states, pass, layer);
@@ -485,9 +488,9 @@ MEMOI memo_status memoi_states_begin(memob_states* states, int32_t pass, int32_t
     return memoi_states_finish(states);
 }
 
-MEMOI memo_status memoi_states_end(memob_states* states, int32_t pass, int32_t layer,
+/* updates: the layer's update ends, too. */
+MEMOI memo_status memoi_states_end(memob_states* states, int32_t pass, int32_t layer, int updates,
                                    memo_error* error) {
-    const int updates = memob_states_updates(states) && pass != MEMOB_FORWARD;
     memoi_sink_call(&states->sink, error);
     if (states->sink.engine.status || (pass == MEMOB_FORWARD && !layer))
         return memoi_states_finish(states);
@@ -518,21 +521,31 @@ MEMOI memo_status memoi_states_update(memob_states* states, int32_t pass, int32_
     if (status || on_host) return status;
     status = states->trainer.update(states->trainer.user, layer);
     if (!status) status = memoi_states_look(states, MEMOB_UPDATE, layer, 1);
-    return status || is_end ? status : memoi_states_end(states, MEMOB_UPDATE, layer, error);
+    return status || is_end ? status : memoi_states_end(states, MEMOB_UPDATE, layer, 1, error);
+}
+
+/* 1: of what comes behind the open visit, the layer's update is the first. */
+MEMOI int memoi_states_updates_next(const memob_states* states, int32_t layer) {
+    int32_t k = states->op + states->is_visiting;
+    const memob_visit* visit;
+    if (!states->list) return 0;
+    while (k < states->end && memoi_states_way(states, k) < 2) k++;
+    visit = &states->items.visits[k < states->end ? states->sink.law.ops[k].visit : 0];
+    return visit->pass == MEMOB_UPDATE && visit->layer == layer;
 }
 
 /* A layer's pass begins or ends, with the update if it is time: before the end of a pass of updates
- * or of a fused backward, behind the begin of a forward if it is deferred. */
+ * or of a fused backward, before the begin of a visit if it is deferred. */
 MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t layer, int is_end,
                                      memo_error* error) {
     const int on_host = states->updates != NULL;
-    const int updates =
-        memob_states_updates(states) && (states->list == MEMOB_STATES_UPDATE_FORWARD) == !is_end;
+    const int updates = pass == MEMOB_UPDATE ? is_end : memoi_states_updates_next(states, layer);
     memo_status status = MEMO_STATUS_OK;
     if (is_end && pass != MEMOB_UPDATE) status = memoi_states_look(states, pass, layer, 1);
     if (!status && updates) status = memoi_states_update(states, pass, layer, is_end, error);
     if (!status)
-        status = (is_end ? memoi_states_end : memoi_states_begin)(states, pass, layer, error);
+        status = is_end ? memoi_states_end(states, pass, layer, updates, error)
+                        : memoi_states_begin(states, pass, layer, error);
 
     /* An update on the host begins and ends with the end of its pass. */
     if (status) return status;
@@ -547,13 +560,19 @@ MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t
  * failed operation (without waiting), and an update has begun since the last transfer.  After such
  * a failure transfers return the device's error, never bytes of two steps. */
 MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) {
-    const int32_t n_updates = states->list ? states->n_updates : 0;
+    /* With turns deferred updates are over before their list is. */
+    const int is_updating = states->is_visiting && memoi_states_visit(states)->pass == MEMOB_UPDATE;
+    const int is_whole = states->list == MEMOB_STATES_UPDATE_FORWARD && !is_updating &&
+                         states->n_updates == states->n_layers;
+    const int32_t n_updates = states->list && !is_whole ? states->n_updates : 0;
     memo_error late;
     for (int32_t l = 0; l < states->n_layers && !states->is_pending; l++) {
         states->layers[l].has_gradients = 0;
         for (int32_t s = 0; s < states->n_states; s++)
             if (states->gradients >> s & 1) memoi_states_drop(states, l * states->n_states + s);
     }
+
+    /* No list is under way. */
     states->list = states->next = MEMOB_STATES_NOTHING;
     states->is_visiting = states->is_due = 0;
     states->sink.has_failed = 1;
@@ -596,14 +615,31 @@ MEMOI memo_status memoi_states_turn_layer(memob_states* states, int32_t pass, in
 
     /* LAST behind the last layer. */
     if (status || !is_end || is_backward || !is_last) return status;
+    if (states->n_turns && !states->is_forward_only) return status;
     status = memob_states_visit(states, pass, last, 0, error);
     if (status || states->is_forward_only) return status;
     status = memob_states_visit(states, pass, last, 1, error);
     return status ? status : memob_states_visit(states, MEMOB_BACKWARD, last, 0, error);
 }
 
-/* A step begins or ends: its layer, if it is the first or the last, and a share of the copies. */
-MEMOI memo_status memob_states_turn(memob_states* states, int32_t pass, int32_t step, int is_end,
+/* A micro-batch, or a turn of an order, begins with FIRST or LAST, or ends with either.  turn: as
+ * in memob_states_desc; without an order 0. */
+MEMOI memo_status memob_states_begin_turn(memob_states* states, int32_t turn, memo_error* error) {
+    const int is_forward = turn >= 0, last = is_forward ? 0 : states->n_chunks - 1;
+    if (memob_turn_of(turn) != last) return MEMO_STATUS_OK;
+    return is_forward ? memob_states_visit(states, MEMOB_FORWARD, 0, 0, error)
+                      : memob_states_visit(states, MEMOB_BACKWARD, states->n_layers - 1, 0, error);
+}
+MEMOI memo_status memob_states_end_turn(memob_states* states, int32_t turn, memo_error* error) {
+    if (states->is_forward_only)
+        return memob_states_visit(states, MEMOB_FORWARD, states->n_layers - 1, 1, error);
+    if (states->n_turns && turn != -1) return MEMO_STATUS_OK;
+    return memob_states_visit(states, MEMOB_BACKWARD, 0, 1, error);
+}
+
+/* A step begins or ends: its layer, if it is the first or the last, and a share of the copies.  The
+ * step counts layers of all chunks, not of places. */
+MEMOI memo_status memob_states_step(memob_states* states, int32_t pass, int32_t step, int is_end,
                                     memo_error* error) {
     const int32_t n = states->n_slices, slice = step % n;
     const int32_t n_begun = pass == MEMOB_BACKWARD ? n - 1 - slice : slice;
@@ -627,25 +663,38 @@ typedef struct memob_walk {
     void* user;
 } memob_walk;
 
+/* The step of visit k, counted in layers of all chunks. */
+MEMOI int32_t memoi_walk_step(const memob_walk* w, int32_t k) {
+    const int32_t n = w->order->n_forwards, step = w->order->visits[k].layer;
+    const memob_states* states = w->states;
+    return states->n_turns ? memob_turn_of(states->turns[k / n]) * n + step % n : step;
+}
+
 /* A micro-batch, or all that are in flight. */
 MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error* error) {
     const memob_swap_placement* order = w->order;
+    memob_states* states = w->states;
+    const int32_t n = states && states->n_turns ? order->n_forwards : order->n_visits;
     memo_status status = MEMO_STATUS_OK;
-    if (w->states) status = memob_states_set_batch(w->states, order->n_slices, is_last, 0, error);
-    if (w->states && !status) status = memob_states_visit(w->states, MEMOB_FORWARD, 0, 0, error);
+    if (states) status = memob_states_set_batch(states, order->n_slices, is_last, 0, error);
     for (int32_t k = 0; k < order->n_visits && !status; k++) {
         const memob_visit* visit = &order->visits[k];
-        if (memob_swap_is_between(order, k)) w->between(w->user);
-        if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 0, error);
+        const int32_t turn = states && states->n_turns ? states->turns[k / n] : 0;
+        if (states && k % n == 0) status = memob_states_begin_turn(states, turn, error);
+        if (!status && memob_swap_is_between(order, k)) w->between(w->user);
+        if (states && !status)
+            status = memob_states_step(states, visit->pass, memoi_walk_step(w, k), 0, error);
         if (status) return status;
         w->rows(w->user, k, 0);
         if (memob_swap_has_loss(order, k)) w->between(w->user);
         w->compute(w->user, k);
         w->rows(w->user, k, 1);
-        if (w->states) status = memob_states_turn(w->states, visit->pass, visit->layer, 1, error);
+        if (states)
+            status = memob_states_step(states, visit->pass, memoi_walk_step(w, k), 1, error);
+        if (states && k % n == n - 1 && !status)
+            status = memob_states_end_turn(states, turn, error);
     }
-    if (!w->states || status) return status;
-    return memob_states_visit(w->states, MEMOB_BACKWARD, 0, 1, error);
+    return status;
 }
 
 /* The update after the last micro-batch of a step. */

@@ -12,42 +12,60 @@
  *              before it computes; FIRST is in use from the visit of layer 1 on.  Fused updates of
  *              a layer come when nobody uses the layer any more.
  *   update     up.
+ *   turns      those of an order: forwards of a chunk, or its backwards, with FIRST in turns of the
+ *              first chunk, and LAST in backwards of the last.  Deferred updates come before a
+ *              layer's first visit, fused ones behind its last.
  *
  * 1. The first backward of a step writes gradients, the others change them; updates spend them.
  * 2. No two layers that one visit uses have the same place.
  * 3. Which list comes next is known when a list begins, but for a mistake; see >>states.
  * 4. The pieces of an item follow each other, and there are fewer than borders of items. */
 
-/* Lists that may come next, as bits.  Evaluations are forwards behind forwards. */
-MEMOI uint32_t memoi_states_follow(int32_t update_at, int32_t list) {
-    const uint32_t forward = 1u << MEMOB_STATES_FORWARD;
-    const uint32_t backward = 1u << MEMOB_STATES_BACKWARD, more = 1u << MEMOB_STATES_MORE_BACKWARD;
-    const int is_fused = update_at == MEMO_UPDATE_FUSED;
-    const int is_deferred = update_at == MEMO_UPDATE_DEFERRED;
-    switch (list) {
-    case MEMOB_STATES_NOTHING: return 0;
-    case MEMOB_STATES_FORWARD:
-        return forward | backward | more |
-               (is_fused ? 1u << MEMOB_STATES_FUSED | 1u << MEMOB_STATES_MORE_FUSED : 0);
-    case MEMOB_STATES_UPDATE_FORWARD: return is_deferred ? backward : 0;
-    case MEMOB_STATES_BACKWARD:
-    case MEMOB_STATES_MORE_BACKWARD:
-        if (is_fused) return forward;
-        return forward | 1u << (is_deferred ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_UPDATE);
-    case MEMOB_STATES_FUSED:
-    case MEMOB_STATES_MORE_FUSED: return is_fused ? forward : 0;
-    default: return forward;
+/* A list as a bit, and with its later one of a step. */
+#define MEMOI_STATES_BIT(list)  (1u << MEMOB_STATES_##list)
+#define MEMOI_STATES_BITS(list) (MEMOI_STATES_BIT(list) | MEMOI_STATES_BIT(MORE_##list))
+
+/* Which lists may come behind which, as bits, by the moment of the update.  With turns a list has
+ * all of an order.  Evaluations are forwards behind forwards. */
+typedef struct memoi_states_next {
+    uint32_t lists, at; /* at: memo_update_at, as bits */
+    uint32_t next[2];   /* without turns, and with them */
+} memoi_states_next;
+static const memoi_states_next memoi_states_nexts[] = {
+    {MEMOI_STATES_BIT(FORWARD),
+     ~0u,
+     {MEMOI_STATES_BIT(FORWARD) | MEMOI_STATES_BITS(BACKWARD), MEMOI_STATES_BIT(FORWARD)}},
+    {MEMOI_STATES_BIT(FORWARD), 1u << MEMO_UPDATE_FUSED, {MEMOI_STATES_BITS(FUSED), 0}},
+    {MEMOI_STATES_BIT(UPDATE_FORWARD),
+     1u << MEMO_UPDATE_DEFERRED,
+     {MEMOI_STATES_BIT(BACKWARD),
+      MEMOI_STATES_BIT(MORE_BACKWARD) | MEMOI_STATES_BIT(UPDATE_FORWARD)}},
+    {MEMOI_STATES_BITS(BACKWARD),
+     ~0u,
+     {MEMOI_STATES_BIT(FORWARD), MEMOI_STATES_BIT(MORE_BACKWARD)}},
+    {MEMOI_STATES_BITS(BACKWARD),
+     1u << MEMO_UPDATE_PASS,
+     {MEMOI_STATES_BIT(UPDATE), MEMOI_STATES_BIT(UPDATE)}},
+    {MEMOI_STATES_BITS(BACKWARD),
+     1u << MEMO_UPDATE_DEFERRED,
+     {MEMOI_STATES_BIT(UPDATE_FORWARD), MEMOI_STATES_BIT(UPDATE_FORWARD)}},
+    {MEMOI_STATES_BITS(FUSED),
+     1u << MEMO_UPDATE_FUSED,
+     {MEMOI_STATES_BIT(FORWARD), MEMOI_STATES_BIT(FUSED)}},
+    {MEMOI_STATES_BIT(UPDATE), ~0u, {MEMOI_STATES_BIT(FORWARD), MEMOI_STATES_BIT(BACKWARD)}}};
+
+MEMOI uint32_t memoi_states_follow(const memob_states* states, int32_t list) {
+    const int64_t at = memob_max(states->update_at, MEMO_UPDATE_PASS);
+    uint32_t next = 0;
+    for (size_t k = 0; k < sizeof memoi_states_nexts / sizeof *memoi_states_nexts; k++) {
+        const memoi_states_next* n = &memoi_states_nexts[k];
+        if (n->lists >> list & n->at >> at & 1) next |= n->next[states->n_turns > 0];
     }
+    return next;
 }
 
-MEMOI int memoi_states_is_fused(int32_t list) {
+MEMOI int memob_states_is_fused(int32_t list) {
     return list == MEMOB_STATES_FUSED || list == MEMOB_STATES_MORE_FUSED;
-}
-
-/* 1: the list that is under way updates each layer. */
-MEMOI int memob_states_updates(const memob_states* states) {
-    return states->list == MEMOB_STATES_UPDATE || states->list == MEMOB_STATES_UPDATE_FORWARD ||
-           memoi_states_is_fused(states->list);
 }
 
 /* The streamed states of a layer that a pass uses on the device. */
@@ -96,32 +114,84 @@ MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t la
     if (in_lists) memoi_states_add_uses(states, pass, layer, begins);
 }
 
-MEMOI void memoi_states_list_forwards(memob_states* states) {
-    const uint32_t deferred = 1u << MEMOB_STATES_UPDATE_FORWARD;
-    for (int32_t l = 0; l < states->n_layers; l++) {
-        if (states->update_at == MEMO_UPDATE_DEFERRED)
-            memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, deferred);
-        memoi_states_add_visit(states, MEMOB_FORWARD, l, 0, deferred | 1u << MEMOB_STATES_FORWARD);
+/* The lists of visits of a pass, as bits: of backwards that begin gradients, of all others, and of
+ * the updates before a layer's visit and behind it. */
+typedef struct memoi_states_bits {
+    uint32_t first, more, deferred, fused;
+} memoi_states_bits;
+
+/* Forwards of layers [from, end). */
+MEMOI void memoi_states_list_forwards(memob_states* states, int32_t from, int32_t end,
+                                      const memoi_states_bits* in) {
+    for (int32_t l = from; l < end; l++) {
+        if (in->deferred) memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, in->deferred);
+        memoi_states_add_visit(states, MEMOB_FORWARD, l, 0, in->more);
         if (l == 1) memoi_states_add_uses(states, MEMOB_FORWARD, 0, 0);
     }
 }
 
-MEMOI void memoi_states_list_backwards(memob_states* states) {
-    static const uint32_t lists[] = {1u << MEMOB_STATES_BACKWARD | 1u << MEMOB_STATES_FUSED,
-                                     1u << MEMOB_STATES_MORE_BACKWARD |
-                                         1u << MEMOB_STATES_MORE_FUSED};
-    const uint32_t fused = 1u << MEMOB_STATES_FUSED | 1u << MEMOB_STATES_MORE_FUSED;
+/* Backwards of layers [end, from), downwards. */
+MEMOI void memoi_states_list_backwards(memob_states* states, int32_t from, int32_t end,
+                                       const memoi_states_bits* in) {
+    const uint32_t lists[] = {in->first, in->more};
     const int32_t last = states->n_layers - 1;
-    for (int32_t l = last; l >= 0; l--) {
+    for (int32_t l = from - 1; l >= end; l--) {
+        if (l == last && in->deferred)
+            memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, in->deferred);
         for (int more = 0; more < 2; more++) {
+            if (!lists[more]) continue;
             memoi_states_add_visit(states, MEMOB_BACKWARD, l, !more && l, lists[more]);
             if (l == last - 1) memoi_states_add_uses(states, MEMOB_BACKWARD, last, 0);
             if (l == 1) memoi_states_add_uses(states, MEMOB_BACKWARD, 0, !more);
         }
-        if (states->update_at != MEMO_UPDATE_FUSED || l == last) continue;
-        if (l == last - 1) memoi_states_add_visit(states, MEMOB_UPDATE, last, 0, fused);
-        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, fused);
+        if (!in->fused || l == last) continue;
+        if (l == last - 1) memoi_states_add_visit(states, MEMOB_UPDATE, last, 0, in->fused);
+        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, in->fused);
     }
+}
+
+/* Is no turn in [k, end) the same? */
+MEMOI int memoi_states_is_only(const memob_states* states, int32_t turn, int32_t k, int32_t end) {
+    while (k < end && states->turns[k] != turn) k++;
+    return k == end;
+}
+
+/* All turns of an order. */
+MEMOI void memoi_states_list_turns(memob_states* states) {
+    const uint32_t deferred = MEMOI_STATES_BIT(UPDATE_FORWARD);
+    const uint32_t first = MEMOI_STATES_BIT(BACKWARD) | MEMOI_STATES_BIT(FUSED) | deferred;
+    const uint32_t fused = MEMOI_STATES_BITS(FUSED);
+    const uint32_t more = MEMOI_STATES_BIT(MORE_BACKWARD) | MEMOI_STATES_BIT(MORE_FUSED);
+    const int32_t each = (states->n_layers - 2) / states->n_chunks;
+    for (int32_t k = 0; k < states->n_turns; k++) {
+        const int32_t turn = states->turns[k], chunk = memob_turn_of(turn);
+        const int32_t begin = chunk ? 1 + chunk * each : 0, end = 1 + (chunk + 1) * each;
+        const int is_first = memoi_states_is_only(states, turn, 0, k);
+        const int is_last = memoi_states_is_only(states, turn, k + 1, states->n_turns);
+        memoi_states_bits in = {0, first | more, 0, 0};
+        if (is_first && states->update_at == MEMO_UPDATE_DEFERRED) in.deferred = deferred;
+        if (turn >= 0) {
+            memoi_states_list_forwards(states, begin, end, &in);
+            continue;
+        }
+        if (is_first) in.first = first, in.more = more;
+        if (is_last && states->update_at == MEMO_UPDATE_FUSED) in.fused = fused;
+        memoi_states_list_backwards(states, end + (chunk == states->n_chunks - 1), begin, &in);
+    }
+}
+
+/* A micro-batch, forward and backward. */
+MEMOI void memoi_states_list_batch(memob_states* states) {
+    const uint32_t deferred = MEMOI_STATES_BIT(UPDATE_FORWARD);
+    const int is_fused = states->update_at == MEMO_UPDATE_FUSED;
+    const memoi_states_bits forward = {0, MEMOI_STATES_BIT(FORWARD) | deferred,
+                                       states->update_at == MEMO_UPDATE_DEFERRED ? deferred : 0, 0};
+    const memoi_states_bits backward = {MEMOI_STATES_BIT(BACKWARD) | MEMOI_STATES_BIT(FUSED),
+                                        MEMOI_STATES_BIT(MORE_BACKWARD) |
+                                            MEMOI_STATES_BIT(MORE_FUSED),
+                                        0, is_fused ? MEMOI_STATES_BITS(FUSED) : 0};
+    memoi_states_list_forwards(states, 0, states->n_layers, &forward);
+    memoi_states_list_backwards(states, states->n_layers, 0, &backward);
 }
 
 /* Two lists in a row tell what the first does: what it lacks at its begin, which a list of nothing
@@ -130,7 +200,7 @@ MEMOI void memoi_states_pair_lists(memob_states* states) {
     memob_states_items* it = &states->items;
     for (int32_t list = 0; list < MEMOB_STATES_N_LISTS; list++)
         for (int32_t next = 0; next < MEMOB_STATES_N_LISTS; next++) {
-            if (!(memoi_states_follow(states->update_at, list) >> next & 1)) continue;
+            if (!(memoi_states_follow(states, list) >> next & 1)) continue;
             it->lists[it->n_lists++] = MEMOB_STATES_NOTHING;
             it->lists[it->n_lists++] = list;
             it->lists[it->n_lists++] = next + MEMOB_LIST_AHEAD;
@@ -140,21 +210,30 @@ MEMOI void memoi_states_pair_lists(memob_states* states) {
 
 /* Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* error) {
+    static const memoi_states_bits alone = {0, MEMOI_STATES_BIT(FORWARD), 0, 0};
     memob_states_items* it = &states->items;
     const int64_t n = states->n_layers, n_items = n * states->n_states;
-    it->visits = MEMOB_ARRAY(&it->arrays, memob_visit, 6 * n + 1);
-    it->in_lists = MEMOB_ARRAY(&it->arrays, uint32_t, 6 * n + 1);
-    it->on_host = MEMOB_ARRAY(&it->arrays, char, 6 * n + 1);
+    /* A turn visits each layer of its chunk at most three times, updates included, and uses FIRST
+     * and LAST beside their neighbors. */
+    const int64_t n_of_turns = states->n_turns * (3 * ((n - 2) / states->n_chunks + 2) + 1);
+    const int64_t n_visits = 6 * n + 1 + n_of_turns;
+    const int64_t n_uses = (n_visits + 5 + 4 * states->n_turns) * states->n_states;
+    it->visits = MEMOB_ARRAY(&it->arrays, memob_visit, n_visits);
+    it->in_lists = MEMOB_ARRAY(&it->arrays, uint32_t, n_visits);
+    it->on_host = MEMOB_ARRAY(&it->arrays, char, n_visits);
     it->items = MEMOB_ARRAY(&it->arrays, memob_item, n_items);
-    it->uses = MEMOB_ARRAY(&it->arrays, memob_use, (6 * n + 5) * states->n_states);
+    it->uses = MEMOB_ARRAY(&it->arrays, memob_use, n_uses);
     if (it->arrays.failed) return memob_no_memory(error, "the items of states");
     memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0, 0); /* see memob_law_desc */
-    memoi_states_list_forwards(states);
-    memoi_states_list_backwards(states);
+    if (states->n_turns) {
+        memoi_states_list_forwards(states, 0, states->n_layers, &alone);
+        memoi_states_list_turns(states);
+    } else
+        memoi_states_list_batch(states);
     for (int32_t l = 0; l < states->n_layers; l++)
-        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, 1u << MEMOB_STATES_UPDATE);
+        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, MEMOI_STATES_BIT(UPDATE));
     memoi_states_pair_lists(states);
-    MEMO_ASSERT(it->n_visits <= 6 * n + 1 && it->n_uses <= (6 * n + 5) * states->n_states);
+    MEMO_ASSERT(it->n_visits <= n_visits && it->n_uses <= n_uses);
     return MEMO_STATUS_OK;
 }
 

@@ -49,6 +49,11 @@ typedef struct memob_states_desc {
     const char* spill_directory; /* of the file, as in memo_swap_desc, as the next */
     double spill_bytes_per_s;
     int32_t update_at; /* memo_update_at; 0: PASS.  On the host DEFERRED is PASS, too */
+    /* (n_turns), copied: the turns of an order, c: forwards of chunk c, -1 - c: its backwards.  The
+     * layers between the first and the last are n_chunks equal parts.  NULL: a micro-batch at a
+     * time. */
+    const int32_t* turns;
+    int32_t n_turns, n_chunks;
     void *device_memory, *host_memory; /* as in memo_swap_desc */
     memob_states_trainer trainer;
 } memob_states_desc;
@@ -84,7 +89,8 @@ typedef struct memob_state_bytes {
 } memob_state_bytes;
 
 /* The lists of a step.  What follows decides what is fetched, so forwards and backwards are lists
- * of their own. */
+ * of their own.  Of an order, whose turns are known, FORWARD is a forward alone, and the others but
+ * UPDATE have all turns. */
 typedef enum memob_states_list {
     MEMOB_STATES_NOTHING = 0,    /* no visits */
     MEMOB_STATES_FORWARD,        /* without updates */
@@ -113,6 +119,8 @@ typedef struct memob_states_items {
 typedef struct memob_states {
     memob_sink sink; /* engine.spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
     int32_t update_at, n_layers, n_states;
+    int32_t* turns; /* of the desc */
+    int32_t n_turns, n_chunks;
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated; /* which states they are */
     uint32_t made;               /* the update writes all their bytes */
@@ -277,28 +285,11 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
     return MEMO_STATUS_OK;
 }
 
-/* Fills in all that needs no device; *states is zero. */
-MEMOI memo_status memob_states_init(memob_states* states, const memob_states_desc* desc,
-                                    memo_error* error) {
+/* Which layer has which state, and where. */
+MEMOI void memoi_states_take_table(memob_states* states, const memob_states_desc* desc) {
     static const uint32_t of_pass[3] = {MEMO_STATE_FORWARD,
                                         MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
                                         MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
-    const int on_host = desc->trainer.update_host != NULL;
-    memob_engine* e = &states->sink.engine;
-    memo_status status = memoi_states_check_desc(desc, error);
-    if (status) return status;
-    states->n_layers = desc->n_layers;
-    states->n_states = desc->n_states;
-    states->update_at = desc->update_at;
-    states->trainer = desc->trainer;
-    if (on_host && desc->update_at == MEMO_UPDATE_DEFERRED) states->update_at = MEMO_UPDATE_PASS;
-    states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
-    states->bytes =
-        MEMOB_ARRAY(&e->arrays, memob_state_bytes, (int64_t)desc->n_layers * desc->n_states);
-    if (on_host) states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
-    if (e->arrays.failed) return memob_no_memory(error, "the places of states");
-
-    /* Who has which state. */
     for (int32_t s = 0; s < desc->n_states; s++) {
         const memo_state* state = &desc->states[s];
         states->states[s] = *state;
@@ -316,7 +307,31 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
         if (desc->spilled)
             states->layers[l].spilled = desc->spilled[l] & states->layers[l].streamed;
     }
+}
 
+/* Fills in all that needs no device; *states is zero. */
+MEMOI memo_status memob_states_init(memob_states* states, const memob_states_desc* desc,
+                                    memo_error* error) {
+    const int on_host = desc->trainer.update_host != NULL;
+    memob_engine* e = &states->sink.engine;
+    memo_status status = memoi_states_check_desc(desc, error);
+    if (status) return status;
+    states->n_layers = desc->n_layers;
+    states->n_states = desc->n_states;
+    states->update_at = desc->update_at;
+    states->trainer = desc->trainer;
+    if (on_host && desc->update_at == MEMO_UPDATE_DEFERRED) states->update_at = MEMO_UPDATE_PASS;
+    states->n_turns = desc->turns ? desc->n_turns : 0;
+    states->n_chunks = (int32_t)memob_max(desc->n_chunks, 1);
+    states->turns = MEMOB_ARRAY(&e->arrays, int32_t, states->n_turns);
+    states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
+    states->bytes =
+        MEMOB_ARRAY(&e->arrays, memob_state_bytes, (int64_t)desc->n_layers * desc->n_states);
+    if (on_host) states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
+    if (e->arrays.failed) return memob_no_memory(error, "the places of states");
+    for (int32_t k = 0; k < states->n_turns; k++) states->turns[k] = desc->turns[k];
+
+    memoi_states_take_table(states, desc);
     if (on_host) {
         status = memoi_states_take_updates(states, desc, error);
         if (status) return status;

@@ -325,20 +325,20 @@ MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_pl
  * (n_layers): of the room of each there. */
 MEMOI void memob_swap_size_file(const memob_law* law, const memob_swap_placement* p,
                                 memo_swap_sizes* sizes, int64_t* room_bytes) {
-    const int32_t first = law->begin[law->n_lists - 1]; /* a parcel is written once in a list */
     sizes->n_spilled_layers = law->n_spilled;
     sizes->spill_bytes = 0;
-    for (int32_t k = first; k < law->n_ops; k++) {
-        const memob_part* part = &law->parts[law->ops[k].first_part];
-        int64_t n_bytes;
-        if (law->ops[k].kind != MEMOB_OP_WRITE) continue;
-        n_bytes =
-            memob_align_up(p->sums[part->item % p->n_layers].host_bytes, MEMOB_SPILL_ALIGNMENT);
+    for (int32_t step = 0; step < p->n_layers && law->n_spilled; step++) {
+        const int32_t room = law->rooms[step];
+        const int64_t n_bytes = memob_align_up(p->sums[step].host_bytes, MEMOB_SPILL_ALIGNMENT);
+        if (room < 0) continue;
+        MEMO_ASSERT(room < law->n_spilled); /* 3 */
         sizes->spill_bytes += n_bytes;
-        MEMO_ASSERT(part->away >= 0 && part->away < law->n_spilled); /* 3 */
-        if (room_bytes) room_bytes[part->away] = n_bytes;
+        if (room_bytes) room_bytes[room] = n_bytes;
     }
-    MEMO_ASSERT(law->n_spilled >= sizes->n_swapped_layers - p->n_host_layers); /* 3 */
+
+    /* With an order not all micro-batches may be in flight at once. */
+    MEMO_ASSERT(p->n_forwards < p->n_layers || /* 3 */
+                law->n_spilled >= sizes->n_swapped_layers - p->n_host_layers);
 }
 
 /* --- placements --- */

@@ -84,7 +84,7 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
     for (int32_t k = 0; k < p->n_visits; k++) {
         memob_visit* visit = &p->visits[k];
         const int32_t turn = order[k / n], is_backward = turn < 0;
-        const int32_t place = memob_turn_place(turn), i = is_backward ? n - 1 - k % n : k % n;
+        const int32_t place = memob_turn_of(turn), i = is_backward ? n - 1 - k % n : k % n;
         visit->pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
         visit->layer = place * n + i;
         visit->odd = memoi_swap_is_odd(desc, visit->layer);

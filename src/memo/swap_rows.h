@@ -91,9 +91,6 @@ MEMOI int32_t memob_item_leader(const memo_item* items, int32_t t) {
 /* 1: recomputation makes the rows, or some of them. */
 MEMOI int memob_is_recomputed(int32_t away) { return away == MEMO_ROWS || away == MEMO_WHOLE; }
 
-/* The place of a turn of memo_swap_desc.order, a forward or a backward. */
-MEMOI int32_t memob_turn_place(int32_t turn) { return turn < 0 ? -1 - turn : turn; }
-
 /* Steps of a micro-batch in flight. */
 MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
     return (int32_t)(desc->n_layers / memob_max(desc->n_places, 1));
@@ -435,7 +432,7 @@ MEMOI const char* memoi_swap_place_fault(const memo_swap_desc* desc, int32_t pla
         const int32_t turn = desc->order[k];
         if (turn < -desc->n_places || turn >= desc->n_places)
             return "names a place that n_places lacks";
-        if (memob_turn_place(turn) != place) continue;
+        if (memob_turn_of(turn) != place) continue;
         if (n_used % 2 == 0 && turn != place) return "has a backward of a place without a forward";
         if (n_used % 2 == 1 && turn == place)
             return "has two forwards of a place without a backward between";
@@ -458,7 +455,7 @@ MEMOI const char* memoi_swap_order_fault(const memo_swap_desc* desc) {
     for (int32_t t = 0; t < desc->n_tensors && desc->tensors; t++)
         if (memob_tensor_is_routed(desc, t)) return "does not work with MEMO_LATE_ROWS";
     if (desc->n_group > 1) return "does not work with n_group above 1";
-    return desc->n_host_layers ? "does not work with a file; set n_host_layers to 0" : NULL;
+    return NULL;
 }
 
 /* Forwards and backwards of each place must alternate. */

@@ -30,7 +30,7 @@ typedef struct problem {
     int32_t lists[SEQUENCE_MAX]; /* desc.lists: list_kind */
     uint32_t in_lists[VISITS_MAX];
     char on_host[VISITS_MAX];
-    int updates_on_host;
+    int updates_on_host, is_whole; /* is_whole: each parcel is stored behind one visit */
     int32_t n_lists;
     int32_t sequence[SEQUENCE_MAX]; /* tables that run */
     int32_t n_sequence;
@@ -214,6 +214,44 @@ static void random_slices(void) {
     p.desc.n_slots[1] = (int32_t)host;
 }
 
+/* The rows of layers, which leave behind their forward and come back before their backward.  A
+ * micro-batch has the parcels of a place of micro-batches, which another takes when it is over. */
+static void random_parcels(void) {
+    enum { PLACES_MAX = 3 };
+    const list_desc* d = &p.list.desc;
+    const int n_of_place = d->n_layers * d->n_slices, n_passes = d->is_forward_only ? 1 : 2;
+    const int is_small = 2 * d->n_micro_batches * n_of_place <= ITEMS_MAX;
+    const int n_classes = pick(1, 1 + is_small), bytes = pick(1, 3);
+    int place_of[PLACES_MAX] = {0, 0, 0}, left[PLACES_MAX], is_there[PLACES_MAX] = {0, 0, 0};
+    for (int m = 0; m < d->n_micro_batches; m++) left[m] = n_passes * n_of_place;
+    for (int32_t v = 0; v < p.list.n_visits; v++) {
+        const list_visit* visit = &p.list.visits[v];
+        const int m = visit->micro_batch, l = visit->layer, odd = (l + visit->slice) & 1;
+        int parcel;
+        if (visit->pass > MEMOB_BACKWARD || l < 0 || l >= d->n_layers) continue;
+        if (left[m] == n_passes * n_of_place) {
+            for (place_of[m] = 0; is_there[place_of[m]];) place_of[m]++;
+            is_there[place_of[m]] = 1;
+        }
+        parcel = place_of[m] * n_of_place + l * d->n_slices + visit->slice;
+        for (int c = 0; c < n_classes; c++) {
+            const memob_item item = {bytes, bytes, 0, -1, parcel, c * bytes, -1};
+            p.desc.n_items = parcel * n_classes + c;
+            p.items[p.desc.n_items] = item;
+            add_use(v, visit->pass == MEMOB_FORWARD ? MEMOB_USE_WRITE : MEMOB_USE_READ,
+                    (2 * c + odd) * bytes);
+        }
+        if (parcel >= p.desc.n_parcels) p.desc.n_parcels = parcel + 1;
+        if (--left[m] == 0) is_there[place_of[m]] = 0;
+    }
+    p.is_whole = 1;
+    p.desc.n_items = p.desc.n_parcels * n_classes;
+    p.desc.n_places = pick(1, p.desc.n_parcels / 2 + 1);
+    p.desc.place_slots = n_classes * bytes;
+    p.desc.n_slots[1] = (int32_t)(p.desc.n_places * p.desc.place_slots);
+    p.desc.n_slots[2] = (int32_t)(p.desc.n_parcels * p.desc.place_slots);
+}
+
 /* Returns 0: too large. */
 static int random_problem(void) {
     const int is_steady = pick(0, 1);
@@ -222,10 +260,11 @@ static int random_problem(void) {
     random_list();
     if (p.list.n_visits > 40) return 0;
     p.updates_on_host = pick(0, 3) == 0;
-    if (pick(0, 3))
-        random_items();
-    else
-        random_slices();
+    switch (pick(0, 4)) {
+    case 0: random_slices(); break;
+    case 1: random_parcels(); break;
+    default: random_items();
+    }
     qsort(p.uses, (size_t)p.desc.n_uses, sizeof *p.uses, compare_uses);
 
     /* A step and those behind it, or any sequence. */
@@ -486,6 +525,67 @@ static void check_all_needed(void) {
         }
 }
 
+/* ---- parcels ---- */
+
+static int64_t n_episodes, n_again, n_written; /* n_again: behind the first of a parcel in a list */
+
+/* An operation concerns a parcel. */
+static int is_of_parcel(const memob_law* law, const memob_op* op, int32_t parcel) {
+    return op->n_parts && p.items[law->parts[op->first_part].item].parcel == parcel;
+}
+
+/* Stores and loads of a list alone say when a parcel has values that are still to be loaded.  If
+ * there are places for all parcels that have, nothing goes to the file; what is written is read
+ * before the parcel's next values replace it. */
+static void check_parcels(const memob_law* law, int list) {
+    static char is_open[OPS_MAX + 1][ITEMS_MAX]; /* before each operation: of each parcel */
+    const int first = law->begin[list], n = law->begin[list + 1] - first;
+    char awaited[ITEMS_MAX];
+    int most = 0, n_used = 0;
+    memset(awaited, 0, sizeof awaited);
+    memset(is_open[n], 0, sizeof is_open[n]);
+    for (int k = n - 1; k >= 0; k--) {
+        const memob_op* op = &law->ops[first + k];
+        int n_open = 0;
+        memset(is_open[k], 0, sizeof is_open[k]);
+        for (int i = 0; i < op->n_parts && op->kind <= MEMOB_OP_LOAD; i++)
+            if (op->kind != MEMOB_OP_VISIT)
+                awaited[law->parts[op->first_part + i].item] = op->kind == MEMOB_OP_LOAD;
+        for (int i = 0; i < p.desc.n_items; i++)
+            if (p.items[i].parcel >= 0) is_open[k][p.items[i].parcel] |= awaited[i];
+        for (int q = 0; q < p.desc.n_parcels; q++) n_open += is_open[k][q];
+        if (n_open > most) most = n_open;
+    }
+
+    for (int q = 0; q < p.desc.n_parcels; q++) {
+        int n_of_list = 0, is_in_file = 0, is_read = 1;
+        CHECK(!is_open[0][q]);
+        for (int k = 0; k < n; k++) {
+            const memob_op* op = &law->ops[first + k];
+            n_of_list += !is_open[k][q] && is_open[k + 1][q];
+            if (!is_open[k + 1][q]) {
+                CHECK(is_read); /* at the episode's end */
+                is_in_file = 0;
+            }
+            if (!is_of_parcel(law, op, q)) continue;
+            if (op->kind == MEMOB_OP_STORE) CHECK(!is_in_file);
+            if (op->kind == MEMOB_OP_WRITE) {
+                CHECK(is_open[k][q] && !is_in_file);
+                is_in_file = 1, is_read = 0;
+            }
+            if (op->kind == MEMOB_OP_READ) {
+                CHECK(is_in_file);
+                is_read = 1;
+            }
+            n_used += op->kind == MEMOB_OP_WRITE;
+        }
+        n_episodes += n_of_list;
+        n_again += n_of_list > 1 ? n_of_list - 1 : 0;
+    }
+    CHECK((most > p.desc.n_places) == (n_used > 0));
+    n_written += n_used;
+}
+
 /* ---- the clock ---- */
 
 static double ends_s[OPS_MAX];
@@ -727,9 +827,11 @@ TEST(random_lists) {
         status = memob_law_make(&p.desc, &law, &error);
         if (status) { /* parcels that are stored in parts, and too few places */
             CHECK(status == MEMO_STATUS_INVALID_ARGUMENT && strstr(error.message, "n_places"));
+            CHECK(!p.is_whole);
             n_refused++;
             continue;
         }
+        for (int list = 0; list < p.n_lists; list++) check_parcels(&law, list);
         play(&law);
         CHECK(count_races(-1, -1) == 0);
         CHECK(run_in_order(-1, -1) == 0);
@@ -743,5 +845,8 @@ TEST(random_lists) {
            "%lld of the same bytes, %lld reads too early\n",
            n, n_refused, (long long)n_ops_all, (long long)n_waits_all, (long long)n_copies_dropped,
            (long long)n_same, (long long)n_early);
+    printf("# %lld episodes of parcels, %lld of them behind another; %lld go to the file\n",
+           (long long)n_episodes, (long long)n_again, (long long)n_written);
+    CHECK(n_again > n / 10 && n_written > n / 10);
     list_free(&p.list);
 }

@@ -132,6 +132,50 @@ TEST(rows_come_back_from_the_file) {
     }
 }
 
+/* Micro-batches of an order that follow each other spill as micro-batches without one, each into
+ * the same file; those of another place, which come later, take the places that are free again. */
+TEST(orders_spill_what_is_in_flight) {
+    static const int32_t order[] = {0, -1, 0, -1, 0, -1}, places[] = {0, -1, 1, -2};
+    for (int32_t n_host_layers = 1; n_host_layers < 7; n_host_layers++) {
+        own_chain c;
+        small_chain(&c, 7, n_host_layers);
+        memo_swap_sizes alone = sizes_of_desc(&c.desc), sizes;
+        memcpy(c.order, order, sizeof order);
+        c.desc.order = c.order;
+        c.desc.n_order = 6;
+        c.desc.n_places = 1;
+        sizes = sizes_of_desc(&c.desc);
+        CHECK_IS(sizes.n_spilled_layers, ==, alone.n_spilled_layers);
+        CHECK(sizes.spill_bytes == alone.spill_bytes && sizes.host_bytes == alone.host_bytes);
+        open_host(&c);
+        CHECK_OK(chain_open(&c));
+        for (int64_t step = 0; step < 2; step++) CHECK_OK(chain_micro_batch(&c, step, 1000));
+        CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
+        CHECK_IS(c.n_wrong, ==, 0);
+        CHECK_IS(stats_of_swap(c.swap).to_file_bytes, ==, 2 * 3 * alone.spill_bytes);
+        CHECK_IS(stats_of_swap(c.swap).from_file_bytes, ==, 2 * 3 * alone.spill_bytes);
+        chain_close(&c);
+    }
+    for (int32_t n_host_layers = 1; n_host_layers < 9; n_host_layers++) {
+        own_chain c;
+        small_chain(&c, 8, n_host_layers);
+        memcpy(c.order, places, sizeof places);
+        c.desc.n_order = 4;
+        c.desc.n_places = 2;
+        c.desc.order = c.order;
+        memo_swap_sizes sizes = sizes_of_desc(&c.desc);
+        CHECK_IS(sizes.n_swapped_layers, ==, 4); /* of each place the last two stay */
+        CHECK_IS(sizes.n_spilled_layers, ==, n_host_layers < 2 ? 2 : 0);
+        open_host(&c);
+        c.desc.spill_directory = n_host_layers < 2 ? folder : NULL;
+        CHECK_OK(chain_open(&c));
+        for (int64_t step = 0; step < 2; step++) CHECK_OK(chain_micro_batch(&c, step, 1000));
+        CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
+        CHECK_IS(c.n_wrong, ==, 0);
+        chain_close(&c);
+    }
+}
+
 /* Not even a program that is killed leaves the file. */
 TEST(a_killed_program_leaves_nothing) {
     int how = 0;

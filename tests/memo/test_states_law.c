@@ -9,6 +9,7 @@
 #include "memo_test.h"
 
 enum { LAYERS_MAX = 9, STATES = 4, BYTES_MAX = 5000, LATE_MAX = 16, PASSES_MAX = 64 };
+enum { ORDER_MAX = 3 * 2 * (LAYERS_MAX - 2) };
 
 /* What an operation finds in a state, and leaves there: one value in all bytes; -1: any, none. */
 typedef struct state_use {
@@ -35,6 +36,7 @@ static struct {
     memo_state states[STATES];
     int32_t kinds[LAYERS_MAX];
     uint32_t streamed[LAYERS_MAX], spilled[LAYERS_MAX];
+    int32_t turns[ORDER_MAX];
     memob_states* engine;
     memo_device* host;
     uint8_t value[LAYERS_MAX]
@@ -167,14 +169,35 @@ static void visit(int32_t pass, int32_t layer, int is_end) {
     CHECK_OK(memob_states_visit(p.engine, pass, layer, is_end, &error));
 }
 
+static void run_layers(int32_t pass, int32_t begin, int32_t end) {
+    for (int32_t k = 2 * begin; k < 2 * end; k++) {
+        const int32_t of = pass == MEMOB_BACKWARD ? 2 * (begin + end) - 1 - k : k;
+        CHECK_OK(memob_states_step(p.engine, pass, of / 2, k % 2, &error));
+    }
+}
+
+/* Turns of an order up to `end`, as a stage of a pipeline runs them. */
+static void run_turns(int is_last, int32_t end) {
+    const int32_t each = (p.desc.n_layers - 2) / p.desc.n_chunks;
+    CHECK(!memob_states_set_batch(p.engine, 1, is_last, 0, &error));
+    for (int32_t k = 0; k < end; k++) {
+        const int32_t turn = p.turns[k], chunk = turn < 0 ? -1 - turn : turn;
+        CHECK_OK(memob_states_begin_turn(p.engine, turn, &error));
+        run_layers(turn < 0 ? MEMOB_BACKWARD : MEMOB_FORWARD, chunk * each, (chunk + 1) * each);
+        CHECK_OK(memob_states_end_turn(p.engine, turn, &error));
+    }
+}
+
 static void run_batch(int is_last, int is_forward_only) {
     const int32_t n = p.desc.n_layers - 2;
+    if (p.desc.turns && !is_forward_only) {
+        run_turns(is_last, p.desc.n_turns);
+        return;
+    }
     CHECK(!memob_states_set_batch(p.engine, 1, is_last, is_forward_only, &error));
     visit(MEMOB_FORWARD, 0, 0);
-    for (int k = 0; k < 2 * n; k++)
-        CHECK_OK(memob_states_turn(p.engine, MEMOB_FORWARD, k / 2, k % 2, &error));
-    for (int k = 2 * n - 1; k >= 0 && !is_forward_only; k--)
-        CHECK_OK(memob_states_turn(p.engine, MEMOB_BACKWARD, k / 2, k % 2 == 0, &error));
+    run_layers(MEMOB_FORWARD, 0, n);
+    if (!is_forward_only) run_layers(MEMOB_BACKWARD, 0, n);
     visit(is_forward_only ? MEMOB_FORWARD : MEMOB_BACKWARD,
           is_forward_only ? p.desc.n_layers - 1 : 0, 1);
 }
@@ -221,13 +244,20 @@ static void run_steps(int n_steps, int has_surprises) {
                          (int32_t)memo_test_int(0, STATES - 1), (int)memo_test_int(0, 1));
             run_batch(k == n - 1 && !is_late, 0);
         }
-        if (p.engine->update_at == MEMO_UPDATE_DEFERRED && !p.engine->updates)
+        if (has_surprises && memo_test_int(0, 5) == 0 && !p.engine->list &&
+            p.engine->update_at != MEMO_UPDATE_FUSED) {
+            CHECK(!memob_states_abandon(p.engine, &error)); /* a step without an update */
+            memset(p.has_gradients, 0, sizeof p.has_gradients);
+        } else if (p.engine->update_at == MEMO_UPDATE_DEFERRED && !p.engine->updates)
             memob_states_defer(p.engine);
         else if (p.engine->update_at != MEMO_UPDATE_FUSED || is_late)
             run_updates();
         if (!has_surprises || memo_test_int(0, 4)) continue;
         if (p.engine->is_pending) run_updates(); /* a flush */
-        run_batch(0, 0);
+        if (p.desc.turns)
+            run_turns(0, (int32_t)memo_test_int(0, p.desc.n_turns));
+        else
+            run_batch(0, 0);
         CHECK(!memob_states_abandon(p.engine, &error)); /* gradients are dropped */
         memset(p.has_gradients, 0, sizeof p.has_gradients);
     }
@@ -236,7 +266,24 @@ static void run_steps(int n_steps, int has_surprises) {
         for (int32_t s = 0; s < STATES; s++) transfer(l, s, 1);
 }
 
-/* Several kinds; weights that are made or not; resident, streamed and spilled; each update. */
+/* The chunks of up to three micro-batches, each in its order, with turns of the others between. */
+static void random_turns(void) {
+    const int32_t n = p.desc.n_layers - 2, n_batches = (int32_t)memo_test_int(1, 3);
+    int32_t n_done[3] = {0, 0, 0};
+    p.desc.n_chunks = (int32_t)memo_test_int(1, n);
+    while (n % p.desc.n_chunks) p.desc.n_chunks--;
+    p.desc.n_turns = 2 * n_batches * p.desc.n_chunks;
+    p.desc.turns = p.turns;
+    for (int32_t k = 0; k < p.desc.n_turns;) {
+        const int32_t i = (int32_t)memo_test_int(0, n_batches - 1), done = n_done[i];
+        if (done == 2 * p.desc.n_chunks) continue;
+        p.turns[k++] = done < p.desc.n_chunks ? done : done - 2 * p.desc.n_chunks;
+        n_done[i]++;
+    }
+}
+
+/* Several kinds; weights that are made or not; resident, streamed and spilled; each update; orders
+ * of turns. */
 static void random_problem(int is_all_streamed) {
     static const uint32_t uses[] = {MEMO_STATE_WEIGHTS, MEMO_STATE_GRADIENT, MEMO_STATE_UPDATE, 3};
     const int has_file = memo_test_int(0, 2) == 0, on_host = !has_file && memo_test_int(0, 2) == 0;
@@ -268,6 +315,7 @@ static void random_problem(int is_all_streamed) {
     p.desc.spilled = p.spilled;
     p.desc.spill_directory = memo_test_folder();
     p.desc.computes_on_host = 1;
+    if (memo_test_int(0, 1)) random_turns();
 }
 
 /* Runs the problem from its first values on; drops a copy of number `dropped`. */

@@ -796,7 +796,6 @@ static void set_random_order(chain* c) {
     int is_free = t < c->desc.n_tensors && item_is_alone(c->tensors, c->desc.n_tensors, t);
     for (int32_t u = 0; u < c->desc.n_tensors; u++)
         is_free &= c->tensors[u].scope != MEMO_EDGE && c->tensors[u].scope != MEMO_INPUT;
-    c->desc.n_host_layers = 0;
     c->desc.n_group = 0;
     c->desc.n_slices = n_slices > 1 ? n_slices : 0;
     c->desc.n_order = random_order(c->order, &c->desc.n_places);
@@ -841,43 +840,103 @@ static int64_t bytes_in_flight(const chain* c) {
     return sum;
 }
 
+/* Pages of the file that operations use: what is written is read before it is written again, and
+ * all pages are used.  Returns the bytes that are written. */
+static int64_t check_file(const memo_schedule* schedule, int64_t file_bytes) {
+    static char is_written[1 << 16], is_read[1 << 16];
+    const int64_t n_pages = file_bytes / 4096;
+    int64_t sum = 0;
+    CHECK(file_bytes % 4096 == 0 && n_pages <= (int64_t)sizeof is_written);
+    memset(is_written, 0, sizeof is_written);
+    memset(is_read, 0, sizeof is_read);
+    for (int64_t k = 0; k < schedule->n_ops; k++) {
+        const memo_op* op = &schedule->ops[k];
+        for (int64_t r = 0; r < op->n_reads + op->n_writes && op->kind == MEMO_OP_RUN; r++) {
+            const memo_range* range = &schedule->ranges[op->first_range + r];
+            const int64_t begin = (int64_t)(range->begin & (((uint64_t)1 << 48) - 1));
+            const int64_t n_bytes = (int64_t)(range->end - range->begin);
+            if (!(range->begin >> 63)) continue;
+            CHECK(begin % 4096 == 0 && begin + n_bytes <= file_bytes);
+            for (int64_t at = begin / 4096; at < (begin + n_bytes) / 4096; at++) {
+                if (r < op->n_reads) {
+                    CHECK(is_written[at]);
+                    is_read[at] = 1;
+                } else {
+                    CHECK(is_written[at] == is_read[at]);
+                    is_written[at] = 1, is_read[at] = 0;
+                }
+            }
+            if (r >= op->n_reads) sum += n_bytes;
+        }
+    }
+    for (int64_t at = 0; at < n_pages; at++) CHECK(is_written[at] && is_read[at]);
+    return sum;
+}
+
 TEST(micro_batches_in_flight_come_back) {
-    int64_t n_moved = 0, n_abandoned = 0, n_deep = 0, n_sliced = 0, n_handed = 0, n_whole = 0;
+    int64_t n_moved = 0, n_abandoned = 0, n_deep = 0, n_spilled = 0, n_again = 0, n_shared = 0;
+    int64_t n_waits = 0, n_redundant = 0, n_sliced = 0, n_handed = 0, n_whole = 0;
     for (int round = 0; round < 400 / SHARE; round++) {
         chain c;
-        int64_t is_cut = 0;
-        do random_chain(&c, 1);
-        while (c.desc.n_host_layers);
+        int is_whole = 1;
+        random_chain(&c, 1);
         set_random_order(&c);
         n_deep += c.desc.n_places > 2;
         n_sliced += c.desc.n_slices > 1 && c.desc.n_places > 1;
         memo_recorder* recorder = start_recorded(&c, round % 10 ? 0 : 8e6);
-        n_moved += sizes_of_desc(&c.desc).swapped_bytes > 0;
+        const memo_swap_sizes sizes = sizes_of_desc(&c.desc);
+        n_moved += sizes.swapped_bytes > 0;
         n_handed += c.swap->placement->handed >= 0 && c.desc.n_places > 1;
         n_whole += c.swap->placement->handed >= 0 && !c.desc.n_slices;
         for (int64_t step = 0; step < 3; step++) {
             int64_t n_calls = memo_test_int(0, 3) ? 1000 : memo_test_int(0, 40);
             n_abandoned += n_calls < 40;
             c.n_rows = memo_test_int(0, 2) ? chain_rows(&c) : memo_test_int(1, chain_rows(&c));
-            is_cut |= n_calls < 1000 || c.n_rows < chain_slices(&c) * c.desc.n_rows;
+            is_whole &= n_calls == 1000 && c.n_rows == chain_slices(&c) * c.desc.n_rows;
             CHECK_OK(memo_swap_set_rows(c.swap, c.n_rows, 0, &error));
             CHECK_OK(chain_micro_batch(&c, step, n_calls));
         }
         own_check* check = check_recorded(&c, recorder);
-        CHECK_CASE(is_cut || check->n_redundant_waits == 0, "round %d: %lld of %lld waits: %s",
-                   round, (long long)check->n_redundant_waits, (long long)check->n_waits,
-                   describe(&c));
+        /* Of two layers that share a place on the host some rows may have no byte in common. */
+        const int is_shared = c.desc.n_host_layers && c.desc.n_host_layers < sizes.n_swapped_layers;
+        CHECK_CASE(!is_whole || is_shared || check->n_redundant_waits == 0,
+                   "round %d: %lld of %lld waits: %s", round, (long long)check->n_redundant_waits,
+                   (long long)check->n_waits, describe(&c));
+        if (is_whole && is_shared) {
+            n_waits += check->n_waits;
+            n_redundant += check->n_redundant_waits;
+        }
+        const int64_t written_bytes = stats_of_swap(c.swap).to_file_bytes;
         finish(&c, recorder);
+
+        /* The file holds each of its layers once, also if a list writes it several times. */
+        const memo_swap_plan_desc step = {.swap = &c.desc, .micro_batches = 1};
+        own_schedule* schedule = schedule_of_swap(&step, 3);
+        const int64_t sum = check_file(schedule, sizes.spill_bytes);
+        CHECK_CASE(is_whole ? written_bytes == sum : written_bytes <= sum,
+                   "round %d: %lld bytes are written, not %lld: %s", round,
+                   (long long)written_bytes, (long long)sum, describe(&c));
+        n_spilled += sizes.n_spilled_layers;
+        n_again += sum > 3 * sizes.spill_bytes;
+        n_shared +=
+            is_shared && sizes.n_swapped_layers - c.desc.n_host_layers > sizes.n_spilled_layers;
         CHECK_CASE(run_and_compare(&c, 2, -1, NULL) == MEMO_STATUS_OK, "round %d: %s: %s", round,
                    error.message, describe(&c));
     }
+    printf("# %lld layers go to the file, %lld files are written several times in an order; %lld "
+           "share places without it; %lld of %lld waits are redundant\n",
+           (long long)n_spilled, (long long)n_again, (long long)n_shared, (long long)n_redundant,
+           (long long)n_waits);
+    CHECK_IS(20 * n_redundant, <=, n_waits);
     CHECK(n_moved > 60 / SHARE && n_abandoned > 20 / SHARE && n_deep > 40 / SHARE);
     CHECK(n_sliced > 60 / SHARE && n_handed > 60 / SHARE && n_whole > 15 / SHARE);
+    CHECK(n_spilled > 200 / SHARE && n_again > 20 / SHARE);
 
     for (int round = 0; round < 500; round++) {
         chain c;
         random_chain(&c, 1);
         set_random_order(&c);
+        c.desc.n_host_layers = 0;
         c.has_kinds = c.has_rows = 0;
         chain_set_kinds(&c);
         for (int32_t t = 0; t < c.desc.n_tensors; t++) {
@@ -949,10 +1008,9 @@ TEST(bad_orders_are_refused) {
                {"ends before the last backward", 2, 3, {0, 1, -1}},
                {"leaves out a place", 2, 2, {0, -1}},
                {"2 steps are not whole layers of 4 slices", 2, 4, {0, 1, -1, -2}},
-               {"does not work with a file", 2, 4, {0, 1, -1, -2}},
                {"does not work with MEMO_LATE_ROWS", 2, 4, {0, 1, -1, -2}},
                {"does not work with n_group", 2, 4, {0, 1, -1, -2}}};
-    for (int k = 0; k < 10; k++) {
+    for (int k = 0; k < 9; k++) {
         chain c;
         chain_init(&c, 1);
         c.tensors[0].row_bytes = 8;
@@ -961,10 +1019,9 @@ TEST(bad_orders_are_refused) {
         c.desc.n_order = bad[k].n;
         c.desc.order = bad[k].order;
         if (k == 6) c.desc.n_slices = 4;
-        if (k == 9) c.desc.n_slices = c.desc.n_group = 2;
-        if (k == 7) c.desc.n_host_layers = 1;
-        if (k == 8) item_choose(&c.tensors[0], MEMO_MOVE, MEMO_SLICE, MEMO_LATE_ROWS);
-        if (k == 8) c.desc.routed_rows_layer = c.desc.routed_rows_all = 4;
+        if (k == 8) c.desc.n_slices = c.desc.n_group = 2;
+        if (k == 7) item_choose(&c.tensors[0], MEMO_MOVE, MEMO_SLICE, MEMO_LATE_ROWS);
+        if (k == 7) c.desc.routed_rows_layer = c.desc.routed_rows_all = 4;
         refuses(&c.desc, bad[k].words);
     }
     chain c;

@@ -661,7 +661,7 @@ typedef struct kinds_problem {
     problem p;
     int32_t layer_kinds[LAYERS_MAX];
     uint32_t tensor_kinds[TENSORS_MAX];
-    int32_t order[RANDOM_ORDER_MAX], ends[RANDOM_ORDER_MAX];
+    int32_t order[RANDOM_ORDER_MAX], ends[RANDOM_ORDER_MAX], turns[RANDOM_ORDER_MAX];
     memob_states_desc states; /* and its arrays */
     memo_state table[STATES_MAX];
     int32_t states_kinds[LAYERS_MAX + 2];
@@ -836,7 +836,6 @@ static void random_steps_problem(kinds_problem* k) {
         t = swap->n_tensors - 1;
         if (n_slices == 1 && !memob_tensor_kinds(swap, t) && tensors[t].away != MEMO_WITH)
             item_choose(&tensors[t], MEMO_MOVE, MEMO_EDGE, 0);
-        k->p.desc.spill_bytes = 0;
     }
 
     /* Links, a tenth to twelve times as slow as a layer's forward; growing times. */
@@ -874,7 +873,12 @@ static void random_states(kinds_problem* k) {
     memob_states_desc* d = &k->states;
     memset(d, 0, sizeof *d);
     d->n_states = (int32_t)memo_test_int(1, STATES_MAX);
-    d->n_layers = k->p.swap.n_layers / (int32_t)memob_max(k->p.swap.n_slices, 1) + 2;
+    d->n_layers =
+        memoi_swap_place_steps(&k->p.swap) / (int32_t)memob_max(k->p.swap.n_slices, 1) + 2;
+    d->turns = k->p.swap.order ? k->turns : NULL; /* of one chunk */
+    d->n_turns = k->p.swap.order ? k->p.swap.n_order : 0;
+    d->n_chunks = 1;
+    for (int32_t i = 0; i < d->n_turns; i++) k->turns[i] = k->order[i] < 0 ? -1 : 0;
     d->update_at = (int32_t)memo_test_int(MEMO_UPDATE_PASS, MEMO_UPDATE_DEFERRED);
     for (int32_t i = 0; i < d->n_states; i++) {
         k->table[i].name = "state";
@@ -977,15 +981,15 @@ TEST(every_wait_for_states_is_necessary) {
 TEST(scores_are_the_steps_of_the_engine) {
     const int n_rounds = memo_test_cases(1000, 4000);
     int n_spilled = 0, n_sliced = 0, n_packed = 0, n_timed = 0, n_handed = 0, n_flown = 0;
-    int n_stated = 0, n_sliced_in_flight = 0, n_handed_in_flight = 0;
+    int n_stated = 0, n_sliced_in_flight = 0, n_handed_in_flight = 0, n_flown_spilled = 0;
     double worst[2] = {0, 0}; /* more micro-batches than are walked, all walked */
     for (int round = 0; round < n_rounds; round++) {
         kinds_problem drawn;
         memo_swap_desc* swap = &drawn.p.swap;
         memoi_rows_planner planner;
         random_steps_problem(&drawn);
-        if (round % 3 == 0 && !swap->order) random_states(&drawn);
-        if (drawn.p.desc.states)
+        if (round % 3 == 0) random_states(&drawn);
+        if (drawn.p.desc.states && !swap->order)
             drawn.p.desc.micro_batches = (int32_t)memo_test_int(0, round % 9 ? 8 : 64);
         CHECK_OK(memoi_rows_create(&drawn.p.desc, &planner, &error));
         for (int k = 0; k < 20; k++) {
@@ -1014,7 +1018,7 @@ TEST(scores_are_the_steps_of_the_engine) {
                        "round %d: %s", round, describe(&drawn.p));
 
             if (k < 2 && score->excess_bytes <= 0) {
-                table.n_host_layers = places.sizes.n_spilled_layers ? places.n_host_layers : 0;
+                CHECK_IS(table.n_host_layers, ==, score->n_host_layers);
                 double update_s, off = score->step_s / simulate_kinds(&drawn, &table, &update_s);
                 off = fabs(off - 1) + fabs(score->update_s - update_s) / score->step_s;
                 const int is_walked = drawn.p.desc.micro_batches <= MEMOI_ROWS_WALKED;
@@ -1029,6 +1033,7 @@ TEST(scores_are_the_steps_of_the_engine) {
                 n_flown += swap->n_places > 1 && score->swapped_bytes > 0;
                 n_sliced_in_flight += swap->n_places > 1 && swap->n_slices > 1;
                 n_handed_in_flight += places.handed >= 0 && swap->n_places > 1;
+                n_flown_spilled += swap->order && score->sizes.n_spilled_layers > 0;
             }
             n_spilled += score->sizes.n_spilled_layers > 0;
             n_sliced += swap->n_slices > 1;
@@ -1037,12 +1042,12 @@ TEST(scores_are_the_steps_of_the_engine) {
         }
         memoi_rows_destroy(&planner);
     }
-    printf("# %d steps, with EDGE tensors %d, with micro-batches in flight %d: off by at most "
-           "%.2g; with states %d, of many micro-batches off by %.2g\n",
-           n_timed, n_handed, n_flown, worst[1], n_stated, worst[0]);
+    printf("# %d steps, with EDGE tensors %d, with micro-batches in flight %d, of which %d have a "
+           "file: off by at most %.2g; with states %d, of many micro-batches off by %.2g\n",
+           n_timed, n_handed, n_flown, n_flown_spilled, worst[1], n_stated, worst[0]);
     CHECK(n_stated > n_rounds / 4 && n_spilled > 100 && n_sliced > 500 && n_packed > 500 &&
           n_handed > 200 && n_timed > 1000 && n_flown > 100 && n_sliced_in_flight > 100 &&
-          n_handed_in_flight > 100);
+          n_handed_in_flight > 100 && n_flown_spilled > 20);
 }
 
 /* Plans of such problems take what they predict.  Climbing saves 1 % in fewer than one of 100. */
@@ -1174,7 +1179,7 @@ TEST(whole_searches_go_on_from_rows) {
                    round, given->step_s, found_s);
     }
     printf("# %d plans; searches from nothing end with longer steps for %d\n", n_planned, n_longer);
-    CHECK_IS(n_longer, >, 0);
+    CHECK_CASE(n_longer > 0 || n_planned < 100, "none of %d", n_planned);
 }
 
 /* --- words --- */
@@ -1461,21 +1466,32 @@ TEST(bad_descs_are_refused) {
 /* Plans with little memory, run: the capacities are the device's, every row comes back. */
 TEST(plans_run_in_the_memory_they_were_made_for) {
     const int n_rounds = memo_test_cases(14, 60);
-    int n_run = 0, n_spilled = 0;
+    int n_run = 0, n_spilled = 0, n_flown = 0;
     for (int round = 0; round < n_rounds; round++) {
         own_swap_plan* plan = NULL;
         problem p;
+        int32_t order[RANDOM_ORDER_MAX];
         random_problem(&p, TENSORS_MAX, 60000);
         random_capacities(&p);
+        if (round % 2) { /* micro-batches in flight, in the memory of one or of some */
+            p.swap.n_order = random_order(order, &p.swap.n_places);
+            p.swap.order = order;
+            p.swap.n_layers = p.swap.n_places * (int32_t)memo_test_int(1, 4);
+            p.desc.device_bytes *= memo_test_int(1, p.swap.n_places);
+            p.desc.host_bytes = memo_test_int(1, 30) * 4096;
+            p.desc.spill_bytes = (int64_t)1 << 40;
+        }
         if (memo_plan_swap(&p.desc, &plan, &error)) continue;
         n_run++;
         own_device* host = new_device((memo_host_device_desc){
             .device_memory_bytes = p.desc.device_bytes, .host_memory_bytes = p.desc.host_bytes});
         chain c = {.desc = p.swap};
+        if (p.swap.order) memcpy(c.order, order, sizeof order);
         for (int32_t t = 0; t < p.swap.n_tensors; t++) c.tensors[t] = p.tensors[t];
         apply_plan(plan, &c.desc);
         c.desc.spill_directory = chain_folder();
         n_spilled += plan->n_spilled_layers;
+        n_flown += p.swap.order && plan->n_spilled_layers;
         c.host = host;
         c.device = host;
         CHECK_OK(chain_open(&c));
@@ -1488,6 +1504,8 @@ TEST(plans_run_in_the_memory_they_were_made_for) {
         }
         chain_close(&c);
     }
+    printf("# %d plans, %d layers in a file; %d with micro-batches in flight have a file\n", n_run,
+           n_spilled, n_flown);
     CHECK_CASE(n_run > n_rounds / 4 && (n_rounds < 50 || n_spilled > 0),
                "%d plans, %d spilled layers", n_run, n_spilled);
 }

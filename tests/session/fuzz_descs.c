@@ -189,7 +189,7 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     memo_profile profile;
     memob_states_desc states;
     memo_state table[FUZZ_N];
-    int32_t order[FUZZ_SWAP_TURNS], ends[FUZZ_SWAP_TURNS], i;
+    int32_t order[FUZZ_SWAP_TURNS], ends[FUZZ_SWAP_TURNS], states_turns[FUZZ_SWAP_TURNS], i;
     memo_swap_plan* plan = NULL;
     fuzz_swap_desc_fill(in, &swap, tensors, rows);
     swap.rows = NULL;
@@ -203,20 +203,29 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     }
     desc.swap = &swap;
     desc.profile = &profile;
-    FUZZ_FILL(in, states, 136, &states.device, &states.compute_stream, &states.states,
-              &states.layer_kinds, &states.streamed, &states.spilled, &states.spill_directory,
-              &states.device_memory, &states.host_memory, &states.trainer.update,
-              &states.trainer.look, &states.trainer.update_host, &states.trainer.user);
+    FUZZ_FILL(in, states, 152, &states.device, &states.compute_stream, &states.states,
+              &states.layer_kinds, &states.streamed, &states.spilled, &states.turns,
+              &states.spill_directory, &states.device_memory, &states.host_memory,
+              &states.trainer.update, &states.trainer.look, &states.trainer.update_host,
+              &states.trainer.user);
     for (i = 0; i < FUZZ_N; i++) FUZZ_FILL(in, table[i], 24, &table[i].name);
     for (i = 0; i < FUZZ_N; i++) table[i].name = "s";
     states.states = table;
     states.n_states = 1 + (int32_t)fuzz_pick(in, FUZZ_N);
     states.n_layers = fuzz_pick(in, 8) ? swap.n_layers + 2 : fuzz_count_32(in);
+    states.n_chunks = fuzz_pick(in, 8) ? 1 : fuzz_count_32(in);
+    states.n_turns = 0;
     desc.states = fuzz_pick(in, 2) ? &states : NULL;
     memset(ends, 0, sizeof ends);
     fuzz_fill(in, ends, 6 * sizeof *ends);
     swap.ends = fuzz_pick(in, 2) ? ends : NULL;
-    if (fuzz_pick(in, 2)) fuzz_swap_order(in, &swap, order);
+    if (fuzz_pick(in, 2)) {
+        fuzz_swap_order(in, &swap, order);
+        for (i = 0; i < FUZZ_SWAP_TURNS; i++) states_turns[i] = order[i] < 0 ? -1 : 0;
+        states.turns = states_turns;
+        states.n_turns = fuzz_pick(in, 8) ? swap.n_order : fuzz_count_32(in);
+        states.n_layers = swap.n_layers / (swap.n_places > 1 ? swap.n_places : 1) + 2;
+    }
     if (!fuzz_is_refused(memo_plan_swap(&desc, &plan, &fuzz_error))) FUZZ_CHECK(plan);
     memo_swap_plan_destroy(plan);
 }
@@ -538,6 +547,7 @@ static void fuzz_in_flight(fuzz_bytes* in) {
     int64_t rows[FUZZ_N * FUZZ_N * FUZZ_N]; /* each micro-batch in flight has its own */
     memo_session_output outputs[] = {{"o", NULL, sizeof rows, MEMO_TYPE_U8, 0}};
     memo_profile profile = {.n_rows = 64, .n_kinds = 1};
+    memo_state state = {"w", 512, MEMO_STATE_WEIGHTS, 0};
     int i;
     desc.n_tensors = profile.n_tensors = 1 + (int32_t)fuzz_pick(in, FUZZ_N);
     desc.policy = (memo_policy)fuzz_pick(in, MEMO_N_POLICIES);
@@ -570,7 +580,10 @@ static void fuzz_in_flight(fuzz_bytes* in) {
     if (desc.n_buffers > n_buffers) desc.n_buffers = n_buffers;
     if (desc.n_alternatives > n_alternatives) desc.n_alternatives = n_alternatives;
     if (desc.n_outputs > 1) desc.n_outputs = 1;
-    desc.n_shapes = desc.n_states = 0;
+    desc.n_shapes = 0;
+    desc.states = &state;
+    desc.n_states = (int32_t)fuzz_pick(in, 2);
+    desc.update = fuzz_layer;
     fuzz_change(in, &profile, sizeof profile);
     profile.n_tensors = desc.n_tensors;
     for (i = 0; i < FUZZ_N; i++) strcpy(profile.tensors[i].name, names[i]);

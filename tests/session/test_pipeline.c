@@ -1,6 +1,9 @@
 /* test_pipeline.c - sessions with an order: several micro-batches in flight, in chunks of layers.
- * Random legal orders under random budgets give the gradients of a plain loop; device memory is
- * that of the formula in memo_plan.h; recorded operations have no race. */
+ * Random legal orders under random budgets, with and without a file, give the gradients of a plain
+ * loop; device memory is that of the formula in memo_plan.h; recorded operations have no race. */
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include "scarce.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
@@ -19,6 +22,16 @@ static void random_stage(pipeline* p, stage* s) {
         p_random_order(s);
     else
         p_interleaved(s, (int32_t)memo_test_int(p->n_chunks - 1, 2 * P_MICRO_BATCHES_MAX));
+}
+
+/* Of some stages that move rows the host holds a few layers, and a file the others.  Pages are
+ * larger than the rows of a layer. */
+static void random_file(stage* s) {
+    own_step_plan* plan = step_plan_of(&s->desc, NULL);
+    CHECK_CASE(plan && plan->fits, "%s", plan ? plan->shortage : error.message);
+    if (!plan || plan->host_bytes <= 4096 || memo_test_int(0, 2) == 0) return;
+    s->desc.spill_directory = memo_test_folder();
+    s->desc.host_bytes = 4096 * memo_test_int(1, (plan->host_bytes - 1) / 4096);
 }
 
 /* --- device memory --- */
@@ -57,7 +70,7 @@ static void check_bytes(const stage* s, const memo_step_plan* plan) {
 
 TEST(any_order_gives_the_same_gradients) {
     const int64_t n = memo_test_cases(12, 500);
-    int64_t n_moved = 0, n_deep = 0, n_recomputed = 0;
+    int64_t n_moved = 0, n_deep = 0, n_recomputed = 0, n_spilled = 0;
     for (int64_t i = 0; i < n; i++) {
         static pipeline p;
         static stage s;
@@ -70,12 +83,15 @@ TEST(any_order_gives_the_same_gradients) {
         s.desc.is_checked = memo_test_int(0, 3) == 0;
         if (s.desc.policy == MEMO_POLICY_MEMO)
             s.desc.device_bytes = memo_test_int(least_of_session(&s.desc), kept->device_bytes);
+        random_file(&s);
         own_step_plan* plan = step_plan_of(&s.desc, NULL);
         if (!plan || !plan->fits) {
             CHECK_CASE(0, "case %lld: %s", (long long)i, plan ? plan->shortage : error.message);
             continue;
         }
         if (s.desc.device_bytes) CHECK_IS(plan->device_bytes, <=, s.desc.device_bytes);
+        if (s.desc.host_bytes) CHECK_IS(plan->host_bytes, <=, s.desc.host_bytes);
+        CHECK_IS(plan->disk_bytes, ==, 4096 * plan->sizes.n_spilled_layers);
         check_bytes(&s, plan);
         own_session* session = session_of_plan(&s.desc, plan);
         for (int step = 0; step < 2 && session; step++) CHECK_OK(p_step(&s, session));
@@ -84,19 +100,37 @@ TEST(any_order_gives_the_same_gradients) {
         n_moved += plan->sizes.swapped_bytes > 0;
         n_deep += plan->swap.n_places > 2;
         n_recomputed += s.desc.policy == MEMO_POLICY_RECOMPUTE;
+        n_spilled += plan->sizes.n_spilled_layers > 0;
     }
     CHECK_IS(n_moved, >, n / 8);
+    CHECK_CASE(n_spilled > n / 8 || n < 100, "%lld have a file", (long long)n_spilled);
     CHECK_CASE(n_deep > 0 || n < 12, "none has a third place");
     CHECK_CASE(n_recomputed > 0 || n < 100, "none is recomputed");
 }
 
 /* --- operations on a recording device --- */
 
+/* The end of what was written to the file. */
+static int64_t file_bytes_of(const memo_schedule* schedule) {
+    const uint64_t file = (uint64_t)1 << 63, offset = ((uint64_t)1 << 48) - 1;
+    int64_t end = 0;
+    for (int64_t k = 0; k < schedule->n_ops; k++) {
+        const memo_op* op = &schedule->ops[k];
+        for (int64_t r = op->n_reads; r < op->n_reads + op->n_writes; r++) {
+            const memo_range* range = &schedule->ranges[op->first_range + r];
+            if (op->kind == MEMO_OP_RUN && range->begin >= file &&
+                (int64_t)(range->end & offset) > end)
+                end = (int64_t)(range->end & offset);
+        }
+    }
+    return end;
+}
+
 /* Half of the rows swapped, the others recomputed; copies are slow or random, so that a missing
  * wait gives other bits. */
 TEST(orders_have_no_race) {
     const int64_t n = memo_test_cases(8, 600);
-    int64_t n_copies = 0;
+    int64_t n_copies = 0, n_spilled = 0, n_waits = 0, n_redundant = 0;
     for (int64_t i = 0; i < n; i++) {
         static pipeline p;
         static stage s;
@@ -111,6 +145,7 @@ TEST(orders_have_no_race) {
         s.desc.policy = i % 2 ? MEMO_POLICY_SWAP : MEMO_POLICY_ALPHA;
         s.desc.has_alpha = 1;
         s.desc.alpha = 0.5;
+        random_file(&s);
         own_step_plan* plan = step_plan_of(&s.desc, NULL);
         memo_session* session = session_of_plan(&s.desc, plan);
         for (int step = 0; step < 2 && session; step++) CHECK_OK(p_step(&s, session));
@@ -120,19 +155,30 @@ TEST(orders_have_no_race) {
         own_check* check = check_of(schedule);
         CHECK_CASE(check->n_races == 0, "case %lld: %lld races", (long long)i,
                    (long long)check->n_races);
+        CHECK_CASE(s.desc.host_bytes || check->n_redundant_waits == 0, "case %lld: %lld waits",
+                   (long long)i, (long long)check->n_redundant_waits);
+        n_waits += check->n_waits;
+        n_redundant += check->n_redundant_waits;
         CHECK_IS(p_n_wrong(&s, 2), ==, 0);
+        CHECK_IS(file_bytes_of(schedule), ==, plan->sizes.spill_bytes);
         n_copies += plan->sizes.swapped_bytes;
+        n_spilled += plan->sizes.n_spilled_layers > 0;
         memo_session_destroy(session);
         memo_stream_destroy(host, s.stream, NULL);
     }
+    /* Of two layers that share a place on the host some rows may have no byte in common. */
+    printf("# %lld of %lld waits are redundant, %lld stages have a file\n", (long long)n_redundant,
+           (long long)n_waits, (long long)n_spilled);
+    CHECK_IS(20 * n_redundant, <=, n_waits);
     CHECK_IS(n_copies, >, 0);
+    CHECK_CASE(n_spilled > n / 8 || n < 100, "%lld have a file", (long long)n_spilled);
 }
 
 /* --- predicted times --- */
 
 TEST(predicted_orders_are_those_of_recorded_operations) {
     const int64_t n = memo_test_cases(3, 100);
-    int64_t n_moved = 0;
+    int64_t n_moved = 0, n_spilled = 0;
     double worst = 0;
     for (int64_t i = 0; i < n; i++) {
         static pipeline p;
@@ -143,18 +189,24 @@ TEST(predicted_orders_are_those_of_recorded_operations) {
         take_random_times(&times, &s.desc);
         int64_t least = least_of_session(&s.desc);
         own_step_plan* kept = step_plan_of(&s.desc, &times.times);
-        s.desc.device_bytes = memo_test_int(least, kept->device_bytes);
+        if (i % 2)
+            s.desc.policy = MEMO_POLICY_SWAP;
+        else
+            s.desc.device_bytes = memo_test_int(least, kept->device_bytes);
+        random_file(&s);
         own_step_plan* plan = step_plan_of(&s.desc, &times.times);
         CHECK_CASE(plan->fits, "case %lld: %s", (long long)i, plan->shortage);
         simulate_steps(&times, plan, &step_s, &update_s);
         const double off = fabs(step_s / plan->times->step_s - 1);
         n_moved += plan->sizes.swapped_bytes > 0;
+        n_spilled += plan->sizes.n_spilled_layers > 0;
         worst = off > worst ? off : worst;
         CHECK_CASE(off < 1e-12, "case %lld: predicted %g, simulated %g", (long long)i,
                    plan->times->step_s, step_s);
     }
-    printf("# %lld of %lld move rows, worst %g\n", (long long)n_moved, (long long)n, worst);
-    CHECK_CASE(n_moved > n / 8 || n < 100, "%lld move rows", (long long)n_moved);
+    printf("# %lld of %lld move rows, %lld through a file, worst %g\n", (long long)n_moved,
+           (long long)n, (long long)n_spilled, worst);
+    CHECK_CASE((n_moved > n / 8 && n_spilled > 0) || n < 100, "%lld move rows", (long long)n_moved);
 }
 
 /* --- what is refused --- */
@@ -222,7 +274,6 @@ TEST(bad_orders_are_refused) {
          6,
          {{0, 0, F}, {0, 1, F}, {0, 2, F}, {0, 2, B}, {0, 1, B}, {0, 0, B}}}};
     static const memo_shape shapes[] = {{12, 0}, {12, 1}};
-    static const memo_state state = {"state", 8, MEMO_STATE_WEIGHTS, 0};
     static pipeline p;
     static stage s;
     small_stage(&p, &s, 2);
@@ -239,10 +290,6 @@ TEST(bad_orders_are_refused) {
     expect_refused(&desc, "memo_session_desc.order: NULL; set the table");
     desc = s.desc, desc.n_order = MEMO_TURNS_MAX + 1;
     expect_refused(&desc, "memo_session_desc.n_order: out of range (4097)");
-    desc = s.desc, desc.states = &state, desc.n_states = 1;
-    expect_refused(&desc, "memo_session_desc.order: does not work with states");
-    desc = s.desc, desc.spill_directory = "/tmp";
-    expect_refused(&desc, "memo_session_desc.order: does not work with a file");
     desc = s.desc, desc.shapes = shapes, desc.n_shapes = 2;
     expect_refused(&desc, "memo_session_desc.order: does not work with chunks and shapes");
     WITH(s.buffers[P_MASK].last_layer, 2,
@@ -355,14 +402,49 @@ TEST(turns_compute_their_layers) {
 
 /* --- timing, verifying, files --- */
 
-TEST(timed_orders_are_verified_and_written) {
+/* Twice the rows, and a place for one layer on the host; a file has the others. */
+static void small_file(stage* s) {
+    s->desc.n_rows = s->p->n_rows = 24;
+    p_expect(s->p);
+    s->desc.spill_directory = memo_test_folder();
+    s->desc.host_bytes = 4096;
+}
+
+/* A budget that is too small names one that does, or a file, which takes the rest. */
+TEST(a_file_takes_what_the_host_lacks) {
+    static pipeline p;
+    static stage s;
+    small_stage(&p, &s, 2);
+    small_file(&s);
+    own_step_plan* plan = step_plan_of(&s.desc, NULL);
+    CHECK_CASE(plan->fits, "%s", plan->shortage);
+    const int64_t file_bytes = plan->disk_bytes;
+    CHECK(plan->host_bytes <= 4096 && file_bytes == 4096 * plan->sizes.n_spilled_layers);
+    s.desc.spill_directory = NULL;
+    own_step_plan* without = step_plan_of(&s.desc, NULL);
+    CHECK(!without->fits && strstr(without->shortage, "memo_session_desc.host_bytes: "));
+    CHECK_TEXT(without->shortage, "or set spill_directory");
+    s.desc.spill_directory = memo_test_folder();
+    s.desc.disk_bytes = 4096;
+    own_step_plan* less = step_plan_of(&s.desc, NULL);
+    CHECK(!less->fits && strstr(less->shortage, "memo_session_desc.disk_bytes: "));
+    const char* to = strstr(less->shortage, "raise disk_bytes to ");
+    CHECK_CASE(to != NULL, "%s", less->shortage);
+    s.desc.disk_bytes = to ? atoll(to + strlen("raise disk_bytes to ")) : 0;
+    CHECK_IS(s.desc.disk_bytes, ==, file_bytes);
+    own_step_plan* again = step_plan_of(&s.desc, NULL);
+    CHECK_CASE(again->fits, "%s", again->shortage);
+}
+
+static void timed_order(int has_file) {
     static pipeline p;
     static stage s;
     static memo_profile profile;
     char path[1024];
     small_stage(&p, &s, 2);
-    s.desc.policy = MEMO_POLICY_MEMO;
-    s.desc.device_bytes = least_of_session(&s.desc) + 1024;
+    if (!has_file) s.desc.policy = MEMO_POLICY_MEMO;
+    if (!has_file) s.desc.device_bytes = least_of_session(&s.desc) + 1024;
+    if (has_file) small_file(&s);
     CHECK_OK(memo_session_verify(&s.desc, &error));
     CHECK_OK(session_times(&s.desc, &profile, &error));
     CHECK(profile.forward_s[0] > 0 && profile.backward_s[0] > 0);
@@ -370,11 +452,13 @@ TEST(timed_orders_are_verified_and_written) {
     own_step_plan* other = NULL;
     own_step_plan* plan = step_plan_of(&s.desc, &profile);
     expect_words(plan, "order     8 turns, 2 places of 2 layers\n");
+    if (has_file) expect_words(plan, "layers through a file of ");
 
     /* The file has the order, which must be the session's. */
     memo_test_path(path, "order.plan");
     CHECK_OK(memo_step_plan_write(plan, path, &error));
     own_step_plan* same = step_plan_of_file(&s.desc, path);
+    CHECK_IS(same->disk_bytes, ==, plan->disk_bytes);
     memo_session* session = session_of_plan(&s.desc, same);
     CHECK_OK(p_step(&s, session));
     CHECK_IS(p_n_wrong(&s, 9), ==, 0);
@@ -388,6 +472,9 @@ TEST(timed_orders_are_verified_and_written) {
     CHECK_ERROR(memo_session_open(&s.desc, plan, &session, &error), INVALID_ARGUMENT,
                 "it has 8 as n_order, the session has 0");
     remove(path);
+}
+TEST(timed_orders_are_verified_and_written) {
+    for (int has_file = 0; has_file < 2; has_file++) timed_order(has_file);
 }
 
 /* Bits of a backward that reads what another turn has left in its buffer are found. */
@@ -496,6 +583,7 @@ TEST(stages_on_threads_give_the_gradients_of_one_rank) {
             }
             s->desc.policy = r == 1 ? MEMO_POLICY_MEMO : MEMO_POLICY_SWAP;
             s->desc.device_bytes = r == 1 ? (least + kept->device_bytes) / 2 : 0;
+            if (i % 3 != 1 && r != 1) random_file(s);
             s->desc.timed_steps = 3; /* of policy SWAP, too */
             s->desc.planned = count_stage_plans;
             n_moved += s->desc.policy == MEMO_POLICY_SWAP;
@@ -517,18 +605,21 @@ TEST(stages_on_threads_give_the_gradients_of_one_rank) {
 TEST(every_call_of_an_order_may_fail) {
     static pipeline p;
     static stage s;
-    int64_t k = 1, n_failed = 0;
-    for (int late = 0; late < 2; late++) {
+    int64_t k = 1, n_failed = 0, n_of_file = 0;
+    for (int kind = 0; kind < 4; kind++) {
+        const int late = kind & 1, has_file = kind >> 1;
         for (k = 1;; k++) {
             own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
             memo_faults faults;
             memo_session* session = NULL;
             small_stage(&p, &s, 2);
+            if (has_file) small_file(&s);
             memo_faults_init(&faults, host);
             faults.is_late = late;
             s.desc.device = &faults.device;
             s.desc.computes_on_host = 1;
             own_step_plan* plan = step_plan_of(&s.desc, NULL);
+            CHECK_IS(plan->sizes.n_spilled_layers > 0, ==, has_file);
             faults.failing_call = k;
             faults.n_calls = 0;
             memo_status status = memo_session_open(&s.desc, plan, &session, &error);
@@ -536,6 +627,7 @@ TEST(every_call_of_an_order_may_fail) {
             const int is_over = faults.n_calls < k;
             faults.failing_call = 0;
             n_failed += status != MEMO_STATUS_OK;
+            n_of_file += status && !late && faults.failed && !strcmp(faults.failed, "launch_host");
             CHECK_CASE(is_over == !status || late, "call %lld: %s", (long long)k,
                        memo_status_name(status));
             if (session && status && !late) {
@@ -547,7 +639,36 @@ TEST(every_call_of_an_order_may_fail) {
             if (is_over) break;
         }
     }
-    CHECK_IS(n_failed, >, 30);
+    CHECK_IS(n_failed, >, 60);
+    CHECK_IS(n_of_file, >, 4);
+}
+
+/* After a step the unnamed file can be read alone: a write of a later turn fails, and a call says
+ * so; nothing hangs. */
+TEST(a_failing_file_ends_an_order) {
+    static pipeline p;
+    static stage s;
+    int n_files = 0;
+    small_stage(&p, &s, 2);
+    small_file(&s);
+    own_device* host = new_device(MEMO_ZERO(memo_host_device_desc));
+    s.desc.device = host;
+    s.desc.computes_on_host = 1;
+    own_step_plan* plan = step_plan_of(&s.desc, NULL);
+    own_session* session = session_of_plan(&s.desc, plan);
+    CHECK_OK(p_step(&s, session));
+    CHECK_IS(p_n_wrong(&s, 1), ==, 0);
+    const int nothing = open("/dev/null", O_RDONLY);
+    CHECK(nothing >= 0);
+    for (int fd = 3; fd < 64; fd++) {
+        struct stat file;
+        if (fstat(fd, &file) || !S_ISREG(file.st_mode) || file.st_nlink) continue;
+        n_files += dup2(nothing, fd) == fd;
+    }
+    close(nothing);
+    CHECK_IS(n_files, ==, 1);
+    CHECK_ERROR(p_step(&s, session), IO, "spill_directory");
+    CHECK(p_step(&s, session) != MEMO_STATUS_OK);
 }
 
 TEST(every_lack_of_memory_of_an_order_is_a_status) {

@@ -88,7 +88,6 @@ static void f_forward(void* user, memo_session* s, int32_t layer) {
     const int32_t n = f->t.desc.n_layers / f->n_chunks;
     const memo_turn turn = memo_session_get_batch(s).turn;
     uint64_t(*wires)[WORDS] = f->wires[0][turn.micro_batch];
-    f->t.number = turn.micro_batch;
     if (layer % n == 0) copy_rows(f, s, layer, wires[turn.chunk], 0);
     if (layer % n == 0) use_buffer(f, s, 0);
     t_forward(user, s, layer);
@@ -100,7 +99,6 @@ static void f_backward(void* user, memo_session* s, int32_t layer) {
     const int32_t n = f->t.desc.n_layers / f->n_chunks;
     const memo_turn turn = memo_session_get_batch(s).turn;
     uint64_t(*wires)[WORDS] = f->wires[1][turn.micro_batch];
-    f->t.number = turn.micro_batch;
     if (layer % n == n - 1 && turn.chunk < f->n_chunks - 1)
         copy_rows(f, s, layer, wires[turn.chunk + 1], 0);
     t_backward(user, s, layer);
@@ -161,6 +159,7 @@ static void f_random(flight* f) {
 
 static memo_status f_step(flight* f, memo_session* s) {
     memo_status status = MEMO_STATUS_OK;
+    f->t.number = 0;
     for (int32_t k = 0; k < f->t.desc.n_order && !status; k++) {
         memo_batch batch = {.n_rows = f->n_rows, .turn = f->of.order[k]};
         status = memo_session_run(s, &batch, &error);

@@ -157,12 +157,6 @@ static void set_words(state_words words, int64_t key) {
         (&words[0][0][0])[k] = t_mix((uint64_t)key, (uint64_t)k);
 }
 
-/* Micro-batches of the latest call. */
-static int32_t group_of(const memo_session* s) {
-    const memo_session_info info = memo_session_get_info(s);
-    return info.plan->n_group;
-}
-
 /* Steps of any number of micro-batches, some of whose gradients are dropped, with forwards alone
  * between them.  All that passes read, and all states, are those of plain arrays. */
 static void train_in(trainer* t, memo_session* s, int on_host, int n_steps) {
@@ -193,12 +187,14 @@ static void train_in(trainer* t, memo_session* s, int on_host, int n_steps) {
                 batch.values = memo_session_get_batch(s).values;
                 batch.values_bytes = MEMO_BATCH_VALUES_MAX;
             }
-            if (memo_test_int(0, 2) == 0) {
+            if ((!t->desc.n_order || t->shapes[look.shape].is_forward_only) &&
+                memo_test_int(0, 2) == 0) {
                 CHECK_OK(memo_session_run(s, &look, &error));
-                t_run_plain_call(t, &plain, group_of(s), t->shapes[look.shape].n_rows, 1);
+                t_run_plain_call(t, &plain, t->desc.n_order ? 1 : t_n_in_call(t, s),
+                                 t->shapes[look.shape].n_rows, 1);
             }
-            CHECK_OK(memo_session_run(s, &batch, &error));
-            t_run_plain_call(t, &plain, group_of(s),
+            CHECK_OK(t_run_call(t, s, batch));
+            t_run_plain_call(t, &plain, t_n_in_call(t, s),
                              batch.n_rows ? batch.n_rows : t->shapes[batch.shape].n_rows, 0);
             if (b >= 0) continue;
             CHECK_OK(memo_session_skip_update(s, &error));
@@ -279,6 +275,7 @@ TEST(planning_again_keeps_every_bit) {
         t.desc.policy = i % 7 ? MEMO_POLICY_MEMO : MEMO_POLICY_ALPHA;
         t.desc.is_checked = i % 6 == 5;
         if (t.desc.is_checked) t.desc.update_may &= ~MEMO_MAY_FUSE;
+        if (i % 5 == 2) t_take_order(&t);
         t.desc.timed_steps = (int32_t)memo_test_int(2, 4);
         t.desc.planned = count_plans;
         t.desc.device_bytes = 1;
@@ -339,6 +336,7 @@ TEST(streamed_states_have_the_bits_of_plain_arrays) {
             (memo_policy)memo_test_int(MEMO_POLICY_MEMO + (i % 8 > 0), MEMO_POLICY_ALPHA);
         if (i % 2) t.desc.n_layers = 10; /* enough for a file to help */
         if (i % 2 && i % 8 < 6) t.desc.update_on = MEMO_UPDATE_DEVICE;
+        if (i % 3 == 1) t_take_order(&t);
         const int64_t state_bytes = bytes_of_states(&t, &largest);
         t.desc.device_bytes = 1;
         own_step_plan* least = step_plan_of(&t.desc, NULL);
@@ -395,6 +393,7 @@ TEST(checked_states_have_the_bits_of_plain_arrays) {
         own_device* host = new_host(0);
         random_trainer(&t);
         t.desc.policy = MEMO_POLICY_ALPHA;
+        if (i % 3 == 1) t_take_order(&t);
         t.desc.update_may = (int32_t)memo_test_int(0, 3) | (i % 2 ? MEMO_MAY_NOT_PASS : 0);
         t.desc.is_checked = 1;
         t.desc.device_bytes = 1;
@@ -425,6 +424,7 @@ TEST(waits_of_rows_and_states_are_necessary) {
         int64_t begin = 0, largest;
         random_trainer(&t);
         t.desc.n_shapes = 1;
+        if (i % 3 == 1) t_take_order(&t);
         t.desc.policy = MEMO_POLICY_SWAP;
         CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
         t.desc.device_bytes += i % 2 * memo_test_int(0, bytes_of_states(&t, &largest));
@@ -441,10 +441,10 @@ TEST(waits_of_rows_and_states_are_necessary) {
         memo_session* s = session_of_plan(&t.desc, plan);
         for (int step = 0; step < 4 && s; step++) {
             begin = recorded(recorder)->n_ops;
-            for (int k = 0; k < 2; k++) {
+            for (int k = t.desc.n_order > 0; k < 2; k++) { /* an order is a step */
                 const memo_batch batch = {
                     .more_follow = !k, .values = &t.rate, .values_bytes = sizeof t.rate};
-                CHECK_OK(memo_session_run(s, &batch, &error));
+                CHECK_OK(t_run_call(&t, s, batch));
             }
             CHECK_OK(memo_session_update(s, &error));
         }
@@ -461,7 +461,7 @@ TEST(waits_of_rows_and_states_are_necessary) {
     printf("# %lld sessions with rows and states: %lld of %lld waits are redundant\n",
            (long long)n_with_both, (long long)n_redundant, (long long)n_waits);
     CHECK_IS(n_with_both, >, n / 2);
-    CHECK_CASE(50 * n_redundant < n_waits, "%lld of %lld waits are redundant",
+    CHECK_CASE(30 * n_redundant < n_waits, "%lld of %lld waits are redundant",
                (long long)n_redundant, (long long)n_waits);
 }
 
@@ -518,6 +518,7 @@ static void random_times(trainer* t, timed* times) {
 
 TEST(predicted_steps_are_those_of_recorded_operations) {
     int64_t n_streamed = 0, n_spilled = 0, n_sliced = 0, n_host = 0, n = memo_test_cases(12, 10000);
+    int64_t n_order = 0;
     int64_t n_at[MEMO_UPDATE_DEFERRED + 1] = {0}; /* pass, fused, deferred */
     double worst = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -531,6 +532,11 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
             t.desc.micro_batches = t.desc.n_group * (int32_t)memo_test_int(1, 64 / t.desc.n_group);
         for (int k = 0; k < T_N_STATES && i % 3 == 1; k++) t.states[k].size_bytes *= 16;
         if (i % 3 == 1) t.desc.n_layers = 6;
+        if (i % 4 == 2) {
+            t_take_order(&t);
+            take_random_times(&times, &t.desc);
+            n_order++;
+        }
         t.desc.device_bytes = 1;
         own_step_plan* least = step_plan_of(&t.desc, NULL);
         if (memo_test_all() ? i % 2 : i != 1) /* such plans are found sooner */
@@ -573,10 +579,10 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
     }
     printf(
         "# off by at most %.2g; %lld streamed, with a pass %lld, fused %lld, deferred %lld, on the "
-        "host %lld, in slices %lld, with a file %lld\n",
+        "host %lld, in slices %lld, with a file %lld, orders %lld\n",
         worst, (long long)n_streamed, (long long)n_at[MEMO_UPDATE_PASS],
         (long long)n_at[MEMO_UPDATE_FUSED], (long long)n_at[MEMO_UPDATE_DEFERRED],
-        (long long)n_host, (long long)n_sliced, (long long)n_spilled);
+        (long long)n_host, (long long)n_sliced, (long long)n_spilled, (long long)n_order);
     CHECK_IS(n_streamed, >, n / 4);
     CHECK(n < 1000 ||
           (n_streamed > n / 2 && n_sliced > 0 && n_spilled > n / 12 && n_host > n / 20 &&
@@ -676,11 +682,13 @@ TEST(more_memory_is_never_slower) {
     CHECK_CASE(worst < 1.001 && n_slower <= 1 + n / 100, "%d pairs slower, by %g", n_slower, worst);
 }
 
-/* Two pairs that were slower by 0.26 %: a search ended where a smaller budget's search goes on, and
- * as many states as another step of the same length has were not tried. */
+/* Pairs that were slower, by up to 0.26 %: a search ended where a smaller budget's search goes on; as
+ * many states as another step of the same length has were not tried; a limit of the host that does
+ * not bind led the search elsewhere. */
 TEST(pairs_that_were_slower_are_not) {
-    static const uint64_t states[] = {0x75d47ca28c1141ffu, 0x290828bea421c9f1u};
-    for (int i = 0; i < 2; i++) {
+    static const uint64_t states[] = {0x75d47ca28c1141ffu, 0x290828bea421c9f1u,
+                                      0x50d257a32f89f834u};
+    for (int i = 0; i < 3; i++) {
         trainer t;
         timed times;
         int64_t small[3], large[3];
@@ -747,11 +755,12 @@ TEST(advice_is_enough_and_no_more) {
         const int is_timed = (int)memo_test_int(0, 1);
         int64_t* raised = NULL;
         random_trainer(&t);
+        if (memo_test_int(0, 1)) d->n_layers = 10; /* enough for a file to help */
+        if (memo_test_int(0, 3) == 0) t_take_order(&t);
         if (is_timed) {
             d->n_shapes = 0;
             take_random_times(&times, d);
         }
-        if (memo_test_int(0, 1)) d->n_layers = 10; /* enough for a file to help */
         const memories m = memories_of(&t);
         d->device_bytes = 1 + memo_test_int(0, m.most[0]);
         d->host_bytes = memo_test_int(0, 2) ? 1 + memo_test_int(0, m.most[1] / 2) : 0;
@@ -853,6 +862,7 @@ static int moves_some(const memo_step_plan* plan) {
 TEST(every_plan_opens_and_runs) {
     const int n = memo_test_cases(5, 1000);
     int n_tried = 0, n_streamed = 0, n_file = 0, n_mixed = 0, n_sliced = 0, n_timed = 0, n_host = 0;
+    int n_order = 0;
     for (int i = 0; i < n; n_tried++) {
         trainer t;
         timed times;
@@ -862,6 +872,7 @@ TEST(every_plan_opens_and_runs) {
         random_trainer(&t);
         d->n_layers = (int32_t)memo_test_int(2, 10);
         if (memo_test_int(0, 1)) d->update_on = MEMO_UPDATE_PLANNED;
+        if (memo_test_int(0, 3) == 0) t_take_order(&t);
         if (is_timed) { /* the trainer keeps its own functions */
             memo_session_desc slow = *d;
             d->n_shapes = 1;
@@ -887,16 +898,17 @@ TEST(every_plan_opens_and_runs) {
         n_file += plan->disk_bytes > 0;
         n_host += plan->update_is_on_host;
         n_mixed += moves_some(plan);
-        n_sliced += d->slice_rows > 0;
+        n_sliced += d->slice_rows > 0 && !d->n_order;
+        n_order += d->n_order > 0;
         n_timed += is_timed;
         capacity.device_memory_bytes = d->device_bytes;
         train_on(&t, plan, capacity, 0, i++);
     }
     printf("# %d plans of %d: states streamed %d, a file %d, updates on the host %d, rows kept and "
-           "moved %d, slices %d, with times %d\n",
-           n, n_tried, n_streamed, n_file, n_host, n_mixed, n_sliced, n_timed);
+           "moved %d, slices %d, orders %d, with times %d\n",
+           n, n_tried, n_streamed, n_file, n_host, n_mixed, n_sliced, n_order, n_timed);
     CHECK(n < 100 || (n_streamed > n / 10 && n_file > n / 40 && n_host && n_mixed > n / 10 &&
-                      n_sliced > n / 10 && n_timed > n / 4));
+                      n_sliced > n / 10 && n_order > n / 10 && n_timed > n / 4));
 }
 
 /* PLANNED updates where the predicted step is shorter, or where only that fits. */
@@ -994,11 +1006,12 @@ TEST(updates_on_the_host_are_measured) {
 
 /* --- faults of sessions --- */
 
-static memo_status step_of_session(memo_session* s) {
+/* Two micro-batches, or orders, and the update. */
+static memo_status step_of_session(const trainer* t, memo_session* s) {
     memo_status status = MEMO_STATUS_OK;
     for (int b = 0; b < 2 && !status; b++) {
         const memo_batch batch = {.more_follow = b == 0};
-        status = memo_session_run(s, &batch, &error);
+        status = t_run_call(t, s, batch);
     }
     return status ? status : memo_session_update(s, &error);
 }
@@ -1019,7 +1032,7 @@ static memo_status train_through_faults(memo_session* s, const trainer* t, state
     memo_status fault = transfer_or_again(s, t, 1, words), status;
     for (int step = 0; step < 2; step++) {
         if ((status = transfer_or_again(s, t, 0, words))) fault = status;
-        if (!(status = step_of_session(s))) continue;
+        if (!(status = step_of_session(t, s))) continue;
         fault = status;
         if (strstr(error.message, "set the states of all layers again")) {
             ++*n_halved;
@@ -1028,7 +1041,7 @@ static memo_status train_through_faults(memo_session* s, const trainer* t, state
         memcpy(after, words, sizeof after);
         CHECK_OK(transfer_states(s, t, 0, after));
         CHECK_CASE(!memcmp(after, words, sizeof after), "%s", error.message);
-        CHECK_OK(step_of_session(s));
+        CHECK_OK(step_of_session(t, s));
     }
     status = transfer_or_again(s, t, 0, words);
     return fault ? fault : status;
@@ -1039,6 +1052,7 @@ static memo_step_plan* plan_of_layers(trainer* t, int32_t n_layers, int32_t upda
     random_trainer(t);
     t->desc.n_layers = n_layers;
     t->desc.n_shapes = 1;
+    if (n_layers < 10 && memo_test_int(0, 2) == 0) t_take_order(t);
     t->desc.policy = MEMO_POLICY_RECOMPUTE; /* is planned soon */
     t->desc.update_may = update_may;
     CHECK_OK(memo_session_get_least(&t->desc, &t->desc.device_bytes, &error));
@@ -1082,7 +1096,7 @@ TEST(a_fault_in_a_session_loses_no_state) {
 /* Three steps, whose updates are deferred, then all states. */
 static memo_status train_deferred(memo_session* s, const trainer* t, state_words words) {
     memo_status status = MEMO_STATUS_OK;
-    for (int step = 0; step < 3 && !status; step++) status = step_of_session(s);
+    for (int step = 0; step < 3 && !status; step++) status = step_of_session(t, s);
     return status ? status : transfer_states(s, t, 0, words);
 }
 
@@ -1113,7 +1127,7 @@ TEST(a_fault_in_a_deferred_update_is_told) {
             memcpy(words, begin, sizeof words);
             for (int step = 0; step < 4 && k == 0; step++) {
                 memcpy(of_step[step], words, sizeof words);
-                CHECK_OK(step_of_session(s));
+                CHECK_OK(step_of_session(&t, s));
                 CHECK_OK(transfer_states(s, &t, 0, words));
             }
             f.failing_call = f.n_calls + k;
@@ -1151,7 +1165,7 @@ static memo_status train_to_the_end(memo_session* s, const trainer* t, state_wor
     memo_status status = transfer_states(s, t, 1, words);
     memcpy(found, words, sizeof found);
     while (*step < 3 && !status) {
-        status = step_of_session(s);
+        status = step_of_session(t, s);
         if (!status) status = transfer_states(s, t, 0, found);
         if (status) return status;
         memcpy(words, found, sizeof found);
@@ -1308,7 +1322,7 @@ TEST(checked_sessions_find_planted_mistakes) {
         for (int step = 0; step < 3 && !status; step++) {
             uint64_t* words = (uint64_t*)memo_session_get_state(s, 1, S_WEIGHTS);
             if (step == 1 && k == CLOSED && !is_tight) words[3]++;
-            status = step_of_session(s);
+            status = step_of_session(&t, s);
         }
         if (!k || (k == CLOSED && is_tight))
             CHECK_CASE(!status, "case %lld: %s", (long long)i, error.message);
@@ -1654,6 +1668,9 @@ TEST(gradients_of_states_are_verified) {
         t.desc.backward = backward_behind;
         CHECK_ERROR(memo_session_verify(&t.desc, &error), INVALID_ARGUMENT,
                     "memo_session_verify: output `gradients`, layer ");
+        t.desc.backward = t_backward;
+        t_take_order(&t);
+        CHECK_OK(memo_session_verify(&t.desc, &error));
     }
 }
 
@@ -1706,6 +1723,32 @@ TEST(misused_states_of_a_session_are_errors) {
     CHECK_ERROR(memo_session_write_state(s, 0, 0, 0, words, 8, &error), INVALID_STATE,
                 "between micro-batches");
     IGNORE(memo_session_end(s, &error));
+
+    /* Micro-batches of an order are in flight. */
+    own_session* in_flight = NULL;
+    do t_take_order(&t);
+    while (t.desc.n_order < 4);
+    CHECK_OK(memo_session_create(&t.desc, &in_flight, &error));
+    const memo_batch first = {.turn = t.order[0]}, second = {.turn = t.order[1], .more_follow = 1};
+    CHECK_OK(memo_session_run(in_flight, &first, &error));
+    CHECK_ERROR(memo_session_run(in_flight, &second, &error), INVALID_STATE,
+                "more_follow must be that of the first turn; the next turn is order[1]");
+    CHECK_ERROR(memo_session_update(in_flight, &error), INVALID_STATE,
+                "micro-batches are in flight; run the turns that are left");
+    CHECK_ERROR(memo_session_skip_update(in_flight, &error), INVALID_STATE, "are in flight");
+    CHECK_ERROR(memo_session_flush(in_flight, &error), INVALID_STATE, "are in flight");
+    CHECK_ERROR(memo_session_fill_states(in_flight, t_update, &error), INVALID_STATE,
+                "are in flight");
+    CHECK_ERROR(memo_session_read_state(in_flight, 0, 0, 0, words, 8, &error), INVALID_STATE,
+                "while none is in flight");
+    for (int32_t k = 1; k < t.desc.n_order; k++) { /* nothing is lost */
+        const memo_batch batch = {.turn = t.order[k]};
+        CHECK_OK(memo_session_run(in_flight, &batch, &error));
+    }
+    CHECK_ERROR(memo_session_run(in_flight, &first, &error), INVALID_STATE,
+                "memo_session_update comes next");
+    CHECK_OK(memo_session_update(in_flight, &error));
+    t.desc.n_order = 0, t.desc.order = NULL;
 
     /* A plan for other states. */
     own_session* other = NULL;

@@ -14,6 +14,7 @@
 
 enum { T_WORDS = 6, T_ROW_BYTES = 8 * T_WORDS, T_ROWS_MAX = 96, T_LAYERS_MAX = 12 };
 enum { T_STATE_WORDS_MAX = 600, T_DOCUMENT_ROWS = 11 /* no multiple of a slice */ };
+enum { T_IN_FLIGHT_MAX = 3 }; /* micro-batches of an order */
 
 enum { /* tensors; n_tensors = T_N_SHORT: a layer that only computes `hidden` */
        T_X,
@@ -85,8 +86,9 @@ typedef struct trainer {
     memo_state states[T_N_STATES];
     int32_t kinds[T_LAYERS_MAX];
     memo_shape shapes[2];
-    memo_device* host;                /* runs functions; NULL: the calling thread computes */
-    uint64_t x[T_ROWS_MAX * T_WORDS]; /* between layers, without the tensor */
+    memo_device* host; /* runs functions; NULL: the calling thread computes */
+    uint64_t x[T_IN_FLIGHT_MAX][T_ROWS_MAX * T_WORDS]; /* between layers, without the tensor */
+    memo_turn order[T_IN_FLIGHT_MAX * 2 * T_LAYERS_MAX];
     t_sums sums, plain_sums;
     int32_t n_recomputed, n_updates;
     int64_t number; /* of the call's first micro-batch: each has other rows */
@@ -332,11 +334,12 @@ static t_job t_job_of(trainer* t, memo_session* s, int32_t what, int32_t layer, 
     j.n_rows = memo_session_get_batch(s).n_rows;
     const memo_slice slice = memo_session_get_slice(s);
     j.begin = slice.begin, j.end = slice.end;
-    j.number = t->number + slice.micro_batch;
+    const int32_t in_flight = memo_session_get_batch(s).turn.micro_batch;
+    j.number = t->number + slice.micro_batch + in_flight;
     for (int32_t i = 0; i < n_tensors; i++)
         if (t->tensors[i].row_bytes)
             j.tensors[i] = (uint64_t*)memo_session_get_address(s, layer, i);
-    if (!j.tensors[T_X]) j.tensors[T_X] = t->x + j.begin * T_WORDS;
+    if (!j.tensors[T_X]) j.tensors[T_X] = t->x[in_flight] + j.begin * T_WORDS;
     for (int32_t i = 0; i < T_N_BUFFERS && t->desc.n_buffers && what != T_RECOMPUTE; i++)
         if ((i == B_CARRIED) == (what != T_BACKWARD))
             j.buffers[i] = (uint64_t*)memo_session_get_buffer(s, i);
@@ -460,6 +463,50 @@ static void t_init(trainer* t, int32_t n_layers, int64_t n_rows, int64_t slice_r
     d->backward = t_backward;
     d->recompute = t_recompute;
     d->computes_on_host = 1;
+}
+
+/* Without slices and groups, with the turns of up to three micro-batches in any legal order, in
+ * chunks of layers. */
+static MEMO_UNUSED void t_take_order(trainer* t) {
+    memo_session_desc* d = &t->desc;
+    const int32_t n_batches = (int32_t)memo_test_int(1, T_IN_FLIGHT_MAX);
+    int32_t n_chunks = (int32_t)memo_test_int(1, 3), n_done[T_IN_FLIGHT_MAX] = {0};
+    while (d->n_layers % n_chunks) n_chunks--;
+    d->slice_rows = d->n_rows;
+    d->n_group = d->micro_batches = 0;
+    t->tensors[T_X].row_bytes = 0;
+    t->tensors[T_INPUT].scope = MEMO_SLICE;
+    for (int k = 0; k < 2; k++) t->shapes[k].is_forward_only &= n_chunks == 1;
+    d->order = t->order;
+    d->n_order = 0;
+    while (d->n_order < 2 * n_batches * n_chunks) {
+        const int32_t i = (int32_t)memo_test_int(0, n_batches - 1), done = n_done[i];
+        const int is_backward = done >= n_chunks;
+        const memo_turn turn = {i, is_backward ? 2 * n_chunks - 1 - done : done,
+                                is_backward ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD};
+        if (done == 2 * n_chunks) continue;
+        t->order[d->n_order++] = turn;
+        n_done[i]++;
+    }
+}
+
+/* A micro-batch, a group, or all turns of the order. */
+static MEMO_UNUSED memo_status t_run_call(const trainer* t, memo_session* s, memo_batch batch) {
+    const int32_t n = batch.is_forward_only ? 0 : t->desc.n_order;
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; (k == 0 || k < n) && !status; k++) {
+        if (n) batch.turn = t->order[k];
+        status = memo_session_run(s, &batch, &error);
+    }
+    return status;
+}
+
+/* Micro-batches of the latest call. */
+static MEMO_UNUSED int32_t t_n_in_call(const trainer* t, const memo_session* s) {
+    int32_t n = memo_session_get_info(s).plan->n_group;
+    for (int32_t k = 0; k < t->desc.n_order; k++)
+        if (t->order[k].micro_batch >= n) n = t->order[k].micro_batch + 1;
+    return n;
 }
 
 /* --- the same in plain arrays --- */

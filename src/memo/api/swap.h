@@ -162,7 +162,7 @@ typedef struct memo_swap_sizes {
     int32_t n_swapped_layers;    /* layers whose rows are moved */
     int64_t swapped_bytes;       /* moved each way by all layers of a micro-batch */
     /* In sessions: swapped layers that spill to the file; bytes of the file, written once a
-     * micro-batch, read at least once. */
+     * micro-batch, in an order at most once, and then read at least once. */
     int32_t n_spilled_layers;
     int64_t spill_bytes;
 } memo_swap_sizes;

@@ -265,7 +265,8 @@ typedef enum memo_pass {
  * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
  * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
  * is_forward_only have no order; run them while no micro-batch is in flight, and without chunks.
- * States, LATE_ROWS and spill_directory do not work with an order.  One layer is open at a time.
+ * With spill_directory the file has each layer of a place at most once.  LATE_ROWS do not work with
+ * an order.  One layer is open at a time.
  *
  * The EDGE in an order.  In the forward the first layer of a chunk writes the rows, which are the
  * batch's or come from the stage before, and the last layer leaves the output there, to be sent.
@@ -273,7 +274,14 @@ typedef enum memo_pass {
  * gradient; the last layer of another chunk writes the gradient that it has received, before it
  * reads the EDGE.  The first layer leaves the gradient to be sent.  In slices all of this is done
  * slice by slice, and the outputs of all micro-batches in flight wait on the host.  Without slices
- * they wait there only if there is a `loss`; otherwise other turns overwrite the EDGE. */
+ * they wait there only if there is a `loss`; otherwise other turns overwrite the EDGE.
+ *
+ * States.  An order is a step, or with more_follow, which all its turns share, a part of a step;
+ * then comes memo_session_update.  A chunk's turn brings the states of its layers.  States of FIRST
+ * are there in turns of chunk 0, as in other passes.  States of LAST are there in backward turns of
+ * the last chunk, from `between` to the end of the first layer.  Deferred updates run before a
+ * layer's first turn in the next order, fused ones in its last turn.  While micro-batches are in
+ * flight, states are neither read, written nor updated. */
 typedef struct memo_turn {
     int32_t micro_batch; /* 0 to n_order - 1, in any order; one turn of each pass a chunk */
     int32_t chunk;       /* forwards of a micro-batch from chunk 0 on, backwards to chunk 0 */

@@ -119,24 +119,23 @@ MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* 
     return MEMOB_CHECK_FIELDS(name, budgets, error);
 }
 
-/* The states that the engine gets.  The swap desc is valid. */
+/* The states that the engine gets, whose turns are those of the order.  The swap desc is valid. */
 MEMOI memo_status memoi_rows_check_states(const memo_swap_plan_desc* desc, memo_error* error) {
     const char* const name = memoi_rows_desc_name(desc);
     const struct memob_states_desc* states = desc->states;
-    const int64_t n_layers = desc->swap->n_layers / memob_max(desc->swap->n_slices, 1) + 2;
-    memo_status status;
+    const memo_swap_desc* swap = desc->swap;
+    const int64_t n_chunks = states && swap->order ? memob_max(states->n_chunks, 1) : 1;
+    const int64_t n_turns = swap->order ? swap->n_order : 0;
+    const int64_t n_steps = memoi_swap_place_steps(swap) * n_chunks;
+    const int64_t n_layers = n_steps / memob_max(swap->n_slices, 1) + 2;
     if (!states) return MEMO_STATUS_OK;
-    if (desc->swap->order)
-        return MEMOB_INVALID(error,
-                             "%s.states: do not work with an order (%d turns); plan either alone",
-                             name, (int)desc->swap->n_order);
+    const memob_bounds fields[] = {{"states->n_states", states->n_states, 1, MEMO_STATES_MAX},
+                                   {"states->n_layers", states->n_layers, n_layers, n_layers},
+                                   {"states->n_turns", states->n_turns, n_turns, n_turns},
+                                   {"states->n_chunks", states->n_chunks, n_chunks, n_chunks}};
     if (!states->states)
         return MEMOB_INVALID(error, "%s.states: without a table; NULL means no states", name);
-    status =
-        memob_check_integer(name, "states->n_states", states->n_states, 1, MEMO_STATES_MAX, error);
-    return status ? status
-                  : memob_check_integer(name, "states->n_layers", states->n_layers, n_layers,
-                                        n_layers, error);
+    return MEMOB_CHECK_FIELDS(name, fields, error);
 }
 
 /* Layers in slices hand rows on; only they may be planned in slices of another size. */

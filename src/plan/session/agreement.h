@@ -216,19 +216,6 @@ MEMOI void memoi_session_use_shape(memo_session* s, int32_t shape) {
     MEMO_ASSERT(s->n_steps % s->n_turn_steps == 0 && s->n_turn_steps % s->n_slices == 0); /* 2 */
 }
 
-/* The layer of a step of this turn, or of a step with its number in another place. */
-MEMOI int32_t memoi_session_layer(const memo_session* s, int32_t step) {
-    return s->first_layer + step % s->n_turn_steps / s->n_slices;
-}
-/* The first step of a layer of this turn. */
-MEMOI int32_t memoi_session_step(const memo_session* s, int32_t layer) {
-    return s->first_step + (layer - s->first_layer) * s->n_slices;
-}
-/* 1: this turn computes the layer. */
-MEMOI int memoi_session_has_layer(const memo_session* s, int32_t layer) {
-    return layer >= s->first_layer && layer - s->first_layer < memoi_session_turn_layers(s);
-}
-
 /* Copies the kinds of layers, with those of FIRST and LAST.  Checks the table of states, and
  * prepares the engine's desc, in which nothing is streamed yet. */
 MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) {
@@ -238,7 +225,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     const uint32_t ends = MEMO_STATE_FIRST | MEMO_STATE_LAST;
     const int on_host = desc->update_on == MEMO_UPDATE_HOST;
     const int32_t n_layers = desc->n_layers + 2; /* with FIRST and LAST */
-    int32_t* kinds = MEMOB_ARRAY(&s->kept, int32_t, n_layers);
+    int32_t *kinds = MEMOB_ARRAY(&s->kept, int32_t, n_layers), *turns;
     if (!kinds) return memob_no_memory(error, "the kinds of layers");
     if (desc->layer_kinds)
         memcpy(kinds + 1, desc->layer_kinds, (size_t)desc->n_layers * sizeof *kinds);
@@ -266,6 +253,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
 
     s->streamed = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
     s->spilled = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
+    turns = MEMOB_ARRAY(&s->kept, int32_t, desc->n_order);
     if (s->kept.failed) return memob_no_memory(error, "the states of layers");
 
     for (int32_t i = 0; i < desc->n_layers; i++)
@@ -279,6 +267,15 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     /* Kinds of the states before the first layer and behind the last. */
     kinds[0] = 30;
     kinds[n_layers - 1] = 31;
+
+    /* The turns of an order, by their chunks. */
+    states->n_chunks = memoi_session_n_chunks(desc);
+    for (int32_t k = 0; k < desc->n_order; k++) {
+        const int32_t chunk = desc->order[k].chunk;
+        turns[k] = desc->order[k].pass == MEMO_PASS_BACKWARD ? -1 - chunk : chunk;
+    }
+    states->turns = desc->n_order ? turns : NULL;
+    states->n_turns = desc->n_order;
 
     states->states = s->desc.states;
     states->n_states = desc->n_states;

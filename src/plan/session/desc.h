@@ -138,9 +138,6 @@ MEMOI memo_status memoi_session_check_order(const memo_session_desc* desc, memo_
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < desc->n_shapes; k++) has_forwards |= desc->shapes[k].is_forward_only;
     const memob_rule rules[] = {
-        {desc->n_states,
-         "does not work with states; keep them in memory of the trainer, with n_states 0"},
-        {desc->spill_directory != NULL, "does not work with a file; set spill_directory to NULL"},
         {desc->micro_batches, "lists the micro-batches of a step, so micro_batches must be 0"},
         {desc->n_group, "does not work with groups of micro-batches; set n_group to 0"},
         {has_forwards && n_chunks > 1,

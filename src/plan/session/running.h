@@ -333,7 +333,7 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
         (s->steps->order ? is_failed : s->open >= 0 || s->n_passed % (2 * s->n_steps)))
         (void)memoi_session_is_ok(s, memo_swap_abandon(s->part->swap, &s->call_error));
     if (s->states && !memob_states_is_due(s->states) &&
-        (is_failed || memob_states_is_open(s->states)))
+        (is_failed || (memob_states_is_open(s->states) && !s->next_turn)))
         memoi_session_abandon_states(s);
     s->is_running = 0;
 }
@@ -358,6 +358,8 @@ MEMOI memo_status memoi_session_check_turn(memo_session* s, const memo_batch* be
     const memob_rule rules[] = {
         {is_other, "shape and n_rows must be those of the micro-batches in flight"},
         {s->batch.is_forward_only, "is_forward_only is 1; use a shape that is_forward_only"},
+        {s->next_turn && s->batch.more_follow != before->more_follow,
+         "more_follow must be that of the first turn"},
         {memcmp(&s->batch.turn, next, sizeof *next) != 0, "it is another turn"}};
     why = MEMOB_FIRST_FAULT(rules);
     if (!why) return MEMO_STATUS_OK;
@@ -451,7 +453,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     }
     if (s->steps->order) {
         s->first_layer = s->batch.turn.chunk * memoi_session_turn_layers(s);
-        s->first_step = memob_turn_place(s->steps->order[s->next_turn]) * s->n_turn_steps;
+        s->first_step = memob_turn_of(s->steps->order[s->next_turn]) * s->n_turn_steps;
     }
     s->n_passed = memoi_session_n_before(s);
     memoi_session_take_over(s);

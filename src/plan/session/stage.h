@@ -286,7 +286,7 @@ MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32
 MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k) {
     const int32_t n = s->n_turn_steps, turn = s->steps->order ? s->steps->order[k] : -k;
     const memo_pass pass = turn < 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD;
-    const int32_t first = memob_turn_place(turn) * n;
+    const int32_t first = memob_turn_of(turn) * n;
     double sum_s = 0;
     for (int32_t step = first; step < first + n; step++)
         sum_s += memoi_session_slower_s(s, pass, memob_layer_kind(s->steps, step));

@@ -94,6 +94,19 @@ MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t
     return memob_swap_place_of(&s->part->placement, step, t);
 }
 
+/* The layer of a step of this turn, or of a step with its number in another place. */
+MEMOI int32_t memoi_session_layer(const memo_session* s, int32_t step) {
+    return s->first_layer + step % s->n_turn_steps / s->n_slices;
+}
+/* The first step of a layer of this turn. */
+MEMOI int32_t memoi_session_step(const memo_session* s, int32_t layer) {
+    return s->first_step + (layer - s->first_layer) * s->n_slices;
+}
+/* 1: this turn computes the layer. */
+MEMOI int memoi_session_has_layer(const memo_session* s, int32_t layer) {
+    return layer >= s->first_layer && layer - s->first_layer < memoi_session_turn_layers(s);
+}
+
 /* Micro-batches of a call; forwards begin with the last of them, backwards with the first. */
 MEMOI int32_t memoi_session_n_group(const memo_session* s) { return s->n_slices / s->n_of_batch; }
 

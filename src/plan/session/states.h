@@ -179,9 +179,10 @@ MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int
 
 MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
     const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
+    const int32_t of_layers = step - s->first_step + s->first_layer * s->n_slices;
     if (s->states && !s->error.status)
-        (void)memoi_session_is_ok(s,
-                                  memob_states_turn(s->states, pass, step, is_end, &s->call_error));
+        (void)memoi_session_is_ok(
+            s, memob_states_step(s->states, pass, of_layers, is_end, &s->call_error));
 }
 
 /* Updates all layers, in a pass. */
@@ -195,10 +196,20 @@ MEMOI void memoi_session_pass_updates(memo_session* s) {
     s->is_deferred = 0;
 }
 
-/* FIRST begins with the micro-batch. */
+/* The turn of states that is open; 0 without an order. */
+MEMOI int32_t memoi_session_states_turn(const memo_session* s) {
+    return s->steps->order ? s->states->turns[s->next_turn] : 0;
+}
+
+/* A micro-batch begins, or a turn of an order, of which the first begins for all. */
 MEMOI void memoi_session_begin_states(memo_session* s) {
     const int is_forward_only = s->batch.is_forward_only;
     if (!s->states || s->error.status) return;
+    if (s->next_turn) {
+        (void)memoi_session_is_ok(
+            s, memob_states_begin_turn(s->states, memoi_session_states_turn(s), &s->call_error));
+        return;
+    }
     if (memob_states_is_due(s->states))
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                           "memo_session_begin: the last micro-batch of a step is over; "
@@ -211,17 +222,19 @@ MEMOI void memoi_session_begin_states(memo_session* s) {
     (void)memoi_session_is_ok(s,
                               memob_states_set_batch(s->states, s->n_slices, !s->batch.more_follow,
                                                      is_forward_only, &s->call_error));
-    memoi_session_visit(s, MEMOB_FORWARD, 0, 0);
+    if (!s->error.status)
+        (void)memoi_session_is_ok(s, memob_states_begin_turn(s->states, 0, &s->call_error));
 }
 
-/* LAST ends with a forward alone, FIRST with a backward. */
+/* The same ends, if all its layers have computed. */
 MEMOI void memoi_session_end_states(memo_session* s) {
-    if (!s->states || s->error.status) return;
-    if (s->batch.is_forward_only && s->n_passed == s->n_steps)
-        memoi_session_visit(s, MEMOB_FORWARD, s->desc.n_layers + 1, 1);
-    if (s->n_passed != 2 * s->n_steps) return;
-    s->is_fused = memob_states_updates(s->states);
-    memoi_session_visit(s, MEMOB_BACKWARD, 0, 1);
+    const int32_t n = s->n_turn_steps;
+    const int has_forward_alone =
+        s->batch.is_forward_only || memoi_session_is_turn(s, MEMO_PASS_FORWARD);
+    if (!s->states || s->error.status || s->n_passed != (has_forward_alone ? n : 2 * n)) return;
+    if (!has_forward_alone) s->is_fused = memob_states_is_fused(s->states->list);
+    (void)memoi_session_is_ok(
+        s, memob_states_end_turn(s->states, memoi_session_states_turn(s), &s->call_error));
 }
 
 /* Gradients are lost.  The error tells if an update has changed some layers alone. */
@@ -239,15 +252,15 @@ MEMOI void memoi_session_abandon_states(memo_session* s) {
 /* May the gradients be used, or dropped? */
 MEMOI memo_status memoi_session_check_update(const memo_session* s, const char* name, int drops,
                                              memo_error* error) {
+    const char* why = "no step of states is over; run its last micro-batch first";
     int has_gradients;
     if (!s) return MEMOB_INVALID(error, "memo_session_%s: session: NULL; pass one", name);
     has_gradients = s->states &&
                     ((s->states->layers[0].has_gradients && !s->states->is_pending) || s->is_fused);
-    if (!s->is_running && (has_gradients || drops)) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s", name,
-                          s->is_running ? "a micro-batch is open; end it first"
-                                        : "no step of states is over; run its last micro-batch "
-                                          "first");
+    if (!s->is_running && !s->next_turn && (has_gradients || drops)) return MEMO_STATUS_OK;
+    if (s->next_turn) why = "micro-batches are in flight; run the turns that are left";
+    if (s->is_running) why = "a micro-batch is open; end it first";
+    return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s", name, why);
 }
 
 MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
@@ -325,10 +338,12 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
     if (memob_check_given(reads ? "memo_session_read_state" : "memo_session_write_state", "session",
                           s, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!s->states || s->is_running)
+    if (!s->states || s->is_running || s->next_turn)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session: %s",
-                              s->states ? "states are read and written between micro-batches"
-                                        : "the session has no states");
+                              s->states
+                                  ? "states are read and written between micro-batches, while "
+                                    "none is in flight"
+                                  : "the session has no states");
     if (memob_check_integer("memo_session", "layer", layer, -1, s->desc.n_layers, error) ||
         memob_check_integer("memo_session", "state", state, 0, s->desc.n_states - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
