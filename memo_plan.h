@@ -9730,12 +9730,15 @@ void memo_session_backward_end(memo_session* s, int32_t layer) {
 
 /* The loss of the open step.  In an order its time is no layer's, whose median it would change. */
 MEMOI void memoi_session_run_loss(memo_session* s) {
-    const int is_apart = s->steps->order != NULL;
-    if (is_apart) memoi_session_mark(s, s->open, MEMO_PASS_BACKWARD, 1);
-    if (is_apart) memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 0);
+    if (!s->steps->order) {
+        s->desc.loss(s->desc.user, s);
+        return;
+    }
+    memoi_session_mark(s, s->open, MEMO_PASS_BACKWARD, 1);
+    memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 0);
     s->desc.loss(s->desc.user, s);
-    if (is_apart) memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 1);
-    if (is_apart) memoi_session_mark(s, s->open, MEMO_PASS_BACKWARD, 0);
+    memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 1);
+    memoi_session_mark(s, s->open, MEMO_PASS_BACKWARD, 0);
 }
 
 /* A pass of all layers of a micro-batch, or of a turn. */
