@@ -465,17 +465,21 @@ static void t_init(trainer* t, int32_t n_layers, int64_t n_rows, int64_t slice_r
     d->computes_on_host = 1;
 }
 
-/* Without slices and groups, with the turns of up to three micro-batches in any legal order, in
- * chunks of layers. */
+/* Without groups, with the turns of up to three micro-batches in any legal order; in chunks of
+ * layers, or in slices. */
 static MEMO_UNUSED void t_take_order(trainer* t) {
     memo_session_desc* d = &t->desc;
     const int32_t n_batches = (int32_t)memo_test_int(1, T_IN_FLIGHT_MAX);
     int32_t n_chunks = (int32_t)memo_test_int(1, 3), n_done[T_IN_FLIGHT_MAX] = {0};
     while (d->n_layers % n_chunks) n_chunks--;
-    d->slice_rows = d->n_rows;
     d->n_group = d->micro_batches = 0;
-    t->tensors[T_X].row_bytes = 0;
-    t->tensors[T_INPUT].scope = MEMO_SLICE;
+    if (d->slice_rows && d->slice_rows < d->n_rows && memo_test_int(0, 1)) {
+        n_chunks = 1;
+    } else {
+        d->slice_rows = d->n_rows;
+        t->tensors[T_X].row_bytes = 0;
+        t->tensors[T_INPUT].scope = MEMO_SLICE;
+    }
     for (int k = 0; k < 2; k++) t->shapes[k].is_forward_only &= n_chunks == 1;
     d->order = t->order;
     d->n_order = 0;
