@@ -7730,7 +7730,7 @@ MEMOI int32_t memob_item_leader(const memo_item* items, int32_t t) {
 MEMOI int memob_is_recomputed(int32_t away) { return away == MEMO_ROWS || away == MEMO_WHOLE; }
 
 /* Steps of a micro-batch in flight. */
-MEMOI int32_t memoi_swap_place_steps(const memo_swap_desc* desc) {
+MEMOI int32_t memob_swap_place_steps(const memo_swap_desc* desc) {
     return (int32_t)(desc->n_layers / memob_max(desc->n_places, 1));
 }
 
@@ -7742,13 +7742,13 @@ MEMOI int32_t memob_swap_batch_slices(const memo_swap_desc* desc) {
 /* 1: the step uses the odd rounding buffer.  The last step of a place and that of the next place
  * use both, because a forward of one comes before a backward of the other. */
 MEMOI int32_t memoi_swap_is_odd(const memo_swap_desc* desc, int32_t step) {
-    const int32_t n = memoi_swap_place_steps(desc);
+    const int32_t n = memob_swap_place_steps(desc);
     return (step / n + step % n) & 1;
 }
 
 /* 1: the layer of the step uses the odd region of LAYER rows. */
 MEMOI int32_t memoi_swap_is_odd_layer(const memo_swap_desc* desc, int32_t step) {
-    const int32_t n = memoi_swap_place_steps(desc);
+    const int32_t n = memob_swap_place_steps(desc);
     return (step / n + step % n / memob_swap_batch_slices(desc)) & 1;
 }
 
@@ -8038,11 +8038,11 @@ MEMOI memo_status memoi_swap_check_slices(const memo_swap_desc* desc, memo_error
         (status = memob_check_integer(name, "layer_rows", desc->layer_rows, 0, INT64_MAX, error)))
         return status;
 
-    if (n > 1 && memoi_swap_place_steps(desc) % n)
+    if (n > 1 && memob_swap_place_steps(desc) % n)
         return MEMOI_INVALID(desc,
                              "n_layers: %d steps are not whole layers of %d slices; set it to "
                              "n_slices times the layers",
-                             (int)memoi_swap_place_steps(desc), (int)n);
+                             (int)memob_swap_place_steps(desc), (int)n);
     if (n > 1 && n % n_group)
         return MEMOI_INVALID(desc,
                              "n_slices: %d slices of a layer are not those of %d micro-batches "
@@ -8083,7 +8083,7 @@ MEMOI const char* memoi_swap_place_fault(const memo_swap_desc* desc, int32_t pla
 /* Returns what is wrong with the order of turns; NULL: nothing. */
 MEMOI const char* memoi_swap_order_fault(const memo_swap_desc* desc) {
     const char* why = NULL;
-    if (!desc->order || desc->n_order > INT32_MAX / 8 / memoi_swap_place_steps(desc))
+    if (!desc->order || desc->n_order > INT32_MAX / 8 / memob_swap_place_steps(desc))
         return "is NULL or too long";
     for (int32_t place = 0; place < desc->n_places && !why; place++)
         why = memoi_swap_place_fault(desc, place);
@@ -8233,13 +8233,13 @@ MEMOI int32_t memoi_swap_is_odd_edge(const memob_swap_placement* placement, int3
 }
 
 MEMOI int32_t memoi_swap_count_visits(const memo_swap_desc* desc) {
-    return desc->order ? desc->n_order * memoi_swap_place_steps(desc) : 2 * desc->n_layers;
+    return desc->order ? desc->n_order * memob_swap_place_steps(desc) : 2 * desc->n_layers;
 }
 
 /* What does not depend on rows of (n_visits): the order of steps. */
 MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placement* p) {
     static const int32_t one[] = {0, -1};
-    const int32_t *order = desc->order ? desc->order : one, n = memoi_swap_place_steps(desc);
+    const int32_t *order = desc->order ? desc->order : one, n = memob_swap_place_steps(desc);
     int32_t before;
     p->n_visits = memoi_swap_count_visits(desc);
     p->n_forwards = n;

@@ -5210,7 +5210,7 @@ MEMOI memo_status memoi_rows_check_states(const memo_swap_plan_desc* desc, memo_
     const memo_swap_desc* swap = desc->swap;
     const int64_t n_chunks = states && swap->order ? memob_max(states->n_chunks, 1) : 1;
     const int64_t n_turns = swap->order ? swap->n_order : 0;
-    const int64_t n_steps = memoi_swap_place_steps(swap) * n_chunks;
+    const int64_t n_steps = memob_swap_place_steps(swap) * n_chunks;
     const int64_t n_layers = n_steps / memob_max(swap->n_slices, 1) + 2;
     if (!states) return MEMO_STATUS_OK;
     const memob_bounds fields[] = {{"states->n_states", states->n_states, 1, MEMO_STATES_MAX},

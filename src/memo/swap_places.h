@@ -71,13 +71,13 @@ MEMOI int32_t memoi_swap_is_odd_edge(const memob_swap_placement* placement, int3
 }
 
 MEMOI int32_t memoi_swap_count_visits(const memo_swap_desc* desc) {
-    return desc->order ? desc->n_order * memoi_swap_place_steps(desc) : 2 * desc->n_layers;
+    return desc->order ? desc->n_order * memob_swap_place_steps(desc) : 2 * desc->n_layers;
 }
 
 /* What does not depend on rows of (n_visits): the order of steps. */
 MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placement* p) {
     static const int32_t one[] = {0, -1};
-    const int32_t *order = desc->order ? desc->order : one, n = memoi_swap_place_steps(desc);
+    const int32_t *order = desc->order ? desc->order : one, n = memob_swap_place_steps(desc);
     int32_t before;
     p->n_visits = memoi_swap_count_visits(desc);
     p->n_forwards = n;

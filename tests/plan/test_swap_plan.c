@@ -874,7 +874,7 @@ static void random_states(kinds_problem* k) {
     memset(d, 0, sizeof *d);
     d->n_states = (int32_t)memo_test_int(1, STATES_MAX);
     d->n_layers =
-        memoi_swap_place_steps(&k->p.swap) / (int32_t)memob_max(k->p.swap.n_slices, 1) + 2;
+        memob_swap_place_steps(&k->p.swap) / (int32_t)memob_max(k->p.swap.n_slices, 1) + 2;
     d->turns = k->p.swap.order ? k->turns : NULL; /* of one chunk */
     d->n_turns = k->p.swap.order ? k->p.swap.n_order : 0;
     d->n_chunks = 1;
