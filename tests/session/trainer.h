@@ -475,6 +475,7 @@ static MEMO_UNUSED void t_take_order(trainer* t) {
     d->n_group = d->micro_batches = 0;
     if (d->slice_rows && d->slice_rows < d->n_rows && memo_test_int(0, 1)) {
         n_chunks = 1;
+        if (d->n_shapes > 1) d->n_shapes = 1; /* one of one slice would need a loss, for its EDGE */
     } else {
         d->slice_rows = d->n_rows;
         t->tensors[T_X].row_bytes = 0;
