@@ -6664,7 +6664,7 @@ typedef struct memoi_due {
     int32_t item;
     int64_t at, host;  /* offsets; of a parcel's item: host is in the parcel */
     int32_t is_behind; /* load: a store takes away what lies there */
-    /* Of a parcel, behind this one in its episode: the next load (-1: none), and stores. */
+    /* What follows in a parcel's episode: the next load (-1: none), and stores. */
     int32_t next, n_stores;
     int32_t is_spilled; /* an episode's first: the first walk sends it to the file */
 } memoi_due;
@@ -7203,7 +7203,7 @@ MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
 
 /* What lies behind each transfer of a parcel in its episode.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_law_find_episodes(memoi_maker* m, memo_error* error) {
-    /* Of each item: it is still to be loaded. */
+    /* The items that are still to be loaded. */
     char* is_open = MEMOB_ARRAY(&m->arrays, char, m->desc->n_items);
     if (m->arrays.failed) return memob_no_memory(error, "the parcels of a step");
     for (int32_t k = m->n_due - 1; k >= 0; k--) {
@@ -7746,12 +7746,6 @@ MEMOI int32_t memoi_swap_is_odd(const memo_swap_desc* desc, int32_t step) {
     return (step / n + step % n) & 1;
 }
 
-/* 1: the layer of the step uses the odd region of LAYER rows. */
-MEMOI int32_t memoi_swap_is_odd_layer(const memo_swap_desc* desc, int32_t step) {
-    const int32_t n = memob_swap_place_steps(desc);
-    return (step / n + step % n / memob_swap_batch_slices(desc)) & 1;
-}
-
 /* 1: slices or places overwrite EDGE rows that come back. */
 MEMOI int memoi_swap_hands(const memo_swap_desc* desc) {
     return desc->n_slices > 1 || (desc->n_places > 1 && desc->has_loss);
@@ -8226,6 +8220,12 @@ MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) 
            visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
 }
 
+/* 1: the layer of the step uses the odd region of LAYER rows. */
+MEMOI int32_t memoi_swap_is_odd_layer(const memob_swap_placement* placement, int32_t step) {
+    const int32_t n = placement->n_forwards;
+    return (step / n + step % n / placement->n_of_batch) & 1;
+}
+
 /* 1: EDGE rows of the step lie at the odd of two addresses. */
 MEMOI int32_t memoi_swap_is_odd_edge(const memob_swap_placement* placement, int32_t step) {
     const int32_t n = placement->n_forwards;
@@ -8278,22 +8278,22 @@ MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int64
     place->recompute_end = place->recompute_begin + desc->n_rows - swapped;
 }
 
-/* Sets for each step whether another layer overwrites its LAYER rows between forward and backward;
- * slices of the layer do not. */
+/* Sets for each layer of a micro-batch whether another one overwrites its LAYER rows between
+ * forward and backward. */
 MEMOI void memoi_swap_find_layers(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
                                   const memob_swap_placement* order, char* all_lost) {
-    const int32_t n_slices = memob_swap_batch_slices(desc);
+    const int32_t n_slices = order->n_of_batch;
     int32_t owners[2] = {-1, -1}, since[2] = {-1, -1}; /* of each region: a layer; its visit */
-    memset(all_lost, 0, (size_t)order->n_layers);
-    for (int32_t k = 0; k < order->n_visits; k++) {
+    memset(all_lost, 0, (size_t)(order->n_layers / n_slices));
+    for (int32_t k = 0; k < order->n_visits; k += n_slices) { /* slices follow each other */
         const memob_visit* visit = &order->visits[k];
         const int32_t layer = visit->layer / n_slices;
-        const int32_t odd = memoi_swap_is_odd_layer(desc, visit->layer);
+        const int32_t odd = memoi_swap_is_odd_layer(order, visit->layer);
         if (!memob_layer_has(desc, visit->layer, t) || tiles[layer * n_slices] == MEMO_ROWS_KEPT)
             continue;
         if (owners[odd] != layer) since[odd] = k;
         owners[odd] = layer;
-        if (visit->pass == MEMOB_BACKWARD) all_lost[visit->layer] |= since[odd] > visit->forward;
+        if (visit->pass == MEMOB_BACKWARD) all_lost[layer] |= since[odd] > visit->forward;
     }
 }
 
@@ -8316,9 +8316,9 @@ MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int
             continue;
         }
         sums[step].uses_layer += sign;
-        *(memoi_swap_is_odd_layer(desc, step) ? &region->odd_bytes : &region->even_bytes) =
+        *(memoi_swap_is_odd_layer(order, step) ? &region->odd_bytes : &region->even_bytes) =
             region->whole_bytes;
-        if (!is_lost[step]) continue;
+        if (!is_lost[step / n_slices]) continue;
         sums[step].layer_bytes += sign * n_moved * desc->tensors[t].row_bytes;
         sums[step].n_layer_copies += sign;
         region->n_fixed += !slice;
@@ -8812,7 +8812,7 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
             continue;
         }
         is_odd = memoi_swap_is_odd(desc, layer);
-        if (is_layer) is_odd = memoi_swap_is_odd_layer(desc, layer);
+        if (is_layer) is_odd = memoi_swap_is_odd_layer(placement, layer);
         if (is_handed) is_odd = memoi_swap_is_odd_edge(placement, layer);
         if (is_handed || (is_layer && tiles[layer] != MEMO_ROWS_KEPT)) {
             place->offset = region.begin + (is_odd && region.odd_bytes ? region.even_bytes : 0);
@@ -9087,7 +9087,7 @@ MEMOI void memoi_swap_use_layer(const memob_swap_placement* p, memob_swap_items*
                                 int64_t at) {
     const memob_visit* visit = &p->visits[k];
     const int32_t i = visit->layer, n_slices = p->n_of_batch, slice = i % n_slices;
-    const int32_t odd = (i / p->n_forwards + i % p->n_forwards / n_slices) & 1;
+    const int32_t odd = memoi_swap_is_odd_layer(p, i);
     const int is_backward = visit->pass == MEMOB_BACKWARD;
     const int is_of_all = slice == n_slices - 1 && (is_backward || p->n_forwards < p->n_layers);
     for (int32_t s = slice; s >= (is_of_all ? 0 : slice); s--) {
@@ -9924,8 +9924,8 @@ typedef struct memob_states_items {
 
 typedef struct memob_states {
     memob_sink sink; /* engine.spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
-    int32_t update_at, n_layers, n_states;
-    int32_t* turns; /* of the desc */
+    int32_t update_at, n_layers, n_states; /* update_at: memo_update_at */
+    int32_t* turns;                        /* of the desc */
     int32_t n_turns, n_chunks;
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated; /* which states they are */
@@ -10124,7 +10124,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     if (status) return status;
     states->n_layers = desc->n_layers;
     states->n_states = desc->n_states;
-    states->update_at = desc->update_at;
+    states->update_at = (int32_t)memob_max(desc->update_at, MEMO_UPDATE_PASS);
     states->trainer = desc->trainer;
     if (on_host && desc->update_at == MEMO_UPDATE_DEFERRED) states->update_at = MEMO_UPDATE_PASS;
     states->n_turns = desc->turns ? desc->n_turns : 0;
@@ -10235,11 +10235,10 @@ static const memoi_states_next memoi_states_nexts[] = {
     {MEMOI_STATES_BIT(UPDATE), ~0u, {MEMOI_STATES_BIT(FORWARD), MEMOI_STATES_BIT(BACKWARD)}}};
 
 MEMOI uint32_t memoi_states_follow(const memob_states* states, int32_t list) {
-    const int64_t at = memob_max(states->update_at, MEMO_UPDATE_PASS);
     uint32_t next = 0;
     for (size_t k = 0; k < sizeof memoi_states_nexts / sizeof *memoi_states_nexts; k++) {
         const memoi_states_next* n = &memoi_states_nexts[k];
-        if (n->lists >> list & n->at >> at & 1) next |= n->next[states->n_turns > 0];
+        if (n->lists >> list & n->at >> states->update_at & 1) next |= n->next[states->n_turns > 0];
     }
     return next;
 }
@@ -10933,7 +10932,7 @@ MEMOI void memob_states_defer(memob_states* states) {
  * and no updates are pending.  Errors: the device's. */
 MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices, int is_last,
                                          int is_forward_only, memo_error* error) {
-    const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE,
+    const int32_t last[] = {MEMOB_STATES_UPDATE,
                             states->n_turns ? MEMOB_STATES_FUSED : MEMOB_STATES_FORWARD,
                             MEMOB_STATES_UPDATE_FORWARD};
     const int32_t more = states->n_turns ? MEMOB_STATES_MORE_BACKWARD : MEMOB_STATES_FORWARD;
@@ -10947,7 +10946,7 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices,
     states->n_slices = n_slices;
     states->is_spread = n_slices > 1 && !states->sizes.spill_bytes; /* windows have an order */
     states->is_forward_only = is_forward_only;
-    states->behind = is_last ? last[states->update_at] : more;
+    states->behind = is_last ? last[states->update_at - MEMO_UPDATE_PASS] : more;
     if (!states->sink.engine.status && states->n_turns && !is_forward_only)
         memoi_states_enter(states, states->is_pending ? forward : backward, states->behind);
     else if (!states->sink.engine.status)
@@ -11028,11 +11027,11 @@ MEMOI memo_status memoi_states_update(memob_states* states, int32_t pass, int32_
     return status || is_end ? status : memoi_states_end(states, MEMOB_UPDATE, layer, 1, error);
 }
 
-/* 1: of what comes behind the open visit, the layer's update is the first. */
+/* 1: the layer's update is the visit behind the open one. */
 MEMOI int memoi_states_updates_next(const memob_states* states, int32_t layer) {
     int32_t k = states->op + states->is_visiting;
     const memob_visit* visit;
-    if (!states->list) return 0;
+    if (states->update_at == MEMO_UPDATE_PASS || !states->list) return 0;
     while (k < states->end && memoi_states_way(states, k) < 2) k++;
     visit = &states->items.visits[k < states->end ? states->sink.law.ops[k].visit : 0];
     return visit->pass == MEMOB_UPDATE && visit->layer == layer;
@@ -11129,10 +11128,9 @@ MEMOI memo_status memoi_states_turn_layer(memob_states* states, int32_t pass, in
 /* A micro-batch, or a turn of an order, begins with FIRST or LAST, or ends with either.  turn: as
  * in memob_states_desc; without an order 0. */
 MEMOI memo_status memob_states_begin_turn(memob_states* states, int32_t turn, memo_error* error) {
-    const int is_forward = turn >= 0, last = is_forward ? 0 : states->n_chunks - 1;
-    if (memob_turn_of(turn) != last) return MEMO_STATUS_OK;
-    return is_forward ? memob_states_visit(states, MEMOB_FORWARD, 0, 0, error)
-                      : memob_states_visit(states, MEMOB_BACKWARD, states->n_layers - 1, 0, error);
+    if (turn == 0) return memob_states_visit(states, MEMOB_FORWARD, 0, 0, error);
+    if (turn != -states->n_chunks) return MEMO_STATUS_OK;
+    return memob_states_visit(states, MEMOB_BACKWARD, states->n_layers - 1, 0, error);
 }
 MEMOI memo_status memob_states_end_turn(memob_states* states, int32_t turn, memo_error* error) {
     if (states->is_forward_only)

@@ -8277,15 +8277,9 @@ MEMOI int32_t memoi_session_states_turn(const memo_session* s) {
     return s->steps->order ? s->states->turns[s->next_turn] : 0;
 }
 
-/* A micro-batch begins, or a turn of an order, of which the first begins for all. */
-MEMOI void memoi_session_begin_states(memo_session* s) {
+/* A micro-batch begins, or the first turn of an order, for all. */
+MEMOI void memoi_session_begin_list(memo_session* s) {
     const int is_forward_only = s->batch.is_forward_only;
-    if (!s->states || s->error.status) return;
-    if (s->next_turn) {
-        (void)memoi_session_is_ok(
-            s, memob_states_begin_turn(s->states, memoi_session_states_turn(s), &s->call_error));
-        return;
-    }
     if (memob_states_is_due(s->states))
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                           "memo_session_begin: the last micro-batch of a step is over; "
@@ -8298,8 +8292,15 @@ MEMOI void memoi_session_begin_states(memo_session* s) {
     (void)memoi_session_is_ok(s,
                               memob_states_set_batch(s->states, s->n_slices, !s->batch.more_follow,
                                                      is_forward_only, &s->call_error));
-    if (!s->error.status)
-        (void)memoi_session_is_ok(s, memob_states_begin_turn(s->states, 0, &s->call_error));
+}
+
+/* A micro-batch begins, or a turn. */
+MEMOI void memoi_session_begin_states(memo_session* s) {
+    if (!s->states || s->error.status) return;
+    if (!s->next_turn) memoi_session_begin_list(s);
+    if (s->error.status) return;
+    (void)memoi_session_is_ok(
+        s, memob_states_begin_turn(s->states, memoi_session_states_turn(s), &s->call_error));
 }
 
 /* The same ends, if all its layers have computed. */

@@ -173,7 +173,7 @@ typedef struct memoi_due {
     int32_t item;
     int64_t at, host;  /* offsets; of a parcel's item: host is in the parcel */
     int32_t is_behind; /* load: a store takes away what lies there */
-    /* Of a parcel, behind this one in its episode: the next load (-1: none), and stores. */
+    /* What follows in a parcel's episode: the next load (-1: none), and stores. */
     int32_t next, n_stores;
     int32_t is_spilled; /* an episode's first: the first walk sends it to the file */
 } memoi_due;

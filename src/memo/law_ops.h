@@ -225,7 +225,7 @@ MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
 
 /* What lies behind each transfer of a parcel in its episode.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_law_find_episodes(memoi_maker* m, memo_error* error) {
-    /* Of each item: it is still to be loaded. */
+    /* The items that are still to be loaded. */
     char* is_open = MEMOB_ARRAY(&m->arrays, char, m->desc->n_items);
     if (m->arrays.failed) return memob_no_memory(error, "the parcels of a step");
     for (int32_t k = m->n_due - 1; k >= 0; k--) {

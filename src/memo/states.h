@@ -429,7 +429,7 @@ MEMOI void memob_states_defer(memob_states* states) {
  * and no updates are pending.  Errors: the device's. */
 MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices, int is_last,
                                          int is_forward_only, memo_error* error) {
-    const int32_t last[] = {MEMOB_STATES_UPDATE, MEMOB_STATES_UPDATE,
+    const int32_t last[] = {MEMOB_STATES_UPDATE,
                             states->n_turns ? MEMOB_STATES_FUSED : MEMOB_STATES_FORWARD,
                             MEMOB_STATES_UPDATE_FORWARD};
     const int32_t more = states->n_turns ? MEMOB_STATES_MORE_BACKWARD : MEMOB_STATES_FORWARD;
@@ -443,7 +443,7 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices,
     states->n_slices = n_slices;
     states->is_spread = n_slices > 1 && !states->sizes.spill_bytes; /* windows have an order */
     states->is_forward_only = is_forward_only;
-    states->behind = is_last ? last[states->update_at] : more;
+    states->behind = is_last ? last[states->update_at - MEMO_UPDATE_PASS] : more;
     if (!states->sink.engine.status && states->n_turns && !is_forward_only)
         memoi_states_enter(states, states->is_pending ? forward : backward, states->behind);
     else if (!states->sink.engine.status)
@@ -524,11 +524,11 @@ MEMOI memo_status memoi_states_update(memob_states* states, int32_t pass, int32_
     return status || is_end ? status : memoi_states_end(states, MEMOB_UPDATE, layer, 1, error);
 }
 
-/* 1: of what comes behind the open visit, the layer's update is the first. */
+/* 1: the layer's update is the visit behind the open one. */
 MEMOI int memoi_states_updates_next(const memob_states* states, int32_t layer) {
     int32_t k = states->op + states->is_visiting;
     const memob_visit* visit;
-    if (!states->list) return 0;
+    if (states->update_at == MEMO_UPDATE_PASS || !states->list) return 0;
     while (k < states->end && memoi_states_way(states, k) < 2) k++;
     visit = &states->items.visits[k < states->end ? states->sink.law.ops[k].visit : 0];
     return visit->pass == MEMOB_UPDATE && visit->layer == layer;
@@ -625,10 +625,9 @@ MEMOI memo_status memoi_states_turn_layer(memob_states* states, int32_t pass, in
 /* A micro-batch, or a turn of an order, begins with FIRST or LAST, or ends with either.  turn: as
  * in memob_states_desc; without an order 0. */
 MEMOI memo_status memob_states_begin_turn(memob_states* states, int32_t turn, memo_error* error) {
-    const int is_forward = turn >= 0, last = is_forward ? 0 : states->n_chunks - 1;
-    if (memob_turn_of(turn) != last) return MEMO_STATUS_OK;
-    return is_forward ? memob_states_visit(states, MEMOB_FORWARD, 0, 0, error)
-                      : memob_states_visit(states, MEMOB_BACKWARD, states->n_layers - 1, 0, error);
+    if (turn == 0) return memob_states_visit(states, MEMOB_FORWARD, 0, 0, error);
+    if (turn != -states->n_chunks) return MEMO_STATUS_OK;
+    return memob_states_visit(states, MEMOB_BACKWARD, states->n_layers - 1, 0, error);
 }
 MEMOI memo_status memob_states_end_turn(memob_states* states, int32_t turn, memo_error* error) {
     if (states->is_forward_only)

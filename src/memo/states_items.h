@@ -55,11 +55,10 @@ static const memoi_states_next memoi_states_nexts[] = {
     {MEMOI_STATES_BIT(UPDATE), ~0u, {MEMOI_STATES_BIT(FORWARD), MEMOI_STATES_BIT(BACKWARD)}}};
 
 MEMOI uint32_t memoi_states_follow(const memob_states* states, int32_t list) {
-    const int64_t at = memob_max(states->update_at, MEMO_UPDATE_PASS);
     uint32_t next = 0;
     for (size_t k = 0; k < sizeof memoi_states_nexts / sizeof *memoi_states_nexts; k++) {
         const memoi_states_next* n = &memoi_states_nexts[k];
-        if (n->lists >> list & n->at >> at & 1) next |= n->next[states->n_turns > 0];
+        if (n->lists >> list & n->at >> states->update_at & 1) next |= n->next[states->n_turns > 0];
     }
     return next;
 }

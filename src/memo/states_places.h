@@ -118,8 +118,8 @@ typedef struct memob_states_items {
 
 typedef struct memob_states {
     memob_sink sink; /* engine.spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
-    int32_t update_at, n_layers, n_states;
-    int32_t* turns; /* of the desc */
+    int32_t update_at, n_layers, n_states; /* update_at: memo_update_at */
+    int32_t* turns;                        /* of the desc */
     int32_t n_turns, n_chunks;
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated; /* which states they are */
@@ -318,7 +318,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     if (status) return status;
     states->n_layers = desc->n_layers;
     states->n_states = desc->n_states;
-    states->update_at = desc->update_at;
+    states->update_at = (int32_t)memob_max(desc->update_at, MEMO_UPDATE_PASS);
     states->trainer = desc->trainer;
     if (on_host && desc->update_at == MEMO_UPDATE_DEFERRED) states->update_at = MEMO_UPDATE_PASS;
     states->n_turns = desc->turns ? desc->n_turns : 0;

@@ -141,7 +141,7 @@ MEMOI void memoi_swap_use_layer(const memob_swap_placement* p, memob_swap_items*
                                 int64_t at) {
     const memob_visit* visit = &p->visits[k];
     const int32_t i = visit->layer, n_slices = p->n_of_batch, slice = i % n_slices;
-    const int32_t odd = (i / p->n_forwards + i % p->n_forwards / n_slices) & 1;
+    const int32_t odd = memoi_swap_is_odd_layer(p, i);
     const int is_backward = visit->pass == MEMOB_BACKWARD;
     const int is_of_all = slice == n_slices - 1 && (is_backward || p->n_forwards < p->n_layers);
     for (int32_t s = slice; s >= (is_of_all ? 0 : slice); s--) {

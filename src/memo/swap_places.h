@@ -64,6 +64,12 @@ MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) 
            visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
 }
 
+/* 1: the layer of the step uses the odd region of LAYER rows. */
+MEMOI int32_t memoi_swap_is_odd_layer(const memob_swap_placement* placement, int32_t step) {
+    const int32_t n = placement->n_forwards;
+    return (step / n + step % n / placement->n_of_batch) & 1;
+}
+
 /* 1: EDGE rows of the step lie at the odd of two addresses. */
 MEMOI int32_t memoi_swap_is_odd_edge(const memob_swap_placement* placement, int32_t step) {
     const int32_t n = placement->n_forwards;
@@ -116,22 +122,22 @@ MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int64
     place->recompute_end = place->recompute_begin + desc->n_rows - swapped;
 }
 
-/* Sets for each step whether another layer overwrites its LAYER rows between forward and backward;
- * slices of the layer do not. */
+/* Sets for each layer of a micro-batch whether another one overwrites its LAYER rows between
+ * forward and backward. */
 MEMOI void memoi_swap_find_layers(const memo_swap_desc* desc, int32_t t, const int64_t* tiles,
                                   const memob_swap_placement* order, char* all_lost) {
-    const int32_t n_slices = memob_swap_batch_slices(desc);
+    const int32_t n_slices = order->n_of_batch;
     int32_t owners[2] = {-1, -1}, since[2] = {-1, -1}; /* of each region: a layer; its visit */
-    memset(all_lost, 0, (size_t)order->n_layers);
-    for (int32_t k = 0; k < order->n_visits; k++) {
+    memset(all_lost, 0, (size_t)(order->n_layers / n_slices));
+    for (int32_t k = 0; k < order->n_visits; k += n_slices) { /* slices follow each other */
         const memob_visit* visit = &order->visits[k];
         const int32_t layer = visit->layer / n_slices;
-        const int32_t odd = memoi_swap_is_odd_layer(desc, visit->layer);
+        const int32_t odd = memoi_swap_is_odd_layer(order, visit->layer);
         if (!memob_layer_has(desc, visit->layer, t) || tiles[layer * n_slices] == MEMO_ROWS_KEPT)
             continue;
         if (owners[odd] != layer) since[odd] = k;
         owners[odd] = layer;
-        if (visit->pass == MEMOB_BACKWARD) all_lost[visit->layer] |= since[odd] > visit->forward;
+        if (visit->pass == MEMOB_BACKWARD) all_lost[layer] |= since[odd] > visit->forward;
     }
 }
 
@@ -154,9 +160,9 @@ MEMOI void memoi_swap_sum_layer(const memo_swap_desc* desc, int32_t t, const int
             continue;
         }
         sums[step].uses_layer += sign;
-        *(memoi_swap_is_odd_layer(desc, step) ? &region->odd_bytes : &region->even_bytes) =
+        *(memoi_swap_is_odd_layer(order, step) ? &region->odd_bytes : &region->even_bytes) =
             region->whole_bytes;
-        if (!is_lost[step]) continue;
+        if (!is_lost[step / n_slices]) continue;
         sums[step].layer_bytes += sign * n_moved * desc->tensors[t].row_bytes;
         sums[step].n_layer_copies += sign;
         region->n_fixed += !slice;
@@ -650,7 +656,7 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
             continue;
         }
         is_odd = memoi_swap_is_odd(desc, layer);
-        if (is_layer) is_odd = memoi_swap_is_odd_layer(desc, layer);
+        if (is_layer) is_odd = memoi_swap_is_odd_layer(placement, layer);
         if (is_handed) is_odd = memoi_swap_is_odd_edge(placement, layer);
         if (is_handed || (is_layer && tiles[layer] != MEMO_ROWS_KEPT)) {
             place->offset = region.begin + (is_odd && region.odd_bytes ? region.even_bytes : 0);

@@ -108,12 +108,6 @@ MEMOI int32_t memoi_swap_is_odd(const memo_swap_desc* desc, int32_t step) {
     return (step / n + step % n) & 1;
 }
 
-/* 1: the layer of the step uses the odd region of LAYER rows. */
-MEMOI int32_t memoi_swap_is_odd_layer(const memo_swap_desc* desc, int32_t step) {
-    const int32_t n = memob_swap_place_steps(desc);
-    return (step / n + step % n / memob_swap_batch_slices(desc)) & 1;
-}
-
 /* 1: slices or places overwrite EDGE rows that come back. */
 MEMOI int memoi_swap_hands(const memo_swap_desc* desc) {
     return desc->n_slices > 1 || (desc->n_places > 1 && desc->has_loss);
