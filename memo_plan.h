@@ -559,8 +559,9 @@ typedef enum memo_pass {
  * In the backward the last layer of the last chunk finds the output again, where `loss` puts its
  * gradient; the last layer of another chunk writes the gradient that it has received, before it
  * reads the EDGE.  The first layer leaves the gradient to be sent.  In slices all of this is done
- * slice by slice, and the outputs of all micro-batches in flight wait on the host.  Without slices
- * they wait there only if there is a `loss`; otherwise other turns overwrite the EDGE.
+ * slice by slice, and the outputs of all micro-batches in flight wait on the host.  Without slices,
+ * or in a shape that is one slice, they wait there only if there is a `loss`; otherwise other turns
+ * overwrite the EDGE.
  *
  * States.  An order is a step, or with more_follow, which all its turns share, a part of a step;
  * then comes memo_session_update.  A chunk's turn brings the states of its layers.  States of FIRST
