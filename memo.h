@@ -987,8 +987,9 @@ typedef struct memo_swap_desc {
     const char* spill_directory; /* of the file; may be NULL if no layer is spilled */
     double spill_bytes_per_s;    /* limit of reads and writes; 0: none */
     const char* desc_name;       /* of the fields' owner, in messages; NULL: "memo_swap_desc" */
-    /* (n_order), copied.  1: a turn of the last chunk, whose backward begins with the loss; 0: its
-     * backward begins with a gradient that the trainer writes into the EDGE.  NULL: all are 1. */
+    /* (n_order), copied.  1: a turn of the last chunk, whose backward begins with the loss; 0, or
+     * without has_loss: its backward begins with a gradient that the trainer writes into the EDGE.
+     * NULL: all are 1. */
     const int32_t* ends;
 } memo_swap_desc;
 
@@ -7703,12 +7704,13 @@ typedef struct memob_swap_placement {
     int32_t n_slices;      /* of a layer, */
     int32_t n_of_batch;    /* and of a micro-batch in a layer */
     int32_t has_loss;      /* in visits of the last layer; 0: between forwards and backwards */
+    int32_t finds_outputs; /* the last layer's backward finds its EDGE rows of the forward */
     int64_t slice_rows, tile_rows;
     int64_t routed_rows_layer, routed_rows_all, n_routed; /* n_routed: of this micro-batch so far */
     int32_t handed, input;    /* the tensors EDGE, if it moves, and INPUT of slices; -1: none */
     int64_t handed_row_bytes; /* 0: none */
     int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and EDGE rows */
-    int64_t handed_begin;     /* of the EDGE rows of a layer of each place, in host memory */
+    int64_t handed_begin;     /* of the EDGE rows of a layer, in host memory */
     memob_arrays arrays;      /* all of these */
 } memob_swap_placement;
 
@@ -7744,6 +7746,12 @@ MEMOI int32_t memob_swap_batch_slices(const memo_swap_desc* desc) {
 MEMOI int32_t memoi_swap_is_odd(const memo_swap_desc* desc, int32_t step) {
     const int32_t n = memob_swap_place_steps(desc);
     return (step / n + step % n) & 1;
+}
+
+/* 1: the last layer's backward finds its EDGE rows of the forward.  In an order the loss alone
+ * reads them; without one the trainer writes the gradient that it has received. */
+MEMOI int memob_swap_finds_outputs(const memo_swap_desc* desc) {
+    return !desc->order || desc->has_loss;
 }
 
 /* 1: slices or places overwrite EDGE rows that come back. */
@@ -8173,9 +8181,10 @@ MEMOI memo_status memob_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows
  * for the layer that comes next there.  These rows never spill.
  *
  * EDGE rows of a slice lie at two addresses, of even and odd steps; between two layers they wait on
- * the host, as do the last outputs, for each place.  With one slice the addresses are of even and
- * odd places, and rows leave between turns alone.  The host stores INPUT once: the rows that EDGE
- * leaves come back as INPUT, unless layers spill, or the layer is the first of its place.
+ * the host.  So do the last outputs; in an order only those that the loss reads, of each place.
+ * With one slice the addresses are of even and odd places, and rows leave between turns alone.  The
+ * host stores INPUT once: the rows that EDGE leaves come back as INPUT, unless layers spill, or the
+ * layer is the first of its place.
  *
  * Tensors that only some kinds of layers have share an area, the pack, instead of a region each:
  * an even layer's tensors lie at the bottom, swapped rows first, an odd layer's at the top, swapped
@@ -8264,7 +8273,7 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
 typedef struct memob_swap_region {
     int64_t even_bytes, scratch_bytes, odd_bytes;
     int64_t begin;       /* offset in device memory */
-    int64_t whole_bytes; /* of all rows; LAYER: of all slices; EDGE: of all of a layer, by places */
+    int64_t whole_bytes; /* of all rows; LAYER: of all slices; EDGE: of all of a layer that wait */
     int64_t n_kept;      /* layers that keep the tensor, outside */
     int64_t n_fixed;     /* times that all rows lie at the begin of host memory */
 } memob_swap_region;
@@ -8566,7 +8575,8 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
                                               memob_swap_sum* sums, memob_swap_place* places) {
     const int64_t row_bytes = desc->tensors[t].row_bytes;
     const int64_t n_all = memob_swap_layer_rows(desc);
-    const int64_t n_batches = memob_max(desc->n_group, 1) * memob_max(desc->n_places, 1);
+    const int64_t n_batches = memob_max(desc->n_group, 1) *
+                              (memob_swap_finds_outputs(desc) ? memob_max(desc->n_places, 1) : 1);
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].scope == MEMO_EDGE;
     memob_swap_region region = MEMO_ZERO(memob_swap_region), old = MEMO_ZERO(memob_swap_region);
@@ -9052,25 +9062,26 @@ MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item,
     it->uses[it->n_uses++] = use;
 }
 
-/* EDGE rows of a layer: slices of all places. */
+/* EDGE rows of a layer: slices, of all places if outputs wait for the backward. */
 MEMOI int32_t memoi_swap_n_edges(const memob_swap_placement* p) {
-    return p->n_layers / p->n_forwards * p->n_slices;
+    return (p->finds_outputs ? p->n_layers / p->n_forwards : 1) * p->n_slices;
 }
 
 /* Those of a step. */
 MEMOI int32_t memoi_swap_edge_of(const memob_swap_placement* p, int32_t step) {
-    return step / p->n_forwards * p->n_slices + step % p->n_slices;
+    return (p->finds_outputs ? step / p->n_forwards : 0) * p->n_slices + step % p->n_slices;
 }
 
-/* The EDGE rows of a visit.  A turn begins with rows that the trainer writes, unless the loss reads
- * the last outputs. */
+/* The EDGE rows of a visit.  A turn begins with rows that the trainer writes, unless its backward
+ * finds the last outputs. */
 MEMOI void memoi_swap_use_edge(const memob_swap_placement* p, memob_swap_items* it, int32_t k,
                                int64_t at) {
     const memob_visit* visit = &p->visits[k];
     const int32_t i = visit->layer, next = i + p->n_slices; /* the slice in the next layer */
     const int is_backward = visit->pass == MEMOB_BACKWARD;
-    const int is_written =
-        is_backward ? memoi_swap_is_last(p, i) && !visit->ends : i % p->n_forwards < p->n_slices;
+    const int is_written = is_backward
+                               ? memoi_swap_is_last(p, i) && !(visit->ends && p->finds_outputs)
+                               : i % p->n_forwards < p->n_slices;
     const int is_shared = !is_backward && !memoi_swap_is_last(p, i) && it->input >= 0 &&
                           it->uses_of[it->input * p->n_layers + next] & MEMOI_SWAP_SHARED;
     memoi_swap_add_use(it, k, (it->n_classes + 2) * p->n_layers + memoi_swap_edge_of(p, i),
@@ -9300,6 +9311,7 @@ MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t
     placement->n_slices = (int32_t)memob_max(desc->n_slices, 1);
     placement->n_of_batch = (int32_t)memob_max(memob_swap_batch_slices(desc), 1);
     placement->has_loss = desc->has_loss || placement->n_slices > placement->n_of_batch;
+    placement->finds_outputs = memob_swap_finds_outputs(desc);
     placement->slice_rows = desc->n_rows;
     placement->tile_rows = memob_max(desc->tile_rows, 1);
     placement->routed_rows_layer = desc->routed_rows_layer;

@@ -396,7 +396,8 @@ typedef struct memo_session memo_session;
  *     on the device   T for each layer that keeps a LAYER tensor; 2 T if some layers do not (T if
  *                     these are all even or all odd); 2 R for the EDGE
  *     on the host     the sum over slices; T for each layer but the last two of a LAYER tensor; T
- *                     for the EDGE.  In an order: of each place, of all its layers
+ *                     for the EDGE.  In an order: of each place, of all its layers, but T alone for
+ *                     the EDGE without `loss`
  *
  * Late rows.  How many rows the experts of a layer get is known only when its forward has routed
  * them: then the trainer calls memo_session_set_routed.  Items with LATE_ROWS have that many rows
@@ -556,12 +557,10 @@ typedef enum memo_pass {
  *
  * The EDGE in an order.  In the forward the first layer of a chunk writes the rows, which are the
  * batch's or come from the stage before, and the last layer leaves the output there, to be sent.
- * In the backward the last layer of the last chunk finds the output again, where `loss` puts its
- * gradient; the last layer of another chunk writes the gradient that it has received, before it
- * reads the EDGE.  The first layer leaves the gradient to be sent.  In slices all of this is done
- * slice by slice, and the outputs of all micro-batches in flight wait on the host.  Without slices,
- * or in a shape that is one slice, they wait there only if there is a `loss`; otherwise other turns
- * overwrite the EDGE.
+ * The last layer of a backward turn writes the gradient that it has received, before it reads the
+ * EDGE; the first layer leaves the gradient to be sent.  With `loss`, which the last stage has, the
+ * last layer of the last chunk finds its output instead, where `loss` puts the gradient: outputs of
+ * all micro-batches in flight wait on the host.  In slices all of this is done slice by slice.
  *
  * States.  An order is a step, or with more_follow, which all its turns share, a part of a step;
  * then comes memo_session_update.  A chunk's turn brings the states of its layers.  States of FIRST

@@ -106,25 +106,26 @@ MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item,
     it->uses[it->n_uses++] = use;
 }
 
-/* EDGE rows of a layer: slices of all places. */
+/* EDGE rows of a layer: slices, of all places if outputs wait for the backward. */
 MEMOI int32_t memoi_swap_n_edges(const memob_swap_placement* p) {
-    return p->n_layers / p->n_forwards * p->n_slices;
+    return (p->finds_outputs ? p->n_layers / p->n_forwards : 1) * p->n_slices;
 }
 
 /* Those of a step. */
 MEMOI int32_t memoi_swap_edge_of(const memob_swap_placement* p, int32_t step) {
-    return step / p->n_forwards * p->n_slices + step % p->n_slices;
+    return (p->finds_outputs ? step / p->n_forwards : 0) * p->n_slices + step % p->n_slices;
 }
 
-/* The EDGE rows of a visit.  A turn begins with rows that the trainer writes, unless the loss reads
- * the last outputs. */
+/* The EDGE rows of a visit.  A turn begins with rows that the trainer writes, unless its backward
+ * finds the last outputs. */
 MEMOI void memoi_swap_use_edge(const memob_swap_placement* p, memob_swap_items* it, int32_t k,
                                int64_t at) {
     const memob_visit* visit = &p->visits[k];
     const int32_t i = visit->layer, next = i + p->n_slices; /* the slice in the next layer */
     const int is_backward = visit->pass == MEMOB_BACKWARD;
-    const int is_written =
-        is_backward ? memoi_swap_is_last(p, i) && !visit->ends : i % p->n_forwards < p->n_slices;
+    const int is_written = is_backward
+                               ? memoi_swap_is_last(p, i) && !(visit->ends && p->finds_outputs)
+                               : i % p->n_forwards < p->n_slices;
     const int is_shared = !is_backward && !memoi_swap_is_last(p, i) && it->input >= 0 &&
                           it->uses_of[it->input * p->n_layers + next] & MEMOI_SWAP_SHARED;
     memoi_swap_add_use(it, k, (it->n_classes + 2) * p->n_layers + memoi_swap_edge_of(p, i),
@@ -354,6 +355,7 @@ MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t
     placement->n_slices = (int32_t)memob_max(desc->n_slices, 1);
     placement->n_of_batch = (int32_t)memob_max(memob_swap_batch_slices(desc), 1);
     placement->has_loss = desc->has_loss || placement->n_slices > placement->n_of_batch;
+    placement->finds_outputs = memob_swap_finds_outputs(desc);
     placement->slice_rows = desc->n_rows;
     placement->tile_rows = memob_max(desc->tile_rows, 1);
     placement->routed_rows_layer = desc->routed_rows_layer;

@@ -17,9 +17,10 @@
  * for the layer that comes next there.  These rows never spill.
  *
  * EDGE rows of a slice lie at two addresses, of even and odd steps; between two layers they wait on
- * the host, as do the last outputs, for each place.  With one slice the addresses are of even and
- * odd places, and rows leave between turns alone.  The host stores INPUT once: the rows that EDGE
- * leaves come back as INPUT, unless layers spill, or the layer is the first of its place.
+ * the host.  So do the last outputs; in an order only those that the loss reads, of each place.
+ * With one slice the addresses are of even and odd places, and rows leave between turns alone.  The
+ * host stores INPUT once: the rows that EDGE leaves come back as INPUT, unless layers spill, or the
+ * layer is the first of its place.
  *
  * Tensors that only some kinds of layers have share an area, the pack, instead of a region each:
  * an even layer's tensors lie at the bottom, swapped rows first, an odd layer's at the top, swapped
@@ -108,7 +109,7 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
 typedef struct memob_swap_region {
     int64_t even_bytes, scratch_bytes, odd_bytes;
     int64_t begin;       /* offset in device memory */
-    int64_t whole_bytes; /* of all rows; LAYER: of all slices; EDGE: of all of a layer, by places */
+    int64_t whole_bytes; /* of all rows; LAYER: of all slices; EDGE: of all of a layer that wait */
     int64_t n_kept;      /* layers that keep the tensor, outside */
     int64_t n_fixed;     /* times that all rows lie at the begin of host memory */
 } memob_swap_region;
@@ -410,7 +411,8 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
                                               memob_swap_sum* sums, memob_swap_place* places) {
     const int64_t row_bytes = desc->tensors[t].row_bytes;
     const int64_t n_all = memob_swap_layer_rows(desc);
-    const int64_t n_batches = memob_max(desc->n_group, 1) * memob_max(desc->n_places, 1);
+    const int64_t n_batches = memob_max(desc->n_group, 1) *
+                              (memob_swap_finds_outputs(desc) ? memob_max(desc->n_places, 1) : 1);
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].scope == MEMO_EDGE;
     memob_swap_region region = MEMO_ZERO(memob_swap_region), old = MEMO_ZERO(memob_swap_region);

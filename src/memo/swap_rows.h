@@ -65,12 +65,13 @@ typedef struct memob_swap_placement {
     int32_t n_slices;      /* of a layer, */
     int32_t n_of_batch;    /* and of a micro-batch in a layer */
     int32_t has_loss;      /* in visits of the last layer; 0: between forwards and backwards */
+    int32_t finds_outputs; /* the last layer's backward finds its EDGE rows of the forward */
     int64_t slice_rows, tile_rows;
     int64_t routed_rows_layer, routed_rows_all, n_routed; /* n_routed: of this micro-batch so far */
     int32_t handed, input;    /* the tensors EDGE, if it moves, and INPUT of slices; -1: none */
     int64_t handed_row_bytes; /* 0: none */
     int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and EDGE rows */
-    int64_t handed_begin;     /* of the EDGE rows of a layer of each place, in host memory */
+    int64_t handed_begin;     /* of the EDGE rows of a layer, in host memory */
     memob_arrays arrays;      /* all of these */
 } memob_swap_placement;
 
@@ -106,6 +107,12 @@ MEMOI int32_t memob_swap_batch_slices(const memo_swap_desc* desc) {
 MEMOI int32_t memoi_swap_is_odd(const memo_swap_desc* desc, int32_t step) {
     const int32_t n = memob_swap_place_steps(desc);
     return (step / n + step % n) & 1;
+}
+
+/* 1: the last layer's backward finds its EDGE rows of the forward.  In an order the loss alone
+ * reads them; without one the trainer writes the gradient that it has received. */
+MEMOI int memob_swap_finds_outputs(const memo_swap_desc* desc) {
+    return !desc->order || desc->has_loss;
 }
 
 /* 1: slices or places overwrite EDGE rows that come back. */

@@ -995,6 +995,24 @@ TEST(only_the_loss_brings_outputs_back) {
         CHECK_IS(stats.to_device_bytes, ==, stats.to_host_bytes);
         finish(&c, NULL);
     }
+
+    /* In slices rows wait on the host between two layers, too: those of one place at a time, unless
+     * outputs wait. */
+    for (int32_t has_loss = 0; has_loss < 2; has_loss++) {
+        chain c;
+        chain_init(&c, 1);
+        c.tensors[0].row_bytes = 512;
+        item_choose(&c.tensors[0], MEMO_MOVE, MEMO_EDGE, 0);
+        c.desc.n_layers = 24, c.desc.n_rows = 8, c.desc.n_slices = 4, c.desc.n_places = 3;
+        c.desc.has_loss = has_loss;
+        c.desc.n_order = 6;
+        memcpy(c.order, order, sizeof order);
+        for (int32_t k = 0; k < 6; k++) c.ends[k] = 1;
+        start(&c, 0);
+        CHECK_IS(sizes_of_desc(&c.desc).host_bytes, ==, (has_loss ? 3 : 1) * 4 * 8 * 512);
+        CHECK_OK(chain_micro_batch(&c, 0, 1000));
+        finish(&c, NULL);
+    }
 }
 
 TEST(bad_orders_are_refused) {

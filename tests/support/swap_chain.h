@@ -246,14 +246,13 @@ static MEMO_UNUSED memo_status chain_fused_micro_batch(chain* c, int64_t micro_b
 /* Turns of micro-batches in flight: each forward of a place is of another micro-batch. */
 static memo_status chain_turns(chain* c, int64_t micro_batch, int64_t n_calls) {
     const int32_t n = c->desc.n_layers / c->desc.n_places;
-    const int comes_back = chain_slices(c) > 1 || c->desc.has_loss || c->desc.n_places == 1;
     int64_t number[CHAIN_LAYERS_MAX] = {0}, done = 0;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < c->desc.n_order * n && !status; k++) {
         const int32_t of = c->order[k / n], place = of < 0 ? -1 - of : of, i = k % n;
         if (done++ == n_calls) return memo_swap_abandon(c->swap, &error);
         if (of >= 0 && i == 0) number[place] = RANDOM_ORDER_MAX * micro_batch + k / n;
-        c->is_given = !c->ends[k / n] || !comes_back;
+        c->is_given = !c->ends[k / n] || !c->desc.has_loss;
         status = of < 0 ? chain_backward(c, place * n + n - 1 - i, number[place])
                         : chain_forward(c, place * n + i, number[place]);
     }

@@ -147,8 +147,9 @@ typedef struct memo_swap_desc {
     const char* spill_directory; /* of the file; may be NULL if no layer is spilled */
     double spill_bytes_per_s;    /* limit of reads and writes; 0: none */
     const char* desc_name;       /* of the fields' owner, in messages; NULL: "memo_swap_desc" */
-    /* (n_order), copied.  1: a turn of the last chunk, whose backward begins with the loss; 0: its
-     * backward begins with a gradient that the trainer writes into the EDGE.  NULL: all are 1. */
+    /* (n_order), copied.  1: a turn of the last chunk, whose backward begins with the loss; 0, or
+     * without has_loss: its backward begins with a gradient that the trainer writes into the EDGE.
+     * NULL: all are 1. */
     const int32_t* ends;
 } memo_swap_desc;
 
