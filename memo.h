@@ -8229,6 +8229,13 @@ MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) 
            visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
 }
 
+/* 1: a turn begins, and the trainer writes the EDGE rows of the visit; 0: they are there. */
+MEMOI int memob_swap_is_edge_new(const memob_swap_placement* placement, const memob_visit* visit) {
+    const int32_t i = visit->layer;
+    if (visit->pass != MEMOB_BACKWARD) return i % placement->n_forwards < placement->n_slices;
+    return memoi_swap_is_last(placement, i) && !(visit->ends && placement->finds_outputs);
+}
+
 /* 1: the layer of the step uses the odd region of LAYER rows. */
 MEMOI int32_t memoi_swap_is_odd_layer(const memob_swap_placement* placement, int32_t step) {
     const int32_t n = placement->n_forwards;
@@ -9072,20 +9079,16 @@ MEMOI int32_t memoi_swap_edge_of(const memob_swap_placement* p, int32_t step) {
     return (p->finds_outputs ? step / p->n_forwards : 0) * p->n_slices + step % p->n_slices;
 }
 
-/* The EDGE rows of a visit.  A turn begins with rows that the trainer writes, unless its backward
- * finds the last outputs. */
+/* The EDGE rows of a visit. */
 MEMOI void memoi_swap_use_edge(const memob_swap_placement* p, memob_swap_items* it, int32_t k,
                                int64_t at) {
     const memob_visit* visit = &p->visits[k];
     const int32_t i = visit->layer, next = i + p->n_slices; /* the slice in the next layer */
     const int is_backward = visit->pass == MEMOB_BACKWARD;
-    const int is_written = is_backward
-                               ? memoi_swap_is_last(p, i) && !(visit->ends && p->finds_outputs)
-                               : i % p->n_forwards < p->n_slices;
     const int is_shared = !is_backward && !memoi_swap_is_last(p, i) && it->input >= 0 &&
                           it->uses_of[it->input * p->n_layers + next] & MEMOI_SWAP_SHARED;
     memoi_swap_add_use(it, k, (it->n_classes + 2) * p->n_layers + memoi_swap_edge_of(p, i),
-                       is_written ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE,
+                       memob_swap_is_edge_new(p, visit) ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE,
                        at + memoi_swap_is_odd_edge(p, i),
                        is_shared ? it->items[it->input * p->n_layers + next].host : -1);
 }

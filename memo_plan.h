@@ -8810,6 +8810,16 @@ MEMOI void memoi_checked_open(memo_session* s, int32_t step, int is_backward) {
     }
 }
 
+/* EDGE rows that a turn begins with are poison until the trainer writes them. */
+MEMOI void memoi_checked_open_edge(memo_session* s, const memob_visit* visit) {
+    const memob_swap_placement* p = &s->part->placement;
+    const memob_swap_place* place;
+    if (p->handed < 0 || !memob_swap_is_edge_new(p, visit)) return;
+    place = memoi_session_place(s, visit->layer, p->handed);
+    memoi_checked_fill(s, s->part->base + place->offset,
+                       memoi_session_rows(s, visit->layer) * place->row_bytes);
+}
+
 /* After a forward the rows go to the engine.  Nobody uses a layer that has ended: it is poison. */
 MEMOI void memoi_checked_layer_end(memo_session* s, int32_t step, memo_pass pass) {
     const int leaves = pass == MEMO_PASS_FORWARD && s->part->swap;
@@ -9666,6 +9676,7 @@ MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
 MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pass) {
     const int32_t step = memoi_session_enter(s, layer, pass, 0);
     const int is_backward = pass == MEMO_PASS_BACKWARD;
+    const memob_visit* visit = NULL;
     if (step < 0) return 0;
 
     /* Buffers, states and rows. */
@@ -9682,12 +9693,14 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
     s->is_routed = 0;
     if (memoi_session_moves(s)) {
-        MEMO_ASSERT(memob_swap_next(s->part->swap, 0)->layer == step); /* 2 */
+        visit = memob_swap_next(s->part->swap, 0);
+        MEMO_ASSERT(visit->layer == step); /* 2 */
         (void)memoi_session_is_ok(s, memob_swap_begin(s->part->swap, &s->call_error));
     }
 
     /* What runs before the layer. */
     if (s->checked.slots) memoi_checked_open(s, step, is_backward);
+    if (s->checked.slots && visit) memoi_checked_open_edge(s, visit);
     if (is_backward) {
         memoi_session_recompute(s, step);
         if (s->checked.slots) memoi_checked_backward_begin(s, step);

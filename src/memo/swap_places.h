@@ -65,6 +65,13 @@ MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) 
            visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
 }
 
+/* 1: a turn begins, and the trainer writes the EDGE rows of the visit; 0: they are there. */
+MEMOI int memob_swap_is_edge_new(const memob_swap_placement* placement, const memob_visit* visit) {
+    const int32_t i = visit->layer;
+    if (visit->pass != MEMOB_BACKWARD) return i % placement->n_forwards < placement->n_slices;
+    return memoi_swap_is_last(placement, i) && !(visit->ends && placement->finds_outputs);
+}
+
 /* 1: the layer of the step uses the odd region of LAYER rows. */
 MEMOI int32_t memoi_swap_is_odd_layer(const memob_swap_placement* placement, int32_t step) {
     const int32_t n = placement->n_forwards;

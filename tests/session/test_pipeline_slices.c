@@ -429,3 +429,52 @@ TEST(predicted_orders_in_slices_are_those_of_recorded_operations) {
     CHECK_CASE(n < 100 || (n_moved > n / 8 && n_sliced > n / 8), "%lld move rows, %lld in slices",
                (long long)n_moved, (long long)n_sliced);
 }
+
+/* What the EDGE holds when a layer begins, in a checked session of two layers in three slices. */
+static int n_new[2][2]; /* of forwards and backwards: rows that nobody has written, by layer */
+
+static void see_edge(memo_session* s, int32_t layer, int is_backward) {
+    double* x = (double*)memo_session_get_address(s, layer, 0);
+    const memo_slice slice = memo_session_get_slice(s);
+    for (int64_t i = 0; i < slice.end - slice.begin && x; i++) {
+        n_new[is_backward][layer] += isnan(x[i]) != 0;
+        x[i] = 1;
+    }
+}
+static void see_forward(MEMO_UNUSED void* user, memo_session* s, int32_t layer) {
+    double* kept = (double*)memo_session_get_address(s, layer, 1);
+    see_edge(s, layer, 0);
+    for (int64_t i = 0; i < 4; i++) kept[i] = 1;
+}
+static void see_backward(MEMO_UNUSED void* user, memo_session* s, int32_t layer) {
+    see_edge(s, layer, 1);
+}
+
+static void see_loss(MEMO_UNUSED void* user, MEMO_UNUSED memo_session* s) {}
+
+/* A trainer that reads what it must write, an input or a received gradient, reads NaN. */
+TEST(checked_turns_begin_with_poison) {
+    static const memo_turn order[] = {{0, 0, MEMO_PASS_FORWARD},
+                                      {1, 0, MEMO_PASS_FORWARD},
+                                      {0, 0, MEMO_PASS_BACKWARD},
+                                      {1, 0, MEMO_PASS_BACKWARD}};
+    const memo_item tensors[] = {MEMO_ITEM("x", 8, MEMO_MOVE, MEMO_EDGE),
+                                 MEMO_ITEM("kept", 8, MEMO_MOVE)};
+    for (int has_loss = 0; has_loss < 2; has_loss++) {
+        memo_session_desc d = MEMO_ZERO(memo_session_desc);
+        d.tensors = tensors, d.n_tensors = 2;
+        d.n_layers = 2, d.n_rows = 12, d.slice_rows = 4;
+        d.order = order, d.n_order = 4;
+        d.forward = see_forward, d.backward = see_backward;
+        if (has_loss) d.loss = see_loss;
+        d.computes_on_host = d.is_checked = 1;
+        own_session* s = new_session(&d);
+        memset(n_new, 0, sizeof n_new);
+        for (int k = 0; k < 4 && s; k++) {
+            const memo_batch batch = {.turn = order[k]};
+            CHECK_OK(memo_session_run(s, &batch, &error));
+        }
+        CHECK(n_new[0][0] == 24 && n_new[0][1] == 0);
+        CHECK(n_new[1][0] == 0 && n_new[1][1] == (has_loss ? 0 : 24));
+    }
+}

@@ -364,6 +364,16 @@ MEMOI void memoi_checked_open(memo_session* s, int32_t step, int is_backward) {
     }
 }
 
+/* EDGE rows that a turn begins with are poison until the trainer writes them. */
+MEMOI void memoi_checked_open_edge(memo_session* s, const memob_visit* visit) {
+    const memob_swap_placement* p = &s->part->placement;
+    const memob_swap_place* place;
+    if (p->handed < 0 || !memob_swap_is_edge_new(p, visit)) return;
+    place = memoi_session_place(s, visit->layer, p->handed);
+    memoi_checked_fill(s, s->part->base + place->offset,
+                       memoi_session_rows(s, visit->layer) * place->row_bytes);
+}
+
 /* After a forward the rows go to the engine.  Nobody uses a layer that has ended: it is poison. */
 MEMOI void memoi_checked_layer_end(memo_session* s, int32_t step, memo_pass pass) {
     const int leaves = pass == MEMO_PASS_FORWARD && s->part->swap;
