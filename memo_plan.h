@@ -222,9 +222,8 @@ MEMO_TRY memo_status memo_profile_write(const memo_profile* profile, const char*
  * layers of a kind, or in neighboring layers.  After a change another tensor takes the free memory,
  * or gives up the missing bytes.
  *
- * The best table of all is the plan.  A table with equal rows in all layers of a kind is preferred
- * if it costs at most a thousandth of the step.  Ties go to the plan that recomputes least, then to
- * the plan that moves least.  The same desc always gives the same plan.
+ * The best table of all is the plan.  Ties go to the plan that recomputes least, then to the plan
+ * that moves least.  The same desc always gives the same plan.
  *
  * With a third tier (memo_swap_desc.n_host_layers), fewer places in host memory leave room for more
  * rows of each layer, but more layers spill to disk.  A table gets the most places that fit. */
@@ -810,8 +809,9 @@ typedef struct memo_session_desc {
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
      * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
-     * life and after it.  States change only in passes that may write to them.  The first
-     * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
+     * life and after it, as is an EDGE in slices before the trainer writes it.  States change only
+     * in passes that may write to them.  The first difference is an error that names layer, tensor,
+     * row, buffer or state, and the likely cause.
      * One layer of each kind recomputes every tensor once, whatever the plan, logs the least
      * tile_rows that gives the bits, and must not change `outputs`.  A forward alone must not
      * change the norm.  Beside the budgets a checked session takes three layers of device memory,
@@ -5106,15 +5106,11 @@ typedef enum memoi_rows_effort {
 typedef struct memoi_rows_aim {
     memoi_rows_effort effort;
     int is_alpha;         /* only the best single alpha */
-    int is_uneven;        /* no table is preferred because layers of a kind have equal rows there */
     int is_named;         /* the limit is; as much work as the search */
     const int64_t* start; /* rows to begin with, (n_layers, n_tensors); NULL: none */
 } memoi_rows_aim;
 
-/* A table with equal rows in all layers of a kind (slices: in equal slices) may take so much longer
- * than the best.  The last two layers, which never move, may differ. */
-#define MEMOI_ROWS_EVEN_SHARE 0.001
-#define MEMOI_ROWS_SEED       0x9e3779b97f4a7c15u
+#define MEMOI_ROWS_SEED 0x9e3779b97f4a7c15u
 
 /* Bytes are doubles, because tables that keep all may exceed every integer. */
 typedef struct memoi_rows_score {
@@ -5171,9 +5167,9 @@ typedef struct memoi_rows_planner {
     int32_t n_changed;
     double enough_s; /* trials whose computation alone takes longer are not timed */
     memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
-    memoi_rows_table first, uniform; /* the best before tables are searched; with equal rows */
-    int is_uniform;                  /* searches change all layers of a kind */
-    memoi_rows_aim aim;              /* set behind memoi_rows_create */
+    memoi_rows_table first;                           /* the best before tables are searched */
+    int is_uniform;                                   /* searches change all layers of a kind */
+    memoi_rows_aim aim;                               /* set behind memoi_rows_create */
 
     /* The table that was added up last, its sums, the bytes of each tensor on the device and always
      * on the host, and a time of a layer that is none. */
@@ -5348,8 +5344,8 @@ MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
 MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan_desc* desc,
                                      memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
-    memoi_rows_table* const tables[] = {&p->trial, &p->here,   &p->best,   &p->first,
-                                        &p->plan,  &p->filled, &p->summed, &p->uniform};
+    memoi_rows_table* const tables[] = {&p->trial, &p->here,   &p->best,  &p->first,
+                                        &p->plan,  &p->filled, &p->summed};
     memob_arrays* a = &p->arrays;
     int64_t n_cells, n_slices, n_classes;
     memo_status status = memoi_rows_check(desc, error);
@@ -6269,20 +6265,13 @@ MEMOI void memoi_rows_try_given(memoi_rows_planner* p, const int64_t* rows) {
 }
 
 /* Searches of so many parts, from p->best on, which becomes the best of their tables.  A whole
- * search: a table with unequal layers only if its step is shorter by more than the share. */
+ * search begins with tables of equal rows in all layers of a kind, of which there are fewer. */
 MEMOI void memoi_rows_find_tables(memoi_rows_planner* p, int n_parts) {
-    const int is_whole = n_parts == 1;
-    if (is_whole) {
-        p->is_uniform = 1;
-        if (!p->aim.is_uneven) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
-        p->is_uniform = 0;
-        memoi_rows_copy(p, &p->best, &p->uniform);
-    }
+    p->is_uniform = n_parts == 1;
+    if (p->is_uniform) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
+    p->is_uniform = 0;
     memoi_rows_try_given(p, p->aim.start);
     memoi_rows_find_table(p, n_parts);
-    if (is_whole && !p->aim.is_uneven && p->uniform.score.excess_bytes <= 0 &&
-        p->uniform.score.step_s <= p->best.score.step_s * (1 + MEMOI_ROWS_EVEN_SHARE))
-        memoi_rows_copy(p, &p->uniform, &p->best);
 }
 
 /* The same, without the host's limit first.  A search goes elsewhere near a limit, even if its
@@ -6417,7 +6406,7 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, const me
 
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
-    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, 1, NULL};
+    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 1, NULL};
     return memoi_rows_make_plan(desc, &aim, plan, error);
 }
 
@@ -10188,7 +10177,6 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
     const double share = (double)s->times->n_rows / (double)plan->swap.n_rows;
     memo_profile* times = &costs->profile;
     memo_swap_plan_desc* desc = &costs->desc;
-    int32_t n_trained = 0;
     memset(costs, 0, sizeof *costs);
     costs->swap = plan->swap;
     costs->profile = *s->times;
@@ -10198,12 +10186,6 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
     costs->aim.effort = s->effort;
     costs->aim.start = s->start;
     costs->aim.is_alpha = s->desc.policy == MEMO_POLICY_ALPHA;
-
-    /* Do other shapes with a backward get the device memory that this stage takes?  Equal rows
-     * leave memory free, which would then be lost to the other shapes. */
-    for (int32_t k = 0; k < s->desc.n_shapes; k++)
-        n_trained += !s->parts[k].plan->shape.is_forward_only;
-    costs->aim.is_uneven = n_trained > 1 && s->limit_bytes == s->desc.device_bytes;
     if (s->desc.host_bytes)
         desc->host_bytes = memob_max((s->desc.host_bytes - s->states_sizes.host_bytes) /
                                          MEMOB_DEVICE_ALIGNMENT * MEMOB_DEVICE_ALIGNMENT,

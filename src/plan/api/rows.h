@@ -11,9 +11,8 @@
  * layers of a kind, or in neighboring layers.  After a change another tensor takes the free memory,
  * or gives up the missing bytes.
  *
- * The best table of all is the plan.  A table with equal rows in all layers of a kind is preferred
- * if it costs at most a thousandth of the step.  Ties go to the plan that recomputes least, then to
- * the plan that moves least.  The same desc always gives the same plan.
+ * The best table of all is the plan.  Ties go to the plan that recomputes least, then to the plan
+ * that moves least.  The same desc always gives the same plan.
  *
  * With a third tier (memo_swap_desc.n_host_layers), fewer places in host memory leave room for more
  * rows of each layer, but more layers spill to disk.  A table gets the most places that fit. */

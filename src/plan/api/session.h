@@ -524,8 +524,9 @@ typedef struct memo_session_desc {
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
      * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
-     * life and after it.  States change only in passes that may write to them.  The first
-     * difference is an error that names layer, tensor, row, buffer or state, and the likely cause.
+     * life and after it, as is an EDGE in slices before the trainer writes it.  States change only
+     * in passes that may write to them.  The first difference is an error that names layer, tensor,
+     * row, buffer or state, and the likely cause.
      * One layer of each kind recomputes every tensor once, whatever the plan, logs the least
      * tile_rows that gives the bits, and must not change `outputs`.  A forward alone must not
      * change the norm.  Beside the budgets a checked session takes three layers of device memory,

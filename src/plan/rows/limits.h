@@ -213,20 +213,13 @@ MEMOI void memoi_rows_try_given(memoi_rows_planner* p, const int64_t* rows) {
 }
 
 /* Searches of so many parts, from p->best on, which becomes the best of their tables.  A whole
- * search: a table with unequal layers only if its step is shorter by more than the share. */
+ * search begins with tables of equal rows in all layers of a kind, of which there are fewer. */
 MEMOI void memoi_rows_find_tables(memoi_rows_planner* p, int n_parts) {
-    const int is_whole = n_parts == 1;
-    if (is_whole) {
-        p->is_uniform = 1;
-        if (!p->aim.is_uneven) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
-        p->is_uniform = 0;
-        memoi_rows_copy(p, &p->best, &p->uniform);
-    }
+    p->is_uniform = n_parts == 1;
+    if (p->is_uniform) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
+    p->is_uniform = 0;
     memoi_rows_try_given(p, p->aim.start);
     memoi_rows_find_table(p, n_parts);
-    if (is_whole && !p->aim.is_uneven && p->uniform.score.excess_bytes <= 0 &&
-        p->uniform.score.step_s <= p->best.score.step_s * (1 + MEMOI_ROWS_EVEN_SHARE))
-        memoi_rows_copy(p, &p->uniform, &p->best);
 }
 
 /* The same, without the host's limit first.  A search goes elsewhere near a limit, even if its
@@ -361,6 +354,6 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, const me
 
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
-    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, 1, NULL};
+    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 1, NULL};
     return memoi_rows_make_plan(desc, &aim, plan, error);
 }

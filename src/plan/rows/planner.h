@@ -22,15 +22,11 @@ typedef enum memoi_rows_effort {
 typedef struct memoi_rows_aim {
     memoi_rows_effort effort;
     int is_alpha;         /* only the best single alpha */
-    int is_uneven;        /* no table is preferred because layers of a kind have equal rows there */
     int is_named;         /* the limit is; as much work as the search */
     const int64_t* start; /* rows to begin with, (n_layers, n_tensors); NULL: none */
 } memoi_rows_aim;
 
-/* A table with equal rows in all layers of a kind (slices: in equal slices) may take so much longer
- * than the best.  The last two layers, which never move, may differ. */
-#define MEMOI_ROWS_EVEN_SHARE 0.001
-#define MEMOI_ROWS_SEED       0x9e3779b97f4a7c15u
+#define MEMOI_ROWS_SEED 0x9e3779b97f4a7c15u
 
 /* Bytes are doubles, because tables that keep all may exceed every integer. */
 typedef struct memoi_rows_score {
@@ -87,9 +83,9 @@ typedef struct memoi_rows_planner {
     int32_t n_changed;
     double enough_s; /* trials whose computation alone takes longer are not timed */
     memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
-    memoi_rows_table first, uniform; /* the best before tables are searched; with equal rows */
-    int is_uniform;                  /* searches change all layers of a kind */
-    memoi_rows_aim aim;              /* set behind memoi_rows_create */
+    memoi_rows_table first;                           /* the best before tables are searched */
+    int is_uniform;                                   /* searches change all layers of a kind */
+    memoi_rows_aim aim;                               /* set behind memoi_rows_create */
 
     /* The table that was added up last, its sums, the bytes of each tensor on the device and always
      * on the host, and a time of a layer that is none. */
@@ -264,8 +260,8 @@ MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
 MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan_desc* desc,
                                      memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
-    memoi_rows_table* const tables[] = {&p->trial, &p->here,   &p->best,   &p->first,
-                                        &p->plan,  &p->filled, &p->summed, &p->uniform};
+    memoi_rows_table* const tables[] = {&p->trial, &p->here,   &p->best,  &p->first,
+                                        &p->plan,  &p->filled, &p->summed};
     memob_arrays* a = &p->arrays;
     int64_t n_cells, n_slices, n_classes;
     memo_status status = memoi_rows_check(desc, error);

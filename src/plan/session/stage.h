@@ -299,7 +299,6 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
     const double share = (double)s->times->n_rows / (double)plan->swap.n_rows;
     memo_profile* times = &costs->profile;
     memo_swap_plan_desc* desc = &costs->desc;
-    int32_t n_trained = 0;
     memset(costs, 0, sizeof *costs);
     costs->swap = plan->swap;
     costs->profile = *s->times;
@@ -309,12 +308,6 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
     costs->aim.effort = s->effort;
     costs->aim.start = s->start;
     costs->aim.is_alpha = s->desc.policy == MEMO_POLICY_ALPHA;
-
-    /* Do other shapes with a backward get the device memory that this stage takes?  Equal rows
-     * leave memory free, which would then be lost to the other shapes. */
-    for (int32_t k = 0; k < s->desc.n_shapes; k++)
-        n_trained += !s->parts[k].plan->shape.is_forward_only;
-    costs->aim.is_uneven = n_trained > 1 && s->limit_bytes == s->desc.device_bytes;
     if (s->desc.host_bytes)
         desc->host_bytes = memob_max((s->desc.host_bytes - s->states_sizes.host_bytes) /
                                          MEMOB_DEVICE_ALIGNMENT * MEMOB_DEVICE_ALIGNMENT,
