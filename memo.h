@@ -7750,7 +7750,7 @@ MEMOI int32_t memoi_swap_is_odd(const memo_swap_desc* desc, int32_t step) {
 
 /* 1: the last layer's backward finds its EDGE rows of the forward.  In an order the loss alone
  * reads them; without one the trainer writes the gradient that it has received. */
-MEMOI int memob_swap_finds_outputs(const memo_swap_desc* desc) {
+MEMOI int memoi_swap_finds_outputs(const memo_swap_desc* desc) {
     return !desc->order || desc->has_loss;
 }
 
@@ -8583,7 +8583,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     const int64_t row_bytes = desc->tensors[t].row_bytes;
     const int64_t n_all = memob_swap_layer_rows(desc);
     const int64_t n_batches = memob_max(desc->n_group, 1) *
-                              (memob_swap_finds_outputs(desc) ? memob_max(desc->n_places, 1) : 1);
+                              (memoi_swap_finds_outputs(desc) ? memob_max(desc->n_places, 1) : 1);
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].scope == MEMO_EDGE;
     memob_swap_region region = MEMO_ZERO(memob_swap_region), old = MEMO_ZERO(memob_swap_region);
@@ -9314,7 +9314,7 @@ MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t
     placement->n_slices = (int32_t)memob_max(desc->n_slices, 1);
     placement->n_of_batch = (int32_t)memob_max(memob_swap_batch_slices(desc), 1);
     placement->has_loss = desc->has_loss || placement->n_slices > placement->n_of_batch;
-    placement->finds_outputs = memob_swap_finds_outputs(desc);
+    placement->finds_outputs = memoi_swap_finds_outputs(desc);
     placement->slice_rows = desc->n_rows;
     placement->tile_rows = memob_max(desc->tile_rows, 1);
     placement->routed_rows_layer = desc->routed_rows_layer;

@@ -18,7 +18,7 @@
  *     keep      of  32 rows  device 178.5 KiB, moved   0.0 KiB, loss 1.0741
  *     recompute of  32 rows  device 108.5 KiB, moved   0.0 KiB, loss 1.0741
  *     swap      of  32 rows  device  57.5 KiB, moved 113.2 KiB, loss 1.0741
- *     memo      of  32 rows  device  55.5 KiB, moved  78... KiB, loss 1.0741
+ *     memo      of  32 rows  device  55.5 KiB, moved  80... KiB, loss 1.0741
  *     weights, gradients and loss: 4 of 4 in slices have the bits of the first
  */
 #define MEMO_IMPLEMENTATION

@@ -351,7 +351,7 @@ MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t
     placement->n_slices = (int32_t)memob_max(desc->n_slices, 1);
     placement->n_of_batch = (int32_t)memob_max(memob_swap_batch_slices(desc), 1);
     placement->has_loss = desc->has_loss || placement->n_slices > placement->n_of_batch;
-    placement->finds_outputs = memob_swap_finds_outputs(desc);
+    placement->finds_outputs = memoi_swap_finds_outputs(desc);
     placement->slice_rows = desc->n_rows;
     placement->tile_rows = memob_max(desc->tile_rows, 1);
     placement->routed_rows_layer = desc->routed_rows_layer;

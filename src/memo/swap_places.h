@@ -419,7 +419,7 @@ MEMOI memob_swap_region memob_swap_sum_tensor(const memo_swap_desc* desc, int32_
     const int64_t row_bytes = desc->tensors[t].row_bytes;
     const int64_t n_all = memob_swap_layer_rows(desc);
     const int64_t n_batches = memob_max(desc->n_group, 1) *
-                              (memob_swap_finds_outputs(desc) ? memob_max(desc->n_places, 1) : 1);
+                              (memoi_swap_finds_outputs(desc) ? memob_max(desc->n_places, 1) : 1);
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].scope == MEMO_EDGE;
     memob_swap_region region = MEMO_ZERO(memob_swap_region), old = MEMO_ZERO(memob_swap_region);

@@ -111,7 +111,7 @@ MEMOI int32_t memoi_swap_is_odd(const memo_swap_desc* desc, int32_t step) {
 
 /* 1: the last layer's backward finds its EDGE rows of the forward.  In an order the loss alone
  * reads them; without one the trainer writes the gradient that it has received. */
-MEMOI int memob_swap_finds_outputs(const memo_swap_desc* desc) {
+MEMOI int memoi_swap_finds_outputs(const memo_swap_desc* desc) {
     return !desc->order || desc->has_loss;
 }
 

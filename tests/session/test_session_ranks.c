@@ -253,7 +253,7 @@ TEST(a_lack_of_memory_on_one_rank_fails_all) {
         CHECK_CASE(!ranks[0].status == !ranks[1].status, "request %lld of %lld: %s and %s",
                    (long long)k, (long long)n, ranks[0].error.message, ranks[1].error.message);
     }
-    CHECK_IS(n_failed, >, 3);
+    CHECK_IS(n_failed, >, n_cases / 20); /* about two of three do */
     for (int32_t i = 0; i < 2; i++) close_device(&ranks[i].m);
 }
 

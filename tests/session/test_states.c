@@ -679,7 +679,8 @@ TEST(more_memory_is_never_slower) {
     }
     printf("# %d of %d pairs faster, %d slower, by at most %g; %d do not fit\n", n_faster, n,
            n_slower, worst, n_none);
-    CHECK_CASE(worst < 1.001 && n_slower <= 1 + n / 1000, "%d pairs slower, by %g", n_slower, worst);
+    CHECK_CASE(worst < 1.001 && n_slower <= 1 + n / 1000, "%d pairs slower, by %g", n_slower,
+               worst);
 }
 
 /* Pairs that were slower, by up to 0.26 %: a search ended where a smaller budget's search goes on; as
