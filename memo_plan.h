@@ -811,13 +811,12 @@ typedef struct memo_session_desc {
      * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
      * life and after it, as is an EDGE in slices before the trainer writes it.  States change only
      * in passes that may write to them.  The first difference is an error that names layer, tensor,
-     * row, buffer or state, and the likely cause.
-     * One layer of each kind recomputes every tensor once, whatever the plan, logs the least
-     * tile_rows that gives the bits, and must not change `outputs`.  A forward alone must not
-     * change the norm.  Beside the budgets a checked session takes three layers of device memory,
-     * two of host memory, four times the bytes of MEMO_OWNER_MICRO_BATCH, and 8 bytes for each row
-     * of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes more for each row
-     * of a layer.  It waits in every layer. */
+     * row, buffer or state, and the likely cause.  One layer of each kind recomputes every tensor
+     * once, whatever the plan, logs the least tile_rows that gives the bits, and must not change
+     * `outputs`.  A forward alone must not change the norm.  Beside the budgets a checked session
+     * takes three layers of device memory, two of host memory, four times the bytes of
+     * MEMO_OWNER_MICRO_BATCH, and 8 bytes for each row of each tensor of each layer; on a GPU,
+     * which hashes rows itself, 24 bytes more for each row of a layer.  It waits in every layer. */
     int32_t is_checked;
     /* 1: the shortage of a plan has what this plan lacks; no budgets are tried.  Sooner by ten to a
      * hundred plans, for those who ask whether one of many sizes fits. */
@@ -9665,7 +9664,6 @@ MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
 MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pass) {
     const int32_t step = memoi_session_enter(s, layer, pass, 0);
     const int is_backward = pass == MEMO_PASS_BACKWARD;
-    const memob_visit* visit = NULL;
     if (step < 0) return 0;
 
     /* Buffers, states and rows. */
@@ -9682,14 +9680,14 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
     s->is_routed = 0;
     if (memoi_session_moves(s)) {
-        visit = memob_swap_next(s->part->swap, 0);
+        const memob_visit* visit = memob_swap_next(s->part->swap, 0);
         MEMO_ASSERT(visit->layer == step); /* 2 */
         (void)memoi_session_is_ok(s, memob_swap_begin(s->part->swap, &s->call_error));
+        if (s->checked.slots) memoi_checked_open_edge(s, visit);
     }
 
     /* What runs before the layer. */
     if (s->checked.slots) memoi_checked_open(s, step, is_backward);
-    if (s->checked.slots && visit) memoi_checked_open_edge(s, visit);
     if (is_backward) {
         memoi_session_recompute(s, step);
         if (s->checked.slots) memoi_checked_backward_begin(s, step);

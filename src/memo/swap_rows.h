@@ -117,7 +117,7 @@ MEMOI int memoi_swap_finds_outputs(const memo_swap_desc* desc) {
 
 /* 1: slices or places overwrite EDGE rows that come back. */
 MEMOI int memoi_swap_hands(const memo_swap_desc* desc) {
-    return desc->n_slices > 1 || (desc->n_places > 1 && desc->has_loss);
+    return desc->n_slices > 1 || (desc->n_places > 1 && memoi_swap_finds_outputs(desc));
 }
 
 /* Steps that may be open at a time. */

@@ -975,18 +975,24 @@ TEST(short_micro_batches_in_flight_wait) {
     finish(&c, recorder);
 }
 
+/* A chain of an EDGE alone, of which three places are in flight at once. */
+static void edge_chain(chain* c, int64_t row_bytes, int32_t n_layers, int32_t has_loss) {
+    static const int32_t order[] = {0, 1, 2, -1, -2, -3};
+    chain_init(c, 1);
+    c->tensors[0].row_bytes = row_bytes;
+    item_choose(&c->tensors[0], MEMO_MOVE, MEMO_EDGE, 0);
+    c->desc.n_layers = n_layers, c->desc.n_rows = 8, c->desc.n_places = 3;
+    c->desc.has_loss = has_loss;
+    c->desc.n_order = 6;
+    memcpy(c->order, order, sizeof order);
+}
+
 /* Of places 0 and 2, which share an address, the last outputs wait on the host, but not those of
  * turns whose backward begins with a gradient that comes from elsewhere. */
 TEST(only_the_loss_brings_outputs_back) {
-    static const int32_t order[] = {0, 1, 2, -1, -2, -3};
     for (int32_t ends = 0; ends < 8; ends++) {
         chain c;
-        chain_init(&c, 1);
-        c.tensors[0].row_bytes = 8;
-        item_choose(&c.tensors[0], MEMO_MOVE, MEMO_EDGE, 0);
-        c.desc.n_layers = 6, c.desc.n_rows = 8, c.desc.n_places = 3, c.desc.has_loss = 1;
-        c.desc.n_order = 6;
-        memcpy(c.order, order, sizeof order);
+        edge_chain(&c, 8, 6, 1);
         for (int32_t k = 0; k < 6; k++) c.ends[k] = ends >> k % 3 & 1;
         start(&c, 0);
         CHECK_OK(chain_micro_batch(&c, 0, 1000));
@@ -1000,13 +1006,8 @@ TEST(only_the_loss_brings_outputs_back) {
      * outputs wait. */
     for (int32_t has_loss = 0; has_loss < 2; has_loss++) {
         chain c;
-        chain_init(&c, 1);
-        c.tensors[0].row_bytes = 512;
-        item_choose(&c.tensors[0], MEMO_MOVE, MEMO_EDGE, 0);
-        c.desc.n_layers = 24, c.desc.n_rows = 8, c.desc.n_slices = 4, c.desc.n_places = 3;
-        c.desc.has_loss = has_loss;
-        c.desc.n_order = 6;
-        memcpy(c.order, order, sizeof order);
+        edge_chain(&c, 512, 24, has_loss);
+        c.desc.n_slices = 4;
         for (int32_t k = 0; k < 6; k++) c.ends[k] = 1;
         start(&c, 0);
         CHECK_IS(sizes_of_desc(&c.desc).host_bytes, ==, (has_loss ? 3 : 1) * 4 * 8 * 512);

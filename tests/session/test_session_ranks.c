@@ -230,7 +230,7 @@ static void update_nothing(void* user, memo_session* s, int32_t layer) {
 TEST(a_lack_of_memory_on_one_rank_fails_all) {
     static const memo_state states[] = {{"weights", 2048, MEMO_STATE_WEIGHTS, 0},
                                         {"moments", 8192, MEMO_STATE_UPDATE, 0}};
-    const int64_t n_cases = memo_test_all() ? 60 : 10;
+    const int64_t n_cases = memo_test_all() ? 60 : 15;
     int64_t n, n_failed = 0;
     for (int32_t i = 0; i < 2; i++) open_short_rank(i);
     run_ranks_of(2, time_and_plan);
@@ -253,7 +253,7 @@ TEST(a_lack_of_memory_on_one_rank_fails_all) {
         CHECK_CASE(!ranks[0].status == !ranks[1].status, "request %lld of %lld: %s and %s",
                    (long long)k, (long long)n, ranks[0].error.message, ranks[1].error.message);
     }
-    CHECK_IS(n_failed, >, n_cases / 20); /* about two of three do */
+    CHECK_IS(n_failed, >, 3); /* about two of three do */
     for (int32_t i = 0; i < 2; i++) close_device(&ranks[i].m);
 }
 

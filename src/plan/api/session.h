@@ -526,13 +526,12 @@ typedef struct memo_session_desc {
      * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
      * life and after it, as is an EDGE in slices before the trainer writes it.  States change only
      * in passes that may write to them.  The first difference is an error that names layer, tensor,
-     * row, buffer or state, and the likely cause.
-     * One layer of each kind recomputes every tensor once, whatever the plan, logs the least
-     * tile_rows that gives the bits, and must not change `outputs`.  A forward alone must not
-     * change the norm.  Beside the budgets a checked session takes three layers of device memory,
-     * two of host memory, four times the bytes of MEMO_OWNER_MICRO_BATCH, and 8 bytes for each row
-     * of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes more for each row
-     * of a layer.  It waits in every layer. */
+     * row, buffer or state, and the likely cause.  One layer of each kind recomputes every tensor
+     * once, whatever the plan, logs the least tile_rows that gives the bits, and must not change
+     * `outputs`.  A forward alone must not change the norm.  Beside the budgets a checked session
+     * takes three layers of device memory, two of host memory, four times the bytes of
+     * MEMO_OWNER_MICRO_BATCH, and 8 bytes for each row of each tensor of each layer; on a GPU,
+     * which hashes rows itself, 24 bytes more for each row of a layer.  It waits in every layer. */
     int32_t is_checked;
     /* 1: the shortage of a plan has what this plan lacks; no budgets are tried.  Sooner by ten to a
      * hundred plans, for those who ask whether one of many sizes fits. */

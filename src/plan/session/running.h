@@ -624,7 +624,6 @@ MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
 MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pass) {
     const int32_t step = memoi_session_enter(s, layer, pass, 0);
     const int is_backward = pass == MEMO_PASS_BACKWARD;
-    const memob_visit* visit = NULL;
     if (step < 0) return 0;
 
     /* Buffers, states and rows. */
@@ -641,14 +640,14 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
     s->is_routed = 0;
     if (memoi_session_moves(s)) {
-        visit = memob_swap_next(s->part->swap, 0);
+        const memob_visit* visit = memob_swap_next(s->part->swap, 0);
         MEMO_ASSERT(visit->layer == step); /* 2 */
         (void)memoi_session_is_ok(s, memob_swap_begin(s->part->swap, &s->call_error));
+        if (s->checked.slots) memoi_checked_open_edge(s, visit);
     }
 
     /* What runs before the layer. */
     if (s->checked.slots) memoi_checked_open(s, step, is_backward);
-    if (s->checked.slots && visit) memoi_checked_open_edge(s, visit);
     if (is_backward) {
         memoi_session_recompute(s, step);
         if (s->checked.slots) memoi_checked_backward_begin(s, step);
