@@ -831,7 +831,7 @@ struct memo_step_plan {
     memo_shape shape;
     memo_policy policy;
     int64_t slice_rows;     /* the desc's, or chosen; 0: no slices */
-    int32_t n_group;        /* likewise; 1: no group */
+    int32_t n_group;        /* likewise, of shapes with a backward; 1: no group */
     memo_swap_desc swap;    /* tensors, rows and places in host memory: for memo_swap_generate */
     const memo_turn* order; /* the desc's; swap.order has its places.  NULL: none */
     int32_t n_order, n_chunks;
@@ -961,6 +961,12 @@ MEMO_API memo_slice memo_session_get_slice(const memo_session* session);
  * declared are an error of the session. */
 MEMO_API void memo_session_set_routed(memo_session* session, int32_t layer, int64_t n_rows);
 
+/* Leaves the layer out of the micro-batch (LayerDrop, stochastic depth): its open forward writes no
+ * rows, and its backward recomputes none.  Rows that the plan moves still move.  Begin and end of
+ * the layer are called in both passes, with slices for each slice.  A checked session needs this
+ * call: a forward that writes nothing is an error otherwise. */
+MEMO_API void memo_session_skip_layer(memo_session* session, int32_t layer);
+
 /* Where a tensor of a layer lies.  NULL if the layer's kind lacks the tensor; a checked session
  * makes that an error, and returns memory that harms nothing.  Fixed for each shape until
  * desc.planned is due.  With slices: row 0 of the open slice (no slice is open: of the first);
@@ -992,17 +998,21 @@ MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer
 MEMO_API void* memo_session_get_host_state(const memo_session* session, int32_t layer,
                                            int32_t state);
 /* Ends a step: updates all layers, or defers that, or does nothing if the last backward has updated
- * them, as the plan says.  After a step without it the next micro-batch is refused, unless the
- * update was fused.  Errors: INVALID_STATE; the device's.  After an error in a step, run the step
- * again.  States keep their bytes, unless the error says that the update has changed some layers:
- * then write all states. */
+ * them, as the plan says.  After the last micro-batch of a step either this call comes next, or
+ * memo_session_skip_update, whatever the plan is.  After an error in a micro-batch run it again; if
+ * the error says that the whole step must run again, call memo_session_skip_update first.  States
+ * keep their bytes, unless the error says that the update has changed some layers: then all calls
+ * but destroy are refused until memo_session_fill_states, or memo_session_write_state, has set all
+ * states but gradients.  Pieces of a state add up if they adjoin.  Errors: INVALID_STATE (also if
+ * more_follow was 1); the device's. */
 MEMO_TRY memo_status memo_session_update(memo_session* session, memo_error* error);
 /* Runs deferred updates that are pending, between micro-batches.  Errors: as
  * memo_session_update. */
 MEMO_TRY memo_status memo_session_flush(memo_session* session, memo_error* error);
 /* Drops the gradients since the last update, for instance if their norm is not finite: the next
  * micro-batch begins a new step.  A deferred update of the step before stays pending.  Between
- * micro-batches.  Errors: INVALID_STATE. */
+ * micro-batches.  Errors: INVALID_STATE (also after the last micro-batch of a step, if update_may
+ * has MEMO_MAY_FUSE: the last backward may have updated). */
 MEMO_TRY memo_status memo_session_skip_update(memo_session* session, memo_error* error);
 /* Calls fill for each layer, as update is called, to set states on the device: first values.  If
  * the update is on the host, memo_session_get_state gives addresses in pinned host memory there.
@@ -4332,7 +4342,7 @@ typedef struct memoi_profiler {
     memob_engine engine;  /* each memory holds two of the largest copies; one operation of a file */
     memo_event events[2]; /* the engine's, which time a transfer */
     int64_t copy_bytes;   /* of the copy being measured */
-    int64_t half_bytes;   /* the second half of both memories begins there */
+    int64_t half_bytes;   /* the second half of host memory begins there */
     memob_spill_op file_ops[2]; /* its write and its read */
     int64_t file_bytes;         /* of each */
     int32_t is_read;            /* the one being measured is */
@@ -4351,13 +4361,14 @@ MEMOI double memoi_profile_median(double* times_s, int64_t n) {
 MEMOI double memoi_profile_time(memoi_profiler* p, int32_t stream, int n) {
     const int is_file = stream == MEMOB_STREAM_FILE;
     const int32_t link = is_file ? MEMOB_STREAM_TO_HOST + p->is_read : stream;
-    const int64_t begin = link == MEMOB_STREAM_TO_DEVICE ? p->half_bytes : 0;
+    const int is_back = link == MEMOB_STREAM_TO_DEVICE;
     memob_engine* e = &p->engine;
     double times[MEMOI_PROFILE_REPETITIONS] = {0};
     for (int i = -1; i < n; i++) { /* the first warms up */
         memob_engine_record(e, stream, 0);
         for (int64_t k = 0; k < (is_file ? p->n_beside : 1); k++)
-            memob_engine_copy(e, link == MEMOB_STREAM_TO_DEVICE, begin, begin, p->copy_bytes);
+            memob_engine_copy(e, is_back, is_back ? p->copy_bytes : 0, is_back ? p->half_bytes : 0,
+                              p->copy_bytes);
         if (is_file)
             memob_engine_use_file(e, p->is_read, !p->is_read, p->is_read ? 0 : p->half_bytes, 0,
                                   p->file_bytes);
@@ -4460,13 +4471,14 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
                               "would take minutes; at least %d would work, or give a profile",
                               bytes_per_s, MEMOB_SPILL_ALIGNMENT);
 
-    /* Memory for two copies at a time, on the device and on the host; of 64 KiB if there is not
-     * enough for larger copies.  Streams, and events with times. */
+    /* Memory for two copies at a time, on the device and on the host, where the file needs whole
+     * pages; of 64 KiB if there is not enough for larger copies.  Streams, and events with times. */
     p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
     for (int64_t least_bytes = 1 << 16;; p.half_bytes = least_bytes) {
         memob_engine_begin(e, device, NULL, 0, on_device, on_host);
         memob_engine_call(e, error);
-        status = memob_engine_acquire(e, "memo_session_desc", 2 * p.half_bytes, 2 * p.half_bytes,
+        largest_bytes = memob_min(largest_bytes, p.half_bytes);
+        status = memob_engine_acquire(e, "memo_session_desc", 2 * largest_bytes, 2 * p.half_bytes,
                                       NULL, directory ? 3 : 2, error);
         if (p.half_bytes <= least_bytes || (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
                                             status != MEMO_STATUS_OUT_OF_HOST_MEMORY))
@@ -4481,7 +4493,7 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     e->status = status;
 
     /* The copies come before the file, which is timed beside the largest of them. */
-    memoi_profile_copies(&p, memob_min(largest_bytes, p.half_bytes), profile);
+    memoi_profile_copies(&p, largest_bytes, profile);
     if (directory) memoi_profile_spill(&p, directory, bytes_per_s, profile);
     memob_engine_release(e);
     return e->status;
@@ -6478,6 +6490,14 @@ typedef struct memoi_checked {
     memob_arrays arrays;           /* offsets, hashes, buffers */
 } memoi_checked;
 
+/* Calls of states between two micro-batches. */
+typedef enum memoi_states_call {
+    MEMOI_CALL_UPDATE,
+    MEMOI_CALL_SKIP_UPDATE,
+    MEMOI_CALL_FLUSH,
+    MEMOI_CALL_FILL_STATES
+} memoi_states_call;
+
 /* Requests of `setup`, which another plan repeats without calling it. */
 typedef struct memoi_setup {
     int64_t* bytes; /* (n); of those that are not freed */
@@ -6508,9 +6528,10 @@ typedef struct memoi_session_part {
     memob_swap_placement placement;
     memo_arena* arena;
     memo_swap* swap;
-    char* base;      /* of the engine's device memory */
-    double* spans_s; /* of a session that times its steps */
-    int32_t n_timed; /* repetitions of them */
+    char* base;       /* of the engine's device memory */
+    uint8_t* skipped; /* (n_steps): 1: memo_session_skip_layer was called in the latest forward */
+    double* spans_s;  /* of a session that times its steps */
+    int32_t n_timed;  /* repetitions of them */
     /* Behind the engine's memory, for buffers that live longer than a turn; as many places. */
     int64_t places_begin, place_bytes;
 } memoi_session_part;
@@ -6558,6 +6579,10 @@ struct memo_session {
     memob_states* states;
     int is_filling;  /* memo_session_fill_states is under way */
     int is_fused;    /* the latest micro-batch has updated all layers */
+    int is_part;     /* the micro-batch adds to gradients of earlier ones */
+    int is_again;    /* these are lost, and the step has not been dropped */
+    char lost[96];   /* why layers are of different steps; "": they are not */
+    int64_t* whole;  /* (n_layers + 2, n_states, 2): bytes that were set since then */
     int is_deferred; /* the update that runs is of the step before: values[1] */
     union {
         double align;
@@ -7426,7 +7451,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap->spill_bytes_per_s = desc->spill_bytes_per_s;
     own->plan.policy = desc->policy;
     own->plan.slice_rows = slice_rows < desc->n_rows ? slice_rows : 0;
-    own->plan.n_group = n_group;
+    own->plan.n_group = (int32_t)memob_max(desc->n_group, 1);
     own->plan.n_buffers = desc->n_alternatives ? desc->n_buffers : 0;
     own->plan.shape = shape;
     own->plan.shape.is_forward_only = shape.is_forward_only != 0;
@@ -7883,6 +7908,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
 
     s->streamed = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
     s->spilled = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
+    s->whole = MEMOB_ARRAY(&s->kept, int64_t, 2 * (int64_t)n_layers * desc->n_states);
     turns = MEMOB_ARRAY(&s->kept, int32_t, desc->n_order);
     if (s->kept.failed) return memob_no_memory(error, "the states of layers");
 
@@ -8265,15 +8291,66 @@ MEMOI int32_t memoi_session_states_turn(const memo_session* s) {
     return s->steps->order ? s->states->turns[s->next_turn] : 0;
 }
 
+/* Adds to the error what comes next, in place of its end if it is too long. */
+MEMOI void memoi_session_add_advice(memo_session* s, const char* what) {
+    const size_t n = strlen(s->error.message), n_more = strlen(what) + 2;
+    const size_t most = sizeof s->error.message - 1;
+    char* end = s->error.message + (n + n_more > most ? most - n_more : n);
+    snprintf(end, n_more + 1, "; %s", what);
+}
+
+/* Gradients are lost.  The error tells if an update has changed some layers alone. */
+MEMOI void memoi_session_abandon_states(memo_session* s) {
+    const memo_status status = memob_states_abandon(s->states, &s->call_error);
+    const int64_t n_states = (int64_t)s->states_desc.n_layers * s->desc.n_states;
+    memo_error late;
+    if (status && !memo_device_status(s->device, &late)) {
+        snprintf(s->lost, sizeof s->lost, "%.95s", s->call_error.message);
+        memset(s->whole, 0, 2 * (size_t)n_states * sizeof *s->whole);
+    }
+    if (status && s->error.status) memoi_session_add_advice(s, s->call_error.message);
+    (void)memoi_session_is_ok(s, status);
+    if (s->checked.states)
+        memset(s->checked.states, 0, (size_t)n_states * sizeof *s->checked.states);
+}
+
+/* A micro-batch has failed, or has no backward. */
+MEMOI void memoi_session_lose_gradients(memo_session* s) {
+    memoi_session_abandon_states(s);
+    if (!s->is_part || *s->lost) return;
+    if (s->error.status) memoi_session_add_advice(s, "run the whole step again");
+    s->is_again = 1;
+    s->is_part = 0;
+}
+
+/* 1: backwards since the last update have left gradients. */
+MEMOI int memoi_session_has_part(const memo_session* s) {
+    return s->states->layers[0].has_gradients && !s->states->is_pending;
+}
+
+/* What else comes before a micro-batch; NULL: nothing. */
+MEMOI const char* memoi_session_owes(const memo_session* s) {
+    if (*s->lost) return s->lost;
+    if (s->is_again && !s->batch.is_forward_only)
+        return "a micro-batch of the step has failed, so its gradients are lost; call "
+               "memo_session_skip_update, then run the whole step again";
+    if (s->is_fused || memob_states_is_due(s->states))
+        return "the last micro-batch of a step is over; memo_session_update comes next, or "
+               "memo_session_skip_update";
+    return NULL;
+}
+
 /* A micro-batch begins, or the first turn of an order, for all. */
 MEMOI void memoi_session_begin_list(memo_session* s) {
     const int is_forward_only = s->batch.is_forward_only;
-    if (memob_states_is_due(s->states))
-        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
-                          "memo_session_begin: the last micro-batch of a step is over; "
-                          "memo_session_update comes next, or memo_session_skip_update");
-    else if (is_forward_only && s->states->is_pending)
+    const char* why = memoi_session_owes(s);
+    s->is_part = !why && memoi_session_has_part(s);
+    if (why)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE, "memo_session_begin: %s", why);
+    else if (is_forward_only && s->states->is_pending) {
         memoi_session_pass_updates(s);
+        if (s->error.status) memoi_session_abandon_states(s);
+    }
     if (s->error.status) return;
     s->is_fused = 0;
     s->checked.n_updated = s->checked.n_missed = 0;
@@ -8296,36 +8373,47 @@ MEMOI void memoi_session_end_states(memo_session* s) {
     const int32_t n = s->n_turn_steps;
     const int has_forward_alone =
         s->batch.is_forward_only || memoi_session_is_turn(s, MEMO_PASS_FORWARD);
+    int is_fused;
     if (!s->states || s->error.status || s->n_passed != (has_forward_alone ? n : 2 * n)) return;
-    if (!has_forward_alone) s->is_fused = memob_states_is_fused(s->states->list);
-    (void)memoi_session_is_ok(
-        s, memob_states_end_turn(s->states, memoi_session_states_turn(s), &s->call_error));
+    is_fused = !has_forward_alone && memob_states_is_fused(s->states->list);
+    s->is_fused =
+        memoi_session_is_ok(
+            s, memob_states_end_turn(s->states, memoi_session_states_turn(s), &s->call_error)) &&
+        is_fused && !s->states->list;
 }
 
-/* Gradients are lost.  The error tells if an update has changed some layers alone. */
-MEMOI void memoi_session_abandon_states(memo_session* s) {
-    const size_t n = strlen(s->error.message);
-    const memo_status status = memob_states_abandon(s->states, &s->call_error);
-    if (status && s->error.status)
-        snprintf(s->error.message + n, sizeof s->error.message - n, "; %s", s->call_error.message);
-    (void)memoi_session_is_ok(s, status);
-    if (s->checked.states)
-        memset(s->checked.states, 0,
-               (size_t)s->states_desc.n_layers * (size_t)s->desc.n_states * sizeof(uint64_t));
+/* Why a call of states is not legal now; NULL: it is.  A plan may fuse the update, or not: what is
+ * legal does not depend on that. */
+MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call call) {
+    const int is_update = call == MEMOI_CALL_UPDATE, is_skip = call == MEMOI_CALL_SKIP_UPDATE;
+    if (s->is_running) return "a micro-batch is open; end it first";
+    if (s->next_turn) return "micro-batches are in flight; run the turns that are left";
+    if (!s->states) return is_update ? "the session has no states" : NULL;
+    if (*s->lost) return call == MEMOI_CALL_FILL_STATES ? NULL : s->lost;
+    if (s->is_fused || memob_states_is_due(s->states))
+        return is_skip && s->desc.update_may & MEMO_MAY_FUSE
+                   ? "update_may has MEMO_MAY_FUSE, so a plan may have updated in the last "
+                     "backward; "
+                     "call memo_session_update, and leave out MEMO_MAY_FUSE to skip updates"
+                   : NULL;
+    if (!is_update) return NULL;
+    if (s->is_again)
+        return "a micro-batch of the step has failed, so its gradients are lost; call "
+               "memo_session_skip_update, then run the whole step again";
+    return memoi_session_has_part(s) ? "more_follow was 1 in the latest micro-batch; run the last "
+                                       "one with 0, or call memo_session_skip_update"
+                                     : "no step of states is over; run its last micro-batch first";
 }
 
-/* May the gradients be used, or dropped? */
-MEMOI memo_status memoi_session_check_update(const memo_session* s, const char* name, int drops,
-                                             memo_error* error) {
-    const char* why = "no step of states is over; run its last micro-batch first";
-    int has_gradients;
-    if (!s) return MEMOB_INVALID(error, "memo_session_%s: session: NULL; pass one", name);
-    has_gradients = s->states &&
-                    ((s->states->layers[0].has_gradients && !s->states->is_pending) || s->is_fused);
-    if (!s->is_running && !s->next_turn && (has_gradients || drops)) return MEMO_STATUS_OK;
-    if (s->next_turn) why = "micro-batches are in flight; run the turns that are left";
-    if (s->is_running) why = "a micro-batch is open; end it first";
-    return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s", name, why);
+MEMOI memo_status memoi_session_check_call(const memo_session* s, memoi_states_call call,
+                                           memo_error* error) {
+    static const char* const names[] = {"update", "skip_update", "flush", "fill_states"};
+    const char* why;
+    if (!s) return MEMOB_INVALID(error, "memo_session_%s: session: NULL; pass one", names[call]);
+    why = memoi_session_refuses(s, call);
+    return why ? memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s",
+                                names[call], why)
+               : MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
@@ -8336,7 +8424,7 @@ MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
 }
 
 memo_status memo_session_update(memo_session* s, memo_error* error) {
-    memo_status status = memoi_session_check_update(s, "update", 0, error);
+    memo_status status = memoi_session_check_call(s, MEMOI_CALL_UPDATE, error);
     if (status) return status;
     if (!s->is_fused && s->states->update_at != MEMO_UPDATE_DEFERRED)
         status = memoi_session_update_all(s, error);
@@ -8352,15 +8440,17 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
 }
 
 memo_status memo_session_flush(memo_session* s, memo_error* error) {
-    const memo_status status = memoi_session_check_update(s, "flush", 1, error);
+    const memo_status status = memoi_session_check_call(s, MEMOI_CALL_FLUSH, error);
     if (status || !s->states || !s->states->is_pending) return status;
     return memoi_session_update_all(s, error);
 }
 
 /* Updates that are pending are of the step before, whose gradients are not dropped. */
 memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
-    const memo_status status = memoi_session_check_update(s, "skip_update", 1, error);
-    if (!status && s->states && !s->states->is_pending) memoi_session_abandon_states(s);
+    const memo_status status = memoi_session_check_call(s, MEMOI_CALL_SKIP_UPDATE, error);
+    if (status || !s->states) return status;
+    if (!s->states->is_pending) memoi_session_abandon_states(s);
+    s->is_again = 0;
     return status;
 }
 
@@ -8368,11 +8458,13 @@ memo_status memo_session_fill_states(memo_session* s,
                                      void (*fill)(void* user, memo_session* session, int32_t layer),
                                      memo_error* error) {
     void (*update)(void*, memo_session*, int32_t);
-    memo_status status = memoi_session_check_update(s, "fill_states", 1, error);
-    if (!status) status = memo_session_flush(s, error);
+    memo_status status = memoi_session_check_call(s, MEMOI_CALL_FILL_STATES, error);
+    if (!status && s->states && !*s->lost) status = memo_session_flush(s, error);
     if (status || !s->states) return status;
     update = s->desc.update;
     memoi_session_abandon_states(s);
+    s->is_again = s->is_fused = 0;
+    *s->lost = 0;
     s->is_filling = 1;
     if (!s->states->updates) {
         s->states->is_filling = 1;
@@ -8393,6 +8485,25 @@ memo_status memo_session_fill_states(memo_session* s,
     s->is_filling = 0;
     (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
     return memoi_session_report(s, error);
+}
+
+/* Layers are of different steps until all states but gradients have been set.  Pieces of a state
+ * add up if each adjoins those before. */
+MEMOI void memoi_session_find_whole(memo_session* s, int32_t layer, int32_t state, int64_t begin,
+                                    int64_t end) {
+    const int32_t n_states = s->desc.n_states;
+    int64_t* set = &s->whole[2 * ((int64_t)layer * n_states + state)];
+    const int adjoins = begin <= set[1] && end >= set[0];
+    set[0] = adjoins ? memob_min(begin, set[0]) : begin;
+    set[1] = adjoins ? memob_max(end, set[1]) : end;
+    for (int32_t l = 0; l < s->states_desc.n_layers; l++)
+        for (int32_t i = 0; i < n_states; i++) {
+            set = &s->whole[2 * ((int64_t)l * n_states + i)];
+            if ((s->states->layers[l].has & ~s->states->gradients) >> i & 1 &&
+                set[1] - set[0] < s->desc.states[i].size_bytes)
+                return;
+        }
+    *s->lost = 0;
 }
 
 /* Reads bytes of a state, or writes them. */
@@ -8417,12 +8528,18 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
                              "memo_session_write_state: state %d is a gradient, which a backward "
                              "sets to zero; write it between begin and end of a backward",
                              (int)state);
-    status = memo_session_flush(s, error); /* which knows what it leaves */
+    if (reads && *s->lost)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_read_state: %s",
+                              s->lost);
+    status = *s->lost ? MEMO_STATUS_OK : memo_session_flush(s, error);
     if (!reads && s->checked.states)
         s->checked.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
-    return status ? status
-                  : memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes,
-                                          n_bytes, error);
+    if (!status)
+        status = memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes,
+                                       n_bytes, error);
+    if (!status && *s->lost)
+        memoi_session_find_whole(s, layer + 1, state, offset_bytes, offset_bytes + n_bytes);
+    return status;
 }
 
 memo_status memo_session_read_state(memo_session* s, int32_t layer, int32_t state,
@@ -8747,14 +8864,14 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
         const int64_t row = memoi_checked_first(s, step, t, 0, n, is_forward);
         const char* why = NULL;
         int64_t begin = 0, end = n;
-        if (row == n && is_forward && !s->batch.is_forward_only &&
+        if (row == n && is_forward && !s->batch.is_forward_only && !s->part->skipped[step] &&
             memoi_checked_is_unwritten(s, step, t, n)) {
             MEMOI_SESSION_FAIL(
                 s, MEMO_STATUS_INVALID_ARGUMENT,
                 "checked session: the forward of layer %d wrote nothing into `%s`: a forgotten or "
                 "cached address, bytes of a tensor that has ended, or a layer that lacks the "
-                "tensor; call memo_session_get_address each time, and give such layers another "
-                "kind; " MEMOI_HANDS_ON,
+                "tensor; call memo_session_get_address each time, give such layers another kind, "
+                "and call memo_session_skip_layer if one is left out on purpose; " MEMOI_HANDS_ON,
                 (int)memoi_session_layer(s, step), s->steps->tensors[t].name);
             return 0;
         }
@@ -8954,7 +9071,7 @@ MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
     memoi_checked* c = &s->checked;
     const uint32_t kind = 1u << memob_layer_kind(s->steps, step);
     if (s->error.status || !memoi_checked_look(s, step, MEMO_PASS_BETWEEN) || (c->kinds & kind) ||
-        s->desc.backward_recomputes || step % s->n_slices)
+        s->desc.backward_recomputes || step % s->n_slices || s->part->skipped[step])
         return;
     c->kinds |= kind;
     s->is_recomputing = 1;
@@ -9347,20 +9464,29 @@ MEMOI int memoi_session_moves(const memo_session* s) {
     return s->is_open && (!s->batch.is_forward_only || s->n_slices > 1);
 }
 
-void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
+/* Is the forward of the layer open?  If not, that is an error of the call. */
+MEMOI int memoi_session_is_in_forward(memo_session* s, const char* call, int32_t layer) {
     const int32_t step = s->open;
-    if (s->error.status) return;
-    if (step < 0 || memoi_session_layer(s, step) != layer || !s->is_open ||
-        s->n_passed >= s->n_turn_steps) {
-        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
-                           "memo_session_set_routed: layer %d: its forward is not open; call it "
-                           "between begin and end of the forward",
-                           (int)layer);
-        return;
-    }
-    s->is_routed =
-        memoi_session_is_ok(s, memob_swap_set_routed(&s->part->placement, step, n_rows,
-                                                     s->batch.is_forward_only, &s->call_error));
+    if (s->error.status) return 0;
+    if (step >= 0 && memoi_session_layer(s, step) == layer && s->is_open &&
+        s->n_passed < s->n_turn_steps)
+        return 1;
+    MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                       "memo_session_%s: layer %d: its forward is not open; call it between begin "
+                       "and end of the forward",
+                       call, (int)layer);
+    return 0;
+}
+
+void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
+    if (memoi_session_is_in_forward(s, "set_routed", layer))
+        s->is_routed =
+            memoi_session_is_ok(s, memob_swap_set_routed(&s->part->placement, s->open, n_rows,
+                                                         s->batch.is_forward_only, &s->call_error));
+}
+
+void memo_session_skip_layer(memo_session* s, int32_t layer) {
+    if (memoi_session_is_in_forward(s, "skip_layer", layer)) s->part->skipped[s->open] = 1;
 }
 
 /* After an error, and if a micro-batch ends without a backward. */
@@ -9374,7 +9500,7 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
         (void)memoi_session_is_ok(s, memo_swap_abandon(s->part->swap, &s->call_error));
     if (s->states && !memob_states_is_due(s->states) &&
         (is_failed || (memob_states_is_open(s->states) && !s->next_turn)))
-        memoi_session_abandon_states(s);
+        memoi_session_lose_gradients(s);
     s->is_running = 0;
 }
 
@@ -9636,7 +9762,7 @@ MEMOI int64_t memoi_session_first_rows(const memo_session* s, int32_t t, int64_t
 /* Recomputes the rows that the engine did not bring back.  If they are timed: all, in odd
  * repetitions in two parts, of which the first is timed. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
-    if (s->desc.backward_recomputes && !s->spans_s) return;
+    if (s->part->skipped[step] || (s->desc.backward_recomputes && !s->spans_s)) return;
     s->is_recomputing = 1;
     for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const int64_t n = memoi_session_tensor_rows(s, step, t);
@@ -9679,6 +9805,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
     s->is_routed = 0;
+    if (!is_backward) s->part->skipped[step] = 0;
     if (memoi_session_moves(s)) {
         const memob_visit* visit = memob_swap_next(s->part->swap, 0);
         MEMO_ASSERT(visit->layer == step); /* 2 */
@@ -9849,8 +9976,10 @@ MEMOI void memoi_session_stop(memo_session* s) {
         memo_swap_destroy(part->swap);
         memo_arena_destroy(part->arena);
         memob_swap_placement_free(&part->placement);
+        MEMO_FREE(part->skipped);
         part->swap = NULL;
         part->arena = NULL;
+        part->skipped = NULL;
     }
     if (s->host_memory && !s->desc.host_memory)
         MEMOB_IGNORE(memo_host_free(s->device, s->host_memory, NULL));
@@ -11149,6 +11278,8 @@ MEMOI void memoi_session_start(memo_session* s) {
         if (!s->failure.status)
             memoi_keep(s,
                        memob_swap_placement_make(s->steps, 0, &s->part->placement, &s->call_error));
+        s->part->skipped = (uint8_t*)memob_calloc(s->n_steps, 1);
+        if (!s->part->skipped) memoi_keep(s, memob_no_memory(&s->call_error, "a session"));
         memoi_session_start_arena(s, &desc);
         if (s->failure.status) break;
         if (s->streamed && !s->states) {
@@ -11617,18 +11748,18 @@ MEMOI void memoi_session_measure_copies(memo_session* s, memo_profile* profile) 
     const memo_session_desc* desc = &s->desc;
     const int has_file = /* and room to time it */
         desc->spill_directory && desc->host_bytes >= 2 * MEMOB_SPILL_ALIGNMENT;
-    int64_t n_bytes = (int64_t)32 << 20, needed_bytes;
+    int64_t n_bytes = (int64_t)32 << 20, on_host_bytes;
     if (desc->device_bytes) n_bytes = memob_min(n_bytes, desc->device_bytes / 4);
     if (desc->host_bytes) n_bytes = memob_min(n_bytes, desc->host_bytes / 4);
     n_bytes = memob_max(n_bytes, 64);
     memoi_session_log(s, "session: measuring copies up to %lld bytes", (long long)n_bytes);
-    needed_bytes = 2 * memob_align_up(n_bytes, has_file ? MEMOB_SPILL_ALIGNMENT : 1); /* of each */
-    memoi_keep(
-        s, memoi_profile_measure(s->device, n_bytes, has_file ? desc->spill_directory : NULL,
-                                 desc->spill_bytes_per_s,
-                                 needed_bytes <= desc->device_bytes ? desc->device_memory : NULL,
-                                 needed_bytes <= desc->host_bytes ? desc->host_memory : NULL,
-                                 profile, &s->call_error));
+    on_host_bytes = 2 * memob_align_up(n_bytes, has_file ? MEMOB_SPILL_ALIGNMENT : 1);
+    memoi_keep(s,
+               memoi_profile_measure(s->device, n_bytes, has_file ? desc->spill_directory : NULL,
+                                     desc->spill_bytes_per_s,
+                                     2 * n_bytes <= desc->device_bytes ? desc->device_memory : NULL,
+                                     on_host_bytes <= desc->host_bytes ? desc->host_memory : NULL,
+                                     profile, &s->call_error));
     memoi_session_settle(s);
 }
 
@@ -12246,6 +12377,38 @@ MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int32
                                  : memoi_timing_plan_first(desc, plan, error);
 }
 
+/* host_bytes is 0, and the plan's bytes cannot be pinned: adds a host_bytes that can, or budgets
+ * with which less is pinned.  What can be pinned is found by halves.  With ranks the error stays:
+ * not all may have failed to pin. */
+MEMOI void memoi_timing_advise_pinned(const memo_session_desc* desc, const memo_profile* profiles,
+                                      const memo_step_plan* plan, memo_error* error) {
+    const int64_t planned_bytes = plan->host_bytes;
+    memo_session_desc own = *desc;
+    memo_step_plan *smaller = NULL, *p;
+    int64_t most_bytes = planned_bytes, device_bytes;
+    void* memory = NULL;
+    char text[2][32];
+    if (!error || !desc->device || desc->host_bytes || desc->agree) return;
+    for (; most_bytes && memo_host_alloc(desc->device, most_bytes, &memory, NULL);
+         most_bytes /= 2) {
+    }
+    if (memory) MEMOB_IGNORE(memo_host_free(desc->device, memory, NULL));
+    if (most_bytes == planned_bytes) return; /* another memory was lacking */
+
+    own.host_bytes = memob_max(most_bytes, 1);
+    if (memoi_session_plan_or_advise(&own, profiles, &smaller, &device_bytes, NULL)) return;
+    for (p = smaller; p && p->fits; p = p->next) {
+    }
+    memob_bytes_text(text[0], (double)planned_bytes);
+    memob_bytes_text(text[1], (double)most_bytes);
+    (void)memo_error_set(error, error->status,
+                         "memo_session_desc.host_bytes: 0, and the plan pins %s, but the device no "
+                         "more than about %s; %s%lld%s%s",
+                         text[0], text[1], p ? "with " : "set it to ", (long long)own.host_bytes,
+                         p ? ", " : "", p ? p->shortage : "");
+    memo_step_plan_destroy(smaller);
+}
+
 /* Every rank takes the same way: plans fit on all ranks or on none. */
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
@@ -12262,6 +12425,8 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     if (desc->timed_steps && !profiles) n_timed = (int32_t)memob_max(desc->timed_steps, 0);
     if (!status) status = memoi_timing_open_first(desc, plan, n_timed, session, error);
     if (status) {
+        if (plan && status == MEMO_STATUS_OUT_OF_HOST_MEMORY)
+            memoi_timing_advise_pinned(desc, profiles, plan, error);
         MEMO_FREE(profiles);
         memo_step_plan_destroy(plan);
         *session = NULL; /* step may have stored a session of a dry run there, which is gone */

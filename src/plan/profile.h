@@ -12,7 +12,7 @@ typedef struct memoi_profiler {
     memob_engine engine;  /* each memory holds two of the largest copies; one operation of a file */
     memo_event events[2]; /* the engine's, which time a transfer */
     int64_t copy_bytes;   /* of the copy being measured */
-    int64_t half_bytes;   /* the second half of both memories begins there */
+    int64_t half_bytes;   /* the second half of host memory begins there */
     memob_spill_op file_ops[2]; /* its write and its read */
     int64_t file_bytes;         /* of each */
     int32_t is_read;            /* the one being measured is */
@@ -31,13 +31,14 @@ MEMOI double memoi_profile_median(double* times_s, int64_t n) {
 MEMOI double memoi_profile_time(memoi_profiler* p, int32_t stream, int n) {
     const int is_file = stream == MEMOB_STREAM_FILE;
     const int32_t link = is_file ? MEMOB_STREAM_TO_HOST + p->is_read : stream;
-    const int64_t begin = link == MEMOB_STREAM_TO_DEVICE ? p->half_bytes : 0;
+    const int is_back = link == MEMOB_STREAM_TO_DEVICE;
     memob_engine* e = &p->engine;
     double times[MEMOI_PROFILE_REPETITIONS] = {0};
     for (int i = -1; i < n; i++) { /* the first warms up */
         memob_engine_record(e, stream, 0);
         for (int64_t k = 0; k < (is_file ? p->n_beside : 1); k++)
-            memob_engine_copy(e, link == MEMOB_STREAM_TO_DEVICE, begin, begin, p->copy_bytes);
+            memob_engine_copy(e, is_back, is_back ? p->copy_bytes : 0, is_back ? p->half_bytes : 0,
+                              p->copy_bytes);
         if (is_file)
             memob_engine_use_file(e, p->is_read, !p->is_read, p->is_read ? 0 : p->half_bytes, 0,
                                   p->file_bytes);
@@ -140,13 +141,14 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
                               "would take minutes; at least %d would work, or give a profile",
                               bytes_per_s, MEMOB_SPILL_ALIGNMENT);
 
-    /* Memory for two copies at a time, on the device and on the host; of 64 KiB if there is not
-     * enough for larger copies.  Streams, and events with times. */
+    /* Memory for two copies at a time, on the device and on the host, where the file needs whole
+     * pages; of 64 KiB if there is not enough for larger copies.  Streams, and events with times. */
     p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
     for (int64_t least_bytes = 1 << 16;; p.half_bytes = least_bytes) {
         memob_engine_begin(e, device, NULL, 0, on_device, on_host);
         memob_engine_call(e, error);
-        status = memob_engine_acquire(e, "memo_session_desc", 2 * p.half_bytes, 2 * p.half_bytes,
+        largest_bytes = memob_min(largest_bytes, p.half_bytes);
+        status = memob_engine_acquire(e, "memo_session_desc", 2 * largest_bytes, 2 * p.half_bytes,
                                       NULL, directory ? 3 : 2, error);
         if (p.half_bytes <= least_bytes || (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
                                             status != MEMO_STATUS_OUT_OF_HOST_MEMORY))
@@ -161,7 +163,7 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     e->status = status;
 
     /* The copies come before the file, which is timed beside the largest of them. */
-    memoi_profile_copies(&p, memob_min(largest_bytes, p.half_bytes), profile);
+    memoi_profile_copies(&p, largest_bytes, profile);
     if (directory) memoi_profile_spill(&p, directory, bytes_per_s, profile);
     memob_engine_release(e);
     return e->status;

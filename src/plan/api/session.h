@@ -546,7 +546,7 @@ struct memo_step_plan {
     memo_shape shape;
     memo_policy policy;
     int64_t slice_rows;     /* the desc's, or chosen; 0: no slices */
-    int32_t n_group;        /* likewise; 1: no group */
+    int32_t n_group;        /* likewise, of shapes with a backward; 1: no group */
     memo_swap_desc swap;    /* tensors, rows and places in host memory: for memo_swap_generate */
     const memo_turn* order; /* the desc's; swap.order has its places.  NULL: none */
     int32_t n_order, n_chunks;
@@ -676,6 +676,12 @@ MEMO_API memo_slice memo_session_get_slice(const memo_session* session);
  * declared are an error of the session. */
 MEMO_API void memo_session_set_routed(memo_session* session, int32_t layer, int64_t n_rows);
 
+/* Leaves the layer out of the micro-batch (LayerDrop, stochastic depth): its open forward writes no
+ * rows, and its backward recomputes none.  Rows that the plan moves still move.  Begin and end of
+ * the layer are called in both passes, with slices for each slice.  A checked session needs this
+ * call: a forward that writes nothing is an error otherwise. */
+MEMO_API void memo_session_skip_layer(memo_session* session, int32_t layer);
+
 /* Where a tensor of a layer lies.  NULL if the layer's kind lacks the tensor; a checked session
  * makes that an error, and returns memory that harms nothing.  Fixed for each shape until
  * desc.planned is due.  With slices: row 0 of the open slice (no slice is open: of the first);
@@ -707,17 +713,21 @@ MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer
 MEMO_API void* memo_session_get_host_state(const memo_session* session, int32_t layer,
                                            int32_t state);
 /* Ends a step: updates all layers, or defers that, or does nothing if the last backward has updated
- * them, as the plan says.  After a step without it the next micro-batch is refused, unless the
- * update was fused.  Errors: INVALID_STATE; the device's.  After an error in a step, run the step
- * again.  States keep their bytes, unless the error says that the update has changed some layers:
- * then write all states. */
+ * them, as the plan says.  After the last micro-batch of a step either this call comes next, or
+ * memo_session_skip_update, whatever the plan is.  After an error in a micro-batch run it again; if
+ * the error says that the whole step must run again, call memo_session_skip_update first.  States
+ * keep their bytes, unless the error says that the update has changed some layers: then all calls
+ * but destroy are refused until memo_session_fill_states, or memo_session_write_state, has set all
+ * states but gradients.  Pieces of a state add up if they adjoin.  Errors: INVALID_STATE (also if
+ * more_follow was 1); the device's. */
 MEMO_TRY memo_status memo_session_update(memo_session* session, memo_error* error);
 /* Runs deferred updates that are pending, between micro-batches.  Errors: as
  * memo_session_update. */
 MEMO_TRY memo_status memo_session_flush(memo_session* session, memo_error* error);
 /* Drops the gradients since the last update, for instance if their norm is not finite: the next
  * micro-batch begins a new step.  A deferred update of the step before stays pending.  Between
- * micro-batches.  Errors: INVALID_STATE. */
+ * micro-batches.  Errors: INVALID_STATE (also after the last micro-batch of a step, if update_may
+ * has MEMO_MAY_FUSE: the last backward may have updated). */
 MEMO_TRY memo_status memo_session_skip_update(memo_session* session, memo_error* error);
 /* Calls fill for each layer, as update is called, to set states on the device: first values.  If
  * the update is on the host, memo_session_get_state gives addresses in pinned host memory there.

@@ -253,6 +253,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
 
     s->streamed = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
     s->spilled = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
+    s->whole = MEMOB_ARRAY(&s->kept, int64_t, 2 * (int64_t)n_layers * desc->n_states);
     turns = MEMOB_ARRAY(&s->kept, int32_t, desc->n_order);
     if (s->kept.failed) return memob_no_memory(error, "the states of layers");
 

@@ -313,14 +313,14 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
         const int64_t row = memoi_checked_first(s, step, t, 0, n, is_forward);
         const char* why = NULL;
         int64_t begin = 0, end = n;
-        if (row == n && is_forward && !s->batch.is_forward_only &&
+        if (row == n && is_forward && !s->batch.is_forward_only && !s->part->skipped[step] &&
             memoi_checked_is_unwritten(s, step, t, n)) {
             MEMOI_SESSION_FAIL(
                 s, MEMO_STATUS_INVALID_ARGUMENT,
                 "checked session: the forward of layer %d wrote nothing into `%s`: a forgotten or "
                 "cached address, bytes of a tensor that has ended, or a layer that lacks the "
-                "tensor; call memo_session_get_address each time, and give such layers another "
-                "kind; " MEMOI_HANDS_ON,
+                "tensor; call memo_session_get_address each time, give such layers another kind, "
+                "and call memo_session_skip_layer if one is left out on purpose; " MEMOI_HANDS_ON,
                 (int)memoi_session_layer(s, step), s->steps->tensors[t].name);
             return 0;
         }
@@ -520,7 +520,7 @@ MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
     memoi_checked* c = &s->checked;
     const uint32_t kind = 1u << memob_layer_kind(s->steps, step);
     if (s->error.status || !memoi_checked_look(s, step, MEMO_PASS_BETWEEN) || (c->kinds & kind) ||
-        s->desc.backward_recomputes || step % s->n_slices)
+        s->desc.backward_recomputes || step % s->n_slices || s->part->skipped[step])
         return;
     c->kinds |= kind;
     s->is_recomputing = 1;

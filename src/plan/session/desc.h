@@ -542,7 +542,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap->spill_bytes_per_s = desc->spill_bytes_per_s;
     own->plan.policy = desc->policy;
     own->plan.slice_rows = slice_rows < desc->n_rows ? slice_rows : 0;
-    own->plan.n_group = n_group;
+    own->plan.n_group = (int32_t)memob_max(desc->n_group, 1);
     own->plan.n_buffers = desc->n_alternatives ? desc->n_buffers : 0;
     own->plan.shape = shape;
     own->plan.shape.is_forward_only = shape.is_forward_only != 0;

@@ -84,6 +84,8 @@ MEMOI void memoi_session_start(memo_session* s) {
         if (!s->failure.status)
             memoi_keep(s,
                        memob_swap_placement_make(s->steps, 0, &s->part->placement, &s->call_error));
+        s->part->skipped = (uint8_t*)memob_calloc(s->n_steps, 1);
+        if (!s->part->skipped) memoi_keep(s, memob_no_memory(&s->call_error, "a session"));
         memoi_session_start_arena(s, &desc);
         if (s->failure.status) break;
         if (s->streamed && !s->states) {

@@ -307,20 +307,29 @@ MEMOI int memoi_session_moves(const memo_session* s) {
     return s->is_open && (!s->batch.is_forward_only || s->n_slices > 1);
 }
 
-void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
+/* Is the forward of the layer open?  If not, that is an error of the call. */
+MEMOI int memoi_session_is_in_forward(memo_session* s, const char* call, int32_t layer) {
     const int32_t step = s->open;
-    if (s->error.status) return;
-    if (step < 0 || memoi_session_layer(s, step) != layer || !s->is_open ||
-        s->n_passed >= s->n_turn_steps) {
-        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
-                           "memo_session_set_routed: layer %d: its forward is not open; call it "
-                           "between begin and end of the forward",
-                           (int)layer);
-        return;
-    }
-    s->is_routed =
-        memoi_session_is_ok(s, memob_swap_set_routed(&s->part->placement, step, n_rows,
-                                                     s->batch.is_forward_only, &s->call_error));
+    if (s->error.status) return 0;
+    if (step >= 0 && memoi_session_layer(s, step) == layer && s->is_open &&
+        s->n_passed < s->n_turn_steps)
+        return 1;
+    MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                       "memo_session_%s: layer %d: its forward is not open; call it between begin "
+                       "and end of the forward",
+                       call, (int)layer);
+    return 0;
+}
+
+void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
+    if (memoi_session_is_in_forward(s, "set_routed", layer))
+        s->is_routed =
+            memoi_session_is_ok(s, memob_swap_set_routed(&s->part->placement, s->open, n_rows,
+                                                         s->batch.is_forward_only, &s->call_error));
+}
+
+void memo_session_skip_layer(memo_session* s, int32_t layer) {
+    if (memoi_session_is_in_forward(s, "skip_layer", layer)) s->part->skipped[s->open] = 1;
 }
 
 /* After an error, and if a micro-batch ends without a backward. */
@@ -334,7 +343,7 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
         (void)memoi_session_is_ok(s, memo_swap_abandon(s->part->swap, &s->call_error));
     if (s->states && !memob_states_is_due(s->states) &&
         (is_failed || (memob_states_is_open(s->states) && !s->next_turn)))
-        memoi_session_abandon_states(s);
+        memoi_session_lose_gradients(s);
     s->is_running = 0;
 }
 
@@ -596,7 +605,7 @@ MEMOI int64_t memoi_session_first_rows(const memo_session* s, int32_t t, int64_t
 /* Recomputes the rows that the engine did not bring back.  If they are timed: all, in odd
  * repetitions in two parts, of which the first is timed. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
-    if (s->desc.backward_recomputes && !s->spans_s) return;
+    if (s->part->skipped[step] || (s->desc.backward_recomputes && !s->spans_s)) return;
     s->is_recomputing = 1;
     for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const int64_t n = memoi_session_tensor_rows(s, step, t);
@@ -639,6 +648,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
     s->is_routed = 0;
+    if (!is_backward) s->part->skipped[step] = 0;
     if (memoi_session_moves(s)) {
         const memob_visit* visit = memob_swap_next(s->part->swap, 0);
         MEMO_ASSERT(visit->layer == step); /* 2 */
@@ -809,8 +819,10 @@ MEMOI void memoi_session_stop(memo_session* s) {
         memo_swap_destroy(part->swap);
         memo_arena_destroy(part->arena);
         memob_swap_placement_free(&part->placement);
+        MEMO_FREE(part->skipped);
         part->swap = NULL;
         part->arena = NULL;
+        part->skipped = NULL;
     }
     if (s->host_memory && !s->desc.host_memory)
         MEMOB_IGNORE(memo_host_free(s->device, s->host_memory, NULL));

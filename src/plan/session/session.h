@@ -69,6 +69,14 @@ typedef struct memoi_checked {
     memob_arrays arrays;           /* offsets, hashes, buffers */
 } memoi_checked;
 
+/* Calls of states between two micro-batches. */
+typedef enum memoi_states_call {
+    MEMOI_CALL_UPDATE,
+    MEMOI_CALL_SKIP_UPDATE,
+    MEMOI_CALL_FLUSH,
+    MEMOI_CALL_FILL_STATES
+} memoi_states_call;
+
 /* Requests of `setup`, which another plan repeats without calling it. */
 typedef struct memoi_setup {
     int64_t* bytes; /* (n); of those that are not freed */
@@ -99,9 +107,10 @@ typedef struct memoi_session_part {
     memob_swap_placement placement;
     memo_arena* arena;
     memo_swap* swap;
-    char* base;      /* of the engine's device memory */
-    double* spans_s; /* of a session that times its steps */
-    int32_t n_timed; /* repetitions of them */
+    char* base;       /* of the engine's device memory */
+    uint8_t* skipped; /* (n_steps): 1: memo_session_skip_layer was called in the latest forward */
+    double* spans_s;  /* of a session that times its steps */
+    int32_t n_timed;  /* repetitions of them */
     /* Behind the engine's memory, for buffers that live longer than a turn; as many places. */
     int64_t places_begin, place_bytes;
 } memoi_session_part;
@@ -149,6 +158,10 @@ struct memo_session {
     memob_states* states;
     int is_filling;  /* memo_session_fill_states is under way */
     int is_fused;    /* the latest micro-batch has updated all layers */
+    int is_part;     /* the micro-batch adds to gradients of earlier ones */
+    int is_again;    /* these are lost, and the step has not been dropped */
+    char lost[96];   /* why layers are of different steps; "": they are not */
+    int64_t* whole;  /* (n_layers + 2, n_states, 2): bytes that were set since then */
     int is_deferred; /* the update that runs is of the step before: values[1] */
     union {
         double align;

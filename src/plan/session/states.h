@@ -201,15 +201,66 @@ MEMOI int32_t memoi_session_states_turn(const memo_session* s) {
     return s->steps->order ? s->states->turns[s->next_turn] : 0;
 }
 
+/* Adds to the error what comes next, in place of its end if it is too long. */
+MEMOI void memoi_session_add_advice(memo_session* s, const char* what) {
+    const size_t n = strlen(s->error.message), n_more = strlen(what) + 2;
+    const size_t most = sizeof s->error.message - 1;
+    char* end = s->error.message + (n + n_more > most ? most - n_more : n);
+    snprintf(end, n_more + 1, "; %s", what);
+}
+
+/* Gradients are lost.  The error tells if an update has changed some layers alone. */
+MEMOI void memoi_session_abandon_states(memo_session* s) {
+    const memo_status status = memob_states_abandon(s->states, &s->call_error);
+    const int64_t n_states = (int64_t)s->states_desc.n_layers * s->desc.n_states;
+    memo_error late;
+    if (status && !memo_device_status(s->device, &late)) {
+        snprintf(s->lost, sizeof s->lost, "%.95s", s->call_error.message);
+        memset(s->whole, 0, 2 * (size_t)n_states * sizeof *s->whole);
+    }
+    if (status && s->error.status) memoi_session_add_advice(s, s->call_error.message);
+    (void)memoi_session_is_ok(s, status);
+    if (s->checked.states)
+        memset(s->checked.states, 0, (size_t)n_states * sizeof *s->checked.states);
+}
+
+/* A micro-batch has failed, or has no backward. */
+MEMOI void memoi_session_lose_gradients(memo_session* s) {
+    memoi_session_abandon_states(s);
+    if (!s->is_part || *s->lost) return;
+    if (s->error.status) memoi_session_add_advice(s, "run the whole step again");
+    s->is_again = 1;
+    s->is_part = 0;
+}
+
+/* 1: backwards since the last update have left gradients. */
+MEMOI int memoi_session_has_part(const memo_session* s) {
+    return s->states->layers[0].has_gradients && !s->states->is_pending;
+}
+
+/* What else comes before a micro-batch; NULL: nothing. */
+MEMOI const char* memoi_session_owes(const memo_session* s) {
+    if (*s->lost) return s->lost;
+    if (s->is_again && !s->batch.is_forward_only)
+        return "a micro-batch of the step has failed, so its gradients are lost; call "
+               "memo_session_skip_update, then run the whole step again";
+    if (s->is_fused || memob_states_is_due(s->states))
+        return "the last micro-batch of a step is over; memo_session_update comes next, or "
+               "memo_session_skip_update";
+    return NULL;
+}
+
 /* A micro-batch begins, or the first turn of an order, for all. */
 MEMOI void memoi_session_begin_list(memo_session* s) {
     const int is_forward_only = s->batch.is_forward_only;
-    if (memob_states_is_due(s->states))
-        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
-                          "memo_session_begin: the last micro-batch of a step is over; "
-                          "memo_session_update comes next, or memo_session_skip_update");
-    else if (is_forward_only && s->states->is_pending)
+    const char* why = memoi_session_owes(s);
+    s->is_part = !why && memoi_session_has_part(s);
+    if (why)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE, "memo_session_begin: %s", why);
+    else if (is_forward_only && s->states->is_pending) {
         memoi_session_pass_updates(s);
+        if (s->error.status) memoi_session_abandon_states(s);
+    }
     if (s->error.status) return;
     s->is_fused = 0;
     s->checked.n_updated = s->checked.n_missed = 0;
@@ -232,36 +283,47 @@ MEMOI void memoi_session_end_states(memo_session* s) {
     const int32_t n = s->n_turn_steps;
     const int has_forward_alone =
         s->batch.is_forward_only || memoi_session_is_turn(s, MEMO_PASS_FORWARD);
+    int is_fused;
     if (!s->states || s->error.status || s->n_passed != (has_forward_alone ? n : 2 * n)) return;
-    if (!has_forward_alone) s->is_fused = memob_states_is_fused(s->states->list);
-    (void)memoi_session_is_ok(
-        s, memob_states_end_turn(s->states, memoi_session_states_turn(s), &s->call_error));
+    is_fused = !has_forward_alone && memob_states_is_fused(s->states->list);
+    s->is_fused =
+        memoi_session_is_ok(
+            s, memob_states_end_turn(s->states, memoi_session_states_turn(s), &s->call_error)) &&
+        is_fused && !s->states->list;
 }
 
-/* Gradients are lost.  The error tells if an update has changed some layers alone. */
-MEMOI void memoi_session_abandon_states(memo_session* s) {
-    const size_t n = strlen(s->error.message);
-    const memo_status status = memob_states_abandon(s->states, &s->call_error);
-    if (status && s->error.status)
-        snprintf(s->error.message + n, sizeof s->error.message - n, "; %s", s->call_error.message);
-    (void)memoi_session_is_ok(s, status);
-    if (s->checked.states)
-        memset(s->checked.states, 0,
-               (size_t)s->states_desc.n_layers * (size_t)s->desc.n_states * sizeof(uint64_t));
+/* Why a call of states is not legal now; NULL: it is.  A plan may fuse the update, or not: what is
+ * legal does not depend on that. */
+MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call call) {
+    const int is_update = call == MEMOI_CALL_UPDATE, is_skip = call == MEMOI_CALL_SKIP_UPDATE;
+    if (s->is_running) return "a micro-batch is open; end it first";
+    if (s->next_turn) return "micro-batches are in flight; run the turns that are left";
+    if (!s->states) return is_update ? "the session has no states" : NULL;
+    if (*s->lost) return call == MEMOI_CALL_FILL_STATES ? NULL : s->lost;
+    if (s->is_fused || memob_states_is_due(s->states))
+        return is_skip && s->desc.update_may & MEMO_MAY_FUSE
+                   ? "update_may has MEMO_MAY_FUSE, so a plan may have updated in the last "
+                     "backward; "
+                     "call memo_session_update, and leave out MEMO_MAY_FUSE to skip updates"
+                   : NULL;
+    if (!is_update) return NULL;
+    if (s->is_again)
+        return "a micro-batch of the step has failed, so its gradients are lost; call "
+               "memo_session_skip_update, then run the whole step again";
+    return memoi_session_has_part(s) ? "more_follow was 1 in the latest micro-batch; run the last "
+                                       "one with 0, or call memo_session_skip_update"
+                                     : "no step of states is over; run its last micro-batch first";
 }
 
-/* May the gradients be used, or dropped? */
-MEMOI memo_status memoi_session_check_update(const memo_session* s, const char* name, int drops,
-                                             memo_error* error) {
-    const char* why = "no step of states is over; run its last micro-batch first";
-    int has_gradients;
-    if (!s) return MEMOB_INVALID(error, "memo_session_%s: session: NULL; pass one", name);
-    has_gradients = s->states &&
-                    ((s->states->layers[0].has_gradients && !s->states->is_pending) || s->is_fused);
-    if (!s->is_running && !s->next_turn && (has_gradients || drops)) return MEMO_STATUS_OK;
-    if (s->next_turn) why = "micro-batches are in flight; run the turns that are left";
-    if (s->is_running) why = "a micro-batch is open; end it first";
-    return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s", name, why);
+MEMOI memo_status memoi_session_check_call(const memo_session* s, memoi_states_call call,
+                                           memo_error* error) {
+    static const char* const names[] = {"update", "skip_update", "flush", "fill_states"};
+    const char* why;
+    if (!s) return MEMOB_INVALID(error, "memo_session_%s: session: NULL; pass one", names[call]);
+    why = memoi_session_refuses(s, call);
+    return why ? memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s",
+                                names[call], why)
+               : MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
@@ -272,7 +334,7 @@ MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
 }
 
 memo_status memo_session_update(memo_session* s, memo_error* error) {
-    memo_status status = memoi_session_check_update(s, "update", 0, error);
+    memo_status status = memoi_session_check_call(s, MEMOI_CALL_UPDATE, error);
     if (status) return status;
     if (!s->is_fused && s->states->update_at != MEMO_UPDATE_DEFERRED)
         status = memoi_session_update_all(s, error);
@@ -288,15 +350,17 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
 }
 
 memo_status memo_session_flush(memo_session* s, memo_error* error) {
-    const memo_status status = memoi_session_check_update(s, "flush", 1, error);
+    const memo_status status = memoi_session_check_call(s, MEMOI_CALL_FLUSH, error);
     if (status || !s->states || !s->states->is_pending) return status;
     return memoi_session_update_all(s, error);
 }
 
 /* Updates that are pending are of the step before, whose gradients are not dropped. */
 memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
-    const memo_status status = memoi_session_check_update(s, "skip_update", 1, error);
-    if (!status && s->states && !s->states->is_pending) memoi_session_abandon_states(s);
+    const memo_status status = memoi_session_check_call(s, MEMOI_CALL_SKIP_UPDATE, error);
+    if (status || !s->states) return status;
+    if (!s->states->is_pending) memoi_session_abandon_states(s);
+    s->is_again = 0;
     return status;
 }
 
@@ -304,11 +368,13 @@ memo_status memo_session_fill_states(memo_session* s,
                                      void (*fill)(void* user, memo_session* session, int32_t layer),
                                      memo_error* error) {
     void (*update)(void*, memo_session*, int32_t);
-    memo_status status = memoi_session_check_update(s, "fill_states", 1, error);
-    if (!status) status = memo_session_flush(s, error);
+    memo_status status = memoi_session_check_call(s, MEMOI_CALL_FILL_STATES, error);
+    if (!status && s->states && !*s->lost) status = memo_session_flush(s, error);
     if (status || !s->states) return status;
     update = s->desc.update;
     memoi_session_abandon_states(s);
+    s->is_again = s->is_fused = 0;
+    *s->lost = 0;
     s->is_filling = 1;
     if (!s->states->updates) {
         s->states->is_filling = 1;
@@ -329,6 +395,25 @@ memo_status memo_session_fill_states(memo_session* s,
     s->is_filling = 0;
     (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
     return memoi_session_report(s, error);
+}
+
+/* Layers are of different steps until all states but gradients have been set.  Pieces of a state
+ * add up if each adjoins those before. */
+MEMOI void memoi_session_find_whole(memo_session* s, int32_t layer, int32_t state, int64_t begin,
+                                    int64_t end) {
+    const int32_t n_states = s->desc.n_states;
+    int64_t* set = &s->whole[2 * ((int64_t)layer * n_states + state)];
+    const int adjoins = begin <= set[1] && end >= set[0];
+    set[0] = adjoins ? memob_min(begin, set[0]) : begin;
+    set[1] = adjoins ? memob_max(end, set[1]) : end;
+    for (int32_t l = 0; l < s->states_desc.n_layers; l++)
+        for (int32_t i = 0; i < n_states; i++) {
+            set = &s->whole[2 * ((int64_t)l * n_states + i)];
+            if ((s->states->layers[l].has & ~s->states->gradients) >> i & 1 &&
+                set[1] - set[0] < s->desc.states[i].size_bytes)
+                return;
+        }
+    *s->lost = 0;
 }
 
 /* Reads bytes of a state, or writes them. */
@@ -353,12 +438,18 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
                              "memo_session_write_state: state %d is a gradient, which a backward "
                              "sets to zero; write it between begin and end of a backward",
                              (int)state);
-    status = memo_session_flush(s, error); /* which knows what it leaves */
+    if (reads && *s->lost)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_read_state: %s",
+                              s->lost);
+    status = *s->lost ? MEMO_STATUS_OK : memo_session_flush(s, error);
     if (!reads && s->checked.states)
         s->checked.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
-    return status ? status
-                  : memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes,
-                                          n_bytes, error);
+    if (!status)
+        status = memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes,
+                                       n_bytes, error);
+    if (!status && *s->lost)
+        memoi_session_find_whole(s, layer + 1, state, offset_bytes, offset_bytes + n_bytes);
+    return status;
 }
 
 memo_status memo_session_read_state(memo_session* s, int32_t layer, int32_t state,

@@ -101,18 +101,18 @@ MEMOI void memoi_session_measure_copies(memo_session* s, memo_profile* profile) 
     const memo_session_desc* desc = &s->desc;
     const int has_file = /* and room to time it */
         desc->spill_directory && desc->host_bytes >= 2 * MEMOB_SPILL_ALIGNMENT;
-    int64_t n_bytes = (int64_t)32 << 20, needed_bytes;
+    int64_t n_bytes = (int64_t)32 << 20, on_host_bytes;
     if (desc->device_bytes) n_bytes = memob_min(n_bytes, desc->device_bytes / 4);
     if (desc->host_bytes) n_bytes = memob_min(n_bytes, desc->host_bytes / 4);
     n_bytes = memob_max(n_bytes, 64);
     memoi_session_log(s, "session: measuring copies up to %lld bytes", (long long)n_bytes);
-    needed_bytes = 2 * memob_align_up(n_bytes, has_file ? MEMOB_SPILL_ALIGNMENT : 1); /* of each */
-    memoi_keep(
-        s, memoi_profile_measure(s->device, n_bytes, has_file ? desc->spill_directory : NULL,
-                                 desc->spill_bytes_per_s,
-                                 needed_bytes <= desc->device_bytes ? desc->device_memory : NULL,
-                                 needed_bytes <= desc->host_bytes ? desc->host_memory : NULL,
-                                 profile, &s->call_error));
+    on_host_bytes = 2 * memob_align_up(n_bytes, has_file ? MEMOB_SPILL_ALIGNMENT : 1);
+    memoi_keep(s,
+               memoi_profile_measure(s->device, n_bytes, has_file ? desc->spill_directory : NULL,
+                                     desc->spill_bytes_per_s,
+                                     2 * n_bytes <= desc->device_bytes ? desc->device_memory : NULL,
+                                     on_host_bytes <= desc->host_bytes ? desc->host_memory : NULL,
+                                     profile, &s->call_error));
     memoi_session_settle(s);
 }
 

@@ -535,6 +535,38 @@ MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int32
                                  : memoi_timing_plan_first(desc, plan, error);
 }
 
+/* host_bytes is 0, and the plan's bytes cannot be pinned: adds a host_bytes that can, or budgets
+ * with which less is pinned.  What can be pinned is found by halves.  With ranks the error stays:
+ * not all may have failed to pin. */
+MEMOI void memoi_timing_advise_pinned(const memo_session_desc* desc, const memo_profile* profiles,
+                                      const memo_step_plan* plan, memo_error* error) {
+    const int64_t planned_bytes = plan->host_bytes;
+    memo_session_desc own = *desc;
+    memo_step_plan *smaller = NULL, *p;
+    int64_t most_bytes = planned_bytes, device_bytes;
+    void* memory = NULL;
+    char text[2][32];
+    if (!error || !desc->device || desc->host_bytes || desc->agree) return;
+    for (; most_bytes && memo_host_alloc(desc->device, most_bytes, &memory, NULL);
+         most_bytes /= 2) {
+    }
+    if (memory) MEMOB_IGNORE(memo_host_free(desc->device, memory, NULL));
+    if (most_bytes == planned_bytes) return; /* another memory was lacking */
+
+    own.host_bytes = memob_max(most_bytes, 1);
+    if (memoi_session_plan_or_advise(&own, profiles, &smaller, &device_bytes, NULL)) return;
+    for (p = smaller; p && p->fits; p = p->next) {
+    }
+    memob_bytes_text(text[0], (double)planned_bytes);
+    memob_bytes_text(text[1], (double)most_bytes);
+    (void)memo_error_set(error, error->status,
+                         "memo_session_desc.host_bytes: 0, and the plan pins %s, but the device no "
+                         "more than about %s; %s%lld%s%s",
+                         text[0], text[1], p ? "with " : "set it to ", (long long)own.host_bytes,
+                         p ? ", " : "", p ? p->shortage : "");
+    memo_step_plan_destroy(smaller);
+}
+
 /* Every rank takes the same way: plans fit on all ranks or on none. */
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
@@ -551,6 +583,8 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     if (desc->timed_steps && !profiles) n_timed = (int32_t)memob_max(desc->timed_steps, 0);
     if (!status) status = memoi_timing_open_first(desc, plan, n_timed, session, error);
     if (status) {
+        if (plan && status == MEMO_STATUS_OUT_OF_HOST_MEMORY)
+            memoi_timing_advise_pinned(desc, profiles, plan, error);
         MEMO_FREE(profiles);
         memo_step_plan_destroy(plan);
         *session = NULL; /* step may have stored a session of a dry run there, which is gone */
