@@ -628,23 +628,6 @@ typedef struct memo_session_buffer {
 #define MEMO_EACH_SLICE          (-2)
 #define MEMO_SESSION_BUFFERS_MAX 64
 
-/* Another way to compute with a declared buffer of a micro-batch: less memory, more time.  For
- * example a classifier in chunks, attention's backward by groups of heads, an MLP by rows.  A plan
- * chooses an alternative of each buffer, together with the rows: the fastest step that fits.  The
- * other policies take the largest buffers with which they fit.  The alternatives of a buffer follow
- * each other in the desc's table.  Each takes less memory than the one before, and no less time.
- * All must give the same bits.
- *
- *     if (memo_session_get_alternative(session, LOGITS)) ... chunks of 1024 rows ... */
-typedef struct memo_session_alternative {
-    int32_t buffer;                /* index in the desc's buffers */
-    int64_t size_bytes, row_bytes; /* instead of the buffer's */
-    /* Time in addition to the buffer as declared, for each row of each layer in which the buffer
-     * lives.  A buffer that lives across layers counts once for each row. */
-    double s_per_row;
-} memo_session_alternative;
-#define MEMO_SESSION_ALTERNATIVES_MAX 64
-
 /* Shapes exclude each other: training at several lengths, validation, generation.  Each shape has a
  * plan of rows and addresses.  All shapes share one block of device memory and one block of pinned
  * memory, as large as the largest needs.  The longest shape is planned first; the other shapes take
@@ -740,8 +723,6 @@ typedef struct memo_session_desc {
     int32_t backward_recomputes;
     const memo_session_buffer* buffers; /* copied; memo_session_get_buffer gives their addresses */
     int32_t n_buffers;
-    const memo_session_alternative* alternatives; /* of buffers; copied */
-    int32_t n_alternatives;
 
     /* Several ranks: replaces each of n values by its maximum over the ranks; NULL: one rank.  With
      * MPI: MPI_Allreduce(MPI_IN_PLACE, values, n, MPI_INT64_T, MPI_MAX, comm).  All ranks make the
@@ -844,9 +825,6 @@ struct memo_step_plan {
     int64_t n_streamed, n_spilled;
     int32_t update_is_on_host; /* 1: by desc.update_host; then all states are streamed */
     int32_t update_at;         /* memo_update_at; PASS without states */
-    /* How each of the desc's buffers lives: 0 as declared, 1 + i by alternatives[i].  n_buffers 0:
-     * the desc has no alternatives. */
-    int32_t alternatives[MEMO_SESSION_BUFFERS_MAX], n_buffers;
     int64_t device_budget_bytes, host_budget_bytes; /* 0: no limit */
     memo_trace* trace;                              /* the requests of a micro-batch */
     memo_plan* addresses;                           /* memo_plan_write_svg draws them */
@@ -900,16 +878,6 @@ MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
 /* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets, for each
  * shape; then the sum and the maximum over shapes. */
 MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
-/* A plan as text: "memo step-plan 2", for each shape a line of its numbers, lines of its tensors,
- * alternatives and turns, each layer's rows and each buffer's address, "end" with a checksum, as
- * for traces.  Reading runs a micro-batch dry by desc, and takes rows and addresses from the file,
- * and slice_rows if desc's is 0.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other
- * tensors or other requests); OUT_OF_HOST_MEMORY. */
-MEMO_TRY memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
-                                          memo_error* error);
-MEMO_TRY memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
-                                         memo_step_plan** plan, memo_error* error);
-
 /* A micro-batch.  All zero: all rows, forward and backward. */
 typedef struct memo_batch {
     int64_t n_rows;          /* 0: the shape's */
@@ -982,9 +950,6 @@ MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t la
 /* A declared buffer.  NULL outside of its life; a checked session makes that an error, and returns
  * memory that harms nothing.  Call this inside the layer that uses the buffer. */
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
-/* What the plan has chosen for the buffer in the current shape: 0 as declared, 1 + i: by
- * alternatives[i] of the desc.  The same in every micro-batch of the shape. */
-MEMO_API int32_t memo_session_get_alternative(const memo_session* session, int32_t buffer);
 /* A buffer at its planned address; NULL after an error.  It is valid until memo_session_free, or,
  * as an output, until the next micro-batch begins.  It belongs to stream 0; for another stream call
  * memo_arena_alloc on memo_session_info.arena. */
@@ -1098,9 +1063,8 @@ MEMO_API memo_session_info memo_session_get_info(const memo_session* session);
  *     >>session checked        hashes of tensors between forward and backward
  *     >>session running        a micro-batch
  *     >>session stage          rows and addresses of one policy, and whether they fit
- *     >>session plan           stages by alternatives, streamed states and shapes, until one fits
+ *     >>session plan           stages by streamed states and shapes, until one fits
  *     >>session words          a plan on the terminal
- *     >>session file           a plan as a file
  *     >>session open           arena and engine of a plan
  *     >>session slices         which size of slices
  *     >>session times          a profile from the spans of micro-batches
@@ -6937,7 +6901,6 @@ static const memob_value memoi_session_numbers[] = {
     MEMOI_NUMBER(INT32, n_group, MEMO_GROUP_PLANNED, MEMO_GROUP_MAX),
     MEMOI_NUMBER(INT32, n_order, 0, MEMO_TURNS_MAX),
     MEMOI_NUMBER(INT32, n_buffers, 0, MEMO_SESSION_BUFFERS_MAX),
-    MEMOI_NUMBER(INT32, n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX),
     MEMOI_NUMBER(INT32, n_states, 0, MEMO_STATES_MAX),
     MEMOI_NUMBER(INT32, update_may, 0, MEMO_MAY_DEFER | MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS),
     MEMOI_NUMBER(INT64, slice_rows, 0, MEMOB_BYTES_MAX),
@@ -6960,7 +6923,6 @@ enum {
     DO(order, n_order, memo_turn)                                                                  \
     DO(shapes, n_shapes, memo_shape)                                                               \
     DO(buffers, n_buffers, memo_session_buffer)                                                    \
-    DO(alternatives, n_alternatives, memo_session_alternative)                                     \
     DO(states, n_states, memo_state)                                                               \
     DO(outputs, n_outputs, memo_session_output)
 
@@ -7137,38 +7099,6 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
     return MEMO_STATUS_OK;
 }
 
-/* Alternatives of a buffer in order, of fewer and fewer bytes. */
-MEMOI memo_status memoi_session_check_alternatives(const memo_session_desc* desc,
-                                                   memo_error* error) {
-    const double n_rows = (double)desc->n_rows;
-    double bytes[MEMO_SESSION_BUFFERS_MAX], per_row_s[MEMO_SESSION_BUFFERS_MAX]; /* so far */
-    for (int32_t i = 0; i < desc->n_buffers; i++) {
-        bytes[i] =
-            (double)desc->buffers[i].size_bytes + (double)desc->buffers[i].row_bytes * n_rows;
-        per_row_s[i] = 0;
-    }
-
-    for (int32_t i = 0; i < desc->n_alternatives; i++) {
-        const memo_session_alternative* a = &desc->alternatives[i];
-        const double n_bytes = (double)a->size_bytes + (double)a->row_bytes * n_rows;
-        const char* fault = NULL;
-        if (a->buffer < 0 || a->buffer >= desc->n_buffers)
-            fault = "a buffer out of range; give its index in buffers";
-        else if (desc->buffers[a->buffer].first == MEMO_PASS_SESSION)
-            fault = "a buffer that lives as long as the session; declare it for a pass";
-        else if (a->size_bytes < 0 || a->row_bytes < 0 || n_bytes >= bytes[a->buffer])
-            fault = "no less memory than the one before, or the buffer; list the largest first";
-        else if (!memob_is_in(a->s_per_row, per_row_s[a->buffer], MEMOB_TIME_MAX))
-            fault = "an s_per_row below the one before, or 0; list the fastest first";
-        if (fault)
-            return MEMOB_INVALID(error, "memo_session_desc.alternatives[%d]: it has %s", (int)i,
-                                 fault);
-        bytes[a->buffer] = n_bytes;
-        per_row_s[a->buffer] = a->s_per_row;
-    }
-    return MEMO_STATUS_OK;
-}
-
 /* Errors: INVALID_ARGUMENT. */
 MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_error* error) {
     const int32_t n_batches = (int32_t)memob_max(desc->micro_batches, 1);
@@ -7298,11 +7228,11 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                                            memo_error* error) {
     static memo_status (*const checks[])(const memo_session_desc*, memo_error*) = {
         memoi_session_check_tensors, memoi_session_check_order, memoi_session_check_group,
-        memoi_session_check_buffers, memoi_session_check_alternatives};
+        memoi_session_check_buffers};
     memo_status status = memoi_session_check_numbers(desc, error);
     if (!status) status = memoi_session_check_tables(desc, error);
     if (!status) status = memoi_session_check_pointers(desc, computes, error);
-    for (int32_t k = 0; k < 5 && !status; k++) status = checks[k](desc, error);
+    for (int32_t k = 0; k < 4 && !status; k++) status = checks[k](desc, error);
     return status;
 }
 
@@ -7452,160 +7382,109 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     own->plan.policy = desc->policy;
     own->plan.slice_rows = slice_rows < desc->n_rows ? slice_rows : 0;
     own->plan.n_group = (int32_t)memob_max(desc->n_group, 1);
-    own->plan.n_buffers = desc->n_alternatives ? desc->n_buffers : 0;
     own->plan.shape = shape;
     own->plan.shape.is_forward_only = shape.is_forward_only != 0;
     return memob_swap_check_desc(swap, error);
 }
 
 /* Kinds of lines of a plan, in their order. */
-enum {
-    MEMOI_LINE_SHAPE,
-    MEMOI_LINE_TENSOR,
-    MEMOI_LINE_ALTERNATIVES,
-    MEMOI_LINE_TURN,
-    MEMOI_LINE_STEP,
-    MEMOI_LINE_KINDS
-};
+enum { MEMOI_LINE_SHAPE, MEMOI_LINE_TENSOR, MEMOI_LINE_TURN, MEMOI_LINE_STEP, MEMOI_LINE_KINDS };
 
-/* A line of a plan, as in the plan's file.  A plan must have the first values of each line in
- * common with its session, or rows would go into the wrong tensors; ranks must have the same first
- * values, too.  The other values are the plan's choice. */
+/* A plan as lines of numbers.  A plan must have the first values of each line in common with its
+ * session, or rows would go into the wrong tensors; ranks must have the same first values, too.
+ * The other values are the plan's choice. */
 typedef struct memoi_step_plan_line {
-    memob_record record;                         /* of cells */
-    int32_t of;                                  /* its kind */
-    int32_t n_same;                              /* its first values must be the session's */
-    char what[64];                               /* for messages */
-    int64_t cells[4 + MEMO_PROFILE_TENSORS_MAX]; /* a name takes the first four */
-    memob_value values[1 + MEMO_PROFILE_TENSORS_MAX];
+    int32_t of;        /* its kind */
+    int32_t n, n_same; /* values; the first of them must be the session's */
+    const char* name;  /* of a tensor, which must be the session's too */
+    char what[64];     /* for messages */
+    const char* words[1 + MEMO_PROFILE_TENSORS_MAX];
+    int64_t values[1 + MEMO_PROFILE_TENSORS_MAX];
 } memoi_step_plan_line;
 
-/* Cells of a shape. */
-enum {
-    MEMOI_LINE_SLICE_ROWS = 3,
-    MEMOI_LINE_N_GROUP,
-    MEMOI_LINE_POLICY = 8,
-    MEMOI_LINE_HOST_LAYERS,
-    MEMOI_LINE_STREAMED,
-    MEMOI_LINE_SPILLED,
-    MEMOI_LINE_UPDATE,
-    MEMOI_LINE_UPDATE_AT,
-    MEMOI_LINE_BUFFERS
-};
-
-MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const char* what,
-                                              int64_t cell, int64_t least, int64_t most) {
-    const int32_t k = line->record.n_values++, at = line->of == MEMOI_LINE_TENSOR ? k + 3 : k;
-    const memob_value value = {what, MEMOB_VALUE_INT64, (size_t)at * sizeof cell, least, most,
-                               NULL};
-    MEMO_ASSERT(k <= MEMO_PROFILE_TENSORS_MAX); /* 1 */
-    line->record.values = line->values;
-    line->values[k] = value;
-    line->cells[at] = cell;
+MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const char* word,
+                                              int64_t value) {
+    MEMO_ASSERT(line->n <= MEMO_PROFILE_TENSORS_MAX); /* 1 */
+    line->words[line->n] = word;
+    line->values[line->n++] = value;
 }
 
 /* Lines of each kind; i: which of its kind, where there are several. */
-MEMOI void memoi_step_plan_shape(const memo_step_plan* plan, int32_t i,
-                                 memoi_step_plan_line* line) {
+MEMOI void memoi_step_plan_shape(const memo_step_plan* plan, memoi_step_plan_line* line) {
     const memo_swap_desc* swap = &plan->swap;
     const int32_t n_layers = swap->n_layers / (int32_t)memob_max(swap->n_slices, 1);
-    (void)i;
-    line->record.word = "shape";
     memoi_step_plan_add(line, "n_layers",
-                        n_layers / (plan->n_order ? swap->n_places : 1) * plan->n_chunks, 1,
-                        INT32_MAX);
-    memoi_step_plan_add(line, "n_tensors", swap->n_tensors, 1, MEMO_PROFILE_TENSORS_MAX);
-    memoi_step_plan_add(line, "n_rows", plan->shape.n_rows, 1, MEMOB_BYTES_MAX);
-    memoi_step_plan_add(line, "slice_rows", plan->slice_rows, 0, MEMOB_BYTES_MAX);
-    memoi_step_plan_add(line, "n_group", plan->n_group, 0, MEMO_GROUP_MAX);
-    memoi_step_plan_add(line, "tile_rows", swap->tile_rows, 0, MEMOB_BYTES_MAX);
-    memoi_step_plan_add(line, "is_forward_only", plan->shape.is_forward_only, 0, 1);
-    memoi_step_plan_add(line, "n_order", plan->n_order, 0, MEMO_TURNS_MAX);
-    line->n_same = MEMOI_LINE_POLICY;
-    memoi_step_plan_add(line, "policy", (int64_t)plan->policy, 0, MEMO_N_POLICIES - 1);
-    memoi_step_plan_add(line, "number of host layers", swap->n_host_layers, 0, INT32_MAX);
-    memoi_step_plan_add(line, "number of streamed states", plan->n_streamed, 0, INT32_MAX);
-    memoi_step_plan_add(line, "number of spilled states", plan->n_spilled, 0, INT32_MAX);
-    memoi_step_plan_add(line, "update on the host", plan->update_is_on_host, 0, 1);
-    memoi_step_plan_add(line, "moment of the update", plan->update_at, 0, MEMO_UPDATE_DEFERRED);
-    memoi_step_plan_add(line, "number of buffers", plan->addresses ? plan->addresses->n_buffers : 0,
-                        0, MEMOB_BYTES_MAX);
+                        n_layers / (plan->n_order ? swap->n_places : 1) * plan->n_chunks);
+    memoi_step_plan_add(line, "n_tensors", swap->n_tensors);
+    memoi_step_plan_add(line, "n_rows", plan->shape.n_rows);
+    memoi_step_plan_add(line, "slice_rows", plan->slice_rows);
+    memoi_step_plan_add(line, "n_group", plan->n_group);
+    memoi_step_plan_add(line, "tile_rows", swap->tile_rows);
+    memoi_step_plan_add(line, "is_forward_only", plan->shape.is_forward_only);
+    memoi_step_plan_add(line, "n_order", plan->n_order);
+    line->n_same = line->n;
+    memoi_step_plan_add(line, "number of host layers", swap->n_host_layers);
+    memoi_step_plan_add(line, "number of streamed states", plan->n_streamed);
+    memoi_step_plan_add(line, "number of spilled states", plan->n_spilled);
+    memoi_step_plan_add(line, "update on the host", plan->update_is_on_host);
+    memoi_step_plan_add(line, "moment of the update", plan->update_at);
 }
 
 MEMOI void memoi_step_plan_tensor(const memo_step_plan* plan, int32_t i,
                                   memoi_step_plan_line* line) {
-    static const memob_value name = {"name", MEMOB_VALUE_NAME, 0, 1, 32, NULL};
     const memo_item* tensor = &plan->swap.tensors[i];
-    line->record.word = "tensor";
     snprintf(line->what, sizeof line->what, "tensor `%s`: ", tensor->name);
-    memoi_step_plan_add(line, "name", 0, 0, 0);
-    line->values[0] = name;
-    memoi_step_plan_add(line, "row_bytes", tensor->row_bytes, 0, MEMOB_BYTES_MAX);
-    memoi_step_plan_add(line, "away", tensor->away, 0, MEMO_WITH);
-    memoi_step_plan_add(line, "scope", tensor->scope, 0, MEMO_CARRIED);
-    memoi_step_plan_add(line, "is", tensor->is, 0, MEMO_LATE_ROWS);
-    memoi_step_plan_add(line, "tensor_kinds", memob_tensor_kinds(&plan->swap, i), 0, UINT32_MAX);
-    strcpy((char*)line->cells, tensor->name);
-    line->n_same = line->record.n_values;
-}
-
-MEMOI void memoi_step_plan_alternatives(const memo_step_plan* plan, int32_t i,
-                                        memoi_step_plan_line* line) {
-    (void)i;
-    line->record.word = "alternatives";
-    for (int32_t b = 0; b < plan->n_buffers; b++)
-        memoi_step_plan_add(line, "alternative", plan->alternatives[b], 0,
-                            MEMO_SESSION_ALTERNATIVES_MAX);
+    line->name = tensor->name;
+    memoi_step_plan_add(line, "row_bytes", tensor->row_bytes);
+    memoi_step_plan_add(line, "away", tensor->away);
+    memoi_step_plan_add(line, "scope", tensor->scope);
+    memoi_step_plan_add(line, "is", tensor->is);
+    memoi_step_plan_add(line, "tensor_kinds", memob_tensor_kinds(&plan->swap, i));
+    line->n_same = line->n;
 }
 
 MEMOI void memoi_step_plan_turn(const memo_step_plan* plan, int32_t i, memoi_step_plan_line* line) {
-    line->record.word = "turn";
     snprintf(line->what, sizeof line->what, "order[%d]: ", (int)i);
-    memoi_step_plan_add(line, "micro_batch", plan->order[i].micro_batch, 0, MEMO_TURNS_MAX);
-    memoi_step_plan_add(line, "chunk", plan->order[i].chunk, 0, INT32_MAX);
-    memoi_step_plan_add(line, "pass", (int64_t)plan->order[i].pass, 0, MEMO_PASS_AFTER);
-    line->n_same = line->record.n_values;
+    memoi_step_plan_add(line, "micro_batch", plan->order[i].micro_batch);
+    memoi_step_plan_add(line, "chunk", plan->order[i].chunk);
+    memoi_step_plan_add(line, "pass", (int64_t)plan->order[i].pass);
+    line->n_same = line->n;
 }
 
 MEMOI void memoi_step_plan_step(const memo_step_plan* plan, int32_t i, memoi_step_plan_line* line) {
     const memo_swap_desc* swap = &plan->swap;
     const int64_t* rows = swap->rows + (int64_t)i * swap->n_tensors;
-    line->record.word = "layer";
     snprintf(line->what, sizeof line->what, "layer %d: ", (int)(i / swap->n_slices));
-    memoi_step_plan_add(line, "layer_kinds", memob_layer_kind(swap, i), 0, MEMOB_KINDS_MAX - 1);
+    memoi_step_plan_add(line, "layer_kinds", memob_layer_kind(swap, i));
     line->n_same = 1;
     for (int32_t t = 0; t < swap->n_tensors; t++)
-        memoi_step_plan_add(line, "number of rows", rows[t], MEMO_ROWS_KEPT, MEMOB_BYTES_MAX);
+        memoi_step_plan_add(line, "number of rows", rows[t]);
 }
 
-/* 0: the plan has no line i.  A plan of zeros has the types of line 0. */
+/* 0: the plan has no line i. */
 MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
                                    memoi_step_plan_line* line) {
-    static void (*const fill[MEMOI_LINE_KINDS])(const memo_step_plan*, int32_t,
-                                                memoi_step_plan_line*) = {
-        memoi_step_plan_shape, memoi_step_plan_tensor, memoi_step_plan_alternatives,
-        memoi_step_plan_turn, memoi_step_plan_step};
-    const int32_t n_lines[MEMOI_LINE_KINDS] = {1, plan->swap.n_tensors, plan->n_buffers > 0,
-                                               plan->n_order, plan->swap.n_layers};
+    const int32_t n_lines[MEMOI_LINE_KINDS] = {1, plan->swap.n_tensors, plan->n_order,
+                                               plan->swap.n_layers};
     memset(line, 0, sizeof *line);
     while (line->of < MEMOI_LINE_KINDS && i >= n_lines[line->of]) i -= n_lines[line->of++];
     if (line->of == MEMOI_LINE_KINDS) return 0;
-    fill[line->of](plan, (int32_t)i, line);
+    if (line->of == MEMOI_LINE_SHAPE) memoi_step_plan_shape(plan, line);
+    if (line->of == MEMOI_LINE_TENSOR) memoi_step_plan_tensor(plan, (int32_t)i, line);
+    if (line->of == MEMOI_LINE_TURN) memoi_step_plan_turn(plan, (int32_t)i, line);
+    if (line->of == MEMOI_LINE_STEP) memoi_step_plan_step(plan, (int32_t)i, line);
     return 1;
 }
 
-/* Says which value of a plan, found at a line of the session, is not the session's. */
-MEMOI void memoi_step_plan_differs(const memoi_step_plan_line* own, const int64_t* found,
-                                   char* text, size_t n_text) {
-    for (int32_t k = 0; k < own->n_same && !*text; k++) {
-        const memob_value* value = &own->record.values[k];
-        const size_t at = value->offset / sizeof(int64_t);
-        if (value->type != MEMOB_VALUE_NAME && found[at] != own->cells[at])
+/* Says which value of a plan's line is not the session's. */
+MEMOI void memoi_step_plan_differs(const memoi_step_plan_line* own,
+                                   const memoi_step_plan_line* found, char* text, size_t n_text) {
+    for (int32_t k = 0; k < own->n_same && !*text; k++)
+        if (found->values[k] != own->values[k])
             snprintf(text, n_text, "%sit has %lld as %s, the session has %lld", own->what,
-                     (long long)found[at], value->what, (long long)own->cells[at]);
-        if (value->type == MEMOB_VALUE_NAME && strcmp((const char*)found, (const char*)own->cells))
-            snprintf(text, n_text, "%sit has `%.32s` instead", own->what, (const char*)found);
-    }
+                     (long long)found->values[k], own->words[k], (long long)own->values[k]);
+    if (own->name && strcmp(own->name, found->name))
+        snprintf(text, n_text, "%sit has `%.32s` instead", own->what, found->name);
 }
 
 /* The device, or a host device of the session's own. */
@@ -7716,13 +7595,11 @@ MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     uint64_t digest = 0;
     for (int32_t k = 0; k < s->desc.n_shapes; k++)
         for (int64_t i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &line); i++)
-            for (int32_t v = 0; v < line.record.n_values; v++) {
-                const memob_value* value = &line.record.values[v];
+            for (int32_t v = 0; v < line.n; v++) {
                 if ((v < line.n_same ? line.of : (int32_t)MEMOI_LINE_KINDS) != of) continue;
-                if (line.of == MEMOI_LINE_SHAPE && v == MEMOI_LINE_BUFFERS)
-                    continue; /* a rank's own */
-                digest = 31 * digest + memob_hash((const char*)line.cells + value->offset,
-                                                  value->type == MEMOB_VALUE_NAME ? 32 : 8);
+                digest = 31 * digest + memob_hash((const char*)&line.values[v], 8);
+                if (v == 0 && line.name)
+                    digest = 31 * digest + memob_hash(line.name, (int64_t)strlen(line.name));
             }
     return (int64_t)(digest >> 2);
 }
@@ -7741,7 +7618,7 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
-    enum { N_NUMBERS = MEMOI_N_NUMBERS - MEMOI_N_OWN, N = N_NUMBERS + 13, N_BUDGETS = 3 };
+    enum { N_NUMBERS = MEMOI_N_NUMBERS - MEMOI_N_OWN, N = N_NUMBERS + 11, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const memob_value* numbers = memoi_session_numbers + MEMOI_N_OWN;
@@ -7756,10 +7633,6 @@ MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
         {s->own_plan ? "rows" : NULL, memoi_session_digest(s, MEMOI_LINE_KINDS)},
         {"buffers",
          MEMOI_DIGEST_TABLE(own->buffers, own->n_buffers, memo_session_buffer, size_bytes, kinds)},
-        {"alternatives", MEMOI_DIGEST_TABLE(own->alternatives, own->n_alternatives,
-                                            memo_session_alternative, size_bytes, s_per_row)},
-        {"alternatives", MEMOI_DIGEST_TABLE(own->alternatives, own->n_alternatives,
-                                            memo_session_alternative, buffer, buffer)},
         {"states", MEMOI_DIGEST_TABLE(own->states, own->n_states, memo_state, size_bytes, kinds)},
         {"update_on", own->update_host ? 1 + (int64_t)own->update_on : 0},
         {"spill_directory", own->spill_directory != NULL},
@@ -7805,17 +7678,6 @@ MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
            memoi_rows_are_handed(desc->tensors, desc->n_tensors);
 }
 
-/* 1 if a plan's alternatives are the session's. */
-MEMOI int memoi_session_has_alternatives(const memo_session* s, const memo_step_plan* plan) {
-    if (plan->n_buffers != (s->desc.n_alternatives ? s->desc.n_buffers : 0)) return 0;
-    for (int32_t b = 0; b < plan->n_buffers; b++) {
-        const int32_t chosen = plan->alternatives[b];
-        if (!memob_is_within(chosen, 0, s->desc.n_alternatives)) return 0;
-        if (chosen && s->desc.alternatives[chosen - 1].buffer != b) return 0;
-    }
-    return 1;
-}
-
 /* A plan must be of the session's shapes and tensors, because kernels rely on it, and fit.  What
  * lives as long as the session lies at one address. */
 MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_plan* first,
@@ -7826,11 +7688,9 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
     for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
         if (!plan || (plan->next != NULL) != (k + 1 < s->desc.n_shapes))
             snprintf(text, sizeof text, "the session has %d shapes", (int)s->desc.n_shapes);
-        else if (!memoi_session_has_alternatives(s, plan))
-            snprintf(text, sizeof text, "it has other alternatives");
         for (int64_t i = 0; !*text && memoi_step_plan_get_line(s->parts[k].plan, i, &own); i++) {
             (void)memoi_step_plan_get_line(plan, i, &found);
-            memoi_step_plan_differs(&own, found.cells, text, sizeof text);
+            memoi_step_plan_differs(&own, &found, text, sizeof text);
         }
         if (*text)
             return MEMOB_INVALID(error, "memo_session_open: shape %d of the plan: %s; plan again",
@@ -9245,19 +9105,9 @@ void memo_session_get_addresses(const memo_session* constant, int32_t layer, int
     }
 }
 
-int32_t memo_session_get_alternative(const memo_session* s, int32_t buffer) {
-    if (!memoi_session_is_in(s, "alternative: buffer", buffer, s->desc.n_buffers - 1)) return 0;
-    return s->part->plan->alternatives[buffer];
-}
-
-/* Bytes of a buffer of so many rows, as the current plan chooses. */
+/* Bytes of a buffer of so many rows. */
 MEMOI int64_t memoi_session_buffer_bytes(const memo_session* s, int32_t buffer, int64_t n_rows) {
-    const memo_session_buffer* b = &s->desc.buffers[buffer];
-    const int32_t chosen = s->part->plan->alternatives[buffer];
-    const memo_session_alternative* a;
-    if (!chosen) return b->size_bytes + b->row_bytes * n_rows;
-    a = &s->desc.alternatives[chosen - 1];
-    return a->size_bytes + a->row_bytes * n_rows;
+    return s->desc.buffers[buffer].size_bytes + s->desc.buffers[buffer].row_bytes * n_rows;
 }
 
 /* In a group a buffer that lives across layers has a part of so many bytes for each micro-batch. */
@@ -10270,45 +10120,15 @@ typedef struct memoi_session_costs {
     memo_profile profile;
 } memoi_session_costs;
 
-/* Time that the chosen alternatives add: to one step of a kind, or with BETWEEN to the rest of the
- * micro-batch. */
-MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32_t kind) {
-    const memo_step_plan* plan = s->part->plan;
-    double sum_s = 0;
-    for (int32_t i = 0; i < plan->n_buffers; i++) {
-        const memo_session_buffer* b = &s->desc.buffers[i];
-        const int is_each = memoi_buffer_is_each(b);
-        if (!plan->alternatives[i] || !memoi_buffer_is_of(b, kind)) continue;
-        if (pass != (is_each ? b->first : MEMO_PASS_BETWEEN)) continue;
-        sum_s += s->desc.alternatives[plan->alternatives[i] - 1].s_per_row *
-                 (double)(is_each ? s->steps->n_rows : s->steps->layer_rows);
-    }
-    return sum_s;
-}
-
-/* Time that the chosen alternatives add to the steps of a turn.  Without an order turn 0 is the
- * forward, turn 1 the backward. */
-MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k) {
-    const int32_t n = s->n_turn_steps, turn = s->steps->order ? s->steps->order[k] : -k;
-    const memo_pass pass = turn < 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD;
-    const int32_t first = memob_turn_of(turn) * n;
-    double sum_s = 0;
-    for (int32_t step = first; step < first + n; step++)
-        sum_s += memoi_session_slower_s(s, pass, memob_layer_kind(s->steps, step));
-    return sum_s;
-}
-
 /* The costs of the stage's tensors, and the budgets. */
 MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs) {
     const memo_step_plan* plan = s->part->plan;
-    const double share = (double)s->times->n_rows / (double)plan->swap.n_rows;
-    memo_profile* times = &costs->profile;
     memo_swap_plan_desc* desc = &costs->desc;
     memset(costs, 0, sizeof *costs);
     costs->swap = plan->swap;
     costs->profile = *s->times;
     desc->swap = &costs->swap;
-    desc->profile = times;
+    desc->profile = &costs->profile;
     desc->micro_batches = s->desc.micro_batches / memoi_session_n_group(s);
     costs->aim.effort = s->effort;
     costs->aim.start = s->start;
@@ -10323,11 +10143,6 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
                                 : MEMOB_BYTES_MAX;
 
     if (s->streamed) desc->states = &s->states_desc;
-    for (int32_t i = 0; i < MEMO_PROFILE_KINDS_MAX; i++) {
-        times->forward_s[i] += share * memoi_session_slower_s(s, MEMO_PASS_FORWARD, i);
-        times->backward_s[i] += share * memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
-    }
-    times->between_s += memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
 }
 
 /* Makes a stage of the least memory, which may lack some.  Tensors that cannot be recomputed
@@ -10406,125 +10221,7 @@ MEMOI void memoi_session_choose_rows(memo_session* s) {
 /* --- >>session plan ---
  * Knows: stages, and how long their steps take.  Knows nothing of how a stage finds its rows. */
 
-#define MEMOI_SESSION_GAIN 1e-4 /* the least share of a step that other alternatives save */
-
-/* The next alternatives that need less memory: smaller ones of the largest buffers that have any,
- * because buffers that live at different moments share bytes.  0: there is none. */
-MEMOI int memoi_session_lower(memo_session* s) {
-    int32_t* chosen = s->part->plan->alternatives;
-    int64_t most_bytes = -1;
-    int32_t next[MEMO_SESSION_BUFFERS_MAX], i;
-    memset(next, 0, sizeof next);
-    for (i = s->desc.n_alternatives; i > 0; i--)
-        if (i > chosen[s->desc.alternatives[i - 1].buffer])
-            next[s->desc.alternatives[i - 1].buffer] = i;
-    for (i = 0; i < s->desc.n_buffers; i++)
-        if (next[i])
-            most_bytes =
-                memob_max(most_bytes, memoi_session_buffer_bytes(s, i, s->steps->layer_rows));
-    for (i = 0; i < s->desc.n_buffers; i++)
-        if (next[i] && memoi_session_buffer_bytes(s, i, s->steps->layer_rows) == most_bytes)
-            chosen[i] = next[i];
-    return most_bytes >= 0;
-}
-
-/* The best stage so far, and its alternatives. */
-typedef struct memoi_session_best {
-    int32_t alternatives[MEMO_SESSION_BUFFERS_MAX];
-    double step_s, computed_s; /* computed_s: without stalls, recomputation and alternatives */
-    double slower_s;           /* by the alternatives */
-    int64_t other_bytes;       /* beside the rows */
-    int64_t unfit_bytes;       /* the least with which no rows fit */
-    int is_current;            /* the session's stage is it */
-} memoi_session_best;
-
-/* Makes the stage of the plan's alternatives, which becomes the best if it fits and its step is
- * shorter.  The stage is left out if no rows fit beside as many bytes, if the alternatives are
- * slower than the best and leave no more to the rows, or if even a step without stalls and
- * recomputation would be too long. */
-MEMOI void memoi_session_try(memo_session* s, memoi_session_best* best) {
-    const memo_step_plan* plan = s->part->plan;
-    const int32_t n_batches = plan->n_order ? s->steps->n_order / 2 / plan->n_chunks
-                                            : (int32_t)memob_max(s->desc.micro_batches, 1);
-    const double least_s = best->step_s * (1 - MEMOI_SESSION_GAIN);
-    const int32_t n_turns = plan->n_order ? plan->n_order : 2;
-    const int32_t n_calls = plan->n_order ? 1 : n_batches / memoi_session_n_group(s);
-    double step_s, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
-    int64_t other_bytes = 0;
-    for (int32_t k = 0; k < n_turns; k++) slower_s += memoi_session_turn_s(s, k) * n_calls;
-    if (best->computed_s + slower_s >= least_s) return;
-    best->is_current = 0;
-    if (plan->n_buffers) {
-        memoi_session_stage(s, MEMO_POLICY_KEEP, NULL);
-        other_bytes = s->peak_bytes - plan->sizes.device_bytes;
-        if (other_bytes >= best->unfit_bytes) return;
-        if (slower_s >= best->slower_s && other_bytes >= best->other_bytes) return;
-    }
-    memoi_session_choose_rows(s);
-    if (!plan->fits) {
-        best->unfit_bytes = other_bytes;
-        return;
-    }
-
-    step_s = memoi_step_plan_s(plan);
-    if (step_s >= least_s) return;
-    memcpy(best->alternatives, plan->alternatives, sizeof best->alternatives);
-    best->step_s = step_s;
-    best->computed_s = step_s - slower_s;
-    if (plan->times) best->computed_s -= plan->times->stall_s + plan->times->recompute_s;
-    best->slower_s = slower_s;
-    best->other_bytes = other_bytes;
-    best->is_current = 1;
-}
-
-/* The buffer of change i, which becomes as declared, or gets the alternative i - n_buffers.  *to:
- * that alternative from 1 on, or 0. */
-MEMOI int32_t memoi_session_change(const memo_session_desc* desc, int32_t i, int32_t* to) {
-    *to = (int32_t)memob_max(i - desc->n_buffers + 1, 0);
-    return *to ? desc->alternatives[*to - 1].buffer : i;
-}
-
-/* Changes one or two buffers of the best alternatives, until none helps. */
-MEMOI void memoi_session_climb(memo_session* s, memoi_session_best* best) {
-    int32_t* chosen = s->part->plan->alternatives;
-    const int32_t n = s->desc.n_buffers + s->desc.n_alternatives;
-    int32_t to_i, to_k;
-    double before_s = HUGE_VAL;
-    while (best->step_s < before_s) {
-        before_s = best->step_s;
-        for (int32_t i = 0; i < n; i++)
-            for (int32_t k = 0; k <= i; k++) {
-                const int32_t buffer_i = memoi_session_change(&s->desc, i, &to_i);
-                const int32_t buffer_k = memoi_session_change(&s->desc, k, &to_k);
-                if (best->alternatives[buffer_i] == to_i ||
-                    (i != k && (buffer_i == buffer_k || best->alternatives[buffer_k] == to_k)))
-                    continue;
-                memcpy(chosen, best->alternatives, sizeof best->alternatives);
-                chosen[buffer_k] = to_k;
-                chosen[buffer_i] = to_i;
-                memoi_session_try(s, best);
-            }
-    }
-}
-
-/* Chooses alternatives of buffers, and the stage: less and less memory until the stage fits, or as
- * long as the step may get shorter; then by single changes. */
-MEMOI void memoi_session_choose(memo_session* s) {
-    int32_t* chosen = s->part->plan->alternatives;
-    memoi_session_best best;
-    memset(&best, 0, sizeof best);
-    best.step_s = best.slower_s = HUGE_VAL;
-    best.unfit_bytes = INT64_MAX;
-    memset(chosen, 0, sizeof best.alternatives);
-    do memoi_session_try(s, &best);
-    while (best.step_s > 0 && memoi_session_lower(s));
-
-    /* If none fits, the plan has the smallest buffers. */
-    if (best.step_s >= HUGE_VAL && !s->desc.n_alternatives) return;
-    if (best.step_s > 0) memoi_session_climb(s, &best);
-    if (best.step_s < HUGE_VAL) memcpy(chosen, best.alternatives, sizeof best.alternatives);
-    if (!best.is_current) memoi_session_choose_rows(s);
-}
+#define MEMOI_SESSION_GAIN 1e-4 /* the least share of a step that another choice saves */
 
 /* States of all layers. */
 MEMOI int64_t memoi_session_n_states(const memo_session* s) {
@@ -10607,12 +10304,12 @@ MEMOI void memoi_session_choose_with(memo_session* s, int64_t n, int64_t n_spill
     memo_step_plan* plan = s->part->plan;
     double step_s;
     memoi_session_set_streams(s, n, memob_min(n_spilled, most), is_on_host);
-    memoi_session_choose(s);
+    memoi_session_choose_rows(s);
 
     /* The host or the disk lacks memory: spill more states. */
     if (!plan->fits && plan->n_spilled < most && !memoi_is_over(s->peak_bytes, s->limit_bytes)) {
         (void)memoi_session_spill(s, n, plan->n_spilled + 1, memoi_session_other_bytes(s));
-        memoi_session_choose(s);
+        memoi_session_choose_rows(s);
     }
 
     /* Without times the first that fits is the best. */
@@ -10843,7 +10540,7 @@ MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_step_plan** plan
 MEMOI void memoi_session_stay(memo_session* s, const memo_step_plan* open) {
     s->update_at = open->update_at;
     memoi_session_set_streams(s, open->n_streamed, open->n_spilled, open->update_is_on_host);
-    memoi_session_choose(s);
+    memoi_session_choose_rows(s);
 }
 
 /* Names the limit of the chosen stage, if its rows were searched for. */
@@ -10886,14 +10583,14 @@ MEMOI void memoi_session_plan_each(memo_session* s, const memo_profile* profile,
         plan->update_is_on_host = plan_first->update_is_on_host;
         plan->update_at = plan_first->update_at;
         if (i)
-            memoi_session_choose(s);
+            memoi_session_choose_rows(s);
         else if (s->planner && s->planner->timing.keeps_states)
             memoi_session_stay(s, s->planner->parts[0].plan);
         else
             memoi_session_choose_states(s);
         if (limit_bytes != s->desc.device_bytes && !plan->fits) {
             s->limit_bytes = s->desc.device_bytes;
-            memoi_session_choose(s);
+            memoi_session_choose_rows(s);
         }
         memoi_session_name_limit(s);
         s->limit_bytes = s->desc.device_bytes;
@@ -11028,10 +10725,6 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     if (plan->n_order)
         memo_text_put(text, "order     %d turns, %d places of %d layers\n", (int)plan->n_order,
                       (int)plan->swap.n_places, (int)(plan->swap.n_layers / plan->swap.n_places));
-    for (int32_t i = 0; i < plan->n_buffers; i++)
-        if (plan->alternatives[i])
-            memo_text_put(text, "less      buffers[%d] by alternatives[%d]\n", (int)i,
-                          (int)plan->alternatives[i] - 1);
     if (plan->update_is_on_host) memo_text_put(text, "update    on the host\n");
     if (plan->update_at == MEMO_UPDATE_DEFERRED)
         memo_text_put(text, "update    of each layer before its next forward\n");
@@ -11058,140 +10751,6 @@ void memo_step_plan_put(const memo_step_plan* plan, memo_text* text) {
     memoi_put_bytes(text, ", host memory of ", most[1]);
     memoi_put_bytes(text, " instead of ", sums[1] > most[1] ? sums[1] : 0);
     memo_text_put(text, "\n");
-}
-
-/* --- >>session file ---
- * Knows: the text of a plan.  Its rows and addresses are given back; the rest follows from them. */
-
-static const memob_value memoi_step_plan_buffer_values[] = {
-    MEMOB_VALUE("size", MEMOB_VALUE_INT64, memo_buffer, size_bytes, 0, MEMOB_BYTES_MAX),
-    MEMOB_VALUE("offset", MEMOB_VALUE_INT64, memo_buffer, offset_bytes, 0, MEMOB_BYTES_MAX - 1)};
-static const memob_record memoi_step_plan_buffer = {"buffer", memoi_step_plan_buffer_values, 2, 0};
-
-memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, memo_error* error) {
-    memoi_step_plan_line line;
-    memo_text text = {NULL, 0, 0, 0};
-    memob_lines lines = {&text, NULL, 0, error};
-    memo_status status = MEMO_STATUS_OK;
-    memo_text_put(&text, "memo step-plan 2\n");
-    for (; plan && !status; plan = plan->next) {
-        for (int64_t i = 0; !status && memoi_step_plan_get_line(plan, i, &line); i++)
-            status = memob_line(&lines, &line.record, line.cells);
-        for (int64_t i = 0; !status && i < plan->addresses->n_buffers; i++)
-            status = memob_line(&lines, &memoi_step_plan_buffer, &plan->addresses->buffers[i]);
-    }
-    return memob_write_lines(&text, lines.n, path, status, error);
-}
-
-/* Reads a line of a plan, whose first values must be the session's. */
-MEMOI memo_status memoi_session_read_line(memob_lines* lines, const memoi_step_plan_line* own,
-                                          int64_t* cells) {
-    char text[200] = "";
-    memo_status status = memob_line(lines, &own->record, cells);
-    if (!status) memoi_step_plan_differs(own, cells, text, sizeof text);
-    if (*text)
-        status = memob_line_error(lines->reader, lines->error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "wrong plan: %s; plan again", text);
-    return status;
-}
-
-/* The current shape of the file as the stage: its rows, a dry run, and the file's addresses. */
-MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines) {
-    memo_step_plan* plan = s->part->plan;
-    memoi_step_plan_line own;
-    const int64_t n_tensors = plan->swap.n_tensors;
-    int64_t* rows = (int64_t*)(uintptr_t)plan->swap.rows; /* the plan's own */
-    int64_t cells[sizeof own.cells / sizeof own.cells[0]], i, n_buffers = 0;
-    memo_status status = MEMO_STATUS_OK;
-    for (i = 0; !status && memoi_step_plan_get_line(plan, i, &own); i++) {
-        memset(cells, 0, sizeof cells);
-        status = memoi_session_read_line(lines, &own, cells);
-        if (own.of == MEMOI_LINE_SHAPE) {
-            plan->policy = (memo_policy)cells[MEMOI_LINE_POLICY];
-            plan->swap.n_host_layers = (int32_t)cells[MEMOI_LINE_HOST_LAYERS];
-            plan->n_streamed = cells[MEMOI_LINE_STREAMED];
-            plan->n_spilled = cells[MEMOI_LINE_SPILLED];
-            plan->update_is_on_host = (int32_t)cells[MEMOI_LINE_UPDATE];
-            plan->update_at = (int32_t)cells[MEMOI_LINE_UPDATE_AT];
-            n_buffers = cells[MEMOI_LINE_BUFFERS];
-            memoi_session_stream(s);
-        } else if (own.of == MEMOI_LINE_ALTERNATIVES) {
-            for (int32_t b = 0; b < plan->n_buffers; b++) plan->alternatives[b] = (int32_t)cells[b];
-            if (!status && !memoi_session_has_alternatives(s, plan))
-                status = memob_line_error(lines->reader, lines->error, MEMO_STATUS_INVALID_ARGUMENT,
-                                          "wrong plan: it has other alternatives; plan again");
-        } else if (own.of == MEMOI_LINE_STEP) {
-            memcpy(rows, cells + 1, (size_t)n_tensors * sizeof *cells);
-            rows += n_tensors;
-        }
-    }
-    if (!status) memoi_session_dry_run(s);
-    if (status || s->failure.status) return status;
-
-    if (n_buffers != plan->addresses->n_buffers)
-        return memob_line_error(lines->reader, lines->error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "wrong plan: it has %lld requests of a micro-batch, the session "
-                                "%lld; plan again",
-                                (long long)n_buffers, (long long)plan->addresses->n_buffers);
-    for (i = 0; i < n_buffers; i++) {
-        memo_buffer* buffer = &plan->addresses->buffers[i];
-        const int64_t size_bytes = buffer->size_bytes;
-        status = memob_line(lines, &memoi_step_plan_buffer, buffer);
-        if (status) return status;
-        if (buffer->size_bytes != size_bytes)
-            return memob_line_error(lines->reader, lines->error, MEMO_STATUS_INVALID_ARGUMENT,
-                                    "wrong plan: request %lld of a micro-batch has %lld bytes, not "
-                                    "%lld; plan again",
-                                    (long long)i, (long long)buffer->size_bytes,
-                                    (long long)size_bytes);
-    }
-    memoi_plan_measure(plan->addresses);
-    return memo_plan_validate(plan->addresses, lines->error);
-}
-
-memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
-                                memo_step_plan** plan, memo_error* error) {
-    memo_session_desc own;
-    memo_session* s;
-    memob_reader reader, ahead;
-    memob_lines lines = {NULL, &reader, 0, error};
-    memo_status status = memob_check_given("memo_step_plan_read", "desc", desc, error);
-    memoi_step_plan_line line;
-    memo_step_plan none;
-    *plan = NULL;
-    if (status) return status;
-    own = *desc;
-    own.policy = MEMO_POLICY_KEEP; /* the file states the policy and the rows */
-    status = memob_reader_open(&reader, path, error);
-    memset(&none, 0, sizeof none);
-    (void)memoi_step_plan_get_line(&none, 0, &line);
-    if (!status) status = memob_read_frame(&reader, "step-plan", 2, 0, error);
-    ahead = reader;
-    if (!status && !memob_expect_record(&ahead, &line.record, line.cells, NULL)) {
-        if (!desc->slice_rows) own.slice_rows = line.cells[MEMOI_LINE_SLICE_ROWS];
-        if (desc->n_group == MEMO_GROUP_PLANNED)
-            own.n_group = (int32_t)line.cells[MEMOI_LINE_N_GROUP];
-    }
-    if (status) {
-        memob_reader_close(&reader);
-        return memoi_session_verdict(&own, status, error);
-    }
-
-    s = memoi_session_make(&own, NULL, 0, error);
-    if (!s) {
-        memob_reader_close(&reader);
-        return MEMO_STATUS_OUT_OF_HOST_MEMORY;
-    }
-    lines.error = &s->call_error;
-    for (int32_t k = 0; !s->failure.status && k < s->desc.n_shapes; k++) {
-        memoi_session_use_shape(s, k);
-        memoi_keep(s, memoi_session_read_shape(s, &lines));
-        if (!s->failure.status && k == s->desc.n_shapes - 1)
-            memoi_keep(s, memob_check_count(&reader, lines.n, &s->call_error));
-        memoi_session_judge(s, "the plan of the file", "the plan of the file");
-    }
-    memob_reader_close(&reader);
-    return memoi_session_give_plan(s, plan, error);
 }
 
 /* --- >>session open ---
@@ -11706,7 +11265,7 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
     *growth_s = fmin(slope_s, *middle_s);
 }
 
-/* The times of the current shape, from its spans.  All times are of the buffers as declared. */
+/* The times of the current shape, from its spans. */
 MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) {
     static const memo_pass passes[] = {MEMO_PASS_FORWARD, MEMO_PASS_BACKWARD};
     double* const of_pass_s[] = {times->forward_s, times->backward_s};
@@ -11734,12 +11293,8 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
             rest_s += *memoi_session_span(s, step, (int32_t)passes[i]) -
                       memoi_rows_slice_s(s->steps, step, of_pass_s[i][k], growths_s[i][k]);
         }
-        for (int32_t k = 0; k < times->n_kinds; k++)
-            of_pass_s[i][k] = fmax(of_pass_s[i][k] - memoi_session_slower_s(s, passes[i], k), 0);
     }
-    rest_s = fmax(rest_s, 0) / memoi_session_n_group(s) -
-             memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
-    times->between_s = fmax(rest_s, 0);
+    times->between_s = fmax(rest_s, 0) / memoi_session_n_group(s);
 }
 
 /* Measures copies and the file within the budgets.  Larger copies measure the rate better, but
@@ -12034,8 +11589,7 @@ MEMOI int memoi_timing_is_open(const memo_session* s, const memo_step_plan* plan
         const memo_plan *a = s->parts[k].plan->addresses, *b = plan->addresses;
         for (int64_t i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &own); i++) {
             (void)memoi_step_plan_get_line(plan, i, &found);
-            if (i == 0) found.cells[MEMOI_LINE_POLICY] = own.cells[MEMOI_LINE_POLICY];
-            if (memcmp(own.cells, found.cells, sizeof own.cells) != 0) return 0;
+            if (memcmp(own.values, found.values, sizeof own.values) != 0) return 0;
         }
         for (int64_t i = 0; i < a->n_buffers; i++)
             if (a->buffers[i].offset_bytes != b->buffers[i].offset_bytes) return 0;

@@ -1,6 +1,6 @@
 /* 18_own_loop.c - keeps the trainer's own loop: micro-batches of different lengths, a buffer for a
- * part of the step, a forward alone for validation, and the plan of the timed steps, which the next
- * start reads from a file.
+ * part of the step, a forward alone for validation, and the times of the first steps in a file, by
+ * which the next start plans at once.
  *
  * Each layer computes out = inp + tanh(w inp) for T tokens of C channels, with one parameter w.
  *
@@ -9,7 +9,7 @@
  * Expected output:
  *     planned    device ... KiB of 400 KiB, ... KiB moved to the host
  *     validation loss 0.0155
- *     from file  device ... KiB of 400 KiB, ... KiB moved to the host
+ *     by file    device ... KiB of 400 KiB, ... KiB moved to the host
  *     validation loss 0.0155
  *     parameters bitwise the same
  */
@@ -31,9 +31,6 @@ typedef struct trainer {
     float w[L], d_w[L];
     float x[T * C], d_x[T * C]; /* between layers */
     float loss;
-    const char* plan_path;
-    const memo_step_plan* plan; /* the session's */
-    memo_status written;
 } trainer;
 
 static void recompute(void* user, memo_session* session, int32_t l, int32_t tensor, int64_t begin,
@@ -80,41 +77,26 @@ static void step(void* user, memo_session* session) {
     }
 }
 
-/* The first training steps were timed: keeps their plan for the next start. */
-static void planned(void* user, memo_session* session, const memo_step_plan* plan) {
-    trainer* t = (trainer*)user;
-    memo_error error;
-    (void)session;
-    t->plan = plan;
-    t->written = memo_step_plan_write(plan, t->plan_path, &error);
-}
-
-static memo_status run(trainer* t, const char* path, int is_there, memo_error* error) {
+/* The session times the first training steps, writes the times, and plans again.  If the file is
+ * there, nothing is timed. */
+static memo_status run(trainer* t, const char* path, memo_error* error) {
     static const memo_batch batches[] = {{.shape = LONG},
                                          {.shape = SHORT},
                                          {.shape = LONG},
                                          {.n_rows = 77, .shape = SHORT},
                                          {.shape = VALIDATION}};
     memo_session_desc desc = {0};
-    memo_step_plan* plan = NULL;
+    const memo_step_plan* plan;
     memo_session* session = NULL;
     memo_status status;
     desc.tensors = acts, desc.n_tensors = 2;
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE;
     desc.shapes = shapes, desc.n_shapes = N_SHAPES;
     desc.user = t, desc.step = step, desc.recompute = recompute;
-    desc.planned = planned, desc.timed_steps = 5;
+    desc.profile_path = path, desc.timed_steps = 5;
     desc.device_bytes = 400 << 10;
-    t->plan_path = path;
     for (int l = 0; l < L; l++) t->w[l] = -0.1f;
-    if (!is_there) {
-        status = memo_session_create(&desc, &session, error);
-    } else {
-        status = memo_step_plan_read(&desc, path, &plan, error);
-        if (!status) status = memo_session_open(&desc, plan, &session, error);
-        t->plan = plan;
-    }
-
+    status = memo_session_create(&desc, &session, error);
     for (int i = 0; i < 10 && !status; i++) {
         memset(t->d_w, 0, sizeof t->d_w);
         memo_session_begin(session, &batches[i % 5]);
@@ -122,24 +104,30 @@ static memo_status run(trainer* t, const char* path, int is_there, memo_error* e
         status = memo_session_end(session, error); /* of any call since the begin */
         for (int l = 0; l < L && !status; l++) t->w[l] -= 0.01f * t->d_w[l];
     }
-    if (!status && t->written)
-        status = memo_error_set(error, t->written, "the plan is not written");
-    if (!status)
-        printf("%s device %d KiB of 400 KiB, %d KiB moved to the host\nvalidation loss %.4f\n",
-               is_there ? "from file " : "planned   ", (int)(t->plan->device_bytes >> 10),
-               (int)(t->plan->sizes.swapped_bytes >> 10), (double)t->loss);
+    if (!status) {
+        plan = memo_session_get_info(session).plan;
+        printf("device %d KiB of 400 KiB, %d KiB moved to the host\nvalidation loss %.4f\n",
+               (int)(plan->device_bytes >> 10), (int)(plan->sizes.swapped_bytes >> 10),
+               (double)t->loss);
+    }
     memo_session_destroy(session);
-    memo_step_plan_destroy(plan);
     return status;
 }
 
 int main(void) {
     static trainer first, second;
-    static const char path[] = "18_own_loop.plan";
+    static const char path[] = "18_own_loop.profile";
     memo_error error;
-    memo_status status = run(&first, path, 0, &error);
-    if (!status) status = run(&second, path, 1, &error);
-    remove(path);
+    char of_shape[64];
+    memo_status status;
+    printf("planned    ");
+    status = run(&first, path, &error);
+    if (!status) printf("by file    ");
+    if (!status) status = run(&second, path, &error);
+    for (int k = 0; k < N_SHAPES; k++) {
+        snprintf(of_shape, sizeof of_shape, k ? "%s.%d" : "%s", path, k);
+        (void)remove(of_shape);
+    }
     if (status) {
         fprintf(stderr, "18_own_loop: %s\n", error.message);
         return 1;

@@ -1,10 +1,11 @@
-/* 32_smaller_buffer.c - a plan chooses between more memory and more time: logits of all rows at
- * once, or of fewer rows at a time.
+/* 32_smaller_buffer.c - chooses between more memory and more time by the predicted step: logits of
+ * all rows at once, or of fewer rows at a time.
  *
  * Each layer computes out = inp + tanh(w inp) for T tokens of C channels.  A classifier of V
- * classes computes the loss between forward and backward.  Its logits are a declared buffer with
- * two alternatives, which a plan weighs against rows that travel to the host.  A classifier that
- * adds up its gradients row by row has the same bits with each of them.
+ * classes computes the loss between forward and backward.  Its logits are a declared buffer: a
+ * plan for each size shows which leaves the shorter step, because a smaller buffer leaves room for
+ * rows that would travel to the host.  A classifier that adds up its gradients row by row has the
+ * same bits with each size.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/32_smaller_buffer.c -o 32_smaller_buffer -lpthread -lm
@@ -25,21 +26,19 @@ enum { INP, HIDDEN };
 static const memo_item acts[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
                                  MEMO_ITEM("hidden", 4 * C, MEMO_ROWS)};
 
-/* Of the logits: bytes, bytes of each row, and the seconds that a row takes in addition.  The sizes
- * of an alternative replace those of the buffer. */
-enum { LOGITS, ROW_BYTES = 4 * V };
-static const int logits_rows[] = {T, 128, 32};
-static const memo_session_buffer buffers[] = {
-    {"logits", 0, ROW_BYTES, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BETWEEN, 0, 0}};
-static const memo_session_alternative alternatives[] = {{LOGITS, 128 * ROW_BYTES, 0, 0.1e-3 / T},
-                                                        {LOGITS, 32 * ROW_BYTES, 0, 0.8e-3 / T}};
+/* Rows of logits at a time, and the seconds that a step then takes in addition. */
+enum { LOGITS, N_SIZES = 3 };
+static const struct {
+    int n_rows;
+    double slower_s;
+} sizes[N_SIZES] = {{T, 0}, {128, 0.1e-3}, {32, 0.8e-3}};
 
 typedef struct parameters {
     float w[L], classes[V * C];
 } parameters;
 static parameters params, gradients;
 static float x[T * C], d_x[T * C]; /* between layers */
-static int n_logits;               /* rows at a time, in the last step */
+static int n_logits;               /* rows at a time */
 
 static float* at(memo_session* session, int32_t l, int32_t tensor) {
     return (float*)memo_session_get_address(session, l, tensor);
@@ -77,10 +76,9 @@ static void classify(float* logits, int begin, int end) {
     }
 }
 
-/* The loss, with the logits that the plan has chosen. */
+/* The loss. */
 static void between(void* user, memo_session* session) {
     float* logits = (float*)memo_session_get_buffer(session, LOGITS);
-    n_logits = logits_rows[memo_session_get_alternative(session, LOGITS)];
     memset(d_x, 0, sizeof d_x);
     for (int t = 0; t < T; t += n_logits) classify(logits, t, t + n_logits);
     (void)user;
@@ -96,10 +94,10 @@ static void backward(void* user, memo_session* session, int32_t l) {
 }
 
 /* A layer takes 0.7 ms forward and 1.4 ms backward, the classifier 10 ms; copies go at 90 MB/s. */
-static const memo_profile* times(void) {
+static const memo_profile* times(int size) {
     static memo_profile p;
     p.n_rows = T, p.n_kinds = 1, p.n_tensors = 2;
-    p.forward_s[0] = 0.7e-3, p.backward_s[0] = 1.4e-3, p.between_s = 10e-3;
+    p.forward_s[0] = 0.7e-3, p.backward_s[0] = 1.4e-3, p.between_s = 10e-3 + sizes[size].slower_s;
     for (int t = 0; t < 2; t++) {
         strcpy(p.tensors[t].name, acts[t].name);
         p.tensors[t].recompute_s_per_row[0] = t == INP ? -1 : 0.4e-3 / T;
@@ -109,19 +107,38 @@ static const memo_profile* times(void) {
     return &p;
 }
 
+/* Plans with each size of the logits.  *best: the one with the shortest step. */
+static memo_status choose(memo_session_desc* desc, memo_session_buffer* logits, int* best,
+                          memo_error* error) {
+    double best_s = HUGE_VAL;
+    *best = N_SIZES - 1;
+    for (int k = 0; k < N_SIZES; k++) {
+        memo_step_plan* plan;
+        logits->size_bytes = (int64_t)sizes[k].n_rows * 4 * V;
+        if (memo_session_plan(desc, times(k), &plan, error)) return error->status;
+        if (plan->fits && plan->times->step_s < best_s) best_s = plan->times->step_s, *best = k;
+        memo_step_plan_destroy(plan);
+    }
+    logits->size_bytes = (int64_t)sizes[*best].n_rows * 4 * V;
+    n_logits = sizes[*best].n_rows;
+    return MEMO_STATUS_OK;
+}
+
 /* Plans and trains for a step; device_bytes 0: all memory. */
 static memo_status train(int64_t device_bytes, memo_error* error) {
+    memo_session_buffer logits = {"logits", 0, 0, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BETWEEN, 0, 0};
     memo_session_desc desc = {0};
     memo_step_plan* plan = NULL;
     memo_session* session = NULL;
     memo_status status;
+    int best;
     desc.tensors = acts, desc.n_tensors = 2;
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE, desc.device_bytes = device_bytes;
     desc.forward = forward, desc.between = between, desc.backward = backward;
     desc.recompute = recompute;
-    desc.buffers = buffers, desc.n_buffers = 1;
-    desc.alternatives = alternatives, desc.n_alternatives = 2;
-    status = memo_session_plan(&desc, times(), &plan, error);
+    desc.buffers = &logits, desc.n_buffers = 1;
+    status = choose(&desc, &logits, &best, error);
+    if (!status) status = memo_session_plan(&desc, times(best), &plan, error);
     if (!status) status = memo_session_open(&desc, plan, &session, error);
     memset(&gradients, 0, sizeof gradients);
     if (!status) status = memo_session_run(session, NULL, error);

@@ -145,9 +145,8 @@ extern "C" {
  *     >>session checked        hashes of tensors between forward and backward
  *     >>session running        a micro-batch
  *     >>session stage          rows and addresses of one policy, and whether they fit
- *     >>session plan           stages by alternatives, streamed states and shapes, until one fits
+ *     >>session plan           stages by streamed states and shapes, until one fits
  *     >>session words          a plan on the terminal
- *     >>session file           a plan as a file
  *     >>session open           arena and engine of a plan
  *     >>session slices         which size of slices
  *     >>session times          a profile from the spans of micro-batches
@@ -212,7 +211,6 @@ extern "C" {
 #include "plan/session/stage.h"
 #include "plan/session/plan.h"
 #include "plan/session/words.h"
-#include "plan/session/file.h"
 #include "plan/session/open.h"
 #include "plan/session/slices.h"
 #include "plan/session/advice.h"

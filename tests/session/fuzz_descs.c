@@ -439,14 +439,14 @@ static int32_t fuzz_order(fuzz_bytes* in, memo_turn* order) {
 
 /* All but the tables that a target fills. */
 static void fuzz_session_pointers(memo_session_desc* desc) {
-    FUZZ_POINTERS(*desc, 464, &desc->profile_path, &desc->planned, &desc->device,
+    FUZZ_POINTERS(*desc, 448, &desc->profile_path, &desc->planned, &desc->device,
                   &desc->compute_stream, &desc->tensors, &desc->order, &desc->shapes,
                   &desc->layer_kinds, &desc->tensor_kinds, &desc->user, &desc->setup, &desc->step,
                   &desc->forward, &desc->between, &desc->backward, &desc->loss, &desc->recompute,
-                  &desc->outputs, &desc->verifying, &desc->norm, &desc->buffers,
-                  &desc->alternatives, &desc->agree, &desc->spill_directory, &desc->states,
-                  &desc->update, &desc->update_host, &desc->rows, &desc->log.write, &desc->log.user,
-                  &desc->device_memory, &desc->host_memory);
+                  &desc->outputs, &desc->verifying, &desc->norm, &desc->buffers, &desc->agree,
+                  &desc->spill_directory, &desc->states, &desc->update, &desc->update_host,
+                  &desc->rows, &desc->log.write, &desc->log.user, &desc->device_memory,
+                  &desc->host_memory);
 }
 
 /* A session's error names nothing of the layers below it. */
@@ -477,7 +477,6 @@ static void fuzz_session(fuzz_bytes* in) {
     uint32_t tensor_kinds[FUZZ_N];
     memo_profile profiles[FUZZ_N];
     memo_state states[FUZZ_N];
-    memo_session_alternative alternatives[FUZZ_N];
     const int has_profile = fuzz_pick(in, 2), has_kinds = fuzz_pick(in, 2);
     const int has_buffers = fuzz_pick(in, 2), has_rows = fuzz_pick(in, 2);
     const int has_shapes = fuzz_pick(in, 2);
@@ -523,9 +522,6 @@ static void fuzz_session(fuzz_bytes* in) {
         FUZZ_FILL(in, states[i], 24, &states[i].name);
         states[i].name = "s";
     }
-    for (i = 0; i < FUZZ_N; i++) FUZZ_FILL(in, alternatives[i], 32, NULL);
-    desc.n_alternatives = fuzz_pick(in, 2) ? fuzz_count_32(in) : 0;
-    desc.alternatives = fuzz_pick(in, 4) ? alternatives : NULL;
     desc.n_states = fuzz_pick(in, 2) ? fuzz_count_32(in) : 0;
     desc.states = fuzz_pick(in, 4) ? states : NULL;
     desc.update = fuzz_pick(in, 4) ? fuzz_layer : NULL;
@@ -543,7 +539,6 @@ static void fuzz_in_flight(fuzz_bytes* in) {
         {"gradient", 0, 8, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0},
         {"scratch", 64, 0, MEMO_PASS_FORWARD, MEMO_EACH_LAYER, MEMO_PASS_FORWARD, 0, 0},
         {"whole", 64, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0}};
-    memo_session_alternative alternatives[] = {{0, 0, 4, 1e-6}, {2, 32, 0, 1e-6}};
     int64_t rows[FUZZ_N * FUZZ_N * FUZZ_N]; /* each micro-batch in flight has its own */
     memo_session_output outputs[] = {{"o", NULL, sizeof rows, MEMO_TYPE_U8, 0}};
     memo_profile profile = {.n_rows = 64, .n_kinds = 1};
@@ -552,7 +547,6 @@ static void fuzz_in_flight(fuzz_bytes* in) {
     desc.n_tensors = profile.n_tensors = 1 + (int32_t)fuzz_pick(in, FUZZ_N);
     desc.policy = (memo_policy)fuzz_pick(in, MEMO_N_POLICIES);
     desc.n_buffers = (int32_t)fuzz_pick(in, FUZZ_N + 1);
-    desc.n_alternatives = desc.n_buffers > 2 ? (int32_t)fuzz_pick(in, 3) : 0;
     desc.n_outputs = (int32_t)fuzz_pick(in, 2);
     desc.device_bytes = fuzz_pick(in, 2) ? 0 : 2048 * fuzz_pick(in, 64);
     desc.host_bytes = fuzz_pick(in, 2) ? 0 : 1024 * fuzz_pick(in, 64);
@@ -568,7 +562,7 @@ static void fuzz_in_flight(fuzz_bytes* in) {
     profile.copies[1].out_s = profile.copies[1].back_s = 1e-3 * fuzz_pick(in, 4);
 
     /* Then some words, and all pointers. */
-    const int32_t n_buffers = desc.n_buffers, n_alternatives = desc.n_alternatives;
+    const int32_t n_buffers = desc.n_buffers;
     desc.n_order = fuzz_order(in, order);
     const int32_t n_order = desc.n_order;
     fuzz_change(in, &desc, sizeof desc);
@@ -578,7 +572,6 @@ static void fuzz_in_flight(fuzz_bytes* in) {
     if (desc.n_group > 1) desc.n_group = 1;
     if (desc.n_order > n_order && desc.n_order <= MEMO_TURNS_MAX) desc.n_order = n_order;
     if (desc.n_buffers > n_buffers) desc.n_buffers = n_buffers;
-    if (desc.n_alternatives > n_alternatives) desc.n_alternatives = n_alternatives;
     if (desc.n_outputs > 1) desc.n_outputs = 1;
     desc.n_shapes = 0;
     desc.states = &state;
@@ -596,7 +589,6 @@ static void fuzz_in_flight(fuzz_bytes* in) {
     desc.tensors = tensors;
     desc.order = fuzz_pick(in, 32) ? order : NULL;
     desc.buffers = buffers;
-    desc.alternatives = alternatives;
     desc.outputs = outputs;
     desc.rows = desc.policy == MEMO_POLICY_ROWS ? rows : NULL;
     desc.user = &desc;

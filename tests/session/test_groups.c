@@ -379,27 +379,21 @@ TEST(timed_sessions_group_between_steps) {
     CHECK(!memcmp(words[0], words[1], sizeof words[0]));
 }
 
-/* A plan from a file has its group, which a session takes. */
-TEST(plans_with_groups_from_files) {
+/* A plan has its group, which a session takes that leaves the group open. */
+TEST(a_session_takes_the_group_of_its_plan) {
     static model m;
-    char path[512];
-    memo_step_plan* again = NULL;
     own_session* s = NULL;
-    snprintf(path, sizeof path, "%s/groups.plan", memo_test_folder());
     model_init(&m, 8, MEMO_POLICY_SWAP);
     own_step_plan* plan = step_plan_of(&m.t.desc, NULL);
-    CHECK_OK(memo_step_plan_write(plan, path, &error));
     m.t.desc.n_group = MEMO_GROUP_PLANNED;
-    CHECK_OK(memo_step_plan_read(&m.t.desc, path, &again, &error));
-    CHECK_IS(again->n_group, ==, GROUP);
-    CHECK_OK(memo_session_open(&m.t.desc, again, &s, &error));
+    CHECK_IS(plan->n_group, ==, GROUP);
+    CHECK_OK(memo_session_open(&m.t.desc, plan, &s, &error));
     if (s) expect_bits(&m, s, ROWS);
     memo_session_destroy(s);
     s = NULL;
     m.t.desc.n_group = 1;
-    CHECK_ERROR(memo_session_open(&m.t.desc, again, &s, &error), INVALID_ARGUMENT,
+    CHECK_ERROR(memo_session_open(&m.t.desc, plan, &s, &error), INVALID_ARGUMENT,
                 "it has 3 as n_group, the session has 1");
-    memo_step_plan_destroy(again);
 }
 
 static void no_between(MEMO_UNUSED void* user, MEMO_UNUSED memo_session* s) {}

@@ -214,9 +214,6 @@ TEST(null_is_refused_by_name) {
     CHECK(!s);
     NULL_IS_REFUSED(memo_session_plan(NULL, NULL, &plan, &error), "desc");
     CHECK(!plan);
-    plan = (memo_step_plan*)&profile;
-    NULL_IS_REFUSED(memo_step_plan_read(NULL, "build/none", &plan, &error), "desc");
-    CHECK(!plan);
     NULL_IS_REFUSED(memo_session_get_least(NULL, &n_bytes, &error), "desc");
     NULL_IS_REFUSED(memo_session_verify(NULL, &error), "desc");
 

@@ -52,11 +52,6 @@ static memo_status rank_main(thread_rank* thread, memo_error* e) {
     (void)e;
     r->thread = thread;
     memset(&r->error, 0, sizeof r->error);
-    if (r->path) {
-        own_step_plan* plan = NULL;
-        r->status = memo_step_plan_read(&r->m.desc, r->path, &plan, &r->error);
-        return MEMO_STATUS_OK;
-    }
     r->status = memo_session_create(&r->m.desc, &s, &r->error);
     if (r->status) return MEMO_STATUS_OK;
     if (!r->fails_later) {
@@ -323,38 +318,6 @@ TEST(a_rank_without_memory_for_checks_fails_all) {
     CHECK_IS(ranks[1].status, ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
     CHECK_TEXT(ranks[0].error.message, "another rank failed");
     for (int32_t i = 0; i < 2; i++) close_device(&ranks[i].m);
-}
-
-/* A rank that cannot read its file says so, and the others end with it. */
-TEST(a_rank_without_its_file_fails_all) {
-    memo_step_plan* plan = NULL;
-    for (int32_t i = 0; i < 2; i++) {
-        memo_session_desc* d = &ranks[i].m.desc;
-        open_short_rank(i);
-        d->policy = MEMO_POLICY_KEEP;
-        by_layers(&ranks[i].m, forward, backward);
-        d->device_bytes = (int64_t)1 << 30;
-    }
-    {
-        memo_session_desc alone = ranks[0].m.desc;
-        alone.agree = NULL;
-        CHECK_OK(memo_session_plan(&alone, NULL, &plan, &error));
-        CHECK_OK(memo_step_plan_write(plan, scratch_file(), &error));
-        memo_step_plan_destroy(plan);
-    }
-    for (int32_t i = 0; i < 3; i++) { /* both read it, then one does not */
-        ranks[0].path = i == 1 ? "/nonexistent/plan" : scratch_file();
-        ranks[1].path = i == 2 ? "/nonexistent/plan" : scratch_file();
-        run_ranks(2);
-        CHECK_CASE(ranks[0].status == (i ? MEMO_STATUS_IO : MEMO_STATUS_OK) &&
-                       ranks[1].status == ranks[0].status,
-                   "%s, %s", ranks[0].error.message, ranks[1].error.message);
-        if (i == 0) continue;
-        CHECK(strstr(ranks[i - 1].error.message, "/nonexistent/plan") != NULL);
-        CHECK(strstr(ranks[2 - i].error.message, "another rank failed") != NULL);
-    }
-    for (int32_t i = 0; i < 2; i++) close_device(&ranks[i].m);
-    remove(scratch_file());
 }
 
 /* Fields that must match are named on all ranks. */

@@ -1767,23 +1767,6 @@ TEST(misused_states_of_a_session_are_errors) {
                 "made for other states");
 }
 
-/* A plan file keeps what is streamed. */
-TEST(plan_files_keep_streamed_states) {
-    trainer t;
-    char path[250];
-    random_trainer(&t);
-    t.desc.device_bytes = 1;
-    own_step_plan* plan = step_plan_of(&t.desc, NULL);
-    CHECK(plan && plan->n_streamed > 0);
-    CHECK_OK(memo_step_plan_write(plan, memo_test_path(path, "plan"), &error));
-    own_step_plan* read = step_plan_of_file(&t.desc, path);
-    CHECK(read && read->n_streamed == plan->n_streamed &&
-          read->update_is_on_host == plan->update_is_on_host &&
-          !memcmp(read->bytes, plan->bytes, sizeof plan->bytes) &&
-          read->device_bytes == plan->device_bytes && read->host_bytes == plan->host_bytes);
-    remove(path);
-}
-
 /* Writes the first values of what the update uses. */
 static void fill_words(void* user, memo_session* s, int32_t layer) {
     trainer* t = (trainer*)user;

@@ -141,8 +141,6 @@ MADE(memo_swap_plan, swap_plan_of, (const memo_swap_plan_desc* desc),
      memo_plan_swap(desc, &made, &error))
 MADE(memo_step_plan, step_plan_of, (const memo_session_desc* desc, const memo_profile* profile),
      memo_session_plan(desc, profile, &made, &error))
-MADE(memo_step_plan, step_plan_of_file, (const memo_session_desc* desc, const char* path),
-     memo_step_plan_read(desc, path, &made, &error))
 MADE(memo_session, session_of_plan, (const memo_session_desc* desc, const memo_step_plan* plan),
      memo_session_open(desc, plan, &made, &error))
 VALUE(int64_t, least_of_session, (const memo_session_desc* desc),

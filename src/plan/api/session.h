@@ -343,23 +343,6 @@ typedef struct memo_session_buffer {
 #define MEMO_EACH_SLICE          (-2)
 #define MEMO_SESSION_BUFFERS_MAX 64
 
-/* Another way to compute with a declared buffer of a micro-batch: less memory, more time.  For
- * example a classifier in chunks, attention's backward by groups of heads, an MLP by rows.  A plan
- * chooses an alternative of each buffer, together with the rows: the fastest step that fits.  The
- * other policies take the largest buffers with which they fit.  The alternatives of a buffer follow
- * each other in the desc's table.  Each takes less memory than the one before, and no less time.
- * All must give the same bits.
- *
- *     if (memo_session_get_alternative(session, LOGITS)) ... chunks of 1024 rows ... */
-typedef struct memo_session_alternative {
-    int32_t buffer;                /* index in the desc's buffers */
-    int64_t size_bytes, row_bytes; /* instead of the buffer's */
-    /* Time in addition to the buffer as declared, for each row of each layer in which the buffer
-     * lives.  A buffer that lives across layers counts once for each row. */
-    double s_per_row;
-} memo_session_alternative;
-#define MEMO_SESSION_ALTERNATIVES_MAX 64
-
 /* Shapes exclude each other: training at several lengths, validation, generation.  Each shape has a
  * plan of rows and addresses.  All shapes share one block of device memory and one block of pinned
  * memory, as large as the largest needs.  The longest shape is planned first; the other shapes take
@@ -455,8 +438,6 @@ typedef struct memo_session_desc {
     int32_t backward_recomputes;
     const memo_session_buffer* buffers; /* copied; memo_session_get_buffer gives their addresses */
     int32_t n_buffers;
-    const memo_session_alternative* alternatives; /* of buffers; copied */
-    int32_t n_alternatives;
 
     /* Several ranks: replaces each of n values by its maximum over the ranks; NULL: one rank.  With
      * MPI: MPI_Allreduce(MPI_IN_PLACE, values, n, MPI_INT64_T, MPI_MAX, comm).  All ranks make the
@@ -559,9 +540,6 @@ struct memo_step_plan {
     int64_t n_streamed, n_spilled;
     int32_t update_is_on_host; /* 1: by desc.update_host; then all states are streamed */
     int32_t update_at;         /* memo_update_at; PASS without states */
-    /* How each of the desc's buffers lives: 0 as declared, 1 + i by alternatives[i].  n_buffers 0:
-     * the desc has no alternatives. */
-    int32_t alternatives[MEMO_SESSION_BUFFERS_MAX], n_buffers;
     int64_t device_budget_bytes, host_budget_bytes; /* 0: no limit */
     memo_trace* trace;                              /* the requests of a micro-batch */
     memo_plan* addresses;                           /* memo_plan_write_svg draws them */
@@ -615,16 +593,6 @@ MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
 /* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets, for each
  * shape; then the sum and the maximum over shapes. */
 MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
-/* A plan as text: "memo step-plan 2", for each shape a line of its numbers, lines of its tensors,
- * alternatives and turns, each layer's rows and each buffer's address, "end" with a checksum, as
- * for traces.  Reading runs a micro-batch dry by desc, and takes rows and addresses from the file,
- * and slice_rows if desc's is 0.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other
- * tensors or other requests); OUT_OF_HOST_MEMORY. */
-MEMO_TRY memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
-                                          memo_error* error);
-MEMO_TRY memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
-                                         memo_step_plan** plan, memo_error* error);
-
 /* A micro-batch.  All zero: all rows, forward and backward. */
 typedef struct memo_batch {
     int64_t n_rows;          /* 0: the shape's */
@@ -697,9 +665,6 @@ MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t la
 /* A declared buffer.  NULL outside of its life; a checked session makes that an error, and returns
  * memory that harms nothing.  Call this inside the layer that uses the buffer. */
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
-/* What the plan has chosen for the buffer in the current shape: 0 as declared, 1 + i: by
- * alternatives[i] of the desc.  The same in every micro-batch of the shape. */
-MEMO_API int32_t memo_session_get_alternative(const memo_session* session, int32_t buffer);
 /* A buffer at its planned address; NULL after an error.  It is valid until memo_session_free, or,
  * as an output, until the next micro-batch begins.  It belongs to stream 0; for another stream call
  * memo_arena_alloc on memo_session_info.arena. */

@@ -61,13 +61,11 @@ MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     uint64_t digest = 0;
     for (int32_t k = 0; k < s->desc.n_shapes; k++)
         for (int64_t i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &line); i++)
-            for (int32_t v = 0; v < line.record.n_values; v++) {
-                const memob_value* value = &line.record.values[v];
+            for (int32_t v = 0; v < line.n; v++) {
                 if ((v < line.n_same ? line.of : (int32_t)MEMOI_LINE_KINDS) != of) continue;
-                if (line.of == MEMOI_LINE_SHAPE && v == MEMOI_LINE_BUFFERS)
-                    continue; /* a rank's own */
-                digest = 31 * digest + memob_hash((const char*)line.cells + value->offset,
-                                                  value->type == MEMOB_VALUE_NAME ? 32 : 8);
+                digest = 31 * digest + memob_hash((const char*)&line.values[v], 8);
+                if (v == 0 && line.name)
+                    digest = 31 * digest + memob_hash(line.name, (int64_t)strlen(line.name));
             }
     return (int64_t)(digest >> 2);
 }
@@ -86,7 +84,7 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
-    enum { N_NUMBERS = MEMOI_N_NUMBERS - MEMOI_N_OWN, N = N_NUMBERS + 13, N_BUDGETS = 3 };
+    enum { N_NUMBERS = MEMOI_N_NUMBERS - MEMOI_N_OWN, N = N_NUMBERS + 11, N_BUDGETS = 3 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const memob_value* numbers = memoi_session_numbers + MEMOI_N_OWN;
@@ -101,10 +99,6 @@ MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
         {s->own_plan ? "rows" : NULL, memoi_session_digest(s, MEMOI_LINE_KINDS)},
         {"buffers",
          MEMOI_DIGEST_TABLE(own->buffers, own->n_buffers, memo_session_buffer, size_bytes, kinds)},
-        {"alternatives", MEMOI_DIGEST_TABLE(own->alternatives, own->n_alternatives,
-                                            memo_session_alternative, size_bytes, s_per_row)},
-        {"alternatives", MEMOI_DIGEST_TABLE(own->alternatives, own->n_alternatives,
-                                            memo_session_alternative, buffer, buffer)},
         {"states", MEMOI_DIGEST_TABLE(own->states, own->n_states, memo_state, size_bytes, kinds)},
         {"update_on", own->update_host ? 1 + (int64_t)own->update_on : 0},
         {"spill_directory", own->spill_directory != NULL},
@@ -150,17 +144,6 @@ MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
            memoi_rows_are_handed(desc->tensors, desc->n_tensors);
 }
 
-/* 1 if a plan's alternatives are the session's. */
-MEMOI int memoi_session_has_alternatives(const memo_session* s, const memo_step_plan* plan) {
-    if (plan->n_buffers != (s->desc.n_alternatives ? s->desc.n_buffers : 0)) return 0;
-    for (int32_t b = 0; b < plan->n_buffers; b++) {
-        const int32_t chosen = plan->alternatives[b];
-        if (!memob_is_within(chosen, 0, s->desc.n_alternatives)) return 0;
-        if (chosen && s->desc.alternatives[chosen - 1].buffer != b) return 0;
-    }
-    return 1;
-}
-
 /* A plan must be of the session's shapes and tensors, because kernels rely on it, and fit.  What
  * lives as long as the session lies at one address. */
 MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_plan* first,
@@ -171,11 +154,9 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
     for (int32_t k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
         if (!plan || (plan->next != NULL) != (k + 1 < s->desc.n_shapes))
             snprintf(text, sizeof text, "the session has %d shapes", (int)s->desc.n_shapes);
-        else if (!memoi_session_has_alternatives(s, plan))
-            snprintf(text, sizeof text, "it has other alternatives");
         for (int64_t i = 0; !*text && memoi_step_plan_get_line(s->parts[k].plan, i, &own); i++) {
             (void)memoi_step_plan_get_line(plan, i, &found);
-            memoi_step_plan_differs(&own, found.cells, text, sizeof text);
+            memoi_step_plan_differs(&own, &found, text, sizeof text);
         }
         if (*text)
             return MEMOB_INVALID(error, "memo_session_open: shape %d of the plan: %s; plan again",

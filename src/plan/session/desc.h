@@ -28,7 +28,6 @@ static const memob_value memoi_session_numbers[] = {
     MEMOI_NUMBER(INT32, n_group, MEMO_GROUP_PLANNED, MEMO_GROUP_MAX),
     MEMOI_NUMBER(INT32, n_order, 0, MEMO_TURNS_MAX),
     MEMOI_NUMBER(INT32, n_buffers, 0, MEMO_SESSION_BUFFERS_MAX),
-    MEMOI_NUMBER(INT32, n_alternatives, 0, MEMO_SESSION_ALTERNATIVES_MAX),
     MEMOI_NUMBER(INT32, n_states, 0, MEMO_STATES_MAX),
     MEMOI_NUMBER(INT32, update_may, 0, MEMO_MAY_DEFER | MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS),
     MEMOI_NUMBER(INT64, slice_rows, 0, MEMOB_BYTES_MAX),
@@ -51,7 +50,6 @@ enum {
     DO(order, n_order, memo_turn)                                                                  \
     DO(shapes, n_shapes, memo_shape)                                                               \
     DO(buffers, n_buffers, memo_session_buffer)                                                    \
-    DO(alternatives, n_alternatives, memo_session_alternative)                                     \
     DO(states, n_states, memo_state)                                                               \
     DO(outputs, n_outputs, memo_session_output)
 
@@ -228,38 +226,6 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
     return MEMO_STATUS_OK;
 }
 
-/* Alternatives of a buffer in order, of fewer and fewer bytes. */
-MEMOI memo_status memoi_session_check_alternatives(const memo_session_desc* desc,
-                                                   memo_error* error) {
-    const double n_rows = (double)desc->n_rows;
-    double bytes[MEMO_SESSION_BUFFERS_MAX], per_row_s[MEMO_SESSION_BUFFERS_MAX]; /* so far */
-    for (int32_t i = 0; i < desc->n_buffers; i++) {
-        bytes[i] =
-            (double)desc->buffers[i].size_bytes + (double)desc->buffers[i].row_bytes * n_rows;
-        per_row_s[i] = 0;
-    }
-
-    for (int32_t i = 0; i < desc->n_alternatives; i++) {
-        const memo_session_alternative* a = &desc->alternatives[i];
-        const double n_bytes = (double)a->size_bytes + (double)a->row_bytes * n_rows;
-        const char* fault = NULL;
-        if (a->buffer < 0 || a->buffer >= desc->n_buffers)
-            fault = "a buffer out of range; give its index in buffers";
-        else if (desc->buffers[a->buffer].first == MEMO_PASS_SESSION)
-            fault = "a buffer that lives as long as the session; declare it for a pass";
-        else if (a->size_bytes < 0 || a->row_bytes < 0 || n_bytes >= bytes[a->buffer])
-            fault = "no less memory than the one before, or the buffer; list the largest first";
-        else if (!memob_is_in(a->s_per_row, per_row_s[a->buffer], MEMOB_TIME_MAX))
-            fault = "an s_per_row below the one before, or 0; list the fastest first";
-        if (fault)
-            return MEMOB_INVALID(error, "memo_session_desc.alternatives[%d]: it has %s", (int)i,
-                                 fault);
-        bytes[a->buffer] = n_bytes;
-        per_row_s[a->buffer] = a->s_per_row;
-    }
-    return MEMO_STATUS_OK;
-}
-
 /* Errors: INVALID_ARGUMENT. */
 MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_error* error) {
     const int32_t n_batches = (int32_t)memob_max(desc->micro_batches, 1);
@@ -389,11 +355,11 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                                            memo_error* error) {
     static memo_status (*const checks[])(const memo_session_desc*, memo_error*) = {
         memoi_session_check_tensors, memoi_session_check_order, memoi_session_check_group,
-        memoi_session_check_buffers, memoi_session_check_alternatives};
+        memoi_session_check_buffers};
     memo_status status = memoi_session_check_numbers(desc, error);
     if (!status) status = memoi_session_check_tables(desc, error);
     if (!status) status = memoi_session_check_pointers(desc, computes, error);
-    for (int32_t k = 0; k < 5 && !status; k++) status = checks[k](desc, error);
+    for (int32_t k = 0; k < 4 && !status; k++) status = checks[k](desc, error);
     return status;
 }
 
@@ -543,160 +509,109 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     own->plan.policy = desc->policy;
     own->plan.slice_rows = slice_rows < desc->n_rows ? slice_rows : 0;
     own->plan.n_group = (int32_t)memob_max(desc->n_group, 1);
-    own->plan.n_buffers = desc->n_alternatives ? desc->n_buffers : 0;
     own->plan.shape = shape;
     own->plan.shape.is_forward_only = shape.is_forward_only != 0;
     return memob_swap_check_desc(swap, error);
 }
 
 /* Kinds of lines of a plan, in their order. */
-enum {
-    MEMOI_LINE_SHAPE,
-    MEMOI_LINE_TENSOR,
-    MEMOI_LINE_ALTERNATIVES,
-    MEMOI_LINE_TURN,
-    MEMOI_LINE_STEP,
-    MEMOI_LINE_KINDS
-};
+enum { MEMOI_LINE_SHAPE, MEMOI_LINE_TENSOR, MEMOI_LINE_TURN, MEMOI_LINE_STEP, MEMOI_LINE_KINDS };
 
-/* A line of a plan, as in the plan's file.  A plan must have the first values of each line in
- * common with its session, or rows would go into the wrong tensors; ranks must have the same first
- * values, too.  The other values are the plan's choice. */
+/* A plan as lines of numbers.  A plan must have the first values of each line in common with its
+ * session, or rows would go into the wrong tensors; ranks must have the same first values, too.
+ * The other values are the plan's choice. */
 typedef struct memoi_step_plan_line {
-    memob_record record;                         /* of cells */
-    int32_t of;                                  /* its kind */
-    int32_t n_same;                              /* its first values must be the session's */
-    char what[64];                               /* for messages */
-    int64_t cells[4 + MEMO_PROFILE_TENSORS_MAX]; /* a name takes the first four */
-    memob_value values[1 + MEMO_PROFILE_TENSORS_MAX];
+    int32_t of;        /* its kind */
+    int32_t n, n_same; /* values; the first of them must be the session's */
+    const char* name;  /* of a tensor, which must be the session's too */
+    char what[64];     /* for messages */
+    const char* words[1 + MEMO_PROFILE_TENSORS_MAX];
+    int64_t values[1 + MEMO_PROFILE_TENSORS_MAX];
 } memoi_step_plan_line;
 
-/* Cells of a shape. */
-enum {
-    MEMOI_LINE_SLICE_ROWS = 3,
-    MEMOI_LINE_N_GROUP,
-    MEMOI_LINE_POLICY = 8,
-    MEMOI_LINE_HOST_LAYERS,
-    MEMOI_LINE_STREAMED,
-    MEMOI_LINE_SPILLED,
-    MEMOI_LINE_UPDATE,
-    MEMOI_LINE_UPDATE_AT,
-    MEMOI_LINE_BUFFERS
-};
-
-MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const char* what,
-                                              int64_t cell, int64_t least, int64_t most) {
-    const int32_t k = line->record.n_values++, at = line->of == MEMOI_LINE_TENSOR ? k + 3 : k;
-    const memob_value value = {what, MEMOB_VALUE_INT64, (size_t)at * sizeof cell, least, most,
-                               NULL};
-    MEMO_ASSERT(k <= MEMO_PROFILE_TENSORS_MAX); /* 1 */
-    line->record.values = line->values;
-    line->values[k] = value;
-    line->cells[at] = cell;
+MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const char* word,
+                                              int64_t value) {
+    MEMO_ASSERT(line->n <= MEMO_PROFILE_TENSORS_MAX); /* 1 */
+    line->words[line->n] = word;
+    line->values[line->n++] = value;
 }
 
 /* Lines of each kind; i: which of its kind, where there are several. */
-MEMOI void memoi_step_plan_shape(const memo_step_plan* plan, int32_t i,
-                                 memoi_step_plan_line* line) {
+MEMOI void memoi_step_plan_shape(const memo_step_plan* plan, memoi_step_plan_line* line) {
     const memo_swap_desc* swap = &plan->swap;
     const int32_t n_layers = swap->n_layers / (int32_t)memob_max(swap->n_slices, 1);
-    (void)i;
-    line->record.word = "shape";
     memoi_step_plan_add(line, "n_layers",
-                        n_layers / (plan->n_order ? swap->n_places : 1) * plan->n_chunks, 1,
-                        INT32_MAX);
-    memoi_step_plan_add(line, "n_tensors", swap->n_tensors, 1, MEMO_PROFILE_TENSORS_MAX);
-    memoi_step_plan_add(line, "n_rows", plan->shape.n_rows, 1, MEMOB_BYTES_MAX);
-    memoi_step_plan_add(line, "slice_rows", plan->slice_rows, 0, MEMOB_BYTES_MAX);
-    memoi_step_plan_add(line, "n_group", plan->n_group, 0, MEMO_GROUP_MAX);
-    memoi_step_plan_add(line, "tile_rows", swap->tile_rows, 0, MEMOB_BYTES_MAX);
-    memoi_step_plan_add(line, "is_forward_only", plan->shape.is_forward_only, 0, 1);
-    memoi_step_plan_add(line, "n_order", plan->n_order, 0, MEMO_TURNS_MAX);
-    line->n_same = MEMOI_LINE_POLICY;
-    memoi_step_plan_add(line, "policy", (int64_t)plan->policy, 0, MEMO_N_POLICIES - 1);
-    memoi_step_plan_add(line, "number of host layers", swap->n_host_layers, 0, INT32_MAX);
-    memoi_step_plan_add(line, "number of streamed states", plan->n_streamed, 0, INT32_MAX);
-    memoi_step_plan_add(line, "number of spilled states", plan->n_spilled, 0, INT32_MAX);
-    memoi_step_plan_add(line, "update on the host", plan->update_is_on_host, 0, 1);
-    memoi_step_plan_add(line, "moment of the update", plan->update_at, 0, MEMO_UPDATE_DEFERRED);
-    memoi_step_plan_add(line, "number of buffers", plan->addresses ? plan->addresses->n_buffers : 0,
-                        0, MEMOB_BYTES_MAX);
+                        n_layers / (plan->n_order ? swap->n_places : 1) * plan->n_chunks);
+    memoi_step_plan_add(line, "n_tensors", swap->n_tensors);
+    memoi_step_plan_add(line, "n_rows", plan->shape.n_rows);
+    memoi_step_plan_add(line, "slice_rows", plan->slice_rows);
+    memoi_step_plan_add(line, "n_group", plan->n_group);
+    memoi_step_plan_add(line, "tile_rows", swap->tile_rows);
+    memoi_step_plan_add(line, "is_forward_only", plan->shape.is_forward_only);
+    memoi_step_plan_add(line, "n_order", plan->n_order);
+    line->n_same = line->n;
+    memoi_step_plan_add(line, "number of host layers", swap->n_host_layers);
+    memoi_step_plan_add(line, "number of streamed states", plan->n_streamed);
+    memoi_step_plan_add(line, "number of spilled states", plan->n_spilled);
+    memoi_step_plan_add(line, "update on the host", plan->update_is_on_host);
+    memoi_step_plan_add(line, "moment of the update", plan->update_at);
 }
 
 MEMOI void memoi_step_plan_tensor(const memo_step_plan* plan, int32_t i,
                                   memoi_step_plan_line* line) {
-    static const memob_value name = {"name", MEMOB_VALUE_NAME, 0, 1, 32, NULL};
     const memo_item* tensor = &plan->swap.tensors[i];
-    line->record.word = "tensor";
     snprintf(line->what, sizeof line->what, "tensor `%s`: ", tensor->name);
-    memoi_step_plan_add(line, "name", 0, 0, 0);
-    line->values[0] = name;
-    memoi_step_plan_add(line, "row_bytes", tensor->row_bytes, 0, MEMOB_BYTES_MAX);
-    memoi_step_plan_add(line, "away", tensor->away, 0, MEMO_WITH);
-    memoi_step_plan_add(line, "scope", tensor->scope, 0, MEMO_CARRIED);
-    memoi_step_plan_add(line, "is", tensor->is, 0, MEMO_LATE_ROWS);
-    memoi_step_plan_add(line, "tensor_kinds", memob_tensor_kinds(&plan->swap, i), 0, UINT32_MAX);
-    strcpy((char*)line->cells, tensor->name);
-    line->n_same = line->record.n_values;
-}
-
-MEMOI void memoi_step_plan_alternatives(const memo_step_plan* plan, int32_t i,
-                                        memoi_step_plan_line* line) {
-    (void)i;
-    line->record.word = "alternatives";
-    for (int32_t b = 0; b < plan->n_buffers; b++)
-        memoi_step_plan_add(line, "alternative", plan->alternatives[b], 0,
-                            MEMO_SESSION_ALTERNATIVES_MAX);
+    line->name = tensor->name;
+    memoi_step_plan_add(line, "row_bytes", tensor->row_bytes);
+    memoi_step_plan_add(line, "away", tensor->away);
+    memoi_step_plan_add(line, "scope", tensor->scope);
+    memoi_step_plan_add(line, "is", tensor->is);
+    memoi_step_plan_add(line, "tensor_kinds", memob_tensor_kinds(&plan->swap, i));
+    line->n_same = line->n;
 }
 
 MEMOI void memoi_step_plan_turn(const memo_step_plan* plan, int32_t i, memoi_step_plan_line* line) {
-    line->record.word = "turn";
     snprintf(line->what, sizeof line->what, "order[%d]: ", (int)i);
-    memoi_step_plan_add(line, "micro_batch", plan->order[i].micro_batch, 0, MEMO_TURNS_MAX);
-    memoi_step_plan_add(line, "chunk", plan->order[i].chunk, 0, INT32_MAX);
-    memoi_step_plan_add(line, "pass", (int64_t)plan->order[i].pass, 0, MEMO_PASS_AFTER);
-    line->n_same = line->record.n_values;
+    memoi_step_plan_add(line, "micro_batch", plan->order[i].micro_batch);
+    memoi_step_plan_add(line, "chunk", plan->order[i].chunk);
+    memoi_step_plan_add(line, "pass", (int64_t)plan->order[i].pass);
+    line->n_same = line->n;
 }
 
 MEMOI void memoi_step_plan_step(const memo_step_plan* plan, int32_t i, memoi_step_plan_line* line) {
     const memo_swap_desc* swap = &plan->swap;
     const int64_t* rows = swap->rows + (int64_t)i * swap->n_tensors;
-    line->record.word = "layer";
     snprintf(line->what, sizeof line->what, "layer %d: ", (int)(i / swap->n_slices));
-    memoi_step_plan_add(line, "layer_kinds", memob_layer_kind(swap, i), 0, MEMOB_KINDS_MAX - 1);
+    memoi_step_plan_add(line, "layer_kinds", memob_layer_kind(swap, i));
     line->n_same = 1;
     for (int32_t t = 0; t < swap->n_tensors; t++)
-        memoi_step_plan_add(line, "number of rows", rows[t], MEMO_ROWS_KEPT, MEMOB_BYTES_MAX);
+        memoi_step_plan_add(line, "number of rows", rows[t]);
 }
 
-/* 0: the plan has no line i.  A plan of zeros has the types of line 0. */
+/* 0: the plan has no line i. */
 MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
                                    memoi_step_plan_line* line) {
-    static void (*const fill[MEMOI_LINE_KINDS])(const memo_step_plan*, int32_t,
-                                                memoi_step_plan_line*) = {
-        memoi_step_plan_shape, memoi_step_plan_tensor, memoi_step_plan_alternatives,
-        memoi_step_plan_turn, memoi_step_plan_step};
-    const int32_t n_lines[MEMOI_LINE_KINDS] = {1, plan->swap.n_tensors, plan->n_buffers > 0,
-                                               plan->n_order, plan->swap.n_layers};
+    const int32_t n_lines[MEMOI_LINE_KINDS] = {1, plan->swap.n_tensors, plan->n_order,
+                                               plan->swap.n_layers};
     memset(line, 0, sizeof *line);
     while (line->of < MEMOI_LINE_KINDS && i >= n_lines[line->of]) i -= n_lines[line->of++];
     if (line->of == MEMOI_LINE_KINDS) return 0;
-    fill[line->of](plan, (int32_t)i, line);
+    if (line->of == MEMOI_LINE_SHAPE) memoi_step_plan_shape(plan, line);
+    if (line->of == MEMOI_LINE_TENSOR) memoi_step_plan_tensor(plan, (int32_t)i, line);
+    if (line->of == MEMOI_LINE_TURN) memoi_step_plan_turn(plan, (int32_t)i, line);
+    if (line->of == MEMOI_LINE_STEP) memoi_step_plan_step(plan, (int32_t)i, line);
     return 1;
 }
 
-/* Says which value of a plan, found at a line of the session, is not the session's. */
-MEMOI void memoi_step_plan_differs(const memoi_step_plan_line* own, const int64_t* found,
-                                   char* text, size_t n_text) {
-    for (int32_t k = 0; k < own->n_same && !*text; k++) {
-        const memob_value* value = &own->record.values[k];
-        const size_t at = value->offset / sizeof(int64_t);
-        if (value->type != MEMOB_VALUE_NAME && found[at] != own->cells[at])
+/* Says which value of a plan's line is not the session's. */
+MEMOI void memoi_step_plan_differs(const memoi_step_plan_line* own,
+                                   const memoi_step_plan_line* found, char* text, size_t n_text) {
+    for (int32_t k = 0; k < own->n_same && !*text; k++)
+        if (found->values[k] != own->values[k])
             snprintf(text, n_text, "%sit has %lld as %s, the session has %lld", own->what,
-                     (long long)found[at], value->what, (long long)own->cells[at]);
-        if (value->type == MEMOB_VALUE_NAME && strcmp((const char*)found, (const char*)own->cells))
-            snprintf(text, n_text, "%sit has `%.32s` instead", own->what, (const char*)found);
-    }
+                     (long long)found->values[k], own->words[k], (long long)own->values[k]);
+    if (own->name && strcmp(own->name, found->name))
+        snprintf(text, n_text, "%sit has `%.32s` instead", own->what, found->name);
 }
 
 /* The device, or a host device of the session's own. */

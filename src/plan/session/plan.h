@@ -3,125 +3,7 @@
 /* --- >>session plan ---
  * Knows: stages, and how long their steps take.  Knows nothing of how a stage finds its rows. */
 
-#define MEMOI_SESSION_GAIN 1e-4 /* the least share of a step that other alternatives save */
-
-/* The next alternatives that need less memory: smaller ones of the largest buffers that have any,
- * because buffers that live at different moments share bytes.  0: there is none. */
-MEMOI int memoi_session_lower(memo_session* s) {
-    int32_t* chosen = s->part->plan->alternatives;
-    int64_t most_bytes = -1;
-    int32_t next[MEMO_SESSION_BUFFERS_MAX], i;
-    memset(next, 0, sizeof next);
-    for (i = s->desc.n_alternatives; i > 0; i--)
-        if (i > chosen[s->desc.alternatives[i - 1].buffer])
-            next[s->desc.alternatives[i - 1].buffer] = i;
-    for (i = 0; i < s->desc.n_buffers; i++)
-        if (next[i])
-            most_bytes =
-                memob_max(most_bytes, memoi_session_buffer_bytes(s, i, s->steps->layer_rows));
-    for (i = 0; i < s->desc.n_buffers; i++)
-        if (next[i] && memoi_session_buffer_bytes(s, i, s->steps->layer_rows) == most_bytes)
-            chosen[i] = next[i];
-    return most_bytes >= 0;
-}
-
-/* The best stage so far, and its alternatives. */
-typedef struct memoi_session_best {
-    int32_t alternatives[MEMO_SESSION_BUFFERS_MAX];
-    double step_s, computed_s; /* computed_s: without stalls, recomputation and alternatives */
-    double slower_s;           /* by the alternatives */
-    int64_t other_bytes;       /* beside the rows */
-    int64_t unfit_bytes;       /* the least with which no rows fit */
-    int is_current;            /* the session's stage is it */
-} memoi_session_best;
-
-/* Makes the stage of the plan's alternatives, which becomes the best if it fits and its step is
- * shorter.  The stage is left out if no rows fit beside as many bytes, if the alternatives are
- * slower than the best and leave no more to the rows, or if even a step without stalls and
- * recomputation would be too long. */
-MEMOI void memoi_session_try(memo_session* s, memoi_session_best* best) {
-    const memo_step_plan* plan = s->part->plan;
-    const int32_t n_batches = plan->n_order ? s->steps->n_order / 2 / plan->n_chunks
-                                            : (int32_t)memob_max(s->desc.micro_batches, 1);
-    const double least_s = best->step_s * (1 - MEMOI_SESSION_GAIN);
-    const int32_t n_turns = plan->n_order ? plan->n_order : 2;
-    const int32_t n_calls = plan->n_order ? 1 : n_batches / memoi_session_n_group(s);
-    double step_s, slower_s = memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0) * n_batches;
-    int64_t other_bytes = 0;
-    for (int32_t k = 0; k < n_turns; k++) slower_s += memoi_session_turn_s(s, k) * n_calls;
-    if (best->computed_s + slower_s >= least_s) return;
-    best->is_current = 0;
-    if (plan->n_buffers) {
-        memoi_session_stage(s, MEMO_POLICY_KEEP, NULL);
-        other_bytes = s->peak_bytes - plan->sizes.device_bytes;
-        if (other_bytes >= best->unfit_bytes) return;
-        if (slower_s >= best->slower_s && other_bytes >= best->other_bytes) return;
-    }
-    memoi_session_choose_rows(s);
-    if (!plan->fits) {
-        best->unfit_bytes = other_bytes;
-        return;
-    }
-
-    step_s = memoi_step_plan_s(plan);
-    if (step_s >= least_s) return;
-    memcpy(best->alternatives, plan->alternatives, sizeof best->alternatives);
-    best->step_s = step_s;
-    best->computed_s = step_s - slower_s;
-    if (plan->times) best->computed_s -= plan->times->stall_s + plan->times->recompute_s;
-    best->slower_s = slower_s;
-    best->other_bytes = other_bytes;
-    best->is_current = 1;
-}
-
-/* The buffer of change i, which becomes as declared, or gets the alternative i - n_buffers.  *to:
- * that alternative from 1 on, or 0. */
-MEMOI int32_t memoi_session_change(const memo_session_desc* desc, int32_t i, int32_t* to) {
-    *to = (int32_t)memob_max(i - desc->n_buffers + 1, 0);
-    return *to ? desc->alternatives[*to - 1].buffer : i;
-}
-
-/* Changes one or two buffers of the best alternatives, until none helps. */
-MEMOI void memoi_session_climb(memo_session* s, memoi_session_best* best) {
-    int32_t* chosen = s->part->plan->alternatives;
-    const int32_t n = s->desc.n_buffers + s->desc.n_alternatives;
-    int32_t to_i, to_k;
-    double before_s = HUGE_VAL;
-    while (best->step_s < before_s) {
-        before_s = best->step_s;
-        for (int32_t i = 0; i < n; i++)
-            for (int32_t k = 0; k <= i; k++) {
-                const int32_t buffer_i = memoi_session_change(&s->desc, i, &to_i);
-                const int32_t buffer_k = memoi_session_change(&s->desc, k, &to_k);
-                if (best->alternatives[buffer_i] == to_i ||
-                    (i != k && (buffer_i == buffer_k || best->alternatives[buffer_k] == to_k)))
-                    continue;
-                memcpy(chosen, best->alternatives, sizeof best->alternatives);
-                chosen[buffer_k] = to_k;
-                chosen[buffer_i] = to_i;
-                memoi_session_try(s, best);
-            }
-    }
-}
-
-/* Chooses alternatives of buffers, and the stage: less and less memory until the stage fits, or as
- * long as the step may get shorter; then by single changes. */
-MEMOI void memoi_session_choose(memo_session* s) {
-    int32_t* chosen = s->part->plan->alternatives;
-    memoi_session_best best;
-    memset(&best, 0, sizeof best);
-    best.step_s = best.slower_s = HUGE_VAL;
-    best.unfit_bytes = INT64_MAX;
-    memset(chosen, 0, sizeof best.alternatives);
-    do memoi_session_try(s, &best);
-    while (best.step_s > 0 && memoi_session_lower(s));
-
-    /* If none fits, the plan has the smallest buffers. */
-    if (best.step_s >= HUGE_VAL && !s->desc.n_alternatives) return;
-    if (best.step_s > 0) memoi_session_climb(s, &best);
-    if (best.step_s < HUGE_VAL) memcpy(chosen, best.alternatives, sizeof best.alternatives);
-    if (!best.is_current) memoi_session_choose_rows(s);
-}
+#define MEMOI_SESSION_GAIN 1e-4 /* the least share of a step that another choice saves */
 
 /* States of all layers. */
 MEMOI int64_t memoi_session_n_states(const memo_session* s) {
@@ -204,12 +86,12 @@ MEMOI void memoi_session_choose_with(memo_session* s, int64_t n, int64_t n_spill
     memo_step_plan* plan = s->part->plan;
     double step_s;
     memoi_session_set_streams(s, n, memob_min(n_spilled, most), is_on_host);
-    memoi_session_choose(s);
+    memoi_session_choose_rows(s);
 
     /* The host or the disk lacks memory: spill more states. */
     if (!plan->fits && plan->n_spilled < most && !memoi_is_over(s->peak_bytes, s->limit_bytes)) {
         (void)memoi_session_spill(s, n, plan->n_spilled + 1, memoi_session_other_bytes(s));
-        memoi_session_choose(s);
+        memoi_session_choose_rows(s);
     }
 
     /* Without times the first that fits is the best. */
@@ -440,7 +322,7 @@ MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_step_plan** plan
 MEMOI void memoi_session_stay(memo_session* s, const memo_step_plan* open) {
     s->update_at = open->update_at;
     memoi_session_set_streams(s, open->n_streamed, open->n_spilled, open->update_is_on_host);
-    memoi_session_choose(s);
+    memoi_session_choose_rows(s);
 }
 
 /* Names the limit of the chosen stage, if its rows were searched for. */
@@ -483,14 +365,14 @@ MEMOI void memoi_session_plan_each(memo_session* s, const memo_profile* profile,
         plan->update_is_on_host = plan_first->update_is_on_host;
         plan->update_at = plan_first->update_at;
         if (i)
-            memoi_session_choose(s);
+            memoi_session_choose_rows(s);
         else if (s->planner && s->planner->timing.keeps_states)
             memoi_session_stay(s, s->planner->parts[0].plan);
         else
             memoi_session_choose_states(s);
         if (limit_bytes != s->desc.device_bytes && !plan->fits) {
             s->limit_bytes = s->desc.device_bytes;
-            memoi_session_choose(s);
+            memoi_session_choose_rows(s);
         }
         memoi_session_name_limit(s);
         s->limit_bytes = s->desc.device_bytes;

@@ -88,19 +88,9 @@ void memo_session_get_addresses(const memo_session* constant, int32_t layer, int
     }
 }
 
-int32_t memo_session_get_alternative(const memo_session* s, int32_t buffer) {
-    if (!memoi_session_is_in(s, "alternative: buffer", buffer, s->desc.n_buffers - 1)) return 0;
-    return s->part->plan->alternatives[buffer];
-}
-
-/* Bytes of a buffer of so many rows, as the current plan chooses. */
+/* Bytes of a buffer of so many rows. */
 MEMOI int64_t memoi_session_buffer_bytes(const memo_session* s, int32_t buffer, int64_t n_rows) {
-    const memo_session_buffer* b = &s->desc.buffers[buffer];
-    const int32_t chosen = s->part->plan->alternatives[buffer];
-    const memo_session_alternative* a;
-    if (!chosen) return b->size_bytes + b->row_bytes * n_rows;
-    a = &s->desc.alternatives[chosen - 1];
-    return a->size_bytes + a->row_bytes * n_rows;
+    return s->desc.buffers[buffer].size_bytes + s->desc.buffers[buffer].row_bytes * n_rows;
 }
 
 /* In a group a buffer that lives across layers has a part of so many bytes for each micro-batch. */

@@ -265,45 +265,15 @@ typedef struct memoi_session_costs {
     memo_profile profile;
 } memoi_session_costs;
 
-/* Time that the chosen alternatives add: to one step of a kind, or with BETWEEN to the rest of the
- * micro-batch. */
-MEMOI double memoi_session_slower_s(const memo_session* s, memo_pass pass, int32_t kind) {
-    const memo_step_plan* plan = s->part->plan;
-    double sum_s = 0;
-    for (int32_t i = 0; i < plan->n_buffers; i++) {
-        const memo_session_buffer* b = &s->desc.buffers[i];
-        const int is_each = memoi_buffer_is_each(b);
-        if (!plan->alternatives[i] || !memoi_buffer_is_of(b, kind)) continue;
-        if (pass != (is_each ? b->first : MEMO_PASS_BETWEEN)) continue;
-        sum_s += s->desc.alternatives[plan->alternatives[i] - 1].s_per_row *
-                 (double)(is_each ? s->steps->n_rows : s->steps->layer_rows);
-    }
-    return sum_s;
-}
-
-/* Time that the chosen alternatives add to the steps of a turn.  Without an order turn 0 is the
- * forward, turn 1 the backward. */
-MEMOI double memoi_session_turn_s(const memo_session* s, int32_t k) {
-    const int32_t n = s->n_turn_steps, turn = s->steps->order ? s->steps->order[k] : -k;
-    const memo_pass pass = turn < 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD;
-    const int32_t first = memob_turn_of(turn) * n;
-    double sum_s = 0;
-    for (int32_t step = first; step < first + n; step++)
-        sum_s += memoi_session_slower_s(s, pass, memob_layer_kind(s->steps, step));
-    return sum_s;
-}
-
 /* The costs of the stage's tensors, and the budgets. */
 MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs) {
     const memo_step_plan* plan = s->part->plan;
-    const double share = (double)s->times->n_rows / (double)plan->swap.n_rows;
-    memo_profile* times = &costs->profile;
     memo_swap_plan_desc* desc = &costs->desc;
     memset(costs, 0, sizeof *costs);
     costs->swap = plan->swap;
     costs->profile = *s->times;
     desc->swap = &costs->swap;
-    desc->profile = times;
+    desc->profile = &costs->profile;
     desc->micro_batches = s->desc.micro_batches / memoi_session_n_group(s);
     costs->aim.effort = s->effort;
     costs->aim.start = s->start;
@@ -318,11 +288,6 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
                                 : MEMOB_BYTES_MAX;
 
     if (s->streamed) desc->states = &s->states_desc;
-    for (int32_t i = 0; i < MEMO_PROFILE_KINDS_MAX; i++) {
-        times->forward_s[i] += share * memoi_session_slower_s(s, MEMO_PASS_FORWARD, i);
-        times->backward_s[i] += share * memoi_session_slower_s(s, MEMO_PASS_BACKWARD, i);
-    }
-    times->between_s += memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
 }
 
 /* Makes a stage of the least memory, which may lack some.  Tensors that cannot be recomputed

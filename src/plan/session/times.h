@@ -59,7 +59,7 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
     *growth_s = fmin(slope_s, *middle_s);
 }
 
-/* The times of the current shape, from its spans.  All times are of the buffers as declared. */
+/* The times of the current shape, from its spans. */
 MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) {
     static const memo_pass passes[] = {MEMO_PASS_FORWARD, MEMO_PASS_BACKWARD};
     double* const of_pass_s[] = {times->forward_s, times->backward_s};
@@ -87,12 +87,8 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
             rest_s += *memoi_session_span(s, step, (int32_t)passes[i]) -
                       memoi_rows_slice_s(s->steps, step, of_pass_s[i][k], growths_s[i][k]);
         }
-        for (int32_t k = 0; k < times->n_kinds; k++)
-            of_pass_s[i][k] = fmax(of_pass_s[i][k] - memoi_session_slower_s(s, passes[i], k), 0);
     }
-    rest_s = fmax(rest_s, 0) / memoi_session_n_group(s) -
-             memoi_session_slower_s(s, MEMO_PASS_BETWEEN, 0);
-    times->between_s = fmax(rest_s, 0);
+    times->between_s = fmax(rest_s, 0) / memoi_session_n_group(s);
 }
 
 /* Measures copies and the file within the budgets.  Larger copies measure the rate better, but

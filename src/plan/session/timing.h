@@ -192,8 +192,7 @@ MEMOI int memoi_timing_is_open(const memo_session* s, const memo_step_plan* plan
         const memo_plan *a = s->parts[k].plan->addresses, *b = plan->addresses;
         for (int64_t i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &own); i++) {
             (void)memoi_step_plan_get_line(plan, i, &found);
-            if (i == 0) found.cells[MEMOI_LINE_POLICY] = own.cells[MEMOI_LINE_POLICY];
-            if (memcmp(own.cells, found.cells, sizeof own.cells) != 0) return 0;
+            if (memcmp(own.values, found.values, sizeof own.values) != 0) return 0;
         }
         for (int64_t i = 0; i < a->n_buffers; i++)
             if (a->buffers[i].offset_bytes != b->buffers[i].offset_bytes) return 0;

@@ -74,10 +74,6 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
     if (plan->n_order)
         memo_text_put(text, "order     %d turns, %d places of %d layers\n", (int)plan->n_order,
                       (int)plan->swap.n_places, (int)(plan->swap.n_layers / plan->swap.n_places));
-    for (int32_t i = 0; i < plan->n_buffers; i++)
-        if (plan->alternatives[i])
-            memo_text_put(text, "less      buffers[%d] by alternatives[%d]\n", (int)i,
-                          (int)plan->alternatives[i] - 1);
     if (plan->update_is_on_host) memo_text_put(text, "update    on the host\n");
     if (plan->update_at == MEMO_UPDATE_DEFERRED)
         memo_text_put(text, "update    of each layer before its next forward\n");
