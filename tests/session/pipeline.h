@@ -18,12 +18,11 @@ enum {
     P_INPUT = 0,
     P_HIDDEN,
     P_GATE, /* of layers of kind 1 */
+    P_MASK, /* kept: a word of each row */
     P_N_TENSORS,
-    P_X = 0, /* buffers of chunk c: 3 c + P_X and so on */
+    P_X = 0, /* buffers of chunk c: 2 c + P_X and so on */
     P_DX,
-    P_MASK,
-    P_OUT = 3 * P_CHUNKS_MAX,
-    P_SCRATCH,
+    P_SCRATCH = 2 * P_CHUNKS_MAX,
     P_N_BUFFERS
 };
 typedef uint64_t p_rows[P_ROWS_MAX * P_WORDS];
@@ -170,13 +169,13 @@ static p_job p_job_of(stage* s, memo_session* session, int32_t what, int32_t lay
     const int32_t c = memo_session_get_batch(session).turn.chunk;
     p_job j = {.what = what, .end = (int32_t)memo_session_get_batch(session).n_rows};
     j.weight = s->p->weights[p_global_layer(s, layer)];
-    for (int32_t t = 0; t < P_N_TENSORS; t++)
+    for (int32_t t = 0; t < P_MASK; t++)
         if (!s->tensor_kinds[t] || s->tensor_kinds[t] >> s->layer_kinds[layer] & 1)
             j.tensors[t] = (uint64_t*)memo_session_get_address(session, layer, t);
     if (what == P_RECOMPUTE) return j;
-    j.mask = (uint64_t*)memo_session_get_buffer(session, 3 * c + P_MASK);
-    if (what == P_FORWARD) j.x = (uint64_t*)memo_session_get_buffer(session, 3 * c + P_X);
-    if (what == P_BACKWARD) j.dx = (uint64_t*)memo_session_get_buffer(session, 3 * c + P_DX);
+    j.mask = (uint64_t*)memo_session_get_address(session, layer, P_MASK);
+    if (what == P_FORWARD) j.x = (uint64_t*)memo_session_get_buffer(session, 2 * c + P_X);
+    if (what == P_BACKWARD) j.dx = (uint64_t*)memo_session_get_buffer(session, 2 * c + P_DX);
     j.gradient = &s->gradients[layer];
     return j;
 }
@@ -201,20 +200,13 @@ static void p_forward(void* user, memo_session* session, int32_t layer) {
     const memo_turn turn = memo_session_get_batch(session).turn;
     const int32_t g = turn.chunk * p->n_stages + s->number, l = layer % p->n_of_chunk;
     p_job j = p_job_of(s, session, P_FORWARD, layer);
-    if (l == 0) {
-        p_job masks = {.what = P_MASKS, .end = j.end, .mask = j.mask};
-        masks.seed = (uint64_t)(turn.micro_batch * 100 + g);
-        p_launch(s, session, &masks);
-        p_hand(s, session, 0, g, 0, j.x);
-    }
+    p_job masks = {.what = P_MASKS, .end = j.end, .mask = j.mask};
+    masks.seed = (uint64_t)(turn.micro_batch * 100 + g);
+    p_launch(s, session, &masks);
+    if (l == 0) p_hand(s, session, 0, g, 0, j.x);
     if (s->mistake == 1) j.mask = (uint64_t*)memo_session_get_buffer(session, P_DX);
     p_launch(s, session, &j);
-    if (l < p->n_of_chunk - 1) return;
-    p_hand(s, session, 0, g + 1, 1, j.x);
-    if (layer < s->desc.n_layers - 1) return;
-    p_job copy = {.what = P_COPY, .end = j.end, .from = j.x};
-    copy.to = (uint64_t*)memo_session_get_buffer(session, P_OUT);
-    p_launch(s, session, &copy);
+    if (l == p->n_of_chunk - 1) p_hand(s, session, 0, g + 1, 1, j.x);
 }
 
 /* The loss of the last stage goes the way of a gradient from the next stage. */
@@ -224,7 +216,7 @@ static void p_between(void* user, memo_session* session) {
     p_job j = {.what = P_LOSS, .end = (int32_t)batch.n_rows};
     if (s->number < s->p->n_stages - 1) return;
     j.seed = (uint64_t)batch.turn.micro_batch;
-    j.x = (uint64_t*)memo_session_get_buffer(session, P_OUT);
+    j.x = s->p->wires[0][batch.turn.micro_batch][s->p->n_stages * s->p->n_chunks];
     j.dx = s->p->wires[1][batch.turn.micro_batch][s->p->n_stages * s->p->n_chunks];
     p_launch(s, session, &j);
 }
@@ -324,8 +316,8 @@ static void p_random(pipeline* p, int32_t n_stages, int32_t n_chunks) {
 }
 
 static void p_open_stage(stage* s, pipeline* p, int32_t number) {
-    static const char* const names[P_N_TENSORS] = {"input", "hidden", "gate"};
-    static const int32_t away[P_N_TENSORS] = {MEMO_MOVE, MEMO_ROWS, MEMO_WHOLE};
+    static const char* const names[P_N_TENSORS] = {"input", "hidden", "gate", "mask"};
+    static const int32_t away[P_N_TENSORS] = {MEMO_MOVE, MEMO_ROWS, MEMO_WHOLE, MEMO_KEEP};
     const int32_t n = p->n_of_chunk;
     memset(s, 0, sizeof *s);
     s->p = p;
@@ -333,7 +325,7 @@ static void p_open_stage(stage* s, pipeline* p, int32_t number) {
     s->desc = MEMO_ZERO(memo_session_desc);
     for (int32_t t = 0; t < P_N_TENSORS; t++) {
         s->tensors[t].name = names[t];
-        s->tensors[t].row_bytes = 8 * P_WORDS;
+        s->tensors[t].row_bytes = t == P_MASK ? 8 : 8 * P_WORDS;
         s->tensors[t].away = away[t];
     }
     s->tensor_kinds[P_GATE] = 2;
@@ -343,17 +335,13 @@ static void p_open_stage(stage* s, pipeline* p, int32_t number) {
     for (int32_t c = 0; c < P_CHUNKS_MAX; c++) {
         const int32_t of = c < p->n_chunks ? c : 0, first = of * n, last = of * n + n - 1;
         const int64_t bytes = c < p->n_chunks ? 8 : 0; /* chunks that are not there: empty */
-        const memo_session_buffer b[3] = {
+        const memo_session_buffer b[2] = {
             {"x", 0, bytes * P_WORDS, MEMO_PASS_FORWARD, first, MEMO_PASS_FORWARD, last, 0},
-            {"dx", 0, bytes * P_WORDS, MEMO_PASS_BACKWARD, last, MEMO_PASS_BACKWARD, first, 0},
-            {"mask", 0, bytes, MEMO_PASS_FORWARD, first, MEMO_PASS_BACKWARD, first, 0}};
-        memcpy(s->buffers + 3 * c, b, sizeof b);
+            {"dx", 0, bytes * P_WORDS, MEMO_PASS_BACKWARD, last, MEMO_PASS_BACKWARD, first, 0}};
+        memcpy(s->buffers + 2 * c, b, sizeof b);
     }
-    const memo_session_buffer out = {
-        "out", 0, 8 * P_WORDS, MEMO_PASS_FORWARD, s->desc.n_layers - 1, MEMO_PASS_BETWEEN, 0, 0};
     const memo_session_buffer scratch = {
         "scratch", 0, 8 * P_WORDS, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0};
-    s->buffers[P_OUT] = out;
     s->buffers[P_SCRATCH] = scratch;
     s->outputs[0].name = "gradients";
     s->outputs[0].address = s->gradients;

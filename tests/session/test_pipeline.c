@@ -64,8 +64,7 @@ static void check_bytes(const stage* s, const memo_step_plan* plan) {
     const int64_t rows = s->p->n_rows, x = up(8 * P_WORDS * rows);
     CHECK_IS(plan->swap.n_places, ==, places_of(s));
     CHECK_IS(plan->swap.n_layers, ==, plan->swap.n_places * s->p->n_of_chunk);
-    CHECK_IS(plan->device_bytes, ==,
-             plan->sizes.device_bytes + plan->swap.n_places * (up(8 * rows) + x) + 2 * x);
+    CHECK_IS(plan->device_bytes, ==, plan->sizes.device_bytes + 2 * x);
 }
 
 TEST(any_order_gives_the_same_gradients) {
@@ -292,8 +291,11 @@ TEST(bad_orders_are_refused) {
     expect_refused(&desc, "memo_session_desc.n_order: out of range (4097)");
     desc = s.desc, desc.shapes = shapes, desc.n_shapes = 2;
     expect_refused(&desc, "memo_session_desc.order: does not work with chunks and shapes");
-    WITH(s.buffers[P_MASK].last_layer, 2,
-         expect_refused(&s.desc, "`mask` has a life in two chunks of the order"));
+    WITH(s.buffers[P_X].last_layer, 2,
+         expect_refused(&s.desc, "`x` has a life in two chunks of the order"));
+    WITH(s.buffers[P_X].last, MEMO_PASS_BACKWARD,
+         expect_refused(&s.desc, "`x` has a life in two turns of the order; declare a MEMO_KEEP "
+                                 "tensor"));
     item_choose(&s.tensors[P_GATE], MEMO_MOVE, MEMO_SLICE, MEMO_LATE_ROWS);
     s.desc.routed_rows_layer = s.desc.routed_rows_all = 4;
     expect_refused(&s.desc, "memo_session_desc.order: does not work with MEMO_LATE_ROWS");
@@ -481,7 +483,7 @@ TEST(checked_orders_find_buffers_that_have_ended) {
     s.mistake = 0;
     CHECK_OK(p_step(&s, session));
 
-    /* After its backward a buffer in a place is NaN, before the next forward takes the place. */
+    /* After its backward a tensor is NaN, before the next forward takes the place. */
     for (int32_t i = 0; i < s.desc.n_order; i++) {
         memo_batch batch = {.turn = s.order[i]};
         double number = 0;

@@ -20,7 +20,6 @@ typedef struct flight {
     pipeline p;
     int32_t n_chunks;
     int64_t n_rows; /* of this step */
-    memo_session_buffer buffers[T_N_BUFFERS + P_CHUNKS_MAX];
     /* Of the forward to a chunk, and of gradients from it. */
     uint64_t wires[2][P_MICRO_BATCHES_MAX][P_CHUNKS_MAX + 1][WORDS];
     double loss;
@@ -68,28 +67,12 @@ static void copy_rows(flight* f, memo_session* s, int32_t layer, uint64_t* wire,
     launch_rows(f, &j, !is_out);
 }
 
-/* A buffer from the first layer of a chunk's forward to that of its backward: written, then
- * compared. */
-static void use_buffer(flight* f, memo_session* s, int32_t is_backward) {
-    const memo_turn turn = memo_session_get_batch(s).turn;
-    const memo_slice slice = memo_session_get_slice(s);
-    uint64_t* rows;
-    if (!f->t.desc.n_buffers || f->t.host) return;
-    rows = (uint64_t*)memo_session_get_buffer(s, T_N_BUFFERS + turn.chunk);
-    for (int64_t r = slice.begin; r < slice.end; r++) {
-        const uint64_t number = t_mix((uint64_t)turn.micro_batch, (uint64_t)r);
-        if (is_backward) CHECK(rows[r] == number);
-        if (!is_backward) rows[r] = number;
-    }
-}
-
 static void f_forward(void* user, memo_session* s, int32_t layer) {
     flight* f = (flight*)user;
     const int32_t n = f->t.desc.n_layers / f->n_chunks;
     const memo_turn turn = memo_session_get_batch(s).turn;
     uint64_t(*wires)[WORDS] = f->wires[0][turn.micro_batch];
     if (layer % n == 0) copy_rows(f, s, layer, wires[turn.chunk], 0);
-    if (layer % n == 0) use_buffer(f, s, 0);
     t_forward(user, s, layer);
     if (layer % n == n - 1) copy_rows(f, s, layer, wires[turn.chunk + 1], 1);
 }
@@ -105,7 +88,6 @@ static void f_backward(void* user, memo_session* s, int32_t layer) {
         copy_rows(f, s, layer, f->wires[0][turn.micro_batch][f->n_chunks], 0);
     t_backward(user, s, layer);
     if (layer % n == 0) copy_rows(f, s, layer, wires[turn.chunk], 1);
-    if (layer % n == 0) use_buffer(f, s, 1);
 }
 
 /* Of the open slice of the last layer, whose output is in x. */
@@ -130,16 +112,7 @@ static void f_random(flight* f) {
     t_init(&f->t, n * f->n_chunks, n_rows, n_rows);
     f->t.desc.n_tensors = memo_test_int(0, 3) ? T_EXPERT : T_N_SHORT;
     f->t.desc.routed_rows_layer = f->t.desc.routed_rows_all = 0;
-    memcpy(f->buffers, f->t.buffers, sizeof f->t.buffers);
-    for (int32_t c = 0; c < f->n_chunks; c++)
-        f->buffers[T_N_BUFFERS + c] = (memo_session_buffer){.name = "rows of a turn",
-                                                            .row_bytes = 8,
-                                                            .first = MEMO_PASS_FORWARD,
-                                                            .first_layer = c * n,
-                                                            .last = MEMO_PASS_BACKWARD,
-                                                            .last_layer = c * n};
-    f->t.desc.buffers = f->buffers;
-    f->t.desc.n_buffers = f->t.desc.n_tensors == T_N_SHORT ? 0 : T_N_BUFFERS + f->n_chunks;
+    if (f->t.desc.n_tensors == T_N_SHORT) f->t.desc.n_buffers = 0;
     f->t.desc.tile_rows = memo_test_int(1, 4);
     if (memo_test_int(0, 3)) /* lengths that divide nothing */
         f->t.desc.slice_rows = f->t.desc.tile_rows * memo_test_int(1, 1 + n_rows / 4);

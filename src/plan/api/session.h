@@ -248,17 +248,15 @@ typedef enum memo_pass {
  * An interleaved stage has C chunks of n_layers / C layers each: chunk c has the layers from
  * c * n_layers / C on.  A forward turn computes the layers of its chunk, a backward turn their
  * backwards.  `between` begins the backward turns of the last chunk.  A *place* is what a chunk of
- * a micro-batch takes from its forward to its backward: tensors, and buffers that live from a layer
- * of the forward to BETWEEN, BACKWARD or AFTER.  Chunks whose layers have the same kinds share
- * places; each forward takes the first place that is free.  Other buffers live in one turn.  Both
+ * a micro-batch takes from its forward to its backward: tensors.  Chunks whose layers have the same
+ * kinds share places; each forward takes the first place that is free.  Buffers live in one turn, or
+ * as long as the session: what lives from a forward to its backward is a MEMO_KEEP tensor.  Both
  * layers of a buffer are of the same chunk; BETWEEN is of the last chunk.  Device memory:
  *
  *     n_places         the most that are in flight at once, summed over chunks of unlike kinds;
  *                      1F1B: ahead + 1
  *     activations      rows of n_places * n_layers / C layers, or of so many layers' slices
- *     + n_places *     the most that buffers from forward to backward take in a chunk, each
- *                      rounded up to 512 bytes
- *     + a turn         the most that other buffers take in a turn
+ *     + a turn         the most that buffers take in a turn
  *     + SESSION        buffers that live as long as the session
  *
  * Free what memo_session_alloc gives in the same turn; otherwise it lives until the order ends.

@@ -172,13 +172,6 @@ MEMOI int32_t memoi_session_chunk(const memo_session_desc* desc, int32_t n_chunk
     return pass == MEMO_PASS_BETWEEN ? n_chunks - 1 : layer / (desc->n_layers / n_chunks);
 }
 
-/* The chunk in whose places a buffer lies, because it lives longer than a turn; -1: none. */
-MEMOI int32_t memoi_session_placed_in(const memo_session* s, const memo_session_buffer* b) {
-    const int is_placed = s->steps->order && b->first == MEMO_PASS_FORWARD && b->first_layer >= 0 &&
-                          b->last != MEMO_PASS_FORWARD;
-    return is_placed ? b->first_layer / memoi_session_turn_layers(s) : -1;
-}
-
 /* 1: a buffer lives in each layer, or in each slice of a layer. */
 MEMOI int memoi_buffer_is_each(const memo_session_buffer* b) {
     return b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
@@ -211,7 +204,10 @@ MEMOI const char* memoi_session_buffer_fault(const memo_session_desc* desc,
         {desc->n_order && is_span && b->last != MEMO_PASS_AFTER &&
              memoi_session_chunk(desc, n_chunks, b->first, b->first_layer) !=
                  memoi_session_chunk(desc, n_chunks, b->last, b->last_layer),
-         "a life in two chunks of the order; declare a buffer of each, or of SESSION"}};
+         "a life in two chunks of the order; declare a buffer of each, or of SESSION"},
+        {desc->n_order && is_span && b->first == MEMO_PASS_FORWARD &&
+             (b->last == MEMO_PASS_BETWEEN || b->last == MEMO_PASS_BACKWARD),
+         "a life in two turns of the order; declare a MEMO_KEEP tensor, or a buffer of SESSION"}};
     return MEMOB_FIRST_FAULT(rules);
 }
 

@@ -7,8 +7,7 @@
  * is found.
  *
  * 1. Two steps are open at most, the older first.
- * 2. The engine's visit is of the session's step.
- * 3. A buffer of a place lies in it, and the place is one of the plan's. */
+ * 2. The engine's visit is of the session's step. */
 
 /* The first step of a layer of this turn, unless another step of the layer is open. */
 MEMOI int32_t memoi_session_open_step(const memo_session* s, int32_t layer) {
@@ -112,48 +111,6 @@ MEMOI const char* memoi_session_when(char text[48], memo_pass pass, int32_t laye
     else
         snprintf(text, 48, "the %s of layer %d", name, (int)layer);
     return text;
-}
-
-/* Returns the offset of a buffer in a place.  With buffer = n_buffers: the size of the place. */
-MEMOI int64_t memoi_session_place_offset(const memo_session* s, int32_t chunk, int32_t buffer) {
-    int64_t offset = 0, n_bytes;
-    for (int32_t i = 0; i < buffer; i++) {
-        const memo_session_buffer* b = &s->desc.buffers[i];
-        if (memoi_session_placed_in(s, b) != chunk) continue;
-        n_bytes = memoi_session_buffer_bytes(s, i, s->steps->layer_rows);
-        n_bytes = memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
-        offset += memob_min(n_bytes, MEMOB_BYTES_MAX - offset);
-    }
-    return offset;
-}
-
-/* Lays out the places behind the engine's memory, each as large as the chunk with the most buffers
- * needs.  Returns all bytes. */
-MEMOI int64_t memoi_session_lay_places(memo_session* s) {
-    memoi_session_part* part = s->part;
-    const int64_t engine_bytes = memob_max(part->placement.sizes.device_bytes, 1);
-    const int32_t n = s->steps->n_places;
-    int64_t each = 0;
-    for (int32_t chunk = 0; chunk < part->plan->n_chunks; chunk++)
-        each = memob_max(each, memoi_session_place_offset(s, chunk, s->desc.n_buffers));
-    if (!each) return engine_bytes;
-    part->place_bytes = each;
-    part->places_begin = memob_align_up(engine_bytes, MEMOB_DEVICE_ALIGNMENT);
-    return part->places_begin + memob_min(each, (MEMOB_BYTES_MAX - part->places_begin) / n) * n;
-}
-
-/* Where a buffer of this turn's place lies; NULL in a dry run. */
-MEMOI char* memoi_session_placed(const memo_session* s, int32_t buffer) {
-    const memoi_session_part* part = s->part;
-    const int64_t place = s->first_step / s->n_turn_steps;
-    const int64_t offset = memoi_session_place_offset(s, s->batch.turn.chunk, buffer);
-    MEMO_ASSERT(
-        !s->is_open || /* 3 */
-        (place < s->steps->n_places &&
-         offset + memoi_session_buffer_bytes(s, buffer, s->batch.n_rows) <= part->place_bytes));
-    return part->base && s->is_open /* sizes of a dry run may exceed what can be addressed */
-               ? part->base + part->places_begin + place * part->place_bytes + offset
-               : NULL;
 }
 
 /* The arena frees what is left at the end of a micro-batch; outputs may be read until the next. */
@@ -280,11 +237,7 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
             step % n_slices != (is_last_slice ? n_slices - 1 : 0))
             continue; /* the layer goes on */
 
-        if (memoi_session_placed_in(s, b) >= 0) {
-            char* address = memoi_session_placed(s, i);
-            memoi_checked_fill(s, address, memoi_session_buffer_bytes(s, i, s->batch.n_rows));
-            s->buffer_addresses[i] = is_end ? NULL : address;
-        } else if (is_end) {
+        if (is_end) {
             memo_session_free(s, s->buffer_addresses[i]);
             s->buffer_addresses[i] = NULL;
         } else
@@ -398,16 +351,12 @@ MEMOI memo_status memoi_session_check_batch(memo_session* s, const memo_batch* b
     return status;
 }
 
-/* What the turn before has left in the arena ends; what this turn takes over has its address. */
-MEMOI void memoi_session_take_over(memo_session* s) {
+/* What the turn before has left in the arena ends. */
+MEMOI void memoi_session_end_lives(memo_session* s) {
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
-        const memo_session_buffer* b = &s->desc.buffers[i];
-        const int32_t chunk = memoi_session_placed_in(s, b);
-        if (b->first == MEMO_PASS_SESSION) continue;
-        if (s->next_turn && chunk < 0) memo_session_free(s, s->buffer_addresses[i]);
+        if (s->desc.buffers[i].first == MEMO_PASS_SESSION) continue;
+        if (s->next_turn) memo_session_free(s, s->buffer_addresses[i]);
         s->buffer_addresses[i] = NULL;
-        if (chunk == s->batch.turn.chunk && memoi_session_is_turn(s, MEMO_PASS_BACKWARD))
-            s->buffer_addresses[i] = memoi_session_placed(s, i);
     }
 }
 
@@ -455,7 +404,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         s->first_step = memob_turn_of(s->steps->order[s->next_turn]) * s->n_turn_steps;
     }
     s->n_passed = memoi_session_n_before(s);
-    memoi_session_take_over(s);
+    memoi_session_end_lives(s);
     memoi_checked_fill(s, s->checked.slots, 2 * s->checked.slot_bytes);
 
     /* The first turn begins for all. */
@@ -784,8 +733,9 @@ MEMOI void memoi_session_start_arena(memo_session* s, const memo_arena_desc* des
     s->is_setting_up = 1;
     if (!s->failure.status) memoi_keep(s, memo_arena_create(desc, &part->arena, &s->call_error));
     if (!s->failure.status) {
-        part->base = (char*)memoi_session_request(s, memoi_session_lay_places(s),
-                                                  "activations between forward and backward");
+        part->base =
+            (char*)memoi_session_request(s, memob_max(part->placement.sizes.device_bytes, 1),
+                                         "activations between forward and backward");
         if (s->states_sizes.device_bytes)
             s->states_desc.device_memory =
                 memoi_session_request(s, s->states_sizes.device_bytes, "states");

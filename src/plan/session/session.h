@@ -111,8 +111,6 @@ typedef struct memoi_session_part {
     uint8_t* skipped; /* (n_steps): 1: memo_session_skip_layer was called in the latest forward */
     double* spans_s;  /* of a session that times its steps */
     int32_t n_timed;  /* repetitions of them */
-    /* Behind the engine's memory, for buffers that live longer than a turn; as many places. */
-    int64_t places_begin, place_bytes;
 } memoi_session_part;
 
 struct memo_session {
