@@ -78,11 +78,13 @@
  * micro-batch of memo_plan.h's session do not: memo_session_end returns the error.  A desc is a
  * plain struct in which zero means default, unless a field's comment names another default.  Start
  * with {0} in C, with {} in C++, or with MEMO_ZERO(type) in either.  A function that creates an
- * object gives NULL on failure; destroying NULL does nothing.  memo_x_get_y fills a struct or
- * numbers, or returns a number, a handle or an address.  There is no global state.  After creation
- * no function allocates, locks or synchronizes on the training path.  Only one thread at a time may
- * use an object.  Sizes are bytes, times are seconds, intervals are half-open.  Bytes, rows and
- * elements are counted in 64 bits.
+ * object gives NULL on failure; destroying NULL does nothing.  NULL for an object, a desc or a
+ * result is INVALID_ARGUMENT, unless the comment of the call allows NULL.  Calls without a status
+ * then do nothing, and return NULL or zero.  memo_x_get_y fills a struct or numbers, or returns a
+ * number, a handle or an address.  There is no global state.  After creation no function allocates,
+ * locks or synchronizes on the training path.  Only one thread at a time may use an object.  Sizes
+ * are bytes, times are seconds, intervals are half-open.  Bytes, rows and elements are counted in
+ * 64 bits.
  *
  * GLOSSARY.  Terms of all four headers.
  *
@@ -650,33 +652,44 @@ typedef struct memo_device {
  * ..., error), and so is memo_NAME for each other NAME, but for memo_device_status (status),
  * memo_annotate, memo_event_create_untimed and memo_row_kernel. */
 #define MEMO_LIST(...) __VA_ARGS__
-#define MEMO_DEVICE_AS(linkage, function, parameters, arguments)                                   \
+#define MEMO_DEVICE_NEEDS(argument)                                                                \
+    if (!argument)                                                                                 \
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,                                 \
+                              "%s: " #argument ": NULL; pass one", __func__);
+#define MEMO_DEVICE_AS(linkage, function, parameters, arguments, needs)                            \
     linkage memo_status memo_##function(const memo_device* device, MEMO_LIST parameters,           \
                                         memo_error* error) {                                       \
-        return device->function(device->context, MEMO_LIST arguments, error);                      \
+        needs return device->function(device->context, MEMO_LIST arguments, error);                \
     }
 #define MEMO_DEVICE_CALL(function, parameters, arguments)                                          \
-    MEMO_DEVICE_AS(MEMO_TRY_CALL, function, parameters, arguments)
+    MEMO_DEVICE_AS(MEMO_TRY_CALL, function, parameters, arguments, MEMO_DEVICE_NEEDS(device))
 #define MEMO_DEVICE_END(function, parameters, arguments)                                           \
-    MEMO_DEVICE_AS(MEMO_FUNCTION, function, parameters, arguments)
-MEMO_DEVICE_CALL(device_alloc, (int64_t size_bytes, void** address), (size_bytes, address))
+    MEMO_DEVICE_AS(MEMO_FUNCTION, function, parameters, arguments, MEMO_DEVICE_NEEDS(device))
+#define MEMO_DEVICE_CALL_WITH(function, parameters, arguments, pointer)                            \
+    MEMO_DEVICE_AS(MEMO_TRY_CALL, function, parameters, arguments,                                 \
+                   MEMO_DEVICE_NEEDS(device) MEMO_DEVICE_NEEDS(pointer))
+MEMO_DEVICE_CALL_WITH(device_alloc, (int64_t size_bytes, void** address), (size_bytes, address),
+                      address)
 MEMO_DEVICE_END(device_free, (void* address), (address))
-MEMO_DEVICE_CALL(host_alloc, (int64_t size_bytes, void** address), (size_bytes, address))
+MEMO_DEVICE_CALL_WITH(host_alloc, (int64_t size_bytes, void** address), (size_bytes, address),
+                      address)
 MEMO_DEVICE_END(host_free, (void* address), (address))
-MEMO_DEVICE_CALL(memory_info, (int64_t * free_bytes, int64_t* total_bytes),
-                 (free_bytes, total_bytes))
-MEMO_DEVICE_CALL(stream_create, (const char* name, int32_t priority, memo_stream* stream),
-                 (name, priority, stream))
+MEMO_DEVICE_AS(MEMO_TRY_CALL, memory_info, (int64_t * free_bytes, int64_t* total_bytes),
+               (free_bytes, total_bytes),
+               MEMO_DEVICE_NEEDS(device) MEMO_DEVICE_NEEDS(free_bytes)
+                   MEMO_DEVICE_NEEDS(total_bytes))
+MEMO_DEVICE_CALL_WITH(stream_create, (const char* name, int32_t priority, memo_stream* stream),
+                      (name, priority, stream), stream)
 MEMO_DEVICE_END(stream_destroy, (memo_stream stream), (stream))
 MEMO_DEVICE_CALL(stream_synchronize, (memo_stream stream), (stream))
-MEMO_DEVICE_CALL(event_create, (memo_event * event), (event))
+MEMO_DEVICE_CALL_WITH(event_create, (memo_event * event), (event), event)
 MEMO_DEVICE_END(event_destroy, (memo_event event), (event))
 MEMO_DEVICE_CALL(event_record, (memo_event event, memo_stream stream), (event, stream))
 MEMO_DEVICE_CALL(event_wait, (memo_event event, memo_stream stream), (event, stream))
-MEMO_DEVICE_CALL(event_query, (memo_event event, int32_t* is_done), (event, is_done))
+MEMO_DEVICE_CALL_WITH(event_query, (memo_event event, int32_t* is_done), (event, is_done), is_done)
 MEMO_DEVICE_CALL(event_synchronize, (memo_event event), (event))
-MEMO_DEVICE_CALL(event_elapsed, (memo_event begin, memo_event end, double* elapsed_s),
-                 (begin, end, elapsed_s))
+MEMO_DEVICE_CALL_WITH(event_elapsed, (memo_event begin, memo_event end, double* elapsed_s),
+                      (begin, end, elapsed_s), elapsed_s)
 MEMO_DEVICE_CALL(copy,
                  (memo_stream stream, memo_copy_kind kind, void* to, const void* from,
                   int64_t size_bytes),
@@ -687,25 +700,32 @@ MEMO_DEVICE_CALL(copy_rows,
                  (stream, kind, to, to_stride_bytes, from, from_stride_bytes, row_bytes, n_rows))
 MEMO_DEVICE_CALL(fill, (memo_stream stream, void* address, int32_t byte_value, int64_t size_bytes),
                  (stream, address, byte_value, size_bytes))
-MEMO_DEVICE_CALL(launch_host, (memo_stream stream, memo_host_call* call), (stream, call))
-#undef MEMO_DEVICE_AS
-#undef MEMO_DEVICE_CALL
-#undef MEMO_DEVICE_END
-#undef MEMO_LIST
+MEMO_DEVICE_CALL_WITH(launch_host, (memo_stream stream, memo_host_call* call), (stream, call), call)
 MEMO_TRY_CALL memo_status memo_event_create_untimed(const memo_device* device, memo_event* event,
                                                     memo_error* error) {
+    MEMO_DEVICE_NEEDS(device)
+    MEMO_DEVICE_NEEDS(event)
     if (!MEMO_DEVICE_HAS(device, event_create_untimed))
         return device->event_create(device->context, event, error);
     return device->event_create_untimed(device->context, event, error);
 }
 MEMO_TRY_CALL memo_status memo_device_status(const memo_device* device, memo_error* error) {
+    MEMO_DEVICE_NEEDS(device)
     return device->status(device->context, error);
 }
 /* Does nothing unless a recorder listens. */
 MEMO_TRY_CALL memo_status memo_annotate(const memo_device* device, memo_stream stream,
                                         const memo_op_desc* op, memo_error* error) {
+    MEMO_DEVICE_NEEDS(device)
+    MEMO_DEVICE_NEEDS(op)
     return device->annotate ? device->annotate(device->context, stream, op, error) : MEMO_STATUS_OK;
 }
+#undef MEMO_DEVICE_AS
+#undef MEMO_DEVICE_CALL
+#undef MEMO_DEVICE_END
+#undef MEMO_DEVICE_CALL_WITH
+#undef MEMO_DEVICE_NEEDS
+#undef MEMO_LIST
 
 /* ---- 5 arena: replays a plan --------------------------------------------------------------------
  *
@@ -1340,6 +1360,12 @@ MEMOI MEMOB_NOINLINE memo_status memob_check_given(const char* call, const char*
     return MEMOB_INVALID(error, "%s: %s: NULL; pass one", call, argument);
 }
 
+/* Ends the public function with this error if the pointer is NULL. */
+#define MEMOB_REFUSE_NULL(error, argument, pointer)                                                \
+    do {                                                                                           \
+        if (!(pointer)) return memob_check_given(__func__, argument, NULL, error);                 \
+    } while (0)
+
 /* A rate is 0 (no limit), or 1 to 1e18 bytes/s; beyond, times of copies overflow. */
 MEMOI MEMOB_NOINLINE memo_status memob_check_rate(const char* desc, const char* field,
                                                   double bytes_per_s, memo_error* error) {
@@ -1829,7 +1855,8 @@ memo_status memo_error_set(memo_error* error, memo_status status, const char* fo
         error->status = status;
         error->line = 0;
         va_start(arguments, format);
-        vsnprintf(error->message, sizeof error->message, format, arguments);
+        vsnprintf(error->message, sizeof error->message, format ? format : memo_status_name(status),
+                  arguments);
         va_end(arguments);
         for (c = error->message; *c; c++)
             if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
@@ -1846,13 +1873,16 @@ memo_status memo_error_set(memo_error* error, memo_status status, const char* fo
  * 3. No file that is written has a descriptor of the standard streams, unless it is one of them. */
 
 void memo_text_free(memo_text* text) {
+    if (!text) return;
     MEMO_FREE(text->data);
     memset(text, 0, sizeof *text);
 }
 
 void memo_text_put(memo_text* text, const char* format, ...) {
-    int64_t room = text->capacity - text->n_bytes, length = 0;
+    int64_t room, length = 0;
     va_list arguments;
+    if (!text || !format) return;
+    room = text->capacity - text->n_bytes;
     /* Again after it has grown, if there was too little room. */
     while (!text->failed) {
         va_start(arguments, format);
@@ -1907,10 +1937,10 @@ MEMOI void memob_text_put_escaped(memo_text* text, const char* s, int64_t n_byte
     MEMO_ASSERT(s == stop); /* 2 */
 }
 void memo_text_put_xml(memo_text* text, const char* s) {
-    memob_text_put_escaped(text, s, (int64_t)strlen(s), 0);
+    if (text && s) memob_text_put_escaped(text, s, (int64_t)strlen(s), 0);
 }
 void memo_text_put_json(memo_text* text, const char* s) {
-    memob_text_put_escaped(text, s, (int64_t)strlen(s), 1);
+    if (text && s) memob_text_put_escaped(text, s, (int64_t)strlen(s), 1);
 }
 
 #ifdef PATH_MAX
@@ -2047,7 +2077,11 @@ MEMOI int memoi_text_store(const memo_text* text, const char* path) {
 #endif
 
 memo_status memo_text_write(memo_text* text, const char* path, memo_error* error) {
-    const int code = text->failed ? ENOMEM : memoi_text_store(text, path);
+    int code;
+    if (!path) memo_text_free(text);
+    MEMOB_REFUSE_NULL(error, "text", text);
+    MEMOB_REFUSE_NULL(error, "path", path);
+    code = text->failed ? ENOMEM : memoi_text_store(text, path);
     memo_text_free(text);
     if (!code) return MEMO_STATUS_OK;
     if (code == ENOMEM)
@@ -2593,8 +2627,10 @@ MEMOI int64_t memob_request_origin(const memo_trace* trace, int64_t i) {
 }
 
 memo_status memo_trace_create(memo_trace** trace, memo_error* error) {
-    memo_trace* made = (memo_trace*)memob_calloc(1, sizeof(memo_trace));
+    memo_trace* made;
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     *trace = NULL;
+    made = (memo_trace*)memob_calloc(1, sizeof(memo_trace));
     if (made) made->reserved = memob_calloc(1, sizeof(memoi_trace_book));
     if (!made || !made->reserved) {
         MEMO_FREE(made);
@@ -2719,23 +2755,28 @@ MEMOI memo_status memoi_trace_add(memo_trace* trace, memo_request_kind kind,
 
 memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
                               memo_class memory_class, int32_t stream, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     return memoi_trace_add(trace, MEMO_REQUEST_MALLOC, memory_class, stream, id, size_bytes, error);
 }
 
 memo_status memo_trace_free(memo_trace* trace, int64_t id, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     return memoi_trace_add(trace, MEMO_REQUEST_FREE, MEMO_CLASS_TRANSIENT, 0, id, 0, error);
 }
 
 memo_status memo_trace_use(memo_trace* trace, int64_t id, int32_t stream, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     return memoi_trace_add(trace, MEMO_REQUEST_USE, MEMO_CLASS_TRANSIENT, stream, id, 0, error);
 }
 
 memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t stream, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     return memoi_trace_add(trace, MEMO_REQUEST_RECORD, MEMO_CLASS_TRANSIENT, stream, event, 0,
                            error);
 }
 
 memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     return memoi_trace_add(trace, MEMO_REQUEST_WAIT, MEMO_CLASS_TRANSIENT, stream, event, 0, error);
 }
 
@@ -2760,6 +2801,7 @@ MEMOI memo_status memoi_trace_mark(memo_trace* trace, const char* text, int64_t 
 }
 
 memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     return memoi_trace_mark(trace, text, text ? (int64_t)strlen(text) : 0, error);
 }
 
@@ -2832,15 +2874,20 @@ MEMOI memo_status memoi_trace_parse(memob_reader* reader, memo_trace** trace, me
 memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
                              memo_trace** trace, memo_error* error) {
     memob_reader reader;
-    memo_status status = memob_reader_init(&reader, text, n_bytes, name, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     *trace = NULL;
+    status = memob_reader_init(&reader, text, n_bytes, name, error);
     return status ? status : memoi_trace_parse(&reader, trace, error);
 }
 
 memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* error) {
     memob_reader reader;
-    memo_status status = memob_reader_open(&reader, path, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     *trace = NULL;
+    MEMOB_REFUSE_NULL(error, "path", path);
+    status = memob_reader_open(&reader, path, error);
     if (!status) status = memoi_trace_parse(&reader, trace, error);
     memob_reader_close(&reader);
     return status;
@@ -2849,6 +2896,8 @@ memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* er
 memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_error* error) {
     memo_text text = MEMO_ZERO(memo_text);
     memo_status status = MEMO_STATUS_OK;
+    MEMOB_REFUSE_NULL(error, "trace", trace);
+    MEMOB_REFUSE_NULL(error, "path", path);
     memo_text_put(&text, "memo trace 1\n");
     for (int64_t i = 0; i < trace->n_requests && !status; i++) {
         const memo_request* r = &trace->requests[i];
@@ -2933,6 +2982,7 @@ MEMOI memo_status memoi_plan_check_alignment(int64_t alignment, memo_error* erro
 memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignment_bytes,
                              memo_plan** plan, memo_error* error) {
     memo_plan* made;
+    MEMOB_REFUSE_NULL(error, "plan", plan);
     *plan = NULL;
     if (alignment_bytes == 0) alignment_bytes = 1;
     if (n_buffers < 0 || n_gaps < 0)
@@ -3324,7 +3374,9 @@ MEMOI memo_status memoi_plan_sort(memo_plan* plan, memo_error* error) {
 
 memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
     int64_t culprit;
-    memo_status status = memoi_plan_check(plan, &culprit, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "plan", plan);
+    status = memoi_plan_check(plan, &culprit, error);
     if (!status) status = memoi_plan_sort(plan, error);
     if (!status) status = memoi_plan_check_order(plan, &culprit, error);
     if (!status) status = memoi_plan_sweep(plan, 0, &plan->lower_bound_bytes, &culprit, error);
@@ -3689,6 +3741,9 @@ MEMOI memo_status memob_plan_make(const memo_trace* trace, int64_t alignment_byt
 
 memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes, memo_plan** plan,
                                  memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "plan", plan);
+    *plan = NULL;
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     return memob_plan_make(trace, alignment_bytes, NULL, plan, error);
 }
 
@@ -3815,6 +3870,7 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
 
 memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
     int64_t culprit;
+    MEMOB_REFUSE_NULL(error, "plan", plan);
     if (plan->proof != MEMO_PROOF_FEASIBLE && plan->proof != MEMO_PROOF_OPTIMAL)
         return MEMOB_INVALID(error, "plan: it has no offsets; call memo_plan_solve first");
     return memoi_plan_verify(plan, 1, &culprit, error);
@@ -3896,12 +3952,15 @@ MEMOI memo_status memoi_plan_body(memob_lines* lines, const memo_plan* plan) {
 memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error) {
     memo_text text = MEMO_ZERO(memo_text);
     memob_lines lines = {&text, NULL, 1, error};
-    memo_plan head = *plan;
+    memo_plan head;
+    memo_status status;
     int64_t culprit;
+    MEMOB_REFUSE_NULL(error, "plan", plan);
+    MEMOB_REFUSE_NULL(error, "path", path);
+    head = *plan;
     /* A plan that is not solved yet is written too, as a problem. */
-    memo_status status = plan->proof == MEMO_PROOF_NONE
-                             ? memoi_plan_verify(plan, 0, &culprit, error)
-                             : memo_plan_validate(plan, error);
+    status = plan->proof == MEMO_PROOF_NONE ? memoi_plan_verify(plan, 0, &culprit, error)
+                                            : memo_plan_validate(plan, error);
     memo_text_put(&text, "memo plan 1\n");
     if (!status) status = memoi_plan_head(&lines, &head);
     if (!status) status = memoi_plan_body(&lines, plan);
@@ -3968,8 +4027,11 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_
 
 memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error) {
     memob_reader reader;
-    memo_status status = memob_reader_open(&reader, path, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "plan", plan);
     *plan = NULL;
+    MEMOB_REFUSE_NULL(error, "path", path);
+    status = memob_reader_open(&reader, path, error);
     if (!status) status = memoi_plan_parse(&reader, plan, error);
     memob_reader_close(&reader);
     return status;
@@ -4638,8 +4700,11 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
  * arena that fails is given back by memo_arena_destroy. */
 memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, memo_error* error) {
     memo_arena* made;
-    memo_status status = memoi_arena_check(desc, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "arena", arena);
     *arena = NULL;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    status = memoi_arena_check(desc, error);
     if (status) return status;
     made = (memo_arena*)memob_calloc(1, sizeof(memo_arena));
     if (!made) return memob_no_memory(error, "an arena");
@@ -4718,6 +4783,7 @@ MEMOI void memoi_arena_skip(memo_arena* arena) {
 memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t n_early = 0;
+    MEMOB_REFUSE_NULL(error, "arena", arena);
     if (arena->state == MEMOI_ARENA_INSIDE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_arena_begin: a micro-batch is open; end it first");
@@ -4761,6 +4827,7 @@ MEMOI void memoi_arena_close(memo_arena* arena) {
 }
 
 memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "arena", arena);
     if (arena->state != MEMOI_ARENA_INSIDE)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
@@ -4940,6 +5007,8 @@ MEMOI memoi_slot* memoi_arena_find_slot(const memo_arena* arena, const void* add
 
 memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream, void** address,
                              memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "arena", arena);
+    MEMOB_REFUSE_NULL(error, "address", address);
     if (!memob_is_within(size_bytes, 0, MEMOB_BYTES_MAX))
         return memob_check_integer("arena", "size_bytes", size_bytes, 0, MEMOB_BYTES_MAX, error);
     if (arena->state == MEMOI_ARENA_BETWEEN)
@@ -4964,6 +5033,7 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
     memoi_slot* slot = NULL;
     int64_t i;
     memo_status status;
+    MEMOB_REFUSE_NULL(error, "arena", arena);
     if (arena->plan) {
         memoi_arena_skip(arena);
         slot = memoi_arena_find_slot(arena, address);
@@ -4995,25 +5065,30 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
 memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream, memo_error* error) {
     memo_status status;
     int64_t i;
+    MEMOB_REFUSE_NULL(error, "arena", arena);
     if (!arena->trace) return MEMO_STATUS_OK;
     status = memoi_arena_find_block(arena, address, "use", &i, error);
     return status ? status : memo_trace_use(arena->trace, arena->blocks.list[i].id, stream, error);
 }
 
 memo_status memo_arena_record(memo_arena* arena, int64_t event, int32_t stream, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "arena", arena);
     return arena->trace ? memo_trace_record(arena->trace, event, stream, error) : MEMO_STATUS_OK;
 }
 
 memo_status memo_arena_wait(memo_arena* arena, int64_t event, int32_t stream, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "arena", arena);
     return arena->trace ? memo_trace_wait(arena->trace, event, stream, error) : MEMO_STATUS_OK;
 }
 
 memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "arena", arena);
     return arena->trace ? memo_trace_mark(arena->trace, text, error) : MEMO_STATUS_OK;
 }
 
 memo_arena_stats memo_arena_get_stats(const memo_arena* arena) {
-    memo_arena_stats stats;
+    memo_arena_stats stats = MEMO_ZERO(memo_arena_stats);
+    if (!arena) return stats;
     stats.n_requests = arena->n_requests;
     stats.reserved_bytes = arena->plan ? arena->reserved_bytes : arena->blocks.peak_bytes;
     return stats;
@@ -5813,8 +5888,9 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     memoi_host* host;
     memo_device* table;
     memo_status status;
+    MEMOB_REFUSE_NULL(error, "device", device);
     *device = NULL;
-    if (!desc) return MEMOB_INVALID(error, "memo_host_device_desc: NULL; pass a desc");
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     status = memoi_host_check_desc(desc, error);
     if (status) return status;
 
@@ -5869,9 +5945,11 @@ void memo_host_device_destroy(memo_device* device) {
 memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
                                     memo_host_function function, const void* args,
                                     int64_t args_bytes, memo_error* error) {
-    memoi_host* host = memoi_host_of(device, error);
+    memoi_host* host;
+    MEMOB_REFUSE_NULL(error, "device", device);
+    MEMOB_REFUSE_NULL(error, "function", function);
+    host = memoi_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!function) return MEMOB_INVALID(error, "launch.function: NULL; pass a function");
     if (!memob_is_within(args_bytes, 0, MEMO_HOST_ARGS_BYTES) || (!args && args_bytes))
         return MEMOB_INVALID(
             error,
@@ -5882,8 +5960,10 @@ memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
 
 memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, double duration_s,
                                    memo_error* error) {
-    memoi_host* host = memoi_host_of(device, error);
+    memoi_host* host;
     const memoi_host_sleep_args sleep = {(memoi_host_stream*)stream, duration_s};
+    MEMOB_REFUSE_NULL(error, "device", device);
+    host = memoi_host_of(device, error);
     if (!host || memob_check_real("sleep", "duration_s", duration_s, 0, 1e9, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_host_call(host, stream, memoi_host_run_sleep, &sleep, sizeof sleep, error);
@@ -9390,7 +9470,10 @@ MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_by
 memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                      memo_error* error) {
     memob_swap_placement placement;
-    memo_status status = memob_swap_placement_make(desc, 0, &placement, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    MEMOB_REFUSE_NULL(error, "sizes", sizes);
+    status = memob_swap_placement_make(desc, 0, &placement, error);
     if (!status) *sizes = placement.sizes;
     memob_swap_placement_free(&placement);
     return status;
@@ -9431,7 +9514,9 @@ struct memo_swap {
 /* --- what does not change --- */
 
 void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
-    const memob_swap_place* place = memob_swap_place_of(swap->placement, layer, tensor);
+    const memob_swap_place* place;
+    if (!swap) return NULL;
+    place = memob_swap_place_of(swap->placement, layer, tensor);
     return place->row_bytes && (!place->is_routed || place->n_routed)
                ? swap->sink.engine.device_memory + place->offset
                : NULL;
@@ -9439,10 +9524,12 @@ void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor
 
 void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
                                   int64_t* begin, int64_t* end) {
-    const memob_swap_place* place = memob_swap_place_of(swap->placement, layer, tensor);
-    const int64_t n_rows = place->is_routed
-                               ? place->n_routed
-                               : memob_swap_step_rows(swap->placement, layer, swap->n_rows);
+    const memob_swap_place* place;
+    int64_t n_rows;
+    if (!swap || !begin || !end) return;
+    place = memob_swap_place_of(swap->placement, layer, tensor);
+    n_rows = place->is_routed ? place->n_routed
+                              : memob_swap_step_rows(swap->placement, layer, swap->n_rows);
     *begin = memob_min(place->recompute_begin, n_rows);
     *end = memob_min(place->recompute_end, n_rows);
     if (*begin == *end) *begin = *end = n_rows;
@@ -9558,6 +9645,9 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry,
 }
 
 memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "swap", swap);
+    *swap = NULL;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     return memob_swap_create(desc, 0, NULL, NULL, swap, error);
 }
 
@@ -9697,6 +9787,7 @@ MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
                                memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "swap", swap);
     if (memob_check_integer("memo_swap_set_rows", "n_rows", n_rows, 1, swap->n_rows_most, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (swap->n_begun)
@@ -9777,19 +9868,24 @@ MEMOI memo_status memob_swap_visit(memo_swap* swap, int is_backward, int is_end,
 }
 
 memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "swap", swap);
     return memob_swap_visit(swap, 0, 0, layer, error);
 }
 memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "swap", swap);
     return memob_swap_visit(swap, 0, 1, layer, error);
 }
 memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "swap", swap);
     return memob_swap_visit(swap, 1, 0, layer, error);
 }
 memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "swap", swap);
     return memob_swap_visit(swap, 1, 1, layer, error);
 }
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "swap", swap);
     swap->sink.has_failed = 1;
     memoi_sink_call(&swap->sink, error);
     if (swap->sink.engine.status) return swap->sink.engine.status;
@@ -9799,8 +9895,11 @@ memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
 }
 
 memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_error* error) {
-    const memob_engine* e = &swap->sink.engine;
+    const memob_engine* e;
     double stall_s[2];
+    MEMOB_REFUSE_NULL(error, "swap", swap);
+    MEMOB_REFUSE_NULL(error, "stats", stats);
+    e = &swap->sink.engine;
     for (int32_t k = 0; k < 2; k++) stall_s[k] = swap->is_measured ? swap->host_stall_s[k] : 0;
     for (int32_t k = 0; swap->marks && swap->is_measured && k < swap->placement->n_visits; k++) {
         double waited_s = 0;
@@ -11282,7 +11381,6 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
     if (states->is_visiting)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "%s: a layer is open; end it first",
                               name);
-    if (is_out && !bytes && n_bytes) return MEMOB_INVALID(error, "%s: bytes: NULL", name);
     if (!(states->layers[layer].has & bit)) return MEMO_STATUS_OK;
     if (!memob_is_within(n_bytes, 0, size_bytes) ||
         !memob_is_within(offset_bytes, 0, size_bytes - n_bytes))

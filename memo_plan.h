@@ -4251,6 +4251,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     int32_t is_open = 1;
     double reserved_s;
     const double begin = memob_now_s();
+    MEMOB_REFUSE_NULL(error, "plan", plan);
     status = memoi_plan_check_desc(&settings, error);
     if (status) return status;
 
@@ -4539,6 +4540,8 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
     memo_text text = {NULL, 0, 0, 0};
     memob_lines lines = {&text, NULL, 0, error};
     memo_status status;
+    MEMOB_REFUSE_NULL(error, "profile", profile);
+    MEMOB_REFUSE_NULL(error, "path", path);
     memo_text_put(&text, "memo profile 1\n");
     status = memoi_profile_lines(&lines, (memo_profile*)(uintptr_t)profile); /* written from */
     return memob_write_lines(&text, lines.n, path, status, error);
@@ -4547,8 +4550,11 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
 memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error) {
     memob_reader reader;
     memob_lines lines = {NULL, &reader, 0, error};
-    memo_status status = memob_reader_open(&reader, path, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "profile", profile);
     memset(profile, 0, sizeof *profile);
+    MEMOB_REFUSE_NULL(error, "path", path);
+    status = memob_reader_open(&reader, path, error);
     if (!status) status = memob_read_frame(&reader, "profile", 1, 0, error);
     if (!status) status = memoi_profile_lines(&lines, profile);
     if (!status) status = memob_check_count(&reader, lines.n, error);
@@ -6380,6 +6386,9 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, const me
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
     const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 1, NULL};
+    MEMOB_REFUSE_NULL(error, "plan", plan);
+    *plan = NULL;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     return memoi_rows_make_plan(desc, &aim, plan, error);
 }
 
@@ -6618,6 +6627,7 @@ MEMOI MEMOB_NOINLINE int memoi_session_is_ok(memo_session* s, memo_status status
 }
 
 void memo_session_fail(memo_session* s, memo_status status, const char* message) {
+    if (!s) return;
     if (message && message[0])
         (void)memo_error_set(&s->call_error, status, "%s", message);
     else
@@ -6662,11 +6672,14 @@ MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* 
     return 0;
 }
 
-int memo_session_computes(const memo_session* s) { return s->is_open && !s->error.status; }
+MEMOI int memoi_session_computes(const memo_session* s) { return s->is_open && !s->error.status; }
+int memo_session_computes(const memo_session* s) { return s && memoi_session_computes(s); }
 
 /* The caller's values may be gone: a batch has the session's copy of them. */
 memo_batch memo_session_get_batch(const memo_session* s) {
-    memo_batch batch = s->batch;
+    memo_batch batch = MEMO_ZERO(memo_batch);
+    if (!s) return batch;
+    batch = s->batch;
     batch.values = s->values[s->is_deferred].bytes;
     batch.values_bytes = MEMO_BATCH_VALUES_MAX;
     return batch;
@@ -6724,7 +6737,7 @@ MEMOI int64_t memoi_session_n_routed(const memo_session* s, int32_t step) {
     return 0;
 }
 
-memo_slice memo_session_get_slice(const memo_session* s) {
+MEMOI memo_slice memoi_session_slice(const memo_session* s) {
     const int is_open = s->is_running && s->open >= 0;
     const int32_t of_batch = is_open ? s->open % s->n_of_batch : 0;
     memo_slice slice;
@@ -6734,6 +6747,9 @@ memo_slice memo_session_get_slice(const memo_session* s) {
     slice.micro_batch = memoi_session_micro_batch(s);
     slice.n_routed = is_open ? memoi_session_n_routed(s, s->open) : 0;
     return slice;
+}
+memo_slice memo_session_get_slice(const memo_session* s) {
+    return s ? memoi_session_slice(s) : MEMO_ZERO(memo_slice);
 }
 
 /* Does the tensor need its own call of recompute? */
@@ -8072,7 +8088,7 @@ MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int
 }
 
 void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state) {
-    if (!memoi_session_is_in(s, "state: layer", (int64_t)layer + 1, s->desc.n_layers + 1) ||
+    if (!s || !memoi_session_is_in(s, "state: layer", (int64_t)layer + 1, s->desc.n_layers + 1) ||
         !memoi_session_is_in(s, "state: state", state, s->desc.n_states - 1) || !s->states)
         return NULL;
     if (s->is_filling && s->states->updates &&
@@ -8082,7 +8098,7 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
 }
 
 void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t state) {
-    if (!s->states || !memob_is_within(layer, MEMO_LAYER_FIRST, s->desc.n_layers) ||
+    if (!s || !s->states || !memob_is_within(layer, MEMO_LAYER_FIRST, s->desc.n_layers) ||
         !memob_is_within(state, 0, s->desc.n_states - 1))
         return NULL;
     return memob_states_get_host_address(s->states, layer + 1, state);
@@ -8260,9 +8276,7 @@ MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call
 MEMOI memo_status memoi_session_check_call(const memo_session* s, memoi_states_call call,
                                            memo_error* error) {
     static const char* const names[] = {"update", "skip_update", "flush", "fill_states"};
-    const char* why;
-    if (!s) return MEMOB_INVALID(error, "memo_session_%s: session: NULL; pass one", names[call]);
-    why = memoi_session_refuses(s, call);
+    const char* const why = memoi_session_refuses(s, call);
     return why ? memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s",
                                 names[call], why)
                : MEMO_STATUS_OK;
@@ -8276,7 +8290,9 @@ MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
 }
 
 memo_status memo_session_update(memo_session* s, memo_error* error) {
-    memo_status status = memoi_session_check_call(s, MEMOI_CALL_UPDATE, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "session", s);
+    status = memoi_session_check_call(s, MEMOI_CALL_UPDATE, error);
     if (status) return status;
     if (!s->is_fused && s->states->update_at != MEMO_UPDATE_DEFERRED)
         status = memoi_session_update_all(s, error);
@@ -8292,14 +8308,18 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
 }
 
 memo_status memo_session_flush(memo_session* s, memo_error* error) {
-    const memo_status status = memoi_session_check_call(s, MEMOI_CALL_FLUSH, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "session", s);
+    status = memoi_session_check_call(s, MEMOI_CALL_FLUSH, error);
     if (status || !s->states || !s->states->is_pending) return status;
     return memoi_session_update_all(s, error);
 }
 
 /* Updates that are pending are of the step before, whose gradients are not dropped. */
 memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
-    const memo_status status = memoi_session_check_call(s, MEMOI_CALL_SKIP_UPDATE, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "session", s);
+    status = memoi_session_check_call(s, MEMOI_CALL_SKIP_UPDATE, error);
     if (status || !s->states) return status;
     if (!s->states->is_pending) memoi_session_abandon_states(s);
     s->is_again = 0;
@@ -8310,7 +8330,10 @@ memo_status memo_session_fill_states(memo_session* s,
                                      void (*fill)(void* user, memo_session* session, int32_t layer),
                                      memo_error* error) {
     void (*update)(void*, memo_session*, int32_t);
-    memo_status status = memoi_session_check_call(s, MEMOI_CALL_FILL_STATES, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "session", s);
+    MEMOB_REFUSE_NULL(error, "fill", fill);
+    status = memoi_session_check_call(s, MEMOI_CALL_FILL_STATES, error);
     if (!status && s->states && !*s->lost) status = memo_session_flush(s, error);
     if (status || !s->states) return status;
     update = s->desc.update;
@@ -8363,9 +8386,6 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
                                          int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                          memo_error* error) {
     memo_status status;
-    if (memob_check_given(reads ? "memo_session_read_state" : "memo_session_write_state", "session",
-                          s, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
     if (!s->states || s->is_running || s->next_turn)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session: %s",
                               s->states
@@ -8397,11 +8417,14 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
 memo_status memo_session_read_state(memo_session* s, int32_t layer, int32_t state,
                                     int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                     memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "session", s);
+    if (n_bytes) MEMOB_REFUSE_NULL(error, "bytes", bytes);
     return memoi_session_transfer(s, layer, state, 1, offset_bytes, bytes, n_bytes, error);
 }
 memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t state,
                                      int64_t offset_bytes, const void* bytes, int64_t n_bytes,
                                      memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "session", s);
     return memoi_session_transfer(s, layer, state, 0, offset_bytes, (void*)(uintptr_t)bytes,
                                   n_bytes, error);
 }
@@ -9069,14 +9092,17 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
 }
 
 void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
-    return memoi_session_find(s, layer, tensor, 1);
+    return s ? memoi_session_find(s, layer, tensor, 1) : NULL;
 }
 
 void memo_session_get_addresses(const memo_session* constant, int32_t layer, int64_t row,
                                 void** first) {
     memo_session* s = (memo_session*)(uintptr_t)constant;
-    const memo_slice slice = memo_session_get_slice(s);
-    const int64_t n_rows = slice.end - slice.begin;
+    memo_slice slice;
+    int64_t n_rows;
+    if (!s || !first) return;
+    slice = memoi_session_slice(s);
+    n_rows = slice.end - slice.begin;
     if (row < 0 || row >= n_rows) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "memo_session_get_addresses: row: out of range (%lld); 0 to %lld are "
@@ -9129,7 +9155,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     void* address = NULL;
     char text[3][48];
     memo_pass now;
-    if (!memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
+    if (!s || !memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
 
     b = s->desc.buffers + buffer;
     if (s->is_running || b->first == MEMO_PASS_SESSION ||
@@ -9197,14 +9223,17 @@ MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const cha
 }
 
 void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
-    return memoi_session_request(s, size_bytes, NULL);
+    return s ? memoi_session_request(s, size_bytes, NULL) : NULL;
 }
 
-void memo_session_free(memo_session* s, void* address) {
+MEMOI void memoi_session_free(memo_session* s, void* address) {
     if (s->error.status || !address) return;
     s->own_setup.has_freed |= s->is_calling_setup;
     address = memoi_checked_release(s, address);
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
+}
+void memo_session_free(memo_session* s, void* address) {
+    if (s) memoi_session_free(s, address);
 }
 
 /* Requests a declared buffer whose life begins. */
@@ -9247,7 +9276,7 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
             continue; /* the layer goes on */
 
         if (is_end) {
-            memo_session_free(s, s->buffer_addresses[i]);
+            memoi_session_free(s, s->buffer_addresses[i]);
             s->buffer_addresses[i] = NULL;
         } else
             memoi_session_begin_life(s, i);
@@ -9274,14 +9303,14 @@ MEMOI int memoi_session_is_in_forward(memo_session* s, const char* call, int32_t
 }
 
 void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
-    if (memoi_session_is_in_forward(s, "set_routed", layer))
+    if (s && memoi_session_is_in_forward(s, "set_routed", layer))
         s->is_routed =
             memoi_session_is_ok(s, memob_swap_set_routed(&s->part->placement, s->open, n_rows,
                                                          s->batch.is_forward_only, &s->call_error));
 }
 
 void memo_session_skip_layer(memo_session* s, int32_t layer) {
-    if (memoi_session_is_in_forward(s, "skip_layer", layer)) s->part->skipped[s->open] = 1;
+    if (s && memoi_session_is_in_forward(s, "skip_layer", layer)) s->part->skipped[s->open] = 1;
 }
 
 /* After an error, and if a micro-batch ends without a backward. */
@@ -9364,14 +9393,16 @@ MEMOI memo_status memoi_session_check_batch(memo_session* s, const memo_batch* b
 MEMOI void memoi_session_end_lives(memo_session* s) {
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         if (s->desc.buffers[i].first == MEMO_PASS_SESSION) continue;
-        if (s->next_turn) memo_session_free(s, s->buffer_addresses[i]);
+        if (s->next_turn) memoi_session_free(s, s->buffer_addresses[i]);
         s->buffer_addresses[i] = NULL;
     }
 }
 
 int memo_session_begin(memo_session* s, const memo_batch* batch) {
-    const memo_batch before = s->batch;
+    memo_batch before;
     memo_status status;
+    if (!s) return 0;
+    before = s->batch;
     if (s->is_setting_up || s->is_in_run) {
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                           s->is_setting_up ? "memo_session_begin: called inside setup; run after "
@@ -9431,7 +9462,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     if (s->is_running && memoi_session_is_turn(s, MEMO_PASS_BACKWARD) &&
         s->batch.turn.chunk == s->part->plan->n_chunks - 1)
         memoi_session_begin_between(s);
-    return memo_session_computes(s);
+    return memoi_session_computes(s);
 }
 
 /* 1: an order has turns left.  A turn must have computed its layers. */
@@ -9451,8 +9482,7 @@ MEMOI int memoi_session_pass_turn(memo_session* s) {
 }
 
 memo_status memo_session_end(memo_session* s, memo_error* error) {
-    if (memob_check_given("memo_session_end", "session", s, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
+    MEMOB_REFUSE_NULL(error, "session", s);
     s->is_in_run = 0; /* also after a longjmp out of memo_session_run */
     if (!s->is_running) {
         if (!s->error.status)
@@ -9611,7 +9641,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         if (s->checked.slots) memoi_checked_backward_begin(s, step);
     }
     memoi_session_mark(s, s->open, (int32_t)pass, 0); /* the older of two goes on */
-    return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
+    return memoi_session_computes(s) && memoi_session_rows(s, step) > 0;
 }
 
 /* The rows leave, in the forward. */
@@ -9635,16 +9665,16 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
 }
 
 int memo_session_forward_begin(memo_session* s, int32_t layer) {
-    return memoi_session_layer_begin(s, layer, MEMO_PASS_FORWARD);
+    return s && memoi_session_layer_begin(s, layer, MEMO_PASS_FORWARD);
 }
 void memo_session_forward_end(memo_session* s, int32_t layer) {
-    memoi_session_layer_end(s, layer, MEMO_PASS_FORWARD);
+    if (s) memoi_session_layer_end(s, layer, MEMO_PASS_FORWARD);
 }
 int memo_session_backward_begin(memo_session* s, int32_t layer) {
-    return memoi_session_layer_begin(s, layer, MEMO_PASS_BACKWARD);
+    return s && memoi_session_layer_begin(s, layer, MEMO_PASS_BACKWARD);
 }
 void memo_session_backward_end(memo_session* s, int32_t layer) {
-    memoi_session_layer_end(s, layer, MEMO_PASS_BACKWARD);
+    if (s) memoi_session_layer_end(s, layer, MEMO_PASS_BACKWARD);
 }
 
 /* The loss of the open step.  In an order its time is no layer's, whose median it would change. */
@@ -9685,15 +9715,14 @@ MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
 MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
     if (!memoi_session_is_turn(s, MEMO_PASS_BACKWARD)) memoi_session_run_pass(s, MEMO_PASS_FORWARD);
     if (memoi_session_is_turn(s, MEMO_PASS_FORWARD)) return;
-    if (s->desc.between && memo_session_computes(s) &&
+    if (s->desc.between && memoi_session_computes(s) &&
         memoi_session_has_layer(s, s->desc.n_layers - 1))
         s->desc.between(user, s);
     if (!s->batch.is_forward_only) memoi_session_run_pass(s, MEMO_PASS_BACKWARD);
 }
 
 memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_error* error) {
-    if (memob_check_given("memo_session_run", "session", s, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
+    MEMOB_REFUSE_NULL(error, "session", s);
     if (s->is_running) /* which goes on */
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_session_run: called inside a micro-batch; call it after "
@@ -10675,8 +10704,10 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
 
 void memo_step_plan_put(const memo_step_plan* plan, memo_text* text) {
     int64_t sums[2] = {0, 0}, most[2] = {0, 0};
-    const int has_shapes = plan->next != NULL;
+    int has_shapes;
     int32_t n;
+    if (!plan || !text) return;
+    has_shapes = plan->next != NULL;
     for (n = 0; plan; plan = plan->next, n++) {
         if (has_shapes)
             memo_text_put(text, "shape     %d, %lld rows\n", (int)n, (long long)plan->shape.n_rows);
@@ -11144,9 +11175,9 @@ MEMOI memo_status memoi_session_plan_or_advise(const memo_session_desc* desc,
 memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                               memo_step_plan** plan, memo_error* error) {
     int64_t device_bytes;
+    MEMOB_REFUSE_NULL(error, "plan", plan);
     *plan = NULL;
-    if (memob_check_given("memo_session_plan", "desc", desc, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     return memoi_session_plan_or_advise(desc, profile, plan, &device_bytes, error);
 }
 
@@ -11781,8 +11812,9 @@ MEMOI void memoi_timing_plan(memo_session* s) {
 
 memo_status memo_session_get_profile(const memo_session* s, int32_t shape, memo_profile* profile,
                                      memo_error* error) {
-    if (memob_check_given("memo_session_get_profile", "session", s, error) ||
-        memob_check_integer("memo_session_get_profile", "shape", shape, 0, s->desc.n_shapes - 1,
+    MEMOB_REFUSE_NULL(error, "session", s);
+    MEMOB_REFUSE_NULL(error, "profile", profile);
+    if (memob_check_integer("memo_session_get_profile", "shape", shape, 0, s->desc.n_shapes - 1,
                             error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     memset(profile, 0, sizeof *profile);
@@ -11826,10 +11858,11 @@ MEMOI memo_status memoi_timing_open_first(const memo_session_desc* desc, const m
 
 memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                               memo_session** session, memo_error* error) {
-    memo_status status = memob_check_given("memo_session_open", "desc", desc, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "session", session);
     *session = NULL;
-    if (status) return status;
-    status = memob_check_given("memo_session_open", "plan", plan, error);
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    status = memob_check_given(__func__, "plan", plan, error);
     return status ? memoi_session_verdict(desc, status, error)
                   : memoi_timing_open_first(desc, plan, 0, session, error);
 }
@@ -11911,9 +11944,10 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     int32_t n_timed = 0;
     memo_profile* profiles;
     memo_step_plan* plan = NULL;
-    memo_status status = memob_check_given("memo_session_create", "desc", desc, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "session", session);
     *session = NULL;
-    if (status) return status;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     status = memoi_timing_read_files(desc, &profiles, error);
     if (!status)
         status = profiles ? memo_session_plan(desc, profiles, &plan, error)
@@ -11945,9 +11979,10 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
     memo_session_desc least;
     memo_step_plan *plan = NULL, *p;
     int64_t more_bytes;
-    memo_status status = memob_check_given("memo_session_get_least", "desc", desc, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "device_bytes", device_bytes);
     *device_bytes = 0;
-    if (status) return status;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     least = *desc;
 
     /* The bytes of the smallest plan. */
@@ -11969,7 +12004,8 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
 }
 
 memo_session_info memo_session_get_info(const memo_session* s) {
-    memo_session_info info;
+    memo_session_info info = MEMO_ZERO(memo_session_info);
+    if (!s) return info;
     info.plan = s->part->plan;
     info.arena = s->part->arena;
     info.swap = s->part->swap;
@@ -12233,9 +12269,11 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
     enum { CHECKED = 0, KEPT = 1, AT_ONCE = 2, HALF = 3, PLANNED = 4 };
     memo_step_plan *planned = NULL, *plan;
     memoi_verified v;
-    memo_status status = memo_session_plan(desc, NULL, &planned, error);
+    memo_status status;
     memo_error found; /* what differs */
     int is_sliced = 0;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    status = memo_session_plan(desc, NULL, &planned, error);
     memset(&v, 0, sizeof v);
     if (!status) {
         is_sliced = planned->slice_rows != 0;

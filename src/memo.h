@@ -77,11 +77,13 @@
  * micro-batch of memo_plan.h's session do not: memo_session_end returns the error.  A desc is a
  * plain struct in which zero means default, unless a field's comment names another default.  Start
  * with {0} in C, with {} in C++, or with MEMO_ZERO(type) in either.  A function that creates an
- * object gives NULL on failure; destroying NULL does nothing.  memo_x_get_y fills a struct or
- * numbers, or returns a number, a handle or an address.  There is no global state.  After creation
- * no function allocates, locks or synchronizes on the training path.  Only one thread at a time may
- * use an object.  Sizes are bytes, times are seconds, intervals are half-open.  Bytes, rows and
- * elements are counted in 64 bits.
+ * object gives NULL on failure; destroying NULL does nothing.  NULL for an object, a desc or a
+ * result is INVALID_ARGUMENT, unless the comment of the call allows NULL.  Calls without a status
+ * then do nothing, and return NULL or zero.  memo_x_get_y fills a struct or numbers, or returns a
+ * number, a handle or an address.  There is no global state.  After creation no function allocates,
+ * locks or synchronizes on the training path.  Only one thread at a time may use an object.  Sizes
+ * are bytes, times are seconds, intervals are half-open.  Bytes, rows and elements are counted in
+ * 64 bits.
  *
  * GLOSSARY.  Terms of all four headers.
  *

@@ -235,8 +235,11 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
  * arena that fails is given back by memo_arena_destroy. */
 memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, memo_error* error) {
     memo_arena* made;
-    memo_status status = memoi_arena_check(desc, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "arena", arena);
     *arena = NULL;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    status = memoi_arena_check(desc, error);
     if (status) return status;
     made = (memo_arena*)memob_calloc(1, sizeof(memo_arena));
     if (!made) return memob_no_memory(error, "an arena");

@@ -29,6 +29,7 @@ MEMOI void memoi_arena_skip(memo_arena* arena) {
 memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t n_early = 0;
+    MEMOB_REFUSE_NULL(error, "arena", arena);
     if (arena->state == MEMOI_ARENA_INSIDE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_arena_begin: a micro-batch is open; end it first");
@@ -72,6 +73,7 @@ MEMOI void memoi_arena_close(memo_arena* arena) {
 }
 
 memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "arena", arena);
     if (arena->state != MEMOI_ARENA_INSIDE)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
@@ -251,6 +253,8 @@ MEMOI memoi_slot* memoi_arena_find_slot(const memo_arena* arena, const void* add
 
 memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream, void** address,
                              memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "arena", arena);
+    MEMOB_REFUSE_NULL(error, "address", address);
     if (!memob_is_within(size_bytes, 0, MEMOB_BYTES_MAX))
         return memob_check_integer("arena", "size_bytes", size_bytes, 0, MEMOB_BYTES_MAX, error);
     if (arena->state == MEMOI_ARENA_BETWEEN)
@@ -275,6 +279,7 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
     memoi_slot* slot = NULL;
     int64_t i;
     memo_status status;
+    MEMOB_REFUSE_NULL(error, "arena", arena);
     if (arena->plan) {
         memoi_arena_skip(arena);
         slot = memoi_arena_find_slot(arena, address);
@@ -306,25 +311,30 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
 memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream, memo_error* error) {
     memo_status status;
     int64_t i;
+    MEMOB_REFUSE_NULL(error, "arena", arena);
     if (!arena->trace) return MEMO_STATUS_OK;
     status = memoi_arena_find_block(arena, address, "use", &i, error);
     return status ? status : memo_trace_use(arena->trace, arena->blocks.list[i].id, stream, error);
 }
 
 memo_status memo_arena_record(memo_arena* arena, int64_t event, int32_t stream, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "arena", arena);
     return arena->trace ? memo_trace_record(arena->trace, event, stream, error) : MEMO_STATUS_OK;
 }
 
 memo_status memo_arena_wait(memo_arena* arena, int64_t event, int32_t stream, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "arena", arena);
     return arena->trace ? memo_trace_wait(arena->trace, event, stream, error) : MEMO_STATUS_OK;
 }
 
 memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "arena", arena);
     return arena->trace ? memo_trace_mark(arena->trace, text, error) : MEMO_STATUS_OK;
 }
 
 memo_arena_stats memo_arena_get_stats(const memo_arena* arena) {
-    memo_arena_stats stats;
+    memo_arena_stats stats = MEMO_ZERO(memo_arena_stats);
+    if (!arena) return stats;
     stats.n_requests = arena->n_requests;
     stats.reserved_bytes = arena->plan ? arena->reserved_bytes : arena->blocks.peak_bytes;
     return stats;

@@ -126,6 +126,12 @@ MEMOI MEMOB_NOINLINE memo_status memob_check_given(const char* call, const char*
     return MEMOB_INVALID(error, "%s: %s: NULL; pass one", call, argument);
 }
 
+/* Ends the public function with this error if the pointer is NULL. */
+#define MEMOB_REFUSE_NULL(error, argument, pointer)                                                \
+    do {                                                                                           \
+        if (!(pointer)) return memob_check_given(__func__, argument, NULL, error);                 \
+    } while (0)
+
 /* A rate is 0 (no limit), or 1 to 1e18 bytes/s; beyond, times of copies overflow. */
 MEMOI MEMOB_NOINLINE memo_status memob_check_rate(const char* desc, const char* field,
                                                   double bytes_per_s, memo_error* error) {

@@ -33,7 +33,8 @@ memo_status memo_error_set(memo_error* error, memo_status status, const char* fo
         error->status = status;
         error->line = 0;
         va_start(arguments, format);
-        vsnprintf(error->message, sizeof error->message, format, arguments);
+        vsnprintf(error->message, sizeof error->message, format ? format : memo_status_name(status),
+                  arguments);
         va_end(arguments);
         for (c = error->message; *c; c++)
             if ((unsigned char)*c < ' ' || *c == 127) *c = '?';

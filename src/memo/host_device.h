@@ -794,8 +794,9 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     memoi_host* host;
     memo_device* table;
     memo_status status;
+    MEMOB_REFUSE_NULL(error, "device", device);
     *device = NULL;
-    if (!desc) return MEMOB_INVALID(error, "memo_host_device_desc: NULL; pass a desc");
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     status = memoi_host_check_desc(desc, error);
     if (status) return status;
 
@@ -850,9 +851,11 @@ void memo_host_device_destroy(memo_device* device) {
 memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
                                     memo_host_function function, const void* args,
                                     int64_t args_bytes, memo_error* error) {
-    memoi_host* host = memoi_host_of(device, error);
+    memoi_host* host;
+    MEMOB_REFUSE_NULL(error, "device", device);
+    MEMOB_REFUSE_NULL(error, "function", function);
+    host = memoi_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!function) return MEMOB_INVALID(error, "launch.function: NULL; pass a function");
     if (!memob_is_within(args_bytes, 0, MEMO_HOST_ARGS_BYTES) || (!args && args_bytes))
         return MEMOB_INVALID(
             error,
@@ -863,8 +866,10 @@ memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
 
 memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, double duration_s,
                                    memo_error* error) {
-    memoi_host* host = memoi_host_of(device, error);
+    memoi_host* host;
     const memoi_host_sleep_args sleep = {(memoi_host_stream*)stream, duration_s};
+    MEMOB_REFUSE_NULL(error, "device", device);
+    host = memoi_host_of(device, error);
     if (!host || memob_check_real("sleep", "duration_s", duration_s, 0, 1e9, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_host_call(host, stream, memoi_host_run_sleep, &sleep, sizeof sleep, error);

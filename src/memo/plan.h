@@ -36,6 +36,7 @@ MEMOI memo_status memoi_plan_check_alignment(int64_t alignment, memo_error* erro
 memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignment_bytes,
                              memo_plan** plan, memo_error* error) {
     memo_plan* made;
+    MEMOB_REFUSE_NULL(error, "plan", plan);
     *plan = NULL;
     if (alignment_bytes == 0) alignment_bytes = 1;
     if (n_buffers < 0 || n_gaps < 0)
@@ -427,7 +428,9 @@ MEMOI memo_status memoi_plan_sort(memo_plan* plan, memo_error* error) {
 
 memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
     int64_t culprit;
-    memo_status status = memoi_plan_check(plan, &culprit, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "plan", plan);
+    status = memoi_plan_check(plan, &culprit, error);
     if (!status) status = memoi_plan_sort(plan, error);
     if (!status) status = memoi_plan_check_order(plan, &culprit, error);
     if (!status) status = memoi_plan_sweep(plan, 0, &plan->lower_bound_bytes, &culprit, error);

@@ -77,12 +77,15 @@ MEMOI memo_status memoi_plan_body(memob_lines* lines, const memo_plan* plan) {
 memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error) {
     memo_text text = MEMO_ZERO(memo_text);
     memob_lines lines = {&text, NULL, 1, error};
-    memo_plan head = *plan;
+    memo_plan head;
+    memo_status status;
     int64_t culprit;
+    MEMOB_REFUSE_NULL(error, "plan", plan);
+    MEMOB_REFUSE_NULL(error, "path", path);
+    head = *plan;
     /* A plan that is not solved yet is written too, as a problem. */
-    memo_status status = plan->proof == MEMO_PROOF_NONE
-                             ? memoi_plan_verify(plan, 0, &culprit, error)
-                             : memo_plan_validate(plan, error);
+    status = plan->proof == MEMO_PROOF_NONE ? memoi_plan_verify(plan, 0, &culprit, error)
+                                            : memo_plan_validate(plan, error);
     memo_text_put(&text, "memo plan 1\n");
     if (!status) status = memoi_plan_head(&lines, &head);
     if (!status) status = memoi_plan_body(&lines, plan);
@@ -149,8 +152,11 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_
 
 memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error) {
     memob_reader reader;
-    memo_status status = memob_reader_open(&reader, path, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "plan", plan);
     *plan = NULL;
+    MEMOB_REFUSE_NULL(error, "path", path);
+    status = memob_reader_open(&reader, path, error);
     if (!status) status = memoi_plan_parse(&reader, plan, error);
     memob_reader_close(&reader);
     return status;

@@ -356,5 +356,8 @@ MEMOI memo_status memob_plan_make(const memo_trace* trace, int64_t alignment_byt
 
 memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes, memo_plan** plan,
                                  memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "plan", plan);
+    *plan = NULL;
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     return memob_plan_make(trace, alignment_bytes, NULL, plan, error);
 }

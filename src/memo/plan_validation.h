@@ -123,6 +123,7 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
 
 memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
     int64_t culprit;
+    MEMOB_REFUSE_NULL(error, "plan", plan);
     if (plan->proof != MEMO_PROOF_FEASIBLE && plan->proof != MEMO_PROOF_OPTIMAL)
         return MEMOB_INVALID(error, "plan: it has no offsets; call memo_plan_solve first");
     return memoi_plan_verify(plan, 1, &culprit, error);

@@ -765,7 +765,6 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
     if (states->is_visiting)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "%s: a layer is open; end it first",
                               name);
-    if (is_out && !bytes && n_bytes) return MEMOB_INVALID(error, "%s: bytes: NULL", name);
     if (!(states->layers[layer].has & bit)) return MEMO_STATUS_OK;
     if (!memob_is_within(n_bytes, 0, size_bytes) ||
         !memob_is_within(offset_bytes, 0, size_bytes - n_bytes))

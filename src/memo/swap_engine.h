@@ -36,7 +36,9 @@ struct memo_swap {
 /* --- what does not change --- */
 
 void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
-    const memob_swap_place* place = memob_swap_place_of(swap->placement, layer, tensor);
+    const memob_swap_place* place;
+    if (!swap) return NULL;
+    place = memob_swap_place_of(swap->placement, layer, tensor);
     return place->row_bytes && (!place->is_routed || place->n_routed)
                ? swap->sink.engine.device_memory + place->offset
                : NULL;
@@ -44,10 +46,12 @@ void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor
 
 void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
                                   int64_t* begin, int64_t* end) {
-    const memob_swap_place* place = memob_swap_place_of(swap->placement, layer, tensor);
-    const int64_t n_rows = place->is_routed
-                               ? place->n_routed
-                               : memob_swap_step_rows(swap->placement, layer, swap->n_rows);
+    const memob_swap_place* place;
+    int64_t n_rows;
+    if (!swap || !begin || !end) return;
+    place = memob_swap_place_of(swap->placement, layer, tensor);
+    n_rows = place->is_routed ? place->n_routed
+                              : memob_swap_step_rows(swap->placement, layer, swap->n_rows);
     *begin = memob_min(place->recompute_begin, n_rows);
     *end = memob_min(place->recompute_end, n_rows);
     if (*begin == *end) *begin = *end = n_rows;
@@ -163,6 +167,9 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry,
 }
 
 memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "swap", swap);
+    *swap = NULL;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     return memob_swap_create(desc, 0, NULL, NULL, swap, error);
 }
 
@@ -302,6 +309,7 @@ MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
                                memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "swap", swap);
     if (memob_check_integer("memo_swap_set_rows", "n_rows", n_rows, 1, swap->n_rows_most, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (swap->n_begun)
@@ -382,19 +390,24 @@ MEMOI memo_status memob_swap_visit(memo_swap* swap, int is_backward, int is_end,
 }
 
 memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "swap", swap);
     return memob_swap_visit(swap, 0, 0, layer, error);
 }
 memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "swap", swap);
     return memob_swap_visit(swap, 0, 1, layer, error);
 }
 memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "swap", swap);
     return memob_swap_visit(swap, 1, 0, layer, error);
 }
 memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "swap", swap);
     return memob_swap_visit(swap, 1, 1, layer, error);
 }
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "swap", swap);
     swap->sink.has_failed = 1;
     memoi_sink_call(&swap->sink, error);
     if (swap->sink.engine.status) return swap->sink.engine.status;
@@ -404,8 +417,11 @@ memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
 }
 
 memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_error* error) {
-    const memob_engine* e = &swap->sink.engine;
+    const memob_engine* e;
     double stall_s[2];
+    MEMOB_REFUSE_NULL(error, "swap", swap);
+    MEMOB_REFUSE_NULL(error, "stats", stats);
+    e = &swap->sink.engine;
     for (int32_t k = 0; k < 2; k++) stall_s[k] = swap->is_measured ? swap->host_stall_s[k] : 0;
     for (int32_t k = 0; swap->marks && swap->is_measured && k < swap->placement->n_visits; k++) {
         double waited_s = 0;

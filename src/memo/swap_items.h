@@ -428,7 +428,10 @@ MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_by
 memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                      memo_error* error) {
     memob_swap_placement placement;
-    memo_status status = memob_swap_placement_make(desc, 0, &placement, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    MEMOB_REFUSE_NULL(error, "sizes", sizes);
+    status = memob_swap_placement_make(desc, 0, &placement, error);
     if (!status) *sizes = placement.sizes;
     memob_swap_placement_free(&placement);
     return status;

@@ -9,13 +9,16 @@
  * 3. No file that is written has a descriptor of the standard streams, unless it is one of them. */
 
 void memo_text_free(memo_text* text) {
+    if (!text) return;
     MEMO_FREE(text->data);
     memset(text, 0, sizeof *text);
 }
 
 void memo_text_put(memo_text* text, const char* format, ...) {
-    int64_t room = text->capacity - text->n_bytes, length = 0;
+    int64_t room, length = 0;
     va_list arguments;
+    if (!text || !format) return;
+    room = text->capacity - text->n_bytes;
     /* Again after it has grown, if there was too little room. */
     while (!text->failed) {
         va_start(arguments, format);
@@ -70,10 +73,10 @@ MEMOI void memob_text_put_escaped(memo_text* text, const char* s, int64_t n_byte
     MEMO_ASSERT(s == stop); /* 2 */
 }
 void memo_text_put_xml(memo_text* text, const char* s) {
-    memob_text_put_escaped(text, s, (int64_t)strlen(s), 0);
+    if (text && s) memob_text_put_escaped(text, s, (int64_t)strlen(s), 0);
 }
 void memo_text_put_json(memo_text* text, const char* s) {
-    memob_text_put_escaped(text, s, (int64_t)strlen(s), 1);
+    if (text && s) memob_text_put_escaped(text, s, (int64_t)strlen(s), 1);
 }
 
 #ifdef PATH_MAX
@@ -210,7 +213,11 @@ MEMOI int memoi_text_store(const memo_text* text, const char* path) {
 #endif
 
 memo_status memo_text_write(memo_text* text, const char* path, memo_error* error) {
-    const int code = text->failed ? ENOMEM : memoi_text_store(text, path);
+    int code;
+    if (!path) memo_text_free(text);
+    MEMOB_REFUSE_NULL(error, "text", text);
+    MEMOB_REFUSE_NULL(error, "path", path);
+    code = text->failed ? ENOMEM : memoi_text_store(text, path);
     memo_text_free(text);
     if (!code) return MEMO_STATUS_OK;
     if (code == ENOMEM)

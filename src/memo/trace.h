@@ -29,8 +29,10 @@ MEMOI int64_t memob_request_origin(const memo_trace* trace, int64_t i) {
 }
 
 memo_status memo_trace_create(memo_trace** trace, memo_error* error) {
-    memo_trace* made = (memo_trace*)memob_calloc(1, sizeof(memo_trace));
+    memo_trace* made;
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     *trace = NULL;
+    made = (memo_trace*)memob_calloc(1, sizeof(memo_trace));
     if (made) made->reserved = memob_calloc(1, sizeof(memoi_trace_book));
     if (!made || !made->reserved) {
         MEMO_FREE(made);
@@ -155,23 +157,28 @@ MEMOI memo_status memoi_trace_add(memo_trace* trace, memo_request_kind kind,
 
 memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
                               memo_class memory_class, int32_t stream, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     return memoi_trace_add(trace, MEMO_REQUEST_MALLOC, memory_class, stream, id, size_bytes, error);
 }
 
 memo_status memo_trace_free(memo_trace* trace, int64_t id, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     return memoi_trace_add(trace, MEMO_REQUEST_FREE, MEMO_CLASS_TRANSIENT, 0, id, 0, error);
 }
 
 memo_status memo_trace_use(memo_trace* trace, int64_t id, int32_t stream, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     return memoi_trace_add(trace, MEMO_REQUEST_USE, MEMO_CLASS_TRANSIENT, stream, id, 0, error);
 }
 
 memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t stream, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     return memoi_trace_add(trace, MEMO_REQUEST_RECORD, MEMO_CLASS_TRANSIENT, stream, event, 0,
                            error);
 }
 
 memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     return memoi_trace_add(trace, MEMO_REQUEST_WAIT, MEMO_CLASS_TRANSIENT, stream, event, 0, error);
 }
 
@@ -196,5 +203,6 @@ MEMOI memo_status memoi_trace_mark(memo_trace* trace, const char* text, int64_t 
 }
 
 memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     return memoi_trace_mark(trace, text, text ? (int64_t)strlen(text) : 0, error);
 }

@@ -69,15 +69,20 @@ MEMOI memo_status memoi_trace_parse(memob_reader* reader, memo_trace** trace, me
 memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
                              memo_trace** trace, memo_error* error) {
     memob_reader reader;
-    memo_status status = memob_reader_init(&reader, text, n_bytes, name, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     *trace = NULL;
+    status = memob_reader_init(&reader, text, n_bytes, name, error);
     return status ? status : memoi_trace_parse(&reader, trace, error);
 }
 
 memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* error) {
     memob_reader reader;
-    memo_status status = memob_reader_open(&reader, path, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "trace", trace);
     *trace = NULL;
+    MEMOB_REFUSE_NULL(error, "path", path);
+    status = memob_reader_open(&reader, path, error);
     if (!status) status = memoi_trace_parse(&reader, trace, error);
     memob_reader_close(&reader);
     return status;
@@ -86,6 +91,8 @@ memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* er
 memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_error* error) {
     memo_text text = MEMO_ZERO(memo_text);
     memo_status status = MEMO_STATUS_OK;
+    MEMOB_REFUSE_NULL(error, "trace", trace);
+    MEMOB_REFUSE_NULL(error, "path", path);
     memo_text_put(&text, "memo trace 1\n");
     for (int64_t i = 0; i < trace->n_requests && !status; i++) {
         const memo_request* r = &trace->requests[i];

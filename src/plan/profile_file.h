@@ -78,6 +78,8 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
     memo_text text = {NULL, 0, 0, 0};
     memob_lines lines = {&text, NULL, 0, error};
     memo_status status;
+    MEMOB_REFUSE_NULL(error, "profile", profile);
+    MEMOB_REFUSE_NULL(error, "path", path);
     memo_text_put(&text, "memo profile 1\n");
     status = memoi_profile_lines(&lines, (memo_profile*)(uintptr_t)profile); /* written from */
     return memob_write_lines(&text, lines.n, path, status, error);
@@ -86,8 +88,11 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
 memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error) {
     memob_reader reader;
     memob_lines lines = {NULL, &reader, 0, error};
-    memo_status status = memob_reader_open(&reader, path, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "profile", profile);
     memset(profile, 0, sizeof *profile);
+    MEMOB_REFUSE_NULL(error, "path", path);
+    status = memob_reader_open(&reader, path, error);
     if (!status) status = memob_read_frame(&reader, "profile", 1, 0, error);
     if (!status) status = memoi_profile_lines(&lines, profile);
     if (!status) status = memob_check_count(&reader, lines.n, error);

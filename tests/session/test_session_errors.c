@@ -200,33 +200,6 @@ TEST(a_session_that_fails_is_null) {
     CHECK(!stored);
 }
 
-TEST(null_is_refused_by_name) {
-    memo_profile profile[MEMO_SHAPES_MAX];
-    memo_session* s = (memo_session*)&profile;
-    memo_step_plan* plan = (memo_step_plan*)&profile;
-    int64_t n_bytes;
-#define NULL_IS_REFUSED(call, argument)                                                            \
-    CHECK_ERROR(call, INVALID_ARGUMENT, ": " argument ": NULL; pass one")
-    NULL_IS_REFUSED(memo_session_create(NULL, &s, &error), "desc");
-    CHECK(!s);
-    s = (memo_session*)&profile;
-    NULL_IS_REFUSED(memo_session_open(NULL, NULL, &s, &error), "desc");
-    CHECK(!s);
-    NULL_IS_REFUSED(memo_session_plan(NULL, NULL, &plan, &error), "desc");
-    CHECK(!plan);
-    NULL_IS_REFUSED(memo_session_get_least(NULL, &n_bytes, &error), "desc");
-    NULL_IS_REFUSED(memo_session_verify(NULL, &error), "desc");
-
-    NULL_IS_REFUSED(memo_session_run(NULL, NULL, &error), "session");
-    NULL_IS_REFUSED(memo_session_end(NULL, &error), "session");
-    NULL_IS_REFUSED(memo_session_update(NULL, &error), "session");
-    NULL_IS_REFUSED(memo_session_skip_update(NULL, &error), "session");
-    NULL_IS_REFUSED(memo_session_fill_states(NULL, NULL, &error), "session");
-    NULL_IS_REFUSED(memo_session_read_state(NULL, 0, 0, 0, &n_bytes, 8, &error), "session");
-    NULL_IS_REFUSED(memo_session_write_state(NULL, 0, 0, 0, &n_bytes, 8, &error), "session");
-    CHECK_IS(memo_session_run(NULL, NULL, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);
-}
-
 /* A number that no buffer has forms no address, which `make ubsan CC=clang` would see; an error without
  * words has those of its status. */
 TEST(errors_of_a_session_have_words) {

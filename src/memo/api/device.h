@@ -169,33 +169,44 @@ typedef struct memo_device {
  * ..., error), and so is memo_NAME for each other NAME, but for memo_device_status (status),
  * memo_annotate, memo_event_create_untimed and memo_row_kernel. */
 #define MEMO_LIST(...) __VA_ARGS__
-#define MEMO_DEVICE_AS(linkage, function, parameters, arguments)                                   \
+#define MEMO_DEVICE_NEEDS(argument)                                                                \
+    if (!argument)                                                                                 \
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,                                 \
+                              "%s: " #argument ": NULL; pass one", __func__);
+#define MEMO_DEVICE_AS(linkage, function, parameters, arguments, needs)                            \
     linkage memo_status memo_##function(const memo_device* device, MEMO_LIST parameters,           \
                                         memo_error* error) {                                       \
-        return device->function(device->context, MEMO_LIST arguments, error);                      \
+        needs return device->function(device->context, MEMO_LIST arguments, error);                \
     }
 #define MEMO_DEVICE_CALL(function, parameters, arguments)                                          \
-    MEMO_DEVICE_AS(MEMO_TRY_CALL, function, parameters, arguments)
+    MEMO_DEVICE_AS(MEMO_TRY_CALL, function, parameters, arguments, MEMO_DEVICE_NEEDS(device))
 #define MEMO_DEVICE_END(function, parameters, arguments)                                           \
-    MEMO_DEVICE_AS(MEMO_FUNCTION, function, parameters, arguments)
-MEMO_DEVICE_CALL(device_alloc, (int64_t size_bytes, void** address), (size_bytes, address))
+    MEMO_DEVICE_AS(MEMO_FUNCTION, function, parameters, arguments, MEMO_DEVICE_NEEDS(device))
+#define MEMO_DEVICE_CALL_WITH(function, parameters, arguments, pointer)                            \
+    MEMO_DEVICE_AS(MEMO_TRY_CALL, function, parameters, arguments,                                 \
+                   MEMO_DEVICE_NEEDS(device) MEMO_DEVICE_NEEDS(pointer))
+MEMO_DEVICE_CALL_WITH(device_alloc, (int64_t size_bytes, void** address), (size_bytes, address),
+                      address)
 MEMO_DEVICE_END(device_free, (void* address), (address))
-MEMO_DEVICE_CALL(host_alloc, (int64_t size_bytes, void** address), (size_bytes, address))
+MEMO_DEVICE_CALL_WITH(host_alloc, (int64_t size_bytes, void** address), (size_bytes, address),
+                      address)
 MEMO_DEVICE_END(host_free, (void* address), (address))
-MEMO_DEVICE_CALL(memory_info, (int64_t * free_bytes, int64_t* total_bytes),
-                 (free_bytes, total_bytes))
-MEMO_DEVICE_CALL(stream_create, (const char* name, int32_t priority, memo_stream* stream),
-                 (name, priority, stream))
+MEMO_DEVICE_AS(MEMO_TRY_CALL, memory_info, (int64_t * free_bytes, int64_t* total_bytes),
+               (free_bytes, total_bytes),
+               MEMO_DEVICE_NEEDS(device) MEMO_DEVICE_NEEDS(free_bytes)
+                   MEMO_DEVICE_NEEDS(total_bytes))
+MEMO_DEVICE_CALL_WITH(stream_create, (const char* name, int32_t priority, memo_stream* stream),
+                      (name, priority, stream), stream)
 MEMO_DEVICE_END(stream_destroy, (memo_stream stream), (stream))
 MEMO_DEVICE_CALL(stream_synchronize, (memo_stream stream), (stream))
-MEMO_DEVICE_CALL(event_create, (memo_event * event), (event))
+MEMO_DEVICE_CALL_WITH(event_create, (memo_event * event), (event), event)
 MEMO_DEVICE_END(event_destroy, (memo_event event), (event))
 MEMO_DEVICE_CALL(event_record, (memo_event event, memo_stream stream), (event, stream))
 MEMO_DEVICE_CALL(event_wait, (memo_event event, memo_stream stream), (event, stream))
-MEMO_DEVICE_CALL(event_query, (memo_event event, int32_t* is_done), (event, is_done))
+MEMO_DEVICE_CALL_WITH(event_query, (memo_event event, int32_t* is_done), (event, is_done), is_done)
 MEMO_DEVICE_CALL(event_synchronize, (memo_event event), (event))
-MEMO_DEVICE_CALL(event_elapsed, (memo_event begin, memo_event end, double* elapsed_s),
-                 (begin, end, elapsed_s))
+MEMO_DEVICE_CALL_WITH(event_elapsed, (memo_event begin, memo_event end, double* elapsed_s),
+                      (begin, end, elapsed_s), elapsed_s)
 MEMO_DEVICE_CALL(copy,
                  (memo_stream stream, memo_copy_kind kind, void* to, const void* from,
                   int64_t size_bytes),
@@ -206,22 +217,29 @@ MEMO_DEVICE_CALL(copy_rows,
                  (stream, kind, to, to_stride_bytes, from, from_stride_bytes, row_bytes, n_rows))
 MEMO_DEVICE_CALL(fill, (memo_stream stream, void* address, int32_t byte_value, int64_t size_bytes),
                  (stream, address, byte_value, size_bytes))
-MEMO_DEVICE_CALL(launch_host, (memo_stream stream, memo_host_call* call), (stream, call))
-#undef MEMO_DEVICE_AS
-#undef MEMO_DEVICE_CALL
-#undef MEMO_DEVICE_END
-#undef MEMO_LIST
+MEMO_DEVICE_CALL_WITH(launch_host, (memo_stream stream, memo_host_call* call), (stream, call), call)
 MEMO_TRY_CALL memo_status memo_event_create_untimed(const memo_device* device, memo_event* event,
                                                     memo_error* error) {
+    MEMO_DEVICE_NEEDS(device)
+    MEMO_DEVICE_NEEDS(event)
     if (!MEMO_DEVICE_HAS(device, event_create_untimed))
         return device->event_create(device->context, event, error);
     return device->event_create_untimed(device->context, event, error);
 }
 MEMO_TRY_CALL memo_status memo_device_status(const memo_device* device, memo_error* error) {
+    MEMO_DEVICE_NEEDS(device)
     return device->status(device->context, error);
 }
 /* Does nothing unless a recorder listens. */
 MEMO_TRY_CALL memo_status memo_annotate(const memo_device* device, memo_stream stream,
                                         const memo_op_desc* op, memo_error* error) {
+    MEMO_DEVICE_NEEDS(device)
+    MEMO_DEVICE_NEEDS(op)
     return device->annotate ? device->annotate(device->context, stream, op, error) : MEMO_STATUS_OK;
 }
+#undef MEMO_DEVICE_AS
+#undef MEMO_DEVICE_CALL
+#undef MEMO_DEVICE_END
+#undef MEMO_DEVICE_CALL_WITH
+#undef MEMO_DEVICE_NEEDS
+#undef MEMO_LIST

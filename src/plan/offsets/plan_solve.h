@@ -132,6 +132,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     int32_t is_open = 1;
     double reserved_s;
     const double begin = memob_now_s();
+    MEMOB_REFUSE_NULL(error, "plan", plan);
     status = memoi_plan_check_desc(&settings, error);
     if (status) return status;
 

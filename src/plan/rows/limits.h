@@ -355,5 +355,8 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, const me
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
     const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 1, NULL};
+    MEMOB_REFUSE_NULL(error, "plan", plan);
+    *plan = NULL;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     return memoi_rows_make_plan(desc, &aim, plan, error);
 }

@@ -232,8 +232,8 @@ MEMOI memo_status memoi_session_plan_or_advise(const memo_session_desc* desc,
 memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                               memo_step_plan** plan, memo_error* error) {
     int64_t device_bytes;
+    MEMOB_REFUSE_NULL(error, "plan", plan);
     *plan = NULL;
-    if (memob_check_given("memo_session_plan", "desc", desc, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     return memoi_session_plan_or_advise(desc, profile, plan, &device_bytes, error);
 }

@@ -60,14 +60,17 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
 }
 
 void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
-    return memoi_session_find(s, layer, tensor, 1);
+    return s ? memoi_session_find(s, layer, tensor, 1) : NULL;
 }
 
 void memo_session_get_addresses(const memo_session* constant, int32_t layer, int64_t row,
                                 void** first) {
     memo_session* s = (memo_session*)(uintptr_t)constant;
-    const memo_slice slice = memo_session_get_slice(s);
-    const int64_t n_rows = slice.end - slice.begin;
+    memo_slice slice;
+    int64_t n_rows;
+    if (!s || !first) return;
+    slice = memoi_session_slice(s);
+    n_rows = slice.end - slice.begin;
     if (row < 0 || row >= n_rows) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "memo_session_get_addresses: row: out of range (%lld); 0 to %lld are "
@@ -120,7 +123,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     void* address = NULL;
     char text[3][48];
     memo_pass now;
-    if (!memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
+    if (!s || !memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
 
     b = s->desc.buffers + buffer;
     if (s->is_running || b->first == MEMO_PASS_SESSION ||
@@ -188,14 +191,17 @@ MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const cha
 }
 
 void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
-    return memoi_session_request(s, size_bytes, NULL);
+    return s ? memoi_session_request(s, size_bytes, NULL) : NULL;
 }
 
-void memo_session_free(memo_session* s, void* address) {
+MEMOI void memoi_session_free(memo_session* s, void* address) {
     if (s->error.status || !address) return;
     s->own_setup.has_freed |= s->is_calling_setup;
     address = memoi_checked_release(s, address);
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
+}
+void memo_session_free(memo_session* s, void* address) {
+    if (s) memoi_session_free(s, address);
 }
 
 /* Requests a declared buffer whose life begins. */
@@ -238,7 +244,7 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
             continue; /* the layer goes on */
 
         if (is_end) {
-            memo_session_free(s, s->buffer_addresses[i]);
+            memoi_session_free(s, s->buffer_addresses[i]);
             s->buffer_addresses[i] = NULL;
         } else
             memoi_session_begin_life(s, i);
@@ -265,14 +271,14 @@ MEMOI int memoi_session_is_in_forward(memo_session* s, const char* call, int32_t
 }
 
 void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
-    if (memoi_session_is_in_forward(s, "set_routed", layer))
+    if (s && memoi_session_is_in_forward(s, "set_routed", layer))
         s->is_routed =
             memoi_session_is_ok(s, memob_swap_set_routed(&s->part->placement, s->open, n_rows,
                                                          s->batch.is_forward_only, &s->call_error));
 }
 
 void memo_session_skip_layer(memo_session* s, int32_t layer) {
-    if (memoi_session_is_in_forward(s, "skip_layer", layer)) s->part->skipped[s->open] = 1;
+    if (s && memoi_session_is_in_forward(s, "skip_layer", layer)) s->part->skipped[s->open] = 1;
 }
 
 /* After an error, and if a micro-batch ends without a backward. */
@@ -355,14 +361,16 @@ MEMOI memo_status memoi_session_check_batch(memo_session* s, const memo_batch* b
 MEMOI void memoi_session_end_lives(memo_session* s) {
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
         if (s->desc.buffers[i].first == MEMO_PASS_SESSION) continue;
-        if (s->next_turn) memo_session_free(s, s->buffer_addresses[i]);
+        if (s->next_turn) memoi_session_free(s, s->buffer_addresses[i]);
         s->buffer_addresses[i] = NULL;
     }
 }
 
 int memo_session_begin(memo_session* s, const memo_batch* batch) {
-    const memo_batch before = s->batch;
+    memo_batch before;
     memo_status status;
+    if (!s) return 0;
+    before = s->batch;
     if (s->is_setting_up || s->is_in_run) {
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                           s->is_setting_up ? "memo_session_begin: called inside setup; run after "
@@ -422,7 +430,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     if (s->is_running && memoi_session_is_turn(s, MEMO_PASS_BACKWARD) &&
         s->batch.turn.chunk == s->part->plan->n_chunks - 1)
         memoi_session_begin_between(s);
-    return memo_session_computes(s);
+    return memoi_session_computes(s);
 }
 
 /* 1: an order has turns left.  A turn must have computed its layers. */
@@ -442,8 +450,7 @@ MEMOI int memoi_session_pass_turn(memo_session* s) {
 }
 
 memo_status memo_session_end(memo_session* s, memo_error* error) {
-    if (memob_check_given("memo_session_end", "session", s, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
+    MEMOB_REFUSE_NULL(error, "session", s);
     s->is_in_run = 0; /* also after a longjmp out of memo_session_run */
     if (!s->is_running) {
         if (!s->error.status)
@@ -602,7 +609,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         if (s->checked.slots) memoi_checked_backward_begin(s, step);
     }
     memoi_session_mark(s, s->open, (int32_t)pass, 0); /* the older of two goes on */
-    return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
+    return memoi_session_computes(s) && memoi_session_rows(s, step) > 0;
 }
 
 /* The rows leave, in the forward. */
@@ -626,16 +633,16 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
 }
 
 int memo_session_forward_begin(memo_session* s, int32_t layer) {
-    return memoi_session_layer_begin(s, layer, MEMO_PASS_FORWARD);
+    return s && memoi_session_layer_begin(s, layer, MEMO_PASS_FORWARD);
 }
 void memo_session_forward_end(memo_session* s, int32_t layer) {
-    memoi_session_layer_end(s, layer, MEMO_PASS_FORWARD);
+    if (s) memoi_session_layer_end(s, layer, MEMO_PASS_FORWARD);
 }
 int memo_session_backward_begin(memo_session* s, int32_t layer) {
-    return memoi_session_layer_begin(s, layer, MEMO_PASS_BACKWARD);
+    return s && memoi_session_layer_begin(s, layer, MEMO_PASS_BACKWARD);
 }
 void memo_session_backward_end(memo_session* s, int32_t layer) {
-    memoi_session_layer_end(s, layer, MEMO_PASS_BACKWARD);
+    if (s) memoi_session_layer_end(s, layer, MEMO_PASS_BACKWARD);
 }
 
 /* The loss of the open step.  In an order its time is no layer's, whose median it would change. */
@@ -676,15 +683,14 @@ MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
 MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
     if (!memoi_session_is_turn(s, MEMO_PASS_BACKWARD)) memoi_session_run_pass(s, MEMO_PASS_FORWARD);
     if (memoi_session_is_turn(s, MEMO_PASS_FORWARD)) return;
-    if (s->desc.between && memo_session_computes(s) &&
+    if (s->desc.between && memoi_session_computes(s) &&
         memoi_session_has_layer(s, s->desc.n_layers - 1))
         s->desc.between(user, s);
     if (!s->batch.is_forward_only) memoi_session_run_pass(s, MEMO_PASS_BACKWARD);
 }
 
 memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_error* error) {
-    if (memob_check_given("memo_session_run", "session", s, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
+    MEMOB_REFUSE_NULL(error, "session", s);
     if (s->is_running) /* which goes on */
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_session_run: called inside a micro-batch; call it after "

@@ -18,6 +18,7 @@ MEMOI MEMOB_NOINLINE int memoi_session_is_ok(memo_session* s, memo_status status
 }
 
 void memo_session_fail(memo_session* s, memo_status status, const char* message) {
+    if (!s) return;
     if (message && message[0])
         (void)memo_error_set(&s->call_error, status, "%s", message);
     else
@@ -62,11 +63,14 @@ MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* 
     return 0;
 }
 
-int memo_session_computes(const memo_session* s) { return s->is_open && !s->error.status; }
+MEMOI int memoi_session_computes(const memo_session* s) { return s->is_open && !s->error.status; }
+int memo_session_computes(const memo_session* s) { return s && memoi_session_computes(s); }
 
 /* The caller's values may be gone: a batch has the session's copy of them. */
 memo_batch memo_session_get_batch(const memo_session* s) {
-    memo_batch batch = s->batch;
+    memo_batch batch = MEMO_ZERO(memo_batch);
+    if (!s) return batch;
+    batch = s->batch;
     batch.values = s->values[s->is_deferred].bytes;
     batch.values_bytes = MEMO_BATCH_VALUES_MAX;
     return batch;
@@ -124,7 +128,7 @@ MEMOI int64_t memoi_session_n_routed(const memo_session* s, int32_t step) {
     return 0;
 }
 
-memo_slice memo_session_get_slice(const memo_session* s) {
+MEMOI memo_slice memoi_session_slice(const memo_session* s) {
     const int is_open = s->is_running && s->open >= 0;
     const int32_t of_batch = is_open ? s->open % s->n_of_batch : 0;
     memo_slice slice;
@@ -134,6 +138,9 @@ memo_slice memo_session_get_slice(const memo_session* s) {
     slice.micro_batch = memoi_session_micro_batch(s);
     slice.n_routed = is_open ? memoi_session_n_routed(s, s->open) : 0;
     return slice;
+}
+memo_slice memo_session_get_slice(const memo_session* s) {
+    return s ? memoi_session_slice(s) : MEMO_ZERO(memo_slice);
 }
 
 /* Does the tensor need its own call of recompute? */

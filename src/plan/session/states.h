@@ -130,7 +130,7 @@ MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int
 }
 
 void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state) {
-    if (!memoi_session_is_in(s, "state: layer", (int64_t)layer + 1, s->desc.n_layers + 1) ||
+    if (!s || !memoi_session_is_in(s, "state: layer", (int64_t)layer + 1, s->desc.n_layers + 1) ||
         !memoi_session_is_in(s, "state: state", state, s->desc.n_states - 1) || !s->states)
         return NULL;
     if (s->is_filling && s->states->updates &&
@@ -140,7 +140,7 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
 }
 
 void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t state) {
-    if (!s->states || !memob_is_within(layer, MEMO_LAYER_FIRST, s->desc.n_layers) ||
+    if (!s || !s->states || !memob_is_within(layer, MEMO_LAYER_FIRST, s->desc.n_layers) ||
         !memob_is_within(state, 0, s->desc.n_states - 1))
         return NULL;
     return memob_states_get_host_address(s->states, layer + 1, state);
@@ -318,9 +318,7 @@ MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call
 MEMOI memo_status memoi_session_check_call(const memo_session* s, memoi_states_call call,
                                            memo_error* error) {
     static const char* const names[] = {"update", "skip_update", "flush", "fill_states"};
-    const char* why;
-    if (!s) return MEMOB_INVALID(error, "memo_session_%s: session: NULL; pass one", names[call]);
-    why = memoi_session_refuses(s, call);
+    const char* const why = memoi_session_refuses(s, call);
     return why ? memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s",
                                 names[call], why)
                : MEMO_STATUS_OK;
@@ -334,7 +332,9 @@ MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
 }
 
 memo_status memo_session_update(memo_session* s, memo_error* error) {
-    memo_status status = memoi_session_check_call(s, MEMOI_CALL_UPDATE, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "session", s);
+    status = memoi_session_check_call(s, MEMOI_CALL_UPDATE, error);
     if (status) return status;
     if (!s->is_fused && s->states->update_at != MEMO_UPDATE_DEFERRED)
         status = memoi_session_update_all(s, error);
@@ -350,14 +350,18 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
 }
 
 memo_status memo_session_flush(memo_session* s, memo_error* error) {
-    const memo_status status = memoi_session_check_call(s, MEMOI_CALL_FLUSH, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "session", s);
+    status = memoi_session_check_call(s, MEMOI_CALL_FLUSH, error);
     if (status || !s->states || !s->states->is_pending) return status;
     return memoi_session_update_all(s, error);
 }
 
 /* Updates that are pending are of the step before, whose gradients are not dropped. */
 memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
-    const memo_status status = memoi_session_check_call(s, MEMOI_CALL_SKIP_UPDATE, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "session", s);
+    status = memoi_session_check_call(s, MEMOI_CALL_SKIP_UPDATE, error);
     if (status || !s->states) return status;
     if (!s->states->is_pending) memoi_session_abandon_states(s);
     s->is_again = 0;
@@ -368,7 +372,10 @@ memo_status memo_session_fill_states(memo_session* s,
                                      void (*fill)(void* user, memo_session* session, int32_t layer),
                                      memo_error* error) {
     void (*update)(void*, memo_session*, int32_t);
-    memo_status status = memoi_session_check_call(s, MEMOI_CALL_FILL_STATES, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "session", s);
+    MEMOB_REFUSE_NULL(error, "fill", fill);
+    status = memoi_session_check_call(s, MEMOI_CALL_FILL_STATES, error);
     if (!status && s->states && !*s->lost) status = memo_session_flush(s, error);
     if (status || !s->states) return status;
     update = s->desc.update;
@@ -421,9 +428,6 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
                                          int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                          memo_error* error) {
     memo_status status;
-    if (memob_check_given(reads ? "memo_session_read_state" : "memo_session_write_state", "session",
-                          s, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
     if (!s->states || s->is_running || s->next_turn)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session: %s",
                               s->states
@@ -455,11 +459,14 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
 memo_status memo_session_read_state(memo_session* s, int32_t layer, int32_t state,
                                     int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                     memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "session", s);
+    if (n_bytes) MEMOB_REFUSE_NULL(error, "bytes", bytes);
     return memoi_session_transfer(s, layer, state, 1, offset_bytes, bytes, n_bytes, error);
 }
 memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t state,
                                      int64_t offset_bytes, const void* bytes, int64_t n_bytes,
                                      memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "session", s);
     return memoi_session_transfer(s, layer, state, 0, offset_bytes, (void*)(uintptr_t)bytes,
                                   n_bytes, error);
 }

@@ -442,8 +442,9 @@ MEMOI void memoi_timing_plan(memo_session* s) {
 
 memo_status memo_session_get_profile(const memo_session* s, int32_t shape, memo_profile* profile,
                                      memo_error* error) {
-    if (memob_check_given("memo_session_get_profile", "session", s, error) ||
-        memob_check_integer("memo_session_get_profile", "shape", shape, 0, s->desc.n_shapes - 1,
+    MEMOB_REFUSE_NULL(error, "session", s);
+    MEMOB_REFUSE_NULL(error, "profile", profile);
+    if (memob_check_integer("memo_session_get_profile", "shape", shape, 0, s->desc.n_shapes - 1,
                             error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     memset(profile, 0, sizeof *profile);
@@ -487,10 +488,11 @@ MEMOI memo_status memoi_timing_open_first(const memo_session_desc* desc, const m
 
 memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                               memo_session** session, memo_error* error) {
-    memo_status status = memob_check_given("memo_session_open", "desc", desc, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "session", session);
     *session = NULL;
-    if (status) return status;
-    status = memob_check_given("memo_session_open", "plan", plan, error);
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    status = memob_check_given(__func__, "plan", plan, error);
     return status ? memoi_session_verdict(desc, status, error)
                   : memoi_timing_open_first(desc, plan, 0, session, error);
 }
@@ -572,9 +574,10 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     int32_t n_timed = 0;
     memo_profile* profiles;
     memo_step_plan* plan = NULL;
-    memo_status status = memob_check_given("memo_session_create", "desc", desc, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "session", session);
     *session = NULL;
-    if (status) return status;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     status = memoi_timing_read_files(desc, &profiles, error);
     if (!status)
         status = profiles ? memo_session_plan(desc, profiles, &plan, error)

@@ -255,9 +255,11 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
     enum { CHECKED = 0, KEPT = 1, AT_ONCE = 2, HALF = 3, PLANNED = 4 };
     memo_step_plan *planned = NULL, *plan;
     memoi_verified v;
-    memo_status status = memo_session_plan(desc, NULL, &planned, error);
+    memo_status status;
     memo_error found; /* what differs */
     int is_sliced = 0;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    status = memo_session_plan(desc, NULL, &planned, error);
     memset(&v, 0, sizeof v);
     if (!status) {
         is_sliced = planned->slice_rows != 0;

@@ -82,8 +82,10 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
 
 void memo_step_plan_put(const memo_step_plan* plan, memo_text* text) {
     int64_t sums[2] = {0, 0}, most[2] = {0, 0};
-    const int has_shapes = plan->next != NULL;
+    int has_shapes;
     int32_t n;
+    if (!plan || !text) return;
+    has_shapes = plan->next != NULL;
     for (n = 0; plan; plan = plan->next, n++) {
         if (has_shapes)
             memo_text_put(text, "shape     %d, %lld rows\n", (int)n, (long long)plan->shape.n_rows);
