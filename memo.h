@@ -625,8 +625,9 @@ typedef struct memo_device {
                               memo_error* error);
 
     /* Enqueues call->function(call->argument), which runs on a thread of the device; NULL if the
-     * device cannot.  The function may block, but must not call this table.  *call must stay valid
-     * as long as the stream, or a captured graph, may run the call. */
+     * device cannot.  The function may block, but must not call this table.  A call may be enqueued
+     * again before it has run, also on other streams: then several threads may run it at once.
+     * *call must stay valid as long as a stream, or a captured graph, may run the call. */
     memo_status (*launch_host)(void* context, memo_stream stream, memo_host_call* call,
                                memo_error* error);
 

@@ -5,7 +5,7 @@
  * Knows: a queue, a worker thread and words of pinned memory.  Knows nothing of what functions do.
  *
  * 1. The queue has a first lane if and only if it has a last one, behind which there is none.
- * 2. A lane is in the queue at most once: its word is 0 from then until its function has run.
+ * 2. A lane is in the queue at most once: its word is 0 from then until its launches have run.
  * 3. Each lane has a word of its own, if the device has a worker.
  * 4. When the worker has ended, no lane waits for it.
  *
@@ -17,16 +17,25 @@
  *     worker                                 function, then word = 1
  *
  * A graph that captured both may be replayed: the first sets the word back.  The stream's own order
- * is all that CUDA has to know; the function waits for nothing on the GPU. */
+ * is all that CUDA has to know; the function waits for nothing on the GPU.
+ *
+ * A call has a lane, with a word, for each stream.  Launches of a lane follow each other in their
+ * stream: the next one sets the word back only after the wait of the one before.  So any number of
+ * launches are in flight by the lanes of the first step, and only a first launch allocates. */
 
 enum { MEMOI_CUDA_WORDS = 1024 }; /* allocated at once */
 
-/* The context of one memo_host_call, whose `device` it becomes. */
+/* A memo_host_call on a stream. */
 struct memoi_cuda_lane {
-    memoi_cuda_lane* next;     /* in the queue */
-    memoi_cuda_lane* next_all; /* of the device */
+    memoi_cuda_lane* next;      /* in the queue */
+    memoi_cuda_lane* next_all;  /* of the device */
+    memoi_cuda_lane* next_call; /* on another stream; the call's `device` is the latest */
     memoi_cuda* cuda;
     const memo_host_call* call;
+    memo_stream stream;
+    /* In the queue.  Above 1 only if order fails: a graph of this stream is replayed on another, or
+     * a destroyed stream's handle is used again.  Then each waits for all. */
+    int32_t n_launches;
     uint32_t* word; /* NULL: CUDA's thread runs the function */
 };
 
@@ -41,6 +50,18 @@ MEMOI void memoi_cuda_run_call(memoi_cuda* cuda, const memo_host_call* call) {
                            error.message[0] ? error.message : memo_status_name(status));
 }
 
+/* The mutex is locked. */
+MEMOI void memoi_cuda_put_last(memoi_cuda* cuda, memoi_cuda_lane* lane) {
+    lane->next = NULL;
+    MEMO_ASSERT(!cuda->first == !cuda->last);                              /* 1 */
+    MEMO_ASSERT(!cuda->last || (cuda->last != lane && !cuda->last->next)); /* 1, 2 */
+    if (cuda->last)
+        cuda->last->next = lane;
+    else
+        cuda->first = lane;
+    cuda->last = lane;
+}
+
 /* On CUDA's thread; nothing here may call CUDA. */
 MEMOI void CUDART_CB memoi_cuda_on_stream(void* argument) {
     memoi_cuda_lane* lane = (memoi_cuda_lane*)argument;
@@ -49,16 +70,9 @@ MEMOI void CUDART_CB memoi_cuda_on_stream(void* argument) {
         memoi_cuda_run_call(cuda, lane->call);
         return;
     }
-    __atomic_store_n(lane->word, 0, __ATOMIC_SEQ_CST);
-    lane->next = NULL;
     pthread_mutex_lock(&cuda->mutex);
-    MEMO_ASSERT(!cuda->first == !cuda->last);                              /* 1 */
-    MEMO_ASSERT(!cuda->last || (cuda->last != lane && !cuda->last->next)); /* 1, 2 */
-    if (cuda->last)
-        cuda->last->next = lane;
-    else
-        cuda->first = lane;
-    cuda->last = lane;
+    __atomic_store_n(lane->word, 0, __ATOMIC_SEQ_CST);
+    if (!lane->n_launches++) memoi_cuda_put_last(cuda, lane);
     pthread_cond_signal(&cuda->has_work);
     pthread_mutex_unlock(&cuda->mutex);
 }
@@ -78,8 +92,11 @@ MEMOI void* memoi_cuda_worker(void* argument) {
         pthread_mutex_unlock(&cuda->mutex);
         memoi_cuda_run_call(cuda, lane->call);
         MEMO_ASSERT(*lane->word == 0); /* 2 */
-        __atomic_store_n(lane->word, 1, __ATOMIC_SEQ_CST);
         pthread_mutex_lock(&cuda->mutex);
+        if (--lane->n_launches)
+            memoi_cuda_put_last(cuda, lane);
+        else
+            __atomic_store_n(lane->word, 1, __ATOMIC_SEQ_CST);
     }
     pthread_mutex_unlock(&cuda->mutex);
     return NULL;
@@ -99,9 +116,10 @@ MEMOI memo_status memoi_cuda_more_words(memoi_cuda* cuda, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Makes the lane of a call that is enqueued for the first time.  The lane keeps its word: a
+/* Makes the lane of a call that a stream gets for the first time.  The lane keeps its word: a
  * captured graph may refer to it. */
-MEMOI memo_status memoi_cuda_make_lane(memoi_cuda* cuda, memo_host_call* call, memo_error* error) {
+MEMOI memo_status memoi_cuda_make_lane(memoi_cuda* cuda, memo_host_call* call, memo_stream stream,
+                                       memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     memoi_cuda_lane* lane;
     if (cuda->has_worker && !cuda->is_worker_started) {
@@ -118,13 +136,22 @@ MEMOI memo_status memoi_cuda_make_lane(memoi_cuda* cuda, memo_host_call* call, m
     if (!lane) return memob_no_memory(error, "a host function");
     lane->cuda = cuda;
     lane->call = call;
+    lane->stream = stream;
     if (cuda->has_worker) lane->word = &cuda->words[--cuda->n_words];
     MEMO_ASSERT(cuda->n_words >= 0 && !lane->word == !cuda->has_worker);         /* 3 */
     MEMO_ASSERT(!cuda->lanes || !lane->word || lane->word != cuda->lanes->word); /* 3 */
     lane->next_all = cuda->lanes;
     cuda->lanes = lane;
+    lane->next_call = (memoi_cuda_lane*)call->device;
     call->device = lane;
     return MEMO_STATUS_OK;
+}
+
+/* NULL: the call was never enqueued on stream. */
+MEMOI memoi_cuda_lane* memoi_cuda_find_lane(const memo_host_call* call, memo_stream stream) {
+    memoi_cuda_lane* lane = (memoi_cuda_lane*)call->device;
+    while (lane && lane->stream != stream) lane = lane->next_call;
+    return lane;
 }
 
 MEMOI memo_status memoi_cuda_launch_host(void* context, memo_stream stream, memo_host_call* call,
@@ -132,10 +159,12 @@ MEMOI memo_status memoi_cuda_launch_host(void* context, memo_stream stream, memo
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     memo_status status = on.status ? on.status : memob_failure_status(&cuda->failure, error);
-    memoi_cuda_lane* lane;
-    if (!status && !call->device) status = memoi_cuda_make_lane(cuda, call, error);
+    memoi_cuda_lane* lane = memoi_cuda_find_lane(call, stream);
+    if (!status && !lane) {
+        status = memoi_cuda_make_lane(cuda, call, stream, error);
+        lane = (memoi_cuda_lane*)call->device;
+    }
     if (status) return status;
-    lane = (memoi_cuda_lane*)call->device;
     status = MEMOI_CUDA_CALL(cudaLaunchHostFunc,
                              (memo_cuda_stream(stream), memoi_cuda_on_stream, lane), error);
     if (status || !lane->word) return status;

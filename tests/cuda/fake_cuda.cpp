@@ -299,8 +299,8 @@ struct fake_event {
 struct fake_graph {
     struct operation {
         size_t stream;
-        seen before; /* itself counts */
-        std::function<void()> run;
+        seen before;               /* itself counts */
+        std::function<bool()> run; /* false: must be run again */
     };
     std::vector<operation> all;
     size_t origin;
@@ -388,21 +388,23 @@ void fake_set_late(int late) {
     is_late = late;
 }
 
-/* Does it now, or late, or when the graph is launched. */
-static cudaError_t enqueue(cudaStream_t stream, std::function<void()> operation) {
+/* Does it now, or late, or when the graph is launched, until it returns true.  The thread goes on;
+ * what follows in the queue does not. */
+static cudaError_t enqueue_until(cudaStream_t stream, std::function<bool()> operation) {
     NEED_STREAM(stream);
     REFUSE_IF_SPOILT(stream);
     if (is_capturing(stream)) {
         fake_stream* s = (fake_stream*)stream;
         s->before[(size_t)s->number]++;
         capture.all.push_back({(size_t)s->number, s->before, operation});
-    } else if (is_late || work_of(stream)->n_done < work_of(stream)->items.size()) {
-        work_of(stream)->items.push_back({[=] { return operation(), true; }, NULL, 0});
+    } else if (is_late || work_of(stream)->n_done < work_of(stream)->items.size() || !operation()) {
+        work_of(stream)->items.push_back({operation, NULL, 0});
         fake_advance();
-    } else {
-        operation();
     }
     return cudaSuccess;
+}
+static cudaError_t enqueue(cudaStream_t stream, std::function<void()> operation) {
+    return enqueue_until(stream, [=] { return operation(), true; });
 }
 
 void fake_enqueue(cudaStream_t stream, std::function<void()> operation) {
@@ -411,8 +413,7 @@ void fake_enqueue(cudaStream_t stream, std::function<void()> operation) {
 }
 void fake_enqueue_until(cudaStream_t stream, std::function<bool()> operation) {
     TAKE_TURNS();
-    work_of(stream)->items.push_back({operation, NULL, 0});
-    fake_advance();
+    (void)enqueue_until(stream, operation);
 }
 
 /* As CUDA: large allocations take whole granules of 2 MiB, and small ones are aligned to 256
@@ -877,29 +878,33 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
     return cudaSuccess;
 }
 /* In the order of the calls; or late: the first stream's operations, each after the operations that
- * precede it. */
-static void run_operation(const fake_graph& graph, size_t k, std::vector<bool>* is_done) {
+ * precede it.  False: must be run again, because one of them must. */
+static bool run_operation(const fake_graph& graph, size_t k, std::vector<bool>* is_done) {
     const fake_graph::operation& last = graph.all[k];
-    if ((*is_done)[k]) return;
-    (*is_done)[k] = true;
-    for (size_t i = 0; i < k && is_late; i++) {
+    for (size_t i = 0; i < k && is_late && !(*is_done)[k]; i++) {
         const fake_graph::operation& each = graph.all[i];
-        if (each.before[each.stream] <= last.before[each.stream]) run_operation(graph, i, is_done);
+        if (each.before[each.stream] <= last.before[each.stream] &&
+            !run_operation(graph, i, is_done))
+            return false;
     }
-    last.run();
+    if (!(*is_done)[k]) (*is_done)[k] = last.run();
+    return (*is_done)[k];
 }
-static void run_graph(const fake_graph& graph) {
-    std::vector<bool> is_done(graph.all.size());
+static bool run_graph(const fake_graph& graph, std::vector<bool>* is_done) {
     for (size_t k = 0; k < graph.all.size(); k++)
-        if (graph.all[k].stream == graph.origin || !is_late) run_operation(graph, k, &is_done);
-    for (size_t k = 0; k < graph.all.size(); k++) run_operation(graph, k, &is_done);
+        if ((graph.all[k].stream == graph.origin || !is_late) && !run_operation(graph, k, is_done))
+            return false;
+    for (size_t k = 0; k < graph.all.size(); k++)
+        if (!run_operation(graph, k, is_done)) return false;
+    return true;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     FAIL_IF_DUE("cudaGraphLaunch");
     NEED_STREAM(stream);
     if (is_capturing(stream)) return spoil(cudaErrorStreamCaptureUnsupported);
     fake_graph graph = *(fake_graph*)exec;
-    return enqueue(stream, [=] { run_graph(graph); });
+    const auto is_done = std::make_shared<std::vector<bool>>(graph.all.size());
+    return enqueue_until(stream, [=] { return run_graph(graph, is_done.get()); });
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     delete (fake_graph*)exec;
@@ -1082,14 +1087,8 @@ static CUresult fake_wait_value(CUstream stream, CUdeviceptr address, cuuint32_t
     if (!has_wait_value) return CUDA_ERROR_NOT_SUPPORTED;
     if (flags != CU_STREAM_WAIT_VALUE_EQ || !is_pinned((char*)word, sizeof *word))
         return CUDA_ERROR_INVALID_VALUE;
-    const auto is_there = [=] { return __atomic_load_n(word, __ATOMIC_SEQ_CST) == value; };
-    if (!hardware.empty()) { /* the thread goes on, and the streams of this queue do not */
-        fake_enqueue_until((cudaStream_t)stream, is_there);
-        return CUDA_SUCCESS;
-    }
-    cudaError_t code = enqueue(stream, [=] {
-        while (!is_there()) usleep(50);
-    });
+    const cudaError_t code =
+        enqueue_until(stream, [=] { return __atomic_load_n(word, __ATOMIC_SEQ_CST) == value; });
     return code ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 

@@ -48,7 +48,7 @@ int fake_is_without_context(void);
 unsigned fake_grid(void); /* blocks of the latest kernel */
 /* Stands for a kernel.  If stream is captured, the operation runs when the graph is launched. */
 void fake_enqueue(cudaStream_t stream, std::function<void()> operation);
-/* One that is called again and again until it returns true; not while the stream is captured. */
+/* One that is called again and again until it returns true. */
 void fake_enqueue_until(cudaStream_t stream, std::function<bool()> operation);
 void fake_advance(void); /* streams that are not late go on as far as they can */
 

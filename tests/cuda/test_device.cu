@@ -203,6 +203,101 @@ TEST(host_functions_of_several_streams_wait_for_each_other) {
     for (k = 0; k < N; k++) CHECK_OK(memo_stream_destroy(d, streams[k], &error));
 }
 
+/* Functions end one by one, when they may. */
+static int32_t n_entered, n_allowed;
+static memo_status pass_when_allowed(void*, memo_error*) {
+    const int32_t number = __atomic_add_fetch(&n_entered, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&n_allowed, __ATOMIC_SEQ_CST) < number) usleep(50);
+    return MEMO_STATUS_OK;
+}
+/* Waits until n functions have begun, so that the ones before have ended. */
+static void await_entered(int32_t n) {
+    while (__atomic_load_n(&n_entered, __ATOMIC_SEQ_CST) < n) usleep(50);
+}
+static int count_done(memo_device* device, const memo_event* events, int n) {
+    int n_done = 0;
+    int32_t is_done = 0;
+    for (int k = 0; k < n; k++) {
+        CHECK_OK(memo_event_query(device, events[k], &is_done, &error));
+        n_done += is_done;
+    }
+    return n_done;
+}
+
+/* One call is in flight on several streams at once: each stream goes on behind its own launch. */
+TEST(one_call_is_in_flight_on_several_streams) {
+    enum { N = 3 };
+    NEED_RIG(d);
+    memo_host_call call = {pass_when_allowed, NULL, NULL};
+    memo_stream streams[N];
+    memo_event events[N];
+    n_entered = n_allowed = 0;
+    for (int k = 0; k < N; k++) {
+        CHECK_OK(memo_stream_create(d, "host functions", 0, &streams[k], &error));
+        CHECK_OK(memo_event_create(d, &events[k], &error));
+    }
+    for (int round = 0; round < 3; round++) { /* the lanes of the first round serve the others */
+        for (int k = 0; k < N; k++) {
+            CHECK_OK(memo_launch_host(d, streams[k], &call, &error));
+            CHECK_OK(memo_event_record(d, events[k], streams[k], &error));
+        }
+        for (int k = 0; k < N; k++) {
+            await_entered(round * N + k + 1);
+            while (count_done(d, events, N) < k) usleep(50);
+            CHECK_CASE(count_done(d, events, N) == k, "%d streams went on, not %d",
+                       count_done(d, events, N), k);
+            __atomic_add_fetch(&n_allowed, 1, __ATOMIC_SEQ_CST);
+        }
+        for (int k = 0; k < N; k++) CHECK_OK(memo_stream_synchronize(d, streams[k], &error));
+    }
+    CHECK(n_entered == 3 * N);
+
+    /* Many launches on each, enqueued ahead. */
+    n_allowed = INT32_MAX;
+    for (int k = 0; k < 200 * N; k++) CHECK_OK(memo_launch_host(d, streams[k % N], &call, &error));
+    for (int k = 0; k < N; k++) CHECK_OK(memo_stream_synchronize(d, streams[k], &error));
+    CHECK_CASE(n_entered == 203 * N, "%d functions ran, not %d", (int)n_entered, 203 * N);
+    for (int k = 0; k < N; k++) {
+        CHECK_OK(memo_event_destroy(d, events[k], &error));
+        CHECK_OK(memo_stream_destroy(d, streams[k], &error));
+    }
+}
+
+/* A graph is replayed on another stream while the stream that it was captured from has the same
+ * call in flight: both launches run, and neither stream goes on before its own. */
+TEST(a_graph_and_its_stream_may_have_one_call_in_flight) {
+    NEED_RIG(d);
+    cudaStream_t stream = memo_cuda_stream(d.stream);
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    memo_host_call call = {pass_when_allowed, NULL, NULL};
+    const memo_event events[] = {d.event, d.later};
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+    CHECK_OK(memo_launch_host(d, d.stream, &call, &error));
+    CHECK(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+    CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+    n_entered = n_allowed = 0;
+    for (int round = 0; round < 2; round++) {
+        for (int k = 0; k < 2; k++) {
+            if (k == round)
+                CHECK_OK(memo_launch_host(d, d.stream, &call, &error));
+            else
+                CHECK(cudaGraphLaunch(exec, memo_cuda_stream(d.other)) == cudaSuccess);
+            CHECK_OK(memo_event_record(d, events[k], k == round ? d.stream : d.other, &error));
+            await_entered(2 * round + 1);
+        }
+        CHECK(count_done(d, events, 2) == 0);
+        __atomic_add_fetch(&n_allowed, 1, __ATOMIC_SEQ_CST);
+        await_entered(2 * round + 2);
+        CHECK(count_done(d, events, 2) <= 1);
+        __atomic_add_fetch(&n_allowed, 1, __ATOMIC_SEQ_CST);
+        CHECK_OK(memo_stream_synchronize(d, d.stream, &error));
+        CHECK_OK(memo_stream_synchronize(d, d.other, &error));
+        CHECK_CASE(n_entered == 2 * round + 2, "%d functions ran", (int)n_entered);
+    }
+    CHECK(cudaGraphExecDestroy(exec) == cudaSuccess && cudaGraphDestroy(graph) == cudaSuccess);
+}
+
 /* What fails elsewhere, a communicator's watchdog for one, is returned by every call; the first
  * failure counts. */
 TEST(a_device_can_be_failed_from_outside) {

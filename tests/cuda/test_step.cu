@@ -187,9 +187,12 @@ template <typename Kernel> static void launch(Kernel kernel, memo_stream stream)
 }
 #endif
 
+static double delay_s; /* of models; 0: none */
+
 struct model {
-    memo_device *owned, *device; /* CUDA's; the recorder's, if any */
+    memo_device *owned, *device; /* CUDA's; the one around it, if any */
     memo_recorder* recorder = NULL;
+    memo_faults delays;
     memo_stream compute = NULL;
     memo_swap* swap = NULL;
     float *value = NULL, *gradient = NULL;
@@ -255,6 +258,9 @@ model::model(int32_t x_away, int32_t sine_away, double alpha, int32_t n_host_lay
         CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
         device = memo_recorder_get_device(recorder);
     }
+    memo_faults_init(&delays, owned);
+    delays.delay_s = delay_s;
+    if (delay_s > 0) device = &delays.device;
     CHECK_OK(memo_stream_create(device, "compute", 0, &compute, &error));
     desc.device = device;
     desc.compute_stream = compute;
@@ -377,6 +383,30 @@ TEST(a_step_neither_allocates_nor_synchronizes) {
     for (int k = 0; k < 3; k++) CHECK_OK(step(&m));
     CHECK_NONE_FORBIDDEN("three steps");
     read_result(&m);
+}
+
+/* One memo_host_call of the delays is in flight on every stream. */
+TEST(delays_on_every_stream_change_no_bits) {
+    const float* kept = kept_result();
+    if (!kept) SKIP(NO_GPU);
+    delay_s = 2e-4;
+    model m(MEMO_MOVE, MEMO_ROWS, 0.5, 2);
+    delay_s = 0;
+    for (int k = 0; k < 4; k++) {
+        m.delays.seed = memo_test_random();
+        count_anew();
+        CHECK_OK(step(&m));
+        if (k) CHECK_NONE_FORBIDDEN("a step with delays");
+        read_result(&m);
+        CHECK_CASE(memcmp(kept, m.result, RESULT_BYTES) == 0, "step %d", k);
+    }
+    CHECK(m.delays.n_delays > 100);
+
+    /* A call that fails late, behind delays, ends the wait for the step. */
+    m.delays.is_late = 1;
+    m.delays.failing_call = m.delays.n_calls + memo_test_int(1, 20);
+    IGNORE(step(&m));
+    CHECK_ERROR(memo_stream_synchronize(m.owned, m.compute, &error), DEVICE, "late");
 }
 
 TEST(a_graph_gives_the_same_bits) {

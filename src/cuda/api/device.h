@@ -9,8 +9,9 @@
  *                timing; they are cheaper to record
  *   copies       of pinned memory are asynchronous; for other host memory CUDA decides
  *   row kernels  of chapter 3
- *   launch_host  runs the function on a thread of this device.  CUDA's own thread for host
- *                functions, which NCCL needs too, only hands it over.  If a trial of
+ *   launch_host  runs the functions of all streams on a thread of this device, one by one.  CUDA's
+ *                own thread for host functions, which NCCL needs too, only hands them over.  The
+ *                first launch of a call on a stream allocates.  If a trial of
  *                cuStreamWaitValue32 fails, CUDA's thread runs the function, and the log says so.
  *                If a function fails, the device fails as if by memo_cuda_device_fail
  *   status       returns errors that CUDA keeps and failures of the device.  Ignores an error
