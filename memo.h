@@ -821,7 +821,17 @@ MEMO_API memo_arena_stats memo_arena_get_stats(const memo_arena* arena);
  * thread.  Capacities are hard limits.  Copies can be given a bandwidth and operations a duration.
  * Such times count from the moment when the stream could begin, as events show: a thread that wakes
  * up late makes no operation longer.  Only events order two streams, no lock and no shared counter,
- * so that a race detector finds a missing wait. */
+ * so that a race detector finds a missing wait.
+ *
+ * Signals, fork and exit, for all threads that memo's headers and extras start: streams, parts of
+ * large operations of a file, host functions on CUDA, pinning, the watchdog of NCCL, searches.
+ *   signals  These threads block all signals but SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS and
+ *            SIGTRAP.  So a program's handlers, sigwait and signalfd serve its own threads; a
+ *            function that a stream runs takes no signal either.
+ *   fork     The child has none of these threads.  It must not use objects of its parent, nor
+ *            destroy them.  It may create objects of its own on the host.
+ *   exit     Neither exit nor a return from main waits for streams.  Destroy sessions and devices
+ *            first: until then functions run, and use memory that the end of the program frees. */
 #ifndef MEMO_NO_HOST_DEVICE
 
 typedef struct memo_host_device_desc {
@@ -1236,9 +1246,9 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #endif
 
 /* ---- >>base -------------------------------------------------------------------------------------
- * Knows: numbers, arrays, a hash map, sorting, the clock, how threads begin and fail.  Knows
- * nothing of traces and plans.  memo_cuda.cuh needs this room even if the others are compiled in
- * another file.
+ * Knows: numbers, arrays, a hash map, sorting, the clock, signals, how threads begin and fail.
+ * Knows nothing of traces and plans.  memo_cuda.cuh needs this room even if the others are compiled
+ * in another file.
  *
  * 1. An array without memory has no elements.
  * 2. A map is at most half full of keys, removed ones included, so that each search ends.
@@ -1752,21 +1762,48 @@ MEMOI MEMOB_NOINLINE const char* memob_bytes_text(char* buffer, double size_byte
     return buffer;
 }
 
-/* --- threads --- */
+/* --- signals and threads --- */
+
+#if !defined(_WIN32)
+/* POSIX leaves sigprocmask unspecified in programs with threads.  pthread_sigmask needs -lpthread
+ * with old C libraries. */
+#if !defined(MEMO_NO_HOST_DEVICE) || defined(MEMO_CUDA_IMPLEMENTATION)
+#define MEMOI_SIGNALS_MASK pthread_sigmask
+#else
+#define MEMOI_SIGNALS_MASK sigprocmask
+#endif
+
+/* Blocks the signals of the calling thread until memoi_signals_restore, but not the signals that a
+ * fault of a thread itself raises: POSIX leaves a blocked one undefined, and handlers of the
+ * program, such as a sanitizer's, report it. */
+MEMOI void memoi_signals_block(sigset_t* before) {
+    static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+    sigset_t set;
+    sigfillset(&set);
+    for (size_t k = 0; k < sizeof faults / sizeof *faults; k++) sigdelset(&set, faults[k]);
+    MEMOI_SIGNALS_MASK(SIG_BLOCK, &set, before);
+}
+MEMOI void memoi_signals_restore(const sigset_t* before) {
+    MEMOI_SIGNALS_MASK(SIG_SETMASK, before, NULL);
+}
+#endif
 
 #if !defined(MEMO_NO_HOST_DEVICE) || defined(MEMO_CUDA_IMPLEMENTATION)
-/* Starts a thread; 0 on success, else a number for strerror.  stack_bytes 0: 8 MiB, because the
- * default of musl, 128 KiB, and that of `ulimit -s` may be too small for a user's function. */
+/* Starts a thread that takes no signals of the program; 0 on success, else a number for strerror.
+ * Every thread of memo begins here.  stack_bytes 0: 8 MiB, because the default of musl, 128 KiB,
+ * and that of `ulimit -s` may be too small for a user's function. */
 MEMOI int memob_thread_create(pthread_t* thread, int64_t stack_bytes, void* (*function)(void*),
                               void* argument) {
     const int64_t unit_bytes = 1 << 16; /* at least PTHREAD_STACK_MIN, and whole pages */
     pthread_attr_t attributes;
+    sigset_t before;
     int code = pthread_attr_init(&attributes);
     if (code) return code;
     stack_bytes = memob_align_up(stack_bytes ? stack_bytes : 8 << 20, unit_bytes);
     code = pthread_attr_setstacksize(&attributes, (size_t)stack_bytes);
+    memoi_signals_block(&before); /* a thread begins with the mask of its creator */
     if (!code) code = pthread_create(thread, &attributes, function, argument);
-    if (!code) (void)MEMOB_TURN(creates());
+    memoi_signals_restore(&before);
     pthread_attr_destroy(&attributes);
     return code;
 }
@@ -2024,10 +2061,9 @@ MEMOI int memoi_file_replace(const char* target, const struct stat* old, const c
     const char* slash = strrchr(target, '/');
     const int folder_bytes = slash ? (int)(slash - target) + 1 : 0;
     char name[MEMOI_PATH_BYTES + 48]; /* of the new file: short, unused, in the same folder */
-    sigset_t all, before;
+    sigset_t before;
     int descriptor = -1, code;
-    sigfillset(&all);
-    sigprocmask(SIG_BLOCK, &all, &before);
+    memoi_signals_block(&before);
     for (int k = 0; k < 1000 && descriptor < 0 && (k == 0 || errno == EEXIST); k++) {
         snprintf(name, sizeof name, "%.*s.memo-%ld-%d", folder_bytes, target, (long)getpid(), k);
         descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -2041,7 +2077,7 @@ MEMOI int memoi_file_replace(const char* target, const struct stat* old, const c
         code = memoi_file_write_and_close(descriptor, data, n_bytes);
     if (!code && rename(name, target)) code = errno;
     if (code && descriptor >= 0) unlink(name);
-    sigprocmask(SIG_SETMASK, &before, NULL);
+    memoi_signals_restore(&before);
     return code;
 }
 
@@ -5631,6 +5667,7 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
             "memo_host_device_desc.stack_bytes",
             stream->name);
     }
+    (void)MEMOB_TURN(creates());
     stream->made.is_live = 1;
     *handle = (memo_stream)stream;
     return MEMO_STATUS_OK;
@@ -6129,7 +6166,7 @@ MEMOI memo_status memoi_spill_run_parts(const memob_spill_op* op, memo_error* er
     /* The first part, and any without a thread, on this thread. */
     for (k = n - 1; k >= 0; k--) {
 #ifndef MEMO_NO_HOST_DEVICE
-        is_started[k] = k && !pthread_create(&threads[k], NULL, memoi_spill_run_part, &parts[k]);
+        is_started[k] = k && !memob_thread_create(&threads[k], 0, memoi_spill_run_part, &parts[k]);
 #endif
         if (!is_started[k]) (void)memoi_spill_run_part(&parts[k]);
     }

@@ -883,7 +883,8 @@ MEMOI int32_t memoi_cuda_start_touching(const memoi_cuda* cuda, memoi_cuda_touch
     if (n_wanted == 0) n_wanted = (int32_t)memob_min(memob_max(n_processors, 1), 16);
     n_wanted = (int32_t)memob_min(memob_min(n_wanted, n_most), n_parts);
     touch->has_near_gpu = memoi_cuda_near_processors(cuda->desc.ordinal, &touch->near_gpu);
-    while (n < n_wanted && !pthread_create(&threads[n], NULL, memoi_cuda_touch_thread, touch)) n++;
+    while (n < n_wanted && !memob_thread_create(&threads[n], 0, memoi_cuda_touch_thread, touch))
+        n++;
     return n;
 }
 
@@ -3280,7 +3281,7 @@ MEMOI memo_status memoi_nccl_world_make(const memo_comm_nccl_desc* desc, memoi_n
         version < NCCL_VERSION(2, 26, 0) || !is_implicit || strcmp(is_implicit, "1") != 0;
 
     pthread_mutex_init(&world->mutex, NULL);
-    if (pthread_create(&world->watchdog, NULL, memoi_nccl_watchdog, world)) {
+    if (memob_thread_create(&world->watchdog, 0, memoi_nccl_watchdog, world)) {
         pthread_mutex_destroy(&world->mutex);
         MEMO_FREE(world);
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,

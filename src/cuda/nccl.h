@@ -466,7 +466,7 @@ MEMOI memo_status memoi_nccl_world_make(const memo_comm_nccl_desc* desc, memoi_n
         version < NCCL_VERSION(2, 26, 0) || !is_implicit || strcmp(is_implicit, "1") != 0;
 
     pthread_mutex_init(&world->mutex, NULL);
-    if (pthread_create(&world->watchdog, NULL, memoi_nccl_watchdog, world)) {
+    if (memob_thread_create(&world->watchdog, 0, memoi_nccl_watchdog, world)) {
         pthread_mutex_destroy(&world->mutex);
         MEMO_FREE(world);
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,

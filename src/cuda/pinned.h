@@ -285,7 +285,8 @@ MEMOI int32_t memoi_cuda_start_touching(const memoi_cuda* cuda, memoi_cuda_touch
     if (n_wanted == 0) n_wanted = (int32_t)memob_min(memob_max(n_processors, 1), 16);
     n_wanted = (int32_t)memob_min(memob_min(n_wanted, n_most), n_parts);
     touch->has_near_gpu = memoi_cuda_near_processors(cuda->desc.ordinal, &touch->near_gpu);
-    while (n < n_wanted && !pthread_create(&threads[n], NULL, memoi_cuda_touch_thread, touch)) n++;
+    while (n < n_wanted && !memob_thread_create(&threads[n], 0, memoi_cuda_touch_thread, touch))
+        n++;
     return n;
 }
 

@@ -1,9 +1,9 @@
 #pragma once
 #include "memo/error.h"
 /* ---- >>base -------------------------------------------------------------------------------------
- * Knows: numbers, arrays, a hash map, sorting, the clock, how threads begin and fail.  Knows
- * nothing of traces and plans.  memo_cuda.cuh needs this room even if the others are compiled in
- * another file.
+ * Knows: numbers, arrays, a hash map, sorting, the clock, signals, how threads begin and fail.
+ * Knows nothing of traces and plans.  memo_cuda.cuh needs this room even if the others are compiled
+ * in another file.
  *
  * 1. An array without memory has no elements.
  * 2. A map is at most half full of keys, removed ones included, so that each search ends.
@@ -517,21 +517,48 @@ MEMOI MEMOB_NOINLINE const char* memob_bytes_text(char* buffer, double size_byte
     return buffer;
 }
 
-/* --- threads --- */
+/* --- signals and threads --- */
+
+#if !defined(_WIN32)
+/* POSIX leaves sigprocmask unspecified in programs with threads.  pthread_sigmask needs -lpthread
+ * with old C libraries. */
+#if !defined(MEMO_NO_HOST_DEVICE) || defined(MEMO_CUDA_IMPLEMENTATION)
+#define MEMOI_SIGNALS_MASK pthread_sigmask
+#else
+#define MEMOI_SIGNALS_MASK sigprocmask
+#endif
+
+/* Blocks the signals of the calling thread until memoi_signals_restore, but not the signals that a
+ * fault of a thread itself raises: POSIX leaves a blocked one undefined, and handlers of the
+ * program, such as a sanitizer's, report it. */
+MEMOI void memoi_signals_block(sigset_t* before) {
+    static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+    sigset_t set;
+    sigfillset(&set);
+    for (size_t k = 0; k < sizeof faults / sizeof *faults; k++) sigdelset(&set, faults[k]);
+    MEMOI_SIGNALS_MASK(SIG_BLOCK, &set, before);
+}
+MEMOI void memoi_signals_restore(const sigset_t* before) {
+    MEMOI_SIGNALS_MASK(SIG_SETMASK, before, NULL);
+}
+#endif
 
 #if !defined(MEMO_NO_HOST_DEVICE) || defined(MEMO_CUDA_IMPLEMENTATION)
-/* Starts a thread; 0 on success, else a number for strerror.  stack_bytes 0: 8 MiB, because the
- * default of musl, 128 KiB, and that of `ulimit -s` may be too small for a user's function. */
+/* Starts a thread that takes no signals of the program; 0 on success, else a number for strerror.
+ * Every thread of memo begins here.  stack_bytes 0: 8 MiB, because the default of musl, 128 KiB,
+ * and that of `ulimit -s` may be too small for a user's function. */
 MEMOI int memob_thread_create(pthread_t* thread, int64_t stack_bytes, void* (*function)(void*),
                               void* argument) {
     const int64_t unit_bytes = 1 << 16; /* at least PTHREAD_STACK_MIN, and whole pages */
     pthread_attr_t attributes;
+    sigset_t before;
     int code = pthread_attr_init(&attributes);
     if (code) return code;
     stack_bytes = memob_align_up(stack_bytes ? stack_bytes : 8 << 20, unit_bytes);
     code = pthread_attr_setstacksize(&attributes, (size_t)stack_bytes);
+    memoi_signals_block(&before); /* a thread begins with the mask of its creator */
     if (!code) code = pthread_create(thread, &attributes, function, argument);
-    if (!code) (void)MEMOB_TURN(creates());
+    memoi_signals_restore(&before);
     pthread_attr_destroy(&attributes);
     return code;
 }

@@ -536,6 +536,7 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
             "memo_host_device_desc.stack_bytes",
             stream->name);
     }
+    (void)MEMOB_TURN(creates());
     stream->made.is_live = 1;
     *handle = (memo_stream)stream;
     return MEMO_STATUS_OK;

@@ -144,7 +144,7 @@ MEMOI memo_status memoi_spill_run_parts(const memob_spill_op* op, memo_error* er
     /* The first part, and any without a thread, on this thread. */
     for (k = n - 1; k >= 0; k--) {
 #ifndef MEMO_NO_HOST_DEVICE
-        is_started[k] = k && !pthread_create(&threads[k], NULL, memoi_spill_run_part, &parts[k]);
+        is_started[k] = k && !memob_thread_create(&threads[k], 0, memoi_spill_run_part, &parts[k]);
 #endif
         if (!is_started[k]) (void)memoi_spill_run_part(&parts[k]);
     }

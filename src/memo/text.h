@@ -159,10 +159,9 @@ MEMOI int memoi_file_replace(const char* target, const struct stat* old, const c
     const char* slash = strrchr(target, '/');
     const int folder_bytes = slash ? (int)(slash - target) + 1 : 0;
     char name[MEMOI_PATH_BYTES + 48]; /* of the new file: short, unused, in the same folder */
-    sigset_t all, before;
+    sigset_t before;
     int descriptor = -1, code;
-    sigfillset(&all);
-    sigprocmask(SIG_BLOCK, &all, &before);
+    memoi_signals_block(&before);
     for (int k = 0; k < 1000 && descriptor < 0 && (k == 0 || errno == EEXIST); k++) {
         snprintf(name, sizeof name, "%.*s.memo-%ld-%d", folder_bytes, target, (long)getpid(), k);
         descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -176,7 +175,7 @@ MEMOI int memoi_file_replace(const char* target, const struct stat* old, const c
         code = memoi_file_write_and_close(descriptor, data, n_bytes);
     if (!code && rename(name, target)) code = errno;
     if (code && descriptor >= 0) unlink(name);
-    sigprocmask(SIG_SETMASK, &before, NULL);
+    memoi_signals_restore(&before);
     return code;
 }
 

@@ -2,6 +2,12 @@
  *
  * It runs on a GPU, or with -DFAKE_CUDA and --wrap=madvise on the runtime of fake_cuda.cpp, which
  * keeps everything in host memory and can be made to fail. */
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "../support/signals.h"
+
 #ifndef LINKED /* with the implementations of the other tests */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
@@ -15,10 +21,6 @@
 
 #ifdef FAKE_CUDA
 #include "fake_cuda.h"
-
-#include <mutex>
-#include <set>
-#include <thread>
 #endif
 
 #include <sys/stat.h>
@@ -296,6 +298,18 @@ TEST(a_graph_and_its_stream_may_have_one_call_in_flight) {
         CHECK_CASE(n_entered == 2 * round + 2, "%d functions ran", (int)n_entered);
     }
     CHECK(cudaGraphExecDestroy(exec) == cudaSuccess && cudaGraphDestroy(graph) == cudaSuccess);
+}
+
+/* The worker of host functions, and threads that touch pinned memory. */
+TEST(threads_take_no_signals) {
+    NEED_RIG(d);
+    int n_calls = 0;
+    memo_host_call call = {add_one, &n_calls, NULL};
+    void* memory;
+    CHECK_SIGNALS(1, CHECK_OK(memo_launch_host(d, d.stream, &call, &error)));
+    CHECK_OK(memo_stream_synchronize(d, d.stream, &error));
+    CHECK_SIGNALS(1, CHECK_OK(memo_host_alloc(d, 64 * MIB, &memory, &error)));
+    CHECK_OK(memo_host_free(d, memory, &error));
 }
 
 /* What fails elsewhere, a communicator's watchdog for one, is returned by every call; the first

@@ -2,6 +2,7 @@
  * of chapter 6 for this one. */
 #define _GNU_SOURCE /* pthread_setattr_default_np */
 #include "scarce.h"
+#include "signals.h"
 #include "turns.h"
 
 #define MEMO_STATIC
@@ -11,6 +12,7 @@
 #include "owned.h"
 #include "orders.h"
 
+#include <sys/wait.h>
 #include <time.h>
 
 #define MS          1e-3
@@ -545,6 +547,37 @@ TEST(functions_have_the_stack_of_the_desc) {
     own_rig none = rig_begin(&huge, 0);
     CHECK(memo_stream_create(none.d, "huge", 0, &stream, &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
     CHECK(!stream && strstr(error.message, "stack_bytes"));
+}
+
+TEST(streams_take_no_signals) {
+    own_rig r = rig_begin(NULL, 0);
+    CHECK_SIGNALS(2, for (int k = 0; k < 2; k++) r.streams[k] = new_stream(r.d, "s"));
+}
+
+/* A signal that a program blocks after its streams exist waits for the program.  The program is the
+ * child of one with streams, and makes its own. */
+TEST(a_program_takes_its_signals_itself) {
+#ifdef MEMO_TEST_TSAN /* which allows no threads in such a child */
+    own_rig parent = rig_begin(NULL, 0);
+#else
+    own_rig parent = rig_begin(NULL, 1);
+#endif
+    int result = -1;
+    pid_t child = fork();
+    if (child == 0) {
+        own_rig r = rig_begin(NULL, 2);
+        int64_t value = 0;
+        sigset_t set;
+        launch(&r, 0, set_value, &value);
+        CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
+        sigemptyset(&set);
+        sigaddset(&set, SIGTERM);
+        pthread_sigmask(SIG_BLOCK, &set, NULL);
+        kill(getpid(), SIGTERM);
+        _exit(sigwait(&set, &result) || result != SIGTERM || value != 1);
+    }
+    CHECK(child > 0 && waitpid(child, &result, 0) == child);
+    CHECK_CASE(WIFEXITED(result) && WEXITSTATUS(result) == 0, "status %d", result);
 }
 
 TEST(arguments_are_checked) {

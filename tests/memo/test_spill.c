@@ -1,5 +1,7 @@
 /* test_spill.c - the spill file: it has no name and is removed on every path, its sizes are exact,
  * and every fault of a disk is a status. */
+#include "signals.h"
+
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
@@ -442,6 +444,7 @@ TEST(large_operations_go_in_parts) {
         CHECK_OK(memo_stream_synchronize(host, stream, &error));
         CHECK_CASE(memcmp(from, to, (size_t)sizes[k]) == 0, "%lld bytes", (long long)sizes[k]);
     }
+    CHECK_SIGNALS(3, CHECK_OK(memoi_spill_run(&op[1], &error)));
     memob_spill_destroy(&file);
     /* A part that fails is the operation's failure. */
     file.fd = open("/dev/null", O_RDONLY);

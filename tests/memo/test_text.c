@@ -17,11 +17,13 @@
 static int lowest;
 #define lseek(descriptor, offset, whence)                                                          \
     (lowest = descriptor < lowest ? descriptor : lowest, lseek(descriptor, offset, whence))
-#define umask(mask) umask_is_of_the_whole_process(mask)
+#define umask(mask)                    umask_is_of_the_whole_process(mask)
+#define sigprocmask(how, mask, before) sigprocmask_is_of_programs_without_threads(how, mask, before)
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #undef umask
+#undef sigprocmask
 #undef lseek
 #include "memo_test.h"
 

@@ -1,5 +1,6 @@
 /* test_pack.c - extras/memo_pack.h: engines for puzzles and streams, against brute force. */
 #include "scarce.h"
+#include "signals.h"
 
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
@@ -519,7 +520,7 @@ TEST(threads_give_the_same_plan_twice) {
                                .time_limit_s = 1000,
                                .n_threads = (int32_t)memo_test_int(2, 5),
                                .seed = (uint64_t)k};
-        solve_valid(plan, &desc, k);
+        CHECK_SIGNALS(0, solve_valid(plan, &desc, k));
         peak = plan->peak_bytes;
         bound = plan->proof == MEMO_PROOF_OPTIMAL ? peak : plan->lower_bound_bytes;
         for (i = 0; i < n; i++) offsets[i] = plan->buffers[i].offset_bytes;
@@ -534,4 +535,5 @@ TEST(threads_give_the_same_plan_twice) {
         CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     }
     CHECK_CASE(n_other > 0, "it was always the first one that answered");
+    CHECK_IS(signals_n_threads, >, 60);
 }

@@ -14,6 +14,7 @@
 #define MEMO_TEST_OWN_MAIN
 #include "../cuda/emulated_grid.h"
 #endif
+#include "signals.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
 #ifdef MEMO_CUDA_NCCL
@@ -307,7 +308,7 @@ TEST(an_id_of_the_callers_own_serves) {
     CHECK(getenv("NCCL_COMM_ID") == NULL); /* it named the first world's meeting only */
     CHECK_IS(ncclGetUniqueId(&id), ==, ncclSuccess);
     memo_comm_nccl_desc desc = {.size = 1, .unique_id = &id};
-    CHECK_OK(memo_comm_create_nccl(&desc, &comm, &error));
+    CHECK_SIGNALS(1, CHECK_OK(memo_comm_create_nccl(&desc, &comm, &error)));
     CHECK(comm && comm->rank == 0 && comm->size == 1);
     memo_comm_destroy(comm);
 }

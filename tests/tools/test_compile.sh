@@ -319,6 +319,12 @@ rooms() { # HEADER
     run diff "$folder/table" "$folder/heads"
 }
 
+# Every thread begins in the one function that blocks its signals.
+threads_begin_in_one_place() {
+    [ "$(cat memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/* | grep -cE 'pthread_create|std::thread|sigprocmask\(')" -eq 1 ] ||
+        { grep -nE 'pthread_create|std::thread|sigprocmask\(' memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*; return 1; }
+}
+
 # The user's allocator is the only one, and without the host device there are no threads.
 options() { # COMPILER LANGUAGE STANDARD
     object "$1" "$2" "$3" options.c options.o || return 1
@@ -443,6 +449,7 @@ for header in memo_plan.h $(grep -l "^/\* ROOMS" extras/*.h); do
     test_is "each word in the table of rooms of $header has its room" rooms_and_parts $header
 done
 test_is "no header of the runtime includes an extra" runtime_alone
+test_is "threads begin in one place" threads_begin_in_one_place
 test_is "MEMO_MALLOC and MEMO_NO_HOST_DEVICE are obeyed" options $first_c c c99
 if : | $first_c -x c -m32 -ffreestanding -fsyntax-only - 2>/dev/null; then
     test_is "a 32-bit target is refused" narrow_target $first_c

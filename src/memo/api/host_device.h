@@ -6,7 +6,17 @@
  * thread.  Capacities are hard limits.  Copies can be given a bandwidth and operations a duration.
  * Such times count from the moment when the stream could begin, as events show: a thread that wakes
  * up late makes no operation longer.  Only events order two streams, no lock and no shared counter,
- * so that a race detector finds a missing wait. */
+ * so that a race detector finds a missing wait.
+ *
+ * Signals, fork and exit, for all threads that memo's headers and extras start: streams, parts of
+ * large operations of a file, host functions on CUDA, pinning, the watchdog of NCCL, searches.
+ *   signals  These threads block all signals but SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS and
+ *            SIGTRAP.  So a program's handlers, sigwait and signalfd serve its own threads; a
+ *            function that a stream runs takes no signal either.
+ *   fork     The child has none of these threads.  It must not use objects of its parent, nor
+ *            destroy them.  It may create objects of its own on the host.
+ *   exit     Neither exit nor a return from main waits for streams.  Destroy sessions and devices
+ *            first: until then functions run, and use memory that the end of the program frees. */
 #ifndef MEMO_NO_HOST_DEVICE
 
 typedef struct memo_host_device_desc {
