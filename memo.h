@@ -821,7 +821,8 @@ MEMO_API memo_arena_stats memo_arena_get_stats(const memo_arena* arena);
  * thread.  Capacities are hard limits.  Copies can be given a bandwidth and operations a duration.
  * Such times count from the moment when the stream could begin, as events show: a thread that wakes
  * up late makes no operation longer.  Only events order two streams, no lock and no shared counter,
- * so that a race detector finds a missing wait.
+ * so that a race detector finds a missing wait.  A stream has its whole queue from its creation on.
+ * Enqueueing allocates only if a second stream records an event for the first time.
  *
  * Signals, fork and exit, for all threads that memo's headers and extras start: streams, parts of
  * large operations of a file, host functions on CUDA, pinning, the watchdog of NCCL, searches.
@@ -840,7 +841,10 @@ typedef struct memo_host_device_desc {
     /* Rate of copies; 0: no limit. */
     double to_host_bytes_per_s;
     double to_device_bytes_per_s;
-    int64_t queue_operations; /* places in a stream's queue, which enqueueing waits for; 0: 4096 */
+    /* Places in a stream's queue, which enqueueing waits for; 0: 1024.  An operation takes one, but
+     * up to seven with more than 64 bytes of args.  A place takes 96 bytes of host memory from the
+     * creation of the stream on. */
+    int64_t queue_operations;
     /* Stack of a stream's thread, which runs the functions; rounded up to 64 KiB.  0: 8 MiB.  A
      * stack takes memory only for the pages that a function touches. */
     int64_t stack_bytes;
@@ -5135,7 +5139,8 @@ memo_arena_stats memo_arena_get_stats(const memo_arena* arena) {
  * Knows: threads, counters, the device table.  Knows nothing of traces, plans or swapping.
  *
  * 1. Counters are even but for the sleepers' bit, and never go back.
- * 2. A queue holds at most its capacity, and one more: the STOP of a stream that ends.
+ * 2. Operations in a queue take at most its places, or there is one alone; and the STOP of a stream
+ *    that ends.
  * 3. An event has a mark for each stream that recorded it; the latest one has a stream.
  * 4. A wait ends after its record; the clock of a worker never goes back.
  * 5. What is reused was destroyed before; what is stopped is live.
@@ -5152,8 +5157,9 @@ memo_arena_stats memo_arena_get_stats(const memo_arena* arena) {
 #endif
 
 #define MEMOI_HOST_MAGIC                0x6d656d6f686f7374u /* "memohost" */
-#define MEMOI_HOST_QUEUE_OPERATIONS     4096
+#define MEMOI_HOST_QUEUE_OPERATIONS     1024                /* about as many as CUDA takes */
 #define MEMOI_HOST_QUEUE_OPERATIONS_MAX ((int64_t)1 << 24)
+#define MEMOI_HOST_PLACE_ARGS_BYTES     64     /* of args in the first place; those of a copy */
 #define MEMOI_HOST_CHUNK_BYTES          262144 /* a copy looks at its rate at least this often */
 #define MEMOI_HOST_CHUNK_S              1e-3   /* and this often */
 #define MEMOI_HOST_NAP_S                2e-4   /* shorter sleeps than this are saved up */
@@ -5272,26 +5278,38 @@ typedef enum memoi_host_op_kind {
     MEMOI_HOST_STOP
 } memoi_host_op_kind;
 
+/* The first place of an operation; its args go on in the next places. */
 typedef struct memoi_host_op {
     memoi_host_op_kind kind;
+    int32_t n_places;
     int64_t enqueued_ns;
-    uint32_t target;             /* RECORD, WAIT: number of the record, times two */
-    memoi_host_mark* mark;       /* RECORD, WAIT */
     memo_host_function function; /* CALL */
+    uint32_t target;             /* RECORD, WAIT: number of the record, times two */
     union {
-        char bytes[MEMO_HOST_ARGS_BYTES];
+        char bytes[MEMOI_HOST_PLACE_ARGS_BYTES]; /* CALL */
+        memoi_host_mark* mark;                   /* RECORD, WAIT */
         long double aligned_for_numbers;
-        void* aligned_for_pointers;
     } args;
 } memoi_host_op;
+
+MEMOI int32_t memoi_host_places(int64_t args_bytes) {
+    const int64_t place_bytes = (int64_t)sizeof(memoi_host_op);
+    return (int32_t)((args_bytes - MEMOI_HOST_PLACE_ARGS_BYTES + 2 * place_bytes - 1) /
+                     place_bytes);
+}
+#define MEMOI_HOST_PLACES_MAX ((int64_t)memoi_host_places(MEMO_HOST_ARGS_BYTES))
+
+/* All of them, not only the ones in the first place. */
+MEMOI char* memoi_host_args(memoi_host_op* op) { return (char*)op + offsetof(memoi_host_op, args); }
 
 typedef struct memoi_host_stream {
     memoi_host_made made;
     struct memoi_host_stream* next; /* of all; destroyed streams stay for reuse: events name them */
     char name[32];
     pthread_t thread;
-    memoi_host_op* ops; /* capacity and one more, for STOP */
-    int64_t n_ops;
+    /* A ring of n_places.  An operation that begins at one of the last goes on behind the end. */
+    memoi_host_op* places;
+    int64_t n_places;
 
     /* The caller's side of the queue. */
     int64_t tail_index;
@@ -5442,7 +5460,7 @@ MEMOI void* memoi_host_worker(void* argument) {
 
     /* Until the queue is stopped. */
     for (;;) {
-        memoi_host_op* op = &stream->ops[index];
+        memoi_host_op* op = &stream->places[index];
         if (!memob_counter_reached(&stream->tail, position + 2))
             memob_counter_set(&stream->drained, position);
         memoi_host_counter_wait(&stream->tail, position + 2);
@@ -5453,18 +5471,18 @@ MEMOI void* memoi_host_worker(void* argument) {
 
         /* A record is completed even after a failure: other streams may wait for it. */
         if (op->kind == MEMOI_HOST_RECORD) {
-            __atomic_store_n(&op->mark->time_ns, stream->ready_ns, __ATOMIC_RELAXED);
-            memob_counter_set(memoi_host_counter(op->mark, op->target), op->target);
+            __atomic_store_n(&op->args.mark->time_ns, stream->ready_ns, __ATOMIC_RELAXED);
+            memob_counter_set(memoi_host_counter(op->args.mark, op->target), op->target);
         } else if (op->kind == MEMOI_HOST_WAIT) {
-            memoi_host_counter_wait(memoi_host_counter(op->mark, op->target), op->target);
-            MEMO_ASSERT(memob_counter_reached(memoi_host_counter(op->mark, op->target),
+            memoi_host_counter_wait(memoi_host_counter(op->args.mark, op->target), op->target);
+            MEMO_ASSERT(memob_counter_reached(memoi_host_counter(op->args.mark, op->target),
                                               op->target)); /* 4 */
-            stream->ready_ns =
-                memob_max(stream->ready_ns, __atomic_load_n(&op->mark->time_ns, __ATOMIC_RELAXED));
+            stream->ready_ns = memob_max(
+                stream->ready_ns, __atomic_load_n(&op->args.mark->time_ns, __ATOMIC_RELAXED));
         } else if (!memob_failure_is_kept(&stream->made.host->failure)) {
             const int64_t begin_ns = stream->ready_ns;
             memo_error error = MEMO_ZERO(memo_error);
-            const memo_status status = op->function(op->args.bytes, &error);
+            const memo_status status = op->function(memoi_host_args(op), &error);
             if (status)
                 memob_failure_keep(&stream->made.host->failure, status, "stream %s: %.400s",
                                    stream->name,
@@ -5473,9 +5491,10 @@ MEMOI void* memoi_host_worker(void* argument) {
             if (stream->ready_ns == begin_ns) stream->ready_ns = memob_now_ns();
         }
 
-        /* The place in the queue is free for the caller's thread. */
-        position += 2;
-        if (++index == stream->n_ops) index = 0;
+        /* The places in the queue are free for the caller's thread. */
+        position += 2 * (uint32_t)op->n_places;
+        index += op->n_places;
+        if (index >= stream->n_places) index -= stream->n_places;
         memob_counter_set(&stream->head, position);
     }
     (void)MEMOB_TURN(ends());
@@ -5501,26 +5520,32 @@ MEMOI memo_status memoi_host_check(const void* host, const void* handle, const c
                          what, handle, *what == 'e' ? "an" : "a", what);
 }
 
-/* Gives the next place in the queue, which memoi_host_commit hands to the worker. */
-MEMOI memo_status memoi_host_reserve(memoi_host_stream* stream, memoi_host_op** op,
-                                     memo_error* error) {
-    uint32_t capacity = 2 * (uint32_t)(stream->n_ops - 1);
+/* Gives the next places in the queue, which memoi_host_commit hands to the worker. */
+MEMOI memo_status memoi_host_reserve(memoi_host_stream* stream, int64_t args_bytes,
+                                     memoi_host_op** op, memo_error* error) {
+    const int64_t n_most = stream->made.host->queue_operations;
+    const int32_t n_places = memoi_host_places(args_bytes);
+    /* The head when there is room; an operation that takes more than all places waits for all. */
+    const uint32_t least =
+        stream->tail_position - 2 * (uint32_t)(memob_max(n_most, n_places) - n_places);
     memo_status status = memoi_host_status(stream->made.host, error);
     if (status) return status;
-    if (stream->tail_position - stream->seen_head == capacity) {
-        memoi_host_counter_wait(&stream->head, stream->seen_head + 2);
+    if (!memob_counter_is_past(stream->seen_head, least)) {
+        memoi_host_counter_wait(&stream->head, least);
         stream->seen_head = __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE) & ~1u;
     }
-    MEMO_ASSERT(stream->tail_position - stream->seen_head < capacity);          /* 2 */
-    MEMO_ASSERT(stream->tail_index >= 0 && stream->tail_index < stream->n_ops); /* 2 */
-    *op = &stream->ops[stream->tail_index];
+    MEMO_ASSERT(memob_counter_is_past(stream->seen_head, least));                  /* 2 */
+    MEMO_ASSERT(stream->tail_index >= 0 && stream->tail_index < stream->n_places); /* 2 */
+    *op = &stream->places[stream->tail_index];
+    (*op)->n_places = n_places;
     (*op)->enqueued_ns = memob_now_ns();
     return MEMO_STATUS_OK;
 }
 
-MEMOI void memoi_host_commit(memoi_host_stream* stream) {
-    stream->tail_position += 2;
-    if (++stream->tail_index == stream->n_ops) stream->tail_index = 0;
+MEMOI void memoi_host_commit(memoi_host_stream* stream, const memoi_host_op* op) {
+    stream->tail_position += 2 * (uint32_t)op->n_places;
+    stream->tail_index += op->n_places;
+    if (stream->tail_index >= stream->n_places) stream->tail_index -= stream->n_places;
     memob_counter_set(&stream->tail, stream->tail_position);
     (void)MEMOB_TURN(waits());
 }
@@ -5530,12 +5555,12 @@ MEMOI memo_status memoi_host_call(const void* host, memo_stream handle, memo_hos
     memoi_host_stream* stream = (memoi_host_stream*)handle;
     memoi_host_op* op;
     memo_status status = memoi_host_check(host, stream, "stream", error);
-    if (!status) status = memoi_host_reserve(stream, &op, error);
+    if (!status) status = memoi_host_reserve(stream, args_bytes, &op, error);
     if (status) return status;
     op->kind = MEMOI_HOST_CALL;
     op->function = function;
-    if (args_bytes) memcpy(op->args.bytes, args, (size_t)args_bytes);
-    memoi_host_commit(stream);
+    if (args_bytes) memcpy(memoi_host_args(op), args, (size_t)args_bytes);
+    memoi_host_commit(stream, op);
     return MEMO_STATUS_OK;
 }
 
@@ -5650,17 +5675,19 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
 
     MEMO_ASSERT(!stream->made.is_live && stream->made.host == host); /* 5 */
 
-    /* An empty queue.  Not zeroed: a queue never filled never touches its pages. */
-    stream->n_ops = host->queue_operations + 1;
-    stream->ops = (memoi_host_op*)MEMO_MALLOC((size_t)stream->n_ops * sizeof(memoi_host_op));
-    if (!stream->ops) return memob_no_memory(error, "the queue of a stream");
+    /* An empty queue, with one more place for STOP.  Not zeroed: a queue never filled never touches
+     * its pages. */
+    stream->n_places = memob_max(host->queue_operations, MEMOI_HOST_PLACES_MAX) + 1;
+    stream->places = (memoi_host_op*)MEMO_MALLOC(
+        (size_t)(stream->n_places + MEMOI_HOST_PLACES_MAX - 1) * sizeof(memoi_host_op));
+    if (!stream->places) return memob_no_memory(error, "the queue of a stream");
     stream->tail_index = stream->ready_ns = 0;
     stream->tail_position = stream->seen_head = stream->tail = stream->head = stream->drained = 0;
     snprintf(stream->name, sizeof stream->name, "%.31s", name ? name : "stream");
 
     /* The worker last: it runs at once. */
     if (memob_thread_create(&stream->thread, host->stack_bytes, memoi_host_worker, stream)) {
-        MEMO_FREE(stream->ops);
+        MEMO_FREE(stream->places);
         return memo_error_set(
             error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
             "stream %s: the system cannot create another thread; use fewer streams, or a smaller "
@@ -5674,15 +5701,17 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
 }
 
 MEMOI void memoi_host_stream_stop(memoi_host_stream* stream) {
-    MEMO_ASSERT(stream->made.is_live);                      /* 5 */
-    stream->ops[stream->tail_index].kind = MEMOI_HOST_STOP; /* there is always room for this one */
-    memoi_host_commit(stream);
+    memoi_host_op* stop = &stream->places[stream->tail_index]; /* there is always room for it */
+    MEMO_ASSERT(stream->made.is_live);                         /* 5 */
+    stop->kind = MEMOI_HOST_STOP;
+    stop->n_places = 1;
+    memoi_host_commit(stream, stop);
 }
 
 MEMOI void memoi_host_stream_join(memoi_host_stream* stream) {
     (void)MEMOB_TURN(joins(stream->thread));
     pthread_join(stream->thread, NULL);
-    MEMO_FREE(stream->ops);
+    MEMO_FREE(stream->places);
     stream->made.is_live = 0;
 }
 
@@ -5764,7 +5793,7 @@ MEMOI memo_status memoi_host_order(void* host, memoi_host_op_kind kind, memo_eve
     memo_status status = memoi_host_check(made, event, "event", error);
     if (!status) status = memoi_host_check(host, stream, "stream", error);
     if (!status && kind == MEMOI_HOST_WAIT && !event->latest) return memoi_host_status(host, error);
-    if (!status) status = memoi_host_reserve(stream, &op, error);
+    if (!status) status = memoi_host_reserve(stream, 0, &op, error);
     if (status) return status;
     if (kind == MEMOI_HOST_RECORD) {
         memoi_host_mark* mark = memoi_host_find_mark(event, stream);
@@ -5774,9 +5803,9 @@ MEMOI memo_status memoi_host_order(void* host, memoi_host_op_kind kind, memo_eve
     }
     MEMO_ASSERT(event->latest && event->latest->stream); /* 3 */
     op->kind = kind;
-    op->mark = event->latest;
+    op->args.mark = event->latest;
     op->target = event->latest->enqueued;
-    memoi_host_commit(stream);
+    memoi_host_commit(stream, op);
     return MEMO_STATUS_OK;
 }
 MEMOI memo_status memoi_host_event_record(void* context, memo_event event, memo_stream stream,

@@ -2,11 +2,12 @@
 #include "../support/scarce.h"
 #include <stdlib.h>
 
-long long mallocs_left = -1, mallocs_done, mallocs_live;
+long long mallocs_left = -1, mallocs_done, mallocs_live, mallocs_bytes;
 
 void* scarce_malloc(size_t size_bytes) {
     void* address;
     __atomic_fetch_add(&mallocs_done, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&mallocs_bytes, (long long)size_bytes, __ATOMIC_RELAXED);
     if (__atomic_load_n(&mallocs_left, __ATOMIC_RELAXED) >= 0 &&
         __atomic_fetch_sub(&mallocs_left, 1, __ATOMIC_RELAXED) == 0)
         return NULL;

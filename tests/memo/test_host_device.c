@@ -378,6 +378,76 @@ static void fill_a_queue(MEMO_UNUSED int argument) {
 }
 TEST(a_full_queue_holds_the_caller) { in_time(fill_a_queue, 1000); }
 
+/* Args whose first numbers are their size and the operation's number; every byte counts. */
+static int64_t n_sized;
+static memo_status check_size(void* args, memo_error* e) {
+    const int64_t* head = (const int64_t*)args;
+    for (int64_t i = 16; i < head[0]; i++)
+        if (((unsigned char*)args)[i] != (head[1] * 7 + i) % 251)
+            return memo_error_set(e, MEMO_STATUS_DEVICE, "byte %lld of args", (long long)i);
+    return head[1] == n_sized++ ? MEMO_STATUS_OK
+                                : memo_error_set(e, MEMO_STATUS_DEVICE, "out of order");
+}
+static void launch_size(rig* r, int64_t number, int64_t n_bytes) {
+    union {
+        int64_t head[2];
+        unsigned char bytes[MEMO_HOST_ARGS_BYTES];
+    } args;
+    for (int64_t i = 16; i < n_bytes; i++) args.bytes[i] = (unsigned char)((number * 7 + i) % 251);
+    args.head[0] = n_bytes;
+    args.head[1] = number;
+    CHECK_OK(memo_host_device_launch(r->device, r->streams[0], check_size, &args, n_bytes, &error));
+}
+
+/* Operations of all sizes go round the queue, also if one takes more than all its places. */
+static void launch_all_sizes(int queue_operations) {
+    memo_host_device_desc desc = {.queue_operations = queue_operations};
+    own_rig r = rig_begin(&desc, 1);
+    const int64_t n_mallocs = mallocs_done;
+    n_sized = 0;
+    for (int k = 0; k < 60; k++)
+        launch_size(&r, k, memo_test_int(0, 3) ? memo_test_int(16, MEMO_HOST_ARGS_BYTES) : 16);
+    if (memo_test_int(0, 1)) CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
+    CHECK_IS(mallocs_done, ==, n_mallocs);
+}
+TEST(operations_of_all_sizes_go_round_the_queue) {
+    static const int capacities[] = {1, 2, 6, 7, 8, 9, 13, 20};
+    for (int k = 0; k < 8; k++) in_orders(launch_all_sizes, capacities[k]);
+    CHECK_IS(n_sized, ==, 60);
+}
+
+/* A queue is full when all its places are taken, not earlier: this test ends.  Then it still takes
+ * the end of its stream. */
+TEST(a_queue_has_its_places) {
+    for (int round = 0; round < 30; round++) {
+        const int64_t capacity = round ? memo_test_int(8, 60) : 1024;
+        memo_host_device_desc desc = {.queue_operations = round ? capacity : 0};
+        own_rig r = rig_begin(&desc, 1);
+        int64_t n_left = memo_test_int(1, 30), number = 0;
+        int32_t gate = 0;
+        n_sized = 0;
+        for (; n_left > 0; n_left--) launch_size(&r, number++, memo_test_int(16, 640));
+        CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
+        close_with_gate(&r, 0, &gate);
+        for (n_left = capacity - 1; n_left > 0;) {
+            const int64_t n = memo_test_int(1, n_left < 7 ? n_left : 7);
+            launch_size(&r, number++, memo_test_int(n > 1 ? 96 * n - 127 : 16, 96 * n - 32));
+            n_left -= n;
+        }
+        CHECK_IS(n_sized, <, number);
+        __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
+        if (round % 2) CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
+    }
+}
+
+TEST(a_stream_takes_little_memory) {
+    own_rig r = rig_begin(NULL, 0);
+    const int64_t n_bytes = mallocs_bytes;
+    r.streams[0] = new_stream(r.d, "s");
+    CHECK_CASE(mallocs_bytes - n_bytes < 112 << 10, "%lld bytes",
+               (long long)(mallocs_bytes - n_bytes));
+}
+
 TEST(many_short_streams) {
     own_rig r = rig_begin(NULL, 1);
     int64_t value = 0;

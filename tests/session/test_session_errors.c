@@ -255,6 +255,19 @@ TEST(every_lack_of_memory_is_a_status) {
                (long long)r.n_failed);
 }
 
+/* Neither the session nor its host device. */
+TEST(steps_allocate_nothing) {
+    model m;
+    tight_model(&m);
+    m.desc.timed_steps = -1; /* a later plan allocates */
+    memo_session* s = create(&m, NULL);
+    const int64_t n = mallocs_done;
+    for (m.micro_batch = 0; m.micro_batch < 10; m.micro_batch++)
+        CHECK_OK(memo_session_run(s, NULL, &error));
+    CHECK_IS(mallocs_done, ==, n);
+    finish(&m, s);
+}
+
 /* Without memory a planner does not take other rows, or another place for them. */
 TEST(a_lack_of_memory_changes_no_plan) {
     for (int k = 0; k < 2; k++) {

@@ -8,9 +8,10 @@
 #define MEMO_MALLOC(size_bytes) scarce_malloc(size_bytes)
 #define MEMO_FREE(address)      scarce_free(address)
 
-extern long long mallocs_left; /* the request after so many fails, once; below 0: none fails */
-extern long long mallocs_done; /* requests so far, refused ones too */
-extern long long mallocs_live; /* blocks not freed yet */
+extern long long mallocs_left;  /* the request after so many fails, once; below 0: none fails */
+extern long long mallocs_done;  /* requests so far, refused ones too */
+extern long long mallocs_live;  /* blocks not freed yet */
+extern long long mallocs_bytes; /* requested so far */
 
 void* scarce_malloc(size_t size_bytes);
 void scarce_free(void* address);

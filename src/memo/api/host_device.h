@@ -6,7 +6,8 @@
  * thread.  Capacities are hard limits.  Copies can be given a bandwidth and operations a duration.
  * Such times count from the moment when the stream could begin, as events show: a thread that wakes
  * up late makes no operation longer.  Only events order two streams, no lock and no shared counter,
- * so that a race detector finds a missing wait.
+ * so that a race detector finds a missing wait.  A stream has its whole queue from its creation on.
+ * Enqueueing allocates only if a second stream records an event for the first time.
  *
  * Signals, fork and exit, for all threads that memo's headers and extras start: streams, parts of
  * large operations of a file, host functions on CUDA, pinning, the watchdog of NCCL, searches.
@@ -25,7 +26,10 @@ typedef struct memo_host_device_desc {
     /* Rate of copies; 0: no limit. */
     double to_host_bytes_per_s;
     double to_device_bytes_per_s;
-    int64_t queue_operations; /* places in a stream's queue, which enqueueing waits for; 0: 4096 */
+    /* Places in a stream's queue, which enqueueing waits for; 0: 1024.  An operation takes one, but
+     * up to seven with more than 64 bytes of args.  A place takes 96 bytes of host memory from the
+     * creation of the stream on. */
+    int64_t queue_operations;
     /* Stack of a stream's thread, which runs the functions; rounded up to 64 KiB.  0: 8 MiB.  A
      * stack takes memory only for the pages that a function touches. */
     int64_t stack_bytes;
