@@ -38,6 +38,8 @@ enum {
 static const memo_item tensors[N_TENSORS] = {MEMO_ITEM("input", 16, MEMO_MOVE),
                                              MEMO_ITEM("attention", 16, MEMO_WHOLE),
                                              MEMO_ITEM("others", 224, MEMO_ROWS)};
+static const memo_session_buffer scratch = {
+    "scratch", SCRATCH_BYTES, 0, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0};
 
 /* --- times --- */
 
@@ -52,8 +54,7 @@ typedef enum call {
     BACKWARD_BEGIN,
     BACKWARD_END,
     LAYER,
-    ALLOC,
-    FREE,
+    BUFFER,
     N_CALLS
 } call;
 
@@ -124,8 +125,7 @@ static void print_table(const char* title, const char* prefix, int has_scratch) 
     }
     print_row("these four, of a layer", LAYER);
     if (has_scratch) {
-        print_row("memo_session_alloc", ALLOC);
-        print_row("memo_session_free", FREE);
+        print_row("memo_session_get_buffer", BUFFER);
     }
     printf("\n");
     fflush(stdout);
@@ -255,18 +255,17 @@ static void run_engine(bench* b, int n_steps, int has_file) {
 
 static void step_of_session(void* user, memo_session* session) {
     bench* b = (bench*)user;
+    int computes;
     for (int layer = 0; layer < N_LAYERS; layer++) {
-        TIMED(FORWARD_BEGIN, (void)memo_session_forward_begin(session, layer));
-        if (memo_session_computes(session)) run_baselines(b);
+        TIMED(FORWARD_BEGIN, computes = memo_session_forward_begin(session, layer));
+        if (computes) run_baselines(b);
         TIMED(FORWARD_END, memo_session_forward_end(session, layer));
     }
     for (int layer = N_LAYERS - 1; layer >= 0; layer--) {
-        void* scratch;
-        TIMED(ALLOC, scratch = memo_session_alloc(session, SCRATCH_BYTES));
-        TIMED(BACKWARD_BEGIN, (void)memo_session_backward_begin(session, layer));
-        if (memo_session_computes(session)) run_baselines(b);
+        TIMED(BACKWARD_BEGIN, computes = memo_session_backward_begin(session, layer));
+        TIMED(BUFFER, (void)memo_session_get_buffer(session, 0));
+        if (computes) run_baselines(b);
         TIMED(BACKWARD_END, memo_session_backward_end(session, layer));
-        TIMED(FREE, memo_session_free(session, scratch));
     }
 }
 
@@ -290,6 +289,8 @@ static void run_session(bench* b, int n_steps) {
     desc.alpha = 0.5;
     desc.user = b;
     desc.step = step_of_session;
+    desc.buffers = &scratch;
+    desc.n_buffers = 1;
     desc.recompute = recompute_nothing;
     is_counted = 0;
     check(memo_session_create(&desc, &session, &error));

@@ -41,20 +41,20 @@ typedef struct chain {
     memo_stream stream;
 } chain;
 
-static void compute(const chain* c, memo_session* session, double duration_s) {
-    if (memo_session_computes(session))
-        check(memo_host_device_sleep(c->host, c->stream, duration_s, &error));
+static void compute(const chain* c, double duration_s) {
+    check(memo_host_device_sleep(c->host, c->stream, duration_s, &error));
 }
 static void forward(void* user, memo_session* session, int32_t layer) {
-    (void)layer;
-    compute((const chain*)user, session, FORWARD_S);
+    (void)session, (void)layer;
+    compute((const chain*)user, FORWARD_S);
 }
 static void backward(void* user, memo_session* session, int32_t layer) {
-    (void)layer;
-    compute((const chain*)user, session, BACKWARD_S);
+    (void)session, (void)layer;
+    compute((const chain*)user, BACKWARD_S);
 }
 static void update(void* user, memo_session* session, int32_t layer) {
-    if (layer >= 0 && layer < N_LAYERS) compute((const chain*)user, session, UPDATE_S);
+    (void)session;
+    if (layer >= 0 && layer < N_LAYERS) compute((const chain*)user, UPDATE_S);
 }
 static void update_host(void* user, memo_session* session, int32_t layer) {
     const struct timespec duration = {0, (long)(1e9 * UPDATE_HOST_S)};

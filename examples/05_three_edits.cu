@@ -120,14 +120,6 @@ static void backward(void* user, memo_session* session, int32_t l) {
     product<<<blocks(T * C), 256, 0, stream>>>(dout, dhidden, 0, w1, 1, T, C, 4 * C, 1);
 }
 
-/* For every plan that is tried; in a dry run there is nothing to fill. */
-static void setup(void* user, memo_session* session) {
-    (void)user;
-    params = BUFFER(PARAMS), grads = BUFFER(GRADS);
-    if (!memo_session_computes(session)) return; /* a dry run */
-    fill<<<blocks(N_PARAMS), 256, 0, stream>>>(params, 0.05f, 37);
-}
-
 /* Edit 3: create the session and run. */
 static memo_status train(const memo_device* device, memo_stream compute, int64_t device_bytes,
                          float* gradients, memo_error* error) {
@@ -138,11 +130,12 @@ static memo_status train(const memo_device* device, memo_stream compute, int64_t
     desc.device = device, desc.compute_stream = compute;
     desc.tensors = acts, desc.n_tensors = N_ACTS;
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE;
-    desc.setup = setup, desc.forward = forward, desc.backward = backward,
-    desc.recompute = recompute;
+    desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
     desc.buffers = buffers, desc.n_buffers = N_BUFFERS;
     desc.device_bytes = device_bytes;
     if ((status = memo_session_create(&desc, &session, error))) return status;
+    params = BUFFER(PARAMS), grads = BUFFER(GRADS); /* under every plan */
+    fill<<<blocks(N_PARAMS), 256, 0, stream>>>(params, 0.05f, 37);
     cudaMemsetAsync(grads, 0, sizeof(float) * N_PARAMS, stream);
     for (int i = 0; i < 6 && !status; i++) status = memo_session_run(session, NULL, error);
     /* Four steps have been timed: the plan is by their times. */

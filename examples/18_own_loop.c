@@ -1,5 +1,5 @@
-/* 18_own_loop.c - keeps the trainer's own loop: micro-batches of different lengths, a buffer for a
- * part of the step, a forward alone for validation, and the times of the first steps in a file, by
+/* 18_own_loop.c - keeps the trainer's own loop: micro-batches of different lengths, a buffer in
+ * each backward, a forward alone for validation, and the times of the first steps in a file, by
  * which the next start plans at once.
  *
  * Each layer computes out = inp + tanh(w inp) for T tokens of C channels, with one parameter w.
@@ -22,6 +22,8 @@ enum { L = 16, T = 512, C = 32, TILE = 64 };
 enum { INP, HIDDEN };
 static const memo_item acts[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
                                  MEMO_ITEM("hidden", 4 * C, MEMO_ROWS)};
+static const memo_session_buffer buffers[] = {
+    {"slope", 0, 4 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0}};
 
 /* Each shape has a plan.  All share one block of memory, as large as the largest needs. */
 enum { LONG, SHORT, VALIDATION, N_SHAPES };
@@ -46,8 +48,7 @@ static void step(void* user, memo_session* session) {
     trainer* t = (trainer*)user;
     const memo_batch batch = memo_session_get_batch(session);
     const int64_t n = batch.n_rows * C;
-    const int computes = memo_session_computes(session);
-    for (int64_t i = 0; i < n && computes; i++) t->x[i] = sinf((float)i);
+    for (int64_t i = 0; i < n; i++) t->x[i] = sinf((float)i);
     for (int32_t l = 0; l < L; l++) {
         if (memo_session_forward_begin(session, l)) {
             const float* hidden = (const float*)memo_session_get_address(session, l, HIDDEN);
@@ -59,13 +60,13 @@ static void step(void* user, memo_session* session) {
     }
 
     t->loss = 0; /* the mean square */
-    for (int64_t i = 0; i < n && computes; i++) {
+    for (int64_t i = 0; i < n; i++) {
         t->loss += t->x[i] * t->x[i] / (float)n;
         t->d_x[i] = 2 * t->x[i] / (float)n;
     }
     for (int32_t l = L - 1; l >= 0 && !batch.is_forward_only; l--) {
-        float* slope = (float*)memo_session_alloc(session, (int64_t)sizeof(float) * n);
         if (memo_session_backward_begin(session, l)) {
+            float* slope = (float*)memo_session_get_buffer(session, 0);
             const float* inp = (const float*)memo_session_get_address(session, l, INP);
             const float* hidden = (const float*)memo_session_get_address(session, l, HIDDEN);
             for (int64_t i = 0; i < n; i++) slope[i] = t->d_x[i] * (1 - hidden[i] * hidden[i]);
@@ -73,7 +74,6 @@ static void step(void* user, memo_session* session) {
             for (int64_t i = 0; i < n; i++) t->d_x[i] += t->w[l] * slope[i];
         }
         memo_session_backward_end(session, l);
-        memo_session_free(session, slope);
     }
 }
 
@@ -91,7 +91,7 @@ static memo_status run(trainer* t, const char* path, memo_error* error) {
     memo_status status;
     desc.tensors = acts, desc.n_tensors = 2;
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE;
-    desc.shapes = shapes, desc.n_shapes = N_SHAPES;
+    desc.shapes = shapes, desc.n_shapes = N_SHAPES, desc.buffers = buffers, desc.n_buffers = 1;
     desc.user = t, desc.step = step, desc.recompute = recompute;
     desc.profile_path = path, desc.timed_steps = 5;
     desc.device_bytes = 400 << 10;

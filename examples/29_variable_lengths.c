@@ -32,11 +32,6 @@ static float d_w[L], x[T * C], d_x[T * C];
 static float* at(memo_session* session, int32_t l, int32_t tensor) {
     return (float*)memo_session_get_address(session, l, tensor);
 }
-static void setup(void* user, memo_session* session) {
-    float* w = (float*)memo_session_get_buffer(session, 0);
-    for (int l = 0; l < L && memo_session_computes(session); l++) w[l] = -0.1f; /* not dry */
-    (void)user;
-}
 static void recompute(void* user, memo_session* session, int32_t l, int32_t tensor, int64_t begin,
                       int64_t end) {
     float *inp = at(session, l, INP), *hidden = at(session, l, tensor);
@@ -71,10 +66,12 @@ static memo_status train(int32_t n_shapes, memo_error* error) {
     int64_t sum = 0, most = 0;
     desc.tensors = acts, desc.n_tensors = 2, desc.buffers = buffers, desc.n_buffers = 1;
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE, desc.device_bytes = 1 << 20;
-    desc.shapes = shapes, desc.n_shapes = n_shapes, desc.setup = setup;
+    desc.shapes = shapes, desc.n_shapes = n_shapes;
     desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
     memo_status status = memo_session_create(&desc, &session, error);
     if (status) return status;
+    float* w = (float*)memo_session_get_buffer(session, 0);
+    for (int l = 0; l < L; l++) w[l] = -0.1f;
     const memo_session_info info = memo_session_get_info(session);
     for (const memo_step_plan* p = info.plan; p && n_shapes > 1; p = p->next) {
         printf("up to %4d rows: device %d KiB, %d KiB moved\n", (int)p->shape.n_rows,
