@@ -121,6 +121,22 @@ TEST(zero_stages_give_the_same_bits_in_slices) {
     training_free(&at_once);
 }
 
+/* Two buffers take turns, of which one holds the larger buckets of embedding and classifier. */
+TEST(buckets_of_any_number_of_layers_take_turns) {
+    for (int k = 0; k < 8; k++) {
+        gpt_config config = config_of(2, 1, 1, 1);
+        config.n_layers = 1 + k / 2;
+        if (k % 2) config.slice_rows = 16;
+        own_training parts = trained(config, MEMO_POLICY_RECOMPUTE, 1);
+        config.zero = 2;
+        own_training t = training_of(config, MEMO_POLICY_RECOMPUTE, 1);
+        t.records = 1;
+        CHECK_OK(train_all(&t, &error));
+        CHECK_CASE(are_the_same(&parts, &t) && copies_are_equal(&t) && !t.n_races,
+                   "%d layers: %d races", (int)config.n_layers, (int)t.n_races);
+    }
+}
+
 /* Each rank has a share of each slice.  Losses and gradients are those of one rank; policies give
  * the same bits. */
 TEST(slices_over_ranks_do_what_one_rank_does) {

@@ -203,6 +203,17 @@ TEST(it_composes) {
     }
 }
 
+/* The backward of a slice takes the gradients of all keys before it. */
+TEST(slices_of_a_sequence_over_ranks_compose) {
+    gpt_config config = config_of(2, 1, MEMO_BLOCKS_DEFAULT);
+    config.batch = 1;
+    config.sequence = 336;
+    config.ring = 2;
+    config.slice_rows = 8;
+    own_training one = unsplit(config), t = trained(config, MEMO_POLICY_RECOMPUTE, ACCUMULATE);
+    check_against(&one, &t, "slices over ranks");
+}
+
 /* One recorded step under every schedule. */
 static void check_recorded(memo_policy policy, const int32_t* degrees, int64_t mlp_rows,
                            int32_t data, int32_t zero) {

@@ -4,9 +4,7 @@
 
 /* ---- the model ----------------------------------------------------------------------------- */
 
-int gpt_is_idle(const gpt_model* model) {
-    return model->status || (model->is_in_session && !memo_session_computes(model->session));
-}
+int gpt_is_idle(const gpt_model* model) { return model->status || model->measures; }
 
 memo_status gpt_finish(gpt_model* model, memo_error* error) {
     if (model->status && error) *error = model->error;
@@ -15,12 +13,10 @@ memo_status gpt_finish(gpt_model* model, memo_error* error) {
 
 void gpt_enter_session(gpt_model* model, memo_session* session) {
     if (model->session != session) model->session = session; /* an update on the host reads it */
-    model->is_in_session = 1;
     model->status = MEMO_STATUS_OK;
 }
 void gpt_leave_session(gpt_model* model) {
     memo_session_fail(model->session, model->status, model->error.message);
-    model->is_in_session = 0;
 }
 
 /* ---- micro-batches on their way to the device ------------------------------------------------ */
@@ -79,6 +75,7 @@ gpt_rows gpt_bucket_rows(const gpt_model* model, int array, int64_t bucket) {
 
 char* gpt_address_at(const gpt_model* model, int on_host, int array, int64_t i) {
     const int64_t bucket = gpt_bucket_of(model, i);
+    if (model->measures) return NULL;
     char* state = (char*)(on_host ? memo_session_get_host_state : memo_session_get_state)(
         model->session, (int32_t)bucket - 1,
         GPT_N_PLACES * array + gpt_bucket_place(model, bucket));
@@ -142,35 +139,50 @@ memo_status gpt_wait_for_states(gpt_model* model, memo_error* error) {
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* The parts of a block run in the schedule's order, but the session allows only one order of
- * requests. */
-static void* gpt_take_work(gpt_model* model, int64_t size_bytes) {
-    gpt_tensor_state* t = &model->tensor;
-    void* address = t->work + t->work_used;
-    t->work_used += gpt_round_up(size_bytes, 64);
-    if (t->work_used > t->work_bytes && !model->status)
-        model->status = memo_error_set(&model->error, MEMO_STATUS_INVALID_STATE,
-                                       "a block needs %lld bytes of the %lld set aside",
-                                       (long long)t->work_used, (long long)t->work_bytes);
-    return address;
+char* gpt_buffer_address(const gpt_model* model, gpt_buffer buffer) {
+    const int32_t at = model->buffer_at[buffer];
+    return at < 0 ? NULL : (char*)memo_session_get_buffer(model->session, at);
 }
 
-gpt_array gpt_take_typed(gpt_model* model, gpt_rows rows, int64_t n_columns, memo_type type) {
-    const int64_t n_bytes = gpt_count(rows) * n_columns * memo_type_bytes(type);
-    void* address = model->tensor.is_in_block ? gpt_take_work(model, n_bytes)
-                                              : memo_session_alloc(model->session, n_bytes);
-    const gpt_array x = {(char*)address, rows.begin, n_columns, type, 1};
+void gpt_begin_work(gpt_model* model, gpt_buffer buffer) {
+    const int32_t at = model->buffer_at[buffer];
+    memset(&model->work, 0, sizeof model->work);
+    if (at < 0) return;
+    model->work.address = gpt_buffer_address(model, buffer);
+    model->work.n_bytes = model->buffers[at].size_bytes;
+}
+
+/* taken: 1 + the bytes that were used at the begin, or as many below 0 at the end. */
+static gpt_array gpt_take_work(gpt_model* model, gpt_rows rows, int64_t n_columns, memo_type type,
+                               int at_end) {
+    const int64_t n_bytes =
+        gpt_round_up(gpt_count(rows) * n_columns * memo_type_bytes(type), GPT_WORK_UNIT);
+    gpt_memory* work = &model->work;
+    const int64_t used = work->used[at_end];
+    const int64_t offset = at_end ? work->n_bytes - used - n_bytes : used;
+    const gpt_array x = {gpt_offset(work->address, offset), rows.begin, n_columns, type,
+                         at_end ? -1 - used : 1 + used};
+    work->used[at_end] += n_bytes;
+    const int64_t sum = work->used[0] + work->used[1];
+    if (sum > work->most) work->most = sum;
+    if (sum > work->n_bytes && !gpt_is_idle(model))
+        model->status = memo_error_set(&model->error, MEMO_STATUS_INVALID_STATE,
+                                       "%s: needs %lld bytes of work memory, and has %lld",
+                                       model->phase, (long long)sum, (long long)work->n_bytes);
     return x;
 }
 
-void gpt_give(gpt_model* model, gpt_array x) {
-    if (x.is_taken && !model->tensor.is_in_block) memo_session_free(model->session, x.address);
+gpt_array gpt_take_typed(gpt_model* model, gpt_rows rows, int64_t n_columns, memo_type type) {
+    return gpt_take_work(model, rows, n_columns, type, 0);
+}
+gpt_array gpt_take_at_end(gpt_model* model, gpt_rows rows, int64_t n_columns) {
+    return gpt_take_work(model, rows, n_columns, model->config.type, 1);
 }
 
-void* gpt_take_persistent(gpt_model* model, const char* name, int64_t size_bytes) {
-    const memo_session_info info = memo_session_get_info(model->session);
-    GPT_TRY(model, memo_arena_mark(info.arena, name, &model->error));
-    return memo_session_alloc(model->session, size_bytes);
+/* The pass of weights reads again what a block has given. */
+void gpt_give(gpt_model* model, gpt_array x) {
+    if (!x.taken || model->tensor.is_in_block) return;
+    model->work.used[x.taken < 0] = (x.taken < 0 ? -x.taken : x.taken) - 1;
 }
 
 void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase) {

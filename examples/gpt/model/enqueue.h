@@ -12,11 +12,40 @@
 
 /* Rows of a tensor, skeletal or not, side by side. */
 typedef struct gpt_array {
-    char* address; /* of row `begin`; NULL in a dry run */
+    char* address; /* of row `begin`; NULL if the model only measures */
     int64_t begin, n_columns;
     memo_type type;
-    int32_t is_taken; /* gpt_give frees it; otherwise it is memory of others */
+    int64_t taken; /* where gpt_give takes it back; 0: memory of others */
 } gpt_array;
+
+/* Buffers of the session, beside its states and skeletal tensors: gpt_fill_buffers. */
+typedef enum gpt_buffer {
+    GPT_BUFFER_ROPE, /* as long as the session */
+    GPT_BUFFER_NUMBERS,
+    GPT_BUFFER_LOSSES,
+    GPT_BUFFER_TOTALS,
+    GPT_BUFFER_UPDATE,
+    GPT_BUFFER_SCRATCH,  /* of kernels */
+    GPT_BUFFER_PARTIAL,  /* sums over tensor ranks */
+    GPT_BUFFER_SEQUENCE, /* attention over ranks */
+    GPT_BUFFER_BATCH,    /* of a micro-batch */
+    GPT_BUFFER_FORWARD,  /* work memory of a slice */
+    GPT_BUFFER_CLASSIFIER,
+    GPT_BUFFER_BACKWARD,
+    GPT_BUFFER_KEYS,   /* of a layer's backward: gradients of keys and values */
+    GPT_BUFFER_BUCKET, /* of zero 2; any bucket fits */
+    GPT_BUFFER_OTHER_BUCKET,
+    GPT_BUFFER_THIRD_BUCKET, /* of the embedding, if the only layer has slices */
+    GPT_N_BUFFERS
+} gpt_buffer;
+
+/* Memory that arrays are taken from, at its begin and at its end. */
+enum { GPT_WORK_UNIT = 64 }; /* bytes of which arrays are multiples */
+typedef struct gpt_memory {
+    char* address;
+    int64_t n_bytes, used[2];
+    int64_t most; /* bytes that were used at a time */
+} gpt_memory;
 
 enum { GPT_MAX_LEVELS = 8 }; /* degrees of 1 to 128 */
 enum { GPT_N_PLACES = 3 };   /* kinds of buckets: the embedding, a layer, the classifier */
@@ -51,10 +80,7 @@ typedef struct gpt_tensor_state {
     gpt_array x, dx;              /* the residual stream and its gradient, of this micro-batch */
     gpt_rows need[GPT_N_TENSORS]; /* rows that the current layer recomputes */
     int64_t sum_begin, sum_end;   /* operand of the next sum: elements of the part's buffer */
-    /* Memory that a block needs while it runs; each block starts its requests again. */
-    char* work;
-    int64_t work_bytes, work_used;
-    int is_in_block;
+    int is_in_block;              /* its arrays live until the next block begins */
     /* The block that was called last; its collective comes next. */
     int32_t block, part;
     int32_t direction; /* to the block that comes next: 1, -1 in the backward; 0: to none */
@@ -79,13 +105,13 @@ struct gpt_model {
     memo_sp_attention** attention; /* (slices), over the ranks of a sequence; NULL: one rank */
     memo_mask* masks;              /* (sequences) */
     memo_exchange** exchanges;     /* see gpt_exchange; NULL: as attention */
-    int64_t most_slices; /* gpt_desc.most_slices, if the session chooses; 0: it does not */
     int64_t n_rows, n_slices, slice_rows;
     gpt_rows open;                 /* rows of the current slice */
     int32_t shares_keys;           /* as gpt_shares_keys */
     gpt_array d_key, d_value;      /* then (rows, kv_hidden), sums of the gradients of a layer */
     int64_t chunk_rows, loss_rows; /* rows at a time: of the MLP's backward, of the logits */
-    int32_t is_in_session;         /* a function of the session runs: setup or step */
+    int32_t computes;              /* the latest forward that began; 0 in a dry run */
+    int32_t measures;              /* work memory: nothing is enqueued */
 
     gpt_kernels kernels;
     memo_device device;
@@ -96,6 +122,9 @@ struct gpt_model {
     const memo_mesh* mesh;
     memo_item tensors[GPT_N_TENSORS]; /* for the session, as the states */
     memo_state states[GPT_N_STATES];
+    memo_session_buffer buffers[GPT_N_BUFFERS];
+    int32_t n_buffers, buffer_at[GPT_N_BUFFERS]; /* in `buffers`; -1: no bytes */
+    gpt_memory work;
     int64_t columns[GPT_N_TENSORS]; /* of skeletal tensors, in a block of degree `tensor` */
     gpt_array chunk[GPT_N_TENSORS]; /* config.mlp_rows: the MLP's tensors, of the current chunk */
     gpt_tensor_state tensor;
@@ -108,8 +137,10 @@ struct gpt_model {
     double* totals;            /* (gpt_n_totals), of this step */
     gpt_update_values* update; /* of this step */
     /* zero 2: the gradients of the buckets that a backward adds to: of the embedding, a layer, the
-     * classifier; those of the bucket before, whose sum is under way. */
-    gpt_array buckets[GPT_N_PLACES], summed_bucket;
+     * classifier.  The buffers that they lie in, and of the bucket before, whose sum is under
+     * way. */
+    gpt_array buckets[GPT_N_PLACES];
+    gpt_buffer bucket_in[GPT_N_PLACES], summed_in;
     int32_t has_summed_bucket;
     int32_t streams; /* states leave the device: gradients are complete before their layer ends */
     int32_t updates_on_host;
@@ -130,8 +161,7 @@ struct gpt_model {
     int32_t is_graph;                /* steps are staged, and then run as a graph */
     /* State of the current group of micro-batches. */
     int64_t group_begin, group_place; /* its first; where that lies in the staging buffer */
-    char* group;                      /* (micro-batches, gpt_batch_bytes), on the device */
-    /* State of the open micro-batch, there. */
+    /* State of the open micro-batch. */
     int64_t place; /* in the staging buffer */
     const gpt_batch_values* values;
     const int32_t* tokens; /* (2, rows): inputs and targets */
@@ -144,7 +174,7 @@ struct gpt_model {
     memo_error error;
 };
 
-/* The status of a call, unless one before has failed; and of one that a dry run leaves out. */
+/* The status of a call, unless one before has failed; and of one that measuring leaves out. */
 #define GPT_TRY(model, call)                                                                       \
     do {                                                                                           \
         if (!(model)->status) (model)->status = (call);                                            \
@@ -166,8 +196,7 @@ enum {
     GPT_TOTAL_LANES = GPT_N_SUMMED /* (parts, GPT_LANES): of squares */
 };
 
-/* A dry run only requests memory.  After a failure, of the model or of the session, nothing more is
- * enqueued.  Between micro-batches the session may still have the error of the one before. */
+/* After a failure nothing more is enqueued, nor while the model measures its work memory. */
 int gpt_is_idle(const gpt_model* model);
 memo_status gpt_finish(gpt_model* model, memo_error* error);
 
@@ -240,7 +269,7 @@ gpt_rows gpt_part_at(const gpt_model* model, int64_t bucket, int64_t rank);
 /* What an array has of a bucket on this rank: all, or this rank's part. */
 gpt_rows gpt_bucket_rows(const gpt_model* model, int array, int64_t bucket);
 
-/* In a dry run there is no address. */
+/* A model that measures has no addresses. */
 static inline char* gpt_offset(const void* address, int64_t n_bytes) {
     return address ? (char*)(uintptr_t)address + n_bytes : NULL;
 }
@@ -272,7 +301,13 @@ static inline int gpt_is_over_ranks(const gpt_model* model) {
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* Requests rows of a tensor; they live until gpt_give. */
+/* Where a buffer lies; NULL if it has no bytes, or after an error of the session. */
+char* gpt_buffer_address(const gpt_model* model, gpt_buffer buffer);
+
+/* Arrays are taken from this buffer; none is taken yet. */
+void gpt_begin_work(gpt_model* model, gpt_buffer buffer);
+
+/* Takes rows of a tensor; they live until gpt_give. */
 gpt_array gpt_take_typed(gpt_model* model, gpt_rows rows, int64_t n_columns, memo_type type);
 static inline gpt_array gpt_take(gpt_model* model, gpt_rows rows, int64_t n_columns) {
     return gpt_take_typed(model, rows, n_columns, model->config.type);
@@ -281,11 +316,11 @@ static inline gpt_array gpt_take_sums(gpt_model* model, gpt_rows rows, int64_t n
     return gpt_take_typed(model, rows, n_columns, gpt_sum_type(model->config.type));
 }
 
-void gpt_give(gpt_model* model, gpt_array x);
+/* The same at the end of the work memory: of two arrays that take turns, one lies there. */
+gpt_array gpt_take_at_end(gpt_model* model, gpt_rows rows, int64_t n_columns);
 
-/* Requests device memory that lives as long as the model.  A dry run makes the same requests.  The
- * mark names the memory in the picture of the plan. */
-void* gpt_take_persistent(gpt_model* model, const char* name, int64_t size_bytes);
+/* Gives an array back, and all that was taken after it at the same end. */
+void gpt_give(gpt_model* model, gpt_array x);
 
 /* phase: forward, recompute or backward. */
 void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase);

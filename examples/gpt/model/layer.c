@@ -102,9 +102,7 @@ void gpt_begin_chunk(gpt_model* model, int32_t layer, gpt_rows rows) {
 }
 void gpt_end_chunk(gpt_model* model) {
     if (!model->config.mlp_rows) return;
-    for (int t = gpt_n_tensors(&model->config); t < GPT_N_TENSORS; t++)
-        gpt_give(model, model->chunk[t]);
-    model->tensor.work_used = 0; /* the next chunk takes the same memory of its block */
+    model->work.used[0] = model->work.used[1] = 0; /* the next chunk takes the same memory */
 }
 
 void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_array dx, gpt_rows rows) {
@@ -116,7 +114,7 @@ void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_array d
     /* down and the activation. */
     gpt_array masked = gpt_take(model, rows, hidden);
     gpt_drop_elements(model, masked, dx, NULL, layer, GPT_SITE_MLP, rows);
-    gpt_array d_activated = gpt_take(model, rows, w.wide);
+    gpt_array d_activated = gpt_take_at_end(model, rows, w.wide);
     gpt_linear_back(model, layer, GPT_W_DOWN, d_activated, masked, t[GPT_ACTIVATED], 1, rows);
     gpt_give(model, masked);
     gpt_array d_up = gpt_take(model, rows, w.up);
@@ -124,7 +122,7 @@ void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_array d
     gpt_give(model, d_activated);
 
     /* up and the norm. */
-    gpt_array d_norm = gpt_take(model, rows, hidden);
+    gpt_array d_norm = gpt_take_at_end(model, rows, hidden);
     gpt_linear_back(model, layer, GPT_W_UP, d_norm, d_up, t[GPT_NORM2], 1, rows);
     gpt_give(model, d_up);
     gpt_norm(model, layer, GPT_W_NORM2, &to, d_norm, t[GPT_RSTD2], t[GPT_MIDDLE], rows);
@@ -142,7 +140,6 @@ static gpt_array gpt_take_over(gpt_model* model, int is_free, gpt_array skeletal
  * unless rows of a sequence add to sums. */
 static gpt_array gpt_take_keys(gpt_model* model, gpt_array sums, gpt_array skeletal, gpt_rows rows,
                                int64_t n_columns) {
-    sums.is_taken = 0;
     if (model->shares_keys) return sums;
     return gpt_take_over(model, !gpt_is_mixed(&model->config), skeletal, rows, n_columns);
 }
@@ -179,21 +176,17 @@ void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to, gpt_a
     /* unused over ranks of a sequence, but small */
     g.delta = gpt_take_sums(model, rows, w.heads);
     gpt_attention(model, t, &g, rows);
-    gpt_give(model, g.delta);
-    gpt_give(model, g.dout);
+    gpt_give(model, g.dout); /* and delta */
     g.dk = gpt_complete_keys(model, g.dk, rows);
     g.dv = gpt_complete_keys(model, g.dv, rows);
     gpt_rope_rows(model, "RoPE of q", g.dq, -1, rows);
     gpt_rope_rows(model, "RoPE of k", g.dk, -1, rows);
     d_norm = gpt_take_over(model, is_plain, t[GPT_ATTENTION], rows, hidden);
     gpt_linear_back(model, layer, GPT_W_QUERY, d_norm, g.dq, t[GPT_NORM1], 1, rows);
-    gpt_give(model, g.dq);
     gpt_linear_back(model, layer, GPT_W_KEY, d_norm, g.dk, t[GPT_NORM1], 0, rows);
-    gpt_give(model, g.dk);
     gpt_linear_back(model, layer, GPT_W_VALUE, d_norm, g.dv, t[GPT_NORM1], 0, rows);
-    gpt_give(model, g.dv);
     gpt_norm(model, layer, GPT_W_NORM1, &to, d_norm, t[GPT_RSTD1], t[GPT_INPUT], rows);
-    gpt_give(model, d_norm);
+    gpt_give(model, g.dk); /* and what came after it: the backward is over */
 }
 
 /* --- both blocks, one after the other --- */

@@ -8,21 +8,30 @@
  * computes.  Returns its residual stream, or the gradient of that. */
 static gpt_array gpt_open_slice(gpt_model* model, int32_t layer) {
     const memo_slice slice = memo_session_get_slice(model->session);
-    void* batch = gpt_offset(model->group, slice.micro_batch * gpt_batch_bytes(&model->config));
+    char* batch = gpt_buffer_address(model, GPT_BUFFER_BATCH);
     model->place = model->group_place + slice.micro_batch;
     model->is_last = model->group_begin + slice.micro_batch + 1 == model->n_micro_batches;
-    model->values = (const gpt_batch_values*)batch;
+    model->values = (const gpt_batch_values*)(void*)batch;
     model->tokens = batch ? gpt_tokens_of(batch) : NULL;
     model->begins = batch ? gpt_begins_of(batch, model->n_rows) : NULL;
     model->open = gpt_rows_make(slice.begin, slice.end);
     return gpt_skeletal(model, layer, GPT_STREAM, model->open.begin);
 }
 
-/* One slice.  The first layer's begins with the embedding. */
-static void gpt_forward(gpt_model* model, int32_t layer) {
-    (void)memo_session_forward_begin(model->session, layer);
+/* Values, tokens and targets of the open micro-batch. */
+static void gpt_bring_batch(gpt_model* model) {
+    gpt_copy(model, MEMO_COPY_TO_DEVICE, gpt_buffer_address(model, GPT_BUFFER_BATCH),
+             gpt_staged(model, model->place), gpt_batch_bytes(&model->config));
+    if (model->attention && model->config.documents && !gpt_is_idle(model))
+        gpt_make_exchanges(model);
+}
+
+/* The open slice.  The first layer's begins with the embedding. */
+static void gpt_forward_slice(gpt_model* model, int32_t layer, int64_t slice) {
     gpt_array x = gpt_open_slice(model, layer);
+    gpt_begin_work(model, GPT_BUFFER_FORWARD);
     if (layer == 0) {
+        if (slice % model->n_slices == 0) gpt_bring_batch(model);
         snprintf(model->phase, sizeof model->phase, "forward");
         gpt_embedding(model, 0, x);
         gpt_drop_elements(model, x, x, NULL, 0, GPT_SITE_EMBEDDING, model->open);
@@ -32,6 +41,10 @@ static void gpt_forward(gpt_model* model, int32_t layer) {
         gpt_forward_blocks(model, layer, x);
     else
         gpt_forward_plain(model, layer, x);
+}
+static void gpt_forward(gpt_model* model, int32_t layer, int64_t slice) {
+    model->computes = memo_session_forward_begin(model->session, layer);
+    if (model->computes) gpt_forward_slice(model, layer, slice);
     memo_session_forward_end(model->session, layer);
 }
 
@@ -61,56 +74,53 @@ static void gpt_classify(gpt_model* model, gpt_array x) {
         /* Backward: the logits are their own gradient now. */
         d_norm = gpt_take(model, rows, hidden);
         gpt_linear_back(model, 0, GPT_W_CLASSIFIER, d_norm, logits, normed, 1, rows);
-        gpt_give(model, logits);
-        gpt_give(model, normed);
         gpt_clear(model, gpt_at(x, rows.begin), gpt_bytes(x, rows));
         gpt_norm(model, 0, GPT_W_FINAL_NORM, &x, d_norm, rstd, stream, rows);
-        gpt_give(model, rstd);
-        gpt_give(model, d_norm);
-        gpt_give(model, stream);
+        gpt_give(model, stream); /* and the others */
     }
 }
 
-/* One slice.  The last layer's begins with the loss, the first layer's ends with the embedding.
- * The session recomputes rows of the plain model in backward_begin.  memo_blocks recomputes its own
- * rows. */
-static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice) {
+/* Final norm, classifier and loss of the open slice, in work memory of a pass. */
+static void gpt_compute_loss(gpt_model* model, gpt_buffer work, int32_t layer, int begins) {
+    gpt_begin_work(model, work);
+    if (begins) gpt_begin_bucket(model, gpt_n_buckets(&model->config) - 1);
+    gpt_classify(model, gpt_open_slice(model, layer));
+}
+
+/* Sums of the gradients of a layer's keys and values, to which slices add. */
+static int64_t gpt_keys_bytes(const gpt_model* model) {
+    return gpt_round_up(gpt_sum_bytes(model, model->n_rows * model->layout.widths.kv), 512);
+}
+static void gpt_place_keys(gpt_model* model, char* address) {
+    const gpt_array sums = {address, 0, model->layout.widths.kv, gpt_sum_type(model->config.type),
+                            0};
+    model->d_key = model->d_value = sums;
+    model->d_value.address = gpt_offset(address, gpt_keys_bytes(model));
+}
+
+/* The open slice.  The last layer's begins with the loss, unless that is between the passes; the
+ * first layer's ends with the embedding.  The session has recomputed rows of the plain model;
+ * memo_blocks recomputes its own rows. */
+static void gpt_backward_slice(gpt_model* model, int32_t layer, int64_t slice, int is_between) {
     const int64_t of_classifier = gpt_n_buckets(&model->config) - 1;
     const int is_last = layer == model->config.n_layers - 1, ends = slice % model->n_slices == 0;
     const int begins = (slice + 1) % model->n_slices == 0;
-    const gpt_rows all = gpt_rows_make(0, model->n_rows);
-    /* A single slice computes the loss between the passes, where the session times it apart. */
-    const int is_between = is_last && memo_session_get_slice(model->session).n_slices == 1;
-
-    if (begins && is_last) gpt_begin_bucket(model, of_classifier);
-    if (is_between) gpt_classify(model, gpt_open_slice(model, layer));
-    (void)memo_session_backward_begin(model->session, layer);
+    if (is_last && !is_between) gpt_compute_loss(model, GPT_BUFFER_BACKWARD, layer, begins);
     gpt_array x = gpt_open_slice(model, layer);
-    if (is_last && !is_between) gpt_classify(model, x);
     if (is_last && ends) {
         gpt_add_losses(model);
         gpt_end_bucket(model, of_classifier);
     }
 
-    if (begins) {
-        gpt_begin_bucket(model, layer + 1);
-        if (model->shares_keys) {
-            model->d_key = gpt_take_sums(model, all, model->layout.widths.kv);
-            model->d_value = gpt_take_sums(model, all, model->layout.widths.kv);
-        }
-    }
+    gpt_begin_work(model, GPT_BUFFER_BACKWARD);
+    if (begins) gpt_begin_bucket(model, layer + 1);
+    if (model->shares_keys) gpt_place_keys(model, gpt_buffer_address(model, GPT_BUFFER_KEYS));
     gpt_begin_phase(model, layer, "backward");
     if (gpt_is_split(&model->config))
         gpt_backward_blocks(model, layer, x);
     else
         gpt_backward_plain(model, layer, x);
-    if (ends) {
-        if (model->shares_keys) {
-            gpt_give(model, model->d_value);
-            gpt_give(model, model->d_key);
-        }
-        gpt_end_bucket(model, layer + 1);
-    }
+    if (ends) gpt_end_bucket(model, layer + 1);
 
     if (layer == 0) {
         if (begins) gpt_begin_bucket(model, 0);
@@ -118,7 +128,18 @@ static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice) {
         gpt_drop_elements(model, x, x, NULL, 0, GPT_SITE_EMBEDDING, model->open);
         gpt_embedding(model, 1, x);
         if (ends) gpt_end_bucket(model, 0);
+        if (slice == 0) gpt_give_summed_bucket(model);
     }
+}
+
+/* A single slice computes the loss between the passes, where the session times it apart. */
+static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice) {
+    const int is_between =
+        layer == model->config.n_layers - 1 && memo_session_get_slice(model->session).n_slices == 1;
+    if (is_between && model->computes && gpt_buffer_address(model, GPT_BUFFER_CLASSIFIER))
+        gpt_compute_loss(model, GPT_BUFFER_CLASSIFIER, layer, 1);
+    if (memo_session_backward_begin(model->session, layer))
+        gpt_backward_slice(model, layer, slice, is_between);
     memo_session_backward_end(model->session, layer);
 }
 
@@ -193,33 +214,17 @@ static void gpt_stage(gpt_model* model, const void* tokens, const void* targets,
     gpt_write_begins(model, gpt_begins_of(values, model->n_rows), tokens);
 }
 
-/* Callback of the session: runs a group of micro-batches, or plans it in a dry run. */
+/* Callback of the session: runs a group of micro-batches. */
 static void gpt_step(void* user, memo_session* session) {
     gpt_model* model = (gpt_model*)user;
     const int64_t n_slices = memo_session_get_slice(session).n_slices;
     const int32_t n_layers = model->config.n_layers;
-
-    /* Values, tokens and targets. */
     gpt_enter_session(model, session);
-    const int64_t n_group = gpt_n_group(model);
-    const int64_t n_bytes = n_group * gpt_batch_bytes(&model->config);
     model->has_summed_bucket = 0;
-    model->group = (char*)memo_session_alloc(session, n_bytes);
-    if (!gpt_is_idle(model))
-        gpt_copy(model, MEMO_COPY_TO_DEVICE, model->group, gpt_staged(model, model->group_place),
-                 n_bytes);
-    for (int64_t m = 0; m < n_group && model->attention && model->config.documents; m++) {
-        model->place = model->group_place + m;
-        if (!gpt_is_idle(model)) gpt_make_exchanges(model);
-    }
-
     for (int32_t layer = 0; layer < n_layers; layer++)
-        for (int64_t slice = 0; slice < n_slices; slice++) gpt_forward(model, layer);
+        for (int64_t slice = 0; slice < n_slices; slice++) gpt_forward(model, layer, slice);
     for (int32_t layer = n_layers - 1; layer >= 0; layer--)
         for (int64_t slice = n_slices - 1; slice >= 0; slice--) gpt_backward(model, layer, slice);
-    gpt_give_summed_bucket(model);
-
-    memo_session_free(session, model->group);
     gpt_leave_session(model);
 }
 
@@ -420,7 +425,7 @@ static void gpt_create_streams(gpt_model* model) {
 }
 
 /* Attention over ranks, and the blocks. */
-static void gpt_create_collectives(gpt_model* model, void* sp_memory) {
+static void gpt_create_collectives(gpt_model* model) {
     if (gpt_is_over_ranks(model)) {
         const int64_t n = model->n_slices;
         model->attention = (memo_sp_attention**)calloc((size_t)n, sizeof *model->attention);
@@ -436,7 +441,8 @@ static void gpt_create_collectives(gpt_model* model, void* sp_memory) {
             sp.stream = model->compute;
             sp.ring = model->mesh->ring;
             sp.ulysses = model->mesh->ulysses;
-            sp.device_memory = sp_memory; /* slices use it in turn */
+            /* Slices use it in turn. */
+            sp.device_memory = gpt_buffer_address(model, GPT_BUFFER_SEQUENCE);
             model->status = memo_sp_attention_create(&sp, &model->attention[slice], &model->error);
         }
         if (!model->status && !model->config.documents) gpt_make_exchanges(model);
@@ -548,17 +554,6 @@ static void gpt_set_slice_rows(gpt_model* model, int64_t slice_rows) {
     model->shares_keys = gpt_shares_keys(&model->config);
 }
 
-/* The session plans with other slices, as long as the model can be computed in these. */
-static void gpt_follow_slices(gpt_model* model) {
-    const memo_session_info info = memo_session_get_info(model->session);
-    gpt_set_slice_rows(model, info.plan->slice_rows);
-    model->status = gpt_check_slices(&model->config, &model->error);
-    if (model->n_slices > model->most_slices)
-        model->status = gpt_unsupported(
-            &model->error, "gpt_desc.most_slices: %lld; no more slices were to be tried",
-            (long long)model->most_slices);
-}
-
 static void gpt_follow_plan(gpt_model* model, const memo_step_plan* plan) {
     model->streams = plan->n_streamed > 0;
     model->updates_on_host = plan->update_is_on_host;
@@ -573,46 +568,129 @@ static void gpt_planned(void* user, memo_session* session, const memo_step_plan*
     gpt_follow_plan(model, plan);
 }
 
-/* Requests the memory that lives as long as the session.  The session calls it for each plan that
- * it tries, and before it runs.  Then all memory is new, the parameters included. */
-static void gpt_setup(void* user, memo_session* session) {
-    gpt_model* model = (gpt_model*)user;
+/* ---- declared buffers ---- */
+
+/* Takes the work memory of a pass, of the open slice. */
+static void gpt_measure(gpt_model* model, gpt_buffer pass) {
+    const gpt_array x = {NULL, model->open.begin, model->config.hidden, model->config.type, 0};
+    const int is_split = gpt_is_split(&model->config);
+    memset(&model->work, 0, sizeof model->work);
+    if (pass == GPT_BUFFER_CLASSIFIER)
+        gpt_classify(model, x);
+    else if (is_split && (pass == GPT_BUFFER_BACKWARD || model->config.mlp_rows))
+        gpt_measure_blocks(model);
+    else if (!is_split && pass == GPT_BUFFER_FORWARD)
+        gpt_forward_plain(model, 0, x);
+    else if (!is_split)
+        gpt_backward_plain(model, 0, x);
+}
+
+/* Bytes of work memory, of the slice that takes most: the functions of a step take their arrays, and
+ * enqueue nothing. */
+static void gpt_measure_work(gpt_model* model, int64_t n_bytes[GPT_N_BUFFERS]) {
+    gpt_place_keys(model, NULL);
+    model->measures = 1;
+    for (int64_t slice = 0; slice < model->n_slices; slice++)
+        for (int pass = GPT_BUFFER_FORWARD; pass <= GPT_BUFFER_BACKWARD; pass++) {
+            model->open = gpt_slice_at(&model->config, slice);
+            gpt_measure(model, (gpt_buffer)pass);
+            if (model->work.most > n_bytes[pass]) n_bytes[pass] = model->work.most;
+        }
+    model->measures = 0;
+}
+
+/* is_grouped: micro-batches may go through the layers together. */
+static void gpt_fill_bytes(gpt_model* model, int is_grouped, int64_t n_bytes[GPT_N_BUFFERS]) {
     const gpt_config* config = &model->config;
-    void *sp_memory = NULL, *scratch = NULL;
-    int64_t scratch_bytes = 0;
-    gpt_enter_session(model, session);
-    const memo_session_info info = memo_session_get_info(session);
-    gpt_follow_plan(model, info.plan);
-    gpt_destroy_collectives(model);
-    if (model->most_slices) gpt_follow_slices(model);
     const gpt_shapes shapes = gpt_shapes_make(config);
-
     const int64_t n_angles = model->share.layout.local_tokens * (config->hidden / config->n_heads);
-    model->rope =
-        (char*)gpt_take_persistent(model, "angles of RoPE", gpt_sum_bytes(model, n_angles));
-    model->token_numbers =
-        (int64_t*)gpt_take_persistent(model, "numbers of tokens", 8 * model->n_rows);
-    model->losses = (double*)gpt_take_persistent(model, "losses", 8 * model->n_rows);
-    model->totals = (double*)gpt_take_persistent(model, "totals", gpt_totals_bytes(model));
-    model->update = (gpt_update_values*)gpt_take_persistent(model, "update", GPT_VALUES_BYTES);
+    memset(n_bytes, 0, GPT_N_BUFFERS * sizeof *n_bytes);
+    n_bytes[GPT_BUFFER_ROPE] = gpt_sum_bytes(model, n_angles);
+    n_bytes[GPT_BUFFER_NUMBERS] = model->n_rows * (int64_t)sizeof *model->token_numbers;
+    n_bytes[GPT_BUFFER_LOSSES] = model->n_rows * (int64_t)sizeof *model->losses;
+    n_bytes[GPT_BUFFER_TOTALS] = gpt_totals_bytes(model);
+    n_bytes[GPT_BUFFER_UPDATE] = GPT_VALUES_BYTES;
     if (model->kernels.scratch_bytes)
-        scratch_bytes = model->kernels.scratch_bytes(model->kernels.context, &shapes);
-    if (scratch_bytes) scratch = gpt_take_persistent(model, "scratch of kernels", scratch_bytes);
-    gpt_take_partial_sums(model);
-    if (gpt_sp_bytes(config, &model->share))
-        sp_memory =
-            gpt_take_persistent(model, "attention over ranks", gpt_sp_bytes(config, &model->share));
+        n_bytes[GPT_BUFFER_SCRATCH] = model->kernels.scratch_bytes(model->kernels.context, &shapes);
+    n_bytes[GPT_BUFFER_PARTIAL] = gpt_partial_bytes(model);
+    n_bytes[GPT_BUFFER_SEQUENCE] = gpt_sp_bytes(config, &model->share);
+    n_bytes[GPT_BUFFER_BATCH] = gpt_batch_bytes(config);
+    if (model->shares_keys) n_bytes[GPT_BUFFER_KEYS] = 2 * gpt_keys_bytes(model);
+    for (int i = GPT_BUFFER_BUCKET; i <= GPT_BUFFER_THIRD_BUCKET; i++)
+        n_bytes[i] = gpt_bucket_bytes(model, (gpt_buffer)i);
+    gpt_measure_work(model, n_bytes);
+    /* Several slices, or micro-batches of a group, compute the loss in the backward. */
+    int64_t* backward = &n_bytes[GPT_BUFFER_BACKWARD];
+    if ((model->n_slices > 1 || is_grouped) && *backward < n_bytes[GPT_BUFFER_CLASSIFIER])
+        *backward = n_bytes[GPT_BUFFER_CLASSIFIER];
+    if (model->n_slices > 1) n_bytes[GPT_BUFFER_CLASSIFIER] = 0;
+}
 
-    GPT_DO(model, model->kernels.prepare(model->kernels.context, &shapes, model->compute, scratch,
-                                         &model->error));
-    if (!gpt_is_idle(model)) gpt_create_collectives(model, sp_memory);
-    if (!gpt_is_idle(model)) gpt_initialize(model);
-    gpt_leave_session(model);
+/* The table of buffers for the session.  A buffer that lives across layers has a part for each
+ * micro-batch of a group, but all use the same buckets, which then live as long as the session. */
+static void gpt_fill_buffers(gpt_model* model, const memo_session_desc* s) {
+    const int is_grouped = s->n_group != 0 && s->n_group != 1 && s->micro_batches > 1;
+    static const memo_session_buffer table[GPT_N_BUFFERS] = {
+        {"angles of RoPE", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+        {"numbers of tokens", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+        {"losses", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+        {"totals", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+        {"update", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+        {"scratch of kernels", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+        {"partial sums", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+        {"attention over ranks", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+        {"micro-batch", 0, 0, MEMO_PASS_FORWARD, 0, MEMO_PASS_BACKWARD, 0, 0},
+        {"forward", 0, 0, MEMO_PASS_FORWARD, MEMO_EACH_SLICE, MEMO_PASS_FORWARD, 0, 0},
+        {"classifier", 0, 0, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BETWEEN, 0, 0},
+        {"backward", 0, 0, MEMO_PASS_BACKWARD, MEMO_EACH_SLICE, MEMO_PASS_BACKWARD, 0, 0},
+        {"gradients of keys", 0, 0, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0},
+        {"bucket", 0, 0, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0, 0},
+        {"bucket", 0, 0, MEMO_PASS_BACKWARD, 0, MEMO_PASS_BACKWARD, 0, 0},
+        {"bucket", 0, 0, MEMO_PASS_BACKWARD, 0, MEMO_PASS_BACKWARD, 0, 0}};
+    int64_t n_bytes[GPT_N_BUFFERS];
+    gpt_fill_bytes(model, is_grouped, n_bytes);
+    model->n_buffers = 0;
+    for (int i = 0; i < GPT_N_BUFFERS; i++) {
+        memo_session_buffer* buffer = &model->buffers[model->n_buffers];
+        const int is_bucket = i >= GPT_BUFFER_BUCKET;
+        model->buffer_at[i] = n_bytes[i] ? model->n_buffers++ : -1;
+        if (!n_bytes[i]) continue;
+        *buffer = table[i];
+        buffer->size_bytes = n_bytes[i];
+        if (i == GPT_BUFFER_OTHER_BUCKET) buffer->first_layer = model->config.n_layers - 1;
+        if (is_bucket && is_grouped) buffer->first = MEMO_PASS_SESSION;
+    }
+}
+
+/* The session is open: its memory of all steps, and what works there. */
+static void gpt_use_session(gpt_model* model) {
+    const memo_session_info info = memo_session_get_info(model->session);
+    const gpt_shapes shapes = gpt_shapes_make(&model->config);
+    gpt_follow_plan(model, info.plan);
+    model->rope = gpt_buffer_address(model, GPT_BUFFER_ROPE);
+    model->token_numbers = (int64_t*)(void*)gpt_buffer_address(model, GPT_BUFFER_NUMBERS);
+    model->losses = (double*)(void*)gpt_buffer_address(model, GPT_BUFFER_LOSSES);
+    model->totals = (double*)(void*)gpt_buffer_address(model, GPT_BUFFER_TOTALS);
+    model->update = (gpt_update_values*)(void*)gpt_buffer_address(model, GPT_BUFFER_UPDATE);
+    GPT_TRY(model,
+            model->kernels.prepare(model->kernels.context, &shapes, model->compute,
+                                   gpt_buffer_address(model, GPT_BUFFER_SCRATCH), &model->error));
+    if (!model->status) gpt_create_collectives(model);
+    if (!model->status) gpt_initialize(model);
 }
 
 static memo_status gpt_agree(void* user, int64_t* values, int64_t n, memo_error* error) {
     const gpt_model* model = (const gpt_model*)user;
     return model->agree(model->agree_user, values, n, error);
+}
+
+/* All ranks fail if one does. */
+static memo_status gpt_agree_status(gpt_model* model, memo_error* error) {
+    int64_t worst = model->status;
+    if (model->agree) GPT_TRY(model, model->agree(model->agree_user, &worst, 1, &model->error));
+    if (worst && !model->status)
+        model->status = memo_error_set(&model->error, (memo_status)worst, "another rank failed");
+    return gpt_finish(model, error);
 }
 
 /* The table of states for the session. */
@@ -662,16 +740,18 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
     s.n_layers = desc->config.n_layers;
     s.n_rows = model->n_rows;
     s.tile_rows = desc->config.tile_rows;
-    s.slice_rows = model->most_slices ? 0 : gpt_slice_rows(&desc->config);
+    s.slice_rows = gpt_slice_rows(&desc->config);
     if (desc->rows) s.policy = MEMO_POLICY_ROWS;
     s.rows = desc->rows;
     s.user = model;
-    s.setup = gpt_setup;
     s.step = gpt_step;
     s.recompute = gpt_recompute;
     s.planned = gpt_planned;
     s.backward_recomputes = gpt_is_split(&desc->config);
     if (s.backward_recomputes) s.n_group = 0; /* memo_blocks runs all layers at once */
+    gpt_fill_buffers(model, &s);
+    s.buffers = model->buffers;
+    s.n_buffers = model->n_buffers;
     if (s.agree) s.agree = gpt_agree;
     return s;
 }
@@ -723,8 +803,12 @@ memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* err
         s = gpt_session_desc(model, desc);
         status = desc->plan ? memo_session_open(&s, desc->plan, &session, error)
                             : memo_session_create(&s, &session, error);
-        model->session = session; /* NULL after a failure, even if setup has set it */
+        model->session = session; /* NULL after a failure, even if step has set it */
         model->is_timing = !desc->plan && s.timed_steps > 0;
+    }
+    if (!status) {
+        gpt_use_session(model);
+        status = gpt_agree_status(model, error);
     }
     if (!status) status = gpt_restart(model, error);
     *result = status ? NULL : model;
@@ -748,19 +832,51 @@ void gpt_destroy(gpt_model* model) {
     free(model);
 }
 
-memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile, memo_step_plan** plan,
-                     memo_error* error) {
+static memo_status gpt_plan_slices(const gpt_desc* desc, const memo_profile* profile,
+                                   memo_step_plan** plan, memo_error* error) {
     gpt_desc dry = *desc;
     gpt_model* model;
     dry.mesh = NULL;
     *plan = NULL;
     memo_status status = gpt_model_make(&dry, &model, error);
     if (status) return status;
-    if (!desc->config.slice_rows) model->most_slices = desc->most_slices;
     memo_session_desc s = gpt_session_desc(model, &dry);
     status = memo_session_plan(&s, profile, plan, error);
     model->session = NULL;
     gpt_destroy(model);
+    return status;
+}
+
+/* Bytes of the device, or if that is not too small, of the host. */
+static double gpt_lack(const memo_step_plan* plan) {
+    const int64_t limit_bytes = plan->device_budget_bytes;
+    if (plan->fits) return 0;
+    return limit_bytes && plan->device_bytes > limit_bytes ? 1e20 * (double)plan->device_bytes
+                                                           : (double)plan->host_bytes;
+}
+
+/* In 1, 2, 4, ... slices until it fits. */
+memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile, memo_step_plan** plan,
+                     memo_error* error) {
+    enum { LEAST_ROWS = 1024 };
+    const gpt_config* config = &desc->config;
+    const int64_t most = config->slice_rows ? 0 : desc->most_slices;
+    gpt_desc own = *desc;
+    memo_status status = gpt_plan_slices(desc, profile, plan, error);
+    for (int64_t n = 2; !status && n <= most && !(*plan)->fits; n *= 2) {
+        const int64_t larger = own.config.slice_rows;
+        memo_step_plan* trial;
+        own.config.slice_rows = gpt_round_up((gpt_n_rows(config) - 1) / n + 1, config->tile_rows);
+        if (own.config.slice_rows == larger || own.config.slice_rows < LEAST_ROWS) break;
+        if (gpt_check_slices(&own.config, NULL)) break;
+        status = gpt_plan_slices(&own, profile, &trial, error);
+        const int is_better = !status && gpt_lack(trial) < 0.999 * gpt_lack(*plan);
+        memo_step_plan_destroy(is_better ? *plan : trial);
+        if (is_better) *plan = trial;
+    }
+    if (!status) return status;
+    memo_step_plan_destroy(*plan);
+    *plan = NULL;
     return status;
 }
 

@@ -1,7 +1,5 @@
 #include "gpt/model/parallel.h"
 
-#include "gpt/model/enqueue.h"
-
 gpt_rows gpt_updated_part(const gpt_model* model, int64_t bucket) {
     return gpt_bucket_rows(model, GPT_MOMENTS1, bucket);
 }
@@ -91,18 +89,49 @@ static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket) {
     }
 }
 
+/* Three buckets are open in the slices of a single layer. */
+static int gpt_has_third_bucket(const gpt_model* model) {
+    return model->config.n_layers == 1 && model->n_slices > 1;
+}
+
+int64_t gpt_bucket_bytes(const gpt_model* model, gpt_buffer buffer) {
+    const int64_t first = gpt_count(gpt_whole_bucket(model, 0));
+    const int64_t last = gpt_count(gpt_whole_bucket(model, gpt_n_buckets(&model->config) - 1));
+    const int64_t of_layer = gpt_count(gpt_whole_bucket(model, 1));
+    const int64_t largest = first > last ? first : last;
+    if (model->zero < 2) return 0;
+    if (buffer == GPT_BUFFER_OTHER_BUCKET) return gpt_sum_bytes(model, of_layer);
+    if (buffer == GPT_BUFFER_THIRD_BUCKET)
+        return gpt_has_third_bucket(model) ? gpt_sum_bytes(model, first) : 0;
+    return gpt_sum_bytes(model, largest > of_layer ? largest : of_layer);
+}
+
+/* Embedding and classifier may be larger than a layer.  Slices of the first layer, and of the last
+ * one, have a second bucket open.  Other buckets take the memory that is not under a sum. */
+static gpt_buffer gpt_choose_bucket(const gpt_model* model, int64_t bucket) {
+    const int64_t n_layers = model->config.n_layers;
+    if (bucket == 0 && gpt_has_third_bucket(model)) return GPT_BUFFER_THIRD_BUCKET;
+    if (bucket == 0 || bucket == n_layers + 1) return GPT_BUFFER_BUCKET;
+    if (bucket == n_layers || (bucket == 1 && model->n_slices > 1)) return GPT_BUFFER_OTHER_BUCKET;
+    return model->summed_in == GPT_BUFFER_BUCKET ? GPT_BUFFER_OTHER_BUCKET : GPT_BUFFER_BUCKET;
+}
+
 void gpt_begin_bucket(gpt_model* model, int64_t bucket) {
     const gpt_rows whole = gpt_whole_bucket(model, bucket);
-    gpt_array* sums = &model->buckets[gpt_bucket_place(model, bucket)];
+    const int place = gpt_bucket_place(model, bucket);
+    const gpt_buffer in = gpt_choose_bucket(model, bucket);
     if (model->zero < 2) return;
-    *sums = gpt_take_sums(model, whole, 1);
-    gpt_clear(model, sums->address, gpt_bytes(*sums, whole));
+    if (in == model->summed_in) gpt_give_summed_bucket(model);
+    const gpt_array sums = {gpt_buffer_address(model, in), whole.begin, 1,
+                            gpt_sum_type(model->config.type), 0};
+    model->bucket_in[place] = in;
+    model->buckets[place] = sums;
+    gpt_clear(model, sums.address, gpt_bytes(sums, whole));
 }
 
 void gpt_give_summed_bucket(gpt_model* model) {
     if (!model->has_summed_bucket) return;
     gpt_join_sums(model);
-    gpt_give(model, model->summed_bucket);
     model->has_summed_bucket = 0;
 }
 
@@ -153,7 +182,7 @@ void gpt_end_bucket(gpt_model* model, int64_t bucket) {
     if (model->streams) gpt_join_sums(model);
     if (model->streams && model->is_last) gpt_add_squares(model, bucket);
     if (model->zero < 2) return;
-    model->summed_bucket = model->buckets[gpt_bucket_place(model, bucket)];
+    model->summed_in = model->bucket_in[gpt_bucket_place(model, bucket)];
     model->has_summed_bucket = 1;
 }
 

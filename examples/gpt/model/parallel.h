@@ -4,7 +4,7 @@
 #define GPT_PARALLEL_H
 
 #include "degree_comms.h"
-#include "gpt/model/gpt.h"
+#include "gpt/model/enqueue.h"
 
 /* All that this rank updates of a bucket: its own part, or all parts. */
 gpt_rows gpt_updated_part(const gpt_model* model, int64_t bucket);
@@ -23,10 +23,12 @@ gpt_rows gpt_part_rows_of(gpt_rows part, const gpt_parameter* p);
 void gpt_join_sums(gpt_model* model);
 degree_comms* gpt_pair(gpt_model* model, int32_t degree, int32_t larger);
 
-/* With zero 2 a bucket has a gradient only from its backward to the end of its sum. */
+/* With zero 2 a bucket has a gradient only from its backward to the end of its sum.  Two buffers
+ * take turns.  Returns the bytes of a buffer, 0 if it is not used. */
+int64_t gpt_bucket_bytes(const gpt_model* model, gpt_buffer buffer);
 void gpt_begin_bucket(gpt_model* model, int64_t bucket);
 
-/* The bucket before gives its memory back now: its sum had the time of this one's backward. */
+/* The bucket before gives its memory back now: its sum had the time of this bucket's backward. */
 void gpt_give_summed_bucket(gpt_model* model);
 
 /* Parts of a bucket that this rank has summed: of all ranks, or its own. */

@@ -5,26 +5,6 @@
 
 /* ---- parts ---- */
 
-/* Bytes that the larger of the two backward functions requests, with a chunk of the MLP's
- * tensors. */
-static int64_t gpt_work_bytes(const gpt_model* model) {
-    const gpt_layout* at = &model->layout;
-    const gpt_rows part =
-        gpt_part_of(&model->config, model->slice_rows, gpt_slice_at(&model->config, 0), 0);
-    const int64_t n_rows = part.end, hidden = model->config.hidden;
-    const gpt_widths w = gpt_even_widths(&model->config);
-    const int64_t attention = hidden + 2 * w.q +
-                              (gpt_is_mixed(&model->config)      ? hidden + 2 * w.kv
-                               : gpt_has_masters(&model->config) ? 2 * w.kv
-                                                                 : 0);
-    const int64_t chunk = model->config.mlp_rows ? gpt_min(model->chunk_rows, n_rows) : 0;
-    /* A smaller degree has fewer and wider rows; a chunk may be all of them, in any degree. */
-    const int64_t mlp = chunk ? chunk * (3 * hidden + 2 * (at->widths.wide + at->widths.up))
-                              : n_rows * (2 * hidden + w.wide + w.up);
-    return gpt_n_bytes(model, n_rows * attention > mlp ? n_rows * attention : mlp) +
-           gpt_sum_bytes(model, n_rows * w.heads + chunk) + 8 * 64;
-}
-
 /* With slices memo_blocks runs one layer of one slice at a time, otherwise all layers. */
 static int32_t gpt_n_blocks(const gpt_model* model) {
     return 2 * (model->n_slices > 1 ? 1 : model->config.n_layers);
@@ -43,7 +23,7 @@ static int32_t gpt_degree_at(const gpt_model* model, int32_t block) {
 }
 
 /* Begins the work of a block's part and returns its rows.  Its operations take its name, and its
- * requests start again. */
+ * arrays the memory of the block before. */
 static gpt_rows gpt_begin_block(gpt_model* model, const memo_block_call* call, const char* phase) {
     const int32_t block = model->tensor.first_block + call->block;
     const gpt_rows part = gpt_part_rows(model, call->part);
@@ -55,7 +35,7 @@ static gpt_rows gpt_begin_block(gpt_model* model, const memo_block_call* call, c
     t->direction = 0;
     t->block = block;
     t->part = call->part;
-    t->work_used = 0;
+    model->work.used[0] = model->work.used[1] = 0;
     t->sum_begin = (rows.begin - part.begin) * model->config.hidden;
     t->sum_end = (rows.end - part.begin) * model->config.hidden;
     return rows;
@@ -230,7 +210,7 @@ static memo_status gpt_block_backward(void* context, const memo_block_call* call
     return gpt_end_block(model, error);
 }
 
-/* For the part whose inputs' gradients were computed last: the same requests return the same
+/* For the part whose inputs' gradients were computed last: the same arrays have the same
  * addresses. */
 static memo_status gpt_block_weights(void* context, const memo_block_call* call,
                                      memo_error* error) {
@@ -252,14 +232,15 @@ static memo_status gpt_block_backward_end(void* context, const memo_block_call* 
 
 /* ---- a layer ---- */
 
-/* Memory that blocks need while they run: the backward's, and the forward's for a chunk of the
- * MLP. */
-static gpt_array gpt_take_block_work(gpt_model* model) {
-    const gpt_array work =
-        gpt_take_typed(model, gpt_rows_make(0, gpt_work_bytes(model)), 1, MEMO_TYPE_U8);
-    model->tensor.work = work.address;
-    model->tensor.work_bytes = gpt_work_bytes(model);
-    return work;
+void gpt_measure_blocks(gpt_model* model) {
+    const int32_t n_layers = gpt_is_mixed(&model->config) ? model->config.n_layers : 1;
+    memo_block_call call = MEMO_ZERO(memo_block_call);
+    for (call.block = 0; call.block < 2 * n_layers; call.block++)
+        for (call.part = 0; call.part < gpt_degree(model->config.sub_batches); call.part++) {
+            const gpt_rows rows = gpt_begin_block(model, &call, "backward");
+            gpt_backward_block(model, &call, rows);
+            (void)gpt_end_block(model, NULL);
+        }
 }
 
 /* The buffers of sums hold the open slice. */
@@ -270,13 +251,10 @@ static void gpt_place_blocks(gpt_model* model, int32_t layer) {
 }
 
 void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_array x) {
-    gpt_array work;
-    if (model->config.mlp_rows) work = gpt_take_block_work(model);
     model->tensor.x = x;
     gpt_place_blocks(model, layer);
     GPT_DO(model, memo_blocks_forward(model->tensor.blocks, gpt_blocks_layer(model, layer),
                                       &model->error));
-    if (model->config.mlp_rows) gpt_give(model, work);
 }
 
 /* The rows that the engine did not restore. */
@@ -286,7 +264,6 @@ static void gpt_find_need(gpt_model* model, int32_t layer) {
                          (int32_t)(model->open.begin / model->slice_rows);
     gpt_rows* need = model->tensor.need;
     memset(need, 0, sizeof model->tensor.need);
-    if (gpt_is_idle(model)) return;
     const memo_session_info info = memo_session_get_info(model->session);
     for (int t = 0; t < gpt_n_tensors(&model->config); t++) {
         memo_swap_get_recompute_rows(info.swap, step, t, &need[t].begin, &need[t].end);
@@ -297,12 +274,10 @@ static void gpt_find_need(gpt_model* model, int32_t layer) {
 
 void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
     gpt_tensor_state* t = &model->tensor;
-    const gpt_array work = gpt_take_block_work(model);
     t->dx = dx;
     gpt_place_blocks(model, layer);
     gpt_find_need(model, layer);
     GPT_DO(model, memo_blocks_backward(t->blocks, gpt_blocks_layer(model, layer), &model->error));
-    gpt_give(model, work);
 }
 
 /* The sum over ranks of recomputed rows, outside memo_blocks.  The norms' communicator is free once
@@ -330,16 +305,19 @@ void gpt_compute_parts(gpt_model* model, int32_t layer, const gpt_rows whole[GPT
 
 /* ---- begin and end ---- */
 
-void gpt_take_partial_sums(gpt_model* model) {
-    const int64_t hidden = model->config.hidden;
-    const int64_t n_bytes = gpt_n_bytes(model, model->slice_rows * hidden);
+int64_t gpt_partial_bytes(const gpt_model* model) {
+    const int64_t n = model->slice_rows * model->config.hidden;
+    return gpt_is_split(&model->config) ? 2 * gpt_n_bytes(model, n) : 0;
+}
+
+/* Of partial sums, and of the gradient. */
+static void gpt_place_partial_sums(gpt_model* model) {
     gpt_tensor_state* t = &model->tensor;
-    t->n_parts = gpt_degree(model->config.sub_batches);
-    if (!gpt_is_split(&model->config)) return;
-    char* address = (char*)gpt_take_persistent(model, "partial sums", 2 * n_bytes);
-    const gpt_array partial = {address, 0, hidden, model->config.type, 0};
+    const gpt_array partial = {gpt_buffer_address(model, GPT_BUFFER_PARTIAL), 0,
+                               model->config.hidden, model->config.type, 0};
     t->partial = t->gradient = partial;
-    t->gradient.address = gpt_offset(address, n_bytes);
+    t->gradient.address = partial.address + gpt_partial_bytes(model) / 2;
+    t->n_parts = gpt_degree(model->config.sub_batches);
 }
 
 /* Does nothing unless the first degree is the smaller one. */
@@ -381,6 +359,7 @@ void gpt_create_blocks(gpt_model* model) {
     memo_blocks_desc blocks = MEMO_ZERO(memo_blocks_desc);
     memo_block_buffers* buffers;
     if (!gpt_is_split(&model->config)) return;
+    gpt_place_partial_sums(model);
     buffers = (memo_block_buffers*)calloc((size_t)t->n_parts, sizeof *buffers);
     if (!buffers) {
         model->status = gpt_no_memory("sub-batches", &model->error);

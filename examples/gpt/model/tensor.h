@@ -38,9 +38,13 @@ void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx);
  * order would differ between ranks. */
 void gpt_compute_parts(gpt_model* model, int32_t layer, const gpt_rows whole[GPT_N_TENSORS]);
 
+/* Takes the work memory of each block's backward, of the open slice: gpt_memory.most.  The forward
+ * takes no more, a chunk of the MLP's tensors. */
+void gpt_measure_blocks(gpt_model* model);
+
 /* Sums have the same address in every step: their stream accesses them while the compute stream
  * continues. */
-void gpt_take_partial_sums(gpt_model* model);
+int64_t gpt_partial_bytes(const gpt_model* model);
 void gpt_destroy_blocks(gpt_model* model);
 
 void gpt_create_blocks(gpt_model* model);

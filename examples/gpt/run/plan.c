@@ -77,9 +77,10 @@ memo_session_desc train_session(const train_options* o, memo_policy policy) {
     desc.has_alpha = o->alpha >= 0;
     desc.alpha = o->alpha;
     desc.micro_batches = (int32_t)o->accumulate;
-    desc.n_group = MEMO_GROUP_PLANNED;
     desc.device_bytes = o->device_memory;
     desc.states_stay = o->states_stay || o->is_graph;
+    /* Only groups of states that may leave a device are faster, and zero 2 makes room for them. */
+    desc.n_group = desc.device_bytes && !desc.states_stay ? MEMO_GROUP_PLANNED : 1;
     desc.update_on = desc.states_stay || o->update > MEMO_UPDATE_HOST ? MEMO_UPDATE_DEVICE
                                                                       : (memo_update)o->update;
     desc.update_may = o->update == TRAIN_UPDATE_DEFERRED ? MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS
