@@ -1126,7 +1126,7 @@ typedef enum memo_owner {
     MEMO_OWNER_OPTIMIZER,   /* likewise: states that the update alone uses */
     MEMO_OWNER_PLACES,      /* through which streamed states come and go */
     MEMO_OWNER_ACTIVATIONS, /* the swap engine's */
-    MEMO_OWNER_SESSION,     /* setup, and buffers of pass SESSION */
+    MEMO_OWNER_SESSION,     /* buffers of pass SESSION */
     MEMO_OWNER_MICRO_BATCH  /* its other requests, where they do not share bytes */
 } memo_owner;
 #define MEMO_N_OWNERS 7

@@ -304,11 +304,11 @@ MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
  *                        trained get the times of others, by rows
  *
  * When the session plans again, the device memory stays the same block, of all device_bytes.
- * Buffers of pass SESSION and what setup has requested keep address and bytes; `setup` is not
- * called.  Other addresses are new: desc.planned says when (graphs, registered memory).  Slices and
+ * Buffers of pass SESSION keep address and bytes.
+ * Other addresses are new: desc.planned says when (graphs, registered memory).  Slices and
  * the place of the update stay.  States keep their bytes, and move if host_bytes and disk_bytes
  * have room for both plans' states at once and host_memory is NULL; otherwise they stay where they
- * are, and rows alone are planned.  Pending updates run first.  `step` runs dry, as for every plan.
+ * are, and rows alone are planned.  Pending updates run first.
  * If the plan cannot be opened, for instance because no memory can be pinned, the first plan stays,
  * with a line in the log.  All ranks plan before the same step, by the same times.
  * desc.profile_path keeps the times for the next run, which then begins by the second plan.
@@ -334,9 +334,8 @@ MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
  * gradients of several plans before training.  A checked session (is_checked, or MEMO_CHECK=1 in
  * the environment) tests this, and finds wrong sizes, orders and recomputations.
  *
- * Functions.  forward, between, backward and recompute compute; they are never called in a dry run.
- * A trainer with a loop gives `step` instead of the first three functions.  `step` computes
- * everything between begin and end of a micro-batch.
+ * Functions.  A trainer with a loop gives `step` instead of forward, between and backward.  `step`
+ * computes everything between begin and end of a micro-batch.
  *
  *     static void step(void* user, memo_session* s) {
  *         for (l = 0; l < L; l++) {
@@ -344,19 +343,16 @@ MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
  *             memo_session_forward_end(s, l);
  *         }
  *         for (l = L - 1; l >= 0; l--) {
- *             void* scratch = memo_session_alloc(s, scratch_bytes);   // planned: no malloc
- *             if (memo_session_backward_begin(s, l)) ... compute ...
+ *             if (memo_session_backward_begin(s, l)) {
+ *                 void* scratch = memo_session_get_buffer(s, SCRATCH);   // declared: no malloc
+ *                 ... compute ...
+ *             }
  *             memo_session_backward_end(s, l);
- *             memo_session_free(s, scratch);
  *         }
  *     }
  *
- * `step` and `setup` are also called in dry runs, which record requests without computing.  Both
- * compute only if the begin call returned 1, or if memo_session_computes returns 1; otherwise
- * memo_session_get_address makes an error.  Requests are not recorded while the first step
- * computes: a step that needs a plan to fit cannot run before there is a plan, and
- * memo_session_plan has no device.  The begin calls are needed anyway: they also return 0 after an
- * error and for an empty slice.  forward, between, backward and recompute need no such checks.  Two
+ * A plan needs the desc alone: no function of the trainer is called before the first micro-batch.
+ * Begin calls return 0 after an error and for an empty slice; then the layer does not compute.  Two
  * layers may be open at a time, for fused kernels (memo.h, chapter 7).
  *
  * Errors.  A session keeps the first error of a micro-batch, and later calls do nothing, so a step
@@ -544,7 +540,6 @@ typedef enum memo_pass {
  *     + a turn         the most that buffers take in a turn
  *     + SESSION        buffers that live as long as the session
  *
- * Free what memo_session_alloc gives in the same turn; otherwise it lives until the order ends.
  * All turns have the same shape and rows.  After an error the micro-batches in flight are lost, and
  * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
  * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
@@ -682,10 +677,6 @@ typedef struct memo_session_desc {
                                      NULL: all layers */
 
     void* user; /* first argument of every function */
-    /* Requests buffers that live as long as the session, with memo_session_alloc; NULL: none.
-     * Called for every plan that is tried until the session is there; the addresses of the last
-     * call remain valid. */
-    void (*setup)(void* user, memo_session* session);
     /* One micro-batch; NULL: forward of all layers, between, backward of all layers. */
     void (*step)(void* user, memo_session* session);
     void (*forward)(void* user, memo_session* session, int32_t layer);
@@ -905,7 +896,7 @@ MEMO_TRY memo_status memo_session_run(memo_session* session, const memo_batch* b
 
 /* The same in pieces.  memo_session_begin abandons an open micro-batch.  After the steps that are
  * timed it plans, waits for the device, and takes as long as that.  Begin calls return 1 if
- * the trainer must compute; 0 in a dry run, after an error, and for a slice without rows. */
+ * the trainer must compute; 0 after an error, and for a slice without rows. */
 MEMO_API int memo_session_begin(memo_session* session, const memo_batch* batch);
 MEMO_TRY memo_status memo_session_end(memo_session* session, memo_error* error);
 /* Bracket a layer, as memo_swap_forward_begin and the others do; backward_begin also recomputes. */
@@ -913,8 +904,7 @@ MEMO_API int memo_session_forward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
-MEMO_API int memo_session_computes(const memo_session* session);
-/* Returns this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows.  values
+/* Returns this micro-batch, with n_rows and is_forward_only filled in.  values
  * are the session's copy, MEMO_BATCH_VALUES_MAX bytes, aligned for every type; in `update` the copy
  * is of the last micro-batch of the step that the update ends. */
 MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
@@ -948,11 +938,6 @@ MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t la
 /* A declared buffer.  NULL outside of its life; a checked session makes that an error, and returns
  * memory that harms nothing.  Call this inside the layer that uses the buffer. */
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
-/* A buffer at its planned address; NULL after an error.  It is valid until memo_session_free, or,
- * as an output, until the next micro-batch begins.  It belongs to stream 0; for another stream call
- * memo_arena_alloc on memo_session_info.arena. */
-MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
-MEMO_API void memo_session_free(memo_session* session, void* address);
 /* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It does not
  * change, unless the session plans again; the bytes are there while the layer is open. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
@@ -1002,11 +987,10 @@ MEMO_TRY memo_status memo_session_write_state(memo_session* session, int32_t lay
 MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
 
 typedef struct memo_session_info {
-    /* The current shape's, at first that of shape 0.  Inside a dry run it is not complete:
-     * addresses is NULL. */
+    /* The current shape's, at first that of shape 0. */
     const memo_step_plan* plan;
-    memo_arena* arena; /* inside a dry run it records, and swap is NULL */
-    memo_swap* swap;   /* NULL if the shape has neither a backward nor slices */
+    memo_arena* arena;
+    memo_swap* swap; /* NULL if the shape has neither a backward nor slices */
     /* Copies of states, enqueued so far; those of rows: memo_swap_get_stats. */
     int64_t states_to_host_bytes, states_to_device_bytes;
 } memo_session_info;
@@ -6410,8 +6394,6 @@ enum {
     MEMOI_SPANS_MAX
 };
 
-#define MEMOI_SETUP_MAX 1024 /* requests of `setup` that another plan can repeat */
-
 /* Measures every second span of a kind, one after the other. */
 typedef struct memoi_timer {
     memo_event events[2]; /* of begin and end */
@@ -6469,13 +6451,6 @@ typedef enum memoi_states_call {
     MEMOI_CALL_FILL_STATES
 } memoi_states_call;
 
-/* Requests of `setup`, which another plan repeats without calling it. */
-typedef struct memoi_setup {
-    int64_t* bytes; /* (n); of those that are not freed */
-    int64_t n;
-    int has_freed; /* 1: they cannot be repeated */
-} memoi_setup;
-
 /* A session that times its first steps: >>session timing. */
 typedef struct memoi_timing {
     void (*plan)(memo_session* s); /* by the spans of the steps so far; NULL: nothing is timed */
@@ -6531,11 +6506,9 @@ struct memo_session {
     int64_t *start, *found;    /* rows with which searches begin, and those of the last; or NULL */
 
     /* Running. */
-    int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
+    int is_open;                       /* arenas have memory; 0: a plan is being made */
     void *device_memory, *host_memory; /* of all shapes */
     int64_t memory_bytes;              /* of device_memory */
-    memoi_setup own_setup;
-    const memoi_setup* setup; /* own_setup, or that of the session that plans again */
     memoi_timing timing;
     const memo_session* planner; /* the open session that plans again; NULL: none */
 
@@ -6568,9 +6541,8 @@ struct memo_session {
     int32_t n_passed;        /* steps of both passes that have ended */
     int32_t open, open_next; /* steps that are open, the older one first; -1: none */
     int is_routed;           /* memo_session_set_routed was called in the open forward */
-    int is_setting_up, is_calling_setup, is_recomputing;
-    int is_in_run;  /* memo_session_run calls the trainer's functions */
-    int is_running; /* between begin and end */
+    int is_in_run;           /* memo_session_run calls the trainer's functions */
+    int is_running;          /* between begin and end */
 
     memoi_checked checked;
 
@@ -6671,9 +6643,6 @@ MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* 
                        (long long)value, (long long)most);
     return 0;
 }
-
-MEMOI int memoi_session_computes(const memo_session* s) { return s->is_open && !s->error.status; }
-int memo_session_computes(const memo_session* s) { return s && memoi_session_computes(s); }
 
 /* The caller's values may be gone: a batch has the session's copy of them. */
 memo_batch memo_session_get_batch(const memo_session* s) {
@@ -7705,7 +7674,7 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
                                  (int)k, text);
         if (!plan->fits && (!lacking || plan->device_bytes > lacking->device_bytes)) lacking = plan;
 
-        /* Buffers that live as long as the session: `setup` makes the same requests. */
+        /* Buffers that live as long as the session. */
         for (int64_t i = memob_min(plan->addresses->n_buffers, first->addresses->n_buffers) - 1;
              i > 0; i--) {
             const memo_buffer *a = &first->addresses->buffers[i], *b = &plan->addresses->buffers[i];
@@ -7713,11 +7682,10 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
             if (lasts == (b->memory_class == MEMO_CLASS_PERSISTENT) &&
                 (!lasts || (a->offset_bytes == b->offset_bytes && a->size_bytes == b->size_bytes)))
                 continue;
-            return MEMOB_INVALID(
-                error,
-                "memo_session_desc.setup: request %lld for shape %d is another than "
-                "for shape 0; request the same for every shape",
-                (long long)i, (int)k);
+            return MEMOB_INVALID(error,
+                                 "memo_session_open: shape %d of the plan: buffers of the session "
+                                 "lie at other addresses than in shape 0; plan again",
+                                 (int)k);
         }
     }
 
@@ -8949,11 +8917,9 @@ MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
         s->desc.backward_recomputes || step % s->n_slices || s->part->skipped[step])
         return;
     c->kinds |= kind;
-    s->is_recomputing = 1;
     memoi_checked_outputs(s, step, 0);
     memoi_checked_test_tiles(s, step);
     memoi_checked_outputs(s, step, 1);
-    s->is_recomputing = 0;
 }
 
 /* Bytes [begin, end) must be poison; those of a buffer that lives may have any value. */
@@ -9069,10 +9035,6 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
     of = &s->steps->tensors[tensor];
     step = memoi_session_open_step(s, layer);
     place = memoi_session_place(s, step, tensor);
-    if (!s->is_open)
-        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
-                          "memo_session_get_address: called in a dry run, which computes nothing; "
-                          "compute only if the begin call, or memo_session_computes, returned 1");
     if (is_needed && memob_tensor_is_routed(s->steps, tensor) && s->n_passed < s->n_steps &&
         !s->is_routed)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
@@ -9185,55 +9147,27 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     return s->checked.memory; /* a kernel goes on, and the micro-batch has failed */
 }
 
-MEMOI void memoi_session_note_setup(memo_session* s, int64_t size_bytes) {
-    memoi_setup* setup = &s->own_setup;
-    if (!setup->bytes) setup->bytes = MEMOB_ARRAY(&s->kept, int64_t, MEMOI_SETUP_MAX);
-    if (!setup->bytes || setup->n == MEMOI_SETUP_MAX) setup->has_freed = 1;
-    if (!setup->has_freed) setup->bytes[setup->n++] = size_bytes;
-}
-
+/* Requests bytes at their planned address.  A plan that is being made gets the request. */
 MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const char* name) {
     void* address = NULL;
     memo_status status;
-    if (!s->is_running && !s->is_setting_up) {
-        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
-                           "memo_session_alloc: called outside of a micro-batch; call it between "
-                           "memo_session_begin and _end, or inside setup");
-        return NULL;
-    }
-    if (s->error.status && s->is_open) return NULL;
-    if (s->is_recomputing) { /* dry runs do not call recompute, so the plan has no such request */
-        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
-                           "memo_session_alloc: called inside recompute; declare a buffer of "
-                           "pass BACKWARD in memo_session_desc.buffers");
-        return NULL;
-    }
-
-    if (!s->is_open && name && !strchr(name, '\n')) /* names in pictures of a dry run */
+    if (s->error.status) return NULL;
+    if (!s->is_open && name && !strchr(name, '\n')) /* names in pictures of a plan */
         (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, name, &s->call_error));
     status = memo_arena_alloc(s->part->arena, size_bytes, 0, &address, &s->call_error);
     if (status == MEMO_STATUS_DIVERGED)
         MEMOI_SESSION_FAIL(s, status,
-                           "memo_session_alloc: %lld bytes differ from the request of the dry "
-                           "run; make the same requests in the same order, none larger",
-                           (long long)size_bytes);
+                           "memo_session_desc.buffers: `%.40s` of %lld bytes begins where the plan "
+                           "has another buffer; end a layer before the next begins",
+                           memoi_session_name(name), (long long)size_bytes);
     if (!memoi_session_is_ok(s, status)) return address;
-    if (s->is_calling_setup) memoi_session_note_setup(s, size_bytes);
     return memoi_checked_request(s, address, size_bytes, name);
-}
-
-void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
-    return s ? memoi_session_request(s, size_bytes, NULL) : NULL;
 }
 
 MEMOI void memoi_session_free(memo_session* s, void* address) {
     if (s->error.status || !address) return;
-    s->own_setup.has_freed |= s->is_calling_setup;
     address = memoi_checked_release(s, address);
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
-}
-void memo_session_free(memo_session* s, void* address) {
-    if (s) memoi_session_free(s, address);
 }
 
 /* Requests a declared buffer whose life begins. */
@@ -9245,7 +9179,7 @@ MEMOI void memoi_session_begin_life(memo_session* s, int32_t i) {
     if (memoi_buffer_is_each(b) && s->buffer_addresses[i]) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_desc.buffers[%d]: `%.40s` lives in each layer, but two "
-                           "layers are open; end one first, or use memo_session_alloc",
+                           "layers are open; end one first",
                            (int)i, memoi_session_name(b->name));
         return;
     }
@@ -9285,15 +9219,14 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
 
 /* A forward alone moves what slices hand on, and nothing without slices. */
 MEMOI int memoi_session_moves(const memo_session* s) {
-    return s->is_open && (!s->batch.is_forward_only || s->n_slices > 1);
+    return !s->batch.is_forward_only || s->n_slices > 1;
 }
 
 /* Is the forward of the layer open?  If not, that is an error of the call. */
 MEMOI int memoi_session_is_in_forward(memo_session* s, const char* call, int32_t layer) {
     const int32_t step = s->open;
     if (s->error.status) return 0;
-    if (step >= 0 && memoi_session_layer(s, step) == layer && s->is_open &&
-        s->n_passed < s->n_turn_steps)
+    if (step >= 0 && memoi_session_layer(s, step) == layer && s->n_passed < s->n_turn_steps)
         return 1;
     MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                        "memo_session_%s: layer %d: its forward is not open; call it between begin "
@@ -9398,17 +9331,28 @@ MEMOI void memoi_session_end_lives(memo_session* s) {
     }
 }
 
+/* The layers and steps of the batch's turn. */
+MEMOI void memoi_session_take_turn(memo_session* s) {
+    if (!s->steps->order) return;
+    s->first_layer = s->batch.turn.chunk * memoi_session_turn_layers(s);
+    s->first_step = memob_turn_of(s->steps->order[s->next_turn]) * s->n_turn_steps;
+}
+
+/* 1: `between` begins the turn. */
+MEMOI int memoi_session_begins_between(const memo_session* s) {
+    return memoi_session_is_turn(s, MEMO_PASS_BACKWARD) &&
+           s->batch.turn.chunk == s->part->plan->n_chunks - 1;
+}
+
 int memo_session_begin(memo_session* s, const memo_batch* batch) {
     memo_batch before;
     memo_status status;
     if (!s) return 0;
     before = s->batch;
-    if (s->is_setting_up || s->is_in_run) {
+    if (s->is_in_run) {
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
-                          s->is_setting_up ? "memo_session_begin: called inside setup; run after "
-                                             "memo_session_create has returned"
-                                           : "memo_session_begin: called inside memo_session_run, "
-                                             "which begins and ends a micro-batch itself");
+                          "memo_session_begin: called inside memo_session_run, which begins and "
+                          "ends a micro-batch itself");
         return 0;
     }
 
@@ -9439,10 +9383,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         memmove(s->values[0].bytes, s->batch.values, n);
         memset(s->values[0].bytes + n, 0, sizeof s->values[0].bytes - n);
     }
-    if (s->steps->order) {
-        s->first_layer = s->batch.turn.chunk * memoi_session_turn_layers(s);
-        s->first_step = memob_turn_of(s->steps->order[s->next_turn]) * s->n_turn_steps;
-    }
+    memoi_session_take_turn(s);
     s->n_passed = memoi_session_n_before(s);
     memoi_session_end_lives(s);
     memoi_checked_fill(s, s->checked.slots, 2 * s->checked.slot_bytes);
@@ -9459,10 +9400,8 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     s->is_running = memoi_session_is_ok(s, status);
     memoi_checked_norm(s, 0);
     memoi_session_begin_states(s);
-    if (s->is_running && memoi_session_is_turn(s, MEMO_PASS_BACKWARD) &&
-        s->batch.turn.chunk == s->part->plan->n_chunks - 1)
-        memoi_session_begin_between(s);
-    return memoi_session_computes(s);
+    if (s->is_running && memoi_session_begins_between(s)) memoi_session_begin_between(s);
+    return !s->error.status;
 }
 
 /* 1: an order has turns left.  A turn must have computed its layers. */
@@ -9561,11 +9500,6 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         MEMOI_SESSION_FAIL(s, status, "memo_session: %s %s of layer %d of %d: %s",
                            memoi_pass_names[pass], points[is_end], (int)layer,
                            (int)s->desc.n_layers, why);
-    else if (!s->is_open) { /* for plans and pictures */
-        snprintf(text, sizeof text, "layer %d %s %s", (int)step, memoi_pass_names[pass],
-                 points[is_end]);
-        (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, text, &s->call_error));
-    }
     if (s->error.status) return -1;
     MEMO_ASSERT(is_end || s->open_next < 0); /* 1 */
     if (!is_end) *(s->open < 0 ? &s->open : &s->open_next) = step;
@@ -9584,7 +9518,6 @@ MEMOI int64_t memoi_session_first_rows(const memo_session* s, int32_t t, int64_t
  * repetitions in two parts, of which the first is timed. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
     if (s->part->skipped[step] || (s->desc.backward_recomputes && !s->spans_s)) return;
-    s->is_recomputing = 1;
     for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const int64_t n = memoi_session_tensor_rows(s, step, t);
         int64_t begin = 0, end = n;
@@ -9598,7 +9531,6 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
         if (s->spans_s && end < n)
             s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, end, n);
     }
-    s->is_recomputing = 0;
 }
 
 /* 1: it is the last of a forward of all layers. */
@@ -9619,7 +9551,6 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 1);
     }
     memoi_session_bound_lives(s, pass, step, 0);
-    if (!s->is_open) return 0;
     if (s->open_next >= 0) /* the layer that is open has its own times */
         memoi_session_mark(s, s->open, (int32_t)pass, 1);
     memoi_session_visit_states(s, is_backward, step, 0);
@@ -9641,7 +9572,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         if (s->checked.slots) memoi_checked_backward_begin(s, step);
     }
     memoi_session_mark(s, s->open, (int32_t)pass, 0); /* the older of two goes on */
-    return memoi_session_computes(s) && memoi_session_rows(s, step) > 0;
+    return !s->error.status && memoi_session_rows(s, step) > 0;
 }
 
 /* The rows leave, in the forward. */
@@ -9715,8 +9646,7 @@ MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
 MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
     if (!memoi_session_is_turn(s, MEMO_PASS_BACKWARD)) memoi_session_run_pass(s, MEMO_PASS_FORWARD);
     if (memoi_session_is_turn(s, MEMO_PASS_FORWARD)) return;
-    if (s->desc.between && memoi_session_computes(s) &&
-        memoi_session_has_layer(s, s->desc.n_layers - 1))
+    if (s->desc.between && !s->error.status && memoi_session_has_layer(s, s->desc.n_layers - 1))
         s->desc.between(user, s);
     if (!s->batch.is_forward_only) memoi_session_run_pass(s, MEMO_PASS_BACKWARD);
 }
@@ -9749,44 +9679,72 @@ MEMOI memo_status memoi_session_run_all(memo_session* s, int32_t shape, int more
     return status;
 }
 
-/* Requests what `setup` has requested, or calls it. */
-MEMOI void memoi_session_set_up(memo_session* s) {
-    const int64_t n = s->setup ? s->setup->n : 0;
-    for (int64_t i = 0; i < n; i++) (void)memoi_session_request(s, s->setup->bytes[i], NULL);
-    if (s->setup || s->error.status || !s->desc.setup) return;
-    s->own_setup.n = 0;
-    s->is_calling_setup = s->is_open;
-    s->desc.setup(s->desc.user, s);
-    s->is_calling_setup = 0;
-}
-
-/* The arena of the current shape.  The engine's memory, declared buffers and what setup requests
- * live as long as the arena.  Ranks that open a session begin setup together, or none does: setup
- * may communicate. */
+/* The arena of the current shape.  The engine's memory and buffers of SESSION live as long as the
+ * arena. */
 MEMOI void memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc) {
     memoi_session_part* part = s->part;
     s->is_reported = 1;
     memoi_session_forget(s);
     s->batch.n_rows = s->desc.n_rows;
-    s->is_setting_up = 1;
-    if (!s->failure.status) memoi_keep(s, memo_arena_create(desc, &part->arena, &s->call_error));
-    if (!s->failure.status) {
-        part->base =
-            (char*)memoi_session_request(s, memob_max(part->placement.sizes.device_bytes, 1),
-                                         "activations between forward and backward");
-        if (s->states_sizes.device_bytes)
-            s->states_desc.device_memory =
-                memoi_session_request(s, s->states_sizes.device_bytes, "states");
-        memoi_keep(s, s->error.status);
-    }
+    if (s->failure.status) return;
+    memoi_keep(s, memo_arena_create(desc, &part->arena, &s->call_error));
+    if (s->failure.status) return;
+    part->base = (char*)memoi_session_request(s, memob_max(part->placement.sizes.device_bytes, 1),
+                                              "activations between forward and backward");
+    if (s->states_sizes.device_bytes)
+        s->states_desc.device_memory =
+            memoi_session_request(s, s->states_sizes.device_bytes, "states");
+    memoi_session_bound_lives(s, MEMO_PASS_SESSION, 0, 0);
+    memoi_keep(s, memoi_session_report(s, &s->call_error));
+}
 
-    if (s->is_open) memoi_session_settle(s);
-    if (!s->failure.status) {
-        memoi_session_bound_lives(s, MEMO_PASS_SESSION, 0, 0);
-        memoi_session_set_up(s);
-        memoi_keep(s, memoi_session_report(s, &s->call_error));
+/* --- the requests of a plan --- */
+
+/* Names a moment, for plans and pictures. */
+MEMOI void memoi_session_name_moment(memo_session* s, memo_pass pass, int32_t step, int is_end) {
+    char text[96];
+    snprintf(text, sizeof text, "layer %d %s %s", (int)step, memoi_pass_names[pass],
+             is_end ? "end" : "begin");
+    (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, text, &s->call_error));
+}
+
+/* The lives of buffers in a pass of all layers, or of a turn. */
+MEMOI void memoi_session_list_pass(memo_session* s, memo_pass pass) {
+    const int is_backward = pass == MEMO_PASS_BACKWARD;
+    const int32_t n = s->n_turn_steps;
+    for (int32_t k = 0; k < n; k++) {
+        const int32_t step = s->first_step + (is_backward ? n - 1 - k : k);
+        memoi_session_name_moment(s, pass, step, 0);
+        if (is_backward && memoi_session_is_last(s, step))
+            memoi_session_bound_lives(s, MEMO_PASS_BETWEEN, step, 1);
+        memoi_session_bound_lives(s, pass, step, 0);
+        memoi_session_name_moment(s, pass, step, 1);
+        memoi_session_bound_lives(s, pass, step, 1);
+        if (!is_backward && !s->steps->order && memoi_session_is_last(s, step))
+            memoi_session_begin_between(s);
     }
-    s->is_setting_up = 0;
+}
+
+/* The lives of buffers in a micro-batch, or in all turns of an order, as running has them. */
+MEMOI void memoi_session_list_lives(memo_session* s) {
+    const memo_step_plan* plan = s->part->plan;
+    s->batch.n_rows = plan->swap.layer_rows;
+    (void)memoi_session_is_ok(s, memo_arena_begin(s->part->arena, &s->call_error));
+    for (int32_t k = 0; k < memob_max(plan->n_order, 1); k++) {
+        s->next_turn = k;
+        if (plan->n_order) s->batch.turn = plan->order[k];
+        memoi_session_take_turn(s);
+        memoi_session_end_lives(s);
+        if (memoi_session_begins_between(s)) memoi_session_begin_between(s);
+        if (!memoi_session_is_turn(s, MEMO_PASS_BACKWARD))
+            memoi_session_list_pass(s, MEMO_PASS_FORWARD);
+        if (!memoi_session_is_turn(s, MEMO_PASS_FORWARD) && !plan->shape.is_forward_only)
+            memoi_session_list_pass(s, MEMO_PASS_BACKWARD);
+    }
+    s->next_turn = 0;
+    if (!s->error.status)
+        (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
+    memoi_keep(s, memoi_session_report(s, &s->call_error));
 }
 
 /* Ends what belongs to the open plan, but for states and the device's memory. */
@@ -9809,7 +9767,7 @@ MEMOI void memoi_session_stop(memo_session* s) {
 
 void memo_session_destroy(memo_session* s) {
     if (!s) return;
-    if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
+    if (s->is_open && !s->desc.computes_on_host) /* steps may still run */
         MEMOB_IGNORE(memo_stream_synchronize(s->device, s->desc.compute_stream, NULL));
     for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
         if (s->timers[k / 2].events[k % 2])
@@ -9842,10 +9800,8 @@ MEMOI double memoi_step_plan_s(const memo_step_plan* plan) {
     return plan->times ? plan->times->step_s : 0;
 }
 
-/* Runs a micro-batch dry for the stage's rows, and lists its requests, which may exceed the
- * budgets.  A step that computes although it must not would crash before it reads the error.  So
- * there is memory for twice the activations, which costs nothing unless a step writes there. */
-MEMOI void memoi_session_dry_run(memo_session* s) {
+/* Lists the requests of a micro-batch with the stage's rows, which may exceed the budgets. */
+MEMOI void memoi_session_list_requests(memo_session* s) {
     memo_arena_desc dry = MEMO_ZERO(memo_arena_desc);
     memo_step_plan* plan = s->part->plan;
     memob_swap_placement* placement = &s->part->placement;
@@ -9859,17 +9815,10 @@ MEMOI void memoi_session_dry_run(memo_session* s) {
     memoi_keep(s, memob_swap_placement_make(s->steps, 0, placement, &s->call_error));
     memoi_keep(s, memo_trace_create(&plan->trace, &s->call_error));
     dry.trace = plan->trace;
-    dry.memory_bytes =
-        2 * memob_min(placement->sizes.device_bytes, (int64_t)1 << 30) + ((int64_t)2 << 20);
-    dry.memory = MEMO_MALLOC((size_t)dry.memory_bytes); /* NULL: it is not needed */
-
     memoi_session_start_arena(s, &dry);
-    if (!s->failure.status)
-        memoi_keep(s, memoi_session_run_all(s, s->batch.shape, 0, &s->call_error));
-    s->next_turn = 0; /* also after an error */
+    if (!s->failure.status) memoi_session_list_lives(s);
 
     memo_arena_destroy(s->part->arena);
-    MEMO_FREE(dry.memory);
     s->part->arena = NULL;
     s->part->base = NULL;
     plan->sizes = placement->sizes;
@@ -10055,7 +10004,7 @@ MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_s
         else
             memoi_keep(s, status);
     }
-    memoi_session_dry_run(s);
+    memoi_session_list_requests(s);
     memoi_session_solve(s);
     memoi_session_judge(s, planned ? "a plan of rows" : memoi_session_policies[policy].does, NULL);
 }
@@ -10128,11 +10077,8 @@ MEMOI void memoi_session_take_least(memo_session* s) {
         memoi_session_stage(s, MEMO_POLICY_RECOMPUTE, NULL);
 }
 
-#define MEMOI_SESSION_ROUNDS 8
-
-/* Searches the rows that take least time, until they fit or nothing does.  The planner assumes that
- * the other buffers do not depend on the rows.  If the dry run shows otherwise, its budget is
- * lowered by the excess. */
+/* Searches the rows that take least time, beside the other buffers, which do not depend on the
+ * rows. */
 MEMOI void memoi_session_search_rows(memo_session* s, memoi_session_costs* costs) {
     memo_step_plan* plan = s->part->plan;
     int64_t* left_bytes = &costs->desc.device_bytes;
@@ -10142,18 +10088,14 @@ MEMOI void memoi_session_search_rows(memo_session* s, memoi_session_costs* costs
     if (s->limit_bytes) *left_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
     costs->swap.rows = NULL;
     plan->fits = 0;
-    for (int round = 0; !plan->fits && round < MEMOI_SESSION_ROUNDS; round++) {
-        if (s->failure.status || (s->limit_bytes && *left_bytes <= 0)) break;
-        status = memoi_rows_make_plan(&costs->desc, &costs->aim, &plan->times, &s->call_error);
-        if (status == MEMO_STATUS_INFEASIBLE) break; /* no rows fit */
-        memoi_keep(s, status);
-        memoi_session_stage(s, s->desc.policy, plan->times);
-        if (s->is_measured && plan->fits) break;
-        memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
-        plan->times = NULL;
-        if (!s->limit_bytes) break; /* other rows would take no less */
-        *left_bytes -= s->peak_bytes - s->limit_bytes;
-    }
+    if (s->failure.status || (s->limit_bytes && *left_bytes <= 0)) return;
+    status = memoi_rows_make_plan(&costs->desc, &costs->aim, &plan->times, &s->call_error);
+    if (status == MEMO_STATUS_INFEASIBLE) return; /* no rows fit */
+    memoi_keep(s, status);
+    memoi_session_stage(s, s->desc.policy, plan->times);
+    if (s->is_measured && plan->fits) return;
+    memo_swap_plan_destroy(plan->times); /* of no meaning */
+    plan->times = NULL;
 }
 
 /* Makes the stage of the policy, with measured times if there are any.  All ranks plan with the
@@ -10604,7 +10546,6 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session* planner,
     if (!s) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
     if (s->failure.status) return memoi_session_give_plan(s, plan, error);
     s->planner = planner;
-    if (planner) s->setup = &planner->own_setup;
     s->effort = effort;
 
     /* The shape with the most rows is planned first. */
@@ -11376,8 +11317,8 @@ MEMOI void memoi_session_read_calls(const memo_session* s, memo_profile* profile
  *
  * 1  Every plan has the same bits, so steps are timed that train; no function of the trainer runs
  *    only to be timed.
- * 2  All plans have one block of device memory, in which buffers of the session and what `setup`
- *    has requested lie first, at the same places.
+ * 2  All plans have one block of device memory, in which buffers of the session lie first, at the
+ *    same places.
  * 3  A plan is replaced between two steps, when no update is pending; states keep their bytes.
  * 4  Ranks plan at the same step, by the same times, or not at all.
  * 5  What fails leaves the first plan as it was. */
@@ -11711,7 +11652,6 @@ MEMOI memo_step_plan* memoi_timing_make(memo_session* s) {
     if (!own.shapes) own.n_shapes = 0;
     if (own.n_states)
         own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
-    s->setup = &s->own_setup;
     for (int keeps = 0; keeps < 2; keeps++) {
         s->timing.keeps_states = keeps;
         if (keeps && memoi_timing_may_move(s, plan)) break;
@@ -11727,8 +11667,7 @@ MEMOI memo_step_plan* memoi_timing_make(memo_session* s) {
     return plan;
 }
 
-/* Updates that are pending belong to the step before.  They end before functions of the trainer get
- * sessions of dry runs, which some remember. */
+/* Updates that are pending belong to the step before. */
 MEMOI void memoi_timing_end_updates(memo_session* s) {
     const memo_status status = memo_session_flush(s, &s->call_error);
     memoi_keep(s, status);
@@ -11754,10 +11693,6 @@ MEMOI const char* memoi_timing_plan_by(memo_session* s, const int64_t* untimed) 
     memoi_timing_read(s, untimed);
     if (s->failure.status) return "";
     memoi_timing_write(s, untimed);
-    if (s->own_setup.has_freed)
-        memoi_keep(s, memo_error_set(&s->call_error, MEMO_STATUS_UNSUPPORTED,
-                                     "memo_session_desc.setup: it frees, or requests too "
-                                     "much"));
     memoi_session_settle(s);
     if (s->failure.status) return "";
     memoi_timing_end_updates(s);
@@ -11959,7 +11894,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
             memoi_timing_advise_pinned(desc, profiles, plan, error);
         MEMO_FREE(profiles);
         memo_step_plan_destroy(plan);
-        *session = NULL; /* step may have stored a session of a dry run there, which is gone */
+        *session = NULL;
         return status;
     }
 

@@ -385,17 +385,14 @@ static void fuzz_mesh(fuzz_bytes* in) {
 
 static void fuzz_step(void* user, memo_session* session) {
     const memo_session_desc* desc = (const memo_session_desc*)user;
-    void* address;
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         (void)memo_session_forward_begin(session, layer);
         memo_session_forward_end(session, layer);
     }
-    address = memo_session_alloc(session, 100);
     for (int32_t layer = desc->n_layers - 1; layer >= 0; layer--) {
         (void)memo_session_backward_begin(session, layer);
         memo_session_backward_end(session, layer);
     }
-    memo_session_free(session, address);
 }
 static void fuzz_recompute(void* user, memo_session* session, int32_t layer, int32_t tensor,
                            int64_t begin, int64_t end) {
@@ -439,14 +436,13 @@ static int32_t fuzz_order(fuzz_bytes* in, memo_turn* order) {
 
 /* All but the tables that a target fills. */
 static void fuzz_session_pointers(memo_session_desc* desc) {
-    FUZZ_POINTERS(*desc, 448, &desc->profile_path, &desc->planned, &desc->device,
-                  &desc->compute_stream, &desc->tensors, &desc->order, &desc->shapes,
-                  &desc->layer_kinds, &desc->tensor_kinds, &desc->user, &desc->setup, &desc->step,
-                  &desc->forward, &desc->between, &desc->backward, &desc->loss, &desc->recompute,
-                  &desc->outputs, &desc->verifying, &desc->norm, &desc->buffers, &desc->agree,
-                  &desc->spill_directory, &desc->states, &desc->update, &desc->update_host,
-                  &desc->rows, &desc->log.write, &desc->log.user, &desc->device_memory,
-                  &desc->host_memory);
+    FUZZ_POINTERS(
+        *desc, 440, &desc->profile_path, &desc->planned, &desc->device, &desc->compute_stream,
+        &desc->tensors, &desc->order, &desc->shapes, &desc->layer_kinds, &desc->tensor_kinds,
+        &desc->user, &desc->step, &desc->forward, &desc->between, &desc->backward, &desc->loss,
+        &desc->recompute, &desc->outputs, &desc->verifying, &desc->norm, &desc->buffers,
+        &desc->agree, &desc->spill_directory, &desc->states, &desc->update, &desc->update_host,
+        &desc->rows, &desc->log.write, &desc->log.user, &desc->device_memory, &desc->host_memory);
 }
 
 /* A session's error names nothing of the layers below it. */
@@ -595,7 +591,6 @@ static void fuzz_in_flight(fuzz_bytes* in) {
     desc.forward = desc.backward = fuzz_pick(in, 32) ? fuzz_layer : NULL;
     desc.recompute = fuzz_pick(in, 8) ? fuzz_recompute : NULL;
     desc.between = fuzz_pick(in, 2) ? fuzz_pass : NULL;
-    desc.setup = fuzz_pick(in, 2) ? fuzz_pass : NULL;
     desc.loss = fuzz_pick(in, 16) ? NULL : fuzz_pass;
     fuzz_session_plan(&desc, fuzz_pick(in, 4) ? &profile : NULL);
 }

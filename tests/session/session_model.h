@@ -20,13 +20,12 @@ typedef struct model {
     memo_shape shapes[3];
     memo_device* host;
     memo_stream compute;
-    int64_t setup_bytes, scratch_bytes;
-    char *state, *scratch; /* from the session */
+    memo_session_buffer buffers[2]; /* of the desc; `step` and tests use them */
     int64_t micro_batch;
     int32_t n_backward;    /* layers; 0: forward alone */
     int32_t failing_layer; /* fails in its forward; -1: none */
     int64_t n_wrong;       /* bytes; written by the thread that computes the layer */
-    int64_t n_setups, n_dry, n_calls;
+    int64_t n_calls;
     int32_t gives; /* bit 0: device memory, bit 1: host memory; the whole budget */
 } model;
 
@@ -58,11 +57,12 @@ MEMO_UNUSED static void launch_rows(model* m, memo_session* s, int32_t layer, in
            checks);
 }
 
-MEMO_UNUSED static void setup(void* user, memo_session* s) {
-    model* m = (model*)user;
-    m->n_setups++;
-    m->state = (char*)memo_session_alloc(s, m->setup_bytes);
-    if (memo_session_computes(s)) launch(m, s, m->state, 0, m->setup_bytes, 7, 0);
+/* All bytes of a buffer of the model. */
+enum { OF_SESSION, OF_LAYERS };
+MEMO_UNUSED static void launch_buffer(model* m, memo_session* s, int32_t buffer, uint64_t key,
+                                      int checks) {
+    if (m->desc.buffers != m->buffers) return; /* the test has others */
+    launch(m, s, memo_session_get_buffer(s, buffer), 0, m->buffers[buffer].size_bytes, key, checks);
 }
 
 MEMO_UNUSED static void forward(void* user, memo_session* s, int32_t layer) {
@@ -91,26 +91,25 @@ MEMO_UNUSED static void backward(void* user, memo_session* s, int32_t layer) {
         launch_rows(m, s, layer, t, 0, memo_session_get_batch(s).n_rows, 1);
 }
 
-/* With a buffer for a part of the step, and perhaps without a backward. */
+/* With a buffer for a part of the step, and perhaps without a backward.  The first micro-batch
+ * writes what the session keeps. */
 MEMO_UNUSED static void step(void* user, memo_session* s) {
     model* m = (model*)user;
     int32_t n = m->desc.n_layers;
     const int has_backward = !memo_session_get_batch(s).is_forward_only;
-    m->n_dry += !memo_session_computes(s);
+    if (m->micro_batch == 0) launch_buffer(m, s, OF_SESSION, 7, 0);
     for (int32_t l = 0; l < n; l++) {
         if (memo_session_forward_begin(s, l)) forward(user, s, l);
         memo_session_forward_end(s, l);
     }
     for (int32_t l = n - 1; l >= n - m->n_backward && has_backward; l--) {
-        m->scratch = (char*)memo_session_alloc(s, m->scratch_bytes);
         if (memo_session_backward_begin(s, l)) {
-            launch(m, s, m->scratch, 0, m->scratch_bytes, 3, 0);
-            launch(m, s, m->state, 0, m->setup_bytes, 7, 1);
+            launch_buffer(m, s, OF_LAYERS, 3, 0);
+            launch_buffer(m, s, OF_SESSION, 7, 1);
             backward(user, s, l);
-            launch(m, s, m->scratch, 0, m->scratch_bytes, 3, 1);
+            launch_buffer(m, s, OF_LAYERS, 3, 1);
         }
         memo_session_backward_end(s, l);
-        memo_session_free(s, m->scratch);
     }
 }
 
@@ -121,8 +120,12 @@ MEMO_UNUSED static void empty_model(model* m) {
     m->desc.user = m;
     m->desc.tensors = m->tensors;
     for (int32_t t = 0; t < TENSORS_MAX; t++) m->tensors[t].away = MEMO_ROWS;
-    m->desc.setup = setup;
     m->desc.recompute = recompute;
+    m->buffers[OF_SESSION] = (memo_session_buffer){.name = "state"};
+    m->buffers[OF_LAYERS] = (memo_session_buffer){
+        .name = "scratch", .first = MEMO_PASS_BACKWARD, .first_layer = MEMO_EACH_LAYER};
+    m->desc.buffers = m->buffers;
+    m->desc.n_buffers = 2;
 }
 
 MEMO_UNUSED static void random_model(model* m) {
@@ -162,8 +165,8 @@ MEMO_UNUSED static void random_model(model* m) {
     }
     m->desc.backward_recomputes = memo_test_int(0, 2) == 0;
     m->n_backward = m->desc.n_layers;
-    m->setup_bytes = memo_test_int(1, 3000);
-    m->scratch_bytes = m->desc.step ? memo_test_int(1, 3000) : 0;
+    m->buffers[OF_SESSION].size_bytes = memo_test_int(1, 3000);
+    m->buffers[OF_LAYERS].size_bytes = m->desc.step ? memo_test_int(1, 3000) : 0;
 }
 
 /* A device that has just the budget.  If the model gives memory, nothing is left of it. */
@@ -241,8 +244,8 @@ MEMO_UNUSED static void tight_model(model* m) {
     m->desc.tile_rows = 8;
     m->desc.step = step;
     m->n_backward = 8;
-    m->setup_bytes = 1000;
-    m->scratch_bytes = 2000;
+    m->buffers[OF_SESSION].size_bytes = 1000;
+    m->buffers[OF_LAYERS].size_bytes = 2000;
     m->desc.device_bytes = 128 << 10; /* everything takes some 305 KiB */
 }
 

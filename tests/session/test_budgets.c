@@ -125,9 +125,8 @@ TEST(two_sessions_take_turns_in_the_caller_s_memory) {
     for (int i = 0; i < 2; i++) {
         tight_model(&m[i]);
         m[i].desc.n_rows -= 16 * i;
-        m[i].setup_bytes = m[i].scratch_bytes =
-            1; /* bytes of setup must stay: this model has none */
-        m[i].desc.setup = NULL;
+        m[i].desc.n_buffers = 0; /* those of SESSION would have to stay */
+        m[i].desc.buffers = NULL;
         m[i].desc.device_bytes += 512 * i;
         m[i].desc.host_bytes = 512 << 10;
         device_bytes = m[i].desc.device_bytes;
@@ -405,41 +404,26 @@ TEST(a_plan_takes_no_memory) {
     CHECK(plan->fits && plan->sizes.swapped_bytes > 0);
 }
 
-/* Whatever is swapped of `up` takes far more of other memory. */
-static void greedy_step(void* user, memo_session* s) {
-    const memo_session_info info = memo_session_get_info(s);
-    void* more = memo_session_alloc(s, info.plan->swap.rows[1] > 0 ? 1 << 20 : 512);
-    step(user, s);
-    memo_session_free(s, more);
-}
-
-/* If no planned alpha fits, 0 is tried. */
-TEST(the_last_alpha_is_none) {
-    model m;
-    tight_model(&m);
-    m.desc.policy = MEMO_POLICY_ALPHA;
-    for (int k = 0; k < 2; k++) {
-        if (k) m.desc.step = greedy_step;
-        own_step_plan* plan = step_plan_of(&m.desc, NULL);
-        CHECK_CASE(plan->fits, "%s", plan->shortage);
-        CHECK_CASE((plan->swap.rows[1] == 0) == k, "%lld rows", (long long)plan->swap.rows[1]);
+/* Fragments: lives of up to six layers and sizes without order. */
+enum { N_HARD = 40 };
+static void hard_buffers(memo_session_buffer* buffers, int32_t n_layers) {
+    uint64_t random = 4;
+    for (int k = 0; k < N_HARD; k++) {
+        memo_session_buffer* b = &buffers[k];
+        int64_t at[2];
+        for (int i = 0; i < 2; i++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            at[i] = (int64_t)(random >> 33) % (2 * n_layers);
+        }
+        at[1] = at[0] + at[1] % 6;
+        if (at[1] >= 2 * n_layers) at[1] = 2 * n_layers - 1;
+        *b = (memo_session_buffer){.name = "hard"};
+        b->size_bytes = 512 * (1 + (int64_t)(random >> 40) % 97);
+        b->first = at[0] < n_layers ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD;
+        b->last = at[1] < n_layers ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD;
+        b->first_layer = (int32_t)(at[0] < n_layers ? at[0] : 2 * n_layers - 1 - at[0]);
+        b->last_layer = (int32_t)(at[1] < n_layers ? at[1] : 2 * n_layers - 1 - at[1]);
     }
-}
-
-/* A search is begun only if greedy orders miss the budget, and could meet it. */
-static void hard_step(void* user, memo_session* s) {
-    void* buffers[20];
-    uint64_t random = 1;
-    int i;
-    step(user, s);
-    for (i = 0; i < 20; i++) buffers[i] = NULL;
-    for (int k = 0; k < 70; k++) { /* fragments: lifetimes and sizes without order */
-        random = random * 6364136223846793005u + 1442695040888963407u;
-        i = (int)(random >> 33) % 20;
-        if (buffers[i]) memo_session_free(s, buffers[i]);
-        buffers[i] = memo_session_alloc(s, 512 * (1 + (int64_t)(random >> 40) % 97));
-    }
-    for (i = 0; i < 20; i++) memo_session_free(s, buffers[i]);
 }
 
 static int n_searches;
@@ -447,11 +431,14 @@ static void count_searches(MEMO_UNUSED void* user, const char* line) {
     n_searches += strstr(line, "searching for addresses") != NULL;
 }
 
+/* A search is begun only if greedy orders miss the budget, and could meet it. */
 TEST(searches_are_rare) {
+    static memo_session_buffer buffers[N_HARD];
     own_step_plan* plan = NULL;
     model m;
     tight_model(&m);
-    m.desc.step = hard_step;
+    hard_buffers(buffers, m.desc.n_layers);
+    m.desc.buffers = buffers, m.desc.n_buffers = N_HARD;
     m.desc.policy = MEMO_POLICY_KEEP;
     m.desc.log.write = count_searches;
     for (int k = 0; k < 4; k++) { /* no budget, a wide one, the lower bound, less */

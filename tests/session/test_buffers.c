@@ -57,7 +57,6 @@ TEST(buffers_live_as_declared) {
     own_model m;
     tight_model(&m);
     by_layers(&m, buffered_forward, buffered_backward);
-    m.desc.setup = NULL;
     m.desc.computes_on_host = 1;
     m.desc.between = buffered_between;
     m.desc.recompute = buffered_recompute;
@@ -116,7 +115,6 @@ TEST(buffers_are_of_kinds) {
     own_model m;
     tight_model(&m);
     by_layers(&m, kinds_forward, backward);
-    m.desc.setup = NULL;
     m.desc.computes_on_host = 1;
     m.desc.layer_kinds = kinds;
     m.desc.tensor_kinds = of_tensors;

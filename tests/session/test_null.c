@@ -451,7 +451,6 @@ static void sessions(void) {
     NOTHING(memo_session_forward_end, session, NULL, 0);
     ZERO(memo_session_backward_begin, session, NULL, 0);
     NOTHING(memo_session_backward_end, session, NULL, 0);
-    ZERO(memo_session_computes, session, NULL);
     ROW(memo_session_get_batch, session, CHECK(!memo_session_get_batch(NULL).values));
     ROW(memo_session_get_slice, session, CHECK_IS(memo_session_get_slice(NULL).n_slices, ==, 0));
     NOTHING(memo_session_set_routed, session, NULL, 0, 1);
@@ -461,13 +460,9 @@ static void sessions(void) {
     CHECK(first[0] == &error);
     NOTHING(memo_session_get_addresses, first, s, 0, 0, NULL);
     ZERO(memo_session_get_buffer, session, NULL, 0);
-    ZERO(memo_session_alloc, session, NULL, 8);
-    NOTHING(memo_session_free, session, NULL, bytes);
-    NOTHING(memo_session_free, address, s, NULL);
     ZERO(memo_session_get_state, session, NULL, 0, 0);
     ZERO(memo_session_get_host_state, session, NULL, 0, 0);
     NOTHING(memo_session_fail, session, NULL, MEMO_STATUS_IO, "a");
-    CHECK(memo_session_computes(s));
     NOTHING(memo_session_fail, message, s, MEMO_STATUS_IO, NULL);
     CHECK_ERROR(memo_session_end(s, &error), IO, "input/output error");
 }

@@ -129,7 +129,7 @@ static int run_ranks_of(int32_t n, memo_status (*function)(thread_rank* rank, me
 }
 static int run_ranks(int32_t n) { return run_ranks_of(n, rank_main); }
 
-/* Ranks with unequal budgets, times and buffers of their own choose the same rows, within the least
+/* Ranks with unequal budgets and times choose the same rows, within the least
  * budget. */
 TEST(ranks_choose_alike) {
     int32_t n;
@@ -138,7 +138,7 @@ TEST(ranks_choose_alike) {
         for (int32_t i = 0; i < n; i++) {
             open_rank(i);
             ranks[i].m.desc.device_bytes = (int64_t)(128 + 40 * ((i + round) % n)) << 10;
-            ranks[i].m.scratch_bytes = 2000 + 600 * i;
+            ranks[i].m.buffers[OF_LAYERS].size_bytes = 2600;
             if (round == 4) ranks[i].m.desc.device_bytes = i ? (int64_t)1 << 40 : 128 << 10;
             if (round == 5) ranks[i].m.desc.device_bytes = 0; /* free memory, which differs */
             if (round == 5 && i == 1) { /* everything would fit on the others */

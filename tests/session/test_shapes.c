@@ -17,12 +17,8 @@ static void shape_step(void* user, memo_session* s) {
     model* m = (model*)user;
     const memo_batch batch = memo_session_get_batch(s);
     CHECK(batch.is_forward_only == (shapes[batch.shape].is_forward_only != 0));
-    CHECK(memo_session_computes(s) || batch.n_rows == shapes[batch.shape].n_rows);
     step(user, s);
-    m->scratch = (char*)memo_session_alloc(s, 40 * batch.n_rows); /* an output: never freed */
-    if (!memo_session_computes(s)) return;
     launch(m, s, memo_session_get_buffer(s, OUTPUT), 0, 8 + 30 * batch.n_rows, 5, 0);
-    launch(m, s, m->scratch, 0, 40 * batch.n_rows, 6, 0);
 }
 
 static void shape_model(model* m) {
@@ -96,8 +92,6 @@ TEST(shapes_share_memory) {
             CHECK(memo_session_get_buffer(s, 0) == state);
             CHECK(m.desc.is_checked || !memo_session_get_buffer(s, 2));
             launch(&m, s, memo_session_get_buffer(s, OUTPUT), 0, 8 + 30 * batch.n_rows, 5, 1);
-            launch(&m, s, m.scratch, 0, 40 * batch.n_rows, 6, 1);
-            launch(&m, s, m.state, 0, m.setup_bytes, 7, 1);
             info = memo_session_get_info(s);
             CHECK((info.swap == NULL) == (shapes[batch.shape].is_forward_only != 0));
             CHECK_IS(info.plan->swap.n_rows, ==, shapes[batch.shape].n_rows);
@@ -179,19 +173,11 @@ TEST(the_longest_shape_takes_most) {
     memo_step_plan_destroy(plan);
 }
 
-/* What setup requests for one shape alone. */
-static void uneven_setup(void* user, memo_session* s) {
-    model* m = (model*)user;
-    m->state = (char*)memo_session_alloc(s, memo_session_get_batch(s).shape == 3 ? 2000 : 1000);
-}
-
 TEST(bad_shapes_are_refused) {
     memo_shape wrong[2] = {{64, 0}, {65, 0}};
     own_model m;
     shape_model(&m);
-    m.desc.setup = uneven_setup;
     open_device(&m, 0, 0);
-    expect_refused(&m.desc, "request 2 for shape 3 is another than for shape 0");
     m.desc.shapes = wrong;
     m.desc.n_shapes = 2;
     expect_refused(&m.desc, "shapes[1].n_rows: out of range (65); 1 to 64 are valid");

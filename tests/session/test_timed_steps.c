@@ -59,8 +59,8 @@ static memo_status train(model* m, memo_session* s, int64_t micro_batch) {
     return status;
 }
 
-/* Layers are computed in micro-batches that train, once each, and never for times.  What setup has
- * written stays, at its address; the file is written once, and a second session begins with it. */
+/* Layers are computed in micro-batches that train, once each, and never for times.  A buffer of
+ * the session stays, at its address; the file is written once, and a second session begins with it. */
 TEST(first_steps_are_timed) {
     static const int32_t timed_steps[] = {0, 2, 3, 7, -1};
     for (int k = 0; k < 5; k++) {
@@ -75,8 +75,8 @@ TEST(first_steps_are_timed) {
         remove(path);
         open_device(&m, m.desc.device_bytes, 0);
         CHECK_OK(memo_session_create(&m.desc, &s, &error));
-        const int64_t n_setups = m.n_setups;
-        const char* state = m.state;
+        const void* state = memo_session_get_buffer(s, OF_SESSION);
+        launch_buffer(&m, s, OF_SESSION, 7, 0);
         memo_session_info info = memo_session_get_info(s);
         CHECK(!info.plan->times);
         CHECK_ERROR(memo_session_get_profile(s, 0, &profile, &error), INVALID_STATE,
@@ -84,14 +84,14 @@ TEST(first_steps_are_timed) {
         CHECK_ERROR(memo_session_get_profile(s, 1, &profile, &error), INVALID_ARGUMENT, "shape");
         for (int64_t i = 0; i < 12; i++) {
             CHECK_OK(train(&m, s, i));
-            launch(&m, s, m.state, 0, m.setup_bytes, 7, 1); /* what setup has written */
+            launch_buffer(&m, s, OF_SESSION, 7, 1);
         }
         CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
         CHECK_IS(n_outside, ==, 0);
         CHECK(n_layer_calls[0] == 12 * 8 && n_layer_calls[1] == 12 * 8);
         CHECK_IS(planned_at, ==, k == 0 ? 4 : k == 1 ? 6 : k < 4 ? timed_steps[k] : -1);
         CHECK_IS(n_times_planned, ==, k < 4);
-        CHECK(m.state == state && m.n_setups == n_setups);
+        CHECK(memo_session_get_buffer(s, OF_SESSION) == state);
         info = memo_session_get_info(s);
         CHECK((info.plan->times != NULL) == (k < 4));
         CHECK(k == 4 || info.plan->policy == MEMO_POLICY_MEMO);

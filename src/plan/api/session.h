@@ -19,11 +19,11 @@
  *                        trained get the times of others, by rows
  *
  * When the session plans again, the device memory stays the same block, of all device_bytes.
- * Buffers of pass SESSION and what setup has requested keep address and bytes; `setup` is not
- * called.  Other addresses are new: desc.planned says when (graphs, registered memory).  Slices and
+ * Buffers of pass SESSION keep address and bytes.
+ * Other addresses are new: desc.planned says when (graphs, registered memory).  Slices and
  * the place of the update stay.  States keep their bytes, and move if host_bytes and disk_bytes
  * have room for both plans' states at once and host_memory is NULL; otherwise they stay where they
- * are, and rows alone are planned.  Pending updates run first.  `step` runs dry, as for every plan.
+ * are, and rows alone are planned.  Pending updates run first.
  * If the plan cannot be opened, for instance because no memory can be pinned, the first plan stays,
  * with a line in the log.  All ranks plan before the same step, by the same times.
  * desc.profile_path keeps the times for the next run, which then begins by the second plan.
@@ -49,9 +49,8 @@
  * gradients of several plans before training.  A checked session (is_checked, or MEMO_CHECK=1 in
  * the environment) tests this, and finds wrong sizes, orders and recomputations.
  *
- * Functions.  forward, between, backward and recompute compute; they are never called in a dry run.
- * A trainer with a loop gives `step` instead of the first three functions.  `step` computes
- * everything between begin and end of a micro-batch.
+ * Functions.  A trainer with a loop gives `step` instead of forward, between and backward.  `step`
+ * computes everything between begin and end of a micro-batch.
  *
  *     static void step(void* user, memo_session* s) {
  *         for (l = 0; l < L; l++) {
@@ -59,19 +58,16 @@
  *             memo_session_forward_end(s, l);
  *         }
  *         for (l = L - 1; l >= 0; l--) {
- *             void* scratch = memo_session_alloc(s, scratch_bytes);   // planned: no malloc
- *             if (memo_session_backward_begin(s, l)) ... compute ...
+ *             if (memo_session_backward_begin(s, l)) {
+ *                 void* scratch = memo_session_get_buffer(s, SCRATCH);   // declared: no malloc
+ *                 ... compute ...
+ *             }
  *             memo_session_backward_end(s, l);
- *             memo_session_free(s, scratch);
  *         }
  *     }
  *
- * `step` and `setup` are also called in dry runs, which record requests without computing.  Both
- * compute only if the begin call returned 1, or if memo_session_computes returns 1; otherwise
- * memo_session_get_address makes an error.  Requests are not recorded while the first step
- * computes: a step that needs a plan to fit cannot run before there is a plan, and
- * memo_session_plan has no device.  The begin calls are needed anyway: they also return 0 after an
- * error and for an empty slice.  forward, between, backward and recompute need no such checks.  Two
+ * A plan needs the desc alone: no function of the trainer is called before the first micro-batch.
+ * Begin calls return 0 after an error and for an empty slice; then the layer does not compute.  Two
  * layers may be open at a time, for fused kernels (memo.h, chapter 7).
  *
  * Errors.  A session keeps the first error of a micro-batch, and later calls do nothing, so a step
@@ -259,7 +255,6 @@ typedef enum memo_pass {
  *     + a turn         the most that buffers take in a turn
  *     + SESSION        buffers that live as long as the session
  *
- * Free what memo_session_alloc gives in the same turn; otherwise it lives until the order ends.
  * All turns have the same shape and rows.  After an error the micro-batches in flight are lost, and
  * the order begins again; a turn that is not the next is refused and loses nothing.  Measured and
  * predicted times are of the whole order, without what the stage waits for others.  Shapes that are
@@ -397,10 +392,6 @@ typedef struct memo_session_desc {
                                      NULL: all layers */
 
     void* user; /* first argument of every function */
-    /* Requests buffers that live as long as the session, with memo_session_alloc; NULL: none.
-     * Called for every plan that is tried until the session is there; the addresses of the last
-     * call remain valid. */
-    void (*setup)(void* user, memo_session* session);
     /* One micro-batch; NULL: forward of all layers, between, backward of all layers. */
     void (*step)(void* user, memo_session* session);
     void (*forward)(void* user, memo_session* session, int32_t layer);
@@ -620,7 +611,7 @@ MEMO_TRY memo_status memo_session_run(memo_session* session, const memo_batch* b
 
 /* The same in pieces.  memo_session_begin abandons an open micro-batch.  After the steps that are
  * timed it plans, waits for the device, and takes as long as that.  Begin calls return 1 if
- * the trainer must compute; 0 in a dry run, after an error, and for a slice without rows. */
+ * the trainer must compute; 0 after an error, and for a slice without rows. */
 MEMO_API int memo_session_begin(memo_session* session, const memo_batch* batch);
 MEMO_TRY memo_status memo_session_end(memo_session* session, memo_error* error);
 /* Bracket a layer, as memo_swap_forward_begin and the others do; backward_begin also recomputes. */
@@ -628,8 +619,7 @@ MEMO_API int memo_session_forward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
-MEMO_API int memo_session_computes(const memo_session* session);
-/* Returns this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows.  values
+/* Returns this micro-batch, with n_rows and is_forward_only filled in.  values
  * are the session's copy, MEMO_BATCH_VALUES_MAX bytes, aligned for every type; in `update` the copy
  * is of the last micro-batch of the step that the update ends. */
 MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
@@ -663,11 +653,6 @@ MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t la
 /* A declared buffer.  NULL outside of its life; a checked session makes that an error, and returns
  * memory that harms nothing.  Call this inside the layer that uses the buffer. */
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
-/* A buffer at its planned address; NULL after an error.  It is valid until memo_session_free, or,
- * as an output, until the next micro-batch begins.  It belongs to stream 0; for another stream call
- * memo_arena_alloc on memo_session_info.arena. */
-MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
-MEMO_API void memo_session_free(memo_session* session, void* address);
 /* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It does not
  * change, unless the session plans again; the bytes are there while the layer is open. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
@@ -717,11 +702,10 @@ MEMO_TRY memo_status memo_session_write_state(memo_session* session, int32_t lay
 MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
 
 typedef struct memo_session_info {
-    /* The current shape's, at first that of shape 0.  Inside a dry run it is not complete:
-     * addresses is NULL. */
+    /* The current shape's, at first that of shape 0. */
     const memo_step_plan* plan;
-    memo_arena* arena; /* inside a dry run it records, and swap is NULL */
-    memo_swap* swap;   /* NULL if the shape has neither a backward nor slices */
+    memo_arena* arena;
+    memo_swap* swap; /* NULL if the shape has neither a backward nor slices */
     /* Copies of states, enqueued so far; those of rows: memo_swap_get_stats. */
     int64_t states_to_host_bytes, states_to_device_bytes;
 } memo_session_info;

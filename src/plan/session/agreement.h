@@ -163,7 +163,7 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
                                  (int)k, text);
         if (!plan->fits && (!lacking || plan->device_bytes > lacking->device_bytes)) lacking = plan;
 
-        /* Buffers that live as long as the session: `setup` makes the same requests. */
+        /* Buffers that live as long as the session. */
         for (int64_t i = memob_min(plan->addresses->n_buffers, first->addresses->n_buffers) - 1;
              i > 0; i--) {
             const memo_buffer *a = &first->addresses->buffers[i], *b = &plan->addresses->buffers[i];
@@ -171,11 +171,10 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
             if (lasts == (b->memory_class == MEMO_CLASS_PERSISTENT) &&
                 (!lasts || (a->offset_bytes == b->offset_bytes && a->size_bytes == b->size_bytes)))
                 continue;
-            return MEMOB_INVALID(
-                error,
-                "memo_session_desc.setup: request %lld for shape %d is another than "
-                "for shape 0; request the same for every shape",
-                (long long)i, (int)k);
+            return MEMOB_INVALID(error,
+                                 "memo_session_open: shape %d of the plan: buffers of the session "
+                                 "lie at other addresses than in shape 0; plan again",
+                                 (int)k);
         }
     }
 

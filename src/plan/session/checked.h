@@ -523,11 +523,9 @@ MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
         s->desc.backward_recomputes || step % s->n_slices || s->part->skipped[step])
         return;
     c->kinds |= kind;
-    s->is_recomputing = 1;
     memoi_checked_outputs(s, step, 0);
     memoi_checked_test_tiles(s, step);
     memoi_checked_outputs(s, step, 1);
-    s->is_recomputing = 0;
 }
 
 /* Bytes [begin, end) must be poison; those of a buffer that lives may have any value. */

@@ -415,7 +415,6 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session* planner,
     if (!s) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
     if (s->failure.status) return memoi_session_give_plan(s, plan, error);
     s->planner = planner;
-    if (planner) s->setup = &planner->own_setup;
     s->effort = effort;
 
     /* The shape with the most rows is planned first. */

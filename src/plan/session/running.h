@@ -37,10 +37,6 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
     of = &s->steps->tensors[tensor];
     step = memoi_session_open_step(s, layer);
     place = memoi_session_place(s, step, tensor);
-    if (!s->is_open)
-        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
-                          "memo_session_get_address: called in a dry run, which computes nothing; "
-                          "compute only if the begin call, or memo_session_computes, returned 1");
     if (is_needed && memob_tensor_is_routed(s->steps, tensor) && s->n_passed < s->n_steps &&
         !s->is_routed)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
@@ -153,55 +149,27 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     return s->checked.memory; /* a kernel goes on, and the micro-batch has failed */
 }
 
-MEMOI void memoi_session_note_setup(memo_session* s, int64_t size_bytes) {
-    memoi_setup* setup = &s->own_setup;
-    if (!setup->bytes) setup->bytes = MEMOB_ARRAY(&s->kept, int64_t, MEMOI_SETUP_MAX);
-    if (!setup->bytes || setup->n == MEMOI_SETUP_MAX) setup->has_freed = 1;
-    if (!setup->has_freed) setup->bytes[setup->n++] = size_bytes;
-}
-
+/* Requests bytes at their planned address.  A plan that is being made gets the request. */
 MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const char* name) {
     void* address = NULL;
     memo_status status;
-    if (!s->is_running && !s->is_setting_up) {
-        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
-                           "memo_session_alloc: called outside of a micro-batch; call it between "
-                           "memo_session_begin and _end, or inside setup");
-        return NULL;
-    }
-    if (s->error.status && s->is_open) return NULL;
-    if (s->is_recomputing) { /* dry runs do not call recompute, so the plan has no such request */
-        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
-                           "memo_session_alloc: called inside recompute; declare a buffer of "
-                           "pass BACKWARD in memo_session_desc.buffers");
-        return NULL;
-    }
-
-    if (!s->is_open && name && !strchr(name, '\n')) /* names in pictures of a dry run */
+    if (s->error.status) return NULL;
+    if (!s->is_open && name && !strchr(name, '\n')) /* names in pictures of a plan */
         (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, name, &s->call_error));
     status = memo_arena_alloc(s->part->arena, size_bytes, 0, &address, &s->call_error);
     if (status == MEMO_STATUS_DIVERGED)
         MEMOI_SESSION_FAIL(s, status,
-                           "memo_session_alloc: %lld bytes differ from the request of the dry "
-                           "run; make the same requests in the same order, none larger",
-                           (long long)size_bytes);
+                           "memo_session_desc.buffers: `%.40s` of %lld bytes begins where the plan "
+                           "has another buffer; end a layer before the next begins",
+                           memoi_session_name(name), (long long)size_bytes);
     if (!memoi_session_is_ok(s, status)) return address;
-    if (s->is_calling_setup) memoi_session_note_setup(s, size_bytes);
     return memoi_checked_request(s, address, size_bytes, name);
-}
-
-void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
-    return s ? memoi_session_request(s, size_bytes, NULL) : NULL;
 }
 
 MEMOI void memoi_session_free(memo_session* s, void* address) {
     if (s->error.status || !address) return;
-    s->own_setup.has_freed |= s->is_calling_setup;
     address = memoi_checked_release(s, address);
     (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
-}
-void memo_session_free(memo_session* s, void* address) {
-    if (s) memoi_session_free(s, address);
 }
 
 /* Requests a declared buffer whose life begins. */
@@ -213,7 +181,7 @@ MEMOI void memoi_session_begin_life(memo_session* s, int32_t i) {
     if (memoi_buffer_is_each(b) && s->buffer_addresses[i]) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_desc.buffers[%d]: `%.40s` lives in each layer, but two "
-                           "layers are open; end one first, or use memo_session_alloc",
+                           "layers are open; end one first",
                            (int)i, memoi_session_name(b->name));
         return;
     }
@@ -253,15 +221,14 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
 
 /* A forward alone moves what slices hand on, and nothing without slices. */
 MEMOI int memoi_session_moves(const memo_session* s) {
-    return s->is_open && (!s->batch.is_forward_only || s->n_slices > 1);
+    return !s->batch.is_forward_only || s->n_slices > 1;
 }
 
 /* Is the forward of the layer open?  If not, that is an error of the call. */
 MEMOI int memoi_session_is_in_forward(memo_session* s, const char* call, int32_t layer) {
     const int32_t step = s->open;
     if (s->error.status) return 0;
-    if (step >= 0 && memoi_session_layer(s, step) == layer && s->is_open &&
-        s->n_passed < s->n_turn_steps)
+    if (step >= 0 && memoi_session_layer(s, step) == layer && s->n_passed < s->n_turn_steps)
         return 1;
     MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                        "memo_session_%s: layer %d: its forward is not open; call it between begin "
@@ -366,17 +333,28 @@ MEMOI void memoi_session_end_lives(memo_session* s) {
     }
 }
 
+/* The layers and steps of the batch's turn. */
+MEMOI void memoi_session_take_turn(memo_session* s) {
+    if (!s->steps->order) return;
+    s->first_layer = s->batch.turn.chunk * memoi_session_turn_layers(s);
+    s->first_step = memob_turn_of(s->steps->order[s->next_turn]) * s->n_turn_steps;
+}
+
+/* 1: `between` begins the turn. */
+MEMOI int memoi_session_begins_between(const memo_session* s) {
+    return memoi_session_is_turn(s, MEMO_PASS_BACKWARD) &&
+           s->batch.turn.chunk == s->part->plan->n_chunks - 1;
+}
+
 int memo_session_begin(memo_session* s, const memo_batch* batch) {
     memo_batch before;
     memo_status status;
     if (!s) return 0;
     before = s->batch;
-    if (s->is_setting_up || s->is_in_run) {
+    if (s->is_in_run) {
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
-                          s->is_setting_up ? "memo_session_begin: called inside setup; run after "
-                                             "memo_session_create has returned"
-                                           : "memo_session_begin: called inside memo_session_run, "
-                                             "which begins and ends a micro-batch itself");
+                          "memo_session_begin: called inside memo_session_run, which begins and "
+                          "ends a micro-batch itself");
         return 0;
     }
 
@@ -407,10 +385,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         memmove(s->values[0].bytes, s->batch.values, n);
         memset(s->values[0].bytes + n, 0, sizeof s->values[0].bytes - n);
     }
-    if (s->steps->order) {
-        s->first_layer = s->batch.turn.chunk * memoi_session_turn_layers(s);
-        s->first_step = memob_turn_of(s->steps->order[s->next_turn]) * s->n_turn_steps;
-    }
+    memoi_session_take_turn(s);
     s->n_passed = memoi_session_n_before(s);
     memoi_session_end_lives(s);
     memoi_checked_fill(s, s->checked.slots, 2 * s->checked.slot_bytes);
@@ -427,10 +402,8 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     s->is_running = memoi_session_is_ok(s, status);
     memoi_checked_norm(s, 0);
     memoi_session_begin_states(s);
-    if (s->is_running && memoi_session_is_turn(s, MEMO_PASS_BACKWARD) &&
-        s->batch.turn.chunk == s->part->plan->n_chunks - 1)
-        memoi_session_begin_between(s);
-    return memoi_session_computes(s);
+    if (s->is_running && memoi_session_begins_between(s)) memoi_session_begin_between(s);
+    return !s->error.status;
 }
 
 /* 1: an order has turns left.  A turn must have computed its layers. */
@@ -529,11 +502,6 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         MEMOI_SESSION_FAIL(s, status, "memo_session: %s %s of layer %d of %d: %s",
                            memoi_pass_names[pass], points[is_end], (int)layer,
                            (int)s->desc.n_layers, why);
-    else if (!s->is_open) { /* for plans and pictures */
-        snprintf(text, sizeof text, "layer %d %s %s", (int)step, memoi_pass_names[pass],
-                 points[is_end]);
-        (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, text, &s->call_error));
-    }
     if (s->error.status) return -1;
     MEMO_ASSERT(is_end || s->open_next < 0); /* 1 */
     if (!is_end) *(s->open < 0 ? &s->open : &s->open_next) = step;
@@ -552,7 +520,6 @@ MEMOI int64_t memoi_session_first_rows(const memo_session* s, int32_t t, int64_t
  * repetitions in two parts, of which the first is timed. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
     if (s->part->skipped[step] || (s->desc.backward_recomputes && !s->spans_s)) return;
-    s->is_recomputing = 1;
     for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const int64_t n = memoi_session_tensor_rows(s, step, t);
         int64_t begin = 0, end = n;
@@ -566,7 +533,6 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
         if (s->spans_s && end < n)
             s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, end, n);
     }
-    s->is_recomputing = 0;
 }
 
 /* 1: it is the last of a forward of all layers. */
@@ -587,7 +553,6 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 1);
     }
     memoi_session_bound_lives(s, pass, step, 0);
-    if (!s->is_open) return 0;
     if (s->open_next >= 0) /* the layer that is open has its own times */
         memoi_session_mark(s, s->open, (int32_t)pass, 1);
     memoi_session_visit_states(s, is_backward, step, 0);
@@ -609,7 +574,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         if (s->checked.slots) memoi_checked_backward_begin(s, step);
     }
     memoi_session_mark(s, s->open, (int32_t)pass, 0); /* the older of two goes on */
-    return memoi_session_computes(s) && memoi_session_rows(s, step) > 0;
+    return !s->error.status && memoi_session_rows(s, step) > 0;
 }
 
 /* The rows leave, in the forward. */
@@ -683,8 +648,7 @@ MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
 MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
     if (!memoi_session_is_turn(s, MEMO_PASS_BACKWARD)) memoi_session_run_pass(s, MEMO_PASS_FORWARD);
     if (memoi_session_is_turn(s, MEMO_PASS_FORWARD)) return;
-    if (s->desc.between && memoi_session_computes(s) &&
-        memoi_session_has_layer(s, s->desc.n_layers - 1))
+    if (s->desc.between && !s->error.status && memoi_session_has_layer(s, s->desc.n_layers - 1))
         s->desc.between(user, s);
     if (!s->batch.is_forward_only) memoi_session_run_pass(s, MEMO_PASS_BACKWARD);
 }
@@ -717,44 +681,72 @@ MEMOI memo_status memoi_session_run_all(memo_session* s, int32_t shape, int more
     return status;
 }
 
-/* Requests what `setup` has requested, or calls it. */
-MEMOI void memoi_session_set_up(memo_session* s) {
-    const int64_t n = s->setup ? s->setup->n : 0;
-    for (int64_t i = 0; i < n; i++) (void)memoi_session_request(s, s->setup->bytes[i], NULL);
-    if (s->setup || s->error.status || !s->desc.setup) return;
-    s->own_setup.n = 0;
-    s->is_calling_setup = s->is_open;
-    s->desc.setup(s->desc.user, s);
-    s->is_calling_setup = 0;
-}
-
-/* The arena of the current shape.  The engine's memory, declared buffers and what setup requests
- * live as long as the arena.  Ranks that open a session begin setup together, or none does: setup
- * may communicate. */
+/* The arena of the current shape.  The engine's memory and buffers of SESSION live as long as the
+ * arena. */
 MEMOI void memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc) {
     memoi_session_part* part = s->part;
     s->is_reported = 1;
     memoi_session_forget(s);
     s->batch.n_rows = s->desc.n_rows;
-    s->is_setting_up = 1;
-    if (!s->failure.status) memoi_keep(s, memo_arena_create(desc, &part->arena, &s->call_error));
-    if (!s->failure.status) {
-        part->base =
-            (char*)memoi_session_request(s, memob_max(part->placement.sizes.device_bytes, 1),
-                                         "activations between forward and backward");
-        if (s->states_sizes.device_bytes)
-            s->states_desc.device_memory =
-                memoi_session_request(s, s->states_sizes.device_bytes, "states");
-        memoi_keep(s, s->error.status);
-    }
+    if (s->failure.status) return;
+    memoi_keep(s, memo_arena_create(desc, &part->arena, &s->call_error));
+    if (s->failure.status) return;
+    part->base = (char*)memoi_session_request(s, memob_max(part->placement.sizes.device_bytes, 1),
+                                              "activations between forward and backward");
+    if (s->states_sizes.device_bytes)
+        s->states_desc.device_memory =
+            memoi_session_request(s, s->states_sizes.device_bytes, "states");
+    memoi_session_bound_lives(s, MEMO_PASS_SESSION, 0, 0);
+    memoi_keep(s, memoi_session_report(s, &s->call_error));
+}
 
-    if (s->is_open) memoi_session_settle(s);
-    if (!s->failure.status) {
-        memoi_session_bound_lives(s, MEMO_PASS_SESSION, 0, 0);
-        memoi_session_set_up(s);
-        memoi_keep(s, memoi_session_report(s, &s->call_error));
+/* --- the requests of a plan --- */
+
+/* Names a moment, for plans and pictures. */
+MEMOI void memoi_session_name_moment(memo_session* s, memo_pass pass, int32_t step, int is_end) {
+    char text[96];
+    snprintf(text, sizeof text, "layer %d %s %s", (int)step, memoi_pass_names[pass],
+             is_end ? "end" : "begin");
+    (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, text, &s->call_error));
+}
+
+/* The lives of buffers in a pass of all layers, or of a turn. */
+MEMOI void memoi_session_list_pass(memo_session* s, memo_pass pass) {
+    const int is_backward = pass == MEMO_PASS_BACKWARD;
+    const int32_t n = s->n_turn_steps;
+    for (int32_t k = 0; k < n; k++) {
+        const int32_t step = s->first_step + (is_backward ? n - 1 - k : k);
+        memoi_session_name_moment(s, pass, step, 0);
+        if (is_backward && memoi_session_is_last(s, step))
+            memoi_session_bound_lives(s, MEMO_PASS_BETWEEN, step, 1);
+        memoi_session_bound_lives(s, pass, step, 0);
+        memoi_session_name_moment(s, pass, step, 1);
+        memoi_session_bound_lives(s, pass, step, 1);
+        if (!is_backward && !s->steps->order && memoi_session_is_last(s, step))
+            memoi_session_begin_between(s);
     }
-    s->is_setting_up = 0;
+}
+
+/* The lives of buffers in a micro-batch, or in all turns of an order, as running has them. */
+MEMOI void memoi_session_list_lives(memo_session* s) {
+    const memo_step_plan* plan = s->part->plan;
+    s->batch.n_rows = plan->swap.layer_rows;
+    (void)memoi_session_is_ok(s, memo_arena_begin(s->part->arena, &s->call_error));
+    for (int32_t k = 0; k < memob_max(plan->n_order, 1); k++) {
+        s->next_turn = k;
+        if (plan->n_order) s->batch.turn = plan->order[k];
+        memoi_session_take_turn(s);
+        memoi_session_end_lives(s);
+        if (memoi_session_begins_between(s)) memoi_session_begin_between(s);
+        if (!memoi_session_is_turn(s, MEMO_PASS_BACKWARD))
+            memoi_session_list_pass(s, MEMO_PASS_FORWARD);
+        if (!memoi_session_is_turn(s, MEMO_PASS_FORWARD) && !plan->shape.is_forward_only)
+            memoi_session_list_pass(s, MEMO_PASS_BACKWARD);
+    }
+    s->next_turn = 0;
+    if (!s->error.status)
+        (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
+    memoi_keep(s, memoi_session_report(s, &s->call_error));
 }
 
 /* Ends what belongs to the open plan, but for states and the device's memory. */
@@ -777,7 +769,7 @@ MEMOI void memoi_session_stop(memo_session* s) {
 
 void memo_session_destroy(memo_session* s) {
     if (!s) return;
-    if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
+    if (s->is_open && !s->desc.computes_on_host) /* steps may still run */
         MEMOB_IGNORE(memo_stream_synchronize(s->device, s->desc.compute_stream, NULL));
     for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
         if (s->timers[k / 2].events[k % 2])

@@ -18,8 +18,6 @@ enum {
     MEMOI_SPANS_MAX
 };
 
-#define MEMOI_SETUP_MAX 1024 /* requests of `setup` that another plan can repeat */
-
 /* Measures every second span of a kind, one after the other. */
 typedef struct memoi_timer {
     memo_event events[2]; /* of begin and end */
@@ -77,13 +75,6 @@ typedef enum memoi_states_call {
     MEMOI_CALL_FILL_STATES
 } memoi_states_call;
 
-/* Requests of `setup`, which another plan repeats without calling it. */
-typedef struct memoi_setup {
-    int64_t* bytes; /* (n); of those that are not freed */
-    int64_t n;
-    int has_freed; /* 1: they cannot be repeated */
-} memoi_setup;
-
 /* A session that times its first steps: >>session timing. */
 typedef struct memoi_timing {
     void (*plan)(memo_session* s); /* by the spans of the steps so far; NULL: nothing is timed */
@@ -139,11 +130,9 @@ struct memo_session {
     int64_t *start, *found;    /* rows with which searches begin, and those of the last; or NULL */
 
     /* Running. */
-    int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
+    int is_open;                       /* arenas have memory; 0: a plan is being made */
     void *device_memory, *host_memory; /* of all shapes */
     int64_t memory_bytes;              /* of device_memory */
-    memoi_setup own_setup;
-    const memoi_setup* setup; /* own_setup, or that of the session that plans again */
     memoi_timing timing;
     const memo_session* planner; /* the open session that plans again; NULL: none */
 
@@ -176,9 +165,8 @@ struct memo_session {
     int32_t n_passed;        /* steps of both passes that have ended */
     int32_t open, open_next; /* steps that are open, the older one first; -1: none */
     int is_routed;           /* memo_session_set_routed was called in the open forward */
-    int is_setting_up, is_calling_setup, is_recomputing;
-    int is_in_run;  /* memo_session_run calls the trainer's functions */
-    int is_running; /* between begin and end */
+    int is_in_run;           /* memo_session_run calls the trainer's functions */
+    int is_running;          /* between begin and end */
 
     memoi_checked checked;
 

@@ -16,10 +16,8 @@ MEMOI double memoi_step_plan_s(const memo_step_plan* plan) {
     return plan->times ? plan->times->step_s : 0;
 }
 
-/* Runs a micro-batch dry for the stage's rows, and lists its requests, which may exceed the
- * budgets.  A step that computes although it must not would crash before it reads the error.  So
- * there is memory for twice the activations, which costs nothing unless a step writes there. */
-MEMOI void memoi_session_dry_run(memo_session* s) {
+/* Lists the requests of a micro-batch with the stage's rows, which may exceed the budgets. */
+MEMOI void memoi_session_list_requests(memo_session* s) {
     memo_arena_desc dry = MEMO_ZERO(memo_arena_desc);
     memo_step_plan* plan = s->part->plan;
     memob_swap_placement* placement = &s->part->placement;
@@ -33,17 +31,10 @@ MEMOI void memoi_session_dry_run(memo_session* s) {
     memoi_keep(s, memob_swap_placement_make(s->steps, 0, placement, &s->call_error));
     memoi_keep(s, memo_trace_create(&plan->trace, &s->call_error));
     dry.trace = plan->trace;
-    dry.memory_bytes =
-        2 * memob_min(placement->sizes.device_bytes, (int64_t)1 << 30) + ((int64_t)2 << 20);
-    dry.memory = MEMO_MALLOC((size_t)dry.memory_bytes); /* NULL: it is not needed */
-
     memoi_session_start_arena(s, &dry);
-    if (!s->failure.status)
-        memoi_keep(s, memoi_session_run_all(s, s->batch.shape, 0, &s->call_error));
-    s->next_turn = 0; /* also after an error */
+    if (!s->failure.status) memoi_session_list_lives(s);
 
     memo_arena_destroy(s->part->arena);
-    MEMO_FREE(dry.memory);
     s->part->arena = NULL;
     s->part->base = NULL;
     plan->sizes = placement->sizes;
@@ -229,7 +220,7 @@ MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_s
         else
             memoi_keep(s, status);
     }
-    memoi_session_dry_run(s);
+    memoi_session_list_requests(s);
     memoi_session_solve(s);
     memoi_session_judge(s, planned ? "a plan of rows" : memoi_session_policies[policy].does, NULL);
 }
@@ -302,11 +293,8 @@ MEMOI void memoi_session_take_least(memo_session* s) {
         memoi_session_stage(s, MEMO_POLICY_RECOMPUTE, NULL);
 }
 
-#define MEMOI_SESSION_ROUNDS 8
-
-/* Searches the rows that take least time, until they fit or nothing does.  The planner assumes that
- * the other buffers do not depend on the rows.  If the dry run shows otherwise, its budget is
- * lowered by the excess. */
+/* Searches the rows that take least time, beside the other buffers, which do not depend on the
+ * rows. */
 MEMOI void memoi_session_search_rows(memo_session* s, memoi_session_costs* costs) {
     memo_step_plan* plan = s->part->plan;
     int64_t* left_bytes = &costs->desc.device_bytes;
@@ -316,18 +304,14 @@ MEMOI void memoi_session_search_rows(memo_session* s, memoi_session_costs* costs
     if (s->limit_bytes) *left_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
     costs->swap.rows = NULL;
     plan->fits = 0;
-    for (int round = 0; !plan->fits && round < MEMOI_SESSION_ROUNDS; round++) {
-        if (s->failure.status || (s->limit_bytes && *left_bytes <= 0)) break;
-        status = memoi_rows_make_plan(&costs->desc, &costs->aim, &plan->times, &s->call_error);
-        if (status == MEMO_STATUS_INFEASIBLE) break; /* no rows fit */
-        memoi_keep(s, status);
-        memoi_session_stage(s, s->desc.policy, plan->times);
-        if (s->is_measured && plan->fits) break;
-        memo_swap_plan_destroy(plan->times); /* of other rows, or of no meaning */
-        plan->times = NULL;
-        if (!s->limit_bytes) break; /* other rows would take no less */
-        *left_bytes -= s->peak_bytes - s->limit_bytes;
-    }
+    if (s->failure.status || (s->limit_bytes && *left_bytes <= 0)) return;
+    status = memoi_rows_make_plan(&costs->desc, &costs->aim, &plan->times, &s->call_error);
+    if (status == MEMO_STATUS_INFEASIBLE) return; /* no rows fit */
+    memoi_keep(s, status);
+    memoi_session_stage(s, s->desc.policy, plan->times);
+    if (s->is_measured && plan->fits) return;
+    memo_swap_plan_destroy(plan->times); /* of no meaning */
+    plan->times = NULL;
 }
 
 /* Makes the stage of the policy, with measured times if there are any.  All ranks plan with the

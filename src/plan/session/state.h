@@ -63,9 +63,6 @@ MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* 
     return 0;
 }
 
-MEMOI int memoi_session_computes(const memo_session* s) { return s->is_open && !s->error.status; }
-int memo_session_computes(const memo_session* s) { return s && memoi_session_computes(s); }
-
 /* The caller's values may be gone: a batch has the session's copy of them. */
 memo_batch memo_session_get_batch(const memo_session* s) {
     memo_batch batch = MEMO_ZERO(memo_batch);

@@ -6,8 +6,8 @@
  *
  * 1  Every plan has the same bits, so steps are timed that train; no function of the trainer runs
  *    only to be timed.
- * 2  All plans have one block of device memory, in which buffers of the session and what `setup`
- *    has requested lie first, at the same places.
+ * 2  All plans have one block of device memory, in which buffers of the session lie first, at the
+ *    same places.
  * 3  A plan is replaced between two steps, when no update is pending; states keep their bytes.
  * 4  Ranks plan at the same step, by the same times, or not at all.
  * 5  What fails leaves the first plan as it was. */
@@ -341,7 +341,6 @@ MEMOI memo_step_plan* memoi_timing_make(memo_session* s) {
     if (!own.shapes) own.n_shapes = 0;
     if (own.n_states)
         own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
-    s->setup = &s->own_setup;
     for (int keeps = 0; keeps < 2; keeps++) {
         s->timing.keeps_states = keeps;
         if (keeps && memoi_timing_may_move(s, plan)) break;
@@ -357,8 +356,7 @@ MEMOI memo_step_plan* memoi_timing_make(memo_session* s) {
     return plan;
 }
 
-/* Updates that are pending belong to the step before.  They end before functions of the trainer get
- * sessions of dry runs, which some remember. */
+/* Updates that are pending belong to the step before. */
 MEMOI void memoi_timing_end_updates(memo_session* s) {
     const memo_status status = memo_session_flush(s, &s->call_error);
     memoi_keep(s, status);
@@ -384,10 +382,6 @@ MEMOI const char* memoi_timing_plan_by(memo_session* s, const int64_t* untimed) 
     memoi_timing_read(s, untimed);
     if (s->failure.status) return "";
     memoi_timing_write(s, untimed);
-    if (s->own_setup.has_freed)
-        memoi_keep(s, memo_error_set(&s->call_error, MEMO_STATUS_UNSUPPORTED,
-                                     "memo_session_desc.setup: it frees, or requests too "
-                                     "much"));
     memoi_session_settle(s);
     if (s->failure.status) return "";
     memoi_timing_end_updates(s);
@@ -589,7 +583,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
             memoi_timing_advise_pinned(desc, profiles, plan, error);
         MEMO_FREE(profiles);
         memo_step_plan_destroy(plan);
-        *session = NULL; /* step may have stored a session of a dry run there, which is gone */
+        *session = NULL;
         return status;
     }
 
