@@ -9802,7 +9802,7 @@ MEMOI double memoi_step_plan_s(const memo_step_plan* plan) {
 
 /* Lists the requests of a micro-batch with the stage's rows, which may exceed the budgets. */
 MEMOI void memoi_session_list_requests(memo_session* s) {
-    memo_arena_desc dry = MEMO_ZERO(memo_arena_desc);
+    memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
     memo_step_plan* plan = s->part->plan;
     memob_swap_placement* placement = &s->part->placement;
     if (s->failure.status) return;
@@ -9814,8 +9814,8 @@ MEMOI void memoi_session_list_requests(memo_session* s) {
     plan->trace = NULL;
     memoi_keep(s, memob_swap_placement_make(s->steps, 0, placement, &s->call_error));
     memoi_keep(s, memo_trace_create(&plan->trace, &s->call_error));
-    dry.trace = plan->trace;
-    memoi_session_start_arena(s, &dry);
+    desc.trace = plan->trace; /* it records */
+    memoi_session_start_arena(s, &desc);
     if (!s->failure.status) memoi_session_list_lives(s);
 
     memo_arena_destroy(s->part->arena);
