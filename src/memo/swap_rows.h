@@ -486,8 +486,7 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
     memo_status status = MEMOB_CHECK_FIELDS(name, fields, error);
     if (!status && !desc->rows) status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error);
     if (!status)
-        status = memob_check_real(name, "spill_bytes_per_s", desc->spill_bytes_per_s, 0,
-                                  MEMOB_DOUBLE_MAX, error);
+        status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error);
     if (status) return status;
     if (!desc->tensors)
         return MEMOB_INVALID(error, "%s.tensors: NULL; pass n_tensors tensors", name);

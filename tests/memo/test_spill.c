@@ -269,6 +269,8 @@ TEST(invalid_arguments_are_refused) {
     c.desc.spill_directory = folder;
     WITH(c.desc.n_host_layers, -1, CHECK_IS(chain_open(&c), ==, MEMO_STATUS_INVALID_ARGUMENT));
     WITH(c.desc.spill_bytes_per_s, -1, CHECK_IS(chain_open(&c), ==, MEMO_STATUS_INVALID_ARGUMENT));
+    WITH(c.desc.spill_bytes_per_s, 1e-300,
+         CHECK_ERROR(chain_open(&c), INVALID_ARGUMENT, "0 (no limit) and 1 to 1e18 are valid"));
     memo_device table = *c.host; /* one made before there was such an entry */
     table.struct_bytes = (int64_t)offsetof(memo_device, launch_host);
     c.device = &table;

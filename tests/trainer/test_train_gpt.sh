@@ -45,10 +45,43 @@ bad_values_are_refused() { # test
     refused "^train_gpt: --policy '': unknown policy" $tiny --policy ''
     for value in -0.1 1.01 half nan; do refused '^train_gpt: --alpha .*not a number from 0 to 1' $tiny --alpha "$value"; done
     for value in 0 -5MiB 5XB 5MiBs MiB inf 1e30; do refused '^train_gpt: --device-memory .*not a size' $tiny --device-memory "$value"; done
+    for value in 1.5 .5 1.5B; do refused '^train_gpt: --device-memory .*not a size above 0 in whole bytes; .* 1.5GiB or' $tiny --device-memory "$value"; done
     refused '^train_gpt: --policy best: unknown policy; use keep, recompute, swap, alpha or memo' $tiny --policy best
     refused '^train_gpt: --dropout 1: not a number' $tiny --dropout 1
     refused '^train_gpt: --seed -1: not a whole number from 0 to 9000000000000000$' $tiny --seed -1
     refused '^train_gpt: --steps 0: not a whole number from 1 to 1000000000$' $tiny --steps 0
+}
+
+# A number alone is bytes, and a link of some bytes a second would hold the first step for days.
+slow_links_are_refused() { # test
+    for value in 1.5 1 2 500 1.5/s 999B; do
+        gigabytes=$(echo "$value" | tr -d B/s)
+        fails --dry-run --link-bandwidth "$value"
+        expect_one_line
+        expect_err "^train_gpt: --link-bandwidth $value: [0-9.]* bytes a second, and the least is 1KB/s; ${gigabytes}GB/s would work$"
+        works --dry-run --link-bandwidth "${gigabytes}GB/s"
+    done
+    refused '^train_gpt: --link-bandwidth 1e-300: .*; 1GB/s would work$' $tiny --link-bandwidth 1e-300
+    for value in 0 -1 x '' /s GB/s 1.5GBs 1.5GB/s/s 1e40GB/s; do
+        refused '^train_gpt: --link-bandwidth .*: not a rate; 1.5GB/s or 100MB/s would be$' $tiny --link-bandwidth "$value"
+    done
+    for value in 1.5GB 1.5GB/s 1500MB/s; do prints ', copies 1.5 GB/s each way' --dry-run --link-bandwidth $value; done
+    for value in 1000 1KB 1kb/s; do prints ', copies 1 KB/s each way' --dry-run --link-bandwidth $value; done
+}
+
+# Whoever wants to wait for it sees first how long.
+slow_links_say_how_long() { # test
+    works $tiny --dry-run --policy swap --link-bandwidth 1KB
+    expect_out '^plan .* 384.4 KiB of rows moved in a step' '^link      copies of a step take 3.28 min or longer at 1 KB/s each way$'
+    works $tiny --dry-run --policy swap --link-bandwidth 1MB
+    grep '^link ' out && fail 'copies of less than a second are named'
+    "$program" --random-tokens --layers 1 --hidden 16 --heads 1 --seq 100000 --batch 1 --steps 1 --link-bandwidth 1KB/s >out 2>err &
+    child=$!
+    waited=0
+    until grep -q '^link ' out || [ $waited -eq 600 ]; do sleep 0.1 && waited=$((waited + 1)); done
+    kill -KILL $child
+    wait $child
+    expect_out '^link      copies of the tokens of a step take 13.3 min or longer at 1 KB/s each way$'
 }
 
 options_without_effect_are_refused() { # test

@@ -293,6 +293,7 @@ static memo_status prepare(job* j, memo_error* error) {
     print_model(o);
     print_ranks(o);
     train_device_print(o);
+    print_slow_link(o, "the tokens of a step", 0, 8 * o->accumulate * train_rows(o));
     fflush(stdout);
     if (needs) status = plan_run(j, error);
     if (!status) status = plan_policy(j, MEMO_POLICY_KEEP, error);

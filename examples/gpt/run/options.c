@@ -54,8 +54,8 @@ static const train_option option_table[] = {
 #endif
     {"--host-memory", OPTION_SIZE, OPTION_FIELD(host_memory), 1, 1e18, 0, "SIZE",
      "capacity for swapped rows, weights, gradients and moments (default: no limit)"},
-    {"--link-bandwidth", OPTION_SIZE, OPTION_FIELD(link_bandwidth), 1, 1e18, 0, "SIZE",
-     "bytes that copies move in a second, each way (default: as fast as memory)"},
+    {"--link-bandwidth", OPTION_RATE, OPTION_FIELD(link_bandwidth), 1000, 1e18, 0, "RATE",
+     "bytes that copies move in a second, each way, 1KB/s or more (default: as fast as memory)"},
     {"--flops", OPTION_REAL, OPTION_FIELD(flops), 1e-6, 1e9, 0, "TFLOPS",
      "peak of a rank's device.  A run prints its MFU.  A dry run assumes that products reach 0.75 "
      "of it, attention 0.6, and its backward 0.55; of h100, h200 and gh200 it takes fractions that "
@@ -300,12 +300,14 @@ void train_print_help(void) {
         "here\n\n");
     print_options();
 
-    printf("\nIf --degrees gives a block fewer tensor ranks, the others take other whole "
-           "sequences.  Policies\nkeep, recompute and swap work with it.  If an option is given "
-           "twice, the last one counts.\n\n"
-           "SIZE is a number of bytes.  The suffixes KiB, MiB, GiB, TiB (or K, M, G, T) are powers "
-           "of 1024,\nand KB, MB, GB, TB are powers of 1000.  1.5GiB is a size.\n\n"
-           "--demo stands for:\n ");
+    printf(
+        "\nIf --degrees gives a block fewer tensor ranks, the others take other whole "
+        "sequences.  Policies\nkeep, recompute and swap work with it.  If an option is given "
+        "twice, the last one counts.\n\n"
+        "SIZE is a number of bytes.  The suffixes KiB, MiB, GiB, TiB (or K, M, G, T) are powers "
+        "of 1024,\nand KB, MB, GB, TB are powers of 1000.  1.5GiB is a size.  RATE is a SIZE each "
+        "second, such as\n1.5GB/s or 1.5GB.\n\n"
+        "--demo stands for:\n ");
     for (int k = 0; k < N_DEMO_ARGUMENTS; k++)
         printf(" %s%s", demo_arguments[k], k % 6 == 5 && k + 1 < N_DEMO_ARGUMENTS ? "\n " : "");
     printf("\n\nExit status: 0 done; 1 failed, or the policies disagree; 2 a mistake in the "
@@ -327,7 +329,7 @@ static int parse_number(const char* text, double* value, const char** rest) {
     return stop != text && *value - *value == 0;
 }
 
-/* Returns the factor of a suffix; 0 if there is none. */
+/* Returns the factor of a suffix; 0 if the suffix is unknown. */
 static double size_unit(const char* suffix) {
     static const char letters[] = "kKmMgGtT";
     const char* letter = *suffix ? strchr(letters, *suffix) : NULL;
@@ -355,8 +357,13 @@ static memo_status option_bad_name(const train_option* o, const char* value, mem
 static memo_status option_bad_value(const train_option* o, const char* value, memo_error* error) {
     if (!*value) value = "''";
     if (o->kind == OPTION_SIZE)
-        return gpt_invalid(error, "%s %.80s: not a size above 0; 64MiB, 1.5GiB or 500KB would be",
+        return gpt_invalid(error,
+                           "%s %.80s: not a size above 0 in whole bytes; 64MiB, 1.5GiB or 500KB "
+                           "would be",
                            o->name, value);
+    if (o->kind == OPTION_RATE)
+        return gpt_invalid(error, "%s %.80s: not a rate; 1.5GB/s or 100MB/s would be", o->name,
+                           value);
     if (o->kind == OPTION_COUNT)
         return gpt_invalid(error, "%s %.80s: not a whole number from %.0f to %.0f", o->name, value,
                            o->low, o->high);
@@ -364,10 +371,34 @@ static memo_status option_bad_value(const train_option* o, const char* value, me
                        o->high);
 }
 
+/* Reads bytes, or bytes a second. */
+static memo_status option_set_bytes(train_options* options, const train_option* o,
+                                    const char* value, memo_error* error) {
+    const char* rest = "";
+    char suffix[8]; /* longer than any that is known */
+    double number = 0;
+    if (!parse_number(value, &number, &rest)) return option_bad_value(o, value, error);
+    snprintf(suffix, sizeof suffix, "%s", rest);
+    const size_t n = strlen(suffix);
+    if (o->kind == OPTION_RATE && n >= 2 && !strcmp(suffix + n - 2, "/s")) suffix[n - 2] = 0;
+    const double unit = size_unit(suffix), n_bytes = number * unit;
+
+    /* A number alone is bytes, even where gigabytes are meant. */
+    if (o->kind == OPTION_RATE && n_bytes > 0 && n_bytes < o->low)
+        return gpt_invalid(error,
+                           "%s %.80s: %g bytes a second, and the least is 1KB/s; %gGB/s would work",
+                           o->name, value, n_bytes, 1e9 * number < o->low ? 1 : number);
+    if (unit <= 0 || n_bytes < o->low || n_bytes > o->high ||
+        (unit <= 1 && number != floor(number)))
+        return option_bad_value(o, value, error);
+    *(long long*)option_field(options, o) = (int64_t)n_bytes;
+    return MEMO_STATUS_OK;
+}
+
 static memo_status option_set(train_options* options, const train_option* o, char* value,
                               memo_error* error) {
     const char* rest = "";
-    double number = 0, unit = 1;
+    double number = 0;
     int64_t i;
     switch (o->kind) {
     case OPTION_PATH:
@@ -386,14 +417,7 @@ static memo_status option_set(train_options* options, const train_option* o, cha
 
     case OPTION_COUNT:
     case OPTION_REAL:
-    case OPTION_SIZE:
-        if (!parse_number(value, &number, &rest)) return option_bad_value(o, value, error);
-        if (o->kind == OPTION_SIZE)
-            unit = size_unit(rest);
-        else if (*rest)
-            unit = 0;
-        number *= unit;
-        if (unit <= 0 || number < o->low || number > o->high)
+        if (!parse_number(value, &number, &rest) || *rest || number < o->low || number > o->high)
             return option_bad_value(o, value, error);
         if (o->kind == OPTION_COUNT && (double)(int64_t)number < number)
             return option_bad_value(o, value, error);
@@ -403,6 +427,8 @@ static memo_status option_set(train_options* options, const train_option* o, cha
             *(long long*)option_field(options, o) = (int64_t)number;
         return MEMO_STATUS_OK;
 
+    case OPTION_SIZE:
+    case OPTION_RATE: return option_set_bytes(options, o, value, error);
     case OPTION_FILES:
     case OPTION_FLAG: break;
     }

@@ -59,6 +59,7 @@ typedef enum option_kind {
     OPTION_COUNT = 0, /* a whole number */
     OPTION_REAL,
     OPTION_SIZE, /* bytes, with a suffix */
+    OPTION_RATE, /* bytes a second: the same, and "/s" may follow */
     OPTION_NAME, /* one of option_name; the first has the value low */
     OPTION_PATH,
     OPTION_FILES,

@@ -123,11 +123,28 @@ memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_
     return status;
 }
 
+static const char* rate_name(double bytes_per_s) {
+    static const char* const units[] = {"KB/s", "MB/s", "GB/s"};
+    const int i = bytes_per_s < 1e6 ? 0 : bytes_per_s < 1e9 ? 1 : 2;
+    return text_of("%.4g %s", bytes_per_s / pow(1000, i + 1), units[i]);
+}
+
 const char* link_text(const train_options* o) {
-    const double to_host = 1e-9 * train_link(o, 0), to_device = 1e-9 * train_link(o, 1);
+    const double to_host = train_link(o, 0), to_device = train_link(o, 1);
     return to_host == to_device
-               ? text_of("%.4g GB/s each way", to_host)
-               : text_of("%.4g GB/s to the host, %.4g GB/s back", to_host, to_device);
+               ? text_of("%s each way", rate_name(to_host))
+               : text_of("%s to the host, %s back", rate_name(to_host), rate_name(to_device));
+}
+
+void print_slow_link(const train_options* o, const char* what, int64_t to_host_bytes,
+                     int64_t to_device_bytes) {
+    const double to_host = train_link(o, 0), to_device = train_link(o, 1);
+    const double s =
+        to_host > 0 ? fmax((double)to_host_bytes / to_host, (double)to_device_bytes / to_device)
+                    : 0;
+    if (s > 60)
+        printf("link      copies of %s take %s or longer at %s\n", what, duration_name(s),
+               link_text(o));
 }
 
 static const char* const tier_names[3] = {"device", "host", "disk"};
@@ -262,6 +279,12 @@ void print_plan(const train_options* o, memo_policy policy, const memo_step_plan
                                  : p->update_at == MEMO_UPDATE_DEFERRED
                                      ? "on the device, of each layer before its next forward"
                                      : "on the device, behind the backward");
+
+    /* Without times, rows go both ways, and each state that the device updates comes once. */
+    int64_t to_host = moved_bytes(o, p) / 2, to_device = to_host;
+    if (!p->update_is_on_host) to_device += tiers[1][TIER_STATES];
+    if (p->times) to_host = p->times->to_host_bytes, to_device = p->times->to_device_bytes;
+    print_slow_link(o, "a step", to_host, to_device);
 }
 
 const char* alpha_name(const train_options* o, memo_policy policy, const memo_step_plan* plan) {

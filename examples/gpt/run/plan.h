@@ -35,6 +35,10 @@ memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_
 /* Returns "48 GB/s each way", or both rates. */
 const char* link_text(const train_options* o);
 
+/* Prints how long copies of these bytes take, if over a minute at --link-bandwidth. */
+void print_slow_link(const train_options* o, const char* what, int64_t to_host_bytes,
+                     int64_t to_device_bytes);
+
 /* Returns "device: needs 163.0 MiB of 48.0 MiB", and the same for the host and the disk if they are
  * short; empty if the plan fits. */
 const char* plan_shortage(const train_options* o, const memo_step_plan* p);

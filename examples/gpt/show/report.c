@@ -52,6 +52,14 @@ const char* bytes_option(int64_t n_bytes) {
     return text_of("%lld%s", (long long)((n_bytes + size - 1) / size), units[unit]);
 }
 
+const char* duration_name(double duration_s) {
+    const double minutes = duration_s / 60, hours = minutes / 60;
+    return minutes < 2  ? text_of("%.0f s", duration_s)
+           : hours < 2  ? text_of("%.3g min", minutes)
+           : hours < 48 ? text_of("%.3g h", hours)
+                        : text_of("%.0f days", hours / 24);
+}
+
 double clock_s(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

@@ -20,6 +20,9 @@ const char* bytes_beside(int64_t n_bytes, int64_t other);
 /* Returns the smallest size with a suffix that is at least n_bytes, in the form of an option:
  * "72MiB". */
 const char* bytes_option(int64_t n_bytes);
+
+/* "90 s", "12.5 min", "3.2 h", "40 days" */
+const char* duration_name(double duration_s);
 double clock_s(void);
 
 typedef struct progress {
