@@ -215,16 +215,18 @@ TEST(policies_are_compared) { test_campaign("--compare 1 --alpha 0.5", 16); }
 
 /* ---- times of policies ------------------------------------------------------------------------ */
 
-/* Tells six times of each policy. */
-static void test_tell_times(job* j, const double* ms) {
+/* Tells `compare` steps of each policy, of which every second has a time: ms[policy], and of one
+ * policy those of its rounds. */
+static void test_tell_times(job* j, int64_t compare, const double* ms, int one, const double* its) {
     static comparison rows[N_POLICIES];
     static memo_step_plan plans[N_POLICIES];
     static double times[N_POLICIES][4 * 12], scratch[12];
     static uint64_t digests[12];
     static int64_t swapped[32]; /* rows of a layer's tensors */
     memset(times, 0, sizeof times);
-    j->options.compare = 12;
+    j->options.compare = compare;
     j->compared = rows;
+    CHECK(compare <= 12);
     for (int i = 0; i < N_POLICIES; i++) {
         const comparison row = {.step_s = times[i],
                                 .stall_s = times[i] + 12,
@@ -233,23 +235,82 @@ static void test_tell_times(job* j, const double* ms) {
                                 .digests = digests};
         rows[i] = row;
         rows[i].is_short = i == MEMO_POLICY_KEEP;
+        rows[i].moved_bytes = 5;
         plans[i].swap.n_rows = 1;
         plans[i].swap.rows = swapped;
         j->plans[i] = &plans[i];
-        for (int k = 0; k < 6; k++) times[i][k] = 1e-3 * ms[i];
+        for (int k = 0; k < compare / 2; k++) {
+            times[i][k] = 1e-3 * (its && i == one ? its[k] : ms[i]);
+            times[i][24 + k] = 1e-3 * ms[i];
+        }
     }
     j->scratch = scratch;
     CHECK(put_comparison(j, &j->told));
 }
 
+static const double test_ms[N_POLICIES] = {100, 50, 150, 200, 120};
+
 TEST(times_are_told) {
-    const double ms[N_POLICIES] = {100, 50, 150, 200, 120};
+    static const double delayed[] = {50, 50, 900, 74, 50, 1};
     job j = {0};
-    test_tell_times(&j, ms);
-    CHECK(strstr(j.told.data, "     50.0 ms   50.0 to  50.0    0.0 ms"));
-    CHECK(strstr(j.told.data, "    200.0 ms  200.0 to 200.0    0.0 ms"));
-    CHECK(strstr(j.told.data, "times are medians of every second step"));
+    for (int64_t compare = 10; compare <= 12; compare++) {
+        test_tell_times(&j, compare, test_ms, 0, NULL);
+        CHECK(strstr(j.told.data, "     50.0 ms   50.0 to  50.0    0.0 ms"));
+        CHECK(strstr(j.told.data, "    200.0 ms  200.0 to 200.0    0.0 ms"));
+        CHECK(strstr(j.told.data, "times are medians of every second step"));
+        CHECK(strstr(j.told.data, "predicted 50.0 ms a step, measured 50.0 ms"));
+        CHECK(!strstr(j.told.data, "no times"));
+        memo_text_free(&j.told);
+    }
+
+    /* One round that is too long, and one that is too short, hide nothing. */
+    test_tell_times(&j, 12, test_ms, 1, delayed);
+    CHECK(strstr(j.told.data, "     50.0 ms   50.0 to  68.0    0.0 ms"));
+    CHECK(!strstr(j.told.data, "no times"));
     memo_text_free(&j.told);
+}
+
+/* The table has a row with bytes and equality for each policy, no time, and one line that says
+ * why. */
+static void test_no_times(job* j, const char* why) {
+    const char* at = j->told.data;
+    int n_rows = 0;
+    for (; at && (at = strstr(at, " 5 B ")); at++) n_rows++; /* moved in a step */
+    CHECK_IS(n_rows, ==, N_POLICIES);
+    at = strstr(j->told.data, "\nno times  ");
+    CHECK(at && !strncmp(at + 11, why, strlen(why)));
+    CHECK(at && !strstr(at + 1, "\nno times  "));
+    CHECK(!strstr(j->told.data, "step time") && !strstr(j->told.data, "quartiles"));
+    CHECK(!strstr(j->told.data, "predicted"));
+    if (at) *(char*)(uintptr_t)at = 0;
+    CHECK(!strstr(j->told.data, " ms"));
+    memo_text_free(&j->told);
+}
+
+TEST(times_that_tell_nothing_are_not_told) {
+    static const double busy[][6] = {{100, 151, 149, 100, 90, 200}, {1, 10, 11, 12, 15, 90}};
+    job j = {0};
+    for (int policy = 0; policy < N_POLICIES; policy++) {
+        char why[160];
+        snprintf(why, sizeof why,
+                 "steps of %s take 100.0 to 151.0 ms, so the machine does other work, too; without "
+                 "that work the table has times\n",
+                 memo_policy_name((memo_policy)policy));
+        test_tell_times(&j, 12, test_ms, policy, busy[0]);
+        test_no_times(&j, why);
+    }
+    test_tell_times(&j, 12, test_ms, MEMO_POLICY_SWAP, busy[1]);
+    test_no_times(&j, "steps of swap take 10.0 to 15.0 ms");
+
+    /* Too few. */
+    test_tell_times(&j, 9, test_ms, 0, NULL);
+    test_no_times(&j, "4 timed rounds cannot tell policies apart; --compare 10 has 5\n");
+    test_tell_times(&j, 1, test_ms, 0, NULL);
+    test_no_times(&j, "1 timed round cannot tell policies apart; --compare 10 has 5\n");
+    j.options.seconds = 70;
+    test_tell_times(&j, 6, test_ms, 0, NULL);
+    test_no_times(&j,
+                  "3 timed rounds cannot tell policies apart; --compare 10 with more --seconds");
 }
 
 /* ---- command lines ---------------------------------------------------------------------------- */

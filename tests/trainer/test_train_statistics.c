@@ -16,6 +16,14 @@ TEST(median_and_quartiles) {
     CHECK(s.median == 30 && s.low == 20 && s.high == 40);
 }
 
+TEST(one_delayed_round_is_no_noise) {
+    double steady[] = {100, 149, 120, 110, 105}, delayed[] = {100, 900, 120, 110, 105, 20};
+    double busy[] = {100, 150, 110, 200, 90};
+    CHECK(fabs(spread_factor(steady, 5) - 120.0 / 105) < 1e-12);
+    CHECK(spread_factor(delayed, 6) < FACTOR_OF_NOISE);
+    CHECK(spread_factor(busy, 5) >= FACTOR_OF_NOISE);
+}
+
 /* Drift hides a ratio in the medians of all steps, but not in that of rounds. */
 TEST(ratios_are_taken_round_by_round) {
     double a[12], b[12], scratch[12];

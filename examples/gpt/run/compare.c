@@ -75,7 +75,10 @@ static int64_t n_timed(const job* j) {
     return j->options.compare > 1 ? j->options.compare / TURN_STEPS : 1;
 }
 
-int predicts_again(const job* j) { return j->is_measured && j->at_once && n_timed(j) > 1; }
+/* Whether layers are measured again in each round. */
+static int predicts_again(const job* j) {
+    return j->is_measured && j->at_once && n_timed(j) >= ROUNDS_TO_TELL;
+}
 
 /* The digests do not count as step, and are those of the reporting rank. */
 static memo_status compare_step(run* r, job* j, int64_t step, memo_error* error) {
@@ -119,6 +122,31 @@ static spread spread_of_steps(const job* j, const double* values) {
     return spread_of(j->scratch, n_timed(j));
 }
 
+/* Writes why times cannot tell policies apart; nothing if they can.  Rounds may be few, or those of
+ * a policy may differ by half. */
+static void put_why_no_times(const job* j, memo_text* t) {
+    const int64_t n = n_timed(j);
+    double most = FACTOR_OF_NOISE, from_s = 0, to_s = 0;
+    const char* noisiest = NULL;
+    if (n < ROUNDS_TO_TELL)
+        memo_text_put(t, "%lld timed round%s cannot tell policies apart; --compare %d%s has %d",
+                      (long long)n, n == 1 ? "" : "s", ROUNDS_TO_TELL * TURN_STEPS,
+                      j->options.seconds ? " with more --seconds" : "", ROUNDS_TO_TELL);
+    for (int i = 0; i < train_n_policies(&j->options) && n >= ROUNDS_TO_TELL; i++) {
+        memcpy(j->scratch, j->compared[policy_order[i]].step_s, (size_t)n * sizeof *j->scratch);
+        const double factor = spread_factor(j->scratch, n);
+        if (factor < most) continue;
+        most = factor;
+        from_s = j->scratch[1], to_s = j->scratch[n - 2];
+        noisiest = memo_policy_name(policy_order[i]);
+    }
+    if (noisiest)
+        memo_text_put(t,
+                      "steps of %s take %.1f to %.1f ms, so the machine does other work, too; "
+                      "without that work the table has times",
+                      noisiest, 1e3 * from_s, 1e3 * to_s);
+}
+
 /* Round by round, because the machine's speed drifts. */
 static void put_predictions(const job* j, memo_text* t) {
     for (int i = 0; i < train_n_policies(&j->options); i++) {
@@ -146,16 +174,21 @@ static const char* times_text(const job* j, const comparison* row) {
 static int put_comparison(const job* j, memo_text* t) {
     const comparison* keep = &j->compared[MEMO_POLICY_KEEP];
     const int64_t n = j->options.compare;
+    memo_text why_no_times = {0};
     int are_equal = 1;
+    put_why_no_times(j, &why_no_times);
+    const int tells = !why_no_times.n_bytes;
     memo_text_put(
         t,
-        "%lld step%s of every policy, %s, each from the initial parameters; times are %s; "
-        "loss difference is in nats per token\n",
+        "%lld step%s of every policy, %s, each from the initial parameters; %sloss difference is "
+        "in nats per token\n",
         (long long)n, n == 1 ? "" : "s",
         j->at_once ? "by turns of two" : "one policy after another for lack of memory",
-        n_timed(j) == 1 ? "of one step" : "medians of every second step, with quartiles");
-    memo_text_put(t, "policy      alpha  device peak   host peak  moved/step   step time  "
-                     "quartiles, ms     stall  loss diff  gradients  budget\n");
+        tells ? "times are medians of every second step, with quartiles; " : "");
+    memo_text_put(
+        t,
+        "policy      alpha  device peak   host peak  moved/step%s  loss diff  gradients  budget\n",
+        tells ? "   step time  quartiles, ms     stall" : "");
     for (int i = 0; i < train_n_policies(&j->options); i++) {
         const memo_policy policy = policy_order[i];
         const comparison* row = &j->compared[policy];
@@ -167,7 +200,7 @@ static int put_comparison(const job* j, memo_text* t) {
         memo_text_put(t, "%-10s %6s %12s %11s %11s%s %10g  %-9s  %s%s\n", memo_policy_name(policy),
                       alpha_name(&j->options, policy, j->plans[policy]),
                       bytes_name(row->device_peak_bytes), bytes_name(row->host_peak_bytes),
-                      bytes_name(row->moved_bytes), times_text(j, row), difference,
+                      bytes_name(row->moved_bytes), tells ? times_text(j, row) : "", difference,
                       policy == MEMO_POLICY_KEEP ? "reference"
                       : has_same_gradients       ? "equal"
                                                  : "DIFFER",
@@ -177,7 +210,9 @@ static int put_comparison(const job* j, memo_text* t) {
                      !memcmp(row->losses, keep->losses, (size_t)n * sizeof *row->losses);
     }
 
-    put_predictions(j, t);
+    if (tells) put_predictions(j, t);
+    if (!tells) memo_text_put(t, "no times  %s\n", why_no_times.data ? why_no_times.data : "");
+    memo_text_free(&why_no_times);
     if (are_equal)
         memo_text_put(t, "All losses and all gradients of these steps%s are bitwise the same.\n",
                       j->options.zero && j->options.ranks > 1 ? ", rank 0's part of them," : "");

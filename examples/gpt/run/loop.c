@@ -58,11 +58,11 @@ typedef struct last_times {
     int64_t n; /* of the steps added; counts again from 0 after the first step */
 } last_times;
 
-/* The predicted times of a step beside the measured ones, unless the comparison has them.  A graph
- * has no events inside. */
+/* The predicted times of a step beside the measured ones, unless the comparison has them, or says
+ * why times tell nothing.  A graph has no events inside. */
 static void print_prediction(const job* j, last_times* last, double step_s) {
     const int64_t n = gpt_min(last->n, N_TIMED);
-    if (!(predicted_step_s(j->plan) > 0) || predicts_again(j)) return;
+    if (!(predicted_step_s(j->plan) > 0) || j->is_measured) return;
     const memo_swap_plan* predicted = j->plan->times;
     printf("predicted %.1f ms a step, stalled %.1f ms, recomputing %.1f ms; measured ",
            1e3 * predicted->step_s, 1e3 * predicted->stall_s, 1e3 * predicted->recompute_s);

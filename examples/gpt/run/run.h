@@ -40,7 +40,7 @@ typedef struct job {
     struct team* teams;      /* (policies) */
     char why_slices[512];    /* why the rows of a slice were chosen; empty: they were not */
     memo_profile profile;
-    int has_profile, is_measured; /* is_measured: the profile, by this run */
+    int has_profile, is_measured; /* is_measured: the profile, for the comparison */
     int64_t room;                 /* of a GPU beside libraries */
     double begin_s;               /* when the program began */
     comparison* compared;         /* (policies) */
@@ -129,9 +129,6 @@ double predicted_step_s(const memo_step_plan* plan);
  * one takes longer in the ratio of their predictions.  All ranks take the slowest rank's
  * figures. */
 memo_status choose_steps(run* r, job* j, memo_error* error);
-
-/* Whether layers are measured again in each round. */
-int predicts_again(const job* j);
 
 /* Compares all policies.  The chosen one is the last and, if is_shared, stays open. */
 memo_status compare_policies(job* j, int is_shared, memo_error* error);

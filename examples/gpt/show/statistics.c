@@ -28,6 +28,11 @@ spread spread_of(double* values, int64_t n) {
     return s;
 }
 
+double spread_factor(double* values, int64_t n) {
+    median(values, n);
+    return values[1] > 0 ? values[n - 2] / values[1] : 1;
+}
+
 double ratio_of(const double* a, const double* b, int64_t n, double* scratch) {
     for (int64_t i = 0; i < n; i++) scratch[i] = b[i] > 0 ? a[i] / b[i] : 0;
     return median(scratch, n);
