@@ -675,7 +675,11 @@ static void gpt_use_session(gpt_model* model) {
     GPT_TRY(model,
             model->kernels.prepare(model->kernels.context, &shapes, model->compute,
                                    gpt_buffer_address(model, GPT_BUFFER_SCRATCH), &model->error));
-    if (!model->status) gpt_create_collectives(model);
+    if (!model->status) {
+        gpt_create_collectives(model);
+        /* Other ranks' streams may already wait for this rank there. */
+        if (model->status && model->mesh) memo_comm_abort(model->mesh->world);
+    }
     if (!model->status) gpt_initialize(model);
 }
 
