@@ -44,7 +44,7 @@ TEST_PROGRAMS := $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(wildcard $(TESTS:%=t
 TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/*/%.sh)))
 vpath test_%.c $(wildcard tests/*)
 vpath fuzz_%.c $(wildcard tests/*)
-FORMATTED := $(SOURCES) $(wildcard extras/*.h extras/*.hpp examples/*.cpp examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*/*.[ch] examples/gpt/*/*.cu tests/*/*.[ch] tests/cuda/*.cu tests/cuda/*.cpp bench/*.[ch] bench/*/*.[ch] bench/*.cu)
+FORMATTED := $(SOURCES) $(wildcard extras/*.h extras/*.hpp examples/*.cpp examples/*.[ch] examples/*/*.[ch] examples/*.cu examples/gpt/*/*.[ch] examples/gpt/*/*.cu tests/*/*.[ch] tests/cuda/*.cu tests/*/*.cpp bench/*.[ch] bench/*/*.[ch] bench/*.cu)
 
 # These targets need no compiler, so they skip the set-up.
 NO_SETUP := help clean format format-check install uninstall release setup

@@ -1,10 +1,12 @@
 /* memo.hpp - memo for C++11: objects own themselves, errors are thrown, addresses are views.
  *     auto trace = memo::make<memo::trace>(memo_trace_create);   // memo_x_create(..., &x, &error)
  *     memo::call(memo_arena_begin, arena.get());                 // throws memo::error
+ *     memo::verify(desc, my_trainer);                            // the first check of a port
  *     memo::session<trainer> session(desc, my_trainer);          // calls its member functions
  *     for (float& x : memo::rows<float>(session.get(), layer, tensor)) ...      License: MIT. */
 #pragma once
 #include "memo_plan.h"
+#include <exception>
 #include <memory>
 #include <stdexcept>
 namespace memo {
@@ -12,9 +14,19 @@ struct error : std::runtime_error {
     memo_status status;
     explicit error(const memo_error& e) : std::runtime_error(e.message), status(e.status) {}
 };
+/* Where a trainer's exception waits until C has returned, of this thread's innermost call. */
+inline std::exception_ptr*& thrown() {
+    static thread_local std::exception_ptr* kept = nullptr;
+    return kept;
+}
 template <class F, class... A> void call(F function, A... arguments) {
     memo_error e = memo_error();
-    if (function(arguments..., &e)) throw error(e);
+    std::exception_ptr own, *outer = thrown();
+    thrown() = &own;
+    const memo_status status = function(arguments..., &e);
+    thrown() = outer;
+    if (own) std::rethrow_exception(own);
+    if (status) throw error(e);
 }
 template <class T, void (*destroy)(T*)> struct destroyer {
     void operator()(T* object) const { destroy(object); }
@@ -42,38 +54,51 @@ template <class T> view<T> rows(const memo_session* s, int32_t layer, int32_t te
     const int64_t n_bytes = (slice.end - slice.begin) * info.plan->swap.tensors[tensor].row_bytes;
     return {at, at ? at + n_bytes / int64_t(sizeof(T)) : at};
 }
-/* Calls members of a trainer, which outlives it: forward(memo_session*, layer), backward, between,
- * recompute(memo_session*, layer, tensor, begin, end).  Their exceptions end the micro-batch. */
-template <class T> struct session : owned<memo_session, memo_session_destroy> {
-    T& trainer;
-    std::exception_ptr thrown;
-    template <class F, F member, class... A> static void run(void* u, memo_session* s, A... a) {
+/* A function of a desc that calls a member of the trainer.  Its exception ends the micro-batch:
+ *     desc.update = memo::member<trainer>::call<decltype(&trainer::update), &trainer::update>; */
+template <class T> struct member {
+    template <class F, F function, class... A>
+    static void call(void* user, memo_session* s, A... a) {
         try {
-            (static_cast<session*>(u)->trainer.*member)(s, a...);
+            (static_cast<T*>(user)->*function)(s, a...);
         } catch (...) {
-            static_cast<session*>(u)->thrown = std::current_exception();
+            if (thrown() && !*thrown()) *thrown() = std::current_exception();
             memo_session_fail(s, MEMO_STATUS_INVALID_STATE, "the trainer has thrown");
         }
     }
-    template <class F, class... A> void check(F function, A... arguments) {
-        memo_error e = memo_error();
-        const memo_status status = function(arguments..., &e);
-        if (std::exception_ptr t = thrown) thrown = nullptr, std::rethrow_exception(t);
-        if (status) throw error(e);
-    }
-    session(memo_session_desc d, T& t) : trainer(t) {
+};
+/* The desc with members of a trainer: forward(memo_session*, layer), backward, between and
+ * recompute(memo_session*, layer, tensor, begin, end).  `user` of every function is the trainer. */
+template <class T> memo_session_desc bind(memo_session_desc desc, T& trainer) {
+    desc.user = &trainer;
+    desc.forward = member<T>::template call<decltype(&T::forward), &T::forward>;
+    desc.backward = member<T>::template call<decltype(&T::backward), &T::backward>;
+    desc.between = member<T>::template call<decltype(&T::between), &T::between>;
+    desc.recompute = member<T>::template call<decltype(&T::recompute), &T::recompute>;
+    return desc;
+}
+/* memo_session_verify */
+template <class T> void verify(const memo_session_desc& desc, T& trainer) {
+    const memo_session_desc bound = memo::bind(desc, trainer);
+    call(memo_session_verify, &bound);
+}
+/* memo_session_get_least: bytes of the device */
+template <class T> int64_t least(const memo_session_desc& desc, T& trainer) {
+    const memo_session_desc bound = memo::bind(desc, trainer);
+    int64_t device_bytes = 0;
+    call(memo_session_get_least, &bound, &device_bytes);
+    return device_bytes;
+}
+/* The trainer outlives it. */
+template <class T> struct session : owned<memo_session, memo_session_destroy> {
+    session(const memo_session_desc& desc, T& trainer) {
+        const memo_session_desc bound = memo::bind(desc, trainer);
         memo_session* made = nullptr;
-        d.user = this;
-        d.forward = run<decltype(&T::forward), &T::forward>;
-        d.backward = run<decltype(&T::backward), &T::backward>;
-        d.between = run<decltype(&T::between), &T::between>;
-        d.recompute = run<decltype(&T::recompute), &T::recompute>;
-        check(memo_session_create, &d, &made);
+        call(memo_session_create, &bound, &made);
         this->reset(made);
     }
-    session(session&&) = delete; /* memo has its address */
     void run(const memo_batch& batch = memo_batch()) {
-        check(memo_session_run, this->get(), &batch);
+        call(memo_session_run, this->get(), &batch);
     }
 };
 } // namespace memo

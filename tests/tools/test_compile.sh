@@ -122,6 +122,12 @@ declarations() { # COMPILER
     done
 }
 
+# A class as a trainer, by memo.hpp, with the implementation in C.
+classes() { # COMPILER STANDARD
+    implementation $first_c c c99 && object "$1" c++ "$2" classes.cpp classes.o -Wold-style-cast &&
+        run $1 "$folder/classes.o" "$built" -o "$folder/classes" $lp_libs -lpthread -lm && run "$folder/classes"
+}
+
 optimized() { # COMPILER LANGUAGE STANDARD
     object "$1" "$2" "$3" implementation.c optimized.o -O2 $lp_cflags
 }
@@ -415,6 +421,7 @@ for compiler in $cxx_compilers; do
         more_test_is "$header alone, $compiler: $known" alone $header $compiler c++ "$known"
     done
     test_of $compiler "declarations under a C++ project's warnings, $compiler" declarations $compiler
+    test_of $compiler "a class is verified and trains, $compiler" classes $compiler c++11
     tests_each_night && more_test_is "implementation optimized, $compiler" optimized $compiler c++ c++11
 done
 
