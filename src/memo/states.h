@@ -557,15 +557,15 @@ MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t
 /* Abandons a step: gradients begin at zero again, and memob_states_set_batch comes next.  Updates
  * that are pending stay so if none has begun, with their gradients.  Returns INVALID_STATE if the
  * states must be set again: the update has changed some layers but not all, or the device reports a
- * failed operation (without waiting), and an update has begun since the last transfer.  After such
- * a failure transfers return the device's error, never bytes of two steps. */
+ * failed operation (without waiting), and an update has begun since the last transfer.  The words
+ * follow those of the failure.  After it transfers return the device's error, never bytes of two
+ * steps. */
 MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) {
     /* With turns deferred updates are over before their list is. */
     const int is_updating = states->is_visiting && memoi_states_visit(states)->pass == MEMOB_UPDATE;
     const int is_whole = states->list == MEMOB_STATES_UPDATE_FORWARD && !is_updating &&
                          states->n_updates == states->n_layers;
     const int32_t n_updates = states->list && !is_whole ? states->n_updates : 0;
-    memo_error late;
     for (int32_t l = 0; l < states->n_layers && !states->is_pending; l++) {
         states->layers[l].has_gradients = 0;
         for (int32_t s = 0; s < states->n_states; s++)
@@ -576,13 +576,12 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
     states->list = states->next = MEMOB_STATES_NOTHING;
     states->is_visiting = states->is_due = 0;
     states->sink.has_failed = 1;
-    if (states->n_unseen && memo_device_status(&states->sink.engine.device, &late))
+    if (states->n_unseen && memo_device_status(&states->sink.engine.device, NULL))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "%.200s; after %lld updates since states were read or written: "
-                              "resident states are lost, and some streamed ones are older than "
-                              "others; set the states of all layers again, in a new session or "
-                              "engine",
-                              late.message, (long long)states->n_unseen);
+                              "resident states are lost after %lld updates since states were read "
+                              "or written, and some streamed ones are older than others; set the "
+                              "states of all layers again, in a new session",
+                              (long long)states->n_unseen);
     if (!n_updates) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                           "the update has changed %d of %d layers; set the states of all layers "

@@ -1166,6 +1166,131 @@ TEST(a_fault_in_a_deferred_update_is_told) {
                (long long)n_whole);
 }
 
+/* --- what a failure says --- */
+
+static const char what_to_do[] = "set the states of all layers again";
+
+static int n_times(const char* text, const char* words) {
+    int n = 0;
+    for (; (text = strstr(text, words)) != NULL; text++) n++;
+    return n;
+}
+
+/* The words of a failed call: the cause once and, if states are lost, what to do, whole and last. */
+static int says_what_to_do(const char* cause) {
+    const char* at = strstr(error.message, what_to_do);
+    const int loses =
+        strstr(error.message, "states are lost") || strstr(error.message, "the update");
+    CHECK_CASE(n_times(error.message, cause) == 1, "%s", error.message);
+    CHECK_CASE(!loses || at, "%s", error.message);
+    if (!at) return 0;
+    at += strlen(what_to_do);
+    CHECK_CASE(!*at || !strcmp(at, ", in a new session"), "%s", error.message);
+    return 1;
+}
+
+/* Three steps; after a failure every call that trainers may try next.  Returns how many calls said
+ * what to do; *n_unsaid: those of a run that did not.  Updates have begun since states were written. */
+static int train_and_try_on(memo_session* s, const trainer* t, const char* cause, int* n_unsaid) {
+    memo_batch batch = {.more_follow = 1};
+    memo_status status = MEMO_STATUS_OK;
+    int n_said = 0;
+    if (t->desc.n_order) batch.turn = t->order[0];
+    for (int step = 0; step < 3 && !status; step++) status = step_of_session(t, s);
+    if (!status) status = memo_session_flush(s, &error);
+    if (!status) return 0;
+    n_said += says_what_to_do(cause);
+    *n_unsaid += !n_said;
+    for (int k = 0; k < 2; k++) {
+        const memo_status ignored =
+            k ? memo_session_flush(s, &error) : memo_session_skip_update(s, &error);
+        (void)ignored;
+        if (!memo_session_run(s, &batch, &error)) break; /* the call alone had failed */
+        const int says = says_what_to_do(cause);
+        n_said += says;
+        *n_unsaid += !says;
+    }
+    return n_said;
+}
+
+/* Each operation of three steps fails, in its call or later on its stream. */
+TEST(a_failure_says_its_cause_once_and_what_to_do) {
+    static state_words words;
+    const int n = memo_test_cases(4, 24);
+    int64_t n_failed = 0, n_said = 0;
+    for (int64_t i = 0; i < n; i++) {
+        static const int32_t may[] = {0, MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS,
+                                      MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS};
+        const int is_late = i % 4 != 3;
+        int failed = 1;
+        trainer t;
+        own_step_plan* plan = plan_of_layers(&t, 3, may[i % 3]);
+        for (int64_t k = 1; failed; k += memo_test_all() ? 1 : memo_test_int(1, 20)) {
+            own_device* host = new_host(0);
+            own_session* s = NULL;
+            memo_faults f;
+            int n_unsaid = 0;
+            memo_faults_init(&f, host);
+            t.desc.device = &f.device;
+            CHECK_OK(memo_session_open(&t.desc, plan, &s, &error));
+            set_words(words, i);
+            CHECK_OK(transfer_states(s, &t, 1, words));
+            CHECK_OK(step_of_session(&t, s)); /* one update is unseen, or deferred */
+            CHECK_OK(memo_session_flush(s, &error));
+            f.failing_call = f.n_calls + k;
+            f.is_late = is_late;
+            n_said += train_and_try_on(s, &t, "fails on purpose", &n_unsaid);
+            failed = f.failed != NULL;
+            n_failed += failed;
+            /* Calls without a stream fail at once, and lose nothing. */
+            if (is_late && !(failed && strstr(f.failed, "synchronize")))
+                CHECK_CASE(!n_unsaid, "call %lld, %s", (long long)k, f.failed ? f.failed : "none");
+        }
+        t.desc.device = NULL;
+    }
+    CHECK_CASE(n_failed > 10 * n && n_said > n_failed, "%lld failed, %lld said",
+               (long long)n_failed, (long long)n_said);
+}
+
+/* A cause of so many bytes. */
+static char planted[sizeof error.message];
+static memo_status fail_at_length(MEMO_UNUSED void* argument, memo_error* e) {
+    return memo_error_set(e, MEMO_STATUS_DEVICE, "%s", planted);
+}
+static void update_that_fails(MEMO_UNUSED void* user, memo_session* s, int32_t layer) {
+    if (layer == 1) memo_session_fail(s, MEMO_STATUS_INVALID_STATE, planted);
+}
+
+/* A long cause loses its end, and nothing of what to do. */
+TEST(a_long_cause_leaves_room_for_what_to_do) {
+    static state_words words;
+    for (int64_t n_bytes = 300; n_bytes <= (int64_t)sizeof error.message; n_bytes += 7) {
+        own_device* host = new_host(0);
+        own_session* s = NULL;
+        memo_stream stream = NULL;
+        trainer t;
+        int n_unsaid = 0;
+        own_step_plan* plan = plan_of_layers(&t, 3, 0);
+        t.desc.device = host;
+        if (plan->update_is_on_host) continue;
+        if (n_bytes % 2) t.desc.update = update_that_fails;
+        CHECK_OK(memo_session_open(&t.desc, plan, &s, &error));
+        set_words(words, n_bytes);
+        CHECK_OK(transfer_states(s, &t, 1, words));
+        snprintf(planted, (size_t)n_bytes, "planted%0*d", (int)n_bytes - 8, 0);
+        if (n_bytes % 2) {
+            CHECK(step_of_session(&t, s));
+            CHECK(says_what_to_do("planted"));
+        } else {
+            CHECK_OK(step_of_session(&t, s));
+            stream = new_stream(host, "own");
+            CHECK_OK(memo_host_device_launch(host, stream, fail_at_length, NULL, 0, &error));
+            CHECK(memo_stream_synchronize(host, stream, &error));
+            CHECK_IS(train_and_try_on(s, &t, "planted", &n_unsaid), ==, 3);
+        }
+    }
+}
+
 /* Steps from *step on, which begin with words; after each step words are its states. */
 static memo_status train_to_the_end(memo_session* s, const trainer* t, state_words words,
                                     int* step) {

@@ -364,6 +364,9 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     }
     memoi_session_forget(s);
     if (s->next_turn && s->error.status) memoi_session_give_up(s, 1);
+    if (!s->next_turn && s->part->swap && s->part->swap->n_begun && /* abandoning it has failed */
+        !memoi_session_is_ok(s, memo_swap_abandon(s->part->swap, &s->call_error)))
+        memoi_session_give_up(s, 1);
     memset(&s->batch, 0, sizeof s->batch);
     if (batch) s->batch = *batch;
     if (!s->desc.n_order) memset(&s->batch.turn, 0, sizeof s->batch.turn);

@@ -201,25 +201,26 @@ MEMOI int32_t memoi_session_states_turn(const memo_session* s) {
     return s->steps->order ? s->states->turns[s->next_turn] : 0;
 }
 
-/* Adds to the error what comes next, in place of its end if it is too long. */
-MEMOI void memoi_session_add_advice(memo_session* s, const char* what) {
-    const size_t n = strlen(s->error.message), n_more = strlen(what) + 2;
-    const size_t most = sizeof s->error.message - 1;
-    char* end = s->error.message + (n + n_more > most ? most - n_more : n);
-    snprintf(end, n_more + 1, "; %s", what);
-}
-
-/* Gradients are lost.  The error tells if an update has changed some layers alone. */
+/* Gradients are lost.  If states are, too, the error has the causes, each once, and ends with what
+ * to do. */
 MEMOI void memoi_session_abandon_states(memo_session* s) {
-    const memo_status status = memob_states_abandon(s->states, &s->call_error);
+    memo_error lost;
+    const memo_status status = memob_states_abandon(s->states, &lost);
+    const memo_status of_device =
+        status ? memo_device_status(s->device, &s->call_error) : MEMO_STATUS_OK;
     const int64_t n_states = (int64_t)s->states_desc.n_layers * s->desc.n_states;
-    memo_error late;
-    if (status && !memo_device_status(s->device, &late)) {
-        snprintf(s->lost, sizeof s->lost, "%.95s", s->call_error.message);
+    if (s->is_reported) memoi_session_forget(s);
+    if (status && !of_device) {
+        snprintf(s->lost, sizeof s->lost, "%.95s", lost.message);
         memset(s->whole, 0, 2 * (size_t)n_states * sizeof *s->whole);
     }
-    if (status && s->error.status) memoi_session_add_advice(s, s->call_error.message);
-    (void)memoi_session_is_ok(s, status);
+    if (status && !strstr(s->error.message, lost.message)) { /* it may be abandoned again */
+        if (!memoi_session_is_ok(s, of_device))
+            memob_error_add(&s->error, s->call_error.message);
+        if (s->error.status) memob_error_add(&s->error, lost.message);
+        s->call_error = lost;
+        (void)memoi_session_is_ok(s, status);
+    }
     if (s->checked.states)
         memset(s->checked.states, 0, (size_t)n_states * sizeof *s->checked.states);
 }
@@ -228,7 +229,7 @@ MEMOI void memoi_session_abandon_states(memo_session* s) {
 MEMOI void memoi_session_lose_gradients(memo_session* s) {
     memoi_session_abandon_states(s);
     if (!s->is_part || *s->lost) return;
-    if (s->error.status) memoi_session_add_advice(s, "run the whole step again");
+    if (s->error.status) memob_error_add(&s->error, "run the whole step again");
     s->is_again = 1;
     s->is_part = 0;
 }
