@@ -84,7 +84,7 @@
  * number, a handle or an address.  There is no global state.  After creation no function allocates,
  * locks or synchronizes on the training path.  Only one thread at a time may use an object.  Sizes
  * are bytes, times are seconds, intervals are half-open.  Bytes, rows and elements are counted in
- * 64 bits.
+ * 64 bits.  A name MEMO_N_... that ends an enum is the number of its values, and no value.
  *
  * GLOSSARY.  Terms of all four headers.
  *
@@ -171,6 +171,11 @@
 #endif
 #define MEMO_FUNCTION static inline MEMO_UNUSED
 
+/* Does not compile unless the array has n elements.  Behind a table, in a function or outside: a
+ * value that is added to the table's enum is missed there. */
+#define MEMOB_TABLE_OF(n, table)                                                                   \
+    typedef char memob_table_of_##table[sizeof(table) / sizeof *(table) == (n) ? 1 : -1] MEMO_UNUSED
+
 /* Functions that host code and kernels share. */
 #if defined(__CUDACC__)
 #define MEMO_INLINE MEMO_FUNCTION __host__ __device__
@@ -216,7 +221,8 @@ typedef enum memo_status {
     MEMO_STATUS_VERSION,              /* a file has a version that this header cannot read */
     MEMO_STATUS_DEVICE,               /* the device reports an error */
     MEMO_STATUS_UNSUPPORTED,          /* not available in this build or on this device */
-    MEMO_STATUS_COMM                  /* a rank is lost, late, or makes a different call */
+    MEMO_STATUS_COMM,                 /* a rank is lost, late, or makes a different call */
+    MEMO_N_STATUSES
 } memo_status;
 
 /* Optional; owned by the caller; written only on failure. */
@@ -279,7 +285,8 @@ MEMO_API void memo_text_free(memo_text* text);
 typedef enum memo_class {
     MEMO_CLASS_TRANSIENT = 0,
     MEMO_CLASS_SKELETAL,
-    MEMO_CLASS_PERSISTENT
+    MEMO_CLASS_PERSISTENT,
+    MEMO_N_CLASSES
 } memo_class;
 
 typedef enum memo_request_kind {
@@ -288,7 +295,8 @@ typedef enum memo_request_kind {
     MEMO_REQUEST_USE,        /* id, stream: all work enqueued on stream so far may use the buffer */
     MEMO_REQUEST_RECORD,     /* id = event, stream */
     MEMO_REQUEST_WAIT,       /* id = event, stream: stream waits for the latest record of event */
-    MEMO_REQUEST_MARK        /* id = offset of the text in memo_trace.text */
+    MEMO_REQUEST_MARK,       /* id = offset of the text in memo_trace.text */
+    MEMO_N_REQUEST_KINDS
 } memo_request_kind;
 
 typedef struct memo_request {
@@ -338,7 +346,8 @@ typedef enum memo_phase {
     MEMO_PHASE_ITERATION,
     MEMO_PHASE_FORWARD,
     MEMO_PHASE_RECOMPUTE,
-    MEMO_PHASE_BACKWARD
+    MEMO_PHASE_BACKWARD,
+    MEMO_N_PHASES
 } memo_phase;
 typedef struct memo_mark {
     memo_phase phase;
@@ -386,7 +395,8 @@ MEMO_TRY memo_status memo_trace_parse(const char* text, int64_t n_bytes, const c
 typedef enum memo_proof {
     MEMO_PROOF_NONE = 0, /* not planned yet */
     MEMO_PROOF_FEASIBLE, /* valid; peak_bytes - lower_bound_bytes is the gap */
-    MEMO_PROOF_OPTIMAL   /* valid, and no plan has a smaller peak */
+    MEMO_PROOF_OPTIMAL,  /* valid, and no plan has a smaller peak */
+    MEMO_N_PROOFS
 } memo_proof;
 
 typedef struct memo_buffer {
@@ -496,7 +506,8 @@ typedef struct memo_event_handle* memo_event;   /* CUDA: a cudaEvent_t */
 typedef enum memo_copy_kind {
     MEMO_COPY_TO_HOST = 0,
     MEMO_COPY_TO_DEVICE,
-    MEMO_COPY_ON_DEVICE
+    MEMO_COPY_ON_DEVICE,
+    MEMO_N_COPY_KINDS
 } memo_copy_kind;
 
 typedef struct memo_range {
@@ -523,7 +534,8 @@ typedef enum memo_type {
     MEMO_TYPE_F16,
     MEMO_TYPE_I32,
     MEMO_TYPE_I64,
-    MEMO_TYPE_U8
+    MEMO_TYPE_U8,
+    MEMO_N_TYPES
 } memo_type;
 
 /* The row kernels of memo_sp.h, whose chapter 11 has the desc of each. */
@@ -538,7 +550,8 @@ typedef enum memo_row_kind {
     MEMO_ROW_SINKS,
     MEMO_ROW_SINK_SUMS,
     MEMO_ROW_REDUCE,
-    MEMO_ROW_ADD_PACKED
+    MEMO_ROW_ADD_PACKED,
+    MEMO_N_ROW_KINDS
 } memo_row_kind;
 
 /* A host function as an operation of a stream.  Returns OK, or an error that fails the stream. */
@@ -940,8 +953,9 @@ enum {
     MEMO_ROWS,     /* a fraction alpha of the rows is swapped, the others are recomputed */
     MEMO_WHOLE,    /* all rows are swapped, or all are recomputed; alpha swaps them.  For items that
                       are expensive to recompute (attention), or whose rows are not tokens */
-    MEMO_WITH      /* as the last item before it that is not WITH, whose recomputation also makes
+    MEMO_WITH,     /* as the last item before it that is not WITH, whose recomputation also makes
                       this item (a norm its rstd, attention its LSE): both have the same rows */
+    MEMO_N_AWAYS
 };
 
 /* Whose the rows are; all but SLICE are of sessions: memo_plan.h, chapter 4, Slices. */
@@ -955,8 +969,9 @@ enum {
                        order: memo_plan.h, chapter 4, In flight */
     MEMO_INPUT,     /* the bytes of EDGE when the layer's forward begins, which the trainer copies.
                        MOVE or KEEP, and at most one */
-    MEMO_CARRIED    /* the state of a recurrence when the slice begins, which the trainer copies.
+    MEMO_CARRIED,   /* the state of a recurrence when the slice begins, which the trainer copies.
                        MOVE or KEEP.  row_bytes counts the bytes of a slice */
+    MEMO_N_SCOPES
 };
 
 /* Bits of memo_item.is. */
@@ -1118,8 +1133,12 @@ typedef struct memo_state {
 #define MEMO_STATES_MAX 32
 
 /* Tiers of memory, and who needs bytes there. */
-typedef enum memo_tier { MEMO_TIER_DEVICE = 0, MEMO_TIER_HOST, MEMO_TIER_FILE } memo_tier;
-#define MEMO_N_TIERS 3
+typedef enum memo_tier {
+    MEMO_TIER_DEVICE = 0,
+    MEMO_TIER_HOST,
+    MEMO_TIER_FILE,
+    MEMO_N_TIERS
+} memo_tier;
 typedef enum memo_owner {
     MEMO_OWNER_WEIGHTS = 0, /* states that the forward or the backward reads; where they stay */
     MEMO_OWNER_GRADIENTS,   /* likewise */
@@ -1127,15 +1146,16 @@ typedef enum memo_owner {
     MEMO_OWNER_PLACES,      /* through which streamed states come and go */
     MEMO_OWNER_ACTIVATIONS, /* the swap engine's */
     MEMO_OWNER_SESSION,     /* buffers of pass SESSION */
-    MEMO_OWNER_MICRO_BATCH  /* its other requests, where they do not share bytes */
+    MEMO_OWNER_MICRO_BATCH, /* its other requests, where they do not share bytes */
+    MEMO_N_OWNERS
 } memo_owner;
-#define MEMO_N_OWNERS 7
 
 /* When states are updated. */
 typedef enum memo_update_at {
     MEMO_UPDATE_PASS = 1, /* in memo_session_update, behind all layers */
     MEMO_UPDATE_FUSED,    /* in the last backward of a step */
-    MEMO_UPDATE_DEFERRED  /* before the layer's next forward */
+    MEMO_UPDATE_DEFERRED, /* before the layer's next forward */
+    MEMO_N_UPDATE_MOMENTS /* with 0, which is none */
 } memo_update_at;
 
 #ifdef __cplusplus
@@ -1393,7 +1413,7 @@ MEMOI MEMOB_NOINLINE memo_status memob_check_rate(const char* desc, const char* 
 MEMOI memo_status memob_check_copy(memo_copy_kind kind, const void* to, int64_t to_stride_bytes,
                                    const void* from, int64_t from_stride_bytes, int64_t row_bytes,
                                    int64_t n_rows, memo_error* error) {
-    if (memob_check_integer("copy", "kind", (int)kind, 0, MEMO_COPY_ON_DEVICE, error))
+    if (memob_check_integer("copy", "kind", (int)kind, 0, MEMO_N_COPY_KINDS - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOB_BYTES_MAX / n_rows))
         return MEMOB_INVALID(error,
@@ -1880,7 +1900,8 @@ const char* memo_status_name(memo_status status) {
                                         "device error",
                                         "unsupported",
                                         "communication error"};
-    return (unsigned)status <= MEMO_STATUS_COMM ? names[status] : "unknown status";
+    MEMOB_TABLE_OF(MEMO_N_STATUSES, names);
+    return (unsigned)status < MEMO_N_STATUSES ? names[status] : "unknown status";
 }
 
 /* Appends what to do, or another cause, unless the message has it.  These words stay whole: a message
@@ -2352,8 +2373,8 @@ typedef struct memob_value {
 } memob_value;
 #define MEMOB_VALUE(what, type, of, field, least, most)                                            \
     { what, type, offsetof(of, field), least, most, NULL }
-#define MEMOB_WORD(what, of, field, most, words)                                                   \
-    { what, MEMOB_VALUE_WORD, offsetof(of, field), 0, most, words }
+#define MEMOB_WORD(what, of, field, words)                                                         \
+    { what, MEMOB_VALUE_WORD, offsetof(of, field), 0, sizeof words / sizeof *words - 1, words }
 #define MEMOB_NUMBER(what, of, field)                                                              \
     MEMOB_VALUE(what, MEMOB_VALUE_INT64, of, field, INT64_MIN, INT64_MAX)
 #define MEMOB_SECONDS_MOST 9000000000000000000 /* of FEMTOSECONDS and NANOSECONDS */
@@ -2662,6 +2683,7 @@ MEMOI MEMOB_NOINLINE memo_status memob_write_lines(memo_text* text, int64_t coun
 
 /* Words of files and pictures. */
 static const char* const memob_class_names[] MEMO_UNUSED = {"transient", "skeletal", "persistent"};
+MEMOB_TABLE_OF(MEMO_N_CLASSES, memob_class_names);
 
 /* memo_trace.reserved points to it. */
 typedef struct memoi_trace_book {
@@ -2710,7 +2732,7 @@ void memo_trace_destroy(memo_trace* trace) {
 /* By kind of request.  MARK is parsed apart. */
 static const memob_value memoi_trace_buffer_values[] = {
     MEMOB_NUMBER("id", memo_request, id), MEMOB_NUMBER("size", memo_request, size_bytes),
-    MEMOB_WORD("class", memo_request, memory_class, 2, memob_class_names),
+    MEMOB_WORD("class", memo_request, memory_class, memob_class_names),
     MEMOB_VALUE("stream", MEMOB_VALUE_INT32, memo_request, stream, 0, MEMOB_STREAMS - 1)};
 static const memob_value memoi_trace_use_values[] = {
     MEMOB_NUMBER("id", memo_request, id),
@@ -2722,6 +2744,7 @@ static const memob_record memoi_trace_records[] = {
     {"malloc", memoi_trace_buffer_values, 4, 2}, {"free", memoi_trace_buffer_values, 2, 0},
     {"use", memoi_trace_use_values, 2, 0},       {"record", memoi_trace_event_values, 2, 0},
     {"wait", memoi_trace_event_values, 2, 0},    {"mark", NULL, 0, 0}};
+MEMOB_TABLE_OF(MEMO_N_REQUEST_KINDS, memoi_trace_records);
 
 /* Finds the malloc of a live id; the error states whether the id was freed or never requested. */
 MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const char* what,
@@ -2868,7 +2891,7 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
 MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, memo_trace* trace,
                                             memo_error* error) {
     const int version = reader->count >= 0;
-    int32_t kind = MEMO_REQUEST_MARK;
+    int32_t kind = MEMO_N_REQUEST_KINDS - 1;
     memob_record record;
     memo_request r = MEMO_ZERO(memo_request);
     int64_t freed_bytes;
@@ -2970,6 +2993,7 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
 
 static const char* const memob_phase_names[] MEMO_UNUSED = {"", "", "forward", "recompute",
                                                             "backward"};
+MEMOB_TABLE_OF(MEMO_N_PHASES, memob_phase_names);
 
 memo_mark memo_mark_parse(const char* text) {
     memob_reader reader;
@@ -2985,7 +3009,7 @@ memo_mark memo_mark_parse(const char* text) {
     else if (memob_word_is(&reader, "layer") && memoi_next_word(&reader) &&
              memoi_word_number(reader.word, reader.length, &mark.layer) && mark.layer >= 0 &&
              memoi_next_word(&reader))
-        for (int i = MEMO_PHASE_FORWARD; i <= MEMO_PHASE_BACKWARD; i++)
+        for (int i = MEMO_PHASE_FORWARD; i < MEMO_N_PHASES; i++)
             if (memob_word_is(&reader, memob_phase_names[i])) mark.phase = (memo_phase)i;
     if (mark.phase == MEMO_PHASE_NONE || !memoi_next_word(&reader)) return none;
     mark.is_end = memob_word_is(&reader, "end");
@@ -3138,7 +3162,7 @@ MEMOI const char* memoi_plan_buffer_fault(const memo_plan* plan, int64_t i) {
         {!memob_is_within(buffer->stream, 0, MEMOB_STREAMS - 1),
          "its stream is out of range; 0 to 63 are valid"},
         {buffer->lane < 0, "its lane is negative; 0 or more are valid"},
-        {!memob_is_within((int)buffer->memory_class, MEMO_CLASS_TRANSIENT, MEMO_CLASS_PERSISTENT),
+        {!memob_is_within((int)buffer->memory_class, 0, MEMO_N_CLASSES - 1),
          "its class is not a memo_class"},
         {buffer->is_fixed &&
              (!is_aligned || !memob_is_within(buffer->offset_bytes, 0, MEMOB_BYTES_MAX)),
@@ -3936,6 +3960,7 @@ memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
  * 1. A plan has a line for each value of its head and each buffer, gap, hold and wait alone. */
 
 static const char* const memoi_proof_names[] = {"none", "feasible", "optimal"};
+MEMOB_TABLE_OF(MEMO_N_PROOFS, memoi_proof_names);
 
 static const memob_value memoi_plan_head_values[] = {
     MEMOB_NUMBER("alignment", memo_plan, alignment_bytes),
@@ -3943,7 +3968,7 @@ static const memob_value memoi_plan_head_values[] = {
     MEMOB_NUMBER("body", memo_plan, body_begin),
     MEMOB_NUMBER("peak", memo_plan, peak_bytes),
     MEMOB_NUMBER("bound", memo_plan, lower_bound_bytes),
-    MEMOB_WORD("proof", memo_plan, proof, 2, memoi_proof_names),
+    MEMOB_WORD("proof", memo_plan, proof, memoi_proof_names),
     MEMOB_VALUE("engine", MEMOB_VALUE_NAME, memo_plan, engine, 0, 16),
     MEMOB_VALUE("buffers", MEMOB_VALUE_INT64, memo_plan, n_buffers, 0, MEMOB_BYTES_MAX / 4),
     MEMOB_VALUE("gaps", MEMOB_VALUE_INT64, memo_plan, n_gaps, 0, MEMOB_BYTES_MAX / 4),
@@ -3959,7 +3984,7 @@ static const memob_value memoi_plan_buffer_values[] = {
     MEMOB_VALUE("fixed", MEMOB_VALUE_INT32, memo_buffer, is_fixed, 0, 1),
     MEMOB_VALUE("stream", MEMOB_VALUE_INT32, memo_buffer, stream, 0, MEMOB_STREAMS - 1),
     MEMOB_VALUE("lane", MEMOB_VALUE_INT32, memo_buffer, lane, 0, INT32_MAX),
-    MEMOB_WORD("class", memo_buffer, memory_class, 2, memob_class_names)};
+    MEMOB_WORD("class", memo_buffer, memory_class, memob_class_names)};
 static const memob_value memoi_plan_gap_values[] = {MEMOB_NUMBER("buffer", memo_gap, buffer),
                                                     MEMOB_NUMBER("begin", memo_gap, begin),
                                                     MEMOB_NUMBER("end", memo_gap, end)};
@@ -6340,7 +6365,12 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
  * pass of one layer; with slices or places in flight, of one step of the engine of rows.  A list is
  * the visits of a step, in the order in which the trainer makes them. */
 
-typedef enum memob_pass { MEMOB_FORWARD = 0, MEMOB_BACKWARD, MEMOB_UPDATE } memob_pass;
+typedef enum memob_pass {
+    MEMOB_FORWARD = 0,
+    MEMOB_BACKWARD,
+    MEMOB_UPDATE,
+    MEMOB_N_PASSES
+} memob_pass;
 
 typedef struct memob_visit {
     int32_t pass, layer; /* layer: of rows a step */
@@ -6387,6 +6417,7 @@ enum {
 typedef struct memob_numbers {
     int64_t of[MEMOB_N_STREAMS];
 } memob_numbers;
+typedef char memoi_numbers_fit[MEMOB_N_STREAMS == 4 ? 1 : -1]; /* functions without a loop */
 
 /* The later operation of each stream.  No loop: at -O2 compilers keep it, and bytes with 20 cells
  * then take twice as long. */
@@ -6553,6 +6584,7 @@ MEMOI memo_status memob_engine_acquire(memob_engine* e, const char* desc, int64_
                                        int64_t host_bytes, const memo_stream* copy_streams,
                                        int n_streams, memo_error* error) {
     static const char* const names[] = {"compute", "to host", "to device", "file"};
+    MEMOB_TABLE_OF(MEMOB_N_STREAMS, names);
     void *on_device = e->device_memory, *on_host = e->host_memory;
     memo_status status = MEMO_STATUS_OK;
 
@@ -6729,7 +6761,8 @@ typedef enum memob_op_kind {
     MEMOB_OP_STORE,     /* device to host */
     MEMOB_OP_LOAD,      /* host to device */
     MEMOB_OP_WRITE,     /* host to file */
-    MEMOB_OP_READ       /* file to host */
+    MEMOB_OP_READ,      /* file to host */
+    MEMOB_N_OP_KINDS
 } memob_op_kind;
 
 /* A copy of an item between device and host, or of a window or a parcel between host and file. */
@@ -6768,7 +6801,7 @@ typedef struct memob_law_desc {
     /* Addresses and sizes are slots, below these numbers on the device, on the host and in the
      * file.  A slot is bytes of the same items, and a cell of the law.  Parcels have the first
      * slots of the host and of the file. */
-    int32_t n_slots[3];
+    int32_t n_slots[MEMO_N_TIERS];
     int64_t place_slots; /* of a place */
     /* NULL, or memory that many laws share, one after the other: then each is made in the law
      * before, or in one that is all zero.  The caller frees it. */
@@ -7151,6 +7184,7 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
 MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
     static const int32_t streams[] = {MEMOB_STREAM_COMPUTE, MEMOB_STREAM_TO_HOST,
                                       MEMOB_STREAM_TO_DEVICE, MEMOB_STREAM_FILE, MEMOB_STREAM_FILE};
+    MEMOB_TABLE_OF(MEMOB_N_OP_KINDS, streams);
     memob_op* op = &m->law->ops[m->law->n_ops++];
     MEMO_ASSERT(m->law->n_ops <= m->ops_most); /* 1 */
     memset(op, 0, sizeof *op);
@@ -7188,6 +7222,7 @@ MEMOI void memoi_law_touch(memoi_maker* m, memob_op* op, int32_t writes, int64_t
 /* The bytes of copies. */
 MEMOI void memoi_law_end_op(memoi_maker* m, memob_op* op) {
     static const int64_t tiers[] = {0, MEMOI_ON_HOST, MEMOI_IN_FILE};
+    MEMOB_TABLE_OF(MEMO_N_TIERS, tiers);
     const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
     const int leaves = op->kind == MEMOB_OP_STORE || op->kind == MEMOB_OP_WRITE;
     for (int32_t writes = 0; writes < 2; writes++) {
@@ -8093,9 +8128,9 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
 MEMOI const char* memoi_swap_choices_fault(const memo_item* item) {
     const int stays_or_moves = item->away == MEMO_KEEP || item->away == MEMO_MOVE;
     const memob_rule rules[] = {
-        {!memob_is_within(item->away, MEMO_KEEP, MEMO_WITH),
+        {!memob_is_within(item->away, 0, MEMO_N_AWAYS - 1),
          "away is invalid; MEMO_KEEP, MEMO_MOVE, MEMO_ROWS, MEMO_WHOLE and MEMO_WITH are valid"},
-        {!memob_is_within(item->scope, MEMO_SLICE, MEMO_CARRIED),
+        {!memob_is_within(item->scope, 0, MEMO_N_SCOPES - 1),
          "scope is invalid; MEMO_SLICE, MEMO_LAYER, MEMO_EDGE, MEMO_INPUT and MEMO_CARRIED are "
          "valid"},
         {item->is != 0 && item->is != MEMO_LATE_ROWS,
@@ -10103,7 +10138,7 @@ typedef enum memob_states_list {
 
 /* All visits of each list, and what they use.  Item l * n_states + s is state s of layer l. */
 typedef struct memob_states_items {
-    int32_t n_visits, n_uses, n_lists, n_slots[3];
+    int32_t n_visits, n_uses, n_lists, n_slots[MEMO_N_TIERS];
     memob_visit* visits;
     uint32_t* in_lists;
     char* on_host; /* (n_visits): an update there */
@@ -10120,10 +10155,10 @@ typedef struct memob_states {
     int32_t* turns;                        /* of the desc */
     int32_t n_turns, n_chunks;
     memo_state states[MEMO_STATES_MAX];
-    uint32_t gradients, updated; /* which states they are */
-    uint32_t made;               /* the update writes all their bytes */
-    uint32_t used_by[3];         /* (memob_pass): which states each pass uses, and gradients */
-    uint32_t hosted;             /* those that never leave the host */
+    uint32_t gradients, updated;      /* which states they are */
+    uint32_t made;                    /* the update writes all their bytes */
+    uint32_t used_by[MEMOB_N_PASSES]; /* (memob_pass): which states each pass uses, and gradients */
+    uint32_t hosted;                  /* those that never leave the host */
     memob_states_trainer trainer;
     memob_states_update* updates; /* (n_layers); NULL: not on the host */
     memob_states_layer* layers;   /* (n_layers) */
@@ -10200,7 +10235,8 @@ MEMOI memo_owner memoi_states_owner(const memo_state* state) {
  * place 0 begins at the bottom, place 1 at the top, so that a large layer reaches into the bytes of
  * layers that are not its neighbors. */
 MEMOI void memoi_states_lay_out(memob_states* states) {
-    int64_t stays[3] = {0, 0, 0}, before[2] = {0, 0}, area[2] = {0, 0}; /* of each tier */
+    int64_t stays[MEMO_N_TIERS] = {0}; /* of each tier, as the next */
+    int64_t before[2] = {0, 0}, area[2] = {0, 0};
     memob_states_sizes* sizes = &states->sizes;
     int32_t n_streamed = 0;
     for (int32_t l = 0; l < states->n_layers; l++) {
@@ -10285,13 +10321,14 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
 
 /* Which layer has which state, and where. */
 MEMOI void memoi_states_take_table(memob_states* states, const memob_states_desc* desc) {
-    static const uint32_t of_pass[3] = {MEMO_STATE_FORWARD,
-                                        MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
-                                        MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
+    static const uint32_t of_pass[] = {MEMO_STATE_FORWARD,
+                                       MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
+                                       MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
+    MEMOB_TABLE_OF(MEMOB_N_PASSES, of_pass);
     for (int32_t s = 0; s < desc->n_states; s++) {
         const memo_state* state = &desc->states[s];
         states->states[s] = *state;
-        for (int32_t pass = 0; pass < 3; pass++)
+        for (int32_t pass = 0; pass < MEMOB_N_PASSES; pass++)
             if (state->uses & of_pass[pass]) states->used_by[pass] |= 1u << s;
         if (state->uses & MEMO_STATE_GRADIENT) states->gradients |= 1u << s;
         if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;
@@ -10751,7 +10788,7 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
     if (has_file && !desc->spill_directory && !is_dry)
         return MEMOB_INVALID(error,
                              "memo_session_desc.spill_directory: NULL, but spilled has bits");
-    status = memob_states_prepare(states, launches ? 4 : n_copying, error);
+    status = memob_states_prepare(states, launches ? (int32_t)MEMOB_N_STREAMS : n_copying, error);
     if (launches && !status)
         status =
             memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
@@ -11124,9 +11161,10 @@ MEMOI void memob_states_defer(memob_states* states) {
  * and no updates are pending.  Errors: the device's. */
 MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices, int is_last,
                                          int is_forward_only, memo_error* error) {
-    const int32_t last[] = {MEMOB_STATES_UPDATE,
+    const int32_t last[] = {MEMOB_STATES_NOTHING, MEMOB_STATES_UPDATE,
                             states->n_turns ? MEMOB_STATES_FUSED : MEMOB_STATES_FORWARD,
                             MEMOB_STATES_UPDATE_FORWARD};
+    MEMOB_TABLE_OF(MEMO_N_UPDATE_MOMENTS, last);
     const int32_t more = states->n_turns ? MEMOB_STATES_MORE_BACKWARD : MEMOB_STATES_FORWARD;
     const int32_t forward = states->is_pending ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_FORWARD;
     const int is_more = states->layers[0].has_gradients && !states->is_pending;
@@ -11138,7 +11176,7 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices,
     states->n_slices = n_slices;
     states->is_spread = n_slices > 1 && !states->sizes.spill_bytes; /* windows have an order */
     states->is_forward_only = is_forward_only;
-    states->behind = is_last ? last[states->update_at - MEMO_UPDATE_PASS] : more;
+    states->behind = is_last ? last[states->update_at] : more;
     if (!states->sink.engine.status && states->n_turns && !is_forward_only)
         memoi_states_enter(states, states->is_pending ? forward : backward, states->behind);
     else if (!states->sink.engine.status)
@@ -11421,7 +11459,7 @@ MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t s
 MEMOI memo_status memob_states_synchronize(memob_states* states, memo_error* error) {
     const memob_engine* e = &states->sink.engine;
     memo_status status = MEMO_STATUS_OK;
-    for (int k = MEMOB_STREAM_COMPUTE; k <= MEMOB_STREAM_FILE && !status; k++)
+    for (int k = 0; k < MEMOB_N_STREAMS && !status; k++)
         if (k == MEMOB_STREAM_COMPUTE ? !e->computes_on_host : e->streams[k] != NULL)
             status = memo_stream_synchronize(&e->device, e->streams[k], error);
     if (!status) states->n_unseen = 0;

@@ -130,7 +130,8 @@ extern "C" {
 typedef enum memo_cuda_host_limit {
     MEMO_CUDA_HOST_REFUSE = 0, /* return OUT_OF_HOST_MEMORY before a page is touched */
     MEMO_CUDA_HOST_WARN,       /* log and try: for machines whose memory grows with use */
-    MEMO_CUDA_HOST_IGNORE      /* do not look */
+    MEMO_CUDA_HOST_IGNORE,     /* do not look */
+    MEMO_N_CUDA_HOST_LIMITS
 } memo_cuda_host_limit;
 
 typedef struct memo_cuda_device_desc {
@@ -1488,6 +1489,7 @@ MEMOI memo_status memoi_cuda_event_elapsed(void* context, memo_event begin, memo
 /* By memo_copy_kind. */
 static const cudaMemcpyKind memoi_cuda_copy_kinds[] = {
     cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToDevice};
+MEMOB_TABLE_OF(MEMO_N_COPY_KINDS, memoi_cuda_copy_kinds);
 
 /* Rows with gaps between them: all in one call, or one by one if the pitch does not allow that. */
 MEMOI memo_status memoi_cuda_copy_strided(const memoi_cuda* cuda, memo_copy_kind kind,
@@ -1556,6 +1558,7 @@ MEMOI memo_status memoi_cuda_copy_rows(void* context, memo_stream stream, memo_c
                                        int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
                                        memo_error* error) {
     static const char* const ranges[] = {"memo: to host", "memo: to device", "memo: on device"};
+    MEMOB_TABLE_OF(MEMO_N_COPY_KINDS, ranges);
     const memoi_cuda* cuda = (const memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     memo_status status = on.status ? on.status : memob_failure_status(&cuda->failure, error);
@@ -2557,6 +2560,7 @@ MEMOI memo_status memoi_cuda_row_kernel_here(void* context, memo_stream stream,
         MEMOI_CUDA_CASE(MEMO_ROW_SINK_SUMS, sink_sums, d.sinks.n_heads, warps)
         MEMOI_CUDA_CASE(MEMO_ROW_REDUCE, reduce, d.reduce.count, items)
         MEMOI_CUDA_CASE(MEMO_ROW_ADD_PACKED, add_packed, memo_add_packed_items(&d.pack), items)
+    case MEMO_N_ROW_KINDS: break;
     }
     return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d)", (int)call->kind);
 }
@@ -2647,7 +2651,7 @@ MEMOI memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, memo_
         {"ordinal", desc->ordinal, 0, INT32_MAX},
         {"host_threads", desc->host_threads, 0, INT32_MAX},
         {"local_ranks", desc->local_ranks, 0, INT32_MAX},
-        {"host_limit", (int64_t)desc->host_limit, 0, MEMO_CUDA_HOST_IGNORE},
+        {"host_limit", (int64_t)desc->host_limit, 0, MEMO_N_CUDA_HOST_LIMITS - 1},
         {"device_memory_bytes", desc->device_memory_bytes, 0, MEMOB_BYTES_MAX},
         {"host_memory_bytes", desc->host_memory_bytes, 0, MEMOB_BYTES_MAX},
         {"phantom_bytes", desc->phantom_bytes, 0, MEMOB_BYTES_MAX / 2},
@@ -2938,6 +2942,7 @@ MEMOI memo_status memoi_nccl_share_id(const memo_comm_nccl_desc* desc, int32_t s
 /* By memo_type; ncclBfloat16 is not in C before 2.24. */
 static const ncclDataType_t memoi_nccl_types[] = {
     ncclFloat32, ncclFloat64, (ncclDataType_t)9, ncclFloat16, ncclInt32, ncclInt64, ncclUint8};
+MEMOB_TABLE_OF(MEMO_N_TYPES, memoi_nccl_types);
 
 /* The mutex is held.  After this nothing calls NCCL but the watchdog, which aborts the world. */
 MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* why,
@@ -3206,7 +3211,8 @@ MEMOI ncclResult_t memoi_nccl_enqueue(memoi_nccl* me, cudaStream_t stream,
         return ncclReduceScatter(call->from, call->to, count, type, op, me->comm, stream);
     case MEMO_COLLECTIVE_BROADCAST:
         return ncclBroadcast(call->from, call->to, count, type, call->root, me->comm, stream);
-    case MEMO_COLLECTIVE_BARRIER: break;
+    case MEMO_COLLECTIVE_BARRIER:
+    case MEMO_N_COLLECTIVES: break;
     }
     /* NCCL has no barrier; the reduction of one number serves. */
     return ncclAllReduce(me->barrier_word, me->barrier_word, 1, ncclInt32, ncclMax, me->comm,
@@ -3218,6 +3224,7 @@ MEMOI memo_status memoi_nccl_run(memoi_nccl* me, memo_stream on, const memo_coll
                                  const memo_message_call* messages, int32_t n, memo_error* error) {
     static const char* const names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
                                         "barrier"};
+    MEMOB_TABLE_OF(MEMO_N_COLLECTIVES, names);
     const cudaStream_t stream = memo_cuda_stream(on);
     ncclResult_t result = ncclSuccess, ended;
     memo_status status;

@@ -103,7 +103,8 @@ typedef enum memo_plan_engine {
     MEMO_PLAN_ENGINE_AUTO = 0, /* greedy, then branch and bound, of all or of parts */
     MEMO_PLAN_ENGINE_GREEDY,   /* the best of a few orders, in milliseconds */
     MEMO_PLAN_ENGINE_MIP,      /* greedy, then the paper's program by lp_solve; small cases */
-    MEMO_PLAN_ENGINE_BILEVEL   /* marked layers of a trace without holds, then what AUTO does */
+    MEMO_PLAN_ENGINE_BILEVEL,  /* marked layers of a trace without holds, then what AUTO does */
+    MEMO_N_PLAN_ENGINES
 } memo_plan_engine;
 
 typedef struct memo_plan_desc {
@@ -252,8 +253,9 @@ typedef enum memo_swap_limit {
     MEMO_SWAP_LIMIT_BANDWIDTH,
     MEMO_SWAP_LIMIT_HOST_MEMORY,
     MEMO_SWAP_LIMIT_DEVICE_MEMORY,
-    MEMO_SWAP_LIMIT_DISK,  /* reading and writing the file */
-    MEMO_SWAP_LIMIT_UPDATE /* the update on the host */
+    MEMO_SWAP_LIMIT_DISK,   /* reading and writing the file */
+    MEMO_SWAP_LIMIT_UPDATE, /* the update on the host */
+    MEMO_N_SWAP_LIMITS
 } memo_swap_limit;
 
 typedef struct memo_swap_plan {
@@ -496,7 +498,8 @@ typedef enum memo_pass {
     MEMO_PASS_FORWARD,
     MEMO_PASS_BETWEEN,
     MEMO_PASS_BACKWARD,
-    MEMO_PASS_AFTER /* until the next micro-batch, or turn, begins: an output */
+    MEMO_PASS_AFTER, /* until the next micro-batch, or turn, begins: an output */
+    MEMO_N_PASSES
 } memo_pass;
 
 /* In flight.  A stage of a pipeline runs forwards of later micro-batches before the backward of an
@@ -575,7 +578,8 @@ typedef enum memo_update {
     MEMO_UPDATE_PLANNED = 0, /* on the host if states leave the device, and the predicted step is
                                 shorter by measured times, or only that fits */
     MEMO_UPDATE_DEVICE,      /* by memo_session_desc.update */
-    MEMO_UPDATE_HOST         /* by update_host, even if all states would fit on the device */
+    MEMO_UPDATE_HOST,        /* by update_host, even if all states would fit on the device */
+    MEMO_N_UPDATES
 } memo_update;
 
 /* When a trainer lets memo update them, see memo_update_at. */
@@ -592,9 +596,9 @@ typedef enum memo_policy {
     MEMO_POLICY_RECOMPUTE, /* what can be recomputed is; the rest stays on the device */
     MEMO_POLICY_SWAP,      /* every tensor is swapped, except MEMO_KEEP */
     MEMO_POLICY_ALPHA,     /* one alpha: the desc's, or the fastest that fits (MEMO paper) */
-    MEMO_POLICY_ROWS       /* memo_session_desc.rows */
+    MEMO_POLICY_ROWS,      /* memo_session_desc.rows */
+    MEMO_N_POLICIES
 } memo_policy;
-#define MEMO_N_POLICIES 6
 MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL */
 
 /* A buffer of device memory, requested and freed by the session, lives from the begin of layer
@@ -1949,13 +1953,13 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
     for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         const double size = (double)item->size, lifetime = (double)item->lifetime;
-        const double ranks[MEMOI_N_ORDERS][2] = {
-            {(double)item->load, lifetime},             /* LOAD */
-            {0, -(double)item->begin},                  /* START */
-            {size * lifetime, size * lifetime},         /* AREA */
-            {size, lifetime},                           /* SIZE */
-            {lifetime, size * lifetime},                /* LIFETIME */
-            {(double)(item->end - item->begin), size}}; /* SECTIONS */
+        const double ranks[][2] = {{(double)item->load, lifetime},             /* LOAD */
+                                   {0, -(double)item->begin},                  /* START */
+                                   {size * lifetime, size * lifetime},         /* AREA */
+                                   {size, lifetime},                           /* SIZE */
+                                   {lifetime, size * lifetime},                /* LIFETIME */
+                                   {(double)(item->end - item->begin), size}}; /* SECTIONS */
+        MEMOB_TABLE_OF(MEMOI_N_ORDERS, ranks);
         ranked[i].index = i;
         ranked[i].first = ranks[order][0];
         ranked[i].second = ranks[order][1];
@@ -4215,7 +4219,7 @@ done: /* after a failure as well */
 }
 
 MEMOI memo_status memoi_plan_check_desc(const memo_plan_desc* desc, memo_error* error) {
-    const memob_bounds fields[] = {{"engine", (int64_t)desc->engine, 0, MEMO_PLAN_ENGINE_BILEVEL},
+    const memob_bounds fields[] = {{"engine", (int64_t)desc->engine, 0, MEMO_N_PLAN_ENGINES - 1},
                                    {"capacity_bytes", desc->capacity_bytes, 0, INT64_MAX},
                                    {"n_offers", desc->n_offers, 0, desc->offers ? INT64_MAX : 0},
                                    {"n_threads", desc->n_threads, 0, MEMOI_THREADS}};
@@ -4419,7 +4423,8 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
                               bytes_per_s, MEMOB_SPILL_ALIGNMENT);
 
     /* Memory for two copies at a time, on the device and on the host, where the file needs whole
-     * pages; of 64 KiB if there is not enough for larger copies.  Streams, and events with times. */
+     * pages; of 64 KiB if there is not enough for larger copies.  Streams, and events with
+     * times. */
     p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
     for (int64_t least_bytes = 1 << 16;; p.half_bytes = least_bytes) {
         memob_engine_begin(e, device, NULL, 0, on_device, on_host);
@@ -4796,7 +4801,7 @@ MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back
     const double bytes_s = memoi_rows_over((double)n_bytes, rate);
     if (!is_file) c->copied_bytes[is_back != 0] += (double)n_bytes;
     if (!n_copies) return;
-    if (!is_file) c->in_flight_s[which - 1] += bytes_s;
+    if (!is_file) c->in_flight_s[is_back != 0] += bytes_s;
     memob_clock_add(&c->now, which, (is_file ? 0 : n_copies * c->rates.copy_s) + bytes_s);
 }
 
@@ -5088,8 +5093,21 @@ typedef struct memoi_rows_score {
 
 #define MEMOI_ROWS_IMPOSSIBLE 1e300
 #define MEMOI_ROWS_WORST      (2 * MEMOI_ROWS_IMPOSSIBLE) /* any table is better */
-/* Beside KEEP, MOVE, ROWS and WHOLE of a bundle: kept or recomputed (late rows); not there. */
-enum { MEMOI_ROWS_LATE = MEMO_WITH, MEMOI_ROWS_ABSENT };
+
+/* What a layer may do with the rows of a bundle, beside keeping them. */
+typedef enum memoi_rows_rule {
+    MEMOI_RULE_KEEP = 0, /* nothing */
+    MEMOI_RULE_MOVE,     /* swap all: they cannot be recomputed, or not in this layer */
+    MEMOI_RULE_ROWS,     /* swap any, and recompute the others */
+    MEMOI_RULE_WHOLE,    /* swap all, or recompute all */
+    MEMOI_RULE_LATE,     /* recompute all: late rows */
+    MEMOI_RULE_ABSENT    /* nothing: the layer lacks the bundle */
+} memoi_rows_rule;
+
+/* By `away` of the bundle's leader, which is never WITH. */
+static const memoi_rows_rule memoi_rule_of_away[] = {
+    MEMOI_RULE_KEEP, MEMOI_RULE_MOVE, MEMOI_RULE_ROWS, MEMOI_RULE_WHOLE, MEMOI_RULE_ABSENT};
+MEMOB_TABLE_OF(MEMO_N_AWAYS, memoi_rule_of_away);
 
 typedef struct memoi_rows_table {
     memoi_rows_score score;
@@ -5114,13 +5132,11 @@ typedef struct memoi_rows_planner {
     /* The planner's kinds: with slices each kind of the desc is several, by the slice's position,
      * because late slices take longer than early ones. */
     int32_t n_bundles;
-    int32_t* kinds; /* of each layer */
-    int32_t*
-        rules;     /* (n_bundles, n_layers): KEEP, MOVE (also if it cannot be recomputed for another
-                           reason), ROWS, WHOLE, MEMOI_ROWS_LATE or MEMOI_ROWS_ABSENT */
-    double* all_s; /* likewise: to recompute all rows; infinite: impossible */
-    int32_t* bundle_of; /* each tensor's; -1: no bytes */
-    int32_t* by_worth;  /* bundles, of most worth first */
+    int32_t* kinds;         /* of each layer */
+    memoi_rows_rule* rules; /* (n_bundles, n_layers) */
+    double* all_s;          /* likewise: to recompute all rows; infinite: impossible */
+    int32_t* bundle_of;     /* each tensor's; -1: no bytes */
+    int32_t* by_worth;      /* bundles, of most worth first */
     memoi_rows_clock clock;
     memoi_rows_known* known; /* each table has one place among n_known, a power of 2 */
     int64_t* known_cells;    /* (n_known, n_cells) */
@@ -5232,8 +5248,8 @@ MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
 }
 
 /* 1: the trainer's recompute can compute it. */
-MEMOI int memoi_rule_recomputes(int32_t rule) {
-    return memob_is_recomputed(rule) || rule == MEMOI_ROWS_LATE;
+MEMOI int memoi_rule_recomputes(memoi_rows_rule rule) {
+    return rule == MEMOI_RULE_ROWS || rule == MEMOI_RULE_WHOLE || rule == MEMOI_RULE_LATE;
 }
 
 /* What each layer may do with each bundle, and the time to recompute all rows. */
@@ -5246,15 +5262,16 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
         for (int32_t layer = 0; layer < p->n_layers; layer++) {
             const int64_t at = (int64_t)b * p->n_layers + layer;
             const int cannot = tensor->recompute_s_per_row[memob_layer_kind(swap, layer)] < 0;
-            int32_t rule = memob_item_away(swap, t);
+            memoi_rows_rule rule = memoi_rule_of_away[memob_item_away(swap, t)];
 
-            if (memob_is_recomputed(rule)) {
+            if (memoi_rule_recomputes(rule)) {
                 const int is_late = memob_tensor_is_routed(swap, t);
-                if (is_late) rule = MEMOI_ROWS_LATE;
-                if (cannot) rule = is_late ? MEMO_KEEP : MEMO_MOVE;
+                if (is_late) rule = MEMOI_RULE_LATE;
+                if (cannot) rule = is_late ? MEMOI_RULE_KEEP : MEMOI_RULE_MOVE;
             }
-            p->rules[at] = memob_layer_has(swap, layer, t) ? rule : MEMOI_ROWS_ABSENT;
-            p->all_s[at] = rule == MEMO_MOVE ? HUGE_VAL : memob_rows_recompute_s(p->desc, layer, t);
+            p->rules[at] = memob_layer_has(swap, layer, t) ? rule : MEMOI_RULE_ABSENT;
+            p->all_s[at] =
+                rule == MEMOI_RULE_MOVE ? HUGE_VAL : memob_rows_recompute_s(p->desc, layer, t);
             if (!memoi_rule_recomputes(p->rules[at])) continue;
             p->hair_s =
                 fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->profile->recompute_call_s));
@@ -5299,7 +5316,7 @@ MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
     e->device.copy = memoi_rows_state_copy;
     e->device.fill = memoi_rows_state_fill;
     e->device.launch_host = memoi_rows_state_file;
-    for (int32_t k = MEMOB_STREAM_TO_HOST; k <= MEMOB_STREAM_FILE; k++)
+    for (int32_t k = MEMOB_STREAM_TO_HOST; k < MEMOB_N_STREAMS; k++)
         e->streams[k] = (memo_stream)(intptr_t)k;
 }
 
@@ -5332,14 +5349,14 @@ MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan
     p->bundle_of = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
     p->by_worth = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
     p->kinds = MEMOB_ARRAY(a, int32_t, p->n_layers);
-    p->rules = MEMOB_ARRAY(a, int32_t, n_cells);
+    p->rules = MEMOB_ARRAY(a, memoi_rows_rule, n_cells);
     p->all_s = MEMOB_ARRAY(a, double, n_cells);
     p->clock.layers = MEMOB_ARRAY(a, memoi_rows_layer, p->n_layers);
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
         p->clock.states->sink.clock = &p->clock.now;
-        if (!status) status = memob_states_prepare(p->clock.states, 4, error);
+        if (!status) status = memob_states_prepare(p->clock.states, MEMOB_N_STREAMS, error);
         if (status) return status;
     }
     p->n_known = MEMOI_ROWS_KNOWN_MAX;
@@ -5606,12 +5623,12 @@ MEMOI int memoi_rows_try(memoi_rows_planner* p) {
 
 /* 1 if a bundle may have this cell in a layer. */
 MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_t b, int64_t cell) {
-    const int32_t rule = p->rules[(int64_t)b * p->n_layers + layer];
+    const memoi_rows_rule rule = p->rules[(int64_t)b * p->n_layers + layer];
     MEMO_ASSERT(memob_is_within(cell, MEMO_ROWS_KEPT, p->n_tiles)); /* 2 */
-    if (cell == MEMO_ROWS_KEPT || rule == MEMO_ROWS) return 1;
-    if (rule == MEMO_KEEP || rule == MEMOI_ROWS_ABSENT) return 0;
-    if (rule == MEMOI_ROWS_LATE) return cell == 0;
-    return cell == p->n_tiles || (cell == 0 && rule == MEMO_WHOLE);
+    if (cell == MEMO_ROWS_KEPT || rule == MEMOI_RULE_ROWS) return 1;
+    if (rule == MEMOI_RULE_KEEP || rule == MEMOI_RULE_ABSENT) return 0;
+    if (rule == MEMOI_RULE_LATE) return cell == 0;
+    return cell == p->n_tiles || (cell == 0 && rule == MEMOI_RULE_WHOLE);
 }
 
 /* --- >>row search ---
@@ -5986,8 +6003,8 @@ MEMOI int memoi_rows_is_hopeless(const memoi_rows_planner* p) {
     for (int32_t b = 0; b < p->n_bundles; b++) {
         if (desc->swap->tensors[p->bundles[b].leader].scope == MEMO_CARRIED) continue;
         for (int32_t layer = 0; layer < p->n_layers; layer++) {
-            const int32_t rule = p->rules[(int64_t)b * p->n_layers + layer];
-            if (rule == MEMO_MOVE || rule == MEMO_KEEP)
+            const memoi_rows_rule rule = p->rules[(int64_t)b * p->n_layers + layer];
+            if (rule == MEMOI_RULE_MOVE || rule == MEMOI_RULE_KEEP)
                 n_bytes += (double)p->bundles[b].row_bytes *
                            (double)memob_swap_rows_of_tiles(desc->swap, layer, p->n_tiles);
         }
@@ -6003,7 +6020,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
         for (int64_t i = 0; i < p->n_bundles; i++) p->trial.versions[i] = ++p->n_versions;
         for (int64_t i = 0; i < p->n_cells; i++) {
             int64_t cell = MEMO_ROWS_KEPT;
-            if (p->rules[i] == MEMO_MOVE && !way) cell = p->n_tiles;
+            if (p->rules[i] == MEMOI_RULE_MOVE && !way) cell = p->n_tiles;
             if (memoi_rule_recomputes(p->rules[i])) cell = 0;
             p->trial.cells[i] = cell;
         }
@@ -6096,6 +6113,7 @@ MEMOI void memoi_rows_name_rate(memo_swap_plan* plan, memo_swap_limit limit, dou
     static const char* const names[] = {
         "", "bandwidth is the limit; a link", "",
         "", "the disk is the limit; one",     "the update on the host is the limit; one"};
+    MEMOB_TABLE_OF(MEMO_N_SWAP_LIMITS, names);
     plan->limit = limit;
     snprintf(plan->reason, sizeof plan->reason, "%s twice as fast would save %.2g%% of the step",
              names[limit], 100 * saved);
@@ -6109,7 +6127,7 @@ MEMOI void memoi_rows_name_given(memoi_rows_planner* p, memo_swap_plan* plan) {
     const memob_rows_rates rates = p->clock.rates;
     double most = MEMOI_ROWS_GAIN;
     memoi_rows_name_none(plan, "no rate: a faster link alone would save nothing with these rows");
-    for (int i = 0; i < 3 && plan->step_s > 0; i++) {
+    for (size_t i = 0; i < sizeof limits / sizeof *limits && plan->step_s > 0; i++) {
         memo_swap_plan_desc wider = *desc;
         double saved = 0;
         p->clock.rates = rates;
@@ -6131,6 +6149,7 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     static const memo_swap_limit limits[] = {
         MEMO_SWAP_LIMIT_HOST_MEMORY, MEMO_SWAP_LIMIT_DEVICE_MEMORY, MEMO_SWAP_LIMIT_BANDWIDTH,
         MEMO_SWAP_LIMIT_DISK, MEMO_SWAP_LIMIT_UPDATE};
+    MEMOB_TABLE_OF(MEMO_N_SWAP_LIMITS - 1, limits); /* all but NONE */
     memo_swap_limit limit = MEMO_SWAP_LIMIT_NONE;
     double saved, most = 5e-5;
     char bytes[32];
@@ -6142,7 +6161,7 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
 
     /* A tenth more of each limit first; then the limit lifted altogether. */
     for (int is_all = 0; is_all < 2 && limit == MEMO_SWAP_LIMIT_NONE; is_all++, most = 5e-4) {
-        for (int i = 0; i < 5; i++) {
+        for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
             saved = memoi_rows_lift(p, limits[i], is_all, MEMOI_ROWS_PARTS_RANKED);
             if (saved <= most) continue;
             most = saved;
@@ -6171,10 +6190,12 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
 /* Fails with the memory that the nearest plan lacks. */
 MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     static const char* const names[] = {"device memory", "host memory", "the disk"};
+    MEMOB_TABLE_OF(MEMO_N_TIERS, names);
     const int64_t there_bytes[] = {p->desc->device_bytes, p->desc->host_bytes,
                                    p->desc->spill_bytes};
+    MEMOB_TABLE_OF(MEMO_N_TIERS, there_bytes);
     const memoi_rows_score* score = &p->best.score;
-    double needed_bytes[3];
+    double needed_bytes[MEMO_N_TIERS];
     char needed[32], there[32];
     int which = 0;
 
@@ -6186,11 +6207,12 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     }
 
     /* Name the first budget that is exceeded; host memory if none is. */
-    needed_bytes[0] = score->device_bytes;
-    needed_bytes[1] = (double)score->sizes.host_bytes;
-    needed_bytes[2] = (double)score->sizes.spill_bytes;
-    while (which < 3 && memoi_rows_excess(there_bytes[which], needed_bytes[which]) <= 0) which++;
-    if (which == 3) which = 1;
+    needed_bytes[MEMO_TIER_DEVICE] = score->device_bytes;
+    needed_bytes[MEMO_TIER_HOST] = (double)score->sizes.host_bytes;
+    needed_bytes[MEMO_TIER_FILE] = (double)score->sizes.spill_bytes;
+    while (which < MEMO_N_TIERS && memoi_rows_excess(there_bytes[which], needed_bytes[which]) <= 0)
+        which++;
+    if (which == MEMO_N_TIERS) which = MEMO_TIER_HOST;
     return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                           "%s: %s needs %s of %s; raise the budget, or lower n_rows", names[which],
                           p->aim.is_alpha ? "the plan with alpha 0" : "the smallest plan found",
@@ -6383,16 +6405,27 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
  * Plan, read and open each make a session object, which may live for the call alone.  A *stage* is
  * a plan under way: rows, and what follows from them. */
 
-/* What is timed of a step: its passes (BETWEEN: of the last step), and tensors that are recomputed,
- * from here on. */
-#define MEMOI_SPAN_TENSOR MEMO_PASS_AFTER
-#define MEMOI_SPAN_UPDATE MEMO_PASS_SESSION /* of a layer, at its first step */
+/* What is timed of a step. */
 enum {
-    MEMOI_SESSION_REPETITIONS = 11,
+    MEMOI_SPAN_UPDATE = 0, /* of a layer, at its first step */
+    MEMOI_SPAN_FORWARD,
+    MEMOI_SPAN_BETWEEN, /* of the last step alone */
+    MEMOI_SPAN_BACKWARD,
+    MEMOI_SPAN_TENSOR, /* recomputation of tensor 0; tensor t has MEMOI_SPAN_TENSOR + t */
     MEMOI_SPAN_UPDATE_FIRST = MEMOI_SPAN_TENSOR + MEMO_PROFILE_TENSORS_MAX, /* at step 0 */
     MEMOI_SPAN_UPDATE_LAST,                                                 /* likewise */
     MEMOI_SPANS_MAX
 };
+static const int32_t memoi_span_of_pass[] = {-1, MEMOI_SPAN_FORWARD, MEMOI_SPAN_BETWEEN,
+                                             MEMOI_SPAN_BACKWARD, -1}; /* -1: none */
+MEMOB_TABLE_OF(MEMO_N_PASSES, memoi_span_of_pass);
+
+/* 1: of the computation of a layer. */
+MEMOI int memoi_span_is_of_layer(int64_t span) {
+    return span == MEMOI_SPAN_FORWARD || span == MEMOI_SPAN_BACKWARD;
+}
+
+#define MEMOI_SESSION_REPETITIONS 11 /* micro-batches that are timed */
 
 /* Measures every second span of a kind, one after the other. */
 typedef struct memoi_timer {
@@ -6448,7 +6481,8 @@ typedef enum memoi_states_call {
     MEMOI_CALL_UPDATE,
     MEMOI_CALL_SKIP_UPDATE,
     MEMOI_CALL_FLUSH,
-    MEMOI_CALL_FILL_STATES
+    MEMOI_CALL_FILL_STATES,
+    MEMOI_N_CALLS
 } memoi_states_call;
 
 /* A session that times its first steps: >>session timing. */
@@ -6557,8 +6591,8 @@ struct memo_session {
 };
 
 const char* memo_policy_name(memo_policy policy) {
-    static const char* const names[MEMO_N_POLICIES] = {"memo", "keep",  "recompute",
-                                                       "swap", "alpha", "rows"};
+    static const char* const names[] = {"memo", "keep", "recompute", "swap", "alpha", "rows"};
+    MEMOB_TABLE_OF(MEMO_N_POLICIES, names);
     return (int)policy >= 0 && (int)policy < MEMO_N_POLICIES ? names[policy] : "unknown";
 }
 
@@ -6730,7 +6764,7 @@ MEMOI int memoi_session_recomputes(const memo_session* s, int32_t step, int32_t 
 /* The times of a span; NULL: it is not timed. */
 MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
     const int32_t t = what - MEMOI_SPAN_TENSOR;
-    if (!s->spans_s || (what == MEMO_PASS_BETWEEN && step != s->n_steps - 1)) return NULL;
+    if (!s->spans_s || (what == MEMOI_SPAN_BETWEEN && step != s->n_steps - 1)) return NULL;
     if (t >= 0 && t < MEMO_PROFILE_TENSORS_MAX && !memoi_session_recomputes(s, step, t))
         return NULL;
     MEMO_ASSERT(step >= 0 && step < s->n_steps && what < MEMOI_SPANS_MAX); /* 1 */
@@ -6741,7 +6775,7 @@ MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t s
 MEMOI double memoi_session_scale(const memo_session* s, int32_t step, int32_t what) {
     const double rows = (double)memoi_session_rows(s, step);
     if (what == MEMOI_SPAN_UPDATE || what >= MEMOI_SPAN_UPDATE_FIRST) return 1;
-    if (what == MEMO_PASS_BETWEEN) return (double)s->steps->layer_rows / (double)s->batch.n_rows;
+    if (what == MEMOI_SPAN_BETWEEN) return (double)s->steps->layer_rows / (double)s->batch.n_rows;
     return (double)memob_swap_step_rows(&s->part->placement, step, s->steps->layer_rows) / rows;
 }
 
@@ -6873,7 +6907,7 @@ static const memob_value memoi_session_numbers[] = {
     MEMOI_NUMBER(INT64, disk_bytes, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT64, reserve_bytes, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT32, n_outputs, 0, INT32_MAX),
-    MEMOI_NUMBER(INT32, update_on, 0, MEMO_UPDATE_HOST),
+    MEMOI_NUMBER(INT32, update_on, 0, MEMO_N_UPDATES - 1),
     MEMOI_NUMBER(INT32, n_tensors, 1, MEMO_PROFILE_TENSORS_MAX),
     MEMOI_NUMBER(INT32, n_layers, 1, INT32_MAX / 8),
     MEMOI_NUMBER(INT64, n_rows, 1, MEMOB_BYTES_MAX),
@@ -6921,14 +6955,15 @@ MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_
 }
 
 /* 1: a pass goes through layers. */
-MEMOI int memoi_pass_has_layers(int64_t pass) {
+MEMOI int memoi_pass_has_layers(memo_pass pass) {
     return pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
 }
 
 /* When a layer of a pass comes in a micro-batch of n layers; -1: never. */
 MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
     const int64_t moments[] = {-1, layer, n, 2 * n - layer, 2 * n + 1}; /* by pass */
-    if (!memob_is_within(pass, MEMO_PASS_SESSION, MEMO_PASS_AFTER)) return -1;
+    MEMOB_TABLE_OF(MEMO_N_PASSES, moments);
+    if (!memob_is_within(pass, 0, MEMO_N_PASSES - 1)) return -1;
     if (memoi_pass_has_layers(pass) && !memob_is_within(layer, 0, n - 1)) return -1;
     return moments[pass];
 }
@@ -6943,6 +6978,7 @@ MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
 /* Names of memo_pass in messages. */
 static const char* const memoi_pass_names[] = {"the session", "forward", "`between`", "backward",
                                                "the end of the micro-batch"};
+MEMOB_TABLE_OF(MEMO_N_PASSES, memoi_pass_names);
 
 /* Index of the turn of a micro-batch in a chunk; n_order: there is none. */
 MEMOI int32_t memoi_session_find_turn(const memo_session_desc* desc, int32_t micro_batch,
@@ -7441,8 +7477,8 @@ MEMOI void memoi_step_plan_step(const memo_step_plan* plan, int32_t i, memoi_ste
 /* 0: the plan has no line i. */
 MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
                                    memoi_step_plan_line* line) {
-    const int32_t n_lines[MEMOI_LINE_KINDS] = {1, plan->swap.n_tensors, plan->n_order,
-                                               plan->swap.n_layers};
+    const int32_t n_lines[] = {1, plan->swap.n_tensors, plan->n_order, plan->swap.n_layers};
+    MEMOB_TABLE_OF(MEMOI_LINE_KINDS, n_lines);
     memset(line, 0, sizeof *line);
     while (line->of < MEMOI_LINE_KINDS && i >= n_lines[line->of]) i -= n_lines[line->of++];
     if (line->of == MEMOI_LINE_KINDS) return 0;
@@ -7595,9 +7631,10 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
-    enum { N_NUMBERS = MEMOI_N_NUMBERS - MEMOI_N_OWN, N = N_NUMBERS + 11, N_BUDGETS = 3 };
+    enum { N_NUMBERS = MEMOI_N_NUMBERS - MEMOI_N_OWN, N = N_NUMBERS + 11 };
     memo_session_desc* own = &s->desc;
-    int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
+    int64_t* const budgets[] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
+    MEMOB_TABLE_OF(MEMO_N_TIERS, budgets);
     const memob_value* numbers = memoi_session_numbers + MEMOI_N_OWN;
     const struct {
         const char* field;
@@ -7615,15 +7652,16 @@ MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
         {"spill_directory", own->spill_directory != NULL},
         {"alpha", (int64_t)(memob_hash((const char*)&own->alpha, sizeof own->alpha) >> 2)},
         {"profile", has_profile}};
-    int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
+    int64_t values[1 + 2 * N + MEMO_N_TIERS], *highest = values + 1, *lowest = highest + N;
     for (int32_t k = 0; k < N_NUMBERS; k++)
         highest[k] = memob_record_number(&numbers[k], (const char*)own + numbers[k].offset);
     for (int32_t k = N_NUMBERS; k < N; k++) highest[k] = others[k - N_NUMBERS].value;
 
     /* A value and its negative: the two maxima show whether the value is the same everywhere. */
     for (int32_t k = 0; k < N; k++) lowest[k] = -highest[k];
-    for (int32_t k = 0; k < N_BUDGETS; k++) lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
-    memoi_session_settle_values(s, values, 1 + 2 * N + N_BUDGETS);
+    for (int32_t k = 0; k < MEMO_N_TIERS; k++)
+        lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
+    memoi_session_settle_values(s, values, 1 + 2 * N + MEMO_N_TIERS);
     for (int32_t k = 0; k < N; k++)
         if (highest[k] != -lowest[k]) {
             const char* field = k < N_NUMBERS ? numbers[k].what : others[k - N_NUMBERS].field;
@@ -7632,7 +7670,7 @@ MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
                                         field ? "memo_session_desc." : "memo_session_open: plan",
                                         field ? field : ""));
         }
-    for (int32_t k = 0; k < N_BUDGETS; k++)
+    for (int32_t k = 0; k < MEMO_N_TIERS; k++)
         *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
 }
 
@@ -8037,6 +8075,7 @@ MEMOI const char* memoi_checked_missed(memo_session* s, memoi_checked_glance* vi
 /* A layer has begun a pass, or is about to end it. */
 MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
     static const char* const names[] = {"forward", "backward", "update"};
+    MEMOB_TABLE_OF(MEMOB_N_PASSES, names);
     const int is_fresh =
         !s->states->layers[layer].has_gradients && (pass == MEMOB_FORWARD || !is_end);
     memoi_checked_glance view = {
@@ -8245,6 +8284,7 @@ MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call
 MEMOI memo_status memoi_session_check_call(const memo_session* s, memoi_states_call call,
                                            memo_error* error) {
     static const char* const names[] = {"update", "skip_update", "flush", "fill_states"};
+    MEMOB_TABLE_OF(MEMOI_N_CALLS, names);
     const char* const why = memoi_session_refuses(s, call);
     return why ? memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s",
                                 names[call], why)
@@ -8361,6 +8401,7 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
                                   ? "states are read and written between micro-batches, while "
                                     "none is in flight"
                                   : "the session has no states");
+
     if (memob_check_integer("memo_session", "layer", layer, -1, s->desc.n_layers, error) ||
         memob_check_integer("memo_session", "state", state, 0, s->desc.n_states - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -8675,13 +8716,21 @@ MEMOI int memoi_checked_ends(memo_session* s, int32_t step, int32_t t, int64_t* 
     return memoi_checked_sweep(s, memoi_checked_slot(s, step) + behind, n_bytes) == n_bytes;
 }
 
-/* Looks at a slot after the forward, after the recomputation (BETWEEN) or after the backward of its
- * layer.  Nobody wrote behind the rows of a tensor.  The forward's rows are hashed, and the rows
- * that the backward gets must have the same bytes. */
-MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
-    static const char* const names[] = {"", "forward", "recomputation", "backward"};
+/* After which computation of a layer its slot is looked at. */
+typedef enum memoi_checked_after {
+    MEMOI_CHECKED_FORWARD,
+    MEMOI_CHECKED_RECOMPUTATION,
+    MEMOI_CHECKED_BACKWARD,
+    MEMOI_N_CHECKED
+} memoi_checked_after;
+
+/* Looks at a slot.  Nobody wrote behind the rows of a tensor.  The forward's rows are hashed, and
+ * the rows that the backward gets must have the same bytes. */
+MEMOI int memoi_checked_look(memo_session* s, int32_t step, memoi_checked_after after) {
+    static const char* const names[] = {"forward", "recomputation", "backward"};
+    MEMOB_TABLE_OF(MEMOI_N_CHECKED, names);
     const memoi_checked* c = &s->checked;
-    const int is_forward = after == MEMO_PASS_FORWARD;
+    const int is_forward = after == MEMOI_CHECKED_FORWARD;
 
     for (int32_t t = 0; t < s->desc.n_tensors; t++) {
         const memo_item* tensor = &s->steps->tensors[t];
@@ -8700,7 +8749,7 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
         return 0;
     }
 
-    if (s->error.status || after == MEMO_PASS_BACKWARD) return !s->error.status;
+    if (s->error.status || after == MEMOI_CHECKED_BACKWARD) return !s->error.status;
     for (int32_t t = 0; t < s->desc.n_tensors; t++) {
         const int is_by_rows = memob_is_recomputed(memob_item_away(s->steps, t)) &&
                                !memob_tensor_is_routed(s->steps, t);
@@ -8771,8 +8820,9 @@ MEMOI void memoi_checked_open_edge(memo_session* s, const memob_visit* visit) {
 
 /* After a forward the rows go to the engine.  Nobody uses a layer that has ended: it is poison. */
 MEMOI void memoi_checked_layer_end(memo_session* s, int32_t step, memo_pass pass) {
-    const int leaves = pass == MEMO_PASS_FORWARD && s->part->swap;
-    if ((!leaves || memoi_checked_exchange(s, step, 0)) && memoi_checked_look(s, step, pass))
+    const int is_forward = pass == MEMO_PASS_FORWARD, leaves = is_forward && s->part->swap;
+    if ((!leaves || memoi_checked_exchange(s, step, 0)) &&
+        memoi_checked_look(s, step, is_forward ? MEMOI_CHECKED_FORWARD : MEMOI_CHECKED_BACKWARD))
         memoi_checked_fill(s, memoi_checked_slot(s, step), s->checked.slot_bytes);
 }
 
@@ -8914,8 +8964,9 @@ MEMOI void memoi_checked_norm(memo_session* s, int is_end) {
 MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
     memoi_checked* c = &s->checked;
     const uint32_t kind = 1u << memob_layer_kind(s->steps, step);
-    if (s->error.status || !memoi_checked_look(s, step, MEMO_PASS_BETWEEN) || (c->kinds & kind) ||
-        s->desc.backward_recomputes || step % s->n_slices || s->part->skipped[step])
+    if (s->error.status || !memoi_checked_look(s, step, MEMOI_CHECKED_RECOMPUTATION) ||
+        (c->kinds & kind) || s->desc.backward_recomputes || step % s->n_slices ||
+        s->part->skipped[step])
         return;
     c->kinds |= kind;
     memoi_checked_outputs(s, step, 0);
@@ -9264,7 +9315,7 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
 
 /* After all forwards of a micro-batch.  In an order: before its first backward. */
 MEMOI void memoi_session_begin_between(memo_session* s) {
-    memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 0);
+    memoi_session_mark(s, s->n_steps - 1, MEMOI_SPAN_BETWEEN, 0);
     memoi_session_bound_lives(s, MEMO_PASS_BETWEEN, s->first_step, 0);
 }
 
@@ -9552,11 +9603,11 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     /* Buffers, states and rows. */
     if (is_backward && memoi_session_is_last(s, step)) {
         memoi_session_bound_lives(s, MEMO_PASS_BETWEEN, step, 1);
-        memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 1);
+        memoi_session_mark(s, s->n_steps - 1, MEMOI_SPAN_BETWEEN, 1);
     }
     memoi_session_bound_lives(s, pass, step, 0);
     if (s->open_next >= 0) /* the layer that is open has its own times */
-        memoi_session_mark(s, s->open, (int32_t)pass, 1);
+        memoi_session_mark(s, s->open, memoi_span_of_pass[pass], 1);
     memoi_session_visit_states(s, is_backward, step, 0);
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
@@ -9575,7 +9626,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         memoi_session_recompute(s, step);
         if (s->checked.slots) memoi_checked_backward_begin(s, step);
     }
-    memoi_session_mark(s, s->open, (int32_t)pass, 0); /* the older of two goes on */
+    memoi_session_mark(s, s->open, memoi_span_of_pass[pass], 0); /* the older of two goes on */
     return !s->error.status && memoi_session_rows(s, step) > 0;
 }
 
@@ -9584,7 +9635,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     const int32_t step = memoi_session_enter(s, layer, pass, 1);
     const int is_backward = pass == MEMO_PASS_BACKWARD;
     if (step < 0) return;
-    memoi_session_mark(s, step, (int32_t)pass, 1);
+    memoi_session_mark(s, step, memoi_span_of_pass[pass], 1);
     if (s->checked.slots) memoi_checked_layer_end(s, step, pass);
     if (memoi_session_moves(s) && !s->error.status)
         (void)memoi_session_is_ok(s, memob_swap_end(s->part->swap, &s->call_error));
@@ -9596,7 +9647,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     s->open = s->open_next;
     s->open_next = -1;
     s->n_passed++;
-    if (s->open >= 0) memoi_session_mark(s, s->open, (int32_t)pass, 0);
+    if (s->open >= 0) memoi_session_mark(s, s->open, memoi_span_of_pass[pass], 0);
 }
 
 int memo_session_forward_begin(memo_session* s, int32_t layer) {
@@ -9618,11 +9669,11 @@ MEMOI void memoi_session_run_loss(memo_session* s) {
         s->desc.loss(s->desc.user, s);
         return;
     }
-    memoi_session_mark(s, s->open, MEMO_PASS_BACKWARD, 1);
-    memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 0);
+    memoi_session_mark(s, s->open, MEMOI_SPAN_BACKWARD, 1);
+    memoi_session_mark(s, s->n_steps - 1, MEMOI_SPAN_BETWEEN, 0);
     s->desc.loss(s->desc.user, s);
-    memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 1);
-    memoi_session_mark(s, s->open, MEMO_PASS_BACKWARD, 0);
+    memoi_session_mark(s, s->n_steps - 1, MEMOI_SPAN_BETWEEN, 1);
+    memoi_session_mark(s, s->open, MEMOI_SPAN_BACKWARD, 0);
 }
 
 /* A pass of all layers of a micro-batch, or of a turn. */
@@ -9874,6 +9925,7 @@ MEMOI void memoi_session_solve(memo_session* s) {
 }
 
 static const char* const memoi_session_tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
+MEMOB_TABLE_OF(MEMO_N_TIERS, memoi_session_tiers);
 
 /* Says which budget of a plan that does not fit would do, and device_bytes beside another one; 0:
  * none.  subject: NULL: the policy. */
@@ -9922,9 +9974,9 @@ MEMOI void memoi_session_add_up(const memo_session* s, memo_step_plan* plan, int
     of[MEMO_TIER_DEVICE][MEMO_OWNER_MICRO_BATCH] = plan->addresses->peak_bytes - fixed_bytes;
     for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
         for (int32_t owner = 0; owner < MEMO_N_OWNERS; owner++) needed[tier] += of[tier][owner];
-    plan->device_bytes = needed[0];
-    plan->host_bytes = needed[1];
-    plan->disk_bytes = needed[2];
+    plan->device_bytes = needed[MEMO_TIER_DEVICE];
+    plan->host_bytes = needed[MEMO_TIER_HOST];
+    plan->disk_bytes = needed[MEMO_TIER_FILE];
     plan->device_budget_bytes = s->desc.device_bytes;
     plan->host_budget_bytes = s->desc.host_bytes;
 }
@@ -9934,16 +9986,17 @@ MEMOI void memoi_session_add_up(const memo_session* s, memo_step_plan* plan, int
 MEMOI void memoi_session_judge(memo_session* s, const char* rows, const char* subject) {
     memo_step_plan* plan = s->part->plan;
     const int64_t budgets[] = {s->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
-    int64_t values[4] = {0, 0, 0, 0}, *needed = values + 1; /* of each tier */
+    MEMOB_TABLE_OF(MEMO_N_TIERS, budgets);
+    int64_t values[1 + MEMO_N_TIERS] = {0}, *needed = values + 1; /* of each tier */
     char bytes[32];
     int lacking = 0;
     plan->fits = 0;
     if (!s->failure.status) memoi_session_add_up(s, plan, needed);
-    memoi_session_settle_values(s, values, 4);
+    memoi_session_settle_values(s, values, 1 + MEMO_N_TIERS);
     if (s->failure.status) return;
-    s->peak_bytes = needed[0];
-    while (lacking < 3 && !memoi_is_over(needed[lacking], budgets[lacking])) lacking++;
-    plan->fits = lacking == 3;
+    s->peak_bytes = needed[MEMO_TIER_DEVICE];
+    while (lacking < MEMO_N_TIERS && !memoi_is_over(needed[lacking], budgets[lacking])) lacking++;
+    plan->fits = lacking == MEMO_N_TIERS;
     *plan->shortage = 0;
     memob_bytes_text(bytes, (double)s->peak_bytes);
     if (plan->fits) {
@@ -9965,12 +10018,13 @@ MEMOI int64_t memoi_session_n_cells(const memo_session* s) {
 static const struct {
     const char* does;
     int recomputes, swaps;
-} memoi_session_policies[MEMO_N_POLICIES] = {{"moving or recomputing everything", 1, 1},
-                                             {"keeping everything", 0, 0},
-                                             {"recomputing what can be", 1, 0},
-                                             {"moving everything", 0, 1},
-                                             {"alpha", 0, 0},
-                                             {"the desc's table of rows", 0, 0}};
+} memoi_session_policies[] = {{"moving or recomputing everything", 1, 1},
+                              {"keeping everything", 0, 0},
+                              {"recomputing what can be", 1, 0},
+                              {"moving everything", 0, 1},
+                              {"alpha", 0, 0},
+                              {"the desc's table of rows", 0, 0}};
+MEMOB_TABLE_OF(MEMO_N_POLICIES, memoi_session_policies);
 
 /* The rows of tensor t by a policy. */
 MEMOI int64_t memoi_session_policy_rows(const memo_swap_desc* swap, memo_policy policy, int32_t t) {
@@ -10395,6 +10449,8 @@ MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
 /* The first of equal steps is chosen: a fused update copies least. */
 static const int32_t memoi_session_moments[] = {MEMO_UPDATE_FUSED, MEMO_UPDATE_DEFERRED,
                                                 MEMO_UPDATE_PASS};
+MEMOB_TABLE_OF(MEMO_N_UPDATE_MOMENTS - 1, memoi_session_moments); /* all but 0 */
+enum { MEMOI_N_MOMENTS = sizeof memoi_session_moments / sizeof *memoi_session_moments };
 
 /* Ranks the moments of the update with the stage's streamed states.  Returns the one of the
  * shortest step. */
@@ -10405,7 +10461,7 @@ MEMOI int32_t memoi_session_rank_moments(memo_session* s) {
     const int32_t chosen = s->update_at;
     int32_t best = chosen;
     double best_s = HUGE_VAL, step_s;
-    for (int32_t k = 0; k < 3; k++) {
+    for (int32_t k = 0; k < MEMOI_N_MOMENTS; k++) {
         if (!memoi_session_may_update(&s->desc, memoi_session_moments[k])) continue;
         s->update_at = memoi_session_moments[k];
         memoi_session_set_streams(s, n, n_spilled, 0);
@@ -10425,7 +10481,7 @@ MEMOI void memoi_session_choose_states(memo_session* s) {
     const memo_step_plan* plan = s->part->plan;
     double step_s;
     int32_t at, first;
-    for (int32_t k = 2; k >= 0; k--)
+    for (int32_t k = MEMOI_N_MOMENTS - 1; k >= 0; k--)
         if (memoi_session_may_update(&s->desc, memoi_session_moments[k]))
             s->update_at = memoi_session_moments[k];
     first = at = s->update_at;
@@ -10579,14 +10635,16 @@ MEMOI MEMOB_NOINLINE void memoi_put_bytes(memo_text* text, const char* before, i
 
 /* Who needs each tier. */
 MEMOI void memoi_step_plan_put_owners(const memo_step_plan* plan, memo_text* text) {
-    static const char* const tiers[MEMO_N_TIERS] = {"device", "host", "file"};
-    static const char* const owners[MEMO_N_OWNERS] = {"weights ",
-                                                      "gradients ",
-                                                      "optimizer ",
-                                                      "places of states ",
-                                                      "activations ",
-                                                      "the whole session ",
-                                                      "parts of a micro-batch "};
+    static const char* const tiers[] = {"device", "host", "file"};
+    static const char* const owners[] = {"weights ",
+                                         "gradients ",
+                                         "optimizer ",
+                                         "places of states ",
+                                         "activations ",
+                                         "the whole session ",
+                                         "parts of a micro-batch "};
+    MEMOB_TABLE_OF(MEMO_N_TIERS, tiers);
+    MEMOB_TABLE_OF(MEMO_N_OWNERS, owners);
     for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++) {
         const char* before = tiers[tier];
         char words[48];
@@ -10896,11 +10954,11 @@ MEMOI memo_status memoi_session_plan_groups(const memo_session* planner,
 
 typedef struct memoi_advice {
     const memo_session_desc* desc;
-    const memo_profile* profile; /* of the caller's plan */
-    int64_t budgets[3];          /* device, host, file: of all ranks; 0: no limit */
-    int64_t needed[3];           /* by the latest plan: the most of all shapes and ranks */
-    int64_t unit_bytes;          /* a tile of the smallest tensor */
-    int64_t device_bytes;        /* with which alone a plan fits; 0: none does */
+    const memo_profile* profile;   /* of the caller's plan */
+    int64_t budgets[MEMO_N_TIERS]; /* of all ranks; 0: no limit */
+    int64_t needed[MEMO_N_TIERS];  /* by the latest plan: the most of all shapes and ranks */
+    int64_t unit_bytes;            /* a tile of the smallest tensor */
+    int64_t device_bytes;          /* with which alone a plan fits; 0: none does */
     memoi_rows_effort effort;
     int fits;           /* the latest plan does; 0 after a failure */
     memo_status status; /* the first failure of a plan, of all ranks, which is in error */
@@ -10911,16 +10969,16 @@ enum { MEMOI_ADVICE_PLANS_MAX = 64 };
 
 /* Takes the figures of a plan: all ranks have the same then. */
 MEMOI void memoi_advice_take(memoi_advice* a, const memo_step_plan* plan) {
-    int64_t values[4] = {0, 0, 0, 0};
+    int64_t values[1 + MEMO_N_TIERS] = {0}, *needed = values + 1;
     const int fits = memoi_step_plan_fits(plan);
     for (; plan; plan = plan->next) {
-        values[1] = memob_max(values[1], plan->device_bytes);
-        values[2] = memob_max(values[2], plan->host_bytes);
-        values[3] = memob_max(values[3], plan->disk_bytes);
+        needed[MEMO_TIER_DEVICE] = memob_max(needed[MEMO_TIER_DEVICE], plan->device_bytes);
+        needed[MEMO_TIER_HOST] = memob_max(needed[MEMO_TIER_HOST], plan->host_bytes);
+        needed[MEMO_TIER_FILE] = memob_max(needed[MEMO_TIER_FILE], plan->disk_bytes);
     }
-    a->status = memoi_session_agree(a->desc, a->status, values, 4, a->error);
+    a->status = memoi_session_agree(a->desc, a->status, values, 1 + MEMO_N_TIERS, a->error);
     a->fits = fits && !a->status;
-    memcpy(a->needed, values + 1, sizeof a->needed);
+    memcpy(a->needed, needed, sizeof a->needed);
 }
 
 /* Plans within budgets, and says nothing. */
@@ -10929,9 +10987,9 @@ MEMOI void memoi_advice_try(memoi_advice* a, const int64_t* budgets) {
     memo_step_plan* plan = NULL;
     a->fits = 0;
     if (a->status) return;
-    own.device_bytes = budgets[0];
-    own.host_bytes = budgets[1];
-    own.disk_bytes = budgets[2];
+    own.device_bytes = budgets[MEMO_TIER_DEVICE];
+    own.host_bytes = budgets[MEMO_TIER_HOST];
+    own.disk_bytes = budgets[MEMO_TIER_FILE];
     own.log.write = NULL;
     own.device_memory = own.host_memory = NULL; /* of one size */
     a->status = memoi_session_plan_sizes(NULL, &own, a->profile, a->effort, &plan, a->error);
@@ -10942,7 +11000,7 @@ MEMOI void memoi_advice_try(memoi_advice* a, const int64_t* budgets) {
 /* The bytes that the latest plan lacks of these budgets, all together. */
 MEMOI int64_t memoi_advice_lacking(const memoi_advice* a, const int64_t* budgets) {
     int64_t n_bytes = 0;
-    for (int32_t t = 0; t < 3 && !a->fits; t++)
+    for (int32_t t = 0; t < MEMO_N_TIERS && !a->fits; t++)
         if (memoi_is_over(a->needed[t], budgets[t]))
             n_bytes = memob_min(n_bytes + a->needed[t] - budgets[t], MEMOB_BYTES_MAX);
     return n_bytes;
@@ -10981,13 +11039,14 @@ MEMOI void memoi_advice_find_least(memoi_advice* a, int32_t tier, int64_t first,
 /* Sets the budgets to such with which the desc has a plan, and those that change to 1 in is_other:
  * one alone if that is enough, first one that the plan lacks; otherwise all. */
 MEMOI void memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_other) {
-    int64_t needed[3];
-    int is_lacking[3];
+    int64_t needed[MEMO_N_TIERS];
+    int is_lacking[MEMO_N_TIERS];
     memcpy(needed, a->needed, sizeof needed);
-    for (int32_t t = 0; t < 3; t++) is_lacking[t] = memoi_is_over(needed[t], a->budgets[t]);
-    for (int32_t k = 0; k < 6; k++) {
-        const int32_t t = k % 3;
-        if (!a->budgets[t] || is_lacking[t] != (k < 3)) continue;
+    for (int32_t t = 0; t < MEMO_N_TIERS; t++)
+        is_lacking[t] = memoi_is_over(needed[t], a->budgets[t]);
+    for (int32_t k = 0; k < 2 * MEMO_N_TIERS; k++) {
+        const int32_t t = k % MEMO_N_TIERS;
+        if (!a->budgets[t] || is_lacking[t] != (k < MEMO_N_TIERS)) continue;
         memcpy(budgets, a->budgets, sizeof a->budgets);
         budgets[t] = 0;
         memoi_advice_try(a, budgets);
@@ -10999,7 +11058,7 @@ MEMOI void memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_other) {
 
     memset(budgets, 0, sizeof a->budgets);
     memoi_advice_try(a, budgets);
-    for (int32_t t = 0; t < 3 && a->fits; t++) {
+    for (int32_t t = 0; t < MEMO_N_TIERS && a->fits; t++) {
         if (!a->budgets[t]) continue;
         budgets[t] = a->budgets[t];
         memoi_advice_try(a, budgets);
@@ -11023,14 +11082,16 @@ MEMOI void memoi_advice_refine(memoi_advice* a, int32_t tier, int64_t* budgets) 
 
 /* Sets device_bytes, if another budget alone is enough, too. */
 MEMOI void memoi_advice_find_device(memoi_advice* a) {
-    const int64_t first = a->needed[0];
-    int64_t budgets[] = {0, a->budgets[1], a->budgets[2]};
+    const int64_t first = a->needed[MEMO_TIER_DEVICE];
+    int64_t budgets[MEMO_N_TIERS];
+    memcpy(budgets, a->budgets, sizeof budgets);
+    budgets[MEMO_TIER_DEVICE] = 0;
     a->effort = MEMOI_ROWS_EFFORT_SHORT;
     memoi_advice_try(a, budgets);
     if (!a->fits) return;
-    memoi_advice_find_least(a, 0, first, budgets);
-    memoi_advice_refine(a, 0, budgets);
-    a->device_bytes = budgets[0];
+    memoi_advice_find_least(a, MEMO_TIER_DEVICE, first, budgets);
+    memoi_advice_refine(a, MEMO_TIER_DEVICE, budgets);
+    a->device_bytes = budgets[MEMO_TIER_DEVICE];
 }
 
 /* What the shape's plan lacks.  The first budget that changes is its subject. */
@@ -11040,7 +11101,7 @@ MEMOI void memoi_advice_put(const memoi_advice* a, const int64_t* budgets, const
     while (!is_other[lacking]) lacking++;
     memoi_session_put_shortage(a->desc, plan, NULL, shape, lacking, a->budgets[lacking],
                                budgets[lacking], a->device_bytes);
-    for (int32_t other = lacking + 1; other < 3; other++) {
+    for (int32_t other = lacking + 1; other < MEMO_N_TIERS; other++) {
         const size_t n = strlen(plan->shortage);
         if (is_other[other])
             snprintf(plan->shortage + n, sizeof plan->shortage - n, "; also raise %s to %lld",
@@ -11054,9 +11115,9 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
                                        memo_step_plan* plan, int64_t* device_bytes,
                                        memo_error* error) {
     memoi_advice a;
-    int64_t budgets[3], least[5];
-    int is_other[3] = {0, 0, 0};
-    int32_t shape = 0, other = 2;
+    int64_t budgets[MEMO_N_TIERS], least[2 + MEMO_N_TIERS], *least_unit = least + 1 + MEMO_N_TIERS;
+    int is_other[MEMO_N_TIERS] = {0};
+    int32_t shape = 0, other = MEMO_N_TIERS - 1, n_others = 0;
     int fits;
     memset(&a, 0, sizeof a);
     a.desc = desc;
@@ -11066,9 +11127,9 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
     memoi_advice_take(&a, plan);
 
     /* The least of all ranks. */
-    a.budgets[0] = desc->device_bytes;
-    a.budgets[1] = desc->host_bytes;
-    a.budgets[2] = desc->disk_bytes;
+    a.budgets[MEMO_TIER_DEVICE] = desc->device_bytes;
+    a.budgets[MEMO_TIER_HOST] = desc->host_bytes;
+    a.budgets[MEMO_TIER_FILE] = desc->disk_bytes;
     a.unit_bytes = INT64_MAX;
     for (int32_t t = 0; t < desc->n_tensors; t++)
         if (desc->tensors[t].row_bytes > 0)
@@ -11076,11 +11137,13 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
     a.unit_bytes = memob_max(MEMOB_DEVICE_ALIGNMENT,
                              memob_min(a.unit_bytes, (int64_t)1 << 30) *
                                  memob_max(memob_min(desc->tile_rows, (int64_t)1 << 20), 1));
-    for (int32_t t = 0; t < 3; t++) least[1 + t] = a.budgets[t] ? -a.budgets[t] : -INT64_MAX;
-    least[4] = -a.unit_bytes;
-    a.status = memoi_session_agree(desc, a.status, least, 5, error);
-    for (int32_t t = 0; t < 3; t++) a.budgets[t] = least[1 + t] == -INT64_MAX ? 0 : -least[1 + t];
-    a.unit_bytes = -least[4];
+    for (int32_t t = 0; t < MEMO_N_TIERS; t++)
+        least[1 + t] = a.budgets[t] ? -a.budgets[t] : -INT64_MAX;
+    *least_unit = -a.unit_bytes;
+    a.status = memoi_session_agree(desc, a.status, least, 2 + MEMO_N_TIERS, error);
+    for (int32_t t = 0; t < MEMO_N_TIERS; t++)
+        a.budgets[t] = least[1 + t] == -INT64_MAX ? 0 : -least[1 + t];
+    a.unit_bytes = -*least_unit;
 
     if (!a.status && desc->log.write)
         desc->log.write(desc->log.user, "session: looking for the least budgets that fit");
@@ -11090,11 +11153,12 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
     if (other >= 0) memoi_advice_refine(&a, other, budgets);
     fits = a.fits;
 
-    if (is_other[0] + is_other[1] + is_other[2] == 1 && fits) {
-        if (other)
+    for (int32_t t = 0; t < MEMO_N_TIERS; t++) n_others += is_other[t];
+    if (n_others == 1 && fits) {
+        if (other != MEMO_TIER_DEVICE)
             memoi_advice_find_device(&a);
         else
-            a.device_bytes = budgets[0];
+            a.device_bytes = budgets[MEMO_TIER_DEVICE];
     }
     *device_bytes = a.device_bytes;
     for (; plan && !a.status && fits; plan = plan->next, shape++)
@@ -11150,7 +11214,7 @@ MEMOI double memoi_session_mean_rows(const memo_session* s, int32_t t) {
 MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, double* middle_s,
                              double* growth_s) {
     const int32_t n_slices = s->n_slices, n_of_place = memoi_session_turn_layers(s);
-    const int has_loss = what == MEMO_PASS_BACKWARD && n_slices > 1 && n_of_place > 1;
+    const int has_loss = what == MEMOI_SPAN_BACKWARD && n_slices > 1 && n_of_place > 1;
     double n = 0, sum_x = 0, sum_y = 0, sum_xx = 0, sum_xy = 0, spread, slope_s = 0;
 
     /* Least squares, a line through the medians of the slices. */
@@ -11188,7 +11252,7 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
     static const memo_pass passes[] = {MEMO_PASS_FORWARD, MEMO_PASS_BACKWARD};
     double* const of_pass_s[] = {times->forward_s, times->backward_s};
     double* const growths_s[] = {times->forward_growth_s, times->backward_growth_s};
-    double rest_s = *memoi_session_span(s, s->n_steps - 1, MEMO_PASS_BETWEEN);
+    double rest_s = *memoi_session_span(s, s->n_steps - 1, MEMOI_SPAN_BETWEEN);
     const int waits = s->steps->order != NULL; /* for other stages, in some layers */
     for (int32_t k = 0; k < times->n_kinds; k++) {
         for (int32_t t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
@@ -11205,10 +11269,11 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
      * the last one's backward.  The times of a profile then add up to the micro-batch. */
     for (int i = 0; i < 2; i++) {
         for (int32_t k = 0; k < times->n_kinds; k++)
-            memoi_session_fit(s, k, (int32_t)passes[i], &of_pass_s[i][k], &growths_s[i][k]);
+            memoi_session_fit(s, k, memoi_span_of_pass[passes[i]], &of_pass_s[i][k],
+                              &growths_s[i][k]);
         for (int32_t step = 0; step < s->n_steps && !waits; step++) {
             const int32_t k = memob_layer_kind(s->steps, step);
-            rest_s += *memoi_session_span(s, step, (int32_t)passes[i]) -
+            rest_s += *memoi_session_span(s, step, memoi_span_of_pass[passes[i]]) -
                       memoi_rows_slice_s(s->steps, step, of_pass_s[i][k], growths_s[i][k]);
         }
     }
@@ -11254,7 +11319,7 @@ MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
     MEMO_ASSERT(n > 0 && n <= MEMOI_SESSION_REPETITIONS); /* 1 */
     for (int64_t k = 0; k < n_spans; k++) {
         double *span_s = s->spans_s + k * MEMOI_SESSION_REPETITIONS, odd_s;
-        const int is_layer = memoi_pass_has_layers(k % MEMOI_SPANS_MAX);
+        const int is_layer = memoi_span_is_of_layer(k % MEMOI_SPANS_MAX);
         for (int32_t i = 0; i < n && is_layer; i++) sums_s[i] += span_s[i];
         odd_s = is_layer ? 0 : memoi_session_median(span_s, 1, 2, n);
         span_s[0] = memoi_session_median(span_s, 0, is_layer ? 1 : 2, n);
@@ -11264,14 +11329,14 @@ MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
 
     ratio = sum_s > 0 ? memoi_session_median(sums_s, 0, 1, n) / sum_s : 1;
     for (int64_t k = 0; k < n_spans; k++)
-        if (memoi_pass_has_layers(k % MEMOI_SPANS_MAX))
+        if (memoi_span_is_of_layer(k % MEMOI_SPANS_MAX))
             s->spans_s[k * MEMOI_SESSION_REPETITIONS] *= ratio;
 }
 
 /* Leaves out of the backward what it has recomputed itself, which is also timed alone. */
 MEMOI void memoi_session_leave_out(const memo_session* s) {
     for (int32_t step = 0; step < s->n_steps; step++) {
-        double* backward_s = memoi_session_span(s, step, MEMO_PASS_BACKWARD);
+        double* backward_s = memoi_session_span(s, step, MEMOI_SPAN_BACKWARD);
         for (int32_t t = 0; t < s->desc.n_tensors; t++) {
             const double* span_s = memoi_session_span(s, step, MEMOI_SPAN_TENSOR + t);
             const int64_t n_rows = memoi_session_tensor_rows(s, step, t);
@@ -11405,7 +11470,7 @@ MEMOI void memoi_timing_divide(const memo_session* s) {
         for (int32_t what = 0; what < MEMOI_SPANS_MAX; what++) {
             double* span_s = memoi_session_span(s, step, what);
             for (int32_t i = 0; i < MEMOI_SESSION_REPETITIONS && span_s; i++)
-                span_s[i] /= (double)memob_max(what == MEMO_PASS_BETWEEN ? n_last : n_visits, 1);
+                span_s[i] /= (double)memob_max(what == MEMOI_SPAN_BETWEEN ? n_last : n_visits, 1);
         }
     }
 }
@@ -12025,11 +12090,13 @@ MEMOI memo_status memoi_verified_compare(const memoi_verified* v, const char* na
                                          memo_type type, int64_t at, int64_t n_bytes,
                                          const char* why, memo_error* error) {
     static const int64_t sizes[] = {4, 8, 2, 2, 4, 8, 1};
+    MEMOB_TABLE_OF(MEMO_N_TYPES, sizes);
     const char *expected = v->expected + at, *found = v->found + at;
     double norm = 0, distance = 0; /* sums of squares at first */
     char of_layer[32] = "";
     int64_t i = 0;
     if (layer >= MEMO_LAYER_FIRST) snprintf(of_layer, sizeof of_layer, ", layer %d", (int)layer);
+
     for (; !why && type <= MEMO_TYPE_F16 && i + sizes[type] <= n_bytes; i += sizes[type]) {
         const double a = memoi_verified_number(expected + i, type);
         const double b = memoi_verified_number(found + i, type);

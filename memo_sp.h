@@ -107,14 +107,19 @@ extern "C" {
 MEMO_API int64_t memo_type_bytes(memo_type type);    /* 0 for an invalid type */
 MEMO_API const char* memo_type_name(memo_type type); /* "bf16"; never NULL */
 
-typedef enum memo_reduction { MEMO_REDUCTION_SUM = 0, MEMO_REDUCTION_MAX } memo_reduction;
+typedef enum memo_reduction {
+    MEMO_REDUCTION_SUM = 0,
+    MEMO_REDUCTION_MAX,
+    MEMO_N_REDUCTIONS
+} memo_reduction;
 
 typedef enum memo_collective {
     MEMO_COLLECTIVE_ALL_REDUCE = 0,
     MEMO_COLLECTIVE_ALL_GATHER,
     MEMO_COLLECTIVE_REDUCE_SCATTER,
     MEMO_COLLECTIVE_BROADCAST,
-    MEMO_COLLECTIVE_BARRIER
+    MEMO_COLLECTIVE_BARRIER,
+    MEMO_N_COLLECTIVES
 } memo_collective;
 
 #define MEMO_LABEL_FIELDS 14
@@ -405,7 +410,8 @@ MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
 typedef enum memo_sharding_kind {
     MEMO_SHARDING_ZIGZAG = 0,
     MEMO_SHARDING_PLAIN,
-    MEMO_SHARDING_DOCUMENTS
+    MEMO_SHARDING_DOCUMENTS,
+    MEMO_N_SHARDING_KINDS
 } memo_sharding_kind;
 
 /* The count positions start, start + 1, ... */
@@ -493,7 +499,8 @@ MEMO_API int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t seq
 
 typedef enum memo_mask_kind {
     MEMO_MASK_CAUSAL = 0, /* a query sees the keys up to its own position */
-    MEMO_MASK_FULL
+    MEMO_MASK_FULL,
+    MEMO_N_MASK_KINDS
 } memo_mask_kind;
 
 /* The keys that a query sees are always an interval of positions.  Neither end descends from a
@@ -850,7 +857,8 @@ typedef enum memo_blocks_order {
     MEMO_BLOCKS_DEFAULT = 0,
     MEMO_BLOCKS_PIPELINED,
     MEMO_BLOCKS_CROSS,
-    MEMO_BLOCKS_FINE
+    MEMO_BLOCKS_FINE,
+    MEMO_N_BLOCKS_ORDERS
 } memo_blocks_order;
 MEMO_API const char* memo_blocks_order_name(memo_blocks_order order); /* "fine"; never NULL */
 
@@ -1772,7 +1780,10 @@ MEMOI_REDUCE_ALL(MEMOI_REDUCE)
 MEMO_INLINE void memo_reduce_elements(void* to, int64_t at, const void* const* from, int32_t n_from,
                                       int64_t begin, int64_t n, memo_type type,
                                       memo_reduction reduction) {
-    switch (type) { MEMOI_REDUCE_ALL(MEMOI_REDUCE_CASE) }
+    switch (type) {
+        MEMOI_REDUCE_ALL(MEMOI_REDUCE_CASE)
+    case MEMO_N_TYPES: break;
+    }
 }
 
 #endif /* MEMO_ROW_MATH_DONE */
@@ -1843,12 +1854,13 @@ typedef struct memoi_type {
 } memoi_type;
 static const memoi_type memoi_types[] = {{4, "f32"}, {8, "f64"}, {2, "bf16"}, {2, "f16"},
                                          {4, "i32"}, {8, "i64"}, {1, "u8"}};
+MEMOB_TABLE_OF(MEMO_N_TYPES, memoi_types);
 
 int64_t memo_type_bytes(memo_type type) {
-    return (size_t)type <= MEMO_TYPE_U8 ? memoi_types[type].n_bytes : 0;
+    return (size_t)type < MEMO_N_TYPES ? memoi_types[type].n_bytes : 0;
 }
 const char* memo_type_name(memo_type type) {
-    return (size_t)type <= MEMO_TYPE_U8 ? memoi_types[type].name : "no type";
+    return (size_t)type < MEMO_N_TYPES ? memoi_types[type].name : "no type";
 }
 
 /* What memo_comm.sent_bytes counts. */
@@ -1863,7 +1875,8 @@ MEMOI int64_t memoi_comm_bytes(const memo_comm* comm, const memo_collective_call
     case MEMO_COLLECTIVE_REDUCE_SCATTER: return n_bytes * (size - 1);
     case MEMO_COLLECTIVE_BROADCAST:
         return comm->rank == (call->root + size - 1) % size ? 0 : n_bytes;
-    case MEMO_COLLECTIVE_BARRIER: break;
+    case MEMO_COLLECTIVE_BARRIER:
+    case MEMO_N_COLLECTIVES: break;
     }
     return 0;
 }
@@ -1878,6 +1891,7 @@ MEMOI memo_status memoi_check_memory(const char* desc, const void* address, memo
 MEMOI const char* memoi_comm_collective_name(memo_collective kind) {
     static const char* const names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
                                         "barrier"};
+    MEMOB_TABLE_OF(MEMO_N_COLLECTIVES, names);
     return MEMOI_NAME(names, kind, "operation");
 }
 
@@ -1894,7 +1908,7 @@ MEMOI memo_status memoi_comm_check_buffer(const memo_comm* comm, const char* wha
     int64_t element_bytes = memo_type_bytes(type), most;
     if (!element_bytes)
         return MEMOI_REFUSE("%s.type on '%s': not a memo_type (%d); 0 to %d are valid", what,
-                            comm->name, (int)type, (int)MEMO_TYPE_U8);
+                            comm->name, (int)type, MEMO_N_TYPES - 1);
     most = MEMOB_BYTES_MAX / element_bytes / (2 * n_parts);
     if (count < 0 || count > most)
         return MEMOI_REFUSE("%s.count on '%s': out of range (%lld); 0 to %lld elements are valid",
@@ -2002,9 +2016,10 @@ MEMOI memo_status memoi_comm_check_collective(memo_comm* comm, const memo_collec
             INVALID_STATE,
             "%s on '%s': called inside a group; only sends and receives can be grouped", what,
             comm->name);
-    if (memob_check_integer("collective", "kind", (int)call->kind, 0, MEMO_COLLECTIVE_BARRIER,
+    if (memob_check_integer("collective", "kind", (int)call->kind, 0, MEMO_N_COLLECTIVES - 1,
                             error) ||
-        memob_check_integer(what, "reduction", (int)call->reduction, 0, MEMO_REDUCTION_MAX, error))
+        memob_check_integer(what, "reduction", (int)call->reduction, 0, MEMO_N_REDUCTIONS - 1,
+                            error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     status =
         memoi_comm_check_buffer(comm, what, call->from, call->count, comm->size, call->type, error);
@@ -2522,8 +2537,9 @@ MEMOI void memoi_row_arrays_memo_sinks_desc(memoi_row_arrays* arrays, void* desc
 MEMOI void memoi_row_arrays_memo_reduce_desc(memoi_row_arrays* arrays, void* desc) {
     memo_reduce_desc* x = (memo_reduce_desc*)desc;
     const int64_t bytes = memo_type_bytes(x->type);
-    if (!MEMOI_ROW_IS_IN(n_from, 1, MEMO_REDUCE_MAX) || !MEMOI_ROW_IS_IN(type, 0, MEMO_TYPE_U8) ||
-        !MEMOI_ROW_IS_IN(reduction, 0, MEMO_REDUCTION_MAX))
+    if (!MEMOI_ROW_IS_IN(n_from, 1, MEMO_REDUCE_MAX) ||
+        !MEMOI_ROW_IS_IN(type, 0, MEMO_N_TYPES - 1) ||
+        !MEMOI_ROW_IS_IN(reduction, 0, MEMO_N_REDUCTIONS - 1))
         return;
     MEMOI_ROW_ARRAY(WRITES, to, 1, x->count, bytes, NULL);
     for (int32_t r = 0; r < x->n_from; r++)
@@ -2564,13 +2580,14 @@ typedef struct memoi_row_kernel {
 #define MEMOI_ROW_ENTRY(kind, name, shown, desc_type)                                              \
     {shown, #desc_type, sizeof(desc_type), memoi_row_loop_##name, memoi_row_arrays_##desc_type},
 static const memoi_row_kernel memoi_row_kernels[] = {MEMO_ROW_KERNELS(MEMOI_ROW_ENTRY)};
+MEMOB_TABLE_OF(MEMO_N_ROW_KINDS, memoi_row_kernels);
 
 /* Copies a desc, with defaults, and checks it. */
 MEMOI memo_status memoi_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
                                  memoi_row_arrays* arrays, memo_error* error) {
-    if (kind < MEMO_ROW_MERGE || kind > MEMO_ROW_ADD_PACKED)
+    if ((size_t)kind >= MEMO_N_ROW_KINDS)
         return MEMOI_REFUSE("row kernel: not a memo_row_kind (%d); 0 to %d are valid", (int)kind,
-                            (int)MEMO_ROW_ADD_PACKED);
+                            MEMO_N_ROW_KINDS - 1);
     if (!desc)
         return MEMOI_REFUSE("row kernel '%s': desc is NULL; pass the desc of its kind",
                             memoi_row_kernels[kind].name);
@@ -3194,7 +3211,8 @@ MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call
     case MEMO_COLLECTIVE_BROADCAST:
         memoi_threads_copy(me, to, me->sources[call->root], part_bytes);
         break;
-    case MEMO_COLLECTIVE_BARRIER: break;
+    case MEMO_COLLECTIVE_BARRIER:
+    case MEMO_N_COLLECTIVES: break;
     }
 }
 
@@ -3556,19 +3574,23 @@ enum {
 };
 static const char* const memoi_mesh_names[] = {"data",    "pipeline", "tensor",  "ring",
                                                "ulysses", "sequence", "gradient"};
+MEMOB_TABLE_OF(MEMOI_MESH_GROUPS, memoi_mesh_names);
 
 MEMOI int32_t* memoi_mesh_degree(memo_mesh_desc* d, int axis) {
     int32_t* const degrees[] = {&d->data, &d->pipeline, &d->tensor, &d->ring, &d->ulysses};
+    MEMOB_TABLE_OF(MEMOI_MESH_AXES, degrees);
     return degrees[axis];
 }
 MEMOI int32_t* memoi_mesh_rank(memo_mesh* m, int group) {
     int32_t* const ranks[] = {&m->data_rank,    &m->pipeline_rank, &m->tensor_rank,  &m->ring_rank,
                               &m->ulysses_rank, &m->sequence_rank, &m->gradient_rank};
+    MEMOB_TABLE_OF(MEMOI_MESH_GROUPS, ranks);
     return ranks[group];
 }
 MEMOI memo_comm** memoi_mesh_comm(memo_mesh* m, int group) {
     memo_comm** const comms[] = {&m->data,    &m->pipeline, &m->tensor,  &m->ring,
                                  &m->ulysses, &m->sequence, &m->gradient};
+    MEMOB_TABLE_OF(MEMOI_MESH_GROUPS, comms);
     return comms[group];
 }
 
@@ -3614,6 +3636,7 @@ MEMOI memo_status memoi_mesh_place(const memo_mesh_desc* desc, int32_t size, int
                                    memo_mesh* mesh, memo_error* error) {
     static const int from_the_fastest[] = {MEMOI_MESH_TENSOR, MEMOI_MESH_ULYSSES, MEMOI_MESH_RING,
                                            MEMOI_MESH_DATA, MEMOI_MESH_PIPELINE};
+    MEMOB_TABLE_OF(MEMOI_MESH_AXES, from_the_fastest);
     memo_mesh_desc degrees = *desc;
     int32_t rest = rank;
     const memo_status status = memoi_mesh_check(&degrees, size, error);
@@ -3681,6 +3704,7 @@ void memo_mesh_destroy(memo_mesh* mesh) {
 
 MEMOI const char* memoi_sharding_name(memo_sharding_kind kind) {
     static const char* const names[] = {"zigzag", "plain", "documents"};
+    MEMOB_TABLE_OF(MEMO_N_SHARDING_KINDS, names);
     return MEMOI_NAME(names, kind, "no sharding");
 }
 
@@ -3734,7 +3758,7 @@ MEMOI memo_status memoi_sharding_measure(memo_sharding* sharding, memo_error* er
     static const char name[] = "memo_sharding_desc";
     const int has_documents = sharding->kind == MEMO_SHARDING_DOCUMENTS;
     int64_t unit;
-    if (MEMOI_INTEGER(name, sharding, kind, MEMO_SHARDING_ZIGZAG, MEMO_SHARDING_DOCUMENTS) ||
+    if (MEMOI_INTEGER(name, sharding, kind, 0, MEMO_N_SHARDING_KINDS - 1) ||
         MEMOI_INTEGER(name, sharding, ring, 0, has_documents ? 1 << 16 : INT32_MAX) ||
         MEMOI_INTEGER(name, sharding, ulysses, 0, INT32_MAX) ||
         MEMOI_INTEGER(name, sharding, n_tokens, 1, MEMOB_BYTES_MAX / 2))
@@ -4050,7 +4074,9 @@ MEMOI memo_run memoi_sharding_run_at(const memo_sharding* sharding, int32_t sequ
             memoi_sharding_search(&sharding->pieces->row, 2, sharding->n_pieces, at);
         run.start = piece->position + at - piece->row;
         run.count = memob_min(piece[1].row - at, run.count);
+        break;
     }
+    case MEMO_N_SHARDING_KINDS: break;
     }
     return run;
 }
@@ -6817,7 +6843,7 @@ MEMOI memo_status memoi_hybrid_parents_check(const memoi_shape* shape, const mem
 MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_mask* mask,
                                           memo_error* error) {
     memo_status status;
-    if (MEMOI_INTEGER("memo_mask", mask, kind, MEMO_MASK_CAUSAL, MEMO_MASK_FULL) ||
+    if (MEMOI_INTEGER("memo_mask", mask, kind, 0, MEMO_N_MASK_KINDS - 1) ||
         MEMOI_INTEGER("memo_mask", mask, window_before, 0, INT64_MAX) ||
         MEMOI_INTEGER("memo_mask", mask, window_after, 0, INT64_MAX) ||
         MEMOI_INTEGER("memo_mask", mask, first_query, -MEMOB_BYTES_MAX / 2, MEMOB_BYTES_MAX / 2))
@@ -7507,6 +7533,7 @@ memo_status memo_sequence_attend_backward(memo_sequence* s, int32_t layer, const
 
 const char* memo_blocks_order_name(memo_blocks_order order) {
     static const char* const names[] = {"default", "pipelined", "cross", "fine"};
+    MEMOB_TABLE_OF(MEMO_N_BLOCKS_ORDERS, names);
     return MEMOI_NAME(names, order, "no order");
 }
 
@@ -7520,7 +7547,8 @@ typedef enum memoi_blocks_kind {
     MEMOI_BLOCKS_END,
     MEMOI_BLOCKS_REDUCE_FORWARD,   /* from here on: on the comm stream */
     MEMOI_BLOCKS_REDUCE_RECOMPUTE, /* of a layer's last block: unread; the published order has it */
-    MEMOI_BLOCKS_REDUCE_BACKWARD
+    MEMOI_BLOCKS_REDUCE_BACKWARD,
+    MEMOI_N_BLOCKS_KINDS
 } memoi_blocks_kind;
 
 struct memo_blocks {
@@ -7557,6 +7585,7 @@ MEMOI int memoi_blocks_has_output(const memo_blocks_schedule_desc* desc, int32_t
 
 MEMOI void memoi_blocks_name(char name[40], memoi_blocks_kind kind, int32_t n, int32_t part) {
     static const char* const kinds[] = {"F", "R", "B", "W", "end-", "cF", "cR", "cB"};
+    MEMOB_TABLE_OF(MEMOI_N_BLOCKS_KINDS, kinds);
     char block[16] = "";
     if (kind != MEMOI_BLOCKS_END) snprintf(block, sizeof block, "%d", (int)n + 1);
     if (part < 26)
@@ -7595,6 +7624,7 @@ MEMOI memo_status memoi_blocks_compute(const memo_blocks* b, memoi_blocks_kind k
     const memo_block_functions* f = &b->desc.functions;
     const memo_block_function by_kind[] = {f->forward, f->recompute, f->backward, f->weights,
                                            b->is_backward ? f->backward_end : f->forward_end};
+    MEMOB_TABLE_OF(MEMOI_BLOCKS_END + 1, by_kind);
     return by_kind[kind] ? by_kind[kind](f->context, call, b->target.error) : MEMO_STATUS_OK;
 }
 
@@ -7757,7 +7787,7 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
     memo_blocks_schedule_desc* schedule = &desc->schedule;
     if (schedule->blocks_per_layer == 0) schedule->blocks_per_layer = 2;
     if (schedule->n_parts == 0) schedule->n_parts = 2;
-    if (MEMOI_INTEGER(schedule_name, schedule, order, MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_FINE) ||
+    if (MEMOI_INTEGER(schedule_name, schedule, order, 0, MEMO_N_BLOCKS_ORDERS - 1) ||
         MEMOI_INTEGER(schedule_name, schedule, n_parts, 1, MEMOI_BLOCKS_MAX))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (schedule->n_blocks < 1 || schedule->blocks_per_layer < 1 ||
@@ -7770,7 +7800,7 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
         MEMOI_GIVEN(name, desc, buffers) || MEMOI_GIVEN(name, desc, functions.forward) ||
         MEMOI_GIVEN(name, desc, functions.recompute) ||
         MEMOI_GIVEN(name, desc, functions.backward) ||
-        MEMOI_INTEGER(name, desc, type, 0, MEMO_TYPE_U8))
+        MEMOI_INTEGER(name, desc, type, 0, MEMO_N_TYPES - 1))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Parts run side by side, each in its own buffers. */
@@ -8606,7 +8636,7 @@ MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routin
         x, x->target, is_back, (char*)sorted, (char*)placed, row_elements, row_bytes, type};
     memo_label agreed = x->agreed;
     int64_t n_left;
-    if (memob_check_integer(name, "type", (int)type, 0, MEMO_TYPE_U8, error) ||
+    if (memob_check_integer(name, "type", (int)type, 0, MEMO_N_TYPES - 1, error) ||
         memob_check_integer(name, "row_elements", row_elements, 1, MEMOB_BYTES_MAX / 8 / most,
                             error))
         return MEMO_STATUS_INVALID_ARGUMENT;

@@ -485,7 +485,8 @@ static memo_status comm_mpi_run_collective(void* args, memo_error* error) {
         return comm_mpi_parts(me, COMM_MPI_TAG_COLLECTIVE, 1, NULL, to, all, bytes, error);
     case MEMO_COLLECTIVE_REDUCE_SCATTER: return comm_mpi_reduce(me, call, to, all, error);
     case MEMO_COLLECTIVE_BROADCAST: return comm_mpi_broadcast_run(me, call, error);
-    case MEMO_COLLECTIVE_BARRIER: break;
+    case MEMO_COLLECTIVE_BARRIER:
+    case MEMO_N_COLLECTIVES: break;
     }
     return comm_mpi_parts(me, COMM_MPI_TAG_COLLECTIVE, 1, NULL, to, 0, 1, error);
 }

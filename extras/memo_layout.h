@@ -475,11 +475,13 @@ MEMO_API void memo_degrees_free(int32_t* block_degrees);
 const char* memo_parallel_kind_name(memo_parallel_kind kind) {
     static const char* const names[] = {"tensor",     "ulysses",  "ring",    "gradients",
                                         "parameters", "pipeline", "experts", "host"};
+    MEMOB_TABLE_OF(MEMO_PARALLEL_N_KINDS, names);
     return (size_t)kind < MEMO_PARALLEL_N_KINDS ? names[kind] : "unknown";
 }
 
 const char* memo_parallel_activations_name(memo_parallel_activations activations) {
     static const char* const names[] = {"keep", "recompute", "selective", "swap", "offload"};
+    MEMOB_TABLE_OF(MEMO_PARALLEL_N_ACTIVATIONS, names);
     return (size_t)activations < MEMO_PARALLEL_N_ACTIVATIONS ? names[activations] : "unknown";
 }
 
@@ -716,10 +718,12 @@ MEMOI memo_status memoi_parallel_refuse_chunks(const memo_parallel_desc* desc,
 /* Returns why the states' shards or the activations are illegal. */
 MEMOI memo_status memoi_parallel_refuse_memory(const memo_parallel_desc* desc,
                                                const memo_parallel_layout* l, memo_error* error) {
-    static const char* const moved[] = {"optimizer_on_host:", "activations: swap",
+    static const char* const moves[] = {NULL, NULL, NULL, "activations: swap",
                                         "activations: offload"};
+    MEMOB_TABLE_OF(MEMO_PARALLEL_N_ACTIVATIONS, moves);
     const memo_parallel_cluster* c = &desc->cluster;
     const memo_status no = MEMO_STATUS_INFEASIBLE;
+    const char* moved;
     double least;
 
     /* A ZeRO stage above 0 needs several ranks to shard over. */
@@ -738,11 +742,11 @@ MEMOI memo_status memoi_parallel_refuse_memory(const memo_parallel_desc* desc,
                               "activations: not a memo_parallel_activations (%d); keep, recompute, "
                               "selective, swap and offload are valid",
                               (int)l->activations);
-    if ((l->activations >= MEMO_PARALLEL_SWAP || desc->optimizer_on_host) &&
-        (!(c->host_bytes > 0) || !(c->host_bytes_per_s > 0)))
+    moved = moves[l->activations];
+    if (!moved && desc->optimizer_on_host) moved = "optimizer_on_host:";
+    if (moved && (!(c->host_bytes > 0) || !(c->host_bytes_per_s > 0)))
         return memo_error_set(
-            error, no, "%s needs host memory; set cluster.host_bytes and host_bytes_per_s",
-            moved[memob_max((int)l->activations - (int)MEMO_PARALLEL_SWAP + 1, 0)]);
+            error, no, "%s needs host memory; set cluster.host_bytes and host_bytes_per_s", moved);
     least = memoi_parallel_stage_of(desc, l, 0).n_layers;
     if (l->activations == MEMO_PARALLEL_SWAP && least <= 2)
         return memo_error_set(error, no,

@@ -67,8 +67,9 @@ typedef enum memo_op_kind {
     MEMO_OP_RUN = 0,
     MEMO_OP_RECORD, /* event on stream */
     MEMO_OP_WAIT,   /* stream waits for the latest record of event */
-    MEMO_OP_SYNC    /* the host waits for all of stream, or for the latest record of event;
+    MEMO_OP_SYNC,   /* the host waits for all of stream, or for the latest record of event;
                        everything enqueued later, on any stream, comes after */
+    MEMO_N_OP_KINDS
 } memo_op_kind;
 
 typedef struct memo_op {
@@ -611,7 +612,7 @@ memo_status memo_schedule_add_order(memo_schedule* schedule, memo_op_kind kind, 
                                     int32_t stream, memo_error* error) {
     const int has_event = kind != MEMO_OP_SYNC || event >= 0;
     const int has_stream = kind != MEMO_OP_SYNC || event < 0;
-    if (memob_check_integer("schedule", "kind", kind, MEMO_OP_RECORD, MEMO_OP_SYNC, error) ||
+    if (memob_check_integer("schedule", "kind", kind, MEMO_OP_RECORD, MEMO_N_OP_KINDS - 1, error) ||
         (has_event &&
          memob_check_integer("schedule", "event", event, 0, schedule->n_events - 1, error)) ||
         (has_stream && memoi_schedule_has_stream(schedule, stream, error)))
@@ -625,15 +626,13 @@ memo_status memo_schedule_add_order(memo_schedule* schedule, memo_op_kind kind, 
 /* ---- >>names ------------------------------------------------------------------------------------
  * Knows: operations, streams, events and bytes in words.  Knows nothing of their order. */
 
-/* By kind of op; the last two begin other lines of a file. */
-enum { MEMOI_WORD_STREAM = MEMO_OP_SYNC + 1, MEMOI_WORD_BUFFER, MEMOI_WORDS };
-static const char* const memoi_schedule_words[MEMOI_WORDS] = {"run",  "record", "wait",
-                                                              "sync", "stream", "buffer"};
+/* A line of a file begins with the word of its operation, or with stream or buffer. */
+static const char* const memoi_op_words[] = {"run", "record", "wait", "sync"};
+MEMOB_TABLE_OF(MEMO_N_OP_KINDS, memoi_op_words);
 
 const char* memo_schedule_op_name(const memo_schedule* schedule, int64_t op) {
     const memo_op_kind kind = schedule->ops[op].kind;
-    return kind == MEMO_OP_RUN ? schedule->text + schedule->ops[op].name
-                               : memoi_schedule_words[kind];
+    return kind == MEMO_OP_RUN ? schedule->text + schedule->ops[op].name : memoi_op_words[kind];
 }
 
 memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const char* name,
@@ -2102,6 +2101,7 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
 }
 
 static const uint32_t memoi_class_colors[] = {0xc9b458, 0x4f7fb5, 0x9aa3ad};
+MEMOB_TABLE_OF(MEMO_N_CLASSES, memoi_class_colors);
 
 /* Draws a piece of a buffer.  Of pieces too narrow to distinguish, only the first is drawn. */
 MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
@@ -2165,6 +2165,7 @@ MEMOI void memoi_picture_band(memoi_picture* picture, uint32_t color, double beg
 /* Light shades of the colors that a timeline has for the same phases. */
 static const uint32_t memoi_phase_colors[][2] = {
     {0, 0}, {0, 0}, {0xd3e0ee, 0xb4cbe4}, {0xfbdcae, 0xf5c47e}, {0xf2c9c3, 0xe8aea6}};
+MEMOB_TABLE_OF(MEMO_N_PHASES, memoi_phase_colors);
 
 /* A marked layer. */
 typedef struct memoi_look_span {
@@ -2176,7 +2177,7 @@ typedef struct memoi_look_span {
 /* Lists marked layers by their ends, at most one for each request; returns how many. */
 MEMOI int64_t memoi_picture_spans(const memoi_picture* picture, const memo_trace* trace,
                                   memoi_look_span* spans) {
-    double time = 0, begins[MEMO_PHASE_BACKWARD + 1] = {0};
+    double time = 0, begins[MEMO_N_PHASES] = {0};
     int64_t n = 0;
     for (int64_t i = 0; i < trace->n_requests && time <= picture->n_times; i++) {
         const memo_request_kind kind = trace->requests[i].kind;
@@ -2204,6 +2205,7 @@ MEMOI memo_status memoi_picture_phases(memoi_picture* picture, const memo_trace*
     memoi_look_span* spans =
         (memoi_look_span*)memob_calloc(trace->n_requests, sizeof(memoi_look_span));
     double y = picture->top - 38, label_width = 3;
+    const int64_t n_phases = sizeof phases / sizeof *phases;
     int64_t k, n, last = 1;
     if (!spans) return memob_no_memory(error, "a picture");
     n = memoi_picture_spans(picture, trace, spans);
@@ -2227,7 +2229,7 @@ MEMOI memo_status memoi_picture_phases(memoi_picture* picture, const memo_trace*
     /* All layers get a label, or none: the longest must fit. */
     for (int64_t i = 0; i < n; i++) last = memob_max(last, spans[i].layer);
     for (; last > 0; last /= 10) label_width += 6.4;
-    for (k = 0; k < 3; k++)
+    for (k = 0; k < n_phases; k++)
         for (int64_t i = 0; i < n; i++) {
             const memoi_look_span* span = &spans[i];
             char label[24], hover[64];
@@ -2351,7 +2353,7 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
     memo_text_put(text, ")</text>\n");
 
     /* Legend of the classes that occur, from right to left. */
-    for (int i = 2; i >= 0; i--) {
+    for (int i = MEMO_N_CLASSES - 1; i >= 0; i--) {
         int64_t b = 0;
         while (b < plan->n_buffers && (int)plan->buffers[b].memory_class != i) b++;
         if (b == plan->n_buffers) continue;
@@ -2667,7 +2669,7 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r) {
     memo_status status;
     const char* p;
     char shown[40];
-    int k;
+    int k = 0;
 
     /* A binary file is reported as such, also if its first word is valid. */
     for (p = r->reader.line; p < r->reader.stop; p++)
@@ -2680,19 +2682,20 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r) {
     if (!memob_reserve(&r->text, &r->text_capacity, 3 * (r->reader.stop - r->reader.line) + 8, 1))
         return memob_no_memory(r->error, "a line");
 
-    for (k = 0; k < MEMOI_WORDS && !memob_word_is(&r->reader, memoi_schedule_words[k]); k++) {
-    }
-    if (k == MEMOI_WORDS)
+    while (k < MEMO_N_OP_KINDS && !memob_word_is(&r->reader, memoi_op_words[k])) k++;
+    if (k == MEMO_OP_RUN)
+        status = memoi_schedule_parse_run(r);
+    else if (k < MEMO_N_OP_KINDS)
+        status = memoi_schedule_parse_order(r, (memo_op_kind)k);
+    else if (memob_word_is(&r->reader, "stream"))
+        status = memoi_schedule_parse_stream(r);
+    else if (memob_word_is(&r->reader, "buffer"))
+        status = memoi_schedule_parse_buffer(r);
+    else
         return MEMOB_BAD_LINE(
             &r->reader, r->error,
             "unknown line `%s`; stream, buffer, run, record, wait and sync are valid",
             memob_word_text(shown, &r->reader));
-    switch (k) {
-    case MEMO_OP_RUN: status = memoi_schedule_parse_run(r); break;
-    case MEMOI_WORD_STREAM: status = memoi_schedule_parse_stream(r); break;
-    case MEMOI_WORD_BUFFER: status = memoi_schedule_parse_buffer(r); break;
-    default: status = memoi_schedule_parse_order(r, (memo_op_kind)k); break;
-    }
     return status ? status : memob_expect_line_end(&r->reader, r->error);
 }
 
@@ -2766,7 +2769,7 @@ MEMOI void memoi_schedule_put_op_line(memoi_schedule_writer* w, const memo_op* o
     const memo_schedule* schedule = w->schedule;
     const memo_range* ranges = schedule->ranges + op->first_range;
     memo_text* text = &w->text;
-    memo_text_put(text, "%s", memoi_schedule_words[op->kind]);
+    memo_text_put(text, "%s", memoi_op_words[op->kind]);
     if (op->kind == MEMO_OP_RUN) {
         memoi_schedule_begin_name(text, schedule->text + op->name);
         memo_text_put(text, "\"");
@@ -3130,6 +3133,7 @@ MEMOI memo_status memoi_rec_after_copy_rows(memo_recorder* r, memo_stream stream
                                             int64_t row_bytes, int64_t n_rows, memo_status status,
                                             memo_error* error) {
     static const char* const names[] = {"to host", "to device", "on device"};
+    MEMOB_TABLE_OF(MEMO_N_COPY_KINDS, names);
     memo_op_desc desc = MEMO_ZERO(memo_op_desc);
     const int64_t n = memob_max(n_rows, 1);
     if (!status && !r->is_paused) { /* the inner device has checked the sizes */

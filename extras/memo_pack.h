@@ -836,6 +836,7 @@ MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run
     enum { N_RANKS = 3, N_LEARNING = 2 * N_RANKS };
     static const memoi_item_order ranks[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
                                              MEMOI_ORDER_LIFETIME};
+    MEMOB_TABLE_OF(N_RANKS, ranks);
     const memoi_problem* problem = search->problem;
     const int is_first =
         (problem->n_items > MEMOI_SMALL_ITEMS && !problem->is_cover) || MEMOI_WITHOUT(styles);

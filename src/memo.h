@@ -83,7 +83,7 @@
  * number, a handle or an address.  There is no global state.  After creation no function allocates,
  * locks or synchronizes on the training path.  Only one thread at a time may use an object.  Sizes
  * are bytes, times are seconds, intervals are half-open.  Bytes, rows and elements are counted in
- * 64 bits.
+ * 64 bits.  A name MEMO_N_... that ends an enum is the number of its values, and no value.
  *
  * GLOSSARY.  Terms of all four headers.
  *
@@ -169,6 +169,11 @@
 #define MEMO_USED_RESULT
 #endif
 #define MEMO_FUNCTION static inline MEMO_UNUSED
+
+/* Does not compile unless the array has n elements.  Behind a table, in a function or outside: a
+ * value that is added to the table's enum is missed there. */
+#define MEMOB_TABLE_OF(n, table)                                                                   \
+    typedef char memob_table_of_##table[sizeof(table) / sizeof *(table) == (n) ? 1 : -1] MEMO_UNUSED
 
 /* Functions that host code and kernels share. */
 #if defined(__CUDACC__)

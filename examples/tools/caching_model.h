@@ -340,7 +340,8 @@ static int caching_request(caching* c, const memo_trace* trace, int64_t i, int64
         return 1;
     case MEMO_REQUEST_RECORD: return caching_record(c, request->id, request->stream);
     case MEMO_REQUEST_WAIT: caching_wait(c, request->id, request->stream); return 1;
-    case MEMO_REQUEST_MARK: return 1;
+    case MEMO_REQUEST_MARK:
+    case MEMO_N_REQUEST_KINDS: break;
     }
     return 1;
 }

@@ -256,7 +256,8 @@ static memo_status layers_apply_request(const trace_layers* layers, int64_t i, i
     case MEMO_REQUEST_USE: return memo_trace_use(result, id, request->stream, error);
     case MEMO_REQUEST_RECORD: return memo_trace_record(result, request->id, request->stream, error);
     case MEMO_REQUEST_WAIT: return memo_trace_wait(result, request->id, request->stream, error);
-    case MEMO_REQUEST_MARK: break;
+    case MEMO_REQUEST_MARK:
+    case MEMO_N_REQUEST_KINDS: break;
     }
 
     /* A mark of a layer gets the number of the layer in the result. */

@@ -271,6 +271,7 @@ MEMOI memo_status memoi_cuda_event_elapsed(void* context, memo_event begin, memo
 /* By memo_copy_kind. */
 static const cudaMemcpyKind memoi_cuda_copy_kinds[] = {
     cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToDevice};
+MEMOB_TABLE_OF(MEMO_N_COPY_KINDS, memoi_cuda_copy_kinds);
 
 /* Rows with gaps between them: all in one call, or one by one if the pitch does not allow that. */
 MEMOI memo_status memoi_cuda_copy_strided(const memoi_cuda* cuda, memo_copy_kind kind,
@@ -339,6 +340,7 @@ MEMOI memo_status memoi_cuda_copy_rows(void* context, memo_stream stream, memo_c
                                        int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
                                        memo_error* error) {
     static const char* const ranges[] = {"memo: to host", "memo: to device", "memo: on device"};
+    MEMOB_TABLE_OF(MEMO_N_COPY_KINDS, ranges);
     const memoi_cuda* cuda = (const memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     memo_status status = on.status ? on.status : memob_failure_status(&cuda->failure, error);

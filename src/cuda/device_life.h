@@ -14,7 +14,7 @@ MEMOI memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, memo_
         {"ordinal", desc->ordinal, 0, INT32_MAX},
         {"host_threads", desc->host_threads, 0, INT32_MAX},
         {"local_ranks", desc->local_ranks, 0, INT32_MAX},
-        {"host_limit", (int64_t)desc->host_limit, 0, MEMO_CUDA_HOST_IGNORE},
+        {"host_limit", (int64_t)desc->host_limit, 0, MEMO_N_CUDA_HOST_LIMITS - 1},
         {"device_memory_bytes", desc->device_memory_bytes, 0, MEMOB_BYTES_MAX},
         {"host_memory_bytes", desc->host_memory_bytes, 0, MEMOB_BYTES_MAX},
         {"phantom_bytes", desc->phantom_bytes, 0, MEMOB_BYTES_MAX / 2},

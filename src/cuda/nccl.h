@@ -123,6 +123,7 @@ MEMOI memo_status memoi_nccl_share_id(const memo_comm_nccl_desc* desc, int32_t s
 /* By memo_type; ncclBfloat16 is not in C before 2.24. */
 static const ncclDataType_t memoi_nccl_types[] = {
     ncclFloat32, ncclFloat64, (ncclDataType_t)9, ncclFloat16, ncclInt32, ncclInt64, ncclUint8};
+MEMOB_TABLE_OF(MEMO_N_TYPES, memoi_nccl_types);
 
 /* The mutex is held.  After this nothing calls NCCL but the watchdog, which aborts the world. */
 MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* why,
@@ -391,7 +392,8 @@ MEMOI ncclResult_t memoi_nccl_enqueue(memoi_nccl* me, cudaStream_t stream,
         return ncclReduceScatter(call->from, call->to, count, type, op, me->comm, stream);
     case MEMO_COLLECTIVE_BROADCAST:
         return ncclBroadcast(call->from, call->to, count, type, call->root, me->comm, stream);
-    case MEMO_COLLECTIVE_BARRIER: break;
+    case MEMO_COLLECTIVE_BARRIER:
+    case MEMO_N_COLLECTIVES: break;
     }
     /* NCCL has no barrier; the reduction of one number serves. */
     return ncclAllReduce(me->barrier_word, me->barrier_word, 1, ncclInt32, ncclMax, me->comm,
@@ -403,6 +405,7 @@ MEMOI memo_status memoi_nccl_run(memoi_nccl* me, memo_stream on, const memo_coll
                                  const memo_message_call* messages, int32_t n, memo_error* error) {
     static const char* const names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
                                         "barrier"};
+    MEMOB_TABLE_OF(MEMO_N_COLLECTIVES, names);
     const cudaStream_t stream = memo_cuda_stream(on);
     ncclResult_t result = ncclSuccess, ended;
     memo_status status;

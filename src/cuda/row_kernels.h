@@ -142,6 +142,7 @@ MEMOI memo_status memoi_cuda_row_kernel_here(void* context, memo_stream stream,
         MEMOI_CUDA_CASE(MEMO_ROW_SINK_SUMS, sink_sums, d.sinks.n_heads, warps)
         MEMOI_CUDA_CASE(MEMO_ROW_REDUCE, reduce, d.reduce.count, items)
         MEMOI_CUDA_CASE(MEMO_ROW_ADD_PACKED, add_packed, memo_add_packed_items(&d.pack), items)
+    case MEMO_N_ROW_KINDS: break;
     }
     return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d)", (int)call->kind);
 }

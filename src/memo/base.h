@@ -144,7 +144,7 @@ MEMOI MEMOB_NOINLINE memo_status memob_check_rate(const char* desc, const char* 
 MEMOI memo_status memob_check_copy(memo_copy_kind kind, const void* to, int64_t to_stride_bytes,
                                    const void* from, int64_t from_stride_bytes, int64_t row_bytes,
                                    int64_t n_rows, memo_error* error) {
-    if (memob_check_integer("copy", "kind", (int)kind, 0, MEMO_COPY_ON_DEVICE, error))
+    if (memob_check_integer("copy", "kind", (int)kind, 0, MEMO_N_COPY_KINDS - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOB_BYTES_MAX / n_rows))
         return MEMOB_INVALID(error,

@@ -52,6 +52,7 @@ MEMOI memo_status memob_engine_acquire(memob_engine* e, const char* desc, int64_
                                        int64_t host_bytes, const memo_stream* copy_streams,
                                        int n_streams, memo_error* error) {
     static const char* const names[] = {"compute", "to host", "to device", "file"};
+    MEMOB_TABLE_OF(MEMOB_N_STREAMS, names);
     void *on_device = e->device_memory, *on_host = e->host_memory;
     memo_status status = MEMO_STATUS_OK;
 

@@ -16,7 +16,8 @@ const char* memo_status_name(memo_status status) {
                                         "device error",
                                         "unsupported",
                                         "communication error"};
-    return (unsigned)status <= MEMO_STATUS_COMM ? names[status] : "unknown status";
+    MEMOB_TABLE_OF(MEMO_N_STATUSES, names);
+    return (unsigned)status < MEMO_N_STATUSES ? names[status] : "unknown status";
 }
 
 /* Appends what to do, or another cause, unless the message has it.  These words stay whole: a message

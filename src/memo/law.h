@@ -78,7 +78,8 @@ typedef enum memob_op_kind {
     MEMOB_OP_STORE,     /* device to host */
     MEMOB_OP_LOAD,      /* host to device */
     MEMOB_OP_WRITE,     /* host to file */
-    MEMOB_OP_READ       /* file to host */
+    MEMOB_OP_READ,      /* file to host */
+    MEMOB_N_OP_KINDS
 } memob_op_kind;
 
 /* A copy of an item between device and host, or of a window or a parcel between host and file. */
@@ -117,7 +118,7 @@ typedef struct memob_law_desc {
     /* Addresses and sizes are slots, below these numbers on the device, on the host and in the
      * file.  A slot is bytes of the same items, and a cell of the law.  Parcels have the first
      * slots of the host and of the file. */
-    int32_t n_slots[3];
+    int32_t n_slots[MEMO_N_TIERS];
     int64_t place_slots; /* of a place */
     /* NULL, or memory that many laws share, one after the other: then each is made in the law
      * before, or in one that is all zero.  The caller frees it. */

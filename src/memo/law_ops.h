@@ -13,6 +13,7 @@
 MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
     static const int32_t streams[] = {MEMOB_STREAM_COMPUTE, MEMOB_STREAM_TO_HOST,
                                       MEMOB_STREAM_TO_DEVICE, MEMOB_STREAM_FILE, MEMOB_STREAM_FILE};
+    MEMOB_TABLE_OF(MEMOB_N_OP_KINDS, streams);
     memob_op* op = &m->law->ops[m->law->n_ops++];
     MEMO_ASSERT(m->law->n_ops <= m->ops_most); /* 1 */
     memset(op, 0, sizeof *op);
@@ -50,6 +51,7 @@ MEMOI void memoi_law_touch(memoi_maker* m, memob_op* op, int32_t writes, int64_t
 /* The bytes of copies. */
 MEMOI void memoi_law_end_op(memoi_maker* m, memob_op* op) {
     static const int64_t tiers[] = {0, MEMOI_ON_HOST, MEMOI_IN_FILE};
+    MEMOB_TABLE_OF(MEMO_N_TIERS, tiers);
     const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
     const int leaves = op->kind == MEMOB_OP_STORE || op->kind == MEMOB_OP_WRITE;
     for (int32_t writes = 0; writes < 2; writes++) {

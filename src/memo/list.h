@@ -7,7 +7,12 @@
  * pass of one layer; with slices or places in flight, of one step of the engine of rows.  A list is
  * the visits of a step, in the order in which the trainer makes them. */
 
-typedef enum memob_pass { MEMOB_FORWARD = 0, MEMOB_BACKWARD, MEMOB_UPDATE } memob_pass;
+typedef enum memob_pass {
+    MEMOB_FORWARD = 0,
+    MEMOB_BACKWARD,
+    MEMOB_UPDATE,
+    MEMOB_N_PASSES
+} memob_pass;
 
 typedef struct memob_visit {
     int32_t pass, layer; /* layer: of rows a step */

@@ -7,6 +7,7 @@
 
 static const char* const memob_phase_names[] MEMO_UNUSED = {"", "", "forward", "recompute",
                                                             "backward"};
+MEMOB_TABLE_OF(MEMO_N_PHASES, memob_phase_names);
 
 memo_mark memo_mark_parse(const char* text) {
     memob_reader reader;
@@ -22,7 +23,7 @@ memo_mark memo_mark_parse(const char* text) {
     else if (memob_word_is(&reader, "layer") && memoi_next_word(&reader) &&
              memoi_word_number(reader.word, reader.length, &mark.layer) && mark.layer >= 0 &&
              memoi_next_word(&reader))
-        for (int i = MEMO_PHASE_FORWARD; i <= MEMO_PHASE_BACKWARD; i++)
+        for (int i = MEMO_PHASE_FORWARD; i < MEMO_N_PHASES; i++)
             if (memob_word_is(&reader, memob_phase_names[i])) mark.phase = (memo_phase)i;
     if (mark.phase == MEMO_PHASE_NONE || !memoi_next_word(&reader)) return none;
     mark.is_end = memob_word_is(&reader, "end");

@@ -138,7 +138,7 @@ MEMOI const char* memoi_plan_buffer_fault(const memo_plan* plan, int64_t i) {
         {!memob_is_within(buffer->stream, 0, MEMOB_STREAMS - 1),
          "its stream is out of range; 0 to 63 are valid"},
         {buffer->lane < 0, "its lane is negative; 0 or more are valid"},
-        {!memob_is_within((int)buffer->memory_class, MEMO_CLASS_TRANSIENT, MEMO_CLASS_PERSISTENT),
+        {!memob_is_within((int)buffer->memory_class, 0, MEMO_N_CLASSES - 1),
          "its class is not a memo_class"},
         {buffer->is_fixed &&
              (!is_aligned || !memob_is_within(buffer->offset_bytes, 0, MEMOB_BYTES_MAX)),

@@ -7,6 +7,7 @@
  * 1. A plan has a line for each value of its head and each buffer, gap, hold and wait alone. */
 
 static const char* const memoi_proof_names[] = {"none", "feasible", "optimal"};
+MEMOB_TABLE_OF(MEMO_N_PROOFS, memoi_proof_names);
 
 static const memob_value memoi_plan_head_values[] = {
     MEMOB_NUMBER("alignment", memo_plan, alignment_bytes),
@@ -14,7 +15,7 @@ static const memob_value memoi_plan_head_values[] = {
     MEMOB_NUMBER("body", memo_plan, body_begin),
     MEMOB_NUMBER("peak", memo_plan, peak_bytes),
     MEMOB_NUMBER("bound", memo_plan, lower_bound_bytes),
-    MEMOB_WORD("proof", memo_plan, proof, 2, memoi_proof_names),
+    MEMOB_WORD("proof", memo_plan, proof, memoi_proof_names),
     MEMOB_VALUE("engine", MEMOB_VALUE_NAME, memo_plan, engine, 0, 16),
     MEMOB_VALUE("buffers", MEMOB_VALUE_INT64, memo_plan, n_buffers, 0, MEMOB_BYTES_MAX / 4),
     MEMOB_VALUE("gaps", MEMOB_VALUE_INT64, memo_plan, n_gaps, 0, MEMOB_BYTES_MAX / 4),
@@ -30,7 +31,7 @@ static const memob_value memoi_plan_buffer_values[] = {
     MEMOB_VALUE("fixed", MEMOB_VALUE_INT32, memo_buffer, is_fixed, 0, 1),
     MEMOB_VALUE("stream", MEMOB_VALUE_INT32, memo_buffer, stream, 0, MEMOB_STREAMS - 1),
     MEMOB_VALUE("lane", MEMOB_VALUE_INT32, memo_buffer, lane, 0, INT32_MAX),
-    MEMOB_WORD("class", memo_buffer, memory_class, 2, memob_class_names)};
+    MEMOB_WORD("class", memo_buffer, memory_class, memob_class_names)};
 static const memob_value memoi_plan_gap_values[] = {MEMOB_NUMBER("buffer", memo_gap, buffer),
                                                     MEMOB_NUMBER("begin", memo_gap, begin),
                                                     MEMOB_NUMBER("end", memo_gap, end)};

@@ -29,8 +29,8 @@ typedef struct memob_value {
 } memob_value;
 #define MEMOB_VALUE(what, type, of, field, least, most)                                            \
     { what, type, offsetof(of, field), least, most, NULL }
-#define MEMOB_WORD(what, of, field, most, words)                                                   \
-    { what, MEMOB_VALUE_WORD, offsetof(of, field), 0, most, words }
+#define MEMOB_WORD(what, of, field, words)                                                         \
+    { what, MEMOB_VALUE_WORD, offsetof(of, field), 0, sizeof words / sizeof *words - 1, words }
 #define MEMOB_NUMBER(what, of, field)                                                              \
     MEMOB_VALUE(what, MEMOB_VALUE_INT64, of, field, INT64_MIN, INT64_MAX)
 #define MEMOB_SECONDS_MOST 9000000000000000000 /* of FEMTOSECONDS and NANOSECONDS */

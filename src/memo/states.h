@@ -56,7 +56,7 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
     if (has_file && !desc->spill_directory && !is_dry)
         return MEMOB_INVALID(error,
                              "memo_session_desc.spill_directory: NULL, but spilled has bits");
-    status = memob_states_prepare(states, launches ? 4 : n_copying, error);
+    status = memob_states_prepare(states, launches ? (int32_t)MEMOB_N_STREAMS : n_copying, error);
     if (launches && !status)
         status =
             memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
@@ -429,9 +429,10 @@ MEMOI void memob_states_defer(memob_states* states) {
  * and no updates are pending.  Errors: the device's. */
 MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices, int is_last,
                                          int is_forward_only, memo_error* error) {
-    const int32_t last[] = {MEMOB_STATES_UPDATE,
+    const int32_t last[] = {MEMOB_STATES_NOTHING, MEMOB_STATES_UPDATE,
                             states->n_turns ? MEMOB_STATES_FUSED : MEMOB_STATES_FORWARD,
                             MEMOB_STATES_UPDATE_FORWARD};
+    MEMOB_TABLE_OF(MEMO_N_UPDATE_MOMENTS, last);
     const int32_t more = states->n_turns ? MEMOB_STATES_MORE_BACKWARD : MEMOB_STATES_FORWARD;
     const int32_t forward = states->is_pending ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_FORWARD;
     const int is_more = states->layers[0].has_gradients && !states->is_pending;
@@ -443,7 +444,7 @@ MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices,
     states->n_slices = n_slices;
     states->is_spread = n_slices > 1 && !states->sizes.spill_bytes; /* windows have an order */
     states->is_forward_only = is_forward_only;
-    states->behind = is_last ? last[states->update_at - MEMO_UPDATE_PASS] : more;
+    states->behind = is_last ? last[states->update_at] : more;
     if (!states->sink.engine.status && states->n_turns && !is_forward_only)
         memoi_states_enter(states, states->is_pending ? forward : backward, states->behind);
     else if (!states->sink.engine.status)
@@ -726,7 +727,7 @@ MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t s
 MEMOI memo_status memob_states_synchronize(memob_states* states, memo_error* error) {
     const memob_engine* e = &states->sink.engine;
     memo_status status = MEMO_STATUS_OK;
-    for (int k = MEMOB_STREAM_COMPUTE; k <= MEMOB_STREAM_FILE && !status; k++)
+    for (int k = 0; k < MEMOB_N_STREAMS && !status; k++)
         if (k == MEMOB_STREAM_COMPUTE ? !e->computes_on_host : e->streams[k] != NULL)
             status = memo_stream_synchronize(&e->device, e->streams[k], error);
     if (!status) states->n_unseen = 0;

@@ -105,7 +105,7 @@ typedef enum memob_states_list {
 
 /* All visits of each list, and what they use.  Item l * n_states + s is state s of layer l. */
 typedef struct memob_states_items {
-    int32_t n_visits, n_uses, n_lists, n_slots[3];
+    int32_t n_visits, n_uses, n_lists, n_slots[MEMO_N_TIERS];
     memob_visit* visits;
     uint32_t* in_lists;
     char* on_host; /* (n_visits): an update there */
@@ -122,10 +122,10 @@ typedef struct memob_states {
     int32_t* turns;                        /* of the desc */
     int32_t n_turns, n_chunks;
     memo_state states[MEMO_STATES_MAX];
-    uint32_t gradients, updated; /* which states they are */
-    uint32_t made;               /* the update writes all their bytes */
-    uint32_t used_by[3];         /* (memob_pass): which states each pass uses, and gradients */
-    uint32_t hosted;             /* those that never leave the host */
+    uint32_t gradients, updated;      /* which states they are */
+    uint32_t made;                    /* the update writes all their bytes */
+    uint32_t used_by[MEMOB_N_PASSES]; /* (memob_pass): which states each pass uses, and gradients */
+    uint32_t hosted;                  /* those that never leave the host */
     memob_states_trainer trainer;
     memob_states_update* updates; /* (n_layers); NULL: not on the host */
     memob_states_layer* layers;   /* (n_layers) */
@@ -202,7 +202,8 @@ MEMOI memo_owner memoi_states_owner(const memo_state* state) {
  * place 0 begins at the bottom, place 1 at the top, so that a large layer reaches into the bytes of
  * layers that are not its neighbors. */
 MEMOI void memoi_states_lay_out(memob_states* states) {
-    int64_t stays[3] = {0, 0, 0}, before[2] = {0, 0}, area[2] = {0, 0}; /* of each tier */
+    int64_t stays[MEMO_N_TIERS] = {0}; /* of each tier, as the next */
+    int64_t before[2] = {0, 0}, area[2] = {0, 0};
     memob_states_sizes* sizes = &states->sizes;
     int32_t n_streamed = 0;
     for (int32_t l = 0; l < states->n_layers; l++) {
@@ -287,13 +288,14 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
 
 /* Which layer has which state, and where. */
 MEMOI void memoi_states_take_table(memob_states* states, const memob_states_desc* desc) {
-    static const uint32_t of_pass[3] = {MEMO_STATE_FORWARD,
-                                        MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
-                                        MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
+    static const uint32_t of_pass[] = {MEMO_STATE_FORWARD,
+                                       MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
+                                       MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT};
+    MEMOB_TABLE_OF(MEMOB_N_PASSES, of_pass);
     for (int32_t s = 0; s < desc->n_states; s++) {
         const memo_state* state = &desc->states[s];
         states->states[s] = *state;
-        for (int32_t pass = 0; pass < 3; pass++)
+        for (int32_t pass = 0; pass < MEMOB_N_PASSES; pass++)
             if (state->uses & of_pass[pass]) states->used_by[pass] |= 1u << s;
         if (state->uses & MEMO_STATE_GRADIENT) states->gradients |= 1u << s;
         if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;

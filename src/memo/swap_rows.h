@@ -295,9 +295,9 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
 MEMOI const char* memoi_swap_choices_fault(const memo_item* item) {
     const int stays_or_moves = item->away == MEMO_KEEP || item->away == MEMO_MOVE;
     const memob_rule rules[] = {
-        {!memob_is_within(item->away, MEMO_KEEP, MEMO_WITH),
+        {!memob_is_within(item->away, 0, MEMO_N_AWAYS - 1),
          "away is invalid; MEMO_KEEP, MEMO_MOVE, MEMO_ROWS, MEMO_WHOLE and MEMO_WITH are valid"},
-        {!memob_is_within(item->scope, MEMO_SLICE, MEMO_CARRIED),
+        {!memob_is_within(item->scope, 0, MEMO_N_SCOPES - 1),
          "scope is invalid; MEMO_SLICE, MEMO_LAYER, MEMO_EDGE, MEMO_INPUT and MEMO_CARRIED are "
          "valid"},
         {item->is != 0 && item->is != MEMO_LATE_ROWS,

@@ -10,6 +10,7 @@
 
 /* Words of files and pictures. */
 static const char* const memob_class_names[] MEMO_UNUSED = {"transient", "skeletal", "persistent"};
+MEMOB_TABLE_OF(MEMO_N_CLASSES, memob_class_names);
 
 /* memo_trace.reserved points to it. */
 typedef struct memoi_trace_book {
@@ -58,7 +59,7 @@ void memo_trace_destroy(memo_trace* trace) {
 /* By kind of request.  MARK is parsed apart. */
 static const memob_value memoi_trace_buffer_values[] = {
     MEMOB_NUMBER("id", memo_request, id), MEMOB_NUMBER("size", memo_request, size_bytes),
-    MEMOB_WORD("class", memo_request, memory_class, 2, memob_class_names),
+    MEMOB_WORD("class", memo_request, memory_class, memob_class_names),
     MEMOB_VALUE("stream", MEMOB_VALUE_INT32, memo_request, stream, 0, MEMOB_STREAMS - 1)};
 static const memob_value memoi_trace_use_values[] = {
     MEMOB_NUMBER("id", memo_request, id),
@@ -70,6 +71,7 @@ static const memob_record memoi_trace_records[] = {
     {"malloc", memoi_trace_buffer_values, 4, 2}, {"free", memoi_trace_buffer_values, 2, 0},
     {"use", memoi_trace_use_values, 2, 0},       {"record", memoi_trace_event_values, 2, 0},
     {"wait", memoi_trace_event_values, 2, 0},    {"mark", NULL, 0, 0}};
+MEMOB_TABLE_OF(MEMO_N_REQUEST_KINDS, memoi_trace_records);
 
 /* Finds the malloc of a live id; the error states whether the id was freed or never requested. */
 MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const char* what,

@@ -9,7 +9,7 @@
 MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, memo_trace* trace,
                                             memo_error* error) {
     const int version = reader->count >= 0;
-    int32_t kind = MEMO_REQUEST_MARK;
+    int32_t kind = MEMO_N_REQUEST_KINDS - 1;
     memob_record record;
     memo_request r = MEMO_ZERO(memo_request);
     int64_t freed_bytes;

@@ -34,6 +34,7 @@ enum {
 typedef struct memob_numbers {
     int64_t of[MEMOB_N_STREAMS];
 } memob_numbers;
+typedef char memoi_numbers_fit[MEMOB_N_STREAMS == 4 ? 1 : -1]; /* functions without a loop */
 
 /* The later operation of each stream.  No loop: at -O2 compilers keep it, and bytes with 20 cells
  * then take twice as long. */

@@ -142,7 +142,8 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
                               bytes_per_s, MEMOB_SPILL_ALIGNMENT);
 
     /* Memory for two copies at a time, on the device and on the host, where the file needs whole
-     * pages; of 64 KiB if there is not enough for larger copies.  Streams, and events with times. */
+     * pages; of 64 KiB if there is not enough for larger copies.  Streams, and events with
+     * times. */
     p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
     for (int64_t least_bytes = 1 << 16;; p.half_bytes = least_bytes) {
         memob_engine_begin(e, device, NULL, 0, on_device, on_host);

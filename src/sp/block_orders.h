@@ -8,6 +8,7 @@
 
 const char* memo_blocks_order_name(memo_blocks_order order) {
     static const char* const names[] = {"default", "pipelined", "cross", "fine"};
+    MEMOB_TABLE_OF(MEMO_N_BLOCKS_ORDERS, names);
     return MEMOI_NAME(names, order, "no order");
 }
 
@@ -21,7 +22,8 @@ typedef enum memoi_blocks_kind {
     MEMOI_BLOCKS_END,
     MEMOI_BLOCKS_REDUCE_FORWARD,   /* from here on: on the comm stream */
     MEMOI_BLOCKS_REDUCE_RECOMPUTE, /* of a layer's last block: unread; the published order has it */
-    MEMOI_BLOCKS_REDUCE_BACKWARD
+    MEMOI_BLOCKS_REDUCE_BACKWARD,
+    MEMOI_N_BLOCKS_KINDS
 } memoi_blocks_kind;
 
 struct memo_blocks {
@@ -58,6 +60,7 @@ MEMOI int memoi_blocks_has_output(const memo_blocks_schedule_desc* desc, int32_t
 
 MEMOI void memoi_blocks_name(char name[40], memoi_blocks_kind kind, int32_t n, int32_t part) {
     static const char* const kinds[] = {"F", "R", "B", "W", "end-", "cF", "cR", "cB"};
+    MEMOB_TABLE_OF(MEMOI_N_BLOCKS_KINDS, kinds);
     char block[16] = "";
     if (kind != MEMOI_BLOCKS_END) snprintf(block, sizeof block, "%d", (int)n + 1);
     if (part < 26)
@@ -96,6 +99,7 @@ MEMOI memo_status memoi_blocks_compute(const memo_blocks* b, memoi_blocks_kind k
     const memo_block_functions* f = &b->desc.functions;
     const memo_block_function by_kind[] = {f->forward, f->recompute, f->backward, f->weights,
                                            b->is_backward ? f->backward_end : f->forward_end};
+    MEMOB_TABLE_OF(MEMOI_BLOCKS_END + 1, by_kind);
     return by_kind[kind] ? by_kind[kind](f->context, call, b->target.error) : MEMO_STATUS_OK;
 }
 

@@ -9,7 +9,7 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
     memo_blocks_schedule_desc* schedule = &desc->schedule;
     if (schedule->blocks_per_layer == 0) schedule->blocks_per_layer = 2;
     if (schedule->n_parts == 0) schedule->n_parts = 2;
-    if (MEMOI_INTEGER(schedule_name, schedule, order, MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_FINE) ||
+    if (MEMOI_INTEGER(schedule_name, schedule, order, 0, MEMO_N_BLOCKS_ORDERS - 1) ||
         MEMOI_INTEGER(schedule_name, schedule, n_parts, 1, MEMOI_BLOCKS_MAX))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (schedule->n_blocks < 1 || schedule->blocks_per_layer < 1 ||
@@ -22,7 +22,7 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
         MEMOI_GIVEN(name, desc, buffers) || MEMOI_GIVEN(name, desc, functions.forward) ||
         MEMOI_GIVEN(name, desc, functions.recompute) ||
         MEMOI_GIVEN(name, desc, functions.backward) ||
-        MEMOI_INTEGER(name, desc, type, 0, MEMO_TYPE_U8))
+        MEMOI_INTEGER(name, desc, type, 0, MEMO_N_TYPES - 1))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Parts run side by side, each in its own buffers. */

@@ -31,12 +31,13 @@ typedef struct memoi_type {
 } memoi_type;
 static const memoi_type memoi_types[] = {{4, "f32"}, {8, "f64"}, {2, "bf16"}, {2, "f16"},
                                          {4, "i32"}, {8, "i64"}, {1, "u8"}};
+MEMOB_TABLE_OF(MEMO_N_TYPES, memoi_types);
 
 int64_t memo_type_bytes(memo_type type) {
-    return (size_t)type <= MEMO_TYPE_U8 ? memoi_types[type].n_bytes : 0;
+    return (size_t)type < MEMO_N_TYPES ? memoi_types[type].n_bytes : 0;
 }
 const char* memo_type_name(memo_type type) {
-    return (size_t)type <= MEMO_TYPE_U8 ? memoi_types[type].name : "no type";
+    return (size_t)type < MEMO_N_TYPES ? memoi_types[type].name : "no type";
 }
 
 /* What memo_comm.sent_bytes counts. */
@@ -51,7 +52,8 @@ MEMOI int64_t memoi_comm_bytes(const memo_comm* comm, const memo_collective_call
     case MEMO_COLLECTIVE_REDUCE_SCATTER: return n_bytes * (size - 1);
     case MEMO_COLLECTIVE_BROADCAST:
         return comm->rank == (call->root + size - 1) % size ? 0 : n_bytes;
-    case MEMO_COLLECTIVE_BARRIER: break;
+    case MEMO_COLLECTIVE_BARRIER:
+    case MEMO_N_COLLECTIVES: break;
     }
     return 0;
 }
@@ -66,6 +68,7 @@ MEMOI memo_status memoi_check_memory(const char* desc, const void* address, memo
 MEMOI const char* memoi_comm_collective_name(memo_collective kind) {
     static const char* const names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
                                         "barrier"};
+    MEMOB_TABLE_OF(MEMO_N_COLLECTIVES, names);
     return MEMOI_NAME(names, kind, "operation");
 }
 
@@ -82,7 +85,7 @@ MEMOI memo_status memoi_comm_check_buffer(const memo_comm* comm, const char* wha
     int64_t element_bytes = memo_type_bytes(type), most;
     if (!element_bytes)
         return MEMOI_REFUSE("%s.type on '%s': not a memo_type (%d); 0 to %d are valid", what,
-                            comm->name, (int)type, (int)MEMO_TYPE_U8);
+                            comm->name, (int)type, MEMO_N_TYPES - 1);
     most = MEMOB_BYTES_MAX / element_bytes / (2 * n_parts);
     if (count < 0 || count > most)
         return MEMOI_REFUSE("%s.count on '%s': out of range (%lld); 0 to %lld elements are valid",
@@ -190,9 +193,10 @@ MEMOI memo_status memoi_comm_check_collective(memo_comm* comm, const memo_collec
             INVALID_STATE,
             "%s on '%s': called inside a group; only sends and receives can be grouped", what,
             comm->name);
-    if (memob_check_integer("collective", "kind", (int)call->kind, 0, MEMO_COLLECTIVE_BARRIER,
+    if (memob_check_integer("collective", "kind", (int)call->kind, 0, MEMO_N_COLLECTIVES - 1,
                             error) ||
-        memob_check_integer(what, "reduction", (int)call->reduction, 0, MEMO_REDUCTION_MAX, error))
+        memob_check_integer(what, "reduction", (int)call->reduction, 0, MEMO_N_REDUCTIONS - 1,
+                            error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     status =
         memoi_comm_check_buffer(comm, what, call->from, call->count, comm->size, call->type, error);

@@ -172,7 +172,7 @@ MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routin
         x, x->target, is_back, (char*)sorted, (char*)placed, row_elements, row_bytes, type};
     memo_label agreed = x->agreed;
     int64_t n_left;
-    if (memob_check_integer(name, "type", (int)type, 0, MEMO_TYPE_U8, error) ||
+    if (memob_check_integer(name, "type", (int)type, 0, MEMO_N_TYPES - 1, error) ||
         memob_check_integer(name, "row_elements", row_elements, 1, MEMOB_BYTES_MAX / 8 / most,
                             error))
         return MEMO_STATUS_INVALID_ARGUMENT;

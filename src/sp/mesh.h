@@ -19,19 +19,23 @@ enum {
 };
 static const char* const memoi_mesh_names[] = {"data",    "pipeline", "tensor",  "ring",
                                                "ulysses", "sequence", "gradient"};
+MEMOB_TABLE_OF(MEMOI_MESH_GROUPS, memoi_mesh_names);
 
 MEMOI int32_t* memoi_mesh_degree(memo_mesh_desc* d, int axis) {
     int32_t* const degrees[] = {&d->data, &d->pipeline, &d->tensor, &d->ring, &d->ulysses};
+    MEMOB_TABLE_OF(MEMOI_MESH_AXES, degrees);
     return degrees[axis];
 }
 MEMOI int32_t* memoi_mesh_rank(memo_mesh* m, int group) {
     int32_t* const ranks[] = {&m->data_rank,    &m->pipeline_rank, &m->tensor_rank,  &m->ring_rank,
                               &m->ulysses_rank, &m->sequence_rank, &m->gradient_rank};
+    MEMOB_TABLE_OF(MEMOI_MESH_GROUPS, ranks);
     return ranks[group];
 }
 MEMOI memo_comm** memoi_mesh_comm(memo_mesh* m, int group) {
     memo_comm** const comms[] = {&m->data,    &m->pipeline, &m->tensor,  &m->ring,
                                  &m->ulysses, &m->sequence, &m->gradient};
+    MEMOB_TABLE_OF(MEMOI_MESH_GROUPS, comms);
     return comms[group];
 }
 
@@ -77,6 +81,7 @@ MEMOI memo_status memoi_mesh_place(const memo_mesh_desc* desc, int32_t size, int
                                    memo_mesh* mesh, memo_error* error) {
     static const int from_the_fastest[] = {MEMOI_MESH_TENSOR, MEMOI_MESH_ULYSSES, MEMOI_MESH_RING,
                                            MEMOI_MESH_DATA, MEMOI_MESH_PIPELINE};
+    MEMOB_TABLE_OF(MEMOI_MESH_AXES, from_the_fastest);
     memo_mesh_desc degrees = *desc;
     int32_t rest = rank;
     const memo_status status = memoi_mesh_check(&degrees, size, error);

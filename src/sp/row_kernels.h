@@ -385,8 +385,9 @@ MEMOI void memoi_row_arrays_memo_sinks_desc(memoi_row_arrays* arrays, void* desc
 MEMOI void memoi_row_arrays_memo_reduce_desc(memoi_row_arrays* arrays, void* desc) {
     memo_reduce_desc* x = (memo_reduce_desc*)desc;
     const int64_t bytes = memo_type_bytes(x->type);
-    if (!MEMOI_ROW_IS_IN(n_from, 1, MEMO_REDUCE_MAX) || !MEMOI_ROW_IS_IN(type, 0, MEMO_TYPE_U8) ||
-        !MEMOI_ROW_IS_IN(reduction, 0, MEMO_REDUCTION_MAX))
+    if (!MEMOI_ROW_IS_IN(n_from, 1, MEMO_REDUCE_MAX) ||
+        !MEMOI_ROW_IS_IN(type, 0, MEMO_N_TYPES - 1) ||
+        !MEMOI_ROW_IS_IN(reduction, 0, MEMO_N_REDUCTIONS - 1))
         return;
     MEMOI_ROW_ARRAY(WRITES, to, 1, x->count, bytes, NULL);
     for (int32_t r = 0; r < x->n_from; r++)
@@ -427,13 +428,14 @@ typedef struct memoi_row_kernel {
 #define MEMOI_ROW_ENTRY(kind, name, shown, desc_type)                                              \
     {shown, #desc_type, sizeof(desc_type), memoi_row_loop_##name, memoi_row_arrays_##desc_type},
 static const memoi_row_kernel memoi_row_kernels[] = {MEMO_ROW_KERNELS(MEMOI_ROW_ENTRY)};
+MEMOB_TABLE_OF(MEMO_N_ROW_KINDS, memoi_row_kernels);
 
 /* Copies a desc, with defaults, and checks it. */
 MEMOI memo_status memoi_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
                                  memoi_row_arrays* arrays, memo_error* error) {
-    if (kind < MEMO_ROW_MERGE || kind > MEMO_ROW_ADD_PACKED)
+    if ((size_t)kind >= MEMO_N_ROW_KINDS)
         return MEMOI_REFUSE("row kernel: not a memo_row_kind (%d); 0 to %d are valid", (int)kind,
-                            (int)MEMO_ROW_ADD_PACKED);
+                            MEMO_N_ROW_KINDS - 1);
     if (!desc)
         return MEMOI_REFUSE("row kernel '%s': desc is NULL; pass the desc of its kind",
                             memoi_row_kernels[kind].name);

@@ -253,5 +253,8 @@ MEMOI_REDUCE_ALL(MEMOI_REDUCE)
 MEMO_INLINE void memo_reduce_elements(void* to, int64_t at, const void* const* from, int32_t n_from,
                                       int64_t begin, int64_t n, memo_type type,
                                       memo_reduction reduction) {
-    switch (type) { MEMOI_REDUCE_ALL(MEMOI_REDUCE_CASE) }
+    switch (type) {
+        MEMOI_REDUCE_ALL(MEMOI_REDUCE_CASE)
+    case MEMO_N_TYPES: break;
+    }
 }

@@ -9,6 +9,7 @@
 
 MEMOI const char* memoi_sharding_name(memo_sharding_kind kind) {
     static const char* const names[] = {"zigzag", "plain", "documents"};
+    MEMOB_TABLE_OF(MEMO_N_SHARDING_KINDS, names);
     return MEMOI_NAME(names, kind, "no sharding");
 }
 
@@ -62,7 +63,7 @@ MEMOI memo_status memoi_sharding_measure(memo_sharding* sharding, memo_error* er
     static const char name[] = "memo_sharding_desc";
     const int has_documents = sharding->kind == MEMO_SHARDING_DOCUMENTS;
     int64_t unit;
-    if (MEMOI_INTEGER(name, sharding, kind, MEMO_SHARDING_ZIGZAG, MEMO_SHARDING_DOCUMENTS) ||
+    if (MEMOI_INTEGER(name, sharding, kind, 0, MEMO_N_SHARDING_KINDS - 1) ||
         MEMOI_INTEGER(name, sharding, ring, 0, has_documents ? 1 << 16 : INT32_MAX) ||
         MEMOI_INTEGER(name, sharding, ulysses, 0, INT32_MAX) ||
         MEMOI_INTEGER(name, sharding, n_tokens, 1, MEMOB_BYTES_MAX / 2))
@@ -378,7 +379,9 @@ MEMOI memo_run memoi_sharding_run_at(const memo_sharding* sharding, int32_t sequ
             memoi_sharding_search(&sharding->pieces->row, 2, sharding->n_pieces, at);
         run.start = piece->position + at - piece->row;
         run.count = memob_min(piece[1].row - at, run.count);
+        break;
     }
+    case MEMO_N_SHARDING_KINDS: break;
     }
     return run;
 }

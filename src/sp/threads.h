@@ -550,7 +550,8 @@ MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call
     case MEMO_COLLECTIVE_BROADCAST:
         memoi_threads_copy(me, to, me->sources[call->root], part_bytes);
         break;
-    case MEMO_COLLECTIVE_BARRIER: break;
+    case MEMO_COLLECTIVE_BARRIER:
+    case MEMO_N_COLLECTIVES: break;
     }
 }
 

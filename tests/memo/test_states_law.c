@@ -291,7 +291,7 @@ static void random_problem(int is_all_streamed) {
     memset(&p, 0, sizeof p);
     p.desc.n_layers = (int32_t)memo_test_int(3, LAYERS_MAX);
     p.desc.n_states = STATES;
-    p.desc.update_at = (int32_t)memo_test_int(MEMO_UPDATE_PASS, MEMO_UPDATE_DEFERRED);
+    p.desc.update_at = (int32_t)memo_test_int(MEMO_UPDATE_PASS, MEMO_N_UPDATE_MOMENTS - 1);
     for (int32_t s = 0; s < STATES; s++) {
         p.states[s].name = "state";
         p.states[s].uses = uses[s] | (!s && memo_test_int(0, 1) ? MEMO_STATE_MADE : 0u);

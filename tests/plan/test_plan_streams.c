@@ -230,6 +230,7 @@ static void copy_request(const memo_trace* trace, int64_t i, memo_trace* to) {
     case MEMO_REQUEST_RECORD: CHECK_OK(memo_trace_record(to, r->id, r->stream, &error)); break;
     case MEMO_REQUEST_WAIT: CHECK_OK(memo_trace_wait(to, r->id, r->stream, &error)); break;
     case MEMO_REQUEST_MARK: CHECK_OK(memo_trace_mark(to, trace->text + r->id, &error)); break;
+    case MEMO_N_REQUEST_KINDS: break;
     }
 }
 

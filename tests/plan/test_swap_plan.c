@@ -855,7 +855,7 @@ static void random_states(kinds_problem* k) {
     d->n_turns = k->p.swap.order ? k->p.swap.n_order : 0;
     d->n_chunks = 1;
     for (int32_t i = 0; i < d->n_turns; i++) k->turns[i] = k->order[i] < 0 ? -1 : 0;
-    d->update_at = (int32_t)memo_test_int(MEMO_UPDATE_PASS, MEMO_UPDATE_DEFERRED);
+    d->update_at = (int32_t)memo_test_int(MEMO_UPDATE_PASS, MEMO_N_UPDATE_MOMENTS - 1);
     for (int32_t i = 0; i < d->n_states; i++) {
         k->table[i].name = "state";
         k->table[i].size_bytes = memo_test_int(0, 2 * 900 * k->p.swap.n_rows);

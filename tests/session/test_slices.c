@@ -313,7 +313,7 @@ TEST(shapes_have_slices) {
     static const memo_shape shapes[] = {{31, 0}, {13, 0}, {31, 1}, {5, 0}};
     static const int32_t order[] = {0, 2, 1, 3, 2, 1, 0, 3};
     static model all;
-    for (int policy = 0; policy <= MEMO_POLICY_ROWS; policy++) {
+    for (int policy = 0; policy < MEMO_N_POLICIES; policy++) {
         model_init(&all, 31, 8,
                    policy == MEMO_POLICY_ROWS ? MEMO_POLICY_ALPHA : (memo_policy)policy);
         all.t.desc.is_checked = policy == MEMO_POLICY_ROWS;

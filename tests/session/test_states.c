@@ -388,7 +388,7 @@ TEST(streamed_states_have_the_bits_of_plain_arrays) {
 /* Checked, with updates at every moment: nothing is blamed. */
 TEST(checked_states_have_the_bits_of_plain_arrays) {
     const int n = memo_test_cases(40, 400);
-    int64_t n_at[MEMO_UPDATE_DEFERRED + 1] = {0}, n_made = 0;
+    int64_t n_at[MEMO_N_UPDATE_MOMENTS] = {0}, n_made = 0;
     for (int64_t i = 0; i < n; i++) {
         trainer t;
         int64_t largest;
@@ -521,7 +521,7 @@ static void random_times(trainer* t, timed* times) {
 TEST(predicted_steps_are_those_of_recorded_operations) {
     int64_t n_streamed = 0, n_spilled = 0, n_sliced = 0, n_host = 0, n = memo_test_cases(12, 10000);
     int64_t n_order = 0;
-    int64_t n_at[MEMO_UPDATE_DEFERRED + 1] = {0}; /* pass, fused, deferred */
+    int64_t n_at[MEMO_N_UPDATE_MOMENTS] = {0}; /* pass, fused, deferred */
     double worst = 0;
     for (int64_t i = 0; i < n; i++) {
         int64_t largest;
@@ -951,7 +951,7 @@ TEST(the_update_is_planned_where_it_is_faster) {
 
 /* Of the moments that a trainer allows the plan takes the one of the shortest step. */
 TEST(the_update_is_planned_when_it_is_fastest) {
-    int n[MEMO_UPDATE_DEFERRED + 1] = {0, 0, 0, 0};
+    int n[MEMO_N_UPDATE_MOMENTS] = {0};
     for (int i = 0; i < 24; i++) {
         static const int32_t may[] = {0, MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS,
                                       MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS, MEMO_MAY_DEFER,

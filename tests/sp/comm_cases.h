@@ -61,6 +61,7 @@ static void element_set(void* array, int64_t i, memo_type type, int value) {
     case MEMO_TYPE_I32: ((int32_t*)array)[i] = (int32_t)((uint32_t)value << 28); break;
     case MEMO_TYPE_I64: ((int64_t*)array)[i] = (int64_t)((uint64_t)value << 60); break;
     case MEMO_TYPE_U8: ((uint8_t*)array)[i] = (uint8_t)(value << 5); break;
+    case MEMO_N_TYPES: break;
     }
 }
 
@@ -134,8 +135,8 @@ static int64_t case_count(rank_case* c) {
 /* A random collective.  One of its buffers, large, may hold the parts of all ranks; in place the
  * other is this rank's part of it. */
 static void one_collective(rank_case* c, memo_comm* comm, memo_stream stream) {
-    const memo_collective kind = (memo_collective)case_int(c, 0, MEMO_COLLECTIVE_BARRIER);
-    const memo_type type = (memo_type)case_int(c, 0, MEMO_TYPE_U8);
+    const memo_collective kind = (memo_collective)case_int(c, 0, MEMO_N_COLLECTIVES - 1);
+    const memo_type type = (memo_type)case_int(c, 0, MEMO_N_TYPES - 1);
     const memo_reduction reduction = (memo_reduction)case_int(c, 0, 1);
     const int is_gather = kind == MEMO_COLLECTIVE_ALL_GATHER, in_place = (int)case_int(c, 0, 1);
     const int is_scatter = kind == MEMO_COLLECTIVE_REDUCE_SCATTER;
@@ -168,6 +169,7 @@ static void one_collective(rank_case* c, memo_comm* comm, memo_stream stream) {
         expected = (rank + 1) % n == root ? 0 : n_bytes;
         break;
     case MEMO_COLLECTIVE_BARRIER: CHECK_OK(memo_barrier(comm, stream, &error)); break;
+    case MEMO_N_COLLECTIVES: break;
     }
     CHECK_OK(memo_stream_synchronize(c->device, stream, &error));
 
@@ -230,7 +232,7 @@ static void one_group(rank_case* c, memo_comm* comm, memo_stream stream) {
         m[i].from = (int32_t)(memo_test_next(&c->state) % (uint64_t)comm->size);
         m[i].to = (int32_t)(memo_test_next(&c->state) % (uint64_t)comm->size);
         m[i].count = case_count(c);
-        m[i].type = (memo_type)case_int(c, 0, MEMO_TYPE_U8);
+        m[i].type = (memo_type)case_int(c, 0, MEMO_N_TYPES - 1);
         m[i].salt = memo_test_next(&c->state);
         m[i].sent = m[i].received = NULL;
         if (m[i].from == comm->rank) {

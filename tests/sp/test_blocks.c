@@ -27,7 +27,7 @@ static void same_bits(int splits_sequence) {
             setup.n_steps = 2; /* gradients add up, buffers are used again */
             setup.splits_sequence = splits_sequence;
             own_memory job* expected = run_job(splits[t], &setup);
-            for (int order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
+            for (int order = MEMO_BLOCKS_DEFAULT; order < MEMO_N_BLOCKS_ORDERS; order++) {
                 setup.order = (memo_blocks_order)order;
                 setup.by_layer = (order + t) % 2;
                 own_memory job* found = run_job(splits[t], &setup);
@@ -107,7 +107,7 @@ TEST(mixed_degrees) {
         for (setup.n_parts = 1; setup.n_parts <= MAX_SPLIT; setup.n_parts *= 2) {
             own_memory job* first = NULL;
             for (int k = 0; k < MAX_STAGES; k++) setup.degrees[k] = cases[c][1 + k];
-            for (int order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
+            for (int order = MEMO_BLOCKS_DEFAULT; order < MEMO_N_BLOCKS_ORDERS; order++) {
                 const int T = cases[c][0];
                 int n_other = 0;
                 setup.order = (memo_blocks_order)order;

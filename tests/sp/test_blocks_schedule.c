@@ -411,7 +411,7 @@ TEST(no_races) {
 
 /* A schedule with one wait less has a race, so the checker's silence is meaningful. */
 TEST(each_wait_counts) {
-    for (int order = MEMO_BLOCKS_CROSS; order <= MEMO_BLOCKS_FINE; order++)
+    for (int order = MEMO_BLOCKS_CROSS; order < MEMO_N_BLOCKS_ORDERS; order++)
         for (int is_backward = 0; is_backward < 2; is_backward++) {
             problem p;
             int64_t n_waits = 0;

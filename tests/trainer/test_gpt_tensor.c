@@ -62,7 +62,7 @@ static void check_schedules(gpt_config config, const char* what) {
         own_training one = unsplit(config);
         check_against(&one, &first, what);
     }
-    for (int order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++)
+    for (int order = MEMO_BLOCKS_DEFAULT; order < MEMO_N_BLOCKS_ORDERS; order++)
         for (int policy = 1 + (order > 1) % N_SKIPPED; policy < 3; policy += N_SKIPPED) {
             static const memo_policy policies[] = {MEMO_POLICY_KEEP, MEMO_POLICY_RECOMPUTE,
                                                    MEMO_POLICY_SWAP, MEMO_POLICY_ALPHA};
@@ -121,7 +121,7 @@ static void check_table(gpt_config config) {
 }
 
 TEST(tables_of_rows_give_the_same_bits) {
-    for (int order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++)
+    for (int order = MEMO_BLOCKS_DEFAULT; order < MEMO_N_BLOCKS_ORDERS; order++)
         for (int trial = 0; trial < 4; trial += N_SKIPPED) {
             gpt_config config = config_of(2, 2, (memo_blocks_order)order);
             if (trial == 0) config.degrees = mixed_degrees;
@@ -217,7 +217,7 @@ TEST(slices_of_a_sequence_over_ranks_compose) {
 /* One recorded step under every schedule. */
 static void check_recorded(memo_policy policy, const int32_t* degrees, int64_t mlp_rows,
                            int32_t data, int32_t zero) {
-    for (int order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
+    for (int order = MEMO_BLOCKS_DEFAULT; order < MEMO_N_BLOCKS_ORDERS; order++) {
         gpt_config config = config_of(2, 2, (memo_blocks_order)order);
         config.degrees = degrees;
         config.mlp_rows = mlp_rows;

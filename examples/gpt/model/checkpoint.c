@@ -17,9 +17,10 @@ enum { GPT_FILE_HEAD = 512, GPT_FILE_PIECE = 1 << 20 }; /* bytes */
 enum { GPT_FILE_MAGIC = 20 };                           /* bytes before the version */
 
 static const char gpt_file_magic[32] = "memo gpt checkpoint 3\n";
-static const char* const gpt_file_names[GPT_FILE_NUMBERS] = {
+static const char* const gpt_file_names[] = {
     "--seed",       "--layers", "--hidden",      "--heads", "--kv-heads",
     "--vocabulary", "--mlp",    "--mlp-columns", "--type",  "--states"};
+MEMOB_TABLE_OF(GPT_FILE_NUMBERS, gpt_file_names);
 
 typedef struct gpt_file {
     gpt_model* model; /* NULL: the file is only checked */
@@ -50,9 +51,10 @@ int64_t gpt_checkpoint_bytes(const gpt_config* config) {
 }
 
 static gpt_file_head gpt_file_head_make(const gpt_config* c, int64_t step, int64_t n_updates) {
-    const int64_t model_numbers[GPT_FILE_NUMBERS] = {
+    const int64_t model_numbers[] = {
         (int64_t)c->seed, c->n_layers,     c->hidden,   c->n_heads,       c->n_kv_heads,
         c->vocabulary,    (int64_t)c->mlp, gpt_wide(c), (int64_t)c->type, (int64_t)c->states};
+    MEMOB_TABLE_OF(GPT_FILE_NUMBERS, model_numbers);
     gpt_file_head head = MEMO_ZERO(gpt_file_head);
     memcpy(head.magic, gpt_file_magic, sizeof head.magic);
     head.order = 1;

@@ -288,9 +288,10 @@ static void gpt_use_gradient(gpt_model* model, gpt_op* op, const void* place, in
 /* ---- linear: y = x W^T ---------------------------------------------------------------------- */
 
 /* The names of operations with a weight. */
-static const char* const gpt_w_names[GPT_N_W] = {"embedding", "norm1",      "query", "key",
-                                                 "value",     "projection", "norm2", "up",
-                                                 "down",      "norm",       "logits"};
+static const char* const gpt_w_names[] = {"embedding", "norm1",      "query", "key",
+                                          "value",     "projection", "norm2", "up",
+                                          "down",      "norm",       "logits"};
+MEMOB_TABLE_OF(GPT_N_W, gpt_w_names);
 
 static gpt_op gpt_linear_op(const gpt_model* model, gpt_kind kind, int w, gpt_rows rows,
                             int64_t n_outputs, int64_t n_inputs) {

@@ -39,7 +39,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-typedef enum gpt_mlp { GPT_MLP_GELU = 0, GPT_MLP_SWIGLU } gpt_mlp;
+typedef enum gpt_mlp { GPT_MLP_GELU = 0, GPT_MLP_SWIGLU, GPT_N_MLPS } gpt_mlp;
 
 typedef struct gpt_config {
     int32_t n_layers, hidden;

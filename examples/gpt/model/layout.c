@@ -58,7 +58,7 @@ static void gpt_fill_parameters(const gpt_config* config, gpt_widths w,
     const double std = 0.02, residual_std = std / sqrt(2.0 * config->n_layers);
     /* If an operation reads the whole stream, tensor ranks split its outputs.  If it adds to the
      * stream, they split its inputs. */
-    const gpt_parameter table[GPT_N_W] = {
+    const gpt_parameter table[] = {
         {"embedding", 0, all, h, h, 0, 1, std},
         {"norm1", 0, h, h, h, 0, 1, 0},
         {"query", 0, w.q * h, h, h, w.q * h, attention, std},
@@ -71,6 +71,7 @@ static void gpt_fill_parameters(const gpt_config* config, gpt_widths w,
         {"final norm", 0, h, h, h, 0, 1, 0},
         {"classifier", 0, all, h, h, 0, 1, std},
     };
+    MEMOB_TABLE_OF(GPT_N_W, table);
     memcpy(parameters, table, sizeof table);
 }
 
@@ -236,7 +237,7 @@ void gpt_fill_tensors(const gpt_config* config, memo_item tensors[GPT_N_TENSORS]
     /* If degrees differ, a rank has other rows in each block, so a tensor is treated as a whole. */
     const int32_t rows = gpt_is_mixed(config) ? MEMO_WHOLE : MEMO_ROWS;
     const int32_t middle = gpt_has_middle(config) ? MEMO_MOVE : rows;
-    const memo_item table[GPT_N_TENSORS] = {
+    const memo_item table[] = {
         MEMO_ITEM("stream", hidden, MEMO_MOVE, MEMO_EDGE),
         MEMO_ITEM("input", hidden, MEMO_MOVE, MEMO_INPUT),
         MEMO_ITEM("norm1", hidden, rows),
@@ -252,6 +253,7 @@ void gpt_fill_tensors(const gpt_config* config, memo_item tensors[GPT_N_TENSORS]
         MEMO_ITEM("up", w.up, rows),
         MEMO_ITEM(activated, w.wide, rows),
     };
+    MEMOB_TABLE_OF(GPT_N_TENSORS, table);
 
     /* From columns to bytes. */
     for (int t = 0; t < GPT_N_TENSORS; t++) {

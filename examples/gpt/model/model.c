@@ -699,14 +699,16 @@ static memo_status gpt_agree_status(gpt_model* model, memo_error* error) {
 
 /* The table of states for the session. */
 static void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STATES]) {
-    static const char* const names[GPT_N_STATES] = {
-        "embedding",          "weights",  "classifier",
-        "embedding.masters",  "masters",  "classifier.masters",
-        "embedding.gradient", "gradient", "classifier.gradient",
-        "embedding.moment1",  "moment1",  "classifier.moment1",
-        "embedding.moment2",  "moment2",  "classifier.moment2"};
-    static const uint32_t kinds[GPT_N_PLACES] = {MEMO_STATE_FIRST, 1, MEMO_STATE_LAST};
-    const int64_t buckets[GPT_N_PLACES] = {0, 1, gpt_n_buckets(&model->config) - 1};
+    static const char* const names[] = {"embedding",          "weights",  "classifier",
+                                        "embedding.masters",  "masters",  "classifier.masters",
+                                        "embedding.gradient", "gradient", "classifier.gradient",
+                                        "embedding.moment1",  "moment1",  "classifier.moment1",
+                                        "embedding.moment2",  "moment2",  "classifier.moment2"};
+    MEMOB_TABLE_OF(GPT_N_STATES, names);
+    static const uint32_t kinds[] = {MEMO_STATE_FIRST, 1, MEMO_STATE_LAST};
+    const int64_t buckets[] = {0, 1, gpt_n_buckets(&model->config) - 1};
+    MEMOB_TABLE_OF(GPT_N_PLACES, kinds);
+    MEMOB_TABLE_OF(GPT_N_PLACES, buckets);
     const int makes = gpt_has_masters(&model->config) && !model->zero; /* all weights of a layer */
     for (int s = 0; s < GPT_N_STATES; s++) {
         const int array = s / GPT_N_PLACES, place = s % GPT_N_PLACES;

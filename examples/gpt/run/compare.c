@@ -233,7 +233,7 @@ static memo_status end_comparison(job* j, memo_error* error) {
 static memo_status begin_comparison(job* j, memo_error* error) {
     train_options* o = &j->options;
     if (o->compare > o->steps) o->compare = o->steps;
-    j->compared = (comparison*)calloc(N_POLICIES, sizeof *j->compared);
+    j->compared = (comparison*)calloc(MEMO_N_POLICIES, sizeof *j->compared);
     j->scratch = (double*)malloc((size_t)o->compare * sizeof *j->scratch);
     if (!j->compared || !j->scratch) return gpt_no_memory("--compare", error);
     for (int i = 0; i < train_n_policies(o); i++) {

@@ -55,9 +55,10 @@ memo_status make_directory(const char* path, int is_test, memo_error* error) {
 
 /* Files in --output.  README.md says what is in them.  The last: if times are known. */
 #define N_OUTPUTS 9
-static const char* const output_files[N_OUTPUTS] = {"report.html", "loss.svg",     "memory.svg",
-                                                    "plan.svg",    "timeline.svg", "timeline.json",
-                                                    "step.trace",  "step.plan",    "step.profile"};
+static const char* const output_files[] = {"report.html", "loss.svg",     "memory.svg",
+                                           "plan.svg",    "timeline.svg", "timeline.json",
+                                           "step.trace",  "step.plan",    "step.profile"};
+MEMOB_TABLE_OF(N_OUTPUTS, output_files);
 
 const char* output_path(const job* j, const char* name) {
     return path_text(j->options.output, name);
@@ -141,9 +142,10 @@ int64_t last_step(const train_options* o) {
 
 /* Options on which the next steps depend.  A checkpoint keeps them and the text's digest. */
 enum { N_KEPT = GPT_RUN_NUMBERS - 1 };
-static const char* const kept_options[N_KEPT] = {
+static const char* const kept_options[] = {
     "--steps",   "--learning-rate", "--seq",       "--batch",     "--accumulate",
     "--dropout", "--window",        "--documents", "--separator", "--tile"};
+MEMOB_TABLE_OF(N_KEPT, kept_options);
 
 void kept_numbers(train_options o, const train_text* text, int64_t kept[GPT_RUN_NUMBERS]) {
     for (int i = 0; i < N_KEPT; i++) {

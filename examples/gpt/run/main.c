@@ -164,7 +164,7 @@ static memo_status plan_policies(job* j, memo_error* error) {
 }
 
 static void forget_plans(job* j) {
-    for (int policy = 0; policy < N_POLICIES; policy++) {
+    for (int policy = 0; policy < MEMO_N_POLICIES; policy++) {
         memo_step_plan_destroy(j->plans[policy]);
         j->plans[policy] = NULL;
     }
@@ -417,11 +417,11 @@ static int exit_code_of(memo_status status, int is_training) {
 }
 
 static void job_destroy(job* j) {
-    for (int policy = 0; policy < N_POLICIES; policy++) team_close(&j->teams[policy]);
+    for (int policy = 0; policy < MEMO_N_POLICIES; policy++) team_close(&j->teams[policy]);
     forget_plans(j);
     train_text_free(&j->text);
     free(j->losses);
-    for (int policy = 0; policy < N_POLICIES && j->compared; policy++) {
+    for (int policy = 0; policy < MEMO_N_POLICIES && j->compared; policy++) {
         free(j->compared[policy].step_s);
         free(j->compared[policy].digests);
     }
@@ -476,7 +476,7 @@ static memo_status serve(job* j, int* is_training, memo_error* error) {
 }
 
 int main(int argc, char** argv) {
-    static team teams[N_POLICIES];
+    static team teams[MEMO_N_POLICIES];
     job j = {0};
     memo_error error;
     int is_training = 0, code;

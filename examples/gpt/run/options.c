@@ -9,8 +9,9 @@
 
 #include "tools/clusters.h"
 
-const memo_policy policy_order[N_POLICIES] = {
-    MEMO_POLICY_KEEP, MEMO_POLICY_RECOMPUTE, MEMO_POLICY_SWAP, MEMO_POLICY_ALPHA, MEMO_POLICY_MEMO};
+const memo_policy policy_order[] = {MEMO_POLICY_KEEP, MEMO_POLICY_RECOMPUTE, MEMO_POLICY_SWAP,
+                                    MEMO_POLICY_ALPHA, MEMO_POLICY_MEMO};
+MEMOB_TABLE_OF(MEMO_N_POLICIES - 1, policy_order); /* all but ROWS */
 
 int plans_rows(long long policy) {
     return policy == MEMO_POLICY_ALPHA || policy == MEMO_POLICY_MEMO;
@@ -227,13 +228,15 @@ static void* option_field(train_options* options, const train_option* o) {
 static const char* option_name(const train_option* o, int64_t i) {
     static const char *const types[] = {"f32", "bf16"}, *const mlps[] = {"gelu", "swiglu"};
     static const char* const updates[] = {"auto", "device", "host", "pass", "deferred"};
+    MEMOB_TABLE_OF(GPT_N_MLPS, mlps);
+    MEMOB_TABLE_OF(TRAIN_N_UPDATES, updates);
     if (o->field == OPTION_FIELD(policy))
         return i < N_POLICIES ? memo_policy_name(policy_order[i]) : NULL;
     if (o->field == OPTION_FIELD(cluster)) return i < N_CLUSTERS ? clusters[i].name : NULL;
     if (o->field == OPTION_FIELD(schedule))
-        return i <= MEMO_BLOCKS_FINE ? memo_blocks_order_name((memo_blocks_order)i) : NULL;
-    if (o->field == OPTION_FIELD(mlp)) return i < 2 ? mlps[i] : NULL;
-    if (o->field == OPTION_FIELD(update)) return i <= TRAIN_UPDATE_DEFERRED ? updates[i] : NULL;
+        return i < MEMO_N_BLOCKS_ORDERS ? memo_blocks_order_name((memo_blocks_order)i) : NULL;
+    if (o->field == OPTION_FIELD(mlp)) return i < GPT_N_MLPS ? mlps[i] : NULL;
+    if (o->field == OPTION_FIELD(update)) return i < TRAIN_N_UPDATES ? updates[i] : NULL;
     return i < 2 ? types[i] : NULL;
 }
 
@@ -534,7 +537,7 @@ static memo_status train_check_update(const train_options* o, memo_error* error)
     if (o->update == TRAIN_UPDATE_DEFERRED && o->is_graph)
         return gpt_invalid(error, "--update deferred does not work with --graph, which repeats one "
                                   "step; --update pass would work");
-    if (o->update != MEMO_UPDATE_HOST || !why) return MEMO_STATUS_OK;
+    if (o->update != TRAIN_UPDATE_HOST || !why) return MEMO_STATUS_OK;
     return gpt_invalid(error, "--update host does not work with %s would work", why);
 }
 

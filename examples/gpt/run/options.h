@@ -8,7 +8,14 @@
 
 #include "gpt/model/gpt.h"
 
-enum { TRAIN_UPDATE_PASS = MEMO_UPDATE_HOST + 1, TRAIN_UPDATE_DEFERRED }; /* of --update */
+typedef enum train_update {
+    TRAIN_UPDATE_AUTO = 0,
+    TRAIN_UPDATE_DEVICE,
+    TRAIN_UPDATE_HOST,
+    TRAIN_UPDATE_PASS, /* on the device, at these moments */
+    TRAIN_UPDATE_DEFERRED,
+    TRAIN_N_UPDATES
+} train_update;
 
 typedef struct train_options {
     char** text_files; /* n_text_files entries of argv; 0: the project's own sources */
@@ -44,15 +51,15 @@ typedef struct train_options {
     long long save_every, stop; /* steps; 0: at the end only; 0: after all */
     long long compare, sample;
     long long is_deterministic, attention_memory; /* cuDNN's attention */
-    long long update;      /* memo_update, or one of TRAIN_UPDATE_PASS, _DEFERRED */
+    long long update;                             /* train_update */
     long long states_stay; /* no option: weights, gradients and moments do not leave the device */
     long long is_graph, is_dry_run, is_demo, lists_rows, is_help, is_version;
 } train_options;
 
-#define N_POLICIES 5
+#define N_POLICIES (MEMO_N_POLICIES - 1) /* all but ROWS */
 
-/* In the order of tables.  Those from the fourth on plan rows. */
-extern const memo_policy policy_order[N_POLICIES];
+/* (N_POLICIES), in the order of tables.  Those from the fourth on plan rows. */
+extern const memo_policy policy_order[];
 int plans_rows(long long policy);
 
 typedef enum option_kind {

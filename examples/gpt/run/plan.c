@@ -71,6 +71,10 @@ int64_t train_staged_bytes(const train_options* o) {
 }
 
 memo_session_desc train_session(const train_options* o, memo_policy policy) {
+    static const memo_update update_on[] = {MEMO_UPDATE_PLANNED, MEMO_UPDATE_DEVICE,
+                                            MEMO_UPDATE_HOST, MEMO_UPDATE_DEVICE,
+                                            MEMO_UPDATE_DEVICE}; /* by --update */
+    MEMOB_TABLE_OF(TRAIN_N_UPDATES, update_on);
     const int64_t n_staged = train_staged_bytes(o);
     memo_session_desc desc = MEMO_ZERO(memo_session_desc);
     desc.policy = is_by_alpha(o, policy) ? MEMO_POLICY_ALPHA : policy;
@@ -81,8 +85,7 @@ memo_session_desc train_session(const train_options* o, memo_policy policy) {
     desc.states_stay = o->states_stay || o->is_graph;
     /* Only groups of states that may leave a device are faster, and zero 2 makes room for them. */
     desc.n_group = desc.device_bytes && !desc.states_stay ? MEMO_GROUP_PLANNED : 1;
-    desc.update_on = desc.states_stay || o->update > MEMO_UPDATE_HOST ? MEMO_UPDATE_DEVICE
-                                                                      : (memo_update)o->update;
+    desc.update_on = desc.states_stay ? MEMO_UPDATE_DEVICE : update_on[o->update];
     desc.update_may = o->update == TRAIN_UPDATE_DEFERRED ? MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS
                       : o->update == TRAIN_UPDATE_PASS   ? 0
                                                          : MEMO_MAY_DEFER;
@@ -147,11 +150,14 @@ void print_slow_link(const train_options* o, const char* what, int64_t to_host_b
                link_text(o));
 }
 
-static const char* const tier_names[3] = {"device", "host", "disk"};
+static const char* const tier_names[] = {"device", "host", "disk"};
+MEMOB_TABLE_OF(MEMO_N_TIERS, tier_names);
 
-void plan_tiers(const train_options* o, const memo_step_plan* p, int64_t tiers[3][N_TIER_PARTS]) {
-    const int64_t limits[3] = {o->device_memory, o->host_memory, o->spill_free_bytes};
-    for (int tier = 0; tier < 3; tier++) {
+void plan_tiers(const train_options* o, const memo_step_plan* p,
+                int64_t tiers[MEMO_N_TIERS][N_TIER_PARTS]) {
+    const int64_t limits[] = {o->device_memory, o->host_memory, o->spill_free_bytes};
+    MEMOB_TABLE_OF(MEMO_N_TIERS, limits);
+    for (int tier = 0; tier < MEMO_N_TIERS; tier++) {
         int64_t* parts = tiers[tier];
         memset(parts, 0, N_TIER_PARTS * sizeof *parts);
         for (int owner = 0; owner < MEMO_N_OWNERS; owner++) {
@@ -170,10 +176,10 @@ int is_short(const int64_t* tier) {
 }
 
 const char* plan_shortage(const train_options* o, const memo_step_plan* p) {
-    int64_t tiers[3][N_TIER_PARTS];
+    int64_t tiers[MEMO_N_TIERS][N_TIER_PARTS];
     const char* text = "";
     plan_tiers(o, p, tiers);
-    for (int tier = 0; tier < 3; tier++) {
+    for (int tier = 0; tier < MEMO_N_TIERS; tier++) {
         const int64_t whole = tiers[tier][TIER_WHOLE], limit = tiers[tier][TIER_LIMIT];
         if (is_short(tiers[tier]))
             text = text_of("%s%s%s: needs %s of %s", text, *text ? ", " : "", tier_names[tier],
@@ -260,10 +266,10 @@ void print_plan(const train_options* o, memo_policy policy, const memo_step_plan
                bytes_name(p->sizes.spill_bytes));
     printf("\n");
 
-    int64_t tiers[3][N_TIER_PARTS];
+    int64_t tiers[MEMO_N_TIERS][N_TIER_PARTS];
     plan_tiers(o, p, tiers);
     printf("memory          states  activations      buffers        whole        limit\n");
-    for (int tier = 0; tier < (p->disk_bytes ? 3 : 2); tier++) {
+    for (int tier = 0; tier < (p->disk_bytes ? MEMO_N_TIERS : MEMO_TIER_FILE); tier++) {
         printf("  %-7s", tier_names[tier]);
         for (int part = 0; part < N_TIER_PARTS; part++)
             printf(" %12s",

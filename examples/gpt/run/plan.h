@@ -51,7 +51,8 @@ void print_choice(const train_options* o, const memo_step_plan* plan, int is_mea
 
 /* Bytes of a plan on the device, on the host and in a file, by owner.  Limit 0: none. */
 enum { TIER_STATES, TIER_ACTIVATIONS, TIER_BUFFERS, TIER_WHOLE, TIER_LIMIT, N_TIER_PARTS };
-void plan_tiers(const train_options* o, const memo_step_plan* p, int64_t tiers[3][N_TIER_PARTS]);
+void plan_tiers(const train_options* o, const memo_step_plan* p,
+                int64_t tiers[MEMO_N_TIERS][N_TIER_PARTS]);
 int is_short(const int64_t* tier);
 void print_plan(const train_options* o, memo_policy policy, const memo_step_plan* p);
 

@@ -29,14 +29,15 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
     const double attention_flops = 4 * gpt_keys_seen(&config) * q;
     const double attention_s = attention_flops / (rates.forward * peak);
     const double attention_back_s = 2.5 * attention_flops / (rates.backward * peak);
-    const double products[GPT_N_TENSORS] = {0, 0, 4 * h, 0,     h * q, h * kv, h * kv,
-                                            0, 0, h * q, 4 * h, 0,     h * up, 10 * wide};
+    const double products[] = {0, 0, 4 * h, 0,     h * q, h * kv, h * kv,
+                               0, 0, h * q, 4 * h, 0,     h * up, 10 * wide};
+    MEMOB_TABLE_OF(GPT_N_TENSORS, products);
     const cluster_preset* cluster = estimate_cluster(o);
     const double number_s = /* to read or write a number */
         cluster ? (double)memo_type_bytes(config.type) / (1e9 * cluster->memory_bandwidth) : 0;
-    const double moved[GPT_N_TENSORS] = {
-        0, 0, 2 * h, 0,     2 * q, 2 * kv, 0,
-        0, 0, 3 * h, 2 * h, 0,     0,      up + wide}; /* numbers, forward */
+    const double moved[] = {0, 0, 2 * h, 0,     2 * q, 2 * kv, 0,
+                            0, 0, 3 * h, 2 * h, 0,     0,      up + wide}; /* numbers, forward */
+    MEMOB_TABLE_OF(GPT_N_TENSORS, moved);
     /* down and the residual; the other tensors that down reads are below.  Backward: two norms with
      * gradients to add to, five copies, RoPE, and the MLP's function. */
     double row_s = product_s * h * wide + 3 * h * number_s;

@@ -113,11 +113,12 @@ static void put_ways(const train_options* o, memo_text* text) {
 }
 
 /* Writes the budgets in which this plan fits: of each tier that lacks memory. */
-static void put_budgets(int64_t tiers[3][N_TIER_PARTS], memo_text* text) {
+static void put_budgets(int64_t tiers[MEMO_N_TIERS][N_TIER_PARTS], memo_text* text) {
     static const char* const names[] = {"--device-memory ", "--host-memory ",
                                         "another --spill with free space of "};
+    MEMOB_TABLE_OF(MEMO_N_TIERS, names);
     const char* between = text->n_bytes ? ", " : "";
-    for (int tier = 0; tier < 3; tier++) {
+    for (int tier = 0; tier < MEMO_N_TIERS; tier++) {
         if (!is_short(tiers[tier])) continue;
         memo_text_put(text, "%s%s%s", between, names[tier], bytes_option(tiers[tier][TIER_WHOLE]));
         between = " and ";
@@ -126,11 +127,12 @@ static void put_budgets(int64_t tiers[3][N_TIER_PARTS], memo_text* text) {
 
 memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_error* error) {
     static const char* const names[] = {"device memory", "host memory", "free space in --spill"};
-    int64_t tiers[3][N_TIER_PARTS];
+    MEMOB_TABLE_OF(MEMO_N_TIERS, names);
+    int64_t tiers[MEMO_N_TIERS][N_TIER_PARTS];
     memo_text ways = {0};
     int tier = 0;
     plan_tiers(o, plan, tiers);
-    while (tier < 2 && !is_short(tiers[tier])) tier++;
+    while (tier < MEMO_N_TIERS - 1 && !is_short(tiers[tier])) tier++;
     const int64_t* parts = tiers[tier];
     put_ways(o, &ways);
     put_budgets(tiers, &ways);

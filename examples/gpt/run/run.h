@@ -34,8 +34,8 @@ typedef struct comparison {
 typedef struct job {
     train_options options;
     train_text text;
-    memo_step_plan* plans[N_POLICIES]; /* by policy; NULL: not needed yet */
-    const memo_step_plan* plan;        /* of the run: of plans, or own_plan */
+    memo_step_plan* plans[MEMO_N_POLICIES]; /* by policy; NULL: not needed yet */
+    const memo_step_plan* plan;             /* of the run: of plans, or own_plan */
     memo_step_plan own_plan; /* of the run's session; what it points to is the session's */
     struct team* teams;      /* (policies) */
     char why_slices[512];    /* why the rows of a slice were chosen; empty: they were not */

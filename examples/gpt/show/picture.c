@@ -111,14 +111,14 @@ memo_status loss_picture_write(const double* losses, int64_t n_steps, double uni
 /* ---- device memory over a micro-batch, by owner ---------------------------------------------- */
 
 /* By memo_owner. */
-static const char* const owners[MEMO_N_OWNERS][2] = {
-    {"weights", "#3b5f94"},
-    {"gradients", "#8fa8cc"},
-    {"moments and master weights", "#1f3b63"},
-    {"places of states that come and go", "#c5d3e8"},
-    {"activations", "#9aa3ad"},
-    {"buffers of the whole run", "#e6dcae"},
-    {"buffers of a micro-batch", "#c9b458"}};
+static const char* const owners[][2] = {{"weights", "#3b5f94"},
+                                        {"gradients", "#8fa8cc"},
+                                        {"moments and master weights", "#1f3b63"},
+                                        {"places of states that come and go", "#c5d3e8"},
+                                        {"activations", "#9aa3ad"},
+                                        {"buffers of the whole run", "#e6dcae"},
+                                        {"buffers of a micro-batch", "#c9b458"}};
+MEMOB_TABLE_OF(MEMO_N_OWNERS, owners);
 
 memo_status memory_picture_write(const memo_step_plan* plan, const char* path, memo_error* error) {
     const int64_t* bands = plan->bytes[MEMO_TIER_DEVICE];

@@ -38,7 +38,8 @@
 typedef enum memo_cuda_host_limit {
     MEMO_CUDA_HOST_REFUSE = 0, /* return OUT_OF_HOST_MEMORY before a page is touched */
     MEMO_CUDA_HOST_WARN,       /* log and try: for machines whose memory grows with use */
-    MEMO_CUDA_HOST_IGNORE      /* do not look */
+    MEMO_CUDA_HOST_IGNORE,     /* do not look */
+    MEMO_N_CUDA_HOST_LIMITS
 } memo_cuda_host_limit;
 
 typedef struct memo_cuda_device_desc {

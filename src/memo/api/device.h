@@ -13,7 +13,8 @@ typedef struct memo_event_handle* memo_event;   /* CUDA: a cudaEvent_t */
 typedef enum memo_copy_kind {
     MEMO_COPY_TO_HOST = 0,
     MEMO_COPY_TO_DEVICE,
-    MEMO_COPY_ON_DEVICE
+    MEMO_COPY_ON_DEVICE,
+    MEMO_N_COPY_KINDS
 } memo_copy_kind;
 
 typedef struct memo_range {
@@ -40,7 +41,8 @@ typedef enum memo_type {
     MEMO_TYPE_F16,
     MEMO_TYPE_I32,
     MEMO_TYPE_I64,
-    MEMO_TYPE_U8
+    MEMO_TYPE_U8,
+    MEMO_N_TYPES
 } memo_type;
 
 /* The row kernels of memo_sp.h, whose chapter 11 has the desc of each. */
@@ -55,7 +57,8 @@ typedef enum memo_row_kind {
     MEMO_ROW_SINKS,
     MEMO_ROW_SINK_SUMS,
     MEMO_ROW_REDUCE,
-    MEMO_ROW_ADD_PACKED
+    MEMO_ROW_ADD_PACKED,
+    MEMO_N_ROW_KINDS
 } memo_row_kind;
 
 /* A host function as an operation of a stream.  Returns OK, or an error that fails the stream. */

@@ -15,7 +15,8 @@
 typedef enum memo_proof {
     MEMO_PROOF_NONE = 0, /* not planned yet */
     MEMO_PROOF_FEASIBLE, /* valid; peak_bytes - lower_bound_bytes is the gap */
-    MEMO_PROOF_OPTIMAL   /* valid, and no plan has a smaller peak */
+    MEMO_PROOF_OPTIMAL,  /* valid, and no plan has a smaller peak */
+    MEMO_N_PROOFS
 } memo_proof;
 
 typedef struct memo_buffer {

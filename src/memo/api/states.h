@@ -24,8 +24,12 @@ typedef struct memo_state {
 #define MEMO_STATES_MAX 32
 
 /* Tiers of memory, and who needs bytes there. */
-typedef enum memo_tier { MEMO_TIER_DEVICE = 0, MEMO_TIER_HOST, MEMO_TIER_FILE } memo_tier;
-#define MEMO_N_TIERS 3
+typedef enum memo_tier {
+    MEMO_TIER_DEVICE = 0,
+    MEMO_TIER_HOST,
+    MEMO_TIER_FILE,
+    MEMO_N_TIERS
+} memo_tier;
 typedef enum memo_owner {
     MEMO_OWNER_WEIGHTS = 0, /* states that the forward or the backward reads; where they stay */
     MEMO_OWNER_GRADIENTS,   /* likewise */
@@ -33,13 +37,14 @@ typedef enum memo_owner {
     MEMO_OWNER_PLACES,      /* through which streamed states come and go */
     MEMO_OWNER_ACTIVATIONS, /* the swap engine's */
     MEMO_OWNER_SESSION,     /* buffers of pass SESSION */
-    MEMO_OWNER_MICRO_BATCH  /* its other requests, where they do not share bytes */
+    MEMO_OWNER_MICRO_BATCH, /* its other requests, where they do not share bytes */
+    MEMO_N_OWNERS
 } memo_owner;
-#define MEMO_N_OWNERS 7
 
 /* When states are updated. */
 typedef enum memo_update_at {
     MEMO_UPDATE_PASS = 1, /* in memo_session_update, behind all layers */
     MEMO_UPDATE_FUSED,    /* in the last backward of a step */
-    MEMO_UPDATE_DEFERRED  /* before the layer's next forward */
+    MEMO_UPDATE_DEFERRED, /* before the layer's next forward */
+    MEMO_N_UPDATE_MOMENTS /* with 0, which is none */
 } memo_update_at;

@@ -14,7 +14,8 @@ typedef enum memo_status {
     MEMO_STATUS_VERSION,              /* a file has a version that this header cannot read */
     MEMO_STATUS_DEVICE,               /* the device reports an error */
     MEMO_STATUS_UNSUPPORTED,          /* not available in this build or on this device */
-    MEMO_STATUS_COMM                  /* a rank is lost, late, or makes a different call */
+    MEMO_STATUS_COMM,                 /* a rank is lost, late, or makes a different call */
+    MEMO_N_STATUSES
 } memo_status;
 
 /* Optional; owned by the caller; written only on failure. */

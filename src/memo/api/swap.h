@@ -65,8 +65,9 @@ enum {
     MEMO_ROWS,     /* a fraction alpha of the rows is swapped, the others are recomputed */
     MEMO_WHOLE,    /* all rows are swapped, or all are recomputed; alpha swaps them.  For items that
                       are expensive to recompute (attention), or whose rows are not tokens */
-    MEMO_WITH      /* as the last item before it that is not WITH, whose recomputation also makes
+    MEMO_WITH,     /* as the last item before it that is not WITH, whose recomputation also makes
                       this item (a norm its rstd, attention its LSE): both have the same rows */
+    MEMO_N_AWAYS
 };
 
 /* Whose the rows are; all but SLICE are of sessions: memo_plan.h, chapter 4, Slices. */
@@ -80,8 +81,9 @@ enum {
                        order: memo_plan.h, chapter 4, In flight */
     MEMO_INPUT,     /* the bytes of EDGE when the layer's forward begins, which the trainer copies.
                        MOVE or KEEP, and at most one */
-    MEMO_CARRIED    /* the state of a recurrence when the slice begins, which the trainer copies.
+    MEMO_CARRIED,   /* the state of a recurrence when the slice begins, which the trainer copies.
                        MOVE or KEEP.  row_bytes counts the bytes of a slice */
+    MEMO_N_SCOPES
 };
 
 /* Bits of memo_item.is. */

@@ -13,7 +13,8 @@
 typedef enum memo_class {
     MEMO_CLASS_TRANSIENT = 0,
     MEMO_CLASS_SKELETAL,
-    MEMO_CLASS_PERSISTENT
+    MEMO_CLASS_PERSISTENT,
+    MEMO_N_CLASSES
 } memo_class;
 
 typedef enum memo_request_kind {
@@ -22,7 +23,8 @@ typedef enum memo_request_kind {
     MEMO_REQUEST_USE,        /* id, stream: all work enqueued on stream so far may use the buffer */
     MEMO_REQUEST_RECORD,     /* id = event, stream */
     MEMO_REQUEST_WAIT,       /* id = event, stream: stream waits for the latest record of event */
-    MEMO_REQUEST_MARK        /* id = offset of the text in memo_trace.text */
+    MEMO_REQUEST_MARK,       /* id = offset of the text in memo_trace.text */
+    MEMO_N_REQUEST_KINDS
 } memo_request_kind;
 
 typedef struct memo_request {
@@ -72,7 +74,8 @@ typedef enum memo_phase {
     MEMO_PHASE_ITERATION,
     MEMO_PHASE_FORWARD,
     MEMO_PHASE_RECOMPUTE,
-    MEMO_PHASE_BACKWARD
+    MEMO_PHASE_BACKWARD,
+    MEMO_N_PHASES
 } memo_phase;
 typedef struct memo_mark {
     memo_phase phase;

@@ -5,7 +5,8 @@ typedef enum memo_plan_engine {
     MEMO_PLAN_ENGINE_AUTO = 0, /* greedy, then branch and bound, of all or of parts */
     MEMO_PLAN_ENGINE_GREEDY,   /* the best of a few orders, in milliseconds */
     MEMO_PLAN_ENGINE_MIP,      /* greedy, then the paper's program by lp_solve; small cases */
-    MEMO_PLAN_ENGINE_BILEVEL   /* marked layers of a trace without holds, then what AUTO does */
+    MEMO_PLAN_ENGINE_BILEVEL,  /* marked layers of a trace without holds, then what AUTO does */
+    MEMO_N_PLAN_ENGINES
 } memo_plan_engine;
 
 typedef struct memo_plan_desc {

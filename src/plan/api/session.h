@@ -211,7 +211,8 @@ typedef enum memo_pass {
     MEMO_PASS_FORWARD,
     MEMO_PASS_BETWEEN,
     MEMO_PASS_BACKWARD,
-    MEMO_PASS_AFTER /* until the next micro-batch, or turn, begins: an output */
+    MEMO_PASS_AFTER, /* until the next micro-batch, or turn, begins: an output */
+    MEMO_N_PASSES
 } memo_pass;
 
 /* In flight.  A stage of a pipeline runs forwards of later micro-batches before the backward of an
@@ -290,7 +291,8 @@ typedef enum memo_update {
     MEMO_UPDATE_PLANNED = 0, /* on the host if states leave the device, and the predicted step is
                                 shorter by measured times, or only that fits */
     MEMO_UPDATE_DEVICE,      /* by memo_session_desc.update */
-    MEMO_UPDATE_HOST         /* by update_host, even if all states would fit on the device */
+    MEMO_UPDATE_HOST,        /* by update_host, even if all states would fit on the device */
+    MEMO_N_UPDATES
 } memo_update;
 
 /* When a trainer lets memo update them, see memo_update_at. */
@@ -307,9 +309,9 @@ typedef enum memo_policy {
     MEMO_POLICY_RECOMPUTE, /* what can be recomputed is; the rest stays on the device */
     MEMO_POLICY_SWAP,      /* every tensor is swapped, except MEMO_KEEP */
     MEMO_POLICY_ALPHA,     /* one alpha: the desc's, or the fastest that fits (MEMO paper) */
-    MEMO_POLICY_ROWS       /* memo_session_desc.rows */
+    MEMO_POLICY_ROWS,      /* memo_session_desc.rows */
+    MEMO_N_POLICIES
 } memo_policy;
-#define MEMO_N_POLICIES 6
 MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL */
 
 /* A buffer of device memory, requested and freed by the session, lives from the begin of layer

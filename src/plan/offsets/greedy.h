@@ -45,13 +45,13 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
     for (int64_t i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         const double size = (double)item->size, lifetime = (double)item->lifetime;
-        const double ranks[MEMOI_N_ORDERS][2] = {
-            {(double)item->load, lifetime},             /* LOAD */
-            {0, -(double)item->begin},                  /* START */
-            {size * lifetime, size * lifetime},         /* AREA */
-            {size, lifetime},                           /* SIZE */
-            {lifetime, size * lifetime},                /* LIFETIME */
-            {(double)(item->end - item->begin), size}}; /* SECTIONS */
+        const double ranks[][2] = {{(double)item->load, lifetime},             /* LOAD */
+                                   {0, -(double)item->begin},                  /* START */
+                                   {size * lifetime, size * lifetime},         /* AREA */
+                                   {size, lifetime},                           /* SIZE */
+                                   {lifetime, size * lifetime},                /* LIFETIME */
+                                   {(double)(item->end - item->begin), size}}; /* SECTIONS */
+        MEMOB_TABLE_OF(MEMOI_N_ORDERS, ranks);
         ranked[i].index = i;
         ranked[i].first = ranks[order][0];
         ranked[i].second = ranks[order][1];

@@ -112,7 +112,7 @@ done: /* after a failure as well */
 }
 
 MEMOI memo_status memoi_plan_check_desc(const memo_plan_desc* desc, memo_error* error) {
-    const memob_bounds fields[] = {{"engine", (int64_t)desc->engine, 0, MEMO_PLAN_ENGINE_BILEVEL},
+    const memob_bounds fields[] = {{"engine", (int64_t)desc->engine, 0, MEMO_N_PLAN_ENGINES - 1},
                                    {"capacity_bytes", desc->capacity_bytes, 0, INT64_MAX},
                                    {"n_offers", desc->n_offers, 0, desc->offers ? INT64_MAX : 0},
                                    {"n_threads", desc->n_threads, 0, MEMOI_THREADS}};

@@ -81,6 +81,7 @@ MEMOI void memoi_rows_name_rate(memo_swap_plan* plan, memo_swap_limit limit, dou
     static const char* const names[] = {
         "", "bandwidth is the limit; a link", "",
         "", "the disk is the limit; one",     "the update on the host is the limit; one"};
+    MEMOB_TABLE_OF(MEMO_N_SWAP_LIMITS, names);
     plan->limit = limit;
     snprintf(plan->reason, sizeof plan->reason, "%s twice as fast would save %.2g%% of the step",
              names[limit], 100 * saved);
@@ -94,7 +95,7 @@ MEMOI void memoi_rows_name_given(memoi_rows_planner* p, memo_swap_plan* plan) {
     const memob_rows_rates rates = p->clock.rates;
     double most = MEMOI_ROWS_GAIN;
     memoi_rows_name_none(plan, "no rate: a faster link alone would save nothing with these rows");
-    for (int i = 0; i < 3 && plan->step_s > 0; i++) {
+    for (size_t i = 0; i < sizeof limits / sizeof *limits && plan->step_s > 0; i++) {
         memo_swap_plan_desc wider = *desc;
         double saved = 0;
         p->clock.rates = rates;
@@ -116,6 +117,7 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     static const memo_swap_limit limits[] = {
         MEMO_SWAP_LIMIT_HOST_MEMORY, MEMO_SWAP_LIMIT_DEVICE_MEMORY, MEMO_SWAP_LIMIT_BANDWIDTH,
         MEMO_SWAP_LIMIT_DISK, MEMO_SWAP_LIMIT_UPDATE};
+    MEMOB_TABLE_OF(MEMO_N_SWAP_LIMITS - 1, limits); /* all but NONE */
     memo_swap_limit limit = MEMO_SWAP_LIMIT_NONE;
     double saved, most = 5e-5;
     char bytes[32];
@@ -127,7 +129,7 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
 
     /* A tenth more of each limit first; then the limit lifted altogether. */
     for (int is_all = 0; is_all < 2 && limit == MEMO_SWAP_LIMIT_NONE; is_all++, most = 5e-4) {
-        for (int i = 0; i < 5; i++) {
+        for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
             saved = memoi_rows_lift(p, limits[i], is_all, MEMOI_ROWS_PARTS_RANKED);
             if (saved <= most) continue;
             most = saved;
@@ -156,10 +158,12 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
 /* Fails with the memory that the nearest plan lacks. */
 MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     static const char* const names[] = {"device memory", "host memory", "the disk"};
+    MEMOB_TABLE_OF(MEMO_N_TIERS, names);
     const int64_t there_bytes[] = {p->desc->device_bytes, p->desc->host_bytes,
                                    p->desc->spill_bytes};
+    MEMOB_TABLE_OF(MEMO_N_TIERS, there_bytes);
     const memoi_rows_score* score = &p->best.score;
-    double needed_bytes[3];
+    double needed_bytes[MEMO_N_TIERS];
     char needed[32], there[32];
     int which = 0;
 
@@ -171,11 +175,12 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     }
 
     /* Name the first budget that is exceeded; host memory if none is. */
-    needed_bytes[0] = score->device_bytes;
-    needed_bytes[1] = (double)score->sizes.host_bytes;
-    needed_bytes[2] = (double)score->sizes.spill_bytes;
-    while (which < 3 && memoi_rows_excess(there_bytes[which], needed_bytes[which]) <= 0) which++;
-    if (which == 3) which = 1;
+    needed_bytes[MEMO_TIER_DEVICE] = score->device_bytes;
+    needed_bytes[MEMO_TIER_HOST] = (double)score->sizes.host_bytes;
+    needed_bytes[MEMO_TIER_FILE] = (double)score->sizes.spill_bytes;
+    while (which < MEMO_N_TIERS && memoi_rows_excess(there_bytes[which], needed_bytes[which]) <= 0)
+        which++;
+    if (which == MEMO_N_TIERS) which = MEMO_TIER_HOST;
     return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                           "%s: %s needs %s of %s; raise the budget, or lower n_rows", names[which],
                           p->aim.is_alpha ? "the plan with alpha 0" : "the smallest plan found",

@@ -41,8 +41,21 @@ typedef struct memoi_rows_score {
 
 #define MEMOI_ROWS_IMPOSSIBLE 1e300
 #define MEMOI_ROWS_WORST      (2 * MEMOI_ROWS_IMPOSSIBLE) /* any table is better */
-/* Beside KEEP, MOVE, ROWS and WHOLE of a bundle: kept or recomputed (late rows); not there. */
-enum { MEMOI_ROWS_LATE = MEMO_WITH, MEMOI_ROWS_ABSENT };
+
+/* What a layer may do with the rows of a bundle, beside keeping them. */
+typedef enum memoi_rows_rule {
+    MEMOI_RULE_KEEP = 0, /* nothing */
+    MEMOI_RULE_MOVE,     /* swap all: they cannot be recomputed, or not in this layer */
+    MEMOI_RULE_ROWS,     /* swap any, and recompute the others */
+    MEMOI_RULE_WHOLE,    /* swap all, or recompute all */
+    MEMOI_RULE_LATE,     /* recompute all: late rows */
+    MEMOI_RULE_ABSENT    /* nothing: the layer lacks the bundle */
+} memoi_rows_rule;
+
+/* By `away` of the bundle's leader, which is never WITH. */
+static const memoi_rows_rule memoi_rule_of_away[] = {
+    MEMOI_RULE_KEEP, MEMOI_RULE_MOVE, MEMOI_RULE_ROWS, MEMOI_RULE_WHOLE, MEMOI_RULE_ABSENT};
+MEMOB_TABLE_OF(MEMO_N_AWAYS, memoi_rule_of_away);
 
 typedef struct memoi_rows_table {
     memoi_rows_score score;
@@ -67,13 +80,11 @@ typedef struct memoi_rows_planner {
     /* The planner's kinds: with slices each kind of the desc is several, by the slice's position,
      * because late slices take longer than early ones. */
     int32_t n_bundles;
-    int32_t* kinds; /* of each layer */
-    int32_t*
-        rules;     /* (n_bundles, n_layers): KEEP, MOVE (also if it cannot be recomputed for another
-                           reason), ROWS, WHOLE, MEMOI_ROWS_LATE or MEMOI_ROWS_ABSENT */
-    double* all_s; /* likewise: to recompute all rows; infinite: impossible */
-    int32_t* bundle_of; /* each tensor's; -1: no bytes */
-    int32_t* by_worth;  /* bundles, of most worth first */
+    int32_t* kinds;         /* of each layer */
+    memoi_rows_rule* rules; /* (n_bundles, n_layers) */
+    double* all_s;          /* likewise: to recompute all rows; infinite: impossible */
+    int32_t* bundle_of;     /* each tensor's; -1: no bytes */
+    int32_t* by_worth;      /* bundles, of most worth first */
     memoi_rows_clock clock;
     memoi_rows_known* known; /* each table has one place among n_known, a power of 2 */
     int64_t* known_cells;    /* (n_known, n_cells) */
@@ -185,8 +196,8 @@ MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
 }
 
 /* 1: the trainer's recompute can compute it. */
-MEMOI int memoi_rule_recomputes(int32_t rule) {
-    return memob_is_recomputed(rule) || rule == MEMOI_ROWS_LATE;
+MEMOI int memoi_rule_recomputes(memoi_rows_rule rule) {
+    return rule == MEMOI_RULE_ROWS || rule == MEMOI_RULE_WHOLE || rule == MEMOI_RULE_LATE;
 }
 
 /* What each layer may do with each bundle, and the time to recompute all rows. */
@@ -199,15 +210,16 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
         for (int32_t layer = 0; layer < p->n_layers; layer++) {
             const int64_t at = (int64_t)b * p->n_layers + layer;
             const int cannot = tensor->recompute_s_per_row[memob_layer_kind(swap, layer)] < 0;
-            int32_t rule = memob_item_away(swap, t);
+            memoi_rows_rule rule = memoi_rule_of_away[memob_item_away(swap, t)];
 
-            if (memob_is_recomputed(rule)) {
+            if (memoi_rule_recomputes(rule)) {
                 const int is_late = memob_tensor_is_routed(swap, t);
-                if (is_late) rule = MEMOI_ROWS_LATE;
-                if (cannot) rule = is_late ? MEMO_KEEP : MEMO_MOVE;
+                if (is_late) rule = MEMOI_RULE_LATE;
+                if (cannot) rule = is_late ? MEMOI_RULE_KEEP : MEMOI_RULE_MOVE;
             }
-            p->rules[at] = memob_layer_has(swap, layer, t) ? rule : MEMOI_ROWS_ABSENT;
-            p->all_s[at] = rule == MEMO_MOVE ? HUGE_VAL : memob_rows_recompute_s(p->desc, layer, t);
+            p->rules[at] = memob_layer_has(swap, layer, t) ? rule : MEMOI_RULE_ABSENT;
+            p->all_s[at] =
+                rule == MEMOI_RULE_MOVE ? HUGE_VAL : memob_rows_recompute_s(p->desc, layer, t);
             if (!memoi_rule_recomputes(p->rules[at])) continue;
             p->hair_s =
                 fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->profile->recompute_call_s));
@@ -252,7 +264,7 @@ MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
     e->device.copy = memoi_rows_state_copy;
     e->device.fill = memoi_rows_state_fill;
     e->device.launch_host = memoi_rows_state_file;
-    for (int32_t k = MEMOB_STREAM_TO_HOST; k <= MEMOB_STREAM_FILE; k++)
+    for (int32_t k = MEMOB_STREAM_TO_HOST; k < MEMOB_N_STREAMS; k++)
         e->streams[k] = (memo_stream)(intptr_t)k;
 }
 
@@ -285,14 +297,14 @@ MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan
     p->bundle_of = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
     p->by_worth = MEMOB_ARRAY(a, int32_t, swap->n_tensors);
     p->kinds = MEMOB_ARRAY(a, int32_t, p->n_layers);
-    p->rules = MEMOB_ARRAY(a, int32_t, n_cells);
+    p->rules = MEMOB_ARRAY(a, memoi_rows_rule, n_cells);
     p->all_s = MEMOB_ARRAY(a, double, n_cells);
     p->clock.layers = MEMOB_ARRAY(a, memoi_rows_layer, p->n_layers);
     if (desc->states) {
         p->clock.states = &p->clock.own_states;
         status = memob_states_init(p->clock.states, desc->states, error);
         p->clock.states->sink.clock = &p->clock.now;
-        if (!status) status = memob_states_prepare(p->clock.states, 4, error);
+        if (!status) status = memob_states_prepare(p->clock.states, MEMOB_N_STREAMS, error);
         if (status) return status;
     }
     p->n_known = MEMOI_ROWS_KNOWN_MAX;

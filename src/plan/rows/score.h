@@ -117,10 +117,10 @@ MEMOI int memoi_rows_try(memoi_rows_planner* p) {
 
 /* 1 if a bundle may have this cell in a layer. */
 MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_t b, int64_t cell) {
-    const int32_t rule = p->rules[(int64_t)b * p->n_layers + layer];
+    const memoi_rows_rule rule = p->rules[(int64_t)b * p->n_layers + layer];
     MEMO_ASSERT(memob_is_within(cell, MEMO_ROWS_KEPT, p->n_tiles)); /* 2 */
-    if (cell == MEMO_ROWS_KEPT || rule == MEMO_ROWS) return 1;
-    if (rule == MEMO_KEEP || rule == MEMOI_ROWS_ABSENT) return 0;
-    if (rule == MEMOI_ROWS_LATE) return cell == 0;
-    return cell == p->n_tiles || (cell == 0 && rule == MEMO_WHOLE);
+    if (cell == MEMO_ROWS_KEPT || rule == MEMOI_RULE_ROWS) return 1;
+    if (rule == MEMOI_RULE_KEEP || rule == MEMOI_RULE_ABSENT) return 0;
+    if (rule == MEMOI_RULE_LATE) return cell == 0;
+    return cell == p->n_tiles || (cell == 0 && rule == MEMOI_RULE_WHOLE);
 }

@@ -372,8 +372,8 @@ MEMOI int memoi_rows_is_hopeless(const memoi_rows_planner* p) {
     for (int32_t b = 0; b < p->n_bundles; b++) {
         if (desc->swap->tensors[p->bundles[b].leader].scope == MEMO_CARRIED) continue;
         for (int32_t layer = 0; layer < p->n_layers; layer++) {
-            const int32_t rule = p->rules[(int64_t)b * p->n_layers + layer];
-            if (rule == MEMO_MOVE || rule == MEMO_KEEP)
+            const memoi_rows_rule rule = p->rules[(int64_t)b * p->n_layers + layer];
+            if (rule == MEMOI_RULE_MOVE || rule == MEMOI_RULE_KEEP)
                 n_bytes += (double)p->bundles[b].row_bytes *
                            (double)memob_swap_rows_of_tiles(desc->swap, layer, p->n_tiles);
         }
@@ -389,7 +389,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
         for (int64_t i = 0; i < p->n_bundles; i++) p->trial.versions[i] = ++p->n_versions;
         for (int64_t i = 0; i < p->n_cells; i++) {
             int64_t cell = MEMO_ROWS_KEPT;
-            if (p->rules[i] == MEMO_MOVE && !way) cell = p->n_tiles;
+            if (p->rules[i] == MEMOI_RULE_MOVE && !way) cell = p->n_tiles;
             if (memoi_rule_recomputes(p->rules[i])) cell = 0;
             p->trial.cells[i] = cell;
         }

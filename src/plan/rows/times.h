@@ -132,7 +132,7 @@ MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back
     const double bytes_s = memoi_rows_over((double)n_bytes, rate);
     if (!is_file) c->copied_bytes[is_back != 0] += (double)n_bytes;
     if (!n_copies) return;
-    if (!is_file) c->in_flight_s[which - 1] += bytes_s;
+    if (!is_file) c->in_flight_s[is_back != 0] += bytes_s;
     memob_clock_add(&c->now, which, (is_file ? 0 : n_copies * c->rates.copy_s) + bytes_s);
 }
 

@@ -8,11 +8,11 @@
 
 typedef struct memoi_advice {
     const memo_session_desc* desc;
-    const memo_profile* profile; /* of the caller's plan */
-    int64_t budgets[3];          /* device, host, file: of all ranks; 0: no limit */
-    int64_t needed[3];           /* by the latest plan: the most of all shapes and ranks */
-    int64_t unit_bytes;          /* a tile of the smallest tensor */
-    int64_t device_bytes;        /* with which alone a plan fits; 0: none does */
+    const memo_profile* profile;   /* of the caller's plan */
+    int64_t budgets[MEMO_N_TIERS]; /* of all ranks; 0: no limit */
+    int64_t needed[MEMO_N_TIERS];  /* by the latest plan: the most of all shapes and ranks */
+    int64_t unit_bytes;            /* a tile of the smallest tensor */
+    int64_t device_bytes;          /* with which alone a plan fits; 0: none does */
     memoi_rows_effort effort;
     int fits;           /* the latest plan does; 0 after a failure */
     memo_status status; /* the first failure of a plan, of all ranks, which is in error */
@@ -23,16 +23,16 @@ enum { MEMOI_ADVICE_PLANS_MAX = 64 };
 
 /* Takes the figures of a plan: all ranks have the same then. */
 MEMOI void memoi_advice_take(memoi_advice* a, const memo_step_plan* plan) {
-    int64_t values[4] = {0, 0, 0, 0};
+    int64_t values[1 + MEMO_N_TIERS] = {0}, *needed = values + 1;
     const int fits = memoi_step_plan_fits(plan);
     for (; plan; plan = plan->next) {
-        values[1] = memob_max(values[1], plan->device_bytes);
-        values[2] = memob_max(values[2], plan->host_bytes);
-        values[3] = memob_max(values[3], plan->disk_bytes);
+        needed[MEMO_TIER_DEVICE] = memob_max(needed[MEMO_TIER_DEVICE], plan->device_bytes);
+        needed[MEMO_TIER_HOST] = memob_max(needed[MEMO_TIER_HOST], plan->host_bytes);
+        needed[MEMO_TIER_FILE] = memob_max(needed[MEMO_TIER_FILE], plan->disk_bytes);
     }
-    a->status = memoi_session_agree(a->desc, a->status, values, 4, a->error);
+    a->status = memoi_session_agree(a->desc, a->status, values, 1 + MEMO_N_TIERS, a->error);
     a->fits = fits && !a->status;
-    memcpy(a->needed, values + 1, sizeof a->needed);
+    memcpy(a->needed, needed, sizeof a->needed);
 }
 
 /* Plans within budgets, and says nothing. */
@@ -41,9 +41,9 @@ MEMOI void memoi_advice_try(memoi_advice* a, const int64_t* budgets) {
     memo_step_plan* plan = NULL;
     a->fits = 0;
     if (a->status) return;
-    own.device_bytes = budgets[0];
-    own.host_bytes = budgets[1];
-    own.disk_bytes = budgets[2];
+    own.device_bytes = budgets[MEMO_TIER_DEVICE];
+    own.host_bytes = budgets[MEMO_TIER_HOST];
+    own.disk_bytes = budgets[MEMO_TIER_FILE];
     own.log.write = NULL;
     own.device_memory = own.host_memory = NULL; /* of one size */
     a->status = memoi_session_plan_sizes(NULL, &own, a->profile, a->effort, &plan, a->error);
@@ -54,7 +54,7 @@ MEMOI void memoi_advice_try(memoi_advice* a, const int64_t* budgets) {
 /* The bytes that the latest plan lacks of these budgets, all together. */
 MEMOI int64_t memoi_advice_lacking(const memoi_advice* a, const int64_t* budgets) {
     int64_t n_bytes = 0;
-    for (int32_t t = 0; t < 3 && !a->fits; t++)
+    for (int32_t t = 0; t < MEMO_N_TIERS && !a->fits; t++)
         if (memoi_is_over(a->needed[t], budgets[t]))
             n_bytes = memob_min(n_bytes + a->needed[t] - budgets[t], MEMOB_BYTES_MAX);
     return n_bytes;
@@ -93,13 +93,14 @@ MEMOI void memoi_advice_find_least(memoi_advice* a, int32_t tier, int64_t first,
 /* Sets the budgets to such with which the desc has a plan, and those that change to 1 in is_other:
  * one alone if that is enough, first one that the plan lacks; otherwise all. */
 MEMOI void memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_other) {
-    int64_t needed[3];
-    int is_lacking[3];
+    int64_t needed[MEMO_N_TIERS];
+    int is_lacking[MEMO_N_TIERS];
     memcpy(needed, a->needed, sizeof needed);
-    for (int32_t t = 0; t < 3; t++) is_lacking[t] = memoi_is_over(needed[t], a->budgets[t]);
-    for (int32_t k = 0; k < 6; k++) {
-        const int32_t t = k % 3;
-        if (!a->budgets[t] || is_lacking[t] != (k < 3)) continue;
+    for (int32_t t = 0; t < MEMO_N_TIERS; t++)
+        is_lacking[t] = memoi_is_over(needed[t], a->budgets[t]);
+    for (int32_t k = 0; k < 2 * MEMO_N_TIERS; k++) {
+        const int32_t t = k % MEMO_N_TIERS;
+        if (!a->budgets[t] || is_lacking[t] != (k < MEMO_N_TIERS)) continue;
         memcpy(budgets, a->budgets, sizeof a->budgets);
         budgets[t] = 0;
         memoi_advice_try(a, budgets);
@@ -111,7 +112,7 @@ MEMOI void memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_other) {
 
     memset(budgets, 0, sizeof a->budgets);
     memoi_advice_try(a, budgets);
-    for (int32_t t = 0; t < 3 && a->fits; t++) {
+    for (int32_t t = 0; t < MEMO_N_TIERS && a->fits; t++) {
         if (!a->budgets[t]) continue;
         budgets[t] = a->budgets[t];
         memoi_advice_try(a, budgets);
@@ -135,14 +136,16 @@ MEMOI void memoi_advice_refine(memoi_advice* a, int32_t tier, int64_t* budgets) 
 
 /* Sets device_bytes, if another budget alone is enough, too. */
 MEMOI void memoi_advice_find_device(memoi_advice* a) {
-    const int64_t first = a->needed[0];
-    int64_t budgets[] = {0, a->budgets[1], a->budgets[2]};
+    const int64_t first = a->needed[MEMO_TIER_DEVICE];
+    int64_t budgets[MEMO_N_TIERS];
+    memcpy(budgets, a->budgets, sizeof budgets);
+    budgets[MEMO_TIER_DEVICE] = 0;
     a->effort = MEMOI_ROWS_EFFORT_SHORT;
     memoi_advice_try(a, budgets);
     if (!a->fits) return;
-    memoi_advice_find_least(a, 0, first, budgets);
-    memoi_advice_refine(a, 0, budgets);
-    a->device_bytes = budgets[0];
+    memoi_advice_find_least(a, MEMO_TIER_DEVICE, first, budgets);
+    memoi_advice_refine(a, MEMO_TIER_DEVICE, budgets);
+    a->device_bytes = budgets[MEMO_TIER_DEVICE];
 }
 
 /* What the shape's plan lacks.  The first budget that changes is its subject. */
@@ -152,7 +155,7 @@ MEMOI void memoi_advice_put(const memoi_advice* a, const int64_t* budgets, const
     while (!is_other[lacking]) lacking++;
     memoi_session_put_shortage(a->desc, plan, NULL, shape, lacking, a->budgets[lacking],
                                budgets[lacking], a->device_bytes);
-    for (int32_t other = lacking + 1; other < 3; other++) {
+    for (int32_t other = lacking + 1; other < MEMO_N_TIERS; other++) {
         const size_t n = strlen(plan->shortage);
         if (is_other[other])
             snprintf(plan->shortage + n, sizeof plan->shortage - n, "; also raise %s to %lld",
@@ -166,9 +169,9 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
                                        memo_step_plan* plan, int64_t* device_bytes,
                                        memo_error* error) {
     memoi_advice a;
-    int64_t budgets[3], least[5];
-    int is_other[3] = {0, 0, 0};
-    int32_t shape = 0, other = 2;
+    int64_t budgets[MEMO_N_TIERS], least[2 + MEMO_N_TIERS], *least_unit = least + 1 + MEMO_N_TIERS;
+    int is_other[MEMO_N_TIERS] = {0};
+    int32_t shape = 0, other = MEMO_N_TIERS - 1, n_others = 0;
     int fits;
     memset(&a, 0, sizeof a);
     a.desc = desc;
@@ -178,9 +181,9 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
     memoi_advice_take(&a, plan);
 
     /* The least of all ranks. */
-    a.budgets[0] = desc->device_bytes;
-    a.budgets[1] = desc->host_bytes;
-    a.budgets[2] = desc->disk_bytes;
+    a.budgets[MEMO_TIER_DEVICE] = desc->device_bytes;
+    a.budgets[MEMO_TIER_HOST] = desc->host_bytes;
+    a.budgets[MEMO_TIER_FILE] = desc->disk_bytes;
     a.unit_bytes = INT64_MAX;
     for (int32_t t = 0; t < desc->n_tensors; t++)
         if (desc->tensors[t].row_bytes > 0)
@@ -188,11 +191,13 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
     a.unit_bytes = memob_max(MEMOB_DEVICE_ALIGNMENT,
                              memob_min(a.unit_bytes, (int64_t)1 << 30) *
                                  memob_max(memob_min(desc->tile_rows, (int64_t)1 << 20), 1));
-    for (int32_t t = 0; t < 3; t++) least[1 + t] = a.budgets[t] ? -a.budgets[t] : -INT64_MAX;
-    least[4] = -a.unit_bytes;
-    a.status = memoi_session_agree(desc, a.status, least, 5, error);
-    for (int32_t t = 0; t < 3; t++) a.budgets[t] = least[1 + t] == -INT64_MAX ? 0 : -least[1 + t];
-    a.unit_bytes = -least[4];
+    for (int32_t t = 0; t < MEMO_N_TIERS; t++)
+        least[1 + t] = a.budgets[t] ? -a.budgets[t] : -INT64_MAX;
+    *least_unit = -a.unit_bytes;
+    a.status = memoi_session_agree(desc, a.status, least, 2 + MEMO_N_TIERS, error);
+    for (int32_t t = 0; t < MEMO_N_TIERS; t++)
+        a.budgets[t] = least[1 + t] == -INT64_MAX ? 0 : -least[1 + t];
+    a.unit_bytes = -*least_unit;
 
     if (!a.status && desc->log.write)
         desc->log.write(desc->log.user, "session: looking for the least budgets that fit");
@@ -202,11 +207,12 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
     if (other >= 0) memoi_advice_refine(&a, other, budgets);
     fits = a.fits;
 
-    if (is_other[0] + is_other[1] + is_other[2] == 1 && fits) {
-        if (other)
+    for (int32_t t = 0; t < MEMO_N_TIERS; t++) n_others += is_other[t];
+    if (n_others == 1 && fits) {
+        if (other != MEMO_TIER_DEVICE)
             memoi_advice_find_device(&a);
         else
-            a.device_bytes = budgets[0];
+            a.device_bytes = budgets[MEMO_TIER_DEVICE];
     }
     *device_bytes = a.device_bytes;
     for (; plan && !a.status && fits; plan = plan->next, shape++)

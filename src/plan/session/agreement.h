@@ -84,9 +84,10 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
-    enum { N_NUMBERS = MEMOI_N_NUMBERS - MEMOI_N_OWN, N = N_NUMBERS + 11, N_BUDGETS = 3 };
+    enum { N_NUMBERS = MEMOI_N_NUMBERS - MEMOI_N_OWN, N = N_NUMBERS + 11 };
     memo_session_desc* own = &s->desc;
-    int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
+    int64_t* const budgets[] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
+    MEMOB_TABLE_OF(MEMO_N_TIERS, budgets);
     const memob_value* numbers = memoi_session_numbers + MEMOI_N_OWN;
     const struct {
         const char* field;
@@ -104,15 +105,16 @@ MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
         {"spill_directory", own->spill_directory != NULL},
         {"alpha", (int64_t)(memob_hash((const char*)&own->alpha, sizeof own->alpha) >> 2)},
         {"profile", has_profile}};
-    int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
+    int64_t values[1 + 2 * N + MEMO_N_TIERS], *highest = values + 1, *lowest = highest + N;
     for (int32_t k = 0; k < N_NUMBERS; k++)
         highest[k] = memob_record_number(&numbers[k], (const char*)own + numbers[k].offset);
     for (int32_t k = N_NUMBERS; k < N; k++) highest[k] = others[k - N_NUMBERS].value;
 
     /* A value and its negative: the two maxima show whether the value is the same everywhere. */
     for (int32_t k = 0; k < N; k++) lowest[k] = -highest[k];
-    for (int32_t k = 0; k < N_BUDGETS; k++) lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
-    memoi_session_settle_values(s, values, 1 + 2 * N + N_BUDGETS);
+    for (int32_t k = 0; k < MEMO_N_TIERS; k++)
+        lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
+    memoi_session_settle_values(s, values, 1 + 2 * N + MEMO_N_TIERS);
     for (int32_t k = 0; k < N; k++)
         if (highest[k] != -lowest[k]) {
             const char* field = k < N_NUMBERS ? numbers[k].what : others[k - N_NUMBERS].field;
@@ -121,7 +123,7 @@ MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
                                         field ? "memo_session_desc." : "memo_session_open: plan",
                                         field ? field : ""));
         }
-    for (int32_t k = 0; k < N_BUDGETS; k++)
+    for (int32_t k = 0; k < MEMO_N_TIERS; k++)
         *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
 }
 

@@ -280,13 +280,21 @@ MEMOI int memoi_checked_ends(memo_session* s, int32_t step, int32_t t, int64_t* 
     return memoi_checked_sweep(s, memoi_checked_slot(s, step) + behind, n_bytes) == n_bytes;
 }
 
-/* Looks at a slot after the forward, after the recomputation (BETWEEN) or after the backward of its
- * layer.  Nobody wrote behind the rows of a tensor.  The forward's rows are hashed, and the rows
- * that the backward gets must have the same bytes. */
-MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
-    static const char* const names[] = {"", "forward", "recomputation", "backward"};
+/* After which computation of a layer its slot is looked at. */
+typedef enum memoi_checked_after {
+    MEMOI_CHECKED_FORWARD,
+    MEMOI_CHECKED_RECOMPUTATION,
+    MEMOI_CHECKED_BACKWARD,
+    MEMOI_N_CHECKED
+} memoi_checked_after;
+
+/* Looks at a slot.  Nobody wrote behind the rows of a tensor.  The forward's rows are hashed, and
+ * the rows that the backward gets must have the same bytes. */
+MEMOI int memoi_checked_look(memo_session* s, int32_t step, memoi_checked_after after) {
+    static const char* const names[] = {"forward", "recomputation", "backward"};
+    MEMOB_TABLE_OF(MEMOI_N_CHECKED, names);
     const memoi_checked* c = &s->checked;
-    const int is_forward = after == MEMO_PASS_FORWARD;
+    const int is_forward = after == MEMOI_CHECKED_FORWARD;
 
     for (int32_t t = 0; t < s->desc.n_tensors; t++) {
         const memo_item* tensor = &s->steps->tensors[t];
@@ -305,7 +313,7 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memo_pass after) {
         return 0;
     }
 
-    if (s->error.status || after == MEMO_PASS_BACKWARD) return !s->error.status;
+    if (s->error.status || after == MEMOI_CHECKED_BACKWARD) return !s->error.status;
     for (int32_t t = 0; t < s->desc.n_tensors; t++) {
         const int is_by_rows = memob_is_recomputed(memob_item_away(s->steps, t)) &&
                                !memob_tensor_is_routed(s->steps, t);
@@ -376,8 +384,9 @@ MEMOI void memoi_checked_open_edge(memo_session* s, const memob_visit* visit) {
 
 /* After a forward the rows go to the engine.  Nobody uses a layer that has ended: it is poison. */
 MEMOI void memoi_checked_layer_end(memo_session* s, int32_t step, memo_pass pass) {
-    const int leaves = pass == MEMO_PASS_FORWARD && s->part->swap;
-    if ((!leaves || memoi_checked_exchange(s, step, 0)) && memoi_checked_look(s, step, pass))
+    const int is_forward = pass == MEMO_PASS_FORWARD, leaves = is_forward && s->part->swap;
+    if ((!leaves || memoi_checked_exchange(s, step, 0)) &&
+        memoi_checked_look(s, step, is_forward ? MEMOI_CHECKED_FORWARD : MEMOI_CHECKED_BACKWARD))
         memoi_checked_fill(s, memoi_checked_slot(s, step), s->checked.slot_bytes);
 }
 
@@ -519,8 +528,9 @@ MEMOI void memoi_checked_norm(memo_session* s, int is_end) {
 MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
     memoi_checked* c = &s->checked;
     const uint32_t kind = 1u << memob_layer_kind(s->steps, step);
-    if (s->error.status || !memoi_checked_look(s, step, MEMO_PASS_BETWEEN) || (c->kinds & kind) ||
-        s->desc.backward_recomputes || step % s->n_slices || s->part->skipped[step])
+    if (s->error.status || !memoi_checked_look(s, step, MEMOI_CHECKED_RECOMPUTATION) ||
+        (c->kinds & kind) || s->desc.backward_recomputes || step % s->n_slices ||
+        s->part->skipped[step])
         return;
     c->kinds |= kind;
     memoi_checked_outputs(s, step, 0);

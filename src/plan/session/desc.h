@@ -19,7 +19,7 @@ static const memob_value memoi_session_numbers[] = {
     MEMOI_NUMBER(INT64, disk_bytes, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT64, reserve_bytes, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT32, n_outputs, 0, INT32_MAX),
-    MEMOI_NUMBER(INT32, update_on, 0, MEMO_UPDATE_HOST),
+    MEMOI_NUMBER(INT32, update_on, 0, MEMO_N_UPDATES - 1),
     MEMOI_NUMBER(INT32, n_tensors, 1, MEMO_PROFILE_TENSORS_MAX),
     MEMOI_NUMBER(INT32, n_layers, 1, INT32_MAX / 8),
     MEMOI_NUMBER(INT64, n_rows, 1, MEMOB_BYTES_MAX),
@@ -67,14 +67,15 @@ MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_
 }
 
 /* 1: a pass goes through layers. */
-MEMOI int memoi_pass_has_layers(int64_t pass) {
+MEMOI int memoi_pass_has_layers(memo_pass pass) {
     return pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
 }
 
 /* When a layer of a pass comes in a micro-batch of n layers; -1: never. */
 MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
     const int64_t moments[] = {-1, layer, n, 2 * n - layer, 2 * n + 1}; /* by pass */
-    if (!memob_is_within(pass, MEMO_PASS_SESSION, MEMO_PASS_AFTER)) return -1;
+    MEMOB_TABLE_OF(MEMO_N_PASSES, moments);
+    if (!memob_is_within(pass, 0, MEMO_N_PASSES - 1)) return -1;
     if (memoi_pass_has_layers(pass) && !memob_is_within(layer, 0, n - 1)) return -1;
     return moments[pass];
 }
@@ -89,6 +90,7 @@ MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
 /* Names of memo_pass in messages. */
 static const char* const memoi_pass_names[] = {"the session", "forward", "`between`", "backward",
                                                "the end of the micro-batch"};
+MEMOB_TABLE_OF(MEMO_N_PASSES, memoi_pass_names);
 
 /* Index of the turn of a micro-batch in a chunk; n_order: there is none. */
 MEMOI int32_t memoi_session_find_turn(const memo_session_desc* desc, int32_t micro_batch,
@@ -587,8 +589,8 @@ MEMOI void memoi_step_plan_step(const memo_step_plan* plan, int32_t i, memoi_ste
 /* 0: the plan has no line i. */
 MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
                                    memoi_step_plan_line* line) {
-    const int32_t n_lines[MEMOI_LINE_KINDS] = {1, plan->swap.n_tensors, plan->n_order,
-                                               plan->swap.n_layers};
+    const int32_t n_lines[] = {1, plan->swap.n_tensors, plan->n_order, plan->swap.n_layers};
+    MEMOB_TABLE_OF(MEMOI_LINE_KINDS, n_lines);
     memset(line, 0, sizeof *line);
     while (line->of < MEMOI_LINE_KINDS && i >= n_lines[line->of]) i -= n_lines[line->of++];
     if (line->of == MEMOI_LINE_KINDS) return 0;

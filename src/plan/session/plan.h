@@ -260,6 +260,8 @@ MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
 /* The first of equal steps is chosen: a fused update copies least. */
 static const int32_t memoi_session_moments[] = {MEMO_UPDATE_FUSED, MEMO_UPDATE_DEFERRED,
                                                 MEMO_UPDATE_PASS};
+MEMOB_TABLE_OF(MEMO_N_UPDATE_MOMENTS - 1, memoi_session_moments); /* all but 0 */
+enum { MEMOI_N_MOMENTS = sizeof memoi_session_moments / sizeof *memoi_session_moments };
 
 /* Ranks the moments of the update with the stage's streamed states.  Returns the one of the
  * shortest step. */
@@ -270,7 +272,7 @@ MEMOI int32_t memoi_session_rank_moments(memo_session* s) {
     const int32_t chosen = s->update_at;
     int32_t best = chosen;
     double best_s = HUGE_VAL, step_s;
-    for (int32_t k = 0; k < 3; k++) {
+    for (int32_t k = 0; k < MEMOI_N_MOMENTS; k++) {
         if (!memoi_session_may_update(&s->desc, memoi_session_moments[k])) continue;
         s->update_at = memoi_session_moments[k];
         memoi_session_set_streams(s, n, n_spilled, 0);
@@ -290,7 +292,7 @@ MEMOI void memoi_session_choose_states(memo_session* s) {
     const memo_step_plan* plan = s->part->plan;
     double step_s;
     int32_t at, first;
-    for (int32_t k = 2; k >= 0; k--)
+    for (int32_t k = MEMOI_N_MOMENTS - 1; k >= 0; k--)
         if (memoi_session_may_update(&s->desc, memoi_session_moments[k]))
             s->update_at = memoi_session_moments[k];
     first = at = s->update_at;

@@ -265,7 +265,7 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
 
 /* After all forwards of a micro-batch.  In an order: before its first backward. */
 MEMOI void memoi_session_begin_between(memo_session* s) {
-    memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 0);
+    memoi_session_mark(s, s->n_steps - 1, MEMOI_SPAN_BETWEEN, 0);
     memoi_session_bound_lives(s, MEMO_PASS_BETWEEN, s->first_step, 0);
 }
 
@@ -553,11 +553,11 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     /* Buffers, states and rows. */
     if (is_backward && memoi_session_is_last(s, step)) {
         memoi_session_bound_lives(s, MEMO_PASS_BETWEEN, step, 1);
-        memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 1);
+        memoi_session_mark(s, s->n_steps - 1, MEMOI_SPAN_BETWEEN, 1);
     }
     memoi_session_bound_lives(s, pass, step, 0);
     if (s->open_next >= 0) /* the layer that is open has its own times */
-        memoi_session_mark(s, s->open, (int32_t)pass, 1);
+        memoi_session_mark(s, s->open, memoi_span_of_pass[pass], 1);
     memoi_session_visit_states(s, is_backward, step, 0);
     if (pass == MEMO_PASS_FORWARD)
         memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
@@ -576,7 +576,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         memoi_session_recompute(s, step);
         if (s->checked.slots) memoi_checked_backward_begin(s, step);
     }
-    memoi_session_mark(s, s->open, (int32_t)pass, 0); /* the older of two goes on */
+    memoi_session_mark(s, s->open, memoi_span_of_pass[pass], 0); /* the older of two goes on */
     return !s->error.status && memoi_session_rows(s, step) > 0;
 }
 
@@ -585,7 +585,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     const int32_t step = memoi_session_enter(s, layer, pass, 1);
     const int is_backward = pass == MEMO_PASS_BACKWARD;
     if (step < 0) return;
-    memoi_session_mark(s, step, (int32_t)pass, 1);
+    memoi_session_mark(s, step, memoi_span_of_pass[pass], 1);
     if (s->checked.slots) memoi_checked_layer_end(s, step, pass);
     if (memoi_session_moves(s) && !s->error.status)
         (void)memoi_session_is_ok(s, memob_swap_end(s->part->swap, &s->call_error));
@@ -597,7 +597,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     s->open = s->open_next;
     s->open_next = -1;
     s->n_passed++;
-    if (s->open >= 0) memoi_session_mark(s, s->open, (int32_t)pass, 0);
+    if (s->open >= 0) memoi_session_mark(s, s->open, memoi_span_of_pass[pass], 0);
 }
 
 int memo_session_forward_begin(memo_session* s, int32_t layer) {
@@ -619,11 +619,11 @@ MEMOI void memoi_session_run_loss(memo_session* s) {
         s->desc.loss(s->desc.user, s);
         return;
     }
-    memoi_session_mark(s, s->open, MEMO_PASS_BACKWARD, 1);
-    memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 0);
+    memoi_session_mark(s, s->open, MEMOI_SPAN_BACKWARD, 1);
+    memoi_session_mark(s, s->n_steps - 1, MEMOI_SPAN_BETWEEN, 0);
     s->desc.loss(s->desc.user, s);
-    memoi_session_mark(s, s->n_steps - 1, MEMO_PASS_BETWEEN, 1);
-    memoi_session_mark(s, s->open, MEMO_PASS_BACKWARD, 0);
+    memoi_session_mark(s, s->n_steps - 1, MEMOI_SPAN_BETWEEN, 1);
+    memoi_session_mark(s, s->open, MEMOI_SPAN_BACKWARD, 0);
 }
 
 /* A pass of all layers of a micro-batch, or of a turn. */

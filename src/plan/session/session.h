@@ -7,16 +7,27 @@
  * Plan, read and open each make a session object, which may live for the call alone.  A *stage* is
  * a plan under way: rows, and what follows from them. */
 
-/* What is timed of a step: its passes (BETWEEN: of the last step), and tensors that are recomputed,
- * from here on. */
-#define MEMOI_SPAN_TENSOR MEMO_PASS_AFTER
-#define MEMOI_SPAN_UPDATE MEMO_PASS_SESSION /* of a layer, at its first step */
+/* What is timed of a step. */
 enum {
-    MEMOI_SESSION_REPETITIONS = 11,
+    MEMOI_SPAN_UPDATE = 0, /* of a layer, at its first step */
+    MEMOI_SPAN_FORWARD,
+    MEMOI_SPAN_BETWEEN, /* of the last step alone */
+    MEMOI_SPAN_BACKWARD,
+    MEMOI_SPAN_TENSOR, /* recomputation of tensor 0; tensor t has MEMOI_SPAN_TENSOR + t */
     MEMOI_SPAN_UPDATE_FIRST = MEMOI_SPAN_TENSOR + MEMO_PROFILE_TENSORS_MAX, /* at step 0 */
     MEMOI_SPAN_UPDATE_LAST,                                                 /* likewise */
     MEMOI_SPANS_MAX
 };
+static const int32_t memoi_span_of_pass[] = {-1, MEMOI_SPAN_FORWARD, MEMOI_SPAN_BETWEEN,
+                                             MEMOI_SPAN_BACKWARD, -1}; /* -1: none */
+MEMOB_TABLE_OF(MEMO_N_PASSES, memoi_span_of_pass);
+
+/* 1: of the computation of a layer. */
+MEMOI int memoi_span_is_of_layer(int64_t span) {
+    return span == MEMOI_SPAN_FORWARD || span == MEMOI_SPAN_BACKWARD;
+}
+
+#define MEMOI_SESSION_REPETITIONS 11 /* micro-batches that are timed */
 
 /* Measures every second span of a kind, one after the other. */
 typedef struct memoi_timer {
@@ -72,7 +83,8 @@ typedef enum memoi_states_call {
     MEMOI_CALL_UPDATE,
     MEMOI_CALL_SKIP_UPDATE,
     MEMOI_CALL_FLUSH,
-    MEMOI_CALL_FILL_STATES
+    MEMOI_CALL_FILL_STATES,
+    MEMOI_N_CALLS
 } memoi_states_call;
 
 /* A session that times its first steps: >>session timing. */
@@ -181,8 +193,8 @@ struct memo_session {
 };
 
 const char* memo_policy_name(memo_policy policy) {
-    static const char* const names[MEMO_N_POLICIES] = {"memo", "keep",  "recompute",
-                                                       "swap", "alpha", "rows"};
+    static const char* const names[] = {"memo", "keep", "recompute", "swap", "alpha", "rows"};
+    MEMOB_TABLE_OF(MEMO_N_POLICIES, names);
     return (int)policy >= 0 && (int)policy < MEMO_N_POLICIES ? names[policy] : "unknown";
 }
 

@@ -86,6 +86,7 @@ MEMOI void memoi_session_solve(memo_session* s) {
 }
 
 static const char* const memoi_session_tiers[] = {"device_bytes", "host_bytes", "disk_bytes"};
+MEMOB_TABLE_OF(MEMO_N_TIERS, memoi_session_tiers);
 
 /* Says which budget of a plan that does not fit would do, and device_bytes beside another one; 0:
  * none.  subject: NULL: the policy. */
@@ -134,9 +135,9 @@ MEMOI void memoi_session_add_up(const memo_session* s, memo_step_plan* plan, int
     of[MEMO_TIER_DEVICE][MEMO_OWNER_MICRO_BATCH] = plan->addresses->peak_bytes - fixed_bytes;
     for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
         for (int32_t owner = 0; owner < MEMO_N_OWNERS; owner++) needed[tier] += of[tier][owner];
-    plan->device_bytes = needed[0];
-    plan->host_bytes = needed[1];
-    plan->disk_bytes = needed[2];
+    plan->device_bytes = needed[MEMO_TIER_DEVICE];
+    plan->host_bytes = needed[MEMO_TIER_HOST];
+    plan->disk_bytes = needed[MEMO_TIER_FILE];
     plan->device_budget_bytes = s->desc.device_bytes;
     plan->host_budget_bytes = s->desc.host_bytes;
 }
@@ -146,16 +147,17 @@ MEMOI void memoi_session_add_up(const memo_session* s, memo_step_plan* plan, int
 MEMOI void memoi_session_judge(memo_session* s, const char* rows, const char* subject) {
     memo_step_plan* plan = s->part->plan;
     const int64_t budgets[] = {s->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
-    int64_t values[4] = {0, 0, 0, 0}, *needed = values + 1; /* of each tier */
+    MEMOB_TABLE_OF(MEMO_N_TIERS, budgets);
+    int64_t values[1 + MEMO_N_TIERS] = {0}, *needed = values + 1; /* of each tier */
     char bytes[32];
     int lacking = 0;
     plan->fits = 0;
     if (!s->failure.status) memoi_session_add_up(s, plan, needed);
-    memoi_session_settle_values(s, values, 4);
+    memoi_session_settle_values(s, values, 1 + MEMO_N_TIERS);
     if (s->failure.status) return;
-    s->peak_bytes = needed[0];
-    while (lacking < 3 && !memoi_is_over(needed[lacking], budgets[lacking])) lacking++;
-    plan->fits = lacking == 3;
+    s->peak_bytes = needed[MEMO_TIER_DEVICE];
+    while (lacking < MEMO_N_TIERS && !memoi_is_over(needed[lacking], budgets[lacking])) lacking++;
+    plan->fits = lacking == MEMO_N_TIERS;
     *plan->shortage = 0;
     memob_bytes_text(bytes, (double)s->peak_bytes);
     if (plan->fits) {
@@ -177,12 +179,13 @@ MEMOI int64_t memoi_session_n_cells(const memo_session* s) {
 static const struct {
     const char* does;
     int recomputes, swaps;
-} memoi_session_policies[MEMO_N_POLICIES] = {{"moving or recomputing everything", 1, 1},
-                                             {"keeping everything", 0, 0},
-                                             {"recomputing what can be", 1, 0},
-                                             {"moving everything", 0, 1},
-                                             {"alpha", 0, 0},
-                                             {"the desc's table of rows", 0, 0}};
+} memoi_session_policies[] = {{"moving or recomputing everything", 1, 1},
+                              {"keeping everything", 0, 0},
+                              {"recomputing what can be", 1, 0},
+                              {"moving everything", 0, 1},
+                              {"alpha", 0, 0},
+                              {"the desc's table of rows", 0, 0}};
+MEMOB_TABLE_OF(MEMO_N_POLICIES, memoi_session_policies);
 
 /* The rows of tensor t by a policy. */
 MEMOI int64_t memoi_session_policy_rows(const memo_swap_desc* swap, memo_policy policy, int32_t t) {

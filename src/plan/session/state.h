@@ -149,7 +149,7 @@ MEMOI int memoi_session_recomputes(const memo_session* s, int32_t step, int32_t 
 /* The times of a span; NULL: it is not timed. */
 MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
     const int32_t t = what - MEMOI_SPAN_TENSOR;
-    if (!s->spans_s || (what == MEMO_PASS_BETWEEN && step != s->n_steps - 1)) return NULL;
+    if (!s->spans_s || (what == MEMOI_SPAN_BETWEEN && step != s->n_steps - 1)) return NULL;
     if (t >= 0 && t < MEMO_PROFILE_TENSORS_MAX && !memoi_session_recomputes(s, step, t))
         return NULL;
     MEMO_ASSERT(step >= 0 && step < s->n_steps && what < MEMOI_SPANS_MAX); /* 1 */
@@ -160,7 +160,7 @@ MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t s
 MEMOI double memoi_session_scale(const memo_session* s, int32_t step, int32_t what) {
     const double rows = (double)memoi_session_rows(s, step);
     if (what == MEMOI_SPAN_UPDATE || what >= MEMOI_SPAN_UPDATE_FIRST) return 1;
-    if (what == MEMO_PASS_BETWEEN) return (double)s->steps->layer_rows / (double)s->batch.n_rows;
+    if (what == MEMOI_SPAN_BETWEEN) return (double)s->steps->layer_rows / (double)s->batch.n_rows;
     return (double)memob_swap_step_rows(&s->part->placement, step, s->steps->layer_rows) / rows;
 }
 

@@ -111,6 +111,7 @@ MEMOI const char* memoi_checked_missed(memo_session* s, memoi_checked_glance* vi
 /* A layer has begun a pass, or is about to end it. */
 MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
     static const char* const names[] = {"forward", "backward", "update"};
+    MEMOB_TABLE_OF(MEMOB_N_PASSES, names);
     const int is_fresh =
         !s->states->layers[layer].has_gradients && (pass == MEMOB_FORWARD || !is_end);
     memoi_checked_glance view = {
@@ -319,6 +320,7 @@ MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call
 MEMOI memo_status memoi_session_check_call(const memo_session* s, memoi_states_call call,
                                            memo_error* error) {
     static const char* const names[] = {"update", "skip_update", "flush", "fill_states"};
+    MEMOB_TABLE_OF(MEMOI_N_CALLS, names);
     const char* const why = memoi_session_refuses(s, call);
     return why ? memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s",
                                 names[call], why)
@@ -435,6 +437,7 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
                                   ? "states are read and written between micro-batches, while "
                                     "none is in flight"
                                   : "the session has no states");
+
     if (memob_check_integer("memo_session", "layer", layer, -1, s->desc.n_layers, error) ||
         memob_check_integer("memo_session", "state", state, 0, s->desc.n_states - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;

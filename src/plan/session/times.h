@@ -26,7 +26,7 @@ MEMOI double memoi_session_mean_rows(const memo_session* s, int32_t t) {
 MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, double* middle_s,
                              double* growth_s) {
     const int32_t n_slices = s->n_slices, n_of_place = memoi_session_turn_layers(s);
-    const int has_loss = what == MEMO_PASS_BACKWARD && n_slices > 1 && n_of_place > 1;
+    const int has_loss = what == MEMOI_SPAN_BACKWARD && n_slices > 1 && n_of_place > 1;
     double n = 0, sum_x = 0, sum_y = 0, sum_xx = 0, sum_xy = 0, spread, slope_s = 0;
 
     /* Least squares, a line through the medians of the slices. */
@@ -64,7 +64,7 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
     static const memo_pass passes[] = {MEMO_PASS_FORWARD, MEMO_PASS_BACKWARD};
     double* const of_pass_s[] = {times->forward_s, times->backward_s};
     double* const growths_s[] = {times->forward_growth_s, times->backward_growth_s};
-    double rest_s = *memoi_session_span(s, s->n_steps - 1, MEMO_PASS_BETWEEN);
+    double rest_s = *memoi_session_span(s, s->n_steps - 1, MEMOI_SPAN_BETWEEN);
     const int waits = s->steps->order != NULL; /* for other stages, in some layers */
     for (int32_t k = 0; k < times->n_kinds; k++) {
         for (int32_t t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
@@ -81,10 +81,11 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
      * the last one's backward.  The times of a profile then add up to the micro-batch. */
     for (int i = 0; i < 2; i++) {
         for (int32_t k = 0; k < times->n_kinds; k++)
-            memoi_session_fit(s, k, (int32_t)passes[i], &of_pass_s[i][k], &growths_s[i][k]);
+            memoi_session_fit(s, k, memoi_span_of_pass[passes[i]], &of_pass_s[i][k],
+                              &growths_s[i][k]);
         for (int32_t step = 0; step < s->n_steps && !waits; step++) {
             const int32_t k = memob_layer_kind(s->steps, step);
-            rest_s += *memoi_session_span(s, step, (int32_t)passes[i]) -
+            rest_s += *memoi_session_span(s, step, memoi_span_of_pass[passes[i]]) -
                       memoi_rows_slice_s(s->steps, step, of_pass_s[i][k], growths_s[i][k]);
         }
     }
@@ -130,7 +131,7 @@ MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
     MEMO_ASSERT(n > 0 && n <= MEMOI_SESSION_REPETITIONS); /* 1 */
     for (int64_t k = 0; k < n_spans; k++) {
         double *span_s = s->spans_s + k * MEMOI_SESSION_REPETITIONS, odd_s;
-        const int is_layer = memoi_pass_has_layers(k % MEMOI_SPANS_MAX);
+        const int is_layer = memoi_span_is_of_layer(k % MEMOI_SPANS_MAX);
         for (int32_t i = 0; i < n && is_layer; i++) sums_s[i] += span_s[i];
         odd_s = is_layer ? 0 : memoi_session_median(span_s, 1, 2, n);
         span_s[0] = memoi_session_median(span_s, 0, is_layer ? 1 : 2, n);
@@ -140,14 +141,14 @@ MEMOI void memoi_session_take_medians(const memo_session* s, int32_t n) {
 
     ratio = sum_s > 0 ? memoi_session_median(sums_s, 0, 1, n) / sum_s : 1;
     for (int64_t k = 0; k < n_spans; k++)
-        if (memoi_pass_has_layers(k % MEMOI_SPANS_MAX))
+        if (memoi_span_is_of_layer(k % MEMOI_SPANS_MAX))
             s->spans_s[k * MEMOI_SESSION_REPETITIONS] *= ratio;
 }
 
 /* Leaves out of the backward what it has recomputed itself, which is also timed alone. */
 MEMOI void memoi_session_leave_out(const memo_session* s) {
     for (int32_t step = 0; step < s->n_steps; step++) {
-        double* backward_s = memoi_session_span(s, step, MEMO_PASS_BACKWARD);
+        double* backward_s = memoi_session_span(s, step, MEMOI_SPAN_BACKWARD);
         for (int32_t t = 0; t < s->desc.n_tensors; t++) {
             const double* span_s = memoi_session_span(s, step, MEMOI_SPAN_TENSOR + t);
             const int64_t n_rows = memoi_session_tensor_rows(s, step, t);

@@ -90,7 +90,7 @@ MEMOI void memoi_timing_divide(const memo_session* s) {
         for (int32_t what = 0; what < MEMOI_SPANS_MAX; what++) {
             double* span_s = memoi_session_span(s, step, what);
             for (int32_t i = 0; i < MEMOI_SESSION_REPETITIONS && span_s; i++)
-                span_s[i] /= (double)memob_max(what == MEMO_PASS_BETWEEN ? n_last : n_visits, 1);
+                span_s[i] /= (double)memob_max(what == MEMOI_SPAN_BETWEEN ? n_last : n_visits, 1);
         }
     }
 }

@@ -72,11 +72,13 @@ MEMOI memo_status memoi_verified_compare(const memoi_verified* v, const char* na
                                          memo_type type, int64_t at, int64_t n_bytes,
                                          const char* why, memo_error* error) {
     static const int64_t sizes[] = {4, 8, 2, 2, 4, 8, 1};
+    MEMOB_TABLE_OF(MEMO_N_TYPES, sizes);
     const char *expected = v->expected + at, *found = v->found + at;
     double norm = 0, distance = 0; /* sums of squares at first */
     char of_layer[32] = "";
     int64_t i = 0;
     if (layer >= MEMO_LAYER_FIRST) snprintf(of_layer, sizeof of_layer, ", layer %d", (int)layer);
+
     for (; !why && type <= MEMO_TYPE_F16 && i + sizes[type] <= n_bytes; i += sizes[type]) {
         const double a = memoi_verified_number(expected + i, type);
         const double b = memoi_verified_number(found + i, type);

@@ -12,14 +12,16 @@ MEMOI MEMOB_NOINLINE void memoi_put_bytes(memo_text* text, const char* before, i
 
 /* Who needs each tier. */
 MEMOI void memoi_step_plan_put_owners(const memo_step_plan* plan, memo_text* text) {
-    static const char* const tiers[MEMO_N_TIERS] = {"device", "host", "file"};
-    static const char* const owners[MEMO_N_OWNERS] = {"weights ",
-                                                      "gradients ",
-                                                      "optimizer ",
-                                                      "places of states ",
-                                                      "activations ",
-                                                      "the whole session ",
-                                                      "parts of a micro-batch "};
+    static const char* const tiers[] = {"device", "host", "file"};
+    static const char* const owners[] = {"weights ",
+                                         "gradients ",
+                                         "optimizer ",
+                                         "places of states ",
+                                         "activations ",
+                                         "the whole session ",
+                                         "parts of a micro-batch "};
+    MEMOB_TABLE_OF(MEMO_N_TIERS, tiers);
+    MEMOB_TABLE_OF(MEMO_N_OWNERS, owners);
     for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++) {
         const char* before = tiers[tier];
         char words[48];

@@ -28,7 +28,8 @@ typedef enum memo_blocks_order {
     MEMO_BLOCKS_DEFAULT = 0,
     MEMO_BLOCKS_PIPELINED,
     MEMO_BLOCKS_CROSS,
-    MEMO_BLOCKS_FINE
+    MEMO_BLOCKS_FINE,
+    MEMO_N_BLOCKS_ORDERS
 } memo_blocks_order;
 MEMO_API const char* memo_blocks_order_name(memo_blocks_order order); /* "fine"; never NULL */
 

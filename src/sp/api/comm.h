@@ -25,14 +25,19 @@
 MEMO_API int64_t memo_type_bytes(memo_type type);    /* 0 for an invalid type */
 MEMO_API const char* memo_type_name(memo_type type); /* "bf16"; never NULL */
 
-typedef enum memo_reduction { MEMO_REDUCTION_SUM = 0, MEMO_REDUCTION_MAX } memo_reduction;
+typedef enum memo_reduction {
+    MEMO_REDUCTION_SUM = 0,
+    MEMO_REDUCTION_MAX,
+    MEMO_N_REDUCTIONS
+} memo_reduction;
 
 typedef enum memo_collective {
     MEMO_COLLECTIVE_ALL_REDUCE = 0,
     MEMO_COLLECTIVE_ALL_GATHER,
     MEMO_COLLECTIVE_REDUCE_SCATTER,
     MEMO_COLLECTIVE_BROADCAST,
-    MEMO_COLLECTIVE_BARRIER
+    MEMO_COLLECTIVE_BARRIER,
+    MEMO_N_COLLECTIVES
 } memo_collective;
 
 #define MEMO_LABEL_FIELDS 14

@@ -7,7 +7,8 @@
 
 typedef enum memo_mask_kind {
     MEMO_MASK_CAUSAL = 0, /* a query sees the keys up to its own position */
-    MEMO_MASK_FULL
+    MEMO_MASK_FULL,
+    MEMO_N_MASK_KINDS
 } memo_mask_kind;
 
 /* The keys that a query sees are always an interval of positions.  Neither end descends from a

@@ -34,7 +34,8 @@
 typedef enum memo_sharding_kind {
     MEMO_SHARDING_ZIGZAG = 0,
     MEMO_SHARDING_PLAIN,
-    MEMO_SHARDING_DOCUMENTS
+    MEMO_SHARDING_DOCUMENTS,
+    MEMO_N_SHARDING_KINDS
 } memo_sharding_kind;
 
 /* The count positions start, start + 1, ... */

@@ -191,7 +191,7 @@ MEMOI memo_status memoi_hybrid_parents_check(const memoi_shape* shape, const mem
 MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_mask* mask,
                                           memo_error* error) {
     memo_status status;
-    if (MEMOI_INTEGER("memo_mask", mask, kind, MEMO_MASK_CAUSAL, MEMO_MASK_FULL) ||
+    if (MEMOI_INTEGER("memo_mask", mask, kind, 0, MEMO_N_MASK_KINDS - 1) ||
         MEMOI_INTEGER("memo_mask", mask, window_before, 0, INT64_MAX) ||
         MEMOI_INTEGER("memo_mask", mask, window_after, 0, INT64_MAX) ||
         MEMOI_INTEGER("memo_mask", mask, first_query, -MEMOB_BYTES_MAX / 2, MEMOB_BYTES_MAX / 2))
