@@ -1204,7 +1204,8 @@ typedef enum memo_update_at {
  *     >>swap engine          they run on a device
  *     >>states places        which states lie where,
  *     >>states items         which visits use them,
- *     >>states               and what lies on the device in a step */
+ *     >>states               and what lies on the device in a step
+ *     >>walk                 a step through rows and states */
 
 #if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
 #define MEMO_BASE_DONE
@@ -2674,7 +2675,8 @@ MEMOI MEMOB_NOINLINE memo_status memob_write_lines(memo_text* text, int64_t coun
 }
 
 /* ---- >>trace ------------------------------------------------------------------------------------
- * Knows: requests, marks and ids.  Knows nothing of offsets and devices.
+ * Knows: requests, marks and ids, and the words of a request.  Knows nothing of offsets and
+ * devices.
  *
  * 1. A request's origin is a malloc at or before it, of the same id; other requests have none.
  * 2. The live ids are those whose malloc has no free yet; n_live of the n_buffers.
@@ -4338,8 +4340,8 @@ MEMOI memo_status memob_probe_hash(memob_probe* p, char* bytes, int64_t n_bytes,
 }
 
 /* ---- >>arena ------------------------------------------------------------------------------------
- * Knows: traces, plans with the waits that they buy, and how a device gives and takes memory.
- * Knows nothing of how a plan was found.
+ * Knows: the struct of an arena, its blocks, how a device gives and takes them, and the regions of
+ * a checked arena.  Knows nothing of which request comes next, and of how a plan was found.
  *
  * 1. The index of blocks has the live ones alone, by address.
  * 2. live_bytes is the sum of the live blocks' sizes, at most peak_bytes.
@@ -8359,8 +8361,8 @@ MEMOI memo_status memob_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows
 }
 
 /* ---- >>swap places ------------------------------------------------------------------------------
- * Knows: where the rows of each layer lie, on the device, on the host and in the file.  Knows
- * nothing of streams.
+ * Knows: the order of steps, where the rows of each step lie on the device and on the host, and how
+ * long their recomputation takes.  Knows nothing of streams, and of which rows go to the file.
  *
  * Steps.  A step is what is computed at once: slice i % n_slices of layer i / n_slices of place
  * step / n, with n steps of a place and i = step % n.  "Layer" then means step, here and in every
@@ -9158,8 +9160,8 @@ MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
 }
 
 /* ---- >>swap items -------------------------------------------------------------------------------
- * Knows: which rows of a step share bytes, on the device and on the host.  Knows nothing of
- * offsets, streams and times.
+ * Knows: which rows of a step share bytes, on the device and on the host, and how large the file is
+ * that follows.  Knows nothing of how offsets are found, of streams and of times.
  *
  * The law of a micro-batch, or of all that are in flight, for the engine and for the planner's
  * clock.  An item is what moves together of a step: rows of the tensors that use the rounding
@@ -10034,7 +10036,8 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
 }
 
 /* ---- >>states places ----------------------------------------------------------------------------
- * Knows: which states lie in which place.  Knows nothing of the order of a step.
+ * Knows: the struct of the engine, where states lie on each tier, and which states a pass uses.
+ * Knows nothing of the order of a step.
  *
  * A resident state stays on the device.  A streamed state lies in pinned host memory; its bytes
  * come to the device before a visit of its layer uses them, and go back after one has changed them.
@@ -10411,7 +10414,8 @@ MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t la
 }
 
 /* ---- >>states items -----------------------------------------------------------------------------
- * Knows: the lists of a step, and which states their visits use.  Knows nothing of streams.
+ * Knows: the lists of a step, which states their visits use, and which bytes these states share.
+ * Knows nothing of streams.
  *
  * Visits of a list, with FIRST as layer 0 and LAST as the last one:
  *
@@ -10734,8 +10738,9 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
 }
 
 /* ---- >>states -----------------------------------------------------------------------------------
- * Knows: where a step is, and what lies on the device.  Knows nothing of which bytes travel when,
- * and of what the trainer computes.
+ * Knows: which visit is open, what lies on the device, which copies of the law are left, and how
+ * the caller reads and writes states.  Knows nothing of why bytes travel, of rows, and of what the
+ * trainer computes.
  *
  * Sessions, the planner's clock and memo_swap_generate run this engine, a sink of the law of
  * >>states items.  When a list begins, the engine takes the law's operations of the list and of the
@@ -11383,63 +11388,6 @@ MEMOI memo_status memob_states_step(memob_states* states, int32_t pass, int32_t 
     return memoi_states_finish(states);
 }
 
-/* A step as the engines and the trainer go through it. */
-typedef struct memob_walk {
-    const memob_swap_placement* order;
-    memob_states* states;                            /* NULL: none */
-    void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
-    void (*compute)(void* user, int32_t k);          /* visit k */
-    /* Before a turn of backwards; if losses are in layers, there for each micro-batch. */
-    void (*between)(void* user);
-    void* user;
-} memob_walk;
-
-/* The step of visit k, counted in layers of all chunks. */
-MEMOI int32_t memoi_walk_step(const memob_walk* w, int32_t k) {
-    const int32_t n = w->order->n_forwards, step = w->order->visits[k].layer;
-    const memob_states* states = w->states;
-    return states->n_turns ? memob_turn_of(states->turns[k / n]) * n + step % n : step;
-}
-
-/* A micro-batch, or all that are in flight. */
-MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error* error) {
-    const memob_swap_placement* order = w->order;
-    memob_states* states = w->states;
-    const int32_t n = states && states->n_turns ? order->n_forwards : order->n_visits;
-    memo_status status = MEMO_STATUS_OK;
-    if (states) status = memob_states_set_batch(states, order->n_slices, is_last, 0, error);
-    for (int32_t k = 0; k < order->n_visits && !status; k++) {
-        const memob_visit* visit = &order->visits[k];
-        const int32_t turn = states && states->n_turns ? states->turns[k / n] : 0;
-        if (states && k % n == 0) status = memob_states_begin_turn(states, turn, error);
-        if (!status && memob_swap_is_between(order, k)) w->between(w->user);
-        if (states && !status)
-            status = memob_states_step(states, visit->pass, memoi_walk_step(w, k), 0, error);
-        if (status) return status;
-        w->rows(w->user, k, 0);
-        if (memob_swap_has_loss(order, k)) w->between(w->user);
-        w->compute(w->user, k);
-        w->rows(w->user, k, 1);
-        if (states)
-            status = memob_states_step(states, visit->pass, memoi_walk_step(w, k), 1, error);
-        if (states && k % n == n - 1 && !status)
-            status = memob_states_end_turn(states, turn, error);
-    }
-    return status;
-}
-
-/* The update after the last micro-batch of a step. */
-MEMOI memo_status memob_walk_update(const memob_walk* w, memo_error* error) {
-    memob_states* states = w->states;
-    memo_status status = MEMO_STATUS_OK;
-    if (!states) return status;
-    if (states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
-    if (!memob_states_is_due(states)) return status;
-    for (int32_t k = 0; k < 2 * states->n_layers && !status; k++)
-        status = memob_states_visit(states, MEMOB_UPDATE, k / 2, k % 2, error);
-    return status;
-}
-
 /* --- from and to the caller --- */
 
 /* Writes the blocks with these bytes of a spilled state to the file, or reads them, now. */
@@ -11525,6 +11473,69 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
         memset(on_host, 0, (size_t)n_bytes);
     if (!is_out) memoi_states_pass_file(states, layer, state, 0, offset_bytes, n_bytes);
     return e->status;
+}
+
+/* ---- >>walk -------------------------------------------------------------------------------------
+ * Knows: the order in which a step goes through rows, states and the trainer's functions.  Knows
+ * nothing of what any of them does.
+ *
+ * The planner's clock and memo_swap_generate go through a step as a session does. */
+
+/* A step as the engines and the trainer go through it. */
+typedef struct memob_walk {
+    const memob_swap_placement* order;
+    memob_states* states;                            /* NULL: none */
+    void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
+    void (*compute)(void* user, int32_t k);          /* visit k */
+    /* Before a turn of backwards; if losses are in layers, there for each micro-batch. */
+    void (*between)(void* user);
+    void* user;
+} memob_walk;
+
+/* The step of visit k, counted in layers of all chunks. */
+MEMOI int32_t memoi_walk_step(const memob_walk* w, int32_t k) {
+    const int32_t n = w->order->n_forwards, step = w->order->visits[k].layer;
+    const memob_states* states = w->states;
+    return states->n_turns ? memob_turn_of(states->turns[k / n]) * n + step % n : step;
+}
+
+/* A micro-batch, or all that are in flight. */
+MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error* error) {
+    const memob_swap_placement* order = w->order;
+    memob_states* states = w->states;
+    const int32_t n = states && states->n_turns ? order->n_forwards : order->n_visits;
+    memo_status status = MEMO_STATUS_OK;
+    if (states) status = memob_states_set_batch(states, order->n_slices, is_last, 0, error);
+    for (int32_t k = 0; k < order->n_visits && !status; k++) {
+        const memob_visit* visit = &order->visits[k];
+        const int32_t turn = states && states->n_turns ? states->turns[k / n] : 0;
+        if (states && k % n == 0) status = memob_states_begin_turn(states, turn, error);
+        if (!status && memob_swap_is_between(order, k)) w->between(w->user);
+        if (states && !status)
+            status = memob_states_step(states, visit->pass, memoi_walk_step(w, k), 0, error);
+        if (status) return status;
+        w->rows(w->user, k, 0);
+        if (memob_swap_has_loss(order, k)) w->between(w->user);
+        w->compute(w->user, k);
+        w->rows(w->user, k, 1);
+        if (states)
+            status = memob_states_step(states, visit->pass, memoi_walk_step(w, k), 1, error);
+        if (states && k % n == n - 1 && !status)
+            status = memob_states_end_turn(states, turn, error);
+    }
+    return status;
+}
+
+/* The update after the last micro-batch of a step. */
+MEMOI memo_status memob_walk_update(const memob_walk* w, memo_error* error) {
+    memob_states* states = w->states;
+    memo_status status = MEMO_STATUS_OK;
+    if (!states) return status;
+    if (states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
+    if (!memob_states_is_due(states)) return status;
+    for (int32_t k = 0; k < 2 * states->n_layers && !status; k++)
+        status = memob_states_visit(states, MEMOB_UPDATE, k / 2, k % 2, error);
+    return status;
 }
 
 #endif /* MEMO_IMPLEMENTATION */

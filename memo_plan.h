@@ -1044,7 +1044,7 @@ MEMO_API memo_session_info memo_session_get_info(const memo_session* session);
  *   4 session
  *     >>session state          errors, spans, the current shape
  *     >>session desc           a desc, checked and copied
- *     >>session agreement      what ranks decide together
+ *     >>session agreement      what ranks decide together; the session of a desc
  *     >>session states         weights, gradients, optimizer states
  *     >>session checked        hashes of tensors between forward and backward
  *     >>session running        a micro-batch
@@ -1053,9 +1053,9 @@ MEMO_API memo_session_info memo_session_get_info(const memo_session* session);
  *     >>session words          a plan on the terminal
  *     >>session open           arena and engine of a plan
  *     >>session slices         which size of slices
+ *     >>session advice         budgets that would do
  *     >>session times          a profile from the spans of micro-batches
  *     >>session timing         the first training steps give the times of the plan behind them
- *     >>session life           sizes and numbers of a session
  *     >>session verify         gradients of several plans */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
 #define MEMO_PLAN_IMPLEMENTATION_DONE
@@ -4282,7 +4282,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
 }
 
 /* ---- >>profile ----------------------------------------------------------------------------------
- * Knows: a device's clock, copies, the profile's file.  Knows nothing of plans. */
+ * Knows: how long copies take, and reads and writes of a file.  Knows nothing of plans. */
 
 #define MEMOI_PROFILE_REPETITIONS 5
 #define MEMOI_PROFILE_SMALL_BYTES 32768
@@ -4568,7 +4568,7 @@ MEMOI double memoi_rows_later(double a_s, double b_s) { return b_s > a_s ? b_s :
 MEMOI double memoi_rows_sooner(double a_s, double b_s) { return b_s < a_s ? b_s : a_s; }
 
 /* --- >>row words ---
- * Knows: tables of rows in words.  Knows nothing of planning. */
+ * Knows: tables of rows, and predicted times, in words.  Knows nothing of planning. */
 
 /* Swapped; -1: kept, -2: the layer lacks the tensor. */
 MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_t t) {
@@ -4672,7 +4672,8 @@ MEMOI void memoi_rows_put_times(const memo_swap_plan* plan, memo_text* text) {
 }
 
 /* --- >>row times ---
- * Knows: durations.  Knows nothing of memory, and of the order of operations.
+ * Knows: how long a step takes whose bytes and law are given, and the laws of the latest tables.
+ * Knows nothing of budgets and addresses, and of why operations come in their order.
  *
  * A clock on which the operations of a step pass, as the law of memo.h's >>swap items
  * lists them.  Every cost of an operation is here: a new one is a field of memo_profile, a term
@@ -5053,7 +5054,8 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
 }
 
 /* --- >>row planner ---
- * Knows: bundles of tensors, and what each layer may do with them.  Knows nothing of tables. */
+ * Knows: the desc of a search, its memory, bundles of tensors, and what each layer may do with a
+ * bundle.  Knows nothing of which table is good. */
 
 /* Tensors that are recomputed together, and so have the same rows. */
 typedef struct memoi_rows_bundle {
@@ -5397,7 +5399,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
 }
 
 /* --- >>row bytes ---
- * Knows: what a table of rows takes and moves.  Knows nothing of times.
+ * Knows: what a table of rows takes, moves and recomputes.  Knows nothing of how long a step takes.
  *
  * The same bytes as memo.h's placement of the table, whose sums it shares (>>swap places), without
  * the offsets.  test_swap_plan compares both.
@@ -5632,7 +5634,7 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
 }
 
 /* --- >>row search ---
- * Knows: tables and their scores.  Knows nothing of limits.
+ * Knows: tables, their scores and budgets.  Knows nothing of what limits the step of a plan.
  *
  * Random changes, kept if the table is better or hardly worse (simulated annealing).  A change
  * gives a bundle another cell in layers of a kind, or in neighboring layers.  Memory joins the
@@ -6033,7 +6035,8 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
 }
 
 /* --- >>row limits ---
- * Knows: the best plan under changed capacities.  Knows nothing of how it is found. */
+ * Knows: which searches make a plan, what limits its step, and what a refused plan lacks.  Knows
+ * nothing of how a search changes a table. */
 
 #define MEMOI_ROWS_GAIN 1e-5 /* the least share of a step that is named */
 /* A search takes so small a part of the plan's if limits are ranked, or the gain is stated. */
@@ -6616,11 +6619,14 @@ MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
 }
 
 /* --- >>session state ---
- * Knows: the first error of a micro-batch, or of a call that plans or opens; spans, the current
- * shape and its steps.  Knows nothing of what runs.
+ * Knows: the first error of a micro-batch, or of a call that plans or opens; the current shape and
+ * its steps; spans, which events of the device time.  Knows nothing of arenas, of what moves when,
+ * and of the trainer's functions.
  *
  * 1. A span is of a step and of a kind of span that there are.
- * 2. A micro-batch is timed only while there is room for its spans. */
+ * 2. A micro-batch is timed only while there is room for its spans.
+ * 3. The current shape is one of the desc's.
+ * 4. A turn has whole layers, and the steps of a plan are those of whole turns. */
 
 /* status: of a call that got s->call_error.  The first error stays. */
 MEMOI MEMOB_NOINLINE int memoi_session_is_ok(memo_session* s, memo_status status) {
@@ -6668,6 +6674,17 @@ MEMOI MEMOB_NOINLINE void memoi_keep(memo_session* s, memo_status status) {
     s->failure.status = status;
 }
 
+/* Begins a call that plans for an open session. */
+MEMOI void memoi_session_begin_call(memo_session* s) {
+    s->failure.status = MEMO_STATUS_OK;
+    s->all_failed = 0;
+}
+/* Ends a call that plans or opens a session, with its failure. */
+MEMOI memo_status memoi_session_end_call(const memo_session* s, memo_error* error) {
+    if (s->failure.status && error) *error = s->failure;
+    return s->failure.status;
+}
+
 /* Is an argument of memo_session_get_... in 0 to most?  If not, that is the session's error. */
 MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* argument,
                                              int64_t value, int64_t most) {
@@ -6686,6 +6703,20 @@ memo_batch memo_session_get_batch(const memo_session* s) {
     batch.values = s->values[s->is_deferred].bytes;
     batch.values_bytes = MEMO_BATCH_VALUES_MAX;
     return batch;
+}
+
+/* Makes a shape the current one. */
+MEMOI void memoi_session_use_shape(memo_session* s, int32_t shape) {
+    MEMO_ASSERT(shape >= 0 && shape < s->desc.n_shapes); /* 3 */
+    s->part = &s->parts[shape];
+    s->batch.shape = shape;
+    s->steps = &s->part->plan->swap;
+    s->n_steps = s->steps->n_layers;
+    s->n_slices = s->steps->n_slices;
+    s->n_of_batch = memob_swap_batch_slices(s->steps);
+    s->n_turn_steps = s->n_steps / (s->steps->order ? s->steps->n_places : 1);
+    s->first_step = s->first_layer = 0;
+    MEMO_ASSERT(s->n_steps % s->n_turn_steps == 0 && s->n_turn_steps % s->n_slices == 0); /* 4 */
 }
 
 /* 1: a turn of an order that is of this pass. */
@@ -6893,7 +6924,8 @@ MEMOI void memoi_session_time_batch_end(memo_session* s) {
 }
 
 /* --- >>session desc ---
- * Knows: the fields of a desc.  Knows nothing of what they are for.
+ * Knows: the fields of a desc, what is wrong with them, and what follows from them alone: a plan
+ * without rows, line by line, the device and its budget.  Knows nothing of how a plan is found.
  *
  * 1. A line of a plan has room for its values.
  * 2. What ends in a place has begun there. */
@@ -7548,7 +7580,9 @@ MEMOI memo_status memoi_session_take_budget(memo_session* s, int computes, memo_
 }
 
 /* --- >>session agreement ---
- * Knows: the maximum of values over ranks.  Knows nothing of what is decided with them.
+ * Knows: what ranks must agree on, and the session that is made of a desc: its shapes, which states
+ * its plan streams, and whether a plan that is opened is of the desc.  Knows nothing of how a plan
+ * is found.
  *
  * Ranks must make the same calls of agree, or ranks would wait for each other for ever.  So each
  * phase that can fail ends with a call of agree, which carries the status.  Whatever a decision
@@ -7556,10 +7590,7 @@ MEMOI memo_status memoi_session_take_budget(memo_session* s, int computes, memo_
  *
  * A session that plans or opens keeps its first failure, and goes on to the end of the phase, where
  * memoi_session_settle makes it every rank's failure.  From then on nothing is exchanged, and no
- * stage fits, so that all loops end.
- *
- * 1. The current shape is one of the desc's.
- * 2. A turn has whole layers, and the steps of a plan are those of whole turns. */
+ * stage fits, so that all loops end. */
 
 /* values[0] is the status; every other value becomes its maximum.  Fails on every rank if a rank
  * has failed. */
@@ -7684,15 +7715,6 @@ MEMOI MEMOB_NOINLINE void memoi_session_settle_profile(memo_session* s, memo_pro
     memcpy(profile, values + 1, sizeof *profile);
 }
 
-#define MEMOI_SESSION_LEAST_SLICE 1024 /* rows: smaller slices leave kernels little to do */
-
-/* Is the size of a slice the planner's choice? */
-MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
-    return desc->slice_rows == 0 && desc->n_rows > MEMOI_SESSION_LEAST_SLICE &&
-           desc->n_rows <= MEMOB_BYTES_MAX && desc->tile_rows <= MEMOB_BYTES_MAX && desc->tensors &&
-           memoi_rows_are_handed(desc->tensors, desc->n_tensors);
-}
-
 /* A plan must be of the session's shapes and tensors, because kernels rely on it, and fit.  What
  * lives as long as the session lies at one address. */
 MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_plan* first,
@@ -7729,20 +7751,6 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
 
     return lacking ? memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", lacking->shortage)
                    : MEMO_STATUS_OK;
-}
-
-/* Makes a shape the current one. */
-MEMOI void memoi_session_use_shape(memo_session* s, int32_t shape) {
-    MEMO_ASSERT(shape >= 0 && shape < s->desc.n_shapes); /* 1 */
-    s->part = &s->parts[shape];
-    s->batch.shape = shape;
-    s->steps = &s->part->plan->swap;
-    s->n_steps = s->steps->n_layers;
-    s->n_slices = s->steps->n_slices;
-    s->n_of_batch = memob_swap_batch_slices(s->steps);
-    s->n_turn_steps = s->n_steps / (s->steps->order ? s->steps->n_places : 1);
-    s->first_step = s->first_layer = 0;
-    MEMO_ASSERT(s->n_steps % s->n_turn_steps == 0 && s->n_turn_steps % s->n_slices == 0); /* 2 */
 }
 
 /* Copies the kinds of layers, with those of FIRST and LAST.  Checks the table of states, and
@@ -7954,19 +7962,10 @@ MEMOI memo_session* memoi_session_make(const memo_session_desc* desc, const memo
     return s;
 }
 
-/* Begins a call that plans for an open session. */
-MEMOI void memoi_session_begin_call(memo_session* s) {
-    s->failure.status = MEMO_STATUS_OK;
-    s->all_failed = 0;
-}
-/* Ends a call that plans or opens a session, with its failure. */
-MEMOI memo_status memoi_session_end_call(const memo_session* s, memo_error* error) {
-    if (s->failure.status && error) *error = s->failure;
-    return s->failure.status;
-}
-
 /* --- >>session states ---
- * Knows: states, and how many are streamed.  Knows nothing of rows. */
+ * Knows: the states of a session that runs: who uses them when, which calls are legal, what a
+ * failure has damaged, and what a checked session sees.  Knows nothing of rows, and of how many
+ * states are streamed. */
 
 /* In a checked session no pass writes to a state that the pass only reads, nobody writes to the
  * states of a closed layer, the gradients of a step begin at zero, and an update changes all layers
@@ -8440,8 +8439,8 @@ memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t sta
 }
 
 /* --- >>session checked ---
- * Knows: a layer's tensors, after the forward and in the backward.  Knows nothing of how tensors
- * are kept, moved or recomputed.
+ * Knows: tensors, buffers and outputs of a checked session, where the engine has their rows, and
+ * which rows are recomputed.  Knows nothing of when rows move, and of how a plan is found.
  *
  * Two layers are open at most, so a checked session computes in two *slots* beside the engine's
  * memory.  In a slot each tensor lies between guards.  All bytes are poison unless a layer is
@@ -9053,7 +9052,7 @@ MEMOI void* memoi_checked_release(memo_session* s, void* address) {
 }
 
 /* --- >>session running ---
- * Knows: the plan that runs, arena, engine, the trainer's functions.  Knows nothing of how a plan
+ * Knows: the plan that runs, arena, engines, the trainer's functions.  Knows nothing of how a plan
  * is found.
  *
  * 1. Two steps are open at most, the older first.
@@ -9841,9 +9840,19 @@ void memo_session_destroy(memo_session* s) {
     MEMO_FREE(s);
 }
 
+memo_session_info memo_session_get_info(const memo_session* s) {
+    memo_session_info info;
+    info.plan = s->part->plan;
+    info.arena = s->part->arena;
+    info.swap = s->part->swap;
+    info.states_to_host_bytes = s->states ? s->states->sink.engine.copied_bytes[0] : 0;
+    info.states_to_device_bytes = s->states ? s->states->sink.engine.copied_bytes[1] : 0;
+    return info;
+}
+
 /* --- >>session stage ---
- * Knows: a policy's rows, their addresses, and budgets.  Knows nothing of streams and copies: no
- * device is called. */
+ * Knows: the rows of a policy or of a search, their addresses, the budgets, and the costs that a
+ * search gets.  Knows nothing of streams and copies: no device is called. */
 
 MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
     while (plan && plan->fits) plan = plan->next;
@@ -10190,7 +10199,9 @@ MEMOI void memoi_session_choose_rows(memo_session* s) {
 }
 
 /* --- >>session plan ---
- * Knows: stages, and how long their steps take.  Knows nothing of how a stage finds its rows. */
+ * Knows: stages, the seconds of their steps, and what is chosen by these: buffers, streamed states,
+ * the moment of the update, a plan of each shape.  Knows nothing of addresses, and of how a search
+ * for rows goes. */
 
 #define MEMOI_SESSION_GAIN 1e-4 /* the least share of a step that another choice saves */
 
@@ -10625,7 +10636,7 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session* planner,
 }
 
 /* --- >>session words ---
- * Knows: a plan.  Knows nothing of how it was made. */
+ * Knows: a plan in words.  Knows nothing of how it was made. */
 
 /* Appends words and a number of bytes, unless it is 0. */
 MEMOI MEMOB_NOINLINE void memoi_put_bytes(memo_text* text, const char* before, int64_t n_bytes) {
@@ -10730,7 +10741,7 @@ void memo_step_plan_put(const memo_step_plan* plan, memo_text* text) {
 }
 
 /* --- >>session open ---
- * Knows: arena and engine of a plan.  Knows nothing of how it was made.
+ * Knows: memory, arena and engines of a plan.  Knows nothing of how the plan was made.
  *
  * 1. The block of the device has the bytes of every plan.
  * 2. What has a file begins with a whole page of the host's memory. */
@@ -10845,6 +10856,15 @@ MEMOI void memoi_session_start(memo_session* s) {
 /* --- >>session slices ---
  * Knows: plans of several sizes of slices, and of groups.  Knows nothing of how one is made. */
 
+#define MEMOI_SESSION_LEAST_SLICE 1024 /* rows: smaller slices leave kernels little to do */
+
+/* Is the size of a slice the planner's choice? */
+MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
+    return desc->slice_rows == 0 && desc->n_rows > MEMOI_SESSION_LEAST_SLICE &&
+           desc->n_rows <= MEMOB_BYTES_MAX && desc->tile_rows <= MEMOB_BYTES_MAX && desc->tensors &&
+           memoi_rows_are_handed(desc->tensors, desc->n_tensors);
+}
+
 /* Predicted seconds of all shapes.  If a shape does not fit: bytes beyond all seconds, of the host
  * if they fit the device, or of the device beyond all bytes of hosts. */
 MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
@@ -10947,7 +10967,7 @@ MEMOI memo_status memoi_session_plan_groups(const memo_session* planner,
 }
 
 /* --- >>session advice ---
- * Knows: which budgets would do.  Knows nothing of how a plan is made.
+ * Knows: which budgets would do, and the least.  Knows nothing of how a plan is made.
  *
  * A refusal names budgets that were tried: with these the same call makes a plan that fits, for all
  * shapes at once; with a tile less it makes none. */
@@ -11190,9 +11210,37 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     return memoi_session_plan_or_advise(desc, profile, plan, &device_bytes, error);
 }
 
+memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
+                                   memo_error* error) {
+    memo_session_desc least;
+    memo_step_plan *plan = NULL, *p;
+    int64_t more_bytes;
+    memo_status status = memob_check_given("memo_session_get_least", "desc", desc, error);
+    *device_bytes = 0;
+    if (status) return status;
+    least = *desc;
+
+    /* The bytes of the smallest plan. */
+    least.device_bytes = 1;
+    status = memoi_session_plan_sizes(NULL, &least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
+    for (p = plan; p; p = p->next) *device_bytes = memob_max(*device_bytes, p->device_bytes);
+    memo_step_plan_destroy(plan);
+    if (status) return status;
+
+    /* It may lack host or disk; a plan that uses less of them takes more of the device. */
+    least.device_bytes = memob_max(*device_bytes, 1);
+    least.is_unadvised = 0;
+    status = memoi_session_plan_or_advise(&least, NULL, &plan, &more_bytes, error);
+    *device_bytes = memob_max(*device_bytes, more_bytes);
+    for (p = plan; p && !status && !more_bytes; p = p->next)
+        if (!p->fits) status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", p->shortage);
+    memo_step_plan_destroy(plan);
+    return status;
+}
+
 /* --- >>session times ---
- * Knows: the spans of micro-batches that have run, and the profile that follows from them.  Knows
- * nothing of when they run.
+ * Knows: the spans of micro-batches that have run, how copies are measured, and the profile that
+ * follows from both.  Knows nothing of when micro-batches run.
  *
  * 1. A span has as many times as micro-batches were timed, for which there is room. */
 
@@ -11381,8 +11429,8 @@ MEMOI void memoi_session_read_calls(const memo_session* s, memo_profile* profile
 }
 
 /* --- >>session timing ---
- * Knows: the spans of the first training steps, and plans that take turns.  Knows nothing of how a
- * plan is made.
+ * Knows: how a session is created and opened, the spans of its first training steps, and plans that
+ * take turns.  Knows nothing of how a plan is made.
  *
  * 1  Every plan has the same bits, so steps are timed that train; no function of the trainer runs
  *    only to be timed.
@@ -11973,49 +12021,6 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
         (*session)->timing.is_known = 1;
     }
     return status;
-}
-
-/* --- >>session life ---
- * Knows: which steps create a session, and in which order.  Knows nothing of how a step is done. */
-
-memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
-                                   memo_error* error) {
-    memo_session_desc least;
-    memo_step_plan *plan = NULL, *p;
-    int64_t more_bytes;
-    memo_status status;
-    MEMOB_REFUSE_NULL(error, "device_bytes", device_bytes);
-    *device_bytes = 0;
-    MEMOB_REFUSE_NULL(error, "desc", desc);
-    least = *desc;
-
-    /* The bytes of the smallest plan. */
-    least.device_bytes = 1;
-    status = memoi_session_plan_sizes(NULL, &least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
-    for (p = plan; p; p = p->next) *device_bytes = memob_max(*device_bytes, p->device_bytes);
-    memo_step_plan_destroy(plan);
-    if (status) return status;
-
-    /* It may lack host or disk; a plan that uses less of them takes more of the device. */
-    least.device_bytes = memob_max(*device_bytes, 1);
-    least.is_unadvised = 0;
-    status = memoi_session_plan_or_advise(&least, NULL, &plan, &more_bytes, error);
-    *device_bytes = memob_max(*device_bytes, more_bytes);
-    for (p = plan; p && !status && !more_bytes; p = p->next)
-        if (!p->fits) status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", p->shortage);
-    memo_step_plan_destroy(plan);
-    return status;
-}
-
-memo_session_info memo_session_get_info(const memo_session* s) {
-    memo_session_info info = MEMO_ZERO(memo_session_info);
-    if (!s) return info;
-    info.plan = s->part->plan;
-    info.arena = s->part->arena;
-    info.swap = s->part->swap;
-    info.states_to_host_bytes = s->states ? s->states->sink.engine.copied_bytes[0] : 0;
-    info.states_to_device_bytes = s->states ? s->states->sink.engine.copied_bytes[1] : 0;
-    return info;
 }
 
 /* --- >>session verify ---

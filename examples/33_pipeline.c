@@ -102,17 +102,14 @@ static void forward(void* user, memo_session* session, int32_t l) {
     for (int i = 0; i < N; i++) x[i] += tensor(session, l, HIDDEN)[i];
     if (l == s->n_layers - 1) send(s, session, 0, x);
 }
-/* The loss is half the mean square of the last output. */
-static void between(void* user, memo_session* session) {
-    const stage* s = (const stage*)user;
-    for (int i = 0; i < N && s->number == s->n_stages - 1; i++)
-        buffer(session, D_X)[i] = buffer(session, X)[i] / (M * N);
-}
+/* The loss is half the mean square of the last output, which is the sum of both tensors. */
 static void backward(void* user, memo_session* session, int32_t l) {
     stage* s = (stage*)user;
     const float *inp = tensor(session, l, INP), *hidden = tensor(session, l, HIDDEN);
     float* d_x = buffer(session, D_X);
     if (l == s->n_layers - 1) receive(s, session, 1, d_x);
+    for (int i = 0; i < N && l == s->n_layers - 1 && s->number == s->n_stages - 1; i++)
+        d_x[i] = (inp[i] + hidden[i]) / (M * N);
     for (int i = 0; i < N; i++) {
         const float d = d_x[i] * (1 - hidden[i] * hidden[i]);
         s->d_w[l] += d * inp[i];
@@ -135,11 +132,10 @@ static memo_status open_links(stage* s, memo_error* error) {
 /* A step of a stage: all turns of its order. */
 static memo_status train(thread_rank* r, memo_error* error) {
     stage* s = (stage*)r->user + r->comm->rank;
-    const int32_t is_last = r->comm->rank == r->comm->size - 1, last = LAYERS / r->comm->size - 1;
+    const int32_t last = LAYERS / r->comm->size - 1;
     const memo_session_buffer buffers[] = {
-        {"x", 0, 4 * C, MEMO_PASS_FORWARD, 0, is_last ? MEMO_PASS_BETWEEN : MEMO_PASS_FORWARD, last,
-         0},
-        {"d_x", 0, 4 * C, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0, 0}};
+        {"x", 0, 4 * C, MEMO_PASS_FORWARD, 0, MEMO_PASS_FORWARD, last, 0},
+        {"d_x", 0, 4 * C, MEMO_PASS_BACKWARD, last, MEMO_PASS_BACKWARD, 0, 0}};
     memo_session_desc desc = {0};
     memo_session_info info;
     memo_session* session = NULL;
@@ -151,7 +147,7 @@ static memo_status train(thread_rank* r, memo_error* error) {
     desc.tensors = acts, desc.n_tensors = 2, desc.n_layers = s->n_layers, desc.n_rows = T;
     desc.tile_rows = 32, desc.order = s->order, desc.n_order = N_TURNS;
     desc.buffers = buffers, desc.n_buffers = 2, desc.user = s, desc.forward = forward,
-    desc.between = between, desc.backward = backward, desc.recompute = recompute;
+    desc.backward = backward, desc.recompute = recompute;
 
     status = open_links(s, error);
     if (!status) status = memo_session_create(&desc, &session, error);

@@ -259,7 +259,8 @@ extern "C" {
  *     >>swap engine          they run on a device
  *     >>states places        which states lie where,
  *     >>states items         which visits use them,
- *     >>states               and what lies on the device in a step */
+ *     >>states               and what lies on the device in a step
+ *     >>walk                 a step through rows and states */
 
 #if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
 #define MEMO_BASE_DONE
@@ -362,4 +363,5 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #include "memo/states_places.h"
 #include "memo/states_items.h"
 #include "memo/states.h"
+#include "memo/walk.h"
 #endif /* MEMO_IMPLEMENTATION */

@@ -140,7 +140,7 @@ extern "C" {
  *   4 session
  *     >>session state          errors, spans, the current shape
  *     >>session desc           a desc, checked and copied
- *     >>session agreement      what ranks decide together
+ *     >>session agreement      what ranks decide together; the session of a desc
  *     >>session states         weights, gradients, optimizer states
  *     >>session checked        hashes of tensors between forward and backward
  *     >>session running        a micro-batch
@@ -149,9 +149,9 @@ extern "C" {
  *     >>session words          a plan on the terminal
  *     >>session open           arena and engine of a plan
  *     >>session slices         which size of slices
+ *     >>session advice         budgets that would do
  *     >>session times          a profile from the spans of micro-batches
  *     >>session timing         the first training steps give the times of the plan behind them
- *     >>session life           sizes and numbers of a session
  *     >>session verify         gradients of several plans */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
 #define MEMO_PLAN_IMPLEMENTATION_DONE
@@ -216,6 +216,5 @@ extern "C" {
 #include "plan/session/advice.h"
 #include "plan/session/times.h"
 #include "plan/session/timing.h"
-#include "plan/session/life.h"
 #include "plan/session/verify.h"
 #endif /* MEMO_PLAN_IMPLEMENTATION */

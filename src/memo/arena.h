@@ -2,8 +2,8 @@
 #include "memo/poison.h"
 #include "memo/text.h"
 /* ---- >>arena ------------------------------------------------------------------------------------
- * Knows: traces, plans with the waits that they buy, and how a device gives and takes memory.
- * Knows nothing of how a plan was found.
+ * Knows: the struct of an arena, its blocks, how a device gives and takes them, and the regions of
+ * a checked arena.  Knows nothing of which request comes next, and of how a plan was found.
  *
  * 1. The index of blocks has the live ones alone, by address.
  * 2. live_bytes is the sum of the live blocks' sizes, at most peak_bytes.

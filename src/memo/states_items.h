@@ -2,7 +2,8 @@
 #include "memo/law_ops.h"
 #include "memo/states_places.h"
 /* ---- >>states items -----------------------------------------------------------------------------
- * Knows: the lists of a step, and which states their visits use.  Knows nothing of streams.
+ * Knows: the lists of a step, which states their visits use, and which bytes these states share.
+ * Knows nothing of streams.
  *
  * Visits of a list, with FIRST as layer 0 and LAST as the last one:
  *

@@ -1,7 +1,8 @@
 #pragma once
 #include "memo/sink.h"
 /* ---- >>states places ----------------------------------------------------------------------------
- * Knows: which states lie in which place.  Knows nothing of the order of a step.
+ * Knows: the struct of the engine, where states lie on each tier, and which states a pass uses.
+ * Knows nothing of the order of a step.
  *
  * A resident state stays on the device.  A streamed state lies in pinned host memory; its bytes
  * come to the device before a visit of its layer uses them, and go back after one has changed them.

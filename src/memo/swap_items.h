@@ -2,8 +2,8 @@
 #include "memo/law_ops.h"
 #include "memo/swap_places.h"
 /* ---- >>swap items -------------------------------------------------------------------------------
- * Knows: which rows of a step share bytes, on the device and on the host.  Knows nothing of
- * offsets, streams and times.
+ * Knows: which rows of a step share bytes, on the device and on the host, and how large the file is
+ * that follows.  Knows nothing of how offsets are found, of streams and of times.
  *
  * The law of a micro-batch, or of all that are in flight, for the engine and for the planner's
  * clock.  An item is what moves together of a step: rows of the tensors that use the rounding

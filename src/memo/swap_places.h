@@ -2,8 +2,8 @@
 #include "memo/spill_file.h"
 #include "memo/swap_rows.h"
 /* ---- >>swap places ------------------------------------------------------------------------------
- * Knows: where the rows of each layer lie, on the device, on the host and in the file.  Knows
- * nothing of streams.
+ * Knows: the order of steps, where the rows of each step lie on the device and on the host, and how
+ * long their recomputation takes.  Knows nothing of streams, and of which rows go to the file.
  *
  * Steps.  A step is what is computed at once: slice i % n_slices of layer i / n_slices of place
  * step / n, with n steps of a place and i = step % n.  "Layer" then means step, here and in every

@@ -1,7 +1,8 @@
 #pragma once
 #include "memo/records.h"
 /* ---- >>trace ------------------------------------------------------------------------------------
- * Knows: requests, marks and ids.  Knows nothing of offsets and devices.
+ * Knows: requests, marks and ids, and the words of a request.  Knows nothing of offsets and
+ * devices.
  *
  * 1. A request's origin is a malloc at or before it, of the same id; other requests have none.
  * 2. The live ids are those whose malloc has no free yet; n_live of the n_buffers.

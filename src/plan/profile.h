@@ -1,7 +1,7 @@
 #pragma once
 #include "memo/engine.h"
 /* ---- >>profile ----------------------------------------------------------------------------------
- * Knows: a device's clock, copies, the profile's file.  Knows nothing of plans. */
+ * Knows: how long copies take, and reads and writes of a file.  Knows nothing of plans. */
 
 #define MEMOI_PROFILE_REPETITIONS 5
 #define MEMOI_PROFILE_SMALL_BYTES 32768

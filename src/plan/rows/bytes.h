@@ -1,7 +1,7 @@
 #pragma once
 #include "plan/rows/planner.h"
 /* --- >>row bytes ---
- * Knows: what a table of rows takes and moves.  Knows nothing of times.
+ * Knows: what a table of rows takes, moves and recomputes.  Knows nothing of how long a step takes.
  *
  * The same bytes as memo.h's placement of the table, whose sums it shares (>>swap places), without
  * the offsets.  test_swap_plan compares both.

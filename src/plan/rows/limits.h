@@ -1,7 +1,8 @@
 #pragma once
 #include "plan/rows/search.h"
 /* --- >>row limits ---
- * Knows: the best plan under changed capacities.  Knows nothing of how it is found. */
+ * Knows: which searches make a plan, what limits its step, and what a refused plan lacks.  Knows
+ * nothing of how a search changes a table. */
 
 #define MEMOI_ROWS_GAIN 1e-5 /* the least share of a step that is named */
 /* A search takes so small a part of the plan's if limits are ranked, or the gain is stated. */

@@ -1,7 +1,8 @@
 #pragma once
 #include "plan/rows/times.h"
 /* --- >>row planner ---
- * Knows: bundles of tensors, and what each layer may do with them.  Knows nothing of tables. */
+ * Knows: the desc of a search, its memory, bundles of tensors, and what each layer may do with a
+ * bundle.  Knows nothing of which table is good. */
 
 /* Tensors that are recomputed together, and so have the same rows. */
 typedef struct memoi_rows_bundle {

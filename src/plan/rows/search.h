@@ -1,7 +1,7 @@
 #pragma once
 #include "plan/rows/score.h"
 /* --- >>row search ---
- * Knows: tables and their scores.  Knows nothing of limits.
+ * Knows: tables, their scores and budgets.  Knows nothing of what limits the step of a plan.
  *
  * Random changes, kept if the table is better or hardly worse (simulated annealing).  A change
  * gives a bundle another cell in layers of a kind, or in neighboring layers.  Memory joins the

@@ -1,9 +1,10 @@
 #pragma once
-#include "memo/states.h"
 #include "memo/swap_items.h"
+#include "memo/walk.h"
 #include "plan/rows/rows.h"
 /* --- >>row times ---
- * Knows: durations.  Knows nothing of memory, and of the order of operations.
+ * Knows: how long a step takes whose bytes and law are given, and the laws of the latest tables.
+ * Knows nothing of budgets and addresses, and of why operations come in their order.
  *
  * A clock on which the operations of a step pass, as the law of memo.h's >>swap items
  * lists them.  Every cost of an operation is here: a new one is a field of memo_profile, a term

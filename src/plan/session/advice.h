@@ -1,7 +1,7 @@
 #pragma once
 #include "plan/session/slices.h"
 /* --- >>session advice ---
- * Knows: which budgets would do.  Knows nothing of how a plan is made.
+ * Knows: which budgets would do, and the least.  Knows nothing of how a plan is made.
  *
  * A refusal names budgets that were tried: with these the same call makes a plan that fits, for all
  * shapes at once; with a tile less it makes none. */
@@ -242,4 +242,32 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     *plan = NULL;
     MEMOB_REFUSE_NULL(error, "desc", desc);
     return memoi_session_plan_or_advise(desc, profile, plan, &device_bytes, error);
+}
+
+memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
+                                   memo_error* error) {
+    memo_session_desc least;
+    memo_step_plan *plan = NULL, *p;
+    int64_t more_bytes;
+    memo_status status = memob_check_given("memo_session_get_least", "desc", desc, error);
+    *device_bytes = 0;
+    if (status) return status;
+    least = *desc;
+
+    /* The bytes of the smallest plan. */
+    least.device_bytes = 1;
+    status = memoi_session_plan_sizes(NULL, &least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
+    for (p = plan; p; p = p->next) *device_bytes = memob_max(*device_bytes, p->device_bytes);
+    memo_step_plan_destroy(plan);
+    if (status) return status;
+
+    /* It may lack host or disk; a plan that uses less of them takes more of the device. */
+    least.device_bytes = memob_max(*device_bytes, 1);
+    least.is_unadvised = 0;
+    status = memoi_session_plan_or_advise(&least, NULL, &plan, &more_bytes, error);
+    *device_bytes = memob_max(*device_bytes, more_bytes);
+    for (p = plan; p && !status && !more_bytes; p = p->next)
+        if (!p->fits) status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", p->shortage);
+    memo_step_plan_destroy(plan);
+    return status;
 }

@@ -1,7 +1,9 @@
 #pragma once
 #include "plan/session/desc.h"
 /* --- >>session agreement ---
- * Knows: the maximum of values over ranks.  Knows nothing of what is decided with them.
+ * Knows: what ranks must agree on, and the session that is made of a desc: its shapes, which states
+ * its plan streams, and whether a plan that is opened is of the desc.  Knows nothing of how a plan
+ * is found.
  *
  * Ranks must make the same calls of agree, or ranks would wait for each other for ever.  So each
  * phase that can fail ends with a call of agree, which carries the status.  Whatever a decision
@@ -9,10 +11,7 @@
  *
  * A session that plans or opens keeps its first failure, and goes on to the end of the phase, where
  * memoi_session_settle makes it every rank's failure.  From then on nothing is exchanged, and no
- * stage fits, so that all loops end.
- *
- * 1. The current shape is one of the desc's.
- * 2. A turn has whole layers, and the steps of a plan are those of whole turns. */
+ * stage fits, so that all loops end. */
 
 /* values[0] is the status; every other value becomes its maximum.  Fails on every rank if a rank
  * has failed. */
@@ -137,15 +136,6 @@ MEMOI MEMOB_NOINLINE void memoi_session_settle_profile(memo_session* s, memo_pro
     memcpy(profile, values + 1, sizeof *profile);
 }
 
-#define MEMOI_SESSION_LEAST_SLICE 1024 /* rows: smaller slices leave kernels little to do */
-
-/* Is the size of a slice the planner's choice? */
-MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
-    return desc->slice_rows == 0 && desc->n_rows > MEMOI_SESSION_LEAST_SLICE &&
-           desc->n_rows <= MEMOB_BYTES_MAX && desc->tile_rows <= MEMOB_BYTES_MAX && desc->tensors &&
-           memoi_rows_are_handed(desc->tensors, desc->n_tensors);
-}
-
 /* A plan must be of the session's shapes and tensors, because kernels rely on it, and fit.  What
  * lives as long as the session lies at one address. */
 MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_plan* first,
@@ -182,20 +172,6 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
 
     return lacking ? memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", lacking->shortage)
                    : MEMO_STATUS_OK;
-}
-
-/* Makes a shape the current one. */
-MEMOI void memoi_session_use_shape(memo_session* s, int32_t shape) {
-    MEMO_ASSERT(shape >= 0 && shape < s->desc.n_shapes); /* 1 */
-    s->part = &s->parts[shape];
-    s->batch.shape = shape;
-    s->steps = &s->part->plan->swap;
-    s->n_steps = s->steps->n_layers;
-    s->n_slices = s->steps->n_slices;
-    s->n_of_batch = memob_swap_batch_slices(s->steps);
-    s->n_turn_steps = s->n_steps / (s->steps->order ? s->steps->n_places : 1);
-    s->first_step = s->first_layer = 0;
-    MEMO_ASSERT(s->n_steps % s->n_turn_steps == 0 && s->n_turn_steps % s->n_slices == 0); /* 2 */
 }
 
 /* Copies the kinds of layers, with those of FIRST and LAST.  Checks the table of states, and
@@ -405,15 +381,4 @@ MEMOI memo_session* memoi_session_make(const memo_session_desc* desc, const memo
     if (!s->failure.status && desc->agree) memoi_session_meet(s, has_profile);
     s->limit_bytes = s->desc.device_bytes;
     return s;
-}
-
-/* Begins a call that plans for an open session. */
-MEMOI void memoi_session_begin_call(memo_session* s) {
-    s->failure.status = MEMO_STATUS_OK;
-    s->all_failed = 0;
-}
-/* Ends a call that plans or opens a session, with its failure. */
-MEMOI memo_status memoi_session_end_call(const memo_session* s, memo_error* error) {
-    if (s->failure.status && error) *error = s->failure;
-    return s->failure.status;
 }

@@ -4,8 +4,8 @@
 #include "plan/session/agreement.h"
 #include "plan/session/states.h"
 /* --- >>session checked ---
- * Knows: a layer's tensors, after the forward and in the backward.  Knows nothing of how tensors
- * are kept, moved or recomputed.
+ * Knows: tensors, buffers and outputs of a checked session, where the engine has their rows, and
+ * which rows are recomputed.  Knows nothing of when rows move, and of how a plan is found.
  *
  * Two layers are open at most, so a checked session computes in two *slots* beside the engine's
  * memory.  In a slot each tensor lies between guards.  All bytes are poison unless a layer is

@@ -5,7 +5,8 @@
 #include "plan/rows/words.h"
 #include "plan/session/state.h"
 /* --- >>session desc ---
- * Knows: the fields of a desc.  Knows nothing of what they are for.
+ * Knows: the fields of a desc, what is wrong with them, and what follows from them alone: a plan
+ * without rows, line by line, the device and its budget.  Knows nothing of how a plan is found.
  *
  * 1. A line of a plan has room for its values.
  * 2. What ends in a place has begun there. */

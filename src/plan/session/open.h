@@ -1,7 +1,7 @@
 #pragma once
 #include "plan/session/running.h"
 /* --- >>session open ---
- * Knows: arena and engine of a plan.  Knows nothing of how it was made.
+ * Knows: memory, arena and engines of a plan.  Knows nothing of how the plan was made.
  *
  * 1. The block of the device has the bytes of every plan.
  * 2. What has a file begins with a whole page of the host's memory. */

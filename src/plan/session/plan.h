@@ -1,7 +1,9 @@
 #pragma once
 #include "plan/session/stage.h"
 /* --- >>session plan ---
- * Knows: stages, and how long their steps take.  Knows nothing of how a stage finds its rows. */
+ * Knows: stages, the seconds of their steps, and what is chosen by these: buffers, streamed states,
+ * the moment of the update, a plan of each shape.  Knows nothing of addresses, and of how a search
+ * for rows goes. */
 
 #define MEMOI_SESSION_GAIN 1e-4 /* the least share of a step that another choice saves */
 

@@ -3,7 +3,7 @@
 #include "memo/arena_requests.h"
 #include "plan/session/checked.h"
 /* --- >>session running ---
- * Knows: the plan that runs, arena, engine, the trainer's functions.  Knows nothing of how a plan
+ * Knows: the plan that runs, arena, engines, the trainer's functions.  Knows nothing of how a plan
  * is found.
  *
  * 1. Two steps are open at most, the older first.
@@ -789,4 +789,14 @@ void memo_session_destroy(memo_session* s) {
     memo_host_device_destroy(s->own_device);
 #endif
     MEMO_FREE(s);
+}
+
+memo_session_info memo_session_get_info(const memo_session* s) {
+    memo_session_info info;
+    info.plan = s->part->plan;
+    info.arena = s->part->arena;
+    info.swap = s->part->swap;
+    info.states_to_host_bytes = s->states ? s->states->sink.engine.copied_bytes[0] : 0;
+    info.states_to_device_bytes = s->states ? s->states->sink.engine.copied_bytes[1] : 0;
+    return info;
 }

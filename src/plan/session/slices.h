@@ -3,6 +3,15 @@
 /* --- >>session slices ---
  * Knows: plans of several sizes of slices, and of groups.  Knows nothing of how one is made. */
 
+#define MEMOI_SESSION_LEAST_SLICE 1024 /* rows: smaller slices leave kernels little to do */
+
+/* Is the size of a slice the planner's choice? */
+MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
+    return desc->slice_rows == 0 && desc->n_rows > MEMOI_SESSION_LEAST_SLICE &&
+           desc->n_rows <= MEMOB_BYTES_MAX && desc->tile_rows <= MEMOB_BYTES_MAX && desc->tensors &&
+           memoi_rows_are_handed(desc->tensors, desc->n_tensors);
+}
+
 /* Predicted seconds of all shapes.  If a shape does not fit: bytes beyond all seconds, of the host
  * if they fit the device, or of the device beyond all bytes of hosts. */
 MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {

@@ -3,8 +3,8 @@
 #include "plan/offsets/plan_solve.h"
 #include "plan/session/running.h"
 /* --- >>session stage ---
- * Knows: a policy's rows, their addresses, and budgets.  Knows nothing of streams and copies: no
- * device is called. */
+ * Knows: the rows of a policy or of a search, their addresses, the budgets, and the costs that a
+ * search gets.  Knows nothing of streams and copies: no device is called. */
 
 MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
     while (plan && plan->fits) plan = plan->next;

@@ -1,11 +1,14 @@
 #pragma once
 #include "plan/session/session.h"
 /* --- >>session state ---
- * Knows: the first error of a micro-batch, or of a call that plans or opens; spans, the current
- * shape and its steps.  Knows nothing of what runs.
+ * Knows: the first error of a micro-batch, or of a call that plans or opens; the current shape and
+ * its steps; spans, which events of the device time.  Knows nothing of arenas, of what moves when,
+ * and of the trainer's functions.
  *
  * 1. A span is of a step and of a kind of span that there are.
- * 2. A micro-batch is timed only while there is room for its spans. */
+ * 2. A micro-batch is timed only while there is room for its spans.
+ * 3. The current shape is one of the desc's.
+ * 4. A turn has whole layers, and the steps of a plan are those of whole turns. */
 
 /* status: of a call that got s->call_error.  The first error stays. */
 MEMOI MEMOB_NOINLINE int memoi_session_is_ok(memo_session* s, memo_status status) {
@@ -53,6 +56,17 @@ MEMOI MEMOB_NOINLINE void memoi_keep(memo_session* s, memo_status status) {
     s->failure.status = status;
 }
 
+/* Begins a call that plans for an open session. */
+MEMOI void memoi_session_begin_call(memo_session* s) {
+    s->failure.status = MEMO_STATUS_OK;
+    s->all_failed = 0;
+}
+/* Ends a call that plans or opens a session, with its failure. */
+MEMOI memo_status memoi_session_end_call(const memo_session* s, memo_error* error) {
+    if (s->failure.status && error) *error = s->failure;
+    return s->failure.status;
+}
+
 /* Is an argument of memo_session_get_... in 0 to most?  If not, that is the session's error. */
 MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* argument,
                                              int64_t value, int64_t most) {
@@ -71,6 +85,20 @@ memo_batch memo_session_get_batch(const memo_session* s) {
     batch.values = s->values[s->is_deferred].bytes;
     batch.values_bytes = MEMO_BATCH_VALUES_MAX;
     return batch;
+}
+
+/* Makes a shape the current one. */
+MEMOI void memoi_session_use_shape(memo_session* s, int32_t shape) {
+    MEMO_ASSERT(shape >= 0 && shape < s->desc.n_shapes); /* 3 */
+    s->part = &s->parts[shape];
+    s->batch.shape = shape;
+    s->steps = &s->part->plan->swap;
+    s->n_steps = s->steps->n_layers;
+    s->n_slices = s->steps->n_slices;
+    s->n_of_batch = memob_swap_batch_slices(s->steps);
+    s->n_turn_steps = s->n_steps / (s->steps->order ? s->steps->n_places : 1);
+    s->first_step = s->first_layer = 0;
+    MEMO_ASSERT(s->n_steps % s->n_turn_steps == 0 && s->n_turn_steps % s->n_slices == 0); /* 4 */
 }
 
 /* 1: a turn of an order that is of this pass. */

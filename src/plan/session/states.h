@@ -2,7 +2,9 @@
 #include "memo/poison.h"
 #include "plan/session/state.h"
 /* --- >>session states ---
- * Knows: states, and how many are streamed.  Knows nothing of rows. */
+ * Knows: the states of a session that runs: who uses them when, which calls are legal, what a
+ * failure has damaged, and what a checked session sees.  Knows nothing of rows, and of how many
+ * states are streamed. */
 
 /* In a checked session no pass writes to a state that the pass only reads, nobody writes to the
  * states of a closed layer, the gradients of a step begin at zero, and an update changes all layers

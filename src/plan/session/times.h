@@ -3,8 +3,8 @@
 #include "plan/session/advice.h"
 #include "plan/session/open.h"
 /* --- >>session times ---
- * Knows: the spans of micro-batches that have run, and the profile that follows from them.  Knows
- * nothing of when they run.
+ * Knows: the spans of micro-batches that have run, how copies are measured, and the profile that
+ * follows from both.  Knows nothing of when micro-batches run.
  *
  * 1. A span has as many times as micro-batches were timed, for which there is room. */
 

@@ -1,8 +1,8 @@
 #pragma once
 #include "plan/session/times.h"
 /* --- >>session timing ---
- * Knows: the spans of the first training steps, and plans that take turns.  Knows nothing of how a
- * plan is made.
+ * Knows: how a session is created and opened, the spans of its first training steps, and plans that
+ * take turns.  Knows nothing of how a plan is made.
  *
  * 1  Every plan has the same bits, so steps are timed that train; no function of the trainer runs
  *    only to be timed.

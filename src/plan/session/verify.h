@@ -1,5 +1,5 @@
 #pragma once
-#include "plan/session/life.h"
+#include "plan/session/timing.h"
 /* --- >>session verify ---
  * Knows: runs of one desc by several plans, and the bytes that they leave.  Knows nothing of how a
  * plan is made. */

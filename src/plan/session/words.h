@@ -2,7 +2,7 @@
 #include "plan/rows/words.h"
 #include "plan/session/session.h"
 /* --- >>session words ---
- * Knows: a plan.  Knows nothing of how it was made. */
+ * Knows: a plan in words.  Knows nothing of how it was made. */
 
 /* Appends words and a number of bytes, unless it is 0. */
 MEMOI MEMOB_NOINLINE void memoi_put_bytes(memo_text* text, const char* before, int64_t n_bytes) {
