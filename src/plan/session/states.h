@@ -218,8 +218,7 @@ MEMOI void memoi_session_abandon_states(memo_session* s) {
         memset(s->whole, 0, 2 * (size_t)n_states * sizeof *s->whole);
     }
     if (status && !strstr(s->error.message, lost.message)) { /* it may be abandoned again */
-        if (!memoi_session_is_ok(s, of_device))
-            memob_error_add(&s->error, s->call_error.message);
+        if (!memoi_session_is_ok(s, of_device)) memob_error_add(&s->error, s->call_error.message);
         if (s->error.status) memob_error_add(&s->error, lost.message);
         s->call_error = lost;
         (void)memoi_session_is_ok(s, status);
