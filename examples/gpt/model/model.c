@@ -132,10 +132,11 @@ static void gpt_backward_slice(gpt_model* model, int32_t layer, int64_t slice, i
     }
 }
 
-/* A single slice computes the loss between the passes, where the session times it apart. */
+/* The loss is between the passes, where the session times it apart, if it has a buffer there: see
+ * gpt_fill_bytes.  An error of the session leaves none. */
 static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice) {
     const int is_between =
-        layer == model->config.n_layers - 1 && memo_session_get_slice(model->session).n_slices == 1;
+        layer == model->config.n_layers - 1 && model->buffer_at[GPT_BUFFER_CLASSIFIER] >= 0;
     if (is_between && model->computes && gpt_buffer_address(model, GPT_BUFFER_CLASSIFIER))
         gpt_compute_loss(model, GPT_BUFFER_CLASSIFIER, layer, 1);
     if (memo_session_backward_begin(model->session, layer))
@@ -619,11 +620,12 @@ static void gpt_fill_bytes(gpt_model* model, int is_grouped, int64_t n_bytes[GPT
     for (int i = GPT_BUFFER_BUCKET; i <= GPT_BUFFER_THIRD_BUCKET; i++)
         n_bytes[i] = gpt_bucket_bytes(model, (gpt_buffer)i);
     gpt_measure_work(model, n_bytes);
-    /* Several slices, or micro-batches of a group, compute the loss in the backward. */
+    /* Slices compute the loss in the backward.  So does each micro-batch where there may be groups:
+     * a buffer between the passes would have a part for each. */
     int64_t* backward = &n_bytes[GPT_BUFFER_BACKWARD];
-    if ((model->n_slices > 1 || is_grouped) && *backward < n_bytes[GPT_BUFFER_CLASSIFIER])
-        *backward = n_bytes[GPT_BUFFER_CLASSIFIER];
-    if (model->n_slices > 1) n_bytes[GPT_BUFFER_CLASSIFIER] = 0;
+    if (model->n_slices == 1 && !is_grouped) return;
+    if (*backward < n_bytes[GPT_BUFFER_CLASSIFIER]) *backward = n_bytes[GPT_BUFFER_CLASSIFIER];
+    n_bytes[GPT_BUFFER_CLASSIFIER] = 0;
 }
 
 /* The table of buffers for the session.  A buffer that lives across layers has a part for each

@@ -83,8 +83,9 @@ memo_session_desc train_session(const train_options* o, memo_policy policy) {
     desc.micro_batches = (int32_t)o->accumulate;
     desc.device_bytes = o->device_memory;
     desc.states_stay = o->states_stay || o->is_graph;
-    /* Only groups of states that may leave a device are faster, and zero 2 makes room for them. */
-    desc.n_group = desc.device_bytes && !desc.states_stay ? MEMO_GROUP_PLANNED : 1;
+    /* Only states that leave the device make groups faster; buffers are others where there may be
+     * groups. */
+    desc.n_group = desc.device_bytes ? MEMO_GROUP_PLANNED : 1;
     desc.update_on = desc.states_stay ? MEMO_UPDATE_DEVICE : update_on[o->update];
     desc.update_may = o->update == TRAIN_UPDATE_DEFERRED ? MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS
                       : o->update == TRAIN_UPDATE_PASS   ? 0
@@ -110,7 +111,8 @@ memo_status train_plan(const train_options* o, memo_policy policy, int64_t most_
     train_device device;
     gpt_desc desc = {0};
     memo_status status;
-    if (like) session.n_group = like->n_group, desc.rows = like->swap.rows;
+    if (like) desc.rows = like->swap.rows;
+    if (like && like->n_group > 1) session.n_group = like->n_group; /* else a table's is 1 */
     *plan = NULL;
     if ((status = train_device_plan(&device, o, error))) return status;
     session.is_unadvised = 1; /* refuse.c names options instead of budgets */
