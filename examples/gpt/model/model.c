@@ -628,27 +628,29 @@ static void gpt_fill_bytes(gpt_model* model, int is_grouped, int64_t n_bytes[GPT
     n_bytes[GPT_BUFFER_CLASSIFIER] = 0;
 }
 
+/* When each buffer lives. */
+static const memo_session_buffer gpt_buffers[GPT_N_BUFFERS] = {
+    {"angles of RoPE", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+    {"numbers of tokens", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+    {"losses", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+    {"totals", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+    {"update", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+    {"scratch of kernels", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+    {"partial sums", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+    {"attention over ranks", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+    {"micro-batch", 0, 0, MEMO_PASS_FORWARD, 0, MEMO_PASS_BACKWARD, 0, 0},
+    {"forward", 0, 0, MEMO_PASS_FORWARD, MEMO_EACH_SLICE, MEMO_PASS_FORWARD, 0, 0},
+    {"classifier", 0, 0, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BETWEEN, 0, 0},
+    {"backward", 0, 0, MEMO_PASS_BACKWARD, MEMO_EACH_SLICE, MEMO_PASS_BACKWARD, 0, 0},
+    {"gradients of keys", 0, 0, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0},
+    {"bucket", 0, 0, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0, 0},
+    {"bucket", 0, 0, MEMO_PASS_BACKWARD, 0, MEMO_PASS_BACKWARD, 0, 0},
+    {"bucket", 0, 0, MEMO_PASS_BACKWARD, 0, MEMO_PASS_BACKWARD, 0, 0}};
+
 /* The table of buffers for the session.  A buffer that lives across layers has a part for each
  * micro-batch of a group, but all use the same buckets, which then live as long as the session. */
 static void gpt_fill_buffers(gpt_model* model, const memo_session_desc* s) {
     const int is_grouped = s->n_group != 0 && s->n_group != 1 && s->micro_batches > 1;
-    static const memo_session_buffer table[GPT_N_BUFFERS] = {
-        {"angles of RoPE", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
-        {"numbers of tokens", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
-        {"losses", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
-        {"totals", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
-        {"update", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
-        {"scratch of kernels", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
-        {"partial sums", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
-        {"attention over ranks", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
-        {"micro-batch", 0, 0, MEMO_PASS_FORWARD, 0, MEMO_PASS_BACKWARD, 0, 0},
-        {"forward", 0, 0, MEMO_PASS_FORWARD, MEMO_EACH_SLICE, MEMO_PASS_FORWARD, 0, 0},
-        {"classifier", 0, 0, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BETWEEN, 0, 0},
-        {"backward", 0, 0, MEMO_PASS_BACKWARD, MEMO_EACH_SLICE, MEMO_PASS_BACKWARD, 0, 0},
-        {"gradients of keys", 0, 0, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0, 0},
-        {"bucket", 0, 0, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0, 0},
-        {"bucket", 0, 0, MEMO_PASS_BACKWARD, 0, MEMO_PASS_BACKWARD, 0, 0},
-        {"bucket", 0, 0, MEMO_PASS_BACKWARD, 0, MEMO_PASS_BACKWARD, 0, 0}};
     int64_t n_bytes[GPT_N_BUFFERS];
     gpt_fill_bytes(model, is_grouped, n_bytes);
     model->n_buffers = 0;
@@ -657,7 +659,7 @@ static void gpt_fill_buffers(gpt_model* model, const memo_session_desc* s) {
         const int is_bucket = i >= GPT_BUFFER_BUCKET;
         model->buffer_at[i] = n_bytes[i] ? model->n_buffers++ : -1;
         if (!n_bytes[i]) continue;
-        *buffer = table[i];
+        *buffer = gpt_buffers[i];
         buffer->size_bytes = n_bytes[i];
         if (i == GPT_BUFFER_OTHER_BUCKET) buffer->first_layer = model->config.n_layers - 1;
         if (is_bucket && is_grouped) buffer->first = MEMO_PASS_SESSION;
@@ -807,6 +809,8 @@ memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* err
         gpt_create_streams(model);
         status = gpt_finish(model, error);
     }
+
+    /* The session, and what works in its memory. */
     if (!status) {
         s = gpt_session_desc(model, desc);
         status = desc->plan ? memo_session_open(&s, desc->plan, &session, error)
@@ -818,6 +822,7 @@ memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* err
         gpt_use_session(model);
         status = gpt_agree_status(model, error);
     }
+
     if (!status) status = gpt_restart(model, error);
     *result = status ? NULL : model;
     if (status) gpt_destroy(model);
@@ -855,7 +860,7 @@ static memo_status gpt_plan_slices(const gpt_desc* desc, const memo_profile* pro
     return status;
 }
 
-/* Bytes of the device, or if that is not too small, of the host. */
+/* Bytes of the device if it is too small, otherwise of the host. */
 static double gpt_lack(const memo_step_plan* plan) {
     const int64_t limit_bytes = plan->device_budget_bytes;
     if (plan->fits) return 0;
