@@ -246,8 +246,8 @@ typedef enum memo_pass {
  * c * n_layers / C on.  A forward turn computes the layers of its chunk, a backward turn their
  * backwards.  `between` begins the backward turns of the last chunk.  A *place* is what a chunk of
  * a micro-batch takes from its forward to its backward: tensors.  Chunks whose layers have the same
- * kinds share places; each forward takes the first place that is free.  Buffers live in one turn, or
- * as long as the session: what lives from a forward to its backward is a MEMO_KEEP tensor.  Both
+ * kinds share places; each forward takes the first place that is free.  Buffers live in one turn,
+ * or as long as the session: what lives from a forward to its backward is a MEMO_KEEP tensor.  Both
  * layers of a buffer are of the same chunk; BETWEEN is of the last chunk.  Device memory:
  *
  *     n_places         the most that are in flight at once, summed over chunks of unlike kinds;

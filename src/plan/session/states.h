@@ -241,16 +241,23 @@ MEMOI int memoi_session_has_part(const memo_session* s) {
     return s->states->layers[0].has_gradients && !s->states->is_pending;
 }
 
+#define MEMOI_GRADIENTS_LOST                                                                       \
+    "a micro-batch of the step has failed, so its gradients are lost; call "                       \
+    "memo_session_skip_update, then run the whole step again"
+
+/* 1: the last micro-batch of a step is, and its update comes next. */
+MEMOI int memoi_session_is_over(const memo_session* s) {
+    return s->is_fused || memob_states_is_due(s->states);
+}
+
 /* What else comes before a micro-batch; NULL: nothing. */
 MEMOI const char* memoi_session_owes(const memo_session* s) {
-    if (*s->lost) return s->lost;
-    if (s->is_again && !s->batch.is_forward_only)
-        return "a micro-batch of the step has failed, so its gradients are lost; call "
-               "memo_session_skip_update, then run the whole step again";
-    if (s->is_fused || memob_states_is_due(s->states))
-        return "the last micro-batch of a step is over; memo_session_update comes next, or "
-               "memo_session_skip_update";
-    return NULL;
+    const memob_rule rules[] = {{*s->lost != 0, s->lost},
+                                {s->is_again && !s->batch.is_forward_only, MEMOI_GRADIENTS_LOST},
+                                {memoi_session_is_over(s),
+                                 "the last micro-batch of a step is over; memo_session_update "
+                                 "comes next, or memo_session_skip_update"}};
+    return MEMOB_FIRST_FAULT(rules);
 }
 
 /* A micro-batch begins, or the first turn of an order, for all. */
@@ -298,24 +305,23 @@ MEMOI void memoi_session_end_states(memo_session* s) {
 /* Why a call of states is not legal now; NULL: it is.  A plan may fuse the update, or not: what is
  * legal does not depend on that. */
 MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call call) {
-    const int is_update = call == MEMOI_CALL_UPDATE, is_skip = call == MEMOI_CALL_SKIP_UPDATE;
-    if (s->is_running) return "a micro-batch is open; end it first";
-    if (s->next_turn) return "micro-batches are in flight; run the turns that are left";
-    if (!s->states) return is_update ? "the session has no states" : NULL;
-    if (*s->lost) return call == MEMOI_CALL_FILL_STATES ? NULL : s->lost;
-    if (s->is_fused || memob_states_is_due(s->states))
-        return is_skip && s->desc.update_may & MEMO_MAY_FUSE
-                   ? "update_may has MEMO_MAY_FUSE, so a plan may have updated in the last "
-                     "backward; "
-                     "call memo_session_update, and leave out MEMO_MAY_FUSE to skip updates"
-                   : NULL;
-    if (!is_update) return NULL;
-    if (s->is_again)
-        return "a micro-batch of the step has failed, so its gradients are lost; call "
-               "memo_session_skip_update, then run the whole step again";
-    return memoi_session_has_part(s) ? "more_follow was 1 in the latest micro-batch; run the last "
-                                       "one with 0, or call memo_session_skip_update"
-                                     : "no step of states is over; run its last micro-batch first";
+    const int is_update = call == MEMOI_CALL_UPDATE;
+    const int is_over = s->states && memoi_session_is_over(s);
+    const int is_early = is_update && s->states && !is_over;
+    const memob_rule rules[] = {
+        {s->is_running, "a micro-batch is open; end it first"},
+        {s->next_turn != 0, "micro-batches are in flight; run the turns that are left"},
+        {is_update && !s->states, "the session has no states"},
+        {*s->lost && call != MEMOI_CALL_FILL_STATES, s->lost},
+        {is_over && call == MEMOI_CALL_SKIP_UPDATE && (s->desc.update_may & MEMO_MAY_FUSE),
+         "update_may has MEMO_MAY_FUSE, so a plan may have updated in the last backward; call "
+         "memo_session_update, and leave out MEMO_MAY_FUSE to skip updates"},
+        {is_early && s->is_again, MEMOI_GRADIENTS_LOST},
+        {is_early && memoi_session_has_part(s),
+         "more_follow was 1 in the latest micro-batch; run the last one with 0, or call "
+         "memo_session_skip_update"},
+        {is_early, "no step of states is over; run its last micro-batch first"}};
+    return MEMOB_FIRST_FAULT(rules);
 }
 
 MEMOI memo_status memoi_session_check_call(const memo_session* s, memoi_states_call call,
@@ -415,16 +421,16 @@ MEMOI void memoi_session_find_whole(memo_session* s, int32_t layer, int32_t stat
     const int32_t n_states = s->desc.n_states;
     int64_t* set = &s->whole[2 * ((int64_t)layer * n_states + state)];
     const int adjoins = begin <= set[1] && end >= set[0];
+    int32_t n_left = 0;
     set[0] = adjoins ? memob_min(begin, set[0]) : begin;
     set[1] = adjoins ? memob_max(end, set[1]) : end;
-    for (int32_t l = 0; l < s->states_desc.n_layers; l++)
-        for (int32_t i = 0; i < n_states; i++) {
-            set = &s->whole[2 * ((int64_t)l * n_states + i)];
-            if ((s->states->layers[l].has & ~s->states->gradients) >> i & 1 &&
-                set[1] - set[0] < s->desc.states[i].size_bytes)
-                return;
-        }
-    *s->lost = 0;
+    for (int64_t k = 0; k < (int64_t)s->states_desc.n_layers * n_states; k++) {
+        const memob_states_layer* of = &s->states->layers[k / n_states];
+        const int64_t n_bytes = s->whole[2 * k + 1] - s->whole[2 * k];
+        n_left += ((of->has & ~s->states->gradients) >> k % n_states & 1) &&
+                  n_bytes < s->desc.states[k % n_states].size_bytes;
+    }
+    if (!n_left) *s->lost = 0;
 }
 
 /* Reads bytes of a state, or writes them. */
@@ -447,6 +453,8 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
                              "memo_session_write_state: state %d is a gradient, which a backward "
                              "sets to zero; write it between begin and end of a backward",
                              (int)state);
+
+    /* Pending updates end before, which know what they leave. */
     if (reads && *s->lost)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_read_state: %s",
                               s->lost);

@@ -545,7 +545,7 @@ MEMOI void memoi_timing_advise_pinned(const memo_session_desc* desc, const memo_
     for (; most_bytes && memo_host_alloc(desc->device, most_bytes, &memory, NULL);
          most_bytes /= 2) {
     }
-    if (memory) MEMOB_IGNORE(memo_host_free(desc->device, memory, NULL));
+    MEMOB_IGNORE(memo_host_free(desc->device, memory, NULL));
     if (most_bytes == planned_bytes) return; /* another memory was lacking */
 
     own.host_bytes = memob_max(most_bytes, 1);
@@ -556,9 +556,9 @@ MEMOI void memoi_timing_advise_pinned(const memo_session_desc* desc, const memo_
     memob_bytes_text(text[1], (double)most_bytes);
     (void)memo_error_set(error, error->status,
                          "memo_session_desc.host_bytes: 0, and the plan pins %s, but the device no "
-                         "more than about %s; %s%lld%s%s",
-                         text[0], text[1], p ? "with " : "set it to ", (long long)own.host_bytes,
-                         p ? ", " : "", p ? p->shortage : "");
+                         "more than about %s; with %lld, %s",
+                         text[0], text[1], (long long)own.host_bytes,
+                         p ? p->shortage : "a plan fits");
     memo_step_plan_destroy(smaller);
 }
 
