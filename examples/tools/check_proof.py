@@ -16,17 +16,27 @@ proof is one line,
 or sets of rows that overlap pairwise, and a failed search for a plan below the peak.  If there is one, then also one whose offsets
 have the least sum: each row lies at 0, on top of a row below, or where it is fixed.  So rows are placed upwards, each at its
 *minimum*, on top of the placed rows that it overlaps.  No row lies below its *bound*; a *first* row is below all unplaced rows
-that it overlaps, and a *blocked* row is not first.
-    set ROW ...            Every two rows of a set overlap; every two rows that overlap are in a set.  Sets are numbered from 0.
-    w A B                  From here on only rows of sets A to B - 1 count.  No unplaced row is in these sets and in others.
-    l S ROW [BOUND]        The row is not the lowest of set S: the others do not fit above it.  So it begins at BOUND or above,
-                           where one of the others ends at the earliest; without BOUND: it fits nowhere.
-    k ROW [BOUND]          The row is blocked, so it is not the lowest in one of its sets: likewise.
-    f BOUND                The lowest row is first, at its minimum: BOUND at least, and so is every other row.
-    p ROW ... )            The row is first.  The lines up to ) show that this fails.  From there on the row is blocked.
-    s S                    Fails: no row of set S can be the lowest, or some do not fit between one of their bounds and the peak.
-    d                      Fails: no row can be first, or a row fits below all others, so the offsets have not the least sum.
-    m N                    Fails: the state is that in which the N-th p or w began, which has failed.
+that it overlaps, and a *blocked* row is not first.  The *part* is the unplaced rows that a rule may look at; at first it is all.
+No other unplaced row overlaps a row of the part.  Each line says why it holds in this plan:
+    set ROW ...            Every two rows of a set overlap; every two rows that overlap are in a set.  Rows of a set have bytes, so
+                           of two rows one lies above the other.  Sets are numbered from 0.
+    w A B                  The part becomes its rows in sets A to B - 1.  These are in no other set.  If they have no plan, then
+                           there is no plan of all rows.
+    l S ROW [BOUND]        ROW is not the lowest of set S: its bound is too high, or the others do not fit above it.  So it lies
+                           above a row that can be the lowest, and begins at BOUND or above, where one of these ends at the
+                           earliest.  Without BOUND: it fits nowhere.
+    k ROW [BOUND]          ROW is blocked: a row that it overlaps lies below it.  So it is not the lowest in one of its sets, and
+                           begins at BOUND or above: likewise.
+    f BOUND                The lowest row of the part is first, at its minimum: BOUND at least, and so is every other row.
+    p ROW ... )            If ROW is first, then the least sum puts it on top of placed rows.  The lines up to ) show that this
+                           fails.  From there on ROW is blocked, until a row that it overlaps is placed.
+    s S                    Fails: no row of set S can be the lowest, or the rows from one of their bounds up do not fit below the
+                           peak.
+    d                      Fails: no row can be first, but the lowest row is.  Or a row could end below all others, so the
+                           offsets have not the least sum.
+    m N                    Fails: the part's minimums, bounds and blocks are those with which the N-th p or w began, which has
+                           failed.  Nothing else decides whether a part has a plan.
+A rule refuses a row or a set outside the part, a set whose rows are all placed, and a number that it does not need.
 Shares no code with the planner, and reads each file once.  Exit status: 0 proven; 1 not proven; 2 a file cannot be read.
 """
 import bisect
@@ -67,6 +77,8 @@ def read_buffers(path, align):
             raise ValueError("row %d: no buffer" % len(buffers))
         fixed = number(row, "offset", -1)
         gaps = [tuple(map(int, gap.split("-"))) for gap in (row.get("gaps") or "").split()]
+        if fixed < -1 or fixed > 0 and fixed % alignment or any(not begin <= a < b <= end for a, b in gaps):
+            raise ValueError("row %d: its offset is not aligned, or a gap leaves its life" % len(buffers))
         buffers.append((begin, end, up(size, align), alignment, fixed, gaps))
     return buffers
 
@@ -112,6 +124,10 @@ def check_bound(buffers, peak, line, has_plan):
     raise Refused("unknown line: " + " ".join(line))
 
 
+# How many numbers each line of a search has.
+NUMBERS = {"w": (2,), "l": (2, 3), "k": (1, 2), "f": (1,), "p": (1,), ")": (0,), "s": (1,), "d": (0,), "m": (1,)}
+
+
 class Search:
     """The rows in the sets of a proof, and what is known of them on the way; bytes.  No plan may end above `most`."""
 
@@ -125,12 +141,21 @@ class Search:
         self.near = {i: set().union(*(sets[s] for s in self.sets_of[i])) - {i} for i in self.rows}
         if any((j in self.near[i]) != overlap(buffers[i], buffers[j]) for i in self.rows for j in self.rows if i < j):
             raise Refused("two rows are not in a set exactly if they overlap")
+        if not all(self.size.values()):
+            raise Refused("a row of a set has no bytes")
         self.minimum = {i: max(self.fixed[i], 0) for i in self.rows}
         self.bound = {i: self.clear(i, self.minimum[i]) for i in self.rows}
         self.blocked, self.unplaced, self.part, self.has_failed = set(), set(self.rows), set(self.rows), False
 
     def state(self):
         return {i: (self.minimum[i], self.bound[i], i in self.blocked) for i in self.part & self.unplaced}
+
+    def members(self, s):
+        """The unplaced rows of a set: at least one, and all in the part."""
+        rows = self.sets[s] & self.unplaced if 0 <= s < len(self.sets) else frozenset()
+        if not rows or not rows <= self.part:
+            raise Refused("set %d has no row, or a row outside the part" % s)
+        return rows
 
     def clear(self, i, offset):
         """The lowest offset for a row, from this one on, that is aligned and clear of fixed rows."""
@@ -168,7 +193,7 @@ class Search:
 
     def lowest(self, s, i):
         """The rows but i that can be the lowest of set s, and whether i can."""
-        rows = self.sets[s] & self.unplaced
+        rows = self.members(s)
         return [j for j in rows if j != i and self.can_be_lowest(j, rows)], self.can_be_lowest(i, rows)
 
     def above(self, i, rows, bound=None):
@@ -198,12 +223,12 @@ class Search:
         """A line of the search that opens and ends nothing, and remembers nothing."""
         if kind == "l":
             others, is_lowest = self.lowest(numbers[0], numbers[1])
-            if numbers[1] not in self.sets[numbers[0]] & self.unplaced or is_lowest:
+            if numbers[1] not in self.members(numbers[0]) or is_lowest:
                 raise Refused("row %d may be the lowest of set %d" % (numbers[1], numbers[0]))
             self.above(numbers[1], others, *numbers[2:])
         elif kind == "k":
-            if numbers[0] not in self.blocked & self.unplaced:
-                raise Refused("row %d is not blocked" % numbers[0])
+            if numbers[0] not in self.blocked & self.unplaced & self.part:
+                raise Refused("row %d is not blocked, or outside the part" % numbers[0])
             others = [j for s in self.sets_of[numbers[0]] for j in self.lowest(s, numbers[0])[0]]
             self.above(numbers[0], others, *numbers[1:])
         elif kind == "f":
@@ -212,7 +237,7 @@ class Search:
             for i in self.part & self.unplaced:
                 self.lift(i, numbers[0])
         elif kind == "s":
-            rows = sorted(self.sets[numbers[0]] & self.unplaced, key=lambda i: self.bound[i])
+            rows = sorted(self.members(numbers[0]), key=lambda i: self.bound[i])
             if any(self.can_be_lowest(i, frozenset(rows)) for i in rows) and all(
                     self.bound[i] <= self.latest(frozenset(rows[k:])) for k, i in enumerate(rows)):
                 raise Refused("set %d fits" % numbers[0])
@@ -222,14 +247,16 @@ class Search:
             if not rows or floor <= self.most and all(self.fixed[i] >= 0 or self.minimum[i] + self.size[i] > floor for i in rows):
                 raise Refused("a row can be first at %d" % floor)
             self.has_failed = True
-        elif kind == "w":
+        else:  # w
+            if not 0 <= numbers[0] < numbers[1] <= len(self.sets):
+                raise Refused("no sets %d to %d" % (numbers[0], numbers[1] - 1))
             inside = set().union(*self.sets[numbers[0]:numbers[1]])
             outside = set().union(*self.sets[:numbers[0]], *self.sets[numbers[1]:])
             if inside & outside & self.unplaced:
                 raise Refused("a row is in the part and outside")
             self.part = self.part & inside
-        else:
-            raise Refused("unknown line: " + kind)
+            if not self.part & self.unplaced:
+                raise Refused("the part has no row")
 
 
 def overlap(a, b):
@@ -247,6 +274,8 @@ def check_search(buffers, peak, lines):
     search, wanted = Search(buffers, sets, peak - 1), {numbers[0] for kind, numbers in steps if kind == "m"}
     states, failed, open_nodes, n_nodes = {0: search.state()}, set(), [([0], -1, ())], 1
     for kind, numbers in steps:
+        if len(numbers) not in NUMBERS.get(kind, ()):
+            raise Refused("unknown line: " + " ".join([kind, *map(str, numbers)]))
         if search.has_failed != (kind == ")"):
             raise Refused("a branch goes on after its failure, or does not fail")
         if kind == ")":
