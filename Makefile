@@ -361,6 +361,7 @@ fuzz: ## fuzz descs, options, the readers of traces, plans and schedules, and th
 	@failed=; for program in $(FUZZERS); do [ -e $$program.passed ] || failed="$$failed $${program##*/}"; done; \
 	[ -z "$$failed" ] || { echo "make $@: failed:$$failed" >&2; exit 1; }
 
+# The first folder of a fuzzer gets what it finds: it lies in build.
 build/fuzz/%.passed: build/fuzz/%
 	@kind=$*; kind=$${kind#fuzz_}; \
 	mkdir -p build/fuzz/corpus/$$kind; \

@@ -256,6 +256,9 @@ names_in_documents() {
         grep . || { echo "not in a header"; return 1; }
 }
 
+# A fuzzer writes what it finds into the first folder that it is given: build/fuzz/corpus, or a folder given by hand.
+stray_inputs() { ! find tests/corpus -mindepth 1 -maxdepth 1 ! -type d | grep . || { echo "belongs in a folder of tests/corpus"; return 1; }; }
+
 # Comments too: the formatter leaves them as they are.
 columns() {
     awk 'FNR == 1 { n++ } length > 100 { print FILENAME ":" FNR ": " length " columns"; bad = 1 }
@@ -458,6 +461,7 @@ test_is "only MEMO is defined by the preprocessor" macros $first_c
 test_is "types before the implementation begin with memo_ or memoi_" types
 test_is "no header uses another's memoi_" borrowings
 test_is "documents name what is there" names_in_documents
+test_is "inputs of fuzzers lie in a folder of their kind" stray_inputs
 test_is "style: headers have at most 100 columns" columns
 test_is "a room has at most 950 lines" room_lines
 test_is "public comments show C++11" examples_in_comments
