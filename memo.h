@@ -129,7 +129,8 @@
  *     MEMO_ASSERT              checks invariants of the library, for example with assert (default:
  *                              nothing is checked, which costs nothing)
  *     MEMO_FILE_BYTES_MAX      larger files are refused (default 2^30)
- *     MEMO_ALLOW_FAST_MATH     accepts -ffast-math, which breaks NaN, infinity and -0 in rows
+ *     MEMO_ALLOW_FAST_MATH     accepts -ffast-math and its parts, such as -fassociative-math, which
+ *                              break NaN, infinity and -0 in rows
  *     MEMO_NO_HOST_DEVICE      leaves out chapter 6 and POSIX threads.  The rest compiles
  *                              for Windows, where spilling is UNSUPPORTED */
 #ifndef MEMO_H
@@ -1210,10 +1211,14 @@ typedef enum memo_update_at {
 #if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
 #define MEMO_BASE_DONE
 
-#if (defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)) &&         \
+/* clang has no macro for parts of -ffast-math: memo_host_device_create looks at a sum. */
+#if (defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) ||          \
+     defined(__ASSOCIATIVE_MATH__) || defined(__NO_SIGNED_ZEROS__) ||                              \
+     defined(__RECIPROCAL_MATH__)) &&                                                              \
     !defined(MEMO_ALLOW_FAST_MATH)
-#error "memo.h: the implementation is compiled with -ffast-math or -Ofast, which breaks NaN, \
-infinity and -0 in rows; compile the implementation in a file of its own without this option"
+#error "memo.h: the implementation is compiled with -ffast-math, -Ofast or a part of these, \
+which breaks NaN, infinity and -0 in rows; compile the implementation in a file of its own \
+without this option"
 #endif
 
 #if defined(_WIN32) && !defined(MEMO_NO_HOST_DEVICE)
@@ -5990,6 +5995,25 @@ MEMOI memo_status memoi_host_check_desc(const memo_host_device_desc* desc, memo_
     return status;
 }
 
+/* Rows are computed by functions of this file.  A compiler that may reorder sums finds 1 here, and
+ * one that ignores the sign of zero leaves -0 as it is. */
+MEMOI memo_status memoi_host_check_math(memo_error* error) {
+#ifndef MEMO_ALLOW_FAST_MATH
+    volatile double large = 1e30, small = 1, negative = -0.0;
+    const double a = large, b = small, zero = negative, sum = zero + 0.0;
+    uint64_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    if ((a + b) - a > 0 || bits != 0)
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "memo.h: the implementation is compiled with -ffast-math, -Ofast or a part of these, "
+            "which breaks NaN, infinity and -0 in rows; compile the implementation in a file of "
+            "its own without this option");
+#endif
+    (void)error;
+    return MEMO_STATUS_OK;
+}
+
 memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_device** device,
                                     memo_error* error) {
     memoi_host* host;
@@ -5999,6 +6023,7 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     *device = NULL;
     MEMOB_REFUSE_NULL(error, "desc", desc);
     status = memoi_host_check_desc(desc, error);
+    if (!status) status = memoi_host_check_math(error);
     if (status) return status;
 
     host = (memoi_host*)memob_calloc(1, sizeof *host);

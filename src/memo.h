@@ -128,7 +128,8 @@
  *     MEMO_ASSERT              checks invariants of the library, for example with assert (default:
  *                              nothing is checked, which costs nothing)
  *     MEMO_FILE_BYTES_MAX      larger files are refused (default 2^30)
- *     MEMO_ALLOW_FAST_MATH     accepts -ffast-math, which breaks NaN, infinity and -0 in rows
+ *     MEMO_ALLOW_FAST_MATH     accepts -ffast-math and its parts, such as -fassociative-math, which
+ *                              break NaN, infinity and -0 in rows
  *     MEMO_NO_HOST_DEVICE      leaves out chapter 6 and POSIX threads.  The rest compiles
  *                              for Windows, where spilling is UNSUPPORTED */
 #ifndef MEMO_H
@@ -265,10 +266,14 @@ extern "C" {
 #if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
 #define MEMO_BASE_DONE
 
-#if (defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)) &&         \
+/* clang has no macro for parts of -ffast-math: memo_host_device_create looks at a sum. */
+#if (defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) ||          \
+     defined(__ASSOCIATIVE_MATH__) || defined(__NO_SIGNED_ZEROS__) ||                              \
+     defined(__RECIPROCAL_MATH__)) &&                                                              \
     !defined(MEMO_ALLOW_FAST_MATH)
-#error "memo.h: the implementation is compiled with -ffast-math or -Ofast, which breaks NaN, \
-infinity and -0 in rows; compile the implementation in a file of its own without this option"
+#error "memo.h: the implementation is compiled with -ffast-math, -Ofast or a part of these, \
+which breaks NaN, infinity and -0 in rows; compile the implementation in a file of its own \
+without this option"
 #endif
 
 #if defined(_WIN32) && !defined(MEMO_NO_HOST_DEVICE)

@@ -815,6 +815,25 @@ MEMOI memo_status memoi_host_check_desc(const memo_host_device_desc* desc, memo_
     return status;
 }
 
+/* Rows are computed by functions of this file.  A compiler that may reorder sums finds 1 here, and
+ * one that ignores the sign of zero leaves -0 as it is. */
+MEMOI memo_status memoi_host_check_math(memo_error* error) {
+#ifndef MEMO_ALLOW_FAST_MATH
+    volatile double large = 1e30, small = 1, negative = -0.0;
+    const double a = large, b = small, zero = negative, sum = zero + 0.0;
+    uint64_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    if ((a + b) - a > 0 || bits != 0)
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "memo.h: the implementation is compiled with -ffast-math, -Ofast or a part of these, "
+            "which breaks NaN, infinity and -0 in rows; compile the implementation in a file of "
+            "its own without this option");
+#endif
+    (void)error;
+    return MEMO_STATUS_OK;
+}
+
 memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_device** device,
                                     memo_error* error) {
     memoi_host* host;
@@ -824,6 +843,7 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     *device = NULL;
     MEMOB_REFUSE_NULL(error, "desc", desc);
     status = memoi_host_check_desc(desc, error);
+    if (!status) status = memoi_host_check_math(error);
     if (status) return status;
 
     host = (memoi_host*)memob_calloc(1, sizeof *host);
