@@ -209,6 +209,45 @@ TEST(search_is_valid_and_deterministic) {
     }
 }
 
+/* Few buffers on three streams; some streams have not waited for another when its buffer ends. */
+static memo_plan* plan_with_holds(int64_t n) {
+    const int64_t n_times = memo_test_int(3, 2 * n);
+    memo_plan* plan = new_plan(n, 0, 1);
+    plan->holds = (memo_hold*)calloc((size_t)n, sizeof *plan->holds);
+    CHECK(plan->holds != NULL);
+    for (int64_t i = 0; i < n && plan->holds; i++) {
+        const int64_t begin = memo_test_int(0, n_times - 2);
+        const int64_t end = memo_test_int(begin + 1, memob_min(n_times - 1, begin + 4));
+        memo_buffer* buffer = put_buffer(plan, i, begin, end, memo_test_int(1, 40));
+        buffer->lane = (int32_t)memo_test_int(0, 2);
+        if (memo_test_int(0, 3) == 0) buffer->alignment_bytes = (int64_t)1 << memo_test_int(1, 5);
+        if (memo_test_int(0, 1)) continue;
+        plan->holds[plan->n_holds].buffer = i;
+        plan->holds[plan->n_holds].lane = (buffer->lane + 1) % 3;
+        plan->holds[plan->n_holds++].until = memo_test_int(end + 1, n_times + 1);
+    }
+    return plan;
+}
+
+/* Without extras/memo_pack.h no engine proves that a plan with holds above its bound is the
+ * smallest.  It ends nevertheless, long before its nodes are spent. */
+TEST(plans_with_holds_end) {
+    enum { LIMIT = 1 << 24 };
+    int n_open = 0, k = 0;
+    for (long long nodes = 0; k < memo_test_cases(40, 2000) && nodes < LIMIT; k++) {
+        memo_plan_desc desc = {.time_limit_s = 1e6,
+                               .memoi_node_limit = LIMIT,
+                               .log.write = keep_nodes,
+                               .log.user = &nodes};
+        own_plan* plan = plan_with_holds(memo_test_int(3, 8));
+        nodes = 0;
+        solve_valid(plan, &desc, k);
+        CHECK_IS(nodes, <, LIMIT);
+        n_open += plan->proof != MEMO_PROOF_OPTIMAL;
+    }
+    CHECK_CASE(n_open > 0, "%d are open", n_open);
+}
+
 /* The optimum is thousands of units above the bound: to prove unit after unit impossible would take
  * as many attempts. */
 TEST(proofs_halve_what_is_open) {

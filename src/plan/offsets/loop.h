@@ -11,8 +11,9 @@
  *
  * A round begins with layers, and with orders of greedy that are left.  Then engines lower the best
  * plan: most with a share of the round's nodes, the exact search with all of them a capacity.  The
- * next round has twice as many.  So what cannot help costs at most a few times what can.  Nothing
- * but the end depends on a clock.
+ * next round has twice as many.  So what cannot help costs at most a few times what can.  Pairs
+ * that holds keep apart leave no engine that proves a plan: rounds end once they have gained nothing
+ * for long.  Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
 
@@ -29,6 +30,7 @@ typedef struct memoi_loop {
     memoi_ejections ejections;
     memoi_exact exact;
     int64_t n_vain; /* nodes of memo_pack.h and of full sections since one of them gained */
+    int64_t n_begin, n_gained; /* nodes spent before the pass; after its last round that gained */
     int32_t round, n_orders, end_orders; /* of greedy: tried, and behind the last to be tried */
     memoi_made ejections_made, exact_made;
     int32_t is_second;  /* the second pass, for which layers and greedy have no more to do */
@@ -180,6 +182,19 @@ MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
     return status;
 }
 
+/* Is nothing left to try?  Every order had its turn and no engine spent a node since `n_spent`.  Or
+ * ejections, which alone take pairs and prove nothing, have not gained for many times the nodes of
+ * their gains, and for so many by the number of items that 30 take all of the default time. */
+MEMOI int memoi_loop_is_done(const memoi_loop* loop, int64_t n_spent) {
+    enum { CUBED = 64 };
+    const memoi_problem* problem = loop->problem;
+    const int64_t n = problem->n_items, n_nodes = loop->effort->n_nodes;
+    if (loop->round >= MEMOI_GREEDY_RUNS && n_nodes == n_spent) return 1;
+    return problem->held && !memoi_problem_is_large(problem) &&
+           n_nodes - loop->n_gained >
+               CUBED * n * n * n + MEMOI_TRIES * (loop->n_gained - loop->n_begin);
+}
+
 /* Lowers the best plan to the target, or as far as the effort goes. */
 MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
     const memoi_problem* problem = loop->problem;
@@ -190,6 +205,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
                                                       : memoi_exact_first(problem, INT64_MAX);
     memo_status status = MEMO_STATUS_OK;
     loop->before = *loop->best;
+    loop->n_begin = loop->n_gained = effort->n_nodes;
     loop->end_orders = MEMOI_GREEDY_RUNS;
     loop->has_layers =
         engine == MEMO_PLAN_ENGINE_BILEVEL && loop->desc->trace && loop->plan->n_holds == 0;
@@ -206,8 +222,8 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
             status =
                 is_once ? memoi_loop_once(loop, error) : memoi_loop_improve(loop, n_nodes, error);
         loop->is_stuck = loop->best->peak == peak;
-        /* Every order had its turn, and no engine spent a node: nothing is left to try. */
-        if (is_once || (loop->round >= MEMOI_GREEDY_RUNS && effort->n_nodes == n_spent)) break;
+        if (!loop->is_stuck) loop->n_gained = effort->n_nodes;
+        if (is_once || memoi_loop_is_done(loop, n_spent)) break;
         n_nodes = memob_min(2 * n_nodes, (int64_t)1 << 40);
     }
     memob_arrays_free(&loop->ejections.arrays);
