@@ -69,7 +69,8 @@ MEMO_API void memo_scan_destroy(memo_scan* scan);
 /* Call this once a batch, on all ranks with equal numbers.  Rank r has the rows at positions
  * [row_begins[r], row_begins[r + 1]) (size + 1 positions, not descending).  Of a plain sharding, or
  * of a ring of 1, row_begins[r] is the smaller of r * local_tokens and n_tokens.  document_begins
- * (n_documents + 1, from 0, not descending; NULL: no border) may go beyond these rows.  Copies the
+ * (n_documents + 1, from 0, not descending; NULL: no border) may go beyond these rows.  A document
+ * without tokens begins nowhere, so begins may be padded with the end.  Copies the
  * positions, does not allocate, and enqueues a barrier that compares descs and numbers of all
  * ranks; passes compare nothing on NCCL.  COMM may come from a later call. */
 MEMO_TRY memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
