@@ -11,9 +11,9 @@
  *
  * A round begins with layers, and with orders of greedy that are left.  Then engines lower the best
  * plan: most with a share of the round's nodes, the exact search with all of them a capacity.  The
- * next round has twice as many.  So what cannot help costs at most a few times what can.  Pairs
- * that holds keep apart leave no engine that proves a plan: rounds end once they have gained nothing
- * for long.  Nothing but the end depends on a clock.
+ * next round has twice as many.  So what cannot help costs at most a few times what can.  No engine
+ * here proves a plan of pairs that holds keep apart: rounds end once they gain nothing for long.
+ * Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
 
