@@ -6448,7 +6448,7 @@ typedef char memoi_numbers_fit[MEMOB_N_STREAMS == 4 ? 1 : -1]; /* functions with
 
 /* The later operation of each stream.  No loop: at -O2 compilers keep it, and bytes with 20 cells
  * then take twice as long. */
-MEMOI void memoi_numbers_raise(memob_numbers* a, const memob_numbers* b) {
+MEMOI void memob_numbers_raise(memob_numbers* a, const memob_numbers* b) {
     a->of[0] = memob_max(a->of[0], b->of[0]);
     a->of[1] = memob_max(a->of[1], b->of[1]);
     a->of[2] = memob_max(a->of[2], b->of[2]);
@@ -6479,15 +6479,15 @@ MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t s
 
 /* Adds what an operation conflicts with: of each stream the latest.  touches: 2 * cell, + 1 if it
  * writes the cell. */
-MEMOI void memoi_cells_need(const memob_cell* cells, const int32_t* touches, int32_t n_touches,
+MEMOI void memob_cells_need(const memob_cell* cells, const int32_t* touches, int32_t n_touches,
                             memob_numbers* need) {
     for (int32_t k = 0; k < n_touches; k++) {
         const memob_cell* cell = &cells[touches[k] >> 1];
-        memoi_numbers_raise(need, touches[k] & 1 ? &cell->used : &cell->wrote);
+        memob_numbers_raise(need, touches[k] & 1 ? &cell->used : &cell->wrote);
     }
 }
 
-MEMOI void memoi_cells_mark(memob_cell* cells, const int32_t* touches, int32_t n_touches,
+MEMOI void memob_cells_mark(memob_cell* cells, const int32_t* touches, int32_t n_touches,
                             int32_t stream, int64_t number) {
     for (int32_t k = 0; k < n_touches; k++) {
         memob_cell* cell = &cells[touches[k] >> 1];
@@ -6504,8 +6504,8 @@ MEMOI int memoi_waits_drop(int64_t* number, int64_t past) {
 }
 
 /* Leaves what the stream must wait for: drops what its past implies, then what another wait
- * implies.  0: nothing is left.  The first part has no loop, as memoi_numbers_raise. */
-MEMOI int memoi_waits_reduce(const memob_waits* waits, int32_t stream, memob_numbers* need) {
+ * implies.  0: nothing is left.  The first part has no loop, as memob_numbers_raise. */
+MEMOI int memob_waits_reduce(const memob_waits* waits, int32_t stream, memob_numbers* need) {
     const memob_numbers* now = &waits->now[stream];
     const int n_needs =
         memoi_waits_drop(&need->of[0], now->of[0]) + memoi_waits_drop(&need->of[1], now->of[1]) +
@@ -6519,17 +6519,17 @@ MEMOI int memoi_waits_reduce(const memob_waits* waits, int32_t stream, memob_num
 }
 
 /* From now on the stream waits for an operation of another, and for what comes before that. */
-MEMOI void memoi_waits_raise(memob_waits* waits, int32_t stream, int32_t other, int64_t number) {
+MEMOI void memob_waits_raise(memob_waits* waits, int32_t stream, int32_t other, int64_t number) {
     const memob_numbers* clock = memoi_waits_clock(waits, other, number);
     memob_numbers* now = &waits->now[stream];
     MEMO_ASSERT(stream != other && (!clock || clock->of[stream] <= now->of[stream])); /* 5 */
     MEMO_ASSERT(now->of[other] < number);                                             /* 2 */
     now->of[other] = number;
-    if (clock) memoi_numbers_raise(now, clock);
+    if (clock) memob_numbers_raise(now, clock);
 }
 
 /* The stream was given all of an operation.  Returns the operation's number in its stream. */
-MEMOI int64_t memoi_waits_end(memob_waits* waits, int32_t stream) {
+MEMOI int64_t memob_waits_end(memob_waits* waits, int32_t stream) {
     memob_numbers* now = &waits->now[stream];
     const int64_t number = now->of[stream] + 1;
     memob_numbers* clock = &waits->clocks[stream][(uint64_t)number % MEMOB_CLOCKS_KEPT];
@@ -6549,8 +6549,15 @@ typedef struct memob_records {
     int64_t numbers[MEMOB_RECORDS]; /* of operations, by event; 0: not recorded yet */
 } memob_records;
 
+/* The event that is recorded next, behind an operation. */
+MEMOI inline int32_t memob_records_add(memob_records* records, int64_t number) {
+    const int32_t event = (int32_t)(records->next++ % MEMOB_RECORDS);
+    records->numbers[event] = number;
+    return event;
+}
+
 /* The event of the first kept record behind an operation; -1: there is none yet. */
-MEMOI int32_t memoi_records_find(const memob_records* records, int64_t number) {
+MEMOI int32_t memob_records_find(const memob_records* records, int64_t number) {
     int32_t found = -1;
     for (uint32_t k = 1; k <= MEMOB_RECORDS; k++) {
         const uint32_t event = (records->next - k) % MEMOB_RECORDS;
@@ -6804,7 +6811,7 @@ typedef struct memob_op {
     int32_t visit; /* the visit, or the one behind which it is enqueued; -1: before the list */
     int32_t list;
     int32_t first_part, n_parts;
-    int32_t first_touch, n_touches; /* see memoi_cells_need */
+    int32_t first_touch, n_touches; /* see memob_cells_need */
 } memob_op;
 
 #define MEMOB_LIST_AHEAD 32
@@ -7752,11 +7759,9 @@ MEMOI int memoi_sink_is_host(const memob_sink* sink, int32_t stream) {
 /* Behind operation `number`, the stream's latest.  Returns which of its events; -1: none. */
 MEMOI inline int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number) {
     memob_engine* e = &sink->engine;
-    memob_records* records = &sink->records[stream];
-    const int32_t event = (int32_t)(records->next % MEMOB_RECORDS);
+    int32_t event;
     if (e->status || memoi_sink_is_host(sink, stream)) return -1;
-    records->next++;
-    records->numbers[event] = number;
+    event = memob_records_add(&sink->records[stream], number);
     memob_engine_record(e, stream, stream * MEMOB_RECORDS + event);
     return event;
 }
@@ -7766,7 +7771,7 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
         if (!wait->of[s] || e->status) continue;
         if (!memoi_sink_is_host(sink, s)) {
-            int32_t event = memoi_records_find(&sink->records[s], wait->of[s]);
+            int32_t event = memob_records_find(&sink->records[s], wait->of[s]);
             if (event < 0) event = memoi_sink_record(sink, s, sink->waits->now[s].of[s]);
             if (e->status) return;
             MEMO_ASSERT(sink->records[s].numbers[event] >= wait->of[s]); /* 1 */
@@ -7776,14 +7781,14 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
                     ? memo_event_synchronize(&e->device, e->events[event], e->error)
                     : memo_event_wait(&e->device, e->events[event], e->streams[stream], e->error);
         }
-        if (!e->status) memoi_waits_raise(sink->waits, stream, s, wait->of[s]);
+        if (!e->status) memob_waits_raise(sink->waits, stream, s, wait->of[s]);
     }
 }
 
 /* What an operation must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
 MEMOI int memoi_sink_need(const memob_sink* sink, const memob_op* op, memob_numbers* wait) {
-    memoi_cells_need(sink->cells, sink->law.touches + op->first_touch, op->n_touches, wait);
-    return memoi_waits_reduce(sink->waits, op->stream, wait);
+    memob_cells_need(sink->cells, sink->law.touches + op->first_touch, op->n_touches, wait);
+    return memob_waits_reduce(sink->waits, op->stream, wait);
 }
 
 /* An operation begins, when those before are over for which it waits.  Returns how many operations
@@ -7809,8 +7814,8 @@ MEMOI void memoi_sink_end(memob_sink* sink, const memob_op* op, int64_t n_before
         return;
     }
     number = sink->waits->now[op->stream].of[op->stream];
-    if (number == n_before) number = memoi_waits_end(sink->waits, op->stream);
-    memoi_cells_mark(sink->cells, sink->law.touches + op->first_touch, op->n_touches, op->stream,
+    if (number == n_before) number = memob_waits_end(sink->waits, op->stream);
+    memob_cells_mark(sink->cells, sink->law.touches + op->first_touch, op->n_touches, op->stream,
                      number);
     (void)memoi_sink_record(sink, op->stream, number);
 }
@@ -7822,7 +7827,7 @@ MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
         memoi_clock_wait(sink->clock, stream, sink->clock->time_s[other]);
         return;
     }
-    wait.of[other] = memoi_waits_end(sink->waits, other);
+    wait.of[other] = memob_waits_end(sink->waits, other);
     memoi_sink_wait(sink, stream, &wait);
 }
 
@@ -7832,7 +7837,7 @@ MEMOI void memoi_sink_join(memob_sink* sink) {
     if (sink->clock) memoi_clock_join(sink->clock);
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
         if (s * MEMOB_RECORDS >= sink->engine.n_events) continue;
-        all.of[s] = memoi_waits_end(sink->waits, s);
+        all.of[s] = memob_waits_end(sink->waits, s);
         (void)memoi_sink_record(sink, s, all.of[s]);
     }
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {

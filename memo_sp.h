@@ -4177,14 +4177,15 @@ int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_ran
 }
 
 /* ---- >>target -----------------------------------------------------------------------------------
- * Knows: a device, a recorder around it, the row kernels, groups of messages.  Knows nothing of
- * attention.
+ * Knows: a device, a recorder around it, the row kernels, groups of messages, and the law of waits.
+ * Knows nothing of attention.
  *
  * Streams, events and memory of an engine.  The target keeps the first failure; after it nothing is
  * enqueued.
  *
  * 1. An event of an operation is one that the target has.
- * 2. A stream waits for what the compute stream was given before. */
+ * 2. An event that is waited for was recorded behind the operation that is meant.
+ * 3. An operation touches cells that the target has. */
 
 enum {
     MEMOI_TARGET_COMPUTE = 0,
@@ -4194,17 +4195,13 @@ enum {
     MEMOI_TARGET_NODES,
     MEMOI_TARGET_N_STREAMS
 };
-/* Events of attention. */
-enum {
-    /* A point of the compute stream that another one waits for: an event for each of those. */
-    MEMOI_TARGET_COMPUTED = 0,
-    MEMOI_TARGET_HEADS = MEMOI_TARGET_COMPUTED + MEMOI_TARGET_N_STREAMS, /* arrived by heads */
-    MEMOI_TARGET_ROWS,    /* a group has left by rows */
-    MEMOI_TARGET_CROSSED, /* rows of other nodes have arrived; of even and of odd rings */
-    MEMOI_TARGET_EXCHANGED = MEMOI_TARGET_CROSSED + 2, /* the first, which exchanges use in turn */
-    MEMOI_TARGET_EXCHANGES = 64,
-    MEMOI_TARGET_N_EVENTS = MEMOI_TARGET_EXCHANGED + MEMOI_TARGET_EXCHANGES
-};
+typedef char memoi_target_streams_fit[(int)MEMOI_TARGET_N_STREAMS == (int)MEMOB_N_STREAMS ? 1 : -1];
+
+/* What the streams of an engine were given, and the records of each stream's events. */
+typedef struct memoi_target_order {
+    memob_waits waits;
+    memob_records records[MEMOI_TARGET_N_STREAMS];
+} memoi_target_order;
 
 typedef struct memoi_target {
     const memo_device* device;
@@ -4214,9 +4211,11 @@ typedef struct memoi_target {
     void *memory, *host_memory; /* owned; NULL: none, or the user's */
     memob_arrays arrays;
     const memo_label* agreed; /* its fields and digests go with each message */
-    /* Points of the compute stream, counted in a pass; each is behind all that came before it. */
-    int32_t n_points;
-    int32_t seen[MEMOI_TARGET_N_STREAMS]; /* that a stream is behind */
+    /* NULL: the engine has one stream, or makes its waits itself.  Otherwise waits follow from what
+     * operations touch, and each stream has MEMOB_RECORDS events. */
+    memoi_target_order* order;
+    memob_cell* cells;
+    int32_t n_cells;
     memo_status status;
     memo_error* error;
 } memoi_target;
@@ -4295,13 +4294,101 @@ MEMOI MEMOB_NOINLINE void memoi_target_wait(memoi_target* target, int32_t event,
                                          target->streams[stream], target->error);
 }
 
-/* Makes a stream wait for a point of the compute stream, unless it has. */
-MEMOI void memoi_target_pass(memoi_target* target, int stream, int32_t point) {
-    MEMO_ASSERT(point <= target->n_points); /* 2 */
-    if (point <= target->seen[stream]) return;
-    memoi_target_record(target, MEMOI_TARGET_COMPUTED + stream, MEMOI_TARGET_COMPUTE);
-    memoi_target_wait(target, MEMOI_TARGET_COMPUTED + stream, stream);
-    target->seen[stream] = target->n_points;
+/* --- operations that wait by what they touch --- */
+
+/* The streams that are used exist. */
+MEMOI memo_status memoi_target_order_make(memoi_target* target, int32_t n_cells,
+                                          memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    target->order = MEMOB_ARRAY(&target->arrays, memoi_target_order, 1);
+    target->cells = MEMOB_ARRAY(&target->arrays, memob_cell, n_cells);
+    target->events =
+        MEMOB_ARRAY(&target->arrays, memo_event, MEMOI_TARGET_N_STREAMS * MEMOB_RECORDS);
+    if (target->arrays.failed) return memob_no_memory(error, "the waits of an engine");
+    target->n_cells = n_cells;
+    target->n_events = MEMOI_TARGET_N_STREAMS * MEMOB_RECORDS;
+    for (int32_t i = 0; i < target->n_events && !status; i++)
+        if (target->streams[i / MEMOB_RECORDS])
+            status = memo_event_create_untimed(target->device, &target->events[i], error);
+    return status;
+}
+
+/* What a stream is given between begin and end.  Its touches are listed before begin. */
+typedef struct memoi_target_op {
+    int32_t stream, n_touches;
+    int32_t touches[8]; /* as in memob_cells_need */
+    memob_numbers need;
+} memoi_target_op;
+
+MEMOI memoi_target_op memoi_target_op_on(int32_t stream) {
+    memoi_target_op op = MEMO_ZERO(memoi_target_op);
+    op.stream = stream;
+    return op;
+}
+
+MEMOI MEMOB_NOINLINE void memoi_target_touch(const memoi_target* target, memoi_target_op* op,
+                                             int32_t cell, int is_written) {
+    const int32_t touch = 2 * cell + (is_written != 0);
+    if (!target->order) return;
+    MEMO_ASSERT(cell >= 0 && cell < target->n_cells); /* 3 */
+    memob_cells_need(target->cells, &touch, 1, &op->need);
+    op->touches[op->n_touches++] = touch;
+}
+
+/* Bytes of a cell lie where the operation writes another. */
+MEMOI void memoi_target_follow(const memoi_target* target, memoi_target_op* op, int32_t cell) {
+    if (target->order) memob_numbers_raise(&op->need, &target->cells[cell].used);
+}
+
+/* Behind operation `number`, the stream's latest. */
+MEMOI int32_t memoi_target_record_behind(memoi_target* target, int32_t stream, int64_t number) {
+    memob_records* records = &target->order->records[stream];
+    const int32_t event = memob_records_add(records, number);
+    memoi_target_record(target, stream * MEMOB_RECORDS + event, stream);
+    if (target->status) records->numbers[event] = 0;
+    return event;
+}
+
+/* The compute stream has many operations, and others wait for few, so it is recorded when one of
+ * them does.  The record is an operation itself: it is behind what the stream has waited for since
+ * its latest one. */
+MEMOI void memoi_target_begin(memoi_target* target, memoi_target_op* op) {
+    memoi_target_order* order = target->order;
+    if (!order || target->status || !memob_waits_reduce(&order->waits, op->stream, &op->need))
+        return;
+    for (int32_t s = 0; s < MEMOI_TARGET_N_STREAMS && !target->status; s++) {
+        int32_t event;
+        if (op->need.of[s] <= order->waits.now[op->stream].of[s]) continue;
+        event = memob_records_find(&order->records[s], op->need.of[s]);
+        if (event < 0)
+            event = memoi_target_record_behind(target, s, memob_waits_end(&order->waits, s));
+        MEMO_ASSERT(target->status || order->records[s].numbers[event] >= op->need.of[s]); /* 2 */
+        memoi_target_wait(target, s * MEMOB_RECORDS + event, op->stream);
+        if (!target->status)
+            memob_waits_raise(&order->waits, op->stream, s, order->records[s].numbers[event]);
+    }
+}
+
+MEMOI void memoi_target_end(memoi_target* target, const memoi_target_op* op) {
+    int64_t number;
+    if (!target->order) return;
+    number = memob_waits_end(&target->order->waits, op->stream);
+    memob_cells_mark(target->cells, op->touches, op->n_touches, op->stream, number);
+    if (op->stream && !target->status) (void)memoi_target_record_behind(target, op->stream, number);
+}
+
+/* The caller's work, before a pass or after it, may touch everything. */
+MEMOI void memoi_target_fence(memoi_target* target) {
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
+    memob_cell all = MEMO_ZERO(memob_cell);
+    if (!target->order) return;
+    for (int32_t s = 0; s < MEMOI_TARGET_N_STREAMS; s++)
+        op.need.of[s] = target->order->waits.now[s].of[s];
+    memoi_target_begin(target, &op);
+    if (target->status) return; /* what was not waited for stays known */
+    all.used.of[MEMOI_TARGET_COMPUTE] = all.wrote.of[MEMOI_TARGET_COMPUTE] =
+        memob_waits_end(&target->order->waits, MEMOI_TARGET_COMPUTE);
+    for (int32_t i = 0; i < target->n_cells; i++) target->cells[i] = all;
 }
 
 MEMOI void memoi_target_fill(memoi_target* target, int stream, void* address, int64_t n_bytes) {
@@ -4819,7 +4906,6 @@ typedef struct memoi_exchange_room {
 typedef struct memoi_exchange_turn {
     int32_t k, given;
 } memoi_exchange_turn;
-enum { MEMOI_TURN_K = 0, MEMOI_TURN_K_BACKWARD, MEMOI_TURN_GIVEN, MEMOI_N_TURNS };
 
 /* The plan of one rank. */
 struct memo_exchange {
@@ -4836,7 +4922,6 @@ struct memo_exchange {
     /* Steps in which no rank reads anything are left out. */
     int32_t last_step;
     int32_t ends_runs;          /* runs end at the last token */
-    int32_t computes, sends;    /* this rank, in any step: queries; keys */
     int64_t most_runs;          /* of a rank */
     int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
     int64_t* n_rows;            /* (2, ring) of all sequences, by distance: sent; received */
@@ -4849,7 +4934,6 @@ struct memo_exchange {
     /* (2): of forward, of backward, in the order in which all ranks enqueue them. */
     memoi_exchange_turn* turns[2];
     int32_t n_turns[2];
-    int32_t* turn_of;              /* (MEMOI_N_TURNS, ring) by steps */
     memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
     /* Positions that runs of queries see: of rank r and mask m from
      * first_sight[m * n_lookers + r]. */
@@ -4887,9 +4971,6 @@ MEMOI const memoi_exchange_pieces* memoi_exchange_crossing_of(const memo_exchang
 MEMOI const memoi_exchange_room* memoi_exchange_room_of(const memo_exchange* plan, int pool,
                                                         int32_t s) {
     return &plan->rooms[pool * ((int64_t)plan->shape.sharding.ring + 1) + s];
-}
-MEMOI int32_t* memoi_exchange_turn_of(const memo_exchange* plan, int what, int32_t s) {
-    return &plan->turn_of[(int64_t)what * plan->shape.sharding.ring + s];
 }
 
 /* --- pools --- */
@@ -5213,19 +5294,14 @@ enum { MEMOI_TURNS_OVERTAKEN = 4 };
  * on the rank that gets room last, share an exchange. */
 MEMOI void memoi_exchange_make_turns(memo_exchange* plan, int is_backward, const int32_t* gates,
                                      const int32_t* behind) {
-    const int what = is_backward ? MEMOI_TURN_K_BACKWARD : MEMOI_TURN_K;
     memoi_exchange_turn* turns = plan->turns[is_backward];
     int32_t n = 0, k = 1;
     for (int32_t t = 0; t <= (is_backward ? plan->last_step : 0); t++) {
         if (t) {
             n += !n || turns[n - 1].given || gates[turns[n - 1].k] != t;
             turns[n - 1].given = t;
-            *memoi_exchange_turn_of(plan, MEMOI_TURN_GIVEN, t) = n - 1;
         }
-        for (; k <= plan->last_step && (!is_backward || behind[k] <= t); k++) {
-            turns[n++].k = k;
-            *memoi_exchange_turn_of(plan, what, k) = n - 1;
-        }
+        for (; k <= plan->last_step && (!is_backward || behind[k] <= t); k++) turns[n++].k = k;
     }
     MEMO_ASSERT(k == plan->last_step + 1); /* 4 */
     plan->n_turns[is_backward] = n;
@@ -5318,7 +5394,6 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     plan->distances = MEMOB_ARRAY(arrays, int32_t, rd);
     plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
     plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, MEMOI_N_POOLS * (rd + 1));
-    plan->turn_of = MEMOB_ARRAY(arrays, int32_t, MEMOI_N_TURNS * rd);
     for (int32_t i = 0; i < 2; i++)
         plan->turns[i] = MEMOB_ARRAY(arrays, memoi_exchange_turn, 2 * rd);
     plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, 2 * rd * shape->n_parts);
@@ -5353,10 +5428,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     for (int32_t mask = 0; mask < n_masks && !arrays->failed; mask++)
         for (s = 0; s < n; s++) {
             memoi_exchange_make_step(plan, s, mask);
-            plan->computes |= memoi_exchange_step_of(plan, s, mask)->n_q_rows &&
-                              memoi_exchange_step_of(plan, s, mask)->n_k_rows;
             plan->has_own_work |= !s && plan->steps[mask].n_q_runs && plan->steps[mask].n_k_runs;
-            plan->sends |= s && *memoi_exchange_rows_of(plan, 0, s);
         }
     if (!arrays->failed) memoi_exchange_make_rooms(plan, counts, &scratch);
     arrays->failed |= scratch.failed;
@@ -5372,7 +5444,6 @@ MEMOI void memoi_exchange_view(const memo_exchange* plan, int32_t readers, int32
     *view = *plan;
     view->arrays = MEMO_ZERO(memob_arrays);
     view->first_looker = readers * n;
-    view->computes = view->sends = 0;
     view->shape.sharding.ring = view->shape.key_sharding.ring = n;
     view->shape.ring_rank %= n;
     view->shape.n_nodes = view->shape.has_key_sharding = 1;
@@ -5433,8 +5504,6 @@ MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
         if (d) memoi_exchange_hold(ring, &plan->crossing[n + d]);
         if (!ring->arrays.failed) memoi_exchange_make(ring);
         plan->arrays.failed |= ring->arrays.failed;
-        plan->computes |= ring->computes;
-        plan->sends |= (!d && ring->sends) || plan->crossing[d].n; /* own rows */
     }
     plan->of_nodes = rings;
 }
@@ -5444,8 +5513,9 @@ MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
  * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
  * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values.
  *
- * 1. A step waits for exchanges that are enqueued before it.
- * 2. A call of the local attention has query heads that share key heads evenly. */
+ * 1. A step is enqueued behind the exchange that brings its keys.
+ * 2. A call of the local attention has query heads that share key heads evenly.
+ * 3. A room that is read was filled in this pass, and each has a cell. */
 
 /* The buffers of one rank; those that are not needed are NULL. */
 typedef struct memoi_ring_buffers {
@@ -5459,15 +5529,24 @@ typedef struct memoi_ring_buffers {
     float* d_expanded[2];
 } memoi_ring_buffers;
 
-/* What an exchange does that the next waits may have to be behind: it reads keys held in place 0 or
- * 1, adds to own gradients, or to those of place 0 or 1, or reads contributions. */
+/* Cells of the target: bytes that several streams touch.  Keys by heads have a cell for each buffer;
+ * behind these each room of a pass has one. */
 enum {
-    MEMOI_USE_KEYS = 0,
-    MEMOI_USE_OWN_SUMS = 2,
-    MEMOI_USE_SUMS,
-    MEMOI_USE_GIVEN = MEMOI_USE_SUMS + 2,
-    MEMOI_N_USES
+    MEMOI_CELL_ROWS = 0,                        /* the user's tensors, and row dots by rows */
+    MEMOI_CELL_RESULTS,                         /* by heads, as they leave */
+    MEMOI_CELL_HEADS,                           /* of even and odd groups: q, d_out, row dots */
+    MEMOI_CELL_OWN_SUMS = MEMOI_CELL_HEADS + 2, /* gradients of own keys */
+    MEMOI_CELL_HELD_SUMS,                       /* in place 0 and 1: of keys of other nodes */
+    MEMOI_CELL_HELD_KEYS = MEMOI_CELL_HELD_SUMS + 2,
+    MEMOI_CELL_KEYS = MEMOI_CELL_HELD_KEYS + 2
 };
+
+/* Who used the bytes of the pools in a pass. */
+typedef struct memoi_ring_rooms {
+    int32_t first_cell, n_cells;     /* room 0 is what was there before the pass */
+    int32_t n;                       /* rooms so far */
+    memoi_pool pools[MEMOI_N_POOLS]; /* in bytes; of keys: of k */
+} memoi_ring_rooms;
 
 /* One forward or backward on one rank. */
 typedef struct memoi_ring {
@@ -5478,7 +5557,6 @@ typedef struct memoi_ring {
     const memo_exchange* plan;
     int32_t first_peer;   /* of the ranks of its node in comm */
     int32_t first_number; /* of its exchanges, which count through the rings over nodes */
-    int32_t place;        /* of the keys that it holds of another node: 0 or 1 */
     int32_t is_backward;
 
     char *q, *kv[2]; /* only read */
@@ -5489,21 +5567,12 @@ typedef struct memoi_ring {
     float* d_kv_final[2]; /* sums of this rank's rows */
     memoi_ring_buffers buffers;
 
-    int32_t last_step; /* the plan's; 0 on a rank without heads */
-    int32_t is_open;   /* the end needs no wait: a later ring of this pass waits for it */
+    int32_t keys_cell, heads_cell, sums_cell; /* of kv; of q, d_out and row_dots; of d_kv_final */
+    memoi_ring_rooms* rooms;
 
-    /* Points of the compute stream. */
-    int32_t has_keys;  /* its own keys are complete */
-    int32_t pool_free; /* no earlier ring or pass uses the keys' pool */
-    int32_t has_begun; /* this ring; step s has ended s points later, but for step 0 */
-
-    /* Exchanges in which this rank takes no part are left out. */
-    int32_t n_turns;            /* exchanges of this ring, passed or enqueued so far */
-    int32_t n_exchanged;        /* 1 + the number of the latest exchange enqueued */
-    int32_t n_awaited;          /* numbers that the compute stream has waited for */
-    int32_t used[MEMOI_N_USES]; /* 1 + the number of the latest exchange with this use; 0: none */
-    int32_t used_before;        /* of contributions, by earlier rings */
-    int32_t latest_use;         /* the last step that used the keys' pool; 0: none */
+    int32_t last_step;    /* the plan's; 0 on a rank without heads */
+    int32_t n_turns;      /* exchanges of this ring, passed or enqueued so far */
+    int32_t last_brought; /* the last step whose keys these bring */
 } memoi_ring;
 
 /* Elements of q. */
@@ -5572,16 +5641,60 @@ MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
     d_kv[1] = d_kv[0] + n * memoi_ring_row(shape, 0);
 }
 
-/* The compute stream waits for the first n exchanges, unless it has already (then 0).  An event
- * that a later exchange has recorded again makes the stream wait longer; exchanges wait only for
- * steps enqueued before them, so this ends, too. */
-MEMOI int memoi_ring_await(memoi_ring* ring, int32_t n) {
-    MEMO_ASSERT(n <= ring->n_exchanged); /* 1 */
-    if (n <= ring->n_awaited) return 0;
-    ring->n_awaited = n;
-    memoi_target_wait(ring->target, MEMOI_TARGET_EXCHANGED + (n - 1) % MEMOI_TARGET_EXCHANGES,
-                      MEMOI_TARGET_COMPUTE);
-    return 1;
+/* --- rooms --- */
+
+/* The bytes of a row in a pool. */
+MEMOI int64_t memoi_ring_pool_row_bytes(const memoi_ring* ring, int pool) {
+    return memoi_ring_row_bytes(ring->shape,
+                                pool == MEMOI_POOL_KEYS ? MEMOI_RING_K : MEMOI_RING_D_KV);
+}
+
+/* An operation fills bytes of a pool, behind all that used any of them. */
+MEMOI void memoi_ring_fill_bytes(memoi_ring* ring, memoi_target_op* op, int pool, int64_t begin,
+                                 int64_t n_bytes) {
+    memoi_ring_rooms* rooms = ring->rooms;
+    memoi_pool* p = &rooms->pools[pool];
+    if (!ring->target->order) return;
+    for (int32_t i = 0; i < p->n && p->stretches[i].begin < begin + n_bytes; i++)
+        if (p->stretches[i].end > begin)
+            memoi_target_follow(ring->target, op, rooms->first_cell + p->stretches[i].step);
+    MEMO_ASSERT(rooms->n + 1 < rooms->n_cells); /* 3 */
+    memoi_pool_take(p, begin, begin + n_bytes, ++rooms->n);
+    memoi_target_touch(ring->target, op, rooms->first_cell + rooms->n, 1);
+}
+
+/* The rows of step s in their room; behind the last step: of the own contribution. */
+MEMOI void memoi_ring_fill_room(memoi_ring* ring, memoi_target_op* op, int pool, int32_t s) {
+    const int64_t n = pool == MEMOI_POOL_KEYS
+                          ? memoi_ring_rows(ring, MEMOI_RING_K, s, 1)
+                          : memoi_ring_key_rows(ring, s <= ring->last_step ? s : 0);
+    const int64_t row_bytes = memoi_ring_pool_row_bytes(ring, pool);
+    memoi_ring_fill_bytes(ring, op, pool,
+                          memoi_exchange_room_of(ring->plan, pool, s)->row * row_bytes,
+                          n * row_bytes);
+}
+
+/* An operation reads the rows of step s, which fill their room. */
+MEMOI void memoi_ring_read_room(const memoi_ring* ring, memoi_target_op* op, int pool, int32_t s) {
+    const memoi_ring_rooms* rooms = ring->rooms;
+    const memoi_pool_stretch* at = rooms->pools[pool].stretches;
+    const int64_t begin =
+        memoi_exchange_room_of(ring->plan, pool, s)->row * memoi_ring_pool_row_bytes(ring, pool);
+    if (!ring->target->order) return;
+    while (at->end <= begin) at++;
+    MEMO_ASSERT(at->begin == begin && at->step); /* 3 */
+    memoi_target_touch(ring->target, op, rooms->first_cell + at->step, 0);
+}
+
+/* Before a pass. */
+MEMOI void memoi_ring_clear_rooms(memoi_ring_rooms* rooms) {
+    const memoi_pool_stretch all = {0, INT64_MAX, 0};
+    rooms->n = 0;
+    for (int i = 0; i < MEMOI_N_POOLS; i++) {
+        rooms->pools[i].n_rows = INT64_MAX;
+        rooms->pools[i].n = 1;
+        rooms->pools[i].stretches[0] = all;
+    }
 }
 
 /* Moves the addresses of a block on by rows and by heads. */
@@ -5819,22 +5932,21 @@ MEMOI void memoi_ring_set_padding(const memoi_ring* ring) {
 MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
     const int is_held = ring->plan->is_held; /* by a ring before it the rows of queries are set */
-    const int begins_kv =
-        ring->is_backward && (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
-    ring->n_turns = ring->latest_use = 0;
-    ring->used_before = ring->used[MEMOI_USE_GIVEN];
-    if (!is_held) {
-        ring->n_exchanged = ring->n_awaited = ring->used_before = 0;
-        memset(ring->used, 0, sizeof ring->used);
-    }
+    const int begins_kv = ring->is_backward && shape->heads.n_q &&
+                          (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
+    ring->n_turns = ring->last_brought = 0;
     if (!ring->is_backward && !is_held) memoi_ring_set_padding(ring);
     if (ring->is_backward && !is_held)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
                           memoi_ring_q_elements(shape) * 4);
-    for (int32_t is_v = 0; is_v < 2 && begins_kv; is_v++)
+    if (!begins_kv) return;
+    memoi_target_touch(ring->target, &op, ring->sums_cell, 1);
+    memoi_target_begin(ring->target, &op);
+    for (int32_t is_v = 0; is_v < 2; is_v++)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v],
                           memoi_ring_kv_elements(shape, is_v) * 4);
-    ring->has_begun = ++ring->target->n_points;
+    memoi_target_end(ring->target, &op);
 }
 
 /* The messages of a sequence's pieces of k or v, one each: from their places on the owner, or to
@@ -5925,22 +6037,17 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_
     if (n) memoi_target_kernel(ring->target, stream, MEMO_ROW_ADD_PACKED, &pack);
 }
 
-/* The use of an exchange that adds what comes back. */
-MEMOI int memoi_ring_sums_use(const memoi_ring* ring) {
-    return ring->plan->is_held ? MEMOI_USE_SUMS + ring->place : MEMOI_USE_OWN_SUMS;
-}
-
 /* The next exchange, one group of messages, if this rank takes part. */
 MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn) {
     const memoi_shape* shape = ring->shape;
-    const int32_t gate = memoi_ring_gate(ring, turn);
     const int first = turn->k ? MEMOI_RING_K : MEMOI_RING_D_KV;
     const int end = turn->given ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_KV;
     const int32_t number = ring->first_number + ring->n_turns++;
     memoi_target* target = ring->target;
     memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_RING);
     int64_t n_out = 0, n_reads = 0, n_writes = 0;
-    int64_t point = gate ? ring->has_begun + gate : 0; /* that it waits for */
+    if (turn->k) ring->last_brought = turn->k;
     for (int i = first; i < end; i++) {
         const int is_kv = i < MEMOI_RING_D_KV;
         const int32_t of = is_kv ? turn->k : turn->given;
@@ -5951,26 +6058,26 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
         n_out += out;
         if (is_kv && out) { /* all keys are announced, whichever rows travel */
             reads[n_reads++] = memob_range_at(memoi_ring_keys(ring, i, 0), whole);
-            point = memob_max(point, ring->has_keys);
-            if (ring->plan->is_held) ring->used[MEMOI_USE_KEYS + ring->place] = number + 1;
+            if (i == MEMOI_RING_K) memoi_target_touch(target, &op, ring->keys_cell, 0);
         }
         if (is_kv && in) {
             writes[n_writes++] = memob_range_at(memoi_ring_keys(ring, i, of), in);
-            point = memob_max(point, ring->pool_free);
+            if (i == MEMOI_RING_K) memoi_ring_fill_room(ring, &op, MEMOI_POOL_KEYS, of);
         }
         if (!is_kv && out) {
             reads[n_reads++] = memob_range_at(memoi_ring_contribution(ring, of, 0), out);
-            ring->used[MEMOI_USE_GIVEN] = number + 1;
+            memoi_ring_read_room(ring, &op, MEMOI_POOL_GRADIENTS, of);
         }
         if (!is_kv && in) {
             writes[n_writes++] = memob_range_at(memoi_ring_contribution(ring, of, 1), in);
-            ring->used[memoi_ring_sums_use(ring)] = number + 1;
-            point = memob_max(point, ring->has_begun);
+            memoi_ring_fill_bytes(ring, &op, MEMOI_POOL_GRADIENTS,
+                                  ring->plan->taken_row * row_bytes, in);
+            memoi_target_touch(target, &op, ring->sums_cell, 1);
         }
     }
     if (!n_reads && !n_writes) return;
 
-    memoi_target_pass(target, MEMOI_TARGET_RING, (int32_t)point);
+    memoi_target_begin(target, &op);
     memoi_target_group_begin(target, MEMOI_TARGET_RING, ring->comm, "ring exchange", number, reads,
                              n_reads, writes, n_writes, n_out);
     for (int i = 2 * first; i < 2 * end; i++)
@@ -5982,59 +6089,58 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
             memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1),
             memoi_exchange_pieces_of(ring->plan, 0, ring->plan->distances[turn->given], 0),
             shape->n_parts > 1, ring->d_kv_final);
-    memoi_target_record(target, MEMOI_TARGET_EXCHANGED + number % MEMOI_TARGET_EXCHANGES,
-                        MEMOI_TARGET_RING);
-    ring->n_exchanged = number + 1;
+    memoi_target_end(target, &op);
 }
 
-/* 1 + the number of the exchange in which the keys of step s arrive, or (MEMOI_TURN_GIVEN) in which
- * its contribution leaves; s 0: 0. */
-MEMOI int32_t memoi_ring_turn_end(const memoi_ring* ring, int what, int32_t s) {
-    return s ? ring->first_number + *memoi_exchange_turn_of(ring->plan, what, s) + 1 : 0;
-}
-/* The exchanges that must end before the contribution of step s has room. */
-MEMOI int32_t memoi_ring_room_end(const memoi_ring* ring, int32_t s) {
-    const int32_t after = memoi_exchange_room_of(ring->plan, MEMOI_POOL_GRADIENTS, s)->after;
-    const int32_t end = memoi_ring_turn_end(ring, MEMOI_TURN_GIVEN, after);
-    return (int32_t)memob_max(end, ring->used_before);
+/* Before the first block of step s.  The rows of a contribution go back as they came, in
+ * carried_type: then the steps' own sums are of the compute stream alone. */
+MEMOI void memoi_ring_step_begin(memoi_ring* ring, int32_t s, memoi_target_op* op) {
+    const int is_apart = ring->is_backward && (s || memoi_ring_is_apart(ring));
+    memoi_target* target = ring->target;
+    float* d_kv[2];
+    MEMO_ASSERT(s <= ring->last_brought); /* 1 */
+    memoi_target_touch(target, op, ring->heads_cell, 0);
+    if (s)
+        memoi_ring_read_room(ring, op, MEMOI_POOL_KEYS, s);
+    else
+        memoi_target_touch(target, op, ring->keys_cell, 0);
+    if (ring->is_backward && !is_apart) memoi_target_touch(target, op, ring->sums_cell, 1);
+    if (is_apart && !ring->buffers.d_kv_step)
+        memoi_ring_fill_room(ring, op, MEMOI_POOL_GRADIENTS, s ? s : ring->last_step + 1);
+    memoi_target_begin(target, op);
+    if (!is_apart) return;
+    memoi_ring_d_kv(ring, s, d_kv);
+    memoi_target_fill(target, MEMOI_TARGET_COMPUTE, d_kv[0],
+                      memoi_ring_key_rows(ring, s) * memoi_ring_row(ring->shape, MEMOI_RING_D_KV) *
+                          4);
 }
 
 MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     const memoi_shape* shape = ring->shape;
-    const int is_backward = ring->is_backward, rounds = ring->buffers.d_kv_step != NULL;
-    const int is_apart = is_backward && (s || memoi_ring_is_apart(ring));
-    const int64_t n_given =
-        is_apart * memoi_ring_key_rows(ring, s) * memoi_ring_row(shape, MEMOI_RING_D_KV);
-    const int32_t room_of = s ? s : ring->last_step + 1;
     memoi_target* target = ring->target;
-    float* d_kv[2];
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
     int has_worked = 0;
     for (int32_t mask = 0; mask < shape->n_parts * ring->plan->n_levels; mask++) {
         const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, mask);
         memo_attention_block block;
         if (!step->n_q_runs || !step->n_k_runs) continue;
-        if (!has_worked) {
-            const int what = is_backward ? MEMOI_TURN_K_BACKWARD : MEMOI_TURN_K;
-            const int32_t keys = memoi_ring_turn_end(ring, what, s);
-            const int32_t room = is_apart && !rounds ? memoi_ring_room_end(ring, room_of) : 0;
-            memoi_ring_await(ring, (int32_t)memob_max(keys, room));
-            if (s) ring->latest_use = s;
-        }
-        if (is_apart && !has_worked) {
-            memoi_ring_d_kv(ring, s, d_kv);
-            memoi_target_fill(target, MEMOI_TARGET_COMPUTE, d_kv[0], n_given * 4);
-        }
+        if (!has_worked) memoi_ring_step_begin(ring, s, &op);
         has_worked = 1;
         block = memoi_ring_block(ring, mask, step, s);
         memoi_ring_attend(ring, &block, step);
         if (memoi_ring_merges(ring, mask, s)) memoi_ring_merge(ring, &block, step);
     }
+    if (has_worked) memoi_target_end(target, &op);
 
-    /* The rows of a contribution go back as they came, in carried_type. */
-    if (s && is_apart && rounds && has_worked) {
-        memoi_ring_await(ring, memoi_ring_room_end(ring, s));
+    /* A contribution that was computed elsewhere. */
+    if (s && ring->is_backward && ring->buffers.d_kv_step && has_worked) {
+        op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
+        memoi_ring_fill_room(ring, &op, MEMOI_POOL_GRADIENTS, s);
+        memoi_target_begin(target, &op);
         memoi_target_cast(target, MEMOI_TARGET_COMPUTE, memoi_ring_contribution(ring, s, 0),
-                          shape->carried_type, ring->buffers.d_kv_step, n_given);
+                          shape->carried_type, ring->buffers.d_kv_step,
+                          memoi_ring_key_rows(ring, s) * memoi_ring_row(shape, MEMOI_RING_D_KV));
+        memoi_target_end(target, &op);
     }
 }
 
@@ -6053,6 +6159,7 @@ MEMOI void memoi_ring_exchange_behind(memoi_ring* ring, int32_t s) {
 MEMOI void memoi_ring_run(memoi_ring* ring) {
     const int32_t n = ring->last_step + 1, is_backward = ring->is_backward;
     const int64_t n_own = ring->shape->n_batch * ring->shape->key_sharding.ring_tokens;
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
     float* d_kv[2];
     memoi_ring_begin(ring);
     if (!ring->shape->heads.n_q) return;
@@ -6061,19 +6168,19 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
         const int32_t s = (i + is_backward) % n;
         memoi_ring_step(ring, s);
         if (!s) continue;
-        ring->target->n_points++;
         memoi_ring_exchange_behind(ring, s);
     }
-    if (ring->latest_use) ring->pool_free = ring->has_begun + ring->latest_use;
-    if (!ring->is_open) memoi_ring_await(ring, ring->n_exchanged);
 
     /* All contributions of others are there. */
     if (!is_backward || !memoi_ring_is_apart(ring)) return;
-    memoi_ring_await(ring, ring->used[memoi_ring_sums_use(ring)]);
+    memoi_target_touch(ring->target, &op, ring->sums_cell, 1);
+    if (!ring->buffers.d_kv_step) memoi_ring_read_room(ring, &op, MEMOI_POOL_GRADIENTS, n);
+    memoi_target_begin(ring->target, &op);
     memoi_ring_d_kv(ring, 0, d_kv);
     for (int32_t is_v = 0; is_v < 2; is_v++)
         memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, MEMO_TYPE_F32, ring->d_kv_final[is_v],
                          0, d_kv[is_v], 0, n_own * memoi_ring_row(ring->shape, is_v), 1);
+    memoi_target_end(ring->target, &op);
 }
 
 /* ---- >>ring over nodes --------------------------------------------------------------------------
@@ -6084,9 +6191,7 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
  * earlier rings are computed.  Invariants:
  *   1  ring d reads rows that are held in place d % 2, and the next rows come there behind ring d
  *   2  gradients of held rows leave behind ring d, and before rows come to their place
- *   3  own gradients of other nodes are added behind ring 0, in the order of d
- *
- * A crossing waits for exchanges within the node only if one touches the same rows. */
+ *   3  own gradients of other nodes are added behind ring 0, in the order of d */
 
 /* What is held of other nodes, by places; the last ones are of backward. */
 typedef struct memoi_nodes_buffers {
@@ -6104,20 +6209,9 @@ typedef struct memoi_nodes {
     memoi_shape shape; /* of this node's ring and a group of heads */
     char* own_kv[2];
     float* own_d_kv[2];
-    /* Points of the compute stream. */
-    int32_t has_keys;      /* own keys are complete */
-    int32_t has_own_sums;  /* ring 0 of this group has ended */
-    int32_t place_free[2]; /* the latest ring that reads rows held there has ended */
-    int32_t n_rings;       /* of this group, so far */
-    int32_t n_crossed;     /* of this group */
+    int32_t own_keys_cell;
+    int32_t n_rings; /* of this group, so far */
 } memoi_nodes;
-
-/* Makes the next crossing wait for a point, and for the first exchanges within the node. */
-MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point, int32_t n_exchanges) {
-    memoi_target* target = n->ring->target;
-    if (memoi_ring_await(n->ring, n_exchanges)) point = ++target->n_points;
-    memoi_target_pass(target, MEMOI_TARGET_NODES, point);
-}
 
 /* Brings the keys of ring d, and sends the rows that readers d nodes on need. */
 MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
@@ -6126,6 +6220,7 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     const memoi_exchange_pieces *out, *in;
     memoi_target* target = n->ring->target;
     memo_range reads[2], writes[2];
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_NODES);
     const int32_t n_nodes = n->plan->shape.n_nodes;
     int64_t n_bytes = 0;
     if (d >= n_nodes) return;
@@ -6134,15 +6229,15 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     if (!out->n && !in->n) return;
 
     MEMO_ASSERT(d < 3 || n->n_rings > d - 2); /* 1: enqueued behind ring d - 2 */
-    if (in->n) memoi_nodes_pass(n, n->place_free[d % 2], n->ring->used[MEMOI_USE_KEYS + d % 2]);
-    if (out->n) memoi_nodes_pass(n, n->has_keys, 0);
+    if (in->n) memoi_target_touch(target, &op, MEMOI_CELL_HELD_KEYS + d % 2, 1);
+    if (out->n) memoi_target_touch(target, &op, n->own_keys_cell, 0);
+    memoi_target_begin(target, &op);
     for (int is_v = 0; is_v < 2; is_v++) {
         const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
         reads[is_v] = memob_range_at(n->own_kv[is_v], n_all * row_bytes);
         writes[is_v] = memob_range_at(n->buffers.kv[d % 2][is_v], n_all * row_bytes);
         n_bytes += shape->n_batch * out->n_rows * row_bytes;
     }
-    n->n_crossed++;
     memoi_target_group_begin(target, MEMOI_TARGET_NODES, n->comm, "node keys", d, reads,
                              out->n ? 2 : 0, writes, in->n ? 2 : 0, n_bytes);
     for (int32_t i = 0; i < 4 * shape->n_batch; i++) { /* own rows, and rows to hold, of k and v */
@@ -6154,7 +6249,7 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
                                (n->comm->rank + (is_in ? n_nodes - d : d)) % n_nodes);
     }
     memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
-    memoi_target_record(target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_NODES);
+    memoi_target_end(target, &op);
 }
 
 /* Messages of the gradients of rows: of d_k of all sequences, then of d_v. */
@@ -6182,13 +6277,15 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
     const int64_t row_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV);
     const int rounds = n->buffers.given != NULL;
     memoi_target* target = n->ring->target;
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_NODES);
     char *out[2], *in[2];
     memo_range reads[2], writes;
     if (!n_out && !n_in) return;
 
     MEMO_ASSERT(n->n_rings == d + 1); /* 2, 3: behind ring d */
-    if (n_out) memoi_nodes_pass(n, target->n_points, n->ring->used[MEMOI_USE_SUMS + d % 2]);
-    if (n_in) memoi_nodes_pass(n, n->has_own_sums, n->ring->used[MEMOI_USE_OWN_SUMS]);
+    if (n_out) memoi_target_touch(target, &op, MEMOI_CELL_HELD_SUMS + d % 2, 0);
+    if (n_in) memoi_target_touch(target, &op, MEMOI_CELL_OWN_SUMS, 1);
+    memoi_target_begin(target, &op);
     for (int t = 0; t < 2; t++) {
         const int64_t row = memoi_ring_row(shape, t);
         const int64_t behind = t * n_batch * memoi_ring_row(shape, 0);
@@ -6205,7 +6302,6 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
     if (rounds) reads[0] = memob_range_at(n->buffers.given, n_batch * n_out * row_bytes);
     writes = memob_range_at(n->buffers.taken, n_batch * n_in * row_bytes);
 
-    n->n_crossed++;
     memoi_target_group_begin(target, MEMOI_TARGET_NODES, n->comm, "node gradients", d, reads,
                              n_out ? 2 - rounds : 0, &writes, n_in > 0,
                              n_batch * n_out * row_bytes);
@@ -6215,33 +6311,23 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
     if (n_in)
         memoi_ring_add(n->ring, MEMOI_TARGET_NODES, n->buffers.taken, n_batch * n_in,
                        memoi_exchange_crossing_of(n->plan, 0, d), 0, n->own_d_kv);
+    memoi_target_end(target, &op);
 }
 
 /* The ring within this node for the keys of the node d before. */
 MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
     memoi_ring* ring = n->ring;
-    memoi_target* target = ring->target;
-    const int holds = d && memoi_exchange_crossing_of(n->plan, 1, d)->n;
     ring->plan = &n->plan->of_nodes[d];
     ring->last_step = ring->plan->last_step;
     ring->first_number = 2 * d * ring->shape->sharding.ring;
-    ring->place = d % 2;
+    ring->keys_cell = d ? MEMOI_CELL_HELD_KEYS + d % 2 : n->own_keys_cell;
+    ring->sums_cell = d ? MEMOI_CELL_HELD_SUMS + d % 2 : MEMOI_CELL_OWN_SUMS;
     for (int t = 0; t < 2; t++) {
         ring->kv[t] = d ? n->buffers.kv[d % 2][t] : n->own_kv[t];
         ring->d_kv_final[t] = d ? n->buffers.d_kv[d % 2][t] : n->own_d_kv[t];
     }
-    if (holds) memoi_target_wait(target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_COMPUTE);
-    ring->has_keys = d ? ++target->n_points : n->has_keys;
-    ring->is_open = 0; /* unless this rank exchanges rows in a later ring */
-    for (int32_t k = d + 1; k < n->plan->shape.n_nodes; k++)
-        for (int32_t s = 1; s <= n->plan->of_nodes[k].last_step; s++)
-            for (int is_in = 0; is_in < 2; is_in++)
-                ring->is_open |= *memoi_exchange_rows_of(&n->plan->of_nodes[k], is_in, s) > 0;
     memoi_ring_run(ring);
     n->n_rings = d + 1;
-    target->n_points++;
-    if (!d) n->has_own_sums = target->n_points;
-    if (holds) n->place_free[d % 2] = target->n_points;
 }
 
 /* All rings of a group of heads, whose ring is of all nodes when it begins. */
@@ -6259,8 +6345,8 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
         n->own_d_kv[t] = ring->d_kv_final[t];
     }
 
-    n->has_keys = ring->has_keys;
-    n->n_rings = n->n_crossed = 0;
+    n->own_keys_cell = ring->keys_cell;
+    n->n_rings = 0;
 
     /* Brings, computes and gives in the order of chapter 6.  Without heads zeros are set alone. */
     for (int32_t d = 1; d <= 2 && shape->heads.n_q; d++) memoi_nodes_bring(n, d);
@@ -6268,10 +6354,6 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
         memoi_nodes_ring(n, d);
         if (d && ring->is_backward) memoi_nodes_give(n, d);
         if (d) memoi_nodes_bring(n, d + 2);
-    }
-    if (n->n_crossed) {
-        memoi_target_record(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
-        memoi_target_wait(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
     }
 }
 
@@ -6657,14 +6739,13 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
  * Knows: Ulysses and the ring as functions, and the buffers that these need.  Knows nothing of how
  * Ulysses and the ring work.
  *
- * 1. Groups whose heads are sent again use two buffers in turn, beginning with the first.
- * 2. The rows of a group's LSEs are of heads that this rank has. */
+ * 1. The rows of a group's LSEs are of heads that this rank has. */
 
 struct memo_sp_attention {
     memo_sp_attention_desc desc;
     memoi_shape shape; /* without tokens */
     memoi_target target;
-    memo_event events[MEMOI_TARGET_N_EVENTS];
+    memoi_ring_rooms rooms;
     memoi_buffers buffers[2]; /* of forward and backward, in the same memory */
 };
 
@@ -6753,12 +6834,26 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
     return memoi_check_memory(name, desc->device_memory, error);
 }
 
+/* A step fills a room of keys and two of contributions; step 0 one. */
+MEMOI memo_status memoi_hybrid_order_make(memo_sp_attention* a, memo_error* error) {
+    memoi_ring_rooms* rooms = &a->rooms;
+    const int64_t n_steps = (int64_t)a->shape.n_groups * a->shape.sharding.ring;
+    if (n_steps > INT32_MAX / 8) return memob_no_memory(error, "the waits of an attention");
+    rooms->n_cells = 1 + 3 * (int32_t)n_steps;
+    rooms->first_cell = MEMOI_CELL_KEYS + (int32_t)memob_max(a->shape.n_groups, 2);
+    for (int i = 0; i < MEMOI_N_POOLS; i++) /* a room cuts at its begin and end */
+        rooms->pools[i].stretches =
+            MEMOB_ARRAY(&a->target.arrays, memoi_pool_stretch, 2 * (int64_t)rooms->n_cells);
+    return memoi_target_order_make(&a->target, rooms->first_cell + rooms->n_cells, error);
+}
+
 MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
                                              const memo_sp_attention_desc* desc,
                                              memo_error* error) {
     const char* names[MEMOI_TARGET_N_STREAMS] = {NULL}; /* of the engine's streams */
     const memo_device* device = desc->device;
     int64_t n_bytes;
+    int has_streams = 0; /* beside the caller's */
     memo_status status = memoi_desc_shape_make(desc, &a->shape, error);
     if (!status) status = memoi_hybrid_device_check(desc, error);
     if (status) return status;
@@ -6768,24 +6863,14 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     if (a->shape.n_groups > 1) names[MEMOI_TARGET_ULYSSES] = "ulysses";
     if (a->shape.n_nodes > 1) names[MEMOI_TARGET_NODES] = "nodes";
     a->target.device = device;
-    a->target.events = a->events;
-    /* An exchange of keys and one of contributions for each step. */
-    a->target.n_events =
-        MEMOI_TARGET_EXCHANGED +
-        (int32_t)memob_min(2 * (int64_t)a->shape.sharding.ring, MEMOI_TARGET_EXCHANGES);
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     a->desc = *desc;
-    for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
-        if (names[i])
-            status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
-    for (int i = 0; i < a->target.n_events && !status; i++) {
-        int stream = i; /* of a point that it waits for */
-        if (i >= MEMOI_TARGET_HEADS) stream = MEMOI_TARGET_ULYSSES;
-        if (i >= MEMOI_TARGET_CROSSED) stream = MEMOI_TARGET_NODES;
-        if (i >= MEMOI_TARGET_EXCHANGED) stream = MEMOI_TARGET_RING;
-        if (stream && a->target.streams[stream])
-            status = memo_event_create_untimed(device, &a->events[i], error);
+    for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++) {
+        if (!names[i]) continue;
+        status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
+        has_streams = 1;
     }
+    if (has_streams && !status) status = memoi_hybrid_order_make(a, error);
 
     /* Scratch memory. */
     n_bytes = memoi_buffers_carve_all(&a->shape, NULL, a->buffers);
@@ -6982,7 +7067,6 @@ typedef struct memoi_hybrid_walk {
     memoi_ring ring;
     memoi_nodes nodes; /* of a ring over nodes */
     float* d_kv[2];    /* of a group: the sums of this rank's rows */
-    int32_t is_full;   /* results of the previous group may still be in their buffers */
 } memoi_hybrid_walk;
 
 MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* plan,
@@ -7012,9 +7096,8 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
     walk->nodes.plan = plan;
     walk->nodes.comm = a->desc.nodes;
     walk->nodes.buffers = walk->buffers.nodes;
-    /* Earlier passes used the same memory, until the first point. */
-    walk->target.n_points = walk->ring.has_keys = walk->ring.pool_free = 1;
-    walk->nodes.place_free[0] = walk->nodes.place_free[1] = 1;
+    walk->ring.sums_cell = MEMOI_CELL_OWN_SUMS;
+    walk->ring.rooms = &plan->attention->rooms;
     walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
 }
 
@@ -7026,23 +7109,22 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* group = &walk->groups[g % 2];
     memoi_carver saved = {(char*)t->saved, 0};
-    int32_t n_arrived = 0;
     if (!group->heads.n_q) { /* a rank without heads gets no bytes; any address will do */
         *q = kv[0] = kv[1] = (char*)t->out;
         return;
     }
-    for (int32_t earlier = 0; earlier <= g; earlier++) {
-        memoi_shape part = memoi_desc_group_of(walk->shape, earlier);
-        memoi_buffers_carve_heads(&part, &saved, q, kv);
-        n_arrived += part.heads.n_q > 0;
-    }
-    if (!walk->shape->sends_again) return;
-
-    /* Sent again: the one of two buffers that the previous keys are not in. */
-    MEMO_ASSERT(n_arrived > 0); /* 1 */
     *q = walk->buffers.q[g % 2];
-    kv[0] = walk->buffers.kv[(n_arrived - 1) % 2][0];
-    kv[1] = walk->buffers.kv[(n_arrived - 1) % 2][1];
+    kv[0] = walk->buffers.kv[g % 2][0];
+    kv[1] = walk->buffers.kv[g % 2][1];
+    for (int32_t earlier = 0; earlier <= g && !walk->shape->sends_again; earlier++) {
+        const memoi_shape part = memoi_desc_group_of(walk->shape, earlier);
+        memoi_buffers_carve_heads(&part, &saved, q, kv);
+    }
+}
+
+/* The cell of these keys; without Ulysses of the user's, which their gradients may replace. */
+MEMOI int32_t memoi_hybrid_keys_cell(const memoi_hybrid_walk* walk, int32_t g) {
+    return MEMOI_CELL_KEYS + (walk->shape->sends_again ? g % 2 : g);
 }
 
 /* What attention reads of a group arrives by heads.  q, k and v arrive in forward, and in backward
@@ -7056,12 +7138,20 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_exchanged v = {"v to heads", 1, shape->kv_size[1], shape->type};
     const memoi_exchanged d_out = {"d_out to heads", 0, shape->v_head_size, shape->type};
     const memoi_exchanged dots = {"row dots to heads", 0, 1, MEMO_TYPE_F32};
+    const int sends = !walk->ring.is_backward || shape->sends_again;
+    memoi_target_op op = memoi_target_op_on(walk->ulysses.stream);
     char *q_heads, *kv_heads[2];
     walk->groups[g % 2] = memoi_desc_group_of(shape, g);
     if (shape->sharding.ulysses == 1) return;
 
+    memoi_target_touch(&walk->target, &op, MEMOI_CELL_ROWS, 0);
+    if (walk->groups[g % 2].heads.n_q) {
+        memoi_target_touch(&walk->target, &op, MEMOI_CELL_HEADS + g % 2, 1);
+        if (sends) memoi_target_touch(&walk->target, &op, memoi_hybrid_keys_cell(walk, g), 1);
+    }
+    memoi_target_begin(&walk->target, &op);
     walk->ulysses.shape = &walk->groups[g % 2];
-    if (!walk->ring.is_backward || shape->sends_again) {
+    if (sends) {
         memoi_hybrid_find_heads(walk, g, &q_heads, kv_heads);
         memoi_ulysses_to_heads(&walk->ulysses, &q, t->q, q_heads);
         memoi_ulysses_to_heads(&walk->ulysses, &k, t->k, kv_heads[0]);
@@ -7071,8 +7161,7 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
         memoi_ulysses_to_heads(&walk->ulysses, &d_out, t->d_out, b->d_out[g % 2]);
         memoi_ulysses_to_heads(&walk->ulysses, &dots, b->dots_rows, b->dots[g % 2]);
     }
-    if (shape->n_groups > 1)
-        memoi_target_record(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_ULYSSES);
+    memoi_target_end(&walk->target, &op);
 }
 
 /* Gives a group's tensors and buffers to the ring. */
@@ -7082,23 +7171,17 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_buffers* b = &walk->buffers;
     memoi_ring* ring = &walk->ring;
     int is_direct = memoi_buffers_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1;
-    int32_t n_later = 0;
     ring->shape = group;
     ring->q = (char*)(uintptr_t)t->q;
     ring->kv[0] = (char*)(uintptr_t)t->k;
     ring->kv[1] = (char*)(uintptr_t)t->v;
     if (has_ulysses) memoi_hybrid_find_heads(walk, g, &ring->q, ring->kv);
-
-    /* What was saved is complete since the pass began.  A wait that a later ring makes for all
-     * exchanges is left out, unless k's buffer is filled again by then: there are two. */
-    if (!ring->is_backward || group->sends_again) ring->has_keys = ++walk->target.n_points;
-    for (int32_t i = g + 1; i < group->n_groups && !ring->is_backward; i++)
-        n_later += memoi_desc_group_of(walk->shape, i).heads.n_q > 0;
-    ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1);
+    ring->keys_cell = memoi_hybrid_keys_cell(walk, g);
+    ring->heads_cell = MEMOI_CELL_HEADS + g % 2;
 
     /* The LSEs of a group follow those of earlier groups. */
     ring->lse = t->lse;
-    MEMO_ASSERT(!group->heads.n_q || (group->heads.first_q >= walk->shape->heads.first_q && /* 2 */
+    MEMO_ASSERT(!group->heads.n_q || (group->heads.first_q >= walk->shape->heads.first_q && /* 1 */
                                       group->heads.first_q + group->heads.n_q <=
                                           walk->shape->heads.first_q + walk->shape->heads.n_q));
     if (t->lse)
@@ -7170,20 +7253,28 @@ MEMOI void memoi_hybrid_return(memoi_hybrid_walk* walk, const memoi_hybrid_resul
 /* The results of a group leave.  With several groups they do behind the next one's attention. */
 MEMOI void memoi_hybrid_leave(memoi_hybrid_walk* walk, int32_t g) {
     memoi_target* target = &walk->target;
-    int is_grouped = walk->shape->n_groups > 1, has_heads = walk->ring.shape->heads.n_q > 0;
+    const int is_grouped = walk->shape->n_groups > 1, has_heads = walk->ring.shape->heads.n_q > 0;
+    const int32_t n = walk->ring.is_backward ? 3 : 1;
+    memoi_target_op casts = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
+    memoi_target_op returns = memoi_target_op_on(MEMOI_TARGET_ULYSSES);
     memoi_hybrid_result results[3];
-    int32_t n = walk->ring.is_backward ? 3 : 1;
-    if (has_heads && walk->is_full)
-        memoi_target_wait(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_COMPUTE);
-    walk->is_full = is_grouped && has_heads; /* earlier ones left before this one arrived */
+    if (has_heads) memoi_target_touch(target, &casts, MEMOI_CELL_RESULTS, 1);
+    if (has_heads && n > 1) memoi_target_touch(target, &casts, MEMOI_CELL_OWN_SUMS, 0);
+    if (walk->shape->sharding.ulysses == 1 && n > 1)
+        memoi_target_touch(target, &casts, walk->ring.keys_cell, 1);
+    memoi_target_begin(target, &casts);
     for (int32_t i = 0; i < n; i++) {
         results[i] = memoi_hybrid_result_of(walk, i);
         if (!is_grouped) memoi_hybrid_return(walk, &results[i], i, g);
     }
+    memoi_target_end(target, &casts);
     if (!is_grouped) return;
-    if (has_heads) memoi_target_pass(target, MEMOI_TARGET_ULYSSES, ++target->n_points);
+
+    if (has_heads) memoi_target_touch(target, &returns, MEMOI_CELL_RESULTS, 0);
+    memoi_target_touch(target, &returns, MEMOI_CELL_ROWS, 1);
+    memoi_target_begin(target, &returns);
     for (int32_t i = 0; i < n; i++) memoi_hybrid_return(walk, &results[i], i, g);
-    memoi_target_record(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_ULYSSES);
+    memoi_target_end(target, &returns);
 }
 
 /* --- all groups, in the order of chapter 5 --- */
@@ -7192,6 +7283,7 @@ MEMOI void memoi_hybrid_open(memoi_hybrid_walk* walk) {
     const memoi_shape* shape = walk->shape;
     const memo_sp_attention_tensors* t = &walk->tensors;
     memoi_target* target = &walk->target;
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
     if (walk->ring.is_backward) {
         memo_add_desc dots = MEMO_ZERO(memo_add_desc);
         /* Row dots are computed from rows, where out and d_out are, then exchanged with d_out. */
@@ -7201,11 +7293,13 @@ MEMOI void memoi_hybrid_open(memoi_hybrid_walk* walk) {
         dots.a_type = dots.b_type = shape->type;
         dots.n_rows = shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads;
         dots.n_columns = shape->v_head_size;
+        memoi_target_touch(target, &op, MEMOI_CELL_ROWS, 1);
+        memoi_target_begin(target, &op);
         memoi_target_kernel(target, MEMOI_TARGET_COMPUTE, MEMO_ROW_SUMS, &dots);
+        memoi_target_end(target, &op);
     }
     if (walk->ring.is_backward && t->sinks)
         memoi_target_fill(target, MEMOI_TARGET_COMPUTE, t->d_sinks, (int64_t)shape->n_q_heads * 4);
-    if (shape->n_groups > 1) memoi_target_pass(target, MEMOI_TARGET_ULYSSES, ++target->n_points);
     memoi_hybrid_arrive(walk, 0);
 }
 
@@ -7214,6 +7308,7 @@ MEMOI void memoi_hybrid_sinks(memoi_hybrid_walk* walk) {
     const memoi_ring* ring = &walk->ring;
     const memo_ulysses_heads* heads = &ring->shape->heads;
     memo_sinks_desc sinks = MEMO_ZERO(memo_sinks_desc);
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
     if (!walk->tensors.sinks || !heads->n_q) return;
     sinks.lse = ring->lse;
     sinks.sinks = walk->tensors.sinks + heads->first_q;
@@ -7223,21 +7318,19 @@ MEMOI void memoi_hybrid_sinks(memoi_hybrid_walk* walk) {
     sinks.out = ring->out;
     sinks.row_dots = ring->row_dots;
     if (ring->is_backward) sinks.d_sinks = walk->tensors.d_sinks + heads->first_q;
+    if (ring->is_backward) memoi_target_touch(&walk->target, &op, ring->heads_cell, 0);
+    memoi_target_begin(&walk->target, &op);
     memoi_target_kernel(&walk->target, MEMOI_TARGET_COMPUTE,
                         ring->is_backward ? MEMO_ROW_SINK_SUMS : MEMO_ROW_SINKS, &sinks);
+    memoi_target_end(&walk->target, &op);
 }
 
 MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
-    const memo_exchange* plan = walk->ring.plan;
     const int32_t n_groups = walk->shape->n_groups;
-    /* A rank without queries uses what arrives only if it sends keys on, or sums row dots of its
-     * padding for sinks. */
-    const int uses_heads = plan->computes || (walk->ring.is_backward && walk->tensors.sinks) ||
-                           (plan->sends && (!walk->ring.is_backward || walk->shape->sends_again));
+    if (walk->target.order) memoi_ring_clear_rooms(walk->ring.rooms);
+    memoi_target_fence(&walk->target);
     memoi_hybrid_open(walk);
     for (int32_t g = 0; g < n_groups; g++) {
-        if (n_groups > 1 && walk->groups[g % 2].heads.n_q && uses_heads)
-            memoi_target_wait(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_COMPUTE);
         if (g + 1 < n_groups) memoi_hybrid_arrive(walk, g + 1); /* during the attention of g */
         memoi_hybrid_enter(walk, g);
         if (walk->shape->n_nodes > 1)
@@ -7247,7 +7340,7 @@ MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
         memoi_hybrid_sinks(walk);
         memoi_hybrid_leave(walk, g);
     }
-    if (n_groups > 1) memoi_target_wait(&walk->target, MEMOI_TARGET_ROWS, MEMOI_TARGET_COMPUTE);
+    memoi_target_fence(&walk->target);
     return walk->target.status;
 }
 

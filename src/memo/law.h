@@ -94,7 +94,7 @@ typedef struct memob_op {
     int32_t visit; /* the visit, or the one behind which it is enqueued; -1: before the list */
     int32_t list;
     int32_t first_part, n_parts;
-    int32_t first_touch, n_touches; /* see memoi_cells_need */
+    int32_t first_touch, n_touches; /* see memob_cells_need */
 } memob_op;
 
 #define MEMOB_LIST_AHEAD 32

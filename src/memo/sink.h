@@ -56,11 +56,9 @@ MEMOI int memoi_sink_is_host(const memob_sink* sink, int32_t stream) {
 /* Behind operation `number`, the stream's latest.  Returns which of its events; -1: none. */
 MEMOI inline int32_t memoi_sink_record(memob_sink* sink, int32_t stream, int64_t number) {
     memob_engine* e = &sink->engine;
-    memob_records* records = &sink->records[stream];
-    const int32_t event = (int32_t)(records->next % MEMOB_RECORDS);
+    int32_t event;
     if (e->status || memoi_sink_is_host(sink, stream)) return -1;
-    records->next++;
-    records->numbers[event] = number;
+    event = memob_records_add(&sink->records[stream], number);
     memob_engine_record(e, stream, stream * MEMOB_RECORDS + event);
     return event;
 }
@@ -70,7 +68,7 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
         if (!wait->of[s] || e->status) continue;
         if (!memoi_sink_is_host(sink, s)) {
-            int32_t event = memoi_records_find(&sink->records[s], wait->of[s]);
+            int32_t event = memob_records_find(&sink->records[s], wait->of[s]);
             if (event < 0) event = memoi_sink_record(sink, s, sink->waits->now[s].of[s]);
             if (e->status) return;
             MEMO_ASSERT(sink->records[s].numbers[event] >= wait->of[s]); /* 1 */
@@ -80,14 +78,14 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
                     ? memo_event_synchronize(&e->device, e->events[event], e->error)
                     : memo_event_wait(&e->device, e->events[event], e->streams[stream], e->error);
         }
-        if (!e->status) memoi_waits_raise(sink->waits, stream, s, wait->of[s]);
+        if (!e->status) memob_waits_raise(sink->waits, stream, s, wait->of[s]);
     }
 }
 
 /* What an operation must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
 MEMOI int memoi_sink_need(const memob_sink* sink, const memob_op* op, memob_numbers* wait) {
-    memoi_cells_need(sink->cells, sink->law.touches + op->first_touch, op->n_touches, wait);
-    return memoi_waits_reduce(sink->waits, op->stream, wait);
+    memob_cells_need(sink->cells, sink->law.touches + op->first_touch, op->n_touches, wait);
+    return memob_waits_reduce(sink->waits, op->stream, wait);
 }
 
 /* An operation begins, when those before are over for which it waits.  Returns how many operations
@@ -113,8 +111,8 @@ MEMOI void memoi_sink_end(memob_sink* sink, const memob_op* op, int64_t n_before
         return;
     }
     number = sink->waits->now[op->stream].of[op->stream];
-    if (number == n_before) number = memoi_waits_end(sink->waits, op->stream);
-    memoi_cells_mark(sink->cells, sink->law.touches + op->first_touch, op->n_touches, op->stream,
+    if (number == n_before) number = memob_waits_end(sink->waits, op->stream);
+    memob_cells_mark(sink->cells, sink->law.touches + op->first_touch, op->n_touches, op->stream,
                      number);
     (void)memoi_sink_record(sink, op->stream, number);
 }
@@ -126,7 +124,7 @@ MEMOI void memoi_sink_follow(memob_sink* sink, int32_t stream, int32_t other) {
         memoi_clock_wait(sink->clock, stream, sink->clock->time_s[other]);
         return;
     }
-    wait.of[other] = memoi_waits_end(sink->waits, other);
+    wait.of[other] = memob_waits_end(sink->waits, other);
     memoi_sink_wait(sink, stream, &wait);
 }
 
@@ -136,7 +134,7 @@ MEMOI void memoi_sink_join(memob_sink* sink) {
     if (sink->clock) memoi_clock_join(sink->clock);
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {
         if (s * MEMOB_RECORDS >= sink->engine.n_events) continue;
-        all.of[s] = memoi_waits_end(sink->waits, s);
+        all.of[s] = memob_waits_end(sink->waits, s);
         (void)memoi_sink_record(sink, s, all.of[s]);
     }
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++) {

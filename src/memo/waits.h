@@ -38,7 +38,7 @@ typedef char memoi_numbers_fit[MEMOB_N_STREAMS == 4 ? 1 : -1]; /* functions with
 
 /* The later operation of each stream.  No loop: at -O2 compilers keep it, and bytes with 20 cells
  * then take twice as long. */
-MEMOI void memoi_numbers_raise(memob_numbers* a, const memob_numbers* b) {
+MEMOI void memob_numbers_raise(memob_numbers* a, const memob_numbers* b) {
     a->of[0] = memob_max(a->of[0], b->of[0]);
     a->of[1] = memob_max(a->of[1], b->of[1]);
     a->of[2] = memob_max(a->of[2], b->of[2]);
@@ -69,15 +69,15 @@ MEMOI const memob_numbers* memoi_waits_clock(const memob_waits* waits, int32_t s
 
 /* Adds what an operation conflicts with: of each stream the latest.  touches: 2 * cell, + 1 if it
  * writes the cell. */
-MEMOI void memoi_cells_need(const memob_cell* cells, const int32_t* touches, int32_t n_touches,
+MEMOI void memob_cells_need(const memob_cell* cells, const int32_t* touches, int32_t n_touches,
                             memob_numbers* need) {
     for (int32_t k = 0; k < n_touches; k++) {
         const memob_cell* cell = &cells[touches[k] >> 1];
-        memoi_numbers_raise(need, touches[k] & 1 ? &cell->used : &cell->wrote);
+        memob_numbers_raise(need, touches[k] & 1 ? &cell->used : &cell->wrote);
     }
 }
 
-MEMOI void memoi_cells_mark(memob_cell* cells, const int32_t* touches, int32_t n_touches,
+MEMOI void memob_cells_mark(memob_cell* cells, const int32_t* touches, int32_t n_touches,
                             int32_t stream, int64_t number) {
     for (int32_t k = 0; k < n_touches; k++) {
         memob_cell* cell = &cells[touches[k] >> 1];
@@ -94,8 +94,8 @@ MEMOI int memoi_waits_drop(int64_t* number, int64_t past) {
 }
 
 /* Leaves what the stream must wait for: drops what its past implies, then what another wait
- * implies.  0: nothing is left.  The first part has no loop, as memoi_numbers_raise. */
-MEMOI int memoi_waits_reduce(const memob_waits* waits, int32_t stream, memob_numbers* need) {
+ * implies.  0: nothing is left.  The first part has no loop, as memob_numbers_raise. */
+MEMOI int memob_waits_reduce(const memob_waits* waits, int32_t stream, memob_numbers* need) {
     const memob_numbers* now = &waits->now[stream];
     const int n_needs =
         memoi_waits_drop(&need->of[0], now->of[0]) + memoi_waits_drop(&need->of[1], now->of[1]) +
@@ -109,17 +109,17 @@ MEMOI int memoi_waits_reduce(const memob_waits* waits, int32_t stream, memob_num
 }
 
 /* From now on the stream waits for an operation of another, and for what comes before that. */
-MEMOI void memoi_waits_raise(memob_waits* waits, int32_t stream, int32_t other, int64_t number) {
+MEMOI void memob_waits_raise(memob_waits* waits, int32_t stream, int32_t other, int64_t number) {
     const memob_numbers* clock = memoi_waits_clock(waits, other, number);
     memob_numbers* now = &waits->now[stream];
     MEMO_ASSERT(stream != other && (!clock || clock->of[stream] <= now->of[stream])); /* 5 */
     MEMO_ASSERT(now->of[other] < number);                                             /* 2 */
     now->of[other] = number;
-    if (clock) memoi_numbers_raise(now, clock);
+    if (clock) memob_numbers_raise(now, clock);
 }
 
 /* The stream was given all of an operation.  Returns the operation's number in its stream. */
-MEMOI int64_t memoi_waits_end(memob_waits* waits, int32_t stream) {
+MEMOI int64_t memob_waits_end(memob_waits* waits, int32_t stream) {
     memob_numbers* now = &waits->now[stream];
     const int64_t number = now->of[stream] + 1;
     memob_numbers* clock = &waits->clocks[stream][(uint64_t)number % MEMOB_CLOCKS_KEPT];
@@ -139,8 +139,15 @@ typedef struct memob_records {
     int64_t numbers[MEMOB_RECORDS]; /* of operations, by event; 0: not recorded yet */
 } memob_records;
 
+/* The event that is recorded next, behind an operation. */
+MEMOI inline int32_t memob_records_add(memob_records* records, int64_t number) {
+    const int32_t event = (int32_t)(records->next++ % MEMOB_RECORDS);
+    records->numbers[event] = number;
+    return event;
+}
+
 /* The event of the first kept record behind an operation; -1: there is none yet. */
-MEMOI int32_t memoi_records_find(const memob_records* records, int64_t number) {
+MEMOI int32_t memob_records_find(const memob_records* records, int64_t number) {
     int32_t found = -1;
     for (uint32_t k = 1; k <= MEMOB_RECORDS; k++) {
         const uint32_t event = (records->next - k) % MEMOB_RECORDS;

@@ -1,14 +1,16 @@
 #pragma once
+#include "memo/waits.h"
 #include "sp/row_kernels.h"
 /* ---- >>target -----------------------------------------------------------------------------------
- * Knows: a device, a recorder around it, the row kernels, groups of messages.  Knows nothing of
- * attention.
+ * Knows: a device, a recorder around it, the row kernels, groups of messages, and the law of waits.
+ * Knows nothing of attention.
  *
  * Streams, events and memory of an engine.  The target keeps the first failure; after it nothing is
  * enqueued.
  *
  * 1. An event of an operation is one that the target has.
- * 2. A stream waits for what the compute stream was given before. */
+ * 2. An event that is waited for was recorded behind the operation that is meant.
+ * 3. An operation touches cells that the target has. */
 
 enum {
     MEMOI_TARGET_COMPUTE = 0,
@@ -18,17 +20,13 @@ enum {
     MEMOI_TARGET_NODES,
     MEMOI_TARGET_N_STREAMS
 };
-/* Events of attention. */
-enum {
-    /* A point of the compute stream that another one waits for: an event for each of those. */
-    MEMOI_TARGET_COMPUTED = 0,
-    MEMOI_TARGET_HEADS = MEMOI_TARGET_COMPUTED + MEMOI_TARGET_N_STREAMS, /* arrived by heads */
-    MEMOI_TARGET_ROWS,    /* a group has left by rows */
-    MEMOI_TARGET_CROSSED, /* rows of other nodes have arrived; of even and of odd rings */
-    MEMOI_TARGET_EXCHANGED = MEMOI_TARGET_CROSSED + 2, /* the first, which exchanges use in turn */
-    MEMOI_TARGET_EXCHANGES = 64,
-    MEMOI_TARGET_N_EVENTS = MEMOI_TARGET_EXCHANGED + MEMOI_TARGET_EXCHANGES
-};
+typedef char memoi_target_streams_fit[(int)MEMOI_TARGET_N_STREAMS == (int)MEMOB_N_STREAMS ? 1 : -1];
+
+/* What the streams of an engine were given, and the records of each stream's events. */
+typedef struct memoi_target_order {
+    memob_waits waits;
+    memob_records records[MEMOI_TARGET_N_STREAMS];
+} memoi_target_order;
 
 typedef struct memoi_target {
     const memo_device* device;
@@ -38,9 +36,11 @@ typedef struct memoi_target {
     void *memory, *host_memory; /* owned; NULL: none, or the user's */
     memob_arrays arrays;
     const memo_label* agreed; /* its fields and digests go with each message */
-    /* Points of the compute stream, counted in a pass; each is behind all that came before it. */
-    int32_t n_points;
-    int32_t seen[MEMOI_TARGET_N_STREAMS]; /* that a stream is behind */
+    /* NULL: the engine has one stream, or makes its waits itself.  Otherwise waits follow from what
+     * operations touch, and each stream has MEMOB_RECORDS events. */
+    memoi_target_order* order;
+    memob_cell* cells;
+    int32_t n_cells;
     memo_status status;
     memo_error* error;
 } memoi_target;
@@ -119,13 +119,101 @@ MEMOI MEMOB_NOINLINE void memoi_target_wait(memoi_target* target, int32_t event,
                                          target->streams[stream], target->error);
 }
 
-/* Makes a stream wait for a point of the compute stream, unless it has. */
-MEMOI void memoi_target_pass(memoi_target* target, int stream, int32_t point) {
-    MEMO_ASSERT(point <= target->n_points); /* 2 */
-    if (point <= target->seen[stream]) return;
-    memoi_target_record(target, MEMOI_TARGET_COMPUTED + stream, MEMOI_TARGET_COMPUTE);
-    memoi_target_wait(target, MEMOI_TARGET_COMPUTED + stream, stream);
-    target->seen[stream] = target->n_points;
+/* --- operations that wait by what they touch --- */
+
+/* The streams that are used exist. */
+MEMOI memo_status memoi_target_order_make(memoi_target* target, int32_t n_cells,
+                                          memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    target->order = MEMOB_ARRAY(&target->arrays, memoi_target_order, 1);
+    target->cells = MEMOB_ARRAY(&target->arrays, memob_cell, n_cells);
+    target->events =
+        MEMOB_ARRAY(&target->arrays, memo_event, MEMOI_TARGET_N_STREAMS * MEMOB_RECORDS);
+    if (target->arrays.failed) return memob_no_memory(error, "the waits of an engine");
+    target->n_cells = n_cells;
+    target->n_events = MEMOI_TARGET_N_STREAMS * MEMOB_RECORDS;
+    for (int32_t i = 0; i < target->n_events && !status; i++)
+        if (target->streams[i / MEMOB_RECORDS])
+            status = memo_event_create_untimed(target->device, &target->events[i], error);
+    return status;
+}
+
+/* What a stream is given between begin and end.  Its touches are listed before begin. */
+typedef struct memoi_target_op {
+    int32_t stream, n_touches;
+    int32_t touches[8]; /* as in memob_cells_need */
+    memob_numbers need;
+} memoi_target_op;
+
+MEMOI memoi_target_op memoi_target_op_on(int32_t stream) {
+    memoi_target_op op = MEMO_ZERO(memoi_target_op);
+    op.stream = stream;
+    return op;
+}
+
+MEMOI MEMOB_NOINLINE void memoi_target_touch(const memoi_target* target, memoi_target_op* op,
+                                             int32_t cell, int is_written) {
+    const int32_t touch = 2 * cell + (is_written != 0);
+    if (!target->order) return;
+    MEMO_ASSERT(cell >= 0 && cell < target->n_cells); /* 3 */
+    memob_cells_need(target->cells, &touch, 1, &op->need);
+    op->touches[op->n_touches++] = touch;
+}
+
+/* Bytes of a cell lie where the operation writes another. */
+MEMOI void memoi_target_follow(const memoi_target* target, memoi_target_op* op, int32_t cell) {
+    if (target->order) memob_numbers_raise(&op->need, &target->cells[cell].used);
+}
+
+/* Behind operation `number`, the stream's latest. */
+MEMOI int32_t memoi_target_record_behind(memoi_target* target, int32_t stream, int64_t number) {
+    memob_records* records = &target->order->records[stream];
+    const int32_t event = memob_records_add(records, number);
+    memoi_target_record(target, stream * MEMOB_RECORDS + event, stream);
+    if (target->status) records->numbers[event] = 0;
+    return event;
+}
+
+/* The compute stream has many operations, and others wait for few, so it is recorded when one of
+ * them does.  The record is an operation itself: it is behind what the stream has waited for since
+ * its latest one. */
+MEMOI void memoi_target_begin(memoi_target* target, memoi_target_op* op) {
+    memoi_target_order* order = target->order;
+    if (!order || target->status || !memob_waits_reduce(&order->waits, op->stream, &op->need))
+        return;
+    for (int32_t s = 0; s < MEMOI_TARGET_N_STREAMS && !target->status; s++) {
+        int32_t event;
+        if (op->need.of[s] <= order->waits.now[op->stream].of[s]) continue;
+        event = memob_records_find(&order->records[s], op->need.of[s]);
+        if (event < 0)
+            event = memoi_target_record_behind(target, s, memob_waits_end(&order->waits, s));
+        MEMO_ASSERT(target->status || order->records[s].numbers[event] >= op->need.of[s]); /* 2 */
+        memoi_target_wait(target, s * MEMOB_RECORDS + event, op->stream);
+        if (!target->status)
+            memob_waits_raise(&order->waits, op->stream, s, order->records[s].numbers[event]);
+    }
+}
+
+MEMOI void memoi_target_end(memoi_target* target, const memoi_target_op* op) {
+    int64_t number;
+    if (!target->order) return;
+    number = memob_waits_end(&target->order->waits, op->stream);
+    memob_cells_mark(target->cells, op->touches, op->n_touches, op->stream, number);
+    if (op->stream && !target->status) (void)memoi_target_record_behind(target, op->stream, number);
+}
+
+/* The caller's work, before a pass or after it, may touch everything. */
+MEMOI void memoi_target_fence(memoi_target* target) {
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
+    memob_cell all = MEMO_ZERO(memob_cell);
+    if (!target->order) return;
+    for (int32_t s = 0; s < MEMOI_TARGET_N_STREAMS; s++)
+        op.need.of[s] = target->order->waits.now[s].of[s];
+    memoi_target_begin(target, &op);
+    if (target->status) return; /* what was not waited for stays known */
+    all.used.of[MEMOI_TARGET_COMPUTE] = all.wrote.of[MEMOI_TARGET_COMPUTE] =
+        memob_waits_end(&target->order->waits, MEMOI_TARGET_COMPUTE);
+    for (int32_t i = 0; i < target->n_cells; i++) target->cells[i] = all;
 }
 
 MEMOI void memoi_target_fill(memoi_target* target, int stream, void* address, int64_t n_bytes) {

@@ -352,15 +352,15 @@ static int64_t enqueue(const memob_law* law, memob_cell* cells, memob_waits* wai
     const memob_op* op = &law->ops[k];
     const int32_t* touches = law->touches + op->first_touch;
     memob_numbers need = MEMO_ZERO(memob_numbers);
-    memoi_cells_need(cells, touches, op->n_touches, &need);
+    memob_cells_need(cells, touches, op->n_touches, &need);
     *wait = need;
-    (void)memoi_waits_reduce(waits, op->stream, wait);
+    (void)memob_waits_reduce(waits, op->stream, wait);
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
-        if (wait->of[s]) memoi_waits_raise(waits, op->stream, s, wait->of[s]);
+        if (wait->of[s]) memob_waits_raise(waits, op->stream, s, wait->of[s]);
     for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
         CHECK_IS(need.of[s], <=, waits->now[op->stream].of[s]);
-    const int64_t number = memoi_waits_end(waits, op->stream);
-    memoi_cells_mark(cells, touches, op->n_touches, op->stream, number);
+    const int64_t number = memob_waits_end(waits, op->stream);
+    memob_cells_mark(cells, touches, op->n_touches, op->stream, number);
     return number;
 }
 

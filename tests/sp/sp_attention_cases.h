@@ -427,11 +427,55 @@ typedef struct world {
     int32_t has_two_layers; /* another layer comes in between */
     int32_t failing_rank;   /* whose local attention fails; -1: none */
     int32_t fails_latent;   /* 1: instead, its expand; 2: its reduce */
-    int32_t recorded_rank;  /* whose schedule is checked; -1: none */
-    int32_t is_alone;       /* in this process: the other ranks are in others */
-    int32_t own_rank;       /* if so */
+    int32_t recorded_rank;  /* whose schedule is checked; -1: none; ALL_RANKS */
+    /* On host devices, of each rank of the ring rank, or of all (ALL_RANKS): a message in
+     * late_one_in starts late, at most n_late. */
+    int32_t late_ring_rank, late_one_in, n_late;
+    uint64_t late_seed;
+    int32_t is_alone; /* in this process: the other ranks are in others */
+    int32_t own_rank; /* if so */
     pthread_barrier_t barrier;
 } world;
+
+enum { ALL_RANKS = -2 };
+
+/* Links of a rank, on which some messages start up to 20 ms late, as on a busy network. */
+typedef struct late_links {
+    memo_device* device;
+    memo_status (*messages)(memo_comm*, memo_stream, const memo_message_call*, int32_t,
+                            memo_error*);
+    uint64_t state;
+    int32_t one_in, n_left;
+} late_links;
+static __thread late_links late;
+
+static inline memo_status late_sleep(void* args, memo_error* error) {
+    const struct timespec time = {0, *(const int32_t*)args};
+    (void)error;
+    nanosleep(&time, NULL);
+    return MEMO_STATUS_OK;
+}
+static inline memo_status late_messages(memo_comm* comm, memo_stream stream,
+                                        const memo_message_call* calls, int32_t n,
+                                        memo_error* error) {
+    const uint64_t random = memo_test_next(&late.state);
+    const int32_t ns = (int32_t)(random >> 8) % 20000000;
+    memo_status status = MEMO_STATUS_OK;
+    if (late.n_left && random % 256 % (uint64_t)late.one_in == 0) {
+        late.n_left--;
+        status = memo_host_device_launch(late.device, stream, late_sleep, &ns, sizeof ns, error);
+    }
+    return status ? status : late.messages(comm, stream, calls, n, error);
+}
+static inline void make_late(const world* all, memo_comm* comm, memo_device* device) {
+    if (!comm || comm->messages == late_messages) return;
+    late.device = device;
+    late.messages = comm->messages;
+    late.state = all->late_seed + 97 * (uint64_t)comm->rank;
+    late.one_in = all->late_one_in;
+    late.n_left = all->n_late;
+    comm->messages = late_messages;
+}
 
 static memo_status failing_attention(MEMO_UNUSED void* user, MEMO_UNUSED memo_stream stream,
                                      MEMO_UNUSED const memo_attention_block* block,
@@ -757,8 +801,8 @@ static void check_announced(const memo_schedule* recorded) {
 }
 
 /* Two waits order what the schedule does not show: the end of a pass that only returns gradients
- * waits so that the caller may free the scratch memory, and an exchange that begins a pass and only
- * receives waits for whatever used the buffers before. */
+ * waits so that the caller may free the scratch memory, and an exchange that begins a pass on its
+ * stream and only receives waits for whatever used the buffers before. */
 static int is_border_wait(const memo_schedule* recorded, int64_t wait) {
     const int is_end = recorded->ops[wait].stream == 0;
     int64_t i = wait;
@@ -766,7 +810,10 @@ static int is_border_wait(const memo_schedule* recorded, int64_t wait) {
         i += is_end ? 1 : -1;
         if (i < 0 || i == recorded->n_ops) break;
         if (!strcmp(memo_schedule_op_name(recorded, i), "on device")) break;
-        if (strstr(memo_schedule_op_name(recorded, i), "ring exchange")) return 0;
+        if (is_end ? strstr(memo_schedule_op_name(recorded, i), "ring exchange") != NULL
+                   : recorded->ops[i].kind == MEMO_OP_RUN &&
+                         recorded->ops[i].stream == recorded->ops[wait].stream)
+            return 0;
     }
     return is_end || recorded->ops[wait + 1].n_reads == 0;
 }
@@ -1101,7 +1148,7 @@ static memo_status rank_run(world* all, int32_t rank, memo_device* host, memo_st
     mesh_desc.ring = all->c->ring;
     mesh_desc.ulysses = all->c->ulysses;
     mesh_desc.nodes = all->c->nodes;
-    if (rank == all->recorded_rank) {
+    if (rank == all->recorded_rank || all->recorded_rank == ALL_RANKS) {
         recorder_desc.device = host;
         status = memo_recorder_create(&recorder_desc, &recorder, error);
         if (recorder) {
@@ -1111,6 +1158,12 @@ static memo_status rank_run(world* all, int32_t rank, memo_device* host, memo_st
         }
     }
     if (!status) status = memo_mesh_create(comm, &mesh_desc, &mesh, error);
+    if (!status && all->n_late &&
+        (all->late_ring_rank == ALL_RANKS || all->late_ring_rank == mesh->ring_rank)) {
+        make_late(all, mesh->ring, host);
+        make_late(all, mesh->ulysses, host);
+        make_late(all, mesh->nodes, host);
+    }
     if (!status) status = rank_steps(all, rank, host, device, stream, recorder, mesh, error);
     if (status && all->failing_rank < 0) printf("# rank %d: %s\n", (int)rank, error->message);
     all->results[rank].status = status;
@@ -1361,8 +1414,8 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
         status = (k && IS_ODD("_backward")
                       ? memo_sp_attention_backward
                       : memo_sp_attention_forward)(attention, exchange, &own, &error);
-    memo_status late = memo_stream_synchronize(device, stream, status ? NULL : &error);
-    if (!status) status = late;
+    memo_status ended = memo_stream_synchronize(device, stream, status ? NULL : &error);
+    if (!status) status = ended;
     /* A back end may find it after the operation. */
     for (int k = 0; k < 500 && !status && p->odd_rank >= 0; k++) {
         const struct timespec ten_ms = {0, 10000000};

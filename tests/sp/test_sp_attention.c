@@ -76,7 +76,7 @@ static void* counted_malloc(size_t n_bytes) {
 }
 
 /* All random cases under `make test-all`; least where every instruction costs much. */
-#ifdef MEMO_TEST_VALGRIND
+#if defined(MEMO_TEST_VALGRIND) || defined(MEMO_TEST_TSAN)
 #define IS_SLOW 2
 #else
 #define IS_SLOW (memo_test_all() ? 0 : 1)
@@ -347,6 +347,25 @@ static void set_random_mask(attention_case* c) {
     random_tree(c);
 }
 
+/* Two messages of each rank start late. */
+static void make_some_late(world* all) {
+    all->late_seed = memo_test_random();
+    all->late_ring_rank = ALL_RANKS;
+    all->late_one_in = 8;
+    all->n_late = 2;
+}
+
+/* Few queries, and fewer heads than groups: ranks without queries, and groups without heads. */
+static void make_sparse(attention_case* c) {
+    c->ring = memo_test_int(0, 3) ? (int32_t)memo_test_int(2, 4) : 8;
+    c->ulysses = (int32_t)memo_test_int(2, c->ring > 4 ? 2 : 4);
+    c->ulysses_groups = (int32_t)memo_test_int(3, 4);
+    c->n_tokens = memo_test_int(0, 1) ? memo_test_int(1, c->ring) : 8;
+    c->n_q_heads = c->ulysses * c->ulysses_groups - (int32_t)memo_test_int(1, c->ulysses - 1);
+    do c->n_kv_heads = (int32_t)memo_test_int(1, 5);
+    while (c->n_q_heads % c->n_kv_heads);
+}
+
 /* In most cases keys have another length and sharding, and some documents have no queries or no
  * keys.  In some a local attention of the user adds a bias per head of the model, with the heads
  * of one tensor rank.  In some keys are latent, with gradients of the weights, too.  A sink counts
@@ -367,6 +386,10 @@ TEST(random_cases_are_exact) {
         attention_case c =
             case_of(ring, ulysses, memo_test_int(1, 120), n_kv_heads * (int32_t)memo_test_int(1, 4),
                     n_kv_heads, (int32_t)memo_test_int(2, 40));
+        const int is_sparse = i % 4 == 1;
+        if (is_sparse) make_sparse(&c);
+        ring = c.ring;
+        ulysses = c.ulysses;
         c.sharding = (memo_sharding_kind)memo_test_int(0, 2);
         if (ring > 3 && ring % 2 == 0 && memo_test_int(0, 3))
             c.nodes = ring > 4 && memo_test_int(0, 1) ? ring / 2 : 2;
@@ -374,7 +397,7 @@ TEST(random_cases_are_exact) {
         c.v_head_size = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(1, 40);
         c.n_batch = (int32_t)memo_test_int(1, 2);
         c.sends_again = (int32_t)memo_test_int(0, 1);
-        c.ulysses_groups = (int32_t)memo_test_int(0, 4);
+        if (!is_sparse) c.ulysses_groups = (int32_t)memo_test_int(0, 4);
         c.are_peers = memo_test_int(0, 3) == 0;
         if (memo_test_int(0, 2) == 0) { /* up to scores far beyond it */
             c.softcap = memo_test_int(0, 3) ? (double)memo_test_int(1, 5) : 0.5;
@@ -422,7 +445,8 @@ TEST(random_cases_are_exact) {
         if (c.type && c.huge + c.attracts == 0 && memo_test_int(0, 1)) c.type = MEMO_TYPE_F16;
         world all;
         world_init(&all, &c, NULL);
-        all.recorded_rank = (int32_t)memo_test_int(-1, ring * ulysses - 1);
+        all.recorded_rank = is_sparse ? ALL_RANKS : (int32_t)memo_test_int(-1, ring * ulysses - 1);
+        if (is_sparse) make_some_late(&all);
         all.n_repeats = 2 - c.overwrites; /* steps of different calls can race, too */
         exchange_search = searches[memo_test_int(0, 4)];
         pool_alignment = memo_test_int(0, 1) ? 1 : 8;
@@ -437,6 +461,24 @@ TEST(random_cases_are_exact) {
     exchange_search = 1 << 18;
     pool_alignment = 8;
     report_worst();
+}
+
+/* A middle group has no heads on Ulysses rank 1, and ring rank 1 computes nothing but has gradients
+ * of its keys: the results of the group before it are sent while the group behind it sets its own.
+ * The messages of ring rank 1 are late, and no rank's schedule has a race. */
+TEST(late_cases_are_exact) {
+    for (int i = 0; i < 4; i++) {
+        attention_case c =
+            CASE(2, 3, 3, 10, 10, 8, .sharding = MEMO_SHARDING_PLAIN, .mask = MEMO_MASK_FULL,
+                 .n_keys = 24, .key_sharding = MEMO_SHARDING_PLAIN, .ulysses_groups = 3 + i / 2,
+                 .sends_again = i % 2);
+        world all;
+        world_init(&all, &c, NULL);
+        all.recorded_rank = ALL_RANKS;
+        all.late_ring_rank = all.late_one_in = 1;
+        all.n_late = INT32_MAX;
+        expect_right(&c, 2e-6, 5e-6, &all);
+    }
 }
 
 /* Images within which tokens see each other, in causal text; or any intervals whose ends do not
@@ -471,7 +513,10 @@ TEST(any_intervals_are_exact) {
         /* Of rows with one key, which images do not have, gradients are all rounding. */
         if (i % 2 && i % 3 == 0) c.attracts = (double)memo_test_int(8, 20);
         if (i % 2 && i % 3 == 1) c.huge = 1e25;
-        expect_right(&c, c.attracts > 0 ? 1e-5 : 2e-6, c.attracts > 0 ? 2e-5 : 1e-5, NULL);
+        world all;
+        world_init(&all, &c, NULL);
+        if (i % 4 == 2) make_some_late(&all);
+        expect_right(&c, c.attracts > 0 ? 1e-5 : 2e-6, c.attracts > 0 ? 2e-5 : 1e-5, &all);
     }
     report_worst();
 }

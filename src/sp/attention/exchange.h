@@ -55,7 +55,6 @@ typedef struct memoi_exchange_room {
 typedef struct memoi_exchange_turn {
     int32_t k, given;
 } memoi_exchange_turn;
-enum { MEMOI_TURN_K = 0, MEMOI_TURN_K_BACKWARD, MEMOI_TURN_GIVEN, MEMOI_N_TURNS };
 
 /* The plan of one rank. */
 struct memo_exchange {
@@ -72,7 +71,6 @@ struct memo_exchange {
     /* Steps in which no rank reads anything are left out. */
     int32_t last_step;
     int32_t ends_runs;          /* runs end at the last token */
-    int32_t computes, sends;    /* this rank, in any step: queries; keys */
     int64_t most_runs;          /* of a rank */
     int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
     int64_t* n_rows;            /* (2, ring) of all sequences, by distance: sent; received */
@@ -85,7 +83,6 @@ struct memo_exchange {
     /* (2): of forward, of backward, in the order in which all ranks enqueue them. */
     memoi_exchange_turn* turns[2];
     int32_t n_turns[2];
-    int32_t* turn_of;              /* (MEMOI_N_TURNS, ring) by steps */
     memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
     /* Positions that runs of queries see: of rank r and mask m from
      * first_sight[m * n_lookers + r]. */
@@ -123,9 +120,6 @@ MEMOI const memoi_exchange_pieces* memoi_exchange_crossing_of(const memo_exchang
 MEMOI const memoi_exchange_room* memoi_exchange_room_of(const memo_exchange* plan, int pool,
                                                         int32_t s) {
     return &plan->rooms[pool * ((int64_t)plan->shape.sharding.ring + 1) + s];
-}
-MEMOI int32_t* memoi_exchange_turn_of(const memo_exchange* plan, int what, int32_t s) {
-    return &plan->turn_of[(int64_t)what * plan->shape.sharding.ring + s];
 }
 
 /* --- pools --- */
@@ -449,19 +443,14 @@ enum { MEMOI_TURNS_OVERTAKEN = 4 };
  * on the rank that gets room last, share an exchange. */
 MEMOI void memoi_exchange_make_turns(memo_exchange* plan, int is_backward, const int32_t* gates,
                                      const int32_t* behind) {
-    const int what = is_backward ? MEMOI_TURN_K_BACKWARD : MEMOI_TURN_K;
     memoi_exchange_turn* turns = plan->turns[is_backward];
     int32_t n = 0, k = 1;
     for (int32_t t = 0; t <= (is_backward ? plan->last_step : 0); t++) {
         if (t) {
             n += !n || turns[n - 1].given || gates[turns[n - 1].k] != t;
             turns[n - 1].given = t;
-            *memoi_exchange_turn_of(plan, MEMOI_TURN_GIVEN, t) = n - 1;
         }
-        for (; k <= plan->last_step && (!is_backward || behind[k] <= t); k++) {
-            turns[n++].k = k;
-            *memoi_exchange_turn_of(plan, what, k) = n - 1;
-        }
+        for (; k <= plan->last_step && (!is_backward || behind[k] <= t); k++) turns[n++].k = k;
     }
     MEMO_ASSERT(k == plan->last_step + 1); /* 4 */
     plan->n_turns[is_backward] = n;
@@ -554,7 +543,6 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     plan->distances = MEMOB_ARRAY(arrays, int32_t, rd);
     plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
     plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, MEMOI_N_POOLS * (rd + 1));
-    plan->turn_of = MEMOB_ARRAY(arrays, int32_t, MEMOI_N_TURNS * rd);
     for (int32_t i = 0; i < 2; i++)
         plan->turns[i] = MEMOB_ARRAY(arrays, memoi_exchange_turn, 2 * rd);
     plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, 2 * rd * shape->n_parts);
@@ -589,10 +577,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     for (int32_t mask = 0; mask < n_masks && !arrays->failed; mask++)
         for (s = 0; s < n; s++) {
             memoi_exchange_make_step(plan, s, mask);
-            plan->computes |= memoi_exchange_step_of(plan, s, mask)->n_q_rows &&
-                              memoi_exchange_step_of(plan, s, mask)->n_k_rows;
             plan->has_own_work |= !s && plan->steps[mask].n_q_runs && plan->steps[mask].n_k_runs;
-            plan->sends |= s && *memoi_exchange_rows_of(plan, 0, s);
         }
     if (!arrays->failed) memoi_exchange_make_rooms(plan, counts, &scratch);
     arrays->failed |= scratch.failed;
@@ -608,7 +593,6 @@ MEMOI void memoi_exchange_view(const memo_exchange* plan, int32_t readers, int32
     *view = *plan;
     view->arrays = MEMO_ZERO(memob_arrays);
     view->first_looker = readers * n;
-    view->computes = view->sends = 0;
     view->shape.sharding.ring = view->shape.key_sharding.ring = n;
     view->shape.ring_rank %= n;
     view->shape.n_nodes = view->shape.has_key_sharding = 1;
@@ -669,8 +653,6 @@ MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
         if (d) memoi_exchange_hold(ring, &plan->crossing[n + d]);
         if (!ring->arrays.failed) memoi_exchange_make(ring);
         plan->arrays.failed |= ring->arrays.failed;
-        plan->computes |= ring->computes;
-        plan->sends |= (!d && ring->sends) || plan->crossing[d].n; /* own rows */
     }
     plan->of_nodes = rings;
 }

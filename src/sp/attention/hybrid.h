@@ -4,14 +4,13 @@
  * Knows: Ulysses and the ring as functions, and the buffers that these need.  Knows nothing of how
  * Ulysses and the ring work.
  *
- * 1. Groups whose heads are sent again use two buffers in turn, beginning with the first.
- * 2. The rows of a group's LSEs are of heads that this rank has. */
+ * 1. The rows of a group's LSEs are of heads that this rank has. */
 
 struct memo_sp_attention {
     memo_sp_attention_desc desc;
     memoi_shape shape; /* without tokens */
     memoi_target target;
-    memo_event events[MEMOI_TARGET_N_EVENTS];
+    memoi_ring_rooms rooms;
     memoi_buffers buffers[2]; /* of forward and backward, in the same memory */
 };
 
@@ -100,12 +99,26 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
     return memoi_check_memory(name, desc->device_memory, error);
 }
 
+/* A step fills a room of keys and two of contributions; step 0 one. */
+MEMOI memo_status memoi_hybrid_order_make(memo_sp_attention* a, memo_error* error) {
+    memoi_ring_rooms* rooms = &a->rooms;
+    const int64_t n_steps = (int64_t)a->shape.n_groups * a->shape.sharding.ring;
+    if (n_steps > INT32_MAX / 8) return memob_no_memory(error, "the waits of an attention");
+    rooms->n_cells = 1 + 3 * (int32_t)n_steps;
+    rooms->first_cell = MEMOI_CELL_KEYS + (int32_t)memob_max(a->shape.n_groups, 2);
+    for (int i = 0; i < MEMOI_N_POOLS; i++) /* a room cuts at its begin and end */
+        rooms->pools[i].stretches =
+            MEMOB_ARRAY(&a->target.arrays, memoi_pool_stretch, 2 * (int64_t)rooms->n_cells);
+    return memoi_target_order_make(&a->target, rooms->first_cell + rooms->n_cells, error);
+}
+
 MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
                                              const memo_sp_attention_desc* desc,
                                              memo_error* error) {
     const char* names[MEMOI_TARGET_N_STREAMS] = {NULL}; /* of the engine's streams */
     const memo_device* device = desc->device;
     int64_t n_bytes;
+    int has_streams = 0; /* beside the caller's */
     memo_status status = memoi_desc_shape_make(desc, &a->shape, error);
     if (!status) status = memoi_hybrid_device_check(desc, error);
     if (status) return status;
@@ -115,24 +128,14 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     if (a->shape.n_groups > 1) names[MEMOI_TARGET_ULYSSES] = "ulysses";
     if (a->shape.n_nodes > 1) names[MEMOI_TARGET_NODES] = "nodes";
     a->target.device = device;
-    a->target.events = a->events;
-    /* An exchange of keys and one of contributions for each step. */
-    a->target.n_events =
-        MEMOI_TARGET_EXCHANGED +
-        (int32_t)memob_min(2 * (int64_t)a->shape.sharding.ring, MEMOI_TARGET_EXCHANGES);
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     a->desc = *desc;
-    for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
-        if (names[i])
-            status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
-    for (int i = 0; i < a->target.n_events && !status; i++) {
-        int stream = i; /* of a point that it waits for */
-        if (i >= MEMOI_TARGET_HEADS) stream = MEMOI_TARGET_ULYSSES;
-        if (i >= MEMOI_TARGET_CROSSED) stream = MEMOI_TARGET_NODES;
-        if (i >= MEMOI_TARGET_EXCHANGED) stream = MEMOI_TARGET_RING;
-        if (stream && a->target.streams[stream])
-            status = memo_event_create_untimed(device, &a->events[i], error);
+    for (int i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++) {
+        if (!names[i]) continue;
+        status = memo_stream_create(device, names[i], 1, &a->target.streams[i], error);
+        has_streams = 1;
     }
+    if (has_streams && !status) status = memoi_hybrid_order_make(a, error);
 
     /* Scratch memory. */
     n_bytes = memoi_buffers_carve_all(&a->shape, NULL, a->buffers);
@@ -329,7 +332,6 @@ typedef struct memoi_hybrid_walk {
     memoi_ring ring;
     memoi_nodes nodes; /* of a ring over nodes */
     float* d_kv[2];    /* of a group: the sums of this rank's rows */
-    int32_t is_full;   /* results of the previous group may still be in their buffers */
 } memoi_hybrid_walk;
 
 MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* plan,
@@ -359,9 +361,8 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
     walk->nodes.plan = plan;
     walk->nodes.comm = a->desc.nodes;
     walk->nodes.buffers = walk->buffers.nodes;
-    /* Earlier passes used the same memory, until the first point. */
-    walk->target.n_points = walk->ring.has_keys = walk->ring.pool_free = 1;
-    walk->nodes.place_free[0] = walk->nodes.place_free[1] = 1;
+    walk->ring.sums_cell = MEMOI_CELL_OWN_SUMS;
+    walk->ring.rooms = &plan->attention->rooms;
     walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
 }
 
@@ -373,23 +374,22 @@ MEMOI void memoi_hybrid_find_heads(const memoi_hybrid_walk* walk, int32_t g, cha
     const memo_sp_attention_tensors* t = &walk->tensors;
     const memoi_shape* group = &walk->groups[g % 2];
     memoi_carver saved = {(char*)t->saved, 0};
-    int32_t n_arrived = 0;
     if (!group->heads.n_q) { /* a rank without heads gets no bytes; any address will do */
         *q = kv[0] = kv[1] = (char*)t->out;
         return;
     }
-    for (int32_t earlier = 0; earlier <= g; earlier++) {
-        memoi_shape part = memoi_desc_group_of(walk->shape, earlier);
-        memoi_buffers_carve_heads(&part, &saved, q, kv);
-        n_arrived += part.heads.n_q > 0;
-    }
-    if (!walk->shape->sends_again) return;
-
-    /* Sent again: the one of two buffers that the previous keys are not in. */
-    MEMO_ASSERT(n_arrived > 0); /* 1 */
     *q = walk->buffers.q[g % 2];
-    kv[0] = walk->buffers.kv[(n_arrived - 1) % 2][0];
-    kv[1] = walk->buffers.kv[(n_arrived - 1) % 2][1];
+    kv[0] = walk->buffers.kv[g % 2][0];
+    kv[1] = walk->buffers.kv[g % 2][1];
+    for (int32_t earlier = 0; earlier <= g && !walk->shape->sends_again; earlier++) {
+        const memoi_shape part = memoi_desc_group_of(walk->shape, earlier);
+        memoi_buffers_carve_heads(&part, &saved, q, kv);
+    }
+}
+
+/* The cell of these keys; without Ulysses of the user's, which their gradients may replace. */
+MEMOI int32_t memoi_hybrid_keys_cell(const memoi_hybrid_walk* walk, int32_t g) {
+    return MEMOI_CELL_KEYS + (walk->shape->sends_again ? g % 2 : g);
 }
 
 /* What attention reads of a group arrives by heads.  q, k and v arrive in forward, and in backward
@@ -403,12 +403,20 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_exchanged v = {"v to heads", 1, shape->kv_size[1], shape->type};
     const memoi_exchanged d_out = {"d_out to heads", 0, shape->v_head_size, shape->type};
     const memoi_exchanged dots = {"row dots to heads", 0, 1, MEMO_TYPE_F32};
+    const int sends = !walk->ring.is_backward || shape->sends_again;
+    memoi_target_op op = memoi_target_op_on(walk->ulysses.stream);
     char *q_heads, *kv_heads[2];
     walk->groups[g % 2] = memoi_desc_group_of(shape, g);
     if (shape->sharding.ulysses == 1) return;
 
+    memoi_target_touch(&walk->target, &op, MEMOI_CELL_ROWS, 0);
+    if (walk->groups[g % 2].heads.n_q) {
+        memoi_target_touch(&walk->target, &op, MEMOI_CELL_HEADS + g % 2, 1);
+        if (sends) memoi_target_touch(&walk->target, &op, memoi_hybrid_keys_cell(walk, g), 1);
+    }
+    memoi_target_begin(&walk->target, &op);
     walk->ulysses.shape = &walk->groups[g % 2];
-    if (!walk->ring.is_backward || shape->sends_again) {
+    if (sends) {
         memoi_hybrid_find_heads(walk, g, &q_heads, kv_heads);
         memoi_ulysses_to_heads(&walk->ulysses, &q, t->q, q_heads);
         memoi_ulysses_to_heads(&walk->ulysses, &k, t->k, kv_heads[0]);
@@ -418,8 +426,7 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
         memoi_ulysses_to_heads(&walk->ulysses, &d_out, t->d_out, b->d_out[g % 2]);
         memoi_ulysses_to_heads(&walk->ulysses, &dots, b->dots_rows, b->dots[g % 2]);
     }
-    if (shape->n_groups > 1)
-        memoi_target_record(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_ULYSSES);
+    memoi_target_end(&walk->target, &op);
 }
 
 /* Gives a group's tensors and buffers to the ring. */
@@ -429,23 +436,17 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_buffers* b = &walk->buffers;
     memoi_ring* ring = &walk->ring;
     int is_direct = memoi_buffers_is_direct(walk->shape), has_ulysses = group->sharding.ulysses > 1;
-    int32_t n_later = 0;
     ring->shape = group;
     ring->q = (char*)(uintptr_t)t->q;
     ring->kv[0] = (char*)(uintptr_t)t->k;
     ring->kv[1] = (char*)(uintptr_t)t->v;
     if (has_ulysses) memoi_hybrid_find_heads(walk, g, &ring->q, ring->kv);
-
-    /* What was saved is complete since the pass began.  A wait that a later ring makes for all
-     * exchanges is left out, unless k's buffer is filled again by then: there are two. */
-    if (!ring->is_backward || group->sends_again) ring->has_keys = ++walk->target.n_points;
-    for (int32_t i = g + 1; i < group->n_groups && !ring->is_backward; i++)
-        n_later += memoi_desc_group_of(walk->shape, i).heads.n_q > 0;
-    ring->is_open = n_later > 0 && !(group->sends_again && n_later > 1);
+    ring->keys_cell = memoi_hybrid_keys_cell(walk, g);
+    ring->heads_cell = MEMOI_CELL_HEADS + g % 2;
 
     /* The LSEs of a group follow those of earlier groups. */
     ring->lse = t->lse;
-    MEMO_ASSERT(!group->heads.n_q || (group->heads.first_q >= walk->shape->heads.first_q && /* 2 */
+    MEMO_ASSERT(!group->heads.n_q || (group->heads.first_q >= walk->shape->heads.first_q && /* 1 */
                                       group->heads.first_q + group->heads.n_q <=
                                           walk->shape->heads.first_q + walk->shape->heads.n_q));
     if (t->lse)
@@ -517,20 +518,28 @@ MEMOI void memoi_hybrid_return(memoi_hybrid_walk* walk, const memoi_hybrid_resul
 /* The results of a group leave.  With several groups they do behind the next one's attention. */
 MEMOI void memoi_hybrid_leave(memoi_hybrid_walk* walk, int32_t g) {
     memoi_target* target = &walk->target;
-    int is_grouped = walk->shape->n_groups > 1, has_heads = walk->ring.shape->heads.n_q > 0;
+    const int is_grouped = walk->shape->n_groups > 1, has_heads = walk->ring.shape->heads.n_q > 0;
+    const int32_t n = walk->ring.is_backward ? 3 : 1;
+    memoi_target_op casts = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
+    memoi_target_op returns = memoi_target_op_on(MEMOI_TARGET_ULYSSES);
     memoi_hybrid_result results[3];
-    int32_t n = walk->ring.is_backward ? 3 : 1;
-    if (has_heads && walk->is_full)
-        memoi_target_wait(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_COMPUTE);
-    walk->is_full = is_grouped && has_heads; /* earlier ones left before this one arrived */
+    if (has_heads) memoi_target_touch(target, &casts, MEMOI_CELL_RESULTS, 1);
+    if (has_heads && n > 1) memoi_target_touch(target, &casts, MEMOI_CELL_OWN_SUMS, 0);
+    if (walk->shape->sharding.ulysses == 1 && n > 1)
+        memoi_target_touch(target, &casts, walk->ring.keys_cell, 1);
+    memoi_target_begin(target, &casts);
     for (int32_t i = 0; i < n; i++) {
         results[i] = memoi_hybrid_result_of(walk, i);
         if (!is_grouped) memoi_hybrid_return(walk, &results[i], i, g);
     }
+    memoi_target_end(target, &casts);
     if (!is_grouped) return;
-    if (has_heads) memoi_target_pass(target, MEMOI_TARGET_ULYSSES, ++target->n_points);
+
+    if (has_heads) memoi_target_touch(target, &returns, MEMOI_CELL_RESULTS, 0);
+    memoi_target_touch(target, &returns, MEMOI_CELL_ROWS, 1);
+    memoi_target_begin(target, &returns);
     for (int32_t i = 0; i < n; i++) memoi_hybrid_return(walk, &results[i], i, g);
-    memoi_target_record(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_ULYSSES);
+    memoi_target_end(target, &returns);
 }
 
 /* --- all groups, in the order of chapter 5 --- */
@@ -539,6 +548,7 @@ MEMOI void memoi_hybrid_open(memoi_hybrid_walk* walk) {
     const memoi_shape* shape = walk->shape;
     const memo_sp_attention_tensors* t = &walk->tensors;
     memoi_target* target = &walk->target;
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
     if (walk->ring.is_backward) {
         memo_add_desc dots = MEMO_ZERO(memo_add_desc);
         /* Row dots are computed from rows, where out and d_out are, then exchanged with d_out. */
@@ -548,11 +558,13 @@ MEMOI void memoi_hybrid_open(memoi_hybrid_walk* walk) {
         dots.a_type = dots.b_type = shape->type;
         dots.n_rows = shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads;
         dots.n_columns = shape->v_head_size;
+        memoi_target_touch(target, &op, MEMOI_CELL_ROWS, 1);
+        memoi_target_begin(target, &op);
         memoi_target_kernel(target, MEMOI_TARGET_COMPUTE, MEMO_ROW_SUMS, &dots);
+        memoi_target_end(target, &op);
     }
     if (walk->ring.is_backward && t->sinks)
         memoi_target_fill(target, MEMOI_TARGET_COMPUTE, t->d_sinks, (int64_t)shape->n_q_heads * 4);
-    if (shape->n_groups > 1) memoi_target_pass(target, MEMOI_TARGET_ULYSSES, ++target->n_points);
     memoi_hybrid_arrive(walk, 0);
 }
 
@@ -561,6 +573,7 @@ MEMOI void memoi_hybrid_sinks(memoi_hybrid_walk* walk) {
     const memoi_ring* ring = &walk->ring;
     const memo_ulysses_heads* heads = &ring->shape->heads;
     memo_sinks_desc sinks = MEMO_ZERO(memo_sinks_desc);
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
     if (!walk->tensors.sinks || !heads->n_q) return;
     sinks.lse = ring->lse;
     sinks.sinks = walk->tensors.sinks + heads->first_q;
@@ -570,21 +583,19 @@ MEMOI void memoi_hybrid_sinks(memoi_hybrid_walk* walk) {
     sinks.out = ring->out;
     sinks.row_dots = ring->row_dots;
     if (ring->is_backward) sinks.d_sinks = walk->tensors.d_sinks + heads->first_q;
+    if (ring->is_backward) memoi_target_touch(&walk->target, &op, ring->heads_cell, 0);
+    memoi_target_begin(&walk->target, &op);
     memoi_target_kernel(&walk->target, MEMOI_TARGET_COMPUTE,
                         ring->is_backward ? MEMO_ROW_SINK_SUMS : MEMO_ROW_SINKS, &sinks);
+    memoi_target_end(&walk->target, &op);
 }
 
 MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
-    const memo_exchange* plan = walk->ring.plan;
     const int32_t n_groups = walk->shape->n_groups;
-    /* A rank without queries uses what arrives only if it sends keys on, or sums row dots of its
-     * padding for sinks. */
-    const int uses_heads = plan->computes || (walk->ring.is_backward && walk->tensors.sinks) ||
-                           (plan->sends && (!walk->ring.is_backward || walk->shape->sends_again));
+    if (walk->target.order) memoi_ring_clear_rooms(walk->ring.rooms);
+    memoi_target_fence(&walk->target);
     memoi_hybrid_open(walk);
     for (int32_t g = 0; g < n_groups; g++) {
-        if (n_groups > 1 && walk->groups[g % 2].heads.n_q && uses_heads)
-            memoi_target_wait(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_COMPUTE);
         if (g + 1 < n_groups) memoi_hybrid_arrive(walk, g + 1); /* during the attention of g */
         memoi_hybrid_enter(walk, g);
         if (walk->shape->n_nodes > 1)
@@ -594,7 +605,7 @@ MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
         memoi_hybrid_sinks(walk);
         memoi_hybrid_leave(walk, g);
     }
-    if (n_groups > 1) memoi_target_wait(&walk->target, MEMOI_TARGET_ROWS, MEMOI_TARGET_COMPUTE);
+    memoi_target_fence(&walk->target);
     return walk->target.status;
 }
 

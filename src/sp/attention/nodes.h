@@ -8,9 +8,7 @@
  * earlier rings are computed.  Invariants:
  *   1  ring d reads rows that are held in place d % 2, and the next rows come there behind ring d
  *   2  gradients of held rows leave behind ring d, and before rows come to their place
- *   3  own gradients of other nodes are added behind ring 0, in the order of d
- *
- * A crossing waits for exchanges within the node only if one touches the same rows. */
+ *   3  own gradients of other nodes are added behind ring 0, in the order of d */
 
 /* What is held of other nodes, by places; the last ones are of backward. */
 typedef struct memoi_nodes_buffers {
@@ -28,20 +26,9 @@ typedef struct memoi_nodes {
     memoi_shape shape; /* of this node's ring and a group of heads */
     char* own_kv[2];
     float* own_d_kv[2];
-    /* Points of the compute stream. */
-    int32_t has_keys;      /* own keys are complete */
-    int32_t has_own_sums;  /* ring 0 of this group has ended */
-    int32_t place_free[2]; /* the latest ring that reads rows held there has ended */
-    int32_t n_rings;       /* of this group, so far */
-    int32_t n_crossed;     /* of this group */
+    int32_t own_keys_cell;
+    int32_t n_rings; /* of this group, so far */
 } memoi_nodes;
-
-/* Makes the next crossing wait for a point, and for the first exchanges within the node. */
-MEMOI void memoi_nodes_pass(memoi_nodes* n, int32_t point, int32_t n_exchanges) {
-    memoi_target* target = n->ring->target;
-    if (memoi_ring_await(n->ring, n_exchanges)) point = ++target->n_points;
-    memoi_target_pass(target, MEMOI_TARGET_NODES, point);
-}
 
 /* Brings the keys of ring d, and sends the rows that readers d nodes on need. */
 MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
@@ -50,6 +37,7 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     const memoi_exchange_pieces *out, *in;
     memoi_target* target = n->ring->target;
     memo_range reads[2], writes[2];
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_NODES);
     const int32_t n_nodes = n->plan->shape.n_nodes;
     int64_t n_bytes = 0;
     if (d >= n_nodes) return;
@@ -58,15 +46,15 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
     if (!out->n && !in->n) return;
 
     MEMO_ASSERT(d < 3 || n->n_rings > d - 2); /* 1: enqueued behind ring d - 2 */
-    if (in->n) memoi_nodes_pass(n, n->place_free[d % 2], n->ring->used[MEMOI_USE_KEYS + d % 2]);
-    if (out->n) memoi_nodes_pass(n, n->has_keys, 0);
+    if (in->n) memoi_target_touch(target, &op, MEMOI_CELL_HELD_KEYS + d % 2, 1);
+    if (out->n) memoi_target_touch(target, &op, n->own_keys_cell, 0);
+    memoi_target_begin(target, &op);
     for (int is_v = 0; is_v < 2; is_v++) {
         const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
         reads[is_v] = memob_range_at(n->own_kv[is_v], n_all * row_bytes);
         writes[is_v] = memob_range_at(n->buffers.kv[d % 2][is_v], n_all * row_bytes);
         n_bytes += shape->n_batch * out->n_rows * row_bytes;
     }
-    n->n_crossed++;
     memoi_target_group_begin(target, MEMOI_TARGET_NODES, n->comm, "node keys", d, reads,
                              out->n ? 2 : 0, writes, in->n ? 2 : 0, n_bytes);
     for (int32_t i = 0; i < 4 * shape->n_batch; i++) { /* own rows, and rows to hold, of k and v */
@@ -78,7 +66,7 @@ MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
                                (n->comm->rank + (is_in ? n_nodes - d : d)) % n_nodes);
     }
     memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
-    memoi_target_record(target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_NODES);
+    memoi_target_end(target, &op);
 }
 
 /* Messages of the gradients of rows: of d_k of all sequences, then of d_v. */
@@ -106,13 +94,15 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
     const int64_t row_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV);
     const int rounds = n->buffers.given != NULL;
     memoi_target* target = n->ring->target;
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_NODES);
     char *out[2], *in[2];
     memo_range reads[2], writes;
     if (!n_out && !n_in) return;
 
     MEMO_ASSERT(n->n_rings == d + 1); /* 2, 3: behind ring d */
-    if (n_out) memoi_nodes_pass(n, target->n_points, n->ring->used[MEMOI_USE_SUMS + d % 2]);
-    if (n_in) memoi_nodes_pass(n, n->has_own_sums, n->ring->used[MEMOI_USE_OWN_SUMS]);
+    if (n_out) memoi_target_touch(target, &op, MEMOI_CELL_HELD_SUMS + d % 2, 0);
+    if (n_in) memoi_target_touch(target, &op, MEMOI_CELL_OWN_SUMS, 1);
+    memoi_target_begin(target, &op);
     for (int t = 0; t < 2; t++) {
         const int64_t row = memoi_ring_row(shape, t);
         const int64_t behind = t * n_batch * memoi_ring_row(shape, 0);
@@ -129,7 +119,6 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
     if (rounds) reads[0] = memob_range_at(n->buffers.given, n_batch * n_out * row_bytes);
     writes = memob_range_at(n->buffers.taken, n_batch * n_in * row_bytes);
 
-    n->n_crossed++;
     memoi_target_group_begin(target, MEMOI_TARGET_NODES, n->comm, "node gradients", d, reads,
                              n_out ? 2 - rounds : 0, &writes, n_in > 0,
                              n_batch * n_out * row_bytes);
@@ -139,33 +128,23 @@ MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
     if (n_in)
         memoi_ring_add(n->ring, MEMOI_TARGET_NODES, n->buffers.taken, n_batch * n_in,
                        memoi_exchange_crossing_of(n->plan, 0, d), 0, n->own_d_kv);
+    memoi_target_end(target, &op);
 }
 
 /* The ring within this node for the keys of the node d before. */
 MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
     memoi_ring* ring = n->ring;
-    memoi_target* target = ring->target;
-    const int holds = d && memoi_exchange_crossing_of(n->plan, 1, d)->n;
     ring->plan = &n->plan->of_nodes[d];
     ring->last_step = ring->plan->last_step;
     ring->first_number = 2 * d * ring->shape->sharding.ring;
-    ring->place = d % 2;
+    ring->keys_cell = d ? MEMOI_CELL_HELD_KEYS + d % 2 : n->own_keys_cell;
+    ring->sums_cell = d ? MEMOI_CELL_HELD_SUMS + d % 2 : MEMOI_CELL_OWN_SUMS;
     for (int t = 0; t < 2; t++) {
         ring->kv[t] = d ? n->buffers.kv[d % 2][t] : n->own_kv[t];
         ring->d_kv_final[t] = d ? n->buffers.d_kv[d % 2][t] : n->own_d_kv[t];
     }
-    if (holds) memoi_target_wait(target, MEMOI_TARGET_CROSSED + d % 2, MEMOI_TARGET_COMPUTE);
-    ring->has_keys = d ? ++target->n_points : n->has_keys;
-    ring->is_open = 0; /* unless this rank exchanges rows in a later ring */
-    for (int32_t k = d + 1; k < n->plan->shape.n_nodes; k++)
-        for (int32_t s = 1; s <= n->plan->of_nodes[k].last_step; s++)
-            for (int is_in = 0; is_in < 2; is_in++)
-                ring->is_open |= *memoi_exchange_rows_of(&n->plan->of_nodes[k], is_in, s) > 0;
     memoi_ring_run(ring);
     n->n_rings = d + 1;
-    target->n_points++;
-    if (!d) n->has_own_sums = target->n_points;
-    if (holds) n->place_free[d % 2] = target->n_points;
 }
 
 /* All rings of a group of heads, whose ring is of all nodes when it begins. */
@@ -183,8 +162,8 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
         n->own_d_kv[t] = ring->d_kv_final[t];
     }
 
-    n->has_keys = ring->has_keys;
-    n->n_rings = n->n_crossed = 0;
+    n->own_keys_cell = ring->keys_cell;
+    n->n_rings = 0;
 
     /* Brings, computes and gives in the order of chapter 6.  Without heads zeros are set alone. */
     for (int32_t d = 1; d <= 2 && shape->heads.n_q; d++) memoi_nodes_bring(n, d);
@@ -192,9 +171,5 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
         memoi_nodes_ring(n, d);
         if (d && ring->is_backward) memoi_nodes_give(n, d);
         if (d) memoi_nodes_bring(n, d + 2);
-    }
-    if (n->n_crossed) {
-        memoi_target_record(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_NODES);
-        memoi_target_wait(ring->target, MEMOI_TARGET_CROSSED, MEMOI_TARGET_COMPUTE);
     }
 }

@@ -6,8 +6,9 @@
  * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
  * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values.
  *
- * 1. A step waits for exchanges that are enqueued before it.
- * 2. A call of the local attention has query heads that share key heads evenly. */
+ * 1. A step is enqueued behind the exchange that brings its keys.
+ * 2. A call of the local attention has query heads that share key heads evenly.
+ * 3. A room that is read was filled in this pass, and each has a cell. */
 
 /* The buffers of one rank; those that are not needed are NULL. */
 typedef struct memoi_ring_buffers {
@@ -21,15 +22,24 @@ typedef struct memoi_ring_buffers {
     float* d_expanded[2];
 } memoi_ring_buffers;
 
-/* What an exchange does that the next waits may have to be behind: it reads keys held in place 0 or
- * 1, adds to own gradients, or to those of place 0 or 1, or reads contributions. */
+/* Cells of the target: bytes that several streams touch.  Keys by heads have a cell for each buffer;
+ * behind these each room of a pass has one. */
 enum {
-    MEMOI_USE_KEYS = 0,
-    MEMOI_USE_OWN_SUMS = 2,
-    MEMOI_USE_SUMS,
-    MEMOI_USE_GIVEN = MEMOI_USE_SUMS + 2,
-    MEMOI_N_USES
+    MEMOI_CELL_ROWS = 0,                        /* the user's tensors, and row dots by rows */
+    MEMOI_CELL_RESULTS,                         /* by heads, as they leave */
+    MEMOI_CELL_HEADS,                           /* of even and odd groups: q, d_out, row dots */
+    MEMOI_CELL_OWN_SUMS = MEMOI_CELL_HEADS + 2, /* gradients of own keys */
+    MEMOI_CELL_HELD_SUMS,                       /* in place 0 and 1: of keys of other nodes */
+    MEMOI_CELL_HELD_KEYS = MEMOI_CELL_HELD_SUMS + 2,
+    MEMOI_CELL_KEYS = MEMOI_CELL_HELD_KEYS + 2
 };
+
+/* Who used the bytes of the pools in a pass. */
+typedef struct memoi_ring_rooms {
+    int32_t first_cell, n_cells;     /* room 0 is what was there before the pass */
+    int32_t n;                       /* rooms so far */
+    memoi_pool pools[MEMOI_N_POOLS]; /* in bytes; of keys: of k */
+} memoi_ring_rooms;
 
 /* One forward or backward on one rank. */
 typedef struct memoi_ring {
@@ -40,7 +50,6 @@ typedef struct memoi_ring {
     const memo_exchange* plan;
     int32_t first_peer;   /* of the ranks of its node in comm */
     int32_t first_number; /* of its exchanges, which count through the rings over nodes */
-    int32_t place;        /* of the keys that it holds of another node: 0 or 1 */
     int32_t is_backward;
 
     char *q, *kv[2]; /* only read */
@@ -51,21 +60,12 @@ typedef struct memoi_ring {
     float* d_kv_final[2]; /* sums of this rank's rows */
     memoi_ring_buffers buffers;
 
-    int32_t last_step; /* the plan's; 0 on a rank without heads */
-    int32_t is_open;   /* the end needs no wait: a later ring of this pass waits for it */
+    int32_t keys_cell, heads_cell, sums_cell; /* of kv; of q, d_out and row_dots; of d_kv_final */
+    memoi_ring_rooms* rooms;
 
-    /* Points of the compute stream. */
-    int32_t has_keys;  /* its own keys are complete */
-    int32_t pool_free; /* no earlier ring or pass uses the keys' pool */
-    int32_t has_begun; /* this ring; step s has ended s points later, but for step 0 */
-
-    /* Exchanges in which this rank takes no part are left out. */
-    int32_t n_turns;            /* exchanges of this ring, passed or enqueued so far */
-    int32_t n_exchanged;        /* 1 + the number of the latest exchange enqueued */
-    int32_t n_awaited;          /* numbers that the compute stream has waited for */
-    int32_t used[MEMOI_N_USES]; /* 1 + the number of the latest exchange with this use; 0: none */
-    int32_t used_before;        /* of contributions, by earlier rings */
-    int32_t latest_use;         /* the last step that used the keys' pool; 0: none */
+    int32_t last_step;    /* the plan's; 0 on a rank without heads */
+    int32_t n_turns;      /* exchanges of this ring, passed or enqueued so far */
+    int32_t last_brought; /* the last step whose keys these bring */
 } memoi_ring;
 
 /* Elements of q. */
@@ -134,16 +134,60 @@ MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
     d_kv[1] = d_kv[0] + n * memoi_ring_row(shape, 0);
 }
 
-/* The compute stream waits for the first n exchanges, unless it has already (then 0).  An event
- * that a later exchange has recorded again makes the stream wait longer; exchanges wait only for
- * steps enqueued before them, so this ends, too. */
-MEMOI int memoi_ring_await(memoi_ring* ring, int32_t n) {
-    MEMO_ASSERT(n <= ring->n_exchanged); /* 1 */
-    if (n <= ring->n_awaited) return 0;
-    ring->n_awaited = n;
-    memoi_target_wait(ring->target, MEMOI_TARGET_EXCHANGED + (n - 1) % MEMOI_TARGET_EXCHANGES,
-                      MEMOI_TARGET_COMPUTE);
-    return 1;
+/* --- rooms --- */
+
+/* The bytes of a row in a pool. */
+MEMOI int64_t memoi_ring_pool_row_bytes(const memoi_ring* ring, int pool) {
+    return memoi_ring_row_bytes(ring->shape,
+                                pool == MEMOI_POOL_KEYS ? MEMOI_RING_K : MEMOI_RING_D_KV);
+}
+
+/* An operation fills bytes of a pool, behind all that used any of them. */
+MEMOI void memoi_ring_fill_bytes(memoi_ring* ring, memoi_target_op* op, int pool, int64_t begin,
+                                 int64_t n_bytes) {
+    memoi_ring_rooms* rooms = ring->rooms;
+    memoi_pool* p = &rooms->pools[pool];
+    if (!ring->target->order) return;
+    for (int32_t i = 0; i < p->n && p->stretches[i].begin < begin + n_bytes; i++)
+        if (p->stretches[i].end > begin)
+            memoi_target_follow(ring->target, op, rooms->first_cell + p->stretches[i].step);
+    MEMO_ASSERT(rooms->n + 1 < rooms->n_cells); /* 3 */
+    memoi_pool_take(p, begin, begin + n_bytes, ++rooms->n);
+    memoi_target_touch(ring->target, op, rooms->first_cell + rooms->n, 1);
+}
+
+/* The rows of step s in their room; behind the last step: of the own contribution. */
+MEMOI void memoi_ring_fill_room(memoi_ring* ring, memoi_target_op* op, int pool, int32_t s) {
+    const int64_t n = pool == MEMOI_POOL_KEYS
+                          ? memoi_ring_rows(ring, MEMOI_RING_K, s, 1)
+                          : memoi_ring_key_rows(ring, s <= ring->last_step ? s : 0);
+    const int64_t row_bytes = memoi_ring_pool_row_bytes(ring, pool);
+    memoi_ring_fill_bytes(ring, op, pool,
+                          memoi_exchange_room_of(ring->plan, pool, s)->row * row_bytes,
+                          n * row_bytes);
+}
+
+/* An operation reads the rows of step s, which fill their room. */
+MEMOI void memoi_ring_read_room(const memoi_ring* ring, memoi_target_op* op, int pool, int32_t s) {
+    const memoi_ring_rooms* rooms = ring->rooms;
+    const memoi_pool_stretch* at = rooms->pools[pool].stretches;
+    const int64_t begin =
+        memoi_exchange_room_of(ring->plan, pool, s)->row * memoi_ring_pool_row_bytes(ring, pool);
+    if (!ring->target->order) return;
+    while (at->end <= begin) at++;
+    MEMO_ASSERT(at->begin == begin && at->step); /* 3 */
+    memoi_target_touch(ring->target, op, rooms->first_cell + at->step, 0);
+}
+
+/* Before a pass. */
+MEMOI void memoi_ring_clear_rooms(memoi_ring_rooms* rooms) {
+    const memoi_pool_stretch all = {0, INT64_MAX, 0};
+    rooms->n = 0;
+    for (int i = 0; i < MEMOI_N_POOLS; i++) {
+        rooms->pools[i].n_rows = INT64_MAX;
+        rooms->pools[i].n = 1;
+        rooms->pools[i].stretches[0] = all;
+    }
 }
 
 /* Moves the addresses of a block on by rows and by heads. */
@@ -381,22 +425,21 @@ MEMOI void memoi_ring_set_padding(const memoi_ring* ring) {
 MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
     const int is_held = ring->plan->is_held; /* by a ring before it the rows of queries are set */
-    const int begins_kv =
-        ring->is_backward && (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
-    ring->n_turns = ring->latest_use = 0;
-    ring->used_before = ring->used[MEMOI_USE_GIVEN];
-    if (!is_held) {
-        ring->n_exchanged = ring->n_awaited = ring->used_before = 0;
-        memset(ring->used, 0, sizeof ring->used);
-    }
+    const int begins_kv = ring->is_backward && shape->heads.n_q &&
+                          (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
+    ring->n_turns = ring->last_brought = 0;
     if (!ring->is_backward && !is_held) memoi_ring_set_padding(ring);
     if (ring->is_backward && !is_held)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
                           memoi_ring_q_elements(shape) * 4);
-    for (int32_t is_v = 0; is_v < 2 && begins_kv; is_v++)
+    if (!begins_kv) return;
+    memoi_target_touch(ring->target, &op, ring->sums_cell, 1);
+    memoi_target_begin(ring->target, &op);
+    for (int32_t is_v = 0; is_v < 2; is_v++)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v],
                           memoi_ring_kv_elements(shape, is_v) * 4);
-    ring->has_begun = ++ring->target->n_points;
+    memoi_target_end(ring->target, &op);
 }
 
 /* The messages of a sequence's pieces of k or v, one each: from their places on the owner, or to
@@ -487,22 +530,17 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_
     if (n) memoi_target_kernel(ring->target, stream, MEMO_ROW_ADD_PACKED, &pack);
 }
 
-/* The use of an exchange that adds what comes back. */
-MEMOI int memoi_ring_sums_use(const memoi_ring* ring) {
-    return ring->plan->is_held ? MEMOI_USE_SUMS + ring->place : MEMOI_USE_OWN_SUMS;
-}
-
 /* The next exchange, one group of messages, if this rank takes part. */
 MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn) {
     const memoi_shape* shape = ring->shape;
-    const int32_t gate = memoi_ring_gate(ring, turn);
     const int first = turn->k ? MEMOI_RING_K : MEMOI_RING_D_KV;
     const int end = turn->given ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_KV;
     const int32_t number = ring->first_number + ring->n_turns++;
     memoi_target* target = ring->target;
     memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_RING);
     int64_t n_out = 0, n_reads = 0, n_writes = 0;
-    int64_t point = gate ? ring->has_begun + gate : 0; /* that it waits for */
+    if (turn->k) ring->last_brought = turn->k;
     for (int i = first; i < end; i++) {
         const int is_kv = i < MEMOI_RING_D_KV;
         const int32_t of = is_kv ? turn->k : turn->given;
@@ -513,26 +551,26 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
         n_out += out;
         if (is_kv && out) { /* all keys are announced, whichever rows travel */
             reads[n_reads++] = memob_range_at(memoi_ring_keys(ring, i, 0), whole);
-            point = memob_max(point, ring->has_keys);
-            if (ring->plan->is_held) ring->used[MEMOI_USE_KEYS + ring->place] = number + 1;
+            if (i == MEMOI_RING_K) memoi_target_touch(target, &op, ring->keys_cell, 0);
         }
         if (is_kv && in) {
             writes[n_writes++] = memob_range_at(memoi_ring_keys(ring, i, of), in);
-            point = memob_max(point, ring->pool_free);
+            if (i == MEMOI_RING_K) memoi_ring_fill_room(ring, &op, MEMOI_POOL_KEYS, of);
         }
         if (!is_kv && out) {
             reads[n_reads++] = memob_range_at(memoi_ring_contribution(ring, of, 0), out);
-            ring->used[MEMOI_USE_GIVEN] = number + 1;
+            memoi_ring_read_room(ring, &op, MEMOI_POOL_GRADIENTS, of);
         }
         if (!is_kv && in) {
             writes[n_writes++] = memob_range_at(memoi_ring_contribution(ring, of, 1), in);
-            ring->used[memoi_ring_sums_use(ring)] = number + 1;
-            point = memob_max(point, ring->has_begun);
+            memoi_ring_fill_bytes(ring, &op, MEMOI_POOL_GRADIENTS,
+                                  ring->plan->taken_row * row_bytes, in);
+            memoi_target_touch(target, &op, ring->sums_cell, 1);
         }
     }
     if (!n_reads && !n_writes) return;
 
-    memoi_target_pass(target, MEMOI_TARGET_RING, (int32_t)point);
+    memoi_target_begin(target, &op);
     memoi_target_group_begin(target, MEMOI_TARGET_RING, ring->comm, "ring exchange", number, reads,
                              n_reads, writes, n_writes, n_out);
     for (int i = 2 * first; i < 2 * end; i++)
@@ -544,59 +582,58 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
             memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1),
             memoi_exchange_pieces_of(ring->plan, 0, ring->plan->distances[turn->given], 0),
             shape->n_parts > 1, ring->d_kv_final);
-    memoi_target_record(target, MEMOI_TARGET_EXCHANGED + number % MEMOI_TARGET_EXCHANGES,
-                        MEMOI_TARGET_RING);
-    ring->n_exchanged = number + 1;
+    memoi_target_end(target, &op);
 }
 
-/* 1 + the number of the exchange in which the keys of step s arrive, or (MEMOI_TURN_GIVEN) in which
- * its contribution leaves; s 0: 0. */
-MEMOI int32_t memoi_ring_turn_end(const memoi_ring* ring, int what, int32_t s) {
-    return s ? ring->first_number + *memoi_exchange_turn_of(ring->plan, what, s) + 1 : 0;
-}
-/* The exchanges that must end before the contribution of step s has room. */
-MEMOI int32_t memoi_ring_room_end(const memoi_ring* ring, int32_t s) {
-    const int32_t after = memoi_exchange_room_of(ring->plan, MEMOI_POOL_GRADIENTS, s)->after;
-    const int32_t end = memoi_ring_turn_end(ring, MEMOI_TURN_GIVEN, after);
-    return (int32_t)memob_max(end, ring->used_before);
+/* Before the first block of step s.  The rows of a contribution go back as they came, in
+ * carried_type: then the steps' own sums are of the compute stream alone. */
+MEMOI void memoi_ring_step_begin(memoi_ring* ring, int32_t s, memoi_target_op* op) {
+    const int is_apart = ring->is_backward && (s || memoi_ring_is_apart(ring));
+    memoi_target* target = ring->target;
+    float* d_kv[2];
+    MEMO_ASSERT(s <= ring->last_brought); /* 1 */
+    memoi_target_touch(target, op, ring->heads_cell, 0);
+    if (s)
+        memoi_ring_read_room(ring, op, MEMOI_POOL_KEYS, s);
+    else
+        memoi_target_touch(target, op, ring->keys_cell, 0);
+    if (ring->is_backward && !is_apart) memoi_target_touch(target, op, ring->sums_cell, 1);
+    if (is_apart && !ring->buffers.d_kv_step)
+        memoi_ring_fill_room(ring, op, MEMOI_POOL_GRADIENTS, s ? s : ring->last_step + 1);
+    memoi_target_begin(target, op);
+    if (!is_apart) return;
+    memoi_ring_d_kv(ring, s, d_kv);
+    memoi_target_fill(target, MEMOI_TARGET_COMPUTE, d_kv[0],
+                      memoi_ring_key_rows(ring, s) * memoi_ring_row(ring->shape, MEMOI_RING_D_KV) *
+                          4);
 }
 
 MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     const memoi_shape* shape = ring->shape;
-    const int is_backward = ring->is_backward, rounds = ring->buffers.d_kv_step != NULL;
-    const int is_apart = is_backward && (s || memoi_ring_is_apart(ring));
-    const int64_t n_given =
-        is_apart * memoi_ring_key_rows(ring, s) * memoi_ring_row(shape, MEMOI_RING_D_KV);
-    const int32_t room_of = s ? s : ring->last_step + 1;
     memoi_target* target = ring->target;
-    float* d_kv[2];
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
     int has_worked = 0;
     for (int32_t mask = 0; mask < shape->n_parts * ring->plan->n_levels; mask++) {
         const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, mask);
         memo_attention_block block;
         if (!step->n_q_runs || !step->n_k_runs) continue;
-        if (!has_worked) {
-            const int what = is_backward ? MEMOI_TURN_K_BACKWARD : MEMOI_TURN_K;
-            const int32_t keys = memoi_ring_turn_end(ring, what, s);
-            const int32_t room = is_apart && !rounds ? memoi_ring_room_end(ring, room_of) : 0;
-            memoi_ring_await(ring, (int32_t)memob_max(keys, room));
-            if (s) ring->latest_use = s;
-        }
-        if (is_apart && !has_worked) {
-            memoi_ring_d_kv(ring, s, d_kv);
-            memoi_target_fill(target, MEMOI_TARGET_COMPUTE, d_kv[0], n_given * 4);
-        }
+        if (!has_worked) memoi_ring_step_begin(ring, s, &op);
         has_worked = 1;
         block = memoi_ring_block(ring, mask, step, s);
         memoi_ring_attend(ring, &block, step);
         if (memoi_ring_merges(ring, mask, s)) memoi_ring_merge(ring, &block, step);
     }
+    if (has_worked) memoi_target_end(target, &op);
 
-    /* The rows of a contribution go back as they came, in carried_type. */
-    if (s && is_apart && rounds && has_worked) {
-        memoi_ring_await(ring, memoi_ring_room_end(ring, s));
+    /* A contribution that was computed elsewhere. */
+    if (s && ring->is_backward && ring->buffers.d_kv_step && has_worked) {
+        op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
+        memoi_ring_fill_room(ring, &op, MEMOI_POOL_GRADIENTS, s);
+        memoi_target_begin(target, &op);
         memoi_target_cast(target, MEMOI_TARGET_COMPUTE, memoi_ring_contribution(ring, s, 0),
-                          shape->carried_type, ring->buffers.d_kv_step, n_given);
+                          shape->carried_type, ring->buffers.d_kv_step,
+                          memoi_ring_key_rows(ring, s) * memoi_ring_row(shape, MEMOI_RING_D_KV));
+        memoi_target_end(target, &op);
     }
 }
 
@@ -615,6 +652,7 @@ MEMOI void memoi_ring_exchange_behind(memoi_ring* ring, int32_t s) {
 MEMOI void memoi_ring_run(memoi_ring* ring) {
     const int32_t n = ring->last_step + 1, is_backward = ring->is_backward;
     const int64_t n_own = ring->shape->n_batch * ring->shape->key_sharding.ring_tokens;
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
     float* d_kv[2];
     memoi_ring_begin(ring);
     if (!ring->shape->heads.n_q) return;
@@ -623,17 +661,17 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
         const int32_t s = (i + is_backward) % n;
         memoi_ring_step(ring, s);
         if (!s) continue;
-        ring->target->n_points++;
         memoi_ring_exchange_behind(ring, s);
     }
-    if (ring->latest_use) ring->pool_free = ring->has_begun + ring->latest_use;
-    if (!ring->is_open) memoi_ring_await(ring, ring->n_exchanged);
 
     /* All contributions of others are there. */
     if (!is_backward || !memoi_ring_is_apart(ring)) return;
-    memoi_ring_await(ring, ring->used[memoi_ring_sums_use(ring)]);
+    memoi_target_touch(ring->target, &op, ring->sums_cell, 1);
+    if (!ring->buffers.d_kv_step) memoi_ring_read_room(ring, &op, MEMOI_POOL_GRADIENTS, n);
+    memoi_target_begin(ring->target, &op);
     memoi_ring_d_kv(ring, 0, d_kv);
     for (int32_t is_v = 0; is_v < 2; is_v++)
         memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, MEMO_TYPE_F32, ring->d_kv_final[is_v],
                          0, d_kv[is_v], 0, n_own * memoi_ring_row(ring->shape, is_v), 1);
+    memoi_target_end(ring->target, &op);
 }
