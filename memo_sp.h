@@ -1938,6 +1938,7 @@ MEMOI memo_status memoi_comm_enqueue(memo_comm* comm, memo_stream stream,
 }
 
 memo_status memo_group_begin(memo_comm* comm, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "comm", comm);
     memo_status status = memo_comm_status(comm, error);
     if (!status) comm->group_depth++;
     return status;
@@ -1952,6 +1953,7 @@ MEMOI memo_status memoi_comm_check_stream(const memo_comm* comm, const char* wha
 }
 
 memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "comm", comm);
     memo_status status = memo_comm_status(comm, error);
     if (!status && comm->group_depth > 1) {
         comm->group_depth--;
@@ -2001,10 +2003,12 @@ MEMOI memo_status memoi_comm_message(memo_comm* comm, memo_stream stream, int32_
 
 memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from, int64_t count,
                       memo_type type, int32_t to_rank, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "comm", comm);
     return memoi_comm_message(comm, stream, 1, from, count, type, to_rank, error);
 }
 memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
                          memo_type type, int32_t from_rank, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "comm", comm);
     return memoi_comm_message(comm, stream, 0, to, count, type, from_rank, error);
 }
 
@@ -2032,6 +2036,8 @@ MEMOI memo_status memoi_comm_check_collective(memo_comm* comm, const memo_collec
 
 memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
                                  const memo_collective_call* call, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "comm", comm);
+    MEMOB_REFUSE_NULL(error, "call", call);
     memo_status status = memoi_comm_check_collective(comm, call, error);
     if (!status) {
         status = comm->collective(comm, stream, call, error);
@@ -2631,6 +2637,7 @@ MEMOI memo_status memoi_row_run_args(void* args, memo_error* error) {
 }
 
 memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     memoi_row_args args;
     memoi_row_arrays arrays;
     memo_status status = memoi_row_take(kind, desc, &args.desc, &arrays, error);
@@ -2648,6 +2655,8 @@ MEMOI memo_status memoi_check_row_kernels(const memo_device* device, memo_error*
 
 memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_row_kind kind,
                             const void* desc, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "device", device);
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     memoi_row_args args;
     memo_row_call call = {kind, &args.desc, memoi_row_run_args, &args, 0};
     memoi_row_arrays arrays;
@@ -3525,6 +3534,8 @@ MEMOI memo_status memoi_threads_check_desc(memo_comm_threads_desc* desc, memo_er
 
 memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
                                      memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    MEMOB_REFUSE_NULL(error, "comms", comms);
     memoi_threads_world* world;
     memoi_threads_group* group = NULL;
     memo_comm_threads_desc filled = *desc;
@@ -3670,6 +3681,10 @@ MEMOI int32_t memoi_mesh_color(memo_mesh* mesh, int group) {
 
 memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_mesh** result,
                              memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "mesh", result);
+    *result = NULL;
+    MEMOB_REFUSE_NULL(error, "world", world);
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     memo_mesh* mesh = (memo_mesh*)memob_calloc(1, sizeof *mesh);
     memo_status status = mesh ? memoi_mesh_place(desc, world->size, world->rank, mesh, error)
                               : memob_no_memory(error, "a mesh");
@@ -3819,6 +3834,7 @@ MEMOI void memoi_sharding_cut(memo_sharding* sharding, int64_t n_tokens, int64_t
 
 void memo_sharding_slice(const memo_sharding* sharding, int64_t k, memo_sharding* slice,
                          memo_sharding* so_far) {
+    if (!sharding || !slice || !so_far) return;
     const int64_t each = sharding->slice_tokens ? sharding->slice_tokens : sharding->n_tokens;
     const int64_t rows = memoi_sharding_slice_rows(sharding), first = k * each;
     const int is_last = k == (sharding->n_tokens - 1) / each;
@@ -4017,12 +4033,15 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
 }
 
 void memo_sharding_free(memo_sharding* sharding) {
+    if (!sharding) return;
     MEMO_FREE(sharding->pieces);
     sharding->pieces = NULL;
 }
 
 memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
                                memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    MEMOB_REFUSE_NULL(error, "sharding", sharding);
     memo_status status;
     memset(sharding, 0, sizeof *sharding);
     sharding->kind = desc->kind;
@@ -4095,6 +4114,7 @@ MEMOI int memoi_sharding_next(const memo_sharding* sharding, int32_t sequence_ra
 }
 
 int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank, memo_run* runs) {
+    if (!sharding) return 0;
     memo_run run;
     int64_t row = 0;
     int32_t n = 0;
@@ -4112,6 +4132,7 @@ MEMOI int32_t memoi_sharding_ring_runs(const memo_sharding* sharding, int32_t ri
 }
 
 int64_t memo_sharding_position(const memo_sharding* sharding, int32_t sequence_rank, int64_t row) {
+    if (!sharding) return 0;
     return memoi_sharding_run_at(sharding, sequence_rank, row).start;
 }
 
@@ -4157,6 +4178,7 @@ MEMOI int64_t memoi_sharding_run_below(const memo_run* run, int64_t end) {
 int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
                              const int32_t* tokens, int64_t ahead, const int64_t* document_begins,
                              int64_t n_documents, int32_t ignored, int32_t* labels) {
+    if (!sharding || !tokens || !labels) return 0;
     memo_run run;
     int64_t n_labels = 0;
     for (int64_t b = 0; b < n_batch; b++, tokens += sharding->n_tokens) {
@@ -4257,6 +4279,9 @@ MEMOI void memoi_target_close(memoi_target* target) {
     }                                                                                              \
     memo_status memo_##name##_create(const memo_##name##_desc* desc, memo_##name** result,         \
                                      memo_error* error) {                                          \
+        MEMOB_REFUSE_NULL(error, #name, result);                                                   \
+        *result = NULL;                                                                            \
+        MEMOB_REFUSE_NULL(error, "desc", desc);                                                    \
         memo_##name* object = (memo_##name*)memob_calloc(1, sizeof *object);                       \
         const memo_status status =                                                                 \
             object ? memoi_##name##_prepare(object, desc, error) : memob_no_memory(error, what);   \
@@ -6715,6 +6740,8 @@ MEMOI int64_t memoi_buffers_carve_all(const memoi_shape* shape, char* base,
 
 memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
                                              memo_sp_attention_sizes* sizes, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    MEMOB_REFUSE_NULL(error, "sizes", sizes);
     memoi_shape shape;
     memo_status status = memoi_desc_shape_make(desc, &shape, error);
     memoi_buffers buffers[2];
@@ -7027,6 +7054,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
 
 memo_status memo_exchange_create(memo_sp_attention* attention, const memo_exchange_desc* desc,
                                  memo_exchange** result, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "exchange", result);
     memo_exchange* plan;
     memo_status status = memob_check_given("memo_exchange_create", "attention", attention, error);
     if (!status) status = memob_check_given("memo_exchange_create", "desc", desc, error);
@@ -7397,11 +7425,15 @@ MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_exchange* pl
 
 memo_status memo_sp_attention_forward(memo_sp_attention* attention, const memo_exchange* exchange,
                                       const memo_sp_attention_tensors* tensors, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "attention", attention);
+    MEMOB_REFUSE_NULL(error, "tensors", tensors);
     return memoi_hybrid_run(attention, exchange, tensors, 0, error);
 }
 memo_status memo_sp_attention_backward(memo_sp_attention* attention, const memo_exchange* exchange,
                                        const memo_sp_attention_tensors* tensors,
                                        memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "attention", attention);
+    MEMOB_REFUSE_NULL(error, "tensors", tensors);
     return memoi_hybrid_run(attention, exchange, tensors, 1, error);
 }
 
@@ -7525,6 +7557,9 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
 
 memo_status memo_sequence_create(const memo_sequence_desc* desc, memo_sequence** sequence,
                                  memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "sequence", sequence);
+    *sequence = NULL;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     memo_sequence* s = (memo_sequence*)memob_calloc(1, sizeof *s);
     memo_status status =
         s ? memoi_sequence_prepare(s, desc, error) : memob_no_memory(error, "a sequence");
@@ -7547,6 +7582,7 @@ void memo_sequence_destroy(memo_sequence* s) {
 memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
                                 const int64_t* document_parents, int64_t n_documents,
                                 memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "sequence", s);
     memo_exchange_desc exchange = MEMO_ZERO(memo_exchange_desc);
     memo_mask mask = MEMO_ZERO(memo_mask);
     memo_status status;
@@ -7584,7 +7620,7 @@ const memo_sharding* memo_sequence_get_sharding(const memo_sequence* s) {
 }
 
 void memo_sequence_get_positions(const memo_sequence* s, int64_t* positions) {
-    memoi_sharding_positions(&s->sharding, s->rank, positions);
+    if (s && positions) memoi_sharding_positions(&s->sharding, s->rank, positions);
 }
 
 /* Adds what a layer keeps. */
@@ -7604,6 +7640,7 @@ MEMOI memo_status memoi_sequence_layer(const memo_sequence* s, int32_t layer,
 
 memo_status memo_sequence_attend(memo_sequence* s, int32_t layer, const void* q, const void* k,
                                  const void* v, void* out, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "sequence", s);
     memo_sp_attention_tensors t = {q, k, v, out, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
     const memo_status status = memoi_sequence_layer(s, layer, &t, error);
     return status ? status : memo_sp_attention_forward(s->attention, s->exchange, &t, error);
@@ -7613,6 +7650,7 @@ memo_status memo_sequence_attend_backward(memo_sequence* s, int32_t layer, const
                                           const void* k, const void* v, const void* out,
                                           const void* d_out, void* d_q, void* d_k, void* d_v,
                                           memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "sequence", s);
     memo_sp_attention_tensors t = {
         q, k, v, (void*)(uintptr_t)out, NULL, NULL, NULL, NULL, d_out, d_q, d_k, d_v};
     const memo_status status = memoi_sequence_layer(s, layer, &t, error);
@@ -7979,9 +8017,11 @@ MEMOI memo_status memoi_blocks_run(memo_blocks* blocks, int is_backward, int32_t
 }
 
 memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "blocks", blocks);
     return memoi_blocks_run(blocks, 0, layer, error);
 }
 memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "blocks", blocks);
     return memoi_blocks_run(blocks, 1, layer, error);
 }
 
@@ -8014,6 +8054,8 @@ MEMOI int64_t memoi_loss_carve(memo_loss* loss, char* base) {
 
 memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes* sizes,
                                      memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    MEMOB_REFUSE_NULL(error, "sizes", sizes);
     static const char name[] = "memo_loss_desc";
     int32_t n_ranks = desc->tensor ? desc->tensor->size : 1;
     int32_t rank = desc->tensor ? desc->tensor->rank : 0;
@@ -8111,6 +8153,8 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
 }
 
 memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "loss", loss);
+    MEMOB_REFUSE_NULL(error, "tensors", tensors);
     const memo_loss_desc* d = &loss->desc;
     const int64_t sizes[] = {d->vocabulary, d->type, loss->sizes.tile_rows};
     memo_label agreed = MEMO_ZERO(memo_label);
@@ -8142,6 +8186,9 @@ memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, mem
 
 memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* mean,
                            memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "loss", loss);
+    MEMOB_REFUSE_NULL(error, "sums", sums);
+    MEMOB_REFUSE_NULL(error, "mean", mean);
     const memo_device* device = loss->desc.device;
     double numbers[3] = {0, 0, 0};
     memo_status status = memo_copy(device, loss->desc.stream, MEMO_COPY_TO_HOST, numbers, sums,
@@ -8296,6 +8343,8 @@ MEMOI int64_t memoi_scan_begin_of(const int64_t* begins, int64_t n_documents, in
 memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
                                const int64_t* document_begins, int64_t n_documents,
                                memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "scan", scan);
+    MEMOB_REFUSE_NULL(error, "row_begins", row_begins);
     static const char name[] = "memo_scan_set_rows";
     int64_t end;
     scan->has_rows = 0;
@@ -8485,10 +8534,14 @@ MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tens
 
 memo_status memo_scan_forward(memo_scan* scan, const memo_scan_tensors* tensors,
                               memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "scan", scan);
+    MEMOB_REFUSE_NULL(error, "tensors", tensors);
     return memoi_scan_pass(scan, tensors, 0, error);
 }
 memo_status memo_scan_backward(memo_scan* scan, const memo_scan_tensors* tensors,
                                memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "scan", scan);
+    MEMOB_REFUSE_NULL(error, "tensors", tensors);
     return memoi_scan_pass(scan, tensors, 1, error);
 }
 
@@ -8560,10 +8613,12 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
 
 memo_status memo_scan_halo_forward(memo_scan* scan, const void* rows, void* halo,
                                    memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "scan", scan);
     return memoi_scan_halo(scan, (char*)(uintptr_t)rows, (char*)halo, 0, error);
 }
 memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo, void* d_rows,
                                     memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "scan", scan);
     return memoi_scan_halo(scan, (char*)d_rows, (char*)(uintptr_t)d_halo, 1, error);
 }
 
@@ -8625,6 +8680,9 @@ MEMOI_TARGET_OBJECT(experts, "experts")
 
 memo_status memo_experts_route(memo_experts* x, const int64_t* counts, memo_routing* routing,
                                memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "experts", x);
+    MEMOB_REFUSE_NULL(error, "counts", counts);
+    MEMOB_REFUSE_NULL(error, "routing", routing);
     const int64_t n = x->desc.n_experts, n_bytes = x->n_ranks * n * 8;
     const int64_t most = MEMOB_BYTES_MAX / (n * x->n_ranks);
     const int64_t limit = x->desc.max_received ? x->desc.max_received : MEMOB_BYTES_MAX;
@@ -8764,11 +8822,15 @@ MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routin
 
 memo_status memo_dispatch(memo_experts* experts, const memo_routing* routing, const void* rows,
                           void* received, int64_t row_elements, memo_type type, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "experts", experts);
+    MEMOB_REFUSE_NULL(error, "routing", routing);
     return memoi_experts_pass(experts, routing, (void*)(uintptr_t)rows, received, row_elements,
                               type, 0, error);
 }
 memo_status memo_combine(memo_experts* experts, const memo_routing* routing, const void* received,
                          void* rows, int64_t row_elements, memo_type type, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "experts", experts);
+    MEMOB_REFUSE_NULL(error, "routing", routing);
     return memoi_experts_pass(experts, routing, rows, (void*)(uintptr_t)received, row_elements,
                               type, 1, error);
 }

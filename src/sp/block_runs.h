@@ -107,8 +107,10 @@ MEMOI memo_status memoi_blocks_run(memo_blocks* blocks, int is_backward, int32_t
 }
 
 memo_status memo_blocks_forward(memo_blocks* blocks, int32_t layer, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "blocks", blocks);
     return memoi_blocks_run(blocks, 0, layer, error);
 }
 memo_status memo_blocks_backward(memo_blocks* blocks, int32_t layer, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "blocks", blocks);
     return memoi_blocks_run(blocks, 1, layer, error);
 }

@@ -114,6 +114,7 @@ MEMOI memo_status memoi_comm_enqueue(memo_comm* comm, memo_stream stream,
 }
 
 memo_status memo_group_begin(memo_comm* comm, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "comm", comm);
     memo_status status = memo_comm_status(comm, error);
     if (!status) comm->group_depth++;
     return status;
@@ -128,6 +129,7 @@ MEMOI memo_status memoi_comm_check_stream(const memo_comm* comm, const char* wha
 }
 
 memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "comm", comm);
     memo_status status = memo_comm_status(comm, error);
     if (!status && comm->group_depth > 1) {
         comm->group_depth--;
@@ -177,10 +179,12 @@ MEMOI memo_status memoi_comm_message(memo_comm* comm, memo_stream stream, int32_
 
 memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from, int64_t count,
                       memo_type type, int32_t to_rank, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "comm", comm);
     return memoi_comm_message(comm, stream, 1, from, count, type, to_rank, error);
 }
 memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
                          memo_type type, int32_t from_rank, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "comm", comm);
     return memoi_comm_message(comm, stream, 0, to, count, type, from_rank, error);
 }
 
@@ -208,6 +212,8 @@ MEMOI memo_status memoi_comm_check_collective(memo_comm* comm, const memo_collec
 
 memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
                                  const memo_collective_call* call, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "comm", comm);
+    MEMOB_REFUSE_NULL(error, "call", call);
     memo_status status = memoi_comm_check_collective(comm, call, error);
     if (!status) {
         status = comm->collective(comm, stream, call, error);

@@ -58,6 +58,9 @@ MEMOI_TARGET_OBJECT(experts, "experts")
 
 memo_status memo_experts_route(memo_experts* x, const int64_t* counts, memo_routing* routing,
                                memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "experts", x);
+    MEMOB_REFUSE_NULL(error, "counts", counts);
+    MEMOB_REFUSE_NULL(error, "routing", routing);
     const int64_t n = x->desc.n_experts, n_bytes = x->n_ranks * n * 8;
     const int64_t most = MEMOB_BYTES_MAX / (n * x->n_ranks);
     const int64_t limit = x->desc.max_received ? x->desc.max_received : MEMOB_BYTES_MAX;
@@ -197,11 +200,15 @@ MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routin
 
 memo_status memo_dispatch(memo_experts* experts, const memo_routing* routing, const void* rows,
                           void* received, int64_t row_elements, memo_type type, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "experts", experts);
+    MEMOB_REFUSE_NULL(error, "routing", routing);
     return memoi_experts_pass(experts, routing, (void*)(uintptr_t)rows, received, row_elements,
                               type, 0, error);
 }
 memo_status memo_combine(memo_experts* experts, const memo_routing* routing, const void* received,
                          void* rows, int64_t row_elements, memo_type type, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "experts", experts);
+    MEMOB_REFUSE_NULL(error, "routing", routing);
     return memoi_experts_pass(experts, routing, rows, (void*)(uintptr_t)received, row_elements,
                               type, 1, error);
 }

@@ -29,6 +29,8 @@ MEMOI int64_t memoi_loss_carve(memo_loss* loss, char* base) {
 
 memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes* sizes,
                                      memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    MEMOB_REFUSE_NULL(error, "sizes", sizes);
     static const char name[] = "memo_loss_desc";
     int32_t n_ranks = desc->tensor ? desc->tensor->size : 1;
     int32_t rank = desc->tensor ? desc->tensor->rank : 0;
@@ -126,6 +128,8 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
 }
 
 memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "loss", loss);
+    MEMOB_REFUSE_NULL(error, "tensors", tensors);
     const memo_loss_desc* d = &loss->desc;
     const int64_t sizes[] = {d->vocabulary, d->type, loss->sizes.tile_rows};
     memo_label agreed = MEMO_ZERO(memo_label);
@@ -157,6 +161,9 @@ memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, mem
 
 memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* mean,
                            memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "loss", loss);
+    MEMOB_REFUSE_NULL(error, "sums", sums);
+    MEMOB_REFUSE_NULL(error, "mean", mean);
     const memo_device* device = loss->desc.device;
     double numbers[3] = {0, 0, 0};
     memo_status status = memo_copy(device, loss->desc.stream, MEMO_COPY_TO_HOST, numbers, sums,

@@ -114,6 +114,10 @@ MEMOI int32_t memoi_mesh_color(memo_mesh* mesh, int group) {
 
 memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_mesh** result,
                              memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "mesh", result);
+    *result = NULL;
+    MEMOB_REFUSE_NULL(error, "world", world);
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     memo_mesh* mesh = (memo_mesh*)memob_calloc(1, sizeof *mesh);
     memo_status status = mesh ? memoi_mesh_place(desc, world->size, world->rank, mesh, error)
                               : memob_no_memory(error, "a mesh");

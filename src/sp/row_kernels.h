@@ -478,6 +478,7 @@ MEMOI memo_status memoi_row_run_args(void* args, memo_error* error) {
 }
 
 memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     memoi_row_args args;
     memoi_row_arrays arrays;
     memo_status status = memoi_row_take(kind, desc, &args.desc, &arrays, error);
@@ -495,6 +496,8 @@ MEMOI memo_status memoi_check_row_kernels(const memo_device* device, memo_error*
 
 memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_row_kind kind,
                             const void* desc, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "device", device);
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     memoi_row_args args;
     memo_row_call call = {kind, &args.desc, memoi_row_run_args, &args, 0};
     memoi_row_arrays arrays;

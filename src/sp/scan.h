@@ -143,6 +143,8 @@ MEMOI int64_t memoi_scan_begin_of(const int64_t* begins, int64_t n_documents, in
 memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
                                const int64_t* document_begins, int64_t n_documents,
                                memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "scan", scan);
+    MEMOB_REFUSE_NULL(error, "row_begins", row_begins);
     static const char name[] = "memo_scan_set_rows";
     int64_t end;
     scan->has_rows = 0;
@@ -332,10 +334,14 @@ MEMOI memo_status memoi_scan_pass(memo_scan* scan, const memo_scan_tensors* tens
 
 memo_status memo_scan_forward(memo_scan* scan, const memo_scan_tensors* tensors,
                               memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "scan", scan);
+    MEMOB_REFUSE_NULL(error, "tensors", tensors);
     return memoi_scan_pass(scan, tensors, 0, error);
 }
 memo_status memo_scan_backward(memo_scan* scan, const memo_scan_tensors* tensors,
                                memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "scan", scan);
+    MEMOB_REFUSE_NULL(error, "tensors", tensors);
     return memoi_scan_pass(scan, tensors, 1, error);
 }
 
@@ -407,9 +413,11 @@ MEMOI memo_status memoi_scan_halo(memo_scan* scan, char* rows, char* halo, int i
 
 memo_status memo_scan_halo_forward(memo_scan* scan, const void* rows, void* halo,
                                    memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "scan", scan);
     return memoi_scan_halo(scan, (char*)(uintptr_t)rows, (char*)halo, 0, error);
 }
 memo_status memo_scan_halo_backward(memo_scan* scan, const void* d_halo, void* d_rows,
                                     memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "scan", scan);
     return memoi_scan_halo(scan, (char*)d_rows, (char*)(uintptr_t)d_halo, 1, error);
 }

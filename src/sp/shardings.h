@@ -123,6 +123,7 @@ MEMOI void memoi_sharding_cut(memo_sharding* sharding, int64_t n_tokens, int64_t
 
 void memo_sharding_slice(const memo_sharding* sharding, int64_t k, memo_sharding* slice,
                          memo_sharding* so_far) {
+    if (!sharding || !slice || !so_far) return;
     const int64_t each = sharding->slice_tokens ? sharding->slice_tokens : sharding->n_tokens;
     const int64_t rows = memoi_sharding_slice_rows(sharding), first = k * each;
     const int is_last = k == (sharding->n_tokens - 1) / each;
@@ -321,12 +322,15 @@ MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* err
 }
 
 void memo_sharding_free(memo_sharding* sharding) {
+    if (!sharding) return;
     MEMO_FREE(sharding->pieces);
     sharding->pieces = NULL;
 }
 
 memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
                                memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    MEMOB_REFUSE_NULL(error, "sharding", sharding);
     memo_status status;
     memset(sharding, 0, sizeof *sharding);
     sharding->kind = desc->kind;
@@ -399,6 +403,7 @@ MEMOI int memoi_sharding_next(const memo_sharding* sharding, int32_t sequence_ra
 }
 
 int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank, memo_run* runs) {
+    if (!sharding) return 0;
     memo_run run;
     int64_t row = 0;
     int32_t n = 0;
@@ -416,6 +421,7 @@ MEMOI int32_t memoi_sharding_ring_runs(const memo_sharding* sharding, int32_t ri
 }
 
 int64_t memo_sharding_position(const memo_sharding* sharding, int32_t sequence_rank, int64_t row) {
+    if (!sharding) return 0;
     return memoi_sharding_run_at(sharding, sequence_rank, row).start;
 }
 
@@ -461,6 +467,7 @@ MEMOI int64_t memoi_sharding_run_below(const memo_run* run, int64_t end) {
 int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t sequence_rank, int64_t n_batch,
                              const int32_t* tokens, int64_t ahead, const int64_t* document_begins,
                              int64_t n_documents, int32_t ignored, int32_t* labels) {
+    if (!sharding || !tokens || !labels) return 0;
     memo_run run;
     int64_t n_labels = 0;
     for (int64_t b = 0; b < n_batch; b++, tokens += sharding->n_tokens) {

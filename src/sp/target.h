@@ -82,6 +82,9 @@ MEMOI void memoi_target_close(memoi_target* target) {
     }                                                                                              \
     memo_status memo_##name##_create(const memo_##name##_desc* desc, memo_##name** result,         \
                                      memo_error* error) {                                          \
+        MEMOB_REFUSE_NULL(error, #name, result);                                                   \
+        *result = NULL;                                                                            \
+        MEMOB_REFUSE_NULL(error, "desc", desc);                                                    \
         memo_##name* object = (memo_##name*)memob_calloc(1, sizeof *object);                       \
         const memo_status status =                                                                 \
             object ? memoi_##name##_prepare(object, desc, error) : memob_no_memory(error, what);   \

@@ -863,6 +863,8 @@ MEMOI memo_status memoi_threads_check_desc(memo_comm_threads_desc* desc, memo_er
 
 memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
                                      memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    MEMOB_REFUSE_NULL(error, "comms", comms);
     memoi_threads_world* world;
     memoi_threads_group* group = NULL;
     memo_comm_threads_desc filled = *desc;

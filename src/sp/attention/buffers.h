@@ -188,6 +188,8 @@ MEMOI int64_t memoi_buffers_carve_all(const memoi_shape* shape, char* base,
 
 memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
                                              memo_sp_attention_sizes* sizes, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    MEMOB_REFUSE_NULL(error, "sizes", sizes);
     memoi_shape shape;
     memo_status status = memoi_desc_shape_make(desc, &shape, error);
     memoi_buffers buffers[2];

@@ -292,6 +292,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
 
 memo_status memo_exchange_create(memo_sp_attention* attention, const memo_exchange_desc* desc,
                                  memo_exchange** result, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "exchange", result);
     memo_exchange* plan;
     memo_status status = memob_check_given("memo_exchange_create", "attention", attention, error);
     if (!status) status = memob_check_given("memo_exchange_create", "desc", desc, error);
@@ -662,10 +663,14 @@ MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_exchange* pl
 
 memo_status memo_sp_attention_forward(memo_sp_attention* attention, const memo_exchange* exchange,
                                       const memo_sp_attention_tensors* tensors, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "attention", attention);
+    MEMOB_REFUSE_NULL(error, "tensors", tensors);
     return memoi_hybrid_run(attention, exchange, tensors, 0, error);
 }
 memo_status memo_sp_attention_backward(memo_sp_attention* attention, const memo_exchange* exchange,
                                        const memo_sp_attention_tensors* tensors,
                                        memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "attention", attention);
+    MEMOB_REFUSE_NULL(error, "tensors", tensors);
     return memoi_hybrid_run(attention, exchange, tensors, 1, error);
 }

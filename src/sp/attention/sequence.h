@@ -121,6 +121,9 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
 
 memo_status memo_sequence_create(const memo_sequence_desc* desc, memo_sequence** sequence,
                                  memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "sequence", sequence);
+    *sequence = NULL;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     memo_sequence* s = (memo_sequence*)memob_calloc(1, sizeof *s);
     memo_status status =
         s ? memoi_sequence_prepare(s, desc, error) : memob_no_memory(error, "a sequence");
@@ -143,6 +146,7 @@ void memo_sequence_destroy(memo_sequence* s) {
 memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
                                 const int64_t* document_parents, int64_t n_documents,
                                 memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "sequence", s);
     memo_exchange_desc exchange = MEMO_ZERO(memo_exchange_desc);
     memo_mask mask = MEMO_ZERO(memo_mask);
     memo_status status;
@@ -180,7 +184,7 @@ const memo_sharding* memo_sequence_get_sharding(const memo_sequence* s) {
 }
 
 void memo_sequence_get_positions(const memo_sequence* s, int64_t* positions) {
-    memoi_sharding_positions(&s->sharding, s->rank, positions);
+    if (s && positions) memoi_sharding_positions(&s->sharding, s->rank, positions);
 }
 
 /* Adds what a layer keeps. */
@@ -200,6 +204,7 @@ MEMOI memo_status memoi_sequence_layer(const memo_sequence* s, int32_t layer,
 
 memo_status memo_sequence_attend(memo_sequence* s, int32_t layer, const void* q, const void* k,
                                  const void* v, void* out, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "sequence", s);
     memo_sp_attention_tensors t = {q, k, v, out, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
     const memo_status status = memoi_sequence_layer(s, layer, &t, error);
     return status ? status : memo_sp_attention_forward(s->attention, s->exchange, &t, error);
@@ -209,6 +214,7 @@ memo_status memo_sequence_attend_backward(memo_sequence* s, int32_t layer, const
                                           const void* k, const void* v, const void* out,
                                           const void* d_out, void* d_q, void* d_k, void* d_v,
                                           memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "sequence", s);
     memo_sp_attention_tensors t = {
         q, k, v, (void*)(uintptr_t)out, NULL, NULL, NULL, NULL, d_out, d_q, d_k, d_v};
     const memo_status status = memoi_sequence_layer(s, layer, &t, error);
