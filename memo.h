@@ -2194,7 +2194,7 @@ typedef struct memob_reader {
 } memob_reader;
 
 #define MEMOB_BAD_LINE(reader, error, ...)                                                         \
-    memob_line_error(reader, error, MEMO_STATUS_FORMAT, __VA_ARGS__)
+    memoi_line_error(reader, error, MEMO_STATUS_FORMAT, __VA_ARGS__)
 
 /* Reads a text of the caller, which it borrows.  name NULL: "text".  Errors: INVALID_ARGUMENT. */
 MEMOI memo_status memob_reader_init(memob_reader* reader, const char* text, int64_t n_bytes,
@@ -2298,7 +2298,7 @@ MEMOI int memoi_word_number(const char* word, int64_t length, int64_t* value) {
 
 /* Sets error to "NAME:LINE: MESSAGE" of the current line, and returns status. */
 MEMO_PRINTF(4, 5)
-MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
+MEMOI memo_status memoi_line_error(const memob_reader* reader, memo_error* error,
                                    memo_status status, const char* format, ...) {
     if (error) {
         va_list arguments;
@@ -2318,7 +2318,7 @@ MEMOI memo_status memob_reader_result(const memob_reader* reader, memo_status st
                                       const memo_error* reason, memo_error* error) {
     if (!status) return MEMO_STATUS_OK;
     if (status == MEMO_STATUS_INVALID_ARGUMENT) status = MEMO_STATUS_FORMAT;
-    return memob_line_error(reader, error, status, "%s", reason->message);
+    return memoi_line_error(reader, error, status, "%s", reason->message);
 }
 
 /* --- what a line must hold --- */
@@ -2650,7 +2650,7 @@ MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int v
         return MEMOB_BAD_LINE(reader, error, "the version is missing, or not a whole number");
     if (found == version) return memoi_reader_check_end(reader, error);
     why = found > version ? "newer" : "older";
-    return memob_line_error(reader, error, MEMO_STATUS_VERSION, "%s version %lld; %d is supported",
+    return memoi_line_error(reader, error, MEMO_STATUS_VERSION, "%s version %lld; %d is supported",
                             found < 1 ? "invalid" : why, (long long)found, version);
 }
 
@@ -4068,7 +4068,7 @@ MEMOI memo_status memoi_plan_parse_body(memob_lines* lines, const memo_plan* pla
     status = memoi_plan_verify(plan, plan->proof != MEMO_PROOF_NONE, &culprit, &reason);
     if (!status) return MEMO_STATUS_OK;
     for (int64_t i = 0; i <= culprit; i++) (void)memob_next_entry(&begin);
-    return memob_line_error(culprit < 0 ? reader : &begin, lines->error,
+    return memoi_line_error(culprit < 0 ? reader : &begin, lines->error,
                             status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
                             "not a valid plan: %s", reason.message);
 }

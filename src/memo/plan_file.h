@@ -108,7 +108,7 @@ MEMOI memo_status memoi_plan_parse_body(memob_lines* lines, const memo_plan* pla
     status = memoi_plan_verify(plan, plan->proof != MEMO_PROOF_NONE, &culprit, &reason);
     if (!status) return MEMO_STATUS_OK;
     for (int64_t i = 0; i <= culprit; i++) (void)memob_next_entry(&begin);
-    return memob_line_error(culprit < 0 ? reader : &begin, lines->error,
+    return memoi_line_error(culprit < 0 ? reader : &begin, lines->error,
                             status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
                             "not a valid plan: %s", reason.message);
 }

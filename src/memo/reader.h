@@ -22,7 +22,7 @@ typedef struct memob_reader {
 } memob_reader;
 
 #define MEMOB_BAD_LINE(reader, error, ...)                                                         \
-    memob_line_error(reader, error, MEMO_STATUS_FORMAT, __VA_ARGS__)
+    memoi_line_error(reader, error, MEMO_STATUS_FORMAT, __VA_ARGS__)
 
 /* Reads a text of the caller, which it borrows.  name NULL: "text".  Errors: INVALID_ARGUMENT. */
 MEMOI memo_status memob_reader_init(memob_reader* reader, const char* text, int64_t n_bytes,
@@ -126,7 +126,7 @@ MEMOI int memoi_word_number(const char* word, int64_t length, int64_t* value) {
 
 /* Sets error to "NAME:LINE: MESSAGE" of the current line, and returns status. */
 MEMO_PRINTF(4, 5)
-MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
+MEMOI memo_status memoi_line_error(const memob_reader* reader, memo_error* error,
                                    memo_status status, const char* format, ...) {
     if (error) {
         va_list arguments;
@@ -146,7 +146,7 @@ MEMOI memo_status memob_reader_result(const memob_reader* reader, memo_status st
                                       const memo_error* reason, memo_error* error) {
     if (!status) return MEMO_STATUS_OK;
     if (status == MEMO_STATUS_INVALID_ARGUMENT) status = MEMO_STATUS_FORMAT;
-    return memob_line_error(reader, error, status, "%s", reason->message);
+    return memoi_line_error(reader, error, status, "%s", reason->message);
 }
 
 /* --- what a line must hold --- */

@@ -300,7 +300,7 @@ MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int v
         return MEMOB_BAD_LINE(reader, error, "the version is missing, or not a whole number");
     if (found == version) return memoi_reader_check_end(reader, error);
     why = found > version ? "newer" : "older";
-    return memob_line_error(reader, error, MEMO_STATUS_VERSION, "%s version %lld; %d is supported",
+    return memoi_line_error(reader, error, MEMO_STATUS_VERSION, "%s version %lld; %d is supported",
                             found < 1 ? "invalid" : why, (long long)found, version);
 }
 

@@ -629,7 +629,7 @@ static void gpt_fill_bytes(gpt_model* model, int is_grouped, int64_t n_bytes[GPT
 }
 
 /* When each buffer lives. */
-static const memo_session_buffer gpt_buffers[GPT_N_BUFFERS] = {
+static const memo_session_buffer gpt_buffers[] = {
     {"angles of RoPE", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
     {"numbers of tokens", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
     {"losses", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
@@ -646,6 +646,7 @@ static const memo_session_buffer gpt_buffers[GPT_N_BUFFERS] = {
     {"bucket", 0, 0, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0, 0},
     {"bucket", 0, 0, MEMO_PASS_BACKWARD, 0, MEMO_PASS_BACKWARD, 0, 0},
     {"bucket", 0, 0, MEMO_PASS_BACKWARD, 0, MEMO_PASS_BACKWARD, 0, 0}};
+MEMOB_TABLE_OF(GPT_N_BUFFERS, gpt_buffers);
 
 /* The table of buffers for the session.  A buffer that lives across layers has a part for each
  * micro-batch of a group, but all use the same buckets, which then live as long as the session. */
