@@ -9864,7 +9864,8 @@ void memo_session_destroy(memo_session* s) {
 }
 
 memo_session_info memo_session_get_info(const memo_session* s) {
-    memo_session_info info;
+    memo_session_info info = MEMO_ZERO(memo_session_info);
+    if (!s) return info;
     info.plan = s->part->plan;
     info.arena = s->part->arena;
     info.swap = s->part->swap;
@@ -11238,9 +11239,10 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
     memo_session_desc least;
     memo_step_plan *plan = NULL, *p;
     int64_t more_bytes;
-    memo_status status = memob_check_given("memo_session_get_least", "desc", desc, error);
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "device_bytes", device_bytes);
     *device_bytes = 0;
-    if (status) return status;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
     least = *desc;
 
     /* The bytes of the smallest plan. */

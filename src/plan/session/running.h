@@ -792,7 +792,8 @@ void memo_session_destroy(memo_session* s) {
 }
 
 memo_session_info memo_session_get_info(const memo_session* s) {
-    memo_session_info info;
+    memo_session_info info = MEMO_ZERO(memo_session_info);
+    if (!s) return info;
     info.plan = s->part->plan;
     info.arena = s->part->arena;
     info.swap = s->part->swap;

@@ -22,8 +22,8 @@ typedef struct memoi_ring_buffers {
     float* d_expanded[2];
 } memoi_ring_buffers;
 
-/* Cells of the target: bytes that several streams touch.  Keys by heads have a cell for each buffer;
- * behind these each room of a pass has one. */
+/* Cells of the target: bytes that several streams touch.  Keys by heads have a cell for each
+ * buffer; behind these each room of a pass has one. */
 enum {
     MEMOI_CELL_ROWS = 0,                        /* the user's tensors, and row dots by rows */
     MEMOI_CELL_RESULTS,                         /* by heads, as they leave */
@@ -158,9 +158,9 @@ MEMOI void memoi_ring_fill_bytes(memoi_ring* ring, memoi_target_op* op, int pool
 
 /* The rows of step s in their room; behind the last step: of the own contribution. */
 MEMOI void memoi_ring_fill_room(memoi_ring* ring, memoi_target_op* op, int pool, int32_t s) {
-    const int64_t n = pool == MEMOI_POOL_KEYS
-                          ? memoi_ring_rows(ring, MEMOI_RING_K, s, 1)
-                          : memoi_ring_key_rows(ring, s <= ring->last_step ? s : 0);
+    const int32_t of = s <= ring->last_step ? s : 0;
+    const int64_t n = pool == MEMOI_POOL_KEYS ? memoi_ring_rows(ring, MEMOI_RING_K, s, 1)
+                                              : memoi_ring_key_rows(ring, of);
     const int64_t row_bytes = memoi_ring_pool_row_bytes(ring, pool);
     memoi_ring_fill_bytes(ring, op, pool,
                           memoi_exchange_room_of(ring->plan, pool, s)->row * row_bytes,
