@@ -7471,8 +7471,10 @@ MEMOI MEMOB_NOINLINE void memoi_step_plan_add(memoi_step_plan_line* line, const 
 }
 
 /* Lines of each kind; i: which of its kind, where there are several. */
-MEMOI void memoi_step_plan_shape(const memo_step_plan* plan, memoi_step_plan_line* line) {
+MEMOI void memoi_step_plan_shape(const memo_step_plan* plan, int32_t i,
+                                 memoi_step_plan_line* line) {
     const memo_swap_desc* swap = &plan->swap;
+    (void)i;
     const int32_t n_layers = swap->n_layers / (int32_t)memob_max(swap->n_slices, 1);
     memoi_step_plan_add(line, "n_layers",
                         n_layers / (plan->n_order ? swap->n_places : 1) * plan->n_chunks);
@@ -7526,14 +7528,14 @@ MEMOI void memoi_step_plan_step(const memo_step_plan* plan, int32_t i, memoi_ste
 MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
                                    memoi_step_plan_line* line) {
     const int32_t n_lines[] = {1, plan->swap.n_tensors, plan->n_order, plan->swap.n_layers};
+    static void (*const fill[])(const memo_step_plan*, int32_t, memoi_step_plan_line*) = {
+        memoi_step_plan_shape, memoi_step_plan_tensor, memoi_step_plan_turn, memoi_step_plan_step};
     MEMOB_TABLE_OF(MEMOI_LINE_KINDS, n_lines);
+    MEMOB_TABLE_OF(MEMOI_LINE_KINDS, fill);
     memset(line, 0, sizeof *line);
     while (line->of < MEMOI_LINE_KINDS && i >= n_lines[line->of]) i -= n_lines[line->of++];
     if (line->of == MEMOI_LINE_KINDS) return 0;
-    if (line->of == MEMOI_LINE_SHAPE) memoi_step_plan_shape(plan, line);
-    if (line->of == MEMOI_LINE_TENSOR) memoi_step_plan_tensor(plan, (int32_t)i, line);
-    if (line->of == MEMOI_LINE_TURN) memoi_step_plan_turn(plan, (int32_t)i, line);
-    if (line->of == MEMOI_LINE_STEP) memoi_step_plan_step(plan, (int32_t)i, line);
+    fill[line->of](plan, (int32_t)i, line);
     return 1;
 }
 
