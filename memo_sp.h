@@ -4351,8 +4351,8 @@ MEMOI memoi_target_op memoi_target_op_on(int32_t stream) {
     return op;
 }
 
-MEMOI MEMOB_NOINLINE void memoi_target_touch(const memoi_target* target, memoi_target_op* op,
-                                             int32_t cell, int is_written) {
+MEMOI void memoi_target_touch(const memoi_target* target, memoi_target_op* op, int32_t cell,
+                              int is_written) {
     const int32_t touch = 2 * cell + (is_written != 0);
     if (!target->order) return;
     MEMO_ASSERT(cell >= 0 && cell < target->n_cells); /* 3 */
@@ -4402,8 +4402,8 @@ MEMOI void memoi_target_end(memoi_target* target, const memoi_target_op* op) {
     if (op->stream && !target->status) (void)memoi_target_record_behind(target, op->stream, number);
 }
 
-/* The caller's work, before a pass or after it, may touch everything. */
-MEMOI void memoi_target_fence(memoi_target* target) {
+/* The caller's work, before a pass or after it, may touch everything: of cells the first n. */
+MEMOI void memoi_target_fence(memoi_target* target, int32_t n_cells) {
     memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
     memob_cell all = MEMO_ZERO(memob_cell);
     if (!target->order) return;
@@ -4413,7 +4413,7 @@ MEMOI void memoi_target_fence(memoi_target* target) {
     if (target->status) return; /* what was not waited for stays known */
     all.used.of[MEMOI_TARGET_COMPUTE] = all.wrote.of[MEMOI_TARGET_COMPUTE] =
         memob_waits_end(&target->order->waits, MEMOI_TARGET_COMPUTE);
-    for (int32_t i = 0; i < target->n_cells; i++) target->cells[i] = all;
+    for (int32_t i = 0; i < n_cells; i++) target->cells[i] = all;
 }
 
 MEMOI void memoi_target_fill(memoi_target* target, int stream, void* address, int64_t n_bytes) {
@@ -5685,6 +5685,7 @@ MEMOI void memoi_ring_fill_bytes(memoi_ring* ring, memoi_target_op* op, int pool
             memoi_target_follow(ring->target, op, rooms->first_cell + p->stretches[i].step);
     MEMO_ASSERT(rooms->n + 1 < rooms->n_cells); /* 3 */
     memoi_pool_take(p, begin, begin + n_bytes, ++rooms->n);
+    ring->target->cells[rooms->first_cell + rooms->n] = MEMO_ZERO(memob_cell);
     memoi_target_touch(ring->target, op, rooms->first_cell + rooms->n, 1);
 }
 
@@ -7356,7 +7357,7 @@ MEMOI void memoi_hybrid_sinks(memoi_hybrid_walk* walk) {
 MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
     const int32_t n_groups = walk->shape->n_groups;
     if (walk->target.order) memoi_ring_clear_rooms(walk->ring.rooms);
-    memoi_target_fence(&walk->target);
+    memoi_target_fence(&walk->target, walk->ring.rooms->first_cell + 1);
     memoi_hybrid_open(walk);
     for (int32_t g = 0; g < n_groups; g++) {
         if (g + 1 < n_groups) memoi_hybrid_arrive(walk, g + 1); /* during the attention of g */
@@ -7368,7 +7369,7 @@ MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
         memoi_hybrid_sinks(walk);
         memoi_hybrid_leave(walk, g);
     }
-    memoi_target_fence(&walk->target);
+    memoi_target_fence(&walk->target, 0);
     return walk->target.status;
 }
 

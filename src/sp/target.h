@@ -154,8 +154,8 @@ MEMOI memoi_target_op memoi_target_op_on(int32_t stream) {
     return op;
 }
 
-MEMOI MEMOB_NOINLINE void memoi_target_touch(const memoi_target* target, memoi_target_op* op,
-                                             int32_t cell, int is_written) {
+MEMOI void memoi_target_touch(const memoi_target* target, memoi_target_op* op, int32_t cell,
+                              int is_written) {
     const int32_t touch = 2 * cell + (is_written != 0);
     if (!target->order) return;
     MEMO_ASSERT(cell >= 0 && cell < target->n_cells); /* 3 */
@@ -205,8 +205,8 @@ MEMOI void memoi_target_end(memoi_target* target, const memoi_target_op* op) {
     if (op->stream && !target->status) (void)memoi_target_record_behind(target, op->stream, number);
 }
 
-/* The caller's work, before a pass or after it, may touch everything. */
-MEMOI void memoi_target_fence(memoi_target* target) {
+/* The caller's work, before a pass or after it, may touch everything: of cells the first n. */
+MEMOI void memoi_target_fence(memoi_target* target, int32_t n_cells) {
     memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
     memob_cell all = MEMO_ZERO(memob_cell);
     if (!target->order) return;
@@ -216,7 +216,7 @@ MEMOI void memoi_target_fence(memoi_target* target) {
     if (target->status) return; /* what was not waited for stays known */
     all.used.of[MEMOI_TARGET_COMPUTE] = all.wrote.of[MEMOI_TARGET_COMPUTE] =
         memob_waits_end(&target->order->waits, MEMOI_TARGET_COMPUTE);
-    for (int32_t i = 0; i < target->n_cells; i++) target->cells[i] = all;
+    for (int32_t i = 0; i < n_cells; i++) target->cells[i] = all;
 }
 
 MEMOI void memoi_target_fill(memoi_target* target, int stream, void* address, int64_t n_bytes) {

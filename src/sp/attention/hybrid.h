@@ -594,7 +594,7 @@ MEMOI void memoi_hybrid_sinks(memoi_hybrid_walk* walk) {
 MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
     const int32_t n_groups = walk->shape->n_groups;
     if (walk->target.order) memoi_ring_clear_rooms(walk->ring.rooms);
-    memoi_target_fence(&walk->target);
+    memoi_target_fence(&walk->target, walk->ring.rooms->first_cell + 1);
     memoi_hybrid_open(walk);
     for (int32_t g = 0; g < n_groups; g++) {
         if (g + 1 < n_groups) memoi_hybrid_arrive(walk, g + 1); /* during the attention of g */
@@ -606,7 +606,7 @@ MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
         memoi_hybrid_sinks(walk);
         memoi_hybrid_leave(walk, g);
     }
-    memoi_target_fence(&walk->target);
+    memoi_target_fence(&walk->target, 0);
     return walk->target.status;
 }
 

@@ -153,6 +153,7 @@ MEMOI void memoi_ring_fill_bytes(memoi_ring* ring, memoi_target_op* op, int pool
             memoi_target_follow(ring->target, op, rooms->first_cell + p->stretches[i].step);
     MEMO_ASSERT(rooms->n + 1 < rooms->n_cells); /* 3 */
     memoi_pool_take(p, begin, begin + n_bytes, ++rooms->n);
+    ring->target->cells[rooms->first_cell + rooms->n] = MEMO_ZERO(memob_cell);
     memoi_target_touch(ring->target, op, rooms->first_cell + rooms->n, 1);
 }
 
