@@ -1107,8 +1107,9 @@ MEMO_API void memo_scan_destroy(memo_scan* scan);
 /* Call this once a batch, on all ranks with equal numbers.  Rank r has the rows at positions
  * [row_begins[r], row_begins[r + 1]) (size + 1 positions, not descending).  Of a plain sharding, or
  * of a ring of 1, row_begins[r] is the smaller of r * local_tokens and n_tokens.  document_begins
- * (n_documents + 1, from 0, not descending; NULL: no border) may go beyond these rows.  A document
- * without tokens begins nowhere, so begins may be padded with the end.  Copies the
+ * (n_documents + 1, from 0, not descending; NULL: no border) may go beyond these rows: a document
+ * that begins right behind the rows is of the next slice.  A document without tokens begins
+ * nowhere, so begins may be padded to a fixed length with the end of the last document.  Copies the
  * positions, does not allocate, and enqueues a barrier that compares descs and numbers of all
  * ranks; passes compare nothing on NCCL.  COMM may come from a later call. */
 MEMO_TRY memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
@@ -1123,7 +1124,8 @@ typedef struct memo_scan_tensors {
     float* state;
     /* (b_count): the state before the first row of all ranks, in backward the gradient of the state
      * after the last one, for a sequence in slices.  Only the first (last) rank with rows reads it,
-     * and only if no document begins there; the end of document_begins is no begin.  NULL: 0. */
+     * and only if no document begins there, in backward right behind the rows; the end of
+     * document_begins is no begin.  NULL: 0. */
     const float* initial;
 } memo_scan_tensors;
 
@@ -8331,23 +8333,13 @@ MEMOI void memoi_scan_find_reaches(memo_scan* scan, int is_backward) {
     scan->n_places = n;
 }
 
-/* The last position, at or before this one, where a document begins, or where the last document
- * ends before the rows do.  A document without tokens begins nowhere: begins may be padded. */
-MEMOI int64_t memoi_scan_begin_of(const int64_t* begins, int64_t n_documents, int64_t rows_end,
-                                  int64_t position) {
-    const int64_t n = n_documents + (begins[n_documents] < rows_end);
-    const int64_t* at = memoi_sharding_document_of(begins, n, position);
-    const int is_empty = at < begins + n_documents && at[0] == at[1] && at[0] > 0;
-    return is_empty ? *memoi_sharding_document_of(begins, n, at[0] - 1) : at[0];
-}
-
 memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
                                const int64_t* document_begins, int64_t n_documents,
                                memo_error* error) {
     MEMOB_REFUSE_NULL(error, "scan", scan);
     MEMOB_REFUSE_NULL(error, "row_begins", row_begins);
     static const char name[] = "memo_scan_set_rows";
-    int64_t end;
+    int64_t n_borders; /* positions where a document begins, or where the last one ends */
     scan->has_rows = 0;
     for (int32_t r = 0; r < scan->n_ranks; r++)
         if (row_begins[0] < 0 || row_begins[r] > row_begins[r + 1] ||
@@ -8360,18 +8352,23 @@ memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
                                                           document_begins, n_documents, -1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
-    /* The last position where a document begins, at or before each rank's first row. */
+    /* The last position where a document begins, at or before each rank's first row.  Documents
+     * without tokens at the end begin none; others begin where the next one does. */
     memcpy(scan->row_begins, row_begins, ((size_t)scan->n_ranks + 1) * sizeof *row_begins);
-    end = row_begins[scan->n_ranks];
+    n_borders = n_documents;
+    while (document_begins && n_borders &&
+           document_begins[n_borders - 1] == document_begins[n_documents])
+        n_borders--;
+    n_borders += document_begins && document_begins[n_documents] < row_begins[scan->n_ranks];
     for (int32_t r = 0; r <= scan->n_ranks; r++)
         scan->borders[r] =
-            document_begins ? memoi_scan_begin_of(document_begins, n_documents, end, row_begins[r])
+            document_begins ? *memoi_sharding_document_of(document_begins, n_borders, row_begins[r])
                             : -1;
     for (int32_t r = 0; r < scan->n_ranks; r++) {
         const int64_t last = row_begins[r + 1] - 1;
         scan->has_border[r] =
             document_begins && last > row_begins[r] &&
-            memoi_scan_begin_of(document_begins, n_documents, end, last) > row_begins[r];
+            *memoi_sharding_document_of(document_begins, n_borders, last) > row_begins[r];
     }
     scan->place = -1;
     memoi_scan_find_reaches(scan, 0);

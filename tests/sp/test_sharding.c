@@ -357,6 +357,48 @@ TEST(labels_are_shifted_before_sharding) {
     }
 }
 
+/* Begins padded with the end to a fixed length: the same runs, positions, labels and masks. */
+TEST(padded_documents_change_nothing) {
+    for (int i = 0; i < 100; i++) {
+        const int64_t n_tokens = memo_test_int(1, 90);
+        int64_t begins[2 * MAX_DOCUMENTS + 1], positions[2][90], low[2], high[2];
+        int32_t tokens[90], labels[2][90];
+        memo_run runs[2][90];
+        const int64_t n = make_documents(n_tokens, begins), n_padded = 2 * MAX_DOCUMENTS;
+        const int32_t ring = (int32_t)memo_test_int(1, 4), ulysses = (int32_t)memo_test_int(1, 3);
+        memo_mask masks[2] = {{.n_tokens = n_tokens, .document_begins = begins, .n_documents = n}};
+        memo_sharding shardings[2];
+        for (int64_t k = n + 1; k <= n_padded; k++) begins[k] = n_tokens;
+        for (int64_t t = 0; t < n_tokens; t++) tokens[t] = (int32_t)memo_test_int(0, 99);
+        masks[0].first_query = memo_test_int(-5, 5);
+        masks[1] = masks[0];
+        masks[1].n_documents = n_padded;
+        for (int64_t q = 0; q < n_tokens; q++) {
+            for (int k = 0; k < 2; k++) memo_mask_interval(&masks[k], q, &low[k], &high[k]);
+            CHECK(high[0] - low[0] == high[1] - low[1] && (low[0] == low[1] || low[0] == high[0]));
+        }
+
+        for (int k = 0; k < 2; k++)
+            shardings[k] = sharding_of_documents(ring, ulysses, begins, k ? n_padded : n);
+        for (int32_t rank = 0; rank < ring * ulysses; rank++) {
+            int32_t n_runs[2];
+            int64_t n_labels[2];
+            for (int k = 0; k < 2; k++) {
+                n_runs[k] = memo_sharding_runs(&shardings[k], rank, runs[k]);
+                memoi_sharding_positions(&shardings[k], rank, positions[k]);
+                n_labels[k] =
+                    memo_sharding_labels(&shardings[k], rank, 1, tokens, 1 + i % 2,
+                                         i % 3 ? begins : NULL, k ? n_padded : n, -1, labels[k]);
+            }
+            const size_t n_rows = (size_t)shardings[0].local_tokens;
+            CHECK(n_runs[0] == n_runs[1] && n_labels[0] == n_labels[1] &&
+                  !memcmp(runs[0], runs[1], (size_t)n_runs[0] * sizeof(memo_run)) &&
+                  !memcmp(positions[0], positions[1], n_rows * sizeof **positions) &&
+                  !memcmp(labels[0], labels[1], n_rows * sizeof **labels));
+        }
+    }
+}
+
 /* ---- the mean over ranks that run ---- */
 
 static memo_status mean_loss_rank(thread_rank* rank, memo_error* e) {

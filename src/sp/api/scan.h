@@ -69,8 +69,9 @@ MEMO_API void memo_scan_destroy(memo_scan* scan);
 /* Call this once a batch, on all ranks with equal numbers.  Rank r has the rows at positions
  * [row_begins[r], row_begins[r + 1]) (size + 1 positions, not descending).  Of a plain sharding, or
  * of a ring of 1, row_begins[r] is the smaller of r * local_tokens and n_tokens.  document_begins
- * (n_documents + 1, from 0, not descending; NULL: no border) may go beyond these rows.  A document
- * without tokens begins nowhere, so begins may be padded with the end.  Copies the
+ * (n_documents + 1, from 0, not descending; NULL: no border) may go beyond these rows: a document
+ * that begins right behind the rows is of the next slice.  A document without tokens begins
+ * nowhere, so begins may be padded to a fixed length with the end of the last document.  Copies the
  * positions, does not allocate, and enqueues a barrier that compares descs and numbers of all
  * ranks; passes compare nothing on NCCL.  COMM may come from a later call. */
 MEMO_TRY memo_status memo_scan_set_rows(memo_scan* scan, const int64_t* row_begins,
@@ -85,7 +86,8 @@ typedef struct memo_scan_tensors {
     float* state;
     /* (b_count): the state before the first row of all ranks, in backward the gradient of the state
      * after the last one, for a sequence in slices.  Only the first (last) rank with rows reads it,
-     * and only if no document begins there; the end of document_begins is no begin.  NULL: 0. */
+     * and only if no document begins there, in backward right behind the rows; the end of
+     * document_begins is no begin.  NULL: 0. */
     const float* initial;
 } memo_scan_tensors;
 
