@@ -8184,8 +8184,8 @@ MEMOI int32_t memoi_session_states_turn(const memo_session* s) {
 }
 
 /* Gradients are lost.  If states are, too, the error has the causes, each once, and ends with what
- * to do. */
-MEMOI void memoi_session_abandon_states(memo_session* s) {
+ * to do.  Returns whether they are. */
+MEMOI int memoi_session_abandon_states(memo_session* s) {
     memo_error lost;
     const memo_status status = memob_states_abandon(s->states, &lost);
     const memo_status of_device =
@@ -8204,12 +8204,12 @@ MEMOI void memoi_session_abandon_states(memo_session* s) {
     }
     if (s->checked.states)
         memset(s->checked.states, 0, (size_t)n_states * sizeof *s->checked.states);
+    return status != MEMO_STATUS_OK;
 }
 
 /* A micro-batch has failed, or has no backward. */
 MEMOI void memoi_session_lose_gradients(memo_session* s) {
-    memoi_session_abandon_states(s);
-    if (!s->is_part || *s->lost) return;
+    if (memoi_session_abandon_states(s) || !s->is_part) return;
     if (s->error.status) memob_error_add(&s->error, "run the whole step again");
     s->is_again = 1;
     s->is_part = 0;

@@ -91,6 +91,7 @@ typedef struct trainer {
     memo_turn order[T_IN_FLIGHT_MAX * 2 * T_LAYERS_MAX];
     t_sums sums, plain_sums;
     int32_t n_recomputed, n_updates;
+    int32_t waits;  /* 1: for each forward, so that late rows are the same in every run */
     int64_t number; /* of the call's first micro-batch: each has other rows */
     uint64_t rate;  /* of this step; on the host: not used */
     enum t_mistake mistake;
@@ -385,6 +386,7 @@ static void t_forward(void* user, memo_session* s, int32_t layer) {
     t_job j = t_job_of(t, s, T_FORWARD, layer, has_expert ? T_EXPERT : t->desc.n_tensors);
     t_launch(t, s, &j);
     if (!has_expert) return;
+    if (t->waits) CHECK_OK(memo_stream_synchronize(t->host, t->desc.compute_stream, &error));
     CHECK_IS(memo_session_get_slice(s).n_routed, ==, 0); /* not yet known */
     for (int64_t r = 0; r < j.end - j.begin; r++) n += t_is_routed(t_row(&j, T_INPUT, r));
     if (t->mistake != T_FORGETS_TO_ROUTE)

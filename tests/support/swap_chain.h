@@ -180,7 +180,7 @@ static memo_status chain_recompute(chain* c, int32_t layer, int32_t first, int32
                                    int64_t micro_batch) {
     memo_status status = MEMO_STATUS_OK;
     for (int32_t t = first; t < last && !status; t++) {
-        int64_t begin, end;
+        int64_t begin = 0, end = 0;
         memo_swap_get_recompute_rows(c->swap, layer, t, &begin, &end);
         op_uses u = {.n = {0, 0}};
         chain_use(c, &u, 1, layer, t, begin, end);
