@@ -54,6 +54,19 @@ MEMOI MEMOB_NOINLINE memo_status memob_no_memory(memo_error* error, const char* 
     return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
 }
 
+/* Appends what to do, or another cause, unless the message has it.  These words stay whole: a
+ * message that would be too long loses its own end. */
+MEMOI void memob_error_add(memo_error* error, const char* words) {
+    const size_t most = sizeof error->message - 1, n_words = strlen(words) + 2;
+    size_t n = strlen(error->message);
+    if (strstr(error->message, words)) return;
+    if (n + n_words > most && n_words + 3 < most) {
+        n = most - n_words;
+        memcpy(error->message + n - 3, "...", 3);
+    }
+    snprintf(error->message + n, sizeof error->message - n, "; %s", words);
+}
+
 #define MEMOB_DOUBLE_MAX 1.7976931348623157e308
 
 /* Never true for NaN and infinity, by their bits: -ffast-math lets a compiler assume that no value

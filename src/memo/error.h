@@ -20,19 +20,6 @@ const char* memo_status_name(memo_status status) {
     return (unsigned)status < MEMO_N_STATUSES ? names[status] : "unknown status";
 }
 
-/* Appends what to do, or another cause, unless the message has it.  These words stay whole: a
- * message that would be too long loses its own end. */
-MEMOI void memob_error_add(memo_error* error, const char* words) {
-    const size_t most = sizeof error->message - 1, n_words = strlen(words) + 2;
-    size_t n = strlen(error->message);
-    if (strstr(error->message, words)) return;
-    if (n + n_words > most && n_words + 3 < most) {
-        n = most - n_words;
-        memcpy(error->message + n - 3, "...", 3);
-    }
-    snprintf(error->message + n, sizeof error->message - n, "; %s", words);
-}
-
 /* A call whose status changes nothing: what follows has an error already, or ends. */
 #define MEMOB_IGNORE(call)                                                                         \
     do {                                                                                           \
