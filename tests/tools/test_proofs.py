@@ -252,6 +252,20 @@ def mutants():
     assert n["false"] == 0
 
 
+# Three rows that live together, one that lives alone, and the head of a proof of the three.
+THREE = """
+0,0,2,3,1,,
+1,0,2,4,4,,
+2,0,2,4,4,,"""
+ALONE = """
+3,5,6,1,1,,"""
+HEAD = """
+memo proof 1
+align 1
+peak 12
+set 0 1 2
+"""
+
 # False proofs, each with the reason.
 FALSE = {
     "s on a set of which all rows are placed": ("""
@@ -288,15 +302,7 @@ d
 )
 d
 end"""),
-    "a part without rows": ("""
-0,0,2,3,1,,
-1,0,2,4,4,,
-2,0,2,4,4,,""", """
-memo proof 1
-align 1
-peak 12
-set 0 1 2
-search
+    "a part without rows": (THREE, HEAD + """search
 p 0
 w 0 0
 s 0
@@ -304,16 +310,7 @@ s 0
 w 0 0
 m 2
 end"""),
-    "s on rows outside the part": ("""
-0,0,2,3,1,,
-1,0,2,4,4,,
-2,0,2,4,4,,
-3,5,6,1,1,,""", """
-memo proof 1
-align 1
-peak 12
-set 0 1 2
-set 3
+    "s on rows outside the part": (THREE + ALONE, HEAD + """set 3
 search
 p 0
 w 1 2
@@ -322,16 +319,7 @@ s 0
 w 1 2
 m 2
 end"""),
-    "l on rows outside the part": ("""
-0,0,2,3,1,,
-1,0,2,4,4,,
-2,0,2,4,4,,
-3,5,6,1,1,,""", """
-memo proof 1
-align 1
-peak 12
-set 0 1 2
-set 3
+    "l on rows outside the part": (THREE + ALONE, HEAD + """set 3
 search
 p 0
 w 1 2
@@ -340,16 +328,7 @@ l 0 1
 w 1 2
 m 2
 end"""),
-    "k on a row outside the part": ("""
-0,0,2,3,1,,
-1,0,2,4,4,,
-2,0,2,4,4,,
-3,5,6,1,1,,""", """
-memo proof 1
-align 1
-peak 12
-set 0 1 2
-set 3
+    "k on a row outside the part": (THREE + ALONE, HEAD + """set 3
 search
 p 0
 p 1
