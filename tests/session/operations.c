@@ -20,53 +20,6 @@
 
 enum { ROWS = 40 };
 
-static void random_trainer(trainer* t) {
-    const uint32_t first = MEMO_STATE_FIRST, last = MEMO_STATE_LAST;
-    const int is_sliced = memo_test_int(0, 1) == 0;
-    const int32_t n_group = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(1, 4);
-    const uint32_t one_kind = memo_test_int(0, 1) ? 1u : 0u;
-    t_init(t, (int32_t)memo_test_int(1, 6), ROWS, 0);
-    const memo_state states[T_N_STATES] = {
-        {"weights", 8 * memo_test_int(1, 300), MEMO_STATE_WEIGHTS, 0},
-        {"gradients", 8 * memo_test_int(1, 300), MEMO_STATE_GRADIENT, 0},
-        {"moments", 8 * memo_test_int(0, 600), MEMO_STATE_UPDATE, one_kind},
-        {"frozen", 8 * memo_test_int(0, 200), MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD, one_kind},
-        {"first", 8 * memo_test_int(0, 300), MEMO_STATE_WEIGHTS, first},
-        {"first_gradients", 8 * memo_test_int(0, 300), MEMO_STATE_GRADIENT, first},
-        {"last", 8 * memo_test_int(0, 300), MEMO_STATE_WEIGHTS, last},
-        {"last_gradients", 8 * memo_test_int(0, 300), MEMO_STATE_GRADIENT, last}};
-    memcpy(t->states, states, sizeof states);
-    for (int s = 0; s < T_N_STATES; s++)
-        if (states[s].uses & MEMO_STATE_UPDATE && memo_test_int(0, 3) == 0)
-            t->states[s].uses |= MEMO_STATE_MADE;
-    for (int32_t layer = 0; layer < T_LAYERS_MAX; layer++)
-        t->kinds[layer] = (int32_t)memo_test_int(0, 1);
-    memo_session_desc* d = &t->desc;
-    d->n_tensors = T_N_SHORT;
-    d->n_buffers = 0;
-    d->routed_rows_layer = d->routed_rows_all = 0;
-    d->layer_kinds = t->kinds;
-    d->tile_rows = 4;
-    d->slice_rows = is_sliced ? 4 * memo_test_int(2, 5) : 0;
-    d->n_group = d->micro_batches = n_group;
-    if (!is_sliced && !n_group) {
-        t->tensors[T_X].row_bytes = 0;
-        t->tensors[T_INPUT].scope = MEMO_SLICE;
-    }
-    t->shapes[0].n_rows = ROWS;
-    t->shapes[1].n_rows = memo_test_int(1, ROWS);
-    t->shapes[1].is_forward_only = (int32_t)memo_test_int(0, 1);
-    d->shapes = t->shapes;
-    d->n_shapes = (int32_t)memo_test_int(1, 2);
-    d->states = t->states;
-    d->n_states = T_N_STATES;
-    d->update = t_update;
-    d->update_host = t_update_host;
-    d->update_on =
-        d->n_layers > 1 && memo_test_int(0, 2) == 0 ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
-    d->update_may = (int32_t)memo_test_int(0, 2) | MEMO_MAY_NOT_PASS;
-}
-
 /* --- a hash of all that is seen --- */
 
 static uint64_t hash;
@@ -111,7 +64,7 @@ static int64_t put_operations(const memo_schedule* schedule) {
 
 static void vary(trainer* t, int64_t i) {
     memo_session_desc* d = &t->desc;
-    random_trainer(t);
+    t_init_random(t, ROWS);
     if (i % 3 == 1) t_take_order(t);
     if (i % 3 == 2 && !d->n_group) { /* all tensors, with late rows and buffers */
         d->n_tensors = T_N_TENSORS, d->n_buffers = T_N_BUFFERS;

@@ -15,53 +15,6 @@
 
 enum { ROWS = 40 };
 
-static void random_trainer(trainer* t) {
-    const uint32_t first = MEMO_STATE_FIRST, last = MEMO_STATE_LAST;
-    const int is_sliced = memo_test_int(0, 1) == 0;
-    const int32_t n_group = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(1, 4);
-    const uint32_t one_kind = memo_test_int(0, 1) ? 1u : 0u;
-    t_init(t, (int32_t)memo_test_int(1, 6), ROWS, 0);
-    const memo_state states[T_N_STATES] = {
-        {"weights", 8 * memo_test_int(1, 300), MEMO_STATE_WEIGHTS, 0},
-        {"gradients", 8 * memo_test_int(1, 300), MEMO_STATE_GRADIENT, 0},
-        {"moments", 8 * memo_test_int(0, 600), MEMO_STATE_UPDATE, one_kind},
-        {"frozen", 8 * memo_test_int(0, 200), MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD, one_kind},
-        {"first", 8 * memo_test_int(0, 300), MEMO_STATE_WEIGHTS, first},
-        {"first_gradients", 8 * memo_test_int(0, 300), MEMO_STATE_GRADIENT, first},
-        {"last", 8 * memo_test_int(0, 300), MEMO_STATE_WEIGHTS, last},
-        {"last_gradients", 8 * memo_test_int(0, 300), MEMO_STATE_GRADIENT, last}};
-    memcpy(t->states, states, sizeof states);
-    for (int s = 0; s < T_N_STATES; s++)
-        if (states[s].uses & MEMO_STATE_UPDATE && memo_test_int(0, 3) == 0)
-            t->states[s].uses |= MEMO_STATE_MADE;
-    for (int32_t layer = 0; layer < T_LAYERS_MAX; layer++)
-        t->kinds[layer] = (int32_t)memo_test_int(0, 1);
-    memo_session_desc* d = &t->desc;
-    d->n_tensors = T_N_SHORT;
-    d->n_buffers = 0;
-    d->routed_rows_layer = d->routed_rows_all = 0;
-    d->layer_kinds = t->kinds;
-    d->tile_rows = 4;
-    d->slice_rows = is_sliced ? 4 * memo_test_int(2, 5) : 0;
-    d->n_group = d->micro_batches = n_group;
-    if (!is_sliced && !n_group) {
-        t->tensors[T_X].row_bytes = 0;
-        t->tensors[T_INPUT].scope = MEMO_SLICE;
-    }
-    t->shapes[0].n_rows = ROWS;
-    t->shapes[1].n_rows = memo_test_int(1, ROWS);
-    t->shapes[1].is_forward_only = (int32_t)memo_test_int(0, 1);
-    d->shapes = t->shapes;
-    d->n_shapes = (int32_t)memo_test_int(1, 2);
-    d->states = t->states;
-    d->n_states = T_N_STATES;
-    d->update = t_update;
-    d->update_host = t_update_host;
-    d->update_on =
-        d->n_layers > 1 && memo_test_int(0, 2) == 0 ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
-    d->update_may = (int32_t)memo_test_int(0, 2) | MEMO_MAY_NOT_PASS;
-}
-
 /* The bytes that the states take, and the largest layer's, by an own sum. */
 static int64_t bytes_of_states(const trainer* t, int64_t* largest) {
     int64_t sum = 0;
@@ -271,7 +224,7 @@ TEST(planning_again_keeps_every_bit) {
         memo_session_info first, last;
         int64_t largest;
         own_session* s = NULL;
-        random_trainer(&t);
+        t_init_random(&t, ROWS);
         if (i % 3) t.desc.n_layers = (int32_t)memo_test_int(4, 8);
         if (i % 4) t.desc.update_may = (int32_t)memo_test_int(0, 3);
         t.desc.policy = i % 7 ? MEMO_POLICY_MEMO : MEMO_POLICY_ALPHA;
@@ -333,7 +286,7 @@ TEST(streamed_states_have_the_bits_of_plain_arrays) {
         trainer t;
         int64_t largest, given_bytes = 0;
         memo_host_device_desc capacity = {0};
-        random_trainer(&t);
+        t_init_random(&t, ROWS);
         t.desc.policy =
             (memo_policy)memo_test_int(MEMO_POLICY_MEMO + (i % 8 > 0), MEMO_POLICY_ALPHA);
         if (i % 2) t.desc.n_layers = 10; /* enough for a file to help */
@@ -393,7 +346,7 @@ TEST(checked_states_have_the_bits_of_plain_arrays) {
         trainer t;
         int64_t largest;
         own_device* host = new_host(0);
-        random_trainer(&t);
+        t_init_random(&t, ROWS);
         t.desc.policy = MEMO_POLICY_ALPHA;
         if (i % 3 == 1) t_take_order(&t);
         t.desc.update_may = (int32_t)memo_test_int(0, 3) | (i % 2 ? MEMO_MAY_NOT_PASS : 0);
@@ -424,7 +377,7 @@ TEST(waits_of_rows_and_states_are_necessary) {
     for (int64_t i = 0; i < n; i++) {
         trainer t;
         int64_t begin = 0, largest;
-        random_trainer(&t);
+        t_init_random(&t, ROWS);
         t.desc.n_shapes = 1;
         if (i % 3 == 1) t_take_order(&t);
         t.desc.policy = MEMO_POLICY_SWAP;
@@ -494,7 +447,7 @@ TEST(made_states_do_not_travel_to_updates) {
     for (int k = 0; k < memo_test_cases(6, 6); k++) {
         trainer t;
         memo_session_info read, made;
-        random_trainer(&t);
+        t_init_random(&t, ROWS);
         t.desc.n_layers = 6;
         t.desc.n_shapes = 1;
         t.desc.update_on = MEMO_UPDATE_DEVICE;
@@ -513,7 +466,7 @@ TEST(made_states_do_not_travel_to_updates) {
 
 /* Layers of two kinds with states. */
 static void random_times(trainer* t, timed* times) {
-    random_trainer(t);
+    t_init_random(t, ROWS);
     t->desc.n_shapes = 0;
     take_random_times(times, &t->desc);
 }
@@ -757,7 +710,7 @@ TEST(advice_is_enough_and_no_more) {
         memo_session_desc* d = &t.desc;
         const int is_timed = (int)memo_test_int(0, 1);
         int64_t* raised = NULL;
-        random_trainer(&t);
+        t_init_random(&t, ROWS);
         if (memo_test_int(0, 1)) d->n_layers = 10; /* enough for a file to help */
         if (memo_test_int(0, 3) == 0) t_take_order(&t);
         if (is_timed) {
@@ -872,7 +825,7 @@ TEST(every_plan_opens_and_runs) {
         memo_session_desc* d = &t.desc;
         memo_host_device_desc capacity = {0};
         const int is_timed = memo_test_int(0, 3) > 0;
-        random_trainer(&t);
+        t_init_random(&t, ROWS);
         d->n_layers = (int32_t)memo_test_int(2, 10);
         if (memo_test_int(0, 1)) d->update_on = MEMO_UPDATE_PLANNED;
         if (memo_test_int(0, 3) == 0) t_take_order(&t);
@@ -987,7 +940,7 @@ TEST(updates_on_the_host_are_measured) {
     own_device* device = new_host(0);
     memo_profile profiles[2];
     trainer t;
-    do random_trainer(&t);
+    do t_init_random(&t, ROWS);
     while (t.desc.n_layers < 2);
     t.desc.update_on = MEMO_UPDATE_HOST;
     t.desc.device = device;
@@ -1053,7 +1006,7 @@ static memo_status train_through_faults(memo_session* s, const trainer* t, state
 
 /* In the least device memory. */
 static memo_step_plan* plan_of_layers(trainer* t, int32_t n_layers, int32_t update_may) {
-    random_trainer(t);
+    t_init_random(t, ROWS);
     t->desc.n_layers = n_layers;
     t->desc.n_shapes = 1;
     if (n_layers < 10 && memo_test_int(0, 2) == 0) t_take_order(t);
@@ -1427,7 +1380,7 @@ TEST(checked_sessions_find_planted_mistakes) {
         memo_status status = MEMO_STATUS_OK;
         trainer t;
         do /* a write between two slices, or in a group, is found as another one's recomputation */
-            random_trainer(&t);
+            t_init_random(&t, ROWS);
         while (cases[k].mistake == T_BACKWARD_WRITES && (t.desc.slice_rows || t.desc.n_group > 1));
         t.desc.n_layers = 3;
         if (k == CLOSED) t.desc.update_on = MEMO_UPDATE_DEVICE; /* resident */
@@ -1501,7 +1454,7 @@ TEST(ranks_with_other_states_are_an_error) {
         const uint64_t seed = memo_test_random();
         for (int i = 0; i < 2; i++) {
             memo_test.state = seed;
-            random_trainer(&rank_trainers[i]);
+            t_init_random(&rank_trainers[i], ROWS);
             rank_trainers[i].desc.agree = agree_as_ranks;
         }
         memo_state* weights = &rank_trainers[1].states[S_WEIGHTS];
@@ -1756,7 +1709,7 @@ TEST(bad_states_are_refused) {
     own_session* s = NULL;
     own_step_plan* bad = NULL;
     trainer t;
-    do random_trainer(&t);
+    do t_init_random(&t, ROWS);
     while (t.desc.update_on != MEMO_UPDATE_HOST);
     WITH(t.states[0].uses, MEMO_STATE_GRADIENT | MEMO_STATE_FORWARD,
          CHECK_ERROR(memo_session_plan(&t.desc, NULL, &bad, &error), INVALID_ARGUMENT,
@@ -1796,7 +1749,7 @@ TEST(gradients_of_states_are_verified) {
     own_device* device = new_host(0);
     trainer t;
     for (int round = 0; round < 10; round++) {
-        do random_trainer(&t);
+        do t_init_random(&t, ROWS);
         while (t.desc.n_layers < 6 || t.desc.slice_rows);
         t.desc.device = device;
         CHECK_OK(memo_session_verify(&t.desc, &error));
@@ -1814,7 +1767,7 @@ TEST(misused_states_of_a_session_are_errors) {
     own_session* s = NULL;
     trainer t;
     uint64_t words[T_STATE_WORDS_MAX];
-    do random_trainer(&t);
+    do t_init_random(&t, ROWS);
     while (t.desc.update_may != MEMO_MAY_NOT_PASS || t.desc.update_on == MEMO_UPDATE_HOST ||
            t.desc.n_layers < 2);
     t.desc.device = device;
@@ -1915,7 +1868,7 @@ TEST(first_values_are_filled_layer_by_layer) {
         trainer t;
         int64_t largest;
         uint64_t words[T_STATE_WORDS_MAX];
-        do random_trainer(&t);
+        do t_init_random(&t, ROWS);
         while (t.desc.n_layers < 3);
         t.desc.n_shapes = 1;
         t.desc.update_on = i % 2 ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
@@ -1969,7 +1922,7 @@ TEST(without_host_memory_sessions_with_states_are_an_error) {
     refusal r = {.can_do_without = 1};
     memo_status status = MEMO_STATUS_OK;
     trainer t;
-    random_trainer(&t);
+    t_init_random(&t, ROWS);
     CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
     own_step_plan* plan = step_plan_of(&t.desc, NULL);
     while (next_refusal(&r, status)) {

@@ -467,6 +467,55 @@ static void t_init(trainer* t, int32_t n_layers, int64_t n_rows, int64_t slice_r
     d->computes_on_host = 1;
 }
 
+/* Layers of the short table, in slices, groups or at once, with states that every part uses
+ * differently, two kinds of layers and two shapes, of at most n_rows rows. */
+static MEMO_UNUSED void t_init_random(trainer* t, int64_t n_rows) {
+    const uint32_t first = MEMO_STATE_FIRST, last = MEMO_STATE_LAST;
+    const int is_sliced = memo_test_int(0, 1) == 0;
+    const int32_t n_group = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(1, 4);
+    const uint32_t one_kind = memo_test_int(0, 1) ? 1u : 0u;
+    t_init(t, (int32_t)memo_test_int(1, 6), n_rows, 0);
+    const memo_state states[T_N_STATES] = {
+        {"weights", 8 * memo_test_int(1, 300), MEMO_STATE_WEIGHTS, 0},
+        {"gradients", 8 * memo_test_int(1, 300), MEMO_STATE_GRADIENT, 0},
+        {"moments", 8 * memo_test_int(0, 600), MEMO_STATE_UPDATE, one_kind},
+        {"frozen", 8 * memo_test_int(0, 200), MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD, one_kind},
+        {"first", 8 * memo_test_int(0, 300), MEMO_STATE_WEIGHTS, first},
+        {"first_gradients", 8 * memo_test_int(0, 300), MEMO_STATE_GRADIENT, first},
+        {"last", 8 * memo_test_int(0, 300), MEMO_STATE_WEIGHTS, last},
+        {"last_gradients", 8 * memo_test_int(0, 300), MEMO_STATE_GRADIENT, last}};
+    memcpy(t->states, states, sizeof states);
+    for (int s = 0; s < T_N_STATES; s++)
+        if (states[s].uses & MEMO_STATE_UPDATE && memo_test_int(0, 3) == 0)
+            t->states[s].uses |= MEMO_STATE_MADE;
+    for (int32_t layer = 0; layer < T_LAYERS_MAX; layer++)
+        t->kinds[layer] = (int32_t)memo_test_int(0, 1);
+    memo_session_desc* d = &t->desc;
+    d->n_tensors = T_N_SHORT;
+    d->n_buffers = 0;
+    d->routed_rows_layer = d->routed_rows_all = 0;
+    d->layer_kinds = t->kinds;
+    d->tile_rows = 4;
+    d->slice_rows = is_sliced ? 4 * memo_test_int(2, 5) : 0;
+    d->n_group = d->micro_batches = n_group;
+    if (!is_sliced && !n_group) {
+        t->tensors[T_X].row_bytes = 0;
+        t->tensors[T_INPUT].scope = MEMO_SLICE;
+    }
+    t->shapes[0].n_rows = n_rows;
+    t->shapes[1].n_rows = memo_test_int(1, n_rows);
+    t->shapes[1].is_forward_only = (int32_t)memo_test_int(0, 1);
+    d->shapes = t->shapes;
+    d->n_shapes = (int32_t)memo_test_int(1, 2);
+    d->states = t->states;
+    d->n_states = T_N_STATES;
+    d->update = t_update;
+    d->update_host = t_update_host;
+    d->update_on =
+        d->n_layers > 1 && memo_test_int(0, 2) == 0 ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
+    d->update_may = (int32_t)memo_test_int(0, 2) | MEMO_MAY_NOT_PASS;
+}
+
 /* The gradient of the output is the output. */
 static MEMO_UNUSED void t_loss(MEMO_UNUSED void* user, MEMO_UNUSED memo_session* s) {}
 
