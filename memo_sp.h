@@ -2169,10 +2169,11 @@ const char* memo_comm_mismatch(char text[MEMO_MISMATCH_TEXT], const char* name, 
  *
  * 1. A kernel reads few enough arrays for a recorder's list, and writes few enough. */
 
-/* Is it a type of rows?  what: "memo_loss_desc.type". */
-MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_error* error) {
+/* Is it a type of rows?  desc: its type in errors. */
+MEMOI memo_status memoi_check_row_type(const char* desc, const char* field, memo_type type,
+                                       memo_error* error) {
     if (memo_row_type_bytes(type)) return MEMO_STATUS_OK;
-    return MEMOI_REFUSE("%s: not supported (%s); f32, bf16 and f16 are", what,
+    return MEMOI_REFUSE("%s.%s: not supported (%s); f32, bf16 and f16 are", desc, field,
                         memo_type_name(type));
 }
 
@@ -6439,28 +6440,42 @@ MEMOI memo_status memoi_desc_nodes_check(const memo_sp_attention_desc* desc, mem
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_desc_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    static const char name[] = "memo_sp_attention_desc";
+/* What the desc of a sequence has, too; name: of the desc that the caller filled. */
+MEMOI memo_status memoi_desc_heads_check(const char* name, const memo_sp_attention_desc* desc,
+                                         memo_error* error) {
+    const memo_sharding *sharding = &desc->sharding, *keys = &desc->key_sharding;
+    const int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
+    const int64_t head_size =
+        memob_max(memob_max(desc->head_size, desc->v_head_size), desc->latent.size);
     if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
-        return MEMOI_REFUSE("memo_sp_attention_desc.n_q_heads: not a positive multiple of "
-                            "n_kv_heads (%d, %d); choose one that is",
-                            (int)desc->n_q_heads, (int)desc->n_kv_heads);
+        return MEMOI_REFUSE("%s.n_q_heads: not a positive multiple of n_kv_heads (%d, %d); choose "
+                            "one that is",
+                            name, (int)desc->n_q_heads, (int)desc->n_kv_heads);
     if (MEMOI_INTEGER(name, desc, n_batch, 0, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, ulysses_groups, 0, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, head_size, 1, 1 << 24) ||
         MEMOI_INTEGER(name, desc, v_head_size, 0, 1 << 24) ||
         MEMOI_INTEGER(name, desc, latent.size, 0, 1 << 24) ||
         MEMOI_INTEGER(name, desc, latent.n_heads, 0, INT32_MAX) ||
-        MEMOI_REAL(name, desc, softcap, 0, 3e38) || MEMOI_REAL(name, desc, scale, -3e38, 3e38))
+        MEMOI_REAL(name, desc, softcap, 0, 3e38) || MEMOI_REAL(name, desc, scale, -3e38, 3e38) ||
+        memoi_check_row_type(name, "type", desc->type, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    return memoi_check_row_type("memo_sp_attention_desc.type", desc->type, error);
+
+    /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
+    if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
+            desc->n_q_heads * (double)head_size * sharding->ulysses >
+        (double)(MEMOB_BYTES_MAX / 1024))
+        return MEMOI_REFUSE("%s: too large (%lld tokens, %d query heads of %d, batch %d); tokens x "
+                            "heads x head size x batch x ulysses may be 2^52",
+                            name, (long long)memob_max(sharding->n_tokens, keys->n_tokens),
+                            (int)desc->n_q_heads, (int)head_size, (int)n_batch);
+    return MEMO_STATUS_OK;
 }
 
 /* Everything that does not need a device. */
 MEMOI memo_status memoi_desc_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
     const memo_sharding *sharding = &desc->sharding, *keys = &desc->key_sharding;
-    int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
-    int64_t head_size = memob_max(memob_max(desc->head_size, desc->v_head_size), desc->latent.size);
+    const int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
         return MEMOI_REFUSE(
             "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
@@ -6472,7 +6487,8 @@ MEMOI memo_status memoi_desc_shape_check(const memo_sp_attention_desc* desc, mem
                               error) ||
         memoi_desc_rank_check("ulysses", "ulysses_rank", desc->ulysses, sharding->ulysses,
                               desc->ulysses_rank, error) ||
-        memoi_desc_nodes_check(desc, error) || memoi_desc_heads_check(desc, error))
+        memoi_desc_nodes_check(desc, error) ||
+        memoi_desc_heads_check("memo_sp_attention_desc", desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
         return MEMOI_REFUSE(
@@ -6484,15 +6500,6 @@ MEMOI memo_status memoi_desc_shape_check(const memo_sp_attention_desc* desc, mem
                             "sharding has %d x %d; make both with the same degrees",
                             (int)keys->ring, (int)keys->ulysses, (int)sharding->ring,
                             (int)sharding->ulysses);
-
-    /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
-    if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
-            desc->n_q_heads * (double)head_size * sharding->ulysses >
-        (double)(MEMOB_BYTES_MAX / 1024))
-        return MEMOI_REFUSE("memo_sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
-                            "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
-                            (long long)memob_max(sharding->n_tokens, keys->n_tokens),
-                            (int)desc->n_q_heads, (int)head_size, (int)n_batch);
     return MEMO_STATUS_OK;
 }
 
@@ -6851,8 +6858,9 @@ MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
 
 /* --- creation --- */
 
-MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    static const char name[] = "memo_sp_attention_desc";
+/* name: of the desc that the caller filled. */
+MEMOI memo_status memoi_hybrid_device_check(const char* name, const memo_sp_attention_desc* desc,
+                                            memo_error* error) {
     if (MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, stream) ||
         MEMOI_GIVEN(name, desc, attention.forward) || MEMOI_GIVEN(name, desc, attention.backward) ||
         (desc->latent.size && MEMOI_GIVEN(name, desc, latent.expand)) ||
@@ -6885,7 +6893,7 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     int64_t n_bytes;
     int has_streams = 0; /* beside the caller's */
     memo_status status = memoi_desc_shape_make(desc, &a->shape, error);
-    if (!status) status = memoi_hybrid_device_check(desc, error);
+    if (!status) status = memoi_hybrid_device_check("memo_sp_attention_desc", desc, error);
     if (status) return status;
 
     /* Streams and events. */
@@ -7441,8 +7449,8 @@ memo_status memo_sp_attention_backward(memo_sp_attention* attention, const memo_
 }
 
 /* ---- >>sequence ---------------------------------------------------------------------------------
- * Knows: the public functions of meshes, shardings, attention and exchanges.  Knows nothing of how
- * these work. */
+ * Knows: the public functions of meshes, shardings, attention and exchanges, and the checks whose
+ * errors name what the caller filled.  Knows nothing of how these work. */
 
 struct memo_sequence {
     memo_sequence_desc desc; /* complete */
@@ -7457,24 +7465,6 @@ struct memo_sequence {
     memo_sp_attention_sizes sizes; /* of a layer, rounded up */
     char* memory;                  /* of all layers */
 };
-
-/* Errors of the parts name fields of their descs, which the caller has not filled. */
-MEMOI memo_status memoi_sequence_failed(memo_status status, memo_error* error) {
-    static const char* const names[][2] = {
-        {"memo_sp_attention_desc", "memo_sequence_desc"},
-        {"memo_sharding_desc.document_parents", "memo_sequence_begin.document_parents"},
-        {"memo_sharding_desc", "memo_sequence_desc"},
-        {"memo_exchange_desc.sharding", "memo_sequence_begin"},
-        {"memo_mask", "memo_sequence_begin"}};
-    memo_error told;
-    for (int i = 0; i < 5 && status == MEMO_STATUS_INVALID_ARGUMENT && error; i++) {
-        const size_t n = strlen(names[i][0]);
-        if (strncmp(error->message, names[i][0], n)) continue;
-        told = *error;
-        return memo_error_set(error, status, "%s%s", names[i][1], told.message + n);
-    }
-    return status;
-}
 
 /* The sharding and the exchange of documents that begins has. */
 MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, memo_error* error) {
@@ -7503,6 +7493,13 @@ MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, me
     K(attention) K(has_trees)
 /* clang-format on */
 #define MEMOI_SEQUENCE_COPY(field) attention.field = desc->field;
+
+/* Checks the fields that the caller filled, in the desc that they were copied to. */
+MEMOI memo_status memoi_sequence_check(const memo_sp_attention_desc* attention, memo_error* error) {
+    static const char name[] = "memo_sequence_desc";
+    const memo_status status = memoi_desc_heads_check(name, attention, error);
+    return status ? status : memoi_hybrid_device_check(name, attention, error);
+}
 
 MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_desc* desc,
                                          memo_error* error) {
@@ -7545,7 +7542,8 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     attention.nodes = s->mesh ? s->mesh->nodes : NULL;
     attention.sharding = s->sharding;
     MEMOI_SEQUENCE_SAME(MEMOI_SEQUENCE_COPY)
-    status = memo_sp_attention_desc_get_sizes(&attention, &s->sizes, error);
+    status = memoi_sequence_check(&attention, error);
+    if (!status) status = memo_sp_attention_desc_get_sizes(&attention, &s->sizes, error);
     if (!status) status = memo_sp_attention_create(&attention, &s->attention, error);
     if (status) return status;
 
@@ -7568,7 +7566,7 @@ memo_status memo_sequence_create(const memo_sequence_desc* desc, memo_sequence**
         s ? memoi_sequence_prepare(s, desc, error) : memob_no_memory(error, "a sequence");
     if (status) memo_sequence_destroy(s);
     *sequence = status ? NULL : s;
-    return memoi_sequence_failed(status, error);
+    return status;
 }
 
 void memo_sequence_destroy(memo_sequence* s) {
@@ -7597,9 +7595,15 @@ memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins
         return MEMOI_REFUSE("memo_sequence_begin.document_parents: not NULL, but "
                             "memo_sequence_desc.has_trees is 0; set it to 1");
     if (document_begins &&
-        memoi_sharding_check_documents("memo_sequence_begin.document_begins", document_begins,
-                                       n_documents, s->desc.n_tokens, error))
+        (memoi_sharding_check_documents("memo_sequence_begin.document_begins", document_begins,
+                                        n_documents, s->desc.n_tokens, error) ||
+         memoi_sharding_check_parents("memo_sequence_begin.document_parents", document_parents,
+                                      n_documents, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
+    if (document_begins && document_parents && s->desc.window)
+        return MEMOI_REFUSE("memo_sequence_begin.document_parents: not NULL beside a window "
+                            "(%lld); pass NULL, or set memo_sequence_desc.window to 0",
+                            (long long)s->desc.window);
     if (!memob_reserve(&s->begins, &s->capacity, 2 * n_documents + 1, sizeof *s->begins))
         return memob_no_memory(error, "the documents of a batch");
     s->begins[0] = 0;
@@ -7615,7 +7619,7 @@ memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins
     exchange.masks = &mask;
     exchange.sharding = &s->sharding;
     if (!status) status = memo_exchange_create(s->attention, &exchange, &s->exchange, error);
-    return memoi_sequence_failed(status, error);
+    return status;
 }
 
 const memo_sharding* memo_sequence_get_sharding(const memo_sequence* s) {
@@ -8069,7 +8073,7 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     if (MEMOI_INTEGER(name, desc, vocabulary, 1, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, tile_rows, 0, 1 << 28) ||
         MEMOI_REAL(name, desc, softcap, 0, 3e38) ||
-        memoi_check_row_type("memo_loss_desc.type", desc->type, error))
+        memoi_check_row_type(name, "type", desc->type, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Rank 0 has the largest share, so all ranks find the same tile. */
@@ -8283,8 +8287,7 @@ MEMOI memo_status memoi_scan_prepare(memo_scan* scan, const memo_scan_desc* desc
         MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, stream) ||
         MEMOI_GIVEN(name, desc, functions.summarize) ||
         MEMOI_GIVEN(name, desc, functions.compose) || MEMOI_GIVEN(name, desc, functions.run) ||
-        (desc->halo_rows &&
-         memoi_check_row_type("memo_scan_desc.halo_type", desc->halo_type, error)))
+        (desc->halo_rows && memoi_check_row_type(name, "halo_type", desc->halo_type, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->halo_rows && memoi_check_row_kernels(desc->device, error))
         return MEMO_STATUS_UNSUPPORTED;

@@ -41,7 +41,7 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     if (MEMOI_INTEGER(name, desc, vocabulary, 1, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, tile_rows, 0, 1 << 28) ||
         MEMOI_REAL(name, desc, softcap, 0, 3e38) ||
-        memoi_check_row_type("memo_loss_desc.type", desc->type, error))
+        memoi_check_row_type(name, "type", desc->type, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Rank 0 has the largest share, so all ranks find the same tile. */

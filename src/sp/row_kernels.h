@@ -8,10 +8,11 @@
  *
  * 1. A kernel reads few enough arrays for a recorder's list, and writes few enough. */
 
-/* Is it a type of rows?  what: "memo_loss_desc.type". */
-MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_error* error) {
+/* Is it a type of rows?  desc: its type in errors. */
+MEMOI memo_status memoi_check_row_type(const char* desc, const char* field, memo_type type,
+                                       memo_error* error) {
     if (memo_row_type_bytes(type)) return MEMO_STATUS_OK;
-    return MEMOI_REFUSE("%s: not supported (%s); f32, bf16 and f16 are", what,
+    return MEMOI_REFUSE("%s.%s: not supported (%s); f32, bf16 and f16 are", desc, field,
                         memo_type_name(type));
 }
 

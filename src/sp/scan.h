@@ -80,8 +80,7 @@ MEMOI memo_status memoi_scan_prepare(memo_scan* scan, const memo_scan_desc* desc
         MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, stream) ||
         MEMOI_GIVEN(name, desc, functions.summarize) ||
         MEMOI_GIVEN(name, desc, functions.compose) || MEMOI_GIVEN(name, desc, functions.run) ||
-        (desc->halo_rows &&
-         memoi_check_row_type("memo_scan_desc.halo_type", desc->halo_type, error)))
+        (desc->halo_rows && memoi_check_row_type(name, "halo_type", desc->halo_type, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->halo_rows && memoi_check_row_kernels(desc->device, error))
         return MEMO_STATUS_UNSUPPORTED;

@@ -1990,6 +1990,46 @@ TEST(a_sequence_refuses_by_its_own_names) {
     memo_sequence_destroy(sequence);
 }
 
+/* A device without memory, whose message looks like one of memo's own. */
+static memo_status no_alloc(MEMO_UNUSED void* context, MEMO_UNUSED int64_t n_bytes, void** address,
+                            memo_error* e) {
+    *address = NULL;
+    return memo_error_set(e, MEMO_STATUS_INVALID_ARGUMENT, "memo_mask of a device");
+}
+
+/* A window beside a tree, too; errors of others stay as they are. */
+TEST(a_sequence_passes_errors_on) {
+    static const int64_t two[] = {0, 30, 40}, tree[] = {-1, 0};
+    host_attention state;
+    memo_sequence_desc desc = {.n_tokens = 40,
+                               .n_q_heads = 4,
+                               .n_kv_heads = 2,
+                               .head_size = 8,
+                               .window = 9,
+                               .has_trees = 1};
+    memo_sequence* sequence;
+    own_device* device = open_device(&desc.stream, &state, &desc.attention);
+    memo_device poor = *device;
+    desc.device = device;
+    CHECK_OK(memo_sequence_create(&desc, &sequence, &error));
+    CHECK_ERROR(memo_sequence_begin(sequence, two, tree, 2, &error), INVALID_ARGUMENT,
+                "memo_sequence_begin.document_parents: not NULL beside a window");
+    memo_sequence_destroy(sequence);
+    WITH(desc.type, MEMO_TYPE_I64,
+         CHECK_ERROR(memo_sequence_create(&desc, &sequence, &error), INVALID_ARGUMENT,
+                     "memo_sequence_desc.type"));
+    WITH(desc.n_tokens, (int64_t)1 << 55,
+         CHECK_ERROR(memo_sequence_create(&desc, &sequence, &error), INVALID_ARGUMENT,
+                     "memo_sequence_desc: too large"));
+    WITH(desc.attention.forward, NULL,
+         CHECK_ERROR(memo_sequence_create(&desc, &sequence, &error), INVALID_ARGUMENT,
+                     "memo_sequence_desc.attention.forward"));
+    poor.device_alloc = no_alloc;
+    desc.device = &poor;
+    CHECK_ERROR(memo_sequence_create(&desc, &sequence, &error), INVALID_ARGUMENT,
+                "memo_mask of a device");
+}
+
 /* ---- latent keys ---- */
 
 static void expect_equal_bits(const attention_case* c, const whole* a, const whole* b, int t) {

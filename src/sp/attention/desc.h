@@ -55,28 +55,42 @@ MEMOI memo_status memoi_desc_nodes_check(const memo_sp_attention_desc* desc, mem
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_desc_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    static const char name[] = "memo_sp_attention_desc";
+/* What the desc of a sequence has, too; name: of the desc that the caller filled. */
+MEMOI memo_status memoi_desc_heads_check(const char* name, const memo_sp_attention_desc* desc,
+                                         memo_error* error) {
+    const memo_sharding *sharding = &desc->sharding, *keys = &desc->key_sharding;
+    const int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
+    const int64_t head_size =
+        memob_max(memob_max(desc->head_size, desc->v_head_size), desc->latent.size);
     if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
-        return MEMOI_REFUSE("memo_sp_attention_desc.n_q_heads: not a positive multiple of "
-                            "n_kv_heads (%d, %d); choose one that is",
-                            (int)desc->n_q_heads, (int)desc->n_kv_heads);
+        return MEMOI_REFUSE("%s.n_q_heads: not a positive multiple of n_kv_heads (%d, %d); choose "
+                            "one that is",
+                            name, (int)desc->n_q_heads, (int)desc->n_kv_heads);
     if (MEMOI_INTEGER(name, desc, n_batch, 0, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, ulysses_groups, 0, INT32_MAX) ||
         MEMOI_INTEGER(name, desc, head_size, 1, 1 << 24) ||
         MEMOI_INTEGER(name, desc, v_head_size, 0, 1 << 24) ||
         MEMOI_INTEGER(name, desc, latent.size, 0, 1 << 24) ||
         MEMOI_INTEGER(name, desc, latent.n_heads, 0, INT32_MAX) ||
-        MEMOI_REAL(name, desc, softcap, 0, 3e38) || MEMOI_REAL(name, desc, scale, -3e38, 3e38))
+        MEMOI_REAL(name, desc, softcap, 0, 3e38) || MEMOI_REAL(name, desc, scale, -3e38, 3e38) ||
+        memoi_check_row_type(name, "type", desc->type, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    return memoi_check_row_type("memo_sp_attention_desc.type", desc->type, error);
+
+    /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
+    if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
+            desc->n_q_heads * (double)head_size * sharding->ulysses >
+        (double)(MEMOB_BYTES_MAX / 1024))
+        return MEMOI_REFUSE("%s: too large (%lld tokens, %d query heads of %d, batch %d); tokens x "
+                            "heads x head size x batch x ulysses may be 2^52",
+                            name, (long long)memob_max(sharding->n_tokens, keys->n_tokens),
+                            (int)desc->n_q_heads, (int)head_size, (int)n_batch);
+    return MEMO_STATUS_OK;
 }
 
 /* Everything that does not need a device. */
 MEMOI memo_status memoi_desc_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
     const memo_sharding *sharding = &desc->sharding, *keys = &desc->key_sharding;
-    int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
-    int64_t head_size = memob_max(memob_max(desc->head_size, desc->v_head_size), desc->latent.size);
+    const int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
         return MEMOI_REFUSE(
             "memo_sp_attention_desc.sharding: empty; fill it with memo_sharding_make");
@@ -88,7 +102,8 @@ MEMOI memo_status memoi_desc_shape_check(const memo_sp_attention_desc* desc, mem
                               error) ||
         memoi_desc_rank_check("ulysses", "ulysses_rank", desc->ulysses, sharding->ulysses,
                               desc->ulysses_rank, error) ||
-        memoi_desc_nodes_check(desc, error) || memoi_desc_heads_check(desc, error))
+        memoi_desc_nodes_check(desc, error) ||
+        memoi_desc_heads_check("memo_sp_attention_desc", desc, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
         return MEMOI_REFUSE(
@@ -100,15 +115,6 @@ MEMOI memo_status memoi_desc_shape_check(const memo_sp_attention_desc* desc, mem
                             "sharding has %d x %d; make both with the same degrees",
                             (int)keys->ring, (int)keys->ulysses, (int)sharding->ring,
                             (int)sharding->ulysses);
-
-    /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
-    if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
-            desc->n_q_heads * (double)head_size * sharding->ulysses >
-        (double)(MEMOB_BYTES_MAX / 1024))
-        return MEMOI_REFUSE("memo_sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
-                            "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
-                            (long long)memob_max(sharding->n_tokens, keys->n_tokens),
-                            (int)desc->n_q_heads, (int)head_size, (int)n_batch);
     return MEMO_STATUS_OK;
 }
 

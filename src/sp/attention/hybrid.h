@@ -86,8 +86,9 @@ MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
 
 /* --- creation --- */
 
-MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    static const char name[] = "memo_sp_attention_desc";
+/* name: of the desc that the caller filled. */
+MEMOI memo_status memoi_hybrid_device_check(const char* name, const memo_sp_attention_desc* desc,
+                                            memo_error* error) {
     if (MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, stream) ||
         MEMOI_GIVEN(name, desc, attention.forward) || MEMOI_GIVEN(name, desc, attention.backward) ||
         (desc->latent.size && MEMOI_GIVEN(name, desc, latent.expand)) ||
@@ -120,7 +121,7 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     int64_t n_bytes;
     int has_streams = 0; /* beside the caller's */
     memo_status status = memoi_desc_shape_make(desc, &a->shape, error);
-    if (!status) status = memoi_hybrid_device_check(desc, error);
+    if (!status) status = memoi_hybrid_device_check("memo_sp_attention_desc", desc, error);
     if (status) return status;
 
     /* Streams and events. */

@@ -2,8 +2,8 @@
 #include "sp/attention/hybrid.h"
 #include "sp/mesh.h"
 /* ---- >>sequence ---------------------------------------------------------------------------------
- * Knows: the public functions of meshes, shardings, attention and exchanges.  Knows nothing of how
- * these work. */
+ * Knows: the public functions of meshes, shardings, attention and exchanges, and the checks whose
+ * errors name what the caller filled.  Knows nothing of how these work. */
 
 struct memo_sequence {
     memo_sequence_desc desc; /* complete */
@@ -18,24 +18,6 @@ struct memo_sequence {
     memo_sp_attention_sizes sizes; /* of a layer, rounded up */
     char* memory;                  /* of all layers */
 };
-
-/* Errors of the parts name fields of their descs, which the caller has not filled. */
-MEMOI memo_status memoi_sequence_failed(memo_status status, memo_error* error) {
-    static const char* const names[][2] = {
-        {"memo_sp_attention_desc", "memo_sequence_desc"},
-        {"memo_sharding_desc.document_parents", "memo_sequence_begin.document_parents"},
-        {"memo_sharding_desc", "memo_sequence_desc"},
-        {"memo_exchange_desc.sharding", "memo_sequence_begin"},
-        {"memo_mask", "memo_sequence_begin"}};
-    memo_error told;
-    for (int i = 0; i < 5 && status == MEMO_STATUS_INVALID_ARGUMENT && error; i++) {
-        const size_t n = strlen(names[i][0]);
-        if (strncmp(error->message, names[i][0], n)) continue;
-        told = *error;
-        return memo_error_set(error, status, "%s%s", names[i][1], told.message + n);
-    }
-    return status;
-}
 
 /* The sharding and the exchange of documents that begins has. */
 MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, memo_error* error) {
@@ -64,6 +46,13 @@ MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, me
     K(attention) K(has_trees)
 /* clang-format on */
 #define MEMOI_SEQUENCE_COPY(field) attention.field = desc->field;
+
+/* Checks the fields that the caller filled, in the desc that they were copied to. */
+MEMOI memo_status memoi_sequence_check(const memo_sp_attention_desc* attention, memo_error* error) {
+    static const char name[] = "memo_sequence_desc";
+    const memo_status status = memoi_desc_heads_check(name, attention, error);
+    return status ? status : memoi_hybrid_device_check(name, attention, error);
+}
 
 MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_desc* desc,
                                          memo_error* error) {
@@ -106,7 +95,8 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     attention.nodes = s->mesh ? s->mesh->nodes : NULL;
     attention.sharding = s->sharding;
     MEMOI_SEQUENCE_SAME(MEMOI_SEQUENCE_COPY)
-    status = memo_sp_attention_desc_get_sizes(&attention, &s->sizes, error);
+    status = memoi_sequence_check(&attention, error);
+    if (!status) status = memo_sp_attention_desc_get_sizes(&attention, &s->sizes, error);
     if (!status) status = memo_sp_attention_create(&attention, &s->attention, error);
     if (status) return status;
 
@@ -129,7 +119,7 @@ memo_status memo_sequence_create(const memo_sequence_desc* desc, memo_sequence**
         s ? memoi_sequence_prepare(s, desc, error) : memob_no_memory(error, "a sequence");
     if (status) memo_sequence_destroy(s);
     *sequence = status ? NULL : s;
-    return memoi_sequence_failed(status, error);
+    return status;
 }
 
 void memo_sequence_destroy(memo_sequence* s) {
@@ -158,9 +148,15 @@ memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins
         return MEMOI_REFUSE("memo_sequence_begin.document_parents: not NULL, but "
                             "memo_sequence_desc.has_trees is 0; set it to 1");
     if (document_begins &&
-        memoi_sharding_check_documents("memo_sequence_begin.document_begins", document_begins,
-                                       n_documents, s->desc.n_tokens, error))
+        (memoi_sharding_check_documents("memo_sequence_begin.document_begins", document_begins,
+                                        n_documents, s->desc.n_tokens, error) ||
+         memoi_sharding_check_parents("memo_sequence_begin.document_parents", document_parents,
+                                      n_documents, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
+    if (document_begins && document_parents && s->desc.window)
+        return MEMOI_REFUSE("memo_sequence_begin.document_parents: not NULL beside a window "
+                            "(%lld); pass NULL, or set memo_sequence_desc.window to 0",
+                            (long long)s->desc.window);
     if (!memob_reserve(&s->begins, &s->capacity, 2 * n_documents + 1, sizeof *s->begins))
         return memob_no_memory(error, "the documents of a batch");
     s->begins[0] = 0;
@@ -176,7 +172,7 @@ memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins
     exchange.masks = &mask;
     exchange.sharding = &s->sharding;
     if (!status) status = memo_exchange_create(s->attention, &exchange, &s->exchange, error);
-    return memoi_sequence_failed(status, error);
+    return status;
 }
 
 const memo_sharding* memo_sequence_get_sharding(const memo_sequence* s) {
