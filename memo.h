@@ -9209,6 +9209,13 @@ MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
  * 5. Uses come in the order of visits and fit into the list; each names an item, a visit and a slot
  *    that there are. */
 
+/* Rows of a micro-batch that one copy moves; if the micro-batch has fewer, those that there are. */
+typedef struct memob_swap_piece {
+    int64_t device, host; /* offsets, from the begin of the item's slots */
+    int64_t n_bytes;
+    int64_t first_row, row_bytes; /* row_bytes 0: always all bytes */
+} memob_swap_piece;
+
 typedef struct memob_swap_items {
     int32_t n_steps, n_of_batch; /* n_of_batch: slices of a micro-batch in a layer */
     int32_t n_classes;
@@ -9224,6 +9231,10 @@ typedef struct memob_swap_items {
     int32_t has_places;
     int64_t n_own; /* slots of the host for rows; behind them: LAYER, late, EDGE */
     char* uses_of; /* (n_items): memoi_swap_use_kind; all that the law depends on */
+    /* Of an engine; NULL: not made. */
+    memob_swap_piece* pieces;     /* of each item, one behind the other */
+    int32_t* first_piece;         /* (n_items + 1) */
+    int64_t *device_at, *host_at; /* of each slot: its begin */
     memob_arrays arrays;
 } memob_swap_items;
 
@@ -9506,6 +9517,90 @@ MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_pl
     return memob_law_make(&desc, law, error);
 }
 
+/* --- pieces --- */
+
+/* The tensor's rows move with the item. */
+MEMOI int memoi_swap_is_of(const memob_swap_items* it, int32_t tensor, int32_t item,
+                           const memob_swap_place* place) {
+    switch (memoi_swap_item_kind_of(it, item)) {
+    case MEMOB_SWAP_ITEM_CLASS: return it->class_of[tensor] == item / it->n_steps;
+    case MEMOB_SWAP_ITEM_LAYER: return place->is_layer;
+    case MEMOB_SWAP_ITEM_LATE: return place->is_routed;
+    case MEMOB_SWAP_ITEM_EDGE: break;
+    }
+    return 0;
+}
+
+/* Writes the pieces of an item behind those of the items before.  LATE_ROWS have pieces when their
+ * step has been routed. */
+MEMOI void memob_swap_items_cut(const memob_swap_placement* p, memob_swap_items* it, int32_t item) {
+    const memob_swap_item_kind kind = memoi_swap_item_kind_of(it, item);
+    const int32_t step = item % it->n_steps, slice = step % p->n_of_batch;
+    const int64_t slice_row = slice * p->slice_rows;
+    memob_swap_piece* piece = &it->pieces[it->first_piece[item]];
+    if (kind == MEMOB_SWAP_ITEM_EDGE) {
+        const memob_swap_piece rows = {0, 0, p->slice_rows * p->handed_row_bytes, slice_row,
+                                       p->handed_row_bytes};
+        *piece++ = rows;
+    }
+    for (int32_t t = 0; t < p->n_tensors && kind != MEMOB_SWAP_ITEM_EDGE; t++) {
+        const memob_swap_place* place = memob_swap_place_of(p, step, t);
+        const int64_t row_bytes = place->row_bytes;
+        const int64_t n_bytes = (place->moved_end - place->moved_begin) * row_bytes;
+        memob_swap_piece rows = {place->offset + place->moved_begin * row_bytes, place->host_offset,
+                                 n_bytes, place->moved_begin, row_bytes};
+        if (!memoi_swap_is_of(it, t, item, place)) continue;
+        if (kind == MEMOB_SWAP_ITEM_CLASS) rows.first_row += slice_row;
+        if (t == p->input && !it->has_places) rows.host -= p->sums[step].input_offset; /* 2 */
+        if (kind == MEMOB_SWAP_ITEM_LATE) rows.row_bytes = 0;           /* the surplus */
+        MEMO_ASSERT(kind != MEMOB_SWAP_ITEM_CLASS || !it->has_places || /* 3 */
+                    rows.host + n_bytes <= p->place_bytes);
+        *piece++ = rows;
+    }
+    it->first_piece[item + 1] = (int32_t)(piece - it->pieces);
+}
+
+/* What a micro-batch of n_rows moves. */
+MEMOI int64_t memob_swap_piece_bytes(const memob_swap_piece* piece, int64_t n_rows) {
+    const int64_t n_bytes = (n_rows - piece->first_row) * piece->row_bytes;
+    return piece->row_bytes ? memob_min(piece->n_bytes, n_bytes) : piece->n_bytes;
+}
+
+/* Where slots begin, and the pieces of all items.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_swap_items_find_pieces(const memo_swap_desc* desc,
+                                               const memob_swap_placement* p, memob_swap_items* it,
+                                               memo_error* error) {
+    const int32_t n = it->n_steps, n_slots = memoi_swap_device_slots(it);
+    const int32_t n_edges = memoi_swap_n_edges(p);
+    const int64_t n_host = it->n_own + it->n_items - (int64_t)it->n_classes * n;
+    it->pieces = MEMOB_ARRAY(&it->arrays, memob_swap_piece, (int64_t)n * p->n_tensors + n_edges);
+    it->first_piece = MEMOB_ARRAY(&it->arrays, int32_t, it->n_items + 1);
+    it->device_at = MEMOB_ARRAY(&it->arrays, int64_t, n_slots);
+    it->host_at = MEMOB_ARRAY(&it->arrays, int64_t, n_host);
+    if (it->arrays.failed) return memob_no_memory(error, "the pieces of a step");
+
+    for (int64_t k = 0; k < it->n_own; k++)
+        it->host_at[k] =
+            it->has_places ? p->fixed_host_bytes + k * p->place_bytes : p->sums[k % n].host_begin;
+    for (int32_t step = 0; step < n && it->input >= 0 && !it->has_places; step++)
+        it->host_at[it->input * n + step] += p->sums[step].input_offset;
+    if (p->handed >= 0) {
+        const int64_t even_at = memob_swap_place_of(p, 0, p->handed)->offset;
+        it->device_at[n_slots - 2] = even_at;
+        it->device_at[n_slots - 1] =
+            even_at + memob_align_up(p->slice_rows * p->handed_row_bytes, MEMOB_DEVICE_ALIGNMENT);
+    }
+    for (int32_t edge = 0; edge < n_edges; edge++)
+        it->host_at[it->n_own + 2 * n + edge] =
+            p->handed_begin + (edge / p->n_of_batch * memob_swap_layer_rows(desc) +
+                               edge % p->n_of_batch * p->slice_rows) *
+                                  p->handed_row_bytes;
+    for (int32_t k = 0; k < it->n_items; k++) memob_swap_items_cut(p, it, k);
+    return MEMO_STATUS_OK;
+}
+
+/* --- sizes --- */
+
 /* The layers that the law sends to the file, and the bytes of the file.  room_bytes: NULL, or
  * (n_layers): of the room of each there. */
 MEMOI void memob_swap_size_file(const memob_law* law, const memob_swap_placement* p,
@@ -9636,8 +9731,7 @@ memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes
  * 1. Visits begin and end in the order of the placement; at most n_open_most are open at a time.
  * 2. Copies lie in the device's and the host's memory; writes and reads of the file in the file.
  * 3. A visit's operation in the law is a visit; those up to the next one move bytes.
- * 4. Steps that share a place on the host move no more rows there than it holds.
- * 5. The file has a room for each step that spills. */
+ * 4. The file has a room for each step that spills. */
 
 struct memo_swap {
     memob_sink sink; /* engine.spill_ops: (law.n_ops); NULL: no step is spilled */
@@ -9780,6 +9874,7 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry,
     if (!status) status = memob_swap_items_make(desc, swap->placement, &swap->items, error);
     if (!status)
         status = memob_swap_items_law(&swap->items, swap->placement, NULL, &swap->sink.law, error);
+    if (!status) status = memob_swap_items_find_pieces(desc, swap->placement, &swap->items, error);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
     if (!status) status = memoi_swap_acquire(swap, desc, base, error);
     if (status) {
@@ -9828,79 +9923,6 @@ MEMOI memo_status memoi_swap_expect(const memo_swap* swap, int is_backward, int 
         names[is_backward][is_end], (int)layer, names[older->pass][n_open > 0], (int)older->layer);
 }
 
-/* Copies n_moved bytes of an operation, which the first ones begin.  host: from the begin of host
- * memory.  *n_before: see memoi_sink_begin; -1: it has not begun. */
-MEMOI void memoi_swap_move(memo_swap* swap, const memob_op* op, int64_t device, int64_t host,
-                           int64_t n_moved, int64_t* n_before) {
-    if (n_moved <= 0) return;
-    MEMO_ASSERT(device >= 0 && device + n_moved <= swap->placement->sizes.device_bytes); /* 2 */
-    MEMO_ASSERT(host >= 0 && host + n_moved <= swap->placement->sizes.host_bytes);       /* 2 */
-    if (*n_before < 0) *n_before = memoi_sink_begin(&swap->sink, op);
-    memob_engine_copy(&swap->sink.engine, op->kind == MEMOB_OP_LOAD, device, host, n_moved);
-}
-
-/* Where the rows of a step begin in host memory; slot: its place there, if layers share places. */
-MEMOI int64_t memoi_swap_step_begin(const memo_swap* swap, int32_t step, int64_t slot) {
-    const memob_swap_placement* p = swap->placement;
-    if (!p->place_bytes) return p->sums[step].host_begin;
-    MEMO_ASSERT(slot >= 0 && slot < p->n_host_layers);
-    MEMO_ASSERT(p->sums[step].host_bytes <= p->place_bytes); /* 4 */
-    return memoi_swap_place_begin(swap, slot);
-}
-
-/* The tensor's rows move with the item. */
-MEMOI int memoi_swap_is_of(const memo_swap* swap, int32_t tensor, int32_t item,
-                           const memob_swap_place* place) {
-    switch (memoi_swap_item_kind_of(&swap->items, item)) {
-    case MEMOB_SWAP_ITEM_CLASS:
-        return swap->items.class_of[tensor] == item / swap->placement->n_layers;
-    case MEMOB_SWAP_ITEM_LAYER: return place->is_layer;
-    default: return place->is_routed;
-    }
-}
-
-/* Copies rows of a step: those of the tensors of an item. */
-MEMOI void memoi_swap_copy_rows(memo_swap* swap, const memob_op* op, const memob_part* part,
-                                int64_t* n_before) {
-    const memob_swap_placement* p = swap->placement;
-    const memob_swap_item_kind kind = memoi_swap_item_kind_of(&swap->items, part->item);
-    const int32_t step = part->item % p->n_layers;
-    int64_t host_begin = 0, n_rows = INT64_MAX; /* of the surplus: as many as it has */
-    if (kind == MEMOB_SWAP_ITEM_CLASS) host_begin = memoi_swap_step_begin(swap, step, part->away);
-    if (kind == MEMOB_SWAP_ITEM_CLASS) n_rows = memob_swap_step_rows(p, step, swap->n_rows);
-    if (kind == MEMOB_SWAP_ITEM_LAYER) n_rows = swap->n_rows;
-
-    for (int32_t t = 0; t < p->n_tensors; t++) {
-        const memob_swap_place* place = memob_swap_place_of(p, step, t);
-        const int64_t n_moved = memob_min(n_rows, place->moved_end) - place->moved_begin;
-        if (memoi_swap_is_of(swap, t, part->item, place))
-            memoi_swap_move(swap, op, place->offset + place->moved_begin * place->row_bytes,
-                            host_begin + place->host_offset, n_moved * place->row_bytes, n_before);
-    }
-}
-
-/* The EDGE rows of the visit behind which, or before whose next visit, they are copied. */
-MEMOI void memoi_swap_copy_handed(memo_swap* swap, const memob_op* op, const memob_part* part,
-                                  int64_t* n_before) {
-    const memob_swap_placement* p = swap->placement;
-    const memob_swap_items* it = &swap->items;
-    const int32_t edge = part->item % p->n_layers; /* a slice of a place */
-    const int64_t odd = part->at - (2 * (int64_t)it->n_classes + 2 * p->n_of_batch + 1);
-    const int64_t even_at = memob_swap_place_of(p, 0, p->handed)->offset;
-    const int64_t odd_at =
-        even_at + memob_align_up(p->slice_rows * p->handed_row_bytes, MEMOB_DEVICE_ALIGNMENT);
-    const int64_t n_moved = memob_swap_step_rows(p, edge, swap->n_rows) * p->handed_row_bytes;
-    const int64_t first =
-        edge / p->n_of_batch * swap->n_rows_most + edge % p->n_of_batch * p->slice_rows;
-    int64_t host_begin = p->handed_begin + first * p->handed_row_bytes;
-    if (part->away < it->n_own) { /* the INPUT of a step */
-        const int32_t step = (int32_t)part->away % p->n_layers;
-        host_begin = p->sums[step].host_begin + p->sums[step].input_offset;
-    }
-    MEMO_ASSERT(odd == 0 || odd == 1);
-    memoi_swap_move(swap, op, odd ? odd_at : even_at, host_begin, n_moved, n_before);
-}
-
 /* Enqueues a write or read of the file: of a place on the host, and a room there. */
 MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k, const memob_part* part) {
     const int is_read = swap->sink.law.ops[k].kind == MEMOB_OP_READ;
@@ -9908,9 +9930,30 @@ MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k, const memob_part* par
     const int64_t n_bytes = swap->rooms[room + 1] - swap->rooms[room];
     MEMO_ASSERT(n_bytes > 0 &&
                 n_bytes ==
-                    swap->placement->sums[part->item % swap->items.n_steps].host_bytes); /* 5 */
+                    swap->placement->sums[part->item % swap->items.n_steps].host_bytes); /* 4 */
     memob_engine_use_file(&swap->sink.engine, k, !is_read, memoi_swap_place_begin(swap, part->at),
                           swap->rooms[room], n_bytes);
+}
+
+/* Copies the rows of an item that this micro-batch has.  *n_before: see memoi_sink_begin; -1: the
+ * operation has not begun. */
+MEMOI void memoi_swap_copy(memo_swap* swap, const memob_op* op, const memob_part* part,
+                           int64_t* n_before) {
+    memob_swap_items* it = &swap->items;
+    const memo_swap_sizes* sizes MEMO_UNUSED = &swap->placement->sizes;
+    if (memoi_swap_item_kind_of(it, part->item) == MEMOB_SWAP_ITEM_LATE)
+        memob_swap_items_cut(swap->placement, it, part->item);
+    for (int32_t k = it->first_piece[part->item]; k < it->first_piece[part->item + 1]; k++) {
+        const memob_swap_piece* piece = &it->pieces[k];
+        const int64_t device = it->device_at[part->at] + piece->device;
+        const int64_t host = it->host_at[part->away] + piece->host;
+        const int64_t n_bytes = memob_swap_piece_bytes(piece, swap->n_rows);
+        if (n_bytes <= 0) continue;
+        MEMO_ASSERT(device >= 0 && device + n_bytes <= sizes->device_bytes); /* 2 */
+        MEMO_ASSERT(host >= 0 && host + n_bytes <= sizes->host_bytes);       /* 2 */
+        if (*n_before < 0) *n_before = memoi_sink_begin(&swap->sink, op);
+        memob_engine_copy(&swap->sink.engine, op->kind == MEMOB_OP_LOAD, device, host, n_bytes);
+    }
 }
 
 /* Enqueues a transfer, or a write or read of the file. */
@@ -9922,10 +9965,8 @@ MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
         if (op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ) {
             n_before = memoi_sink_begin(&swap->sink, op);
             memoi_swap_use_file(swap, k, part);
-        } else if (memoi_swap_item_kind_of(&swap->items, part->item) == MEMOB_SWAP_ITEM_EDGE) {
-            memoi_swap_copy_handed(swap, op, part, &n_before);
         } else {
-            memoi_swap_copy_rows(swap, op, part, &n_before);
+            memoi_swap_copy(swap, op, part, &n_before);
         }
     }
     if (n_before >= 0) memoi_sink_end(&swap->sink, op, n_before);

@@ -21,6 +21,13 @@
  * 5. Uses come in the order of visits and fit into the list; each names an item, a visit and a slot
  *    that there are. */
 
+/* Rows of a micro-batch that one copy moves; if the micro-batch has fewer, those that there are. */
+typedef struct memob_swap_piece {
+    int64_t device, host; /* offsets, from the begin of the item's slots */
+    int64_t n_bytes;
+    int64_t first_row, row_bytes; /* row_bytes 0: always all bytes */
+} memob_swap_piece;
+
 typedef struct memob_swap_items {
     int32_t n_steps, n_of_batch; /* n_of_batch: slices of a micro-batch in a layer */
     int32_t n_classes;
@@ -36,6 +43,10 @@ typedef struct memob_swap_items {
     int32_t has_places;
     int64_t n_own; /* slots of the host for rows; behind them: LAYER, late, EDGE */
     char* uses_of; /* (n_items): memoi_swap_use_kind; all that the law depends on */
+    /* Of an engine; NULL: not made. */
+    memob_swap_piece* pieces;     /* of each item, one behind the other */
+    int32_t* first_piece;         /* (n_items + 1) */
+    int64_t *device_at, *host_at; /* of each slot: its begin */
     memob_arrays arrays;
 } memob_swap_items;
 
@@ -317,6 +328,90 @@ MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_pl
     }
     return memob_law_make(&desc, law, error);
 }
+
+/* --- pieces --- */
+
+/* The tensor's rows move with the item. */
+MEMOI int memoi_swap_is_of(const memob_swap_items* it, int32_t tensor, int32_t item,
+                           const memob_swap_place* place) {
+    switch (memoi_swap_item_kind_of(it, item)) {
+    case MEMOB_SWAP_ITEM_CLASS: return it->class_of[tensor] == item / it->n_steps;
+    case MEMOB_SWAP_ITEM_LAYER: return place->is_layer;
+    case MEMOB_SWAP_ITEM_LATE: return place->is_routed;
+    case MEMOB_SWAP_ITEM_EDGE: break;
+    }
+    return 0;
+}
+
+/* Writes the pieces of an item behind those of the items before.  LATE_ROWS have pieces when their
+ * step has been routed. */
+MEMOI void memob_swap_items_cut(const memob_swap_placement* p, memob_swap_items* it, int32_t item) {
+    const memob_swap_item_kind kind = memoi_swap_item_kind_of(it, item);
+    const int32_t step = item % it->n_steps, slice = step % p->n_of_batch;
+    const int64_t slice_row = slice * p->slice_rows;
+    memob_swap_piece* piece = &it->pieces[it->first_piece[item]];
+    if (kind == MEMOB_SWAP_ITEM_EDGE) {
+        const memob_swap_piece rows = {0, 0, p->slice_rows * p->handed_row_bytes, slice_row,
+                                       p->handed_row_bytes};
+        *piece++ = rows;
+    }
+    for (int32_t t = 0; t < p->n_tensors && kind != MEMOB_SWAP_ITEM_EDGE; t++) {
+        const memob_swap_place* place = memob_swap_place_of(p, step, t);
+        const int64_t row_bytes = place->row_bytes;
+        const int64_t n_bytes = (place->moved_end - place->moved_begin) * row_bytes;
+        memob_swap_piece rows = {place->offset + place->moved_begin * row_bytes, place->host_offset,
+                                 n_bytes, place->moved_begin, row_bytes};
+        if (!memoi_swap_is_of(it, t, item, place)) continue;
+        if (kind == MEMOB_SWAP_ITEM_CLASS) rows.first_row += slice_row;
+        if (t == p->input && !it->has_places) rows.host -= p->sums[step].input_offset; /* 2 */
+        if (kind == MEMOB_SWAP_ITEM_LATE) rows.row_bytes = 0;           /* the surplus */
+        MEMO_ASSERT(kind != MEMOB_SWAP_ITEM_CLASS || !it->has_places || /* 3 */
+                    rows.host + n_bytes <= p->place_bytes);
+        *piece++ = rows;
+    }
+    it->first_piece[item + 1] = (int32_t)(piece - it->pieces);
+}
+
+/* What a micro-batch of n_rows moves. */
+MEMOI int64_t memob_swap_piece_bytes(const memob_swap_piece* piece, int64_t n_rows) {
+    const int64_t n_bytes = (n_rows - piece->first_row) * piece->row_bytes;
+    return piece->row_bytes ? memob_min(piece->n_bytes, n_bytes) : piece->n_bytes;
+}
+
+/* Where slots begin, and the pieces of all items.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_swap_items_find_pieces(const memo_swap_desc* desc,
+                                               const memob_swap_placement* p, memob_swap_items* it,
+                                               memo_error* error) {
+    const int32_t n = it->n_steps, n_slots = memoi_swap_device_slots(it);
+    const int32_t n_edges = memoi_swap_n_edges(p);
+    const int64_t n_host = it->n_own + it->n_items - (int64_t)it->n_classes * n;
+    it->pieces = MEMOB_ARRAY(&it->arrays, memob_swap_piece, (int64_t)n * p->n_tensors + n_edges);
+    it->first_piece = MEMOB_ARRAY(&it->arrays, int32_t, it->n_items + 1);
+    it->device_at = MEMOB_ARRAY(&it->arrays, int64_t, n_slots);
+    it->host_at = MEMOB_ARRAY(&it->arrays, int64_t, n_host);
+    if (it->arrays.failed) return memob_no_memory(error, "the pieces of a step");
+
+    for (int64_t k = 0; k < it->n_own; k++)
+        it->host_at[k] =
+            it->has_places ? p->fixed_host_bytes + k * p->place_bytes : p->sums[k % n].host_begin;
+    for (int32_t step = 0; step < n && it->input >= 0 && !it->has_places; step++)
+        it->host_at[it->input * n + step] += p->sums[step].input_offset;
+    if (p->handed >= 0) {
+        const int64_t even_at = memob_swap_place_of(p, 0, p->handed)->offset;
+        it->device_at[n_slots - 2] = even_at;
+        it->device_at[n_slots - 1] =
+            even_at + memob_align_up(p->slice_rows * p->handed_row_bytes, MEMOB_DEVICE_ALIGNMENT);
+    }
+    for (int32_t edge = 0; edge < n_edges; edge++)
+        it->host_at[it->n_own + 2 * n + edge] =
+            p->handed_begin + (edge / p->n_of_batch * memob_swap_layer_rows(desc) +
+                               edge % p->n_of_batch * p->slice_rows) *
+                                  p->handed_row_bytes;
+    for (int32_t k = 0; k < it->n_items; k++) memob_swap_items_cut(p, it, k);
+    return MEMO_STATUS_OK;
+}
+
+/* --- sizes --- */
 
 /* The layers that the law sends to the file, and the bytes of the file.  room_bytes: NULL, or
  * (n_layers): of the room of each there. */
