@@ -1034,7 +1034,9 @@ typedef struct memo_swap_desc {
     /* (n_tensors), copied.  Bit k: layers of kind k have the tensor; 0, or NULL: all layers.  Cells
      * of tensors that a layer lacks have no meaning. */
     const uint32_t* tensor_kinds;
-    int32_t n_host_layers;       /* places for layers in host memory; 0: one for each moved layer */
+    /* Places for layers in host memory; 0: one for each moved layer.  If there are fewer, the last
+     * two (or the only one) are windows: layers without a place go through these to the file. */
+    int32_t n_host_layers;
     const char* spill_directory; /* of the file; may be NULL if no layer is spilled */
     double spill_bytes_per_s;    /* limit of reads and writes; 0: none */
     const char* desc_name;       /* of the fields' owner, in messages; NULL: "memo_swap_desc" */
@@ -1053,8 +1055,9 @@ typedef struct memo_swap_sizes {
     int64_t layer_bytes;         /* skeletal bytes of the largest layer */
     int32_t n_swapped_layers;    /* layers whose rows are moved */
     int64_t swapped_bytes;       /* moved each way by all layers of a micro-batch */
-    /* In sessions: swapped layers that spill to the file; bytes of the file, written once a
-     * micro-batch, in an order at most once, and then read at least once. */
+    /* In sessions: swapped layers with a home in the file; bytes of the file.  A layer is written
+     * once a micro-batch, and read at least once, unless it comes back from its window before
+     * another layer uses the window. */
     int32_t n_spilled_layers;
     int64_t spill_bytes;
 } memo_swap_sizes;
@@ -6750,12 +6753,10 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64
  *    unless the next list changes it further, a visit spends it, or nobody takes its bytes.  A load
  *    comes at the earliest with the list before that of its first use.
  *
- * Parcels.  Items without a host address of their own lie in a parcel.  An episode of a parcel
- * begins with a store while none of its values is still to be loaded, and ends with the load behind
- * which none is; a list may have several.  In an episode the parcel has a place on the host, which
- * it frees at the end.  If no place is free, the parcel with the farthest next load goes to the
- * file, right behind the episode's last store; it comes back as soon as a place is free, nearest
- * load first. */
+ * Windows.  An item whose home is the file has a window on the host, which other items may share.
+ * A store is followed by a write to the file, unless the window has the bytes until their last
+ * load.  A read comes behind the copy that frees the window.  An item that lives on is always
+ * written, and read before each load: another list may use the window in between. */
 
 /* How a visit uses an item. */
 typedef enum memob_use_how {
@@ -6784,7 +6785,6 @@ typedef struct memob_item {
     int32_t lives_on; /* from list to list; its first value lies on the host, or in its file; 2: no
                          other item uses its bytes on the device, so it stays there; is_any_order */
     int32_t copy_of;  /* -1, or the item whose value it has; see 2 */
-    int32_t parcel;   /* -1: host is an offset of its own; otherwise an offset in the parcel */
     int64_t host;
     int64_t file; /* offset of its home in the file, of which host is a window; -1: none */
 } memob_item;
@@ -6799,9 +6799,9 @@ typedef enum memob_op_kind {
     MEMOB_N_OP_KINDS
 } memob_op_kind;
 
-/* A copy of an item between device and host, or of a window or a parcel between host and file. */
+/* A copy of an item between device and host, or between its window and the file. */
 typedef struct memob_part {
-    int32_t item;     /* the parcel's first item */
+    int32_t item;
     int64_t at, away; /* offsets in the nearer and the farther memory */
     int32_t n_host;   /* slots there */
 } memob_part;
@@ -6829,14 +6829,11 @@ typedef struct memob_law_desc {
     const int32_t* lists;
     /* (n_visits): the lists with the visit, bit k for number k; NULL: all lists have all visits */
     const uint32_t* in_lists;
-    int32_t is_any_order;        /* see 8.  Visit 0 is in no list */
-    int32_t n_lists;             /* 0: 1 */
-    int32_t n_parcels, n_places; /* places on the host for parcels */
+    int32_t is_any_order; /* see 8.  Visit 0 is in no list */
+    int32_t n_lists;      /* 0: 1 */
     /* Addresses and sizes are slots, below these numbers on the device, on the host and in the
-     * file.  A slot is bytes of the same items, and a cell of the law.  Parcels have the first
-     * slots of the host and of the file. */
+     * file.  A slot is bytes of the same items, and a cell of the law. */
     int32_t n_slots[MEMO_N_TIERS];
-    int64_t place_slots; /* of a place */
     /* NULL, or memory that many laws share, one after the other: then each is made in the law
      * before, or in one that is all zero.  The caller frees it. */
     memob_arrays* work;
@@ -6851,8 +6848,6 @@ typedef struct memob_law {
     int32_t* visit_ops; /* (n_lists, n_visits): the operation of a visit; -1: not in the list */
     int32_t* first_use; /* (n_visits + 1): of each visit, in desc.uses */
     int32_t n_visits;
-    int32_t n_spilled; /* parcels that go to the file, where each has a room of place_slots */
-    int32_t* rooms;    /* (n_parcels): of each, 0 to n_spilled - 1; -1: it stays on the host */
     memob_arrays arrays;
 } memob_law;
 
@@ -6887,26 +6882,10 @@ typedef struct memoi_due {
     int32_t need;  /* first use of the stay that it is for */
     int32_t free_s
         [2]; /* store: last use of the bytes, next of the item; load: last use before, value */
-    int32_t parcel;
     int32_t item;
-    int64_t at, host;  /* offsets; of a parcel's item: host is in the parcel */
+    int64_t at, host;
     int32_t is_behind; /* load: a store takes away what lies there */
-    /* What follows in a parcel's episode: the next load (-1: none), and stores. */
-    int32_t next, n_stores;
-    int32_t is_spilled; /* an episode's first: the first walk sends it to the file */
 } memoi_due;
-
-/* A parcel in an episode. */
-typedef struct memoi_parcel {
-    int32_t place;      /* -1: none */
-    int32_t n_stores;   /* left in the episode */
-    int32_t load;       /* the next in the episode, in due; -1: none */
-    int32_t first;      /* of the episode, in due */
-    int32_t is_in_file; /* its bytes are */
-    int32_t item;       /* its first */
-    int32_t n_host;
-    int32_t n_open; /* of memoi_law_find_episodes: items that are still to be loaded */
-} memoi_parcel;
 
 /* A law in the making. */
 typedef struct memoi_maker {
@@ -6918,15 +6897,14 @@ typedef struct memoi_maker {
     char* begins; /* (n_lists, n_uses): the use begins a stay on the device, anew */
     memoi_due* due;
     int32_t n_due;
-    int32_t ahead;   /* no transfer before it loads a parcel from the file, but those that passed */
-    int32_t n_away;  /* parcels that have left their place, and are still to be loaded */
+    /* Loads of items with homes in the file: the first whose read comes behind each transfer, and
+     * the next one behind the same; -1: none. */
+    int32_t *first_read, *next_read;
+    char* is_read;   /* stores of such items: what they bring to the window is read from the file */
     int32_t* latest; /* (n_items): the item's latest stay; -1 */
     int32_t *owners, *used; /* of a cell: the latest stay; the latest use */
     int64_t touches_most, parts_most, ops_most;
     int32_t has_windows; /* items have homes in the file */
-    memoi_parcel* parcels;
-    int32_t *places,
-        *places_due; /* the parcel of each, -1: none; see memoi_parcel_tell, free: most */
     memob_arrays arrays;
 } memoi_maker;
 
@@ -6943,7 +6921,7 @@ MEMOI int memoi_due_compare(const memoi_due* a, const memoi_due* b) {
 MEMOI int memoi_due_together(const memoi_due* a, const memoi_due* b) {
     return a->slot == b->slot && a->order == b->order && a->need == b->need &&
            a->is_behind == b->is_behind && a->free_s[0] == b->free_s[0] &&
-           a->free_s[1] == b->free_s[1] && a->parcel == b->parcel;
+           a->free_s[1] == b->free_s[1];
 }
 
 /* Does the item's window in front of the file overlap that of one of n transfers? */
@@ -7057,9 +7035,9 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
         MEMO_ASSERT(use->visit >= 0 && use->visit < d->n_visits &&
                     (!u || use->visit >= d->uses[u - 1].visit));
         MEMO_ASSERT(!use->is_on_host || (item->lives_on && item->file < 0));
-        MEMO_ASSERT(!item->lives_on || (item->parcel < 0 && use->how != MEMOB_USE_MAKE));
+        MEMO_ASSERT(!item->lives_on || use->how != MEMOB_USE_MAKE);
         MEMO_ASSERT(use->at >= 0 && use->at + item->n_slots <= d->n_slots[0]);
-        MEMO_ASSERT(item->parcel >= 0 || item->host + item->n_host <= d->n_slots[1]);
+        MEMO_ASSERT(item->host >= 0 && item->host + item->n_host <= d->n_slots[1]);
         first_use[use->visit + 1] = u + 1;
     }
     for (int32_t v = 0; v < d->n_visits; v++)
@@ -7079,7 +7057,7 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Where the version that a stay leaves waits on the host; of a parcel's item: in the parcel. */
+/* Where the version that a stay leaves waits on the host. */
 MEMOI int64_t memoi_stay_host(const memoi_maker* m, const memoi_stay* stay) {
     return stay->host >= 0 ? stay->host : m->desc->items[stay->item].host;
 }
@@ -7096,21 +7074,17 @@ MEMOI int memoi_stay_is_served(const memoi_maker* m, const memoi_stay* stay) {
 
 MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* stay, int32_t time,
                              int32_t need, int32_t free_0, int32_t free_1) {
-    const memob_item* item = &m->desc->items[stay->item];
+    const memob_item* item MEMO_UNUSED = &m->desc->items[stay->item];
     const int32_t n_visits MEMO_UNUSED = m->desc->n_visits;
     const memoi_stay* version = order && stay->previous >= 0 ? &m->stays[stay->previous] : stay;
     const memoi_due due = {time + 1,
                            order,
                            need,
                            {free_0, free_1},
-                           item->parcel,
                            stay->item,
                            stay->at,
-                           item->parcel < 0 ? memoi_stay_host(m, version) : item->host,
-                           order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored,
-                           -1,
-                           0,
-                           0};
+                           memoi_stay_host(m, version),
+                           order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored};
     MEMO_ASSERT(time < m->law->n_lists * n_visits);
     MEMO_ASSERT(!order || (stay->how != MEMOB_USE_WRITE && stay->how != MEMOB_USE_MAKE)); /* 1 */
     MEMO_ASSERT(order || stay->changed >= 0);                                             /* 2 */
@@ -7210,10 +7184,7 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
  * nothing of why bytes travel: that is >>law, whose numbers 7 and 8 are asserted here.  Also:
  *
  * 1. Operations, parts and touches fit into arrays that are sized by uses and transfers.
- * 2. A parcel is one of the desc's, fits into a place, and has one while it moves.
- * 3. In a list each store of a parcel's item comes before a load, each load behind a store.
- * 4. What goes to the file, or comes from there, has a room.
- * 5. A parcel that is away has a next load, which no search has passed. */
+ * 2. What is read from the file was written there, in a transfer before. */
 
 MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
     static const int32_t streams[] = {MEMOB_STREAM_COMPUTE, MEMOB_STREAM_TO_HOST,
@@ -7241,13 +7212,12 @@ MEMOI void memoi_law_add_part(memoi_maker* m, memob_op* op, int32_t item, int64_
     op->n_parts++;
 }
 
-/* Slots that an operation reads or writes.  A parcel's items share some. */
+/* Slots that an operation reads or writes. */
 MEMOI void memoi_law_touch(memoi_maker* m, memob_op* op, int32_t writes, int64_t at, int32_t n) {
     memob_law* law = m->law;
     int32_t touch = 2 * (int32_t)memoi_cell_at(m->desc, at) + writes;
     for (int32_t k = 0; k < n; k++, touch += 2) {
         MEMO_ASSERT(law->n_touches < m->touches_most && touch < 2 * law->n_cells); /* 1 */
-        if (op->n_touches && law->touches[law->n_touches - 1] == touch) continue;
         law->touches[law->n_touches++] = touch;
         op->n_touches++;
     }
@@ -7290,179 +7260,79 @@ MEMOI void memoi_law_add_visit(memoi_maker* m) {
     }
 }
 
-/* --- parcels --- */
-
-/* A parcel's items lie behind each other in every place. */
-MEMOI int64_t memoi_place_at(const memoi_maker* m, const memoi_parcel* parcel) {
-    MEMO_ASSERT(parcel->place >= 0); /* 2 */
-    return parcel->place * m->desc->place_slots;
-}
-
-/* The first place that is worth most, if one may be given away; -1: none. */
-MEMOI int32_t memoi_place_farthest(const memoi_maker* m) {
-    int32_t best = -1, most = -1;
-    for (int32_t k = 0; k < m->desc->n_places && most < INT32_MAX; k++) {
-        if (m->places_due[k] <= most) continue;
-        most = m->places_due[k];
-        best = k;
-    }
-    return best;
-}
-
-/* A place is worth giving away by the next load of its parcel; never while that is not whole. */
-MEMOI void memoi_parcel_tell(const memoi_maker* m, const memoi_parcel* p) {
-    int32_t next = INT32_MAX - 1;
-    if (p->place < 0) return;
-    if (p->n_stores)
-        next = -1;
-    else if (p->load >= 0)
-        next = m->due[p->load].slot;
-    m->places_due[p->place] = next;
-}
-
-MEMOI void memoi_parcel_copy(memoi_maker* m, int32_t kind, memoi_parcel* p) {
-    const int64_t on_host = memoi_place_at(m, p);
-    const int32_t room = m->law->rooms[p - m->parcels];
-    memob_op* op = memoi_law_add_op(m, kind);
-    MEMO_ASSERT(room >= 0); /* 4 */
-    memoi_law_add_part(m, op, p->item, on_host, room * m->desc->place_slots, p->n_host);
-    memoi_law_end_op(m, op);
-}
-
-MEMOI void memoi_parcel_write(memoi_maker* m, memoi_parcel* p) {
-    int32_t* room = &m->law->rooms[p - m->parcels];
-    if (p->is_in_file) return;
-    if (*room < 0) *room = m->law->n_spilled++;
-    memoi_parcel_copy(m, MEMOB_OP_WRITE, p);
-    p->is_in_file = m->due[p->first].is_spilled = 1;
-}
-
-/* Gives a parcel a free place, or that of the parcel with the farthest next load, which goes to the
- * file.  Parcels that are not whole on the host yet stay.  Returns 0: there is none. */
-MEMOI int memoi_parcel_place(memoi_maker* m, int32_t parcel) {
-    const int32_t best = memoi_place_farthest(m);
-    int32_t old;
-    if (best < 0) return 0;
-    old = m->places[best];
-    if (old >= 0) {
-        memoi_parcel_write(m, &m->parcels[old]);
-        m->parcels[old].place = -1;
-        m->ahead = (int32_t)memob_min(m->ahead, m->parcels[old].load);
-        m->n_away++;
-    }
-    m->places[best] = parcel;
-    m->parcels[parcel].place = best;
-    memoi_parcel_tell(m, &m->parcels[parcel]);
-    return 1;
-}
-
-MEMOI int memoi_parcel_read(memoi_maker* m, int32_t parcel) {
-    if (!memoi_parcel_place(m, parcel)) return 0;
-    m->n_away--;
-    memoi_parcel_copy(m, MEMOB_OP_READ, &m->parcels[parcel]);
-    return 1;
-}
-
-/* A place is free: the parcel in the file with the nearest load comes back. */
-MEMOI int memoi_parcel_leave(memoi_maker* m, memoi_parcel* p) {
-    m->places[p->place] = -1;
-    m->places_due[p->place] = INT32_MAX;
-    p->place = -1;
-    for (; m->n_away; m->ahead++) {
-        int32_t parcel;
-        MEMO_ASSERT(m->ahead < m->n_due); /* 5 */
-        parcel = m->due[m->ahead].parcel;
-        if (parcel >= 0 && m->parcels[parcel].place < 0 && m->parcels[parcel].load == m->ahead)
-            return memoi_parcel_read(m, parcel);
-    }
-    return 1;
-}
-
 /* --- transfers --- */
 
-MEMOI int64_t memoi_due_host(const memoi_maker* m, const memoi_due* due) {
-    return due->host + (due->parcel < 0 ? 0 : memoi_place_at(m, &m->parcels[due->parcel]));
-}
-
-/* An operation of transfers, or of copies between the host's window of states and their homes in
- * the file. */
+/* An operation of transfers, or of copies between windows and their homes in the file. */
 MEMOI void memoi_law_copy(memoi_maker* m, int32_t kind, const memoi_due* due, int32_t n) {
     const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
     memob_op* op = NULL;
     for (int32_t k = 0; k < n; k++) {
         const memob_item* item = &m->desc->items[due[k].item];
-        int64_t host;
         MEMO_ASSERT(memoi_due_together(due, &due[k])); /* 7 */
         if (is_file && item->file < 0) continue;
+        if (is_file && !item->lives_on && !(kind == MEMOB_OP_WRITE && m->is_read[&due[k] - m->due]))
+            continue; /* reads: memoi_law_read_behind */
         if (!op) op = memoi_law_add_op(m, kind);
-        host = memoi_due_host(m, &due[k]);
-        memoi_law_add_part(m, op, due[k].item, is_file ? host : due[k].at,
-                           is_file ? item->file : host, item->n_host);
+        memoi_law_add_part(m, op, due[k].item, is_file ? due[k].host : due[k].at,
+                           is_file ? item->file : due[k].host, item->n_host);
     }
     if (op) memoi_law_end_op(m, op);
 }
 
-/* Transfers that are enqueued together.  Returns 0: they find no place. */
-MEMOI int memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
-    const int is_load = due->order;
-    memoi_parcel* p = due->parcel < 0 ? NULL : &m->parcels[due->parcel];
-    if (p && p->place < 0) {
-        if (!is_load) { /* an episode begins */
-            p->first = (int32_t)(due - m->due);
-            p->n_stores = due->n_stores + 1;
-            p->load = due->next;
+/* Finds behind which transfer each load is read from the file: the latest that uses its window. */
+MEMOI memo_status memoi_law_find_reads(memoi_maker* m, memo_error* error) {
+    int32_t* latest = MEMOB_ARRAY(&m->arrays, int32_t, m->desc->n_slots[1]); /* 1 + a transfer */
+    int32_t* stored = MEMOB_ARRAY(&m->arrays, int32_t, m->desc->n_items);    /* 1 + its latest */
+    m->first_read = MEMOB_ARRAY_OF_ANY(&m->arrays, int32_t, m->n_due);
+    m->next_read = MEMOB_ARRAY_OF_ANY(&m->arrays, int32_t, m->n_due);
+    m->is_read = MEMOB_ARRAY(&m->arrays, char, m->n_due);
+    if (m->arrays.failed) return memob_no_memory(error, "the windows of a step");
+    for (int32_t k = 0; k < m->n_due; k++) {
+        const memob_item* item = &m->desc->items[m->due[k].item];
+        int32_t before = -1, is_there = 1;
+        m->first_read[k] = m->next_read[k] = -1;
+        if (item->file < 0 || item->lives_on) continue;
+        for (int64_t h = item->host; h < item->host + item->n_host; h++) {
+            before = (int32_t)memob_max(before, latest[h] - 1);
+            is_there &= latest[h] > 0 && m->due[latest[h] - 1].item == m->due[k].item;
+            latest[h] = k + 1;
         }
-        if (!(is_load ? memoi_parcel_read(m, due->parcel) : memoi_parcel_place(m, due->parcel)))
-            return 0;
+        if (!m->due[k].order) stored[m->due[k].item] = k + 1;
+        if (!m->due[k].order || is_there) continue;
+        MEMO_ASSERT(before >= 0 && stored[m->due[k].item]); /* 2 */
+        m->is_read[stored[m->due[k].item] - 1] = 1;
+        m->next_read[k] = m->first_read[before];
+        m->first_read[before] = k;
     }
-    if (is_load && m->has_windows) memoi_law_copy(m, MEMOB_OP_READ, due, n);
-    memoi_law_copy(m, is_load ? MEMOB_OP_LOAD : MEMOB_OP_STORE, due, n);
-    if (!is_load && m->has_windows) memoi_law_copy(m, MEMOB_OP_WRITE, due, n);
-    if (!p) return 1;
-    p->n_stores = due[n - 1].n_stores;
-    p->load = due[n - 1].next;
-    memoi_parcel_tell(m, p);
-    if (!is_load) {
-        p->is_in_file = 0;
-        if (!p->n_stores && m->due[p->first].is_spilled) memoi_parcel_write(m, p);
-        return 1;
-    }
-    return p->load >= 0 || p->n_stores || memoi_parcel_leave(m, p);
-}
-
-/* What lies behind each transfer of a parcel in its episode.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_law_find_episodes(memoi_maker* m, memo_error* error) {
-    /* The items that are still to be loaded. */
-    char* is_open = MEMOB_ARRAY(&m->arrays, char, m->desc->n_items);
-    if (m->arrays.failed) return memob_no_memory(error, "the parcels of a step");
-    for (int32_t k = m->n_due - 1; k >= 0; k--) {
-        memoi_due* due = &m->due[k];
-        memoi_parcel* p = due->parcel < 0 ? NULL : &m->parcels[due->parcel];
-        if (!p) continue;
-        due->next = p->load;
-        due->n_stores = p->n_stores;
-        MEMO_ASSERT(due->order || is_open[due->item]); /* 3 */
-        p->n_open += due->order - is_open[due->item];
-        is_open[due->item] = (char)due->order;
-        if (due->order)
-            p->load = k;
-        else
-            p->n_stores++;
-        if (!p->n_open) { /* with this store an episode begins */
-            p->load = -1;
-            p->n_stores = 0;
-        }
-    }
-    for (int32_t k = 0; k < m->desc->n_parcels; k++) MEMO_ASSERT(!m->parcels[k].n_open); /* 3 */
     return MEMO_STATUS_OK;
 }
 
-/* All operations in the order of enqueueing.  Errors: INVALID_ARGUMENT. */
-MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
+/* Reads what comes into the windows that n transfers have freed. */
+MEMOI void memoi_law_read_behind(memoi_maker* m, const memoi_due* due, int32_t n) {
+    memob_op* op = NULL;
+    for (int32_t k = 0; k < n; k++)
+        for (int32_t r = m->first_read[due + k - m->due]; r >= 0; r = m->next_read[r]) {
+            const memob_item* item = &m->desc->items[m->due[r].item];
+            if (!op) op = memoi_law_add_op(m, MEMOB_OP_READ);
+            memoi_law_add_part(m, op, m->due[r].item, item->host, item->file, item->n_host);
+        }
+    if (op) memoi_law_end_op(m, op);
+}
+
+/* Transfers that are enqueued together. */
+MEMOI void memoi_law_transfer(memoi_maker* m, const memoi_due* due, int32_t n) {
+    if (due->order && m->has_windows) memoi_law_copy(m, MEMOB_OP_READ, due, n);
+    memoi_law_copy(m, due->order ? MEMOB_OP_LOAD : MEMOB_OP_STORE, due, n);
+    if (!due->order && m->has_windows) memoi_law_copy(m, MEMOB_OP_WRITE, due, n);
+    if (m->has_windows) memoi_law_read_behind(m, due, n);
+}
+
+/* All operations in the order of enqueueing. */
+MEMOI void memoi_law_walk(memoi_maker* m) {
     const int32_t n = m->desc->n_visits;
     int32_t k = 0;
     m->law->n_ops = m->law->n_parts = m->law->n_touches = 0;
-    m->list = m->ahead = 0;
+    m->list = 0;
     m->visit = -1;
 
     for (int32_t slot = 0; slot <= m->law->n_lists * n; slot++, m->visit++) {
@@ -7470,8 +7340,6 @@ MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
             m->visit = 0;
             m->law->begin[++m->list] = m->law->n_ops;
         }
-        for (int32_t p = 0; p < m->desc->n_parcels && m->visit == 0; p++)
-            MEMO_ASSERT(m->parcels[p].place < 0); /* what lies in parcels does not live on */
         if (slot) m->law->visit_ops[slot - 1] = -1;
         if (m->desc->lists && m->desc->lists[m->list] & MEMOB_LIST_AHEAD) {
             while (k < m->n_due && m->due[k].slot == slot) k++;
@@ -7484,22 +7352,16 @@ MEMOI memo_status memoi_law_walk(memoi_maker* m, memo_error* error) {
                    !memoi_due_shares_window(m->desc, &m->due[k], end - k,
                                             &m->desc->items[m->due[end].item]))
                 end++;
-            if (!memoi_law_transfer(m, &m->due[k], end - k))
-                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "memob_law_desc.n_places: %d are taken by parcels whose "
-                                      "stores are not over; more places would work",
-                                      (int)m->desc->n_places);
+            memoi_law_transfer(m, &m->due[k], end - k);
             k = end;
         }
     }
     m->law->begin[m->law->n_lists] = m->law->n_ops;
-    return MEMO_STATUS_OK;
 }
 
-/* The slots that one side of a transfer, or of its parcel, takes at most. */
+/* The slots that one side of a transfer takes at most. */
 MEMOI int64_t memoi_item_slots(const memob_law_desc* desc, int32_t item) {
-    const int64_t n = memob_max(desc->items[item].n_slots, desc->items[item].n_host);
-    return desc->items[item].parcel < 0 ? n : memob_max(n, desc->place_slots);
+    return memob_max(desc->items[item].n_slots, desc->items[item].n_host);
 }
 
 MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
@@ -7508,9 +7370,8 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     const int64_t n_times = (int64_t)law->n_lists * d->n_visits;
     const int64_t n_refs = (int64_t)law->n_lists * d->n_uses;
     int64_t n_each; /* operations of a transfer, at most */
-    memo_status status;
     for (int32_t i = 0; i < d->n_items; i++) m->has_windows |= d->items[i].file >= 0;
-    n_each = d->n_parcels || m->has_windows ? 5 : 1;
+    n_each = 1 + m->has_windows;
     m->ops_most = n_times + n_each * m->n_due;
     m->parts_most = n_refs + n_each * m->n_due;
     law->ops = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_op, m->ops_most);
@@ -7523,33 +7384,14 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     law->touches = MEMOB_ARRAY_OF_ANY(&law->arrays, int32_t, m->touches_most);
     law->begin = MEMOB_ARRAY(&law->arrays, int32_t, law->n_lists + 1);
     law->visit_ops = MEMOB_ARRAY(&law->arrays, int32_t, n_times);
-    law->rooms = MEMOB_ARRAY(&law->arrays, int32_t, d->n_parcels);
-    m->parcels = MEMOB_ARRAY(&m->arrays, memoi_parcel, d->n_parcels);
-    m->places = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
-    m->places_due = MEMOB_ARRAY(&m->arrays, int32_t, d->n_places);
     if (m->arrays.failed || law->arrays.failed) return memob_no_memory(error, "the law of a step");
-
-    for (int32_t k = 0; k < d->n_places; k++) m->places[k] = -1, m->places_due[k] = INT32_MAX;
-    for (int32_t k = 0; k < d->n_parcels; k++)
-        m->parcels[k].place = m->parcels[k].load = law->rooms[k] = -1;
-    for (int32_t i = d->n_items - 1; i >= 0; i--) {
-        memoi_parcel* p = d->items[i].parcel < 0 ? NULL : &m->parcels[d->items[i].parcel];
-        if (!p || !d->items[i].n_slots) continue;
-        MEMO_ASSERT(d->items[i].parcel < d->n_parcels); /* 2 */
-        p->item = i;
-        p->n_host = (int32_t)memob_max(p->n_host, d->items[i].host + d->items[i].n_host);
-        MEMO_ASSERT(p->n_host <= d->place_slots); /* 2 */
-    }
-
-    /* The first walk tells which parcels go to the file, and in which episodes. */
-    status = d->n_parcels ? memoi_law_find_episodes(m, error) : MEMO_STATUS_OK;
-    if (!status) status = memoi_law_walk(m, error);
-    if (!status && law->n_spilled) status = memoi_law_walk(m, error);
-    return status;
+    if (m->has_windows && memoi_law_find_reads(m, error)) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    memoi_law_walk(m);
+    return MEMO_STATUS_OK;
 }
 
 /* Makes the operations of all lists.  Arrays of desc are not used afterwards.  Errors:
- * INVALID_ARGUMENT (an item is read before it is written; too few places), OUT_OF_HOST_MEMORY. */
+ * INVALID_ARGUMENT (an item is read before it is written), OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, memo_error* error) {
     memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memoi_maker maker;
@@ -7894,11 +7736,12 @@ typedef struct memob_swap_sum {
     int32_t n_layer_copies, n_routed_copies;
     int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
     int64_t host_bytes;           /* of its part of host memory */
-    int64_t host_begin;           /* of that part, unless layers share places there */
+    int64_t host_begin;           /* of that part, or of the layer's window */
+    int32_t window;               /* of a layer in the file; -1: it stays on the host */
+    int64_t file_bytes;           /* that it takes there, or would take */
     int64_t layer_bytes;          /* moved of LAYER tensors */
     int64_t routed_bytes;         /* moved of the surplus, if all steps have as many rows */
     int64_t input_bytes;          /* of moved_bytes: of the INPUT tensor of a slice */
-    int64_t input_offset;         /* of its rows, in the layer's part of host memory */
     int32_t is_pack_overwritten;  /* by a later layer */
     double recompute_s, packed_s; /* of tensors that all kinds have; of packed ones */
     /* Bytes of the packed tensors, which only some kinds have: all rows; rows that lie beyond the
@@ -7925,8 +7768,11 @@ typedef struct memob_swap_placement {
     char* lost; /* (n_tensors + 1, n_layers): of rows in rounding buffers: MEMOI_SWAP_OVERWRITTEN,
                        _RETURNS; the last: of the tensor that is added, or of the packs */
     int64_t* tiles;        /* (n_layers): of the tensor that is placed, or of the packs */
-    int32_t n_host_layers; /* places for layers in host memory */
-    int64_t place_bytes;   /* of each place; 0: every layer has its own bytes there */
+    int32_t n_host_layers; /* places for layers in host memory, with the windows of others */
+    int32_t n_windows;     /* of n_host_layers; 0: no layer goes to the file */
+    int64_t window_bytes;  /* of each */
+    int32_t n_classes;     /* see memoi_swap_find_classes */
+    int32_t* class_of;     /* (n_tensors): -1: it has no rows in rounding buffers */
     int32_t n_slices;      /* of a layer, */
     int32_t n_of_batch;    /* and of a micro-batch in a layer */
     int32_t has_loss;      /* in visits of the last layer; 0: between forwards and backwards */
@@ -8392,7 +8238,7 @@ MEMOI memo_status memob_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows
 
 /* ---- >>swap places ------------------------------------------------------------------------------
  * Knows: the order of steps, where the rows of each step lie on the device and on the host, and how
- * long their recomputation takes.  Knows nothing of streams, and of which rows go to the file.
+ * long their recomputation takes.  Knows nothing of streams, and of when rows go to the file.
  *
  * Steps.  A step is what is computed at once: slice i % n_slices of layer i / n_slices of place
  * step / n, with n steps of a place and i = step % n.  "Layer" then means step, here and in every
@@ -8422,10 +8268,16 @@ MEMOI memo_status memob_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows
  * where rows of the step before end, at most at the end of the stack.  Rows in the scratch are the
  * surplus, except in the last step.
  *
+ * The file.  If fewer layers have places in host memory than move, the last two places (or one) are
+ * windows of the layers that have none, which take turns.  These layers have homes in the file; one
+ * that comes back from its window before others use it is not written.  The file takes classes:
+ * tensors with rows in the same steps.
+ *
  * 1. A backward comes behind a forward of its place.
  * 2. Rows lie in the region of their tensor, or in that of a layer that keeps them.
  * 3. The tensors of a pack lie in the area of packs.
- * 4. Late rows begin in their stack, behind those of an earlier step. */
+ * 4. Late rows begin in their stack, behind those of an earlier step.
+ * 5. The INPUT tensor is alone in its class. */
 
 /* Rows that a step computes if the micro-batch has n_rows; 0: an empty slice. */
 MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_t step,
@@ -8713,7 +8565,6 @@ MEMOI void memoi_swap_place_cut(const memo_swap_desc* desc, int32_t t, int32_t l
     place->offset = is_odd ? cut->recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - cut->recomputed_bytes
                            : -cut->own_bytes;
     if (!(lost & MEMOI_SWAP_RETURNS)) return;
-    if (desc->tensors[t].scope == MEMO_INPUT) sum->input_offset = sum->host_bytes;
     place->moved_begin = is_odd ? n - cut->swapped : 0;
     place->moved_end = place->moved_begin + cut->moved;
     place->host_offset = is_packed ? sum->pack_host_bytes : sum->host_bytes;
@@ -8910,31 +8761,115 @@ MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placeme
     return pack_bytes;
 }
 
-/* How many moved layers have places in host memory, behind fixed_bytes, and what the places take
- * there.  host_bytes 0: n_places, or (0) a place for each layer; otherwise as many places as fit,
- * and at least one.  Returns the bytes of a place, whole pages; 0: each layer has its own. */
-MEMOI int64_t memob_swap_find_places(int64_t host_bytes, int64_t n_places,
-                                     memob_swap_placement* p) {
-    const int64_t fixed_bytes = p->fixed_host_bytes;
-    int64_t place_bytes = MEMOB_SPILL_ALIGNMENT;
+/* --- classes and places on the host --- */
+
+/* A step of the placement has the tensor's rows in a rounding buffer. */
+MEMOI int memoi_swap_has_slot(const memob_swap_placement* p, int32_t t, int32_t step) {
+    return p->moves[(int64_t)t * p->n_layers + step] >= 0;
+}
+
+/* Tensors with rows in the same steps are a class; all packed ones are, since a pack moves as a
+ * whole.  INPUT is a class of its own. */
+MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, memob_swap_placement* p) {
+    p->n_classes = 0;
+    for (int32_t t = 0; t < desc->n_tensors; t++) p->class_of[t] = -1;
+    for (int32_t t = 0; t < desc->n_tensors; t++) {
+        const int is_packed = memob_tensor_kinds(desc, t) != 0;
+        int32_t step = 0, same = -1;
+        while (step < p->n_layers && !memoi_swap_has_slot(p, t, step)) step++;
+        if (step == p->n_layers) continue;
+        for (int32_t u = 0; u < t && same < 0 && t != p->input; u++) {
+            if (p->class_of[u] < 0 || u == p->input) continue;
+            if (is_packed != (memob_tensor_kinds(desc, u) != 0)) continue;
+            for (step = 0; step < p->n_layers && !is_packed; step++)
+                if (memoi_swap_has_slot(p, t, step) != memoi_swap_has_slot(p, u, step)) break;
+            if (is_packed || step == p->n_layers) same = u;
+        }
+        p->class_of[t] = same < 0 ? p->n_classes++ : p->class_of[same];
+        MEMO_ASSERT(same < 0 || (t != p->input && same != p->input)); /* 5 */
+    }
+}
+
+/* Bytes of a class in the file, whole pages. */
+MEMOI int64_t memoi_swap_file_bytes(const memo_swap_desc* desc, const memob_swap_placement* p,
+                                    int32_t class_number, int32_t step) {
+    int64_t n_bytes = 0;
+    for (int32_t t = 0; t < p->n_tensors; t++) {
+        if (p->class_of[t] != class_number) continue;
+        if (memob_tensor_kinds(desc, t) && !p->sums[step].returns) continue;
+        n_bytes += memob_align_up(memob_max(p->moves[(int64_t)t * p->n_layers + step], 0),
+                                  MEMOB_DEVICE_ALIGNMENT);
+    }
+    return memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT);
+}
+
+#define MEMOI_SWAP_WINDOWS 2
+
+/* Bytes of windows, in which each class has its own, and of the moved layers in the file. */
+MEMOI void memoi_swap_size_windows(const memo_swap_desc* desc, memob_swap_placement* p) {
+    memoi_swap_find_classes(desc, p);
+    p->window_bytes = 0;
+    for (int32_t step = 0; step < p->n_layers; step++) p->sums[step].file_bytes = 0;
+    for (int32_t c = 0; c < p->n_classes; c++) {
+        int64_t most_bytes = 0;
+        for (int32_t step = 0; step < p->n_layers; step++) {
+            int64_t n_bytes;
+            if (!p->sums[step].moved_bytes) continue;
+            n_bytes = memoi_swap_file_bytes(desc, p, c, step);
+            p->sums[step].file_bytes += n_bytes;
+            most_bytes = memob_max(most_bytes, n_bytes);
+        }
+        p->window_bytes += most_bytes;
+    }
+}
+
+/* With so many places in host memory: which of the moved layers go to the file, evenly spread, and
+ * what host memory and the file take. */
+MEMOI void memoi_swap_take_places(int64_t n_places, memob_swap_placement* p) {
     memo_swap_sizes* sizes = &p->sizes;
-    int32_t n_moved = 0;
-    sizes->host_bytes = fixed_bytes;
-    for (int32_t layer = 0; layer < p->n_layers; layer++) { /* one that is not moved has 0 bytes */
-        const int64_t n_bytes = p->sums[layer].host_bytes;
-        n_moved += p->sums[layer].moved_bytes > 0;
-        sizes->host_bytes += n_bytes;
-        place_bytes = memob_max(place_bytes, memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT));
-    }
-    sizes->n_swapped_layers = p->n_host_layers = n_moved;
-    if (host_bytes) { /* all may fit but for whole pages */
-        n_places = memob_min((host_bytes - fixed_bytes) / place_bytes, n_moved - 1);
-        n_places = sizes->host_bytes <= host_bytes ? n_moved : memob_max(n_places, 1);
-    }
-    if (n_places == 0 || n_places >= n_moved) return 0;
+    const int64_t n_moved = sizes->n_swapped_layers;
+    int64_t n_file = 0, k = 0, at = p->fixed_host_bytes;
     p->n_host_layers = (int32_t)n_places;
-    sizes->host_bytes = fixed_bytes + n_places * place_bytes;
-    return place_bytes;
+    p->n_windows = n_places < n_moved ? (int32_t)memob_min(n_places, MEMOI_SWAP_WINDOWS) : 0;
+    if (p->n_windows) n_file = n_moved - n_places + p->n_windows;
+    sizes->n_spilled_layers = 0;
+    sizes->spill_bytes = 0;
+    for (int32_t step = 0; step < p->n_layers; step++) {
+        memob_swap_sum* sum = &p->sums[step];
+        sum->window = -1;
+        sum->host_begin = at;
+        if (!sum->moved_bytes) continue;
+        if (n_file * ++k / n_moved == sizes->n_spilled_layers) {
+            at += sum->host_bytes;
+            continue;
+        }
+        sum->window = sizes->n_spilled_layers++ % p->n_windows;
+        sizes->spill_bytes += sum->file_bytes;
+    }
+
+    if (p->n_windows) at = memob_align_up(at, MEMOB_SPILL_ALIGNMENT);
+    for (int32_t step = 0; step < p->n_layers && p->n_windows; step++)
+        if (p->sums[step].window >= 0)
+            p->sums[step].host_begin = at + p->sums[step].window * p->window_bytes;
+    sizes->host_bytes = at + p->n_windows * p->window_bytes;
+}
+
+/* Finds places in host memory for the moved layers.  host_bytes 0: n_places, or (0) one for each
+ * layer; otherwise as many as fit, and at least one. */
+MEMOI void memob_swap_find_places(const memo_swap_desc* desc, int64_t host_bytes, int64_t n_places,
+                                  memob_swap_placement* p) {
+    int32_t n_moved = 0, low = 1, high;
+    for (int32_t step = 0; step < p->n_layers; step++) n_moved += p->sums[step].moved_bytes > 0;
+    p->sizes.n_swapped_layers = n_moved;
+    memoi_swap_take_places(n_moved, p);
+    if (host_bytes ? p->sizes.host_bytes <= host_bytes : !n_places || n_places >= n_moved) return;
+    memoi_swap_size_windows(desc, p);
+    for (high = n_moved; host_bytes && low + 1 < high;) {
+        const int32_t middle = low + (high - low) / 2;
+        memoi_swap_take_places(middle, p);
+        *(p->sizes.host_bytes <= host_bytes ? &low : &high) = middle;
+    }
+    memoi_swap_take_places(host_bytes ? low : n_places, p);
 }
 
 /* With this limit no sum of bytes overflows: all layers have the tensors at most three times, on
@@ -9100,26 +9035,16 @@ MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placemen
 MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_bytes,
                                     memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
-    const int64_t place_bytes = memob_swap_find_places(host_bytes, desc->n_host_layers, placement);
-    int64_t host_begin = placement->fixed_host_bytes;
     int32_t routed = -1;
+    memob_swap_find_places(desc, host_bytes, desc->n_host_layers, placement);
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_sum* sum = &placement->sums[layer];
         const int64_t n_bytes = sum->moved_bytes + sum->layer_bytes + sum->routed_bytes;
         sizes->swapped_bytes += n_bytes;
         sizes->layer_swapped_bytes = memob_max(sizes->layer_swapped_bytes, n_bytes);
-        if (place_bytes) sum->host_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
-        sum->host_begin = host_begin;
-        host_begin += sum->host_bytes;
         sum->routed_before = sum->uses_routed ? routed : -1;
         if (sum->uses_routed) routed = layer;
     }
-    placement->place_bytes = place_bytes;
-}
-
-/* 1: fewer layers have places in host memory than move, so some go to the file. */
-MEMOI int memob_swap_has_file(const memob_swap_placement* placement) {
-    return placement->n_host_layers < placement->sizes.n_swapped_layers;
 }
 
 MEMOI const memob_swap_place* memob_swap_place_of(const memob_swap_placement* placement,
@@ -9190,8 +9115,8 @@ MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
 }
 
 /* ---- >>swap items -------------------------------------------------------------------------------
- * Knows: which rows of a step share bytes, on the device and on the host, and how large the file is
- * that follows.  Knows nothing of how offsets are found, of streams and of times.
+ * Knows: which rows of a step share bytes, on the device and on the host.  Knows nothing of how
+ * offsets are found, of streams and of times.
  *
  * The law of a micro-batch, or of all that are in flight, for the engine and for the planner's
  * clock.  An item is what moves together of a step: rows of the tensors that use the rounding
@@ -9202,10 +9127,9 @@ MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
  * 1. A class has a slot for even and one for odd steps; so have EDGE rows.  A slice of LAYER rows
  *    has a slot for even and one for odd layers.  The surplus has one slot, the scratch.
  * 2. The host keeps the INPUT of a step where it keeps the EDGE rows of the layer before, unless
- *    layers share places there, or the step is of the first layer of its place.
- * 3. With places, the rows of a step are a parcel, of one slot on the host.  Which parcels go to
- *    the file, and so the file's size, the law tells.
- * 4. An item's bytes move only if its rows are used; the INPUT tensor is alone in its class.
+ *    the step goes to the file, or is of the first layer of its place.
+ * 3. Steps that share a window on the host share its slots, one for each class.
+ * 4. An item's bytes move only if its rows are used.
  * 5. Uses come in the order of visits and fit into the list; each names an item, a visit and a slot
  *    that there are. */
 
@@ -9219,22 +9143,22 @@ typedef struct memob_swap_piece {
 typedef struct memob_swap_items {
     int32_t n_steps, n_of_batch; /* n_of_batch: slices of a micro-batch in a layer */
     int32_t n_classes;
-    int32_t* class_of; /* (n_tensors): -1: it has no rows in rounding buffers */
-    int32_t input;     /* the class of the INPUT tensor; -1: none */
+    int32_t input; /* the class of the INPUT tensor; -1: none */
     int32_t n_items, n_uses, n_uses_most, n_visits;
     uint32_t* in_lists; /* (n_visits) */
     memob_item* items;
     memob_use* uses;
-    int64_t* n_bytes;  /* (n_items): that move, of whole steps; 0: none, even if others use the
+    int64_t* n_bytes;    /* (n_items): that move, of whole steps; 0: none, even if others use the
                            slot */
-    int32_t* n_copies; /* (n_items): in which they move */
-    int32_t has_places;
-    int64_t n_own; /* slots of the host for rows; behind them: LAYER, late, EDGE */
-    char* uses_of; /* (n_items): memoi_swap_use_kind; all that the law depends on */
+    int64_t* file_bytes; /* (n_items): of the item in the file */
+    int32_t* n_copies;   /* (n_items): in which they move */
+    int64_t n_own;       /* slots of the host for rows; behind them: LAYER, late, EDGE */
+    char* uses_of;       /* (n_items): memoi_swap_use_kind; all that the law depends on */
     /* Of an engine; NULL: not made. */
     memob_swap_piece* pieces;     /* of each item, one behind the other */
     int32_t* first_piece;         /* (n_items + 1) */
     int64_t *device_at, *host_at; /* of each slot: its begin */
+    int64_t* file_at;             /* (n_own): of each item in the file */
     memob_arrays arrays;
 } memob_swap_items;
 
@@ -9259,36 +9183,12 @@ MEMOI memob_swap_item_kind memoi_swap_item_kind_of(const memob_swap_items* it, i
 enum { MEMOB_SWAP_FORWARD_ONLY, MEMOB_SWAP_BOTH };
 
 /* How visits use an item; 0: not. */
-enum { MEMOI_SWAP_USED = 1, MEMOI_SWAP_MOVED = 2, MEMOI_SWAP_SHARED = 4 };
-
-/* A step of the placement has the tensor's rows in a rounding buffer. */
-MEMOI int memoi_swap_has_slot(const memob_swap_placement* p, int32_t t, int32_t step) {
-    return p->moves[(int64_t)t * p->n_layers + step] >= 0;
-}
-
-/* Tensors with rows in the same steps are a class; all packed ones are, since a pack moves as a
- * whole.  INPUT is a class of its own. */
-MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, const memob_swap_placement* p,
-                                   memob_swap_items* it) {
-    it->input = -1;
-    for (int32_t t = 0; t < desc->n_tensors; t++) {
-        const int is_packed = memob_tensor_kinds(desc, t) != 0;
-        int32_t step = 0, same = -1;
-        it->class_of[t] = -1;
-        while (step < p->n_layers && !memoi_swap_has_slot(p, t, step)) step++;
-        if (step == p->n_layers) continue;
-        for (int32_t u = 0; u < t && same < 0 && t != p->input; u++) {
-            if (it->class_of[u] < 0 || u == p->input) continue;
-            if (is_packed != (memob_tensor_kinds(desc, u) != 0)) continue;
-            for (step = 0; step < p->n_layers && !is_packed; step++)
-                if (memoi_swap_has_slot(p, t, step) != memoi_swap_has_slot(p, u, step)) break;
-            if (is_packed || step == p->n_layers) same = u;
-        }
-        it->class_of[t] = same < 0 ? it->n_classes++ : it->class_of[same];
-        MEMO_ASSERT(same < 0 || it->class_of[same] != it->input); /* 4 */
-        if (t == p->input) it->input = it->class_of[t];
-    }
-}
+enum {
+    MEMOI_SWAP_USED = 1,
+    MEMOI_SWAP_MOVED = 2,
+    MEMOI_SWAP_SHARED = 4,
+    MEMOI_SWAP_IN_FILE = 8 /* times 1 + window */
+};
 
 /* Slots of rows in rounding buffers, LAYER rows, the surplus and EDGE rows. */
 MEMOI int32_t memoi_swap_device_slots(const memob_swap_items* it) {
@@ -9375,10 +9275,10 @@ MEMOI void memob_swap_items_free(memob_swap_items* it) {
 
 MEMOI void memoi_swap_add_rows(const memo_swap_desc* desc, const memob_swap_placement* p, int32_t t,
                                memob_swap_items* it) {
-    const int32_t n = p->n_layers, first = it->class_of[t] * n;
+    const int32_t n = p->n_layers, first = p->class_of[t] * n;
     const int is_packed = memob_tensor_kinds(desc, t) != 0;
     const int64_t* moves = p->moves + (int64_t)t * n;
-    for (int32_t step = 0; step < n && it->class_of[t] >= 0; step++) {
+    for (int32_t step = 0; step < n && p->class_of[t] >= 0; step++) {
         char* uses = &it->uses_of[first + step];
         if (moves[step] >= 0 || (is_packed && p->sums[step].pack_bytes)) *uses |= MEMOI_SWAP_USED;
         if (moves[step] <= 0) continue;
@@ -9398,8 +9298,13 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
         memoi_swap_add_rows(desc, p, t, it);
     }
     for (int32_t step = p->n_slices; step < n && it->input >= 0; step++)
-        if (p->handed >= 0 && p->sums[step].input_bytes && !it->has_places) /* 2 */
+        if (p->handed >= 0 && p->sums[step].input_bytes && p->sums[step].window < 0) /* 2 */
             it->uses_of[it->input * n + step] |= MEMOI_SWAP_SHARED;
+    for (int32_t k = 0; k < it->n_classes * n; k++) {
+        if (!it->uses_of[k] || p->sums[k % n].window < 0) continue;
+        it->uses_of[k] |= (char)(MEMOI_SWAP_IN_FILE * (1 + p->sums[k % n].window));
+        it->file_bytes[k] = memoi_swap_file_bytes(desc, p, k / n, k % n);
+    }
     for (int32_t step = 0, k = it->n_classes * n; step < n; step++, k++) {
         const memob_swap_sum* sum = &p->sums[step];
         if (sum->uses_layer)
@@ -9424,7 +9329,7 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
 
 /* it: all zero, or made before, whose memory is used again.  The law's visits, items and uses are
  * made by memob_swap_items_law.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_swap_placement* p,
+MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, memob_swap_placement* p,
                                         memob_swap_items* it, memo_error* error) {
     memob_arrays arrays = it->arrays;
     memoi_arrays_rewind(&arrays);
@@ -9433,16 +9338,15 @@ MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_
     it->n_steps = p->n_layers;
     it->n_of_batch = p->n_of_batch;
     it->n_visits = p->n_visits;
-    it->class_of = MEMOB_ARRAY(&it->arrays, int32_t, desc->n_tensors);
-    if (!it->arrays.failed) {
-        memoi_swap_find_classes(desc, p, it);
-        it->n_items = (it->n_classes + 2) * it->n_steps + memoi_swap_n_edges(p);
-        it->has_places = memob_swap_has_file(p);
-        it->n_own = it->has_places ? p->n_host_layers : (int64_t)it->n_classes * it->n_steps;
-        it->n_bytes = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
-        it->n_copies = MEMOB_ARRAY(&it->arrays, int32_t, it->n_items);
-        it->uses_of = MEMOB_ARRAY(&it->arrays, char, it->n_items);
-    }
+    memoi_swap_find_classes(desc, p);
+    it->n_classes = p->n_classes;
+    it->input = p->input < 0 ? -1 : p->class_of[p->input];
+    it->n_items = (it->n_classes + 2) * it->n_steps + memoi_swap_n_edges(p);
+    it->n_own = (int64_t)it->n_classes * it->n_steps;
+    it->n_bytes = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
+    it->file_bytes = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
+    it->n_copies = MEMOB_ARRAY(&it->arrays, int32_t, it->n_items);
+    it->uses_of = MEMOB_ARRAY(&it->arrays, char, it->n_items);
     if (it->arrays.failed) {
         memob_swap_items_free(it);
         return memob_no_memory(error, "the items of a step");
@@ -9455,6 +9359,7 @@ MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_
 MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap_items* it,
                                        memo_error* error) {
     const int32_t n = p->n_layers, n_rows = it->n_classes * n;
+    int32_t first[MEMOI_SWAP_WINDOWS]; /* step in each window */
     it->in_lists = MEMOB_ARRAY_OF_ANY(&it->arrays, uint32_t, p->n_visits);
     it->items = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_item, it->n_items);
     /* Each visit uses at most one item of each class, of LAYER and EDGE rows and of the surplus;
@@ -9462,6 +9367,8 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
     it->n_uses_most = p->n_visits * (it->n_classes + 4);
     it->uses = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_use, it->n_uses_most);
     if (it->arrays.failed) return memob_no_memory(error, "the uses of a step");
+    for (int32_t step = n - 1; step >= 0; step--)
+        if (p->sums[step].window >= 0) first[p->sums[step].window] = step;
     for (int32_t c = 0, k = 0; c < it->n_classes; c++)
         for (int32_t step = 0; step < n; step++, k++) {
             const int32_t copy_of = c == it->input && p->handed >= 0
@@ -9469,13 +9376,14 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
                                         : -1;
             MEMO_ASSERT(copy_of < 0 || /* 2 */
                         memoi_swap_item_kind_of(it, copy_of) == MEMOB_SWAP_ITEM_EDGE);
+            const int32_t window = p->sums[step].window;
             const memob_item item = {
-                it->uses_of[k] != 0,    1, 0, copy_of, it->has_places ? step : -1,
-                it->has_places ? 0 : k, -1};
+                it->uses_of[k] != 0, 1, 0, copy_of, window < 0 ? k : c * n + first[window],
+                window < 0 ? -1 : k};
             it->items[k] = item;
         }
     for (int32_t k = n_rows; k < it->n_items; k++) {
-        const memob_item item = {it->uses_of[k] != 0, 1, 0, -1, -1, it->n_own + k - n_rows, -1};
+        const memob_item item = {it->uses_of[k] != 0, 1, 0, -1, it->n_own + k - n_rows, -1};
         it->items[k] = item;
     }
 
@@ -9508,22 +9416,17 @@ MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_pl
     desc.work = work;
     desc.n_slots[0] = memoi_swap_device_slots(it);
     desc.n_slots[1] = (int32_t)it->n_own + it->n_items - it->n_classes * it->n_steps;
-    desc.n_slots[2] = it->n_steps;
-    if (it->has_places) {
-        desc.n_parcels = it->n_steps;
-        desc.n_places = p->n_host_layers;
-        desc.place_slots = 1;
-    }
+    desc.n_slots[2] = p->n_windows ? (int32_t)it->n_own : 0;
     return memob_law_make(&desc, law, error);
 }
 
 /* --- pieces --- */
 
 /* The tensor's rows move with the item. */
-MEMOI int memoi_swap_is_of(const memob_swap_items* it, int32_t tensor, int32_t item,
-                           const memob_swap_place* place) {
+MEMOI int memoi_swap_is_of(const memob_swap_placement* p, const memob_swap_items* it,
+                           int32_t tensor, int32_t item, const memob_swap_place* place) {
     switch (memoi_swap_item_kind_of(it, item)) {
-    case MEMOB_SWAP_ITEM_CLASS: return it->class_of[tensor] == item / it->n_steps;
+    case MEMOB_SWAP_ITEM_CLASS: return p->class_of[tensor] == item / it->n_steps;
     case MEMOB_SWAP_ITEM_LAYER: return place->is_layer;
     case MEMOB_SWAP_ITEM_LATE: return place->is_routed;
     case MEMOB_SWAP_ITEM_EDGE: break;
@@ -9533,57 +9436,75 @@ MEMOI int memoi_swap_is_of(const memob_swap_items* it, int32_t tensor, int32_t i
 
 /* Writes the pieces of an item behind those of the items before.  LATE_ROWS have pieces when their
  * step has been routed. */
-MEMOI void memob_swap_items_cut(const memob_swap_placement* p, memob_swap_items* it, int32_t item) {
+MEMOI void memoi_swap_items_cut(const memob_swap_placement* p, memob_swap_items* it, int32_t item) {
     const memob_swap_item_kind kind = memoi_swap_item_kind_of(it, item);
     const int32_t step = item % it->n_steps, slice = step % p->n_of_batch;
     const int64_t slice_row = slice * p->slice_rows;
+    int64_t in_window = 0;
     memob_swap_piece* piece = &it->pieces[it->first_piece[item]];
     if (kind == MEMOB_SWAP_ITEM_EDGE) {
         const memob_swap_piece rows = {0, 0, p->slice_rows * p->handed_row_bytes, slice_row,
                                        p->handed_row_bytes};
         *piece++ = rows;
     }
+
     for (int32_t t = 0; t < p->n_tensors && kind != MEMOB_SWAP_ITEM_EDGE; t++) {
         const memob_swap_place* place = memob_swap_place_of(p, step, t);
         const int64_t row_bytes = place->row_bytes;
         const int64_t n_bytes = (place->moved_end - place->moved_begin) * row_bytes;
         memob_swap_piece rows = {place->offset + place->moved_begin * row_bytes, place->host_offset,
                                  n_bytes, place->moved_begin, row_bytes};
-        if (!memoi_swap_is_of(it, t, item, place)) continue;
+        if (!memoi_swap_is_of(p, it, t, item, place)) continue;
         if (kind == MEMOB_SWAP_ITEM_CLASS) rows.first_row += slice_row;
-        if (t == p->input && !it->has_places) rows.host -= p->sums[step].input_offset; /* 2 */
-        if (kind == MEMOB_SWAP_ITEM_LATE) rows.row_bytes = 0;           /* the surplus */
-        MEMO_ASSERT(kind != MEMOB_SWAP_ITEM_CLASS || !it->has_places || /* 3 */
-                    rows.host + n_bytes <= p->place_bytes);
+        if (t == p->input) rows.host = 0; /* 2 */
+        if (kind == MEMOB_SWAP_ITEM_CLASS && p->sums[step].window >= 0) rows.host = in_window;
+        if (kind == MEMOB_SWAP_ITEM_LATE) rows.row_bytes = 0; /* the surplus */
+        in_window += memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
         *piece++ = rows;
     }
+
     it->first_piece[item + 1] = (int32_t)(piece - it->pieces);
+    MEMO_ASSERT(kind != MEMOB_SWAP_ITEM_CLASS || p->sums[step].window < 0 || /* 3 */
+                in_window <= it->file_bytes[item]);
 }
 
 /* What a micro-batch of n_rows moves. */
-MEMOI int64_t memob_swap_piece_bytes(const memob_swap_piece* piece, int64_t n_rows) {
+MEMOI int64_t memoi_swap_piece_bytes(const memob_swap_piece* piece, int64_t n_rows) {
     const int64_t n_bytes = (n_rows - piece->first_row) * piece->row_bytes;
     return piece->row_bytes ? memob_min(piece->n_bytes, n_bytes) : piece->n_bytes;
 }
 
 /* Where slots begin, and the pieces of all items.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_swap_items_find_pieces(const memo_swap_desc* desc,
-                                               const memob_swap_placement* p, memob_swap_items* it,
-                                               memo_error* error) {
+MEMOI memo_status memoi_swap_find_pieces(const memo_swap_desc* desc, const memob_swap_placement* p,
+                                         memob_swap_items* it, memo_error* error) {
     const int32_t n = it->n_steps, n_slots = memoi_swap_device_slots(it);
     const int32_t n_edges = memoi_swap_n_edges(p);
     const int64_t n_host = it->n_own + it->n_items - (int64_t)it->n_classes * n;
+    int64_t in_window = 0, in_file = 0;
     it->pieces = MEMOB_ARRAY(&it->arrays, memob_swap_piece, (int64_t)n * p->n_tensors + n_edges);
     it->first_piece = MEMOB_ARRAY(&it->arrays, int32_t, it->n_items + 1);
     it->device_at = MEMOB_ARRAY(&it->arrays, int64_t, n_slots);
     it->host_at = MEMOB_ARRAY(&it->arrays, int64_t, n_host);
+    it->file_at = MEMOB_ARRAY(&it->arrays, int64_t, it->n_own);
     if (it->arrays.failed) return memob_no_memory(error, "the pieces of a step");
 
-    for (int64_t k = 0; k < it->n_own; k++)
-        it->host_at[k] =
-            it->has_places ? p->fixed_host_bytes + k * p->place_bytes : p->sums[k % n].host_begin;
-    for (int32_t step = 0; step < n && it->input >= 0 && !it->has_places; step++)
-        it->host_at[it->input * n + step] += p->sums[step].input_offset;
+    for (int32_t k = 0, c = 0; c < it->n_classes; c++) {
+        int64_t most_bytes = 0;
+        for (int32_t step = 0; step < n; step++, k++) {
+            it->host_at[k] = p->sums[step].host_begin;
+            if (p->sums[step].window < 0) continue;
+            it->host_at[k] += in_window;
+            it->file_at[k] = in_file;
+            in_file += it->file_bytes[k];
+            most_bytes = memob_max(most_bytes, it->file_bytes[k]);
+        }
+        in_window += most_bytes;
+    }
+    MEMO_ASSERT(in_window <= p->window_bytes && in_file == p->sizes.spill_bytes); /* 3 */
+    for (int32_t step = 0; step < n && it->input >= 0; step++)
+        if (p->sums[step].window < 0)
+            it->host_at[it->input * n + step] +=
+                memob_swap_place_of(p, step, p->input)->host_offset;
     if (p->handed >= 0) {
         const int64_t even_at = memob_swap_place_of(p, 0, p->handed)->offset;
         it->device_at[n_slots - 2] = even_at;
@@ -9595,37 +9516,17 @@ MEMOI memo_status memob_swap_items_find_pieces(const memo_swap_desc* desc,
             p->handed_begin + (edge / p->n_of_batch * memob_swap_layer_rows(desc) +
                                edge % p->n_of_batch * p->slice_rows) *
                                   p->handed_row_bytes;
-    for (int32_t k = 0; k < it->n_items; k++) memob_swap_items_cut(p, it, k);
+    for (int32_t k = 0; k < it->n_items; k++) memoi_swap_items_cut(p, it, k);
     return MEMO_STATUS_OK;
-}
-
-/* --- sizes --- */
-
-/* The layers that the law sends to the file, and the bytes of the file.  room_bytes: NULL, or
- * (n_layers): of the room of each there. */
-MEMOI void memob_swap_size_file(const memob_law* law, const memob_swap_placement* p,
-                                memo_swap_sizes* sizes, int64_t* room_bytes) {
-    sizes->n_spilled_layers = law->n_spilled;
-    sizes->spill_bytes = 0;
-    for (int32_t step = 0; step < p->n_layers && law->n_spilled; step++) {
-        const int32_t room = law->rooms[step];
-        const int64_t n_bytes = memob_align_up(p->sums[step].host_bytes, MEMOB_SPILL_ALIGNMENT);
-        if (room < 0) continue;
-        MEMO_ASSERT(room < law->n_spilled); /* 3 */
-        sizes->spill_bytes += n_bytes;
-        if (room_bytes) room_bytes[room] = n_bytes;
-    }
-
-    /* With an order not all micro-batches may be in flight at once. */
-    MEMO_ASSERT(p->n_forwards < p->n_layers || /* 3 */
-                law->n_spilled >= sizes->n_swapped_layers - p->n_host_layers);
 }
 
 /* --- placements --- */
 
-/* As memob_swap_placement_make, but for the file, whose bytes the law says. */
-MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t host_bytes,
-                                             memob_swap_placement* placement, memo_error* error) {
+/* Every offset and size that follows from desc.  host_bytes 0: with desc->n_host_layers places;
+ * otherwise with as many as fit.  One place remains even if it does not fit: compare
+ * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
+                                            memob_swap_placement* placement, memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
     memob_arrays* a;
     memset(placement, 0, sizeof *placement);
@@ -9651,6 +9552,7 @@ MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t
     placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
     placement->lost = MEMOB_ARRAY(a, char, (int64_t)desc->n_layers*(desc->n_tensors + 1));
     placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
+    placement->class_of = MEMOB_ARRAY(a, int32_t, desc->n_tensors);
     placement->moves = MEMOB_ARRAY(a, int64_t, (int64_t)desc->n_layers * desc->n_tensors);
     if (a->failed) {
         memob_swap_placement_free(placement);
@@ -9679,32 +9581,13 @@ MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t
     return MEMO_STATUS_OK;
 }
 
-/* Every offset and size that follows from desc.  host_bytes 0: with desc->n_host_layers places;
- * otherwise with as many as fit.  One place remains even if it does not fit: compare
- * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
-                                            memob_swap_placement* placement, memo_error* error) {
-    memob_swap_items items = MEMO_ZERO(memob_swap_items);
-    memob_law law = MEMO_ZERO(memob_law);
-    memo_status status = memoi_swap_placement_begin(desc, host_bytes, placement, error);
-    if (!status && memob_swap_has_file(placement)) {
-        status = memob_swap_items_make(desc, placement, &items, error);
-        if (!status) status = memob_swap_items_law(&items, placement, NULL, &law, error);
-        if (!status) memob_swap_size_file(&law, placement, &placement->sizes, NULL);
-        memob_law_free(&law);
-        memob_swap_items_free(&items);
-    }
-    if (status) memob_swap_placement_free(placement);
-    return status;
-}
-
 /* Also writes to desc how many places host_bytes have room for; 0: no limit. */
 MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_bytes,
                                            memob_swap_placement* placement, memo_error* error) {
     memo_status status;
     desc->n_host_layers = 0;
     status = memob_swap_placement_make(desc, host_bytes, placement, error);
-    if (!status && memob_swap_has_file(placement)) desc->n_host_layers = placement->n_host_layers;
+    if (!status && placement->n_windows) desc->n_host_layers = placement->n_host_layers;
     return status;
 }
 
@@ -9730,13 +9613,11 @@ memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes
  *
  * 1. Visits begin and end in the order of the placement; at most n_open_most are open at a time.
  * 2. Copies lie in the device's and the host's memory; writes and reads of the file in the file.
- * 3. A visit's operation in the law is a visit; those up to the next one move bytes.
- * 4. The file has a room for each step that spills. */
+ * 3. A visit's operation in the law is a visit; those up to the next one move bytes. */
 
 struct memo_swap {
-    memob_sink sink; /* engine.spill_ops: (law.n_ops); NULL: no step is spilled */
+    memob_sink sink; /* engine.spill_ops: (items of rows, 2); NULL: none is spilled */
     memob_swap_items items;
-    int64_t* rooms;  /* (n_layers + 1): where each begins in the file */
     int32_t* waited; /* (n_visits): the visit waited, and its marks are recorded */
     int32_t is_timed;
     memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
@@ -9787,10 +9668,6 @@ void memo_swap_destroy(memo_swap* swap) {
     MEMO_FREE(swap);
 }
 
-MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
-    return swap->placement->fixed_host_bytes + slot * swap->placement->place_bytes;
-}
-
 MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_desc* desc,
                                          memo_error* error) {
     const memo_swap_sizes* sizes = &swap->placement->sizes;
@@ -9813,12 +9690,12 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     const int has_marks = swap->is_timed && !desc->computes_on_host;
     memob_engine* e = &swap->sink.engine;
     memo_status status;
+    int64_t windows_bytes;
     int32_t n_streams = 0;
     if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_N_STREAMS : MEMOB_N_STREAMS - 1;
     status = memoi_sink_prepare(&swap->sink, base, n_streams, error);
     if (status) return status;
-    e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? swap->sink.law.n_ops : 0);
-    swap->rooms = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement->n_layers + 1);
+    e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? 2 * swap->items.n_own : 0);
     swap->waited = MEMOB_ARRAY(&e->arrays, int32_t, n_visits);
     if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
     if (e->arrays.failed) return memob_no_memory(error, "the visits of a swap engine");
@@ -9834,17 +9711,14 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     }
     for (int64_t i = 0; has_marks && i < 2 * n_visits && !status; i++)
         status = memo_event_create(&e->device, &swap->marks[i], error);
-    memob_swap_size_file(&swap->sink.law, swap->placement, &swap->placement->sizes,
-                         swap->rooms + 1);
-    for (int32_t r = 0; r < swap->placement->n_layers; r++) swap->rooms[r + 1] += swap->rooms[r];
     if (!status && n_spilled && desc->spill_directory)
         status = memob_spill_create(&e->file, desc->spill_directory, sizes->spill_bytes,
                                     desc->spill_bytes_per_s, e->host_memory, error);
 
     /* Bytes that no copy fills are written too, so initialize them. */
+    windows_bytes = swap->placement->n_windows * swap->placement->window_bytes;
     if (!status && e->file.fd >= 0)
-        memset(e->host_memory + swap->placement->fixed_host_bytes, 0,
-               (size_t)(swap->placement->n_host_layers * swap->placement->place_bytes));
+        memset(e->host_memory + sizes->host_bytes - windows_bytes, 0, (size_t)windows_bytes);
     return status;
 }
 
@@ -9874,7 +9748,7 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry,
     if (!status) status = memob_swap_items_make(desc, swap->placement, &swap->items, error);
     if (!status)
         status = memob_swap_items_law(&swap->items, swap->placement, NULL, &swap->sink.law, error);
-    if (!status) status = memob_swap_items_find_pieces(desc, swap->placement, &swap->items, error);
+    if (!status) status = memoi_swap_find_pieces(desc, swap->placement, &swap->items, error);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
     if (!status) status = memoi_swap_acquire(swap, desc, base, error);
     if (status) {
@@ -9923,16 +9797,15 @@ MEMOI memo_status memoi_swap_expect(const memo_swap* swap, int is_backward, int 
         names[is_backward][is_end], (int)layer, names[older->pass][n_open > 0], (int)older->layer);
 }
 
-/* Enqueues a write or read of the file: of a place on the host, and a room there. */
-MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k, const memob_part* part) {
-    const int is_read = swap->sink.law.ops[k].kind == MEMOB_OP_READ;
-    const int64_t room = part->away;
-    const int64_t n_bytes = swap->rooms[room + 1] - swap->rooms[room];
-    MEMO_ASSERT(n_bytes > 0 &&
-                n_bytes ==
-                    swap->placement->sums[part->item % swap->items.n_steps].host_bytes); /* 4 */
-    memob_engine_use_file(&swap->sink.engine, k, !is_read, memoi_swap_place_begin(swap, part->at),
-                          swap->rooms[room], n_bytes);
+/* Enqueues a write or read of an item, all of its rows. */
+MEMOI void memoi_swap_use_file(memo_swap* swap, const memob_op* op, const memob_part* part) {
+    const memob_swap_items* it = &swap->items;
+    const int64_t n_bytes = it->file_bytes[part->item];
+    if (!n_bytes) return;
+    MEMO_ASSERT(it->file_at[part->item] + n_bytes <= swap->placement->sizes.spill_bytes); /* 2 */
+    memob_engine_use_file(&swap->sink.engine, 2 * (int64_t)part->item + (op->kind == MEMOB_OP_READ),
+                          op->kind == MEMOB_OP_WRITE, it->host_at[part->at],
+                          it->file_at[part->item], n_bytes);
 }
 
 /* Copies the rows of an item that this micro-batch has.  *n_before: see memoi_sink_begin; -1: the
@@ -9942,12 +9815,12 @@ MEMOI void memoi_swap_copy(memo_swap* swap, const memob_op* op, const memob_part
     memob_swap_items* it = &swap->items;
     const memo_swap_sizes* sizes MEMO_UNUSED = &swap->placement->sizes;
     if (memoi_swap_item_kind_of(it, part->item) == MEMOB_SWAP_ITEM_LATE)
-        memob_swap_items_cut(swap->placement, it, part->item);
+        memoi_swap_items_cut(swap->placement, it, part->item);
     for (int32_t k = it->first_piece[part->item]; k < it->first_piece[part->item + 1]; k++) {
         const memob_swap_piece* piece = &it->pieces[k];
         const int64_t device = it->device_at[part->at] + piece->device;
         const int64_t host = it->host_at[part->away] + piece->host;
-        const int64_t n_bytes = memob_swap_piece_bytes(piece, swap->n_rows);
+        const int64_t n_bytes = memoi_swap_piece_bytes(piece, swap->n_rows);
         if (n_bytes <= 0) continue;
         MEMO_ASSERT(device >= 0 && device + n_bytes <= sizes->device_bytes); /* 2 */
         MEMO_ASSERT(host >= 0 && host + n_bytes <= sizes->host_bytes);       /* 2 */
@@ -9963,8 +9836,8 @@ MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
     int64_t n_before = -1;
     for (; part < end && !swap->sink.engine.status; part++) {
         if (op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ) {
-            n_before = memoi_sink_begin(&swap->sink, op);
-            memoi_swap_use_file(swap, k, part);
+            if (n_before < 0) n_before = memoi_sink_begin(&swap->sink, op);
+            memoi_swap_use_file(swap, op, part);
         } else {
             memoi_swap_copy(swap, op, part, &n_before);
         }
@@ -10792,7 +10665,6 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
         const memob_item item = {on_device[2 * i + 1] - on_device[2 * i],
                                  on_host[2 * i + 1] - on_host[2 * i],
                                  1,
-                                 -1,
                                  -1,
                                  on_host[2 * i],
                                  is_spilled ? it->n_slots[2] : -1};

@@ -227,7 +227,7 @@ MEMO_TRY memo_status memo_profile_write(const memo_profile* profile, const char*
  * that moves least.  The same desc always gives the same plan.
  *
  * With a third tier (memo_swap_desc.n_host_layers), fewer places in host memory leave room for more
- * rows of each layer, but more layers spill to disk.  A table gets the most places that fit. */
+ * rows of each layer, but more layers go to the file.  A table gets the most places that fit. */
 
 typedef struct memo_swap_plan_desc {
     /* Tensors, layers, kinds, n_rows and tile_rows count.  With rows the plan only has their
@@ -4888,7 +4888,6 @@ MEMOI void memoi_rows_free_law(memoi_rows_clock* c) {
 
 MEMOI int memoi_rows_has_law(const memoi_rows_law* known, const memob_swap_items* it) {
     return known->key.n_items == it->n_items && known->key.input == it->input &&
-           known->key.has_places == it->has_places && known->key.n_own == it->n_own &&
            !memcmp(known->uses_of, it->uses_of, (size_t)it->n_items);
 }
 
@@ -4925,13 +4924,10 @@ MEMOI void memoi_rows_enqueue(memoi_rows_clock* c, const memob_op* op) {
     const memob_part* parts = &c->law->parts[op->first_part];
     const int is_file = op->stream == MEMOB_STREAM_FILE;
     const int is_back = op->kind == MEMOB_OP_LOAD || op->kind == MEMOB_OP_READ;
-    int32_t n_copies = is_file;
+    int32_t n_copies = 0;
     int64_t n_bytes = 0;
-    if (is_file)
-        n_bytes = memob_align_up(c->order.sums[parts->item % c->order.n_layers].host_bytes,
-                                 MEMOB_SPILL_ALIGNMENT);
-    for (int32_t i = 0; i < op->n_parts && !is_file; i++) {
-        n_bytes += c->items.n_bytes[parts[i].item];
+    for (int32_t i = 0; i < op->n_parts; i++) {
+        n_bytes += (is_file ? c->items.file_bytes : c->items.n_bytes)[parts[i].item];
         n_copies += c->items.n_copies[parts[i].item];
     }
     if (!n_bytes) return;
@@ -5518,11 +5514,9 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
     /* Host memory and the file take whole layers. */
     fixed_bytes = memoi_rows_sooner(fixed_bytes, (double)MEMOB_BYTES_MAX);
     order->fixed_host_bytes = memob_align_up((int64_t)fixed_bytes, MEMOB_SPILL_ALIGNMENT);
-    memob_swap_find_places(p->desc->spill_bytes ? p->desc->host_bytes : 0, 0, order);
-    order->sizes.n_spilled_layers = 0; /* until the law is known */
-    order->sizes.spill_bytes = 0;
+    memob_swap_find_places(swap, p->desc->spill_bytes ? p->desc->host_bytes : 0, 0, order);
     score->sizes = order->sizes;
-    score->n_host_layers = memob_swap_has_file(order) ? order->n_host_layers : 0;
+    score->n_host_layers = order->n_windows ? order->n_host_layers : 0;
 }
 
 /* --- >>row score ---
@@ -5574,10 +5568,6 @@ MEMOI int memoi_rows_time_trial(memoi_rows_planner* p) {
     if (memoi_rows_find_law(&p->clock, NULL)) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         return 0;
-    }
-    if (score->n_host_layers) {
-        memob_swap_size_file(p->clock.law, &p->clock.order, &score->sizes, NULL);
-        if (memoi_rows_need_no_time(p)) return 0;
     }
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.now.stall_s;
@@ -10089,13 +10079,9 @@ MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_s
 
     if (s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
         memob_swap_placement placement; /* it may need more than there is: see judge */
-        const memo_status status =
-            memob_swap_placement_fit(swap, memob_max(rows_bytes, 1), &placement, &s->call_error);
+        memoi_keep(s, memob_swap_placement_fit(swap, memob_max(rows_bytes, 1), &placement,
+                                               &s->call_error));
         memob_swap_placement_free(&placement);
-        if (status == MEMO_STATUS_INVALID_ARGUMENT) /* a file would give layers back too early */
-            swap->n_host_layers = 0;
-        else
-            memoi_keep(s, status);
     }
     memoi_session_list_requests(s);
     memoi_session_solve(s);

@@ -33,12 +33,10 @@
  *    unless the next list changes it further, a visit spends it, or nobody takes its bytes.  A load
  *    comes at the earliest with the list before that of its first use.
  *
- * Parcels.  Items without a host address of their own lie in a parcel.  An episode of a parcel
- * begins with a store while none of its values is still to be loaded, and ends with the load behind
- * which none is; a list may have several.  In an episode the parcel has a place on the host, which
- * it frees at the end.  If no place is free, the parcel with the farthest next load goes to the
- * file, right behind the episode's last store; it comes back as soon as a place is free, nearest
- * load first. */
+ * Windows.  An item whose home is the file has a window on the host, which other items may share.
+ * A store is followed by a write to the file, unless the window has the bytes until their last
+ * load.  A read comes behind the copy that frees the window.  An item that lives on is always
+ * written, and read before each load: another list may use the window in between. */
 
 /* How a visit uses an item. */
 typedef enum memob_use_how {
@@ -67,7 +65,6 @@ typedef struct memob_item {
     int32_t lives_on; /* from list to list; its first value lies on the host, or in its file; 2: no
                          other item uses its bytes on the device, so it stays there; is_any_order */
     int32_t copy_of;  /* -1, or the item whose value it has; see 2 */
-    int32_t parcel;   /* -1: host is an offset of its own; otherwise an offset in the parcel */
     int64_t host;
     int64_t file; /* offset of its home in the file, of which host is a window; -1: none */
 } memob_item;
@@ -82,9 +79,9 @@ typedef enum memob_op_kind {
     MEMOB_N_OP_KINDS
 } memob_op_kind;
 
-/* A copy of an item between device and host, or of a window or a parcel between host and file. */
+/* A copy of an item between device and host, or between its window and the file. */
 typedef struct memob_part {
-    int32_t item;     /* the parcel's first item */
+    int32_t item;
     int64_t at, away; /* offsets in the nearer and the farther memory */
     int32_t n_host;   /* slots there */
 } memob_part;
@@ -112,14 +109,11 @@ typedef struct memob_law_desc {
     const int32_t* lists;
     /* (n_visits): the lists with the visit, bit k for number k; NULL: all lists have all visits */
     const uint32_t* in_lists;
-    int32_t is_any_order;        /* see 8.  Visit 0 is in no list */
-    int32_t n_lists;             /* 0: 1 */
-    int32_t n_parcels, n_places; /* places on the host for parcels */
+    int32_t is_any_order; /* see 8.  Visit 0 is in no list */
+    int32_t n_lists;      /* 0: 1 */
     /* Addresses and sizes are slots, below these numbers on the device, on the host and in the
-     * file.  A slot is bytes of the same items, and a cell of the law.  Parcels have the first
-     * slots of the host and of the file. */
+     * file.  A slot is bytes of the same items, and a cell of the law. */
     int32_t n_slots[MEMO_N_TIERS];
-    int64_t place_slots; /* of a place */
     /* NULL, or memory that many laws share, one after the other: then each is made in the law
      * before, or in one that is all zero.  The caller frees it. */
     memob_arrays* work;
@@ -134,8 +128,6 @@ typedef struct memob_law {
     int32_t* visit_ops; /* (n_lists, n_visits): the operation of a visit; -1: not in the list */
     int32_t* first_use; /* (n_visits + 1): of each visit, in desc.uses */
     int32_t n_visits;
-    int32_t n_spilled; /* parcels that go to the file, where each has a room of place_slots */
-    int32_t* rooms;    /* (n_parcels): of each, 0 to n_spilled - 1; -1: it stays on the host */
     memob_arrays arrays;
 } memob_law;
 
@@ -170,26 +162,10 @@ typedef struct memoi_due {
     int32_t need;  /* first use of the stay that it is for */
     int32_t free_s
         [2]; /* store: last use of the bytes, next of the item; load: last use before, value */
-    int32_t parcel;
     int32_t item;
-    int64_t at, host;  /* offsets; of a parcel's item: host is in the parcel */
+    int64_t at, host;
     int32_t is_behind; /* load: a store takes away what lies there */
-    /* What follows in a parcel's episode: the next load (-1: none), and stores. */
-    int32_t next, n_stores;
-    int32_t is_spilled; /* an episode's first: the first walk sends it to the file */
 } memoi_due;
-
-/* A parcel in an episode. */
-typedef struct memoi_parcel {
-    int32_t place;      /* -1: none */
-    int32_t n_stores;   /* left in the episode */
-    int32_t load;       /* the next in the episode, in due; -1: none */
-    int32_t first;      /* of the episode, in due */
-    int32_t is_in_file; /* its bytes are */
-    int32_t item;       /* its first */
-    int32_t n_host;
-    int32_t n_open; /* of memoi_law_find_episodes: items that are still to be loaded */
-} memoi_parcel;
 
 /* A law in the making. */
 typedef struct memoi_maker {
@@ -201,15 +177,14 @@ typedef struct memoi_maker {
     char* begins; /* (n_lists, n_uses): the use begins a stay on the device, anew */
     memoi_due* due;
     int32_t n_due;
-    int32_t ahead;   /* no transfer before it loads a parcel from the file, but those that passed */
-    int32_t n_away;  /* parcels that have left their place, and are still to be loaded */
+    /* Loads of items with homes in the file: the first whose read comes behind each transfer, and
+     * the next one behind the same; -1: none. */
+    int32_t *first_read, *next_read;
+    char* is_read;   /* stores of such items: what they bring to the window is read from the file */
     int32_t* latest; /* (n_items): the item's latest stay; -1 */
     int32_t *owners, *used; /* of a cell: the latest stay; the latest use */
     int64_t touches_most, parts_most, ops_most;
     int32_t has_windows; /* items have homes in the file */
-    memoi_parcel* parcels;
-    int32_t *places,
-        *places_due; /* the parcel of each, -1: none; see memoi_parcel_tell, free: most */
     memob_arrays arrays;
 } memoi_maker;
 
@@ -226,7 +201,7 @@ MEMOI int memoi_due_compare(const memoi_due* a, const memoi_due* b) {
 MEMOI int memoi_due_together(const memoi_due* a, const memoi_due* b) {
     return a->slot == b->slot && a->order == b->order && a->need == b->need &&
            a->is_behind == b->is_behind && a->free_s[0] == b->free_s[0] &&
-           a->free_s[1] == b->free_s[1] && a->parcel == b->parcel;
+           a->free_s[1] == b->free_s[1];
 }
 
 /* Does the item's window in front of the file overlap that of one of n transfers? */
@@ -340,9 +315,9 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
         MEMO_ASSERT(use->visit >= 0 && use->visit < d->n_visits &&
                     (!u || use->visit >= d->uses[u - 1].visit));
         MEMO_ASSERT(!use->is_on_host || (item->lives_on && item->file < 0));
-        MEMO_ASSERT(!item->lives_on || (item->parcel < 0 && use->how != MEMOB_USE_MAKE));
+        MEMO_ASSERT(!item->lives_on || use->how != MEMOB_USE_MAKE);
         MEMO_ASSERT(use->at >= 0 && use->at + item->n_slots <= d->n_slots[0]);
-        MEMO_ASSERT(item->parcel >= 0 || item->host + item->n_host <= d->n_slots[1]);
+        MEMO_ASSERT(item->host >= 0 && item->host + item->n_host <= d->n_slots[1]);
         first_use[use->visit + 1] = u + 1;
     }
     for (int32_t v = 0; v < d->n_visits; v++)
@@ -362,7 +337,7 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Where the version that a stay leaves waits on the host; of a parcel's item: in the parcel. */
+/* Where the version that a stay leaves waits on the host. */
 MEMOI int64_t memoi_stay_host(const memoi_maker* m, const memoi_stay* stay) {
     return stay->host >= 0 ? stay->host : m->desc->items[stay->item].host;
 }
@@ -379,21 +354,17 @@ MEMOI int memoi_stay_is_served(const memoi_maker* m, const memoi_stay* stay) {
 
 MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* stay, int32_t time,
                              int32_t need, int32_t free_0, int32_t free_1) {
-    const memob_item* item = &m->desc->items[stay->item];
+    const memob_item* item MEMO_UNUSED = &m->desc->items[stay->item];
     const int32_t n_visits MEMO_UNUSED = m->desc->n_visits;
     const memoi_stay* version = order && stay->previous >= 0 ? &m->stays[stay->previous] : stay;
     const memoi_due due = {time + 1,
                            order,
                            need,
                            {free_0, free_1},
-                           item->parcel,
                            stay->item,
                            stay->at,
-                           item->parcel < 0 ? memoi_stay_host(m, version) : item->host,
-                           order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored,
-                           -1,
-                           0,
-                           0};
+                           memoi_stay_host(m, version),
+                           order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored};
     MEMO_ASSERT(time < m->law->n_lists * n_visits);
     MEMO_ASSERT(!order || (stay->how != MEMOB_USE_WRITE && stay->how != MEMOB_USE_MAKE)); /* 1 */
     MEMO_ASSERT(order || stay->changed >= 0);                                             /* 2 */

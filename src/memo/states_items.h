@@ -310,7 +310,6 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
                                  on_host[2 * i + 1] - on_host[2 * i],
                                  1,
                                  -1,
-                                 -1,
                                  on_host[2 * i],
                                  is_spilled ? it->n_slots[2] : -1};
         int is_alone = !(used_on_host >> i % states->n_states & 1);

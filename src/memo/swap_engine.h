@@ -11,13 +11,11 @@
  *
  * 1. Visits begin and end in the order of the placement; at most n_open_most are open at a time.
  * 2. Copies lie in the device's and the host's memory; writes and reads of the file in the file.
- * 3. A visit's operation in the law is a visit; those up to the next one move bytes.
- * 4. The file has a room for each step that spills. */
+ * 3. A visit's operation in the law is a visit; those up to the next one move bytes. */
 
 struct memo_swap {
-    memob_sink sink; /* engine.spill_ops: (law.n_ops); NULL: no step is spilled */
+    memob_sink sink; /* engine.spill_ops: (items of rows, 2); NULL: none is spilled */
     memob_swap_items items;
-    int64_t* rooms;  /* (n_layers + 1): where each begins in the file */
     int32_t* waited; /* (n_visits): the visit waited, and its marks are recorded */
     int32_t is_timed;
     memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
@@ -68,10 +66,6 @@ void memo_swap_destroy(memo_swap* swap) {
     MEMO_FREE(swap);
 }
 
-MEMOI int64_t memoi_swap_place_begin(const memo_swap* swap, int64_t slot) {
-    return swap->placement->fixed_host_bytes + slot * swap->placement->place_bytes;
-}
-
 MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_desc* desc,
                                          memo_error* error) {
     const memo_swap_sizes* sizes = &swap->placement->sizes;
@@ -94,12 +88,12 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     const int has_marks = swap->is_timed && !desc->computes_on_host;
     memob_engine* e = &swap->sink.engine;
     memo_status status;
+    int64_t windows_bytes;
     int32_t n_streams = 0;
     if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_N_STREAMS : MEMOB_N_STREAMS - 1;
     status = memoi_sink_prepare(&swap->sink, base, n_streams, error);
     if (status) return status;
-    e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? swap->sink.law.n_ops : 0);
-    swap->rooms = MEMOB_ARRAY(&e->arrays, int64_t, swap->placement->n_layers + 1);
+    e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? 2 * swap->items.n_own : 0);
     swap->waited = MEMOB_ARRAY(&e->arrays, int32_t, n_visits);
     if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
     if (e->arrays.failed) return memob_no_memory(error, "the visits of a swap engine");
@@ -115,17 +109,14 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     }
     for (int64_t i = 0; has_marks && i < 2 * n_visits && !status; i++)
         status = memo_event_create(&e->device, &swap->marks[i], error);
-    memob_swap_size_file(&swap->sink.law, swap->placement, &swap->placement->sizes,
-                         swap->rooms + 1);
-    for (int32_t r = 0; r < swap->placement->n_layers; r++) swap->rooms[r + 1] += swap->rooms[r];
     if (!status && n_spilled && desc->spill_directory)
         status = memob_spill_create(&e->file, desc->spill_directory, sizes->spill_bytes,
                                     desc->spill_bytes_per_s, e->host_memory, error);
 
     /* Bytes that no copy fills are written too, so initialize them. */
+    windows_bytes = swap->placement->n_windows * swap->placement->window_bytes;
     if (!status && e->file.fd >= 0)
-        memset(e->host_memory + swap->placement->fixed_host_bytes, 0,
-               (size_t)(swap->placement->n_host_layers * swap->placement->place_bytes));
+        memset(e->host_memory + sizes->host_bytes - windows_bytes, 0, (size_t)windows_bytes);
     return status;
 }
 
@@ -155,7 +146,7 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry,
     if (!status) status = memob_swap_items_make(desc, swap->placement, &swap->items, error);
     if (!status)
         status = memob_swap_items_law(&swap->items, swap->placement, NULL, &swap->sink.law, error);
-    if (!status) status = memob_swap_items_find_pieces(desc, swap->placement, &swap->items, error);
+    if (!status) status = memoi_swap_find_pieces(desc, swap->placement, &swap->items, error);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
     if (!status) status = memoi_swap_acquire(swap, desc, base, error);
     if (status) {
@@ -204,16 +195,15 @@ MEMOI memo_status memoi_swap_expect(const memo_swap* swap, int is_backward, int 
         names[is_backward][is_end], (int)layer, names[older->pass][n_open > 0], (int)older->layer);
 }
 
-/* Enqueues a write or read of the file: of a place on the host, and a room there. */
-MEMOI void memoi_swap_use_file(memo_swap* swap, int32_t k, const memob_part* part) {
-    const int is_read = swap->sink.law.ops[k].kind == MEMOB_OP_READ;
-    const int64_t room = part->away;
-    const int64_t n_bytes = swap->rooms[room + 1] - swap->rooms[room];
-    MEMO_ASSERT(n_bytes > 0 &&
-                n_bytes ==
-                    swap->placement->sums[part->item % swap->items.n_steps].host_bytes); /* 4 */
-    memob_engine_use_file(&swap->sink.engine, k, !is_read, memoi_swap_place_begin(swap, part->at),
-                          swap->rooms[room], n_bytes);
+/* Enqueues a write or read of an item, all of its rows. */
+MEMOI void memoi_swap_use_file(memo_swap* swap, const memob_op* op, const memob_part* part) {
+    const memob_swap_items* it = &swap->items;
+    const int64_t n_bytes = it->file_bytes[part->item];
+    if (!n_bytes) return;
+    MEMO_ASSERT(it->file_at[part->item] + n_bytes <= swap->placement->sizes.spill_bytes); /* 2 */
+    memob_engine_use_file(&swap->sink.engine, 2 * (int64_t)part->item + (op->kind == MEMOB_OP_READ),
+                          op->kind == MEMOB_OP_WRITE, it->host_at[part->at],
+                          it->file_at[part->item], n_bytes);
 }
 
 /* Copies the rows of an item that this micro-batch has.  *n_before: see memoi_sink_begin; -1: the
@@ -223,12 +213,12 @@ MEMOI void memoi_swap_copy(memo_swap* swap, const memob_op* op, const memob_part
     memob_swap_items* it = &swap->items;
     const memo_swap_sizes* sizes MEMO_UNUSED = &swap->placement->sizes;
     if (memoi_swap_item_kind_of(it, part->item) == MEMOB_SWAP_ITEM_LATE)
-        memob_swap_items_cut(swap->placement, it, part->item);
+        memoi_swap_items_cut(swap->placement, it, part->item);
     for (int32_t k = it->first_piece[part->item]; k < it->first_piece[part->item + 1]; k++) {
         const memob_swap_piece* piece = &it->pieces[k];
         const int64_t device = it->device_at[part->at] + piece->device;
         const int64_t host = it->host_at[part->away] + piece->host;
-        const int64_t n_bytes = memob_swap_piece_bytes(piece, swap->n_rows);
+        const int64_t n_bytes = memoi_swap_piece_bytes(piece, swap->n_rows);
         if (n_bytes <= 0) continue;
         MEMO_ASSERT(device >= 0 && device + n_bytes <= sizes->device_bytes); /* 2 */
         MEMO_ASSERT(host >= 0 && host + n_bytes <= sizes->host_bytes);       /* 2 */
@@ -244,8 +234,8 @@ MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
     int64_t n_before = -1;
     for (; part < end && !swap->sink.engine.status; part++) {
         if (op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ) {
-            n_before = memoi_sink_begin(&swap->sink, op);
-            memoi_swap_use_file(swap, k, part);
+            if (n_before < 0) n_before = memoi_sink_begin(&swap->sink, op);
+            memoi_swap_use_file(swap, op, part);
         } else {
             memoi_swap_copy(swap, op, part, &n_before);
         }

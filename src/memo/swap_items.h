@@ -2,8 +2,8 @@
 #include "memo/law_ops.h"
 #include "memo/swap_places.h"
 /* ---- >>swap items -------------------------------------------------------------------------------
- * Knows: which rows of a step share bytes, on the device and on the host, and how large the file is
- * that follows.  Knows nothing of how offsets are found, of streams and of times.
+ * Knows: which rows of a step share bytes, on the device and on the host.  Knows nothing of how
+ * offsets are found, of streams and of times.
  *
  * The law of a micro-batch, or of all that are in flight, for the engine and for the planner's
  * clock.  An item is what moves together of a step: rows of the tensors that use the rounding
@@ -14,10 +14,9 @@
  * 1. A class has a slot for even and one for odd steps; so have EDGE rows.  A slice of LAYER rows
  *    has a slot for even and one for odd layers.  The surplus has one slot, the scratch.
  * 2. The host keeps the INPUT of a step where it keeps the EDGE rows of the layer before, unless
- *    layers share places there, or the step is of the first layer of its place.
- * 3. With places, the rows of a step are a parcel, of one slot on the host.  Which parcels go to
- *    the file, and so the file's size, the law tells.
- * 4. An item's bytes move only if its rows are used; the INPUT tensor is alone in its class.
+ *    the step goes to the file, or is of the first layer of its place.
+ * 3. Steps that share a window on the host share its slots, one for each class.
+ * 4. An item's bytes move only if its rows are used.
  * 5. Uses come in the order of visits and fit into the list; each names an item, a visit and a slot
  *    that there are. */
 
@@ -31,22 +30,22 @@ typedef struct memob_swap_piece {
 typedef struct memob_swap_items {
     int32_t n_steps, n_of_batch; /* n_of_batch: slices of a micro-batch in a layer */
     int32_t n_classes;
-    int32_t* class_of; /* (n_tensors): -1: it has no rows in rounding buffers */
-    int32_t input;     /* the class of the INPUT tensor; -1: none */
+    int32_t input; /* the class of the INPUT tensor; -1: none */
     int32_t n_items, n_uses, n_uses_most, n_visits;
     uint32_t* in_lists; /* (n_visits) */
     memob_item* items;
     memob_use* uses;
-    int64_t* n_bytes;  /* (n_items): that move, of whole steps; 0: none, even if others use the
+    int64_t* n_bytes;    /* (n_items): that move, of whole steps; 0: none, even if others use the
                            slot */
-    int32_t* n_copies; /* (n_items): in which they move */
-    int32_t has_places;
-    int64_t n_own; /* slots of the host for rows; behind them: LAYER, late, EDGE */
-    char* uses_of; /* (n_items): memoi_swap_use_kind; all that the law depends on */
+    int64_t* file_bytes; /* (n_items): of the item in the file */
+    int32_t* n_copies;   /* (n_items): in which they move */
+    int64_t n_own;       /* slots of the host for rows; behind them: LAYER, late, EDGE */
+    char* uses_of;       /* (n_items): memoi_swap_use_kind; all that the law depends on */
     /* Of an engine; NULL: not made. */
     memob_swap_piece* pieces;     /* of each item, one behind the other */
     int32_t* first_piece;         /* (n_items + 1) */
     int64_t *device_at, *host_at; /* of each slot: its begin */
+    int64_t* file_at;             /* (n_own): of each item in the file */
     memob_arrays arrays;
 } memob_swap_items;
 
@@ -71,36 +70,12 @@ MEMOI memob_swap_item_kind memoi_swap_item_kind_of(const memob_swap_items* it, i
 enum { MEMOB_SWAP_FORWARD_ONLY, MEMOB_SWAP_BOTH };
 
 /* How visits use an item; 0: not. */
-enum { MEMOI_SWAP_USED = 1, MEMOI_SWAP_MOVED = 2, MEMOI_SWAP_SHARED = 4 };
-
-/* A step of the placement has the tensor's rows in a rounding buffer. */
-MEMOI int memoi_swap_has_slot(const memob_swap_placement* p, int32_t t, int32_t step) {
-    return p->moves[(int64_t)t * p->n_layers + step] >= 0;
-}
-
-/* Tensors with rows in the same steps are a class; all packed ones are, since a pack moves as a
- * whole.  INPUT is a class of its own. */
-MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, const memob_swap_placement* p,
-                                   memob_swap_items* it) {
-    it->input = -1;
-    for (int32_t t = 0; t < desc->n_tensors; t++) {
-        const int is_packed = memob_tensor_kinds(desc, t) != 0;
-        int32_t step = 0, same = -1;
-        it->class_of[t] = -1;
-        while (step < p->n_layers && !memoi_swap_has_slot(p, t, step)) step++;
-        if (step == p->n_layers) continue;
-        for (int32_t u = 0; u < t && same < 0 && t != p->input; u++) {
-            if (it->class_of[u] < 0 || u == p->input) continue;
-            if (is_packed != (memob_tensor_kinds(desc, u) != 0)) continue;
-            for (step = 0; step < p->n_layers && !is_packed; step++)
-                if (memoi_swap_has_slot(p, t, step) != memoi_swap_has_slot(p, u, step)) break;
-            if (is_packed || step == p->n_layers) same = u;
-        }
-        it->class_of[t] = same < 0 ? it->n_classes++ : it->class_of[same];
-        MEMO_ASSERT(same < 0 || it->class_of[same] != it->input); /* 4 */
-        if (t == p->input) it->input = it->class_of[t];
-    }
-}
+enum {
+    MEMOI_SWAP_USED = 1,
+    MEMOI_SWAP_MOVED = 2,
+    MEMOI_SWAP_SHARED = 4,
+    MEMOI_SWAP_IN_FILE = 8 /* times 1 + window */
+};
 
 /* Slots of rows in rounding buffers, LAYER rows, the surplus and EDGE rows. */
 MEMOI int32_t memoi_swap_device_slots(const memob_swap_items* it) {
@@ -187,10 +162,10 @@ MEMOI void memob_swap_items_free(memob_swap_items* it) {
 
 MEMOI void memoi_swap_add_rows(const memo_swap_desc* desc, const memob_swap_placement* p, int32_t t,
                                memob_swap_items* it) {
-    const int32_t n = p->n_layers, first = it->class_of[t] * n;
+    const int32_t n = p->n_layers, first = p->class_of[t] * n;
     const int is_packed = memob_tensor_kinds(desc, t) != 0;
     const int64_t* moves = p->moves + (int64_t)t * n;
-    for (int32_t step = 0; step < n && it->class_of[t] >= 0; step++) {
+    for (int32_t step = 0; step < n && p->class_of[t] >= 0; step++) {
         char* uses = &it->uses_of[first + step];
         if (moves[step] >= 0 || (is_packed && p->sums[step].pack_bytes)) *uses |= MEMOI_SWAP_USED;
         if (moves[step] <= 0) continue;
@@ -210,8 +185,13 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
         memoi_swap_add_rows(desc, p, t, it);
     }
     for (int32_t step = p->n_slices; step < n && it->input >= 0; step++)
-        if (p->handed >= 0 && p->sums[step].input_bytes && !it->has_places) /* 2 */
+        if (p->handed >= 0 && p->sums[step].input_bytes && p->sums[step].window < 0) /* 2 */
             it->uses_of[it->input * n + step] |= MEMOI_SWAP_SHARED;
+    for (int32_t k = 0; k < it->n_classes * n; k++) {
+        if (!it->uses_of[k] || p->sums[k % n].window < 0) continue;
+        it->uses_of[k] |= (char)(MEMOI_SWAP_IN_FILE * (1 + p->sums[k % n].window));
+        it->file_bytes[k] = memoi_swap_file_bytes(desc, p, k / n, k % n);
+    }
     for (int32_t step = 0, k = it->n_classes * n; step < n; step++, k++) {
         const memob_swap_sum* sum = &p->sums[step];
         if (sum->uses_layer)
@@ -236,7 +216,7 @@ MEMOI void memoi_swap_sum_items(const memo_swap_desc* desc, const memob_swap_pla
 
 /* it: all zero, or made before, whose memory is used again.  The law's visits, items and uses are
  * made by memob_swap_items_law.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_swap_placement* p,
+MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, memob_swap_placement* p,
                                         memob_swap_items* it, memo_error* error) {
     memob_arrays arrays = it->arrays;
     memoi_arrays_rewind(&arrays);
@@ -245,16 +225,15 @@ MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_
     it->n_steps = p->n_layers;
     it->n_of_batch = p->n_of_batch;
     it->n_visits = p->n_visits;
-    it->class_of = MEMOB_ARRAY(&it->arrays, int32_t, desc->n_tensors);
-    if (!it->arrays.failed) {
-        memoi_swap_find_classes(desc, p, it);
-        it->n_items = (it->n_classes + 2) * it->n_steps + memoi_swap_n_edges(p);
-        it->has_places = memob_swap_has_file(p);
-        it->n_own = it->has_places ? p->n_host_layers : (int64_t)it->n_classes * it->n_steps;
-        it->n_bytes = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
-        it->n_copies = MEMOB_ARRAY(&it->arrays, int32_t, it->n_items);
-        it->uses_of = MEMOB_ARRAY(&it->arrays, char, it->n_items);
-    }
+    memoi_swap_find_classes(desc, p);
+    it->n_classes = p->n_classes;
+    it->input = p->input < 0 ? -1 : p->class_of[p->input];
+    it->n_items = (it->n_classes + 2) * it->n_steps + memoi_swap_n_edges(p);
+    it->n_own = (int64_t)it->n_classes * it->n_steps;
+    it->n_bytes = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
+    it->file_bytes = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
+    it->n_copies = MEMOB_ARRAY(&it->arrays, int32_t, it->n_items);
+    it->uses_of = MEMOB_ARRAY(&it->arrays, char, it->n_items);
     if (it->arrays.failed) {
         memob_swap_items_free(it);
         return memob_no_memory(error, "the items of a step");
@@ -267,6 +246,7 @@ MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, const memob_
 MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap_items* it,
                                        memo_error* error) {
     const int32_t n = p->n_layers, n_rows = it->n_classes * n;
+    int32_t first[MEMOI_SWAP_WINDOWS]; /* step in each window */
     it->in_lists = MEMOB_ARRAY_OF_ANY(&it->arrays, uint32_t, p->n_visits);
     it->items = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_item, it->n_items);
     /* Each visit uses at most one item of each class, of LAYER and EDGE rows and of the surplus;
@@ -274,6 +254,8 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
     it->n_uses_most = p->n_visits * (it->n_classes + 4);
     it->uses = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_use, it->n_uses_most);
     if (it->arrays.failed) return memob_no_memory(error, "the uses of a step");
+    for (int32_t step = n - 1; step >= 0; step--)
+        if (p->sums[step].window >= 0) first[p->sums[step].window] = step;
     for (int32_t c = 0, k = 0; c < it->n_classes; c++)
         for (int32_t step = 0; step < n; step++, k++) {
             const int32_t copy_of = c == it->input && p->handed >= 0
@@ -281,13 +263,14 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
                                         : -1;
             MEMO_ASSERT(copy_of < 0 || /* 2 */
                         memoi_swap_item_kind_of(it, copy_of) == MEMOB_SWAP_ITEM_EDGE);
+            const int32_t window = p->sums[step].window;
             const memob_item item = {
-                it->uses_of[k] != 0,    1, 0, copy_of, it->has_places ? step : -1,
-                it->has_places ? 0 : k, -1};
+                it->uses_of[k] != 0, 1, 0, copy_of, window < 0 ? k : c * n + first[window],
+                window < 0 ? -1 : k};
             it->items[k] = item;
         }
     for (int32_t k = n_rows; k < it->n_items; k++) {
-        const memob_item item = {it->uses_of[k] != 0, 1, 0, -1, -1, it->n_own + k - n_rows, -1};
+        const memob_item item = {it->uses_of[k] != 0, 1, 0, -1, it->n_own + k - n_rows, -1};
         it->items[k] = item;
     }
 
@@ -320,22 +303,17 @@ MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_pl
     desc.work = work;
     desc.n_slots[0] = memoi_swap_device_slots(it);
     desc.n_slots[1] = (int32_t)it->n_own + it->n_items - it->n_classes * it->n_steps;
-    desc.n_slots[2] = it->n_steps;
-    if (it->has_places) {
-        desc.n_parcels = it->n_steps;
-        desc.n_places = p->n_host_layers;
-        desc.place_slots = 1;
-    }
+    desc.n_slots[2] = p->n_windows ? (int32_t)it->n_own : 0;
     return memob_law_make(&desc, law, error);
 }
 
 /* --- pieces --- */
 
 /* The tensor's rows move with the item. */
-MEMOI int memoi_swap_is_of(const memob_swap_items* it, int32_t tensor, int32_t item,
-                           const memob_swap_place* place) {
+MEMOI int memoi_swap_is_of(const memob_swap_placement* p, const memob_swap_items* it,
+                           int32_t tensor, int32_t item, const memob_swap_place* place) {
     switch (memoi_swap_item_kind_of(it, item)) {
-    case MEMOB_SWAP_ITEM_CLASS: return it->class_of[tensor] == item / it->n_steps;
+    case MEMOB_SWAP_ITEM_CLASS: return p->class_of[tensor] == item / it->n_steps;
     case MEMOB_SWAP_ITEM_LAYER: return place->is_layer;
     case MEMOB_SWAP_ITEM_LATE: return place->is_routed;
     case MEMOB_SWAP_ITEM_EDGE: break;
@@ -345,57 +323,75 @@ MEMOI int memoi_swap_is_of(const memob_swap_items* it, int32_t tensor, int32_t i
 
 /* Writes the pieces of an item behind those of the items before.  LATE_ROWS have pieces when their
  * step has been routed. */
-MEMOI void memob_swap_items_cut(const memob_swap_placement* p, memob_swap_items* it, int32_t item) {
+MEMOI void memoi_swap_items_cut(const memob_swap_placement* p, memob_swap_items* it, int32_t item) {
     const memob_swap_item_kind kind = memoi_swap_item_kind_of(it, item);
     const int32_t step = item % it->n_steps, slice = step % p->n_of_batch;
     const int64_t slice_row = slice * p->slice_rows;
+    int64_t in_window = 0;
     memob_swap_piece* piece = &it->pieces[it->first_piece[item]];
     if (kind == MEMOB_SWAP_ITEM_EDGE) {
         const memob_swap_piece rows = {0, 0, p->slice_rows * p->handed_row_bytes, slice_row,
                                        p->handed_row_bytes};
         *piece++ = rows;
     }
+
     for (int32_t t = 0; t < p->n_tensors && kind != MEMOB_SWAP_ITEM_EDGE; t++) {
         const memob_swap_place* place = memob_swap_place_of(p, step, t);
         const int64_t row_bytes = place->row_bytes;
         const int64_t n_bytes = (place->moved_end - place->moved_begin) * row_bytes;
         memob_swap_piece rows = {place->offset + place->moved_begin * row_bytes, place->host_offset,
                                  n_bytes, place->moved_begin, row_bytes};
-        if (!memoi_swap_is_of(it, t, item, place)) continue;
+        if (!memoi_swap_is_of(p, it, t, item, place)) continue;
         if (kind == MEMOB_SWAP_ITEM_CLASS) rows.first_row += slice_row;
-        if (t == p->input && !it->has_places) rows.host -= p->sums[step].input_offset; /* 2 */
-        if (kind == MEMOB_SWAP_ITEM_LATE) rows.row_bytes = 0;           /* the surplus */
-        MEMO_ASSERT(kind != MEMOB_SWAP_ITEM_CLASS || !it->has_places || /* 3 */
-                    rows.host + n_bytes <= p->place_bytes);
+        if (t == p->input) rows.host = 0; /* 2 */
+        if (kind == MEMOB_SWAP_ITEM_CLASS && p->sums[step].window >= 0) rows.host = in_window;
+        if (kind == MEMOB_SWAP_ITEM_LATE) rows.row_bytes = 0; /* the surplus */
+        in_window += memob_align_up(n_bytes, MEMOB_DEVICE_ALIGNMENT);
         *piece++ = rows;
     }
+
     it->first_piece[item + 1] = (int32_t)(piece - it->pieces);
+    MEMO_ASSERT(kind != MEMOB_SWAP_ITEM_CLASS || p->sums[step].window < 0 || /* 3 */
+                in_window <= it->file_bytes[item]);
 }
 
 /* What a micro-batch of n_rows moves. */
-MEMOI int64_t memob_swap_piece_bytes(const memob_swap_piece* piece, int64_t n_rows) {
+MEMOI int64_t memoi_swap_piece_bytes(const memob_swap_piece* piece, int64_t n_rows) {
     const int64_t n_bytes = (n_rows - piece->first_row) * piece->row_bytes;
     return piece->row_bytes ? memob_min(piece->n_bytes, n_bytes) : piece->n_bytes;
 }
 
 /* Where slots begin, and the pieces of all items.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_swap_items_find_pieces(const memo_swap_desc* desc,
-                                               const memob_swap_placement* p, memob_swap_items* it,
-                                               memo_error* error) {
+MEMOI memo_status memoi_swap_find_pieces(const memo_swap_desc* desc, const memob_swap_placement* p,
+                                         memob_swap_items* it, memo_error* error) {
     const int32_t n = it->n_steps, n_slots = memoi_swap_device_slots(it);
     const int32_t n_edges = memoi_swap_n_edges(p);
     const int64_t n_host = it->n_own + it->n_items - (int64_t)it->n_classes * n;
+    int64_t in_window = 0, in_file = 0;
     it->pieces = MEMOB_ARRAY(&it->arrays, memob_swap_piece, (int64_t)n * p->n_tensors + n_edges);
     it->first_piece = MEMOB_ARRAY(&it->arrays, int32_t, it->n_items + 1);
     it->device_at = MEMOB_ARRAY(&it->arrays, int64_t, n_slots);
     it->host_at = MEMOB_ARRAY(&it->arrays, int64_t, n_host);
+    it->file_at = MEMOB_ARRAY(&it->arrays, int64_t, it->n_own);
     if (it->arrays.failed) return memob_no_memory(error, "the pieces of a step");
 
-    for (int64_t k = 0; k < it->n_own; k++)
-        it->host_at[k] =
-            it->has_places ? p->fixed_host_bytes + k * p->place_bytes : p->sums[k % n].host_begin;
-    for (int32_t step = 0; step < n && it->input >= 0 && !it->has_places; step++)
-        it->host_at[it->input * n + step] += p->sums[step].input_offset;
+    for (int32_t k = 0, c = 0; c < it->n_classes; c++) {
+        int64_t most_bytes = 0;
+        for (int32_t step = 0; step < n; step++, k++) {
+            it->host_at[k] = p->sums[step].host_begin;
+            if (p->sums[step].window < 0) continue;
+            it->host_at[k] += in_window;
+            it->file_at[k] = in_file;
+            in_file += it->file_bytes[k];
+            most_bytes = memob_max(most_bytes, it->file_bytes[k]);
+        }
+        in_window += most_bytes;
+    }
+    MEMO_ASSERT(in_window <= p->window_bytes && in_file == p->sizes.spill_bytes); /* 3 */
+    for (int32_t step = 0; step < n && it->input >= 0; step++)
+        if (p->sums[step].window < 0)
+            it->host_at[it->input * n + step] +=
+                memob_swap_place_of(p, step, p->input)->host_offset;
     if (p->handed >= 0) {
         const int64_t even_at = memob_swap_place_of(p, 0, p->handed)->offset;
         it->device_at[n_slots - 2] = even_at;
@@ -407,37 +403,17 @@ MEMOI memo_status memob_swap_items_find_pieces(const memo_swap_desc* desc,
             p->handed_begin + (edge / p->n_of_batch * memob_swap_layer_rows(desc) +
                                edge % p->n_of_batch * p->slice_rows) *
                                   p->handed_row_bytes;
-    for (int32_t k = 0; k < it->n_items; k++) memob_swap_items_cut(p, it, k);
+    for (int32_t k = 0; k < it->n_items; k++) memoi_swap_items_cut(p, it, k);
     return MEMO_STATUS_OK;
-}
-
-/* --- sizes --- */
-
-/* The layers that the law sends to the file, and the bytes of the file.  room_bytes: NULL, or
- * (n_layers): of the room of each there. */
-MEMOI void memob_swap_size_file(const memob_law* law, const memob_swap_placement* p,
-                                memo_swap_sizes* sizes, int64_t* room_bytes) {
-    sizes->n_spilled_layers = law->n_spilled;
-    sizes->spill_bytes = 0;
-    for (int32_t step = 0; step < p->n_layers && law->n_spilled; step++) {
-        const int32_t room = law->rooms[step];
-        const int64_t n_bytes = memob_align_up(p->sums[step].host_bytes, MEMOB_SPILL_ALIGNMENT);
-        if (room < 0) continue;
-        MEMO_ASSERT(room < law->n_spilled); /* 3 */
-        sizes->spill_bytes += n_bytes;
-        if (room_bytes) room_bytes[room] = n_bytes;
-    }
-
-    /* With an order not all micro-batches may be in flight at once. */
-    MEMO_ASSERT(p->n_forwards < p->n_layers || /* 3 */
-                law->n_spilled >= sizes->n_swapped_layers - p->n_host_layers);
 }
 
 /* --- placements --- */
 
-/* As memob_swap_placement_make, but for the file, whose bytes the law says. */
-MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t host_bytes,
-                                             memob_swap_placement* placement, memo_error* error) {
+/* Every offset and size that follows from desc.  host_bytes 0: with desc->n_host_layers places;
+ * otherwise with as many as fit.  One place remains even if it does not fit: compare
+ * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
+                                            memob_swap_placement* placement, memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
     memob_arrays* a;
     memset(placement, 0, sizeof *placement);
@@ -463,6 +439,7 @@ MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t
     placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
     placement->lost = MEMOB_ARRAY(a, char, (int64_t)desc->n_layers*(desc->n_tensors + 1));
     placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
+    placement->class_of = MEMOB_ARRAY(a, int32_t, desc->n_tensors);
     placement->moves = MEMOB_ARRAY(a, int64_t, (int64_t)desc->n_layers * desc->n_tensors);
     if (a->failed) {
         memob_swap_placement_free(placement);
@@ -491,32 +468,13 @@ MEMOI memo_status memoi_swap_placement_begin(const memo_swap_desc* desc, int64_t
     return MEMO_STATUS_OK;
 }
 
-/* Every offset and size that follows from desc.  host_bytes 0: with desc->n_host_layers places;
- * otherwise with as many as fit.  One place remains even if it does not fit: compare
- * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
-                                            memob_swap_placement* placement, memo_error* error) {
-    memob_swap_items items = MEMO_ZERO(memob_swap_items);
-    memob_law law = MEMO_ZERO(memob_law);
-    memo_status status = memoi_swap_placement_begin(desc, host_bytes, placement, error);
-    if (!status && memob_swap_has_file(placement)) {
-        status = memob_swap_items_make(desc, placement, &items, error);
-        if (!status) status = memob_swap_items_law(&items, placement, NULL, &law, error);
-        if (!status) memob_swap_size_file(&law, placement, &placement->sizes, NULL);
-        memob_law_free(&law);
-        memob_swap_items_free(&items);
-    }
-    if (status) memob_swap_placement_free(placement);
-    return status;
-}
-
 /* Also writes to desc how many places host_bytes have room for; 0: no limit. */
 MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_bytes,
                                            memob_swap_placement* placement, memo_error* error) {
     memo_status status;
     desc->n_host_layers = 0;
     status = memob_swap_placement_make(desc, host_bytes, placement, error);
-    if (!status && memob_swap_has_file(placement)) desc->n_host_layers = placement->n_host_layers;
+    if (!status && placement->n_windows) desc->n_host_layers = placement->n_host_layers;
     return status;
 }
 

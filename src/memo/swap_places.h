@@ -3,7 +3,7 @@
 #include "memo/swap_rows.h"
 /* ---- >>swap places ------------------------------------------------------------------------------
  * Knows: the order of steps, where the rows of each step lie on the device and on the host, and how
- * long their recomputation takes.  Knows nothing of streams, and of which rows go to the file.
+ * long their recomputation takes.  Knows nothing of streams, and of when rows go to the file.
  *
  * Steps.  A step is what is computed at once: slice i % n_slices of layer i / n_slices of place
  * step / n, with n steps of a place and i = step % n.  "Layer" then means step, here and in every
@@ -33,10 +33,16 @@
  * where rows of the step before end, at most at the end of the stack.  Rows in the scratch are the
  * surplus, except in the last step.
  *
+ * The file.  If fewer layers have places in host memory than move, the last two places (or one) are
+ * windows of the layers that have none, which take turns.  These layers have homes in the file; one
+ * that comes back from its window before others use it is not written.  The file takes classes:
+ * tensors with rows in the same steps.
+ *
  * 1. A backward comes behind a forward of its place.
  * 2. Rows lie in the region of their tensor, or in that of a layer that keeps them.
  * 3. The tensors of a pack lie in the area of packs.
- * 4. Late rows begin in their stack, behind those of an earlier step. */
+ * 4. Late rows begin in their stack, behind those of an earlier step.
+ * 5. The INPUT tensor is alone in its class. */
 
 /* Rows that a step computes if the micro-batch has n_rows; 0: an empty slice. */
 MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_t step,
@@ -324,7 +330,6 @@ MEMOI void memoi_swap_place_cut(const memo_swap_desc* desc, int32_t t, int32_t l
     place->offset = is_odd ? cut->recomputed_bytes % MEMOB_DEVICE_ALIGNMENT - cut->recomputed_bytes
                            : -cut->own_bytes;
     if (!(lost & MEMOI_SWAP_RETURNS)) return;
-    if (desc->tensors[t].scope == MEMO_INPUT) sum->input_offset = sum->host_bytes;
     place->moved_begin = is_odd ? n - cut->swapped : 0;
     place->moved_end = place->moved_begin + cut->moved;
     place->host_offset = is_packed ? sum->pack_host_bytes : sum->host_bytes;
@@ -521,31 +526,115 @@ MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placeme
     return pack_bytes;
 }
 
-/* How many moved layers have places in host memory, behind fixed_bytes, and what the places take
- * there.  host_bytes 0: n_places, or (0) a place for each layer; otherwise as many places as fit,
- * and at least one.  Returns the bytes of a place, whole pages; 0: each layer has its own. */
-MEMOI int64_t memob_swap_find_places(int64_t host_bytes, int64_t n_places,
-                                     memob_swap_placement* p) {
-    const int64_t fixed_bytes = p->fixed_host_bytes;
-    int64_t place_bytes = MEMOB_SPILL_ALIGNMENT;
+/* --- classes and places on the host --- */
+
+/* A step of the placement has the tensor's rows in a rounding buffer. */
+MEMOI int memoi_swap_has_slot(const memob_swap_placement* p, int32_t t, int32_t step) {
+    return p->moves[(int64_t)t * p->n_layers + step] >= 0;
+}
+
+/* Tensors with rows in the same steps are a class; all packed ones are, since a pack moves as a
+ * whole.  INPUT is a class of its own. */
+MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, memob_swap_placement* p) {
+    p->n_classes = 0;
+    for (int32_t t = 0; t < desc->n_tensors; t++) p->class_of[t] = -1;
+    for (int32_t t = 0; t < desc->n_tensors; t++) {
+        const int is_packed = memob_tensor_kinds(desc, t) != 0;
+        int32_t step = 0, same = -1;
+        while (step < p->n_layers && !memoi_swap_has_slot(p, t, step)) step++;
+        if (step == p->n_layers) continue;
+        for (int32_t u = 0; u < t && same < 0 && t != p->input; u++) {
+            if (p->class_of[u] < 0 || u == p->input) continue;
+            if (is_packed != (memob_tensor_kinds(desc, u) != 0)) continue;
+            for (step = 0; step < p->n_layers && !is_packed; step++)
+                if (memoi_swap_has_slot(p, t, step) != memoi_swap_has_slot(p, u, step)) break;
+            if (is_packed || step == p->n_layers) same = u;
+        }
+        p->class_of[t] = same < 0 ? p->n_classes++ : p->class_of[same];
+        MEMO_ASSERT(same < 0 || (t != p->input && same != p->input)); /* 5 */
+    }
+}
+
+/* Bytes of a class in the file, whole pages. */
+MEMOI int64_t memoi_swap_file_bytes(const memo_swap_desc* desc, const memob_swap_placement* p,
+                                    int32_t class_number, int32_t step) {
+    int64_t n_bytes = 0;
+    for (int32_t t = 0; t < p->n_tensors; t++) {
+        if (p->class_of[t] != class_number) continue;
+        if (memob_tensor_kinds(desc, t) && !p->sums[step].returns) continue;
+        n_bytes += memob_align_up(memob_max(p->moves[(int64_t)t * p->n_layers + step], 0),
+                                  MEMOB_DEVICE_ALIGNMENT);
+    }
+    return memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT);
+}
+
+#define MEMOI_SWAP_WINDOWS 2
+
+/* Bytes of windows, in which each class has its own, and of the moved layers in the file. */
+MEMOI void memoi_swap_size_windows(const memo_swap_desc* desc, memob_swap_placement* p) {
+    memoi_swap_find_classes(desc, p);
+    p->window_bytes = 0;
+    for (int32_t step = 0; step < p->n_layers; step++) p->sums[step].file_bytes = 0;
+    for (int32_t c = 0; c < p->n_classes; c++) {
+        int64_t most_bytes = 0;
+        for (int32_t step = 0; step < p->n_layers; step++) {
+            int64_t n_bytes;
+            if (!p->sums[step].moved_bytes) continue;
+            n_bytes = memoi_swap_file_bytes(desc, p, c, step);
+            p->sums[step].file_bytes += n_bytes;
+            most_bytes = memob_max(most_bytes, n_bytes);
+        }
+        p->window_bytes += most_bytes;
+    }
+}
+
+/* With so many places in host memory: which of the moved layers go to the file, evenly spread, and
+ * what host memory and the file take. */
+MEMOI void memoi_swap_take_places(int64_t n_places, memob_swap_placement* p) {
     memo_swap_sizes* sizes = &p->sizes;
-    int32_t n_moved = 0;
-    sizes->host_bytes = fixed_bytes;
-    for (int32_t layer = 0; layer < p->n_layers; layer++) { /* one that is not moved has 0 bytes */
-        const int64_t n_bytes = p->sums[layer].host_bytes;
-        n_moved += p->sums[layer].moved_bytes > 0;
-        sizes->host_bytes += n_bytes;
-        place_bytes = memob_max(place_bytes, memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT));
-    }
-    sizes->n_swapped_layers = p->n_host_layers = n_moved;
-    if (host_bytes) { /* all may fit but for whole pages */
-        n_places = memob_min((host_bytes - fixed_bytes) / place_bytes, n_moved - 1);
-        n_places = sizes->host_bytes <= host_bytes ? n_moved : memob_max(n_places, 1);
-    }
-    if (n_places == 0 || n_places >= n_moved) return 0;
+    const int64_t n_moved = sizes->n_swapped_layers;
+    int64_t n_file = 0, k = 0, at = p->fixed_host_bytes;
     p->n_host_layers = (int32_t)n_places;
-    sizes->host_bytes = fixed_bytes + n_places * place_bytes;
-    return place_bytes;
+    p->n_windows = n_places < n_moved ? (int32_t)memob_min(n_places, MEMOI_SWAP_WINDOWS) : 0;
+    if (p->n_windows) n_file = n_moved - n_places + p->n_windows;
+    sizes->n_spilled_layers = 0;
+    sizes->spill_bytes = 0;
+    for (int32_t step = 0; step < p->n_layers; step++) {
+        memob_swap_sum* sum = &p->sums[step];
+        sum->window = -1;
+        sum->host_begin = at;
+        if (!sum->moved_bytes) continue;
+        if (n_file * ++k / n_moved == sizes->n_spilled_layers) {
+            at += sum->host_bytes;
+            continue;
+        }
+        sum->window = sizes->n_spilled_layers++ % p->n_windows;
+        sizes->spill_bytes += sum->file_bytes;
+    }
+
+    if (p->n_windows) at = memob_align_up(at, MEMOB_SPILL_ALIGNMENT);
+    for (int32_t step = 0; step < p->n_layers && p->n_windows; step++)
+        if (p->sums[step].window >= 0)
+            p->sums[step].host_begin = at + p->sums[step].window * p->window_bytes;
+    sizes->host_bytes = at + p->n_windows * p->window_bytes;
+}
+
+/* Finds places in host memory for the moved layers.  host_bytes 0: n_places, or (0) one for each
+ * layer; otherwise as many as fit, and at least one. */
+MEMOI void memob_swap_find_places(const memo_swap_desc* desc, int64_t host_bytes, int64_t n_places,
+                                  memob_swap_placement* p) {
+    int32_t n_moved = 0, low = 1, high;
+    for (int32_t step = 0; step < p->n_layers; step++) n_moved += p->sums[step].moved_bytes > 0;
+    p->sizes.n_swapped_layers = n_moved;
+    memoi_swap_take_places(n_moved, p);
+    if (host_bytes ? p->sizes.host_bytes <= host_bytes : !n_places || n_places >= n_moved) return;
+    memoi_swap_size_windows(desc, p);
+    for (high = n_moved; host_bytes && low + 1 < high;) {
+        const int32_t middle = low + (high - low) / 2;
+        memoi_swap_take_places(middle, p);
+        *(p->sizes.host_bytes <= host_bytes ? &low : &high) = middle;
+    }
+    memoi_swap_take_places(host_bytes ? low : n_places, p);
 }
 
 /* With this limit no sum of bytes overflows: all layers have the tensors at most three times, on
@@ -711,26 +800,16 @@ MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placemen
 MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_bytes,
                                     memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
-    const int64_t place_bytes = memob_swap_find_places(host_bytes, desc->n_host_layers, placement);
-    int64_t host_begin = placement->fixed_host_bytes;
     int32_t routed = -1;
+    memob_swap_find_places(desc, host_bytes, desc->n_host_layers, placement);
     for (int32_t layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_sum* sum = &placement->sums[layer];
         const int64_t n_bytes = sum->moved_bytes + sum->layer_bytes + sum->routed_bytes;
         sizes->swapped_bytes += n_bytes;
         sizes->layer_swapped_bytes = memob_max(sizes->layer_swapped_bytes, n_bytes);
-        if (place_bytes) sum->host_bytes = memob_align_up(sum->host_bytes, MEMOB_SPILL_ALIGNMENT);
-        sum->host_begin = host_begin;
-        host_begin += sum->host_bytes;
         sum->routed_before = sum->uses_routed ? routed : -1;
         if (sum->uses_routed) routed = layer;
     }
-    placement->place_bytes = place_bytes;
-}
-
-/* 1: fewer layers have places in host memory than move, so some go to the file. */
-MEMOI int memob_swap_has_file(const memob_swap_placement* placement) {
-    return placement->n_host_layers < placement->sizes.n_swapped_layers;
 }
 
 MEMOI const memob_swap_place* memob_swap_place_of(const memob_swap_placement* placement,

@@ -29,11 +29,12 @@ typedef struct memob_swap_sum {
     int32_t n_layer_copies, n_routed_copies;
     int64_t moved_bytes;          /* but for LAYER tensors; 0: not moved */
     int64_t host_bytes;           /* of its part of host memory */
-    int64_t host_begin;           /* of that part, unless layers share places there */
+    int64_t host_begin;           /* of that part, or of the layer's window */
+    int32_t window;               /* of a layer in the file; -1: it stays on the host */
+    int64_t file_bytes;           /* that it takes there, or would take */
     int64_t layer_bytes;          /* moved of LAYER tensors */
     int64_t routed_bytes;         /* moved of the surplus, if all steps have as many rows */
     int64_t input_bytes;          /* of moved_bytes: of the INPUT tensor of a slice */
-    int64_t input_offset;         /* of its rows, in the layer's part of host memory */
     int32_t is_pack_overwritten;  /* by a later layer */
     double recompute_s, packed_s; /* of tensors that all kinds have; of packed ones */
     /* Bytes of the packed tensors, which only some kinds have: all rows; rows that lie beyond the
@@ -60,8 +61,11 @@ typedef struct memob_swap_placement {
     char* lost; /* (n_tensors + 1, n_layers): of rows in rounding buffers: MEMOI_SWAP_OVERWRITTEN,
                        _RETURNS; the last: of the tensor that is added, or of the packs */
     int64_t* tiles;        /* (n_layers): of the tensor that is placed, or of the packs */
-    int32_t n_host_layers; /* places for layers in host memory */
-    int64_t place_bytes;   /* of each place; 0: every layer has its own bytes there */
+    int32_t n_host_layers; /* places for layers in host memory, with the windows of others */
+    int32_t n_windows;     /* of n_host_layers; 0: no layer goes to the file */
+    int64_t window_bytes;  /* of each */
+    int32_t n_classes;     /* see memoi_swap_find_classes */
+    int32_t* class_of;     /* (n_tensors): -1: it has no rows in rounding buffers */
     int32_t n_slices;      /* of a layer, */
     int32_t n_of_batch;    /* and of a micro-batch in a layer */
     int32_t has_loss;      /* in visits of the last layer; 0: between forwards and backwards */

@@ -215,29 +215,28 @@ static void refuses(const memo_swap_desc* desc, const char* words) {
 /* The sizes of a desc state the file that the engine fills, also if swapped layers do not
  * alternate between even and odd. */
 TEST(sizes_state_the_file) {
-    int n_files = 0, n_more = 0; /* one of 200 chains has more */
-    for (int round = 0; round < 300 || (n_more == 0 && round < 6000); round++) {
+    int n_files = 0;
+    for (int round = 0; round < 300; round++) {
         chain c;
         random_chain(&c, 1);
         memo_swap_sizes sizes = sizes_of_desc(&c.desc);
-        int32_t n_least = sizes.n_swapped_layers - c.desc.n_host_layers;
+        const int32_t n_places = c.desc.n_host_layers;
+        const int32_t n_lacking = sizes.n_swapped_layers - n_places;
         if (!sizes.n_spilled_layers) continue;
+        CHECK_IS(sizes.n_spilled_layers, ==, n_lacking + (n_places < 2 ? n_places : 2));
         start(&c, 0);
         c.n_rows = chain_rows(&c);
         CHECK_OK(chain_micro_batch(&c, 0, 1000));
         memo_swap_stats stats = stats_of_swap(c.swap);
-        CHECK_CASE(stats.to_file_bytes == sizes.spill_bytes &&
-                       stats.from_file_bytes >= sizes.spill_bytes,
+        CHECK_CASE(stats.to_file_bytes <= sizes.spill_bytes &&
+                       stats.from_file_bytes >= stats.to_file_bytes,
                    "%lld bytes are written, %lld read, of a file of %lld: %s",
                    (long long)stats.to_file_bytes, (long long)stats.from_file_bytes,
                    (long long)sizes.spill_bytes, describe(&c));
-        CHECK_IS(sizes.n_spilled_layers, >=, n_least);
-        n_files++;
-        n_more += sizes.n_spilled_layers > n_least;
+        n_files += stats.to_file_bytes > 0;
         finish(&c, NULL);
     }
-    CHECK_CASE(n_files > 30 && n_more > 0, "%d files, %d with more layers than places lack",
-               n_files, n_more);
+    CHECK_CASE(n_files > 30, "%d files", n_files);
 }
 
 /* Random chains, several micro-batches, some given up half-way: every row comes back. */
@@ -840,8 +839,8 @@ static int64_t bytes_in_flight(const chain* c) {
     return sum;
 }
 
-/* Pages of the file that operations use: what is written is read before it is written again, and
- * all pages are used.  Returns the bytes that are written. */
+/* Pages of the file that operations use: what is written is read before it is written again.
+ * Returns the bytes that are written. */
 static int64_t check_file(const memo_schedule* schedule, int64_t file_bytes) {
     static char is_written[1 << 16], is_read[1 << 16];
     const int64_t n_pages = file_bytes / 4096;
@@ -869,12 +868,12 @@ static int64_t check_file(const memo_schedule* schedule, int64_t file_bytes) {
             if (r >= op->n_reads) sum += n_bytes;
         }
     }
-    for (int64_t at = 0; at < n_pages; at++) CHECK(is_written[at] && is_read[at]);
+    for (int64_t at = 0; at < n_pages; at++) CHECK(is_written[at] == is_read[at]);
     return sum;
 }
 
 TEST(micro_batches_in_flight_come_back) {
-    int64_t n_moved = 0, n_abandoned = 0, n_deep = 0, n_spilled = 0, n_again = 0, n_shared = 0;
+    int64_t n_moved = 0, n_abandoned = 0, n_deep = 0, n_spilled = 0, n_again = 0;
     int64_t n_waits = 0, n_redundant = 0, n_sliced = 0, n_handed = 0, n_whole = 0;
     for (int round = 0; round < 400 / SHARE; round++) {
         chain c;
@@ -918,15 +917,12 @@ TEST(micro_batches_in_flight_come_back) {
                    (long long)written_bytes, (long long)sum, describe(&c));
         n_spilled += sizes.n_spilled_layers;
         n_again += sum > 3 * sizes.spill_bytes;
-        n_shared +=
-            is_shared && sizes.n_swapped_layers - c.desc.n_host_layers > sizes.n_spilled_layers;
         CHECK_CASE(run_and_compare(&c, 2, -1, NULL) == MEMO_STATUS_OK, "round %d: %s: %s", round,
                    error.message, describe(&c));
     }
-    printf("# %lld layers go to the file, %lld files are written several times in an order; %lld "
-           "share places without it; %lld of %lld waits are redundant\n",
-           (long long)n_spilled, (long long)n_again, (long long)n_shared, (long long)n_redundant,
-           (long long)n_waits);
+    printf("# %lld layers go to the file, %lld files are written several times in an order; "
+           "%lld of %lld waits are redundant\n",
+           (long long)n_spilled, (long long)n_again, (long long)n_redundant, (long long)n_waits);
     CHECK_IS(20 * n_redundant, <=, n_waits);
     CHECK(n_moved > 60 / SHARE && n_abandoned > 20 / SHARE && n_deep > 40 / SHARE);
     CHECK(n_sliced > 60 / SHARE && n_handed > 60 / SHARE && n_whole > 15 / SHARE);

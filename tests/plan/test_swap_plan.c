@@ -1242,7 +1242,7 @@ TEST(reasons_are_named) {
     plan_again(&p, &plan, MEMO_SWAP_LIMIT_NONE, "with these rows");
 }
 
-/* The host holds one of four layers, so the others spill to a disk of any speed. */
+/* The host holds one of four layers, which share it in front of a disk of any speed. */
 TEST(the_disk_is_named) {
     problem p;
     own_swap_plan* plan = NULL;
@@ -1252,14 +1252,14 @@ TEST(the_disk_is_named) {
     p.desc.device_bytes = 2 * 65536;
     p.desc.host_bytes = 65536 + 100;
     CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INFEASIBLE, "host memory");
-    p.desc.spill_bytes = 2 * 65536;
-    CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INFEASIBLE, "the disk");
-    CHECK_TEXT(error.message, "needs 192 KiB");
     p.desc.spill_bytes = 3 * 65536;
+    CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INFEASIBLE, "the disk");
+    CHECK_TEXT(error.message, "needs 256 KiB");
+    p.desc.spill_bytes = 4 * 65536;
     set_rates(&p.times.file, 262144, 262144);
     plan_again(&p, &plan, MEMO_SWAP_LIMIT_NONE, "nothing limits");
-    CHECK(plan->n_host_layers == 1 && plan->n_spilled_layers == 3);
-    CHECK(plan->spill_bytes == 3 * 65536 && plan->host_bytes == 65536);
+    CHECK(plan->n_host_layers == 1 && plan->n_spilled_layers == 4);
+    CHECK(plan->spill_bytes == 4 * 65536 && plan->host_bytes == 65536);
     CHECK_IS(plan->step_s, ==, 18);
     memo_swap_desc swap = p.swap;
     apply_plan(plan, &swap);

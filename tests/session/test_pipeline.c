@@ -30,8 +30,16 @@ static void random_file(stage* s) {
     own_step_plan* plan = step_plan_of(&s->desc, NULL);
     CHECK_CASE(plan && plan->fits, "%s", plan ? plan->shortage : error.message);
     if (!plan || plan->host_bytes <= 4096 || memo_test_int(0, 2) == 0) return;
+    const int64_t most = (plan->host_bytes - 1) / 4096;
     s->desc.spill_directory = memo_test_folder();
-    s->desc.host_bytes = 4096 * memo_test_int(1, (plan->host_bytes - 1) / 4096);
+    for (int64_t least = 1; least <= most; least++) { /* a page of each class at least */
+        s->desc.host_bytes = 4096 * least;
+        own_step_plan* small = step_plan_of(&s->desc, NULL);
+        if (!small->fits) continue;
+        s->desc.host_bytes = 4096 * memo_test_int(least, most);
+        return;
+    }
+    s->desc.spill_directory = NULL, s->desc.host_bytes = 0;
 }
 
 /* --- device memory --- */
@@ -90,7 +98,8 @@ TEST(any_order_gives_the_same_gradients) {
         }
         if (s.desc.device_bytes) CHECK_IS(plan->device_bytes, <=, s.desc.device_bytes);
         if (s.desc.host_bytes) CHECK_IS(plan->host_bytes, <=, s.desc.host_bytes);
-        CHECK_IS(plan->disk_bytes, ==, 4096 * plan->sizes.n_spilled_layers);
+        CHECK_IS(plan->disk_bytes, ==, plan->sizes.spill_bytes);
+        CHECK_IS(plan->disk_bytes, >=, 4096 * plan->sizes.n_spilled_layers);
         check_bytes(&s, plan);
         own_session* session = session_of_plan(&s.desc, plan);
         for (int step = 0; step < 2 && session; step++) CHECK_OK(p_step(&s, session));
@@ -159,7 +168,7 @@ TEST(orders_have_no_race) {
         n_waits += check->n_waits;
         n_redundant += check->n_redundant_waits;
         CHECK_IS(p_n_wrong(&s, 2), ==, 0);
-        CHECK_IS(file_bytes_of(schedule), ==, plan->sizes.spill_bytes);
+        CHECK_IS(file_bytes_of(schedule), <=, plan->sizes.spill_bytes);
         n_copies += plan->sizes.swapped_bytes;
         n_spilled += plan->sizes.n_spilled_layers > 0;
         memo_session_destroy(session);
@@ -421,7 +430,7 @@ TEST(a_file_takes_what_the_host_lacks) {
     own_step_plan* plan = step_plan_of(&s.desc, NULL);
     CHECK_CASE(plan->fits, "%s", plan->shortage);
     const int64_t file_bytes = plan->disk_bytes;
-    CHECK(plan->host_bytes <= 4096 && file_bytes == 4096 * plan->sizes.n_spilled_layers);
+    CHECK(plan->host_bytes <= s.desc.host_bytes && file_bytes == plan->sizes.spill_bytes);
     s.desc.spill_directory = NULL;
     own_step_plan* without = step_plan_of(&s.desc, NULL);
     CHECK(!without->fits && strstr(without->shortage, "memo_session_desc.host_bytes: "));

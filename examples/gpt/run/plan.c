@@ -263,7 +263,7 @@ void print_plan(const train_options* o, memo_policy policy, const memo_step_plan
         printf(" and %s of states",
                bytes_name(p->times->to_host_bytes + p->times->to_device_bytes - moved_bytes(o, p)));
     if (p->sizes.n_spilled_layers)
-        printf(", the first %d %s' through a file of %s", (int)p->sizes.n_spilled_layers,
+        printf(", %d %s' through a file of %s", (int)p->sizes.n_spilled_layers,
                p->swap.n_slices > 1 ? "slices of layers" : "layers",
                bytes_name(p->sizes.spill_bytes));
     printf("\n");

@@ -145,7 +145,9 @@ typedef struct memo_swap_desc {
     /* (n_tensors), copied.  Bit k: layers of kind k have the tensor; 0, or NULL: all layers.  Cells
      * of tensors that a layer lacks have no meaning. */
     const uint32_t* tensor_kinds;
-    int32_t n_host_layers;       /* places for layers in host memory; 0: one for each moved layer */
+    /* Places for layers in host memory; 0: one for each moved layer.  If there are fewer, the last
+     * two (or the only one) are windows: layers without a place go through these to the file. */
+    int32_t n_host_layers;
     const char* spill_directory; /* of the file; may be NULL if no layer is spilled */
     double spill_bytes_per_s;    /* limit of reads and writes; 0: none */
     const char* desc_name;       /* of the fields' owner, in messages; NULL: "memo_swap_desc" */
@@ -164,8 +166,9 @@ typedef struct memo_swap_sizes {
     int64_t layer_bytes;         /* skeletal bytes of the largest layer */
     int32_t n_swapped_layers;    /* layers whose rows are moved */
     int64_t swapped_bytes;       /* moved each way by all layers of a micro-batch */
-    /* In sessions: swapped layers that spill to the file; bytes of the file, written once a
-     * micro-batch, in an order at most once, and then read at least once. */
+    /* In sessions: swapped layers with a home in the file; bytes of the file.  A layer is written
+     * once a micro-batch, and read at least once, unless it comes back from its window before
+     * another layer uses the window. */
     int32_t n_spilled_layers;
     int64_t spill_bytes;
 } memo_swap_sizes;

@@ -104,9 +104,7 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
     /* Host memory and the file take whole layers. */
     fixed_bytes = memoi_rows_sooner(fixed_bytes, (double)MEMOB_BYTES_MAX);
     order->fixed_host_bytes = memob_align_up((int64_t)fixed_bytes, MEMOB_SPILL_ALIGNMENT);
-    memob_swap_find_places(p->desc->spill_bytes ? p->desc->host_bytes : 0, 0, order);
-    order->sizes.n_spilled_layers = 0; /* until the law is known */
-    order->sizes.spill_bytes = 0;
+    memob_swap_find_places(swap, p->desc->spill_bytes ? p->desc->host_bytes : 0, 0, order);
     score->sizes = order->sizes;
-    score->n_host_layers = memob_swap_has_file(order) ? order->n_host_layers : 0;
+    score->n_host_layers = order->n_windows ? order->n_host_layers : 0;
 }

@@ -51,10 +51,6 @@ MEMOI int memoi_rows_time_trial(memoi_rows_planner* p) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         return 0;
     }
-    if (score->n_host_layers) {
-        memob_swap_size_file(p->clock.law, &p->clock.order, &score->sizes, NULL);
-        if (memoi_rows_need_no_time(p)) return 0;
-    }
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.now.stall_s;
     score->update_s = p->clock.update_s;

@@ -203,7 +203,6 @@ MEMOI void memoi_rows_free_law(memoi_rows_clock* c) {
 
 MEMOI int memoi_rows_has_law(const memoi_rows_law* known, const memob_swap_items* it) {
     return known->key.n_items == it->n_items && known->key.input == it->input &&
-           known->key.has_places == it->has_places && known->key.n_own == it->n_own &&
            !memcmp(known->uses_of, it->uses_of, (size_t)it->n_items);
 }
 
@@ -240,13 +239,10 @@ MEMOI void memoi_rows_enqueue(memoi_rows_clock* c, const memob_op* op) {
     const memob_part* parts = &c->law->parts[op->first_part];
     const int is_file = op->stream == MEMOB_STREAM_FILE;
     const int is_back = op->kind == MEMOB_OP_LOAD || op->kind == MEMOB_OP_READ;
-    int32_t n_copies = is_file;
+    int32_t n_copies = 0;
     int64_t n_bytes = 0;
-    if (is_file)
-        n_bytes = memob_align_up(c->order.sums[parts->item % c->order.n_layers].host_bytes,
-                                 MEMOB_SPILL_ALIGNMENT);
-    for (int32_t i = 0; i < op->n_parts && !is_file; i++) {
-        n_bytes += c->items.n_bytes[parts[i].item];
+    for (int32_t i = 0; i < op->n_parts; i++) {
+        n_bytes += (is_file ? c->items.file_bytes : c->items.n_bytes)[parts[i].item];
         n_copies += c->items.n_copies[parts[i].item];
     }
     if (!n_bytes) return;

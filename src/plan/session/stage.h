@@ -215,13 +215,9 @@ MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_s
 
     if (s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
         memob_swap_placement placement; /* it may need more than there is: see judge */
-        const memo_status status =
-            memob_swap_placement_fit(swap, memob_max(rows_bytes, 1), &placement, &s->call_error);
+        memoi_keep(s, memob_swap_placement_fit(swap, memob_max(rows_bytes, 1), &placement,
+                                               &s->call_error));
         memob_swap_placement_free(&placement);
-        if (status == MEMO_STATUS_INVALID_ARGUMENT) /* a file would give layers back too early */
-            swap->n_host_layers = 0;
-        else
-            memoi_keep(s, status);
     }
     memoi_session_list_requests(s);
     memoi_session_solve(s);
