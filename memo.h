@@ -6732,8 +6732,8 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64
  *
  * 1. A stay is loaded if its first use reads, and the item has a value: of the stay before, or of a
  *    list before.  It is not loaded if the first use writes all, or makes the bytes again.
- * 2. A stay is stored if it changed the item and the item's next stay is loaded, or reads on the
- *    host.  A copy of another item's value is not stored if the store of that item is at the same
+ * 2. A stay is stored if it changed the item and the item's next stay is loaded, rewrites the item,
+ *    or reads on the host.  A copy of another item's value is not stored if the store of that item is at the same
  *    place on the host.
  * 3. A store is enqueued behind the last visit that changes the stay.
  * 4. A load is enqueued behind the later of the visit that last used its bytes and the visit behind
@@ -6765,8 +6765,15 @@ typedef enum memob_use_how {
     MEMOB_USE_WRITE,  /* writes all bytes, reads none */
     MEMOB_USE_MAKE,   /* reads; as the first use of a stay, makes the bytes again (recomputes
                          them); not of items that live on */
+    MEMOB_USE_REWRITE, /* writes all bytes, but may be left out: then the value before stays.  Of
+                         items that live on; not is_any_order */
     MEMOB_USE_SPEND   /* as CHANGE, and nobody reads the item before it is written; is_any_order */
 } memob_use_how;
+
+/* The use needs the item's bytes. */
+MEMOI int memoi_use_reads(int32_t how) {
+    return how == MEMOB_USE_READ || how == MEMOB_USE_CHANGE || how == MEMOB_USE_SPEND;
+}
 
 #define MEMOB_HOST_DEFAULT (-1)
 
@@ -7012,6 +7019,8 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     m->stays[k].is_spent = use->how == MEMOB_USE_SPEND;
     if (use->how == MEMOB_USE_READ || (use->how == MEMOB_USE_MAKE && goes_on)) return;
     m->stays[k].changed = time;
+    if (use->how == MEMOB_USE_WRITE && item->copy_of >= 0) /* it has another value from here on */
+        m->stays[k].copied = m->latest[item->copy_of];
     if (use->how != MEMOB_USE_MAKE) m->stays[k].host = use->host;
 }
 
@@ -7065,10 +7074,10 @@ MEMOI int64_t memoi_stay_host(const memoi_maker* m, const memoi_stay* stay) {
 /* Is the stay a copy of a value that another stay stores at the same place? */
 MEMOI int memoi_stay_is_served(const memoi_maker* m, const memoi_stay* stay) {
     const memoi_stay* other = stay->copied < 0 ? NULL : &m->stays[stay->copied];
-    if (other && other->first == stay->first) /* the value is that of the stay before */
+    if (other && other->first == stay->changed) /* the value is that of the stay before */
         other = other->previous < 0 ? NULL : &m->stays[other->previous];
-    return other && other->last < stay->first && other->is_stored &&
-           other->first / m->desc->n_visits == stay->first / m->desc->n_visits &&
+    return other && other->last < stay->changed && other->is_stored &&
+           other->first / m->desc->n_visits == stay->changed / m->desc->n_visits &&
            memoi_stay_host(m, other) == memoi_stay_host(m, stay);
 }
 
@@ -7086,7 +7095,7 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
                            memoi_stay_host(m, version),
                            order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored};
     MEMO_ASSERT(time < m->law->n_lists * n_visits);
-    MEMO_ASSERT(!order || (stay->how != MEMOB_USE_WRITE && stay->how != MEMOB_USE_MAKE)); /* 1 */
+    MEMO_ASSERT(!order || memoi_use_reads(stay->how)); /* 1 */
     MEMO_ASSERT(order || stay->changed >= 0);                                             /* 2 */
     MEMO_ASSERT(order || (time >= stay->first && time <= stay->last));                    /* 3 */
     MEMO_ASSERT(!order || time < stay->first);                                            /* 4 */
@@ -7144,8 +7153,7 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
     if (m->arrays.failed) return memob_no_memory(error, "the transfers of a step");
     for (int32_t k = 0; k < m->n_stays; k++) {
         memoi_stay* s = &m->stays[k];
-        const int reads =
-            s->how == MEMOB_USE_READ || s->how == MEMOB_USE_CHANGE || s->how == MEMOB_USE_SPEND;
+        const int reads = memoi_use_reads(s->how);
         if (reads && s->previous < 0 && !m->desc->items[s->item].lives_on)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "memob_law_desc.uses: visit %d reads item %d, which no visit has "
@@ -7154,7 +7162,8 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
         s->is_loaded = reads && !s->is_on_host && !s->is_there;
         if (m->desc->is_any_order)
             s->is_stored = memoi_stay_leaves(m, s);
-        else if (reads && s->previous >= 0 && !m->stays[s->previous].is_on_host)
+        else if ((reads || s->how == MEMOB_USE_REWRITE) && s->previous >= 0 &&
+                 !m->stays[s->previous].is_on_host)
             m->stays[s->previous].is_stored = m->stays[s->previous].changed >= 0;
     }
 
