@@ -991,12 +991,14 @@ typedef struct memo_item {
     /* 0, or LATE_ROWS for rows that an expert gets: MOVE or ROWS, SLICE; all such items have the
      * same kinds. */
     int32_t is;
+    uint32_t kinds; /* bit k: layers of kind k have the item; 0: all layers; of WITH: as the item
+                       before */
 } memo_item;
 
-/* An item of its first two to five fields.  No compiler warns of the missing fields. */
-#define MEMO_ITEM(...) MEMOI_ITEM(__VA_ARGS__, 0, 0, 0, 0)
-#define MEMOI_ITEM(name, row_bytes, away, scope, is, ...)                                          \
-    { name, row_bytes, away, scope, is }
+/* An item of its first two to six fields.  No compiler warns of the missing fields. */
+#define MEMO_ITEM(...) MEMOI_ITEM(__VA_ARGS__, 0, 0, 0, 0, 0)
+#define MEMOI_ITEM(name, row_bytes, away, scope, is, kinds, ...)                                   \
+    { name, row_bytes, away, scope, is, kinds }
 
 #define MEMO_ROWS_KEPT (-1) /* in a table of rows: the layer keeps the tensor */
 
@@ -1014,7 +1016,8 @@ typedef struct memo_swap_desc {
     double alpha;      /* in [0, 1]; rounded to tiles */
     /* (n_layers, n_tensors), copied: how many rows are swapped, the first ones in even layers, the
      * last ones in odd layers; the others are recomputed.  MEMO_ROWS_KEPT: neither.  The border
-     * between swapped and recomputed rows must be a multiple of tile_rows.  NULL: use alpha. */
+     * between swapped and recomputed rows must be a multiple of tile_rows.  Cells of tensors that a
+     * layer lacks have no meaning.  NULL: use alpha. */
     const int64_t* rows;
     int32_t is_timed;    /* measure stalls with events */
     void* device_memory; /* memo_swap_sizes.device_bytes, 512-aligned; NULL: from the device */
@@ -1031,9 +1034,6 @@ typedef struct memo_swap_desc {
     int32_t n_order;
     int32_t has_loss;           /* the last layer's backward begins with the loss, as in a group */
     const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
-    /* (n_tensors), copied.  Bit k: layers of kind k have the tensor; 0, or NULL: all layers.  Cells
-     * of tensors that a layer lacks have no meaning. */
-    const uint32_t* tensor_kinds;
     /* Places for layers in host memory; 0: one for each moved layer.  If there are fewer, the last
      * two (or the only one) are windows: layers without a place go through these to the file. */
     int32_t n_host_layers;
@@ -6761,13 +6761,13 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64
 /* How a visit uses an item. */
 typedef enum memob_use_how {
     MEMOB_USE_READ = 0,
-    MEMOB_USE_CHANGE, /* reads and changes */
-    MEMOB_USE_WRITE,  /* writes all bytes, reads none */
-    MEMOB_USE_MAKE,   /* reads; as the first use of a stay, makes the bytes again (recomputes
+    MEMOB_USE_CHANGE,  /* reads and changes */
+    MEMOB_USE_WRITE,   /* writes all bytes, reads none */
+    MEMOB_USE_MAKE,    /* reads; as the first use of a stay, makes the bytes again (recomputes
                          them); not of items that live on */
     MEMOB_USE_REWRITE, /* writes all bytes, but may be left out: then the value before stays.  Of
                          items that live on; not is_any_order */
-    MEMOB_USE_SPEND   /* as CHANGE, and nobody reads the item before it is written; is_any_order */
+    MEMOB_USE_SPEND    /* as CHANGE, and nobody reads the item before it is written; is_any_order */
 } memob_use_how;
 
 /* The use needs the item's bytes. */
@@ -7095,12 +7095,12 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
                            memoi_stay_host(m, version),
                            order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored};
     MEMO_ASSERT(time < m->law->n_lists * n_visits);
-    MEMO_ASSERT(!order || memoi_use_reads(stay->how)); /* 1 */
-    MEMO_ASSERT(order || stay->changed >= 0);                                             /* 2 */
-    MEMO_ASSERT(order || (time >= stay->first && time <= stay->last));                    /* 3 */
-    MEMO_ASSERT(!order || time < stay->first);                                            /* 4 */
-    MEMO_ASSERT(item->n_slots > 0);                                                       /* 6 */
-    MEMO_ASSERT(!order || !m->desc->is_any_order ||                                       /* 8 */
+    MEMO_ASSERT(!order || memoi_use_reads(stay->how));                 /* 1 */
+    MEMO_ASSERT(order || stay->changed >= 0);                          /* 2 */
+    MEMO_ASSERT(order || (time >= stay->first && time <= stay->last)); /* 3 */
+    MEMO_ASSERT(!order || time < stay->first);                         /* 4 */
+    MEMO_ASSERT(item->n_slots > 0);                                    /* 6 */
+    MEMO_ASSERT(!order || !m->desc->is_any_order ||                    /* 8 */
                 time >= (stay->first / n_visits - 1) * n_visits);
     MEMO_ASSERT(m->n_due < 2 * m->n_stays); /* a store and a load of each */
     m->due[m->n_due++] = due;
@@ -7885,14 +7885,16 @@ MEMOI int64_t memob_tensor_rows(const memo_swap_desc* desc, int32_t t) {
     return item->is == MEMO_LATE_ROWS ? desc->routed_rows_layer : desc->n_rows;
 }
 
-/* 0 without tensor_kinds. */
-MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t) {
-    return desc->tensor_kinds ? desc->tensor_kinds[t] : 0;
+/* 1: some items are only of some kinds. */
+MEMOI int memob_swap_has_kinds(const memo_swap_desc* desc) {
+    int32_t t = 0;
+    while (t < desc->n_tensors && !desc->tensors[t].kinds) t++;
+    return t < desc->n_tensors;
 }
 
 /* 1: the layer has bytes of tensor t. */
 MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) {
-    uint32_t kinds = memob_tensor_kinds(desc, t);
+    const uint32_t kinds = desc->tensors[t].kinds;
     return desc->tensors[t].row_bytes && (!kinds || kinds >> memob_layer_kind(desc, layer) & 1);
 }
 
@@ -8039,8 +8041,7 @@ MEMOI const char* memoi_swap_with_fault(const memo_swap_desc* desc, int32_t t) {
     const memo_item* item = &desc->tensors[leader];
     if (desc->tensors[t].away != MEMO_WITH) return NULL;
     if (leader == t) return "MEMO_WITH needs an item before it that is made with it";
-    if ((!item->row_bytes && desc->tensors[t].row_bytes) ||
-        memob_tensor_kinds(desc, leader) != memob_tensor_kinds(desc, t))
+    if ((!item->row_bytes && desc->tensors[t].row_bytes) || item->kinds != desc->tensors[t].kinds)
         return "MEMO_WITH needs an item before it that has bytes and the same kinds";
     if (item->is || item->scope == MEMO_EDGE || item->scope == MEMO_INPUT)
         return "the MEMO_EDGE, MEMO_INPUT or MEMO_LATE_ROWS before it is made alone; MEMO_MOVE and "
@@ -8050,7 +8051,7 @@ MEMOI const char* memoi_swap_with_fault(const memo_swap_desc* desc, int32_t t) {
 
 /* *which: the EDGE or INPUT before t, or -1; becomes t. */
 MEMOI const char* memoi_swap_only_fault(const memo_swap_desc* desc, int32_t t, int32_t* which) {
-    if (*which >= 0 || memob_tensor_kinds(desc, t))
+    if (*which >= 0 || desc->tensors[t].kinds)
         return "MEMO_EDGE and MEMO_INPUT are each of one item of all layers; give it no kinds, and "
                "other items another scope";
     *which = t;
@@ -8063,7 +8064,7 @@ MEMOI memo_status memoi_swap_check_routed(const memo_swap_desc* desc, int32_t t,
     const memo_item* item = &desc->tensors[t];
     if (desc->routed_rows_layer >= 1 && desc->routed_rows_all >= desc->routed_rows_layer &&
         desc->routed_rows_all <= MEMOB_BYTES_MAX / 8 / item->row_bytes &&
-        memob_tensor_kinds(desc, t) == memob_tensor_kinds(desc, other))
+        desc->tensors[t].kinds == desc->tensors[other].kinds)
         return MEMO_STATUS_OK;
     return MEMOI_INVALID(
         desc,
@@ -8544,7 +8545,7 @@ MEMOI void memoi_swap_find_cut(const memo_swap_desc* desc, int32_t t, int32_t la
  * becomes of the rows.  Returns the bytes that move. */
 MEMOI int64_t memoi_swap_sum_cut(const memo_swap_desc* desc, int32_t t, const memoi_swap_cut* cut,
                                  int lost, double recompute_s, int sign, memob_swap_sum* sum) {
-    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int is_packed = desc->tensors[t].kinds != 0;
     const int is_input = desc->tensors[t].scope == MEMO_INPUT && desc->n_slices > 1;
     const int64_t moved_bytes = cut->moved * desc->tensors[t].row_bytes;
 
@@ -8566,7 +8567,7 @@ MEMOI void memoi_swap_place_cut(const memo_swap_desc* desc, int32_t t, int32_t l
                                 const memoi_swap_cut* cut, int lost, memob_swap_sum* sum,
                                 memob_swap_place* place) {
     const int is_odd = memoi_swap_is_odd(desc, layer);
-    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int is_packed = desc->tensors[t].kinds != 0;
     const int64_t n = memob_tensor_rows(desc, t);
     if (lost & MEMOI_SWAP_OVERWRITTEN && !is_packed && cut->swapped < n)
         memoi_swap_recompute(desc, layer, cut->swapped, place);
@@ -8600,7 +8601,7 @@ MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int6
                                const int64_t* before, const double* all_s, double call_s,
                                const memob_swap_placement* order, memob_swap_region* region,
                                memob_swap_sum* sums, memob_swap_place* places) {
-    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int is_packed = desc->tensors[t].kinds != 0;
     const int32_t n = desc->n_layers, n_slices = memob_swap_batch_slices(desc);
     int64_t* moves = order->moves + (int64_t)t * n;
     char *lost = order->lost + (int64_t)t * n,
@@ -8755,7 +8756,7 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
 MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placement* p) {
     char* lost = p->lost + (int64_t)p->n_tensors * p->n_layers;
     int64_t pack_bytes;
-    if (!desc->tensor_kinds) return 0;
+    if (!memob_swap_has_kinds(desc)) return 0;
     pack_bytes = memoi_swap_sum_packs(p);
     for (int32_t layer = 0; layer < p->n_layers; layer++)
         p->tiles[layer] = p->sums[layer].pack_bytes ? 1 : MEMO_ROWS_KEPT;
@@ -8783,13 +8784,13 @@ MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, memob_swap_placem
     p->n_classes = 0;
     for (int32_t t = 0; t < desc->n_tensors; t++) p->class_of[t] = -1;
     for (int32_t t = 0; t < desc->n_tensors; t++) {
-        const int is_packed = memob_tensor_kinds(desc, t) != 0;
+        const int is_packed = desc->tensors[t].kinds != 0;
         int32_t step = 0, same = -1;
         while (step < p->n_layers && !memoi_swap_has_slot(p, t, step)) step++;
         if (step == p->n_layers) continue;
         for (int32_t u = 0; u < t && same < 0 && t != p->input; u++) {
             if (p->class_of[u] < 0 || u == p->input) continue;
-            if (is_packed != (memob_tensor_kinds(desc, u) != 0)) continue;
+            if (is_packed != (desc->tensors[u].kinds != 0)) continue;
             for (step = 0; step < p->n_layers && !is_packed; step++)
                 if (memoi_swap_has_slot(p, t, step) != memoi_swap_has_slot(p, u, step)) break;
             if (is_packed || step == p->n_layers) same = u;
@@ -8805,7 +8806,7 @@ MEMOI int64_t memoi_swap_file_bytes(const memo_swap_desc* desc, const memob_swap
     int64_t n_bytes = 0;
     for (int32_t t = 0; t < p->n_tensors; t++) {
         if (p->class_of[t] != class_number) continue;
-        if (memob_tensor_kinds(desc, t) && !p->sums[step].returns) continue;
+        if (desc->tensors[t].kinds && !p->sums[step].returns) continue;
         n_bytes += memob_align_up(memob_max(p->moves[(int64_t)t * p->n_layers + step], 0),
                                   MEMOB_DEVICE_ALIGNMENT);
     }
@@ -8905,7 +8906,7 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
 #define MEMOI_SWAP_PARTS 4
 MEMOI int memoi_swap_part_of(const memo_swap_desc* desc, int32_t layer, int32_t t, int32_t last) {
     int64_t swapped = memoi_swap_cell(desc, layer, t);
-    if (!memob_tensor_kinds(desc, t) || swapped == MEMO_ROWS_KEPT || memob_swap_is_layer(desc, t) ||
+    if (!desc->tensors[t].kinds || swapped == MEMO_ROWS_KEPT || memob_swap_is_layer(desc, t) ||
         memob_tensor_is_routed(desc, t))
         return MEMOI_SWAP_PARTS;
     if (swapped == desc->n_rows) return 0;
@@ -8972,7 +8973,7 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].scope == MEMO_EDGE;
     int64_t *total = &placement->sizes.device_bytes, *fixed = &placement->fixed_host_bytes;
-    const int is_packed MEMO_UNUSED = memob_tensor_kinds(desc, t) && !is_layer;
+    const int is_packed MEMO_UNUSED = desc->tensors[t].kinds && !is_layer;
     const int64_t all_bytes MEMO_UNUSED =
         (is_layer ? memob_swap_layer_rows(desc) : memob_tensor_rows(desc, t)) *
         desc->tensors[t].row_bytes;
@@ -9285,7 +9286,7 @@ MEMOI void memob_swap_items_free(memob_swap_items* it) {
 MEMOI void memoi_swap_add_rows(const memo_swap_desc* desc, const memob_swap_placement* p, int32_t t,
                                memob_swap_items* it) {
     const int32_t n = p->n_layers, first = p->class_of[t] * n;
-    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int is_packed = desc->tensors[t].kinds != 0;
     const int64_t* moves = p->moves + (int64_t)t * n;
     for (int32_t step = 0; step < n && p->class_of[t] >= 0; step++) {
         char* uses = &it->uses_of[first + step];

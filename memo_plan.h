@@ -675,10 +675,8 @@ typedef struct memo_session_desc {
     const memo_shape* shapes; /* copied; memo_batch.shape is an index */
     int32_t n_shapes;         /* 0: one shape of n_rows, forward and backward */
     /* Layers may differ: local and global attention, dense layers before experts.  Each kind is
-     * timed.  Both are copied. */
-    const int32_t* layer_kinds;   /* (n_layers): 0 to 31; NULL: all layers are of kind 0 */
-    const uint32_t* tensor_kinds; /* (n_tensors).  Bit k: layers of kind k have the tensor; 0, or
-                                     NULL: all layers */
+     * timed, and memo_item.kinds says which kinds have a tensor. */
+    const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
 
     void* user; /* first argument of every function */
     /* One micro-batch; NULL: forward of all layers, between, backward of all layers. */
@@ -5462,7 +5460,7 @@ MEMOI void memoi_rows_take(memoi_rows_planner* p, const memo_swap_desc* swap) {
  * added anew, unless some tensors are only of some kinds (their bytes have a maximum). */
 MEMOI void memoi_rows_add_bundles(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
-    const int is_new = !p->is_summed || swap->tensor_kinds;
+    const int is_new = !p->is_summed || memob_swap_has_kinds(swap);
     const double call_s = p->desc->profile->recompute_call_s;
     if (is_new) memset(p->sums, 0, (size_t)p->n_layers * sizeof *p->sums);
     for (int32_t t = 0; t < swap->n_tensors; t++) {
@@ -6447,7 +6445,6 @@ typedef struct memoi_timer {
 typedef struct memoi_step_plan {
     memo_step_plan plan; /* first */
     memo_item tensors[MEMO_PROFILE_TENSORS_MAX];
-    uint32_t tensor_kinds[MEMO_PROFILE_TENSORS_MAX];
     char names[MEMO_PROFILE_TENSORS_MAX][sizeof((memo_profile_tensor*)NULL)->name];
     memob_arrays arrays; /* order, and what swap points to */
 } memoi_step_plan;
@@ -7268,8 +7265,7 @@ MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, mem
                     "memo_session_desc.tensors[%d].name: `%s` is also the name of tensors[%d]; "
                     "give each tensor its own",
                     (int)t, word, (int)other);
-        if (!desc->layer_kinds && desc->tensor_kinds && desc->tensor_kinds[t] &&
-            !(desc->tensor_kinds[t] & 1))
+        if (!desc->layer_kinds && desc->tensors[t].kinds && !(desc->tensors[t].kinds & 1))
             field = "layer_kinds: NULL, so all layers are of kind 0, which lacks a tensor; set it";
     }
     return field ? MEMOB_INVALID(error, "memo_session_desc.%s", field) : MEMO_STATUS_OK;
@@ -7304,7 +7300,6 @@ MEMOI memo_status memoi_session_copy_desc(memo_session* s, int opens, memo_error
 #define MEMOI_COPY_TABLE(field, n, type)                                                           \
     own->field = (type*)memoi_session_take_copy(s, own->field, (size_t)own->n * sizeof(type));
     MEMOI_SESSION_TABLES(MEMOI_COPY_TABLE)
-    MEMOI_COPY_TABLE(tensor_kinds, n_tensors, uint32_t)
     tensors = (memo_item*)(uintptr_t)own->tensors;
     for (int32_t t = 0; t < own->n_tensors && tensors; t++)
         tensors[t].name = memoi_session_take_text(s, tensors[t].name);
@@ -7399,7 +7394,6 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     for (int32_t i = 0; i < n; i++) {
         own->tensors[i] = desc->tensors[i];
         own->tensors[i].name = strcpy(own->names[i], desc->tensors[i].name);
-        if (desc->tensor_kinds) own->tensor_kinds[i] = desc->tensor_kinds[i];
     }
     for (int32_t i = 0; i < n_steps; i++) {
         const int32_t first = n_turns ? chunks[i / n_of_place] * n_of_place : 0;
@@ -7413,7 +7407,6 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap->order = order;
     swap->ends = ends;
     swap->tensors = own->tensors;
-    swap->tensor_kinds = own->tensor_kinds;
     swap->layer_kinds = layer_kinds;
     swap->rows = own_rows;
     swap->n_tensors = n;
@@ -7492,7 +7485,7 @@ MEMOI void memoi_step_plan_tensor(const memo_step_plan* plan, int32_t i,
     memoi_step_plan_add(line, "away", tensor->away);
     memoi_step_plan_add(line, "scope", tensor->scope);
     memoi_step_plan_add(line, "is", tensor->is);
-    memoi_step_plan_add(line, "tensor_kinds", memob_tensor_kinds(&plan->swap, i));
+    memoi_step_plan_add(line, "kinds", tensor->kinds);
     line->n_same = line->n;
 }
 
@@ -9114,7 +9107,7 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_ARGUMENT,
         "checked session: memo_session_get_address: layer %d is of kind %d, which lacks tensor "
-        "`%s` of %lld bytes a row; do not use it there, or change layer_kinds or tensor_kinds",
+        "`%s` of %lld bytes a row; do not use it there, or change layer_kinds or its kinds",
         (int)layer, (int)memob_layer_kind(s->steps, step), of->name, (long long)of->row_bytes);
     return s->checked.slots + 2 * s->checked.slot_bytes; /* kernels harm nothing there */
 }

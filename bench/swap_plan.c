@@ -324,7 +324,6 @@ enum { KINDS_TENSORS_MAX = 13, KINDS_LAYERS_MAX = 200, KINDS_MAX = 3 };
 typedef struct kinds_case {
     const char* name;
     memo_item tensors[KINDS_TENSORS_MAX];
-    uint32_t tensor_kinds[KINDS_TENSORS_MAX];
     int32_t layer_kinds[KINDS_LAYERS_MAX];
     memo_profile times;
     memo_swap_desc swap;
@@ -337,7 +336,7 @@ static void add_tensor(kinds_case* c, const char* name, int64_t row_bytes, int32
     c->tensors[t].name = name;
     c->tensors[t].row_bytes = row_bytes;
     c->tensors[t].away = away;
-    c->tensor_kinds[t] = kinds;
+    c->tensors[t].kinds = kinds;
     c->times.n_tensors = t + 1;
     strcpy(c->times.tensors[t].name, name);
     for (int32_t k = 0; k < KINDS_MAX; k++)
@@ -409,7 +408,6 @@ static void make_kinds(kinds_case* c, int which, int32_t n_layers, int64_t n_row
     }
     c->swap.tensors = c->tensors;
     c->swap.layer_kinds = c->layer_kinds;
-    c->swap.tensor_kinds = c->tensor_kinds;
     c->desc.swap = &c->swap;
     c->desc.profile = &c->times;
     c->times.n_rows = n_rows;
@@ -420,7 +418,7 @@ static void make_kinds(kinds_case* c, int which, int32_t n_layers, int64_t n_row
 }
 
 static int kinds_has(const kinds_case* c, int32_t l, int32_t t) {
-    return !c->tensor_kinds[t] || c->tensor_kinds[t] >> c->layer_kinds[l] & 1;
+    return !c->tensors[t].kinds || c->tensors[t].kinds >> c->layer_kinds[l] & 1;
 }
 
 static double kinds_bytes(const kinds_case* c, int32_t l) {
@@ -477,7 +475,7 @@ static double kinds_solver_s(const kinds_case* c) {
                 kinds_term(&f, 1, SHARE(l, t, 2));
                 kinds_row(&f, LE, 0);
             }
-            for (k = 1; k < 3 && !c->tensor_kinds[t]; k++) {
+            for (k = 1; k < 3 && !c->tensors[t].kinds; k++) {
                 kinds_term(&f, 1, SHARE(l, t, k));
                 kinds_term(&f, -1, parts + 3 * t + (k == 2 ? 1 : l % 2 ? 2 : 0));
                 kinds_row(&f, LE, 0);
@@ -489,7 +487,7 @@ static double kinds_solver_s(const kinds_case* c) {
         for (k = -1; k <= 1; k++) {
             if (l + k < 0 || l + k >= n) continue;
             for (t = 0; t < n_t; t++) {
-                if (!c->tensor_kinds[t]) continue;
+                if (!c->tensors[t].kinds) continue;
                 if (kinds_has(c, l, t)) {
                     kinds_term(&f, BYTES(t), SHARE(l, t, 1));
                     kinds_term(&f, BYTES(t), SHARE(l, t, 2));
@@ -508,7 +506,7 @@ static double kinds_solver_s(const kinds_case* c) {
         for (int l = 0; l < n; l++)
             for (t = 0; t < n_t; t++) row[SHARE(l, t, 0)] = BYTES(t) * kinds_has(c, l, t);
         for (t = 0; t < n_t; t++)
-            for (k = 0; k < 3; k++) row[parts + 3 * t + k] = c->tensor_kinds[t] ? 0 : BYTES(t);
+            for (k = 0; k < 3; k++) row[parts + 3 * t + k] = c->tensors[t].kinds ? 0 : BYTES(t);
         row[area] = 1;
         add_constraint(f.lp, row, LE, (double)d->device_bytes / unit);
         memset(row, 0, ((size_t)step + 1) * sizeof(double));

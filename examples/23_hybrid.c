@@ -32,21 +32,20 @@ enum { RECURRENCE, ATTENTION, EXPERTS };
 static const int32_t layer_kinds[L] = {RECURRENCE, ATTENTION, EXPERTS,
                                        RECURRENCE, ATTENTION, EXPERTS};
 
+enum { R = 1 << RECURRENCE, A = 1 << ATTENTION, X = 1 << EXPERTS };
 enum { H, INPUT, STATE, GATE, VALUE, K, V, Q, P, UP, N_TENSORS };
 static const memo_item tensors[N_TENSORS] = {
     MEMO_ITEM("h", 4 * C, MEMO_MOVE, MEMO_EDGE),      /* in the backward: its gradient */
     MEMO_ITEM("input", 4 * C, MEMO_MOVE, MEMO_INPUT), /* h as the layer found it */
-    MEMO_ITEM("state", 4 * C, MEMO_MOVE,
-              MEMO_CARRIED), /* S as the slice found it: bytes of a slice */
-    MEMO_ITEM("gate", 4 * C, MEMO_ROWS),
-    MEMO_ITEM("value", 4 * C, MEMO_ROWS),
-    MEMO_ITEM("k", 4 * C, MEMO_MOVE, MEMO_LAYER), /* later slices read them */
-    MEMO_ITEM("v", 4 * C, MEMO_MOVE, MEMO_LAYER),
-    MEMO_ITEM("q", 4 * C, MEMO_ROWS),
-    MEMO_ITEM("p", 4 * E, MEMO_ROWS),
-    MEMO_ITEM("up", 4 * C, MEMO_ROWS)};
-enum { R = 1 << RECURRENCE, A = 1 << ATTENTION, X = 1 << EXPERTS };
-static const uint32_t tensor_kinds[N_TENSORS] = {0, 0, R, R, R, A, A, A, X, X};
+    MEMO_ITEM("state", 4 * C, MEMO_MOVE, MEMO_CARRIED, 0,
+              R), /* S as the slice found it: bytes of a slice */
+    MEMO_ITEM("gate", 4 * C, MEMO_ROWS, 0, 0, R),
+    MEMO_ITEM("value", 4 * C, MEMO_ROWS, 0, 0, R),
+    MEMO_ITEM("k", 4 * C, MEMO_MOVE, MEMO_LAYER, 0, A), /* later slices read them */
+    MEMO_ITEM("v", 4 * C, MEMO_MOVE, MEMO_LAYER, 0, A),
+    MEMO_ITEM("q", 4 * C, MEMO_ROWS, 0, 0, A),
+    MEMO_ITEM("p", 4 * E, MEMO_ROWS, 0, 0, X),
+    MEMO_ITEM("up", 4 * C, MEMO_ROWS, 0, 0, X)};
 
 /* Each is of one kind of layers.  The first three pass from slice to slice. */
 enum { S_NOW, D_S, D_KV, S_BEFORE, SHARES, N_BUFFERS };
@@ -131,7 +130,7 @@ static void forward(void* user, memo_session* session, int32_t l) {
         for (int c = 0; c < C && l == 0; c++) a.h[c] = sinf((float)(i * C + c));
         memcpy(a.input, a.h, C * sizeof *a.h);
         for (int tensor = GATE; tensor < N_TENSORS; tensor++)
-            if (tensor_kinds[tensor] >> kind & 1)
+            if (tensors[tensor].kinds >> kind & 1)
                 recompute(user, session, l, tensor, i - begin, i - begin + 1);
         if (kind == RECURRENCE) {
             if (i == 0) memset(s, 0, C * sizeof *s);
@@ -288,8 +287,7 @@ int main(void) {
     memo_error error;
     int n_same = 0;
     desc.tensors = tensors, desc.n_tensors = N_TENSORS, desc.n_layers = L, desc.n_rows = ROWS;
-    desc.layer_kinds = layer_kinds, desc.tensor_kinds = tensor_kinds;
-    desc.buffers = buffers, desc.n_buffers = N_BUFFERS;
+    desc.layer_kinds = layer_kinds, desc.buffers = buffers, desc.n_buffers = N_BUFFERS;
     desc.forward = forward, desc.loss = loss, desc.backward = backward, desc.recompute = recompute;
     for (int run = 0; run < 5 && !status; run++) {
         desc.slice_rows = run ? SLICE : ROWS; /* the first computes layers at once */

@@ -18,10 +18,9 @@
 
 enum { L = 12, T = 512, C = 32, TILE = 64, N = T * C };
 enum { PLAIN, GATED, N_KINDS, INP = 0, HIDDEN, GATE, N_ACTS };
-static const memo_item acts[N_ACTS] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
-                                       MEMO_ITEM("hidden", 4 * C, MEMO_ROWS),
-                                       MEMO_ITEM("gate", 4 * C, MEMO_ROWS)};
-static const uint32_t tensor_kinds[N_ACTS] = {0, 0, 1 << GATED}; /* 0: every kind has it */
+static memo_item acts[N_ACTS] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE),
+                                 MEMO_ITEM("hidden", 4 * C, MEMO_ROWS),
+                                 MEMO_ITEM("gate", 4 * C, MEMO_ROWS)};
 
 static int32_t layer_kinds[L], has_kinds; /* 0: plain layers have a gate, too, and compute it */
 static float w[L], d_w[L], x[N], d_x[N];
@@ -81,7 +80,7 @@ static memo_status train(const char* name, int64_t device_bytes, memo_error* err
     memo_session* session = NULL;
     desc.tensors = acts, desc.n_tensors = N_ACTS, desc.layer_kinds = layer_kinds;
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE, desc.device_bytes = device_bytes;
-    if (has_kinds) desc.tensor_kinds = tensor_kinds;
+    acts[GATE].kinds = has_kinds ? 1 << GATED : 0; /* 0: every kind has it */
     desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
     memo_status status = memo_session_plan(&desc, times(), &plan, error);
     if (!status) status = memo_session_open(&desc, plan, &session, error);

@@ -350,7 +350,6 @@ MEMOI void memoi_hooks_analyze(memo_hooks* h) {
 MEMOI void memoi_hooks_lay_out(memo_hooks* h, int is_last) {
     memo_swap_desc desc = MEMO_ZERO(memo_swap_desc);
     memo_item sizes[MEMOI_HOOKS_SIZES];
-    uint32_t tensor_kinds[MEMOI_HOOKS_SIZES];
     int64_t most = 0, unit;
     if (h->status) return;
     h->stats.kept_bytes = 0;
@@ -377,7 +376,7 @@ MEMOI void memoi_hooks_lay_out(memo_hooks* h, int is_last) {
         sizes[k].name = "saved";
         sizes[k].row_bytes = (k + 1) * unit;
         sizes[k].away = MEMO_MOVE;
-        tensor_kinds[k] = 2u << k;
+        sizes[k].kinds = 2u << k;
     }
     desc.device = h->desc.device;
     desc.compute_stream = h->desc.compute_stream;
@@ -386,7 +385,6 @@ MEMOI void memoi_hooks_lay_out(memo_hooks* h, int is_last) {
     desc.n_tensors = MEMOI_HOOKS_SIZES;
     desc.n_layers = h->n_layers;
     desc.layer_kinds = h->kinds;
-    desc.tensor_kinds = tensor_kinds;
     desc.n_rows = 1;
     desc.alpha = 1;
     h->status = is_last ? memo_swap_create(&desc, &h->swap, h->error)

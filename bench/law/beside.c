@@ -22,8 +22,7 @@ int main(int argc, char** argv) {
             int32_t n = (int32_t)memo_test_int(1, 4);
             c.desc.n_host_layers = 0;
             c.has_kinds = 0;
-            c.desc.layer_kinds = NULL;
-            c.desc.tensor_kinds = NULL;
+            chain_set_kinds(&c);
             for (int t = 0; t < c.desc.n_tensors; t++)
                 if (c.tensors[t].scope || c.tensors[t].is)
                     c.tensors[t].scope = c.tensors[t].is = 0, c.tensors[t].away = MEMO_ROWS;

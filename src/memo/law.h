@@ -41,13 +41,13 @@
 /* How a visit uses an item. */
 typedef enum memob_use_how {
     MEMOB_USE_READ = 0,
-    MEMOB_USE_CHANGE, /* reads and changes */
-    MEMOB_USE_WRITE,  /* writes all bytes, reads none */
-    MEMOB_USE_MAKE,   /* reads; as the first use of a stay, makes the bytes again (recomputes
+    MEMOB_USE_CHANGE,  /* reads and changes */
+    MEMOB_USE_WRITE,   /* writes all bytes, reads none */
+    MEMOB_USE_MAKE,    /* reads; as the first use of a stay, makes the bytes again (recomputes
                          them); not of items that live on */
     MEMOB_USE_REWRITE, /* writes all bytes, but may be left out: then the value before stays.  Of
                          items that live on; not is_any_order */
-    MEMOB_USE_SPEND   /* as CHANGE, and nobody reads the item before it is written; is_any_order */
+    MEMOB_USE_SPEND    /* as CHANGE, and nobody reads the item before it is written; is_any_order */
 } memob_use_how;
 
 /* The use needs the item's bytes. */
@@ -375,12 +375,12 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
                            memoi_stay_host(m, version),
                            order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored};
     MEMO_ASSERT(time < m->law->n_lists * n_visits);
-    MEMO_ASSERT(!order || memoi_use_reads(stay->how)); /* 1 */
-    MEMO_ASSERT(order || stay->changed >= 0);                                             /* 2 */
-    MEMO_ASSERT(order || (time >= stay->first && time <= stay->last));                    /* 3 */
-    MEMO_ASSERT(!order || time < stay->first);                                            /* 4 */
-    MEMO_ASSERT(item->n_slots > 0);                                                       /* 6 */
-    MEMO_ASSERT(!order || !m->desc->is_any_order ||                                       /* 8 */
+    MEMO_ASSERT(!order || memoi_use_reads(stay->how));                 /* 1 */
+    MEMO_ASSERT(order || stay->changed >= 0);                          /* 2 */
+    MEMO_ASSERT(order || (time >= stay->first && time <= stay->last)); /* 3 */
+    MEMO_ASSERT(!order || time < stay->first);                         /* 4 */
+    MEMO_ASSERT(item->n_slots > 0);                                    /* 6 */
+    MEMO_ASSERT(!order || !m->desc->is_any_order ||                    /* 8 */
                 time >= (stay->first / n_visits - 1) * n_visits);
     MEMO_ASSERT(m->n_due < 2 * m->n_stays); /* a store and a load of each */
     m->due[m->n_due++] = due;

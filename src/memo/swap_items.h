@@ -163,7 +163,7 @@ MEMOI void memob_swap_items_free(memob_swap_items* it) {
 MEMOI void memoi_swap_add_rows(const memo_swap_desc* desc, const memob_swap_placement* p, int32_t t,
                                memob_swap_items* it) {
     const int32_t n = p->n_layers, first = p->class_of[t] * n;
-    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int is_packed = desc->tensors[t].kinds != 0;
     const int64_t* moves = p->moves + (int64_t)t * n;
     for (int32_t step = 0; step < n && p->class_of[t] >= 0; step++) {
         char* uses = &it->uses_of[first + step];

@@ -300,7 +300,7 @@ MEMOI void memoi_swap_find_cut(const memo_swap_desc* desc, int32_t t, int32_t la
  * becomes of the rows.  Returns the bytes that move. */
 MEMOI int64_t memoi_swap_sum_cut(const memo_swap_desc* desc, int32_t t, const memoi_swap_cut* cut,
                                  int lost, double recompute_s, int sign, memob_swap_sum* sum) {
-    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int is_packed = desc->tensors[t].kinds != 0;
     const int is_input = desc->tensors[t].scope == MEMO_INPUT && desc->n_slices > 1;
     const int64_t moved_bytes = cut->moved * desc->tensors[t].row_bytes;
 
@@ -322,7 +322,7 @@ MEMOI void memoi_swap_place_cut(const memo_swap_desc* desc, int32_t t, int32_t l
                                 const memoi_swap_cut* cut, int lost, memob_swap_sum* sum,
                                 memob_swap_place* place) {
     const int is_odd = memoi_swap_is_odd(desc, layer);
-    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int is_packed = desc->tensors[t].kinds != 0;
     const int64_t n = memob_tensor_rows(desc, t);
     if (lost & MEMOI_SWAP_OVERWRITTEN && !is_packed && cut->swapped < n)
         memoi_swap_recompute(desc, layer, cut->swapped, place);
@@ -356,7 +356,7 @@ MEMOI void memoi_swap_sum_rows(const memo_swap_desc* desc, int32_t t, const int6
                                const int64_t* before, const double* all_s, double call_s,
                                const memob_swap_placement* order, memob_swap_region* region,
                                memob_swap_sum* sums, memob_swap_place* places) {
-    const int is_packed = memob_tensor_kinds(desc, t) != 0;
+    const int is_packed = desc->tensors[t].kinds != 0;
     const int32_t n = desc->n_layers, n_slices = memob_swap_batch_slices(desc);
     int64_t* moves = order->moves + (int64_t)t * n;
     char *lost = order->lost + (int64_t)t * n,
@@ -511,7 +511,7 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
 MEMOI int64_t memob_swap_end_sums(const memo_swap_desc* desc, memob_swap_placement* p) {
     char* lost = p->lost + (int64_t)p->n_tensors * p->n_layers;
     int64_t pack_bytes;
-    if (!desc->tensor_kinds) return 0;
+    if (!memob_swap_has_kinds(desc)) return 0;
     pack_bytes = memoi_swap_sum_packs(p);
     for (int32_t layer = 0; layer < p->n_layers; layer++)
         p->tiles[layer] = p->sums[layer].pack_bytes ? 1 : MEMO_ROWS_KEPT;
@@ -539,13 +539,13 @@ MEMOI void memoi_swap_find_classes(const memo_swap_desc* desc, memob_swap_placem
     p->n_classes = 0;
     for (int32_t t = 0; t < desc->n_tensors; t++) p->class_of[t] = -1;
     for (int32_t t = 0; t < desc->n_tensors; t++) {
-        const int is_packed = memob_tensor_kinds(desc, t) != 0;
+        const int is_packed = desc->tensors[t].kinds != 0;
         int32_t step = 0, same = -1;
         while (step < p->n_layers && !memoi_swap_has_slot(p, t, step)) step++;
         if (step == p->n_layers) continue;
         for (int32_t u = 0; u < t && same < 0 && t != p->input; u++) {
             if (p->class_of[u] < 0 || u == p->input) continue;
-            if (is_packed != (memob_tensor_kinds(desc, u) != 0)) continue;
+            if (is_packed != (desc->tensors[u].kinds != 0)) continue;
             for (step = 0; step < p->n_layers && !is_packed; step++)
                 if (memoi_swap_has_slot(p, t, step) != memoi_swap_has_slot(p, u, step)) break;
             if (is_packed || step == p->n_layers) same = u;
@@ -561,7 +561,7 @@ MEMOI int64_t memoi_swap_file_bytes(const memo_swap_desc* desc, const memob_swap
     int64_t n_bytes = 0;
     for (int32_t t = 0; t < p->n_tensors; t++) {
         if (p->class_of[t] != class_number) continue;
-        if (memob_tensor_kinds(desc, t) && !p->sums[step].returns) continue;
+        if (desc->tensors[t].kinds && !p->sums[step].returns) continue;
         n_bytes += memob_align_up(memob_max(p->moves[(int64_t)t * p->n_layers + step], 0),
                                   MEMOB_DEVICE_ALIGNMENT);
     }
@@ -661,7 +661,7 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
 #define MEMOI_SWAP_PARTS 4
 MEMOI int memoi_swap_part_of(const memo_swap_desc* desc, int32_t layer, int32_t t, int32_t last) {
     int64_t swapped = memoi_swap_cell(desc, layer, t);
-    if (!memob_tensor_kinds(desc, t) || swapped == MEMO_ROWS_KEPT || memob_swap_is_layer(desc, t) ||
+    if (!desc->tensors[t].kinds || swapped == MEMO_ROWS_KEPT || memob_swap_is_layer(desc, t) ||
         memob_tensor_is_routed(desc, t))
         return MEMOI_SWAP_PARTS;
     if (swapped == desc->n_rows) return 0;
@@ -728,7 +728,7 @@ MEMOI void memoi_swap_place_tensor(const memo_swap_desc* desc, int32_t t,
     const int is_layer = memob_swap_is_layer(desc, t);
     const int is_handed = desc->tensors[t].scope == MEMO_EDGE;
     int64_t *total = &placement->sizes.device_bytes, *fixed = &placement->fixed_host_bytes;
-    const int is_packed MEMO_UNUSED = memob_tensor_kinds(desc, t) && !is_layer;
+    const int is_packed MEMO_UNUSED = desc->tensors[t].kinds && !is_layer;
     const int64_t all_bytes MEMO_UNUSED =
         (is_layer ? memob_swap_layer_rows(desc) : memob_tensor_rows(desc, t)) *
         desc->tensors[t].row_bytes;

@@ -169,14 +169,16 @@ MEMOI int64_t memob_tensor_rows(const memo_swap_desc* desc, int32_t t) {
     return item->is == MEMO_LATE_ROWS ? desc->routed_rows_layer : desc->n_rows;
 }
 
-/* 0 without tensor_kinds. */
-MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t) {
-    return desc->tensor_kinds ? desc->tensor_kinds[t] : 0;
+/* 1: some items are only of some kinds. */
+MEMOI int memob_swap_has_kinds(const memo_swap_desc* desc) {
+    int32_t t = 0;
+    while (t < desc->n_tensors && !desc->tensors[t].kinds) t++;
+    return t < desc->n_tensors;
 }
 
 /* 1: the layer has bytes of tensor t. */
 MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) {
-    uint32_t kinds = memob_tensor_kinds(desc, t);
+    const uint32_t kinds = desc->tensors[t].kinds;
     return desc->tensors[t].row_bytes && (!kinds || kinds >> memob_layer_kind(desc, layer) & 1);
 }
 
@@ -323,8 +325,7 @@ MEMOI const char* memoi_swap_with_fault(const memo_swap_desc* desc, int32_t t) {
     const memo_item* item = &desc->tensors[leader];
     if (desc->tensors[t].away != MEMO_WITH) return NULL;
     if (leader == t) return "MEMO_WITH needs an item before it that is made with it";
-    if ((!item->row_bytes && desc->tensors[t].row_bytes) ||
-        memob_tensor_kinds(desc, leader) != memob_tensor_kinds(desc, t))
+    if ((!item->row_bytes && desc->tensors[t].row_bytes) || item->kinds != desc->tensors[t].kinds)
         return "MEMO_WITH needs an item before it that has bytes and the same kinds";
     if (item->is || item->scope == MEMO_EDGE || item->scope == MEMO_INPUT)
         return "the MEMO_EDGE, MEMO_INPUT or MEMO_LATE_ROWS before it is made alone; MEMO_MOVE and "
@@ -334,7 +335,7 @@ MEMOI const char* memoi_swap_with_fault(const memo_swap_desc* desc, int32_t t) {
 
 /* *which: the EDGE or INPUT before t, or -1; becomes t. */
 MEMOI const char* memoi_swap_only_fault(const memo_swap_desc* desc, int32_t t, int32_t* which) {
-    if (*which >= 0 || memob_tensor_kinds(desc, t))
+    if (*which >= 0 || desc->tensors[t].kinds)
         return "MEMO_EDGE and MEMO_INPUT are each of one item of all layers; give it no kinds, and "
                "other items another scope";
     *which = t;
@@ -347,7 +348,7 @@ MEMOI memo_status memoi_swap_check_routed(const memo_swap_desc* desc, int32_t t,
     const memo_item* item = &desc->tensors[t];
     if (desc->routed_rows_layer >= 1 && desc->routed_rows_all >= desc->routed_rows_layer &&
         desc->routed_rows_all <= MEMOB_BYTES_MAX / 8 / item->row_bytes &&
-        memob_tensor_kinds(desc, t) == memob_tensor_kinds(desc, other))
+        desc->tensors[t].kinds == desc->tensors[other].kinds)
         return MEMO_STATUS_OK;
     return MEMOI_INVALID(
         desc,

@@ -39,13 +39,13 @@ static void random_kinds(chain* c) {
         c->layer_kinds[layer] = layer % chain_slices(c) ? c->layer_kinds[layer - 1]
                                                         : (int32_t)memo_test_int(0, n_kinds - 1);
     for (int32_t t = 1; t < c->desc.n_tensors; t++)
-        c->tensor_kinds[t] = memo_test_int(0, 2) ? (uint32_t)memo_test_int(1, 15) : 0;
+        c->tensors[t].kinds = memo_test_int(0, 2) ? (uint32_t)memo_test_int(1, 15) : 0;
     for (int32_t t = 0; t < c->desc.n_tensors; t++)
-        c->tensor_kinds[t] = c->tensor_kinds[item_leader(c->tensors, t)];
+        c->tensors[t].kinds = c->tensors[item_leader(c->tensors, t)].kinds;
     for (int32_t t = 0; t < c->desc.n_tensors; t++)
         if (c->tensors[t].scope == MEMO_EDGE || c->tensors[t].scope == MEMO_INPUT ||
             chain_is_routed(c, t))
-            c->tensor_kinds[t] = 0;
+            c->tensors[t].kinds = 0;
     chain_set_kinds(c);
 }
 
@@ -413,8 +413,7 @@ static int stays(const chain* c, int32_t layer, int32_t t, int64_t row) {
     if (swapped == MEMO_ROWS_KEPT || row < moved || row >= moved + swapped) return 1;
     for (int32_t j = layer + 2; j < c->desc.n_layers; j += 2)
         for (int32_t u = 0; u < c->desc.n_tensors; u++)
-            if (cell(c, j, u) > 0 || (cell(c, j, u) == 0 && c->has_kinds && c->tensor_kinds[u]))
-                return 0;
+            if (cell(c, j, u) > 0 || (cell(c, j, u) == 0 && c->tensors[u].kinds)) return 0;
     return 1;
 }
 
@@ -958,7 +957,7 @@ TEST(short_micro_batches_in_flight_wait) {
     chain_init(&c, 1);
     c.tensors[0].row_bytes = 512;
     c.has_kinds = c.has_rows = 1;
-    c.tensor_kinds[0] = 1;
+    c.tensors[0].kinds = 1;
     c.desc.n_layers = c.desc.n_places = 4, c.desc.n_rows = 8;
     c.desc.n_order = 8;
     memcpy(c.order, order, sizeof order);
@@ -1101,7 +1100,7 @@ TEST(tables_of_rows_have_their_sizes) {
     c.desc.n_layers = 2;
     c.desc.n_host_layers = 0;
     c.has_kinds = 1;
-    c.tensor_kinds[0] = 1;
+    c.tensors[0].kinds = 1;
     chain_set_kinds(&c);
     c.rows[0] = c.rows[1] = 0;
     CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
@@ -1118,7 +1117,7 @@ static int64_t area_of(const chain* c) {
         int64_t sum = 0, sum_swapped = 0, other = !(layer & 1);
         for (int32_t t = 0; t < c->desc.n_tensors; t++) {
             int64_t bytes = c->desc.n_rows * c->tensors[t].row_bytes;
-            if (!c->tensor_kinds[t] || cell(c, layer, t) < 0) continue;
+            if (!c->tensors[t].kinds || cell(c, layer, t) < 0) continue;
             sum += bytes;
             if (cell(c, layer, t)) sum_swapped += bytes;
         }
@@ -1153,7 +1152,7 @@ TEST(kinds_take_what_two_neighbors_need) {
         rest.desc.rows = rest.rows;
         for (int32_t t = 0; t < CHAIN_TENSORS_MAX; t++) {
             int64_t kept = 0;
-            if (!c.tensor_kinds[t]) continue;
+            if (!c.tensors[t].kinds) continue;
             rest.tensors[t].row_bytes = 0;
             for (int32_t layer = 0; layer < c.desc.n_layers; layer++)
                 kept += chain_has(&c, layer, t) &&
@@ -1178,9 +1177,9 @@ TEST(bad_kinds_are_refused) {
     refuses(&c.desc, "layer_kinds[2]: out of range (-1)");
     c.layer_kinds[2] = 31;
     c.tensors[3].away = MEMO_WITH;
-    c.tensor_kinds[3] = 2;
+    c.tensors[3].kinds = 2;
     refuses(&c.desc, "tensors[3] (tensor): MEMO_WITH needs an item before it that has bytes");
-    c.tensor_kinds[2] = 2;
+    c.tensors[2].kinds = 2;
     (void)sizes_of_desc(&c.desc);
 }
 

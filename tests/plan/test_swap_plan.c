@@ -636,7 +636,6 @@ enum { LAYERS_MAX = 40 /* times slices */, STATES_MAX = 5 };
 typedef struct kinds_problem {
     problem p;
     int32_t layer_kinds[LAYERS_MAX];
-    uint32_t tensor_kinds[TENSORS_MAX];
     int32_t order[RANDOM_ORDER_MAX], ends[RANDOM_ORDER_MAX], turns[RANDOM_ORDER_MAX];
     memob_states_desc states; /* and its arrays */
     memo_state table[STATES_MAX];
@@ -658,7 +657,7 @@ static void random_kinds_problem(kinds_problem* k, int is_small) {
     for (int32_t t = 0; t < p->swap.n_tensors; t++) {
         p->tensors[t].row_bytes = 512 * memo_test_int(1, 4);
         if (memo_test_int(0, 3) == 0) p->tensors[t].away = MEMO_MOVE;
-        if (memo_test_int(0, 1)) k->tensor_kinds[t] = (uint32_t)memo_test_int(1, 7);
+        if (memo_test_int(0, 1)) p->tensors[t].kinds = (uint32_t)memo_test_int(1, 7);
     }
     for (int32_t i = 0; i < p->swap.n_layers; i++)
         k->layer_kinds[i] = (int32_t)memo_test_int(0, KINDS_MAX - 1);
@@ -669,7 +668,6 @@ static void random_kinds_problem(kinds_problem* k, int is_small) {
             p->times.tensors[t].recompute_s_per_row[i] = memo_test_real() / 16;
     }
     p->swap.layer_kinds = k->layer_kinds;
-    p->swap.tensor_kinds = k->tensor_kinds;
     p->times.between_s = memo_test_real();
     set_rates(&p->times.copies[1], bytes_per_s, bytes_per_s * (1 + memo_test_real()));
     if (memo_test_int(0, 3)) p->desc.host_bytes = 1 + memo_test_int(0, 16 * 1024 * 8);
@@ -763,16 +761,17 @@ static void random_steps_problem(kinds_problem* k) {
         k->layer_kinds[i] = i % memob_max(swap->n_slices, 1)
                                 ? k->layer_kinds[i - 1]
                                 : (int32_t)memo_test_int(0, KINDS_MAX - 1);
-    if (memo_test_int(0, 2) == 0) swap->tensor_kinds = NULL;
+    const int has_kinds = memo_test_int(0, 2) != 0;
+    for (t = 0; t < swap->n_tensors && !has_kinds; t++) tensors[t].kinds = 0;
     for (t = 0; t < swap->n_tensors; t++) {
         tensors[t].row_bytes = memo_test_int(1, 900);
         item_choose(&tensors[t], random_away(4), memo_test_int(0, 4) ? MEMO_SLICE : MEMO_LAYER, 0);
         if (t && memo_test_int(0, 5) == 0 && !tensors[t - 1].is &&
-            memob_tensor_kinds(swap, t) == memob_tensor_kinds(swap, t - 1))
+            tensors[t].kinds == tensors[t - 1].kinds)
             item_choose(&tensors[t], MEMO_WITH, 0, 0);
         else if (memo_test_int(0, 4) == 0)
             item_choose(&tensors[t], memo_test_int(0, 5) ? MEMO_MOVE : MEMO_KEEP, MEMO_CARRIED, 0);
-        else if (memo_test_int(0, 4) == 0 && !memob_tensor_kinds(swap, t))
+        else if (memo_test_int(0, 4) == 0 && !tensors[t].kinds)
             item_choose(&tensors[t], memo_test_int(0, 1) ? MEMO_ROWS : MEMO_MOVE, MEMO_SLICE,
                         MEMO_LATE_ROWS);
     }
@@ -782,9 +781,9 @@ static void random_steps_problem(kinds_problem* k) {
         set_rows(&k->p, swap->tile_rows * memo_test_int(1, 9));
         swap->layer_rows = swap->n_rows * (swap->n_slices - 1) + memo_test_int(1, swap->n_rows);
         t = swap->n_tensors - 1;
-        if (!memob_tensor_kinds(swap, t) && tensors[t].away != MEMO_WITH && memo_test_int(0, 2)) {
+        if (!tensors[t].kinds && tensors[t].away != MEMO_WITH && memo_test_int(0, 2)) {
             item_choose(&tensors[t], MEMO_MOVE, MEMO_EDGE, 0);
-            if (t && !memob_tensor_kinds(swap, 0) && item_is_alone(tensors, swap->n_tensors, 0) &&
+            if (t && !tensors[0].kinds && item_is_alone(tensors, swap->n_tensors, 0) &&
                 memo_test_int(0, 2)) {
                 item_choose(&tensors[0], MEMO_MOVE, MEMO_INPUT, 0);
                 tensors[0].row_bytes = tensors[t].row_bytes;
@@ -810,7 +809,7 @@ static void random_steps_problem(kinds_problem* k) {
         for (t = 0; t < swap->n_tensors; t++)
             if (tensors[t].is) item_choose(&tensors[t], MEMO_ROWS, MEMO_SLICE, 0);
         t = swap->n_tensors - 1;
-        if (n_slices == 1 && !memob_tensor_kinds(swap, t) && tensors[t].away != MEMO_WITH)
+        if (n_slices == 1 && !tensors[t].kinds && tensors[t].away != MEMO_WITH)
             item_choose(&tensors[t], MEMO_MOVE, MEMO_EDGE, 0);
     }
 
@@ -1013,7 +1012,7 @@ TEST(scores_are_the_steps_of_the_engine) {
             }
             n_spilled += score->sizes.n_spilled_layers > 0;
             n_sliced += swap->n_slices > 1;
-            n_packed += swap->tensor_kinds != NULL;
+            n_packed += memob_swap_has_kinds(swap);
             memob_swap_placement_free(&places);
         }
         memoi_rows_destroy(&planner);

@@ -128,6 +128,7 @@ static void fuzz_tensors(fuzz_bytes* in, memo_item* tensors) {
         tensors[t].away = (int32_t)fuzz_pick(in, 7) - 1;
         tensors[t].scope = fuzz_pick(in, 4) ? 0 : (int32_t)fuzz_pick(in, 7) - 1;
         tensors[t].is = fuzz_pick(in, 8) ? 0 : (int32_t)fuzz_pick(in, 4) - 1;
+        tensors[t].kinds = 0;
     }
 }
 
@@ -136,9 +137,9 @@ static void fuzz_tensors(fuzz_bytes* in, memo_item* tensors) {
 static void fuzz_swap_desc_fill(fuzz_bytes* in, memo_swap_desc* desc, memo_item* tensors,
                                 int64_t* rows) {
     fuzz_fill(in, desc, offsetof(memo_swap_desc, desc_name)); /* tests/corpus has no word for it */
-    FUZZ_POINTERS(*desc, 208, &desc->device, &desc->compute_stream, &desc->tensors, &desc->order,
-                  &desc->layer_kinds, &desc->tensor_kinds, &desc->rows, &desc->device_memory,
-                  &desc->host_memory, &desc->spill_directory, &desc->desc_name, &desc->ends);
+    FUZZ_POINTERS(*desc, 200, &desc->device, &desc->compute_stream, &desc->tensors, &desc->order,
+                  &desc->layer_kinds, &desc->rows, &desc->device_memory, &desc->host_memory,
+                  &desc->spill_directory, &desc->desc_name, &desc->ends);
     fuzz_tensors(in, tensors);
     fuzz_rows(in, rows);
     desc->tensors = tensors;
@@ -436,13 +437,13 @@ static int32_t fuzz_order(fuzz_bytes* in, memo_turn* order) {
 
 /* All but the tables that a target fills. */
 static void fuzz_session_pointers(memo_session_desc* desc) {
-    FUZZ_POINTERS(
-        *desc, 440, &desc->profile_path, &desc->planned, &desc->device, &desc->compute_stream,
-        &desc->tensors, &desc->order, &desc->shapes, &desc->layer_kinds, &desc->tensor_kinds,
-        &desc->user, &desc->step, &desc->forward, &desc->between, &desc->backward, &desc->loss,
-        &desc->recompute, &desc->outputs, &desc->verifying, &desc->norm, &desc->buffers,
-        &desc->agree, &desc->spill_directory, &desc->states, &desc->update, &desc->update_host,
-        &desc->rows, &desc->log.write, &desc->log.user, &desc->device_memory, &desc->host_memory);
+    FUZZ_POINTERS(*desc, 432, &desc->profile_path, &desc->planned, &desc->device,
+                  &desc->compute_stream, &desc->tensors, &desc->order, &desc->shapes,
+                  &desc->layer_kinds, &desc->user, &desc->step, &desc->forward, &desc->between,
+                  &desc->backward, &desc->loss, &desc->recompute, &desc->outputs, &desc->verifying,
+                  &desc->norm, &desc->buffers, &desc->agree, &desc->spill_directory, &desc->states,
+                  &desc->update, &desc->update_host, &desc->rows, &desc->log.write, &desc->log.user,
+                  &desc->device_memory, &desc->host_memory);
 }
 
 /* A session's error names nothing of the layers below it. */
@@ -470,7 +471,6 @@ static void fuzz_session(fuzz_bytes* in) {
     memo_shape shapes[FUZZ_N];
     int64_t rows[FUZZ_N * FUZZ_N], n_slices = 1;
     int32_t layer_kinds[FUZZ_N], n_kinds = 1, i;
-    uint32_t tensor_kinds[FUZZ_N];
     memo_profile profiles[FUZZ_N];
     memo_state states[FUZZ_N];
     const int has_profile = fuzz_pick(in, 2), has_kinds = fuzz_pick(in, 2);
@@ -487,13 +487,13 @@ static void fuzz_session(fuzz_bytes* in) {
         buffers[i].name = fuzz_pick(in, 2) ? "b" : NULL;
         FUZZ_FILL(in, shapes[i], 16, NULL);
         layer_kinds[i] = fuzz_pick(in, 8) ? fuzz_pick(in, 3) : fuzz_count_32(in);
-        tensor_kinds[i] = fuzz_pick(in, 2) ? 0 : (uint32_t)fuzz_pick(in, 8);
+        tensors[i].kinds = fuzz_pick(in, 2) ? 0 : (uint32_t)fuzz_pick(in, 8);
+        if (!has_kinds) tensors[i].kinds = 0;
         if (has_kinds && i < desc.n_layers && layer_kinds[i] >= n_kinds)
             n_kinds = layer_kinds[i] + 1;
     }
     desc.tensors = tensors;
     desc.layer_kinds = has_kinds ? layer_kinds : NULL;
-    desc.tensor_kinds = has_kinds ? tensor_kinds : NULL;
     desc.user = &desc;
     desc.step = fuzz_pick(in, 4) ? fuzz_step : NULL;
     desc.recompute = fuzz_pick(in, 4) ? fuzz_recompute : NULL;
@@ -547,8 +547,8 @@ static void fuzz_in_flight(fuzz_bytes* in) {
     desc.device_bytes = fuzz_pick(in, 2) ? 0 : 2048 * fuzz_pick(in, 64);
     desc.host_bytes = fuzz_pick(in, 2) ? 0 : 1024 * fuzz_pick(in, 64);
     for (i = 0; i < FUZZ_N; i++) {
-        const memo_item tensor = {names[i], 8 * (int64_t)fuzz_pick(in, 8),
-                                  (int32_t)fuzz_pick(in, 4), 0, 0};
+        const memo_item tensor = {
+            names[i], 8 * (int64_t)fuzz_pick(in, 8), (int32_t)fuzz_pick(in, 4), 0, 0, 0};
         tensors[i] = tensor;
         strcpy(profile.tensors[i].name, names[i]);
     }

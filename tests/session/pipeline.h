@@ -40,7 +40,6 @@ typedef struct stage {
     int32_t number;
     memo_session_desc desc;
     memo_item tensors[P_N_TENSORS];
-    uint32_t tensor_kinds[P_N_TENSORS];
     int32_t layer_kinds[P_LAYERS_MAX];
     memo_session_buffer buffers[P_N_BUFFERS];
     memo_turn order[2 * P_MICRO_BATCHES_MAX * P_CHUNKS_MAX];
@@ -170,7 +169,7 @@ static p_job p_job_of(stage* s, memo_session* session, int32_t what, int32_t lay
     p_job j = {.what = what, .end = (int32_t)memo_session_get_batch(session).n_rows};
     j.weight = s->p->weights[p_global_layer(s, layer)];
     for (int32_t t = 0; t < P_MASK; t++)
-        if (!s->tensor_kinds[t] || s->tensor_kinds[t] >> s->layer_kinds[layer] & 1)
+        if (!s->tensors[t].kinds || s->tensors[t].kinds >> s->layer_kinds[layer] & 1)
             j.tensors[t] = (uint64_t*)memo_session_get_address(session, layer, t);
     if (what == P_RECOMPUTE) return j;
     j.mask = (uint64_t*)memo_session_get_address(session, layer, P_MASK);
@@ -328,7 +327,7 @@ static void p_open_stage(stage* s, pipeline* p, int32_t number) {
         s->tensors[t].row_bytes = t == P_MASK ? 8 : 8 * P_WORDS;
         s->tensors[t].away = away[t];
     }
-    s->tensor_kinds[P_GATE] = 2;
+    s->tensors[P_GATE].kinds = 2;
     s->desc.n_layers = n * p->n_chunks;
     for (int32_t l = 0; l < s->desc.n_layers; l++)
         s->layer_kinds[l] = p->kinds[p_global_layer(s, l)];
@@ -349,7 +348,6 @@ static void p_open_stage(stage* s, pipeline* p, int32_t number) {
     s->outputs[0].type = MEMO_TYPE_I64;
     s->desc.tensors = s->tensors;
     s->desc.n_tensors = P_N_TENSORS;
-    s->desc.tensor_kinds = s->tensor_kinds;
     s->desc.layer_kinds = s->layer_kinds;
     s->desc.n_rows = p->n_rows;
     s->desc.tile_rows = memo_test_int(1, 5);

@@ -16,7 +16,6 @@ typedef struct model {
     memo_session_desc desc;
     memo_item tensors[TENSORS_MAX];
     int32_t layer_kinds[LAYERS_MAX];
-    uint32_t tensor_kinds[TENSORS_MAX];
     memo_shape shapes[3];
     memo_device* host;
     memo_stream compute;
@@ -50,8 +49,8 @@ MEMO_UNUSED static void launch_rows(model* m, memo_session* s, int32_t layer, in
                                     int64_t begin, int64_t end, int checks) {
     int64_t row_bytes = m->tensors[t].row_bytes;
     uint64_t key = (uint64_t)((m->micro_batch * 64 + layer) * 16 + t) * 1000003u;
-    if (!row_bytes || (m->desc.layer_kinds && m->tensor_kinds[t] &&
-                       !(m->desc.tensor_kinds[t] >> m->desc.layer_kinds[layer] & 1)))
+    const uint32_t kinds = m->tensors[t].kinds;
+    if (!row_bytes || (kinds && !(kinds >> m->desc.layer_kinds[layer] & 1)))
         return; /* the layer lacks it */
     launch(m, s, memo_session_get_address(s, layer, t), begin * row_bytes, end * row_bytes, key,
            checks);
@@ -146,12 +145,10 @@ MEMO_UNUSED static void random_model(model* m) {
     }
     for (int32_t t = 0; t < LAYERS_MAX; t++) m->layer_kinds[t] = (int32_t)memo_test_int(0, 2);
     for (int32_t t = 0; t < m->desc.n_tensors; t++) /* 0: all kinds */
-        m->tensor_kinds[t] = m->tensors[t].away == MEMO_WITH ? m->tensor_kinds[t - 1]
-                                                             : (uint32_t)memo_test_int(0, 7);
-    if (memo_test_int(0, 2) == 0) {
-        m->desc.layer_kinds = m->layer_kinds;
-        m->desc.tensor_kinds = m->tensor_kinds;
-    }
+        m->tensors[t].kinds = m->tensors[t].away == MEMO_WITH ? m->tensors[t - 1].kinds
+                                                              : (uint32_t)memo_test_int(0, 7);
+    if (memo_test_int(0, 2) == 0) m->desc.layer_kinds = m->layer_kinds;
+    for (int32_t t = 0; t < m->desc.n_tensors && !m->desc.layer_kinds; t++) m->tensors[t].kinds = 0;
     m->desc.forward = forward;
     m->desc.backward = backward;
     if (memo_test_int(0, 1)) m->desc.step = step;

@@ -473,7 +473,7 @@ static void rows_of_kinds(const model* m) {
                           {64, 0, 64, 64}, {64, 16, 4, 4}, {64, 0, 0, 0}, {64, 16, 5, 5}};
     desc.tensors = m->tensors, desc.n_tensors = 4, desc.n_layers = 8, desc.n_rows = 64;
     desc.tile_rows = 8, desc.rows = rows[0];
-    desc.layer_kinds = m->desc.layer_kinds, desc.tensor_kinds = m->desc.tensor_kinds;
+    desc.layer_kinds = m->desc.layer_kinds;
     expect_rows(&desc, "\n          0-7          0       64           0   input"
                        "\n          0-2          0        8          56   up"
                        "\n          3-7          0       16          48   up"
@@ -498,13 +498,12 @@ TEST(a_tensor_without_choice_hides_no_other) {
 /* Each kind of layer has its own times, and a plan for other kinds is refused. */
 TEST(layers_have_kinds) {
     static const int32_t kinds[8] = {0, 1, 0, 0, 1, 0, 2, 0};
-    static const uint32_t of_tensors[4] = {0, 1, 6, 6};
     int32_t others[8];
     memo_profile profile;
     own_model m;
     tight_model(&m);
     m.desc.layer_kinds = kinds;
-    m.desc.tensor_kinds = of_tensors;
+    m.tensors[1].kinds = 1, m.tensors[2].kinds = m.tensors[3].kinds = 6;
     m.desc.device_bytes = 96 << 10;
     m.desc.computes_on_host = 1;
     open_device(&m, m.desc.device_bytes, 0);
@@ -533,6 +532,11 @@ TEST(layers_have_kinds) {
     m.desc.layer_kinds = others;
     CHECK_ERROR(memo_session_open(&m.desc, plan, &s, &error), INVALID_ARGUMENT,
                 "layer 3: it has 0 as layer_kinds, the session has 1");
+    m.desc.layer_kinds = kinds;
+    WITH(m.tensors[1].kinds, 3,
+         CHECK_ERROR(memo_session_open(&m.desc, plan, &s, &error), INVALID_ARGUMENT,
+                     "tensor `up`: it has 1 as kinds, the session has 3"));
+    m.desc.layer_kinds = others;
     others[3] = 3;
     memo_step_plan_destroy(plan);
     CHECK_ERROR(memo_session_plan(&m.desc, &profile, &plan, &error), INVALID_ARGUMENT,

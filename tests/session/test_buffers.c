@@ -110,14 +110,12 @@ TEST(buffers_are_of_kinds) {
         {"a", 3000, 0, MEMO_PASS_FORWARD, MEMO_EACH_LAYER, MEMO_PASS_FORWARD, 0, 1},
         {"b", 6144, 0, MEMO_PASS_FORWARD, MEMO_EACH_LAYER, MEMO_PASS_FORWARD, 0, 2},
         {"c", 5000, 0, MEMO_PASS_FORWARD, MEMO_EACH_SLICE, MEMO_PASS_FORWARD, 0, 4}};
-    static const uint32_t of_tensors[4] = {0, 0, 0, 0};
     memo_session_info info;
     own_model m;
     tight_model(&m);
     by_layers(&m, kinds_forward, backward);
     m.desc.computes_on_host = 1;
     m.desc.layer_kinds = kinds;
-    m.desc.tensor_kinds = of_tensors;
     m.desc.buffers = of_kinds;
     m.desc.n_buffers = 3;
     memo_session* s = create(&m, &info);

@@ -188,7 +188,6 @@ static memo_status inspect(MEMO_UNUSED void* context, memo_stream stream, const 
 /* On the calling thread, under three policies; and on a device that inspects. */
 TEST(mistakes_are_found) {
     static const int32_t kinds[C_LAYERS] = {0, 0, 1, 0, 0, 0};
-    static const uint32_t of_kinds[3] = {0, 0, 1};
     static const memo_shape forward_only = {C_ROWS / 2, 1};
     static const memo_shape whole_and_half[2] = {{C_ROWS, 0}, {C_ROWS / 2, 0}};
     static const struct {
@@ -279,7 +278,7 @@ TEST(mistakes_are_found) {
         if (i == 11) c.clobbers = 2;
         if (i == 12) c.clobbers = 3;
         if (i == 13) c.desc.layer_kinds = kinds, c.forgets = 2; /* in layer 2 alone */
-        if (i == 15) c.desc.layer_kinds = kinds, c.lacks = 1;   /* and no tensor_kinds */
+        if (i == 15) c.desc.layer_kinds = kinds, c.lacks = 1;   /* and no kinds of tensors */
         if (i == 16) c.continues = 1;
         if (i == 19) c.reads = 2; /* layer 3 hands on another's tensor */
         if (i == 17) c.buffers[0].last_layer = C_LAYERS - 1;
@@ -287,7 +286,7 @@ TEST(mistakes_are_found) {
         if (i == 14) c.desc.shapes = &forward_only, c.desc.n_shapes = 1;
         if (i == 20) c.tensors[C_INPUT].away = MEMO_ROWS, c.copies = 1;
         if (i == 21) c.reads = 1;
-        if (i == 22) c.desc.layer_kinds = kinds, c.desc.tensor_kinds = of_kinds, c.lacks = 2;
+        if (i == 22) c.desc.layer_kinds = kinds, c.tensors[C_OUT].kinds = 1, c.lacks = 2;
         if (i == 23 || i == 24) c.early = i - 22;
         if (i == 25) c.tensors[C_HIDDEN].row_bytes += 8;
         if (i == 26) c.forgets = 3;

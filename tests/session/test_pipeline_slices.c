@@ -255,7 +255,7 @@ TEST(the_planner_chooses_slices_of_orders) {
     p.n_rows = 2;
     p_open_stage(&s, &p, 0);
     p_interleaved(&s, 2);
-    s.tensor_kinds[P_GATE] = 0;
+    s.tensors[P_GATE].kinds = 0;
     item_choose(&s.tensors[P_GATE], MEMO_MOVE, MEMO_EDGE, 0);
     s.desc.tile_rows = 64;
     s.desc.n_rows = 8192;
@@ -359,7 +359,7 @@ static void random_timed_stage(pipeline* p, stage* s, timed* times) {
     p_random(p, 1, (int32_t)memo_test_int(1, P_CHUNKS_MAX));
     p_open_stage(s, p, 0);
     if (memo_test_int(0, 3)) p_random_order(s);
-    s->tensor_kinds[P_GATE] = 0;
+    s->tensors[P_GATE].kinds = 0;
     item_choose(&s->tensors[P_GATE], MEMO_MOVE, MEMO_EDGE, 0);
     s->tensors[P_INPUT].scope = scopes[memo_test_int(0, 2)];
     if (memo_test_int(0, 3))

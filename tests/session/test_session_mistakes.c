@@ -204,7 +204,6 @@ static double norm(void* user) {
 
 static void make(trainer* r, mistake m) {
     static const int32_t kinds[L] = {0, 0, 1, 0, 0};
-    static const uint32_t of_kinds[N_TENSORS] = {0, 0, 0, 0, 0, 1};
     static const memo_item tensors[N_TENSORS] = {
         MEMO_ITEM("inp", 4 * C, MEMO_MOVE), MEMO_ITEM("norm", 4 * C, MEMO_ROWS),
         MEMO_ITEM("rstd", 4, MEMO_WITH),    MEMO_ITEM("att", 4 * C, MEMO_WHOLE),
@@ -228,7 +227,7 @@ static void make(trainer* r, mistake m) {
     if (m == WITH_FORGOTTEN_OF_ATTENTION) r->tensors[LSE].away = MEMO_WHOLE;
     if (m == TILE_TOO_SMALL) r->desc.tile_rows = 1;
     if (m == N_ROWS_TOO_SMALL) r->desc.n_rows = T / 4; /* T for B * T */
-    if (m == KIND_WITHOUT_ITS_TENSOR) r->desc.layer_kinds = kinds, r->desc.tensor_kinds = of_kinds;
+    if (m == KIND_WITHOUT_ITS_TENSOR) r->desc.layer_kinds = kinds, r->tensors[FC].kinds = 1;
 }
 
 static memo_status keep_memory(MEMO_UNUSED void* context, MEMO_UNUSED void* address,

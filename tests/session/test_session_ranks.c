@@ -324,14 +324,15 @@ TEST(a_rank_without_memory_for_checks_fails_all) {
 TEST(unequal_descs_are_refused) {
     static const char* const names[] = {"n_layers", "n_tensors",    "n_rows", "tile_rows",
                                         "policy",   "tensors",      "rows",   "backward_recomputes",
-                                        "buffers",  "device_bytes", "shapes", "is_unadvised"};
+                                        "buffers",  "device_bytes", "shapes", "is_unadvised",
+                                        "tensors"};
     static const memo_session_buffer buffer[2] = {
         {"one", 1, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
         {"one", 2, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0}};
     int64_t rows[2][2 * 8 * 4];
     for (int32_t i = 0; i < 2 * 2 * 8 * 4; i++) (&rows[0][0])[i] = MEMO_ROWS_KEPT;
     rows[1][1] = 0;
-    for (int32_t k = 0; k < 12; k++) {
+    for (int32_t k = 0; k < 13; k++) {
         memo_session_desc* d = &ranks[1].m.desc;
         for (int32_t i = 0; i < 2; i++) open_rank(i);
         if (k == 0) d->n_layers = 7;
@@ -351,6 +352,7 @@ TEST(unequal_descs_are_refused) {
         }
         if (k == 10) d->n_shapes = 1;
         if (k == 11) d->is_unadvised = 1; /* who advises agrees more often */
+        if (k == 12) ranks[1].m.tensors[1].kinds = 1;
         if (k == 9) d->device_bytes = -1; /* one rank's desc is not valid */
         run_ranks(2);
         for (int32_t i = 0; i < 2; i++) {

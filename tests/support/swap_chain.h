@@ -31,7 +31,6 @@ typedef struct chain {
     int64_t rows[CHAIN_LAYERS_MAX * CHAIN_TENSORS_MAX]; /* if has_rows */
     int32_t has_rows;
     int32_t layer_kinds[CHAIN_LAYERS_MAX]; /* if has_kinds */
-    uint32_t tensor_kinds[CHAIN_TENSORS_MAX];
     int32_t has_kinds;
     int32_t order[RANDOM_ORDER_MAX], ends[RANDOM_ORDER_MAX]; /* if desc.n_order */
     int32_t is_given; /* 1: a backward begins with an EDGE that nobody has written */
@@ -82,7 +81,7 @@ static int chain_is_layer(const chain* c, int32_t t) {
 
 /* Does a layer have bytes of a tensor? */
 static int chain_has(const chain* c, int32_t layer, int32_t tensor) {
-    uint32_t kinds = c->has_kinds ? c->tensor_kinds[tensor] : 0;
+    const uint32_t kinds = c->tensors[tensor].kinds;
     return c->tensors[tensor].row_bytes > 0 && (!kinds || kinds >> c->layer_kinds[layer] & 1);
 }
 
@@ -283,7 +282,7 @@ static MEMO_UNUSED memo_status chain_forward_only(chain* c, int64_t micro_batch)
 
 static void chain_set_kinds(chain* c) {
     c->desc.layer_kinds = c->has_kinds ? c->layer_kinds : NULL;
-    c->desc.tensor_kinds = c->has_kinds ? c->tensor_kinds : NULL;
+    for (int32_t t = 0; t < CHAIN_TENSORS_MAX && !c->has_kinds; t++) c->tensors[t].kinds = 0;
 }
 
 /* Makes the compute stream and the engine; c->host, c->device, c->desc and c->tensors are set. */

@@ -102,12 +102,14 @@ typedef struct memo_item {
     /* 0, or LATE_ROWS for rows that an expert gets: MOVE or ROWS, SLICE; all such items have the
      * same kinds. */
     int32_t is;
+    uint32_t kinds; /* bit k: layers of kind k have the item; 0: all layers; of WITH: as the item
+                       before */
 } memo_item;
 
-/* An item of its first two to five fields.  No compiler warns of the missing fields. */
-#define MEMO_ITEM(...) MEMOI_ITEM(__VA_ARGS__, 0, 0, 0, 0)
-#define MEMOI_ITEM(name, row_bytes, away, scope, is, ...)                                          \
-    { name, row_bytes, away, scope, is }
+/* An item of its first two to six fields.  No compiler warns of the missing fields. */
+#define MEMO_ITEM(...) MEMOI_ITEM(__VA_ARGS__, 0, 0, 0, 0, 0)
+#define MEMOI_ITEM(name, row_bytes, away, scope, is, kinds, ...)                                   \
+    { name, row_bytes, away, scope, is, kinds }
 
 #define MEMO_ROWS_KEPT (-1) /* in a table of rows: the layer keeps the tensor */
 
@@ -125,7 +127,8 @@ typedef struct memo_swap_desc {
     double alpha;      /* in [0, 1]; rounded to tiles */
     /* (n_layers, n_tensors), copied: how many rows are swapped, the first ones in even layers, the
      * last ones in odd layers; the others are recomputed.  MEMO_ROWS_KEPT: neither.  The border
-     * between swapped and recomputed rows must be a multiple of tile_rows.  NULL: use alpha. */
+     * between swapped and recomputed rows must be a multiple of tile_rows.  Cells of tensors that a
+     * layer lacks have no meaning.  NULL: use alpha. */
     const int64_t* rows;
     int32_t is_timed;    /* measure stalls with events */
     void* device_memory; /* memo_swap_sizes.device_bytes, 512-aligned; NULL: from the device */
@@ -142,9 +145,6 @@ typedef struct memo_swap_desc {
     int32_t n_order;
     int32_t has_loss;           /* the last layer's backward begins with the loss, as in a group */
     const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
-    /* (n_tensors), copied.  Bit k: layers of kind k have the tensor; 0, or NULL: all layers.  Cells
-     * of tensors that a layer lacks have no meaning. */
-    const uint32_t* tensor_kinds;
     /* Places for layers in host memory; 0: one for each moved layer.  If there are fewer, the last
      * two (or the only one) are windows: layers without a place go through these to the file. */
     int32_t n_host_layers;

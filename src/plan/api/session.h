@@ -388,10 +388,8 @@ typedef struct memo_session_desc {
     const memo_shape* shapes; /* copied; memo_batch.shape is an index */
     int32_t n_shapes;         /* 0: one shape of n_rows, forward and backward */
     /* Layers may differ: local and global attention, dense layers before experts.  Each kind is
-     * timed.  Both are copied. */
-    const int32_t* layer_kinds;   /* (n_layers): 0 to 31; NULL: all layers are of kind 0 */
-    const uint32_t* tensor_kinds; /* (n_tensors).  Bit k: layers of kind k have the tensor; 0, or
-                                     NULL: all layers */
+     * timed, and memo_item.kinds says which kinds have a tensor. */
+    const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
 
     void* user; /* first argument of every function */
     /* One micro-batch; NULL: forward of all layers, between, backward of all layers. */

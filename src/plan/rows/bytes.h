@@ -52,7 +52,7 @@ MEMOI void memoi_rows_take(memoi_rows_planner* p, const memo_swap_desc* swap) {
  * added anew, unless some tensors are only of some kinds (their bytes have a maximum). */
 MEMOI void memoi_rows_add_bundles(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
-    const int is_new = !p->is_summed || swap->tensor_kinds;
+    const int is_new = !p->is_summed || memob_swap_has_kinds(swap);
     const double call_s = p->desc->profile->recompute_call_s;
     if (is_new) memset(p->sums, 0, (size_t)p->n_layers * sizeof *p->sums);
     for (int32_t t = 0; t < swap->n_tensors; t++) {

@@ -343,8 +343,7 @@ MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, mem
                     "memo_session_desc.tensors[%d].name: `%s` is also the name of tensors[%d]; "
                     "give each tensor its own",
                     (int)t, word, (int)other);
-        if (!desc->layer_kinds && desc->tensor_kinds && desc->tensor_kinds[t] &&
-            !(desc->tensor_kinds[t] & 1))
+        if (!desc->layer_kinds && desc->tensors[t].kinds && !(desc->tensors[t].kinds & 1))
             field = "layer_kinds: NULL, so all layers are of kind 0, which lacks a tensor; set it";
     }
     return field ? MEMOB_INVALID(error, "memo_session_desc.%s", field) : MEMO_STATUS_OK;
@@ -379,7 +378,6 @@ MEMOI memo_status memoi_session_copy_desc(memo_session* s, int opens, memo_error
 #define MEMOI_COPY_TABLE(field, n, type)                                                           \
     own->field = (type*)memoi_session_take_copy(s, own->field, (size_t)own->n * sizeof(type));
     MEMOI_SESSION_TABLES(MEMOI_COPY_TABLE)
-    MEMOI_COPY_TABLE(tensor_kinds, n_tensors, uint32_t)
     tensors = (memo_item*)(uintptr_t)own->tensors;
     for (int32_t t = 0; t < own->n_tensors && tensors; t++)
         tensors[t].name = memoi_session_take_text(s, tensors[t].name);
@@ -474,7 +472,6 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     for (int32_t i = 0; i < n; i++) {
         own->tensors[i] = desc->tensors[i];
         own->tensors[i].name = strcpy(own->names[i], desc->tensors[i].name);
-        if (desc->tensor_kinds) own->tensor_kinds[i] = desc->tensor_kinds[i];
     }
     for (int32_t i = 0; i < n_steps; i++) {
         const int32_t first = n_turns ? chunks[i / n_of_place] * n_of_place : 0;
@@ -488,7 +485,6 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap->order = order;
     swap->ends = ends;
     swap->tensors = own->tensors;
-    swap->tensor_kinds = own->tensor_kinds;
     swap->layer_kinds = layer_kinds;
     swap->rows = own_rows;
     swap->n_tensors = n;
@@ -567,7 +563,7 @@ MEMOI void memoi_step_plan_tensor(const memo_step_plan* plan, int32_t i,
     memoi_step_plan_add(line, "away", tensor->away);
     memoi_step_plan_add(line, "scope", tensor->scope);
     memoi_step_plan_add(line, "is", tensor->is);
-    memoi_step_plan_add(line, "tensor_kinds", memob_tensor_kinds(&plan->swap, i));
+    memoi_step_plan_add(line, "kinds", tensor->kinds);
     line->n_same = line->n;
 }
 

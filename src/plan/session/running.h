@@ -50,7 +50,7 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_ARGUMENT,
         "checked session: memo_session_get_address: layer %d is of kind %d, which lacks tensor "
-        "`%s` of %lld bytes a row; do not use it there, or change layer_kinds or tensor_kinds",
+        "`%s` of %lld bytes a row; do not use it there, or change layer_kinds or its kinds",
         (int)layer, (int)memob_layer_kind(s->steps, step), of->name, (long long)of->row_bytes);
     return s->checked.slots + 2 * s->checked.slot_bytes; /* kernels harm nothing there */
 }

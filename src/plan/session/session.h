@@ -40,7 +40,6 @@ typedef struct memoi_timer {
 typedef struct memoi_step_plan {
     memo_step_plan plan; /* first */
     memo_item tensors[MEMO_PROFILE_TENSORS_MAX];
-    uint32_t tensor_kinds[MEMO_PROFILE_TENSORS_MAX];
     char names[MEMO_PROFILE_TENSORS_MAX][sizeof((memo_profile_tensor*)NULL)->name];
     memob_arrays arrays; /* order, and what swap points to */
 } memoi_step_plan;
