@@ -91,7 +91,7 @@ typedef struct trainer {
     memo_turn order[T_IN_FLIGHT_MAX * 2 * T_LAYERS_MAX];
     t_sums sums, plain_sums;
     int32_t n_recomputed, n_updates;
-    int32_t waits;  /* 1: for each forward, so that late rows are the same in every run */
+    int32_t waits;  /* 1: in each pass, so that late rows are the same in every run */
     int64_t number; /* of the call's first micro-batch: each has other rows */
     uint64_t rate;  /* of this step; on the host: not used */
     enum t_mistake mistake;
@@ -398,10 +398,13 @@ static void t_forward(void* user, memo_session* s, int32_t layer) {
 static void t_backward(void* user, memo_session* s, int32_t layer) {
     trainer* t = (trainer*)user;
     t_job j = t_job_of(t, s, T_BACKWARD, layer, t->desc.n_tensors);
+    const int has_expert = t->desc.n_tensors > T_EXPERT;
     int64_t n = 0;
-    for (int64_t r = 0; t->desc.n_tensors > T_EXPERT && r < j.end - j.begin; r++)
+    if (t->waits && has_expert)
+        CHECK_OK(memo_stream_synchronize(t->host, t->desc.compute_stream, &error));
+    for (int64_t r = 0; has_expert && r < j.end - j.begin; r++)
         n += t_is_routed(t_row(&j, T_INPUT, r));
-    if (t->desc.n_tensors > T_EXPERT) CHECK_IS(n, ==, memo_session_get_slice(s).n_routed);
+    if (has_expert) CHECK_IS(n, ==, memo_session_get_slice(s).n_routed);
     t_launch(t, s, &j);
 }
 
