@@ -750,11 +750,12 @@ typedef struct memo_session_desc {
     /* Updates the states of a layer from its gradients; MEMO_LAYER_FIRST, then 0 to n_layers.  NULL
      * without states, or if update_on is HOST. */
     void (*update)(void* user, memo_session* session, int32_t layer);
-    /* The same on the host; NULL: only on the device.  Runs on a thread of the device, one layer at
-     * a time in the order of `update`, as late as the next forward of the layer.  So what changes
-     * from step to step, such as a step number, belongs in a state.  The function may only call
-     * memo_session_get_host_state.  Needs device->launch_host. */
-    void (*update_host)(void* user, memo_session* session, int32_t layer);
+    /* The same on the host; NULL: only on the device.  states[i] is the address of state i of the
+     * layer on the host, NULL if the layer lacks the state; the array is valid during the call.
+     * Runs on a thread of the device, one layer at a time in the order of `update`, as late as the
+     * next forward of the layer.  So what changes from step to step, such as a step number, belongs
+     * in a state.  Needs device->launch_host. */
+    void (*update_host)(void* user, int32_t layer, void* const* states);
     memo_update update_on; /* 0: planned, if update_host is set */
     int32_t update_may;    /* sum of MEMO_MAY_DEFER, ...: see States; 0: a pass of its own */
     int32_t states_stay;   /* 1: on the device, whatever the budgets */
@@ -943,10 +944,6 @@ MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buff
 /* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It does not
  * change, unless the session plans again; the bytes are there while the layer is open. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
-/* In desc.update_host: where a state that the update uses lies on the host; NULL: the layer lacks
- * the state. */
-MEMO_API void* memo_session_get_host_state(const memo_session* session, int32_t layer,
-                                           int32_t state);
 /* Ends a step: updates all layers, or defers that, or does nothing if the last backward has updated
  * them, as the plan says.  After the last micro-batch of a step either this call comes next, or
  * memo_session_skip_update, whatever the plan is.  After an error in a micro-batch run it again; if
@@ -7754,6 +7751,11 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
                    : MEMO_STATUS_OK;
 }
 
+/* 1: the trainer updates states there. */
+MEMOI int memoi_session_updates(const memo_session_desc* desc, int on_host) {
+    return on_host ? desc->update_host != NULL : desc->update != NULL;
+}
+
 /* Copies the kinds of layers, with those of FIRST and LAST.  Checks the table of states, and
  * prepares the engine's desc, in which nothing is streamed yet. */
 MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) {
@@ -7770,7 +7772,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     desc->layer_kinds = kinds + 1; /* all 0 without the caller's */
     if (!desc->n_states) return MEMO_STATUS_OK;
 
-    if (!(on_host ? desc->update_host : desc->update))
+    if (!memoi_session_updates(desc, on_host))
         return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but n_states is %d; set it",
                              on_host ? "update_host" : "update", (int)desc->n_states);
     if (on_host && (desc->states_stay || desc->n_layers < 2))
@@ -7845,9 +7847,12 @@ MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* 
 
 MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_error* error) {
     memo_session* s = (memo_session*)session;
-    (void)error;
+    void* states[MEMO_STATES_MAX];
     const double begin_s = memob_now_s();
-    s->desc.update_host(s->desc.user, s, layer - 1);
+    for (int32_t i = 0; i < s->desc.n_states; i++)
+        states[i] = memob_states_get_host_address(s->states, layer, i);
+    s->desc.update_host(s->desc.user, layer - 1, states);
+    (void)error;
     s->timing.host_s += memob_now_s() - begin_s;
     s->timing.host_bytes += memob_states_update_bytes(s->states, layer);
     return MEMO_STATUS_OK;
@@ -7898,7 +7903,7 @@ MEMOI memo_status memoi_session_take_plan(memo_session* s, const memo_step_plan*
     const int on_host = plan->update_is_on_host;
     const memo_status status = memoi_session_match(s, plan, error);
     if (status) return status;
-    if (s->streamed && !(on_host ? s->desc.update_host : s->desc.update))
+    if (s->streamed && !memoi_session_updates(&s->desc, on_host))
         return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but the plan needs it; set it",
                              on_host ? "update_host" : "update");
     memo_step_plan_destroy(s->own_plan);
@@ -8102,13 +8107,6 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
         ((s->states->updated | s->states->gradients) >> state & 1))
         return memob_states_get_host_address(s->states, layer + 1, state);
     return memob_states_get_address(s->states, layer + 1, state);
-}
-
-void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t state) {
-    if (!s || !s->states || !memob_is_within(layer, MEMO_LAYER_FIRST, s->desc.n_layers) ||
-        !memob_is_within(state, 0, s->desc.n_states - 1))
-        return NULL;
-    return memob_states_get_host_address(s->states, layer + 1, state);
 }
 
 /* The trainer updates a layer on the device. */

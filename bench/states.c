@@ -56,9 +56,9 @@ static void update(void* user, memo_session* session, int32_t layer) {
     (void)session;
     if (layer >= 0 && layer < N_LAYERS) compute((const chain*)user, UPDATE_S);
 }
-static void update_host(void* user, memo_session* session, int32_t layer) {
+static void update_host(void* user, int32_t layer, void* const* states_of_layer) {
     const struct timespec duration = {0, (long)(1e9 * UPDATE_HOST_S)};
-    (void)user, (void)session;
+    (void)user, (void)states_of_layer;
     if (layer >= 0 && layer < N_LAYERS) nanosleep(&duration, NULL);
 }
 

@@ -76,7 +76,7 @@ static void vary(trainer* t, int64_t i) {
         if (!d->slice_rows) d->slice_rows = 4 * memo_test_int(2, 5);
         if (i % 2 == 0) {
             d->n_states = d->update_may = 0;
-            d->states = NULL, d->update = d->update_host = NULL;
+            d->states = NULL, d->update = NULL, d->update_host = NULL;
             d->update_on = MEMO_UPDATE_PLANNED;
         }
     }

@@ -461,7 +461,6 @@ static void sessions(void) {
     NOTHING(memo_session_get_addresses, first, s, 0, 0, NULL);
     ZERO(memo_session_get_buffer, session, NULL, 0);
     ZERO(memo_session_get_state, session, NULL, 0, 0);
-    ZERO(memo_session_get_host_state, session, NULL, 0, 0);
     NOTHING(memo_session_fail, session, NULL, MEMO_STATUS_IO, "a");
     NOTHING(memo_session_fail, message, s, MEMO_STATUS_IO, NULL);
     CHECK_ERROR(memo_session_end(s, &error), IO, "input/output error");

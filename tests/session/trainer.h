@@ -295,9 +295,9 @@ static int t_has(const trainer* t, int32_t layer, int32_t state) {
     return layer >= 0 && layer < t->desc.n_layers && (!kinds || kinds >> t->kinds[layer] & 1);
 }
 
-/* A job without rows, with the states of a session, or of plain arrays, that it uses. */
+/* A job without rows, with the states that it uses: of a session, on the host, or of plain arrays. */
 static t_job t_job_of_states(trainer* t, int32_t what, int32_t layer, const memo_session* s,
-                             t_plain* plain) {
+                             t_plain* plain, void* const* on_host) {
     static const uint32_t used[] = {MEMO_STATE_FORWARD,
                                     0,
                                     MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
@@ -320,8 +320,8 @@ static t_job t_job_of_states(trainer* t, int32_t what, int32_t layer, const memo
             continue;
         if (plain)
             j.states[i] = t_has(t, of, i) ? plain->states[of + 1][i] : NULL;
-        else if (what == T_UPDATE_HOST)
-            j.states[i] = (uint64_t*)memo_session_get_host_state(s, of, i);
+        else if (on_host)
+            j.states[i] = (uint64_t*)on_host[i];
         else
             j.states[i] = (uint64_t*)memo_session_get_state(s, of, i);
     }
@@ -331,7 +331,7 @@ static t_job t_job_of_states(trainer* t, int32_t what, int32_t layer, const memo
 /* --- the functions of a session --- */
 
 static t_job t_job_of(trainer* t, memo_session* s, int32_t what, int32_t layer, int32_t n_tensors) {
-    t_job j = t_job_of_states(t, what, layer, s, NULL);
+    t_job j = t_job_of_states(t, what, layer, s, NULL, NULL);
     j.n_rows = memo_session_get_batch(s).n_rows;
     const memo_slice slice = memo_session_get_slice(s);
     j.begin = slice.begin, j.end = slice.end;
@@ -419,15 +419,17 @@ static void t_recompute(void* user, memo_session* s, int32_t layer, int32_t tens
 
 static MEMO_UNUSED void t_update(void* user, memo_session* s, int32_t layer) {
     trainer* t = (trainer*)user;
-    t_job j = t_job_of_states(t, T_UPDATE, layer, s, NULL);
+    t_job j = t_job_of_states(t, T_UPDATE, layer, s, NULL, NULL);
     memcpy(&j.rate, memo_session_get_batch(s).values, sizeof j.rate);
     t->n_updates++;
     t_launch(t, s, &j);
 }
 
-static MEMO_UNUSED void t_update_host(void* user, memo_session* s, int32_t layer) {
+static MEMO_UNUSED void t_update_host(void* user, int32_t layer, void* const* states) {
     trainer* t = (trainer*)user;
-    t_job j = t_job_of_states(t, T_UPDATE_HOST, layer, s, NULL);
+    t_job j = t_job_of_states(t, T_UPDATE_HOST, layer, NULL, NULL, states);
+    for (int32_t i = 0; i < t->desc.n_states; i++)
+        CHECK_CASE(!states[i] == !t_has(t, layer, i), "layer %d, state %d", (int)layer, (int)i);
     t_run_job(&j, NULL);
 }
 
@@ -579,7 +581,7 @@ static MEMO_UNUSED void t_run_plain(trainer* t, t_plain* plain, int64_t n_rows,
     const int32_t n = t->desc.n_layers;
     for (int32_t k = 0; k < (is_forward_only ? n : 2 * n); k++) {
         const int32_t layer = k < n ? k : 2 * n - 1 - k;
-        t_job j = t_job_of_states(t, k < n ? T_FORWARD : T_BACKWARD, layer, NULL, plain);
+        t_job j = t_job_of_states(t, k < n ? T_FORWARD : T_BACKWARD, layer, NULL, plain, NULL);
         j.end = j.n_rows = n_rows;
         j.number = t->number;
         for (int32_t i = 0; i < t->desc.n_tensors; i++) j.tensors[i] = plain->rows[layer][i];
@@ -608,7 +610,7 @@ static MEMO_UNUSED void t_drop_gradients(trainer* t, t_plain* plain) {
 
 static MEMO_UNUSED void t_update_plain(trainer* t, t_plain* plain) {
     for (int32_t layer = MEMO_LAYER_FIRST; layer <= t->desc.n_layers; layer++) {
-        t_job j = t_job_of_states(t, T_UPDATE, layer, NULL, plain);
+        t_job j = t_job_of_states(t, T_UPDATE, layer, NULL, plain, NULL);
         j.rate = t->rate;
         t_run_job(&j, NULL);
     }

@@ -73,14 +73,14 @@ gpt_rows gpt_bucket_rows(const gpt_model* model, int array, int64_t bucket) {
                    : gpt_whole_bucket(model, bucket);
 }
 
-char* gpt_address_at(const gpt_model* model, int on_host, int array, int64_t i) {
+char* gpt_address_at(const gpt_model* model, void* const* on_host, int array, int64_t i) {
     const int64_t bucket = gpt_bucket_of(model, i);
+    const int32_t state = GPT_N_PLACES * array + gpt_bucket_place(model, bucket);
     if (model->measures) return NULL;
-    char* state = (char*)(on_host ? memo_session_get_host_state : memo_session_get_state)(
-        model->session, (int32_t)bucket - 1,
-        GPT_N_PLACES * array + gpt_bucket_place(model, bucket));
+    void* at = on_host ? on_host[state]
+                       : memo_session_get_state(model->session, (int32_t)bucket - 1, state);
     return gpt_offset(
-        state, gpt_array_bytes(model, array, i - gpt_bucket_rows(model, array, bucket).begin));
+        (char*)at, gpt_array_bytes(model, array, i - gpt_bucket_rows(model, array, bucket).begin));
 }
 /* Where a tensor of a layer begins; layer 0 also for those of the model. */
 static int64_t gpt_begin_of(const gpt_model* model, int32_t layer, int w) {

@@ -274,10 +274,11 @@ static inline char* gpt_offset(const void* address, int64_t n_bytes) {
     return address ? (char*)(uintptr_t)address + n_bytes : NULL;
 }
 
-/* Where parameter i lies in an array: on the device while its layer is open, or on the host. */
-char* gpt_address_at(const gpt_model* model, int on_host, int array, int64_t i);
+/* Where parameter i lies in an array: in on_host, states of the parameter's layer on the host; NULL:
+ * on the device, while the layer is open. */
+char* gpt_address_at(const gpt_model* model, void* const* on_host, int array, int64_t i);
 static inline char* gpt_address(const gpt_model* model, int array, int64_t i) {
-    return gpt_address_at(model, 0, array, i);
+    return gpt_address_at(model, NULL, array, i);
 }
 static inline char* gpt_weight(const gpt_model* model, int64_t i) {
     return gpt_address(model, GPT_WEIGHTS, i);

@@ -214,9 +214,9 @@ void gpt_gradient_norm(gpt_model* model) {
     }
 }
 
-/* Updates `rows` of a parameter, on the device or on the host. */
-static gpt_adamw_args gpt_adamw_args_make(const gpt_model* model, int on_host, gpt_rows rows,
-                                          const gpt_parameter* p) {
+/* Updates `rows` of a parameter, on the device or (on_host not NULL) on the host. */
+static gpt_adamw_args gpt_adamw_args_make(const gpt_model* model, void* const* on_host,
+                                          gpt_rows rows, const gpt_parameter* p) {
     const gpt_handed_update* handed = model->handed;
     gpt_adamw_args a = MEMO_ZERO(gpt_adamw_args);
     a.squares = on_host ? &handed->squares : &model->totals[GPT_TOTAL_SQUARES];
@@ -242,7 +242,7 @@ static void gpt_adamw_part(gpt_model* model, gpt_rows part, const gpt_parameter*
     gpt_adamw_args* a = &op.args.adamw;
     const int64_t n = gpt_count(rows);
     if (!n || gpt_is_idle(model)) return;
-    *a = gpt_adamw_args_make(model, 0, rows, p);
+    *a = gpt_adamw_args_make(model, NULL, rows, p);
     gpt_use_bytes(&op, GPT_READ, &a->gradients, a->gradients, gpt_sum_bytes(model, n));
     gpt_use_bytes(&op, GPT_READ, &a->squares, a->squares, (int64_t)sizeof *a->squares);
     gpt_use_bytes(&op, GPT_READ, &a->values, a->values, (int64_t)sizeof *a->values);
@@ -270,13 +270,12 @@ void gpt_update_bucket(void* user, memo_session* session, int32_t layer) {
     memo_session_fail(session, model->status, model->error.message);
 }
 
-void gpt_update_bucket_on_host(void* user, memo_session* session, int32_t layer) {
+void gpt_update_bucket_on_host(void* user, int32_t layer, void* const* states) {
     const gpt_model* model = (const gpt_model*)user;
-    (void)session;
     GPT_EACH_TENSOR(t, model, layer + 1) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
         const gpt_adamw_args a =
-            gpt_adamw_args_make(model, 1, gpt_rows_make(p.offset, p.offset + p.n), &p);
+            gpt_adamw_args_make(model, states, gpt_rows_make(p.offset, p.offset + p.n), &p);
         model->kernels.update_on_host(&a);
     }
 }

@@ -50,7 +50,7 @@ void gpt_gradient_norm(gpt_model* model);
 void gpt_update_bucket(void* user, memo_session* session, int32_t layer);
 
 /* Callback of the session, on a thread of the device: the states of a bucket are on the host. */
-void gpt_update_bucket_on_host(void* user, memo_session* session, int32_t layer);
+void gpt_update_bucket_on_host(void* user, int32_t layer, void* const* states);
 
 /* Sets the master weights that this rank updates to the weights. */
 void gpt_set_masters(gpt_model* model, int64_t bucket);

@@ -463,11 +463,12 @@ typedef struct memo_session_desc {
     /* Updates the states of a layer from its gradients; MEMO_LAYER_FIRST, then 0 to n_layers.  NULL
      * without states, or if update_on is HOST. */
     void (*update)(void* user, memo_session* session, int32_t layer);
-    /* The same on the host; NULL: only on the device.  Runs on a thread of the device, one layer at
-     * a time in the order of `update`, as late as the next forward of the layer.  So what changes
-     * from step to step, such as a step number, belongs in a state.  The function may only call
-     * memo_session_get_host_state.  Needs device->launch_host. */
-    void (*update_host)(void* user, memo_session* session, int32_t layer);
+    /* The same on the host; NULL: only on the device.  states[i] is the address of state i of the
+     * layer on the host, NULL if the layer lacks the state; the array is valid during the call.
+     * Runs on a thread of the device, one layer at a time in the order of `update`, as late as the
+     * next forward of the layer.  So what changes from step to step, such as a step number, belongs
+     * in a state.  Needs device->launch_host. */
+    void (*update_host)(void* user, int32_t layer, void* const* states);
     memo_update update_on; /* 0: planned, if update_host is set */
     int32_t update_may;    /* sum of MEMO_MAY_DEFER, ...: see States; 0: a pass of its own */
     int32_t states_stay;   /* 1: on the device, whatever the budgets */
@@ -656,10 +657,6 @@ MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buff
 /* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It does not
  * change, unless the session plans again; the bytes are there while the layer is open. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
-/* In desc.update_host: where a state that the update uses lies on the host; NULL: the layer lacks
- * the state. */
-MEMO_API void* memo_session_get_host_state(const memo_session* session, int32_t layer,
-                                           int32_t state);
 /* Ends a step: updates all layers, or defers that, or does nothing if the last backward has updated
  * them, as the plan says.  After the last micro-batch of a step either this call comes next, or
  * memo_session_skip_update, whatever the plan is.  After an error in a micro-batch run it again; if

@@ -174,6 +174,11 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
                    : MEMO_STATUS_OK;
 }
 
+/* 1: the trainer updates states there. */
+MEMOI int memoi_session_updates(const memo_session_desc* desc, int on_host) {
+    return on_host ? desc->update_host != NULL : desc->update != NULL;
+}
+
 /* Copies the kinds of layers, with those of FIRST and LAST.  Checks the table of states, and
  * prepares the engine's desc, in which nothing is streamed yet. */
 MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) {
@@ -190,7 +195,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     desc->layer_kinds = kinds + 1; /* all 0 without the caller's */
     if (!desc->n_states) return MEMO_STATUS_OK;
 
-    if (!(on_host ? desc->update_host : desc->update))
+    if (!memoi_session_updates(desc, on_host))
         return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but n_states is %d; set it",
                              on_host ? "update_host" : "update", (int)desc->n_states);
     if (on_host && (desc->states_stay || desc->n_layers < 2))
@@ -265,9 +270,12 @@ MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* 
 
 MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_error* error) {
     memo_session* s = (memo_session*)session;
-    (void)error;
+    void* states[MEMO_STATES_MAX];
     const double begin_s = memob_now_s();
-    s->desc.update_host(s->desc.user, s, layer - 1);
+    for (int32_t i = 0; i < s->desc.n_states; i++)
+        states[i] = memob_states_get_host_address(s->states, layer, i);
+    s->desc.update_host(s->desc.user, layer - 1, states);
+    (void)error;
     s->timing.host_s += memob_now_s() - begin_s;
     s->timing.host_bytes += memob_states_update_bytes(s->states, layer);
     return MEMO_STATUS_OK;
@@ -318,7 +326,7 @@ MEMOI memo_status memoi_session_take_plan(memo_session* s, const memo_step_plan*
     const int on_host = plan->update_is_on_host;
     const memo_status status = memoi_session_match(s, plan, error);
     if (status) return status;
-    if (s->streamed && !(on_host ? s->desc.update_host : s->desc.update))
+    if (s->streamed && !memoi_session_updates(&s->desc, on_host))
         return MEMOB_INVALID(error, "memo_session_desc.%s: NULL, but the plan needs it; set it",
                              on_host ? "update_host" : "update");
     memo_step_plan_destroy(s->own_plan);

@@ -142,13 +142,6 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
     return memob_states_get_address(s->states, layer + 1, state);
 }
 
-void* memo_session_get_host_state(const memo_session* s, int32_t layer, int32_t state) {
-    if (!s || !s->states || !memob_is_within(layer, MEMO_LAYER_FIRST, s->desc.n_layers) ||
-        !memob_is_within(state, 0, s->desc.n_states - 1))
-        return NULL;
-    return memob_states_get_host_address(s->states, layer + 1, state);
-}
-
 /* The trainer updates a layer on the device. */
 MEMOI memo_status memoi_session_update_layer(void* session, int32_t layer) {
     memo_session* s = (memo_session*)session;
