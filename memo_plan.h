@@ -322,6 +322,7 @@ MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
  *
  * A plan fits or says what is missing.  So a table of all policies is a loop:
  *
+ *     desc.alpha = -1;                                        // planned
  *     for (policy = 0; policy < MEMO_POLICY_ROWS; policy++) {
  *         desc.policy = (memo_policy)policy;
  *         if (memo_session_plan(&desc, &profile, &plan, &error)) return error.status;
@@ -765,8 +766,7 @@ typedef struct memo_session_desc {
      * (shapes, n_layers, n_slices, n_tensors), in a group those of all its micro-batches; with an
      * order (shapes, n_places, layers of a chunk, n_slices, n_tensors). */
     const int64_t* rows;
-    int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
-    double alpha;
+    double alpha;     /* of policy ALPHA, 0 to 1; below 0: it is planned */
     int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
     /* Self-timing, of memo_session_create: so many training steps run by the first plan.  0: 4 if
      * the plan depends on times; negative: none, the session plans by estimates. */
@@ -6957,8 +6957,7 @@ static const memob_value memoi_session_numbers[] = {
     MEMOI_NUMBER(INT32, policy, 0, MEMO_N_POLICIES - 1),
     MEMOI_NUMBER(INT32, backward_recomputes, INT32_MIN, INT32_MAX),
     MEMOI_NUMBER(INT32, timed_steps, INT32_MIN, INT32_MAX),
-    MEMOI_NUMBER(INT32, is_unadvised, INT32_MIN, INT32_MAX),
-    MEMOI_NUMBER(INT32, has_alpha, INT32_MIN, INT32_MAX)};
+    MEMOI_NUMBER(INT32, is_unadvised, INT32_MIN, INT32_MAX)};
 enum {
     MEMOI_N_OWN = 6,
     MEMOI_N_NUMBERS = sizeof memoi_session_numbers / sizeof memoi_session_numbers[0]
@@ -6975,7 +6974,7 @@ enum {
 
 /* 1: the policy is the best alpha, to be found. */
 MEMOI int memoi_session_is_alpha(const memo_session_desc* desc) {
-    return desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
+    return desc->policy == MEMO_POLICY_ALPHA && desc->alpha < 0;
 }
 
 /* Most routed rows of n_rows tokens: their share, rounded up. */
@@ -7169,14 +7168,18 @@ MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_
 
 MEMOI memo_status memoi_session_check_numbers(const memo_session_desc* desc, memo_error* error) {
     static const char name[] = "memo_session_desc";
-    const double alpha = desc->has_alpha ? desc->alpha : 0;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < MEMOI_N_NUMBERS && !status; k++) {
         const memob_value* v = &memoi_session_numbers[k];
         const int64_t number = memob_record_number(v, (const char*)desc + v->offset);
         status = memob_check_integer(name, v->what, number, v->least, v->most, error);
     }
-    if (!status) status = memob_check_real(name, "alpha", alpha, 0, 1, error);
+    if (!status && !(desc->alpha <= 1))
+        return MEMOB_INVALID(
+            error,
+            "memo_session_desc.alpha: out of range (%g); 0 to 1 are valid, and -1, "
+            "which plans it",
+            desc->alpha);
     if (!status)
         status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error);
     if (status || !desc->slice_rows || desc->slice_rows >= desc->n_rows) return status;
@@ -7937,7 +7940,7 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
         s->desc.is_checked = 1;
         if (!s->desc.log.write) s->desc.log.write = memoi_session_write_line;
     }
-    if (!desc->has_alpha) s->desc.alpha = 0; /* the same on all ranks */
+    if (desc->alpha < 0) s->desc.alpha = -1; /* the same on all ranks */
     if (plan) {
         s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
         if (!desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
@@ -10060,7 +10063,7 @@ MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_s
     int64_t* rows = (int64_t*)(uintptr_t)swap->rows; /* the plan's own */
     swap->n_host_layers = planned ? planned->n_host_layers : 0;
     if (is_alpha) {
-        swap->alpha = planned ? planned->alpha : s->desc.alpha;
+        swap->alpha = planned ? planned->alpha : fmax(s->desc.alpha, 0);
         memoi_keep(s, memob_swap_fill_rows(swap, rows, &s->call_error));
     } else if (planned)
         memcpy(rows, planned->rows, (size_t)n * sizeof *rows);
@@ -11935,7 +11938,6 @@ MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_st
         memo_step_plan_destroy(*plan);
     }
     if (desc->policy == MEMO_POLICY_MEMO) own.policy = MEMO_POLICY_RECOMPUTE;
-    own.has_alpha = 1;
     own.alpha = 0;
     status = memoi_session_plan_shapes(NULL, &own, NULL, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     if (status || memoi_step_plan_fits(*plan)) return status;
@@ -12306,7 +12308,7 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
         if (k == AT_ONCE && !is_sliced) continue;
         if (k < PLANNED) {
             own.policy = runs[k].policy;
-            own.has_alpha = 1, own.alpha = memoi_verified_alpha(&own);
+            own.alpha = memoi_verified_alpha(&own);
             own.device_bytes = 0;
             plan = NULL;
             status = memo_session_plan(&own, NULL, &plan, error);

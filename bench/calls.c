@@ -285,7 +285,6 @@ static void run_session(bench* b, int n_steps) {
     desc.n_rows = N_ROWS;
     desc.tile_rows = TILE_ROWS;
     desc.policy = MEMO_POLICY_ALPHA;
-    desc.has_alpha = 1;
     desc.alpha = 0.5;
     desc.user = b;
     desc.step = step_of_session;

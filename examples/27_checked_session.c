@@ -84,8 +84,7 @@ int main(void) {
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE;
     desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
     desc.outputs = outputs, desc.n_outputs = 1;
-    desc.policy = MEMO_POLICY_ALPHA, desc.has_alpha = 1,
-    desc.alpha = 0.5; /* the same plan always */
+    desc.policy = MEMO_POLICY_ALPHA, desc.alpha = 0.5; /* the same plan always */
     for (int l = 0; l < L; l++) w[l] = -0.1f;
     for (int k = 0; k < N_MISTAKES; k++) {
         mistake = k;

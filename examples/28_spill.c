@@ -58,7 +58,7 @@ static memo_status train(const char* name, memo_policy policy, int64_t host_byte
     desc.tensors = acts, desc.n_tensors = 2;
     desc.n_layers = L, desc.n_rows = T;
     desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
-    desc.policy = policy, desc.has_alpha = 1, desc.alpha = 0; /* recompute what can be */
+    desc.policy = policy, desc.alpha = 0; /* recompute what can be */
     desc.host_bytes = host_bytes, desc.spill_directory = folder;
     memo_status status = memo_session_plan(&desc, NULL, &plan, error);
     if (!status && !plan->fits) {

@@ -256,7 +256,7 @@ static memo_status plan_length(int64_t n_rows, int64_t slice_rows, double* devic
     desc.tensors = table, desc.n_tensors = 9;
     desc.n_layers = 32, desc.n_rows = n_rows, desc.slice_rows = slice_rows, desc.tile_rows = 128;
     desc.buffers = used, desc.n_buffers = 2;
-    desc.policy = MEMO_POLICY_ALPHA, desc.has_alpha = 1; /* 0: all that can be is recomputed */
+    desc.policy = MEMO_POLICY_ALPHA; /* 0: all that can be is recomputed */
     status = memo_session_plan(&desc, NULL, &plan, error);
     if (!status) *device_bytes = (double)plan->device_bytes;
     memo_step_plan_destroy(plan);

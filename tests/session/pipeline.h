@@ -322,6 +322,7 @@ static void p_open_stage(stage* s, pipeline* p, int32_t number) {
     s->p = p;
     s->number = number;
     s->desc = MEMO_ZERO(memo_session_desc);
+    s->desc.alpha = -1; /* planned */
     for (int32_t t = 0; t < P_N_TENSORS; t++) {
         s->tensors[t].name = names[t];
         s->tensors[t].row_bytes = t == P_MASK ? 8 : 8 * P_WORDS;

@@ -120,6 +120,7 @@ MEMO_UNUSED static void empty_model(model* m) {
     m->desc.tensors = m->tensors;
     for (int32_t t = 0; t < TENSORS_MAX; t++) m->tensors[t].away = MEMO_ROWS;
     m->desc.recompute = recompute;
+    m->desc.alpha = -1; /* planned */
     m->buffers[OF_SESSION] = (memo_session_buffer){.name = "state"};
     m->buffers[OF_LAYERS] = (memo_session_buffer){
         .name = "scratch", .first = MEMO_PASS_BACKWARD, .first_layer = MEMO_EACH_LAYER};

@@ -142,7 +142,7 @@ TEST(two_sessions_take_turns_in_the_caller_s_memory) {
         m[i].desc.computes_on_host = 1;
         m[i].desc.device_memory = device_memory;
         m[i].desc.host_memory = host_memory;
-        if (i) m[i].desc.policy = MEMO_POLICY_ALPHA, m[i].desc.has_alpha = 1, m[i].desc.alpha = 1;
+        if (i) m[i].desc.policy = MEMO_POLICY_ALPHA, m[i].desc.alpha = 1;
         CHECK_OK(memo_session_create(&m[i].desc, &s[i], &error));
         settle(&m[i], s[i], 0);
         const memo_session_info info = memo_session_get_info(s[i]);
@@ -402,6 +402,26 @@ TEST(a_plan_takes_no_memory) {
     m.desc.policy = MEMO_POLICY_ALPHA;
     CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
     CHECK(plan->fits && plan->sizes.swapped_bytes > 0);
+}
+
+/* Alpha 0 is the default, and recomputes; any number below 0 plans it. */
+TEST(an_alpha_below_0_is_planned) {
+    static const double alphas[] = {0, -1, -1e-300, -HUGE_VAL};
+    int64_t swapped_bytes[4];
+    model m;
+    tight_model(&m);
+    CHECK(!(MEMO_ZERO(memo_session_desc).alpha < 0));
+    m.desc.policy = MEMO_POLICY_ALPHA;
+    m.desc.device_bytes = 0; /* hidden swaps cost no time */
+    for (int k = 0; k < 4; k++) {
+        m.desc.alpha = alphas[k];
+        own_step_plan* plan = step_plan_of(&m.desc, NULL);
+        swapped_bytes[k] = plan->sizes.swapped_bytes;
+        for (int32_t layer = 0; layer < 8 && k == 0; layer++) /* of `up` */
+            CHECK_IS(plan->swap.rows[4 * layer + 1], ==, 0);
+    }
+    CHECK_IS(swapped_bytes[1], >, swapped_bytes[0]);
+    CHECK(swapped_bytes[1] == swapped_bytes[2] && swapped_bytes[1] == swapped_bytes[3]);
 }
 
 /* Fragments: lives of up to six layers and sizes without order. */

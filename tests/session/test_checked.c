@@ -109,6 +109,7 @@ static void c_make(computer* c, int is_checked) {
     memcpy(c->buffers, declared, sizeof declared);
     for (int t = 0; t < 3; t++) c->places[t] = t;
     c->desc = MEMO_ZERO(memo_session_desc);
+    c->desc.alpha = -1; /* planned */
     c->desc.user = c;
     c->desc.tensors = c->tensors;
     c->desc.n_tensors = 3;

@@ -61,7 +61,7 @@ static void model_init(model* m, int64_t slice_rows, memo_policy policy) {
     m->t.desc.forward = forward;
     m->t.desc.backward = backward;
     m->t.desc.policy = policy;
-    m->t.desc.has_alpha = 1, m->t.desc.alpha = 0.5;
+    m->t.desc.alpha = 0.5;
 }
 
 /* Two calls; sums are those of plain arrays, micro-batch by micro-batch. */

@@ -151,7 +151,6 @@ TEST(orders_have_no_race) {
         s.desc.compute_stream = s.stream = new_stream(s.device, "compute");
         s.host = host;
         s.desc.policy = i % 2 ? MEMO_POLICY_SWAP : MEMO_POLICY_ALPHA;
-        s.desc.has_alpha = 1;
         s.desc.alpha = 0.5;
         random_file(&s);
         own_step_plan* plan = step_plan_of(&s.desc, NULL);

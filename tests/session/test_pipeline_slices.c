@@ -158,7 +158,7 @@ TEST(any_order_gives_the_sums_of_plain_arrays) {
         f_random(&f);
         memo_session_desc* d = &f.t.desc;
         d->policy = (memo_policy)memo_test_int(0, MEMO_POLICY_ALPHA);
-        d->has_alpha = 1, d->alpha = memo_test_real();
+        d->alpha = memo_test_real();
         d->is_checked = memo_test_int(0, 3) == 0;
         if (d->policy == MEMO_POLICY_MEMO) {
             int64_t least = least_of_session(d);
@@ -329,7 +329,7 @@ TEST(orders_in_slices_have_no_race) {
         d->computes_on_host = 0;
         d->compute_stream = new_stream(d->device, "compute");
         d->policy = i % 2 ? MEMO_POLICY_SWAP : MEMO_POLICY_ALPHA;
-        d->has_alpha = 1, d->alpha = 0.5;
+        d->alpha = 0.5;
         own_step_plan* plan = step_plan_of(d, NULL);
         memo_session* session = session_of_plan(d, plan);
         for (int step = 0; step < 2 && session; step++) {

@@ -154,11 +154,10 @@ TEST(bad_descs_are_refused) {
     m.desc.device = m.host;
     WITH(m.desc.spill_directory, "", /* would be the root folder */
          expect_refused(&m.desc, "memo_session_desc.spill_directory: an empty string; NULL"));
-    m.desc.alpha = NAN, m.desc.has_alpha = 1;
-    expect_refused(&m.desc, "memo_session_desc.alpha: out of range (nan); 0 to 1 are valid");
-    m.desc.alpha = -1;
-    expect_refused(&m.desc, "memo_session_desc.alpha: out of range (-1); 0 to 1 are valid");
-    m.desc.has_alpha = 0;
+    WITH(m.desc.alpha, NAN,
+         expect_refused(&m.desc, "memo_session_desc.alpha: out of range (nan); 0 to 1 are valid"));
+    WITH(m.desc.alpha, 1.5,
+         expect_refused(&m.desc, "memo_session_desc.alpha: out of range (1.5); 0 to 1 are valid"));
     m.desc.compute_stream = NULL;
     expect_refused(&m.desc, "compute_stream: NULL; pass a stream");
     CHECK_ERROR(memo_stream_synchronize(m.host, NULL, &error), INVALID_ARGUMENT,
@@ -186,7 +185,6 @@ TEST(a_session_that_fails_is_null) {
     CHECK(!stored);
     alpha = m.desc; /* opening refuses it */
     alpha.policy = MEMO_POLICY_ALPHA;
-    alpha.has_alpha = 1;
     alpha.alpha = 0.5;
     CHECK_ERROR(memo_session_create(&alpha, &stored, &error), INFEASIBLE, ".device_bytes");
     CHECK(!stored);

@@ -112,6 +112,7 @@ static void open_rank(int32_t rank) {
     r->fails_later = r->n_failed = 0;
     r->path = NULL;
     r->m.desc.agree = agree;
+    r->m.desc.alpha = -1 - rank;            /* planned on both: the same */
     r->m.desc.computes_on_host = rank == 1; /* it measures otherwise */
     open_rank_device(r, 512 << 10);
 }

@@ -70,7 +70,7 @@ static void model_init(model* m, int64_t n_rows, int64_t slice_rows, memo_policy
     t_init(&m->t, LAYERS, n_rows, slice_rows);
     m->t.desc.forward = forward;
     m->t.desc.policy = policy;
-    m->t.desc.has_alpha = 1, m->t.desc.alpha = 0.5;
+    m->t.desc.alpha = 0.5;
 }
 
 /* A micro-batch, whose sums remain. */

@@ -127,7 +127,7 @@ TEST(times_of_any_policy_may_be_asked_for) {
         model m;
         timed_model(&m);
         m.desc.policy = (memo_policy)k;
-        m.desc.has_alpha = 1, m.desc.alpha = 0.5;
+        m.desc.alpha = 0.5;
         m.desc.device_bytes = 1 << 20;
         m.desc.timed_steps = 3;
         open_device(&m, 1 << 20, 0);

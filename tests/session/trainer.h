@@ -440,6 +440,7 @@ static void t_init(trainer* t, int32_t n_layers, int64_t n_rows, int64_t slice_r
     memo_session_desc* d = &t->desc;
     memset(t, 0, sizeof *t);
     *d = MEMO_ZERO(memo_session_desc);
+    d->alpha = -1; /* planned */
     for (int i = 0; i < T_N_TENSORS; i++) {
         t->tensors[i].name = t_table[i].name;
         t->tensors[i].row_bytes = T_ROW_BYTES;

@@ -51,7 +51,6 @@ static inline memo_status gpt_fill_rows(const gpt_config* config, memo_policy po
     session.slice_rows = swap.n_rows;
     session.tile_rows = swap.tile_rows;
     session.policy = MEMO_POLICY_ALPHA;
-    session.has_alpha = 1;
     session.alpha = alpha;
     memo_step_plan* plan = NULL;
     status = memo_session_plan(&session, NULL, &plan, error);

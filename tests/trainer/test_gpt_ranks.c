@@ -89,7 +89,6 @@ TEST(groups_give_the_same_bits) {
         own_training single = trained(config, MEMO_POLICY_KEEP, 4);
         for (int i = 0; i < 2; i++) {
             memo_session_desc session = {.policy = (memo_policy)((k + i) % 4),
-                                         .has_alpha = 1,
                                          .alpha = 0.5,
                                          .micro_batches = 4,
                                          .n_group = groups[i]};

@@ -78,7 +78,6 @@ memo_session_desc train_session(const train_options* o, memo_policy policy) {
     const int64_t n_staged = train_staged_bytes(o);
     memo_session_desc desc = MEMO_ZERO(memo_session_desc);
     desc.policy = is_by_alpha(o, policy) ? MEMO_POLICY_ALPHA : policy;
-    desc.has_alpha = o->alpha >= 0;
     desc.alpha = o->alpha;
     desc.micro_batches = (int32_t)o->accumulate;
     desc.device_bytes = o->device_memory;

@@ -35,6 +35,7 @@
  *
  * A plan fits or says what is missing.  So a table of all policies is a loop:
  *
+ *     desc.alpha = -1;                                        // planned
  *     for (policy = 0; policy < MEMO_POLICY_ROWS; policy++) {
  *         desc.policy = (memo_policy)policy;
  *         if (memo_session_plan(&desc, &profile, &plan, &error)) return error.status;
@@ -478,8 +479,7 @@ typedef struct memo_session_desc {
      * (shapes, n_layers, n_slices, n_tensors), in a group those of all its micro-batches; with an
      * order (shapes, n_places, layers of a chunk, n_slices, n_tensors). */
     const int64_t* rows;
-    int32_t has_alpha; /* of policy ALPHA.  1: alpha, 0 to 1; 0: it is planned */
-    double alpha;
+    double alpha;     /* of policy ALPHA, 0 to 1; below 0: it is planned */
     int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
     /* Self-timing, of memo_session_create: so many training steps run by the first plan.  0: 4 if
      * the plan depends on times; negative: none, the session plans by estimates. */

@@ -360,7 +360,7 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
         s->desc.is_checked = 1;
         if (!s->desc.log.write) s->desc.log.write = memoi_session_write_line;
     }
-    if (!desc->has_alpha) s->desc.alpha = 0; /* the same on all ranks */
+    if (desc->alpha < 0) s->desc.alpha = -1; /* the same on all ranks */
     if (plan) {
         s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
         if (!desc->slice_rows) s->desc.slice_rows = plan->slice_rows;

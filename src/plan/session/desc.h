@@ -38,8 +38,7 @@ static const memob_value memoi_session_numbers[] = {
     MEMOI_NUMBER(INT32, policy, 0, MEMO_N_POLICIES - 1),
     MEMOI_NUMBER(INT32, backward_recomputes, INT32_MIN, INT32_MAX),
     MEMOI_NUMBER(INT32, timed_steps, INT32_MIN, INT32_MAX),
-    MEMOI_NUMBER(INT32, is_unadvised, INT32_MIN, INT32_MAX),
-    MEMOI_NUMBER(INT32, has_alpha, INT32_MIN, INT32_MAX)};
+    MEMOI_NUMBER(INT32, is_unadvised, INT32_MIN, INT32_MAX)};
 enum {
     MEMOI_N_OWN = 6,
     MEMOI_N_NUMBERS = sizeof memoi_session_numbers / sizeof memoi_session_numbers[0]
@@ -56,7 +55,7 @@ enum {
 
 /* 1: the policy is the best alpha, to be found. */
 MEMOI int memoi_session_is_alpha(const memo_session_desc* desc) {
-    return desc->policy == MEMO_POLICY_ALPHA && !desc->has_alpha;
+    return desc->policy == MEMO_POLICY_ALPHA && desc->alpha < 0;
 }
 
 /* Most routed rows of n_rows tokens: their share, rounded up. */
@@ -250,14 +249,18 @@ MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_
 
 MEMOI memo_status memoi_session_check_numbers(const memo_session_desc* desc, memo_error* error) {
     static const char name[] = "memo_session_desc";
-    const double alpha = desc->has_alpha ? desc->alpha : 0;
     memo_status status = MEMO_STATUS_OK;
     for (int32_t k = 0; k < MEMOI_N_NUMBERS && !status; k++) {
         const memob_value* v = &memoi_session_numbers[k];
         const int64_t number = memob_record_number(v, (const char*)desc + v->offset);
         status = memob_check_integer(name, v->what, number, v->least, v->most, error);
     }
-    if (!status) status = memob_check_real(name, "alpha", alpha, 0, 1, error);
+    if (!status && !(desc->alpha <= 1))
+        return MEMOB_INVALID(
+            error,
+            "memo_session_desc.alpha: out of range (%g); 0 to 1 are valid, and -1, "
+            "which plans it",
+            desc->alpha);
     if (!status)
         status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error);
     if (status || !desc->slice_rows || desc->slice_rows >= desc->n_rows) return status;

@@ -205,7 +205,7 @@ MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_s
     int64_t* rows = (int64_t*)(uintptr_t)swap->rows; /* the plan's own */
     swap->n_host_layers = planned ? planned->n_host_layers : 0;
     if (is_alpha) {
-        swap->alpha = planned ? planned->alpha : s->desc.alpha;
+        swap->alpha = planned ? planned->alpha : fmax(s->desc.alpha, 0);
         memoi_keep(s, memob_swap_fill_rows(swap, rows, &s->call_error));
     } else if (planned)
         memcpy(rows, planned->rows, (size_t)n * sizeof *rows);

@@ -503,7 +503,6 @@ MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_st
         memo_step_plan_destroy(*plan);
     }
     if (desc->policy == MEMO_POLICY_MEMO) own.policy = MEMO_POLICY_RECOMPUTE;
-    own.has_alpha = 1;
     own.alpha = 0;
     status = memoi_session_plan_shapes(NULL, &own, NULL, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     if (status || memoi_step_plan_fits(*plan)) return status;

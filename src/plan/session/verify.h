@@ -279,7 +279,7 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
         if (k == AT_ONCE && !is_sliced) continue;
         if (k < PLANNED) {
             own.policy = runs[k].policy;
-            own.has_alpha = 1, own.alpha = memoi_verified_alpha(&own);
+            own.alpha = memoi_verified_alpha(&own);
             own.device_bytes = 0;
             plan = NULL;
             status = memo_session_plan(&own, NULL, &plan, error);
