@@ -693,8 +693,9 @@ typedef struct memo_session_desc {
     void (*loss)(void* user, memo_session* session);
     /* Recomputes rows [begin, end) of tensor, and of the MEMO_WITH tensors behind it, from tensors
      * that come earlier in the table.  The function must change nothing else, such as a
-     * generator.  memo_session_backward_begin calls the function in table order.  NULL is valid if
-     * no tensor is ROWS or WHOLE.  Scratch: declare a buffer of pass BACKWARD. */
+     * generator.  memo_session_backward_begin calls the function in table order; see also
+     * MEMO_BY_BACKWARD.  NULL is valid if no tensor is ROWS or WHOLE.  Scratch: declare a buffer of
+     * pass BACKWARD. */
     void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
                       int64_t begin, int64_t end);
     /* For memo_session_verify, which runs micro-batches that do not train: it compares these bytes,
@@ -710,9 +711,6 @@ typedef struct memo_session_desc {
      * micro-batch, and when the outputs have their bytes again.  Another number is an error:
      * `outputs` lacks bytes.  The function waits for its own work. */
     double (*norm)(void* user);
-    /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
-     * recompute is called only in steps that are timed, for all rows of each tensor. */
-    int32_t backward_recomputes;
     const memo_session_buffer* buffers; /* copied; memo_session_get_buffer gives their addresses */
     int32_t n_buffers;
 
@@ -6792,6 +6790,12 @@ MEMOI int memoi_session_recomputes(const memo_session* s, int32_t step, int32_t 
            memob_is_recomputed(memob_item_away(s->steps, t)) && memob_layer_has(s->steps, step, t);
 }
 
+/* 1: the backward recomputes the tensor itself, and `recompute` does so only to be timed. */
+MEMOI int memoi_session_is_by_backward(const memo_session* s, int32_t t) {
+    const memo_item* tensors = s->steps->tensors;
+    return tensors[memob_item_leader(tensors, t)].is & MEMO_BY_BACKWARD;
+}
+
 /* The times of a span; NULL: it is not timed. */
 MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
     const int32_t t = what - MEMOI_SPAN_TENSOR;
@@ -6955,7 +6959,6 @@ static const memob_value memoi_session_numbers[] = {
     MEMOI_NUMBER(INT64, routed_rows_layer, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT64, routed_rows_all, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT32, policy, 0, MEMO_N_POLICIES - 1),
-    MEMOI_NUMBER(INT32, backward_recomputes, INT32_MIN, INT32_MAX),
     MEMOI_NUMBER(INT32, timed_steps, INT32_MIN, INT32_MAX),
     MEMOI_NUMBER(INT32, is_unadvised, INT32_MIN, INT32_MAX)};
 enum {
@@ -8787,7 +8790,7 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memoi_checked_after 
                         "has ended";
         else if (row < begin || row >= end)
             why = "it came back with other bytes; something writes to memory of the session";
-        if (why || !s->desc.backward_recomputes)
+        if (why || s->spans_s || !memoi_session_is_by_backward(s, t))
             return memoi_session_is_ok(s, memoi_checked_blame(s, step, t, row, why));
     }
     return !s->error.status;
@@ -8909,7 +8912,8 @@ MEMOI void memoi_checked_test_tiles(memo_session* s, int32_t step) {
         const int64_t n = memoi_session_tensor_rows(s, step, t);
         int64_t least = tensor->away == MEMO_WHOLE ? n : 1;
         int keeps;
-        if (!n || !memoi_session_recomputes(s, step, t)) continue;
+        if (!n || !memoi_session_recomputes(s, step, t) || memoi_session_is_by_backward(s, t))
+            continue;
         while (!(keeps = memoi_checked_keeps_bits(s, step, t, least)) && least < n)
             least = memob_min(2 * least, n);
         if (s->error.status) return;
@@ -8973,8 +8977,7 @@ MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
     memoi_checked* c = &s->checked;
     const uint32_t kind = 1u << memob_layer_kind(s->steps, step);
     if (s->error.status || !memoi_checked_look(s, step, MEMOI_CHECKED_RECOMPUTATION) ||
-        (c->kinds & kind) || s->desc.backward_recomputes || step % s->n_slices ||
-        s->part->skipped[step])
+        (c->kinds & kind) || step % s->n_slices || s->part->skipped[step])
         return;
     c->kinds |= kind;
     memoi_checked_outputs(s, step, 0);
@@ -9580,11 +9583,12 @@ MEMOI int64_t memoi_session_first_rows(const memo_session* s, int32_t t, int64_t
 /* Recomputes the rows that the engine did not bring back.  If they are timed: all, in odd
  * repetitions in two parts, of which the first is timed. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
-    if (s->part->skipped[step] || (s->desc.backward_recomputes && !s->spans_s)) return;
+    if (s->part->skipped[step]) return;
     for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const int64_t n = memoi_session_tensor_rows(s, step, t);
         int64_t begin = 0, end = n;
         if (!memoi_session_recomputes(s, step, t)) continue;
+        if (!s->spans_s && memoi_session_is_by_backward(s, t)) continue;
         if (!s->spans_s) memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
         if (begin == end) continue;
         if (s->spans_s && s->repetition % 2) end = memoi_session_first_rows(s, t, end);
@@ -11396,7 +11400,7 @@ MEMOI void memoi_session_leave_out(const memo_session* s) {
             const double* span_s = memoi_session_span(s, step, MEMOI_SPAN_TENSOR + t);
             const int64_t n_rows = memoi_session_tensor_rows(s, step, t);
             int64_t begin = 0, end = 0;
-            if (!span_s || !n_rows) continue;
+            if (!span_s || !n_rows || !memoi_session_is_by_backward(s, t)) continue;
             memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
             *backward_s = fmax(0, *backward_s - span_s[0] * (double)(end - begin) / (double)n_rows);
         }
@@ -11558,7 +11562,7 @@ MEMOI void memoi_timing_read_shape(memo_session* s, int32_t k, memo_profile* pro
         profile->update_host_s_per_byte = s->timing.host_s / s->timing.host_bytes;
     memoi_timing_divide(s);
     memoi_session_take_medians(s, s->part->n_timed);
-    if (s->desc.backward_recomputes && s->part->swap) memoi_session_leave_out(s);
+    if (s->part->swap) memoi_session_leave_out(s);
     memoi_session_read_times(s, profile);
     memoi_session_read_calls(s, profile);
     s->spans_s = NULL;

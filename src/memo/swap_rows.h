@@ -158,7 +158,7 @@ MEMOI int32_t memob_item_away(const memo_swap_desc* desc, int32_t t) {
 /* 1: how many rows tensor t has is known late. */
 MEMOI int memob_tensor_is_routed(const memo_swap_desc* desc, int32_t t) {
     return desc->tensors[t].row_bytes &&
-           desc->tensors[memob_item_leader(desc->tensors, t)].is == MEMO_LATE_ROWS;
+           desc->tensors[memob_item_leader(desc->tensors, t)].is & MEMO_LATE_ROWS;
 }
 
 /* Rows of row_bytes that a step has of tensor t, at most.  A CARRIED tensor is one row, as if it
@@ -166,7 +166,7 @@ MEMOI int memob_tensor_is_routed(const memo_swap_desc* desc, int32_t t) {
 MEMOI int64_t memob_tensor_rows(const memo_swap_desc* desc, int32_t t) {
     const memo_item* item = &desc->tensors[memob_item_leader(desc->tensors, t)];
     if (item->scope == MEMO_CARRIED) return 1;
-    return item->is == MEMO_LATE_ROWS ? desc->routed_rows_layer : desc->n_rows;
+    return item->is & MEMO_LATE_ROWS ? desc->routed_rows_layer : desc->n_rows;
 }
 
 /* 1: some items are only of some kinds. */
@@ -306,16 +306,19 @@ MEMOI const char* memoi_swap_choices_fault(const memo_item* item) {
         {!memob_is_within(item->scope, 0, MEMO_N_SCOPES - 1),
          "scope is invalid; MEMO_SLICE, MEMO_LAYER, MEMO_EDGE, MEMO_INPUT and MEMO_CARRIED are "
          "valid"},
-        {item->is != 0 && item->is != MEMO_LATE_ROWS,
-         "is: invalid; 0 and MEMO_LATE_ROWS are valid"},
+        {item->is & ~(MEMO_LATE_ROWS | MEMO_BY_BACKWARD),
+         "is: invalid; sums of MEMO_LATE_ROWS and MEMO_BY_BACKWARD are valid"},
         {item->away == MEMO_WITH && (item->scope || item->is),
          "a MEMO_WITH item has the scope and the rows of the item before it; 0, 0 works"},
         {item->scope == MEMO_EDGE && item->away != MEMO_MOVE,
          "a MEMO_EDGE is handed on; MEMO_MOVE works"},
         {(item->scope == MEMO_INPUT || item->scope == MEMO_CARRIED) && !stays_or_moves,
          "a copy that the trainer makes cannot be recomputed; MEMO_MOVE and MEMO_KEEP work"},
-        {item->is && (item->scope || (item->away != MEMO_MOVE && item->away != MEMO_ROWS)),
-         "MEMO_LATE_ROWS works with MEMO_MOVE and MEMO_ROWS, and with MEMO_SLICE"}};
+        {(item->is & MEMO_LATE_ROWS) &&
+             (item->scope || (item->away != MEMO_MOVE && item->away != MEMO_ROWS)),
+         "MEMO_LATE_ROWS works with MEMO_MOVE and MEMO_ROWS, and with MEMO_SLICE"},
+        {(item->is & MEMO_BY_BACKWARD) && !memob_is_recomputed(item->away),
+         "MEMO_BY_BACKWARD works with MEMO_ROWS and MEMO_WHOLE, which are recomputed"}};
     return MEMOB_FIRST_FAULT(rules);
 }
 
@@ -327,7 +330,7 @@ MEMOI const char* memoi_swap_with_fault(const memo_swap_desc* desc, int32_t t) {
     if (leader == t) return "MEMO_WITH needs an item before it that is made with it";
     if ((!item->row_bytes && desc->tensors[t].row_bytes) || item->kinds != desc->tensors[t].kinds)
         return "MEMO_WITH needs an item before it that has bytes and the same kinds";
-    if (item->is || item->scope == MEMO_EDGE || item->scope == MEMO_INPUT)
+    if (item->is & MEMO_LATE_ROWS || item->scope == MEMO_EDGE || item->scope == MEMO_INPUT)
         return "the MEMO_EDGE, MEMO_INPUT or MEMO_LATE_ROWS before it is made alone; MEMO_MOVE and "
                "MEMO_KEEP work";
     return NULL;
@@ -379,7 +382,7 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
             return MEMOI_INVALID(desc, "tensors[%d] (%s): %s (away %d, scope %d, is %d)", (int)t,
                                  memob_tensor_name(item), why, (int)item->away, (int)item->scope,
                                  (int)item->is);
-        if (!item->row_bytes || item->is != MEMO_LATE_ROWS) continue;
+        if (!item->row_bytes || !(item->is & MEMO_LATE_ROWS)) continue;
         status = memoi_swap_check_routed(desc, t, late < 0 ? t : late, error);
         if (status) return status;
         late = t;

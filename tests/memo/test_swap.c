@@ -623,6 +623,18 @@ TEST(bad_descs_are_refused) {
     WITH(c.desc.n_rows, 0, refuses(&c.desc, "n_rows"));
     WITH(c.desc.n_rows, INT64_MAX / 2, refuses(&c.desc, "2^58"));
     WITH(c.tensors[3].row_bytes, -1, refuses(&c.desc, "tensors[3].row_bytes"));
+    for (int32_t away = MEMO_KEEP; away < MEMO_N_AWAYS; away++) {
+        const memo_item item = c.tensors[3];
+        item_choose(&c.tensors[3], away, MEMO_SLICE, MEMO_BY_BACKWARD);
+        if (away == MEMO_ROWS || away == MEMO_WHOLE)
+            (void)sizes_of_desc(&c.desc);
+        else
+            refuses(&c.desc, away == MEMO_WITH ? "a MEMO_WITH item has the scope and the rows of"
+                                               : "MEMO_BY_BACKWARD works with MEMO_ROWS and");
+        c.tensors[3].is = 4;
+        refuses(&c.desc, "is: invalid; sums of MEMO_LATE_ROWS and MEMO_BY_BACKWARD are valid");
+        c.tensors[3] = item;
+    }
     c.desc.tile_rows = -1;
     CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);
 }

@@ -127,7 +127,7 @@ static void fuzz_tensors(fuzz_bytes* in, memo_item* tensors) {
         fuzz_word(in, &tensors[t].row_bytes);
         tensors[t].away = (int32_t)fuzz_pick(in, 7) - 1;
         tensors[t].scope = fuzz_pick(in, 4) ? 0 : (int32_t)fuzz_pick(in, 7) - 1;
-        tensors[t].is = fuzz_pick(in, 8) ? 0 : (int32_t)fuzz_pick(in, 4) - 1;
+        tensors[t].is = fuzz_pick(in, 8) ? 0 : (int32_t)fuzz_pick(in, 6) - 1;
         tensors[t].kinds = 0;
     }
 }
@@ -437,7 +437,7 @@ static int32_t fuzz_order(fuzz_bytes* in, memo_turn* order) {
 
 /* All but the tables that a target fills. */
 static void fuzz_session_pointers(memo_session_desc* desc) {
-    FUZZ_POINTERS(*desc, 424, &desc->profile_path, &desc->planned, &desc->device,
+    FUZZ_POINTERS(*desc, 416, &desc->profile_path, &desc->planned, &desc->device,
                   &desc->compute_stream, &desc->tensors, &desc->order, &desc->shapes,
                   &desc->layer_kinds, &desc->user, &desc->step, &desc->forward, &desc->between,
                   &desc->backward, &desc->loss, &desc->recompute, &desc->outputs, &desc->verifying,

@@ -82,7 +82,8 @@ MEMO_UNUSED static void backward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
     int64_t begin, end;
     const memo_session_info info = memo_session_get_info(s);
-    for (int32_t t = 0; t < m->desc.n_tensors && m->desc.backward_recomputes; t++) {
+    for (int32_t t = 0; t < m->desc.n_tensors; t++) {
+        if (!(m->tensors[item_leader(m->tensors, t)].is & MEMO_BY_BACKWARD)) continue;
         memo_swap_get_recompute_rows(info.swap, layer, t, &begin, &end);
         launch_rows(m, s, layer, t, begin, end, 0);
     }
@@ -161,7 +162,11 @@ MEMO_UNUSED static void random_model(model* m) {
         m->shapes[t].n_rows = t ? memo_test_int(1, m->desc.n_rows) : m->desc.n_rows;
         m->shapes[t].is_forward_only = t && memo_test_int(0, 2) == 0;
     }
-    m->desc.backward_recomputes = memo_test_int(0, 2) == 0;
+    const int64_t n_by_backward = memo_test_int(0, 2); /* none, some or all */
+    for (int32_t t = 0; t < m->desc.n_tensors; t++)
+        if (m->tensors[t].away != MEMO_WITH && item_recomputes(m->tensors, t) &&
+            memo_test_int(1, 2) <= n_by_backward)
+            m->tensors[t].is = MEMO_BY_BACKWARD;
     m->n_backward = m->desc.n_layers;
     m->buffers[OF_SESSION].size_bytes = memo_test_int(1, 3000);
     m->buffers[OF_LAYERS].size_bytes = m->desc.step ? memo_test_int(1, 3000) : 0;

@@ -43,7 +43,7 @@ TEST(any_budget_is_met_or_refused) {
             m.desc.spill_directory = memo_test_folder();
             m.desc.host_bytes = memo_test_int(1, 8) * (memo_test_int(0, 2) ? 4096 : 1024);
             m.tensors[0].row_bytes = 100 * memo_test_int(1, 9);
-            m.tensors[0].away = MEMO_MOVE;
+            item_choose(&m.tensors[0], MEMO_MOVE, MEMO_SLICE, 0);
             most = kept_bytes(&m);
             m.desc.device_bytes = most / memo_test_int(2, 3);
             m.desc.device_bytes += 8192;

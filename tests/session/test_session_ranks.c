@@ -323,10 +323,9 @@ TEST(a_rank_without_memory_for_checks_fails_all) {
 
 /* Fields that must match are named on all ranks. */
 TEST(unequal_descs_are_refused) {
-    static const char* const names[] = {"n_layers", "n_tensors",    "n_rows", "tile_rows",
-                                        "policy",   "tensors",      "rows",   "backward_recomputes",
-                                        "buffers",  "device_bytes", "shapes", "is_unadvised",
-                                        "tensors"};
+    static const char* const names[] = {
+        "n_layers", "n_tensors", "n_rows",       "tile_rows", "policy",       "tensors", "rows",
+        "tensors",  "buffers",   "device_bytes", "shapes",    "is_unadvised", "tensors"};
     static const memo_session_buffer buffer[2] = {
         {"one", 1, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
         {"one", 2, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0}};
@@ -346,7 +345,7 @@ TEST(unequal_descs_are_refused) {
             ranks[i].m.desc.policy = MEMO_POLICY_ROWS;
             ranks[i].m.desc.rows = rows[i];
         }
-        if (k == 7) d->backward_recomputes = 1;
+        if (k == 7) ranks[1].m.tensors[1].is = MEMO_BY_BACKWARD;
         for (int32_t i = 0; i < 2 && k == 8; i++) { /* of other sizes */
             ranks[i].m.desc.buffers = &buffer[i];
             ranks[i].m.desc.n_buffers = 1;

@@ -549,7 +549,7 @@ static void recomputing_backward(void* user, memo_session* s, int32_t layer) {
     for (int32_t t = T_N_TENSORS - 1; t >= 0; t--) {
         const memo_item* tensor = &info.plan->swap.tensors[t];
         int64_t begin = 0, end = 0;
-        if ((tensor->away != MEMO_ROWS && tensor->away != MEMO_WHOLE) || tensor->is) continue;
+        if (!(tensor->is & MEMO_BY_BACKWARD)) continue;
         memo_swap_get_recompute_rows(info.swap, layer, t, &begin, &end);
         if (begin < end) virtual_recompute(user, s, layer, t, begin, end);
     }
@@ -572,16 +572,18 @@ static void fused_step(void* user, memo_session* s) {
 TEST(nothing_is_timed_twice) {
     enum { N = 24 };
     double whole_s = 0;
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < 4; k++) {
         static model m;
-        model_init(&m, N, N, MEMO_POLICY_MEMO);
+        model_init(&m, N, N, MEMO_POLICY_RECOMPUTE);
         m.t.desc.forward = virtual_forward;
-        m.t.desc.backward = k == 1 ? recomputing_backward : virtual_backward;
-        m.t.desc.backward_recomputes = k == 1;
+        m.t.desc.backward = k % 2 ? recomputing_backward : virtual_backward;
         m.t.desc.n_buffers = 0, m.t.desc.routed_rows_layer = m.t.desc.routed_rows_all = 0;
         for (int t = 0; t < T_N_TENSORS; t++) /* EDGE and late rows allow one open layer */
             if (m.t.tensors[t].scope || m.t.tensors[t].is)
                 item_choose(&m.t.tensors[t], MEMO_MOVE, MEMO_SLICE, 0);
+        for (int t = 0; t < T_N_TENSORS && k % 2; t++)
+            if (item_recomputes(m.t.tensors, t) && (k == 1 || t == T_MIDDLE))
+                m.t.tensors[t].is = MEMO_BY_BACKWARD;
         if (k == 2) m.t.desc.step = fused_step;
         const memo_profile p = measured(&m, 1000);
         is_near(p.forward_s[0], virtual_s(0, N, 3, 0.25));
@@ -591,6 +593,86 @@ TEST(nothing_is_timed_twice) {
         if (k == 0) whole_s = p.between_s;
         is_near(p.between_s, whole_s);
     }
+}
+
+/* The backward recomputes the tensors with the bit, from the last to the first source. */
+static int64_t n_calls[T_N_TENSORS], n_by_backward;
+static void counted_recompute(void* user, memo_session* s, int32_t layer, int32_t tensor,
+                              int64_t begin, int64_t end) {
+    n_calls[tensor]++;
+    t_recompute(user, s, layer, tensor, begin, end);
+}
+static void forgetful_recompute(void* user, memo_session* s, int32_t layer, int32_t tensor,
+                                int64_t begin, int64_t end) {
+    if (tensor != T_OUT) t_recompute(user, s, layer, tensor, begin, end);
+}
+static void partly_recomputing_backward(void* user, memo_session* s, int32_t layer) {
+    const memo_session_info info = memo_session_get_info(s);
+    const memo_slice slice = memo_session_get_slice(s);
+    const int32_t step =
+        layer * slice.n_slices + (int32_t)(slice.begin / info.plan->swap.n_rows); /* the engine's */
+    for (int32_t t = 0; t < T_N_TENSORS; t++) {
+        int64_t begin = 0, end = 0;
+        if (!(info.plan->swap.tensors[t].is & MEMO_BY_BACKWARD)) continue;
+        memo_swap_get_recompute_rows(info.swap, step, t, &begin, &end);
+        if (begin < end) t_recompute(user, s, layer, t, begin, end);
+        n_by_backward += end - begin;
+    }
+    t_backward(user, s, layer);
+}
+
+/* `recompute` makes the other tensors, and those of the backward only to time them.  In slices and
+ * at once, checked and not, timed and not. */
+TEST(a_backward_recomputes_some_tensors) {
+    enum { N = 30, OUT = 1 << T_OUT, UP = 1 << T_UP, MIDDLE = 1 << T_MIDDLE };
+    static const uint32_t sets[] = {OUT, OUT | MIDDLE, UP, OUT | UP};
+    for (int k = 0; k < 32; k++) {
+        static model m;
+        const uint32_t set = sets[k / 8];
+        const int is_timed = k & 4;
+        model_init(&m, N, k & 1 ? 6 : N, MEMO_POLICY_RECOMPUTE);
+        m.t.desc.backward = partly_recomputing_backward;
+        m.t.desc.recompute = counted_recompute;
+        m.t.desc.is_checked = (k & 2) != 0;
+        m.t.desc.timed_steps = is_timed ? 3 : 0;
+        for (int t = 0; t < T_N_TENSORS; t++)
+            if (set >> t & 1) m.t.tensors[t].is |= MEMO_BY_BACKWARD;
+        memset(n_calls, 0, sizeof n_calls);
+        CHECK_OK(memo_session_create(&m.t.desc, &m.session, &error));
+        for (int i = 0; i < 6 && m.session; i++) {
+            n_by_backward = 0;
+            if (i == 4) memset(n_calls, 0, sizeof n_calls);
+            CHECK_OK(run_batch(&m, N, 0));
+            expect_bits(&m, N, 0);
+            CHECK_CASE(n_by_backward > 0, "case %d, micro-batch %d", k, i);
+            for (int t = 0; t < T_N_TENSORS && i % 3 == 2;
+                 t++) /* in the first three, the last two */
+                CHECK_CASE((n_calls[t] > 0) == (item_recomputes(m.t.tensors, t) &&
+                                                ((is_timed && i == 2) || !(set >> t & 1))),
+                           "case %d, micro-batch %d: %s", k, i, m.t.tensors[t].name);
+        }
+        memo_session_destroy(m.session);
+    }
+
+    /* What `recompute` makes from such a tensor is made too early. */
+    static model m;
+    model_init(&m, N, N, MEMO_POLICY_RECOMPUTE);
+    m.t.desc.backward = partly_recomputing_backward;
+    m.t.desc.is_checked = 1;
+    m.t.tensors[T_HIDDEN].is = MEMO_BY_BACKWARD;
+    CHECK_ERROR(model_run(&m, N), INVALID_ARGUMENT,
+                "tensor `attention`, row 0: recompute gives it");
+    memo_session_destroy(m.session);
+
+    /* It is called to time them, so it must make them. */
+    m.t.tensors[T_HIDDEN].is = 0;
+    m.t.tensors[T_OUT].is = MEMO_BY_BACKWARD;
+    m.t.desc.recompute = forgetful_recompute;
+    m.t.desc.timed_steps = 3;
+    CHECK_ERROR(model_run(&m, N), INVALID_ARGUMENT, "tensor `out`, row 0: recompute did not write");
+    memo_session_destroy(m.session);
+    m.t.desc.recompute = NULL;
+    CHECK_ERROR(model_run(&m, N), INVALID_ARGUMENT, "memo_session_desc.recompute: NULL");
 }
 
 /* States of FIRST and LAST alone have an update, too. */

@@ -255,9 +255,11 @@ void gpt_fill_tensors(const gpt_config* config, memo_item tensors[GPT_N_TENSORS]
     };
     MEMOB_TABLE_OF(GPT_N_TENSORS, table);
 
-    /* From columns to bytes. */
+    /* From columns to bytes.  memo_blocks recomputes in an order of its own. */
     for (int t = 0; t < GPT_N_TENSORS; t++) {
         tensors[t] = table[t];
         tensors[t].row_bytes *= memo_type_bytes(gpt_tensor_type(config, t));
+        if (gpt_is_split(config) && (table[t].away == MEMO_ROWS || table[t].away == MEMO_WHOLE))
+            tensors[t].is = MEMO_BY_BACKWARD;
     }
 }

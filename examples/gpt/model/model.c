@@ -758,8 +758,7 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
     s.step = gpt_step;
     s.recompute = gpt_recompute;
     s.planned = gpt_planned;
-    s.backward_recomputes = gpt_is_split(&desc->config);
-    if (s.backward_recomputes) s.n_group = 0; /* memo_blocks runs all layers at once */
+    if (gpt_is_split(&desc->config)) s.n_group = 0; /* memo_blocks runs all layers at once */
     gpt_fill_buffers(model, &s);
     s.buffers = model->buffers;
     s.n_buffers = model->n_buffers;

@@ -88,7 +88,11 @@ enum {
 
 /* Bits of memo_item.is. */
 enum {
-    MEMO_LATE_ROWS = 1 /* as many rows as the trainer says: memo_plan.h, chapter 4, Late rows */
+    MEMO_LATE_ROWS = 1,  /* as many rows as the trainer says: memo_plan.h, chapter 4, Late rows */
+    MEMO_BY_BACKWARD = 2 /* of sessions: the backward itself recomputes rows of the item, those of
+                            memo_swap_get_recompute_rows, in an order of its own.  `recompute` is
+                            called for the item only in steps that are timed, for all rows.  Items
+                            that `recompute` makes from the item have the bit, too */
 };
 
 /* Bytes that the forward of a layer leaves for its backward: a skeletal tensor.  If its rows are
@@ -99,8 +103,8 @@ typedef struct memo_item {
     int64_t row_bytes; /* 0: the item is absent; CARRIED: of all rows together */
     int32_t away;      /* KEEP, MOVE, ROWS, WHOLE or WITH */
     int32_t scope;     /* SLICE, LAYER, EDGE, INPUT or CARRIED; of WITH: 0 */
-    /* 0, or LATE_ROWS for rows that an expert gets: MOVE or ROWS, SLICE; all such items have the
-     * same kinds. */
+    /* Sum of bits; of WITH: 0.  LATE_ROWS for rows that an expert gets: MOVE or ROWS, SLICE; all
+     * such items have the same kinds.  BY_BACKWARD: ROWS or WHOLE. */
     int32_t is;
     uint32_t kinds; /* bit k: layers of kind k have the item; 0: all layers; of WITH: as the item
                        before */

@@ -406,8 +406,9 @@ typedef struct memo_session_desc {
     void (*loss)(void* user, memo_session* session);
     /* Recomputes rows [begin, end) of tensor, and of the MEMO_WITH tensors behind it, from tensors
      * that come earlier in the table.  The function must change nothing else, such as a
-     * generator.  memo_session_backward_begin calls the function in table order.  NULL is valid if
-     * no tensor is ROWS or WHOLE.  Scratch: declare a buffer of pass BACKWARD. */
+     * generator.  memo_session_backward_begin calls the function in table order; see also
+     * MEMO_BY_BACKWARD.  NULL is valid if no tensor is ROWS or WHOLE.  Scratch: declare a buffer of
+     * pass BACKWARD. */
     void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
                       int64_t begin, int64_t end);
     /* For memo_session_verify, which runs micro-batches that do not train: it compares these bytes,
@@ -423,9 +424,6 @@ typedef struct memo_session_desc {
      * micro-batch, and when the outputs have their bytes again.  Another number is an error:
      * `outputs` lacks bytes.  The function waits for its own work. */
     double (*norm)(void* user);
-    /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
-     * recompute is called only in steps that are timed, for all rows of each tensor. */
-    int32_t backward_recomputes;
     const memo_session_buffer* buffers; /* copied; memo_session_get_buffer gives their addresses */
     int32_t n_buffers;
 

@@ -343,7 +343,7 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memoi_checked_after 
                         "has ended";
         else if (row < begin || row >= end)
             why = "it came back with other bytes; something writes to memory of the session";
-        if (why || !s->desc.backward_recomputes)
+        if (why || s->spans_s || !memoi_session_is_by_backward(s, t))
             return memoi_session_is_ok(s, memoi_checked_blame(s, step, t, row, why));
     }
     return !s->error.status;
@@ -465,7 +465,8 @@ MEMOI void memoi_checked_test_tiles(memo_session* s, int32_t step) {
         const int64_t n = memoi_session_tensor_rows(s, step, t);
         int64_t least = tensor->away == MEMO_WHOLE ? n : 1;
         int keeps;
-        if (!n || !memoi_session_recomputes(s, step, t)) continue;
+        if (!n || !memoi_session_recomputes(s, step, t) || memoi_session_is_by_backward(s, t))
+            continue;
         while (!(keeps = memoi_checked_keeps_bits(s, step, t, least)) && least < n)
             least = memob_min(2 * least, n);
         if (s->error.status) return;
@@ -529,8 +530,7 @@ MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
     memoi_checked* c = &s->checked;
     const uint32_t kind = 1u << memob_layer_kind(s->steps, step);
     if (s->error.status || !memoi_checked_look(s, step, MEMOI_CHECKED_RECOMPUTATION) ||
-        (c->kinds & kind) || s->desc.backward_recomputes || step % s->n_slices ||
-        s->part->skipped[step])
+        (c->kinds & kind) || step % s->n_slices || s->part->skipped[step])
         return;
     c->kinds |= kind;
     memoi_checked_outputs(s, step, 0);

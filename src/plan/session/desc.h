@@ -36,7 +36,6 @@ static const memob_value memoi_session_numbers[] = {
     MEMOI_NUMBER(INT64, routed_rows_layer, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT64, routed_rows_all, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT32, policy, 0, MEMO_N_POLICIES - 1),
-    MEMOI_NUMBER(INT32, backward_recomputes, INT32_MIN, INT32_MAX),
     MEMOI_NUMBER(INT32, timed_steps, INT32_MIN, INT32_MAX),
     MEMOI_NUMBER(INT32, is_unadvised, INT32_MIN, INT32_MAX)};
 enum {

@@ -522,11 +522,12 @@ MEMOI int64_t memoi_session_first_rows(const memo_session* s, int32_t t, int64_t
 /* Recomputes the rows that the engine did not bring back.  If they are timed: all, in odd
  * repetitions in two parts, of which the first is timed. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
-    if (s->part->skipped[step] || (s->desc.backward_recomputes && !s->spans_s)) return;
+    if (s->part->skipped[step]) return;
     for (int32_t t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const int64_t n = memoi_session_tensor_rows(s, step, t);
         int64_t begin = 0, end = n;
         if (!memoi_session_recomputes(s, step, t)) continue;
+        if (!s->spans_s && memoi_session_is_by_backward(s, t)) continue;
         if (!s->spans_s) memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
         if (begin == end) continue;
         if (s->spans_s && s->repetition % 2) end = memoi_session_first_rows(s, t, end);

@@ -174,6 +174,12 @@ MEMOI int memoi_session_recomputes(const memo_session* s, int32_t step, int32_t 
            memob_is_recomputed(memob_item_away(s->steps, t)) && memob_layer_has(s->steps, step, t);
 }
 
+/* 1: the backward recomputes the tensor itself, and `recompute` does so only to be timed. */
+MEMOI int memoi_session_is_by_backward(const memo_session* s, int32_t t) {
+    const memo_item* tensors = s->steps->tensors;
+    return tensors[memob_item_leader(tensors, t)].is & MEMO_BY_BACKWARD;
+}
+
 /* The times of a span; NULL: it is not timed. */
 MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
     const int32_t t = what - MEMOI_SPAN_TENSOR;

@@ -153,7 +153,7 @@ MEMOI void memoi_session_leave_out(const memo_session* s) {
             const double* span_s = memoi_session_span(s, step, MEMOI_SPAN_TENSOR + t);
             const int64_t n_rows = memoi_session_tensor_rows(s, step, t);
             int64_t begin = 0, end = 0;
-            if (!span_s || !n_rows) continue;
+            if (!span_s || !n_rows || !memoi_session_is_by_backward(s, t)) continue;
             memo_swap_get_recompute_rows(s->part->swap, step, t, &begin, &end);
             *backward_s = fmax(0, *backward_s - span_s[0] * (double)(end - begin) / (double)n_rows);
         }

@@ -123,7 +123,7 @@ MEMOI void memoi_timing_read_shape(memo_session* s, int32_t k, memo_profile* pro
         profile->update_host_s_per_byte = s->timing.host_s / s->timing.host_bytes;
     memoi_timing_divide(s);
     memoi_session_take_medians(s, s->part->n_timed);
-    if (s->desc.backward_recomputes && s->part->swap) memoi_session_leave_out(s);
+    if (s->part->swap) memoi_session_leave_out(s);
     memoi_session_read_times(s, profile);
     memoi_session_read_calls(s, profile);
     s->spans_s = NULL;
