@@ -6770,7 +6770,7 @@ typedef enum memob_use_how {
     MEMOB_USE_MAKE,    /* reads; as the first use of a stay, makes the bytes again (recomputes
                          them); not of items that live on */
     MEMOB_USE_REWRITE, /* writes all bytes, but may be left out: then the value before stays.  Of
-                         items that live on; not is_any_order */
+                          items that live on; not is_any_order */
     MEMOB_USE_SPEND    /* as CHANGE, and nobody reads the item before it is written; is_any_order */
 } memob_use_how;
 
