@@ -1212,6 +1212,7 @@ typedef enum memo_update_at {
  *     >>swap engine          they run on a device
  *     >>states places        which states lie where,
  *     >>states items         which visits use them,
+ *     >>step                 where a step is, and what lies on the device there,
  *     >>states               and what lies on the device in a step
  *     >>walk                 a step through rows and states */
 
@@ -6393,11 +6394,20 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
 }
 
 /* ---- >>list -------------------------------------------------------------------------------------
- * Knows: visits.  Knows nothing of memory.
+ * Knows: in which order a step computes.  Knows nothing of bytes.
  *
- * A step is everything between two updates, one update included.  A visit is the computation of one
- * pass of one layer; with slices or places in flight, of one step of the engine of rows.  A list is
- * the visits of a step, in the order in which the trainer makes them. */
+ * A step is everything between two updates, one update included.  A visit is computed between a
+ * begin and its end: a pass of a layer, or of one slice of it.  Layers are 0: FIRST, 1 to n, and
+ * n + 1: LAST, which computes its forward in the visit of its backward, but for evaluations.
+ *
+ * A round is all turns once: a micro-batch, a group, or all micro-batches of an order.  Five rounds
+ * stand for any number: first, second, middle, which repeats, last but one, last.  These are the
+ * phases of a step, with the pass of updates.  Fewer rounds leave phases out.  What a step may do
+ * beside its plan, other rounds and an evaluation, are phases as well: they lie behind the step.
+ *
+ * 1. A layer has at most one update in a phase: before its first forward (deferred), or behind its
+ *    last backward (fused).
+ * 2. Gradients of a layer begin in its first backward of the step. */
 
 typedef enum memob_pass {
     MEMOB_FORWARD = 0,
@@ -6406,16 +6416,166 @@ typedef enum memob_pass {
     MEMOB_N_PASSES
 } memob_pass;
 
+typedef enum memob_phase {
+    MEMOB_ONLY = 0, /* the only round of a step */
+    MEMOB_FIRST,
+    MEMOB_SECOND,
+    MEMOB_MIDDLE,
+    MEMOB_LAST_BUT_ONE,
+    MEMOB_LAST,
+    MEMOB_UPDATES, /* of all layers, without a round */
+    MEMOB_EVALUATION,
+    MEMOB_N_PHASES
+} memob_phase;
+
 typedef struct memob_visit {
-    int32_t pass, layer; /* layer: of rows a step */
-    int32_t odd;         /* of rows: the rounding buffer of the step */
-    int32_t forward;     /* of rows, of a backward: the visit that is its forward */
-    int32_t ends;        /* of rows: of a turn whose backward begins with the loss */
+    int32_t pass, layer, slice;
+    uint8_t begins;  /* gradients of the layer begin */
+    uint8_t on_host; /* an update there */
 } memob_visit;
 
-/* The place of a turn of memo_swap_desc.order, or the chunk of one of memob_states_desc.turns: a
- * forward or a backward. */
+typedef struct memob_list_desc {
+    const int32_t* turns; /* c: forwards of chunk c, -1 - c: its backwards; NULL: a micro-batch */
+    int32_t n_turns, n_chunks;
+    int32_t n_layers; /* n, a multiple of n_chunks */
+    int32_t n_slices, n_rounds;
+    int32_t update_at; /* memo_update_at */
+    int32_t updates_on_host;
+} memob_list_desc;
+
+typedef struct memob_list {
+    memob_list_desc desc;
+    memob_visit* visits;
+    int32_t begin[MEMOB_N_PHASES], end[MEMOB_N_PHASES]; /* of visits; the same: there is none */
+    int32_t n_visits, n_of_step;
+    memob_arrays arrays;
+} memob_list;
+
+/* A forward or a backward of a place, or a chunk. */
 MEMOI int32_t memob_turn_of(int32_t turn) { return turn < 0 ? -1 - turn : turn; }
+
+/* Without an array, counts. */
+MEMOI void memoi_list_add(memob_list* list, int32_t pass, int32_t layer, int32_t slice,
+                          int begins) {
+    const int on_host = pass == MEMOB_UPDATE && list->desc.updates_on_host;
+    const memob_visit visit = {pass, layer, slice, (uint8_t)begins, (uint8_t)on_host};
+    if (list->visits) list->visits[list->n_visits] = visit;
+    list->n_visits++;
+}
+
+/* Is none of turns [k, end) the same? */
+MEMOI int memoi_list_is_only(const memob_list_desc* d, int32_t turn, int32_t k, int32_t end) {
+    while (k < end && d->turns[k] != turn) k++;
+    return k == end;
+}
+
+/* Forwards of a chunk.  defers: each layer's update comes before. */
+MEMOI void memoi_list_forwards(memob_list* list, int32_t chunk, int defers) {
+    const memob_list_desc* d = &list->desc;
+    const int32_t each = d->n_layers / d->n_chunks, begin = 1 + chunk * each;
+    for (int32_t l = chunk ? begin : 0; l < begin + each; l++) {
+        if (defers) memoi_list_add(list, MEMOB_UPDATE, l, 0, 0);
+        for (int32_t s = 0; s < (l ? d->n_slices : 1); s++)
+            memoi_list_add(list, MEMOB_FORWARD, l, s, 0);
+    }
+}
+
+/* Backwards of a chunk.  begins: the first of the step; fuses: each layer's update comes behind. */
+MEMOI void memoi_list_backwards(memob_list* list, int32_t chunk, int begins, int defers,
+                                int fuses) {
+    const memob_list_desc* d = &list->desc;
+    const int32_t each = d->n_layers / d->n_chunks, begin = 1 + chunk * each, n = d->n_layers;
+    if (chunk == d->n_chunks - 1 && defers) memoi_list_add(list, MEMOB_UPDATE, n + 1, 0, 0);
+    if (chunk == d->n_chunks - 1) memoi_list_add(list, MEMOB_BACKWARD, n + 1, 0, begins);
+    for (int32_t l = begin + each - 1; l >= begin; l--) {
+        for (int32_t s = d->n_slices - 1; s >= 0; s--)
+            memoi_list_add(list, MEMOB_BACKWARD, l, s, begins && s == d->n_slices - 1);
+        if (fuses && l == n) memoi_list_add(list, MEMOB_UPDATE, n + 1, 0, 0); /* in use till now */
+        if (fuses) memoi_list_add(list, MEMOB_UPDATE, l, 0, 0);
+    }
+    if (!chunk) memoi_list_add(list, MEMOB_BACKWARD, 0, 0, 0); /* begun beside layer 1 */
+    if (!chunk && fuses) memoi_list_add(list, MEMOB_UPDATE, 0, 0, 0);
+}
+
+MEMOI void memoi_list_round(memob_list* list, int32_t phase) {
+    static const int32_t one[] = {0, -1};
+    memob_list_desc* d = &list->desc;
+    const int is_first = phase == MEMOB_ONLY || phase == MEMOB_FIRST;
+    const int is_last = phase == MEMOB_ONLY || phase == MEMOB_LAST;
+    if (!d->turns) d->turns = one, d->n_turns = 2;
+    for (int32_t k = 0; k < d->n_turns; k++) {
+        const int32_t turn = d->turns[k];
+        const int begins = is_first && memoi_list_is_only(d, turn, 0, k);
+        const int ends = is_last && memoi_list_is_only(d, turn, k + 1, d->n_turns);
+        const int defers = begins && d->update_at == MEMO_UPDATE_DEFERRED;
+        if (turn >= 0)
+            memoi_list_forwards(list, turn, defers);
+        else
+            memoi_list_backwards(list, memob_turn_of(turn), begins, defers,
+                                 ends && d->update_at == MEMO_UPDATE_FUSED);
+    }
+}
+
+/* The visits of a phase, behind those before. */
+MEMOI void memoi_list_phase(memob_list* list, int32_t phase) {
+    const memob_list_desc* d = &list->desc;
+    list->begin[phase] = list->n_visits;
+    if (phase == MEMOB_EVALUATION) {
+        for (int32_t chunk = 0; chunk < d->n_chunks; chunk++) memoi_list_forwards(list, chunk, 0);
+        memoi_list_add(list, MEMOB_FORWARD, d->n_layers + 1, 0, 0);
+    } else if (phase == MEMOB_UPDATES) {
+        for (int32_t l = 0; l < d->n_layers + 2; l++) memoi_list_add(list, MEMOB_UPDATE, l, 0, 0);
+    } else {
+        memoi_list_round(list, phase);
+    }
+    list->end[phase] = list->n_visits;
+}
+
+/* Is the phase in the planned step? */
+MEMOI int memoi_list_has(const memob_list_desc* d, int32_t phase) {
+    static const char rounds[][MEMOB_N_PHASES] = {{1, 0, 0, 0, 0, 0, 0, 0}, /* one */
+                                                  {0, 1, 0, 0, 0, 1, 0, 0}, /* two */
+                                                  {0, 1, 0, 1, 0, 1, 0, 0},
+                                                  {0, 1, 1, 0, 1, 1, 0, 0},
+                                                  {0, 1, 1, 1, 1, 1, 0, 0}}; /* five and more */
+    if (phase == MEMOB_UPDATES) return d->update_at == MEMO_UPDATE_PASS;
+    return rounds[memob_min(d->n_rounds, 5) - 1][phase];
+}
+
+/* Which phase round k is, of a step that may have more or fewer than are planned. */
+MEMOI int32_t memoi_list_phase_of(const memob_list_desc* d, int32_t k, int more_follow) {
+    if (!k) return more_follow ? MEMOB_FIRST : MEMOB_ONLY;
+    if (!more_follow) return MEMOB_LAST;
+    if (d->n_rounds > 3 && k == 1) return MEMOB_SECOND;
+    return d->n_rounds > 3 && k == d->n_rounds - 2 ? MEMOB_LAST_BUT_ONE : MEMOB_MIDDLE;
+}
+
+MEMOI void memoi_list_free(memob_list* list) {
+    memob_arrays_free(&list->arrays);
+    memset(list, 0, sizeof *list);
+}
+
+/* turns are not copied.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_list_make(const memob_list_desc* desc, memob_list* list,
+                                  memo_error* error) {
+    memset(list, 0, sizeof *list);
+    list->desc = *desc;
+    for (int is_counted = 0; is_counted < 2; is_counted++) {
+        if (is_counted) {
+            list->visits = MEMOB_ARRAY(&list->arrays, memob_visit, list->n_visits);
+            if (list->arrays.failed) return memob_no_memory(error, "the visits of a step");
+        }
+        list->n_visits = 0;
+        for (int is_beside = 0; is_beside < 2; is_beside++) {
+            for (int32_t phase = 0; phase < MEMOB_N_PHASES; phase++)
+                if (memoi_list_has(desc, phase) != is_beside &&
+                    !(is_beside && (phase == MEMOB_SECOND || phase == MEMOB_LAST_BUT_ONE)))
+                    memoi_list_phase(list, phase);
+            if (!is_beside) list->n_of_step = list->n_visits;
+        }
+    }
+    return MEMO_STATUS_OK;
+}
 
 /* ---- >>waits ------------------------------------------------------------------------------------
  * Knows: which operation of another stream an operation must wait for.  Knows nothing of what
@@ -6737,8 +6897,8 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64
  * 1. A stay is loaded if its first use reads, and the item has a value: of the stay before, or of a
  *    list before.  It is not loaded if the first use writes all, or makes the bytes again.
  * 2. A stay is stored if it changed the item and the item's next stay is loaded, rewrites the item,
- *    or reads on the host.  A copy of another item's value is not stored if the store of that item is at the same
- *    place on the host.
+ *    or reads on the host.  A copy of another item's value is not stored if the store of that item
+ *    is at the same place on the host.
  * 3. A store is enqueued behind the last visit that changes the stay.
  * 4. A load is enqueued behind the later of the visit that last used its bytes and the visit behind
  *    which the item's store is.  First loads of the first list come before its visits; of another
@@ -7726,6 +7886,14 @@ MEMOI void memoi_sink_call(memob_sink* sink, memo_error* error) {
 
 #define MEMOB_KINDS_MAX 32
 
+/* The computation of one pass of one step. */
+typedef struct memob_row_visit {
+    int32_t pass, layer; /* layer: a step */
+    int32_t odd;         /* the rounding buffer of the step */
+    int32_t forward;     /* of a backward: the visit that is its forward */
+    int32_t ends;        /* of a turn whose backward begins with the loss */
+} memob_row_visit;
+
 /* One tensor of one layer; the ranges of moved and recomputed rows may be empty. */
 typedef struct memob_swap_place {
     int64_t row_bytes;
@@ -7773,7 +7941,7 @@ typedef struct memob_swap_placement {
     memo_swap_sizes sizes;
     int32_t n_layers, n_tensors;
     memob_swap_place* places;     /* (n_layers, n_tensors) */
-    memob_visit* visits;          /* (n_visits) */
+    memob_row_visit* visits;      /* (n_visits) */
     int32_t n_visits, n_forwards; /* n_forwards: of a place, before its backwards */
     memob_swap_sum* sums;         /* (n_layers) */
     int64_t* moves; /* (n_tensors, n_layers): bytes that move of the tensor in a rounding buffer; 0:
@@ -8310,21 +8478,22 @@ MEMOI int memoi_swap_is_last(const memob_swap_placement* placement, int32_t step
 
 /* 1: a turn of backwards begins with the visit, and the loss comes before. */
 MEMOI int memob_swap_is_between(const memob_swap_placement* placement, int32_t k) {
-    const memob_visit* visit = &placement->visits[k];
+    const memob_row_visit* visit = &placement->visits[k];
     return visit->pass == MEMOB_BACKWARD && k % placement->n_forwards == 0 && visit->ends &&
            !placement->has_loss;
 }
 
 /* 1: a micro-batch has its loss in the visit, the first of its backward. */
 MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) {
-    const memob_visit* visit = &placement->visits[k];
+    const memob_row_visit* visit = &placement->visits[k];
     return placement->has_loss && visit->pass == MEMOB_BACKWARD && visit->ends &&
            memoi_swap_is_last(placement, visit->layer) &&
            visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
 }
 
 /* 1: a turn begins, and the trainer writes the EDGE rows of the visit; 0: they are there. */
-MEMOI int memob_swap_is_edge_new(const memob_swap_placement* placement, const memob_visit* visit) {
+MEMOI int memob_swap_is_edge_new(const memob_swap_placement* placement,
+                                 const memob_row_visit* visit) {
     const int32_t i = visit->layer;
     if (visit->pass != MEMOB_BACKWARD) return i % placement->n_forwards < placement->n_slices;
     return memoi_swap_is_last(placement, i) && !(visit->ends && placement->finds_outputs);
@@ -8354,7 +8523,7 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
     p->n_visits = memoi_swap_count_visits(desc);
     p->n_forwards = n;
     for (int32_t k = 0; k < p->n_visits; k++) {
-        memob_visit* visit = &p->visits[k];
+        memob_row_visit* visit = &p->visits[k];
         const int32_t turn = order[k / n], is_backward = turn < 0;
         const int32_t place = memob_turn_of(turn), i = is_backward ? n - 1 - k % n : k % n;
         visit->pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
@@ -8396,7 +8565,7 @@ MEMOI void memoi_swap_find_layers(const memo_swap_desc* desc, int32_t t, const i
     int32_t owners[2] = {-1, -1}, since[2] = {-1, -1}; /* of each region: a layer; its visit */
     memset(all_lost, 0, (size_t)(order->n_layers / n_slices));
     for (int32_t k = 0; k < order->n_visits; k += n_slices) { /* slices follow each other */
-        const memob_visit* visit = &order->visits[k];
+        const memob_row_visit* visit = &order->visits[k];
         const int32_t layer = visit->layer / n_slices;
         const int32_t odd = memoi_swap_is_odd_layer(order, visit->layer);
         if (!memob_layer_has(desc, visit->layer, t) || tiles[layer * n_slices] == MEMO_ROWS_KEPT)
@@ -8501,7 +8670,7 @@ MEMOI void memoi_swap_find_overwritten(const memob_swap_placement* order, const 
     int32_t k, cut = -1, whole[2] = {-1, -1}, swapped[2] = {-1, -1}; /* the latest visits */
     memset(all_lost, 0, (size_t)order->n_layers);
     for (k = 0; k < order->n_visits; k++) {
-        const memob_visit* visit = &order->visits[k];
+        const memob_row_visit* visit = &order->visits[k];
         const int64_t n = tiles[visit->layer];
         if (n == MEMO_ROWS_KEPT) continue;
         if (visit->pass == MEMOB_BACKWARD) {
@@ -8719,7 +8888,7 @@ MEMOI int64_t memoi_swap_pair_packs(const memob_swap_placement* p, int32_t k, in
 /* Which packs other visits overwrite before the backward of the pack.  Returns the bytes of the
  * area of packs: the most that an even and an odd layer need at once. */
 MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
-    const memob_visit* visits = p->visits;
+    const memob_row_visit* visits = p->visits;
     int64_t area_bytes = 0;
     int32_t last[2] = {-1, -1}, before[2] = {-1, -1}; /* in each buffer; in the other before that */
     for (int32_t layer = 0; layer < p->n_layers; layer++) {
@@ -8745,7 +8914,7 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
     }
 
     for (int32_t k = 0; k < p->n_visits; k++) {
-        const memob_visit* visit = &p->visits[k];
+        const memob_row_visit* visit = &p->visits[k];
         memob_swap_sum* sum = &p->sums[visit->layer];
         if (visit->pass != MEMOB_BACKWARD || !sum->pack_bytes || sum->is_pack_overwritten) continue;
         for (int32_t q = visit->forward + 1; q < k && !sum->is_pack_overwritten; q++) {
@@ -9235,7 +9404,7 @@ MEMOI int32_t memoi_swap_edge_of(const memob_swap_placement* p, int32_t step) {
 /* The EDGE rows of a visit. */
 MEMOI void memoi_swap_use_edge(const memob_swap_placement* p, memob_swap_items* it, int32_t k,
                                int64_t at) {
-    const memob_visit* visit = &p->visits[k];
+    const memob_row_visit* visit = &p->visits[k];
     const int32_t i = visit->layer, next = i + p->n_slices; /* the slice in the next layer */
     const int is_backward = visit->pass == MEMOB_BACKWARD;
     const int is_shared = !is_backward && !memoi_swap_is_last(p, i) && it->input >= 0 &&
@@ -9252,7 +9421,7 @@ MEMOI void memoi_swap_use_edge(const memob_swap_placement* p, memob_swap_items* 
  * those of all slices then. */
 MEMOI void memoi_swap_use_layer(const memob_swap_placement* p, memob_swap_items* it, int32_t k,
                                 int64_t at) {
-    const memob_visit* visit = &p->visits[k];
+    const memob_row_visit* visit = &p->visits[k];
     const int32_t i = visit->layer, n_slices = p->n_of_batch, slice = i % n_slices;
     const int32_t odd = memoi_swap_is_odd_layer(p, i);
     const int is_backward = visit->pass == MEMOB_BACKWARD;
@@ -9267,7 +9436,7 @@ MEMOI void memoi_swap_use_layer(const memob_swap_placement* p, memob_swap_items*
 
 /* What a visit uses. */
 MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items* it, int32_t k) {
-    const memob_visit* visit = &p->visits[k];
+    const memob_row_visit* visit = &p->visits[k];
     const int32_t i = visit->layer, n = p->n_layers, routed = (it->n_classes + 1) * n;
     const int32_t read = visit->pass == MEMOB_BACKWARD ? MEMOB_USE_READ : MEMOB_USE_WRITE;
     const int32_t make = visit->pass == MEMOB_BACKWARD ? MEMOB_USE_MAKE : MEMOB_USE_WRITE;
@@ -9565,7 +9734,7 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
 
     a = &placement->arrays;
     placement->places = MEMOB_ARRAY(a, memob_swap_place, (int64_t)desc->n_layers * desc->n_tensors);
-    placement->visits = MEMOB_ARRAY(a, memob_visit, memoi_swap_count_visits(desc));
+    placement->visits = MEMOB_ARRAY(a, memob_row_visit, memoi_swap_count_visits(desc));
     placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
     placement->lost = MEMOB_ARRAY(a, char, (int64_t)desc->n_layers*(desc->n_tensors + 1));
     placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);
@@ -9791,7 +9960,7 @@ MEMOI int32_t memoi_swap_n_visits(const memo_swap* swap) {
 }
 
 /* The visit that begins or ends next. */
-MEMOI const memob_visit* memob_swap_next(const memo_swap* swap, int is_end) {
+MEMOI const memob_row_visit* memob_swap_next(const memo_swap* swap, int is_end) {
     return &swap->placement->visits[is_end ? swap->n_ended : swap->n_begun];
 }
 
@@ -9801,7 +9970,7 @@ MEMOI memo_status memoi_swap_expect(const memo_swap* swap, int is_backward, int 
     static const char* const names[2][2] = {{"forward_begin", "forward_end"},
                                             {"backward_begin", "backward_end"}};
     const int32_t n_open = swap->n_begun - swap->n_ended;
-    const memob_visit *next = memob_swap_next(swap, is_end), *older = memob_swap_next(swap, 1);
+    const memob_row_visit *next = memob_swap_next(swap, is_end), *older = memob_swap_next(swap, 1);
     const int is_legal = is_end ? n_open > 0
                                 : n_open < swap->n_open_most &&
                                       swap->n_begun < memoi_swap_n_visits(swap) &&
@@ -10697,6 +10866,491 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
     return MEMO_STATUS_OK;
 }
 
+/* --- uses of a list's visits --- */
+
+/* Appends how a visit uses the states of a layer. */
+MEMOI void memoi_states_use(const memob_states* states, const memob_list* list, int32_t k,
+                            int32_t layer, int begins, memob_use* uses, int32_t* n_uses) {
+    const memob_visit* visit = &list->visits[k];
+    const int32_t pass = visit->pass;
+    uint32_t used = visit->on_host
+                        ? states->used_by[pass] & states->layers[layer].streamed & ~states->hosted
+                        : memob_states_needs(states, pass, layer);
+    for (; used; used &= used - 1) {
+        const int32_t s = __builtin_ctz(used), item = layer * states->n_states + s;
+        const int is_gradient = (int)(states->gradients >> s & 1);
+        memob_use use = {k, item, MEMOB_USE_READ, visit->on_host, 0, MEMOB_HOST_DEFAULT};
+        use.at = states->bytes[item].first_piece;
+        if (pass == MEMOB_BACKWARD && is_gradient)
+            use.how = begins ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE;
+        else if (pass == MEMOB_UPDATE && states->made >> s & 1)
+            use.how = MEMOB_USE_REWRITE;
+        else if (pass == MEMOB_UPDATE && states->updated >> s & 1)
+            use.how = MEMOB_USE_CHANGE;
+        uses[(*n_uses)++] = use;
+    }
+}
+
+/* How all visits of a list use states.  FIRST is used beside layer 1, and LAST beside the last
+ * layer's backward.  uses: room for 2 n_states of each visit. */
+MEMOI void memoi_states_list_uses(const memob_states* states, const memob_list* list,
+                                  memob_use* uses, int32_t* n_uses) {
+    const int32_t n = list->desc.n_layers;
+    *n_uses = 0;
+    for (int32_t k = 0; k < list->n_visits; k++) {
+        const memob_visit* visit = &list->visits[k];
+        const int is_backward = visit->pass == MEMOB_BACKWARD;
+        memoi_states_use(states, list, k, visit->layer, visit->begins, uses, n_uses);
+        if (visit->pass == MEMOB_UPDATE) continue;
+        if (visit->layer == 1) memoi_states_use(states, list, k, 0, visit->begins, uses, n_uses);
+        if (visit->layer == n && is_backward)
+            memoi_states_use(states, list, k, n + 1, 0, uses, n_uses);
+    }
+}
+
+/* ---- >>step -------------------------------------------------------------------------------------
+ * Knows: where the trainer is in the list of a step, and what lies on the device there.  Knows
+ * nothing of what visits compute.
+ *
+ * A cursor stands in the list.  Begin and end of a visit advance it, and enqueue the copies of the
+ * law behind the visit.  The planned step follows itself.  Whatever else the trainer does is a
+ * jump: to another phase of the step, or to one beside it.  A phase takes items as given: those
+ * that its visits use, or its copies store, before they are loaded or written.  A jump copies the
+ * difference: what is newer on the device, and not taken as newer, is stored; what is taken, and
+ * not there, is loaded.
+ *
+ * What lies on the device follows from what a phase takes and the operations since, so nobody
+ * keeps owners.
+ *
+ * 1. A visit finds there what it reads.
+ * 2. What is overwritten is not newer than its home.
+ * 3. A phase that is entered has a law; visits come in the order of its list. */
+
+/* Where the value of an item is. */
+enum { MEMOB_IS_AWAY = 0, MEMOB_IS_THERE, MEMOB_IS_NEWER /* there than at home */ };
+
+typedef struct memob_step_desc {
+    memob_list* list; /* the step takes it */
+    const memob_item* items;
+    const memob_state_bytes* bytes; /* (n_items): tiers and sizes */
+    const char* ends;               /* (n_items): the value ends with an update that reads it */
+    int32_t n_items, n_of_layer;    /* items; of a layer, one behind the other */
+    int32_t n_slots[MEMO_N_TIERS];
+    const memob_use* uses; /* of all visits of the list */
+    int32_t n_uses;
+    memob_sink* sink; /* its streams, waits and events; the step sets its law and cells */
+} memob_step_desc;
+
+/* The law of the planned step, or of a phase beside it. */
+typedef struct memob_step_law {
+    memob_law law;
+    memob_use* uses; /* their visits count from first_visit of the list */
+    int32_t first_visit, list;
+    memob_cell* cells; /* (law.n_cells) */
+} memob_step_law;
+
+typedef struct memob_step {
+    memob_step_desc desc;
+    memob_list list;
+    memob_step_law laws[MEMOB_N_PHASES]; /* 0: of the planned step; then those beside it */
+    int32_t n_laws, law_of[MEMOB_N_PHASES];
+    int32_t begin[MEMOB_N_PHASES], end[MEMOB_N_PHASES]; /* operations of each phase */
+    uint8_t* takes;                                     /* (phases and none, n_items): MEMOB_IS_ */
+    int32_t phase; /* -1: none, and `lies` says what is there */
+    int32_t op; /* the visit that comes next, or is open; begin of the phase: it is not entered */
+    int32_t is_open, is_entered;
+    int64_t n_before; /* see memoi_sink_begin */
+    uint8_t* lies;    /* (n_items) */
+    int32_t* in_slot; /* (slots of the device): 1 + the item there */
+    char* pending;    /* (layers): the layer's update waits */
+    memob_arrays arrays;
+} memob_step;
+
+/* --- what lies there --- */
+
+MEMOI void memoi_step_clear(memob_step* step) {
+    memset(step->lies, MEMOB_IS_AWAY, (size_t)step->desc.n_items);
+    memset(step->in_slot, 0, (size_t)step->desc.n_slots[0] * sizeof *step->in_slot);
+}
+
+/* From now on the item lies there; others in its slots do not. */
+MEMOI void memoi_step_put(memob_step* step, int32_t item, int64_t at, int is_newer) {
+    for (int64_t slot = at; slot < at + step->desc.items[item].n_slots; slot++) {
+        const int32_t other = step->in_slot[slot] - 1;
+        if (other >= 0 && other != item) {
+            MEMO_ASSERT(step->lies[other] != MEMOB_IS_NEWER); /* 2 */
+            step->lies[other] = MEMOB_IS_AWAY;
+        }
+        step->in_slot[slot] = item + 1;
+    }
+    if (is_newer || !step->lies[item])
+        step->lies[item] = is_newer ? MEMOB_IS_NEWER : MEMOB_IS_THERE;
+}
+
+/* What an operation leaves. */
+MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const memob_op* op) {
+    const memob_law* law = &of->law;
+    for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
+        const int32_t item = law->parts[k].item;
+        if (op->kind == MEMOB_OP_LOAD) memoi_step_put(step, item, law->parts[k].at, 0);
+        if (op->kind == MEMOB_OP_STORE && step->lies[item]) step->lies[item] = MEMOB_IS_THERE;
+    }
+    if (op->kind != MEMOB_OP_VISIT) return;
+    for (int32_t u = law->first_use[op->visit]; u < law->first_use[op->visit + 1]; u++) {
+        const memob_use* use = &of->uses[u];
+        const memob_visit* visit = &step->list.visits[of->first_visit + op->visit];
+        if (!step->desc.items[use->item].n_slots) continue;
+        if (use->is_on_host)
+            step->lies[use->item] = MEMOB_IS_AWAY; /* it is older */
+        else
+            memoi_step_put(step, use->item, use->at, use->how != MEMOB_USE_READ);
+        if (visit->pass == MEMOB_UPDATE && step->desc.ends[use->item] && step->lies[use->item])
+            step->lies[use->item] = MEMOB_IS_THERE; /* nobody reads it any more */
+    }
+}
+
+/* Plays operations [from, to). */
+MEMOI void memoi_step_play_all(memob_step* step, const memob_step_law* of, int32_t from,
+                               int32_t to) {
+    for (int32_t k = from; k < to; k++) memoi_step_play(step, of, &of->law.ops[k]);
+}
+
+/* What lies there where the cursor stands.  An open visit may have left all that it leaves. */
+MEMOI void memoi_step_find_lies(memob_step* step) {
+    const memob_step_law* of;
+    if (step->phase < 0) return;
+    of = &step->laws[step->law_of[step->phase]];
+    memoi_step_clear(step);
+    for (int32_t i = 0; i < step->desc.n_items; i++) {
+        const int takes = step->takes[(int64_t)step->phase * step->desc.n_items + i];
+        if (takes)
+            memoi_step_put(step, i, step->desc.bytes[i].first_piece, takes == MEMOB_IS_NEWER);
+    }
+    memoi_step_play_all(step, of, step->begin[step->phase], step->op + step->is_open);
+}
+
+/* --- what a phase takes --- */
+
+/* Marks what operation k is the first to use: known; taken if it was there. */
+MEMOI void memoi_step_take(memob_step* step, const memob_step_law* of, int32_t k, char* known,
+                           const uint8_t* lies, uint8_t* takes) {
+    const memob_op* op = &of->law.ops[k];
+    for (int32_t p = op->first_part; p < op->first_part + op->n_parts; p++) {
+        const int32_t item = of->law.parts[p].item;
+        if (op->kind == MEMOB_OP_STORE && !known[item]) takes[item] = lies[item];
+        if (op->kind == MEMOB_OP_STORE || op->kind == MEMOB_OP_LOAD) known[item] = 1;
+    }
+    if (op->kind != MEMOB_OP_VISIT) return;
+    for (int32_t u = of->law.first_use[op->visit]; u < of->law.first_use[op->visit + 1]; u++) {
+        const memob_use* use = &of->uses[u];
+        if (!step->desc.items[use->item].n_slots || known[use->item]) continue;
+        known[use->item] = 1;
+        if (!use->is_on_host && use->how != MEMOB_USE_WRITE) takes[use->item] = lies[use->item];
+        MEMO_ASSERT(use->is_on_host || !memoi_use_reads(use->how) || takes[use->item]); /* 1 */
+    }
+}
+
+/* What lies there when a phase begins comes of the operations before; which of this is taken, of
+ * those from there on: of the planned step to its end, and again from its begin. */
+MEMOI void memoi_step_find_takes(memob_step* step, int32_t phase, char* known, uint8_t* lies) {
+    const memob_step_law* of = &step->laws[step->law_of[phase]];
+    const int32_t n = step->desc.n_items, begin = step->begin[phase];
+    const int32_t end = of->list ? of->law.begin[2] : step->end[phase];
+    uint8_t* takes = step->takes + (int64_t)phase * n;
+    memoi_step_clear(step);
+    memoi_step_play_all(step, of, 0, begin);
+    memcpy(lies, step->lies, (size_t)n);
+    memset(known, 0, (size_t)n);
+    for (int32_t k = begin; k < end; k++) memoi_step_take(step, of, k, known, lies, takes);
+    for (int32_t k = of->list ? of->law.begin[1] : begin; k < begin; k++)
+        memoi_step_take(step, of, k, known, lies, takes);
+}
+
+/* --- creation --- */
+
+/* Behind a phase beside the step anything may come: a visit of its own reads each item, but values
+ * that an update in the phase has ended. */
+MEMOI void memoi_step_read_all(const memob_step* step, memob_law_desc* desc, memob_use* uses) {
+    const memob_step_desc* d = &step->desc;
+    const int32_t n_uses = desc->n_uses;
+    for (int32_t i = 0; i < d->n_items; i++) {
+        const memob_use use = {desc->n_visits,    i, MEMOB_USE_READ, 0, d->bytes[i].first_piece,
+                               MEMOB_HOST_DEFAULT};
+        int is_over = 0; /* its last use is that of its update */
+        for (int32_t u = 0; u < n_uses && d->ends[i]; u++)
+            if (uses[u].item == i) is_over = uses[u].how == MEMOB_USE_READ;
+        if (is_over || !d->items[i].n_slots) continue;
+        uses[desc->n_uses++] = use;
+        desc->n_visits++;
+    }
+}
+
+/* The law of visits [begin, end) of the list: of three steps in a row, of which the second is
+ * behind one and in front of one; or of a phase beside the step. */
+MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t end, int is_beside,
+                                      memo_error* error) {
+    const memob_step_desc* d = &step->desc;
+    memob_step_law* of = &step->laws[step->n_laws++];
+    char* on_host = MEMOB_ARRAY(&step->arrays, char, end - begin + d->n_items);
+    memob_law_desc desc;
+    memo_status status;
+    memset(&desc, 0, sizeof desc);
+    of->first_visit = begin;
+    of->list = !is_beside;
+    of->uses = MEMOB_ARRAY(&step->arrays, memob_use, d->n_uses + d->n_items);
+    if (step->arrays.failed) return memob_no_memory(error, "the laws of a step");
+
+    for (int32_t u = 0; u < d->n_uses; u++) {
+        if (!memob_is_within(d->uses[u].visit, begin, end - 1)) continue;
+        of->uses[desc.n_uses] = d->uses[u];
+        of->uses[desc.n_uses++].visit -= begin;
+    }
+    for (int32_t v = begin; v < end; v++) on_host[v - begin] = (char)step->list.visits[v].on_host;
+    desc.n_visits = end - begin;
+    if (is_beside) memoi_step_read_all(step, &desc, of->uses);
+
+    desc.on_host = on_host;
+    desc.items = d->items;
+    desc.n_items = d->n_items;
+    desc.uses = of->uses;
+    desc.n_lists = is_beside ? 1 : 3;
+    memcpy(desc.n_slots, d->n_slots, sizeof desc.n_slots);
+    status = memob_law_make(&desc, &of->law, error);
+    if (!status) status = memoi_law_join_cells(&of->law, error);
+    if (!status) of->cells = MEMOB_ARRAY(&step->arrays, memob_cell, of->law.n_cells);
+    return !status && step->arrays.failed ? memob_no_memory(error, "the laws of a step") : status;
+}
+
+/* The operation of a visit of the list. */
+MEMOI int32_t memoi_step_op_of(const memob_step_law* of, int32_t visit) {
+    return of->law.visit_ops[(int64_t)of->list * of->law.n_visits + visit - of->first_visit];
+}
+
+MEMOI void memoi_step_free(memob_step* step) {
+    for (int32_t k = 0; k < step->n_laws; k++) memob_law_free(&step->laws[k].law);
+    memoi_list_free(&step->list);
+    memob_arrays_free(&step->arrays);
+    memset(step, 0, sizeof *step);
+}
+
+/* desc's arrays outlive the step, but for uses.  Free the step also after a failure.  Errors:
+ * OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_step_make(const memob_step_desc* desc, memob_step* step,
+                                  memo_error* error) {
+    const int64_t n = desc->n_items;
+    memo_status status;
+    char* known;
+    memset(step, 0, sizeof *step);
+    step->desc = *desc;
+    step->list = *desc->list;
+    memset(desc->list, 0, sizeof *desc->list);
+    step->takes = MEMOB_ARRAY(&step->arrays, uint8_t, (MEMOB_N_PHASES + 1) * n);
+    step->lies = MEMOB_ARRAY(&step->arrays, uint8_t, 2 * n);
+    step->in_slot = MEMOB_ARRAY(&step->arrays, int32_t, desc->n_slots[0]);
+    step->pending = MEMOB_ARRAY(&step->arrays, char, step->list.desc.n_layers + 2);
+    known = MEMOB_ARRAY(&step->arrays, char, n);
+    if (step->arrays.failed) return memob_no_memory(error, "the cursor of a step");
+
+    status = memoi_step_make_law(step, 0, step->list.n_of_step, 0, error);
+    for (int32_t phase = 0; phase < MEMOB_N_PHASES && !status; phase++) {
+        const int32_t first = step->list.begin[phase], end = step->list.end[phase];
+        const int is_beside = first >= step->list.n_of_step;
+        const memob_step_law* of;
+        if (first == end) continue;
+        if (is_beside) status = memoi_step_make_law(step, first, end, 1, error);
+        if (status) return status;
+        step->law_of[phase] = is_beside ? step->n_laws - 1 : 0;
+        of = &step->laws[step->law_of[phase]];
+        step->begin[phase] = memoi_step_op_of(of, first);
+        step->end[phase] = is_beside ? memoi_step_op_of(of, end - 1) + 1 : of->law.begin[2];
+        if (end < step->list.n_of_step) step->end[phase] = memoi_step_op_of(of, end);
+        memoi_step_find_takes(step, phase, known, step->lies + n);
+    }
+    if (status) return status;
+    memoi_step_clear(step);
+    step->phase = -1;
+    return status;
+}
+
+/* --- copies --- */
+
+/* Copies an item between the device and its home, in two parts if that is the file. */
+MEMOI void memoi_step_copy(memob_step* step, int32_t kind, int32_t item) {
+    const memob_state_bytes* of = &step->desc.bytes[item];
+    memob_engine* e = &step->desc.sink->engine;
+    if (kind == MEMOB_OP_LOAD || kind == MEMOB_OP_STORE)
+        memob_engine_copy(e, kind == MEMOB_OP_LOAD, of->at[0], of->at[1], of->n_bytes);
+    else
+        memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
+                              kind == MEMOB_OP_WRITE, of->at[1], of->at[2],
+                              memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT));
+}
+
+/* Enqueues a copy of the law. */
+MEMOI void memoi_step_enqueue(memob_step* step, const memob_step_law* of, const memob_op* op) {
+    const int64_t n_before = memoi_sink_begin(step->desc.sink, op);
+    for (int32_t k = 0; k < op->n_parts; k++)
+        memoi_step_copy(step, op->kind, of->law.parts[op->first_part + k].item);
+    memoi_sink_end(step->desc.sink, op, n_before);
+}
+
+/* Moves an item home, or from there, behind and before all else. */
+MEMOI void memoi_step_move(memob_step* step, int32_t item, int is_load, int* n_moved) {
+    static const int32_t kinds[2][2] = {{MEMOB_OP_STORE, MEMOB_OP_WRITE},
+                                        {MEMOB_OP_READ, MEMOB_OP_LOAD}};
+    memob_sink* sink = step->desc.sink;
+    const int has_file = step->desc.items[item].file >= 0;
+    if (sink->engine.status) return;
+    if (!(*n_moved)++) memoi_sink_join(sink);
+    for (int k = 0; k < 2 && !sink->engine.status; k++) {
+        if (!has_file && k != is_load) continue;
+        memoi_step_copy(step, kinds[is_load][k], item);
+        if (has_file && !sink->engine.status) memoi_sink_join(sink);
+    }
+    if (sink->engine.status) return;
+    if (is_load)
+        memoi_step_put(step, item, step->desc.bytes[item].first_piece, 0);
+    else
+        step->lies[item] = MEMOB_IS_THERE;
+}
+
+/* Leaves the phase for another; MEMOB_N_PHASES: for none. */
+MEMOI void memoi_step_jump(memob_step* step, int32_t phase) {
+    const uint8_t* takes = step->takes + (int64_t)phase * step->desc.n_items;
+    memob_sink* sink = step->desc.sink;
+    int n_moved = 0;
+    memoi_step_find_lies(step);
+    step->phase = -1;
+    for (int32_t i = 0; i < step->desc.n_items; i++)
+        if (step->lies[i] == MEMOB_IS_NEWER && takes[i] != MEMOB_IS_NEWER)
+            memoi_step_move(step, i, 0, &n_moved);
+    if (n_moved && !sink->engine.status) memoi_sink_join(sink); /* loads take their bytes */
+    for (int32_t i = 0; i < step->desc.n_items; i++)
+        if (takes[i] && !step->lies[i]) memoi_step_move(step, i, 1, &n_moved);
+    if (n_moved && !sink->engine.status) memoi_sink_join(sink);
+}
+
+MEMOI memo_status memoi_step_finish(memob_step* step) {
+    memob_sink* sink = step->desc.sink;
+    sink->has_failed |= sink->engine.status != MEMO_STATUS_OK;
+    return sink->engine.status;
+}
+
+/* --- the cursor --- */
+
+/* The visit that comes next, or is open; NULL: the phase is over. */
+MEMOI const memob_visit* memoi_step_visit(const memob_step* step) {
+    const memob_step_law* of;
+    if (step->phase < 0 || !step->is_entered) return NULL;
+    of = &step->laws[step->law_of[step->phase]];
+    return &step->list.visits[of->first_visit + of->law.ops[step->op].visit];
+}
+
+/* Enters a phase, which has visits.  Errors: the device's. */
+MEMOI memo_status memoi_step_go(memob_step* step, int32_t phase, memo_error* error) {
+    memob_step_law* of = &step->laws[step->law_of[phase]];
+    memob_sink* sink = step->desc.sink;
+    MEMO_ASSERT(step->begin[phase] < step->end[phase] && !step->is_open); /* 3 */
+    memoi_sink_call(sink, error);
+    if (step->phase != phase || step->is_entered) memoi_step_jump(step, phase);
+    if (!sink->engine.status && sink->cells != of->cells) memoi_sink_join(sink);
+    if (sink->engine.status) return memoi_step_finish(step);
+    sink->law = of->law;
+    sink->cells = of->cells; /* of other laws, which know nothing of copies under way */
+    step->phase = phase;
+    step->op = step->begin[phase];
+    step->is_entered = 1;
+    return MEMO_STATUS_OK;
+}
+
+/* Opens the visit that comes next.  Errors: the device's. */
+MEMOI memo_status memoi_step_begin(memob_step* step, memo_error* error) {
+    memob_sink* sink = step->desc.sink;
+    MEMO_ASSERT(step->is_entered && !step->is_open); /* 3 */
+    memoi_sink_call(sink, error);
+    if (!sink->engine.status) step->n_before = memoi_sink_begin(sink, &sink->law.ops[step->op]);
+    step->is_open = !sink->engine.status;
+    return memoi_step_finish(step);
+}
+
+/* Ends the open visit, and enqueues the copies behind it. */
+MEMOI memo_status memoi_step_end(memob_step* step, memo_error* error) {
+    const memob_step_law* of = &step->laws[step->law_of[step->phase]];
+    memob_sink* sink = step->desc.sink;
+    const memob_op* op = &of->law.ops[step->op];
+    const int32_t end = step->end[step->phase];
+    int32_t next;
+    MEMO_ASSERT(step->is_open && op->kind == MEMOB_OP_VISIT); /* 3 */
+    memoi_sink_call(sink, error);
+    if (!sink->engine.status) memoi_sink_end(sink, op, step->n_before);
+    if (sink->engine.status) return memoi_step_finish(step);
+    step->is_open = 0;
+    for (step->op++; step->op < end && of->law.ops[step->op].kind != MEMOB_OP_VISIT; step->op++) {
+        memoi_step_enqueue(step, of, &of->law.ops[step->op]);
+        if (sink->engine.status) return memoi_step_finish(step);
+    }
+    if (step->op < end) return MEMO_STATUS_OK;
+
+    /* The phase is over.  Behind one of the planned step comes the next; at its end the first. */
+    step->is_entered = 0;
+    if (step->law_of[step->phase]) {
+        memoi_step_find_lies(step);
+        step->phase = -1;
+        return MEMO_STATUS_OK;
+    }
+    next = step->phase;
+    do next = (next + 1) % MEMOB_N_PHASES;
+    while (step->law_of[next] || step->begin[next] == step->end[next]);
+    step->phase = next;
+    step->op = step->begin[next];
+    return MEMO_STATUS_OK;
+}
+
+/* In place of an update that is not run: what it would write lies there afterwards. */
+MEMOI memo_status memoi_step_pass(memob_step* step, memo_error* error) {
+    const memob_step_law* of = &step->laws[step->law_of[step->phase]];
+    const memob_op* op = &of->law.ops[step->op];
+    memob_sink* sink = step->desc.sink;
+    int n_moved = 0;
+    MEMO_ASSERT(memoi_step_visit(step)->pass == MEMOB_UPDATE && !step->is_open); /* 3 */
+    memoi_sink_call(sink, error);
+    memoi_step_find_lies(step);
+    for (int32_t u = of->law.first_use[op->visit]; u < of->law.first_use[op->visit + 1]; u++) {
+        const memob_use* use = &of->uses[u];
+        if (use->how == MEMOB_USE_REWRITE && !use->is_on_host && !step->lies[use->item] &&
+            step->desc.items[use->item].n_slots)
+            memoi_step_move(step, use->item, 1, &n_moved);
+    }
+    if (n_moved && !sink->engine.status) memoi_sink_join(sink);
+    if (memoi_step_finish(step) || memoi_step_begin(step, error)) return sink->engine.status;
+    return memoi_step_end(step, error);
+}
+
+/* The updates of all layers wait. */
+MEMOI void memoi_step_defer(memob_step* step) {
+    memset(step->pending, 1, (size_t)step->list.desc.n_layers + 2);
+}
+
+/* Nothing of the step stays on the device: for what the cursor does not know. */
+MEMOI memo_status memoi_step_leave(memob_step* step, memo_error* error) {
+    MEMO_ASSERT(!step->is_open); /* 3 */
+    memoi_sink_call(step->desc.sink, error);
+    memoi_step_jump(step, MEMOB_N_PHASES);
+    return memoi_step_finish(step);
+}
+
+/* After an error, or in place of the rest of a step: values that end with an update are nobody's,
+ * but of layers whose update waits. */
+MEMOI void memoi_step_abandon(memob_step* step) {
+    memoi_step_find_lies(step);
+    for (int32_t i = 0; i < step->desc.n_items; i++)
+        if (step->desc.ends[i] && step->lies[i] && !step->pending[i / step->desc.n_of_layer])
+            step->lies[i] = MEMOB_IS_THERE;
+    step->phase = -1;
+    step->is_open = step->is_entered = 0;
+    step->desc.sink->has_failed = 1;
+}
+
 /* ---- >>states -----------------------------------------------------------------------------------
  * Knows: which visit is open, what lies on the device, which copies of the law are left, and how
  * the caller reads and writes states.  Knows nothing of why bytes travel, of rows, and of what the
@@ -11467,7 +12121,7 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
     memo_status status = MEMO_STATUS_OK;
     if (states) status = memob_states_set_batch(states, order->n_slices, is_last, 0, error);
     for (int32_t k = 0; k < order->n_visits && !status; k++) {
-        const memob_visit* visit = &order->visits[k];
+        const memob_row_visit* visit = &order->visits[k];
         const int32_t turn = states && states->n_turns ? states->turns[k / n] : 0;
         if (states && k % n == 0) status = memob_states_begin_turn(states, turn, error);
         if (!status && memob_swap_is_between(order, k)) w->between(w->user);

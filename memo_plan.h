@@ -4943,7 +4943,7 @@ MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
 
 MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    const memob_visit* visit = &c->order.visits[k];
+    const memob_row_visit* visit = &c->order.visits[k];
     const memoi_rows_layer* layer = &c->layers[visit->layer];
     const int is_backward = visit->pass == MEMOB_BACKWARD;
     memoi_rows_compute(c, (is_backward ? c->order.sums[visit->layer].recompute_s : 0) +
@@ -5020,7 +5020,7 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
     const memob_swap_placement* order = &c->order;
     memset(&c->now, 0, sizeof c->now);
     for (int32_t k = 0; k < order->n_visits; k++) {
-        const memob_visit* visit = &order->visits[k];
+        const memob_row_visit* visit = &order->visits[k];
         if (memob_swap_is_between(order, k) || memob_swap_has_loss(order, k)) memoi_rows_between(c);
         memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
                         c->layers[visit->layer].compute_s[visit->pass]);
@@ -8820,7 +8820,7 @@ MEMOI void memoi_checked_open(memo_session* s, int32_t step, int is_backward) {
 }
 
 /* EDGE rows that a turn begins with are poison until the trainer writes them. */
-MEMOI void memoi_checked_open_edge(memo_session* s, const memob_visit* visit) {
+MEMOI void memoi_checked_open_edge(memo_session* s, const memob_row_visit* visit) {
     const memob_swap_placement* p = &s->part->placement;
     const memob_swap_place* place;
     if (p->handed < 0 || !memob_swap_is_edge_new(p, visit)) return;
@@ -9626,7 +9626,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     s->is_routed = 0;
     if (!is_backward) s->part->skipped[step] = 0;
     if (memoi_session_moves(s)) {
-        const memob_visit* visit = memob_swap_next(s->part->swap, 0);
+        const memob_row_visit* visit = memob_swap_next(s->part->swap, 0);
         MEMO_ASSERT(visit->layer == step); /* 2 */
         (void)memoi_session_is_ok(s, memob_swap_begin(s->part->swap, &s->call_error));
         if (s->checked.slots) memoi_checked_open_edge(s, visit);

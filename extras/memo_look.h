@@ -3577,14 +3577,14 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
 
 MEMOI void memoi_swap_generate_rows(void* generator, int32_t k, int is_end) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
-    const memob_visit* visit = &g->swap->placement->visits[k];
+    const memob_row_visit* visit = &g->swap->placement->visits[k];
     if (!g->status)
         g->status = memob_swap_visit(g->swap, visit->pass, is_end, visit->layer, g->error);
 }
 
 MEMOI void memoi_swap_generate_visit(void* generator, int32_t k) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
-    const memob_visit* visit = &g->swap->placement->visits[k];
+    const memob_row_visit* visit = &g->swap->placement->visits[k];
     for (int32_t t = 0; t < g->desc.n_tensors && visit->pass != MEMOB_BACKWARD && !g->status;
          t++) /* as many in all */
         if (memob_tensor_is_routed(&g->desc, t) && memob_layer_has(&g->desc, visit->layer, t)) {

@@ -260,6 +260,7 @@ extern "C" {
  *     >>swap engine          they run on a device
  *     >>states places        which states lie where,
  *     >>states items         which visits use them,
+ *     >>step                 where a step is, and what lies on the device there,
  *     >>states               and what lies on the device in a step
  *     >>walk                 a step through rows and states */
 
@@ -367,6 +368,7 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #include "memo/swap_engine.h"
 #include "memo/states_places.h"
 #include "memo/states_items.h"
+#include "memo/step.h"
 #include "memo/states.h"
 #include "memo/walk.h"
 #endif /* MEMO_IMPLEMENTATION */

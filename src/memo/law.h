@@ -13,8 +13,8 @@
  * 1. A stay is loaded if its first use reads, and the item has a value: of the stay before, or of a
  *    list before.  It is not loaded if the first use writes all, or makes the bytes again.
  * 2. A stay is stored if it changed the item and the item's next stay is loaded, rewrites the item,
- *    or reads on the host.  A copy of another item's value is not stored if the store of that item is at the same
- *    place on the host.
+ *    or reads on the host.  A copy of another item's value is not stored if the store of that item
+ *    is at the same place on the host.
  * 3. A store is enqueued behind the last visit that changes the stay.
  * 4. A load is enqueued behind the later of the visit that last used its bytes and the visit behind
  *    which the item's store is.  First loads of the first list come before its visits; of another

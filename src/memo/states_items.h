@@ -323,3 +323,45 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
     for (int32_t u = 0; u < it->n_uses; u++) it->uses[u].at = on_device[2 * it->uses[u].item];
     return MEMO_STATUS_OK;
 }
+
+/* --- uses of a list's visits --- */
+
+/* Appends how a visit uses the states of a layer. */
+MEMOI void memoi_states_use(const memob_states* states, const memob_list* list, int32_t k,
+                            int32_t layer, int begins, memob_use* uses, int32_t* n_uses) {
+    const memob_visit* visit = &list->visits[k];
+    const int32_t pass = visit->pass;
+    uint32_t used = visit->on_host
+                        ? states->used_by[pass] & states->layers[layer].streamed & ~states->hosted
+                        : memob_states_needs(states, pass, layer);
+    for (; used; used &= used - 1) {
+        const int32_t s = __builtin_ctz(used), item = layer * states->n_states + s;
+        const int is_gradient = (int)(states->gradients >> s & 1);
+        memob_use use = {k, item, MEMOB_USE_READ, visit->on_host, 0, MEMOB_HOST_DEFAULT};
+        use.at = states->bytes[item].first_piece;
+        if (pass == MEMOB_BACKWARD && is_gradient)
+            use.how = begins ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE;
+        else if (pass == MEMOB_UPDATE && states->made >> s & 1)
+            use.how = MEMOB_USE_REWRITE;
+        else if (pass == MEMOB_UPDATE && states->updated >> s & 1)
+            use.how = MEMOB_USE_CHANGE;
+        uses[(*n_uses)++] = use;
+    }
+}
+
+/* How all visits of a list use states.  FIRST is used beside layer 1, and LAST beside the last
+ * layer's backward.  uses: room for 2 n_states of each visit. */
+MEMOI void memoi_states_list_uses(const memob_states* states, const memob_list* list,
+                                  memob_use* uses, int32_t* n_uses) {
+    const int32_t n = list->desc.n_layers;
+    *n_uses = 0;
+    for (int32_t k = 0; k < list->n_visits; k++) {
+        const memob_visit* visit = &list->visits[k];
+        const int is_backward = visit->pass == MEMOB_BACKWARD;
+        memoi_states_use(states, list, k, visit->layer, visit->begins, uses, n_uses);
+        if (visit->pass == MEMOB_UPDATE) continue;
+        if (visit->layer == 1) memoi_states_use(states, list, k, 0, visit->begins, uses, n_uses);
+        if (visit->layer == n && is_backward)
+            memoi_states_use(states, list, k, n + 1, 0, uses, n_uses);
+    }
+}

@@ -172,7 +172,7 @@ MEMOI int32_t memoi_swap_n_visits(const memo_swap* swap) {
 }
 
 /* The visit that begins or ends next. */
-MEMOI const memob_visit* memob_swap_next(const memo_swap* swap, int is_end) {
+MEMOI const memob_row_visit* memob_swap_next(const memo_swap* swap, int is_end) {
     return &swap->placement->visits[is_end ? swap->n_ended : swap->n_begun];
 }
 
@@ -182,7 +182,7 @@ MEMOI memo_status memoi_swap_expect(const memo_swap* swap, int is_backward, int 
     static const char* const names[2][2] = {{"forward_begin", "forward_end"},
                                             {"backward_begin", "backward_end"}};
     const int32_t n_open = swap->n_begun - swap->n_ended;
-    const memob_visit *next = memob_swap_next(swap, is_end), *older = memob_swap_next(swap, 1);
+    const memob_row_visit *next = memob_swap_next(swap, is_end), *older = memob_swap_next(swap, 1);
     const int is_legal = is_end ? n_open > 0
                                 : n_open < swap->n_open_most &&
                                       swap->n_begun < memoi_swap_n_visits(swap) &&

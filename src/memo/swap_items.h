@@ -105,7 +105,7 @@ MEMOI int32_t memoi_swap_edge_of(const memob_swap_placement* p, int32_t step) {
 /* The EDGE rows of a visit. */
 MEMOI void memoi_swap_use_edge(const memob_swap_placement* p, memob_swap_items* it, int32_t k,
                                int64_t at) {
-    const memob_visit* visit = &p->visits[k];
+    const memob_row_visit* visit = &p->visits[k];
     const int32_t i = visit->layer, next = i + p->n_slices; /* the slice in the next layer */
     const int is_backward = visit->pass == MEMOB_BACKWARD;
     const int is_shared = !is_backward && !memoi_swap_is_last(p, i) && it->input >= 0 &&
@@ -122,7 +122,7 @@ MEMOI void memoi_swap_use_edge(const memob_swap_placement* p, memob_swap_items* 
  * those of all slices then. */
 MEMOI void memoi_swap_use_layer(const memob_swap_placement* p, memob_swap_items* it, int32_t k,
                                 int64_t at) {
-    const memob_visit* visit = &p->visits[k];
+    const memob_row_visit* visit = &p->visits[k];
     const int32_t i = visit->layer, n_slices = p->n_of_batch, slice = i % n_slices;
     const int32_t odd = memoi_swap_is_odd_layer(p, i);
     const int is_backward = visit->pass == MEMOB_BACKWARD;
@@ -137,7 +137,7 @@ MEMOI void memoi_swap_use_layer(const memob_swap_placement* p, memob_swap_items*
 
 /* What a visit uses. */
 MEMOI void memoi_swap_use_items(const memob_swap_placement* p, memob_swap_items* it, int32_t k) {
-    const memob_visit* visit = &p->visits[k];
+    const memob_row_visit* visit = &p->visits[k];
     const int32_t i = visit->layer, n = p->n_layers, routed = (it->n_classes + 1) * n;
     const int32_t read = visit->pass == MEMOB_BACKWARD ? MEMOB_USE_READ : MEMOB_USE_WRITE;
     const int32_t make = visit->pass == MEMOB_BACKWARD ? MEMOB_USE_MAKE : MEMOB_USE_WRITE;
@@ -435,7 +435,7 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t 
 
     a = &placement->arrays;
     placement->places = MEMOB_ARRAY(a, memob_swap_place, (int64_t)desc->n_layers * desc->n_tensors);
-    placement->visits = MEMOB_ARRAY(a, memob_visit, memoi_swap_count_visits(desc));
+    placement->visits = MEMOB_ARRAY(a, memob_row_visit, memoi_swap_count_visits(desc));
     placement->sums = MEMOB_ARRAY(a, memob_swap_sum, desc->n_layers);
     placement->lost = MEMOB_ARRAY(a, char, (int64_t)desc->n_layers*(desc->n_tensors + 1));
     placement->tiles = MEMOB_ARRAY(a, int64_t, desc->n_layers);

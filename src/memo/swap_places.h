@@ -58,21 +58,22 @@ MEMOI int memoi_swap_is_last(const memob_swap_placement* placement, int32_t step
 
 /* 1: a turn of backwards begins with the visit, and the loss comes before. */
 MEMOI int memob_swap_is_between(const memob_swap_placement* placement, int32_t k) {
-    const memob_visit* visit = &placement->visits[k];
+    const memob_row_visit* visit = &placement->visits[k];
     return visit->pass == MEMOB_BACKWARD && k % placement->n_forwards == 0 && visit->ends &&
            !placement->has_loss;
 }
 
 /* 1: a micro-batch has its loss in the visit, the first of its backward. */
 MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) {
-    const memob_visit* visit = &placement->visits[k];
+    const memob_row_visit* visit = &placement->visits[k];
     return placement->has_loss && visit->pass == MEMOB_BACKWARD && visit->ends &&
            memoi_swap_is_last(placement, visit->layer) &&
            visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
 }
 
 /* 1: a turn begins, and the trainer writes the EDGE rows of the visit; 0: they are there. */
-MEMOI int memob_swap_is_edge_new(const memob_swap_placement* placement, const memob_visit* visit) {
+MEMOI int memob_swap_is_edge_new(const memob_swap_placement* placement,
+                                 const memob_row_visit* visit) {
     const int32_t i = visit->layer;
     if (visit->pass != MEMOB_BACKWARD) return i % placement->n_forwards < placement->n_slices;
     return memoi_swap_is_last(placement, i) && !(visit->ends && placement->finds_outputs);
@@ -102,7 +103,7 @@ MEMOI void memoi_swap_list_visits(const memo_swap_desc* desc, memob_swap_placeme
     p->n_visits = memoi_swap_count_visits(desc);
     p->n_forwards = n;
     for (int32_t k = 0; k < p->n_visits; k++) {
-        memob_visit* visit = &p->visits[k];
+        memob_row_visit* visit = &p->visits[k];
         const int32_t turn = order[k / n], is_backward = turn < 0;
         const int32_t place = memob_turn_of(turn), i = is_backward ? n - 1 - k % n : k % n;
         visit->pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
@@ -144,7 +145,7 @@ MEMOI void memoi_swap_find_layers(const memo_swap_desc* desc, int32_t t, const i
     int32_t owners[2] = {-1, -1}, since[2] = {-1, -1}; /* of each region: a layer; its visit */
     memset(all_lost, 0, (size_t)(order->n_layers / n_slices));
     for (int32_t k = 0; k < order->n_visits; k += n_slices) { /* slices follow each other */
-        const memob_visit* visit = &order->visits[k];
+        const memob_row_visit* visit = &order->visits[k];
         const int32_t layer = visit->layer / n_slices;
         const int32_t odd = memoi_swap_is_odd_layer(order, visit->layer);
         if (!memob_layer_has(desc, visit->layer, t) || tiles[layer * n_slices] == MEMO_ROWS_KEPT)
@@ -249,7 +250,7 @@ MEMOI void memoi_swap_find_overwritten(const memob_swap_placement* order, const 
     int32_t k, cut = -1, whole[2] = {-1, -1}, swapped[2] = {-1, -1}; /* the latest visits */
     memset(all_lost, 0, (size_t)order->n_layers);
     for (k = 0; k < order->n_visits; k++) {
-        const memob_visit* visit = &order->visits[k];
+        const memob_row_visit* visit = &order->visits[k];
         const int64_t n = tiles[visit->layer];
         if (n == MEMO_ROWS_KEPT) continue;
         if (visit->pass == MEMOB_BACKWARD) {
@@ -467,7 +468,7 @@ MEMOI int64_t memoi_swap_pair_packs(const memob_swap_placement* p, int32_t k, in
 /* Which packs other visits overwrite before the backward of the pack.  Returns the bytes of the
  * area of packs: the most that an even and an odd layer need at once. */
 MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
-    const memob_visit* visits = p->visits;
+    const memob_row_visit* visits = p->visits;
     int64_t area_bytes = 0;
     int32_t last[2] = {-1, -1}, before[2] = {-1, -1}; /* in each buffer; in the other before that */
     for (int32_t layer = 0; layer < p->n_layers; layer++) {
@@ -493,7 +494,7 @@ MEMOI int64_t memoi_swap_sum_packs(const memob_swap_placement* p) {
     }
 
     for (int32_t k = 0; k < p->n_visits; k++) {
-        const memob_visit* visit = &p->visits[k];
+        const memob_row_visit* visit = &p->visits[k];
         memob_swap_sum* sum = &p->sums[visit->layer];
         if (visit->pass != MEMOB_BACKWARD || !sum->pack_bytes || sum->is_pack_overwritten) continue;
         for (int32_t q = visit->forward + 1; q < k && !sum->is_pack_overwritten; q++) {

@@ -6,6 +6,14 @@
 
 #define MEMOB_KINDS_MAX 32
 
+/* The computation of one pass of one step. */
+typedef struct memob_row_visit {
+    int32_t pass, layer; /* layer: a step */
+    int32_t odd;         /* the rounding buffer of the step */
+    int32_t forward;     /* of a backward: the visit that is its forward */
+    int32_t ends;        /* of a turn whose backward begins with the loss */
+} memob_row_visit;
+
 /* One tensor of one layer; the ranges of moved and recomputed rows may be empty. */
 typedef struct memob_swap_place {
     int64_t row_bytes;
@@ -53,7 +61,7 @@ typedef struct memob_swap_placement {
     memo_swap_sizes sizes;
     int32_t n_layers, n_tensors;
     memob_swap_place* places;     /* (n_layers, n_tensors) */
-    memob_visit* visits;          /* (n_visits) */
+    memob_row_visit* visits;      /* (n_visits) */
     int32_t n_visits, n_forwards; /* n_forwards: of a place, before its backwards */
     memob_swap_sum* sums;         /* (n_layers) */
     int64_t* moves; /* (n_tensors, n_layers): bytes that move of the tensor in a rounding buffer; 0:

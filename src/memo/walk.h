@@ -33,7 +33,7 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
     memo_status status = MEMO_STATUS_OK;
     if (states) status = memob_states_set_batch(states, order->n_slices, is_last, 0, error);
     for (int32_t k = 0; k < order->n_visits && !status; k++) {
-        const memob_visit* visit = &order->visits[k];
+        const memob_row_visit* visit = &order->visits[k];
         const int32_t turn = states && states->n_turns ? states->turns[k / n] : 0;
         if (states && k % n == 0) status = memob_states_begin_turn(states, turn, error);
         if (!status && memob_swap_is_between(order, k)) w->between(w->user);

@@ -265,7 +265,7 @@ MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
 
 MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    const memob_visit* visit = &c->order.visits[k];
+    const memob_row_visit* visit = &c->order.visits[k];
     const memoi_rows_layer* layer = &c->layers[visit->layer];
     const int is_backward = visit->pass == MEMOB_BACKWARD;
     memoi_rows_compute(c, (is_backward ? c->order.sums[visit->layer].recompute_s : 0) +
@@ -342,7 +342,7 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
     const memob_swap_placement* order = &c->order;
     memset(&c->now, 0, sizeof c->now);
     for (int32_t k = 0; k < order->n_visits; k++) {
-        const memob_visit* visit = &order->visits[k];
+        const memob_row_visit* visit = &order->visits[k];
         if (memob_swap_is_between(order, k) || memob_swap_has_loss(order, k)) memoi_rows_between(c);
         memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
                         c->layers[visit->layer].compute_s[visit->pass]);

@@ -373,7 +373,7 @@ MEMOI void memoi_checked_open(memo_session* s, int32_t step, int is_backward) {
 }
 
 /* EDGE rows that a turn begins with are poison until the trainer writes them. */
-MEMOI void memoi_checked_open_edge(memo_session* s, const memob_visit* visit) {
+MEMOI void memoi_checked_open_edge(memo_session* s, const memob_row_visit* visit) {
     const memob_swap_placement* p = &s->part->placement;
     const memob_swap_place* place;
     if (p->handed < 0 || !memob_swap_is_edge_new(p, visit)) return;

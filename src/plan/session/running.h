@@ -565,7 +565,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     s->is_routed = 0;
     if (!is_backward) s->part->skipped[step] = 0;
     if (memoi_session_moves(s)) {
-        const memob_visit* visit = memob_swap_next(s->part->swap, 0);
+        const memob_row_visit* visit = memob_swap_next(s->part->swap, 0);
         MEMO_ASSERT(visit->layer == step); /* 2 */
         (void)memoi_session_is_ok(s, memob_swap_begin(s->part->swap, &s->call_error));
         if (s->checked.slots) memoi_checked_open_edge(s, visit);
