@@ -339,7 +339,7 @@ MEMOI void memoi_states_use(const memob_states* states, const memob_list* list, 
         const int is_gradient = (int)(states->gradients >> s & 1);
         memob_use use = {k, item, MEMOB_USE_READ, visit->on_host, 0, MEMOB_HOST_DEFAULT};
         use.at = states->bytes[item].first_piece;
-        if (pass == MEMOB_BACKWARD && is_gradient)
+        if (is_gradient && pass == MEMOB_BACKWARD)
             use.how = begins ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE;
         else if (pass == MEMOB_UPDATE && states->made >> s & 1)
             use.how = MEMOB_USE_REWRITE;
