@@ -9,7 +9,7 @@
  *     everything kept      device 1024 KiB, host   0 KiB, file    0 KiB
  *     inputs are swapped   device   96 KiB, host 448 KiB, file    0 KiB
  *     200 KiB of host      memo_session_desc.host_bytes: policy alpha needs 448 KiB, 248 KiB ...
- *     and a file           device   96 KiB, host 192 KiB, file  256 KiB
+ *     and a file           device   96 KiB, host 192 KiB, file  320 KiB
  *     gradients bitwise the same
  */
 #define MEMO_IMPLEMENTATION

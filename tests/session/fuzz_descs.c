@@ -437,7 +437,7 @@ static int32_t fuzz_order(fuzz_bytes* in, memo_turn* order) {
 
 /* All but the tables that a target fills. */
 static void fuzz_session_pointers(memo_session_desc* desc) {
-    FUZZ_POINTERS(*desc, 416, &desc->profile_path, &desc->planned, &desc->device,
+    FUZZ_POINTERS(*desc, 432, &desc->profile_path, &desc->planned, &desc->device,
                   &desc->compute_stream, &desc->tensors, &desc->order, &desc->shapes,
                   &desc->layer_kinds, &desc->user, &desc->step, &desc->forward, &desc->between,
                   &desc->backward, &desc->loss, &desc->recompute, &desc->outputs, &desc->verifying,

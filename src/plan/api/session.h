@@ -364,19 +364,20 @@ typedef struct memo_session_output {
 typedef struct memo_step_plan memo_step_plan;
 
 typedef struct memo_session_desc {
+    /* --- where it computes --- */
     /* NULL: the session creates a host device, and the calling thread computes. */
     const memo_device* device;
     memo_stream compute_stream;
     int32_t computes_on_host; /* as in memo_swap_desc; 1 if device is NULL */
 
+    /* --- the model --- */
     const memo_item* tensors; /* copied; at most MEMO_PROFILE_TENSORS_MAX */
     int32_t n_tensors, n_layers;
-    int64_t n_rows;        /* tokens of a micro-batch, at most */
-    int32_t micro_batches; /* of a step, for which plans are made; 0: 1, or those of the order */
-    /* Micro-batches of a call, see Groups: a divisor of micro_batches, at most MEMO_GROUP_MAX.
-     * 0: 1.  MEMO_GROUP_PLANNED: the plan's choice, see memo_step_plan. */
-    int32_t n_group;
-    int64_t tile_rows; /* 0: 1 */
+    /* Layers may differ: local and global attention, dense layers before experts.  Each kind is
+     * timed, and memo_item.kinds says which kinds have a tensor. */
+    const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
+    int64_t n_rows;             /* tokens of a micro-batch, at most */
+    int64_t tile_rows;          /* 0: 1 */
     /* Rows of a slice, a multiple of tile_rows: only tensors of scope LAYER then take more device
      * memory for more n_rows, see Slices above.  n_rows: a layer is computed at once.  0: if there
      * is an EDGE, the planner chooses, at least 1,024 rows: the largest that fits, or a
@@ -384,14 +385,20 @@ typedef struct memo_session_desc {
     int64_t slice_rows;
     /* The most late rows in a layer, and in all layers of a micro-batch together, see Late rows. */
     int64_t routed_rows_layer, routed_rows_all;
+    const memo_session_buffer* buffers; /* copied; memo_session_get_buffer gives their addresses */
+    int32_t n_buffers;
+
+    /* --- a step --- */
+    int32_t micro_batches; /* of a step, for which plans are made; 0: 1, or those of the order */
+    /* Micro-batches of a call, see Groups: a divisor of micro_batches, at most MEMO_GROUP_MAX.
+     * 0: 1.  MEMO_GROUP_PLANNED: the plan's choice, see memo_step_plan. */
+    int32_t n_group;
     const memo_turn* order;   /* micro-batches in flight, copied; NULL: one after the other */
     int32_t n_order;          /* 0 to MEMO_TURNS_MAX */
     const memo_shape* shapes; /* copied; memo_batch.shape is an index */
     int32_t n_shapes;         /* 0: one shape of n_rows, forward and backward */
-    /* Layers may differ: local and global attention, dense layers before experts.  Each kind is
-     * timed, and memo_item.kinds says which kinds have a tensor. */
-    const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
 
+    /* --- what the trainer computes --- */
     void* user; /* first argument of every function */
     /* One micro-batch; NULL: forward of all layers, between, backward of all layers. */
     void (*step)(void* user, memo_session* session);
@@ -411,30 +418,25 @@ typedef struct memo_session_desc {
      * pass BACKWARD. */
     void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
                       int64_t begin, int64_t end);
-    /* For memo_session_verify, which runs micro-batches that do not train: it compares these bytes,
-     * which have their values again afterwards. */
-    const memo_session_output* outputs;
-    int32_t n_outputs;
-    /* Optional: called with 1 before each micro-batch of memo_session_verify, with 0 after it.  The
-     * trainer takes care of what `outputs` does not list.  It may leave out its communication
-     * between the two. */
-    void (*verifying)(void* user, memo_session* session, int32_t begins);
-    /* Optional: the norm of all gradients, or another number that follows from all bytes that the
-     * update reads, and is the same for the same bytes.  memo_session_verify calls it before each
-     * micro-batch, and when the outputs have their bytes again.  Another number is an error:
-     * `outputs` lacks bytes.  The function waits for its own work. */
-    double (*norm)(void* user);
-    const memo_session_buffer* buffers; /* copied; memo_session_get_buffer gives their addresses */
-    int32_t n_buffers;
 
-    /* Several ranks: replaces each of n values by its maximum over the ranks; NULL: one rank.  With
-     * MPI: MPI_Allreduce(MPI_IN_PLACE, values, n, MPI_INT64_T, MPI_MAX, comm).  All ranks make the
-     * same calls of plan, open and create.  Each calls agree equally often, even after an
-     * error, and all fail if one does.  They use the least budget of all ranks and the longest
-     * times, and choose the same rows.  Fields that must match are compared. */
-    memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
+    /* --- weights, gradients, optimizer states --- */
+    const memo_state* states; /* copied; in the same budgets: see States above */
+    int32_t n_states;
+    /* Updates the states of a layer from its gradients; MEMO_LAYER_FIRST, then 0 to n_layers.  NULL
+     * without states, or if update_on is HOST. */
+    void (*update)(void* user, memo_session* session, int32_t layer);
+    /* The same on the host; NULL: only on the device.  states[i] is the address of state i of the
+     * layer on the host, NULL if the layer lacks the state; the array is valid during the call.
+     * Runs on a thread of the device, one layer at a time in the order of `update`, as late as the
+     * next forward of the layer.  So what changes from step to step, such as a step number, belongs
+     * in a state.  Needs device->launch_host. */
+    void (*update_host)(void* user, int32_t layer, void* const* states);
+    memo_update update_on; /* 0: planned, if update_host is set */
+    int32_t update_may;    /* sum of MEMO_MAY_DEFER, ...: see States; 0: a pass of its own */
+    int32_t states_stay;   /* 1: on the device, whatever the budgets */
 
-    /* Budgets: what the session may take.  What the trainer itself allocates does not count. */
+    /* --- budgets --- */
+    /* What the session may take.  What the trainer itself allocates does not count. */
     int64_t device_bytes; /* 0: the free memory less reserve_bytes, without a device no limit */
     /* Without device_bytes: what is left to libraries, which take memory later.  0: 1 GiB or 3 % of
      * the device, the larger, but at most half of the free memory; none on a host device, or on a
@@ -456,29 +458,21 @@ typedef struct memo_session_desc {
      * docs/memory.md.  NULL: allocated from the device. */
     void *device_memory, *host_memory;
 
-    /* Weights, gradients, optimizer states, in the same budgets: see States above.  Copied. */
-    const memo_state* states;
-    int32_t n_states;
-    /* Updates the states of a layer from its gradients; MEMO_LAYER_FIRST, then 0 to n_layers.  NULL
-     * without states, or if update_on is HOST. */
-    void (*update)(void* user, memo_session* session, int32_t layer);
-    /* The same on the host; NULL: only on the device.  states[i] is the address of state i of the
-     * layer on the host, NULL if the layer lacks the state; the array is valid during the call.
-     * Runs on a thread of the device, one layer at a time in the order of `update`, as late as the
-     * next forward of the layer.  So what changes from step to step, such as a step number, belongs
-     * in a state.  Needs device->launch_host. */
-    void (*update_host)(void* user, int32_t layer, void* const* states);
-    memo_update update_on; /* 0: planned, if update_host is set */
-    int32_t update_may;    /* sum of MEMO_MAY_DEFER, ...: see States; 0: a pass of its own */
-    int32_t states_stay;   /* 1: on the device, whatever the budgets */
+    /* --- ranks --- */
+    /* Replaces each of n values by its maximum over the ranks; NULL: one rank.  With
+     * MPI: MPI_Allreduce(MPI_IN_PLACE, values, n, MPI_INT64_T, MPI_MAX, comm).  All ranks make the
+     * same calls of plan, open and create.  Each calls agree equally often, even after an
+     * error, and all fail if one does.  They use the least budget of all ranks and the longest
+     * times, and choose the same rows.  Fields that must match are compared. */
+    memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
 
+    /* --- the plan, and times --- */
     memo_policy policy; /* 0: MEMO */
     /* The table of policy ROWS, (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices
      * (shapes, n_layers, n_slices, n_tensors), in a group those of all its micro-batches; with an
      * order (shapes, n_places, layers of a chunk, n_slices, n_tensors). */
     const int64_t* rows;
-    double alpha;     /* of policy ALPHA, 0 to 1; below 0: it is planned */
-    int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
+    double alpha; /* of policy ALPHA, 0 to 1; below 0: it is planned */
     /* Self-timing, of memo_session_create: so many training steps run by the first plan.  0: 4 if
      * the plan depends on times; negative: none, the session plans by estimates. */
     int32_t timed_steps;
@@ -490,6 +484,9 @@ typedef struct memo_session_desc {
      * the first.  Called once, when a micro-batch begins, before its memory is used, or with states
      * in memo_session_update; NULL: never. */
     void (*planned)(void* user, memo_session* session, const memo_step_plan* plan);
+    int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
+
+    /* --- checks and words --- */
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
      * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
@@ -506,6 +503,21 @@ typedef struct memo_session_desc {
      * hundred plans, for those who ask whether one of many sizes fits. */
     int32_t is_unadvised;
     memo_log log; /* a line for each phase; NULL, but with MEMO_CHECK=1: to stderr */
+
+    /* --- memo_session_verify --- */
+    /* It runs micro-batches that do not train, and compares these bytes, which have their values
+     * again afterwards. */
+    const memo_session_output* outputs;
+    int32_t n_outputs;
+    /* Optional: called with 1 before each micro-batch of memo_session_verify, with 0 after it.  The
+     * trainer takes care of what `outputs` does not list.  It may leave out its communication
+     * between the two. */
+    void (*verifying)(void* user, memo_session* session, int32_t begins);
+    /* Optional: the norm of all gradients, or another number that follows from all bytes that the
+     * update reads, and is the same for the same bytes.  memo_session_verify calls it before each
+     * micro-batch, and when the outputs have their bytes again.  Another number is an error:
+     * `outputs` lacks bytes.  The function waits for its own work. */
+    double (*norm)(void* user);
 } memo_session_desc;
 
 /* A plan of a shape's micro-batch: data, without a device.  swap, trace, addresses, times and the
