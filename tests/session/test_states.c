@@ -678,6 +678,14 @@ static const memo_step_plan* unfit_shape(const memo_step_plan* plan) {
     return plan;
 }
 
+/* No plan fits. */
+static int is_refused(const memo_session_desc* desc, const memo_profile* times) {
+    memo_session_desc d = *desc;
+    d.is_unadvised = 1;
+    own_step_plan* plan = step_plan_of(&d, times);
+    return unfit_shape(plan) != NULL;
+}
+
 /* A refusal that names another budget says which device_bytes alone would do, too, and that is
  * what memo_session_get_least finds without times.  Returns whether it names device_bytes. */
 static int device_alone_is_enough(const char* shortage, const memo_session_desc* desc,
@@ -690,20 +698,43 @@ static int device_alone_is_enough(const char* shortage, const memo_session_desc*
     d.device_bytes = strtoll(at + strlen(name), NULL, 10);
     own_step_plan* enough = step_plan_of(&d, times);
     CHECK_CASE(!unfit_shape(enough), "%s; then %s", shortage, unfit_shape(enough)->shortage);
+    d.device_bytes -= 512;
+    CHECK_CASE(is_refused(&d, times), "less than %s", shortage);
     if (times) return 1;
     CHECK_OK(memo_session_get_least(&d, &least, &error));
     d.device_bytes = least;
     own_step_plan* least_plan = step_plan_of(&d, NULL);
     CHECK_CASE(!unfit_shape(least_plan), "least %lld: %s", (long long)least,
                unfit_shape(least_plan)->shortage);
+    d.device_bytes -= 512;
+    CHECK_CASE(is_refused(&d, NULL), "less than the least of %lld", (long long)least);
     return 1;
 }
 
-/* What a refusal names, applied by a program, fits at once, for all shapes; a tile less does not. */
+/* A budget that lacks a byte of what a refusal named is told that number; so is one that lacks 512
+ * bytes, if a byte less is still enough.  Returns 0 if another budget alone would do, which is named
+ * instead. */
+static int a_byte_less_is_told(memo_session_desc* d, const memo_profile* times, int64_t* raised) {
+    const int64_t named = *raised;
+    int64_t* again = NULL;
+    *raised = named - 1;
+    if (!is_refused(d, times)) *raised = named - 512;
+    own_step_plan* plan = step_plan_of(d, times);
+    CHECK(unfit_shape(plan));
+    if (!unfit_shape(plan)) return 0;
+    const char* shortage = unfit_shape(plan)->shortage;
+    (void)follow_advice(shortage, d, &again);
+    if (again != raised) return 0;
+    CHECK_CASE(*again == named, "a byte less than %lld: %s", (long long)named, shortage);
+    return 1;
+}
+
+/* What a refusal names, applied by a program, fits at once, for all shapes; 512 bytes less do not,
+ * also if a tile has more. */
 TEST(advice_is_enough_and_no_more) {
     const int n = memo_test_cases(4, 500);
     int n_tiers[3] = {0, 0, 0}, n_many = 0, n_shapes = 0, n_sliced = 0, n_timed = 0, n_tried = 0;
-    int n_or_device = 0;
+    int n_or_device = 0, n_told = 0, n_large = 0;
     for (int i = 0; i < n; n_tried++) {
         trainer t;
         timed times;
@@ -713,11 +744,17 @@ TEST(advice_is_enough_and_no_more) {
         t_init_random(&t, ROWS);
         if (memo_test_int(0, 1)) d->n_layers = 10; /* enough for a file to help */
         if (memo_test_int(0, 3) == 0) t_take_order(&t);
+        const int64_t scale = memo_test_int(0, 1) ? 1 : memo_test_int(2, 200);
+        for (int k = 0; k < d->n_tensors; k++)
+            t.tensors[k].row_bytes = scale * t.tensors[k].row_bytes;
+        for (int k = 0; k < d->n_states; k++) t.states[k].size_bytes *= scale;
         if (is_timed) {
             d->n_shapes = 0;
             take_random_times(&times, d);
         }
         const memories m = memories_of(&t);
+        d->device_bytes = m.least[0] - 512;
+        CHECK_CASE(is_refused(d, NULL), "less than the least of %lld", (long long)m.least[0]);
         d->device_bytes = 1 + memo_test_int(0, m.most[0]);
         d->host_bytes = memo_test_int(0, 2) ? 1 + memo_test_int(0, m.most[1] / 2) : 0;
         d->spill_directory = memo_test_int(0, 1) ? memo_test_folder() : NULL;
@@ -739,20 +776,22 @@ TEST(advice_is_enough_and_no_more) {
         n_shapes += d->n_shapes > 1;
         n_sliced += d->slice_rows > 0;
         n_timed += is_timed;
+        n_large += scale > 1;
         own_step_plan* enough = step_plan_of(d, is_timed ? &times.times : NULL);
         CHECK_CASE(!unfit_shape(enough), "case %d: %s; then %s", i, short_of->shortage,
                    unfit_shape(enough)->shortage);
-        *raised -= 512; /* a tile has less */
-        own_step_plan* less = *raised > 0 ? step_plan_of(d, is_timed ? &times.times : NULL) : NULL;
-        CHECK_CASE(!less || unfit_shape(less), "case %d: less than %s", i, short_of->shortage);
+        *raised -= 512;
+        CHECK_CASE(*raised <= 0 || is_refused(d, is_timed ? &times.times : NULL),
+                   "case %d: less than %s", i, short_of->shortage);
+        *raised += 512;
+        n_told += a_byte_less_is_told(d, is_timed ? &times.times : NULL, raised);
     }
     printf("# device %d, host %d, file %d, several at once %d, or the device %d; of shapes %d, "
-           "slices %d, "
-           "with times %d; %d fitted\n",
-           n_tiers[0], n_tiers[1], n_tiers[2], n_many, n_or_device, n_shapes, n_sliced, n_timed,
-           n_tried - n);
+           "slices %d, large tiles %d, with times %d; a byte less was told %d; %d fitted\n",
+           n_tiers[0], n_tiers[1], n_tiers[2], n_many, n_or_device, n_shapes, n_sliced, n_large,
+           n_timed, n_told, n_tried - n);
     CHECK(n < 100 || (n_tiers[0] && n_tiers[1] && n_tiers[2] && n_many && n_or_device && n_shapes &&
-                      n_sliced && n_timed));
+                      n_sliced && n_timed && n_large && n_told > n / 2));
 }
 
 /* A log that counts searches for budgets. */

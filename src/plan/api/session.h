@@ -546,7 +546,7 @@ struct memo_step_plan {
     memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
     int32_t fits;
     /* Which budget lacks how much, and budgets that would do: they were tried, for all shapes; with
-     * a tile less nothing was found.  With is_unadvised untried.  Empty if the plan fits. */
+     * 512 bytes less nothing was found.  With is_unadvised untried.  Empty if the plan fits. */
     char shortage[400];
 };
 
@@ -556,9 +556,9 @@ struct memo_step_plan {
  * OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                                        memo_step_plan** plan, memo_error* error);
-/* The smallest device_bytes with which a plan of desc->policy fits beside desc's other budgets;
- * desc's own is not used.  Ranks: the most of all.  Errors: of memo_session_plan; INFEASIBLE
- * (host_bytes or disk_bytes lack). */
+/* The smallest device_bytes with which a plan of desc->policy fits beside desc's other budgets:
+ * with 512 bytes less nothing was found.  desc's own device_bytes is not used.  Ranks: the most of
+ * all.  Errors: of memo_session_plan; INFEASIBLE (host_bytes or disk_bytes lack). */
 MEMO_TRY memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
                                             memo_error* error);
 /* Creates arena and swap engine.  The session borrows the plan.  Errors: INFEASIBLE (the plan does

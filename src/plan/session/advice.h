@@ -4,14 +4,13 @@
  * Knows: which budgets would do, and the least.  Knows nothing of how a plan is made.
  *
  * A refusal names budgets that were tried: with these the same call makes a plan that fits, for all
- * shapes at once; with a tile less it makes none. */
+ * shapes at once; with 512 bytes less it makes none. */
 
 typedef struct memoi_advice {
     const memo_session_desc* desc;
     const memo_profile* profile;   /* of the caller's plan */
     int64_t budgets[MEMO_N_TIERS]; /* of all ranks; 0: no limit */
     int64_t needed[MEMO_N_TIERS];  /* by the latest plan: the most of all shapes and ranks */
-    int64_t unit_bytes;            /* a tile of the smallest tensor */
     int64_t device_bytes;          /* with which alone a plan fits; 0: none does */
     memoi_rows_effort effort;
     int fits;           /* the latest plan does; 0 after a failure */
@@ -60,34 +59,41 @@ MEMOI int64_t memoi_advice_lacking(const memoi_advice* a, const int64_t* budgets
     return n_bytes;
 }
 
-/* Sets budgets[tier], without which a plan fits, to the least that was found: it fits, and a unit
- * less does not.  It grows by what a plan lacks, or by twice the latest step.  Then it falls below
- * what the plan needs, by a unit, or by twice as much as the need fell; after a fall too deep it is
- * the need, or halves of what is left.  first: a budget to begin with. */
+/* Sets budgets[tier], without which a plan fits, to the least that was found, in whole granules: it
+ * fits, and a granule less does not; 0: none was found.  first: a budget to begin with. */
 MEMOI void memoi_advice_find_least(memoi_advice* a, int32_t tier, int64_t first, int64_t* budgets) {
-    int64_t low = a->budgets[tier], high = 0, need = 0, before = 0, step = a->unit_bytes;
-    int64_t next = memob_max(first, memob_min(low + step, MEMOB_BYTES_MAX));
-    for (int32_t k = 0; k < MEMOI_ADVICE_PLANS_MAX; k++) {
-        if (high ? high - low <= a->unit_bytes : low == MEMOB_BYTES_MAX) break;
-        budgets[tier] = next;
+    const int64_t granule = MEMOB_DEVICE_ALIGNMENT, most = MEMOB_BYTES_MAX;
+    int64_t low = a->budgets[tier], high = most + granule, step = granule;
+    int64_t need = 0, before = 0, next = memob_max(first, low + 1);
+    for (int32_t k = 0; k < MEMOI_ADVICE_PLANS_MAX && high - low > granule; k++) {
+        budgets[tier] = next = memob_min(memob_align_up(next, granule), high - granule);
         memoi_advice_try(a, budgets);
         *(a->fits ? &high : &low) = next;
-        if (!high) {
+
+        /* The budget grows by what a plan lacks, or by twice the latest step. */
+        if (high > most) {
             step = memob_max(2 * step, memoi_advice_lacking(a, budgets));
-            step = memob_min(step, MEMOB_BYTES_MAX / 2);
-            next = memob_min(low + step, MEMOB_BYTES_MAX);
-        } else if (a->fits) {
-            need = memob_max(low + 1, memob_min(high, a->needed[tier]));
-            step = memob_max(a->unit_bytes, before ? 2 * (before - need) : 0);
-            before = need;
-            next = memob_max(need - step, low + (need - low) / 2);
-        } else {
-            before = 0;
-            next = need > low && need < high ? need : low + (high - low) / 2;
+            step = memob_min(step, most / 2);
+            next = low + step;
+            continue;
         }
+
+        /* It falls below what the plan needs, by a granule, or by twice as much as the need fell;
+         * after a fall too deep it is the need.  If the search finds no plan within that need, it
+         * is a granule less than what fits, and then halves what is left. */
+        if (a->fits) {
+            need = memob_min(high, a->needed[tier]);
+            step = memob_max(granule, 2 * (before - need));
+            next = memob_max(need - step, low + (need - low + 1) / 2);
+            before = need;
+        } else {
+            next = need;
+            before = 0;
+        }
+        if (need <= low) next = need == low && !a->fits ? high - granule : low + (high - low) / 2;
     }
-    a->fits = high > 0;
-    budgets[tier] = high;
+    a->fits = high <= most;
+    budgets[tier] = a->fits ? high : 0;
 }
 
 /* Sets the budgets to such with which the desc has a plan, and those that change to 1 in is_other:
@@ -169,7 +175,7 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
                                        memo_step_plan* plan, int64_t* device_bytes,
                                        memo_error* error) {
     memoi_advice a;
-    int64_t budgets[MEMO_N_TIERS], least[2 + MEMO_N_TIERS], *least_unit = least + 1 + MEMO_N_TIERS;
+    int64_t budgets[MEMO_N_TIERS], least[1 + MEMO_N_TIERS];
     int is_other[MEMO_N_TIERS] = {0};
     int32_t shape = 0, other = MEMO_N_TIERS - 1, n_others = 0;
     int fits;
@@ -184,20 +190,11 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
     a.budgets[MEMO_TIER_DEVICE] = desc->device_bytes;
     a.budgets[MEMO_TIER_HOST] = desc->host_bytes;
     a.budgets[MEMO_TIER_FILE] = desc->disk_bytes;
-    a.unit_bytes = INT64_MAX;
-    for (int32_t t = 0; t < desc->n_tensors; t++)
-        if (desc->tensors[t].row_bytes > 0)
-            a.unit_bytes = memob_min(a.unit_bytes, desc->tensors[t].row_bytes);
-    a.unit_bytes = memob_max(MEMOB_DEVICE_ALIGNMENT,
-                             memob_min(a.unit_bytes, (int64_t)1 << 30) *
-                                 memob_max(memob_min(desc->tile_rows, (int64_t)1 << 20), 1));
     for (int32_t t = 0; t < MEMO_N_TIERS; t++)
         least[1 + t] = a.budgets[t] ? -a.budgets[t] : -INT64_MAX;
-    *least_unit = -a.unit_bytes;
-    a.status = memoi_session_agree(desc, a.status, least, 2 + MEMO_N_TIERS, error);
+    a.status = memoi_session_agree(desc, a.status, least, 1 + MEMO_N_TIERS, error);
     for (int32_t t = 0; t < MEMO_N_TIERS; t++)
         a.budgets[t] = least[1 + t] == -INT64_MAX ? 0 : -least[1 + t];
-    a.unit_bytes = -*least_unit;
 
     if (!a.status && desc->log.write)
         desc->log.write(desc->log.user, "session: looking for the least budgets that fit");
