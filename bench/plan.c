@@ -1,7 +1,7 @@
 /* plan.c - measures the memory planner: every table prints its result beside a reference.
  *
  *   plan [traces] [engines] [minimalloc] [minimize] [tight] [growth] [dense] [features] [layers]
- *        [caching] [streams] [waits] [penalties] [peers] [small] [tilings] [limits]  default: all
+ *        [caching] [streams] [waits] [peers] [small] [tilings] [limits]  default: all
  *        [--seeds N] [--limit S] [--threads N]     --threads: of the search
  *        [--cpu 1]                                 limits and times in seconds of processor time,
  *                                                  for a busy machine
@@ -14,8 +14,6 @@
  * Environment:
  *
  *   INSTANCES    folder of the public hard instances A to K: benchmarks/challenging of google/minimalloc
- *   PENALTIES    folder of these with penalties for reuse: benchmarks/minimalloc-dsa-rp of
- *                tonibohnlein/dsa-solver
  *   MORE_INSTANCES  optional: a folder of other problems, as .csv, .csv.gz, .trace, or .json with clocks;
  *                the tables that name such files take them from here
  *   MINIMALLOC   optional: the program of this public solver (github.com/google/minimalloc), which
@@ -1960,107 +1958,6 @@ static void print_layers(double limit) {
     memo_trace_destroy(few);
 }
 
-/* ---- penalties for reuse --------------------------------------------------------------------- */
-
-/* Buffers, and an offer without a trace for each pair that costs if it shares bytes.  The file has
- * no streams, so those of the offers mean nothing.  NULL: no file. */
-static memo_plan* read_penalties(char letter, memo_wait** offers, memo_plan_desc* desc) {
-    enum { BUFFERS = 1000, OFFERS = 20000 };
-    const char* folder = getenv("PENALTIES");
-    char line[512], key[16];
-    long long value;
-    memo_plan* plan;
-    memo_error error;
-    memo_wait* offer = *offers = (memo_wait*)calloc(OFFERS, sizeof(memo_wait));
-    snprintf(line, sizeof line, "%s/%c.json", folder ? folder : ".", letter);
-    FILE* file = fopen(line, "r");
-    if (!file || !offer) return NULL;
-    if (memo_plan_create(BUFFERS, 0, 1, &plan, &error)) fail(line, &error);
-    plan->n_buffers = 0;
-    while (fgets(line, sizeof line, file) && plan->n_buffers < BUFFERS &&
-           offer < *offers + OFFERS) {
-        memo_buffer* buffer = &plan->buffers[plan->n_buffers];
-        if (sscanf(line, " \"%15[a-z]\": %lld", key, &value) != 2) continue;
-        if (!strcmp(key, "id")) buffer->id = value;
-        if (!strcmp(key, "lower")) buffer->begin = value;
-        if (!strcmp(key, "upper")) buffer->end = value;
-        if (!strcmp(key, "size")) plan->buffers[plan->n_buffers++].size_bytes = value;
-        if (!strcmp(key, "cost")) offer->cost_s = (double)value;
-        if (!strcmp(key, "first")) offer->freed = value;
-        if (!strcmp(key, "second")) (offer++)->requested = value;
-        if (!strcmp(key, "capacity")) desc->capacity_bytes = value;
-    }
-    fclose(file);
-
-    /* The earlier buffer of each pair first. */
-    desc->n_offers = offer - *offers;
-    for (offer = *offers; offer < *offers + desc->n_offers; offer++) {
-        const int64_t first = offer->freed;
-        offer->to = 1;
-        if (plan->buffers[first].end <= plan->buffers[offer->requested].begin) continue;
-        offer->freed = offer->requested;
-        offer->requested = first;
-    }
-    desc->offers = *offers;
-    return plan;
-}
-
-/* What the offsets of a plan cost, by the pairs of the file, whose buffers are named by id. */
-static double count_penalties(const memo_plan* plan, const memo_plan_desc* desc) {
-    double cost = 0;
-    int64_t* offsets = (int64_t*)calloc((size_t)plan->n_buffers, 2 * sizeof(int64_t));
-    if (!offsets) exit(1);
-    for (int64_t i = 0; i < plan->n_buffers; i++) {
-        offsets[2 * plan->buffers[i].id] = plan->buffers[i].offset_bytes;
-        offsets[2 * plan->buffers[i].id + 1] =
-            plan->buffers[i].offset_bytes + plan->buffers[i].size_bytes;
-    }
-    for (int64_t k = 0; k < desc->n_offers; k++) {
-        const int64_t *a = &offsets[2 * desc->offers[k].freed],
-                      *b = &offsets[2 * desc->offers[k].requested];
-        if (a[0] < b[1] && b[0] < a[1]) cost += desc->offers[k].cost_s;
-    }
-    free(offsets);
-    return cost;
-}
-
-static void print_penalties(double limit) {
-    /* benchmarks/results/minimalloc-dsa-rp-v1 at commit a8d1257: the column of local search, and the
-     * best of all methods. */
-    static const int published[] = {306, 364, 402, 250, 403, 129, 471, 497, 928, 657, 1461};
-    static const int least[] = {285, 329, 365, 248, 403, 129, 450, 474, 902, 572, 1408};
-    int n_found = 0;
-    memo_error error;
-    printf("\n## Penalties for reuse at the published capacity, limit %.0f s: 1 for each pair on "
-           "offer that shares bytes\n\n"
-           "| instance | buffers | pairs | capacity | published | least published | memo | of "
-           "published %% | of least %% | s |\n|---|---|---|---|---|---|---|---|---|---|\n",
-           limit);
-    for (const char* letter = instances; *letter; letter++) {
-        memo_plan_desc desc = MEMO_ZERO(memo_plan_desc);
-        memo_wait* offers;
-        memo_plan* plan = read_penalties(*letter, &offers, &desc);
-        if (plan) {
-            const int k = *letter - 'A';
-            double seconds = -now_s(), cost;
-            desc.time_limit_s = limit;
-            if (memo_plan_solve(plan, &desc, &error) || memo_plan_validate(plan, &error))
-                fail("penalties", &error);
-            seconds += now_s();
-            cost = count_penalties(plan, &desc);
-            printf("| %c | %lld | %lld | %lld | %d | %d | %.0f | %.0f | %.0f | %.1f |\n", *letter,
-                   (long long)plan->n_buffers, (long long)desc.n_offers,
-                   (long long)desc.capacity_bytes, published[k], least[k], cost,
-                   100 * cost / published[k], 100 * cost / least[k], seconds);
-            fflush(stdout);
-            n_found++;
-        }
-        free(offers);
-        memo_plan_destroy(plan);
-    }
-    check_found(n_found, "penalties");
-}
-
 /* ---- ablation -------------------------------------------------------------------------------- */
 
 typedef struct ablation_case {
@@ -2323,10 +2220,10 @@ static int is_asked(int argc, char** argv, const char* name) {
 }
 
 int main(int argc, char** argv) {
-    static const char* const names[] = {
-        "traces", "engines",  "minimalloc", "minimize", "tight",     "growth",
-        "dense",  "layers",   "caching",    "streams",  "features",  "peers",
-        "waits",  "ablation", "small",      "tilings",  "penalties", "limits"};
+    static const char* const names[] = {"traces",   "engines", "minimalloc", "minimize", "tight",
+                                        "growth",   "dense",   "layers",     "caching",  "streams",
+                                        "features", "peers",   "waits",      "ablation", "small",
+                                        "tilings",  "limits"};
     int seeds = 5;
     double limit = 10;
     bench_help(argc, argv,
@@ -2381,7 +2278,6 @@ int main(int argc, char** argv) {
         print_synchronization(limit);
     }
     if (is_asked(argc, argv, "waits")) print_waits(limit);
-    if (is_asked(argc, argv, "penalties")) print_penalties(limit);
     if (is_asked(argc, argv, "layers")) print_layers(limit);
     if (is_asked(argc, argv, "small")) print_small(100 * seeds);
     if (is_asked(argc, argv, "peers")) print_peers(limit);

@@ -520,6 +520,9 @@ TEST(waits_of_other_plans_are_refused) {
     desc.offers = &wait;
     CHECK_ERROR(memo_plan_solve(plan, &desc, &error), INVALID_ARGUMENT,
                 "memo_plan_desc.offers[0]: ");
+    WITH(desc.trace, NULL,
+         CHECK_ERROR(memo_plan_solve(plan, &desc, &error), INVALID_ARGUMENT,
+                     "memo_plan_desc.trace: NULL; offers need the trace of the plan"));
     wait.freed = plan->n_buffers;
     plan->waits = &wait;
     plan->n_waits = 1;
@@ -603,83 +606,6 @@ TEST(the_cheapest_waits_are_bought) {
     }
     CHECK_CASE(n_bought > 50 && n_dear == 0, "%d bought, %d of them not the cheapest", n_bought,
                n_dear);
-}
-
-/* The least cost of pairs on offer that share bytes below `capacity`, with buffers from i on at all
- * offsets; `best` if there is none. */
-static double least_price(memo_plan* plan, const memo_wait* offers, int64_t n_offers,
-                          int64_t capacity, int64_t i, double cost, double best) {
-    if (cost >= best) return best;
-    if (i == plan->n_buffers) return cost;
-    memo_buffer* buffer = &plan->buffers[i];
-    for (int64_t at = 0; at + buffer->size_bytes <= capacity; at++) {
-        int is_free = 1;
-        double more = 0;
-        buffer->offset_bytes = at;
-        for (int64_t k = 0; k < i && is_free; k++) {
-            const memo_buffer* other = &plan->buffers[k];
-            if (at >= other->offset_bytes + other->size_bytes ||
-                other->offset_bytes >= at + buffer->size_bytes)
-                continue;
-            is_free = other->end <= buffer->begin;
-            for (int64_t o = 0; o < n_offers; o++)
-                if (offers[o].freed == k && offers[o].requested == i) more += offers[o].cost_s;
-        }
-        if (is_free) best = least_price(plan, offers, n_offers, capacity, i + 1, cost + more, best);
-    }
-    return best;
-}
-
-/* Without a trace, an offer is for its two buffers alone. */
-TEST(the_cheapest_pairs_share_bytes) {
-    enum { N = 7, ROUNDS = 300 };
-    int n_bought = 0, n_dear = 0;
-    for (int round = 0; round < ROUNDS; round++) {
-        own_plan* plan = new_plan(N, 0, 1);
-        memo_wait offers[N * N];
-        memo_plan_desc desc = {.seed = (uint64_t)round, .offers = offers};
-        memset(offers, 0, sizeof offers);
-        for (int64_t i = 0; i < N; i++) {
-            const int64_t end = i + memo_test_int(1, 3);
-            put_buffer(plan, i, i, end, memo_test_int(1, 3));
-        }
-        for (int64_t k = 0; k < N; k++)
-            for (int64_t i = k + 1; i < N; i++) {
-                if (plan->buffers[k].end > i || memo_test_int(0, 3) == 0) continue;
-                memo_wait* offer = &offers[desc.n_offers++];
-                offer->freed = k;
-                offer->requested = i;
-                offer->from = offer->to = (int32_t)memo_test_int(0, 1); /* mean nothing here */
-                offer->cost_s = (double)memo_test_int(1, 3);
-            }
-        CHECK_OK(memo_plan_prepare(plan, &error));
-        desc.capacity_bytes = plan->lower_bound_bytes + memo_test_int(0, 2);
-        memo_status status = memo_plan_solve(plan, &desc, &error);
-        CHECK_OK(memo_plan_validate(plan, &error));
-        CHECK_IS(status, ==,
-                 plan->peak_bytes > desc.capacity_bytes ? MEMO_STATUS_INFEASIBLE : MEMO_STATUS_OK);
-        CHECK_IS(plan->waits == NULL, ==, 0);
-
-        /* What shares bytes is bought, and nothing else. */
-        int64_t n_shared = 0;
-        for (int64_t o = 0; o < desc.n_offers; o++) {
-            const memo_buffer* a = &plan->buffers[offers[o].freed];
-            const memo_buffer* b = &plan->buffers[offers[o].requested];
-            n_shared += a->offset_bytes < b->offset_bytes + b->size_bytes &&
-                        b->offset_bytes < a->offset_bytes + a->size_bytes;
-        }
-        CHECK_IS(plan->n_waits, ==, n_shared);
-        double cost = cost_of(plan->waits, plan->n_waits);
-        double least = least_price(plan, offers, desc.n_offers,
-                                   plan->peak_bytes > desc.capacity_bytes ? plan->peak_bytes
-                                                                          : desc.capacity_bytes,
-                                   0, 0, 1e9);
-        CHECK_IS(cost, >=, least);
-        n_bought += least > 0;
-        n_dear += cost > least;
-    }
-    CHECK_CASE(n_bought > ROUNDS / 3 && n_dear * 50 <= n_bought,
-               "%d bought, %d of them not the cheapest", n_bought, n_dear);
 }
 
 /* Two streams fill each other's buffers in turn and never wait.  All requests for host memory are

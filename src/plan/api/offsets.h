@@ -20,10 +20,9 @@ typedef struct memo_plan_desc {
     /* Optional: the trace of the plan.  BILEVEL needs the marks of the trace, which say where
      * layers begin and end. */
     const memo_trace* trace;
-    /* Optional: waits that the plan may buy, instead of the waits that the plan has.  The plan buys
-     * waits that make the peak smaller; with a capacity, a cheap set with which the plan fits.
-     * Every bought wait is necessary.  Without a trace, two buffers on offer may share bytes only
-     * for the cost of their offer, which orders no other buffers, and streams mean nothing. */
+    /* Optional: waits that the plan of this trace may buy, instead of the waits that the plan has.
+     * The plan buys waits that make the peak smaller; with a capacity, a set with which the plan
+     * fits: the cheapest of up to 12 offers, or a cheap one.  Every bought wait is necessary. */
     const memo_wait* offers;
     int64_t n_offers;
     int64_t memoi_node_limit; /* private: 0 */
