@@ -1025,8 +1025,13 @@ MEMO_API memo_session_info memo_session_get_info(const memo_session* session);
  *     >>items                  buffers as items, and pairs that streams keep apart
  *     >>solution               the best plan so far, and the effort that is left
  *     >>neighbors              lists of what conflicts with an item
+ *     >>reuse                  the bound of items of which none can follow another
+ *     >>cover                  holds and gaps as sections, which the exact search takes
  *     >>pack doors             where extras/memo_pack.h adds
  *     >>greedy                 engine: the item that can lie lowest comes next
+ *     >>first fit              engine: each item goes into the lowest hole; heeds gaps and holds
+ *     >>search                 a node of the exact search, placed and undone
+ *     >>stacks                 holes that alignments leave among few items
  *     >>exact search           engine: is there a plan within a capacity?
  *     >>full sections          engine: the items that live there come first, others around them
  *     >>ejections              engine: items above a capacity take the places of others
@@ -1090,8 +1095,9 @@ MEMO_API memo_session_info memo_session_get_info(const memo_session* session);
  * types of a problem, and knows nothing of engines.
  *
  *   problem   >>items makes it of a plan's buffers and of what streams keep apart; >>neighbors
- *             lists what conflicts with an item
- *   bounds    >>sections: no plan is lower than the items that live together, rounded up
+ *             lists what conflicts with an item; >>cover makes sections of what streams keep apart
+ *   bounds    >>sections: no plan is lower than the items that live together, rounded up; >>reuse:
+ *             than items that streams keep apart
  *   engines   each lowers the best plan so far (>>solution), and has a file of its own
  *   loop      >>loop: memoi_loop_run gives the engines work that doubles from round to round, until
  *             the plan is proven, or nodes or time are spent.  >>plan solve calls it, and
@@ -1100,12 +1106,15 @@ MEMO_API memo_session_info memo_session_get_info(const memo_session* session);
  * Engines as they run; AUTO and BILEVEL have rounds, GREEDY and MIP one.
  *   >>bi-level                rounds of BILEVEL      marks of layers; no holds      a plan
  *   >>greedy                  first; large: rounds   any problem                    a plan
+ *   >>first fit               not easy: first; easy, not  any problem               a plan
+ *                             large: an order a round
  *   >>mixed-integer program   MIP, behind greedy     no alignments, few conflicts   a plan, a proof
  *   >>full sections           rounds                 easy, not small                a plan, a bound
  *   >>ejections               rounds; GREEDY if not  what the search leaves: large, a plan
  *                             easy                   or neither plain nor a cover
- *   >>exact search            rounds                 not large; no holds            a plan, a proof
- * MEMOI_WITHOUT switches off orders (but the first), full_sections, ejections, or search.
+ *   >>exact search            rounds                 not large; holds as a cover    a plan, a proof
+ * MEMOI_WITHOUT switches off orders (but the first), first_fit, reuse, cover, full_sections,
+ * ejections, or search.
  * memo_plan_solve makes a pass or two; a pass has rounds; a round of the search tries capacities;
  * an attempt at one has runs, each with an order of its own; a run visits nodes.
  *
@@ -1122,7 +1131,7 @@ MEMO_API memo_session_info memo_session_get_info(const memo_session* session);
  *   gap     a time in an item's life in which other items may take its bytes
  *   wait    one stream waits for another: what lives on the two is in order
  *   hold    without that wait, an item is *held* against items of the other stream: *pairs*
- *   cover   sections made from conflicts, not from time: these replace gaps and pairs (memo_pack.h)
+ *   cover   sections made from conflicts, not from time: these replace gaps and pairs
  */
 
 enum {
@@ -1856,56 +1865,446 @@ MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int
     return offset;
 }
 
-/* --- >>pack doors ---
- * The calls by which the planner takes engines for puzzles and for several streams from
- * extras/memo_pack.h, if that header is included first.  Without it one search runs, in its own
- * order, with its own score and without stacks, and waits cannot be bought. */
+/* --- >>reuse ---
+ * The bound of items with holds.  Door: memoi_problem_reuse.  Knows nothing of offsets.
+ *
+ * An item *follows* an earlier item if the two do not conflict: the
+ * later item can reuse bytes of the earlier item.  Each item, in order of time, borrows bytes of
+ * items that it follows.  If these lenders have lent all, a borrower of theirs borrows elsewhere,
+ * and so on: a flow.  Bytes that no such exchange provides must be new.  The sum of new bytes is
+ * the largest sum of items that all conflict with each other (Dilworth's theorem with weights, as
+ * holds of a trace make an order).  The sum is a bound for any holds, and for the first items
+ * alone.
+ *
+ * An exchange that fails has reached lenders from which nothing will ever come: these lenders leave
+ * the list for good.  The borrowers of that exchange, less these lenders, are the largest set.
+ *
+ * 1. A lender lends at most its size, and a borrower gives up at most what it has borrowed. */
 
-struct memoi_search;
+enum {
+    MEMOI_REUSE_LOOKS = 1 << 27
+}; /* items looked at; then the bound is that of the first items */
+
+typedef struct memoi_loan {
+    int64_t bytes;
+    int32_t lender, borrower;
+    int32_t next; /* of the lender, -1: none */
+} memoi_loan;
+
+typedef struct memoi_reuse {
+    const memoi_problem* problem;
+    memob_arrays arrays;
+    uint64_t* unspent; /* lenders with bytes left, one bit for each item */
+    uint64_t* unseen;  /* lenders that the present exchange has not reached */
+    uint64_t* asker;   /* scratch: neighbors of an item */
+    uint64_t* taker;   /* scratch: neighbors of another item */
+    int32_t* seen;     /* lenders that the exchange has reached */
+    int32_t* queue;    /* borrowers that the exchange has reached */
+    int64_t n_seen, n_queued, n_looks;
+    int64_t* left;       /* bytes of an item that are not lent */
+    int32_t* first_loan; /* of a lender */
+    int32_t* asked_by;   /* the borrower by which the exchange reached a lender */
+    int32_t* gives_up;   /* the loan by which the exchange reached a borrower */
+    int32_t* reached_in; /* a borrower: the number of the exchange; INT32_MAX: of one that failed */
+    memoi_loan* loans;
+    int64_t n_loans, loan_capacity;
+} memoi_reuse;
+
+MEMOI int memoi_reuse_create(memoi_reuse* reuse, const memoi_problem* problem) {
+    int64_t n = problem->n_items, n_words = n / 64 + 1;
+    memob_arrays* a = &reuse->arrays;
+    memset(reuse, 0, sizeof *reuse);
+    reuse->problem = problem;
+    reuse->left = MEMOB_ARRAY(a, int64_t, n);
+    reuse->unspent = MEMOB_ARRAY(a, uint64_t, n_words);
+    reuse->unseen = MEMOB_ARRAY(a, uint64_t, n_words);
+    reuse->asker = MEMOB_ARRAY(a, uint64_t, n_words);
+    reuse->taker = MEMOB_ARRAY(a, uint64_t, n_words);
+    reuse->seen = MEMOB_ARRAY(a, int32_t, n);
+    reuse->queue = MEMOB_ARRAY(a, int32_t, n);
+    reuse->first_loan = MEMOB_ARRAY(a, int32_t, n);
+    reuse->asked_by = MEMOB_ARRAY(a, int32_t, n);
+    reuse->gives_up = MEMOB_ARRAY(a, int32_t, n);
+    reuse->reached_in = MEMOB_ARRAY(a, int32_t, n);
+    if (a->failed) return 0;
+    for (int64_t k = 0; k < n; k++) reuse->first_loan[k] = -1;
+    return 1;
+}
+
+MEMOI int memoi_reuse_lend(memoi_reuse* reuse, int32_t lender, int32_t borrower, int64_t bytes) {
+    memoi_loan* loan;
+    if (reuse->n_loans == INT32_MAX ||
+        !memob_reserve(&reuse->loans, &reuse->loan_capacity, reuse->n_loans + 1, sizeof *loan))
+        return 0;
+    loan = &reuse->loans[reuse->n_loans];
+    loan->bytes = bytes;
+    loan->lender = lender;
+    loan->borrower = borrower;
+    loan->next = reuse->first_loan[lender];
+    reuse->first_loan[lender] = (int32_t)reuse->n_loans++;
+    return 1;
+}
+
+MEMOI void memoi_reuse_set(uint64_t* set, int32_t i, int is_in) {
+    set[i / 64] = (set[i / 64] & ~((uint64_t)1 << i % 64)) | (uint64_t)is_in << i % 64;
+}
+
+/* Marks the neighbors of item j that come before it. */
+MEMOI void memoi_reuse_mark(memoi_reuse* reuse, uint64_t* mark, int32_t j) {
+    const memoi_neighbors* neighbors = reuse->problem->neighbors;
+    memset(mark, 0, (size_t)(j / 64 + 1) * sizeof *mark);
+    for (int64_t k = neighbors->first[j]; k < neighbors->first[j + 1]; k++)
+        if (neighbors->list[k] < j) memoi_reuse_set(mark, neighbors->list[k], 1);
+    reuse->n_looks += neighbors->first[j + 1] - neighbors->first[j];
+}
+
+/* The latest item before i that is in a set and has no mark; n: none.  The latest lender is the
+ * best choice, because the fewest items follow a late item. */
+MEMOI int32_t memoi_reuse_latest(memoi_reuse* reuse, const uint64_t* set, const uint64_t* mark,
+                                 int32_t i) {
+    int32_t word = i / 64;
+    uint64_t found = set[word] & ~mark[word] & (((uint64_t)1 << i % 64) - 1);
+    for (; found == 0 && word > 0; found = set[word] & ~mark[word]) {
+        word--;
+        reuse->n_looks++;
+    }
+    return found ? 64 * word + 63 - __builtin_clzll(found) : (int32_t)reuse->problem->n_items;
+}
+
+/* Looks for a lender with bytes left, at the end of a chain of exchanges that begins with item j.
+ * *borrower: the item that follows this lender.  Returns n if there is no such lender. */
+MEMOI int32_t memoi_reuse_find(memoi_reuse* reuse, int32_t j, int32_t exchange, int32_t* borrower) {
+    int32_t n = (int32_t)reuse->problem->n_items, i, k, lender;
+
+    *borrower = j;
+    memoi_reuse_mark(reuse, reuse->asker, j);
+    lender = memoi_reuse_latest(reuse, reuse->unspent, reuse->asker, j);
+    if (lender < n) return lender;
+
+    /* By exchanges: whoever borrows from a lender that the last one follows is the next. */
+    reuse->n_seen = reuse->n_queued = 0;
+    reuse->queue[reuse->n_queued++] = j;
+    reuse->reached_in[j] = exchange;
+    for (int64_t at = 0; at < reuse->n_queued; at++) {
+        int32_t b = reuse->queue[at];
+        memoi_reuse_mark(reuse, reuse->asker, b);
+        for (i = b; (i = memoi_reuse_latest(reuse, reuse->unseen, reuse->asker, i)) < n;) {
+            memoi_reuse_set(reuse->unseen, i, 0);
+            reuse->seen[reuse->n_seen++] = i;
+            reuse->asked_by[i] = b;
+            for (k = reuse->first_loan[i]; k >= 0; k = reuse->loans[k].next) {
+                int32_t other = reuse->loans[k].borrower;
+                reuse->n_looks++;
+                if (reuse->loans[k].bytes == 0 || reuse->reached_in[other] >= exchange) continue;
+                reuse->reached_in[other] = exchange;
+                reuse->gives_up[other] = k;
+                *borrower = reuse->queue[reuse->n_queued++] = other;
+                memoi_reuse_mark(reuse, reuse->taker, other);
+                lender = memoi_reuse_latest(reuse, reuse->unspent, reuse->taker, other);
+                if (lender < n) return lender;
+            }
+        }
+    }
+    return n;
+}
+
+/* Item j borrows up to `need` bytes along a chain that ends at a lender.  Returns how many; -1: no
+ * memory. */
+MEMOI int64_t memoi_reuse_exchange(memoi_reuse* reuse, int32_t j, int64_t need, int32_t lender,
+                                   int32_t borrower) {
+    int64_t bytes = memob_min(need, reuse->left[lender]);
+    for (int32_t b = borrower; b != j; b = reuse->asked_by[reuse->loans[reuse->gives_up[b]].lender])
+        bytes = memob_min(bytes, reuse->loans[reuse->gives_up[b]].bytes);
+    MEMO_ASSERT(bytes > 0 && bytes <= reuse->left[lender]); /* 1 */
+    reuse->left[lender] -= bytes;
+    if (reuse->left[lender] == 0) memoi_reuse_set(reuse->unspent, lender, 0);
+    for (;; borrower = reuse->asked_by[lender]) {
+        if (!memoi_reuse_lend(reuse, lender, borrower, bytes)) return -1;
+        if (borrower == j) return bytes;
+        reuse->loans[reuse->gives_up[borrower]].bytes -= bytes;
+        MEMO_ASSERT(reuse->loans[reuse->gives_up[borrower]].bytes >= 0); /* 1 */
+        lender = reuse->loans[reuse->gives_up[borrower]].lender;
+    }
+}
+
+/* Raises the bound of a problem with holds.  is_in_set, of an item: 1 in the largest set found.  It
+ * does nothing if the lists of neighbors are too long.  0: no memory. */
+MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
+    enum { BEGUN = 1, OVER = 2 };
+    int64_t bound = 0, bytes = 0;
+    int32_t n = (int32_t)problem->n_items, j, exchange = 1, borrower = 0, lender = 0;
+    memoi_reuse reuse;
+    const memoi_made listed = MEMOI_WITHOUT(reuse) ? MEMOI_UNFIT : memoi_neighbors_list(problem);
+    int ok;
+    if (listed != MEMOI_MADE) return listed == MEMOI_UNFIT;
+    ok = memoi_reuse_create(&reuse, problem);
+
+    /* Each item takes over bytes of earlier items.  The bytes that the item still lacks raise the
+     * bound. */
+    for (j = 0; ok && j < n && reuse.n_looks < MEMOI_REUSE_LOOKS; j++) {
+        int64_t need = problem->items[j].size;
+        for (; ok && need > 0; need -= bytes, exchange++) {
+            lender = memoi_reuse_find(&reuse, j, exchange, &borrower);
+            if (lender == n) break;
+            while (reuse.n_seen > 0) memoi_reuse_set(reuse.unseen, reuse.seen[--reuse.n_seen], 1);
+            bytes = memoi_reuse_exchange(&reuse, j, need, lender, borrower);
+            ok = bytes > 0 && exchange < INT32_MAX - 1;
+        }
+
+        bound += need;
+        for (; need > 0 && reuse.n_seen > 0; reuse.n_seen--)
+            is_in_set[reuse.seen[reuse.n_seen - 1]] |= OVER;
+        for (; need > 0 && reuse.n_queued > 0; reuse.n_queued--) {
+            is_in_set[reuse.queue[reuse.n_queued - 1]] |= BEGUN;
+            reuse.reached_in[reuse.queue[reuse.n_queued - 1]] = INT32_MAX;
+        }
+        reuse.left[j] = problem->items[j].size;
+        memoi_reuse_set(reuse.unspent, j, 1);
+        memoi_reuse_set(reuse.unseen, j, 1);
+    }
+
+    for (j = 0; j < n; j++) is_in_set[j] = is_in_set[j] == BEGUN;
+    memob_arrays_free(&reuse.arrays);
+    MEMO_FREE(reuse.loans);
+    problem->lower_bound = memob_max(problem->lower_bound, bound - problem->spare);
+    return ok;
+}
+
+/* --- >>cover ---
+ * Sections instead of pairs, which makes the exact search the engine for holds.  Door:
+ * memoi_problem_hold.  Knows which items conflict, and nothing of why.
+ *
+ * Sections are largest sets of items that conflict with each other, until each pair
+ * of items in conflict is in a section.  Then nothing needs the pairs, and all bounds of sections
+ * count held items.  Gaps make such sets too: items of which each two overlap may never live all at
+ * once.  A set grows item by item.  The next item brings the most pairs that no section has yet,
+ * times its size.  An item without such pairs comes last, however large: else a set might end
+ * without the pair that the set was made for.
+ *
+ * 1. A section grows by items in conflict with all its members. */
+
+enum { MEMOI_COVER_WORK = 1 << 28 }; /* items looked at; then the pairs stay */
+
+typedef struct memoi_cover {
+    const memoi_problem* problem;
+    memob_arrays arrays;
+    int64_t n_words;
+    uint64_t* conflicts; /* (items, words): a bit for each neighbor */
+    uint64_t* open;      /* (items, words): neighbors with which the item shares no section yet */
+    int32_t* members;    /* of the section */
+    int32_t* candidates; /* items in conflict with all members */
+    int64_t* gain;       /* of a candidate: new pairs with the members */
+    int64_t n_members, n_candidates, n_sections, n_work;
+    memob_keyed* stays; /* an item in a section */
+    memob_keyed* order; /* sections by time: that of the latest member, then of the earliest */
+    int64_t n_stays, stay_capacity, order_capacity;
+} memoi_cover;
+
+MEMOI int memoi_cover_create(memoi_cover* cover, const memoi_problem* problem) {
+    const memoi_neighbors* neighbors = problem->neighbors;
+    int64_t n = problem->n_items;
+    memob_arrays* a = &cover->arrays;
+    memset(cover, 0, sizeof *cover);
+    cover->problem = problem;
+    cover->n_words = (n + 63) / 64;
+    cover->conflicts = MEMOB_ARRAY(a, uint64_t, n * cover->n_words);
+    cover->open = MEMOB_ARRAY(a, uint64_t, n * cover->n_words);
+    cover->members = MEMOB_ARRAY(a, int32_t, n);
+    cover->candidates = MEMOB_ARRAY(a, int32_t, n);
+    cover->gain = MEMOB_ARRAY(a, int64_t, n);
+    if (a->failed) return 0;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
+            int32_t j = neighbors->list[k];
+            cover->conflicts[i * cover->n_words + j / 64] |= (uint64_t)1 << j % 64;
+        }
+    memcpy(cover->open, cover->conflicts, (size_t)(n * cover->n_words) * sizeof(uint64_t));
+    return 1;
+}
+
+/* Item i joins the section.  0: no memory. */
+MEMOI int memoi_cover_join(memoi_cover* cover, int32_t i) {
+    const uint64_t* conflicts = cover->conflicts + i * cover->n_words;
+    uint64_t* open = cover->open + i * cover->n_words;
+    int64_t n = 0;
+    for (int64_t k = 0; k < cover->n_members; k++) { /* its pairs have a section now */
+        int32_t j = cover->members[k];
+        MEMO_ASSERT(conflicts[j / 64] >> j % 64 & 1); /* 1 */
+        cover->open[j * cover->n_words + i / 64] &= ~((uint64_t)1 << i % 64);
+        open[j / 64] &= ~((uint64_t)1 << j % 64);
+    }
+    cover->members[cover->n_members++] = i;
+    for (int64_t k = 0; k < cover->n_candidates; k++) {
+        int32_t j = cover->candidates[k];
+        cover->candidates[n] = j;
+        n += (int64_t)(conflicts[j / 64] >> j % 64 & 1);
+        cover->gain[j] += (int64_t)(open[j / 64] >> j % 64 & 1);
+    }
+    cover->n_work += cover->n_members + cover->n_candidates;
+    cover->n_candidates = n;
+    if (!memob_reserve(&cover->stays, &cover->stay_capacity, cover->n_stays + 1,
+                       sizeof(memob_keyed)))
+        return 0;
+    cover->stays[cover->n_stays++] = memob_keyed_of(i, cover->n_sections);
+    return 1;
+}
+
+/* Makes a section that contains item i and the items of the set.  0: no memory. */
+MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set) {
+    const memoi_neighbors* neighbors = cover->problem->neighbors;
+    int64_t first = cover->n_stays, earliest = i, latest = i;
+    int ok;
+    cover->n_members = cover->n_candidates = 0;
+    for (int64_t k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
+        cover->candidates[cover->n_candidates++] = neighbors->list[k];
+        cover->gain[neighbors->list[k]] = 0;
+    }
+
+    /* The candidate with the largest gain joins, until there is none. */
+    ok = memoi_cover_join(cover, i);
+    while (ok && cover->n_candidates > 0) {
+        double most = -1, size;
+        for (int64_t k = 0; k < cover->n_candidates; k++) {
+            int32_t j = cover->candidates[k];
+            size = (double)cover->problem->items[j].size;
+            size *= is_in_set && is_in_set[j] ? 1e18 : (double)cover->gain[j] + 1e-30;
+            if (size <= most) continue;
+            most = size;
+            i = j;
+        }
+        ok = memoi_cover_join(cover, i);
+    }
+
+    for (int64_t k = first; ok && k < cover->n_stays; k++) {
+        earliest = memob_min(earliest, cover->stays[k].key);
+        latest = memob_max(latest, cover->stays[k].key);
+    }
+    if (!ok || !memob_reserve(&cover->order, &cover->order_capacity, cover->n_sections + 1,
+                              sizeof(memob_keyed)))
+        return 0;
+    cover->order[cover->n_sections] =
+        memob_keyed_of(latest * cover->problem->n_items + earliest, cover->n_sections);
+    cover->n_sections++;
+    return 1;
+}
+
+/* Numbers sections by time, and sorts the stays by item, then section.  0: no memory. */
+MEMOI int memoi_cover_sort(memoi_cover* cover) {
+    int64_t* number = (int64_t*)memob_calloc(cover->n_sections, sizeof(int64_t));
+    if (!number) return 0;
+    qsort(cover->order, (size_t)cover->n_sections, sizeof(memob_keyed), memob_keyed_compare);
+    for (int64_t k = 0; k < cover->n_sections; k++) number[cover->order[k].index] = k;
+    for (int64_t k = 0; k < cover->n_stays; k++)
+        cover->stays[k].index = number[cover->stays[k].index];
+    qsort(cover->stays, (size_t)cover->n_stays, sizeof(memob_keyed), memob_keyed_compare);
+    MEMO_FREE(number);
+    return 1;
+}
+
+/* Makes sections for all pairs of item i, or one of it alone if it has none.  0: no memory. */
+MEMOI int memoi_cover_item(memoi_cover* cover, int32_t i) {
+    const int64_t* first = cover->problem->neighbors->first;
+    const uint64_t* open = cover->open + i * cover->n_words;
+    int ok = first[i] < first[i + 1] || memoi_cover_grow(cover, i, NULL);
+    for (int64_t k = 0; k < cover->n_words; k++)
+        while (ok && open[k] && cover->n_work < MEMOI_COVER_WORK)
+            ok = memoi_cover_grow(cover, i, NULL);
+    return ok;
+}
+
+/* Replaces the pairs by the sections.  An item has a range for each run of sections that contain
+ * it.  0: no memory. */
+MEMOI int memoi_cover_use(const memoi_cover* cover, memoi_problem* problem) {
+    memoi_range* range = MEMOB_ARRAY(&problem->arrays, memoi_range, cover->n_stays);
+    if (!range) return 0;
+    MEMO_FREE(problem->held);
+    problem->held = NULL;
+    problem->n_held = 0;
+    problem->ranges = range;
+    problem->n_sections = cover->n_sections;
+    problem->n_ranges = 0;
+    problem->has_gaps = problem->is_cover = 1;
+
+    for (int64_t k = 0; k < cover->n_stays; k++) {
+        memoi_item* item = &problem->items[cover->stays[k].key];
+        const int64_t section = cover->stays[k].index;
+        const int is_first = k == 0 || cover->stays[k - 1].key != cover->stays[k].key;
+        if (is_first) item->first_range = problem->n_ranges;
+        if (is_first || range[problem->n_ranges - 1].end != section)
+            range[problem->n_ranges++].begin = section;
+        range[problem->n_ranges - 1].end = section + 1;
+        item->n_ranges = problem->n_ranges - item->first_range;
+    }
+    return memoi_sections_bounds(problem);
+}
+
+/* Replaces the pairs of a problem by sections.  It does nothing if that takes too long, or if the
+ * lists of neighbors are too long.  is_in_set: the first section; NULL: any.  0: no memory. */
+MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
+    const int64_t n = problem->n_items;
+    int32_t i = 0;
+    memoi_cover cover;
+    const memoi_made listed = n > MEMOI_SEARCH_ITEMS || MEMOI_WITHOUT(cover)
+                                  ? MEMOI_UNFIT
+                                  : memoi_neighbors_list(problem);
+    int ok;
+    if (listed != MEMOI_MADE) return listed == MEMOI_UNFIT;
+    ok = memoi_cover_create(&cover, problem);
+    while (is_in_set && i < n && !is_in_set[i]) i++;
+    if (ok && is_in_set && i < n) ok = memoi_cover_grow(&cover, i, is_in_set);
+    for (i = 0; ok && i < n && cover.n_work < MEMOI_COVER_WORK; i++)
+        ok = memoi_cover_item(&cover, i);
+
+    /* After too much work the pairs stay. */
+    if (ok && cover.n_work < MEMOI_COVER_WORK)
+        ok = memoi_cover_sort(&cover) && memoi_cover_use(&cover, problem);
+    memob_arrays_free(&cover.arrays);
+    MEMO_FREE(cover.stays);
+    MEMO_FREE(cover.order);
+    return ok;
+}
+
+/* Turns the pairs of a problem into sections in reasonable time, and raises its bound; gaps of a
+ * small problem, too. */
+MEMOI int memoi_problem_hold(memoi_problem* problem) {
+    char* is_in_set;
+    int ok;
+    if (problem->n_held == 0)
+        return problem->has_gaps && problem->n_items <= MEMOI_SMALL_ITEMS
+                   ? memoi_problem_cover(problem, NULL)
+                   : 1;
+    is_in_set = (char*)memob_calloc(problem->n_items, 1);
+    ok = is_in_set && memoi_problem_reuse(problem, is_in_set) &&
+         memoi_problem_cover(problem, is_in_set);
+    MEMO_FREE(is_in_set);
+    return ok;
+}
+
+/* --- >>pack doors ---
+ * The calls by which the planner takes engines for puzzles from extras/memo_pack.h, if that header
+ * is included first.  Without it one search runs at a time, and waits cannot be bought. */
+
 struct memoi_exact;
 struct memoi_loop;
 
 #ifdef MEMO_PACK
 
-/* Holds and gaps as sections, and their bound.  0: no memory. */
-MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem);
 /* Several searches, or one of the items that decide.  The verdict; -1: one search is enough. */
 MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_t n_nodes);
 MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
-/* The order of ties of a run of the search, and how tight a section is. */
-MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run);
-MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s);
-/* The highest offset, `most` without alignments, on which a set of items can be stacked within the
- * capacity, or a higher one; -1: none.  Can the others lie above item i, which ends there? */
-MEMOI int64_t memoi_pack_base(struct memoi_search* search, uint64_t set, int64_t most);
-MEMOI int memoi_pack_has_room(struct memoi_search* search, uint64_t set, int64_t i, int64_t end,
-                              int64_t most);
-/* Side by side: a search has an answer; another has answered earlier. */
-MEMOI void memoi_pack_answer(struct memoi_search* search);
-MEMOI int memoi_pack_is_overtaken(const struct memoi_search* search);
-/* Beside the runs of greedy; for GREEDY and MIP, after greedy; first in a round. */
+/* Beside the runs of greedy; first in a round. */
 MEMOI memo_status memoi_pack_sweep(const memoi_problem* problem, int64_t target,
                                    const memoi_deadline* clock, memoi_solution* best,
                                    memo_error* error);
-MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error);
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
 /* Buys waits. */
 MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);
 
 #else
 
-#define memoi_pack_pose(plan, problem)               1
-#define memoi_pack_attempt(exact, capacity, n_nodes) (-1)
-#define memoi_pack_forget(exact)                     ((void)(exact))
-#define memoi_pack_style(search, run)                ((void)(run), MEMOI_ORDER_SECTIONS)
-#define memoi_pack_tightness(search, s)                                                            \
-    (((double)(search)->looks[s].slack + 1) * (double)(search)->looks[s].n_choices)
-#define memoi_pack_base(search, set, most)                    ((void)(set), memob_max(most, -1))
-#define memoi_pack_has_room(search, set, i, end, most)        ((void)(set), (void)(most), 1)
-#define memoi_pack_answer(search)                             ((void)(search))
-#define memoi_pack_is_overtaken(search)                       0
+#define memoi_pack_attempt(exact, capacity, n_nodes)          (-1)
+#define memoi_pack_forget(exact)                              ((void)(exact))
 #define memoi_pack_sweep(problem, target, clock, best, error) MEMO_STATUS_OK
-#define memoi_pack_greedy(loop, error)                        MEMO_STATUS_OK
 #define memoi_pack_round(loop, n_nodes, error)                MEMO_STATUS_OK
 #define memoi_pack_buy(plan, desc, error)                                                          \
     memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                                                 \
@@ -2281,67 +2680,118 @@ MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int first, in
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "the greedy planner");
 }
 
-/* ---- >>exact search -----------------------------------------------------------------------------
- * The engine that proves: is there a plan within a capacity?  Doors: memoi_exact_solve, all rounds
- * of a problem; or memoi_exact_round, one, which attempts the bound or a target first, then
- * capacities halfway between the last one given up and the best peak.  Knows nothing of bytes.
+/* --- >>first fit ---
+ * Each item, in its turn, goes into the lowest hole that the items before it have left.  So gaps,
+ * fixed items and holds cost no room, unlike in >>greedy, and a run is slower.  Doors:
+ * memoi_fit_solve, memoi_fit_run.  Knows nothing of sections.
  *
- * Among all plans take one whose offsets have the least sum.  In that plan every item lies at 0,
- * at the next aligned offset above an item below, or where the item is fixed.  So the plan is
- * reached by placing items upwards, each at its *minimum*, the top of its placed neighbors.
- * (Neighbors: items that overlap in time.)
- *
- * Branching.  An unplaced item c is *first* among its unplaced neighbors, and then lies at its
- * minimum; or c is not first, and then is *blocked* until a neighbor is placed.  The two cases
- * exclude each other and leave nothing out.  c is an item that can be first and would lie lowest,
- * at the *floor*: the lowest unplaced item of the plan is first among its neighbors, so every
- * unplaced item lies at the floor or higher.
- *
- * Pruning, in a page.  Each unplaced item has a *bound*: the plan cannot have it lower.  A rule
- * raises a bound, or fails the node.  An item whose bound is above its minimum cannot be first.  An
- * item whose bound leaves no room for it below the capacity fails the node.
- *
- * The unplaced items of a section lie above each other, in an order that is not known yet.  Four
- * items and a capacity of 20:
- *
- *         size  bound  end    The sizes are 16 in all, so the lowest of the four begins at 4 or
- *     a      6      0    6    lower, or the highest would pass 20.  4 is the section's *latest*
- *     b      4      3    7    offset.  a and b are *choices*: their bounds are 4 or lower, so each
- *     c      3      5    8    can be the lowest.  If there were no choice, the node would fail.
- *     d      3     12   15
- *
- *   head    what lies at 12 or higher must fit from there to 20, and so for each bound above 4: for
- *           5, c and d, whose sizes are 6.  Else the node fails.
- *   lift    c cannot be the lowest, so it lies above a or b.  a can end at 6, earlier than b: the
- *           bound of c becomes 6.
- *   block   a blocked item is not the lowest in one of its sections.  If that is a in this section,
- *           b is the lowest, and a lies at 7 or higher.  The bound of a becomes the least such
- *           offset of all its sections.
- *   floor   the bounds of all items become the floor or more.
- *   hole    an item that fits between its minimum and the floor could lie there, so this is not the
- *           plan of the least sum: the node fails.
- *   stack   with memo_pack.h, latest offset and head count the holes that alignments leave in the
- *           best stack of the items; what is known of a set serves all nodes within the capacity.
- *
- * In a node memoi_search_prune applies floor, then head and lift to each section that is *stale*,
- * because one of its items has changed, then block.  A raise makes the sections of its item stale:
- * later sections follow in the same node, earlier ones in the next.
- *
- * Parts.  Where no unplaced item reaches from a section into the next, the two sides are searched
- * alone; one that fails fails the node, without trying the other again.
- *
- * Failures.  A part's result depends on the capacity and its unplaced items: their minimums, bounds
- * and blocks.  Orders of decisions that lead to the same state are searched once: a failed state is
- * remembered as 128 bits of hash, beyond restarts, so that these prove something too.
- *
- * Runs.  A run succeeds soon or takes very long, so runs are short and grow slowly.  They differ in
- * the order of the items; with extras/memo_pack.h also in which sections count as tight.
+ * 1. An item that is placed is clear of the items placed before. */
+
+MEMOI int memoi_fit_compare_ranges(const void* a, const void* b) {
+    return memob_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
+}
+
+/* The lowest offset at which an item is clear of n ranges.  Each round jumps on top of ranges in
+ * the way, and drops ranges that end below.  After many rounds the ranges are sorted; then a single
+ * further round is enough. */
+MEMOI int64_t memoi_fit_lowest(memoi_range* taken, int64_t n, const memoi_item* item) {
+    int64_t offset, next = 0, round = 0, n_above;
+    do {
+        if (++round == MEMOI_TRIES)
+            qsort(taken, (size_t)n, sizeof *taken, memoi_fit_compare_ranges);
+        offset = next;
+        n_above = 0;
+        for (int64_t k = 0; k < n; k++) {
+            memoi_range here = taken[k];
+            next = ((here.begin < next + item->size) & (here.end > next)) ? here.end : next;
+            taken[n_above] = here;
+            n_above += here.end > next;
+        }
+        n = n_above;
+        if (item->alignment > 1) next = memob_align_up(next, item->alignment);
+    } while (next > offset);
+    return offset;
+}
+
+/* Places the items whose offset is -1, in the order of ranked.  Returns -1; the first item that
+ * does not fit within the capacity; or the number of items if time is up.  places: scratch, two an
+ * item. */
+MEMOI int64_t memoi_fit_run(const memoi_problem* problem, const memoi_ranked* ranked,
+                            int64_t capacity, const memoi_deadline* clock, memoi_range* places,
+                            int64_t* offsets) {
+    const memoi_neighbors* neighbors = problem->neighbors;
+    int64_t n = problem->n_items, i;
+    memoi_range* taken = places + n;
+    for (i = 0; i < n; i++) { /* what is not placed is in no way */
+        places[i].begin = memob_max(offsets[i], 0);
+        places[i].end = offsets[i] < 0 ? 0 : offsets[i] + problem->items[i].size;
+    }
+    for (int64_t k = 0; k < n; k++) {
+        int64_t n_taken = 0;
+        const memoi_item* item = &problem->items[i = ranked[k].index];
+        if (k % MEMOI_CLOCK == 0 && clock && memoi_deadline_is_over(clock)) return n;
+        if (offsets[i] >= 0) continue;
+        for (int64_t l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
+            taken[n_taken] = places[neighbors->list[l]];
+            n_taken += taken[n_taken].end > 0;
+        }
+        places[i].begin = offsets[i] = memoi_fit_lowest(taken, n_taken, item);
+        places[i].end = offsets[i] + item->size;
+        for (int64_t l = 0; l < n_taken; l++) /* 1 */
+            MEMO_ASSERT(taken[l].begin >= places[i].end || taken[l].end <= places[i].begin);
+        if (places[i].end - item->spare > capacity) return i;
+    }
+    return -1;
+}
+
+/* First fit of an order.  Takes the plan if it is lower; returns 0 if time is up. */
+MEMOI int memoi_fit_offer(memoi_greedy* greedy, memoi_range* places, memoi_solution* best) {
+    const memoi_problem* problem = greedy->problem;
+    for (int64_t i = 0; i < problem->n_items; i++) greedy->offsets[i] = problem->items[i].fixed;
+    if (memoi_fit_run(problem, greedy->ranked, INT64_MAX, greedy->clock, places, greedy->offsets) >=
+        0)
+        return 0;
+    memoi_solution_offer(problem, greedy->offsets, best);
+    return 1;
+}
+
+/* First fit in the orders of greedy: one in each round if the problem is easy and not large, all at
+ * once in round -1, and in round 0 if the problem is not easy.  Does nothing if the
+ * lists of neighbors are too long. */
+MEMOI memo_status memoi_fit_solve(const memoi_problem* problem, int round, int64_t target,
+                                  memoi_effort* effort, memoi_solution* best, memo_error* error) {
+    const int is_easy = memoi_problem_is_easy(problem);
+    const int is_one = is_easy && round >= 0;
+    const int first = is_one ? round : 0, last = is_one ? round + 1 : MEMOI_GREEDY_RUNS;
+    int ok;
+    memoi_made listed;
+    memoi_greedy greedy;
+    memoi_range* places;
+
+    /* In rounds, and in problems that are not easy, once. */
+    if (MEMOI_WITHOUT(first_fit) || last > MEMOI_GREEDY_RUNS || (!is_easy && round > 0) ||
+        (is_one && memoi_problem_is_large(problem)))
+        return MEMO_STATUS_OK;
+    listed = memoi_neighbors_list(problem);
+    if (listed == MEMOI_UNFIT) return MEMO_STATUS_OK;
+    ok = memoi_greedy_create(&greedy, problem, &effort->clock);
+    places = MEMOB_ARRAY(&greedy.arrays, memoi_range, 2 * problem->n_items);
+    ok = ok && listed && !greedy.arrays.failed;
+    for (int run = first; ok && run < last && best->peak > target; run++) {
+        memoi_greedy_order_items(problem, (memoi_item_order)run, NULL, greedy.ranked);
+        if (!memoi_fit_offer(&greedy, places, best)) break;
+    }
+    memob_arrays_free(&greedy.arrays);
+    return ok ? MEMO_STATUS_OK : memob_no_memory(error, "first fit");
+}
+
+/* --- >>search ---
+ * What a node of the exact search knows, how it places an item, and how it undoes that.  Doors:
+ * memoi_search_create, memoi_search_place, memoi_search_raise, memoi_search_undo.  Knows nothing of
+ * which item comes next, nor why a node fails.
  *
  * 1. The bound of an unplaced item is its minimum or more; a placed item lies at its minimum.
- * 2. Members of a section can be its lowest, or are lifted.
- * 3. The sums and counts of a section are those of its unplaced items, and never negative.
- * 4. The item to branch on lies on the floor, and is neither placed nor blocked.
- * 5. A node that fails leaves the search as it was. */
+ * 2. The sums and counts of a section are those of its unplaced items, and never negative. */
 
 typedef enum memoi_verdict {
     MEMOI_FAILED = 0, /* exhausted: there is no such plan */
@@ -2396,6 +2846,7 @@ enum {
     MEMOI_BASE_ITEMS = 62,          /* a set has one bit for each, and a sign */
     MEMOI_SEARCH_MEMBERS = 1 << 26, /* of all sections */
     MEMOI_SEARCH_LOOKS = 1 << 14,   /* that take the time of a node */
+    MEMOI_TIES = 3,                 /* orders of runs */
     MEMOI_THREADS = 64              /* in extras/memo_pack.h */
 };
 
@@ -2440,14 +2891,13 @@ typedef struct memoi_search {
     double run_length;
     memoi_verdict verdict;
 
-    /* For extras/memo_pack.h: stacks, styles, and several searches side by side. */
-    uint64_t* sets;    /* the free members of a section, one bit each; NULL without alignments */
+    /* of few items with alignments: see >>stacks */
+    uint64_t* sets;    /* the free members of a section, one bit each; NULL: not so */
     uint64_t aligned;  /* items with an alignment */
     uint64_t unplaced; /* items, where there are sets */
     memob_map bases; /* of a set of items: 1 + the highest offset on which the set can be stacked */
     double* weight;  /* of a section: 1 + how often the section failed lately */
-    int32_t tightness, use_weights;
-    int64_t place;     /* among the searches */
+    int64_t place;   /* among the searches */
     int64_t* answered; /* the earliest answer so far; a search beyond it stops; NULL: no others */
 } memoi_search;
 
@@ -2565,7 +3015,7 @@ MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
         for (int64_t s = range->begin; s < range->end; s++) search->unplaced_sum[s] += change;
         for (int64_t s = range->begin; s < range->end; s++) {
             search->n_unplaced[s] += sign;
-            MEMO_ASSERT(search->n_unplaced[s] >= 0 && search->unplaced_sum[s] >= 0); /* 3 */
+            MEMO_ASSERT(search->n_unplaced[s] >= 0 && search->unplaced_sum[s] >= 0); /* 2 */
         }
     }
     for (int64_t s = item->begin + 1; s < item->end; s++) search->crossing[s] += sign;
@@ -2639,6 +3089,128 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     return 1;
 }
 
+/* --- >>stacks ---
+ * The holes that alignments leave in the best stack of a set of items that live together, in a
+ * problem of few items.  Doors: memoi_stack_base, memoi_stack_has_room.  What is known of a set
+ * serves all nodes within the capacity.  Knows nothing of other sections.
+ *
+ * 1. Holes only lower a stack. */
+
+enum {
+    MEMOI_BASES_FIRST = 1 << 12,
+    MEMOI_BASES_NODE = 8, /* sets for each node within a capacity */
+    MEMOI_BASES_MOST = 1 << 19
+};
+
+/* The largest spare room of a set of items. */
+MEMOI int64_t memoi_stack_spare(const memoi_search* search, uint64_t set) {
+    int64_t most = 0;
+    for (; set && search->problem->spare > 0; set &= set - 1)
+        most = memob_max(most, search->problem->items[__builtin_ctzll(set)].spare);
+    return most;
+}
+
+/* The highest offset, `most` without alignments, on which a set of items can be stacked within the
+ * capacity, or a higher one; -1: none.  Sets are learned as the run goes on, so that learning never
+ * takes much longer than the search itself. */
+MEMOI int64_t memoi_stack_base(memoi_search* search, uint64_t set, int64_t most) {
+    const memoi_item* items = search->problem->items;
+    int64_t best = -1;
+    int64_t learned = MEMOI_BASES_FIRST + MEMOI_BASES_NODE * (search->n_nodes - search->node_begin);
+    if (most < 0 || !(set & search->aligned)) return memob_max(most, -1);
+    best = memob_map_get(&search->bases, (int64_t)set) - 1;
+    MEMO_ASSERT(best <= most); /* 1 */
+    if (best > -2) return best;
+    learned = memob_min(learned, MEMOI_BASES_MOST);
+    if (search->bases.n_filled >= learned) return most;
+
+    /* The lowest item lies below a stack of all other items. */
+    best = -1;
+    for (uint64_t rest = set; rest && best < most; rest &= rest - 1) {
+        const int64_t i = __builtin_ctzll(rest), size = items[i].size;
+        const uint64_t others = set & ~((uint64_t)1 << i);
+        int64_t base = most;
+        if (others) {
+            base += size + memoi_stack_spare(search, others) - memoi_stack_spare(search, set);
+            base = memoi_stack_base(search, others, base) - size;
+        }
+        if (base >= 0) best = memob_max(best, base - base % items[i].alignment);
+    }
+    if (search->bases.n_filled < learned && !memob_map_put(&search->bases, (int64_t)set, best + 1))
+        search->is_out_of_memory = 1;
+    return best;
+}
+
+/* Can the others of a set lie above item i, which ends there? */
+MEMOI int memoi_stack_has_room(memoi_search* search, uint64_t set, int64_t i, int64_t end,
+                               int64_t most) {
+    uint64_t others;
+    if (!(set & search->aligned)) return 1; /* always, of more than 64 items */
+    others = set & ~((uint64_t)1 << i);
+    most += search->size[i] + memoi_stack_spare(search, others);
+    return !others || end <= memoi_stack_base(search, others, most);
+}
+
+/* ---- >>exact search -----------------------------------------------------------------------------
+ * The engine that proves: is there a plan within a capacity?  Doors: memoi_exact_solve, all rounds
+ * of a problem; or memoi_exact_round, one, which attempts the bound or a target first, then
+ * capacities halfway between the last one given up and the best peak.  Knows nothing of bytes.
+ *
+ * Among all plans take one whose offsets have the least sum.  In that plan every item lies at 0,
+ * at the next aligned offset above an item below, or where the item is fixed.  So the plan is
+ * reached by placing items upwards, each at its *minimum*, the top of its placed neighbors.
+ * (Neighbors: items that overlap in time.)
+ *
+ * Branching.  An unplaced item c is *first* among its unplaced neighbors, and then lies at its
+ * minimum; or c is not first, and then is *blocked* until a neighbor is placed.  The two cases
+ * exclude each other and leave nothing out.  c is an item that can be first and would lie lowest,
+ * at the *floor*: the lowest unplaced item of the plan is first among its neighbors, so every
+ * unplaced item lies at the floor or higher.
+ *
+ * Pruning, in a page.  Each unplaced item has a *bound*: the plan cannot have it lower.  A rule
+ * raises a bound, or fails the node.  An item whose bound is above its minimum cannot be first.  An
+ * item whose bound leaves no room for it below the capacity fails the node.
+ *
+ * The unplaced items of a section lie above each other, in an order that is not known yet.  Four
+ * items and a capacity of 20:
+ *
+ *         size  bound  end    The sizes are 16 in all, so the lowest of the four begins at 4 or
+ *     a      6      0    6    lower, or the highest would pass 20.  4 is the section's *latest*
+ *     b      4      3    7    offset.  a and b are *choices*: their bounds are 4 or lower, so each
+ *     c      3      5    8    can be the lowest.  If there were no choice, the node would fail.
+ *     d      3     12   15
+ *
+ *   head    what lies at 12 or higher must fit from there to 20, and so for each bound above 4: for
+ *           5, c and d, whose sizes are 6.  Else the node fails.
+ *   lift    c cannot be the lowest, so it lies above a or b.  a can end at 6, earlier than b: the
+ *           bound of c becomes 6.
+ *   block   a blocked item is not the lowest in one of its sections.  If that is a in this section,
+ *           b is the lowest, and a lies at 7 or higher.  The bound of a becomes the least such
+ *           offset of all its sections.
+ *   floor   the bounds of all items become the floor or more.
+ *   hole    an item that fits between its minimum and the floor could lie there, so this is not the
+ *           plan of the least sum: the node fails.
+ *   stack   of few items, latest offset and head count the holes that alignments leave in the
+ *           best stack of the items; what is known of a set serves all nodes within the capacity.
+ *
+ * In a node memoi_search_prune applies floor, then head and lift to each section that is *stale*,
+ * because one of its items has changed, then block.  A raise makes the sections of its item stale:
+ * later sections follow in the same node, earlier ones in the next.
+ *
+ * Parts.  Where no unplaced item reaches from a section into the next, the two sides are searched
+ * alone; one that fails fails the node, without trying the other again.
+ *
+ * Failures.  A part's result depends on the capacity and its unplaced items: their minimums, bounds
+ * and blocks.  Orders of decisions that lead to the same state are searched once: a failed state is
+ * remembered as 128 bits of hash, beyond restarts, so that these prove something too.
+ *
+ * Runs.  A run succeeds soon or takes very long, so runs are short and grow slowly.  They differ in
+ * the order of the items, and in how tight sections are that failed before.
+ *
+ * 1. Members of a section can be its lowest, or are lifted.
+ * 2. The item to branch on lies on the floor, and is neither placed nor blocked.
+ * 3. A node that fails leaves the search as it was. */
+
 /* --- pruning: the rules of the page above, and failures that are remembered --- */
 
 /* Sorts a section's unplaced items by bound into search->sorted; returns how many there are.  The
@@ -2671,7 +3243,7 @@ MEMOI int64_t memoi_search_latest(memoi_search* search, int64_t s, uint64_t set)
         spare = memob_max(spare, search->problem->items[members[m]].spare);
         k++;
     }
-    return memoi_pack_base(search, set, search->capacity - search->unplaced_sum[s] + spare);
+    return memoi_stack_base(search, set, search->capacity - search->unplaced_sum[s] + spare);
 }
 
 /* Counts the choices of a section: how many unplaced members can be the lowest, and where these
@@ -2694,7 +3266,7 @@ MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, i
         k++;
         *highest = memob_max(*highest, bound[i]);
         lowest = memob_min(lowest, bound[i]);
-        if (bound[i] > latest || !memoi_pack_has_room(search, set, i, end, most)) {
+        if (bound[i] > latest || !memoi_stack_has_room(search, set, i, end, most)) {
             search->lifted[n_lifted++] = i;
             continue;
         }
@@ -2708,7 +3280,7 @@ MEMOI int64_t memoi_search_look(memoi_search* search, int64_t s, uint64_t set, i
         }
     }
 
-    MEMO_ASSERT(n_lifted + look->n_choices == n); /* 2 */
+    MEMO_ASSERT(n_lifted + look->n_choices == n); /* 1 */
     look->slack = n ? latest - lowest : INT64_MAX;
     search->n_looks += m;
     return n_lifted;
@@ -2725,7 +3297,7 @@ MEMOI int memoi_search_head(memoi_search* search, int64_t s, uint64_t set, int64
         if (set) above |= (uint64_t)1 << i;
         most -= search->size[i];
         spare = memob_max(spare, search->problem->items[i].spare);
-        if (search->bound[i] > memoi_pack_base(search, above, most + spare)) return 0;
+        if (search->bound[i] > memoi_stack_base(search, above, most + spare)) return 0;
     }
     return 1;
 }
@@ -2865,6 +3437,12 @@ MEMOI int memoi_search_prune(memoi_search* search, int64_t begin, int64_t end, i
 
 /* --- branching: the item of a node, both of its cases, and parts one by one --- */
 
+/* How tight a section is: little room, few choices, and failures.  The least is the tightest. */
+MEMOI double memoi_search_tight(const memoi_search* search, int64_t s) {
+    const memoi_look* look = &search->looks[s];
+    return ((double)look->slack + 1) * (double)look->n_choices / search->weight[s];
+}
+
 /* The least tightness of the sections in which an item lives. */
 MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
@@ -2872,7 +3450,7 @@ MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     const memoi_range *range = search->problem->ranges + item->first_range, *last;
     for (last = range + item->n_ranges; range < last; range++)
         for (int64_t s = range->begin; s < range->end; s++)
-            least = fmin(least, memoi_pack_tightness(search, s));
+            least = fmin(least, memoi_search_tight(search, s));
     return least;
 }
 
@@ -2911,6 +3489,17 @@ MEMOI int64_t memoi_search_cut(const memoi_search* search, int64_t begin, int64_
     return s;
 }
 
+/* A moment among searches side by side.  It counts nodes, which do not depend on a clock; the place
+ * of the search breaks ties. */
+MEMOI int64_t memoi_search_moment(const memoi_search* search) {
+    return (search->n_nodes - search->node_begin) * MEMOI_THREADS + search->place;
+}
+
+MEMOI int memoi_search_is_overtaken(const memoi_search* search) {
+    return search->answered &&
+           __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment(search);
+}
+
 /* Counts a branch.  Must the run stop? */
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
     const int64_t before = search->n_nodes;
@@ -2919,7 +3508,7 @@ MEMOI int memoi_search_is_stopped(memoi_search* search) {
     search->n_looks %= MEMOI_SEARCH_LOOKS;
     if (search->n_nodes / 16 > before / 16) {
         search->is_out_of_time |= memoi_deadline_is_over(search->clock);
-        if (memoi_pack_is_overtaken(search)) search->node_end = 0;
+        if (memoi_search_is_overtaken(search)) search->node_end = 0;
     }
     return search->is_out_of_time || search->is_out_of_memory ||
            search->n_branches >= search->branch_stop || search->n_nodes >= search->node_end;
@@ -2989,7 +3578,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
 
         /* Branch: the chosen item is first, or is blocked from then on. */
         chosen = memoi_search_choose(search, begin, end, part.floor);
-        MEMO_ASSERT(chosen >= 0 && search->bound[chosen] == part.floor); /* 4 */
+        MEMO_ASSERT(chosen >= 0 && search->bound[chosen] == part.floor); /* 2 */
         verdict = memoi_search_branch(search, chosen, begin, end);
         if (verdict != MEMOI_FAILED) break;
     }
@@ -2998,7 +3587,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
     (void)MEMOI_PROVE(search, ')', verdict, (int64_t)state.low);
     if (verdict != MEMOI_FOUND) memoi_search_undo(search, n_changes);
     if (verdict == MEMOI_FAILED) search->failures[state.low % MEMOI_FAILURES] = state;
-    MEMO_ASSERT(verdict != MEMOI_FAILED || search->is_out_of_memory || /* 5 */
+    MEMO_ASSERT(verdict != MEMOI_FAILED || search->is_out_of_memory || /* 3 */
                 memoi_search_part(search, begin, end).state.high == state.high);
     return verdict;
 }
@@ -3024,17 +3613,21 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     }
 }
 
-/* A run within search->capacity.  Returns 1 if another run may follow. */
+/* A run within search->capacity.  Returns 1 if another run may follow.  In a cover the numbers of
+ * sections mean little, so runs take other ties in turn. */
 MEMOI int memoi_search_run(memoi_search* search) {
-    const memoi_item_order ties = memoi_pack_style(search, search->place + search->n_runs++);
+    static const memoi_item_order ties[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
+                                            MEMOI_ORDER_LIFETIME};
+    MEMOB_TABLE_OF(MEMOI_TIES, ties);
+    const int64_t run = (search->place + search->n_runs++) % MEMOI_TIES;
     memoi_search_reset(search);
-    memoi_greedy_order_items(search->problem, ties, &search->random, search->ranked);
+    memoi_greedy_order_items(search->problem, ties[search->problem->is_cover ? run : 0],
+                             &search->random, search->ranked);
     for (int64_t i = 0; i < search->problem->n_items; i++)
         search->rank[search->ranked[i].index] = (int32_t)i;
 
     search->branch_stop = search->n_branches + (int64_t)search->run_length;
     search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
-    if (search->verdict != MEMOI_STOPPED) memoi_pack_answer(search);
     if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory)
         return 0;
 
@@ -3909,8 +4502,8 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
  *
  * A round begins with layers, and with orders of greedy that are left.  Then engines lower the best
  * plan: most with a share of the round's nodes, the exact search with all of them a capacity.  The
- * next round has twice as many.  So what cannot help costs at most a few times what can.  No engine
- * here proves a plan of pairs that holds keep apart: rounds end once they gain nothing for long.
+ * next round has twice as many.  So what cannot help costs at most a few times what can.  What no
+ * engine can prove ends once rounds gain nothing for long.
  * Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
@@ -4047,7 +4640,8 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     const int64_t peak = loop->best->peak, n_before = loop->effort->n_nodes;
     memo_status status = MEMO_STATUS_OK;
     if (!memoi_problem_is_large(problem) || loop->n_vain <= n_before / MEMOI_TRIES) {
-        status = memoi_pack_round(loop, n_nodes, error);
+        status = memoi_fit_solve(problem, loop->round, goal, loop->effort, loop->best, error);
+        if (!status && memoi_loop_goes_on(loop)) status = memoi_pack_round(loop, n_nodes, error);
         if (!status && !memoi_loop_is_over(loop, peak))
             status = memoi_loop_full(loop, goal, n_nodes, error);
         loop->n_vain += loop->effort->n_nodes - n_before;
@@ -4070,7 +4664,9 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
 /* The engines beside AUTO, once: GREEDY ends with ejections if the problem is not easy. */
 MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
     const int is_mip = loop->desc->engine == MEMO_PLAN_ENGINE_MIP;
-    memo_status status = memoi_pack_greedy(loop, error);
+    memo_status status =
+        memoi_fit_solve(loop->problem, -1, memob_max(loop->target, loop->best->bound), loop->effort,
+                        loop->best, error);
     if (!is_mip && !memoi_problem_is_easy(loop->problem) && !status && memoi_loop_goes_on(loop))
         status = memoi_loop_eject(loop, loop->target, 2 * loop->problem->n_items, error);
     memoi_loop_credit(loop, "greedy");
@@ -4163,7 +4759,7 @@ MEMOI memo_status memoi_solve_pose(const memo_plan* plan, int simpler, memoi_pro
     memoi_made made = MEMOI_MADE;
     if (status) return status;
     if (plan->n_holds > 0) made = memoi_items_add_holds(problem, plan);
-    if (made == MEMOI_MADE && memoi_pack_pose(plan, problem)) return MEMO_STATUS_OK;
+    if (made == MEMOI_MADE && memoi_problem_hold(problem)) return MEMO_STATUS_OK;
     memoi_problem_free(problem);
     if (made != MEMOI_UNFIT) return memob_no_memory(error, "the holds of the plan");
     return memoi_items_create(plan, simpler | MEMOI_STRETCHED, problem, error);

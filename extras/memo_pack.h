@@ -2,7 +2,7 @@
  * before the implementation of memo_plan.h.
  *
  * The planner of memo_plan.h alone proves the plans of most programs.  This header adds what helps
- * where no byte may stay free, and where several streams share an arena.
+ * where no byte may stay free, and the purchase of waits between streams.
  *
  * EXAMPLE.  The program of memo_plan.h, with another include.
  *
@@ -47,12 +47,7 @@
 /* ==== implementation ======================================================================== */
 
 /* ROOMS, each with the words to search for.
- *     >>reuse                holds: the bound of items of which none can follow another
- *     >>cover                holds and gaps as sections, which the exact search takes
  *     >>sweep                a plan at once, in order of time, for very many buffers
- *     >>first fit            greedy runs that take notice of gaps, fixed buffers and streams
- *     >>styles               runs of the exact search that differ in more than random numbers
- *     >>stacks               few buffers, whose alignments leave holes in a stack
  *     >>side by side         several searches on threads (memo_plan_desc.n_threads)
  *     >>cores                a few items that decide whether a capacity is too small
  *     >>windows              a large plan is improved where it is highest
@@ -61,421 +56,6 @@
  *     >>more engines         what a round of memo_plan_solve's loop adds
  *     >>bought waits         which of the waits on offer a plan buys (memo_plan_desc.offers) */
 #ifdef MEMO_PLAN_IMPLEMENTATION_DONE
-
-/* --- >>reuse ---
- * Knows: which items can follow which.  Knows nothing of offsets.
- *
- * The bound of items with holds.  An item *follows* an earlier item if the two do not conflict: the
- * later item can reuse bytes of the earlier item.  Each item, in order of time, borrows bytes of
- * items that it follows.  If these lenders have lent all, a borrower of theirs borrows elsewhere,
- * and so on: a flow.  Bytes that no such exchange provides must be new.  The sum of new bytes is
- * the largest sum of items that all conflict with each other (Dilworth's theorem with weights, as
- * holds of a trace make an order).  The sum is a bound for any holds, and for the first items
- * alone.
- *
- * An exchange that fails has reached lenders from which nothing will ever come: these lenders leave
- * the list for good.  The borrowers of that exchange, less these lenders, are the largest set.
- *
- * 1. A lender lends at most its size, and a borrower gives up at most what it has borrowed. */
-
-enum {
-    MEMOI_REUSE_LOOKS = 1 << 27
-}; /* items looked at; then the bound is that of the first items */
-
-typedef struct memoi_loan {
-    int64_t bytes;
-    int32_t lender, borrower;
-    int32_t next; /* of the lender, -1: none */
-} memoi_loan;
-
-typedef struct memoi_reuse {
-    const memoi_problem* problem;
-    memob_arrays arrays;
-    uint64_t* unspent; /* lenders with bytes left, one bit for each item */
-    uint64_t* unseen;  /* lenders that the present exchange has not reached */
-    uint64_t* asker;   /* scratch: neighbors of an item */
-    uint64_t* taker;   /* scratch: neighbors of another item */
-    int32_t* seen;     /* lenders that the exchange has reached */
-    int32_t* queue;    /* borrowers that the exchange has reached */
-    int64_t n_seen, n_queued, n_looks;
-    int64_t* left;       /* bytes of an item that are not lent */
-    int32_t* first_loan; /* of a lender */
-    int32_t* asked_by;   /* the borrower by which the exchange reached a lender */
-    int32_t* gives_up;   /* the loan by which the exchange reached a borrower */
-    int32_t* reached_in; /* a borrower: the number of the exchange; INT32_MAX: of one that failed */
-    memoi_loan* loans;
-    int64_t n_loans, loan_capacity;
-} memoi_reuse;
-
-MEMOI int memoi_reuse_create(memoi_reuse* reuse, const memoi_problem* problem) {
-    int64_t n = problem->n_items, n_words = n / 64 + 1;
-    memob_arrays* a = &reuse->arrays;
-    memset(reuse, 0, sizeof *reuse);
-    reuse->problem = problem;
-    reuse->left = MEMOB_ARRAY(a, int64_t, n);
-    reuse->unspent = MEMOB_ARRAY(a, uint64_t, n_words);
-    reuse->unseen = MEMOB_ARRAY(a, uint64_t, n_words);
-    reuse->asker = MEMOB_ARRAY(a, uint64_t, n_words);
-    reuse->taker = MEMOB_ARRAY(a, uint64_t, n_words);
-    reuse->seen = MEMOB_ARRAY(a, int32_t, n);
-    reuse->queue = MEMOB_ARRAY(a, int32_t, n);
-    reuse->first_loan = MEMOB_ARRAY(a, int32_t, n);
-    reuse->asked_by = MEMOB_ARRAY(a, int32_t, n);
-    reuse->gives_up = MEMOB_ARRAY(a, int32_t, n);
-    reuse->reached_in = MEMOB_ARRAY(a, int32_t, n);
-    if (a->failed) return 0;
-    for (int64_t k = 0; k < n; k++) reuse->first_loan[k] = -1;
-    return 1;
-}
-
-MEMOI int memoi_reuse_lend(memoi_reuse* reuse, int32_t lender, int32_t borrower, int64_t bytes) {
-    memoi_loan* loan;
-    if (reuse->n_loans == INT32_MAX ||
-        !memob_reserve(&reuse->loans, &reuse->loan_capacity, reuse->n_loans + 1, sizeof *loan))
-        return 0;
-    loan = &reuse->loans[reuse->n_loans];
-    loan->bytes = bytes;
-    loan->lender = lender;
-    loan->borrower = borrower;
-    loan->next = reuse->first_loan[lender];
-    reuse->first_loan[lender] = (int32_t)reuse->n_loans++;
-    return 1;
-}
-
-MEMOI void memoi_reuse_set(uint64_t* set, int32_t i, int is_in) {
-    set[i / 64] = (set[i / 64] & ~((uint64_t)1 << i % 64)) | (uint64_t)is_in << i % 64;
-}
-
-/* Marks the neighbors of item j that come before it. */
-MEMOI void memoi_reuse_mark(memoi_reuse* reuse, uint64_t* mark, int32_t j) {
-    const memoi_neighbors* neighbors = reuse->problem->neighbors;
-    memset(mark, 0, (size_t)(j / 64 + 1) * sizeof *mark);
-    for (int64_t k = neighbors->first[j]; k < neighbors->first[j + 1]; k++)
-        if (neighbors->list[k] < j) memoi_reuse_set(mark, neighbors->list[k], 1);
-    reuse->n_looks += neighbors->first[j + 1] - neighbors->first[j];
-}
-
-/* The latest item before i that is in a set and has no mark; n: none.  The latest lender is the
- * best choice, because the fewest items follow a late item. */
-MEMOI int32_t memoi_reuse_latest(memoi_reuse* reuse, const uint64_t* set, const uint64_t* mark,
-                                 int32_t i) {
-    int32_t word = i / 64;
-    uint64_t found = set[word] & ~mark[word] & (((uint64_t)1 << i % 64) - 1);
-    for (; found == 0 && word > 0; found = set[word] & ~mark[word]) {
-        word--;
-        reuse->n_looks++;
-    }
-    return found ? 64 * word + 63 - __builtin_clzll(found) : (int32_t)reuse->problem->n_items;
-}
-
-/* Looks for a lender with bytes left, at the end of a chain of exchanges that begins with item j.
- * *borrower: the item that follows this lender.  Returns n if there is no such lender. */
-MEMOI int32_t memoi_reuse_find(memoi_reuse* reuse, int32_t j, int32_t exchange, int32_t* borrower) {
-    int32_t n = (int32_t)reuse->problem->n_items, i, k, lender;
-
-    *borrower = j;
-    memoi_reuse_mark(reuse, reuse->asker, j);
-    lender = memoi_reuse_latest(reuse, reuse->unspent, reuse->asker, j);
-    if (lender < n) return lender;
-
-    /* By exchanges: whoever borrows from a lender that the last one follows is the next. */
-    reuse->n_seen = reuse->n_queued = 0;
-    reuse->queue[reuse->n_queued++] = j;
-    reuse->reached_in[j] = exchange;
-    for (int64_t at = 0; at < reuse->n_queued; at++) {
-        int32_t b = reuse->queue[at];
-        memoi_reuse_mark(reuse, reuse->asker, b);
-        for (i = b; (i = memoi_reuse_latest(reuse, reuse->unseen, reuse->asker, i)) < n;) {
-            memoi_reuse_set(reuse->unseen, i, 0);
-            reuse->seen[reuse->n_seen++] = i;
-            reuse->asked_by[i] = b;
-            for (k = reuse->first_loan[i]; k >= 0; k = reuse->loans[k].next) {
-                int32_t other = reuse->loans[k].borrower;
-                reuse->n_looks++;
-                if (reuse->loans[k].bytes == 0 || reuse->reached_in[other] >= exchange) continue;
-                reuse->reached_in[other] = exchange;
-                reuse->gives_up[other] = k;
-                *borrower = reuse->queue[reuse->n_queued++] = other;
-                memoi_reuse_mark(reuse, reuse->taker, other);
-                lender = memoi_reuse_latest(reuse, reuse->unspent, reuse->taker, other);
-                if (lender < n) return lender;
-            }
-        }
-    }
-    return n;
-}
-
-/* Item j borrows up to `need` bytes along a chain that ends at a lender.  Returns how many; -1: no
- * memory. */
-MEMOI int64_t memoi_reuse_exchange(memoi_reuse* reuse, int32_t j, int64_t need, int32_t lender,
-                                   int32_t borrower) {
-    int64_t bytes = memob_min(need, reuse->left[lender]);
-    for (int32_t b = borrower; b != j; b = reuse->asked_by[reuse->loans[reuse->gives_up[b]].lender])
-        bytes = memob_min(bytes, reuse->loans[reuse->gives_up[b]].bytes);
-    MEMO_ASSERT(bytes > 0 && bytes <= reuse->left[lender]); /* 1 */
-    reuse->left[lender] -= bytes;
-    if (reuse->left[lender] == 0) memoi_reuse_set(reuse->unspent, lender, 0);
-    for (;; borrower = reuse->asked_by[lender]) {
-        if (!memoi_reuse_lend(reuse, lender, borrower, bytes)) return -1;
-        if (borrower == j) return bytes;
-        reuse->loans[reuse->gives_up[borrower]].bytes -= bytes;
-        MEMO_ASSERT(reuse->loans[reuse->gives_up[borrower]].bytes >= 0); /* 1 */
-        lender = reuse->loans[reuse->gives_up[borrower]].lender;
-    }
-}
-
-/* Raises the bound of a problem with holds.  is_in_set, of an item: 1 in the largest set found.  It
- * does nothing if the lists of neighbors are too long.  0: no memory. */
-MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
-    enum { BEGUN = 1, OVER = 2 };
-    int64_t bound = 0, bytes = 0;
-    int32_t n = (int32_t)problem->n_items, j, exchange = 1, borrower = 0, lender = 0;
-    memoi_reuse reuse;
-    const memoi_made listed = MEMOI_WITHOUT(reuse) ? MEMOI_UNFIT : memoi_neighbors_list(problem);
-    int ok;
-    if (listed != MEMOI_MADE) return listed == MEMOI_UNFIT;
-    ok = memoi_reuse_create(&reuse, problem);
-
-    /* Each item takes over bytes of earlier items.  The bytes that the item still lacks raise the
-     * bound. */
-    for (j = 0; ok && j < n && reuse.n_looks < MEMOI_REUSE_LOOKS; j++) {
-        int64_t need = problem->items[j].size;
-        for (; ok && need > 0; need -= bytes, exchange++) {
-            lender = memoi_reuse_find(&reuse, j, exchange, &borrower);
-            if (lender == n) break;
-            while (reuse.n_seen > 0) memoi_reuse_set(reuse.unseen, reuse.seen[--reuse.n_seen], 1);
-            bytes = memoi_reuse_exchange(&reuse, j, need, lender, borrower);
-            ok = bytes > 0 && exchange < INT32_MAX - 1;
-        }
-
-        bound += need;
-        for (; need > 0 && reuse.n_seen > 0; reuse.n_seen--)
-            is_in_set[reuse.seen[reuse.n_seen - 1]] |= OVER;
-        for (; need > 0 && reuse.n_queued > 0; reuse.n_queued--) {
-            is_in_set[reuse.queue[reuse.n_queued - 1]] |= BEGUN;
-            reuse.reached_in[reuse.queue[reuse.n_queued - 1]] = INT32_MAX;
-        }
-        reuse.left[j] = problem->items[j].size;
-        memoi_reuse_set(reuse.unspent, j, 1);
-        memoi_reuse_set(reuse.unseen, j, 1);
-    }
-
-    for (j = 0; j < n; j++) is_in_set[j] = is_in_set[j] == BEGUN;
-    memob_arrays_free(&reuse.arrays);
-    MEMO_FREE(reuse.loans);
-    problem->lower_bound = memob_max(problem->lower_bound, bound - problem->spare);
-    return ok;
-}
-
-/* --- >>cover ---
- * Knows: which items conflict.  Knows nothing of why.
- *
- * Sections instead of pairs: largest sets of items that conflict with each other, until each pair
- * of items in conflict is in a section.  Then nothing needs the pairs, and all bounds of sections
- * count held items.  Gaps make such sets too: items of which each two overlap may never live all at
- * once.  A set grows item by item.  The next item brings the most pairs that no section has yet,
- * times its size.  An item without such pairs comes last, however large: else a set might end
- * without the pair that the set was made for.
- *
- * 1. A section grows by items in conflict with all its members. */
-
-enum { MEMOI_COVER_WORK = 1 << 28 }; /* items looked at; then the pairs stay */
-
-typedef struct memoi_cover {
-    const memoi_problem* problem;
-    memob_arrays arrays;
-    int64_t n_words;
-    uint64_t* conflicts; /* (items, words): a bit for each neighbor */
-    uint64_t* open;      /* (items, words): neighbors with which the item shares no section yet */
-    int32_t* members;    /* of the section */
-    int32_t* candidates; /* items in conflict with all members */
-    int64_t* gain;       /* of a candidate: new pairs with the members */
-    int64_t n_members, n_candidates, n_sections, n_work;
-    memob_keyed* stays; /* an item in a section */
-    memob_keyed* order; /* sections by time: that of the latest member, then of the earliest */
-    int64_t n_stays, stay_capacity, order_capacity;
-} memoi_cover;
-
-MEMOI int memoi_cover_create(memoi_cover* cover, const memoi_problem* problem) {
-    const memoi_neighbors* neighbors = problem->neighbors;
-    int64_t n = problem->n_items;
-    memob_arrays* a = &cover->arrays;
-    memset(cover, 0, sizeof *cover);
-    cover->problem = problem;
-    cover->n_words = (n + 63) / 64;
-    cover->conflicts = MEMOB_ARRAY(a, uint64_t, n * cover->n_words);
-    cover->open = MEMOB_ARRAY(a, uint64_t, n * cover->n_words);
-    cover->members = MEMOB_ARRAY(a, int32_t, n);
-    cover->candidates = MEMOB_ARRAY(a, int32_t, n);
-    cover->gain = MEMOB_ARRAY(a, int64_t, n);
-    if (a->failed) return 0;
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
-            int32_t j = neighbors->list[k];
-            cover->conflicts[i * cover->n_words + j / 64] |= (uint64_t)1 << j % 64;
-        }
-    memcpy(cover->open, cover->conflicts, (size_t)(n * cover->n_words) * sizeof(uint64_t));
-    return 1;
-}
-
-/* Item i joins the section.  0: no memory. */
-MEMOI int memoi_cover_join(memoi_cover* cover, int32_t i) {
-    const uint64_t* conflicts = cover->conflicts + i * cover->n_words;
-    uint64_t* open = cover->open + i * cover->n_words;
-    int64_t n = 0;
-    for (int64_t k = 0; k < cover->n_members; k++) { /* its pairs have a section now */
-        int32_t j = cover->members[k];
-        MEMO_ASSERT(conflicts[j / 64] >> j % 64 & 1); /* 1 */
-        cover->open[j * cover->n_words + i / 64] &= ~((uint64_t)1 << i % 64);
-        open[j / 64] &= ~((uint64_t)1 << j % 64);
-    }
-    cover->members[cover->n_members++] = i;
-    for (int64_t k = 0; k < cover->n_candidates; k++) {
-        int32_t j = cover->candidates[k];
-        cover->candidates[n] = j;
-        n += (int64_t)(conflicts[j / 64] >> j % 64 & 1);
-        cover->gain[j] += (int64_t)(open[j / 64] >> j % 64 & 1);
-    }
-    cover->n_work += cover->n_members + cover->n_candidates;
-    cover->n_candidates = n;
-    if (!memob_reserve(&cover->stays, &cover->stay_capacity, cover->n_stays + 1,
-                       sizeof(memob_keyed)))
-        return 0;
-    cover->stays[cover->n_stays++] = memob_keyed_of(i, cover->n_sections);
-    return 1;
-}
-
-/* Makes a section that contains item i and the items of the set.  0: no memory. */
-MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set) {
-    const memoi_neighbors* neighbors = cover->problem->neighbors;
-    int64_t first = cover->n_stays, earliest = i, latest = i;
-    int ok;
-    cover->n_members = cover->n_candidates = 0;
-    for (int64_t k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
-        cover->candidates[cover->n_candidates++] = neighbors->list[k];
-        cover->gain[neighbors->list[k]] = 0;
-    }
-
-    /* The candidate with the largest gain joins, until there is none. */
-    ok = memoi_cover_join(cover, i);
-    while (ok && cover->n_candidates > 0) {
-        double most = -1, size;
-        for (int64_t k = 0; k < cover->n_candidates; k++) {
-            int32_t j = cover->candidates[k];
-            size = (double)cover->problem->items[j].size;
-            size *= is_in_set && is_in_set[j] ? 1e18 : (double)cover->gain[j] + 1e-30;
-            if (size <= most) continue;
-            most = size;
-            i = j;
-        }
-        ok = memoi_cover_join(cover, i);
-    }
-
-    for (int64_t k = first; ok && k < cover->n_stays; k++) {
-        earliest = memob_min(earliest, cover->stays[k].key);
-        latest = memob_max(latest, cover->stays[k].key);
-    }
-    if (!ok || !memob_reserve(&cover->order, &cover->order_capacity, cover->n_sections + 1,
-                              sizeof(memob_keyed)))
-        return 0;
-    cover->order[cover->n_sections] =
-        memob_keyed_of(latest * cover->problem->n_items + earliest, cover->n_sections);
-    cover->n_sections++;
-    return 1;
-}
-
-/* Numbers sections by time, and sorts the stays by item, then section.  0: no memory. */
-MEMOI int memoi_cover_sort(memoi_cover* cover) {
-    int64_t* number = (int64_t*)memob_calloc(cover->n_sections, sizeof(int64_t));
-    if (!number) return 0;
-    qsort(cover->order, (size_t)cover->n_sections, sizeof(memob_keyed), memob_keyed_compare);
-    for (int64_t k = 0; k < cover->n_sections; k++) number[cover->order[k].index] = k;
-    for (int64_t k = 0; k < cover->n_stays; k++)
-        cover->stays[k].index = number[cover->stays[k].index];
-    qsort(cover->stays, (size_t)cover->n_stays, sizeof(memob_keyed), memob_keyed_compare);
-    MEMO_FREE(number);
-    return 1;
-}
-
-/* Makes sections for all pairs of item i, or one of it alone if it has none.  0: no memory. */
-MEMOI int memoi_cover_item(memoi_cover* cover, int32_t i) {
-    const int64_t* first = cover->problem->neighbors->first;
-    const uint64_t* open = cover->open + i * cover->n_words;
-    int ok = first[i] < first[i + 1] || memoi_cover_grow(cover, i, NULL);
-    for (int64_t k = 0; k < cover->n_words; k++)
-        while (ok && open[k] && cover->n_work < MEMOI_COVER_WORK)
-            ok = memoi_cover_grow(cover, i, NULL);
-    return ok;
-}
-
-/* Replaces the pairs by the sections.  An item has a range for each run of sections that contain
- * it.  0: no memory. */
-MEMOI int memoi_cover_use(const memoi_cover* cover, memoi_problem* problem) {
-    memoi_range* range = MEMOB_ARRAY(&problem->arrays, memoi_range, cover->n_stays);
-    if (!range) return 0;
-    MEMO_FREE(problem->held);
-    problem->held = NULL;
-    problem->n_held = 0;
-    problem->ranges = range;
-    problem->n_sections = cover->n_sections;
-    problem->n_ranges = 0;
-    problem->has_gaps = problem->is_cover = 1;
-
-    for (int64_t k = 0; k < cover->n_stays; k++) {
-        memoi_item* item = &problem->items[cover->stays[k].key];
-        const int64_t section = cover->stays[k].index;
-        const int is_first = k == 0 || cover->stays[k - 1].key != cover->stays[k].key;
-        if (is_first) item->first_range = problem->n_ranges;
-        if (is_first || range[problem->n_ranges - 1].end != section)
-            range[problem->n_ranges++].begin = section;
-        range[problem->n_ranges - 1].end = section + 1;
-        item->n_ranges = problem->n_ranges - item->first_range;
-    }
-    return memoi_sections_bounds(problem);
-}
-
-/* Replaces the pairs of a problem by sections.  It does nothing if that takes too long, or if the
- * lists of neighbors are too long.  is_in_set: the first section; NULL: any.  0: no memory. */
-MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
-    const int64_t n = problem->n_items;
-    int32_t i = 0;
-    memoi_cover cover;
-    const memoi_made listed = n > MEMOI_SEARCH_ITEMS || MEMOI_WITHOUT(cover)
-                                  ? MEMOI_UNFIT
-                                  : memoi_neighbors_list(problem);
-    int ok;
-    if (listed != MEMOI_MADE) return listed == MEMOI_UNFIT;
-    ok = memoi_cover_create(&cover, problem);
-    while (is_in_set && i < n && !is_in_set[i]) i++;
-    if (ok && is_in_set && i < n) ok = memoi_cover_grow(&cover, i, is_in_set);
-    for (i = 0; ok && i < n && cover.n_work < MEMOI_COVER_WORK; i++)
-        ok = memoi_cover_item(&cover, i);
-
-    /* After too much work the pairs stay. */
-    if (ok && cover.n_work < MEMOI_COVER_WORK)
-        ok = memoi_cover_sort(&cover) && memoi_cover_use(&cover, problem);
-    memob_arrays_free(&cover.arrays);
-    MEMO_FREE(cover.stays);
-    MEMO_FREE(cover.order);
-    return ok;
-}
-
-/* Turns the pairs of a problem into sections in reasonable time, and raises its bound; gaps of a
- * small problem, too. */
-MEMOI int memoi_pack_pose(const memo_plan* plan, memoi_problem* problem) {
-    char* is_in_set;
-    int ok;
-    (void)plan;
-    if (problem->n_held == 0)
-        return problem->has_gaps && problem->n_items <= MEMOI_SMALL_ITEMS
-                   ? memoi_problem_cover(problem, NULL)
-                   : 1;
-    is_in_set = (char*)memob_calloc(problem->n_items, 1);
-    ok = is_in_set && memoi_problem_reuse(problem, is_in_set) &&
-         memoi_problem_cover(problem, is_in_set);
-    MEMO_FREE(is_in_set);
-    return ok;
-}
 
 /* --- >>sweep ---
  * Knows: what lives now, and when it ends.  Knows nothing of what comes later.
@@ -685,240 +265,6 @@ MEMOI memo_status memoi_pack_sweep(const memoi_problem* problem, int64_t target,
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "sweeps");
 }
 
-/* --- >>first fit ---
- * Knows: an order and the items placed so far.  Knows nothing of sections.
- *
- * Each item, in its turn, goes into the lowest hole that the items before it have left.
- *
- * 1. An item that is placed is clear of the items placed before. */
-
-MEMOI int memoi_fit_compare_ranges(const void* a, const void* b) {
-    return memob_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
-}
-
-/* The lowest offset at which an item is clear of n ranges.  Each round jumps on top of ranges in
- * the way, and drops ranges that end below.  After many rounds the ranges are sorted; then a single
- * further round is enough. */
-MEMOI int64_t memoi_fit_lowest(memoi_range* taken, int64_t n, const memoi_item* item) {
-    int64_t offset, next = 0, round = 0, n_above;
-    do {
-        if (++round == MEMOI_TRIES)
-            qsort(taken, (size_t)n, sizeof *taken, memoi_fit_compare_ranges);
-        offset = next;
-        n_above = 0;
-        for (int64_t k = 0; k < n; k++) {
-            memoi_range here = taken[k];
-            next = ((here.begin < next + item->size) & (here.end > next)) ? here.end : next;
-            taken[n_above] = here;
-            n_above += here.end > next;
-        }
-        n = n_above;
-        if (item->alignment > 1) next = memob_align_up(next, item->alignment);
-    } while (next > offset);
-    return offset;
-}
-
-/* Places the items whose offset is -1, in the order of ranked.  Returns -1; the first item that
- * does not fit within the capacity; or the number of items if time is up.  places: scratch, two an
- * item. */
-MEMOI int64_t memoi_fit_run(const memoi_problem* problem, const memoi_ranked* ranked,
-                            int64_t capacity, const memoi_deadline* clock, memoi_range* places,
-                            int64_t* offsets) {
-    const memoi_neighbors* neighbors = problem->neighbors;
-    int64_t n = problem->n_items, i;
-    memoi_range* taken = places + n;
-    for (i = 0; i < n; i++) { /* what is not placed is in no way */
-        places[i].begin = memob_max(offsets[i], 0);
-        places[i].end = offsets[i] < 0 ? 0 : offsets[i] + problem->items[i].size;
-    }
-    for (int64_t k = 0; k < n; k++) {
-        int64_t n_taken = 0;
-        const memoi_item* item = &problem->items[i = ranked[k].index];
-        if (k % MEMOI_CLOCK == 0 && clock && memoi_deadline_is_over(clock)) return n;
-        if (offsets[i] >= 0) continue;
-        for (int64_t l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
-            taken[n_taken] = places[neighbors->list[l]];
-            n_taken += taken[n_taken].end > 0;
-        }
-        places[i].begin = offsets[i] = memoi_fit_lowest(taken, n_taken, item);
-        places[i].end = offsets[i] + item->size;
-        for (int64_t l = 0; l < n_taken; l++) /* 1 */
-            MEMO_ASSERT(taken[l].begin >= places[i].end || taken[l].end <= places[i].begin);
-        if (places[i].end - item->spare > capacity) return i;
-    }
-    return -1;
-}
-
-/* First fit of an order.  Takes the plan if it is lower; returns 0 if time is up. */
-MEMOI int memoi_fit_offer(memoi_greedy* greedy, memoi_range* places, memoi_solution* best) {
-    const memoi_problem* problem = greedy->problem;
-    for (int64_t i = 0; i < problem->n_items; i++) greedy->offsets[i] = problem->items[i].fixed;
-    if (memoi_fit_run(problem, greedy->ranked, INT64_MAX, greedy->clock, places, greedy->offsets) >=
-        0)
-        return 0;
-    memoi_solution_offer(problem, greedy->offsets, best);
-    return 1;
-}
-
-/* Repeats first fit.  What ends above the target comes earlier in the next order, by a random step.
- * ("Squeaky wheel" optimization, Joslin and Clements 1999.)  In the first run, what meets full
- * sections comes first. */
-MEMOI void memoi_fit_repeat(memoi_greedy* greedy, memoi_range* places, int64_t target,
-                            memoi_solution* best) {
-    const memoi_problem* problem = greedy->problem;
-    int64_t n = problem->n_items;
-    uint64_t random = 0;
-    memoi_greedy_order_items(problem, MEMOI_ORDER_LOAD, NULL, greedy->ranked);
-    for (int64_t k = 0; k < n; k++) {
-        greedy->ranked[k].first = 1 - (double)k / (double)n;
-        greedy->ranked[k].second = 0;
-    }
-    for (int64_t run = 0; run < MEMOI_TRIES && best->peak > target; run++) {
-        if (!memoi_fit_offer(greedy, places, best)) return;
-        for (int64_t k = 0; k < n; k++) {
-            memoi_ranked* ranked = &greedy->ranked[k];
-            const memoi_item* item = &problem->items[ranked->index];
-            if (memoi_item_top(item, greedy->offsets[ranked->index]) > target)
-                ranked->first += 0.05 * memob_random_real(&random);
-        }
-        qsort(greedy->ranked, (size_t)n, sizeof(memoi_ranked), memoi_greedy_compare_ranked);
-    }
-}
-
-/* First fit in the orders of greedy: one in each round if the problem is easy and not large, all at
- * once in round -1, and all, repeated, in round 0 if the problem is not easy.  Does nothing if the
- * lists of neighbors are too long. */
-MEMOI memo_status memoi_fit_solve(const memoi_problem* problem, int round, int64_t target,
-                                  memoi_effort* effort, memoi_solution* best, memo_error* error) {
-    const int is_easy = memoi_problem_is_easy(problem);
-    const int is_one = is_easy && round >= 0;
-    const int first = is_one ? round : 0, last = is_one ? round + 1 : MEMOI_GREEDY_RUNS;
-    int ok;
-    memoi_made listed;
-    memoi_greedy greedy;
-    memoi_range* places;
-
-    /* In rounds, and in problems that are not easy, once. */
-    if (MEMOI_WITHOUT(first_fit) || last > MEMOI_GREEDY_RUNS || (!is_easy && round > 0) ||
-        (is_one && memoi_problem_is_large(problem)))
-        return MEMO_STATUS_OK;
-    listed = memoi_neighbors_list(problem);
-    if (listed == MEMOI_UNFIT) return MEMO_STATUS_OK;
-    ok = memoi_greedy_create(&greedy, problem, &effort->clock);
-    places = MEMOB_ARRAY(&greedy.arrays, memoi_range, 2 * problem->n_items);
-    ok = ok && listed && !greedy.arrays.failed;
-    for (int run = first; ok && run < last && best->peak > target; run++) {
-        memoi_greedy_order_items(problem, (memoi_item_order)run, NULL, greedy.ranked);
-        if (!memoi_fit_offer(&greedy, places, best)) break;
-    }
-    if (ok && !is_easy && best->peak > target && !MEMOI_WITHOUT(repeat))
-        memoi_fit_repeat(&greedy, places, target, best);
-    memob_arrays_free(&greedy.arrays);
-    return ok ? MEMO_STATUS_OK : memob_no_memory(error, "first fit");
-}
-
-/* --- >>styles ---
- * Knows: runs of the exact search.  Knows nothing of capacities.
- *
- * Runs of a small problem, or of a cover, try each rank of ties with each kind of tightness.  A
- * later run does not learn from the sections that failed.  In a cover every second run has the
- * first style, which finds most plans; in other problems every run has it. */
-
-/* The item at the floor that meets the tightest section comes next: the section with the least */
-typedef enum memoi_tightness {
-    MEMOI_TIGHT_BOTH = 0, /* product of the other two */
-    MEMOI_TIGHT_CHOICES,  /* number of items that can be the section's lowest */
-    MEMOI_TIGHT_SLACK     /* room left over: in runs that do not learn */
-} memoi_tightness;
-
-MEMOI memoi_item_order memoi_pack_style(struct memoi_search* search, int64_t run) {
-    enum { N_RANKS = 3, N_LEARNING = 2 * N_RANKS };
-    static const memoi_item_order ranks[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
-                                             MEMOI_ORDER_LIFETIME};
-    MEMOB_TABLE_OF(N_RANKS, ranks);
-    const memoi_problem* problem = search->problem;
-    const int is_first =
-        (problem->n_items > MEMOI_SMALL_ITEMS && !problem->is_cover) || MEMOI_WITHOUT(styles);
-    int style = (int)(run % (N_LEARNING + 1));
-    if (problem->is_cover) style = run % 2 ? 1 + (int)(run / 2 % N_LEARNING) : 0;
-    if (is_first) style = 0;
-    search->use_weights = style < N_LEARNING && !MEMOI_WITHOUT(weights);
-    search->tightness = search->use_weights ? style / N_RANKS : (int)MEMOI_TIGHT_SLACK;
-    return ranks[style % N_RANKS];
-}
-
-MEMOI double memoi_pack_tightness(const struct memoi_search* search, int64_t s) {
-    const double slack = (double)search->looks[s].slack,
-                 choices = (double)search->looks[s].n_choices;
-    double tightness = (slack + 1) * choices;
-    if (search->tightness == (int)MEMOI_TIGHT_CHOICES)
-        tightness = choices + 1e-7 * slack;
-    else if (search->tightness == (int)MEMOI_TIGHT_SLACK)
-        tightness = 1000 * slack + choices;
-    return search->use_weights ? tightness / search->weight[s] : tightness;
-}
-
-/* --- >>stacks ---
- * Knows: sets of items that live together, one bit each.  Knows nothing of other sections.
- *
- * The holes that alignments leave in the best stack of a set, in a problem of few items.  What is
- * known of a set serves all nodes within the capacity.
- *
- * 1. Holes only lower a stack. */
-
-enum {
-    MEMOI_BASES_FIRST = 1 << 12,
-    MEMOI_BASES_NODE = 8, /* sets for each node within a capacity */
-    MEMOI_BASES_MOST = 1 << 19
-};
-
-/* The largest spare room of a set of items. */
-MEMOI int64_t memoi_search_spare(const memoi_search* search, uint64_t set) {
-    int64_t most = 0;
-    for (; set && search->problem->spare > 0; set &= set - 1)
-        most = memob_max(most, search->problem->items[__builtin_ctzll(set)].spare);
-    return most;
-}
-
-/* Sets are learned as the run goes on, so that learning never takes much longer than the search
- * itself. */
-MEMOI int64_t memoi_pack_base(struct memoi_search* search, uint64_t set, int64_t most) {
-    const memoi_item* items = search->problem->items;
-    int64_t best = -1;
-    int64_t learned = MEMOI_BASES_FIRST + MEMOI_BASES_NODE * (search->n_nodes - search->node_begin);
-    if (most < 0 || !(set & search->aligned)) return memob_max(most, -1);
-    best = memob_map_get(&search->bases, (int64_t)set) - 1;
-    MEMO_ASSERT(best <= most); /* 1 */
-    if (best > -2) return best;
-    learned = memob_min(learned, MEMOI_BASES_MOST);
-    if (search->bases.n_filled >= learned) return most;
-
-    /* The lowest item lies below a stack of all other items. */
-    best = -1;
-    for (uint64_t rest = set; rest && best < most; rest &= rest - 1) {
-        const int64_t i = __builtin_ctzll(rest), size = items[i].size;
-        const uint64_t others = set & ~((uint64_t)1 << i);
-        int64_t base = most;
-        if (others) {
-            base += size + memoi_search_spare(search, others) - memoi_search_spare(search, set);
-            base = memoi_pack_base(search, others, base) - size;
-        }
-        if (base >= 0) best = memob_max(best, base - base % items[i].alignment);
-    }
-    if (search->bases.n_filled < learned && !memob_map_put(&search->bases, (int64_t)set, best + 1))
-        search->is_out_of_memory = 1;
-    return best;
-}
-
-MEMOI int memoi_pack_has_room(struct memoi_search* search, uint64_t set, int64_t i, int64_t end,
-                              int64_t most) {
-    uint64_t others;
-    if (!(set & search->aligned)) return 1; /* always, of more than 64 items */
-    others = set & ~((uint64_t)1 << i);
-    most += search->size[i] + memoi_search_spare(search, others);
-    return !others || end <= memoi_pack_base(search, others, most);
-}
-
 /* --- >>side by side ---
  * Knows: threads.  Knows nothing of how one search decides.
  *
@@ -963,28 +309,17 @@ MEMOI int memoi_team_create(memoi_team* team, memoi_search* first, int64_t n) {
     return 1;
 }
 
-/* A moment among several searches.  It counts nodes, which do not depend on a clock; the place of
- * the search breaks ties. */
-MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
-    return (search->n_nodes - search->node_begin) * MEMOI_THREADS + search->place;
-}
-
-MEMOI void memoi_pack_answer(struct memoi_search* search) {
-    const int64_t now = memoi_search_moment_of(search);
-    int64_t answered = search->answered ? __atomic_load_n(search->answered, __ATOMIC_RELAXED) : 0;
+/* Runs until there is an answer or the budget is spent, and says when the answer came. */
+MEMOI void* memoi_team_work(void* of) {
+    memoi_search* search = (memoi_search*)of;
+    int64_t now, answered;
+    while (memoi_search_run(search)) continue;
+    if (search->verdict == MEMOI_STOPPED) return NULL;
+    now = memoi_search_moment(search);
+    answered = __atomic_load_n(search->answered, __ATOMIC_RELAXED);
     while (now < answered && !__atomic_compare_exchange_n(search->answered, &answered, now, 0,
                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         continue;
-}
-
-MEMOI int memoi_pack_is_overtaken(const struct memoi_search* search) {
-    return search->answered &&
-           __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search);
-}
-
-/* Runs until there is an answer or the budget is spent. */
-MEMOI void* memoi_team_work(void* search) {
-    while (memoi_search_run((memoi_search*)search)) continue;
     return NULL;
 }
 
@@ -1023,13 +358,15 @@ MEMOI const memoi_search* memoi_team_attempt(memoi_team* team, int64_t capacity,
     }
 
     /* One thread does the first run, because most attempts end there. */
-    if (memoi_search_run(team->searches[0])) memoi_team_runs(team);
+    if (memoi_search_run(team->searches[0]))
+        memoi_team_runs(team);
+    else if (team->searches[0]->verdict != MEMOI_STOPPED)
+        answered = memoi_search_moment(team->searches[0]);
     for (k = 0, *n_nodes = 0; k < team->n && !first; k++) {
         const memoi_search* search = team->searches[k];
         const int64_t n_own = search->n_nodes - search->node_begin;
         *n_nodes = memob_max(*n_nodes, n_own);
-        if (search->verdict == MEMOI_STOPPED || memoi_search_moment_of(search) != answered)
-            continue;
+        if (search->verdict == MEMOI_STOPPED || memoi_search_moment(search) != answered) continue;
         first = search;
         *n_nodes = n_own;
     }
@@ -1715,18 +1052,13 @@ MEMOI memo_status memoi_parts_solve(memoi_loop* loop, int64_t n_nodes, memo_erro
 /* --- >>more engines ---
  * Knows: which engines a round adds.  Knows nothing of how they plan. */
 
-MEMOI memo_status memoi_pack_greedy(struct memoi_loop* loop, memo_error* error) {
-    const int64_t goal = memob_max(loop->target, loop->best->bound);
-    return memoi_fit_solve(loop->problem, -1, goal, loop->effort, loop->best, error);
-}
-
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     memoi_effort* effort = loop->effort;
     memoi_solution* best = loop->best;
     const int64_t goal = memob_max(loop->target, best->bound);
     const int is_large = memoi_problem_is_large(problem);
-    memo_status status = memoi_fit_solve(problem, loop->round, goal, effort, best, error);
+    memo_status status = MEMO_STATUS_OK;
     loop->is_apart = 0;
     if (!status && memoi_loop_goes_on(loop) && !problem->held && !problem->is_cover)
         status = memoi_parts_solve(loop, n_nodes, error);

@@ -117,8 +117,13 @@ extern "C" {
  *     >>items                  buffers as items, and pairs that streams keep apart
  *     >>solution               the best plan so far, and the effort that is left
  *     >>neighbors              lists of what conflicts with an item
+ *     >>reuse                  the bound of items of which none can follow another
+ *     >>cover                  holds and gaps as sections, which the exact search takes
  *     >>pack doors             where extras/memo_pack.h adds
  *     >>greedy                 engine: the item that can lie lowest comes next
+ *     >>first fit              engine: each item goes into the lowest hole; heeds gaps and holds
+ *     >>search                 a node of the exact search, placed and undone
+ *     >>stacks                 holes that alignments leave among few items
  *     >>exact search           engine: is there a plan within a capacity?
  *     >>full sections          engine: the items that live there come first, others around them
  *     >>ejections              engine: items above a capacity take the places of others
@@ -182,8 +187,13 @@ extern "C" {
 #include "plan/offsets/items.h"
 #include "plan/offsets/solution.h"
 #include "plan/offsets/neighbors.h"
+#include "plan/offsets/reuse.h"
+#include "plan/offsets/cover.h"
 #include "plan/offsets/pack_doors.h"
 #include "plan/offsets/greedy.h"
+#include "plan/offsets/first_fit.h"
+#include "plan/offsets/search.h"
+#include "plan/offsets/stacks.h"
 #include "plan/offsets/exact_search.h"
 #include "plan/offsets/full_sections.h"
 #include "plan/offsets/ejections.h"

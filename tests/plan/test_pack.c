@@ -476,14 +476,14 @@ TEST(alignments_leave_holes_in_a_stack) {
         for (i = 0; i < n; i++) sum += problem.items[i].size;
         search.capacity = memob_max(sum + memo_test_int(-2, 12), 0);
         const uint64_t all = ((uint64_t)1 << n) - 1;
-        const int64_t most = search.capacity - sum + memoi_search_spare(&search, all);
+        const int64_t most = search.capacity - sum + memoi_stack_spare(&search, all);
         for (base = search.capacity; base >= 0; base--)
             if (is_stackable(&problem, (1 << n) - 1, base, search.capacity)) break;
         n_holes += base < most;
         search.node_begin = 1 << 20; /* nothing may be learned yet */
-        CHECK_IS(memoi_pack_base(&search, all, most), >=, base);
+        CHECK_IS(memoi_stack_base(&search, all, most), >=, base);
         search.node_begin = 0;
-        CHECK_IS(memoi_pack_base(&search, all, most), ==, base);
+        CHECK_IS(memoi_stack_base(&search, all, most), ==, base);
         memoi_search_free(&search);
     }
     CHECK_CASE(n_holes > 50, "%d with holes", n_holes);

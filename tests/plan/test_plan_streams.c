@@ -857,7 +857,7 @@ TEST(tilings_and_patterns_are_proven) {
         }
 }
 
-/* Runs of a cover have several styles, whatever its size: with one, seed 3 needs 396,988 nodes. */
+/* Runs of a cover have several orders, whatever its size: with one, seed 3 needs 396,988 nodes. */
 TEST(runs_of_a_large_cover_differ) {
     own_plan* plan = pattern_of_streams(BARRIER, 4, 512, 7);
     const memo_plan_desc desc = {.memoi_node_limit = 100000, .time_limit_s = 1000, .seed = 3};
@@ -865,8 +865,7 @@ TEST(runs_of_a_large_cover_differ) {
     CHECK_IS(plan->proof, ==, MEMO_PROOF_OPTIMAL);
 }
 
-/* Runs of a cover begin short, and every second one has the first style: with runs of twice the
- * length, and one style after the other, seed 6 needs more nodes. */
+/* Runs of a cover begin short: with runs of twice the length seed 6 needs more nodes. */
 TEST(pipelines_need_few_nodes) {
     static const uint64_t seeds[] = {5, 6, 11};
     const memo_plan_desc desc = {.memoi_node_limit = 20000, .time_limit_s = 1000};

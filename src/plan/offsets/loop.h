@@ -1,5 +1,6 @@
 #pragma once
 #include "plan/offsets/greedy.h"
+#include "plan/offsets/first_fit.h"
 #include "plan/offsets/full_sections.h"
 #include "plan/offsets/ejections.h"
 #include "plan/offsets/mixed_integer_program.h"
@@ -11,8 +12,8 @@
  *
  * A round begins with layers, and with orders of greedy that are left.  Then engines lower the best
  * plan: most with a share of the round's nodes, the exact search with all of them a capacity.  The
- * next round has twice as many.  So what cannot help costs at most a few times what can.  No engine
- * here proves a plan of pairs that holds keep apart: rounds end once they gain nothing for long.
+ * next round has twice as many.  So what cannot help costs at most a few times what can.  What no
+ * engine can prove ends once rounds gain nothing for long.
  * Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
@@ -149,7 +150,8 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     const int64_t peak = loop->best->peak, n_before = loop->effort->n_nodes;
     memo_status status = MEMO_STATUS_OK;
     if (!memoi_problem_is_large(problem) || loop->n_vain <= n_before / MEMOI_TRIES) {
-        status = memoi_pack_round(loop, n_nodes, error);
+        status = memoi_fit_solve(problem, loop->round, goal, loop->effort, loop->best, error);
+        if (!status && memoi_loop_goes_on(loop)) status = memoi_pack_round(loop, n_nodes, error);
         if (!status && !memoi_loop_is_over(loop, peak))
             status = memoi_loop_full(loop, goal, n_nodes, error);
         loop->n_vain += loop->effort->n_nodes - n_before;
@@ -172,7 +174,9 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
 /* The engines beside AUTO, once: GREEDY ends with ejections if the problem is not easy. */
 MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
     const int is_mip = loop->desc->engine == MEMO_PLAN_ENGINE_MIP;
-    memo_status status = memoi_pack_greedy(loop, error);
+    memo_status status =
+        memoi_fit_solve(loop->problem, -1, memob_max(loop->target, loop->best->bound), loop->effort,
+                        loop->best, error);
     if (!is_mip && !memoi_problem_is_easy(loop->problem) && !status && memoi_loop_goes_on(loop))
         status = memoi_loop_eject(loop, loop->target, 2 * loop->problem->n_items, error);
     memoi_loop_credit(loop, "greedy");

@@ -1,6 +1,7 @@
 #pragma once
 #include "memo/plan_validation.h"
 #include "plan/offsets/items.h"
+#include "plan/offsets/cover.h"
 #include "plan/offsets/loop.h"
 /* ---- >>plan solve -------------------------------------------------------------------------------
  * memo_plan_solve: checks the desc, poses the problem, lets the loop plan it, and stores offsets,
@@ -36,7 +37,7 @@ MEMOI memo_status memoi_solve_pose(const memo_plan* plan, int simpler, memoi_pro
     memoi_made made = MEMOI_MADE;
     if (status) return status;
     if (plan->n_holds > 0) made = memoi_items_add_holds(problem, plan);
-    if (made == MEMOI_MADE && memoi_pack_pose(plan, problem)) return MEMO_STATUS_OK;
+    if (made == MEMOI_MADE && memoi_problem_hold(problem)) return MEMO_STATUS_OK;
     memoi_problem_free(problem);
     if (made != MEMOI_UNFIT) return memob_no_memory(error, "the holds of the plan");
     return memoi_items_create(plan, simpler | MEMOI_STRETCHED, problem, error);

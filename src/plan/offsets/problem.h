@@ -5,8 +5,9 @@
  * types of a problem, and knows nothing of engines.
  *
  *   problem   >>items makes it of a plan's buffers and of what streams keep apart; >>neighbors
- *             lists what conflicts with an item
- *   bounds    >>sections: no plan is lower than the items that live together, rounded up
+ *             lists what conflicts with an item; >>cover makes sections of what streams keep apart
+ *   bounds    >>sections: no plan is lower than the items that live together, rounded up; >>reuse:
+ *             than items that streams keep apart
  *   engines   each lowers the best plan so far (>>solution), and has a file of its own
  *   loop      >>loop: memoi_loop_run gives the engines work that doubles from round to round, until
  *             the plan is proven, or nodes or time are spent.  >>plan solve calls it, and
@@ -15,12 +16,15 @@
  * Engines as they run; AUTO and BILEVEL have rounds, GREEDY and MIP one.
  *   >>bi-level                rounds of BILEVEL      marks of layers; no holds      a plan
  *   >>greedy                  first; large: rounds   any problem                    a plan
+ *   >>first fit               not easy: first; easy, not  any problem               a plan
+ *                             large: an order a round
  *   >>mixed-integer program   MIP, behind greedy     no alignments, few conflicts   a plan, a proof
  *   >>full sections           rounds                 easy, not small                a plan, a bound
  *   >>ejections               rounds; GREEDY if not  what the search leaves: large, a plan
  *                             easy                   or neither plain nor a cover
- *   >>exact search            rounds                 not large; no holds            a plan, a proof
- * MEMOI_WITHOUT switches off orders (but the first), full_sections, ejections, or search.
+ *   >>exact search            rounds                 not large; holds as a cover    a plan, a proof
+ * MEMOI_WITHOUT switches off orders (but the first), first_fit, reuse, cover, full_sections,
+ * ejections, or search.
  * memo_plan_solve makes a pass or two; a pass has rounds; a round of the search tries capacities;
  * an attempt at one has runs, each with an order of its own; a run visits nodes.
  *
@@ -37,7 +41,7 @@
  *   gap     a time in an item's life in which other items may take its bytes
  *   wait    one stream waits for another: what lives on the two is in order
  *   hold    without that wait, an item is *held* against items of the other stream: *pairs*
- *   cover   sections made from conflicts, not from time: these replace gaps and pairs (memo_pack.h)
+ *   cover   sections made from conflicts, not from time: these replace gaps and pairs
  */
 
 enum {
