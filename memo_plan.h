@@ -2846,7 +2846,6 @@ enum {
     MEMOI_BASE_ITEMS = 62,          /* a set has one bit for each, and a sign */
     MEMOI_SEARCH_MEMBERS = 1 << 26, /* of all sections */
     MEMOI_SEARCH_LOOKS = 1 << 14,   /* that take the time of a node */
-    MEMOI_TIES = 3,                 /* orders of runs */
     MEMOI_THREADS = 64              /* in extras/memo_pack.h */
 };
 
@@ -3153,8 +3152,9 @@ MEMOI int memoi_stack_has_room(memoi_search* search, uint64_t set, int64_t i, in
 
 /* ---- >>exact search -----------------------------------------------------------------------------
  * The engine that proves: is there a plan within a capacity?  Doors: memoi_exact_solve, all rounds
- * of a problem; or memoi_exact_round, one, which attempts the bound or a target first, then
- * capacities halfway between the last one given up and the best peak.  Knows nothing of bytes.
+ * of a problem; or memoi_exact_begin and memoi_exact_step, an attempt after the other: at the bound
+ * or a target first, then halfway between the last capacity given up and the best peak.  Knows
+ * nothing of bytes.
  *
  * Among all plans take one whose offsets have the least sum.  In that plan every item lies at 0,
  * at the next aligned offset above an item below, or where the item is fixed.  So the plan is
@@ -3614,15 +3614,13 @@ MEMOI void memoi_search_reset(memoi_search* search) {
 }
 
 /* A run within search->capacity.  Returns 1 if another run may follow.  In a cover the numbers of
- * sections mean little, so runs take other ties in turn. */
+ * sections mean little, so every second run has another order. */
 MEMOI int memoi_search_run(memoi_search* search) {
-    static const memoi_item_order ties[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
-                                            MEMOI_ORDER_LIFETIME};
-    MEMOB_TABLE_OF(MEMOI_TIES, ties);
-    const int64_t run = (search->place + search->n_runs++) % MEMOI_TIES;
+    static const memoi_item_order orders[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
+                                              MEMOI_ORDER_SECTIONS, MEMOI_ORDER_LIFETIME};
+    const int64_t run = search->problem->is_cover ? (search->place + search->n_runs++) % 4 : 0;
     memoi_search_reset(search);
-    memoi_greedy_order_items(search->problem, ties[search->problem->is_cover ? run : 0],
-                             &search->random, search->ranked);
+    memoi_greedy_order_items(search->problem, orders[run], &search->random, search->ranked);
     for (int64_t i = 0; i < search->problem->n_items; i++)
         search->rank[search->ranked[i].index] = (int32_t)i;
 
@@ -3638,7 +3636,7 @@ MEMOI int memoi_search_run(memoi_search* search) {
     return search->n_nodes < search->node_end;
 }
 
-/* Begins an attempt at a capacity: again with the first style of run and the shortest run, which
+/* Begins an attempt at a capacity: again with the first order and the shortest run, which
  * needs a branch for each item; in a cover many short runs find more plans than a few long ones. */
 MEMOI void memoi_search_begin(memoi_search* search, int64_t capacity, int64_t budget) {
     search->capacity = capacity;
@@ -3663,7 +3661,8 @@ typedef struct memoi_exact {
     memoi_search search;
     memoi_effort* effort;
     memoi_solution* best;
-    void* pack; /* of extras/memo_pack.h */
+    int64_t given_up, n_attempts; /* of the round */
+    void* pack;                   /* of extras/memo_pack.h */
 } memoi_exact;
 
 /* As memoi_search_create. */
@@ -3697,21 +3696,23 @@ MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_no
     return verdict;
 }
 
-/* A round of attempts with so many nodes each: at the goal, then halfway from the capacity given up
- * to the best peak, until none is left between.  A run may need a later round.  0: no memory. */
-MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes) {
+/* Begins a round of attempts. */
+MEMOI void memoi_exact_begin(memoi_exact* exact, int64_t target) {
+    exact->given_up = memob_max(target, exact->best->bound);
+    exact->n_attempts = 0;
+}
+
+/* Attempts a capacity with so many nodes: the goal first, then halfway from the capacity given up
+ * to the best peak.  0: none is left between, a run needs a later round, or no memory. */
+MEMOI int memoi_exact_step(memoi_exact* exact, int64_t n_nodes) {
     const memoi_solution* best = exact->best;
-    int64_t given_up = memob_max(target, best->bound), capacity = given_up;
-    if (n_nodes < exact->search.least_nodes) return 1;
-    while (memoi_effort_goes_on(exact->effort, best, target)) {
-        capacity = memob_max(capacity, best->bound);
-        n_nodes = memob_min(n_nodes, exact->effort->nodes_left);
-        if (memoi_exact_attempt(exact, capacity, n_nodes) != MEMOI_FOUND) given_up = capacity;
-        if (exact->search.is_out_of_memory) return 0;
-        if (given_up >= best->peak - 1) break;
-        capacity = given_up + (best->peak - given_up) / 2;
-    }
-    return 1;
+    int64_t capacity = exact->given_up;
+    if (n_nodes < exact->search.least_nodes) return 0;
+    if (exact->n_attempts++ > 0) capacity += (best->peak - capacity) / 2;
+    capacity = memob_max(capacity, best->bound);
+    n_nodes = memob_min(n_nodes, exact->effort->nodes_left);
+    if (memoi_exact_attempt(exact, capacity, n_nodes) != MEMOI_FOUND) exact->given_up = capacity;
+    return exact->given_up < best->peak - 1 && !exact->search.is_out_of_memory;
 }
 
 /* The nodes of a first attempt: for eight of the shortest runs (in a cover sixteen), at most half
@@ -3728,8 +3729,12 @@ MEMOI memo_status memoi_exact_solve(const memoi_problem* problem, int64_t target
     memoi_made made;
     if (best->peak <= target) return MEMO_STATUS_OK;
     made = memoi_exact_create(&exact, problem, effort, best);
-    for (; made == MEMOI_MADE && memoi_effort_goes_on(effort, best, target); n_nodes *= 2)
-        if (!memoi_exact_round(&exact, target, n_nodes)) made = MEMOI_NO_MEMORY;
+    for (; made == MEMOI_MADE && memoi_effort_goes_on(effort, best, target); n_nodes *= 2) {
+        memoi_exact_begin(&exact, target);
+        while (memoi_effort_goes_on(effort, best, target) && memoi_exact_step(&exact, n_nodes))
+            continue;
+        if (exact.search.is_out_of_memory) made = MEMOI_NO_MEMORY;
+    }
     memoi_exact_free(&exact);
     return made == MEMOI_NO_MEMORY ? memob_no_memory(error, "the search") : MEMO_STATUS_OK;
 }
@@ -4502,8 +4507,9 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
  *
  * A round begins with layers, and with orders of greedy that are left.  Then engines lower the best
  * plan: most with a share of the round's nodes, the exact search with all of them a capacity.  The
- * next round has twice as many.  So what cannot help costs at most a few times what can.  What no
- * engine can prove ends once rounds gain nothing for long.
+ * next round has twice as many.  So what cannot help costs at most a few times what can.  An engine
+ * that gains is never left out: ejections, memo_pack.h and full sections rest only while they have
+ * spent a sixteenth of all nodes in vain.  What no engine can prove ends once nothing gains.
  * Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
@@ -4520,6 +4526,7 @@ typedef struct memoi_loop {
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
+    int64_t n_idle; /* nodes of ejections since they gained, beside the exact search */
     int64_t n_vain; /* nodes of memo_pack.h and of full sections since one of them gained */
     int64_t n_begin, n_gained; /* nodes spent before the pass; after its last round that gained */
     int32_t round, n_orders, end_orders; /* of greedy: tried, and behind the last to be tried */
@@ -4629,9 +4636,26 @@ MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
            (memoi_problem_is_large(loop->problem) && loop->best->peak < peak);
 }
 
+/* A round of the exact search.  Between attempts ejections lower the plan, unless they have spent a
+ * sixteenth of all nodes in vain. */
+MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t peak,
+                                    int64_t n_nodes, memo_error* error) {
+    const memoi_effort* effort = loop->effort;
+    memo_status status = MEMO_STATUS_OK;
+    memoi_exact_begin(&loop->exact, loop->target);
+    while (!status && !memoi_loop_is_over(loop, peak) && memoi_exact_step(&loop->exact, n_nodes)) {
+        const int64_t before = loop->best->peak, n_before = effort->n_nodes;
+        if (!has_ejections || loop->n_idle > n_before / MEMOI_TRIES) continue;
+        status = memoi_loop_eject(loop, memob_max(loop->target, loop->best->bound),
+                                  memoi_loop_share(loop, n_nodes / MEMOI_TRIES + 1), error);
+        loop->n_idle += effort->n_nodes - n_before;
+        if (loop->best->peak < before) loop->n_idle = 0;
+    }
+    return loop->exact.search.is_out_of_memory ? memob_no_memory(error, "the search") : status;
+}
+
 /* The engines that improve a plan.  In a large problem memo_pack.h and full sections rest once they
- * have spent a sixteenth of all nodes in vain.  A plain problem or a cover that can be searched
- * needs no ejections. */
+ * have spent a sixteenth of all nodes in vain. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int has_exact = loop->exact_made == MEMOI_MADE;
@@ -4648,14 +4672,13 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
         if (loop->best->peak < peak || loop->is_apart) loop->n_vain = 0;
     }
 
+    /* What is plain or a cover is searched first; anything else needs ejections first. */
     if (!is_searched && !status && !memoi_loop_is_over(loop, peak))
         status = memoi_loop_eject(
             loop, goal,
             has_exact ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes)) : n_nodes,
             error);
-    if (has_exact && !status && !memoi_loop_is_over(loop, peak) &&
-        !memoi_exact_round(&loop->exact, loop->target, n_nodes))
-        status = memob_no_memory(error, "the search");
+    if (has_exact && !status) status = memoi_loop_search(loop, is_searched, peak, n_nodes, error);
     memoi_loop_credit(loop, "search"); /* or another engine of a round */
     memoi_effort_report(loop->effort, problem, loop->best);
     return status;
@@ -4677,16 +4700,15 @@ MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
 }
 
 /* Is nothing left to try?  Every order had its turn and no engine spent a node since `n_spent`.  Or
- * ejections, which alone take pairs and prove nothing, have not gained for many times the nodes of
- * their gains, and for so many by the number of items that 30 take all of the default time. */
+ * no engine can prove the plan, and none has gained for many times the nodes of the gains, and for
+ * so many by the number of items that 30 take all of the default time. */
 MEMOI int memoi_loop_is_done(const memoi_loop* loop, int64_t n_spent) {
-    enum { CUBED = 64 };
-    const memoi_problem* problem = loop->problem;
-    const int64_t n = problem->n_items, n_nodes = loop->effort->n_nodes;
+    const double n_items = (double)loop->problem->n_items, cubed = 64 * n_items * n_items * n_items;
+    const int64_t n_nodes = loop->effort->n_nodes;
     if (loop->round >= MEMOI_GREEDY_RUNS && n_nodes == n_spent) return 1;
-    return problem->held && !memoi_problem_is_large(problem) &&
-           n_nodes - loop->n_gained >
-               CUBED * n * n * n + MEMOI_TRIES * (loop->n_gained - loop->n_begin);
+    return loop->exact_made != MEMOI_MADE &&
+           (double)(n_nodes - loop->n_gained - MEMOI_TRIES * (loop->n_gained - loop->n_begin)) >
+               cubed;
 }
 
 /* Lowers the best plan to the target, or as far as the effort goes. */
@@ -4752,6 +4774,15 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
     if (engine) snprintf(plan->engine, sizeof plan->engine, "%s", engine);
 }
 
+/* The bytes of the largest buffer, which counts although its gaps may cover its whole life: then it
+ * is no item, and no section has it. */
+MEMOI int64_t memoi_solve_floor(const memo_plan* plan) {
+    int64_t most = 0;
+    for (int64_t i = 0; i < plan->n_buffers; i++)
+        most = memob_max(most, memob_buffer_bytes(plan, i));
+    return most;
+}
+
 /* The problem of a plan with its holds. */
 MEMOI memo_status memoi_solve_pose(const memo_plan* plan, int simpler, memoi_problem* problem,
                                    memo_error* error) {
@@ -4780,6 +4811,7 @@ MEMOI int memoi_solve_trace_fits(const memo_trace* trace, const memo_plan* plan)
 MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, int is_second,
                                   memoi_effort* effort, int64_t* bound_bytes, int32_t* is_open,
                                   memo_error* error) {
+    const int64_t floor_bytes = memoi_solve_floor(plan);
     int64_t culprit;
     memoi_problem problem = MEMO_ZERO(memoi_problem);
     memoi_solution best;
@@ -4809,6 +4841,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     if (problem.is_rounded && desc->capacity_bytes % problem.unit_bytes)
         loop.target++; /* the topmost item's rounding may lie above the capacity */
     loop.target = memob_max(loop.target, best.bound);
+    loop.target = memob_max(loop.target, floor_bytes / problem.unit_bytes);
     loop.effort = effort;
     loop.best = &best;
     loop.plan = plan;
@@ -4824,7 +4857,8 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
                       (best.bound - problem.is_rounded) * problem.unit_bytes + problem.is_rounded);
     if (!status) memoi_plan_store(plan, &problem, &best, loop.name);
     MEMO_ASSERT(status || plan->peak_bytes >= *bound_bytes); /* 1 */
-    if (!status && plan->peak_bytes <= *bound_bytes) plan->proof = MEMO_PROOF_OPTIMAL;
+    if (!status && plan->peak_bytes <= memob_max(*bound_bytes, floor_bytes))
+        plan->proof = MEMO_PROOF_OPTIMAL;
     *is_open = problem.is_rounded && plan->proof != MEMO_PROOF_OPTIMAL &&
                plan->peak_bytes > desc->capacity_bytes;
 
@@ -4893,7 +4927,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
             "the capacity of %lld bytes is not met: the best plan found needs %lld, and none "
             "needs less than %lld",
             (long long)settings.capacity_bytes, (long long)plan->peak_bytes,
-            (long long)bound_bytes);
+            (long long)memob_max(bound_bytes, memoi_solve_floor(plan)));
     return status;
 }
 

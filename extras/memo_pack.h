@@ -268,7 +268,7 @@ MEMOI memo_status memoi_pack_sweep(const memoi_problem* problem, int64_t target,
 /* --- >>side by side ---
  * Knows: threads.  Knows nothing of how one search decides.
  *
- * Several searches within a capacity, one per thread.  Each begins with another style of run.  The
+ * Several searches within a capacity, one per thread, with random numbers of its own.  The
  * first run is alone, because most attempts end with the first run, sooner than a thread starts.
  *
  * The answer comes from the search that needed the fewest nodes.  Every other search stops at that

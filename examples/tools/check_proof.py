@@ -13,6 +13,7 @@ proof is one line,
     moment T alignment A   The buffers that live at T and have at least alignment A begin at multiples of A.  So each of them but
                            the highest takes its size rounded up to A.  The sum, less the largest rounding, is the peak or more.
     fixed ROW              This row has a fixed offset, and ends at the peak or above.
+    size ROW               This row has the bytes of the peak, or more.
 or sets of rows that overlap pairwise, and a failed search for a plan below the peak.  If there is one, then also one whose offsets
 have the least sum: each row lies at 0, on top of a row below, or where it is fixed.  So rows are placed upwards, each at its
 *minimum*, on top of the placed rows that it overlaps.  No row lies below its *bound*; a *first* row is below all unplaced rows
@@ -121,6 +122,11 @@ def check_bound(buffers, peak, line, has_plan):
         if not 0 <= row < len(buffers) or buffers[row][4] < 0 or buffers[row][4] + buffers[row][2] < peak:
             raise Refused("row %d is not fixed, or ends below the peak" % row)
         return "row %d is fixed, and ends at %d" % (row, buffers[row][4] + buffers[row][2])
+    if line[0] == "size" and len(line) == 2:
+        row = int(line[1])
+        if not 0 <= row < len(buffers) or buffers[row][2] < peak:
+            raise Refused("row %d has not the bytes of the peak" % row)
+        return "row %d has %d bytes" % (row, buffers[row][2])
     raise Refused("unknown line: " + " ".join(line))
 
 

@@ -2,7 +2,8 @@
  *
  * Most proofs are one line: a moment, and an alignment.  The buffers that live at that moment and
  * have at least that alignment need their sizes rounded up to it, one after the other; only the
- * highest needs no rounding.  Or the line names a fixed buffer, which ends at the peak.
+ * highest needs no rounding.  Or the line names a fixed buffer, which ends at the peak, or a buffer
+ * that has as many bytes, as one whose gaps cover its life may.
  *
  * Otherwise the proof is a search that fails: the exact search runs once more, one byte below the
  * peak, and each of its steps becomes a line.  The head of check_proof.py lists the lines.
@@ -318,7 +319,7 @@ static memo_status write_proof(const memo_plan* plan, const int32_t* stop, const
     const int64_t n_most = plan->n_buffers + plan->n_gaps;
     memob_piece* pieces = (memob_piece*)memob_calloc(n_most, sizeof(memob_piece));
     proof_change* changes = (proof_change*)memob_calloc(2 * n_most, sizeof(proof_change));
-    int64_t n, alignments = 0, time = -1, fixed = -1, alignment = 1;
+    int64_t n, alignments = 0, time = -1, fixed = -1, largest = -1, alignment = 1;
     memo_status status = MEMO_STATUS_OK;
     memo_text text;
     memset(&text, 0, sizeof text);
@@ -337,19 +338,22 @@ static memo_status write_proof(const memo_plan* plan, const int32_t* stop, const
         if (buffer->is_fixed &&
             buffer->offset_bytes + memob_buffer_bytes(plan, i) >= plan->peak_bytes)
             fixed = buffer->id;
+        if (memob_buffer_bytes(plan, i) >= plan->peak_bytes) largest = buffer->id;
     }
     for (; alignments && time < 0 && fixed < 0; alignments &= alignments - 1) {
         alignment = alignments & -alignments;
         time = proof_time(plan, pieces, n, alignment, changes);
     }
     free(changes);
-    *is_found = time >= 0 || fixed >= 0 || plan->peak_bytes == 0;
+    *is_found = time >= 0 || fixed >= 0 || largest >= 0 || plan->peak_bytes == 0;
     memo_text_put(&text, "memo proof 1\nalign %lld\npeak %lld\n", (long long)plan->alignment_bytes,
                   (long long)plan->peak_bytes);
     if (fixed >= 0)
         memo_text_put(&text, "fixed %lld\n", (long long)fixed);
     else if (time >= 0)
         memo_text_put(&text, "moment %lld alignment %lld\n", (long long)time, (long long)alignment);
+    else if (largest >= 0)
+        memo_text_put(&text, "size %lld\n", (long long)largest);
     else if (!*is_found)
         status = proof_of_search(plan, stop, &text, is_found, error);
     free(pieces);

@@ -273,6 +273,61 @@ TEST(small_plans_with_holds_are_proven) {
     }
 }
 
+/* Pairs that stay, as those of too many buffers do, are beyond the exact search: ejections alone
+ * lower such a plan, and end, long before their nodes are spent. */
+TEST(pairs_that_stay_end) {
+    enum { LIMIT = 1 << 24 };
+    int n_open = 0;
+    for (int k = 0; k < 40; k++) {
+        const memo_plan_desc desc = {.time_limit_s = 1e6};
+        memoi_effort effort = effort_of(LIMIT, 0);
+        memoi_loop loop = {.effort = &effort, .desc = &desc, .solve = memo_plan_solve};
+        own_problem problem;
+        own_plan* plan = plan_with_holds(memo_test_int(3, 8));
+        pose(plan, &problem);
+        CHECK_IS(memoi_items_add_holds(&problem, plan), ==, MEMOI_MADE);
+        own_solution best = new_solution(&problem);
+        loop.problem = &problem;
+        loop.plan = plan;
+        loop.best = &best;
+        CHECK_OK(memoi_loop_run(&loop, &error));
+        memoi_plan_store(plan, &problem, &best, loop.name);
+        CHECK_OK(memo_plan_validate(plan, &error));
+        CHECK_IS(effort.n_nodes, <, LIMIT);
+        n_open += best.peak > best.bound;
+    }
+    CHECK_IS(n_open, >, 0);
+}
+
+/* A buffer whose gaps cover its life takes no place beside the others, but no plan is lower than its
+ * size: what the others need is not searched below it. */
+TEST(a_buffer_in_gaps_counts_in_the_bound) {
+    for (int k = 0; k < 8; k++) {
+        long long nodes = 0;
+        memo_plan_desc desc = {.time_limit_s = 1e6,
+                               .memoi_node_limit = 1000,
+                               .log.write = keep_nodes,
+                               .log.user = &nodes};
+        const int64_t n = 60;
+        own_plan* plan = new_plan(n + 1, 2, 1);
+        cut_rectangle(plan->buffers, n, 1000, 1);
+        for (int64_t i = 0; i < n; i++) plan->buffers[i].id = i;
+        put_buffer(plan, n, 3, 9, k / 2 % 2 ? 4000 : 900 + k)->alignment_bytes = k / 4 ? 64 : 1;
+        for (int64_t g = 0; g < 2; g++) {
+            plan->gaps[g].buffer = n;
+            plan->gaps[g].begin = 3 + 2 * g;
+            plan->gaps[g].end = 5 + 4 * g;
+        }
+        solve_valid(plan, &desc, k);
+        if (k / 2 % 2) expect_optimal(plan, 4000);
+        if (k / 2 % 2) CHECK_IS(nodes, ==, 0);
+        desc.capacity_bytes = 3999;
+        if (k / 2 % 2)
+            CHECK_ERROR(memo_plan_solve(plan, &desc, &error), INFEASIBLE,
+                        "none needs less than 4000");
+    }
+}
+
 /* Recorded steps on two and three streams need few nodes, without extras/memo_pack.h. */
 TEST(recorded_streams_are_proven) {
     static const char* const names[] = {"fsdp-limit2-ckpt", "offload-reload-unsynced",

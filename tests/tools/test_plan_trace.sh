@@ -66,6 +66,19 @@ proofs_are_checked() { # test
     done
 }
 
+# A buffer whose gaps cover its life is as large as the plan: that is its proof.
+sizes_are_proofs() { # test
+    printf 'id,lower,upper,size,gaps\na,0,5,7,\nb,2,9,100,2-6 6-9\nc,4,12,30,\n' >"$folder/covered.csv"
+    run 0 "$folder/covered.csv" --proof "$folder/covered.proof" --csv "$folder/covered.out.csv" || return 1
+    [ "$(value peak_bytes "$folder/out") $(value proof "$folder/out") $(grep -c '^size 1$' "$folder/covered.proof")" = "100 optimal 1" ] || return 1
+    $checker "$folder/covered.csv" "$folder/covered.proof" "$folder/covered.out.csv" | grep '^proven: ' || return 1
+    for wrong in 's/^size 1/size 2/' 's/^size 1/size 3/' 's/^peak .*/peak 101/'; do
+        sed "$wrong" "$folder/covered.proof" >"$folder/wrong.proof"
+        $checker "$folder/covered.csv" "$folder/wrong.proof" >"$folder/refused"
+        [ $? -eq 1 ] && grep '^not proven: ' "$folder/refused" || { echo "accepted: $wrong"; return 1; }
+    done
+}
+
 # A plan that only an exhausted search proves has the failed search as its proof.  A higher peak, a search without its last
 # failure, and a branch that does not fail are refused.
 search_proofs_are_checked() { # test

@@ -3,8 +3,9 @@
 #include "plan/offsets/pack_doors.h"
 /* ---- >>exact search -----------------------------------------------------------------------------
  * The engine that proves: is there a plan within a capacity?  Doors: memoi_exact_solve, all rounds
- * of a problem; or memoi_exact_round, one, which attempts the bound or a target first, then
- * capacities halfway between the last one given up and the best peak.  Knows nothing of bytes.
+ * of a problem; or memoi_exact_begin and memoi_exact_step, an attempt after the other: at the bound
+ * or a target first, then halfway between the last capacity given up and the best peak.  Knows
+ * nothing of bytes.
  *
  * Among all plans take one whose offsets have the least sum.  In that plan every item lies at 0,
  * at the next aligned offset above an item below, or where the item is fixed.  So the plan is
@@ -464,15 +465,13 @@ MEMOI void memoi_search_reset(memoi_search* search) {
 }
 
 /* A run within search->capacity.  Returns 1 if another run may follow.  In a cover the numbers of
- * sections mean little, so runs take other ties in turn. */
+ * sections mean little, so every second run has another order. */
 MEMOI int memoi_search_run(memoi_search* search) {
-    static const memoi_item_order ties[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
-                                            MEMOI_ORDER_LIFETIME};
-    MEMOB_TABLE_OF(MEMOI_TIES, ties);
-    const int64_t run = (search->place + search->n_runs++) % MEMOI_TIES;
+    static const memoi_item_order orders[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
+                                              MEMOI_ORDER_SECTIONS, MEMOI_ORDER_LIFETIME};
+    const int64_t run = search->problem->is_cover ? (search->place + search->n_runs++) % 4 : 0;
     memoi_search_reset(search);
-    memoi_greedy_order_items(search->problem, ties[search->problem->is_cover ? run : 0],
-                             &search->random, search->ranked);
+    memoi_greedy_order_items(search->problem, orders[run], &search->random, search->ranked);
     for (int64_t i = 0; i < search->problem->n_items; i++)
         search->rank[search->ranked[i].index] = (int32_t)i;
 
@@ -488,7 +487,7 @@ MEMOI int memoi_search_run(memoi_search* search) {
     return search->n_nodes < search->node_end;
 }
 
-/* Begins an attempt at a capacity: again with the first style of run and the shortest run, which
+/* Begins an attempt at a capacity: again with the first order and the shortest run, which
  * needs a branch for each item; in a cover many short runs find more plans than a few long ones. */
 MEMOI void memoi_search_begin(memoi_search* search, int64_t capacity, int64_t budget) {
     search->capacity = capacity;
@@ -513,7 +512,8 @@ typedef struct memoi_exact {
     memoi_search search;
     memoi_effort* effort;
     memoi_solution* best;
-    void* pack; /* of extras/memo_pack.h */
+    int64_t given_up, n_attempts; /* of the round */
+    void* pack;                   /* of extras/memo_pack.h */
 } memoi_exact;
 
 /* As memoi_search_create. */
@@ -547,21 +547,23 @@ MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_no
     return verdict;
 }
 
-/* A round of attempts with so many nodes each: at the goal, then halfway from the capacity given up
- * to the best peak, until none is left between.  A run may need a later round.  0: no memory. */
-MEMOI int memoi_exact_round(memoi_exact* exact, int64_t target, int64_t n_nodes) {
+/* Begins a round of attempts. */
+MEMOI void memoi_exact_begin(memoi_exact* exact, int64_t target) {
+    exact->given_up = memob_max(target, exact->best->bound);
+    exact->n_attempts = 0;
+}
+
+/* Attempts a capacity with so many nodes: the goal first, then halfway from the capacity given up
+ * to the best peak.  0: none is left between, a run needs a later round, or no memory. */
+MEMOI int memoi_exact_step(memoi_exact* exact, int64_t n_nodes) {
     const memoi_solution* best = exact->best;
-    int64_t given_up = memob_max(target, best->bound), capacity = given_up;
-    if (n_nodes < exact->search.least_nodes) return 1;
-    while (memoi_effort_goes_on(exact->effort, best, target)) {
-        capacity = memob_max(capacity, best->bound);
-        n_nodes = memob_min(n_nodes, exact->effort->nodes_left);
-        if (memoi_exact_attempt(exact, capacity, n_nodes) != MEMOI_FOUND) given_up = capacity;
-        if (exact->search.is_out_of_memory) return 0;
-        if (given_up >= best->peak - 1) break;
-        capacity = given_up + (best->peak - given_up) / 2;
-    }
-    return 1;
+    int64_t capacity = exact->given_up;
+    if (n_nodes < exact->search.least_nodes) return 0;
+    if (exact->n_attempts++ > 0) capacity += (best->peak - capacity) / 2;
+    capacity = memob_max(capacity, best->bound);
+    n_nodes = memob_min(n_nodes, exact->effort->nodes_left);
+    if (memoi_exact_attempt(exact, capacity, n_nodes) != MEMOI_FOUND) exact->given_up = capacity;
+    return exact->given_up < best->peak - 1 && !exact->search.is_out_of_memory;
 }
 
 /* The nodes of a first attempt: for eight of the shortest runs (in a cover sixteen), at most half
@@ -578,8 +580,12 @@ MEMOI memo_status memoi_exact_solve(const memoi_problem* problem, int64_t target
     memoi_made made;
     if (best->peak <= target) return MEMO_STATUS_OK;
     made = memoi_exact_create(&exact, problem, effort, best);
-    for (; made == MEMOI_MADE && memoi_effort_goes_on(effort, best, target); n_nodes *= 2)
-        if (!memoi_exact_round(&exact, target, n_nodes)) made = MEMOI_NO_MEMORY;
+    for (; made == MEMOI_MADE && memoi_effort_goes_on(effort, best, target); n_nodes *= 2) {
+        memoi_exact_begin(&exact, target);
+        while (memoi_effort_goes_on(effort, best, target) && memoi_exact_step(&exact, n_nodes))
+            continue;
+        if (exact.search.is_out_of_memory) made = MEMOI_NO_MEMORY;
+    }
     memoi_exact_free(&exact);
     return made == MEMOI_NO_MEMORY ? memob_no_memory(error, "the search") : MEMO_STATUS_OK;
 }

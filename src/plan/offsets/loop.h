@@ -12,8 +12,9 @@
  *
  * A round begins with layers, and with orders of greedy that are left.  Then engines lower the best
  * plan: most with a share of the round's nodes, the exact search with all of them a capacity.  The
- * next round has twice as many.  So what cannot help costs at most a few times what can.  What no
- * engine can prove ends once rounds gain nothing for long.
+ * next round has twice as many.  So what cannot help costs at most a few times what can.  An engine
+ * that gains is never left out: ejections, memo_pack.h and full sections rest only while they have
+ * spent a sixteenth of all nodes in vain.  What no engine can prove ends once nothing gains.
  * Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
@@ -30,6 +31,7 @@ typedef struct memoi_loop {
     memoi_solution before;
     memoi_ejections ejections;
     memoi_exact exact;
+    int64_t n_idle; /* nodes of ejections since they gained, beside the exact search */
     int64_t n_vain; /* nodes of memo_pack.h and of full sections since one of them gained */
     int64_t n_begin, n_gained; /* nodes spent before the pass; after its last round that gained */
     int32_t round, n_orders, end_orders; /* of greedy: tried, and behind the last to be tried */
@@ -139,9 +141,26 @@ MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
            (memoi_problem_is_large(loop->problem) && loop->best->peak < peak);
 }
 
+/* A round of the exact search.  Between attempts ejections lower the plan, unless they have spent a
+ * sixteenth of all nodes in vain. */
+MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t peak,
+                                    int64_t n_nodes, memo_error* error) {
+    const memoi_effort* effort = loop->effort;
+    memo_status status = MEMO_STATUS_OK;
+    memoi_exact_begin(&loop->exact, loop->target);
+    while (!status && !memoi_loop_is_over(loop, peak) && memoi_exact_step(&loop->exact, n_nodes)) {
+        const int64_t before = loop->best->peak, n_before = effort->n_nodes;
+        if (!has_ejections || loop->n_idle > n_before / MEMOI_TRIES) continue;
+        status = memoi_loop_eject(loop, memob_max(loop->target, loop->best->bound),
+                                  memoi_loop_share(loop, n_nodes / MEMOI_TRIES + 1), error);
+        loop->n_idle += effort->n_nodes - n_before;
+        if (loop->best->peak < before) loop->n_idle = 0;
+    }
+    return loop->exact.search.is_out_of_memory ? memob_no_memory(error, "the search") : status;
+}
+
 /* The engines that improve a plan.  In a large problem memo_pack.h and full sections rest once they
- * have spent a sixteenth of all nodes in vain.  A plain problem or a cover that can be searched
- * needs no ejections. */
+ * have spent a sixteenth of all nodes in vain. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int has_exact = loop->exact_made == MEMOI_MADE;
@@ -158,14 +177,13 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
         if (loop->best->peak < peak || loop->is_apart) loop->n_vain = 0;
     }
 
+    /* What is plain or a cover is searched first; anything else needs ejections first. */
     if (!is_searched && !status && !memoi_loop_is_over(loop, peak))
         status = memoi_loop_eject(
             loop, goal,
             has_exact ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes)) : n_nodes,
             error);
-    if (has_exact && !status && !memoi_loop_is_over(loop, peak) &&
-        !memoi_exact_round(&loop->exact, loop->target, n_nodes))
-        status = memob_no_memory(error, "the search");
+    if (has_exact && !status) status = memoi_loop_search(loop, is_searched, peak, n_nodes, error);
     memoi_loop_credit(loop, "search"); /* or another engine of a round */
     memoi_effort_report(loop->effort, problem, loop->best);
     return status;
@@ -187,16 +205,15 @@ MEMOI memo_status memoi_loop_once(memoi_loop* loop, memo_error* error) {
 }
 
 /* Is nothing left to try?  Every order had its turn and no engine spent a node since `n_spent`.  Or
- * ejections, which alone take pairs and prove nothing, have not gained for many times the nodes of
- * their gains, and for so many by the number of items that 30 take all of the default time. */
+ * no engine can prove the plan, and none has gained for many times the nodes of the gains, and for
+ * so many by the number of items that 30 take all of the default time. */
 MEMOI int memoi_loop_is_done(const memoi_loop* loop, int64_t n_spent) {
-    enum { CUBED = 64 };
-    const memoi_problem* problem = loop->problem;
-    const int64_t n = problem->n_items, n_nodes = loop->effort->n_nodes;
+    const double n_items = (double)loop->problem->n_items, cubed = 64 * n_items * n_items * n_items;
+    const int64_t n_nodes = loop->effort->n_nodes;
     if (loop->round >= MEMOI_GREEDY_RUNS && n_nodes == n_spent) return 1;
-    return problem->held && !memoi_problem_is_large(problem) &&
-           n_nodes - loop->n_gained >
-               CUBED * n * n * n + MEMOI_TRIES * (loop->n_gained - loop->n_begin);
+    return loop->exact_made != MEMOI_MADE &&
+           (double)(n_nodes - loop->n_gained - MEMOI_TRIES * (loop->n_gained - loop->n_begin)) >
+               cubed;
 }
 
 /* Lowers the best plan to the target, or as far as the effort goes. */

@@ -30,6 +30,15 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
     if (engine) snprintf(plan->engine, sizeof plan->engine, "%s", engine);
 }
 
+/* The bytes of the largest buffer, which counts although its gaps may cover its whole life: then it
+ * is no item, and no section has it. */
+MEMOI int64_t memoi_solve_floor(const memo_plan* plan) {
+    int64_t most = 0;
+    for (int64_t i = 0; i < plan->n_buffers; i++)
+        most = memob_max(most, memob_buffer_bytes(plan, i));
+    return most;
+}
+
 /* The problem of a plan with its holds. */
 MEMOI memo_status memoi_solve_pose(const memo_plan* plan, int simpler, memoi_problem* problem,
                                    memo_error* error) {
@@ -58,6 +67,7 @@ MEMOI int memoi_solve_trace_fits(const memo_trace* trace, const memo_plan* plan)
 MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, int is_second,
                                   memoi_effort* effort, int64_t* bound_bytes, int32_t* is_open,
                                   memo_error* error) {
+    const int64_t floor_bytes = memoi_solve_floor(plan);
     int64_t culprit;
     memoi_problem problem = MEMO_ZERO(memoi_problem);
     memoi_solution best;
@@ -87,6 +97,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     if (problem.is_rounded && desc->capacity_bytes % problem.unit_bytes)
         loop.target++; /* the topmost item's rounding may lie above the capacity */
     loop.target = memob_max(loop.target, best.bound);
+    loop.target = memob_max(loop.target, floor_bytes / problem.unit_bytes);
     loop.effort = effort;
     loop.best = &best;
     loop.plan = plan;
@@ -102,7 +113,8 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
                       (best.bound - problem.is_rounded) * problem.unit_bytes + problem.is_rounded);
     if (!status) memoi_plan_store(plan, &problem, &best, loop.name);
     MEMO_ASSERT(status || plan->peak_bytes >= *bound_bytes); /* 1 */
-    if (!status && plan->peak_bytes <= *bound_bytes) plan->proof = MEMO_PROOF_OPTIMAL;
+    if (!status && plan->peak_bytes <= memob_max(*bound_bytes, floor_bytes))
+        plan->proof = MEMO_PROOF_OPTIMAL;
     *is_open = problem.is_rounded && plan->proof != MEMO_PROOF_OPTIMAL &&
                plan->peak_bytes > desc->capacity_bytes;
 
@@ -171,6 +183,6 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
             "the capacity of %lld bytes is not met: the best plan found needs %lld, and none "
             "needs less than %lld",
             (long long)settings.capacity_bytes, (long long)plan->peak_bytes,
-            (long long)bound_bytes);
+            (long long)memob_max(bound_bytes, memoi_solve_floor(plan)));
     return status;
 }

@@ -62,7 +62,6 @@ enum {
     MEMOI_BASE_ITEMS = 62,          /* a set has one bit for each, and a sign */
     MEMOI_SEARCH_MEMBERS = 1 << 26, /* of all sections */
     MEMOI_SEARCH_LOOKS = 1 << 14,   /* that take the time of a node */
-    MEMOI_TIES = 3,                 /* orders of runs */
     MEMOI_THREADS = 64              /* in extras/memo_pack.h */
 };
 
