@@ -4636,20 +4636,22 @@ MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
            (memoi_problem_is_large(loop->problem) && loop->best->peak < peak);
 }
 
-/* A round of the exact search.  Between attempts ejections lower the plan, unless they have spent a
- * sixteenth of all nodes in vain. */
+/* A round of the exact search.  Between attempts ejections lower the plan as long as they can,
+ * unless they have spent a sixteenth of all nodes in vain. */
 MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t peak,
                                     int64_t n_nodes, memo_error* error) {
     const memoi_effort* effort = loop->effort;
     memo_status status = MEMO_STATUS_OK;
     memoi_exact_begin(&loop->exact, loop->target);
     while (!status && !memoi_loop_is_over(loop, peak) && memoi_exact_step(&loop->exact, n_nodes)) {
-        const int64_t before = loop->best->peak, n_before = effort->n_nodes;
-        if (!has_ejections || loop->n_idle > n_before / MEMOI_TRIES) continue;
-        status = memoi_loop_eject(loop, memob_max(loop->target, loop->best->bound),
-                                  memoi_loop_share(loop, n_nodes / MEMOI_TRIES + 1), error);
-        loop->n_idle += effort->n_nodes - n_before;
-        if (loop->best->peak < before) loop->n_idle = 0;
+        int has_gained = has_ejections && loop->n_idle <= effort->n_nodes / MEMOI_TRIES;
+        while (has_gained && !status && !memoi_loop_is_over(loop, peak)) {
+            const int64_t before = loop->best->peak, n_before = effort->n_nodes;
+            status = memoi_loop_eject(loop, memob_max(loop->target, loop->best->bound),
+                                      memoi_loop_share(loop, n_nodes / MEMOI_TRIES + 1), error);
+            has_gained = loop->best->peak < before;
+            loop->n_idle = has_gained ? 0 : loop->n_idle + effort->n_nodes - n_before;
+        }
     }
     return loop->exact.search.is_out_of_memory ? memob_no_memory(error, "the search") : status;
 }
