@@ -3613,12 +3613,14 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     }
 }
 
-/* A run within search->capacity.  Returns 1 if another run may follow.  In a cover the numbers of
- * sections mean little, so every second run has another order. */
+/* A run within search->capacity.  Returns 1 if another run may follow.  Sections count, but less in
+ * a cover or in a small problem: there every second run has another order. */
 MEMOI int memoi_search_run(memoi_search* search) {
     static const memoi_item_order orders[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
                                               MEMOI_ORDER_SECTIONS, MEMOI_ORDER_LIFETIME};
-    const int64_t run = search->problem->is_cover ? (search->place + search->n_runs++) % 4 : 0;
+    const memoi_problem* problem = search->problem;
+    const int is_one = problem->n_items > MEMOI_SMALL_ITEMS && !problem->is_cover;
+    const int64_t run = is_one ? 0 : (search->place + search->n_runs++) % 4;
     memoi_search_reset(search);
     memoi_greedy_order_items(search->problem, orders[run], &search->random, search->ranked);
     for (int64_t i = 0; i < search->problem->n_items; i++)
@@ -4534,7 +4536,6 @@ typedef struct memoi_loop {
     int32_t is_second;  /* the second pass, for which layers and greedy have no more to do */
     int32_t is_stuck;   /* the last round gained nothing */
     int32_t has_layers; /* whose plans may become better */
-    int32_t is_apart;   /* extras/memo_pack.h plans parts alone, so no engine plans the whole */
 } memoi_loop;
 
 MEMOI int memoi_loop_goes_on(const memoi_loop* loop) {
@@ -4632,7 +4633,7 @@ MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nod
 
 /* Does the round end here?  An engine that lowered a large plan goes on with the next round. */
 MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
-    return loop->is_apart || !memoi_loop_goes_on(loop) ||
+    return !memoi_loop_goes_on(loop) ||
            (memoi_problem_is_large(loop->problem) && loop->best->peak < peak);
 }
 
@@ -4640,6 +4641,7 @@ MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
  * unless they have spent a sixteenth of all nodes in vain. */
 MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t peak,
                                     int64_t n_nodes, memo_error* error) {
+    const memoi_problem* problem = loop->problem;
     const memoi_effort* effort = loop->effort;
     memo_status status = MEMO_STATUS_OK;
     memoi_exact_begin(&loop->exact, loop->target);
@@ -4647,8 +4649,10 @@ MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t
         int has_gained = has_ejections && loop->n_idle <= effort->n_nodes / MEMOI_TRIES;
         while (has_gained && !status && !memoi_loop_is_over(loop, peak)) {
             const int64_t before = loop->best->peak, n_before = effort->n_nodes;
-            status = memoi_loop_eject(loop, memob_max(loop->target, loop->best->bound),
-                                      memoi_loop_share(loop, n_nodes / MEMOI_TRIES + 1), error);
+            status = memoi_loop_eject(
+                loop, memob_max(loop->target, loop->best->bound),
+                memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes / MEMOI_TRIES + 1)),
+                error);
             has_gained = loop->best->peak < before;
             loop->n_idle = has_gained ? 0 : loop->n_idle + effort->n_nodes - n_before;
         }
@@ -4666,12 +4670,13 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     const int64_t peak = loop->best->peak, n_before = loop->effort->n_nodes;
     memo_status status = MEMO_STATUS_OK;
     if (!memoi_problem_is_large(problem) || loop->n_vain <= n_before / MEMOI_TRIES) {
+        loop->effort->seed++; /* other orders than in the round before */
         status = memoi_fit_solve(problem, loop->round, goal, loop->effort, loop->best, error);
         if (!status && memoi_loop_goes_on(loop)) status = memoi_pack_round(loop, n_nodes, error);
         if (!status && !memoi_loop_is_over(loop, peak))
             status = memoi_loop_full(loop, goal, n_nodes, error);
         loop->n_vain += loop->effort->n_nodes - n_before;
-        if (loop->best->peak < peak || loop->is_apart) loop->n_vain = 0;
+        if (loop->best->peak < peak) loop->n_vain = 0;
     }
 
     /* What is plain or a cover is searched first; anything else needs ejections first. */

@@ -2142,9 +2142,9 @@ static void print_ablation_row(ablation* a, const char* stage, int is_whole, uin
     fflush(stdout);
 }
 
-static const char* const stages[] = {"orders",  "sweep",     "first_fit", "full_sections",
-                                     "windows", "reuse",     "cover",     "parts",
-                                     "cores",   "ejections", "search",    "bricks"};
+static const char* const stages[] = {"orders",    "sweep",  "first_fit", "full_sections",
+                                     "windows",   "reuse",  "cover",     "cores",
+                                     "ejections", "search", "bricks"};
 enum { N_STAGES = sizeof stages / sizeof *stages };
 
 static int is_stage(const char* name) {

@@ -52,7 +52,6 @@
  *     >>cores                a few items that decide whether a capacity is too small
  *     >>windows              a large plan is improved where it is highest
  *     >>bricks               items that fill a rectangle become one: for tilings
- *     >>parts                parts of a plan that share no item are planned alone
  *     >>more engines         what a round of memo_plan_solve's loop adds
  *     >>bought waits         which of the waits on offer a plan buys (memo_plan_desc.offers) */
 #ifdef MEMO_PLAN_IMPLEMENTATION_DONE
@@ -945,110 +944,6 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
     return status;
 }
 
-/* --- >>parts ---
- * Knows: where no item crosses.  Knows nothing of how a part is planned. */
-
-/* A part of a plan begins with item first, and no item crosses the borders of a part; with holds,
- * all items are a single part.  Returns the first item after the part.  *end: the first section
- * after the part.  *peak: the peak of its items. */
-MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
-                                  int64_t first, int64_t* end, int64_t* peak) {
-    int64_t last = first;
-    *end = problem->held || problem->is_cover || MEMOI_WITHOUT(parts) ? problem->n_sections
-                                                                      : problem->items[first].end;
-    *peak = 0;
-    for (; last < problem->n_items && problem->items[last].begin < *end; last++) {
-        *end = memob_max(*end, problem->items[last].end);
-        *peak = memob_max(*peak, memoi_item_top(&problem->items[last], offsets[last]));
-    }
-    return last;
-}
-
-/* Lowers a part, items first to last - 1, with so many nodes for each engine, and MEMOI_SHARE or,
- * for the only part that is left, MEMOI_TRIES times as many in all: no other engine waits for it.
- * Sets its offsets and *peak.  is_in_set: scratch. */
-MEMOI memo_status memoi_part_solve(const memoi_loop* loop, int64_t first, int64_t last,
-                                   char* is_in_set, int64_t goal, int64_t n_nodes, int is_last,
-                                   int64_t* peak, memo_error* error) {
-    const memoi_problem* problem = loop->problem;
-    memoi_effort* effort = loop->effort;
-    memoi_solution* best = loop->best;
-    memoi_effort own = memoi_effort_take(effort, (is_last ? MEMOI_TRIES : MEMOI_SHARE) * n_nodes);
-    memoi_inner inner;
-    const memoi_problem* part = &inner.part;
-    memo_status status;
-    memset(is_in_set, 0, (size_t)problem->n_items);
-    memset(is_in_set + first, 1, (size_t)(last - first));
-    status = memoi_inner_begin(&inner, problem, is_in_set, best->offsets, error);
-    if (status) return status;
-
-    if (loop->round == 0) /* each round would place the same */
-        status =
-            memoi_greedy_solve(part, 0, MEMOI_GREEDY_RUNS, goal, &own.clock, &inner.best, error);
-    if (!status && !memoi_problem_is_easy(part))
-        status = memoi_fit_solve(part, 0, goal, &own, &inner.best, error);
-    if (!status && inner.best.peak > goal && memoi_bricks_may_help(part))
-        status = memoi_bricks_solve(part, goal, loop->round, n_nodes, effort, &inner.best, error);
-    if (!status && inner.best.peak > goal && !memoi_problem_is_plain(part)) {
-        memoi_ejections ejections;
-        const memoi_made made = memoi_ejections_create(&ejections, part, own.seed);
-        if (made == MEMOI_MADE)
-            memoi_ejections_solve(&ejections, memob_max(goal, inner.best.bound),
-                                  memoi_ejections_share(part, n_nodes), &own, &inner.best);
-        memob_arrays_free(&ejections.arrays);
-        if (made == MEMOI_NO_MEMORY) status = memob_no_memory(error, "a part of the plan");
-    }
-    if (!status)
-        status = memoi_exact_solve(part, goal, memoi_exact_first(part, own.nodes_left), &own,
-                                   &inner.best, error);
-
-    memoi_effort_spend(effort, own.n_nodes);
-    best->bound = memob_max(best->bound, inner.best.bound);
-    *peak = inner.best.peak;
-    memoi_inner_end(&inner, best->offsets);
-    return status;
-}
-
-/* Lowers the parts that end above the goal, the highest first, with so many nodes each.  No other
- * part need become lower than the result of the highest. */
-MEMOI memo_status memoi_parts_solve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
-    const memoi_problem* problem = loop->problem;
-    memoi_solution* best = loop->best;
-    memo_status status = MEMO_STATUS_OK;
-    int64_t n = 0, first, last, end, part_peak, peak = 0;
-    int is_last;
-    memob_arrays arrays = MEMO_ZERO(memob_arrays);
-    memob_keyed* parts = MEMOB_ARRAY(&arrays, memob_keyed, problem->n_items);
-    char* is_in_set = MEMOB_ARRAY(&arrays, char, problem->n_items);
-    if (arrays.failed) status = memob_no_memory(error, "the parts of the plan");
-
-    for (first = 0; first < problem->n_items && !status; first = last) {
-        last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
-        parts[n++] = memob_keyed_of(-part_peak, first);
-    }
-    if (!status) qsort(parts, (size_t)n, sizeof *parts, memob_keyed_compare);
-    loop->is_apart = n > 1;
-
-    for (int64_t k = 0; k < n && n > 1 && !status; k++) {
-        const int64_t goal = memob_max(memob_max(loop->target, best->bound), peak);
-        if (-parts[k].key <= goal || memoi_effort_is_over(loop->effort)) break;
-        first = parts[k].index;
-        last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
-        if (last - first > MEMOI_SEARCH_ITEMS) { /* for the engines of the whole */
-            loop->is_apart = 0;
-            break;
-        }
-        is_last = k + 1 == n || -parts[k + 1].key <= goal;
-        status = memoi_part_solve(loop, first, last, is_in_set, goal, n_nodes, is_last, &part_peak,
-                                  error);
-        peak = memob_max(peak, part_peak);
-    }
-    memoi_solution_highest(problem, best->offsets, &best->peak);
-    loop->effort->seed++; /* other orders in the next round */
-    memob_arrays_free(&arrays);
-    return status;
-}
-
 /* --- >>more engines ---
  * Knows: which engines a round adds.  Knows nothing of how they plan. */
 
@@ -1057,20 +952,17 @@ MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, mem
     memoi_effort* effort = loop->effort;
     memoi_solution* best = loop->best;
     const int64_t goal = memob_max(loop->target, best->bound);
-    const int is_large = memoi_problem_is_large(problem);
+    const int64_t n_share = memoi_loop_share(loop, n_nodes);
     memo_status status = MEMO_STATUS_OK;
-    loop->is_apart = 0;
-    if (!status && memoi_loop_goes_on(loop) && !problem->held && !problem->is_cover)
-        status = memoi_parts_solve(loop, n_nodes, error);
-    if (!status && memoi_loop_goes_on(loop) && !loop->is_apart && memoi_bricks_may_help(problem))
-        status = memoi_bricks_solve(problem, goal, loop->round, memoi_loop_share(loop, n_nodes),
-                                    effort, best, error);
-    if (!status && memoi_loop_goes_on(loop) && is_large && !problem->held &&
-        !MEMOI_WITHOUT(windows) &&
-        !memoi_windows_solve(problem, effort->seed + (uint64_t)loop->round, goal,
-                             memoi_loop_share(loop, n_nodes), effort, best))
-        status = memob_no_memory(error, "windows");
-    return status;
+    if (memoi_bricks_may_help(problem))
+        status = memoi_bricks_solve(problem, goal, loop->round, n_share, effort, best, error);
+    if (status || !memoi_loop_goes_on(loop) || !memoi_problem_is_large(problem) || problem->held ||
+        MEMOI_WITHOUT(windows))
+        return status;
+    return memoi_windows_solve(problem, effort->seed + (uint64_t)loop->round, goal, n_share, effort,
+                               best)
+               ? MEMO_STATUS_OK
+               : memob_no_memory(error, "windows");
 }
 
 /* ---- >>bought waits -----------------------------------------------------------------------------

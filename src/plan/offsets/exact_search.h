@@ -464,12 +464,14 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     }
 }
 
-/* A run within search->capacity.  Returns 1 if another run may follow.  In a cover the numbers of
- * sections mean little, so every second run has another order. */
+/* A run within search->capacity.  Returns 1 if another run may follow.  Sections count, but less in
+ * a cover or in a small problem: there every second run has another order. */
 MEMOI int memoi_search_run(memoi_search* search) {
     static const memoi_item_order orders[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
                                               MEMOI_ORDER_SECTIONS, MEMOI_ORDER_LIFETIME};
-    const int64_t run = search->problem->is_cover ? (search->place + search->n_runs++) % 4 : 0;
+    const memoi_problem* problem = search->problem;
+    const int is_one = problem->n_items > MEMOI_SMALL_ITEMS && !problem->is_cover;
+    const int64_t run = is_one ? 0 : (search->place + search->n_runs++) % 4;
     memoi_search_reset(search);
     memoi_greedy_order_items(search->problem, orders[run], &search->random, search->ranked);
     for (int64_t i = 0; i < search->problem->n_items; i++)

@@ -39,7 +39,6 @@ typedef struct memoi_loop {
     int32_t is_second;  /* the second pass, for which layers and greedy have no more to do */
     int32_t is_stuck;   /* the last round gained nothing */
     int32_t has_layers; /* whose plans may become better */
-    int32_t is_apart;   /* extras/memo_pack.h plans parts alone, so no engine plans the whole */
 } memoi_loop;
 
 MEMOI int memoi_loop_goes_on(const memoi_loop* loop) {
@@ -137,7 +136,7 @@ MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nod
 
 /* Does the round end here?  An engine that lowered a large plan goes on with the next round. */
 MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
-    return loop->is_apart || !memoi_loop_goes_on(loop) ||
+    return !memoi_loop_goes_on(loop) ||
            (memoi_problem_is_large(loop->problem) && loop->best->peak < peak);
 }
 
@@ -145,6 +144,7 @@ MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
  * unless they have spent a sixteenth of all nodes in vain. */
 MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t peak,
                                     int64_t n_nodes, memo_error* error) {
+    const memoi_problem* problem = loop->problem;
     const memoi_effort* effort = loop->effort;
     memo_status status = MEMO_STATUS_OK;
     memoi_exact_begin(&loop->exact, loop->target);
@@ -152,8 +152,10 @@ MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t
         int has_gained = has_ejections && loop->n_idle <= effort->n_nodes / MEMOI_TRIES;
         while (has_gained && !status && !memoi_loop_is_over(loop, peak)) {
             const int64_t before = loop->best->peak, n_before = effort->n_nodes;
-            status = memoi_loop_eject(loop, memob_max(loop->target, loop->best->bound),
-                                      memoi_loop_share(loop, n_nodes / MEMOI_TRIES + 1), error);
+            status = memoi_loop_eject(
+                loop, memob_max(loop->target, loop->best->bound),
+                memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes / MEMOI_TRIES + 1)),
+                error);
             has_gained = loop->best->peak < before;
             loop->n_idle = has_gained ? 0 : loop->n_idle + effort->n_nodes - n_before;
         }
@@ -171,12 +173,13 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     const int64_t peak = loop->best->peak, n_before = loop->effort->n_nodes;
     memo_status status = MEMO_STATUS_OK;
     if (!memoi_problem_is_large(problem) || loop->n_vain <= n_before / MEMOI_TRIES) {
+        loop->effort->seed++; /* other orders than in the round before */
         status = memoi_fit_solve(problem, loop->round, goal, loop->effort, loop->best, error);
         if (!status && memoi_loop_goes_on(loop)) status = memoi_pack_round(loop, n_nodes, error);
         if (!status && !memoi_loop_is_over(loop, peak))
             status = memoi_loop_full(loop, goal, n_nodes, error);
         loop->n_vain += loop->effort->n_nodes - n_before;
-        if (loop->best->peak < peak || loop->is_apart) loop->n_vain = 0;
+        if (loop->best->peak < peak) loop->n_vain = 0;
     }
 
     /* What is plain or a cover is searched first; anything else needs ejections first. */
