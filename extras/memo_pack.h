@@ -12,12 +12,9 @@
  *
  *     int main(void) {
  *         memo_plan* plan = NULL;
- *         memo_plan_desc desc;
  *         memo_error error;
  *         memo_status status = memo_plan_read("puzzle.plan", &plan, &error);
- *         memset(&desc, 0, sizeof desc);
- *         desc.n_threads = 2;
- *         if (!status) status = memo_plan_solve(plan, &desc, &error);
+ *         if (!status) status = memo_plan_solve(plan, NULL, &error);
  *         if (!status) printf("%lld bytes\n", (long long)plan->peak_bytes);
  *         if (status) fprintf(stderr, "%s\n", error.message);
  *         memo_plan_destroy(plan);
@@ -26,8 +23,7 @@
  *
  * CHAPTERS: the rooms below, each an engine or a way to run the exact search.
  *
- * This header is a part of memo_plan.h's implementation and is of the same release; it has no
- * public functions.  The macro MEMO_PACK joins the two.
+ * A part of memo_plan.h's implementation, of the same release, without public functions.
  *
  * License: MIT.  Language: C99 that is also C++11. */
 #ifndef MEMO_PACK_H
@@ -52,7 +48,6 @@
  *     >>cores                a few items that decide whether a capacity is too small
  *     >>windows              a large plan is improved where it is highest
  *     >>bricks               items that fill a rectangle become one: for tilings
- *     >>more engines         what a round of memo_plan_solve's loop adds
  *     >>bought waits         which of the waits on offer a plan buys (memo_plan_desc.offers) */
 #ifdef MEMO_PLAN_IMPLEMENTATION_DONE
 
@@ -65,8 +60,7 @@
  * item whose end is closest to its own: items that end together leave a single hole.  The smaller
  * the rest of the hole, the better.  Every item stays above all fixed items.
  *
- * Holes of similar size are in one bin, and a step looks at a bounded number of holes, so the time
- * of a step does not depend on the number of items.
+ * Holes of similar size are in one bin, and a step looks at a bounded number of holes.
  *
  * 1. Live items are linked both ways, and none reaches into the next. */
 
@@ -272,8 +266,7 @@ MEMOI memo_status memoi_pack_sweep(const memoi_problem* problem, int64_t target,
  *
  * The answer comes from the search that needed the fewest nodes.  Every other search stops at that
  * number of nodes, takes over the weights of sections of that search, and keeps its random numbers.
- * So the answer depends only on seed, budget and number of threads.  The first search is the same
- * as with one thread, until another search answers earlier.
+ * So the answer depends only on seed, budget and number of threads.
  *
  * 1. The earliest answer is that of one search. */
 
@@ -356,7 +349,6 @@ MEMOI const memoi_search* memoi_team_attempt(memoi_team* team, int64_t capacity,
         random[k] = team->searches[k]->random;
     }
 
-    /* One thread does the first run, because most attempts end there. */
     if (memoi_search_run(team->searches[0]))
         memoi_team_runs(team);
     else if (team->searches[0]->verdict != MEMOI_STOPPED)
@@ -371,8 +363,7 @@ MEMOI const memoi_search* memoi_team_attempt(memoi_team* team, int64_t capacity,
     }
     MEMO_ASSERT(first || answered == INT64_MAX); /* 1 */
 
-    /* The other searches take the weights of the search that answered, and restore their random
-     * state.  Then the result does not depend on timing. */
+    /* So the result does not depend on timing. */
     for (k = 0; k < team->n; k++) {
         memoi_search* search = team->searches[k];
         search->answered = NULL;
@@ -485,8 +476,7 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
     return 1;
 }
 
-/* What attempts have made: more searches, and cores. */
-typedef struct memoi_searches {
+typedef struct memoi_searches { /* what attempts have made */
     memoi_team team;
     memoi_cores cores; /* without a problem: none */
 } memoi_searches;
@@ -856,18 +846,14 @@ MEMOI int64_t memoi_bricks_join(memoi_bricks* b, memoi_effort* effort) {
     return n - b->n_joins;
 }
 
-/* How many of the borders between sections are level, in per cent: what begins there is as large as
- * what ends.  100 in a tiling. */
-MEMOI double memoi_bricks_level(const memoi_problem* problem) {
+/* Is the problem plain, with enough level borders between sections?
+ * At such a border as much begins as ends. */
+MEMOI int memoi_bricks_may_help(const memoi_problem* problem) {
     const int64_t* sums = problem->section_bounds; /* of a plain problem */
     int64_t n = 0;
+    if (!memoi_problem_is_plain(problem) || problem->spare || MEMOI_WITHOUT(bricks)) return 0;
     for (int64_t s = 1; s < problem->n_sections; s++) n += sums[s] == sums[s - 1];
-    return problem->n_sections > 1 ? 100 * (double)n / (double)(problem->n_sections - 1) : 100;
-}
-
-MEMOI int memoi_bricks_may_help(const memoi_problem* problem) {
-    return memoi_problem_is_plain(problem) && !problem->spare && !MEMOI_WITHOUT(bricks) &&
-           memoi_bricks_level(problem) >= (double)MEMOI_BRICKS_LEVEL;
+    return 100 * n >= MEMOI_BRICKS_LEVEL * (problem->n_sections - 1);
 }
 
 /* Plans the bricks that are left, and takes the plan of the items if it is lower.  is_goal_alone:
@@ -944,9 +930,7 @@ MEMOI memo_status memoi_bricks_solve(const memoi_problem* problem, int64_t targe
     return status;
 }
 
-/* --- >>more engines ---
- * Knows: which engines a round adds.  Knows nothing of how they plan. */
-
+/* What a round of memo_plan_solve's loop adds. */
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     memoi_effort* effort = loop->effort;
