@@ -38,14 +38,15 @@ typedef struct memob_step_law {
     memob_law law;
     memob_use* uses; /* their visits count from first_visit of the list */
     int32_t first_visit, list;
-    memob_cell* cells; /* (law.n_cells) */
+    memob_cell* cells;             /* (law.n_cells) */
+    memob_clock_cell* clock_cells; /* the same of a planner's */
 } memob_step_law;
 
 typedef struct memob_step {
     memob_step_desc desc;
     memob_list list;
-    memob_step_law laws[MEMOB_N_PHASES]; /* 0: of the planned step; then those beside it */
-    int32_t n_laws, law_of[MEMOB_N_PHASES];
+    memob_step_law laws[MEMOB_N_PHASES];         /* 0: of the planned step; then those beside it */
+    int32_t n_laws, law_of[MEMOB_N_PHASES], law; /* law: whose cells the sink has; -1: none yet */
     int32_t begin[MEMOB_N_PHASES], end[MEMOB_N_PHASES]; /* operations of each phase */
     uint8_t* takes;                                     /* (phases and none, n_items): MEMOB_IS_ */
     int32_t phase; /* -1: none, and `lies` says what is there */
@@ -209,7 +210,10 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     memcpy(desc.n_slots, d->n_slots, sizeof desc.n_slots);
     status = memob_law_make(&desc, &of->law, error);
     if (!status) status = memoi_law_join_cells(&of->law, error);
-    if (!status) of->cells = MEMOB_ARRAY(&step->arrays, memob_cell, of->law.n_cells);
+    if (!status && d->sink->clock)
+        of->clock_cells = MEMOB_ARRAY(&step->arrays, memob_clock_cell, of->law.n_cells);
+    else if (!status)
+        of->cells = MEMOB_ARRAY(&step->arrays, memob_cell, of->law.n_cells);
     return !status && step->arrays.failed ? memob_no_memory(error, "the laws of a step") : status;
 }
 
@@ -260,7 +264,7 @@ MEMOI memo_status memoi_step_make(const memob_step_desc* desc, memob_step* step,
     }
     if (status) return status;
     memoi_step_clear(step);
-    step->phase = -1;
+    step->phase = step->law = -1;
     return status;
 }
 
@@ -345,10 +349,13 @@ MEMOI memo_status memoi_step_go(memob_step* step, int32_t phase, memo_error* err
     MEMO_ASSERT(step->begin[phase] < step->end[phase] && !step->is_open); /* 3 */
     memoi_sink_call(sink, error);
     if (step->phase != phase || step->is_entered) memoi_step_jump(step, phase);
-    if (!sink->engine.status && sink->cells != of->cells) memoi_sink_join(sink);
+    if (step->law != step->law_of[phase] && !sink->engine.status)
+        memoi_sink_join(sink); /* its cells know nothing of copies under way */
     if (sink->engine.status) return memoi_step_finish(step);
+    step->law = step->law_of[phase];
     sink->law = of->law;
-    sink->cells = of->cells; /* of other laws, which know nothing of copies under way */
+    sink->cells = of->cells;
+    sink->clock_cells = of->clock_cells;
     step->phase = phase;
     step->op = step->begin[phase];
     step->is_entered = 1;

@@ -6,6 +6,7 @@
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
+#include <math.h>
 
 enum { LAYERS_MAX = 8, STATES = 5, WORDS_MAX = 200, TURNS_MAX = 36 };
 
@@ -90,15 +91,11 @@ static memo_status no_update(void* user, int32_t layer, memo_error* e) {
     return MEMO_STATUS_OK;
 }
 
-static void open_problem(void) {
-    const memo_host_device_desc host_desc = MEMO_ZERO(memo_host_device_desc);
+/* The cursor of p.engine's states. */
+static void open_step(void) {
     memob_step_desc d;
     memob_list list;
     int32_t n_items = p.desc.n_layers * STATES;
-    CHECK(!memo_host_device_create(&host_desc, &p.host, &error));
-    p.desc.device = p.host;
-    if (p.list.updates_on_host) p.desc.trainer.update_host = no_update;
-    CHECK(!memob_states_create(&p.desc, 0, &p.engine, &error));
     CHECK(!memoi_list_make(&p.list, &list, &error));
     p.uses = (memob_use*)calloc((size_t)(2 * STATES * list.n_visits), sizeof *p.uses);
     memset(&d, 0, sizeof d);
@@ -115,6 +112,15 @@ static void open_problem(void) {
     d.uses = p.uses;
     d.sink = &p.engine->sink;
     CHECK(!memoi_step_make(&d, &p.step, &error));
+}
+
+static void open_problem(void) {
+    const memo_host_device_desc host_desc = MEMO_ZERO(memo_host_device_desc);
+    CHECK(!memo_host_device_create(&host_desc, &p.host, &error));
+    p.desc.device = p.host;
+    if (p.list.updates_on_host) p.desc.trainer.update_host = no_update;
+    CHECK(!memob_states_create(&p.desc, 0, &p.engine, &error));
+    open_step();
     for (int32_t l = 0; l < p.desc.n_layers; l++)
         for (int32_t s = 0; s < STATES; s++) p.values[l][s] = p.ends[s] ? 0 : UINT64_MAX;
     p.next = 1;
@@ -285,6 +291,8 @@ static int64_t run_counted(int32_t n_rounds) {
 
 /* ---- beside the engine of lists in pairs ---- */
 
+static double pass_s[MEMOB_N_PASSES]; /* of a slice, on a clock */
+
 static memo_status nothing(void* user, int32_t layer) {
     (void)user, (void)layer;
     return MEMO_STATUS_OK;
@@ -299,6 +307,7 @@ static void walk_turn(memob_states* e, int32_t turn, int32_t pass, int32_t chunk
         const int is_last = i == n - 1 && (p.list.n_turns || pass == MEMOB_BACKWARD);
         if (is_first) CHECK(!memob_states_begin_turn(e, turn, &error));
         CHECK(!memob_states_step(e, pass, step, 0, &error));
+        if (e->sink.clock) memob_clock_add(e->sink.clock, MEMOB_STREAM_COMPUTE, pass_s[pass]);
         CHECK(!memob_states_step(e, pass, step, 1, &error));
         if (is_last) CHECK(!memob_states_end_turn(e, turn, &error));
     }
@@ -371,4 +380,137 @@ TEST(visits_find_what_they_read) {
            (long long)n_jumps_without_copies, (long long)n_errors, (long long)n_passed,
            (long long)n_fewer);
     CHECK(n_errors > n / 8 && n_passed > n && n_jumps > 4 * n);
+}
+
+/* ---- on a clock ---- */
+
+static memob_clock now;
+static double bytes_per_s, file_bytes_per_s;
+
+static memo_status timed_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
+                              const void* from, int64_t n_bytes, memo_error* e) {
+    (void)context, (void)kind, (void)to, (void)from, (void)e;
+    memob_clock_add(&now, (int32_t)(intptr_t)stream, (double)n_bytes / bytes_per_s);
+    return MEMO_STATUS_OK;
+}
+static memo_status timed_fill(void* context, memo_stream stream, void* address, int32_t value,
+                              int64_t n_bytes, memo_error* e) {
+    (void)context, (void)stream, (void)address, (void)value, (void)n_bytes, (void)e;
+    return MEMO_STATUS_OK;
+}
+static memo_status timed_file(void* context, memo_stream stream, memo_host_call* call,
+                              memo_error* e) {
+    const memob_spill_op* op = (const memob_spill_op*)call->argument;
+    (void)context, (void)e;
+    memob_clock_add(&now, (int32_t)(intptr_t)stream,
+                    call->function == memob_states_run_update
+                        ? pass_s[MEMOB_UPDATE]
+                        : (double)op->n_bytes / file_bytes_per_s);
+    return MEMO_STATUS_OK;
+}
+static memo_status timed_update(void* user, int32_t layer) {
+    (void)user, (void)layer;
+    memob_clock_add(&now, MEMOB_STREAM_COMPUTE, pass_s[MEMOB_UPDATE]);
+    return MEMO_STATUS_OK;
+}
+
+static void open_on_clock(memob_states* e) {
+    memob_states_desc desc = p.desc;
+    memset(e, 0, sizeof *e);
+    memset(&now, 0, sizeof now);
+    desc.device = NULL, desc.computes_on_host = 0;
+    desc.turns = p.list.turns, desc.n_turns = p.list.n_turns, desc.n_chunks = p.list.n_chunks;
+    if (p.list.updates_on_host) desc.trainer.update_host = no_update;
+    CHECK(!memob_states_init(e, &desc, &error));
+    e->sink.clock = &now;
+    CHECK(!memob_states_prepare(e, MEMOB_N_STREAMS, &error));
+    e->trainer.update = timed_update;
+    e->sink.engine.device.copy = timed_copy;
+    e->sink.engine.device.fill = timed_fill;
+    e->sink.engine.device.launch_host = timed_file;
+    for (int32_t k = MEMOB_STREAM_TO_HOST; k < MEMOB_N_STREAMS; k++)
+        e->sink.engine.streams[k] = (memo_stream)(intptr_t)k;
+}
+
+/* Seconds from the third step's end to the fourth's, by the engine and by the cursor. */
+static double time_engine(void) {
+    memob_states e;
+    double begin_s = 0;
+    open_on_clock(&e);
+    for (int step = 0; step < 4; step++) {
+        begin_s = now.time_s[0];
+        for (int32_t k = 0; k < p.list.n_rounds; k++) {
+            CHECK(
+                !memob_states_set_batch(&e, p.list.n_slices, k == p.list.n_rounds - 1, 0, &error));
+            for (int32_t t = 0; t < p.list.n_turns; t++)
+                walk_turn(&e, p.turns[t], p.turns[t] < 0, memob_turn_of(p.turns[t]));
+            for (int32_t pass = 0; pass < 2 && !p.list.n_turns; pass++) walk_turn(&e, 0, pass, 0);
+        }
+        if (p.list.update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(&e);
+        for (int32_t k = 0; k < 2 * p.desc.n_layers && memob_states_is_due(&e); k++)
+            CHECK(!memob_states_visit(&e, MEMOB_UPDATE, k / 2, k % 2, &error));
+    }
+    memob_states_free(&e);
+    return now.time_s[0] - begin_s;
+}
+
+static void time_phase(int32_t phase, int first_on_host) {
+    const memob_visit* v;
+    CHECK(!memoi_step_go(&p.step, phase, &error));
+    while ((v = memoi_step_visit(&p.step))) {
+        const memob_visit visit = *v;
+        const int is_layer = visit.layer > 0 && visit.layer <= p.list.n_layers;
+        if (visit.on_host && first_on_host)
+            memoi_sink_follow(p.step.desc.sink, MEMOB_STREAM_FILE, 0);
+        if (visit.on_host) first_on_host = 0;
+        CHECK(!memoi_step_begin(&p.step, &error));
+        if (visit.pass == MEMOB_UPDATE)
+            memob_clock_add(&now, visit.on_host ? MEMOB_STREAM_FILE : 0, pass_s[MEMOB_UPDATE]);
+        else if (is_layer)
+            memob_clock_add(&now, MEMOB_STREAM_COMPUTE, pass_s[visit.pass]);
+        CHECK(!memoi_step_end(&p.step, &error));
+    }
+}
+
+static double time_cursor(void) {
+    memob_states e;
+    double begin_s = 0;
+    open_on_clock(&e);
+    p.engine = &e;
+    open_step();
+    for (int step = 0; step < 4; step++) {
+        begin_s = now.time_s[0];
+        for (int32_t k = 0; k < p.list.n_rounds; k++)
+            time_phase(memoi_list_phase_of(&p.list, k, k + 1 < p.list.n_rounds), 0);
+        if (p.list.update_at == MEMO_UPDATE_PASS) time_phase(MEMOB_UPDATES, 1);
+    }
+    memset(&e.sink.law, 0, sizeof e.sink.law);
+    memoi_step_free(&p.step);
+    memob_states_free(&e);
+    free(p.uses);
+    return now.time_s[0] - begin_s;
+}
+
+TEST(steps_are_not_longer) {
+    const int n = memo_test_cases(300, 10000);
+    const uint64_t seed = memo_test.state;
+    int n_longer = 0, n_shorter = 0;
+    double sums_s[2] = {0, 0}, worst = 0;
+    for (int k = 0; k < n; k++) {
+        double engine_s, cursor_s;
+        memo_test.state = seed + (uint64_t)k * 1000003;
+        random_problem();
+        for (int pass = 0; pass < MEMOB_N_PASSES; pass++)
+            pass_s[pass] = (double)memo_test_int(1, 8) / 4;
+        bytes_per_s = (double)memo_test_int(200, 6000);
+        file_bytes_per_s = (double)memo_test_int(4000, 60000);
+        engine_s = time_engine();
+        cursor_s = time_cursor();
+        n_longer += cursor_s > engine_s * (1 + 1e-9), n_shorter += cursor_s < engine_s * (1 - 1e-9);
+        worst = fmax(worst, cursor_s / engine_s);
+        sums_s[0] += engine_s, sums_s[1] += cursor_s;
+    }
+    printf("# %d steps, %d longer, %d shorter, worst %.3f, sum %+.2f %%\n", n, n_longer, n_shorter,
+           worst, 100 * (sums_s[1] / sums_s[0] - 1));
+    CHECK(sums_s[1] <= sums_s[0]);
 }
