@@ -303,7 +303,7 @@ MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces) {
 }
 
 /* Do the first bytes of two buffers, neither of them 0, share one? */
-MEMOI int memob_plan_overlap(const memo_plan* plan, int64_t a, int64_t a_bytes, int64_t b,
+MEMOI int memoi_plan_overlap(const memo_plan* plan, int64_t a, int64_t a_bytes, int64_t b,
                              int64_t b_bytes) {
     int64_t a_begin = plan->buffers[a].offset_bytes, b_begin = plan->buffers[b].offset_bytes;
     MEMO_ASSERT(a_bytes > 0 && b_bytes > 0); /* 4 */
@@ -360,7 +360,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
             int64_t rank = memoi_plan_ranks_next(tree, n_leaves, piece->rank, direction);
             const memob_piece* other = rank < 0 ? NULL : &pieces[order[rank].index];
             if (!other ||
-                !memob_plan_overlap(plan, piece->buffer, piece->bytes, other->buffer, other->bytes))
+                !memoi_plan_overlap(plan, piece->buffer, piece->bytes, other->buffer, other->bytes))
                 continue;
             *culprit = piece->buffer;
             status = MEMOB_INVALID(

@@ -69,7 +69,7 @@ MEMOI memo_status memob_plan_check_holds(const memo_plan* plan, int check_offset
             if (other->begin >= hold->until) break;
             if (held->size_bytes == 0 || other->size_bytes == 0 ||
                 !(check_offsets || (held->is_fixed && other->is_fixed)) ||
-                !memob_plan_overlap(plan, hold->buffer, memob_buffer_bytes(plan, hold->buffer),
+                !memoi_plan_overlap(plan, hold->buffer, memob_buffer_bytes(plan, hold->buffer),
                                     lanes[k].index, memob_buffer_bytes(plan, lanes[k].index)))
                 continue;
             *culprit = lanes[k].index;
