@@ -1,15 +1,17 @@
 /* bench/forecast.c - what memo's planner forecasts for a step that another system has published.
  *
- *   cc -O2 -I. bench/forecast.c -lpthread -lm && ./a.out
+ *   cc -O2 -I. bench/forecast.c -lpthread -lm && ./a.out [LINK]    GB/s each way; 48
  *
  * ShadowSpill (github.com/als244/shadowspill, October 2026) trains Llama 3 8B with AdamW, weights,
  * gradients and moments in bf16 without master weights, at 65,536 tokens a step: 8 micro-batches of
  * 8 sequences of 1,024 tokens, in 16 GiB of an RTX 5090 and 112 GiB of pinned memory.  It reports
- * 18.4 s a step and 3,556 tokens/s, 330 GiB fetched and 133 GiB evicted.
+ * 18.4 s a step and 3,556 tokens/s, 330 GiB fetched and 133 GiB evicted; with LoRA 4,859 tokens/s.
  *
- * The rates are those of `rtx5090` in examples/tools/clusters.h and of the trainer's dry runs, and
- * were there before the comparison: 209.5 TFLOP/s, of which products reach 0.75, attention 0.6 and
- * its backward 0.55; 0.75 of 1,792 GB/s of memory; 48 GB/s each way on the link.  Nothing ran. */
+ * Two forecasts beside these measurements.  The first takes the times of its tasks, which it
+ * publishes for the same GPU (evidence/performance-gate-scale there).  The second takes rates, for
+ * those who have no times: those of `rtx5090` in examples/tools/clusters.h and of the trainer's dry
+ * runs, which were there before the comparison: 209.5 TFLOP/s, of which products reach 0.75,
+ * attention 0.6 and its backward 0.55; 0.75 of 1,792 GB/s of memory.  Nothing ran here. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
@@ -24,7 +26,16 @@
 #define LENGTH 1024.0
 #define PEAK   209.5e12
 #define MEMORY (0.75 * 1792e9)
-#define LINK   48e9
+static double link_bytes_per_s = 48e9;
+
+/* Seconds of tasks of 8,192 tokens: a block forward, backward with all of it saved, and what its
+ * backward takes longer with nothing saved; head with loss, and embedding, both ways. */
+typedef struct task_times {
+    double forward_s, backward_s, again_s, ends_s;
+} task_times;
+static const task_times whole = {17.0527e-3, 35.8109e-3, (47.7897 - 35.8109) * 1e-3,
+                                 (119.1018 + 1.8342 + 0.0992 + 0.8099) * 1e-3};
+static const task_times adapters = {18.8737e-3, 22.538e-3, 13.8377e-3, (82.0201 + 0.4506) * 1e-3};
 
 enum { N_ACTS = 14 };
 /* bytes of a row in bf16; multiplications of its product; numbers that its kernels move */
@@ -58,8 +69,9 @@ static double attention_s(int is_backward) {
     return is_backward ? 2.5 * flops / (0.55 * PEAK) : flops / (0.6 * PEAK);
 }
 
-/* Times of a layer, by the rules of the trainer's dry runs (examples/gpt). */
-static memo_profile estimate(void) {
+/* Times of a layer, by the rules of the trainer's dry runs (examples/gpt); tasks NULL, or the times
+ * of tasks, of which recomputation is divided by the rates. */
+static memo_profile estimate(const task_times* tasks) {
     memo_profile p = MEMO_ZERO(memo_profile);
     double row_s = product_s(WIDE * WIDTH) + 3 * WIDTH * 2 / MEMORY; /* down, and the residual */
     double back_s = 2 * product_s(WIDE * WIDTH) + (15 * WIDTH + 4 * KEYS + 5 * WIDE) * 2 / MEMORY +
@@ -78,8 +90,18 @@ static memo_profile estimate(void) {
     p.forward_s[0] = p.forward_s[1] = ROWS * row_s;
     p.backward_s[0] = p.backward_s[1] = ROWS * back_s;
     p.between_s = ROWS * (3 * product_s(end_size) + (2 * TOKENS + 8 * WIDTH) * 2 / MEMORY);
+    if (tasks) {
+        double sum_s = 0;
+        for (int t = 0; t < N_ACTS; t++) sum_s += fmax(0, p.tensors[t].recompute_s_per_row[0]);
+        for (int k = 0; k < 2 * N_ACTS; k++)
+            if (p.tensors[k / 2].recompute_s_per_row[k % 2] > 0)
+                p.tensors[k / 2].recompute_s_per_row[k % 2] *= tasks->again_s / (ROWS * sum_s);
+        p.forward_s[0] = p.forward_s[1] = tasks->forward_s;
+        p.backward_s[0] = p.backward_s[1] = tasks->backward_s;
+        p.between_s = tasks->ends_s;
+    }
     p.copies[1].size_bytes = (int64_t)1 << 30;
-    p.copies[1].out_s = p.copies[1].back_s = (double)p.copies[1].size_bytes / LINK;
+    p.copies[1].out_s = p.copies[1].back_s = (double)p.copies[1].size_bytes / link_bytes_per_s;
     return p;
 }
 
@@ -88,8 +110,23 @@ static void no_layer(void* user, memo_session* session, int32_t layer) {
     (void)user, (void)session, (void)layer;
 }
 
-static void forecast(const char* name, int has_masters, int32_t update_may, int32_t n_group) {
-    const memo_profile times = estimate();
+/* Frozen weights; factors of rank 32 in fp32, their gradients and moments; frozen tables. */
+static int32_t add_adapters(memo_state* states) {
+    const uint32_t both = MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD;
+    const memo_state all[] = {
+        {"weights", (int64_t)(2 * layer_size), both, 3u},
+        {"factors", 5 << 20, MEMO_STATE_WEIGHTS, 3u},
+        {"gradients", 5 << 20, MEMO_STATE_GRADIENT, 3u},
+        {"moments", 10 << 20, MEMO_STATE_UPDATE, 3u},
+        {"embedding", (int64_t)(2 * end_size), MEMO_STATE_FORWARD, MEMO_STATE_FIRST},
+        {"classifier", (int64_t)(2 * end_size), MEMO_STATE_BACKWARD, MEMO_STATE_LAST}};
+    memcpy(states, all, sizeof all);
+    return sizeof all / sizeof *all;
+}
+
+static void forecast(const char* name, const task_times* tasks, int has_masters, int32_t update_may,
+                     int32_t n_group) {
+    const memo_profile times = estimate(tasks);
     const double state_bytes[4] = {2, has_masters ? 4 : 2, 4, 4};
     const char* const names[4] = {"weights", "gradients", "moments", "masters"};
     const uint32_t uses[4] = {MEMO_STATE_WEIGHTS | (has_masters ? MEMO_STATE_MADE : 0u),
@@ -130,7 +167,8 @@ static void forecast(const char* name, int has_masters, int32_t update_may, int3
     desc.n_rows = desc.slice_rows = ROWS, desc.tile_rows = 1024;
     desc.micro_batches = 8, desc.n_group = n_group;
     desc.buffers = buffers, desc.n_buffers = sizeof buffers / sizeof *buffers;
-    desc.states = states, desc.n_states = 3 * n_uses, desc.update_may = update_may;
+    desc.states = states, desc.update_may = update_may;
+    desc.n_states = tasks == &adapters ? add_adapters(states) : 3 * n_uses;
     desc.update = no_layer;
     desc.device_bytes = (int64_t)16 << 30;
     desc.host_bytes = (int64_t)112 << 30;
@@ -152,17 +190,34 @@ static void forecast(const char* name, int has_masters, int32_t update_may, int3
     memo_step_plan_destroy(plan);
 }
 
-int main(void) {
-    const memo_profile p = estimate();
-    printf("computation alone: %.2f s\n\n",
+static void print_head(const char* name, const task_times* tasks) {
+    const memo_profile p = estimate(tasks);
+    printf("%s: computation alone %.2f s\n\n", name,
            8 * (LAYERS * (p.forward_s[0] + p.backward_s[0]) + p.between_s));
     printf("%-34s %7s %9s %8s %8s %8s %8s %9s %8s %8s %8s\n", "", "step s", "tokens/s", "of alone",
            "again s", "stall s", "update s", "GiB in", "GiB out", "device", "host");
-    printf("%-34s %7.2f %9.0f %8s %8s %8s %8s %9d %8d %8d %8d\n", "ShadowSpill, measured", 18.4,
+}
+
+int main(int argc, char** argv) {
+    if (argc > 1) link_bytes_per_s = 1e9 * atof(argv[1]);
+    if (!(link_bytes_per_s >= 1e9 && link_bytes_per_s <= 1e12)) {
+        fprintf(stderr, "usage: %s [LINK]    GB/s each way, 1 to 1000; 48\n", argv[0]);
+        return 2;
+    }
+    print_head("By the task times that ShadowSpill publishes", &whole);
+    printf("%-34s %7.2f %9.0f %8s %8s %8s %8s %9d %8d %8d %8d\n", "ShadowSpill, measured", 18.43,
            3556.0, "", "", "", "", 330, 133, 16, 112);
-    forecast("memo, the same states", 0, MEMO_MAY_DEFER, MEMO_GROUP_PLANNED);
-    forecast("memo, one micro-batch at a time", 0, MEMO_MAY_DEFER, 1);
-    forecast("memo, update as a pass", 0, 0, MEMO_GROUP_PLANNED);
-    forecast("memo, fp32 masters and gradients", 1, MEMO_MAY_DEFER, MEMO_GROUP_PLANNED);
+    forecast("memo, the same states", &whole, 0, MEMO_MAY_DEFER, MEMO_GROUP_PLANNED);
+    forecast("memo, one micro-batch at a time", &whole, 0, MEMO_MAY_DEFER, 1);
+    forecast("memo, update as a pass", &whole, 0, 0, MEMO_GROUP_PLANNED);
+    forecast("memo, fp32 masters and gradients", &whole, 1, MEMO_MAY_DEFER, MEMO_GROUP_PLANNED);
+    printf("\n");
+    print_head("The same with LoRA of rank 32", &adapters);
+    printf("%-34s %7.2f %9.0f\n", "ShadowSpill, measured", 13.49, 4859.0);
+    forecast("memo, the same states", &adapters, 0, MEMO_MAY_DEFER, MEMO_GROUP_PLANNED);
+    printf("\n");
+    print_head("By rates", NULL);
+    forecast("memo, the same states", NULL, 0, MEMO_MAY_DEFER, MEMO_GROUP_PLANNED);
+    forecast("memo, fp32 masters and gradients", NULL, 1, MEMO_MAY_DEFER, MEMO_GROUP_PLANNED);
     return 0;
 }
