@@ -883,7 +883,7 @@ enum { N_SETS = (int)(sizeof sets / sizeof *sets) };
 /* ---- a row for each kind of problem ---------------------------------------------------------- */
 
 static double limit_s = 10;
-static outcome solve(const problem* p, uint64_t seed, double limit) {
+static outcome run_solver(const problem* p, uint64_t seed, double limit) {
     return run_traced(p->plan, p->trace,
                       p->trace ? MEMO_PLAN_ENGINE_BILEVEL : MEMO_PLAN_ENGINE_AUTO, p->capacity,
                       limit, seed);
@@ -915,7 +915,7 @@ static void measure(problem* p) {
     }
     r->public_s[r->n] = has_public ? run_public(p->plan, p->capacity, 60) : -1;
     if (has_public && r->public_s[r->n] < 0) r->public_s[r->n] = 60;
-    result = solve(p, (uint64_t)r->n, limit_s);
+    result = run_solver(p, (uint64_t)r->n, limit_s);
     r->n_buffers = p->plan->n_buffers;
     r->n_nodes += result.n_nodes;
     r->n_done += is_done(p, &result);
@@ -1099,7 +1099,7 @@ static void print_ablation_row(const char* stage, int is_whole, uint64_t seed) {
     left_out = stage;
     for (int k = 0; k < n_kept; k++) {
         problem* p = &kept[k];
-        const outcome result = solve(p, seed, limit_s);
+        const outcome result = run_solver(p, seed, limit_s);
         const int is_now = is_done(p, &result), was = is_done(p, &p->whole);
         if (is_whole) p->whole = result;
         gap += p->capacity ? 0 : gap_of(&result);

@@ -333,8 +333,8 @@ spilled_rows_come_back() { # test
     # Only the disk lacks.
     fails --random-tokens --layers 8 --hidden 65536 --heads 512 --seq 4194304 --tile 65536 --batch 1 --policy swap \
         --host-memory 20TiB --spill spilled --dry-run
-    expect_err 'free space in --spill cannot hold this run: policy swap needs 86.0 TiB .*; try .*, another --spill with free space of 87TiB$'
-    expect_out '^swap .* no, disk: needs 86.0 TiB of '
+    expect_err 'free space in --spill cannot hold this run: policy swap needs 102.0 TiB .*; try .*, another --spill with free space of 103TiB$'
+    expect_out '^swap .* no, disk: needs 102.0 TiB of '
 }
 
 # States that the device cannot hold come layer by layer, with the bits of a run that holds them, and are saved and resumed.
