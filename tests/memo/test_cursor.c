@@ -6,6 +6,7 @@
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
+#include "random_turns.h"
 #include <math.h>
 
 enum { LAYERS_MAX = 8, STATES = 5, WORDS_MAX = 200, TURNS_MAX = 36 };
@@ -32,20 +33,6 @@ static struct {
 static int64_t n_jumps_without_copies, n_jumps, n_errors, n_passed, n_planned;
 
 /* ---- problems ---- */
-
-static void random_turns(void) {
-    const int32_t n_batches = (int32_t)memo_test_int(1, 3);
-    int32_t n_done[3] = {0, 0, 0};
-    while (p.list.n_layers % p.list.n_chunks) p.list.n_chunks--;
-    p.list.n_turns = 2 * n_batches * p.list.n_chunks;
-    p.list.turns = p.turns;
-    for (int32_t k = 0; k < p.list.n_turns;) {
-        const int32_t i = (int32_t)memo_test_int(0, n_batches - 1), done = n_done[i];
-        if (done == 2 * p.list.n_chunks) continue;
-        p.turns[k++] = done < p.list.n_chunks ? done : done - 2 * p.list.n_chunks;
-        n_done[i]++;
-    }
-}
 
 static void random_problem(void) {
     static const uint32_t uses[] = {MEMO_STATE_WEIGHTS, MEMO_STATE_GRADIENT, MEMO_STATE_UPDATE,
@@ -80,10 +67,11 @@ static void random_problem(void) {
     p.desc.spilled = p.spilled;
     p.desc.spill_directory = memo_test_folder();
     p.desc.computes_on_host = 1;
+    p.list.turns = p.turns;
     if (memo_test_int(0, 1))
-        random_turns();
+        p.list.n_turns = random_turns(p.list.n_layers, &p.list.n_chunks, p.turns);
     else
-        p.list.n_chunks = 1;
+        p.list.turns = NULL, p.list.n_chunks = 1;
 }
 
 static memo_status no_update(void* user, int32_t layer, memo_error* e) {
@@ -313,27 +301,40 @@ static void walk_turn(memob_states* e, int32_t turn, int32_t pass, int32_t chunk
     }
 }
 
-/* Bytes that the engine copies in the third step. */
-static int64_t bytes_of_engine(void) {
+/* A step of the engine. */
+static void walk_step(memob_states* e) {
+    const int32_t n = p.list.n_rounds;
+    for (int32_t k = 0; k < n; k++) {
+        CHECK(!memob_states_set_batch(e, p.list.n_slices, k == n - 1, 0, &error));
+        for (int32_t t = 0; t < p.list.n_turns; t++)
+            walk_turn(e, p.turns[t], p.turns[t] < 0, memob_turn_of(p.turns[t]));
+        for (int32_t pass = 0; pass < 2 && !p.list.n_turns; pass++) walk_turn(e, 0, pass, 0);
+    }
+    if (p.list.update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(e);
+    for (int32_t k = 0; k < 2 * p.desc.n_layers && memob_states_is_due(e); k++)
+        CHECK(!memob_states_visit(e, MEMOB_UPDATE, k / 2, k % 2, &error));
+}
+
+/* The desc, with its turns, for the engine. */
+static memob_states_desc desc_of_engine(void) {
     memob_states_desc desc = p.desc;
-    memob_states* e;
-    int64_t before = 0, n_bytes;
     desc.turns = p.list.turns;
     desc.n_turns = p.list.n_turns;
     desc.n_chunks = p.list.n_chunks;
+    if (p.list.updates_on_host) desc.trainer.update_host = no_update;
+    return desc;
+}
+
+/* Bytes that the engine copies in the third step. */
+static int64_t bytes_of_engine(void) {
+    memob_states_desc desc = desc_of_engine();
+    memob_states* e;
+    int64_t before = 0, n_bytes;
     desc.trainer.update = nothing;
     CHECK(!memob_states_create(&desc, 0, &e, &error));
     for (int step = 0; step < 3; step++) {
         before = e->sink.engine.copied_bytes[0] + e->sink.engine.copied_bytes[1];
-        for (int32_t k = 0; k < p.list.n_rounds; k++) {
-            CHECK(!memob_states_set_batch(e, p.list.n_slices, k == p.list.n_rounds - 1, 0, &error));
-            for (int32_t t = 0; t < p.list.n_turns; t++)
-                walk_turn(e, p.turns[t], p.turns[t] < 0, memob_turn_of(p.turns[t]));
-            for (int32_t pass = 0; pass < 2 && !p.list.n_turns; pass++) walk_turn(e, 0, pass, 0);
-        }
-        if (p.list.update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(e);
-        for (int32_t k = 0; k < 2 * p.desc.n_layers && memob_states_is_due(e); k++)
-            CHECK(!memob_states_visit(e, MEMOB_UPDATE, k / 2, k % 2, &error));
+        walk_step(e);
     }
     n_bytes = e->sink.engine.copied_bytes[0] + e->sink.engine.copied_bytes[1] - before;
     memob_states_destroy(e);
@@ -415,12 +416,11 @@ static memo_status timed_update(void* user, int32_t layer) {
 }
 
 static void open_on_clock(memob_states* e) {
-    memob_states_desc desc = p.desc;
+    memob_states_desc desc = desc_of_engine();
     memset(e, 0, sizeof *e);
     memset(&now, 0, sizeof now);
-    desc.device = NULL, desc.computes_on_host = 0;
-    desc.turns = p.list.turns, desc.n_turns = p.list.n_turns, desc.n_chunks = p.list.n_chunks;
-    if (p.list.updates_on_host) desc.trainer.update_host = no_update;
+    desc.device = NULL;
+    desc.computes_on_host = 0;
     CHECK(!memob_states_init(e, &desc, &error));
     e->sink.clock = &now;
     CHECK(!memob_states_prepare(e, MEMOB_N_STREAMS, &error));
@@ -439,16 +439,7 @@ static double time_engine(void) {
     open_on_clock(&e);
     for (int step = 0; step < 4; step++) {
         begin_s = now.time_s[0];
-        for (int32_t k = 0; k < p.list.n_rounds; k++) {
-            CHECK(
-                !memob_states_set_batch(&e, p.list.n_slices, k == p.list.n_rounds - 1, 0, &error));
-            for (int32_t t = 0; t < p.list.n_turns; t++)
-                walk_turn(&e, p.turns[t], p.turns[t] < 0, memob_turn_of(p.turns[t]));
-            for (int32_t pass = 0; pass < 2 && !p.list.n_turns; pass++) walk_turn(&e, 0, pass, 0);
-        }
-        if (p.list.update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(&e);
-        for (int32_t k = 0; k < 2 * p.desc.n_layers && memob_states_is_due(&e); k++)
-            CHECK(!memob_states_visit(&e, MEMOB_UPDATE, k / 2, k % 2, &error));
+        walk_step(&e);
     }
     memob_states_free(&e);
     return now.time_s[0] - begin_s;

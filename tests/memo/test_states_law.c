@@ -7,6 +7,7 @@
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
+#include "random_turns.h"
 
 enum { LAYERS_MAX = 9, STATES = 4, BYTES_MAX = 5000, LATE_MAX = 16, PASSES_MAX = 64 };
 enum { ORDER_MAX = 3 * 2 * (LAYERS_MAX - 2) };
@@ -267,21 +268,6 @@ static void run_steps(int n_steps, int has_surprises) {
 }
 
 /* The chunks of up to three micro-batches, each in its order, with turns of the others between. */
-static void random_turns(void) {
-    const int32_t n = p.desc.n_layers - 2, n_batches = (int32_t)memo_test_int(1, 3);
-    int32_t n_done[3] = {0, 0, 0};
-    p.desc.n_chunks = (int32_t)memo_test_int(1, n);
-    while (n % p.desc.n_chunks) p.desc.n_chunks--;
-    p.desc.n_turns = 2 * n_batches * p.desc.n_chunks;
-    p.desc.turns = p.turns;
-    for (int32_t k = 0; k < p.desc.n_turns;) {
-        const int32_t i = (int32_t)memo_test_int(0, n_batches - 1), done = n_done[i];
-        if (done == 2 * p.desc.n_chunks) continue;
-        p.turns[k++] = done < p.desc.n_chunks ? done : done - 2 * p.desc.n_chunks;
-        n_done[i]++;
-    }
-}
-
 /* Several kinds; weights that are made or not; resident, streamed and spilled; each update; orders
  * of turns. */
 static void random_problem(int is_all_streamed) {
@@ -315,7 +301,11 @@ static void random_problem(int is_all_streamed) {
     p.desc.spilled = p.spilled;
     p.desc.spill_directory = memo_test_folder();
     p.desc.computes_on_host = 1;
-    if (memo_test_int(0, 1)) random_turns();
+    if (memo_test_int(0, 1)) {
+        p.desc.n_chunks = (int32_t)memo_test_int(1, p.desc.n_layers - 2);
+        p.desc.n_turns = random_turns(p.desc.n_layers - 2, &p.desc.n_chunks, p.turns);
+        p.desc.turns = p.turns;
+    }
 }
 
 /* Runs the problem from its first values on; drops a copy of number `dropped`. */
