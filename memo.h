@@ -6903,6 +6903,8 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64
  * 4. A load is enqueued behind the later of the visit that last used its bytes and the visit behind
  *    which the item's store is.  First loads of the first list come before its visits; of another
  *    list, at the end of the list before.
+ *    Loads that would be behind one visit may be spread over the visits that follow, each at the
+ *    latest in front of its first use.
  * 5. Behind one visit come stores in the order in which a visit waits for them: it uses the item
  *    again, or the bytes for another item; ties by the bytes' last use, since that frees them, then
  *    by the item's next use.  Then come loads in the order of their first uses; of equal ones first
@@ -7001,7 +7003,10 @@ typedef struct memob_law_desc {
     /* (n_visits): the lists with the visit, bit k for number k; NULL: all lists have all visits */
     const uint32_t* in_lists;
     int32_t is_any_order; /* see 8.  Visit 0 is in no list */
-    int32_t n_lists;      /* 0: 1 */
+    /* Loads that are due behind one visit are spread over so many, by bytes; NULL: they are not. */
+    int32_t n_spread;
+    const int64_t* item_bytes; /* (n_items) */
+    int32_t n_lists;           /* 0: 1 */
     /* Addresses and sizes are slots, below these numbers on the device, on the host and in the
      * file.  A slot is bytes of the same items, and a cell of the law. */
     int32_t n_slots[MEMO_N_TIERS];
@@ -7299,6 +7304,26 @@ MEMOI memo_status memoi_law_sort_dues(memoi_maker* m, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+/* Spreads the loads of each slot, in their order. */
+MEMOI memo_status memoi_law_spread(memoi_maker* m, memo_error* error) {
+    const memob_law_desc* d = m->desc;
+    if (!d->item_bytes) return MEMO_STATUS_OK;
+    for (int32_t first = 0, end; first < m->n_due; first = end) {
+        const int32_t slot = m->due[first].slot;
+        double all_bytes = 1e-9, n_bytes = 0;
+        for (end = first; end < m->n_due && m->due[end].slot == slot; end++)
+            all_bytes += (double)(m->due[end].order * d->item_bytes[m->due[end].item]);
+        for (int32_t k = first; k < end; k++) {
+            memoi_due* due = &m->due[k];
+            if (!due->order) continue;
+            due->slot += (int32_t)(d->n_spread * (n_bytes / all_bytes));
+            due->slot = (int32_t)memob_min(due->slot, due->need);
+            n_bytes += (double)d->item_bytes[due->item];
+        }
+    }
+    return memoi_law_sort_dues(m, error);
+}
+
 /* 8: is what the stay changes stored in its list? */
 MEMOI int memoi_stay_leaves(const memoi_maker* m, const memoi_stay* stay) {
     const int32_t n = m->desc->n_visits;
@@ -7349,7 +7374,8 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
         if (s->is_loaded)
             memoi_law_add_due(m, 1, s, (int32_t)memob_max(before, value), s->first, before, value);
     }
-    return memoi_law_sort_dues(m, error);
+    if (memoi_law_sort_dues(m, error)) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    return memoi_law_spread(m, error);
 }
 
 /* ---- >>law operations ---------------------------------------------------------------------------
@@ -11093,6 +11119,7 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     const memob_step_desc* d = &step->desc;
     memob_step_law* of = &step->laws[step->n_laws++];
     char* on_host = MEMOB_ARRAY(&step->arrays, char, end - begin + d->n_items);
+    int64_t* item_bytes = MEMOB_ARRAY(&step->arrays, int64_t, d->n_items);
     memob_law_desc desc;
     memo_status status;
     memset(&desc, 0, sizeof desc);
@@ -11106,6 +11133,7 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
         of->uses[desc.n_uses] = d->uses[u];
         of->uses[desc.n_uses++].visit -= begin;
     }
+    for (int32_t i = 0; i < d->n_items; i++) item_bytes[i] = d->bytes[i].n_bytes;
     for (int32_t v = begin; v < end; v++) on_host[v - begin] = (char)step->list.visits[v].on_host;
     desc.n_visits = end - begin;
     if (is_beside) memoi_step_read_all(step, &desc, of->uses);
@@ -11115,6 +11143,8 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     desc.n_items = d->n_items;
     desc.uses = of->uses;
     desc.n_lists = is_beside ? 1 : 3;
+    desc.n_spread = step->list.desc.n_slices;
+    desc.item_bytes = item_bytes;
     memcpy(desc.n_slots, d->n_slots, sizeof desc.n_slots);
     status = memob_law_make(&desc, &of->law, error);
     if (!status) status = memoi_law_join_cells(&of->law, error);

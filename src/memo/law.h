@@ -19,6 +19,8 @@
  * 4. A load is enqueued behind the later of the visit that last used its bytes and the visit behind
  *    which the item's store is.  First loads of the first list come before its visits; of another
  *    list, at the end of the list before.
+ *    Loads that would be behind one visit may be spread over the visits that follow, each at the
+ *    latest in front of its first use.
  * 5. Behind one visit come stores in the order in which a visit waits for them: it uses the item
  *    again, or the bytes for another item; ties by the bytes' last use, since that frees them, then
  *    by the item's next use.  Then come loads in the order of their first uses; of equal ones first
@@ -117,7 +119,10 @@ typedef struct memob_law_desc {
     /* (n_visits): the lists with the visit, bit k for number k; NULL: all lists have all visits */
     const uint32_t* in_lists;
     int32_t is_any_order; /* see 8.  Visit 0 is in no list */
-    int32_t n_lists;      /* 0: 1 */
+    /* Loads that are due behind one visit are spread over so many, by bytes; NULL: they are not. */
+    int32_t n_spread;
+    const int64_t* item_bytes; /* (n_items) */
+    int32_t n_lists;           /* 0: 1 */
     /* Addresses and sizes are slots, below these numbers on the device, on the host and in the
      * file.  A slot is bytes of the same items, and a cell of the law. */
     int32_t n_slots[MEMO_N_TIERS];
@@ -415,6 +420,26 @@ MEMOI memo_status memoi_law_sort_dues(memoi_maker* m, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+/* Spreads the loads of each slot, in their order. */
+MEMOI memo_status memoi_law_spread(memoi_maker* m, memo_error* error) {
+    const memob_law_desc* d = m->desc;
+    if (!d->item_bytes) return MEMO_STATUS_OK;
+    for (int32_t first = 0, end; first < m->n_due; first = end) {
+        const int32_t slot = m->due[first].slot;
+        double all_bytes = 1e-9, n_bytes = 0;
+        for (end = first; end < m->n_due && m->due[end].slot == slot; end++)
+            all_bytes += (double)(m->due[end].order * d->item_bytes[m->due[end].item]);
+        for (int32_t k = first; k < end; k++) {
+            memoi_due* due = &m->due[k];
+            if (!due->order) continue;
+            due->slot += (int32_t)(d->n_spread * (n_bytes / all_bytes));
+            due->slot = (int32_t)memob_min(due->slot, due->need);
+            n_bytes += (double)d->item_bytes[due->item];
+        }
+    }
+    return memoi_law_sort_dues(m, error);
+}
+
 /* 8: is what the stay changes stored in its list? */
 MEMOI int memoi_stay_leaves(const memoi_maker* m, const memoi_stay* stay) {
     const int32_t n = m->desc->n_visits;
@@ -465,5 +490,6 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
         if (s->is_loaded)
             memoi_law_add_due(m, 1, s, (int32_t)memob_max(before, value), s->first, before, value);
     }
-    return memoi_law_sort_dues(m, error);
+    if (memoi_law_sort_dues(m, error)) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    return memoi_law_spread(m, error);
 }

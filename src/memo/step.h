@@ -185,6 +185,7 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     const memob_step_desc* d = &step->desc;
     memob_step_law* of = &step->laws[step->n_laws++];
     char* on_host = MEMOB_ARRAY(&step->arrays, char, end - begin + d->n_items);
+    int64_t* item_bytes = MEMOB_ARRAY(&step->arrays, int64_t, d->n_items);
     memob_law_desc desc;
     memo_status status;
     memset(&desc, 0, sizeof desc);
@@ -198,6 +199,7 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
         of->uses[desc.n_uses] = d->uses[u];
         of->uses[desc.n_uses++].visit -= begin;
     }
+    for (int32_t i = 0; i < d->n_items; i++) item_bytes[i] = d->bytes[i].n_bytes;
     for (int32_t v = begin; v < end; v++) on_host[v - begin] = (char)step->list.visits[v].on_host;
     desc.n_visits = end - begin;
     if (is_beside) memoi_step_read_all(step, &desc, of->uses);
@@ -207,6 +209,8 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     desc.n_items = d->n_items;
     desc.uses = of->uses;
     desc.n_lists = is_beside ? 1 : 3;
+    desc.n_spread = step->list.desc.n_slices;
+    desc.item_bytes = item_bytes;
     memcpy(desc.n_slots, d->n_slots, sizeof desc.n_slots);
     status = memob_law_make(&desc, &of->law, error);
     if (!status) status = memoi_law_join_cells(&of->law, error);

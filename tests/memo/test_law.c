@@ -30,6 +30,7 @@ typedef struct problem {
     int32_t lists[SEQUENCE_MAX]; /* desc.lists: list_kind */
     uint32_t in_lists[VISITS_MAX];
     char on_host[VISITS_MAX];
+    int64_t item_bytes[ITEMS_MAX];
     int updates_on_host;
     int32_t n_lists;
     int32_t sequence[SEQUENCE_MAX]; /* tables that run */
@@ -290,6 +291,10 @@ static int random_problem(void) {
     p.desc.items = p.items;
     p.desc.n_slots[0] = DEVICE;
     p.desc.uses = p.uses;
+    if (pick(0, 2)) return 1;
+    for (int i = 0; i < p.desc.n_items; i++) p.item_bytes[i] = pick(0, 1000);
+    p.desc.item_bytes = p.item_bytes;
+    p.desc.n_spread = pick(0, 5);
     return 1;
 }
 
