@@ -7582,16 +7582,17 @@ MEMOI void memoi_session_time_batch_end(memo_session* s) {
  * 1. A line of a plan has room for its values.
  * 2. What ends in a place has begun there. */
 
-/* Numbers of a desc: first a rank's own, then those that ranks must have alike. */
+/* Numbers of a desc: a rank's own, and those that ranks must have alike. */
 #define MEMOI_NUMBER(type, field, least, most)                                                     \
     MEMOB_VALUE(#field, MEMOB_VALUE_##type, memo_session_desc, field, least, most)
-static const memob_value memoi_session_numbers[] = {
+static const memob_value memoi_session_own[] = {
     MEMOI_NUMBER(INT64, device_bytes, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT64, host_bytes, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT64, disk_bytes, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT64, reserve_bytes, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT32, n_outputs, 0, INT32_MAX),
-    MEMOI_NUMBER(INT32, update_on, 0, MEMO_N_UPDATES - 1),
+    MEMOI_NUMBER(INT32, update_on, 0, MEMO_N_UPDATES - 1)};
+static const memob_value memoi_session_alike[] = {
     MEMOI_NUMBER(INT32, n_tensors, 1, MEMO_PROFILE_TENSORS_MAX),
     MEMOI_NUMBER(INT32, n_layers, 1, INT32_MAX / 8),
     MEMOI_NUMBER(INT64, n_rows, 1, MEMOB_BYTES_MAX),
@@ -7610,8 +7611,8 @@ static const memob_value memoi_session_numbers[] = {
     MEMOI_NUMBER(INT32, timed_steps, INT32_MIN, INT32_MAX),
     MEMOI_NUMBER(INT32, is_unadvised, INT32_MIN, INT32_MAX)};
 enum {
-    MEMOI_N_OWN = 6,
-    MEMOI_N_NUMBERS = sizeof memoi_session_numbers / sizeof memoi_session_numbers[0]
+    MEMOI_N_OWN = sizeof memoi_session_own / sizeof memoi_session_own[0],
+    MEMOI_N_ALIKE = sizeof memoi_session_alike / sizeof memoi_session_alike[0]
 };
 
 /* Tables of a desc with their lengths. */
@@ -7820,8 +7821,9 @@ MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_
 MEMOI memo_status memoi_session_check_numbers(const memo_session_desc* desc, memo_error* error) {
     static const char name[] = "memo_session_desc";
     memo_status status = MEMO_STATUS_OK;
-    for (int32_t k = 0; k < MEMOI_N_NUMBERS && !status; k++) {
-        const memob_value* v = &memoi_session_numbers[k];
+    for (int32_t k = 0; k < MEMOI_N_OWN + MEMOI_N_ALIKE && !status; k++) {
+        const memob_value* v =
+            k < MEMOI_N_OWN ? &memoi_session_own[k] : &memoi_session_alike[k - MEMOI_N_OWN];
         const int64_t number = memob_record_number(v, (const char*)desc + v->offset);
         status = memob_check_integer(name, v->what, number, v->least, v->most, error);
     }
@@ -8314,11 +8316,11 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
-    enum { N_NUMBERS = MEMOI_N_NUMBERS - MEMOI_N_OWN, N = N_NUMBERS + 11 };
+    enum { N_NUMBERS = MEMOI_N_ALIKE, N = N_NUMBERS + 11 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     MEMOB_TABLE_OF(MEMO_N_TIERS, budgets);
-    const memob_value* numbers = memoi_session_numbers + MEMOI_N_OWN;
+    const memob_value* numbers = memoi_session_alike;
     const struct {
         const char* field;
         int64_t value;
@@ -12749,22 +12751,26 @@ MEMOI double memoi_verified_number(const char* bytes, memo_type type) {
 MEMOI memo_status memoi_verified_compare(const memoi_verified* v, const char* name, int32_t layer,
                                          memo_type type, int64_t at, int64_t n_bytes,
                                          const char* why, memo_error* error) {
-    static const int64_t sizes[] = {4, 8, 2, 2, 4, 8, 1};
-    MEMOB_TABLE_OF(MEMO_N_TYPES, sizes);
+    static const struct {
+        int64_t size;
+        double bound; /* of a distance; 0: not compared as numbers */
+    } types[] = {{4, 0.01}, {8, 0.01}, {2, 0.1}, {2, 0.1}, {4, 0}, {8, 0}, {1, 0}};
+    MEMOB_TABLE_OF(MEMO_N_TYPES, types);
+    const double bound = types[type].bound;
     const char *expected = v->expected + at, *found = v->found + at;
     double norm = 0, distance = 0; /* sums of squares at first */
     char of_layer[32] = "";
     int64_t i = 0;
     if (layer >= MEMO_LAYER_FIRST) snprintf(of_layer, sizeof of_layer, ", layer %d", (int)layer);
 
-    for (; !why && type <= MEMO_TYPE_F16 && i + sizes[type] <= n_bytes; i += sizes[type]) {
+    for (; !why && bound > 0 && i + types[type].size <= n_bytes; i += types[type].size) {
         const double a = memoi_verified_number(expected + i, type);
         const double b = memoi_verified_number(found + i, type);
         norm += a * a;
         distance += (a - b) * (a - b);
     }
     if (distance > 0) distance = sqrt(distance / norm);
-    if (!why && !(distance <= (type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 0.1 : 0.01)))
+    if (!why && !(distance <= bound))
         return MEMOB_INVALID(
             error,
             "memo_session_verify: output `%.40s`%s: in slices it differs by %.3g %% from that of "
@@ -12775,7 +12781,7 @@ MEMOI memo_status memoi_verified_compare(const memoi_verified* v, const char* na
     if (!why || i == n_bytes) return MEMO_STATUS_OK;
     return MEMOB_INVALID(
         error, "memo_session_verify: output `%.40s`%s, number %lld (byte %lld of %lld): %s", name,
-        of_layer, (long long)(i / sizes[type]), (long long)i, (long long)n_bytes, why);
+        of_layer, (long long)(i / types[type].size), (long long)i, (long long)n_bytes, why);
 }
 
 MEMOI memo_status memoi_verified_compare_all(const memoi_verified* v, const char* why,

@@ -158,14 +158,14 @@ void plan_tiers(const train_options* o, const memo_step_plan* p,
                 int64_t tiers[MEMO_N_TIERS][N_TIER_PARTS]) {
     const int64_t limits[] = {o->device_memory, o->host_memory, o->spill_free_bytes};
     MEMOB_TABLE_OF(MEMO_N_TIERS, limits);
+    static const int parts_of[] = {TIER_STATES,      TIER_STATES,  TIER_STATES, TIER_STATES,
+                                   TIER_ACTIVATIONS, TIER_BUFFERS, TIER_BUFFERS};
+    MEMOB_TABLE_OF(MEMO_N_OWNERS, parts_of);
     for (int tier = 0; tier < MEMO_N_TIERS; tier++) {
         int64_t* parts = tiers[tier];
         memset(parts, 0, N_TIER_PARTS * sizeof *parts);
         for (int owner = 0; owner < MEMO_N_OWNERS; owner++) {
-            const int part = owner < MEMO_OWNER_ACTIVATIONS    ? TIER_STATES
-                             : owner == MEMO_OWNER_ACTIVATIONS ? TIER_ACTIVATIONS
-                                                               : TIER_BUFFERS;
-            parts[part] += p->bytes[tier][owner];
+            parts[parts_of[owner]] += p->bytes[tier][owner];
             parts[TIER_WHOLE] += p->bytes[tier][owner];
         }
         parts[TIER_LIMIT] = limits[tier];

@@ -83,11 +83,11 @@ MEMOI int64_t memoi_session_digest_table(const void* table, int64_t n, size_t st
 
 /* Descs must match, and budgets become the least.  has_profile: of the call. */
 MEMOI void memoi_session_meet(memo_session* s, int has_profile) {
-    enum { N_NUMBERS = MEMOI_N_NUMBERS - MEMOI_N_OWN, N = N_NUMBERS + 11 };
+    enum { N_NUMBERS = MEMOI_N_ALIKE, N = N_NUMBERS + 11 };
     memo_session_desc* own = &s->desc;
     int64_t* const budgets[] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     MEMOB_TABLE_OF(MEMO_N_TIERS, budgets);
-    const memob_value* numbers = memoi_session_numbers + MEMOI_N_OWN;
+    const memob_value* numbers = memoi_session_alike;
     const struct {
         const char* field;
         int64_t value;

@@ -11,16 +11,17 @@
  * 1. A line of a plan has room for its values.
  * 2. What ends in a place has begun there. */
 
-/* Numbers of a desc: first a rank's own, then those that ranks must have alike. */
+/* Numbers of a desc: a rank's own, and those that ranks must have alike. */
 #define MEMOI_NUMBER(type, field, least, most)                                                     \
     MEMOB_VALUE(#field, MEMOB_VALUE_##type, memo_session_desc, field, least, most)
-static const memob_value memoi_session_numbers[] = {
+static const memob_value memoi_session_own[] = {
     MEMOI_NUMBER(INT64, device_bytes, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT64, host_bytes, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT64, disk_bytes, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT64, reserve_bytes, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT32, n_outputs, 0, INT32_MAX),
-    MEMOI_NUMBER(INT32, update_on, 0, MEMO_N_UPDATES - 1),
+    MEMOI_NUMBER(INT32, update_on, 0, MEMO_N_UPDATES - 1)};
+static const memob_value memoi_session_alike[] = {
     MEMOI_NUMBER(INT32, n_tensors, 1, MEMO_PROFILE_TENSORS_MAX),
     MEMOI_NUMBER(INT32, n_layers, 1, INT32_MAX / 8),
     MEMOI_NUMBER(INT64, n_rows, 1, MEMOB_BYTES_MAX),
@@ -39,8 +40,8 @@ static const memob_value memoi_session_numbers[] = {
     MEMOI_NUMBER(INT32, timed_steps, INT32_MIN, INT32_MAX),
     MEMOI_NUMBER(INT32, is_unadvised, INT32_MIN, INT32_MAX)};
 enum {
-    MEMOI_N_OWN = 6,
-    MEMOI_N_NUMBERS = sizeof memoi_session_numbers / sizeof memoi_session_numbers[0]
+    MEMOI_N_OWN = sizeof memoi_session_own / sizeof memoi_session_own[0],
+    MEMOI_N_ALIKE = sizeof memoi_session_alike / sizeof memoi_session_alike[0]
 };
 
 /* Tables of a desc with their lengths. */
@@ -249,8 +250,9 @@ MEMOI memo_status memoi_session_check_group(const memo_session_desc* desc, memo_
 MEMOI memo_status memoi_session_check_numbers(const memo_session_desc* desc, memo_error* error) {
     static const char name[] = "memo_session_desc";
     memo_status status = MEMO_STATUS_OK;
-    for (int32_t k = 0; k < MEMOI_N_NUMBERS && !status; k++) {
-        const memob_value* v = &memoi_session_numbers[k];
+    for (int32_t k = 0; k < MEMOI_N_OWN + MEMOI_N_ALIKE && !status; k++) {
+        const memob_value* v =
+            k < MEMOI_N_OWN ? &memoi_session_own[k] : &memoi_session_alike[k - MEMOI_N_OWN];
         const int64_t number = memob_record_number(v, (const char*)desc + v->offset);
         status = memob_check_integer(name, v->what, number, v->least, v->most, error);
     }
