@@ -7490,12 +7490,13 @@ MEMOI memo_status memoi_law_find_reads(memoi_maker* m, memo_error* error) {
         const memob_item* item = &m->desc->items[m->due[k].item];
         int32_t before = -1, is_there = 1;
         m->first_read[k] = m->next_read[k] = -1;
-        if (item->file < 0 || item->lives_on) continue;
+        if (item->file < 0) continue;
         for (int64_t h = item->host; h < item->host + item->n_host; h++) {
             before = (int32_t)memob_max(before, latest[h] - 1);
             is_there &= latest[h] > 0 && m->due[latest[h] - 1].item == m->due[k].item;
             latest[h] = k + 1;
         }
+        if (item->lives_on) continue; /* memoi_law_copy reads before each load */
         if (!m->due[k].order) stored[m->due[k].item] = k + 1;
         if (!m->due[k].order || is_there) continue;
         MEMO_ASSERT(before >= 0 && stored[m->due[k].item]); /* 2 */

@@ -100,10 +100,9 @@ static memob_use* add_use(int32_t visit, int32_t how, int64_t at) {
 static void random_items(void) {
     static char taken[VISITS_MAX][DEVICE];
     const int n_items = pick(1, 14), n_windows = pick(1, 3);
-    int64_t windows[2][3], host = 0, file = 0; /* of items that end with their list; that live on */
+    int64_t windows[3], host = 0, file = 0; /* of items of every life */
     memset(taken, 0, sizeof taken);
-    for (int k = 0; k < 2; k++)
-        for (int w = 0; w < n_windows; w++, host += 6) windows[k][w] = host;
+    for (int w = 0; w < n_windows; w++, host += 6) windows[w] = host;
 
     for (int i = 0; i < n_items; i++) {
         memob_item* item = &p.items[p.desc.n_items];
@@ -118,7 +117,7 @@ static void random_items(void) {
         item->copy_of = -1;
         item->file = -1;
         if (pick(0, 2) == 0) {
-            item->host = windows[lives_on][pick(0, n_windows - 1)];
+            item->host = windows[pick(0, n_windows - 1)];
             item->file = file;
             file += item->n_slots;
         } else {
@@ -548,13 +547,14 @@ static void check_windows(const memob_law* law, int list) {
             const int is_file = op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ;
             const int64_t host = is_file ? part->at : part->away;
             int is_there = 1, free_at = 0;
-            if (item->file < 0 || item->lives_on) continue;
+            if (item->file < 0) continue;
             for (int64_t h = host; h < host + item->n_host; h++) {
                 is_there &= has[h] == part->item + 1;
                 free_at = freed[h] > free_at ? freed[h] : free_at;
                 has[h] = part->item + 1;
-                if (op->kind != MEMOB_OP_READ) freed[h] = k;
+                if (op->kind != MEMOB_OP_READ || item->lives_on) freed[h] = k;
             }
+            if (item->lives_on) continue; /* read before each load */
             if (op->kind == MEMOB_OP_READ) {
                 CHECK(!is_there);
                 for (int q = free_at + 1; q < k; q++) CHECK(law->ops[q].kind >= MEMOB_OP_WRITE);
