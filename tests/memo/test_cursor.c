@@ -99,6 +99,7 @@ static void open_step(void) {
     memcpy(d.n_slots, p.engine->items.n_slots, sizeof d.n_slots);
     d.uses = p.uses;
     d.sink = &p.engine->sink;
+    memob_law_free(&d.sink->law);
     CHECK(!memoi_step_make(&d, &p.step, &error));
 }
 
