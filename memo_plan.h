@@ -5423,7 +5423,7 @@ typedef struct memoi_rows_layer {
 #define MEMOI_ROWS_LAWS 4
 typedef struct memoi_rows_law {
     memob_law law;
-    memob_swap_items key; /* without arrays */
+    int32_t n_items, input; /* of its items; n_items 0: there is no law */
     char* uses_of;
     int64_t n_most;
 } memoi_rows_law;
@@ -5528,7 +5528,7 @@ MEMOI void memoi_rows_free_law(memoi_rows_clock* c) {
 }
 
 MEMOI int memoi_rows_has_law(const memoi_rows_law* known, const memob_swap_items* it) {
-    return known->key.n_items == it->n_items && known->key.input == it->input &&
+    return known->n_items == it->n_items && known->input == it->input &&
            !memcmp(known->uses_of, it->uses_of, (size_t)it->n_items);
 }
 
@@ -5536,7 +5536,7 @@ MEMOI int memoi_rows_has_law(const memoi_rows_law* known, const memob_swap_items
 MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memo_error* error) {
     memoi_rows_law* made = &c->laws[c->n_laws++ % MEMOI_ROWS_LAWS];
     memo_status status;
-    made->key.n_items = 0; /* if it fails, none */
+    made->n_items = 0; /* if it fails, none */
     if (!memob_reserve(&made->uses_of, &made->n_most, c->items.n_items, 1))
         return memob_no_memory(error, "the times of a step");
     status = memob_swap_items_law(&c->items, &c->order, &c->work, &made->law, error);
@@ -5546,7 +5546,8 @@ MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memo_error* error) {
         return memob_no_memory(error, "the times of a step");
 
     /* Known from now on: all that its step needs is there. */
-    made->key = c->items;
+    made->n_items = c->items.n_items;
+    made->input = c->items.input;
     memcpy(made->uses_of, c->items.uses_of, (size_t)c->items.n_items);
     return MEMO_STATUS_OK;
 }
