@@ -39,7 +39,7 @@ static void random_problem(void) {
                                     MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD, MEMO_STATE_GRADIENT};
     const int has_file = memo_test_int(0, 2) == 0, on_host = !has_file && memo_test_int(0, 2) == 0;
     memset(&p, 0, sizeof p);
-    p.list.n_layers = (int32_t)memo_test_int(2, LAYERS_MAX - 2);
+    p.list.n_layers = (int32_t)memo_test_int(on_host ? 2 : 1, LAYERS_MAX - 2);
     p.list.n_chunks = (int32_t)memo_test_int(1, p.list.n_layers);
     p.list.n_slices = memo_test_int(0, 1) ? 1 : (int32_t)memo_test_int(2, 3);
     p.list.n_rounds = (int32_t)memo_test_int(1, 7);
@@ -61,6 +61,7 @@ static void random_problem(void) {
         p.streamed[l] = on_host || memo_test_int(0, 1) ? 31 : (uint32_t)memo_test_int(0, 31);
         p.spilled[l] = has_file ? (uint32_t)memo_test_int(0, 31) : 0;
     }
+    if (p.list.n_layers == 1) p.streamed[0] = 0; /* FIRST, the layer and LAST are in use at once */
     p.desc.states = p.states;
     p.desc.layer_kinds = p.kinds;
     p.desc.streamed = p.streamed;
