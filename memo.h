@@ -6913,16 +6913,16 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64
  * 7. Transfers of one operation have the same visits before and after, so they share a wait and an
  *    event; and windows of their own in front of the file.
  *
- * 8. Lists in any order follow each other as the law does not know (is_any_order), so each knows
- *    the list before and the list behind alone, and all its items live on.  A stay that goes on
- *    into the next list is not loaded again there; it is stored in each list that changes it,
- *    unless the next list changes it further, a visit spends it, or nobody takes its bytes.  A load
- *    comes at the earliest with the list before that of its first use.
+ * 8. With is_any_order, lists may follow each other in any order.  So a list knows only the list
+ *    before and the list behind, and all items live on.  A stay that goes on into the next list is
+ *    not loaded again there.  Each list that changes the stay stores it, unless the next list
+ *    changes it further, a visit spends it, or nobody takes its bytes.  A load comes at the earliest
+ *    with the list before that of its first use.
  *
  * Windows.  An item whose home is the file has a window on the host, which other items may share.
- * A store is followed by a write to the file, unless the window has the bytes until their last
- * load.  A read comes behind the copy that frees the window.  An item that lives on is always
- * written, and read before each load: another list may use the window in between. */
+ * A write to the file follows a store, unless the window keeps the bytes until their last load.  A
+ * read comes behind the transfer that frees the window.  An item that lives on is always written,
+ * and read before each load, because another list may use the window in between. */
 
 /* How a visit uses an item. */
 typedef enum memob_use_how {
@@ -8480,10 +8480,10 @@ MEMOI memo_status memob_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows
  * where rows of the step before end, at most at the end of the stack.  Rows in the scratch are the
  * surplus, except in the last step.
  *
- * The file.  If fewer layers have places in host memory than move, the last two places (or one) are
- * windows of the layers that have none, which take turns.  These layers have homes in the file; one
- * that comes back from its window before others use it is not written.  The file takes classes:
- * tensors with rows in the same steps.
+ * The file.  If host memory has fewer places than layers move, the last two places (or the only
+ * one) are windows.  Layers without a place have their homes in the file, and take turns in the
+ * windows.  A layer that comes back before another layer uses its window is not written.  The file
+ * takes classes: tensors with rows in the same steps.
  *
  * 1. A backward comes behind a forward of its place.
  * 2. Rows lie in the region of their tensor, or in that of a layer that keeps them.
@@ -9068,7 +9068,8 @@ MEMOI void memoi_swap_take_places(int64_t n_places, memob_swap_placement* p) {
 }
 
 /* Finds places in host memory for the moved layers.  host_bytes 0: n_places, or (0) one for each
- * layer; otherwise as many as fit, and at least one. */
+ * layer.  Otherwise a bisection finds how many fit, at least one.  If layers move unlike bytes, a
+ * larger number may also fit: other layers then have the places. */
 MEMOI void memob_swap_find_places(const memo_swap_desc* desc, int64_t host_bytes, int64_t n_places,
                                   memob_swap_placement* p) {
     int32_t n_moved = 0, low = 1, high;
@@ -9736,8 +9737,8 @@ MEMOI memo_status memoi_swap_find_pieces(const memo_swap_desc* desc, const memob
 /* --- placements --- */
 
 /* Every offset and size that follows from desc.  host_bytes 0: with desc->n_host_layers places;
- * otherwise with as many as fit.  One place remains even if it does not fit: compare
- * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+ * otherwise with the number that memob_swap_find_places finds.  One place remains even if it does
+ * not fit: compare sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
                                             memob_swap_placement* placement, memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
@@ -11078,8 +11079,9 @@ MEMOI void memoi_step_take(memob_step* step, const memob_step_law* of, int32_t k
     }
 }
 
-/* What lies there when a phase begins comes of the operations before; which of this is taken, of
- * those from there on: of the planned step to its end, and again from its begin. */
+/* The operations before a phase leave what lies there when the phase begins.  The operations from
+ * there on decide which of these items the phase takes: to the end of the planned step, and on from
+ * the step's begin. */
 MEMOI void memoi_step_find_takes(memob_step* step, int32_t phase, char* known, uint8_t* lies) {
     const memob_step_law* of = &step->laws[step->law_of[phase]];
     const int32_t n = step->desc.n_items, begin = step->begin[phase];
@@ -11377,8 +11379,8 @@ MEMOI memo_status memoi_step_leave(memob_step* step, memo_error* error) {
     return memoi_step_finish(step);
 }
 
-/* After an error, or in place of the rest of a step: values that end with an update are nobody's,
- * but of layers whose update waits. */
+/* After an error, or in place of the rest of a step.  Nobody needs values that end with an update,
+ * unless the layer's update waits. */
 MEMOI void memoi_step_abandon(memob_step* step) {
     memoi_step_find_lies(step);
     for (int32_t i = 0; i < step->desc.n_items; i++)

@@ -29,16 +29,16 @@
  * 7. Transfers of one operation have the same visits before and after, so they share a wait and an
  *    event; and windows of their own in front of the file.
  *
- * 8. Lists in any order follow each other as the law does not know (is_any_order), so each knows
- *    the list before and the list behind alone, and all its items live on.  A stay that goes on
- *    into the next list is not loaded again there; it is stored in each list that changes it,
- *    unless the next list changes it further, a visit spends it, or nobody takes its bytes.  A load
- *    comes at the earliest with the list before that of its first use.
+ * 8. With is_any_order, lists may follow each other in any order.  So a list knows only the list
+ *    before and the list behind, and all items live on.  A stay that goes on into the next list is
+ *    not loaded again there.  Each list that changes the stay stores it, unless the next list
+ *    changes it further, a visit spends it, or nobody takes its bytes.  A load comes at the earliest
+ *    with the list before that of its first use.
  *
  * Windows.  An item whose home is the file has a window on the host, which other items may share.
- * A store is followed by a write to the file, unless the window has the bytes until their last
- * load.  A read comes behind the copy that frees the window.  An item that lives on is always
- * written, and read before each load: another list may use the window in between. */
+ * A write to the file follows a store, unless the window keeps the bytes until their last load.  A
+ * read comes behind the transfer that frees the window.  An item that lives on is always written,
+ * and read before each load, because another list may use the window in between. */
 
 /* How a visit uses an item. */
 typedef enum memob_use_how {

@@ -143,8 +143,9 @@ MEMOI void memoi_step_take(memob_step* step, const memob_step_law* of, int32_t k
     }
 }
 
-/* What lies there when a phase begins comes of the operations before; which of this is taken, of
- * those from there on: of the planned step to its end, and again from its begin. */
+/* The operations before a phase leave what lies there when the phase begins.  The operations from
+ * there on decide which of these items the phase takes: to the end of the planned step, and on from
+ * the step's begin. */
 MEMOI void memoi_step_find_takes(memob_step* step, int32_t phase, char* known, uint8_t* lies) {
     const memob_step_law* of = &step->laws[step->law_of[phase]];
     const int32_t n = step->desc.n_items, begin = step->begin[phase];
@@ -442,8 +443,8 @@ MEMOI memo_status memoi_step_leave(memob_step* step, memo_error* error) {
     return memoi_step_finish(step);
 }
 
-/* After an error, or in place of the rest of a step: values that end with an update are nobody's,
- * but of layers whose update waits. */
+/* After an error, or in place of the rest of a step.  Nobody needs values that end with an update,
+ * unless the layer's update waits. */
 MEMOI void memoi_step_abandon(memob_step* step) {
     memoi_step_find_lies(step);
     for (int32_t i = 0; i < step->desc.n_items; i++)

@@ -410,8 +410,8 @@ MEMOI memo_status memoi_swap_find_pieces(const memo_swap_desc* desc, const memob
 /* --- placements --- */
 
 /* Every offset and size that follows from desc.  host_bytes 0: with desc->n_host_layers places;
- * otherwise with as many as fit.  One place remains even if it does not fit: compare
- * sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+ * otherwise with the number that memob_swap_find_places finds.  One place remains even if it does
+ * not fit: compare sizes.host_bytes.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc, int64_t host_bytes,
                                             memob_swap_placement* placement, memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);

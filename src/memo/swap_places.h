@@ -33,10 +33,10 @@
  * where rows of the step before end, at most at the end of the stack.  Rows in the scratch are the
  * surplus, except in the last step.
  *
- * The file.  If fewer layers have places in host memory than move, the last two places (or one) are
- * windows of the layers that have none, which take turns.  These layers have homes in the file; one
- * that comes back from its window before others use it is not written.  The file takes classes:
- * tensors with rows in the same steps.
+ * The file.  If host memory has fewer places than layers move, the last two places (or the only
+ * one) are windows.  Layers without a place have their homes in the file, and take turns in the
+ * windows.  A layer that comes back before another layer uses its window is not written.  The file
+ * takes classes: tensors with rows in the same steps.
  *
  * 1. A backward comes behind a forward of its place.
  * 2. Rows lie in the region of their tensor, or in that of a layer that keeps them.
@@ -621,7 +621,8 @@ MEMOI void memoi_swap_take_places(int64_t n_places, memob_swap_placement* p) {
 }
 
 /* Finds places in host memory for the moved layers.  host_bytes 0: n_places, or (0) one for each
- * layer; otherwise as many as fit, and at least one. */
+ * layer.  Otherwise a bisection finds how many fit, at least one.  If layers move unlike bytes, a
+ * larger number may also fit: other layers then have the places. */
 MEMOI void memob_swap_find_places(const memo_swap_desc* desc, int64_t host_bytes, int64_t n_places,
                                   memob_swap_placement* p) {
     int32_t n_moved = 0, low = 1, high;
