@@ -907,12 +907,13 @@ TEST(micro_batches_in_flight_come_back) {
             CHECK_OK(chain_micro_batch(&c, step, n_calls));
         }
         own_check* check = check_recorded(&c, recorder);
-        /* Of two layers that share a place on the host some rows may have no byte in common. */
-        const int is_shared = c.desc.n_host_layers && c.desc.n_host_layers < sizes.n_swapped_layers;
-        CHECK_CASE(!is_whole || is_shared || check->n_redundant_waits == 0,
+        /* By a table, the packs of two layers may have no byte in common. */
+        const int has_packs = c.has_rows && c.has_kinds;
+        CHECK_CASE(!is_whole || has_packs || check->n_redundant_waits == 0,
                    "round %d: %lld of %lld waits: %s", round, (long long)check->n_redundant_waits,
                    (long long)check->n_waits, describe(&c));
-        if (is_whole && is_shared) {
+        if (is_whole && has_packs) {
+            CHECK_IS(5 * check->n_redundant_waits, <=, check->n_waits);
             n_waits += check->n_waits;
             n_redundant += check->n_redundant_waits;
         }
@@ -932,9 +933,8 @@ TEST(micro_batches_in_flight_come_back) {
                    error.message, describe(&c));
     }
     printf("# %lld layers go to the file, %lld files are written several times in an order; "
-           "%lld of %lld waits are redundant\n",
+           "%lld of %lld waits for packs are redundant\n",
            (long long)n_spilled, (long long)n_again, (long long)n_redundant, (long long)n_waits);
-    CHECK_IS(20 * n_redundant, <=, n_waits);
     CHECK(n_moved > 60 / SHARE && n_abandoned > 20 / SHARE && n_deep > 40 / SHARE);
     CHECK(n_sliced > 60 / SHARE && n_handed > 60 / SHARE && n_whole > 15 / SHARE);
     CHECK(n_spilled > 200 / SHARE && n_again > 20 / SHARE);
