@@ -6538,6 +6538,7 @@ MEMOI int memoi_list_has(const memob_list_desc* d, int32_t phase) {
                                                   {0, 1, 0, 1, 0, 1, 0, 0},
                                                   {0, 1, 1, 0, 1, 1, 0, 0},
                                                   {0, 1, 1, 1, 1, 1, 0, 0}}; /* five and more */
+    MEMO_ASSERT(d->n_rounds > 0);
     if (phase == MEMOB_UPDATES) return d->update_at == MEMO_UPDATE_PASS;
     return rounds[memob_min(d->n_rounds, 5) - 1][phase];
 }
@@ -6916,8 +6917,8 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64
  * 8. With is_any_order, lists may follow each other in any order.  So a list knows only the list
  *    before and the list behind, and all items live on.  A stay that goes on into the next list is
  *    not loaded again there.  Each list that changes the stay stores it, unless the next list
- *    changes it further, a visit spends it, or nobody takes its bytes.  A load comes at the earliest
- *    with the list before that of its first use.
+ *    changes it further, a visit spends it, or nobody takes its bytes.  A load comes at the
+ *    earliest with the list before that of its first use.
  *
  * Windows.  An item whose home is the file has a window on the host, which other items may share.
  * A write to the file follows a store, unless the window keeps the bytes until their last load.  A
@@ -7264,12 +7265,13 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
                            memoi_stay_host(m, version),
                            order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored};
     MEMO_ASSERT(time < m->law->n_lists * n_visits);
-    MEMO_ASSERT(!order || memoi_use_reads(stay->how));                 /* 1 */
-    MEMO_ASSERT(order || stay->changed >= 0);                          /* 2 */
-    MEMO_ASSERT(order || (time >= stay->first && time <= stay->last)); /* 3 */
-    MEMO_ASSERT(!order || time < stay->first);                         /* 4 */
-    MEMO_ASSERT(item->n_slots > 0);                                    /* 6 */
-    MEMO_ASSERT(!order || !m->desc->is_any_order ||                    /* 8 */
+    MEMO_ASSERT(!order || memoi_use_reads(stay->how));                        /* 1 */
+    MEMO_ASSERT(order || stay->changed >= 0);                                 /* 2 */
+    MEMO_ASSERT(order || (time >= stay->first && time <= stay->last));        /* 3 */
+    MEMO_ASSERT(!order || time < stay->first);                                /* 4 */
+    MEMO_ASSERT(item->n_slots > 0);                                           /* 6 */
+    MEMO_ASSERT(item->file < 0 || memoi_stay_host(m, version) == item->host); /* its window */
+    MEMO_ASSERT(!order || !m->desc->is_any_order ||                           /* 8 */
                 time >= (stay->first / n_visits - 1) * n_visits);
     MEMO_ASSERT(m->n_due < 2 * m->n_stays); /* a store and a load of each */
     m->due[m->n_due++] = due;

@@ -226,8 +226,8 @@ MEMO_TRY memo_status memo_profile_write(const memo_profile* profile, const char*
  * that moves least.  The same desc always gives the same plan.
  *
  * With a third tier (memo_swap_desc.n_host_layers), fewer places in host memory leave room for more
- * rows of each layer, but more layers go to the file.  A table gets the most places that fit, but if
- * its layers move unlike bytes maybe fewer. */
+ * rows of each layer, but more layers go to the file.  A table gets the most places that fit; maybe
+ * fewer if its layers move unlike bytes. */
 
 typedef struct memo_swap_plan_desc {
     /* Tensors, layers, kinds, n_rows and tile_rows count.  With rows the plan only has their

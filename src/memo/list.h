@@ -145,6 +145,7 @@ MEMOI int memoi_list_has(const memob_list_desc* d, int32_t phase) {
                                                   {0, 1, 0, 1, 0, 1, 0, 0},
                                                   {0, 1, 1, 0, 1, 1, 0, 0},
                                                   {0, 1, 1, 1, 1, 1, 0, 0}}; /* five and more */
+    MEMO_ASSERT(d->n_rounds > 0);
     if (phase == MEMOB_UPDATES) return d->update_at == MEMO_UPDATE_PASS;
     return rounds[memob_min(d->n_rounds, 5) - 1][phase];
 }
