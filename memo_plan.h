@@ -1524,18 +1524,19 @@ MEMOI memo_status memoi_items_create(const memo_plan* plan, int simpler, memoi_p
 
 enum { MEMOI_HELD_PAIRS = 1 << 25 }; /* beyond, lifetimes are stretched instead */
 
-/* Goes to the next pair that a hold keeps apart, from hold 0 and buffer -1 on; 0: there is none. */
-MEMOI int memoi_holds_next(const memo_plan* plan, int64_t* h, int64_t* j) {
-    for (; *h < plan->n_holds; (*h)++, *j = -1) {
-        const memo_hold* hold = &plan->holds[*h];
-        const memo_buffer *held = &plan->buffers[hold->buffer], *other;
-        for (*j = memob_max(*j, hold->buffer) + 1; *j < plan->n_buffers; (*j)++) {
-            other = &plan->buffers[*j];
-            if (other->begin >= hold->until) break;
-            if (other->lane == hold->lane && other->begin >= held->end) return 1;
-        }
-    }
-    return 0;
+/* Adds the pair of items i and j, if both are items.  UNFIT: there are too many. */
+MEMOI memoi_made memoi_items_add_pair(memoi_problem* problem, int64_t i, int64_t j,
+                                      int64_t* capacity) {
+    const int64_t k = 2 * problem->n_held;
+    if (i < 0 || j < 0) return MEMOI_MADE;
+    if (problem->n_held == MEMOI_HELD_PAIRS) return MEMOI_UNFIT;
+    if (!memob_reserve(&problem->held, capacity, k + 2, sizeof(int32_t))) return MEMOI_NO_MEMORY;
+    MEMO_ASSERT(i < j); /* 3 */
+    problem->held[k] = (int32_t)i;
+    problem->held[k + 1] = (int32_t)j;
+    problem->n_held++;
+    problem->items[i].until = memob_max(problem->items[i].until, problem->items[j].begin + 1);
+    return MEMOI_MADE;
 }
 
 /* Adds the pairs that holds keep apart.  UNFIT: there are too many. */
@@ -1545,20 +1546,14 @@ MEMOI memoi_made memoi_items_add_holds(memoi_problem* problem, const memo_plan* 
     memoi_made made = item_of ? MEMOI_MADE : MEMOI_NO_MEMORY;
     for (int64_t i = 0; made && i < plan->n_buffers; i++) item_of[i] = -1;
     for (int64_t i = 0; made && i < problem->n_items; i++) item_of[problem->items[i].origin] = i;
-    for (int64_t h = 0, j = -1; made && memoi_holds_next(plan, &h, &j);) {
-        const int64_t i = item_of[plan->holds[h].buffer], k = 2 * problem->n_held;
-        if (i < 0 || item_of[j] < 0) continue;
-        if (problem->n_held == MEMOI_HELD_PAIRS)
-            made = MEMOI_UNFIT;
-        else if (!memob_reserve(&problem->held, &capacity, k + 2, sizeof(int32_t)))
-            made = MEMOI_NO_MEMORY;
-        if (made != MEMOI_MADE) break;
-        MEMO_ASSERT(i < item_of[j]); /* 3 */
-        problem->held[k] = (int32_t)i;
-        problem->held[k + 1] = (int32_t)item_of[j];
-        problem->n_held++;
-        problem->items[i].until =
-            memob_max(problem->items[i].until, problem->items[item_of[j]].begin + 1);
+    for (int64_t h = 0; made == MEMOI_MADE && h < plan->n_holds; h++) {
+        const memo_hold* hold = &plan->holds[h];
+        for (int64_t j = hold->buffer + 1; made == MEMOI_MADE && j < plan->n_buffers; j++) {
+            const memo_buffer* other = &plan->buffers[j];
+            if (other->begin >= hold->until) break;
+            if (other->lane == hold->lane && other->begin >= plan->buffers[hold->buffer].end)
+                made = memoi_items_add_pair(problem, item_of[hold->buffer], item_of[j], &capacity);
+        }
     }
     MEMO_FREE(item_of);
     return made;
@@ -2153,7 +2148,7 @@ MEMOI int memoi_cover_join(memoi_cover* cover, int32_t i) {
 /* Makes a section that contains item i and the items of the set.  0: no memory. */
 MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set) {
     const memoi_neighbors* neighbors = cover->problem->neighbors;
-    int64_t first = cover->n_stays, earliest = i, latest = i;
+    int64_t earliest = i, latest = i;
     int ok;
     cover->n_members = cover->n_candidates = 0;
     for (int64_t k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
@@ -2176,9 +2171,9 @@ MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set)
         ok = memoi_cover_join(cover, i);
     }
 
-    for (int64_t k = first; ok && k < cover->n_stays; k++) {
-        earliest = memob_min(earliest, cover->stays[k].key);
-        latest = memob_max(latest, cover->stays[k].key);
+    for (int64_t k = 0; k < cover->n_members; k++) {
+        earliest = memob_min(earliest, cover->members[k]);
+        latest = memob_max(latest, cover->members[k]);
     }
     if (!ok || !memob_reserve(&cover->order, &cover->order_capacity, cover->n_sections + 1,
                               sizeof(memob_keyed)))
@@ -2186,19 +2181,6 @@ MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set)
     cover->order[cover->n_sections] =
         memob_keyed_of(latest * cover->problem->n_items + earliest, cover->n_sections);
     cover->n_sections++;
-    return 1;
-}
-
-/* Numbers sections by time, and sorts the stays by item, then section.  0: no memory. */
-MEMOI int memoi_cover_sort(memoi_cover* cover) {
-    int64_t* number = (int64_t*)memob_calloc(cover->n_sections, sizeof(int64_t));
-    if (!number) return 0;
-    qsort(cover->order, (size_t)cover->n_sections, sizeof(memob_keyed), memob_keyed_compare);
-    for (int64_t k = 0; k < cover->n_sections; k++) number[cover->order[k].index] = k;
-    for (int64_t k = 0; k < cover->n_stays; k++)
-        cover->stays[k].index = number[cover->stays[k].index];
-    qsort(cover->stays, (size_t)cover->n_stays, sizeof(memob_keyed), memob_keyed_compare);
-    MEMO_FREE(number);
     return 1;
 }
 
@@ -2213,11 +2195,18 @@ MEMOI int memoi_cover_item(memoi_cover* cover, int32_t i) {
     return ok;
 }
 
-/* Replaces the pairs by the sections.  An item has a range for each run of sections that contain
- * it.  0: no memory. */
-MEMOI int memoi_cover_use(const memoi_cover* cover, memoi_problem* problem) {
+/* Replaces the pairs by the sections, in order of time.  An item has a range for each run of
+ * sections that contain it.  0: no memory. */
+MEMOI int memoi_cover_use(memoi_cover* cover, memoi_problem* problem) {
+    int64_t* number = MEMOB_ARRAY(&cover->arrays, int64_t, cover->n_sections);
     memoi_range* range = MEMOB_ARRAY(&problem->arrays, memoi_range, cover->n_stays);
-    if (!range) return 0;
+    if (!number || !range) return 0;
+    qsort(cover->order, (size_t)cover->n_sections, sizeof(memob_keyed), memob_keyed_compare);
+    for (int64_t k = 0; k < cover->n_sections; k++) number[cover->order[k].index] = k;
+    for (int64_t k = 0; k < cover->n_stays; k++)
+        cover->stays[k].index = number[cover->stays[k].index];
+    qsort(cover->stays, (size_t)cover->n_stays, sizeof(memob_keyed), memob_keyed_compare);
+
     MEMO_FREE(problem->held);
     problem->held = NULL;
     problem->n_held = 0;
@@ -2257,8 +2246,7 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
         ok = memoi_cover_item(&cover, i);
 
     /* After too much work the pairs stay. */
-    if (ok && cover.n_work < MEMOI_COVER_WORK)
-        ok = memoi_cover_sort(&cover) && memoi_cover_use(&cover, problem);
+    if (ok && cover.n_work < MEMOI_COVER_WORK) ok = memoi_cover_use(&cover, problem);
     memob_arrays_free(&cover.arrays);
     MEMO_FREE(cover.stays);
     MEMO_FREE(cover.order);
@@ -3438,20 +3426,18 @@ MEMOI int memoi_search_prune(memoi_search* search, int64_t begin, int64_t end, i
 
 /* --- branching: the item of a node, both of its cases, and parts one by one --- */
 
-/* How tight a section is: little room, few choices, and failures.  The least is the tightest. */
-MEMOI double memoi_search_tight(const memoi_search* search, int64_t s) {
-    const memoi_look* look = &search->looks[s];
-    return ((double)look->slack + 1) * (double)look->n_choices / search->weight[s];
-}
-
-/* The least tightness of the sections in which an item lives. */
+/* How tight an item's tightest section is: little room, few choices, and failures.  The least is
+ * the tightest. */
 MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
     double least = HUGE_VAL;
     const memoi_range *range = search->problem->ranges + item->first_range, *last;
     for (last = range + item->n_ranges; range < last; range++)
-        for (int64_t s = range->begin; s < range->end; s++)
-            least = fmin(least, memoi_search_tight(search, s));
+        for (int64_t s = range->begin; s < range->end; s++) {
+            const memoi_look* look = &search->looks[s];
+            const double room = (double)look->slack + 1;
+            least = fmin(least, room * (double)look->n_choices / search->weight[s]);
+        }
     return least;
 }
 
@@ -3496,11 +3482,6 @@ MEMOI int64_t memoi_search_moment(const memoi_search* search) {
     return (search->n_nodes - search->node_begin) * MEMOI_THREADS + search->place;
 }
 
-MEMOI int memoi_search_is_overtaken(const memoi_search* search) {
-    return search->answered &&
-           __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment(search);
-}
-
 /* Counts a branch.  Must the run stop? */
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
     const int64_t before = search->n_nodes;
@@ -3509,7 +3490,9 @@ MEMOI int memoi_search_is_stopped(memoi_search* search) {
     search->n_looks %= MEMOI_SEARCH_LOOKS;
     if (search->n_nodes / 16 > before / 16) {
         search->is_out_of_time |= memoi_deadline_is_over(search->clock);
-        if (memoi_search_is_overtaken(search)) search->node_end = 0;
+        if (search->answered &&
+            __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment(search))
+            search->node_end = 0;
     }
     return search->is_out_of_time || search->is_out_of_memory ||
            search->n_branches >= search->branch_stop || search->n_nodes >= search->node_end;
@@ -3750,19 +3733,6 @@ MEMOI memo_status memoi_exact_solve(const memoi_problem* problem, int64_t target
  * by greedy and the exact search; a bound of these items bounds the whole.  All other items go
  * around these by lowest offset. */
 
-/* Marks the items of sections whose bound is above so many percent of the plan's bound; returns how
- * many items there are. */
-MEMOI int64_t memoi_full_mark(const memoi_problem* problem, int percent, char* is_in_set) {
-    const int64_t bound = problem->lower_bound;
-    const int64_t level = bound / 100 * percent + bound % 100 * percent / 100; /* no overflow */
-    int64_t n_full = 0;
-    for (int64_t i = 0; i < problem->n_items; i++) {
-        is_in_set[i] = problem->items[i].load > level;
-        n_full += is_in_set[i];
-    }
-    return n_full;
-}
-
 /* Plans the items in the set alone, from their offsets on; raises the bound of the whole. */
 MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_in_set,
                                    int64_t target, memoi_effort* own, int64_t* offsets,
@@ -3784,15 +3754,17 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
 }
 
 /* Lowers the best plan of an easy problem.  The items of sections that are full up to some percent
- * come first, with so many nodes.  Then all other items go around these, by one order after the
+ * of the bound come first, with so many nodes.  Then all other items go around these, by one order after the
  * other.  Does nothing if nearly all items live in full sections. */
 MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, int64_t target,
                                    int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
                                    memo_error* error) {
     const int64_t n = problem->n_items, n_run = n / MEMOI_PLACED_NODE; /* nodes of an order */
     const int64_t n_orders = memob_min(2 + n_nodes / (2 * n_run + 1), 4);
+    const int64_t bound = problem->lower_bound;
+    const int64_t level = bound / 100 * percent + bound % 100 * percent / 100; /* no overflow */
     memo_status status = MEMO_STATUS_OK;
-    int64_t peak = 0;
+    int64_t peak = 0, n_full = 0;
     memoi_greedy greedy;
     memoi_effort own = memoi_effort_take(effort, n_nodes);
     const int ok = memoi_greedy_create(&greedy, problem, &effort->clock);
@@ -3800,7 +3772,9 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     int64_t* offsets = greedy.offsets; /* as scratch */
     char* is_in_set = (char*)memob_arrays_add(a, n, 1);
     if (!ok || a->failed) status = memob_no_memory(error, "full sections");
-    if (status || memoi_full_mark(problem, percent, is_in_set) > n / 4 * 3) goto done;
+    for (int64_t i = 0; !status && i < n; i++)
+        n_full += is_in_set[i] = problem->items[i].load > level;
+    if (status || n_full > n / 4 * 3) goto done;
     memcpy(offsets, best->offsets, (size_t)n * sizeof(int64_t));
     status = memoi_full_inner(problem, is_in_set, target, &own, offsets, &best->bound, error);
     memoi_effort_spend(effort, own.n_nodes);
@@ -3968,11 +3942,6 @@ MEMOI memoi_made memoi_ejections_create(memoi_ejections* e, const memoi_problem*
         *largest = (int32_t)memob_max(*largest, item->end);
     }
     return MEMOI_MADE;
-}
-
-/* Nodes for ejections: few if the problem is small, as the exact search is likely to end. */
-MEMOI int64_t memoi_ejections_share(const memoi_problem* problem, int64_t n_nodes) {
-    return problem->n_items <= MEMOI_SMALL_ITEMS ? n_nodes / MEMOI_TRIES : n_nodes;
 }
 
 /* Places waiting items until none waits, or the places of this capacity, n_nodes or the time are
@@ -4619,6 +4588,13 @@ MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_node
     return status;
 }
 
+/* Nodes for ejections beside the exact search: few if the problem is small, as that is likely to
+ * end. */
+MEMOI int64_t memoi_loop_ejections(const memoi_loop* loop, int64_t n_nodes) {
+    n_nodes = memoi_loop_share(loop, n_nodes);
+    return loop->problem->n_items <= MEMOI_SMALL_ITEMS ? n_nodes / MEMOI_TRIES : n_nodes;
+}
+
 /* Ejections until the goal or the nodes are reached.  Their lists take the time of a greedy run, so
  * these are made on first use. */
 MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nodes,
@@ -4642,7 +4618,6 @@ MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
  * unless they have spent a sixteenth of all nodes in vain. */
 MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t peak,
                                     int64_t n_nodes, memo_error* error) {
-    const memoi_problem* problem = loop->problem;
     const memoi_effort* effort = loop->effort;
     memo_status status = MEMO_STATUS_OK;
     memoi_exact_begin(&loop->exact, loop->target);
@@ -4650,10 +4625,8 @@ MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t
         int has_gained = has_ejections && loop->n_idle <= effort->n_nodes / MEMOI_TRIES;
         while (has_gained && !status && !memoi_loop_is_over(loop, peak)) {
             const int64_t before = loop->best->peak, n_before = effort->n_nodes;
-            status = memoi_loop_eject(
-                loop, memob_max(loop->target, loop->best->bound),
-                memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes / MEMOI_TRIES + 1)),
-                error);
+            status = memoi_loop_eject(loop, memob_max(loop->target, loop->best->bound),
+                                      memoi_loop_ejections(loop, n_nodes / MEMOI_TRIES + 1), error);
             has_gained = loop->best->peak < before;
             loop->n_idle = has_gained ? 0 : loop->n_idle + effort->n_nodes - n_before;
         }
@@ -4682,10 +4655,8 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
 
     /* What is plain or a cover is searched first; anything else needs ejections first. */
     if (!is_searched && !status && !memoi_loop_is_over(loop, peak))
-        status = memoi_loop_eject(
-            loop, goal,
-            has_exact ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes)) : n_nodes,
-            error);
+        status = memoi_loop_eject(loop, goal,
+                                  has_exact ? memoi_loop_ejections(loop, n_nodes) : n_nodes, error);
     if (has_exact && !status) status = memoi_loop_search(loop, is_searched, peak, n_nodes, error);
     memoi_loop_credit(loop, "search"); /* or another engine of a round */
     memoi_effort_report(loop->effort, problem, loop->best);
@@ -4761,16 +4732,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
  *
  * 1. No plan is lower than what is proven. */
 
-/* Sets the peak, and the proof by the bound.  Fixed buffers of no size count in both. */
-MEMOI void memoi_plan_measure(memo_plan* plan) {
-    plan->peak_bytes = 0;
-    for (int64_t i = 0; i < plan->n_buffers; i++)
-        plan->peak_bytes = memob_max(plan->peak_bytes,
-                                     plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
-    plan->proof =
-        plan->peak_bytes <= plan->lower_bound_bytes ? MEMO_PROOF_OPTIMAL : MEMO_PROOF_FEASIBLE;
-}
-
+/* Sets offsets, the peak, and the proof by the bound.  Fixed buffers of no size count in both. */
 MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
                             const memoi_solution* best, const char* engine) {
     for (int64_t i = 0; i < plan->n_buffers; i++)
@@ -4778,7 +4740,12 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
     for (int64_t i = 0; i < problem->n_items; i++)
         plan->buffers[problem->items[i].origin].offset_bytes =
             best->offsets[i] * problem->unit_bytes;
-    memoi_plan_measure(plan);
+    plan->peak_bytes = 0;
+    for (int64_t i = 0; i < plan->n_buffers; i++)
+        plan->peak_bytes = memob_max(plan->peak_bytes,
+                                     plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
+    plan->proof =
+        plan->peak_bytes <= plan->lower_bound_bytes ? MEMO_PROOF_OPTIMAL : MEMO_PROOF_FEASIBLE;
     if (engine) snprintf(plan->engine, sizeof plan->engine, "%s", engine);
 }
 

@@ -83,7 +83,7 @@ MEMOI int memoi_cover_join(memoi_cover* cover, int32_t i) {
 /* Makes a section that contains item i and the items of the set.  0: no memory. */
 MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set) {
     const memoi_neighbors* neighbors = cover->problem->neighbors;
-    int64_t first = cover->n_stays, earliest = i, latest = i;
+    int64_t earliest = i, latest = i;
     int ok;
     cover->n_members = cover->n_candidates = 0;
     for (int64_t k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
@@ -106,9 +106,9 @@ MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set)
         ok = memoi_cover_join(cover, i);
     }
 
-    for (int64_t k = first; ok && k < cover->n_stays; k++) {
-        earliest = memob_min(earliest, cover->stays[k].key);
-        latest = memob_max(latest, cover->stays[k].key);
+    for (int64_t k = 0; k < cover->n_members; k++) {
+        earliest = memob_min(earliest, cover->members[k]);
+        latest = memob_max(latest, cover->members[k]);
     }
     if (!ok || !memob_reserve(&cover->order, &cover->order_capacity, cover->n_sections + 1,
                               sizeof(memob_keyed)))
@@ -116,19 +116,6 @@ MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set)
     cover->order[cover->n_sections] =
         memob_keyed_of(latest * cover->problem->n_items + earliest, cover->n_sections);
     cover->n_sections++;
-    return 1;
-}
-
-/* Numbers sections by time, and sorts the stays by item, then section.  0: no memory. */
-MEMOI int memoi_cover_sort(memoi_cover* cover) {
-    int64_t* number = (int64_t*)memob_calloc(cover->n_sections, sizeof(int64_t));
-    if (!number) return 0;
-    qsort(cover->order, (size_t)cover->n_sections, sizeof(memob_keyed), memob_keyed_compare);
-    for (int64_t k = 0; k < cover->n_sections; k++) number[cover->order[k].index] = k;
-    for (int64_t k = 0; k < cover->n_stays; k++)
-        cover->stays[k].index = number[cover->stays[k].index];
-    qsort(cover->stays, (size_t)cover->n_stays, sizeof(memob_keyed), memob_keyed_compare);
-    MEMO_FREE(number);
     return 1;
 }
 
@@ -143,11 +130,18 @@ MEMOI int memoi_cover_item(memoi_cover* cover, int32_t i) {
     return ok;
 }
 
-/* Replaces the pairs by the sections.  An item has a range for each run of sections that contain
- * it.  0: no memory. */
-MEMOI int memoi_cover_use(const memoi_cover* cover, memoi_problem* problem) {
+/* Replaces the pairs by the sections, in order of time.  An item has a range for each run of
+ * sections that contain it.  0: no memory. */
+MEMOI int memoi_cover_use(memoi_cover* cover, memoi_problem* problem) {
+    int64_t* number = MEMOB_ARRAY(&cover->arrays, int64_t, cover->n_sections);
     memoi_range* range = MEMOB_ARRAY(&problem->arrays, memoi_range, cover->n_stays);
-    if (!range) return 0;
+    if (!number || !range) return 0;
+    qsort(cover->order, (size_t)cover->n_sections, sizeof(memob_keyed), memob_keyed_compare);
+    for (int64_t k = 0; k < cover->n_sections; k++) number[cover->order[k].index] = k;
+    for (int64_t k = 0; k < cover->n_stays; k++)
+        cover->stays[k].index = number[cover->stays[k].index];
+    qsort(cover->stays, (size_t)cover->n_stays, sizeof(memob_keyed), memob_keyed_compare);
+
     MEMO_FREE(problem->held);
     problem->held = NULL;
     problem->n_held = 0;
@@ -187,8 +181,7 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
         ok = memoi_cover_item(&cover, i);
 
     /* After too much work the pairs stay. */
-    if (ok && cover.n_work < MEMOI_COVER_WORK)
-        ok = memoi_cover_sort(&cover) && memoi_cover_use(&cover, problem);
+    if (ok && cover.n_work < MEMOI_COVER_WORK) ok = memoi_cover_use(&cover, problem);
     memob_arrays_free(&cover.arrays);
     MEMO_FREE(cover.stays);
     MEMO_FREE(cover.order);

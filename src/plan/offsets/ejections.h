@@ -147,11 +147,6 @@ MEMOI memoi_made memoi_ejections_create(memoi_ejections* e, const memoi_problem*
     return MEMOI_MADE;
 }
 
-/* Nodes for ejections: few if the problem is small, as the exact search is likely to end. */
-MEMOI int64_t memoi_ejections_share(const memoi_problem* problem, int64_t n_nodes) {
-    return problem->n_items <= MEMOI_SMALL_ITEMS ? n_nodes / MEMOI_TRIES : n_nodes;
-}
-
 /* Places waiting items until none waits, or the places of this capacity, n_nodes or the time are
  * spent.  Fixed items that leave no room take all places. */
 MEMOI void memoi_ejections_settle(memoi_ejections* e, int64_t n_nodes, memoi_effort* effort) {

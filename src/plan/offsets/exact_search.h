@@ -288,20 +288,18 @@ MEMOI int memoi_search_prune(memoi_search* search, int64_t begin, int64_t end, i
 
 /* --- branching: the item of a node, both of its cases, and parts one by one --- */
 
-/* How tight a section is: little room, few choices, and failures.  The least is the tightest. */
-MEMOI double memoi_search_tight(const memoi_search* search, int64_t s) {
-    const memoi_look* look = &search->looks[s];
-    return ((double)look->slack + 1) * (double)look->n_choices / search->weight[s];
-}
-
-/* The least tightness of the sections in which an item lives. */
+/* How tight an item's tightest section is: little room, few choices, and failures.  The least is
+ * the tightest. */
 MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     const memoi_item* item = &search->problem->items[i];
     double least = HUGE_VAL;
     const memoi_range *range = search->problem->ranges + item->first_range, *last;
     for (last = range + item->n_ranges; range < last; range++)
-        for (int64_t s = range->begin; s < range->end; s++)
-            least = fmin(least, memoi_search_tight(search, s));
+        for (int64_t s = range->begin; s < range->end; s++) {
+            const memoi_look* look = &search->looks[s];
+            const double room = (double)look->slack + 1;
+            least = fmin(least, room * (double)look->n_choices / search->weight[s]);
+        }
     return least;
 }
 
@@ -346,11 +344,6 @@ MEMOI int64_t memoi_search_moment(const memoi_search* search) {
     return (search->n_nodes - search->node_begin) * MEMOI_THREADS + search->place;
 }
 
-MEMOI int memoi_search_is_overtaken(const memoi_search* search) {
-    return search->answered &&
-           __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment(search);
-}
-
 /* Counts a branch.  Must the run stop? */
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
     const int64_t before = search->n_nodes;
@@ -359,7 +352,9 @@ MEMOI int memoi_search_is_stopped(memoi_search* search) {
     search->n_looks %= MEMOI_SEARCH_LOOKS;
     if (search->n_nodes / 16 > before / 16) {
         search->is_out_of_time |= memoi_deadline_is_over(search->clock);
-        if (memoi_search_is_overtaken(search)) search->node_end = 0;
+        if (search->answered &&
+            __atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment(search))
+            search->node_end = 0;
     }
     return search->is_out_of_time || search->is_out_of_memory ||
            search->n_branches >= search->branch_stop || search->n_nodes >= search->node_end;

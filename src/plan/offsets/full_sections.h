@@ -9,19 +9,6 @@
  * by greedy and the exact search; a bound of these items bounds the whole.  All other items go
  * around these by lowest offset. */
 
-/* Marks the items of sections whose bound is above so many percent of the plan's bound; returns how
- * many items there are. */
-MEMOI int64_t memoi_full_mark(const memoi_problem* problem, int percent, char* is_in_set) {
-    const int64_t bound = problem->lower_bound;
-    const int64_t level = bound / 100 * percent + bound % 100 * percent / 100; /* no overflow */
-    int64_t n_full = 0;
-    for (int64_t i = 0; i < problem->n_items; i++) {
-        is_in_set[i] = problem->items[i].load > level;
-        n_full += is_in_set[i];
-    }
-    return n_full;
-}
-
 /* Plans the items in the set alone, from their offsets on; raises the bound of the whole. */
 MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_in_set,
                                    int64_t target, memoi_effort* own, int64_t* offsets,
@@ -43,15 +30,17 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
 }
 
 /* Lowers the best plan of an easy problem.  The items of sections that are full up to some percent
- * come first, with so many nodes.  Then all other items go around these, by one order after the
+ * of the bound come first, with so many nodes.  Then all other items go around these, by one order after the
  * other.  Does nothing if nearly all items live in full sections. */
 MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, int64_t target,
                                    int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
                                    memo_error* error) {
     const int64_t n = problem->n_items, n_run = n / MEMOI_PLACED_NODE; /* nodes of an order */
     const int64_t n_orders = memob_min(2 + n_nodes / (2 * n_run + 1), 4);
+    const int64_t bound = problem->lower_bound;
+    const int64_t level = bound / 100 * percent + bound % 100 * percent / 100; /* no overflow */
     memo_status status = MEMO_STATUS_OK;
-    int64_t peak = 0;
+    int64_t peak = 0, n_full = 0;
     memoi_greedy greedy;
     memoi_effort own = memoi_effort_take(effort, n_nodes);
     const int ok = memoi_greedy_create(&greedy, problem, &effort->clock);
@@ -59,7 +48,9 @@ MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, in
     int64_t* offsets = greedy.offsets; /* as scratch */
     char* is_in_set = (char*)memob_arrays_add(a, n, 1);
     if (!ok || a->failed) status = memob_no_memory(error, "full sections");
-    if (status || memoi_full_mark(problem, percent, is_in_set) > n / 4 * 3) goto done;
+    for (int64_t i = 0; !status && i < n; i++)
+        n_full += is_in_set[i] = problem->items[i].load > level;
+    if (status || n_full > n / 4 * 3) goto done;
     memcpy(offsets, best->offsets, (size_t)n * sizeof(int64_t));
     status = memoi_full_inner(problem, is_in_set, target, &own, offsets, &best->bound, error);
     memoi_effort_spend(effort, own.n_nodes);

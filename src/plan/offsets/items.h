@@ -154,18 +154,19 @@ MEMOI memo_status memoi_items_create(const memo_plan* plan, int simpler, memoi_p
 
 enum { MEMOI_HELD_PAIRS = 1 << 25 }; /* beyond, lifetimes are stretched instead */
 
-/* Goes to the next pair that a hold keeps apart, from hold 0 and buffer -1 on; 0: there is none. */
-MEMOI int memoi_holds_next(const memo_plan* plan, int64_t* h, int64_t* j) {
-    for (; *h < plan->n_holds; (*h)++, *j = -1) {
-        const memo_hold* hold = &plan->holds[*h];
-        const memo_buffer *held = &plan->buffers[hold->buffer], *other;
-        for (*j = memob_max(*j, hold->buffer) + 1; *j < plan->n_buffers; (*j)++) {
-            other = &plan->buffers[*j];
-            if (other->begin >= hold->until) break;
-            if (other->lane == hold->lane && other->begin >= held->end) return 1;
-        }
-    }
-    return 0;
+/* Adds the pair of items i and j, if both are items.  UNFIT: there are too many. */
+MEMOI memoi_made memoi_items_add_pair(memoi_problem* problem, int64_t i, int64_t j,
+                                      int64_t* capacity) {
+    const int64_t k = 2 * problem->n_held;
+    if (i < 0 || j < 0) return MEMOI_MADE;
+    if (problem->n_held == MEMOI_HELD_PAIRS) return MEMOI_UNFIT;
+    if (!memob_reserve(&problem->held, capacity, k + 2, sizeof(int32_t))) return MEMOI_NO_MEMORY;
+    MEMO_ASSERT(i < j); /* 3 */
+    problem->held[k] = (int32_t)i;
+    problem->held[k + 1] = (int32_t)j;
+    problem->n_held++;
+    problem->items[i].until = memob_max(problem->items[i].until, problem->items[j].begin + 1);
+    return MEMOI_MADE;
 }
 
 /* Adds the pairs that holds keep apart.  UNFIT: there are too many. */
@@ -175,20 +176,14 @@ MEMOI memoi_made memoi_items_add_holds(memoi_problem* problem, const memo_plan* 
     memoi_made made = item_of ? MEMOI_MADE : MEMOI_NO_MEMORY;
     for (int64_t i = 0; made && i < plan->n_buffers; i++) item_of[i] = -1;
     for (int64_t i = 0; made && i < problem->n_items; i++) item_of[problem->items[i].origin] = i;
-    for (int64_t h = 0, j = -1; made && memoi_holds_next(plan, &h, &j);) {
-        const int64_t i = item_of[plan->holds[h].buffer], k = 2 * problem->n_held;
-        if (i < 0 || item_of[j] < 0) continue;
-        if (problem->n_held == MEMOI_HELD_PAIRS)
-            made = MEMOI_UNFIT;
-        else if (!memob_reserve(&problem->held, &capacity, k + 2, sizeof(int32_t)))
-            made = MEMOI_NO_MEMORY;
-        if (made != MEMOI_MADE) break;
-        MEMO_ASSERT(i < item_of[j]); /* 3 */
-        problem->held[k] = (int32_t)i;
-        problem->held[k + 1] = (int32_t)item_of[j];
-        problem->n_held++;
-        problem->items[i].until =
-            memob_max(problem->items[i].until, problem->items[item_of[j]].begin + 1);
+    for (int64_t h = 0; made == MEMOI_MADE && h < plan->n_holds; h++) {
+        const memo_hold* hold = &plan->holds[h];
+        for (int64_t j = hold->buffer + 1; made == MEMOI_MADE && j < plan->n_buffers; j++) {
+            const memo_buffer* other = &plan->buffers[j];
+            if (other->begin >= hold->until) break;
+            if (other->lane == hold->lane && other->begin >= plan->buffers[hold->buffer].end)
+                made = memoi_items_add_pair(problem, item_of[hold->buffer], item_of[j], &capacity);
+        }
     }
     MEMO_FREE(item_of);
     return made;

@@ -121,6 +121,13 @@ MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_node
     return status;
 }
 
+/* Nodes for ejections beside the exact search: few if the problem is small, as that is likely to
+ * end. */
+MEMOI int64_t memoi_loop_ejections(const memoi_loop* loop, int64_t n_nodes) {
+    n_nodes = memoi_loop_share(loop, n_nodes);
+    return loop->problem->n_items <= MEMOI_SMALL_ITEMS ? n_nodes / MEMOI_TRIES : n_nodes;
+}
+
 /* Ejections until the goal or the nodes are reached.  Their lists take the time of a greedy run, so
  * these are made on first use. */
 MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nodes,
@@ -144,7 +151,6 @@ MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
  * unless they have spent a sixteenth of all nodes in vain. */
 MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t peak,
                                     int64_t n_nodes, memo_error* error) {
-    const memoi_problem* problem = loop->problem;
     const memoi_effort* effort = loop->effort;
     memo_status status = MEMO_STATUS_OK;
     memoi_exact_begin(&loop->exact, loop->target);
@@ -152,10 +158,8 @@ MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t
         int has_gained = has_ejections && loop->n_idle <= effort->n_nodes / MEMOI_TRIES;
         while (has_gained && !status && !memoi_loop_is_over(loop, peak)) {
             const int64_t before = loop->best->peak, n_before = effort->n_nodes;
-            status = memoi_loop_eject(
-                loop, memob_max(loop->target, loop->best->bound),
-                memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes / MEMOI_TRIES + 1)),
-                error);
+            status = memoi_loop_eject(loop, memob_max(loop->target, loop->best->bound),
+                                      memoi_loop_ejections(loop, n_nodes / MEMOI_TRIES + 1), error);
             has_gained = loop->best->peak < before;
             loop->n_idle = has_gained ? 0 : loop->n_idle + effort->n_nodes - n_before;
         }
@@ -184,10 +188,8 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
 
     /* What is plain or a cover is searched first; anything else needs ejections first. */
     if (!is_searched && !status && !memoi_loop_is_over(loop, peak))
-        status = memoi_loop_eject(
-            loop, goal,
-            has_exact ? memoi_ejections_share(problem, memoi_loop_share(loop, n_nodes)) : n_nodes,
-            error);
+        status = memoi_loop_eject(loop, goal,
+                                  has_exact ? memoi_loop_ejections(loop, n_nodes) : n_nodes, error);
     if (has_exact && !status) status = memoi_loop_search(loop, is_searched, peak, n_nodes, error);
     memoi_loop_credit(loop, "search"); /* or another engine of a round */
     memoi_effort_report(loop->effort, problem, loop->best);

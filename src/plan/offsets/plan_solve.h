@@ -9,16 +9,7 @@
  *
  * 1. No plan is lower than what is proven. */
 
-/* Sets the peak, and the proof by the bound.  Fixed buffers of no size count in both. */
-MEMOI void memoi_plan_measure(memo_plan* plan) {
-    plan->peak_bytes = 0;
-    for (int64_t i = 0; i < plan->n_buffers; i++)
-        plan->peak_bytes = memob_max(plan->peak_bytes,
-                                     plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
-    plan->proof =
-        plan->peak_bytes <= plan->lower_bound_bytes ? MEMO_PROOF_OPTIMAL : MEMO_PROOF_FEASIBLE;
-}
-
+/* Sets offsets, the peak, and the proof by the bound.  Fixed buffers of no size count in both. */
 MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
                             const memoi_solution* best, const char* engine) {
     for (int64_t i = 0; i < plan->n_buffers; i++)
@@ -26,7 +17,12 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
     for (int64_t i = 0; i < problem->n_items; i++)
         plan->buffers[problem->items[i].origin].offset_bytes =
             best->offsets[i] * problem->unit_bytes;
-    memoi_plan_measure(plan);
+    plan->peak_bytes = 0;
+    for (int64_t i = 0; i < plan->n_buffers; i++)
+        plan->peak_bytes = memob_max(plan->peak_bytes,
+                                     plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
+    plan->proof =
+        plan->peak_bytes <= plan->lower_bound_bytes ? MEMO_PROOF_OPTIMAL : MEMO_PROOF_FEASIBLE;
     if (engine) snprintf(plan->engine, sizeof plan->engine, "%s", engine);
 }
 
