@@ -1247,18 +1247,6 @@ MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, i
  *    follow from its ranges, but that it begins no later than the items behind it.
  * 2. What begins ends: behind the last section nothing lives. */
 
-/* Sets the first and the last section of each item from its ranges.  No item begins later than an
- * item behind it, although a gap may come first and a cover may have sections in another order. */
-MEMOI void memoi_sections_limits(memoi_problem* problem) {
-    int64_t begin = INT64_MAX;
-    for (int64_t i = problem->n_items - 1; i >= 0; i--) {
-        memoi_item* item = &problem->items[i];
-        begin = memob_min(begin, problem->ranges[item->first_range].begin);
-        item->begin = begin;
-        item->end = item->until = problem->ranges[item->first_range + item->n_ranges - 1].end;
-    }
-}
-
 /* Raises the bounds of sections by the items whose alignment is at least this one: each starts at a
  * multiple of it, so each but the highest takes its size rounded up; at most the largest rounding
  * is saved.  Scratch: rounding, two a section; sums, one more than sections. */
@@ -1314,22 +1302,27 @@ MEMOI void memoi_sections_loads(memoi_problem* problem, int64_t* most) {
  * bounds, by the items of each section and by fixed items.  0: no memory. */
 MEMOI int memoi_sections_bounds(memoi_problem* problem) {
     const int64_t n = problem->n_sections;
-    int64_t alignments = 1; /* powers of two, one bit each */
+    int64_t alignments = 1 /* powers of two, one bit each */, begin = INT64_MAX;
     memob_arrays* a = &problem->arrays;
     int32_t* first = problem->first_item = MEMOB_ARRAY(a, int32_t, n + 1);
     int64_t* scratch = (int64_t*)memob_calloc(3 * n + 1, sizeof(int64_t));
     const int64_t* bounds = problem->section_bounds = MEMOB_ARRAY(a, int64_t, n + 1);
     const int ok = scratch && first && bounds;
-    memoi_sections_limits(problem);
-    for (int64_t s = 0, i = 0; s <= n && ok; first[s++] = (int32_t)i)
-        while (i < problem->n_items && problem->items[i].begin < s) i++;
-    for (int64_t i = 0; i < problem->n_items; i++) {
-        const memoi_item* item = &problem->items[i];
+
+    /* No item begins later than an item behind it, although a gap may come first and a cover may
+     * have sections in another order. */
+    for (int64_t i = problem->n_items - 1; i >= 0; i--) {
+        memoi_item* item = &problem->items[i];
+        const memoi_range* range = &problem->ranges[item->first_range];
+        item->begin = begin = memob_min(begin, range->begin);
+        item->end = item->until = range[item->n_ranges - 1].end;
         alignments |= item->alignment;
         if (item->fixed < 0) continue;
         problem->ground = memob_max(problem->ground, item->fixed + item->size);
         problem->lower_bound = memob_max(problem->lower_bound, memoi_item_top(item, item->fixed));
     }
+    for (int64_t s = 0, i = 0; s <= n && ok; first[s++] = (int32_t)i)
+        while (i < problem->n_items && problem->items[i].begin < s) i++;
     for (; alignments > 0 && ok; alignments &= alignments - 1)
         memoi_sections_bounds_at(problem, alignments & -alignments, scratch, scratch + 2 * n);
     if (ok) memoi_sections_loads(problem, scratch);
@@ -1877,9 +1870,7 @@ MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int
  *
  * 1. A lender lends at most its size, and a borrower gives up at most what it has borrowed. */
 
-enum {
-    MEMOI_REUSE_LOOKS = 1 << 27
-}; /* items looked at; then the bound is that of the first items */
+enum { MEMOI_REUSE_LOOKS = 1 << 27 }; /* at items; then the bound is that of the first items */
 
 typedef struct memoi_loan {
     int64_t bytes;
@@ -1924,20 +1915,6 @@ MEMOI int memoi_reuse_create(memoi_reuse* reuse, const memoi_problem* problem) {
     reuse->reached_in = MEMOB_ARRAY(a, int32_t, n);
     if (a->failed) return 0;
     for (int64_t k = 0; k < n; k++) reuse->first_loan[k] = -1;
-    return 1;
-}
-
-MEMOI int memoi_reuse_lend(memoi_reuse* reuse, int32_t lender, int32_t borrower, int64_t bytes) {
-    memoi_loan* loan;
-    if (reuse->n_loans == INT32_MAX ||
-        !memob_reserve(&reuse->loans, &reuse->loan_capacity, reuse->n_loans + 1, sizeof *loan))
-        return 0;
-    loan = &reuse->loans[reuse->n_loans];
-    loan->bytes = bytes;
-    loan->lender = lender;
-    loan->borrower = borrower;
-    loan->next = reuse->first_loan[lender];
-    reuse->first_loan[lender] = (int32_t)reuse->n_loans++;
     return 1;
 }
 
@@ -2015,7 +1992,12 @@ MEMOI int64_t memoi_reuse_exchange(memoi_reuse* reuse, int32_t j, int64_t need, 
     reuse->left[lender] -= bytes;
     if (reuse->left[lender] == 0) memoi_reuse_set(reuse->unspent, lender, 0);
     for (;; borrower = reuse->asked_by[lender]) {
-        if (!memoi_reuse_lend(reuse, lender, borrower, bytes)) return -1;
+        const memoi_loan loan = {bytes, lender, borrower, reuse->first_loan[lender]};
+        if (reuse->n_loans == INT32_MAX ||
+            !memob_reserve(&reuse->loans, &reuse->loan_capacity, reuse->n_loans + 1, sizeof loan))
+            return -1;
+        reuse->loans[reuse->n_loans] = loan;
+        reuse->first_loan[lender] = (int32_t)reuse->n_loans++;
         if (borrower == j) return bytes;
         reuse->loans[reuse->gives_up[borrower]].bytes -= bytes;
         MEMO_ASSERT(reuse->loans[reuse->gives_up[borrower]].bytes >= 0); /* 1 */
@@ -2023,16 +2005,15 @@ MEMOI int64_t memoi_reuse_exchange(memoi_reuse* reuse, int32_t j, int64_t need, 
     }
 }
 
-/* Raises the bound of a problem with holds.  is_in_set, of an item: 1 in the largest set found.  It
- * does nothing if the lists of neighbors are too long.  0: no memory. */
+/* Raises the bound of a problem with holds, which has lists of neighbors.  is_in_set, of an item: 1
+ * in the largest set found.  0: no memory. */
 MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
     enum { BEGUN = 1, OVER = 2 };
     int64_t bound = 0, bytes = 0;
     int32_t n = (int32_t)problem->n_items, j, exchange = 1, borrower = 0, lender = 0;
     memoi_reuse reuse;
-    const memoi_made listed = MEMOI_WITHOUT(reuse) ? MEMOI_UNFIT : memoi_neighbors_list(problem);
     int ok;
-    if (listed != MEMOI_MADE) return listed == MEMOI_UNFIT;
+    if (MEMOI_WITHOUT(reuse)) return 1;
     ok = memoi_reuse_create(&reuse, problem);
 
     /* Each item takes over bytes of earlier items.  The bytes that the item still lacks raise the
@@ -2228,20 +2209,17 @@ MEMOI int memoi_cover_use(memoi_cover* cover, memoi_problem* problem) {
     return memoi_sections_bounds(problem);
 }
 
-/* Replaces the pairs of a problem by sections.  It does nothing if that takes too long, or if the
- * lists of neighbors are too long.  is_in_set: the first section; NULL: any.  0: no memory. */
+/* Replaces the pairs of a problem, which has lists of neighbors, by sections.  It does nothing if
+ * that takes too long.  is_in_set: the first section; if that is empty, any.  0: no memory. */
 MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
     const int64_t n = problem->n_items;
     int32_t i = 0;
     memoi_cover cover;
-    const memoi_made listed = n > MEMOI_SEARCH_ITEMS || MEMOI_WITHOUT(cover)
-                                  ? MEMOI_UNFIT
-                                  : memoi_neighbors_list(problem);
     int ok;
-    if (listed != MEMOI_MADE) return listed == MEMOI_UNFIT;
+    if (memoi_problem_is_large(problem) || MEMOI_WITHOUT(cover)) return 1;
     ok = memoi_cover_create(&cover, problem);
-    while (is_in_set && i < n && !is_in_set[i]) i++;
-    if (ok && is_in_set && i < n) ok = memoi_cover_grow(&cover, i, is_in_set);
+    while (i < n && !is_in_set[i]) i++;
+    if (ok && i < n) ok = memoi_cover_grow(&cover, i, is_in_set);
     for (i = 0; ok && i < n && cover.n_work < MEMOI_COVER_WORK; i++)
         ok = memoi_cover_item(&cover, i);
 
@@ -2254,16 +2232,17 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
 }
 
 /* Turns the pairs of a problem into sections in reasonable time, and raises its bound; gaps of a
- * small problem, too. */
+ * small problem, too.  It does nothing if the lists of neighbors are too long.  0: no memory. */
 MEMOI int memoi_problem_hold(memoi_problem* problem) {
+    const int has_pairs = problem->n_held > 0;
     char* is_in_set;
+    memoi_made listed;
     int ok;
-    if (problem->n_held == 0)
-        return problem->has_gaps && problem->n_items <= MEMOI_SMALL_ITEMS
-                   ? memoi_problem_cover(problem, NULL)
-                   : 1;
+    if (!has_pairs && (!problem->has_gaps || problem->n_items > MEMOI_SMALL_ITEMS)) return 1;
+    listed = memoi_neighbors_list(problem);
+    if (listed != MEMOI_MADE) return listed == MEMOI_UNFIT;
     is_in_set = (char*)memob_calloc(problem->n_items, 1);
-    ok = is_in_set && memoi_problem_reuse(problem, is_in_set) &&
+    ok = is_in_set && (!has_pairs || memoi_problem_reuse(problem, is_in_set)) &&
          memoi_problem_cover(problem, is_in_set);
     MEMO_FREE(is_in_set);
     return ok;
@@ -3666,39 +3645,35 @@ MEMOI void memoi_exact_free(memoi_exact* exact) {
     memoi_search_free(&exact->search);
 }
 
-/* Attempts a capacity, which lowers the best plan or raises its bound.  The verdict. */
-MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_nodes) {
-    memoi_search* search = &exact->search;
-    memoi_solution* best = exact->best;
-    int verdict = memoi_pack_attempt(exact, capacity, n_nodes);
-    if (verdict < 0) {
-        memoi_effort_spend(exact->effort, memoi_search_attempt(search, capacity, n_nodes));
-        verdict = (int)search->verdict;
-        if (verdict == MEMOI_FOUND) memoi_solution_offer(search->problem, search->minimum, best);
-    }
-    if (search->is_out_of_memory) return MEMOI_STOPPED;
-    if (verdict == MEMOI_FAILED) best->bound = memob_max(best->bound, capacity + 1);
-    memoi_effort_report(exact->effort, search->problem, best);
-    return verdict;
-}
-
 /* Begins a round of attempts. */
 MEMOI void memoi_exact_begin(memoi_exact* exact, int64_t target) {
     exact->given_up = memob_max(target, exact->best->bound);
     exact->n_attempts = 0;
 }
 
-/* Attempts a capacity with so many nodes: the goal first, then halfway from the capacity given up
- * to the best peak.  0: none is left between, a run needs a later round, or no memory. */
+/* Attempts a capacity with so many nodes, which lowers the best plan or raises its bound: the goal
+ * first, then halfway from the capacity given up to the best peak.  0: none is left between, a run
+ * needs a later round, or no memory. */
 MEMOI int memoi_exact_step(memoi_exact* exact, int64_t n_nodes) {
-    const memoi_solution* best = exact->best;
+    memoi_search* search = &exact->search;
+    memoi_solution* best = exact->best;
     int64_t capacity = exact->given_up;
-    if (n_nodes < exact->search.least_nodes) return 0;
+    int verdict;
+    if (n_nodes < search->least_nodes) return 0;
     if (exact->n_attempts++ > 0) capacity += (best->peak - capacity) / 2;
     capacity = memob_max(capacity, best->bound);
     n_nodes = memob_min(n_nodes, exact->effort->nodes_left);
-    if (memoi_exact_attempt(exact, capacity, n_nodes) != MEMOI_FOUND) exact->given_up = capacity;
-    return exact->given_up < best->peak - 1 && !exact->search.is_out_of_memory;
+    verdict = memoi_pack_attempt(exact, capacity, n_nodes);
+    if (verdict < 0) {
+        memoi_effort_spend(exact->effort, memoi_search_attempt(search, capacity, n_nodes));
+        verdict = (int)search->verdict;
+        if (verdict == MEMOI_FOUND) memoi_solution_offer(search->problem, search->minimum, best);
+    }
+    if (search->is_out_of_memory) return 0;
+    if (verdict == MEMOI_FAILED) best->bound = memob_max(best->bound, capacity + 1);
+    if (verdict != MEMOI_FOUND) exact->given_up = capacity;
+    memoi_effort_report(exact->effort, search->problem, best);
+    return exact->given_up < best->peak - 1;
 }
 
 /* The nodes of a first attempt: for eight of the shortest runs (in a cover sixteen), at most half
@@ -4222,6 +4197,7 @@ typedef struct memoi_bilevel {
     int64_t* members; /* buffers, by group */
     int64_t* inside;  /* of the members of a kind: bytes from the begin of the block */
     memo_buffer* outer;
+    int64_t* offsets; /* of items */
     int64_t n_windows, n_members, n_groups, n_kinds;
 } memoi_bilevel;
 
@@ -4236,6 +4212,7 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
     bilevel->members = MEMOB_ARRAY(a, int64_t, n);
     bilevel->inside = MEMOB_ARRAY(a, int64_t, n);
     bilevel->outer = MEMOB_ARRAY(a, memo_buffer, n);
+    bilevel->offsets = MEMOB_ARRAY(a, int64_t, n);
     return !a->failed;
 }
 
@@ -4297,12 +4274,12 @@ MEMOI int64_t memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
     for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         int64_t life = buffer->end - buffer->begin;
-        int has_gap = gap < plan->n_gaps && plan->gaps[gap].buffer == i;
+        const int64_t first_gap = gap;
         while (gap < plan->n_gaps && plan->gaps[gap].buffer == i) gap++;
         while (window < bilevel->n_windows && bilevel->windows[window].end <= buffer->begin)
             window++;
         if (window == bilevel->n_windows || buffer->begin < bilevel->windows[window].begin ||
-            buffer->end > bilevel->windows[window].end || has_gap || buffer->is_fixed ||
+            buffer->end > bilevel->windows[window].end || gap > first_gap || buffer->is_fixed ||
             buffer->size_bytes == 0 || life > life_limit)
             continue;
         longest = memob_max(longest, life);
@@ -4397,8 +4374,9 @@ MEMOI memo_plan memoi_bilevel_outer(memoi_bilevel* bilevel) {
     return outer;
 }
 
-/* Sets the plan's offsets from those of the outer plan and those within the blocks. */
-MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel) {
+/* Offers the plan: its offsets come from those of the outer plan and those within the blocks. */
+MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel, const memoi_problem* problem,
+                                 memoi_solution* best) {
     memo_buffer* buffers = bilevel->plan->buffers;
     for (int64_t i = 0; i < bilevel->plan->n_buffers; i++)
         buffers[i].offset_bytes = bilevel->outer[i].offset_bytes;
@@ -4412,6 +4390,9 @@ MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel) {
             buffers[members[k]].offset_bytes = bilevel->outer[members[0]].offset_bytes + inside[k];
         }
     }
+    for (int64_t i = 0; i < problem->n_items; i++)
+        bilevel->offsets[i] = buffers[problem->items[i].origin].offset_bytes / problem->unit_bytes;
+    memoi_solution_offer(problem, bilevel->offsets, best);
 }
 
 /* Solves both levels and combines their plans. */
@@ -4419,7 +4400,6 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
                                       int64_t n_nodes, memoi_solution* best, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     memo_plan outer;
-    int64_t* offsets;
 
     /* Inner plans: one of each kind serves all its groups. */
     for (int64_t g = 0; g < bilevel->n_groups && !status; g++)
@@ -4430,16 +4410,7 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     /* Outer plan: each group is one block.  Inner and outer plans together are a plan. */
     outer = memoi_bilevel_outer(bilevel);
     if (!status) status = memoi_level_solve(bilevel, &outer, n_nodes, error);
-    offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
-    if (!status && !offsets) status = memob_no_memory(error, "the layers of the plan");
-    if (!status) {
-        memoi_bilevel_compose(bilevel);
-        for (int64_t i = 0; i < problem->n_items; i++)
-            offsets[i] =
-                bilevel->plan->buffers[problem->items[i].origin].offset_bytes / problem->unit_bytes;
-        memoi_solution_offer(problem, offsets, best);
-    }
-    MEMO_FREE(offsets);
+    if (!status) memoi_bilevel_compose(bilevel, problem, best);
     return status;
 }
 

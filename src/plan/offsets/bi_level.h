@@ -43,6 +43,7 @@ typedef struct memoi_bilevel {
     int64_t* members; /* buffers, by group */
     int64_t* inside;  /* of the members of a kind: bytes from the begin of the block */
     memo_buffer* outer;
+    int64_t* offsets; /* of items */
     int64_t n_windows, n_members, n_groups, n_kinds;
 } memoi_bilevel;
 
@@ -57,6 +58,7 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
     bilevel->members = MEMOB_ARRAY(a, int64_t, n);
     bilevel->inside = MEMOB_ARRAY(a, int64_t, n);
     bilevel->outer = MEMOB_ARRAY(a, memo_buffer, n);
+    bilevel->offsets = MEMOB_ARRAY(a, int64_t, n);
     return !a->failed;
 }
 
@@ -118,12 +120,12 @@ MEMOI int64_t memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
     for (int64_t i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         int64_t life = buffer->end - buffer->begin;
-        int has_gap = gap < plan->n_gaps && plan->gaps[gap].buffer == i;
+        const int64_t first_gap = gap;
         while (gap < plan->n_gaps && plan->gaps[gap].buffer == i) gap++;
         while (window < bilevel->n_windows && bilevel->windows[window].end <= buffer->begin)
             window++;
         if (window == bilevel->n_windows || buffer->begin < bilevel->windows[window].begin ||
-            buffer->end > bilevel->windows[window].end || has_gap || buffer->is_fixed ||
+            buffer->end > bilevel->windows[window].end || gap > first_gap || buffer->is_fixed ||
             buffer->size_bytes == 0 || life > life_limit)
             continue;
         longest = memob_max(longest, life);
@@ -218,8 +220,9 @@ MEMOI memo_plan memoi_bilevel_outer(memoi_bilevel* bilevel) {
     return outer;
 }
 
-/* Sets the plan's offsets from those of the outer plan and those within the blocks. */
-MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel) {
+/* Offers the plan: its offsets come from those of the outer plan and those within the blocks. */
+MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel, const memoi_problem* problem,
+                                 memoi_solution* best) {
     memo_buffer* buffers = bilevel->plan->buffers;
     for (int64_t i = 0; i < bilevel->plan->n_buffers; i++)
         buffers[i].offset_bytes = bilevel->outer[i].offset_bytes;
@@ -233,6 +236,9 @@ MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel) {
             buffers[members[k]].offset_bytes = bilevel->outer[members[0]].offset_bytes + inside[k];
         }
     }
+    for (int64_t i = 0; i < problem->n_items; i++)
+        bilevel->offsets[i] = buffers[problem->items[i].origin].offset_bytes / problem->unit_bytes;
+    memoi_solution_offer(problem, bilevel->offsets, best);
 }
 
 /* Solves both levels and combines their plans. */
@@ -240,7 +246,6 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
                                       int64_t n_nodes, memoi_solution* best, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     memo_plan outer;
-    int64_t* offsets;
 
     /* Inner plans: one of each kind serves all its groups. */
     for (int64_t g = 0; g < bilevel->n_groups && !status; g++)
@@ -251,16 +256,7 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     /* Outer plan: each group is one block.  Inner and outer plans together are a plan. */
     outer = memoi_bilevel_outer(bilevel);
     if (!status) status = memoi_level_solve(bilevel, &outer, n_nodes, error);
-    offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
-    if (!status && !offsets) status = memob_no_memory(error, "the layers of the plan");
-    if (!status) {
-        memoi_bilevel_compose(bilevel);
-        for (int64_t i = 0; i < problem->n_items; i++)
-            offsets[i] =
-                bilevel->plan->buffers[problem->items[i].origin].offset_bytes / problem->unit_bytes;
-        memoi_solution_offer(problem, offsets, best);
-    }
-    MEMO_FREE(offsets);
+    if (!status) memoi_bilevel_compose(bilevel, problem, best);
     return status;
 }
 

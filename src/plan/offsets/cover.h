@@ -163,20 +163,17 @@ MEMOI int memoi_cover_use(memoi_cover* cover, memoi_problem* problem) {
     return memoi_sections_bounds(problem);
 }
 
-/* Replaces the pairs of a problem by sections.  It does nothing if that takes too long, or if the
- * lists of neighbors are too long.  is_in_set: the first section; NULL: any.  0: no memory. */
+/* Replaces the pairs of a problem, which has lists of neighbors, by sections.  It does nothing if
+ * that takes too long.  is_in_set: the first section; if that is empty, any.  0: no memory. */
 MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
     const int64_t n = problem->n_items;
     int32_t i = 0;
     memoi_cover cover;
-    const memoi_made listed = n > MEMOI_SEARCH_ITEMS || MEMOI_WITHOUT(cover)
-                                  ? MEMOI_UNFIT
-                                  : memoi_neighbors_list(problem);
     int ok;
-    if (listed != MEMOI_MADE) return listed == MEMOI_UNFIT;
+    if (memoi_problem_is_large(problem) || MEMOI_WITHOUT(cover)) return 1;
     ok = memoi_cover_create(&cover, problem);
-    while (is_in_set && i < n && !is_in_set[i]) i++;
-    if (ok && is_in_set && i < n) ok = memoi_cover_grow(&cover, i, is_in_set);
+    while (i < n && !is_in_set[i]) i++;
+    if (ok && i < n) ok = memoi_cover_grow(&cover, i, is_in_set);
     for (i = 0; ok && i < n && cover.n_work < MEMOI_COVER_WORK; i++)
         ok = memoi_cover_item(&cover, i);
 
@@ -189,16 +186,17 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
 }
 
 /* Turns the pairs of a problem into sections in reasonable time, and raises its bound; gaps of a
- * small problem, too. */
+ * small problem, too.  It does nothing if the lists of neighbors are too long.  0: no memory. */
 MEMOI int memoi_problem_hold(memoi_problem* problem) {
+    const int has_pairs = problem->n_held > 0;
     char* is_in_set;
+    memoi_made listed;
     int ok;
-    if (problem->n_held == 0)
-        return problem->has_gaps && problem->n_items <= MEMOI_SMALL_ITEMS
-                   ? memoi_problem_cover(problem, NULL)
-                   : 1;
+    if (!has_pairs && (!problem->has_gaps || problem->n_items > MEMOI_SMALL_ITEMS)) return 1;
+    listed = memoi_neighbors_list(problem);
+    if (listed != MEMOI_MADE) return listed == MEMOI_UNFIT;
     is_in_set = (char*)memob_calloc(problem->n_items, 1);
-    ok = is_in_set && memoi_problem_reuse(problem, is_in_set) &&
+    ok = is_in_set && (!has_pairs || memoi_problem_reuse(problem, is_in_set)) &&
          memoi_problem_cover(problem, is_in_set);
     MEMO_FREE(is_in_set);
     return ok;

@@ -528,39 +528,35 @@ MEMOI void memoi_exact_free(memoi_exact* exact) {
     memoi_search_free(&exact->search);
 }
 
-/* Attempts a capacity, which lowers the best plan or raises its bound.  The verdict. */
-MEMOI int memoi_exact_attempt(memoi_exact* exact, int64_t capacity, int64_t n_nodes) {
-    memoi_search* search = &exact->search;
-    memoi_solution* best = exact->best;
-    int verdict = memoi_pack_attempt(exact, capacity, n_nodes);
-    if (verdict < 0) {
-        memoi_effort_spend(exact->effort, memoi_search_attempt(search, capacity, n_nodes));
-        verdict = (int)search->verdict;
-        if (verdict == MEMOI_FOUND) memoi_solution_offer(search->problem, search->minimum, best);
-    }
-    if (search->is_out_of_memory) return MEMOI_STOPPED;
-    if (verdict == MEMOI_FAILED) best->bound = memob_max(best->bound, capacity + 1);
-    memoi_effort_report(exact->effort, search->problem, best);
-    return verdict;
-}
-
 /* Begins a round of attempts. */
 MEMOI void memoi_exact_begin(memoi_exact* exact, int64_t target) {
     exact->given_up = memob_max(target, exact->best->bound);
     exact->n_attempts = 0;
 }
 
-/* Attempts a capacity with so many nodes: the goal first, then halfway from the capacity given up
- * to the best peak.  0: none is left between, a run needs a later round, or no memory. */
+/* Attempts a capacity with so many nodes, which lowers the best plan or raises its bound: the goal
+ * first, then halfway from the capacity given up to the best peak.  0: none is left between, a run
+ * needs a later round, or no memory. */
 MEMOI int memoi_exact_step(memoi_exact* exact, int64_t n_nodes) {
-    const memoi_solution* best = exact->best;
+    memoi_search* search = &exact->search;
+    memoi_solution* best = exact->best;
     int64_t capacity = exact->given_up;
-    if (n_nodes < exact->search.least_nodes) return 0;
+    int verdict;
+    if (n_nodes < search->least_nodes) return 0;
     if (exact->n_attempts++ > 0) capacity += (best->peak - capacity) / 2;
     capacity = memob_max(capacity, best->bound);
     n_nodes = memob_min(n_nodes, exact->effort->nodes_left);
-    if (memoi_exact_attempt(exact, capacity, n_nodes) != MEMOI_FOUND) exact->given_up = capacity;
-    return exact->given_up < best->peak - 1 && !exact->search.is_out_of_memory;
+    verdict = memoi_pack_attempt(exact, capacity, n_nodes);
+    if (verdict < 0) {
+        memoi_effort_spend(exact->effort, memoi_search_attempt(search, capacity, n_nodes));
+        verdict = (int)search->verdict;
+        if (verdict == MEMOI_FOUND) memoi_solution_offer(search->problem, search->minimum, best);
+    }
+    if (search->is_out_of_memory) return 0;
+    if (verdict == MEMOI_FAILED) best->bound = memob_max(best->bound, capacity + 1);
+    if (verdict != MEMOI_FOUND) exact->given_up = capacity;
+    memoi_effort_report(exact->effort, search->problem, best);
+    return exact->given_up < best->peak - 1;
 }
 
 /* The nodes of a first attempt: for eight of the shortest runs (in a cover sixteen), at most half

@@ -16,9 +16,7 @@
  *
  * 1. A lender lends at most its size, and a borrower gives up at most what it has borrowed. */
 
-enum {
-    MEMOI_REUSE_LOOKS = 1 << 27
-}; /* items looked at; then the bound is that of the first items */
+enum { MEMOI_REUSE_LOOKS = 1 << 27 }; /* at items; then the bound is that of the first items */
 
 typedef struct memoi_loan {
     int64_t bytes;
@@ -63,20 +61,6 @@ MEMOI int memoi_reuse_create(memoi_reuse* reuse, const memoi_problem* problem) {
     reuse->reached_in = MEMOB_ARRAY(a, int32_t, n);
     if (a->failed) return 0;
     for (int64_t k = 0; k < n; k++) reuse->first_loan[k] = -1;
-    return 1;
-}
-
-MEMOI int memoi_reuse_lend(memoi_reuse* reuse, int32_t lender, int32_t borrower, int64_t bytes) {
-    memoi_loan* loan;
-    if (reuse->n_loans == INT32_MAX ||
-        !memob_reserve(&reuse->loans, &reuse->loan_capacity, reuse->n_loans + 1, sizeof *loan))
-        return 0;
-    loan = &reuse->loans[reuse->n_loans];
-    loan->bytes = bytes;
-    loan->lender = lender;
-    loan->borrower = borrower;
-    loan->next = reuse->first_loan[lender];
-    reuse->first_loan[lender] = (int32_t)reuse->n_loans++;
     return 1;
 }
 
@@ -154,7 +138,12 @@ MEMOI int64_t memoi_reuse_exchange(memoi_reuse* reuse, int32_t j, int64_t need, 
     reuse->left[lender] -= bytes;
     if (reuse->left[lender] == 0) memoi_reuse_set(reuse->unspent, lender, 0);
     for (;; borrower = reuse->asked_by[lender]) {
-        if (!memoi_reuse_lend(reuse, lender, borrower, bytes)) return -1;
+        const memoi_loan loan = {bytes, lender, borrower, reuse->first_loan[lender]};
+        if (reuse->n_loans == INT32_MAX ||
+            !memob_reserve(&reuse->loans, &reuse->loan_capacity, reuse->n_loans + 1, sizeof loan))
+            return -1;
+        reuse->loans[reuse->n_loans] = loan;
+        reuse->first_loan[lender] = (int32_t)reuse->n_loans++;
         if (borrower == j) return bytes;
         reuse->loans[reuse->gives_up[borrower]].bytes -= bytes;
         MEMO_ASSERT(reuse->loans[reuse->gives_up[borrower]].bytes >= 0); /* 1 */
@@ -162,16 +151,15 @@ MEMOI int64_t memoi_reuse_exchange(memoi_reuse* reuse, int32_t j, int64_t need, 
     }
 }
 
-/* Raises the bound of a problem with holds.  is_in_set, of an item: 1 in the largest set found.  It
- * does nothing if the lists of neighbors are too long.  0: no memory. */
+/* Raises the bound of a problem with holds, which has lists of neighbors.  is_in_set, of an item: 1
+ * in the largest set found.  0: no memory. */
 MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
     enum { BEGUN = 1, OVER = 2 };
     int64_t bound = 0, bytes = 0;
     int32_t n = (int32_t)problem->n_items, j, exchange = 1, borrower = 0, lender = 0;
     memoi_reuse reuse;
-    const memoi_made listed = MEMOI_WITHOUT(reuse) ? MEMOI_UNFIT : memoi_neighbors_list(problem);
     int ok;
-    if (listed != MEMOI_MADE) return listed == MEMOI_UNFIT;
+    if (MEMOI_WITHOUT(reuse)) return 1;
     ok = memoi_reuse_create(&reuse, problem);
 
     /* Each item takes over bytes of earlier items.  The bytes that the item still lacks raise the

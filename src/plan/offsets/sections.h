@@ -9,18 +9,6 @@
  *    follow from its ranges, but that it begins no later than the items behind it.
  * 2. What begins ends: behind the last section nothing lives. */
 
-/* Sets the first and the last section of each item from its ranges.  No item begins later than an
- * item behind it, although a gap may come first and a cover may have sections in another order. */
-MEMOI void memoi_sections_limits(memoi_problem* problem) {
-    int64_t begin = INT64_MAX;
-    for (int64_t i = problem->n_items - 1; i >= 0; i--) {
-        memoi_item* item = &problem->items[i];
-        begin = memob_min(begin, problem->ranges[item->first_range].begin);
-        item->begin = begin;
-        item->end = item->until = problem->ranges[item->first_range + item->n_ranges - 1].end;
-    }
-}
-
 /* Raises the bounds of sections by the items whose alignment is at least this one: each starts at a
  * multiple of it, so each but the highest takes its size rounded up; at most the largest rounding
  * is saved.  Scratch: rounding, two a section; sums, one more than sections. */
@@ -76,22 +64,27 @@ MEMOI void memoi_sections_loads(memoi_problem* problem, int64_t* most) {
  * bounds, by the items of each section and by fixed items.  0: no memory. */
 MEMOI int memoi_sections_bounds(memoi_problem* problem) {
     const int64_t n = problem->n_sections;
-    int64_t alignments = 1; /* powers of two, one bit each */
+    int64_t alignments = 1 /* powers of two, one bit each */, begin = INT64_MAX;
     memob_arrays* a = &problem->arrays;
     int32_t* first = problem->first_item = MEMOB_ARRAY(a, int32_t, n + 1);
     int64_t* scratch = (int64_t*)memob_calloc(3 * n + 1, sizeof(int64_t));
     const int64_t* bounds = problem->section_bounds = MEMOB_ARRAY(a, int64_t, n + 1);
     const int ok = scratch && first && bounds;
-    memoi_sections_limits(problem);
-    for (int64_t s = 0, i = 0; s <= n && ok; first[s++] = (int32_t)i)
-        while (i < problem->n_items && problem->items[i].begin < s) i++;
-    for (int64_t i = 0; i < problem->n_items; i++) {
-        const memoi_item* item = &problem->items[i];
+
+    /* No item begins later than an item behind it, although a gap may come first and a cover may
+     * have sections in another order. */
+    for (int64_t i = problem->n_items - 1; i >= 0; i--) {
+        memoi_item* item = &problem->items[i];
+        const memoi_range* range = &problem->ranges[item->first_range];
+        item->begin = begin = memob_min(begin, range->begin);
+        item->end = item->until = range[item->n_ranges - 1].end;
         alignments |= item->alignment;
         if (item->fixed < 0) continue;
         problem->ground = memob_max(problem->ground, item->fixed + item->size);
         problem->lower_bound = memob_max(problem->lower_bound, memoi_item_top(item, item->fixed));
     }
+    for (int64_t s = 0, i = 0; s <= n && ok; first[s++] = (int32_t)i)
+        while (i < problem->n_items && problem->items[i].begin < s) i++;
     for (; alignments > 0 && ok; alignments &= alignments - 1)
         memoi_sections_bounds_at(problem, alignments & -alignments, scratch, scratch + 2 * n);
     if (ok) memoi_sections_loads(problem, scratch);
