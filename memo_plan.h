@@ -1535,17 +1535,18 @@ MEMOI memoi_made memoi_items_add_pair(memoi_problem* problem, int64_t i, int64_t
 /* Adds the pairs that holds keep apart.  UNFIT: there are too many. */
 MEMOI memoi_made memoi_items_add_holds(memoi_problem* problem, const memo_plan* plan) {
     int64_t capacity = 0;
-    int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
+    int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t)); /* + 1 */
     memoi_made made = item_of ? MEMOI_MADE : MEMOI_NO_MEMORY;
-    for (int64_t i = 0; made && i < plan->n_buffers; i++) item_of[i] = -1;
-    for (int64_t i = 0; made && i < problem->n_items; i++) item_of[problem->items[i].origin] = i;
+    for (int64_t i = 0; made && i < problem->n_items; i++)
+        item_of[problem->items[i].origin] = i + 1;
     for (int64_t h = 0; made == MEMOI_MADE && h < plan->n_holds; h++) {
         const memo_hold* hold = &plan->holds[h];
         for (int64_t j = hold->buffer + 1; made == MEMOI_MADE && j < plan->n_buffers; j++) {
             const memo_buffer* other = &plan->buffers[j];
             if (other->begin >= hold->until) break;
             if (other->lane == hold->lane && other->begin >= plan->buffers[hold->buffer].end)
-                made = memoi_items_add_pair(problem, item_of[hold->buffer], item_of[j], &capacity);
+                made = memoi_items_add_pair(problem, item_of[hold->buffer] - 1, item_of[j] - 1,
+                                            &capacity);
         }
     }
     MEMO_FREE(item_of);
@@ -1713,7 +1714,7 @@ MEMOI memo_status memoi_inner_begin(memoi_inner* inner, const memoi_problem* who
                                     memo_error* error) {
     int64_t* own = NULL;
     if (memoi_problem_pick(whole, is_in_set, &inner->part))
-        own = (int64_t*)memob_calloc(inner->part.n_items, sizeof(int64_t));
+        own = MEMOB_ARRAY(&inner->part.arrays, int64_t, inner->part.n_items);
     if (!own) {
         memoi_problem_free(&inner->part);
         return memob_no_memory(error, "a part of the plan");
@@ -1729,7 +1730,6 @@ MEMOI memo_status memoi_inner_begin(memoi_inner* inner, const memoi_problem* who
 MEMOI void memoi_inner_end(memoi_inner* inner, int64_t* offsets) {
     for (int64_t i = 0; i < inner->part.n_items; i++)
         offsets[inner->part.items[i].origin] = inner->best.offsets[i];
-    MEMO_FREE(inner->best.offsets);
     memoi_problem_free(&inner->part);
 }
 
@@ -1857,13 +1857,12 @@ MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int
 /* --- >>reuse ---
  * The bound of items with holds.  Door: memoi_problem_reuse.  Knows nothing of offsets.
  *
- * An item *follows* an earlier item if the two do not conflict: the
- * later item can reuse bytes of the earlier item.  Each item, in order of time, borrows bytes of
- * items that it follows.  If these lenders have lent all, a borrower of theirs borrows elsewhere,
- * and so on: a flow.  Bytes that no such exchange provides must be new.  The sum of new bytes is
- * the largest sum of items that all conflict with each other (Dilworth's theorem with weights, as
- * holds of a trace make an order).  The sum is a bound for any holds, and for the first items
- * alone.
+ * An item *follows* an earlier item if the two do not conflict: the later item can reuse bytes of
+ * the earlier item.  Each item, in order of time, borrows bytes of items that it follows.  If these
+ * lenders have lent all, a borrower of theirs borrows elsewhere, and so on: a flow.  Bytes that no
+ * such exchange provides must be new.  The sum of new bytes is the largest sum of items that all
+ * conflict with each other (Dilworth's theorem with weights, as holds of a trace make an order).
+ * The sum is a bound for any holds, and for the first items alone.
  *
  * An exchange that fails has reached lenders from which nothing will ever come: these lenders leave
  * the list for good.  The borrowers of that exchange, less these lenders, are the largest set.
@@ -2051,12 +2050,12 @@ MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
  * Sections instead of pairs, which makes the exact search the engine for holds.  Door:
  * memoi_problem_hold.  Knows which items conflict, and nothing of why.
  *
- * Sections are largest sets of items that conflict with each other, until each pair
- * of items in conflict is in a section.  Then nothing needs the pairs, and all bounds of sections
- * count held items.  Gaps make such sets too: items of which each two overlap may never live all at
- * once.  A set grows item by item.  The next item brings the most pairs that no section has yet,
- * times its size.  An item without such pairs comes last, however large: else a set might end
- * without the pair that the set was made for.
+ * Sections are largest sets of items that conflict with each other, until each pair of items in
+ * conflict is in a section.  Then nothing needs the pairs, and all bounds of sections count held
+ * items.  Gaps make such sets too: items of which each two overlap may never live all at once.  A
+ * set grows item by item.  The next item brings the most pairs that no section has yet, times its
+ * size.  An item without such pairs comes last, however large: else a set might end without the
+ * pair that the set was made for.
  *
  * 1. A section grows by items in conflict with all its members. */
 
@@ -2165,17 +2164,6 @@ MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set)
     return 1;
 }
 
-/* Makes sections for all pairs of item i, or one of it alone if it has none.  0: no memory. */
-MEMOI int memoi_cover_item(memoi_cover* cover, int32_t i) {
-    const int64_t* first = cover->problem->neighbors->first;
-    const uint64_t* open = cover->open + i * cover->n_words;
-    int ok = first[i] < first[i + 1] || memoi_cover_grow(cover, i, NULL);
-    for (int64_t k = 0; k < cover->n_words; k++)
-        while (ok && open[k] && cover->n_work < MEMOI_COVER_WORK)
-            ok = memoi_cover_grow(cover, i, NULL);
-    return ok;
-}
-
 /* Replaces the pairs by the sections, in order of time.  An item has a range for each run of
  * sections that contain it.  0: no memory. */
 MEMOI int memoi_cover_use(memoi_cover* cover, memoi_problem* problem) {
@@ -2212,7 +2200,7 @@ MEMOI int memoi_cover_use(memoi_cover* cover, memoi_problem* problem) {
 /* Replaces the pairs of a problem, which has lists of neighbors, by sections.  It does nothing if
  * that takes too long.  is_in_set: the first section; if that is empty, any.  0: no memory. */
 MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
-    const int64_t n = problem->n_items;
+    const int64_t n = problem->n_items, *first = problem->neighbors->first;
     int32_t i = 0;
     memoi_cover cover;
     int ok;
@@ -2220,8 +2208,15 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
     ok = memoi_cover_create(&cover, problem);
     while (i < n && !is_in_set[i]) i++;
     if (ok && i < n) ok = memoi_cover_grow(&cover, i, is_in_set);
-    for (i = 0; ok && i < n && cover.n_work < MEMOI_COVER_WORK; i++)
-        ok = memoi_cover_item(&cover, i);
+
+    /* Sections for all pairs of an item, or one of the item alone if it has none. */
+    for (i = 0; ok && i < n && cover.n_work < MEMOI_COVER_WORK; i++) {
+        const uint64_t* open = cover.open + i * cover.n_words;
+        ok = first[i] < first[i + 1] || memoi_cover_grow(&cover, i, NULL);
+        for (int64_t k = 0; k < cover.n_words; k++)
+            while (ok && open[k] && cover.n_work < MEMOI_COVER_WORK)
+                ok = memoi_cover_grow(&cover, i, NULL);
+    }
 
     /* After too much work the pairs stay. */
     if (ok && cover.n_work < MEMOI_COVER_WORK) ok = memoi_cover_use(&cover, problem);
@@ -2874,8 +2869,8 @@ MEMOI void memoi_search_free(memoi_search* search) {
     MEMO_FREE(search->changes);
 }
 
-/* Lists the members of all sections, by counting; returns how many looks placing all takes. */
-MEMOI double memoi_search_list_members(memoi_search* search) {
+/* Lists the members of all sections, by counting, and sets the nodes that placing all takes. */
+MEMOI void memoi_search_list_members(memoi_search* search) {
     const memoi_problem* problem = search->problem;
     int64_t* first = search->first_member;
     double looks = 0;
@@ -2897,7 +2892,7 @@ MEMOI double memoi_search_list_members(memoi_search* search) {
                 if (search->sets) search->sets[s] |= (uint64_t)1 << i;
             }
     }
-    return looks;
+    search->least_nodes = problem->n_items + (int64_t)(looks / 2 / (double)MEMOI_SEARCH_LOOKS);
 }
 
 /* UNFIT: too large, or has pairs.  The caller frees the search in any case. */
@@ -2905,7 +2900,6 @@ MEMOI memoi_made memoi_search_create(memoi_search* search, const memoi_problem* 
                                      uint64_t seed, const memoi_deadline* clock) {
     int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0;
     memob_arrays* a = &search->arrays;
-    double looks;
     memoi_made listed;
     memset(search, 0, sizeof *search);
     search->problem = problem;
@@ -2942,12 +2936,9 @@ MEMOI memoi_made memoi_search_create(memoi_search* search, const memoi_problem* 
     if (a->failed) return MEMOI_NO_MEMORY;
 
     for (int64_t k = 0; k < n_sections; k++) search->weight[k] = 1;
-    looks = memoi_search_list_members(search) / 2;
-    search->least_nodes = n + (int64_t)(looks / (double)MEMOI_SEARCH_LOOKS);
+    memoi_search_list_members(search);
     return MEMOI_MADE;
 }
-
-/* --- a node: its state, how an item is placed, and how changes are undone --- */
 
 /* Remembers what an item had before a change, or the look at a section. */
 MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_t index,
@@ -3424,7 +3415,7 @@ MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
 MEMOI int64_t memoi_search_choose(memoi_search* search, int64_t begin, int64_t end, int64_t floor) {
     const int64_t last = search->problem->first_item[end];
     int64_t next, best = -1, i;
-    double least = -1; /* of the best; not computed while the best has no rival */
+    double least = HUGE_VAL; /* tightness, of the best */
     for (i = search->problem->first_item[begin]; i < last; i = next) {
         const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
         if (block && block->floor != floor) continue;
@@ -3433,16 +3424,12 @@ MEMOI int64_t memoi_search_choose(memoi_search* search, int64_t begin, int64_t e
             if (search->bound[i] != floor || search->minimum[i] != floor || search->is_placed[i] ||
                 search->is_blocked[i])
                 continue;
-            if (best < 0) {
-                best = i;
-                continue;
-            }
-            if (least < 0) least = memoi_search_tightness(search, best);
             tightness = memoi_search_tightness(search, i);
-            if (tightness < least || (tightness <= least && search->rank[i] < search->rank[best])) {
-                best = i;
-                least = tightness;
-            }
+            if (best >= 0 && (tightness > least ||
+                              (tightness >= least && search->rank[i] >= search->rank[best])))
+                continue;
+            best = i;
+            least = tightness;
         }
     }
     return best;
@@ -3559,15 +3546,15 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
 
 MEMOI void memoi_search_reset(memoi_search* search) {
     const memoi_problem* problem = search->problem;
+    const int64_t n = problem->n_items, n_sections = problem->n_sections;
     search->n_changes = 0;
     search->unplaced = 0;
-    memset(search->is_stale, 1, (size_t)problem->n_sections);
-    for (int64_t i = 0; i < problem->n_items; i += MEMOI_TALLY_ITEMS)
-        search->tallies[i / MEMOI_TALLY_ITEMS].is_kept = 0;
-    memset(search->crossing, 0, (size_t)problem->n_sections * sizeof(int32_t));
-    memset(search->n_unplaced, 0, (size_t)problem->n_sections * sizeof(int32_t));
-    memset(search->unplaced_sum, 0, (size_t)problem->n_sections * sizeof(int64_t));
-    for (int64_t i = 0; i < problem->n_items; i++) {
+    memset(search->is_stale, 1, (size_t)n_sections);
+    memset(search->tallies, 0, (size_t)(n / MEMOI_TALLY_ITEMS + 1) * sizeof(memoi_tally));
+    memset(search->crossing, 0, (size_t)n_sections * sizeof(int32_t));
+    memset(search->n_unplaced, 0, (size_t)n_sections * sizeof(int32_t));
+    memset(search->unplaced_sum, 0, (size_t)n_sections * sizeof(int64_t));
+    for (int64_t i = 0; i < n; i++) {
         search->minimum[i] = memob_max(problem->items[i].fixed, 0);
         search->bound[i] = search->minimum[i];
         if (problem->items[i].fixed < 0) search->bound[i] = memoi_neighbors_clear(problem, i, 0);
@@ -3729,8 +3716,7 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
 }
 
 /* Lowers the best plan of an easy problem.  The items of sections that are full up to some percent
- * of the bound come first, with so many nodes.  Then all other items go around these, by one order after the
- * other.  Does nothing if nearly all items live in full sections. */
+ * of the bound come first, with so many nodes.  Does nothing if nearly all items live there. */
 MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, int64_t target,
                                    int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
                                    memo_error* error) {
@@ -4098,9 +4084,8 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
     memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memob_keyed* order = NULL;
     double* columns = NULL;
-    memoi_mip mip;
+    memoi_mip mip = MEMO_ZERO(memoi_mip);
     memoi_made made;
-    memset(&mip, 0, sizeof mip);
     mip.problem = problem;
     mip.clock = clock;
 
@@ -4221,9 +4206,8 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
 /* A mark inside a phase belongs to the phase, and a recomputation right before a backward to the
  * backward.  A phase is ignored if another layer interrupts it.  Each window has a request. */
 MEMOI void memoi_bilevel_windows(memoi_bilevel* bilevel, const memo_trace* trace) {
-    memo_mark open;
+    memo_mark open = MEMO_ZERO(memo_mark);
     int64_t time = 0, begin = 0;
-    memset(&open, 0, sizeof open);
     for (int64_t i = 0; i < trace->n_requests; i++) {
         memo_request_kind kind = trace->requests[i].kind;
         memo_mark mark;
@@ -4559,8 +4543,7 @@ MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_node
     return status;
 }
 
-/* Nodes for ejections beside the exact search: few if the problem is small, as that is likely to
- * end. */
+/* Nodes for ejections: few if the problem is small, as the exact search is likely to end. */
 MEMOI int64_t memoi_loop_ejections(const memoi_loop* loop, int64_t n_nodes) {
     n_nodes = memoi_loop_share(loop, n_nodes);
     return loop->problem->n_items <= MEMOI_SMALL_ITEMS ? n_nodes / MEMOI_TRIES : n_nodes;
@@ -4585,8 +4568,7 @@ MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
            (memoi_problem_is_large(loop->problem) && loop->best->peak < peak);
 }
 
-/* A round of the exact search.  Between attempts ejections lower the plan as long as they can,
- * unless they have spent a sixteenth of all nodes in vain. */
+/* A round of the exact search.  Between attempts ejections that do not rest lower the plan. */
 MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t peak,
                                     int64_t n_nodes, memo_error* error) {
     const memoi_effort* effort = loop->effort;
@@ -4605,8 +4587,7 @@ MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t
     return loop->exact.search.is_out_of_memory ? memob_no_memory(error, "the search") : status;
 }
 
-/* The engines that improve a plan.  In a large problem memo_pack.h and full sections rest once they
- * have spent a sixteenth of all nodes in vain. */
+/* The engines that improve a plan; only in a large problem memo_pack.h and full sections rest. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int has_exact = loop->exact_made == MEMOI_MADE;
@@ -4768,7 +4749,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     status = memoi_solve_pose(plan, is_second ? 0 : MEMOI_ROUNDED, &problem, error);
     if (!status && problem.n_fixed > 0 && plan->n_holds > 0)
         status = memob_plan_check_holds(plan, 0, &culprit, error);
-    memoi_solution_begin(&best, &problem, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
+    memoi_solution_begin(&best, &problem, MEMOB_ARRAY(&problem.arrays, int64_t, problem.n_items));
     if (!status && !best.offsets) status = memob_no_memory(error, "the plan");
     if (status) goto done;
     if (is_second) {
@@ -4786,8 +4767,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     loop.target = memob_min(desc->capacity_bytes, MEMOB_BYTES_MAX) / problem.unit_bytes;
     if (problem.is_rounded && desc->capacity_bytes % problem.unit_bytes)
         loop.target++; /* the topmost item's rounding may lie above the capacity */
-    loop.target = memob_max(loop.target, best.bound);
-    loop.target = memob_max(loop.target, floor_bytes / problem.unit_bytes);
+    loop.target = memob_max(loop.target, memob_max(best.bound, floor_bytes / problem.unit_bytes));
     loop.effort = effort;
     loop.best = &best;
     loop.plan = plan;
@@ -4809,7 +4789,6 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
                plan->peak_bytes > desc->capacity_bytes;
 
 done: /* after a failure as well */
-    MEMO_FREE(best.offsets);
     memoi_problem_free(&problem);
     return status;
 }

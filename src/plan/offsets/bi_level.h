@@ -67,9 +67,8 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
 /* A mark inside a phase belongs to the phase, and a recomputation right before a backward to the
  * backward.  A phase is ignored if another layer interrupts it.  Each window has a request. */
 MEMOI void memoi_bilevel_windows(memoi_bilevel* bilevel, const memo_trace* trace) {
-    memo_mark open;
+    memo_mark open = MEMO_ZERO(memo_mark);
     int64_t time = 0, begin = 0;
-    memset(&open, 0, sizeof open);
     for (int64_t i = 0; i < trace->n_requests; i++) {
         memo_request_kind kind = trace->requests[i].kind;
         memo_mark mark;

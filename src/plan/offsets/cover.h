@@ -5,12 +5,12 @@
  * Sections instead of pairs, which makes the exact search the engine for holds.  Door:
  * memoi_problem_hold.  Knows which items conflict, and nothing of why.
  *
- * Sections are largest sets of items that conflict with each other, until each pair
- * of items in conflict is in a section.  Then nothing needs the pairs, and all bounds of sections
- * count held items.  Gaps make such sets too: items of which each two overlap may never live all at
- * once.  A set grows item by item.  The next item brings the most pairs that no section has yet,
- * times its size.  An item without such pairs comes last, however large: else a set might end
- * without the pair that the set was made for.
+ * Sections are largest sets of items that conflict with each other, until each pair of items in
+ * conflict is in a section.  Then nothing needs the pairs, and all bounds of sections count held
+ * items.  Gaps make such sets too: items of which each two overlap may never live all at once.  A
+ * set grows item by item.  The next item brings the most pairs that no section has yet, times its
+ * size.  An item without such pairs comes last, however large: else a set might end without the
+ * pair that the set was made for.
  *
  * 1. A section grows by items in conflict with all its members. */
 
@@ -119,17 +119,6 @@ MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set)
     return 1;
 }
 
-/* Makes sections for all pairs of item i, or one of it alone if it has none.  0: no memory. */
-MEMOI int memoi_cover_item(memoi_cover* cover, int32_t i) {
-    const int64_t* first = cover->problem->neighbors->first;
-    const uint64_t* open = cover->open + i * cover->n_words;
-    int ok = first[i] < first[i + 1] || memoi_cover_grow(cover, i, NULL);
-    for (int64_t k = 0; k < cover->n_words; k++)
-        while (ok && open[k] && cover->n_work < MEMOI_COVER_WORK)
-            ok = memoi_cover_grow(cover, i, NULL);
-    return ok;
-}
-
 /* Replaces the pairs by the sections, in order of time.  An item has a range for each run of
  * sections that contain it.  0: no memory. */
 MEMOI int memoi_cover_use(memoi_cover* cover, memoi_problem* problem) {
@@ -166,7 +155,7 @@ MEMOI int memoi_cover_use(memoi_cover* cover, memoi_problem* problem) {
 /* Replaces the pairs of a problem, which has lists of neighbors, by sections.  It does nothing if
  * that takes too long.  is_in_set: the first section; if that is empty, any.  0: no memory. */
 MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
-    const int64_t n = problem->n_items;
+    const int64_t n = problem->n_items, *first = problem->neighbors->first;
     int32_t i = 0;
     memoi_cover cover;
     int ok;
@@ -174,8 +163,15 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
     ok = memoi_cover_create(&cover, problem);
     while (i < n && !is_in_set[i]) i++;
     if (ok && i < n) ok = memoi_cover_grow(&cover, i, is_in_set);
-    for (i = 0; ok && i < n && cover.n_work < MEMOI_COVER_WORK; i++)
-        ok = memoi_cover_item(&cover, i);
+
+    /* Sections for all pairs of an item, or one of the item alone if it has none. */
+    for (i = 0; ok && i < n && cover.n_work < MEMOI_COVER_WORK; i++) {
+        const uint64_t* open = cover.open + i * cover.n_words;
+        ok = first[i] < first[i + 1] || memoi_cover_grow(&cover, i, NULL);
+        for (int64_t k = 0; k < cover.n_words; k++)
+            while (ok && open[k] && cover.n_work < MEMOI_COVER_WORK)
+                ok = memoi_cover_grow(&cover, i, NULL);
+    }
 
     /* After too much work the pairs stay. */
     if (ok && cover.n_work < MEMOI_COVER_WORK) ok = memoi_cover_use(&cover, problem);

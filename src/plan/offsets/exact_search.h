@@ -307,7 +307,7 @@ MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
 MEMOI int64_t memoi_search_choose(memoi_search* search, int64_t begin, int64_t end, int64_t floor) {
     const int64_t last = search->problem->first_item[end];
     int64_t next, best = -1, i;
-    double least = -1; /* of the best; not computed while the best has no rival */
+    double least = HUGE_VAL; /* tightness, of the best */
     for (i = search->problem->first_item[begin]; i < last; i = next) {
         const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
         if (block && block->floor != floor) continue;
@@ -316,16 +316,12 @@ MEMOI int64_t memoi_search_choose(memoi_search* search, int64_t begin, int64_t e
             if (search->bound[i] != floor || search->minimum[i] != floor || search->is_placed[i] ||
                 search->is_blocked[i])
                 continue;
-            if (best < 0) {
-                best = i;
-                continue;
-            }
-            if (least < 0) least = memoi_search_tightness(search, best);
             tightness = memoi_search_tightness(search, i);
-            if (tightness < least || (tightness <= least && search->rank[i] < search->rank[best])) {
-                best = i;
-                least = tightness;
-            }
+            if (best >= 0 && (tightness > least ||
+                              (tightness >= least && search->rank[i] >= search->rank[best])))
+                continue;
+            best = i;
+            least = tightness;
         }
     }
     return best;
@@ -442,15 +438,15 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
 
 MEMOI void memoi_search_reset(memoi_search* search) {
     const memoi_problem* problem = search->problem;
+    const int64_t n = problem->n_items, n_sections = problem->n_sections;
     search->n_changes = 0;
     search->unplaced = 0;
-    memset(search->is_stale, 1, (size_t)problem->n_sections);
-    for (int64_t i = 0; i < problem->n_items; i += MEMOI_TALLY_ITEMS)
-        search->tallies[i / MEMOI_TALLY_ITEMS].is_kept = 0;
-    memset(search->crossing, 0, (size_t)problem->n_sections * sizeof(int32_t));
-    memset(search->n_unplaced, 0, (size_t)problem->n_sections * sizeof(int32_t));
-    memset(search->unplaced_sum, 0, (size_t)problem->n_sections * sizeof(int64_t));
-    for (int64_t i = 0; i < problem->n_items; i++) {
+    memset(search->is_stale, 1, (size_t)n_sections);
+    memset(search->tallies, 0, (size_t)(n / MEMOI_TALLY_ITEMS + 1) * sizeof(memoi_tally));
+    memset(search->crossing, 0, (size_t)n_sections * sizeof(int32_t));
+    memset(search->n_unplaced, 0, (size_t)n_sections * sizeof(int32_t));
+    memset(search->unplaced_sum, 0, (size_t)n_sections * sizeof(int64_t));
+    for (int64_t i = 0; i < n; i++) {
         search->minimum[i] = memob_max(problem->items[i].fixed, 0);
         search->bound[i] = search->minimum[i];
         if (problem->items[i].fixed < 0) search->bound[i] = memoi_neighbors_clear(problem, i, 0);

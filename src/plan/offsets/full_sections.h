@@ -30,8 +30,7 @@ MEMOI memo_status memoi_full_inner(const memoi_problem* problem, const char* is_
 }
 
 /* Lowers the best plan of an easy problem.  The items of sections that are full up to some percent
- * of the bound come first, with so many nodes.  Then all other items go around these, by one order after the
- * other.  Does nothing if nearly all items live in full sections. */
+ * of the bound come first, with so many nodes.  Does nothing if nearly all items live there. */
 MEMOI memo_status memoi_full_solve(const memoi_problem* problem, int percent, int64_t target,
                                    int64_t n_nodes, memoi_effort* effort, memoi_solution* best,
                                    memo_error* error) {

@@ -172,17 +172,18 @@ MEMOI memoi_made memoi_items_add_pair(memoi_problem* problem, int64_t i, int64_t
 /* Adds the pairs that holds keep apart.  UNFIT: there are too many. */
 MEMOI memoi_made memoi_items_add_holds(memoi_problem* problem, const memo_plan* plan) {
     int64_t capacity = 0;
-    int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
+    int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t)); /* + 1 */
     memoi_made made = item_of ? MEMOI_MADE : MEMOI_NO_MEMORY;
-    for (int64_t i = 0; made && i < plan->n_buffers; i++) item_of[i] = -1;
-    for (int64_t i = 0; made && i < problem->n_items; i++) item_of[problem->items[i].origin] = i;
+    for (int64_t i = 0; made && i < problem->n_items; i++)
+        item_of[problem->items[i].origin] = i + 1;
     for (int64_t h = 0; made == MEMOI_MADE && h < plan->n_holds; h++) {
         const memo_hold* hold = &plan->holds[h];
         for (int64_t j = hold->buffer + 1; made == MEMOI_MADE && j < plan->n_buffers; j++) {
             const memo_buffer* other = &plan->buffers[j];
             if (other->begin >= hold->until) break;
             if (other->lane == hold->lane && other->begin >= plan->buffers[hold->buffer].end)
-                made = memoi_items_add_pair(problem, item_of[hold->buffer], item_of[j], &capacity);
+                made = memoi_items_add_pair(problem, item_of[hold->buffer] - 1, item_of[j] - 1,
+                                            &capacity);
         }
     }
     MEMO_FREE(item_of);

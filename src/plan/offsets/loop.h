@@ -121,8 +121,7 @@ MEMOI memo_status memoi_loop_full(memoi_loop* loop, int64_t goal, int64_t n_node
     return status;
 }
 
-/* Nodes for ejections beside the exact search: few if the problem is small, as that is likely to
- * end. */
+/* Nodes for ejections: few if the problem is small, as the exact search is likely to end. */
 MEMOI int64_t memoi_loop_ejections(const memoi_loop* loop, int64_t n_nodes) {
     n_nodes = memoi_loop_share(loop, n_nodes);
     return loop->problem->n_items <= MEMOI_SMALL_ITEMS ? n_nodes / MEMOI_TRIES : n_nodes;
@@ -147,8 +146,7 @@ MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
            (memoi_problem_is_large(loop->problem) && loop->best->peak < peak);
 }
 
-/* A round of the exact search.  Between attempts ejections lower the plan as long as they can,
- * unless they have spent a sixteenth of all nodes in vain. */
+/* A round of the exact search.  Between attempts ejections that do not rest lower the plan. */
 MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t peak,
                                     int64_t n_nodes, memo_error* error) {
     const memoi_effort* effort = loop->effort;
@@ -167,8 +165,7 @@ MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t
     return loop->exact.search.is_out_of_memory ? memob_no_memory(error, "the search") : status;
 }
 
-/* The engines that improve a plan.  In a large problem memo_pack.h and full sections rest once they
- * have spent a sixteenth of all nodes in vain. */
+/* The engines that improve a plan; only in a large problem memo_pack.h and full sections rest. */
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int has_exact = loop->exact_made == MEMOI_MADE;

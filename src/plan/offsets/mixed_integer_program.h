@@ -118,9 +118,8 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, const memoi_dead
     memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memob_keyed* order = NULL;
     double* columns = NULL;
-    memoi_mip mip;
+    memoi_mip mip = MEMO_ZERO(memoi_mip);
     memoi_made made;
-    memset(&mip, 0, sizeof mip);
     mip.problem = problem;
     mip.clock = clock;
 

@@ -74,7 +74,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     status = memoi_solve_pose(plan, is_second ? 0 : MEMOI_ROUNDED, &problem, error);
     if (!status && problem.n_fixed > 0 && plan->n_holds > 0)
         status = memob_plan_check_holds(plan, 0, &culprit, error);
-    memoi_solution_begin(&best, &problem, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
+    memoi_solution_begin(&best, &problem, MEMOB_ARRAY(&problem.arrays, int64_t, problem.n_items));
     if (!status && !best.offsets) status = memob_no_memory(error, "the plan");
     if (status) goto done;
     if (is_second) {
@@ -92,8 +92,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     loop.target = memob_min(desc->capacity_bytes, MEMOB_BYTES_MAX) / problem.unit_bytes;
     if (problem.is_rounded && desc->capacity_bytes % problem.unit_bytes)
         loop.target++; /* the topmost item's rounding may lie above the capacity */
-    loop.target = memob_max(loop.target, best.bound);
-    loop.target = memob_max(loop.target, floor_bytes / problem.unit_bytes);
+    loop.target = memob_max(loop.target, memob_max(best.bound, floor_bytes / problem.unit_bytes));
     loop.effort = effort;
     loop.best = &best;
     loop.plan = plan;
@@ -115,7 +114,6 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
                plan->peak_bytes > desc->capacity_bytes;
 
 done: /* after a failure as well */
-    MEMO_FREE(best.offsets);
     memoi_problem_free(&problem);
     return status;
 }

@@ -3,13 +3,12 @@
 /* --- >>reuse ---
  * The bound of items with holds.  Door: memoi_problem_reuse.  Knows nothing of offsets.
  *
- * An item *follows* an earlier item if the two do not conflict: the
- * later item can reuse bytes of the earlier item.  Each item, in order of time, borrows bytes of
- * items that it follows.  If these lenders have lent all, a borrower of theirs borrows elsewhere,
- * and so on: a flow.  Bytes that no such exchange provides must be new.  The sum of new bytes is
- * the largest sum of items that all conflict with each other (Dilworth's theorem with weights, as
- * holds of a trace make an order).  The sum is a bound for any holds, and for the first items
- * alone.
+ * An item *follows* an earlier item if the two do not conflict: the later item can reuse bytes of
+ * the earlier item.  Each item, in order of time, borrows bytes of items that it follows.  If these
+ * lenders have lent all, a borrower of theirs borrows elsewhere, and so on: a flow.  Bytes that no
+ * such exchange provides must be new.  The sum of new bytes is the largest sum of items that all
+ * conflict with each other (Dilworth's theorem with weights, as holds of a trace make an order).
+ * The sum is a bound for any holds, and for the first items alone.
  *
  * An exchange that fails has reached lenders from which nothing will ever come: these lenders leave
  * the list for good.  The borrowers of that exchange, less these lenders, are the largest set.

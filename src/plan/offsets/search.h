@@ -122,8 +122,8 @@ MEMOI void memoi_search_free(memoi_search* search) {
     MEMO_FREE(search->changes);
 }
 
-/* Lists the members of all sections, by counting; returns how many looks placing all takes. */
-MEMOI double memoi_search_list_members(memoi_search* search) {
+/* Lists the members of all sections, by counting, and sets the nodes that placing all takes. */
+MEMOI void memoi_search_list_members(memoi_search* search) {
     const memoi_problem* problem = search->problem;
     int64_t* first = search->first_member;
     double looks = 0;
@@ -145,7 +145,7 @@ MEMOI double memoi_search_list_members(memoi_search* search) {
                 if (search->sets) search->sets[s] |= (uint64_t)1 << i;
             }
     }
-    return looks;
+    search->least_nodes = problem->n_items + (int64_t)(looks / 2 / (double)MEMOI_SEARCH_LOOKS);
 }
 
 /* UNFIT: too large, or has pairs.  The caller frees the search in any case. */
@@ -153,7 +153,6 @@ MEMOI memoi_made memoi_search_create(memoi_search* search, const memoi_problem* 
                                      uint64_t seed, const memoi_deadline* clock) {
     int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0;
     memob_arrays* a = &search->arrays;
-    double looks;
     memoi_made listed;
     memset(search, 0, sizeof *search);
     search->problem = problem;
@@ -190,12 +189,9 @@ MEMOI memoi_made memoi_search_create(memoi_search* search, const memoi_problem* 
     if (a->failed) return MEMOI_NO_MEMORY;
 
     for (int64_t k = 0; k < n_sections; k++) search->weight[k] = 1;
-    looks = memoi_search_list_members(search) / 2;
-    search->least_nodes = n + (int64_t)(looks / (double)MEMOI_SEARCH_LOOKS);
+    memoi_search_list_members(search);
     return MEMOI_MADE;
 }
-
-/* --- a node: its state, how an item is placed, and how changes are undone --- */
 
 /* Remembers what an item had before a change, or the look at a section. */
 MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_t index,

@@ -162,7 +162,7 @@ MEMOI memo_status memoi_inner_begin(memoi_inner* inner, const memoi_problem* who
                                     memo_error* error) {
     int64_t* own = NULL;
     if (memoi_problem_pick(whole, is_in_set, &inner->part))
-        own = (int64_t*)memob_calloc(inner->part.n_items, sizeof(int64_t));
+        own = MEMOB_ARRAY(&inner->part.arrays, int64_t, inner->part.n_items);
     if (!own) {
         memoi_problem_free(&inner->part);
         return memob_no_memory(error, "a part of the plan");
@@ -178,6 +178,5 @@ MEMOI memo_status memoi_inner_begin(memoi_inner* inner, const memoi_problem* who
 MEMOI void memoi_inner_end(memoi_inner* inner, int64_t* offsets) {
     for (int64_t i = 0; i < inner->part.n_items; i++)
         offsets[inner->part.items[i].origin] = inner->best.offsets[i];
-    MEMO_FREE(inner->best.offsets);
     memoi_problem_free(&inner->part);
 }
