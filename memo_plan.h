@@ -1283,21 +1283,6 @@ MEMOI void memoi_sections_bounds_at(memoi_problem* problem, int64_t alignment, i
     MEMO_ASSERT(sum + sums[n] == 0); /* 2 */
 }
 
-/* Sets the loads of items.  most: scratch, two a section: a tree of the largest bounds. */
-MEMOI void memoi_sections_loads(memoi_problem* problem, int64_t* most) {
-    const int64_t n = problem->n_sections;
-    memcpy(most + n, problem->section_bounds, (size_t)n * sizeof *most);
-    for (int64_t k = n - 1; k > 0; k--) most[k] = memob_max(most[2 * k], most[2 * k + 1]);
-    for (int64_t i = 0; i < problem->n_items; i++) {
-        memoi_item* item = &problem->items[i];
-        int64_t left = n + item->begin, right = n + item->end;
-        for (item->load = 0; left < right; left /= 2, right /= 2) {
-            if (left & 1) item->load = memob_max(item->load, most[left++]);
-            if (right & 1) item->load = memob_max(item->load, most[--right]);
-        }
-    }
-}
-
 /* Sets what follows from ranges in sections: limits and loads of items, the first items, and the
  * bounds, by the items of each section and by fixed items.  0: no memory. */
 MEMOI int memoi_sections_bounds(memoi_problem* problem) {
@@ -1305,9 +1290,9 @@ MEMOI int memoi_sections_bounds(memoi_problem* problem) {
     int64_t alignments = 1 /* powers of two, one bit each */, begin = INT64_MAX;
     memob_arrays* a = &problem->arrays;
     int32_t* first = problem->first_item = MEMOB_ARRAY(a, int32_t, n + 1);
-    int64_t* scratch = (int64_t*)memob_calloc(3 * n + 1, sizeof(int64_t));
     const int64_t* bounds = problem->section_bounds = MEMOB_ARRAY(a, int64_t, n + 1);
-    const int ok = scratch && first && bounds;
+    int64_t* scratch = a->failed ? NULL : (int64_t*)memob_calloc(3 * n + 1, sizeof(int64_t));
+    if (!scratch) return 0;
 
     /* No item begins later than an item behind it, although a gap may come first and a cover may
      * have sections in another order. */
@@ -1321,13 +1306,24 @@ MEMOI int memoi_sections_bounds(memoi_problem* problem) {
         problem->ground = memob_max(problem->ground, item->fixed + item->size);
         problem->lower_bound = memob_max(problem->lower_bound, memoi_item_top(item, item->fixed));
     }
-    for (int64_t s = 0, i = 0; s <= n && ok; first[s++] = (int32_t)i)
+    for (int64_t s = 0, i = 0; s <= n; first[s++] = (int32_t)i)
         while (i < problem->n_items && problem->items[i].begin < s) i++;
-    for (; alignments > 0 && ok; alignments &= alignments - 1)
+    for (; alignments > 0; alignments &= alignments - 1)
         memoi_sections_bounds_at(problem, alignments & -alignments, scratch, scratch + 2 * n);
-    if (ok) memoi_sections_loads(problem, scratch);
+
+    /* Loads, by a tree of the largest bounds. */
+    memcpy(scratch + n, bounds, (size_t)n * sizeof *bounds);
+    for (int64_t k = n - 1; k > 0; k--) scratch[k] = memob_max(scratch[2 * k], scratch[2 * k + 1]);
+    for (int64_t i = 0; i < problem->n_items; i++) {
+        memoi_item* item = &problem->items[i];
+        int64_t left = n + item->begin, right = n + item->end;
+        for (item->load = 0; left < right; left /= 2, right /= 2) {
+            if (left & 1) item->load = memob_max(item->load, scratch[left++]);
+            if (right & 1) item->load = memob_max(item->load, scratch[--right]);
+        }
+    }
     MEMO_FREE(scratch);
-    return ok;
+    return 1;
 }
 
 /* Turns ranges from times into sections, and sets what follows from these.  A live set is a largest
@@ -3296,30 +3292,26 @@ MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
     return least < INT64_MAX && memoi_search_raise(search, i, least);
 }
 
-/* Adds an unplaced item to a state.  The order of items does not matter. */
-MEMOI void memoi_failure_add(memoi_failure* state, int64_t i, int64_t minimum, int64_t bound,
-                             int is_blocked) {
-    /* Two hashes that share no constant: both agree by chance once in 2^128. */
-    uint64_t x = (uint64_t)minimum * 0x9e3779b97f4a7c15u + (uint64_t)(2 * i + is_blocked);
-    uint64_t y = (uint64_t)bound * 0xc2b2ae3d27d4eb4fu + (uint64_t)i;
-    uint64_t low = (x ^ (y << 32 | y >> 32)) * 0xbf58476d1ce4e5b9u;
-    uint64_t high = (y ^ (x << 32 | x >> 32)) * 0x94d049bb133111ebu;
-    low = (low ^ low >> 29) * 0xff51afd7ed558ccdu;
-    high = (high ^ high >> 33) * 0xc4ceb9fe1a85ec53u;
-    state->low += low ^ low >> 32;
-    state->high += high ^ high >> 29;
-}
-
-/* Adds the unplaced items of [first, last) to a tally. */
+/* Adds the unplaced items of [first, last) to a tally.  The order of items does not matter. */
 MEMOI void memoi_search_tally(const memoi_search* search, int64_t first, int64_t last,
                               memoi_tally* tally) {
     for (int64_t i = first; i < last; i++) {
-        int64_t minimum = search->minimum[i], bound = search->bound[i];
+        const int64_t minimum = search->minimum[i], bound = search->bound[i];
+        const int is_blocked = search->is_blocked[i];
+        uint64_t x, y, low, high;
         if (search->is_placed[i]) continue;
-        memoi_failure_add(&tally->state, i, minimum, bound, search->is_blocked[i]);
+
+        /* Two hashes that share no constant: both agree by chance once in 2^128. */
+        x = (uint64_t)minimum * 0x9e3779b97f4a7c15u + (uint64_t)(2 * i + is_blocked);
+        y = (uint64_t)bound * 0xc2b2ae3d27d4eb4fu + (uint64_t)i;
+        low = (x ^ (y << 32 | y >> 32)) * 0xbf58476d1ce4e5b9u;
+        high = (y ^ (x << 32 | x >> 32)) * 0x94d049bb133111ebu;
+        low = (low ^ low >> 29) * 0xff51afd7ed558ccdu;
+        high = (high ^ high >> 33) * 0xc4ceb9fe1a85ec53u;
+        tally->state.low += low ^ low >> 32;
+        tally->state.high += high ^ high >> 29;
         tally->bound = memob_min(tally->bound, bound);
-        if (bound == minimum && !search->is_blocked[i])
-            tally->floor = memob_min(tally->floor, minimum);
+        if (bound == minimum && !is_blocked) tally->floor = memob_min(tally->floor, minimum);
         if (search->problem->items[i].fixed < 0)
             tally->hole = memob_min(tally->hole, minimum + search->size[i]);
     }

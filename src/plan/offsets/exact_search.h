@@ -188,30 +188,26 @@ MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
     return least < INT64_MAX && memoi_search_raise(search, i, least);
 }
 
-/* Adds an unplaced item to a state.  The order of items does not matter. */
-MEMOI void memoi_failure_add(memoi_failure* state, int64_t i, int64_t minimum, int64_t bound,
-                             int is_blocked) {
-    /* Two hashes that share no constant: both agree by chance once in 2^128. */
-    uint64_t x = (uint64_t)minimum * 0x9e3779b97f4a7c15u + (uint64_t)(2 * i + is_blocked);
-    uint64_t y = (uint64_t)bound * 0xc2b2ae3d27d4eb4fu + (uint64_t)i;
-    uint64_t low = (x ^ (y << 32 | y >> 32)) * 0xbf58476d1ce4e5b9u;
-    uint64_t high = (y ^ (x << 32 | x >> 32)) * 0x94d049bb133111ebu;
-    low = (low ^ low >> 29) * 0xff51afd7ed558ccdu;
-    high = (high ^ high >> 33) * 0xc4ceb9fe1a85ec53u;
-    state->low += low ^ low >> 32;
-    state->high += high ^ high >> 29;
-}
-
-/* Adds the unplaced items of [first, last) to a tally. */
+/* Adds the unplaced items of [first, last) to a tally.  The order of items does not matter. */
 MEMOI void memoi_search_tally(const memoi_search* search, int64_t first, int64_t last,
                               memoi_tally* tally) {
     for (int64_t i = first; i < last; i++) {
-        int64_t minimum = search->minimum[i], bound = search->bound[i];
+        const int64_t minimum = search->minimum[i], bound = search->bound[i];
+        const int is_blocked = search->is_blocked[i];
+        uint64_t x, y, low, high;
         if (search->is_placed[i]) continue;
-        memoi_failure_add(&tally->state, i, minimum, bound, search->is_blocked[i]);
+
+        /* Two hashes that share no constant: both agree by chance once in 2^128. */
+        x = (uint64_t)minimum * 0x9e3779b97f4a7c15u + (uint64_t)(2 * i + is_blocked);
+        y = (uint64_t)bound * 0xc2b2ae3d27d4eb4fu + (uint64_t)i;
+        low = (x ^ (y << 32 | y >> 32)) * 0xbf58476d1ce4e5b9u;
+        high = (y ^ (x << 32 | x >> 32)) * 0x94d049bb133111ebu;
+        low = (low ^ low >> 29) * 0xff51afd7ed558ccdu;
+        high = (high ^ high >> 33) * 0xc4ceb9fe1a85ec53u;
+        tally->state.low += low ^ low >> 32;
+        tally->state.high += high ^ high >> 29;
         tally->bound = memob_min(tally->bound, bound);
-        if (bound == minimum && !search->is_blocked[i])
-            tally->floor = memob_min(tally->floor, minimum);
+        if (bound == minimum && !is_blocked) tally->floor = memob_min(tally->floor, minimum);
         if (search->problem->items[i].fixed < 0)
             tally->hole = memob_min(tally->hole, minimum + search->size[i]);
     }

@@ -45,21 +45,6 @@ MEMOI void memoi_sections_bounds_at(memoi_problem* problem, int64_t alignment, i
     MEMO_ASSERT(sum + sums[n] == 0); /* 2 */
 }
 
-/* Sets the loads of items.  most: scratch, two a section: a tree of the largest bounds. */
-MEMOI void memoi_sections_loads(memoi_problem* problem, int64_t* most) {
-    const int64_t n = problem->n_sections;
-    memcpy(most + n, problem->section_bounds, (size_t)n * sizeof *most);
-    for (int64_t k = n - 1; k > 0; k--) most[k] = memob_max(most[2 * k], most[2 * k + 1]);
-    for (int64_t i = 0; i < problem->n_items; i++) {
-        memoi_item* item = &problem->items[i];
-        int64_t left = n + item->begin, right = n + item->end;
-        for (item->load = 0; left < right; left /= 2, right /= 2) {
-            if (left & 1) item->load = memob_max(item->load, most[left++]);
-            if (right & 1) item->load = memob_max(item->load, most[--right]);
-        }
-    }
-}
-
 /* Sets what follows from ranges in sections: limits and loads of items, the first items, and the
  * bounds, by the items of each section and by fixed items.  0: no memory. */
 MEMOI int memoi_sections_bounds(memoi_problem* problem) {
@@ -67,9 +52,9 @@ MEMOI int memoi_sections_bounds(memoi_problem* problem) {
     int64_t alignments = 1 /* powers of two, one bit each */, begin = INT64_MAX;
     memob_arrays* a = &problem->arrays;
     int32_t* first = problem->first_item = MEMOB_ARRAY(a, int32_t, n + 1);
-    int64_t* scratch = (int64_t*)memob_calloc(3 * n + 1, sizeof(int64_t));
     const int64_t* bounds = problem->section_bounds = MEMOB_ARRAY(a, int64_t, n + 1);
-    const int ok = scratch && first && bounds;
+    int64_t* scratch = a->failed ? NULL : (int64_t*)memob_calloc(3 * n + 1, sizeof(int64_t));
+    if (!scratch) return 0;
 
     /* No item begins later than an item behind it, although a gap may come first and a cover may
      * have sections in another order. */
@@ -83,13 +68,24 @@ MEMOI int memoi_sections_bounds(memoi_problem* problem) {
         problem->ground = memob_max(problem->ground, item->fixed + item->size);
         problem->lower_bound = memob_max(problem->lower_bound, memoi_item_top(item, item->fixed));
     }
-    for (int64_t s = 0, i = 0; s <= n && ok; first[s++] = (int32_t)i)
+    for (int64_t s = 0, i = 0; s <= n; first[s++] = (int32_t)i)
         while (i < problem->n_items && problem->items[i].begin < s) i++;
-    for (; alignments > 0 && ok; alignments &= alignments - 1)
+    for (; alignments > 0; alignments &= alignments - 1)
         memoi_sections_bounds_at(problem, alignments & -alignments, scratch, scratch + 2 * n);
-    if (ok) memoi_sections_loads(problem, scratch);
+
+    /* Loads, by a tree of the largest bounds. */
+    memcpy(scratch + n, bounds, (size_t)n * sizeof *bounds);
+    for (int64_t k = n - 1; k > 0; k--) scratch[k] = memob_max(scratch[2 * k], scratch[2 * k + 1]);
+    for (int64_t i = 0; i < problem->n_items; i++) {
+        memoi_item* item = &problem->items[i];
+        int64_t left = n + item->begin, right = n + item->end;
+        for (item->load = 0; left < right; left /= 2, right /= 2) {
+            if (left & 1) item->load = memob_max(item->load, scratch[left++]);
+            if (right & 1) item->load = memob_max(item->load, scratch[--right]);
+        }
+    }
     MEMO_FREE(scratch);
-    return ok;
+    return 1;
 }
 
 /* Turns ranges from times into sections, and sets what follows from these.  A live set is a largest
