@@ -85,8 +85,9 @@ MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const mem
     const memob_law* law = &of->law;
     for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
         const int32_t item = law->parts[k].item;
+        const int32_t stores = step->desc.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE;
         if (op->kind == MEMOB_OP_LOAD) memoi_step_put(step, item, law->parts[k].at, 0);
-        if (op->kind == MEMOB_OP_STORE && step->lies[item]) step->lies[item] = MEMOB_IS_THERE;
+        if (op->kind == stores && step->lies[item]) step->lies[item] = MEMOB_IS_THERE;
     }
     if (op->kind != MEMOB_OP_VISIT) return;
     for (int32_t u = law->first_use[op->visit]; u < law->first_use[op->visit + 1]; u++) {
@@ -303,16 +304,18 @@ MEMOI void memoi_step_move(memob_step* step, int32_t item, int is_load, int* n_m
     const int has_file = step->desc.items[item].file >= 0;
     if (sink->engine.status) return;
     if (!(*n_moved)++) memoi_sink_join(sink);
+    if (is_load) memoi_step_put(step, item, step->desc.bytes[item].first_piece, 0);
     for (int k = 0; k < 2 && !sink->engine.status; k++) {
         if (!has_file && k != is_load) continue;
         memoi_step_copy(step, kinds[is_load][k], item);
         if (has_file && !sink->engine.status) memoi_sink_join(sink);
     }
-    if (sink->engine.status) return;
-    if (is_load)
-        memoi_step_put(step, item, step->desc.bytes[item].first_piece, 0);
-    else
+
+    /* A load that fails has taken the bytes of others all the same. */
+    if (!sink->engine.status)
         step->lies[item] = MEMOB_IS_THERE;
+    else if (is_load)
+        step->lies[item] = MEMOB_IS_AWAY;
 }
 
 /* Leaves the phase for another; MEMOB_N_PHASES: for none. */
@@ -426,8 +429,10 @@ MEMOI memo_status memoi_step_pass(memob_step* step, memo_error* error) {
             memoi_step_move(step, use->item, 1, &n_moved);
     }
     if (n_moved && !sink->engine.status) memoi_sink_join(sink);
-    if (memoi_step_finish(step) || memoi_step_begin(step, error)) return sink->engine.status;
-    return memoi_step_end(step, error);
+    if (!memoi_step_finish(step) && !memoi_step_begin(step, error))
+        return memoi_step_end(step, error);
+    step->phase = -1; /* lies says what is there */
+    return sink->engine.status;
 }
 
 /* The updates of all layers wait. */
@@ -443,10 +448,24 @@ MEMOI memo_status memoi_step_leave(memob_step* step, memo_error* error) {
     return memoi_step_finish(step);
 }
 
+/* The load that has failed half-way; NULL: none has. */
+MEMOI const memob_op* memoi_step_failed(const memob_step* step) {
+    const memob_op* op;
+    if (step->phase < 0 || !step->is_entered) return NULL;
+    op = &step->laws[step->law_of[step->phase]].law.ops[step->op];
+    return op->kind == MEMOB_OP_LOAD ? op : NULL;
+}
+
 /* After an error, or in place of the rest of a step.  Nobody needs values that end with an update,
  * unless the layer's update waits. */
 MEMOI void memoi_step_abandon(memob_step* step) {
+    const memob_op* failed = memoi_step_failed(step);
     memoi_step_find_lies(step);
+    for (int32_t k = 0; failed && k < failed->n_parts; k++) {
+        const memob_part* part = &step->desc.sink->law.parts[failed->first_part + k];
+        memoi_step_put(step, part->item, part->at, 0);
+        step->lies[part->item] = MEMOB_IS_AWAY;
+    }
     for (int32_t i = 0; i < step->desc.n_items; i++)
         if (step->desc.ends[i] && step->lies[i] && !step->pending[i / step->desc.n_of_layer])
             step->lies[i] = MEMOB_IS_THERE;

@@ -4,7 +4,9 @@
  * bytes of plain arrays.  Copies run on threads of a host device, so a missing wait shows, too. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #include "memo.h"
+#include "extras/memo_look.h"
 #include "memo_test.h"
 #include "random_turns.h"
 #include <math.h>
@@ -23,6 +25,7 @@ static struct {
     char ends[LAYERS_MAX * STATES];
     memob_step step;
     memo_device* host;
+    memo_faults faults; /* around it */
 
     /* Plain arrays: of each state one number in all words; 0: nobody may read it. */
     uint64_t values[LAYERS_MAX][STATES], next;
@@ -107,7 +110,8 @@ static void open_step(void) {
 static void open_problem(void) {
     const memo_host_device_desc host_desc = MEMO_ZERO(memo_host_device_desc);
     CHECK(!memo_host_device_create(&host_desc, &p.host, &error));
-    p.desc.device = p.host;
+    memo_faults_init(&p.faults, p.host);
+    p.desc.device = &p.faults.device;
     if (p.list.updates_on_host) p.desc.trainer.update_host = no_update;
     CHECK(!memob_states_create(&p.desc, 0, &p.engine, &error));
     open_step();
@@ -188,7 +192,7 @@ static void compute(const memob_visit* v) {
     memob_engine* e = &p.engine->sink.engine;
     if (v->pass == MEMOB_UPDATE) {
         if (v->on_host)
-            CHECK(!memo_stream_synchronize(&e->device, e->streams[MEMOB_STREAM_FILE], &error));
+            CHECK(!memo_stream_synchronize(p.host, e->streams[MEMOB_STREAM_FILE], &error));
         compute_update(v->layer, v->on_host);
         return;
     }
@@ -206,34 +210,46 @@ static void drop_gradients(void) {
     p.n_rounds = 0;
 }
 
+/* 1: the device has failed, as it was told to. */
+static int has_failed(memo_status status) {
+    if (status) CHECK(strstr(error.message, "fails on purpose") != NULL);
+    return status != MEMO_STATUS_OK;
+}
+
+/* Gives up. */
+static int fail(void) {
+    memoi_step_abandon(&p.step);
+    drop_gradients();
+    p.faults.failing_call = 0;
+    n_errors++;
+    return 0;
+}
+
 /* All visits of a phase; left: visits before an error, inside of which it comes, or behind which.
  * runs: updates run if they are owed (1), all (2).  Returns 0: an error came. */
 static int run_phase(int32_t phase, int runs, int32_t left) {
     const memob_visit* v;
     const int64_t before = p.engine->sink.engine.copied_bytes[0];
     const int is_planned = p.step.phase == phase && !p.step.is_entered;
-    CHECK(!memoi_step_go(&p.step, phase, &error));
+    if (has_failed(memoi_step_go(&p.step, phase, &error))) return fail();
     n_jumps += !is_planned, n_planned += is_planned;
     n_jumps_without_copies += !is_planned && p.engine->sink.engine.copied_bytes[0] == before;
     while ((v = memoi_step_visit(&p.step))) {
         const memob_visit visit = *v;
         if (left-- == 0 && (visit.pass != MEMOB_UPDATE || memo_test_int(0, 1))) {
             if (visit.pass != MEMOB_UPDATE && memo_test_int(0, 1))
-                CHECK(!memoi_step_begin(&p.step, &error));
-            memoi_step_abandon(&p.step);
-            drop_gradients();
-            n_errors++;
-            return 0;
+                (void)has_failed(memoi_step_begin(&p.step, &error));
+            return fail();
         }
         p.n_visits++;
         if (visit.pass == MEMOB_UPDATE && !(runs == 2 || (runs && p.is_owed[visit.layer]))) {
             n_passed++;
-            CHECK(!memoi_step_pass(&p.step, &error));
+            if (has_failed(memoi_step_pass(&p.step, &error))) return fail();
             continue;
         }
-        CHECK(!memoi_step_begin(&p.step, &error));
+        if (has_failed(memoi_step_begin(&p.step, &error))) return fail();
         compute(&visit);
-        CHECK(!memoi_step_end(&p.step, &error));
+        if (has_failed(memoi_step_end(&p.step, &error))) return fail();
     }
     return 1;
 }
@@ -244,17 +260,34 @@ static int is_any_owed(void) {
     return 0;
 }
 
+/* One of the next calls of the device fails, with `surprise` percent. */
+static void maybe_fail(int surprise) {
+    p.faults.n_calls = p.faults.failing_call = 0;
+    if (memo_test_int(0, 99) < surprise) p.faults.failing_call = memo_test_int(1, 150);
+}
+
+/* Updates that are owed, until none fails. */
+static void run_updates(int surprise) {
+    do maybe_fail(surprise);
+    while (!run_phase(MEMOB_UPDATES, 1, -1));
+    p.faults.failing_call = 0;
+}
+
 /* A step with so many rounds, and what comes between.  surprise: in percent. */
 static void run_step(int32_t n_rounds, int surprise) {
     const int32_t at = p.list.update_at;
     for (int32_t k = p.n_rounds; k < n_rounds; k = p.n_rounds) {
         const int32_t phase = memoi_list_phase_of(&p.list, k, k + 1 < n_rounds);
         const int32_t left = memo_test_int(0, 399) < surprise ? (int32_t)memo_test_int(0, 60) : -1;
+        const int is_fused = at == MEMO_UPDATE_FUSED && k + 1 == n_rounds; /* an error loses all */
         if (memo_test_int(0, 99) < surprise) { /* evaluations see all updates */
-            if (is_any_owed()) run_phase(MEMOB_UPDATES, 1, -1);
-            run_phase(MEMOB_EVALUATION, 0, -1);
+            if (is_any_owed()) run_updates(surprise);
+            maybe_fail(surprise);
+            if (!run_phase(MEMOB_EVALUATION, 0, -1)) continue;
         }
-        if (!run_phase(phase, at == MEMO_UPDATE_FUSED ? 2 : 1, left)) continue;
+        maybe_fail(is_fused ? 0 : surprise);
+        if (!run_phase(phase, at == MEMO_UPDATE_FUSED ? 2 : 1, is_fused ? -1 : left)) continue;
+        p.faults.failing_call = 0;
         p.n_rounds++;
     }
     p.n_rounds = 0;
@@ -262,13 +295,12 @@ static void run_step(int32_t n_rounds, int surprise) {
     if (memo_test_int(0, 99) < surprise) { /* skipped */
         memoi_step_abandon(&p.step);
         drop_gradients();
-    } else if (at == MEMO_UPDATE_PASS) {
-        run_phase(MEMOB_UPDATES, 2, -1);
-    } else {
-        memoi_step_defer(&p.step);
-        for (int32_t l = 0; l < p.desc.n_layers; l++) p.is_owed[l] = 1;
-        if (memo_test_int(0, 99) < surprise) run_phase(MEMOB_UPDATES, 1, -1); /* flushed */
+        return;
     }
+    memoi_step_defer(&p.step);
+    for (int32_t l = 0; l < p.desc.n_layers; l++) p.is_owed[l] = 1;
+    if (at == MEMO_UPDATE_PASS || memo_test_int(0, 99) < surprise)
+        run_updates(surprise); /* flushed */
 }
 
 /* Bytes that copies move in a step. */
@@ -366,7 +398,7 @@ TEST(visits_find_what_they_read) {
         CHECK(run_counted(p.list.n_rounds) == third); /* and go on as planned */
 
         /* At home everything is newest when nothing is taken. */
-        if (is_any_owed()) run_phase(MEMOB_UPDATES, 1, -1);
+        if (is_any_owed()) run_updates(0);
         CHECK(!memoi_step_leave(&p.step, &error));
         CHECK(!memob_states_synchronize(p.engine, &error));
         for (int32_t l = 0; l < p.desc.n_layers; l++)
