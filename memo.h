@@ -11386,24 +11386,22 @@ MEMOI memo_status memoi_step_leave(memob_step* step, memo_error* error) {
     return memoi_step_finish(step);
 }
 
-/* The load that has failed half-way; NULL: none has. */
-MEMOI const memob_op* memoi_step_failed(const memob_step* step) {
-    const memob_op* op;
-    if (step->phase < 0 || !step->is_entered) return NULL;
-    op = &step->laws[step->law_of[step->phase]].law.ops[step->op];
-    return op->kind == MEMOB_OP_LOAD ? op : NULL;
+/* A load that has failed half-way has taken the bytes of others. */
+MEMOI void memoi_step_drop_load(memob_step* step) {
+    const memob_law* law = &step->desc.sink->law;
+    const memob_op* op = &law->ops[step->op];
+    if (!step->is_entered || op->kind != MEMOB_OP_LOAD) return;
+    for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
+        memoi_step_put(step, law->parts[k].item, law->parts[k].at, 0);
+        step->lies[law->parts[k].item] = MEMOB_IS_AWAY;
+    }
 }
 
 /* After an error, or in place of the rest of a step.  Nobody needs values that end with an update,
  * unless the layer's update waits. */
 MEMOI void memoi_step_abandon(memob_step* step) {
-    const memob_op* failed = memoi_step_failed(step);
     memoi_step_find_lies(step);
-    for (int32_t k = 0; failed && k < failed->n_parts; k++) {
-        const memob_part* part = &step->desc.sink->law.parts[failed->first_part + k];
-        memoi_step_put(step, part->item, part->at, 0);
-        step->lies[part->item] = MEMOB_IS_AWAY;
-    }
+    memoi_step_drop_load(step);
     for (int32_t i = 0; i < step->desc.n_items; i++)
         if (step->desc.ends[i] && step->lies[i] && !step->pending[i / step->desc.n_of_layer])
             step->lies[i] = MEMOB_IS_THERE;
