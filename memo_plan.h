@@ -12662,19 +12662,18 @@ MEMOI double memoi_verified_number(const char* bytes, memo_type type) {
 MEMOI memo_status memoi_verified_compare(const memoi_verified* v, const char* name, int32_t layer,
                                          memo_type type, int64_t at, int64_t n_bytes,
                                          const char* why, memo_error* error) {
-    static const struct {
-        int64_t size;
-        double bound; /* of a distance; 0: not compared as numbers */
-    } types[] = {{4, 0.01}, {8, 0.01}, {2, 0.1}, {2, 0.1}, {4, 0}, {8, 0}, {1, 0}};
-    MEMOB_TABLE_OF(MEMO_N_TYPES, types);
-    const double bound = types[type].bound;
+    static const int64_t sizes[] = {4, 8, 2, 2, 4, 8, 1};
+    MEMOB_TABLE_OF(MEMO_N_TYPES, sizes);
+    static const double bounds[] = {0.01, 0.01, 0.1, 0.1, 0, 0, 0}; /* 0: no distance is taken */
+    MEMOB_TABLE_OF(MEMO_N_TYPES, bounds);
+    const double bound = bounds[type];
     const char *expected = v->expected + at, *found = v->found + at;
     double norm = 0, distance = 0; /* sums of squares at first */
     char of_layer[32] = "";
     int64_t i = 0;
     if (layer >= MEMO_LAYER_FIRST) snprintf(of_layer, sizeof of_layer, ", layer %d", (int)layer);
 
-    for (; !why && bound > 0 && i + types[type].size <= n_bytes; i += types[type].size) {
+    for (; !why && bound > 0 && i + sizes[type] <= n_bytes; i += sizes[type]) {
         const double a = memoi_verified_number(expected + i, type);
         const double b = memoi_verified_number(found + i, type);
         norm += a * a;
@@ -12692,7 +12691,7 @@ MEMOI memo_status memoi_verified_compare(const memoi_verified* v, const char* na
     if (!why || i == n_bytes) return MEMO_STATUS_OK;
     return MEMOB_INVALID(
         error, "memo_session_verify: output `%.40s`%s, number %lld (byte %lld of %lld): %s", name,
-        of_layer, (long long)(i / types[type].size), (long long)i, (long long)n_bytes, why);
+        of_layer, (long long)(i / sizes[type]), (long long)i, (long long)n_bytes, why);
 }
 
 MEMOI memo_status memoi_verified_compare_all(const memoi_verified* v, const char* why,
