@@ -83,7 +83,8 @@ MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
 /* Chunks of layers that an order names. */
 MEMOI int32_t memoi_session_n_chunks(const memo_session_desc* desc) {
     int32_t n = 1;
-    for (int32_t k = 0; k < desc->n_order; k++) n = (int32_t)memob_max(n, desc->order[k].chunk + 1);
+    for (int32_t k = 0; k < desc->n_order; k++) /* which need not be valid */
+        n = (int32_t)memob_max(n, memob_min(desc->order[k].chunk, INT32_MAX - 1) + 1);
     return n;
 }
 
