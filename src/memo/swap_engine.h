@@ -93,7 +93,9 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_N_STREAMS : MEMOB_N_STREAMS - 1;
     status = memoi_sink_prepare(&swap->sink, base, n_streams, error);
     if (status) return status;
-    e->spill_ops = MEMOB_ARRAY(&e->arrays, memob_spill_op, n_spilled ? 2 * swap->items.n_own : 0);
+    e->spill_ops =
+        MEMOB_ARRAY(&e->arrays, memob_spill_op,
+                    n_spilled ? 2 * (int64_t)swap->items.n_classes * swap->items.n_steps : 0);
     swap->waited = MEMOB_ARRAY(&e->arrays, int32_t, n_visits);
     if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
     if (e->arrays.failed) return memob_no_memory(error, "the visits of a swap engine");

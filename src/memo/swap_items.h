@@ -39,13 +39,12 @@ typedef struct memob_swap_items {
                            slot */
     int64_t* file_bytes; /* (n_items): of the item in the file */
     int32_t* n_copies;   /* (n_items): in which they move */
-    int64_t n_own;       /* slots of the host for rows; behind them: LAYER, late, EDGE */
     char* uses_of;       /* (n_items): memoi_swap_use_kind; all that the law depends on */
-    /* Of an engine; NULL: not made. */
+    /* An engine's; NULL: not made. */
     memob_swap_piece* pieces;     /* of each item, one behind the other */
     int32_t* first_piece;         /* (n_items + 1) */
-    int64_t *device_at, *host_at; /* of each slot: its begin */
-    int64_t* file_at;             /* (n_own): of each item in the file */
+    int64_t *device_at, *host_at; /* of each slot: its begin; the host has one for each item */
+    int64_t* file_at;             /* (n_classes, n_steps): of each item in the file */
     memob_arrays arrays;
 } memob_swap_items;
 
@@ -229,7 +228,6 @@ MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, memob_swap_p
     it->n_classes = p->n_classes;
     it->input = p->input < 0 ? -1 : p->class_of[p->input];
     it->n_items = (it->n_classes + 2) * it->n_steps + memoi_swap_n_edges(p);
-    it->n_own = (int64_t)it->n_classes * it->n_steps;
     it->n_bytes = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
     it->file_bytes = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
     it->n_copies = MEMOB_ARRAY(&it->arrays, int32_t, it->n_items);
@@ -270,7 +268,7 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
             it->items[k] = item;
         }
     for (int32_t k = n_rows; k < it->n_items; k++) {
-        const memob_item item = {it->uses_of[k] != 0, 1, 0, -1, it->n_own + k - n_rows, -1};
+        const memob_item item = {it->uses_of[k] != 0, 1, 0, -1, k, -1};
         it->items[k] = item;
     }
 
@@ -302,18 +300,18 @@ MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_pl
     desc.n_lists = 2 - (work != NULL);
     desc.work = work;
     desc.n_slots[0] = memoi_swap_device_slots(it);
-    desc.n_slots[1] = (int32_t)it->n_own + it->n_items - it->n_classes * it->n_steps;
-    desc.n_slots[2] = p->n_windows ? (int32_t)it->n_own : 0;
+    desc.n_slots[1] = it->n_items;
+    desc.n_slots[2] = p->n_windows ? it->n_classes * it->n_steps : 0;
     return memob_law_make(&desc, law, error);
 }
 
 /* --- pieces --- */
 
-/* The tensor's rows move with the item. */
-MEMOI int memoi_swap_is_of(const memob_swap_placement* p, const memob_swap_items* it,
-                           int32_t tensor, int32_t item, const memob_swap_place* place) {
-    switch (memoi_swap_item_kind_of(it, item)) {
-    case MEMOB_SWAP_ITEM_CLASS: return p->class_of[tensor] == item / it->n_steps;
+/* The tensor's rows move with items of the kind. */
+MEMOI int memoi_swap_is_of(memob_swap_item_kind kind, int is_of_class,
+                           const memob_swap_place* place) {
+    switch (kind) {
+    case MEMOB_SWAP_ITEM_CLASS: return is_of_class;
     case MEMOB_SWAP_ITEM_LAYER: return place->is_layer;
     case MEMOB_SWAP_ITEM_LATE: return place->is_routed;
     case MEMOB_SWAP_ITEM_EDGE: break;
@@ -341,7 +339,7 @@ MEMOI void memoi_swap_items_cut(const memob_swap_placement* p, memob_swap_items*
         const int64_t n_bytes = (place->moved_end - place->moved_begin) * row_bytes;
         memob_swap_piece rows = {place->offset + place->moved_begin * row_bytes, place->host_offset,
                                  n_bytes, place->moved_begin, row_bytes};
-        if (!memoi_swap_is_of(p, it, t, item, place)) continue;
+        if (!memoi_swap_is_of(kind, p->class_of[t] == item / it->n_steps, place)) continue;
         if (kind == MEMOB_SWAP_ITEM_CLASS) rows.first_row += slice_row;
         if (t == p->input) rows.host = 0; /* 2 */
         if (kind == MEMOB_SWAP_ITEM_CLASS && p->sums[step].window >= 0) rows.host = in_window;
@@ -366,13 +364,12 @@ MEMOI memo_status memoi_swap_find_pieces(const memo_swap_desc* desc, const memob
                                          memob_swap_items* it, memo_error* error) {
     const int32_t n = it->n_steps, n_slots = memoi_swap_device_slots(it);
     const int32_t n_edges = memoi_swap_n_edges(p);
-    const int64_t n_host = it->n_own + it->n_items - (int64_t)it->n_classes * n;
     int64_t in_window = 0, in_file = 0;
     it->pieces = MEMOB_ARRAY(&it->arrays, memob_swap_piece, (int64_t)n * p->n_tensors + n_edges);
     it->first_piece = MEMOB_ARRAY(&it->arrays, int32_t, it->n_items + 1);
     it->device_at = MEMOB_ARRAY(&it->arrays, int64_t, n_slots);
-    it->host_at = MEMOB_ARRAY(&it->arrays, int64_t, n_host);
-    it->file_at = MEMOB_ARRAY(&it->arrays, int64_t, it->n_own);
+    it->host_at = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
+    it->file_at = MEMOB_ARRAY(&it->arrays, int64_t, (int64_t)it->n_classes * n);
     if (it->arrays.failed) return memob_no_memory(error, "the pieces of a step");
 
     for (int32_t k = 0, c = 0; c < it->n_classes; c++) {
@@ -399,7 +396,7 @@ MEMOI memo_status memoi_swap_find_pieces(const memo_swap_desc* desc, const memob
             even_at + memob_align_up(p->slice_rows * p->handed_row_bytes, MEMOB_DEVICE_ALIGNMENT);
     }
     for (int32_t edge = 0; edge < n_edges; edge++)
-        it->host_at[it->n_own + 2 * n + edge] =
+        it->host_at[(it->n_classes + 2) * n + edge] =
             p->handed_begin + (edge / p->n_of_batch * memob_swap_layer_rows(desc) +
                                edge % p->n_of_batch * p->slice_rows) *
                                   p->handed_row_bytes;
