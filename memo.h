@@ -10283,6 +10283,18 @@ typedef struct memob_state_bytes {
     int32_t is_newer;               /* there than on the host, or in the file */
 } memob_state_bytes;
 
+/* Copies an item between the device and its home, in two parts if that is the file.  Inlined: a
+ * layer has many. */
+MEMOI inline void memoi_state_copy(memob_engine* e, const memob_state_bytes* of, int32_t kind,
+                                   int32_t item) {
+    if (kind == MEMOB_OP_LOAD || kind == MEMOB_OP_STORE)
+        memob_engine_copy(e, kind == MEMOB_OP_LOAD, of->at[0], of->at[1], of->n_bytes);
+    else
+        memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
+                              kind == MEMOB_OP_WRITE, of->at[1], of->at[2],
+                              memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT));
+}
+
 /* The lists of a step.  What follows decides what is fetched, so forwards and backwards are lists
  * of their own.  Of an order, whose turns are known, FORWARD is a forward alone, and the others but
  * UPDATE have all turns. */
@@ -11213,16 +11225,8 @@ MEMOI memo_status memoi_step_make(const memob_step_desc* desc, memob_step* step,
 
 /* --- copies --- */
 
-/* Copies an item between the device and its home, in two parts if that is the file. */
 MEMOI void memoi_step_copy(memob_step* step, int32_t kind, int32_t item) {
-    const memob_state_bytes* of = &step->desc.bytes[item];
-    memob_engine* e = &step->desc.sink->engine;
-    if (kind == MEMOB_OP_LOAD || kind == MEMOB_OP_STORE)
-        memob_engine_copy(e, kind == MEMOB_OP_LOAD, of->at[0], of->at[1], of->n_bytes);
-    else
-        memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
-                              kind == MEMOB_OP_WRITE, of->at[1], of->at[2],
-                              memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT));
+    memoi_state_copy(&step->desc.sink->engine, &step->desc.bytes[item], kind, item);
 }
 
 /* Enqueues a copy of the law. */
@@ -11548,18 +11552,12 @@ MEMOI int memoi_states_is_done(memob_states* states, int32_t kind, int32_t item)
     return !states->bytes[item].is_newer;
 }
 
-/* Copies an item, which a load has put there; or writes or reads the file.  Inlined: a layer has
- * many. */
+/* Copies an item, which a load has put there; or writes or reads the file. */
 MEMOI inline void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
     memob_state_bytes* of = &states->bytes[item];
     memob_engine* e = &states->sink.engine;
     MEMO_ASSERT(kind != MEMOB_OP_LOAD || !of->is_newer); /* 3 */
-    if (kind == MEMOB_OP_LOAD || kind == MEMOB_OP_STORE)
-        memob_engine_copy(e, kind == MEMOB_OP_LOAD, of->at[0], of->at[1], of->n_bytes);
-    else
-        memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
-                              kind == MEMOB_OP_WRITE, of->at[1], of->at[2],
-                              memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT));
+    memoi_state_copy(e, of, kind, item);
     if (e->status) {
         if (kind == MEMOB_OP_LOAD) memoi_states_drop(states, item);
     } else if (kind != MEMOB_OP_STORE || of->at[MEMO_TIER_FILE] < 0)

@@ -139,18 +139,12 @@ MEMOI int memoi_states_is_done(memob_states* states, int32_t kind, int32_t item)
     return !states->bytes[item].is_newer;
 }
 
-/* Copies an item, which a load has put there; or writes or reads the file.  Inlined: a layer has
- * many. */
+/* Copies an item, which a load has put there; or writes or reads the file. */
 MEMOI inline void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
     memob_state_bytes* of = &states->bytes[item];
     memob_engine* e = &states->sink.engine;
     MEMO_ASSERT(kind != MEMOB_OP_LOAD || !of->is_newer); /* 3 */
-    if (kind == MEMOB_OP_LOAD || kind == MEMOB_OP_STORE)
-        memob_engine_copy(e, kind == MEMOB_OP_LOAD, of->at[0], of->at[1], of->n_bytes);
-    else
-        memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
-                              kind == MEMOB_OP_WRITE, of->at[1], of->at[2],
-                              memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT));
+    memoi_state_copy(e, of, kind, item);
     if (e->status) {
         if (kind == MEMOB_OP_LOAD) memoi_states_drop(states, item);
     } else if (kind != MEMOB_OP_STORE || of->at[MEMO_TIER_FILE] < 0)

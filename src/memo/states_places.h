@@ -89,6 +89,18 @@ typedef struct memob_state_bytes {
     int32_t is_newer;               /* there than on the host, or in the file */
 } memob_state_bytes;
 
+/* Copies an item between the device and its home, in two parts if that is the file.  Inlined: a
+ * layer has many. */
+MEMOI inline void memoi_state_copy(memob_engine* e, const memob_state_bytes* of, int32_t kind,
+                                   int32_t item) {
+    if (kind == MEMOB_OP_LOAD || kind == MEMOB_OP_STORE)
+        memob_engine_copy(e, kind == MEMOB_OP_LOAD, of->at[0], of->at[1], of->n_bytes);
+    else
+        memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
+                              kind == MEMOB_OP_WRITE, of->at[1], of->at[2],
+                              memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT));
+}
+
 /* The lists of a step.  What follows decides what is fetched, so forwards and backwards are lists
  * of their own.  Of an order, whose turns are known, FORWARD is a forward alone, and the others but
  * UPDATE have all turns. */

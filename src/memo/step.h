@@ -276,16 +276,8 @@ MEMOI memo_status memoi_step_make(const memob_step_desc* desc, memob_step* step,
 
 /* --- copies --- */
 
-/* Copies an item between the device and its home, in two parts if that is the file. */
 MEMOI void memoi_step_copy(memob_step* step, int32_t kind, int32_t item) {
-    const memob_state_bytes* of = &step->desc.bytes[item];
-    memob_engine* e = &step->desc.sink->engine;
-    if (kind == MEMOB_OP_LOAD || kind == MEMOB_OP_STORE)
-        memob_engine_copy(e, kind == MEMOB_OP_LOAD, of->at[0], of->at[1], of->n_bytes);
-    else
-        memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
-                              kind == MEMOB_OP_WRITE, of->at[1], of->at[2],
-                              memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT));
+    memoi_state_copy(&step->desc.sink->engine, &step->desc.bytes[item], kind, item);
 }
 
 /* Enqueues a copy of the law. */
