@@ -11001,12 +11001,18 @@ typedef struct memob_step {
     int32_t phase; /* -1: none, and `lies` says what is there */
     int32_t op; /* the visit that comes next, or is open; begin of the phase: it is not entered */
     int32_t is_open, is_entered;
-    int64_t n_before; /* see memoi_sink_begin */
-    uint8_t* lies;    /* (n_items) */
-    int32_t* in_slot; /* (slots of the device): 1 + the item there */
-    char* pending;    /* (layers): the layer's update waits */
+    int64_t n_before;    /* see memoi_sink_begin */
+    uint8_t* lies;       /* (n_items) */
+    int32_t* in_slot;    /* (slots of the device): 1 + the item there */
+    int64_t* item_bytes; /* (n_items) */
+    char* pending;       /* (layers): the layer's update waits */
     memob_arrays arrays;
 } memob_step;
+
+/* The law of the phase. */
+MEMOI const memob_step_law* memoi_step_law_of(const memob_step* step, int32_t phase) {
+    return &step->laws[step->law_of[phase]];
+}
 
 /* --- what lies there --- */
 
@@ -11032,6 +11038,7 @@ MEMOI void memoi_step_put(memob_step* step, int32_t item, int64_t at, int is_new
 /* What an operation leaves. */
 MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const memob_op* op) {
     const memob_law* law = &of->law;
+    int is_update;
     for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
         const int32_t item = law->parts[k].item;
         const int32_t stores = step->desc.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE;
@@ -11039,15 +11046,15 @@ MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const mem
         if (op->kind == stores && step->lies[item]) step->lies[item] = MEMOB_IS_THERE;
     }
     if (op->kind != MEMOB_OP_VISIT) return;
+    is_update = step->list.visits[of->first_visit + op->visit].pass == MEMOB_UPDATE;
     for (int32_t u = law->first_use[op->visit]; u < law->first_use[op->visit + 1]; u++) {
         const memob_use* use = &of->uses[u];
-        const memob_visit* visit = &step->list.visits[of->first_visit + op->visit];
         if (!step->desc.items[use->item].n_slots) continue;
         if (use->is_on_host)
             step->lies[use->item] = MEMOB_IS_AWAY; /* it is older */
         else
             memoi_step_put(step, use->item, use->at, use->how != MEMOB_USE_READ);
-        if (visit->pass == MEMOB_UPDATE && step->desc.ends[use->item] && step->lies[use->item])
+        if (is_update && step->desc.ends[use->item] && step->lies[use->item])
             step->lies[use->item] = MEMOB_IS_THERE; /* nobody reads it any more */
     }
 }
@@ -11062,7 +11069,7 @@ MEMOI void memoi_step_play_all(memob_step* step, const memob_step_law* of, int32
 MEMOI void memoi_step_find_lies(memob_step* step) {
     const memob_step_law* of;
     if (step->phase < 0) return;
-    of = &step->laws[step->law_of[step->phase]];
+    of = memoi_step_law_of(step, step->phase);
     memoi_step_clear(step);
     for (int32_t i = 0; i < step->desc.n_items; i++) {
         const int takes = step->takes[(int64_t)step->phase * step->desc.n_items + i];
@@ -11097,7 +11104,7 @@ MEMOI void memoi_step_take(memob_step* step, const memob_step_law* of, int32_t k
  * there on decide which of these items the phase takes: to the end of the planned step, and on from
  * the step's begin. */
 MEMOI void memoi_step_find_takes(memob_step* step, int32_t phase, char* known, uint8_t* lies) {
-    const memob_step_law* of = &step->laws[step->law_of[phase]];
+    const memob_step_law* of = memoi_step_law_of(step, phase);
     const int32_t n = step->desc.n_items, begin = step->begin[phase];
     const int32_t end = of->list ? of->law.begin[2] : step->end[phase];
     uint8_t* takes = step->takes + (int64_t)phase * n;
@@ -11136,7 +11143,6 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     const memob_step_desc* d = &step->desc;
     memob_step_law* of = &step->laws[step->n_laws++];
     char* on_host = MEMOB_ARRAY(&step->arrays, char, end - begin + d->n_items);
-    int64_t* item_bytes = MEMOB_ARRAY(&step->arrays, int64_t, d->n_items);
     memob_law_desc desc;
     memo_status status;
     memset(&desc, 0, sizeof desc);
@@ -11150,7 +11156,6 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
         of->uses[desc.n_uses] = d->uses[u];
         of->uses[desc.n_uses++].visit -= begin;
     }
-    for (int32_t i = 0; i < d->n_items; i++) item_bytes[i] = d->bytes[i].n_bytes;
     for (int32_t v = begin; v < end; v++) on_host[v - begin] = (char)step->list.visits[v].on_host;
     desc.n_visits = end - begin;
     if (is_beside) memoi_step_read_all(step, &desc, of->uses);
@@ -11161,7 +11166,7 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     desc.uses = of->uses;
     desc.n_lists = is_beside ? 1 : 3;
     desc.n_spread = step->list.desc.n_slices;
-    desc.item_bytes = item_bytes;
+    desc.item_bytes = step->item_bytes;
     memcpy(desc.n_slots, d->n_slots, sizeof desc.n_slots);
     status = memob_law_make(&desc, &of->law, error);
     if (!status) status = memoi_law_join_cells(&of->law, error);
@@ -11199,8 +11204,10 @@ MEMOI memo_status memoi_step_make(const memob_step_desc* desc, memob_step* step,
     step->lies = MEMOB_ARRAY(&step->arrays, uint8_t, 2 * n);
     step->in_slot = MEMOB_ARRAY(&step->arrays, int32_t, desc->n_slots[0]);
     step->pending = MEMOB_ARRAY(&step->arrays, char, step->list.desc.n_layers + 2);
+    step->item_bytes = MEMOB_ARRAY(&step->arrays, int64_t, n);
     known = MEMOB_ARRAY(&step->arrays, char, n);
     if (step->arrays.failed) return memob_no_memory(error, "the cursor of a step");
+    for (int64_t i = 0; i < n; i++) step->item_bytes[i] = desc->bytes[i].n_bytes;
 
     status = memoi_step_make_law(step, 0, step->list.n_of_step, 0, error);
     for (int32_t phase = 0; phase < MEMOB_N_PHASES && !status; phase++) {
@@ -11211,7 +11218,7 @@ MEMOI memo_status memoi_step_make(const memob_step_desc* desc, memob_step* step,
         if (is_beside) status = memoi_step_make_law(step, first, end, 1, error);
         if (status) return status;
         step->law_of[phase] = is_beside ? step->n_laws - 1 : 0;
-        of = &step->laws[step->law_of[phase]];
+        of = memoi_step_law_of(step, phase);
         step->begin[phase] = memoi_step_op_of(of, first);
         step->end[phase] = is_beside ? memoi_step_op_of(of, end - 1) + 1 : of->law.begin[2];
         if (end < step->list.n_of_step) step->end[phase] = memoi_step_op_of(of, end);
@@ -11287,13 +11294,13 @@ MEMOI memo_status memoi_step_finish(memob_step* step) {
 MEMOI const memob_visit* memoi_step_visit(const memob_step* step) {
     const memob_step_law* of;
     if (step->phase < 0 || !step->is_entered) return NULL;
-    of = &step->laws[step->law_of[step->phase]];
+    of = memoi_step_law_of(step, step->phase);
     return &step->list.visits[of->first_visit + of->law.ops[step->op].visit];
 }
 
 /* Enters a phase, which has visits.  Errors: the device's. */
 MEMOI memo_status memoi_step_go(memob_step* step, int32_t phase, memo_error* error) {
-    memob_step_law* of = &step->laws[step->law_of[phase]];
+    const memob_step_law* of = memoi_step_law_of(step, phase);
     memob_sink* sink = step->desc.sink;
     MEMO_ASSERT(step->begin[phase] < step->end[phase] && !step->is_open); /* 3 */
     memoi_sink_call(sink, error);
@@ -11323,7 +11330,7 @@ MEMOI memo_status memoi_step_begin(memob_step* step, memo_error* error) {
 
 /* Ends the open visit, and enqueues the copies behind it. */
 MEMOI memo_status memoi_step_end(memob_step* step, memo_error* error) {
-    const memob_step_law* of = &step->laws[step->law_of[step->phase]];
+    const memob_step_law* of = memoi_step_law_of(step, step->phase);
     memob_sink* sink = step->desc.sink;
     const memob_op* op = &of->law.ops[step->op];
     const int32_t end = step->end[step->phase];
@@ -11356,7 +11363,7 @@ MEMOI memo_status memoi_step_end(memob_step* step, memo_error* error) {
 
 /* In place of an update that is not run: what it would write lies there afterwards. */
 MEMOI memo_status memoi_step_pass(memob_step* step, memo_error* error) {
-    const memob_step_law* of = &step->laws[step->law_of[step->phase]];
+    const memob_step_law* of = memoi_step_law_of(step, step->phase);
     const memob_op* op = &of->law.ops[step->op];
     memob_sink* sink = step->desc.sink;
     int n_moved = 0;
