@@ -229,6 +229,12 @@ int fake_is_pinned(const void* address, size_t n_bytes) {
     TAKE_TURNS();
     return is_pinned((const char*)address, n_bytes);
 }
+/* Memory of the host that CUDA does not know. */
+static bool is_pageable(const void* begin, size_t n_bytes) {
+    for (const ranges* each : {&registered, &host_memory, &device_memory, &reserved})
+        if (each->meets(begin, n_bytes)) return false;
+    return true;
+}
 /* n_to and n_from: bytes from the first to the end of the last row. */
 static bool is_copyable(const void* to, size_t n_to, const void* from, size_t n_from,
                         cudaMemcpyKind kind) {
@@ -626,9 +632,27 @@ cudaError_t cudaHostUnregister(void* address) {
         }
     return cudaSuccess;
 }
+/* As CUDA does with pageable memory: to the host the call waits; from there it takes the bytes. */
+static cudaError_t copy_staged(void* to, const void* from, size_t n_bytes, cudaMemcpyKind kind,
+                               cudaStream_t stream) {
+    NEED_STREAM(stream);
+    REFUSE_IF_CAPTURING();
+    if (kind == cudaMemcpyDeviceToHost && is_on_device((const char*)from, n_bytes)) {
+        finish(work_of(stream), work_of(stream)->items.size());
+        memcpy(to, from, n_bytes);
+        return cudaSuccess;
+    }
+    if (kind != cudaMemcpyHostToDevice || !is_on_device((char*)to, n_bytes))
+        return refuse(cudaErrorInvalidValue);
+    const std::vector<char> staged((const char*)from, (const char*)from + n_bytes);
+    return enqueue_copy(stream, to, n_bytes, to, n_bytes,
+                        [=] { memcpy(to, staged.data(), n_bytes); });
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
     FAIL_IF_DUE("cudaMemcpyAsync");
+    if (is_pageable(to, n_bytes) || is_pageable(from, n_bytes))
+        return copy_staged(to, from, n_bytes, kind, stream);
     if (!is_copyable(to, n_bytes, from, n_bytes, kind)) return refuse(cudaErrorInvalidValue);
     return enqueue_copy(stream, to, n_bytes, from, n_bytes, [=] { memcpy(to, from, n_bytes); });
 }

@@ -1037,6 +1037,24 @@ TEST(pinning_that_fails_leaves_nothing) {
                (long long)((address_space_bytes() - before_bytes) / MIB));
 }
 
+/* A caller may read a state into any memory. */
+TEST(memory_that_is_not_pinned_is_copied) {
+    cuda_rig device(open_logging_device(0));
+    std::vector<char> from(3 * MIB), to(3 * MIB);
+    void* on_device;
+    for (size_t k = 0; k < from.size(); k++) from[k] = (char)(k * 31 + 7);
+    const std::vector<char> value(from);
+    CHECK_OK(memo_device_alloc(device, 3 * MIB, &on_device, &error));
+    CHECK_OK(memo_copy(device, device.stream, MEMO_COPY_TO_DEVICE, on_device, from.data(), 3 * MIB,
+                       &error));
+    CHECK_OK(memo_stream_synchronize(device, device.stream, &error));
+    CHECK_OK(
+        memo_copy(device, device.stream, MEMO_COPY_TO_HOST, to.data(), on_device, 3 * MIB, &error));
+    CHECK_OK(memo_stream_synchronize(device, device.stream, &error));
+    CHECK(to == value);
+    CHECK_OK(memo_device_free(device, on_device, &error));
+}
+
 /* A driver refuses large registrations, so that they are made in pieces.  If one is refused, none is
  * left. */
 TEST(large_memory_is_pinned_in_pieces) {
