@@ -1210,10 +1210,10 @@ typedef enum memo_update_at {
  *     >>swap places          offsets on the device, on the host and in the file
  *     >>swap items           which rows share bytes; the law of a micro-batch
  *     >>swap engine          they run on a device
+ *     >>step                 where a step is, and what lies on the device there
  *     >>states places        which states lie where,
  *     >>states items         which visits use them,
- *     >>step                 where a step is, and what lies on the device there,
- *     >>states               and what lies on the device in a step
+ *     >>states               and how a step goes through them
  *     >>walk                 a step through rows and states */
 
 #if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
@@ -6551,6 +6551,19 @@ MEMOI int32_t memoi_list_phase_of(const memob_list_desc* d, int32_t k, int more_
     return d->n_rounds > 3 && k == d->n_rounds - 2 ? MEMOB_LAST_BUT_ONE : MEMOB_MIDDLE;
 }
 
+/* How many visits of [v + 1, end) copies behind visit v may wait for: the slices of a layer, with
+ * an update before. */
+MEMOI int32_t memoi_list_n_spread(const memob_list* list, int32_t v, int32_t end) {
+    const memob_visit* visits = list->visits;
+    int32_t k = v + 1, first;
+    if (k < end && visits[k].pass == MEMOB_UPDATE) k++;
+    first = k;
+    while (k < end && visits[k].pass == visits[first].pass &&
+           visits[k].layer == visits[first].layer)
+        k++;
+    return k > first + 1 ? k - v - 1 : 0;
+}
+
 MEMOI void memoi_list_free(memob_list* list) {
     memob_arrays_free(&list->arrays);
     memset(list, 0, sizeof *list);
@@ -6904,8 +6917,8 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64
  * 4. A load is enqueued behind the later of the visit that last used its bytes and the visit behind
  *    which the item's store is.  First loads of the first list come before its visits; of another
  *    list, at the end of the list before.
- *    Loads that would be behind one visit may be spread over the visits that follow, each at the
- *    latest in front of its first use.
+ *    Transfers that would be behind one visit may be spread over the visits that follow, each at
+ *    the latest in front of the visit that waits for it.
  * 5. Behind one visit come stores in the order in which a visit waits for them: it uses the item
  *    again, or the bytes for another item; ties by the bytes' last use, since that frees them, then
  *    by the item's next use.  Then come loads in the order of their first uses; of equal ones first
@@ -6913,12 +6926,6 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64
  * 6. Items without slots have no transfers.
  * 7. Transfers of one operation have the same visits before and after, so they share a wait and an
  *    event; and windows of their own in front of the file.
- *
- * 8. With is_any_order, lists may follow each other in any order.  So a list knows only the list
- *    before and the list behind, and all items live on.  A stay that goes on into the next list is
- *    not loaded again there.  Each list that changes the stay stores it, unless the next list
- *    changes it further, a visit spends it, or nobody takes its bytes.  A load comes at the
- *    earliest with the list before that of its first use.
  *
  * Windows.  An item whose home is the file has a window on the host, which other items may share.
  * A write to the file follows a store, unless the window keeps the bytes until their last load.  A
@@ -6928,19 +6935,16 @@ MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64
 /* How a visit uses an item. */
 typedef enum memob_use_how {
     MEMOB_USE_READ = 0,
-    MEMOB_USE_CHANGE,  /* reads and changes */
-    MEMOB_USE_WRITE,   /* writes all bytes, reads none */
-    MEMOB_USE_MAKE,    /* reads; as the first use of a stay, makes the bytes again (recomputes
+    MEMOB_USE_CHANGE, /* reads and changes */
+    MEMOB_USE_WRITE,  /* writes all bytes, reads none */
+    MEMOB_USE_MAKE,   /* reads; as the first use of a stay, makes the bytes again (recomputes
                          them); not of items that live on */
-    MEMOB_USE_REWRITE, /* writes all bytes, but may be left out: then the value before stays.  Of
-                          items that live on; not is_any_order */
-    MEMOB_USE_SPEND    /* as CHANGE, and nobody reads the item before it is written; is_any_order */
+    MEMOB_USE_REWRITE /* writes all bytes, but may be left out: then the value before stays.  Of
+                          items that live on */
 } memob_use_how;
 
 /* The use needs the item's bytes. */
-MEMOI int memoi_use_reads(int32_t how) {
-    return how == MEMOB_USE_READ || how == MEMOB_USE_CHANGE || how == MEMOB_USE_SPEND;
-}
+MEMOI int memoi_use_reads(int32_t how) { return how == MEMOB_USE_READ || how == MEMOB_USE_CHANGE; }
 
 #define MEMOB_HOST_DEFAULT (-1)
 
@@ -6956,8 +6960,7 @@ typedef struct memob_use {
 typedef struct memob_item {
     int32_t n_slots;  /* on the device; 0: it does not travel */
     int32_t n_host;   /* slots on the host, and in the file */
-    int32_t lives_on; /* from list to list; its first value lies on the host, or in its file; 2: no
-                         other item uses its bytes on the device, so it stays there; is_any_order */
+    int32_t lives_on; /* from list to list; its first value lies on the host, or in its file */
     int32_t copy_of;  /* -1, or the item whose value it has; see 2 */
     int64_t host;
     int64_t file; /* offset of its home in the file, of which host is a window; -1: none */
@@ -6988,8 +6991,6 @@ typedef struct memob_op {
     int32_t first_touch, n_touches; /* see memob_cells_need */
 } memob_op;
 
-#define MEMOB_LIST_AHEAD 32
-
 typedef struct memob_law_desc {
     int32_t n_visits;
     /* NULL, or (n_visits).  1: the visit runs on the stream of the file, not on compute. */
@@ -6998,14 +6999,13 @@ typedef struct memob_law_desc {
     int32_t n_items;
     const memob_use* uses; /* in order of visits; each item once a visit; no two share a byte */
     int32_t n_uses;
-    /* (n_lists): their numbers, 0 to 31; NULL: all are 0.  + MEMOB_LIST_AHEAD: the list tells what
-     * comes, and nobody enqueues it, so it has no operations. */
+    /* (n_lists): their numbers, 0 to 31; NULL: all are 0. */
     const int32_t* lists;
     /* (n_visits): the lists with the visit, bit k for number k; NULL: all lists have all visits */
     const uint32_t* in_lists;
-    int32_t is_any_order; /* see 8.  Visit 0 is in no list */
-    /* Loads that are due behind one visit are spread over so many, by bytes; NULL: they are not. */
-    int32_t n_spread;
+    /* NULL, or (n_visits).  Transfers that are due behind the visit are spread over so many visits,
+     * by bytes, each way for itself. */
+    const int32_t* n_spread;
     const int64_t* item_bytes; /* (n_items) */
     int32_t n_lists;           /* 0: 1 */
     /* Addresses and sizes are slots, below these numbers on the device, on the host and in the
@@ -7047,7 +7047,6 @@ typedef struct memoi_stay {
     int32_t value;          /* the latest change of the item before */
     int32_t copied;         /* copy_of: the other item's stay then */
     int32_t is_on_host, is_loaded, is_stored;
-    int32_t is_there, is_spent; /* it goes on from the list before; its last use spends it */
     int64_t at, host;
     int32_t displaced; /* the stay of the use before; -1: none */
 } memoi_stay;
@@ -7122,7 +7121,7 @@ MEMOI int64_t memoi_cell_at(const memob_law_desc* desc, int64_t at) {
 
 MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t list, int32_t visit) {
     const int32_t number = desc->lists ? desc->lists[list] : 0;
-    return !desc->in_lists || desc->in_lists[visit] >> number % MEMOB_LIST_AHEAD & 1;
+    return !desc->in_lists || desc->in_lists[visit] >> number & 1;
 }
 
 /* Where a use finds its bytes. */
@@ -7131,15 +7130,13 @@ MEMOI int64_t memoi_use_at(const memob_item* item, const memob_use* use) {
 }
 
 /* A use begins a stay at an address behind the item's stay k (-1: none).  before: the latest use of
- * its bytes, by stay `displaced`; is_there: stay k goes on from the list before.  Returns the new
- * stay. */
+ * its bytes, by stay `displaced`.  Returns the new stay. */
 MEMOI int32_t memoi_law_begin_stay(memoi_maker* m, const memob_use* use, int32_t k, int64_t at,
-                                   int32_t time, int32_t before, int32_t displaced, int is_there) {
+                                   int32_t time, int32_t before, int32_t displaced) {
     const int32_t copy_of = m->desc->items[use->item].copy_of;
     const int32_t copied = copy_of < 0 ? -1 : m->latest[copy_of];
-    memoi_stay fresh = {
-        use->item, use->how,        time, time, -1,       before, -1, k,  -1,       -1,
-        copied,    use->is_on_host, 0,    0,    is_there, 0,      at, -1, displaced};
+    memoi_stay fresh = {use->item, use->how,        time, time, -1, before, -1,       k, -1, -1,
+                        copied,    use->is_on_host, 0,    0,    at, -1,     displaced};
     if (k >= 0) {
         memoi_stay* s = &m->stays[k];
         fresh.value = s->changed >= 0 ? s->changed : s->value;
@@ -7160,13 +7157,11 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     const int64_t begin = memoi_cell_at(m->desc, at);
     const int64_t end = begin + (use->is_on_host ? item->n_host : item->n_slots);
     int32_t k = m->latest[use->item], before = -1, displaced = -1;
-    int goes_on, is_of_list;
+    int goes_on;
 
     /* What does not live on ends with its list. */
     if (k >= 0 && !item->lives_on && m->stays[k].first < list_time) k = -1;
-    is_of_list = !m->desc->is_any_order || k < 0 || m->stays[k].first >= list_time;
     goes_on = k >= 0 && m->stays[k].at == at;
-    if (!is_of_list) goes_on &= m->stays[k].first >= list_time - m->desc->n_visits;
     for (int64_t c = begin; c < end; c++) {
         MEMO_ASSERT(m->used[c] < time); /* no two items of a visit share a byte */
         goes_on &= m->owners[c] == k;
@@ -7174,9 +7169,9 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
         before = m->used[c];
         displaced = m->owners[c];
     }
-    if (!goes_on || !is_of_list) {
-        k = memoi_law_begin_stay(m, use, k, at, time, before, displaced, goes_on);
-        begins[use_number] = !goes_on && !use->is_on_host;
+    if (!goes_on) {
+        k = memoi_law_begin_stay(m, use, k, at, time, before, displaced);
+        begins[use_number] = !use->is_on_host;
     }
 
     for (int64_t c = begin; c < end; c++) {
@@ -7186,7 +7181,6 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
         m->used[c] = time;
     }
     m->stays[k].last = time;
-    m->stays[k].is_spent = use->how == MEMOB_USE_SPEND;
     if (use->how == MEMOB_USE_READ || (use->how == MEMOB_USE_MAKE && goes_on)) return;
     m->stays[k].changed = time;
     if (use->how == MEMOB_USE_WRITE && item->copy_of >= 0) /* it has another value from here on */
@@ -7271,8 +7265,6 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
     MEMO_ASSERT(!order || time < stay->first);                                /* 4 */
     MEMO_ASSERT(item->n_slots > 0);                                           /* 6 */
     MEMO_ASSERT(item->file < 0 || memoi_stay_host(m, version) == item->host); /* its window */
-    MEMO_ASSERT(!order || !m->desc->is_any_order ||                           /* 8 */
-                time >= (stay->first / n_visits - 1) * n_visits);
     MEMO_ASSERT(m->n_due < 2 * m->n_stays); /* a store and a load of each */
     m->due[m->n_due++] = due;
 }
@@ -7306,36 +7298,49 @@ MEMOI memo_status memoi_law_sort_dues(memoi_maker* m, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Spreads the loads of each slot, in their order. */
+/* A store comes at its slot, and a load behind the stores that free its bytes, and that of its
+ * value, `later` visits later, if it can.  stored: of each slot of the device and the host, the
+ * slot of the latest store. */
+MEMOI void memoi_law_follow_stores(const memob_law_desc* d, memoi_due* due, int later,
+                                   int32_t* stored) {
+    const memob_item* item = &d->items[due->item];
+    const int64_t begin[] = {due->at, d->n_slots[0] + due->host};
+    const int64_t end[] = {begin[0] + item->n_slots, begin[1] + item->n_host};
+    for (int k = 0; k < 2; k++)
+        for (int64_t c = begin[k]; c < end[k]; c++) {
+            if (due->order)
+                due->slot = (int32_t)memob_max(due->slot, memob_min(stored[c] + later, due->need));
+            else
+                stored[c] = (int32_t)memob_max(due->slot, stored[c]);
+        }
+}
+
+/* Spreads the transfers of each slot, stores and loads in their order.  Stores through windows are
+ * not spread. */
 MEMOI memo_status memoi_law_spread(memoi_maker* m, memo_error* error) {
     const memob_law_desc* d = m->desc;
-    if (!d->item_bytes) return MEMO_STATUS_OK;
+    int32_t* stored;
+    if (!d->n_spread) return MEMO_STATUS_OK;
+    stored = MEMOB_ARRAY(&m->arrays, int32_t, (int64_t)d->n_slots[0] + d->n_slots[1]);
+    if (m->arrays.failed) return memob_no_memory(error, "the transfers of a step");
     for (int32_t first = 0, end; first < m->n_due; first = end) {
         const int32_t slot = m->due[first].slot;
-        double all_bytes = 1e-9, n_bytes = 0;
+        const int32_t n_spread = slot ? d->n_spread[(slot - 1) % d->n_visits] : 0;
+        double all_bytes[2] = {1e-9, 1e-9}, n_bytes[2] = {0, 0};
         for (end = first; end < m->n_due && m->due[end].slot == slot; end++)
-            all_bytes += (double)(m->due[end].order * d->item_bytes[m->due[end].item]);
+            all_bytes[m->due[end].order] += (double)d->item_bytes[m->due[end].item];
         for (int32_t k = first; k < end; k++) {
             memoi_due* due = &m->due[k];
-            if (!due->order) continue;
-            due->slot += (int32_t)(d->n_spread * (n_bytes / all_bytes));
+            const int32_t order = due->order;
+            if (order || d->items[due->item].file < 0)
+                due->slot += (int32_t)(n_spread * (n_bytes[order] / all_bytes[order]));
             due->slot = (int32_t)memob_min(due->slot, due->need);
-            n_bytes += (double)d->item_bytes[due->item];
+            n_bytes[order] += (double)d->item_bytes[due->item];
+            memoi_law_follow_stores(d, due, n_spread > 0, stored);
+            MEMO_ASSERT(due->slot <= due->need); /* 3, 4 */
         }
     }
     return memoi_law_sort_dues(m, error);
-}
-
-/* 8: is what the stay changes stored in its list? */
-MEMOI int memoi_stay_leaves(const memoi_maker* m, const memoi_stay* stay) {
-    const int32_t n = m->desc->n_visits;
-    const memoi_stay* next = stay->next < 0 ? NULL : &m->stays[stay->next];
-    if (stay->changed < 0 || stay->is_on_host || stay->is_spent) return 0;
-    if (m->desc->items[stay->item].lives_on == 2) return 0;
-    if (!next || next->first / n > stay->first / n + 1) return 1;
-    if (next->is_there) return next->changed < 0 && !next->is_spent;
-    /* Another list may come than the one that writes all. */
-    return next->how != MEMOB_USE_WRITE || next->first / n > stay->first / n;
 }
 
 /* Which stays are loaded and stored, and behind which visit.  Errors: INVALID_ARGUMENT. */
@@ -7350,11 +7355,9 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
                                   "memob_law_desc.uses: visit %d reads item %d, which no visit has "
                                   "written; let its first use be WRITE",
                                   (int)(s->first % m->desc->n_visits), (int)s->item);
-        s->is_loaded = reads && !s->is_on_host && !s->is_there;
-        if (m->desc->is_any_order)
-            s->is_stored = memoi_stay_leaves(m, s);
-        else if ((reads || s->how == MEMOB_USE_REWRITE) && s->previous >= 0 &&
-                 !m->stays[s->previous].is_on_host)
+        s->is_loaded = reads && !s->is_on_host;
+        if ((reads || s->how == MEMOB_USE_REWRITE) && s->previous >= 0 &&
+            !m->stays[s->previous].is_on_host)
             m->stays[s->previous].is_stored = m->stays[s->previous].changed >= 0;
     }
 
@@ -7362,19 +7365,14 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
     for (int32_t k = 0; k < m->n_stays; k++) {
         memoi_stay* s = &m->stays[k];
         const int32_t next = s->next < 0 ? INT32_MAX : m->stays[s->next].first;
-        int32_t before = s->before, value = s->value;
         if (s->is_stored && memoi_stay_is_served(m, s)) s->is_stored = 0;
         if (s->is_stored)
             memoi_law_add_due(m, 0, s, s->changed,
                               (int32_t)memob_min(next, s->after < 0 ? INT32_MAX : s->after),
                               s->last, next);
-        if (s->is_loaded && m->desc->is_any_order) { /* behind visit 0 of the list before */
-            const int32_t list = (int32_t)memob_max(s->first / m->desc->n_visits - 1, 0);
-            before = (int32_t)memob_max(before, list * m->desc->n_visits);
-            value = (int32_t)memob_max(value, list * m->desc->n_visits);
-        }
         if (s->is_loaded)
-            memoi_law_add_due(m, 1, s, (int32_t)memob_max(before, value), s->first, before, value);
+            memoi_law_add_due(m, 1, s, (int32_t)memob_max(s->before, s->value), s->first, s->before,
+                              s->value);
     }
     if (memoi_law_sort_dues(m, error)) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
     return memoi_law_spread(m, error);
@@ -7543,10 +7541,6 @@ MEMOI void memoi_law_walk(memoi_maker* m) {
             m->law->begin[++m->list] = m->law->n_ops;
         }
         if (slot) m->law->visit_ops[slot - 1] = -1;
-        if (m->desc->lists && m->desc->lists[m->list] & MEMOB_LIST_AHEAD) {
-            while (k < m->n_due && m->due[k].slot == slot) k++;
-            continue;
-        }
         if (slot && memoi_law_has(m->desc, m->list, m->visit)) memoi_law_add_visit(m);
         while (k < m->n_due && m->due[k].slot == slot) {
             int32_t end = k + 1;
@@ -7612,7 +7606,6 @@ MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, mem
     law->n_lists = (int32_t)memob_max(desc->n_lists, 1);
     law->n_visits = desc->n_visits;
     MEMO_ASSERT(desc->n_visits > 0);
-    MEMO_ASSERT(!desc->is_any_order || !desc->in_lists[0]); /* 8 */
 
     status = memoi_law_find_stays(&maker, error);
     if (!status) status = memoi_law_find_transfers(&maker, error);
@@ -7759,40 +7752,34 @@ MEMOI void memob_clock_end(const memob_clock* c, memob_clock_cell* cells, const 
  * 1. An event that is waited for was recorded behind the operation that is meant. */
 
 typedef struct memob_sink {
-    memob_engine engine; /* events: MEMOB_RECORDS of each stream */
-    memob_law law;
-    memob_waits* waits; /* its own, or those of the sink whose streams it uses */
-    memob_cell* cells;  /* (law.n_cells) */
+    memob_engine engine;  /* events: MEMOB_RECORDS of each stream */
+    const memob_law* law; /* the one whose operations come */
+    memob_waits* waits;   /* its own, or those of the sink whose streams it uses */
+    memob_cell* cells;    /* (law->n_cells) */
     memob_records records[MEMOB_N_STREAMS];
     int32_t has_failed; /* the last call */
     /* A planner's: the engine enqueues on this clock, and there are neither waits nor events. */
     memob_clock* clock;
-    memob_clock_cell* clock_cells; /* (law.n_cells) */
+    memob_clock_cell* clock_cells; /* (law->n_cells) */
 } memob_sink;
 
-/* For a law that was made: waits, and the events of its streams, or what a clock needs.  base:
- * NULL, or the sink whose streams it uses.  n_streams: 4 with the file's, 3 without, 0: none is
- * used.  Errors: OUT_OF_HOST_MEMORY. */
+/* Waits, and the events of its streams; a clock needs none.  base: NULL, or the sink whose streams
+ * it uses.  n_streams: 4 with the file's, 3 without, 0: none is used.  Errors:
+ * OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_sink_prepare(memob_sink* sink, const memob_sink* base, int32_t n_streams,
                                      memo_error* error) {
     memob_engine* e = &sink->engine;
-    const memo_status status = memoi_law_join_cells(&sink->law, error);
-    if (status) return status;
-    if (sink->clock) {
-        sink->clock_cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
-    } else {
-        sink->cells = MEMOB_ARRAY(&e->arrays, memob_cell, sink->law.n_cells);
-        sink->waits = base ? base->waits : MEMOB_ARRAY(&e->arrays, memob_waits, 1);
-        e->n_events = n_streams * MEMOB_RECORDS;
-        e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    }
-    return e->arrays.failed ? memob_no_memory(error, "the waits and events of an engine") : status;
+    if (sink->clock) return MEMO_STATUS_OK;
+    sink->waits = base ? base->waits : MEMOB_ARRAY(&e->arrays, memob_waits, 1);
+    e->n_events = n_streams * MEMOB_RECORDS;
+    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
+    return e->arrays.failed ? memob_no_memory(error, "the waits and events of an engine")
+                            : MEMO_STATUS_OK;
 }
 
 MEMOI void memoi_sink_free(memob_sink* sink) {
     memob_engine_release(&sink->engine);
     memob_arrays_free(&sink->engine.arrays);
-    memob_law_free(&sink->law);
 }
 
 /* 1: the calling thread computes in place of the stream, so what it computed is done. */
@@ -7831,7 +7818,7 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
 
 /* What an operation must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
 MEMOI int memoi_sink_need(const memob_sink* sink, const memob_op* op, memob_numbers* wait) {
-    memob_cells_need(sink->cells, sink->law.touches + op->first_touch, op->n_touches, wait);
+    memob_cells_need(sink->cells, sink->law->touches + op->first_touch, op->n_touches, wait);
     return memob_waits_reduce(sink->waits, op->stream, wait);
 }
 
@@ -7840,7 +7827,7 @@ MEMOI int memoi_sink_need(const memob_sink* sink, const memob_op* op, memob_numb
 MEMOI int64_t memoi_sink_begin(memob_sink* sink, const memob_op* op) {
     memob_numbers wait = MEMO_ZERO(memob_numbers);
     if (sink->clock) {
-        memob_clock_begin(sink->clock, sink->clock_cells, &sink->law, op);
+        memob_clock_begin(sink->clock, sink->clock_cells, sink->law, op);
         return 0;
     }
     if (memoi_sink_need(sink, op, &wait)) memoi_sink_wait(sink, op->stream, &wait);
@@ -7854,12 +7841,12 @@ MEMOI int64_t memoi_sink_begin(memob_sink* sink, const memob_op* op) {
 MEMOI void memoi_sink_end(memob_sink* sink, const memob_op* op, int64_t n_before) {
     int64_t number;
     if (sink->clock) {
-        memob_clock_end(sink->clock, sink->clock_cells, &sink->law, op);
+        memob_clock_end(sink->clock, sink->clock_cells, sink->law, op);
         return;
     }
     number = sink->waits->now[op->stream].of[op->stream];
     if (number == n_before) number = memob_waits_end(sink->waits, op->stream);
-    memob_cells_mark(sink->cells, sink->law.touches + op->first_touch, op->n_touches, op->stream,
+    memob_cells_mark(sink->cells, sink->law->touches + op->first_touch, op->n_touches, op->stream,
                      number);
     (void)memoi_sink_record(sink, op->stream, number);
 }
@@ -7890,16 +7877,6 @@ MEMOI void memoi_sink_join(memob_sink* sink) {
         if (all.of[s]) memoi_sink_wait(sink, s, &others);
     }
     if (!sink->engine.status) sink->has_failed = 0;
-}
-
-/* All that was enqueued is over. */
-MEMOI void memoi_sink_reset(memob_sink* sink) {
-    const size_t n_cells = (size_t)sink->law.n_cells;
-    if (sink->clock)
-        memset(sink->clock_cells, 0, n_cells * sizeof *sink->clock_cells);
-    else
-        memset(sink->cells, 0, n_cells * sizeof *sink->cells);
-    sink->has_failed = 0;
 }
 
 /* Begins a call.  After a failed one, or an abandoned step, waits that the law counts on may be
@@ -9831,6 +9808,7 @@ memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes
 struct memo_swap {
     memob_sink sink; /* engine.spill_ops: (items of rows, 2); NULL: none is spilled */
     memob_swap_items items;
+    memob_law law;   /* of them */
     int32_t* waited; /* (n_visits): the visit waited, and its marks are recorded */
     int32_t is_timed;
     memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
@@ -9876,6 +9854,7 @@ void memo_swap_destroy(memo_swap* swap) {
     for (int32_t i = 0; swap->marks && i < 2 * swap->placement->n_visits; i++)
         if (swap->marks[i]) memo_event_destroy(&swap->sink.engine.device, swap->marks[i], NULL);
     memoi_sink_free(&swap->sink);
+    memob_law_free(&swap->law);
     memob_swap_items_free(&swap->items);
     memob_swap_placement_free(&swap->own_placement);
     MEMO_FREE(swap);
@@ -9906,8 +9885,11 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     int64_t windows_bytes;
     int32_t n_streams = 0;
     if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_N_STREAMS : MEMOB_N_STREAMS - 1;
-    status = memoi_sink_prepare(&swap->sink, base, n_streams, error);
+    status = memoi_law_join_cells(&swap->law, error);
+    if (!status) status = memoi_sink_prepare(&swap->sink, base, n_streams, error);
     if (status) return status;
+    swap->sink.law = &swap->law;
+    swap->sink.cells = MEMOB_ARRAY(&e->arrays, memob_cell, swap->law.n_cells);
     e->spill_ops =
         MEMOB_ARRAY(&e->arrays, memob_spill_op,
                     n_spilled ? 2 * (int64_t)swap->items.n_classes * swap->items.n_steps : 0);
@@ -9962,7 +9944,7 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry,
     if (!placement) status = memob_swap_placement_make(desc, 0, swap->placement, error);
     if (!status) status = memob_swap_items_make(desc, swap->placement, &swap->items, error);
     if (!status)
-        status = memob_swap_items_law(&swap->items, swap->placement, NULL, &swap->sink.law, error);
+        status = memob_swap_items_law(&swap->items, swap->placement, NULL, &swap->law, error);
     if (!status) status = memoi_swap_find_pieces(desc, swap->placement, &swap->items, error);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
     if (!status) status = memoi_swap_acquire(swap, desc, base, error);
@@ -10046,8 +10028,8 @@ MEMOI void memoi_swap_copy(memo_swap* swap, const memob_op* op, const memob_part
 
 /* Enqueues a transfer, or a write or read of the file. */
 MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
-    const memob_op* op = &swap->sink.law.ops[k];
-    const memob_part *part = &swap->sink.law.parts[op->first_part], *end = part + op->n_parts;
+    const memob_op* op = &swap->law.ops[k];
+    const memob_part *part = &swap->law.parts[op->first_part], *end = part + op->n_parts;
     int64_t n_before = -1;
     for (; part < end && !swap->sink.engine.status; part++) {
         if (op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ) {
@@ -10077,7 +10059,7 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
 /* The operation of a visit of this micro-batch. */
 MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
     const int32_t table = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
-    const memob_law* law = &swap->sink.law;
+    const memob_law* law = &swap->law;
     const int32_t k = law->visit_ops[(int64_t)table * law->n_visits + visit];
     MEMO_ASSERT(law->ops[k].kind == MEMOB_OP_VISIT); /* 3 */
     return k;
@@ -10086,7 +10068,7 @@ MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
 MEMOI memo_status memob_swap_begin(memo_swap* swap, memo_error* error) {
     memob_sink* sink = &swap->sink;
     memob_engine* e = &sink->engine;
-    const memob_op* op = &sink->law.ops[memoi_swap_visit_op(swap, swap->n_begun)];
+    const memob_op* op = &swap->law.ops[memoi_swap_visit_op(swap, swap->n_begun)];
     const memo_stream compute = e->streams[MEMOB_STREAM_COMPUTE];
     const memo_event* marks = swap->marks ? swap->marks + 2 * swap->n_begun : NULL;
     memob_numbers wait = MEMO_ZERO(memob_numbers);
@@ -10114,7 +10096,7 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, memo_error* error) {
 /* The older open visit ends, and the operations behind it begin. */
 MEMOI memo_status memob_swap_end(memo_swap* swap, memo_error* error) {
     memob_sink* sink = &swap->sink;
-    const memob_law* law = &sink->law;
+    const memob_law* law = &swap->law;
     const memob_engine* e = &sink->engine;
     int32_t k = memoi_swap_visit_op(swap, swap->n_ended);
     const int32_t end = law->begin[law->ops[k].list + 1];
@@ -10192,6 +10174,543 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
     stats->forward_stall_s = stall_s[0];
     stats->backward_stall_s = stall_s[1];
     return MEMO_STATUS_OK;
+}
+
+/* ---- >>step -------------------------------------------------------------------------------------
+ * Knows: where the trainer is in the list of a step, and what lies on the device there.  Knows
+ * nothing of what visits compute.
+ *
+ * A cursor stands in the list.  Begin and end of a visit advance it, and enqueue the copies of the
+ * law behind the visit.  The planned step follows itself.  Whatever else the trainer does is a
+ * jump: to another phase of the step, or to one beside it.  A phase takes items as given: those
+ * that its visits use, or its copies store, before they are loaded or written.  A jump copies the
+ * difference: what is newer on the device, and not taken as newer, is stored; what is taken, and
+ * not there, is loaded.
+ *
+ * What lies on the device follows from what a phase takes and the operations since, so nobody
+ * keeps owners.
+ *
+ * 1. A visit finds there what it reads.
+ * 2. What is overwritten is not newer than its home.
+ * 3. A phase that is entered has a law; visits come in the order of its list. */
+
+/* Where the value of an item is. */
+enum { MEMOB_IS_AWAY = 0, MEMOB_IS_THERE, MEMOB_IS_NEWER /* there than at home */ };
+
+/* A state of a layer. */
+typedef struct memob_state_bytes {
+    /* Offsets on the device; streamed: on the host; spilled: in the file, through a place on the
+     * host; -1: not in the file. */
+    int64_t at[MEMO_N_TIERS], n_bytes;
+    int32_t first_piece; /* of the device's bytes, each of which is of the same states */
+} memob_state_bytes;
+
+/* Copies an item between the device and its home, in two parts if that is the file.  Inlined: a
+ * layer has many. */
+MEMOI inline void memoi_state_copy(memob_engine* e, const memob_state_bytes* of, int32_t kind,
+                                   int32_t item) {
+    if (kind == MEMOB_OP_LOAD || kind == MEMOB_OP_STORE)
+        memob_engine_copy(e, kind == MEMOB_OP_LOAD, of->at[0], of->at[1], of->n_bytes);
+    else
+        memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
+                              kind == MEMOB_OP_WRITE, of->at[1], of->at[2],
+                              memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT));
+}
+
+/* What lies on the device, for all steps with the same items. */
+typedef struct memob_there {
+    uint8_t* lies;    /* (n_items) */
+    int32_t* in_slot; /* (slots of the device): 1 + the item there */
+    char* pending;    /* (layers): the layer's update waits */
+} memob_there;
+
+typedef struct memob_step_desc {
+    memob_list* list; /* the step takes it */
+    const memob_item* items;
+    const memob_state_bytes* bytes; /* (n_items): tiers and sizes */
+    const char* ends;               /* (n_items): the value ends with an update that reads it */
+    int32_t n_items, n_of_layer;    /* items; of a layer, one behind the other */
+    int32_t n_slots[MEMO_N_TIERS];
+    const memob_use* uses; /* of all visits of the list */
+    int32_t n_uses;
+    memob_sink* sink; /* its streams, waits and events; the step sets its law and cells */
+    const memob_there* there;
+} memob_step_desc;
+
+/* The law of the planned step, or of a phase beside it. */
+typedef struct memob_step_law {
+    memob_law law;
+    memob_use* uses; /* their visits count from first_visit of the list */
+    int32_t first_visit, list;
+    memob_cell* cells;             /* (law.n_cells) */
+    memob_clock_cell* clock_cells; /* the same of a planner's */
+} memob_step_law;
+
+typedef struct memob_step {
+    memob_step_desc desc;
+    memob_list list;
+    memob_step_law laws[MEMOB_N_PHASES]; /* 0: of the planned step; then those beside it */
+    int32_t n_laws, law_of[MEMOB_N_PHASES];
+    int32_t begin[MEMOB_N_PHASES], end[MEMOB_N_PHASES]; /* operations of each phase */
+    uint8_t* takes;                                     /* (phases and none, n_items): MEMOB_IS_ */
+    int32_t phase; /* -1: none, and `lies` says what is there */
+    int32_t op; /* the visit that comes next, or is open; begin of the phase: it is not entered */
+    int32_t is_open, is_entered;
+    int64_t n_before;        /* see memoi_sink_begin */
+    memob_there there;       /* the desc's */
+    int64_t* item_bytes;     /* (n_items) */
+    struct memob_step* next; /* another one, with the same items */
+    memob_arrays arrays;
+} memob_step;
+
+/* The law of the phase. */
+MEMOI const memob_step_law* memoi_step_law_of(const memob_step* step, int32_t phase) {
+    return &step->laws[step->law_of[phase]];
+}
+
+/* --- what lies there --- */
+
+MEMOI void memoi_step_clear(memob_step* step) {
+    memset(step->there.lies, MEMOB_IS_AWAY, (size_t)step->desc.n_items);
+    memset(step->there.in_slot, 0, (size_t)step->desc.n_slots[0] * sizeof *step->there.in_slot);
+}
+
+/* From now on the item lies there; others in its slots do not. */
+MEMOI void memoi_step_put(memob_step* step, int32_t item, int64_t at, int is_newer) {
+    for (int64_t slot = at; slot < at + step->desc.items[item].n_slots; slot++) {
+        const int32_t other = step->there.in_slot[slot] - 1;
+        if (other >= 0 && other != item) {
+            MEMO_ASSERT(step->there.lies[other] != MEMOB_IS_NEWER); /* 2 */
+            step->there.lies[other] = MEMOB_IS_AWAY;
+        }
+        step->there.in_slot[slot] = item + 1;
+    }
+    if (is_newer || !step->there.lies[item])
+        step->there.lies[item] = is_newer ? MEMOB_IS_NEWER : MEMOB_IS_THERE;
+}
+
+/* What an operation leaves. */
+MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const memob_op* op) {
+    const memob_law* law = &of->law;
+    int is_update;
+    for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
+        const int32_t item = law->parts[k].item;
+        const int32_t stores = step->desc.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE;
+        if (op->kind == MEMOB_OP_LOAD) memoi_step_put(step, item, law->parts[k].at, 0);
+        if (op->kind == stores && step->there.lies[item]) step->there.lies[item] = MEMOB_IS_THERE;
+    }
+    if (op->kind != MEMOB_OP_VISIT) return;
+    is_update = step->list.visits[of->first_visit + op->visit].pass == MEMOB_UPDATE;
+    for (int32_t u = law->first_use[op->visit]; u < law->first_use[op->visit + 1]; u++) {
+        const memob_use* use = &of->uses[u];
+        if (!step->desc.items[use->item].n_slots) continue;
+        if (use->is_on_host)
+            step->there.lies[use->item] = MEMOB_IS_AWAY; /* it is older */
+        else
+            memoi_step_put(step, use->item, use->at, use->how != MEMOB_USE_READ);
+        if (is_update && step->desc.ends[use->item] && step->there.lies[use->item])
+            step->there.lies[use->item] = MEMOB_IS_THERE; /* nobody reads it any more */
+    }
+}
+
+/* Plays operations [from, to). */
+MEMOI void memoi_step_play_all(memob_step* step, const memob_step_law* of, int32_t from,
+                               int32_t to) {
+    for (int32_t k = from; k < to; k++) memoi_step_play(step, of, &of->law.ops[k]);
+}
+
+/* What lies there where the cursor stands.  An open visit may have left all that it leaves. */
+MEMOI void memoi_step_find_lies(memob_step* step) {
+    const memob_step_law* of;
+    if (step->phase < 0) return;
+    of = memoi_step_law_of(step, step->phase);
+    memoi_step_clear(step);
+    for (int32_t i = 0; i < step->desc.n_items; i++) {
+        const int takes = step->takes[(int64_t)step->phase * step->desc.n_items + i];
+        if (takes)
+            memoi_step_put(step, i, step->desc.bytes[i].first_piece, takes == MEMOB_IS_NEWER);
+    }
+    memoi_step_play_all(step, of, step->begin[step->phase], step->op + step->is_open);
+}
+
+/* --- what a phase takes --- */
+
+/* Marks what operation k is the first to use: known; taken if it was there. */
+MEMOI void memoi_step_take(memob_step* step, const memob_step_law* of, int32_t k, char* known,
+                           const uint8_t* lies, uint8_t* takes) {
+    const memob_op* op = &of->law.ops[k];
+    for (int32_t p = op->first_part; p < op->first_part + op->n_parts; p++) {
+        const int32_t item = of->law.parts[p].item;
+        if (op->kind == MEMOB_OP_STORE && !known[item]) takes[item] = lies[item];
+        if (op->kind == MEMOB_OP_STORE || op->kind == MEMOB_OP_LOAD) known[item] = 1;
+    }
+    if (op->kind != MEMOB_OP_VISIT) return;
+    for (int32_t u = of->law.first_use[op->visit]; u < of->law.first_use[op->visit + 1]; u++) {
+        const memob_use* use = &of->uses[u];
+        if (!step->desc.items[use->item].n_slots || known[use->item]) continue;
+        known[use->item] = 1;
+        if (!use->is_on_host && use->how != MEMOB_USE_WRITE) takes[use->item] = lies[use->item];
+        MEMO_ASSERT(use->is_on_host || !memoi_use_reads(use->how) || takes[use->item]); /* 1 */
+    }
+}
+
+/* The operations before a phase leave what lies there when the phase begins.  The operations from
+ * there on decide which of these items the phase takes: to the end of the planned step, and on from
+ * the step's begin. */
+MEMOI void memoi_step_find_takes(memob_step* step, int32_t phase, char* known, uint8_t* lies) {
+    const memob_step_law* of = memoi_step_law_of(step, phase);
+    const int32_t n = step->desc.n_items, begin = step->begin[phase];
+    const int32_t end = of->list ? of->law.begin[2] : step->end[phase];
+    uint8_t* takes = step->takes + (int64_t)phase * n;
+    memoi_step_clear(step);
+    memoi_step_play_all(step, of, 0, begin);
+    memcpy(lies, step->there.lies, (size_t)n);
+    memset(known, 0, (size_t)n);
+    for (int32_t k = begin; k < end; k++) memoi_step_take(step, of, k, known, lies, takes);
+    for (int32_t k = of->list ? of->law.begin[1] : begin; k < begin; k++)
+        memoi_step_take(step, of, k, known, lies, takes);
+}
+
+/* --- creation --- */
+
+/* Behind a phase beside the step anything may come: a visit of its own reads each item, but values
+ * that an update in the phase has ended. */
+MEMOI void memoi_step_read_all(const memob_step* step, memob_law_desc* desc, memob_use* uses) {
+    const memob_step_desc* d = &step->desc;
+    const int32_t n_uses = desc->n_uses;
+    for (int32_t i = 0; i < d->n_items; i++) {
+        const memob_use use = {desc->n_visits,    i, MEMOB_USE_READ, 0, d->bytes[i].first_piece,
+                               MEMOB_HOST_DEFAULT};
+        int is_over = 0; /* its last use is that of its update */
+        for (int32_t u = 0; u < n_uses && d->ends[i]; u++)
+            if (uses[u].item == i) is_over = uses[u].how == MEMOB_USE_READ;
+        if (is_over || !d->items[i].n_slots) continue;
+        uses[desc->n_uses++] = use;
+        desc->n_visits++;
+    }
+}
+
+/* The law of visits [begin, end) of the list: of three steps in a row, of which the second is
+ * behind one and in front of one; or of a phase beside the step. */
+MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t end, int is_beside,
+                                      memo_error* error) {
+    const memob_step_desc* d = &step->desc;
+    memob_step_law* of = &step->laws[step->n_laws++];
+    char* on_host = MEMOB_ARRAY(&step->arrays, char, end - begin + d->n_items);
+    int32_t* n_spread = MEMOB_ARRAY(&step->arrays, int32_t, end - begin + d->n_items);
+    memob_law_desc desc;
+    memo_status status;
+    memset(&desc, 0, sizeof desc);
+    of->first_visit = begin;
+    of->list = !is_beside;
+    of->uses = MEMOB_ARRAY(&step->arrays, memob_use, d->n_uses + d->n_items);
+    if (step->arrays.failed) return memob_no_memory(error, "the laws of a step");
+
+    for (int32_t u = 0; u < d->n_uses; u++) {
+        if (!memob_is_within(d->uses[u].visit, begin, end - 1)) continue;
+        of->uses[desc.n_uses] = d->uses[u];
+        of->uses[desc.n_uses++].visit -= begin;
+    }
+    for (int32_t v = begin; v < end; v++) {
+        on_host[v - begin] = (char)step->list.visits[v].on_host;
+        n_spread[v - begin] = memoi_list_n_spread(&step->list, v, end);
+    }
+    desc.n_visits = end - begin;
+    if (is_beside) memoi_step_read_all(step, &desc, of->uses);
+
+    desc.on_host = on_host;
+    desc.items = d->items;
+    desc.n_items = d->n_items;
+    desc.uses = of->uses;
+    desc.n_lists = is_beside ? 1 : 3;
+    desc.n_spread = step->list.desc.n_slices > 1 ? n_spread : NULL;
+    desc.item_bytes = step->item_bytes;
+    memcpy(desc.n_slots, d->n_slots, sizeof desc.n_slots);
+    status = memob_law_make(&desc, &of->law, error);
+    if (!status) status = memoi_law_join_cells(&of->law, error);
+    if (!status && d->sink->clock)
+        of->clock_cells = MEMOB_ARRAY(&step->arrays, memob_clock_cell, of->law.n_cells);
+    else if (!status)
+        of->cells = MEMOB_ARRAY(&step->arrays, memob_cell, of->law.n_cells);
+    return !status && step->arrays.failed ? memob_no_memory(error, "the laws of a step") : status;
+}
+
+/* The operation of a visit of the list. */
+MEMOI int32_t memoi_step_op_of(const memob_step_law* of, int32_t visit) {
+    return of->law.visit_ops[(int64_t)of->list * of->law.n_visits + visit - of->first_visit];
+}
+
+MEMOI void memoi_step_free(memob_step* step) {
+    for (int32_t k = 0; k < step->n_laws; k++) memob_law_free(&step->laws[k].law);
+    memoi_list_free(&step->list);
+    memob_arrays_free(&step->arrays);
+    memset(step, 0, sizeof *step);
+}
+
+/* desc's arrays outlive the step, but for uses.  A planner's step has the planned phases alone.
+ * Free the step also after a failure.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_step_make(const memob_step_desc* desc, memob_step* step,
+                                  memo_error* error) {
+    const int64_t n = desc->n_items;
+    memo_status status;
+    uint8_t* lies;
+    char* known;
+    memset(step, 0, sizeof *step);
+    step->desc = *desc;
+    step->list = *desc->list;
+    memset(desc->list, 0, sizeof *desc->list);
+    step->phase = -1;
+    step->takes = MEMOB_ARRAY(&step->arrays, uint8_t, (MEMOB_N_PHASES + 1) * n);
+    step->there.lies = MEMOB_ARRAY(&step->arrays, uint8_t, n); /* until phases are known */
+    step->there.in_slot = MEMOB_ARRAY(&step->arrays, int32_t, desc->n_slots[0]);
+    lies = MEMOB_ARRAY(&step->arrays, uint8_t, n);
+    step->item_bytes = MEMOB_ARRAY(&step->arrays, int64_t, n);
+    known = MEMOB_ARRAY(&step->arrays, char, n);
+    if (step->arrays.failed) return memob_no_memory(error, "the cursor of a step");
+    for (int64_t i = 0; i < n; i++) step->item_bytes[i] = desc->bytes[i].n_bytes;
+
+    status = memoi_step_make_law(step, 0, step->list.n_of_step, 0, error);
+    for (int32_t phase = 0; phase < MEMOB_N_PHASES && !status; phase++) {
+        const int32_t first = step->list.begin[phase], end = step->list.end[phase];
+        const int is_beside = first >= step->list.n_of_step;
+        const memob_step_law* of;
+        if (first == end || (is_beside && desc->sink->clock)) continue;
+        if (is_beside) status = memoi_step_make_law(step, first, end, 1, error);
+        if (status) return status;
+        step->law_of[phase] = is_beside ? step->n_laws - 1 : 0;
+        of = memoi_step_law_of(step, phase);
+        step->begin[phase] = memoi_step_op_of(of, first);
+        step->end[phase] = is_beside ? memoi_step_op_of(of, end - 1) + 1 : of->law.begin[2];
+        if (end < step->list.n_of_step) step->end[phase] = memoi_step_op_of(of, end);
+        memoi_step_find_takes(step, phase, known, lies);
+    }
+    step->there = *desc->there;
+    return status;
+}
+
+/* --- copies --- */
+
+MEMOI void memoi_step_copy(memob_step* step, int32_t kind, int32_t item) {
+    memoi_state_copy(&step->desc.sink->engine, &step->desc.bytes[item], kind, item);
+}
+
+/* Enqueues a copy of the law. */
+MEMOI void memoi_step_enqueue(memob_step* step, const memob_step_law* of, const memob_op* op) {
+    const int64_t n_before = memoi_sink_begin(step->desc.sink, op);
+    for (int32_t k = 0; k < op->n_parts; k++)
+        memoi_step_copy(step, op->kind, of->law.parts[op->first_part + k].item);
+    memoi_sink_end(step->desc.sink, op, n_before);
+}
+
+/* Moves an item home, or from there, behind and before all else. */
+MEMOI void memoi_step_move(memob_step* step, int32_t item, int is_load, int* n_moved) {
+    static const int32_t kinds[2][2] = {{MEMOB_OP_STORE, MEMOB_OP_WRITE},
+                                        {MEMOB_OP_READ, MEMOB_OP_LOAD}};
+    memob_sink* sink = step->desc.sink;
+    const int has_file = step->desc.items[item].file >= 0;
+    if (sink->engine.status) return;
+    if (!(*n_moved)++) memoi_sink_join(sink);
+    if (is_load) memoi_step_put(step, item, step->desc.bytes[item].first_piece, 0);
+    for (int k = 0; k < 2 && !sink->engine.status; k++) {
+        if (!has_file && k != is_load) continue;
+        memoi_step_copy(step, kinds[is_load][k], item);
+        if (has_file && !sink->engine.status) memoi_sink_join(sink);
+    }
+
+    /* A load that fails has taken the bytes of others all the same. */
+    if (!sink->engine.status)
+        step->there.lies[item] = MEMOB_IS_THERE;
+    else if (is_load)
+        step->there.lies[item] = MEMOB_IS_AWAY;
+}
+
+/* From now on `lies` says what is there. */
+MEMOI void memoi_step_park(memob_step* step) {
+    memoi_step_find_lies(step);
+    step->phase = -1;
+    step->is_open = step->is_entered = 0;
+}
+
+/* Leaves the phase for another; MEMOB_N_PHASES: for none. */
+MEMOI void memoi_step_jump(memob_step* step, int32_t phase) {
+    const uint8_t* takes = step->takes + (int64_t)phase * step->desc.n_items;
+    memob_sink* sink = step->desc.sink;
+    int n_moved = 0;
+    memoi_step_park(step);
+    for (int32_t i = 0; i < step->desc.n_items; i++)
+        if (step->there.lies[i] == MEMOB_IS_NEWER && takes[i] != MEMOB_IS_NEWER)
+            memoi_step_move(step, i, 0, &n_moved);
+    if (n_moved && !sink->engine.status) memoi_sink_join(sink); /* loads take their bytes */
+    for (int32_t i = 0; i < step->desc.n_items; i++)
+        if (takes[i] && !step->there.lies[i]) memoi_step_move(step, i, 1, &n_moved);
+    if (n_moved && !sink->engine.status) memoi_sink_join(sink);
+}
+
+MEMOI memo_status memoi_step_finish(memob_step* step) {
+    memob_sink* sink = step->desc.sink;
+    sink->has_failed |= sink->engine.status != MEMO_STATUS_OK;
+    return sink->engine.status;
+}
+
+/* --- the cursor --- */
+
+/* The visit that comes next, or is open; NULL: the phase is over. */
+MEMOI const memob_visit* memoi_step_visit(const memob_step* step) {
+    const memob_step_law* of;
+    if (step->phase < 0 || !step->is_entered) return NULL;
+    of = memoi_step_law_of(step, step->phase);
+    return &step->list.visits[of->first_visit + of->law.ops[step->op].visit];
+}
+
+/* Enters a phase, which has visits.  Errors: the device's. */
+MEMOI memo_status memoi_step_go(memob_step* step, int32_t phase, memo_error* error) {
+    const memob_step_law* of = memoi_step_law_of(step, phase);
+    memob_sink* sink = step->desc.sink;
+    MEMO_ASSERT(step->begin[phase] < step->end[phase] && !step->is_open); /* 3 */
+    memoi_sink_call(sink, error);
+    if (step->phase != phase || step->is_entered) memoi_step_jump(step, phase);
+    if (sink->law != &of->law && !sink->engine.status)
+        memoi_sink_join(sink); /* its cells know nothing of copies under way */
+    if (sink->engine.status) return memoi_step_finish(step);
+    sink->law = &of->law;
+    sink->cells = of->cells;
+    sink->clock_cells = of->clock_cells;
+    step->phase = phase;
+    step->op = step->begin[phase];
+    step->is_entered = 1;
+    return MEMO_STATUS_OK;
+}
+
+/* Opens the visit that comes next.  Errors: the device's. */
+MEMOI memo_status memoi_step_begin(memob_step* step, memo_error* error) {
+    memob_sink* sink = step->desc.sink;
+    const memob_op* op = &sink->law->ops[step->op];
+    MEMO_ASSERT(step->is_entered && !step->is_open); /* 3 */
+    memoi_sink_call(sink, error);
+    if (!sink->engine.status && op->n_touches) step->n_before = memoi_sink_begin(sink, op);
+    step->is_open = !sink->engine.status;
+    return memoi_step_finish(step);
+}
+
+/* Ends the open visit, and enqueues the copies behind it. */
+MEMOI memo_status memoi_step_end(memob_step* step, memo_error* error) {
+    const memob_step_law* of = memoi_step_law_of(step, step->phase);
+    memob_sink* sink = step->desc.sink;
+    const memob_op* op = &of->law.ops[step->op];
+    const int32_t end = step->end[step->phase];
+    int32_t next;
+    MEMO_ASSERT(step->is_open && op->kind == MEMOB_OP_VISIT); /* 3 */
+    memoi_sink_call(sink, error);
+    if (!sink->engine.status && op->n_touches) memoi_sink_end(sink, op, step->n_before);
+    if (sink->engine.status) return memoi_step_finish(step);
+    step->is_open = 0;
+    for (step->op++; step->op < end && of->law.ops[step->op].kind != MEMOB_OP_VISIT; step->op++) {
+        memoi_step_enqueue(step, of, &of->law.ops[step->op]);
+        if (sink->engine.status) return memoi_step_finish(step);
+    }
+    if (step->op < end) return MEMO_STATUS_OK;
+
+    /* The phase is over.  Behind one of the planned step comes the next; at its end the first. */
+    step->is_entered = 0;
+    if (step->law_of[step->phase]) {
+        memoi_step_park(step);
+        return MEMO_STATUS_OK;
+    }
+    next = step->phase;
+    do next = (next + 1) % MEMOB_N_PHASES;
+    while (step->law_of[next] || step->begin[next] == step->end[next]);
+    step->phase = next;
+    step->op = step->begin[next];
+    return MEMO_STATUS_OK;
+}
+
+/* Before an update that may leave bytes as they are: what it would write lies there.  Then the
+ * update begins. */
+MEMOI memo_status memoi_step_begin_with(memob_step* step, memo_error* error) {
+    const memob_step_law* of = memoi_step_law_of(step, step->phase);
+    const memob_op* op = &of->law.ops[step->op];
+    memob_sink* sink = step->desc.sink;
+    int n_moved = 0;
+    MEMO_ASSERT(memoi_step_visit(step)->pass == MEMOB_UPDATE && !step->is_open); /* 3 */
+    memoi_sink_call(sink, error);
+    memoi_step_find_lies(step);
+    for (int32_t u = of->law.first_use[op->visit]; u < of->law.first_use[op->visit + 1]; u++) {
+        const memob_use* use = &of->uses[u];
+        if (use->how == MEMOB_USE_REWRITE && !use->is_on_host && !step->there.lies[use->item] &&
+            step->desc.items[use->item].n_slots)
+            memoi_step_move(step, use->item, 1, &n_moved);
+    }
+    if (n_moved && !sink->engine.status) memoi_sink_join(sink);
+    if (!memoi_step_finish(step)) return memoi_step_begin(step, error);
+    step->phase = -1; /* lies says what is there */
+    return sink->engine.status;
+}
+
+/* In place of an update that is not run. */
+MEMOI memo_status memoi_step_pass(memob_step* step, memo_error* error) {
+    const memo_status status = memoi_step_begin_with(step, error);
+    return status ? status : memoi_step_end(step, error);
+}
+
+/* The updates of all layers wait. */
+MEMOI void memoi_step_defer(memob_step* step) {
+    memset(step->there.pending, 1, (size_t)step->list.desc.n_layers + 2);
+}
+
+/* Between phases: the item is at home, and with `drops` nowhere else.  Streams may still move it.
+ * Errors: the device's. */
+MEMOI memo_status memoi_step_bring_home(memob_step* step, int32_t item, int drops,
+                                        memo_error* error) {
+    memob_sink* sink = step->desc.sink;
+    int n_moved = 0;
+    MEMO_ASSERT(!step->is_entered); /* 3 */
+    memoi_sink_call(sink, error);
+    memoi_step_park(step);
+    if (step->there.lies[item] == MEMOB_IS_NEWER) memoi_step_move(step, item, 0, &n_moved);
+    if (n_moved && !sink->engine.status) memoi_sink_join(sink);
+    if (drops && !sink->engine.status) step->there.lies[item] = MEMOB_IS_AWAY;
+    return memoi_step_finish(step);
+}
+
+/* All that was enqueued is over, and nothing lies on the device. */
+MEMOI void memoi_step_reset(memob_step* step) {
+    memoi_step_park(step);
+    memoi_step_clear(step);
+    for (int32_t k = 0; k < step->n_laws; k++) {
+        const memob_step_law* of = &step->laws[k];
+        if (of->clock_cells)
+            memset(of->clock_cells, 0, (size_t)of->law.n_cells * sizeof *of->clock_cells);
+        else
+            memset(of->cells, 0, (size_t)of->law.n_cells * sizeof *of->cells);
+    }
+    step->desc.sink->has_failed = 0;
+}
+
+/* A load that has failed half-way has taken the bytes of others. */
+MEMOI void memoi_step_drop_load(memob_step* step) {
+    const memob_law* law = step->desc.sink->law;
+    const memob_op* op;
+    if (!step->is_entered) return;
+    op = &law->ops[step->op];
+    if (op->kind != MEMOB_OP_LOAD) return;
+    for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
+        memoi_step_put(step, law->parts[k].item, law->parts[k].at, 0);
+        step->there.lies[law->parts[k].item] = MEMOB_IS_AWAY;
+    }
+}
+
+/* After an error, or in place of the rest of a step.  Nobody needs values that end with an update,
+ * unless the layer's update waits. */
+MEMOI void memoi_step_abandon(memob_step* step) {
+    memoi_step_find_lies(step);
+    memoi_step_drop_load(step);
+    for (int32_t i = 0; i < step->desc.n_items; i++)
+        if (step->desc.ends[i] && step->there.lies[i] &&
+            !step->there.pending[i / step->desc.n_of_layer])
+            step->there.lies[i] = MEMOB_IS_THERE;
+    step->phase = -1;
+    step->is_open = step->is_entered = 0;
+    step->desc.sink->has_failed = 1;
 }
 
 /* ---- >>states places ----------------------------------------------------------------------------
@@ -10274,55 +10793,6 @@ typedef struct memob_states_update {
     int32_t layer;
 } memob_states_update;
 
-/* A state of a layer. */
-typedef struct memob_state_bytes {
-    /* Offsets on the device; streamed: on the host; spilled: in the file, through a place on the
-     * host; -1: not in the file. */
-    int64_t at[MEMO_N_TIERS], n_bytes;
-    int32_t first_piece, end_piece; /* of the device's bytes, each of which is of the same states */
-    int32_t is_newer;               /* there than on the host, or in the file */
-} memob_state_bytes;
-
-/* Copies an item between the device and its home, in two parts if that is the file.  Inlined: a
- * layer has many. */
-MEMOI inline void memoi_state_copy(memob_engine* e, const memob_state_bytes* of, int32_t kind,
-                                   int32_t item) {
-    if (kind == MEMOB_OP_LOAD || kind == MEMOB_OP_STORE)
-        memob_engine_copy(e, kind == MEMOB_OP_LOAD, of->at[0], of->at[1], of->n_bytes);
-    else
-        memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
-                              kind == MEMOB_OP_WRITE, of->at[1], of->at[2],
-                              memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT));
-}
-
-/* The lists of a step.  What follows decides what is fetched, so forwards and backwards are lists
- * of their own.  Of an order, whose turns are known, FORWARD is a forward alone, and the others but
- * UPDATE have all turns. */
-typedef enum memob_states_list {
-    MEMOB_STATES_NOTHING = 0,    /* no visits */
-    MEMOB_STATES_FORWARD,        /* without updates */
-    MEMOB_STATES_UPDATE_FORWARD, /* with the updates of the step before, deferred */
-    MEMOB_STATES_BACKWARD,       /* the first of a step */
-    MEMOB_STATES_MORE_BACKWARD,  /* a later one */
-    MEMOB_STATES_FUSED,          /* as BACKWARD, with updates */
-    MEMOB_STATES_MORE_FUSED,     /* as MORE_BACKWARD, with updates */
-    MEMOB_STATES_UPDATE,         /* alone */
-    MEMOB_STATES_N_LISTS
-} memob_states_list;
-
-/* All visits of each list, and what they use.  Item l * n_states + s is state s of layer l. */
-typedef struct memob_states_items {
-    int32_t n_visits, n_uses, n_lists, n_slots[MEMO_N_TIERS];
-    memob_visit* visits;
-    uint32_t* in_lists;
-    char* on_host; /* (n_visits): an update there */
-    memob_item* items;
-    memob_use* uses;
-    int32_t lists[3 * MEMOB_STATES_N_LISTS * MEMOB_STATES_N_LISTS];
-    int32_t table_of[MEMOB_STATES_N_LISTS][MEMOB_STATES_N_LISTS]; /* list, next list; 0: none */
-    memob_arrays arrays;
-} memob_states_items;
-
 typedef struct memob_states {
     memob_sink sink; /* engine.spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
     int32_t update_at, n_layers, n_states; /* update_at: memo_update_at */
@@ -10338,23 +10808,20 @@ typedef struct memob_states {
     memob_states_layer* layers;   /* (n_layers) */
     memob_state_bytes* bytes;     /* (n_layers, n_states): the law's items */
     memob_states_sizes sizes;
-    memob_states_items items;
 
-    /* What lies on the device. */
-    int32_t* owners; /* (pieces): the item that lies there; -1: none */
+    /* Items, l * n_states + s: state s of layer l. */
+    memob_item* items;
+    char* ends; /* 1: a gradient, whose value ends with the update */
+    int32_t n_slots[MEMO_N_TIERS];
+    memob_there there;
+    memob_step* steps; /* of each number of slices and rounds: where a step is */
 
-    /* Where a step is. */
-    int32_t list, next; /* NOTHING: no list; what is prepared */
-    int32_t behind;     /* what follows the backward of this micro-batch */
-    int32_t op, end;    /* of the law: the visit that is open or comes next */
-    int32_t n_slices;   /* of a layer */
-    int32_t is_spread;  /* copies come between them */
-    int32_t is_forward_only;
-    int32_t due[2];      /* of the law: all copies before are enqueued, to the host and back */
-    double due_bytes[2]; /* of the copies that come between the slices of this layer */
-    int32_t is_visiting; /* it is open */
-    int64_t n_before;    /* operations of its stream when it began */
-    int32_t n_updates;   /* begun in this list */
+    /* The step that is under way. */
+    memob_step* step;                 /* the latest; NULL: none yet */
+    int32_t round;                    /* rounds of it so far */
+    int32_t is_running;               /* visits are under way: of a round, or of updates alone */
+    int32_t is_last, is_forward_only; /* of the latest round */
+    int32_t n_updates;                /* begun in it, or in the latest updates alone */
     int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
     int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
     int64_t n_unseen;           /* updates since all streams were synchronized without an error */
@@ -10555,8 +11022,12 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
 }
 
 MEMOI void memob_states_free(memob_states* states) {
+    for (memob_step* step = states->steps; step; step = states->steps) {
+        states->steps = step->next;
+        memoi_step_free(step);
+        MEMO_FREE(step);
+    }
     memoi_sink_free(&states->sink);
-    memob_arrays_free(&states->items.arrays);
 }
 
 /* Errors: INVALID_ARGUMENT, also for sums above 2^62. */
@@ -10585,71 +11056,14 @@ MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t la
 }
 
 /* ---- >>states items -----------------------------------------------------------------------------
- * Knows: the lists of a step, which states their visits use, and which bytes these states share.
- * Knows nothing of streams.
+ * Knows: which states a visit uses, and which bytes these states share.  Knows nothing of the order
+ * of visits, and of streams.
  *
- * Visits of a list, with FIRST as layer 0 and LAST as the last one:
+ * FIRST is also used beside layer 1, and LAST, which computes its forward in the visit of its
+ * backward, beside the backward of the layer before it.  Item l * n_states + s is state s of layer
+ * l.
  *
- *   forward    up.  FIRST stays in use while layer 1 computes.  With deferred updates, each layer's
- *              update comes right before its forward.
- *   backward   down.  LAST, which also computes its forward there, stays in use while the layer
- *              before it computes; FIRST is in use from the visit of layer 1 on.  Fused updates of
- *              a layer come when nobody uses the layer any more.
- *   update     up.
- *   turns      those of an order: forwards of a chunk, or its backwards, with FIRST in turns of the
- *              first chunk, and LAST in backwards of the last.  Deferred updates come before a
- *              layer's first visit, fused ones behind its last.
- *
- * 1. The first backward of a step writes gradients, the others change them; updates spend them.
- * 2. No two layers that one visit uses have the same place.
- * 3. Which list comes next is known when a list begins, but for a mistake; see >>states.
- * 4. The pieces of an item follow each other, and there are fewer than borders of items. */
-
-/* A list as a bit, and with its later one of a step. */
-#define MEMOI_STATES_BIT(list)  (1u << MEMOB_STATES_##list)
-#define MEMOI_STATES_BITS(list) (MEMOI_STATES_BIT(list) | MEMOI_STATES_BIT(MORE_##list))
-
-/* Which lists may come behind which, as bits, by the moment of the update.  With turns a list has
- * all of an order.  Evaluations are forwards behind forwards. */
-typedef struct memoi_states_next {
-    uint32_t lists, at; /* at: memo_update_at, as bits */
-    uint32_t next[2];   /* without turns, and with them */
-} memoi_states_next;
-static const memoi_states_next memoi_states_nexts[] = {
-    {MEMOI_STATES_BIT(FORWARD),
-     ~0u,
-     {MEMOI_STATES_BIT(FORWARD) | MEMOI_STATES_BITS(BACKWARD), MEMOI_STATES_BIT(FORWARD)}},
-    {MEMOI_STATES_BIT(FORWARD), 1u << MEMO_UPDATE_FUSED, {MEMOI_STATES_BITS(FUSED), 0}},
-    {MEMOI_STATES_BIT(UPDATE_FORWARD),
-     1u << MEMO_UPDATE_DEFERRED,
-     {MEMOI_STATES_BIT(BACKWARD),
-      MEMOI_STATES_BIT(MORE_BACKWARD) | MEMOI_STATES_BIT(UPDATE_FORWARD)}},
-    {MEMOI_STATES_BITS(BACKWARD),
-     ~0u,
-     {MEMOI_STATES_BIT(FORWARD), MEMOI_STATES_BIT(MORE_BACKWARD)}},
-    {MEMOI_STATES_BITS(BACKWARD),
-     1u << MEMO_UPDATE_PASS,
-     {MEMOI_STATES_BIT(UPDATE), MEMOI_STATES_BIT(UPDATE)}},
-    {MEMOI_STATES_BITS(BACKWARD),
-     1u << MEMO_UPDATE_DEFERRED,
-     {MEMOI_STATES_BIT(UPDATE_FORWARD), MEMOI_STATES_BIT(UPDATE_FORWARD)}},
-    {MEMOI_STATES_BITS(FUSED),
-     1u << MEMO_UPDATE_FUSED,
-     {MEMOI_STATES_BIT(FORWARD), MEMOI_STATES_BIT(FUSED)}},
-    {MEMOI_STATES_BIT(UPDATE), ~0u, {MEMOI_STATES_BIT(FORWARD), MEMOI_STATES_BIT(BACKWARD)}}};
-
-MEMOI uint32_t memoi_states_follow(const memob_states* states, int32_t list) {
-    uint32_t next = 0;
-    for (size_t k = 0; k < sizeof memoi_states_nexts / sizeof *memoi_states_nexts; k++) {
-        const memoi_states_next* n = &memoi_states_nexts[k];
-        if (n->lists >> list & n->at >> states->update_at & 1) next |= n->next[states->n_turns > 0];
-    }
-    return next;
-}
-
-MEMOI int memob_states_is_fused(int32_t list) {
-    return list == MEMOB_STATES_FUSED || list == MEMOB_STATES_MORE_FUSED;
-}
+ * 1. No two layers that one visit uses have the same place. */
 
 /* The streamed states of a layer that a pass uses on the device. */
 MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int32_t layer) {
@@ -10658,185 +11072,6 @@ MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int3
         needs |= states->used_by[MEMOB_FORWARD];
     if (pass == MEMOB_UPDATE && states->updates) return 0;
     return needs & states->layers[layer].streamed & ~states->hosted;
-}
-
-/* How the latest visit uses a layer's states.  begins: gradients of the layer begin there. */
-MEMOI void memoi_states_add_uses(memob_states* states, int32_t pass, int32_t layer, int begins) {
-    memob_states_items* it = &states->items;
-    const int on_host = it->on_host[it->n_visits - 1];
-    uint32_t used = on_host
-                        ? states->used_by[pass] & states->layers[layer].streamed & ~states->hosted
-                        : memob_states_needs(states, pass, layer);
-    for (; used; used &= used - 1) {
-        const int32_t s = __builtin_ctz(used);
-        const int is_gradient = (int)(states->gradients >> s & 1);
-        memob_use use = {
-            it->n_visits - 1,  layer * states->n_states + s, MEMOB_USE_READ, on_host, 0,
-            MEMOB_HOST_DEFAULT};
-        if (pass == MEMOB_BACKWARD && is_gradient)
-            use.how = begins ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE;
-        if (pass == MEMOB_UPDATE && is_gradient)
-            use.how = MEMOB_USE_SPEND;
-        else if (pass == MEMOB_UPDATE && states->made >> s & 1)
-            use.how = MEMOB_USE_WRITE;
-        else if (pass == MEMOB_UPDATE && states->updated >> s & 1)
-            use.how = MEMOB_USE_CHANGE;
-        MEMO_ASSERT(!is_gradient || use.how != MEMOB_USE_READ); /* 1 */
-        it->uses[it->n_uses++] = use;
-    }
-}
-
-/* A visit, with its layer's uses if it is in a list. */
-MEMOI void memoi_states_add_visit(memob_states* states, int32_t pass, int32_t layer, int begins,
-                                  uint32_t in_lists) {
-    memob_states_items* it = &states->items;
-    const memob_visit visit = {pass, layer, 0, 0, 0};
-    it->on_host[it->n_visits] = pass == MEMOB_UPDATE && states->updates;
-    it->in_lists[it->n_visits] = in_lists;
-    it->visits[it->n_visits++] = visit;
-    if (in_lists) memoi_states_add_uses(states, pass, layer, begins);
-}
-
-/* The lists of visits of a pass, as bits: of backwards that begin gradients, of all others, and of
- * the updates before a layer's visit and behind it. */
-typedef struct memoi_states_bits {
-    uint32_t first, more, deferred, fused;
-} memoi_states_bits;
-
-/* Forwards of layers [from, end). */
-MEMOI void memoi_states_list_forwards(memob_states* states, int32_t from, int32_t end,
-                                      const memoi_states_bits* in) {
-    for (int32_t l = from; l < end; l++) {
-        if (in->deferred) memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, in->deferred);
-        memoi_states_add_visit(states, MEMOB_FORWARD, l, 0, in->more);
-        if (l == 1) memoi_states_add_uses(states, MEMOB_FORWARD, 0, 0);
-    }
-}
-
-/* Backwards of layers [end, from), downwards. */
-MEMOI void memoi_states_list_backwards(memob_states* states, int32_t from, int32_t end,
-                                       const memoi_states_bits* in) {
-    const uint32_t lists[] = {in->first, in->more};
-    const int32_t last = states->n_layers - 1;
-    for (int32_t l = from - 1; l >= end; l--) {
-        if (l == last && in->deferred)
-            memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, in->deferred);
-        for (int more = 0; more < 2; more++) {
-            if (!lists[more]) continue;
-            memoi_states_add_visit(states, MEMOB_BACKWARD, l, !more && l, lists[more]);
-            if (l == last - 1) memoi_states_add_uses(states, MEMOB_BACKWARD, last, 0);
-            if (l == 1) memoi_states_add_uses(states, MEMOB_BACKWARD, 0, !more);
-        }
-        if (!in->fused || l == last) continue;
-        if (l == last - 1) memoi_states_add_visit(states, MEMOB_UPDATE, last, 0, in->fused);
-        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, in->fused);
-    }
-}
-
-/* Is no turn in [k, end) the same? */
-MEMOI int memoi_states_is_only(const memob_states* states, int32_t turn, int32_t k, int32_t end) {
-    while (k < end && states->turns[k] != turn) k++;
-    return k == end;
-}
-
-/* All turns of an order. */
-MEMOI void memoi_states_list_turns(memob_states* states) {
-    const uint32_t deferred = MEMOI_STATES_BIT(UPDATE_FORWARD);
-    const uint32_t first = MEMOI_STATES_BIT(BACKWARD) | MEMOI_STATES_BIT(FUSED) | deferred;
-    const uint32_t fused = MEMOI_STATES_BITS(FUSED);
-    const uint32_t more = MEMOI_STATES_BIT(MORE_BACKWARD) | MEMOI_STATES_BIT(MORE_FUSED);
-    const int32_t each = (states->n_layers - 2) / states->n_chunks;
-    for (int32_t k = 0; k < states->n_turns; k++) {
-        const int32_t turn = states->turns[k], chunk = memob_turn_of(turn);
-        const int32_t begin = chunk ? 1 + chunk * each : 0, end = 1 + (chunk + 1) * each;
-        const int is_first = memoi_states_is_only(states, turn, 0, k);
-        const int is_last = memoi_states_is_only(states, turn, k + 1, states->n_turns);
-        memoi_states_bits in = {0, first | more, 0, 0};
-        if (is_first && states->update_at == MEMO_UPDATE_DEFERRED) in.deferred = deferred;
-        if (turn >= 0) {
-            memoi_states_list_forwards(states, begin, end, &in);
-            continue;
-        }
-        if (is_first) in.first = first, in.more = more;
-        if (is_last && states->update_at == MEMO_UPDATE_FUSED) in.fused = fused;
-        memoi_states_list_backwards(states, end + (chunk == states->n_chunks - 1), begin, &in);
-    }
-}
-
-/* A micro-batch, forward and backward. */
-MEMOI void memoi_states_list_batch(memob_states* states) {
-    const uint32_t deferred = MEMOI_STATES_BIT(UPDATE_FORWARD);
-    const int is_fused = states->update_at == MEMO_UPDATE_FUSED;
-    const memoi_states_bits forward = {0, MEMOI_STATES_BIT(FORWARD) | deferred,
-                                       states->update_at == MEMO_UPDATE_DEFERRED ? deferred : 0, 0};
-    const memoi_states_bits backward = {MEMOI_STATES_BIT(BACKWARD) | MEMOI_STATES_BIT(FUSED),
-                                        MEMOI_STATES_BIT(MORE_BACKWARD) |
-                                            MEMOI_STATES_BIT(MORE_FUSED),
-                                        0, is_fused ? MEMOI_STATES_BITS(FUSED) : 0};
-    memoi_states_list_forwards(states, 0, states->n_layers, &forward);
-    memoi_states_list_backwards(states, states->n_layers, 0, &backward);
-}
-
-/* Two lists in a row tell what the first does: what it lacks at its begin, which a list of nothing
- * before it brings, and what it prepares for the second. */
-MEMOI void memoi_states_pair_lists(memob_states* states) {
-    memob_states_items* it = &states->items;
-    for (int32_t list = 0; list < MEMOB_STATES_N_LISTS; list++)
-        for (int32_t next = 0; next < MEMOB_STATES_N_LISTS; next++) {
-            if (!(memoi_states_follow(states, list) >> next & 1)) continue;
-            it->lists[it->n_lists++] = MEMOB_STATES_NOTHING;
-            it->lists[it->n_lists++] = list;
-            it->lists[it->n_lists++] = next + MEMOB_LIST_AHEAD;
-            it->table_of[list][next] = it->n_lists / 3;
-        }
-}
-
-/* Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* error) {
-    static const memoi_states_bits alone = {0, MEMOI_STATES_BIT(FORWARD), 0, 0};
-    memob_states_items* it = &states->items;
-    const int64_t n = states->n_layers, n_items = n * states->n_states;
-    /* A turn visits each layer of its chunk at most three times, updates included, and uses FIRST
-     * and LAST beside their neighbors. */
-    const int64_t n_of_turns = states->n_turns * (3 * ((n - 2) / states->n_chunks + 2) + 1);
-    const int64_t n_visits = 6 * n + 1 + n_of_turns;
-    const int64_t n_uses = (n_visits + 5 + 4 * states->n_turns) * states->n_states;
-    it->visits = MEMOB_ARRAY(&it->arrays, memob_visit, n_visits);
-    it->in_lists = MEMOB_ARRAY(&it->arrays, uint32_t, n_visits);
-    it->on_host = MEMOB_ARRAY(&it->arrays, char, n_visits);
-    it->items = MEMOB_ARRAY(&it->arrays, memob_item, n_items);
-    it->uses = MEMOB_ARRAY(&it->arrays, memob_use, n_uses);
-    if (it->arrays.failed) return memob_no_memory(error, "the items of states");
-    memoi_states_add_visit(states, MEMOB_FORWARD, 0, 0, 0); /* see memob_law_desc */
-    if (states->n_turns) {
-        memoi_states_list_forwards(states, 0, states->n_layers, &alone);
-        memoi_states_list_turns(states);
-    } else
-        memoi_states_list_batch(states);
-    for (int32_t l = 0; l < states->n_layers; l++)
-        memoi_states_add_visit(states, MEMOB_UPDATE, l, 0, MEMOI_STATES_BIT(UPDATE));
-    memoi_states_pair_lists(states);
-    MEMO_ASSERT(it->n_visits <= n_visits && it->n_uses <= n_uses);
-    return MEMO_STATUS_OK;
-}
-
-/* The law of all pairs of lists.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_states_make_law(memob_states* states, memo_error* error) {
-    const memob_states_items* it = &states->items;
-    memob_law_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.n_visits = it->n_visits;
-    desc.items = it->items;
-    desc.n_items = states->n_layers * states->n_states;
-    desc.uses = it->uses;
-    desc.n_uses = it->n_uses;
-    memcpy(desc.n_slots, it->n_slots, sizeof desc.n_slots);
-    desc.lists = it->lists;
-    desc.in_lists = it->in_lists;
-    desc.is_any_order = 1;
-    desc.n_lists = it->n_lists;
-    desc.on_host = it->on_host;
-    return memob_law_make(&desc, &states->sink.law, error);
 }
 
 /* The bytes of items on the device (tier 0) or the host (1) as slots, each of which is of the same
@@ -10865,28 +11100,18 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
     return n ? slot + 1 : 0;
 }
 
-/* The law's items and their slots.  Items that share no piece stay where they are, but for what the
- * host uses.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* error) {
-    memob_states_items* it = &states->items;
+/* Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* error) {
     const int32_t n_items = states->n_layers * states->n_states;
-    const uint32_t used_on_host = states->updates ? states->used_by[MEMOB_UPDATE] : 0;
-    memob_keyed* borders = MEMOB_ARRAY(&it->arrays, memob_keyed, 2 * (int64_t)n_items);
-    int32_t* on_device = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
-    int32_t* on_host = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
-    states->owners = MEMOB_ARRAY(&it->arrays, int32_t, 2 * (int64_t)n_items);
-    if (it->arrays.failed) return memob_no_memory(error, "the pieces of states");
-    it->n_slots[0] = memoi_states_find_slots(states, 0, borders, on_device);
-    it->n_slots[1] = memoi_states_find_slots(states, 1, borders, on_host);
-
-    /* Until they are known, owners counts the items of each piece. */
-    for (int32_t i = 0; i < n_items; i++) {
-        states->bytes[i].first_piece = on_device[2 * i];
-        states->bytes[i].end_piece = on_device[2 * i + 1];
-        MEMO_ASSERT(on_device[2 * i] <= on_device[2 * i + 1] && /* 4 */
-                    on_device[2 * i + 1] < 2 * n_items);
-        for (int32_t p = on_device[2 * i]; p < on_device[2 * i + 1]; p++) states->owners[p]++;
-    }
+    memob_arrays* arrays = &states->sink.engine.arrays;
+    memob_keyed* borders = MEMOB_ARRAY(arrays, memob_keyed, 2 * (int64_t)n_items);
+    int32_t* on_device = MEMOB_ARRAY(arrays, int32_t, 2 * (int64_t)n_items);
+    int32_t* on_host = MEMOB_ARRAY(arrays, int32_t, 2 * (int64_t)n_items);
+    states->items = MEMOB_ARRAY(arrays, memob_item, n_items);
+    states->ends = MEMOB_ARRAY(arrays, char, n_items);
+    if (arrays->failed) return memob_no_memory(error, "the items of states");
+    states->n_slots[0] = memoi_states_find_slots(states, 0, borders, on_device);
+    states->n_slots[1] = memoi_states_find_slots(states, 1, borders, on_host);
     for (int32_t i = 0; i < n_items; i++) {
         const int is_spilled = states->bytes[i].at[MEMO_TIER_FILE] >= 0;
         const memob_item item = {on_device[2 * i + 1] - on_device[2 * i],
@@ -10894,17 +11119,19 @@ MEMOI memo_status memoi_states_find_pieces(memob_states* states, memo_error* err
                                  1,
                                  -1,
                                  on_host[2 * i],
-                                 is_spilled ? it->n_slots[2] : -1};
-        int is_alone = !(used_on_host >> i % states->n_states & 1);
-        for (int32_t p = on_device[2 * i]; p < on_device[2 * i + 1]; p++)
-            is_alone &= states->owners[p] == 1;
-        it->items[i] = item;
-        it->items[i].lives_on += is_alone;
-        if (is_spilled) it->n_slots[2] += item.n_host;
+                                 is_spilled ? states->n_slots[2] : -1};
+        MEMO_ASSERT(item.n_slots >= 0 && item.n_host >= 0);
+        states->items[i] = item;
+        states->bytes[i].first_piece = on_device[2 * i];
+        states->ends[i] = (char)(states->gradients >> i % states->n_states & 1);
+        if (is_spilled) states->n_slots[2] += item.n_host;
     }
-    for (int32_t p = 0; p < 2 * n_items; p++) states->owners[p] = -1;
-    for (int32_t u = 0; u < it->n_uses; u++) it->uses[u].at = on_device[2 * it->uses[u].item];
-    return MEMO_STATUS_OK;
+
+    /* What lies on the device: nothing so far. */
+    states->there.lies = MEMOB_ARRAY(arrays, uint8_t, n_items);
+    states->there.in_slot = MEMOB_ARRAY(arrays, int32_t, states->n_slots[0]);
+    states->there.pending = MEMOB_ARRAY(arrays, char, states->n_layers);
+    return arrays->failed ? memob_no_memory(error, "the items of states") : MEMO_STATUS_OK;
 }
 
 /* --- uses of a list's visits --- */
@@ -10932,8 +11159,8 @@ MEMOI void memoi_states_use(const memob_states* states, const memob_list* list, 
     }
 }
 
-/* How all visits of a list use states.  FIRST is used beside layer 1, and LAST beside the last
- * layer's backward.  uses: room for 2 n_states of each visit. */
+/* How all visits of a list use states.  The first and the last slice of a layer stand for all.
+ * uses: room for 2 n_states of each visit. */
 MEMOI void memoi_states_list_uses(const memob_states* states, const memob_list* list,
                                   memob_use* uses, int32_t* n_uses) {
     const int32_t n = list->desc.n_layers;
@@ -10941,6 +11168,8 @@ MEMOI void memoi_states_list_uses(const memob_states* states, const memob_list* 
     for (int32_t k = 0; k < list->n_visits; k++) {
         const memob_visit* visit = &list->visits[k];
         const int is_backward = visit->pass == MEMOB_BACKWARD;
+        const int is_layer = visit->layer > 0 && visit->layer <= n;
+        if (is_layer && visit->slice && visit->slice < list->desc.n_slices - 1) continue;
         memoi_states_use(states, list, k, visit->layer, visit->begins, uses, n_uses);
         if (visit->pass == MEMOB_UPDATE) continue;
         if (visit->layer == 1) memoi_states_use(states, list, k, 0, visit->begins, uses, n_uses);
@@ -10949,511 +11178,91 @@ MEMOI void memoi_states_list_uses(const memob_states* states, const memob_list* 
     }
 }
 
-/* ---- >>step -------------------------------------------------------------------------------------
- * Knows: where the trainer is in the list of a step, and what lies on the device there.  Knows
- * nothing of what visits compute.
- *
- * A cursor stands in the list.  Begin and end of a visit advance it, and enqueue the copies of the
- * law behind the visit.  The planned step follows itself.  Whatever else the trainer does is a
- * jump: to another phase of the step, or to one beside it.  A phase takes items as given: those
- * that its visits use, or its copies store, before they are loaded or written.  A jump copies the
- * difference: what is newer on the device, and not taken as newer, is stored; what is taken, and
- * not there, is loaded.
- *
- * What lies on the device follows from what a phase takes and the operations since, so nobody
- * keeps owners.
- *
- * 1. A visit finds there what it reads.
- * 2. What is overwritten is not newer than its home.
- * 3. A phase that is entered has a law; visits come in the order of its list. */
-
-/* Where the value of an item is. */
-enum { MEMOB_IS_AWAY = 0, MEMOB_IS_THERE, MEMOB_IS_NEWER /* there than at home */ };
-
-typedef struct memob_step_desc {
-    memob_list* list; /* the step takes it */
-    const memob_item* items;
-    const memob_state_bytes* bytes; /* (n_items): tiers and sizes */
-    const char* ends;               /* (n_items): the value ends with an update that reads it */
-    int32_t n_items, n_of_layer;    /* items; of a layer, one behind the other */
-    int32_t n_slots[MEMO_N_TIERS];
-    const memob_use* uses; /* of all visits of the list */
-    int32_t n_uses;
-    memob_sink* sink; /* its streams, waits and events; the step sets its law and cells */
-} memob_step_desc;
-
-/* The law of the planned step, or of a phase beside it. */
-typedef struct memob_step_law {
-    memob_law law;
-    memob_use* uses; /* their visits count from first_visit of the list */
-    int32_t first_visit, list;
-    memob_cell* cells;             /* (law.n_cells) */
-    memob_clock_cell* clock_cells; /* the same of a planner's */
-} memob_step_law;
-
-typedef struct memob_step {
+/* Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_states_make_step(memob_states* states, int32_t n_slices, int32_t n_rounds,
+                                         memob_step* step, memo_error* error) {
+    const memob_list_desc list_desc = {states->n_turns ? states->turns : NULL,
+                                       states->n_turns,
+                                       states->n_chunks,
+                                       states->n_layers - 2,
+                                       n_slices,
+                                       n_rounds,
+                                       states->update_at,
+                                       states->updates != NULL};
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memob_step_desc desc;
     memob_list list;
-    memob_step_law laws[MEMOB_N_PHASES];         /* 0: of the planned step; then those beside it */
-    int32_t n_laws, law_of[MEMOB_N_PHASES], law; /* law: whose cells the sink has; -1: none yet */
-    int32_t begin[MEMOB_N_PHASES], end[MEMOB_N_PHASES]; /* operations of each phase */
-    uint8_t* takes;                                     /* (phases and none, n_items): MEMOB_IS_ */
-    int32_t phase; /* -1: none, and `lies` says what is there */
-    int32_t op; /* the visit that comes next, or is open; begin of the phase: it is not entered */
-    int32_t is_open, is_entered;
-    int64_t n_before;    /* see memoi_sink_begin */
-    uint8_t* lies;       /* (n_items) */
-    int32_t* in_slot;    /* (slots of the device): 1 + the item there */
-    int64_t* item_bytes; /* (n_items) */
-    char* pending;       /* (layers): the layer's update waits */
-    memob_arrays arrays;
-} memob_step;
-
-/* The law of the phase. */
-MEMOI const memob_step_law* memoi_step_law_of(const memob_step* step, int32_t phase) {
-    return &step->laws[step->law_of[phase]];
-}
-
-/* --- what lies there --- */
-
-MEMOI void memoi_step_clear(memob_step* step) {
-    memset(step->lies, MEMOB_IS_AWAY, (size_t)step->desc.n_items);
-    memset(step->in_slot, 0, (size_t)step->desc.n_slots[0] * sizeof *step->in_slot);
-}
-
-/* From now on the item lies there; others in its slots do not. */
-MEMOI void memoi_step_put(memob_step* step, int32_t item, int64_t at, int is_newer) {
-    for (int64_t slot = at; slot < at + step->desc.items[item].n_slots; slot++) {
-        const int32_t other = step->in_slot[slot] - 1;
-        if (other >= 0 && other != item) {
-            MEMO_ASSERT(step->lies[other] != MEMOB_IS_NEWER); /* 2 */
-            step->lies[other] = MEMOB_IS_AWAY;
-        }
-        step->in_slot[slot] = item + 1;
-    }
-    if (is_newer || !step->lies[item])
-        step->lies[item] = is_newer ? MEMOB_IS_NEWER : MEMOB_IS_THERE;
-}
-
-/* What an operation leaves. */
-MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const memob_op* op) {
-    const memob_law* law = &of->law;
-    int is_update;
-    for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
-        const int32_t item = law->parts[k].item;
-        const int32_t stores = step->desc.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE;
-        if (op->kind == MEMOB_OP_LOAD) memoi_step_put(step, item, law->parts[k].at, 0);
-        if (op->kind == stores && step->lies[item]) step->lies[item] = MEMOB_IS_THERE;
-    }
-    if (op->kind != MEMOB_OP_VISIT) return;
-    is_update = step->list.visits[of->first_visit + op->visit].pass == MEMOB_UPDATE;
-    for (int32_t u = law->first_use[op->visit]; u < law->first_use[op->visit + 1]; u++) {
-        const memob_use* use = &of->uses[u];
-        if (!step->desc.items[use->item].n_slots) continue;
-        if (use->is_on_host)
-            step->lies[use->item] = MEMOB_IS_AWAY; /* it is older */
-        else
-            memoi_step_put(step, use->item, use->at, use->how != MEMOB_USE_READ);
-        if (is_update && step->desc.ends[use->item] && step->lies[use->item])
-            step->lies[use->item] = MEMOB_IS_THERE; /* nobody reads it any more */
-    }
-}
-
-/* Plays operations [from, to). */
-MEMOI void memoi_step_play_all(memob_step* step, const memob_step_law* of, int32_t from,
-                               int32_t to) {
-    for (int32_t k = from; k < to; k++) memoi_step_play(step, of, &of->law.ops[k]);
-}
-
-/* What lies there where the cursor stands.  An open visit may have left all that it leaves. */
-MEMOI void memoi_step_find_lies(memob_step* step) {
-    const memob_step_law* of;
-    if (step->phase < 0) return;
-    of = memoi_step_law_of(step, step->phase);
-    memoi_step_clear(step);
-    for (int32_t i = 0; i < step->desc.n_items; i++) {
-        const int takes = step->takes[(int64_t)step->phase * step->desc.n_items + i];
-        if (takes)
-            memoi_step_put(step, i, step->desc.bytes[i].first_piece, takes == MEMOB_IS_NEWER);
-    }
-    memoi_step_play_all(step, of, step->begin[step->phase], step->op + step->is_open);
-}
-
-/* --- what a phase takes --- */
-
-/* Marks what operation k is the first to use: known; taken if it was there. */
-MEMOI void memoi_step_take(memob_step* step, const memob_step_law* of, int32_t k, char* known,
-                           const uint8_t* lies, uint8_t* takes) {
-    const memob_op* op = &of->law.ops[k];
-    for (int32_t p = op->first_part; p < op->first_part + op->n_parts; p++) {
-        const int32_t item = of->law.parts[p].item;
-        if (op->kind == MEMOB_OP_STORE && !known[item]) takes[item] = lies[item];
-        if (op->kind == MEMOB_OP_STORE || op->kind == MEMOB_OP_LOAD) known[item] = 1;
-    }
-    if (op->kind != MEMOB_OP_VISIT) return;
-    for (int32_t u = of->law.first_use[op->visit]; u < of->law.first_use[op->visit + 1]; u++) {
-        const memob_use* use = &of->uses[u];
-        if (!step->desc.items[use->item].n_slots || known[use->item]) continue;
-        known[use->item] = 1;
-        if (!use->is_on_host && use->how != MEMOB_USE_WRITE) takes[use->item] = lies[use->item];
-        MEMO_ASSERT(use->is_on_host || !memoi_use_reads(use->how) || takes[use->item]); /* 1 */
-    }
-}
-
-/* The operations before a phase leave what lies there when the phase begins.  The operations from
- * there on decide which of these items the phase takes: to the end of the planned step, and on from
- * the step's begin. */
-MEMOI void memoi_step_find_takes(memob_step* step, int32_t phase, char* known, uint8_t* lies) {
-    const memob_step_law* of = memoi_step_law_of(step, phase);
-    const int32_t n = step->desc.n_items, begin = step->begin[phase];
-    const int32_t end = of->list ? of->law.begin[2] : step->end[phase];
-    uint8_t* takes = step->takes + (int64_t)phase * n;
-    memoi_step_clear(step);
-    memoi_step_play_all(step, of, 0, begin);
-    memcpy(lies, step->lies, (size_t)n);
-    memset(known, 0, (size_t)n);
-    for (int32_t k = begin; k < end; k++) memoi_step_take(step, of, k, known, lies, takes);
-    for (int32_t k = of->list ? of->law.begin[1] : begin; k < begin; k++)
-        memoi_step_take(step, of, k, known, lies, takes);
-}
-
-/* --- creation --- */
-
-/* Behind a phase beside the step anything may come: a visit of its own reads each item, but values
- * that an update in the phase has ended. */
-MEMOI void memoi_step_read_all(const memob_step* step, memob_law_desc* desc, memob_use* uses) {
-    const memob_step_desc* d = &step->desc;
-    const int32_t n_uses = desc->n_uses;
-    for (int32_t i = 0; i < d->n_items; i++) {
-        const memob_use use = {desc->n_visits,    i, MEMOB_USE_READ, 0, d->bytes[i].first_piece,
-                               MEMOB_HOST_DEFAULT};
-        int is_over = 0; /* its last use is that of its update */
-        for (int32_t u = 0; u < n_uses && d->ends[i]; u++)
-            if (uses[u].item == i) is_over = uses[u].how == MEMOB_USE_READ;
-        if (is_over || !d->items[i].n_slots) continue;
-        uses[desc->n_uses++] = use;
-        desc->n_visits++;
-    }
-}
-
-/* The law of visits [begin, end) of the list: of three steps in a row, of which the second is
- * behind one and in front of one; or of a phase beside the step. */
-MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t end, int is_beside,
-                                      memo_error* error) {
-    const memob_step_desc* d = &step->desc;
-    memob_step_law* of = &step->laws[step->n_laws++];
-    char* on_host = MEMOB_ARRAY(&step->arrays, char, end - begin + d->n_items);
-    memob_law_desc desc;
-    memo_status status;
+    memo_status status = memoi_list_make(&list_desc, &list, error);
+    memob_use* uses =
+        MEMOB_ARRAY(&arrays, memob_use, 2 * (int64_t)states->n_states * list.n_visits);
     memset(&desc, 0, sizeof desc);
-    of->first_visit = begin;
-    of->list = !is_beside;
-    of->uses = MEMOB_ARRAY(&step->arrays, memob_use, d->n_uses + d->n_items);
-    if (step->arrays.failed) return memob_no_memory(error, "the laws of a step");
+    if (!status && !uses) status = memob_no_memory(error, "the uses of states");
 
-    for (int32_t u = 0; u < d->n_uses; u++) {
-        if (!memob_is_within(d->uses[u].visit, begin, end - 1)) continue;
-        of->uses[desc.n_uses] = d->uses[u];
-        of->uses[desc.n_uses++].visit -= begin;
+    if (!status) {
+        memoi_states_list_uses(states, &list, uses, &desc.n_uses);
+        desc.list = &list;
+        desc.items = states->items;
+        desc.bytes = states->bytes;
+        desc.ends = states->ends;
+        desc.n_items = states->n_layers * states->n_states;
+        desc.n_of_layer = states->n_states;
+        memcpy(desc.n_slots, states->n_slots, sizeof desc.n_slots);
+        desc.uses = uses;
+        desc.sink = &states->sink;
+        desc.there = &states->there;
+        status = memoi_step_make(&desc, step, error);
     }
-    for (int32_t v = begin; v < end; v++) on_host[v - begin] = (char)step->list.visits[v].on_host;
-    desc.n_visits = end - begin;
-    if (is_beside) memoi_step_read_all(step, &desc, of->uses);
-
-    desc.on_host = on_host;
-    desc.items = d->items;
-    desc.n_items = d->n_items;
-    desc.uses = of->uses;
-    desc.n_lists = is_beside ? 1 : 3;
-    desc.n_spread = step->list.desc.n_slices;
-    desc.item_bytes = step->item_bytes;
-    memcpy(desc.n_slots, d->n_slots, sizeof desc.n_slots);
-    status = memob_law_make(&desc, &of->law, error);
-    if (!status) status = memoi_law_join_cells(&of->law, error);
-    if (!status && d->sink->clock)
-        of->clock_cells = MEMOB_ARRAY(&step->arrays, memob_clock_cell, of->law.n_cells);
-    else if (!status)
-        of->cells = MEMOB_ARRAY(&step->arrays, memob_cell, of->law.n_cells);
-    return !status && step->arrays.failed ? memob_no_memory(error, "the laws of a step") : status;
-}
-
-/* The operation of a visit of the list. */
-MEMOI int32_t memoi_step_op_of(const memob_step_law* of, int32_t visit) {
-    return of->law.visit_ops[(int64_t)of->list * of->law.n_visits + visit - of->first_visit];
-}
-
-MEMOI void memoi_step_free(memob_step* step) {
-    for (int32_t k = 0; k < step->n_laws; k++) memob_law_free(&step->laws[k].law);
-    memoi_list_free(&step->list);
-    memob_arrays_free(&step->arrays);
-    memset(step, 0, sizeof *step);
-}
-
-/* desc's arrays outlive the step, but for uses.  Free the step also after a failure.  Errors:
- * OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_step_make(const memob_step_desc* desc, memob_step* step,
-                                  memo_error* error) {
-    const int64_t n = desc->n_items;
-    memo_status status;
-    char* known;
-    memset(step, 0, sizeof *step);
-    step->desc = *desc;
-    step->list = *desc->list;
-    memset(desc->list, 0, sizeof *desc->list);
-    step->takes = MEMOB_ARRAY(&step->arrays, uint8_t, (MEMOB_N_PHASES + 1) * n);
-    step->lies = MEMOB_ARRAY(&step->arrays, uint8_t, 2 * n);
-    step->in_slot = MEMOB_ARRAY(&step->arrays, int32_t, desc->n_slots[0]);
-    step->pending = MEMOB_ARRAY(&step->arrays, char, step->list.desc.n_layers + 2);
-    step->item_bytes = MEMOB_ARRAY(&step->arrays, int64_t, n);
-    known = MEMOB_ARRAY(&step->arrays, char, n);
-    if (step->arrays.failed) return memob_no_memory(error, "the cursor of a step");
-    for (int64_t i = 0; i < n; i++) step->item_bytes[i] = desc->bytes[i].n_bytes;
-
-    status = memoi_step_make_law(step, 0, step->list.n_of_step, 0, error);
-    for (int32_t phase = 0; phase < MEMOB_N_PHASES && !status; phase++) {
-        const int32_t first = step->list.begin[phase], end = step->list.end[phase];
-        const int is_beside = first >= step->list.n_of_step;
-        const memob_step_law* of;
-        if (first == end) continue;
-        if (is_beside) status = memoi_step_make_law(step, first, end, 1, error);
-        if (status) return status;
-        step->law_of[phase] = is_beside ? step->n_laws - 1 : 0;
-        of = memoi_step_law_of(step, phase);
-        step->begin[phase] = memoi_step_op_of(of, first);
-        step->end[phase] = is_beside ? memoi_step_op_of(of, end - 1) + 1 : of->law.begin[2];
-        if (end < step->list.n_of_step) step->end[phase] = memoi_step_op_of(of, end);
-        memoi_step_find_takes(step, phase, known, step->lies + n);
-    }
-    if (status) return status;
-    memoi_step_clear(step);
-    step->phase = step->law = -1;
+    memoi_list_free(&list);
+    memob_arrays_free(&arrays);
     return status;
 }
 
-/* --- copies --- */
-
-MEMOI void memoi_step_copy(memob_step* step, int32_t kind, int32_t item) {
-    memoi_state_copy(&step->desc.sink->engine, &step->desc.bytes[item], kind, item);
-}
-
-/* Enqueues a copy of the law. */
-MEMOI void memoi_step_enqueue(memob_step* step, const memob_step_law* of, const memob_op* op) {
-    const int64_t n_before = memoi_sink_begin(step->desc.sink, op);
-    for (int32_t k = 0; k < op->n_parts; k++)
-        memoi_step_copy(step, op->kind, of->law.parts[op->first_part + k].item);
-    memoi_sink_end(step->desc.sink, op, n_before);
-}
-
-/* Moves an item home, or from there, behind and before all else. */
-MEMOI void memoi_step_move(memob_step* step, int32_t item, int is_load, int* n_moved) {
-    static const int32_t kinds[2][2] = {{MEMOB_OP_STORE, MEMOB_OP_WRITE},
-                                        {MEMOB_OP_READ, MEMOB_OP_LOAD}};
-    memob_sink* sink = step->desc.sink;
-    const int has_file = step->desc.items[item].file >= 0;
-    if (sink->engine.status) return;
-    if (!(*n_moved)++) memoi_sink_join(sink);
-    if (is_load) memoi_step_put(step, item, step->desc.bytes[item].first_piece, 0);
-    for (int k = 0; k < 2 && !sink->engine.status; k++) {
-        if (!has_file && k != is_load) continue;
-        memoi_step_copy(step, kinds[is_load][k], item);
-        if (has_file && !sink->engine.status) memoi_sink_join(sink);
+/* The step of micro-batches with n_slices of a layer, n_rounds of them between two updates.  It is
+ * made when it is asked for first.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_states_get_step(memob_states* states, int32_t n_slices, int32_t n_rounds,
+                                        memob_step** result, memo_error* error) {
+    memob_step* step = states->steps;
+    memo_status status;
+    for (; step; step = step->next)
+        if (step->list.desc.n_slices == n_slices && step->list.desc.n_rounds == n_rounds) break;
+    *result = step;
+    if (step) return MEMO_STATUS_OK;
+    step = (memob_step*)memob_calloc(1, sizeof *step);
+    if (!step) return memob_no_memory(error, "the step of states");
+    status = memoi_states_make_step(states, n_slices, n_rounds, step, error);
+    if (status) {
+        memoi_step_free(step);
+        MEMO_FREE(step);
+        return status;
     }
-
-    /* A load that fails has taken the bytes of others all the same. */
-    if (!sink->engine.status)
-        step->lies[item] = MEMOB_IS_THERE;
-    else if (is_load)
-        step->lies[item] = MEMOB_IS_AWAY;
-}
-
-/* Leaves the phase for another; MEMOB_N_PHASES: for none. */
-MEMOI void memoi_step_jump(memob_step* step, int32_t phase) {
-    const uint8_t* takes = step->takes + (int64_t)phase * step->desc.n_items;
-    memob_sink* sink = step->desc.sink;
-    int n_moved = 0;
-    memoi_step_find_lies(step);
-    step->phase = -1;
-    for (int32_t i = 0; i < step->desc.n_items; i++)
-        if (step->lies[i] == MEMOB_IS_NEWER && takes[i] != MEMOB_IS_NEWER)
-            memoi_step_move(step, i, 0, &n_moved);
-    if (n_moved && !sink->engine.status) memoi_sink_join(sink); /* loads take their bytes */
-    for (int32_t i = 0; i < step->desc.n_items; i++)
-        if (takes[i] && !step->lies[i]) memoi_step_move(step, i, 1, &n_moved);
-    if (n_moved && !sink->engine.status) memoi_sink_join(sink);
-}
-
-MEMOI memo_status memoi_step_finish(memob_step* step) {
-    memob_sink* sink = step->desc.sink;
-    sink->has_failed |= sink->engine.status != MEMO_STATUS_OK;
-    return sink->engine.status;
-}
-
-/* --- the cursor --- */
-
-/* The visit that comes next, or is open; NULL: the phase is over. */
-MEMOI const memob_visit* memoi_step_visit(const memob_step* step) {
-    const memob_step_law* of;
-    if (step->phase < 0 || !step->is_entered) return NULL;
-    of = memoi_step_law_of(step, step->phase);
-    return &step->list.visits[of->first_visit + of->law.ops[step->op].visit];
-}
-
-/* Enters a phase, which has visits.  Errors: the device's. */
-MEMOI memo_status memoi_step_go(memob_step* step, int32_t phase, memo_error* error) {
-    const memob_step_law* of = memoi_step_law_of(step, phase);
-    memob_sink* sink = step->desc.sink;
-    MEMO_ASSERT(step->begin[phase] < step->end[phase] && !step->is_open); /* 3 */
-    memoi_sink_call(sink, error);
-    if (step->phase != phase || step->is_entered) memoi_step_jump(step, phase);
-    if (step->law != step->law_of[phase] && !sink->engine.status)
-        memoi_sink_join(sink); /* its cells know nothing of copies under way */
-    if (sink->engine.status) return memoi_step_finish(step);
-    step->law = step->law_of[phase];
-    sink->law = of->law;
-    sink->cells = of->cells;
-    sink->clock_cells = of->clock_cells;
-    step->phase = phase;
-    step->op = step->begin[phase];
-    step->is_entered = 1;
+    step->next = states->steps;
+    states->steps = *result = step;
     return MEMO_STATUS_OK;
-}
-
-/* Opens the visit that comes next.  Errors: the device's. */
-MEMOI memo_status memoi_step_begin(memob_step* step, memo_error* error) {
-    memob_sink* sink = step->desc.sink;
-    MEMO_ASSERT(step->is_entered && !step->is_open); /* 3 */
-    memoi_sink_call(sink, error);
-    if (!sink->engine.status) step->n_before = memoi_sink_begin(sink, &sink->law.ops[step->op]);
-    step->is_open = !sink->engine.status;
-    return memoi_step_finish(step);
-}
-
-/* Ends the open visit, and enqueues the copies behind it. */
-MEMOI memo_status memoi_step_end(memob_step* step, memo_error* error) {
-    const memob_step_law* of = memoi_step_law_of(step, step->phase);
-    memob_sink* sink = step->desc.sink;
-    const memob_op* op = &of->law.ops[step->op];
-    const int32_t end = step->end[step->phase];
-    int32_t next;
-    MEMO_ASSERT(step->is_open && op->kind == MEMOB_OP_VISIT); /* 3 */
-    memoi_sink_call(sink, error);
-    if (!sink->engine.status) memoi_sink_end(sink, op, step->n_before);
-    if (sink->engine.status) return memoi_step_finish(step);
-    step->is_open = 0;
-    for (step->op++; step->op < end && of->law.ops[step->op].kind != MEMOB_OP_VISIT; step->op++) {
-        memoi_step_enqueue(step, of, &of->law.ops[step->op]);
-        if (sink->engine.status) return memoi_step_finish(step);
-    }
-    if (step->op < end) return MEMO_STATUS_OK;
-
-    /* The phase is over.  Behind one of the planned step comes the next; at its end the first. */
-    step->is_entered = 0;
-    if (step->law_of[step->phase]) {
-        memoi_step_find_lies(step);
-        step->phase = -1;
-        return MEMO_STATUS_OK;
-    }
-    next = step->phase;
-    do next = (next + 1) % MEMOB_N_PHASES;
-    while (step->law_of[next] || step->begin[next] == step->end[next]);
-    step->phase = next;
-    step->op = step->begin[next];
-    return MEMO_STATUS_OK;
-}
-
-/* In place of an update that is not run: what it would write lies there afterwards. */
-MEMOI memo_status memoi_step_pass(memob_step* step, memo_error* error) {
-    const memob_step_law* of = memoi_step_law_of(step, step->phase);
-    const memob_op* op = &of->law.ops[step->op];
-    memob_sink* sink = step->desc.sink;
-    int n_moved = 0;
-    MEMO_ASSERT(memoi_step_visit(step)->pass == MEMOB_UPDATE && !step->is_open); /* 3 */
-    memoi_sink_call(sink, error);
-    memoi_step_find_lies(step);
-    for (int32_t u = of->law.first_use[op->visit]; u < of->law.first_use[op->visit + 1]; u++) {
-        const memob_use* use = &of->uses[u];
-        if (use->how == MEMOB_USE_REWRITE && !use->is_on_host && !step->lies[use->item] &&
-            step->desc.items[use->item].n_slots)
-            memoi_step_move(step, use->item, 1, &n_moved);
-    }
-    if (n_moved && !sink->engine.status) memoi_sink_join(sink);
-    if (!memoi_step_finish(step) && !memoi_step_begin(step, error))
-        return memoi_step_end(step, error);
-    step->phase = -1; /* lies says what is there */
-    return sink->engine.status;
-}
-
-/* The updates of all layers wait. */
-MEMOI void memoi_step_defer(memob_step* step) {
-    memset(step->pending, 1, (size_t)step->list.desc.n_layers + 2);
-}
-
-/* Nothing of the step stays on the device: for what the cursor does not know. */
-MEMOI memo_status memoi_step_leave(memob_step* step, memo_error* error) {
-    MEMO_ASSERT(!step->is_open); /* 3 */
-    memoi_sink_call(step->desc.sink, error);
-    memoi_step_jump(step, MEMOB_N_PHASES);
-    return memoi_step_finish(step);
-}
-
-/* A load that has failed half-way has taken the bytes of others. */
-MEMOI void memoi_step_drop_load(memob_step* step) {
-    const memob_law* law = &step->desc.sink->law;
-    const memob_op* op = &law->ops[step->op];
-    if (!step->is_entered || op->kind != MEMOB_OP_LOAD) return;
-    for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
-        memoi_step_put(step, law->parts[k].item, law->parts[k].at, 0);
-        step->lies[law->parts[k].item] = MEMOB_IS_AWAY;
-    }
-}
-
-/* After an error, or in place of the rest of a step.  Nobody needs values that end with an update,
- * unless the layer's update waits. */
-MEMOI void memoi_step_abandon(memob_step* step) {
-    memoi_step_find_lies(step);
-    memoi_step_drop_load(step);
-    for (int32_t i = 0; i < step->desc.n_items; i++)
-        if (step->desc.ends[i] && step->lies[i] && !step->pending[i / step->desc.n_of_layer])
-            step->lies[i] = MEMOB_IS_THERE;
-    step->phase = -1;
-    step->is_open = step->is_entered = 0;
-    step->desc.sink->has_failed = 1;
 }
 
 /* ---- >>states -----------------------------------------------------------------------------------
- * Knows: which visit is open, what lies on the device, which copies of the law are left, and how
- * the caller reads and writes states.  Knows nothing of why bytes travel, of rows, and of what the
- * trainer computes.
+ * Knows: which visits of a step a call of the trainer brings, how updates run, and how the caller
+ * reads and writes states.  Knows nothing of why bytes travel, of rows, and of what the trainer
+ * computes.
  *
- * Sessions, the planner's clock and memo_swap_generate run this engine, a sink of the law of
- * >>states items.  When a list begins, the engine takes the law's operations of the list and of the
- * list that will follow, and leaves out the copies of what lies on the device already.  If another
- * list follows (updates after a micro-batch that was not the last, an abandoned step), first all
- * that is newer on the device goes to the host, and the streams join.
+ * Sessions, the planner's clock and memo_swap_generate go through the cursor of a step with these
+ * functions.
  *
- * Copies are enqueued in the law's order, but those that no open visit waits for come between the
- * slices of its layer, each way in its own order.
+ *   FIRST   is used from the begin of a turn on.  Its backward begins behind that of layer 1, and
+ *           ends with the turn.
+ *   LAST    begins behind the forward of the last layer, or with a turn of backwards.
+ *   updates  run where the cursor shows them: deferred ones before a layer's visit, fused ones
+ *           behind it.  If none waits, the cursor passes them.
  *
- * 1. A visit finds on the device what it reads.
- * 2. What is overwritten is not newer than the host's bytes, or spent.
- * 3. No copy to the device brings bytes that are older than those there.
- * 4. Visits come in the order of their list; see the head of >>states items. */
+ * 1. Visits come in the order of the cursor's list.
+ * 2. Gradients that begin are those of no step. */
 
 /* --- creation --- */
-
-/* 0: to the host; 1: to the device; 2: a visit. */
-MEMOI int32_t memoi_states_way(const memob_states* states, int32_t k) {
-    const int32_t kind = states->sink.law.ops[k].kind;
-    if (kind == MEMOB_OP_VISIT) return 2;
-    return kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
-}
 
 /* After memob_states_init: what a step needs.  n_streams: as for memoi_sink_prepare.  Errors:
  * OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, memo_error* error) {
-    memo_status status = memoi_states_make_items(states, error);
-    if (!status) status = memoi_states_find_pieces(states, error);
-    if (!status) status = memoi_states_make_law(states, error);
+    const memo_status status = memoi_states_make_items(states, error);
     return status ? status : memoi_sink_prepare(&states->sink, NULL, n_streams, error);
 }
 
@@ -11519,226 +11328,12 @@ MEMOI memo_status memob_states_create(const memob_states_desc* desc, int is_dry,
     return MEMO_STATUS_OK;
 }
 
-/* --- what lies on the device --- */
-
-/* 1: all bytes of the item do. */
-MEMOI int memoi_states_is_there(const memob_states* states, int32_t item) {
-    const memob_state_bytes* of = &states->bytes[item];
-    for (int32_t p = of->first_piece; p < of->end_piece; p++)
-        if (states->owners[p] != item) return 0;
-    return 1;
-}
-
-/* From now on the item lies there.  1: it did before. */
-MEMOI int memoi_states_put(memob_states* states, int32_t item) {
-    const memob_state_bytes* of = &states->bytes[item];
-    int was_there = 1;
-    for (int32_t p = of->first_piece; p < of->end_piece; p++) {
-        const int32_t owner = states->owners[p];
-        MEMO_ASSERT(owner < 0 || owner == item || !states->bytes[owner].is_newer); /* 2 */
-        was_there &= owner == item;
-        states->owners[p] = item;
-    }
-    return was_there;
-}
-
-/* Its bytes there are nobody's. */
-MEMOI void memoi_states_drop(memob_states* states, int32_t item) {
-    memob_state_bytes* of = &states->bytes[item];
-    for (int32_t p = of->first_piece; p < of->end_piece; p++)
-        if (states->owners[p] == item) states->owners[p] = -1;
-    of->is_newer = 0;
-}
-
-/* --- operations --- */
-
-/* Has this copy of an item nothing to do?  A load puts the item there. */
-MEMOI int memoi_states_is_done(memob_states* states, int32_t kind, int32_t item) {
-    if (kind == MEMOB_OP_LOAD) return memoi_states_put(states, item);
-    if (kind == MEMOB_OP_READ) return memoi_states_is_there(states, item);
-    return !states->bytes[item].is_newer;
-}
-
-/* Copies an item, which a load has put there; or writes or reads the file. */
-MEMOI inline void memoi_states_copy(memob_states* states, int32_t kind, int32_t item) {
-    memob_state_bytes* of = &states->bytes[item];
-    memob_engine* e = &states->sink.engine;
-    MEMO_ASSERT(kind != MEMOB_OP_LOAD || !of->is_newer); /* 3 */
-    memoi_state_copy(e, of, kind, item);
-    if (e->status) {
-        if (kind == MEMOB_OP_LOAD) memoi_states_drop(states, item);
-    } else if (kind != MEMOB_OP_STORE || of->at[MEMO_TIER_FILE] < 0)
-        of->is_newer = 0;
-}
-
-/* Enqueues what is left of a copy.  Nothing has failed so far. */
-MEMOI void memoi_states_enqueue(memob_states* states, int32_t k) {
-    memob_sink* sink = &states->sink;
-    const memob_op* op = &sink->law.ops[k];
-    const memob_part *part = &sink->law.parts[op->first_part], *end = part + op->n_parts;
-    const int32_t kind = op->kind;
-    int64_t n_before = -1;
-    MEMO_ASSERT(!sink->engine.status);
-    for (; part < end; part++) {
-        const int32_t item = part->item;
-        if (memoi_states_is_done(states, kind, item)) continue;
-        if (n_before < 0) n_before = memoi_sink_begin(sink, op);
-        memoi_states_copy(states, kind, item);
-        if (sink->engine.status) break;
-    }
-    if (n_before >= 0) memoi_sink_end(sink, op, n_before);
-}
-
-/* The copies before `end` that are left, in order. */
-MEMOI void memoi_states_enqueue_until(memob_states* states, int32_t end) {
-    int32_t k = (int32_t)memob_min(states->due[0], states->due[1]);
-    for (; k < end && !states->sink.engine.status; k++) {
-        const int32_t way = memoi_states_way(states, k);
-        if (way < 2 && k >= states->due[way]) memoi_states_enqueue(states, k);
-    }
-    for (int32_t way = 0; way < 2; way++)
-        states->due[way] = (int32_t)memob_max(states->due[way], end);
-}
-
-/* 1: both operations touch a byte, and either writes. */
-MEMOI int memoi_states_conflict(const memob_states* states, int32_t a, int32_t b) {
-    const memob_law* law = &states->sink.law;
-    const memob_op *of_a = &law->ops[a], *of_b = &law->ops[b];
-    for (int32_t i = of_a->first_touch; i < of_a->first_touch + of_a->n_touches; i++)
-        for (int32_t k = of_b->first_touch; k < of_b->first_touch + of_b->n_touches; k++)
-            if (law->touches[i] >> 1 == law->touches[k] >> 1 &&
-                (law->touches[i] | law->touches[k]) & 1)
-                return 1;
-    return 0;
-}
-
-/* The copies that operation k, a visit or a copy, must find enqueued, and those before them. */
-MEMOI void memoi_states_enqueue_before(memob_states* states, int32_t k) {
-    int32_t i = k - 1, first = (int32_t)memob_min(states->due[0], states->due[1]);
-    for (; i >= first; i--) {
-        const int32_t way = memoi_states_way(states, i);
-        if (way < 2 && i >= states->due[way] && memoi_states_conflict(states, i, k)) break;
-    }
-    memoi_states_enqueue_until(states, i + 1);
-}
-
-/* Bytes of the copies of a way that are left up to the next visit. */
-MEMOI double memoi_states_due_bytes(const memob_states* states, int32_t way) {
-    const memob_law* law = &states->sink.law;
-    double n_bytes = 0;
-    for (int32_t k = states->due[way]; k < states->op; k++) {
-        const memob_part* part = &law->parts[law->ops[k].first_part];
-        const memob_part* end = part + law->ops[k].n_parts;
-        if (memoi_states_way(states, k) != way) continue;
-        for (; part < end; part++) n_bytes += (double)states->bytes[part->item].n_bytes;
-    }
-    return n_bytes;
-}
-
-/* A layer with slices begins one of them, and so many have begun before.  The copies of each way
- * that are left then are spread over the slices by their bytes, so that copies of rows between them
- * are not late.  If they take no longer than the layer, they end with it. */
-MEMOI void memoi_states_enqueue_share(memob_states* states, int32_t n_begun) {
-    for (int32_t way = 0; way < 2; way++) {
-        double left_bytes = memoi_states_due_bytes(states, way);
-        if (!n_begun) states->due_bytes[way] = left_bytes;
-        while (left_bytes > 0 && !states->sink.engine.status &&
-               (states->due_bytes[way] - left_bytes) * states->n_slices <=
-                   states->due_bytes[way] * n_begun) {
-            const int32_t k = states->due[way];
-            if (memoi_states_way(states, k) == way) {
-                memoi_states_enqueue_before(states, k);
-                if (!states->sink.engine.status) memoi_states_enqueue(states, k);
-            }
-            states->due[way] = k + 1;
-            left_bytes = memoi_states_due_bytes(states, way);
-        }
-    }
-}
-
-/* Moves n items behind and before all else: those that are newer to their homes, or those that are
- * not there from their homes. */
-MEMOI void memoi_states_move(memob_states* states, int32_t item, int32_t n, int is_load) {
-    static const int32_t kinds[2][2] = {{MEMOB_OP_STORE, MEMOB_OP_WRITE},
-                                        {MEMOB_OP_READ, MEMOB_OP_LOAD}};
-    memob_engine* e = &states->sink.engine;
-    int32_t n_moved = 0;
-    for (const int32_t end = item + n; item < end && !e->status; item++) {
-        const int has_file = states->bytes[item].at[MEMO_TIER_FILE] >= 0;
-        if (memoi_states_is_done(states, kinds[is_load][is_load], item)) continue;
-        if (!n_moved++) memoi_sink_join(&states->sink);
-        for (int k = 0; k < 2 && !e->status; k++)
-            if (has_file || k == is_load) {
-                memoi_states_copy(states, kinds[is_load][k], item);
-                if (has_file && !e->status) memoi_sink_join(&states->sink);
-            }
-    }
-    if (n_moved && !e->status) memoi_sink_join(&states->sink);
-}
-
 /* --- visits --- */
 
-MEMOI const memob_visit* memoi_states_visit(const memob_states* states) {
-    MEMO_ASSERT(states->list && states->op < states->end); /* 4 */
-    return &states->items.visits[states->sink.law.ops[states->op].visit];
-}
-
-/* Copies are due up to the next visit.  They may wait for its slices, but not at the end of a
- * list. */
-MEMOI void memoi_states_pass_copies(memob_states* states) {
-    while (states->op < states->end && memoi_states_way(states, states->op) < 2) states->op++;
-    if (!states->is_spread || states->op == states->end)
-        memoi_states_enqueue_until(states, states->op);
-}
-
-/* A list begins, which `next` will follow. */
-MEMOI void memoi_states_enter(memob_states* states, int32_t list, int32_t next) {
-    const int32_t table = states->items.table_of[list][next];
-    MEMO_ASSERT(table > 0 && !states->is_visiting); /* 4; 3 of >>states items */
-    if (states->next != list) memoi_states_move(states, 0, states->n_layers * states->n_states, 0);
-    if (states->sink.engine.status) return;
-    states->list = list;
-    states->next = next;
-    states->op = states->due[0] = states->due[1] = states->sink.law.begin[3 * (table - 1)];
-    states->end = states->sink.law.begin[3 * (table - 1) + 2];
-    states->n_updates = 0;
-    memoi_states_pass_copies(states);
-    memoi_states_enqueue_until(states, states->op);
-}
-
-/* The last visit of a list is over.  A forward that is not followed by a backward is an
- * evaluation. */
-MEMOI void memoi_states_leave(memob_states* states) {
-    const int32_t list = states->list, next = states->next;
-    const int is_forward =
-        list == MEMOB_STATES_FORWARD || (list == MEMOB_STATES_UPDATE_FORWARD && !states->n_turns);
-    states->list = MEMOB_STATES_NOTHING;
-    if (is_forward && next != MEMOB_STATES_FORWARD) {
-        memoi_states_enter(states, next, states->behind);
-        if (states->sink.engine.status) states->list = next; /* until it is abandoned */
-    } else
-        states->is_due = next == MEMOB_STATES_UPDATE || next == MEMOB_STATES_UPDATE_FORWARD;
-}
-
-/* The open visit ends: what it has changed, and the copies behind it. */
-MEMOI void memoi_states_close(memob_states* states) {
-    const memob_states_items* it = &states->items;
-    const memob_law* law = &states->sink.law;
-    const memob_op* op = &law->ops[states->op];
-    const memob_use* end = &it->uses[law->first_use[op->visit + 1]];
-    if (!states->is_visiting || states->sink.engine.status) return;
-    states->is_visiting = 0;
-    for (const memob_use* use = &it->uses[law->first_use[op->visit]]; use < end; use++) {
-        if (use->how == MEMOB_USE_READ) continue;
-        if (use->is_on_host)
-            memoi_states_drop(states, use->item); /* older */
-        else
-            states->bytes[use->item].is_newer = use->how != MEMOB_USE_SPEND;
-    }
-    if (op->n_touches) memoi_sink_end(&states->sink, op, states->n_before);
-    states->op++;
-    memoi_states_pass_copies(states);
-    if (!states->sink.engine.status && states->op == states->end) memoi_states_leave(states);
+/* The visit that comes next, or is open. */
+MEMOI int memoi_states_shows(const memob_states* states, int32_t pass) {
+    const memob_visit* visit = memoi_step_visit(states->step);
+    return visit && visit->pass == pass;
 }
 
 /* Announces the update of a layer on the host, which reads gradients and changes all other
@@ -11762,114 +11357,11 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
     e->status = memo_annotate(&e->device, e->streams[MEMOB_STREAM_FILE], &what, e->error);
 }
 
-/* Opens the visit that comes next, with the waits that it needs.  An update on the host runs then,
- * when the device has stored what it uses. */
-MEMOI void memoi_states_open(memob_states* states) {
-    const memob_states_items* it = &states->items;
-    const memob_law* law = &states->sink.law;
-    const memob_op* op = &law->ops[states->op];
-    const memob_use* first = &it->uses[law->first_use[op->visit]];
-    const memob_use* end = &it->uses[law->first_use[op->visit + 1]];
-    const memob_visit* visit = memoi_states_visit(states);
-    const int on_host = op->stream == MEMOB_STREAM_FILE;
-    memob_sink* sink = &states->sink;
-    memob_engine* e = &sink->engine;
-    memoi_states_enqueue_before(states, states->op);
-    if (e->status) return;
-
-    /* What the visit writes is there from now on. */
-    for (const memob_use* use = first; use < end && !on_host; use++) {
-        if (use->how != MEMOB_USE_WRITE) continue;
-        if (!states->is_filling || visit->pass != MEMOB_UPDATE)
-            memoi_states_put(states, use->item);
-        else
-            memoi_states_move(states, use->item, 1, 1);
-    }
-    if (e->status) return;
-
-    /* Updates on the host also use what the trainer has computed since the backward: a norm. */
-    if (on_host && states->list == MEMOB_STATES_UPDATE && !states->n_updates)
-        memoi_sink_follow(sink, op->stream, MEMOB_STREAM_COMPUTE);
-    states->n_before = memoi_sink_begin(sink, op);
-    for (const memob_use* use = first; use < end; use++)
-        MEMO_ASSERT(on_host || memoi_states_is_there(states, use->item)); /* 1 */
-    if (on_host && !e->status && e->device.annotate) memoi_states_annotate(states, visit->layer);
-    if (on_host && !e->status)
-        e->status = memo_launch_host(&e->device, e->streams[MEMOB_STREAM_FILE],
-                                     &states->updates[visit->layer].call, e->error);
-    if (e->status) return;
-    states->is_visiting = 1;
-    if (visit->pass != MEMOB_UPDATE || states->n_updates++) return;
-    states->n_unseen++;
-    states->is_pending = 0;
-}
-
-/* The visit of a layer opens when the one before has ended. */
-MEMOI void memoi_states_go(memob_states* states, int32_t pass, int32_t layer) {
-    memoi_states_close(states);
-    if (states->sink.engine.status) return;
-    MEMO_ASSERT(memoi_states_visit(states)->pass == pass);   /* 4 */
-    MEMO_ASSERT(memoi_states_visit(states)->layer == layer); /* 4 */
-    (void)pass, (void)layer;
-    memoi_states_open(states);
-}
-
-MEMOI memo_status memoi_states_finish(memob_states* states) {
-    states->sink.has_failed |= states->sink.engine.status != MEMO_STATUS_OK;
-    return states->sink.engine.status;
-}
-
-/* --- a step --- */
-
-/* 1: the update comes next. */
-MEMOI int memob_states_is_due(const memob_states* states) {
-    return states->is_due || states->list == MEMOB_STATES_UPDATE;
-}
-
-/* 1: a micro-batch is open. */
-MEMOI int memob_states_is_open(const memob_states* states) {
-    return states->list != MEMOB_STATES_NOTHING && states->list != MEMOB_STATES_UPDATE;
-}
-
-/* Instead of an update: each layer is updated before its next forward. */
-MEMOI void memob_states_defer(memob_states* states) {
-    MEMO_ASSERT(states->update_at == MEMO_UPDATE_DEFERRED && !states->is_pending && !states->list);
-    states->is_due = 0;
-    states->is_pending = 1;
-}
-
-/* Begins a micro-batch, or an order, and fetches what its first layers need.  n_slices: of a layer.
- * is_last: the update comes after its backward, or in it.  is_forward_only: no backward follows,
- * and no updates are pending.  Errors: the device's. */
-MEMOI memo_status memob_states_set_batch(memob_states* states, int32_t n_slices, int is_last,
-                                         int is_forward_only, memo_error* error) {
-    const int32_t last[] = {MEMOB_STATES_NOTHING, MEMOB_STATES_UPDATE,
-                            states->n_turns ? MEMOB_STATES_FUSED : MEMOB_STATES_FORWARD,
-                            MEMOB_STATES_UPDATE_FORWARD};
-    MEMOB_TABLE_OF(MEMO_N_UPDATE_MOMENTS, last);
-    const int32_t more = states->n_turns ? MEMOB_STATES_MORE_BACKWARD : MEMOB_STATES_FORWARD;
-    const int32_t forward = states->is_pending ? MEMOB_STATES_UPDATE_FORWARD : MEMOB_STATES_FORWARD;
-    const int is_more = states->layers[0].has_gradients && !states->is_pending;
-    const int is_fused = is_last && states->update_at == MEMO_UPDATE_FUSED;
-    int32_t backward = is_more ? MEMOB_STATES_MORE_BACKWARD : MEMOB_STATES_BACKWARD;
-    if (is_fused) backward = is_more ? MEMOB_STATES_MORE_FUSED : MEMOB_STATES_FUSED;
-    MEMO_ASSERT(!states->list && !(is_forward_only && states->is_pending));
-    memoi_sink_call(&states->sink, error);
-    states->n_slices = n_slices;
-    states->is_spread = n_slices > 1 && !states->sizes.spill_bytes; /* windows have an order */
-    states->is_forward_only = is_forward_only;
-    states->behind = is_last ? last[states->update_at] : more;
-    if (!states->sink.engine.status && states->n_turns && !is_forward_only)
-        memoi_states_enter(states, states->is_pending ? forward : backward, states->behind);
-    else if (!states->sink.engine.status)
-        memoi_states_enter(states, forward, is_forward_only ? MEMOB_STATES_FORWARD : backward);
-    return memoi_states_finish(states);
-}
-
 /* Gradients of a new step begin at zero. */
 MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
     memob_engine* e = &states->sink.engine;
-    uint32_t fresh = states->layers[layer].has_gradients ? 0 : states->gradients;
+    uint32_t fresh = states->gradients;
+    MEMO_ASSERT(!states->layers[layer].has_gradients); /* 2 */
     for (; fresh && !e->status; fresh &= fresh - 1) {
         const int32_t s = __builtin_ctz(fresh);
         void* address = memob_states_get_address(states, layer, s);
@@ -11882,40 +11374,20 @@ MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
     }
 }
 
-/* Begin and end enclose what the trainer enqueues for a layer of a pass: FORWARD, BACKWARD or
- * UPDATE.  Sessions have checked the order, that of the head of >>states items: FIRST ends its
- * forward behind the begin of layer 1, and begins its backward behind that of layer 1; LAST ends
- * its backward before the layer before it does.  A deferred update is a visit of its own, before
- * the layer's forward; a fused one begins, and ends with the backward.  An update may also follow a
- * micro-batch that was not the last, and ends deferred updates that are pending.  Errors: the
- * device's; then comes memob_states_abandon. */
-MEMOI memo_status memoi_states_begin(memob_states* states, int32_t pass, int32_t layer,
-                                     memo_error* error) {
-    memob_sink* sink = &states->sink;
-    memoi_sink_call(sink, error);
-    if (!sink->engine.status && pass == MEMOB_UPDATE && !states->list)
-        memoi_states_enter(states, MEMOB_STATES_UPDATE,
-                           states->n_turns ? MEMOB_STATES_BACKWARD : MEMOB_STATES_FORWARD);
-    if (!sink->engine.status && !(pass == MEMOB_BACKWARD && !layer) &&
-        !(pass == MEMOB_UPDATE && states->updates))
-        memoi_states_go(states, pass, layer);
-    if (pass == MEMOB_BACKWARD) memoi_states_clear(states, layer);
-    return memoi_states_finish(states);
-}
-
-/* updates: the layer's update ends, too. */
-MEMOI memo_status memoi_states_end(memob_states* states, int32_t pass, int32_t layer, int updates,
-                                   memo_error* error) {
-    memoi_sink_call(&states->sink, error);
-    if (states->sink.engine.status || (pass == MEMOB_FORWARD && !layer))
-        return memoi_states_finish(states);
-    if (updates && states->updates) memoi_states_go(states, MEMOB_UPDATE, layer);
-    if (updates || !(pass == MEMOB_BACKWARD && layer == states->n_layers - 1))
-        memoi_states_close(states);
-    if (states->sink.engine.status) return memoi_states_finish(states);
-    if (pass != MEMOB_FORWARD) states->layers[layer].has_gradients = !updates;
-    if (pass == MEMOB_BACKWARD && layer == 1) memoi_states_go(states, MEMOB_BACKWARD, 0);
-    return memoi_states_finish(states);
+/* The visit that comes next begins; the one that is open ends before. */
+MEMOI memo_status memoi_states_go(memob_states* states, int32_t pass, int32_t layer,
+                                  memo_error* error) {
+    memob_step* step = states->step;
+    memo_status status = step->is_open ? memoi_step_end(step, error) : MEMO_STATUS_OK;
+    const memob_visit* visit = memoi_step_visit(step);
+    if (status) return status;
+    MEMO_ASSERT(visit && visit->pass == pass && visit->layer == layer); /* 1 */
+    (void)layer;
+    status = memoi_step_begin(step, error);
+    if (status || !visit->begins) return status;
+    memoi_states_clear(states, visit->layer);
+    if (visit->layer == 1) memoi_states_clear(states, 0);
+    return memoi_step_finish(step);
 }
 
 MEMOI memo_status memoi_states_look(const memob_states* states, int32_t pass, int32_t layer,
@@ -11924,73 +11396,224 @@ MEMOI memo_status memoi_states_look(const memob_states* states, int32_t pass, in
     return t->look ? t->look(t->user, pass, layer, is_end) : MEMO_STATUS_OK;
 }
 
-/* The update of a layer in a pass.  A pass of updates has begun it; on the host the engine makes
- * it. */
-MEMOI memo_status memoi_states_update(memob_states* states, int32_t pass, int32_t layer, int is_end,
-                                      memo_error* error) {
-    const int on_host = states->updates != NULL;
-    memo_status status = MEMO_STATUS_OK;
-    if (!on_host && pass != MEMOB_UPDATE)
-        status = memoi_states_begin(states, MEMOB_UPDATE, layer, error);
-    if (!status && (on_host || !is_end)) status = memoi_states_look(states, MEMOB_UPDATE, layer, 0);
-    if (status || on_host) return status;
-    status = states->trainer.update(states->trainer.user, layer);
-    if (!status) status = memoi_states_look(states, MEMOB_UPDATE, layer, 1);
-    return status || is_end ? status : memoi_states_end(states, MEMOB_UPDATE, layer, 1, error);
+/* The stream of the file runs the update of an open visit, when the device has stored what it
+ * uses. */
+MEMOI memo_status memoi_states_launch_update(memob_states* states, int32_t layer) {
+    memob_engine* e = &states->sink.engine;
+    if (e->device.annotate) memoi_states_annotate(states, layer);
+    if (!e->status)
+        e->status = memo_launch_host(&e->device, e->streams[MEMOB_STREAM_FILE],
+                                     &states->updates[layer].call, e->error);
+    return memoi_step_finish(states->step);
 }
 
-/* 1: the layer's update is the visit behind the open one. */
-MEMOI int memoi_states_updates_next(const memob_states* states, int32_t layer) {
-    int32_t k = states->op + states->is_visiting;
-    const memob_visit* visit;
-    if (states->update_at == MEMO_UPDATE_PASS || !states->list) return 0;
-    while (k < states->end && memoi_states_way(states, k) < 2) k++;
-    visit = &states->items.visits[k < states->end ? states->sink.law.ops[k].visit : 0];
-    return visit->pass == MEMOB_UPDATE && visit->layer == layer;
-}
-
-/* A layer's pass begins or ends, with the update if it is time: before the end of a pass of updates
- * or of a fused backward, before the begin of a visit if it is deferred. */
-MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t layer, int is_end,
-                                     memo_error* error) {
-    const int on_host = states->updates != NULL;
-    const int updates = pass == MEMOB_UPDATE ? is_end : memoi_states_updates_next(states, layer);
+/* The update that comes next, if it waits. */
+MEMOI memo_status memoi_states_update(memob_states* states, memo_error* error) {
+    memob_step* step = states->step;
+    const int32_t layer = memoi_step_visit(step)->layer;
+    const int on_host = states->updates != NULL, is_alone = step->phase == MEMOB_UPDATES;
+    const int is_fused = !is_alone && states->update_at == MEMO_UPDATE_FUSED;
     memo_status status = MEMO_STATUS_OK;
-    if (is_end && pass != MEMOB_UPDATE) status = memoi_states_look(states, pass, layer, 1);
-    if (!status && updates) status = memoi_states_update(states, pass, layer, is_end, error);
+    if (!is_fused && !states->there.pending[layer]) return memoi_step_pass(step, error);
+
+    /* Updates on the host also use what the trainer has computed since the backward: a norm. */
+    if (on_host) status = memoi_states_look(states, MEMOB_UPDATE, layer, 0);
+    if (on_host && is_alone && !states->n_updates && !status) {
+        memoi_sink_call(&states->sink, error);
+        memoi_sink_follow(&states->sink, MEMOB_STREAM_FILE, MEMOB_STREAM_COMPUTE);
+        status = memoi_step_finish(step);
+    }
     if (!status)
-        status = is_end ? memoi_states_end(states, pass, layer, updates, error)
-                        : memoi_states_begin(states, pass, layer, error);
-
-    /* An update on the host begins and ends with the end of its pass. */
+        status =
+            states->is_filling ? memoi_step_begin_with(step, error) : memoi_step_begin(step, error);
     if (status) return status;
-    if (is_end)
-        return updates && on_host ? memoi_states_look(states, MEMOB_UPDATE, layer, 1) : status;
-    return on_host && pass == MEMOB_UPDATE ? status : memoi_states_look(states, pass, layer, 0);
+    states->n_unseen += !states->n_updates++;
+    states->is_pending = states->there.pending[layer] = 0;
+
+    if (on_host)
+        status = memoi_states_launch_update(states, layer);
+    else
+        status = memoi_states_look(states, MEMOB_UPDATE, layer, 0);
+    if (!on_host && !status) status = states->trainer.update(states->trainer.user, layer);
+    if (!on_host && !status) status = memoi_states_look(states, MEMOB_UPDATE, layer, 1);
+    if (!status) status = memoi_step_end(step, error);
+    if (status) return status;
+    states->layers[layer].has_gradients = 0;
+    return on_host ? memoi_states_look(states, MEMOB_UPDATE, layer, 1) : status;
 }
 
-/* Abandons a step: gradients begin at zero again, and memob_states_set_batch comes next.  Updates
+/* All updates that come next. */
+MEMOI memo_status memoi_states_updates(memob_states* states, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    while (!status && memoi_states_shows(states, MEMOB_UPDATE))
+        status = memoi_states_update(states, error);
+    return status;
+}
+
+/* --- a round --- */
+
+/* Begins a round: a micro-batch, or all turns of an order.  Fetches what its first layers need.
+ * is_last: the update comes behind it, or in it.  is_forward_only: an evaluation, and no updates
+ * are pending.  Errors: the device's; then comes memob_states_abandon, as behind every error of a
+ * visit. */
+MEMOI memo_status memob_states_begin_round(memob_states* states, memob_step* step, int is_last,
+                                           int is_forward_only, memo_error* error) {
+    const int32_t phase = is_forward_only
+                              ? (int32_t)MEMOB_EVALUATION
+                              : memoi_list_phase_of(&step->list.desc, states->round, !is_last);
+    MEMO_ASSERT(!states->is_running && !(is_forward_only && states->is_pending));
+    if (states->step && states->step != step) memoi_step_park(states->step);
+    states->step = step;
+    states->is_running = 1;
+    states->is_last = is_last;
+    states->is_forward_only = is_forward_only;
+    states->n_updates = 0;
+    return memoi_step_go(step, phase, error);
+}
+
+/* Deferred updates come before a turn, or a layer. */
+MEMOI memo_status memoi_states_open(memob_states* states, int32_t pass, int32_t layer,
+                                    memo_error* error) {
+    memo_status status =
+        states->step->is_open ? memoi_step_end(states->step, error) : MEMO_STATUS_OK;
+    if (!status) status = memoi_states_updates(states, error);
+    if (!status) status = memoi_states_go(states, pass, layer, error);
+    return status ? status : memoi_states_look(states, pass, layer, 0);
+}
+
+/* A micro-batch, or a turn of an order, begins with FIRST or LAST.  turn: as in memob_states_desc;
+ * without an order 0. */
+MEMOI memo_status memob_states_begin_turn(memob_states* states, int32_t turn, memo_error* error) {
+    if (turn == 0) return memoi_states_open(states, MEMOB_FORWARD, 0, error);
+    if (turn != -states->n_chunks) return MEMO_STATUS_OK;
+    return memoi_states_open(states, MEMOB_BACKWARD, states->n_layers - 1, error);
+}
+
+/* LAST begins behind the last layer: in an evaluation its forward, else its forward and its
+ * backward. */
+MEMOI memo_status memoi_states_begin_last(memob_states* states, memo_error* error) {
+    const int32_t last = states->n_layers - 1;
+    memo_status status;
+    if (states->is_forward_only) return memoi_states_open(states, MEMOB_FORWARD, last, error);
+    status = memoi_states_updates(states, error);
+    if (!status) status = memoi_states_go(states, MEMOB_BACKWARD, last, error);
+    for (int is_end = 0; is_end < 2 && !status; is_end++)
+        status = memoi_states_look(states, MEMOB_FORWARD, last, is_end);
+    return status ? status : memoi_states_look(states, MEMOB_BACKWARD, last, 0);
+}
+
+/* The last slice of a layer's forward ends. */
+MEMOI memo_status memoi_states_end_forward(memob_states* states, int32_t layer, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (layer == 1) status = memoi_states_look(states, MEMOB_FORWARD, 0, 1);
+    if (!status) status = memoi_states_look(states, MEMOB_FORWARD, layer, 1);
+    if (!status) status = memoi_step_end(states->step, error);
+    if (status || layer < states->n_layers - 2) return status;
+    return states->n_turns && !states->is_forward_only ? status
+                                                       : memoi_states_begin_last(states, error);
+}
+
+/* A backward of a layer ends, and its update runs, if it is fused. */
+MEMOI memo_status memoi_states_end_visit(memob_states* states, int32_t layer, memo_error* error) {
+    const memo_status status = memoi_step_end(states->step, error);
+    if (status) return status;
+    states->layers[layer].has_gradients = 1;
+    if (layer == states->n_layers - 2) states->layers[layer + 1].has_gradients = 1;
+    return states->update_at == MEMO_UPDATE_FUSED ? memoi_states_updates(states, error) : status;
+}
+
+/* The last slice of a layer's backward ends. */
+MEMOI memo_status memoi_states_end_backward(memob_states* states, int32_t layer,
+                                            memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (layer == states->n_layers - 2)
+        status = memoi_states_look(states, MEMOB_BACKWARD, layer + 1, 1);
+    if (!status) status = memoi_states_look(states, MEMOB_BACKWARD, layer, 1);
+    if (!status) status = memoi_states_end_visit(states, layer, error);
+    return status || layer > 1 ? status : memoi_states_go(states, MEMOB_BACKWARD, 0, error);
+}
+
+/* A slice of a layer begins or ends, counted in layers of all chunks. */
+MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t slice, int is_end,
+                                     memo_error* error) {
+    const int32_t n = states->step->list.desc.n_slices, layer = slice / n + 1;
+    const int32_t n_begun = pass == MEMOB_BACKWARD ? n - 1 - slice % n : slice % n;
+    memo_status status;
+    if (is_end && n_begun < n - 1) return memoi_step_end(states->step, error);
+    if (is_end)
+        return pass == MEMOB_BACKWARD ? memoi_states_end_backward(states, layer, error)
+                                      : memoi_states_end_forward(states, layer, error);
+    if (n_begun) return memoi_states_go(states, pass, layer, error);
+    status = memoi_states_open(states, pass, layer, error);
+    if (status || pass == MEMOB_FORWARD || layer > 1) return status;
+    return memoi_states_look(states, MEMOB_BACKWARD, 0, 0);
+}
+
+/* A micro-batch, or a turn, ends. */
+MEMOI memo_status memob_states_end_turn(memob_states* states, int32_t turn, memo_error* error) {
+    const int is_fused = states->update_at == MEMO_UPDATE_FUSED;
+    memo_status status = MEMO_STATUS_OK;
+    if (states->is_forward_only) {
+        status = memoi_states_look(states, MEMOB_FORWARD, states->n_layers - 1, 1);
+        if (!status) status = memoi_step_end(states->step, error);
+    } else if (!states->n_turns || turn == -1) {
+        status = memoi_states_look(states, MEMOB_BACKWARD, 0, 1);
+        if (!status) status = memoi_states_end_visit(states, 0, error);
+    }
+
+    /* The round is over. */
+    if (status || memoi_step_visit(states->step)) return status;
+    states->is_running = 0;
+    if (states->is_forward_only) return status;
+    states->round = states->is_last && is_fused ? 0 : states->round + 1;
+    states->is_due = states->is_last && !is_fused;
+    return status;
+}
+
+/* --- a step --- */
+
+/* Instead of an update: each layer is updated before its next forward. */
+MEMOI void memob_states_defer(memob_states* states) {
+    MEMO_ASSERT(states->update_at == MEMO_UPDATE_DEFERRED && !states->is_pending);
+    memoi_step_defer(states->step);
+    states->is_pending = 1;
+    states->is_due = states->round = 0;
+}
+
+/* Updates all layers, or ends deferred updates that are pending.  Errors: the device's. */
+MEMOI memo_status memob_states_update_all(memob_states* states, memo_error* error) {
+    memo_status status;
+    MEMO_ASSERT(!states->is_running);
+    if (!states->step) states->step = states->steps;
+    if (!states->is_pending) memoi_step_defer(states->step);
+    states->is_running = 1;
+    states->n_updates = 0;
+    status = memoi_step_go(states->step, MEMOB_UPDATES, error);
+    if (!status) status = memoi_states_updates(states, error);
+    if (!status) states->is_running = states->is_due = states->round = 0;
+    return status;
+}
+
+/* Abandons a step: gradients begin at zero again, and memob_states_begin_round comes next.  Updates
  * that are pending stay so if none has begun, with their gradients.  Returns INVALID_STATE if the
  * states must be set again: the update has changed some layers but not all, or the device reports a
  * failed operation (without waiting), and an update has begun since the last transfer.  The words
  * follow those of the failure.  After it transfers return the device's error, never bytes of two
  * steps. */
 MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) {
-    /* With turns deferred updates are over before their list is. */
-    const int is_updating = states->is_visiting && memoi_states_visit(states)->pass == MEMOB_UPDATE;
-    const int is_whole = states->list == MEMOB_STATES_UPDATE_FORWARD && !is_updating &&
+    /* Deferred updates are over before their round is. */
+    const memob_step* step = states->step;
+    const int is_updating = step && step->is_open && memoi_states_shows(states, MEMOB_UPDATE);
+    const int is_whole = step && step->phase != MEMOB_UPDATES && !is_updating &&
+                         states->update_at == MEMO_UPDATE_DEFERRED &&
                          states->n_updates == states->n_layers;
-    const int32_t n_updates = states->list && !is_whole ? states->n_updates : 0;
-    for (int32_t l = 0; l < states->n_layers && !states->is_pending; l++) {
-        states->layers[l].has_gradients = 0;
-        for (int32_t s = 0; s < states->n_states; s++)
-            if (states->gradients >> s & 1) memoi_states_drop(states, l * states->n_states + s);
+    const int32_t n_updates = states->is_running && !is_whole ? states->n_updates : 0;
+    if (!states->is_pending) {
+        memset(states->there.pending, 0, (size_t)states->n_layers);
+        for (int32_t l = 0; l < states->n_layers; l++) states->layers[l].has_gradients = 0;
     }
-
-    /* No list is under way. */
-    states->list = states->next = MEMOB_STATES_NOTHING;
-    states->is_visiting = states->is_due = 0;
-    states->sink.has_failed = 1;
+    if (step) memoi_step_abandon(states->step);
+    states->is_running = states->is_due = states->round = 0;
     if (states->n_unseen && memo_device_status(&states->sink.engine.device, NULL))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "resident states are lost after %lld updates since states were read "
@@ -12008,61 +11631,7 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
 MEMOI void memob_states_reset(memob_states* states) {
     states->n_unseen = states->is_pending = 0;
     (void)memob_states_abandon(states, NULL);
-    for (int32_t i = 0; i < states->n_layers * states->n_states; i++) memoi_states_drop(states, i);
-    memoi_sink_reset(&states->sink);
-}
-
-/* --- both engines --- */
-
-/* What a layer brings and releases, and with it the engine's first and last layer. */
-MEMOI memo_status memoi_states_turn_layer(memob_states* states, int32_t pass, int32_t layer,
-                                          int is_end, memo_error* error) {
-    const int32_t last = states->n_layers - 1;
-    const int is_first = layer == 1, is_last = layer == last - 1;
-    const int is_backward = pass == MEMOB_BACKWARD;
-    memo_status status = MEMO_STATUS_OK;
-    if (is_end && (is_backward ? is_last : is_first))
-        status = memob_states_visit(states, pass, is_backward ? last : 0, 1, error);
-    if (!status) status = memob_states_visit(states, pass, layer, is_end, error);
-    if (!status && !is_end && is_backward && is_first)
-        status = memob_states_visit(states, pass, 0, 0, error);
-
-    /* LAST behind the last layer. */
-    if (status || !is_end || is_backward || !is_last) return status;
-    if (states->n_turns && !states->is_forward_only) return status;
-    status = memob_states_visit(states, pass, last, 0, error);
-    if (status || states->is_forward_only) return status;
-    status = memob_states_visit(states, pass, last, 1, error);
-    return status ? status : memob_states_visit(states, MEMOB_BACKWARD, last, 0, error);
-}
-
-/* A micro-batch, or a turn of an order, begins with FIRST or LAST, or ends with either.  turn: as
- * in memob_states_desc; without an order 0. */
-MEMOI memo_status memob_states_begin_turn(memob_states* states, int32_t turn, memo_error* error) {
-    if (turn == 0) return memob_states_visit(states, MEMOB_FORWARD, 0, 0, error);
-    if (turn != -states->n_chunks) return MEMO_STATUS_OK;
-    return memob_states_visit(states, MEMOB_BACKWARD, states->n_layers - 1, 0, error);
-}
-MEMOI memo_status memob_states_end_turn(memob_states* states, int32_t turn, memo_error* error) {
-    if (states->is_forward_only)
-        return memob_states_visit(states, MEMOB_FORWARD, states->n_layers - 1, 1, error);
-    if (states->n_turns && turn != -1) return MEMO_STATUS_OK;
-    return memob_states_visit(states, MEMOB_BACKWARD, 0, 1, error);
-}
-
-/* A step begins or ends: its layer, if it is the first or the last, and a share of the copies.  The
- * step counts layers of all chunks, not of places. */
-MEMOI memo_status memob_states_step(memob_states* states, int32_t pass, int32_t step, int is_end,
-                                    memo_error* error) {
-    const int32_t n = states->n_slices, slice = step % n;
-    const int32_t n_begun = pass == MEMOB_BACKWARD ? n - 1 - slice : slice;
-    memo_status status = MEMO_STATUS_OK;
-    if (n_begun == (is_end ? n - 1 : 0))
-        status = memoi_states_turn_layer(states, pass, step / n + 1, is_end, error);
-    if (status || is_end || !states->is_spread) return status;
-    memoi_sink_call(&states->sink, error);
-    memoi_states_enqueue_share(states, n_begun);
-    return memoi_states_finish(states);
+    for (memob_step* step = states->steps; step; step = step->next) memoi_step_reset(step);
 }
 
 /* --- from and to the caller --- */
@@ -12119,7 +11688,7 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
     memo_status status;
     const int32_t item = layer * states->n_states + state;
     char* on_host;
-    if (states->is_visiting)
+    if (states->is_running)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "%s: a layer is open; end it first",
                               name);
     if (!(states->layers[layer].has & bit)) return MEMO_STATUS_OK;
@@ -12137,12 +11706,10 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
 
     /* Streamed: on the host, when what is newer has left the device. */
     on_host = e->host_memory + of->at[1] + offset_bytes;
+    if (states->step) status = memoi_step_bring_home(states->step, item, !is_out, error);
+    if (!status) status = memob_states_synchronize(states, error);
+    if (status) return status;
     memoi_sink_call(&states->sink, error);
-    if (!e->status && of->is_newer) {
-        memoi_states_move(states, item, 1, 0);
-        if (!e->status) e->status = memob_states_synchronize(states, error);
-    }
-    if (!e->status && !is_out) memoi_states_drop(states, item);
     memoi_states_pass_file(states, layer, state, 1, offset_bytes, n_bytes);
     if (!e->status && bytes)
         memcpy(is_out ? bytes : on_host, is_out ? on_host : bytes, (size_t)n_bytes);
@@ -12162,6 +11729,7 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
 typedef struct memob_walk {
     const memob_swap_placement* order;
     memob_states* states;                            /* NULL: none */
+    memob_step* step;                                /* of the states */
     void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
     void (*compute)(void* user, int32_t k);          /* visit k */
     /* Before a turn of backwards; if losses are in layers, there for each micro-batch. */
@@ -12182,21 +11750,21 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
     memob_states* states = w->states;
     const int32_t n = states && states->n_turns ? order->n_forwards : order->n_visits;
     memo_status status = MEMO_STATUS_OK;
-    if (states) status = memob_states_set_batch(states, order->n_slices, is_last, 0, error);
+    if (states) status = memob_states_begin_round(states, w->step, is_last, 0, error);
     for (int32_t k = 0; k < order->n_visits && !status; k++) {
         const memob_row_visit* visit = &order->visits[k];
         const int32_t turn = states && states->n_turns ? states->turns[k / n] : 0;
         if (states && k % n == 0) status = memob_states_begin_turn(states, turn, error);
         if (!status && memob_swap_is_between(order, k)) w->between(w->user);
         if (states && !status)
-            status = memob_states_step(states, visit->pass, memoi_walk_step(w, k), 0, error);
+            status = memob_states_visit(states, visit->pass, memoi_walk_step(w, k), 0, error);
         if (status) return status;
         w->rows(w->user, k, 0);
         if (memob_swap_has_loss(order, k)) w->between(w->user);
         w->compute(w->user, k);
         w->rows(w->user, k, 1);
         if (states)
-            status = memob_states_step(states, visit->pass, memoi_walk_step(w, k), 1, error);
+            status = memob_states_visit(states, visit->pass, memoi_walk_step(w, k), 1, error);
         if (states && k % n == n - 1 && !status)
             status = memob_states_end_turn(states, turn, error);
     }
@@ -12206,13 +11774,9 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
 /* The update after the last micro-batch of a step. */
 MEMOI memo_status memob_walk_update(const memob_walk* w, memo_error* error) {
     memob_states* states = w->states;
-    memo_status status = MEMO_STATUS_OK;
-    if (!states) return status;
+    if (!states) return MEMO_STATUS_OK;
     if (states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
-    if (!memob_states_is_due(states)) return status;
-    for (int32_t k = 0; k < 2 * states->n_layers && !status; k++)
-        status = memob_states_visit(states, MEMOB_UPDATE, k / 2, k % 2, error);
-    return status;
+    return states->is_due ? memob_states_update_all(states, error) : MEMO_STATUS_OK;
 }
 
 #endif /* MEMO_IMPLEMENTATION */

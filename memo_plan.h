@@ -676,7 +676,9 @@ typedef struct memo_session_desc {
     int32_t n_buffers;
 
     /* --- a step --- */
-    int32_t micro_batches; /* of a step, for which plans are made; 0: 1, or those of the order */
+    /* Of a step; 0: 1, or those of the order.  Plans are made for so many, and with streamed states
+     * other numbers cost copies that computation waits for. */
+    int32_t micro_batches;
     /* Micro-batches of a call, see Groups: a divisor of micro_batches, at most MEMO_GROUP_MAX.
      * 0: 1.  MEMO_GROUP_PLANNED: the plan's choice, see memo_step_plan. */
     int32_t n_group;
@@ -5357,6 +5359,7 @@ typedef struct memoi_rows_clock {
 
     memob_states* states; /* own_states, on the clock; NULL: none are streamed */
     memob_states own_states;
+    memob_step* step;       /* of the states */
     double update_s;        /* of the update after the micro-batches */
     double copied_bytes[2]; /* of a step: to the host, to the device */
 } memoi_rows_clock;
@@ -5542,22 +5545,25 @@ MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int
            memoi_rows_are_near(pace->late_s, before.late_s);
 }
 
-/* Micro-batches and the update of a step.  Sets stall_s and update_s.  Walks micro-batches until
- * they are steady, and then the last; those between take as long as the steady one. */
+/* Micro-batches and the update of a step.  Sets stall_s and update_s.  Of those in the middle,
+ * which do the same, walks as many as it takes until they are steady; the others take as long as
+ * the steady one. */
 MEMOI double memoi_rows_batches(memoi_rows_clock* c, const memob_walk* walk, int32_t n) {
     const double begin_s = c->now.time_s[0];
     memoi_rows_pace pace;
     double more_s = 0, end_s;
-    int32_t n_walked = 0;
     memset(&pace, 0, sizeof pace);
     c->now.stall_s = c->copied_bytes[0] = c->copied_bytes[1] = 0;
-    for (int is_steady = 0; n_walked < n - 1 && n_walked < MEMOI_ROWS_WALKED - 1 && !is_steady;
-         n_walked++)
-        is_steady = memoi_rows_walk_batch(c, walk, 0, &pace);
-    c->now.stall_s += (n - 1 - n_walked) * pace.stall_s;
-    more_s = (n - 1 - n_walked) * pace.compute_s;
-    for (int way = 0; way < 2; way++)
-        c->copied_bytes[way] += (n - 1 - n_walked) * pace.copied_bytes[way];
+    for (int32_t k = 0; k < n - 1; k++) {
+        const int is_steady = memoi_rows_walk_batch(c, walk, 0, &pace);
+        const int32_t n_alike = n - 3 - k; /* rounds 2 to n - 3 are */
+        if (n_alike <= 0 || k < 3 || (!is_steady && k < MEMOI_ROWS_WALKED)) continue;
+        c->now.stall_s += n_alike * pace.stall_s;
+        more_s += n_alike * pace.compute_s;
+        for (int way = 0; way < 2; way++) c->copied_bytes[way] += n_alike * pace.copied_bytes[way];
+        k += n_alike;
+        c->states->round += n_alike;
+    }
     (void)memoi_rows_walk_batch(c, walk, 1, &pace);
 
     /* Waits of the update are its own. */
@@ -5593,7 +5599,8 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
  * same time. */
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     const memob_walk walk = {
-        &c->order, c->states, memoi_rows_turn, memoi_rows_compute_visit, memoi_rows_between, c};
+        &c->order,          c->states, c->step, memoi_rows_turn, memoi_rows_compute_visit,
+        memoi_rows_between, c};
     const int32_t n = memob_rows_n_batches(c->desc);
     double batch_s;
 
@@ -5923,6 +5930,9 @@ MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan
         status = memob_states_init(p->clock.states, desc->states, error);
         p->clock.states->sink.clock = &p->clock.now;
         if (!status) status = memob_states_prepare(p->clock.states, MEMOB_N_STREAMS, error);
+        if (!status)
+            status = memob_states_get_step(p->clock.states, p->clock.order.n_slices,
+                                           memob_rows_n_batches(desc), &p->clock.step, error);
         if (status) return status;
     }
     p->n_known = MEMOI_ROWS_KNOWN_MAX;
@@ -7068,6 +7078,7 @@ typedef struct memoi_session_part {
     memob_swap_placement placement;
     memo_arena* arena;
     memo_swap* swap;
+    memob_step* step; /* of states, which have it */
     char* base;       /* of the engine's device memory */
     uint8_t* skipped; /* (n_steps): 1: memo_session_skip_layer was called in the latest forward */
     double* spans_s;  /* of a session that times its steps */
@@ -7414,11 +7425,15 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
 
 /* --- the first training steps are timed --- */
 
+/* Micro-batches of a planned step, or groups of them, or all of an order. */
+MEMOI int32_t memoi_session_n_rounds(const memo_session* s) {
+    return (int32_t)memob_max(s->desc.micro_batches / memoi_session_n_group(s), 1);
+}
+
 /* 1: a micro-batch with a backward begins a step. */
 MEMOI int memoi_session_begins_step(const memo_session* s) {
-    const int64_t n = memob_max(s->desc.micro_batches, 1) / memoi_session_n_group(s);
-    if (!s->states) return s->timing.n_batches % memob_max(n, 1) == 0;
-    return !s->states->layers[0].has_gradients || s->states->is_pending;
+    if (!s->states) return s->timing.n_batches % memoi_session_n_rounds(s) == 0;
+    return !s->states->round;
 }
 
 /* Before the step that is due, the session plans again: with states in memo_session_update, because
@@ -8685,7 +8700,7 @@ MEMOI memo_status memoi_session_update_layer(void* session, int32_t layer) {
     int32_t span = MEMOI_SPAN_UPDATE;
     if (layer == 0) span = MEMOI_SPAN_UPDATE_FIRST;
     if (layer > s->desc.n_layers) span = MEMOI_SPAN_UPDATE_LAST;
-    s->is_deferred |= s->states->list == MEMOB_STATES_UPDATE_FORWARD;
+    s->is_deferred |= s->is_running && s->states->update_at == MEMO_UPDATE_DEFERRED;
     memoi_session_mark(s, step, span, 0);
     s->desc.update(s->desc.user, s, layer - 1);
     memoi_session_mark(s, step, span, 1);
@@ -8702,28 +8717,19 @@ MEMOI memo_status memoi_session_look(void* session, int32_t pass, int32_t layer,
     return s->error.status;
 }
 
-MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
-    if (s->error.status) return;
-    (void)memoi_session_is_ok(s,
-                              memob_states_visit(s->states, pass, layer, is_end, &s->call_error));
-}
-
 MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
     const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
     const int32_t of_layers = step - s->first_step + s->first_layer * s->n_slices;
     if (s->states && !s->error.status)
         (void)memoi_session_is_ok(
-            s, memob_states_step(s->states, pass, of_layers, is_end, &s->call_error));
+            s, memob_states_visit(s->states, pass, of_layers, is_end, &s->call_error));
 }
 
 /* Updates all layers, in a pass. */
 MEMOI void memoi_session_pass_updates(memo_session* s) {
     s->checked.n_updated = s->checked.n_missed = 0;
     s->is_deferred = s->states->is_pending;
-    for (int32_t layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
-        memoi_session_visit(s, MEMOB_UPDATE, layer, 0);
-        memoi_session_visit(s, MEMOB_UPDATE, layer, 1);
-    }
+    (void)memoi_session_is_ok(s, memob_states_update_all(s->states, &s->call_error));
     s->is_deferred = 0;
 }
 
@@ -8765,18 +8771,14 @@ MEMOI void memoi_session_lose_gradients(memo_session* s) {
 }
 
 /* 1: backwards since the last update have left gradients. */
-MEMOI int memoi_session_has_part(const memo_session* s) {
-    return s->states->layers[0].has_gradients && !s->states->is_pending;
-}
+MEMOI int memoi_session_has_part(const memo_session* s) { return s->states->round > 0; }
 
 #define MEMOI_GRADIENTS_LOST                                                                       \
     "a micro-batch of the step has failed, so its gradients are lost; call "                       \
     "memo_session_skip_update, then run the whole step again"
 
 /* 1: the last micro-batch of a step is, and its update comes next. */
-MEMOI int memoi_session_is_over(const memo_session* s) {
-    return s->is_fused || memob_states_is_due(s->states);
-}
+MEMOI int memoi_session_is_over(const memo_session* s) { return s->is_fused || s->states->is_due; }
 
 /* What else comes before a micro-batch; NULL: nothing. */
 MEMOI const char* memoi_session_owes(const memo_session* s) {
@@ -8802,9 +8804,9 @@ MEMOI void memoi_session_begin_list(memo_session* s) {
     if (s->error.status) return;
     s->is_fused = 0;
     s->checked.n_updated = s->checked.n_missed = 0;
-    (void)memoi_session_is_ok(s,
-                              memob_states_set_batch(s->states, s->n_slices, !s->batch.more_follow,
-                                                     is_forward_only, &s->call_error));
+    (void)memoi_session_is_ok(s, memob_states_begin_round(s->states, s->part->step,
+                                                          !s->batch.more_follow, is_forward_only,
+                                                          &s->call_error));
 }
 
 /* A micro-batch begins, or a turn. */
@@ -8821,13 +8823,12 @@ MEMOI void memoi_session_end_states(memo_session* s) {
     const int32_t n = s->n_turn_steps;
     const int has_forward_alone =
         s->batch.is_forward_only || memoi_session_is_turn(s, MEMO_PASS_FORWARD);
-    int is_fused;
     if (!s->states || s->error.status || s->n_passed != (has_forward_alone ? n : 2 * n)) return;
-    is_fused = !has_forward_alone && memob_states_is_fused(s->states->list);
     s->is_fused =
         memoi_session_is_ok(
             s, memob_states_end_turn(s->states, memoi_session_states_turn(s), &s->call_error)) &&
-        is_fused && !s->states->list;
+        s->states->update_at == MEMO_UPDATE_FUSED && !s->states->is_running &&
+        !s->batch.is_forward_only && !s->batch.more_follow;
 }
 
 /* Why a call of states is not legal now; NULL: it is.  A plan may fuse the update, or not: what is
@@ -9880,8 +9881,7 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
     if (memoi_session_moves(s) &&
         (s->steps->order ? is_failed : s->open >= 0 || s->n_passed % (2 * s->n_steps)))
         (void)memoi_session_is_ok(s, memo_swap_abandon(s->part->swap, &s->call_error));
-    if (s->states && !memob_states_is_due(s->states) &&
-        (is_failed || (memob_states_is_open(s->states) && !s->next_turn)))
+    if (s->states && !s->states->is_due && (is_failed || (s->states->is_running && !s->next_turn)))
         memoi_session_lose_gradients(s);
     s->is_running = 0;
 }
@@ -11405,6 +11405,9 @@ MEMOI void memoi_session_start(memo_session* s) {
             s->states_desc.trainer.look = s->desc.is_checked ? memoi_session_look : NULL;
             memoi_keep(s, memob_states_create(&s->states_desc, 0, &s->states, &s->call_error));
         }
+        if (s->states && !s->failure.status)
+            memoi_keep(s, memob_states_get_step(s->states, s->n_slices, memoi_session_n_rounds(s),
+                                                &s->part->step, &s->call_error));
         if (s->states) base = &s->states->sink;
         if (s->part->plan->shape.is_forward_only && s->n_slices == 1) continue;
         swap.device = s->device;

@@ -3671,6 +3671,7 @@ memo_status memo_swap_generate(const memo_swap_plan_desc* desc, int32_t n_steps,
     memoi_swap_generator g = MEMO_ZERO(memoi_swap_generator);
     memob_walk walk = {NULL,
                        NULL,
+                       NULL,
                        memoi_swap_generate_rows,
                        memoi_swap_generate_visit,
                        memoi_swap_generate_between,
@@ -3707,6 +3708,8 @@ memo_status memo_swap_generate(const memo_swap_plan_desc* desc, int32_t n_steps,
 
     walk.states = g.states;
     if (!g.status) walk.order = g.swap->placement;
+    if (!g.status && g.states)
+        g.status = memob_states_get_step(g.states, walk.order->n_slices, n, &walk.step, error);
     for (i = 0; i < n * memob_max(1, n_steps) && !g.status; i++) {
         const int is_last = i % n == n - 1;
         memo_status status = memob_walk_batch(&walk, is_last, error);

@@ -258,10 +258,10 @@ extern "C" {
  *     >>swap places          offsets on the device, on the host and in the file
  *     >>swap items           which rows share bytes; the law of a micro-batch
  *     >>swap engine          they run on a device
+ *     >>step                 where a step is, and what lies on the device there
  *     >>states places        which states lie where,
  *     >>states items         which visits use them,
- *     >>step                 where a step is, and what lies on the device there,
- *     >>states               and what lies on the device in a step
+ *     >>states               and how a step goes through them
  *     >>walk                 a step through rows and states */
 
 #if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
@@ -366,9 +366,9 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #include "memo/swap_places.h"
 #include "memo/swap_items.h"
 #include "memo/swap_engine.h"
+#include "memo/step.h"
 #include "memo/states_places.h"
 #include "memo/states_items.h"
-#include "memo/step.h"
 #include "memo/states.h"
 #include "memo/walk.h"
 #endif /* MEMO_IMPLEMENTATION */

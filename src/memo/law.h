@@ -19,8 +19,8 @@
  * 4. A load is enqueued behind the later of the visit that last used its bytes and the visit behind
  *    which the item's store is.  First loads of the first list come before its visits; of another
  *    list, at the end of the list before.
- *    Loads that would be behind one visit may be spread over the visits that follow, each at the
- *    latest in front of its first use.
+ *    Transfers that would be behind one visit may be spread over the visits that follow, each at
+ *    the latest in front of the visit that waits for it.
  * 5. Behind one visit come stores in the order in which a visit waits for them: it uses the item
  *    again, or the bytes for another item; ties by the bytes' last use, since that frees them, then
  *    by the item's next use.  Then come loads in the order of their first uses; of equal ones first
@@ -28,12 +28,6 @@
  * 6. Items without slots have no transfers.
  * 7. Transfers of one operation have the same visits before and after, so they share a wait and an
  *    event; and windows of their own in front of the file.
- *
- * 8. With is_any_order, lists may follow each other in any order.  So a list knows only the list
- *    before and the list behind, and all items live on.  A stay that goes on into the next list is
- *    not loaded again there.  Each list that changes the stay stores it, unless the next list
- *    changes it further, a visit spends it, or nobody takes its bytes.  A load comes at the
- *    earliest with the list before that of its first use.
  *
  * Windows.  An item whose home is the file has a window on the host, which other items may share.
  * A write to the file follows a store, unless the window keeps the bytes until their last load.  A
@@ -43,19 +37,16 @@
 /* How a visit uses an item. */
 typedef enum memob_use_how {
     MEMOB_USE_READ = 0,
-    MEMOB_USE_CHANGE,  /* reads and changes */
-    MEMOB_USE_WRITE,   /* writes all bytes, reads none */
-    MEMOB_USE_MAKE,    /* reads; as the first use of a stay, makes the bytes again (recomputes
+    MEMOB_USE_CHANGE, /* reads and changes */
+    MEMOB_USE_WRITE,  /* writes all bytes, reads none */
+    MEMOB_USE_MAKE,   /* reads; as the first use of a stay, makes the bytes again (recomputes
                          them); not of items that live on */
-    MEMOB_USE_REWRITE, /* writes all bytes, but may be left out: then the value before stays.  Of
-                          items that live on; not is_any_order */
-    MEMOB_USE_SPEND    /* as CHANGE, and nobody reads the item before it is written; is_any_order */
+    MEMOB_USE_REWRITE /* writes all bytes, but may be left out: then the value before stays.  Of
+                          items that live on */
 } memob_use_how;
 
 /* The use needs the item's bytes. */
-MEMOI int memoi_use_reads(int32_t how) {
-    return how == MEMOB_USE_READ || how == MEMOB_USE_CHANGE || how == MEMOB_USE_SPEND;
-}
+MEMOI int memoi_use_reads(int32_t how) { return how == MEMOB_USE_READ || how == MEMOB_USE_CHANGE; }
 
 #define MEMOB_HOST_DEFAULT (-1)
 
@@ -71,8 +62,7 @@ typedef struct memob_use {
 typedef struct memob_item {
     int32_t n_slots;  /* on the device; 0: it does not travel */
     int32_t n_host;   /* slots on the host, and in the file */
-    int32_t lives_on; /* from list to list; its first value lies on the host, or in its file; 2: no
-                         other item uses its bytes on the device, so it stays there; is_any_order */
+    int32_t lives_on; /* from list to list; its first value lies on the host, or in its file */
     int32_t copy_of;  /* -1, or the item whose value it has; see 2 */
     int64_t host;
     int64_t file; /* offset of its home in the file, of which host is a window; -1: none */
@@ -103,8 +93,6 @@ typedef struct memob_op {
     int32_t first_touch, n_touches; /* see memob_cells_need */
 } memob_op;
 
-#define MEMOB_LIST_AHEAD 32
-
 typedef struct memob_law_desc {
     int32_t n_visits;
     /* NULL, or (n_visits).  1: the visit runs on the stream of the file, not on compute. */
@@ -113,14 +101,13 @@ typedef struct memob_law_desc {
     int32_t n_items;
     const memob_use* uses; /* in order of visits; each item once a visit; no two share a byte */
     int32_t n_uses;
-    /* (n_lists): their numbers, 0 to 31; NULL: all are 0.  + MEMOB_LIST_AHEAD: the list tells what
-     * comes, and nobody enqueues it, so it has no operations. */
+    /* (n_lists): their numbers, 0 to 31; NULL: all are 0. */
     const int32_t* lists;
     /* (n_visits): the lists with the visit, bit k for number k; NULL: all lists have all visits */
     const uint32_t* in_lists;
-    int32_t is_any_order; /* see 8.  Visit 0 is in no list */
-    /* Loads that are due behind one visit are spread over so many, by bytes; NULL: they are not. */
-    int32_t n_spread;
+    /* NULL, or (n_visits).  Transfers that are due behind the visit are spread over so many visits,
+     * by bytes, each way for itself. */
+    const int32_t* n_spread;
     const int64_t* item_bytes; /* (n_items) */
     int32_t n_lists;           /* 0: 1 */
     /* Addresses and sizes are slots, below these numbers on the device, on the host and in the
@@ -162,7 +149,6 @@ typedef struct memoi_stay {
     int32_t value;          /* the latest change of the item before */
     int32_t copied;         /* copy_of: the other item's stay then */
     int32_t is_on_host, is_loaded, is_stored;
-    int32_t is_there, is_spent; /* it goes on from the list before; its last use spends it */
     int64_t at, host;
     int32_t displaced; /* the stay of the use before; -1: none */
 } memoi_stay;
@@ -237,7 +223,7 @@ MEMOI int64_t memoi_cell_at(const memob_law_desc* desc, int64_t at) {
 
 MEMOI int memoi_law_has(const memob_law_desc* desc, int32_t list, int32_t visit) {
     const int32_t number = desc->lists ? desc->lists[list] : 0;
-    return !desc->in_lists || desc->in_lists[visit] >> number % MEMOB_LIST_AHEAD & 1;
+    return !desc->in_lists || desc->in_lists[visit] >> number & 1;
 }
 
 /* Where a use finds its bytes. */
@@ -246,15 +232,13 @@ MEMOI int64_t memoi_use_at(const memob_item* item, const memob_use* use) {
 }
 
 /* A use begins a stay at an address behind the item's stay k (-1: none).  before: the latest use of
- * its bytes, by stay `displaced`; is_there: stay k goes on from the list before.  Returns the new
- * stay. */
+ * its bytes, by stay `displaced`.  Returns the new stay. */
 MEMOI int32_t memoi_law_begin_stay(memoi_maker* m, const memob_use* use, int32_t k, int64_t at,
-                                   int32_t time, int32_t before, int32_t displaced, int is_there) {
+                                   int32_t time, int32_t before, int32_t displaced) {
     const int32_t copy_of = m->desc->items[use->item].copy_of;
     const int32_t copied = copy_of < 0 ? -1 : m->latest[copy_of];
-    memoi_stay fresh = {
-        use->item, use->how,        time, time, -1,       before, -1, k,  -1,       -1,
-        copied,    use->is_on_host, 0,    0,    is_there, 0,      at, -1, displaced};
+    memoi_stay fresh = {use->item, use->how,        time, time, -1, before, -1,       k, -1, -1,
+                        copied,    use->is_on_host, 0,    0,    at, -1,     displaced};
     if (k >= 0) {
         memoi_stay* s = &m->stays[k];
         fresh.value = s->changed >= 0 ? s->changed : s->value;
@@ -275,13 +259,11 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     const int64_t begin = memoi_cell_at(m->desc, at);
     const int64_t end = begin + (use->is_on_host ? item->n_host : item->n_slots);
     int32_t k = m->latest[use->item], before = -1, displaced = -1;
-    int goes_on, is_of_list;
+    int goes_on;
 
     /* What does not live on ends with its list. */
     if (k >= 0 && !item->lives_on && m->stays[k].first < list_time) k = -1;
-    is_of_list = !m->desc->is_any_order || k < 0 || m->stays[k].first >= list_time;
     goes_on = k >= 0 && m->stays[k].at == at;
-    if (!is_of_list) goes_on &= m->stays[k].first >= list_time - m->desc->n_visits;
     for (int64_t c = begin; c < end; c++) {
         MEMO_ASSERT(m->used[c] < time); /* no two items of a visit share a byte */
         goes_on &= m->owners[c] == k;
@@ -289,9 +271,9 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
         before = m->used[c];
         displaced = m->owners[c];
     }
-    if (!goes_on || !is_of_list) {
-        k = memoi_law_begin_stay(m, use, k, at, time, before, displaced, goes_on);
-        begins[use_number] = !goes_on && !use->is_on_host;
+    if (!goes_on) {
+        k = memoi_law_begin_stay(m, use, k, at, time, before, displaced);
+        begins[use_number] = !use->is_on_host;
     }
 
     for (int64_t c = begin; c < end; c++) {
@@ -301,7 +283,6 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
         m->used[c] = time;
     }
     m->stays[k].last = time;
-    m->stays[k].is_spent = use->how == MEMOB_USE_SPEND;
     if (use->how == MEMOB_USE_READ || (use->how == MEMOB_USE_MAKE && goes_on)) return;
     m->stays[k].changed = time;
     if (use->how == MEMOB_USE_WRITE && item->copy_of >= 0) /* it has another value from here on */
@@ -386,8 +367,6 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
     MEMO_ASSERT(!order || time < stay->first);                                /* 4 */
     MEMO_ASSERT(item->n_slots > 0);                                           /* 6 */
     MEMO_ASSERT(item->file < 0 || memoi_stay_host(m, version) == item->host); /* its window */
-    MEMO_ASSERT(!order || !m->desc->is_any_order ||                           /* 8 */
-                time >= (stay->first / n_visits - 1) * n_visits);
     MEMO_ASSERT(m->n_due < 2 * m->n_stays); /* a store and a load of each */
     m->due[m->n_due++] = due;
 }
@@ -421,36 +400,49 @@ MEMOI memo_status memoi_law_sort_dues(memoi_maker* m, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Spreads the loads of each slot, in their order. */
+/* A store comes at its slot, and a load behind the stores that free its bytes, and that of its
+ * value, `later` visits later, if it can.  stored: of each slot of the device and the host, the
+ * slot of the latest store. */
+MEMOI void memoi_law_follow_stores(const memob_law_desc* d, memoi_due* due, int later,
+                                   int32_t* stored) {
+    const memob_item* item = &d->items[due->item];
+    const int64_t begin[] = {due->at, d->n_slots[0] + due->host};
+    const int64_t end[] = {begin[0] + item->n_slots, begin[1] + item->n_host};
+    for (int k = 0; k < 2; k++)
+        for (int64_t c = begin[k]; c < end[k]; c++) {
+            if (due->order)
+                due->slot = (int32_t)memob_max(due->slot, memob_min(stored[c] + later, due->need));
+            else
+                stored[c] = (int32_t)memob_max(due->slot, stored[c]);
+        }
+}
+
+/* Spreads the transfers of each slot, stores and loads in their order.  Stores through windows are
+ * not spread. */
 MEMOI memo_status memoi_law_spread(memoi_maker* m, memo_error* error) {
     const memob_law_desc* d = m->desc;
-    if (!d->item_bytes) return MEMO_STATUS_OK;
+    int32_t* stored;
+    if (!d->n_spread) return MEMO_STATUS_OK;
+    stored = MEMOB_ARRAY(&m->arrays, int32_t, (int64_t)d->n_slots[0] + d->n_slots[1]);
+    if (m->arrays.failed) return memob_no_memory(error, "the transfers of a step");
     for (int32_t first = 0, end; first < m->n_due; first = end) {
         const int32_t slot = m->due[first].slot;
-        double all_bytes = 1e-9, n_bytes = 0;
+        const int32_t n_spread = slot ? d->n_spread[(slot - 1) % d->n_visits] : 0;
+        double all_bytes[2] = {1e-9, 1e-9}, n_bytes[2] = {0, 0};
         for (end = first; end < m->n_due && m->due[end].slot == slot; end++)
-            all_bytes += (double)(m->due[end].order * d->item_bytes[m->due[end].item]);
+            all_bytes[m->due[end].order] += (double)d->item_bytes[m->due[end].item];
         for (int32_t k = first; k < end; k++) {
             memoi_due* due = &m->due[k];
-            if (!due->order) continue;
-            due->slot += (int32_t)(d->n_spread * (n_bytes / all_bytes));
+            const int32_t order = due->order;
+            if (order || d->items[due->item].file < 0)
+                due->slot += (int32_t)(n_spread * (n_bytes[order] / all_bytes[order]));
             due->slot = (int32_t)memob_min(due->slot, due->need);
-            n_bytes += (double)d->item_bytes[due->item];
+            n_bytes[order] += (double)d->item_bytes[due->item];
+            memoi_law_follow_stores(d, due, n_spread > 0, stored);
+            MEMO_ASSERT(due->slot <= due->need); /* 3, 4 */
         }
     }
     return memoi_law_sort_dues(m, error);
-}
-
-/* 8: is what the stay changes stored in its list? */
-MEMOI int memoi_stay_leaves(const memoi_maker* m, const memoi_stay* stay) {
-    const int32_t n = m->desc->n_visits;
-    const memoi_stay* next = stay->next < 0 ? NULL : &m->stays[stay->next];
-    if (stay->changed < 0 || stay->is_on_host || stay->is_spent) return 0;
-    if (m->desc->items[stay->item].lives_on == 2) return 0;
-    if (!next || next->first / n > stay->first / n + 1) return 1;
-    if (next->is_there) return next->changed < 0 && !next->is_spent;
-    /* Another list may come than the one that writes all. */
-    return next->how != MEMOB_USE_WRITE || next->first / n > stay->first / n;
 }
 
 /* Which stays are loaded and stored, and behind which visit.  Errors: INVALID_ARGUMENT. */
@@ -465,11 +457,9 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
                                   "memob_law_desc.uses: visit %d reads item %d, which no visit has "
                                   "written; let its first use be WRITE",
                                   (int)(s->first % m->desc->n_visits), (int)s->item);
-        s->is_loaded = reads && !s->is_on_host && !s->is_there;
-        if (m->desc->is_any_order)
-            s->is_stored = memoi_stay_leaves(m, s);
-        else if ((reads || s->how == MEMOB_USE_REWRITE) && s->previous >= 0 &&
-                 !m->stays[s->previous].is_on_host)
+        s->is_loaded = reads && !s->is_on_host;
+        if ((reads || s->how == MEMOB_USE_REWRITE) && s->previous >= 0 &&
+            !m->stays[s->previous].is_on_host)
             m->stays[s->previous].is_stored = m->stays[s->previous].changed >= 0;
     }
 
@@ -477,19 +467,14 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
     for (int32_t k = 0; k < m->n_stays; k++) {
         memoi_stay* s = &m->stays[k];
         const int32_t next = s->next < 0 ? INT32_MAX : m->stays[s->next].first;
-        int32_t before = s->before, value = s->value;
         if (s->is_stored && memoi_stay_is_served(m, s)) s->is_stored = 0;
         if (s->is_stored)
             memoi_law_add_due(m, 0, s, s->changed,
                               (int32_t)memob_min(next, s->after < 0 ? INT32_MAX : s->after),
                               s->last, next);
-        if (s->is_loaded && m->desc->is_any_order) { /* behind visit 0 of the list before */
-            const int32_t list = (int32_t)memob_max(s->first / m->desc->n_visits - 1, 0);
-            before = (int32_t)memob_max(before, list * m->desc->n_visits);
-            value = (int32_t)memob_max(value, list * m->desc->n_visits);
-        }
         if (s->is_loaded)
-            memoi_law_add_due(m, 1, s, (int32_t)memob_max(before, value), s->first, before, value);
+            memoi_law_add_due(m, 1, s, (int32_t)memob_max(s->before, s->value), s->first, s->before,
+                              s->value);
     }
     if (memoi_law_sort_dues(m, error)) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
     return memoi_law_spread(m, error);

@@ -163,10 +163,6 @@ MEMOI void memoi_law_walk(memoi_maker* m) {
             m->law->begin[++m->list] = m->law->n_ops;
         }
         if (slot) m->law->visit_ops[slot - 1] = -1;
-        if (m->desc->lists && m->desc->lists[m->list] & MEMOB_LIST_AHEAD) {
-            while (k < m->n_due && m->due[k].slot == slot) k++;
-            continue;
-        }
         if (slot && memoi_law_has(m->desc, m->list, m->visit)) memoi_law_add_visit(m);
         while (k < m->n_due && m->due[k].slot == slot) {
             int32_t end = k + 1;
@@ -232,7 +228,6 @@ MEMOI memo_status memob_law_make(const memob_law_desc* desc, memob_law* law, mem
     law->n_lists = (int32_t)memob_max(desc->n_lists, 1);
     law->n_visits = desc->n_visits;
     MEMO_ASSERT(desc->n_visits > 0);
-    MEMO_ASSERT(!desc->is_any_order || !desc->in_lists[0]); /* 8 */
 
     status = memoi_law_find_stays(&maker, error);
     if (!status) status = memoi_law_find_transfers(&maker, error);

@@ -158,6 +158,19 @@ MEMOI int32_t memoi_list_phase_of(const memob_list_desc* d, int32_t k, int more_
     return d->n_rounds > 3 && k == d->n_rounds - 2 ? MEMOB_LAST_BUT_ONE : MEMOB_MIDDLE;
 }
 
+/* How many visits of [v + 1, end) copies behind visit v may wait for: the slices of a layer, with
+ * an update before. */
+MEMOI int32_t memoi_list_n_spread(const memob_list* list, int32_t v, int32_t end) {
+    const memob_visit* visits = list->visits;
+    int32_t k = v + 1, first;
+    if (k < end && visits[k].pass == MEMOB_UPDATE) k++;
+    first = k;
+    while (k < end && visits[k].pass == visits[first].pass &&
+           visits[k].layer == visits[first].layer)
+        k++;
+    return k > first + 1 ? k - v - 1 : 0;
+}
+
 MEMOI void memoi_list_free(memob_list* list) {
     memob_arrays_free(&list->arrays);
     memset(list, 0, sizeof *list);

@@ -12,40 +12,34 @@
  * 1. An event that is waited for was recorded behind the operation that is meant. */
 
 typedef struct memob_sink {
-    memob_engine engine; /* events: MEMOB_RECORDS of each stream */
-    memob_law law;
-    memob_waits* waits; /* its own, or those of the sink whose streams it uses */
-    memob_cell* cells;  /* (law.n_cells) */
+    memob_engine engine;  /* events: MEMOB_RECORDS of each stream */
+    const memob_law* law; /* the one whose operations come */
+    memob_waits* waits;   /* its own, or those of the sink whose streams it uses */
+    memob_cell* cells;    /* (law->n_cells) */
     memob_records records[MEMOB_N_STREAMS];
     int32_t has_failed; /* the last call */
     /* A planner's: the engine enqueues on this clock, and there are neither waits nor events. */
     memob_clock* clock;
-    memob_clock_cell* clock_cells; /* (law.n_cells) */
+    memob_clock_cell* clock_cells; /* (law->n_cells) */
 } memob_sink;
 
-/* For a law that was made: waits, and the events of its streams, or what a clock needs.  base:
- * NULL, or the sink whose streams it uses.  n_streams: 4 with the file's, 3 without, 0: none is
- * used.  Errors: OUT_OF_HOST_MEMORY. */
+/* Waits, and the events of its streams; a clock needs none.  base: NULL, or the sink whose streams
+ * it uses.  n_streams: 4 with the file's, 3 without, 0: none is used.  Errors:
+ * OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_sink_prepare(memob_sink* sink, const memob_sink* base, int32_t n_streams,
                                      memo_error* error) {
     memob_engine* e = &sink->engine;
-    const memo_status status = memoi_law_join_cells(&sink->law, error);
-    if (status) return status;
-    if (sink->clock) {
-        sink->clock_cells = MEMOB_ARRAY(&e->arrays, memob_clock_cell, sink->law.n_cells);
-    } else {
-        sink->cells = MEMOB_ARRAY(&e->arrays, memob_cell, sink->law.n_cells);
-        sink->waits = base ? base->waits : MEMOB_ARRAY(&e->arrays, memob_waits, 1);
-        e->n_events = n_streams * MEMOB_RECORDS;
-        e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    }
-    return e->arrays.failed ? memob_no_memory(error, "the waits and events of an engine") : status;
+    if (sink->clock) return MEMO_STATUS_OK;
+    sink->waits = base ? base->waits : MEMOB_ARRAY(&e->arrays, memob_waits, 1);
+    e->n_events = n_streams * MEMOB_RECORDS;
+    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
+    return e->arrays.failed ? memob_no_memory(error, "the waits and events of an engine")
+                            : MEMO_STATUS_OK;
 }
 
 MEMOI void memoi_sink_free(memob_sink* sink) {
     memob_engine_release(&sink->engine);
     memob_arrays_free(&sink->engine.arrays);
-    memob_law_free(&sink->law);
 }
 
 /* 1: the calling thread computes in place of the stream, so what it computed is done. */
@@ -84,7 +78,7 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
 
 /* What an operation must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
 MEMOI int memoi_sink_need(const memob_sink* sink, const memob_op* op, memob_numbers* wait) {
-    memob_cells_need(sink->cells, sink->law.touches + op->first_touch, op->n_touches, wait);
+    memob_cells_need(sink->cells, sink->law->touches + op->first_touch, op->n_touches, wait);
     return memob_waits_reduce(sink->waits, op->stream, wait);
 }
 
@@ -93,7 +87,7 @@ MEMOI int memoi_sink_need(const memob_sink* sink, const memob_op* op, memob_numb
 MEMOI int64_t memoi_sink_begin(memob_sink* sink, const memob_op* op) {
     memob_numbers wait = MEMO_ZERO(memob_numbers);
     if (sink->clock) {
-        memob_clock_begin(sink->clock, sink->clock_cells, &sink->law, op);
+        memob_clock_begin(sink->clock, sink->clock_cells, sink->law, op);
         return 0;
     }
     if (memoi_sink_need(sink, op, &wait)) memoi_sink_wait(sink, op->stream, &wait);
@@ -107,12 +101,12 @@ MEMOI int64_t memoi_sink_begin(memob_sink* sink, const memob_op* op) {
 MEMOI void memoi_sink_end(memob_sink* sink, const memob_op* op, int64_t n_before) {
     int64_t number;
     if (sink->clock) {
-        memob_clock_end(sink->clock, sink->clock_cells, &sink->law, op);
+        memob_clock_end(sink->clock, sink->clock_cells, sink->law, op);
         return;
     }
     number = sink->waits->now[op->stream].of[op->stream];
     if (number == n_before) number = memob_waits_end(sink->waits, op->stream);
-    memob_cells_mark(sink->cells, sink->law.touches + op->first_touch, op->n_touches, op->stream,
+    memob_cells_mark(sink->cells, sink->law->touches + op->first_touch, op->n_touches, op->stream,
                      number);
     (void)memoi_sink_record(sink, op->stream, number);
 }
@@ -143,16 +137,6 @@ MEMOI void memoi_sink_join(memob_sink* sink) {
         if (all.of[s]) memoi_sink_wait(sink, s, &others);
     }
     if (!sink->engine.status) sink->has_failed = 0;
-}
-
-/* All that was enqueued is over. */
-MEMOI void memoi_sink_reset(memob_sink* sink) {
-    const size_t n_cells = (size_t)sink->law.n_cells;
-    if (sink->clock)
-        memset(sink->clock_cells, 0, n_cells * sizeof *sink->clock_cells);
-    else
-        memset(sink->cells, 0, n_cells * sizeof *sink->cells);
-    sink->has_failed = 0;
 }
 
 /* Begins a call.  After a failed one, or an abandoned step, waits that the law counts on may be

@@ -1,5 +1,5 @@
 #pragma once
-#include "memo/sink.h"
+#include "memo/step.h"
 /* ---- >>states places ----------------------------------------------------------------------------
  * Knows: the struct of the engine, where states lie on each tier, and which states a pass uses.
  * Knows nothing of the order of a step.
@@ -80,55 +80,6 @@ typedef struct memob_states_update {
     int32_t layer;
 } memob_states_update;
 
-/* A state of a layer. */
-typedef struct memob_state_bytes {
-    /* Offsets on the device; streamed: on the host; spilled: in the file, through a place on the
-     * host; -1: not in the file. */
-    int64_t at[MEMO_N_TIERS], n_bytes;
-    int32_t first_piece, end_piece; /* of the device's bytes, each of which is of the same states */
-    int32_t is_newer;               /* there than on the host, or in the file */
-} memob_state_bytes;
-
-/* Copies an item between the device and its home, in two parts if that is the file.  Inlined: a
- * layer has many. */
-MEMOI inline void memoi_state_copy(memob_engine* e, const memob_state_bytes* of, int32_t kind,
-                                   int32_t item) {
-    if (kind == MEMOB_OP_LOAD || kind == MEMOB_OP_STORE)
-        memob_engine_copy(e, kind == MEMOB_OP_LOAD, of->at[0], of->at[1], of->n_bytes);
-    else
-        memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
-                              kind == MEMOB_OP_WRITE, of->at[1], of->at[2],
-                              memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT));
-}
-
-/* The lists of a step.  What follows decides what is fetched, so forwards and backwards are lists
- * of their own.  Of an order, whose turns are known, FORWARD is a forward alone, and the others but
- * UPDATE have all turns. */
-typedef enum memob_states_list {
-    MEMOB_STATES_NOTHING = 0,    /* no visits */
-    MEMOB_STATES_FORWARD,        /* without updates */
-    MEMOB_STATES_UPDATE_FORWARD, /* with the updates of the step before, deferred */
-    MEMOB_STATES_BACKWARD,       /* the first of a step */
-    MEMOB_STATES_MORE_BACKWARD,  /* a later one */
-    MEMOB_STATES_FUSED,          /* as BACKWARD, with updates */
-    MEMOB_STATES_MORE_FUSED,     /* as MORE_BACKWARD, with updates */
-    MEMOB_STATES_UPDATE,         /* alone */
-    MEMOB_STATES_N_LISTS
-} memob_states_list;
-
-/* All visits of each list, and what they use.  Item l * n_states + s is state s of layer l. */
-typedef struct memob_states_items {
-    int32_t n_visits, n_uses, n_lists, n_slots[MEMO_N_TIERS];
-    memob_visit* visits;
-    uint32_t* in_lists;
-    char* on_host; /* (n_visits): an update there */
-    memob_item* items;
-    memob_use* uses;
-    int32_t lists[3 * MEMOB_STATES_N_LISTS * MEMOB_STATES_N_LISTS];
-    int32_t table_of[MEMOB_STATES_N_LISTS][MEMOB_STATES_N_LISTS]; /* list, next list; 0: none */
-    memob_arrays arrays;
-} memob_states_items;
-
 typedef struct memob_states {
     memob_sink sink; /* engine.spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
     int32_t update_at, n_layers, n_states; /* update_at: memo_update_at */
@@ -144,23 +95,20 @@ typedef struct memob_states {
     memob_states_layer* layers;   /* (n_layers) */
     memob_state_bytes* bytes;     /* (n_layers, n_states): the law's items */
     memob_states_sizes sizes;
-    memob_states_items items;
 
-    /* What lies on the device. */
-    int32_t* owners; /* (pieces): the item that lies there; -1: none */
+    /* Items, l * n_states + s: state s of layer l. */
+    memob_item* items;
+    char* ends; /* 1: a gradient, whose value ends with the update */
+    int32_t n_slots[MEMO_N_TIERS];
+    memob_there there;
+    memob_step* steps; /* of each number of slices and rounds: where a step is */
 
-    /* Where a step is. */
-    int32_t list, next; /* NOTHING: no list; what is prepared */
-    int32_t behind;     /* what follows the backward of this micro-batch */
-    int32_t op, end;    /* of the law: the visit that is open or comes next */
-    int32_t n_slices;   /* of a layer */
-    int32_t is_spread;  /* copies come between them */
-    int32_t is_forward_only;
-    int32_t due[2];      /* of the law: all copies before are enqueued, to the host and back */
-    double due_bytes[2]; /* of the copies that come between the slices of this layer */
-    int32_t is_visiting; /* it is open */
-    int64_t n_before;    /* operations of its stream when it began */
-    int32_t n_updates;   /* begun in this list */
+    /* The step that is under way. */
+    memob_step* step;                 /* the latest; NULL: none yet */
+    int32_t round;                    /* rounds of it so far */
+    int32_t is_running;               /* visits are under way: of a round, or of updates alone */
+    int32_t is_last, is_forward_only; /* of the latest round */
+    int32_t n_updates;                /* begun in it, or in the latest updates alone */
     int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
     int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
     int64_t n_unseen;           /* updates since all streams were synchronized without an error */
@@ -361,8 +309,12 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
 }
 
 MEMOI void memob_states_free(memob_states* states) {
+    for (memob_step* step = states->steps; step; step = states->steps) {
+        states->steps = step->next;
+        memoi_step_free(step);
+        MEMO_FREE(step);
+    }
     memoi_sink_free(&states->sink);
-    memob_arrays_free(&states->items.arrays);
 }
 
 /* Errors: INVALID_ARGUMENT, also for sums above 2^62. */

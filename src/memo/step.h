@@ -1,5 +1,6 @@
 #pragma once
-#include "memo/states_items.h"
+#include "memo/list.h"
+#include "memo/sink.h"
 /* ---- >>step -------------------------------------------------------------------------------------
  * Knows: where the trainer is in the list of a step, and what lies on the device there.  Knows
  * nothing of what visits compute.
@@ -21,6 +22,33 @@
 /* Where the value of an item is. */
 enum { MEMOB_IS_AWAY = 0, MEMOB_IS_THERE, MEMOB_IS_NEWER /* there than at home */ };
 
+/* A state of a layer. */
+typedef struct memob_state_bytes {
+    /* Offsets on the device; streamed: on the host; spilled: in the file, through a place on the
+     * host; -1: not in the file. */
+    int64_t at[MEMO_N_TIERS], n_bytes;
+    int32_t first_piece; /* of the device's bytes, each of which is of the same states */
+} memob_state_bytes;
+
+/* Copies an item between the device and its home, in two parts if that is the file.  Inlined: a
+ * layer has many. */
+MEMOI inline void memoi_state_copy(memob_engine* e, const memob_state_bytes* of, int32_t kind,
+                                   int32_t item) {
+    if (kind == MEMOB_OP_LOAD || kind == MEMOB_OP_STORE)
+        memob_engine_copy(e, kind == MEMOB_OP_LOAD, of->at[0], of->at[1], of->n_bytes);
+    else
+        memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
+                              kind == MEMOB_OP_WRITE, of->at[1], of->at[2],
+                              memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT));
+}
+
+/* What lies on the device, for all steps with the same items. */
+typedef struct memob_there {
+    uint8_t* lies;    /* (n_items) */
+    int32_t* in_slot; /* (slots of the device): 1 + the item there */
+    char* pending;    /* (layers): the layer's update waits */
+} memob_there;
+
 typedef struct memob_step_desc {
     memob_list* list; /* the step takes it */
     const memob_item* items;
@@ -31,6 +59,7 @@ typedef struct memob_step_desc {
     const memob_use* uses; /* of all visits of the list */
     int32_t n_uses;
     memob_sink* sink; /* its streams, waits and events; the step sets its law and cells */
+    const memob_there* there;
 } memob_step_desc;
 
 /* The law of the planned step, or of a phase beside it. */
@@ -45,18 +74,17 @@ typedef struct memob_step_law {
 typedef struct memob_step {
     memob_step_desc desc;
     memob_list list;
-    memob_step_law laws[MEMOB_N_PHASES];         /* 0: of the planned step; then those beside it */
-    int32_t n_laws, law_of[MEMOB_N_PHASES], law; /* law: whose cells the sink has; -1: none yet */
+    memob_step_law laws[MEMOB_N_PHASES]; /* 0: of the planned step; then those beside it */
+    int32_t n_laws, law_of[MEMOB_N_PHASES];
     int32_t begin[MEMOB_N_PHASES], end[MEMOB_N_PHASES]; /* operations of each phase */
     uint8_t* takes;                                     /* (phases and none, n_items): MEMOB_IS_ */
     int32_t phase; /* -1: none, and `lies` says what is there */
     int32_t op; /* the visit that comes next, or is open; begin of the phase: it is not entered */
     int32_t is_open, is_entered;
-    int64_t n_before;    /* see memoi_sink_begin */
-    uint8_t* lies;       /* (n_items) */
-    int32_t* in_slot;    /* (slots of the device): 1 + the item there */
-    int64_t* item_bytes; /* (n_items) */
-    char* pending;       /* (layers): the layer's update waits */
+    int64_t n_before;        /* see memoi_sink_begin */
+    memob_there there;       /* the desc's */
+    int64_t* item_bytes;     /* (n_items) */
+    struct memob_step* next; /* another one, with the same items */
     memob_arrays arrays;
 } memob_step;
 
@@ -68,22 +96,22 @@ MEMOI const memob_step_law* memoi_step_law_of(const memob_step* step, int32_t ph
 /* --- what lies there --- */
 
 MEMOI void memoi_step_clear(memob_step* step) {
-    memset(step->lies, MEMOB_IS_AWAY, (size_t)step->desc.n_items);
-    memset(step->in_slot, 0, (size_t)step->desc.n_slots[0] * sizeof *step->in_slot);
+    memset(step->there.lies, MEMOB_IS_AWAY, (size_t)step->desc.n_items);
+    memset(step->there.in_slot, 0, (size_t)step->desc.n_slots[0] * sizeof *step->there.in_slot);
 }
 
 /* From now on the item lies there; others in its slots do not. */
 MEMOI void memoi_step_put(memob_step* step, int32_t item, int64_t at, int is_newer) {
     for (int64_t slot = at; slot < at + step->desc.items[item].n_slots; slot++) {
-        const int32_t other = step->in_slot[slot] - 1;
+        const int32_t other = step->there.in_slot[slot] - 1;
         if (other >= 0 && other != item) {
-            MEMO_ASSERT(step->lies[other] != MEMOB_IS_NEWER); /* 2 */
-            step->lies[other] = MEMOB_IS_AWAY;
+            MEMO_ASSERT(step->there.lies[other] != MEMOB_IS_NEWER); /* 2 */
+            step->there.lies[other] = MEMOB_IS_AWAY;
         }
-        step->in_slot[slot] = item + 1;
+        step->there.in_slot[slot] = item + 1;
     }
-    if (is_newer || !step->lies[item])
-        step->lies[item] = is_newer ? MEMOB_IS_NEWER : MEMOB_IS_THERE;
+    if (is_newer || !step->there.lies[item])
+        step->there.lies[item] = is_newer ? MEMOB_IS_NEWER : MEMOB_IS_THERE;
 }
 
 /* What an operation leaves. */
@@ -94,7 +122,7 @@ MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const mem
         const int32_t item = law->parts[k].item;
         const int32_t stores = step->desc.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE;
         if (op->kind == MEMOB_OP_LOAD) memoi_step_put(step, item, law->parts[k].at, 0);
-        if (op->kind == stores && step->lies[item]) step->lies[item] = MEMOB_IS_THERE;
+        if (op->kind == stores && step->there.lies[item]) step->there.lies[item] = MEMOB_IS_THERE;
     }
     if (op->kind != MEMOB_OP_VISIT) return;
     is_update = step->list.visits[of->first_visit + op->visit].pass == MEMOB_UPDATE;
@@ -102,11 +130,11 @@ MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const mem
         const memob_use* use = &of->uses[u];
         if (!step->desc.items[use->item].n_slots) continue;
         if (use->is_on_host)
-            step->lies[use->item] = MEMOB_IS_AWAY; /* it is older */
+            step->there.lies[use->item] = MEMOB_IS_AWAY; /* it is older */
         else
             memoi_step_put(step, use->item, use->at, use->how != MEMOB_USE_READ);
-        if (is_update && step->desc.ends[use->item] && step->lies[use->item])
-            step->lies[use->item] = MEMOB_IS_THERE; /* nobody reads it any more */
+        if (is_update && step->desc.ends[use->item] && step->there.lies[use->item])
+            step->there.lies[use->item] = MEMOB_IS_THERE; /* nobody reads it any more */
     }
 }
 
@@ -161,7 +189,7 @@ MEMOI void memoi_step_find_takes(memob_step* step, int32_t phase, char* known, u
     uint8_t* takes = step->takes + (int64_t)phase * n;
     memoi_step_clear(step);
     memoi_step_play_all(step, of, 0, begin);
-    memcpy(lies, step->lies, (size_t)n);
+    memcpy(lies, step->there.lies, (size_t)n);
     memset(known, 0, (size_t)n);
     for (int32_t k = begin; k < end; k++) memoi_step_take(step, of, k, known, lies, takes);
     for (int32_t k = of->list ? of->law.begin[1] : begin; k < begin; k++)
@@ -194,6 +222,7 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     const memob_step_desc* d = &step->desc;
     memob_step_law* of = &step->laws[step->n_laws++];
     char* on_host = MEMOB_ARRAY(&step->arrays, char, end - begin + d->n_items);
+    int32_t* n_spread = MEMOB_ARRAY(&step->arrays, int32_t, end - begin + d->n_items);
     memob_law_desc desc;
     memo_status status;
     memset(&desc, 0, sizeof desc);
@@ -207,7 +236,10 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
         of->uses[desc.n_uses] = d->uses[u];
         of->uses[desc.n_uses++].visit -= begin;
     }
-    for (int32_t v = begin; v < end; v++) on_host[v - begin] = (char)step->list.visits[v].on_host;
+    for (int32_t v = begin; v < end; v++) {
+        on_host[v - begin] = (char)step->list.visits[v].on_host;
+        n_spread[v - begin] = memoi_list_n_spread(&step->list, v, end);
+    }
     desc.n_visits = end - begin;
     if (is_beside) memoi_step_read_all(step, &desc, of->uses);
 
@@ -216,7 +248,7 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     desc.n_items = d->n_items;
     desc.uses = of->uses;
     desc.n_lists = is_beside ? 1 : 3;
-    desc.n_spread = step->list.desc.n_slices;
+    desc.n_spread = step->list.desc.n_slices > 1 ? n_spread : NULL;
     desc.item_bytes = step->item_bytes;
     memcpy(desc.n_slots, d->n_slots, sizeof desc.n_slots);
     status = memob_law_make(&desc, &of->law, error);
@@ -240,21 +272,23 @@ MEMOI void memoi_step_free(memob_step* step) {
     memset(step, 0, sizeof *step);
 }
 
-/* desc's arrays outlive the step, but for uses.  Free the step also after a failure.  Errors:
- * OUT_OF_HOST_MEMORY. */
+/* desc's arrays outlive the step, but for uses.  A planner's step has the planned phases alone.
+ * Free the step also after a failure.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_step_make(const memob_step_desc* desc, memob_step* step,
                                   memo_error* error) {
     const int64_t n = desc->n_items;
     memo_status status;
+    uint8_t* lies;
     char* known;
     memset(step, 0, sizeof *step);
     step->desc = *desc;
     step->list = *desc->list;
     memset(desc->list, 0, sizeof *desc->list);
+    step->phase = -1;
     step->takes = MEMOB_ARRAY(&step->arrays, uint8_t, (MEMOB_N_PHASES + 1) * n);
-    step->lies = MEMOB_ARRAY(&step->arrays, uint8_t, 2 * n);
-    step->in_slot = MEMOB_ARRAY(&step->arrays, int32_t, desc->n_slots[0]);
-    step->pending = MEMOB_ARRAY(&step->arrays, char, step->list.desc.n_layers + 2);
+    step->there.lies = MEMOB_ARRAY(&step->arrays, uint8_t, n); /* until phases are known */
+    step->there.in_slot = MEMOB_ARRAY(&step->arrays, int32_t, desc->n_slots[0]);
+    lies = MEMOB_ARRAY(&step->arrays, uint8_t, n);
     step->item_bytes = MEMOB_ARRAY(&step->arrays, int64_t, n);
     known = MEMOB_ARRAY(&step->arrays, char, n);
     if (step->arrays.failed) return memob_no_memory(error, "the cursor of a step");
@@ -265,7 +299,7 @@ MEMOI memo_status memoi_step_make(const memob_step_desc* desc, memob_step* step,
         const int32_t first = step->list.begin[phase], end = step->list.end[phase];
         const int is_beside = first >= step->list.n_of_step;
         const memob_step_law* of;
-        if (first == end) continue;
+        if (first == end || (is_beside && desc->sink->clock)) continue;
         if (is_beside) status = memoi_step_make_law(step, first, end, 1, error);
         if (status) return status;
         step->law_of[phase] = is_beside ? step->n_laws - 1 : 0;
@@ -273,11 +307,9 @@ MEMOI memo_status memoi_step_make(const memob_step_desc* desc, memob_step* step,
         step->begin[phase] = memoi_step_op_of(of, first);
         step->end[phase] = is_beside ? memoi_step_op_of(of, end - 1) + 1 : of->law.begin[2];
         if (end < step->list.n_of_step) step->end[phase] = memoi_step_op_of(of, end);
-        memoi_step_find_takes(step, phase, known, step->lies + n);
+        memoi_step_find_takes(step, phase, known, lies);
     }
-    if (status) return status;
-    memoi_step_clear(step);
-    step->phase = step->law = -1;
+    step->there = *desc->there;
     return status;
 }
 
@@ -312,9 +344,16 @@ MEMOI void memoi_step_move(memob_step* step, int32_t item, int is_load, int* n_m
 
     /* A load that fails has taken the bytes of others all the same. */
     if (!sink->engine.status)
-        step->lies[item] = MEMOB_IS_THERE;
+        step->there.lies[item] = MEMOB_IS_THERE;
     else if (is_load)
-        step->lies[item] = MEMOB_IS_AWAY;
+        step->there.lies[item] = MEMOB_IS_AWAY;
+}
+
+/* From now on `lies` says what is there. */
+MEMOI void memoi_step_park(memob_step* step) {
+    memoi_step_find_lies(step);
+    step->phase = -1;
+    step->is_open = step->is_entered = 0;
 }
 
 /* Leaves the phase for another; MEMOB_N_PHASES: for none. */
@@ -322,14 +361,13 @@ MEMOI void memoi_step_jump(memob_step* step, int32_t phase) {
     const uint8_t* takes = step->takes + (int64_t)phase * step->desc.n_items;
     memob_sink* sink = step->desc.sink;
     int n_moved = 0;
-    memoi_step_find_lies(step);
-    step->phase = -1;
+    memoi_step_park(step);
     for (int32_t i = 0; i < step->desc.n_items; i++)
-        if (step->lies[i] == MEMOB_IS_NEWER && takes[i] != MEMOB_IS_NEWER)
+        if (step->there.lies[i] == MEMOB_IS_NEWER && takes[i] != MEMOB_IS_NEWER)
             memoi_step_move(step, i, 0, &n_moved);
     if (n_moved && !sink->engine.status) memoi_sink_join(sink); /* loads take their bytes */
     for (int32_t i = 0; i < step->desc.n_items; i++)
-        if (takes[i] && !step->lies[i]) memoi_step_move(step, i, 1, &n_moved);
+        if (takes[i] && !step->there.lies[i]) memoi_step_move(step, i, 1, &n_moved);
     if (n_moved && !sink->engine.status) memoi_sink_join(sink);
 }
 
@@ -356,11 +394,10 @@ MEMOI memo_status memoi_step_go(memob_step* step, int32_t phase, memo_error* err
     MEMO_ASSERT(step->begin[phase] < step->end[phase] && !step->is_open); /* 3 */
     memoi_sink_call(sink, error);
     if (step->phase != phase || step->is_entered) memoi_step_jump(step, phase);
-    if (step->law != step->law_of[phase] && !sink->engine.status)
+    if (sink->law != &of->law && !sink->engine.status)
         memoi_sink_join(sink); /* its cells know nothing of copies under way */
     if (sink->engine.status) return memoi_step_finish(step);
-    step->law = step->law_of[phase];
-    sink->law = of->law;
+    sink->law = &of->law;
     sink->cells = of->cells;
     sink->clock_cells = of->clock_cells;
     step->phase = phase;
@@ -372,9 +409,10 @@ MEMOI memo_status memoi_step_go(memob_step* step, int32_t phase, memo_error* err
 /* Opens the visit that comes next.  Errors: the device's. */
 MEMOI memo_status memoi_step_begin(memob_step* step, memo_error* error) {
     memob_sink* sink = step->desc.sink;
+    const memob_op* op = &sink->law->ops[step->op];
     MEMO_ASSERT(step->is_entered && !step->is_open); /* 3 */
     memoi_sink_call(sink, error);
-    if (!sink->engine.status) step->n_before = memoi_sink_begin(sink, &sink->law.ops[step->op]);
+    if (!sink->engine.status && op->n_touches) step->n_before = memoi_sink_begin(sink, op);
     step->is_open = !sink->engine.status;
     return memoi_step_finish(step);
 }
@@ -388,7 +426,7 @@ MEMOI memo_status memoi_step_end(memob_step* step, memo_error* error) {
     int32_t next;
     MEMO_ASSERT(step->is_open && op->kind == MEMOB_OP_VISIT); /* 3 */
     memoi_sink_call(sink, error);
-    if (!sink->engine.status) memoi_sink_end(sink, op, step->n_before);
+    if (!sink->engine.status && op->n_touches) memoi_sink_end(sink, op, step->n_before);
     if (sink->engine.status) return memoi_step_finish(step);
     step->is_open = 0;
     for (step->op++; step->op < end && of->law.ops[step->op].kind != MEMOB_OP_VISIT; step->op++) {
@@ -400,8 +438,7 @@ MEMOI memo_status memoi_step_end(memob_step* step, memo_error* error) {
     /* The phase is over.  Behind one of the planned step comes the next; at its end the first. */
     step->is_entered = 0;
     if (step->law_of[step->phase]) {
-        memoi_step_find_lies(step);
-        step->phase = -1;
+        memoi_step_park(step);
         return MEMO_STATUS_OK;
     }
     next = step->phase;
@@ -412,8 +449,9 @@ MEMOI memo_status memoi_step_end(memob_step* step, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* In place of an update that is not run: what it would write lies there afterwards. */
-MEMOI memo_status memoi_step_pass(memob_step* step, memo_error* error) {
+/* Before an update that may leave bytes as they are: what it would write lies there.  Then the
+ * update begins. */
+MEMOI memo_status memoi_step_begin_with(memob_step* step, memo_error* error) {
     const memob_step_law* of = memoi_step_law_of(step, step->phase);
     const memob_op* op = &of->law.ops[step->op];
     memob_sink* sink = step->desc.sink;
@@ -423,38 +461,66 @@ MEMOI memo_status memoi_step_pass(memob_step* step, memo_error* error) {
     memoi_step_find_lies(step);
     for (int32_t u = of->law.first_use[op->visit]; u < of->law.first_use[op->visit + 1]; u++) {
         const memob_use* use = &of->uses[u];
-        if (use->how == MEMOB_USE_REWRITE && !use->is_on_host && !step->lies[use->item] &&
+        if (use->how == MEMOB_USE_REWRITE && !use->is_on_host && !step->there.lies[use->item] &&
             step->desc.items[use->item].n_slots)
             memoi_step_move(step, use->item, 1, &n_moved);
     }
     if (n_moved && !sink->engine.status) memoi_sink_join(sink);
-    if (!memoi_step_finish(step) && !memoi_step_begin(step, error))
-        return memoi_step_end(step, error);
+    if (!memoi_step_finish(step)) return memoi_step_begin(step, error);
     step->phase = -1; /* lies says what is there */
     return sink->engine.status;
 }
 
-/* The updates of all layers wait. */
-MEMOI void memoi_step_defer(memob_step* step) {
-    memset(step->pending, 1, (size_t)step->list.desc.n_layers + 2);
+/* In place of an update that is not run. */
+MEMOI memo_status memoi_step_pass(memob_step* step, memo_error* error) {
+    const memo_status status = memoi_step_begin_with(step, error);
+    return status ? status : memoi_step_end(step, error);
 }
 
-/* Nothing of the step stays on the device: for what the cursor does not know. */
-MEMOI memo_status memoi_step_leave(memob_step* step, memo_error* error) {
-    MEMO_ASSERT(!step->is_open); /* 3 */
-    memoi_sink_call(step->desc.sink, error);
-    memoi_step_jump(step, MEMOB_N_PHASES);
+/* The updates of all layers wait. */
+MEMOI void memoi_step_defer(memob_step* step) {
+    memset(step->there.pending, 1, (size_t)step->list.desc.n_layers + 2);
+}
+
+/* Between phases: the item is at home, and with `drops` nowhere else.  Streams may still move it.
+ * Errors: the device's. */
+MEMOI memo_status memoi_step_bring_home(memob_step* step, int32_t item, int drops,
+                                        memo_error* error) {
+    memob_sink* sink = step->desc.sink;
+    int n_moved = 0;
+    MEMO_ASSERT(!step->is_entered); /* 3 */
+    memoi_sink_call(sink, error);
+    memoi_step_park(step);
+    if (step->there.lies[item] == MEMOB_IS_NEWER) memoi_step_move(step, item, 0, &n_moved);
+    if (n_moved && !sink->engine.status) memoi_sink_join(sink);
+    if (drops && !sink->engine.status) step->there.lies[item] = MEMOB_IS_AWAY;
     return memoi_step_finish(step);
+}
+
+/* All that was enqueued is over, and nothing lies on the device. */
+MEMOI void memoi_step_reset(memob_step* step) {
+    memoi_step_park(step);
+    memoi_step_clear(step);
+    for (int32_t k = 0; k < step->n_laws; k++) {
+        const memob_step_law* of = &step->laws[k];
+        if (of->clock_cells)
+            memset(of->clock_cells, 0, (size_t)of->law.n_cells * sizeof *of->clock_cells);
+        else
+            memset(of->cells, 0, (size_t)of->law.n_cells * sizeof *of->cells);
+    }
+    step->desc.sink->has_failed = 0;
 }
 
 /* A load that has failed half-way has taken the bytes of others. */
 MEMOI void memoi_step_drop_load(memob_step* step) {
-    const memob_law* law = &step->desc.sink->law;
-    const memob_op* op = &law->ops[step->op];
-    if (!step->is_entered || op->kind != MEMOB_OP_LOAD) return;
+    const memob_law* law = step->desc.sink->law;
+    const memob_op* op;
+    if (!step->is_entered) return;
+    op = &law->ops[step->op];
+    if (op->kind != MEMOB_OP_LOAD) return;
     for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
         memoi_step_put(step, law->parts[k].item, law->parts[k].at, 0);
-        step->lies[law->parts[k].item] = MEMOB_IS_AWAY;
+        step->there.lies[law->parts[k].item] = MEMOB_IS_AWAY;
     }
 }
 
@@ -464,8 +530,9 @@ MEMOI void memoi_step_abandon(memob_step* step) {
     memoi_step_find_lies(step);
     memoi_step_drop_load(step);
     for (int32_t i = 0; i < step->desc.n_items; i++)
-        if (step->desc.ends[i] && step->lies[i] && !step->pending[i / step->desc.n_of_layer])
-            step->lies[i] = MEMOB_IS_THERE;
+        if (step->desc.ends[i] && step->there.lies[i] &&
+            !step->there.pending[i / step->desc.n_of_layer])
+            step->there.lies[i] = MEMOB_IS_THERE;
     step->phase = -1;
     step->is_open = step->is_entered = 0;
     step->desc.sink->has_failed = 1;

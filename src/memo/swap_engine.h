@@ -16,6 +16,7 @@
 struct memo_swap {
     memob_sink sink; /* engine.spill_ops: (items of rows, 2); NULL: none is spilled */
     memob_swap_items items;
+    memob_law law;   /* of them */
     int32_t* waited; /* (n_visits): the visit waited, and its marks are recorded */
     int32_t is_timed;
     memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
@@ -61,6 +62,7 @@ void memo_swap_destroy(memo_swap* swap) {
     for (int32_t i = 0; swap->marks && i < 2 * swap->placement->n_visits; i++)
         if (swap->marks[i]) memo_event_destroy(&swap->sink.engine.device, swap->marks[i], NULL);
     memoi_sink_free(&swap->sink);
+    memob_law_free(&swap->law);
     memob_swap_items_free(&swap->items);
     memob_swap_placement_free(&swap->own_placement);
     MEMO_FREE(swap);
@@ -91,8 +93,11 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     int64_t windows_bytes;
     int32_t n_streams = 0;
     if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_N_STREAMS : MEMOB_N_STREAMS - 1;
-    status = memoi_sink_prepare(&swap->sink, base, n_streams, error);
+    status = memoi_law_join_cells(&swap->law, error);
+    if (!status) status = memoi_sink_prepare(&swap->sink, base, n_streams, error);
     if (status) return status;
+    swap->sink.law = &swap->law;
+    swap->sink.cells = MEMOB_ARRAY(&e->arrays, memob_cell, swap->law.n_cells);
     e->spill_ops =
         MEMOB_ARRAY(&e->arrays, memob_spill_op,
                     n_spilled ? 2 * (int64_t)swap->items.n_classes * swap->items.n_steps : 0);
@@ -147,7 +152,7 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry,
     if (!placement) status = memob_swap_placement_make(desc, 0, swap->placement, error);
     if (!status) status = memob_swap_items_make(desc, swap->placement, &swap->items, error);
     if (!status)
-        status = memob_swap_items_law(&swap->items, swap->placement, NULL, &swap->sink.law, error);
+        status = memob_swap_items_law(&swap->items, swap->placement, NULL, &swap->law, error);
     if (!status) status = memoi_swap_find_pieces(desc, swap->placement, &swap->items, error);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
     if (!status) status = memoi_swap_acquire(swap, desc, base, error);
@@ -231,8 +236,8 @@ MEMOI void memoi_swap_copy(memo_swap* swap, const memob_op* op, const memob_part
 
 /* Enqueues a transfer, or a write or read of the file. */
 MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
-    const memob_op* op = &swap->sink.law.ops[k];
-    const memob_part *part = &swap->sink.law.parts[op->first_part], *end = part + op->n_parts;
+    const memob_op* op = &swap->law.ops[k];
+    const memob_part *part = &swap->law.parts[op->first_part], *end = part + op->n_parts;
     int64_t n_before = -1;
     for (; part < end && !swap->sink.engine.status; part++) {
         if (op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ) {
@@ -262,7 +267,7 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
 /* The operation of a visit of this micro-batch. */
 MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
     const int32_t table = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
-    const memob_law* law = &swap->sink.law;
+    const memob_law* law = &swap->law;
     const int32_t k = law->visit_ops[(int64_t)table * law->n_visits + visit];
     MEMO_ASSERT(law->ops[k].kind == MEMOB_OP_VISIT); /* 3 */
     return k;
@@ -271,7 +276,7 @@ MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
 MEMOI memo_status memob_swap_begin(memo_swap* swap, memo_error* error) {
     memob_sink* sink = &swap->sink;
     memob_engine* e = &sink->engine;
-    const memob_op* op = &sink->law.ops[memoi_swap_visit_op(swap, swap->n_begun)];
+    const memob_op* op = &swap->law.ops[memoi_swap_visit_op(swap, swap->n_begun)];
     const memo_stream compute = e->streams[MEMOB_STREAM_COMPUTE];
     const memo_event* marks = swap->marks ? swap->marks + 2 * swap->n_begun : NULL;
     memob_numbers wait = MEMO_ZERO(memob_numbers);
@@ -299,7 +304,7 @@ MEMOI memo_status memob_swap_begin(memo_swap* swap, memo_error* error) {
 /* The older open visit ends, and the operations behind it begin. */
 MEMOI memo_status memob_swap_end(memo_swap* swap, memo_error* error) {
     memob_sink* sink = &swap->sink;
-    const memob_law* law = &sink->law;
+    const memob_law* law = &swap->law;
     const memob_engine* e = &sink->engine;
     int32_t k = memoi_swap_visit_op(swap, swap->n_ended);
     const int32_t end = law->begin[law->ops[k].list + 1];

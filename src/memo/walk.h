@@ -11,6 +11,7 @@
 typedef struct memob_walk {
     const memob_swap_placement* order;
     memob_states* states;                            /* NULL: none */
+    memob_step* step;                                /* of the states */
     void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
     void (*compute)(void* user, int32_t k);          /* visit k */
     /* Before a turn of backwards; if losses are in layers, there for each micro-batch. */
@@ -31,21 +32,21 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
     memob_states* states = w->states;
     const int32_t n = states && states->n_turns ? order->n_forwards : order->n_visits;
     memo_status status = MEMO_STATUS_OK;
-    if (states) status = memob_states_set_batch(states, order->n_slices, is_last, 0, error);
+    if (states) status = memob_states_begin_round(states, w->step, is_last, 0, error);
     for (int32_t k = 0; k < order->n_visits && !status; k++) {
         const memob_row_visit* visit = &order->visits[k];
         const int32_t turn = states && states->n_turns ? states->turns[k / n] : 0;
         if (states && k % n == 0) status = memob_states_begin_turn(states, turn, error);
         if (!status && memob_swap_is_between(order, k)) w->between(w->user);
         if (states && !status)
-            status = memob_states_step(states, visit->pass, memoi_walk_step(w, k), 0, error);
+            status = memob_states_visit(states, visit->pass, memoi_walk_step(w, k), 0, error);
         if (status) return status;
         w->rows(w->user, k, 0);
         if (memob_swap_has_loss(order, k)) w->between(w->user);
         w->compute(w->user, k);
         w->rows(w->user, k, 1);
         if (states)
-            status = memob_states_step(states, visit->pass, memoi_walk_step(w, k), 1, error);
+            status = memob_states_visit(states, visit->pass, memoi_walk_step(w, k), 1, error);
         if (states && k % n == n - 1 && !status)
             status = memob_states_end_turn(states, turn, error);
     }
@@ -55,11 +56,7 @@ MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error*
 /* The update after the last micro-batch of a step. */
 MEMOI memo_status memob_walk_update(const memob_walk* w, memo_error* error) {
     memob_states* states = w->states;
-    memo_status status = MEMO_STATUS_OK;
-    if (!states) return status;
+    if (!states) return MEMO_STATUS_OK;
     if (states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
-    if (!memob_states_is_due(states)) return status;
-    for (int32_t k = 0; k < 2 * states->n_layers && !status; k++)
-        status = memob_states_visit(states, MEMOB_UPDATE, k / 2, k % 2, error);
-    return status;
+    return states->is_due ? memob_states_update_all(states, error) : MEMO_STATUS_OK;
 }

@@ -31,6 +31,7 @@ typedef struct problem {
     uint32_t in_lists[VISITS_MAX];
     char on_host[VISITS_MAX];
     int64_t item_bytes[ITEMS_MAX];
+    int32_t n_spread[VISITS_MAX];
     int updates_on_host;
     int32_t n_lists;
     int32_t sequence[SEQUENCE_MAX]; /* tables that run */
@@ -293,7 +294,8 @@ static int random_problem(void) {
     if (pick(0, 2)) return 1;
     for (int i = 0; i < p.desc.n_items; i++) p.item_bytes[i] = pick(0, 1000);
     p.desc.item_bytes = p.item_bytes;
-    p.desc.n_spread = pick(0, 5);
+    for (int v = 0; v < p.desc.n_visits; v++) p.n_spread[v] = pick(0, 5);
+    p.desc.n_spread = p.n_spread;
     return 1;
 }
 

@@ -678,7 +678,7 @@ TEST(transfers_have_bytes) {
         c.desc.rows = c.has_rows ? c.rows : NULL;
         c.desc.spill_directory = NULL;
         CHECK_OK(memob_swap_create(&c.desc, 1, NULL, NULL, &c.swap, &error));
-        const memob_law* law = &c.swap->sink.law;
+        const memob_law* law = &c.swap->law;
         const int64_t* copied_bytes = c.swap->sink.engine.copied_bytes;
         for (int32_t k = 0; k < law->n_ops; k++) {
             const int32_t kind = law->ops[k].kind;

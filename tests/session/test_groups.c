@@ -271,7 +271,8 @@ TEST(the_planner_tries_every_group) {
 }
 
 /* Copies of states come between those of rows, micro-batch by micro-batch.  Both would end with the
- * computation of their layer; behind all copies of states, EDGE rows would be late in each layer. */
+ * computation of their layer; behind all copies of states, EDGE rows would be late in each layer, by
+ * 3 % of the step.  Some are late by less than the copy of a state takes. */
 TEST(rows_pass_between_copies_of_states) {
     trainer t;
     timed times;
@@ -296,7 +297,7 @@ TEST(rows_pass_between_copies_of_states) {
     t.desc.device_bytes = least->device_bytes;
     own_step_plan* plan = step_plan_of(&t.desc, p);
     CHECK(plan->fits && plan->n_streamed > 36);
-    CHECK_CASE(plan->times->stall_s < 1e-6, "%g s of %g", plan->times->stall_s,
+    CHECK_CASE(plan->times->stall_s < plan->times->step_s / 200, "%g s of %g", plan->times->stall_s,
                plan->times->step_s);
 }
 

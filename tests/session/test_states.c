@@ -379,6 +379,7 @@ TEST(waits_of_rows_and_states_are_necessary) {
         int64_t begin = 0, largest;
         t_init_random(&t, ROWS);
         t.desc.n_shapes = 1;
+        t.desc.micro_batches = 2 * (t.desc.n_group ? t.desc.n_group : 1);
         if (i % 3 == 1) t_take_order(&t);
         t.desc.policy = MEMO_POLICY_SWAP;
         CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));

@@ -436,7 +436,7 @@ END
 micro_batches_are_grouped() { # test
     with_profile_program slow_link 'p.forward_s[0] = p.backward_s[0] = 1e-6, p.update_s_per_byte = p.update_host_s_per_byte = 1e-12;
         for (int k = 0; k < 2; k++) p.copies[k].out_s = p.copies[k].back_s = 1e-6 * (double)p.copies[k].size_bytes;'
-    for options in ${all:+"--accumulate 6 --slice-rows 24 --device-memory 260KiB"} '--accumulate 4 --device-memory 330KiB'; do
+    for options in ${all:+"--accumulate 6 --slice-rows 24 --device-memory 260KiB"} '--accumulate 4 --device-memory 320KiB'; do
         works $tiny $options --steps 6 --device-memory 4MiB --policy keep --loss-log kept.log --save kept.save
         works $tiny $options --steps 6 --link-bandwidth 5MB --output timed --policy alpha --loss-log grouped.log --save grouped.save
         expect_same kept.log grouped.log
@@ -449,9 +449,9 @@ micro_batches_are_grouped() { # test
             expect_same kept.save grouped.save
         done
     done
-    works $tiny --accumulate 1 --device-memory 330KiB --profile slow.profile
+    works $tiny --accumulate 1 --device-memory 320KiB --profile slow.profile
     grep '^groups' out && fail 'one micro-batch is no group'
-    compares_and_draws $tiny --accumulate 4 --device-memory 330KiB --profile slow.profile --output grouped
+    compares_and_draws $tiny --accumulate 4 --device-memory 320KiB --profile slow.profile --output grouped
     expect_out '^groups '
 }
 

@@ -306,6 +306,9 @@ MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan
         status = memob_states_init(p->clock.states, desc->states, error);
         p->clock.states->sink.clock = &p->clock.now;
         if (!status) status = memob_states_prepare(p->clock.states, MEMOB_N_STREAMS, error);
+        if (!status)
+            status = memob_states_get_step(p->clock.states, p->clock.order.n_slices,
+                                           memob_rows_n_batches(desc), &p->clock.step, error);
         if (status) return status;
     }
     p->n_known = MEMOI_ROWS_KNOWN_MAX;

@@ -121,6 +121,7 @@ typedef struct memoi_rows_clock {
 
     memob_states* states; /* own_states, on the clock; NULL: none are streamed */
     memob_states own_states;
+    memob_step* step;       /* of the states */
     double update_s;        /* of the update after the micro-batches */
     double copied_bytes[2]; /* of a step: to the host, to the device */
 } memoi_rows_clock;
@@ -306,22 +307,25 @@ MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int
            memoi_rows_are_near(pace->late_s, before.late_s);
 }
 
-/* Micro-batches and the update of a step.  Sets stall_s and update_s.  Walks micro-batches until
- * they are steady, and then the last; those between take as long as the steady one. */
+/* Micro-batches and the update of a step.  Sets stall_s and update_s.  Of those in the middle,
+ * which do the same, walks as many as it takes until they are steady; the others take as long as
+ * the steady one. */
 MEMOI double memoi_rows_batches(memoi_rows_clock* c, const memob_walk* walk, int32_t n) {
     const double begin_s = c->now.time_s[0];
     memoi_rows_pace pace;
     double more_s = 0, end_s;
-    int32_t n_walked = 0;
     memset(&pace, 0, sizeof pace);
     c->now.stall_s = c->copied_bytes[0] = c->copied_bytes[1] = 0;
-    for (int is_steady = 0; n_walked < n - 1 && n_walked < MEMOI_ROWS_WALKED - 1 && !is_steady;
-         n_walked++)
-        is_steady = memoi_rows_walk_batch(c, walk, 0, &pace);
-    c->now.stall_s += (n - 1 - n_walked) * pace.stall_s;
-    more_s = (n - 1 - n_walked) * pace.compute_s;
-    for (int way = 0; way < 2; way++)
-        c->copied_bytes[way] += (n - 1 - n_walked) * pace.copied_bytes[way];
+    for (int32_t k = 0; k < n - 1; k++) {
+        const int is_steady = memoi_rows_walk_batch(c, walk, 0, &pace);
+        const int32_t n_alike = n - 3 - k; /* rounds 2 to n - 3 are */
+        if (n_alike <= 0 || k < 3 || (!is_steady && k < MEMOI_ROWS_WALKED)) continue;
+        c->now.stall_s += n_alike * pace.stall_s;
+        more_s += n_alike * pace.compute_s;
+        for (int way = 0; way < 2; way++) c->copied_bytes[way] += n_alike * pace.copied_bytes[way];
+        k += n_alike;
+        c->states->round += n_alike;
+    }
     (void)memoi_rows_walk_batch(c, walk, 1, &pace);
 
     /* Waits of the update are its own. */
@@ -357,7 +361,8 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
  * same time. */
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     const memob_walk walk = {
-        &c->order, c->states, memoi_rows_turn, memoi_rows_compute_visit, memoi_rows_between, c};
+        &c->order,          c->states, c->step, memoi_rows_turn, memoi_rows_compute_visit,
+        memoi_rows_between, c};
     const int32_t n = memob_rows_n_batches(c->desc);
     double batch_s;
 

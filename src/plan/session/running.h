@@ -257,8 +257,7 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
     if (memoi_session_moves(s) &&
         (s->steps->order ? is_failed : s->open >= 0 || s->n_passed % (2 * s->n_steps)))
         (void)memoi_session_is_ok(s, memo_swap_abandon(s->part->swap, &s->call_error));
-    if (s->states && !memob_states_is_due(s->states) &&
-        (is_failed || (memob_states_is_open(s->states) && !s->next_turn)))
+    if (s->states && !s->states->is_due && (is_failed || (s->states->is_running && !s->next_turn)))
         memoi_session_lose_gradients(s);
     s->is_running = 0;
 }

@@ -109,6 +109,7 @@ typedef struct memoi_session_part {
     memob_swap_placement placement;
     memo_arena* arena;
     memo_swap* swap;
+    memob_step* step; /* of states, which have it */
     char* base;       /* of the engine's device memory */
     uint8_t* skipped; /* (n_steps): 1: memo_session_skip_layer was called in the latest forward */
     double* spans_s;  /* of a session that times its steps */

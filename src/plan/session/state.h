@@ -239,11 +239,15 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
 
 /* --- the first training steps are timed --- */
 
+/* Micro-batches of a planned step, or groups of them, or all of an order. */
+MEMOI int32_t memoi_session_n_rounds(const memo_session* s) {
+    return (int32_t)memob_max(s->desc.micro_batches / memoi_session_n_group(s), 1);
+}
+
 /* 1: a micro-batch with a backward begins a step. */
 MEMOI int memoi_session_begins_step(const memo_session* s) {
-    const int64_t n = memob_max(s->desc.micro_batches, 1) / memoi_session_n_group(s);
-    if (!s->states) return s->timing.n_batches % memob_max(n, 1) == 0;
-    return !s->states->layers[0].has_gradients || s->states->is_pending;
+    if (!s->states) return s->timing.n_batches % memoi_session_n_rounds(s) == 0;
+    return !s->states->round;
 }
 
 /* Before the step that is due, the session plans again: with states in memo_session_update, because

@@ -150,7 +150,7 @@ MEMOI memo_status memoi_session_update_layer(void* session, int32_t layer) {
     int32_t span = MEMOI_SPAN_UPDATE;
     if (layer == 0) span = MEMOI_SPAN_UPDATE_FIRST;
     if (layer > s->desc.n_layers) span = MEMOI_SPAN_UPDATE_LAST;
-    s->is_deferred |= s->states->list == MEMOB_STATES_UPDATE_FORWARD;
+    s->is_deferred |= s->is_running && s->states->update_at == MEMO_UPDATE_DEFERRED;
     memoi_session_mark(s, step, span, 0);
     s->desc.update(s->desc.user, s, layer - 1);
     memoi_session_mark(s, step, span, 1);
@@ -167,28 +167,19 @@ MEMOI memo_status memoi_session_look(void* session, int32_t pass, int32_t layer,
     return s->error.status;
 }
 
-MEMOI void memoi_session_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
-    if (s->error.status) return;
-    (void)memoi_session_is_ok(s,
-                              memob_states_visit(s->states, pass, layer, is_end, &s->call_error));
-}
-
 MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
     const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
     const int32_t of_layers = step - s->first_step + s->first_layer * s->n_slices;
     if (s->states && !s->error.status)
         (void)memoi_session_is_ok(
-            s, memob_states_step(s->states, pass, of_layers, is_end, &s->call_error));
+            s, memob_states_visit(s->states, pass, of_layers, is_end, &s->call_error));
 }
 
 /* Updates all layers, in a pass. */
 MEMOI void memoi_session_pass_updates(memo_session* s) {
     s->checked.n_updated = s->checked.n_missed = 0;
     s->is_deferred = s->states->is_pending;
-    for (int32_t layer = 0; layer < s->states_desc.n_layers && !s->error.status; layer++) {
-        memoi_session_visit(s, MEMOB_UPDATE, layer, 0);
-        memoi_session_visit(s, MEMOB_UPDATE, layer, 1);
-    }
+    (void)memoi_session_is_ok(s, memob_states_update_all(s->states, &s->call_error));
     s->is_deferred = 0;
 }
 
@@ -230,18 +221,14 @@ MEMOI void memoi_session_lose_gradients(memo_session* s) {
 }
 
 /* 1: backwards since the last update have left gradients. */
-MEMOI int memoi_session_has_part(const memo_session* s) {
-    return s->states->layers[0].has_gradients && !s->states->is_pending;
-}
+MEMOI int memoi_session_has_part(const memo_session* s) { return s->states->round > 0; }
 
 #define MEMOI_GRADIENTS_LOST                                                                       \
     "a micro-batch of the step has failed, so its gradients are lost; call "                       \
     "memo_session_skip_update, then run the whole step again"
 
 /* 1: the last micro-batch of a step is, and its update comes next. */
-MEMOI int memoi_session_is_over(const memo_session* s) {
-    return s->is_fused || memob_states_is_due(s->states);
-}
+MEMOI int memoi_session_is_over(const memo_session* s) { return s->is_fused || s->states->is_due; }
 
 /* What else comes before a micro-batch; NULL: nothing. */
 MEMOI const char* memoi_session_owes(const memo_session* s) {
@@ -267,9 +254,9 @@ MEMOI void memoi_session_begin_list(memo_session* s) {
     if (s->error.status) return;
     s->is_fused = 0;
     s->checked.n_updated = s->checked.n_missed = 0;
-    (void)memoi_session_is_ok(s,
-                              memob_states_set_batch(s->states, s->n_slices, !s->batch.more_follow,
-                                                     is_forward_only, &s->call_error));
+    (void)memoi_session_is_ok(s, memob_states_begin_round(s->states, s->part->step,
+                                                          !s->batch.more_follow, is_forward_only,
+                                                          &s->call_error));
 }
 
 /* A micro-batch begins, or a turn. */
@@ -286,13 +273,12 @@ MEMOI void memoi_session_end_states(memo_session* s) {
     const int32_t n = s->n_turn_steps;
     const int has_forward_alone =
         s->batch.is_forward_only || memoi_session_is_turn(s, MEMO_PASS_FORWARD);
-    int is_fused;
     if (!s->states || s->error.status || s->n_passed != (has_forward_alone ? n : 2 * n)) return;
-    is_fused = !has_forward_alone && memob_states_is_fused(s->states->list);
     s->is_fused =
         memoi_session_is_ok(
             s, memob_states_end_turn(s->states, memoi_session_states_turn(s), &s->call_error)) &&
-        is_fused && !s->states->list;
+        s->states->update_at == MEMO_UPDATE_FUSED && !s->states->is_running &&
+        !s->batch.is_forward_only && !s->batch.more_follow;
 }
 
 /* Why a call of states is not legal now; NULL: it is.  A plan may fuse the update, or not: what is
