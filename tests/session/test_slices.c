@@ -212,6 +212,7 @@ TEST(mistakes_are_errors) {
     m.t.desc.step = step;
     m.breaks_order = 1;
     CHECK_ERROR(model_run(&m, 30), INVALID_STATE, "comes next, once for each slice");
+    memo_session_destroy(m.session);
     model_init(&m, 30, 7, MEMO_POLICY_KEEP);
     CHECK_ERROR(model_run(&m, 30), INVALID_ARGUMENT, "slice_rows: 7 rows split a tile of 2");
     model_init(&m, 30, 6, MEMO_POLICY_KEEP);
@@ -246,6 +247,7 @@ TEST(mistakes_are_errors) {
     CHECK_ERROR(model_run(&m, 30), INVALID_STATE,
                 "memo_session: forward begin of layer 1 of 5: out of order; forward end of layer 0 "
                 "comes next");
+    memo_session_destroy(m.session);
 
     /* More rows for the expert than declared. */
     model_init(&m, 30, 6, MEMO_POLICY_ALPHA);
