@@ -27,9 +27,9 @@ typedef struct layer_use {
 
 static memo_error error;
 static struct {
-    memo_device host; /* without the one copy that is dropped */
-    int64_t n_copies, dropped;
-    int is_same; /* it would have changed nothing */
+    memo_device host;                       /* without the one copy that is dropped */
+    int64_t n_copies, dropped, n_before[3]; /* before the first step, the second and the last */
+    int is_same;                            /* it would have changed nothing */
 } device;
 static struct {
     memob_states_desc desc;
@@ -213,7 +213,9 @@ static void transfer(int32_t layer, int32_t s, int is_out) {
 /* Steps with what trainers do between them. */
 static void run_steps(int n_steps, int has_surprises) {
     for (int step = 0; step < n_steps; step++) {
-        const int64_t n = memo_test_int(1, 3);
+        if (step < 2) device.n_before[step > 0] = device.n_copies;
+        if (step == n_steps - 1) device.n_before[2] = device.n_copies;
+        const int64_t n = has_surprises ? memo_test_int(1, 3) : p.step->list.desc.n_rounds;
         const int is_late = has_surprises && memo_test_int(0, 4) == 0;
         for (int64_t k = 0; k < n; k++) {
             if (has_surprises && !p.engine->is_pending && memo_test_int(0, 3) == 0) run_batch(0, 1);
@@ -362,24 +364,27 @@ TEST(states_have_the_bytes_of_plain_arrays_in_any_order) {
     CHECK(n_checked > 25 * n);
 }
 
-/* Nothing that the trainer uses afterwards depends on what is stored and then stored again. */
+/* In steps as planned no copy is too many, but for one: a value that its update makes anew is stored
+ * in case that the update is skipped.  What the last step fetches for another one is not used. */
 TEST(a_copy_that_is_dropped_is_found) {
-    int64_t n_found = 0, n_dropped = 0;
+    int64_t n_found[] = {0, 0}, n_dropped[] = {0, 0}; /* with made weights */
     for (int i = 0; i < memo_test_cases(40, 400); i++) {
         uint64_t seed;
-        int64_t n;
+        int64_t first, n;
         random_problem(1);
         seed = memo_test_random();
-        run_problem(seed, -1, 3, 0);
-        n = device.n_copies;
+        run_problem(seed, -1, 4, 0);
+        first = device.n_before[1];
+        n = device.n_before[2] - first;
         for (int k = 0; k < 10 && n; k++) {
             memo_test.state = seed + (uint64_t)k + 1;
-            run_problem(seed, memo_test_int(0, n - 1), 3, 0);
+            run_problem(seed, first + memo_test_int(0, n - 1), 4, 0);
             if (device.is_same) continue;
-            n_dropped++;
-            n_found += p.n_wrong > 0;
+            n_dropped[p.states[0].uses & MEMO_STATE_MADE ? 1 : 0]++;
+            n_found[p.states[0].uses & MEMO_STATE_MADE ? 1 : 0] += p.n_wrong > 0;
         }
     }
-    printf("# %lld of %lld dropped copies are found\n", (long long)n_found, (long long)n_dropped);
-    CHECK(10 * n_found > 9 * n_dropped);
+    printf("# %lld of %lld and %lld of %lld dropped copies are found\n", (long long)n_found[0],
+           (long long)n_dropped[0], (long long)n_found[1], (long long)n_dropped[1]);
+    CHECK(n_found[0] == n_dropped[0] && 10 * n_found[1] > 9 * n_dropped[1]);
 }
