@@ -7691,6 +7691,7 @@ typedef struct memob_clock {
     double time_s[MEMOB_N_STREAMS]; /* until then the stream is busy, or waits */
     double stall_s;                 /* computation has waited for so long */
     double late_s; /* how much later operations begin than computation enqueues them, summed */
+    int32_t computes_on_host; /* the calling thread computes, so it enqueues when it has computed */
 } memob_clock;
 
 /* Bytes of a law. */
@@ -7720,7 +7721,7 @@ MEMOI void memob_clock_add(memob_clock* c, int32_t stream, double span_s) {
 MEMOI void memob_clock_begin(memob_clock* c, const memob_clock_cell* cells, const memob_law* law,
                              const memob_op* op) {
     const int32_t* touches = law->touches + op->first_touch;
-    double need_s = 0;
+    double need_s = c->computes_on_host ? c->time_s[MEMOB_STREAM_COMPUTE] : 0;
     for (int32_t k = 0; k < op->n_touches; k++) {
         const memob_clock_cell* cell = &cells[touches[k] >> 1];
         const double before_s = touches[k] & 1 ? cell->used_s : cell->wrote_s;

@@ -5593,10 +5593,39 @@ MEMOI double memoi_rows_least(memoi_rows_clock* c) {
     return c->now.time_s[0] * memob_rows_n_batches(c->desc);
 }
 
+/* A step of streamed states is behind others, until copies and updates on the host are as late at
+ * its end as at its begin, but for a thousandth of it. */
+#define MEMOI_ROWS_STEPS   16
+#define MEMOI_ROWS_AS_LATE 1e-3
+
+/* How long each stream is still busy when computation ends. */
+MEMOI void memoi_rows_left(const memob_clock* now, double left_s[MEMOB_N_STREAMS]) {
+    for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
+        left_s[s] = fmax(0, now->time_s[s] - now->time_s[MEMOB_STREAM_COMPUTE]);
+}
+
+/* Steps with streamed states, until one is like the next.  Deferred updates begin with the
+ * second. */
+MEMOI double memoi_rows_steady(memoi_rows_clock* c, const memob_walk* walk, int32_t n) {
+    const int is_deferred = c->states->update_at == MEMO_UPDATE_DEFERRED;
+    const int32_t least = is_deferred ? 2 : c->states->sizes.host_bytes > 0;
+    double before_s[MEMOB_N_STREAMS], left_s[MEMOB_N_STREAMS], step_s = 0;
+    int is_steady = 0;
+    memob_states_reset(c->states);
+    memoi_rows_left(&c->now, left_s);
+    for (int32_t k = 0; k < MEMOI_ROWS_STEPS && !is_steady; k++) {
+        memcpy(before_s, left_s, sizeof before_s);
+        step_s = memoi_rows_batches(c, walk, n);
+        memoi_rows_left(&c->now, left_s);
+        is_steady = k >= least;
+        for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
+            is_steady &= fabs(left_s[s] - before_s[s]) <= MEMOI_ROWS_AS_LATE * step_s;
+    }
+    return step_s;
+}
+
 /* Seconds of a step: n micro-batches and the update, as everything that plans and predicts counts
- * them.  With streamed states another step comes before, so that the device has what its update
- * leaves there, and copies are as late as they will be.  Without states every micro-batch takes the
- * same time. */
+ * them.  Without states every micro-batch takes the same time. */
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     const memob_walk walk = {
         &c->order,          c->states, c->step, memoi_rows_turn, memoi_rows_compute_visit,
@@ -5608,6 +5637,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     MEMO_ASSERT(c->law->n_cells <= c->n_cells_most); /* 2 */
     c->in_flight_s[0] = c->in_flight_s[1] = 0;
     memset(&c->now, 0, sizeof c->now);
+    c->now.computes_on_host = c->desc->swap->computes_on_host;
     memset(c->cells, 0, (size_t)c->law->n_cells * sizeof *c->cells);
 
     if (!c->states) {
@@ -5616,12 +5646,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         for (int way = 0; way < 2; way++) c->copied_bytes[way] *= n;
         return n * batch_s;
     }
-    if (c->states->sizes.host_bytes || c->states->update_at == MEMO_UPDATE_DEFERRED) {
-        memob_states_reset(c->states);
-        for (int k = c->states->update_at == MEMO_UPDATE_DEFERRED ? 0 : 1; k < 2; k++)
-            (void)memoi_rows_batches(c, &walk, n); /* the first has no deferred updates */
-    }
-    return memoi_rows_batches(c, &walk, n);
+    return memoi_rows_steady(c, &walk, n);
 }
 
 /* --- >>row planner ---
@@ -10685,6 +10710,7 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
     memo_swap_plan_desc* desc = &costs->desc;
     memset(costs, 0, sizeof *costs);
     costs->swap = plan->swap;
+    costs->swap.computes_on_host = s->desc.computes_on_host;
     costs->profile = *s->times;
     desc->swap = &costs->swap;
     desc->profile = &costs->profile;

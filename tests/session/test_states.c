@@ -493,6 +493,11 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
             take_random_times(&times, &t.desc);
             n_order++;
         }
+        t.desc.computes_on_host = i % 5 == 3;
+        if (i % 5 == 4 && t.desc.n_layers > 1) { /* the host's update is the bottleneck */
+            times.times.update_host_s_per_byte *= 200 * memo_test_real();
+            t.desc.update_on = MEMO_UPDATE_HOST;
+        }
         t.desc.device_bytes = 1;
         own_step_plan* least = step_plan_of(&t.desc, NULL);
         if (memo_test_all() ? i % 2 : i != 1) /* such plans are found sooner */

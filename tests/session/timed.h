@@ -15,6 +15,8 @@ typedef struct timed {
 static void take_time(const timed* t, double duration_s) {
     memo_op_desc op = {.name = "compute", .duration_s = duration_s};
     CHECK_OK(memo_annotate(t->desc->device, t->desc->compute_stream, &op, &error));
+    if (t->desc->computes_on_host) /* the thread, which goes on afterwards */
+        CHECK_OK(memo_stream_synchronize(t->desc->device, t->desc->compute_stream, &error));
 }
 static void take_layer(const timed* t, const memo_session* s, int32_t layer,
                        const double* times_s) {
@@ -109,7 +111,7 @@ static MEMO_UNUSED void simulate_steps(timed* t, const memo_step_plan* plan, dou
     d->device = memo_recorder_get_device(recorder);
     d->compute_stream = new_stream(d->device, "compute");
     memo_session* s = session_of_plan(d, plan);
-    for (int step = 0; step < 4 && s; step++) {
+    for (int step = 0; step < 16 && s; step++) {
         marks[0] = marks[2];
         const int32_t n_all = d->micro_batches ? d->micro_batches : 1;
         const int32_t n = d->n_order ? d->n_order : n_all / plan->n_group;

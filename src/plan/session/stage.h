@@ -261,6 +261,7 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
     memo_swap_plan_desc* desc = &costs->desc;
     memset(costs, 0, sizeof *costs);
     costs->swap = plan->swap;
+    costs->swap.computes_on_host = s->desc.computes_on_host;
     costs->profile = *s->times;
     desc->swap = &costs->swap;
     desc->profile = &costs->profile;
