@@ -9,9 +9,9 @@
  * STEP BY STEP, a session in the order of calls (examples/05_three_edits.c):
  *
  *     1  a memo_session_desc: tensors, layers, rows, budgets, and the trainer's functions
- *     2  memo_session_verify, once in a new trainer: do several plans give the same bits?  Also
- *        run a few steps with MEMO_CHECK=1 in the environment, which names mistakes.  Without a
- *        check a wrong table gives wrong numbers, silently
+ *     2  memo_session_verify of extras/memo_check.h, once in a new trainer: do several plans give
+ *        the same bits?  Also run a few steps with MEMO_CHECK=1 in the environment, which names
+ *        mistakes.  Without a check a wrong table gives wrong numbers, silently
  *     3  memo_session_create: memo_session_plan and memo_session_open in one; the session then
  *        times its first training steps and plans again
  *     4  memo_session_run for each micro-batch, or memo_session_begin, the trainer's own loops
@@ -863,21 +863,6 @@ MEMO_TRY memo_status memo_session_create(const memo_session_desc* desc, memo_ses
 /* Waits for the compute stream. */
 MEMO_API void memo_session_destroy(memo_session* session);
 
-/* Has memo changed no gradient? Runs a micro-batch of the first shape with a backward in separate
- * sessions: twice in a checked session, then with every tensor kept, with half of the rows swapped
- * and half recomputed, and by the desc's policy and budgets, planned by estimated times.  The run
- * with half of the rows is left out if it does not fit host memory.  The desc's outputs and the
- * gradients of states must have the same bits each time.  In slices, kept outputs are also compared
- * with outputs of a layer at once, whose sums have another order: both may differ by a hundredth of
- * the norm, in 16 bits by a tenth.  Each run begins with the same outputs, which have their bytes
- * again afterwards; states begin with small numbers.  Call once, before memo_session_create, with
- * inputs and rows of which a kept step fits in a checked session.  All ranks must call this.  Finds
- * what a checked session cannot see: a backward that reads a layer that has ended, and gradients
- * that are zeroed in the wrong slice.  Errors: INVALID_ARGUMENT (the output, layer and number that
- * differ first, and in which run; or nothing to compare); INFEASIBLE (a kept step does not fit);
- * errors of the calls above. */
-MEMO_TRY memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error);
-
 MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
 /* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets, for each
  * shape; then the sum and the maximum over shapes. */
@@ -1067,8 +1052,7 @@ MEMO_API memo_session_info memo_session_get_info(const memo_session* session);
  *     >>session slices         which size of slices
  *     >>session advice         budgets that would do
  *     >>session times          a profile from the spans of micro-batches
- *     >>session timing         the first training steps give the times of the plan behind them
- *     >>session verify         gradients of several plans */
+ *     >>session timing         the first training steps give the times of the plan behind them */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
 #define MEMO_PLAN_IMPLEMENTATION_DONE
 
@@ -7198,10 +7182,10 @@ MEMOI int memoi_is_over(int64_t n_bytes, int64_t budget_bytes) {
 }
 
 /* What a trainer has named, in messages. */
-MEMOI const char* memoi_session_name(const char* name) { return name ? name : "NULL"; }
+MEMOI const char* memob_session_name(const char* name) { return name ? name : "NULL"; }
 
-MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) MEMO_PRINTF(2, 3);
-MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
+MEMOI void memob_session_log(const memo_session* s, const char* format, ...) MEMO_PRINTF(2, 3);
+MEMOI void memob_session_log(const memo_session* s, const char* format, ...) {
     char line[256];
     va_list arguments;
     if (!s->desc.log.write) return;
@@ -7742,7 +7726,7 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
         const char* fault = memoi_session_buffer_fault(desc, b);
         if (fault)
             return MEMOB_INVALID(error, "memo_session_desc.buffers[%d]: `%.40s` has %s", (int)i,
-                                 memoi_session_name(b->name), fault);
+                                 memob_session_name(b->name), fault);
     }
     return MEMO_STATUS_OK;
 }
@@ -7813,7 +7797,7 @@ MEMOI memo_status memoi_session_check_tables(const memo_session_desc* desc, memo
             return MEMOB_INVALID(error,
                                  "memo_session_desc.outputs[%d]: `%.40s` has no address, or a "
                                  "wrong size_bytes; state where a micro-batch writes it",
-                                 (int)t, memoi_session_name(desc->outputs[t].name));
+                                 (int)t, memob_session_name(desc->outputs[t].name));
     for (int32_t t = 0; t < desc->n_shapes; t++) {
         snprintf(shape, sizeof shape, "memo_session_desc.shapes[%d]", (int)t);
         if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))
@@ -7862,7 +7846,7 @@ MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, mem
             return MEMOB_INVALID(error,
                                  "memo_session_desc.tensors[%d].name: `%s` is invalid; 1 to 31 "
                                  "characters without blanks are valid",
-                                 (int)t, memoi_session_name(word));
+                                 (int)t, memob_session_name(word));
         for (int32_t other = 0; other < t; other++)
             if (!strcmp(desc->tensors[other].name, word))
                 return MEMOB_INVALID(
@@ -8179,7 +8163,7 @@ MEMOI memo_status memoi_session_take_budget(memo_session* s, int computes, memo_
     if (!reserve_bytes && !is_host_device && total_bytes >= (int64_t)4 << 30)
         reserve_bytes =
             memob_min(memob_max((int64_t)1 << 30, total_bytes / 100 * 3), s->desc.device_bytes / 2);
-    memoi_session_log(s, "session: of %lld free bytes %lld are left to libraries",
+    memob_session_log(s, "session: of %lld free bytes %lld are left to libraries",
                       (long long)s->desc.device_bytes, (long long)reserve_bytes);
     s->desc.device_bytes = memob_max(s->desc.device_bytes - reserve_bytes, 1);
     return MEMO_STATUS_OK;
@@ -8219,7 +8203,7 @@ MEMOI MEMOB_NOINLINE memo_status memoi_session_agree(const memo_session_desc* de
                           memo_status_name((memo_status)values[0]));
 }
 
-MEMOI MEMOB_NOINLINE memo_status memoi_session_verdict(const memo_session_desc* desc,
+MEMOI MEMOB_NOINLINE memo_status memob_session_verdict(const memo_session_desc* desc,
                                                        memo_status status, memo_error* error) {
     int64_t value;
     return memoi_session_agree(desc, status, &value, 1, error);
@@ -8566,7 +8550,7 @@ MEMOI memo_session* memoi_session_make(const memo_session_desc* desc, const memo
                                        int has_profile, memo_error* error) {
     memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
     if (!s) {
-        (void)memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
+        (void)memob_session_verdict(desc, memob_no_memory(error, "a session"), error);
         return NULL;
     }
     memoi_keep(s, memoi_session_take_desc(s, desc, plan, &s->call_error));
@@ -8704,7 +8688,7 @@ MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int
     if (why)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "checked session: layer %d, state `%.32s`, %s: %s", (int)view.layer - 1,
-                           memoi_session_name(s->desc.states[view.blamed].name), names[pass], why);
+                           memob_session_name(s->desc.states[view.blamed].name), names[pass], why);
 }
 
 void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state) {
@@ -9095,7 +9079,7 @@ MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int
 MEMOI void memoi_checked_destroy(memo_session* s) {
     memoi_checked* c = &s->checked;
     if (c->slots && c->n_trained)
-        memoi_session_log(s, "session: %d micro-batches passed all checks", (int)c->n_trained);
+        memob_session_log(s, "session: %d micro-batches passed all checks", (int)c->n_trained);
     memob_engine_release(&c->engine);
     memob_arrays_free(&c->arrays);
     memset(c, 0, sizeof *c);
@@ -9511,7 +9495,7 @@ MEMOI void memoi_checked_test_tiles(memo_session* s, int32_t step) {
             return;
         }
         if (tensor->away == MEMO_WHOLE) continue;
-        memoi_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
+        memob_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
                           tensor->name, (long long)least);
 
         if (memoi_checked_keeps_bits(s, step, t, given) || s->error.status) continue;
@@ -9541,7 +9525,7 @@ MEMOI void memoi_checked_outputs(memo_session* s, int32_t step, int is_end) {
                 "checked session: layer %d: recompute changes output `%.40s`; it may write tensors "
                 "of its layer alone: let the forward count, and use no buffer that the backward "
                 "reads as scratch",
-                (int)memoi_session_layer(s, step), memoi_session_name(output->name));
+                (int)memoi_session_layer(s, step), memob_session_name(output->name));
         s->checked.outputs[i] = hash;
     }
 }
@@ -9790,7 +9774,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         s, MEMO_STATUS_INVALID_STATE,
         "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is declared "
         "from the begin of %s to the end of %s%s, so change its life or take it there",
-        memoi_session_name(b->name),
+        memob_session_name(b->name),
         memoi_session_when(text[0], now, s->open < 0 ? -1 : memoi_session_layer(s, s->open)),
         memoi_session_when(text[1], b->first, b->first_layer),
         b->first_layer < 0 ? "that layer" : memoi_session_when(text[2], b->last, b->last_layer),
@@ -9810,7 +9794,7 @@ MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const cha
         MEMOI_SESSION_FAIL(s, status,
                            "memo_session_desc.buffers: `%.40s` of %lld bytes begins where the plan "
                            "has another buffer; end a layer before the next begins",
-                           memoi_session_name(name), (long long)size_bytes);
+                           memob_session_name(name), (long long)size_bytes);
     if (!memoi_session_is_ok(s, status)) return address;
     return memoi_checked_request(s, address, size_bytes, name);
 }
@@ -9831,7 +9815,7 @@ MEMOI void memoi_session_begin_life(memo_session* s, int32_t i) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_desc.buffers[%d]: `%.40s` lives in each layer, but two "
                            "layers are open; end one first",
-                           (int)i, memoi_session_name(b->name));
+                           (int)i, memob_session_name(b->name));
         return;
     }
     n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
@@ -10317,22 +10301,6 @@ memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_erro
     return memo_session_end(s, error);
 }
 
-/* A micro-batch of a shape, or all turns of an order. */
-MEMOI memo_status memoi_session_run_all(memo_session* s, int32_t shape, int more_follow,
-                                        memo_error* error) {
-    const memo_step_plan* plan = s->parts[shape].plan;
-    memo_batch batch;
-    memo_status status = MEMO_STATUS_OK;
-    memset(&batch, 0, sizeof batch);
-    batch.shape = shape;
-    batch.more_follow = more_follow;
-    for (int32_t k = 0; (k == 0 || k < plan->n_order) && !status; k++) {
-        if (plan->n_order) batch.turn = plan->order[k];
-        status = memo_session_run(s, &batch, error);
-    }
-    return status;
-}
-
 /* The arena of the current shape.  The engine's memory and buffers of SESSION live as long as the
  * arena. */
 MEMOI void memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc) {
@@ -10455,7 +10423,7 @@ memo_session_info memo_session_get_info(const memo_session* s) {
  * Knows: the rows of a policy or of a search, their addresses, the budgets, and the costs that a
  * search gets.  Knows nothing of streams and copies: no device is called. */
 
-MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
+MEMOI int memob_step_plan_fits(const memo_step_plan* plan) {
     while (plan && plan->fits) plan = plan->next;
     return !plan;
 }
@@ -10525,7 +10493,7 @@ MEMOI void memoi_session_solve(memo_session* s) {
 
     /* No search helps if the budget is below the bound. */
     if (status == MEMO_STATUS_INFEASIBLE && plan->lower_bound_bytes <= desc.capacity_bytes) {
-        memoi_session_log(s, "session: searching for addresses of %lld buffers, at most 10 s",
+        memob_session_log(s, "session: searching for addresses of %lld buffers, at most 10 s",
                           (long long)plan->n_buffers);
         desc.engine = MEMO_PLAN_ENGINE_BILEVEL;
         status = memo_plan_solve(plan, &desc, &s->call_error);
@@ -10610,10 +10578,10 @@ MEMOI void memoi_session_judge(memo_session* s, const char* rows, const char* su
     *plan->shortage = 0;
     memob_bytes_text(bytes, (double)s->peak_bytes);
     if (plan->fits) {
-        memoi_session_log(s, "session: %s takes %s of device memory", rows, bytes);
+        memob_session_log(s, "session: %s takes %s of device memory", rows, bytes);
         return;
     }
-    memoi_session_log(s, "session: %s takes %s of device memory (exceeds %s)", rows, bytes,
+    memob_session_log(s, "session: %s takes %s of device memory (exceeds %s)", rows, bytes,
                       memoi_session_tiers[lacking]);
     memoi_session_put_shortage(&s->desc, plan, subject, (int32_t)(s->part - s->parts), lacking,
                                budgets[lacking], needed[lacking], 0);
@@ -10748,7 +10716,7 @@ MEMOI void memoi_session_search_rows(memo_session* s, memoi_session_costs* costs
     memo_step_plan* plan = s->part->plan;
     int64_t* left_bytes = &costs->desc.device_bytes;
     memo_status status;
-    memoi_session_log(s, "session: planning rows by %s times",
+    memob_session_log(s, "session: planning rows by %s times",
                       s->is_measured ? "measured" : "estimated");
     if (s->limit_bytes) *left_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
     costs->swap.rows = NULL;
@@ -10936,7 +10904,7 @@ MEMOI void memoi_session_stream_more(memo_session* s, memoi_session_streams* str
     s->found = s->start + n_cells;
     memcpy(s->start, streams->rows, (size_t)n_cells * sizeof *s->start);
     while (stride * 16 <= n_all) stride *= 2;
-    memoi_session_log(s, "session: planning which of %lld states of layers leave the device",
+    memob_session_log(s, "session: planning which of %lld states of layers leave the device",
                       (long long)n_all);
     memoi_session_try_count(s, least, &count);
     for (n = stride; n < n_all + stride; n += stride)
@@ -11406,7 +11374,7 @@ MEMOI void memoi_session_start(memo_session* s) {
         host_bytes = memob_max(host_bytes, plan->sizes.host_bytes);
         device_bytes = memob_max(device_bytes, plan->addresses->peak_bytes);
     }
-    memoi_session_log(s, "session: taking %lld bytes of device memory, %lld of host memory",
+    memob_session_log(s, "session: taking %lld bytes of device memory, %lld of host memory",
                       (long long)device_bytes, (long long)host_bytes);
     s->is_open = 1;
 
@@ -11470,7 +11438,7 @@ MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
  * if they fit the device, or of the device beyond all bytes of hosts. */
 MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
     const int64_t limit_bytes = plan->device_budget_bytes;
-    const int fits = memoi_step_plan_fits(plan);
+    const int fits = memob_step_plan_fits(plan);
     int64_t device_bytes = 0, host_bytes = 0;
     double step_s = 0;
     for (; plan; plan = plan->next) {
@@ -11521,7 +11489,7 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
             if (status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
                 status == MEMO_STATUS_INFEASIBLE)
                 status = MEMO_STATUS_OK;
-            status = memoi_session_verdict(desc, status, &failed);
+            status = memob_session_verdict(desc, status, &failed);
             if (!status) break;
         }
         if (status) {
@@ -11530,7 +11498,7 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
             *plan = NULL;
             return status;
         }
-        n_fit += memoi_step_plan_fits(trial);
+        n_fit += memob_step_plan_fits(trial);
         memoi_step_plan_take_better(plan, trial);
     }
     return MEMO_STATUS_OK;
@@ -11561,7 +11529,7 @@ MEMOI memo_status memoi_session_plan_groups(const memo_session* planner,
         if (desc->micro_batches % own.n_group) continue;
         status = memoi_session_plan_sizes(planner, &own, profile, effort, &trial, error);
         if (status) break;
-        if (!memoi_step_plan_fits(trial)) most = 0; /* nor do larger groups */
+        if (!memob_step_plan_fits(trial)) most = 0; /* nor do larger groups */
         memoi_step_plan_take_better(plan, trial);
     }
     return status;
@@ -11590,7 +11558,7 @@ enum { MEMOI_ADVICE_PLANS_MAX = 64 };
 /* Takes the figures of a plan: all ranks have the same then. */
 MEMOI void memoi_advice_take(memoi_advice* a, const memo_step_plan* plan) {
     int64_t values[1 + MEMO_N_TIERS] = {0}, *needed = values + 1;
-    const int fits = memoi_step_plan_fits(plan);
+    const int fits = memob_step_plan_fits(plan);
     for (; plan; plan = plan->next) {
         needed[MEMO_TIER_DEVICE] = memob_max(needed[MEMO_TIER_DEVICE], plan->device_bytes);
         needed[MEMO_TIER_HOST] = memob_max(needed[MEMO_TIER_HOST], plan->host_bytes);
@@ -11791,7 +11759,7 @@ MEMOI memo_status memoi_session_plan_or_advise(const memo_session_desc* desc,
     memo_status status =
         memoi_session_plan_groups(NULL, desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     *device_bytes = 0;
-    if (!status && !desc->is_unadvised && !memoi_step_plan_fits(*plan))
+    if (!status && !desc->is_unadvised && !memob_step_plan_fits(*plan))
         status = memoi_session_advise(desc, profile, *plan, device_bytes, error);
     if (!status) return status;
     memo_step_plan_destroy(*plan);
@@ -11937,7 +11905,7 @@ MEMOI void memoi_session_measure_copies(memo_session* s, memo_profile* profile) 
     if (desc->device_bytes) n_bytes = memob_min(n_bytes, desc->device_bytes / 4);
     if (desc->host_bytes) n_bytes = memob_min(n_bytes, desc->host_bytes / 4);
     n_bytes = memob_max(n_bytes, 64);
-    memoi_session_log(s, "session: measuring copies up to %lld bytes", (long long)n_bytes);
+    memob_session_log(s, "session: measuring copies up to %lld bytes", (long long)n_bytes);
     on_host_bytes = 2 * memob_align_up(n_bytes, has_file ? MEMOB_SPILL_ALIGNMENT : 1);
     memoi_keep(s,
                memoi_profile_measure(s->device, n_bytes, has_file ? desc->spill_directory : NULL,
@@ -12082,7 +12050,7 @@ MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_pr
             memoi_timing_path(desc, k, path);
             if (memoi_timing_is_trained(desc, k)) status = memo_profile_read(path, &read[k], error);
         }
-        status = memoi_session_verdict(desc, status, error);
+        status = memob_session_verdict(desc, status, error);
     } else
         MEMO_FREE(read);
     return status;
@@ -12197,9 +12165,9 @@ MEMOI void memoi_timing_write(const memo_session* s, const int64_t* untimed) {
         if (s->parts[k].plan->shape.is_forward_only) continue;
         memoi_timing_path(&s->desc, k, path);
         if (memo_profile_write(&s->timing.profiles[k], path, &why))
-            memoi_session_log(s, "session: the profile is not written: %s", why.message);
+            memob_session_log(s, "session: the profile is not written: %s", why.message);
         else
-            memoi_session_log(s, "session: %s times are in %.200s",
+            memob_session_log(s, "session: %s times are in %.200s",
                               untimed[k] ? "estimated" : "measured", path);
     }
 }
@@ -12375,7 +12343,7 @@ MEMOI memo_step_plan* memoi_timing_make(memo_session* s) {
         memoi_keep(s, memoi_session_plan_groups(s, &own, s->timing.profiles,
                                                 MEMOI_ROWS_EFFORT_WHOLE, &plan, &s->call_error));
         if (s->failure.status) return NULL;
-        if (memoi_step_plan_fits(plan)) continue;
+        if (memob_step_plan_fits(plan)) continue;
         memoi_keep(s, memo_error_set(&s->call_error, MEMO_STATUS_INFEASIBLE, "%s", plan->shortage));
         memo_step_plan_destroy(plan);
         return NULL;
@@ -12446,9 +12414,9 @@ MEMOI void memoi_timing_plan(memo_session* s) {
     if (!s->failure.status) result = memoi_timing_plan_by(s, values + 1);
     if (s->failure.status) {
         snprintf(t->why, sizeof t->why, "%.180s", s->failure.message);
-        memoi_session_log(s, "session: the first plan stays: %s", t->why);
+        memob_session_log(s, "session: the first plan stays: %s", t->why);
     } else
-        memoi_session_log(s, "session: %s", result);
+        memob_session_log(s, "session: %s", result);
 
     /* Times are known. */
     t->plan = NULL;
@@ -12514,7 +12482,7 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
     *session = NULL;
     MEMOB_REFUSE_NULL(error, "desc", desc);
     status = memob_check_given(__func__, "plan", plan, error);
-    return status ? memoi_session_verdict(desc, status, error)
+    return status ? memob_session_verdict(desc, status, error)
                   : memoi_timing_open_first(desc, plan, 0, session, error);
 }
 
@@ -12532,7 +12500,7 @@ MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_st
     if (desc->policy == MEMO_POLICY_MEMO) own.policy = MEMO_POLICY_RECOMPUTE;
     own.alpha = 0;
     status = memoi_session_plan_shapes(NULL, &own, NULL, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
-    if (status || memoi_step_plan_fits(*plan)) return status;
+    if (status || memob_step_plan_fits(*plan)) return status;
     memo_step_plan_destroy(*plan);
     return memo_session_plan(desc, NULL, plan, error);
 }
@@ -12547,7 +12515,7 @@ MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int32
         kept.policy = MEMO_POLICY_KEEP;
         if (memoi_session_chooses(desc)) kept.slice_rows = desc->n_rows;
         status = memoi_session_plan_sizes(NULL, &kept, NULL, MEMOI_ROWS_EFFORT_FIRST, plan, error);
-        if (status || (memoi_step_plan_fits(*plan) && !(*plan)->n_streamed)) return status;
+        if (status || (memob_step_plan_fits(*plan) && !(*plan)->n_streamed)) return status;
         memo_step_plan_destroy(*plan);
     } else if (!memoi_session_is_alpha(desc))
         return memo_session_plan(desc, NULL, plan, error);
@@ -12618,311 +12586,6 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
         (*session)->timing.profiles = profiles;
         (*session)->timing.is_known = 1;
     }
-    return status;
-}
-
-/* --- >>session verify ---
- * Knows: runs of one desc by several plans, and the bytes that they leave.  Knows nothing of how a
- * plan is made. */
-
-/* Copies the outputs to bytes, or back, in the order of the compute stream, and waits.  Copies of a
- * device take pinned memory, a piece at a time; if there is none left they take bytes itself. */
-MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes, int is_back,
-                                             memo_error* error) {
-    const int on_host = s->desc.computes_on_host;
-    int64_t most = (int64_t)1 << 20, n_bytes;
-    memo_status status = MEMO_STATUS_OK, freed = MEMO_STATUS_OK;
-    void* pinned = NULL;
-    if (on_host || memo_host_alloc(s->device, most, &pinned, NULL)) {
-        pinned = NULL;
-        most = MEMOB_BYTES_MAX;
-    }
-    for (int32_t i = 0; i < s->desc.n_outputs; i++) {
-        const int64_t size_bytes = s->desc.outputs[i].size_bytes;
-        for (int64_t at = 0; at < size_bytes && !status; at += n_bytes, bytes += n_bytes) {
-            char* output = (char*)s->desc.outputs[i].address + at;
-            void* piece = on_host ? output : bytes;
-            if (pinned) piece = pinned;
-            n_bytes = memob_min(size_bytes - at, most);
-            if (is_back) memmove(piece, bytes, (size_t)n_bytes);
-            if (!on_host)
-                status = memob_copy_now(s->device, s->desc.compute_stream, output, piece, n_bytes,
-                                        is_back, error);
-            if (!is_back) memmove(bytes, piece, (size_t)n_bytes);
-        }
-    }
-
-    if (pinned) freed = memo_host_free(s->device, pinned, status ? NULL : error);
-    return status ? status : freed;
-}
-
-/* Bytes of outputs, then of gradients among states, layer by layer. */
-typedef struct memoi_verified {
-    const memo_session_desc* desc;
-    int32_t shape;
-    int64_t output_bytes, n_bytes;
-    char *expected, *found; /* of a micro-batch before, and of the last one */
-    char* saved;            /* the outputs before a micro-batch */
-    memob_arrays arrays;    /* of these */
-} memoi_verified;
-
-/* A number of an output. */
-MEMOI double memoi_verified_number(const char* bytes, memo_type type) {
-    uint16_t half;
-    uint32_t word;
-    float single;
-    double number;
-    if (type == MEMO_TYPE_F64) return memcpy(&number, bytes, sizeof number), number;
-    memcpy(&half, bytes, sizeof half);
-    if (type == MEMO_TYPE_F16) {
-        const int exponent = half >> 10 & 31;
-        number = ldexp((half & 1023) + (exponent ? 1024 : 0), exponent + !exponent - 25);
-        if (exponent == 31) return (double)NAN;
-        return half >> 15 ? -number : number;
-    }
-    word = (uint32_t)half << 16;
-    if (type == MEMO_TYPE_F32) memcpy(&word, bytes, sizeof word);
-    memcpy(&single, &word, sizeof single);
-    return (double)single;
-}
-
-/* Compares an output, or a layer's part of an output; layer: -2 if the output is of no layer.  why:
- * of a difference of bits; NULL: only a large difference is an error, by the norm of the expected
- * numbers. */
-MEMOI memo_status memoi_verified_compare(const memoi_verified* v, const char* name, int32_t layer,
-                                         memo_type type, int64_t at, int64_t n_bytes,
-                                         const char* why, memo_error* error) {
-    static const int64_t sizes[] = {4, 8, 2, 2, 4, 8, 1};
-    MEMOB_TABLE_OF(MEMO_N_TYPES, sizes);
-    static const double bounds[] = {0.01, 0.01, 0.1, 0.1, 0, 0, 0}; /* 0: no distance is taken */
-    MEMOB_TABLE_OF(MEMO_N_TYPES, bounds);
-    const double bound = bounds[type];
-    const char *expected = v->expected + at, *found = v->found + at;
-    double norm = 0, distance = 0; /* sums of squares at first */
-    char of_layer[32] = "";
-    int64_t i = 0;
-    if (layer >= MEMO_LAYER_FIRST) snprintf(of_layer, sizeof of_layer, ", layer %d", (int)layer);
-
-    for (; !why && bound > 0 && i + sizes[type] <= n_bytes; i += sizes[type]) {
-        const double a = memoi_verified_number(expected + i, type);
-        const double b = memoi_verified_number(found + i, type);
-        norm += a * a;
-        distance += (a - b) * (a - b);
-    }
-    if (distance > 0) distance = sqrt(distance / norm);
-    if (!why && !(distance <= bound))
-        return MEMOB_INVALID(
-            error,
-            "memo_session_verify: output `%.40s`%s: in slices it differs by %.3g %% from that of "
-            "a layer at once; gradients of LAYER tensors begin at zero in the first slice of a "
-            "backward, which has the last rows, and each slice adds its rows alone",
-            name, of_layer, 100 * distance);
-    while (why && i < n_bytes && expected[i] == found[i]) i++;
-    if (!why || i == n_bytes) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(
-        error, "memo_session_verify: output `%.40s`%s, number %lld (byte %lld of %lld): %s", name,
-        of_layer, (long long)(i / sizes[type]), (long long)i, (long long)n_bytes, why);
-}
-
-MEMOI memo_status memoi_verified_compare_all(const memoi_verified* v, const char* why,
-                                             memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int64_t at = 0;
-    for (int32_t i = 0; i < v->desc->n_outputs; i++) {
-        const memo_session_output* output = &v->desc->outputs[i];
-        const int32_t n = output->n_layers > 0 ? output->n_layers : 1;
-        for (int32_t layer = 0; layer < n && !status; layer++, at += output->size_bytes / n)
-            status = memoi_verified_compare(v, memoi_session_name(output->name),
-                                            output->n_layers > 0 ? layer : -2, output->type, at,
-                                            output->size_bytes / n, why, error);
-    }
-    for (int32_t layer = MEMO_LAYER_FIRST; layer <= v->desc->n_layers && why; layer++)
-        for (int32_t i = 0; i < v->desc->n_states && !status; i++) {
-            if (v->desc->states[i].uses != MEMO_STATE_GRADIENT) continue;
-            status = memoi_verified_compare(v, v->desc->states[i].name, layer, MEMO_TYPE_F32, at,
-                                            v->desc->states[i].size_bytes, why, error);
-            at += v->desc->states[i].size_bytes;
-        }
-    return status;
-}
-
-/* Fills the states of all layers with numbers from 0.008 to 0.12 of either sign, in f32 as well as
- * in bf16, or reads gradients. */
-MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s, int reads,
-                                              memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    char* bytes = v->found + v->output_bytes;
-    uint64_t random = 1;
-    for (int32_t layer = MEMO_LAYER_FIRST; layer <= v->desc->n_layers; layer++)
-        for (int32_t i = 0; i < v->desc->n_states && !status; i++) {
-            const memo_state* state = &v->desc->states[i];
-            if ((state->uses == MEMO_STATE_GRADIENT) != reads) continue;
-            if (!reads) memset(bytes, 0, (size_t)state->size_bytes); /* also an odd last byte */
-            for (int64_t k = 0; k < state->size_bytes / 2 && !reads; k++) {
-                const uint64_t r = memob_random(&random);
-                const uint16_t half = (uint16_t)(0x3c00 | (r & 0x1ff) | (r >> 9 & 0x8000));
-                memcpy(bytes + 2 * k, &half, sizeof half);
-            }
-            status = memoi_session_transfer(s, layer, i, reads, 0, bytes, state->size_bytes, error);
-            if (reads) bytes += state->size_bytes;
-        }
-    return status;
-}
-
-MEMOI void memoi_verified_swap(memoi_verified* v) {
-    char* found = v->found;
-    v->found = v->expected;
-    v->expected = found;
-}
-
-/* Runs a micro-batch by the plan into `found`, from the same outputs and states each time.  The
- * trainer's norm must have its value again afterwards. */
-MEMOI memo_status memoi_verified_run_once(memoi_verified* v, memo_session* s, memo_error* error) {
-    const memo_session_desc* desc = v->desc;
-    const double before = desc->norm ? desc->norm(desc->user) : 0;
-    memo_status status, saved;
-    if (desc->verifying) desc->verifying(desc->user, s, 1);
-    status = saved = memoi_session_copy_outputs(s, v->saved, 0, error);
-    if (!status) status = memoi_verified_visit_states(v, s, 0, error);
-    if (!status) status = memoi_session_run_all(s, v->shape, 1, error);
-    if (!status) status = memoi_session_copy_outputs(s, v->found, 0, error);
-    if (!status) status = memoi_verified_visit_states(v, s, 1, error);
-    if (!saved) saved = memoi_session_copy_outputs(s, v->saved, 1, status ? NULL : error);
-    if (!status) status = saved;
-    if (desc->verifying) desc->verifying(desc->user, s, 0);
-
-    if (!status && desc->norm) {
-        const double now = desc->norm(desc->user);
-        if (memcmp(&before, &now, sizeof now) != 0)
-            status = MEMOB_INVALID(
-                error,
-                "memo_session_desc.outputs: norm was %.9g and is %.9g, now that the outputs have "
-                "the bytes again that they had before; list all bytes that a micro-batch changes "
-                "and the update reads, or let norm be the same for the same bytes",
-                before, now);
-    }
-    return status;
-}
-
-/* A session of the desc and the plan, which runs once or twice. */
-MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc* desc,
-                                     const memo_step_plan* plan, int is_twice, memo_error* error) {
-    memo_session* s = NULL;
-    memo_status status = memo_session_open(desc, plan, &s, error);
-    if (status) return status;
-    if (is_twice && !desc->norm)
-        memoi_session_log(s, "session: norm is NULL: verify does not see what outputs lack");
-    status = memoi_verified_run_once(v, s, error);
-    if (!status && is_twice) {
-        memoi_verified_swap(v);
-        if (desc->n_states) status = memo_session_skip_update(s, error); /* gradients begin anew */
-        if (!status) status = memoi_verified_run_once(v, s, error);
-    }
-    memo_session_destroy(s);
-    return status;
-}
-
-/* Near half of the tiles, with no divisor in common with all: kernels that compute several tiles at
- * a time then begin or end elsewhere than in the forward. */
-MEMOI double memoi_verified_alpha(const memo_session_desc* desc) {
-    const int64_t tile = desc->tile_rows > 0 ? desc->tile_rows : 1;
-    const int64_t n = desc->slice_rows > 0 ? (desc->slice_rows + tile - 1) / tile : 1;
-    int64_t k = n / 2 > 0 ? n / 2 : 1, a, b, rest;
-    for (;; k++) {
-        for (a = n, b = k; b; a = b, b = rest) rest = a % b;
-        if (a == 1) return (double)k / (double)n;
-    }
-}
-
-/* Memory for the outputs and the gradients of states. */
-MEMOI memo_status memoi_verified_create(memoi_verified* v, const memo_session_desc* desc,
-                                        memo_error* error) {
-    int64_t most_bytes = 0;
-    memset(v, 0, sizeof *v);
-    v->desc = desc;
-    while (v->shape + 1 < desc->n_shapes && desc->shapes[v->shape].is_forward_only) v->shape++;
-    for (int32_t i = 0; i < desc->n_outputs; i++) v->output_bytes += desc->outputs[i].size_bytes;
-    v->n_bytes = v->output_bytes;
-    for (int32_t i = 0; i < desc->n_states; i++) {
-        most_bytes = memob_max(most_bytes, desc->states[i].size_bytes);
-        if (desc->states[i].uses == MEMO_STATE_GRADIENT)
-            v->n_bytes += desc->states[i].size_bytes * (desc->n_layers + 2);
-    }
-    if (!v->n_bytes)
-        return MEMOB_INVALID(error, "memo_session_verify: nothing to compare; list gradients in "
-                                    "memo_session_desc.outputs, or among states");
-
-    v->expected = MEMOB_ARRAY(&v->arrays, char, v->n_bytes + most_bytes);
-    v->found = MEMOB_ARRAY(&v->arrays, char, v->n_bytes + most_bytes);
-    v->saved = MEMOB_ARRAY(&v->arrays, char, v->output_bytes);
-    return v->arrays.failed ? memob_no_memory(error, "the outputs of a micro-batch")
-                            : MEMO_STATUS_OK;
-}
-
-/* The checked run comes first: it sees writes that would overwrite memory of others. */
-memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error) {
-    static const struct {
-        memo_policy policy;
-        const char* why;
-    } runs[] = {
-        {MEMO_POLICY_KEEP, "two micro-batches differ; a kernel is not deterministic, or reads "
-                           "what a micro-batch changes and outputs lack, or an address kept from "
-                           "the micro-batch before, or recompute writes what the backward reads, "
-                           "such as scratch or statistics"},
-        {MEMO_POLICY_KEEP, "a checked session changes it; the backward reads bytes that no kernel "
-                           "has written, or of a tensor or buffer that has ended, which are NaN"},
-        {MEMO_POLICY_KEEP, NULL}, /* at once */
-        {MEMO_POLICY_ALPHA,
-         "half of the rows swapped and half recomputed change it; a kernel reads "
-         "or writes a tensor of a layer that has ended, or the backward "
-         "recomputes other bits"},
-        {MEMO_POLICY_MEMO, "the desc's plan changes it; a kernel reads or writes a tensor of a "
-                           "layer that has ended, or runs on another stream"}};
-    enum { CHECKED = 0, KEPT = 1, AT_ONCE = 2, HALF = 3, PLANNED = 4 };
-    memo_step_plan *planned = NULL, *plan;
-    memoi_verified v;
-    memo_status status;
-    memo_error found; /* what differs */
-    int is_sliced = 0;
-    MEMOB_REFUSE_NULL(error, "desc", desc);
-    status = memo_session_plan(desc, NULL, &planned, error);
-    memset(&v, 0, sizeof v);
-    if (!status) {
-        is_sliced = planned->slice_rows != 0;
-        status = memoi_session_verdict(desc, memoi_verified_create(&v, desc, error), error);
-    }
-
-    for (int32_t k = CHECKED; k <= PLANNED && !status; k++) {
-        memo_session_desc own = *desc;
-        own.device_memory = own.host_memory = NULL; /* more memory */
-        own.planned = NULL;                         /* the trainer may keep its plan */
-        own.slice_rows = k == AT_ONCE || !is_sliced ? desc->n_rows : planned->slice_rows;
-        own.is_checked |= k == CHECKED;
-        found.status = MEMO_STATUS_OK;
-        plan = planned;
-        if (k == AT_ONCE && !is_sliced) continue;
-        if (k < PLANNED) {
-            own.policy = runs[k].policy;
-            own.alpha = memoi_verified_alpha(&own);
-            own.device_bytes = 0;
-            plan = NULL;
-            status = memo_session_plan(&own, NULL, &plan, error);
-        }
-
-        /* The kept run is what later ones are compared with.  No run of the trainer takes more host
-         * memory than the desc's. */
-        if (!status && (k != HALF || memoi_step_plan_fits(plan))) {
-            status = memoi_verified_run(&v, &own, plan, k == CHECKED, error);
-            if (k == AT_ONCE) memoi_verified_swap(&v);
-            if (!status) (void)memoi_verified_compare_all(&v, runs[k].why, &found);
-            if (k == KEPT || k == AT_ONCE) memoi_verified_swap(&v);
-        }
-        if (plan != planned) memo_step_plan_destroy(plan);
-        if (!status && found.status && error) *error = found;
-        status = memoi_session_verdict(desc, status ? status : found.status, error);
-    }
-    memo_step_plan_destroy(planned);
-    memob_arrays_free(&v.arrays);
     return status;
 }
 

@@ -23,7 +23,8 @@
  */
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
-#include "memo_plan.h"
+#define MEMO_CHECK_IMPLEMENTATION
+#include "extras/memo_check.h"
 #include <stdio.h>
 
 enum { L = 16, T = 256, C = 32, TILE = 32, N = T * C };

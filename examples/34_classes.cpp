@@ -18,6 +18,7 @@
  */
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_CHECK_IMPLEMENTATION
 #include "extras/memo.hpp"
 #include <cmath>
 #include <cstdio>

@@ -5,7 +5,7 @@
  *     memo::session<trainer> session(desc, my_trainer);          // calls its member functions
  *     for (float& x : memo::rows<float>(session.get(), layer, tensor)) ...      License: MIT. */
 #pragma once
-#include "memo_plan.h"
+#include "memo_check.h"
 #include <exception>
 #include <memory>
 #include <stdexcept>
@@ -77,7 +77,7 @@ template <class T> memo_session_desc bind(memo_session_desc desc, T& trainer) {
     desc.recompute = member<T>::template call<decltype(&T::recompute), &T::recompute>;
     return desc;
 }
-/* memo_session_verify */
+/* memo_session_verify; the implementation is that of memo_check.h */
 template <class T> void verify(const memo_session_desc& desc, T& trainer) {
     const memo_session_desc bound = memo::bind(desc, trainer);
     call(memo_session_verify, &bound);

@@ -8,9 +8,9 @@
  * STEP BY STEP, a session in the order of calls (examples/05_three_edits.c):
  *
  *     1  a memo_session_desc: tensors, layers, rows, budgets, and the trainer's functions
- *     2  memo_session_verify, once in a new trainer: do several plans give the same bits?  Also
- *        run a few steps with MEMO_CHECK=1 in the environment, which names mistakes.  Without a
- *        check a wrong table gives wrong numbers, silently
+ *     2  memo_session_verify of extras/memo_check.h, once in a new trainer: do several plans give
+ *        the same bits?  Also run a few steps with MEMO_CHECK=1 in the environment, which names
+ *        mistakes.  Without a check a wrong table gives wrong numbers, silently
  *     3  memo_session_create: memo_session_plan and memo_session_open in one; the session then
  *        times its first training steps and plans again
  *     4  memo_session_run for each micro-batch, or memo_session_begin, the trainer's own loops
@@ -156,8 +156,7 @@ extern "C" {
  *     >>session slices         which size of slices
  *     >>session advice         budgets that would do
  *     >>session times          a profile from the spans of micro-batches
- *     >>session timing         the first training steps give the times of the plan behind them
- *     >>session verify         gradients of several plans */
+ *     >>session timing         the first training steps give the times of the plan behind them */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
 #define MEMO_PLAN_IMPLEMENTATION_DONE
 
@@ -226,5 +225,4 @@ extern "C" {
 #include "plan/session/advice.h"
 #include "plan/session/times.h"
 #include "plan/session/timing.h"
-#include "plan/session/verify.h"
 #endif /* MEMO_PLAN_IMPLEMENTATION */

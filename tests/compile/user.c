@@ -2,6 +2,7 @@
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
+#include "extras/memo_check.h"
 #include "extras/memo_layout.h"
 #include "extras/memo_hooks.h"
 #include "extras/memo_look.h"

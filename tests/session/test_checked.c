@@ -1,5 +1,6 @@
 /* test_checked.c - checked sessions and memo_session_verify find mistakes of a trainer. */
 #include "session_model.h"
+#include "extras/memo_check.h"
 
 /* --- checked sessions: a trainer that computes, with planted mistakes --- */
 

@@ -3,6 +3,7 @@
  * A row calls a function with one pointer NULL, and valid values for the others.  The headers of
  * memo are read: every pointer that a public function takes has a row. */
 #include "memo_plan.h"
+#include "extras/memo_check.h"
 #include "owned.h"
 #include <ctype.h>
 
@@ -481,6 +482,7 @@ TEST(every_pointer_of_the_headers_has_a_row) {
     declared.n = called.n = 0;
     add_header(&declared, "memo.h");
     add_header(&declared, "memo_plan.h");
+    add_header(&declared, "extras/memo_check.h");
     null_is_refused_by_name();
     IN_CASE("%s", "rows");
     for (int k = 0; k < declared.n; k++)

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "scarce.h"
 #include "memo_plan.h"
+#include "extras/memo_check.h"
 #include "memo_sp.h"
 #include "extras/memo_look.h"
 #include "thread_ranks.h"

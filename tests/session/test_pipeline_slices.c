@@ -4,6 +4,7 @@
  * those of recorded operations. */
 #include "memo.h"
 #include "memo_plan.h"
+#include "extras/memo_check.h"
 #include "extras/memo_look.h"
 #include "owned.h"
 #include "session_times.h"

@@ -2,6 +2,7 @@
  * with its own loop: a checked session and memo_session_verify name each, or gradients are NaN, or
  * they have the right bits.  test_mistakes has those of an arena and hooks. */
 #include "memo_plan.h"
+#include "extras/memo_check.h"
 #include "owned.h"
 #include <math.h>
 #include <pthread.h>

@@ -3,6 +3,7 @@
  * are as without slices. */
 #include "memo.h"
 #include "memo_plan.h"
+#include "extras/memo_check.h"
 #include "extras/memo_look.h"
 #include "owned.h"
 #include "session_times.h"

@@ -2,6 +2,7 @@
  * recorded operations have no race, and every fault is a status that loses nothing. */
 #include "scarce.h"
 #include "memo_plan.h"
+#include "extras/memo_check.h"
 #include "memo_sp.h"
 #include "extras/memo_look.h"
 #include "thread_ranks.h"

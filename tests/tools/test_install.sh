@@ -14,7 +14,7 @@ mkdir "$folder/empty" || exit 1
 installs() {
     $make install PREFIX="$folder/prefix" DESTDIR= || return 1
     for file in include/memo.h include/memo_plan.h include/memo_cuda.cuh include/memo_sp.h \
-        include/memo/extras/memo_hooks.h include/memo/extras/memo_layout.h include/memo/extras/memo_look.h \
+        include/memo/extras/memo_check.h include/memo/extras/memo_hooks.h include/memo/extras/memo_layout.h include/memo/extras/memo_look.h \
         include/memo/extras/memo_pack.h share/pkgconfig/memo.pc; do
         [ -f "$folder/prefix/$file" ] || { echo "missing: $file"; return 1; }
     done

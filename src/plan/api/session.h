@@ -576,21 +576,6 @@ MEMO_TRY memo_status memo_session_create(const memo_session_desc* desc, memo_ses
 /* Waits for the compute stream. */
 MEMO_API void memo_session_destroy(memo_session* session);
 
-/* Has memo changed no gradient? Runs a micro-batch of the first shape with a backward in separate
- * sessions: twice in a checked session, then with every tensor kept, with half of the rows swapped
- * and half recomputed, and by the desc's policy and budgets, planned by estimated times.  The run
- * with half of the rows is left out if it does not fit host memory.  The desc's outputs and the
- * gradients of states must have the same bits each time.  In slices, kept outputs are also compared
- * with outputs of a layer at once, whose sums have another order: both may differ by a hundredth of
- * the norm, in 16 bits by a tenth.  Each run begins with the same outputs, which have their bytes
- * again afterwards; states begin with small numbers.  Call once, before memo_session_create, with
- * inputs and rows of which a kept step fits in a checked session.  All ranks must call this.  Finds
- * what a checked session cannot see: a backward that reads a layer that has ended, and gradients
- * that are zeroed in the wrong slice.  Errors: INVALID_ARGUMENT (the output, layer and number that
- * differ first, and in which run; or nothing to compare); INFEASIBLE (a kept step does not fit);
- * errors of the calls above. */
-MEMO_TRY memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error);
-
 MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
 /* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets, for each
  * shape; then the sum and the maximum over shapes. */

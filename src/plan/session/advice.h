@@ -23,7 +23,7 @@ enum { MEMOI_ADVICE_PLANS_MAX = 64 };
 /* Takes the figures of a plan: all ranks have the same then. */
 MEMOI void memoi_advice_take(memoi_advice* a, const memo_step_plan* plan) {
     int64_t values[1 + MEMO_N_TIERS] = {0}, *needed = values + 1;
-    const int fits = memoi_step_plan_fits(plan);
+    const int fits = memob_step_plan_fits(plan);
     for (; plan; plan = plan->next) {
         needed[MEMO_TIER_DEVICE] = memob_max(needed[MEMO_TIER_DEVICE], plan->device_bytes);
         needed[MEMO_TIER_HOST] = memob_max(needed[MEMO_TIER_HOST], plan->host_bytes);
@@ -224,7 +224,7 @@ MEMOI memo_status memoi_session_plan_or_advise(const memo_session_desc* desc,
     memo_status status =
         memoi_session_plan_groups(NULL, desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
     *device_bytes = 0;
-    if (!status && !desc->is_unadvised && !memoi_step_plan_fits(*plan))
+    if (!status && !desc->is_unadvised && !memob_step_plan_fits(*plan))
         status = memoi_session_advise(desc, profile, *plan, device_bytes, error);
     if (!status) return status;
     memo_step_plan_destroy(*plan);

@@ -34,7 +34,7 @@ MEMOI MEMOB_NOINLINE memo_status memoi_session_agree(const memo_session_desc* de
                           memo_status_name((memo_status)values[0]));
 }
 
-MEMOI MEMOB_NOINLINE memo_status memoi_session_verdict(const memo_session_desc* desc,
+MEMOI MEMOB_NOINLINE memo_status memob_session_verdict(const memo_session_desc* desc,
                                                        memo_status status, memo_error* error) {
     int64_t value;
     return memoi_session_agree(desc, status, &value, 1, error);
@@ -381,7 +381,7 @@ MEMOI memo_session* memoi_session_make(const memo_session_desc* desc, const memo
                                        int has_profile, memo_error* error) {
     memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
     if (!s) {
-        (void)memoi_session_verdict(desc, memob_no_memory(error, "a session"), error);
+        (void)memob_session_verdict(desc, memob_no_memory(error, "a session"), error);
         return NULL;
     }
     memoi_keep(s, memoi_session_take_desc(s, desc, plan, &s->call_error));

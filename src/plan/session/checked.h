@@ -60,7 +60,7 @@ MEMOI int64_t memoi_session_tensor_rows(const memo_session* s, int32_t step, int
 MEMOI void memoi_checked_destroy(memo_session* s) {
     memoi_checked* c = &s->checked;
     if (c->slots && c->n_trained)
-        memoi_session_log(s, "session: %d micro-batches passed all checks", (int)c->n_trained);
+        memob_session_log(s, "session: %d micro-batches passed all checks", (int)c->n_trained);
     memob_engine_release(&c->engine);
     memob_arrays_free(&c->arrays);
     memset(c, 0, sizeof *c);
@@ -476,7 +476,7 @@ MEMOI void memoi_checked_test_tiles(memo_session* s, int32_t step) {
             return;
         }
         if (tensor->away == MEMO_WHOLE) continue;
-        memoi_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
+        memob_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
                           tensor->name, (long long)least);
 
         if (memoi_checked_keeps_bits(s, step, t, given) || s->error.status) continue;
@@ -506,7 +506,7 @@ MEMOI void memoi_checked_outputs(memo_session* s, int32_t step, int is_end) {
                 "checked session: layer %d: recompute changes output `%.40s`; it may write tensors "
                 "of its layer alone: let the forward count, and use no buffer that the backward "
                 "reads as scratch",
-                (int)memoi_session_layer(s, step), memoi_session_name(output->name));
+                (int)memoi_session_layer(s, step), memob_session_name(output->name));
         s->checked.outputs[i] = hash;
     }
 }

@@ -220,7 +220,7 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
         const char* fault = memoi_session_buffer_fault(desc, b);
         if (fault)
             return MEMOB_INVALID(error, "memo_session_desc.buffers[%d]: `%.40s` has %s", (int)i,
-                                 memoi_session_name(b->name), fault);
+                                 memob_session_name(b->name), fault);
     }
     return MEMO_STATUS_OK;
 }
@@ -291,7 +291,7 @@ MEMOI memo_status memoi_session_check_tables(const memo_session_desc* desc, memo
             return MEMOB_INVALID(error,
                                  "memo_session_desc.outputs[%d]: `%.40s` has no address, or a "
                                  "wrong size_bytes; state where a micro-batch writes it",
-                                 (int)t, memoi_session_name(desc->outputs[t].name));
+                                 (int)t, memob_session_name(desc->outputs[t].name));
     for (int32_t t = 0; t < desc->n_shapes; t++) {
         snprintf(shape, sizeof shape, "memo_session_desc.shapes[%d]", (int)t);
         if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))
@@ -340,7 +340,7 @@ MEMOI memo_status memoi_session_check_tensors(const memo_session_desc* desc, mem
             return MEMOB_INVALID(error,
                                  "memo_session_desc.tensors[%d].name: `%s` is invalid; 1 to 31 "
                                  "characters without blanks are valid",
-                                 (int)t, memoi_session_name(word));
+                                 (int)t, memob_session_name(word));
         for (int32_t other = 0; other < t; other++)
             if (!strcmp(desc->tensors[other].name, word))
                 return MEMOB_INVALID(
@@ -657,7 +657,7 @@ MEMOI memo_status memoi_session_take_budget(memo_session* s, int computes, memo_
     if (!reserve_bytes && !is_host_device && total_bytes >= (int64_t)4 << 30)
         reserve_bytes =
             memob_min(memob_max((int64_t)1 << 30, total_bytes / 100 * 3), s->desc.device_bytes / 2);
-    memoi_session_log(s, "session: of %lld free bytes %lld are left to libraries",
+    memob_session_log(s, "session: of %lld free bytes %lld are left to libraries",
                       (long long)s->desc.device_bytes, (long long)reserve_bytes);
     s->desc.device_bytes = memob_max(s->desc.device_bytes - reserve_bytes, 1);
     return MEMO_STATUS_OK;

@@ -68,7 +68,7 @@ MEMOI void memoi_session_start(memo_session* s) {
         host_bytes = memob_max(host_bytes, plan->sizes.host_bytes);
         device_bytes = memob_max(device_bytes, plan->addresses->peak_bytes);
     }
-    memoi_session_log(s, "session: taking %lld bytes of device memory, %lld of host memory",
+    memob_session_log(s, "session: taking %lld bytes of device memory, %lld of host memory",
                       (long long)device_bytes, (long long)host_bytes);
     s->is_open = 1;
 

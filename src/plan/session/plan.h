@@ -140,7 +140,7 @@ MEMOI void memoi_session_stream_more(memo_session* s, memoi_session_streams* str
     s->found = s->start + n_cells;
     memcpy(s->start, streams->rows, (size_t)n_cells * sizeof *s->start);
     while (stride * 16 <= n_all) stride *= 2;
-    memoi_session_log(s, "session: planning which of %lld states of layers leave the device",
+    memob_session_log(s, "session: planning which of %lld states of layers leave the device",
                       (long long)n_all);
     memoi_session_try_count(s, least, &count);
     for (n = stride; n < n_all + stride; n += stride)

@@ -141,7 +141,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         s, MEMO_STATUS_INVALID_STATE,
         "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is declared "
         "from the begin of %s to the end of %s%s, so change its life or take it there",
-        memoi_session_name(b->name),
+        memob_session_name(b->name),
         memoi_session_when(text[0], now, s->open < 0 ? -1 : memoi_session_layer(s, s->open)),
         memoi_session_when(text[1], b->first, b->first_layer),
         b->first_layer < 0 ? "that layer" : memoi_session_when(text[2], b->last, b->last_layer),
@@ -161,7 +161,7 @@ MEMOI void* memoi_session_request(memo_session* s, int64_t size_bytes, const cha
         MEMOI_SESSION_FAIL(s, status,
                            "memo_session_desc.buffers: `%.40s` of %lld bytes begins where the plan "
                            "has another buffer; end a layer before the next begins",
-                           memoi_session_name(name), (long long)size_bytes);
+                           memob_session_name(name), (long long)size_bytes);
     if (!memoi_session_is_ok(s, status)) return address;
     return memoi_checked_request(s, address, size_bytes, name);
 }
@@ -182,7 +182,7 @@ MEMOI void memoi_session_begin_life(memo_session* s, int32_t i) {
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_desc.buffers[%d]: `%.40s` lives in each layer, but two "
                            "layers are open; end one first",
-                           (int)i, memoi_session_name(b->name));
+                           (int)i, memob_session_name(b->name));
         return;
     }
     n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
@@ -666,22 +666,6 @@ memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_erro
     s->is_in_run = !s->error.status;
     if (s->is_in_run) (s->desc.step ? s->desc.step : memoi_session_run_layers)(s->desc.user, s);
     return memo_session_end(s, error);
-}
-
-/* A micro-batch of a shape, or all turns of an order. */
-MEMOI memo_status memoi_session_run_all(memo_session* s, int32_t shape, int more_follow,
-                                        memo_error* error) {
-    const memo_step_plan* plan = s->parts[shape].plan;
-    memo_batch batch;
-    memo_status status = MEMO_STATUS_OK;
-    memset(&batch, 0, sizeof batch);
-    batch.shape = shape;
-    batch.more_follow = more_follow;
-    for (int32_t k = 0; (k == 0 || k < plan->n_order) && !status; k++) {
-        if (plan->n_order) batch.turn = plan->order[k];
-        status = memo_session_run(s, &batch, error);
-    }
-    return status;
 }
 
 /* The arena of the current shape.  The engine's memory and buffers of SESSION live as long as the

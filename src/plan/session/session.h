@@ -204,10 +204,10 @@ MEMOI int memoi_is_over(int64_t n_bytes, int64_t budget_bytes) {
 }
 
 /* What a trainer has named, in messages. */
-MEMOI const char* memoi_session_name(const char* name) { return name ? name : "NULL"; }
+MEMOI const char* memob_session_name(const char* name) { return name ? name : "NULL"; }
 
-MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) MEMO_PRINTF(2, 3);
-MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
+MEMOI void memob_session_log(const memo_session* s, const char* format, ...) MEMO_PRINTF(2, 3);
+MEMOI void memob_session_log(const memo_session* s, const char* format, ...) {
     char line[256];
     va_list arguments;
     if (!s->desc.log.write) return;

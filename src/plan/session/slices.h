@@ -16,7 +16,7 @@ MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
  * if they fit the device, or of the device beyond all bytes of hosts. */
 MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
     const int64_t limit_bytes = plan->device_budget_bytes;
-    const int fits = memoi_step_plan_fits(plan);
+    const int fits = memob_step_plan_fits(plan);
     int64_t device_bytes = 0, host_bytes = 0;
     double step_s = 0;
     for (; plan; plan = plan->next) {
@@ -67,7 +67,7 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
             if (status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
                 status == MEMO_STATUS_INFEASIBLE)
                 status = MEMO_STATUS_OK;
-            status = memoi_session_verdict(desc, status, &failed);
+            status = memob_session_verdict(desc, status, &failed);
             if (!status) break;
         }
         if (status) {
@@ -76,7 +76,7 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
             *plan = NULL;
             return status;
         }
-        n_fit += memoi_step_plan_fits(trial);
+        n_fit += memob_step_plan_fits(trial);
         memoi_step_plan_take_better(plan, trial);
     }
     return MEMO_STATUS_OK;
@@ -107,7 +107,7 @@ MEMOI memo_status memoi_session_plan_groups(const memo_session* planner,
         if (desc->micro_batches % own.n_group) continue;
         status = memoi_session_plan_sizes(planner, &own, profile, effort, &trial, error);
         if (status) break;
-        if (!memoi_step_plan_fits(trial)) most = 0; /* nor do larger groups */
+        if (!memob_step_plan_fits(trial)) most = 0; /* nor do larger groups */
         memoi_step_plan_take_better(plan, trial);
     }
     return status;

@@ -6,7 +6,7 @@
  * Knows: the rows of a policy or of a search, their addresses, the budgets, and the costs that a
  * search gets.  Knows nothing of streams and copies: no device is called. */
 
-MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
+MEMOI int memob_step_plan_fits(const memo_step_plan* plan) {
     while (plan && plan->fits) plan = plan->next;
     return !plan;
 }
@@ -76,7 +76,7 @@ MEMOI void memoi_session_solve(memo_session* s) {
 
     /* No search helps if the budget is below the bound. */
     if (status == MEMO_STATUS_INFEASIBLE && plan->lower_bound_bytes <= desc.capacity_bytes) {
-        memoi_session_log(s, "session: searching for addresses of %lld buffers, at most 10 s",
+        memob_session_log(s, "session: searching for addresses of %lld buffers, at most 10 s",
                           (long long)plan->n_buffers);
         desc.engine = MEMO_PLAN_ENGINE_BILEVEL;
         status = memo_plan_solve(plan, &desc, &s->call_error);
@@ -161,10 +161,10 @@ MEMOI void memoi_session_judge(memo_session* s, const char* rows, const char* su
     *plan->shortage = 0;
     memob_bytes_text(bytes, (double)s->peak_bytes);
     if (plan->fits) {
-        memoi_session_log(s, "session: %s takes %s of device memory", rows, bytes);
+        memob_session_log(s, "session: %s takes %s of device memory", rows, bytes);
         return;
     }
-    memoi_session_log(s, "session: %s takes %s of device memory (exceeds %s)", rows, bytes,
+    memob_session_log(s, "session: %s takes %s of device memory (exceeds %s)", rows, bytes,
                       memoi_session_tiers[lacking]);
     memoi_session_put_shortage(&s->desc, plan, subject, (int32_t)(s->part - s->parts), lacking,
                                budgets[lacking], needed[lacking], 0);
@@ -299,7 +299,7 @@ MEMOI void memoi_session_search_rows(memo_session* s, memoi_session_costs* costs
     memo_step_plan* plan = s->part->plan;
     int64_t* left_bytes = &costs->desc.device_bytes;
     memo_status status;
-    memoi_session_log(s, "session: planning rows by %s times",
+    memob_session_log(s, "session: planning rows by %s times",
                       s->is_measured ? "measured" : "estimated");
     if (s->limit_bytes) *left_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
     costs->swap.rows = NULL;

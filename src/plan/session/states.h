@@ -129,7 +129,7 @@ MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int
     if (why)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "checked session: layer %d, state `%.32s`, %s: %s", (int)view.layer - 1,
-                           memoi_session_name(s->desc.states[view.blamed].name), names[pass], why);
+                           memob_session_name(s->desc.states[view.blamed].name), names[pass], why);
 }
 
 void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state) {

@@ -102,7 +102,7 @@ MEMOI void memoi_session_measure_copies(memo_session* s, memo_profile* profile) 
     if (desc->device_bytes) n_bytes = memob_min(n_bytes, desc->device_bytes / 4);
     if (desc->host_bytes) n_bytes = memob_min(n_bytes, desc->host_bytes / 4);
     n_bytes = memob_max(n_bytes, 64);
-    memoi_session_log(s, "session: measuring copies up to %lld bytes", (long long)n_bytes);
+    memob_session_log(s, "session: measuring copies up to %lld bytes", (long long)n_bytes);
     on_host_bytes = 2 * memob_align_up(n_bytes, has_file ? MEMOB_SPILL_ALIGNMENT : 1);
     memoi_keep(s,
                memoi_profile_measure(s->device, n_bytes, has_file ? desc->spill_directory : NULL,

@@ -55,7 +55,7 @@ MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_pr
             memoi_timing_path(desc, k, path);
             if (memoi_timing_is_trained(desc, k)) status = memo_profile_read(path, &read[k], error);
         }
-        status = memoi_session_verdict(desc, status, error);
+        status = memob_session_verdict(desc, status, error);
     } else
         MEMO_FREE(read);
     return status;
@@ -170,9 +170,9 @@ MEMOI void memoi_timing_write(const memo_session* s, const int64_t* untimed) {
         if (s->parts[k].plan->shape.is_forward_only) continue;
         memoi_timing_path(&s->desc, k, path);
         if (memo_profile_write(&s->timing.profiles[k], path, &why))
-            memoi_session_log(s, "session: the profile is not written: %s", why.message);
+            memob_session_log(s, "session: the profile is not written: %s", why.message);
         else
-            memoi_session_log(s, "session: %s times are in %.200s",
+            memob_session_log(s, "session: %s times are in %.200s",
                               untimed[k] ? "estimated" : "measured", path);
     }
 }
@@ -348,7 +348,7 @@ MEMOI memo_step_plan* memoi_timing_make(memo_session* s) {
         memoi_keep(s, memoi_session_plan_groups(s, &own, s->timing.profiles,
                                                 MEMOI_ROWS_EFFORT_WHOLE, &plan, &s->call_error));
         if (s->failure.status) return NULL;
-        if (memoi_step_plan_fits(plan)) continue;
+        if (memob_step_plan_fits(plan)) continue;
         memoi_keep(s, memo_error_set(&s->call_error, MEMO_STATUS_INFEASIBLE, "%s", plan->shortage));
         memo_step_plan_destroy(plan);
         return NULL;
@@ -419,9 +419,9 @@ MEMOI void memoi_timing_plan(memo_session* s) {
     if (!s->failure.status) result = memoi_timing_plan_by(s, values + 1);
     if (s->failure.status) {
         snprintf(t->why, sizeof t->why, "%.180s", s->failure.message);
-        memoi_session_log(s, "session: the first plan stays: %s", t->why);
+        memob_session_log(s, "session: the first plan stays: %s", t->why);
     } else
-        memoi_session_log(s, "session: %s", result);
+        memob_session_log(s, "session: %s", result);
 
     /* Times are known. */
     t->plan = NULL;
@@ -487,7 +487,7 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
     *session = NULL;
     MEMOB_REFUSE_NULL(error, "desc", desc);
     status = memob_check_given(__func__, "plan", plan, error);
-    return status ? memoi_session_verdict(desc, status, error)
+    return status ? memob_session_verdict(desc, status, error)
                   : memoi_timing_open_first(desc, plan, 0, session, error);
 }
 
@@ -505,7 +505,7 @@ MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_st
     if (desc->policy == MEMO_POLICY_MEMO) own.policy = MEMO_POLICY_RECOMPUTE;
     own.alpha = 0;
     status = memoi_session_plan_shapes(NULL, &own, NULL, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
-    if (status || memoi_step_plan_fits(*plan)) return status;
+    if (status || memob_step_plan_fits(*plan)) return status;
     memo_step_plan_destroy(*plan);
     return memo_session_plan(desc, NULL, plan, error);
 }
@@ -520,7 +520,7 @@ MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int32
         kept.policy = MEMO_POLICY_KEEP;
         if (memoi_session_chooses(desc)) kept.slice_rows = desc->n_rows;
         status = memoi_session_plan_sizes(NULL, &kept, NULL, MEMOI_ROWS_EFFORT_FIRST, plan, error);
-        if (status || (memoi_step_plan_fits(*plan) && !(*plan)->n_streamed)) return status;
+        if (status || (memob_step_plan_fits(*plan) && !(*plan)->n_streamed)) return status;
         memo_step_plan_destroy(*plan);
     } else if (!memoi_session_is_alpha(desc))
         return memo_session_plan(desc, NULL, plan, error);

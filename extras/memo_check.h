@@ -1,13 +1,66 @@
-#pragma once
-#include "plan/session/timing.h"
-/* --- >>session verify ---
+/* memo_check.h - has memo changed no gradient of a trainer? To be asked before it trains.
+ *
+ * EXAMPLE.  desc: of the session that the trainer is about to create.
+ *
+ *     #define MEMO_IMPLEMENTATION             // in exactly one translation unit
+ *     #define MEMO_PLAN_IMPLEMENTATION        // in the same unit
+ *     #define MEMO_CHECK_IMPLEMENTATION       // in the same unit
+ *     #include "extras/memo_check.h"          // includes memo_plan.h; link with -lpthread -lm
+ *
+ *     if (memo_session_verify(&desc, &error)) fprintf(stderr, "%s\n", error.message);
+ *
+ * License: MIT.  Language: C99 that is also C++11. */
+#ifndef MEMO_CHECK_H
+#define MEMO_CHECK_H
+
+#include "memo_plan.h"
+
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 4
+#error "memo_check.h: memo.h is of another release; use the memo.h of the same release"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Has memo changed no gradient? Runs a micro-batch of the first shape with a backward in separate
+ * sessions: twice in a checked session, then with every tensor kept, with half of the rows swapped
+ * and half recomputed, and by the desc's policy and budgets, planned by estimated times.  The run
+ * with half of the rows is left out if it does not fit host memory.  The desc's outputs and the
+ * gradients of states must have the same bits each time.  In slices, kept outputs are also compared
+ * with outputs of a layer at once, whose sums have another order: both may differ by a hundredth of
+ * the norm, in 16 bits by a tenth.  Each run begins with the same outputs, which have their bytes
+ * again afterwards; states begin with small numbers.  Call once, before memo_session_create, with
+ * inputs and rows of which a kept step fits in a checked session.  All ranks must call this.  Finds
+ * what a checked session cannot see: a backward that reads a layer that has ended, and gradients
+ * that are zeroed in the wrong slice.  Errors: INVALID_ARGUMENT (the output, layer and number that
+ * differ first, and in which run; or nothing to compare); INFEASIBLE (a kept step does not fit);
+ * errors of the calls above. */
+MEMO_TRY memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MEMO_CHECK_H */
+
+/* ==== implementation ======================================================================== */
+
+#if defined(MEMO_CHECK_IMPLEMENTATION) && !defined(MEMO_CHECK_IMPLEMENTATION_DONE)
+#define MEMO_CHECK_IMPLEMENTATION_DONE
+
+#ifndef MEMO_PLAN_IMPLEMENTATION_DONE
+#error "memo_check.h: define MEMO_IMPLEMENTATION and MEMO_PLAN_IMPLEMENTATION in the same unit"
+#endif
+
+/* ---- >>verify -----------------------------------------------------------------------------------
  * Knows: runs of one desc by several plans, and the bytes that they leave.  Knows nothing of how a
  * plan is made. */
 
 /* Copies the outputs to bytes, or back, in the order of the compute stream, and waits.  Copies of a
  * device take pinned memory, a piece at a time; if there is none left they take bytes itself. */
-MEMOI memo_status memoi_session_copy_outputs(const memo_session* s, char* bytes, int is_back,
-                                             memo_error* error) {
+MEMOI memo_status memoi_verified_copy_outputs(const memo_session* s, char* bytes, int is_back,
+                                              memo_error* error) {
     const int on_host = s->desc.computes_on_host;
     int64_t most = (int64_t)1 << 20, n_bytes;
     memo_status status = MEMO_STATUS_OK, freed = MEMO_STATUS_OK;
@@ -111,7 +164,7 @@ MEMOI memo_status memoi_verified_compare_all(const memoi_verified* v, const char
         const memo_session_output* output = &v->desc->outputs[i];
         const int32_t n = output->n_layers > 0 ? output->n_layers : 1;
         for (int32_t layer = 0; layer < n && !status; layer++, at += output->size_bytes / n)
-            status = memoi_verified_compare(v, memoi_session_name(output->name),
+            status = memoi_verified_compare(v, memob_session_name(output->name),
                                             output->n_layers > 0 ? layer : -2, output->type, at,
                                             output->size_bytes / n, why, error);
     }
@@ -142,7 +195,9 @@ MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s
                 const uint16_t half = (uint16_t)(0x3c00 | (r & 0x1ff) | (r >> 9 & 0x8000));
                 memcpy(bytes + 2 * k, &half, sizeof half);
             }
-            status = memoi_session_transfer(s, layer, i, reads, 0, bytes, state->size_bytes, error);
+            status =
+                reads ? memo_session_read_state(s, layer, i, 0, bytes, state->size_bytes, error)
+                      : memo_session_write_state(s, layer, i, 0, bytes, state->size_bytes, error);
             if (reads) bytes += state->size_bytes;
         }
     return status;
@@ -154,6 +209,22 @@ MEMOI void memoi_verified_swap(memoi_verified* v) {
     v->expected = found;
 }
 
+/* A micro-batch of a shape, or all turns of an order. */
+MEMOI memo_status memoi_verified_run_turns(memo_session* s, int32_t shape, int more_follow,
+                                           memo_error* error) {
+    const memo_step_plan* plan = s->parts[shape].plan;
+    memo_batch batch;
+    memo_status status = MEMO_STATUS_OK;
+    memset(&batch, 0, sizeof batch);
+    batch.shape = shape;
+    batch.more_follow = more_follow;
+    for (int32_t k = 0; (k == 0 || k < plan->n_order) && !status; k++) {
+        if (plan->n_order) batch.turn = plan->order[k];
+        status = memo_session_run(s, &batch, error);
+    }
+    return status;
+}
+
 /* Runs a micro-batch by the plan into `found`, from the same outputs and states each time.  The
  * trainer's norm must have its value again afterwards. */
 MEMOI memo_status memoi_verified_run_once(memoi_verified* v, memo_session* s, memo_error* error) {
@@ -161,12 +232,12 @@ MEMOI memo_status memoi_verified_run_once(memoi_verified* v, memo_session* s, me
     const double before = desc->norm ? desc->norm(desc->user) : 0;
     memo_status status, saved;
     if (desc->verifying) desc->verifying(desc->user, s, 1);
-    status = saved = memoi_session_copy_outputs(s, v->saved, 0, error);
+    status = saved = memoi_verified_copy_outputs(s, v->saved, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
-    if (!status) status = memoi_session_run_all(s, v->shape, 1, error);
-    if (!status) status = memoi_session_copy_outputs(s, v->found, 0, error);
+    if (!status) status = memoi_verified_run_turns(s, v->shape, 1, error);
+    if (!status) status = memoi_verified_copy_outputs(s, v->found, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 1, error);
-    if (!saved) saved = memoi_session_copy_outputs(s, v->saved, 1, status ? NULL : error);
+    if (!saved) saved = memoi_verified_copy_outputs(s, v->saved, 1, status ? NULL : error);
     if (!status) status = saved;
     if (desc->verifying) desc->verifying(desc->user, s, 0);
 
@@ -190,7 +261,7 @@ MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc*
     memo_status status = memo_session_open(desc, plan, &s, error);
     if (status) return status;
     if (is_twice && !desc->norm)
-        memoi_session_log(s, "session: norm is NULL: verify does not see what outputs lack");
+        memob_session_log(s, "session: norm is NULL: verify does not see what outputs lack");
     status = memoi_verified_run_once(v, s, error);
     if (!status && is_twice) {
         memoi_verified_swap(v);
@@ -268,7 +339,7 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
     memset(&v, 0, sizeof v);
     if (!status) {
         is_sliced = planned->slice_rows != 0;
-        status = memoi_session_verdict(desc, memoi_verified_create(&v, desc, error), error);
+        status = memob_session_verdict(desc, memoi_verified_create(&v, desc, error), error);
     }
 
     for (int32_t k = CHECKED; k <= PLANNED && !status; k++) {
@@ -290,7 +361,7 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
 
         /* The kept run is what later ones are compared with.  No run of the trainer takes more host
          * memory than the desc's. */
-        if (!status && (k != HALF || memoi_step_plan_fits(plan))) {
+        if (!status && (k != HALF || memob_step_plan_fits(plan))) {
             status = memoi_verified_run(&v, &own, plan, k == CHECKED, error);
             if (k == AT_ONCE) memoi_verified_swap(&v);
             if (!status) (void)memoi_verified_compare_all(&v, runs[k].why, &found);
@@ -298,9 +369,11 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
         }
         if (plan != planned) memo_step_plan_destroy(plan);
         if (!status && found.status && error) *error = found;
-        status = memoi_session_verdict(desc, status ? status : found.status, error);
+        status = memob_session_verdict(desc, status ? status : found.status, error);
     }
     memo_step_plan_destroy(planned);
     memob_arrays_free(&v.arrays);
     return status;
 }
+
+#endif /* MEMO_CHECK_IMPLEMENTATION */
