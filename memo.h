@@ -6451,6 +6451,9 @@ typedef struct memob_list {
     memob_arrays arrays;
 } memob_list;
 
+/* Do updates come inside the last backward of a step? */
+MEMOI int memob_update_is_fused(int32_t update_at) { return update_at == MEMO_UPDATE_FUSED; }
+
 /* A forward or a backward of a place, or a chunk. */
 MEMOI int32_t memob_turn_of(int32_t turn) { return turn < 0 ? -1 - turn : turn; }
 
@@ -6512,7 +6515,7 @@ MEMOI void memoi_list_round(memob_list* list, int32_t phase) {
             memoi_list_forwards(list, turn, defers);
         else
             memoi_list_backwards(list, memob_turn_of(turn), begins, defers,
-                                 ends && d->update_at == MEMO_UPDATE_FUSED);
+                                 ends && memob_update_is_fused(d->update_at));
     }
 }
 
@@ -11413,7 +11416,7 @@ MEMOI memo_status memoi_states_update(memob_states* states, memo_error* error) {
     memob_step* step = states->step;
     const int32_t layer = memoi_step_visit(step)->layer;
     const int on_host = states->updates != NULL, is_alone = step->phase == MEMOB_UPDATES;
-    const int is_fused = !is_alone && states->update_at == MEMO_UPDATE_FUSED;
+    const int is_fused = !is_alone && memob_update_is_fused(states->update_at);
     memo_status status = MEMO_STATUS_OK;
     if (!is_fused && !states->there.pending[layer]) return memoi_step_pass(step, error);
 
@@ -11520,7 +11523,7 @@ MEMOI memo_status memoi_states_end_visit(memob_states* states, int32_t layer, me
     if (status) return status;
     states->layers[layer].has_gradients = 1;
     if (layer == states->n_layers - 2) states->layers[layer + 1].has_gradients = 1;
-    return states->update_at == MEMO_UPDATE_FUSED ? memoi_states_updates(states, error) : status;
+    return memob_update_is_fused(states->update_at) ? memoi_states_updates(states, error) : status;
 }
 
 /* The last slice of a layer's backward ends. */
@@ -11552,7 +11555,7 @@ MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t
 
 /* A micro-batch, or a turn, ends. */
 MEMOI memo_status memob_states_end_turn(memob_states* states, int32_t turn, memo_error* error) {
-    const int is_fused = states->update_at == MEMO_UPDATE_FUSED;
+    const int is_fused = memob_update_is_fused(states->update_at);
     memo_status status = MEMO_STATUS_OK;
     if (states->is_forward_only) {
         status = memoi_states_look(states, MEMOB_FORWARD, states->n_layers - 1, 1);

@@ -8836,7 +8836,7 @@ MEMOI void memoi_session_end_states(memo_session* s) {
     s->is_fused =
         memoi_session_is_ok(
             s, memob_states_end_turn(s->states, memoi_session_states_turn(s), &s->call_error)) &&
-        s->states->update_at == MEMO_UPDATE_FUSED && !s->states->is_running &&
+        memob_update_is_fused(s->states->update_at) && !s->states->is_running &&
         !s->batch.is_forward_only && !s->batch.more_follow;
 }
 
@@ -11019,7 +11019,7 @@ MEMOI double memoi_session_choose_streams(memo_session* s) {
 MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
     const int may = desc->update_may;
     if (at == MEMO_UPDATE_DEFERRED) return may & MEMO_MAY_DEFER;
-    if (at == MEMO_UPDATE_FUSED) return may & MEMO_MAY_FUSE;
+    if (memob_update_is_fused(at)) return may & MEMO_MAY_FUSE;
     return !(may & MEMO_MAY_NOT_PASS && may > MEMO_MAY_NOT_PASS);
 }
 

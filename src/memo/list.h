@@ -58,6 +58,9 @@ typedef struct memob_list {
     memob_arrays arrays;
 } memob_list;
 
+/* Do updates come inside the last backward of a step? */
+MEMOI int memob_update_is_fused(int32_t update_at) { return update_at == MEMO_UPDATE_FUSED; }
+
 /* A forward or a backward of a place, or a chunk. */
 MEMOI int32_t memob_turn_of(int32_t turn) { return turn < 0 ? -1 - turn : turn; }
 
@@ -119,7 +122,7 @@ MEMOI void memoi_list_round(memob_list* list, int32_t phase) {
             memoi_list_forwards(list, turn, defers);
         else
             memoi_list_backwards(list, memob_turn_of(turn), begins, defers,
-                                 ends && d->update_at == MEMO_UPDATE_FUSED);
+                                 ends && memob_update_is_fused(d->update_at));
     }
 }
 

@@ -172,7 +172,7 @@ MEMOI memo_status memoi_states_update(memob_states* states, memo_error* error) {
     memob_step* step = states->step;
     const int32_t layer = memoi_step_visit(step)->layer;
     const int on_host = states->updates != NULL, is_alone = step->phase == MEMOB_UPDATES;
-    const int is_fused = !is_alone && states->update_at == MEMO_UPDATE_FUSED;
+    const int is_fused = !is_alone && memob_update_is_fused(states->update_at);
     memo_status status = MEMO_STATUS_OK;
     if (!is_fused && !states->there.pending[layer]) return memoi_step_pass(step, error);
 
@@ -279,7 +279,7 @@ MEMOI memo_status memoi_states_end_visit(memob_states* states, int32_t layer, me
     if (status) return status;
     states->layers[layer].has_gradients = 1;
     if (layer == states->n_layers - 2) states->layers[layer + 1].has_gradients = 1;
-    return states->update_at == MEMO_UPDATE_FUSED ? memoi_states_updates(states, error) : status;
+    return memob_update_is_fused(states->update_at) ? memoi_states_updates(states, error) : status;
 }
 
 /* The last slice of a layer's backward ends. */
@@ -311,7 +311,7 @@ MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t
 
 /* A micro-batch, or a turn, ends. */
 MEMOI memo_status memob_states_end_turn(memob_states* states, int32_t turn, memo_error* error) {
-    const int is_fused = states->update_at == MEMO_UPDATE_FUSED;
+    const int is_fused = memob_update_is_fused(states->update_at);
     memo_status status = MEMO_STATUS_OK;
     if (states->is_forward_only) {
         status = memoi_states_look(states, MEMOB_FORWARD, states->n_layers - 1, 1);

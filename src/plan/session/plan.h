@@ -255,7 +255,7 @@ MEMOI double memoi_session_choose_streams(memo_session* s) {
 MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
     const int may = desc->update_may;
     if (at == MEMO_UPDATE_DEFERRED) return may & MEMO_MAY_DEFER;
-    if (at == MEMO_UPDATE_FUSED) return may & MEMO_MAY_FUSE;
+    if (memob_update_is_fused(at)) return may & MEMO_MAY_FUSE;
     return !(may & MEMO_MAY_NOT_PASS && may > MEMO_MAY_NOT_PASS);
 }
 

@@ -277,7 +277,7 @@ MEMOI void memoi_session_end_states(memo_session* s) {
     s->is_fused =
         memoi_session_is_ok(
             s, memob_states_end_turn(s->states, memoi_session_states_turn(s), &s->call_error)) &&
-        s->states->update_at == MEMO_UPDATE_FUSED && !s->states->is_running &&
+        memob_update_is_fused(s->states->update_at) && !s->states->is_running &&
         !s->batch.is_forward_only && !s->batch.more_follow;
 }
 
