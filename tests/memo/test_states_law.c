@@ -38,7 +38,8 @@ static struct {
     uint32_t streamed[LAYERS_MAX], spilled[LAYERS_MAX];
     int32_t turns[ORDER_MAX];
     memob_states* engine;
-    memob_step* step;
+    memob_step *step, *other; /* other: with slices */
+    int has_surprises;
     memo_device* host;
     uint8_t value[LAYERS_MAX]
                  [STATES]; /* of all bytes of a state, when all that was enqueued ends */
@@ -161,16 +162,22 @@ static memo_status look(void* user, int32_t pass, int32_t layer, int is_end) {
 }
 
 static void run_layers(int32_t pass, int32_t begin, int32_t end) {
-    for (int32_t k = 2 * begin; k < 2 * end; k++) {
-        const int32_t of = pass == MEMOB_BACKWARD ? 2 * (begin + end) - 1 - k : k;
+    const int32_t n = 2 * p.engine->step->list.desc.n_slices; /* begins and ends of a layer */
+    for (int32_t k = n * begin; k < n * end; k++) {
+        const int32_t of = pass == MEMOB_BACKWARD ? n * (begin + end) - 1 - k : k;
         CHECK_OK(memob_states_visit(p.engine, pass, of / 2, k % 2, &error));
     }
+}
+
+/* The planned step, or that of another shape. */
+static memob_step* any_step(void) {
+    return p.has_surprises && memo_test_int(0, 2) == 0 ? p.other : p.step;
 }
 
 /* Turns of an order up to `end`, as a stage of a pipeline runs them. */
 static void run_turns(int is_last, int32_t end) {
     const int32_t each = (p.desc.n_layers - 2) / p.desc.n_chunks;
-    CHECK(!memob_states_begin_round(p.engine, p.step, is_last, 0, &error));
+    CHECK(!memob_states_begin_round(p.engine, any_step(), is_last, 0, &error));
     for (int32_t k = 0; k < end; k++) {
         const int32_t turn = p.turns[k], chunk = turn < 0 ? -1 - turn : turn;
         CHECK_OK(memob_states_begin_turn(p.engine, turn, &error));
@@ -185,7 +192,7 @@ static void run_batch(int is_last, int is_forward_only) {
         run_turns(is_last, p.desc.n_turns);
         return;
     }
-    CHECK(!memob_states_begin_round(p.engine, p.step, is_last, is_forward_only, &error));
+    CHECK(!memob_states_begin_round(p.engine, any_step(), is_last, is_forward_only, &error));
     CHECK_OK(memob_states_begin_turn(p.engine, 0, &error));
     run_layers(MEMOB_FORWARD, 0, n);
     if (!is_forward_only) run_layers(MEMOB_BACKWARD, 0, n);
@@ -313,7 +320,10 @@ static void run_problem(uint64_t seed, int64_t dropped, int n_steps, int has_sur
     CHECK(!memob_states_create(&p.desc, 0, &p.engine, &error));
     if (p.engine)
         CHECK_OK(memob_states_get_step(p.engine, 1, (int32_t)memo_test_int(1, 4), &p.step, &error));
-    if (p.step) run_steps(n_steps, has_surprises);
+    CHECK_OK(memob_states_get_step(p.engine, (int32_t)memo_test_int(1, 3),
+                                   (int32_t)memo_test_int(1, 4), &p.other, &error));
+    p.has_surprises = has_surprises;
+    if (p.step && p.other) run_steps(n_steps, has_surprises);
     memob_states_destroy(p.engine);
 
     if (p.desc.compute_stream) memo_stream_destroy(host, p.desc.compute_stream, &error);
