@@ -7133,13 +7133,14 @@ struct memo_session {
     memob_states_sizes states_sizes;
     uint32_t *streamed, *spilled; /* (n_layers + 2); NULL: the session has no states */
     memob_states* states;
-    int is_filling;  /* memo_session_fill_states is under way */
-    int is_fused;    /* the latest micro-batch has updated all layers */
-    int is_part;     /* the micro-batch adds to gradients of earlier ones */
-    int is_again;    /* these are lost, and the step has not been dropped */
-    char lost[96];   /* why layers are of different steps; "": they are not */
-    int64_t* whole;  /* (n_layers + 2, n_states, 2): bytes that were set since then */
-    int is_deferred; /* the update that runs is of the step before: values[1] */
+    int is_filling;   /* memo_session_fill_states is under way */
+    int is_fused;     /* the latest micro-batch has updated all layers */
+    int is_part;      /* the micro-batch adds to gradients of earlier ones */
+    int is_again;     /* these are lost, and the step has not been dropped */
+    int tells_rounds; /* the log says that steps have another number of micro-batches */
+    char lost[96];    /* why layers are of different steps; "": they are not */
+    int64_t* whole;   /* (n_layers + 2, n_states, 2): bytes that were set since then */
+    int is_deferred;  /* the update that runs is of the step before: values[1] */
     union {
         double align;
         char bytes[MEMO_BATCH_VALUES_MAX];
@@ -8799,6 +8800,19 @@ MEMOI const char* memoi_session_owes(const memo_session* s) {
     return MEMOB_FIRST_FAULT(rules);
 }
 
+/* A step of another number of micro-batches than planned waits for copies, and says so once. */
+MEMOI void memoi_session_tell_rounds(memo_session* s) {
+    const memob_step* step = s->part->step;
+    if (s->tells_rounds || s->error.status || s->batch.is_forward_only || s->steps->order ||
+        !s->states->sizes.host_bytes || !step->law_of[step->phase])
+        return;
+    s->tells_rounds = 1;
+    memob_session_log(s,
+                      "session: a step has not %d micro-batches, as micro_batches says, so "
+                      "computation waits for streamed states",
+                      (int)memob_max(s->desc.micro_batches, 1));
+}
+
 /* A micro-batch begins, or the first turn of an order, for all. */
 MEMOI void memoi_session_begin_list(memo_session* s) {
     const int is_forward_only = s->batch.is_forward_only;
@@ -8816,6 +8830,7 @@ MEMOI void memoi_session_begin_list(memo_session* s) {
     (void)memoi_session_is_ok(s, memob_states_begin_round(s->states, s->part->step,
                                                           !s->batch.more_follow, is_forward_only,
                                                           &s->call_error));
+    memoi_session_tell_rounds(s);
 }
 
 /* A micro-batch begins, or a turn. */

@@ -422,6 +422,41 @@ TEST(waits_of_rows_and_states_are_necessary) {
                (long long)n_redundant, (long long)n_waits);
 }
 
+static void count_rounds(void* user, const char* line) {
+    *(int*)user += strstr(line, "micro-batches, as micro_batches says") != NULL;
+}
+
+/* Steps of another number of micro-batches than the desc says are told once. */
+TEST(another_number_of_micro_batches_is_told) {
+    for (int i = 0; i < 3; i++) { /* 2 of 2; 2 of 1; evaluations beside 2 of 2 */
+        int n_told = 0;
+        trainer t;
+        t_init_random(&t, ROWS);
+        t.desc.n_layers = 6;
+        t.desc.n_shapes = 1;
+        t.desc.n_group = 0;
+        t.desc.micro_batches = i == 1 ? 1 : 2;
+        t.desc.policy = MEMO_POLICY_RECOMPUTE;
+        t.desc.log.write = count_rounds, t.desc.log.user = &n_told;
+        CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
+        own_step_plan* plan = step_plan_of(&t.desc, NULL);
+        CHECK(plan->n_streamed > 0);
+        own_device* host = new_host(0);
+        t.desc.device = host;
+        memo_session* s = session_of_plan(&t.desc, plan);
+        for (int k = 0; k < 6 && s; k++) {
+            const memo_batch batch = {
+                .more_follow = !(k % 2), .values = &t.rate, .values_bytes = sizeof t.rate};
+            const memo_batch evaluation = {.is_forward_only = 1};
+            CHECK_OK(memo_session_run(s, &batch, &error));
+            if (k % 2) CHECK_OK(memo_session_update(s, &error));
+            if (i == 2) CHECK_OK(memo_session_run(s, &evaluation, &error));
+        }
+        CHECK_IS(n_told, ==, i == 1);
+        memo_session_destroy(s);
+    }
+}
+
 /* The bytes of states that three steps copy in the least memory. */
 static void copy_states(trainer* t, uint32_t uses, int32_t update_may, memo_session_info* info) {
     own_device* device = new_host(0);

@@ -240,6 +240,19 @@ MEMOI const char* memoi_session_owes(const memo_session* s) {
     return MEMOB_FIRST_FAULT(rules);
 }
 
+/* A step of another number of micro-batches than planned waits for copies, and says so once. */
+MEMOI void memoi_session_tell_rounds(memo_session* s) {
+    const memob_step* step = s->part->step;
+    if (s->tells_rounds || s->error.status || s->batch.is_forward_only || s->steps->order ||
+        !s->states->sizes.host_bytes || !step->law_of[step->phase])
+        return;
+    s->tells_rounds = 1;
+    memob_session_log(s,
+                      "session: a step has not %d micro-batches, as micro_batches says, so "
+                      "computation waits for streamed states",
+                      (int)memob_max(s->desc.micro_batches, 1));
+}
+
 /* A micro-batch begins, or the first turn of an order, for all. */
 MEMOI void memoi_session_begin_list(memo_session* s) {
     const int is_forward_only = s->batch.is_forward_only;
@@ -257,6 +270,7 @@ MEMOI void memoi_session_begin_list(memo_session* s) {
     (void)memoi_session_is_ok(s, memob_states_begin_round(s->states, s->part->step,
                                                           !s->batch.more_follow, is_forward_only,
                                                           &s->call_error));
+    memoi_session_tell_rounds(s);
 }
 
 /* A micro-batch begins, or a turn. */
