@@ -10788,6 +10788,8 @@ typedef struct memob_states_layer {
     uint32_t has, streamed, spilled; /* bit s: state s */
     int32_t place;                   /* 0 or 1; -1: nothing is streamed */
     int32_t has_gradients;           /* a backward of this step has ended */
+    uint32_t open;                   /* the states that its open visit brings */
+    int32_t open_pass;               /* of this visit, 1 + memob_pass; 0: the layer is closed */
 } memob_states_layer;
 
 /* The update of a layer on the host. */
@@ -11069,13 +11071,19 @@ MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t la
  *
  * 1. No two layers that one visit uses have the same place. */
 
-/* The streamed states of a layer that a pass uses on the device. */
-MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int32_t layer) {
-    uint32_t needs = states->used_by[pass];
+/* The states of a layer that a pass uses on the device, wherever they lie. */
+MEMOI uint32_t memoi_states_used(const memob_states* states, int32_t pass, int32_t layer) {
+    uint32_t used = states->used_by[pass];
     if (pass == MEMOB_BACKWARD && layer == states->n_layers - 1) /* with its forward */
-        needs |= states->used_by[MEMOB_FORWARD];
+        used |= states->used_by[MEMOB_FORWARD];
     if (pass == MEMOB_UPDATE && states->updates) return 0;
-    return needs & states->layers[layer].streamed & ~states->hosted;
+    return used & states->layers[layer].has;
+}
+
+/* Those of them that are streamed. */
+MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int32_t layer) {
+    return memoi_states_used(states, pass, layer) & states->layers[layer].streamed &
+           ~states->hosted;
 }
 
 /* The bytes of items on the device (tier 0) or the host (1) as slots, each of which is of the same
@@ -11394,10 +11402,18 @@ MEMOI memo_status memoi_states_go(memob_states* states, int32_t pass, int32_t la
     return memoi_step_finish(step);
 }
 
-MEMOI memo_status memoi_states_look(const memob_states* states, int32_t pass, int32_t layer,
-                                    int is_end) {
+/* A layer has begun a pass, or is about to end it. */
+MEMOI memo_status memoi_states_look(memob_states* states, int32_t pass, int32_t layer, int is_end) {
     const memob_states_trainer* t = &states->trainer;
-    return t->look ? t->look(t->user, pass, layer, is_end) : MEMO_STATUS_OK;
+    memob_states_layer* of = &states->layers[layer];
+    memo_status status = MEMO_STATUS_OK;
+    of->open = memoi_states_used(states, pass, layer);
+    of->open_pass = 1 + pass;
+    if (t->look) status = t->look(t->user, pass, layer, is_end);
+    if (!is_end) return status;
+    of->open = 0;
+    of->open_pass = 0;
+    return status;
 }
 
 /* The stream of the file runs the update of an open visit, when the device has stored what it
@@ -11612,9 +11628,13 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
                          states->update_at == MEMO_UPDATE_DEFERRED &&
                          states->n_updates == states->n_layers;
     const int32_t n_updates = states->is_running && !is_whole ? states->n_updates : 0;
-    if (!states->is_pending) {
-        memset(states->there.pending, 0, (size_t)states->n_layers);
-        for (int32_t l = 0; l < states->n_layers; l++) states->layers[l].has_gradients = 0;
+
+    /* No layer is open, and gradients wait for pending updates alone. */
+    if (!states->is_pending) memset(states->there.pending, 0, (size_t)states->n_layers);
+    for (int32_t l = 0; l < states->n_layers; l++) {
+        states->layers[l].has_gradients &= states->is_pending;
+        states->layers[l].open = 0;
+        states->layers[l].open_pass = 0;
     }
     if (step) memoi_step_abandon(states->step);
     states->is_running = states->is_due = states->round = 0;

@@ -150,10 +150,18 @@ MEMOI memo_status memoi_states_go(memob_states* states, int32_t pass, int32_t la
     return memoi_step_finish(step);
 }
 
-MEMOI memo_status memoi_states_look(const memob_states* states, int32_t pass, int32_t layer,
-                                    int is_end) {
+/* A layer has begun a pass, or is about to end it. */
+MEMOI memo_status memoi_states_look(memob_states* states, int32_t pass, int32_t layer, int is_end) {
     const memob_states_trainer* t = &states->trainer;
-    return t->look ? t->look(t->user, pass, layer, is_end) : MEMO_STATUS_OK;
+    memob_states_layer* of = &states->layers[layer];
+    memo_status status = MEMO_STATUS_OK;
+    of->open = memoi_states_used(states, pass, layer);
+    of->open_pass = 1 + pass;
+    if (t->look) status = t->look(t->user, pass, layer, is_end);
+    if (!is_end) return status;
+    of->open = 0;
+    of->open_pass = 0;
+    return status;
 }
 
 /* The stream of the file runs the update of an open visit, when the device has stored what it
@@ -368,9 +376,13 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
                          states->update_at == MEMO_UPDATE_DEFERRED &&
                          states->n_updates == states->n_layers;
     const int32_t n_updates = states->is_running && !is_whole ? states->n_updates : 0;
-    if (!states->is_pending) {
-        memset(states->there.pending, 0, (size_t)states->n_layers);
-        for (int32_t l = 0; l < states->n_layers; l++) states->layers[l].has_gradients = 0;
+
+    /* No layer is open, and gradients wait for pending updates alone. */
+    if (!states->is_pending) memset(states->there.pending, 0, (size_t)states->n_layers);
+    for (int32_t l = 0; l < states->n_layers; l++) {
+        states->layers[l].has_gradients &= states->is_pending;
+        states->layers[l].open = 0;
+        states->layers[l].open_pass = 0;
     }
     if (step) memoi_step_abandon(states->step);
     states->is_running = states->is_due = states->round = 0;

@@ -10,13 +10,19 @@
  *
  * 1. No two layers that one visit uses have the same place. */
 
-/* The streamed states of a layer that a pass uses on the device. */
-MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int32_t layer) {
-    uint32_t needs = states->used_by[pass];
+/* The states of a layer that a pass uses on the device, wherever they lie. */
+MEMOI uint32_t memoi_states_used(const memob_states* states, int32_t pass, int32_t layer) {
+    uint32_t used = states->used_by[pass];
     if (pass == MEMOB_BACKWARD && layer == states->n_layers - 1) /* with its forward */
-        needs |= states->used_by[MEMOB_FORWARD];
+        used |= states->used_by[MEMOB_FORWARD];
     if (pass == MEMOB_UPDATE && states->updates) return 0;
-    return needs & states->layers[layer].streamed & ~states->hosted;
+    return used & states->layers[layer].has;
+}
+
+/* Those of them that are streamed. */
+MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int32_t layer) {
+    return memoi_states_used(states, pass, layer) & states->layers[layer].streamed &
+           ~states->hosted;
 }
 
 /* The bytes of items on the device (tier 0) or the host (1) as slots, each of which is of the same

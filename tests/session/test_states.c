@@ -422,6 +422,93 @@ TEST(waits_of_rows_and_states_are_necessary) {
                (long long)n_redundant, (long long)n_waits);
 }
 
+/* Which function takes a state that its visit does not bring, of which layer beside its own. */
+static struct {
+    int32_t pass, state, by; /* by: layers above the function's */
+    int is_behind;           /* between micro-batches */
+    char log[400];
+} wrong;
+
+static void wrong_use(memo_session* s, int32_t pass, int32_t layer) {
+    if (pass == wrong.pass && layer == 2 && !wrong.is_behind)
+        CHECK(!memo_session_get_state(s, layer + wrong.by, wrong.state));
+}
+static void wrong_forward(void* user, memo_session* s, int32_t layer) {
+    (void)user;
+    wrong_use(s, T_FORWARD, layer);
+}
+static void wrong_between(void* user, memo_session* s) { (void)user, (void)s; }
+static void wrong_backward(void* user, memo_session* s, int32_t layer) {
+    (void)user;
+    wrong_use(s, T_BACKWARD, layer);
+}
+static void wrong_update(void* user, memo_session* s, int32_t layer) {
+    (void)user;
+    wrong_use(s, T_UPDATE, layer);
+}
+static void keep_wrong(void* user, const char* line) {
+    (void)user;
+    if (strstr(line, "memo_session_get_state")) snprintf(wrong.log, sizeof wrong.log, "%s", line);
+}
+
+/* A state that the open visit does not bring has no address, under every budget: the bytes may be
+ * those of another layer. */
+TEST(states_are_where_a_visit_uses_them) {
+    enum { WEIGHTS, GRADIENTS, MOMENTS, FROZEN, N };
+    static const struct {
+        int32_t pass, state, by;
+        int is_behind;
+        const char* message;
+    } cases[] = {
+        {T_FORWARD, MOMENTS, 0, 0, "layer 2, state `moments`: the forward does not use it"},
+        {T_FORWARD, GRADIENTS, 0, 0, "layer 2, state `gradients`: the forward does not"},
+        {T_FORWARD, WEIGHTS, 1, 0, "layer 3, state `weights`: the layer is not open"},
+        {T_FORWARD, WEIGHTS, -1, 0, "layer 1, state `weights`: the layer is not open"},
+        {T_BACKWARD, MOMENTS, 0, 0, "layer 2, state `moments`: the backward does not"},
+        {T_BACKWARD, GRADIENTS, 1, 0, "layer 3, state `gradients`: the layer is not open"},
+        {T_UPDATE, FROZEN, 0, 0, "layer 2, state `frozen`: the update does not use it"},
+        {T_UPDATE, GRADIENTS, 2, 0, "layer 4, state `gradients`: the layer is not open"},
+        {T_FORWARD, WEIGHTS, 0, 1, "layer 2, state `weights`: the layer is not open"}};
+    static const memo_item tensors[] = {MEMO_ITEM("x", 64, MEMO_MOVE)};
+    static const int32_t moments[] = {0, MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS,
+                                      MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS};
+    const memo_state states[N] = {{"weights", 4096, MEMO_STATE_WEIGHTS, 0},
+                                  {"gradients", 4096, MEMO_STATE_GRADIENT, 0},
+                                  {"moments", 4096, MEMO_STATE_UPDATE, 0},
+                                  {"frozen", 4096, MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD, 0}};
+    for (int i = 0; i < 6 * (int)(sizeof cases / sizeof *cases); i++) {
+        own_device* device = new_host(0);
+        memo_session_desc d = MEMO_ZERO(memo_session_desc);
+        memo_status status = MEMO_STATUS_OK;
+        const int k = i / 6, is_tight = i % 2;
+        wrong.pass = cases[k].pass, wrong.state = cases[k].state, wrong.by = cases[k].by;
+        wrong.is_behind = cases[k].is_behind;
+        *wrong.log = 0;
+        d.device = device;
+        d.computes_on_host = 1;
+        d.tensors = tensors, d.n_tensors = 1;
+        d.n_layers = 6, d.n_rows = 8;
+        d.states = states, d.n_states = N;
+        d.forward = wrong_forward, d.between = wrong_between, d.backward = wrong_backward,
+        d.update = wrong_update;
+        d.update_may = moments[i / 2 % 3];
+        d.log.write = keep_wrong;
+        if (is_tight) CHECK_OK(memo_session_get_least(&d, &d.device_bytes, &error));
+        own_step_plan* plan = step_plan_of(&d, NULL);
+        CHECK(is_tight == (plan->n_streamed > 0));
+        memo_session* s = session_of_plan(&d, plan);
+        if (wrong.is_behind) CHECK(!memo_session_get_state(s, 2, wrong.state));
+        for (int step = 0; step < 2 && !status; step++) { /* deferred updates come in the second */
+            status = memo_session_run(s, NULL, &error);
+            if (!status) status = memo_session_update(s, &error);
+        }
+        CHECK_CASE(status == MEMO_STATUS_INVALID_STATE && strstr(error.message, cases[k].message) &&
+                       strstr(wrong.log, cases[k].message),
+                   "case %d of %d: %s", k, i % 6, status ? error.message : "not found");
+        memo_session_destroy(s);
+    }
+}
+
 static void count_rounds(void* user, const char* line) {
     *(int*)user += strstr(line, "micro-batches, as micro_batches says") != NULL;
 }
@@ -1442,6 +1529,13 @@ static memo_status fill_nothing(MEMO_UNUSED void* context, MEMO_UNUSED memo_stre
 }
 
 /* Correct trainers pass; each mistake is an error that names layer and state. */
+static uint64_t* kept_words; /* of layer 1, from its forward */
+static void (*kept_forward)(void* user, memo_session* s, int32_t layer);
+static void forward_keeps(void* user, memo_session* s, int32_t layer) {
+    if (layer == 1) kept_words = (uint64_t*)memo_session_get_state(s, layer, S_WEIGHTS);
+    kept_forward(user, s, layer);
+}
+
 TEST(checked_sessions_find_planted_mistakes) {
     enum { CLOSED = 4 /* written to between two micro-batches */, UNFILLED /* not zeroed */, N };
     static const struct {
@@ -1474,6 +1568,8 @@ TEST(checked_sessions_find_planted_mistakes) {
             memset(t.kinds, 0, sizeof t.kinds);
         }
         t.mistake = cases[k].mistake;
+        kept_forward = t.desc.forward;
+        t.desc.forward = forward_keeps;
         t.desc.is_checked = 1;
         t.desc.computes_on_host = k != UNFILLED;
         unfilled.fill = fill_nothing;
@@ -1489,8 +1585,7 @@ TEST(checked_sessions_find_planted_mistakes) {
                 ? "layer 1, state `weights`, update: it changed while its layer was closed"
                 : cases[k].message;
         for (int step = 0; step < 3 && !status; step++) {
-            uint64_t* words = (uint64_t*)memo_session_get_state(s, 1, S_WEIGHTS);
-            if (step == 1 && k == CLOSED && !is_tight) words[3]++;
+            if (step == 1 && k == CLOSED && !is_tight) kept_words[3]++;
             status = step_of_session(&t, s);
         }
         if (!k || (k == CLOSED && is_tight))
@@ -1933,8 +2028,8 @@ static void fill_words(void* user, memo_session* s, int32_t layer) {
     trainer* t = (trainer*)user;
     t->n_updates++;
     for (int32_t state = 0; state < T_N_STATES; state++) {
+        if (!(t->states[state].uses & MEMO_STATE_UPDATE)) continue; /* it is not there */
         uint64_t* words = (uint64_t*)memo_session_get_state(s, layer, state);
-        if (!(t->states[state].uses & MEMO_STATE_UPDATE)) continue; /* a copy may still move it */
         for (int64_t i = 0; words && i < t->states[state].size_bytes / 8; i++)
             words[i] = t_mix((uint64_t)(100 * layer + state), (uint64_t)i);
     }

@@ -651,8 +651,11 @@ MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t la
 /* A declared buffer.  NULL outside of its life; a checked session makes that an error, and returns
  * memory that harms nothing.  Call this inside the layer that uses the buffer. */
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
-/* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL if it is absent.  It does not
- * change, unless the session plans again; the bytes are there while the layer is open. */
+/* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL: the layer lacks it.  Between
+ * begin and end of a pass of the layer that uses the state; FIRST also before and beside layer 0,
+ * LAST from the end of the last layer's forward to the end of its backward.  Elsewhere NULL, and an
+ * error of the session, since the bytes may be those of other layers.  An address does not change,
+ * unless the session plans again. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
 /* Ends a step: updates all layers, or defers that, or does nothing if the last backward has updated
  * them, as the plan says.  After the last micro-batch of a step either this call comes next, or

@@ -132,14 +132,38 @@ MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int
                            memob_session_name(s->desc.states[view.blamed].name), names[pass], why);
 }
 
+/* The open visit does not bring the state, or the layer is closed. */
+MEMOI MEMOB_NOINLINE void memoi_session_lacks_state(memo_session* s, int32_t layer, int32_t state) {
+    static const char* const passes[] = {"forward", "backward", "update"};
+    static const char* const uses[] = {"FORWARD", "BACKWARD", "UPDATE"};
+    const int32_t pass = s->states->layers[layer + 1].open_pass - 1;
+    char why[128];
+    MEMOB_TABLE_OF(MEMOB_N_PASSES, passes);
+    MEMOB_TABLE_OF(MEMOB_N_PASSES, uses);
+    snprintf(why, sizeof why,
+             "the layer is not open; take addresses between its begin and its end");
+    if (pass >= 0 && (pass != MEMOB_UPDATE || !s->states->updates))
+        snprintf(why, sizeof why, "the %s does not use it; add MEMO_STATE_%s to its uses",
+                 passes[pass], uses[pass]);
+    MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                       "memo_session_get_state: layer %d, state `%.32s`: %s, or copy its bytes by "
+                       "memo_session_read_state",
+                       (int)layer, memob_session_name(s->desc.states[state].name), why);
+    memob_session_log(s, "session: %s", s->call_error.message);
+}
+
 void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state) {
+    const memob_states_layer* of;
     if (!s || !memoi_session_is_in(s, "state: layer", (int64_t)layer + 1, s->desc.n_layers + 1) ||
         !memoi_session_is_in(s, "state: state", state, s->desc.n_states - 1) || !s->states)
         return NULL;
+    of = &s->states->layers[layer + 1];
     if (s->is_filling && s->states->updates &&
         ((s->states->updated | s->states->gradients) >> state & 1))
         return memob_states_get_host_address(s->states, layer + 1, state);
-    return memob_states_get_address(s->states, layer + 1, state);
+    if (of->open >> state & 1) return memob_states_get_address(s->states, layer + 1, state);
+    if (of->has >> state & 1) memoi_session_lacks_state((memo_session*)(uintptr_t)s, layer, state);
+    return NULL;
 }
 
 /* The trainer updates a layer on the device. */
