@@ -940,8 +940,8 @@ MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t la
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
 /* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL: the layer lacks it.  Between
  * begin and end of a pass of the layer that uses the state; FIRST also before and beside layer 0,
- * LAST from the end of the last layer's forward to the end of its backward.  Elsewhere NULL, and an
- * error of the session, since the bytes may be those of other layers.  An address does not change,
+ * LAST from the end of the last layer's forward to the end of its backward.  Elsewhere a state that
+ * the plan streams has no bytes: NULL, and an error of the session.  An address does not change,
  * unless the session plans again. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
 /* Ends a step: updates all layers, or defers that, or does nothing if the last backward has updated
@@ -8695,7 +8695,7 @@ MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int
                            memob_session_name(s->desc.states[view.blamed].name), names[pass], why);
 }
 
-/* The open visit does not bring the state, or the layer is closed. */
+/* The state is streamed, and the open visit does not bring it, or the layer is closed. */
 MEMOI MEMOB_NOINLINE void memoi_session_lacks_state(memo_session* s, int32_t layer, int32_t state) {
     static const char* const passes[] = {"forward", "backward", "update"};
     static const char* const uses[] = {"FORWARD", "BACKWARD", "UPDATE"};
@@ -8724,7 +8724,8 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
     if (s->is_filling && s->states->updates &&
         ((s->states->updated | s->states->gradients) >> state & 1))
         return memob_states_get_host_address(s->states, layer + 1, state);
-    if (of->open >> state & 1) return memob_states_get_address(s->states, layer + 1, state);
+    if ((of->open | ~of->streamed) >> state & 1)
+        return memob_states_get_address(s->states, layer + 1, state);
     if (of->has >> state & 1) memoi_session_lacks_state((memo_session*)(uintptr_t)s, layer, state);
     return NULL;
 }

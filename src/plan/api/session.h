@@ -653,8 +653,8 @@ MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t la
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
 /* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL: the layer lacks it.  Between
  * begin and end of a pass of the layer that uses the state; FIRST also before and beside layer 0,
- * LAST from the end of the last layer's forward to the end of its backward.  Elsewhere NULL, and an
- * error of the session, since the bytes may be those of other layers.  An address does not change,
+ * LAST from the end of the last layer's forward to the end of its backward.  Elsewhere a state that
+ * the plan streams has no bytes: NULL, and an error of the session.  An address does not change,
  * unless the session plans again. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
 /* Ends a step: updates all layers, or defers that, or does nothing if the last backward has updated

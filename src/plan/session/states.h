@@ -132,7 +132,7 @@ MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int
                            memob_session_name(s->desc.states[view.blamed].name), names[pass], why);
 }
 
-/* The open visit does not bring the state, or the layer is closed. */
+/* The state is streamed, and the open visit does not bring it, or the layer is closed. */
 MEMOI MEMOB_NOINLINE void memoi_session_lacks_state(memo_session* s, int32_t layer, int32_t state) {
     static const char* const passes[] = {"forward", "backward", "update"};
     static const char* const uses[] = {"FORWARD", "BACKWARD", "UPDATE"};
@@ -161,7 +161,8 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
     if (s->is_filling && s->states->updates &&
         ((s->states->updated | s->states->gradients) >> state & 1))
         return memob_states_get_host_address(s->states, layer + 1, state);
-    if (of->open >> state & 1) return memob_states_get_address(s->states, layer + 1, state);
+    if ((of->open | ~of->streamed) >> state & 1)
+        return memob_states_get_address(s->states, layer + 1, state);
     if (of->has >> state & 1) memoi_session_lacks_state((memo_session*)(uintptr_t)s, layer, state);
     return NULL;
 }
