@@ -10823,11 +10823,12 @@ typedef struct memob_states {
     memob_step* steps; /* of each number of slices and rounds: where a step is */
 
     /* The step that is under way. */
-    memob_step* step;                 /* the latest; NULL: none yet */
-    int32_t round;                    /* rounds of it so far */
-    int32_t is_running;               /* visits are under way: of a round, or of updates alone */
-    int32_t is_last, is_forward_only; /* of the latest round */
-    int32_t n_updates;                /* begun in it, or in the latest updates alone */
+    memob_step* step;                  /* the latest; NULL: none yet */
+    int32_t round;                     /* rounds of it so far */
+    int32_t n_rounds, n_rounds_before; /* of the latest whole step, and of the one before */
+    int32_t is_running;                /* visits are under way: of a round, or of updates alone */
+    int32_t is_last, is_forward_only;  /* of the latest round */
+    int32_t n_updates;                 /* begun in it, or in the latest updates alone */
     int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
     int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
     int64_t n_unseen;           /* updates since all streams were synchronized without an error */
@@ -11585,6 +11586,10 @@ MEMOI memo_status memob_states_end_turn(memob_states* states, int32_t turn, memo
     if (status || memoi_step_visit(states->step)) return status;
     states->is_running = 0;
     if (states->is_forward_only) return status;
+    if (states->is_last) {
+        states->n_rounds_before = states->n_rounds;
+        states->n_rounds = states->round + 1;
+    }
     states->round = states->is_last && is_fused ? 0 : states->round + 1;
     states->is_due = states->is_last && !is_fused;
     return status;

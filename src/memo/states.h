@@ -333,6 +333,10 @@ MEMOI memo_status memob_states_end_turn(memob_states* states, int32_t turn, memo
     if (status || memoi_step_visit(states->step)) return status;
     states->is_running = 0;
     if (states->is_forward_only) return status;
+    if (states->is_last) {
+        states->n_rounds_before = states->n_rounds;
+        states->n_rounds = states->round + 1;
+    }
     states->round = states->is_last && is_fused ? 0 : states->round + 1;
     states->is_due = states->is_last && !is_fused;
     return status;

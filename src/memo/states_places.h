@@ -106,11 +106,12 @@ typedef struct memob_states {
     memob_step* steps; /* of each number of slices and rounds: where a step is */
 
     /* The step that is under way. */
-    memob_step* step;                 /* the latest; NULL: none yet */
-    int32_t round;                    /* rounds of it so far */
-    int32_t is_running;               /* visits are under way: of a round, or of updates alone */
-    int32_t is_last, is_forward_only; /* of the latest round */
-    int32_t n_updates;                /* begun in it, or in the latest updates alone */
+    memob_step* step;                  /* the latest; NULL: none yet */
+    int32_t round;                     /* rounds of it so far */
+    int32_t n_rounds, n_rounds_before; /* of the latest whole step, and of the one before */
+    int32_t is_running;                /* visits are under way: of a round, or of updates alone */
+    int32_t is_last, is_forward_only;  /* of the latest round */
+    int32_t n_updates;                 /* begun in it, or in the latest updates alone */
     int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
     int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
     int64_t n_unseen;           /* updates since all streams were synchronized without an error */

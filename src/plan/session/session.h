@@ -155,14 +155,14 @@ struct memo_session {
     memob_states_sizes states_sizes;
     uint32_t *streamed, *spilled; /* (n_layers + 2); NULL: the session has no states */
     memob_states* states;
-    int is_filling;   /* memo_session_fill_states is under way */
-    int is_fused;     /* the latest micro-batch has updated all layers */
-    int is_part;      /* the micro-batch adds to gradients of earlier ones */
-    int is_again;     /* these are lost, and the step has not been dropped */
-    int tells_rounds; /* the log says that steps have another number of micro-batches */
-    char lost[96];    /* why layers are of different steps; "": they are not */
-    int64_t* whole;   /* (n_layers + 2, n_states, 2): bytes that were set since then */
-    int is_deferred;  /* the update that runs is of the step before: values[1] */
+    int is_filling;         /* memo_session_fill_states is under way */
+    int is_fused;           /* the latest micro-batch has updated all layers */
+    int is_part;            /* the micro-batch adds to gradients of earlier ones */
+    int is_again;           /* these are lost, and the step has not been dropped */
+    int32_t n_rounds_taken; /* how often steps of another number of micro-batches were taken */
+    char lost[96];          /* why layers are of different steps; "": they are not */
+    int64_t* whole;         /* (n_layers + 2, n_states, 2): bytes that were set since then */
+    int is_deferred;        /* the update that runs is of the step before: values[1] */
     union {
         double align;
         char bytes[MEMO_BATCH_VALUES_MAX];

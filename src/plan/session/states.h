@@ -265,19 +265,6 @@ MEMOI const char* memoi_session_owes(const memo_session* s) {
     return MEMOB_FIRST_FAULT(rules);
 }
 
-/* A step of another number of micro-batches than planned waits for copies, and says so once. */
-MEMOI void memoi_session_tell_rounds(memo_session* s) {
-    const memob_step* step = s->part->step;
-    if (s->tells_rounds || s->error.status || s->batch.is_forward_only || s->steps->order ||
-        !s->states->sizes.host_bytes || !step->law_of[step->phase])
-        return;
-    s->tells_rounds = 1;
-    memob_session_log(s,
-                      "session: a step has not %d micro-batches, as micro_batches says, so "
-                      "computation waits for streamed states",
-                      (int)memob_max(s->desc.micro_batches, 1));
-}
-
 /* A micro-batch begins, or the first turn of an order, for all. */
 MEMOI void memoi_session_begin_list(memo_session* s) {
     const int is_forward_only = s->batch.is_forward_only;
@@ -295,7 +282,6 @@ MEMOI void memoi_session_begin_list(memo_session* s) {
     (void)memoi_session_is_ok(s, memob_states_begin_round(s->states, s->part->step,
                                                           !s->batch.more_follow, is_forward_only,
                                                           &s->call_error));
-    memoi_session_tell_rounds(s);
 }
 
 /* A micro-batch begins, or a turn. */
@@ -359,6 +345,30 @@ MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
     return memoi_session_report(s, error);
 }
 
+#define MEMOI_SESSION_ROUNDS 8 /* numbers of micro-batches that get a step of their own */
+
+/* Two steps had another number of micro-batches than planned: streamed states travel by steps of
+ * that number from now on, with the same bits.  Without memory for such a step all goes on. */
+MEMOI void memoi_session_take_rounds(memo_session* s) {
+    const int32_t n = s->states->n_rounds;
+    if (!s->states->sizes.host_bytes || n != s->states->n_rounds_before ||
+        n == s->parts->step->list.desc.n_rounds || s->n_rounds_taken == MEMOI_SESSION_ROUNDS)
+        return;
+    s->n_rounds_taken++;
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) {
+        memob_step* step = NULL;
+        const int32_t n_slices = s->parts[k].step->list.desc.n_slices;
+        if (!memob_states_get_step(s->states, n_slices, n, &step, &s->call_error))
+            s->parts[k].step = step;
+    }
+    if (!s->steps->order)
+        memob_session_log(
+            s,
+            "session: steps have %d micro-batches, and micro_batches is %d, for which "
+            "the plan is made",
+            (int)(n * memoi_session_n_group(s)), (int)s->desc.micro_batches);
+}
+
 memo_status memo_session_update(memo_session* s, memo_error* error) {
     memo_status status;
     MEMOB_REFUSE_NULL(error, "session", s);
@@ -373,6 +383,7 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
     s->is_fused = 0;
 
     if (status) return status;
+    memoi_session_take_rounds(s);
     memoi_session_plan_if_due(s, 1);
     return memoi_session_report(s, error);
 }
