@@ -228,6 +228,7 @@ TEST(planning_again_keeps_every_bit) {
         t_init_random(&t, ROWS);
         if (i % 3) t.desc.n_layers = (int32_t)memo_test_int(4, 8);
         if (i % 4) t.desc.update_may = (int32_t)memo_test_int(0, 3);
+        if (i % 4 == 1) t.desc.update_may = MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS; /* pending then */
         t.desc.policy = i % 7 ? MEMO_POLICY_MEMO : MEMO_POLICY_ALPHA;
         t.desc.is_checked = i % 6 == 5;
         if (t.desc.is_checked) t.desc.update_may &= ~MEMO_MAY_FUSE;
