@@ -10788,8 +10788,7 @@ typedef struct memob_states_layer {
     uint32_t has, streamed, spilled; /* bit s: state s */
     int32_t place;                   /* 0 or 1; -1: nothing is streamed */
     int32_t has_gradients;           /* a backward of this step has ended */
-    uint32_t open;                   /* the states that its open visit brings */
-    int32_t open_pass;               /* of this visit, 1 + memob_pass; 0: the layer is closed */
+    int32_t open_pass;               /* 1 + memob_pass; 0: the layer is closed */
 } memob_states_layer;
 
 /* The update of a layer on the host. */
@@ -11073,7 +11072,7 @@ MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t la
  * 1. No two layers that one visit uses have the same place. */
 
 /* The states of a layer that a pass uses on the device, wherever they lie. */
-MEMOI uint32_t memoi_states_used(const memob_states* states, int32_t pass, int32_t layer) {
+MEMOI uint32_t memob_states_used(const memob_states* states, int32_t pass, int32_t layer) {
     uint32_t used = states->used_by[pass];
     if (pass == MEMOB_BACKWARD && layer == states->n_layers - 1) /* with its forward */
         used |= states->used_by[MEMOB_FORWARD];
@@ -11083,7 +11082,7 @@ MEMOI uint32_t memoi_states_used(const memob_states* states, int32_t pass, int32
 
 /* Those of them that are streamed. */
 MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int32_t layer) {
-    return memoi_states_used(states, pass, layer) & states->layers[layer].streamed &
+    return memob_states_used(states, pass, layer) & states->layers[layer].streamed &
            ~states->hosted;
 }
 
@@ -11387,13 +11386,12 @@ MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
     }
 }
 
-/* The visit that comes next begins; the one that is open ends before. */
+/* The visit that comes next begins. */
 MEMOI memo_status memoi_states_go(memob_states* states, int32_t pass, int32_t layer,
                                   memo_error* error) {
     memob_step* step = states->step;
-    memo_status status = step->is_open ? memoi_step_end(step, error) : MEMO_STATUS_OK;
     const memob_visit* visit = memoi_step_visit(step);
-    if (status) return status;
+    memo_status status;
     MEMO_ASSERT(visit && visit->pass == pass && visit->layer == layer); /* 1 */
     (void)layer;
     status = memoi_step_begin(step, error);
@@ -11406,14 +11404,10 @@ MEMOI memo_status memoi_states_go(memob_states* states, int32_t pass, int32_t la
 /* A layer has begun a pass, or is about to end it. */
 MEMOI memo_status memoi_states_look(memob_states* states, int32_t pass, int32_t layer, int is_end) {
     const memob_states_trainer* t = &states->trainer;
-    memob_states_layer* of = &states->layers[layer];
     memo_status status = MEMO_STATUS_OK;
-    of->open = memoi_states_used(states, pass, layer);
-    of->open_pass = 1 + pass;
+    states->layers[layer].open_pass = 1 + pass;
     if (t->look) status = t->look(t->user, pass, layer, is_end);
-    if (!is_end) return status;
-    of->open = 0;
-    of->open_pass = 0;
+    if (is_end) states->layers[layer].open_pass = 0;
     return status;
 }
 
@@ -11492,7 +11486,8 @@ MEMOI memo_status memob_states_begin_round(memob_states* states, memob_step* ste
     return memoi_step_go(step, phase, error);
 }
 
-/* Deferred updates come before a turn, or a layer. */
+/* A turn or a layer begins.  FIRST or LAST, if it is open, ends, and deferred updates come
+ * before. */
 MEMOI memo_status memoi_states_open(memob_states* states, int32_t pass, int32_t layer,
                                     memo_error* error) {
     memo_status status =
@@ -11638,7 +11633,6 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
     if (!states->is_pending) memset(states->there.pending, 0, (size_t)states->n_layers);
     for (int32_t l = 0; l < states->n_layers; l++) {
         states->layers[l].has_gradients &= states->is_pending;
-        states->layers[l].open = 0;
         states->layers[l].open_pass = 0;
     }
     if (step) memoi_step_abandon(states->step);

@@ -209,16 +209,15 @@ MEMOI void memoi_verified_swap(memoi_verified* v) {
     v->expected = found;
 }
 
-/* A micro-batch of a shape, or all turns of an order. */
-MEMOI memo_status memoi_verified_run_turns(memo_session* s, int32_t shape, int more_follow,
-                                           memo_error* error) {
+/* A micro-batch of a shape, or all turns of an order, of a step that goes on. */
+MEMOI memo_status memoi_verified_run_turns(memo_session* s, int32_t shape, memo_error* error) {
     const memo_step_plan* plan = s->parts[shape].plan;
     memo_batch batch;
     memo_status status = MEMO_STATUS_OK;
     memset(&batch, 0, sizeof batch);
     batch.shape = shape;
-    batch.more_follow = more_follow;
-    for (int32_t k = 0; (k == 0 || k < plan->n_order) && !status; k++) {
+    batch.more_follow = 1;
+    for (int32_t k = 0; k < memob_max(plan->n_order, 1) && !status; k++) {
         if (plan->n_order) batch.turn = plan->order[k];
         status = memo_session_run(s, &batch, error);
     }
@@ -234,7 +233,7 @@ MEMOI memo_status memoi_verified_run_once(memoi_verified* v, memo_session* s, me
     if (desc->verifying) desc->verifying(desc->user, s, 1);
     status = saved = memoi_verified_copy_outputs(s, v->saved, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
-    if (!status) status = memoi_verified_run_turns(s, v->shape, 1, error);
+    if (!status) status = memoi_verified_run_turns(s, v->shape, error);
     if (!status) status = memoi_verified_copy_outputs(s, v->found, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 1, error);
     if (!saved) saved = memoi_verified_copy_outputs(s, v->saved, 1, status ? NULL : error);

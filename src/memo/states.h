@@ -134,13 +134,12 @@ MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
     }
 }
 
-/* The visit that comes next begins; the one that is open ends before. */
+/* The visit that comes next begins. */
 MEMOI memo_status memoi_states_go(memob_states* states, int32_t pass, int32_t layer,
                                   memo_error* error) {
     memob_step* step = states->step;
-    memo_status status = step->is_open ? memoi_step_end(step, error) : MEMO_STATUS_OK;
     const memob_visit* visit = memoi_step_visit(step);
-    if (status) return status;
+    memo_status status;
     MEMO_ASSERT(visit && visit->pass == pass && visit->layer == layer); /* 1 */
     (void)layer;
     status = memoi_step_begin(step, error);
@@ -153,14 +152,10 @@ MEMOI memo_status memoi_states_go(memob_states* states, int32_t pass, int32_t la
 /* A layer has begun a pass, or is about to end it. */
 MEMOI memo_status memoi_states_look(memob_states* states, int32_t pass, int32_t layer, int is_end) {
     const memob_states_trainer* t = &states->trainer;
-    memob_states_layer* of = &states->layers[layer];
     memo_status status = MEMO_STATUS_OK;
-    of->open = memoi_states_used(states, pass, layer);
-    of->open_pass = 1 + pass;
+    states->layers[layer].open_pass = 1 + pass;
     if (t->look) status = t->look(t->user, pass, layer, is_end);
-    if (!is_end) return status;
-    of->open = 0;
-    of->open_pass = 0;
+    if (is_end) states->layers[layer].open_pass = 0;
     return status;
 }
 
@@ -239,7 +234,8 @@ MEMOI memo_status memob_states_begin_round(memob_states* states, memob_step* ste
     return memoi_step_go(step, phase, error);
 }
 
-/* Deferred updates come before a turn, or a layer. */
+/* A turn or a layer begins.  FIRST or LAST, if it is open, ends, and deferred updates come
+ * before. */
 MEMOI memo_status memoi_states_open(memob_states* states, int32_t pass, int32_t layer,
                                     memo_error* error) {
     memo_status status =
@@ -385,7 +381,6 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
     if (!states->is_pending) memset(states->there.pending, 0, (size_t)states->n_layers);
     for (int32_t l = 0; l < states->n_layers; l++) {
         states->layers[l].has_gradients &= states->is_pending;
-        states->layers[l].open = 0;
         states->layers[l].open_pass = 0;
     }
     if (step) memoi_step_abandon(states->step);

@@ -11,7 +11,7 @@
  * 1. No two layers that one visit uses have the same place. */
 
 /* The states of a layer that a pass uses on the device, wherever they lie. */
-MEMOI uint32_t memoi_states_used(const memob_states* states, int32_t pass, int32_t layer) {
+MEMOI uint32_t memob_states_used(const memob_states* states, int32_t pass, int32_t layer) {
     uint32_t used = states->used_by[pass];
     if (pass == MEMOB_BACKWARD && layer == states->n_layers - 1) /* with its forward */
         used |= states->used_by[MEMOB_FORWARD];
@@ -21,7 +21,7 @@ MEMOI uint32_t memoi_states_used(const memob_states* states, int32_t pass, int32
 
 /* Those of them that are streamed. */
 MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int32_t layer) {
-    return memoi_states_used(states, pass, layer) & states->layers[layer].streamed &
+    return memob_states_used(states, pass, layer) & states->layers[layer].streamed &
            ~states->hosted;
 }
 

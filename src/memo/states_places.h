@@ -71,8 +71,7 @@ typedef struct memob_states_layer {
     uint32_t has, streamed, spilled; /* bit s: state s */
     int32_t place;                   /* 0 or 1; -1: nothing is streamed */
     int32_t has_gradients;           /* a backward of this step has ended */
-    uint32_t open;                   /* the states that its open visit brings */
-    int32_t open_pass;               /* of this visit, 1 + memob_pass; 0: the layer is closed */
+    int32_t open_pass;               /* 1 + memob_pass; 0: the layer is closed */
 } memob_states_layer;
 
 /* The update of a layer on the host. */

@@ -389,7 +389,7 @@ typedef struct memo_session_desc {
     int32_t n_buffers;
 
     /* --- a step --- */
-    /* Of a step; 0: 1, or those of the order.  Plans are made for so many.  If two steps in a row
+    /* In a step; 0: 1, or those of the order.  Plans are made for so many.  If two steps in a row
      * have another number, streamed states travel by that from then on, and the log says so. */
     int32_t micro_batches;
     /* Micro-batches of a call, see Groups: a divisor of micro_batches, at most MEMO_GROUP_MAX.

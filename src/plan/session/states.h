@@ -154,6 +154,7 @@ MEMOI MEMOB_NOINLINE void memoi_session_lacks_state(memo_session* s, int32_t lay
 
 void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state) {
     const memob_states_layer* of;
+    uint32_t there;
     if (!s || !memoi_session_is_in(s, "state: layer", (int64_t)layer + 1, s->desc.n_layers + 1) ||
         !memoi_session_is_in(s, "state: state", state, s->desc.n_states - 1) || !s->states)
         return NULL;
@@ -161,8 +162,9 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
     if (s->is_filling && s->states->updates &&
         ((s->states->updated | s->states->gradients) >> state & 1))
         return memob_states_get_host_address(s->states, layer + 1, state);
-    if ((of->open | ~of->streamed) >> state & 1)
-        return memob_states_get_address(s->states, layer + 1, state);
+    there = ~of->streamed;
+    if (of->open_pass) there |= memob_states_used(s->states, of->open_pass - 1, layer + 1);
+    if (there >> state & 1) return memob_states_get_address(s->states, layer + 1, state);
     if (of->has >> state & 1) memoi_session_lacks_state((memo_session*)(uintptr_t)s, layer, state);
     return NULL;
 }
