@@ -1206,15 +1206,16 @@ typedef enum memo_update_at {
  *     >>law operations       its operations, in the order of enqueueing
  *     >>clock                when streams and bytes are free: predictions
  *     >>sink                 how its operations wait on a device
+ *     >>moves                where the bytes of items lie, and their copies
+ *     >>step                 where a step is, and what lies on the device there
+ *     >>cursor               how it goes through visits, and jumps
  *     >>swap rows            tiles; rows swapped and recomputed
  *     >>swap places          offsets on the device, on the host and in the file
  *     >>swap items           which rows share bytes; the law of a micro-batch
  *     >>swap engine          they run on a device
- *     >>step                 where a step is, and what lies on the device there
  *     >>states places        which states lie where,
  *     >>states items         which visits use them,
- *     >>states               and how a step goes through them
- *     >>walk                 a step through rows and states */
+ *     >>states               and how a step goes through them */
 
 #if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
 #define MEMO_BASE_DONE
@@ -6430,6 +6431,7 @@ typedef enum memob_phase {
 
 typedef struct memob_visit {
     int32_t pass, layer, slice;
+    int32_t row;     /* its number among visits of layers in the round; -1: it is none */
     uint8_t begins;  /* gradients of the layer begin */
     uint8_t on_host; /* an update there */
 } memob_visit;
@@ -6441,6 +6443,7 @@ typedef struct memob_list_desc {
     int32_t n_slices, n_rounds;
     int32_t update_at; /* memo_update_at */
     int32_t updates_on_host;
+    int32_t has_states; /* 0: visits of layers alone, of one round, and of an evaluation */
 } memob_list_desc;
 
 typedef struct memob_list {
@@ -6448,6 +6451,7 @@ typedef struct memob_list {
     memob_visit* visits;
     int32_t begin[MEMOB_N_PHASES], end[MEMOB_N_PHASES]; /* of visits; the same: there is none */
     int32_t n_visits, n_of_step;
+    int32_t n_rows; /* visits of layers of the latest round */
     memob_arrays arrays;
 } memob_list;
 
@@ -6460,10 +6464,14 @@ MEMOI int32_t memob_turn_of(int32_t turn) { return turn < 0 ? -1 - turn : turn; 
 /* Without an array, counts. */
 MEMOI void memoi_list_add(memob_list* list, int32_t pass, int32_t layer, int32_t slice,
                           int begins) {
-    const int on_host = pass == MEMOB_UPDATE && list->desc.updates_on_host;
-    const memob_visit visit = {pass, layer, slice, (uint8_t)begins, (uint8_t)on_host};
+    const int is_update = pass == MEMOB_UPDATE, on_host = is_update && list->desc.updates_on_host;
+    const int has_rows = !is_update && memob_is_within(layer, 1, list->desc.n_layers);
+    const int32_t row = has_rows ? list->n_rows : -1;
+    const memob_visit visit = {pass, layer, slice, row, (uint8_t)begins, (uint8_t)on_host};
+    if (!has_rows && !list->desc.has_states) return;
     if (list->visits) list->visits[list->n_visits] = visit;
     list->n_visits++;
+    list->n_rows += has_rows;
 }
 
 /* Is none of turns [k, end) the same? */
@@ -6522,9 +6530,11 @@ MEMOI void memoi_list_round(memob_list* list, int32_t phase) {
 /* The visits of a phase, behind those before. */
 MEMOI void memoi_list_phase(memob_list* list, int32_t phase) {
     const memob_list_desc* d = &list->desc;
+    const int32_t n_chunks = d->has_states ? d->n_chunks : 1; /* rows: of one place */
     list->begin[phase] = list->n_visits;
+    list->n_rows = 0;
     if (phase == MEMOB_EVALUATION) {
-        for (int32_t chunk = 0; chunk < d->n_chunks; chunk++) memoi_list_forwards(list, chunk, 0);
+        for (int32_t chunk = 0; chunk < n_chunks; chunk++) memoi_list_forwards(list, chunk, 0);
         memoi_list_add(list, MEMOB_FORWARD, d->n_layers + 1, 0, 0);
     } else if (phase == MEMOB_UPDATES) {
         for (int32_t l = 0; l < d->n_layers + 2; l++) memoi_list_add(list, MEMOB_UPDATE, l, 0, 0);
@@ -6544,6 +6554,12 @@ MEMOI int memoi_list_has(const memob_list_desc* d, int32_t phase) {
     MEMO_ASSERT(d->n_rounds > 0);
     if (phase == MEMOB_UPDATES) return d->update_at == MEMO_UPDATE_PASS;
     return rounds[memob_min(d->n_rounds, 5) - 1][phase];
+}
+
+/* Has the list visits of the phase beside its step? */
+MEMOI int memoi_list_has_beside(const memob_list_desc* d, int32_t phase) {
+    if (memoi_list_has(d, phase) || phase == MEMOB_SECOND || phase == MEMOB_LAST_BUT_ONE) return 0;
+    return d->has_states || phase == MEMOB_EVALUATION;
 }
 
 /* Which phase round k is, of a step that may have more or fewer than are planned. */
@@ -6585,8 +6601,7 @@ MEMOI memo_status memoi_list_make(const memob_list_desc* desc, memob_list* list,
         list->n_visits = 0;
         for (int is_beside = 0; is_beside < 2; is_beside++) {
             for (int32_t phase = 0; phase < MEMOB_N_PHASES; phase++)
-                if (memoi_list_has(desc, phase) != is_beside &&
-                    !(is_beside && (phase == MEMOB_SECOND || phase == MEMOB_LAST_BUT_ONE)))
+                if (is_beside ? memoi_list_has_beside(desc, phase) : memoi_list_has(desc, phase))
                     memoi_list_phase(list, phase);
             if (!is_beside) list->n_of_step = list->n_visits;
         }
@@ -6758,6 +6773,15 @@ MEMOI int32_t memob_records_find(const memob_records* records, int64_t number) {
  * 1. An event that is recorded is one of the engine's.
  * 2. An operation of the file is the same each time. */
 
+/* Memory of the device and of the host, between which copies go, and a file. */
+typedef struct memob_memory {
+    char *device, *host;
+    int32_t owns_device, owns_host;
+    memob_spill_op* spill_ops; /* writes and reads of the file, each made when it is first used */
+    memob_spill_file file;
+    int64_t copied_bytes[2], file_bytes[2]; /* so far: to the host, back; to the file, back */
+} memob_memory;
+
 typedef struct memob_engine {
     memo_device device;
     memo_stream streams[MEMOB_N_STREAMS];
@@ -6765,12 +6789,8 @@ typedef struct memob_engine {
     int32_t computes_on_host; /* the calling thread computes, not a stream */
     memo_event* events;
     int32_t n_events;
-    memob_spill_op* spill_ops; /* writes and reads of the file, each made when it is first used */
-    memob_spill_file file;
-    char *device_memory, *host_memory;
-    int32_t owns_device_memory, owns_host_memory;
-    int64_t copied_bytes[2], file_bytes[2]; /* so far: to the host, back; to the file, back */
-    memob_arrays arrays;                    /* events, spill_ops, and others of the engine */
+    memob_memory memory;
+    memob_arrays arrays; /* events, spill_ops, and others of the engine */
 
     /* The call that is under way.  After a failure the rest of the call does nothing. */
     memo_status status;
@@ -6788,51 +6808,45 @@ MEMOI void memob_engine_begin(memob_engine* e, const memo_device* device,
                               void* device_memory, void* host_memory) {
     memset(e, 0, sizeof *e);
     (void)memob_device_take(&e->device, device, "", NULL);
-    e->file.fd = -1;
+    e->memory.file.fd = -1;
     e->streams[MEMOB_STREAM_COMPUTE] = compute_stream;
     e->computes_on_host = computes_on_host;
-    e->device_memory = (char*)device_memory;
-    e->host_memory = (char*)host_memory;
+    e->memory.device = (char*)device_memory;
+    e->memory.host = (char*)host_memory;
 }
 
-/* Takes memory and streams that the caller has not given: no stream, two streams of copies, or also
- * the file's.  Creates the events.  copy_streams may be NULL.  desc: name of the desc, for
- * messages.  memob_engine_release frees whatever was taken. */
+/* Takes memory that the caller has not given.  desc: name of the desc, for messages.
+ * memob_engine_release frees whatever was taken. */
 MEMOI memo_status memob_engine_acquire(memob_engine* e, const char* desc, int64_t device_bytes,
-                                       int64_t host_bytes, const memo_stream* copy_streams,
-                                       int n_streams, memo_error* error) {
-    static const char* const names[] = {"compute", "to host", "to device", "file"};
-    MEMOB_TABLE_OF(MEMOB_N_STREAMS, names);
-    void *on_device = e->device_memory, *on_host = e->host_memory;
+                                       int64_t host_bytes, memo_error* error) {
+    void *on_device = e->memory.device, *on_host = e->memory.host;
     memo_status status = MEMO_STATUS_OK;
-
-    /* Memory. */
     if (!on_device && device_bytes) {
         status = memo_device_alloc(&e->device, device_bytes, &on_device, error);
         if (status) return status;
-        e->owns_device_memory = 1;
+        e->memory.owns_device = 1;
     }
-    e->device_memory = (char*)on_device;
+    e->memory.device = (char*)on_device;
     if ((uintptr_t)on_device % MEMOB_DEVICE_ALIGNMENT)
         return MEMOB_INVALID(error, "%s.device_memory: not a multiple of %d bytes", desc,
                              MEMOB_DEVICE_ALIGNMENT);
     if (!on_host && host_bytes) {
         status = memo_host_alloc(&e->device, host_bytes, &on_host, error);
         if (status) return status;
-        e->owns_host_memory = 1;
+        e->memory.owns_host = 1;
     }
-    e->host_memory = (char*)on_host;
+    e->memory.host = (char*)on_host;
+    return status;
+}
 
-    /* Streams and events. */
-    for (int32_t i = MEMOB_STREAM_TO_HOST; i <= n_streams && !status; i++) {
-        if (copy_streams) e->streams[i] = copy_streams[i - 1];
-        if (e->streams[i])
-            e->borrowed |= 1 << i;
-        else
+/* Creates streams that are not there: of copies (n_streams 2), and of the file (3). */
+MEMOI memo_status memob_engine_take_streams(memob_engine* e, int32_t n_streams, memo_error* error) {
+    static const char* const names[] = {"compute", "to host", "to device", "file"};
+    MEMOB_TABLE_OF(MEMOB_N_STREAMS, names);
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t i = MEMOB_STREAM_TO_HOST; i <= n_streams && !status; i++)
+        if (!e->streams[i])
             status = memo_stream_create(&e->device, names[i], 0, &e->streams[i], error);
-    }
-    for (int32_t i = 0; i < e->n_events && !status; i++)
-        status = memo_event_create_untimed(&e->device, &e->events[i], error);
     return status;
 }
 
@@ -6856,11 +6870,11 @@ MEMOI void memob_engine_release(memob_engine* e) {
         MEMOB_IGNORE(memo_stream_synchronize(device, e->streams[i], NULL));
         if (!(e->borrowed >> i & 1)) memo_stream_destroy(device, e->streams[i], NULL);
     }
-    memob_spill_destroy(&e->file);
+    memob_spill_destroy(&e->memory.file);
     for (int32_t i = 0; i < e->n_events && e->events; i++)
         if (e->events[i]) memo_event_destroy(device, e->events[i], NULL);
-    if (e->owns_host_memory) memo_host_free(device, e->host_memory, NULL);
-    if (e->owns_device_memory) memo_device_free(device, e->device_memory, NULL);
+    if (e->memory.owns_host) memo_host_free(device, e->memory.host, NULL);
+    if (e->memory.owns_device) memo_device_free(device, e->memory.device, NULL);
 }
 
 /* --- operations of a call --- */
@@ -6876,30 +6890,31 @@ MEMOI void memob_engine_record(memob_engine* e, int32_t stream, int32_t event) {
         e->status = memo_event_record(&e->device, e->events[event], e->streams[stream], e->error);
 }
 
-/* Copies bytes to the host, or back. */
-MEMOI inline void memob_engine_copy(memob_engine* e, int is_back, int64_t device_begin,
-                                    int64_t host_begin, int64_t n_bytes) {
-    void* on_device = memob_at(e->device_memory, device_begin);
-    void* on_host = memob_at(e->host_memory, host_begin);
+/* Copies bytes of memory to the host, or back. */
+MEMOI inline void memob_engine_copy(memob_engine* e, memob_memory* memory, int is_back,
+                                    int64_t device_begin, int64_t host_begin, int64_t n_bytes) {
+    void* on_device = memob_at(memory->device, device_begin);
+    void* on_host = memob_at(memory->host, host_begin);
     if (e->status) return;
     e->status = is_back ? memo_copy(&e->device, e->streams[MEMOB_STREAM_TO_DEVICE],
                                     MEMO_COPY_TO_DEVICE, on_device, on_host, n_bytes, e->error)
                         : memo_copy(&e->device, e->streams[MEMOB_STREAM_TO_HOST], MEMO_COPY_TO_HOST,
                                     on_host, on_device, n_bytes, e->error);
-    if (!e->status) e->copied_bytes[is_back] += n_bytes;
+    if (!e->status) memory->copied_bytes[is_back] += n_bytes;
 }
 
 /* Writes bytes of host memory to the file, or reads them; always the same for operation k. */
-MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64_t host_begin,
-                                 int64_t file_begin, int64_t n_bytes) {
-    memob_spill_op* op = &e->spill_ops[k];
-    void* on_host = memob_at(e->host_memory, host_begin);
-    if (!op->file) memob_spill_op_init(op, &e->file, is_write, (char*)on_host, file_begin, n_bytes);
+MEMOI void memob_engine_use_file(memob_engine* e, memob_memory* memory, int64_t k, int is_write,
+                                 int64_t host_begin, int64_t file_begin, int64_t n_bytes) {
+    memob_spill_op* op = &memory->spill_ops[k];
+    void* on_host = memob_at(memory->host, host_begin);
+    if (!op->file)
+        memob_spill_op_init(op, &memory->file, is_write, (char*)on_host, file_begin, n_bytes);
     MEMO_ASSERT(op->is_write == is_write && op->address == on_host && /* 2 */
                 op->offset == file_begin);
     if (e->status) return;
     e->status = memob_spill_launch(&e->device, e->streams[MEMOB_STREAM_FILE], op, e->error);
-    if (!e->status) e->file_bytes[!op->is_write] += op->n_bytes;
+    if (!e->status) memory->file_bytes[!op->is_write] += op->n_bytes;
 }
 
 /* ---- >>law --------------------------------------------------------------------------------------
@@ -6989,6 +7004,9 @@ typedef struct memob_part {
 typedef struct memob_op {
     int32_t kind, stream;
     int32_t visit; /* the visit, or the one behind which it is enqueued; -1: before the list */
+    /* Of transfers: 0: of a store, 1: of a load; and how many visits come before the one that waits
+     * for it, of those that count.  Copies of two laws are enqueued in that order. */
+    int32_t is_load, need;
     int32_t list;
     int32_t first_part, n_parts;
     int32_t first_touch, n_touches; /* see memob_cells_need */
@@ -7010,6 +7028,7 @@ typedef struct memob_law_desc {
      * by bytes, each way for itself. */
     const int32_t* n_spread;
     const int64_t* item_bytes; /* (n_items) */
+    const char* counts;        /* NULL, or (n_visits): 1: the visit counts for memob_op.need */
     int32_t n_lists;           /* 0: 1 */
     /* Addresses and sizes are slots, below these numbers on the device, on the host and in the
      * file.  A slot is bytes of the same items, and a cell of the law. */
@@ -7083,6 +7102,7 @@ typedef struct memoi_maker {
     int32_t* latest; /* (n_items): the item's latest stay; -1 */
     int32_t *owners, *used; /* of a cell: the latest stay; the latest use */
     int64_t touches_most, parts_most, ops_most;
+    int32_t* n_counted;  /* (n_visits + 1): visits before each that count */
     int32_t has_windows; /* items have homes in the file */
     memob_arrays arrays;
 } memoi_maker;
@@ -7464,6 +7484,22 @@ MEMOI void memoi_law_add_visit(memoi_maker* m) {
 
 /* --- transfers --- */
 
+/* Visits before a time that count. */
+MEMOI int32_t memoi_law_count(const memoi_maker* m, int32_t time) {
+    const int32_t n = m->desc->n_visits;
+    return time / n * m->n_counted[n] + m->n_counted[time % n];
+}
+
+/* An operation that a transfer is, or that comes with it. */
+MEMOI memob_op* memoi_law_add_transfer(memoi_maker* m, int32_t kind, const memoi_due* due) {
+    memob_op* op = memoi_law_add_op(m, kind);
+    op->is_load = due->order;
+    op->need = due->need;
+    if (due->need < INT32_MAX)
+        op->need = memoi_law_count(m, due->need) - memoi_law_count(m, due->slot);
+    return op;
+}
+
 /* An operation of transfers, or of copies between windows and their homes in the file. */
 MEMOI void memoi_law_copy(memoi_maker* m, int32_t kind, const memoi_due* due, int32_t n) {
     const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
@@ -7474,7 +7510,7 @@ MEMOI void memoi_law_copy(memoi_maker* m, int32_t kind, const memoi_due* due, in
         if (is_file && item->file < 0) continue;
         if (is_file && !item->lives_on && !(kind == MEMOB_OP_WRITE && m->is_read[&due[k] - m->due]))
             continue; /* reads: memoi_law_read_behind */
-        if (!op) op = memoi_law_add_op(m, kind);
+        if (!op) op = memoi_law_add_transfer(m, kind, due);
         memoi_law_add_part(m, op, due[k].item, is_file ? due[k].host : due[k].at,
                            is_file ? item->file : due[k].host, item->n_host);
     }
@@ -7516,7 +7552,7 @@ MEMOI void memoi_law_read_behind(memoi_maker* m, const memoi_due* due, int32_t n
     for (int32_t k = 0; k < n; k++)
         for (int32_t r = m->first_read[due + k - m->due]; r >= 0; r = m->next_read[r]) {
             const memob_item* item = &m->desc->items[m->due[r].item];
-            if (!op) op = memoi_law_add_op(m, MEMOB_OP_READ);
+            if (!op) op = memoi_law_add_transfer(m, MEMOB_OP_READ, due);
             memoi_law_add_part(m, op, m->due[r].item, item->host, item->file, item->n_host);
         }
     if (op) memoi_law_end_op(m, op);
@@ -7571,6 +7607,7 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     int64_t n_each; /* operations of a transfer, at most */
     for (int32_t i = 0; i < d->n_items; i++) m->has_windows |= d->items[i].file >= 0;
     n_each = 1 + m->has_windows;
+
     m->ops_most = n_times + n_each * m->n_due;
     m->parts_most = n_refs + n_each * m->n_due;
     law->ops = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_op, m->ops_most);
@@ -7583,8 +7620,12 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     law->touches = MEMOB_ARRAY_OF_ANY(&law->arrays, int32_t, m->touches_most);
     law->begin = MEMOB_ARRAY(&law->arrays, int32_t, law->n_lists + 1);
     law->visit_ops = MEMOB_ARRAY(&law->arrays, int32_t, n_times);
+    m->n_counted = MEMOB_ARRAY(&m->arrays, int32_t, (int64_t)d->n_visits + 1);
+
     if (m->arrays.failed || law->arrays.failed) return memob_no_memory(error, "the law of a step");
     if (m->has_windows && memoi_law_find_reads(m, error)) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    for (int32_t v = 0; v < d->n_visits; v++)
+        m->n_counted[v + 1] = m->n_counted[v] + (!d->counts || d->counts[v]);
     memoi_law_walk(m);
     return MEMO_STATUS_OK;
 }
@@ -7639,12 +7680,13 @@ MEMOI int32_t memoi_cell_follow(memoi_cell_path* paths, int32_t path, int32_t op
     return p->next[writes];
 }
 
-/* Cells that the same operations touch in the same way become one; waits and times stay the same.
- * Errors: OUT_OF_HOST_MEMORY. */
+/* Cells that the same operations touch in the same way become one, and those that one stream alone
+ * uses are left out; waits and times stay the same.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_law_join_cells(memob_law* law, memo_error* error) {
     memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memoi_cell_path* paths = MEMOB_ARRAY(&arrays, memoi_cell_path, (int64_t)law->n_touches + 1);
     int32_t* path_of = MEMOB_ARRAY(&arrays, int32_t, law->n_cells);
+    uint8_t* streams = MEMOB_ARRAY(&arrays, uint8_t, law->n_cells); /* bit s: stream s uses it */
     int32_t n_paths = 1, n_cells = 0, n_touches = 0;
     memo_status status = MEMO_STATUS_OK;
     const int32_t n_ops = arrays.failed ? 0 : law->n_ops;
@@ -7653,13 +7695,15 @@ MEMOI memo_status memoi_law_join_cells(memob_law* law, memo_error* error) {
             const int32_t touch = law->touches[law->ops[k - 1].first_touch + i];
             path_of[touch >> 1] =
                 memoi_cell_follow(paths, path_of[touch >> 1], k, touch & 1, &n_paths);
+            streams[touch >> 1] |= (uint8_t)(1 << law->ops[k - 1].stream);
         }
 
     /* The first cell of each path stays, and path_of becomes its new number, from 1 on.  The others
      * have 0. */
     for (int32_t c = 0; c < law->n_cells && n_ops; c++) {
         memoi_cell_path* path = &paths[path_of[c]];
-        path_of[c] = path_of[c] && path->ops[0] >= 0 ? ++n_cells : 0;
+        const int is_shared = (streams[c] & (streams[c] - 1)) != 0;
+        path_of[c] = is_shared && path->ops[0] >= 0 ? ++n_cells : 0;
         path->ops[0] = -1;
     }
     for (int32_t k = 0; k < n_ops; k++) {
@@ -7679,8 +7723,8 @@ MEMOI memo_status memoi_law_join_cells(memob_law* law, memo_error* error) {
 }
 
 /* ---- >>clock ------------------------------------------------------------------------------------
- * Knows: until when streams are busy, and when the latest uses of bytes end.  Knows nothing of
- * what operations do, and of how long they take.
+ * Knows: until when streams are busy, when the latest uses of bytes end, and how long copies take.
+ * Knows nothing of what computes.
  *
  * The planner's sink of laws: every prediction is a walk on this clock.  An operation begins when
  * its stream is free, and when the operations before have ended that touch its bytes, if either
@@ -7689,12 +7733,23 @@ MEMOI memo_status memoi_law_join_cells(memob_law* law, memo_error* error) {
  * 1. What is enqueued has its end at once, which nothing changes that comes later.
  * 2. Time never goes back: not that of a stream, and not that of bytes. */
 
-/* Start from all zero. */
+/* What copies, uses of the file, and updates on the host cost. */
+typedef struct memob_rates {
+    double copy_s;            /* of each copy, in addition to the bytes */
+    double bytes_per_s[2][2]; /* of copies, of the file: out, back; 0: they take no time */
+    double update_host_s_per_byte;
+    double slowdown_s_per_byte[2]; /* of computation, by copies beside it: to the host, back */
+} memob_rates;
+
+/* Start from all zero, but for rates. */
 typedef struct memob_clock {
+    const memob_rates* rates;
     double time_s[MEMOB_N_STREAMS]; /* until then the stream is busy, or waits */
     double stall_s;                 /* computation has waited for so long */
     double late_s; /* how much later operations begin than computation enqueues them, summed */
     int32_t computes_on_host; /* the calling thread computes, so it enqueues when it has computed */
+    double in_flight_s[2];    /* copies to the host, back: enqueued since a visit computed last */
+    double copied_bytes[2];   /* to the host, back */
 } memob_clock;
 
 /* Bytes of a law. */
@@ -7718,6 +7773,31 @@ MEMOI void memob_clock_add(memob_clock* c, int32_t stream, double span_s) {
     MEMO_ASSERT(span_s >= 0); /* 2 */
     c->late_s += c->time_s[stream] - c->time_s[MEMOB_STREAM_COMPUTE];
     c->time_s[stream] += span_s;
+}
+
+/* Copies of an operation of a law; or a use of the file, read or write.  Each has a start, which
+ * does not use the link, and they share bytes. */
+MEMOI void memoi_clock_copy(memob_clock* c, int32_t kind, int32_t n_copies, int64_t n_bytes) {
+    const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
+    const int is_back = kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
+    const int32_t streams[2] = {MEMOB_STREAM_TO_HOST + is_back, MEMOB_STREAM_FILE};
+    const double rate = c->rates->bytes_per_s[is_file][is_back];
+    const double bytes_s = rate > 0 ? (double)n_bytes / rate : 0;
+    if (!is_file) c->copied_bytes[is_back] += (double)n_bytes;
+    if (!n_copies) return;
+    if (!is_file) c->in_flight_s[is_back] += bytes_s;
+    memob_clock_add(c, streams[is_file], (is_file ? 0 : n_copies * c->rates->copy_s) + bytes_s);
+}
+
+/* A visit computes.  Copies that were enqueued since the last one computed make it slower. */
+MEMOI void memob_clock_compute(memob_clock* c, double time_s) {
+    double slower_s = 0;
+    for (int32_t way = 0; way < 2; way++) {
+        const double beside_s = c->in_flight_s[way] < time_s ? c->in_flight_s[way] : time_s;
+        slower_s += c->rates->slowdown_s_per_byte[way] * (beside_s * c->rates->bytes_per_s[0][way]);
+        c->in_flight_s[way] = 0;
+    }
+    memob_clock_add(c, MEMOB_STREAM_COMPUTE, time_s + slower_s);
 }
 
 /* An operation of a law waits for those before. */
@@ -7756,29 +7836,45 @@ MEMOI void memob_clock_end(const memob_clock* c, memob_clock_cell* cells, const 
  * 1. An event that is waited for was recorded behind the operation that is meant. */
 
 typedef struct memob_sink {
-    memob_engine engine;  /* events: MEMOB_RECORDS of each stream */
-    const memob_law* law; /* the one whose operations come */
-    memob_waits* waits;   /* its own, or those of the sink whose streams it uses */
-    memob_cell* cells;    /* (law->n_cells) */
+    memob_engine engine; /* events: MEMOB_RECORDS of each stream */
+    memob_waits* waits;
     memob_records records[MEMOB_N_STREAMS];
-    int32_t has_failed; /* the last call */
-    /* A planner's: the engine enqueues on this clock, and there are neither waits nor events. */
+    int32_t has_failed;       /* the last call */
+    const memob_law* entered; /* the latest of states; NULL: none */
+    /* A planner's: operations pass on this clock, and there are neither waits nor events. */
     memob_clock* clock;
-    memob_clock_cell* clock_cells; /* (law->n_cells) */
 } memob_sink;
 
-/* Waits, and the events of its streams; a clock needs none.  base: NULL, or the sink whose streams
- * it uses.  n_streams: 4 with the file's, 3 without, 0: none is used.  Errors:
- * OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_sink_prepare(memob_sink* sink, const memob_sink* base, int32_t n_streams,
-                                     memo_error* error) {
+/* A law whose operations a sink gets, and what is known of its bytes. */
+typedef struct memob_sink_law {
+    const memob_law* law;
+    memob_cell* cells;             /* (law->n_cells) */
+    memob_clock_cell* clock_cells; /* the same on a clock */
+} memob_sink_law;
+
+/* An operation.  A visit may be of two laws, which have no byte in common. */
+typedef struct memob_sink_op {
+    int32_t n; /* laws; 0: none has bytes of it */
+    const memob_sink_law* of[2];
+    const memob_op* ops[2];
+} memob_sink_op;
+
+/* Streams 1 to n_streams, as memob_engine_take_streams, with the events of these and of compute.
+ * What is there stays.  A clock needs none.  Errors: OUT_OF_HOST_MEMORY, the device's. */
+MEMOI memo_status memoi_sink_take_streams(memob_sink* sink, int32_t n_streams, memo_error* error) {
     memob_engine* e = &sink->engine;
-    if (sink->clock) return MEMO_STATUS_OK;
-    sink->waits = base ? base->waits : MEMOB_ARRAY(&e->arrays, memob_waits, 1);
-    e->n_events = n_streams * MEMOB_RECORDS;
-    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    return e->arrays.failed ? memob_no_memory(error, "the waits and events of an engine")
-                            : MEMO_STATUS_OK;
+    const int32_t n_events = n_streams ? (n_streams + 1) * MEMOB_RECORDS : 0;
+    memo_status status;
+    if (sink->clock || !n_streams) return MEMO_STATUS_OK;
+    if (!sink->waits) {
+        sink->waits = MEMOB_ARRAY(&e->arrays, memob_waits, 1);
+        e->events = MEMOB_ARRAY(&e->arrays, memo_event, MEMOB_N_STREAMS * MEMOB_RECORDS);
+        if (e->arrays.failed) return memob_no_memory(error, "the waits and events of an engine");
+    }
+    status = memob_engine_take_streams(e, n_streams, error);
+    for (; e->n_events < n_events && !status; e->n_events += !status)
+        status = memo_event_create_untimed(&e->device, &e->events[e->n_events], error);
+    return status;
 }
 
 MEMOI void memoi_sink_free(memob_sink* sink) {
@@ -7820,39 +7916,59 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
     }
 }
 
-/* What an operation must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
-MEMOI int memoi_sink_need(const memob_sink* sink, const memob_op* op, memob_numbers* wait) {
-    memob_cells_need(sink->cells, sink->law->touches + op->first_touch, op->n_touches, wait);
-    return memob_waits_reduce(sink->waits, op->stream, wait);
+/* Nothing of the law's bytes was enqueued. */
+MEMOI void memob_sink_forget(const memob_sink_law* of) {
+    const size_t n = (size_t)of->law->n_cells;
+    if (of->clock_cells)
+        memset(of->clock_cells, 0, n * sizeof *of->clock_cells);
+    else
+        memset(of->cells, 0, n * sizeof *of->cells);
 }
 
-/* An operation begins, when those before are over for which it waits.  Returns how many operations
- * its stream has had. */
-MEMOI int64_t memoi_sink_begin(memob_sink* sink, const memob_op* op) {
+/* Adds what a law has of an operation, if it has bytes. */
+MEMOI void memoi_sink_add(const memob_sink* sink, memob_sink_op* op, const memob_sink_law* of,
+                          const memob_op* as) {
+    if (!as->n_touches || !(sink->clock || sink->engine.n_events)) return;
+    MEMO_ASSERT(!op->n || op->ops[0]->stream == as->stream);
+    op->of[op->n] = of;
+    op->ops[op->n++] = as;
+}
+
+/* What an operation must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
+MEMOI int memoi_sink_need(const memob_sink* sink, const memob_sink_op* op, memob_numbers* wait) {
+    if (!op->n) return 0;
+    for (int32_t k = 0; k < op->n; k++)
+        memob_cells_need(op->of[k]->cells, op->of[k]->law->touches + op->ops[k]->first_touch,
+                         op->ops[k]->n_touches, wait);
+    return memob_waits_reduce(sink->waits, op->ops[0]->stream, wait);
+}
+
+/* An operation begins, when those before are over for which it waits. */
+MEMOI void memoi_sink_begin(memob_sink* sink, const memob_sink_op* op) {
     memob_numbers wait = MEMO_ZERO(memob_numbers);
     if (sink->clock) {
-        memob_clock_begin(sink->clock, sink->clock_cells, sink->law, op);
-        return 0;
-    }
-    if (memoi_sink_need(sink, op, &wait)) memoi_sink_wait(sink, op->stream, &wait);
-    MEMO_ASSERT(sink->engine.status || !memoi_sink_need(sink, op, &wait)); /* 1 of >>waits */
-    return sink->waits->now[op->stream].of[op->stream];
-}
-
-/* All of it is enqueued, and others will wait for it.  n_before: operations of its stream when it
- * began.  If more have ended since, as the rows of a layer inside the layer's states, it has ended
- * with the last of them. */
-MEMOI void memoi_sink_end(memob_sink* sink, const memob_op* op, int64_t n_before) {
-    int64_t number;
-    if (sink->clock) {
-        memob_clock_end(sink->clock, sink->clock_cells, sink->law, op);
+        for (int32_t k = 0; k < op->n; k++)
+            memob_clock_begin(sink->clock, op->of[k]->clock_cells, op->of[k]->law, op->ops[k]);
         return;
     }
-    number = sink->waits->now[op->stream].of[op->stream];
-    if (number == n_before) number = memob_waits_end(sink->waits, op->stream);
-    memob_cells_mark(sink->cells, sink->law->touches + op->first_touch, op->n_touches, op->stream,
-                     number);
-    (void)memoi_sink_record(sink, op->stream, number);
+    if (memoi_sink_need(sink, op, &wait)) memoi_sink_wait(sink, op->ops[0]->stream, &wait);
+    MEMO_ASSERT(sink->engine.status || !memoi_sink_need(sink, op, &wait)); /* 1 of >>waits */
+}
+
+/* All of it is enqueued, and others will wait for it: by one number, whatever laws it is of. */
+MEMOI void memoi_sink_end(memob_sink* sink, const memob_sink_op* op) {
+    const int32_t stream = op->n ? op->ops[0]->stream : -1;
+    const int64_t number = sink->clock || !op->n ? 0 : memob_waits_end(sink->waits, stream);
+    for (int32_t k = 0; k < op->n; k++) {
+        const memob_sink_law* of = op->of[k];
+        const memob_op* as = op->ops[k];
+        if (sink->clock)
+            memob_clock_end(sink->clock, of->clock_cells, of->law, as);
+        else
+            memob_cells_mark(of->cells, of->law->touches + as->first_touch, as->n_touches, stream,
+                             number);
+    }
+    if (number) (void)memoi_sink_record(sink, stream, number);
 }
 
 /* A stream waits for all that the trainer has given another. */
@@ -7888,6 +8004,754 @@ MEMOI void memoi_sink_join(memob_sink* sink) {
 MEMOI void memoi_sink_call(memob_sink* sink, memo_error* error) {
     memob_engine_call(&sink->engine, error);
     if (sink->has_failed) memoi_sink_join(sink);
+}
+
+/* ---- >>moves ------------------------------------------------------------------------------------
+ * Knows: where the bytes of a law's items lie, and how its operations copy them.  Knows nothing of
+ * the order of operations, and of what items are.
+ *
+ * 1. Copies lie in the device's and the host's memory; writes and reads of the file in the file. */
+
+/* Bytes that one copy moves. */
+typedef struct memob_move {
+    int64_t device, host; /* offsets, from the begin of the item's slots */
+    int64_t n_bytes;
+    int64_t first_row, row_bytes; /* of the micro-batch, which may have fewer rows; row_bytes 0:
+                                     always all bytes */
+} memob_move;
+
+typedef struct memob_moves {
+    const int64_t* n_bytes;    /* (n_items): that move of the whole item */
+    const int64_t* file_bytes; /* (n_items): of the item in the file */
+    const int32_t* n_copies;   /* (n_items): in which they move; NULL: one each */
+
+    /* What a device needs, and a clock does not. */
+    memob_memory* memory;
+    int64_t sizes[MEMO_N_TIERS];        /* of the memory */
+    const memob_move* pieces;           /* of each item, one behind the other */
+    const int32_t* first_piece;         /* (n_items + 1) */
+    const int64_t *device_at, *host_at; /* of each slot: its begin; NULL: pieces have it */
+    const int64_t* file_at;             /* (n_items) */
+    int64_t n_rows;                     /* of this micro-batch */
+} memob_moves;
+
+/* A law with its items' bytes. */
+typedef struct memob_moved_law {
+    memob_sink_law of;
+    memob_moves moves;
+} memob_moved_law;
+
+/* What a micro-batch of n_rows moves. */
+MEMOI int64_t memoi_piece_bytes(const memob_move* piece, int64_t n_rows) {
+    const int64_t n_bytes = (n_rows - piece->first_row) * piece->row_bytes;
+    return piece->row_bytes ? memob_min(piece->n_bytes, n_bytes) : piece->n_bytes;
+}
+
+/* Enqueues a write or a read of an item, all of its rows. */
+MEMOI void memoi_moves_use_file(memob_engine* e, const memob_moves* moves, int32_t kind,
+                                const memob_part* part) {
+    const int64_t n_bytes = moves->file_bytes[part->item], begin = moves->file_at[part->item];
+    const int64_t host = moves->host_at ? moves->host_at[part->at]
+                                        : moves->pieces[moves->first_piece[part->item]].host;
+    MEMO_ASSERT(begin >= 0 && begin + n_bytes <= moves->sizes[MEMO_TIER_FILE]); /* 1 */
+    memob_engine_use_file(e, moves->memory, 2 * (int64_t)part->item + (kind == MEMOB_OP_READ),
+                          kind == MEMOB_OP_WRITE, host, begin, n_bytes);
+}
+
+/* Copies the rows of an item that this micro-batch has.  Inlined: a layer has many. */
+MEMOI inline void memoi_moves_copy(memob_engine* e, const memob_moves* moves, int32_t kind,
+                                   const memob_part* part) {
+    const int64_t device_at = moves->device_at ? moves->device_at[part->at] : 0;
+    const int64_t host_at = moves->host_at ? moves->host_at[part->away] : 0;
+    const memob_move* piece = &moves->pieces[moves->first_piece[part->item]];
+    const memob_move* end = &moves->pieces[moves->first_piece[part->item + 1]];
+    for (; piece < end; piece++) {
+        const int64_t device = device_at + piece->device, host = host_at + piece->host;
+        const int64_t n_bytes = memoi_piece_bytes(piece, moves->n_rows);
+        if (n_bytes <= 0) continue;
+        MEMO_ASSERT(device >= 0 && device + n_bytes <= moves->sizes[MEMO_TIER_DEVICE]); /* 1 */
+        MEMO_ASSERT(host >= 0 && host + n_bytes <= moves->sizes[MEMO_TIER_HOST]);       /* 1 */
+        memob_engine_copy(e, moves->memory, kind == MEMOB_OP_LOAD, device, host, n_bytes);
+    }
+}
+
+/* Copies an item, or uses the file, on a stream or on a clock. */
+MEMOI void memoi_moves_item(memob_sink* sink, const memob_moves* moves, int32_t kind,
+                            const memob_part* part) {
+    const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
+    if (sink->clock)
+        memoi_clock_copy(sink->clock, kind, moves->n_copies ? moves->n_copies[part->item] : 1,
+                         (is_file ? moves->file_bytes : moves->n_bytes)[part->item]);
+    else if (is_file)
+        memoi_moves_use_file(&sink->engine, moves, kind, part);
+    else
+        memoi_moves_copy(&sink->engine, moves, kind, part);
+}
+
+/* 1: this micro-batch has bytes of the item. */
+MEMOI int memoi_moves_have(const memob_sink* sink, const memob_moves* moves, int32_t kind,
+                           int32_t item) {
+    if (kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ) return moves->file_bytes[item] > 0;
+    if (sink->clock) return moves->n_bytes[item] > 0;
+    for (int32_t k = moves->first_piece[item]; k < moves->first_piece[item + 1]; k++)
+        if (memoi_piece_bytes(&moves->pieces[k], moves->n_rows) > 0) return 1;
+    return 0;
+}
+
+/* Enqueues an operation that copies.  One without bytes in this micro-batch is left out, so that
+ * shorter micro-batches, and rows known late, need no law of their own. */
+MEMOI void memoi_moves_enqueue(memob_sink* sink, const memob_moved_law* law, const memob_op* op) {
+    const memob_part *part = &law->of.law->parts[op->first_part], *end = part + op->n_parts;
+    memob_sink_op as = MEMO_ZERO(memob_sink_op);
+    while (part < end && !memoi_moves_have(sink, &law->moves, op->kind, part->item)) part++;
+    if (part == end) return;
+    memoi_sink_add(sink, &as, &law->of, op);
+    memoi_sink_begin(sink, &as);
+    for (; part < end; part++) memoi_moves_item(sink, &law->moves, op->kind, part);
+    memoi_sink_end(sink, &as);
+}
+
+/* ---- >>step -------------------------------------------------------------------------------------
+ * Knows: where the trainer is in the list of a step, and what lies on the device there.  Knows
+ * nothing of what visits compute, and of what items are.
+ *
+ * A cursor stands in the list.  Begin and end of a visit advance it, and enqueue the copies of the
+ * law behind the visit.  The planned step follows itself.  Whatever else the trainer does is a
+ * jump: to another phase of the step, or to one beside it.  A phase takes items as given: those
+ * that its visits use, or its copies store, before they are loaded or written.  A jump copies the
+ * difference: what is newer on the device, and not taken as newer, is stored; what is taken, and
+ * not there, is loaded.
+ *
+ * What lies on the device follows from what a phase takes and the operations since, so nobody
+ * keeps owners.
+ *
+ * Two laws.  States live from step to step, and have the law of a step.  Rows live in a round, and
+ * have the law of a round, in two tables: forwards alone, and all visits.  They share no byte.  A
+ * visit of both is one operation.  Behind it come the copies of both: stores, then loads, those
+ * first for which a visit waits first; of equal ones those of rows.
+ *
+ * 1. A visit finds there what it reads.
+ * 2. What is overwritten is not newer than its home.
+ * 3. A phase that is entered has a law; visits come in the order of its list.  Two are open at
+ *    most, the older first; with states, one. */
+
+/* Where the value of an item is. */
+enum { MEMOB_IS_AWAY = 0, MEMOB_IS_THERE, MEMOB_IS_NEWER /* there than at home */ };
+
+/* A state of a layer. */
+typedef struct memob_state_bytes {
+    /* Offsets on the device; streamed: on the host; spilled: in the file, through a place on the
+     * host; -1: not in the file. */
+    int64_t at[MEMO_N_TIERS], n_bytes;
+    int32_t slot; /* the first of the device's, each of which is bytes of the same states */
+} memob_state_bytes;
+
+/* What lies on the device, for all steps with the same items. */
+typedef struct memob_there {
+    uint8_t* lies;    /* (n_items) */
+    int32_t* in_slot; /* (slots of the device): 1 + the item there */
+    char* pending;    /* (layers): the layer's update waits */
+} memob_there;
+
+/* How long visits wait for copies, if that is measured. */
+typedef struct memob_stalls {
+    int32_t* waited;   /* (n_visits): the visit waited, and its marks are recorded */
+    memo_event* marks; /* 2 n_visits, before and after each wait; NULL: the thread computes */
+    double host_s[2];  /* then: of forward and backward, this micro-batch */
+    int32_t is_known;  /* all visits of a round were completed */
+} memob_stalls;
+
+/* The law of a round's rows, see `Two laws`. */
+typedef struct memob_step_rows {
+    memob_moved_law law;
+    memob_stalls* stalls; /* NULL: not measured */
+} memob_step_rows;
+
+typedef struct memob_step_desc {
+    memob_list* list; /* the step takes it */
+    /* States; without, all is NULL and 0. */
+    const memob_item* items;
+    const memob_state_bytes* bytes; /* (n_items): tiers and sizes */
+    const char* ends;               /* (n_items): the value ends with an update that reads it */
+    memob_moves moves;
+    int32_t n_items, n_of_layer; /* items; of a layer, one behind the other */
+    int32_t n_slots[MEMO_N_TIERS];
+    const memob_use* uses; /* of all visits of the list */
+    int32_t n_uses;
+    memob_sink* sink;
+    const memob_there* there;
+} memob_step_desc;
+
+/* The law of the planned step, or of a phase beside it. */
+typedef struct memob_step_law {
+    memob_law law;
+    memob_moved_law moved; /* the same, for a sink */
+    memob_use* uses;       /* their visits count from first_visit of the list */
+    int32_t first_visit, list;
+} memob_step_law;
+
+typedef struct memob_step {
+    memob_step_desc desc;
+    memob_list list;
+    memob_step_law laws[MEMOB_N_PHASES]; /* 0: of the planned step; then those beside it */
+    int32_t n_laws, law_of[MEMOB_N_PHASES];
+    int32_t begin[MEMOB_N_PHASES], end[MEMOB_N_PHASES]; /* operations of each phase */
+    uint8_t* takes;                                     /* (phases and none, n_items): MEMOB_IS_ */
+    int32_t phase; /* -1: none, and `lies` says what is there */
+    int32_t op; /* the visit that comes next, or is open; begin of the phase: it is not entered */
+    int32_t n_open, is_entered;
+    int32_t n_begun, n_ended; /* visits of layers in the round */
+    memob_step_rows* rows;    /* of the round; NULL: none moves */
+    memob_there there;        /* the desc's */
+    struct memob_step* next;  /* another one, with the same items */
+    memob_arrays arrays;
+} memob_step;
+
+/* The law of the phase. */
+MEMOI const memob_step_law* memoi_step_law_of(const memob_step* step, int32_t phase) {
+    return &step->laws[step->law_of[phase]];
+}
+
+/* --- what lies there --- */
+
+MEMOI void memoi_step_clear(memob_step* step) {
+    memset(step->there.lies, MEMOB_IS_AWAY, (size_t)step->desc.n_items);
+    memset(step->there.in_slot, 0, (size_t)step->desc.n_slots[0] * sizeof *step->there.in_slot);
+}
+
+/* From now on the item lies there; others in its slots do not. */
+MEMOI void memoi_step_put(memob_step* step, int32_t item, int64_t at, int is_newer) {
+    for (int64_t slot = at; slot < at + step->desc.items[item].n_slots; slot++) {
+        const int32_t other = step->there.in_slot[slot] - 1;
+        if (other >= 0 && other != item) {
+            MEMO_ASSERT(step->there.lies[other] != MEMOB_IS_NEWER); /* 2 */
+            step->there.lies[other] = MEMOB_IS_AWAY;
+        }
+        step->there.in_slot[slot] = item + 1;
+    }
+    if (is_newer || !step->there.lies[item])
+        step->there.lies[item] = is_newer ? MEMOB_IS_NEWER : MEMOB_IS_THERE;
+}
+
+/* What an operation leaves. */
+MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const memob_op* op) {
+    const memob_law* law = &of->law;
+    int is_update;
+    for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
+        const int32_t item = law->parts[k].item;
+        const int32_t stores = step->desc.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE;
+        if (op->kind == MEMOB_OP_LOAD) memoi_step_put(step, item, law->parts[k].at, 0);
+        if (op->kind == stores && step->there.lies[item]) step->there.lies[item] = MEMOB_IS_THERE;
+    }
+    if (op->kind != MEMOB_OP_VISIT) return;
+    is_update = step->list.visits[of->first_visit + op->visit].pass == MEMOB_UPDATE;
+    for (int32_t u = law->first_use[op->visit]; u < law->first_use[op->visit + 1]; u++) {
+        const memob_use* use = &of->uses[u];
+        if (!step->desc.items[use->item].n_slots) continue;
+        if (use->is_on_host)
+            step->there.lies[use->item] = MEMOB_IS_AWAY; /* it is older */
+        else
+            memoi_step_put(step, use->item, use->at, use->how != MEMOB_USE_READ);
+        if (is_update && step->desc.ends[use->item] && step->there.lies[use->item])
+            step->there.lies[use->item] = MEMOB_IS_THERE; /* nobody reads it any more */
+    }
+}
+
+/* Plays operations [from, to). */
+MEMOI void memoi_step_play_all(memob_step* step, const memob_step_law* of, int32_t from,
+                               int32_t to) {
+    for (int32_t k = from; k < to; k++) memoi_step_play(step, of, &of->law.ops[k]);
+}
+
+/* What lies there where the cursor stands.  An open visit may have left all that it leaves. */
+MEMOI void memoi_step_find_lies(memob_step* step) {
+    const memob_step_law* of;
+    if (step->phase < 0) return;
+    of = memoi_step_law_of(step, step->phase);
+    memoi_step_clear(step);
+    for (int32_t i = 0; i < step->desc.n_items; i++) {
+        const int takes = step->takes[(int64_t)step->phase * step->desc.n_items + i];
+        if (takes) memoi_step_put(step, i, step->desc.bytes[i].slot, takes == MEMOB_IS_NEWER);
+    }
+    memoi_step_play_all(step, of, step->begin[step->phase], step->op + step->n_open);
+}
+
+/* --- what a phase takes --- */
+
+/* Marks what operation k is the first to use: known; taken if it was there. */
+MEMOI void memoi_step_take(memob_step* step, const memob_step_law* of, int32_t k, char* known,
+                           const uint8_t* lies, uint8_t* takes) {
+    const memob_op* op = &of->law.ops[k];
+    for (int32_t p = op->first_part; p < op->first_part + op->n_parts; p++) {
+        const int32_t item = of->law.parts[p].item;
+        if (op->kind == MEMOB_OP_STORE && !known[item]) takes[item] = lies[item];
+        if (op->kind == MEMOB_OP_STORE || op->kind == MEMOB_OP_LOAD) known[item] = 1;
+    }
+    if (op->kind != MEMOB_OP_VISIT) return;
+    for (int32_t u = of->law.first_use[op->visit]; u < of->law.first_use[op->visit + 1]; u++) {
+        const memob_use* use = &of->uses[u];
+        if (!step->desc.items[use->item].n_slots || known[use->item]) continue;
+        known[use->item] = 1;
+        if (!use->is_on_host && use->how != MEMOB_USE_WRITE) takes[use->item] = lies[use->item];
+        MEMO_ASSERT(use->is_on_host || !memoi_use_reads(use->how) || takes[use->item]); /* 1 */
+    }
+}
+
+/* The operations before a phase leave what lies there when the phase begins.  The operations from
+ * there on decide which of these items the phase takes: to the end of the planned step, and on from
+ * the step's begin. */
+MEMOI void memoi_step_find_takes(memob_step* step, int32_t phase, char* known, uint8_t* lies) {
+    const memob_step_law* of = memoi_step_law_of(step, phase);
+    const int32_t n = step->desc.n_items, begin = step->begin[phase];
+    const int32_t end = of->list ? of->law.begin[2] : step->end[phase];
+    uint8_t* takes = step->takes + (int64_t)phase * n;
+    memoi_step_clear(step);
+    memoi_step_play_all(step, of, 0, begin);
+    memcpy(lies, step->there.lies, (size_t)n);
+    memset(known, 0, (size_t)n);
+    for (int32_t k = begin; k < end; k++) memoi_step_take(step, of, k, known, lies, takes);
+    for (int32_t k = of->list ? of->law.begin[1] : begin; k < begin; k++)
+        memoi_step_take(step, of, k, known, lies, takes);
+}
+
+/* --- creation --- */
+
+/* Behind a phase beside the step anything may come: a visit of its own reads each item, but values
+ * that an update in the phase has ended. */
+MEMOI void memoi_step_read_all(const memob_step* step, memob_law_desc* desc, memob_use* uses) {
+    const memob_step_desc* d = &step->desc;
+    const int32_t n_uses = desc->n_uses;
+    for (int32_t i = 0; i < d->n_items; i++) {
+        const memob_use use = {desc->n_visits,    i, MEMOB_USE_READ, 0, d->bytes[i].slot,
+                               MEMOB_HOST_DEFAULT};
+        int is_over = 0; /* its last use is that of its update */
+        for (int32_t u = 0; u < n_uses && d->ends[i]; u++)
+            if (uses[u].item == i) is_over = uses[u].how == MEMOB_USE_READ;
+        if (is_over || !d->items[i].n_slots) continue;
+        uses[desc->n_uses++] = use;
+        desc->n_visits++;
+    }
+}
+
+/* The law of visits [begin, end) of the list: of three steps in a row, of which the second is
+ * behind one and in front of one; or of a phase beside the step. */
+MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t end, int is_beside,
+                                      memo_error* error) {
+    const memob_step_desc* d = &step->desc;
+    memob_step_law* of = &step->laws[step->n_laws++];
+    char* on_host = MEMOB_ARRAY(&step->arrays, char, end - begin + d->n_items);
+    int32_t* n_spread = MEMOB_ARRAY(&step->arrays, int32_t, end - begin + d->n_items);
+    char* counts = MEMOB_ARRAY(&step->arrays, char, end - begin + d->n_items);
+    memob_law_desc desc;
+    memo_status status;
+    memset(&desc, 0, sizeof desc);
+    of->first_visit = begin;
+    of->list = !is_beside;
+    of->uses = MEMOB_ARRAY(&step->arrays, memob_use, d->n_uses + d->n_items);
+    if (step->arrays.failed) return memob_no_memory(error, "the laws of a step");
+
+    for (int32_t u = 0; u < d->n_uses; u++) {
+        if (!memob_is_within(d->uses[u].visit, begin, end - 1)) continue;
+        of->uses[desc.n_uses] = d->uses[u];
+        of->uses[desc.n_uses++].visit -= begin;
+    }
+    for (int32_t v = begin; v < end; v++) {
+        on_host[v - begin] = (char)step->list.visits[v].on_host;
+        n_spread[v - begin] = memoi_list_n_spread(&step->list, v, end);
+        counts[v - begin] = step->list.visits[v].row >= 0;
+    }
+    desc.n_visits = end - begin;
+    if (is_beside) memoi_step_read_all(step, &desc, of->uses);
+
+    desc.on_host = on_host;
+    desc.items = d->items;
+    desc.n_items = d->n_items;
+    desc.uses = of->uses;
+    desc.n_lists = is_beside ? 1 : 3;
+    desc.n_spread = step->list.desc.n_slices > 1 ? n_spread : NULL;
+    desc.item_bytes = d->moves.n_bytes;
+    desc.counts = counts;
+    memcpy(desc.n_slots, d->n_slots, sizeof desc.n_slots);
+    status = memob_law_make(&desc, &of->law, error);
+    if (!status) status = memoi_law_join_cells(&of->law, error);
+    of->moved.of.law = &of->law;
+    of->moved.moves = d->moves;
+    if (!status && d->sink->clock)
+        of->moved.of.clock_cells = MEMOB_ARRAY(&step->arrays, memob_clock_cell, of->law.n_cells);
+    else if (!status)
+        of->moved.of.cells = MEMOB_ARRAY(&step->arrays, memob_cell, of->law.n_cells);
+    return !status && step->arrays.failed ? memob_no_memory(error, "the laws of a step") : status;
+}
+
+/* The operation of a visit of the list. */
+MEMOI int32_t memoi_step_op_of(const memob_step_law* of, int32_t visit) {
+    return of->law.visit_ops[(int64_t)of->list * of->law.n_visits + visit - of->first_visit];
+}
+
+MEMOI void memob_step_free(memob_step* step) {
+    for (int32_t k = 0; k < step->n_laws; k++) memob_law_free(&step->laws[k].law);
+    memoi_list_free(&step->list);
+    memob_arrays_free(&step->arrays);
+    memset(step, 0, sizeof *step);
+}
+
+/* desc's arrays outlive the step, but for uses.  A planner's step has the planned phases alone.
+ * Free the step also after a failure.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_step_make(const memob_step_desc* desc, memob_step* step,
+                                  memo_error* error) {
+    const int64_t n = desc->n_items;
+    memo_status status;
+    uint8_t* lies;
+    char* known;
+    memset(step, 0, sizeof *step);
+    step->desc = *desc;
+    step->list = *desc->list;
+    memset(desc->list, 0, sizeof *desc->list);
+    step->phase = -1;
+    step->takes = MEMOB_ARRAY(&step->arrays, uint8_t, (MEMOB_N_PHASES + 1) * n);
+    step->there.lies = MEMOB_ARRAY(&step->arrays, uint8_t, n); /* until phases are known */
+    step->there.in_slot = MEMOB_ARRAY(&step->arrays, int32_t, desc->n_slots[0]);
+    lies = MEMOB_ARRAY(&step->arrays, uint8_t, n);
+    known = MEMOB_ARRAY(&step->arrays, char, n);
+    if (step->arrays.failed) return memob_no_memory(error, "the cursor of a step");
+
+    status = memoi_step_make_law(step, 0, step->list.n_of_step, 0, error);
+    for (int32_t phase = 0; phase < MEMOB_N_PHASES && !status; phase++) {
+        const int32_t first = step->list.begin[phase], end = step->list.end[phase];
+        const int is_beside = first >= step->list.n_of_step;
+        const memob_step_law* of;
+        if (first == end || (is_beside && desc->sink->clock)) continue;
+        if (is_beside) status = memoi_step_make_law(step, first, end, 1, error);
+        if (status) return status;
+        step->law_of[phase] = is_beside ? step->n_laws - 1 : 0;
+        of = memoi_step_law_of(step, phase);
+        step->begin[phase] = memoi_step_op_of(of, first);
+        step->end[phase] = is_beside ? memoi_step_op_of(of, end - 1) + 1 : of->law.begin[2];
+        if (end < step->list.n_of_step) step->end[phase] = memoi_step_op_of(of, end);
+        memoi_step_find_takes(step, phase, known, lies);
+    }
+    if (desc->there) step->there = *desc->there;
+    return status;
+}
+
+/* ---- >>cursor -----------------------------------------------------------------------------------
+ * Knows: how the cursor of a step goes through visits and jumps, and in which order copies are
+ * enqueued.  Knows nothing of what visits compute, and of what items are.  Numbers are those of
+ * >>step. */
+
+/* --- copies --- */
+
+/* Which copy is enqueued first: see `Two laws`. */
+MEMOI int memoi_step_is_sooner(const memob_op* a, const memob_op* b) {
+    return a->is_load != b->is_load ? a->is_load < b->is_load : a->need <= b->need;
+}
+
+/* The next copy of a law, up to `end`; NULL: its next visit, or none. */
+MEMOI const memob_op* memoi_step_copy_at(const memob_op* op, const memob_op* end) {
+    return op < end && op->kind != MEMOB_OP_VISIT ? op : NULL;
+}
+
+/* Moves an item home, or from there, behind and before all else. */
+MEMOI void memoi_step_move(memob_step* step, int32_t item, int is_load, int* n_moved) {
+    static const int32_t kinds[2][2] = {{MEMOB_OP_STORE, MEMOB_OP_WRITE},
+                                        {MEMOB_OP_READ, MEMOB_OP_LOAD}};
+    memob_sink* sink = step->desc.sink;
+    const int has_file = step->desc.items[item].file >= 0;
+    if (sink->engine.status) return;
+    if (!(*n_moved)++) memoi_sink_join(sink);
+    if (is_load) memoi_step_put(step, item, step->desc.bytes[item].slot, 0);
+    for (int k = 0; k < 2 && !sink->engine.status; k++) {
+        const memob_item* of = &step->desc.items[item];
+        const memob_part part = {item, step->desc.bytes[item].slot, of->host, of->n_host};
+        if (!has_file && k != is_load) continue;
+        memoi_moves_item(sink, &step->desc.moves, kinds[is_load][k], &part);
+        if (has_file && !sink->engine.status) memoi_sink_join(sink);
+    }
+
+    /* A load that fails has taken the bytes of others all the same. */
+    if (!sink->engine.status)
+        step->there.lies[item] = MEMOB_IS_THERE;
+    else if (is_load)
+        step->there.lies[item] = MEMOB_IS_AWAY;
+}
+
+/* From now on `lies` says what is there. */
+MEMOI void memoi_step_park(memob_step* step) {
+    memoi_step_find_lies(step);
+    step->phase = -1;
+    step->n_open = step->is_entered = 0;
+}
+
+/* Leaves the phase for another; MEMOB_N_PHASES: for none. */
+MEMOI void memoi_step_jump(memob_step* step, int32_t phase) {
+    const uint8_t* takes = step->takes + (int64_t)phase * step->desc.n_items;
+    memob_sink* sink = step->desc.sink;
+    int n_moved = 0;
+    memoi_step_park(step);
+    for (int32_t i = 0; i < step->desc.n_items; i++)
+        if (step->there.lies[i] == MEMOB_IS_NEWER && takes[i] != MEMOB_IS_NEWER)
+            memoi_step_move(step, i, 0, &n_moved);
+    if (n_moved && !sink->engine.status) memoi_sink_join(sink); /* loads take their bytes */
+    for (int32_t i = 0; i < step->desc.n_items; i++)
+        if (takes[i] && !step->there.lies[i]) memoi_step_move(step, i, 1, &n_moved);
+    if (n_moved && !sink->engine.status) memoi_sink_join(sink);
+}
+
+MEMOI memo_status memoi_step_finish(memob_step* step) {
+    memob_sink* sink = step->desc.sink;
+    sink->has_failed |= sink->engine.status != MEMO_STATUS_OK;
+    return sink->engine.status;
+}
+
+/* --- the cursor --- */
+
+/* The visit k behind the one that comes next, or is open; NULL: the phase is over. */
+MEMOI const memob_visit* memoi_step_visit_at(const memob_step* step, int32_t k) {
+    const memob_step_law* of;
+    if (step->phase < 0 || !step->is_entered || step->op + k >= step->end[step->phase]) return NULL;
+    of = memoi_step_law_of(step, step->phase);
+    MEMO_ASSERT(of->law.ops[step->op + k].kind == MEMOB_OP_VISIT); /* 3 */
+    return &step->list.visits[of->first_visit + of->law.ops[step->op + k].visit];
+}
+MEMOI const memob_visit* memoi_step_visit(const memob_step* step) {
+    return memoi_step_visit_at(step, 0);
+}
+
+/* What the law of rows has of a visit; NULL: nothing. */
+MEMOI const memob_op* memoi_step_rows_op(const memob_step* step, const memob_visit* visit) {
+    const memob_law* law = step->rows ? step->rows->law.of.law : NULL;
+    int32_t list, k;
+    if (!law || visit->row < 0) return NULL;
+    list = law->n_lists - 1 - (step->phase == MEMOB_EVALUATION);
+    k = law->visit_ops[(int64_t)list * law->n_visits + visit->row];
+    MEMO_ASSERT(law->ops[k].kind == MEMOB_OP_VISIT && law->ops[k].list == list); /* 3 */
+    return &law->ops[k];
+}
+
+/* A visit as an operation of both laws. */
+MEMOI memob_sink_op memoi_step_both(const memob_step* step, const memob_step_law* of,
+                                    const memob_op* op, const memob_op* of_rows) {
+    memob_sink_op both = MEMO_ZERO(memob_sink_op);
+    memoi_sink_add(step->desc.sink, &both, &of->moved.of, op);
+    if (of_rows) memoi_sink_add(step->desc.sink, &both, &step->rows->law.of, of_rows);
+    return both;
+}
+
+/* Enters a phase, which has visits.  rows: NULL, or their law, if the phase is a round.  Errors:
+ * the device's. */
+MEMOI memo_status memob_step_go(memob_step* step, int32_t phase, memob_step_rows* rows,
+                                memo_error* error) {
+    const memob_step_law* of = memoi_step_law_of(step, phase);
+    memob_sink* sink = step->desc.sink;
+    MEMO_ASSERT(step->begin[phase] < step->end[phase] && !step->n_open); /* 3 */
+    memoi_sink_call(sink, error);
+    if (step->phase != phase || step->is_entered) memoi_step_jump(step, phase);
+    if (sink->entered != &of->law && step->desc.n_items && !sink->engine.status)
+        memoi_sink_join(sink); /* its cells know nothing of copies under way */
+    if (sink->engine.status) return memoi_step_finish(step);
+    sink->entered = &of->law;
+    step->rows = rows;
+    if (rows && rows->stalls) memset(rows->stalls->host_s, 0, sizeof rows->stalls->host_s);
+    step->phase = phase;
+    step->op = step->begin[phase];
+    step->n_begun = step->n_ended = 0;
+    step->is_entered = 1;
+    return MEMO_STATUS_OK;
+}
+
+/* Begins a visit, and measures how long it waits. */
+MEMOI void memoi_step_measure(memob_step* step, const memob_visit* visit, const memob_sink_op* op) {
+    memob_sink* sink = step->desc.sink;
+    memob_engine* e = &sink->engine;
+    memob_stalls* stalls = step->rows->stalls;
+    const memo_event* marks = stalls->marks ? stalls->marks + 2 * visit->row : NULL;
+    const memo_stream compute = e->streams[MEMOB_STREAM_COMPUTE];
+    const int64_t begin_ns = memob_now_ns();
+    memob_numbers wait = MEMO_ZERO(memob_numbers);
+    stalls->waited[visit->row] = memoi_sink_need(sink, op, &wait);
+    if (!stalls->waited[visit->row]) return;
+    if (marks) e->status = memo_event_record(&e->device, marks[0], compute, e->error);
+    memoi_sink_wait(sink, MEMOB_STREAM_COMPUTE, &wait);
+    if (marks && !e->status) e->status = memo_event_record(&e->device, marks[1], compute, e->error);
+    if (!marks) stalls->host_s[visit->pass] += 1e-9 * (double)(memob_now_ns() - begin_ns);
+}
+
+/* Opens the visit that comes next, behind those that are open.  Errors: the device's. */
+MEMOI memo_status memob_step_begin(memob_step* step, memo_error* error) {
+    const memob_step_law* of = memoi_step_law_of(step, step->phase);
+    const memob_visit* visit = memoi_step_visit_at(step, step->n_open);
+    const memob_op* of_rows = visit ? memoi_step_rows_op(step, visit) : NULL;
+    memob_sink* sink = step->desc.sink;
+    memob_sink_op op;
+    MEMO_ASSERT(visit && step->n_open < (step->desc.n_items ? 1 : 2)); /* 3 */
+    op = memoi_step_both(step, of, &of->law.ops[step->op + step->n_open], of_rows);
+    memoi_sink_call(sink, error);
+    if (!sink->engine.status && of_rows && step->rows->stalls)
+        memoi_step_measure(step, visit, &op);
+    else if (!sink->engine.status)
+        memoi_sink_begin(sink, &op);
+    if (sink->engine.status) return memoi_step_finish(step);
+    step->n_open++;
+    step->n_begun += visit->row >= 0;
+    return memoi_step_finish(step);
+}
+
+/* Enqueues the copies behind a visit: of states from step->op on, and of rows behind of_rows.
+ * Where one fails, step->op stands. */
+MEMOI void memoi_step_copies(memob_step* step, const memob_step_law* of, const memob_op* of_rows) {
+    const memob_law* law = of_rows ? step->rows->law.of.law : NULL;
+    const memob_op* end = of->law.ops + step->end[step->phase];
+    const memob_op *rows = of_rows, *rows_end = NULL;
+    memob_sink* sink = step->desc.sink;
+    if (of_rows) {
+        rows = of_rows + 1;
+        rows_end = law->ops + law->begin[of_rows->list + 1];
+    }
+    while (!sink->engine.status) {
+        const memob_op* state = memoi_step_copy_at(of->law.ops + step->op, end);
+        const memob_op* row = rows ? memoi_step_copy_at(rows, rows_end) : NULL;
+        if (row && (!state || memoi_step_is_sooner(row, state))) {
+            memoi_moves_enqueue(sink, &step->rows->law, row);
+            rows++;
+        } else if (state) {
+            memoi_moves_enqueue(sink, &of->moved, state);
+            step->op += !sink->engine.status;
+        } else {
+            return;
+        }
+    }
+}
+
+/* Ends the older open visit, and enqueues the copies behind it.  Errors: the device's. */
+MEMOI memo_status memob_step_end(memob_step* step, memo_error* error) {
+    const memob_step_law* of = memoi_step_law_of(step, step->phase);
+    const memob_visit* visit = memoi_step_visit(step);
+    const memob_op* of_rows = memoi_step_rows_op(step, visit);
+    memob_sink* sink = step->desc.sink;
+    memob_sink_op op;
+    int32_t next;
+    MEMO_ASSERT(step->n_open); /* 3 */
+    op = memoi_step_both(step, of, &of->law.ops[step->op], of_rows);
+    memoi_sink_call(sink, error);
+    if (!sink->engine.status) memoi_sink_end(sink, &op);
+    if (sink->engine.status) return memoi_step_finish(step);
+    step->n_open--;
+    step->n_ended += visit->row >= 0;
+    step->op++;
+    if (of_rows && !(sink->clock || sink->engine.n_events)) of_rows = NULL; /* nothing moves */
+    memoi_step_copies(step, of, of_rows);
+    if (sink->engine.status) return memoi_step_finish(step);
+    if (step->op < step->end[step->phase]) return MEMO_STATUS_OK;
+
+    /* The phase is over.  Behind one of the planned step comes the next; at its end the first. */
+    step->is_entered = 0;
+    if (step->rows && step->rows->stalls && step->phase != MEMOB_EVALUATION)
+        step->rows->stalls->is_known = 1;
+    if (step->law_of[step->phase]) {
+        memoi_step_park(step);
+        return MEMO_STATUS_OK;
+    }
+    next = step->phase;
+    do next = (next + 1) % MEMOB_N_PHASES;
+    while (step->law_of[next] || step->begin[next] == step->end[next]);
+    step->phase = next;
+    step->op = step->begin[next];
+    return MEMO_STATUS_OK;
+}
+
+/* Before an update that may leave bytes as they are: what it would write lies there.  Then the
+ * update begins. */
+MEMOI memo_status memoi_step_begin_with(memob_step* step, memo_error* error) {
+    const memob_step_law* of = memoi_step_law_of(step, step->phase);
+    const memob_op* op = &of->law.ops[step->op];
+    memob_sink* sink = step->desc.sink;
+    int n_moved = 0;
+    MEMO_ASSERT(memoi_step_visit(step)->pass == MEMOB_UPDATE && !step->n_open); /* 3 */
+    memoi_sink_call(sink, error);
+    memoi_step_find_lies(step);
+    for (int32_t u = of->law.first_use[op->visit]; u < of->law.first_use[op->visit + 1]; u++) {
+        const memob_use* use = &of->uses[u];
+        if (use->how == MEMOB_USE_REWRITE && !use->is_on_host && !step->there.lies[use->item] &&
+            step->desc.items[use->item].n_slots)
+            memoi_step_move(step, use->item, 1, &n_moved);
+    }
+    if (n_moved && !sink->engine.status) memoi_sink_join(sink);
+    if (!memoi_step_finish(step)) return memob_step_begin(step, error);
+    step->phase = -1; /* lies says what is there */
+    return sink->engine.status;
+}
+
+/* In place of an update that is not run. */
+MEMOI memo_status memoi_step_pass(memob_step* step, memo_error* error) {
+    const memo_status status = memoi_step_begin_with(step, error);
+    return status ? status : memob_step_end(step, error);
+}
+
+/* The updates of all layers wait. */
+MEMOI void memoi_step_defer(memob_step* step) {
+    memset(step->there.pending, 1, (size_t)step->list.desc.n_layers + 2);
+}
+
+/* Between phases: the item is at home, and with `drops` nowhere else.  Streams may still move it.
+ * Errors: the device's. */
+MEMOI memo_status memoi_step_bring_home(memob_step* step, int32_t item, int drops,
+                                        memo_error* error) {
+    memob_sink* sink = step->desc.sink;
+    int n_moved = 0;
+    MEMO_ASSERT(!step->is_entered); /* 3 */
+    memoi_sink_call(sink, error);
+    memoi_step_park(step);
+    if (step->there.lies[item] == MEMOB_IS_NEWER) memoi_step_move(step, item, 0, &n_moved);
+    if (n_moved && !sink->engine.status) memoi_sink_join(sink);
+    if (drops && !sink->engine.status) step->there.lies[item] = MEMOB_IS_AWAY;
+    return memoi_step_finish(step);
+}
+
+/* Behind memob_step_abandon: streams join, if they have not.  Errors: the device's. */
+MEMOI memo_status memob_step_settle(memob_step* step, memo_error* error) {
+    memoi_sink_call(step->desc.sink, error);
+    return step->desc.sink->engine.status;
+}
+
+/* All that was enqueued is over, and nothing lies on the device. */
+MEMOI void memoi_step_reset(memob_step* step) {
+    memoi_step_park(step);
+    memoi_step_clear(step);
+    for (int32_t k = 0; k < step->n_laws; k++) {
+        const memob_step_law* of = &step->laws[k];
+        memob_sink_forget(&of->moved.of);
+    }
+    step->desc.sink->entered = NULL;
+    step->desc.sink->has_failed = 0;
+}
+
+/* A load that has failed half-way has taken the bytes of others. */
+MEMOI void memoi_step_drop_load(memob_step* step) {
+    const memob_law* law;
+    const memob_op* op;
+    if (!step->is_entered || step->phase < 0) return;
+    law = &memoi_step_law_of(step, step->phase)->law;
+    op = &law->ops[step->op];
+    if (op->kind != MEMOB_OP_LOAD) return;
+    for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
+        memoi_step_put(step, law->parts[k].item, law->parts[k].at, 0);
+        step->there.lies[law->parts[k].item] = MEMOB_IS_AWAY;
+    }
+}
+
+/* After an error, or in place of the rest of a step.  Nobody needs values that end with an update,
+ * unless the layer's update waits. */
+MEMOI void memob_step_abandon(memob_step* step) {
+    memoi_step_find_lies(step);
+    memoi_step_drop_load(step);
+    for (int32_t i = 0; i < step->desc.n_items; i++)
+        if (step->desc.ends[i] && step->there.lies[i] &&
+            !step->there.pending[i / step->desc.n_of_layer])
+            step->there.lies[i] = MEMOB_IS_THERE;
+    if (step->rows && step->rows->stalls) step->rows->stalls->is_known = 0;
+    step->phase = -1;
+    step->n_open = step->is_entered = step->n_begun = step->n_ended = 0;
+    step->desc.sink->has_failed = 1;
 }
 
 /* ---- >>swap rows --------------------------------------------------------------------------------
@@ -7970,6 +8834,7 @@ typedef struct memob_swap_placement {
     int32_t finds_outputs; /* the last layer's backward finds its EDGE rows of the forward */
     int64_t slice_rows, tile_rows;
     int64_t routed_rows_layer, routed_rows_all, n_routed; /* n_routed: of this micro-batch so far */
+    struct memob_swap_items* items; /* an engine's, with the surplus of late rows; NULL: none */
     int32_t handed, input;    /* the tensors EDGE, if it moves, and INPUT of slices; -1: none */
     int64_t handed_row_bytes; /* 0: none */
     int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and EDGE rows */
@@ -8499,6 +9364,16 @@ MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) 
     return placement->has_loss && visit->pass == MEMOB_BACKWARD && visit->ends &&
            memoi_swap_is_last(placement, visit->layer) &&
            visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
+}
+
+/* 1: the trainer computes what comes between forwards and backwards in the visit of a step: in that
+ * of LAST, whose states it uses, or without states in that of the last layer; as loss there. */
+MEMOI int memob_swap_computes_between(const memob_swap_placement* placement,
+                                      const memob_visit* visit, int has_states) {
+    if (visit->row < 0)
+        return visit->pass == MEMOB_BACKWARD && visit->layer > 0 && !placement->has_loss;
+    return memob_swap_has_loss(placement, visit->row) ||
+           (!has_states && memob_swap_is_between(placement, visit->row));
 }
 
 /* 1: a turn begins, and the trainer writes the EDGE rows of the visit; 0: they are there. */
@@ -9286,26 +10161,6 @@ MEMOI void memoi_swap_route(memob_swap_placement* placement, int32_t step, int64
     }
 }
 
-/* The forward of a step begins: it has no routed rows yet. */
-MEMOI void memob_swap_route_none(memob_swap_placement* placement, int32_t step,
-                                 int is_forward_only) {
-    if (step == 0) placement->n_routed = 0;
-    memoi_swap_route(placement, step, 0, is_forward_only);
-}
-
-/* The step whose forward is open has so many routed rows.  Errors: INVALID_ARGUMENT. */
-MEMOI memo_status memob_swap_set_routed(memob_swap_placement* placement, int32_t step,
-                                        int64_t n_rows, int is_forward_only, memo_error* error) {
-    const memob_bounds bounds[] = {
-        {"n_rows", n_rows, 0, placement->routed_rows_layer},
-        {"n_rows so far", placement->n_routed + n_rows, 0, placement->routed_rows_all}};
-    const memo_status status = MEMOB_CHECK_FIELDS("memo_session_set_routed", bounds, error);
-    if (status) return status;
-    placement->n_routed += n_rows;
-    memoi_swap_route(placement, step, n_rows, is_forward_only);
-    return MEMO_STATUS_OK;
-}
-
 MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
     memob_arrays_free(&placement->arrays);
     memset(placement, 0, sizeof *placement);
@@ -9330,13 +10185,6 @@ MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
  * 5. Uses come in the order of visits and fit into the list; each names an item, a visit and a slot
  *    that there are. */
 
-/* Rows of a micro-batch that one copy moves; if the micro-batch has fewer, those that there are. */
-typedef struct memob_swap_piece {
-    int64_t device, host; /* offsets, from the begin of the item's slots */
-    int64_t n_bytes;
-    int64_t first_row, row_bytes; /* row_bytes 0: always all bytes */
-} memob_swap_piece;
-
 typedef struct memob_swap_items {
     int32_t n_steps, n_of_batch; /* n_of_batch: slices of a micro-batch in a layer */
     int32_t n_classes;
@@ -9351,7 +10199,7 @@ typedef struct memob_swap_items {
     int32_t* n_copies;   /* (n_items): in which they move */
     char* uses_of;       /* (n_items): memoi_swap_use_kind; all that the law depends on */
     /* An engine's; NULL: not made. */
-    memob_swap_piece* pieces;     /* of each item, one behind the other */
+    memob_move* pieces;           /* of each item, one behind the other */
     int32_t* first_piece;         /* (n_items + 1) */
     int64_t *device_at, *host_at; /* of each slot: its begin; the host has one for each item */
     int64_t* file_at;             /* (n_classes, n_steps): of each item in the file */
@@ -9636,10 +10484,10 @@ MEMOI void memoi_swap_items_cut(const memob_swap_placement* p, memob_swap_items*
     const int32_t step = item % it->n_steps, slice = step % p->n_of_batch;
     const int64_t slice_row = slice * p->slice_rows;
     int64_t in_window = 0;
-    memob_swap_piece* piece = &it->pieces[it->first_piece[item]];
+    memob_move* piece = &it->pieces[it->first_piece[item]];
     if (kind == MEMOB_SWAP_ITEM_EDGE) {
-        const memob_swap_piece rows = {0, 0, p->slice_rows * p->handed_row_bytes, slice_row,
-                                       p->handed_row_bytes};
+        const memob_move rows = {0, 0, p->slice_rows * p->handed_row_bytes, slice_row,
+                                 p->handed_row_bytes};
         *piece++ = rows;
     }
 
@@ -9647,8 +10495,8 @@ MEMOI void memoi_swap_items_cut(const memob_swap_placement* p, memob_swap_items*
         const memob_swap_place* place = memob_swap_place_of(p, step, t);
         const int64_t row_bytes = place->row_bytes;
         const int64_t n_bytes = (place->moved_end - place->moved_begin) * row_bytes;
-        memob_swap_piece rows = {place->offset + place->moved_begin * row_bytes, place->host_offset,
-                                 n_bytes, place->moved_begin, row_bytes};
+        memob_move rows = {place->offset + place->moved_begin * row_bytes, place->host_offset,
+                           n_bytes, place->moved_begin, row_bytes};
         if (!memoi_swap_is_of(kind, p->class_of[t] == item / it->n_steps, place)) continue;
         if (kind == MEMOB_SWAP_ITEM_CLASS) rows.first_row += slice_row;
         if (t == p->input) rows.host = 0; /* 2 */
@@ -9663,19 +10511,13 @@ MEMOI void memoi_swap_items_cut(const memob_swap_placement* p, memob_swap_items*
                 in_window <= it->file_bytes[item]);
 }
 
-/* What a micro-batch of n_rows moves. */
-MEMOI int64_t memoi_swap_piece_bytes(const memob_swap_piece* piece, int64_t n_rows) {
-    const int64_t n_bytes = (n_rows - piece->first_row) * piece->row_bytes;
-    return piece->row_bytes ? memob_min(piece->n_bytes, n_bytes) : piece->n_bytes;
-}
-
 /* Where slots begin, and the pieces of all items.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_swap_find_pieces(const memo_swap_desc* desc, const memob_swap_placement* p,
                                          memob_swap_items* it, memo_error* error) {
     const int32_t n = it->n_steps, n_slots = memoi_swap_device_slots(it);
     const int32_t n_edges = memoi_swap_n_edges(p);
     int64_t in_window = 0, in_file = 0;
-    it->pieces = MEMOB_ARRAY(&it->arrays, memob_swap_piece, (int64_t)n * p->n_tensors + n_edges);
+    it->pieces = MEMOB_ARRAY(&it->arrays, memob_move, (int64_t)n * p->n_tensors + n_edges);
     it->first_piece = MEMOB_ARRAY(&it->arrays, int32_t, it->n_items + 1);
     it->device_at = MEMOB_ARRAY(&it->arrays, int64_t, n_slots);
     it->host_at = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
@@ -9711,6 +10553,78 @@ MEMOI memo_status memoi_swap_find_pieces(const memo_swap_desc* desc, const memob
                                edge % p->n_of_batch * p->slice_rows) *
                                   p->handed_row_bytes;
     for (int32_t k = 0; k < it->n_items; k++) memoi_swap_items_cut(p, it, k);
+    return MEMO_STATUS_OK;
+}
+
+/* --- for a step --- */
+
+/* The rows of a step, for a clock. */
+MEMOI memob_moves memob_swap_moves(const memob_swap_items* it) {
+    memob_moves moves = MEMO_ZERO(memob_moves);
+    moves.n_bytes = it->n_bytes;
+    moves.file_bytes = it->file_bytes;
+    moves.n_copies = it->n_copies;
+    return moves;
+}
+
+/* The step of rows without states: one round, and beside it forwards alone.  Errors:
+ * OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_swap_make_step(const memo_swap_desc* desc, const memob_swap_placement* p,
+                                       memob_sink* sink, memob_step* step, memo_error* error) {
+    const int32_t n_places = p->n_layers / p->n_forwards, n_layers = p->n_layers / p->n_slices;
+    const memob_list_desc list_desc = {
+        desc->order, desc->n_order, n_places, n_layers, p->n_slices, 1, MEMO_UPDATE_PASS, 0, 0};
+    memob_step_desc step_desc;
+    memob_list list;
+    memo_status status = memoi_list_make(&list_desc, &list, error);
+    memset(&step_desc, 0, sizeof step_desc);
+    step_desc.list = &list;
+    step_desc.sink = sink;
+    if (!status) status = memoi_step_make(&step_desc, step, error);
+    MEMO_ASSERT(status || step->list.end[MEMOB_ONLY] == p->n_visits);
+    memoi_list_free(&list);
+    return status;
+}
+
+/* Visits of a round; of forwards alone. */
+MEMOI int32_t memob_swap_n_visits(const memob_swap_placement* p, int is_forward_only) {
+    return is_forward_only ? p->n_forwards : p->n_visits;
+}
+
+/* The visit of a layer that begins or ends next, of those before `end`; NULL: none may.  At most
+ * n_open_most are open, of one pass; the older one ends first. */
+MEMOI const memob_row_visit* memob_swap_due(const memob_swap_placement* p, const memob_step* step,
+                                            int is_end, int32_t end, int32_t n_open_most) {
+    const memob_row_visit *older = &p->visits[step->n_ended], *next = &p->visits[step->n_begun];
+    const int32_t n_open = step->n_begun - step->n_ended;
+    if (is_end) return n_open > 0 ? older : NULL;
+    return n_open < n_open_most && step->n_begun < end && next->pass == older->pass ? next : NULL;
+}
+
+/* The step has so many routed rows: pieces of its surplus follow. */
+MEMOI void memoi_swap_route_items(memob_swap_placement* p, int32_t step, int64_t n_rows,
+                                  int is_forward_only) {
+    memob_swap_items* it = p->items;
+    memoi_swap_route(p, step, n_rows, is_forward_only);
+    if (it) memoi_swap_items_cut(p, it, (it->n_classes + 1) * it->n_steps + step);
+}
+
+/* The forward of a step begins: it has no routed rows yet. */
+MEMOI void memob_swap_route_none(memob_swap_placement* p, int32_t step, int is_forward_only) {
+    if (!p->routed_rows_layer) return;
+    if (step == 0) p->n_routed = 0;
+    memoi_swap_route_items(p, step, 0, is_forward_only);
+}
+
+/* The step whose forward is open has so many routed rows.  Errors: INVALID_ARGUMENT. */
+MEMOI memo_status memob_swap_set_routed(memob_swap_placement* p, int32_t step, int64_t n_rows,
+                                        int is_forward_only, memo_error* error) {
+    const memob_bounds bounds[] = {{"n_rows", n_rows, 0, p->routed_rows_layer},
+                                   {"n_rows so far", p->n_routed + n_rows, 0, p->routed_rows_all}};
+    const memo_status status = MEMOB_CHECK_FIELDS("memo_session_set_routed", bounds, error);
+    if (status) return status;
+    p->n_routed += n_rows;
+    memoi_swap_route_items(p, step, n_rows, is_forward_only);
     return MEMO_STATUS_OK;
 }
 
@@ -9798,33 +10712,25 @@ memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes
 }
 
 /* ---- >>swap engine ------------------------------------------------------------------------------
- * Knows: places, streams and events.  Knows nothing of the order of operations, and of what the
- * trainer computes.
+ * Knows: memory, streams and events of rows, and which call of a trainer is legal now.  Knows
+ * nothing of the order of operations, and of what the trainer computes.
  *
- * A sink of the law of a micro-batch: behind each visit it enqueues the law's operations, with the
- * waits that their bytes need.  An operation without bytes in this micro-batch is left out, so
- * shorter micro-batches and rows known late need no law of their own.
- *
- * 1. Visits begin and end in the order of the placement; at most n_open_most are open at a time.
- * 2. Copies lie in the device's and the host's memory; writes and reads of the file in the file.
- * 3. A visit's operation in the law is a visit; those up to the next one move bytes. */
+ * An engine goes through the cursor of a step of rows alone.  A session with streamed states gives
+ * its rows to the cursor of the states, and the engine uses streams, waits and events of these. */
 
 struct memo_swap {
-    memob_sink sink; /* engine.spill_ops: (items of rows, 2); NULL: none is spilled */
+    memob_sink own_sink; /* memory.spill_ops: (items of rows, 2); NULL: none is spilled */
+    memob_sink* sink;    /* own_sink, or the one whose streams it uses */
     memob_swap_items items;
-    memob_law law;   /* of them */
-    int32_t* waited; /* (n_visits): the visit waited, and its marks are recorded */
-    int32_t is_timed;
-    memo_event* marks;      /* is_timed: 2 n_visits, before and after the wait of each */
-    double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
+    memob_law law; /* of them */
+    memob_step_rows rows;
+    memob_step step; /* of rows alone */
+    memob_stalls stalls;
     memob_swap_placement* placement; /* own_placement, or a session's, which outlives the engine */
     memob_swap_placement own_placement;
-    int64_t n_rows;           /* of this micro-batch */
-    int64_t n_rows_most;      /* of any */
-    int32_t is_forward_only;  /* only EDGE rows are moved, and no backward follows */
-    int32_t n_begun, n_ended; /* visits of this micro-batch, or of all that are in flight */
+    int64_t n_rows_most;
+    int32_t is_forward_only; /* only EDGE rows are moved, and no backward follows */
     int32_t n_open_most;
-    int32_t is_measured; /* all visits were completed */
 };
 
 /* --- what does not change --- */
@@ -9834,7 +10740,7 @@ void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor
     if (!swap) return NULL;
     place = memob_swap_place_of(swap->placement, layer, tensor);
     return place->row_bytes && (!place->is_routed || place->n_routed)
-               ? swap->sink.engine.device_memory + place->offset
+               ? swap->own_sink.engine.memory.device + place->offset
                : NULL;
 }
 
@@ -9844,8 +10750,9 @@ void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t 
     int64_t n_rows;
     if (!swap || !begin || !end) return;
     place = memob_swap_place_of(swap->placement, layer, tensor);
-    n_rows = place->is_routed ? place->n_routed
-                              : memob_swap_step_rows(swap->placement, layer, swap->n_rows);
+    n_rows = place->is_routed
+                 ? place->n_routed
+                 : memob_swap_step_rows(swap->placement, layer, swap->rows.law.moves.n_rows);
     *begin = memob_min(place->recompute_begin, n_rows);
     *end = memob_min(place->recompute_end, n_rows);
     if (*begin == *end) *begin = *end = n_rows;
@@ -9855,9 +10762,12 @@ void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t 
 
 void memo_swap_destroy(memo_swap* swap) {
     if (!swap) return;
-    for (int32_t i = 0; swap->marks && i < 2 * swap->placement->n_visits; i++)
-        if (swap->marks[i]) memo_event_destroy(&swap->sink.engine.device, swap->marks[i], NULL);
-    memoi_sink_free(&swap->sink);
+    for (int32_t i = 0; swap->stalls.marks && i < 2 * swap->placement->n_visits; i++)
+        if (swap->stalls.marks[i])
+            memo_event_destroy(&swap->own_sink.engine.device, swap->stalls.marks[i], NULL);
+    if (swap->placement) swap->placement->items = NULL;
+    memob_step_free(&swap->step);
+    memoi_sink_free(&swap->own_sink);
     memob_law_free(&swap->law);
     memob_swap_items_free(&swap->items);
     memob_swap_placement_free(&swap->own_placement);
@@ -9874,52 +10784,70 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
                              "layers go to a file; set it",
                              (int)desc->n_host_layers, (int)sizes->n_spilled_layers,
                              (int)sizes->n_swapped_layers);
-    return memob_engine_check_launch(&swap->sink.engine, memoi_swap_desc_name(desc),
+    return memob_engine_check_launch(&swap->own_sink.engine, memoi_swap_desc_name(desc),
                                      "the spill file", error);
 }
 
+/* What the law of the rows needs to run. */
+MEMOI void memoi_swap_take_rows(memo_swap* swap, const memo_swap_desc* desc) {
+    memob_moved_law* law = &swap->rows.law;
+    memob_moves* moves = &law->moves;
+    const memo_swap_sizes* sizes = &swap->placement->sizes;
+    law->of.law = &swap->law;
+    *moves = memob_swap_moves(&swap->items);
+    moves->memory = &swap->own_sink.engine.memory;
+    moves->sizes[MEMO_TIER_DEVICE] = sizes->device_bytes;
+    moves->sizes[MEMO_TIER_HOST] = sizes->host_bytes;
+    moves->sizes[MEMO_TIER_FILE] = sizes->spill_bytes;
+    moves->pieces = swap->items.pieces;
+    moves->first_piece = swap->items.first_piece;
+    moves->device_at = swap->items.device_at;
+    moves->host_at = swap->items.host_at;
+    moves->file_at = swap->items.file_at;
+    moves->n_rows = swap->n_rows_most = memob_swap_layer_rows(desc);
+    swap->placement->items = &swap->items;
+    if (desc->is_timed) swap->rows.stalls = &swap->stalls;
+}
+
 /* Allocates all that the engine needs; memo_swap_destroy frees any part of it. */
-MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc, memob_sink* base,
+MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc,
                                      memo_error* error) {
     const memo_swap_sizes* sizes = &swap->placement->sizes;
     const int64_t n_spilled = sizes->n_spilled_layers, n_visits = swap->placement->n_visits;
-    const int has_marks = swap->is_timed && !desc->computes_on_host;
-    memob_engine* e = &swap->sink.engine;
+    const int has_marks = desc->is_timed && !desc->computes_on_host;
+    memob_engine* e = &swap->own_sink.engine;
     memo_status status;
     int64_t windows_bytes;
     int32_t n_streams = 0;
-    if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_N_STREAMS : MEMOB_N_STREAMS - 1;
+    if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_STREAM_FILE : MEMOB_STREAM_TO_DEVICE;
     status = memoi_law_join_cells(&swap->law, error);
-    if (!status) status = memoi_sink_prepare(&swap->sink, base, n_streams, error);
     if (status) return status;
-    swap->sink.law = &swap->law;
-    swap->sink.cells = MEMOB_ARRAY(&e->arrays, memob_cell, swap->law.n_cells);
-    e->spill_ops =
+    swap->rows.law.of.cells = MEMOB_ARRAY(&e->arrays, memob_cell, swap->law.n_cells);
+    e->memory.spill_ops =
         MEMOB_ARRAY(&e->arrays, memob_spill_op,
                     n_spilled ? 2 * (int64_t)swap->items.n_classes * swap->items.n_steps : 0);
-    swap->waited = MEMOB_ARRAY(&e->arrays, int32_t, n_visits);
-    if (has_marks) swap->marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
+    swap->stalls.waited = MEMOB_ARRAY(&e->arrays, int32_t, n_visits);
+    if (has_marks) swap->stalls.marks = MEMOB_ARRAY(&e->arrays, memo_event, 2 * n_visits);
     if (e->arrays.failed) return memob_no_memory(error, "the visits of a swap engine");
 
-    status =
-        memob_engine_acquire(e, memoi_swap_desc_name(desc), sizes->device_bytes, sizes->host_bytes,
-                             base ? base->engine.streams + MEMOB_STREAM_TO_HOST : NULL,
-                             n_streams ? n_streams - 1 : 0, error);
-    for (int32_t s = MEMOB_STREAM_TO_HOST; s < MEMOB_N_STREAMS && base; s++) {
-        if (!base->engine.streams[s])
-            base->engine.streams[s] = e->streams[s]; /* which others use */
+    status = memob_engine_acquire(e, memoi_swap_desc_name(desc), sizes->device_bytes,
+                                  sizes->host_bytes, error);
+    if (!status) status = memoi_sink_take_streams(swap->sink, n_streams, error);
+    for (int32_t s = MEMOB_STREAM_TO_HOST; s < MEMOB_N_STREAMS && swap->sink != &swap->own_sink;
+         s++) {
+        e->streams[s] = swap->sink->engine.streams[s]; /* whose copies use the memory */
         e->borrowed |= 1 << s;
     }
     for (int64_t i = 0; has_marks && i < 2 * n_visits && !status; i++)
-        status = memo_event_create(&e->device, &swap->marks[i], error);
+        status = memo_event_create(&e->device, &swap->stalls.marks[i], error);
     if (!status && n_spilled && desc->spill_directory)
-        status = memob_spill_create(&e->file, desc->spill_directory, sizes->spill_bytes,
-                                    desc->spill_bytes_per_s, e->host_memory, error);
+        status = memob_spill_create(&e->memory.file, desc->spill_directory, sizes->spill_bytes,
+                                    desc->spill_bytes_per_s, e->memory.host, error);
 
     /* Bytes that no copy fills are written too, so initialize them. */
     windows_bytes = swap->placement->n_windows * swap->placement->window_bytes;
-    if (!status && e->file.fd >= 0)
-        memset(e->host_memory + sizes->host_bytes - windows_bytes, 0, (size_t)windows_bytes);
+    if (!status && e->memory.file.fd >= 0)
+        memset(e->memory.host + sizes->host_bytes - windows_bytes, 0, (size_t)windows_bytes);
     return status;
 }
 
@@ -9937,10 +10865,9 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry,
     swap = (memo_swap*)memob_calloc(1, sizeof *swap);
     if (!swap) return memob_no_memory(error, "a swap engine");
 
-    memob_engine_begin(&swap->sink.engine, &device, desc->compute_stream, desc->computes_on_host,
-                       desc->device_memory, desc->host_memory);
-    swap->n_rows = swap->n_rows_most = memob_swap_layer_rows(desc);
-    swap->is_timed = desc->is_timed;
+    memob_engine_begin(&swap->own_sink.engine, &device, desc->compute_stream,
+                       desc->computes_on_host, desc->device_memory, desc->host_memory);
+    swap->sink = base ? base : &swap->own_sink;
     swap->n_open_most = memob_swap_open_most(desc);
     swap->placement = placement ? placement : &swap->own_placement;
 
@@ -9950,8 +10877,11 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry,
     if (!status)
         status = memob_swap_items_law(&swap->items, swap->placement, NULL, &swap->law, error);
     if (!status) status = memoi_swap_find_pieces(desc, swap->placement, &swap->items, error);
+    if (!status) memoi_swap_take_rows(swap, desc);
+    if (!status)
+        status = memob_swap_make_step(desc, swap->placement, swap->sink, &swap->step, error);
     if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
-    if (!status) status = memoi_swap_acquire(swap, desc, base, error);
+    if (!status) status = memoi_swap_acquire(swap, desc, error);
     if (status) {
         memo_swap_destroy(swap);
         return status;
@@ -9969,81 +10899,23 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap, memo_
 
 /* --- a step --- */
 
-/* Visits until the micro-batch ends. */
-MEMOI int32_t memoi_swap_n_visits(const memo_swap* swap) {
-    return swap->is_forward_only ? swap->placement->n_forwards : swap->placement->n_visits;
-}
-
-/* The visit that begins or ends next. */
-MEMOI const memob_row_visit* memob_swap_next(const memo_swap* swap, int is_end) {
-    return &swap->placement->visits[is_end ? swap->n_ended : swap->n_begun];
-}
-
 /* Is this call of a trainer legal now?  A layer may begin while the one before it is still open. */
 MEMOI memo_status memoi_swap_expect(const memo_swap* swap, int is_backward, int is_end,
                                     int32_t layer, memo_error* error) {
     static const char* const names[2][2] = {{"forward_begin", "forward_end"},
                                             {"backward_begin", "backward_end"}};
-    const int32_t n_open = swap->n_begun - swap->n_ended;
-    const memob_row_visit *next = memob_swap_next(swap, is_end), *older = memob_swap_next(swap, 1);
-    const int is_legal = is_end ? n_open > 0
-                                : n_open < swap->n_open_most &&
-                                      swap->n_begun < memoi_swap_n_visits(swap) &&
-                                      next->pass == older->pass;
-    if (is_legal && next->pass == is_backward && next->layer == layer) return MEMO_STATUS_OK;
+    const memob_step* step = &swap->step;
+    const memob_row_visit* older = &swap->placement->visits[step->n_ended];
+    const memob_row_visit* due = memob_swap_due(
+        swap->placement, step, is_end, memob_swap_n_visits(swap->placement, swap->is_forward_only),
+        swap->n_open_most);
+    if (due && due->pass == is_backward && due->layer == layer) return MEMO_STATUS_OK;
     return memo_error_set(
         error, MEMO_STATUS_INVALID_STATE,
         "memo_swap_%s(%d) is out of order; memo_swap_%s(%d) comes next, or memo_swap_abandon to "
         "start again",
-        names[is_backward][is_end], (int)layer, names[older->pass][n_open > 0], (int)older->layer);
-}
-
-/* Enqueues a write or read of an item, all of its rows. */
-MEMOI void memoi_swap_use_file(memo_swap* swap, const memob_op* op, const memob_part* part) {
-    const memob_swap_items* it = &swap->items;
-    const int64_t n_bytes = it->file_bytes[part->item];
-    if (!n_bytes) return;
-    MEMO_ASSERT(it->file_at[part->item] + n_bytes <= swap->placement->sizes.spill_bytes); /* 2 */
-    memob_engine_use_file(&swap->sink.engine, 2 * (int64_t)part->item + (op->kind == MEMOB_OP_READ),
-                          op->kind == MEMOB_OP_WRITE, it->host_at[part->at],
-                          it->file_at[part->item], n_bytes);
-}
-
-/* Copies the rows of an item that this micro-batch has.  *n_before: see memoi_sink_begin; -1: the
- * operation has not begun. */
-MEMOI void memoi_swap_copy(memo_swap* swap, const memob_op* op, const memob_part* part,
-                           int64_t* n_before) {
-    memob_swap_items* it = &swap->items;
-    const memo_swap_sizes* sizes MEMO_UNUSED = &swap->placement->sizes;
-    if (memoi_swap_item_kind_of(it, part->item) == MEMOB_SWAP_ITEM_LATE)
-        memoi_swap_items_cut(swap->placement, it, part->item);
-    for (int32_t k = it->first_piece[part->item]; k < it->first_piece[part->item + 1]; k++) {
-        const memob_swap_piece* piece = &it->pieces[k];
-        const int64_t device = it->device_at[part->at] + piece->device;
-        const int64_t host = it->host_at[part->away] + piece->host;
-        const int64_t n_bytes = memoi_swap_piece_bytes(piece, swap->n_rows);
-        if (n_bytes <= 0) continue;
-        MEMO_ASSERT(device >= 0 && device + n_bytes <= sizes->device_bytes); /* 2 */
-        MEMO_ASSERT(host >= 0 && host + n_bytes <= sizes->host_bytes);       /* 2 */
-        if (*n_before < 0) *n_before = memoi_sink_begin(&swap->sink, op);
-        memob_engine_copy(&swap->sink.engine, op->kind == MEMOB_OP_LOAD, device, host, n_bytes);
-    }
-}
-
-/* Enqueues a transfer, or a write or read of the file. */
-MEMOI void memoi_swap_enqueue(memo_swap* swap, int32_t k) {
-    const memob_op* op = &swap->law.ops[k];
-    const memob_part *part = &swap->law.parts[op->first_part], *end = part + op->n_parts;
-    int64_t n_before = -1;
-    for (; part < end && !swap->sink.engine.status; part++) {
-        if (op->kind == MEMOB_OP_WRITE || op->kind == MEMOB_OP_READ) {
-            if (n_before < 0) n_before = memoi_sink_begin(&swap->sink, op);
-            memoi_swap_use_file(swap, op, part);
-        } else {
-            memoi_swap_copy(swap, op, part, &n_before);
-        }
-    }
-    if (n_before >= 0) memoi_sink_end(&swap->sink, op, n_before);
+        names[is_backward][is_end], (int)layer, names[older->pass][step->n_open > 0],
+        (int)older->layer);
 }
 
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
@@ -10051,81 +10923,33 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
     MEMOB_REFUSE_NULL(error, "swap", swap);
     if (memob_check_integer("memo_swap_set_rows", "n_rows", n_rows, 1, swap->n_rows_most, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (swap->n_begun)
+    if (swap->step.is_entered)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
             "memo_swap_set_rows: a micro-batch is open; end it, or call memo_swap_abandon first");
-    swap->n_rows = n_rows;
+    swap->rows.law.moves.n_rows = n_rows;
     swap->is_forward_only = is_forward_only;
     return MEMO_STATUS_OK;
 }
 
-/* The operation of a visit of this micro-batch. */
-MEMOI int32_t memoi_swap_visit_op(const memo_swap* swap, int32_t visit) {
-    const int32_t table = swap->is_forward_only ? MEMOB_SWAP_FORWARD_ONLY : MEMOB_SWAP_BOTH;
-    const memob_law* law = &swap->law;
-    const int32_t k = law->visit_ops[(int64_t)table * law->n_visits + visit];
-    MEMO_ASSERT(law->ops[k].kind == MEMOB_OP_VISIT); /* 3 */
-    return k;
-}
-
-MEMOI memo_status memob_swap_begin(memo_swap* swap, memo_error* error) {
-    memob_sink* sink = &swap->sink;
-    memob_engine* e = &sink->engine;
-    const memob_op* op = &swap->law.ops[memoi_swap_visit_op(swap, swap->n_begun)];
-    const memo_stream compute = e->streams[MEMOB_STREAM_COMPUTE];
-    const memo_event* marks = swap->marks ? swap->marks + 2 * swap->n_begun : NULL;
-    memob_numbers wait = MEMO_ZERO(memob_numbers);
-    if (!swap->n_begun) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
-    memoi_sink_call(sink, error);
-    swap->waited[swap->n_begun] = !e->status && e->n_events && memoi_sink_need(sink, op, &wait);
-
-    /* With is_timed, two marks measure how long it waits. */
-    if (swap->waited[swap->n_begun]) {
-        const int64_t begin_ns = swap->is_timed ? memob_now_ns() : 0;
-        if (marks) e->status = memo_event_record(&e->device, marks[0], compute, error);
-        memoi_sink_wait(sink, MEMOB_STREAM_COMPUTE, &wait);
-        if (marks && !e->status)
-            e->status = memo_event_record(&e->device, marks[1], compute, error);
-        if (swap->is_timed && e->computes_on_host)
-            swap->host_stall_s[memob_swap_next(swap, 0)->pass] +=
-                1e-9 * (double)(memob_now_ns() - begin_ns);
-    }
-    sink->has_failed = e->status != MEMO_STATUS_OK;
-    swap->n_begun += !e->status;
-    MEMO_ASSERT(swap->n_begun - swap->n_ended <= swap->n_open_most); /* 1 */
-    return e->status;
-}
-
-/* The older open visit ends, and the operations behind it begin. */
-MEMOI memo_status memob_swap_end(memo_swap* swap, memo_error* error) {
-    memob_sink* sink = &swap->sink;
-    const memob_law* law = &swap->law;
-    const memob_engine* e = &sink->engine;
-    int32_t k = memoi_swap_visit_op(swap, swap->n_ended);
-    const int32_t end = law->begin[law->ops[k].list + 1];
-    memoi_sink_call(sink, error);
-    if (!e->status && e->n_events) {
-        memoi_sink_end(sink, &law->ops[k], sink->waits->now[0].of[MEMOB_STREAM_COMPUTE]);
-        for (k++; k < end && law->ops[k].kind != MEMOB_OP_VISIT; k++) memoi_swap_enqueue(swap, k);
-    }
-    sink->has_failed = e->status != MEMO_STATUS_OK;
-    if (e->status) return e->status;
-    swap->n_ended++;
-    MEMO_ASSERT(swap->n_ended <= swap->n_begun); /* 1 */
-    swap->is_measured |= swap->n_ended == swap->placement->n_visits;
-    if (swap->n_ended == memoi_swap_n_visits(swap)) swap->n_begun = swap->n_ended = 0;
-    return MEMO_STATUS_OK;
+/* Begins a micro-batch, or all that are in flight. */
+MEMOI memo_status memoi_swap_begin_round(memo_swap* swap, memo_error* error) {
+    const int32_t phase = swap->is_forward_only ? MEMOB_EVALUATION : MEMOB_ONLY;
+    return memob_step_go(&swap->step, phase, &swap->rows, error);
 }
 
 /* A trainer without a session begins or ends a layer. */
 MEMOI memo_status memob_swap_visit(memo_swap* swap, int is_backward, int is_end, int32_t layer,
                                    memo_error* error) {
-    const memo_status status = memoi_swap_expect(swap, is_backward, is_end, layer, error);
+    memob_step* step = &swap->step;
+    memo_status status;
+    if (!step->is_entered) step->n_begun = step->n_ended = 0; /* a new one begins */
+    status = memoi_swap_expect(swap, is_backward, is_end, layer, error);
     if (status) return status;
-    if (is_end) return memob_swap_end(swap, error);
+    if (is_end) return memob_step_end(step, error);
     if (!is_backward) memob_swap_route_none(swap->placement, layer, swap->is_forward_only);
-    return memob_swap_begin(swap, error);
+    if (!step->is_entered) status = memoi_swap_begin_round(swap, error);
+    return status ? status : memob_step_begin(step, error);
 }
 
 memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
@@ -10147,574 +10971,35 @@ memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* e
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
     MEMOB_REFUSE_NULL(error, "swap", swap);
-    swap->sink.has_failed = 1;
-    memoi_sink_call(&swap->sink, error);
-    if (swap->sink.engine.status) return swap->sink.engine.status;
-    swap->n_begun = swap->n_ended = 0;
-    swap->is_measured = 0;
-    return MEMO_STATUS_OK;
+    memob_step_abandon(&swap->step);
+    return memob_step_settle(&swap->step, error);
 }
 
 memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_error* error) {
     const memob_engine* e;
+    const memob_stalls* stalls;
     double stall_s[2];
     MEMOB_REFUSE_NULL(error, "swap", swap);
     MEMOB_REFUSE_NULL(error, "stats", stats);
-    e = &swap->sink.engine;
-    for (int32_t k = 0; k < 2; k++) stall_s[k] = swap->is_measured ? swap->host_stall_s[k] : 0;
-    for (int32_t k = 0; swap->marks && swap->is_measured && k < swap->placement->n_visits; k++) {
+    e = &swap->own_sink.engine;
+    stalls = &swap->stalls;
+    for (int32_t k = 0; k < 2; k++) stall_s[k] = stalls->is_known ? stalls->host_s[k] : 0;
+    for (int32_t k = 0; stalls->marks && stalls->is_known && k < swap->placement->n_visits; k++) {
         double waited_s = 0;
         memo_status status;
-        if (!swap->waited[k]) continue;
-        status = memo_event_elapsed(&e->device, swap->marks[2 * k], swap->marks[2 * k + 1],
+        if (!stalls->waited[k]) continue;
+        status = memo_event_elapsed(&e->device, stalls->marks[2 * k], stalls->marks[2 * k + 1],
                                     &waited_s, error);
         if (status) return status;
         stall_s[swap->placement->visits[k].pass] += waited_s;
     }
-    stats->to_host_bytes = e->copied_bytes[0];
-    stats->to_device_bytes = e->copied_bytes[1];
-    stats->to_file_bytes = e->file_bytes[0];
-    stats->from_file_bytes = e->file_bytes[1];
+    stats->to_host_bytes = e->memory.copied_bytes[0];
+    stats->to_device_bytes = e->memory.copied_bytes[1];
+    stats->to_file_bytes = e->memory.file_bytes[0];
+    stats->from_file_bytes = e->memory.file_bytes[1];
     stats->forward_stall_s = stall_s[0];
     stats->backward_stall_s = stall_s[1];
     return MEMO_STATUS_OK;
-}
-
-/* ---- >>step -------------------------------------------------------------------------------------
- * Knows: where the trainer is in the list of a step, and what lies on the device there.  Knows
- * nothing of what visits compute.
- *
- * A cursor stands in the list.  Begin and end of a visit advance it, and enqueue the copies of the
- * law behind the visit.  The planned step follows itself.  Whatever else the trainer does is a
- * jump: to another phase of the step, or to one beside it.  A phase takes items as given: those
- * that its visits use, or its copies store, before they are loaded or written.  A jump copies the
- * difference: what is newer on the device, and not taken as newer, is stored; what is taken, and
- * not there, is loaded.
- *
- * What lies on the device follows from what a phase takes and the operations since, so nobody
- * keeps owners.
- *
- * 1. A visit finds there what it reads.
- * 2. What is overwritten is not newer than its home.
- * 3. A phase that is entered has a law; visits come in the order of its list. */
-
-/* Where the value of an item is. */
-enum { MEMOB_IS_AWAY = 0, MEMOB_IS_THERE, MEMOB_IS_NEWER /* there than at home */ };
-
-/* A state of a layer. */
-typedef struct memob_state_bytes {
-    /* Offsets on the device; streamed: on the host; spilled: in the file, through a place on the
-     * host; -1: not in the file. */
-    int64_t at[MEMO_N_TIERS], n_bytes;
-    int32_t first_piece; /* of the device's bytes, each of which is of the same states */
-} memob_state_bytes;
-
-/* Copies an item between the device and its home, in two parts if that is the file.  Inlined: a
- * layer has many. */
-MEMOI inline void memoi_state_copy(memob_engine* e, const memob_state_bytes* of, int32_t kind,
-                                   int32_t item) {
-    if (kind == MEMOB_OP_LOAD || kind == MEMOB_OP_STORE)
-        memob_engine_copy(e, kind == MEMOB_OP_LOAD, of->at[0], of->at[1], of->n_bytes);
-    else
-        memob_engine_use_file(e, 2 * (int64_t)item + (kind == MEMOB_OP_READ),
-                              kind == MEMOB_OP_WRITE, of->at[1], of->at[2],
-                              memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT));
-}
-
-/* What lies on the device, for all steps with the same items. */
-typedef struct memob_there {
-    uint8_t* lies;    /* (n_items) */
-    int32_t* in_slot; /* (slots of the device): 1 + the item there */
-    char* pending;    /* (layers): the layer's update waits */
-} memob_there;
-
-typedef struct memob_step_desc {
-    memob_list* list; /* the step takes it */
-    const memob_item* items;
-    const memob_state_bytes* bytes; /* (n_items): tiers and sizes */
-    const char* ends;               /* (n_items): the value ends with an update that reads it */
-    int32_t n_items, n_of_layer;    /* items; of a layer, one behind the other */
-    int32_t n_slots[MEMO_N_TIERS];
-    const memob_use* uses; /* of all visits of the list */
-    int32_t n_uses;
-    memob_sink* sink; /* its streams, waits and events; the step sets its law and cells */
-    const memob_there* there;
-} memob_step_desc;
-
-/* The law of the planned step, or of a phase beside it. */
-typedef struct memob_step_law {
-    memob_law law;
-    memob_use* uses; /* their visits count from first_visit of the list */
-    int32_t first_visit, list;
-    memob_cell* cells;             /* (law.n_cells) */
-    memob_clock_cell* clock_cells; /* the same of a planner's */
-} memob_step_law;
-
-typedef struct memob_step {
-    memob_step_desc desc;
-    memob_list list;
-    memob_step_law laws[MEMOB_N_PHASES]; /* 0: of the planned step; then those beside it */
-    int32_t n_laws, law_of[MEMOB_N_PHASES];
-    int32_t begin[MEMOB_N_PHASES], end[MEMOB_N_PHASES]; /* operations of each phase */
-    uint8_t* takes;                                     /* (phases and none, n_items): MEMOB_IS_ */
-    int32_t phase; /* -1: none, and `lies` says what is there */
-    int32_t op; /* the visit that comes next, or is open; begin of the phase: it is not entered */
-    int32_t is_open, is_entered;
-    int64_t n_before;        /* see memoi_sink_begin */
-    memob_there there;       /* the desc's */
-    int64_t* item_bytes;     /* (n_items) */
-    struct memob_step* next; /* another one, with the same items */
-    memob_arrays arrays;
-} memob_step;
-
-/* The law of the phase. */
-MEMOI const memob_step_law* memoi_step_law_of(const memob_step* step, int32_t phase) {
-    return &step->laws[step->law_of[phase]];
-}
-
-/* --- what lies there --- */
-
-MEMOI void memoi_step_clear(memob_step* step) {
-    memset(step->there.lies, MEMOB_IS_AWAY, (size_t)step->desc.n_items);
-    memset(step->there.in_slot, 0, (size_t)step->desc.n_slots[0] * sizeof *step->there.in_slot);
-}
-
-/* From now on the item lies there; others in its slots do not. */
-MEMOI void memoi_step_put(memob_step* step, int32_t item, int64_t at, int is_newer) {
-    for (int64_t slot = at; slot < at + step->desc.items[item].n_slots; slot++) {
-        const int32_t other = step->there.in_slot[slot] - 1;
-        if (other >= 0 && other != item) {
-            MEMO_ASSERT(step->there.lies[other] != MEMOB_IS_NEWER); /* 2 */
-            step->there.lies[other] = MEMOB_IS_AWAY;
-        }
-        step->there.in_slot[slot] = item + 1;
-    }
-    if (is_newer || !step->there.lies[item])
-        step->there.lies[item] = is_newer ? MEMOB_IS_NEWER : MEMOB_IS_THERE;
-}
-
-/* What an operation leaves. */
-MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const memob_op* op) {
-    const memob_law* law = &of->law;
-    int is_update;
-    for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
-        const int32_t item = law->parts[k].item;
-        const int32_t stores = step->desc.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE;
-        if (op->kind == MEMOB_OP_LOAD) memoi_step_put(step, item, law->parts[k].at, 0);
-        if (op->kind == stores && step->there.lies[item]) step->there.lies[item] = MEMOB_IS_THERE;
-    }
-    if (op->kind != MEMOB_OP_VISIT) return;
-    is_update = step->list.visits[of->first_visit + op->visit].pass == MEMOB_UPDATE;
-    for (int32_t u = law->first_use[op->visit]; u < law->first_use[op->visit + 1]; u++) {
-        const memob_use* use = &of->uses[u];
-        if (!step->desc.items[use->item].n_slots) continue;
-        if (use->is_on_host)
-            step->there.lies[use->item] = MEMOB_IS_AWAY; /* it is older */
-        else
-            memoi_step_put(step, use->item, use->at, use->how != MEMOB_USE_READ);
-        if (is_update && step->desc.ends[use->item] && step->there.lies[use->item])
-            step->there.lies[use->item] = MEMOB_IS_THERE; /* nobody reads it any more */
-    }
-}
-
-/* Plays operations [from, to). */
-MEMOI void memoi_step_play_all(memob_step* step, const memob_step_law* of, int32_t from,
-                               int32_t to) {
-    for (int32_t k = from; k < to; k++) memoi_step_play(step, of, &of->law.ops[k]);
-}
-
-/* What lies there where the cursor stands.  An open visit may have left all that it leaves. */
-MEMOI void memoi_step_find_lies(memob_step* step) {
-    const memob_step_law* of;
-    if (step->phase < 0) return;
-    of = memoi_step_law_of(step, step->phase);
-    memoi_step_clear(step);
-    for (int32_t i = 0; i < step->desc.n_items; i++) {
-        const int takes = step->takes[(int64_t)step->phase * step->desc.n_items + i];
-        if (takes)
-            memoi_step_put(step, i, step->desc.bytes[i].first_piece, takes == MEMOB_IS_NEWER);
-    }
-    memoi_step_play_all(step, of, step->begin[step->phase], step->op + step->is_open);
-}
-
-/* --- what a phase takes --- */
-
-/* Marks what operation k is the first to use: known; taken if it was there. */
-MEMOI void memoi_step_take(memob_step* step, const memob_step_law* of, int32_t k, char* known,
-                           const uint8_t* lies, uint8_t* takes) {
-    const memob_op* op = &of->law.ops[k];
-    for (int32_t p = op->first_part; p < op->first_part + op->n_parts; p++) {
-        const int32_t item = of->law.parts[p].item;
-        if (op->kind == MEMOB_OP_STORE && !known[item]) takes[item] = lies[item];
-        if (op->kind == MEMOB_OP_STORE || op->kind == MEMOB_OP_LOAD) known[item] = 1;
-    }
-    if (op->kind != MEMOB_OP_VISIT) return;
-    for (int32_t u = of->law.first_use[op->visit]; u < of->law.first_use[op->visit + 1]; u++) {
-        const memob_use* use = &of->uses[u];
-        if (!step->desc.items[use->item].n_slots || known[use->item]) continue;
-        known[use->item] = 1;
-        if (!use->is_on_host && use->how != MEMOB_USE_WRITE) takes[use->item] = lies[use->item];
-        MEMO_ASSERT(use->is_on_host || !memoi_use_reads(use->how) || takes[use->item]); /* 1 */
-    }
-}
-
-/* The operations before a phase leave what lies there when the phase begins.  The operations from
- * there on decide which of these items the phase takes: to the end of the planned step, and on from
- * the step's begin. */
-MEMOI void memoi_step_find_takes(memob_step* step, int32_t phase, char* known, uint8_t* lies) {
-    const memob_step_law* of = memoi_step_law_of(step, phase);
-    const int32_t n = step->desc.n_items, begin = step->begin[phase];
-    const int32_t end = of->list ? of->law.begin[2] : step->end[phase];
-    uint8_t* takes = step->takes + (int64_t)phase * n;
-    memoi_step_clear(step);
-    memoi_step_play_all(step, of, 0, begin);
-    memcpy(lies, step->there.lies, (size_t)n);
-    memset(known, 0, (size_t)n);
-    for (int32_t k = begin; k < end; k++) memoi_step_take(step, of, k, known, lies, takes);
-    for (int32_t k = of->list ? of->law.begin[1] : begin; k < begin; k++)
-        memoi_step_take(step, of, k, known, lies, takes);
-}
-
-/* --- creation --- */
-
-/* Behind a phase beside the step anything may come: a visit of its own reads each item, but values
- * that an update in the phase has ended. */
-MEMOI void memoi_step_read_all(const memob_step* step, memob_law_desc* desc, memob_use* uses) {
-    const memob_step_desc* d = &step->desc;
-    const int32_t n_uses = desc->n_uses;
-    for (int32_t i = 0; i < d->n_items; i++) {
-        const memob_use use = {desc->n_visits,    i, MEMOB_USE_READ, 0, d->bytes[i].first_piece,
-                               MEMOB_HOST_DEFAULT};
-        int is_over = 0; /* its last use is that of its update */
-        for (int32_t u = 0; u < n_uses && d->ends[i]; u++)
-            if (uses[u].item == i) is_over = uses[u].how == MEMOB_USE_READ;
-        if (is_over || !d->items[i].n_slots) continue;
-        uses[desc->n_uses++] = use;
-        desc->n_visits++;
-    }
-}
-
-/* The law of visits [begin, end) of the list: of three steps in a row, of which the second is
- * behind one and in front of one; or of a phase beside the step. */
-MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t end, int is_beside,
-                                      memo_error* error) {
-    const memob_step_desc* d = &step->desc;
-    memob_step_law* of = &step->laws[step->n_laws++];
-    char* on_host = MEMOB_ARRAY(&step->arrays, char, end - begin + d->n_items);
-    int32_t* n_spread = MEMOB_ARRAY(&step->arrays, int32_t, end - begin + d->n_items);
-    memob_law_desc desc;
-    memo_status status;
-    memset(&desc, 0, sizeof desc);
-    of->first_visit = begin;
-    of->list = !is_beside;
-    of->uses = MEMOB_ARRAY(&step->arrays, memob_use, d->n_uses + d->n_items);
-    if (step->arrays.failed) return memob_no_memory(error, "the laws of a step");
-
-    for (int32_t u = 0; u < d->n_uses; u++) {
-        if (!memob_is_within(d->uses[u].visit, begin, end - 1)) continue;
-        of->uses[desc.n_uses] = d->uses[u];
-        of->uses[desc.n_uses++].visit -= begin;
-    }
-    for (int32_t v = begin; v < end; v++) {
-        on_host[v - begin] = (char)step->list.visits[v].on_host;
-        n_spread[v - begin] = memoi_list_n_spread(&step->list, v, end);
-    }
-    desc.n_visits = end - begin;
-    if (is_beside) memoi_step_read_all(step, &desc, of->uses);
-
-    desc.on_host = on_host;
-    desc.items = d->items;
-    desc.n_items = d->n_items;
-    desc.uses = of->uses;
-    desc.n_lists = is_beside ? 1 : 3;
-    desc.n_spread = step->list.desc.n_slices > 1 ? n_spread : NULL;
-    desc.item_bytes = step->item_bytes;
-    memcpy(desc.n_slots, d->n_slots, sizeof desc.n_slots);
-    status = memob_law_make(&desc, &of->law, error);
-    if (!status) status = memoi_law_join_cells(&of->law, error);
-    if (!status && d->sink->clock)
-        of->clock_cells = MEMOB_ARRAY(&step->arrays, memob_clock_cell, of->law.n_cells);
-    else if (!status)
-        of->cells = MEMOB_ARRAY(&step->arrays, memob_cell, of->law.n_cells);
-    return !status && step->arrays.failed ? memob_no_memory(error, "the laws of a step") : status;
-}
-
-/* The operation of a visit of the list. */
-MEMOI int32_t memoi_step_op_of(const memob_step_law* of, int32_t visit) {
-    return of->law.visit_ops[(int64_t)of->list * of->law.n_visits + visit - of->first_visit];
-}
-
-MEMOI void memoi_step_free(memob_step* step) {
-    for (int32_t k = 0; k < step->n_laws; k++) memob_law_free(&step->laws[k].law);
-    memoi_list_free(&step->list);
-    memob_arrays_free(&step->arrays);
-    memset(step, 0, sizeof *step);
-}
-
-/* desc's arrays outlive the step, but for uses.  A planner's step has the planned phases alone.
- * Free the step also after a failure.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_step_make(const memob_step_desc* desc, memob_step* step,
-                                  memo_error* error) {
-    const int64_t n = desc->n_items;
-    memo_status status;
-    uint8_t* lies;
-    char* known;
-    memset(step, 0, sizeof *step);
-    step->desc = *desc;
-    step->list = *desc->list;
-    memset(desc->list, 0, sizeof *desc->list);
-    step->phase = -1;
-    step->takes = MEMOB_ARRAY(&step->arrays, uint8_t, (MEMOB_N_PHASES + 1) * n);
-    step->there.lies = MEMOB_ARRAY(&step->arrays, uint8_t, n); /* until phases are known */
-    step->there.in_slot = MEMOB_ARRAY(&step->arrays, int32_t, desc->n_slots[0]);
-    lies = MEMOB_ARRAY(&step->arrays, uint8_t, n);
-    step->item_bytes = MEMOB_ARRAY(&step->arrays, int64_t, n);
-    known = MEMOB_ARRAY(&step->arrays, char, n);
-    if (step->arrays.failed) return memob_no_memory(error, "the cursor of a step");
-    for (int64_t i = 0; i < n; i++) step->item_bytes[i] = desc->bytes[i].n_bytes;
-
-    status = memoi_step_make_law(step, 0, step->list.n_of_step, 0, error);
-    for (int32_t phase = 0; phase < MEMOB_N_PHASES && !status; phase++) {
-        const int32_t first = step->list.begin[phase], end = step->list.end[phase];
-        const int is_beside = first >= step->list.n_of_step;
-        const memob_step_law* of;
-        if (first == end || (is_beside && desc->sink->clock)) continue;
-        if (is_beside) status = memoi_step_make_law(step, first, end, 1, error);
-        if (status) return status;
-        step->law_of[phase] = is_beside ? step->n_laws - 1 : 0;
-        of = memoi_step_law_of(step, phase);
-        step->begin[phase] = memoi_step_op_of(of, first);
-        step->end[phase] = is_beside ? memoi_step_op_of(of, end - 1) + 1 : of->law.begin[2];
-        if (end < step->list.n_of_step) step->end[phase] = memoi_step_op_of(of, end);
-        memoi_step_find_takes(step, phase, known, lies);
-    }
-    step->there = *desc->there;
-    return status;
-}
-
-/* --- copies --- */
-
-MEMOI void memoi_step_copy(memob_step* step, int32_t kind, int32_t item) {
-    memoi_state_copy(&step->desc.sink->engine, &step->desc.bytes[item], kind, item);
-}
-
-/* Enqueues a copy of the law. */
-MEMOI void memoi_step_enqueue(memob_step* step, const memob_step_law* of, const memob_op* op) {
-    const int64_t n_before = memoi_sink_begin(step->desc.sink, op);
-    for (int32_t k = 0; k < op->n_parts; k++)
-        memoi_step_copy(step, op->kind, of->law.parts[op->first_part + k].item);
-    memoi_sink_end(step->desc.sink, op, n_before);
-}
-
-/* Moves an item home, or from there, behind and before all else. */
-MEMOI void memoi_step_move(memob_step* step, int32_t item, int is_load, int* n_moved) {
-    static const int32_t kinds[2][2] = {{MEMOB_OP_STORE, MEMOB_OP_WRITE},
-                                        {MEMOB_OP_READ, MEMOB_OP_LOAD}};
-    memob_sink* sink = step->desc.sink;
-    const int has_file = step->desc.items[item].file >= 0;
-    if (sink->engine.status) return;
-    if (!(*n_moved)++) memoi_sink_join(sink);
-    if (is_load) memoi_step_put(step, item, step->desc.bytes[item].first_piece, 0);
-    for (int k = 0; k < 2 && !sink->engine.status; k++) {
-        if (!has_file && k != is_load) continue;
-        memoi_step_copy(step, kinds[is_load][k], item);
-        if (has_file && !sink->engine.status) memoi_sink_join(sink);
-    }
-
-    /* A load that fails has taken the bytes of others all the same. */
-    if (!sink->engine.status)
-        step->there.lies[item] = MEMOB_IS_THERE;
-    else if (is_load)
-        step->there.lies[item] = MEMOB_IS_AWAY;
-}
-
-/* From now on `lies` says what is there. */
-MEMOI void memoi_step_park(memob_step* step) {
-    memoi_step_find_lies(step);
-    step->phase = -1;
-    step->is_open = step->is_entered = 0;
-}
-
-/* Leaves the phase for another; MEMOB_N_PHASES: for none. */
-MEMOI void memoi_step_jump(memob_step* step, int32_t phase) {
-    const uint8_t* takes = step->takes + (int64_t)phase * step->desc.n_items;
-    memob_sink* sink = step->desc.sink;
-    int n_moved = 0;
-    memoi_step_park(step);
-    for (int32_t i = 0; i < step->desc.n_items; i++)
-        if (step->there.lies[i] == MEMOB_IS_NEWER && takes[i] != MEMOB_IS_NEWER)
-            memoi_step_move(step, i, 0, &n_moved);
-    if (n_moved && !sink->engine.status) memoi_sink_join(sink); /* loads take their bytes */
-    for (int32_t i = 0; i < step->desc.n_items; i++)
-        if (takes[i] && !step->there.lies[i]) memoi_step_move(step, i, 1, &n_moved);
-    if (n_moved && !sink->engine.status) memoi_sink_join(sink);
-}
-
-MEMOI memo_status memoi_step_finish(memob_step* step) {
-    memob_sink* sink = step->desc.sink;
-    sink->has_failed |= sink->engine.status != MEMO_STATUS_OK;
-    return sink->engine.status;
-}
-
-/* --- the cursor --- */
-
-/* The visit that comes next, or is open; NULL: the phase is over. */
-MEMOI const memob_visit* memoi_step_visit(const memob_step* step) {
-    const memob_step_law* of;
-    if (step->phase < 0 || !step->is_entered) return NULL;
-    of = memoi_step_law_of(step, step->phase);
-    return &step->list.visits[of->first_visit + of->law.ops[step->op].visit];
-}
-
-/* Enters a phase, which has visits.  Errors: the device's. */
-MEMOI memo_status memoi_step_go(memob_step* step, int32_t phase, memo_error* error) {
-    const memob_step_law* of = memoi_step_law_of(step, phase);
-    memob_sink* sink = step->desc.sink;
-    MEMO_ASSERT(step->begin[phase] < step->end[phase] && !step->is_open); /* 3 */
-    memoi_sink_call(sink, error);
-    if (step->phase != phase || step->is_entered) memoi_step_jump(step, phase);
-    if (sink->law != &of->law && !sink->engine.status)
-        memoi_sink_join(sink); /* its cells know nothing of copies under way */
-    if (sink->engine.status) return memoi_step_finish(step);
-    sink->law = &of->law;
-    sink->cells = of->cells;
-    sink->clock_cells = of->clock_cells;
-    step->phase = phase;
-    step->op = step->begin[phase];
-    step->is_entered = 1;
-    return MEMO_STATUS_OK;
-}
-
-/* Opens the visit that comes next.  Errors: the device's. */
-MEMOI memo_status memoi_step_begin(memob_step* step, memo_error* error) {
-    memob_sink* sink = step->desc.sink;
-    const memob_op* op = &sink->law->ops[step->op];
-    MEMO_ASSERT(step->is_entered && !step->is_open); /* 3 */
-    memoi_sink_call(sink, error);
-    if (!sink->engine.status && op->n_touches) step->n_before = memoi_sink_begin(sink, op);
-    step->is_open = !sink->engine.status;
-    return memoi_step_finish(step);
-}
-
-/* Ends the open visit, and enqueues the copies behind it. */
-MEMOI memo_status memoi_step_end(memob_step* step, memo_error* error) {
-    const memob_step_law* of = memoi_step_law_of(step, step->phase);
-    memob_sink* sink = step->desc.sink;
-    const memob_op* op = &of->law.ops[step->op];
-    const int32_t end = step->end[step->phase];
-    int32_t next;
-    MEMO_ASSERT(step->is_open && op->kind == MEMOB_OP_VISIT); /* 3 */
-    memoi_sink_call(sink, error);
-    if (!sink->engine.status && op->n_touches) memoi_sink_end(sink, op, step->n_before);
-    if (sink->engine.status) return memoi_step_finish(step);
-    step->is_open = 0;
-    for (step->op++; step->op < end && of->law.ops[step->op].kind != MEMOB_OP_VISIT; step->op++) {
-        memoi_step_enqueue(step, of, &of->law.ops[step->op]);
-        if (sink->engine.status) return memoi_step_finish(step);
-    }
-    if (step->op < end) return MEMO_STATUS_OK;
-
-    /* The phase is over.  Behind one of the planned step comes the next; at its end the first. */
-    step->is_entered = 0;
-    if (step->law_of[step->phase]) {
-        memoi_step_park(step);
-        return MEMO_STATUS_OK;
-    }
-    next = step->phase;
-    do next = (next + 1) % MEMOB_N_PHASES;
-    while (step->law_of[next] || step->begin[next] == step->end[next]);
-    step->phase = next;
-    step->op = step->begin[next];
-    return MEMO_STATUS_OK;
-}
-
-/* Before an update that may leave bytes as they are: what it would write lies there.  Then the
- * update begins. */
-MEMOI memo_status memoi_step_begin_with(memob_step* step, memo_error* error) {
-    const memob_step_law* of = memoi_step_law_of(step, step->phase);
-    const memob_op* op = &of->law.ops[step->op];
-    memob_sink* sink = step->desc.sink;
-    int n_moved = 0;
-    MEMO_ASSERT(memoi_step_visit(step)->pass == MEMOB_UPDATE && !step->is_open); /* 3 */
-    memoi_sink_call(sink, error);
-    memoi_step_find_lies(step);
-    for (int32_t u = of->law.first_use[op->visit]; u < of->law.first_use[op->visit + 1]; u++) {
-        const memob_use* use = &of->uses[u];
-        if (use->how == MEMOB_USE_REWRITE && !use->is_on_host && !step->there.lies[use->item] &&
-            step->desc.items[use->item].n_slots)
-            memoi_step_move(step, use->item, 1, &n_moved);
-    }
-    if (n_moved && !sink->engine.status) memoi_sink_join(sink);
-    if (!memoi_step_finish(step)) return memoi_step_begin(step, error);
-    step->phase = -1; /* lies says what is there */
-    return sink->engine.status;
-}
-
-/* In place of an update that is not run. */
-MEMOI memo_status memoi_step_pass(memob_step* step, memo_error* error) {
-    const memo_status status = memoi_step_begin_with(step, error);
-    return status ? status : memoi_step_end(step, error);
-}
-
-/* The updates of all layers wait. */
-MEMOI void memoi_step_defer(memob_step* step) {
-    memset(step->there.pending, 1, (size_t)step->list.desc.n_layers + 2);
-}
-
-/* Between phases: the item is at home, and with `drops` nowhere else.  Streams may still move it.
- * Errors: the device's. */
-MEMOI memo_status memoi_step_bring_home(memob_step* step, int32_t item, int drops,
-                                        memo_error* error) {
-    memob_sink* sink = step->desc.sink;
-    int n_moved = 0;
-    MEMO_ASSERT(!step->is_entered); /* 3 */
-    memoi_sink_call(sink, error);
-    memoi_step_park(step);
-    if (step->there.lies[item] == MEMOB_IS_NEWER) memoi_step_move(step, item, 0, &n_moved);
-    if (n_moved && !sink->engine.status) memoi_sink_join(sink);
-    if (drops && !sink->engine.status) step->there.lies[item] = MEMOB_IS_AWAY;
-    return memoi_step_finish(step);
-}
-
-/* All that was enqueued is over, and nothing lies on the device. */
-MEMOI void memoi_step_reset(memob_step* step) {
-    memoi_step_park(step);
-    memoi_step_clear(step);
-    for (int32_t k = 0; k < step->n_laws; k++) {
-        const memob_step_law* of = &step->laws[k];
-        if (of->clock_cells)
-            memset(of->clock_cells, 0, (size_t)of->law.n_cells * sizeof *of->clock_cells);
-        else
-            memset(of->cells, 0, (size_t)of->law.n_cells * sizeof *of->cells);
-    }
-    step->desc.sink->has_failed = 0;
-}
-
-/* A load that has failed half-way has taken the bytes of others. */
-MEMOI void memoi_step_drop_load(memob_step* step) {
-    const memob_law* law = step->desc.sink->law;
-    const memob_op* op;
-    if (!step->is_entered) return;
-    op = &law->ops[step->op];
-    if (op->kind != MEMOB_OP_LOAD) return;
-    for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
-        memoi_step_put(step, law->parts[k].item, law->parts[k].at, 0);
-        step->there.lies[law->parts[k].item] = MEMOB_IS_AWAY;
-    }
-}
-
-/* After an error, or in place of the rest of a step.  Nobody needs values that end with an update,
- * unless the layer's update waits. */
-MEMOI void memoi_step_abandon(memob_step* step) {
-    memoi_step_find_lies(step);
-    memoi_step_drop_load(step);
-    for (int32_t i = 0; i < step->desc.n_items; i++)
-        if (step->desc.ends[i] && step->there.lies[i] &&
-            !step->there.pending[i / step->desc.n_of_layer])
-            step->there.lies[i] = MEMOB_IS_THERE;
-    step->phase = -1;
-    step->is_open = step->is_entered = 0;
-    step->desc.sink->has_failed = 1;
 }
 
 /* ---- >>states places ----------------------------------------------------------------------------
@@ -10799,7 +11084,7 @@ typedef struct memob_states_update {
 } memob_states_update;
 
 typedef struct memob_states {
-    memob_sink sink; /* engine.spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
+    memob_sink sink; /* memory.spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
     int32_t update_at, n_layers, n_states; /* update_at: memo_update_at */
     int32_t* turns;                        /* of the desc */
     int32_t n_turns, n_chunks;
@@ -10818,6 +11103,7 @@ typedef struct memob_states {
     memob_item* items;
     char* ends; /* 1: a gradient, whose value ends with the update */
     int32_t n_slots[MEMO_N_TIERS];
+    memob_moves moves;
     memob_there there;
     memob_step* steps; /* of each number of slices and rounds: where a step is */
 
@@ -10937,7 +11223,7 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
     sizes->spill_bytes = stays[2];
 }
 
-MEMOI memo_status memob_states_run_update(void* update, memo_error* error) {
+MEMOI memo_status memoi_states_run_update(void* update, memo_error* error) {
     const memob_states_update* u = (const memob_states_update*)update;
     return u->states->trainer.update_host(u->states->trainer.user, u->layer, error);
 }
@@ -10953,7 +11239,7 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
         const memob_states_layer* layer = &states->layers[l];
         const uint32_t used = layer->has & (states->updated | states->gradients);
         const memob_states_update update = {
-            {memob_states_run_update, &states->updates[l], NULL}, states, l};
+            {memoi_states_run_update, &states->updates[l], NULL}, states, l};
         if (used & (~layer->streamed | layer->spilled))
             return MEMOB_INVALID(
                 error,
@@ -11020,9 +11306,9 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     }
     memoi_states_lay_out(states);
     if (states->sizes.spill_bytes) {
-        e->spill_ops =
+        e->memory.spill_ops =
             MEMOB_ARRAY(&e->arrays, memob_spill_op, (int64_t)desc->n_layers * desc->n_states * 2);
-        if (!e->spill_ops) return memob_no_memory(error, "the reads and writes of states");
+        if (!e->memory.spill_ops) return memob_no_memory(error, "the reads and writes of states");
     }
     return MEMO_STATUS_OK;
 }
@@ -11030,7 +11316,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
 MEMOI void memob_states_free(memob_states* states) {
     for (memob_step* step = states->steps; step; step = states->steps) {
         states->steps = step->next;
-        memoi_step_free(step);
+        memob_step_free(step);
         MEMO_FREE(step);
     }
     memoi_sink_free(&states->sink);
@@ -11051,13 +11337,13 @@ MEMOI memo_status memob_states_get_sizes(const memob_states_desc* desc, memob_st
 MEMOI void* memob_states_get_address(const memob_states* states, int32_t layer, int32_t state) {
     const int64_t offset = memoi_states_bytes(states, layer, state)->at[0];
     const uint32_t has = states->layers[layer].has & ~states->hosted;
-    return has >> state & 1 ? memob_at(states->sink.engine.device_memory, offset) : NULL;
+    return has >> state & 1 ? memob_at(states->sink.engine.memory.device, offset) : NULL;
 }
 MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t layer,
                                           int32_t state) {
     const memob_states_layer* l = &states->layers[layer];
     const int64_t offset = memoi_states_bytes(states, layer, state)->at[1];
-    return l->streamed & ~l->spilled & 1u << state ? states->sink.engine.host_memory + offset
+    return l->streamed & ~l->spilled & 1u << state ? states->sink.engine.memory.host + offset
                                                    : NULL;
 }
 
@@ -11112,8 +11398,44 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
     return n ? slot + 1 : 0;
 }
 
+/* What copies of items move: each is one piece.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_states_find_moves(memob_states* states, memo_error* error) {
+    const int32_t n_items = states->n_layers * states->n_states;
+    memob_arrays* arrays = &states->sink.engine.arrays;
+    memob_move* pieces = MEMOB_ARRAY(arrays, memob_move, n_items);
+    int32_t* first_piece = MEMOB_ARRAY(arrays, int32_t, n_items + 1);
+    int64_t* n_bytes = MEMOB_ARRAY(arrays, int64_t, n_items);
+    int64_t* file_bytes = MEMOB_ARRAY(arrays, int64_t, n_items);
+    int64_t* file_at = MEMOB_ARRAY(arrays, int64_t, n_items);
+    const memob_states_sizes* sizes = &states->sizes;
+    const memob_moves moves = {n_bytes,
+                               file_bytes,
+                               NULL,
+                               &states->sink.engine.memory,
+                               {sizes->device_bytes, sizes->host_bytes, sizes->spill_bytes},
+                               pieces,
+                               first_piece,
+                               NULL,
+                               NULL,
+                               file_at,
+                               0};
+    if (arrays->failed) return memob_no_memory(error, "the bytes of states");
+
+    states->moves = moves;
+    for (int32_t i = 0; i < n_items; i++) {
+        const memob_state_bytes* of = &states->bytes[i];
+        const memob_move piece = {of->at[0], of->at[1], of->n_bytes, 0, 0};
+        pieces[i] = piece;
+        first_piece[i + 1] = i + 1;
+        n_bytes[i] = of->n_bytes;
+        file_bytes[i] = memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT);
+        file_at[i] = of->at[2];
+    }
+    return MEMO_STATUS_OK;
+}
+
 /* Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* error) {
+MEMOI memo_status memob_states_make_items(memob_states* states, memo_error* error) {
     const int32_t n_items = states->n_layers * states->n_states;
     memob_arrays* arrays = &states->sink.engine.arrays;
     memob_keyed* borders = MEMOB_ARRAY(arrays, memob_keyed, 2 * (int64_t)n_items);
@@ -11134,7 +11456,7 @@ MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* erro
                                  is_spilled ? states->n_slots[2] : -1};
         MEMO_ASSERT(item.n_slots >= 0 && item.n_host >= 0);
         states->items[i] = item;
-        states->bytes[i].first_piece = on_device[2 * i];
+        states->bytes[i].slot = on_device[2 * i];
         states->ends[i] = (char)(states->gradients >> i % states->n_states & 1);
         if (is_spilled) states->n_slots[2] += item.n_host;
     }
@@ -11143,7 +11465,8 @@ MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* erro
     states->there.lies = MEMOB_ARRAY(arrays, uint8_t, n_items);
     states->there.in_slot = MEMOB_ARRAY(arrays, int32_t, states->n_slots[0]);
     states->there.pending = MEMOB_ARRAY(arrays, char, states->n_layers);
-    return arrays->failed ? memob_no_memory(error, "the items of states") : MEMO_STATUS_OK;
+    if (arrays->failed) return memob_no_memory(error, "the items of states");
+    return memoi_states_find_moves(states, error);
 }
 
 /* --- uses of a list's visits --- */
@@ -11160,7 +11483,7 @@ MEMOI void memoi_states_use(const memob_states* states, const memob_list* list, 
         const int32_t s = __builtin_ctz(used), item = layer * states->n_states + s;
         const int is_gradient = (int)(states->gradients >> s & 1);
         memob_use use = {k, item, MEMOB_USE_READ, visit->on_host, 0, MEMOB_HOST_DEFAULT};
-        use.at = states->bytes[item].first_piece;
+        use.at = states->bytes[item].slot;
         if (is_gradient && pass == MEMOB_BACKWARD)
             use.how = begins ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE;
         else if (pass == MEMOB_UPDATE && states->made >> s & 1)
@@ -11200,7 +11523,8 @@ MEMOI memo_status memoi_states_make_step(memob_states* states, int32_t n_slices,
                                        n_slices,
                                        n_rounds,
                                        states->update_at,
-                                       states->updates != NULL};
+                                       states->updates != NULL,
+                                       1};
     memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memob_step_desc desc;
     memob_list list;
@@ -11216,6 +11540,7 @@ MEMOI memo_status memoi_states_make_step(memob_states* states, int32_t n_slices,
         desc.items = states->items;
         desc.bytes = states->bytes;
         desc.ends = states->ends;
+        desc.moves = states->moves;
         desc.n_items = states->n_layers * states->n_states;
         desc.n_of_layer = states->n_states;
         memcpy(desc.n_slots, states->n_slots, sizeof desc.n_slots);
@@ -11243,7 +11568,7 @@ MEMOI memo_status memob_states_get_step(memob_states* states, int32_t n_slices, 
     if (!step) return memob_no_memory(error, "the step of states");
     status = memoi_states_make_step(states, n_slices, n_rounds, step, error);
     if (status) {
-        memoi_step_free(step);
+        memob_step_free(step);
         MEMO_FREE(step);
         return status;
     }
@@ -11254,8 +11579,8 @@ MEMOI memo_status memob_states_get_step(memob_states* states, int32_t n_slices, 
 
 /* ---- >>states -----------------------------------------------------------------------------------
  * Knows: which visits of a step a call of the trainer brings, how updates run, and how the caller
- * reads and writes states.  Knows nothing of why bytes travel, of rows, and of what the trainer
- * computes.
+ * reads and writes states.  Knows nothing of why bytes travel, of what rows are, and of what the
+ * trainer computes.
  *
  * Sessions, the planner's clock and memo_swap_generate go through the cursor of a step with these
  * functions.
@@ -11271,13 +11596,6 @@ MEMOI memo_status memob_states_get_step(memob_states* states, int32_t n_slices, 
 
 /* --- creation --- */
 
-/* After memob_states_init: what a step needs.  n_streams: as for memoi_sink_prepare.  Errors:
- * OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, memo_error* error) {
-    const memo_status status = memoi_states_make_items(states, error);
-    return status ? status : memoi_sink_prepare(&states->sink, NULL, n_streams, error);
-}
-
 MEMOI void memob_states_destroy(memob_states* states) {
     if (!states) return;
     memob_states_free(states);
@@ -11290,32 +11608,31 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
     static const char name[] = "memo_session_desc";
     const memob_states_sizes* sizes = &states->sizes;
     const int has_file = sizes->spill_bytes > 0, launches = has_file || states->updates;
-    const int32_t n_copying = sizes->host_bytes ? 3 : 0;
     memob_engine* e = &states->sink.engine;
     memo_stream filling;
     memo_status status = MEMO_STATUS_OK;
     if (has_file && !desc->spill_directory && !is_dry)
         return MEMOB_INVALID(error,
                              "memo_session_desc.spill_directory: NULL, but spilled has bits");
-    status = memob_states_prepare(states, launches ? (int32_t)MEMOB_N_STREAMS : n_copying, error);
+    status = memob_states_make_items(states, error);
     if (launches && !status)
         status =
             memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
     if (!status)
-        status = memob_engine_acquire(e, name, sizes->device_bytes, sizes->host_bytes, NULL,
-                                      launches ? 3 : 2, error);
+        status = memob_engine_acquire(e, name, sizes->device_bytes, sizes->host_bytes, error);
+    if (!status) status = memoi_sink_take_streams(&states->sink, launches ? 3 : 2, error);
     if (status) return status;
 
     /* All states are zero at first, as a new file is. */
     if (is_dry) return status;
-    if (sizes->host_bytes) memset(e->host_memory, 0, (size_t)sizes->host_bytes);
+    if (sizes->host_bytes) memset(e->memory.host, 0, (size_t)sizes->host_bytes);
     if (has_file)
         status = memob_spill_create(
-            &e->file, desc->spill_directory, sizes->spill_bytes, desc->spill_bytes_per_s,
-            e->host_memory + sizes->host_bytes - MEMOB_SPILL_ALIGNMENT, error);
+            &e->memory.file, desc->spill_directory, sizes->spill_bytes, desc->spill_bytes_per_s,
+            e->memory.host + sizes->host_bytes - MEMOB_SPILL_ALIGNMENT, error);
     filling = e->streams[MEMOB_STREAM_TO_DEVICE];
     if (!status && sizes->resident_bytes)
-        status = memo_fill(&e->device, filling, e->device_memory, 0, sizes->resident_bytes, error);
+        status = memo_fill(&e->device, filling, e->memory.device, 0, sizes->resident_bytes, error);
     return status ? status : memo_stream_synchronize(&e->device, filling, error);
 }
 
@@ -11372,7 +11689,7 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
 /* Gradients of a new step begin at zero. */
 MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
     memob_engine* e = &states->sink.engine;
-    uint32_t fresh = states->gradients;
+    uint32_t fresh = states->sink.clock ? 0 : states->gradients;
     MEMO_ASSERT(!states->layers[layer].has_gradients); /* 2 */
     for (; fresh && !e->status; fresh &= fresh - 1) {
         const int32_t s = __builtin_ctz(fresh);
@@ -11394,7 +11711,7 @@ MEMOI memo_status memoi_states_go(memob_states* states, int32_t pass, int32_t la
     memo_status status;
     MEMO_ASSERT(visit && visit->pass == pass && visit->layer == layer); /* 1 */
     (void)layer;
-    status = memoi_step_begin(step, error);
+    status = memob_step_begin(step, error);
     if (status || !visit->begins) return status;
     memoi_states_clear(states, visit->layer);
     if (visit->layer == 1) memoi_states_clear(states, 0);
@@ -11415,6 +11732,13 @@ MEMOI memo_status memoi_states_look(memob_states* states, int32_t pass, int32_t 
  * uses. */
 MEMOI memo_status memoi_states_launch_update(memob_states* states, int32_t layer) {
     memob_engine* e = &states->sink.engine;
+    memob_clock* clock = states->sink.clock;
+    if (clock) {
+        memob_clock_add(clock, MEMOB_STREAM_FILE,
+                        clock->rates->update_host_s_per_byte *
+                            memob_states_update_bytes(states, layer));
+        return MEMO_STATUS_OK;
+    }
     if (e->device.annotate) memoi_states_annotate(states, layer);
     if (!e->status)
         e->status = memo_launch_host(&e->device, e->streams[MEMOB_STREAM_FILE],
@@ -11440,7 +11764,7 @@ MEMOI memo_status memoi_states_update(memob_states* states, memo_error* error) {
     }
     if (!status)
         status =
-            states->is_filling ? memoi_step_begin_with(step, error) : memoi_step_begin(step, error);
+            states->is_filling ? memoi_step_begin_with(step, error) : memob_step_begin(step, error);
     if (status) return status;
     states->n_unseen += !states->n_updates++;
     states->is_pending = states->there.pending[layer] = 0;
@@ -11451,7 +11775,7 @@ MEMOI memo_status memoi_states_update(memob_states* states, memo_error* error) {
         status = memoi_states_look(states, MEMOB_UPDATE, layer, 0);
     if (!on_host && !status) status = states->trainer.update(states->trainer.user, layer);
     if (!on_host && !status) status = memoi_states_look(states, MEMOB_UPDATE, layer, 1);
-    if (!status) status = memoi_step_end(step, error);
+    if (!status) status = memob_step_end(step, error);
     if (status) return status;
     states->layers[layer].has_gradients = 0;
     return on_host ? memoi_states_look(states, MEMOB_UPDATE, layer, 1) : status;
@@ -11468,11 +11792,12 @@ MEMOI memo_status memoi_states_updates(memob_states* states, memo_error* error) 
 /* --- a round --- */
 
 /* Begins a round: a micro-batch, or all turns of an order.  Fetches what its first layers need.
- * is_last: the update comes behind it, or in it.  is_forward_only: an evaluation, and no updates
- * are pending.  Errors: the device's; then comes memob_states_abandon, as behind every error of a
- * visit. */
-MEMOI memo_status memob_states_begin_round(memob_states* states, memob_step* step, int is_last,
-                                           int is_forward_only, memo_error* error) {
+ * rows: NULL, or the law of those that move in it.  is_last: the update comes behind it, or in it.
+ * is_forward_only: an evaluation, and no updates are pending.  Errors: the device's; then comes
+ * memob_states_abandon, as behind every error of a visit. */
+MEMOI memo_status memob_states_begin_round(memob_states* states, memob_step* step,
+                                           memob_step_rows* rows, int is_last, int is_forward_only,
+                                           memo_error* error) {
     const int32_t phase = is_forward_only
                               ? (int32_t)MEMOB_EVALUATION
                               : memoi_list_phase_of(&step->list.desc, states->round, !is_last);
@@ -11483,7 +11808,7 @@ MEMOI memo_status memob_states_begin_round(memob_states* states, memob_step* ste
     states->is_last = is_last;
     states->is_forward_only = is_forward_only;
     states->n_updates = 0;
-    return memoi_step_go(step, phase, error);
+    return memob_step_go(step, phase, rows, error);
 }
 
 /* A turn or a layer begins.  FIRST or LAST, if it is open, ends, and deferred updates come
@@ -11491,7 +11816,7 @@ MEMOI memo_status memob_states_begin_round(memob_states* states, memob_step* ste
 MEMOI memo_status memoi_states_open(memob_states* states, int32_t pass, int32_t layer,
                                     memo_error* error) {
     memo_status status =
-        states->step->is_open ? memoi_step_end(states->step, error) : MEMO_STATUS_OK;
+        states->step->n_open ? memob_step_end(states->step, error) : MEMO_STATUS_OK;
     if (!status) status = memoi_states_updates(states, error);
     if (!status) status = memoi_states_go(states, pass, layer, error);
     return status ? status : memoi_states_look(states, pass, layer, 0);
@@ -11523,7 +11848,7 @@ MEMOI memo_status memoi_states_end_forward(memob_states* states, int32_t layer, 
     memo_status status = MEMO_STATUS_OK;
     if (layer == 1) status = memoi_states_look(states, MEMOB_FORWARD, 0, 1);
     if (!status) status = memoi_states_look(states, MEMOB_FORWARD, layer, 1);
-    if (!status) status = memoi_step_end(states->step, error);
+    if (!status) status = memob_step_end(states->step, error);
     if (status || layer < states->n_layers - 2) return status;
     return states->n_turns && !states->is_forward_only ? status
                                                        : memoi_states_begin_last(states, error);
@@ -11531,7 +11856,7 @@ MEMOI memo_status memoi_states_end_forward(memob_states* states, int32_t layer, 
 
 /* A backward of a layer ends, and its update runs, if it is fused. */
 MEMOI memo_status memoi_states_end_visit(memob_states* states, int32_t layer, memo_error* error) {
-    const memo_status status = memoi_step_end(states->step, error);
+    const memo_status status = memob_step_end(states->step, error);
     if (status) return status;
     states->layers[layer].has_gradients = 1;
     if (layer == states->n_layers - 2) states->layers[layer + 1].has_gradients = 1;
@@ -11555,7 +11880,7 @@ MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t
     const int32_t n = states->step->list.desc.n_slices, layer = slice / n + 1;
     const int32_t n_begun = pass == MEMOB_BACKWARD ? n - 1 - slice % n : slice % n;
     memo_status status;
-    if (is_end && n_begun < n - 1) return memoi_step_end(states->step, error);
+    if (is_end && n_begun < n - 1) return memob_step_end(states->step, error);
     if (is_end)
         return pass == MEMOB_BACKWARD ? memoi_states_end_backward(states, layer, error)
                                       : memoi_states_end_forward(states, layer, error);
@@ -11565,28 +11890,30 @@ MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t
     return memoi_states_look(states, MEMOB_BACKWARD, 0, 0);
 }
 
-/* A micro-batch, or a turn, ends. */
-MEMOI memo_status memob_states_end_turn(memob_states* states, int32_t turn, memo_error* error) {
+/* All visits of the round are over. */
+MEMOI void memoi_states_end_round(memob_states* states) {
     const int is_fused = memob_update_is_fused(states->update_at);
-    memo_status status = MEMO_STATUS_OK;
-    if (states->is_forward_only) {
-        status = memoi_states_look(states, MEMOB_FORWARD, states->n_layers - 1, 1);
-        if (!status) status = memoi_step_end(states->step, error);
-    } else if (!states->n_turns || turn == -1) {
-        status = memoi_states_look(states, MEMOB_BACKWARD, 0, 1);
-        if (!status) status = memoi_states_end_visit(states, 0, error);
-    }
-
-    /* The round is over. */
-    if (status || memoi_step_visit(states->step)) return status;
     states->is_running = 0;
-    if (states->is_forward_only) return status;
+    if (states->is_forward_only) return;
     if (states->is_last) {
         states->n_rounds_before = states->n_rounds;
         states->n_rounds = states->round + 1;
     }
     states->round = states->is_last && is_fused ? 0 : states->round + 1;
     states->is_due = states->is_last && !is_fused;
+}
+
+/* A micro-batch, or a turn, ends. */
+MEMOI memo_status memob_states_end_turn(memob_states* states, int32_t turn, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (states->is_forward_only) {
+        status = memoi_states_look(states, MEMOB_FORWARD, states->n_layers - 1, 1);
+        if (!status) status = memob_step_end(states->step, error);
+    } else if (!states->n_turns || turn == -1) {
+        status = memoi_states_look(states, MEMOB_BACKWARD, 0, 1);
+        if (!status) status = memoi_states_end_visit(states, 0, error);
+    }
+    if (!status && !memoi_step_visit(states->step)) memoi_states_end_round(states);
     return status;
 }
 
@@ -11608,7 +11935,7 @@ MEMOI memo_status memob_states_update_all(memob_states* states, memo_error* erro
     if (!states->is_pending) memoi_step_defer(states->step);
     states->is_running = 1;
     states->n_updates = 0;
-    status = memoi_step_go(states->step, MEMOB_UPDATES, error);
+    status = memob_step_go(states->step, MEMOB_UPDATES, NULL, error);
     if (!status) status = memoi_states_updates(states, error);
     if (!status) states->is_running = states->is_due = states->round = 0;
     return status;
@@ -11623,7 +11950,7 @@ MEMOI memo_status memob_states_update_all(memob_states* states, memo_error* erro
 MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) {
     /* Deferred updates are over before their round is. */
     const memob_step* step = states->step;
-    const int is_updating = step && step->is_open && memoi_states_shows(states, MEMOB_UPDATE);
+    const int is_updating = step && step->n_open && memoi_states_shows(states, MEMOB_UPDATE);
     const int is_whole = step && step->phase != MEMOB_UPDATES && !is_updating &&
                          states->update_at == MEMO_UPDATE_DEFERRED &&
                          states->n_updates == states->n_layers;
@@ -11635,7 +11962,7 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
         states->layers[l].has_gradients &= states->is_pending;
         states->layers[l].open_pass = 0;
     }
-    if (step) memoi_step_abandon(states->step);
+    if (step) memob_step_abandon(states->step);
     states->is_running = states->is_due = states->round = 0;
     if (states->n_unseen && memo_device_status(&states->sink.engine.device, NULL))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -11657,6 +11984,37 @@ MEMOI void memob_states_reset(memob_states* states) {
     for (memob_step* step = states->steps; step; step = step->next) memoi_step_reset(step);
 }
 
+/* --- without a trainer --- */
+
+/* Goes through a round.  `compute` is called for each visit but updates, between its begin and its
+ * end.  states: NULL, or those of the step. */
+MEMOI memo_status memob_states_walk(memob_states* states, memob_step* step, memob_step_rows* rows,
+                                    int is_last,
+                                    memo_status (*compute)(void* user, const memob_visit* visit),
+                                    void* user, memo_error* error) {
+    memo_status status = states ? memob_states_begin_round(states, step, rows, is_last, 0, error)
+                                : memob_step_go(step, MEMOB_ONLY, rows, error);
+    const memob_visit* visit;
+    while (!status && (visit = memoi_step_visit(step)) != NULL) {
+        if (visit->pass == MEMOB_UPDATE) {
+            status = memoi_states_update(states, error);
+            continue;
+        }
+        status = states ? memoi_states_go(states, visit->pass, visit->layer, error)
+                        : memob_step_begin(step, error);
+        if (!status) status = compute(user, visit);
+        if (!status) status = memob_step_end(step, error);
+    }
+    if (states && !status) memoi_states_end_round(states);
+    return status;
+}
+
+/* The update behind the last round of a step.  Errors: the device's. */
+MEMOI memo_status memob_states_end_step(memob_states* states, memo_error* error) {
+    if (states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
+    return states->is_due ? memob_states_update_all(states, error) : MEMO_STATUS_OK;
+}
+
 /* --- from and to the caller --- */
 
 /* Writes the blocks with these bytes of a spilled state to the file, or reads them, now. */
@@ -11667,7 +12025,8 @@ MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t s
     const int64_t* at = memoi_states_bytes(states, layer, state)->at;
     memob_spill_op op;
     if (e->status || !(states->layers[layer].spilled >> state & 1)) return;
-    memob_spill_op_init(&op, &e->file, !is_read, e->host_memory + at[1] + begin, at[2] + begin,
+    memob_spill_op_init(&op, &e->memory.file, !is_read, e->memory.host + at[1] + begin,
+                        at[2] + begin,
                         memob_align_up(offset_bytes + n_bytes - begin, MEMOB_SPILL_ALIGNMENT));
     e->status = memoi_spill_run(&op, e->error);
 }
@@ -11689,7 +12048,7 @@ MEMOI memo_status memoi_states_copy_resident(const memob_states* states, int is_
                                              void* bytes, int64_t n_bytes, memo_error* error) {
     const memob_engine* e = &states->sink.engine;
     const memo_stream stream = e->streams[is_out ? MEMOB_STREAM_TO_HOST : MEMOB_STREAM_TO_DEVICE];
-    char* on_device = e->device_memory + at;
+    char* on_device = e->memory.device + at;
     memo_status status;
     if (bytes) return memob_copy_now(&e->device, stream, on_device, bytes, n_bytes, !is_out, error);
     status = memo_fill(&e->device, stream, on_device, 0, n_bytes, error);
@@ -11728,7 +12087,7 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
                                           error);
 
     /* Streamed: on the host, when what is newer has left the device. */
-    on_host = e->host_memory + of->at[1] + offset_bytes;
+    on_host = e->memory.host + of->at[1] + offset_bytes;
     if (states->step) status = memoi_step_bring_home(states->step, item, !is_out, error);
     if (!status) status = memob_states_synchronize(states, error);
     if (status) return status;
@@ -11740,66 +12099,6 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
         memset(on_host, 0, (size_t)n_bytes);
     if (!is_out) memoi_states_pass_file(states, layer, state, 0, offset_bytes, n_bytes);
     return e->status;
-}
-
-/* ---- >>walk -------------------------------------------------------------------------------------
- * Knows: the order in which a step goes through rows, states and the trainer's functions.  Knows
- * nothing of what any of them does.
- *
- * The planner's clock and memo_swap_generate go through a step as a session does. */
-
-/* A step as the engines and the trainer go through it. */
-typedef struct memob_walk {
-    const memob_swap_placement* order;
-    memob_states* states;                            /* NULL: none */
-    memob_step* step;                                /* of the states */
-    void (*rows)(void* user, int32_t k, int is_end); /* visit k of the order begins, or ends */
-    void (*compute)(void* user, int32_t k);          /* visit k */
-    /* Before a turn of backwards; if losses are in layers, there for each micro-batch. */
-    void (*between)(void* user);
-    void* user;
-} memob_walk;
-
-/* The step of visit k, counted in layers of all chunks. */
-MEMOI int32_t memoi_walk_step(const memob_walk* w, int32_t k) {
-    const int32_t n = w->order->n_forwards, step = w->order->visits[k].layer;
-    const memob_states* states = w->states;
-    return states->n_turns ? memob_turn_of(states->turns[k / n]) * n + step % n : step;
-}
-
-/* A micro-batch, or all that are in flight. */
-MEMOI memo_status memob_walk_batch(const memob_walk* w, int is_last, memo_error* error) {
-    const memob_swap_placement* order = w->order;
-    memob_states* states = w->states;
-    const int32_t n = states && states->n_turns ? order->n_forwards : order->n_visits;
-    memo_status status = MEMO_STATUS_OK;
-    if (states) status = memob_states_begin_round(states, w->step, is_last, 0, error);
-    for (int32_t k = 0; k < order->n_visits && !status; k++) {
-        const memob_row_visit* visit = &order->visits[k];
-        const int32_t turn = states && states->n_turns ? states->turns[k / n] : 0;
-        if (states && k % n == 0) status = memob_states_begin_turn(states, turn, error);
-        if (!status && memob_swap_is_between(order, k)) w->between(w->user);
-        if (states && !status)
-            status = memob_states_visit(states, visit->pass, memoi_walk_step(w, k), 0, error);
-        if (status) return status;
-        w->rows(w->user, k, 0);
-        if (memob_swap_has_loss(order, k)) w->between(w->user);
-        w->compute(w->user, k);
-        w->rows(w->user, k, 1);
-        if (states)
-            status = memob_states_visit(states, visit->pass, memoi_walk_step(w, k), 1, error);
-        if (states && k % n == n - 1 && !status)
-            status = memob_states_end_turn(states, turn, error);
-    }
-    return status;
-}
-
-/* The update after the last micro-batch of a step. */
-MEMOI memo_status memob_walk_update(const memob_walk* w, memo_error* error) {
-    memob_states* states = w->states;
-    if (!states) return MEMO_STATUS_OK;
-    if (states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
-    return states->is_due ? memob_states_update_all(states, error) : MEMO_STATUS_OK;
 }
 
 #endif /* MEMO_IMPLEMENTATION */

@@ -4874,11 +4874,11 @@ MEMOI double memoi_profile_time(memoi_profiler* p, int32_t stream, int n) {
     for (int i = -1; i < n; i++) { /* the first warms up */
         memob_engine_record(e, stream, 0);
         for (int64_t k = 0; k < (is_file ? p->n_beside : 1); k++)
-            memob_engine_copy(e, is_back, is_back ? p->copy_bytes : 0, is_back ? p->half_bytes : 0,
-                              p->copy_bytes);
+            memob_engine_copy(e, &e->memory, is_back, is_back ? p->copy_bytes : 0,
+                              is_back ? p->half_bytes : 0, p->copy_bytes);
         if (is_file)
-            memob_engine_use_file(e, p->is_read, !p->is_read, p->is_read ? 0 : p->half_bytes, 0,
-                                  p->file_bytes);
+            memob_engine_use_file(e, &e->memory, p->is_read, !p->is_read,
+                                  p->is_read ? 0 : p->half_bytes, 0, p->file_bytes);
         memob_engine_record(e, stream, 1);
         if (!e->status)
             e->status = memo_stream_synchronize(&e->device, e->streams[stream], e->error);
@@ -4940,9 +4940,9 @@ MEMOI void memoi_profile_spill(memoi_profiler* p, const char* directory, double 
     p->file_bytes = p->half_bytes;
     if (bytes > 0 && bytes < (double)p->file_bytes)
         p->file_bytes = memob_align_up((int64_t)bytes, MEMOB_SPILL_ALIGNMENT);
-    e->status = memob_spill_create(&e->file, directory, p->file_bytes, bytes_per_s, e->host_memory,
-                                   e->error);
-    memset(e->host_memory, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
+    e->status = memob_spill_create(&e->memory.file, directory, p->file_bytes, bytes_per_s,
+                                   e->memory.host, e->error);
+    memset(e->memory.host, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
     p->copy_bytes = copy->size_bytes;
 
     /* Each direction alone first, then beside as many copies as fit into that time.  Both use the
@@ -4987,7 +4987,8 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
         memob_engine_call(e, error);
         largest_bytes = memob_min(largest_bytes, p.half_bytes);
         status = memob_engine_acquire(e, "memo_session_desc", 2 * largest_bytes, 2 * p.half_bytes,
-                                      NULL, directory ? 3 : 2, error);
+                                      error);
+        if (!status) status = memob_engine_take_streams(e, directory ? 3 : 2, error);
         if (p.half_bytes <= least_bytes || (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
                                             status != MEMO_STATUS_OUT_OF_HOST_MEMORY))
             break;
@@ -4995,7 +4996,7 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     }
     e->events = p.events;
     e->n_events = 2;
-    e->spill_ops = p.file_ops;
+    e->memory.spill_ops = p.file_ops;
     for (int i = 0; i < 2 && !status; i++)
         status = memo_event_create(&e->device, &p.events[i], error);
     e->status = status;
@@ -5239,13 +5240,6 @@ MEMOI void memoi_rows_put_times(const memo_swap_plan* plan, memo_text* text) {
  * 1. The law of a table has the visits of the table's steps.
  * 2. The clock has a cell for each of the law's. */
 
-/* What copies, uses of the file, and updates on the host cost. */
-typedef struct memob_rows_rates {
-    double copy_s;            /* of each copy, in addition to the bytes */
-    double bytes_per_s[2][2]; /* of copies, of the file: out, back; 0: they take no time */
-    double update_host_s_per_byte;
-} memob_rows_rates;
-
 /* Bytes by a time, or by a rate; 0: there is none. */
 MEMOI double memoi_rows_over(double n_bytes, double by) { return by > 0 ? n_bytes / by : 0; }
 MEMOI double memoi_rows_rate(double n_bytes, double time_s) {
@@ -5253,13 +5247,13 @@ MEMOI double memoi_rows_rate(double n_bytes, double time_s) {
 }
 
 /* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
-MEMOI memob_rows_rates memob_rows_find_rates(const memo_profile* profile) {
+MEMOI memob_rates memob_rows_find_rates(const memo_profile* profile) {
     const memo_profile_transfer *small = &profile->copies[0], *large = &profile->copies[1];
     const memo_profile_transfer* file = &profile->file;
     const double small_bytes = (double)small->size_bytes;
     double bytes = (double)large->size_bytes - small_bytes;
     double out_s = large->out_s - small->out_s, back_s = large->back_s - small->back_s;
-    memob_rows_rates rates;
+    memob_rates rates;
     if (bytes <= 0 || out_s <= 0 || back_s <= 0) { /* noise, or one size only */
         bytes = (double)large->size_bytes;
         out_s = large->out_s;
@@ -5273,6 +5267,8 @@ MEMOI memob_rows_rates memob_rows_find_rates(const memo_profile* profile) {
     rates.bytes_per_s[1][0] = memoi_rows_rate((double)file->size_bytes, file->out_s);
     rates.bytes_per_s[1][1] = memoi_rows_rate((double)file->size_bytes, file->back_s);
     rates.update_host_s_per_byte = profile->update_host_s_per_byte;
+    memcpy(rates.slowdown_s_per_byte, profile->slowdown_s_per_byte,
+           sizeof rates.slowdown_s_per_byte);
     return rates;
 }
 
@@ -5330,81 +5326,24 @@ typedef struct memoi_rows_law {
 /* A step while its times are found. */
 typedef struct memoi_rows_clock {
     const memo_swap_plan_desc* desc;
-    memob_rows_rates rates;
+    memob_rates rates;
     memob_swap_placement order; /* of each table: sums, turns, sizes; no places */
     memoi_rows_layer* layers;
     double least_s;                       /* computation of a step, without what rows recompute */
     memob_swap_items items;               /* of the table, */
-    const memob_law* law;                 /* and their law, which is one of */
+    memob_step_rows rows;                 /* and their law, which is one of */
     memoi_rows_law laws[MEMOI_ROWS_LAWS]; /* the latest */
     int64_t n_laws;
-    memob_arrays work;       /* for a law */
-    memob_clock now;         /* on which rows and states pass */
-    memob_clock_cell* cells; /* (law.n_cells) */
+    memob_arrays work; /* for a law */
     int64_t n_cells_most;
-    double in_flight_s[2]; /* to the host, to the device: enqueued since a step computed last */
 
-    memob_states* states; /* own_states, on the clock; NULL: none are streamed */
+    memob_clock now;      /* on which rows and states pass */
+    memob_states* states; /* own_states; NULL: none are streamed */
     memob_states own_states;
-    memob_step* step;       /* of the states */
-    double update_s;        /* of the update after the micro-batches */
-    double copied_bytes[2]; /* of a step: to the host, to the device */
+    memob_sink sink;            /* without states */
+    memob_step *step, own_step; /* of the states; without: own_step */
+    double update_s;            /* of the update after the micro-batches */
 } memoi_rows_clock;
-
-/* Enqueues copies on a stream, to the device or from it; or a use of the file, read or write.  Each
- * has a start, which does not use the link, and they share bytes. */
-MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back, int is_file,
-                                 int32_t n_copies, int64_t n_bytes) {
-    const double rate = c->rates.bytes_per_s[is_file != 0][is_back != 0];
-    const double bytes_s = memoi_rows_over((double)n_bytes, rate);
-    if (!is_file) c->copied_bytes[is_back != 0] += (double)n_bytes;
-    if (!n_copies) return;
-    if (!is_file) c->in_flight_s[is_back != 0] += bytes_s;
-    memob_clock_add(&c->now, which, (is_file ? 0 : n_copies * c->rates.copy_s) + bytes_s);
-}
-
-/* A step computes.  Copies that were enqueued since the last one computed make it slower. */
-MEMOI void memoi_rows_compute(memoi_rows_clock* c, double time_s) {
-    const double* rates = c->rates.bytes_per_s[0];
-    double slower_s = 0;
-    for (int32_t way = 0; way < 2; way++) {
-        slower_s += c->desc->profile->slowdown_s_per_byte[way] *
-                    memoi_rows_sooner(c->in_flight_s[way] * rates[way], time_s * rates[way]);
-        c->in_flight_s[way] = 0;
-    }
-    memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE, time_s + slower_s);
-}
-
-/* The engine of states runs on the clock.  It calls these functions of its device. */
-MEMOI memo_status memoi_rows_state_copy(void* clock, memo_stream stream, memo_copy_kind kind,
-                                        void* to, const void* from, int64_t size_bytes,
-                                        memo_error* error) {
-    (void)to, (void)from, (void)error;
-    memoi_rows_add_copies((memoi_rows_clock*)clock, (int32_t)(intptr_t)stream,
-                          kind != MEMO_COPY_TO_HOST, 0, 1, size_bytes);
-    return MEMO_STATUS_OK;
-}
-MEMOI memo_status memoi_rows_state_file(void* clock, memo_stream stream, memo_host_call* call,
-                                        memo_error* error) {
-    memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    const int32_t which = (int32_t)(intptr_t)stream;
-    (void)error;
-    if (call->function == memob_states_run_update) {
-        const memob_states_update* update = (const memob_states_update*)call->argument;
-        memob_clock_add(&c->now, which,
-                        c->rates.update_host_s_per_byte *
-                            memob_states_update_bytes(c->states, update->layer));
-    } else {
-        const memob_spill_op* op = (const memob_spill_op*)call->argument;
-        memoi_rows_add_copies(c, which, !op->is_write, 1, 1, op->n_bytes);
-    }
-    return MEMO_STATUS_OK;
-}
-MEMOI memo_status memoi_rows_state_fill(void* clock, memo_stream stream, void* address,
-                                        int32_t byte_value, int64_t size_bytes, memo_error* error) {
-    (void)clock, (void)stream, (void)address, (void)byte_value, (void)size_bytes, (void)error;
-    return MEMO_STATUS_OK;
-}
 
 /* The trainer's part: an update takes its time. */
 MEMOI memo_status memoi_rows_update(void* clock, int32_t layer) {
@@ -5424,7 +5363,7 @@ MEMOI void memoi_rows_free_law(memoi_rows_clock* c) {
         MEMO_FREE(c->laws[k].uses_of);
     }
     memob_arrays_free(&c->work);
-    MEMO_FREE(c->cells);
+    MEMO_FREE(c->rows.law.of.clock_cells);
 }
 
 MEMOI int memoi_rows_has_law(const memoi_rows_law* known, const memob_swap_items* it) {
@@ -5435,14 +5374,16 @@ MEMOI int memoi_rows_has_law(const memoi_rows_law* known, const memob_swap_items
 /* Makes the law of the items in place of the oldest known. */
 MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memo_error* error) {
     memoi_rows_law* made = &c->laws[c->n_laws++ % MEMOI_ROWS_LAWS];
+    memob_sink_law* of = &c->rows.law.of;
     memo_status status;
     made->n_items = 0; /* if it fails, none */
     if (!memob_reserve(&made->uses_of, &made->n_most, c->items.n_items, 1))
         return memob_no_memory(error, "the times of a step");
     status = memob_swap_items_law(&c->items, &c->order, &c->work, &made->law, error);
     if (status) return status;
-    c->law = &made->law;
-    if (!memob_reserve(&c->cells, &c->n_cells_most, c->law->n_cells, sizeof *c->cells))
+    of->law = &made->law;
+    if (!memob_reserve(&of->clock_cells, &c->n_cells_most, of->law->n_cells,
+                       sizeof *of->clock_cells))
         return memob_no_memory(error, "the times of a step");
 
     /* Known from now on: all that its step needs is there. */
@@ -5455,53 +5396,29 @@ MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memo_error* error) {
 /* Finds the law of the table whose sums were added up. */
 MEMOI memo_status memoi_rows_find_law(memoi_rows_clock* c, memo_error* error) {
     memo_status status = memob_swap_items_make(c->desc->swap, &c->order, &c->items, error);
-    c->law = NULL;
-    for (int32_t k = 0; k < MEMOI_ROWS_LAWS && !status && !c->law; k++)
-        if (memoi_rows_has_law(&c->laws[k], &c->items)) c->law = &c->laws[k].law;
-    return status || c->law ? status : memoi_rows_make_law(c, error);
+    const memob_law** law = &c->rows.law.of.law;
+    *law = NULL;
+    for (int32_t k = 0; k < MEMOI_ROWS_LAWS && !status && !*law; k++)
+        if (memoi_rows_has_law(&c->laws[k], &c->items)) *law = &c->laws[k].law;
+    c->rows.law.moves = memob_swap_moves(&c->items);
+    return status || *law ? status : memoi_rows_make_law(c, error);
 }
 
-/* An operation behind a visit.  One without bytes is left out, as the engine does. */
-MEMOI void memoi_rows_enqueue(memoi_rows_clock* c, const memob_op* op) {
-    const memob_part* parts = &c->law->parts[op->first_part];
-    const int is_file = op->stream == MEMOB_STREAM_FILE;
-    const int is_back = op->kind == MEMOB_OP_LOAD || op->kind == MEMOB_OP_READ;
-    int32_t n_copies = 0;
-    int64_t n_bytes = 0;
-    for (int32_t i = 0; i < op->n_parts; i++) {
-        n_bytes += (is_file ? c->items.file_bytes : c->items.n_bytes)[parts[i].item];
-        n_copies += c->items.n_copies[parts[i].item];
-    }
-    if (!n_bytes) return;
-    memob_clock_begin(&c->now, c->cells, c->law, op);
-    memoi_rows_add_copies(c, op->stream, is_back, is_file, n_copies, n_bytes);
-    memob_clock_end(&c->now, c->cells, c->law, op);
-}
-
-MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
-    memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    const memob_op *op = &c->law->ops[c->law->visit_ops[k]], *end = c->law->ops + c->law->n_ops;
-    MEMO_ASSERT(op->kind == MEMOB_OP_VISIT); /* 1 */
-    if (!is_end) {
-        memob_clock_begin(&c->now, c->cells, c->law, op);
-        return;
-    }
-    memob_clock_end(&c->now, c->cells, c->law, op);
-    for (op++; op < end && op->kind != MEMOB_OP_VISIT; op++) memoi_rows_enqueue(c, op);
-}
-
-MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
-    memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    const memob_row_visit* visit = &c->order.visits[k];
-    const memoi_rows_layer* layer = &c->layers[visit->layer];
-    const int is_backward = visit->pass == MEMOB_BACKWARD;
-    memoi_rows_compute(c, (is_backward ? c->order.sums[visit->layer].recompute_s : 0) +
-                              layer->compute_s[is_backward]);
-}
-
-MEMOI void memoi_rows_between(void* clock) {
-    memoi_rows_clock* c = (memoi_rows_clock*)clock;
+MEMOI void memoi_rows_between(memoi_rows_clock* c) {
     memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE, c->desc->profile->between_s);
+}
+
+/* What the trainer computes in a visit. */
+MEMOI memo_status memoi_rows_compute(void* clock, const memob_visit* visit) {
+    memoi_rows_clock* c = (memoi_rows_clock*)clock;
+    const int is_backward = visit->pass == MEMOB_BACKWARD;
+    if (memob_swap_computes_between(&c->order, visit, c->states != NULL)) memoi_rows_between(c);
+    if (visit->row >= 0) {
+        const int32_t layer = c->order.visits[visit->row].layer;
+        memob_clock_compute(&c->now, (is_backward ? c->order.sums[layer].recompute_s : 0) +
+                                         c->layers[layer].compute_s[is_backward]);
+    }
+    return MEMO_STATUS_OK;
 }
 
 /* The most micro-batches of a step that are walked. */
@@ -5517,17 +5434,17 @@ MEMOI int memoi_rows_are_near(double a, double b) {
 }
 
 /* Walks a micro-batch.  Returns 1 if it took as long as the one before, with copies as late. */
-MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int is_last,
-                                memoi_rows_pace* pace) {
+MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, int is_last, memoi_rows_pace* pace) {
     const memoi_rows_pace before = *pace;
     const double begin_s = c->now.time_s[0], stalled_s = c->now.stall_s;
-    const double copied[2] = {c->copied_bytes[0], c->copied_bytes[1]};
+    const double copied[2] = {c->now.copied_bytes[0], c->now.copied_bytes[1]};
     c->now.late_s = 0;
-    (void)memob_walk_batch(walk, is_last, NULL);
+    (void)memob_states_walk(c->states, c->step, &c->rows, is_last, memoi_rows_compute, c, NULL);
     pace->compute_s = c->now.time_s[0] - begin_s;
     pace->stall_s = c->now.stall_s - stalled_s;
     pace->late_s = c->now.late_s;
-    for (int way = 0; way < 2; way++) pace->copied_bytes[way] = c->copied_bytes[way] - copied[way];
+    for (int way = 0; way < 2; way++)
+        pace->copied_bytes[way] = c->now.copied_bytes[way] - copied[way];
     return memoi_rows_are_near(pace->compute_s, before.compute_s) &&
            memoi_rows_are_near(pace->late_s, before.late_s);
 }
@@ -5535,28 +5452,29 @@ MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int
 /* Micro-batches and the update of a step.  Sets stall_s and update_s.  Of those in the middle,
  * which do the same, walks as many as it takes until they are steady; the others take as long as
  * the steady one. */
-MEMOI double memoi_rows_batches(memoi_rows_clock* c, const memob_walk* walk, int32_t n) {
+MEMOI double memoi_rows_batches(memoi_rows_clock* c, int32_t n) {
     const double begin_s = c->now.time_s[0];
     memoi_rows_pace pace;
     double more_s = 0, end_s;
     memset(&pace, 0, sizeof pace);
-    c->now.stall_s = c->copied_bytes[0] = c->copied_bytes[1] = 0;
+    c->now.stall_s = c->now.copied_bytes[0] = c->now.copied_bytes[1] = 0;
     for (int32_t k = 0; k < n - 1; k++) {
-        const int is_steady = memoi_rows_walk_batch(c, walk, 0, &pace);
+        const int is_steady = memoi_rows_walk_batch(c, 0, &pace);
         const int32_t n_alike = n - 3 - k; /* rounds 2 to n - 3 are */
         if (n_alike <= 0 || k < 3 || (!is_steady && k < MEMOI_ROWS_WALKED)) continue;
         c->now.stall_s += n_alike * pace.stall_s;
         more_s += n_alike * pace.compute_s;
-        for (int way = 0; way < 2; way++) c->copied_bytes[way] += n_alike * pace.copied_bytes[way];
+        for (int way = 0; way < 2; way++)
+            c->now.copied_bytes[way] += n_alike * pace.copied_bytes[way];
         k += n_alike;
         c->states->round += n_alike;
     }
-    (void)memoi_rows_walk_batch(c, walk, 1, &pace);
+    (void)memoi_rows_walk_batch(c, 1, &pace);
 
     /* Waits of the update are its own. */
     end_s = c->now.time_s[0];
     pace.stall_s = c->now.stall_s;
-    (void)memob_walk_update(walk, NULL);
+    if (c->states) (void)memob_states_end_step(c->states, NULL);
     c->update_s = c->now.time_s[0] - end_s;
     c->now.stall_s = pace.stall_s;
     return c->now.time_s[0] - begin_s + more_s;
@@ -5593,7 +5511,7 @@ MEMOI void memoi_rows_left(const memob_clock* now, double left_s[MEMOB_N_STREAMS
 
 /* Steps with streamed states, until one is like the next.  Deferred updates begin with the
  * second. */
-MEMOI double memoi_rows_steady(memoi_rows_clock* c, const memob_walk* walk, int32_t n) {
+MEMOI double memoi_rows_steady(memoi_rows_clock* c, int32_t n) {
     const int is_deferred = c->states->update_at == MEMO_UPDATE_DEFERRED;
     const int32_t least = is_deferred ? 2 : c->states->sizes.host_bytes > 0;
     double before_s[MEMOB_N_STREAMS], left_s[MEMOB_N_STREAMS], step_s = 0;
@@ -5602,7 +5520,7 @@ MEMOI double memoi_rows_steady(memoi_rows_clock* c, const memob_walk* walk, int3
     memoi_rows_left(&c->now, left_s);
     for (int32_t k = 0; k < MEMOI_ROWS_STEPS && !is_steady; k++) {
         memcpy(before_s, left_s, sizeof before_s);
-        step_s = memoi_rows_batches(c, walk, n);
+        step_s = memoi_rows_batches(c, n);
         memoi_rows_left(&c->now, left_s);
         is_steady = k >= least;
         for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
@@ -5614,26 +5532,24 @@ MEMOI double memoi_rows_steady(memoi_rows_clock* c, const memob_walk* walk, int3
 /* Seconds of a step: n micro-batches and the update, as everything that plans and predicts counts
  * them.  Without states every micro-batch takes the same time. */
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
-    const memob_walk walk = {
-        &c->order,          c->states, c->step, memoi_rows_turn, memoi_rows_compute_visit,
-        memoi_rows_between, c};
+    const memob_sink_law* of = &c->rows.law.of;
     const int32_t n = memob_rows_n_batches(c->desc);
     double batch_s;
 
     /* Nothing is under way. */
-    MEMO_ASSERT(c->law->n_cells <= c->n_cells_most); /* 2 */
-    c->in_flight_s[0] = c->in_flight_s[1] = 0;
+    MEMO_ASSERT(of->law->n_cells <= c->n_cells_most); /* 2 */
     memset(&c->now, 0, sizeof c->now);
+    c->now.rates = &c->rates;
     c->now.computes_on_host = c->desc->swap->computes_on_host;
-    memset(c->cells, 0, (size_t)c->law->n_cells * sizeof *c->cells);
+    memob_sink_forget(of);
 
     if (!c->states) {
-        batch_s = memoi_rows_batches(c, &walk, 1);
+        batch_s = memoi_rows_batches(c, 1);
         c->now.stall_s *= n;
-        for (int way = 0; way < 2; way++) c->copied_bytes[way] *= n;
+        for (int way = 0; way < 2; way++) c->now.copied_bytes[way] *= n;
         return n * batch_s;
     }
-    return memoi_rows_steady(c, &walk, n);
+    return memoi_rows_steady(c, n);
 }
 
 /* --- >>row planner ---
@@ -5886,23 +5802,30 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
 
 MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
     memob_states_free(&p->clock.own_states);
+    memob_step_free(&p->clock.own_step);
     memoi_rows_free_law(&p->clock);
     memob_swap_placement_free(&p->clock.order);
     memob_arrays_free(&p->arrays);
 }
 
-/* The engine of states gets the clock as trainer and device, and numbers as memory and streams. */
-MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
-    memob_engine* e = &c->states->sink.engine;
+/* The step that the clock walks: of states, or of rows alone.  Errors: as memob_states_init. */
+MEMOI memo_status memoi_rows_take_step(memoi_rows_clock* c, const memo_swap_plan_desc* desc,
+                                       memo_error* error) {
+    memo_status status;
+    c->sink.clock = &c->now;
+    c->step = &c->own_step;
+    if (!desc->states) return memob_swap_make_step(desc->swap, &c->order, &c->sink, c->step, error);
+    c->states = &c->own_states;
+    status = memob_states_init(c->states, desc->states, error);
+    c->states->sink.clock = &c->now;
     c->states->trainer.update = memoi_rows_update;
     c->states->trainer.look = NULL;
     c->states->trainer.user = c;
-    e->device.context = c;
-    e->device.copy = memoi_rows_state_copy;
-    e->device.fill = memoi_rows_state_fill;
-    e->device.launch_host = memoi_rows_state_file;
-    for (int32_t k = MEMOB_STREAM_TO_HOST; k < MEMOB_N_STREAMS; k++)
-        e->streams[k] = (memo_stream)(intptr_t)k;
+    if (!status) status = memob_states_make_items(c->states, error);
+    if (!status)
+        status = memob_states_get_step(c->states, c->order.n_slices, memob_rows_n_batches(desc),
+                                       &c->step, error);
+    return status;
 }
 
 /* What the desc gives a zeroed planner; memoi_rows_destroy frees any part of it. */
@@ -5937,16 +5860,8 @@ MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan
     p->rules = MEMOB_ARRAY(a, memoi_rows_rule, n_cells);
     p->all_s = MEMOB_ARRAY(a, double, n_cells);
     p->clock.layers = MEMOB_ARRAY(a, memoi_rows_layer, p->n_layers);
-    if (desc->states) {
-        p->clock.states = &p->clock.own_states;
-        status = memob_states_init(p->clock.states, desc->states, error);
-        p->clock.states->sink.clock = &p->clock.now;
-        if (!status) status = memob_states_prepare(p->clock.states, MEMOB_N_STREAMS, error);
-        if (!status)
-            status = memob_states_get_step(p->clock.states, p->clock.order.n_slices,
-                                           memob_rows_n_batches(desc), &p->clock.step, error);
-        if (status) return status;
-    }
+    status = memoi_rows_take_step(&p->clock, desc, error);
+    if (status) return status;
     p->n_known = MEMOI_ROWS_KNOWN_MAX;
     while (p->n_known > 1 && p->n_known * n_cells > MEMOI_ROWS_KNOWN_CELLS_MAX) p->n_known /= 2;
     p->known = MEMOB_ARRAY(a, memoi_rows_known, p->n_known);
@@ -5970,7 +5885,6 @@ MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan
     memoi_rows_find_rules(p);
     p->clock.rates = memob_rows_find_rates(desc->profile);
     memoi_rows_time_kinds(p);
-    if (p->clock.states) memoi_rows_take_states(&p->clock);
     p->n_cells = (int64_t)p->n_layers * p->n_bundles;
     return status;
 }
@@ -6146,7 +6060,7 @@ MEMOI int memoi_rows_time_trial(memoi_rows_planner* p) {
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.now.stall_s;
     score->update_s = p->clock.update_s;
-    memcpy(score->copied_bytes, p->clock.copied_bytes, sizeof score->copied_bytes);
+    memcpy(score->copied_bytes, p->clock.now.copied_bytes, sizeof score->copied_bytes);
     return 1;
 }
 
@@ -6625,8 +6539,8 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
 
 /* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
  * limit. */
-MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memob_rows_rates* rates,
-                           memo_swap_limit limit, int is_all) {
+MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memob_rates* rates, memo_swap_limit limit,
+                           int is_all) {
     const double factor = is_all ? 2 : 1.1;
     int64_t* capacity =
         limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? &desc->host_bytes : &desc->device_bytes;
@@ -6657,9 +6571,9 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
                              int n_parts) {
     const memo_swap_plan_desc* desc = p->desc;
     const memoi_rows_score* best = &p->best.score;
-    const memob_rows_rates rates = p->clock.rates;
+    const memob_rates rates = p->clock.rates;
     memo_swap_plan_desc wider = *desc;
-    memob_rows_rates faster = rates;
+    memob_rates faster = rates;
     if (!memoi_rows_widen(&wider, &faster, limit, is_all)) return 0;
     p->desc = &wider;
     p->clock.rates = faster;
@@ -6707,7 +6621,7 @@ MEMOI void memoi_rows_name_given(memoi_rows_planner* p, memo_swap_plan* plan) {
     static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK,
                                              MEMO_SWAP_LIMIT_UPDATE};
     const memo_swap_plan_desc* desc = p->desc;
-    const memob_rows_rates rates = p->clock.rates;
+    const memob_rates rates = p->clock.rates;
     double most = MEMOI_ROWS_GAIN;
     memoi_rows_name_none(plan, "no rate: a faster link alone would save nothing with these rows");
     for (size_t i = 0; i < sizeof limits / sizeof *limits && plan->step_s > 0; i++) {
@@ -7090,7 +7004,9 @@ typedef struct memoi_session_part {
     memob_swap_placement placement;
     memo_arena* arena;
     memo_swap* swap;
-    memob_step* step; /* of states, which have it */
+    memob_step* step; /* of the states, of the engine, or own_step: where the trainer is */
+    memob_step own_step;
+    memob_sink own_sink;
     char* base;       /* of the engine's device memory */
     uint8_t* skipped; /* (n_steps): 1: memo_session_skip_layer was called in the latest forward */
     double* spans_s;  /* of a session that times its steps */
@@ -7150,17 +7066,15 @@ struct memo_session {
     } values[2];       /* of this micro-batch; of pending updates */
     memob_arrays kept; /* as long as the session: copies of the desc, kinds, profiles */
 
-    memo_error failure;      /* the first of the call that plans or opens */
-    int all_failed;          /* it is every rank's, and no rank waits for another */
-    memo_error error;        /* the first of this micro-batch */
-    int is_reported;         /* a call has returned this error; the next error takes its place */
-    memo_error call_error;   /* of the latest call, for either */
-    memo_batch batch;        /* n_rows is not 0 */
-    int32_t n_passed;        /* steps of both passes that have ended */
-    int32_t open, open_next; /* steps that are open, the older one first; -1: none */
-    int is_routed;           /* memo_session_set_routed was called in the open forward */
-    int is_in_run;           /* memo_session_run calls the trainer's functions */
-    int is_running;          /* between begin and end */
+    memo_error failure;    /* the first of the call that plans or opens */
+    int all_failed;        /* it is every rank's, and no rank waits for another */
+    memo_error error;      /* the first of this micro-batch */
+    int is_reported;       /* a call has returned this error; the next error takes its place */
+    memo_error call_error; /* of the latest call, for either */
+    memo_batch batch;      /* n_rows is not 0 */
+    int is_routed;         /* memo_session_set_routed was called in the open forward */
+    int is_in_run;         /* memo_session_run calls the trainer's functions */
+    int is_running;        /* between begin and end */
 
     memoi_checked checked;
 
@@ -7307,9 +7221,26 @@ MEMOI int memoi_session_is_turn(const memo_session* s, memo_pass pass) {
 MEMOI int32_t memoi_session_turn_layers(const memo_session* s) {
     return s->n_turn_steps / s->n_slices;
 }
-/* The steps of passes that a turn lacks count as passed. */
-MEMOI int32_t memoi_session_n_before(const memo_session* s) {
-    return memoi_session_is_turn(s, MEMO_PASS_BACKWARD) ? s->n_turn_steps : 0;
+/* Steps of the turn that have ended; without an order, of both passes. */
+MEMOI int32_t memoi_session_n_ended(const memo_session* s) {
+    return s->part->step->n_ended - s->next_turn * s->n_turn_steps;
+}
+/* Steps of the turn, or of the micro-batch. */
+MEMOI int32_t memoi_session_n_visits(const memo_session* s) {
+    return s->n_turn_steps * (s->steps->order || s->batch.is_forward_only ? 1 : 2);
+}
+/* The open step k, the older first; -1: it is not open. */
+MEMOI int32_t memoi_session_open_at(const memo_session* s, int32_t k) {
+    const memob_step* step = s->part->step;
+    return s->is_running && step->n_ended + k < step->n_begun
+               ? s->part->placement.visits[step->n_ended + k].layer
+               : -1;
+}
+MEMOI int32_t memoi_session_open(const memo_session* s) { return memoi_session_open_at(s, 0); }
+/* 1: the forward is not over. */
+MEMOI int memoi_session_is_forward(const memo_session* s) {
+    return memoi_session_is_turn(s, MEMO_PASS_FORWARD) ||
+           (!s->steps->order && memoi_session_n_ended(s) < s->n_turn_steps);
 }
 
 /* Rows of a step in this micro-batch. */
@@ -7340,8 +7271,8 @@ MEMOI int32_t memoi_session_n_group(const memo_session* s) { return s->n_slices 
 
 /* The micro-batch of the group that the open layer computes; the first if no layer is open. */
 MEMOI int32_t memoi_session_micro_batch(const memo_session* s) {
-    const int is_open = s->is_running && s->open >= 0;
-    const int32_t n_before = is_open ? s->open % s->n_slices : s->n_slices - 1;
+    const int32_t open = memoi_session_open(s);
+    const int32_t n_before = open >= 0 ? open % s->n_slices : s->n_slices - 1;
     return memoi_session_n_group(s) - 1 - n_before / s->n_of_batch;
 }
 
@@ -7353,14 +7284,14 @@ MEMOI int64_t memoi_session_n_routed(const memo_session* s, int32_t step) {
 }
 
 MEMOI memo_slice memoi_session_slice(const memo_session* s) {
-    const int is_open = s->is_running && s->open >= 0;
-    const int32_t of_batch = is_open ? s->open % s->n_of_batch : 0;
+    const int32_t open = memoi_session_open(s);
+    const int32_t of_batch = open >= 0 ? open % s->n_of_batch : 0;
     memo_slice slice;
     slice.begin = memob_min(of_batch * s->steps->n_rows, s->batch.n_rows);
     slice.end = slice.begin + memoi_session_rows(s, of_batch);
     slice.n_slices = s->n_slices;
     slice.micro_batch = memoi_session_micro_batch(s);
-    slice.n_routed = is_open ? memoi_session_n_routed(s, s->open) : 0;
+    slice.n_routed = open >= 0 ? memoi_session_n_routed(s, open) : 0;
     return slice;
 }
 memo_slice memo_session_get_slice(const memo_session* s) {
@@ -7508,7 +7439,7 @@ MEMOI void memoi_session_time_batch_begin(memo_session* s) {
 
 /* It counts if it has ended without an error.  The update behind it is timed with it. */
 MEMOI void memoi_session_time_batch_end(memo_session* s) {
-    const int is_over = s->steps->order ? !s->next_turn : s->n_passed == 2 * s->n_steps;
+    const int is_over = s->part->step->n_ended == s->part->placement.n_visits;
     if (!s->timing.is_open || s->error.status || !is_over) return;
     s->timing.is_open = 0;
     s->part->n_timed++;
@@ -8566,8 +8497,8 @@ MEMOI memo_session* memoi_session_make(const memo_session_desc* desc, const memo
 
 /* --- >>session states ---
  * Knows: the states of a session that runs: who uses them when, which calls are legal, what a
- * failure has damaged, and what a checked session sees.  Knows nothing of rows, and of how many
- * states are streamed. */
+ * failure has damaged, and what a checked session sees.  Knows nothing of what rows are, and of how
+ * many states are streamed. */
 
 /* In a checked session no pass writes to a state that the pass only reads, nobody writes to the
  * states of a closed layer, the gradients of a step begin at zero, and an update changes all layers
@@ -8757,12 +8688,24 @@ MEMOI memo_status memoi_session_look(void* session, int32_t pass, int32_t layer,
     return s->error.status;
 }
 
-MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
+/* The rows that move in the micro-batch; NULL: none.  A forward alone moves what slices hand on,
+ * and nothing without slices. */
+MEMOI memob_step_rows* memoi_session_moved(const memo_session* s) {
+    return s->part->swap && (!s->batch.is_forward_only || s->n_slices > 1) ? &s->part->swap->rows
+                                                                           : NULL;
+}
+
+/* States and rows of a step come, or may leave. */
+MEMOI void memoi_session_visit(memo_session* s, int is_backward, int32_t step, int is_end) {
     const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
     const int32_t of_layers = step - s->first_step + s->first_layer * s->n_slices;
-    if (s->states && !s->error.status)
-        (void)memoi_session_is_ok(
-            s, memob_states_visit(s->states, pass, of_layers, is_end, &s->call_error));
+    memo_status status;
+    if (s->error.status) return;
+    if (s->states)
+        status = memob_states_visit(s->states, pass, of_layers, is_end, &s->call_error);
+    else
+        status = (is_end ? memob_step_end : memob_step_begin)(s->part->step, &s->call_error);
+    (void)memoi_session_is_ok(s, status);
 }
 
 /* Updates all layers, in a pass. */
@@ -8844,26 +8787,29 @@ MEMOI void memoi_session_begin_list(memo_session* s) {
     if (s->error.status) return;
     s->is_fused = 0;
     s->checked.n_updated = s->checked.n_missed = 0;
-    (void)memoi_session_is_ok(s, memob_states_begin_round(s->states, s->part->step,
-                                                          !s->batch.more_follow, is_forward_only,
-                                                          &s->call_error));
+    (void)memoi_session_is_ok(
+        s, memob_states_begin_round(s->states, s->part->step, memoi_session_moved(s),
+                                    !s->batch.more_follow, is_forward_only, &s->call_error));
 }
 
 /* A micro-batch begins, or a turn. */
-MEMOI void memoi_session_begin_states(memo_session* s) {
-    if (!s->states || s->error.status) return;
-    if (!s->next_turn) memoi_session_begin_list(s);
+MEMOI void memoi_session_begin_round(memo_session* s) {
+    const int32_t phase = s->batch.is_forward_only ? MEMOB_EVALUATION : MEMOB_ONLY;
     if (s->error.status) return;
+    if (!s->next_turn && s->states)
+        memoi_session_begin_list(s);
+    else if (!s->next_turn)
+        (void)memoi_session_is_ok(
+            s, memob_step_go(s->part->step, phase, memoi_session_moved(s), &s->call_error));
+    if (!s->states || s->error.status) return;
     (void)memoi_session_is_ok(
         s, memob_states_begin_turn(s->states, memoi_session_states_turn(s), &s->call_error));
 }
 
 /* The same ends, if all its layers have computed. */
 MEMOI void memoi_session_end_states(memo_session* s) {
-    const int32_t n = s->n_turn_steps;
-    const int has_forward_alone =
-        s->batch.is_forward_only || memoi_session_is_turn(s, MEMO_PASS_FORWARD);
-    if (!s->states || s->error.status || s->n_passed != (has_forward_alone ? n : 2 * n)) return;
+    if (!s->states || s->error.status || memoi_session_n_ended(s) != memoi_session_n_visits(s))
+        return;
     s->is_fused =
         memoi_session_is_ok(
             s, memob_states_end_turn(s->states, memoi_session_states_turn(s), &s->call_error)) &&
@@ -9147,7 +9093,7 @@ MEMOI void memoi_checked_destroy(memo_session* s) {
 MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     memoi_checked* c = &s->checked;
     const int32_t n = s->desc.n_tensors;
-    const memo_stream* stream = s->desc.computes_on_host ? NULL : &s->desc.compute_stream;
+    memob_engine* e = &c->engine;
     memo_status status;
     int64_t at = MEMOI_GUARD, n_requests = 0, n_found, found_bytes;
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
@@ -9184,11 +9130,15 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     if (!found_bytes) c->found = MEMOB_ARRAY(&c->arrays, memo_row_content, n_found);
     if (c->arrays.failed) return memob_no_memory(error, "the rows of a checked session");
 
-    memob_engine_begin(&c->engine, s->device, NULL, 0, NULL, NULL);
-    status = memob_engine_acquire(&c->engine, "", 3 * at + c->memory_bytes + found_bytes,
-                                  at + MEMOI_GUARD + found_bytes, stream, 1, error);
-    c->stream = c->engine.streams[MEMOB_STREAM_TO_HOST];
-    c->image = c->engine.host_memory;
+    memob_engine_begin(e, s->device, NULL, 0, NULL, NULL);
+    status = memob_engine_acquire(e, "", 3 * at + c->memory_bytes + found_bytes,
+                                  at + MEMOI_GUARD + found_bytes, error);
+    c->stream = s->desc.compute_stream;
+    if (!status && s->desc.computes_on_host) {
+        status = memob_engine_take_streams(e, MEMOB_STREAM_TO_HOST, error);
+        c->stream = e->streams[MEMOB_STREAM_TO_HOST];
+    }
+    c->image = e->memory.host;
     c->is_moved = s->timing.is_known;
     if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
         memo_error_set(
@@ -9197,11 +9147,11 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
             "device_bytes, or set is_checked and MEMO_CHECK to 0",
             (long long)(3 * at + c->memory_bytes + found_bytes));
     if (status) return status;
-    c->slots = c->engine.device_memory;
+    c->slots = e->memory.device;
     c->memory = c->slots + (c->memory_bytes ? 3 : 2) * at;
     if (!found_bytes) return status;
     c->found = (memo_row_content*)(void*)(c->image + at + MEMOI_GUARD);
-    c->seen = (memo_row_content*)(void*)(c->engine.device_memory + 3 * at + c->memory_bytes);
+    c->seen = (memo_row_content*)(void*)(e->memory.device + 3 * at + c->memory_bytes);
     return status;
 }
 
@@ -9700,8 +9650,8 @@ MEMOI void* memoi_checked_release(memo_session* s, void* address) {
 
 /* The first step of a layer of this turn, unless another step of the layer is open. */
 MEMOI int32_t memoi_session_open_step(const memo_session* s, int32_t layer) {
-    const int32_t step = memoi_session_step(s, layer);
-    return s->open > step && s->open < step + s->n_slices ? s->open : step;
+    const int32_t step = memoi_session_step(s, layer), open = memoi_session_open(s);
+    return open > step && open < step + s->n_slices ? open : step;
 }
 
 /* Where a tensor of a layer lies; NULL if it is absent, or after an error.  is_needed: then that is
@@ -9726,7 +9676,7 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
     of = &s->steps->tensors[tensor];
     step = memoi_session_open_step(s, layer);
     place = memoi_session_place(s, step, tensor);
-    if (is_needed && memob_tensor_is_routed(s->steps, tensor) && s->n_passed < s->n_steps &&
+    if (is_needed && memob_tensor_is_routed(s->steps, tensor) && memoi_session_is_forward(s) &&
         !s->is_routed)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_get_address: layer %d, tensor `%s`: its rows are not "
@@ -9808,6 +9758,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     void* address = NULL;
     char text[3][48];
     memo_pass now;
+    int32_t open;
     if (!s || !memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
 
     b = s->desc.buffers + buffer;
@@ -9819,19 +9770,21 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
                         memoi_session_micro_batch(s) * memoi_session_part_bytes(s, buffer));
     if (!s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return NULL;
 
+    open = memoi_session_open(s);
     if (!s->is_running)
         now = MEMO_PASS_AFTER;
-    else if (s->n_passed < s->n_turn_steps)
+    else if (memoi_session_is_forward(s))
         now = MEMO_PASS_FORWARD;
     else
-        now =
-            s->n_passed > s->n_turn_steps || s->open >= 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_BETWEEN;
+        now = memoi_session_n_ended(s) > (s->steps->order ? 0 : s->n_turn_steps) || open >= 0
+                  ? MEMO_PASS_BACKWARD
+                  : MEMO_PASS_BETWEEN;
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_STATE,
         "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is declared "
         "from the begin of %s to the end of %s%s, so change its life or take it there",
         memob_session_name(b->name),
-        memoi_session_when(text[0], now, s->open < 0 ? -1 : memoi_session_layer(s, s->open)),
+        memoi_session_when(text[0], now, open < 0 ? -1 : memoi_session_layer(s, open)),
         memoi_session_when(text[1], b->first, b->first_layer),
         b->first_layer < 0 ? "that layer" : memoi_session_when(text[2], b->last, b->last_layer),
         b->kinds ? ", in some kinds of layers" : "");
@@ -9908,17 +9861,11 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
     }
 }
 
-/* A forward alone moves what slices hand on, and nothing without slices. */
-MEMOI int memoi_session_moves(const memo_session* s) {
-    return !s->batch.is_forward_only || s->n_slices > 1;
-}
-
 /* Is the forward of the layer open?  If not, that is an error of the call. */
 MEMOI int memoi_session_is_in_forward(memo_session* s, const char* call, int32_t layer) {
-    const int32_t step = s->open;
+    const int32_t step = memoi_session_open(s);
     if (s->error.status) return 0;
-    if (step >= 0 && memoi_session_layer(s, step) == layer && s->n_passed < s->n_turn_steps)
-        return 1;
+    if (step >= 0 && memoi_session_layer(s, step) == layer && memoi_session_is_forward(s)) return 1;
     MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                        "memo_session_%s: layer %d: its forward is not open; call it between begin "
                        "and end of the forward",
@@ -9928,13 +9875,14 @@ MEMOI int memoi_session_is_in_forward(memo_session* s, const char* call, int32_t
 
 void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
     if (s && memoi_session_is_in_forward(s, "set_routed", layer))
-        s->is_routed =
-            memoi_session_is_ok(s, memob_swap_set_routed(&s->part->placement, s->open, n_rows,
-                                                         s->batch.is_forward_only, &s->call_error));
+        s->is_routed = memoi_session_is_ok(
+            s, memob_swap_set_routed(&s->part->placement, memoi_session_open(s), n_rows,
+                                     s->batch.is_forward_only, &s->call_error));
 }
 
 void memo_session_skip_layer(memo_session* s, int32_t layer) {
-    if (s && memoi_session_is_in_forward(s, "skip_layer", layer)) s->part->skipped[s->open] = 1;
+    if (s && memoi_session_is_in_forward(s, "skip_layer", layer))
+        s->part->skipped[memoi_session_open(s)] = 1;
 }
 
 /* After an error, and if a micro-batch ends without a backward. */
@@ -9943,9 +9891,10 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
         memob_arena_abandon(s->part->arena);
         s->next_turn = 0;
     }
-    if (memoi_session_moves(s) &&
-        (s->steps->order ? is_failed : s->open >= 0 || s->n_passed % (2 * s->n_steps)))
-        (void)memoi_session_is_ok(s, memo_swap_abandon(s->part->swap, &s->call_error));
+    if (!s->states && s->part->step->is_entered && !s->next_turn) {
+        memob_step_abandon(s->part->step);
+        (void)memoi_session_is_ok(s, memob_step_settle(s->part->step, &s->call_error));
+    }
     if (s->states && !s->states->is_due && (is_failed || (s->states->is_running && !s->next_turn)))
         memoi_session_lose_gradients(s);
     s->is_running = 0;
@@ -10052,14 +10001,9 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     }
     memoi_session_forget(s);
     if (s->next_turn && s->error.status) memoi_session_give_up(s, 1);
-    if (!s->next_turn && s->part->swap && s->part->swap->n_begun && /* abandoning it has failed */
-        !memoi_session_is_ok(s, memo_swap_abandon(s->part->swap, &s->call_error)))
-        memoi_session_give_up(s, 1);
     memset(&s->batch, 0, sizeof s->batch);
     if (batch) s->batch = *batch;
     if (!s->desc.n_order) memset(&s->batch.turn, 0, sizeof s->batch.turn);
-    s->n_passed = 0;
-    s->open = s->open_next = -1;
 
     status = memoi_session_check_batch(s, &before);
     if (status) { /* a turn that is refused changes nothing */
@@ -10077,7 +10021,6 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         memset(s->values[0].bytes + n, 0, sizeof s->values[0].bytes - n);
     }
     memoi_session_take_turn(s);
-    s->n_passed = memoi_session_n_before(s);
     memoi_session_end_lives(s);
     memoi_checked_fill(s, s->checked.slots, 2 * s->checked.slot_bytes);
 
@@ -10092,14 +10035,14 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     }
     s->is_running = memoi_session_is_ok(s, status);
     memoi_checked_norm(s, 0);
-    memoi_session_begin_states(s);
+    if (s->is_running) memoi_session_begin_round(s);
     if (s->is_running && memoi_session_begins_between(s)) memoi_session_begin_between(s);
     return !s->error.status;
 }
 
 /* 1: an order has turns left.  A turn must have computed its layers. */
 MEMOI int memoi_session_pass_turn(memo_session* s) {
-    const int32_t n = s->n_turn_steps, n_passed = s->n_passed - memoi_session_n_before(s);
+    const int32_t n = s->n_turn_steps, n_passed = memoi_session_n_ended(s);
     if (!s->steps->order || s->error.status) return 0;
     if (n_passed < n)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
@@ -10114,6 +10057,8 @@ MEMOI int memoi_session_pass_turn(memo_session* s) {
 }
 
 memo_status memo_session_end(memo_session* s, memo_error* error) {
+    int32_t open;
+    int is_trained;
     MEMOB_REFUSE_NULL(error, "session", s);
     s->is_in_run = 0; /* also after a longjmp out of memo_session_run */
     if (!s->is_running) {
@@ -10123,53 +10068,41 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
                               "memo_session_begin first");
         return memoi_session_report(s, error);
     }
-    if (s->open >= 0)
+
+    open = memoi_session_open(s);
+    if (open >= 0)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: layer %d is still open; end each layer that begins",
-                           (int)memoi_session_layer(s, s->open));
+                           (int)memoi_session_layer(s, open));
     memoi_checked_verify(s, 0, s->checked.memory_bytes);
     memoi_checked_norm(s, 1);
     memoi_session_end_states(s);
+
+    is_trained = memoi_session_n_ended(s) == memoi_session_n_visits(s) &&
+                 !s->batch.is_forward_only && !memoi_session_is_turn(s, MEMO_PASS_FORWARD);
     if (!memoi_session_pass_turn(s) && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
-    s->checked.n_trained += s->n_passed == 2 * s->n_turn_steps && !s->error.status;
+    s->checked.n_trained += is_trained && !s->error.status;
     memoi_session_time_batch_end(s);
     memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     return memoi_session_report(s, error);
 }
 
-/* Visits are numbered through forward and backward.  A backward turn starts at n. */
-MEMOI memo_pass memoi_session_visit_pass(const memo_session* s, int32_t visit) {
-    return visit < s->n_turn_steps ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD;
-}
-MEMOI int32_t memoi_session_visit_step(const memo_session* s, int32_t visit) {
-    const int32_t n = s->n_turn_steps;
-    return s->first_step + (visit < n ? visit : 2 * n - 1 - visit);
-}
-
-/* May a visit begin or end now?  n_visits: of the turn. */
-MEMOI int memoi_session_is_due(const memo_session* s, int32_t visit, int32_t n_visits, int is_end) {
-    const int32_t n_open = (s->open >= 0) + (s->open_next >= 0);
-    const int32_t n_open_most = s->states ? 1 : memob_swap_open_most(s->steps);
-    if (is_end) return n_open > 0;
-    return n_open < n_open_most && visit < n_visits &&
-           memoi_session_visit_pass(s, visit) == memoi_session_visit_pass(s, s->n_passed);
-}
-
 /* Checks every layer call.  Returns the step that it is of, or -1 after an error. */
 MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass, int is_end) {
     static const char* const points[] = {"begin", "end"};
-    const int32_t n = s->n_turn_steps, n_open = (s->open >= 0) + (s->open_next >= 0);
-    const int has_backward =
-        !s->batch.is_forward_only && !memoi_session_is_turn(s, MEMO_PASS_FORWARD);
-    const int32_t n_visits = has_backward ? 2 * n : n;
-    const int32_t visit = s->n_passed + (is_end ? 0 : n_open);
-    const int32_t step = memoi_session_visit_step(s, visit);
+    static const memo_pass passes[] = {MEMO_PASS_FORWARD, MEMO_PASS_BACKWARD};
+    const memob_swap_placement* p = &s->part->placement;
+    const memob_step* at = s->part->step;
+    const int32_t end = s->next_turn * s->n_turn_steps + memoi_session_n_visits(s);
+    const int32_t n_open_most = s->states ? 1 : memob_swap_open_most(s->steps);
+    const memob_row_visit* due;
     const char* why = NULL;
     memo_status status = MEMO_STATUS_INVALID_STATE;
     char text[96];
     if (s->error.status) return -1;
 
+    due = s->is_running ? memob_swap_due(p, at, is_end, end, n_open_most) : NULL;
     if (layer < 0 || layer >= s->desc.n_layers) {
         why = "out of range; n_layers is too small, or the loop too long";
         status = MEMO_STATUS_INVALID_ARGUMENT;
@@ -10177,14 +10110,13 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         why = "outside begin and end";
     } else if (s->batch.is_forward_only && pass == MEMO_PASS_BACKWARD) {
         why = "memo_batch.is_forward_only is 1, or the shape's; see memo_session_get_batch";
-    } else if (s->n_passed == n_visits) {
+    } else if (at->n_ended == end) {
         why = "all layers of the pass are over; call memo_session_end";
-    } else if (!memoi_session_is_due(s, visit, n_visits, is_end) ||
-               pass != memoi_session_visit_pass(s, visit) ||
-               layer != memoi_session_layer(s, step)) {
+    } else if (!due || pass != passes[due->pass] || layer != memoi_session_layer(s, due->layer)) {
+        const memob_row_visit* older = &p->visits[at->n_ended];
         snprintf(text, sizeof text, "out of order; %s %s of layer %d comes next%s",
-                 memoi_pass_names[memoi_session_visit_pass(s, s->n_passed)], points[n_open > 0],
-                 (int)memoi_session_layer(s, memoi_session_visit_step(s, s->n_passed)),
+                 memoi_pass_names[passes[older->pass]], points[at->n_begun > at->n_ended],
+                 (int)memoi_session_layer(s, older->layer),
                  s->n_slices > 1 ? ", once for each slice" : "");
         why = text;
     }
@@ -10193,10 +10125,7 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         MEMOI_SESSION_FAIL(s, status, "memo_session: %s %s of layer %d of %d: %s",
                            memoi_pass_names[pass], points[is_end], (int)layer,
                            (int)s->desc.n_layers, why);
-    if (s->error.status) return -1;
-    MEMO_ASSERT(is_end || s->open_next < 0); /* 1 */
-    if (!is_end) *(s->open < 0 ? &s->open : &s->open_next) = step;
-    return step;
+    return s->error.status ? -1 : due->layer;
 }
 
 /* About half of the rows of a tensor; all if they are one tile, or if the tensor is whole. */
@@ -10237,6 +10166,8 @@ MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
 MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pass) {
     const int32_t step = memoi_session_enter(s, layer, pass, 0);
     const int is_backward = pass == MEMO_PASS_BACKWARD;
+    const memob_row_visit* visit;
+    int32_t older;
     if (step < 0) return 0;
 
     /* Buffers, states and rows. */
@@ -10245,19 +10176,17 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         memoi_session_mark(s, s->n_steps - 1, MEMOI_SPAN_BETWEEN, 1);
     }
     memoi_session_bound_lives(s, pass, step, 0);
-    if (s->open_next >= 0) /* the layer that is open has its own times */
-        memoi_session_mark(s, s->open, memoi_span_of_pass[pass], 1);
-    memoi_session_visit_states(s, is_backward, step, 0);
-    if (pass == MEMO_PASS_FORWARD)
-        memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
+    older = memoi_session_open(s);
+    if (older >= 0) /* it has its own times */
+        memoi_session_mark(s, older, memoi_span_of_pass[pass], 1);
+    if (!is_backward) memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
     s->is_routed = 0;
     if (!is_backward) s->part->skipped[step] = 0;
-    if (memoi_session_moves(s)) {
-        const memob_row_visit* visit = memob_swap_next(s->part->swap, 0);
-        MEMO_ASSERT(visit->layer == step); /* 2 */
-        (void)memoi_session_is_ok(s, memob_swap_begin(s->part->swap, &s->call_error));
-        if (s->checked.slots) memoi_checked_open_edge(s, visit);
-    }
+    memoi_session_visit(s, is_backward, step, 0);
+    if (s->error.status) return 0;
+    visit = &s->part->placement.visits[s->part->step->n_begun - 1];
+    MEMO_ASSERT(visit->layer == step); /* 2 */
+    if (memoi_session_moved(s) && s->checked.slots) memoi_checked_open_edge(s, visit);
 
     /* What runs before the layer. */
     if (s->checked.slots) memoi_checked_open(s, step, is_backward);
@@ -10265,7 +10194,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         memoi_session_recompute(s, step);
         if (s->checked.slots) memoi_checked_backward_begin(s, step);
     }
-    memoi_session_mark(s, s->open, memoi_span_of_pass[pass], 0); /* the older of two goes on */
+    memoi_session_mark(s, older < 0 ? step : older, memoi_span_of_pass[pass], 0); /* it goes on */
     return !s->error.status && memoi_session_rows(s, step) > 0;
 }
 
@@ -10273,20 +10202,17 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
 MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pass) {
     const int32_t step = memoi_session_enter(s, layer, pass, 1);
     const int is_backward = pass == MEMO_PASS_BACKWARD;
+    int32_t open;
     if (step < 0) return;
     memoi_session_mark(s, step, memoi_span_of_pass[pass], 1);
     if (s->checked.slots) memoi_checked_layer_end(s, step, pass);
-    if (memoi_session_moves(s) && !s->error.status)
-        (void)memoi_session_is_ok(s, memob_swap_end(s->part->swap, &s->call_error));
-    memoi_session_visit_states(s, is_backward, step, 1);
+    memoi_session_visit(s, is_backward, step, 1);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
     memoi_session_bound_lives(s, pass, step, 1);
     if (!is_backward && !s->steps->order && memoi_session_is_last(s, step))
         memoi_session_begin_between(s);
-    s->open = s->open_next;
-    s->open_next = -1;
-    s->n_passed++;
-    if (s->open >= 0) memoi_session_mark(s, s->open, memoi_span_of_pass[pass], 0);
+    open = memoi_session_open(s);
+    if (open >= 0) memoi_session_mark(s, open, memoi_span_of_pass[pass], 0);
 }
 
 int memo_session_forward_begin(memo_session* s, int32_t layer) {
@@ -10304,15 +10230,16 @@ void memo_session_backward_end(memo_session* s, int32_t layer) {
 
 /* The loss of the open step.  In an order its time is no layer's, whose median it would change. */
 MEMOI void memoi_session_run_loss(memo_session* s) {
+    const int32_t open = memoi_session_open(s);
     if (!s->steps->order) {
         s->desc.loss(s->desc.user, s);
         return;
     }
-    memoi_session_mark(s, s->open, MEMOI_SPAN_BACKWARD, 1);
+    memoi_session_mark(s, open, MEMOI_SPAN_BACKWARD, 1);
     memoi_session_mark(s, s->n_steps - 1, MEMOI_SPAN_BETWEEN, 0);
     s->desc.loss(s->desc.user, s);
     memoi_session_mark(s, s->n_steps - 1, MEMOI_SPAN_BETWEEN, 1);
-    memoi_session_mark(s, s->open, MEMOI_SPAN_BACKWARD, 0);
+    memoi_session_mark(s, open, MEMOI_SPAN_BACKWARD, 0);
 }
 
 /* A pass of all layers of a micro-batch, or of a turn. */
@@ -10431,6 +10358,9 @@ MEMOI void memoi_session_stop(memo_session* s) {
     for (int32_t k = MEMO_SHAPES_MAX - 1; k >= 0; k--) { /* later ones use the first's streams */
         memoi_session_part* part = &s->parts[k];
         memo_swap_destroy(part->swap);
+        memob_step_free(&part->own_step);
+        memoi_sink_free(&part->own_sink);
+        part->step = NULL;
         memo_arena_destroy(part->arena);
         memob_swap_placement_free(&part->placement);
         MEMO_FREE(part->skipped);
@@ -10470,8 +10400,8 @@ memo_session_info memo_session_get_info(const memo_session* s) {
     info.plan = s->part->plan;
     info.arena = s->part->arena;
     info.swap = s->part->swap;
-    info.states_to_host_bytes = s->states ? s->states->sink.engine.copied_bytes[0] : 0;
-    info.states_to_device_bytes = s->states ? s->states->sink.engine.copied_bytes[1] : 0;
+    info.states_to_host_bytes = s->states ? s->states->sink.engine.memory.copied_bytes[0] : 0;
+    info.states_to_device_bytes = s->states ? s->states->sink.engine.memory.copied_bytes[1] : 0;
     return info;
 }
 
@@ -11418,6 +11348,17 @@ MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_byte
     return status;
 }
 
+/* The step of a shape in which nothing moves. */
+MEMOI void memoi_session_start_step(memo_session* s) {
+    memoi_session_part* part = s->part;
+    if (s->states || s->failure.status) return;
+    memob_engine_begin(&part->own_sink.engine, s->device, s->desc.compute_stream,
+                       s->desc.computes_on_host, NULL, NULL);
+    part->step = &part->own_step;
+    memoi_keep(s, memob_swap_make_step(s->steps, &part->placement, &part->own_sink, part->step,
+                                       &s->call_error));
+}
+
 /* Memory for the largest shape; arena and engine of each; a checked session's memory.  All ranks
  * call this, also those that have failed. */
 MEMOI void memoi_session_start(memo_session* s) {
@@ -11459,7 +11400,10 @@ MEMOI void memoi_session_start(memo_session* s) {
             memoi_keep(s, memob_states_get_step(s->states, s->n_slices, memoi_session_n_rounds(s),
                                                 &s->part->step, &s->call_error));
         if (s->states) base = &s->states->sink;
-        if (s->part->plan->shape.is_forward_only && s->n_slices == 1) continue;
+        if (s->part->plan->shape.is_forward_only && s->n_slices == 1) { /* no row moves */
+            memoi_session_start_step(s);
+            continue;
+        }
         swap.device = s->device;
         swap.compute_stream = s->desc.compute_stream;
         swap.computes_on_host = s->desc.computes_on_host;
@@ -11470,8 +11414,8 @@ MEMOI void memoi_session_start(memo_session* s) {
         swap.host_memory = s->host_memory;
         memoi_keep(s, memob_swap_create(&swap, 0, &s->part->placement, base, &s->part->swap,
                                         &s->call_error));
-        if (!base && s->part->swap && s->part->swap->sink.engine.n_events)
-            base = &s->part->swap->sink;
+        if (!base && s->part->swap) base = s->part->swap->sink;
+        if (!s->states && s->part->swap) s->part->step = &s->part->swap->step;
     }
     memoi_session_use_shape(s, 0);
     if (!s->failure.status && s->desc.is_checked)
@@ -12325,7 +12269,8 @@ MEMOI void memoi_timing_swap(memo_session* s, memo_step_plan* plan, memob_states
     memoi_session_settle(s);
     if (!s->failure.status) {
         for (int32_t i = 0; i < 2 && moved; i++)
-            s->states->sink.engine.copied_bytes[i] += moved->sink.engine.copied_bytes[i];
+            s->states->sink.engine.memory.copied_bytes[i] +=
+                moved->sink.engine.memory.copied_bytes[i];
         memob_states_destroy(moved);
         s->own_plan = plan;
         return;

@@ -3454,14 +3454,14 @@ typedef struct memoi_swap_generator {
     const memo_device* device; /* of a recorder */
     memo_swap_desc desc;
     memo_swap_plan_desc costs; /* of desc */
-    memob_rows_rates rates;
+    memob_rates rates;
     memo_swap* swap;
     memob_states* states; /* NULL: none */
     memo_status status;
     memo_error* error;
     memo_range* ranges; /* 2 n_tensors, and the states of open layers */
     int64_t n_ranges;
-    int32_t open[3], n_open; /* layers of states, in the order of their begins */
+    int32_t open[3], n_open; /* layers whose states the visit uses */
     const memo_schedule* schedule;
     int64_t n_seen; /* operations, when a step computed last */
 } memoi_swap_generator;
@@ -3573,32 +3573,38 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
     memoi_swap_generate_compute(g, is_backward ? "backward" : "forward", time_s, n_reads);
 }
 
-/* --- what a step calls, see memob_walk --- */
+/* --- what a trainer does, see memob_states_walk --- */
 
-MEMOI void memoi_swap_generate_rows(void* generator, int32_t k, int is_end) {
-    memoi_swap_generator* g = (memoi_swap_generator*)generator;
-    const memob_row_visit* visit = &g->swap->placement->visits[k];
-    if (!g->status)
-        g->status = memob_swap_visit(g->swap, visit->pass, is_end, visit->layer, g->error);
-}
-
-MEMOI void memoi_swap_generate_visit(void* generator, int32_t k) {
-    memoi_swap_generator* g = (memoi_swap_generator*)generator;
-    const memob_row_visit* visit = &g->swap->placement->visits[k];
-    for (int32_t t = 0; t < g->desc.n_tensors && visit->pass != MEMOB_BACKWARD && !g->status;
-         t++) /* as many in all */
-        if (memob_tensor_is_routed(&g->desc, t) && memob_layer_has(&g->desc, visit->layer, t)) {
-            g->status = memob_swap_set_routed(g->swap->placement, visit->layer,
-                                              memob_swap_routed_rows(&g->desc, t), 0, g->error);
+/* As many rows in all layers. */
+MEMOI void memoi_swap_generate_routed(memoi_swap_generator* g, int32_t step) {
+    const memo_swap_desc* desc = &g->desc;
+    memob_swap_route_none(g->swap->placement, step, 0);
+    for (int32_t t = 0; t < desc->n_tensors && !g->status; t++)
+        if (memob_tensor_is_routed(desc, t) && memob_layer_has(desc, step, t)) {
+            g->status = memob_swap_set_routed(g->swap->placement, step,
+                                              memob_swap_routed_rows(desc, t), 0, g->error);
             break;
         }
-    memoi_swap_generate_layer(g, visit->layer, visit->pass);
 }
 
-MEMOI void memoi_swap_generate_between(void* generator) {
+MEMOI memo_status memoi_swap_generate_visit(void* generator, const memob_visit* visit) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
+    const memob_swap_placement* placement = g->swap->placement;
     const double between_s = g->costs.profile->between_s;
-    if (between_s > 0) memoi_swap_generate_compute(g, "between", between_s, 0);
+    const int is_backward = visit->pass == MEMOB_BACKWARD;
+    if (between_s > 0 && memob_swap_computes_between(placement, visit, g->states != NULL))
+        memoi_swap_generate_compute(g, "between", between_s, 0);
+    if (visit->row < 0) return g->status;
+
+    /* FIRST is used beside the first layer, and LAST beside the last. */
+    g->n_open = 0;
+    g->open[g->n_open++] = visit->layer;
+    if (visit->layer == 1) g->open[g->n_open++] = 0;
+    if (g->states && is_backward && visit->layer == g->states->n_layers - 2)
+        g->open[g->n_open++] = visit->layer + 1;
+    if (!is_backward) memoi_swap_generate_routed(g, placement->visits[visit->row].layer);
+    memoi_swap_generate_layer(g, placement->visits[visit->row].layer, visit->pass);
+    return g->status;
 }
 
 MEMOI memo_status memoi_swap_generate_update(void* generator, int32_t layer) {
@@ -3613,19 +3619,8 @@ MEMOI memo_status memoi_swap_generate_update(void* generator, int32_t layer) {
     return g->status;
 }
 
-/* The layers that are open: each ends before those that began later. */
-MEMOI memo_status memoi_swap_generate_look(void* generator, int32_t pass, int32_t layer,
-                                           int is_end) {
-    memoi_swap_generator* g = (memoi_swap_generator*)generator;
-    if (pass == MEMOB_UPDATE) return g->status;
-    if (!is_end) g->open[g->n_open++] = layer;
-    for (int32_t i = 1; i < g->n_open && is_end; i++) g->open[i - 1] = g->open[i];
-    g->n_open -= is_end;
-    return g->status;
-}
-
 /* What moves bytes takes its time. */
-MEMOI void memoi_swap_generate_times(const memob_rows_rates* rates, memo_schedule* schedule) {
+MEMOI void memoi_swap_generate_times(const memob_rates* rates, memo_schedule* schedule) {
     static const char* const names[] = {"to file", "from file", "to host", "to device"};
     for (int64_t i = 0; i < schedule->n_ops; i++) {
         memo_op* op = &schedule->ops[i];
@@ -3651,7 +3646,7 @@ MEMOI memo_status memoi_swap_generate_engine(memoi_swap_generator* g,
     desc.compute_stream = g->desc.compute_stream;
     desc.computes_on_host = 0;
     desc.trainer.update = memoi_swap_generate_update;
-    desc.trainer.look = memoi_swap_generate_look;
+    desc.trainer.look = NULL;
     desc.trainer.user = g;
     if (!status) {
         desc.device_memory = (char*)g->desc.device_memory +
@@ -3669,13 +3664,7 @@ memo_status memo_swap_generate(const memo_swap_plan_desc* desc, int32_t n_steps,
     memo_recorder_desc recorder_desc = MEMO_ZERO(memo_recorder_desc);
     memo_recorder* recorder;
     memoi_swap_generator g = MEMO_ZERO(memoi_swap_generator);
-    memob_walk walk = {NULL,
-                       NULL,
-                       NULL,
-                       memoi_swap_generate_rows,
-                       memoi_swap_generate_visit,
-                       memoi_swap_generate_between,
-                       &g};
+    memob_step* step = NULL;
     int32_t i, n = memob_rows_n_batches(desc);
     *schedule = NULL;
     recorder_desc.on_paper = 1;
@@ -3706,15 +3695,14 @@ memo_status memo_swap_generate(const memo_swap_plan_desc* desc, int32_t n_steps,
         if (!g.ranges) g.status = memob_no_memory(error, "the schedule of a step");
     }
 
-    walk.states = g.states;
-    if (!g.status) walk.order = g.swap->placement;
+    if (!g.status) step = &g.swap->step;
     if (!g.status && g.states)
-        g.status = memob_states_get_step(g.states, walk.order->n_slices, n, &walk.step, error);
+        g.status = memob_states_get_step(g.states, g.swap->placement->n_slices, n, &step, error);
     for (i = 0; i < n * memob_max(1, n_steps) && !g.status; i++) {
         const int is_last = i % n == n - 1;
-        memo_status status = memob_walk_batch(&walk, is_last, error);
-        if (!status && is_last) status = memob_walk_update(&walk, error);
-        if (!g.status) g.status = status;
+        g.status = memob_states_walk(g.states, step, &g.swap->rows, is_last,
+                                     memoi_swap_generate_visit, &g, error);
+        if (!g.status && is_last && g.states) g.status = memob_states_end_step(g.states, error);
     }
     if (!g.status) memoi_swap_generate_times(&g.rates, recorder->schedule);
     MEMO_FREE(g.ranges);

@@ -254,15 +254,16 @@ extern "C" {
  *     >>law operations       its operations, in the order of enqueueing
  *     >>clock                when streams and bytes are free: predictions
  *     >>sink                 how its operations wait on a device
+ *     >>moves                where the bytes of items lie, and their copies
+ *     >>step                 where a step is, and what lies on the device there
+ *     >>cursor               how it goes through visits, and jumps
  *     >>swap rows            tiles; rows swapped and recomputed
  *     >>swap places          offsets on the device, on the host and in the file
  *     >>swap items           which rows share bytes; the law of a micro-batch
  *     >>swap engine          they run on a device
- *     >>step                 where a step is, and what lies on the device there
  *     >>states places        which states lie where,
  *     >>states items         which visits use them,
- *     >>states               and how a step goes through them
- *     >>walk                 a step through rows and states */
+ *     >>states               and how a step goes through them */
 
 #if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
 #define MEMO_BASE_DONE
@@ -362,13 +363,14 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #include "memo/law_ops.h"
 #include "memo/clock.h"
 #include "memo/sink.h"
+#include "memo/moves.h"
+#include "memo/step.h"
+#include "memo/cursor.h"
 #include "memo/swap_rows.h"
 #include "memo/swap_places.h"
 #include "memo/swap_items.h"
 #include "memo/swap_engine.h"
-#include "memo/step.h"
 #include "memo/states_places.h"
 #include "memo/states_items.h"
 #include "memo/states.h"
-#include "memo/walk.h"
 #endif /* MEMO_IMPLEMENTATION */

@@ -1,8 +1,8 @@
 #pragma once
 #include "memo/law.h"
 /* ---- >>clock ------------------------------------------------------------------------------------
- * Knows: until when streams are busy, and when the latest uses of bytes end.  Knows nothing of
- * what operations do, and of how long they take.
+ * Knows: until when streams are busy, when the latest uses of bytes end, and how long copies take.
+ * Knows nothing of what computes.
  *
  * The planner's sink of laws: every prediction is a walk on this clock.  An operation begins when
  * its stream is free, and when the operations before have ended that touch its bytes, if either
@@ -11,12 +11,23 @@
  * 1. What is enqueued has its end at once, which nothing changes that comes later.
  * 2. Time never goes back: not that of a stream, and not that of bytes. */
 
-/* Start from all zero. */
+/* What copies, uses of the file, and updates on the host cost. */
+typedef struct memob_rates {
+    double copy_s;            /* of each copy, in addition to the bytes */
+    double bytes_per_s[2][2]; /* of copies, of the file: out, back; 0: they take no time */
+    double update_host_s_per_byte;
+    double slowdown_s_per_byte[2]; /* of computation, by copies beside it: to the host, back */
+} memob_rates;
+
+/* Start from all zero, but for rates. */
 typedef struct memob_clock {
+    const memob_rates* rates;
     double time_s[MEMOB_N_STREAMS]; /* until then the stream is busy, or waits */
     double stall_s;                 /* computation has waited for so long */
     double late_s; /* how much later operations begin than computation enqueues them, summed */
     int32_t computes_on_host; /* the calling thread computes, so it enqueues when it has computed */
+    double in_flight_s[2];    /* copies to the host, back: enqueued since a visit computed last */
+    double copied_bytes[2];   /* to the host, back */
 } memob_clock;
 
 /* Bytes of a law. */
@@ -40,6 +51,31 @@ MEMOI void memob_clock_add(memob_clock* c, int32_t stream, double span_s) {
     MEMO_ASSERT(span_s >= 0); /* 2 */
     c->late_s += c->time_s[stream] - c->time_s[MEMOB_STREAM_COMPUTE];
     c->time_s[stream] += span_s;
+}
+
+/* Copies of an operation of a law; or a use of the file, read or write.  Each has a start, which
+ * does not use the link, and they share bytes. */
+MEMOI void memoi_clock_copy(memob_clock* c, int32_t kind, int32_t n_copies, int64_t n_bytes) {
+    const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
+    const int is_back = kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
+    const int32_t streams[2] = {MEMOB_STREAM_TO_HOST + is_back, MEMOB_STREAM_FILE};
+    const double rate = c->rates->bytes_per_s[is_file][is_back];
+    const double bytes_s = rate > 0 ? (double)n_bytes / rate : 0;
+    if (!is_file) c->copied_bytes[is_back] += (double)n_bytes;
+    if (!n_copies) return;
+    if (!is_file) c->in_flight_s[is_back] += bytes_s;
+    memob_clock_add(c, streams[is_file], (is_file ? 0 : n_copies * c->rates->copy_s) + bytes_s);
+}
+
+/* A visit computes.  Copies that were enqueued since the last one computed make it slower. */
+MEMOI void memob_clock_compute(memob_clock* c, double time_s) {
+    double slower_s = 0;
+    for (int32_t way = 0; way < 2; way++) {
+        const double beside_s = c->in_flight_s[way] < time_s ? c->in_flight_s[way] : time_s;
+        slower_s += c->rates->slowdown_s_per_byte[way] * (beside_s * c->rates->bytes_per_s[0][way]);
+        c->in_flight_s[way] = 0;
+    }
+    memob_clock_add(c, MEMOB_STREAM_COMPUTE, time_s + slower_s);
 }
 
 /* An operation of a law waits for those before. */

@@ -8,6 +8,15 @@
  * 1. An event that is recorded is one of the engine's.
  * 2. An operation of the file is the same each time. */
 
+/* Memory of the device and of the host, between which copies go, and a file. */
+typedef struct memob_memory {
+    char *device, *host;
+    int32_t owns_device, owns_host;
+    memob_spill_op* spill_ops; /* writes and reads of the file, each made when it is first used */
+    memob_spill_file file;
+    int64_t copied_bytes[2], file_bytes[2]; /* so far: to the host, back; to the file, back */
+} memob_memory;
+
 typedef struct memob_engine {
     memo_device device;
     memo_stream streams[MEMOB_N_STREAMS];
@@ -15,12 +24,8 @@ typedef struct memob_engine {
     int32_t computes_on_host; /* the calling thread computes, not a stream */
     memo_event* events;
     int32_t n_events;
-    memob_spill_op* spill_ops; /* writes and reads of the file, each made when it is first used */
-    memob_spill_file file;
-    char *device_memory, *host_memory;
-    int32_t owns_device_memory, owns_host_memory;
-    int64_t copied_bytes[2], file_bytes[2]; /* so far: to the host, back; to the file, back */
-    memob_arrays arrays;                    /* events, spill_ops, and others of the engine */
+    memob_memory memory;
+    memob_arrays arrays; /* events, spill_ops, and others of the engine */
 
     /* The call that is under way.  After a failure the rest of the call does nothing. */
     memo_status status;
@@ -38,51 +43,45 @@ MEMOI void memob_engine_begin(memob_engine* e, const memo_device* device,
                               void* device_memory, void* host_memory) {
     memset(e, 0, sizeof *e);
     (void)memob_device_take(&e->device, device, "", NULL);
-    e->file.fd = -1;
+    e->memory.file.fd = -1;
     e->streams[MEMOB_STREAM_COMPUTE] = compute_stream;
     e->computes_on_host = computes_on_host;
-    e->device_memory = (char*)device_memory;
-    e->host_memory = (char*)host_memory;
+    e->memory.device = (char*)device_memory;
+    e->memory.host = (char*)host_memory;
 }
 
-/* Takes memory and streams that the caller has not given: no stream, two streams of copies, or also
- * the file's.  Creates the events.  copy_streams may be NULL.  desc: name of the desc, for
- * messages.  memob_engine_release frees whatever was taken. */
+/* Takes memory that the caller has not given.  desc: name of the desc, for messages.
+ * memob_engine_release frees whatever was taken. */
 MEMOI memo_status memob_engine_acquire(memob_engine* e, const char* desc, int64_t device_bytes,
-                                       int64_t host_bytes, const memo_stream* copy_streams,
-                                       int n_streams, memo_error* error) {
-    static const char* const names[] = {"compute", "to host", "to device", "file"};
-    MEMOB_TABLE_OF(MEMOB_N_STREAMS, names);
-    void *on_device = e->device_memory, *on_host = e->host_memory;
+                                       int64_t host_bytes, memo_error* error) {
+    void *on_device = e->memory.device, *on_host = e->memory.host;
     memo_status status = MEMO_STATUS_OK;
-
-    /* Memory. */
     if (!on_device && device_bytes) {
         status = memo_device_alloc(&e->device, device_bytes, &on_device, error);
         if (status) return status;
-        e->owns_device_memory = 1;
+        e->memory.owns_device = 1;
     }
-    e->device_memory = (char*)on_device;
+    e->memory.device = (char*)on_device;
     if ((uintptr_t)on_device % MEMOB_DEVICE_ALIGNMENT)
         return MEMOB_INVALID(error, "%s.device_memory: not a multiple of %d bytes", desc,
                              MEMOB_DEVICE_ALIGNMENT);
     if (!on_host && host_bytes) {
         status = memo_host_alloc(&e->device, host_bytes, &on_host, error);
         if (status) return status;
-        e->owns_host_memory = 1;
+        e->memory.owns_host = 1;
     }
-    e->host_memory = (char*)on_host;
+    e->memory.host = (char*)on_host;
+    return status;
+}
 
-    /* Streams and events. */
-    for (int32_t i = MEMOB_STREAM_TO_HOST; i <= n_streams && !status; i++) {
-        if (copy_streams) e->streams[i] = copy_streams[i - 1];
-        if (e->streams[i])
-            e->borrowed |= 1 << i;
-        else
+/* Creates streams that are not there: of copies (n_streams 2), and of the file (3). */
+MEMOI memo_status memob_engine_take_streams(memob_engine* e, int32_t n_streams, memo_error* error) {
+    static const char* const names[] = {"compute", "to host", "to device", "file"};
+    MEMOB_TABLE_OF(MEMOB_N_STREAMS, names);
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t i = MEMOB_STREAM_TO_HOST; i <= n_streams && !status; i++)
+        if (!e->streams[i])
             status = memo_stream_create(&e->device, names[i], 0, &e->streams[i], error);
-    }
-    for (int32_t i = 0; i < e->n_events && !status; i++)
-        status = memo_event_create_untimed(&e->device, &e->events[i], error);
     return status;
 }
 
@@ -106,11 +105,11 @@ MEMOI void memob_engine_release(memob_engine* e) {
         MEMOB_IGNORE(memo_stream_synchronize(device, e->streams[i], NULL));
         if (!(e->borrowed >> i & 1)) memo_stream_destroy(device, e->streams[i], NULL);
     }
-    memob_spill_destroy(&e->file);
+    memob_spill_destroy(&e->memory.file);
     for (int32_t i = 0; i < e->n_events && e->events; i++)
         if (e->events[i]) memo_event_destroy(device, e->events[i], NULL);
-    if (e->owns_host_memory) memo_host_free(device, e->host_memory, NULL);
-    if (e->owns_device_memory) memo_device_free(device, e->device_memory, NULL);
+    if (e->memory.owns_host) memo_host_free(device, e->memory.host, NULL);
+    if (e->memory.owns_device) memo_device_free(device, e->memory.device, NULL);
 }
 
 /* --- operations of a call --- */
@@ -126,28 +125,29 @@ MEMOI void memob_engine_record(memob_engine* e, int32_t stream, int32_t event) {
         e->status = memo_event_record(&e->device, e->events[event], e->streams[stream], e->error);
 }
 
-/* Copies bytes to the host, or back. */
-MEMOI inline void memob_engine_copy(memob_engine* e, int is_back, int64_t device_begin,
-                                    int64_t host_begin, int64_t n_bytes) {
-    void* on_device = memob_at(e->device_memory, device_begin);
-    void* on_host = memob_at(e->host_memory, host_begin);
+/* Copies bytes of memory to the host, or back. */
+MEMOI inline void memob_engine_copy(memob_engine* e, memob_memory* memory, int is_back,
+                                    int64_t device_begin, int64_t host_begin, int64_t n_bytes) {
+    void* on_device = memob_at(memory->device, device_begin);
+    void* on_host = memob_at(memory->host, host_begin);
     if (e->status) return;
     e->status = is_back ? memo_copy(&e->device, e->streams[MEMOB_STREAM_TO_DEVICE],
                                     MEMO_COPY_TO_DEVICE, on_device, on_host, n_bytes, e->error)
                         : memo_copy(&e->device, e->streams[MEMOB_STREAM_TO_HOST], MEMO_COPY_TO_HOST,
                                     on_host, on_device, n_bytes, e->error);
-    if (!e->status) e->copied_bytes[is_back] += n_bytes;
+    if (!e->status) memory->copied_bytes[is_back] += n_bytes;
 }
 
 /* Writes bytes of host memory to the file, or reads them; always the same for operation k. */
-MEMOI void memob_engine_use_file(memob_engine* e, int64_t k, int is_write, int64_t host_begin,
-                                 int64_t file_begin, int64_t n_bytes) {
-    memob_spill_op* op = &e->spill_ops[k];
-    void* on_host = memob_at(e->host_memory, host_begin);
-    if (!op->file) memob_spill_op_init(op, &e->file, is_write, (char*)on_host, file_begin, n_bytes);
+MEMOI void memob_engine_use_file(memob_engine* e, memob_memory* memory, int64_t k, int is_write,
+                                 int64_t host_begin, int64_t file_begin, int64_t n_bytes) {
+    memob_spill_op* op = &memory->spill_ops[k];
+    void* on_host = memob_at(memory->host, host_begin);
+    if (!op->file)
+        memob_spill_op_init(op, &memory->file, is_write, (char*)on_host, file_begin, n_bytes);
     MEMO_ASSERT(op->is_write == is_write && op->address == on_host && /* 2 */
                 op->offset == file_begin);
     if (e->status) return;
     e->status = memob_spill_launch(&e->device, e->streams[MEMOB_STREAM_FILE], op, e->error);
-    if (!e->status) e->file_bytes[!op->is_write] += op->n_bytes;
+    if (!e->status) memory->file_bytes[!op->is_write] += op->n_bytes;
 }

@@ -88,6 +88,9 @@ typedef struct memob_part {
 typedef struct memob_op {
     int32_t kind, stream;
     int32_t visit; /* the visit, or the one behind which it is enqueued; -1: before the list */
+    /* Of transfers: 0: of a store, 1: of a load; and how many visits come before the one that waits
+     * for it, of those that count.  Copies of two laws are enqueued in that order. */
+    int32_t is_load, need;
     int32_t list;
     int32_t first_part, n_parts;
     int32_t first_touch, n_touches; /* see memob_cells_need */
@@ -109,6 +112,7 @@ typedef struct memob_law_desc {
      * by bytes, each way for itself. */
     const int32_t* n_spread;
     const int64_t* item_bytes; /* (n_items) */
+    const char* counts;        /* NULL, or (n_visits): 1: the visit counts for memob_op.need */
     int32_t n_lists;           /* 0: 1 */
     /* Addresses and sizes are slots, below these numbers on the device, on the host and in the
      * file.  A slot is bytes of the same items, and a cell of the law. */
@@ -182,6 +186,7 @@ typedef struct memoi_maker {
     int32_t* latest; /* (n_items): the item's latest stay; -1 */
     int32_t *owners, *used; /* of a cell: the latest stay; the latest use */
     int64_t touches_most, parts_most, ops_most;
+    int32_t* n_counted;  /* (n_visits + 1): visits before each that count */
     int32_t has_windows; /* items have homes in the file */
     memob_arrays arrays;
 } memoi_maker;

@@ -83,6 +83,22 @@ MEMOI void memoi_law_add_visit(memoi_maker* m) {
 
 /* --- transfers --- */
 
+/* Visits before a time that count. */
+MEMOI int32_t memoi_law_count(const memoi_maker* m, int32_t time) {
+    const int32_t n = m->desc->n_visits;
+    return time / n * m->n_counted[n] + m->n_counted[time % n];
+}
+
+/* An operation that a transfer is, or that comes with it. */
+MEMOI memob_op* memoi_law_add_transfer(memoi_maker* m, int32_t kind, const memoi_due* due) {
+    memob_op* op = memoi_law_add_op(m, kind);
+    op->is_load = due->order;
+    op->need = due->need;
+    if (due->need < INT32_MAX)
+        op->need = memoi_law_count(m, due->need) - memoi_law_count(m, due->slot);
+    return op;
+}
+
 /* An operation of transfers, or of copies between windows and their homes in the file. */
 MEMOI void memoi_law_copy(memoi_maker* m, int32_t kind, const memoi_due* due, int32_t n) {
     const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
@@ -93,7 +109,7 @@ MEMOI void memoi_law_copy(memoi_maker* m, int32_t kind, const memoi_due* due, in
         if (is_file && item->file < 0) continue;
         if (is_file && !item->lives_on && !(kind == MEMOB_OP_WRITE && m->is_read[&due[k] - m->due]))
             continue; /* reads: memoi_law_read_behind */
-        if (!op) op = memoi_law_add_op(m, kind);
+        if (!op) op = memoi_law_add_transfer(m, kind, due);
         memoi_law_add_part(m, op, due[k].item, is_file ? due[k].host : due[k].at,
                            is_file ? item->file : due[k].host, item->n_host);
     }
@@ -135,7 +151,7 @@ MEMOI void memoi_law_read_behind(memoi_maker* m, const memoi_due* due, int32_t n
     for (int32_t k = 0; k < n; k++)
         for (int32_t r = m->first_read[due + k - m->due]; r >= 0; r = m->next_read[r]) {
             const memob_item* item = &m->desc->items[m->due[r].item];
-            if (!op) op = memoi_law_add_op(m, MEMOB_OP_READ);
+            if (!op) op = memoi_law_add_transfer(m, MEMOB_OP_READ, due);
             memoi_law_add_part(m, op, m->due[r].item, item->host, item->file, item->n_host);
         }
     if (op) memoi_law_end_op(m, op);
@@ -190,6 +206,7 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     int64_t n_each; /* operations of a transfer, at most */
     for (int32_t i = 0; i < d->n_items; i++) m->has_windows |= d->items[i].file >= 0;
     n_each = 1 + m->has_windows;
+
     m->ops_most = n_times + n_each * m->n_due;
     m->parts_most = n_refs + n_each * m->n_due;
     law->ops = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_op, m->ops_most);
@@ -202,8 +219,12 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     law->touches = MEMOB_ARRAY_OF_ANY(&law->arrays, int32_t, m->touches_most);
     law->begin = MEMOB_ARRAY(&law->arrays, int32_t, law->n_lists + 1);
     law->visit_ops = MEMOB_ARRAY(&law->arrays, int32_t, n_times);
+    m->n_counted = MEMOB_ARRAY(&m->arrays, int32_t, (int64_t)d->n_visits + 1);
+
     if (m->arrays.failed || law->arrays.failed) return memob_no_memory(error, "the law of a step");
     if (m->has_windows && memoi_law_find_reads(m, error)) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    for (int32_t v = 0; v < d->n_visits; v++)
+        m->n_counted[v + 1] = m->n_counted[v] + (!d->counts || d->counts[v]);
     memoi_law_walk(m);
     return MEMO_STATUS_OK;
 }
@@ -258,12 +279,13 @@ MEMOI int32_t memoi_cell_follow(memoi_cell_path* paths, int32_t path, int32_t op
     return p->next[writes];
 }
 
-/* Cells that the same operations touch in the same way become one; waits and times stay the same.
- * Errors: OUT_OF_HOST_MEMORY. */
+/* Cells that the same operations touch in the same way become one, and those that one stream alone
+ * uses are left out; waits and times stay the same.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_law_join_cells(memob_law* law, memo_error* error) {
     memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memoi_cell_path* paths = MEMOB_ARRAY(&arrays, memoi_cell_path, (int64_t)law->n_touches + 1);
     int32_t* path_of = MEMOB_ARRAY(&arrays, int32_t, law->n_cells);
+    uint8_t* streams = MEMOB_ARRAY(&arrays, uint8_t, law->n_cells); /* bit s: stream s uses it */
     int32_t n_paths = 1, n_cells = 0, n_touches = 0;
     memo_status status = MEMO_STATUS_OK;
     const int32_t n_ops = arrays.failed ? 0 : law->n_ops;
@@ -272,13 +294,15 @@ MEMOI memo_status memoi_law_join_cells(memob_law* law, memo_error* error) {
             const int32_t touch = law->touches[law->ops[k - 1].first_touch + i];
             path_of[touch >> 1] =
                 memoi_cell_follow(paths, path_of[touch >> 1], k, touch & 1, &n_paths);
+            streams[touch >> 1] |= (uint8_t)(1 << law->ops[k - 1].stream);
         }
 
     /* The first cell of each path stays, and path_of becomes its new number, from 1 on.  The others
      * have 0. */
     for (int32_t c = 0; c < law->n_cells && n_ops; c++) {
         memoi_cell_path* path = &paths[path_of[c]];
-        path_of[c] = path_of[c] && path->ops[0] >= 0 ? ++n_cells : 0;
+        const int is_shared = (streams[c] & (streams[c] - 1)) != 0;
+        path_of[c] = is_shared && path->ops[0] >= 0 ? ++n_cells : 0;
         path->ops[0] = -1;
     }
     for (int32_t k = 0; k < n_ops; k++) {

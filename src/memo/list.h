@@ -37,6 +37,7 @@ typedef enum memob_phase {
 
 typedef struct memob_visit {
     int32_t pass, layer, slice;
+    int32_t row;     /* its number among visits of layers in the round; -1: it is none */
     uint8_t begins;  /* gradients of the layer begin */
     uint8_t on_host; /* an update there */
 } memob_visit;
@@ -48,6 +49,7 @@ typedef struct memob_list_desc {
     int32_t n_slices, n_rounds;
     int32_t update_at; /* memo_update_at */
     int32_t updates_on_host;
+    int32_t has_states; /* 0: visits of layers alone, of one round, and of an evaluation */
 } memob_list_desc;
 
 typedef struct memob_list {
@@ -55,6 +57,7 @@ typedef struct memob_list {
     memob_visit* visits;
     int32_t begin[MEMOB_N_PHASES], end[MEMOB_N_PHASES]; /* of visits; the same: there is none */
     int32_t n_visits, n_of_step;
+    int32_t n_rows; /* visits of layers of the latest round */
     memob_arrays arrays;
 } memob_list;
 
@@ -67,10 +70,14 @@ MEMOI int32_t memob_turn_of(int32_t turn) { return turn < 0 ? -1 - turn : turn; 
 /* Without an array, counts. */
 MEMOI void memoi_list_add(memob_list* list, int32_t pass, int32_t layer, int32_t slice,
                           int begins) {
-    const int on_host = pass == MEMOB_UPDATE && list->desc.updates_on_host;
-    const memob_visit visit = {pass, layer, slice, (uint8_t)begins, (uint8_t)on_host};
+    const int is_update = pass == MEMOB_UPDATE, on_host = is_update && list->desc.updates_on_host;
+    const int has_rows = !is_update && memob_is_within(layer, 1, list->desc.n_layers);
+    const int32_t row = has_rows ? list->n_rows : -1;
+    const memob_visit visit = {pass, layer, slice, row, (uint8_t)begins, (uint8_t)on_host};
+    if (!has_rows && !list->desc.has_states) return;
     if (list->visits) list->visits[list->n_visits] = visit;
     list->n_visits++;
+    list->n_rows += has_rows;
 }
 
 /* Is none of turns [k, end) the same? */
@@ -129,9 +136,11 @@ MEMOI void memoi_list_round(memob_list* list, int32_t phase) {
 /* The visits of a phase, behind those before. */
 MEMOI void memoi_list_phase(memob_list* list, int32_t phase) {
     const memob_list_desc* d = &list->desc;
+    const int32_t n_chunks = d->has_states ? d->n_chunks : 1; /* rows: of one place */
     list->begin[phase] = list->n_visits;
+    list->n_rows = 0;
     if (phase == MEMOB_EVALUATION) {
-        for (int32_t chunk = 0; chunk < d->n_chunks; chunk++) memoi_list_forwards(list, chunk, 0);
+        for (int32_t chunk = 0; chunk < n_chunks; chunk++) memoi_list_forwards(list, chunk, 0);
         memoi_list_add(list, MEMOB_FORWARD, d->n_layers + 1, 0, 0);
     } else if (phase == MEMOB_UPDATES) {
         for (int32_t l = 0; l < d->n_layers + 2; l++) memoi_list_add(list, MEMOB_UPDATE, l, 0, 0);
@@ -151,6 +160,12 @@ MEMOI int memoi_list_has(const memob_list_desc* d, int32_t phase) {
     MEMO_ASSERT(d->n_rounds > 0);
     if (phase == MEMOB_UPDATES) return d->update_at == MEMO_UPDATE_PASS;
     return rounds[memob_min(d->n_rounds, 5) - 1][phase];
+}
+
+/* Has the list visits of the phase beside its step? */
+MEMOI int memoi_list_has_beside(const memob_list_desc* d, int32_t phase) {
+    if (memoi_list_has(d, phase) || phase == MEMOB_SECOND || phase == MEMOB_LAST_BUT_ONE) return 0;
+    return d->has_states || phase == MEMOB_EVALUATION;
 }
 
 /* Which phase round k is, of a step that may have more or fewer than are planned. */
@@ -192,8 +207,7 @@ MEMOI memo_status memoi_list_make(const memob_list_desc* desc, memob_list* list,
         list->n_visits = 0;
         for (int is_beside = 0; is_beside < 2; is_beside++) {
             for (int32_t phase = 0; phase < MEMOB_N_PHASES; phase++)
-                if (memoi_list_has(desc, phase) != is_beside &&
-                    !(is_beside && (phase == MEMOB_SECOND || phase == MEMOB_LAST_BUT_ONE)))
+                if (is_beside ? memoi_list_has_beside(desc, phase) : memoi_list_has(desc, phase))
                     memoi_list_phase(list, phase);
             if (!is_beside) list->n_of_step = list->n_visits;
         }

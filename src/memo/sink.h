@@ -12,29 +12,45 @@
  * 1. An event that is waited for was recorded behind the operation that is meant. */
 
 typedef struct memob_sink {
-    memob_engine engine;  /* events: MEMOB_RECORDS of each stream */
-    const memob_law* law; /* the one whose operations come */
-    memob_waits* waits;   /* its own, or those of the sink whose streams it uses */
-    memob_cell* cells;    /* (law->n_cells) */
+    memob_engine engine; /* events: MEMOB_RECORDS of each stream */
+    memob_waits* waits;
     memob_records records[MEMOB_N_STREAMS];
-    int32_t has_failed; /* the last call */
-    /* A planner's: the engine enqueues on this clock, and there are neither waits nor events. */
+    int32_t has_failed;       /* the last call */
+    const memob_law* entered; /* the latest of states; NULL: none */
+    /* A planner's: operations pass on this clock, and there are neither waits nor events. */
     memob_clock* clock;
-    memob_clock_cell* clock_cells; /* (law->n_cells) */
 } memob_sink;
 
-/* Waits, and the events of its streams; a clock needs none.  base: NULL, or the sink whose streams
- * it uses.  n_streams: 4 with the file's, 3 without, 0: none is used.  Errors:
- * OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_sink_prepare(memob_sink* sink, const memob_sink* base, int32_t n_streams,
-                                     memo_error* error) {
+/* A law whose operations a sink gets, and what is known of its bytes. */
+typedef struct memob_sink_law {
+    const memob_law* law;
+    memob_cell* cells;             /* (law->n_cells) */
+    memob_clock_cell* clock_cells; /* the same on a clock */
+} memob_sink_law;
+
+/* An operation.  A visit may be of two laws, which have no byte in common. */
+typedef struct memob_sink_op {
+    int32_t n; /* laws; 0: none has bytes of it */
+    const memob_sink_law* of[2];
+    const memob_op* ops[2];
+} memob_sink_op;
+
+/* Streams 1 to n_streams, as memob_engine_take_streams, with the events of these and of compute.
+ * What is there stays.  A clock needs none.  Errors: OUT_OF_HOST_MEMORY, the device's. */
+MEMOI memo_status memoi_sink_take_streams(memob_sink* sink, int32_t n_streams, memo_error* error) {
     memob_engine* e = &sink->engine;
-    if (sink->clock) return MEMO_STATUS_OK;
-    sink->waits = base ? base->waits : MEMOB_ARRAY(&e->arrays, memob_waits, 1);
-    e->n_events = n_streams * MEMOB_RECORDS;
-    e->events = MEMOB_ARRAY(&e->arrays, memo_event, e->n_events);
-    return e->arrays.failed ? memob_no_memory(error, "the waits and events of an engine")
-                            : MEMO_STATUS_OK;
+    const int32_t n_events = n_streams ? (n_streams + 1) * MEMOB_RECORDS : 0;
+    memo_status status;
+    if (sink->clock || !n_streams) return MEMO_STATUS_OK;
+    if (!sink->waits) {
+        sink->waits = MEMOB_ARRAY(&e->arrays, memob_waits, 1);
+        e->events = MEMOB_ARRAY(&e->arrays, memo_event, MEMOB_N_STREAMS * MEMOB_RECORDS);
+        if (e->arrays.failed) return memob_no_memory(error, "the waits and events of an engine");
+    }
+    status = memob_engine_take_streams(e, n_streams, error);
+    for (; e->n_events < n_events && !status; e->n_events += !status)
+        status = memo_event_create_untimed(&e->device, &e->events[e->n_events], error);
+    return status;
 }
 
 MEMOI void memoi_sink_free(memob_sink* sink) {
@@ -76,39 +92,59 @@ MEMOI void memoi_sink_wait(memob_sink* sink, int32_t stream, const memob_numbers
     }
 }
 
-/* What an operation must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
-MEMOI int memoi_sink_need(const memob_sink* sink, const memob_op* op, memob_numbers* wait) {
-    memob_cells_need(sink->cells, sink->law->touches + op->first_touch, op->n_touches, wait);
-    return memob_waits_reduce(sink->waits, op->stream, wait);
+/* Nothing of the law's bytes was enqueued. */
+MEMOI void memob_sink_forget(const memob_sink_law* of) {
+    const size_t n = (size_t)of->law->n_cells;
+    if (of->clock_cells)
+        memset(of->clock_cells, 0, n * sizeof *of->clock_cells);
+    else
+        memset(of->cells, 0, n * sizeof *of->cells);
 }
 
-/* An operation begins, when those before are over for which it waits.  Returns how many operations
- * its stream has had. */
-MEMOI int64_t memoi_sink_begin(memob_sink* sink, const memob_op* op) {
+/* Adds what a law has of an operation, if it has bytes. */
+MEMOI void memoi_sink_add(const memob_sink* sink, memob_sink_op* op, const memob_sink_law* of,
+                          const memob_op* as) {
+    if (!as->n_touches || !(sink->clock || sink->engine.n_events)) return;
+    MEMO_ASSERT(!op->n || op->ops[0]->stream == as->stream);
+    op->of[op->n] = of;
+    op->ops[op->n++] = as;
+}
+
+/* What an operation must wait for, of all that was enqueued; 0: for nothing.  wait: all zero. */
+MEMOI int memoi_sink_need(const memob_sink* sink, const memob_sink_op* op, memob_numbers* wait) {
+    if (!op->n) return 0;
+    for (int32_t k = 0; k < op->n; k++)
+        memob_cells_need(op->of[k]->cells, op->of[k]->law->touches + op->ops[k]->first_touch,
+                         op->ops[k]->n_touches, wait);
+    return memob_waits_reduce(sink->waits, op->ops[0]->stream, wait);
+}
+
+/* An operation begins, when those before are over for which it waits. */
+MEMOI void memoi_sink_begin(memob_sink* sink, const memob_sink_op* op) {
     memob_numbers wait = MEMO_ZERO(memob_numbers);
     if (sink->clock) {
-        memob_clock_begin(sink->clock, sink->clock_cells, sink->law, op);
-        return 0;
-    }
-    if (memoi_sink_need(sink, op, &wait)) memoi_sink_wait(sink, op->stream, &wait);
-    MEMO_ASSERT(sink->engine.status || !memoi_sink_need(sink, op, &wait)); /* 1 of >>waits */
-    return sink->waits->now[op->stream].of[op->stream];
-}
-
-/* All of it is enqueued, and others will wait for it.  n_before: operations of its stream when it
- * began.  If more have ended since, as the rows of a layer inside the layer's states, it has ended
- * with the last of them. */
-MEMOI void memoi_sink_end(memob_sink* sink, const memob_op* op, int64_t n_before) {
-    int64_t number;
-    if (sink->clock) {
-        memob_clock_end(sink->clock, sink->clock_cells, sink->law, op);
+        for (int32_t k = 0; k < op->n; k++)
+            memob_clock_begin(sink->clock, op->of[k]->clock_cells, op->of[k]->law, op->ops[k]);
         return;
     }
-    number = sink->waits->now[op->stream].of[op->stream];
-    if (number == n_before) number = memob_waits_end(sink->waits, op->stream);
-    memob_cells_mark(sink->cells, sink->law->touches + op->first_touch, op->n_touches, op->stream,
-                     number);
-    (void)memoi_sink_record(sink, op->stream, number);
+    if (memoi_sink_need(sink, op, &wait)) memoi_sink_wait(sink, op->ops[0]->stream, &wait);
+    MEMO_ASSERT(sink->engine.status || !memoi_sink_need(sink, op, &wait)); /* 1 of >>waits */
+}
+
+/* All of it is enqueued, and others will wait for it: by one number, whatever laws it is of. */
+MEMOI void memoi_sink_end(memob_sink* sink, const memob_sink_op* op) {
+    const int32_t stream = op->n ? op->ops[0]->stream : -1;
+    const int64_t number = sink->clock || !op->n ? 0 : memob_waits_end(sink->waits, stream);
+    for (int32_t k = 0; k < op->n; k++) {
+        const memob_sink_law* of = op->of[k];
+        const memob_op* as = op->ops[k];
+        if (sink->clock)
+            memob_clock_end(sink->clock, of->clock_cells, of->law, as);
+        else
+            memob_cells_mark(of->cells, of->law->touches + as->first_touch, as->n_touches, stream,
+                             number);
+    }
+    if (number) (void)memoi_sink_record(sink, stream, number);
 }
 
 /* A stream waits for all that the trainer has given another. */

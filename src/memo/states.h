@@ -2,8 +2,8 @@
 #include "memo/states_items.h"
 /* ---- >>states -----------------------------------------------------------------------------------
  * Knows: which visits of a step a call of the trainer brings, how updates run, and how the caller
- * reads and writes states.  Knows nothing of why bytes travel, of rows, and of what the trainer
- * computes.
+ * reads and writes states.  Knows nothing of why bytes travel, of what rows are, and of what the
+ * trainer computes.
  *
  * Sessions, the planner's clock and memo_swap_generate go through the cursor of a step with these
  * functions.
@@ -19,13 +19,6 @@
 
 /* --- creation --- */
 
-/* After memob_states_init: what a step needs.  n_streams: as for memoi_sink_prepare.  Errors:
- * OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_states_prepare(memob_states* states, int32_t n_streams, memo_error* error) {
-    const memo_status status = memoi_states_make_items(states, error);
-    return status ? status : memoi_sink_prepare(&states->sink, NULL, n_streams, error);
-}
-
 MEMOI void memob_states_destroy(memob_states* states) {
     if (!states) return;
     memob_states_free(states);
@@ -38,32 +31,31 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
     static const char name[] = "memo_session_desc";
     const memob_states_sizes* sizes = &states->sizes;
     const int has_file = sizes->spill_bytes > 0, launches = has_file || states->updates;
-    const int32_t n_copying = sizes->host_bytes ? 3 : 0;
     memob_engine* e = &states->sink.engine;
     memo_stream filling;
     memo_status status = MEMO_STATUS_OK;
     if (has_file && !desc->spill_directory && !is_dry)
         return MEMOB_INVALID(error,
                              "memo_session_desc.spill_directory: NULL, but spilled has bits");
-    status = memob_states_prepare(states, launches ? (int32_t)MEMOB_N_STREAMS : n_copying, error);
+    status = memob_states_make_items(states, error);
     if (launches && !status)
         status =
             memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
     if (!status)
-        status = memob_engine_acquire(e, name, sizes->device_bytes, sizes->host_bytes, NULL,
-                                      launches ? 3 : 2, error);
+        status = memob_engine_acquire(e, name, sizes->device_bytes, sizes->host_bytes, error);
+    if (!status) status = memoi_sink_take_streams(&states->sink, launches ? 3 : 2, error);
     if (status) return status;
 
     /* All states are zero at first, as a new file is. */
     if (is_dry) return status;
-    if (sizes->host_bytes) memset(e->host_memory, 0, (size_t)sizes->host_bytes);
+    if (sizes->host_bytes) memset(e->memory.host, 0, (size_t)sizes->host_bytes);
     if (has_file)
         status = memob_spill_create(
-            &e->file, desc->spill_directory, sizes->spill_bytes, desc->spill_bytes_per_s,
-            e->host_memory + sizes->host_bytes - MEMOB_SPILL_ALIGNMENT, error);
+            &e->memory.file, desc->spill_directory, sizes->spill_bytes, desc->spill_bytes_per_s,
+            e->memory.host + sizes->host_bytes - MEMOB_SPILL_ALIGNMENT, error);
     filling = e->streams[MEMOB_STREAM_TO_DEVICE];
     if (!status && sizes->resident_bytes)
-        status = memo_fill(&e->device, filling, e->device_memory, 0, sizes->resident_bytes, error);
+        status = memo_fill(&e->device, filling, e->memory.device, 0, sizes->resident_bytes, error);
     return status ? status : memo_stream_synchronize(&e->device, filling, error);
 }
 
@@ -120,7 +112,7 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
 /* Gradients of a new step begin at zero. */
 MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
     memob_engine* e = &states->sink.engine;
-    uint32_t fresh = states->gradients;
+    uint32_t fresh = states->sink.clock ? 0 : states->gradients;
     MEMO_ASSERT(!states->layers[layer].has_gradients); /* 2 */
     for (; fresh && !e->status; fresh &= fresh - 1) {
         const int32_t s = __builtin_ctz(fresh);
@@ -142,7 +134,7 @@ MEMOI memo_status memoi_states_go(memob_states* states, int32_t pass, int32_t la
     memo_status status;
     MEMO_ASSERT(visit && visit->pass == pass && visit->layer == layer); /* 1 */
     (void)layer;
-    status = memoi_step_begin(step, error);
+    status = memob_step_begin(step, error);
     if (status || !visit->begins) return status;
     memoi_states_clear(states, visit->layer);
     if (visit->layer == 1) memoi_states_clear(states, 0);
@@ -163,6 +155,13 @@ MEMOI memo_status memoi_states_look(memob_states* states, int32_t pass, int32_t 
  * uses. */
 MEMOI memo_status memoi_states_launch_update(memob_states* states, int32_t layer) {
     memob_engine* e = &states->sink.engine;
+    memob_clock* clock = states->sink.clock;
+    if (clock) {
+        memob_clock_add(clock, MEMOB_STREAM_FILE,
+                        clock->rates->update_host_s_per_byte *
+                            memob_states_update_bytes(states, layer));
+        return MEMO_STATUS_OK;
+    }
     if (e->device.annotate) memoi_states_annotate(states, layer);
     if (!e->status)
         e->status = memo_launch_host(&e->device, e->streams[MEMOB_STREAM_FILE],
@@ -188,7 +187,7 @@ MEMOI memo_status memoi_states_update(memob_states* states, memo_error* error) {
     }
     if (!status)
         status =
-            states->is_filling ? memoi_step_begin_with(step, error) : memoi_step_begin(step, error);
+            states->is_filling ? memoi_step_begin_with(step, error) : memob_step_begin(step, error);
     if (status) return status;
     states->n_unseen += !states->n_updates++;
     states->is_pending = states->there.pending[layer] = 0;
@@ -199,7 +198,7 @@ MEMOI memo_status memoi_states_update(memob_states* states, memo_error* error) {
         status = memoi_states_look(states, MEMOB_UPDATE, layer, 0);
     if (!on_host && !status) status = states->trainer.update(states->trainer.user, layer);
     if (!on_host && !status) status = memoi_states_look(states, MEMOB_UPDATE, layer, 1);
-    if (!status) status = memoi_step_end(step, error);
+    if (!status) status = memob_step_end(step, error);
     if (status) return status;
     states->layers[layer].has_gradients = 0;
     return on_host ? memoi_states_look(states, MEMOB_UPDATE, layer, 1) : status;
@@ -216,11 +215,12 @@ MEMOI memo_status memoi_states_updates(memob_states* states, memo_error* error) 
 /* --- a round --- */
 
 /* Begins a round: a micro-batch, or all turns of an order.  Fetches what its first layers need.
- * is_last: the update comes behind it, or in it.  is_forward_only: an evaluation, and no updates
- * are pending.  Errors: the device's; then comes memob_states_abandon, as behind every error of a
- * visit. */
-MEMOI memo_status memob_states_begin_round(memob_states* states, memob_step* step, int is_last,
-                                           int is_forward_only, memo_error* error) {
+ * rows: NULL, or the law of those that move in it.  is_last: the update comes behind it, or in it.
+ * is_forward_only: an evaluation, and no updates are pending.  Errors: the device's; then comes
+ * memob_states_abandon, as behind every error of a visit. */
+MEMOI memo_status memob_states_begin_round(memob_states* states, memob_step* step,
+                                           memob_step_rows* rows, int is_last, int is_forward_only,
+                                           memo_error* error) {
     const int32_t phase = is_forward_only
                               ? (int32_t)MEMOB_EVALUATION
                               : memoi_list_phase_of(&step->list.desc, states->round, !is_last);
@@ -231,7 +231,7 @@ MEMOI memo_status memob_states_begin_round(memob_states* states, memob_step* ste
     states->is_last = is_last;
     states->is_forward_only = is_forward_only;
     states->n_updates = 0;
-    return memoi_step_go(step, phase, error);
+    return memob_step_go(step, phase, rows, error);
 }
 
 /* A turn or a layer begins.  FIRST or LAST, if it is open, ends, and deferred updates come
@@ -239,7 +239,7 @@ MEMOI memo_status memob_states_begin_round(memob_states* states, memob_step* ste
 MEMOI memo_status memoi_states_open(memob_states* states, int32_t pass, int32_t layer,
                                     memo_error* error) {
     memo_status status =
-        states->step->is_open ? memoi_step_end(states->step, error) : MEMO_STATUS_OK;
+        states->step->n_open ? memob_step_end(states->step, error) : MEMO_STATUS_OK;
     if (!status) status = memoi_states_updates(states, error);
     if (!status) status = memoi_states_go(states, pass, layer, error);
     return status ? status : memoi_states_look(states, pass, layer, 0);
@@ -271,7 +271,7 @@ MEMOI memo_status memoi_states_end_forward(memob_states* states, int32_t layer, 
     memo_status status = MEMO_STATUS_OK;
     if (layer == 1) status = memoi_states_look(states, MEMOB_FORWARD, 0, 1);
     if (!status) status = memoi_states_look(states, MEMOB_FORWARD, layer, 1);
-    if (!status) status = memoi_step_end(states->step, error);
+    if (!status) status = memob_step_end(states->step, error);
     if (status || layer < states->n_layers - 2) return status;
     return states->n_turns && !states->is_forward_only ? status
                                                        : memoi_states_begin_last(states, error);
@@ -279,7 +279,7 @@ MEMOI memo_status memoi_states_end_forward(memob_states* states, int32_t layer, 
 
 /* A backward of a layer ends, and its update runs, if it is fused. */
 MEMOI memo_status memoi_states_end_visit(memob_states* states, int32_t layer, memo_error* error) {
-    const memo_status status = memoi_step_end(states->step, error);
+    const memo_status status = memob_step_end(states->step, error);
     if (status) return status;
     states->layers[layer].has_gradients = 1;
     if (layer == states->n_layers - 2) states->layers[layer + 1].has_gradients = 1;
@@ -303,7 +303,7 @@ MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t
     const int32_t n = states->step->list.desc.n_slices, layer = slice / n + 1;
     const int32_t n_begun = pass == MEMOB_BACKWARD ? n - 1 - slice % n : slice % n;
     memo_status status;
-    if (is_end && n_begun < n - 1) return memoi_step_end(states->step, error);
+    if (is_end && n_begun < n - 1) return memob_step_end(states->step, error);
     if (is_end)
         return pass == MEMOB_BACKWARD ? memoi_states_end_backward(states, layer, error)
                                       : memoi_states_end_forward(states, layer, error);
@@ -313,28 +313,30 @@ MEMOI memo_status memob_states_visit(memob_states* states, int32_t pass, int32_t
     return memoi_states_look(states, MEMOB_BACKWARD, 0, 0);
 }
 
-/* A micro-batch, or a turn, ends. */
-MEMOI memo_status memob_states_end_turn(memob_states* states, int32_t turn, memo_error* error) {
+/* All visits of the round are over. */
+MEMOI void memoi_states_end_round(memob_states* states) {
     const int is_fused = memob_update_is_fused(states->update_at);
-    memo_status status = MEMO_STATUS_OK;
-    if (states->is_forward_only) {
-        status = memoi_states_look(states, MEMOB_FORWARD, states->n_layers - 1, 1);
-        if (!status) status = memoi_step_end(states->step, error);
-    } else if (!states->n_turns || turn == -1) {
-        status = memoi_states_look(states, MEMOB_BACKWARD, 0, 1);
-        if (!status) status = memoi_states_end_visit(states, 0, error);
-    }
-
-    /* The round is over. */
-    if (status || memoi_step_visit(states->step)) return status;
     states->is_running = 0;
-    if (states->is_forward_only) return status;
+    if (states->is_forward_only) return;
     if (states->is_last) {
         states->n_rounds_before = states->n_rounds;
         states->n_rounds = states->round + 1;
     }
     states->round = states->is_last && is_fused ? 0 : states->round + 1;
     states->is_due = states->is_last && !is_fused;
+}
+
+/* A micro-batch, or a turn, ends. */
+MEMOI memo_status memob_states_end_turn(memob_states* states, int32_t turn, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (states->is_forward_only) {
+        status = memoi_states_look(states, MEMOB_FORWARD, states->n_layers - 1, 1);
+        if (!status) status = memob_step_end(states->step, error);
+    } else if (!states->n_turns || turn == -1) {
+        status = memoi_states_look(states, MEMOB_BACKWARD, 0, 1);
+        if (!status) status = memoi_states_end_visit(states, 0, error);
+    }
+    if (!status && !memoi_step_visit(states->step)) memoi_states_end_round(states);
     return status;
 }
 
@@ -356,7 +358,7 @@ MEMOI memo_status memob_states_update_all(memob_states* states, memo_error* erro
     if (!states->is_pending) memoi_step_defer(states->step);
     states->is_running = 1;
     states->n_updates = 0;
-    status = memoi_step_go(states->step, MEMOB_UPDATES, error);
+    status = memob_step_go(states->step, MEMOB_UPDATES, NULL, error);
     if (!status) status = memoi_states_updates(states, error);
     if (!status) states->is_running = states->is_due = states->round = 0;
     return status;
@@ -371,7 +373,7 @@ MEMOI memo_status memob_states_update_all(memob_states* states, memo_error* erro
 MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) {
     /* Deferred updates are over before their round is. */
     const memob_step* step = states->step;
-    const int is_updating = step && step->is_open && memoi_states_shows(states, MEMOB_UPDATE);
+    const int is_updating = step && step->n_open && memoi_states_shows(states, MEMOB_UPDATE);
     const int is_whole = step && step->phase != MEMOB_UPDATES && !is_updating &&
                          states->update_at == MEMO_UPDATE_DEFERRED &&
                          states->n_updates == states->n_layers;
@@ -383,7 +385,7 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
         states->layers[l].has_gradients &= states->is_pending;
         states->layers[l].open_pass = 0;
     }
-    if (step) memoi_step_abandon(states->step);
+    if (step) memob_step_abandon(states->step);
     states->is_running = states->is_due = states->round = 0;
     if (states->n_unseen && memo_device_status(&states->sink.engine.device, NULL))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -405,6 +407,37 @@ MEMOI void memob_states_reset(memob_states* states) {
     for (memob_step* step = states->steps; step; step = step->next) memoi_step_reset(step);
 }
 
+/* --- without a trainer --- */
+
+/* Goes through a round.  `compute` is called for each visit but updates, between its begin and its
+ * end.  states: NULL, or those of the step. */
+MEMOI memo_status memob_states_walk(memob_states* states, memob_step* step, memob_step_rows* rows,
+                                    int is_last,
+                                    memo_status (*compute)(void* user, const memob_visit* visit),
+                                    void* user, memo_error* error) {
+    memo_status status = states ? memob_states_begin_round(states, step, rows, is_last, 0, error)
+                                : memob_step_go(step, MEMOB_ONLY, rows, error);
+    const memob_visit* visit;
+    while (!status && (visit = memoi_step_visit(step)) != NULL) {
+        if (visit->pass == MEMOB_UPDATE) {
+            status = memoi_states_update(states, error);
+            continue;
+        }
+        status = states ? memoi_states_go(states, visit->pass, visit->layer, error)
+                        : memob_step_begin(step, error);
+        if (!status) status = compute(user, visit);
+        if (!status) status = memob_step_end(step, error);
+    }
+    if (states && !status) memoi_states_end_round(states);
+    return status;
+}
+
+/* The update behind the last round of a step.  Errors: the device's. */
+MEMOI memo_status memob_states_end_step(memob_states* states, memo_error* error) {
+    if (states->update_at == MEMO_UPDATE_DEFERRED) memob_states_defer(states);
+    return states->is_due ? memob_states_update_all(states, error) : MEMO_STATUS_OK;
+}
+
 /* --- from and to the caller --- */
 
 /* Writes the blocks with these bytes of a spilled state to the file, or reads them, now. */
@@ -415,7 +448,8 @@ MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t s
     const int64_t* at = memoi_states_bytes(states, layer, state)->at;
     memob_spill_op op;
     if (e->status || !(states->layers[layer].spilled >> state & 1)) return;
-    memob_spill_op_init(&op, &e->file, !is_read, e->host_memory + at[1] + begin, at[2] + begin,
+    memob_spill_op_init(&op, &e->memory.file, !is_read, e->memory.host + at[1] + begin,
+                        at[2] + begin,
                         memob_align_up(offset_bytes + n_bytes - begin, MEMOB_SPILL_ALIGNMENT));
     e->status = memoi_spill_run(&op, e->error);
 }
@@ -437,7 +471,7 @@ MEMOI memo_status memoi_states_copy_resident(const memob_states* states, int is_
                                              void* bytes, int64_t n_bytes, memo_error* error) {
     const memob_engine* e = &states->sink.engine;
     const memo_stream stream = e->streams[is_out ? MEMOB_STREAM_TO_HOST : MEMOB_STREAM_TO_DEVICE];
-    char* on_device = e->device_memory + at;
+    char* on_device = e->memory.device + at;
     memo_status status;
     if (bytes) return memob_copy_now(&e->device, stream, on_device, bytes, n_bytes, !is_out, error);
     status = memo_fill(&e->device, stream, on_device, 0, n_bytes, error);
@@ -476,7 +510,7 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
                                           error);
 
     /* Streamed: on the host, when what is newer has left the device. */
-    on_host = e->host_memory + of->at[1] + offset_bytes;
+    on_host = e->memory.host + of->at[1] + offset_bytes;
     if (states->step) status = memoi_step_bring_home(states->step, item, !is_out, error);
     if (!status) status = memob_states_synchronize(states, error);
     if (status) return status;

@@ -51,8 +51,44 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
     return n ? slot + 1 : 0;
 }
 
+/* What copies of items move: each is one piece.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_states_find_moves(memob_states* states, memo_error* error) {
+    const int32_t n_items = states->n_layers * states->n_states;
+    memob_arrays* arrays = &states->sink.engine.arrays;
+    memob_move* pieces = MEMOB_ARRAY(arrays, memob_move, n_items);
+    int32_t* first_piece = MEMOB_ARRAY(arrays, int32_t, n_items + 1);
+    int64_t* n_bytes = MEMOB_ARRAY(arrays, int64_t, n_items);
+    int64_t* file_bytes = MEMOB_ARRAY(arrays, int64_t, n_items);
+    int64_t* file_at = MEMOB_ARRAY(arrays, int64_t, n_items);
+    const memob_states_sizes* sizes = &states->sizes;
+    const memob_moves moves = {n_bytes,
+                               file_bytes,
+                               NULL,
+                               &states->sink.engine.memory,
+                               {sizes->device_bytes, sizes->host_bytes, sizes->spill_bytes},
+                               pieces,
+                               first_piece,
+                               NULL,
+                               NULL,
+                               file_at,
+                               0};
+    if (arrays->failed) return memob_no_memory(error, "the bytes of states");
+
+    states->moves = moves;
+    for (int32_t i = 0; i < n_items; i++) {
+        const memob_state_bytes* of = &states->bytes[i];
+        const memob_move piece = {of->at[0], of->at[1], of->n_bytes, 0, 0};
+        pieces[i] = piece;
+        first_piece[i + 1] = i + 1;
+        n_bytes[i] = of->n_bytes;
+        file_bytes[i] = memob_align_up(of->n_bytes, MEMOB_SPILL_ALIGNMENT);
+        file_at[i] = of->at[2];
+    }
+    return MEMO_STATUS_OK;
+}
+
 /* Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* error) {
+MEMOI memo_status memob_states_make_items(memob_states* states, memo_error* error) {
     const int32_t n_items = states->n_layers * states->n_states;
     memob_arrays* arrays = &states->sink.engine.arrays;
     memob_keyed* borders = MEMOB_ARRAY(arrays, memob_keyed, 2 * (int64_t)n_items);
@@ -73,7 +109,7 @@ MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* erro
                                  is_spilled ? states->n_slots[2] : -1};
         MEMO_ASSERT(item.n_slots >= 0 && item.n_host >= 0);
         states->items[i] = item;
-        states->bytes[i].first_piece = on_device[2 * i];
+        states->bytes[i].slot = on_device[2 * i];
         states->ends[i] = (char)(states->gradients >> i % states->n_states & 1);
         if (is_spilled) states->n_slots[2] += item.n_host;
     }
@@ -82,7 +118,8 @@ MEMOI memo_status memoi_states_make_items(memob_states* states, memo_error* erro
     states->there.lies = MEMOB_ARRAY(arrays, uint8_t, n_items);
     states->there.in_slot = MEMOB_ARRAY(arrays, int32_t, states->n_slots[0]);
     states->there.pending = MEMOB_ARRAY(arrays, char, states->n_layers);
-    return arrays->failed ? memob_no_memory(error, "the items of states") : MEMO_STATUS_OK;
+    if (arrays->failed) return memob_no_memory(error, "the items of states");
+    return memoi_states_find_moves(states, error);
 }
 
 /* --- uses of a list's visits --- */
@@ -99,7 +136,7 @@ MEMOI void memoi_states_use(const memob_states* states, const memob_list* list, 
         const int32_t s = __builtin_ctz(used), item = layer * states->n_states + s;
         const int is_gradient = (int)(states->gradients >> s & 1);
         memob_use use = {k, item, MEMOB_USE_READ, visit->on_host, 0, MEMOB_HOST_DEFAULT};
-        use.at = states->bytes[item].first_piece;
+        use.at = states->bytes[item].slot;
         if (is_gradient && pass == MEMOB_BACKWARD)
             use.how = begins ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE;
         else if (pass == MEMOB_UPDATE && states->made >> s & 1)
@@ -139,7 +176,8 @@ MEMOI memo_status memoi_states_make_step(memob_states* states, int32_t n_slices,
                                        n_slices,
                                        n_rounds,
                                        states->update_at,
-                                       states->updates != NULL};
+                                       states->updates != NULL,
+                                       1};
     memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memob_step_desc desc;
     memob_list list;
@@ -155,6 +193,7 @@ MEMOI memo_status memoi_states_make_step(memob_states* states, int32_t n_slices,
         desc.items = states->items;
         desc.bytes = states->bytes;
         desc.ends = states->ends;
+        desc.moves = states->moves;
         desc.n_items = states->n_layers * states->n_states;
         desc.n_of_layer = states->n_states;
         memcpy(desc.n_slots, states->n_slots, sizeof desc.n_slots);
@@ -182,7 +221,7 @@ MEMOI memo_status memob_states_get_step(memob_states* states, int32_t n_slices, 
     if (!step) return memob_no_memory(error, "the step of states");
     status = memoi_states_make_step(states, n_slices, n_rounds, step, error);
     if (status) {
-        memoi_step_free(step);
+        memob_step_free(step);
         MEMO_FREE(step);
         return status;
     }

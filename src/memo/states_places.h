@@ -1,5 +1,5 @@
 #pragma once
-#include "memo/step.h"
+#include "memo/cursor.h"
 /* ---- >>states places ----------------------------------------------------------------------------
  * Knows: the struct of the engine, where states lie on each tier, and which states a pass uses.
  * Knows nothing of the order of a step.
@@ -82,7 +82,7 @@ typedef struct memob_states_update {
 } memob_states_update;
 
 typedef struct memob_states {
-    memob_sink sink; /* engine.spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
+    memob_sink sink; /* memory.spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
     int32_t update_at, n_layers, n_states; /* update_at: memo_update_at */
     int32_t* turns;                        /* of the desc */
     int32_t n_turns, n_chunks;
@@ -101,6 +101,7 @@ typedef struct memob_states {
     memob_item* items;
     char* ends; /* 1: a gradient, whose value ends with the update */
     int32_t n_slots[MEMO_N_TIERS];
+    memob_moves moves;
     memob_there there;
     memob_step* steps; /* of each number of slices and rounds: where a step is */
 
@@ -220,7 +221,7 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
     sizes->spill_bytes = stays[2];
 }
 
-MEMOI memo_status memob_states_run_update(void* update, memo_error* error) {
+MEMOI memo_status memoi_states_run_update(void* update, memo_error* error) {
     const memob_states_update* u = (const memob_states_update*)update;
     return u->states->trainer.update_host(u->states->trainer.user, u->layer, error);
 }
@@ -236,7 +237,7 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
         const memob_states_layer* layer = &states->layers[l];
         const uint32_t used = layer->has & (states->updated | states->gradients);
         const memob_states_update update = {
-            {memob_states_run_update, &states->updates[l], NULL}, states, l};
+            {memoi_states_run_update, &states->updates[l], NULL}, states, l};
         if (used & (~layer->streamed | layer->spilled))
             return MEMOB_INVALID(
                 error,
@@ -303,9 +304,9 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     }
     memoi_states_lay_out(states);
     if (states->sizes.spill_bytes) {
-        e->spill_ops =
+        e->memory.spill_ops =
             MEMOB_ARRAY(&e->arrays, memob_spill_op, (int64_t)desc->n_layers * desc->n_states * 2);
-        if (!e->spill_ops) return memob_no_memory(error, "the reads and writes of states");
+        if (!e->memory.spill_ops) return memob_no_memory(error, "the reads and writes of states");
     }
     return MEMO_STATUS_OK;
 }
@@ -313,7 +314,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
 MEMOI void memob_states_free(memob_states* states) {
     for (memob_step* step = states->steps; step; step = states->steps) {
         states->steps = step->next;
-        memoi_step_free(step);
+        memob_step_free(step);
         MEMO_FREE(step);
     }
     memoi_sink_free(&states->sink);
@@ -334,12 +335,12 @@ MEMOI memo_status memob_states_get_sizes(const memob_states_desc* desc, memob_st
 MEMOI void* memob_states_get_address(const memob_states* states, int32_t layer, int32_t state) {
     const int64_t offset = memoi_states_bytes(states, layer, state)->at[0];
     const uint32_t has = states->layers[layer].has & ~states->hosted;
-    return has >> state & 1 ? memob_at(states->sink.engine.device_memory, offset) : NULL;
+    return has >> state & 1 ? memob_at(states->sink.engine.memory.device, offset) : NULL;
 }
 MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t layer,
                                           int32_t state) {
     const memob_states_layer* l = &states->layers[layer];
     const int64_t offset = memoi_states_bytes(states, layer, state)->at[1];
-    return l->streamed & ~l->spilled & 1u << state ? states->sink.engine.host_memory + offset
+    return l->streamed & ~l->spilled & 1u << state ? states->sink.engine.memory.host + offset
                                                    : NULL;
 }

@@ -1,5 +1,5 @@
 #pragma once
-#include "memo/law_ops.h"
+#include "memo/cursor.h"
 #include "memo/swap_places.h"
 /* ---- >>swap items -------------------------------------------------------------------------------
  * Knows: which rows of a step share bytes, on the device and on the host.  Knows nothing of how
@@ -20,13 +20,6 @@
  * 5. Uses come in the order of visits and fit into the list; each names an item, a visit and a slot
  *    that there are. */
 
-/* Rows of a micro-batch that one copy moves; if the micro-batch has fewer, those that there are. */
-typedef struct memob_swap_piece {
-    int64_t device, host; /* offsets, from the begin of the item's slots */
-    int64_t n_bytes;
-    int64_t first_row, row_bytes; /* row_bytes 0: always all bytes */
-} memob_swap_piece;
-
 typedef struct memob_swap_items {
     int32_t n_steps, n_of_batch; /* n_of_batch: slices of a micro-batch in a layer */
     int32_t n_classes;
@@ -41,7 +34,7 @@ typedef struct memob_swap_items {
     int32_t* n_copies;   /* (n_items): in which they move */
     char* uses_of;       /* (n_items): memoi_swap_use_kind; all that the law depends on */
     /* An engine's; NULL: not made. */
-    memob_swap_piece* pieces;     /* of each item, one behind the other */
+    memob_move* pieces;           /* of each item, one behind the other */
     int32_t* first_piece;         /* (n_items + 1) */
     int64_t *device_at, *host_at; /* of each slot: its begin; the host has one for each item */
     int64_t* file_at;             /* (n_classes, n_steps): of each item in the file */
@@ -326,10 +319,10 @@ MEMOI void memoi_swap_items_cut(const memob_swap_placement* p, memob_swap_items*
     const int32_t step = item % it->n_steps, slice = step % p->n_of_batch;
     const int64_t slice_row = slice * p->slice_rows;
     int64_t in_window = 0;
-    memob_swap_piece* piece = &it->pieces[it->first_piece[item]];
+    memob_move* piece = &it->pieces[it->first_piece[item]];
     if (kind == MEMOB_SWAP_ITEM_EDGE) {
-        const memob_swap_piece rows = {0, 0, p->slice_rows * p->handed_row_bytes, slice_row,
-                                       p->handed_row_bytes};
+        const memob_move rows = {0, 0, p->slice_rows * p->handed_row_bytes, slice_row,
+                                 p->handed_row_bytes};
         *piece++ = rows;
     }
 
@@ -337,8 +330,8 @@ MEMOI void memoi_swap_items_cut(const memob_swap_placement* p, memob_swap_items*
         const memob_swap_place* place = memob_swap_place_of(p, step, t);
         const int64_t row_bytes = place->row_bytes;
         const int64_t n_bytes = (place->moved_end - place->moved_begin) * row_bytes;
-        memob_swap_piece rows = {place->offset + place->moved_begin * row_bytes, place->host_offset,
-                                 n_bytes, place->moved_begin, row_bytes};
+        memob_move rows = {place->offset + place->moved_begin * row_bytes, place->host_offset,
+                           n_bytes, place->moved_begin, row_bytes};
         if (!memoi_swap_is_of(kind, p->class_of[t] == item / it->n_steps, place)) continue;
         if (kind == MEMOB_SWAP_ITEM_CLASS) rows.first_row += slice_row;
         if (t == p->input) rows.host = 0; /* 2 */
@@ -353,19 +346,13 @@ MEMOI void memoi_swap_items_cut(const memob_swap_placement* p, memob_swap_items*
                 in_window <= it->file_bytes[item]);
 }
 
-/* What a micro-batch of n_rows moves. */
-MEMOI int64_t memoi_swap_piece_bytes(const memob_swap_piece* piece, int64_t n_rows) {
-    const int64_t n_bytes = (n_rows - piece->first_row) * piece->row_bytes;
-    return piece->row_bytes ? memob_min(piece->n_bytes, n_bytes) : piece->n_bytes;
-}
-
 /* Where slots begin, and the pieces of all items.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_swap_find_pieces(const memo_swap_desc* desc, const memob_swap_placement* p,
                                          memob_swap_items* it, memo_error* error) {
     const int32_t n = it->n_steps, n_slots = memoi_swap_device_slots(it);
     const int32_t n_edges = memoi_swap_n_edges(p);
     int64_t in_window = 0, in_file = 0;
-    it->pieces = MEMOB_ARRAY(&it->arrays, memob_swap_piece, (int64_t)n * p->n_tensors + n_edges);
+    it->pieces = MEMOB_ARRAY(&it->arrays, memob_move, (int64_t)n * p->n_tensors + n_edges);
     it->first_piece = MEMOB_ARRAY(&it->arrays, int32_t, it->n_items + 1);
     it->device_at = MEMOB_ARRAY(&it->arrays, int64_t, n_slots);
     it->host_at = MEMOB_ARRAY(&it->arrays, int64_t, it->n_items);
@@ -401,6 +388,78 @@ MEMOI memo_status memoi_swap_find_pieces(const memo_swap_desc* desc, const memob
                                edge % p->n_of_batch * p->slice_rows) *
                                   p->handed_row_bytes;
     for (int32_t k = 0; k < it->n_items; k++) memoi_swap_items_cut(p, it, k);
+    return MEMO_STATUS_OK;
+}
+
+/* --- for a step --- */
+
+/* The rows of a step, for a clock. */
+MEMOI memob_moves memob_swap_moves(const memob_swap_items* it) {
+    memob_moves moves = MEMO_ZERO(memob_moves);
+    moves.n_bytes = it->n_bytes;
+    moves.file_bytes = it->file_bytes;
+    moves.n_copies = it->n_copies;
+    return moves;
+}
+
+/* The step of rows without states: one round, and beside it forwards alone.  Errors:
+ * OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_swap_make_step(const memo_swap_desc* desc, const memob_swap_placement* p,
+                                       memob_sink* sink, memob_step* step, memo_error* error) {
+    const int32_t n_places = p->n_layers / p->n_forwards, n_layers = p->n_layers / p->n_slices;
+    const memob_list_desc list_desc = {
+        desc->order, desc->n_order, n_places, n_layers, p->n_slices, 1, MEMO_UPDATE_PASS, 0, 0};
+    memob_step_desc step_desc;
+    memob_list list;
+    memo_status status = memoi_list_make(&list_desc, &list, error);
+    memset(&step_desc, 0, sizeof step_desc);
+    step_desc.list = &list;
+    step_desc.sink = sink;
+    if (!status) status = memoi_step_make(&step_desc, step, error);
+    MEMO_ASSERT(status || step->list.end[MEMOB_ONLY] == p->n_visits);
+    memoi_list_free(&list);
+    return status;
+}
+
+/* Visits of a round; of forwards alone. */
+MEMOI int32_t memob_swap_n_visits(const memob_swap_placement* p, int is_forward_only) {
+    return is_forward_only ? p->n_forwards : p->n_visits;
+}
+
+/* The visit of a layer that begins or ends next, of those before `end`; NULL: none may.  At most
+ * n_open_most are open, of one pass; the older one ends first. */
+MEMOI const memob_row_visit* memob_swap_due(const memob_swap_placement* p, const memob_step* step,
+                                            int is_end, int32_t end, int32_t n_open_most) {
+    const memob_row_visit *older = &p->visits[step->n_ended], *next = &p->visits[step->n_begun];
+    const int32_t n_open = step->n_begun - step->n_ended;
+    if (is_end) return n_open > 0 ? older : NULL;
+    return n_open < n_open_most && step->n_begun < end && next->pass == older->pass ? next : NULL;
+}
+
+/* The step has so many routed rows: pieces of its surplus follow. */
+MEMOI void memoi_swap_route_items(memob_swap_placement* p, int32_t step, int64_t n_rows,
+                                  int is_forward_only) {
+    memob_swap_items* it = p->items;
+    memoi_swap_route(p, step, n_rows, is_forward_only);
+    if (it) memoi_swap_items_cut(p, it, (it->n_classes + 1) * it->n_steps + step);
+}
+
+/* The forward of a step begins: it has no routed rows yet. */
+MEMOI void memob_swap_route_none(memob_swap_placement* p, int32_t step, int is_forward_only) {
+    if (!p->routed_rows_layer) return;
+    if (step == 0) p->n_routed = 0;
+    memoi_swap_route_items(p, step, 0, is_forward_only);
+}
+
+/* The step whose forward is open has so many routed rows.  Errors: INVALID_ARGUMENT. */
+MEMOI memo_status memob_swap_set_routed(memob_swap_placement* p, int32_t step, int64_t n_rows,
+                                        int is_forward_only, memo_error* error) {
+    const memob_bounds bounds[] = {{"n_rows", n_rows, 0, p->routed_rows_layer},
+                                   {"n_rows so far", p->n_routed + n_rows, 0, p->routed_rows_all}};
+    const memo_status status = MEMOB_CHECK_FIELDS("memo_session_set_routed", bounds, error);
+    if (status) return status;
+    p->n_routed += n_rows;
+    memoi_swap_route_items(p, step, n_rows, is_forward_only);
     return MEMO_STATUS_OK;
 }
 

@@ -71,6 +71,16 @@ MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) 
            visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
 }
 
+/* 1: the trainer computes what comes between forwards and backwards in the visit of a step: in that
+ * of LAST, whose states it uses, or without states in that of the last layer; as loss there. */
+MEMOI int memob_swap_computes_between(const memob_swap_placement* placement,
+                                      const memob_visit* visit, int has_states) {
+    if (visit->row < 0)
+        return visit->pass == MEMOB_BACKWARD && visit->layer > 0 && !placement->has_loss;
+    return memob_swap_has_loss(placement, visit->row) ||
+           (!has_states && memob_swap_is_between(placement, visit->row));
+}
+
 /* 1: a turn begins, and the trainer writes the EDGE rows of the visit; 0: they are there. */
 MEMOI int memob_swap_is_edge_new(const memob_swap_placement* placement,
                                  const memob_row_visit* visit) {
@@ -854,26 +864,6 @@ MEMOI void memoi_swap_route(memob_swap_placement* placement, int32_t step, int64
         range = place->is_recomputed ? &place->recompute_begin : &place->moved_begin;
         range[0] = n_kept, range[1] = n_rows;
     }
-}
-
-/* The forward of a step begins: it has no routed rows yet. */
-MEMOI void memob_swap_route_none(memob_swap_placement* placement, int32_t step,
-                                 int is_forward_only) {
-    if (step == 0) placement->n_routed = 0;
-    memoi_swap_route(placement, step, 0, is_forward_only);
-}
-
-/* The step whose forward is open has so many routed rows.  Errors: INVALID_ARGUMENT. */
-MEMOI memo_status memob_swap_set_routed(memob_swap_placement* placement, int32_t step,
-                                        int64_t n_rows, int is_forward_only, memo_error* error) {
-    const memob_bounds bounds[] = {
-        {"n_rows", n_rows, 0, placement->routed_rows_layer},
-        {"n_rows so far", placement->n_routed + n_rows, 0, placement->routed_rows_all}};
-    const memo_status status = MEMOB_CHECK_FIELDS("memo_session_set_routed", bounds, error);
-    if (status) return status;
-    placement->n_routed += n_rows;
-    memoi_swap_route(placement, step, n_rows, is_forward_only);
-    return MEMO_STATUS_OK;
 }
 
 MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {

@@ -80,6 +80,7 @@ typedef struct memob_swap_placement {
     int32_t finds_outputs; /* the last layer's backward finds its EDGE rows of the forward */
     int64_t slice_rows, tile_rows;
     int64_t routed_rows_layer, routed_rows_all, n_routed; /* n_routed: of this micro-batch so far */
+    struct memob_swap_items* items; /* an engine's, with the surplus of late rows; NULL: none */
     int32_t handed, input;    /* the tensors EDGE, if it moves, and INPUT of slices; -1: none */
     int64_t handed_row_bytes; /* 0: none */
     int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and EDGE rows */

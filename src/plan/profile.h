@@ -37,11 +37,11 @@ MEMOI double memoi_profile_time(memoi_profiler* p, int32_t stream, int n) {
     for (int i = -1; i < n; i++) { /* the first warms up */
         memob_engine_record(e, stream, 0);
         for (int64_t k = 0; k < (is_file ? p->n_beside : 1); k++)
-            memob_engine_copy(e, is_back, is_back ? p->copy_bytes : 0, is_back ? p->half_bytes : 0,
-                              p->copy_bytes);
+            memob_engine_copy(e, &e->memory, is_back, is_back ? p->copy_bytes : 0,
+                              is_back ? p->half_bytes : 0, p->copy_bytes);
         if (is_file)
-            memob_engine_use_file(e, p->is_read, !p->is_read, p->is_read ? 0 : p->half_bytes, 0,
-                                  p->file_bytes);
+            memob_engine_use_file(e, &e->memory, p->is_read, !p->is_read,
+                                  p->is_read ? 0 : p->half_bytes, 0, p->file_bytes);
         memob_engine_record(e, stream, 1);
         if (!e->status)
             e->status = memo_stream_synchronize(&e->device, e->streams[stream], e->error);
@@ -103,9 +103,9 @@ MEMOI void memoi_profile_spill(memoi_profiler* p, const char* directory, double 
     p->file_bytes = p->half_bytes;
     if (bytes > 0 && bytes < (double)p->file_bytes)
         p->file_bytes = memob_align_up((int64_t)bytes, MEMOB_SPILL_ALIGNMENT);
-    e->status = memob_spill_create(&e->file, directory, p->file_bytes, bytes_per_s, e->host_memory,
-                                   e->error);
-    memset(e->host_memory, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
+    e->status = memob_spill_create(&e->memory.file, directory, p->file_bytes, bytes_per_s,
+                                   e->memory.host, e->error);
+    memset(e->memory.host, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
     p->copy_bytes = copy->size_bytes;
 
     /* Each direction alone first, then beside as many copies as fit into that time.  Both use the
@@ -150,7 +150,8 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
         memob_engine_call(e, error);
         largest_bytes = memob_min(largest_bytes, p.half_bytes);
         status = memob_engine_acquire(e, "memo_session_desc", 2 * largest_bytes, 2 * p.half_bytes,
-                                      NULL, directory ? 3 : 2, error);
+                                      error);
+        if (!status) status = memob_engine_take_streams(e, directory ? 3 : 2, error);
         if (p.half_bytes <= least_bytes || (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
                                             status != MEMO_STATUS_OUT_OF_HOST_MEMORY))
             break;
@@ -158,7 +159,7 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     }
     e->events = p.events;
     e->n_events = 2;
-    e->spill_ops = p.file_ops;
+    e->memory.spill_ops = p.file_ops;
     for (int i = 0; i < 2 && !status; i++)
         status = memo_event_create(&e->device, &p.events[i], error);
     e->status = status;

@@ -189,7 +189,7 @@ static int has_failed(memo_status status) {
 
 /* Gives up. */
 static int fail(void) {
-    memoi_step_abandon(p.step);
+    memob_step_abandon(p.step);
     drop_gradients();
     p.faults.failing_call = 0;
     n_errors++;
@@ -200,16 +200,16 @@ static int fail(void) {
  * runs: updates run if they are owed (1), all (2).  Returns 0: an error came. */
 static int run_phase(int32_t phase, int runs, int32_t left) {
     const memob_visit* v;
-    const int64_t before = p.engine->sink.engine.copied_bytes[0];
+    const int64_t before = p.engine->sink.engine.memory.copied_bytes[0];
     const int is_planned = p.step->phase == phase && !p.step->is_entered;
-    if (has_failed(memoi_step_go(p.step, phase, &error))) return fail();
+    if (has_failed(memob_step_go(p.step, phase, NULL, &error))) return fail();
     n_jumps += !is_planned, n_planned += is_planned;
-    n_jumps_without_copies += !is_planned && p.engine->sink.engine.copied_bytes[0] == before;
+    n_jumps_without_copies += !is_planned && p.engine->sink.engine.memory.copied_bytes[0] == before;
     while ((v = memoi_step_visit(p.step))) {
         const memob_visit visit = *v;
         if (left-- == 0 && (visit.pass != MEMOB_UPDATE || memo_test_int(0, 1))) {
             if (visit.pass != MEMOB_UPDATE && memo_test_int(0, 1))
-                (void)has_failed(memoi_step_begin(p.step, &error));
+                (void)has_failed(memob_step_begin(p.step, &error));
             return fail();
         }
         p.n_visits++;
@@ -218,9 +218,9 @@ static int run_phase(int32_t phase, int runs, int32_t left) {
             if (has_failed(memoi_step_pass(p.step, &error))) return fail();
             continue;
         }
-        if (has_failed(memoi_step_begin(p.step, &error))) return fail();
+        if (has_failed(memob_step_begin(p.step, &error))) return fail();
         compute(&visit);
-        if (has_failed(memoi_step_end(p.step, &error))) return fail();
+        if (has_failed(memob_step_end(p.step, &error))) return fail();
     }
     return 1;
 }
@@ -264,7 +264,7 @@ static void run_step(int32_t n_rounds, int surprise) {
     p.n_rounds = 0;
     if (at == MEMO_UPDATE_FUSED) return;
     if (memo_test_int(0, 99) < surprise) { /* skipped */
-        memoi_step_abandon(p.step);
+        memob_step_abandon(p.step);
         drop_gradients();
         return;
     }
@@ -276,7 +276,7 @@ static void run_step(int32_t n_rounds, int surprise) {
 
 /* Bytes that copies move in a step. */
 static int64_t run_counted(int32_t n_rounds) {
-    const memob_engine* e = &p.engine->sink.engine;
+    const memob_memory* e = &p.engine->sink.engine.memory;
     const int64_t before = e->copied_bytes[0] + e->copied_bytes[1];
     run_step(n_rounds, 0);
     return e->copied_bytes[0] + e->copied_bytes[1] - before;

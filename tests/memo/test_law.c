@@ -627,6 +627,17 @@ TEST(stores_go_in_the_order_in_which_they_are_awaited) {
         CHECK(law.ops[1 + k].kind == MEMOB_OP_STORE &&
               law.parts[law.ops[1 + k].first_part].item == order[k]);
     }
+
+    /* How many visits come before the one that waits: 1 and 2 are taken at once, 0 is read behind
+     * visit 1.  Then visit 1 does not count. */
+    for (int counts = 1; counts >= 0; counts--) {
+        const char counted[] = {1, (char)counts, 1, 1, 1};
+        memob_law_free(&law);
+        desc.counts = counted;
+        CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
+        for (int k = 0; k < 3; k++)
+            CHECK(law.ops[1 + k].need == (k == 2 ? counts : 0) && !law.ops[1 + k].is_load);
+    }
     memob_law_free(&law);
 }
 

@@ -358,7 +358,7 @@ TEST(a_failing_disk_is_a_status) {
         for (int32_t layer = 0; layer < 8 && what == CUT_SHORT; layer++)
             CHECK_OK(chain_forward(&c, layer, 1));
         CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
-        do_mishap((mishap)what, c.swap->sink.engine.file.fd);
+        do_mishap((mishap)what, c.swap->own_sink.engine.memory.file.fd);
         memo_status status = MEMO_STATUS_OK;
         for (int32_t layer = 0; layer < 8 && what != CUT_SHORT && !status; layer++)
             status = chain_forward(&c, layer, 1);

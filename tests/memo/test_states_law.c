@@ -177,7 +177,7 @@ static memob_step* any_step(void) {
 /* Turns of an order up to `end`, as a stage of a pipeline runs them. */
 static void run_turns(int is_last, int32_t end) {
     const int32_t each = (p.desc.n_layers - 2) / p.desc.n_chunks;
-    CHECK(!memob_states_begin_round(p.engine, any_step(), is_last, 0, &error));
+    CHECK(!memob_states_begin_round(p.engine, any_step(), NULL, is_last, 0, &error));
     for (int32_t k = 0; k < end; k++) {
         const int32_t turn = p.turns[k], chunk = turn < 0 ? -1 - turn : turn;
         CHECK_OK(memob_states_begin_turn(p.engine, turn, &error));
@@ -192,7 +192,7 @@ static void run_batch(int is_last, int is_forward_only) {
         run_turns(is_last, p.desc.n_turns);
         return;
     }
-    CHECK(!memob_states_begin_round(p.engine, any_step(), is_last, is_forward_only, &error));
+    CHECK(!memob_states_begin_round(p.engine, any_step(), NULL, is_last, is_forward_only, &error));
     CHECK_OK(memob_states_begin_turn(p.engine, 0, &error));
     run_layers(MEMOB_FORWARD, 0, n);
     if (!is_forward_only) run_layers(MEMOB_BACKWARD, 0, n);

@@ -679,12 +679,12 @@ TEST(transfers_have_bytes) {
         c.desc.spill_directory = NULL;
         CHECK_OK(memob_swap_create(&c.desc, 1, NULL, NULL, &c.swap, &error));
         const memob_law* law = &c.swap->law;
-        const int64_t* copied_bytes = c.swap->sink.engine.copied_bytes;
+        const int64_t* copied_bytes = c.swap->own_sink.engine.memory.copied_bytes;
         for (int32_t k = 0; k < law->n_ops; k++) {
             const int32_t kind = law->ops[k].kind;
             const int64_t before_bytes = copied_bytes[0] + copied_bytes[1];
             if (kind != MEMOB_OP_STORE && kind != MEMOB_OP_LOAD) continue;
-            memoi_swap_enqueue(c.swap, k);
+            memoi_moves_enqueue(c.swap->sink, &c.swap->rows.law, &law->ops[k]);
             CHECK_CASE(copied_bytes[0] + copied_bytes[1] > before_bytes, "round %d: %s", round,
                        describe(&c));
             n_transfers++;
@@ -752,7 +752,7 @@ static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dr
     dropping.host = c->host;
     dropping.n_waits = 0;
     dropping.dropped = dropped;
-    c->swap->sink.engine.device.event_wait = dropping_wait;
+    c->swap->sink->engine.device.event_wait = dropping_wait;
     for (int32_t i = 0; i < n_micro_batches; i++) CHECK_OK(chain_micro_batch(c, i, 1000));
     memo_schedule* recorded = NULL;
     CHECK_OK(memo_recorder_get_schedule(recorder, &recorded, &error));

@@ -1572,7 +1572,7 @@ static void measure_a_device(MEMO_UNUSED int argument) {
           memoi_profile_find(&profile, tensors, 1) == &profile.tensors[0]);
     memo_swap_desc swap = {.tensors = tensors, .n_tensors = 2, .n_layers = 1, .n_rows = 100};
     memo_swap_plan_desc plan_desc = {.swap = &swap, .profile = &profile};
-    const memob_rows_rates rates = memob_rows_find_rates(&profile);
+    const memob_rates rates = memob_rows_find_rates(&profile);
     CHECK_CASE(fabs(rates.bytes_per_s[0][0] / 100e6 - 1) < 0.1, "%g", rates.bytes_per_s[0][0]);
     CHECK(rates.bytes_per_s[0][1] > 0 && rates.copy_s >= 0);
     own_swap_plan* plan = swap_plan_of(&plan_desc);
@@ -1645,7 +1645,7 @@ TEST(a_disk_is_measured) {
     CHECK_IS(profile.file.size_bytes, ==, 245 * 4096);
     CHECK_CASE(profile.file.out_s > 0.02 && profile.file.back_s > 0.02, "%g and %g",
                profile.file.out_s, profile.file.back_s);
-    const memob_rows_rates rates = memob_rows_find_rates(&profile);
+    const memob_rates rates = memob_rows_find_rates(&profile);
     CHECK_IS(fabs(rates.bytes_per_s[1][0] * profile.file.out_s - (double)profile.file.size_bytes),
              <, 1);
     CHECK_IS(fabs(rates.bytes_per_s[1][1] * profile.file.back_s - (double)profile.file.size_bytes),

@@ -370,12 +370,30 @@ TEST(checked_states_have_the_bits_of_plain_arrays) {
     CHECK(n < 100 || (n_at[MEMO_UPDATE_DEFERRED] > n / 40 && n_made > 0));
 }
 
+/* Copies to the host that come behind one to the device, behind the same visit: behind each, its
+ * stream records an event. */
+static int64_t count_late_stores(const memo_schedule* schedule, int64_t begin) {
+    int64_t n_late = 0;
+    int has_load = 0;
+    for (int64_t k = begin; k < schedule->n_ops; k++) {
+        const memo_op* op = &schedule->ops[k];
+        const char* stream = schedule->text + schedule->streams[op->stream];
+        const int is_to_host = strstr(stream, "to host") != NULL;
+        const int is_to_device = strstr(stream, "to device") != NULL;
+        if (op->kind == MEMO_OP_RECORD && !is_to_host && !is_to_device) has_load = 0;
+        if (!op->link_bytes) continue;
+        has_load |= is_to_device;
+        n_late += is_to_host && has_load;
+    }
+    return n_late;
+}
+
 /* Rows and states of a layer share waits: in a step that repeats, waits of one do not follow from
  * those of the other.  What is left waits for layers in which nothing is computed, or for a norm that
  * a trainer may compute before an update on the host. */
 TEST(waits_of_rows_and_states_are_necessary) {
     const int n_cases = memo_test_cases(24, 400), n = n_cases > 24 ? n_cases : 24; /* for shares */
-    int64_t n_waits = 0, n_redundant = 0, n_with_both = 0;
+    int64_t n_waits = 0, n_redundant = 0, n_with_both = 0, n_late = 0, n_ordered = 0;
     for (int64_t i = 0; i < n; i++) {
         trainer t;
         int64_t begin = 0, largest;
@@ -409,6 +427,10 @@ TEST(waits_of_rows_and_states_are_necessary) {
         const memo_schedule* schedule = recorded(recorder);
         own_check* check = check_of(schedule);
         CHECK_IS(check->n_races, ==, 0);
+        if (plan->n_streamed && plan->swap.n_slices == 1 && !plan->n_spilled) {
+            n_late += count_late_stores(schedule, begin);
+            n_ordered++;
+        }
         for (int64_t k = begin; k < schedule->n_ops; k++)
             n_waits += schedule->ops[k].kind == MEMO_OP_WAIT;
         for (int64_t k = 0; k < check->n_redundant_waits; k++)
@@ -416,8 +438,12 @@ TEST(waits_of_rows_and_states_are_necessary) {
         memo_session_destroy(s);
         memo_stream_destroy(t.desc.device, t.desc.compute_stream, NULL);
     }
+    printf("# %lld sessions, in which %lld stores come behind loads\n", (long long)n_ordered,
+           (long long)n_late);
     printf("# %lld sessions with rows and states: %lld of %lld waits are redundant\n",
            (long long)n_with_both, (long long)n_redundant, (long long)n_waits);
+    CHECK_IS(n_late, ==, 0);
+    CHECK_IS(n_ordered, >, n / 8);
     CHECK_IS(n_with_both, >, n / 2);
     CHECK_CASE(30 * n_redundant < n_waits, "%lld of %lld waits are redundant",
                (long long)n_redundant, (long long)n_waits);

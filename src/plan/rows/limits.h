@@ -11,8 +11,8 @@
 
 /* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
  * limit. */
-MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memob_rows_rates* rates,
-                           memo_swap_limit limit, int is_all) {
+MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memob_rates* rates, memo_swap_limit limit,
+                           int is_all) {
     const double factor = is_all ? 2 : 1.1;
     int64_t* capacity =
         limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? &desc->host_bytes : &desc->device_bytes;
@@ -43,9 +43,9 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
                              int n_parts) {
     const memo_swap_plan_desc* desc = p->desc;
     const memoi_rows_score* best = &p->best.score;
-    const memob_rows_rates rates = p->clock.rates;
+    const memob_rates rates = p->clock.rates;
     memo_swap_plan_desc wider = *desc;
-    memob_rows_rates faster = rates;
+    memob_rates faster = rates;
     if (!memoi_rows_widen(&wider, &faster, limit, is_all)) return 0;
     p->desc = &wider;
     p->clock.rates = faster;
@@ -93,7 +93,7 @@ MEMOI void memoi_rows_name_given(memoi_rows_planner* p, memo_swap_plan* plan) {
     static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK,
                                              MEMO_SWAP_LIMIT_UPDATE};
     const memo_swap_plan_desc* desc = p->desc;
-    const memob_rows_rates rates = p->clock.rates;
+    const memob_rates rates = p->clock.rates;
     double most = MEMOI_ROWS_GAIN;
     memoi_rows_name_none(plan, "no rate: a faster link alone would save nothing with these rows");
     for (size_t i = 0; i < sizeof limits / sizeof *limits && plan->step_s > 0; i++) {

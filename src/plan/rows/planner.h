@@ -250,23 +250,30 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
 
 MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
     memob_states_free(&p->clock.own_states);
+    memob_step_free(&p->clock.own_step);
     memoi_rows_free_law(&p->clock);
     memob_swap_placement_free(&p->clock.order);
     memob_arrays_free(&p->arrays);
 }
 
-/* The engine of states gets the clock as trainer and device, and numbers as memory and streams. */
-MEMOI void memoi_rows_take_states(memoi_rows_clock* c) {
-    memob_engine* e = &c->states->sink.engine;
+/* The step that the clock walks: of states, or of rows alone.  Errors: as memob_states_init. */
+MEMOI memo_status memoi_rows_take_step(memoi_rows_clock* c, const memo_swap_plan_desc* desc,
+                                       memo_error* error) {
+    memo_status status;
+    c->sink.clock = &c->now;
+    c->step = &c->own_step;
+    if (!desc->states) return memob_swap_make_step(desc->swap, &c->order, &c->sink, c->step, error);
+    c->states = &c->own_states;
+    status = memob_states_init(c->states, desc->states, error);
+    c->states->sink.clock = &c->now;
     c->states->trainer.update = memoi_rows_update;
     c->states->trainer.look = NULL;
     c->states->trainer.user = c;
-    e->device.context = c;
-    e->device.copy = memoi_rows_state_copy;
-    e->device.fill = memoi_rows_state_fill;
-    e->device.launch_host = memoi_rows_state_file;
-    for (int32_t k = MEMOB_STREAM_TO_HOST; k < MEMOB_N_STREAMS; k++)
-        e->streams[k] = (memo_stream)(intptr_t)k;
+    if (!status) status = memob_states_make_items(c->states, error);
+    if (!status)
+        status = memob_states_get_step(c->states, c->order.n_slices, memob_rows_n_batches(desc),
+                                       &c->step, error);
+    return status;
 }
 
 /* What the desc gives a zeroed planner; memoi_rows_destroy frees any part of it. */
@@ -301,16 +308,8 @@ MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan
     p->rules = MEMOB_ARRAY(a, memoi_rows_rule, n_cells);
     p->all_s = MEMOB_ARRAY(a, double, n_cells);
     p->clock.layers = MEMOB_ARRAY(a, memoi_rows_layer, p->n_layers);
-    if (desc->states) {
-        p->clock.states = &p->clock.own_states;
-        status = memob_states_init(p->clock.states, desc->states, error);
-        p->clock.states->sink.clock = &p->clock.now;
-        if (!status) status = memob_states_prepare(p->clock.states, MEMOB_N_STREAMS, error);
-        if (!status)
-            status = memob_states_get_step(p->clock.states, p->clock.order.n_slices,
-                                           memob_rows_n_batches(desc), &p->clock.step, error);
-        if (status) return status;
-    }
+    status = memoi_rows_take_step(&p->clock, desc, error);
+    if (status) return status;
     p->n_known = MEMOI_ROWS_KNOWN_MAX;
     while (p->n_known > 1 && p->n_known * n_cells > MEMOI_ROWS_KNOWN_CELLS_MAX) p->n_known /= 2;
     p->known = MEMOB_ARRAY(a, memoi_rows_known, p->n_known);
@@ -334,7 +333,6 @@ MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan
     memoi_rows_find_rules(p);
     p->clock.rates = memob_rows_find_rates(desc->profile);
     memoi_rows_time_kinds(p);
-    if (p->clock.states) memoi_rows_take_states(&p->clock);
     p->n_cells = (int64_t)p->n_layers * p->n_bundles;
     return status;
 }

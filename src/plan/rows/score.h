@@ -54,7 +54,7 @@ MEMOI int memoi_rows_time_trial(memoi_rows_planner* p) {
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.now.stall_s;
     score->update_s = p->clock.update_s;
-    memcpy(score->copied_bytes, p->clock.copied_bytes, sizeof score->copied_bytes);
+    memcpy(score->copied_bytes, p->clock.now.copied_bytes, sizeof score->copied_bytes);
     return 1;
 }
 

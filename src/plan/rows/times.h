@@ -1,6 +1,6 @@
 #pragma once
+#include "memo/states.h"
 #include "memo/swap_items.h"
-#include "memo/walk.h"
 #include "plan/rows/rows.h"
 /* --- >>row times ---
  * Knows: how long a step takes whose bytes and law are given, and the laws of the latest tables.
@@ -14,13 +14,6 @@
  * 1. The law of a table has the visits of the table's steps.
  * 2. The clock has a cell for each of the law's. */
 
-/* What copies, uses of the file, and updates on the host cost. */
-typedef struct memob_rows_rates {
-    double copy_s;            /* of each copy, in addition to the bytes */
-    double bytes_per_s[2][2]; /* of copies, of the file: out, back; 0: they take no time */
-    double update_host_s_per_byte;
-} memob_rows_rates;
-
 /* Bytes by a time, or by a rate; 0: there is none. */
 MEMOI double memoi_rows_over(double n_bytes, double by) { return by > 0 ? n_bytes / by : 0; }
 MEMOI double memoi_rows_rate(double n_bytes, double time_s) {
@@ -28,13 +21,13 @@ MEMOI double memoi_rows_rate(double n_bytes, double time_s) {
 }
 
 /* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
-MEMOI memob_rows_rates memob_rows_find_rates(const memo_profile* profile) {
+MEMOI memob_rates memob_rows_find_rates(const memo_profile* profile) {
     const memo_profile_transfer *small = &profile->copies[0], *large = &profile->copies[1];
     const memo_profile_transfer* file = &profile->file;
     const double small_bytes = (double)small->size_bytes;
     double bytes = (double)large->size_bytes - small_bytes;
     double out_s = large->out_s - small->out_s, back_s = large->back_s - small->back_s;
-    memob_rows_rates rates;
+    memob_rates rates;
     if (bytes <= 0 || out_s <= 0 || back_s <= 0) { /* noise, or one size only */
         bytes = (double)large->size_bytes;
         out_s = large->out_s;
@@ -48,6 +41,8 @@ MEMOI memob_rows_rates memob_rows_find_rates(const memo_profile* profile) {
     rates.bytes_per_s[1][0] = memoi_rows_rate((double)file->size_bytes, file->out_s);
     rates.bytes_per_s[1][1] = memoi_rows_rate((double)file->size_bytes, file->back_s);
     rates.update_host_s_per_byte = profile->update_host_s_per_byte;
+    memcpy(rates.slowdown_s_per_byte, profile->slowdown_s_per_byte,
+           sizeof rates.slowdown_s_per_byte);
     return rates;
 }
 
@@ -105,81 +100,24 @@ typedef struct memoi_rows_law {
 /* A step while its times are found. */
 typedef struct memoi_rows_clock {
     const memo_swap_plan_desc* desc;
-    memob_rows_rates rates;
+    memob_rates rates;
     memob_swap_placement order; /* of each table: sums, turns, sizes; no places */
     memoi_rows_layer* layers;
     double least_s;                       /* computation of a step, without what rows recompute */
     memob_swap_items items;               /* of the table, */
-    const memob_law* law;                 /* and their law, which is one of */
+    memob_step_rows rows;                 /* and their law, which is one of */
     memoi_rows_law laws[MEMOI_ROWS_LAWS]; /* the latest */
     int64_t n_laws;
-    memob_arrays work;       /* for a law */
-    memob_clock now;         /* on which rows and states pass */
-    memob_clock_cell* cells; /* (law.n_cells) */
+    memob_arrays work; /* for a law */
     int64_t n_cells_most;
-    double in_flight_s[2]; /* to the host, to the device: enqueued since a step computed last */
 
-    memob_states* states; /* own_states, on the clock; NULL: none are streamed */
+    memob_clock now;      /* on which rows and states pass */
+    memob_states* states; /* own_states; NULL: none are streamed */
     memob_states own_states;
-    memob_step* step;       /* of the states */
-    double update_s;        /* of the update after the micro-batches */
-    double copied_bytes[2]; /* of a step: to the host, to the device */
+    memob_sink sink;            /* without states */
+    memob_step *step, own_step; /* of the states; without: own_step */
+    double update_s;            /* of the update after the micro-batches */
 } memoi_rows_clock;
-
-/* Enqueues copies on a stream, to the device or from it; or a use of the file, read or write.  Each
- * has a start, which does not use the link, and they share bytes. */
-MEMOI void memoi_rows_add_copies(memoi_rows_clock* c, int32_t which, int is_back, int is_file,
-                                 int32_t n_copies, int64_t n_bytes) {
-    const double rate = c->rates.bytes_per_s[is_file != 0][is_back != 0];
-    const double bytes_s = memoi_rows_over((double)n_bytes, rate);
-    if (!is_file) c->copied_bytes[is_back != 0] += (double)n_bytes;
-    if (!n_copies) return;
-    if (!is_file) c->in_flight_s[is_back != 0] += bytes_s;
-    memob_clock_add(&c->now, which, (is_file ? 0 : n_copies * c->rates.copy_s) + bytes_s);
-}
-
-/* A step computes.  Copies that were enqueued since the last one computed make it slower. */
-MEMOI void memoi_rows_compute(memoi_rows_clock* c, double time_s) {
-    const double* rates = c->rates.bytes_per_s[0];
-    double slower_s = 0;
-    for (int32_t way = 0; way < 2; way++) {
-        slower_s += c->desc->profile->slowdown_s_per_byte[way] *
-                    memoi_rows_sooner(c->in_flight_s[way] * rates[way], time_s * rates[way]);
-        c->in_flight_s[way] = 0;
-    }
-    memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE, time_s + slower_s);
-}
-
-/* The engine of states runs on the clock.  It calls these functions of its device. */
-MEMOI memo_status memoi_rows_state_copy(void* clock, memo_stream stream, memo_copy_kind kind,
-                                        void* to, const void* from, int64_t size_bytes,
-                                        memo_error* error) {
-    (void)to, (void)from, (void)error;
-    memoi_rows_add_copies((memoi_rows_clock*)clock, (int32_t)(intptr_t)stream,
-                          kind != MEMO_COPY_TO_HOST, 0, 1, size_bytes);
-    return MEMO_STATUS_OK;
-}
-MEMOI memo_status memoi_rows_state_file(void* clock, memo_stream stream, memo_host_call* call,
-                                        memo_error* error) {
-    memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    const int32_t which = (int32_t)(intptr_t)stream;
-    (void)error;
-    if (call->function == memob_states_run_update) {
-        const memob_states_update* update = (const memob_states_update*)call->argument;
-        memob_clock_add(&c->now, which,
-                        c->rates.update_host_s_per_byte *
-                            memob_states_update_bytes(c->states, update->layer));
-    } else {
-        const memob_spill_op* op = (const memob_spill_op*)call->argument;
-        memoi_rows_add_copies(c, which, !op->is_write, 1, 1, op->n_bytes);
-    }
-    return MEMO_STATUS_OK;
-}
-MEMOI memo_status memoi_rows_state_fill(void* clock, memo_stream stream, void* address,
-                                        int32_t byte_value, int64_t size_bytes, memo_error* error) {
-    (void)clock, (void)stream, (void)address, (void)byte_value, (void)size_bytes, (void)error;
-    return MEMO_STATUS_OK;
-}
 
 /* The trainer's part: an update takes its time. */
 MEMOI memo_status memoi_rows_update(void* clock, int32_t layer) {
@@ -199,7 +137,7 @@ MEMOI void memoi_rows_free_law(memoi_rows_clock* c) {
         MEMO_FREE(c->laws[k].uses_of);
     }
     memob_arrays_free(&c->work);
-    MEMO_FREE(c->cells);
+    MEMO_FREE(c->rows.law.of.clock_cells);
 }
 
 MEMOI int memoi_rows_has_law(const memoi_rows_law* known, const memob_swap_items* it) {
@@ -210,14 +148,16 @@ MEMOI int memoi_rows_has_law(const memoi_rows_law* known, const memob_swap_items
 /* Makes the law of the items in place of the oldest known. */
 MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memo_error* error) {
     memoi_rows_law* made = &c->laws[c->n_laws++ % MEMOI_ROWS_LAWS];
+    memob_sink_law* of = &c->rows.law.of;
     memo_status status;
     made->n_items = 0; /* if it fails, none */
     if (!memob_reserve(&made->uses_of, &made->n_most, c->items.n_items, 1))
         return memob_no_memory(error, "the times of a step");
     status = memob_swap_items_law(&c->items, &c->order, &c->work, &made->law, error);
     if (status) return status;
-    c->law = &made->law;
-    if (!memob_reserve(&c->cells, &c->n_cells_most, c->law->n_cells, sizeof *c->cells))
+    of->law = &made->law;
+    if (!memob_reserve(&of->clock_cells, &c->n_cells_most, of->law->n_cells,
+                       sizeof *of->clock_cells))
         return memob_no_memory(error, "the times of a step");
 
     /* Known from now on: all that its step needs is there. */
@@ -230,53 +170,29 @@ MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memo_error* error) {
 /* Finds the law of the table whose sums were added up. */
 MEMOI memo_status memoi_rows_find_law(memoi_rows_clock* c, memo_error* error) {
     memo_status status = memob_swap_items_make(c->desc->swap, &c->order, &c->items, error);
-    c->law = NULL;
-    for (int32_t k = 0; k < MEMOI_ROWS_LAWS && !status && !c->law; k++)
-        if (memoi_rows_has_law(&c->laws[k], &c->items)) c->law = &c->laws[k].law;
-    return status || c->law ? status : memoi_rows_make_law(c, error);
+    const memob_law** law = &c->rows.law.of.law;
+    *law = NULL;
+    for (int32_t k = 0; k < MEMOI_ROWS_LAWS && !status && !*law; k++)
+        if (memoi_rows_has_law(&c->laws[k], &c->items)) *law = &c->laws[k].law;
+    c->rows.law.moves = memob_swap_moves(&c->items);
+    return status || *law ? status : memoi_rows_make_law(c, error);
 }
 
-/* An operation behind a visit.  One without bytes is left out, as the engine does. */
-MEMOI void memoi_rows_enqueue(memoi_rows_clock* c, const memob_op* op) {
-    const memob_part* parts = &c->law->parts[op->first_part];
-    const int is_file = op->stream == MEMOB_STREAM_FILE;
-    const int is_back = op->kind == MEMOB_OP_LOAD || op->kind == MEMOB_OP_READ;
-    int32_t n_copies = 0;
-    int64_t n_bytes = 0;
-    for (int32_t i = 0; i < op->n_parts; i++) {
-        n_bytes += (is_file ? c->items.file_bytes : c->items.n_bytes)[parts[i].item];
-        n_copies += c->items.n_copies[parts[i].item];
-    }
-    if (!n_bytes) return;
-    memob_clock_begin(&c->now, c->cells, c->law, op);
-    memoi_rows_add_copies(c, op->stream, is_back, is_file, n_copies, n_bytes);
-    memob_clock_end(&c->now, c->cells, c->law, op);
-}
-
-MEMOI void memoi_rows_turn(void* clock, int32_t k, int is_end) {
-    memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    const memob_op *op = &c->law->ops[c->law->visit_ops[k]], *end = c->law->ops + c->law->n_ops;
-    MEMO_ASSERT(op->kind == MEMOB_OP_VISIT); /* 1 */
-    if (!is_end) {
-        memob_clock_begin(&c->now, c->cells, c->law, op);
-        return;
-    }
-    memob_clock_end(&c->now, c->cells, c->law, op);
-    for (op++; op < end && op->kind != MEMOB_OP_VISIT; op++) memoi_rows_enqueue(c, op);
-}
-
-MEMOI void memoi_rows_compute_visit(void* clock, int32_t k) {
-    memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    const memob_row_visit* visit = &c->order.visits[k];
-    const memoi_rows_layer* layer = &c->layers[visit->layer];
-    const int is_backward = visit->pass == MEMOB_BACKWARD;
-    memoi_rows_compute(c, (is_backward ? c->order.sums[visit->layer].recompute_s : 0) +
-                              layer->compute_s[is_backward]);
-}
-
-MEMOI void memoi_rows_between(void* clock) {
-    memoi_rows_clock* c = (memoi_rows_clock*)clock;
+MEMOI void memoi_rows_between(memoi_rows_clock* c) {
     memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE, c->desc->profile->between_s);
+}
+
+/* What the trainer computes in a visit. */
+MEMOI memo_status memoi_rows_compute(void* clock, const memob_visit* visit) {
+    memoi_rows_clock* c = (memoi_rows_clock*)clock;
+    const int is_backward = visit->pass == MEMOB_BACKWARD;
+    if (memob_swap_computes_between(&c->order, visit, c->states != NULL)) memoi_rows_between(c);
+    if (visit->row >= 0) {
+        const int32_t layer = c->order.visits[visit->row].layer;
+        memob_clock_compute(&c->now, (is_backward ? c->order.sums[layer].recompute_s : 0) +
+                                         c->layers[layer].compute_s[is_backward]);
+    }
+    return MEMO_STATUS_OK;
 }
 
 /* The most micro-batches of a step that are walked. */
@@ -292,17 +208,17 @@ MEMOI int memoi_rows_are_near(double a, double b) {
 }
 
 /* Walks a micro-batch.  Returns 1 if it took as long as the one before, with copies as late. */
-MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int is_last,
-                                memoi_rows_pace* pace) {
+MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, int is_last, memoi_rows_pace* pace) {
     const memoi_rows_pace before = *pace;
     const double begin_s = c->now.time_s[0], stalled_s = c->now.stall_s;
-    const double copied[2] = {c->copied_bytes[0], c->copied_bytes[1]};
+    const double copied[2] = {c->now.copied_bytes[0], c->now.copied_bytes[1]};
     c->now.late_s = 0;
-    (void)memob_walk_batch(walk, is_last, NULL);
+    (void)memob_states_walk(c->states, c->step, &c->rows, is_last, memoi_rows_compute, c, NULL);
     pace->compute_s = c->now.time_s[0] - begin_s;
     pace->stall_s = c->now.stall_s - stalled_s;
     pace->late_s = c->now.late_s;
-    for (int way = 0; way < 2; way++) pace->copied_bytes[way] = c->copied_bytes[way] - copied[way];
+    for (int way = 0; way < 2; way++)
+        pace->copied_bytes[way] = c->now.copied_bytes[way] - copied[way];
     return memoi_rows_are_near(pace->compute_s, before.compute_s) &&
            memoi_rows_are_near(pace->late_s, before.late_s);
 }
@@ -310,28 +226,29 @@ MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, const memob_walk* walk, int
 /* Micro-batches and the update of a step.  Sets stall_s and update_s.  Of those in the middle,
  * which do the same, walks as many as it takes until they are steady; the others take as long as
  * the steady one. */
-MEMOI double memoi_rows_batches(memoi_rows_clock* c, const memob_walk* walk, int32_t n) {
+MEMOI double memoi_rows_batches(memoi_rows_clock* c, int32_t n) {
     const double begin_s = c->now.time_s[0];
     memoi_rows_pace pace;
     double more_s = 0, end_s;
     memset(&pace, 0, sizeof pace);
-    c->now.stall_s = c->copied_bytes[0] = c->copied_bytes[1] = 0;
+    c->now.stall_s = c->now.copied_bytes[0] = c->now.copied_bytes[1] = 0;
     for (int32_t k = 0; k < n - 1; k++) {
-        const int is_steady = memoi_rows_walk_batch(c, walk, 0, &pace);
+        const int is_steady = memoi_rows_walk_batch(c, 0, &pace);
         const int32_t n_alike = n - 3 - k; /* rounds 2 to n - 3 are */
         if (n_alike <= 0 || k < 3 || (!is_steady && k < MEMOI_ROWS_WALKED)) continue;
         c->now.stall_s += n_alike * pace.stall_s;
         more_s += n_alike * pace.compute_s;
-        for (int way = 0; way < 2; way++) c->copied_bytes[way] += n_alike * pace.copied_bytes[way];
+        for (int way = 0; way < 2; way++)
+            c->now.copied_bytes[way] += n_alike * pace.copied_bytes[way];
         k += n_alike;
         c->states->round += n_alike;
     }
-    (void)memoi_rows_walk_batch(c, walk, 1, &pace);
+    (void)memoi_rows_walk_batch(c, 1, &pace);
 
     /* Waits of the update are its own. */
     end_s = c->now.time_s[0];
     pace.stall_s = c->now.stall_s;
-    (void)memob_walk_update(walk, NULL);
+    if (c->states) (void)memob_states_end_step(c->states, NULL);
     c->update_s = c->now.time_s[0] - end_s;
     c->now.stall_s = pace.stall_s;
     return c->now.time_s[0] - begin_s + more_s;
@@ -368,7 +285,7 @@ MEMOI void memoi_rows_left(const memob_clock* now, double left_s[MEMOB_N_STREAMS
 
 /* Steps with streamed states, until one is like the next.  Deferred updates begin with the
  * second. */
-MEMOI double memoi_rows_steady(memoi_rows_clock* c, const memob_walk* walk, int32_t n) {
+MEMOI double memoi_rows_steady(memoi_rows_clock* c, int32_t n) {
     const int is_deferred = c->states->update_at == MEMO_UPDATE_DEFERRED;
     const int32_t least = is_deferred ? 2 : c->states->sizes.host_bytes > 0;
     double before_s[MEMOB_N_STREAMS], left_s[MEMOB_N_STREAMS], step_s = 0;
@@ -377,7 +294,7 @@ MEMOI double memoi_rows_steady(memoi_rows_clock* c, const memob_walk* walk, int3
     memoi_rows_left(&c->now, left_s);
     for (int32_t k = 0; k < MEMOI_ROWS_STEPS && !is_steady; k++) {
         memcpy(before_s, left_s, sizeof before_s);
-        step_s = memoi_rows_batches(c, walk, n);
+        step_s = memoi_rows_batches(c, n);
         memoi_rows_left(&c->now, left_s);
         is_steady = k >= least;
         for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
@@ -389,24 +306,22 @@ MEMOI double memoi_rows_steady(memoi_rows_clock* c, const memob_walk* walk, int3
 /* Seconds of a step: n micro-batches and the update, as everything that plans and predicts counts
  * them.  Without states every micro-batch takes the same time. */
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
-    const memob_walk walk = {
-        &c->order,          c->states, c->step, memoi_rows_turn, memoi_rows_compute_visit,
-        memoi_rows_between, c};
+    const memob_sink_law* of = &c->rows.law.of;
     const int32_t n = memob_rows_n_batches(c->desc);
     double batch_s;
 
     /* Nothing is under way. */
-    MEMO_ASSERT(c->law->n_cells <= c->n_cells_most); /* 2 */
-    c->in_flight_s[0] = c->in_flight_s[1] = 0;
+    MEMO_ASSERT(of->law->n_cells <= c->n_cells_most); /* 2 */
     memset(&c->now, 0, sizeof c->now);
+    c->now.rates = &c->rates;
     c->now.computes_on_host = c->desc->swap->computes_on_host;
-    memset(c->cells, 0, (size_t)c->law->n_cells * sizeof *c->cells);
+    memob_sink_forget(of);
 
     if (!c->states) {
-        batch_s = memoi_rows_batches(c, &walk, 1);
+        batch_s = memoi_rows_batches(c, 1);
         c->now.stall_s *= n;
-        for (int way = 0; way < 2; way++) c->copied_bytes[way] *= n;
+        for (int way = 0; way < 2; way++) c->now.copied_bytes[way] *= n;
         return n * batch_s;
     }
-    return memoi_rows_steady(c, &walk, n);
+    return memoi_rows_steady(c, n);
 }

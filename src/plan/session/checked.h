@@ -72,7 +72,7 @@ MEMOI void memoi_checked_destroy(memo_session* s) {
 MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     memoi_checked* c = &s->checked;
     const int32_t n = s->desc.n_tensors;
-    const memo_stream* stream = s->desc.computes_on_host ? NULL : &s->desc.compute_stream;
+    memob_engine* e = &c->engine;
     memo_status status;
     int64_t at = MEMOI_GUARD, n_requests = 0, n_found, found_bytes;
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
@@ -109,11 +109,15 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     if (!found_bytes) c->found = MEMOB_ARRAY(&c->arrays, memo_row_content, n_found);
     if (c->arrays.failed) return memob_no_memory(error, "the rows of a checked session");
 
-    memob_engine_begin(&c->engine, s->device, NULL, 0, NULL, NULL);
-    status = memob_engine_acquire(&c->engine, "", 3 * at + c->memory_bytes + found_bytes,
-                                  at + MEMOI_GUARD + found_bytes, stream, 1, error);
-    c->stream = c->engine.streams[MEMOB_STREAM_TO_HOST];
-    c->image = c->engine.host_memory;
+    memob_engine_begin(e, s->device, NULL, 0, NULL, NULL);
+    status = memob_engine_acquire(e, "", 3 * at + c->memory_bytes + found_bytes,
+                                  at + MEMOI_GUARD + found_bytes, error);
+    c->stream = s->desc.compute_stream;
+    if (!status && s->desc.computes_on_host) {
+        status = memob_engine_take_streams(e, MEMOB_STREAM_TO_HOST, error);
+        c->stream = e->streams[MEMOB_STREAM_TO_HOST];
+    }
+    c->image = e->memory.host;
     c->is_moved = s->timing.is_known;
     if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
         memo_error_set(
@@ -122,11 +126,11 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
             "device_bytes, or set is_checked and MEMO_CHECK to 0",
             (long long)(3 * at + c->memory_bytes + found_bytes));
     if (status) return status;
-    c->slots = c->engine.device_memory;
+    c->slots = e->memory.device;
     c->memory = c->slots + (c->memory_bytes ? 3 : 2) * at;
     if (!found_bytes) return status;
     c->found = (memo_row_content*)(void*)(c->image + at + MEMOI_GUARD);
-    c->seen = (memo_row_content*)(void*)(c->engine.device_memory + 3 * at + c->memory_bytes);
+    c->seen = (memo_row_content*)(void*)(e->memory.device + 3 * at + c->memory_bytes);
     return status;
 }
 

@@ -56,6 +56,17 @@ MEMOI memo_status memoi_session_take_memory(memo_session* s, int64_t device_byte
     return status;
 }
 
+/* The step of a shape in which nothing moves. */
+MEMOI void memoi_session_start_step(memo_session* s) {
+    memoi_session_part* part = s->part;
+    if (s->states || s->failure.status) return;
+    memob_engine_begin(&part->own_sink.engine, s->device, s->desc.compute_stream,
+                       s->desc.computes_on_host, NULL, NULL);
+    part->step = &part->own_step;
+    memoi_keep(s, memob_swap_make_step(s->steps, &part->placement, &part->own_sink, part->step,
+                                       &s->call_error));
+}
+
 /* Memory for the largest shape; arena and engine of each; a checked session's memory.  All ranks
  * call this, also those that have failed. */
 MEMOI void memoi_session_start(memo_session* s) {
@@ -97,7 +108,10 @@ MEMOI void memoi_session_start(memo_session* s) {
             memoi_keep(s, memob_states_get_step(s->states, s->n_slices, memoi_session_n_rounds(s),
                                                 &s->part->step, &s->call_error));
         if (s->states) base = &s->states->sink;
-        if (s->part->plan->shape.is_forward_only && s->n_slices == 1) continue;
+        if (s->part->plan->shape.is_forward_only && s->n_slices == 1) { /* no row moves */
+            memoi_session_start_step(s);
+            continue;
+        }
         swap.device = s->device;
         swap.compute_stream = s->desc.compute_stream;
         swap.computes_on_host = s->desc.computes_on_host;
@@ -108,8 +122,8 @@ MEMOI void memoi_session_start(memo_session* s) {
         swap.host_memory = s->host_memory;
         memoi_keep(s, memob_swap_create(&swap, 0, &s->part->placement, base, &s->part->swap,
                                         &s->call_error));
-        if (!base && s->part->swap && s->part->swap->sink.engine.n_events)
-            base = &s->part->swap->sink;
+        if (!base && s->part->swap) base = s->part->swap->sink;
+        if (!s->states && s->part->swap) s->part->step = &s->part->swap->step;
     }
     memoi_session_use_shape(s, 0);
     if (!s->failure.status && s->desc.is_checked)

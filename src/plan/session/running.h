@@ -11,8 +11,8 @@
 
 /* The first step of a layer of this turn, unless another step of the layer is open. */
 MEMOI int32_t memoi_session_open_step(const memo_session* s, int32_t layer) {
-    const int32_t step = memoi_session_step(s, layer);
-    return s->open > step && s->open < step + s->n_slices ? s->open : step;
+    const int32_t step = memoi_session_step(s, layer), open = memoi_session_open(s);
+    return open > step && open < step + s->n_slices ? open : step;
 }
 
 /* Where a tensor of a layer lies; NULL if it is absent, or after an error.  is_needed: then that is
@@ -37,7 +37,7 @@ MEMOI void* memoi_session_find(const memo_session* constant, int32_t layer, int3
     of = &s->steps->tensors[tensor];
     step = memoi_session_open_step(s, layer);
     place = memoi_session_place(s, step, tensor);
-    if (is_needed && memob_tensor_is_routed(s->steps, tensor) && s->n_passed < s->n_steps &&
+    if (is_needed && memob_tensor_is_routed(s->steps, tensor) && memoi_session_is_forward(s) &&
         !s->is_routed)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_get_address: layer %d, tensor `%s`: its rows are not "
@@ -119,6 +119,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
     void* address = NULL;
     char text[3][48];
     memo_pass now;
+    int32_t open;
     if (!s || !memoi_session_is_in(s, "buffer: buffer", buffer, s->desc.n_buffers - 1)) return NULL;
 
     b = s->desc.buffers + buffer;
@@ -130,19 +131,21 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
                         memoi_session_micro_batch(s) * memoi_session_part_bytes(s, buffer));
     if (!s->checked.slots || !memoi_session_buffer_bytes(s, buffer, 1)) return NULL;
 
+    open = memoi_session_open(s);
     if (!s->is_running)
         now = MEMO_PASS_AFTER;
-    else if (s->n_passed < s->n_turn_steps)
+    else if (memoi_session_is_forward(s))
         now = MEMO_PASS_FORWARD;
     else
-        now =
-            s->n_passed > s->n_turn_steps || s->open >= 0 ? MEMO_PASS_BACKWARD : MEMO_PASS_BETWEEN;
+        now = memoi_session_n_ended(s) > (s->steps->order ? 0 : s->n_turn_steps) || open >= 0
+                  ? MEMO_PASS_BACKWARD
+                  : MEMO_PASS_BETWEEN;
     MEMOI_SESSION_FAIL(
         s, MEMO_STATUS_INVALID_STATE,
         "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is declared "
         "from the begin of %s to the end of %s%s, so change its life or take it there",
         memob_session_name(b->name),
-        memoi_session_when(text[0], now, s->open < 0 ? -1 : memoi_session_layer(s, s->open)),
+        memoi_session_when(text[0], now, open < 0 ? -1 : memoi_session_layer(s, open)),
         memoi_session_when(text[1], b->first, b->first_layer),
         b->first_layer < 0 ? "that layer" : memoi_session_when(text[2], b->last, b->last_layer),
         b->kinds ? ", in some kinds of layers" : "");
@@ -219,17 +222,11 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
     }
 }
 
-/* A forward alone moves what slices hand on, and nothing without slices. */
-MEMOI int memoi_session_moves(const memo_session* s) {
-    return !s->batch.is_forward_only || s->n_slices > 1;
-}
-
 /* Is the forward of the layer open?  If not, that is an error of the call. */
 MEMOI int memoi_session_is_in_forward(memo_session* s, const char* call, int32_t layer) {
-    const int32_t step = s->open;
+    const int32_t step = memoi_session_open(s);
     if (s->error.status) return 0;
-    if (step >= 0 && memoi_session_layer(s, step) == layer && s->n_passed < s->n_turn_steps)
-        return 1;
+    if (step >= 0 && memoi_session_layer(s, step) == layer && memoi_session_is_forward(s)) return 1;
     MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                        "memo_session_%s: layer %d: its forward is not open; call it between begin "
                        "and end of the forward",
@@ -239,13 +236,14 @@ MEMOI int memoi_session_is_in_forward(memo_session* s, const char* call, int32_t
 
 void memo_session_set_routed(memo_session* s, int32_t layer, int64_t n_rows) {
     if (s && memoi_session_is_in_forward(s, "set_routed", layer))
-        s->is_routed =
-            memoi_session_is_ok(s, memob_swap_set_routed(&s->part->placement, s->open, n_rows,
-                                                         s->batch.is_forward_only, &s->call_error));
+        s->is_routed = memoi_session_is_ok(
+            s, memob_swap_set_routed(&s->part->placement, memoi_session_open(s), n_rows,
+                                     s->batch.is_forward_only, &s->call_error));
 }
 
 void memo_session_skip_layer(memo_session* s, int32_t layer) {
-    if (s && memoi_session_is_in_forward(s, "skip_layer", layer)) s->part->skipped[s->open] = 1;
+    if (s && memoi_session_is_in_forward(s, "skip_layer", layer))
+        s->part->skipped[memoi_session_open(s)] = 1;
 }
 
 /* After an error, and if a micro-batch ends without a backward. */
@@ -254,9 +252,10 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
         memob_arena_abandon(s->part->arena);
         s->next_turn = 0;
     }
-    if (memoi_session_moves(s) &&
-        (s->steps->order ? is_failed : s->open >= 0 || s->n_passed % (2 * s->n_steps)))
-        (void)memoi_session_is_ok(s, memo_swap_abandon(s->part->swap, &s->call_error));
+    if (!s->states && s->part->step->is_entered && !s->next_turn) {
+        memob_step_abandon(s->part->step);
+        (void)memoi_session_is_ok(s, memob_step_settle(s->part->step, &s->call_error));
+    }
     if (s->states && !s->states->is_due && (is_failed || (s->states->is_running && !s->next_turn)))
         memoi_session_lose_gradients(s);
     s->is_running = 0;
@@ -363,14 +362,9 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     }
     memoi_session_forget(s);
     if (s->next_turn && s->error.status) memoi_session_give_up(s, 1);
-    if (!s->next_turn && s->part->swap && s->part->swap->n_begun && /* abandoning it has failed */
-        !memoi_session_is_ok(s, memo_swap_abandon(s->part->swap, &s->call_error)))
-        memoi_session_give_up(s, 1);
     memset(&s->batch, 0, sizeof s->batch);
     if (batch) s->batch = *batch;
     if (!s->desc.n_order) memset(&s->batch.turn, 0, sizeof s->batch.turn);
-    s->n_passed = 0;
-    s->open = s->open_next = -1;
 
     status = memoi_session_check_batch(s, &before);
     if (status) { /* a turn that is refused changes nothing */
@@ -388,7 +382,6 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         memset(s->values[0].bytes + n, 0, sizeof s->values[0].bytes - n);
     }
     memoi_session_take_turn(s);
-    s->n_passed = memoi_session_n_before(s);
     memoi_session_end_lives(s);
     memoi_checked_fill(s, s->checked.slots, 2 * s->checked.slot_bytes);
 
@@ -403,14 +396,14 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     }
     s->is_running = memoi_session_is_ok(s, status);
     memoi_checked_norm(s, 0);
-    memoi_session_begin_states(s);
+    if (s->is_running) memoi_session_begin_round(s);
     if (s->is_running && memoi_session_begins_between(s)) memoi_session_begin_between(s);
     return !s->error.status;
 }
 
 /* 1: an order has turns left.  A turn must have computed its layers. */
 MEMOI int memoi_session_pass_turn(memo_session* s) {
-    const int32_t n = s->n_turn_steps, n_passed = s->n_passed - memoi_session_n_before(s);
+    const int32_t n = s->n_turn_steps, n_passed = memoi_session_n_ended(s);
     if (!s->steps->order || s->error.status) return 0;
     if (n_passed < n)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
@@ -425,6 +418,8 @@ MEMOI int memoi_session_pass_turn(memo_session* s) {
 }
 
 memo_status memo_session_end(memo_session* s, memo_error* error) {
+    int32_t open;
+    int is_trained;
     MEMOB_REFUSE_NULL(error, "session", s);
     s->is_in_run = 0; /* also after a longjmp out of memo_session_run */
     if (!s->is_running) {
@@ -434,53 +429,41 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
                               "memo_session_begin first");
         return memoi_session_report(s, error);
     }
-    if (s->open >= 0)
+
+    open = memoi_session_open(s);
+    if (open >= 0)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: layer %d is still open; end each layer that begins",
-                           (int)memoi_session_layer(s, s->open));
+                           (int)memoi_session_layer(s, open));
     memoi_checked_verify(s, 0, s->checked.memory_bytes);
     memoi_checked_norm(s, 1);
     memoi_session_end_states(s);
+
+    is_trained = memoi_session_n_ended(s) == memoi_session_n_visits(s) &&
+                 !s->batch.is_forward_only && !memoi_session_is_turn(s, MEMO_PASS_FORWARD);
     if (!memoi_session_pass_turn(s) && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
-    s->checked.n_trained += s->n_passed == 2 * s->n_turn_steps && !s->error.status;
+    s->checked.n_trained += is_trained && !s->error.status;
     memoi_session_time_batch_end(s);
     memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     return memoi_session_report(s, error);
 }
 
-/* Visits are numbered through forward and backward.  A backward turn starts at n. */
-MEMOI memo_pass memoi_session_visit_pass(const memo_session* s, int32_t visit) {
-    return visit < s->n_turn_steps ? MEMO_PASS_FORWARD : MEMO_PASS_BACKWARD;
-}
-MEMOI int32_t memoi_session_visit_step(const memo_session* s, int32_t visit) {
-    const int32_t n = s->n_turn_steps;
-    return s->first_step + (visit < n ? visit : 2 * n - 1 - visit);
-}
-
-/* May a visit begin or end now?  n_visits: of the turn. */
-MEMOI int memoi_session_is_due(const memo_session* s, int32_t visit, int32_t n_visits, int is_end) {
-    const int32_t n_open = (s->open >= 0) + (s->open_next >= 0);
-    const int32_t n_open_most = s->states ? 1 : memob_swap_open_most(s->steps);
-    if (is_end) return n_open > 0;
-    return n_open < n_open_most && visit < n_visits &&
-           memoi_session_visit_pass(s, visit) == memoi_session_visit_pass(s, s->n_passed);
-}
-
 /* Checks every layer call.  Returns the step that it is of, or -1 after an error. */
 MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass, int is_end) {
     static const char* const points[] = {"begin", "end"};
-    const int32_t n = s->n_turn_steps, n_open = (s->open >= 0) + (s->open_next >= 0);
-    const int has_backward =
-        !s->batch.is_forward_only && !memoi_session_is_turn(s, MEMO_PASS_FORWARD);
-    const int32_t n_visits = has_backward ? 2 * n : n;
-    const int32_t visit = s->n_passed + (is_end ? 0 : n_open);
-    const int32_t step = memoi_session_visit_step(s, visit);
+    static const memo_pass passes[] = {MEMO_PASS_FORWARD, MEMO_PASS_BACKWARD};
+    const memob_swap_placement* p = &s->part->placement;
+    const memob_step* at = s->part->step;
+    const int32_t end = s->next_turn * s->n_turn_steps + memoi_session_n_visits(s);
+    const int32_t n_open_most = s->states ? 1 : memob_swap_open_most(s->steps);
+    const memob_row_visit* due;
     const char* why = NULL;
     memo_status status = MEMO_STATUS_INVALID_STATE;
     char text[96];
     if (s->error.status) return -1;
 
+    due = s->is_running ? memob_swap_due(p, at, is_end, end, n_open_most) : NULL;
     if (layer < 0 || layer >= s->desc.n_layers) {
         why = "out of range; n_layers is too small, or the loop too long";
         status = MEMO_STATUS_INVALID_ARGUMENT;
@@ -488,14 +471,13 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         why = "outside begin and end";
     } else if (s->batch.is_forward_only && pass == MEMO_PASS_BACKWARD) {
         why = "memo_batch.is_forward_only is 1, or the shape's; see memo_session_get_batch";
-    } else if (s->n_passed == n_visits) {
+    } else if (at->n_ended == end) {
         why = "all layers of the pass are over; call memo_session_end";
-    } else if (!memoi_session_is_due(s, visit, n_visits, is_end) ||
-               pass != memoi_session_visit_pass(s, visit) ||
-               layer != memoi_session_layer(s, step)) {
+    } else if (!due || pass != passes[due->pass] || layer != memoi_session_layer(s, due->layer)) {
+        const memob_row_visit* older = &p->visits[at->n_ended];
         snprintf(text, sizeof text, "out of order; %s %s of layer %d comes next%s",
-                 memoi_pass_names[memoi_session_visit_pass(s, s->n_passed)], points[n_open > 0],
-                 (int)memoi_session_layer(s, memoi_session_visit_step(s, s->n_passed)),
+                 memoi_pass_names[passes[older->pass]], points[at->n_begun > at->n_ended],
+                 (int)memoi_session_layer(s, older->layer),
                  s->n_slices > 1 ? ", once for each slice" : "");
         why = text;
     }
@@ -504,10 +486,7 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         MEMOI_SESSION_FAIL(s, status, "memo_session: %s %s of layer %d of %d: %s",
                            memoi_pass_names[pass], points[is_end], (int)layer,
                            (int)s->desc.n_layers, why);
-    if (s->error.status) return -1;
-    MEMO_ASSERT(is_end || s->open_next < 0); /* 1 */
-    if (!is_end) *(s->open < 0 ? &s->open : &s->open_next) = step;
-    return step;
+    return s->error.status ? -1 : due->layer;
 }
 
 /* About half of the rows of a tensor; all if they are one tile, or if the tensor is whole. */
@@ -548,6 +527,8 @@ MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
 MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pass) {
     const int32_t step = memoi_session_enter(s, layer, pass, 0);
     const int is_backward = pass == MEMO_PASS_BACKWARD;
+    const memob_row_visit* visit;
+    int32_t older;
     if (step < 0) return 0;
 
     /* Buffers, states and rows. */
@@ -556,19 +537,17 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         memoi_session_mark(s, s->n_steps - 1, MEMOI_SPAN_BETWEEN, 1);
     }
     memoi_session_bound_lives(s, pass, step, 0);
-    if (s->open_next >= 0) /* the layer that is open has its own times */
-        memoi_session_mark(s, s->open, memoi_span_of_pass[pass], 1);
-    memoi_session_visit_states(s, is_backward, step, 0);
-    if (pass == MEMO_PASS_FORWARD)
-        memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
+    older = memoi_session_open(s);
+    if (older >= 0) /* it has its own times */
+        memoi_session_mark(s, older, memoi_span_of_pass[pass], 1);
+    if (!is_backward) memob_swap_route_none(&s->part->placement, step, s->batch.is_forward_only);
     s->is_routed = 0;
     if (!is_backward) s->part->skipped[step] = 0;
-    if (memoi_session_moves(s)) {
-        const memob_row_visit* visit = memob_swap_next(s->part->swap, 0);
-        MEMO_ASSERT(visit->layer == step); /* 2 */
-        (void)memoi_session_is_ok(s, memob_swap_begin(s->part->swap, &s->call_error));
-        if (s->checked.slots) memoi_checked_open_edge(s, visit);
-    }
+    memoi_session_visit(s, is_backward, step, 0);
+    if (s->error.status) return 0;
+    visit = &s->part->placement.visits[s->part->step->n_begun - 1];
+    MEMO_ASSERT(visit->layer == step); /* 2 */
+    if (memoi_session_moved(s) && s->checked.slots) memoi_checked_open_edge(s, visit);
 
     /* What runs before the layer. */
     if (s->checked.slots) memoi_checked_open(s, step, is_backward);
@@ -576,7 +555,7 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
         memoi_session_recompute(s, step);
         if (s->checked.slots) memoi_checked_backward_begin(s, step);
     }
-    memoi_session_mark(s, s->open, memoi_span_of_pass[pass], 0); /* the older of two goes on */
+    memoi_session_mark(s, older < 0 ? step : older, memoi_span_of_pass[pass], 0); /* it goes on */
     return !s->error.status && memoi_session_rows(s, step) > 0;
 }
 
@@ -584,20 +563,17 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
 MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pass) {
     const int32_t step = memoi_session_enter(s, layer, pass, 1);
     const int is_backward = pass == MEMO_PASS_BACKWARD;
+    int32_t open;
     if (step < 0) return;
     memoi_session_mark(s, step, memoi_span_of_pass[pass], 1);
     if (s->checked.slots) memoi_checked_layer_end(s, step, pass);
-    if (memoi_session_moves(s) && !s->error.status)
-        (void)memoi_session_is_ok(s, memob_swap_end(s->part->swap, &s->call_error));
-    memoi_session_visit_states(s, is_backward, step, 1);
+    memoi_session_visit(s, is_backward, step, 1);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
     memoi_session_bound_lives(s, pass, step, 1);
     if (!is_backward && !s->steps->order && memoi_session_is_last(s, step))
         memoi_session_begin_between(s);
-    s->open = s->open_next;
-    s->open_next = -1;
-    s->n_passed++;
-    if (s->open >= 0) memoi_session_mark(s, s->open, memoi_span_of_pass[pass], 0);
+    open = memoi_session_open(s);
+    if (open >= 0) memoi_session_mark(s, open, memoi_span_of_pass[pass], 0);
 }
 
 int memo_session_forward_begin(memo_session* s, int32_t layer) {
@@ -615,15 +591,16 @@ void memo_session_backward_end(memo_session* s, int32_t layer) {
 
 /* The loss of the open step.  In an order its time is no layer's, whose median it would change. */
 MEMOI void memoi_session_run_loss(memo_session* s) {
+    const int32_t open = memoi_session_open(s);
     if (!s->steps->order) {
         s->desc.loss(s->desc.user, s);
         return;
     }
-    memoi_session_mark(s, s->open, MEMOI_SPAN_BACKWARD, 1);
+    memoi_session_mark(s, open, MEMOI_SPAN_BACKWARD, 1);
     memoi_session_mark(s, s->n_steps - 1, MEMOI_SPAN_BETWEEN, 0);
     s->desc.loss(s->desc.user, s);
     memoi_session_mark(s, s->n_steps - 1, MEMOI_SPAN_BETWEEN, 1);
-    memoi_session_mark(s, s->open, MEMOI_SPAN_BACKWARD, 0);
+    memoi_session_mark(s, open, MEMOI_SPAN_BACKWARD, 0);
 }
 
 /* A pass of all layers of a micro-batch, or of a turn. */
@@ -742,6 +719,9 @@ MEMOI void memoi_session_stop(memo_session* s) {
     for (int32_t k = MEMO_SHAPES_MAX - 1; k >= 0; k--) { /* later ones use the first's streams */
         memoi_session_part* part = &s->parts[k];
         memo_swap_destroy(part->swap);
+        memob_step_free(&part->own_step);
+        memoi_sink_free(&part->own_sink);
+        part->step = NULL;
         memo_arena_destroy(part->arena);
         memob_swap_placement_free(&part->placement);
         MEMO_FREE(part->skipped);
@@ -781,7 +761,7 @@ memo_session_info memo_session_get_info(const memo_session* s) {
     info.plan = s->part->plan;
     info.arena = s->part->arena;
     info.swap = s->part->swap;
-    info.states_to_host_bytes = s->states ? s->states->sink.engine.copied_bytes[0] : 0;
-    info.states_to_device_bytes = s->states ? s->states->sink.engine.copied_bytes[1] : 0;
+    info.states_to_host_bytes = s->states ? s->states->sink.engine.memory.copied_bytes[0] : 0;
+    info.states_to_device_bytes = s->states ? s->states->sink.engine.memory.copied_bytes[1] : 0;
     return info;
 }

@@ -109,7 +109,9 @@ typedef struct memoi_session_part {
     memob_swap_placement placement;
     memo_arena* arena;
     memo_swap* swap;
-    memob_step* step; /* of states, which have it */
+    memob_step* step; /* of the states, of the engine, or own_step: where the trainer is */
+    memob_step own_step;
+    memob_sink own_sink;
     char* base;       /* of the engine's device memory */
     uint8_t* skipped; /* (n_steps): 1: memo_session_skip_layer was called in the latest forward */
     double* spans_s;  /* of a session that times its steps */
@@ -169,17 +171,15 @@ struct memo_session {
     } values[2];       /* of this micro-batch; of pending updates */
     memob_arrays kept; /* as long as the session: copies of the desc, kinds, profiles */
 
-    memo_error failure;      /* the first of the call that plans or opens */
-    int all_failed;          /* it is every rank's, and no rank waits for another */
-    memo_error error;        /* the first of this micro-batch */
-    int is_reported;         /* a call has returned this error; the next error takes its place */
-    memo_error call_error;   /* of the latest call, for either */
-    memo_batch batch;        /* n_rows is not 0 */
-    int32_t n_passed;        /* steps of both passes that have ended */
-    int32_t open, open_next; /* steps that are open, the older one first; -1: none */
-    int is_routed;           /* memo_session_set_routed was called in the open forward */
-    int is_in_run;           /* memo_session_run calls the trainer's functions */
-    int is_running;          /* between begin and end */
+    memo_error failure;    /* the first of the call that plans or opens */
+    int all_failed;        /* it is every rank's, and no rank waits for another */
+    memo_error error;      /* the first of this micro-batch */
+    int is_reported;       /* a call has returned this error; the next error takes its place */
+    memo_error call_error; /* of the latest call, for either */
+    memo_batch batch;      /* n_rows is not 0 */
+    int is_routed;         /* memo_session_set_routed was called in the open forward */
+    int is_in_run;         /* memo_session_run calls the trainer's functions */
+    int is_running;        /* between begin and end */
 
     memoi_checked checked;
 

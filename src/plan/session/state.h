@@ -108,9 +108,26 @@ MEMOI int memoi_session_is_turn(const memo_session* s, memo_pass pass) {
 MEMOI int32_t memoi_session_turn_layers(const memo_session* s) {
     return s->n_turn_steps / s->n_slices;
 }
-/* The steps of passes that a turn lacks count as passed. */
-MEMOI int32_t memoi_session_n_before(const memo_session* s) {
-    return memoi_session_is_turn(s, MEMO_PASS_BACKWARD) ? s->n_turn_steps : 0;
+/* Steps of the turn that have ended; without an order, of both passes. */
+MEMOI int32_t memoi_session_n_ended(const memo_session* s) {
+    return s->part->step->n_ended - s->next_turn * s->n_turn_steps;
+}
+/* Steps of the turn, or of the micro-batch. */
+MEMOI int32_t memoi_session_n_visits(const memo_session* s) {
+    return s->n_turn_steps * (s->steps->order || s->batch.is_forward_only ? 1 : 2);
+}
+/* The open step k, the older first; -1: it is not open. */
+MEMOI int32_t memoi_session_open_at(const memo_session* s, int32_t k) {
+    const memob_step* step = s->part->step;
+    return s->is_running && step->n_ended + k < step->n_begun
+               ? s->part->placement.visits[step->n_ended + k].layer
+               : -1;
+}
+MEMOI int32_t memoi_session_open(const memo_session* s) { return memoi_session_open_at(s, 0); }
+/* 1: the forward is not over. */
+MEMOI int memoi_session_is_forward(const memo_session* s) {
+    return memoi_session_is_turn(s, MEMO_PASS_FORWARD) ||
+           (!s->steps->order && memoi_session_n_ended(s) < s->n_turn_steps);
 }
 
 /* Rows of a step in this micro-batch. */
@@ -141,8 +158,8 @@ MEMOI int32_t memoi_session_n_group(const memo_session* s) { return s->n_slices 
 
 /* The micro-batch of the group that the open layer computes; the first if no layer is open. */
 MEMOI int32_t memoi_session_micro_batch(const memo_session* s) {
-    const int is_open = s->is_running && s->open >= 0;
-    const int32_t n_before = is_open ? s->open % s->n_slices : s->n_slices - 1;
+    const int32_t open = memoi_session_open(s);
+    const int32_t n_before = open >= 0 ? open % s->n_slices : s->n_slices - 1;
     return memoi_session_n_group(s) - 1 - n_before / s->n_of_batch;
 }
 
@@ -154,14 +171,14 @@ MEMOI int64_t memoi_session_n_routed(const memo_session* s, int32_t step) {
 }
 
 MEMOI memo_slice memoi_session_slice(const memo_session* s) {
-    const int is_open = s->is_running && s->open >= 0;
-    const int32_t of_batch = is_open ? s->open % s->n_of_batch : 0;
+    const int32_t open = memoi_session_open(s);
+    const int32_t of_batch = open >= 0 ? open % s->n_of_batch : 0;
     memo_slice slice;
     slice.begin = memob_min(of_batch * s->steps->n_rows, s->batch.n_rows);
     slice.end = slice.begin + memoi_session_rows(s, of_batch);
     slice.n_slices = s->n_slices;
     slice.micro_batch = memoi_session_micro_batch(s);
-    slice.n_routed = is_open ? memoi_session_n_routed(s, s->open) : 0;
+    slice.n_routed = open >= 0 ? memoi_session_n_routed(s, open) : 0;
     return slice;
 }
 memo_slice memo_session_get_slice(const memo_session* s) {
@@ -309,7 +326,7 @@ MEMOI void memoi_session_time_batch_begin(memo_session* s) {
 
 /* It counts if it has ended without an error.  The update behind it is timed with it. */
 MEMOI void memoi_session_time_batch_end(memo_session* s) {
-    const int is_over = s->steps->order ? !s->next_turn : s->n_passed == 2 * s->n_steps;
+    const int is_over = s->part->step->n_ended == s->part->placement.n_visits;
     if (!s->timing.is_open || s->error.status || !is_over) return;
     s->timing.is_open = 0;
     s->part->n_timed++;

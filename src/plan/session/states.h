@@ -1,10 +1,11 @@
 #pragma once
 #include "memo/poison.h"
+#include "memo/swap_engine.h"
 #include "plan/session/state.h"
 /* --- >>session states ---
  * Knows: the states of a session that runs: who uses them when, which calls are legal, what a
- * failure has damaged, and what a checked session sees.  Knows nothing of rows, and of how many
- * states are streamed. */
+ * failure has damaged, and what a checked session sees.  Knows nothing of what rows are, and of how
+ * many states are streamed. */
 
 /* In a checked session no pass writes to a state that the pass only reads, nobody writes to the
  * states of a closed layer, the gradients of a step begin at zero, and an update changes all layers
@@ -194,12 +195,24 @@ MEMOI memo_status memoi_session_look(void* session, int32_t pass, int32_t layer,
     return s->error.status;
 }
 
-MEMOI void memoi_session_visit_states(memo_session* s, int is_backward, int32_t step, int is_end) {
+/* The rows that move in the micro-batch; NULL: none.  A forward alone moves what slices hand on,
+ * and nothing without slices. */
+MEMOI memob_step_rows* memoi_session_moved(const memo_session* s) {
+    return s->part->swap && (!s->batch.is_forward_only || s->n_slices > 1) ? &s->part->swap->rows
+                                                                           : NULL;
+}
+
+/* States and rows of a step come, or may leave. */
+MEMOI void memoi_session_visit(memo_session* s, int is_backward, int32_t step, int is_end) {
     const int32_t pass = is_backward ? MEMOB_BACKWARD : MEMOB_FORWARD;
     const int32_t of_layers = step - s->first_step + s->first_layer * s->n_slices;
-    if (s->states && !s->error.status)
-        (void)memoi_session_is_ok(
-            s, memob_states_visit(s->states, pass, of_layers, is_end, &s->call_error));
+    memo_status status;
+    if (s->error.status) return;
+    if (s->states)
+        status = memob_states_visit(s->states, pass, of_layers, is_end, &s->call_error);
+    else
+        status = (is_end ? memob_step_end : memob_step_begin)(s->part->step, &s->call_error);
+    (void)memoi_session_is_ok(s, status);
 }
 
 /* Updates all layers, in a pass. */
@@ -281,26 +294,29 @@ MEMOI void memoi_session_begin_list(memo_session* s) {
     if (s->error.status) return;
     s->is_fused = 0;
     s->checked.n_updated = s->checked.n_missed = 0;
-    (void)memoi_session_is_ok(s, memob_states_begin_round(s->states, s->part->step,
-                                                          !s->batch.more_follow, is_forward_only,
-                                                          &s->call_error));
+    (void)memoi_session_is_ok(
+        s, memob_states_begin_round(s->states, s->part->step, memoi_session_moved(s),
+                                    !s->batch.more_follow, is_forward_only, &s->call_error));
 }
 
 /* A micro-batch begins, or a turn. */
-MEMOI void memoi_session_begin_states(memo_session* s) {
-    if (!s->states || s->error.status) return;
-    if (!s->next_turn) memoi_session_begin_list(s);
+MEMOI void memoi_session_begin_round(memo_session* s) {
+    const int32_t phase = s->batch.is_forward_only ? MEMOB_EVALUATION : MEMOB_ONLY;
     if (s->error.status) return;
+    if (!s->next_turn && s->states)
+        memoi_session_begin_list(s);
+    else if (!s->next_turn)
+        (void)memoi_session_is_ok(
+            s, memob_step_go(s->part->step, phase, memoi_session_moved(s), &s->call_error));
+    if (!s->states || s->error.status) return;
     (void)memoi_session_is_ok(
         s, memob_states_begin_turn(s->states, memoi_session_states_turn(s), &s->call_error));
 }
 
 /* The same ends, if all its layers have computed. */
 MEMOI void memoi_session_end_states(memo_session* s) {
-    const int32_t n = s->n_turn_steps;
-    const int has_forward_alone =
-        s->batch.is_forward_only || memoi_session_is_turn(s, MEMO_PASS_FORWARD);
-    if (!s->states || s->error.status || s->n_passed != (has_forward_alone ? n : 2 * n)) return;
+    if (!s->states || s->error.status || memoi_session_n_ended(s) != memoi_session_n_visits(s))
+        return;
     s->is_fused =
         memoi_session_is_ok(
             s, memob_states_end_turn(s->states, memoi_session_states_turn(s), &s->call_error)) &&

@@ -274,7 +274,8 @@ MEMOI void memoi_timing_swap(memo_session* s, memo_step_plan* plan, memob_states
     memoi_session_settle(s);
     if (!s->failure.status) {
         for (int32_t i = 0; i < 2 && moved; i++)
-            s->states->sink.engine.copied_bytes[i] += moved->sink.engine.copied_bytes[i];
+            s->states->sink.engine.memory.copied_bytes[i] +=
+                moved->sink.engine.memory.copied_bytes[i];
         memob_states_destroy(moved);
         s->own_plan = plan;
         return;
