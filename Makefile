@@ -126,7 +126,7 @@ build/examples/memo.o: examples/gpt/memo.c build/config.mk Makefile
 	@echo "  CC    $@"
 	$(Q)$(CC) $(FLAGS) -MMD -MP -MF $@.d -MT $@ -O3 $(NATIVE) $(LP_SOLVE_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 TRAINER       := $(patsubst examples/gpt/%.c,%.o,$(wildcard examples/gpt/*/*.c))
-TRAINER_FLAGS := -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE
+TRAINER_FLAGS := -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $(JSON_CFLAGS)
 # $(call object,FLAGS): one source file of the trainer.  $(call link,LIBRARIES): all objects to the program.
 define object
 @mkdir -p $(@D)
@@ -135,7 +135,7 @@ $(Q)$(CC) $(FLAGS) $(TRAINER_FLAGS) -MMD -MP -MF $@.d -MT $@ $(1) $(CPPFLAGS) $(
 endef
 define link
 @echo "  LD    $@"
-$(Q)$(CC) -pthread $(CFLAGS) $(filter %.o,$^) -o $@ $(LDFLAGS) $(1) $(LDLIBS) -lm || { rm -f $@; exit 1; }
+$(Q)$(CC) -pthread $(CFLAGS) $(filter %.o,$^) -o $@ $(LDFLAGS) $(1) $(JSON_LIBS) $(LDLIBS) -lm || { rm -f $@; exit 1; }
 endef
 build/examples/gpt/%.o: examples/gpt/%.c build/config.mk Makefile
 	$(call object,-O3 $(NATIVE) $(BLAS_CFLAGS))
@@ -224,6 +224,9 @@ $(BUILD)/tests/%: %.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS),$(TEST_LIB) $(LP_SOLVE_LIBS))
 $(BUILD)/tests/test_gpt%: test_gpt%.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
+# Tests of files in JSON.
+$(BUILD)/tests/test_safetensors: tests/trainer/test_safetensors.c build/config.mk Makefile
+	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(JSON_CFLAGS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(JSON_LIBS))
 # In double precision, in which the plain model shows every mistake.
 $(BUILD)/tests/test_gpt_gradients: tests/trainer/test_gpt_gradients.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) -DGPT_DOUBLE $(LP_SOLVE_CFLAGS),$(TEST_LIB) $(LP_SOLVE_LIBS))

@@ -1,9 +1,9 @@
 #!/bin/sh
-# setup.sh - looks for lp_solve 5.5, OpenBLAS and -march=native, and writes the result for the Makefile.
+# setup.sh - looks for lp_solve 5.5, OpenBLAS, cJSON and -march=native, and writes the result for the Makefile.
 #
 #   sh scripts/setup.sh build/config.mk
 #
-# Both libraries are optional.  A missing library is installed with the system's package manager if that needs no
+# The libraries are optional.  lp_solve or OpenBLAS, if it is missing, is installed with the system's package manager if that needs no
 # password (root, sudo -n, or Homebrew).  Otherwise one line names the package, and the build goes on without it.
 # MEMO_NO_INSTALL=1 installs nothing.  CC is the compiler to test with.
 set -u
@@ -136,6 +136,25 @@ END
     return 1
 }
 
+# Of the trainer's --model alone: not installed from here.
+find_json() {
+    json_cflags= json_libs=
+    cat >"$folder/json.c" <<'END'
+#include <cJSON.h>
+int main(void) {
+    const char* end;
+    cJSON* json = cJSON_ParseWithLengthOpts("{} ", 3, &end, 0);
+    const int bad = !json;
+    cJSON_Delete(json);
+    return bad;
+}
+END
+    has pkg-config && pkg-config --exists libcjson 2>/dev/null || return 1
+    include=$(pkg-config --cflags libcjson) libs=$(pkg-config --libs libcjson)
+    works $include "$folder/json.c" -o "$folder/probe" $libs || return 1
+    json_cflags="-DGPT_JSON $include" json_libs=$libs
+}
+
 # The package manager, its command, and its names of lp_solve and OpenBLAS.
 manager= install=install and=" and " lp_package="lp_solve 5.5" blas_package=OpenBLAS
 if has apt-get; then
@@ -191,6 +210,7 @@ install_packages() {
 lp_found=yes blas_found=yes
 find_lp_solve || lp_found=no
 find_blas || blas_found=no
+find_json || :
 if [ $lp_found = no ] || [ $blas_found = no ]; then
     if can_install; then
         wanted=
@@ -221,6 +241,8 @@ LP_SOLVE_CFLAGS := $lp_cflags
 LP_SOLVE_LIBS := $lp_libs
 BLAS_CFLAGS := $blas_cflags
 BLAS_LIBS := $blas_libs
+JSON_CFLAGS := $json_cflags
+JSON_LIBS := $json_libs
 NATIVE := $native
 END
 mv "$folder/config.mk" "$config" && rm -rf "$folder"
