@@ -94,8 +94,10 @@ static int64_t plain_linear(int64_t x, int64_t w, int64_t rows, int64_t outputs,
     return y;
 }
 
-static int64_t plain_norm(int64_t x, int64_t w, int64_t rows, int64_t columns) {
-    const int64_t weights = plain_number(1.0 / (double)columns), y = plain_number(1e-5) + 1;
+static int64_t plain_norm(const gpt_config* config, int64_t x, int64_t w, int64_t rows,
+                          int64_t columns) {
+    const double epsilon = config->norm_epsilon > 0 ? config->norm_epsilon : 1e-5;
+    const int64_t weights = plain_number(1.0 / (double)columns), y = plain_number(epsilon) + 1;
     for (int64_t r = 0; r < rows; r++) plain_sum(x + r * columns, 1, x + r * columns, 1, columns);
     for (int64_t r = y; r < y + rows; r++) plain_sum(r, ONE - r, weights, 1, 2);
     for (int64_t r = y + rows; r < y + 2 * rows; r++) plain_apply(one_over_root, r);
@@ -104,12 +106,26 @@ static int64_t plain_norm(int64_t x, int64_t w, int64_t rows, int64_t columns) {
     return y + 3 * rows + rows * columns;
 }
 
-/* Turns every head's pairs (j, j + size / 2) by position * 10000^(-2 j / size). */
-static int64_t plain_rope(int64_t x, int64_t rows, int64_t heads, int64_t size) {
+/* As transformers' modeling_rope_utils.py computes it, by wavelengths. */
+static double plain_frequency(const gpt_rope_law* law, double j, double size) {
+    const double frequency = pow(law->theta > 0 ? law->theta : 10000, -2 * j / size);
+    const double wavelength = 2 * 3.14159265358979323846 / frequency;
+    if (law->kind == GPT_ROPE_PLAIN) return frequency;
+    if (law->kind == GPT_ROPE_LINEAR || wavelength > law->original / law->low_factor)
+        return frequency / law->factor;
+    if (wavelength < law->original / law->high_factor) return frequency;
+    const double smooth =
+        (law->original / wavelength - law->low_factor) / (law->high_factor - law->low_factor);
+    return (1 - smooth) * frequency / law->factor + smooth * frequency;
+}
+
+/* Turns every head's pairs (j, j + size / 2) by position * frequency. */
+static int64_t plain_rope(const gpt_config* config, int64_t x, int64_t rows, int64_t heads,
+                          int64_t size) {
     const int64_t half = size / 2, turns = numbers.n;
     for (int64_t i = 0; i < rows * half; i++) {
-        const double j = (double)(i % half);
-        const double angle = (double)(i / half) * pow(10000, -2 * j / (double)size);
+        const double angle =
+            (double)(i / half) * plain_frequency(&config->rope, (double)(i % half), (double)size);
         plain_number(-sin(angle));
         plain_number(cos(angle));
         plain_number(sin(angle));
@@ -158,10 +174,14 @@ static int64_t plain_first(const gpt_config* config, const uint8_t* tokens, int6
     return config->window && first < i - config->window + 1 ? i - config->window + 1 : first;
 }
 
+static int64_t plain_head_size(const gpt_config* config) {
+    return config->head_size ? config->head_size : config->hidden / config->n_heads;
+}
+
 static int64_t plain_attention(const gpt_config* config, const uint8_t* tokens, int64_t q,
                                int64_t k, int64_t v) {
-    const int64_t T = config->sequence, C = config->hidden, H = config->n_heads, D = C / H;
-    const int64_t K = config->n_kv_heads, CK = K * D;
+    const int64_t T = config->sequence, H = config->n_heads, D = plain_head_size(config);
+    const int64_t K = config->n_kv_heads, CK = K * D, C = H * D;
     const int64_t scale = plain_number(1 / sqrt((double)D));
     own_memory int64_t* probabilities = (int64_t*)allocate(T * H, sizeof *probabilities);
     int64_t n;
@@ -192,7 +212,8 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
                              int64_t first_token, double loss_scale, double* last_logits) {
     const gpt_layout at = gpt_layout_make(config);
     const int64_t T = config->sequence, C = config->hidden, H = config->n_heads;
-    const int64_t K = config->n_kv_heads, CK = K * (C / H), V = 256, n = gpt_n_parameters(config);
+    const int64_t D = plain_head_size(config), Q = H * D;
+    const int64_t K = config->n_kv_heads, CK = K * D, V = 256, n = gpt_n_parameters(config);
     const int64_t M = config->mlp_columns ? config->mlp_columns : 4 * C;
     double loss = 0;
     int64_t y;
@@ -209,22 +230,24 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
     x = plain_mask(x, config, step, 0, GPT_SITE_EMBEDDING, first_token);
     for (int64_t l = 0; l < config->n_layers; l++) {
         const int64_t lw = weights + l * at.layer_stride;
-        y = plain_norm(x, lw + at.at[GPT_W_NORM1], T, C);
-        int64_t q = plain_rope(plain_linear(y, lw + at.at[GPT_W_QUERY], T, C, C), T, H, C / H);
-        int64_t k = plain_rope(plain_linear(y, lw + at.at[GPT_W_KEY], T, CK, C), T, K, C / H);
+        y = plain_norm(config, x, lw + at.at[GPT_W_NORM1], T, C);
+        int64_t q = plain_linear(y, lw + at.at[GPT_W_QUERY], T, Q, C);
+        int64_t k = plain_linear(y, lw + at.at[GPT_W_KEY], T, CK, C);
+        q = plain_rope(config, q, T, H, D);
+        k = plain_rope(config, k, T, K, D);
         int64_t v = plain_linear(y, lw + at.at[GPT_W_VALUE], T, CK, C);
         y = plain_attention(config, tokens, q, k, v);
-        y = plain_linear(y, lw + at.at[GPT_W_PROJECTION], T, C, C);
+        y = plain_linear(y, lw + at.at[GPT_W_PROJECTION], T, C, Q);
         y = plain_mask(y, config, step, l, GPT_SITE_PROJECTION, first_token);
         x = plain_add(x, y, T * C);
-        y = plain_norm(x, lw + at.at[GPT_W_NORM2], T, C);
+        y = plain_norm(config, x, lw + at.at[GPT_W_NORM2], T, C);
         y = plain_linear(y, lw + at.at[GPT_W_UP], T, config->mlp == GPT_MLP_SWIGLU ? 2 * M : M, C);
         y = plain_activate(config, y, T * M);
         y = plain_linear(y, lw + at.at[GPT_W_DOWN], T, C, M);
         y = plain_mask(y, config, step, l, GPT_SITE_MLP, first_token);
         x = plain_add(x, y, T * C);
     }
-    y = plain_norm(x, weights + at.at[GPT_W_FINAL_NORM], T, C);
+    y = plain_norm(config, x, weights + at.at[GPT_W_FINAL_NORM], T, C);
     int64_t logits = plain_linear(y, weights + at.at[GPT_W_CLASSIFIER], T, V, C);
     if (last_logits)
         memcpy(last_logits, numbers.values + logits + (T - 1) * V, (size_t)V * sizeof(double));

@@ -242,6 +242,18 @@ static inline gpt_config with_swiglu(gpt_config config) {
     return config;
 }
 
+static inline gpt_config with_head_size(gpt_config config, int32_t head_size) {
+    config.head_size = head_size;
+    return config;
+}
+
+static inline gpt_config with_rope(gpt_config config, gpt_rope_kind kind) {
+    const gpt_rope_law law = {500, kind, 8, 1, 4, 40};
+    config.rope = law;
+    config.norm_epsilon = 0.03;
+    return config;
+}
+
 static inline gpt_config mlp_in_chunks(gpt_config config, int64_t n_rows) {
     config.mlp_rows = n_rows;
     return config;
@@ -372,6 +384,7 @@ static inline void gpt_test_check_sums(memo_device* device, const gpt_kernels* k
     gpt_norm_args* n = &norm.args.norm;
     n->rows = gpt_rows_make(0, N);
     n->hidden = HIDDEN;
+    n->epsilon = 1e-5;
     gpt_use(&norm, GPT_READ, &n->x, at, MEMO_TYPE_BF16, N_ELEMENTS);
     gpt_use(&norm, GPT_READ, &n->weight, at + sums / 2, MEMO_TYPE_BF16, HIDDEN);
     gpt_use(&norm, GPT_WRITTEN, &n->y, at + 3 * sums / 4, MEMO_TYPE_BF16, N_ELEMENTS);

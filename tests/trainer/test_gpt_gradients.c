@@ -56,6 +56,20 @@ TEST(of_swiglu) {
     config.mlp_columns = 22;
     check_against_plain(config, MEMO_POLICY_ALPHA, 0.5);
 }
+/* Heads that are together wider, or narrower, than the stream. */
+TEST(of_heads_of_their_own_size) {
+    const gpt_config config = gpt_test_config(2, 16, 4, 2, 13, 2, 4, 0.2);
+    check_against_plain(with_head_size(config, 6), MEMO_POLICY_KEEP, 0);
+    check_against_plain(with_head_size(config, 2), MEMO_POLICY_ALPHA, 0.5);
+    check_against_plain(in_slices(with_head_size(config, 10), 12), MEMO_POLICY_RECOMPUTE, 0);
+    check_against_plain(with_head_size(gpt_test_config(1, 10, 3, 3, 7, 1, 4, 0), 8),
+                        MEMO_POLICY_KEEP, 0);
+}
+TEST(of_scaled_frequencies) {
+    const gpt_config config = gpt_test_config(2, 32, 2, 1, 33, 1, 8, 0);
+    for (int kind = 0; kind < GPT_N_ROPES; kind++)
+        check_against_plain(with_rope(config, (gpt_rope_kind)kind), MEMO_POLICY_ALPHA, 0.5);
+}
 /* Longer than a tile of attention. */
 TEST(of_several_attention_tiles) {
     check_against_plain(gpt_test_config(1, 8, 2, 2, GPT_ATTENTION_TILE + 9, 1, 32, 0),

@@ -184,7 +184,8 @@ __global__ static void gpt_rope_table_kernel(gpt_rope_table_args a) {
     const int64_t n_pairs = a.head_size / 2;
     WARPS_EACH_THREAD(g, a.n_positions * n_pairs) {
         const int64_t row = g / n_pairs, j = g % n_pairs, token = a.token_numbers[row];
-        const double angle = gpt_rope_angle(token < 0 ? 0 : token % a.sequence, j, a.head_size);
+        const double angle =
+            gpt_rope_angle(&a.law, token < 0 ? 0 : token % a.sequence, j, a.head_size);
         float* to = (float*)a.table + row * a.head_size + j;
         to[0] = (float)cos(angle);
         to[n_pairs] = (float)sin(angle);
@@ -253,7 +254,7 @@ __global__ static void gpt_norm_kernel(gpt_norm_args a, gpt_kernel_type of_model
             row_x.get(x, v);
             for (int k = 0; k < W; k++) squares += x[k] * x[k];
         }
-        const float rstd = gpt_rstd(warps_sum(squares) / (float)a.hidden);
+        const float rstd = gpt_rstd(warps_sum(squares) / (float)a.hidden, a.epsilon);
         if (WARPS_LANE == 0) ((float*)a.rstd)[row] = rstd;
         GPT_EACH_HELD(v, c, a.hidden) {
             row_x.get(x, v);

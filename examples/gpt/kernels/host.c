@@ -45,7 +45,8 @@ static void gpt_norm_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_norm_args* a = (const gpt_norm_args*)pointer;
     const int64_t at = begin - a->rows.begin;
     gpt_norm_forward(gpt_out(a->y, at * a->hidden), gpt_out(a->rstd, at),
-                     gpt_in(a->x, at * a->hidden), gpt_in(a->weight, 0), end - begin, a->hidden);
+                     gpt_in(a->x, at * a->hidden), gpt_in(a->weight, 0), end - begin, a->hidden,
+                     a->epsilon);
 }
 
 static void gpt_norm_backward_run(const gpt_norm_args* a) {
@@ -190,8 +191,8 @@ static void gpt_initial_elements(const void* pointer, int64_t begin, int64_t end
 static void gpt_rope_table_run(const gpt_rope_table_args* a) {
     for (int64_t i = 0; i < a->n_positions; i++) {
         const int64_t token = a->token_numbers[i];
-        gpt_rope_row(gpt_out(a->table, i * a->head_size), token < 0 ? 0 : token % a->sequence,
-                     a->head_size);
+        gpt_rope_row(gpt_out(a->table, i * a->head_size), &a->law,
+                     token < 0 ? 0 : token % a->sequence, a->head_size);
     }
 }
 
@@ -204,7 +205,8 @@ enum { GPT_WIDENED_MAX = 8 }; /* operands of an operation, each rounded up to 16
 
 /* Floats that the operations of a model widen at once: all operands of the largest one. */
 static int64_t gpt_widened_most(const gpt_shapes* shapes) {
-    const int64_t attention = 4 * (shapes->n_rows * shapes->hidden + shapes->n_keys);
+    const int64_t widest = shapes->hidden > shapes->q ? shapes->hidden : shapes->q;
+    const int64_t attention = 4 * (shapes->n_rows * widest + shapes->n_keys);
     /* The activation's backward: two operands as wide as up. */
     const int64_t mlp = shapes->mlp_rows * (2 * shapes->up + shapes->wide);
     const int64_t loss = shapes->loss_rows * (shapes->vocabulary + 2 * shapes->hidden);

@@ -178,6 +178,7 @@ typedef struct gpt_norm_args {
     void* dweight; /* (hidden), sums */
     gpt_rows rows;
     int64_t hidden;
+    double epsilon; /* added to the mean of squares */
 } gpt_norm_args;
 
 /* token_numbers: (rows), the number of a row's token in the micro-batch of all ranks; -1:
@@ -303,10 +304,28 @@ typedef struct gpt_initial_args {
     double std; /* 0: ones */
 } gpt_initial_args;
 
+/* The frequency of pair j of a head: theta^(-2 j / head_size), then scaled.  LINEAR (Chen et al.
+ * 2023) divides it by factor.  LLAMA3 (Llama 3.1) divides it by factor if its wavelength exceeds
+ * original / low_factor, keeps it below original / high_factor, and takes a mean of both in
+ * between.  All 0: theta 10000, plain. */
+typedef enum gpt_rope_kind {
+    GPT_ROPE_PLAIN = 0,
+    GPT_ROPE_LINEAR,
+    GPT_ROPE_LLAMA3,
+    GPT_N_ROPES
+} gpt_rope_kind;
+typedef struct gpt_rope_law {
+    double theta; /* 0: 10000 */
+    gpt_rope_kind kind;
+    double factor, low_factor, high_factor;
+    double original; /* tokens */
+} gpt_rope_law;
+
 typedef struct gpt_rope_table_args {
     void* table;                  /* (positions, head_size), sums */
     const int64_t* token_numbers; /* (positions): position is number % sequence */
     int64_t n_positions, sequence, head_size;
+    gpt_rope_law law;
 } gpt_rope_table_args;
 
 /* ---- an operation ----------------------------------------------------------------------------
@@ -381,6 +400,7 @@ typedef struct gpt_shapes {
     int64_t n_keys;              /* elements of k, and of v, of a micro-batch */
     int64_t loss_rows, mlp_rows; /* of logits, of an operation of the MLP */
     int64_t hidden, head_size, vocabulary;
+    int64_t q;        /* columns of q, and of attention */
     int64_t wide, up; /* columns of the MLP: of its activation, of the product before it */
     /* Each different call of attention.  If ranks split a sequence, over_ranks describes it
      * instead: only its shapes are set, and its degrees are not both 1. */

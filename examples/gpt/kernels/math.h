@@ -252,16 +252,18 @@ GPT_FUNCTION void gpt_gemm(int a_is_transposed, int b_is_transposed, int64_t m, 
 /* ---- root mean square norm: y = x * rstd * weight, rstd = 1 / sqrt(mean of x^2 + epsilon) --- */
 
 /* mean: of the squares. */
-GPT_INLINE gpt_real gpt_rstd(gpt_real mean) { return (gpt_real)(1 / sqrt((double)mean + 1e-5)); }
+GPT_INLINE gpt_real gpt_rstd(gpt_real mean, double epsilon) {
+    return (gpt_real)(1 / sqrt((double)mean + epsilon));
+}
 
 GPT_FUNCTION void gpt_norm_forward(gpt_real* y,            /* (rows, hidden) */
                                    gpt_real* rstd,         /* (rows) */
                                    const gpt_real* x,      /* (rows, hidden) */
                                    const gpt_real* weight, /* (hidden) */
-                                   int64_t n_rows, int64_t hidden) {
+                                   int64_t n_rows, int64_t hidden, double epsilon) {
     for (int64_t row = 0; row < n_rows; row++, x += hidden, y += hidden) {
         const gpt_real mean = gpt_dot(x, x, hidden) / (gpt_real)hidden;
-        rstd[row] = gpt_rstd(mean);
+        rstd[row] = gpt_rstd(mean, epsilon);
         for (int64_t column = 0; column < hidden; column++)
             y[column] = x[column] * rstd[row] * weight[column];
     }
@@ -269,15 +271,29 @@ GPT_FUNCTION void gpt_norm_forward(gpt_real* y,            /* (rows, hidden) */
 
 /* ---- rotary position embedding ------------------------------------------------------------- */
 
-GPT_INLINE double gpt_rope_angle(int64_t position, int64_t j, int64_t head_size) {
-    return (double)position * pow(10000.0, -2.0 * (double)j / (double)head_size);
+/* Radians a token. */
+GPT_INLINE double gpt_rope_frequency(const gpt_rope_law* law, int64_t j, int64_t head_size) {
+    const double theta = law->theta > 0 ? law->theta : 10000.0;
+    const double plain = pow(theta, -2.0 * (double)j / (double)head_size);
+    const double turns = plain * law->original / 6.283185307179586; /* in `original` tokens */
+    double kept;                                                    /* of the plain frequency */
+    if (law->kind == GPT_ROPE_PLAIN) return plain;
+    if (law->kind == GPT_ROPE_LINEAR) return plain / law->factor;
+    kept = (turns - law->low_factor) / (law->high_factor - law->low_factor);
+    if (turns < law->low_factor) kept = 0;
+    if (turns > law->high_factor) kept = 1;
+    return (1 - kept) * plain / law->factor + kept * plain;
+}
+GPT_INLINE double gpt_rope_angle(const gpt_rope_law* law, int64_t position, int64_t j,
+                                 int64_t head_size) {
+    return (double)position * gpt_rope_frequency(law, j, head_size);
 }
 
 /* The row of a position: head_size / 2 cosines of its angles, then their sines. */
 GPT_FUNCTION void gpt_rope_row(gpt_real* row, /* (head_size) */
-                               int64_t position, int64_t head_size) {
+                               const gpt_rope_law* law, int64_t position, int64_t head_size) {
     for (int64_t j = 0; j < head_size / 2; j++) {
-        const double angle = gpt_rope_angle(position, j, head_size);
+        const double angle = gpt_rope_angle(law, position, j, head_size);
         row[j] = (gpt_real)cos(angle);
         row[head_size / 2 + j] = (gpt_real)sin(angle);
     }

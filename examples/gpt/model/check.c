@@ -7,10 +7,13 @@ static memo_status gpt_check_numbers(const gpt_config* c, memo_error* error) {
         c->sequence < 1 || c->tile_rows < 1 || c->mlp_rows < 0 || c->mlp_columns < 0 ||
         c->slice_rows < 0 || c->window < 0 || c->documents < 0 || c->vocabulary < 0 ||
         c->data < 0 || c->ring < 0 || c->ulysses < 0 || c->tensor < 0 || c->sub_batches < 0 ||
-        c->zero < 0 || c->zero > 2)
+        c->zero < 0 || c->zero > 2 || c->head_size < 0)
         return gpt_invalid(error, "gpt_config: a number is out of range; see gpt.h");
     if (!(c->dropout >= 0 && c->dropout < 1))
         return gpt_invalid(error, "--dropout %g: not a number from 0 to below 1", c->dropout);
+    if (!(c->norm_epsilon >= 0 && c->norm_epsilon < 1))
+        return gpt_invalid(error, "gpt_config.norm_epsilon %g: not a number from 0 to below 1",
+                           c->norm_epsilon);
     if (c->states != MEMO_TYPE_F32 && c->states != MEMO_TYPE_BF16)
         return gpt_invalid(error, "--states: not F32 or BF16 (%d)", (int)c->states);
     return MEMO_STATUS_OK;
@@ -18,11 +21,13 @@ static memo_status gpt_check_numbers(const gpt_config* c, memo_error* error) {
 
 static memo_status gpt_check_model(const gpt_config* c, memo_error* error) {
     const int32_t hidden = c->hidden, heads = c->n_heads;
-    if (hidden % heads)
+    if (!c->head_size && hidden % heads)
         return gpt_invalid(error,
                            "--hidden %d is not a multiple of --heads %d; --hidden %d would be",
                            hidden, heads, (hidden / (2 * heads) + 1) * 2 * heads);
-    if (hidden / heads % 2)
+    if (c->head_size % 2)
+        return gpt_invalid(error, "head_dim %d: rotary positions need an even size", c->head_size);
+    if (!c->head_size && hidden / heads % 2)
         return gpt_invalid(error,
                            "--hidden %d over --heads %d makes heads of %d, and rotary positions "
                            "need an even size; --hidden %d would do",
@@ -35,8 +40,9 @@ static memo_status gpt_check_model(const gpt_config* c, memo_error* error) {
 
     /* Then no product of sizes exceeds 64 bits, and no dimension of a GEMM an int. */
     if (16.0 * 16 * c->n_layers * hidden *
-            ((double)c->sequence * (double)c->batch + 12.0 * hidden) >
-        1e18)
+                ((double)c->sequence * (double)c->batch + 12.0 * hidden) >
+            1e18 ||
+        (double)heads * (double)gpt_head_size(c) > 1 << 20)
         return gpt_invalid(error, "this model needs more than 10^18 bytes; try fewer --layers, a "
                                   "smaller --hidden, --batch or --seq");
     return MEMO_STATUS_OK;
@@ -51,7 +57,7 @@ static int64_t gpt_common_divisor(int64_t n, int64_t a, int64_t b) {
 /* Data ranks, and the ranks of a sequence.  Each of these needs a token, in zigzag two. */
 static memo_status gpt_check_ranks(const gpt_config* c, memo_error* error) {
     const int32_t data = gpt_degree(c->data), ring = gpt_degree(c->ring);
-    const int32_t ulysses = gpt_degree(c->ulysses), head_size = c->hidden / c->n_heads;
+    const int32_t ulysses = gpt_degree(c->ulysses), head_size = (int32_t)gpt_head_size(c);
     const int64_t least = (int64_t)ring * ulysses * (ring > 1 ? 2 : 1);
 
     if ((double)data * ring * ulysses > 1 << 16)

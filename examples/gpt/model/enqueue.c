@@ -339,6 +339,7 @@ void gpt_norm(gpt_model* model, int32_t layer, int w, const gpt_array* dx, gpt_a
     gpt_norm_args* a = &op.args.norm;
     a->rows = rows;
     a->hidden = x.n_columns;
+    a->epsilon = gpt_norm_epsilon(&model->config);
     gpt_use_rows(&op, of_forward, &a->y, y, rows);
     gpt_use_rows(&op, of_forward, &a->rstd, rstd, rows);
     gpt_use_rows(&op, GPT_READ, &a->x, x, rows);
@@ -394,7 +395,7 @@ void gpt_rope_rows(gpt_model* model, const char* name, gpt_array x, int32_t dire
     gpt_rope_args* a = &op.args.rope;
     a->rows = rows;
     a->sequence = model->share.layout.local_tokens;
-    a->head_size = model->config.hidden / model->config.n_heads;
+    a->head_size = gpt_head_size(&model->config);
     a->n_heads = x.n_columns / a->head_size;
     a->direction = direction;
     gpt_use_rows(&op, GPT_READ | GPT_WRITTEN, &a->x, x, rows);
@@ -430,7 +431,7 @@ memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_share* sh
     desc.n_batch = (int32_t)share->batch / gpt_degree(config->sub_batches);
     desc.n_q_heads = config->n_heads / gpt_degree(config->tensor);
     desc.n_kv_heads = config->n_kv_heads / gpt_degree(config->tensor);
-    desc.head_size = config->hidden / config->n_heads;
+    desc.head_size = (int32_t)gpt_head_size(config);
     if (config->documents) desc.n_masks = desc.n_batch; /* each sequence has its own */
     desc.sends_again = 1; /* used if split by heads: q, k and v by rows are stored anyway */
     desc.ulysses_groups = gpt_ulysses_groups(&desc);
@@ -456,7 +457,7 @@ static gpt_attention_shape gpt_attention_shape_of(const gpt_config* config, cons
     memset(&shape, 0, sizeof shape);
     shape.first = run->first;
     shape.sequence = run->first + gpt_count(run->rows) / run->batch;
-    shape.head_size = config->hidden / config->n_heads;
+    shape.head_size = gpt_head_size(config);
     shape.n_heads = config->n_heads / degree;
     shape.n_kv_heads = config->n_kv_heads / degree;
     shape.adds = run->adds;
@@ -515,7 +516,8 @@ gpt_shapes gpt_shapes_make(const gpt_config* config) {
     shapes.loss_rows = gpt_loss_rows(config);
     shapes.mlp_rows = config->mlp_rows ? gpt_min(gpt_chunk_rows(config), n_rows) : n_rows;
     shapes.hidden = hidden;
-    shapes.head_size = hidden / config->n_heads;
+    shapes.head_size = gpt_head_size(config);
+    shapes.q = w.q;
     shapes.vocabulary = gpt_vocabulary(config);
     shapes.wide = whole.wide;
     shapes.up = whole.up;
@@ -633,8 +635,8 @@ static void gpt_attention_run(gpt_model* model, const gpt_array* tensors,
     const gpt_rows keys = gpt_rows_make(run->rows.begin - run->first, run->rows.end);
     gpt_op op = gpt_op_make("attention", back ? GPT_KIND_ATTENTION_BACKWARD : GPT_KIND_ATTENTION);
     gpt_attention_args* a = &op.args.attention;
-    a->shape =
-        gpt_attention_shape_of(&model->config, run, (int32_t)(model->config.hidden / q_hidden));
+    a->shape = gpt_attention_shape_of(&model->config, run,
+                                      (int32_t)(gpt_q_columns(&model->config) / q_hidden));
     a->batch = run->batch;
 
     /* The backward also reads what the forward writes. */

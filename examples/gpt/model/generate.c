@@ -11,7 +11,7 @@ typedef struct gpt_generator {
     gpt_real* parameters;
     gpt_real *keys, *values; /* (layers, positions, kv_hidden) */
     gpt_real* rope;          /* (head size), of a position */
-    gpt_real *x, *y, *q;     /* (hidden) */
+    gpt_real *x, *y, *q;     /* (hidden); y and q: or as wide as q */
     gpt_real* up;            /* (up_wide) */
     gpt_real* lse;           /* (heads) */
     gpt_real* logits;        /* (vocabulary) */
@@ -24,9 +24,11 @@ static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int6
     g->layout = gpt_layout_make(config);
     g->n_positions = n_positions;
     g->document = 0;
-    const int64_t hidden = config->hidden, n = config->n_layers * n_positions * g->layout.widths.kv;
-    const int64_t sizes[10] = {g->layout.n,     n,        n,      hidden / config->n_heads,
-                               hidden,          hidden,   hidden, g->layout.widths.up,
+    const int64_t hidden = config->hidden, q = gpt_q_columns(config),
+                  wide = q > hidden ? q : hidden;
+    const int64_t n = config->n_layers * n_positions * g->layout.widths.kv;
+    const int64_t sizes[10] = {g->layout.n,     n,        n,    gpt_head_size(config),
+                               hidden,          wide,     wide, g->layout.widths.up,
                                config->n_heads, GPT_BYTES};
     int64_t n_all = 0;
     for (int i = 0; i < 10; i++) n_all += sizes[i];
@@ -46,7 +48,7 @@ static void gpt_generate_attention(gpt_generator* g, const gpt_real* keys, const
     a.shape.sequence = position + 1;
     a.shape.n_heads = config->n_heads;
     a.shape.n_kv_heads = config->n_kv_heads;
-    a.shape.head_size = config->hidden / config->n_heads;
+    a.shape.head_size = gpt_head_size(config);
     a.shape.window = gpt_min(config->window ? config->window : config->sequence, config->sequence);
     a.shape.documents = 1;
     a.begins = begins;
@@ -69,11 +71,12 @@ static void gpt_generate_linear(gpt_real* y, int adds, const gpt_real* x, const 
 static void gpt_generator_read(gpt_generator* g, uint8_t token, int64_t position) {
     const gpt_layout* at = &g->layout;
     const int64_t hidden = g->config.hidden, kv_hidden = at->widths.kv;
-    const int64_t head_size = hidden / g->config.n_heads;
+    const int64_t head_size = gpt_head_size(&g->config), q = at->widths.q;
+    const double epsilon = gpt_norm_epsilon(&g->config);
     gpt_real rstd;
     memcpy(g->x, g->parameters + at->at[GPT_W_EMBEDDING] + token * hidden,
            (size_t)hidden * sizeof *g->x);
-    gpt_rope_row(g->rope, position, head_size);
+    gpt_rope_row(g->rope, &g->config.rope, position, head_size);
 
     for (int64_t layer = 0; layer < g->config.n_layers; layer++) {
         const gpt_real* w = g->parameters + layer * at->layer_stride;
@@ -82,17 +85,17 @@ static void gpt_generator_read(gpt_generator* g, uint8_t token, int64_t position
         gpt_real *key = keys + position * kv_hidden, *value = values + position * kv_hidden;
 
         /* Attention; the keys and values stay for later tokens. */
-        gpt_norm_forward(g->y, &rstd, g->x, w + at->at[GPT_W_NORM1], 1, hidden);
-        gpt_generate_linear(g->q, 0, g->y, w + at->at[GPT_W_QUERY], hidden, hidden);
+        gpt_norm_forward(g->y, &rstd, g->x, w + at->at[GPT_W_NORM1], 1, hidden, epsilon);
+        gpt_generate_linear(g->q, 0, g->y, w + at->at[GPT_W_QUERY], q, hidden);
         gpt_generate_linear(key, 0, g->y, w + at->at[GPT_W_KEY], kv_hidden, hidden);
         gpt_generate_linear(value, 0, g->y, w + at->at[GPT_W_VALUE], kv_hidden, hidden);
         gpt_rope(g->q, g->rope, 1, 0, 1, 1, g->config.n_heads, head_size);
         gpt_rope(key, g->rope, 1, 0, 1, 1, g->config.n_kv_heads, head_size);
         gpt_generate_attention(g, keys, values, position);
-        gpt_generate_linear(g->x, 1, g->y, w + at->at[GPT_W_PROJECTION], hidden, hidden);
+        gpt_generate_linear(g->x, 1, g->y, w + at->at[GPT_W_PROJECTION], hidden, q);
 
         /* The MLP. */
-        gpt_norm_forward(g->y, &rstd, g->x, w + at->at[GPT_W_NORM2], 1, hidden);
+        gpt_norm_forward(g->y, &rstd, g->x, w + at->at[GPT_W_NORM2], 1, hidden, epsilon);
         gpt_generate_linear(g->up, 0, g->y, w + at->at[GPT_W_UP], at->widths.up, hidden);
         for (int64_t i = 0; i < at->widths.wide; i++)
             g->up[i] = g->config.mlp == GPT_MLP_SWIGLU ? gpt_swiglu(g->up[2 * i], g->up[2 * i + 1])
@@ -101,7 +104,8 @@ static void gpt_generator_read(gpt_generator* g, uint8_t token, int64_t position
     }
 
     if (g->config.documents && token == g->config.separator) g->document = position + 1;
-    gpt_norm_forward(g->y, &rstd, g->x, g->parameters + at->at[GPT_W_FINAL_NORM], 1, hidden);
+    gpt_norm_forward(g->y, &rstd, g->x, g->parameters + at->at[GPT_W_FINAL_NORM], 1, hidden,
+                     epsilon);
     gpt_generate_linear(g->logits, 0, g->y, g->parameters + at->at[GPT_W_CLASSIFIER], GPT_BYTES,
                         hidden);
 }

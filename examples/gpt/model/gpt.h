@@ -43,12 +43,14 @@ typedef enum gpt_mlp { GPT_MLP_GELU = 0, GPT_MLP_SWIGLU, GPT_N_MLPS } gpt_mlp;
 
 typedef struct gpt_config {
     int32_t n_layers, hidden;
-    int32_t n_heads,
-        n_kv_heads;          /* hidden % n_heads = 0, n_heads % n_kv_heads = 0, head size even */
-    int64_t sequence, batch; /* a micro-batch has batch * sequence rows (tokens) */
-    int32_t vocabulary;      /* tokens are int32_t below it; 0: tokens are bytes */
+    int32_t n_heads, n_kv_heads; /* n_heads % n_kv_heads = 0 */
+    int32_t head_size;           /* even; 0: hidden / n_heads, without a rest */
+    int64_t sequence, batch;     /* a micro-batch has batch * sequence rows (tokens) */
+    int32_t vocabulary;          /* tokens are int32_t below it; 0: tokens are bytes */
     gpt_mlp mlp;
     int32_t mlp_columns; /* of the MLP's activation; 0: 4 hidden, as GPT-2 and PaLM */
+    double norm_epsilon; /* of all norms; 0: 1e-5 */
+    gpt_rope_law rope;   /* 0: theta 10000 */
     int64_t tile_rows;   /* rows of a GEMM; swapped and recomputed rows meet between tiles */
     /* Rows of the MLP at a time, rounded up to tiles.  Its tensors are then not skeletal: the
      * backward recomputes them chunk by chunk, under every policy, and they take the memory of one

@@ -133,7 +133,7 @@ void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_array d
  * step. */
 static gpt_array gpt_take_over(gpt_model* model, int is_free, gpt_array skeletal, gpt_rows rows,
                                int64_t n_columns) {
-    return is_free ? skeletal : gpt_take(model, rows, n_columns);
+    return is_free && skeletal.n_columns == n_columns ? skeletal : gpt_take(model, rows, n_columns);
 }
 
 /* The gradient of k or v, of all keys that the rows read.  It takes the memory of k or v itself,
@@ -165,12 +165,12 @@ void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to, gpt_a
     gpt_attention_back g;
     gpt_get_tensors(model, layer, t);
 
+    /* dq outlives dout.  If it takes the memory of masked, it is written after masked is read. */
     masked = gpt_take_over(model, is_free, t[GPT_MIDDLE], rows, hidden);
     gpt_drop_elements(model, masked, dx, NULL, layer, GPT_SITE_PROJECTION, rows);
+    g.dq = gpt_take_over(model, is_plain, t[GPT_MIDDLE], rows, w.q);
     g.dout = gpt_take(model, rows, w.q);
     gpt_linear_back(model, layer, GPT_W_PROJECTION, g.dout, masked, t[GPT_ATTENTION], 1, rows);
-    gpt_give(model, masked);
-    g.dq = gpt_take_over(model, is_plain, t[GPT_MIDDLE], rows, w.q);
     g.dk = gpt_take_keys(model, model->d_key, t[GPT_K], rows, w.kv);
     g.dv = gpt_take_keys(model, model->d_value, t[GPT_V], rows, w.kv);
     /* unused over ranks of a sequence, but small */

@@ -33,8 +33,8 @@ static gpt_widths gpt_widths_at(const gpt_config* config, int32_t attention, int
     gpt_widths w;
     w.degrees[0] = attention;
     w.degrees[1] = mlp;
-    w.q = config->hidden / attention;
-    w.kv = config->hidden / config->n_heads * config->n_kv_heads / attention;
+    w.q = gpt_q_columns(config) / attention;
+    w.kv = gpt_head_size(config) * config->n_kv_heads / attention;
     w.heads = config->n_heads / attention;
     w.wide = gpt_wide(config) / mlp;
     w.up = gpt_n_products(config) * w.wide;
@@ -52,6 +52,7 @@ gpt_widths gpt_even_widths(const gpt_config* config) {
 static void gpt_fill_parameters(const gpt_config* config, gpt_widths w,
                                 gpt_parameter parameters[GPT_N_W]) {
     const int64_t h = config->hidden, all = gpt_vocabulary(config) * h, wide = gpt_wide(config);
+    const int64_t q = gpt_q_columns(config);
     const int32_t attention = w.degrees[0], mlp = w.degrees[1];
     /* The two matrices that add to the residual stream start smaller, so that the sum over all
      * layers has the size of one (GPT-2). */
@@ -64,7 +65,7 @@ static void gpt_fill_parameters(const gpt_config* config, gpt_widths w,
         {"query", 0, w.q * h, h, h, w.q * h, attention, std},
         {"key", 0, w.kv * h, h, h, w.kv * h, attention, std},
         {"value", 0, w.kv * h, h, h, w.kv * h, attention, std},
-        {"projection", 0, h * w.q, w.q, h, w.q, attention, residual_std},
+        {"projection", 0, h * w.q, w.q, q, w.q, attention, residual_std},
         {"norm2", 0, h, h, h, 0, 1, 0},
         {"up", 0, w.up * h, h, h, w.up * h, mlp, std},
         {"down", 0, h * w.wide, w.wide, wide, w.wide, mlp, residual_std},

@@ -60,6 +60,16 @@ memo_mesh_desc gpt_mesh_desc(const gpt_config* config);
 static inline int64_t gpt_wide(const gpt_config* config) {
     return config->mlp_columns ? config->mlp_columns : 4 * (int64_t)config->hidden;
 }
+static inline int64_t gpt_head_size(const gpt_config* config) {
+    return config->head_size ? config->head_size : config->hidden / config->n_heads;
+}
+/* Columns of q of all tensor ranks. */
+static inline int64_t gpt_q_columns(const gpt_config* config) {
+    return config->n_heads * gpt_head_size(config);
+}
+static inline double gpt_norm_epsilon(const gpt_config* config) {
+    return config->norm_epsilon > 0 ? config->norm_epsilon : 1e-5;
+}
 gpt_widths gpt_widths_of(const gpt_config* config, int32_t layer);
 
 /* If blocks have degree `tensor`. */

@@ -499,7 +499,8 @@ static void gpt_initialize_rope(gpt_model* model) {
     gpt_rope_table_args* a = &op.args.rope_table;
     a->n_positions = model->share.layout.local_tokens;
     a->sequence = model->config.sequence;
-    a->head_size = model->config.hidden / model->config.n_heads;
+    a->head_size = gpt_head_size(&model->config);
+    a->law = model->config.rope;
     gpt_use_sums(model, &op, GPT_WRITTEN, &a->table, model->rope, a->n_positions * a->head_size);
     gpt_use(&op, GPT_READ, &a->token_numbers, model->token_numbers, MEMO_TYPE_I64, a->n_positions);
     gpt_launch(model, &op);
@@ -604,7 +605,7 @@ static void gpt_measure_work(gpt_model* model, int64_t n_bytes[GPT_N_BUFFERS]) {
 static void gpt_fill_bytes(gpt_model* model, int is_grouped, int64_t n_bytes[GPT_N_BUFFERS]) {
     const gpt_config* config = &model->config;
     const gpt_shapes shapes = gpt_shapes_make(config);
-    const int64_t n_angles = model->share.layout.local_tokens * (config->hidden / config->n_heads);
+    const int64_t n_angles = model->share.layout.local_tokens * gpt_head_size(config);
     memset(n_bytes, 0, GPT_N_BUFFERS * sizeof *n_bytes);
     n_bytes[GPT_BUFFER_ROPE] = gpt_sum_bytes(model, n_angles);
     n_bytes[GPT_BUFFER_NUMBERS] = model->n_rows * (int64_t)sizeof *model->token_numbers;
