@@ -115,7 +115,7 @@ static history on_the_gpu(memo_device* device, gpt_config config, const int64_t*
 /* A row's tensors are computed in stages.  All tensors of odd, or of even stages are recomputed,
  * each from stored rows. */
 static const int64_t* rows_of_stages(const gpt_config* config, int is_even) {
-    static const int stages[GPT_N_TENSORS] = {0, 0, 1, 1, 2, 2, 2, 3, 3, 4, 5, 5, 6, 7};
+    static const int stages[GPT_N_TENSORS] = {0, 0, 1, 1, 2, 2, 2, 2, 2, 3, 3, 4, 5, 5, 6, 7};
     const int32_t n_tensors = gpt_n_tensors(config);
     int64_t* rows = gpt_test_table();
     memo_item tensors[GPT_N_TENSORS];
@@ -182,6 +182,14 @@ TEST(swiglu_is_the_host_but_for_rounding) {
     config.n_heads = config.n_kv_heads = 1;
     config.mlp = GPT_MLP_SWIGLU;
     check_model(config, 1e-6, 2e-5);
+}
+/* What published models have beside. */
+TEST(biases_norms_of_heads_and_a_tied_table_are_the_host_but_for_rounding) {
+    gpt_config config = with_head_norms(with_biases(config_of(MEMO_TYPE_F32, 16, 11, 1)));
+    config = with_tied_tables(with_rope(with_head_size(config, 24), GPT_ROPE_LLAMA3));
+    check_model(config, 1e-5, 1e-4);
+    config.type = MEMO_TYPE_BF16;
+    check_model(config, 1e-4, 3e-2);
 }
 /* Three updates of any gradients, with moments in bf16. */
 TEST(states_in_bf16_are_the_host_but_for_rounding) {
@@ -310,6 +318,7 @@ static void check_row_kernels(const cuda_rig& device, memo_type type, int64_t hi
     norm.weight = m.take_random(hidden);
     norm.rows = {0, n};
     norm.hidden = hidden;
+    norm.epsilon = 1e-5;
     run(GPT_KIND_NORM, &norm);
     const std::vector<double> xs = m.values(x, type, n * hidden),
                               w = m.values(norm.weight, type, hidden);
@@ -351,6 +360,22 @@ static void check_row_kernels(const cuda_rig& device, memo_type type, int64_t hi
     }
     check_near("dx of norm", type, hidden, norm.dx, exact, rounding);
     check_near("dweight of norm", MEMO_TYPE_F32, hidden, norm.dweight, dweight, 1e-5);
+
+    /* A bias, in place, and its gradient. */
+    gpt_bias_args bias = {};
+    bias.y = y;
+    bias.bias = norm.weight;
+    bias.dbias = norm.dweight;
+    bias.rows = {0, n};
+    bias.n_columns = hidden;
+    run(GPT_KIND_BIAS_BACKWARD, &bias);
+    run(GPT_KIND_BIAS, &bias);
+    for (int64_t i = 0; i < n * hidden; i++) {
+        dweight[i % hidden] += dys[i];
+        exact[i] = dys[i] + w[i % hidden];
+    }
+    check_near("a bias", type, hidden, y, exact, rounding);
+    check_near("the gradient of a bias", MEMO_TYPE_F32, hidden, norm.dweight, dweight, 1e-5);
 
     /* The embedding's gradient: rows of few tokens, in runs and in turn. */
     gpt_tokens_args tokens = {};

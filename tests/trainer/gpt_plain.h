@@ -205,6 +205,19 @@ static int64_t plain_attention(const gpt_config* config, const uint8_t* tokens, 
     return y;
 }
 
+/* q, k or v (GPT_W_QUERY + i): its bias, and the norm of its heads. */
+static int64_t plain_heads(const gpt_config* config, int64_t x, int64_t lw, int i, int64_t rows,
+                           int64_t heads) {
+    const gpt_layout at = gpt_layout_make(config);
+    const int64_t size = plain_head_size(config), columns = heads * size, y = numbers.n;
+    const int64_t bias = lw + at.at[GPT_W_QUERY_BIAS + i];
+    for (int64_t k = 0; k < rows * columns && config->has_biases; k++)
+        plain_sum(x + k, bias + k % columns - x - k, ONE, 0, 2);
+    if (config->has_biases) x = y;
+    if (!config->has_head_norms || i == 2) return x;
+    return plain_norm(config, x, lw + at.at[GPT_W_QUERY_NORM + i], rows * heads, size);
+}
+
 /* Loss of one sequence, times loss_scale; gradients are added to.  logits (vocabulary) of the last
  * row. */
 static double plain_sequence(const gpt_config* config, const double* w, double* dw,
@@ -233,9 +246,10 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
         y = plain_norm(config, x, lw + at.at[GPT_W_NORM1], T, C);
         int64_t q = plain_linear(y, lw + at.at[GPT_W_QUERY], T, Q, C);
         int64_t k = plain_linear(y, lw + at.at[GPT_W_KEY], T, CK, C);
-        q = plain_rope(config, q, T, H, D);
-        k = plain_rope(config, k, T, K, D);
+        q = plain_rope(config, plain_heads(config, q, lw, 0, T, H), T, H, D);
+        k = plain_rope(config, plain_heads(config, k, lw, 1, T, K), T, K, D);
         int64_t v = plain_linear(y, lw + at.at[GPT_W_VALUE], T, CK, C);
+        v = plain_heads(config, v, lw, 2, T, K);
         y = plain_attention(config, tokens, q, k, v);
         y = plain_linear(y, lw + at.at[GPT_W_PROJECTION], T, C, Q);
         y = plain_mask(y, config, step, l, GPT_SITE_PROJECTION, first_token);
@@ -283,8 +297,8 @@ static void check_against_plain(gpt_config config, memo_policy policy, double al
     for (int64_t t = 0; t < gpt_n_parameter_tensors(&config); t++) {
         const gpt_parameter p = gpt_parameter_at(&config, t);
         for (int64_t i = 0; i < p.n; i++)
-            parameters[p.offset + i] = (gpt_real)((p.initial_std > 0 ? 0.0 : 1.0) +
-                                                  0.1 * gpt_normal((uint64_t)t, (uint64_t)i));
+            parameters[p.offset + i] =
+                (gpt_real)(p.initial_mean + 0.1 * gpt_normal((uint64_t)t, (uint64_t)i));
     }
     for (int64_t i = 0; i < n; i++) w[i] = (double)parameters[i];
     CHECK_OK(gpt_test_open(&desc, &run, &error));

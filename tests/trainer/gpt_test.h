@@ -247,6 +247,19 @@ static inline gpt_config with_head_size(gpt_config config, int32_t head_size) {
     return config;
 }
 
+static inline gpt_config with_biases(gpt_config config) {
+    config.has_biases = 1;
+    return config;
+}
+static inline gpt_config with_head_norms(gpt_config config) {
+    config.has_head_norms = 1;
+    return config;
+}
+static inline gpt_config with_tied_tables(gpt_config config) {
+    config.is_tied = 1;
+    return config;
+}
+
 static inline gpt_config with_rope(gpt_config config, gpt_rope_kind kind) {
     const gpt_rope_law law = {500, kind, 8, 1, 4, 40};
     config.rope = law;

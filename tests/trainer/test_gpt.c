@@ -223,6 +223,10 @@ TEST(model_matches_the_plain_one) {
     check_against_plain(in_slices(gpt_test_config(3, 48, 4, 1, 37, 2, 4, 0.1), 24),
                         MEMO_POLICY_ALPHA, 0.5);
     check_against_plain(gpt_test_config(1, 16, 2, 2, 1, 1, 1, 0), MEMO_POLICY_ALPHA, 0);
+    /* The gradient of a tied table is added once, of all slices. */
+    const gpt_config tied = with_tied_tables(gpt_test_config(2, 16, 4, 2, 13, 2, 4, 0.2));
+    check_against_plain(tied, MEMO_POLICY_KEEP, 0);
+    check_against_plain(in_slices(tied, 12), MEMO_POLICY_ALPHA, 0.5);
     /* Windows shorter and longer than a tile of attention, documents, both. */
     check_against_plain(with_masks(gpt_test_config(1, 16, 2, 1, 150, 1, 16, 0), 1, 0),
                         MEMO_POLICY_KEEP, 0);
@@ -472,6 +476,15 @@ TEST(policies_give_the_same_bits_with_swiglu) {
     check_policies(with_swiglu(mlp_in_chunks(gpt_test_config(2, 32, 4, 2, 35, 2, 8, 0.1), 8)));
 }
 
+/* Everything that published models have beside. */
+TEST(policies_give_the_same_bits_with_biases_norms_of_heads_and_a_tied_table) {
+    const gpt_config config = with_tied_tables(with_biases(
+        with_head_norms(with_rope(gpt_test_config(3, 18, 3, 1, 29, 2, 3, 0.1), GPT_ROPE_LLAMA3))));
+    check_policies(with_head_size(config, 10));
+    check_tables(with_head_size(config, 4), N_TABLES);
+    check_policies(in_slices(config, 24));
+}
+
 /* ---- rows at a time -------------------------------------------------------------------------- */
 
 TEST(chunks_of_the_mlp_give_the_same_bits) {
@@ -576,6 +589,8 @@ TEST(policies_give_the_same_bits_in_bf16) {
     check_policies(
         bf16_config(in_slices(mlp_in_chunks(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1), 8), 24)));
     check_tables(bf16_config(in_slices(gpt_test_config(4, 32, 4, 2, 33, 1, 7, 0.1), 14)), N_TABLES);
+    check_policies(bf16_config(with_tied_tables(with_biases(
+        with_head_norms(with_head_size(gpt_test_config(2, 18, 3, 1, 29, 2, 3, 0.1), 4))))));
 }
 
 /* The moments take half the memory, with activations of either type; they change the next steps. */
@@ -709,8 +724,10 @@ TEST(recorded_steps_have_no_race) {
             gpt_test_config((int32_t)memo_test_int(1, 6), 16, 2, 1, memo_test_int(3, 40),
                             memo_test_int(1, 2), memo_test_int(1, 9), 0.1);
         const int64_t n_rows = whole.sequence * whole.batch;
-        const gpt_config config = in_slices(
+        gpt_config config = in_slices(
             whole, gpt_round_up(n_rows / (trial % 3 ? memo_test_int(2, 4) : 1), whole.tile_rows));
+        if (trial % 3 == 1) config = with_tied_tables(with_biases(config));
+        if (trial % 5 == 1) config = with_head_norms(with_head_size(config, 4));
         gpt_desc desc = gpt_test_desc(config, (memo_policy)(trial / 2 % 4), memo_test_real());
         if (trial % 2) desc.rows = random_rows(&config);
         gpt_test_run run = {0};
@@ -783,7 +800,8 @@ TEST(a_model_chooses_its_rows) {
         CHECK_OK(memo_session_get_profile(gpt_session(run.model), 0, &profile, &error));
         CHECK(profile.forward_s[0] > 0);
         for (int t = 0; t < GPT_N_TENSORS; t++)
-            if (!gpt_is_lost(&config, tensors, t) && tensors[t].away != MEMO_WITH)
+            if (!gpt_is_lost(&config, tensors, t) && tensors[t].away != MEMO_WITH &&
+                tensors[t].row_bytes)
                 CHECK_IS(profile.tensors[t].recompute_s_per_row[0] + profile.recompute_call_s, >,
                          0);
     }
@@ -809,6 +827,8 @@ TEST(any_budget_gives_the_same_bits) {
         if (trial % 4 > 1) config = bf16_config(config);
         if (trial % 3 == 0) config.states = MEMO_TYPE_BF16;
         if (trial % 5 == 0) config.slice_rows = 8;
+        if (trial % 3 == 1) config = with_tied_tables(config); /* not updated on the host */
+        if (trial % 3 == 2) config = with_head_norms(with_biases(with_head_size(config, 6)));
         gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
         const int64_t n = gpt_n_parameters(&config), all = gpt_test_peak(config, 0, 0);
         memo_session_desc budgets = {0};

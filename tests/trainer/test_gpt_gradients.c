@@ -70,6 +70,18 @@ TEST(of_scaled_frequencies) {
     for (int kind = 0; kind < GPT_N_ROPES; kind++)
         check_against_plain(with_rope(config, (gpt_rope_kind)kind), MEMO_POLICY_ALPHA, 0.5);
 }
+TEST(of_biases) {
+    const gpt_config config = with_biases(gpt_test_config(2, 16, 4, 2, 13, 2, 4, 0.2));
+    check_against_plain(config, MEMO_POLICY_KEEP, 0);
+    check_against_plain(in_slices(config, 12), MEMO_POLICY_ALPHA, 0.5);
+}
+TEST(of_norms_of_heads) {
+    const gpt_config config = with_head_norms(gpt_test_config(2, 16, 4, 2, 13, 2, 4, 0.2));
+    check_against_plain(config, MEMO_POLICY_KEEP, 0);
+    check_against_plain(config, MEMO_POLICY_ALPHA, 0.5);
+    check_against_plain(in_slices(with_head_size(config, 6), 12), MEMO_POLICY_RECOMPUTE, 0);
+    check_against_plain(with_biases(with_head_size(config, 2)), MEMO_POLICY_SWAP, 0);
+}
 /* Longer than a tile of attention. */
 TEST(of_several_attention_tiles) {
     check_against_plain(gpt_test_config(1, 8, 2, 2, GPT_ATTENTION_TILE + 9, 1, 32, 0),

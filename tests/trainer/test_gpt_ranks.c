@@ -54,8 +54,9 @@ TEST(ranks_do_what_one_does) {
 /* ---- the same bits -------------------------------------------------------------------------- */
 
 /* With several micro-batches ZeRO 2 adds in another order: ranks first. */
-static void check_zero_stages(int64_t accumulate, memo_type type, memo_type states) {
+static void check_zero_stages(int64_t accumulate, memo_type type, memo_type states, int is_tied) {
     gpt_config config = config_of(2, 1, 2, 0);
+    config.is_tied = is_tied;
     training t[3];
     config.type = type;
     config.states = states;
@@ -71,10 +72,12 @@ static void check_zero_stages(int64_t accumulate, memo_type type, memo_type stat
     for (int32_t zero = 0; zero < 3; zero++) training_free(&t[zero]);
 }
 TEST(zero_stages_give_the_same_bits) {
-    check_zero_stages(1, MEMO_TYPE_F32, MEMO_TYPE_F32);
-    check_zero_stages(2, MEMO_TYPE_F32, MEMO_TYPE_F32);
-    check_zero_stages(1, MEMO_TYPE_F32, MEMO_TYPE_BF16);
-    check_zero_stages(1, MEMO_TYPE_BF16, MEMO_TYPE_BF16);
+    check_zero_stages(1, MEMO_TYPE_F32, MEMO_TYPE_F32, 0);
+    check_zero_stages(2, MEMO_TYPE_F32, MEMO_TYPE_F32, 0);
+    check_zero_stages(1, MEMO_TYPE_F32, MEMO_TYPE_BF16, 0);
+    check_zero_stages(1, MEMO_TYPE_BF16, MEMO_TYPE_BF16, 0);
+    check_zero_stages(2, MEMO_TYPE_F32, MEMO_TYPE_F32, 1);
+    check_zero_stages(1, MEMO_TYPE_BF16, MEMO_TYPE_F32, 1);
 }
 
 /* Groups of micro-batches have the bits of one after the other: on one rank and on several, with
@@ -86,6 +89,7 @@ TEST(groups_give_the_same_bits) {
         config.batch = k < 6 ? 2 : 1 + k % 2;
         if (k < 6) config = with_masks(config, 0, 21);
         if (k >= 4) config.slice_rows = k < 6 ? 16 : 8;
+        config.is_tied = k / 2 % 2;
         own_training single = trained(config, MEMO_POLICY_KEEP, 4);
         for (int i = 0; i < 2; i++) {
             memo_session_desc session = {.policy = (memo_policy)((k + i) % 4),
@@ -340,6 +344,7 @@ TEST(a_checkpoint_fits_any_ranks) {
         config.batch = 6; /* data 2 and 3 divide it */
         config.type = type ? MEMO_TYPE_BF16 : GPT_REAL_TYPE;
         config.states = type == 2 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        if (type == 1) config = with_tied_tables(with_biases(with_head_norms(config)));
         training t = training_of(config, MEMO_POLICY_KEEP, 1);
         t.saved_last = first;
         CHECK_OK(train_all(&t, &error));

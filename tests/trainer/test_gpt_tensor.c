@@ -167,6 +167,15 @@ TEST(swiglu_gives_the_same_bits) {
     check_schedules(config, "SwiGLU, degrees");
 }
 
+/* A norm of heads is a copy on each rank, which has a part of the heads. */
+TEST(biases_and_norms_of_heads_give_the_same_bits) {
+    gpt_config config = with_head_norms(with_biases(config_of(2, 2, MEMO_BLOCKS_DEFAULT)));
+    config = with_tied_tables(with_head_size(config, 6));
+    check_schedules(config, "norms of heads");
+    config.degrees = mixed_degrees;
+    check_schedules(config, "norms of heads, degrees");
+}
+
 /* Chunks begin where the rows of a block begin, and may be larger than these. */
 TEST(chunks_of_the_mlp_give_the_same_bits) {
     for (int k = 0; k < 4; k++) {

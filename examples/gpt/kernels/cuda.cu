@@ -255,7 +255,7 @@ __global__ static void gpt_norm_kernel(gpt_norm_args a, gpt_kernel_type of_model
             for (int k = 0; k < W; k++) squares += x[k] * x[k];
         }
         const float rstd = gpt_rstd(warps_sum(squares) / (float)a.hidden, a.epsilon);
-        if (WARPS_LANE == 0) ((float*)a.rstd)[row] = rstd;
+        if (WARPS_LANE == 0 && a.rstd) ((float*)a.rstd)[row] = rstd;
         GPT_EACH_HELD(v, c, a.hidden) {
             row_x.get(x, v);
             gpt_read<W>(w, a.weight, type, c);
@@ -272,7 +272,7 @@ __global__ static void gpt_norm_backward_kernel(gpt_norm_args a, gpt_kernel_type
         const int64_t at = row * a.hidden;
         const float rstd = ((const float*)a.rstd)[row];
         const gpt_held_row<W, V> row_x(a.x, type, at, a.hidden), row_dy(a.y, type, at, a.hidden);
-        float x[W], dy[W], w[W], dx[W], along = 0;
+        float x[W], dy[W], w[W], dx[W] = {}, along = 0;
         GPT_EACH_HELD(v, c, a.hidden) {
             row_x.get(x, v);
             row_dy.get(dy, v);
@@ -284,7 +284,7 @@ __global__ static void gpt_norm_backward_kernel(gpt_norm_args a, gpt_kernel_type
             row_x.get(x, v);
             row_dy.get(dy, v);
             gpt_read<W>(w, a.weight, type, c);
-            gpt_read<W>(dx, a.dx, type, at + c);
+            if (!a.is_first) gpt_read<W>(dx, a.dx, type, at + c);
             for (int k = 0; k < W; k++) dx[k] = dx[k] + dy[k] * w[k] * rstd - x[k] * shrink;
             gpt_write<W>(a.dx, type, at + c, dx);
         }
@@ -312,6 +312,38 @@ __global__ static void gpt_norm_sums_kernel(gpt_norm_args a, gpt_kernel_type typ
                 for (int k = 0; k < W; k++) sum[k] += dy[i][k] * x[i][k] * rstd[i];
         }
         gpt_write<W>(sums, MEMO_TYPE_F32, g / n_groups * a.hidden + c, sum);
+    }
+}
+
+/* ---- bias ------------------------------------------------------------------------------------ */
+
+/* A warp a row, W columns a lane at a time. */
+template <int W> __global__ static void gpt_bias_kernel(gpt_bias_args a, gpt_kernel_type type) {
+    WARPS_EACH(row, a.rows.end - a.rows.begin) {
+        for (int64_t c = WARPS_LANE * W; c < a.n_columns; c += WARPS_LANES * W) {
+            float y[W], bias[W];
+            gpt_read<W>(y, a.y, type, row * a.n_columns + c);
+            gpt_read<W>(bias, a.bias, type, c);
+            for (int k = 0; k < W; k++) y[k] += bias[k];
+            gpt_write<W>(a.y, type, row * a.n_columns + c, y);
+        }
+    }
+}
+
+/* sums (chunks, columns): as gpt_norm_sums_kernel. */
+template <int W>
+__global__ static void gpt_bias_sums_kernel(gpt_bias_args a, gpt_kernel_type type, float* sums,
+                                            int64_t n_chunks) {
+    const int64_t n_rows = a.rows.end - a.rows.begin, n_groups = a.n_columns / W;
+    WARPS_EACH_THREAD(g, n_chunks * n_groups) {
+        const int64_t c = g % n_groups * W, begin = g / n_groups * GPT_CUDA_CHUNK;
+        const int64_t end = gpt_min(begin + GPT_CUDA_CHUNK, n_rows);
+        float sum[W] = {}, y[W];
+        for (int64_t row = begin; row < end; row++) {
+            gpt_read<W>(y, a.y, type, row * a.n_columns + c);
+            for (int k = 0; k < W; k++) sum[k] += y[k];
+        }
+        gpt_write<W>(sums, MEMO_TYPE_F32, g / n_groups * a.n_columns + c, sum);
     }
 }
 
@@ -846,6 +878,17 @@ static memo_status gpt_cuda_norm(gpt_cuda_kernels* c, memo_stream stream, gpt_ki
     return GPT_LAUNCH(n_rows * WARPS_LANES, kernel, *a, c->type);
 }
 
+static memo_status gpt_cuda_bias_backward(gpt_cuda_kernels* c, memo_stream stream,
+                                          const gpt_bias_args* a, memo_error* error) {
+    const int64_t n_chunks = (gpt_count(a->rows) + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
+    float* sums = (float*)(void*)c->rows;
+    if (GPT_LAUNCH_WIDE(gpt_is_wide(a->n_columns, a->y), n_chunks * a->n_columns,
+                        gpt_bias_sums_kernel, *a, c->type, sums, n_chunks))
+        return error->status;
+    return GPT_LAUNCH(a->n_columns, gpt_fold_kernel<float>, (float*)a->dbias, sums,
+                      n_chunks * a->n_columns, a->n_columns, 1);
+}
+
 static memo_status gpt_cuda_loss(gpt_cuda_kernels* c, memo_stream stream, const gpt_loss_args* a,
                                  memo_error* error) {
     if (GPT_LAUNCH(GPT_CUDA_PARTIALS, gpt_fold_kernel<double>, c->partials, a->losses, a->n,
@@ -893,6 +936,10 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, const gpt
     case GPT_KIND_LINEAR_BACKWARD: return gpt_cuda_linear_backward(c, stream, &a.linear, error);
     case GPT_KIND_NORM:
     case GPT_KIND_NORM_BACKWARD: return gpt_cuda_norm(c, stream, op->kind, &a.norm, error);
+    case GPT_KIND_BIAS:
+        return GPT_LAUNCH_ROWS(gpt_is_wide(a.bias.n_columns, a.bias.y, a.bias.bias), a.bias,
+                               gpt_bias_kernel);
+    case GPT_KIND_BIAS_BACKWARD: return gpt_cuda_bias_backward(c, stream, &a.bias, error);
     case GPT_KIND_DROPOUT:
         return GPT_LAUNCH_ROWS(
             gpt_is_wide(a.elements.n_columns, a.elements.x, a.elements.y, a.elements.z), a.elements,

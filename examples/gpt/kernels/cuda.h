@@ -14,8 +14,9 @@
 extern "C" {
 #endif
 
-/* Scratch memory of all but attention: cuBLASLt's workspace, parts of sums, and sums of a norm's
- * weight over GPT_CUDA_CHUNK rows each. */
+/* Scratch memory of all but attention: cuBLASLt's workspace, parts of sums, and sums over
+ * GPT_CUDA_CHUNK rows each: of a norm's weight, of a bias.  A norm of heads has a row for each
+ * head. */
 enum {
     GPT_CUDA_WORKSPACE = 32 << 20,
     GPT_CUDA_PARTIALS = 4096, /* of a long sum, each of a warp or of a thread */
@@ -23,7 +24,9 @@ enum {
 };
 static inline int64_t gpt_cuda_rows_bytes(const gpt_shapes* shapes) {
     const int64_t n_chunks = (shapes->n_rows + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
-    return (n_chunks * shapes->hidden * (int64_t)sizeof(float) + 511) / 512 * 512;
+    const int64_t of_heads = n_chunks * shapes->q + shapes->head_size;
+    const int64_t n = n_chunks * shapes->hidden;
+    return ((n > of_heads ? n : of_heads) * (int64_t)sizeof(float) + 511) / 512 * 512;
 }
 static inline int64_t gpt_cuda_own_bytes(const gpt_shapes* shapes) {
     return GPT_CUDA_WORKSPACE + (GPT_CUDA_PARTIALS + 64) * (int64_t)sizeof(double) +

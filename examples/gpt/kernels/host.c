@@ -44,7 +44,7 @@ static void gpt_linear_run(const gpt_linear_args* a) {
 static void gpt_norm_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_norm_args* a = (const gpt_norm_args*)pointer;
     const int64_t at = begin - a->rows.begin;
-    gpt_norm_forward(gpt_out(a->y, at * a->hidden), gpt_out(a->rstd, at),
+    gpt_norm_forward(gpt_out(a->y, at * a->hidden), a->rstd ? gpt_out(a->rstd, at) : NULL,
                      gpt_in(a->x, at * a->hidden), gpt_in(a->weight, 0), end - begin, a->hidden,
                      a->epsilon);
 }
@@ -63,9 +63,26 @@ static void gpt_norm_backward_run(const gpt_norm_args* a) {
         shrink = gpt_sum_lanes(lanes) / (gpt_real)a->hidden * rstd * rstd * rstd;
         for (c = 0; c < a->hidden; c++) {
             dweight[c] += dy[c] * x[c] * rstd;
-            dx[c] += dy[c] * weight[c] * rstd - x[c] * shrink;
+            dx[c] = (a->is_first ? 0 : dx[c]) + (dy[c] * weight[c] * rstd - x[c] * shrink);
         }
     }
+}
+
+/* ---- bias ---- */
+
+static void gpt_bias_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_bias_args* a = (const gpt_bias_args*)pointer;
+    for (int64_t row = begin - a->rows.begin; row < end - a->rows.begin; row++) {
+        gpt_real* y = gpt_out(a->y, row * a->n_columns);
+        for (int64_t c = 0; c < a->n_columns; c++) y[c] += *gpt_in(a->bias, c);
+    }
+}
+
+static void gpt_bias_backward_run(const gpt_bias_args* a) {
+    gpt_real* dbias = gpt_out(a->dbias, 0);
+    for (int64_t row = 0; row < gpt_count(a->rows); row++)
+        for (int64_t c = 0; c < a->n_columns; c++)
+            dbias[c] += *gpt_in(a->y, row * a->n_columns + c);
 }
 
 /* ---- element by element: dropout, residual, GELU, SwiGLU, RoPE ---- */
@@ -236,6 +253,8 @@ static void gpt_host_compute(const gpt_op* op) {
     case GPT_KIND_LINEAR_BACKWARD: gpt_linear_run(&op->args.linear); break;
     case GPT_KIND_NORM: gpt_over_rows(gpt_norm_rows, op, op->args.norm.rows); break;
     case GPT_KIND_NORM_BACKWARD: gpt_norm_backward_run(&op->args.norm); break;
+    case GPT_KIND_BIAS: gpt_over_rows(gpt_bias_rows, op, op->args.bias.rows); break;
+    case GPT_KIND_BIAS_BACKWARD: gpt_bias_backward_run(&op->args.bias); break;
     case GPT_KIND_DROPOUT: gpt_over_rows(gpt_dropout_rows, op, op->args.elements.rows); break;
     case GPT_KIND_GELU:
     case GPT_KIND_GELU_BACKWARD:

@@ -135,13 +135,15 @@ typedef enum gpt_kind {
     GPT_KIND_LINEAR = 0,      /* gpt_linear_args: y = x W^T */
     GPT_KIND_LINEAR_BACKWARD, /* dx = or += dy W; dW += dy^T x */
     GPT_KIND_NORM,            /* gpt_norm_args: root mean square norm */
-    GPT_KIND_NORM_BACKWARD,   /* adds to dx and to the weight's gradient */
+    GPT_KIND_NORM_BACKWARD,   /* sets or adds to dx, adds to the weight's gradient */
     GPT_KIND_DROPOUT,         /* gpt_elements_args: y = mask * x, or x + mask * z */
     GPT_KIND_GELU,            /* y = gelu(x) */
     GPT_KIND_GELU_BACKWARD,   /* y = x * gelu'(z) */
     GPT_KIND_SWIGLU,          /* y = up * silu(gate); x is (rows, 2 columns): up and gate in turn */
     GPT_KIND_SWIGLU_BACKWARD, /* y (rows, 2 columns) = x * the slopes at z (rows, 2 columns) */
     GPT_KIND_ROPE,            /* gpt_rope_args */
+    GPT_KIND_BIAS,            /* gpt_bias_args: y += bias */
+    GPT_KIND_BIAS_BACKWARD,   /* dbias += the sum of the rows of y */
     GPT_KIND_ATTENTION,       /* gpt_attention_args */
     GPT_KIND_ATTENTION_BACKWARD, /* sets dq, dk, dv and delta */
     GPT_KIND_EMBEDDING,          /* gpt_tokens_args: x = rows of the table */
@@ -172,14 +174,23 @@ typedef struct gpt_linear_args {
 typedef struct gpt_norm_args {
     void* y; /* (rows, hidden); backward: dy, only read */
     const void* x;
-    void* rstd; /* (rows), sums */
-    void* dx;   /* added to */
+    void* rstd; /* (rows), sums; NULL: not stored by the forward */
+    void* dx;
     const void* weight;
     void* dweight; /* (hidden), sums */
     gpt_rows rows;
     int64_t hidden;
-    double epsilon; /* added to the mean of squares */
+    double epsilon;   /* added to the mean of squares */
+    int32_t is_first; /* backward: dx is set, otherwise added to */
 } gpt_norm_args;
+
+typedef struct gpt_bias_args {
+    void* y;          /* (rows, columns), in place; backward: the gradient, only read */
+    const void* bias; /* (columns) */
+    void* dbias;      /* (columns), sums; backward alone */
+    gpt_rows rows;
+    int64_t n_columns;
+} gpt_bias_args;
 
 /* token_numbers: (rows), the number of a row's token in the micro-batch of all ranks; -1:
  * padding. */
@@ -301,7 +312,7 @@ typedef struct gpt_initial_args {
     void* to;
     int64_t n, n_columns, stride, offset;
     uint64_t key;
-    double std; /* 0: ones */
+    double std, mean; /* of a normal distribution */
 } gpt_initial_args;
 
 /* The frequency of pair j of a head: theta^(-2 j / head_size), then scaled.  LINEAR (Chen et al.
@@ -351,6 +362,7 @@ typedef struct gpt_op {
     union {
         gpt_linear_args linear;
         gpt_norm_args norm;
+        gpt_bias_args bias;
         gpt_elements_args elements;
         gpt_rope_args rope;
         gpt_attention_args attention;

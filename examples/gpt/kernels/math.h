@@ -192,7 +192,7 @@ GPT_INLINE double gpt_normal(uint64_t key, uint64_t counter) {
 /* Element i of a parameter. */
 GPT_INLINE double gpt_initial_value(const gpt_initial_args* a, int64_t i) {
     const int64_t of_whole = a->offset + i / a->n_columns * a->stride + i % a->n_columns;
-    return a->std > 0 ? a->std * gpt_normal(a->key, (uint64_t)of_whole) : 1;
+    return a->std > 0 ? a->mean + a->std * gpt_normal(a->key, (uint64_t)of_whole) : a->mean;
 }
 
 /* The factor of element `column` of a token: 0 or scale.  gpt_token_key returns token_key. */
@@ -257,15 +257,16 @@ GPT_INLINE gpt_real gpt_rstd(gpt_real mean, double epsilon) {
 }
 
 GPT_FUNCTION void gpt_norm_forward(gpt_real* y,            /* (rows, hidden) */
-                                   gpt_real* rstd,         /* (rows) */
+                                   gpt_real* rstds,        /* (rows); NULL: not stored */
                                    const gpt_real* x,      /* (rows, hidden) */
                                    const gpt_real* weight, /* (hidden) */
                                    int64_t n_rows, int64_t hidden, double epsilon) {
     for (int64_t row = 0; row < n_rows; row++, x += hidden, y += hidden) {
         const gpt_real mean = gpt_dot(x, x, hidden) / (gpt_real)hidden;
-        rstd[row] = gpt_rstd(mean, epsilon);
+        const gpt_real rstd = gpt_rstd(mean, epsilon);
+        if (rstds) rstds[row] = rstd;
         for (int64_t column = 0; column < hidden; column++)
-            y[column] = x[column] * rstd[row] * weight[column];
+            y[column] = x[column] * rstd * weight[column];
     }
 }
 

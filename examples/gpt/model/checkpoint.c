@@ -16,10 +16,10 @@
 enum { GPT_FILE_HEAD = 512, GPT_FILE_PIECE = 1 << 20 }; /* bytes */
 enum { GPT_FILE_MAGIC = 20 };                           /* bytes before the version */
 
-static const char gpt_file_magic[32] = "memo gpt checkpoint 3\n";
+static const char gpt_file_magic[32] = "memo gpt checkpoint 4\n";
 static const char* const gpt_file_names[] = {
-    "--seed",       "--layers", "--hidden",      "--heads", "--kv-heads",
-    "--vocabulary", "--mlp",    "--mlp-columns", "--type",  "--states"};
+    "--seed", "--layers",      "--hidden", "--heads", "--kv-heads", "--vocabulary",
+    "--mlp",  "--mlp-columns", "--model",  "--type",  "--states"};
 MEMOB_TABLE_OF(GPT_FILE_NUMBERS, gpt_file_names);
 
 typedef struct gpt_file {
@@ -50,10 +50,29 @@ int64_t gpt_checkpoint_bytes(const gpt_config* config) {
     return gpt_file_at(config, gpt_n_parameter_tensors(config), 0);
 }
 
+/* A digest of what no option states: 0 without --model, or of a model that needs no more. */
+static int64_t gpt_file_architecture(const gpt_config* c) {
+    const double numbers[] = {
+        (double)gpt_head_size(c), (double)c->has_biases, (double)c->has_head_norms,
+        (double)c->is_tied,       gpt_norm_epsilon(c),   c->rope.theta > 0 ? c->rope.theta : 1e4,
+        (double)c->rope.kind,     c->rope.factor,        c->rope.low_factor,
+        c->rope.high_factor,      c->rope.original};
+    uint64_t digest = 0, bits;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        memcpy(&bits, &numbers[i], sizeof bits);
+        digest = gpt_mix(digest ^ bits);
+    }
+    const int is_plain = c->hidden == c->n_heads * gpt_head_size(c) && !c->has_biases &&
+                         !c->has_head_norms && !c->is_tied && !(c->norm_epsilon > 0) &&
+                         !(c->rope.theta > 0) && !c->rope.kind;
+    return is_plain ? 0 : (int64_t)(digest >> 1);
+}
+
 static gpt_file_head gpt_file_head_make(const gpt_config* c, int64_t step, int64_t n_updates) {
-    const int64_t model_numbers[] = {
-        (int64_t)c->seed, c->n_layers,     c->hidden,   c->n_heads,       c->n_kv_heads,
-        c->vocabulary,    (int64_t)c->mlp, gpt_wide(c), (int64_t)c->type, (int64_t)c->states};
+    const int64_t model_numbers[] = {(int64_t)c->seed, c->n_layers,       c->hidden,
+                                     c->n_heads,       c->n_kv_heads,     c->vocabulary,
+                                     (int64_t)c->mlp,  gpt_wide(c),       gpt_file_architecture(c),
+                                     (int64_t)c->type, (int64_t)c->states};
     MEMOB_TABLE_OF(GPT_FILE_NUMBERS, model_numbers);
     gpt_file_head head = MEMO_ZERO(gpt_file_head);
     memcpy(head.magic, gpt_file_magic, sizeof head.magic);

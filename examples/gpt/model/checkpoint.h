@@ -12,7 +12,7 @@
 
 #include "gpt/model/gpt.h"
 
-enum { GPT_FILE_NUMBERS = 10 }; /* that state a model */
+enum { GPT_FILE_NUMBERS = 11 }; /* that state a model */
 
 /* The first bytes of the file.  Numbers have this machine's byte order; `order` shows it. */
 typedef struct gpt_file_head {

@@ -51,9 +51,9 @@ int64_t gpt_bucket_of(const gpt_model* model, int64_t i) {
     return gpt_min(in_layers / model->layout.layer_stride + 1, gpt_n_buckets(&model->config) - 1);
 }
 int64_t gpt_bucket_tensor(const gpt_model* model, int64_t bucket) {
-    return bucket == 0
-               ? 0
-               : gpt_min(GPT_N_LAYER_W * (bucket - 1) + 1, gpt_n_parameter_tensors(&model->config));
+    return bucket == 0 ? 0
+                       : gpt_min(gpt_n_layer_tensors(&model->config) * (bucket - 1) + 1,
+                                 gpt_n_parameter_tensors(&model->config));
 }
 
 int64_t gpt_array_bytes(const gpt_model* model, int array, int64_t n) {
@@ -77,6 +77,8 @@ char* gpt_address_at(const gpt_model* model, void* const* on_host, int array, in
     const int64_t bucket = gpt_bucket_of(model, i);
     const int32_t state = GPT_N_PLACES * array + gpt_bucket_place(model, bucket);
     if (model->measures) return NULL;
+    if (gpt_is_in_table(model, array, bucket))
+        return gpt_offset(gpt_buffer_address(model, GPT_BUFFER_TABLE), gpt_n_bytes(model, i));
     void* at = on_host ? on_host[state]
                        : memo_session_get_state(model->session, (int32_t)bucket - 1, state);
     return gpt_offset(
@@ -90,6 +92,18 @@ static int64_t gpt_begin_of(const gpt_model* model, int32_t layer, int w) {
 void gpt_synchronize(gpt_model* model) {
     GPT_TRY(model, memo_stream_synchronize(&model->device, model->compute, &model->error));
     if (!model->status) model->n_staged = 0;
+}
+
+/* Elements of a tied table, as memo_session_write_state and _read_state do it. */
+static void gpt_copy_table(gpt_model* model, int is_write, int64_t at, char* staging,
+                           int64_t n_bytes) {
+    char* table = gpt_buffer_address(model, GPT_BUFFER_TABLE) + at;
+    GPT_TRY(model, memo_session_flush(model->session, &model->error));
+    if (is_write)
+        gpt_copy(model, MEMO_COPY_TO_DEVICE, table, staging, n_bytes);
+    else
+        gpt_copy(model, MEMO_COPY_TO_HOST, staging, table, n_bytes);
+    gpt_synchronize(model);
 }
 
 void gpt_copy_array(gpt_model* model, int is_write, int array, gpt_rows rows, void* host) {
@@ -111,11 +125,14 @@ void gpt_copy_array(gpt_model* model, int is_write, int array, gpt_rows rows, vo
         for (int64_t done = 0, n; done < n_bytes && !model->status; done += n, bytes += n) {
             n = gpt_min(most, n_bytes - done);
             if (is_write) memcpy(staging, bytes, (size_t)n);
-            model->status = is_write
-                                ? memo_session_write_state(model->session, layer, state, at + done,
-                                                           staging, n, &model->error)
-                                : memo_session_read_state(model->session, layer, state, at + done,
-                                                          staging, n, &model->error);
+            if (gpt_is_in_table(model, array, bucket))
+                gpt_copy_table(model, is_write, at + done, staging, n);
+            else
+                model->status = is_write
+                                    ? memo_session_write_state(model->session, layer, state,
+                                                               at + done, staging, n, &model->error)
+                                    : memo_session_read_state(model->session, layer, state,
+                                                              at + done, staging, n, &model->error);
             if (!is_write && !model->status) memcpy(bytes, staging, (size_t)n);
         }
     }
@@ -273,6 +290,21 @@ char* gpt_gradient(const gpt_model* model, int64_t i) {
                             : gpt_address(model, GPT_GRADIENTS, i);
 }
 
+static char* gpt_tied_gradient(const gpt_model* model) {
+    return model->measures ? NULL : gpt_buffer_address(model, GPT_BUFFER_TABLE_GRADIENT);
+}
+void gpt_clear_tied(gpt_model* model) {
+    if (model->config.is_tied)
+        gpt_clear(model, gpt_tied_gradient(model), gpt_sum_bytes(model, gpt_table_elements(model)));
+}
+void gpt_add_tied(gpt_model* model) {
+    const int64_t n = gpt_table_elements(model);
+    const memo_type type = gpt_sum_type(model->config.type);
+    if (!model->config.is_tied) return;
+    gpt_add(model, gpt_gradient(model, 0), type, gpt_tied_gradient(model), type, n);
+    gpt_clear_tied(model);
+}
+
 /* Operands: n elements of a weight of a layer, and the sums of their gradients. */
 static void gpt_use_weight(gpt_model* model, gpt_op* op, const void* place, int32_t layer, int w,
                            int64_t n) {
@@ -281,16 +313,19 @@ static void gpt_use_weight(gpt_model* model, gpt_op* op, const void* place, int3
 }
 static void gpt_use_gradient(gpt_model* model, gpt_op* op, const void* place, int32_t layer, int w,
                              int64_t n) {
-    gpt_use_sums(model, op, GPT_WRITTEN, place, gpt_gradient(model, gpt_begin_of(model, layer, w)),
-                 n);
+    const char* sums = w == GPT_W_CLASSIFIER && model->config.is_tied
+                           ? gpt_tied_gradient(model)
+                           : gpt_gradient(model, gpt_begin_of(model, layer, w));
+    gpt_use_sums(model, op, GPT_WRITTEN, place, sums, n);
 }
 
 /* ---- linear: y = x W^T ---------------------------------------------------------------------- */
 
 /* The names of operations with a weight. */
-static const char* const gpt_w_names[] = {"embedding", "norm1",      "query", "key",
-                                          "value",     "projection", "norm2", "up",
-                                          "down",      "norm",       "logits"};
+static const char* const gpt_w_names[] = {"embedding",  "norm1",      "query",      "key",
+                                          "value",      "query bias", "key bias",   "value bias",
+                                          "query norm", "key norm",   "projection", "norm2",
+                                          "up",         "down",       "norm",       "logits"};
 MEMOB_TABLE_OF(GPT_N_W, gpt_w_names);
 
 static gpt_op gpt_linear_op(const gpt_model* model, gpt_kind kind, int w, gpt_rows rows,
@@ -348,6 +383,48 @@ void gpt_norm(gpt_model* model, int32_t layer, int w, const gpt_array* dx, gpt_a
         gpt_use_rows(&op, GPT_READ | GPT_WRITTEN, &a->dx, *dx, rows);
         gpt_use_gradient(model, &op, &a->dweight, layer, w, a->hidden);
     }
+    gpt_launch(model, &op);
+}
+
+/* Rows of heads: each head is a row. */
+static gpt_array gpt_by_heads(gpt_array x, int64_t n_heads) {
+    x.begin *= n_heads;
+    x.n_columns /= n_heads;
+    return x;
+}
+
+void gpt_head_norm(gpt_model* model, int32_t layer, int w, const gpt_array* dx, gpt_array y,
+                   const gpt_array* rstd, gpt_array x, gpt_rows rows) {
+    const int64_t n = x.n_columns / gpt_head_size(&model->config);
+    const gpt_rows heads = gpt_rows_make(rows.begin * n, rows.end * n);
+    const int of_forward = dx ? GPT_READ : GPT_WRITTEN;
+    gpt_op op = gpt_op_make(gpt_w_names[w], dx ? GPT_KIND_NORM_BACKWARD : GPT_KIND_NORM);
+    gpt_norm_args* a = &op.args.norm;
+    a->rows = heads;
+    a->hidden = x.n_columns / n;
+    a->epsilon = gpt_norm_epsilon(&model->config);
+    a->is_first = 1;
+    gpt_use_rows(&op, of_forward, &a->y, gpt_by_heads(y, n), heads);
+    if (rstd) gpt_use_rows(&op, of_forward, &a->rstd, gpt_by_heads(*rstd, n), heads);
+    gpt_use_rows(&op, GPT_READ, &a->x, gpt_by_heads(x, n), heads);
+    gpt_use_weight(model, &op, &a->weight, layer, w, a->hidden);
+    if (dx) {
+        gpt_use_rows(&op, GPT_WRITTEN, &a->dx, gpt_by_heads(*dx, n), heads);
+        gpt_use_gradient(model, &op, &a->dweight, layer, w, a->hidden);
+    }
+    gpt_launch(model, &op);
+}
+
+void gpt_bias(gpt_model* model, int32_t layer, int w, int is_backward, gpt_array y, gpt_rows rows) {
+    gpt_op op = gpt_op_make(gpt_w_names[w], is_backward ? GPT_KIND_BIAS_BACKWARD : GPT_KIND_BIAS);
+    gpt_bias_args* a = &op.args.bias;
+    a->rows = rows;
+    a->n_columns = y.n_columns;
+    gpt_use_rows(&op, is_backward ? GPT_READ : GPT_READ | GPT_WRITTEN, &a->y, y, rows);
+    if (is_backward)
+        gpt_use_gradient(model, &op, &a->dbias, layer, w, a->n_columns);
+    else
+        gpt_use_weight(model, &op, &a->bias, layer, w, a->n_columns);
     gpt_launch(model, &op);
 }
 

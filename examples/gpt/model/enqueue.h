@@ -25,11 +25,13 @@ typedef enum gpt_buffer {
     GPT_BUFFER_LOSSES,
     GPT_BUFFER_TOTALS,
     GPT_BUFFER_UPDATE,
-    GPT_BUFFER_SCRATCH,  /* of kernels */
-    GPT_BUFFER_PARTIAL,  /* sums over tensor ranks */
-    GPT_BUFFER_SEQUENCE, /* attention over ranks */
-    GPT_BUFFER_BATCH,    /* of a micro-batch */
-    GPT_BUFFER_FORWARD,  /* work memory of a slice */
+    GPT_BUFFER_TABLE,          /* config.is_tied: the table, which embedding and classifier read */
+    GPT_BUFFER_TABLE_GRADIENT, /* of the classifier, before it is added to that of the embedding */
+    GPT_BUFFER_SCRATCH,        /* of kernels */
+    GPT_BUFFER_PARTIAL,        /* sums over tensor ranks */
+    GPT_BUFFER_SEQUENCE,       /* attention over ranks */
+    GPT_BUFFER_BATCH,          /* of a micro-batch */
+    GPT_BUFFER_FORWARD,        /* work memory of a slice */
     GPT_BUFFER_CLASSIFIER,
     GPT_BUFFER_BACKWARD,
     GPT_BUFFER_KEYS,   /* of a layer's backward: gradients of keys and values */
@@ -248,6 +250,19 @@ static inline int gpt_bucket_place(const gpt_model* model, int64_t bucket) {
 }
 int64_t gpt_bucket_begin(const gpt_model* model, int64_t bucket);
 
+/* A tied table is no state, because first and last layer read it: it lies in a buffer, and its
+ * gradient, masters and moments are states of the embedding. */
+static inline int gpt_is_in_table(const gpt_model* model, int array, int64_t bucket) {
+    return model->config.is_tied && array == GPT_WEIGHTS && bucket == 0;
+}
+static inline int64_t gpt_table_elements(const gpt_model* model) {
+    return model->layout.at[GPT_W_NORM1]; /* of the whole bucket */
+}
+/* The gradient of a tied classifier: is zero at the begin of a step; is added to that of the
+ * embedding in the first layer's last backward, so that groups add in the same order. */
+void gpt_clear_tied(gpt_model* model);
+void gpt_add_tied(gpt_model* model);
+
 /* The bucket with parameter i. */
 int64_t gpt_bucket_of(const gpt_model* model, int64_t i);
 
@@ -367,6 +382,16 @@ void gpt_linear_back(gpt_model* model, int32_t layer, int w, gpt_array dx, gpt_a
 /* dx: of the backward, in which y is dy; NULL: the forward. */
 void gpt_norm(gpt_model* model, int32_t layer, int w, const gpt_array* dx, gpt_array y,
               gpt_array rstd, gpt_array x, gpt_rows rows);
+
+/* Of each head.  rstd (rows, heads): NULL if the forward does not store it.  The backward sets
+ * dx. */
+void gpt_head_norm(gpt_model* model, int32_t layer, int w, const gpt_array* dx, gpt_array y,
+                   const gpt_array* rstd, gpt_array x, gpt_rows rows);
+
+/* ---- bias ------------------------------------------------------------------------------------ */
+
+/* y += bias, in place; backward: y is its gradient. */
+void gpt_bias(gpt_model* model, int32_t layer, int w, int is_backward, gpt_array y, gpt_rows rows);
 
 /* ---- element by element: dropout, residual, activation; RoPE --------------------------------- */
 

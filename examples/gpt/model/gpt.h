@@ -49,6 +49,9 @@ typedef struct gpt_config {
     int32_t vocabulary;          /* tokens are int32_t below it; 0: tokens are bytes */
     gpt_mlp mlp;
     int32_t mlp_columns; /* of the MLP's activation; 0: 4 hidden, as GPT-2 and PaLM */
+    /* As Qwen2: q, k and v have biases.  As Qwen3: q and k of each head are normed before RoPE.
+     * As many small models: the embedding's table is also the classifier. */
+    int32_t has_biases, has_head_norms, is_tied;
     double norm_epsilon; /* of all norms; 0: 1e-5 */
     gpt_rope_law rope;   /* 0: theta 10000 */
     int64_t tile_rows;   /* rows of a GEMM; swapped and recomputed rows meet between tiles */
@@ -148,16 +151,19 @@ int64_t gpt_n_rows(const gpt_config* config);
  * Each bucket (embedding, a layer, final norm with classifier) splits evenly among the ranks. */
 int64_t gpt_n_parameters(const gpt_config* config);
 
-/* The tensors in that array: 0 is the embedding; 8 for each layer follow, then final norm and
- * classifier. */
+/* The tensors in that array: 0 is the embedding; those of each layer follow, 8 or more, then final
+ * norm and, unless it is tied, classifier. */
 typedef struct gpt_parameter {
     const char* name;
+    int32_t w, layer;  /* of layout.h: the kind of tensor; 0 if it is of no layer */
     int64_t offset, n; /* of this rank */
     /* Element i is element gpt_element_of_whole(i) of the unsplit tensor. */
     int64_t n_columns, stride; /* columns of a row: of this rank; of the whole */
     int64_t step;              /* from a rank's first element to the next rank's */
     int32_t degree;            /* ranks that split it, side by side; 1: each has a copy */
-    double initial_std;        /* 0: starts as ones, without weight decay (the weight of a norm) */
+    double initial_std, initial_mean;
+    int32_t decays;  /* 0: no weight decay: weights of norms, biases */
+    int32_t is_norm; /* of a layer: each tensor rank has a partial gradient */
 } gpt_parameter;
 int64_t gpt_n_parameter_tensors(const gpt_config* config);
 gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index);

@@ -26,7 +26,7 @@ static int32_t gpt_degree_of(const gpt_model* model, int32_t layer, int tensor) 
 }
 
 static int64_t gpt_columns(const gpt_model* model, int32_t layer, int tensor) {
-    const int is_split = (tensor >= GPT_Q && tensor <= GPT_LSE) || tensor >= GPT_UP;
+    const int is_split = (tensor >= GPT_Q_RAW && tensor <= GPT_LSE) || tensor >= GPT_UP;
     return model->columns[tensor] *
            (is_split ? gpt_degree(model->config.tensor) / gpt_degree_of(model, layer, tensor) : 1);
 }
@@ -67,8 +67,17 @@ void gpt_compute_attention(gpt_model* model, int32_t layer, const gpt_rows need[
 
     gpt_norm(model, layer, GPT_W_NORM1, NULL, t[GPT_NORM1], t[GPT_RSTD1], t[GPT_INPUT],
              need[GPT_NORM1]);
-    for (int i = 0; i < 3; i++)
-        gpt_linear(model, layer, GPT_W_QUERY + i, t[GPT_Q + i], t[GPT_NORM1], need[GPT_Q + i]);
+    for (int i = 0; i < 3; i++) {
+        /* Norms of heads read q and k before RoPE turns them in place. */
+        const int is_normed = model->config.has_head_norms && i < 2;
+        const int to = is_normed ? GPT_Q_RAW + i : GPT_Q + i;
+        gpt_linear(model, layer, GPT_W_QUERY + i, t[to], t[GPT_NORM1], need[to]);
+        if (model->config.has_biases)
+            gpt_bias(model, layer, GPT_W_QUERY_BIAS + i, 0, t[to], need[to]);
+        if (is_normed)
+            gpt_head_norm(model, layer, GPT_W_QUERY_NORM + i, NULL, t[GPT_Q + i], NULL, t[to],
+                          need[GPT_Q + i]);
+    }
     gpt_rope_rows(model, "RoPE of q", t[GPT_Q], 1, need[GPT_Q]);
     gpt_rope_rows(model, "RoPE of k", t[GPT_K], 1, need[GPT_K]);
     /* A query needs the keys of all earlier rows: attention is computed for all rows or for
@@ -154,6 +163,20 @@ static gpt_array gpt_complete_keys(gpt_model* model, gpt_array keys, gpt_rows ro
     return rounded;
 }
 
+/* The gradient of q or k before their norm (i 0 or 1), from that behind.  rstd is made again. */
+static gpt_array gpt_back_head_norm(gpt_model* model, int32_t layer, int i, gpt_array dy,
+                                    gpt_array raw, gpt_rows rows) {
+    const int64_t n_heads = dy.n_columns / gpt_head_size(&model->config);
+    gpt_array dx, rstd;
+    if (!model->config.has_head_norms) return dy;
+    dx = gpt_take(model, rows, dy.n_columns);
+    rstd = gpt_take_sums(model, rows, n_heads);
+    gpt_head_norm(model, layer, GPT_W_QUERY_NORM + i, NULL, dx, &rstd, raw, rows);
+    gpt_head_norm(model, layer, GPT_W_QUERY_NORM + i, &dx, dy, &rstd, raw, rows);
+    gpt_give(model, rstd);
+    return dx;
+}
+
 void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to, gpt_array dx,
                             gpt_rows rows) {
     const int64_t hidden = model->config.hidden;
@@ -181,6 +204,10 @@ void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to, gpt_a
     g.dv = gpt_complete_keys(model, g.dv, rows);
     gpt_rope_rows(model, "RoPE of q", g.dq, -1, rows);
     gpt_rope_rows(model, "RoPE of k", g.dk, -1, rows);
+    g.dq = gpt_back_head_norm(model, layer, 0, g.dq, t[GPT_Q_RAW], rows);
+    g.dk = gpt_back_head_norm(model, layer, 1, g.dk, t[GPT_K_RAW], rows);
+    for (int i = 0; i < 3 && model->config.has_biases; i++)
+        gpt_bias(model, layer, GPT_W_QUERY_BIAS + i, 1, i == 0 ? g.dq : i == 1 ? g.dk : g.dv, rows);
     d_norm = gpt_take_over(model, is_plain, t[GPT_ATTENTION], rows, hidden);
     gpt_linear_back(model, layer, GPT_W_QUERY, d_norm, g.dq, t[GPT_NORM1], 1, rows);
     gpt_linear_back(model, layer, GPT_W_KEY, d_norm, g.dk, t[GPT_NORM1], 0, rows);

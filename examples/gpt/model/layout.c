@@ -57,23 +57,45 @@ static void gpt_fill_parameters(const gpt_config* config, gpt_widths w,
     /* The two matrices that add to the residual stream start smaller, so that the sum over all
      * layers has the size of one (GPT-2). */
     const double std = 0.02, residual_std = std / sqrt(2.0 * config->n_layers);
+    const int64_t head = gpt_head_size(config);
     /* If an operation reads the whole stream, tensor ranks split its outputs.  If it adds to the
      * stream, they split its inputs. */
     const gpt_parameter table[] = {
-        {"embedding", 0, all, h, h, 0, 1, std},
-        {"norm1", 0, h, h, h, 0, 1, 0},
-        {"query", 0, w.q * h, h, h, w.q * h, attention, std},
-        {"key", 0, w.kv * h, h, h, w.kv * h, attention, std},
-        {"value", 0, w.kv * h, h, h, w.kv * h, attention, std},
-        {"projection", 0, h * w.q, w.q, q, w.q, attention, residual_std},
-        {"norm2", 0, h, h, h, 0, 1, 0},
-        {"up", 0, w.up * h, h, h, w.up * h, mlp, std},
-        {"down", 0, h * w.wide, w.wide, wide, w.wide, mlp, residual_std},
-        {"final norm", 0, h, h, h, 0, 1, 0},
-        {"classifier", 0, all, h, h, 0, 1, std},
+        {"embedding", 0, 0, 0, all, h, h, 0, 1, std, 0, 1, 0},
+        {"norm1", 0, 0, 0, h, h, h, 0, 1, 0, 1, 0, 1},
+        {"query", 0, 0, 0, w.q * h, h, h, w.q * h, attention, std, 0, 1, 0},
+        {"key", 0, 0, 0, w.kv * h, h, h, w.kv * h, attention, std, 0, 1, 0},
+        {"value", 0, 0, 0, w.kv * h, h, h, w.kv * h, attention, std, 0, 1, 0},
+        {"query bias", 0, 0, 0, w.q, w.q, w.q, w.q, attention, 0, 0, 0, 0},
+        {"key bias", 0, 0, 0, w.kv, w.kv, w.kv, w.kv, attention, 0, 0, 0, 0},
+        {"value bias", 0, 0, 0, w.kv, w.kv, w.kv, w.kv, attention, 0, 0, 0, 0},
+        {"query norm", 0, 0, 0, head, head, head, 0, 1, 0, 1, 0, 1},
+        {"key norm", 0, 0, 0, head, head, head, 0, 1, 0, 1, 0, 1},
+        {"projection", 0, 0, 0, h * w.q, w.q, q, w.q, attention, residual_std, 0, 1, 0},
+        {"norm2", 0, 0, 0, h, h, h, 0, 1, 0, 1, 0, 1},
+        {"up", 0, 0, 0, w.up * h, h, h, w.up * h, mlp, std, 0, 1, 0},
+        {"down", 0, 0, 0, h * w.wide, w.wide, wide, w.wide, mlp, residual_std, 0, 1, 0},
+        {"final norm", 0, 0, 0, h, h, h, 0, 1, 0, 1, 0, 0},
+        {"classifier", 0, 0, 0, all, h, h, 0, 1, std, 0, 1, 0},
     };
     MEMOB_TABLE_OF(GPT_N_W, table);
     memcpy(parameters, table, sizeof table);
+    for (int t = 0; t < GPT_N_W; t++) {
+        parameters[t].w = t;
+        if (!gpt_has_parameter(config, t)) parameters[t].n = 0;
+    }
+}
+
+int gpt_has_parameter(const gpt_config* config, int w) {
+    if (w >= GPT_W_QUERY_BIAS && w <= GPT_W_VALUE_BIAS) return config->has_biases;
+    if (w == GPT_W_QUERY_NORM || w == GPT_W_KEY_NORM) return config->has_head_norms;
+    return w != GPT_W_CLASSIFIER || !config->is_tied;
+}
+
+int64_t gpt_n_layer_tensors(const gpt_config* config) {
+    int64_t n = 0;
+    for (int w = GPT_W_NORM1; w <= GPT_W_DOWN; w++) n += gpt_has_parameter(config, w);
+    return n;
 }
 
 gpt_layout gpt_layout_make(const gpt_config* config) {
@@ -95,22 +117,27 @@ gpt_layout gpt_layout_make(const gpt_config* config) {
         l.layer_stride = l.n - l.at[GPT_W_NORM1];
         l.n += (config->n_layers - 1) * l.layer_stride;
     }
+    if (config->is_tied) l.at[GPT_W_CLASSIFIER] = l.at[GPT_W_EMBEDDING];
     return l;
 }
 
 int64_t gpt_n_parameters(const gpt_config* config) { return gpt_layout_make(config).n; }
 
 int64_t gpt_n_parameter_tensors(const gpt_config* config) {
-    return GPT_N_LAYER_W * (int64_t)config->n_layers + 3;
+    return gpt_n_layer_tensors(config) * config->n_layers + (config->is_tied ? 2 : 3);
 }
 
 gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index) {
     const gpt_layout l = gpt_layout_make(config);
-    const int64_t layer = index ? gpt_min((index - 1) / GPT_N_LAYER_W, config->n_layers - 1) : 0;
-    const int64_t t = index - layer * GPT_N_LAYER_W;
+    const int64_t n = gpt_n_layer_tensors(config);
+    const int64_t layer = index ? gpt_min((index - 1) / n, config->n_layers - 1) : 0;
+    int64_t left = index - layer * n; /* tensors before it, of those that the model has */
+    int t = 0;
     gpt_parameter parameters[GPT_N_W];
+    for (; left > 0 || !gpt_has_parameter(config, t); t++) left -= gpt_has_parameter(config, t);
     gpt_fill_parameters(config, gpt_widths_of(config, (int32_t)layer), parameters);
-    parameters[t].offset = l.at[t] + (t <= GPT_W_DOWN ? layer * l.layer_stride : 0);
+    parameters[t].layer = t > GPT_W_EMBEDDING && t <= GPT_W_DOWN ? (int32_t)layer : 0;
+    parameters[t].offset = l.at[t] + parameters[t].layer * l.layer_stride;
     return parameters[t];
 }
 
@@ -233,6 +260,7 @@ static int gpt_has_middle(const gpt_config* config) {
 void gpt_fill_tensors(const gpt_config* config, memo_item tensors[GPT_N_TENSORS]) {
     const int64_t hidden = config->hidden;
     const gpt_widths w = gpt_even_widths(config);
+    const int64_t n_raw = config->has_head_norms ? 1 : 0; /* 0: absent */
     const char* activated = config->mlp == GPT_MLP_SWIGLU ? "swiglu" : "gelu";
     const int64_t lse = gpt_round_up(w.heads, gpt_degree(config->ulysses));
     /* If degrees differ, a rank has other rows in each block, so a tensor is treated as a whole. */
@@ -243,6 +271,8 @@ void gpt_fill_tensors(const gpt_config* config, memo_item tensors[GPT_N_TENSORS]
         MEMO_ITEM("input", hidden, MEMO_MOVE, MEMO_INPUT),
         MEMO_ITEM("norm1", hidden, rows),
         MEMO_ITEM("rstd1", 1, MEMO_WITH),
+        MEMO_ITEM("q_raw", n_raw * w.q, rows),
+        MEMO_ITEM("k_raw", n_raw * w.kv, rows),
         MEMO_ITEM("q", w.q, rows),
         MEMO_ITEM("k", w.kv, rows, MEMO_LAYER),
         MEMO_ITEM("v", w.kv, rows, MEMO_LAYER),

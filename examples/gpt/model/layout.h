@@ -21,15 +21,24 @@ enum {
     GPT_W_QUERY,      /* (q, hidden) */
     GPT_W_KEY,        /* (kv, hidden) */
     GPT_W_VALUE,      /* (kv, hidden) */
+    GPT_W_QUERY_BIAS, /* (q); these three or none */
+    GPT_W_KEY_BIAS,   /* (kv) */
+    GPT_W_VALUE_BIAS, /* (kv) */
+    GPT_W_QUERY_NORM, /* (head size); both or none */
+    GPT_W_KEY_NORM,   /* (head size) */
     GPT_W_PROJECTION, /* (hidden, q) */
     GPT_W_NORM2,      /* (hidden) */
     GPT_W_UP,         /* (up, hidden): wide, or with SwiGLU up and gate in turn, 2 wide */
     GPT_W_DOWN,       /* (hidden, wide) */
     GPT_W_FINAL_NORM, /* (hidden) */
-    GPT_W_CLASSIFIER, /* (vocabulary, hidden) */
-    GPT_N_W,
-    GPT_N_LAYER_W = GPT_W_DOWN - GPT_W_EMBEDDING
+    GPT_W_CLASSIFIER, /* (vocabulary, hidden); tied: none, and its place is the embedding's */
+    GPT_N_W
 };
+
+/* Returns whether a model has the tensor. */
+int gpt_has_parameter(const gpt_config* config, int w);
+/* Tensors of a layer. */
+int64_t gpt_n_layer_tensors(const gpt_config* config);
 
 /* In elements. */
 typedef struct gpt_layout {
@@ -156,6 +165,8 @@ enum {
     GPT_INPUT,     /* (rows, hidden): a copy of it */
     GPT_NORM1,     /* (rows, hidden) */
     GPT_RSTD1,     /* (rows) */
+    GPT_Q_RAW,     /* (rows, q), before the norm of heads; absent without */
+    GPT_K_RAW,     /* (rows, kv) */
     GPT_Q,         /* (rows, q), turned by RoPE */
     GPT_K,         /* (rows, kv), turned by RoPE */
     GPT_V,         /* (rows, kv) */

@@ -127,6 +127,7 @@ static void gpt_backward_slice(gpt_model* model, int32_t layer, int64_t slice, i
         snprintf(model->phase, sizeof model->phase, "backward");
         gpt_drop_elements(model, x, x, NULL, 0, GPT_SITE_EMBEDDING, model->open);
         gpt_embedding(model, 1, x);
+        if (slice == 0 && model->is_last) gpt_add_tied(model);
         if (ends) gpt_end_bucket(model, 0);
         if (slice == 0) gpt_give_summed_bucket(model);
     }
@@ -490,6 +491,7 @@ static void gpt_initialize_parameter(gpt_model* model, int64_t index) {
     a->offset = gpt_element_of_whole(&p, model->share.tensor_rank, 0);
     a->key = gpt_mix(model->config.seed) ^ (uint64_t)index;
     a->std = p.initial_std;
+    a->mean = p.initial_mean;
     gpt_use(&op, GPT_WRITTEN, &a->to, gpt_weight(model, p.offset), model->config.type, p.n);
     gpt_launch(model, &op);
 }
@@ -612,6 +614,9 @@ static void gpt_fill_bytes(gpt_model* model, int is_grouped, int64_t n_bytes[GPT
     n_bytes[GPT_BUFFER_LOSSES] = model->n_rows * (int64_t)sizeof *model->losses;
     n_bytes[GPT_BUFFER_TOTALS] = gpt_totals_bytes(model);
     n_bytes[GPT_BUFFER_UPDATE] = GPT_VALUES_BYTES;
+    n_bytes[GPT_BUFFER_TABLE] = config->is_tied ? gpt_n_bytes(model, gpt_table_elements(model)) : 0;
+    n_bytes[GPT_BUFFER_TABLE_GRADIENT] =
+        config->is_tied ? gpt_sum_bytes(model, gpt_table_elements(model)) : 0;
     if (model->kernels.scratch_bytes)
         n_bytes[GPT_BUFFER_SCRATCH] = model->kernels.scratch_bytes(model->kernels.context, &shapes);
     n_bytes[GPT_BUFFER_PARTIAL] = gpt_partial_bytes(model);
@@ -636,6 +641,8 @@ static const memo_session_buffer gpt_buffers[] = {
     {"losses", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
     {"totals", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
     {"update", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+    {"tied table", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+    {"gradient of the classifier", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
     {"scratch of kernels", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
     {"partial sums", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
     {"attention over ranks", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
@@ -719,7 +726,8 @@ static void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STAT
     for (int s = 0; s < GPT_N_STATES; s++) {
         const int array = s / GPT_N_PLACES, place = s % GPT_N_PLACES;
         const int64_t n = gpt_count(gpt_bucket_rows(model, array, buckets[place]));
-        const int is_absent = array == GPT_MASTERS && !gpt_has_masters(&model->config);
+        const int is_absent = (array == GPT_MASTERS && !gpt_has_masters(&model->config)) ||
+                              gpt_is_in_table(model, array, buckets[place]);
         states[s].name = names[s];
         states[s].size_bytes = is_absent ? 0 : gpt_array_bytes(model, array, n);
         states[s].uses = array == GPT_WEIGHTS ? MEMO_STATE_WEIGHTS | (makes ? MEMO_STATE_MADE : 0)
@@ -746,7 +754,8 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
     s.states = model->states;
     s.n_states = GPT_N_STATES;
     s.update = gpt_update_bucket;
-    if (model->kernels.update_on_host && !model->zero) s.update_host = gpt_update_bucket_on_host;
+    if (model->kernels.update_on_host && !model->zero && !desc->config.is_tied)
+        s.update_host = gpt_update_bucket_on_host;
     s.tensors = tensors;
     s.n_tensors = gpt_n_tensors(&desc->config);
     s.n_layers = desc->config.n_layers;
@@ -790,6 +799,7 @@ memo_status gpt_restart(gpt_model* model, memo_error* error) {
     snprintf(model->phase, sizeof model->phase, "initial values");
     gpt_join_sums(model);
     gpt_clear(model, model->totals, gpt_totals_bytes(model));
+    gpt_clear_tied(model);
     GPT_TRY(model, memo_session_fill_states(model->session, gpt_initialize_bucket, &model->error));
     gpt_synchronize(model);
     model->n_updates = model->first_update = 0;

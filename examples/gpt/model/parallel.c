@@ -70,7 +70,7 @@ degree_comms* gpt_pair(gpt_model* model, int32_t degree, int32_t larger) {
  * them. */
 static memo_comm* gpt_ranks_to_sum(gpt_model* model, const gpt_parameter* p) {
     const int32_t all = gpt_degree(model->config.tensor);
-    if (p->initial_std <= 0) return model->tensor.norms;
+    if (p->is_norm) return model->tensor.norms;
     return p->degree == all ? NULL : gpt_pair(model, p->degree, all)->data;
 }
 
@@ -224,7 +224,7 @@ static gpt_adamw_args gpt_adamw_args_make(const gpt_model* model, void* const* o
     a.rounding.seed = model->config.seed;
     a.rounding.first = rows.begin;
     a.states = gpt_state_type(&model->config);
-    a.decays = p->initial_std > 0;
+    a.decays = p->decays;
     a.n = gpt_count(rows);
     a.parameters = gpt_address_at(model, on_host, gpt_full_weights(model), rows.begin);
     if (gpt_has_masters(&model->config))

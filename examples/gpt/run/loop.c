@@ -35,9 +35,9 @@ void print_rate(const train_options* o, double step_s) {
     const gpt_config config = train_config(o), whole = gpt_whole_config(&config);
     const double keys_seen = gpt_keys_seen(&config);
     const double n_sequences = (double)(o->accumulate * o->batch), s = (double)o->sequence;
-    double flops =
-        n_sequences * 6 * s *
-        ((double)gpt_n_parameters(&whole) + 2 * (double)o->layers * (double)o->hidden * keys_seen);
+    double flops = n_sequences * 6 * s *
+                   ((double)gpt_n_parameters(&whole) +
+                    2 * (double)o->layers * (double)gpt_q_columns(&config) * keys_seen);
     printf("rate      %.5g tokens/s, %.4g TFLOP/s by 6 s P + ", n_sequences * s / step_s,
            1e-12 * flops / step_s);
     if (2 * keys_seen < s)

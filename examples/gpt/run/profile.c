@@ -29,14 +29,18 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
     const double attention_flops = 4 * gpt_keys_seen(&config) * q;
     const double attention_s = attention_flops / (rates.forward * peak);
     const double attention_back_s = 2.5 * attention_flops / (rates.backward * peak);
-    const double products[] = {0, 0, 4 * h, 0,     h * q, h * kv, h * kv,
-                               0, 0, h * q, 4 * h, 0,     h * up, 10 * wide};
+    /* With norms of heads their inputs are the products. */
+    const double raw = config.has_head_norms ? 1 : 0, of_q = raw > 0 ? 4 * q : h * q,
+                 of_k = raw > 0 ? 4 * kv : h * kv;
+    const double products[] = {0, 0,     4 * h, 0, raw * h * q, raw * h * kv, of_q, of_k, h * kv, 0,
+                               0, h * q, 4 * h, 0, h * up,      10 * wide};
     MEMOB_TABLE_OF(GPT_N_TENSORS, products);
     const cluster_preset* cluster = estimate_cluster(o);
     const double number_s = /* to read or write a number */
         cluster ? (double)memo_type_bytes(config.type) / (1e9 * cluster->memory_bandwidth) : 0;
-    const double moved[] = {0, 0, 2 * h, 0,     2 * q, 2 * kv, 0,
-                            0, 0, 3 * h, 2 * h, 0,     0,      up + wide}; /* numbers, forward */
+    const double turned = raw > 0 ? 4 : 2; /* numbers of q and of k */
+    const double moved[] = {0, 0, 2 * h, 0,     0, 0, turned * q, turned * kv, 0,
+                            0, 0, 3 * h, 2 * h, 0, 0, up + wide}; /* numbers, forward */
     MEMOB_TABLE_OF(GPT_N_TENSORS, moved);
     /* down and the residual; the other tensors that down reads are below.  Backward: two norms with
      * gradients to add to, five copies, RoPE, and the MLP's function. */
@@ -91,7 +95,7 @@ memo_status read_profile(const train_options* o, memo_profile* profile, memo_err
     memo_item tensors[GPT_N_TENSORS];
     memo_error reason;
     memo_status status = memo_profile_read(o->profile, profile, &reason);
-    int n_found = 0;
+    int n_found = 0, n_missing = 0;
     if (status) /* of any kind: a mistake of the caller */
         return gpt_invalid(error, "--profile %s", reason.message);
     if (profile->n_rows != gpt_slice_rows(&config))
@@ -102,17 +106,24 @@ memo_status read_profile(const train_options* o, memo_profile* profile, memo_err
                            gpt_n_slices(&config) > 1 ? "slice" : "micro-batch",
                            (long long)gpt_slice_rows(&config));
 
+    /* A file may have them in another order, and lack those that this model lacks. */
     gpt_fill_tensors(&config, tensors);
-    for (int t = 0; t < n_tensors; t++) /* a file may have them in another order */
-        for (int k = 0; k < profile->n_tensors; k++)
-            if (!strcmp(profile->tensors[k].name, tensors[t].name)) {
-                ordered[t] = profile->tensors[k];
-                n_found++;
-                break;
-            }
+    memset(ordered, 0, sizeof ordered);
+    for (int t = 0; t < n_tensors; t++) {
+        int k = 0;
+        while (k < profile->n_tensors && strcmp(profile->tensors[k].name, tensors[t].name)) k++;
+        if (k < profile->n_tensors) {
+            ordered[t] = profile->tensors[k];
+            n_found++;
+        } else {
+            snprintf(ordered[t].name, sizeof ordered[t].name, "%s", tensors[t].name);
+            n_missing += tensors[t].row_bytes > 0;
+        }
+    }
 
-    if (n_found == n_tensors && n_found == profile->n_tensors && profile->n_kinds == 1) {
+    if (!n_missing && n_found == profile->n_tensors && profile->n_kinds == 1) {
         memcpy(profile->tensors, ordered, (size_t)n_tensors * sizeof *ordered);
+        profile->n_tensors = n_tensors;
         return MEMO_STATUS_OK;
     }
     return gpt_invalid(
