@@ -225,7 +225,7 @@ $(BUILD)/tests/%: %.c build/config.mk Makefile
 $(BUILD)/tests/test_gpt%: test_gpt%.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
 # Tests of files in JSON.
-$(BUILD)/tests/test_safetensors: tests/trainer/test_safetensors.c build/config.mk Makefile
+$(BUILD)/tests/test_safetensors $(BUILD)/tests/test_models: $(BUILD)/tests/%: %.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(JSON_CFLAGS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(JSON_LIBS))
 # In double precision, in which the plain model shows every mistake.
 $(BUILD)/tests/test_gpt_gradients: tests/trainer/test_gpt_gradients.c build/config.mk Makefile

@@ -11,6 +11,10 @@
 #include "gpt/model/model.c"
 #include "gpt/model/checkpoint.c"
 #include "gpt/model/generate.c"
+#include "gpt/model/json.c"
+#include "gpt/model/safetensors.c"
+#include "gpt/model/config.c"
+#include "gpt/model/weights.c"
 
 #ifdef GPT_BLAS /* the library is linked, not loaded */
 __attribute__((constructor)) static void gpt_link_blas(void) { gpt_blas_gemm = cblas_sgemm; }

@@ -8,6 +8,7 @@
 #include "gpt/run/options.c"
 #include "gpt/run/device.c"
 #include "gpt/run/plan.c"
+#include "gpt/run/model.c"
 #include "gpt/run/text.c"
 #include "gpt/run/ranks.c"
 #include "gpt/run/run.c"

@@ -13,23 +13,14 @@
 #include "gpt/model/enqueue.h"
 #include "gpt/model/parallel.h"
 
-enum { GPT_FILE_HEAD = 512, GPT_FILE_PIECE = 1 << 20 }; /* bytes */
-enum { GPT_FILE_MAGIC = 20 };                           /* bytes before the version */
+enum { GPT_FILE_HEAD = 512 }; /* bytes */
+enum { GPT_FILE_MAGIC = 20 }; /* bytes before the version */
 
 static const char gpt_file_magic[32] = "memo gpt checkpoint 4\n";
 static const char* const gpt_file_names[] = {
     "--seed", "--layers",      "--hidden", "--heads", "--kv-heads", "--vocabulary",
     "--mlp",  "--mlp-columns", "--model",  "--type",  "--states"};
 MEMOB_TABLE_OF(GPT_FILE_NUMBERS, gpt_file_names);
-
-typedef struct gpt_file {
-    gpt_model* model; /* NULL: the file is only checked */
-    const char* path;
-    int fd;
-    char *host, *cast; /* pieces */
-    memo_status status;
-    memo_error* error;
-} gpt_file;
 
 /* ---- layout of the file --------------------------------------------------------------------- */
 
@@ -86,9 +77,7 @@ static gpt_file_head gpt_file_head_make(const gpt_config* c, int64_t step, int64
 
 /* ---- bytes ---------------------------------------------------------------------------------- */
 
-/* The first fault of a file stays. */
-MEMO_PRINTF(3, 4)
-static void gpt_file_refuse(gpt_file* f, memo_status status, const char* format, ...) {
+void gpt_file_refuse(gpt_file* f, memo_status status, const char* format, ...) {
     char text[256];
     va_list values;
     if (f->status) return;
@@ -101,8 +90,7 @@ static void gpt_file_fail(gpt_file* f, const char* what) {
     gpt_file_refuse(f, MEMO_STATUS_IO, "cannot be %s: %s", what, strerror(errno));
 }
 
-/* All bytes, however many calls that takes. */
-static void gpt_file_transfer(gpt_file* f, int is_write, char* host, int64_t at, int64_t n_bytes) {
+void gpt_file_transfer(gpt_file* f, int is_write, char* host, int64_t at, int64_t n_bytes) {
     while (n_bytes > 0 && !f->status) {
         const ssize_t n = is_write ? pwrite(f->fd, host, (size_t)n_bytes, (off_t)at)
                                    : pread(f->fd, host, (size_t)n_bytes, (off_t)at);
@@ -196,20 +184,18 @@ static void gpt_file_model(gpt_file* f, int is_write) {
 
 /* ---- all ranks ------------------------------------------------------------------------------ */
 
-static int gpt_file_is_first(const gpt_file* f) {
-    return !f->model->mesh || f->model->mesh->rank == 0;
-}
+int gpt_file_is_first(const gpt_file* f) { return !f->model->mesh || f->model->mesh->rank == 0; }
 
 /* Waits for all ranks.  A rank that has failed does not come: its caller aborts the
  * communicator. */
-static void gpt_file_meet(gpt_file* f) {
+void gpt_file_meet(gpt_file* f) {
     gpt_model* model = f->model;
     if (f->status || !model->mesh || model->mesh->size == 1) return;
     f->status = memo_barrier(model->mesh->world, model->compute, f->error);
     if (!f->status) f->status = gpt_wait(model, f->error);
 }
 
-static void gpt_file_open(gpt_file* f, gpt_model* model, const char* path, memo_error* error) {
+void gpt_file_open(gpt_file* f, gpt_model* model, const char* path, memo_error* error) {
     memset(f, 0, sizeof *f);
     f->model = model;
     f->path = path;
@@ -223,7 +209,7 @@ static void gpt_file_open(gpt_file* f, gpt_model* model, const char* path, memo_
         gpt_file_refuse(f, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for a checkpoint");
 }
 
-static memo_status gpt_file_close(gpt_file* f) {
+memo_status gpt_file_close(gpt_file* f) {
     if (f->fd >= 0 && close(f->fd)) gpt_file_fail(f, "written");
     free(f->host);
     return f->status;
@@ -309,7 +295,8 @@ void gpt_unlock_checkpoint(gpt_lock* lock) {
 /* Creates the file aside in its full length, without a digest.  Never opens a file that is there.
  * The mode is that of the file that it replaces.  Otherwise the umask decides, but others than
  * owner and group cannot read it. */
-static void gpt_file_create(gpt_file* f, const char* aside, gpt_file_head* head) {
+static void gpt_file_create(gpt_file* f, const char* aside, const char* head, int64_t n_head,
+                            int64_t file_bytes) {
     struct stat old, made;
     const int replaces = stat(f->path, &old) == 0;
     mode_t mode = replaces ? old.st_mode & 0777 : 0;
@@ -324,9 +311,36 @@ static void gpt_file_create(gpt_file* f, const char* aside, gpt_file_head* head)
         fchown(f->fd, (uid_t)-1, old.st_gid))
         mode &= (mode_t)~070;
     if (replaces && fchmod(f->fd, mode)) gpt_file_fail(f, "written");
-    if (!f->status && ftruncate(f->fd, (off_t)head->file_bytes)) gpt_file_fail(f, "written");
-    gpt_file_transfer(f, 1, (char*)head, 0, (int64_t)sizeof *head);
+    if (!f->status && ftruncate(f->fd, (off_t)file_bytes)) gpt_file_fail(f, "written");
+    gpt_file_transfer(f, 1, (char*)(uintptr_t)head, 0, n_head);
     if (f->status) unlink(aside);
+}
+
+memo_status gpt_file_begin_aside(gpt_file* f, int64_t name, const char* head, int64_t n_head,
+                                 int64_t file_bytes, char aside[GPT_PATH_BYTES]) {
+    if (!gpt_file_aside(f->path, name, aside))
+        gpt_file_refuse(f, MEMO_STATUS_INVALID_ARGUMENT, "a shorter name works");
+    if (gpt_file_is_first(f) && !f->status) gpt_file_create(f, aside, head, n_head, file_bytes);
+    if (f->status) *aside = 0; /* none is there */
+    gpt_file_meet(f);
+    if (!gpt_file_is_first(f) && !f->status &&
+        (f->fd = open(aside, O_WRONLY | O_NOFOLLOW | O_CLOEXEC)) < 0)
+        gpt_file_fail(f, "written");
+    return f->status;
+}
+
+void gpt_file_end_aside(gpt_file* f) {
+    if (!f->status && fsync(f->fd)) gpt_file_fail(f, "written");
+    gpt_file_meet(f);
+}
+
+void gpt_file_rename(gpt_file* f, const char* aside) {
+    if (!gpt_file_is_first(f) || !*aside) return;
+    if (!f->status && (fsync(f->fd) || rename(aside, f->path))) gpt_file_fail(f, "written");
+    if (f->status)
+        unlink(aside);
+    else
+        gpt_file_settle(f->path);
 }
 
 memo_status gpt_write_checkpoint(gpt_model* model, const gpt_save* save, int64_t step,
@@ -334,33 +348,19 @@ memo_status gpt_write_checkpoint(gpt_model* model, const gpt_save* save, int64_t
     gpt_file_head head = gpt_file_head_make(&model->config, step, model->n_updates);
     char aside[GPT_PATH_BYTES];
     gpt_file f;
-    int is_first, is_made = 0;
-    if (!gpt_file_aside(save->path, save->aside, aside))
-        return gpt_invalid(error, "%.300s: a shorter name works", save->path);
     memcpy(head.run, save->run, sizeof head.run);
     gpt_file_open(&f, model, save->path, error);
-    is_first = gpt_file_is_first(&f);
-
-    if (is_first && !f.status) {
-        gpt_file_create(&f, aside, &head);
-        is_made = !f.status;
-    }
-    gpt_file_meet(&f);
-    if (!is_first && !f.status && (f.fd = open(aside, O_WRONLY | O_NOFOLLOW | O_CLOEXEC)) < 0)
-        gpt_file_fail(&f, "written");
-
-    gpt_file_model(&f, 1);
-    if (!f.status && fsync(f.fd)) gpt_file_fail(&f, "written");
-    gpt_file_meet(&f);
+    if (!gpt_file_begin_aside(&f, save->aside, (const char*)&head, (int64_t)sizeof head,
+                              head.file_bytes, aside))
+        gpt_file_model(&f, 1);
+    gpt_file_end_aside(&f);
 
     /* The digest makes it complete, and the new name makes it the checkpoint. */
-    if (is_first && !f.status) {
+    if (gpt_file_is_first(&f) && !f.status) {
         head.digest = gpt_file_digest(&f, head.file_bytes);
         gpt_file_transfer(&f, 1, (char*)&head, 0, (int64_t)sizeof head);
-        if (!f.status && (fsync(f.fd) || rename(aside, save->path))) gpt_file_fail(&f, "written");
-        if (!f.status) gpt_file_settle(save->path);
     }
-    if (is_made && f.status) unlink(aside);
+    gpt_file_rename(&f, aside);
     gpt_file_meet(&f);
     return gpt_file_close(&f);
 }

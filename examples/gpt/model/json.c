@@ -4,6 +4,7 @@
 #ifdef GPT_JSON
 #include "gpt/model/json.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <string.h>

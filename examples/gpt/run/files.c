@@ -32,7 +32,7 @@ int is_writable(const char* folder) {
     return 0;
 }
 
-memo_status make_directory(const char* path, int is_test, memo_error* error) {
+memo_status make_directory(const char* name, const char* path, int is_test, memo_error* error) {
     char part[1024];
     size_t n_parent = *path == '/';
     struct stat info;
@@ -45,12 +45,12 @@ memo_status make_directory(const char* path, int is_test, memo_error* error) {
         } else if (errno == ENOENT && is_test) {
             part[n_parent] = 0;
             return is_writable(n_parent ? part : ".") ? MEMO_STATUS_OK
-                                                      : bad_path("--output", path, "made", error);
+                                                      : bad_path(name, path, "made", error);
         } else if (errno != ENOENT || (mkdir(part, 0777) && errno != EEXIST)) {
-            return bad_path("--output", path, "made", error);
+            return bad_path(name, path, "made", error);
         }
     }
-    return is_writable(path) ? MEMO_STATUS_OK : bad_path("--output", path, "written", error);
+    return is_writable(path) ? MEMO_STATUS_OK : bad_path(name, path, "written", error);
 }
 
 /* Files in --output.  README.md says what is in them.  The last: if times are known. */
@@ -72,6 +72,11 @@ memo_status check_files(const job* j, memo_error* error) {
     const tool_file given[] = {{"--degrees", o->degrees, 0},
                                {"--profile", o->profile, 0},
                                {"--resume", resume, 0},
+                               {"--tokens", o->tokens, 0},
+                               {"--model", path_text(o->model, "config.json"), 0},
+                               {"--model", path_text(o->model, "model.safetensors"), 0},
+                               {"--write-model", path_text(o->write_model, "config.json"), 1},
+                               {"--write-model", path_text(o->write_model, "model.safetensors"), 1},
                                {"--resume", path_text(resume, ".profile"), 0},
                                {"--loss-log", o->loss_log, 1},
                                {"--save", o->save, 1},
@@ -278,6 +283,45 @@ static memo_status check_save(job* j, memo_error* error) {
     return status ? status : check_save_room(&j->options, error);
 }
 
+/* ---- the model that a run writes -------------------------------------------------------------- */
+
+/* Its folder may be made later.  Transformers would read the files of an index instead. */
+static memo_status check_model(job* j, memo_error* error) {
+    static const char* const names[] = {"config.json", "model.safetensors"};
+    const char* folder = j->options.write_model;
+    const char* index = path_text(folder, "model.safetensors.index.json");
+    const gpt_config config = train_config(&j->options);
+    const int64_t n_bytes = gpt_weights_bytes(&config);
+    struct stat info;
+    memo_status status = make_directory("--write-model", folder, 1, error);
+    if (status || stat(folder, &info)) return status;
+    if (stat(index, &info) == 0)
+        return bad_name("--write-model", folder, "has a model.safetensors.index.json", error);
+    if (n_bytes > bytes_free(folder))
+        return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                              "--write-model %.300s: %s do not fit into %s of free space; another "
+                              "folder would work",
+                              folder, bytes_name(n_bytes), bytes_name(bytes_free(folder)));
+    for (int i = 0; i < 2 && !status; i++) {
+        const char* path = path_text(folder, names[i]);
+        if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+            return bad_name("--write-model", path, "not a regular file", error);
+        status = probe_file("--write-model", path, error);
+    }
+    return status;
+}
+
+/* Makes the folder; no other run may write to it. */
+static memo_status open_model(job* j, memo_error* error) {
+    const char* folder = j->options.write_model;
+    memo_error reason;
+    memo_status status = make_directory("--write-model", folder, 0, error);
+    if (status) return status;
+    status = gpt_lock_checkpoint(path_text(folder, "model.safetensors"), &j->model_lock,
+                                 &j->model_aside, &reason);
+    return status ? memo_error_set(error, status, "--write-model %s", reason.message) : status;
+}
+
 /* ---- before and at the begin ----------------------------------------------------------------- */
 
 memo_status check_outputs(job* j, memo_error* error) {
@@ -285,13 +329,16 @@ memo_status check_outputs(job* j, memo_error* error) {
     struct stat info;
     memo_status status = o->resume ? check_resume(j, error) : MEMO_STATUS_OK;
     if (!status && o->save) status = find_save(j, error);
+    if (!status && o->write_model && !(j->model_text = train_config_text(o, error)))
+        status = error->status;
     if (status || !train_is_first()) return status;
 
-    if (o->output) status = make_directory(o->output, 1, error);
+    if (o->output) status = make_directory("--output", o->output, 1, error);
     for (int i = 0; i < N_OUTPUTS && o->output && !status; i++) {
         const char* path = output_path(j, output_files[i]);
         if (stat(path, &info) == 0) status = probe_file("--output", path, error);
     }
+    if (!status && o->write_model) status = check_model(j, error);
     if (!status && o->save) status = check_save(j, error);
     if (status || !o->loss_log) return status;
     if (o->resume && stat(o->loss_log, &info) == 0 && S_ISREG(info.st_mode))
@@ -304,8 +351,9 @@ memo_status open_outputs(job* j, memo_error* error) {
     const off_t kept = j->loss_log ? ftello(j->loss_log) : 0;
     struct stat info;
     memo_status status = MEMO_STATUS_OK;
-    if (!train_is_first() || !o->loss_log) return status;
-    if (loss_log_is_in_output(o)) status = make_directory(o->output, 0, error);
+    if (train_is_first() && o->write_model) status = open_model(j, error);
+    if (status || !train_is_first() || !o->loss_log) return status;
+    if (loss_log_is_in_output(o)) status = make_directory("--output", o->output, 0, error);
     if (status) return status;
 
     /* The lines of another run are cut only under the lock. */

@@ -12,7 +12,7 @@ int is_writable(const char* folder);
 
 /* Makes the directory of --output with its parents.  is_test: only tests that it is writable, or
  * that it could be made. */
-memo_status make_directory(const char* path, int is_test, memo_error* error);
+memo_status make_directory(const char* name, const char* path, int is_test, memo_error* error);
 const char* output_path(const job* j, const char* name);
 
 /* Checks that no output file is also an input, or another output.  Files that are read or written

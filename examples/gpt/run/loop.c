@@ -124,12 +124,19 @@ static memo_status resume(run* r, job* j, int64_t* step, memo_error* error) {
 static memo_status save(run* r, const job* j, int64_t step, memo_error* error) {
     memo_error reason;
     gpt_save save = j->save;
-    save.aside = r->aside;
+    save.aside = r->asides[0];
     kept_numbers(r->options, &j->text, save.run);
     memo_status status = gpt_write_checkpoint(r->model, &save, step, &reason);
     if (!status && r->reports && train_is_first() && j->has_profile)
         status = memo_profile_write(&j->profile, path_text(save.path, ".profile"), &reason);
     return status ? memo_error_set(error, status, "--save %s", reason.message) : MEMO_STATUS_OK;
+}
+
+static memo_status write_model(run* r, const job* j, memo_error* error) {
+    memo_error reason;
+    const memo_status status =
+        gpt_save_weights(r->model, r->options.write_model, j->model_text, r->asides[1], &reason);
+    return status ? memo_error_set(error, status, "--write-model %s", reason.message) : status;
 }
 
 /* The timed steps are over: prints the plan that follows from them, between two lines of progress.
@@ -158,8 +165,10 @@ static memo_status train(run* r, job* j, memo_error* error) {
     double loss, counted_s, step_s;
     last.n = 0;
     if (o->resume && (status = resume(r, j, &first, error))) return status;
-    r->aside = j->save.aside; /* the first process has the name of the file aside */
-    if (o->save && train_place.size > 1 && (status = train_agree(r->rank, &r->aside, 1, error)))
+    r->asides[0] = j->save.aside; /* the first process has the names of the files aside */
+    r->asides[1] = j->model_aside;
+    if ((o->save || o->write_model) && train_place.size > 1 &&
+        (status = train_agree(r->rank, r->asides, 2, error)))
         return status;
     if (r->reports) printf("\n");
     sent_bytes(r, sent);
@@ -197,6 +206,7 @@ static memo_status train(run* r, job* j, memo_error* error) {
     }
     if (r->reports) progress_end(&shown);
     if (!status && o->save && n_saved != step) status = save(r, j, step, error);
+    if (!status && o->write_model) status = write_model(r, j, error);
     if (status) return status;
     r->n_steps = step;
     step -= first; /* of this run */
@@ -215,9 +225,13 @@ static void print_loss(const job* j) {
     for (int64_t i = n_losses - n; i < n_losses; i++) sum += j->losses[i];
     mean = sum / (double)n;
     printf("\nloss, mean of the last %lld step%s   %.3f nats per %s\n", (long long)n,
-           n == 1 ? "" : "s", mean, j->text.vocabulary ? "token" : "byte");
+           n == 1 ? "" : "s", mean, j->text.vocabulary || j->text.tokens ? "token" : "byte");
     if (j->text.vocabulary) {
         printf("a uniform guess                %.3f nats per token\n", j->text.unigram_nats);
+        return;
+    }
+    if (j->text.tokens) {
+        printf("the tokens' unigram entropy    %.3f nats per token\n", j->text.unigram_nats);
         return;
     }
     printf("the text's unigram entropy     %.3f nats per byte\n", j->text.unigram_nats);
@@ -283,7 +297,7 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
                 memo_policy_name((memo_policy)j->options.policy), bytes_name(j->plan->device_bytes),
                 bytes_name(j->plans[MEMO_POLICY_KEEP]->device_bytes));
     memo_status status = memo_schedule_measured(schedule, &times, error);
-    if (!status) status = make_directory(j->options.output, 0, error);
+    if (!status) status = make_directory("--output", j->options.output, 0, error);
     if (!status)
         status =
             memo_schedule_write_chrome(schedule, times, output_path(j, "timeline.json"), error);
@@ -314,7 +328,9 @@ static memo_status record_step(run* r, job* j, memo_error* error) {
 /* The session that was compared begins again. */
 memo_status train_chosen(run* r, job* j, memo_error* error) {
     const train_options* o = &r->options;
-    memo_status status = o->compare && !o->is_graph ? gpt_restart(r->model, error) : MEMO_STATUS_OK;
+    const int begins_again = o->compare && !o->is_graph;
+    memo_status status = begins_again ? gpt_restart(r->model, error) : MEMO_STATUS_OK;
+    if (!status && begins_again) status = run_load_weights(r, j, error);
     if (!status) status = train(r, j, error);
     if (!status && !r->stops && r->reports) print_loss(j);
     if (!status && !r->stops && o->sample && (r->reports || o->tensor > 1))

@@ -28,6 +28,12 @@ static void print_text(const job* j) {
         printf("text      random tokens below %lld\n", (long long)j->text.vocabulary);
         return;
     }
+    if (j->text.tokens) {
+        printf("tokens    %lld below %lld in %s\nentropy   %.3f nats per token\n",
+               (long long)j->text.n_tokens, j->options.vocabulary, j->options.tokens,
+               j->text.unigram_nats);
+        return;
+    }
     printf("text      %lld bytes of %lld file%s", (long long)j->text.n_bytes,
            (long long)j->text.n_files, j->text.n_files == 1 ? "" : "s");
     if (j->text.is_own) printf(", the project's own sources");
@@ -37,6 +43,7 @@ static void print_text(const job* j) {
 
 static void print_model(const train_options* o) {
     const gpt_config config = train_config(o), whole = gpt_whole_config(&config);
+    if (o->model) printf("weights   %s\n", o->model);
     printf("model     %lld layers of %lld, %lld heads (%lld of keys and values)%s: %.2f million "
            "parameters\n",
            o->layers, o->hidden, o->heads, o->kv_heads,
@@ -118,6 +125,7 @@ static memo_status rehearse(job* j, memo_error* error) {
     small.options.accumulate = 1;
     small.options.is_graph = 0;
     small.options.attention_memory = 0;
+    small.weights.n_tensors = 0; /* of more layers */
     memo_status status = train_plan(&small.options, MEMO_POLICY_KEEP, 0, NULL, NULL, plan, error);
     if (status) return status;
     (*plan)->fits = 1;
@@ -269,6 +277,8 @@ static memo_status load_text(job* j, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     if (o->is_random)
         train_text_random(&j->text, o->vocabulary);
+    else if (o->tokens)
+        status = train_text_map(&j->text, o->tokens, o->vocabulary, o->sequence, error);
     else
         status = train_text_load(&j->text, o->sequence, error);
     if (!status && o->documents && !o->is_random)
@@ -431,6 +441,9 @@ static void job_destroy(job* j) {
     memo_degrees_free(j->options.block_degrees);
     if (j->loss_log) fclose(j->loss_log);
     gpt_unlock_checkpoint(&j->lock);
+    gpt_unlock_checkpoint(&j->model_lock);
+    gpt_stored_close(&j->weights);
+    free(j->model_text);
     free(j->save_path);
 }
 
@@ -441,6 +454,7 @@ static memo_status read_options(int argc, char** argv, train_options* o, memo_er
     train_timeout_s = o->timeout;
     if (status || o->is_help || o->is_version) return status;
     status = compute_check_stack(error);
+    if (!status) status = train_take_model(o, error);
     if (!status) status = train_check_ranks(o, error);
     if (!status) status = train_device_check(o, error);
     if (!status) status = train_check_effects(o, error);
@@ -452,8 +466,9 @@ static memo_status read_options(int argc, char** argv, train_options* o, memo_er
 static memo_status run_job(job* j, int* is_training, memo_error* error) {
     const train_options* o = &j->options;
     memo_status status = compute_begin(o->ranks, error);
-    if (!o->is_random) train_text_find(&j->text, o->text_files, o->n_text_files);
+    if (!o->is_random && !o->tokens) train_text_find(&j->text, o->text_files, o->n_text_files);
     if (!status) status = check_files(j, error);
+    if (!status) status = train_open_weights(o, &j->weights, error);
     if (!status) status = load_text(j, error);
     catch_signals();
     if (!status) status = check_outputs(j, error);
@@ -485,7 +500,7 @@ int main(int argc, char** argv) {
     signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit fails the write instead */
     j.begin_s = clock_s();
     j.teams = teams;
-    j.lock.fd = -1;
+    j.lock.fd = j.model_lock.fd = -1;
     memo_status status = read_options(argc, argv, &j.options, &error);
     if (!status) status = serve(&j, &is_training, &error);
 

@@ -28,6 +28,9 @@ int plans_rows(long long policy) {
 static const train_option option_table[] = {
     {"--text", OPTION_FILES, OPTION_FIELD(text_files), 0, 0, 0, "FILE...",
      "learns from these bytes, one file after another (default: the project's own sources)"},
+    {"--tokens", OPTION_PATH, OPTION_FIELD(tokens), 0, 0, 0, "FILE",
+     "learns from these tokens instead of a text: numbers of 2 bytes in FILE.u16, or of 4 bytes in "
+     "FILE.u32, the lowest byte first, below --vocabulary.  examples/tools/tokens.py makes it"},
     {"--random-tokens", OPTION_FLAG, OPTION_FIELD(is_random), 0, 0, 0, "",
      "learns from random tokens instead of a text"},
     {"--vocabulary", OPTION_COUNT, OPTION_FIELD(vocabulary), 2, 16777216, 256, "N",
@@ -73,6 +76,13 @@ static const train_option option_table[] = {
      "but no width and no --type (default: a run measures them, a dry run estimates them)"},
     {"--spill", OPTION_PATH, OPTION_FIELD(spill), 0, 0, 0, "DIR",
      "moves what exceeds --host-memory to an unnamed file in this folder"},
+    {"--model", OPTION_PATH, OPTION_FIELD(model), 0, 0, 0, "DIR",
+     "begins with the weights of this folder, config.json and *.safetensors of a Llama 2 or 3, a "
+     "Qwen2 or a Qwen3, as transformers writes it; learns from --tokens.  docs/models.md says what "
+     "is supported"},
+    {"--write-model", OPTION_PATH, OPTION_FIELD(write_model), 0, 0, 0, "DIR",
+     "writes config.json and model.safetensors, of --type, to this folder at the end, for "
+     "transformers and others; with --model or --mlp swiglu"},
     {"--layers", OPTION_COUNT, OPTION_FIELD(layers), 1, 4096, 10, "N", "layers"},
     {"--hidden", OPTION_COUNT, OPTION_FIELD(hidden), 2, 65536, 96, "N", "width of a token"},
     {"--heads", OPTION_COUNT, OPTION_FIELD(heads), 1, 4096, 4, "N", "attention heads"},
@@ -526,7 +536,9 @@ double train_link(const train_options* o, int to_device) {
 
 /* Refuses --update host if an option or the program needs the states on the device. */
 static memo_status train_check_update(const train_options* o, memo_error* error) {
-    const char* why = o->zero ? "--zero: its ranks gather weights after an update; --zero 0"
+    const char* why = o->architecture.is_tied
+                          ? "--model with tied tables, which stay on the device; --update device"
+                      : o->zero ? "--zero: its ranks gather weights after an update; --zero 0"
                       : o->layers == 1 ? "--layers 1, whose states stay on the device; --layers 2"
                       : o->is_graph    ? "--graph, which keeps states on the device; no --graph"
                       : o->cluster     ? "--cluster: GPUs round otherwise; --update device"
@@ -542,15 +554,16 @@ static memo_status train_check_update(const train_options* o, memo_error* error)
 }
 
 memo_status train_check_effects(const train_options* o, memo_error* error) {
-    const char* of_training = o->output     ? "--output"
-                              : o->loss_log ? "--loss-log"
-                              : o->save     ? "--save"
-                              : o->resume   ? "--resume"
-                              : o->stop     ? "--stop"
-                              : o->compare  ? "--compare"
-                              : o->sample   ? "--sample"
-                              : o->is_graph ? "--graph"
-                                            : NULL;
+    const char* of_training = o->output        ? "--output"
+                              : o->loss_log    ? "--loss-log"
+                              : o->save        ? "--save"
+                              : o->resume      ? "--resume"
+                              : o->write_model ? "--write-model"
+                              : o->stop        ? "--stop"
+                              : o->compare     ? "--compare"
+                              : o->sample      ? "--sample"
+                              : o->is_graph    ? "--graph"
+                                               : NULL;
 
     const struct {
         int is_unused;
@@ -572,10 +585,21 @@ memo_status train_check_effects(const train_options* o, memo_error* error) {
          "with this --policy; alpha or memo would use it"},
         {o->lists_rows && o->policy != MEMO_POLICY_MEMO, "--rows",
          "with this --policy, which treats all layers alike; memo would use it"},
-        {!o->is_dry_run && o->vocabulary != 256 && !o->is_random, "--vocabulary",
-         "on a text, whose 256 tokens are its bytes; --random-tokens would have more"},
+        {!o->is_dry_run && o->model && !o->is_random && !o->tokens, "--model",
+         "on a text, whose tokens are its bytes; --tokens FILE or --random-tokens would work"},
+        {!o->is_dry_run && o->vocabulary != 256 && !o->is_random && !o->tokens, "--vocabulary",
+         "on a text, whose 256 tokens are its bytes; --tokens or --random-tokens would have more"},
         {o->is_random && (o->n_text_files || o->sample), o->sample ? "--sample" : "--text",
          "with --random-tokens"},
+        {o->tokens && (o->n_text_files || o->is_random || o->sample),
+         o->sample         ? "--sample"
+         : o->n_text_files ? "--text"
+                           : "--random-tokens",
+         "with --tokens"},
+        {o->write_model && !o->mlp, "--write-model",
+         "with --mlp gelu, which none of the supported families has; --mlp swiglu would work"},
+        {o->write_model && o->window, "--write-model",
+         "with --window, which its config.json does not state"},
         {o->separator != 10 && !o->documents, "--separator", "without --documents N"},
         {o->stop > o->steps, "--stop", "above --steps, after which the run ends anyway"},
         {o->save_every && !o->save, "--save-every", "without --save FILE"},

@@ -47,8 +47,10 @@ typedef struct train_options {
     const char *loss_log, *output, *spill, *profile; /* NULL: none */
     long long spill_free_bytes; /* no option: of a rank, in the folder of --spill */
     const char *save, *resume;
-    long long takes_changes;    /* with resume */
-    long long save_every, stop; /* steps; 0: at the end only; 0: after all */
+    const char *model, *write_model, *tokens; /* NULL: none */
+    gpt_config architecture;                  /* no option: of --model; its shape alone */
+    long long takes_changes;                  /* with resume */
+    long long save_every, stop;               /* steps; 0: at the end only; 0: after all */
     long long compare, sample;
     long long is_deterministic, attention_memory; /* cuDNN's attention */
     long long update;                             /* train_update */

@@ -30,6 +30,12 @@ gpt_config train_config(const train_options* o) {
         .type = o->type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32,
         .states = o->has_bf16_states ? MEMO_TYPE_BF16 : MEMO_TYPE_F32,
         .vocabulary = (int32_t)o->vocabulary,
+        .head_size = o->architecture.head_size,
+        .norm_epsilon = o->architecture.norm_epsilon,
+        .rope = o->architecture.rope,
+        .has_biases = o->architecture.has_biases,
+        .has_head_norms = o->architecture.has_head_norms,
+        .is_tied = o->architecture.is_tied,
 
         .data = (int32_t)o->data,
         .ring = (int32_t)o->ring,

@@ -59,6 +59,15 @@ int32_t run_timed_steps(const job* j) {
     return 1 + (int32_t)gpt_min(n, n_steps > 8 ? n_steps / 4 : 2);
 }
 
+memo_status run_load_weights(run* r, const job* j, memo_error* error) {
+    memo_error reason;
+    const int is_needed = j->weights.n_tensors && !r->options.resume;
+    const memo_status status =
+        is_needed ? gpt_load_weights(r->model, &j->weights, &reason) : MEMO_STATUS_OK;
+    if (status == MEMO_STATUS_FORMAT) return gpt_invalid(error, "--model %s", reason.message);
+    return status ? memo_error_set(error, status, "--model %s", reason.message) : status;
+}
+
 /* rank, policy and flags are set. */
 static memo_status run_create(run* r, job* j, memo_error* error) {
     train_options* o = &r->options;
@@ -110,6 +119,7 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
         session.policy = (memo_policy)o->policy;
         status = gpt_create(&desc, &r->model, error);
     }
+    if (!status) status = run_load_weights(r, j, error);
     if (!status && r->is_graph && !times) status = gpt_use_graph(r->model, 1, error);
     starting_end(session.log);
     return status;

@@ -9,6 +9,7 @@
 #include "extras/memo_look.h"
 #include "gpt/model/checkpoint.h"
 #include "gpt/run/device.h"
+#include "gpt/run/model.h"
 #include "gpt/run/text.h"
 
 /* Ctrl-C sets it, and loops over steps read it. */
@@ -57,6 +58,10 @@ typedef struct job {
     gpt_save save;             /* its path and aside; of --save */
     char* save_path;           /* NULL: --save */
     gpt_lock lock;             /* in the first process */
+    gpt_stored weights;        /* of --model; n_tensors 0: none */
+    char* model_text;          /* config.json of --write-model */
+    int64_t model_aside;       /* as save.aside */
+    gpt_lock model_lock;       /* in the first process */
     memo_error log_failure;    /* of --loss-log, which does not end the training */
     memo_error output_failure; /* of standard output, which ends it as Ctrl-C does */
 } job;
@@ -83,7 +88,7 @@ typedef struct run {
     int reports;               /* this rank prints and fills results for its process */
     int stops;                 /* some rank was interrupted before the end of the last step */
     int64_t n_steps;           /* of the job, that are done */
-    int64_t aside;             /* gpt_save.aside */
+    int64_t asides[2];         /* gpt_save.aside of --save and of --write-model */
 } run;
 
 /* A planned policy of a job on the ranks of this process. */
@@ -103,6 +108,9 @@ void team_close(team* t);
 
 /* Opens a new model of a planned policy on each rank. */
 memo_status team_open(team* t, job* j, memo_policy policy, int flags, memo_error* error);
+
+/* Sets the parameters from the files of --model, unless the run resumes another. */
+memo_status run_load_weights(run* r, const job* j, memo_error* error);
 
 /* Runs, or stages, forward and backward of all micro-batches of a step. */
 memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error);

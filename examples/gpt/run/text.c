@@ -1,14 +1,21 @@
 #include "gpt/run/text.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "tools/tool_files.h"
 
 void train_text_free(train_text* text) {
     free(text->bytes);
+    if (text->tokens)
+        munmap((void*)(uintptr_t)text->tokens, (size_t)(text->n_tokens * text->token_bytes));
     if (text->is_own) globfree(&text->found);
     memset(text, 0, sizeof *text);
 }
@@ -47,11 +54,11 @@ static double entropy_term(int64_t count, int64_t total) {
     return count ? -p * log(p) : 0;
 }
 
-static uint64_t train_text_digest(const train_text* text) {
-    uint64_t digest = (uint64_t)text->n_bytes, word;
-    for (int64_t at = 0; at < text->n_bytes; at += (int64_t)sizeof word) {
+static uint64_t digest_bytes(const uint8_t* bytes, int64_t n_bytes) {
+    uint64_t digest = (uint64_t)n_bytes, word;
+    for (int64_t at = 0; at < n_bytes; at += (int64_t)sizeof word) {
         word = 0;
-        memcpy(&word, text->bytes + at, (size_t)gpt_min(sizeof word, text->n_bytes - at));
+        memcpy(&word, bytes + at, (size_t)gpt_min(sizeof word, n_bytes - at));
         digest = gpt_mix(digest ^ word);
     }
     return digest;
@@ -74,8 +81,91 @@ static memo_status train_text_measure(train_text* text, memo_error* error) {
     }
     for (i = 0; i < 65536; i++) text->bigram_nats += entropy_term(pairs[i], text->n_bytes - 1);
     free(pairs);
-    text->digest = train_text_digest(text);
+    text->digest = digest_bytes(text->bytes, text->n_bytes);
+    text->n_tokens = text->n_bytes;
     return MEMO_STATUS_OK;
+}
+
+/* ---- a file of tokens ---- */
+
+static int32_t train_text_at(const train_text* text, int64_t i) {
+    const uint8_t* at;
+    uint32_t token = 0;
+    if (!text->tokens) return text->bytes[i];
+    at = text->tokens + i * text->token_bytes;
+    for (int k = 0; k < text->token_bytes; k++) token |= (uint32_t)at[k] << 8 * k;
+    return token > INT32_MAX ? INT32_MAX : (int32_t)token;
+}
+
+/* Their entropy; each must be below the vocabulary. */
+static memo_status train_text_count(train_text* text, const char* path, int64_t vocabulary,
+                                    memo_error* error) {
+    int64_t* counts = (int64_t*)calloc((size_t)vocabulary, sizeof *counts);
+    memo_status status = counts ? MEMO_STATUS_OK : gpt_no_memory("the tokens", error);
+    for (int64_t i = 0; i < text->n_tokens && !status; i++) {
+        const int32_t token = train_text_at(text, i);
+        if (token < vocabulary)
+            counts[token]++;
+        else
+            status = gpt_invalid(error,
+                                 "--tokens %.300s: token %lld is %d, not below the vocabulary of "
+                                 "%lld; tokens of this model would work",
+                                 path, (long long)i, token, (long long)vocabulary);
+    }
+    for (int64_t i = 0; i < vocabulary && !status; i++)
+        text->unigram_nats += entropy_term(counts[i], text->n_tokens);
+    text->bigram_nats = text->unigram_nats;
+    free(counts);
+    return status;
+}
+
+static memo_status train_text_open(train_text* text, const char* path, int64_t* n_bytes,
+                                   memo_error* error) {
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    struct stat info;
+    void* bytes = MAP_FAILED;
+    const char* why = NULL;
+    if (fd < 0 || fstat(fd, &info))
+        why = strerror(errno);
+    else if (!S_ISREG(info.st_mode))
+        why = "not a regular file";
+    else if (info.st_size == 0)
+        why = "the file is empty";
+    else if ((bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0)) == MAP_FAILED)
+        why = strerror(errno);
+    if (fd >= 0) close(fd);
+    if (why)
+        return memo_error_set(error, MEMO_STATUS_IO, "--tokens %.300s: cannot be read: %s", path,
+                              why);
+    text->tokens = (const uint8_t*)bytes;
+    *n_bytes = (int64_t)info.st_size;
+    return MEMO_STATUS_OK;
+}
+
+memo_status train_text_map(train_text* text, const char* path, int64_t vocabulary, int64_t sequence,
+                           memo_error* error) {
+    const char* end = strrchr(path, '.');
+    int64_t n_bytes = 0;
+    memo_status status;
+    text->token_bytes = end && !strcmp(end, ".u16") ? 2 : end && !strcmp(end, ".u32") ? 4 : 0;
+    if (!text->token_bytes)
+        return gpt_invalid(error,
+                           "--tokens %.300s: a name that ends in .u16 or .u32, the size of its "
+                           "tokens, would work",
+                           path);
+    if ((status = train_text_open(text, path, &n_bytes, error))) return status;
+    text->n_tokens = n_bytes / text->token_bytes;
+    if (n_bytes % text->token_bytes)
+        return gpt_invalid(error, "--tokens %.300s: %lld bytes are no whole tokens of %lld bytes",
+                           path, (long long)n_bytes, (long long)text->token_bytes);
+    if (text->n_tokens < sequence + 1)
+        return gpt_invalid(error,
+                           "--tokens %.300s: %lld tokens, and a sequence of --seq %lld needs one "
+                           "more than its length: %lld; try more or a shorter --seq",
+                           path, (long long)text->n_tokens, (long long)sequence,
+                           (long long)sequence + 1);
+    text->digest = digest_bytes(text->tokens, n_bytes);
+    return train_text_count(text, path, vocabulary, error);
 }
 
 void train_text_random(train_text* text, int64_t vocabulary) {
@@ -110,12 +200,12 @@ void train_text_windows(const train_text* text, int64_t seed, int64_t step, int6
     const uint64_t vocabulary = (uint64_t)text->vocabulary;
     for (int64_t b = 0; b < batch; b++) {
         const uint64_t of_window = train_text_window(seed, step, micro_batch, b);
-        const uint64_t n_starts = (uint64_t)(text->n_bytes - sequence);
+        const uint64_t n_starts = (uint64_t)(text->n_tokens - sequence);
         int32_t token = 0;
         for (int64_t i = 0; i <= sequence; i++) {
             if (i > 0) tokens[b * sequence + i - 1] = token;
             token = vocabulary ? (int32_t)(gpt_mix(of_window + (uint64_t)i) % vocabulary)
-                               : text->bytes[of_window % n_starts + (uint64_t)i];
+                               : train_text_at(text, (int64_t)(of_window % n_starts) + i);
             if (i > 0) targets[b * sequence + i - 1] = token;
         }
     }
@@ -123,14 +213,15 @@ void train_text_windows(const train_text* text, int64_t seed, int64_t step, int6
 
 memo_status train_text_check_documents(const train_text* text, const train_options* o,
                                        int64_t n_steps, memo_error* error) {
-    const uint64_t n_starts = (uint64_t)(text->n_bytes - o->sequence);
+    const uint64_t n_starts = (uint64_t)(text->n_tokens - o->sequence);
     int64_t most = 0, its_step = 0;
     for (int64_t step = 0; step < n_steps; step++)
         for (int64_t m = 0; m < o->accumulate; m++)
             for (int64_t b = 0; b < o->batch; b++) {
-                const uint8_t* at = text->bytes + train_text_window(o->seed, step, m, b) % n_starts;
+                const int64_t at = (int64_t)(train_text_window(o->seed, step, m, b) % n_starts);
                 int64_t n = 1; /* a separator ends a document, but for the last token */
-                for (int64_t i = 0; i < o->sequence - 1; i++) n += at[i] == o->separator;
+                for (int64_t i = 0; i < o->sequence - 1; i++)
+                    n += train_text_at(text, at + i) == o->separator;
                 if (n <= most) continue;
                 most = n;
                 its_step = step + 1;

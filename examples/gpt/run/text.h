@@ -16,6 +16,8 @@ typedef struct train_text {
     uint64_t digest;                  /* of the bytes; 0: random tokens */
     double unigram_nats, bigram_nats; /* entropy of a byte; of a byte given the previous byte */
     int64_t vocabulary;               /* random tokens below it instead of bytes; 0: bytes */
+    const uint8_t* tokens;            /* a mapped file instead of bytes; NULL: none */
+    int64_t n_tokens, token_bytes;    /* of the bytes, or of that file */
 } train_text;
 
 void train_text_free(train_text* text);
@@ -25,6 +27,10 @@ void train_text_find(train_text* text, char** files, int64_t n_files);
 
 /* Tokens below vocabulary, all equally likely. */
 void train_text_random(train_text* text, int64_t vocabulary);
+
+/* Maps a file of tokens, FILE.u16 or FILE.u32, and looks at each: they are below vocabulary. */
+memo_status train_text_map(train_text* text, const char* path, int64_t vocabulary, int64_t sequence,
+                           memo_error* error);
 
 /* The text must hold a sequence and the byte after it. */
 memo_status train_text_load(train_text* text, int64_t sequence, memo_error* error);
