@@ -347,14 +347,16 @@ test-mpi: ## the tests of comm over MPI, on 4 ranks, and the trainer's
 
 # The parser of options computes little, and the trainer beside it takes a minute to optimize.
 build/fuzz/fuzz_options: private OPTIMIZE_FUZZ = -O0
+# What it reads is in JSON; without cJSON it tries nothing.
+build/fuzz/fuzz_models: private FUZZ_LIBS = $(JSON_CFLAGS) $(JSON_LIBS)
 build/fuzz/%: %.c Makefile
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
 	$(Q)clang -std=c99 -g1 $(or $(OPTIMIZE_FUZZ),-O1) -I. -Iexamples -Itests/support -pthread -MMD -MP -MF $@.d -MT $@ -fsanitize=fuzzer,address,undefined \
-		-fno-sanitize-recover=all -DMEMO_STATIC= $(ASSERTS) $< -o $@ -lm
+		-fno-sanitize-recover=all -DMEMO_STATIC= $(ASSERTS) $< -o $@ $(FUZZ_LIBS) -lm
 
 # All of them run, also if one does not build or finds something.  They run beside each other, as many as -j allows.
-fuzz: ## fuzz descs, options, the readers of traces, plans and schedules, and the planner, FUZZ_SECONDS each (60)
+fuzz: ## fuzz descs, options, the readers of traces, plans, schedules and models, and the planner, FUZZ_SECONDS each (60)
 	@$(call need,clang,clang)
 	@mkdir -p build/fuzz && echo 'int LLVMFuzzerTestOneInput(const char* d, long n) { return n < 0 && *d; }' >build/fuzz/probe.c
 	@clang -fsanitize=fuzzer,address build/fuzz/probe.c -o build/fuzz/probe 2>/dev/null || \

@@ -7,7 +7,7 @@
   models.py write               tests/data/models/NAME.txt: loss, gradients and ten steps of AdamW; needs PyTorch and
                                 transformers in the versions below
   models.py check               whether `write` would write the same, up to rounding
-  models.py loss FOLDER TOKENS  the loss of a model, loaded by transformers, on the first sequence of a file .u16
+  models.py trained PROGRAM     whether transformers has the losses of what train_gpt has trained and written
 
 pip install torch==2.8.0 transformers==4.56.2 safetensors==0.6.2 numpy==2.3.3
 
@@ -218,11 +218,31 @@ def reference(is_check):
     return 1 if bad else 0
 
 
-def loss(folder, tokens):
-    with open(tokens, "rb") as file:
-        row = struct.unpack(f"<{LENGTH + 1}H", file.read(2 * (LENGTH + 1)))
-    print(f"{loss_of(load(folder), [row]).item():.9g}")
-    return 0
+def trained(program):
+    """Ten steps on one sequence; the model that is written has its next loss in transformers, and in the program again."""
+    import subprocess
+    import tempfile
+
+    bad = 0
+    with tempfile.TemporaryDirectory() as folder:
+        make(folder)
+        tokens, log = os.path.join(folder, "one.u16"), os.path.join(folder, "log")
+        for path in sorted(glob.glob(os.path.join(DATA, "*.json"))):
+            name = os.path.basename(path)[:-5]
+            model, written = os.path.join(folder, name), os.path.join(folder, name + ".written")
+            few = ["--tokens", tokens, "--seq", str(LENGTH), "--batch", "1", "--tile", "8"]
+            for type_, bound in ("f32", 1e-6), ("bf16", 1e-2):
+                first = [program, "--model", model, *few, "--type", type_, "--steps", "10", "--write-model", written]
+                again = [program, "--model", written, *few, "--type", type_, "--steps", "1", "--learning-rate", "0"]
+                subprocess.run(first, check=True, stdout=subprocess.DEVNULL)
+                subprocess.run([*again, "--loss-log", log], check=True, stdout=subprocess.DEVNULL)
+                with open(log) as file:
+                    of_program = float(file.read().split()[1])
+                of_transformers = loss_of(load(written), [[token(0, i, 67) for i in range(LENGTH + 1)]]).item()
+                is_bad = not abs(of_program / of_transformers - 1) < bound
+                bad += is_bad
+                print(f"{name} {type_}: loss {of_program:.7g}, transformers {of_transformers:.7g}{', too far' if is_bad else ''}")
+    return 1 if bad else 0
 
 
 def main(arguments):
@@ -235,8 +255,8 @@ def main(arguments):
             return reference(False)
         case ["check"]:
             return reference(True)
-        case ["loss", folder, tokens]:
-            return loss(folder, tokens)
+        case ["trained", program]:
+            return trained(program)
     print(__doc__, file=sys.stderr)
     return 2
 

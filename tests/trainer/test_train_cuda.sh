@@ -32,13 +32,14 @@ has_header nccl.h || nccl=
 
 # The kernels take most of the time: only they are worth the optimizer.
 host_flags="-std=c99 -O0 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -DTRAIN_CUDA $nccl -I. -Iexamples -pthread"
-host_flags="$host_flags -isystem $cuda -Wall -Wextra -Werror"
+host_flags="$host_flags -isystem $cuda -Wall -Wextra -Werror $(sed -n 's/^JSON_CFLAGS := //p' build/config.mk)"
+json_libs=$(sed -n 's/^JSON_LIBS := //p' build/config.mk)
 builds_trainer() { # PROGRAM FLAGS...
     program=$folder/$1
     shift
     ${CC:-cc} $host_flags "$@" -r examples/gpt/*/*.c -o "$program.o" &&
         nvcc -cudart none -Xlinker --wrap=memo_cuda_device_create "$folder/gpt_stand_in.o" "$folder/fake_cuda.o" \
-            "$folder/capacities.o" "$folder/memo.o" "$program.o" -o "$program" -lpthread -lm
+            "$folder/capacities.o" "$folder/memo.o" "$program.o" -o "$program" $json_libs -lpthread -lm
 }
 builds() {
     flags="-std=c++17 -O1 -I. -Iexamples -Itests/cuda -Werror all-warnings"
@@ -99,6 +100,27 @@ agrees_with_host() {
     cat "$folder/$name.out"
     grep -q 'bitwise the same' "$folder/$name.out" && grep -q ' 0 races' "$folder/$name.out" &&
         are_near "$folder/$name.log" "$folder/host.log"
+}
+
+# ---- a model of others ----
+
+# Norms of heads, biases, a tied table and scaled frequencies: losses near the host's, in a budget too, and the same weights.
+models_of_others() {
+    python3 tests/trainer/models.py make "$folder/made" || return 1
+    for family in llama3 qwen2 qwen3; do
+        few="--model $folder/made/$family --tokens $folder/made/one.u16 --seq 24 --batch 1 --tile 8 --steps 2 --type bf16"
+        # shellcheck disable=SC2086
+        $host $few --loss-log "$folder/host.log" >/dev/null &&
+            $host $few --learning-rate 0 --write-model "$folder/by_host/$family" >/dev/null &&
+            "$trainer" $few $budget --loss-log "$folder/one.log" --compare 1 >"$folder/one.out" &&
+            "$trainer" $few $budget --learning-rate 0 --write-model "$folder/by_gpu/$family" >/dev/null || return 1
+        grep -q 'bitwise the same' "$folder/one.out" && are_near "$folder/one.log" "$folder/host.log" &&
+            python3 tests/trainer/models.py same "$folder/by_host/$family" "$folder/by_gpu/$family" || return 1
+        # shellcheck disable=SC2086
+        "$trainer" $few $budget --steps 4 --loss-log "$folder/calls.log" >/dev/null &&
+            "$trainer" $few $budget --steps 4 --graph --loss-log "$folder/graph.log" >/dev/null &&
+            cmp "$folder/calls.log" "$folder/graph.log" || return 1
+    done
 }
 
 # ---- one GPU ----
@@ -399,6 +421,11 @@ more_test_is "the trainer builds on stand-ins" builds
 test_is "sub-batches, a window and documents on one GPU" one_gpu --window 5 --documents 8 --separator 32 --sub-batches 2 --schedule fine --policy recompute
 test_is "slices and parts of a sequence on one GPU, with cuDNN's attention" \
     with_cudnn one_gpu --slice-rows 4 --sub-batches 2 --batch 1
+if [ -n "$json_libs" ] && command -v python3 >/dev/null 2>&1; then
+    test_is "models of others" models_of_others
+else
+    skip "models of others" "needs python3 and cJSON (apt-get install libcjson-dev, then make setup)"
+fi
 test_is "updates in the next forward" defers
 test_is "a step as long as predicted is measured" predicts "built-in attention" 33310KiB
 test_is "a step as long as predicted is measured, with cuDNN's attention" \

@@ -165,52 +165,61 @@ static void gpt_config_refuse(gpt_config_reader* r, gpt_family family) {
                       "a model without experts");
 }
 
+/* Takes the fields of r->json. */
+static void gpt_config_take(gpt_config_reader* r, gpt_config* config, gpt_model_file* file) {
+    const cJSON* end;
+    int64_t token;
+
+    /* Numbers, with the defaults of transformers where a field may be absent. */
+    file->family = gpt_config_family(r);
+    gpt_config_refuse(r, file->family);
+    config->n_layers = gpt_config_count(r, "num_hidden_layers", 4096, 0);
+    config->hidden = gpt_config_count(r, "hidden_size", 65536, 0);
+    config->n_heads = gpt_config_count(r, "num_attention_heads", 4096, 0);
+    config->n_kv_heads = gpt_config_count(r, "num_key_value_heads", 4096, config->n_heads);
+    if (file->family == GPT_FAMILY_QWEN3 || gpt_config_find(r, "head_dim"))
+        config->head_size =
+            gpt_config_count(r, "head_dim", 8192, file->family == GPT_FAMILY_QWEN3 ? 128 : 0);
+    else
+        config->head_size = 0;
+    config->vocabulary = gpt_config_count(r, "vocab_size", 16777216, 0);
+    config->mlp = GPT_MLP_SWIGLU;
+    config->mlp_columns = gpt_config_count(r, "intermediate_size", 1048576, 0);
+    config->norm_epsilon = gpt_config_real(r, r->json, "rms_norm_eps", 1e-6);
+    config->rope = gpt_config_rope(r);
+    config->has_biases = file->family == GPT_FAMILY_QWEN2;
+    config->has_head_norms = file->family == GPT_FAMILY_QWEN3;
+    config->is_tied = gpt_config_flag(r, "tie_word_embeddings", 0);
+
+    end = gpt_config_find(r, "eos_token_id");
+    if (cJSON_IsArray(end)) end = cJSON_GetArrayItem(end, 0);
+    file->end_token =
+        gpt_json_whole(end, &token) && token < config->vocabulary ? (int32_t)token : -1;
+
+    /* Numbers that do not fit together. */
+    if (!r->status && config->norm_epsilon >= 1)
+        gpt_config_bad(r, MEMO_STATUS_FORMAT, "rms_norm_eps", "not below 1");
+    if (!r->status && config->n_heads % config->n_kv_heads)
+        gpt_config_bad(r, MEMO_STATUS_FORMAT, "num_key_value_heads",
+                       "does not divide num_attention_heads");
+    if (!r->status && !config->head_size && config->hidden % config->n_heads)
+        gpt_config_bad(r, MEMO_STATUS_FORMAT, "hidden_size",
+                       "no multiple of num_attention_heads, and head_dim is missing");
+    if (!r->status && gpt_head_size(config) % 2)
+        gpt_config_bad(r, MEMO_STATUS_UNSUPPORTED, "head_dim", "odd; an even one would work");
+}
+
 memo_status gpt_read_config(const char* folder, gpt_config* config, gpt_model_file* file,
                             memo_error* error) {
     gpt_config_reader r;
     memo_error unused;
-    const cJSON* end;
-    int64_t token;
     memset(&r, 0, sizeof r);
     r.error = error ? error : &unused;
     if (snprintf(r.path, sizeof r.path, "%s/config.json", folder) >= GPT_PATH_BYTES)
         return gpt_invalid(error, "%.300s: a shorter name works", folder);
     r.json = gpt_json_read(r.path, r.error);
     if (!r.json) return r.error->status;
-
-    /* Numbers, with the defaults of transformers where a field may be absent. */
-    file->family = gpt_config_family(&r);
-    gpt_config_refuse(&r, file->family);
-    config->n_layers = gpt_config_count(&r, "num_hidden_layers", 4096, 0);
-    config->hidden = gpt_config_count(&r, "hidden_size", 65536, 0);
-    config->n_heads = gpt_config_count(&r, "num_attention_heads", 4096, 0);
-    config->n_kv_heads = gpt_config_count(&r, "num_key_value_heads", 4096, config->n_heads);
-    if (file->family == GPT_FAMILY_QWEN3 || gpt_config_find(&r, "head_dim"))
-        config->head_size =
-            gpt_config_count(&r, "head_dim", 8192, file->family == GPT_FAMILY_QWEN3 ? 128 : 0);
-    else
-        config->head_size = 0;
-    config->vocabulary = gpt_config_count(&r, "vocab_size", 16777216, 0);
-    config->mlp = GPT_MLP_SWIGLU;
-    config->mlp_columns = gpt_config_count(&r, "intermediate_size", 1048576, 0);
-    config->norm_epsilon = gpt_config_real(&r, r.json, "rms_norm_eps", 1e-6);
-    config->rope = gpt_config_rope(&r);
-    config->has_biases = file->family == GPT_FAMILY_QWEN2;
-    config->has_head_norms = file->family == GPT_FAMILY_QWEN3;
-    config->is_tied = gpt_config_flag(&r, "tie_word_embeddings", 0);
-
-    end = gpt_config_find(&r, "eos_token_id");
-    if (cJSON_IsArray(end)) end = cJSON_GetArrayItem(end, 0);
-    file->end_token =
-        gpt_json_whole(end, &token) && token < config->vocabulary ? (int32_t)token : -1;
-    if (!r.status && config->n_heads % config->n_kv_heads)
-        gpt_config_bad(&r, MEMO_STATUS_FORMAT, "num_key_value_heads",
-                       "does not divide num_attention_heads");
-    if (!r.status && !config->head_size && config->hidden % config->n_heads)
-        gpt_config_bad(&r, MEMO_STATUS_FORMAT, "hidden_size",
-                       "no multiple of num_attention_heads, and head_dim is missing");
-    if (!r.status && gpt_head_size(config) % 2)
-        gpt_config_bad(&r, MEMO_STATUS_UNSUPPORTED, "head_dim", "odd; an even one would work");
+    gpt_config_take(&r, config, file);
     cJSON_Delete(r.json);
     return r.status;
 }

@@ -29,7 +29,7 @@ static memo_status train_set_shape(train_options* o, const char* name, long long
 
 memo_status train_take_model(train_options* o, memo_error* error) {
     gpt_config* c = &o->architecture;
-    gpt_model_file file;
+    gpt_model_file file = {GPT_FAMILY_LLAMA, -1};
     memo_error reason;
     if (!o->model) return MEMO_STATUS_OK;
     if (gpt_read_config(o->model, c, &file, &reason)) return train_bad_model(&reason, error);

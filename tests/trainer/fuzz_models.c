@@ -1,0 +1,86 @@
+/* fuzz_models.c - reads any bytes as a file of weights, as the header of one, and as config.json: they
+ * are refused with one line that names the file, or read, and nothing outside the file.
+ *
+ * make fuzz runs it with clang's libFuzzer; test_safetensors.c reads altered files. */
+#include "gpt/memo.c"
+#include "gpt_model_unit.h"
+#include "fuzz.h"
+
+#ifndef GPT_JSON
+static void fuzz_models(const uint8_t* data, size_t size) {
+    (void)data;
+    (void)size;
+}
+#else
+
+/* One line, without what a terminal would obey. */
+static void check_refusal(memo_status status, const memo_error* error) {
+    FUZZ_CHECK(status == error->status && strncmp(error->message, "input: ", 7) == 0);
+    for (const char* c = error->message; *c; c++) FUZZ_CHECK((unsigned char)*c >= ' ' && *c != 127);
+}
+
+static void fuzz_weights(const unsigned char* bytes, size_t n_bytes) {
+    char path[] = "input";
+    const gpt_stored_file file = {path, bytes, (int64_t)n_bytes};
+    gpt_stored stored;
+    memo_error error = {0};
+    memset(&stored, 0, sizeof stored);
+    memo_status status = gpt_stored_parse(&stored, &file, &error);
+    if (!status) status = gpt_stored_check_names(&stored, path, NULL, &error);
+    if (status) check_refusal(status, &error);
+    for (int64_t i = 0; i < stored.n_tensors && !status; i++) {
+        const gpt_stored_tensor* tensor = &stored.tensors[i];
+        float* to = (float*)malloc((size_t)(tensor->n + 1) * sizeof *to);
+        FUZZ_CHECK(to && gpt_stored_find(&stored, tensor->name) == tensor);
+        const memo_status is_read = gpt_stored_read(tensor, 0, tensor->n, to, &error);
+        if (is_read) check_refusal(is_read, &error);
+        free(to);
+    }
+    gpt_stored_close(&stored);
+}
+
+/* A header of the right length, before 64 bytes. */
+static void fuzz_header(const uint8_t* data, size_t size) {
+    unsigned char* bytes = (unsigned char*)calloc(1, size + 72);
+    FUZZ_CHECK(bytes);
+    for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)((uint64_t)size >> 8 * i);
+    if (size) memcpy(bytes + 8, data, size);
+    fuzz_weights(bytes, size + 72);
+    free(bytes);
+}
+
+static void fuzz_config(const uint8_t* data, size_t size) {
+    gpt_config_reader r;
+    gpt_config config = MEMO_ZERO(gpt_config);
+    gpt_model_file file;
+    memo_error error = {0};
+    memset(&r, 0, sizeof r);
+    r.error = &error;
+    snprintf(r.path, sizeof r.path, "input");
+    r.json = gpt_json_parse(r.path, size ? (const char*)data : "", (int64_t)size, &error);
+    if (!r.json) {
+        check_refusal(error.status, &error);
+        return;
+    }
+    gpt_config_take(&r, &config, &file);
+    cJSON_Delete(r.json);
+    if (r.status) {
+        check_refusal(r.status, &error);
+        return;
+    }
+
+    /* The model takes what is read, unless its numbers together are too large. */
+    config.sequence = config.batch = 1;
+    config.tile_rows = 8;
+    config.type = MEMO_TYPE_F32;
+    if (gpt_check_config(&config, &error)) FUZZ_CHECK(strstr(error.message, "10^18"));
+}
+
+static void fuzz_models(const uint8_t* data, size_t size) {
+    fuzz_weights(data, size);
+    fuzz_header(data, size);
+    fuzz_config(data, size);
+}
+#endif
+
+FUZZ_TARGET(fuzz_models)

@@ -1,0 +1,140 @@
+#!/bin/sh
+# test_train_models.sh - the program with models of others: trained in budgets and on ranks with the same losses, written, read
+# again, paused; bad models, tokens and folders are refused.  Output: TAP.
+# Environment: TRAIN_GPT   the program (default build/examples/train_gpt)
+
+. tests/support/tap.sh
+. tests/trainer/train.sh
+
+models="python3 $sources/tests/trainer/models.py"
+families="llama2 llama3 qwen2 qwen3"
+command -v python3 >/dev/null && $models make made || { skip "models of others" "needs python3"; tap_end; exit; }
+if ! "$program" --model made/llama2 --dry-run >out 2>err; then
+    grep -q 'built without cJSON' err && skip "models of others" "built without cJSON" && tap_end && exit
+fi
+few="--tokens made/tokens.u16 --seq 24 --batch 2 --tile 8 --steps 5 --learning-rate 0.01 --dropout 0.1"
+
+# Every policy in a budget, and with the file of a rank's rows on the host.
+budgets_change_no_bit() { # test
+    for family in $families; do
+        works --model made/$family $few --policy keep --loss-log $family.log
+        least=$("$program" --model made/$family $few --device-memory 1KiB 2>&1 | sed -n 's/.*; try --device-memory //p')
+        has_losses_of $family.log --model made/$family $few --device-memory "$least"
+        expect_out "^memory "
+        has_losses_of $family.log --model made/$family $few --device-memory "$least" --policy recompute
+    done
+    compares=0
+    run --model made/qwen3 $few --steps 2 --compare 2
+    expect_code 0
+    expect_out 'bitwise the same'
+}
+
+# The first loss is that of one rank; later ones match up to rounding.
+ranks_match_one() { # test
+    for options in '--tensor 2' '--data 2 --zero 2' '--ring 2' '--tensor 2 --sub-batches 2 --type bf16'; do
+        for family in qwen2 qwen3; do
+            rm -f ranks.log one.log
+            case $options in *bf16*) type='--type bf16' bound=0.02 ;; *) type= bound=0.0001 ;; esac
+            works --model made/$family $few $type --loss-log one.log
+            works --model made/$family $few $options --loss-log ranks.log --write-model ranks.$family
+            paste -d ' ' one.log ranks.log | awk -v bound=$bound '{ d = $2 / $5 - 1; if (d * d > bound * bound) bad = 1 }
+                END { exit bad || NR != 5 }' || fail "$family $options: other losses"
+        done
+    done
+}
+
+# Without a rate no bit changes, on one rank and on several.
+what_is_written_is_what_was_read() { # test
+    for family in $families; do
+        works --model made/$family $few --learning-rate 0 --steps 1 --write-model copied/$family
+        $models same made/$family copied/$family >same.txt || fail "$(cat same.txt)"
+        works --model made/$family $few --learning-rate 0 --steps 1 --data 2 --tensor 2 --zero 2 --write-model split/$family
+        $models same made/$family split/$family >same.txt || fail "$(cat same.txt)"
+        [ "$(ls split/$family)" = "$(printf 'config.json\nmodel.safetensors')" ] || fail "$(ls split/$family)"
+    done
+    # What was trained, read again, goes on with the loss of the next step.
+    works --model made/qwen3 --tokens made/one.u16 --seq 24 --batch 1 --tile 8 --steps 3 --write-model trained --loss-log three.log
+    works --model trained --tokens made/one.u16 --seq 24 --batch 1 --tile 8 --steps 1 --learning-rate 0 --loss-log next.log
+    awk 'NR == FNR { last = $2; next } { exit !($2 < last) }' three.log next.log || fail 'the loss is not lower'
+    # A model of our own is one of the family llama.
+    works $tiny --mlp swiglu --write-model own --loss-log own.log --dropout 0
+    works --model own --random-tokens --seq 20 --batch 1 --steps 1
+    fails --model own $few --steps 1 --layers 5
+    expect_err '--layers 5: the model of --model has 4; without --layers it works'
+}
+
+a_pause_changes_no_bit() { # test
+    for family in qwen2 qwen3; do
+        works --model made/$family $few --loss-log whole.log
+        works --model made/$family $few --stop 2 --save paused --loss-log paused.log
+        works --model made/$family $few --resume paused --loss-log paused.log
+        expect_same whole.log paused.log
+        rm -f whole.log paused.log paused paused.profile
+    done
+    works --model made/qwen2 $few --stop 2 --save paused
+    refused '--resume paused: a checkpoint of another model' --model made/qwen3 $few --resume paused
+}
+
+# Documents end at eos_token_id, which config.json has.
+documents_end_at_the_token_of_the_model() { # test
+    works --model made/llama3 $few --documents 24 --loss-log documents.log
+    works --model made/llama3 $few --documents 24 --separator 2 --loss-log two.log
+    expect_same documents.log two.log
+}
+
+bad_models_are_refused() { # test
+    refused '--model nowhere/config.json: cannot be read' --model nowhere $few || :
+    refused '--model nowhere/config.json: cannot be read: No such file' --model nowhere $few
+    mkdir -p bad
+    cp made/qwen3/* bad
+    sed 's/"silu"/"gelu"/' made/qwen3/config.json >bad/config.json
+    refused '--model bad/config.json: hidden_act: "gelu" is not supported; "silu" would work' --model bad $few
+    sed 's/"intermediate_size": 48/"intermediate_size": 40/' made/qwen3/config.json >bad/config.json
+    refused '--model bad/model.safetensors: tensor .*mlp.*: shape 48 x 32; config.json says 40 x 32' --model bad $few
+    cp made/qwen3/config.json bad
+    head -c 5000 made/qwen3/model.safetensors >bad/model.safetensors
+    refused '--model bad/model.safetensors: tensor .*: data_offsets: outside of the file' --model bad $few
+    { head -c 60000 made/qwen3/model.safetensors; printf '\000\000\300\177'; tail -c +60005 made/qwen3/model.safetensors; } >bad/model.safetensors
+    refused '--model bad/model.safetensors: tensor .*: element .* is not finite' --model bad $few
+    refused '--model has no effect on a text' --model made/qwen3 --text text
+    refused '--hidden 64: the model of --model has 32' --model made/qwen3 $few --hidden 64
+    refused '--update host does not work with --model with tied tables' --model made/qwen2 $few --update host
+    works --model made/qwen3 $few --hidden 32 --kv-heads 2
+}
+
+bad_tokens_are_refused() { # test
+    printf '1' >odd.u16 && : >none.u32 && printf 'ab' >two.u16 && cp made/tokens.u16 tokens.bin
+    refused '--tokens odd.u16: 1 bytes are no whole tokens of 2 bytes' --model made/qwen3 $few --tokens odd.u16
+    refused '--tokens none.u32: cannot be read: the file is empty' --model made/qwen3 $few --tokens none.u32
+    refused '--tokens two.u16: 1 tokens, and a sequence of --seq 24 needs' --model made/qwen3 $few --tokens two.u16
+    refused '--tokens tokens.bin: a name that ends in .u16 or .u32' --model made/qwen3 $few --tokens tokens.bin
+    cp made/tokens.u16 wide.u32
+    refused '--tokens wide.u32: token 0 is .*, not below the vocabulary of 67' --model made/qwen3 $few --tokens wide.u32
+    refused '--text has no effect with --tokens' $few --text text --vocabulary 67
+    refused '--sample has no effect with --tokens' --model made/qwen3 $few --sample 5
+    works $few --vocabulary 67 --layers 2 --hidden 16 --heads 2 # a new model
+}
+
+bad_folders_are_refused() { # test
+    refused '--write-model made/qwen3/config.json: is also the file of --model' --model made/qwen3 $few --write-model made/qwen3
+    refused '--write-model text: cannot be ' --model made/qwen3 $few --write-model text
+    refused '--write-model has no effect with --mlp gelu' $tiny --write-model gelu
+    refused '--write-model has no effect with --window' --model made/qwen3 $few --window 5 --write-model windowed
+    fails --model made/qwen3 $few --dry-run --write-model dry
+    expect_err '--write-model has no effect with --dry-run'
+    mkdir -p indexed && : >indexed/model.safetensors.index.json
+    refused '--write-model indexed: has a model.safetensors.index.json' --model made/qwen3 $few --write-model indexed
+    refused 'try --device-memory' --model made/qwen3 $few --device-memory 1KiB --write-model refused
+    for name in gelu windowed dry refused; do [ ! -e $name ] || fail "$name is left behind"; done
+    # A run that cannot write keeps what was there.
+    works --model made/qwen3 $few --steps 1 --write-model kept
+    cp -r kept kept.before
+    (ulimit -f 20 && exec "$program" --model made/qwen3 $few --write-model kept >out 2>err)
+    code=$?
+    expect_code 1
+    expect_err '--write-model kept/model.safetensors: cannot be written: File too large'
+    diff -r kept kept.before >/dev/null || fail "$(ls kept)"
+}
+
+tests_of "$sources/tests/trainer/test_train_models.sh" judged
+tap_end
