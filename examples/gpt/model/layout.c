@@ -48,41 +48,61 @@ gpt_widths gpt_even_widths(const gpt_config* config) {
     return gpt_widths_at(config, gpt_degree(config->tensor), gpt_degree(config->tensor));
 }
 
-/* Each tensor, with offset 0. */
+static int gpt_is_norm(int w) {
+    return w == GPT_W_NORM1 || w == GPT_W_NORM2 || w == GPT_W_FINAL_NORM || w == GPT_W_QUERY_NORM ||
+           w == GPT_W_KEY_NORM;
+}
+
+/* Each tensor, with offset 0; 0 elements: absent. */
 static void gpt_fill_parameters(const gpt_config* config, gpt_widths w,
                                 gpt_parameter parameters[GPT_N_W]) {
     const int64_t h = config->hidden, all = gpt_vocabulary(config) * h, wide = gpt_wide(config);
-    const int64_t q = gpt_q_columns(config);
+    const int64_t q = gpt_q_columns(config), head = gpt_head_size(config);
     const int32_t attention = w.degrees[0], mlp = w.degrees[1];
     /* The two matrices that add to the residual stream start smaller, so that the sum over all
      * layers has the size of one (GPT-2). */
     const double std = 0.02, residual_std = std / sqrt(2.0 * config->n_layers);
-    const int64_t head = gpt_head_size(config);
     /* If an operation reads the whole stream, tensor ranks split its outputs.  If it adds to the
      * stream, they split its inputs. */
-    const gpt_parameter table[] = {
-        {"embedding", 0, 0, 0, all, h, h, 0, 1, std, 0, 1, 0},
-        {"norm1", 0, 0, 0, h, h, h, 0, 1, 0, 1, 0, 1},
-        {"query", 0, 0, 0, w.q * h, h, h, w.q * h, attention, std, 0, 1, 0},
-        {"key", 0, 0, 0, w.kv * h, h, h, w.kv * h, attention, std, 0, 1, 0},
-        {"value", 0, 0, 0, w.kv * h, h, h, w.kv * h, attention, std, 0, 1, 0},
-        {"query bias", 0, 0, 0, w.q, w.q, w.q, w.q, attention, 0, 0, 0, 0},
-        {"key bias", 0, 0, 0, w.kv, w.kv, w.kv, w.kv, attention, 0, 0, 0, 0},
-        {"value bias", 0, 0, 0, w.kv, w.kv, w.kv, w.kv, attention, 0, 0, 0, 0},
-        {"query norm", 0, 0, 0, head, head, head, 0, 1, 0, 1, 0, 1},
-        {"key norm", 0, 0, 0, head, head, head, 0, 1, 0, 1, 0, 1},
-        {"projection", 0, 0, 0, h * w.q, w.q, q, w.q, attention, residual_std, 0, 1, 0},
-        {"norm2", 0, 0, 0, h, h, h, 0, 1, 0, 1, 0, 1},
-        {"up", 0, 0, 0, w.up * h, h, h, w.up * h, mlp, std, 0, 1, 0},
-        {"down", 0, 0, 0, h * w.wide, w.wide, wide, w.wide, mlp, residual_std, 0, 1, 0},
-        {"final norm", 0, 0, 0, h, h, h, 0, 1, 0, 1, 0, 0},
-        {"classifier", 0, 0, 0, all, h, h, 0, 1, std, 0, 1, 0},
+    const struct {
+        const char* name;
+        int64_t n, n_columns, stride, step;
+        int32_t degree;
+        double std;
+    } table[] = {
+        {"embedding", all, h, h, 0, 1, std},
+        {"norm1", h, h, h, 0, 1, 0},
+        {"query", w.q * h, h, h, w.q * h, attention, std},
+        {"key", w.kv * h, h, h, w.kv * h, attention, std},
+        {"value", w.kv * h, h, h, w.kv * h, attention, std},
+        {"query bias", w.q, w.q, w.q, w.q, attention, 0},
+        {"key bias", w.kv, w.kv, w.kv, w.kv, attention, 0},
+        {"value bias", w.kv, w.kv, w.kv, w.kv, attention, 0},
+        {"query norm", head, head, head, 0, 1, 0},
+        {"key norm", head, head, head, 0, 1, 0},
+        {"projection", h * w.q, w.q, q, w.q, attention, residual_std},
+        {"norm2", h, h, h, 0, 1, 0},
+        {"up", w.up * h, h, h, w.up * h, mlp, std},
+        {"down", h * w.wide, w.wide, wide, w.wide, mlp, residual_std},
+        {"final norm", h, h, h, 0, 1, 0},
+        {"classifier", all, h, h, 0, 1, std},
     };
     MEMOB_TABLE_OF(GPT_N_W, table);
-    memcpy(parameters, table, sizeof table);
+
+    memset(parameters, 0, GPT_N_W * sizeof *parameters);
     for (int t = 0; t < GPT_N_W; t++) {
-        parameters[t].w = t;
-        if (!gpt_has_parameter(config, t)) parameters[t].n = 0;
+        gpt_parameter* p = &parameters[t];
+        p->name = table[t].name;
+        p->w = t;
+        p->n = gpt_has_parameter(config, t) ? table[t].n : 0;
+        p->n_columns = table[t].n_columns;
+        p->stride = table[t].stride;
+        p->step = table[t].step;
+        p->degree = table[t].degree;
+        p->initial_std = table[t].std;
+        p->initial_mean = gpt_is_norm(t) ? 1 : 0;
+        p->decays = table[t].std > 0;
+        p->is_norm = gpt_is_norm(t) && t != GPT_W_FINAL_NORM;
     }
 }
 

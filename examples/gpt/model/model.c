@@ -608,15 +608,15 @@ static void gpt_fill_bytes(gpt_model* model, int is_grouped, int64_t n_bytes[GPT
     const gpt_config* config = &model->config;
     const gpt_shapes shapes = gpt_shapes_make(config);
     const int64_t n_angles = model->share.layout.local_tokens * gpt_head_size(config);
+    const int64_t n_tied = config->is_tied ? gpt_table_elements(model) : 0;
     memset(n_bytes, 0, GPT_N_BUFFERS * sizeof *n_bytes);
     n_bytes[GPT_BUFFER_ROPE] = gpt_sum_bytes(model, n_angles);
     n_bytes[GPT_BUFFER_NUMBERS] = model->n_rows * (int64_t)sizeof *model->token_numbers;
     n_bytes[GPT_BUFFER_LOSSES] = model->n_rows * (int64_t)sizeof *model->losses;
     n_bytes[GPT_BUFFER_TOTALS] = gpt_totals_bytes(model);
     n_bytes[GPT_BUFFER_UPDATE] = GPT_VALUES_BYTES;
-    n_bytes[GPT_BUFFER_TABLE] = config->is_tied ? gpt_n_bytes(model, gpt_table_elements(model)) : 0;
-    n_bytes[GPT_BUFFER_TABLE_GRADIENT] =
-        config->is_tied ? gpt_sum_bytes(model, gpt_table_elements(model)) : 0;
+    n_bytes[GPT_BUFFER_TABLE] = gpt_n_bytes(model, n_tied);
+    n_bytes[GPT_BUFFER_TABLE_GRADIENT] = gpt_sum_bytes(model, n_tied);
     if (model->kernels.scratch_bytes)
         n_bytes[GPT_BUFFER_SCRATCH] = model->kernels.scratch_bytes(model->kernels.context, &shapes);
     n_bytes[GPT_BUFFER_PARTIAL] = gpt_partial_bytes(model);
@@ -626,6 +626,7 @@ static void gpt_fill_bytes(gpt_model* model, int is_grouped, int64_t n_bytes[GPT
     for (int i = GPT_BUFFER_BUCKET; i <= GPT_BUFFER_THIRD_BUCKET; i++)
         n_bytes[i] = gpt_bucket_bytes(model, (gpt_buffer)i);
     gpt_measure_work(model, n_bytes);
+
     /* Slices compute the loss in the backward.  So does each micro-batch where there may be groups:
      * a buffer between the passes would have a part for each. */
     int64_t* backward = &n_bytes[GPT_BUFFER_BACKWARD];

@@ -3,6 +3,7 @@
  *     gcc -std=c99 -D_DEFAULT_SOURCE -D_POSIX_C_SOURCE=200809L -O3 -I. -Iexamples \
  *         $(find examples/gpt -name '*.c') -o train_gpt -lpthread -lm
  *         faster with   -DGPT_BLAS='"libopenblas.so.0"' -ldl    and   -DMEMO_LP_SOLVE -llpsolve55
+ *         --model with  -DGPT_JSON $(pkg-config --cflags --libs libcjson)
  *     ./train_gpt --help
  *
  * A run has four phases on a host device of the given capacity.  It profiles one layer to plan
