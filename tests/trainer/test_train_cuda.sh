@@ -108,11 +108,11 @@ agrees_with_host() {
 models_of_others() {
     python3 tests/trainer/models.py make "$folder/made" || return 1
     for family in llama3 qwen2 qwen3; do
-        few="--model $folder/made/$family --tokens $folder/made/one.u16 --seq 24 --batch 1 --tile 8 --steps 2 --type bf16"
+        few="--model $folder/made/$family --tokens $folder/made/tokens.u16 --seq 8 --batch 1 --tile 4 --steps 2 --type bf16 --policy keep"
         # shellcheck disable=SC2086
         $host $few --loss-log "$folder/host.log" >/dev/null &&
             $host $few --learning-rate 0 --write-model "$folder/by_host/$family" >/dev/null &&
-            "$trainer" $few $budget --loss-log "$folder/one.log" --compare 1 >"$folder/one.out" &&
+            "$trainer" $few $budget --loss-log "$folder/one.log" --policy memo --compare 1 >"$folder/one.out" &&
             "$trainer" $few $budget --learning-rate 0 --write-model "$folder/by_gpu/$family" >/dev/null || return 1
         grep -q 'bitwise the same' "$folder/one.out" && are_near "$folder/one.log" "$folder/host.log" &&
             python3 tests/trainer/models.py same "$folder/by_host/$family" "$folder/by_gpu/$family" || return 1
