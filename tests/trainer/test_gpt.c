@@ -945,8 +945,8 @@ TEST(any_failing_call_is_reported) {
 
 TEST(impossible_configurations_are_refused) {
     const gpt_config good = gpt_test_config(2, 32, 4, 2, 16, 1, 8, 0.1);
-    gpt_desc cases[13];
-    for (int i = 0; i < 13; i++) cases[i] = gpt_test_desc(good, MEMO_POLICY_SWAP, 0);
+    gpt_desc cases[18];
+    for (int i = 0; i < 18; i++) cases[i] = gpt_test_desc(good, MEMO_POLICY_SWAP, 0);
     cases[0].config.hidden = 30;
     cases[1].config.n_kv_heads = 3;
     cases[2].config.hidden = 36; /* heads of an odd size */
@@ -960,7 +960,13 @@ TEST(impossible_configurations_are_refused) {
     cases[10].config.states = MEMO_TYPE_I32;
     cases[11].config.window = -1;
     cases[12].config.documents = -1;
-    for (int i = 0; i < 13; i++) {
+    cases[13].config.head_size = 5;
+    cases[14].config.norm_epsilon = -1;
+    cases[15].config.rope.kind = GPT_ROPE_LINEAR; /* without a factor */
+    cases[16].config = with_rope(good, GPT_ROPE_LLAMA3);
+    cases[16].config.rope.high_factor = cases[16].config.rope.low_factor;
+    cases[17].config.rope.theta = memo_test_nan();
+    for (int i = 0; i < 18; i++) {
         gpt_model* model = NULL;
         memo_swap_sizes sizes;
         memset(&error, 0, sizeof error);

@@ -75,6 +75,18 @@ a_pause_changes_no_bit() { # test
     refused '--resume paused: a checkpoint of another model' --model made/qwen3 $few --resume paused
 }
 
+# A signal ends the run, which writes what it has.
+an_interrupted_run_writes_the_model() { # test
+    rm -f long.log
+    "$program" --model made/qwen2 $few --steps 1000000 --loss-log long.log --write-model halfway >out 2>err &
+    child=$!
+    wait_for long.log
+    ended INT
+    expect_code 130
+    [ "$(ls halfway)" = "$(printf 'config.json\nmodel.safetensors')" ] || fail "$(ls halfway)"
+    works --model halfway $few --steps 1
+}
+
 # Documents end at eos_token_id, which config.json has.
 documents_end_at_the_token_of_the_model() { # test
     works --model made/llama3 $few --documents 24 --loss-log documents.log

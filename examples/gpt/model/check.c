@@ -1,6 +1,13 @@
 #include "gpt/model/layout.h"
 #include "host_attention.h"
 
+static int gpt_is_rope(const gpt_rope_law* law) {
+    if (!(law->theta >= 0) || (int)law->kind < 0 || (int)law->kind >= GPT_N_ROPES) return 0;
+    if (law->kind != GPT_ROPE_PLAIN && !(law->factor > 0)) return 0;
+    return law->kind != GPT_ROPE_LLAMA3 ||
+           (law->low_factor > 0 && law->high_factor > law->low_factor && law->original > 0);
+}
+
 /* Each number alone.  The trainer's options have limits, narrower ones. */
 static memo_status gpt_check_numbers(const gpt_config* c, memo_error* error) {
     if (c->n_layers < 1 || c->hidden < 1 || c->n_heads < 1 || c->n_kv_heads < 1 || c->batch < 1 ||
@@ -14,6 +21,8 @@ static memo_status gpt_check_numbers(const gpt_config* c, memo_error* error) {
     if (!(c->norm_epsilon >= 0 && c->norm_epsilon < 1))
         return gpt_invalid(error, "gpt_config.norm_epsilon %g: not a number from 0 to below 1",
                            c->norm_epsilon);
+    if (!gpt_is_rope(&c->rope))
+        return gpt_invalid(error, "gpt_config.rope: a number is out of range; see kernels.h");
     if (c->states != MEMO_TYPE_F32 && c->states != MEMO_TYPE_BF16)
         return gpt_invalid(error, "--states: not F32 or BF16 (%d)", (int)c->states);
     return MEMO_STATUS_OK;

@@ -81,7 +81,8 @@ static const train_option option_table[] = {
      "Qwen2 or a Qwen3, as transformers writes it; learns from --tokens.  docs/models.md says what "
      "is supported"},
     {"--write-model", OPTION_PATH, OPTION_FIELD(write_model), 0, 0, 0, "DIR",
-     "writes config.json and model.safetensors, of --type, to this folder at the end, for "
+     "writes config.json and model.safetensors, of --type, to this folder at the end, also after "
+     "Ctrl-C, for "
      "transformers and others; with --model or --mlp swiglu"},
     {"--layers", OPTION_COUNT, OPTION_FIELD(layers), 1, 4096, 10, "N", "layers"},
     {"--hidden", OPTION_COUNT, OPTION_FIELD(hidden), 2, 65536, 96, "N", "width of a token"},
