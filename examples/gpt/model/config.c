@@ -268,7 +268,7 @@ char* gpt_config_text(const char* folder, const gpt_config* config, memo_error* 
         if (json) gpt_config_put_shape(json, config);
     }
 
-    /* transformers 5 writes dtype, earlier versions torch_dtype; each reads both. */
+    /* Versions of transformers from 4.56 on write dtype, earlier ones torch_dtype. */
     if (json && gpt_json_find(json, "dtype"))
         gpt_config_set(json, "dtype", cJSON_CreateString(type));
     if (json && (!gpt_json_find(json, "dtype") || gpt_json_find(json, "torch_dtype")))
