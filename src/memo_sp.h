@@ -129,6 +129,7 @@ extern "C" {
  *     >>shardings           positions, ranks and rows
  *     >>target              streams and events to enqueue on; messages and row kernels
  *     >>masks               which keys a query sees
+ *     >>segments            what queries see, by positions and by rows
  *     >>attention shape     tokens, heads and masks of a rank
  *     >>ulysses exchange    rows to heads and back
  *     >>exchange plans      steps and rows that travel, from runs and masks
@@ -151,6 +152,7 @@ extern "C" {
 #include "sp/shardings.h"
 #include "sp/target.h"
 #include "sp/attention/masks.h"
+#include "sp/attention/segments.h"
 #include "sp/attention/shape.h"
 #include "sp/attention/ulysses.h"
 #include "sp/attention/exchange.h"
