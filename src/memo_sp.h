@@ -130,6 +130,7 @@ extern "C" {
  *     >>target              streams and events to enqueue on; messages and row kernels
  *     >>masks               which keys a query sees
  *     >>segments            what queries see, by positions and by rows
+ *     >>launches            segments as calls of fused kernels
  *     >>attention shape     tokens, heads and masks of a rank
  *     >>ulysses exchange    rows to heads and back
  *     >>exchange plans      steps and rows that travel, from runs and masks
@@ -153,6 +154,7 @@ extern "C" {
 #include "sp/target.h"
 #include "sp/attention/masks.h"
 #include "sp/attention/segments.h"
+#include "sp/attention/launches.h"
 #include "sp/attention/shape.h"
 #include "sp/attention/ulysses.h"
 #include "sp/attention/exchange.h"

@@ -5,6 +5,7 @@
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include "memo_test.h"
+#include <math.h>
 
 #define MAX_TOKENS   96
 #define MAX_SEGMENTS (4 * MAX_TOKENS)
@@ -106,9 +107,10 @@ static void random_mask(seen_mask* m, int kind) {
     m->n_keys = m->n_tokens = memo_test_int(1, MAX_TOKENS);
     m->mask.kind = (memo_mask_kind)(kind != FIRST_KEYS && !memo_test_int(0, 2));
     if (kind == SLICE) {
-        m->n_tokens = memo_test_int(1, m->n_keys);
-        m->mask.first_query = memo_test_int(0, 3) ? memo_test_int(0, m->n_keys - m->n_tokens)
-                                                  : memo_test_int(-20, 20);
+        const int is_inside = memo_test_int(0, 1) != 0;
+        m->n_tokens = memo_test_int(1, is_inside ? m->n_keys : MAX_TOKENS);
+        m->mask.first_query =
+            is_inside ? memo_test_int(0, m->n_keys - m->n_tokens) : memo_test_int(-20, m->n_keys);
     }
     if (kind == INTERVALS && memo_test_int(0, 1)) m->n_keys = memo_test_int(1, MAX_TOKENS);
     m->mask.n_tokens = m->n_tokens;
@@ -273,5 +275,286 @@ TEST(a_document_over_ranks_has_a_segment_a_block) {
                          q == k && rows[0].q_end > 1 ? MEMOI_SEGMENT_CAUSAL : MEMOI_SEGMENT_FULL);
             }
         memo_sharding_free(&sharding);
+    }
+}
+
+/* ---- attention from launches ---- */
+
+enum { SIZE = 3, MAX_ROWS = MAX_TOKENS };
+
+/* Rows of a block in fp64. */
+typedef struct tensors {
+    double q[MAX_ROWS][SIZE], k[MAX_ROWS][SIZE], v[MAX_ROWS][SIZE], d_out[MAX_ROWS][SIZE];
+    double out[MAX_ROWS][SIZE], lse[MAX_ROWS], dots[MAX_ROWS];
+    double d_q[MAX_ROWS][SIZE], d_k[MAX_ROWS][SIZE], d_v[MAX_ROWS][SIZE];
+} tensors;
+
+static double dot(const double* a, const double* b) {
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
+}
+
+/* A query and n keys, by their rows: merges their softmax into the output. */
+static void attend(tensors* t, int64_t q, const int64_t* keys, int64_t n) {
+    double largest = -INFINITY, sum = 0, out[SIZE] = {0}, weight;
+    for (int64_t i = 0; i < n; i++) largest = fmax(largest, dot(t->q[q], t->k[keys[i]]));
+    for (int64_t i = 0; i < n; i++) {
+        const double p = exp(dot(t->q[q], t->k[keys[i]]) - largest);
+        sum += p;
+        for (int e = 0; e < SIZE; e++) out[e] += p * t->v[keys[i]][e];
+    }
+    if (!n) return;
+    largest += log(sum);
+    weight = 1 / (1 + exp(t->lse[q] - largest));
+    for (int e = 0; e < SIZE; e++) t->out[q][e] += weight * (out[e] / sum - t->out[q][e]);
+    t->lse[q] = fmax(t->lse[q], largest) + log1p(exp(-fabs(t->lse[q] - largest)));
+}
+
+/* The same, backward, once outputs and LSEs are final. */
+static void attend_backward(tensors* t, int64_t q, const int64_t* keys, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t k = keys[i];
+        const double p = exp(dot(t->q[q], t->k[k]) - t->lse[q]);
+        const double d_s = p * (dot(t->d_out[q], t->v[k]) - t->dots[q]);
+        for (int e = 0; e < SIZE; e++) {
+            t->d_v[k][e] += p * t->d_out[q][e];
+            t->d_q[q][e] += d_s * t->k[k][e];
+            t->d_k[k][e] += d_s * t->q[q][e];
+        }
+    }
+}
+
+static void attend_either(tensors* t, int is_backward, int64_t q, const int64_t* keys, int64_t n) {
+    (is_backward ? attend_backward : attend)(t, q, keys, n);
+}
+
+/* A call of a kernel with lists of lengths, from what the launch says alone. */
+static void call_launch(tensors* t, const memoi_launch* l, int is_backward) {
+    int32_t max_q = 0, max_k = 0, has_gaps = 0;
+    for (int32_t s = 0; s < l->n; s++) {
+        const int64_t n_q = l->q_counts[s], n_k = l->k_counts[s];
+        CHECK(n_q > 0 && n_k > 0 && l->q_begins[s] + n_q <= l->q_begins[s + 1] &&
+              l->k_begins[s] + n_k <= l->k_begins[s + 1]);
+        has_gaps |= l->q_begins[s] + n_q < l->q_begins[s + 1];
+        has_gaps |= l->k_begins[s] + n_k < l->k_begins[s + 1];
+        if (n_q > max_q) max_q = (int32_t)n_q;
+        if (n_k > max_k) max_k = (int32_t)n_k;
+        for (int64_t i = 0; i < n_q; i++) {
+            int64_t keys[MAX_ROWS], n = 0;
+            for (int64_t j = 0; j < n_k; j++) {
+                const int64_t at = i + n_k - n_q, top = l->from_top ? i : at;
+                if (l->left >= 0 && j < top - l->left) continue;
+                if (l->right >= 0 && j > at + l->right) continue;
+                keys[n++] = l->k_begins[s] + j;
+            }
+            CHECK(n > 0);
+            attend_either(t, is_backward, l->q_begins[s] + i, keys, n);
+        }
+    }
+    CHECK(l->max_q == max_q && l->max_k == max_k && l->has_gaps == has_gaps);
+}
+
+enum { MAX_WORDS = 6 * MAX_SEGMENTS };
+typedef struct block_launches {
+    memoi_launches x;
+    memoi_sequence sequences[MAX_SEGMENTS];
+    memoi_launch launches[MAX_SEGMENTS];
+    int64_t q_ends[MAX_SEGMENTS], k_ends[MAX_SEGMENTS];
+    int32_t words[MAX_WORDS];
+} block_launches;
+
+static void make_launches(block_launches* b, const memoi_segment* rows, int64_t n,
+                          memoi_kernel kernel) {
+    b->x.sequences = b->sequences;
+    b->x.launches = b->launches;
+    b->x.q_ends = b->q_ends;
+    b->x.k_ends = b->k_ends;
+    memoi_launches_make(&b->x, rows, n, kernel);
+    CHECK(memoi_launches_count(&b->x) <= MAX_WORDS);
+    memoi_launches_write(&b->x, b->words, b->words);
+}
+
+/* What computes a block: launches of two kernels, FFA's ranges with a type each, and intervals. */
+enum { BY_VARLEN, BY_RAGGED, BY_RANGES, BY_INTERVALS, N_WAYS };
+
+static void compute_block(tensors* t, const memoi_segment* rows, int64_t n, int way,
+                          int is_backward) {
+    static block_launches b;
+    if (way == BY_VARLEN || way == BY_RAGGED) {
+        make_launches(&b, rows, n, way == BY_VARLEN ? MEMOI_KERNEL_VARLEN : MEMOI_KERNEL_RAGGED);
+        for (int32_t i = 0; i < b.x.n; i++) call_launch(t, &b.launches[i], is_backward);
+        return;
+    }
+    for (int64_t s = 0; s < n; s++)
+        for (int64_t q = rows[s].q_begin; q < rows[s].q_end; q++) {
+            int64_t keys[MAX_ROWS], n_keys = 0, low = rows[s].k_begin, high = rows[s].k_end;
+            if (way == BY_INTERVALS) memoi_segment_keys(&rows[s], q, &low, &high);
+            for (int64_t k = low; k < high; k++) {
+                const int64_t i = q - rows[s].q_begin, j = k - rows[s].k_begin;
+                const int64_t n_q = rows[s].q_end - rows[s].q_begin;
+                const int64_t n_k = rows[s].k_end - rows[s].k_begin;
+                if (way == BY_RANGES && rows[s].type & 1 && j > i + n_k - n_q) continue;
+                if (way == BY_RANGES && rows[s].type & 2 && j < i) continue;
+                keys[n_keys++] = k;
+            }
+            attend_either(t, is_backward, q, keys, n_keys);
+        }
+}
+
+static void random_rows(double x[][SIZE], int64_t n, double spread) {
+    for (int64_t i = 0; i < n; i++)
+        for (int e = 0; e < SIZE; e++) x[i][e] = spread * (2 * memo_test_real() - 1);
+}
+
+static void clear_results(tensors* t) {
+    memset(t->out, 0, sizeof t->out);
+    memset(t->d_q, 0, sizeof t->d_q);
+    memset(t->d_k, 0, sizeof t->d_k);
+    memset(t->d_v, 0, sizeof t->d_v);
+    for (int64_t q = 0; q < MAX_ROWS; q++) t->lse[q] = -INFINITY;
+}
+
+static double off_by(double x[][SIZE], double y[][SIZE], int64_t n) {
+    double off = 0;
+    for (int64_t i = 0; i < n; i++)
+        for (int e = 0; e < SIZE; e++) off = memo_test_worst(off, fabs(x[i][e] - y[i][e]));
+    return off;
+}
+
+TEST(attention_from_launches_is_exact) {
+    static tensors t, expected;
+    double worst = 0;
+    seen_mask m;
+    for (int c = 0; c < memo_test_cases(600, 10000); c++) {
+        memo_run q_runs[MAX_TOKENS], k_runs[MAX_TOKENS];
+        int64_t q_at[MAX_ROWS], k_at[MAX_ROWS], n_q = 0, n_k = 0;
+        const int way = c / N_KINDS % N_WAYS;
+        random_mask(&m, c % N_KINDS);
+        IN_CASE("case %d: %s, %d queries, %d keys, way %d", c, kind_names[c % N_KINDS],
+                (int)m.n_tokens, (int)m.n_keys, way);
+        const int32_t n_q_runs = random_runs(m.n_tokens, q_runs);
+        const int32_t n_k_runs = random_runs(m.n_keys, k_runs);
+        for (int32_t r = 0; r < n_q_runs; r++)
+            for (int64_t i = 0; i < q_runs[r].count; i++) q_at[n_q++] = q_runs[r].start + i;
+        for (int32_t r = 0; r < n_k_runs; r++)
+            for (int64_t i = 0; i < k_runs[r].count; i++) k_at[n_k++] = k_runs[r].start + i;
+        random_rows(t.q, n_q, 4);
+        random_rows(t.k, n_k, 4);
+        random_rows(t.v, n_k, 1);
+        random_rows(t.d_out, n_q, 1);
+        clear_results(&t);
+        expected = t;
+
+        for (int is_backward = 0; is_backward < 2; is_backward++) {
+            for (int64_t q = 0; q < n_q; q++) {
+                int64_t keys[MAX_ROWS], n = 0;
+                for (int64_t k = 0; k < n_k; k++)
+                    if (sees(&m, q_at[q], k_at[k])) keys[n++] = k;
+                attend_either(&expected, is_backward, q, keys, n);
+                if (!is_backward) expected.dots[q] = dot(expected.out[q], t.d_out[q]);
+            }
+            for (int32_t level = 0; level < m.n_levels; level++) {
+                memoi_segment list[MAX_SEGMENTS], rows[MAX_SEGMENTS];
+                const int64_t n = memoi_segments_of_mask(&m.mask, level, m.n_first_keys, list);
+                const int64_t n_rows =
+                    memoi_segments_derive(list, n, q_runs, n_q_runs, k_runs, n_k_runs, rows);
+                compute_block(&t, rows, n_rows, way, is_backward);
+            }
+            for (int64_t q = 0; q < n_q; q++) {
+                CHECK(t.lse[q] == expected.lse[q] || fabs(t.lse[q] - expected.lse[q]) < 1e-12);
+                t.dots[q] = dot(t.out[q], t.d_out[q]);
+            }
+        }
+        worst = memo_test_worst(worst, off_by(t.out, expected.out, n_q));
+        worst = memo_test_worst(worst, off_by(t.d_q, expected.d_q, n_q));
+        worst = memo_test_worst(worst, off_by(t.d_k, expected.d_k, n_k));
+        worst = memo_test_worst(worst, off_by(t.d_v, expected.d_v, n_k));
+        CHECK_IS(worst, <, 1e-11);
+    }
+    printf("# out, d_q, d_k, d_v are off by %.2g\n", worst);
+}
+
+/* ---- how many ---- */
+
+/* Documents of log-normal lengths. */
+static int64_t* log_normal(int64_t n_tokens, int64_t n) {
+    int64_t* begins = (int64_t*)calloc((size_t)n + 1, sizeof *begins);
+    double *x = (double*)calloc((size_t)n, sizeof *x), sum = 0, at = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i] = exp(1.2 * sqrt(-2 * log(1 - memo_test_real())) *
+                          cos(6.283185307179586 * memo_test_real()));
+    for (int64_t i = 0; i < n; i++) {
+        at += x[i];
+        begins[i + 1] = i == n - 1 ? n_tokens : (int64_t)((double)n_tokens * at / sum);
+    }
+    free(x);
+    return begins;
+}
+
+/* The mean number of launches of blocks that have work: [0] of own keys, [1] of others'.  Returns
+ * the mean of both. */
+static double count_launches(int32_t ring, int64_t n_documents, int64_t window, double launches[2],
+                             double segments[2]) {
+    enum { N_TOKENS = 131072 };
+    int64_t* begins = log_normal(N_TOKENS, n_documents);
+    memo_sharding_desc desc = {.kind = MEMO_SHARDING_DOCUMENTS, .ring = ring, .n_tokens = N_TOKENS};
+    memo_mask mask = {.n_tokens = N_TOKENS, .window_before = window};
+    memo_sharding sharding;
+    memo_error error;
+    int64_t n_blocks[2] = {0, 0};
+    desc.document_begins = mask.document_begins = begins;
+    desc.n_documents = mask.n_documents = n_documents;
+    CHECK(!memo_sharding_make(&desc, &sharding, &error));
+    const int64_t n = memoi_segments_of_mask(&mask, 0, 0, NULL), most = 8 * (n + 100);
+    memoi_segment* list = (memoi_segment*)calloc((size_t)n, sizeof *list);
+    memoi_segment* rows = (memoi_segment*)calloc((size_t)most, sizeof *rows);
+    memo_run *q_runs = (memo_run*)calloc((size_t)most, sizeof *q_runs), *k_runs = q_runs + most / 2;
+    memoi_launches x = {(memoi_sequence*)calloc((size_t)most, sizeof(memoi_sequence)),
+                        (memoi_launch*)calloc((size_t)most, sizeof(memoi_launch)),
+                        (int64_t*)calloc((size_t)most, 8),
+                        (int64_t*)calloc((size_t)most, 8),
+                        0,
+                        0};
+    memoi_segments_of_mask(&mask, 0, 0, list);
+    launches[0] = launches[1] = segments[0] = segments[1] = 0;
+    for (int32_t q = 0; q < ring; q++)
+        for (int32_t k = 0; k < ring; k++) {
+            const int32_t n_q = memoi_sharding_ring_runs(&sharding, q, q_runs);
+            const int32_t n_k = memoi_sharding_ring_runs(&sharding, k, k_runs);
+            const int64_t n_rows = memoi_segments_derive(list, n, q_runs, n_q, k_runs, n_k, rows);
+            CHECK(n_rows <= most && n_q <= most / 2 && n_k <= most / 2);
+            memoi_launches_make(&x, rows, n_rows, MEMOI_KERNEL_VARLEN);
+            n_blocks[q != k] += n_rows > 0;
+            launches[q != k] += x.n;
+            segments[q != k] += (double)n_rows;
+        }
+    const double mean =
+        (launches[0] + launches[1]) / (double)memob_max(n_blocks[0] + n_blocks[1], 1);
+    for (int i = 0; i < 2; i++) launches[i] /= n_blocks[i] ? (double)n_blocks[i] : 1;
+    for (int i = 0; i < 2; i++) segments[i] /= n_blocks[i] ? (double)n_blocks[i] : 1;
+    memo_sharding_free(&sharding);
+    free(begins);
+    free(list);
+    free(rows);
+    free(q_runs);
+    free(x.sequences);
+    free(x.launches);
+    free(x.q_ends);
+    free(x.k_ends);
+    return mean;
+}
+
+TEST(a_block_takes_few_launches) {
+    static const int64_t cases[][3] = {/* ring, documents, window */
+                                       {8, 1, 0},     {32, 100, 0},    {64, 1000, 0},
+                                       {64, 5000, 0}, {32, 100, 1024}, {64, 1000, 1024}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double launches[2], segments[2];
+        const double mean =
+            count_launches((int32_t)cases[i][0], cases[i][1], cases[i][2], launches, segments);
+        printf("# ring %d, %d documents, window %d: own keys %.1f segments, %.2f launches; others' "
+               "%.1f, %.2f\n",
+               (int)cases[i][0], (int)cases[i][1], (int)cases[i][2], segments[0], launches[0],
+               segments[1], launches[1]);
+        CHECK_IS(mean, <=, cases[i][2] ? 2 : 1.1);
     }
 }
