@@ -543,13 +543,85 @@ typedef struct memo_mask {
 MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
                                  int64_t* end);
 
-/* Rows are the positions of q_runs and k_runs in their order, without padding if the device has row
- * kernels.  Element e of head h of row i of sequence b of q is at
+/* --- segments ---
+ *
+ * In rows, what the queries of a block see is a list of segments.  Of the queries [q_begin, q_end),
+ * nq rows, number i sees these keys j of [k_begin, k_end), nk rows, all counted from 0:
+ *
+ *     FULL     all                          CAUSAL   j <= i + nk - nq
+ *     INVERSE  j >= i                       BAND     i <= j <= i + nk - nq
+ *
+ * Each query is in at most one segment, and sees at least one key of it.  Segments ascend: q_begin,
+ * k_begin and k_end do not descend from a segment to the next.  In a causal document that is cut
+ * zigzag, a rank's own keys are one CAUSAL segment, and the keys of another rank one FULL
+ * segment. */
+
+typedef enum memo_segment_type { /* the numbers of FlexFlashAttention's attn_type_map */
+                                 MEMO_SEGMENT_FULL = 0,
+                                 MEMO_SEGMENT_CAUSAL,
+                                 MEMO_SEGMENT_INVERSE,
+                                 MEMO_SEGMENT_BAND,
+                                 MEMO_N_SEGMENT_TYPES
+} memo_segment_type;
+
+typedef struct memo_segment {
+    int64_t q_begin, q_end, k_begin, k_end;
+    memo_segment_type type;
+    int32_t level; /* of the mask that the segment is from */
+} memo_segment;
+
+/* The keys [*begin, *end) that query q of a segment sees. */
+MEMO_API void memo_segment_keys(const memo_segment* segment, int64_t q, int64_t* begin,
+                                int64_t* end);
+
+/* What a local attention gets beside segments on the host: arrays in device memory. */
+typedef enum memo_launch_kind {
+    MEMO_LAUNCHES_NONE = 0,
+    MEMO_LAUNCHES_RANGES, /* ranges and types: FlexFlashAttention, one call */
+    MEMO_LAUNCHES_VARLEN, /* these, and launches of FlashAttention 2 and 3 */
+    MEMO_LAUNCHES_RAGGED, /* these, and launches of cuDNN, whose INVERSE is from_top */
+    MEMO_N_LAUNCH_KINDS
+} memo_launch_kind;
+
+/* Sequences that one call of a fused kernel computes; no two of a launch share queries or keys.
+ * Query i of nq sees key j of nk, both counted within their sequence, if
+ *     i + nk - nq - left <= j <= i + nk - nq + right
+ *
+ *   FlashAttention 3   cu_seqlens are begins; with has_gaps seqused are counts; causal if left is
+ *                      -1 and right 0, otherwise window_size (left, right).  Its backward sets
+ *                      gradients: let it write to scratch memory, and add the rows of sequences
+ *   FlashAttention 2   has no seqused in backward: a gap is two sequences more, of queries without
+ *                      keys and of keys without queries
+ *   cuDNN              ragged offsets are begins x the elements of a row, lengths are counts.
+ *                      Right 0: BOTTOM_RIGHT with right bound 0; a window also has the left bound
+ *                      left + 1; from_top: TOP_LEFT with left bound 1 */
+typedef struct memo_launch {
+    int32_t n;            /* sequences */
+    int32_t left, right;  /* -1: no limit */
+    int32_t from_top;     /* 1: the left limit is i - left <= j */
+    int32_t max_q, max_k; /* of the longest sequences */
+    int32_t has_gaps;     /* rows lie between sequences */
+    /* In device memory, rows of the block: begins are (n + 1), counts are (n). */
+    const int32_t *q_begins, *q_counts, *k_begins, *k_counts;
+} memo_launch;
+
+/* The segments of a block.  Arrays stay unchanged until the stream has passed. */
+typedef struct memo_segments {
+    int32_t n;
+    const memo_segment* host; /* (n), in host memory */
+    /* In device memory, as memo_attention.launches says; otherwise NULL. */
+    const int32_t *q_ranges, *k_ranges, *types; /* (n, 2), (n, 2), (n) */
+    int32_t n_launches;
+    const memo_launch* launches; /* (n_launches), in host memory */
+} memo_segments;
+
+/* Rows are the positions of q_runs and k_runs in their order, without padding.  Element e of head h
+ * of row i of sequence b of q is at
  *     q[b * q_batch_stride + i * q_row_stride + h * head_size + e].
  * The strides of q, k, v and out apply to d_q, d_k, d_v and d_out too.  Heads of v, out and their
  * gradients have v_head_size elements.  lse and row_dots have a number per row and head, with the
  * strides of lse.  Strides count elements.  Query head h reads key head h / (n_q_heads /
- * n_kv_heads).  The n_batch sequences share the runs and the mask. */
+ * n_kv_heads).  The n_batch sequences share the runs and the segments. */
 typedef struct memo_attention_block {
     memo_type type;       /* of q, k, v, d_out: F32, BF16 or F16 */
     float scale;          /* of the scores */
@@ -559,6 +631,7 @@ typedef struct memo_attention_block {
     int32_t head_size, v_head_size; /* of q and k; of v and out */
     int32_t n_q_runs, n_k_runs;
     const memo_run *q_runs, *k_runs; /* unchanged until the stream has passed */
+    memo_segments segments;          /* which pairs of rows there are, and no others */
     memo_mask mask;
     int64_t q_row_stride, q_batch_stride, k_row_stride, k_batch_stride, v_row_stride,
         v_batch_stride, out_row_stride, out_batch_stride, lse_row_stride, lse_batch_stride;
@@ -570,8 +643,8 @@ typedef struct memo_attention_block {
 } memo_attention_block;
 
 /* Enqueues on stream and returns.  block is valid only during the call.
- *   forward    the softmax over this block's keys: sets out and lse.  A row that sees no key gets
- *              out 0 and lse -inf.
+ *   forward    the softmax over this block's keys: sets out and lse of the rows in segments, and
+ *              no others
  *   backward   lse is over all keys, and row_dots belongs to the final output:
  *              P = exp(scale * q k - lse), d_v += P^T d_out, dS = P * (d_out v^T - row_dots),
  *              d_q += scale * dS k, d_k += scale * dS^T q
@@ -586,6 +659,7 @@ typedef memo_status (*memo_attention_function)(void* user, memo_stream stream,
 typedef struct memo_attention {
     memo_attention_function forward, backward; /* both are required */
     void* user;
+    memo_launch_kind launches; /* device arrays of memo_segments that the functions read */
 } memo_attention;
 
 /* Latent keys (DeepSeek-V2's latent attention): keys and values are functions of narrow rows, which
@@ -818,7 +892,7 @@ MEMO_API void memo_exchange_destroy(memo_exchange* exchange);
 
 /* Passes of the sequence group.  Pass the same exchange to forward and backward.  Gradients of
  * padding rows are 0.  After a failure the results are undefined.  UNSUPPORTED: the device has no
- * row kernels, which every backward needs. */
+ * row kernels, which every backward needs, and a forward with rows that see nothing. */
 MEMO_TRY memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_exchange* exchange,
                                                const memo_sp_attention_tensors* tensors,
@@ -1816,6 +1890,7 @@ MEMO_INLINE void memo_reduce_elements(void* to, int64_t at, const void* const* f
  *     >>attention shape     tokens, heads and masks of a rank
  *     >>ulysses exchange    rows to heads and back
  *     >>exchange plans      steps and rows that travel, from runs and masks
+ *     >>uploads             segments of all steps on the device
  *     >>ring attention      steps, exchanges and merges of the ring
  *     >>ring over nodes     rows that cross between nodes once
  *     >>attention desc      checks of a desc, and the shape that follows
@@ -4589,21 +4664,15 @@ MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t*
  * 1. Segments are built from queries in ascending order, each of which sees a key.
  * 2. Neither end of the keys of a level descends from a query to the next. */
 
-/* Of queries [q_begin, q_end) number i sees the keys [k_begin + (i), k_end - (n - 1 - i)), where n
- * is the number of queries.  INVERSE and BAND have the first term in brackets, CAUSAL and BAND the
- * second.  The types have the numbers of FFA's attn_type_map. */
-enum { MEMOI_SEGMENT_FULL = 0, MEMOI_SEGMENT_CAUSAL, MEMOI_SEGMENT_INVERSE, MEMOI_SEGMENT_BAND };
-typedef struct memoi_segment {
-    int64_t q_begin, q_end, k_begin, k_end;
-    int32_t type, level;
-} memoi_segment;
-
 /* How the ends of the keys move from a query to the next: 0 or 1. */
-MEMOI int memoi_segment_moves_begin(const memoi_segment* s) { return s->type >> 1; }
-MEMOI int memoi_segment_moves_end(const memoi_segment* s) { return s->type & 1; }
+MEMOI int memoi_segment_moves_begin(const memo_segment* s) {
+    return s->type == MEMO_SEGMENT_INVERSE || s->type == MEMO_SEGMENT_BAND;
+}
+MEMOI int memoi_segment_moves_end(const memo_segment* s) {
+    return s->type == MEMO_SEGMENT_CAUSAL || s->type == MEMO_SEGMENT_BAND;
+}
 
-/* The keys [*begin, *end) that query q of a segment sees. */
-MEMOI void memoi_segment_keys(const memoi_segment* s, int64_t q, int64_t* begin, int64_t* end) {
+void memo_segment_keys(const memo_segment* s, int64_t q, int64_t* begin, int64_t* end) {
     *begin = s->k_begin + (memoi_segment_moves_begin(s) ? q - s->q_begin : 0);
     *end = s->k_end - (memoi_segment_moves_end(s) ? s->q_end - 1 - q : 0);
 }
@@ -4611,25 +4680,26 @@ MEMOI void memoi_segment_keys(const memoi_segment* s, int64_t q, int64_t* begin,
 /* --- from queries to segments --- */
 
 /* A list of segments of one level, the last of which may be open. */
-typedef struct memoi_segments {
-    memoi_segment* list;        /* NULL: segments are only counted */
+typedef struct memoi_segment_list {
+    memo_segment* list;         /* NULL: segments are only counted */
     int64_t n;                  /* closed ones */
-    memoi_segment open;         /* without k_end and type */
+    memo_segment open;          /* without k_end and type */
     int64_t n_rows;             /* queries of the open one; 0: none is open */
     int64_t begin, end;         /* the keys of the last query */
     int moves_begin, moves_end; /* from the open one's second query on */
-} memoi_segments;
+} memoi_segment_list;
 
-MEMOI void memoi_segments_close(memoi_segments* x) {
+MEMOI void memoi_segments_close(memoi_segment_list* x) {
     if (!x->n_rows) return;
     x->open.k_end = x->end;
-    x->open.type = x->n_rows > 1 ? x->moves_end + 2 * x->moves_begin : MEMOI_SEGMENT_FULL;
+    x->open.type = MEMO_SEGMENT_FULL;
+    if (x->n_rows > 1) x->open.type = (memo_segment_type)(x->moves_end + 2 * x->moves_begin);
     if (x->list) x->list[x->n] = x->open;
     x->n++;
     x->n_rows = 0;
 }
 
-MEMOI void memoi_segments_open(memoi_segments* x, int64_t q, int64_t begin, int64_t end) {
+MEMOI void memoi_segments_open(memoi_segment_list* x, int64_t q, int64_t begin, int64_t end) {
     x->open.q_begin = q;
     x->open.q_end = q + 1;
     x->open.k_begin = x->begin = begin;
@@ -4638,7 +4708,7 @@ MEMOI void memoi_segments_open(memoi_segments* x, int64_t q, int64_t begin, int6
 }
 
 /* Adds query q, which sees the keys [begin, end). */
-MEMOI void memoi_segments_add(memoi_segments* x, int64_t q, int64_t begin, int64_t end) {
+MEMOI void memoi_segments_add(memoi_segment_list* x, int64_t q, int64_t begin, int64_t end) {
     const int64_t by_begin = begin - x->begin, by_end = end - x->end;
     int is_next = x->n_rows && q == x->open.q_end && by_begin <= 1 && by_end <= 1;
     int is_alike = by_begin == x->moves_begin && by_end == x->moves_end;
@@ -4670,7 +4740,7 @@ MEMOI void memoi_segments_add(memoi_segments* x, int64_t q, int64_t begin, int64
 }
 
 /* Adds n queries of one kind: from the second on, the ends move by these numbers. */
-MEMOI void memoi_segments_add_rows(memoi_segments* x, int64_t q, int64_t n, int64_t begin,
+MEMOI void memoi_segments_add_rows(memoi_segment_list* x, int64_t q, int64_t n, int64_t begin,
                                    int64_t end, int moves_begin, int moves_end) {
     for (int64_t i = 0; i < n; i++, begin += moves_begin, end += moves_end) {
         const int64_t more = n - 1 - i;
@@ -4695,9 +4765,9 @@ typedef struct memoi_segments_limit {
 
 /* Adds queries at own positions [own, last_own), counted like keys; number q - own is theirs.  Each
  * sees the keys of [first, last) that the limits leave. */
-MEMOI void memoi_segments_add_limited(memoi_segments* x, int64_t q, int64_t own, int64_t last_own,
-                                      int64_t first, int64_t last, memoi_segments_limit from,
-                                      memoi_segments_limit to) {
+MEMOI void memoi_segments_add_limited(memoi_segment_list* x, int64_t q, int64_t own,
+                                      int64_t last_own, int64_t first, int64_t last,
+                                      memoi_segments_limit from, memoi_segments_limit to) {
     while (own < last_own && first < last) {
         const int64_t low = from.is_set ? own + from.offset : first;
         const int64_t high = to.is_set ? own + to.offset : last;
@@ -4716,7 +4786,7 @@ MEMOI void memoi_segments_add_limited(memoi_segments* x, int64_t q, int64_t own,
 
 /* The queries of a mask within their documents; of level 1 those that see some of the first keys of
  * their document, which the window has left. */
-MEMOI void memoi_segments_add_documents(memoi_segments* x, const memo_mask* mask,
+MEMOI void memoi_segments_add_documents(memoi_segment_list* x, const memo_mask* mask,
                                         int64_t n_first_keys) {
     const int64_t before = memob_min(mask->window_before, MEMOB_BYTES_MAX);
     const int64_t after = memob_min(memoi_mask_after(mask), MEMOB_BYTES_MAX);
@@ -4738,7 +4808,8 @@ MEMOI void memoi_segments_add_documents(memoi_segments* x, const memo_mask* mask
 }
 
 /* The queries of all documents that have an ancestor at a depth. */
-MEMOI void memoi_segments_add_ancestors(memoi_segments* x, const memo_mask* mask, int32_t depth) {
+MEMOI void memoi_segments_add_ancestors(memoi_segment_list* x, const memo_mask* mask,
+                                        int32_t depth) {
     const int64_t *begins = mask->document_begins, *parents = mask->document_parents;
     for (int64_t i = 0; i < mask->n_documents; i++) {
         int64_t ancestor = i;
@@ -4753,8 +4824,8 @@ MEMOI void memoi_segments_add_ancestors(memoi_segments* x, const memo_mask* mask
 
 /* One level of a mask.  Returns the number of segments. */
 MEMOI int64_t memoi_segments_of_mask(const memo_mask* mask, int32_t level, int64_t n_first_keys,
-                                     memoi_segment* list) {
-    memoi_segments x = MEMO_ZERO(memoi_segments);
+                                     memo_segment* list) {
+    memoi_segment_list x = MEMO_ZERO(memoi_segment_list);
     x.list = list;
     x.open.level = level;
     if (level && mask->document_parents)
@@ -4793,12 +4864,12 @@ MEMOI int64_t memoi_segments_reach(const memoi_segments_end* e, int64_t position
 }
 
 /* The queries at positions [at, to), from row q on, of a segment s of positions. */
-MEMOI void memoi_segments_add_part(memoi_segments* x, const memoi_segment* s, int64_t at,
+MEMOI void memoi_segments_add_part(memoi_segment_list* x, const memo_segment* s, int64_t at,
                                    int64_t to, int64_t q, memoi_segments_end ends[2]) {
     while (at < to) {
         int64_t begin, end, first, last, n;
         int moves_first, moves_last;
-        memoi_segment_keys(s, at, &begin, &end);
+        memo_segment_keys(s, at, &begin, &end);
         first = memoi_segments_row(&ends[0], begin);
         last = memoi_segments_row(&ends[1], end);
         n = memob_min(
@@ -4816,12 +4887,12 @@ MEMOI void memoi_segments_add_part(memoi_segments* x, const memoi_segment* s, in
 
 /* The segments of a block: rows of query runs against rows of key runs, under one level of a mask.
  * Returns their number; list NULL: only that.  O(runs + segments of the mask). */
-MEMOI int64_t memoi_segments_derive(const memoi_segment* seen, int64_t n_seen, const memo_run* q,
+MEMOI int64_t memoi_segments_derive(const memo_segment* seen, int64_t n_seen, const memo_run* q,
                                     int32_t n_q, const memo_run* k, int32_t n_k,
-                                    memoi_segment* list) {
+                                    memo_segment* list) {
     const memoi_segments_end begin = {k, k + n_k, 0};
     memoi_segments_end ends[2] = {begin, begin};
-    memoi_segments x = MEMO_ZERO(memoi_segments);
+    memoi_segment_list x = MEMO_ZERO(memoi_segment_list);
     int64_t row = 0, first = 0, last = n_seen;
     x.list = list;
     x.open.level = n_seen ? seen->level : 0;
@@ -4855,25 +4926,6 @@ MEMOI int64_t memoi_segments_derive(const memoi_segment* seen, int64_t n_seen, c
  * 1. No two sequences of a launch share queries or keys, and both ascend.
  * 2. Every sequence that has a segment is in one launch. */
 
-/* Sequences of one call of a kernel.  Query i of nq sees key j of nk, both counted within their
- * sequence, if i + nk - nq - left <= j <= i + nk - nq + right. */
-typedef struct memoi_launch {
-    int32_t n;            /* sequences */
-    int32_t left, right;  /* -1: no limit */
-    int32_t from_top;     /* 1: the left limit is i - left <= j */
-    int32_t max_q, max_k; /* of the longest sequence */
-    int32_t has_gaps;     /* rows lie between sequences */
-    /* Rows: begins are n + 1, as cu_seqlens, counts are n.  Without gaps begins are enough. */
-    const int32_t *q_begins, *q_counts, *k_begins, *k_counts;
-} memoi_launch;
-
-/* What a kernel can compute in one call. */
-typedef enum memoi_kernel {
-    MEMOI_KERNEL_RANGES = 0, /* segments as they are: FFA, and kernels without a list of lengths */
-    MEMOI_KERNEL_VARLEN,     /* FlashAttention: all limits are bottom-right aligned */
-    MEMOI_KERNEL_RAGGED      /* cuDNN: INVERSE is top-left aligned, and alone */
-} memoi_kernel;
-
 /* Rows with one pair of limits. */
 typedef struct memoi_sequence {
     int64_t q_begin, q_end, k_begin, k_end;
@@ -4884,18 +4936,18 @@ typedef struct memoi_sequence {
 /* The launches of a block; arrays of as many as it has segments. */
 typedef struct memoi_launches {
     memoi_sequence* sequences;
-    memoi_launch* launches;
+    memo_launch* launches;
     int64_t *q_ends, *k_ends; /* of launches */
     int32_t n_sequences, n;
 } memoi_launches;
 
-MEMOI memoi_sequence memoi_sequence_of(const memoi_segment* s, memoi_kernel kernel) {
+MEMOI memoi_sequence memoi_sequence_of(const memo_segment* s, memo_launch_kind kind) {
     const int64_t n_more = s->k_end - s->k_begin - (s->q_end - s->q_begin);
     memoi_sequence x = {s->q_begin, s->q_end, s->k_begin, s->k_end, -1, -1, 0, 0};
-    MEMO_ASSERT(s->type == MEMOI_SEGMENT_FULL || n_more >= 0); /* the first query sees a key */
+    MEMO_ASSERT(s->type == MEMO_SEGMENT_FULL || n_more >= 0); /* the first query sees a key */
     if (memoi_segment_moves_end(s)) x.right = 0;
     if (memoi_segment_moves_begin(s)) x.left = (int32_t)n_more;
-    if (s->type == MEMOI_SEGMENT_INVERSE && kernel == MEMOI_KERNEL_RAGGED) {
+    if (s->type == MEMO_SEGMENT_INVERSE && kind == MEMO_LAUNCHES_RAGGED) {
         x.left = 0;
         x.from_top = 1;
     }
@@ -4911,11 +4963,11 @@ MEMOI int memoi_sequence_joins(const memoi_sequence* first, const memoi_sequence
            first->k_begin + 1 == second->k_begin && first->k_end == second->k_end - n_later;
 }
 
-MEMOI void memoi_launches_make_sequences(memoi_launches* x, const memoi_segment* segments,
-                                         int64_t n, memoi_kernel kernel) {
+MEMOI void memoi_launches_make_sequences(memoi_launches* x, const memo_segment* segments, int64_t n,
+                                         memo_launch_kind kind) {
     x->n_sequences = 0;
     for (int64_t i = 0; i < n; i++) {
-        const memoi_sequence next = memoi_sequence_of(&segments[i], kernel);
+        const memoi_sequence next = memoi_sequence_of(&segments[i], kind);
         memoi_sequence* last = x->sequences + x->n_sequences - 1;
         if (x->n_sequences && memoi_sequence_joins(last, &next)) {
             last->q_end = next.q_end;
@@ -4928,7 +4980,7 @@ MEMOI void memoi_launches_make_sequences(memoi_launches* x, const memoi_segment*
 }
 
 /* May a sequence have the limits of a launch?  Those that cut nothing are free. */
-MEMOI int memoi_sequence_fits(const memoi_sequence* s, const memoi_launch* launch) {
+MEMOI int memoi_sequence_fits(const memoi_sequence* s, const memo_launch* launch) {
     const int64_t n_q = s->q_end - s->q_begin, n_k = s->k_end - s->k_begin;
     int is_left = s->left == launch->left && s->from_top == launch->from_top;
     int is_right = s->right == launch->right;
@@ -4940,11 +4992,11 @@ MEMOI int memoi_sequence_fits(const memoi_sequence* s, const memoi_launch* launc
 
 /* Puts each sequence into the first launch that ends before it.  New launches have the widest
  * window, if their first sequence fits into it, since shorter documents then do, too. */
-MEMOI void memoi_launches_make(memoi_launches* x, const memoi_segment* segments, int64_t n,
-                               memoi_kernel kernel) {
-    memoi_launch widest = MEMO_ZERO(memoi_launch);
+MEMOI void memoi_launches_make(memoi_launches* x, const memo_segment* segments, int64_t n,
+                               memo_launch_kind kind) {
+    memo_launch widest = MEMO_ZERO(memo_launch);
     widest.left = -1;
-    memoi_launches_make_sequences(x, segments, n, kernel);
+    memoi_launches_make_sequences(x, segments, n, kind);
     for (int32_t i = 0; i < x->n_sequences; i++)
         if (!x->sequences[i].right && !x->sequences[i].from_top)
             widest.left = (int32_t)memob_max(widest.left, x->sequences[i].left);
@@ -4952,7 +5004,7 @@ MEMOI void memoi_launches_make(memoi_launches* x, const memoi_segment* segments,
     x->n = 0;
     for (int32_t i = 0; i < x->n_sequences; i++) {
         memoi_sequence* s = &x->sequences[i];
-        memoi_launch* l = x->launches;
+        memo_launch* l = x->launches;
         int32_t k = 0;
         while (k < x->n && (x->q_ends[k] > s->q_begin || x->k_ends[k] > s->k_begin ||
                             !memoi_sequence_fits(s, &l[k])))
@@ -4986,7 +5038,7 @@ MEMOI int64_t memoi_launches_count(const memoi_launches* x) {
 MEMOI void memoi_launches_write(memoi_launches* x, int32_t* words, const int32_t* address) {
     const int32_t* begin = words;
     for (int32_t k = 0; k < x->n; k++) {
-        memoi_launch* l = &x->launches[k];
+        memo_launch* l = &x->launches[k];
         int32_t *q_begins = words, *q_counts = q_begins + l->n + 1, *k_begins = q_counts + l->n;
         int32_t *k_counts = k_begins + l->n + 1, n = 0;
         for (int32_t i = 0; i < x->n_sequences; i++) {
@@ -5007,6 +5059,70 @@ MEMOI void memoi_launches_write(memoi_launches* x, int32_t* words, const int32_t
         l->k_counts = address + (k_counts - begin);
         words = k_counts + n;
     }
+}
+
+/* --- blocks --- */
+
+/* The segments of a block, without device arrays, and launches that are to be written. */
+typedef struct memoi_block_segments {
+    memo_segments segments;
+    memoi_launches launches;
+    int64_t n_rows;    /* queries that see a key */
+    int64_t first_row; /* that sees none, if all earlier ones do */
+} memoi_block_segments;
+
+MEMOI void memoi_block_segments_make(const memo_segment* seen, int64_t n_seen, const memo_run* q,
+                                     int32_t n_q, const memo_run* k, int32_t n_k,
+                                     memo_launch_kind kind, memob_arrays* arrays,
+                                     memoi_block_segments* b) {
+    const int64_t n = memoi_segments_derive(seen, n_seen, q, n_q, k, n_k, NULL);
+    memo_segment* list = MEMOB_ARRAY(arrays, memo_segment, n);
+    memset(b, 0, sizeof *b);
+    if (arrays->failed || n > INT32_MAX / 8) arrays->failed = 1;
+    if (arrays->failed) return;
+    (void)memoi_segments_derive(seen, n_seen, q, n_q, k, n_k, list);
+    b->segments.n = (int32_t)n;
+    b->segments.host = list;
+    for (int64_t i = 0; i < n; i++) {
+        b->n_rows += list[i].q_end - list[i].q_begin;
+        if (list[i].q_begin == b->first_row) b->first_row = list[i].q_end;
+    }
+    if (kind != MEMO_LAUNCHES_VARLEN && kind != MEMO_LAUNCHES_RAGGED) return;
+
+    b->launches.sequences = MEMOB_ARRAY(arrays, memoi_sequence, n);
+    b->launches.launches = MEMOB_ARRAY(arrays, memo_launch, n);
+    b->launches.q_ends = MEMOB_ARRAY(arrays, int64_t, n);
+    b->launches.k_ends = MEMOB_ARRAY(arrays, int64_t, n);
+    if (arrays->failed) return;
+    memoi_launches_make(&b->launches, list, n, kind);
+    b->segments.n_launches = b->launches.n;
+    b->segments.launches = b->launches.launches;
+}
+
+/* Numbers of the device arrays of a block. */
+MEMOI int64_t memoi_block_segments_count(const memoi_block_segments* b) {
+    return 5 * (int64_t)b->segments.n + memoi_launches_count(&b->launches);
+}
+
+/* Writes the device arrays to `words`; the segments then point to the same numbers behind
+ * `address`.  Returns the words behind them. */
+MEMOI int32_t* memoi_block_segments_write(memoi_block_segments* b, int32_t* words,
+                                          const int32_t* address) {
+    const int32_t n = b->segments.n;
+    int32_t *k_ranges = words + 2 * n, *types = k_ranges + 2 * n;
+    for (int32_t i = 0; i < n; i++) {
+        const memo_segment* s = &b->segments.host[i];
+        words[2 * i] = (int32_t)s->q_begin;
+        words[2 * i + 1] = (int32_t)s->q_end;
+        k_ranges[2 * i] = (int32_t)s->k_begin;
+        k_ranges[2 * i + 1] = (int32_t)s->k_end;
+        types[i] = (int32_t)s->type;
+    }
+    b->segments.q_ranges = address;
+    b->segments.k_ranges = address + 2 * n;
+    b->segments.types = address + 4 * n;
+    memoi_launches_write(&b->launches, types + n, address + 5 * n);
+    return words + memoi_block_segments_count(b);
 }
 
 /* ---- >>attention shape --------------------------------------------------------------------------
@@ -5341,11 +5457,12 @@ typedef struct memoi_exchange_sight {
 } memoi_exchange_sight;
 
 /* Step s of a sequence: some runs of queries, from row q_row on, against keys, which arrive behind
- * those of earlier sequences.  n_q_runs 0: nothing. */
+ * those of earlier sequences.  Without segments nothing is computed. */
 typedef struct memoi_exchange_step {
     const memo_run *q_runs, *k_runs;
     int32_t n_q_runs, n_k_runs;
     int64_t q_row, n_q_rows, k_row, n_k_rows;
+    memoi_block_segments seen; /* of these rows */
 } memoi_exchange_step;
 
 /* Rows of keys that arrive, and contributions to gradients that leave, lie in pools, where there is
@@ -5374,11 +5491,16 @@ struct memo_exchange {
      * sees the ancestors at a depth. */
     memo_mask* masks;
     int32_t n_levels;
+    /* The masks' segments of positions: those of mask m from first_seen[m]. */
+    memo_segment* seen;
+    int64_t* first_seen; /* (n_parts * n_levels + 1) */
+    memo_launch_kind launches;
+    void* on_device;   /* arrays of all steps' segments; NULL: none */
     memo_label agreed; /* digests of all that ranks must agree on, except the pass */
     int32_t has_sinks;
     /* Steps in which no rank reads anything are left out. */
     int32_t last_step;
-    int32_t ends_runs;          /* runs end at the last token */
+    int64_t first_unset;        /* rows of queries from here on are not all set by step 0 */
     int64_t most_runs;          /* of a rank */
     int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
     int64_t* n_rows;            /* (2, ring) of all sequences, by distance: sent; received */
@@ -5523,9 +5645,9 @@ MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes
 
 /* --- runs --- */
 
-/* With ends_runs without padding, which is behind the other rows of a rank. */
+/* Without padding, which is behind the other rows of a rank. */
 MEMOI void memoi_exchange_take_tokens(memoi_shape_tokens* tokens, const memo_sharding* sharding,
-                                      int ends_runs, memob_arrays* arrays) {
+                                      memob_arrays* arrays) {
     tokens->sharding = *sharding;
     for (int32_t r = 0; r < sharding->ring; r++)
         tokens->max_runs = memob_max(tokens->max_runs, memoi_sharding_ring_runs(sharding, r, NULL));
@@ -5534,9 +5656,8 @@ MEMOI void memoi_exchange_take_tokens(memoi_shape_tokens* tokens, const memo_sha
     for (int32_t r = 0; r < sharding->ring && !arrays->failed; r++) {
         memo_run* runs = tokens->runs + r * tokens->max_runs;
         int32_t n = memoi_sharding_ring_runs(sharding, r, runs);
-        while (ends_runs && n && runs[n - 1].start >= sharding->n_tokens) n--;
-        if (ends_runs && n)
-            runs[n - 1].count = memoi_sharding_run_below(&runs[n - 1], sharding->n_tokens);
+        while (n && runs[n - 1].start >= sharding->n_tokens) n--;
+        if (n) runs[n - 1].count = memoi_sharding_run_below(&runs[n - 1], sharding->n_tokens);
         tokens->n_runs[r] = n;
     }
 }
@@ -5608,6 +5729,21 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
 #ifndef MEMOI_EXCHANGE_SEARCH           /* tests set it */
 #define MEMOI_EXCHANGE_SEARCH (1 << 18) /* runs to look at in a plan: some milliseconds */
 #endif
+
+/* What the masks let queries see, as segments. */
+MEMOI void memoi_exchange_see(memo_exchange* plan) {
+    const int64_t n_masks = (int64_t)plan->shape.n_parts * plan->n_levels;
+    plan->first_seen = MEMOB_ARRAY(&plan->arrays, int64_t, n_masks + 1);
+    for (int is_filled = 0; is_filled < 2 && !plan->arrays.failed; is_filled++) {
+        int64_t n = 0;
+        for (int64_t m = 0; m < n_masks; m++) {
+            plan->first_seen[m] = n;
+            n += memoi_segments_of_mask(&plan->masks[m], 0, 0, is_filled ? plan->seen + n : NULL);
+        }
+        plan->first_seen[n_masks] = n;
+        if (!is_filled) plan->seen = MEMOB_ARRAY(&plan->arrays, memo_segment, n + 1);
+    }
+}
 
 /* Finds what the queries of all ranks see. */
 MEMOI void memoi_exchange_look(memo_exchange* plan) {
@@ -5712,9 +5848,9 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
     return p;
 }
 
-/* Step 0 has all queries of level 0, because these set every row but padding, unless its keys are
- * of another node.  All levels of a part have the keys that any of them reads. */
-MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_t mask) {
+/* Step 0 has all queries of level 0, unless its keys are of another node.  All levels of a part
+ * have the keys that any of them reads. */
+MEMOI void memoi_exchange_make_step(memo_exchange* plan, int32_t s, int32_t mask) {
     const memoi_shape* shape = &plan->shape;
     const int32_t rd = shape->sharding.ring, me = shape->ring_rank, distance = plan->distances[s];
     const int32_t owner = (me - distance + rd) % rd, part = mask / plan->n_levels;
@@ -5739,6 +5875,12 @@ MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_
     r->n_q_rows = memoi_exchange_runs_rows(r->q_runs, r->n_q_runs);
     r->n_k_rows = memoi_exchange_runs_rows(r->k_runs, r->n_k_runs);
     r->k_row = mask ? r[-1].k_row + is_first * r[-1].n_k_rows : 0;
+
+    memoi_block_segments_make(
+        plan->seen + plan->first_seen[mask], plan->first_seen[mask + 1] - plan->first_seen[mask],
+        r->q_runs, r->n_q_runs, r->k_runs, r->n_k_runs, plan->launches, &plan->arrays, &r->seen);
+    plan->has_own_work |= !s && r->seen.segments.n;
+    if (!s && is_first) plan->first_unset = memob_min(plan->first_unset, r->seen.first_row);
 }
 
 /* --- turns --- */
@@ -5847,6 +5989,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     memob_arrays *arrays = &plan->arrays, scratch = MEMO_ZERO(memob_arrays);
     int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, rd * rd) : NULL;
     int32_t s, n;
+    plan->first_unset = shape->sharding.ring_tokens;
     plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, rd * n_masks);
     plan->distances = MEMOB_ARRAY(arrays, int32_t, rd);
     plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
@@ -5883,10 +6026,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     plan->piece_runs = MEMOB_ARRAY(
         arrays, memo_run, (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
     for (int32_t mask = 0; mask < n_masks && !arrays->failed; mask++)
-        for (s = 0; s < n; s++) {
-            memoi_exchange_make_step(plan, s, mask);
-            plan->has_own_work |= !s && plan->steps[mask].n_q_runs && plan->steps[mask].n_k_runs;
-        }
+        for (s = 0; s < n && !arrays->failed; s++) memoi_exchange_make_step(plan, s, mask);
     if (!arrays->failed) memoi_exchange_make_rooms(plan, counts, &scratch);
     arrays->failed |= scratch.failed;
     memob_arrays_free(&scratch);
@@ -5963,6 +6103,46 @@ MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
         plan->arrays.failed |= ring->arrays.failed;
     }
     plan->of_nodes = rings;
+}
+
+/* ---- >>uploads ----------------------------------------------------------------------------------
+ * Knows: the segments of a plan's steps, and a device.  Knows nothing of what is computed.
+ *
+ * 1. Every array that is announced on the device is written. */
+
+/* Plan number d of a ring over nodes; without nodes the plan itself. */
+MEMOI memo_exchange* memoi_exchange_ring(memo_exchange* plan, int32_t d) {
+    return plan->of_nodes ? &plan->of_nodes[d] : plan;
+}
+
+/* Step s of mask m of plan d has index i of all. */
+MEMOI memoi_block_segments* memoi_exchange_next(memo_exchange* plan, int32_t* d, int64_t* i) {
+    const int64_t n_masks = (int64_t)plan->shape.n_parts * plan->n_levels;
+    for (; *d < plan->shape.n_nodes; ++*d, *i = 0) {
+        memo_exchange* ring = memoi_exchange_ring(plan, *d);
+        if (*i < (ring->last_step + 1) * n_masks) return &ring->steps[(*i)++].seen;
+    }
+    return NULL;
+}
+
+/* Enqueues one copy of the arrays of all steps. */
+MEMOI memo_status memoi_exchange_upload(memo_exchange* plan, const memo_device* device,
+                                        memo_stream stream, memo_error* error) {
+    memoi_block_segments* b;
+    int64_t n = 0, i = 0;
+    int32_t d = 0, *words, *at;
+    memo_status status;
+    if (!plan->launches) return MEMO_STATUS_OK;
+    while ((b = memoi_exchange_next(plan, &d, &i)) != NULL) n += memoi_block_segments_count(b);
+    if (!n) return MEMO_STATUS_OK;
+    words = at = MEMOB_ARRAY(&plan->arrays, int32_t, n);
+    if (!words) return memob_no_memory(error, "the segments of an exchange");
+    status = memo_device_alloc(device, n * 4, &plan->on_device, error);
+    if (status) return status;
+    for (d = 0, i = 0; (b = memoi_exchange_next(plan, &d, &i)) != NULL;)
+        at = memoi_block_segments_write(b, at, (const int32_t*)plan->on_device + (at - words));
+    MEMO_ASSERT(at == words + n); /* 1 */
+    return memo_copy(device, stream, MEMO_COPY_TO_DEVICE, plan->on_device, words, n * 4, error);
 }
 
 /* ---- >>ring attention ---------------------------------------------------------------------------
@@ -6205,6 +6385,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t mask
     block.n_q_runs = r->n_q_runs;
     block.k_runs = r->k_runs;
     block.n_k_runs = r->n_k_runs;
+    block.segments = r->seen.segments;
     block.mask = ring->plan->masks[mask];
     block.mask.document_parents = NULL; /* have levels of their own */
 
@@ -6363,27 +6544,30 @@ MEMOI void memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* 
     memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_MERGE, &merge);
 }
 
-/* Rows that step 0 does not set: padding, which sees nothing.  Their LSE is -inf: 4 times a number
- * whose bytes are equal, and which is nearly the lowest. */
-MEMOI void memoi_ring_set_padding(const memoi_ring* ring) {
-    const memoi_shape* shape = ring->shape;
-    const memoi_exchange_step* r = memoi_exchange_step_of(ring->plan, 0, 0);
-    const int64_t n_heads = shape->heads.n_q, n_rows = shape->sharding.ring_tokens;
-    const int64_t first = r->n_k_runs ? r->n_q_rows : 0, n = (n_rows - first) * n_heads;
+/* LSEs of n rows in each of n_batch sequences, of rows that see nothing: -inf, which is 4 times a
+ * number whose bytes are equal, and which is nearly the lowest. */
+MEMOI void memoi_ring_clear_lses(const memoi_ring* ring, float* lse, int64_t n, int32_t n_batch) {
+    const int64_t n_heads = ring->shape->heads.n_q;
+    const int64_t stride = ring->shape->sharding.ring_tokens * n_heads;
     memoi_target* target = ring->target;
-    if (!ring->plan->ends_runs || !n) return;
-    for (int32_t b = 0; b < shape->n_batch && !target->status; b++) {
-        const int64_t at = (b * n_rows + first) * n_heads;
-        memoi_target_fill(target, MEMOI_TARGET_COMPUTE, ring->out + at * shape->v_head_size,
-                          n * shape->v_head_size * 4);
-        if (!target->status)
-            target->status = memo_fill(target->device, target->streams[MEMOI_TARGET_COMPUTE],
-                                       ring->lse + at, 0xfe, n * 4, target->error);
-    }
+    for (int32_t b = 0; b < n_batch && !target->status; b++)
+        target->status = memo_fill(target->device, target->streams[MEMOI_TARGET_COMPUTE],
+                                   lse + b * stride, 0xfe, n * n_heads * 4, target->error);
     for (int k = 0; k < 2; k++)
-        memoi_target_add(target, MEMOI_TARGET_COMPUTE, MEMO_TYPE_F32, ring->lse + first * n_heads,
-                         n_rows * n_heads, ring->lse + first * n_heads, n_rows * n_heads, n,
-                         shape->n_batch);
+        memoi_target_add(target, MEMOI_TARGET_COMPUTE, MEMO_TYPE_F32, lse, stride, lse, stride,
+                         n * n_heads, n_batch);
+}
+
+/* Rows that see nothing in step 0, such as padding, and rows between them. */
+MEMOI void memoi_ring_clear_rows(const memoi_ring* ring) {
+    const memoi_shape* shape = ring->shape;
+    const int64_t first = ring->plan->first_unset, n = shape->sharding.ring_tokens - first;
+    const int64_t row = (int64_t)shape->heads.n_q * shape->v_head_size;
+    if (!n || !shape->heads.n_q) return;
+    for (int32_t b = 0; b < shape->n_batch; b++)
+        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE,
+                          ring->out + (b * shape->sharding.ring_tokens + first) * row, n * row * 4);
+    memoi_ring_clear_lses(ring, ring->lse + first * shape->heads.n_q, n, shape->n_batch);
 }
 
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
@@ -6394,7 +6578,7 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
                           (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
     memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
     ring->n_turns = ring->last_brought = 0;
-    if (!ring->is_backward && !is_held) memoi_ring_set_padding(ring);
+    if (!ring->is_backward && !is_held) memoi_ring_clear_rows(ring);
     if (ring->is_backward && !is_held)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
                           memoi_ring_q_elements(shape) * 4);
@@ -6581,10 +6765,12 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     for (int32_t mask = 0; mask < shape->n_parts * ring->plan->n_levels; mask++) {
         const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, mask);
         memo_attention_block block;
-        if (!step->n_q_runs || !step->n_k_runs) continue;
+        if (!step->seen.segments.n) continue;
         if (!has_worked) memoi_ring_step_begin(ring, s, &op);
         has_worked = 1;
         block = memoi_ring_block(ring, mask, step, s);
+        if (memoi_ring_merges(ring, mask, s) && step->seen.n_rows < step->n_q_rows)
+            memoi_ring_clear_lses(ring, block.lse, step->n_q_rows, block.n_batch);
         memoi_ring_attend(ring, &block, step);
         if (memoi_ring_merges(ring, mask, s)) memoi_ring_merge(ring, &block, step);
     }
@@ -7292,12 +7478,18 @@ MEMOI memo_status memoi_hybrid_device_check(const char* name, const memo_sp_atte
                                             memo_error* error) {
     if (MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, stream) ||
         MEMOI_GIVEN(name, desc, attention.forward) || MEMOI_GIVEN(name, desc, attention.backward) ||
+        MEMOI_INTEGER(name, desc, attention.launches, 0, MEMO_N_LAUNCH_KINDS - 1) ||
         (desc->latent.size && MEMOI_GIVEN(name, desc, latent.expand)) ||
         (desc->latent.size && MEMOI_GIVEN(name, desc, latent.reduce)) ||
         (desc->sharding.ring > 1 && MEMOI_GIVEN(name, desc, ring)) ||
         (desc->n_nodes > 1 && MEMOI_GIVEN(name, desc, nodes)) ||
         (desc->sharding.ulysses > 1 && MEMOI_GIVEN(name, desc, ulysses)))
         return MEMO_STATUS_INVALID_ARGUMENT;
+    if (desc->attention.launches &&
+        memob_max(desc->sharding.ring_tokens, desc->key_sharding.ring_tokens) > INT32_MAX)
+        return MEMOI_REFUSE("%s.attention.launches: rows of a ring rank do not fit 32 bits (%lld); "
+                            "more ring ranks, or MEMO_LAUNCHES_NONE",
+                            name, (long long)desc->sharding.ring_tokens);
     return memoi_check_memory(name, desc->device_memory, error);
 }
 
@@ -7456,7 +7648,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     memo_status status;
     plan->attention = attention;
     plan->has_sinks = desc->has_sinks != 0;
-    plan->ends_runs = MEMO_DEVICE_HAS(attention->target.device, row_kernel);
+    plan->launches = attention->desc.attention.launches;
     *shape = attention->shape;
     if (!memoi_desc_is_alike(sharding, &shape->sharding))
         return MEMOI_REFUSE("memo_exchange_desc.sharding: does not match the attention's, which is "
@@ -7471,7 +7663,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
 
     /* Who holds which tokens. */
     for (int32_t i = 0; i <= shape->has_key_sharding && !plan->arrays.failed; i++) {
-        memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], plan->ends_runs, &plan->arrays);
+        memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], &plan->arrays);
         plan->most_runs = memob_max(plan->most_runs, plan->tokens[i].max_runs);
     }
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
@@ -7481,10 +7673,13 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     status = memoi_hybrid_plan_masks(plan, desc->masks, error);
     if (status) return status;
     plan->n_lookers = shape->sharding.ring;
+    memoi_exchange_see(plan);
     memoi_exchange_look(plan);
     if (!plan->arrays.failed)
         (shape->n_nodes > 1 ? memoi_exchange_make_nodes : memoi_exchange_make)(plan);
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
+    status = memoi_exchange_upload(plan, attention->target.device, stream, error);
+    if (status) return status;
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);
     status = memoi_comm_meet(attention->desc.ring, stream, &plan->agreed, "exchange", error);
@@ -7516,6 +7711,7 @@ void memo_exchange_destroy(memo_exchange* plan) {
     MEMOB_IGNORE(memo_stream_synchronize(plan->attention->target.device,
                                          plan->attention->target.streams[MEMOI_TARGET_COMPUTE],
                                          NULL));
+    if (plan->on_device) memo_device_free(plan->attention->target.device, plan->on_device, NULL);
     for (int32_t d = 0; d < plan->shape.n_nodes && plan->of_nodes; d++)
         memob_arrays_free(&plan->of_nodes[d].arrays);
     memob_arrays_free(&plan->arrays);

@@ -844,7 +844,7 @@ static inline memo_status attention_block_backward(void* user, memo_stream memo,
 }
 
 static inline memo_attention attention_over_ranks(attention_blocks* blocks) {
-    memo_attention a;
+    memo_attention a = {};
     a.forward = attention_block_forward;
     a.backward = attention_block_backward;
     a.user = blocks;

@@ -17,17 +17,11 @@
 
 #include "warps.h"
 
-#ifndef EXACT_ROWS
-#define EXACT_ROWS 128 /* queries of a launch: the keys they see are passed by value */
-#endif
-
-/* Queries of one run, and the keys of one run that some of them see. */
+/* One segment of a block. */
 struct exact_part {
     memo_attention_block block; /* its arrays on the host are not read */
-    int64_t first_q, n_q;       /* rows */
-    int64_t first_k, n_k, k_position;
-    bool begins;                               /* no launch came before for these queries */
-    int64_t low[EXACT_ROWS], high[EXACT_ROWS]; /* a query sees positions in [low, high) */
+    int64_t first_q, n_q, first_k, n_k;
+    int64_t moves_begin, moves_end; /* by which the keys of a query move to those of the next */
 };
 
 /* The score of a product of q and k; *slope: its derivative by scale times the product. */
@@ -46,20 +40,19 @@ __device__ static inline float exact_score(const memo_attention_block& b, float 
 /* Where a query and its head lie, and which keys of the part the query sees. */
 struct exact_query {
     int64_t q, out, lse;
-    int64_t begin, end; /* counted from the first key of the part */
+    int64_t begin, end; /* keys, counted from the first of the part */
     int32_t kv_head;
 };
 __device__ static inline exact_query exact_query_of(const exact_part& p, int64_t batch, int64_t i,
                                                     int32_t head) {
     const memo_attention_block& b = p.block;
-    const int64_t row = p.first_q + i, low = p.low[i] - p.k_position,
-                  high = p.high[i] - p.k_position;
+    const int64_t row = p.first_q + i;
     exact_query at;
     at.q = batch * b.q_batch_stride + row * b.q_row_stride + (int64_t)head * b.head_size;
     at.out = batch * b.out_batch_stride + row * b.out_row_stride + (int64_t)head * b.v_head_size;
     at.lse = batch * b.lse_batch_stride + row * b.lse_row_stride + head;
-    at.begin = low > 0 ? low : 0;
-    at.end = high < p.n_k ? high : p.n_k;
+    at.begin = p.moves_begin * i;
+    at.end = p.n_k - p.moves_end * (p.n_q - 1 - i);
     at.kv_head = head / (b.n_q_heads / b.n_kv_heads);
     return at;
 }
@@ -81,7 +74,6 @@ __device__ static inline warps_head exact_value(const exact_part& p, int64_t bat
                             p.block.v_head_size);
 }
 
-/* The softmax goes on from out and lse of the launches before. */
 __global__ static void exact_forward_kernel(exact_part p) {
     const memo_attention_block& b = p.block;
     WARPS_EACH(item, b.n_batch * p.n_q * b.n_q_heads) {
@@ -89,11 +81,7 @@ __global__ static void exact_forward_kernel(exact_part p) {
         const exact_query at = exact_query_of(p, batch, i, (int32_t)(item % b.n_q_heads));
         const warps_head q = warps_load<true>(b.q, b.type, at.q, b.head_size);
         warps_head out = {};
-        float max = -INFINITY, slope;
-        if (!p.begins) max = b.lse[at.lse];
-        float sum = max > -INFINITY ? 1.0f : 0.0f;
-        if (sum > 0) out = warps_load(b.out, MEMO_TYPE_F32, at.out, b.v_head_size);
-
+        float max = -INFINITY, sum = 0, slope;
         for (int64_t key = at.begin; key < at.end; key++) {
             const warps_head k = exact_key(p, batch, key, at.kv_head);
             const warps_head v = exact_value(p, batch, key, at.kv_head);
@@ -110,7 +98,6 @@ __global__ static void exact_forward_kernel(exact_part p) {
         if (sum > 0)
             for (float& e : out.v) e /= sum;
         warps_store(b.out, MEMO_TYPE_F32, at.out, b.v_head_size, out, false);
-        __syncwarp(); /* every lane has read lse */
         if (WARPS_LANE == 0) b.lse[at.lse] = sum > 0 ? max + logf(sum) : -INFINITY;
     }
 }
@@ -178,50 +165,25 @@ static inline memo_status exact_compute(cudaStream_t stream, const exact_part& p
     return warps_launch(stream, n_keys, error, exact_d_kv_kernel, p);
 }
 
-/* The queries of a part against each run of keys that they see. */
-static inline memo_status exact_compute_keys(cudaStream_t stream, exact_part* p, bool is_backward,
-                                             memo_error* error) {
-    int64_t low = p->low[0], high = p->high[0], row = 0;
-    for (int64_t i = 1; i < p->n_q; i++) { /* padding sees nothing, from 0 to 0 */
-        if (p->low[i] < p->high[i] && (low == high || p->low[i] < low)) low = p->low[i];
-        if (p->high[i] > high) high = p->high[i];
-    }
-    for (int32_t i = 0; i < p->block.n_k_runs; row += p->block.k_runs[i++].count) {
-        const memo_run& run = p->block.k_runs[i];
-        const int64_t begin = low > run.start ? low - run.start : 0;
-        const int64_t end = high - run.start < run.count ? high - run.start : run.count;
-        if (begin >= end) continue;
-        p->first_k = row + begin;
-        p->n_k = end - begin;
-        p->k_position = run.start + begin;
-        if (exact_compute(stream, *p, is_backward, error)) return error->status;
-        p->begins = false;
-    }
-    p->n_k = 0;
-    return p->begins && !is_backward ? exact_compute(stream, *p, false, error) : MEMO_STATUS_OK;
-}
-
 static inline memo_status exact_block(memo_stream memo, const memo_attention_block* b,
                                       bool is_backward, memo_error* error) {
     exact_part p = {};
-    int64_t row = 0;
     p.block = *b;
     if (b->head_size > WARPS_HEAD || b->v_head_size > WARPS_HEAD)
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
             "exact attention: heads of %d and %d elements; %d or fewer would work", b->head_size,
             b->v_head_size, (int)WARPS_HEAD);
-    for (int32_t r = 0; r < b->n_q_runs; row += b->q_runs[r++].count)
-        for (int64_t i = 0; i < b->q_runs[r].count; i += p.n_q) {
-            const int64_t left = b->q_runs[r].count - i, most = EXACT_ROWS;
-            p.first_q = row + i;
-            p.n_q = left < most ? left : most;
-            p.begins = true;
-            for (int64_t k = 0; k < p.n_q; k++)
-                memo_mask_interval(&b->mask, b->q_runs[r].start + i + k, &p.low[k], &p.high[k]);
-            if (exact_compute_keys(memo_cuda_stream(memo), &p, is_backward, error))
-                return error->status;
-        }
+    for (int32_t i = 0; i < b->segments.n; i++) {
+        const memo_segment& s = b->segments.host[i];
+        p.first_q = s.q_begin;
+        p.n_q = s.q_end - s.q_begin;
+        p.first_k = s.k_begin;
+        p.n_k = s.k_end - s.k_begin;
+        p.moves_begin = s.type == MEMO_SEGMENT_INVERSE || s.type == MEMO_SEGMENT_BAND;
+        p.moves_end = s.type == MEMO_SEGMENT_CAUSAL || s.type == MEMO_SEGMENT_BAND;
+        if (exact_compute(memo_cuda_stream(memo), p, is_backward, error)) return error->status;
+    }
     return MEMO_STATUS_OK;
 }
 
@@ -235,7 +197,7 @@ static inline memo_status exact_backward(void*, memo_stream stream, const memo_a
 }
 
 static inline memo_attention exact_attention(void) {
-    memo_attention a;
+    memo_attention a = {};
     a.forward = exact_forward;
     a.backward = exact_backward;
     a.user = NULL;

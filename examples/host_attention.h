@@ -35,13 +35,6 @@ typedef char host_attention_fits[sizeof(host_attention_args) <= MEMO_HOST_ARGS_B
 static inline int64_t host_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t host_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* The indices [*begin, *end) of a run whose positions are in [low, high). */
-static inline void host_attention_interval(const memo_run* run, int64_t low, int64_t high,
-                                           int64_t* begin, int64_t* end) {
-    *begin = host_min(host_max(low - run->start, 0), run->count);
-    *end = host_max(host_min(host_max(high - run->start, 0), run->count), *begin);
-}
-
 /* Numbers [first, first + n) of an array, as fp32. */
 static inline void host_attention_widen(float* to, const void* from, memo_type type, int64_t first,
                                         int64_t n) {
@@ -55,15 +48,15 @@ static inline void host_attention_widen(float* to, const void* from, memo_type t
     }
 }
 
-/* Up to HOST_TILE_Q queries of one run, for one head, against up to HOST_TILE_K keys of one run
- * at a time. */
+/* Up to HOST_TILE_Q queries of one segment, for one head, against up to HOST_TILE_K keys at a
+ * time. */
 typedef struct host_attention_tile {
     const memo_attention_block* block;
     int64_t b, h, n_scores;
     int32_t is_backward;
 
-    /* Queries from row q_row on, and the positions that each sees. */
-    int64_t q_row, n_q, low[HOST_TILE_Q], high[HOST_TILE_Q], min_low, max_high;
+    /* Queries from row q_row on, and the rows of keys that each sees, which do not descend. */
+    int64_t q_row, n_q, low[HOST_TILE_Q], high[HOST_TILE_Q];
     float q[HOST_TILE_Q][HOST_ATTENTION_HEAD_SIZE];
     /* Keys; each query sees the indices [begin, end) of them. */
     int64_t n_k, begin[HOST_TILE_Q], end[HOST_TILE_Q];
@@ -80,34 +73,22 @@ typedef struct host_attention_tile {
     float d_k[HOST_TILE_K][HOST_ATTENTION_HEAD_SIZE], d_v[HOST_TILE_K][HOST_ATTENTION_HEAD_SIZE];
 } host_attention_tile;
 
-/* The queries of a run from `first` on. */
-static inline void host_attention_place_queries(host_attention_tile* t, const memo_run* run,
-                                                int64_t run_row, int64_t first) {
-    t->q_row = run_row + first;
-    t->n_q = host_min(run->count - first, HOST_TILE_Q);
-    t->min_low = INT64_MAX;
-    t->max_high = 0;
-    for (int64_t i = 0; i < t->n_q; i++) {
-        memo_mask_interval(&t->block->mask, run->start + first + i, &t->low[i], &t->high[i]);
-        if (t->low[i] == t->high[i]) continue;
-        if (t->low[i] < t->min_low) t->min_low = t->low[i];
-        if (t->high[i] > t->max_high) t->max_high = t->high[i];
-    }
+/* The queries of a segment from row `first` on. */
+static inline void host_attention_place_queries(host_attention_tile* t, const memo_segment* segment,
+                                                int64_t first) {
+    t->q_row = first;
+    t->n_q = host_min(segment->q_end - first, HOST_TILE_Q);
+    for (int64_t i = 0; i < t->n_q; i++)
+        memo_segment_keys(segment, first + i, &t->low[i], &t->high[i]);
 }
 
-/* The keys [first, last) of a run, as many as fit.  Returns 0 if no query sees one of them. */
-static inline int host_attention_place_keys(host_attention_tile* t, const memo_run* run,
-                                            int64_t first, int64_t last) {
-    int has_pairs = 0;
-    t->n_k = host_min(last - first, HOST_TILE_K);
+/* The keys from row `first` on, as many as fit. */
+static inline void host_attention_place_keys(host_attention_tile* t, int64_t first) {
+    t->n_k = host_min(t->high[t->n_q - 1] - first, HOST_TILE_K);
     for (int64_t i = 0; i < t->n_q; i++) {
-        int64_t begin, end;
-        host_attention_interval(run, t->low[i], t->high[i], &begin, &end);
-        t->end[i] = host_min(host_max(end - first, 0), t->n_k);
-        t->begin[i] = host_min(host_max(begin - first, 0), t->end[i]);
-        has_pairs |= t->begin[i] < t->end[i];
+        t->end[i] = host_min(host_max(t->high[i] - first, 0), t->n_k);
+        t->begin[i] = host_min(host_max(t->low[i] - first, 0), t->end[i]);
     }
-    return has_pairs;
 }
 
 /* The element of q, k, v, out or lse (x) where a head's numbers begin; size: how many. */
@@ -266,16 +247,10 @@ static inline void host_attention_add(host_attention_tile* t, int64_t row) {
 
 /* Placed queries of a head against all keys. */
 static inline void host_attention_head(host_attention_tile* t) {
-    const memo_attention_block* block = t->block;
-    int64_t run_row = 0;
     host_attention_begin(t);
-    for (int32_t k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
-        const memo_run* run = &block->k_runs[k];
-        int64_t first, last;
-        host_attention_interval(run, t->min_low, t->max_high, &first, &last);
-        for (; first < last; first += HOST_TILE_K)
-            if (host_attention_place_keys(t, run, first, last))
-                host_attention_add(t, run_row + first);
+    for (int64_t row = t->low[0]; row < t->high[t->n_q - 1]; row += HOST_TILE_K) {
+        host_attention_place_keys(t, row);
+        host_attention_add(t, row);
     }
     host_attention_end(t);
 }
@@ -283,18 +258,19 @@ static inline void host_attention_head(host_attention_tile* t) {
 static inline memo_status host_attention_run(void* args, memo_error* error) {
     const host_attention_args* run = (const host_attention_args*)args;
     const memo_attention_block* block = &run->block;
-    int64_t run_row = 0;
     host_attention_tile t;
     (void)error;
     t.block = block;
     t.is_backward = run->is_backward;
     t.n_scores = 0;
-    for (int32_t r = 0; r < block->n_q_runs; run_row += block->q_runs[r++].count)
-        for (int64_t first = 0; first < block->q_runs[r].count; first += HOST_TILE_Q) {
-            host_attention_place_queries(&t, &block->q_runs[r], run_row, first);
+    for (int32_t s = 0; s < block->segments.n; s++) {
+        const memo_segment* segment = &block->segments.host[s];
+        for (int64_t first = segment->q_begin; first < segment->q_end; first += HOST_TILE_Q) {
+            host_attention_place_queries(&t, segment, first);
             for (t.b = 0; t.b < block->n_batch; t.b++)
                 for (t.h = 0; t.h < block->n_q_heads; t.h++) host_attention_head(&t);
         }
+    }
     __atomic_fetch_add(&run->state->n_scores, t.n_scores, __ATOMIC_RELAXED);
     return MEMO_STATUS_OK;
 }
@@ -341,7 +317,8 @@ static inline memo_status host_attention_backward(void* user, memo_stream stream
 }
 
 static inline memo_attention host_attention_functions(host_attention* state) {
-    const memo_attention attention = {host_attention_forward, host_attention_backward, state};
+    const memo_attention attention = {host_attention_forward, host_attention_backward, state,
+                                      MEMO_LAUNCHES_NONE};
     return attention;
 }
 

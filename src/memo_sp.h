@@ -134,6 +134,7 @@ extern "C" {
  *     >>attention shape     tokens, heads and masks of a rank
  *     >>ulysses exchange    rows to heads and back
  *     >>exchange plans      steps and rows that travel, from runs and masks
+ *     >>uploads             segments of all steps on the device
  *     >>ring attention      steps, exchanges and merges of the ring
  *     >>ring over nodes     rows that cross between nodes once
  *     >>attention desc      checks of a desc, and the shape that follows
@@ -158,6 +159,7 @@ extern "C" {
 #include "sp/attention/shape.h"
 #include "sp/attention/ulysses.h"
 #include "sp/attention/exchange.h"
+#include "sp/attention/uploads.h"
 #include "sp/attention/ring.h"
 #include "sp/attention/nodes.h"
 #include "sp/attention/desc.h"

@@ -13,7 +13,6 @@
 #define ATTENTION_WARP_TERMS 8 /* so that several warps share a row of few */
 #include "gpt/kernels/cuda.cu"
 #include "gpt/kernels/cudnn.cu"
-#define EXACT_ROWS 8 /* so that queries take several launches */
 #include "exact_attention.h"
 
 #include "thread_ranks.h"
@@ -398,7 +397,7 @@ struct ranks_args {
 static memo_status ranks_compute(void* user, memo_error* why) {
     ranks_args* a = (ranks_args*)user;
     const memo_attention exact = exact_attention();
-    const memo_attention cudnn = {attention_block_forward, attention_block_backward, &ranks_blocks};
+    const memo_attention cudnn = attention_over_ranks(&ranks_blocks);
     const memo_attention& used = ranks_are_exact ? exact : cudnn;
     pthread_mutex_lock(&one_at_a_time); /* the stand-ins and the scratch memory serve one thread */
     const memo_status status =
@@ -424,7 +423,7 @@ static memo_status ranks_backward(void* device, memo_stream stream,
 
 /* cuDNN's attention on the memory of a host device, prepared for what the desc will call. */
 static memo_attention ranks_attention(const memo_sp_attention_desc* desc, memo_device* device) {
-    memo_attention attention = {ranks_forward, ranks_backward, device};
+    memo_attention attention = {ranks_forward, ranks_backward, device, MEMO_LAUNCHES_NONE};
     std::vector<attention_shape> shapes;
     int64_t n_bytes = 0;
     if (ranks_are_exact) return attention;

@@ -42,7 +42,8 @@ typedef struct attention_case {
     const int64_t *key_first, *key_end; /* given; not NULL: without the fields above */
     int64_t first_query;                /* -1: 0, and documents are of keys, too */
     double softcap;
-    int32_t has_slopes; /* a bias of the test's local attention: ALiBi's */
+    memo_launch_kind launches; /* not 0: what the host's attention computes from */
+    int32_t has_slopes;        /* a bias of the test's local attention: ALiBi's */
     int32_t has_sinks;
     int64_t document_begins[MAX_DOCUMENTS + 1];
     int64_t n_documents; /* 0: one, without a list */
@@ -592,6 +593,65 @@ static memo_status watched_backward(void* user, memo_stream stream,
     return watched((const watched_attention*)user, stream, block, 1, error);
 }
 
+/* The host's attention from device arrays alone: those of a fused kernel, read where it would run.
+ * A query is a segment of its own. */
+static void launched_row(memo_segments* to, memo_segment* rows, int64_t q, int64_t begin,
+                         int64_t end) {
+    const memo_segment row = {q, q + 1, begin, end, MEMO_SEGMENT_FULL, 0};
+    rows[to->n++] = row;
+}
+
+static void launched_rows(const memo_segments* from, memo_segments* to, memo_segment* rows) {
+    for (int32_t k = 0; k < from->n_launches; k++) {
+        const memo_launch* l = &from->launches[k];
+        for (int32_t s = 0; s < l->n; s++)
+            for (int64_t i = 0; i < l->q_counts[s]; i++) {
+                const int64_t n_k = l->k_counts[s], at = i + n_k - l->q_counts[s];
+                int64_t begin = 0, end = n_k;
+                if (l->left >= 0) begin = (l->from_top ? i : at) - l->left;
+                if (l->right >= 0 && at + l->right + 1 < end) end = at + l->right + 1;
+                launched_row(to, rows, l->q_begins[s] + i, l->k_begins[s] + (begin > 0 ? begin : 0),
+                             l->k_begins[s] + end);
+            }
+    }
+    for (int32_t s = 0; s < from->n && !from->n_launches; s++)
+        for (int64_t q = from->q_ranges[2 * s]; q < from->q_ranges[2 * s + 1]; q++) {
+            const int64_t i = q - from->q_ranges[2 * s], after = from->q_ranges[2 * s + 1] - 1 - q;
+            launched_row(to, rows, q, from->k_ranges[2 * s] + (from->types[s] & 2 ? i : 0),
+                         from->k_ranges[2 * s + 1] - (from->types[s] & 1 ? after : 0));
+        }
+}
+
+static memo_status launched_run(void* args, memo_error* error) {
+    const host_attention_args* a = (const host_attention_args*)args;
+    host_attention_args by_rows = *a;
+    memo_status status;
+    int64_t n = 0;
+    for (int32_t r = 0; r < a->block.n_q_runs; r++) n += a->block.q_runs[r].count;
+    memo_segment* rows = (memo_segment*)calloc((size_t)n, sizeof *rows);
+    by_rows.block.segments = MEMO_ZERO(memo_segments);
+    by_rows.block.segments.host = rows;
+    launched_rows(&a->block.segments, &by_rows.block.segments, rows);
+    status = host_attention_run(&by_rows, error);
+    free(rows);
+    return status;
+}
+
+static memo_status launched(host_attention* state, memo_stream stream,
+                            const memo_attention_block* block, int is_backward, memo_error* error) {
+    host_attention_args args = {*block, state, is_backward};
+    args.block.segments.host = NULL;
+    return memo_host_device_launch(state->device, stream, launched_run, &args, sizeof args, error);
+}
+static memo_status launched_forward(void* user, memo_stream stream,
+                                    const memo_attention_block* block, memo_error* error) {
+    return launched((host_attention*)user, stream, block, 0, error);
+}
+static memo_status launched_backward(void* user, memo_stream stream,
+                                     const memo_attention_block* block, memo_error* error) {
+    return launched((host_attention*)user, stream, block, 1, error);
+}
+
 /* A local attention of the user's: ALiBi, a bias by the model's head and the distance.  One query
  * after another. */
 typedef struct biased_args {
@@ -603,27 +663,21 @@ static int64_t block_position(const memo_run* runs, int64_t row) {
     for (; row >= runs->count; runs++) row -= runs->count;
     return runs->start + row;
 }
-static int64_t block_rows(const memo_run* runs, int32_t n) {
-    int64_t rows = 0;
-    while (n--) rows += runs[n].count;
-    return rows;
-}
-
-static void biased_query(const biased_args* args, int64_t b, int64_t i, int64_t h) {
+static void biased_query(const biased_args* args, const memo_segment* segment, int64_t b, int64_t i,
+                         int64_t h) {
     const memo_attention_block* a = &args->block;
-    int64_t n_k = block_rows(a->k_runs, a->n_k_runs), j, e, low, high;
+    int64_t j, e, low, high;
     int64_t kv = h / (a->n_q_heads / a->n_kv_heads), query = block_position(a->q_runs, i);
     int64_t q_at = b * a->q_batch_stride + i * a->q_row_stride + h * a->head_size;
     int64_t out_at = b * a->out_batch_stride + i * a->out_row_stride + h * a->v_head_size;
     int64_t lse_at = b * a->lse_batch_stride + i * a->lse_row_stride + h;
     double out[64] = {0}, sum = 0, slope = slope_of_head(a->first_q_head + h);
-    memo_mask_interval(&a->mask, query, &low, &high);
-    for (j = 0; j < n_k; j++) {
+    memo_segment_keys(segment, i, &low, &high);
+    for (j = low; j < high; j++) {
         int64_t key = block_position(a->k_runs, j);
         int64_t k_at = b * a->k_batch_stride + j * a->k_row_stride + kv * a->head_size;
         int64_t v_at = b * a->v_batch_stride + j * a->v_row_stride + kv * a->v_head_size;
         double score = 0, p, d_p = 0, d_s, bend = 1; /* of the softcap */
-        if (key < low || key >= high) continue;
         for (e = 0; e < a->head_size; e++)
             score += (double)((const float*)a->q)[q_at + e] * ((const float*)a->k)[k_at + e];
         score *= a->scale;
@@ -656,11 +710,13 @@ static void biased_query(const biased_args* args, int64_t b, int64_t i, int64_t 
 
 static memo_status biased_run(void* args, memo_error* error) {
     const biased_args* a = (const biased_args*)args;
-    int64_t n_q = block_rows(a->block.q_runs, a->block.n_q_runs), b, i, h;
     (void)error;
-    for (b = 0; b < a->block.n_batch; b++)
-        for (i = 0; i < n_q; i++)
-            for (h = 0; h < a->block.n_q_heads; h++) biased_query(a, b, i, h);
+    for (int32_t k = 0; k < a->block.segments.n; k++) {
+        const memo_segment* segment = &a->block.segments.host[k];
+        for (int64_t b = 0; b < a->block.n_batch; b++)
+            for (int64_t i = segment->q_begin; i < segment->q_end; i++)
+                for (int64_t h = 0; h < a->block.n_q_heads; h++) biased_query(a, segment, b, i, h);
+    }
     return MEMO_STATUS_OK;
 }
 static memo_status biased_forward(void* user, memo_stream stream, const memo_attention_block* block,
@@ -974,6 +1030,11 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     desc.attention = CASE_ATTENTION(&desc, host);
 #else
     desc.attention = host_attention_functions(&state);
+    if (c->launches) {
+        desc.attention.forward = launched_forward;
+        desc.attention.backward = launched_backward;
+        desc.attention.launches = c->launches;
+    }
 #endif
     if (rank == all->failing_rank && !all->fails_latent) desc.attention.forward = failing_attention;
     if (c->has_slopes) {

@@ -131,9 +131,9 @@ static void random_mask(seen_mask* m, int kind) {
 /* ---- segments ---- */
 
 /* Counts the pairs of a list; its segments ascend, and each query sees a key. */
-static void count_pairs(const memoi_segment* list, int64_t n, unsigned char* seen) {
+static void count_pairs(const memo_segment* list, int64_t n, unsigned char* seen) {
     for (int64_t i = 0; i < n; i++) {
-        const memoi_segment* s = &list[i];
+        const memo_segment* s = &list[i];
         CHECK(s->q_begin >= (i ? s[-1].q_end : 0) && s->q_begin < s->q_end);
         CHECK(s->k_begin >= (i ? s[-1].k_begin : 0) && s->k_end >= (i ? s[-1].k_end : 0));
         for (int64_t q = s->q_begin; q < s->q_end; q++) {
@@ -142,9 +142,9 @@ static void count_pairs(const memoi_segment* list, int64_t n, unsigned char* see
             for (int64_t k = s->k_begin; k < s->k_end; k++) { /* the table of the types */
                 const int64_t row = q - s->q_begin, column = k - s->k_begin;
                 int is_seen = 1;
-                if (s->type == MEMOI_SEGMENT_CAUSAL || s->type == MEMOI_SEGMENT_BAND)
+                if (s->type == MEMO_SEGMENT_CAUSAL || s->type == MEMO_SEGMENT_BAND)
                     is_seen &= column <= row + nk - nq;
-                if (s->type == MEMOI_SEGMENT_INVERSE || s->type == MEMOI_SEGMENT_BAND)
+                if (s->type == MEMO_SEGMENT_INVERSE || s->type == MEMO_SEGMENT_BAND)
                     is_seen &= column >= row;
                 seen[q * MAX_TOKENS + k] += (unsigned char)is_seen;
                 n_seen += is_seen;
@@ -179,7 +179,7 @@ typedef struct counts {
 /* Segments of positions, and those of a random block. */
 static void check_mask(const seen_mask* m, counts* total) {
     static unsigned char seen[MAX_TOKENS * MAX_TOKENS], rows_seen[MAX_TOKENS * MAX_TOKENS];
-    memoi_segment list[MAX_SEGMENTS], rows[MAX_SEGMENTS];
+    memo_segment list[MAX_SEGMENTS], rows[MAX_SEGMENTS];
     memo_run q_runs[MAX_TOKENS], k_runs[MAX_TOKENS];
     const int32_t n_q = random_runs(m->n_tokens, q_runs), n_k = random_runs(m->n_keys, k_runs);
     int64_t row = 0, n_wrong = 0;
@@ -252,7 +252,7 @@ TEST(a_document_over_ranks_has_a_segment_a_block) {
         memo_error error;
         memo_sharding sharding;
         const memo_mask mask = {.n_tokens = desc.n_tokens};
-        memoi_segment whole, rows[8];
+        memo_segment whole, rows[8];
         if (i % 2) {
             desc.kind = MEMO_SHARDING_DOCUMENTS;
             desc.document_begins = begins;
@@ -261,7 +261,7 @@ TEST(a_document_over_ranks_has_a_segment_a_block) {
         IN_CASE("ring %d, %d tokens", (int)desc.ring, (int)desc.n_tokens);
         CHECK(!memo_sharding_make(&desc, &sharding, &error));
         CHECK_IS(memoi_segments_of_mask(&mask, 0, 0, &whole), ==, 1);
-        CHECK_IS(whole.type, ==, desc.n_tokens > 1 ? MEMOI_SEGMENT_CAUSAL : MEMOI_SEGMENT_FULL);
+        CHECK_IS(whole.type, ==, desc.n_tokens > 1 ? MEMO_SEGMENT_CAUSAL : MEMO_SEGMENT_FULL);
         for (int32_t q = 0; q < desc.ring; q++)
             for (int32_t k = 0; k < desc.ring; k++) {
                 memo_run q_runs[8], k_runs[8];
@@ -272,7 +272,7 @@ TEST(a_document_over_ranks_has_a_segment_a_block) {
                 memoi_segments_derive(&whole, 1, q_runs, n_q, k_runs, n_k, rows);
                 if (!n) continue;
                 CHECK_IS(rows[0].type, ==,
-                         q == k && rows[0].q_end > 1 ? MEMOI_SEGMENT_CAUSAL : MEMOI_SEGMENT_FULL);
+                         q == k && rows[0].q_end > 1 ? MEMO_SEGMENT_CAUSAL : MEMO_SEGMENT_FULL);
             }
         memo_sharding_free(&sharding);
     }
@@ -328,7 +328,7 @@ static void attend_either(tensors* t, int is_backward, int64_t q, const int64_t*
 }
 
 /* A call of a kernel with lists of lengths, from what the launch says alone. */
-static void call_launch(tensors* t, const memoi_launch* l, int is_backward) {
+static void call_launch(tensors* t, const memo_launch* l, int is_backward) {
     int32_t max_q = 0, max_k = 0, has_gaps = 0;
     for (int32_t s = 0; s < l->n; s++) {
         const int64_t n_q = l->q_counts[s], n_k = l->k_counts[s];
@@ -357,13 +357,13 @@ enum { MAX_WORDS = 6 * MAX_SEGMENTS };
 typedef struct block_launches {
     memoi_launches x;
     memoi_sequence sequences[MAX_SEGMENTS];
-    memoi_launch launches[MAX_SEGMENTS];
+    memo_launch launches[MAX_SEGMENTS];
     int64_t q_ends[MAX_SEGMENTS], k_ends[MAX_SEGMENTS];
     int32_t words[MAX_WORDS];
 } block_launches;
 
-static void make_launches(block_launches* b, const memoi_segment* rows, int64_t n,
-                          memoi_kernel kernel) {
+static void make_launches(block_launches* b, const memo_segment* rows, int64_t n,
+                          memo_launch_kind kernel) {
     b->x.sequences = b->sequences;
     b->x.launches = b->launches;
     b->x.q_ends = b->q_ends;
@@ -376,18 +376,18 @@ static void make_launches(block_launches* b, const memoi_segment* rows, int64_t 
 /* What computes a block: launches of two kernels, FFA's ranges with a type each, and intervals. */
 enum { BY_VARLEN, BY_RAGGED, BY_RANGES, BY_INTERVALS, N_WAYS };
 
-static void compute_block(tensors* t, const memoi_segment* rows, int64_t n, int way,
+static void compute_block(tensors* t, const memo_segment* rows, int64_t n, int way,
                           int is_backward) {
     static block_launches b;
     if (way == BY_VARLEN || way == BY_RAGGED) {
-        make_launches(&b, rows, n, way == BY_VARLEN ? MEMOI_KERNEL_VARLEN : MEMOI_KERNEL_RAGGED);
+        make_launches(&b, rows, n, way == BY_VARLEN ? MEMO_LAUNCHES_VARLEN : MEMO_LAUNCHES_RAGGED);
         for (int32_t i = 0; i < b.x.n; i++) call_launch(t, &b.launches[i], is_backward);
         return;
     }
     for (int64_t s = 0; s < n; s++)
         for (int64_t q = rows[s].q_begin; q < rows[s].q_end; q++) {
             int64_t keys[MAX_ROWS], n_keys = 0, low = rows[s].k_begin, high = rows[s].k_end;
-            if (way == BY_INTERVALS) memoi_segment_keys(&rows[s], q, &low, &high);
+            if (way == BY_INTERVALS) memo_segment_keys(&rows[s], q, &low, &high);
             for (int64_t k = low; k < high; k++) {
                 const int64_t i = q - rows[s].q_begin, j = k - rows[s].k_begin;
                 const int64_t n_q = rows[s].q_end - rows[s].q_begin;
@@ -453,7 +453,7 @@ TEST(attention_from_launches_is_exact) {
                 if (!is_backward) expected.dots[q] = dot(expected.out[q], t.d_out[q]);
             }
             for (int32_t level = 0; level < m.n_levels; level++) {
-                memoi_segment list[MAX_SEGMENTS], rows[MAX_SEGMENTS];
+                memo_segment list[MAX_SEGMENTS], rows[MAX_SEGMENTS];
                 const int64_t n = memoi_segments_of_mask(&m.mask, level, m.n_first_keys, list);
                 const int64_t n_rows =
                     memoi_segments_derive(list, n, q_runs, n_q_runs, k_runs, n_k_runs, rows);
@@ -505,11 +505,11 @@ static double count_launches(int32_t ring, int64_t n_documents, int64_t window, 
     desc.n_documents = mask.n_documents = n_documents;
     CHECK(!memo_sharding_make(&desc, &sharding, &error));
     const int64_t n = memoi_segments_of_mask(&mask, 0, 0, NULL), most = 8 * (n + 100);
-    memoi_segment* list = (memoi_segment*)calloc((size_t)n, sizeof *list);
-    memoi_segment* rows = (memoi_segment*)calloc((size_t)most, sizeof *rows);
+    memo_segment* list = (memo_segment*)calloc((size_t)n, sizeof *list);
+    memo_segment* rows = (memo_segment*)calloc((size_t)most, sizeof *rows);
     memo_run *q_runs = (memo_run*)calloc((size_t)most, sizeof *q_runs), *k_runs = q_runs + most / 2;
     memoi_launches x = {(memoi_sequence*)calloc((size_t)most, sizeof(memoi_sequence)),
-                        (memoi_launch*)calloc((size_t)most, sizeof(memoi_launch)),
+                        (memo_launch*)calloc((size_t)most, sizeof(memo_launch)),
                         (int64_t*)calloc((size_t)most, 8),
                         (int64_t*)calloc((size_t)most, 8),
                         0,
@@ -522,7 +522,7 @@ static double count_launches(int32_t ring, int64_t n_documents, int64_t window, 
             const int32_t n_k = memoi_sharding_ring_runs(&sharding, k, k_runs);
             const int64_t n_rows = memoi_segments_derive(list, n, q_runs, n_q, k_runs, n_k, rows);
             CHECK(n_rows <= most && n_q <= most / 2 && n_k <= most / 2);
-            memoi_launches_make(&x, rows, n_rows, MEMOI_KERNEL_VARLEN);
+            memoi_launches_make(&x, rows, n_rows, MEMO_LAUNCHES_VARLEN);
             n_blocks[q != k] += n_rows > 0;
             launches[q != k] += x.n;
             segments[q != k] += (double)n_rows;

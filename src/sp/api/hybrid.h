@@ -126,7 +126,7 @@ MEMO_API void memo_exchange_destroy(memo_exchange* exchange);
 
 /* Passes of the sequence group.  Pass the same exchange to forward and backward.  Gradients of
  * padding rows are 0.  After a failure the results are undefined.  UNSUPPORTED: the device has no
- * row kernels, which every backward needs. */
+ * row kernels, which every backward needs, and a forward with rows that see nothing. */
 MEMO_TRY memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_exchange* exchange,
                                                const memo_sp_attention_tensors* tensors,

@@ -51,13 +51,85 @@ typedef struct memo_mask {
 MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
                                  int64_t* end);
 
-/* Rows are the positions of q_runs and k_runs in their order, without padding if the device has row
- * kernels.  Element e of head h of row i of sequence b of q is at
+/* --- segments ---
+ *
+ * In rows, what the queries of a block see is a list of segments.  Of the queries [q_begin, q_end),
+ * nq rows, number i sees these keys j of [k_begin, k_end), nk rows, all counted from 0:
+ *
+ *     FULL     all                          CAUSAL   j <= i + nk - nq
+ *     INVERSE  j >= i                       BAND     i <= j <= i + nk - nq
+ *
+ * Each query is in at most one segment, and sees at least one key of it.  Segments ascend: q_begin,
+ * k_begin and k_end do not descend from a segment to the next.  In a causal document that is cut
+ * zigzag, a rank's own keys are one CAUSAL segment, and the keys of another rank one FULL
+ * segment. */
+
+typedef enum memo_segment_type { /* the numbers of FlexFlashAttention's attn_type_map */
+                                 MEMO_SEGMENT_FULL = 0,
+                                 MEMO_SEGMENT_CAUSAL,
+                                 MEMO_SEGMENT_INVERSE,
+                                 MEMO_SEGMENT_BAND,
+                                 MEMO_N_SEGMENT_TYPES
+} memo_segment_type;
+
+typedef struct memo_segment {
+    int64_t q_begin, q_end, k_begin, k_end;
+    memo_segment_type type;
+    int32_t level; /* of the mask that the segment is from */
+} memo_segment;
+
+/* The keys [*begin, *end) that query q of a segment sees. */
+MEMO_API void memo_segment_keys(const memo_segment* segment, int64_t q, int64_t* begin,
+                                int64_t* end);
+
+/* What a local attention gets beside segments on the host: arrays in device memory. */
+typedef enum memo_launch_kind {
+    MEMO_LAUNCHES_NONE = 0,
+    MEMO_LAUNCHES_RANGES, /* ranges and types: FlexFlashAttention, one call */
+    MEMO_LAUNCHES_VARLEN, /* these, and launches of FlashAttention 2 and 3 */
+    MEMO_LAUNCHES_RAGGED, /* these, and launches of cuDNN, whose INVERSE is from_top */
+    MEMO_N_LAUNCH_KINDS
+} memo_launch_kind;
+
+/* Sequences that one call of a fused kernel computes; no two of a launch share queries or keys.
+ * Query i of nq sees key j of nk, both counted within their sequence, if
+ *     i + nk - nq - left <= j <= i + nk - nq + right
+ *
+ *   FlashAttention 3   cu_seqlens are begins; with has_gaps seqused are counts; causal if left is
+ *                      -1 and right 0, otherwise window_size (left, right).  Its backward sets
+ *                      gradients: let it write to scratch memory, and add the rows of sequences
+ *   FlashAttention 2   has no seqused in backward: a gap is two sequences more, of queries without
+ *                      keys and of keys without queries
+ *   cuDNN              ragged offsets are begins x the elements of a row, lengths are counts.
+ *                      Right 0: BOTTOM_RIGHT with right bound 0; a window also has the left bound
+ *                      left + 1; from_top: TOP_LEFT with left bound 1 */
+typedef struct memo_launch {
+    int32_t n;            /* sequences */
+    int32_t left, right;  /* -1: no limit */
+    int32_t from_top;     /* 1: the left limit is i - left <= j */
+    int32_t max_q, max_k; /* of the longest sequences */
+    int32_t has_gaps;     /* rows lie between sequences */
+    /* In device memory, rows of the block: begins are (n + 1), counts are (n). */
+    const int32_t *q_begins, *q_counts, *k_begins, *k_counts;
+} memo_launch;
+
+/* The segments of a block.  Arrays stay unchanged until the stream has passed. */
+typedef struct memo_segments {
+    int32_t n;
+    const memo_segment* host; /* (n), in host memory */
+    /* In device memory, as memo_attention.launches says; otherwise NULL. */
+    const int32_t *q_ranges, *k_ranges, *types; /* (n, 2), (n, 2), (n) */
+    int32_t n_launches;
+    const memo_launch* launches; /* (n_launches), in host memory */
+} memo_segments;
+
+/* Rows are the positions of q_runs and k_runs in their order, without padding.  Element e of head h
+ * of row i of sequence b of q is at
  *     q[b * q_batch_stride + i * q_row_stride + h * head_size + e].
  * The strides of q, k, v and out apply to d_q, d_k, d_v and d_out too.  Heads of v, out and their
  * gradients have v_head_size elements.  lse and row_dots have a number per row and head, with the
  * strides of lse.  Strides count elements.  Query head h reads key head h / (n_q_heads /
- * n_kv_heads).  The n_batch sequences share the runs and the mask. */
+ * n_kv_heads).  The n_batch sequences share the runs and the segments. */
 typedef struct memo_attention_block {
     memo_type type;       /* of q, k, v, d_out: F32, BF16 or F16 */
     float scale;          /* of the scores */
@@ -67,6 +139,7 @@ typedef struct memo_attention_block {
     int32_t head_size, v_head_size; /* of q and k; of v and out */
     int32_t n_q_runs, n_k_runs;
     const memo_run *q_runs, *k_runs; /* unchanged until the stream has passed */
+    memo_segments segments;          /* which pairs of rows there are, and no others */
     memo_mask mask;
     int64_t q_row_stride, q_batch_stride, k_row_stride, k_batch_stride, v_row_stride,
         v_batch_stride, out_row_stride, out_batch_stride, lse_row_stride, lse_batch_stride;
@@ -78,8 +151,8 @@ typedef struct memo_attention_block {
 } memo_attention_block;
 
 /* Enqueues on stream and returns.  block is valid only during the call.
- *   forward    the softmax over this block's keys: sets out and lse.  A row that sees no key gets
- *              out 0 and lse -inf.
+ *   forward    the softmax over this block's keys: sets out and lse of the rows in segments, and
+ *              no others
  *   backward   lse is over all keys, and row_dots belongs to the final output:
  *              P = exp(scale * q k - lse), d_v += P^T d_out, dS = P * (d_out v^T - row_dots),
  *              d_q += scale * dS k, d_k += scale * dS^T q
@@ -94,6 +167,7 @@ typedef memo_status (*memo_attention_function)(void* user, memo_stream stream,
 typedef struct memo_attention {
     memo_attention_function forward, backward; /* both are required */
     void* user;
+    memo_launch_kind launches; /* device arrays of memo_segments that the functions read */
 } memo_attention;
 
 /* Latent keys (DeepSeek-V2's latent attention): keys and values are functions of narrow rows, which

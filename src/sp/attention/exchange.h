@@ -1,5 +1,5 @@
 #pragma once
-#include "sp/attention/masks.h"
+#include "sp/attention/launches.h"
 #include "sp/attention/shape.h"
 /* ---- >>exchange plans ---------------------------------------------------------------------------
  * Knows: the runs of each ring rank, and the masks.  Knows nothing of tensors, heads or streams.
@@ -33,11 +33,12 @@ typedef struct memoi_exchange_sight {
 } memoi_exchange_sight;
 
 /* Step s of a sequence: some runs of queries, from row q_row on, against keys, which arrive behind
- * those of earlier sequences.  n_q_runs 0: nothing. */
+ * those of earlier sequences.  Without segments nothing is computed. */
 typedef struct memoi_exchange_step {
     const memo_run *q_runs, *k_runs;
     int32_t n_q_runs, n_k_runs;
     int64_t q_row, n_q_rows, k_row, n_k_rows;
+    memoi_block_segments seen; /* of these rows */
 } memoi_exchange_step;
 
 /* Rows of keys that arrive, and contributions to gradients that leave, lie in pools, where there is
@@ -66,11 +67,16 @@ struct memo_exchange {
      * sees the ancestors at a depth. */
     memo_mask* masks;
     int32_t n_levels;
+    /* The masks' segments of positions: those of mask m from first_seen[m]. */
+    memo_segment* seen;
+    int64_t* first_seen; /* (n_parts * n_levels + 1) */
+    memo_launch_kind launches;
+    void* on_device;   /* arrays of all steps' segments; NULL: none */
     memo_label agreed; /* digests of all that ranks must agree on, except the pass */
     int32_t has_sinks;
     /* Steps in which no rank reads anything are left out. */
     int32_t last_step;
-    int32_t ends_runs;          /* runs end at the last token */
+    int64_t first_unset;        /* rows of queries from here on are not all set by step 0 */
     int64_t most_runs;          /* of a rank */
     int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
     int64_t* n_rows;            /* (2, ring) of all sequences, by distance: sent; received */
@@ -215,9 +221,9 @@ MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes
 
 /* --- runs --- */
 
-/* With ends_runs without padding, which is behind the other rows of a rank. */
+/* Without padding, which is behind the other rows of a rank. */
 MEMOI void memoi_exchange_take_tokens(memoi_shape_tokens* tokens, const memo_sharding* sharding,
-                                      int ends_runs, memob_arrays* arrays) {
+                                      memob_arrays* arrays) {
     tokens->sharding = *sharding;
     for (int32_t r = 0; r < sharding->ring; r++)
         tokens->max_runs = memob_max(tokens->max_runs, memoi_sharding_ring_runs(sharding, r, NULL));
@@ -226,9 +232,8 @@ MEMOI void memoi_exchange_take_tokens(memoi_shape_tokens* tokens, const memo_sha
     for (int32_t r = 0; r < sharding->ring && !arrays->failed; r++) {
         memo_run* runs = tokens->runs + r * tokens->max_runs;
         int32_t n = memoi_sharding_ring_runs(sharding, r, runs);
-        while (ends_runs && n && runs[n - 1].start >= sharding->n_tokens) n--;
-        if (ends_runs && n)
-            runs[n - 1].count = memoi_sharding_run_below(&runs[n - 1], sharding->n_tokens);
+        while (n && runs[n - 1].start >= sharding->n_tokens) n--;
+        if (n) runs[n - 1].count = memoi_sharding_run_below(&runs[n - 1], sharding->n_tokens);
         tokens->n_runs[r] = n;
     }
 }
@@ -300,6 +305,21 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
 #ifndef MEMOI_EXCHANGE_SEARCH           /* tests set it */
 #define MEMOI_EXCHANGE_SEARCH (1 << 18) /* runs to look at in a plan: some milliseconds */
 #endif
+
+/* What the masks let queries see, as segments. */
+MEMOI void memoi_exchange_see(memo_exchange* plan) {
+    const int64_t n_masks = (int64_t)plan->shape.n_parts * plan->n_levels;
+    plan->first_seen = MEMOB_ARRAY(&plan->arrays, int64_t, n_masks + 1);
+    for (int is_filled = 0; is_filled < 2 && !plan->arrays.failed; is_filled++) {
+        int64_t n = 0;
+        for (int64_t m = 0; m < n_masks; m++) {
+            plan->first_seen[m] = n;
+            n += memoi_segments_of_mask(&plan->masks[m], 0, 0, is_filled ? plan->seen + n : NULL);
+        }
+        plan->first_seen[n_masks] = n;
+        if (!is_filled) plan->seen = MEMOB_ARRAY(&plan->arrays, memo_segment, n + 1);
+    }
+}
 
 /* Finds what the queries of all ranks see. */
 MEMOI void memoi_exchange_look(memo_exchange* plan) {
@@ -404,9 +424,9 @@ MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32
     return p;
 }
 
-/* Step 0 has all queries of level 0, because these set every row but padding, unless its keys are
- * of another node.  All levels of a part have the keys that any of them reads. */
-MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_t mask) {
+/* Step 0 has all queries of level 0, unless its keys are of another node.  All levels of a part
+ * have the keys that any of them reads. */
+MEMOI void memoi_exchange_make_step(memo_exchange* plan, int32_t s, int32_t mask) {
     const memoi_shape* shape = &plan->shape;
     const int32_t rd = shape->sharding.ring, me = shape->ring_rank, distance = plan->distances[s];
     const int32_t owner = (me - distance + rd) % rd, part = mask / plan->n_levels;
@@ -431,6 +451,12 @@ MEMOI void memoi_exchange_make_step(const memo_exchange* plan, int32_t s, int32_
     r->n_q_rows = memoi_exchange_runs_rows(r->q_runs, r->n_q_runs);
     r->n_k_rows = memoi_exchange_runs_rows(r->k_runs, r->n_k_runs);
     r->k_row = mask ? r[-1].k_row + is_first * r[-1].n_k_rows : 0;
+
+    memoi_block_segments_make(
+        plan->seen + plan->first_seen[mask], plan->first_seen[mask + 1] - plan->first_seen[mask],
+        r->q_runs, r->n_q_runs, r->k_runs, r->n_k_runs, plan->launches, &plan->arrays, &r->seen);
+    plan->has_own_work |= !s && r->seen.segments.n;
+    if (!s && is_first) plan->first_unset = memob_min(plan->first_unset, r->seen.first_row);
 }
 
 /* --- turns --- */
@@ -539,6 +565,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     memob_arrays *arrays = &plan->arrays, scratch = MEMO_ZERO(memob_arrays);
     int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, rd * rd) : NULL;
     int32_t s, n;
+    plan->first_unset = shape->sharding.ring_tokens;
     plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, rd * n_masks);
     plan->distances = MEMOB_ARRAY(arrays, int32_t, rd);
     plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
@@ -575,10 +602,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     plan->piece_runs = MEMOB_ARRAY(
         arrays, memo_run, (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
     for (int32_t mask = 0; mask < n_masks && !arrays->failed; mask++)
-        for (s = 0; s < n; s++) {
-            memoi_exchange_make_step(plan, s, mask);
-            plan->has_own_work |= !s && plan->steps[mask].n_q_runs && plan->steps[mask].n_k_runs;
-        }
+        for (s = 0; s < n && !arrays->failed; s++) memoi_exchange_make_step(plan, s, mask);
     if (!arrays->failed) memoi_exchange_make_rooms(plan, counts, &scratch);
     arrays->failed |= scratch.failed;
     memob_arrays_free(&scratch);

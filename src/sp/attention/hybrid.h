@@ -1,5 +1,6 @@
 #pragma once
 #include "sp/attention/buffers.h"
+#include "sp/attention/uploads.h"
 /* ---- >>hybrid attention -------------------------------------------------------------------------
  * Knows: Ulysses and the ring as functions, and the buffers that these need.  Knows nothing of how
  * Ulysses and the ring work.
@@ -91,12 +92,18 @@ MEMOI memo_status memoi_hybrid_device_check(const char* name, const memo_sp_atte
                                             memo_error* error) {
     if (MEMOI_GIVEN(name, desc, device) || MEMOI_GIVEN(name, desc, stream) ||
         MEMOI_GIVEN(name, desc, attention.forward) || MEMOI_GIVEN(name, desc, attention.backward) ||
+        MEMOI_INTEGER(name, desc, attention.launches, 0, MEMO_N_LAUNCH_KINDS - 1) ||
         (desc->latent.size && MEMOI_GIVEN(name, desc, latent.expand)) ||
         (desc->latent.size && MEMOI_GIVEN(name, desc, latent.reduce)) ||
         (desc->sharding.ring > 1 && MEMOI_GIVEN(name, desc, ring)) ||
         (desc->n_nodes > 1 && MEMOI_GIVEN(name, desc, nodes)) ||
         (desc->sharding.ulysses > 1 && MEMOI_GIVEN(name, desc, ulysses)))
         return MEMO_STATUS_INVALID_ARGUMENT;
+    if (desc->attention.launches &&
+        memob_max(desc->sharding.ring_tokens, desc->key_sharding.ring_tokens) > INT32_MAX)
+        return MEMOI_REFUSE("%s.attention.launches: rows of a ring rank do not fit 32 bits (%lld); "
+                            "more ring ranks, or MEMO_LAUNCHES_NONE",
+                            name, (long long)desc->sharding.ring_tokens);
     return memoi_check_memory(name, desc->device_memory, error);
 }
 
@@ -255,7 +262,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     memo_status status;
     plan->attention = attention;
     plan->has_sinks = desc->has_sinks != 0;
-    plan->ends_runs = MEMO_DEVICE_HAS(attention->target.device, row_kernel);
+    plan->launches = attention->desc.attention.launches;
     *shape = attention->shape;
     if (!memoi_desc_is_alike(sharding, &shape->sharding))
         return MEMOI_REFUSE("memo_exchange_desc.sharding: does not match the attention's, which is "
@@ -270,7 +277,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
 
     /* Who holds which tokens. */
     for (int32_t i = 0; i <= shape->has_key_sharding && !plan->arrays.failed; i++) {
-        memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], plan->ends_runs, &plan->arrays);
+        memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], &plan->arrays);
         plan->most_runs = memob_max(plan->most_runs, plan->tokens[i].max_runs);
     }
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
@@ -280,10 +287,13 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     status = memoi_hybrid_plan_masks(plan, desc->masks, error);
     if (status) return status;
     plan->n_lookers = shape->sharding.ring;
+    memoi_exchange_see(plan);
     memoi_exchange_look(plan);
     if (!plan->arrays.failed)
         (shape->n_nodes > 1 ? memoi_exchange_make_nodes : memoi_exchange_make)(plan);
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
+    status = memoi_exchange_upload(plan, attention->target.device, stream, error);
+    if (status) return status;
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);
     status = memoi_comm_meet(attention->desc.ring, stream, &plan->agreed, "exchange", error);
@@ -315,6 +325,7 @@ void memo_exchange_destroy(memo_exchange* plan) {
     MEMOB_IGNORE(memo_stream_synchronize(plan->attention->target.device,
                                          plan->attention->target.streams[MEMOI_TARGET_COMPUTE],
                                          NULL));
+    if (plan->on_device) memo_device_free(plan->attention->target.device, plan->on_device, NULL);
     for (int32_t d = 0; d < plan->shape.n_nodes && plan->of_nodes; d++)
         memob_arrays_free(&plan->of_nodes[d].arrays);
     memob_arrays_free(&plan->arrays);

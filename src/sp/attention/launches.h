@@ -7,25 +7,6 @@
  * 1. No two sequences of a launch share queries or keys, and both ascend.
  * 2. Every sequence that has a segment is in one launch. */
 
-/* Sequences of one call of a kernel.  Query i of nq sees key j of nk, both counted within their
- * sequence, if i + nk - nq - left <= j <= i + nk - nq + right. */
-typedef struct memoi_launch {
-    int32_t n;            /* sequences */
-    int32_t left, right;  /* -1: no limit */
-    int32_t from_top;     /* 1: the left limit is i - left <= j */
-    int32_t max_q, max_k; /* of the longest sequence */
-    int32_t has_gaps;     /* rows lie between sequences */
-    /* Rows: begins are n + 1, as cu_seqlens, counts are n.  Without gaps begins are enough. */
-    const int32_t *q_begins, *q_counts, *k_begins, *k_counts;
-} memoi_launch;
-
-/* What a kernel can compute in one call. */
-typedef enum memoi_kernel {
-    MEMOI_KERNEL_RANGES = 0, /* segments as they are: FFA, and kernels without a list of lengths */
-    MEMOI_KERNEL_VARLEN,     /* FlashAttention: all limits are bottom-right aligned */
-    MEMOI_KERNEL_RAGGED      /* cuDNN: INVERSE is top-left aligned, and alone */
-} memoi_kernel;
-
 /* Rows with one pair of limits. */
 typedef struct memoi_sequence {
     int64_t q_begin, q_end, k_begin, k_end;
@@ -36,18 +17,18 @@ typedef struct memoi_sequence {
 /* The launches of a block; arrays of as many as it has segments. */
 typedef struct memoi_launches {
     memoi_sequence* sequences;
-    memoi_launch* launches;
+    memo_launch* launches;
     int64_t *q_ends, *k_ends; /* of launches */
     int32_t n_sequences, n;
 } memoi_launches;
 
-MEMOI memoi_sequence memoi_sequence_of(const memoi_segment* s, memoi_kernel kernel) {
+MEMOI memoi_sequence memoi_sequence_of(const memo_segment* s, memo_launch_kind kind) {
     const int64_t n_more = s->k_end - s->k_begin - (s->q_end - s->q_begin);
     memoi_sequence x = {s->q_begin, s->q_end, s->k_begin, s->k_end, -1, -1, 0, 0};
-    MEMO_ASSERT(s->type == MEMOI_SEGMENT_FULL || n_more >= 0); /* the first query sees a key */
+    MEMO_ASSERT(s->type == MEMO_SEGMENT_FULL || n_more >= 0); /* the first query sees a key */
     if (memoi_segment_moves_end(s)) x.right = 0;
     if (memoi_segment_moves_begin(s)) x.left = (int32_t)n_more;
-    if (s->type == MEMOI_SEGMENT_INVERSE && kernel == MEMOI_KERNEL_RAGGED) {
+    if (s->type == MEMO_SEGMENT_INVERSE && kind == MEMO_LAUNCHES_RAGGED) {
         x.left = 0;
         x.from_top = 1;
     }
@@ -63,11 +44,11 @@ MEMOI int memoi_sequence_joins(const memoi_sequence* first, const memoi_sequence
            first->k_begin + 1 == second->k_begin && first->k_end == second->k_end - n_later;
 }
 
-MEMOI void memoi_launches_make_sequences(memoi_launches* x, const memoi_segment* segments,
-                                         int64_t n, memoi_kernel kernel) {
+MEMOI void memoi_launches_make_sequences(memoi_launches* x, const memo_segment* segments, int64_t n,
+                                         memo_launch_kind kind) {
     x->n_sequences = 0;
     for (int64_t i = 0; i < n; i++) {
-        const memoi_sequence next = memoi_sequence_of(&segments[i], kernel);
+        const memoi_sequence next = memoi_sequence_of(&segments[i], kind);
         memoi_sequence* last = x->sequences + x->n_sequences - 1;
         if (x->n_sequences && memoi_sequence_joins(last, &next)) {
             last->q_end = next.q_end;
@@ -80,7 +61,7 @@ MEMOI void memoi_launches_make_sequences(memoi_launches* x, const memoi_segment*
 }
 
 /* May a sequence have the limits of a launch?  Those that cut nothing are free. */
-MEMOI int memoi_sequence_fits(const memoi_sequence* s, const memoi_launch* launch) {
+MEMOI int memoi_sequence_fits(const memoi_sequence* s, const memo_launch* launch) {
     const int64_t n_q = s->q_end - s->q_begin, n_k = s->k_end - s->k_begin;
     int is_left = s->left == launch->left && s->from_top == launch->from_top;
     int is_right = s->right == launch->right;
@@ -92,11 +73,11 @@ MEMOI int memoi_sequence_fits(const memoi_sequence* s, const memoi_launch* launc
 
 /* Puts each sequence into the first launch that ends before it.  New launches have the widest
  * window, if their first sequence fits into it, since shorter documents then do, too. */
-MEMOI void memoi_launches_make(memoi_launches* x, const memoi_segment* segments, int64_t n,
-                               memoi_kernel kernel) {
-    memoi_launch widest = MEMO_ZERO(memoi_launch);
+MEMOI void memoi_launches_make(memoi_launches* x, const memo_segment* segments, int64_t n,
+                               memo_launch_kind kind) {
+    memo_launch widest = MEMO_ZERO(memo_launch);
     widest.left = -1;
-    memoi_launches_make_sequences(x, segments, n, kernel);
+    memoi_launches_make_sequences(x, segments, n, kind);
     for (int32_t i = 0; i < x->n_sequences; i++)
         if (!x->sequences[i].right && !x->sequences[i].from_top)
             widest.left = (int32_t)memob_max(widest.left, x->sequences[i].left);
@@ -104,7 +85,7 @@ MEMOI void memoi_launches_make(memoi_launches* x, const memoi_segment* segments,
     x->n = 0;
     for (int32_t i = 0; i < x->n_sequences; i++) {
         memoi_sequence* s = &x->sequences[i];
-        memoi_launch* l = x->launches;
+        memo_launch* l = x->launches;
         int32_t k = 0;
         while (k < x->n && (x->q_ends[k] > s->q_begin || x->k_ends[k] > s->k_begin ||
                             !memoi_sequence_fits(s, &l[k])))
@@ -138,7 +119,7 @@ MEMOI int64_t memoi_launches_count(const memoi_launches* x) {
 MEMOI void memoi_launches_write(memoi_launches* x, int32_t* words, const int32_t* address) {
     const int32_t* begin = words;
     for (int32_t k = 0; k < x->n; k++) {
-        memoi_launch* l = &x->launches[k];
+        memo_launch* l = &x->launches[k];
         int32_t *q_begins = words, *q_counts = q_begins + l->n + 1, *k_begins = q_counts + l->n;
         int32_t *k_counts = k_begins + l->n + 1, n = 0;
         for (int32_t i = 0; i < x->n_sequences; i++) {
@@ -159,4 +140,68 @@ MEMOI void memoi_launches_write(memoi_launches* x, int32_t* words, const int32_t
         l->k_counts = address + (k_counts - begin);
         words = k_counts + n;
     }
+}
+
+/* --- blocks --- */
+
+/* The segments of a block, without device arrays, and launches that are to be written. */
+typedef struct memoi_block_segments {
+    memo_segments segments;
+    memoi_launches launches;
+    int64_t n_rows;    /* queries that see a key */
+    int64_t first_row; /* that sees none, if all earlier ones do */
+} memoi_block_segments;
+
+MEMOI void memoi_block_segments_make(const memo_segment* seen, int64_t n_seen, const memo_run* q,
+                                     int32_t n_q, const memo_run* k, int32_t n_k,
+                                     memo_launch_kind kind, memob_arrays* arrays,
+                                     memoi_block_segments* b) {
+    const int64_t n = memoi_segments_derive(seen, n_seen, q, n_q, k, n_k, NULL);
+    memo_segment* list = MEMOB_ARRAY(arrays, memo_segment, n);
+    memset(b, 0, sizeof *b);
+    if (arrays->failed || n > INT32_MAX / 8) arrays->failed = 1;
+    if (arrays->failed) return;
+    (void)memoi_segments_derive(seen, n_seen, q, n_q, k, n_k, list);
+    b->segments.n = (int32_t)n;
+    b->segments.host = list;
+    for (int64_t i = 0; i < n; i++) {
+        b->n_rows += list[i].q_end - list[i].q_begin;
+        if (list[i].q_begin == b->first_row) b->first_row = list[i].q_end;
+    }
+    if (kind != MEMO_LAUNCHES_VARLEN && kind != MEMO_LAUNCHES_RAGGED) return;
+
+    b->launches.sequences = MEMOB_ARRAY(arrays, memoi_sequence, n);
+    b->launches.launches = MEMOB_ARRAY(arrays, memo_launch, n);
+    b->launches.q_ends = MEMOB_ARRAY(arrays, int64_t, n);
+    b->launches.k_ends = MEMOB_ARRAY(arrays, int64_t, n);
+    if (arrays->failed) return;
+    memoi_launches_make(&b->launches, list, n, kind);
+    b->segments.n_launches = b->launches.n;
+    b->segments.launches = b->launches.launches;
+}
+
+/* Numbers of the device arrays of a block. */
+MEMOI int64_t memoi_block_segments_count(const memoi_block_segments* b) {
+    return 5 * (int64_t)b->segments.n + memoi_launches_count(&b->launches);
+}
+
+/* Writes the device arrays to `words`; the segments then point to the same numbers behind
+ * `address`.  Returns the words behind them. */
+MEMOI int32_t* memoi_block_segments_write(memoi_block_segments* b, int32_t* words,
+                                          const int32_t* address) {
+    const int32_t n = b->segments.n;
+    int32_t *k_ranges = words + 2 * n, *types = k_ranges + 2 * n;
+    for (int32_t i = 0; i < n; i++) {
+        const memo_segment* s = &b->segments.host[i];
+        words[2 * i] = (int32_t)s->q_begin;
+        words[2 * i + 1] = (int32_t)s->q_end;
+        k_ranges[2 * i] = (int32_t)s->k_begin;
+        k_ranges[2 * i + 1] = (int32_t)s->k_end;
+        types[i] = (int32_t)s->type;
+    }
+    b->segments.q_ranges = address;
+    b->segments.k_ranges = address + 2 * n;
+    b->segments.types = address + 4 * n;
+    memoi_launches_write(&b->launches, types + n, address + 5 * n);
+    return words + memoi_block_segments_count(b);
 }

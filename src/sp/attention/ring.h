@@ -241,6 +241,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t mask
     block.n_q_runs = r->n_q_runs;
     block.k_runs = r->k_runs;
     block.n_k_runs = r->n_k_runs;
+    block.segments = r->seen.segments;
     block.mask = ring->plan->masks[mask];
     block.mask.document_parents = NULL; /* have levels of their own */
 
@@ -399,27 +400,30 @@ MEMOI void memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* 
     memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_MERGE, &merge);
 }
 
-/* Rows that step 0 does not set: padding, which sees nothing.  Their LSE is -inf: 4 times a number
- * whose bytes are equal, and which is nearly the lowest. */
-MEMOI void memoi_ring_set_padding(const memoi_ring* ring) {
-    const memoi_shape* shape = ring->shape;
-    const memoi_exchange_step* r = memoi_exchange_step_of(ring->plan, 0, 0);
-    const int64_t n_heads = shape->heads.n_q, n_rows = shape->sharding.ring_tokens;
-    const int64_t first = r->n_k_runs ? r->n_q_rows : 0, n = (n_rows - first) * n_heads;
+/* LSEs of n rows in each of n_batch sequences, of rows that see nothing: -inf, which is 4 times a
+ * number whose bytes are equal, and which is nearly the lowest. */
+MEMOI void memoi_ring_clear_lses(const memoi_ring* ring, float* lse, int64_t n, int32_t n_batch) {
+    const int64_t n_heads = ring->shape->heads.n_q;
+    const int64_t stride = ring->shape->sharding.ring_tokens * n_heads;
     memoi_target* target = ring->target;
-    if (!ring->plan->ends_runs || !n) return;
-    for (int32_t b = 0; b < shape->n_batch && !target->status; b++) {
-        const int64_t at = (b * n_rows + first) * n_heads;
-        memoi_target_fill(target, MEMOI_TARGET_COMPUTE, ring->out + at * shape->v_head_size,
-                          n * shape->v_head_size * 4);
-        if (!target->status)
-            target->status = memo_fill(target->device, target->streams[MEMOI_TARGET_COMPUTE],
-                                       ring->lse + at, 0xfe, n * 4, target->error);
-    }
+    for (int32_t b = 0; b < n_batch && !target->status; b++)
+        target->status = memo_fill(target->device, target->streams[MEMOI_TARGET_COMPUTE],
+                                   lse + b * stride, 0xfe, n * n_heads * 4, target->error);
     for (int k = 0; k < 2; k++)
-        memoi_target_add(target, MEMOI_TARGET_COMPUTE, MEMO_TYPE_F32, ring->lse + first * n_heads,
-                         n_rows * n_heads, ring->lse + first * n_heads, n_rows * n_heads, n,
-                         shape->n_batch);
+        memoi_target_add(target, MEMOI_TARGET_COMPUTE, MEMO_TYPE_F32, lse, stride, lse, stride,
+                         n * n_heads, n_batch);
+}
+
+/* Rows that see nothing in step 0, such as padding, and rows between them. */
+MEMOI void memoi_ring_clear_rows(const memoi_ring* ring) {
+    const memoi_shape* shape = ring->shape;
+    const int64_t first = ring->plan->first_unset, n = shape->sharding.ring_tokens - first;
+    const int64_t row = (int64_t)shape->heads.n_q * shape->v_head_size;
+    if (!n || !shape->heads.n_q) return;
+    for (int32_t b = 0; b < shape->n_batch; b++)
+        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE,
+                          ring->out + (b * shape->sharding.ring_tokens + first) * row, n * row * 4);
+    memoi_ring_clear_lses(ring, ring->lse + first * shape->heads.n_q, n, shape->n_batch);
 }
 
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
@@ -430,7 +434,7 @@ MEMOI void memoi_ring_begin(memoi_ring* ring) {
                           (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
     memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
     ring->n_turns = ring->last_brought = 0;
-    if (!ring->is_backward && !is_held) memoi_ring_set_padding(ring);
+    if (!ring->is_backward && !is_held) memoi_ring_clear_rows(ring);
     if (ring->is_backward && !is_held)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
                           memoi_ring_q_elements(shape) * 4);
@@ -617,10 +621,12 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     for (int32_t mask = 0; mask < shape->n_parts * ring->plan->n_levels; mask++) {
         const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, mask);
         memo_attention_block block;
-        if (!step->n_q_runs || !step->n_k_runs) continue;
+        if (!step->seen.segments.n) continue;
         if (!has_worked) memoi_ring_step_begin(ring, s, &op);
         has_worked = 1;
         block = memoi_ring_block(ring, mask, step, s);
+        if (memoi_ring_merges(ring, mask, s) && step->seen.n_rows < step->n_q_rows)
+            memoi_ring_clear_lses(ring, block.lse, step->n_q_rows, block.n_batch);
         memoi_ring_attend(ring, &block, step);
         if (memoi_ring_merges(ring, mask, s)) memoi_ring_merge(ring, &block, step);
     }

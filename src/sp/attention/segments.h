@@ -7,21 +7,15 @@
  * 1. Segments are built from queries in ascending order, each of which sees a key.
  * 2. Neither end of the keys of a level descends from a query to the next. */
 
-/* Of queries [q_begin, q_end) number i sees the keys [k_begin + (i), k_end - (n - 1 - i)), where n
- * is the number of queries.  INVERSE and BAND have the first term in brackets, CAUSAL and BAND the
- * second.  The types have the numbers of FFA's attn_type_map. */
-enum { MEMOI_SEGMENT_FULL = 0, MEMOI_SEGMENT_CAUSAL, MEMOI_SEGMENT_INVERSE, MEMOI_SEGMENT_BAND };
-typedef struct memoi_segment {
-    int64_t q_begin, q_end, k_begin, k_end;
-    int32_t type, level;
-} memoi_segment;
-
 /* How the ends of the keys move from a query to the next: 0 or 1. */
-MEMOI int memoi_segment_moves_begin(const memoi_segment* s) { return s->type >> 1; }
-MEMOI int memoi_segment_moves_end(const memoi_segment* s) { return s->type & 1; }
+MEMOI int memoi_segment_moves_begin(const memo_segment* s) {
+    return s->type == MEMO_SEGMENT_INVERSE || s->type == MEMO_SEGMENT_BAND;
+}
+MEMOI int memoi_segment_moves_end(const memo_segment* s) {
+    return s->type == MEMO_SEGMENT_CAUSAL || s->type == MEMO_SEGMENT_BAND;
+}
 
-/* The keys [*begin, *end) that query q of a segment sees. */
-MEMOI void memoi_segment_keys(const memoi_segment* s, int64_t q, int64_t* begin, int64_t* end) {
+void memo_segment_keys(const memo_segment* s, int64_t q, int64_t* begin, int64_t* end) {
     *begin = s->k_begin + (memoi_segment_moves_begin(s) ? q - s->q_begin : 0);
     *end = s->k_end - (memoi_segment_moves_end(s) ? s->q_end - 1 - q : 0);
 }
@@ -29,25 +23,26 @@ MEMOI void memoi_segment_keys(const memoi_segment* s, int64_t q, int64_t* begin,
 /* --- from queries to segments --- */
 
 /* A list of segments of one level, the last of which may be open. */
-typedef struct memoi_segments {
-    memoi_segment* list;        /* NULL: segments are only counted */
+typedef struct memoi_segment_list {
+    memo_segment* list;         /* NULL: segments are only counted */
     int64_t n;                  /* closed ones */
-    memoi_segment open;         /* without k_end and type */
+    memo_segment open;          /* without k_end and type */
     int64_t n_rows;             /* queries of the open one; 0: none is open */
     int64_t begin, end;         /* the keys of the last query */
     int moves_begin, moves_end; /* from the open one's second query on */
-} memoi_segments;
+} memoi_segment_list;
 
-MEMOI void memoi_segments_close(memoi_segments* x) {
+MEMOI void memoi_segments_close(memoi_segment_list* x) {
     if (!x->n_rows) return;
     x->open.k_end = x->end;
-    x->open.type = x->n_rows > 1 ? x->moves_end + 2 * x->moves_begin : MEMOI_SEGMENT_FULL;
+    x->open.type = MEMO_SEGMENT_FULL;
+    if (x->n_rows > 1) x->open.type = (memo_segment_type)(x->moves_end + 2 * x->moves_begin);
     if (x->list) x->list[x->n] = x->open;
     x->n++;
     x->n_rows = 0;
 }
 
-MEMOI void memoi_segments_open(memoi_segments* x, int64_t q, int64_t begin, int64_t end) {
+MEMOI void memoi_segments_open(memoi_segment_list* x, int64_t q, int64_t begin, int64_t end) {
     x->open.q_begin = q;
     x->open.q_end = q + 1;
     x->open.k_begin = x->begin = begin;
@@ -56,7 +51,7 @@ MEMOI void memoi_segments_open(memoi_segments* x, int64_t q, int64_t begin, int6
 }
 
 /* Adds query q, which sees the keys [begin, end). */
-MEMOI void memoi_segments_add(memoi_segments* x, int64_t q, int64_t begin, int64_t end) {
+MEMOI void memoi_segments_add(memoi_segment_list* x, int64_t q, int64_t begin, int64_t end) {
     const int64_t by_begin = begin - x->begin, by_end = end - x->end;
     int is_next = x->n_rows && q == x->open.q_end && by_begin <= 1 && by_end <= 1;
     int is_alike = by_begin == x->moves_begin && by_end == x->moves_end;
@@ -88,7 +83,7 @@ MEMOI void memoi_segments_add(memoi_segments* x, int64_t q, int64_t begin, int64
 }
 
 /* Adds n queries of one kind: from the second on, the ends move by these numbers. */
-MEMOI void memoi_segments_add_rows(memoi_segments* x, int64_t q, int64_t n, int64_t begin,
+MEMOI void memoi_segments_add_rows(memoi_segment_list* x, int64_t q, int64_t n, int64_t begin,
                                    int64_t end, int moves_begin, int moves_end) {
     for (int64_t i = 0; i < n; i++, begin += moves_begin, end += moves_end) {
         const int64_t more = n - 1 - i;
@@ -113,9 +108,9 @@ typedef struct memoi_segments_limit {
 
 /* Adds queries at own positions [own, last_own), counted like keys; number q - own is theirs.  Each
  * sees the keys of [first, last) that the limits leave. */
-MEMOI void memoi_segments_add_limited(memoi_segments* x, int64_t q, int64_t own, int64_t last_own,
-                                      int64_t first, int64_t last, memoi_segments_limit from,
-                                      memoi_segments_limit to) {
+MEMOI void memoi_segments_add_limited(memoi_segment_list* x, int64_t q, int64_t own,
+                                      int64_t last_own, int64_t first, int64_t last,
+                                      memoi_segments_limit from, memoi_segments_limit to) {
     while (own < last_own && first < last) {
         const int64_t low = from.is_set ? own + from.offset : first;
         const int64_t high = to.is_set ? own + to.offset : last;
@@ -134,7 +129,7 @@ MEMOI void memoi_segments_add_limited(memoi_segments* x, int64_t q, int64_t own,
 
 /* The queries of a mask within their documents; of level 1 those that see some of the first keys of
  * their document, which the window has left. */
-MEMOI void memoi_segments_add_documents(memoi_segments* x, const memo_mask* mask,
+MEMOI void memoi_segments_add_documents(memoi_segment_list* x, const memo_mask* mask,
                                         int64_t n_first_keys) {
     const int64_t before = memob_min(mask->window_before, MEMOB_BYTES_MAX);
     const int64_t after = memob_min(memoi_mask_after(mask), MEMOB_BYTES_MAX);
@@ -156,7 +151,8 @@ MEMOI void memoi_segments_add_documents(memoi_segments* x, const memo_mask* mask
 }
 
 /* The queries of all documents that have an ancestor at a depth. */
-MEMOI void memoi_segments_add_ancestors(memoi_segments* x, const memo_mask* mask, int32_t depth) {
+MEMOI void memoi_segments_add_ancestors(memoi_segment_list* x, const memo_mask* mask,
+                                        int32_t depth) {
     const int64_t *begins = mask->document_begins, *parents = mask->document_parents;
     for (int64_t i = 0; i < mask->n_documents; i++) {
         int64_t ancestor = i;
@@ -171,8 +167,8 @@ MEMOI void memoi_segments_add_ancestors(memoi_segments* x, const memo_mask* mask
 
 /* One level of a mask.  Returns the number of segments. */
 MEMOI int64_t memoi_segments_of_mask(const memo_mask* mask, int32_t level, int64_t n_first_keys,
-                                     memoi_segment* list) {
-    memoi_segments x = MEMO_ZERO(memoi_segments);
+                                     memo_segment* list) {
+    memoi_segment_list x = MEMO_ZERO(memoi_segment_list);
     x.list = list;
     x.open.level = level;
     if (level && mask->document_parents)
@@ -211,12 +207,12 @@ MEMOI int64_t memoi_segments_reach(const memoi_segments_end* e, int64_t position
 }
 
 /* The queries at positions [at, to), from row q on, of a segment s of positions. */
-MEMOI void memoi_segments_add_part(memoi_segments* x, const memoi_segment* s, int64_t at,
+MEMOI void memoi_segments_add_part(memoi_segment_list* x, const memo_segment* s, int64_t at,
                                    int64_t to, int64_t q, memoi_segments_end ends[2]) {
     while (at < to) {
         int64_t begin, end, first, last, n;
         int moves_first, moves_last;
-        memoi_segment_keys(s, at, &begin, &end);
+        memo_segment_keys(s, at, &begin, &end);
         first = memoi_segments_row(&ends[0], begin);
         last = memoi_segments_row(&ends[1], end);
         n = memob_min(
@@ -234,12 +230,12 @@ MEMOI void memoi_segments_add_part(memoi_segments* x, const memoi_segment* s, in
 
 /* The segments of a block: rows of query runs against rows of key runs, under one level of a mask.
  * Returns their number; list NULL: only that.  O(runs + segments of the mask). */
-MEMOI int64_t memoi_segments_derive(const memoi_segment* seen, int64_t n_seen, const memo_run* q,
+MEMOI int64_t memoi_segments_derive(const memo_segment* seen, int64_t n_seen, const memo_run* q,
                                     int32_t n_q, const memo_run* k, int32_t n_k,
-                                    memoi_segment* list) {
+                                    memo_segment* list) {
     const memoi_segments_end begin = {k, k + n_k, 0};
     memoi_segments_end ends[2] = {begin, begin};
-    memoi_segments x = MEMO_ZERO(memoi_segments);
+    memoi_segment_list x = MEMO_ZERO(memoi_segment_list);
     int64_t row = 0, first = 0, last = n_seen;
     x.list = list;
     x.open.level = n_seen ? seen->level : 0;
