@@ -173,7 +173,7 @@ int main() {
     memo_cuda_device_desc desc = {};
     memo_device* device = NULL;
     attention_plans plans;
-    attention_blocks c = {&plans, false, 0, NULL};
+    attention_blocks c = {&plans, false, NULL, {}};
     memo_error error;
     memo_status status = memo_cuda_device_create(&desc, &device, &error);
     if (!status) status = check(device, &c, &error);

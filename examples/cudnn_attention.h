@@ -76,7 +76,7 @@ struct attention_scratch {
     float* stats;
     uint16_t *out, *d_q, *d_k, *d_v; /* NULL if they lie in the caller's rows */
     int64_t* begins;                 /* of documents: (ATTENTION_N_BEGINS, documents + 1) */
-    int32_t* lengths;
+    int32_t* lengths;                /* (2, documents): of queries; of keys */
     char* workspace;
     int64_t n_bytes; /* without the workspace */
 };
@@ -97,7 +97,7 @@ static inline attention_scratch attention_carve(const attention_shape& s, char* 
     }
     if (s.documents) {
         m.begins = (int64_t*)(void*)take(ATTENTION_N_BEGINS * (s.documents + 1) * 8);
-        m.lengths = (int32_t*)(void*)take(s.documents * 4);
+        m.lengths = (int32_t*)(void*)take(2 * s.documents * 4);
     }
     m.workspace = base ? base + m.n_bytes : nullptr;
     return m;
@@ -189,6 +189,32 @@ static inline memo_status attention_get(const attention_plans* c, const attentio
 struct placed_rows {
     int64_t n, h, d, row, batch;
 };
+/* The rows that packed sequences have; the others stay as they are.  n 0: all rows. */
+struct attention_ranges {
+    const int64_t* begins; /* (n + 1), not descending */
+    const int32_t* counts;
+    int64_t n;
+};
+/* The sequence of a row; -1: none. */
+__device__ static inline int64_t attention_sequence(const attention_ranges& r, int64_t row) {
+    int64_t first = 0, last = r.n; /* the last one that begins there or before */
+    while (first < last) {
+        const int64_t middle = (first + last) / 2;
+        if (r.begins[middle] <= row)
+            first = middle + 1;
+        else
+            last = middle;
+    }
+    return first && row - r.begins[first - 1] < r.counts[first - 1] ? first - 1 : -1;
+}
+__device__ static inline bool attention_has(const attention_ranges& r, int64_t row) {
+    return !r.n || attention_sequence(r, row) >= 0;
+}
+static inline attention_ranges attention_ranges_of(const attention_shape& s,
+                                                   const attention_scratch& m, bool is_k) {
+    const int64_t of_rows = (is_k ? ATTENTION_ROWS_K : ATTENTION_ROWS_Q) - ATTENTION_BEGINS_Q;
+    return {m.begins + of_rows * (s.documents + 1), m.lengths + is_k * s.documents, s.documents};
+}
 __device__ static inline int64_t attention_at(const placed_rows& r, int64_t x) { /* x-th of all */
     const int64_t in_row = r.h * r.d, i = x / in_row;
     return i / r.n * r.batch + i % r.n * r.row + x % in_row;
@@ -232,10 +258,12 @@ __device__ static inline void attention_put_words(void* to, memo_type type, int6
     }
 }
 __global__ static void attention_put_kernel(void* to, memo_type type, const uint16_t* from,
-                                            placed_rows r, int64_t n_rows, bool adds) {
+                                            placed_rows r, attention_ranges ranges, int64_t n_rows,
+                                            bool adds) {
     const int in_row = (int)(r.h * r.d), lane = (int)(threadIdx.x % 32) * ATTENTION_PUT;
     WARPS_EACH_THREAD(thread, n_rows * 32) {
         const int64_t i = thread / 32, base = i / r.n * r.batch + i % r.n * r.row;
+        if (!attention_has(ranges, i)) continue;
         for (int c = lane; c < in_row; c += ATTENTION_AHEAD * 32 * ATTENTION_PUT) {
             attention_words words[ATTENTION_AHEAD], old[ATTENTION_AHEAD][2] = {};
             for (int k = 0; k < ATTENTION_AHEAD; k++) {
@@ -260,12 +288,13 @@ __global__ static void attention_put_kernel(void* to, memo_type type, const uint
 
 /* LSE of rows (b, n, h), at b * batch + i * row + h, from or to cuDNN's (b, h, n), or of documents
  * (n, h). */
-__global__ static void attention_lse_kernel(float* lse, float* stats, placed_rows r, int64_t total,
-                                            bool is_to_rows, bool has_documents) {
+__global__ static void attention_lse_kernel(float* lse, float* stats, placed_rows r,
+                                            attention_ranges ranges, int64_t total,
+                                            bool is_to_rows) {
     WARPS_EACH_THREAD(x, total) {
-        float* at = has_documents
-                        ? lse + x / r.h * r.row + x % r.h
-                        : lse + x / (r.n * r.h) * r.batch + x % r.n * r.row + x / r.n % r.h;
+        if (!attention_has(ranges, x / r.h)) continue;
+        float* at = ranges.n ? lse + x / r.h * r.row + x % r.h
+                             : lse + x / (r.n * r.h) * r.batch + x % r.n * r.row + x / r.n % r.h;
         if (is_to_rows)
             *at = stats[x];
         else
@@ -277,9 +306,10 @@ __global__ static void attention_lse_kernel(float* lse, float* stats, placed_row
  * and head. */
 __global__ static void attention_out_kernel(uint16_t* out, const uint16_t* d_out,
                                             const float* row_dots, placed_rows r, placed_rows lse,
-                                            int64_t total) {
+                                            attention_ranges ranges, int64_t total) {
     WARPS_EACH_THREAD(thread, total * 32) {
         const int64_t x = thread / 32, i = x / r.h;
+        if (!attention_has(ranges, i)) continue;
         const uint16_t* from = d_out + attention_at(r, x * r.d);
         const float dot = row_dots[i / r.n * lse.batch + i % r.n * lse.row + x % r.h];
         float norm = 0;
@@ -294,8 +324,9 @@ __global__ static void attention_out_kernel(uint16_t* out, const uint16_t* d_out
 
 /* to = or += the contiguous rows of one call. */
 static inline memo_status attention_put(cudaStream_t stream, void* to, memo_type type,
-                                        const uint16_t* from, const attention_shape& s, bool is_k,
-                                        attention_rows rows, bool adds, memo_error* error) {
+                                        const uint16_t* from, const attention_shape& s,
+                                        const attention_scratch& m, bool is_k, attention_rows rows,
+                                        bool adds, memo_error* error) {
     const placed_rows r = {is_k ? s.n_k : s.n_q, is_k ? s.h_k : s.h_q, s.d, rows.row, rows.batch};
     if (((uintptr_t)to | (uintptr_t)(rows.row * 2) | (uintptr_t)(rows.batch * 2)) % 16)
         return memo_error_set(
@@ -304,75 +335,78 @@ static inline memo_status attention_put(cudaStream_t stream, void* to, memo_type
             "multiples of 16 bytes would work",
             to, (long long)rows.row, (long long)rows.batch);
     return warps_launch(stream, s.b * r.n * 32, error, attention_put_kernel, to, type, from, r,
-                        s.b * r.n, adds);
+                        attention_ranges_of(s, m, is_k), s.b * r.n, adds);
 }
-static inline memo_status attention_turn_lse(cudaStream_t stream, float* lse, float* stats,
-                                             const attention_shape& s, attention_rows rows,
-                                             bool is_to_rows, memo_error* error) {
+static inline memo_status attention_turn_lse(cudaStream_t stream, float* lse,
+                                             const attention_shape& s, const attention_scratch& m,
+                                             attention_rows rows, bool is_to_rows,
+                                             memo_error* error) {
     const placed_rows r = {s.n_q, s.h_q, 1, rows.row, rows.batch};
     const int64_t total = s.b * s.h_q * s.n_q;
-    return warps_launch(stream, total, error, attention_lse_kernel, lse, stats, r, total,
-                        is_to_rows, s.documents > 0);
+    return warps_launch(stream, total, error, attention_lse_kernel, lse, m.stats, r,
+                        attention_ranges_of(s, m, false), total, is_to_rows);
 }
 
-/* Documents of a call: a part of them, which the kernel gets by value, so that no host memory has
- * to stay. */
-enum { ATTENTION_DOCUMENTS = 128 };
-struct attention_documents {
-    int64_t first, n, n_all; /* of this part; of the graph, which has as many or more */
-    int64_t rows[ATTENTION_N_BEGINS];
-    int64_t begins[ATTENTION_DOCUMENTS + 1];
-    const int64_t* on_device; /* instead of begins: of all documents */
+/* The sequences that a call packs, in device memory: documents, whose keys are their own, or those
+ * of a launch. */
+struct attention_packed {
+    const int64_t* documents; /* begins, as many as the graph has, and their end; NULL: a launch */
+    const int32_t *q_begins, *q_counts, *k_begins, *k_counts; /* of n sequences; others are empty */
+    int64_t n, n_all;
+    int64_t rows[ATTENTION_N_BEGINS]; /* elements */
 };
-__global__ static void attention_documents_kernel(attention_documents d, int64_t* begins,
-                                                  int32_t* lengths) {
-    WARPS_EACH_THREAD(i, d.n) {
-        const int64_t begin = d.on_device ? d.on_device[i] : d.begins[i];
-        const int64_t end = d.on_device ? d.on_device[i + 1] : d.begins[i + 1];
-        for (int k = 0; k < ATTENTION_N_BEGINS; k++) {
-            int64_t* at = begins + k * (d.n_all + 1) + d.first;
-            at[i] = begin * d.rows[k];
-            if (d.first + i + 1 == d.n_all) at[i + 1] = end * d.rows[k];
+__global__ static void attention_packed_kernel(attention_packed p, int64_t* begins,
+                                               int32_t* lengths) {
+    WARPS_EACH_THREAD(i, p.n_all + 1) {
+        const int64_t k = p.documents || i < p.n ? i : p.n; /* behind the last one: its end */
+        const int64_t q_begin = p.documents ? p.documents[k] : p.q_begins[k];
+        const int64_t k_begin = p.documents ? q_begin : p.k_begins[k];
+        for (int x = 0; x < ATTENTION_N_BEGINS; x++) {
+            const int uid = ATTENTION_BEGINS_Q + x;
+            const bool is_k =
+                uid == ATTENTION_BEGINS_K || uid == ATTENTION_BEGINS_D_K || uid == ATTENTION_ROWS_K;
+            begins[x * (p.n_all + 1) + i] = (is_k ? k_begin : q_begin) * p.rows[x];
         }
-        lengths[d.first + i] = (int32_t)(end - begin);
+        if (i == p.n_all) continue;
+        int32_t n_q = 0, n_k = 0;
+        if (p.documents)
+            n_q = n_k = (int32_t)(p.documents[i + 1] - p.documents[i]);
+        else if (i < p.n) {
+            n_q = p.q_counts[i];
+            n_k = p.k_counts[i];
+        }
+        lengths[i] = n_q;
+        lengths[p.n_all + i] = n_k;
     }
 }
 
-/* Sets the documents of a call; those that it lacks are empty.  begins NULL: one.  n 0: begins lie
- * on the device, s.documents + 1 of them. */
-static inline memo_status attention_set_documents(cudaStream_t stream, const attention_shape& s,
-                                                  const int64_t* begins, int64_t n,
-                                                  const attention_scratch& m,
-                                                  std::unordered_map<int64_t, void*>* addresses,
-                                                  memo_error* error) {
-    const int64_t rows[ATTENTION_N_BEGINS] = {s.q.row,
-                                              s.k.row,
-                                              s.q_result.row ? s.q_result.row : s.h_q * s.d,
-                                              s.k_result.row ? s.k_result.row : s.h_k * s.d,
-                                              s.h_q,
-                                              1};
-    attention_documents d;
+/* Sets what a call packs: s.documents documents, or the sequences of a launch. */
+static inline memo_status attention_set_packed(cudaStream_t stream, const attention_shape& s,
+                                               const int64_t* documents, const memo_launch* launch,
+                                               const attention_scratch& m,
+                                               std::unordered_map<int64_t, void*>* addresses,
+                                               memo_error* error) {
+    attention_packed p = {documents,
+                          nullptr,
+                          nullptr,
+                          nullptr,
+                          nullptr,
+                          0,
+                          s.documents,
+                          {s.q.row, s.k.row, s.q_result.row ? s.q_result.row : s.h_q * s.d,
+                           s.k_result.row ? s.k_result.row : s.h_k * s.d, s.h_q, 1, 1}};
     if (!s.documents) return MEMO_STATUS_OK;
-    d.n_all = s.documents;
-    d.on_device = n ? nullptr : begins;
-    memcpy(d.rows, rows, sizeof rows);
-    if (d.on_device) {
-        d.first = 0;
-        d.n = s.documents;
-        if (warps_launch(stream, d.n, error, attention_documents_kernel, d, m.begins, m.lengths))
-            return error->status;
+    if (launch) {
+        p.q_begins = launch->q_begins;
+        p.q_counts = launch->q_counts;
+        p.k_begins = launch->k_begins;
+        p.k_counts = launch->k_counts;
+        p.n = launch->n;
     }
-    for (d.first = 0; d.first < s.documents && !d.on_device; d.first += d.n) {
-        d.n = s.documents - d.first < ATTENTION_DOCUMENTS ? s.documents - d.first
-                                                          : (int64_t)ATTENTION_DOCUMENTS;
-        for (int64_t i = 0; i <= d.n; i++) {
-            const int64_t document = d.first + i;
-            d.begins[i] = begins ? begins[document < n ? document : n] : document ? s.n_q : 0;
-        }
-        if (warps_launch(stream, d.n, error, attention_documents_kernel, d, m.begins, m.lengths))
-            return error->status;
-    }
-    (*addresses)[ATTENTION_LENGTHS] = m.lengths;
+    if (warps_launch(stream, p.n_all + 1, error, attention_packed_kernel, p, m.begins, m.lengths))
+        return error->status;
+    (*addresses)[ATTENTION_LENGTHS_Q] = m.lengths;
+    (*addresses)[ATTENTION_LENGTHS_K] = m.lengths + s.documents;
     for (int64_t k = 0; k < ATTENTION_N_BEGINS; k++)
         (*addresses)[ATTENTION_BEGINS_Q + k] = m.begins + k * (s.documents + 1);
     return MEMO_STATUS_OK;
@@ -401,26 +435,35 @@ struct attention_operands {
     const uint16_t *q, *k, *v, *out, *d_out;
     const float* stats;
     placed_rows at_q, at_k, at_d_out, at_out, at_d_k; /* at_out: d_q, too */
-    int64_t group, ahead;                             /* query i sees keys up to i + ahead */
-    int64_t window;                                   /* as many; 0: all */
-    const int64_t* begins; /* of documents, which end at the last; NULL: one */
-    int64_t n_documents;
+    int64_t group, window;                            /* a query sees as many keys; 0: all */
+    bool is_causal;
+    attention_ranges of_q, of_k; /* of packed sequences */
     float scale;
 };
-/* The rows of i's document. */
-__device__ static inline void attention_document(const attention_operands& o, int64_t i,
-                                                 int64_t* begin, int64_t* end) {
-    *begin = 0;
-    *end = o.at_k.n;
-    for (int64_t d = 0; d < o.n_documents; d++) {
-        if (i < o.begins[d] || i >= o.begins[d + 1]) continue;
-        *begin = o.begins[d];
-        *end = o.begins[d + 1];
-    }
+/* A sequence: its queries and its keys, rows. */
+struct attention_rectangle {
+    int64_t q_begin, q_end, k_begin, k_end;
+};
+/* That of a row of queries or keys; empty: none. */
+__device__ static inline attention_rectangle attention_rectangle_of(const attention_operands& o,
+                                                                    int64_t row, bool is_k) {
+    attention_rectangle at = {0, o.at_q.n, 0, o.at_k.n};
+    if (!o.of_q.n) return at;
+    const int64_t s = attention_sequence(is_k ? o.of_k : o.of_q, row);
+    if (s < 0) return {0, 0, 0, 0};
+    at.q_begin = o.of_q.begins[s];
+    at.q_end = at.q_begin + o.of_q.counts[s];
+    at.k_begin = o.of_k.begins[s];
+    at.k_end = at.k_begin + o.of_k.counts[s];
+    return at;
+}
+/* By how many rows the last key that a query sees is behind the query. */
+__device__ static inline int64_t attention_ahead(const attention_rectangle& r) {
+    return r.k_end - r.q_end;
 }
 __device__ static inline float attention_stat(const attention_operands& o, int64_t b, int64_t h,
                                               int64_t i) {
-    return o.stats[o.begins ? i * o.at_q.h + h : (b * o.at_q.h + h) * o.at_q.n + i];
+    return o.stats[o.of_q.n ? i * o.at_q.h + h : (b * o.at_q.h + h) * o.at_q.n + i];
 }
 enum { ATTENTION_TEAM_MAX = 64 };
 
@@ -484,14 +527,15 @@ __global__ static void attention_check_queries_kernel(attention_operands o, cons
         const int64_t sample = thread / 32 / n_team, warp = thread / 32 % n_team;
         const int64_t x = attention_choose(sample, n_samples, total), h = x % o.at_q.h;
         const int64_t i = x / o.at_q.h % o.at_q.n, b = x / o.at_q.h / o.at_q.n;
-        int64_t first, n_keys;
-        attention_document(o, i, &first, &n_keys);
-        if (i + o.ahead + 1 < n_keys) n_keys = i + o.ahead + 1;
-        if (o.window && n_keys - o.window > first) first = n_keys - o.window;
+        const attention_rectangle r = attention_rectangle_of(o, i, false);
+        const int64_t n_keys = o.is_causal && r.k_end ? i + attention_ahead(r) + 1 : r.k_end;
+        const int64_t least = o.window ? n_keys - o.window : 0;
+        const int64_t first = least > r.k_begin ? least : r.k_begin;
+        const bool is_there = r.q_begin < r.q_end; /* else the result holds anything */
         const warps_head q = attention_row(o.q, o.at_q, b, i, h);
         warps_head d_out = {}, sum = {};
         float max = -INFINITY, weight = 0, squares = 0, delta = 0;
-        if (o.d_out) {
+        if (o.d_out && is_there) {
             d_out = attention_row(o.d_out, o.at_d_out, b, i, h);
             delta = warps_dot(d_out, attention_row(o.out, o.at_out, b, i, h));
             max = attention_stat(o, b, h, i);
@@ -521,7 +565,8 @@ __global__ static void attention_check_queries_kernel(attention_operands o, cons
         part->max = o.d_out ? 0 : max;
         part->weight = weight;
         if (warp == 0)
-            attention_write(samples[sample].row[0], attention_row(result, o.at_out, b, i, h));
+            attention_write(samples[sample].row[0],
+                            is_there ? attention_row(result, o.at_out, b, i, h) : warps_head{});
     }
 }
 
@@ -534,16 +579,20 @@ __global__ static void attention_check_keys_kernel(attention_operands o, const u
         const int64_t sample = thread / 32 / n_team, warp = thread / 32 % n_team;
         const int64_t x = attention_choose(sample, n_samples, total), g = x % o.at_k.h;
         const int64_t j = x / o.at_k.h % o.at_k.n, b = x / o.at_k.h / o.at_k.n;
-        const warps_head k = attention_row(o.k, o.at_k, b, j, g);
-        const warps_head v = attention_row(o.v, o.at_k, b, j, g);
-        warps_head sum_k = {}, sum_v = {};
+        const attention_rectangle r = attention_rectangle_of(o, j, true);
+        const bool is_there = r.k_begin < r.k_end;
+        warps_head k = {}, v = {}, sum_k = {}, sum_v = {};
         float squares_k = 0, squares_v = 0;
-        int64_t begin, end;
-        attention_document(o, j, &begin, &end);
-        if (!o.begins || end > o.at_q.n) end = o.at_q.n;
-        if (o.window && j - o.ahead + o.window < end) end = j - o.ahead + o.window;
+        int64_t begin = r.q_begin, end = r.q_end;
+        const int64_t same = j - attention_ahead(r); /* the query whose last key this is */
+        if (o.is_causal && same > begin) begin = same;
+        if (o.window && same + o.window < end) end = same + o.window;
+        if (is_there) {
+            k = attention_row(o.k, o.at_k, b, j, g);
+            v = attention_row(o.v, o.at_k, b, j, g);
+        }
         for (int64_t h = g * o.group; h < (g + 1) * o.group; h++)
-            for (int64_t i = (j > o.ahead ? j - o.ahead : 0) + warp; i < end; i += n_team) {
+            for (int64_t i = begin + warp; i < end; i += n_team) {
                 const warps_head q = attention_row(o.q, o.at_q, b, i, h);
                 const warps_head d_out = attention_row(o.d_out, o.at_d_out, b, i, h);
                 const float delta = warps_dot(d_out, attention_row(o.out, o.at_out, b, i, h));
@@ -562,8 +611,10 @@ __global__ static void attention_check_keys_kernel(attention_operands o, const u
         part->squares[1] = squares_v;
         part->max = part->weight = 0;
         if (warp) continue;
-        attention_write(samples[sample].row[0], attention_row(d_k, o.at_d_k, b, j, g));
-        attention_write(samples[sample].row[1], attention_row(d_v, o.at_d_k, b, j, g));
+        for (int is_v = 0; is_v < 2; is_v++)
+            attention_write(samples[sample].row[is_v],
+                            is_there ? attention_row(is_v ? d_v : d_k, o.at_d_k, b, j, g)
+                                     : warps_head{});
     }
 }
 
@@ -642,10 +693,14 @@ static inline memo_status attention_run_call(const attention_plans* c, const att
     o.at_out = attention_placed(s, false, s.q_result);
     o.at_d_k = attention_placed(s, true, s.k_result);
     o.group = s.h_q / s.h_k;
-    o.ahead = s.is_causal ? s.n_k - s.n_q : s.n_k;
+    o.is_causal = s.is_causal;
     o.window = s.window;
-    o.begins = s.documents ? (const int64_t*)addresses[ATTENTION_BEGINS] : nullptr;
-    o.n_documents = s.documents;
+    for (int is_k = 0; is_k < 2; is_k++) {
+        attention_ranges* of = is_k ? &o.of_k : &o.of_q;
+        of->begins = (const int64_t*)addresses[is_k ? ATTENTION_ROWS_K : ATTENTION_ROWS_Q];
+        of->counts = (const int32_t*)addresses[is_k ? ATTENTION_LENGTHS_K : ATTENTION_LENGTHS_Q];
+        of->n = s.documents;
+    }
     o.scale = s.scale;
     if (warps_launch(stream, n_q * team_q * 32, error, attention_check_queries_kernel, o,
                      (const uint16_t*)at(s.is_backward ? ATTENTION_D_Q : ATTENTION_OUT), c->samples,
@@ -665,11 +720,12 @@ static inline memo_status attention_run_call(const attention_plans* c, const att
 
 /* ---- the local attention of memo_sp.h -----------------------------------------------------------
  *
- * A zigzag without padding has two kinds of blocks: the rank's own keys, causal by rows, and keys
- * of other ranks, all of them visible.  Without a ring only the first kind exists, for any
- * sharding; a window and packed documents then work, by cuDNN's sliding windows and ragged
- * sequences (cuDNN 9.6).  So do causal slices, whose queries are the last ones of the keys.  Other
- * masks fail with MEMO_STATUS_UNSUPPORTED, unless attention_blocks.otherwise computes them.
+ * A launch of one sequence, causal or whole, is a dense call if its shape was prepared: the blocks
+ * of a zigzag without padding have two such shapes, and without a ring there is one.  Any other
+ * launch is a call of ragged tensors (cuDNN 9.6, below Hopper 9.18.1), whose graph has room for
+ * more sequences; those that it lacks are empty.  A launch with another window than was prepared,
+ * or with more sequences, fails with MEMO_STATUS_UNSUPPORTED, unless attention_blocks.otherwise
+ * computes it.
  *
  * cuDNN writes bf16.  memo merges and adds in fp32, so each block's result is rounded once.
  * cuDNN's backward reads the output only for the row sums of d_out * output.  row_dots holds these
@@ -679,143 +735,148 @@ static inline memo_status attention_run_call(const attention_plans* c, const att
 struct attention_blocks {
     attention_plans* plans;
     bool is_deterministic;
-    int64_t documents; /* the most that a mask packs, as prepared; 0: none */
-    char* scratch;     /* shared by all blocks, which run one after the other */
-    /* Computes the blocks that cuDNN cannot, as exact_attention.h does; zeros: they are refused. */
+    char* scratch; /* shared by all blocks, which run one after the other */
+    /* Computes what cuDNN cannot, as exact_attention.h does; zeros: it is refused. */
     memo_attention otherwise;
 };
 
-static inline attention_shape attention_block_shape(const memo_attention_block& b, int64_t n_q,
-                                                    int64_t n_k, bool is_causal, bool is_backward,
+/* Of a block's heads. */
+static inline attention_shape attention_block_shape(const memo_attention_block& b, bool is_backward,
                                                     bool is_deterministic) {
     attention_shape s = {};
     s.b = b.n_batch;
-    s.n_q = n_q;
-    s.n_k = n_k;
     s.h_q = b.n_q_heads;
     s.h_k = b.n_kv_heads;
     s.d = b.head_size;
     s.q = s.d_out = {b.q_row_stride, b.q_batch_stride};
     s.k = {b.k_row_stride, b.k_batch_stride};
     s.scale = b.scale;
-    s.is_causal = is_causal;
     s.is_backward = is_backward;
     s.is_deterministic = is_backward && is_deterministic;
     return s;
 }
 
-static inline int64_t attention_count_rows(const memo_run* runs, int32_t n_runs, int64_t* last) {
+/* Of packed sequences of one sequence of the batch: rows of a rank. */
+static inline void attention_pack_shape(attention_shape* s, int64_t n_q, int64_t n_k,
+                                        int64_t documents) {
+    s->b = 1;
+    s->n_q = n_q;
+    s->n_k = n_k;
+    s->q.batch = s->d_out.batch = n_q * s->q.row;
+    s->k.batch = n_k * s->k.row;
+    s->documents = documents;
+    s->ends_late = s->is_causal;
+}
+
+static inline int64_t attention_count_rows(const memo_run* runs, int32_t n_runs) {
     int64_t n = 0;
-    for (int32_t i = 0; i < n_runs; i++) {
-        n += runs[i].count;
-        *last = runs[i].start + runs[i].count - 1;
-    }
+    for (int32_t i = 0; i < n_runs; i++) n += runs[i].count;
     return n;
 }
 
-/* Causal by rows, or whole; else refused. */
-static inline memo_status attention_classify(const memo_attention_block* b,
-                                             const attention_blocks* c, bool is_backward,
-                                             attention_shape* s, memo_error* error) {
-    const char* unsupported = nullptr;
-    int64_t q_last = 0, k_last = 0;
-    const int64_t n_q = attention_count_rows(b->q_runs, b->n_q_runs, &q_last);
-    const int64_t n_k = attention_count_rows(b->k_runs, b->n_k_runs, &k_last);
-    const int64_t own = b->mask.first_query; /* the first position of queries */
-    const int64_t n_keys = b->mask.n_keys ? b->mask.n_keys : own + b->mask.n_tokens;
-    const bool is_causal = b->mask.kind == MEMO_MASK_CAUSAL;
-    /* The last query sees the last key, and each query before it a key less. */
-    const bool is_own =
-        own ? b->n_q_runs == 1 && b->n_k_runs == 1 && own + q_last == k_last && n_q <= n_k
-            : b->n_q_runs == b->n_k_runs &&
-                  !memcmp(b->q_runs, b->k_runs, (size_t)b->n_q_runs * sizeof(memo_run));
-    if (b->type != MEMO_TYPE_BF16)
-        unsupported = "a type other than bf16";
-    else if (b->v_head_size != b->head_size)
-        unsupported = "heads of v of another size; pad the smaller ones with zeros";
-    else if (b->softcap != 0)
-        unsupported = "a softcap; take 0, or a kernel that has it";
-    else if (b->mask.window_after || b->mask.key_first)
-        unsupported = "a window after, or key_first; take a causal or a full mask";
-    else if ((b->mask.window_before || b->mask.document_begins) &&
-             !(is_causal && is_own && b->n_q_runs == 1 && !own))
-        unsupported = "a window or documents over a ring or in slices; take Ulysses, and a causal "
-                      "mask";
-    else if (b->mask.document_begins && (b->n_batch > 1 || b->mask.n_documents > c->documents))
-        unsupported = "documents of several sequences, or more than were prepared";
-    else if (is_causal && n_keys != own + b->mask.n_tokens)
-        unsupported = "keys of another length; take a full mask";
-    else if (q_last >= b->mask.n_tokens || k_last >= n_keys)
-        unsupported =
-            "a sharding with padding; take a length that 2 x ring x ulysses divides (without a "
-            "ring: ulysses)";
-    else if (is_causal && !is_own && k_last > own + b->q_runs[0].start)
-        unsupported = "a block that is neither causal by rows nor whole; take the zigzag sharding";
-    if (unsupported)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "cuDNN's attention does not have %s",
-                              unsupported);
-    *s = attention_block_shape(*b, n_q, n_k, is_causal && is_own, is_backward, c->is_deterministic);
-    s->window = b->mask.window_before;
-    s->documents = c->documents;
-    return MEMO_STATUS_OK;
+/* The prepared shape for a launch, dense or with as few sequences as possible; NULL: none. */
+static inline const attention_call* attention_choose_call(const attention_blocks* c,
+                                                          const memo_attention_block& b,
+                                                          const memo_launch& l, bool is_backward) {
+    attention_shape s = attention_block_shape(b, is_backward, c->is_deterministic);
+    const int64_t n_q = attention_count_rows(b.q_runs, b.n_q_runs);
+    const int64_t n_k = attention_count_rows(b.k_runs, b.n_k_runs);
+    const attention_call* best = nullptr;
+    if (l.from_top || l.right > 0 || (l.right < 0 && l.left >= 0)) return nullptr;
+    s.is_causal = l.right == 0 || l.max_q == 1; /* a single query sees the last key */
+    s.window = l.left >= 0 && l.left + 1 < l.max_k ? l.left + 1 : 0;
+
+    s.n_q = l.max_q;
+    s.n_k = l.max_k;
+    const auto dense = c->plans->prepared.find(s);
+    if (l.n == 1 && dense != c->plans->prepared.end()) return &dense->second;
+    for (const auto& each : c->plans->prepared) {
+        const attention_shape& of = each.first;
+        attention_shape packed = s;
+        attention_pack_shape(&packed, of.n_q, of.n_k, of.documents);
+        if (packed < of || of < packed || of.documents < l.n || of.n_q < n_q || of.n_k < n_k)
+            continue;
+        if (!best || of.documents < best->whole.documents) best = &each.second;
+    }
+    return best;
 }
 
-static inline memo_status attention_block_forward(void* user, memo_stream memo,
-                                                  const memo_attention_block* b,
-                                                  memo_error* error) {
-    const attention_blocks* c = (const attention_blocks*)user;
-    const cudaStream_t stream = memo_cuda_stream(memo);
-    const attention_call* call = nullptr;
-    attention_shape whole;
-    if (attention_classify(b, c, false, &whole, error))
-        return c->otherwise.forward ? c->otherwise.forward(c->otherwise.user, memo, b, error)
-                                    : error->status;
-    if (attention_get(c->plans, whole, &call, error)) return error->status;
+/* What cuDNN does not have at all; NULL: it may have a block. */
+static inline const char* attention_lacks(const memo_attention_block& b) {
+    if (b.type != MEMO_TYPE_BF16) return "a type other than bf16";
+    if (b.v_head_size != b.head_size)
+        return "heads of v of another size; pad the smaller ones with zeros";
+    if (b.softcap != 0) return "a softcap; take 0, or a kernel that has it";
+    return nullptr;
+}
+
+/* What the other attention gets of a block: a launch. */
+static inline memo_status attention_compute_otherwise(const attention_blocks* c, memo_stream memo,
+                                                      const memo_attention_block* b,
+                                                      const memo_launch& l, bool is_backward,
+                                                      memo_error* error) {
+    const memo_attention_function function =
+        is_backward ? c->otherwise.backward : c->otherwise.forward;
+    const char* lacks = attention_lacks(*b);
+    memo_attention_block part = *b;
+    part.segments = {};
+    part.segments.n = l.n_segments;
+    part.segments.host = l.segments;
+    if (function) return function(c->otherwise.user, memo, &part, error);
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "cuDNN's attention does not have %s (%d sequences, left %d, right %d)",
+                          lacks ? lacks
+                                : "a call for this mask, as prepared; take "
+                                  "attention_blocks.otherwise",
+                          (int)l.n, (int)l.left, (int)l.right);
+}
+
+/* Where the rows of a call begin. */
+struct attention_origin {
+    int64_t q, k, lse; /* elements */
+};
+
+static inline memo_status attention_run_forward(const attention_blocks* c, cudaStream_t stream,
+                                                const memo_attention_block* b, const memo_launch& l,
+                                                const attention_call* call, attention_origin at,
+                                                memo_error* error) {
     const attention_shape& s = call->shape;
     const attention_scratch m = attention_carve(s, c->scratch);
     for (int64_t i = 0; i < call->n_calls; i++) {
-        const int64_t q_at = i * s.h_q * s.d, k_at = i * s.h_k * s.d;
+        const int64_t q_at = at.q + i * s.h_q * s.d, k_at = at.k + i * s.h_k * s.d;
         std::unordered_map<int64_t, void*> addresses = {
             {ATTENTION_Q, (uint16_t*)(uintptr_t)b->q + q_at},
             {ATTENTION_K, (uint16_t*)(uintptr_t)b->k + k_at},
             {ATTENTION_V, (uint16_t*)(uintptr_t)b->v + k_at},
             {ATTENTION_OUT, m.out},
             {ATTENTION_STATS, m.stats}};
-        if (attention_set_documents(stream, s, b->mask.document_begins, b->mask.n_documents, m,
-                                    &addresses, error) ||
+        if (attention_set_packed(stream, s, nullptr, &l, m, &addresses, error) ||
             attention_run_call(c->plans, call, i, addresses, m.workspace, stream, error) ||
-            attention_put(stream, b->out + q_at, MEMO_TYPE_F32, m.out, s, false,
+            attention_put(stream, b->out + q_at, MEMO_TYPE_F32, m.out, s, m, false,
                           {b->out_row_stride, b->out_batch_stride}, false, error) ||
-            attention_turn_lse(stream, b->lse + i * s.h_q, m.stats, s,
+            attention_turn_lse(stream, b->lse + at.lse + i * s.h_q, s, m,
                                {b->lse_row_stride, b->lse_batch_stride}, true, error))
             return error->status;
     }
     return MEMO_STATUS_OK;
 }
 
-static inline memo_status attention_block_backward(void* user, memo_stream memo,
-                                                   const memo_attention_block* b,
-                                                   memo_error* error) {
-    const attention_blocks* c = (const attention_blocks*)user;
-    const cudaStream_t stream = memo_cuda_stream(memo);
+static inline memo_status attention_run_backward(const attention_blocks* c, cudaStream_t stream,
+                                                 const memo_attention_block* b,
+                                                 const memo_launch& l, const attention_call* call,
+                                                 attention_origin at, memo_error* error) {
     const attention_rows q_rows = {b->q_row_stride, b->q_batch_stride};
     const attention_rows k_rows = {b->k_row_stride, b->k_batch_stride};
     const attention_rows lse_rows = {b->lse_row_stride, b->lse_batch_stride};
-    const attention_call* call = nullptr;
-    attention_shape whole;
-    if (attention_classify(b, c, true, &whole, error))
-        return c->otherwise.backward ? c->otherwise.backward(c->otherwise.user, memo, b, error)
-                                     : error->status;
-    if (attention_get(c->plans, whole, &call, error)) return error->status;
     const attention_shape& s = call->shape;
     const attention_scratch m = attention_carve(s, c->scratch);
     const placed_rows of_d_out = {s.n_q, s.h_q, s.d, q_rows.row, q_rows.batch};
     const placed_rows of_lse = {s.n_q, s.h_q, 1, lse_rows.row, lse_rows.batch};
     const int64_t n_lse = s.b * s.h_q * s.n_q;
     for (int64_t i = 0; i < call->n_calls; i++) {
-        const int64_t q_at = i * s.h_q * s.d, k_at = i * s.h_k * s.d;
+        const int64_t q_at = at.q + i * s.h_q * s.d, k_at = at.k + i * s.h_k * s.d;
         const uint16_t* d_out = (const uint16_t*)b->d_out + q_at;
-        float* lse = b->lse + i * s.h_q;
+        float* lse = b->lse + at.lse + i * s.h_q;
         std::unordered_map<int64_t, void*> addresses = {
             {ATTENTION_Q, (uint16_t*)(uintptr_t)b->q + q_at},
             {ATTENTION_K, (uint16_t*)(uintptr_t)b->k + k_at},
@@ -826,21 +887,60 @@ static inline memo_status attention_block_backward(void* user, memo_stream memo,
             {ATTENTION_D_Q, m.d_q},
             {ATTENTION_D_K, m.d_k},
             {ATTENTION_D_V, m.d_v}};
-        if (attention_set_documents(stream, s, b->mask.document_begins, b->mask.n_documents, m,
-                                    &addresses, error) ||
-            attention_turn_lse(stream, lse, m.stats, s, lse_rows, false, error) ||
+        if (attention_set_packed(stream, s, nullptr, &l, m, &addresses, error) ||
+            attention_turn_lse(stream, lse, s, m, lse_rows, false, error) ||
             warps_launch(stream, n_lse * 32, error, attention_out_kernel, m.out, d_out,
-                         b->row_dots + i * s.h_q, of_d_out, of_lse, n_lse) ||
+                         b->row_dots + at.lse + i * s.h_q, of_d_out, of_lse,
+                         attention_ranges_of(s, m, false), n_lse) ||
             attention_run_call(c->plans, call, i, addresses, m.workspace, stream, error) ||
-            attention_put(stream, b->d_q + q_at, MEMO_TYPE_F32, m.d_q, s, false, q_rows, true,
+            attention_put(stream, b->d_q + q_at, MEMO_TYPE_F32, m.d_q, s, m, false, q_rows, true,
                           error) ||
-            attention_put(stream, b->d_k + k_at, MEMO_TYPE_F32, m.d_k, s, true, k_rows, true,
+            attention_put(stream, b->d_k + k_at, MEMO_TYPE_F32, m.d_k, s, m, true, k_rows, true,
                           error) ||
-            attention_put(stream, b->d_v + k_at, MEMO_TYPE_F32, m.d_v, s, true, k_rows, true,
+            attention_put(stream, b->d_v + k_at, MEMO_TYPE_F32, m.d_v, s, m, true, k_rows, true,
                           error))
             return error->status;
     }
     return MEMO_STATUS_OK;
+}
+
+/* Each launch of a block.  Sequences of a batch have the same segments: a dense call has all of
+ * them, a ragged one has one. */
+static inline memo_status attention_run_block(void* user, memo_stream memo,
+                                              const memo_attention_block* b, bool is_backward,
+                                              memo_error* error) {
+    const attention_blocks* c = (const attention_blocks*)user;
+    const cudaStream_t stream = memo_cuda_stream(memo);
+    for (int32_t i = 0; i < b->segments.n_launches; i++) {
+        const memo_launch& l = b->segments.launches[i];
+        const attention_call* call =
+            attention_lacks(*b) ? nullptr : attention_choose_call(c, *b, l, is_backward);
+        if (!call && attention_compute_otherwise(c, memo, b, l, is_backward, error))
+            return error->status;
+        for (int64_t k = 0; call && k < (call->whole.documents ? b->n_batch : 1); k++) {
+            const memo_segment& first = *l.segments;
+            attention_origin at = {k * b->q_batch_stride, k * b->k_batch_stride,
+                                   k * b->lse_batch_stride};
+            if (!call->whole.documents)
+                at = {first.q_begin * b->q_row_stride, first.k_begin * b->k_row_stride,
+                      first.q_begin * b->lse_row_stride};
+            if ((is_backward ? attention_run_backward : attention_run_forward)(c, stream, b, l,
+                                                                               call, at, error))
+                return error->status;
+        }
+    }
+    return MEMO_STATUS_OK;
+}
+
+static inline memo_status attention_block_forward(void* user, memo_stream memo,
+                                                  const memo_attention_block* b,
+                                                  memo_error* error) {
+    return attention_run_block(user, memo, b, false, error);
+}
+static inline memo_status attention_block_backward(void* user, memo_stream memo,
+                                                   const memo_attention_block* b,
+                                                   memo_error* error) {
+    return attention_run_block(user, memo, b, true, error);
 }
 
 static inline memo_attention attention_over_ranks(attention_blocks* blocks) {
@@ -848,74 +948,89 @@ static inline memo_attention attention_over_ranks(attention_blocks* blocks) {
     a.forward = attention_block_forward;
     a.backward = attention_block_backward;
     a.user = blocks;
+    a.launches = MEMO_LAUNCHES_RAGGED;
     return a;
 }
+
+/* The blocks of a rank: n_q rows of queries, n_k of keys. */
+struct attention_block_rows {
+    int64_t n_q, n_k;
+    bool is_causal;
+    int64_t window, documents; /* 0: dense */
+};
 
 /* Appends the shapes of a rank's own heads, which query heads that share a key head unevenly
  * divide. */
 static inline void attention_shapes_of_heads(const memo_sp_attention_desc& desc,
                                              const memo_ulysses_heads& own, bool is_deterministic,
-                                             int64_t window, int64_t documents,
+                                             const std::vector<attention_block_rows>& blocks,
                                              std::vector<attention_shape>* shapes) {
-    const int64_t n = desc.sharding.ring_tokens,
-                  n_keys = desc.key_sharding.local_tokens ? desc.key_sharding.ring_tokens : n;
     const int32_t group = desc.n_q_heads / desc.n_kv_heads, end = own.first_q + own.n_q;
-    const bool has_others = desc.sharding.ring > 1;
     for (int32_t q = own.first_q, next; q < end; q = next) {
         memo_attention_block b = {};
         next = q % group || end - q < group ? (q / group + 1) * group : end / group * group;
         if (next > end) next = end;
-        b.n_batch = desc.n_batch > 1 ? desc.n_batch : 1;
+        b.n_batch = desc.n_batch > 1 && desc.n_masks <= 1 ? desc.n_batch : 1;
         b.n_q_heads = next - q;
         b.n_kv_heads = (next - 1) / group - q / group + 1;
         b.head_size = desc.head_size;
         b.scale = desc.scale != 0 ? desc.scale : (float)(1 / sqrt((double)desc.head_size));
         b.q_row_stride = (int64_t)own.n_q * desc.head_size;
         b.k_row_stride = (int64_t)own.n_kv * desc.head_size;
-        b.q_batch_stride = n * b.q_row_stride;
-        for (int is_backward = 0; is_backward < 2; is_backward++) {
-            auto add = [&](int64_t n_q, int64_t n_k, bool is_causal) {
-                b.k_batch_stride = n_k * b.k_row_stride;
-                shapes->push_back(attention_block_shape(b, n_q, n_k, is_causal, is_backward != 0,
-                                                        is_deterministic));
-                shapes->back().window = window;
-                shapes->back().documents = documents;
-            };
-            add(n, n_keys, true);                 /* queries are the last ones of their keys */
-            if (has_others) add(n, n / 2, false); /* keys of earlier ranks */
-            if (has_others) add(n / 2, n, false); /* of later ones */
-        }
+        b.q_batch_stride = desc.sharding.ring_tokens * b.q_row_stride;
+        for (const attention_block_rows& rows : blocks)
+            for (int is_backward = 0; is_backward < 2; is_backward++) {
+                b.k_batch_stride = rows.n_k * b.k_row_stride;
+                attention_shape s = attention_block_shape(b, is_backward != 0, is_deterministic);
+                s.n_q = rows.n_q;
+                s.n_k = rows.n_k;
+                s.is_causal = rows.is_causal;
+                s.window = rows.window;
+                if (rows.documents) attention_pack_shape(&s, rows.n_q, rows.n_k, rows.documents);
+                shapes->push_back(s);
+            }
     }
 }
 
-/* The blocks of a causal mask, of any rank: of a zigzag over a ring, or of whole sequences by
- * heads.  window, documents: of the masks that calls get, 0 for none. */
+/* The calls of any rank: dense ones of a causal mask over a zigzag without padding, or of whole
+ * sequences by heads; otherwise ragged ones.  window, documents: of the masks that calls get, 0 for
+ * none. */
+static inline std::vector<attention_block_rows>
+attention_blocks_of(const memo_sp_attention_desc& desc, int64_t window, int64_t documents) {
+    const memo_sharding& sharding = desc.sharding;
+    const int64_t n = sharding.ring_tokens,
+                  n_keys = desc.key_sharding.local_tokens ? desc.key_sharding.ring_tokens : n;
+    const bool has_ring = sharding.ring > 1; /* without one, a rank has all rows of its heads */
+    const int64_t most = cudnn_most_sequences(sharding.ring, documents);
+    if (window >= n_keys) window = 0; /* cuts nothing */
+    if (!documents && !(has_ring && window) && !desc.key_sharding.slice_tokens &&
+        sharding.padded_tokens == sharding.n_tokens &&
+        (!has_ring || sharding.kind == MEMO_SHARDING_ZIGZAG)) {
+        std::vector<attention_block_rows> dense = {{n, n_keys, true, window, 0}};
+        if (has_ring) dense.push_back({n, n / 2, false, 0, 0}); /* keys of earlier ranks */
+        if (has_ring) dense.push_back({n / 2, n, false, 0, 0}); /* of later ones */
+        return dense;
+    }
+    std::vector<attention_block_rows> ragged = {{n, n_keys, true, 0, most}};
+    if (has_ring) ragged.push_back({n, n_keys, false, 0, most});
+    if (window) ragged.push_back({n, n_keys, true, window, most});
+    return ragged;
+}
+
 static inline memo_status attention_shapes_over_ranks(const memo_sp_attention_desc& desc,
                                                       bool is_deterministic, int64_t window,
                                                       int64_t documents,
                                                       std::vector<attention_shape>* shapes,
                                                       memo_error* error) {
+    const std::vector<attention_block_rows> blocks = attention_blocks_of(desc, window, documents);
     memo_sp_attention_desc of_rank = desc;
     memo_sp_attention_sizes sizes;
     const int32_t n_groups =
         desc.sharding.ulysses > 1 && desc.ulysses_groups > 1 ? desc.ulysses_groups : 1;
-    const bool has_ring =
-        desc.sharding.ring > 1; /* without one, a rank has all rows of its heads */
-    if (desc.type != MEMO_TYPE_BF16 || (has_ring && desc.sharding.kind != MEMO_SHARDING_ZIGZAG) ||
-        desc.sharding.padded_tokens != desc.sharding.n_tokens)
+    if (desc.type != MEMO_TYPE_BF16)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "cuDNN's attention over ranks: takes bf16, and a %s of a length "
-                              "that %sulysses divides (%lld tokens)",
-                              has_ring ? "zigzag" : "sequence", has_ring ? "2 x ring x " : "",
-                              (long long)desc.sharding.n_tokens);
-    if (desc.key_sharding.slice_tokens)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "cuDNN's attention over ranks: takes no slices that ranks share; all "
-                              "rows at once would work");
-    if ((window || documents) && (has_ring || (documents && desc.n_batch > 1)))
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "cuDNN's attention over ranks: takes windows and documents of one "
-                              "sequence at a time, without a ring; Ulysses works");
+                              "cuDNN's attention over ranks: takes bf16 only (%s)",
+                              memo_type_name(desc.type));
     for (int32_t u = 0; u < desc.sharding.ulysses; u++) {
         of_rank.ulysses_rank = u;
         if (memo_sp_attention_desc_get_sizes(&of_rank, &sizes, error)) return error->status;
@@ -928,7 +1043,7 @@ static inline memo_status attention_shapes_over_ranks(const memo_sp_attention_de
                                   n_groups, sizes.heads.n_kv);
         sizes.heads.n_q /= n_groups;
         sizes.heads.n_kv /= n_groups;
-        attention_shapes_of_heads(desc, sizes.heads, is_deterministic, window, documents, shapes);
+        attention_shapes_of_heads(desc, sizes.heads, is_deterministic, blocks, shapes);
     }
     return MEMO_STATUS_OK;
 }

@@ -45,15 +45,17 @@ struct attention_shape {
     float scale;                        /* of the scores */
     bool is_causal;                     /* row i sees keys 0 to n_k - n_q + i */
     bool is_backward, is_deterministic; /* the latter of the backward only */
-    /* Causal masks of one sequence (b 1).  window: row i sees as many keys at most, its own the
-     * last; 0: all.  documents: the most that are packed; a row sees its own only; 0: the sequence
-     * is one. */
+    /* window: row i sees as many keys at most, the last one that it sees included; 0: all.
+     * documents: the most sequences that are packed (b 1); a row sees its own only; 0: one.
+     * ends_late: packed sequences may have more keys than queries. */
     int64_t window, documents;
+    bool ends_late;
 
     auto key() const {
         return std::tie(b, n_q, n_k, h_q, h_k, d, q.row, q.batch, k.row, k.batch, d_out.row,
                         d_out.batch, q_result.row, q_result.batch, k_result.row, k_result.batch,
-                        scale, is_causal, is_backward, is_deterministic, window, documents);
+                        scale, is_causal, is_backward, is_deterministic, window, documents,
+                        ends_late);
     }
     bool operator<(const attention_shape& other) const { return key() < other.key(); }
 };
@@ -70,16 +72,19 @@ enum {
     ATTENTION_D_Q,
     ATTENTION_D_K,
     ATTENTION_D_V,
-    /* Of documents: their lengths, and where each begins in tensors of other rows, in elements. */
-    ATTENTION_LENGTHS,
+    /* Of documents: how many queries and keys they have, and where each begins in tensors of other
+     * rows, in elements. */
+    ATTENTION_LENGTHS_Q,
+    ATTENTION_LENGTHS_K,
     ATTENTION_BEGINS_Q,
     ATTENTION_BEGINS_K,
     ATTENTION_BEGINS_OUT,
     ATTENTION_BEGINS_D_K,
     ATTENTION_BEGINS_STATS,
-    ATTENTION_BEGINS /* rows: for the comparison alone */
+    ATTENTION_ROWS_Q, /* rows: for kernels around cuDNN's */
+    ATTENTION_ROWS_K
 };
-enum { ATTENTION_N_BEGINS = ATTENTION_BEGINS - ATTENTION_BEGINS_Q + 1 };
+enum { ATTENTION_N_BEGINS = ATTENTION_ROWS_K - ATTENTION_BEGINS_Q + 1 };
 static_assert((int)ATTENTION_N_BEGINS == (int)CUDNN_N_BEGINS, "cudnn_scratch.h counts them");
 
 struct attention_plan {
@@ -116,18 +121,19 @@ ATTENTION_FUNCTION std::string attention_build(cudnnHandle_t handle, const atten
     g.set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
-    const bool ends_late = s.is_causal && s.n_q < s.n_k;
+    const bool ends_late = s.is_causal && (s.n_q < s.n_k || s.ends_late);
     /* What documents need; none otherwise. */
     std::map<int64_t, std::shared_ptr<fe::graph::Tensor_attributes>> of_documents;
-    for (int64_t uid = ATTENTION_LENGTHS; s.documents && uid < ATTENTION_BEGINS; uid++)
+    for (int64_t uid = ATTENTION_LENGTHS_Q; s.documents && uid < ATTENTION_ROWS_Q; uid++) {
+        const bool is_length = uid < ATTENTION_BEGINS_Q;
         of_documents[uid] =
             g.tensor(fe::graph::Tensor_attributes()
                          .set_name("documents")
                          .set_uid(uid)
-                         .set_dim({s.documents + (uid != ATTENTION_LENGTHS), 1, 1, 1})
+                         .set_dim({s.documents + !is_length, 1, 1, 1})
                          .set_stride({1, 1, 1, 1})
-                         .set_data_type(uid == ATTENTION_LENGTHS ? fe::DataType_t::INT32
-                                                                 : fe::DataType_t::INT64));
+                         .set_data_type(is_length ? fe::DataType_t::INT32 : fe::DataType_t::INT64));
+    }
     auto begin = [&](fe::graph::Tensor_attributes& t, int64_t uid) {
         if (s.documents) t.set_ragged_offset(of_documents[uid]);
     };
@@ -138,8 +144,8 @@ ATTENTION_FUNCTION std::string attention_build(cudnnHandle_t handle, const atten
         if (s.window) attributes.set_sliding_window_length((int)s.window);
         if (s.documents)
             attributes.set_padding_mask(true)
-                .set_seq_len_q(of_documents[ATTENTION_LENGTHS])
-                .set_seq_len_kv(of_documents[ATTENTION_LENGTHS]);
+                .set_seq_len_q(of_documents[ATTENTION_LENGTHS_Q])
+                .set_seq_len_kv(of_documents[ATTENTION_LENGTHS_K]);
         return attributes;
     };
     auto input = [&](int64_t uid, const char* name, bool is_k, const attention_rows& rows,

@@ -12,22 +12,27 @@ typedef struct cudnn_call {
     int64_t b, n_q, n_k, h_q, h_k, d;
     int is_backward, is_deterministic;            /* the latter of the backward only */
     int has_alone_q_results, has_alone_k_results; /* out and d_q, d_k and d_v lie in the scratch */
-    int64_t documents; /* the most that are packed; 0: a sequence is one */
+    int64_t documents; /* the most sequences that are packed; 0: a sequence is one */
 } cudnn_call;
+
+/* Sequences that a block over ranks packs at most: a ring cuts documents and windows. */
+static inline int64_t cudnn_most_sequences(int64_t ring, int64_t documents) {
+    return (documents ? documents : 1) + (ring > 1 ? 3 : 0);
+}
 
 static inline int64_t cudnn_round_up(int64_t n, int64_t unit) {
     return (n + unit - 1) / unit * unit;
 }
 
 /* Statistics, results that lie alone, and of documents their begins in CUDNN_N_BEGINS tensors and
- * lengths. */
-enum { CUDNN_N_BEGINS = 6 };
+ * the lengths of queries and keys. */
+enum { CUDNN_N_BEGINS = 7 };
 static inline int64_t cudnn_result_bytes(const cudnn_call* c) {
     const int64_t n_q = c->b * c->h_q * c->n_q, n_k = c->b * c->h_k * c->n_k;
     int64_t n_bytes = cudnn_round_up(n_q * 4, 512);
     if (c->documents)
         n_bytes += cudnn_round_up(CUDNN_N_BEGINS * (c->documents + 1) * 8, 512) +
-                   cudnn_round_up(c->documents * 4, 512);
+                   cudnn_round_up(2 * c->documents * 4, 512);
     if (c->has_alone_q_results)
         n_bytes += (1 + c->is_backward) * cudnn_round_up(n_q * c->d * 2, 512);
     if (c->has_alone_k_results && c->is_backward)

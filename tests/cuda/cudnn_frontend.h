@@ -95,9 +95,10 @@ struct fake_cudnn_view {
 struct fake_cudnn_operation {
     fake_cudnn_view q, k, v, out, stats, d_out, d_q, d_k, d_v;
     float scale;
-    int64_t ahead;          /* query i sees keys up to i + ahead */
-    int64_t window;         /* as many; 0: all */
-    const int32_t* lengths; /* of documents */
+    int64_t ahead;                        /* query i sees keys up to i + ahead */
+    bool is_bottom_right;                 /* of documents: the last query sees the last key */
+    int64_t window;                       /* as many; 0: all */
+    const int32_t *q_lengths, *k_lengths; /* of documents */
     int64_t width;
     int64_t
         /* not 0, of a backward that is not deterministic: the key that d_q's sums begin with */
@@ -116,12 +117,16 @@ static inline float fake_cudnn_dot(const fake_cudnn_view& x, int64_t n, int64_t 
 }
 
 /* Of sequence b, whose rows are as many as its length. */
-static inline int64_t fake_cudnn_n_rows(const fake_cudnn_operation& o, const fake_cudnn_view& x,
-                                        int64_t b) {
-    return o.lengths ? o.lengths[b] : x.dim[2];
+static inline int64_t fake_cudnn_n_q(const fake_cudnn_operation& o, int64_t b) {
+    return o.q_lengths ? o.q_lengths[b] : o.q.dim[2];
+}
+static inline int64_t fake_cudnn_n_k(const fake_cudnn_operation& o, int64_t b) {
+    return o.k_lengths ? o.k_lengths[b] : o.k.dim[2];
 }
 static inline int64_t fake_cudnn_n_seen(const fake_cudnn_operation& o, int64_t b, int64_t query) {
-    return std::min(fake_cudnn_n_rows(o, o.k, b), query + o.ahead + 1);
+    const int64_t n_k = fake_cudnn_n_k(o, b);
+    const int64_t ahead = o.is_bottom_right ? n_k - fake_cudnn_n_q(o, b) : o.ahead;
+    return std::min(n_k, query + ahead + 1);
 }
 static inline int64_t fake_cudnn_first_seen(const fake_cudnn_operation& o, int64_t b,
                                             int64_t query) {
@@ -132,7 +137,7 @@ static inline void fake_cudnn_forward(const fake_cudnn_operation& o) {
     const int64_t group = o.q.dim[1] / o.k.dim[1], d = o.q.dim[3];
     for (int64_t b = 0; b < o.q.dim[0]; b++)
         for (int64_t h = 0; h < o.q.dim[1]; h++)
-            for (int64_t i = 0; i < fake_cudnn_n_rows(o, o.q, b); i++) {
+            for (int64_t i = 0; i < fake_cudnn_n_q(o, b); i++) {
                 const int64_t n = fake_cudnn_n_seen(o, b, i);
                 const int64_t first = fake_cudnn_first_seen(o, b, i);
                 std::vector<float> p((size_t)n), out((size_t)d);
@@ -161,7 +166,7 @@ static inline void fake_cudnn_backward_head(const fake_cudnn_operation& o, int64
     const int64_t group = o.q.dim[1] / o.k.dim[1], d = o.q.dim[3], n_k = o.k.dim[2];
     std::vector<float> d_k((size_t)(n_k * d)), d_v((size_t)(n_k * d)), d_q((size_t)d);
     for (int64_t h = g * group; h < (g + 1) * group; h++)
-        for (int64_t i = 0; i < fake_cudnn_n_rows(o, o.q, b); i++) {
+        for (int64_t i = 0; i < fake_cudnn_n_q(o, b); i++) {
             const float delta = fake_cudnn_dot(o.d_out, i, h, o.out, i, h, b);
             const float lse = *o.stats.stat(b, h, i);
             const int64_t first = fake_cudnn_first_seen(o, b, i);
@@ -184,7 +189,7 @@ static inline void fake_cudnn_backward_head(const fake_cudnn_operation& o, int64
             for (int64_t e = 0; e < d; e++)
                 o.d_q.store(b, h, i, e, d_q[(size_t)e] + (is_wrong ? 1000.0f : 0.0f));
         }
-    for (int64_t j = 0; j < fake_cudnn_n_rows(o, o.k, b); j++)
+    for (int64_t j = 0; j < fake_cudnn_n_k(o, b); j++)
         for (int64_t e = 0; e < d; e++) {
             o.d_k.store(b, g, j, e, d_k[(size_t)(j * d + e)]);
             o.d_v.store(b, g, j, e, d_v[(size_t)(j * d + e)]);
@@ -267,13 +272,14 @@ class Graph {
     DataType_t io = DataType_t::NOT_SET;
     int64_t workspace_bytes = 0, window = 0, most_rows = 0;
     bool is_padded = false;
-    tensor_ptr lengths;
+    tensor_ptr q_lengths, k_lengths;
 
     template <typename T> void take(const T& attributes) {
         window = attributes.window;
         is_padded = attributes.is_padded;
-        lengths = attributes.q_lengths;
-        if (is_padded && (!lengths || attributes.kv_lengths != lengths))
+        q_lengths = attributes.q_lengths;
+        k_lengths = attributes.kv_lengths;
+        if (is_padded && (!q_lengths || !k_lengths))
             fake_cudnn_misused("a padding mask without lengths");
         is_top_left = attributes.is_top_left;
         is_bottom_right = attributes.is_bottom_right;
@@ -415,7 +421,11 @@ class Graph {
                 views[i]->stride[k] = tensors[i]->stride[k];
             }
         }
-        if (is_padded) o.lengths = (const int32_t*)addresses[lengths->uid];
+        if (is_padded) {
+            o.q_lengths = (const int32_t*)addresses[q_lengths->uid];
+            o.k_lengths = (const int32_t*)addresses[k_lengths->uid];
+        }
+        o.is_bottom_right = is_bottom_right;
         o.window = window;
         o.scale = scale;
         o.ahead = is_top_left ? 0 : is_bottom_right ? o.k.dim[2] - o.q.dim[2] : o.k.dim[2];

@@ -423,7 +423,7 @@ static memo_status ranks_backward(void* device, memo_stream stream,
 
 /* cuDNN's attention on the memory of a host device, prepared for what the desc will call. */
 static memo_attention ranks_attention(const memo_sp_attention_desc* desc, memo_device* device) {
-    memo_attention attention = {ranks_forward, ranks_backward, device, MEMO_LAUNCHES_NONE};
+    memo_attention attention = {ranks_forward, ranks_backward, device, MEMO_LAUNCHES_RAGGED};
     std::vector<attention_shape> shapes;
     int64_t n_bytes = 0;
     if (ranks_are_exact) return attention;
@@ -437,7 +437,6 @@ static memo_attention ranks_attention(const memo_sp_attention_desc* desc, memo_d
     ranks_plans.samples = samples;
     ranks_blocks.plans = &ranks_plans;
     ranks_blocks.is_deterministic = true;
-    ranks_blocks.documents = ranks_documents;
     ranks_blocks.scratch = (char*)(((uintptr_t)ranks_scratch.data() + 511) / 512 * 512);
     for (const attention_shape& s : shapes)
         CHECK_OK(attention_prepare(&ranks_plans, s, n_bytes, &error));
@@ -499,6 +498,58 @@ TEST(windows_and_documents_are_the_reference_but_for_rounding) {
         ranks_documents = c.n_documents ? c.n_documents + memo_test_int(0, 2) : 0;
         expect_right(&c, 6e-3, 1.2e-2, NULL);
     }
+    ranks_window = ranks_documents = 0;
+}
+
+/* Exact attention that counts its calls. */
+static int n_otherwise;
+static memo_status otherwise_forward(void*, memo_stream stream, const memo_attention_block* b,
+                                     memo_error* why) {
+    n_otherwise++;
+    return exact_forward(NULL, stream, b, why);
+}
+static memo_status otherwise_backward(void*, memo_stream stream, const memo_attention_block* b,
+                                      memo_error* why) {
+    n_otherwise++;
+    return exact_backward(NULL, stream, b, why);
+}
+
+/* Ragged calls, in any sharding, of lengths that divide nothing.  Causal documents need no other
+ * attention; of windows a launch may have a limit that was not prepared. */
+TEST(rings_of_windows_and_documents_are_the_reference_but_for_rounding) {
+    const ranks_cudnn cudnn;
+    int n_windows = 0, n_calls = 0;
+    ranks_blocks.otherwise.forward = otherwise_forward;
+    ranks_blocks.otherwise.backward = otherwise_backward;
+    for (int k = 0; k < 18; k++) {
+        attention_case c = case_of(1 + k % 4, 1 + k / 4 % 2, memo_test_int(k % 4 + 1, 60), 4, 2, 8);
+        c.type = MEMO_TYPE_BF16;
+        c.sharding = (memo_sharding_kind)(k % 3);
+        c.n_batch = 1 + (int32_t)memo_test_int(0, 1);
+        c.sends_again = (int32_t)memo_test_int(0, 1);
+        if (k % 2) {
+            c.window = memo_test_int(1, 30);
+            c.window_after = -1;
+        }
+        if (k % 4 > 1 || c.sharding == MEMO_SHARDING_DOCUMENTS) {
+            c.n_documents = memo_test_int(1, 6);
+            for (int64_t d = 1; d < c.n_documents; d++)
+                c.document_begins[d] = memo_test_int(c.document_begins[d - 1], c.n_tokens);
+            c.document_begins[c.n_documents] = c.n_tokens;
+        }
+        IN_CASE("case %d", k);
+        ranks_window = c.window;
+        ranks_documents = c.n_documents;
+        n_otherwise = 0;
+        const int n_runs = fake_cudnn_n_runs;
+        expect_right(&c, 6e-3, 1.2e-2, NULL);
+        n_windows += n_otherwise;
+        n_calls += fake_cudnn_n_runs - n_runs;
+        CHECK(c.window || n_otherwise == 0);
+    }
+    printf("# %d calls of cuDNN, %d of another attention\n", n_calls, n_windows);
+    CHECK_IS(n_windows * 3, <, n_calls);
+    ranks_blocks.otherwise = memo_attention();
     ranks_window = ranks_documents = 0;
 }
 
@@ -569,15 +620,6 @@ static void check_shapes(memo_sp_attention_desc desc, int32_t ring, int32_t ulys
         attention_shapes_over_ranks(desc, false, window, documents, &shapes, &error);
     CHECK_IS(status, ==, refusal ? MEMO_STATUS_UNSUPPORTED : MEMO_STATUS_OK);
     CHECK_CASE(!refusal || strstr(error.message, refusal), "%s", error.message);
-}
-
-/* Nor do windows and documents work over a ring. */
-TEST(a_sharding_with_padding_is_refused) {
-    const memo_sp_attention_desc desc = {};
-    check_shapes(desc, 2, 1, 31, 0, 0, "31 tokens");
-    check_shapes(desc, 2, 1, 32, 0, 1, "without a ring; Ulysses works");
-    check_shapes(desc, 2, 1, 32, 1, 0, "without a ring; Ulysses works");
-    check_shapes(desc, 1, 2, 31, 0, 0, "that ulysses divides (31 tokens)");
 }
 
 /* One key head of a rank cannot be divided. */

@@ -93,7 +93,6 @@ static memo_status gpt_cudnn_prepare(void* context, const gpt_shapes* of, memo_s
     if (gpt_cudnn_shapes(c, of, &shapes, error)) return error->status;
     c->plans.prepared.clear(); /* another model may have set aside less */
     c->blocks.scratch = (char*)scratch;
-    c->blocks.documents = of->documents;
 
     for (const attention_shape& s : shapes) {
         memo_error why;
@@ -126,11 +125,11 @@ static memo_status gpt_cudnn_attend(gpt_cudnn* c, cudaStream_t stream, const gpt
             {ATTENTION_V, (uint16_t*)(uintptr_t)a->v + k_at},
             {ATTENTION_OUT, (uint16_t*)a->out + q_at},
             {ATTENTION_STATS, m.stats}};
-        if (attention_set_documents(stream, s, a->begins, 0, m, &addresses, error))
+        if (attention_set_packed(stream, s, a->begins, nullptr, m, &addresses, error))
             return error->status;
         if (!s.is_backward) {
             if (attention_run_call(&c->plans, call, i, addresses, m.workspace, stream, error) ||
-                attention_turn_lse(stream, lse, m.stats, s, lse_rows, true, error))
+                attention_turn_lse(stream, lse, s, m, lse_rows, true, error))
                 return error->status;
             continue;
         }
@@ -139,12 +138,12 @@ static memo_status gpt_cudnn_attend(gpt_cudnn* c, cudaStream_t stream, const gpt
         addresses[ATTENTION_D_Q] = (uint16_t*)a->dq + q_at;
         addresses[ATTENTION_D_K] = m.d_k;
         addresses[ATTENTION_D_V] = m.d_v;
-        if (attention_turn_lse(stream, lse, m.stats, s, lse_rows, false, error) ||
+        if (attention_turn_lse(stream, lse, s, m, lse_rows, false, error) ||
             attention_run_call(&c->plans, call, i, addresses, m.workspace, stream, error) ||
-            attention_put(stream, (char*)a->dk + k_at * memo_type_bytes(type), type, m.d_k, s, true,
-                          k_rows, a->shape.adds != 0, error) ||
-            attention_put(stream, (char*)a->dv + k_at * memo_type_bytes(type), type, m.d_v, s, true,
-                          k_rows, a->shape.adds != 0, error))
+            attention_put(stream, (char*)a->dk + k_at * memo_type_bytes(type), type, m.d_k, s, m,
+                          true, k_rows, a->shape.adds != 0, error) ||
+            attention_put(stream, (char*)a->dv + k_at * memo_type_bytes(type), type, m.d_v, s, m,
+                          true, k_rows, a->shape.adds != 0, error))
             return error->status;
     }
     return MEMO_STATUS_OK;

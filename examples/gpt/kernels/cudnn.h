@@ -54,7 +54,10 @@ static inline int64_t gpt_cudnn_desc_scratch_bytes(const gpt_cudnn_desc* desc,
             c.h_k = (sizes.heads.n_kv + n_groups - 1) / n_groups;
             c.d = sp->head_size;
             c.has_alone_q_results = 1;
-            c.documents = of->documents;
+            c.documents = 0;
+            if (of->documents || (sp->sharding.ring > 1 && of->window))
+                c.documents = cudnn_most_sequences(sp->sharding.ring, of->documents);
+            if (c.documents) c.b = 1;
         } else {
             c.b = shape->documents ? 1 : of->attention[i].batch; /* a call each */
             c.documents = shape->documents;

@@ -111,6 +111,10 @@ typedef struct memo_launch {
     int32_t has_gaps;     /* rows lie between sequences */
     /* In device memory, rows of the block: begins are (n + 1), counts are (n). */
     const int32_t *q_begins, *q_counts, *k_begins, *k_counts;
+    /* The same in host memory: one or two segments a sequence.  For a kernel that computes what
+     * another cannot. */
+    int32_t n_segments;
+    const memo_segment* segments;
 } memo_launch;
 
 /* The segments of a block.  Arrays stay unchanged until the stream has passed. */

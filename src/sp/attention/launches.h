@@ -11,20 +11,21 @@
 typedef struct memoi_sequence {
     int64_t q_begin, q_end, k_begin, k_end;
     int32_t left, right, from_top;
-    int32_t launch;
+    int32_t launch, first_segment, n_segments;
 } memoi_sequence;
 
 /* The launches of a block; arrays of as many as it has segments. */
 typedef struct memoi_launches {
     memoi_sequence* sequences;
     memo_launch* launches;
+    memo_segment* segments;   /* in the order of launches */
     int64_t *q_ends, *k_ends; /* of launches */
     int32_t n_sequences, n;
 } memoi_launches;
 
 MEMOI memoi_sequence memoi_sequence_of(const memo_segment* s, memo_launch_kind kind) {
     const int64_t n_more = s->k_end - s->k_begin - (s->q_end - s->q_begin);
-    memoi_sequence x = {s->q_begin, s->q_end, s->k_begin, s->k_end, -1, -1, 0, 0};
+    memoi_sequence x = {s->q_begin, s->q_end, s->k_begin, s->k_end, -1, -1, 0, 0, 0, 1};
     MEMO_ASSERT(s->type == MEMO_SEGMENT_FULL || n_more >= 0); /* the first query sees a key */
     if (memoi_segment_moves_end(s)) x.right = 0;
     if (memoi_segment_moves_begin(s)) x.left = (int32_t)n_more;
@@ -48,13 +49,15 @@ MEMOI void memoi_launches_make_sequences(memoi_launches* x, const memo_segment* 
                                          memo_launch_kind kind) {
     x->n_sequences = 0;
     for (int64_t i = 0; i < n; i++) {
-        const memoi_sequence next = memoi_sequence_of(&segments[i], kind);
+        memoi_sequence next = memoi_sequence_of(&segments[i], kind);
         memoi_sequence* last = x->sequences + x->n_sequences - 1;
         if (x->n_sequences && memoi_sequence_joins(last, &next)) {
             last->q_end = next.q_end;
             last->k_end = next.k_end;
             last->left = next.left;
+            last->n_segments++;
         } else {
+            next.first_segment = (int32_t)i;
             x->sequences[x->n_sequences++] = next;
         }
     }
@@ -71,16 +74,19 @@ MEMOI int memoi_sequence_fits(const memoi_sequence* s, const memo_launch* launch
     return is_left && is_right;
 }
 
-/* Puts each sequence into the first launch that ends before it.  New launches have the widest
- * window, if their first sequence fits into it, since shorter documents then do, too. */
+/* Puts each sequence into the first launch that ends before it.  New launches are causal with the
+ * widest window, if their first sequence fits, since shorter documents and single rows then do. */
 MEMOI void memoi_launches_make(memoi_launches* x, const memo_segment* segments, int64_t n,
                                memo_launch_kind kind) {
     memo_launch widest = MEMO_ZERO(memo_launch);
+    int has_causal = 0;
     widest.left = -1;
     memoi_launches_make_sequences(x, segments, n, kind);
-    for (int32_t i = 0; i < x->n_sequences; i++)
-        if (!x->sequences[i].right && !x->sequences[i].from_top)
-            widest.left = (int32_t)memob_max(widest.left, x->sequences[i].left);
+    for (int32_t i = 0; i < x->n_sequences; i++) {
+        if (x->sequences[i].right || x->sequences[i].from_top) continue;
+        has_causal = 1;
+        widest.left = (int32_t)memob_max(widest.left, x->sequences[i].left);
+    }
 
     x->n = 0;
     for (int32_t i = 0; i < x->n_sequences; i++) {
@@ -93,7 +99,7 @@ MEMOI void memoi_launches_make(memoi_launches* x, const memo_segment* segments, 
         if (k == x->n) {
             l[x->n] = widest;
             x->q_ends[k] = x->k_ends[k] = 0;
-            if (widest.left < 0 || !memoi_sequence_fits(s, &widest)) {
+            if (!has_causal || !memoi_sequence_fits(s, &widest)) {
                 l[k].left = s->left;
                 l[k].right = s->right;
                 l[k].from_top = s->from_top;
@@ -107,6 +113,18 @@ MEMOI void memoi_launches_make(memoi_launches* x, const memo_segment* segments, 
         l[k].max_k = (int32_t)memob_max(l[k].max_k, s->k_end - s->k_begin);
         x->q_ends[k] = s->q_end;
         x->k_ends[k] = s->k_end;
+    }
+
+    /* The segments of each. */
+    for (int32_t k = 0, at = 0; k < x->n; at += x->launches[k++].n_segments) {
+        x->launches[k].segments = x->segments + at;
+        for (int32_t i = 0; i < x->n_sequences; i++) {
+            const memoi_sequence* s = &x->sequences[i];
+            if (s->launch != k) continue;
+            memcpy(x->segments + at + x->launches[k].n_segments, segments + s->first_segment,
+                   (size_t)s->n_segments * sizeof *segments);
+            x->launches[k].n_segments += s->n_segments;
+        }
     }
 }
 
@@ -172,6 +190,7 @@ MEMOI void memoi_block_segments_make(const memo_segment* seen, int64_t n_seen, c
 
     b->launches.sequences = MEMOB_ARRAY(arrays, memoi_sequence, n);
     b->launches.launches = MEMOB_ARRAY(arrays, memo_launch, n);
+    b->launches.segments = MEMOB_ARRAY(arrays, memo_segment, n);
     b->launches.q_ends = MEMOB_ARRAY(arrays, int64_t, n);
     b->launches.k_ends = MEMOB_ARRAY(arrays, int64_t, n);
     if (arrays->failed) return;
