@@ -122,7 +122,7 @@ typedef enum memo_collective {
     MEMO_N_COLLECTIVES
 } memo_collective;
 
-#define MEMO_LABEL_FIELDS 14
+#define MEMO_LABEL_FIELDS 10
 
 /* The step that a call belongs to, for example {"ring exchange", 3}, and digests of what its ranks
  * must agree on.  If two ranks give different labels, the call fails on all ranks with
@@ -428,8 +428,8 @@ typedef struct memo_sharding_desc {
      * (cu_seqlens).  Borrowed as long as the sharding is used. */
     const int64_t* document_begins;
     int64_t n_documents;
-    /* As in memo_mask: the scores of a document count those with its ancestors, and its positions
-     * follow theirs.  NULL: none.  Borrowed, too. */
+    /* As in memo_mask_desc: the scores of a document count those with its ancestors, and its
+     * positions follow theirs.  NULL: none.  Borrowed, too. */
     const int64_t* document_parents;
     /* Tokens of every slice but the last; 0: one slice.  Multiples of 2 ring * ulysses work. */
     int64_t slice_tokens;
@@ -494,67 +494,24 @@ MEMO_API int64_t memo_sharding_labels(const memo_sharding* sharding, int32_t seq
 /* ---- 4 local attention: a block of queries against a block of keys ------------------------------
  *
  * A callback computes a step of the ring on a rank, so that any kernel can be used.  The callback
- * gets queries and keys at known positions, and a mask over positions.  Exact
+ * gets queries and keys at known positions, and what they see, in rows.  Exact
  * callbacks are in examples/: host_attention.h, and exact_attention.h for GPUs. */
-
-typedef enum memo_mask_kind {
-    MEMO_MASK_CAUSAL = 0, /* a query sees the keys up to its own position */
-    MEMO_MASK_FULL,
-    MEMO_N_MASK_KINDS
-} memo_mask_kind;
-
-/* The keys that a query sees are always an interval of positions.  Neither end descends from a
- * query to the next.  key_first and key_end give the interval; without these, the interval follows
- * from the other fields, whose conditions hold together.  Arrays are in host memory and must stay
- * unchanged until the stream has passed. */
-typedef struct memo_mask {
-    memo_mask_kind kind;
-    /* A query at position p sees keys in (p - window_before, p + window_after); 0: no limit.
-     * CAUSAL is window_after 1. */
-    int64_t window_before, window_after;
-    int64_t n_tokens; /* queries from n_tokens on are padding and see nothing */
-    /* Keys from n_keys on are padding and are not seen; 0: first_query + n_tokens. */
-    int64_t n_keys;
-    /* The position of query 0 among the keys: queries are a slice of a longer sequence.  Beside
-     * key_first, for kernels with biases by position.  Below 0: queries before all keys. */
-    int64_t first_query;
-    /* Packed documents (cu_seqlens): n_documents + 1 positions of keys from 0 to n_keys, not
-     * descending.  A query sees only keys of the same document; outside of all documents, none.
-     * NULL: one document.  Chunked attention is a document for each chunk. */
-    const int64_t* document_begins;
-    int64_t n_documents;
-    /* A tree of documents, so that many answers share one prompt: a query also sees all keys of the
-     * parent of its document, of the parent's parent, and so on.  document_parents[i] (n_documents)
-     * is an earlier document, or -1.  Documents are in preorder: the parent of document i is i - 1
-     * or one of its ancestors.  At most MEMO_TREE_DEPTH_MAX ancestors.  Not with windows,
-     * first_query or a key_sharding.  The local attention is called for each level of the tree, and
-     * its masks have no parents.  NULL: no document has a parent. */
-    const int64_t* document_parents;
-    /* Query i sees the keys [key_first[i], key_end[i]) (n_tokens each): images that attend within
-     * themselves, prefixes that all queries see, documents of cross-attention.  kind is then not
-     * used; windows must be 0 and documents NULL.  NULL: the fields above. */
-    const int64_t *key_first, *key_end;
-} memo_mask;
-
-#define MEMO_TREE_DEPTH_MAX 31
-
-/* A query sees the keys at positions [*begin, *end); begin = end if there are none.  Keys of
- * parents are not among these.  O(log n_documents). */
-MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
-                                 int64_t* end);
 
 /* --- segments ---
  *
- * In rows, what the queries of a block see is a list of segments.  Of the queries [q_begin, q_end),
- * nq rows, number i sees these keys j of [k_begin, k_end), nk rows, all counted from 0:
+ * What queries see of keys is a list of segments: of positions in a mask, of rows in a block.  Of
+ * the queries [q_begin, q_end), nq in number, query i sees these keys j of [k_begin, k_end), nk in
+ * number, both counted from 0:
  *
  *     FULL     all                          CAUSAL   j <= i + nk - nq
  *     INVERSE  j >= i                       BAND     i <= j <= i + nk - nq
  *
- * Each query is in at most one segment, and sees at least one key of it.  Segments ascend: q_begin,
- * k_begin and k_end do not descend from a segment to the next.  In a causal document that is cut
- * zigzag, a rank's own keys are one CAUSAL segment, and the keys of another rank one FULL
- * segment. */
+ * nk is at least nq, unless all keys are seen, so each query of a segment sees a key.  Segments
+ * ascend: q_begin is the last q_end or more, and neither end of the keys that a query sees descends
+ * from a query to the next.
+ *
+ * A query may see several intervals of keys, each by a segment of another level.  Levels follow
+ * each other in a list, and each ascends from its begin.  No two levels have the same pair. */
 
 typedef enum memo_segment_type { /* the numbers of FlexFlashAttention's attn_type_map */
                                  MEMO_SEGMENT_FULL = 0,
@@ -567,12 +524,74 @@ typedef enum memo_segment_type { /* the numbers of FlexFlashAttention's attn_typ
 typedef struct memo_segment {
     int64_t q_begin, q_end, k_begin, k_end;
     memo_segment_type type;
-    int32_t level; /* of the mask that the segment is from */
+    int32_t level; /* from 0 to MEMO_LEVELS_MAX - 1 */
 } memo_segment;
+#define MEMO_LEVELS_MAX 32
 
 /* The keys [*begin, *end) that query q of a segment sees. */
 MEMO_API void memo_segment_keys(const memo_segment* segment, int64_t q, int64_t* begin,
                                 int64_t* end);
+
+/* --- masks --- */
+
+/* Positions from 0: of queries to the sharding's n_tokens, of keys to the key_sharding's.  A query
+ * without a segment sees nothing. */
+typedef struct memo_mask {
+    const memo_segment* segments; /* (n_segments) */
+    int64_t n_segments;
+} memo_mask;
+
+typedef enum memo_mask_kind {
+    MEMO_MASK_CAUSAL = 0, /* a query sees the keys up to its own position */
+    MEMO_MASK_FULL,
+    MEMO_N_MASK_KINDS
+} memo_mask_kind;
+
+/* Packed documents.  The conditions hold together. */
+typedef struct memo_mask_desc {
+    memo_mask_kind kind;
+    /* A query at position p sees keys in (p - window_before, p + window_after); 0: no limit.
+     * CAUSAL is window_after 1. */
+    int64_t window_before, window_after;
+    /* Beside a window before, of a causal mask: a query also sees the first keys of its document,
+     * up to its own position.  Level 1.  0: none. */
+    int64_t n_first_keys;
+    int64_t n_tokens; /* queries */
+    int64_t n_keys;   /* 0: first_query + n_tokens */
+    /* The position of query 0 among the keys: queries are a slice of a longer sequence.  Below 0:
+     * queries before all keys. */
+    int64_t first_query;
+    /* n_documents + 1 positions of keys from 0 to n_keys, not descending (cu_seqlens).  A query
+     * sees only keys of the same document; outside of all documents, none.  NULL: one document.
+     * Chunked attention is a document for each chunk. */
+    const int64_t* document_begins;
+    int64_t n_documents;
+    /* A tree of documents, so that many answers share one prompt: a query also sees all keys of the
+     * parent of its document, of the parent's parent, and so on, each at a level of its own.
+     * document_parents[i] (n_documents) is an earlier document, or -1.  Documents are in preorder:
+     * the parent of document i is i - 1 or one of its ancestors.  At most MEMO_TREE_DEPTH_MAX
+     * ancestors.  Not with windows or first_query.  NULL: no document has a parent. */
+    const int64_t* document_parents;
+} memo_mask_desc;
+#define MEMO_TREE_DEPTH_MAX (MEMO_LEVELS_MAX - 1)
+
+/* Each of these sets *n_segments, and unless segments is NULL writes as many.  Errors:
+ * INVALID_ARGUMENT.
+ *
+ * Documents have at most 4 segments each within themselves, and one for each ancestor. */
+MEMO_TRY memo_status memo_mask_documents(const memo_mask_desc* desc, memo_segment* segments,
+                                         int64_t* n_segments, memo_error* error);
+/* Query i sees the keys [key_first[i], key_end[i]) (n_tokens each), ends that do not descend:
+ * images that attend within themselves, prefixes that all queries see. */
+MEMO_TRY memo_status memo_mask_intervals(const int64_t* key_first, const int64_t* key_end,
+                                         int64_t n_tokens, int64_t n_keys, memo_segment* segments,
+                                         int64_t* n_segments, memo_error* error);
+/* Cross-attention: queries of document i see all keys of document i.  (n_documents + 1) each. */
+MEMO_TRY memo_status memo_mask_cross(const int64_t* query_begins, const int64_t* key_begins,
+                                     int64_t n_documents, memo_segment* segments,
+                                     int64_t* n_segments, memo_error* error);
+
+/* --- the segments of a block --- */
 
 /* What a local attention gets beside segments on the host: arrays in device memory. */
 typedef enum memo_launch_kind {
@@ -609,7 +628,9 @@ typedef struct memo_launch {
     const memo_segment* segments;
 } memo_launch;
 
-/* The segments of a block.  Arrays stay unchanged until the stream has passed. */
+/* Segments of rows, of one level.  In a causal document that is cut zigzag, a rank's own keys are
+ * one CAUSAL segment, and the keys of another rank one FULL segment.  Arrays stay unchanged until
+ * the stream has passed. */
 typedef struct memo_segments {
     int32_t n;
     const memo_segment* host; /* (n), in host memory */
@@ -636,7 +657,6 @@ typedef struct memo_attention_block {
     int32_t n_q_runs, n_k_runs;
     const memo_run *q_runs, *k_runs; /* unchanged until the stream has passed */
     memo_segments segments;          /* which pairs of rows there are, and no others */
-    memo_mask mask;
     int64_t q_row_stride, q_batch_stride, k_row_stride, k_batch_stride, v_row_stride,
         v_batch_stride, out_row_stride, out_batch_stride, lse_row_stride, lse_batch_stride;
     const void *q, *k, *v, *d_out;
@@ -705,11 +725,11 @@ typedef struct memo_latent {
  * ranks may need the same one.  The gradients of these replicas are sent and summed in fp32 on the
  * rank that holds the rows.
  *
- * A rank may split its heads into G groups (memo_sp_attention_desc.ulysses_groups).  Group g of
- * rank u owns the heads that rank u G + g of G ud ranks would.  So a key head that several groups
- * read travels for each, unless G divides the key heads of a rank.  The exchanges run on a stream
- * of the engine, to heads ("g arrives") and back to rows ("g leaves"): 0 arrives, 1 arrives, 0
- * leaves, 2 arrives, 1 leaves.
+ * A rank may split its heads into G equal groups (memo_sp_attention_desc.ulysses_groups): G ud
+ * divides Hq.  Group g of rank u owns the heads that rank u G + g of G ud ranks would.  So a key
+ * head that several groups read travels for each, unless G divides the key heads of a rank.  The
+ * exchanges run on a stream of the engine, to heads ("g arrives") and back to rows ("g leaves"): 0
+ * arrives, 1 arrives, 0 leaves, 2 arrives, 1 leaves.
  *
  *   g arrives    waits for  the start (g = 0); group g - 2, which used the same buffers, has left
  *   attention    waits for  the arrival of g; the results wait until the results of g - 1 have left
@@ -777,8 +797,8 @@ typedef struct memo_ulysses_heads {
  *
  * Slices.  A layer of a long sequence may be computed slice by slice (slice_tokens of a sharding).
  * Each slice has an attention of its own: sharding and key_sharding are of memo_sharding_slice, and
- * first_query of the mask is the slice's first token.  k and v are this rank's rows of the slices
- * so far.  Backward sets their gradients, which the caller adds up over slices. */
+ * first_query of memo_mask_desc is the slice's first token.  k and v are this rank's rows of the
+ * slices so far.  Backward sets their gradients, which the caller adds up over slices. */
 
 typedef struct memo_sp_attention_desc {
     const memo_device* device; /* optional for get_sizes */
@@ -797,8 +817,8 @@ typedef struct memo_sp_attention_desc {
     /* The masks of an exchange: 1 (or 0) for all sequences of the batch, or n_batch in an array, so
      * that each sequence has separate documents. */
     int32_t n_masks;
-    /* 1: masks may have document_parents, whose levels are merged in scratch memory. */
-    int32_t has_trees;
+    /* 1: masks may have several levels, which are merged in scratch memory. */
+    int32_t has_levels;
     /* Cross-attention: the sharding of k and v, of any length and kind, with the same ring and
      * ulysses.  Empty: keys have the queries' sharding. */
     memo_sharding key_sharding;
@@ -818,7 +838,7 @@ typedef struct memo_sp_attention_desc {
     int32_t sends_again;
     /* Groups of heads per rank (chapter 5); 0: 1.  The all-to-all of a group overlaps the attention
      * of another.  Scratch memory holds one group; what arrives during another group exists twice.
-     * At most as many groups are made as some rank has query heads. */
+     * ulysses * ulysses_groups must divide n_q_heads; not used if ulysses is 1. */
     int32_t ulysses_groups;
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
@@ -869,17 +889,22 @@ MEMO_TRY memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc
 /* Call before the stream, the device and the communicators are destroyed. */
 MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
 
-/* Arrays in masks and sharding are borrowed until the exchange is destroyed. */
 typedef struct memo_exchange_desc {
-    /* The attention's desc.n_masks; NULL: causal.  n_tokens and n_keys of a mask are ignored; those
-     * of the shardings are used.  If a mask has neither documents nor key_first, the documents of
-     * the keys' sharding are used. */
+    /* The attention's desc.n_masks, read by memo_exchange_create alone; NULL: causal within the
+     * documents of the keys' sharding, with their parents. */
     const memo_mask* masks;
     /* For a batch with other documents.  Its kind, degrees and n_tokens must match the desc's.
-     * NULL: the desc's. */
+     * NULL: the desc's.  Its arrays are borrowed until the exchange is destroyed. */
     const memo_sharding* sharding;
     int32_t has_sinks; /* 1: passes get tensors.sinks; 0: they do not */
+    /* For the device arrays of memo_segments, until the exchange is destroyed: device_bytes bytes,
+     * aligned to 16.  NULL: allocated from the device.  Not used with MEMO_LAUNCHES_NONE. */
+    void* device_memory;
+    int64_t device_bytes;
 } memo_exchange_desc;
+
+/* Device bytes that are enough for an exchange whose masks have n_segments together. */
+MEMO_API int64_t memo_exchange_device_bytes(const memo_sp_attention_desc* desc, int64_t n_segments);
 
 /* Which rows travel in which step, and what each step computes. */
 typedef struct memo_exchange memo_exchange;
@@ -1569,10 +1594,10 @@ MEMO_API void memo_sequence_destroy(memo_sequence* sequence);
  * which may still use the batch before.  Computes and allocates on the host.  After a failure no
  * batch has begun.  COMM may come from a later call.
  *
- * document_parents (memo_mask.document_parents; NULL: none) is copied, too: several answers to one
- * prompt, which is in the batch once.  Positions of a document follow those of its parent.  Labels
- * end with each document: if a parent's last token has to predict the first token of each child,
- * let each child begin with a copy of that token instead. */
+ * document_parents (memo_mask_desc.document_parents; NULL: none) is copied, too: several answers to
+ * one prompt, which is in the batch once.  Positions of a document follow those of its parent.
+ * Labels end with each document: if a parent's last token has to predict the first token of each
+ * child, let each child begin with a copy of that token instead. */
 MEMO_TRY memo_status memo_sequence_begin(memo_sequence* sequence, const int64_t* document_begins,
                                          const int64_t* document_parents, int64_t n_documents,
                                          memo_error* error);
@@ -1888,16 +1913,16 @@ MEMO_INLINE void memo_reduce_elements(void* to, int64_t at, const void* const* f
  *     >>mesh                coordinates and groups of a rank
  *     >>shardings           positions, ranks and rows
  *     >>target              streams and events to enqueue on; messages and row kernels
- *     >>masks               which keys a query sees
- *     >>segments            what queries see, by positions and by rows
+ *     >>segments            lists of segments, and those of the rows of a block
+ *     >>masks               documents and intervals as segments; checks of a list
  *     >>launches            segments as calls of fused kernels
  *     >>attention shape     tokens, heads and masks of a rank
  *     >>ulysses exchange    rows to heads and back
  *     >>exchange plans      steps and rows that travel, from runs and masks
- *     >>uploads             segments of all steps on the device
  *     >>ring attention      steps, exchanges and merges of the ring
  *     >>ring over nodes     rows that cross between nodes once
  *     >>attention desc      checks of a desc, and the shape that follows
+ *     >>uploads             segments of all steps on the device
  *     >>attention buffers   what a pass keeps in scratch memory
  *     >>hybrid attention    exchanges and passes of Ulysses x ring
  *     >>sequence            attention of all layers in one object
@@ -3811,7 +3836,7 @@ MEMOI const char* memoi_sharding_name(memo_sharding_kind kind) {
 /* The runs of a rank must fit 31 bits, and those of all ranks 63. */
 #define MEMOI_DOCUMENTS_MAX (INT32_MAX / 4)
 
-/* name: "memo_mask.document_begins"; n_tokens -1: they end anywhere. */
+/* name: "memo_mask_desc.document_begins"; n_tokens -1: they end anywhere. */
 MEMOI memo_status memoi_sharding_check_documents(const char* name, const int64_t* begins,
                                                  int64_t n_documents, int64_t n_tokens,
                                                  memo_error* error) {
@@ -4569,101 +4594,8 @@ MEMOI void memoi_target_cast(memoi_target* target, int stream, void* to, memo_ty
     if (n) memoi_target_kernel(target, stream, MEMO_ROW_CAST, &cast);
 }
 
-/* ---- >>masks ------------------------------------------------------------------------------------
- * Knows: positions and documents.  Knows nothing of ranks, shardings or devices.
- *
- * 1. Interval ends do not cross: a query sees [begin, end), begin <= end.
- * 2. Neither end of the intervals of a level descends from a query to the next. */
-
-/* Positions from the query's own on that it sees; 0: no limit. */
-MEMOI int64_t memoi_mask_after(const memo_mask* mask) {
-    return mask->kind == MEMO_MASK_CAUSAL ? 1 : mask->window_after;
-}
-
-void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, int64_t* end) {
-    const int64_t own = mask->first_query + query, after = memoi_mask_after(mask);
-    *begin = *end = 0;
-    if (query >= mask->n_tokens) return;
-    if (mask->key_first) {
-        *begin = mask->key_first[query];
-        *end = mask->key_end[query];
-        return;
-    }
-
-    *end = mask->n_keys ? mask->n_keys : memob_max(mask->first_query + mask->n_tokens, 0);
-    if (mask->document_begins) { /* before the first document and behind the last one: none */
-        const int64_t* document =
-            memoi_sharding_document_of(mask->document_begins, mask->n_documents, own);
-        *begin = own < document[1] ? document[0] : document[1];
-        *end = own < 0 ? document[0] : document[1];
-    }
-
-    /* The windows.  The query's own position may be behind the last key. */
-    if (mask->window_before && own - *begin >= mask->window_before)
-        *begin = memob_min(own - mask->window_before + 1, *end);
-    if (after && *end - own > after) *end = memob_max(own + after, *begin);
-    MEMO_ASSERT(*begin <= *end); /* 1 */
-}
-
-/* --- trees --- */
-
-/* The number of ancestors of a document. */
-MEMOI int32_t memoi_mask_depth(const memo_mask* mask, int64_t document) {
-    int32_t depth = 0;
-    while ((document = mask->document_parents[document]) >= 0) depth++;
-    return depth;
-}
-
-/* The keys that queries see of their ancestors at a depth.  Neither end descends, since documents
- * are in preorder.  first, end: (n_tokens). */
-MEMOI void memoi_mask_ancestors(const memo_mask* mask, int32_t depth, int64_t* first,
-                                int64_t* end) {
-    const int64_t *begins = mask->document_begins, *parents = mask->document_parents;
-    int64_t low = 0, high = 0;
-    for (int64_t i = 0; i < mask->n_documents && parents; i++) {
-        int64_t ancestor = i;
-        int32_t n = memoi_mask_depth(mask, i);
-        low = high;
-        if (n > depth) {
-            for (; n > depth; n--) ancestor = parents[ancestor];
-            low = begins[ancestor];
-            high = begins[ancestor + 1];
-        }
-        for (int64_t q = begins[i]; q < begins[i + 1]; q++) {
-            first[q] = low;
-            end[q] = high;
-            MEMO_ASSERT(!q || (first[q] >= first[q - 1] && end[q] >= end[q - 1])); /* 2 */
-        }
-    }
-}
-
-/* --- runs --- */
-
-/* The next positions that the queries of a run see together, without a gap, from query *i on; moves
- * *i behind these queries.  Returns 0 if there are none.  Only key_first and key_end have gaps. */
-MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t* i, int64_t* begin,
-                              int64_t* end) {
-    const int64_t n_queries = memoi_sharding_run_below(q, mask->n_tokens);
-    int64_t low, high;
-    *begin = *end = 0;
-    if (*i < n_queries && !mask->key_first) {
-        memo_mask_interval(mask, q->start, begin, &high);
-        memo_mask_interval(mask, q->start + n_queries - 1, &low, end);
-        *i = n_queries;
-    }
-    for (; *i < n_queries; ++*i) {
-        memo_mask_interval(mask, q->start + *i, &low, &high);
-        if (low == high) continue;
-        if (*begin < *end && low > *end) break;
-        if (*begin == *end) *begin = low;
-        *end = high;
-    }
-    return *begin < *end;
-}
-
 /* ---- >>segments ---------------------------------------------------------------------------------
- * Knows: what queries see, as segments of positions and of rows.  Knows nothing of ranks, shardings
- * or devices.
+ * Knows: lists of segments, and runs of positions.  Knows nothing of masks, ranks or devices.
  *
  * 1. Segments are built from queries in ascending order, each of which sees a key.
  * 2. Neither end of the keys of a level descends from a query to the next. */
@@ -4683,7 +4615,7 @@ void memo_segment_keys(const memo_segment* s, int64_t q, int64_t* begin, int64_t
 
 /* --- from queries to segments --- */
 
-/* A list of segments of one level, the last of which may be open. */
+/* A list of segments, level by level, the last of which may be open. */
 typedef struct memoi_segment_list {
     memo_segment* list;         /* NULL: segments are only counted */
     int64_t n;                  /* closed ones */
@@ -4692,6 +4624,12 @@ typedef struct memoi_segment_list {
     int64_t begin, end;         /* the keys of the last query */
     int moves_begin, moves_end; /* from the open one's second query on */
 } memoi_segment_list;
+
+/* Before the first segment of a level; the segments of earlier ones are closed. */
+MEMOI void memoi_segments_begin(memoi_segment_list* x, int32_t level) {
+    x->open.level = level;
+    x->open.q_end = x->begin = x->end = 0;
+}
 
 MEMOI void memoi_segments_close(memoi_segment_list* x) {
     if (!x->n_rows) return;
@@ -4759,88 +4697,17 @@ MEMOI void memoi_segments_add_rows(memoi_segment_list* x, int64_t q, int64_t n, 
     }
 }
 
-/* --- segments of positions --- */
-
-/* An end of the keys: `offset` positions behind the query's own, or without a limit. */
-typedef struct memoi_segments_limit {
-    int is_set;
-    int64_t offset;
-} memoi_segments_limit;
-
-/* Adds queries at own positions [own, last_own), counted like keys; number q - own is theirs.  Each
- * sees the keys of [first, last) that the limits leave. */
-MEMOI void memoi_segments_add_limited(memoi_segment_list* x, int64_t q, int64_t own,
-                                      int64_t last_own, int64_t first, int64_t last,
-                                      memoi_segments_limit from, memoi_segments_limit to) {
-    while (own < last_own && first < last) {
-        const int64_t low = from.is_set ? own + from.offset : first;
-        const int64_t high = to.is_set ? own + to.offset : last;
-        const int64_t begin = memob_max(low, first), end = memob_min(high, last);
-        const int moves_begin = from.is_set && low >= first, moves_end = to.is_set && high < last;
-        int64_t n = last_own - own;
-        if (low < first) n = memob_min(n, first - low);
-        if (moves_end) n = memob_min(n, last - high);
-        if (moves_begin && !moves_end && begin < end) n = memob_min(n, end - begin);
-        if (begin >= end && high <= first) n = memob_min(n, first - high + 1);
-        if (begin < end) memoi_segments_add_rows(x, q, n, begin, end, moves_begin, moves_end);
-        q += n;
-        own += n;
+/* The first segment of a level that ends behind query q. */
+MEMOI int64_t memoi_segments_first(const memo_segment* list, int64_t n, int64_t q) {
+    int64_t first = 0;
+    while (first < n) {
+        const int64_t middle = (first + n) / 2;
+        if (list[middle].q_end <= q)
+            first = middle + 1;
+        else
+            n = middle;
     }
-}
-
-/* The queries of a mask within their documents; of level 1 those that see some of the first keys of
- * their document, which the window has left. */
-MEMOI void memoi_segments_add_documents(memoi_segment_list* x, const memo_mask* mask,
-                                        int64_t n_first_keys) {
-    const int64_t before = memob_min(mask->window_before, MEMOB_BYTES_MAX);
-    const int64_t after = memob_min(memoi_mask_after(mask), MEMOB_BYTES_MAX);
-    const int64_t first_own = mask->first_query, end_own = first_own + mask->n_tokens;
-    const int64_t n_keys = mask->n_keys ? mask->n_keys : memob_max(end_own, 0);
-    const memoi_segments_limit none = {0, 0}, from = {before > 0, 1 - before};
-    const memoi_segments_limit to = {after > 0, after}, left = {1, 1 - before};
-    for (int64_t d = 0; d < (mask->document_begins ? mask->n_documents : 1); d++) {
-        const int64_t* document = mask->document_begins ? mask->document_begins + d : NULL;
-        const int64_t own = document ? memob_max(document[0], first_own) : first_own;
-        const int64_t last_own = document ? memob_min(document[1], end_own) : end_own;
-        const int64_t first = document ? document[0] : 0, last = document ? document[1] : n_keys;
-        if (!n_first_keys)
-            memoi_segments_add_limited(x, own - first_own, own, last_own, first, last, from, to);
-        else if (before)
-            memoi_segments_add_limited(x, own - first_own, own, last_own, first,
-                                       memob_min(first + n_first_keys, last), none, left);
-    }
-}
-
-/* The queries of all documents that have an ancestor at a depth. */
-MEMOI void memoi_segments_add_ancestors(memoi_segment_list* x, const memo_mask* mask,
-                                        int32_t depth) {
-    const int64_t *begins = mask->document_begins, *parents = mask->document_parents;
-    for (int64_t i = 0; i < mask->n_documents; i++) {
-        int64_t ancestor = i;
-        int32_t n = memoi_mask_depth(mask, i);
-        if (n <= depth) continue;
-        for (; n > depth; n--) ancestor = parents[ancestor];
-        if (begins[ancestor] < begins[ancestor + 1])
-            memoi_segments_add_rows(x, begins[i], begins[i + 1] - begins[i], begins[ancestor],
-                                    begins[ancestor + 1], 0, 0);
-    }
-}
-
-/* One level of a mask.  Returns the number of segments. */
-MEMOI int64_t memoi_segments_of_mask(const memo_mask* mask, int32_t level, int64_t n_first_keys,
-                                     memo_segment* list) {
-    memoi_segment_list x = MEMO_ZERO(memoi_segment_list);
-    x.list = list;
-    x.open.level = level;
-    if (level && mask->document_parents)
-        memoi_segments_add_ancestors(&x, mask, level - 1);
-    else if (!mask->key_first)
-        memoi_segments_add_documents(&x, mask, level ? n_first_keys : 0);
-    for (int64_t q = 0; q < mask->n_tokens && mask->key_first; q++)
-        if (mask->key_first[q] < mask->key_end[q])
-            memoi_segments_add(&x, q, mask->key_first[q], mask->key_end[q]);
-    memoi_segments_close(&x);
-    return x.n;
+    return first;
 }
 
 /* --- from positions to rows --- */
@@ -4897,19 +4764,9 @@ MEMOI int64_t memoi_segments_derive(const memo_segment* seen, int64_t n_seen, co
     const memoi_segments_end begin = {k, k + n_k, 0};
     memoi_segments_end ends[2] = {begin, begin};
     memoi_segment_list x = MEMO_ZERO(memoi_segment_list);
-    int64_t row = 0, first = 0, last = n_seen;
+    int64_t row = 0, first = n_q ? memoi_segments_first(seen, n_seen, q->start) : 0;
     x.list = list;
     x.open.level = n_seen ? seen->level : 0;
-
-    /* The first segment that ends behind the first query. */
-    while (n_q && first < last) {
-        const int64_t middle = (first + last) / 2;
-        if (seen[middle].q_end <= q->start)
-            first = middle + 1;
-        else
-            last = middle;
-    }
-
     for (int32_t r = 0; r < n_q; row += q[r++].count) {
         const int64_t q_end = q[r].start + q[r].count;
         while (first < n_seen && seen[first].q_end <= q[r].start) first++;
@@ -4921,6 +4778,292 @@ MEMOI int64_t memoi_segments_derive(const memo_segment* seen, int64_t n_seen, co
     }
     memoi_segments_close(&x);
     return x.n;
+}
+
+/* ---- >>masks ------------------------------------------------------------------------------------
+ * Knows: what masks of documents and of intervals let queries see, by positions.  Knows nothing of
+ * ranks, rows or devices. */
+
+/* --- documents --- */
+
+/* An end of the keys: `offset` positions behind the query's own, or without a limit. */
+typedef struct memoi_mask_limit {
+    int is_set;
+    int64_t offset;
+} memoi_mask_limit;
+
+/* Adds queries at own positions [own, last_own), counted like keys; number q - own is theirs.  Each
+ * sees the keys of [first, last) that the limits leave. */
+MEMOI void memoi_mask_add_limited(memoi_segment_list* x, int64_t q, int64_t own, int64_t last_own,
+                                  int64_t first, int64_t last, memoi_mask_limit from,
+                                  memoi_mask_limit to) {
+    while (own < last_own && first < last) {
+        const int64_t low = from.is_set ? own + from.offset : first;
+        const int64_t high = to.is_set ? own + to.offset : last;
+        const int64_t begin = memob_max(low, first), end = memob_min(high, last);
+        const int moves_begin = from.is_set && low >= first, moves_end = to.is_set && high < last;
+        int64_t n = last_own - own;
+        if (low < first) n = memob_min(n, first - low);
+        if (moves_end) n = memob_min(n, last - high);
+        if (moves_begin && !moves_end && begin < end) n = memob_min(n, end - begin);
+        if (begin >= end && high <= first) n = memob_min(n, first - high + 1);
+        if (begin < end) memoi_segments_add_rows(x, q, n, begin, end, moves_begin, moves_end);
+        q += n;
+        own += n;
+    }
+}
+
+/* The queries of a mask within their documents; in level 1, the first keys of their document that
+ * the window has left. */
+MEMOI void memoi_mask_add_documents(memoi_segment_list* x, const memo_mask_desc* mask) {
+    const int64_t before = memob_min(mask->window_before, MEMOB_BYTES_MAX);
+    const int64_t after =
+        mask->kind == MEMO_MASK_CAUSAL ? 1 : memob_min(mask->window_after, MEMOB_BYTES_MAX);
+    const int64_t first_own = mask->first_query, end_own = first_own + mask->n_tokens;
+    const int64_t n_keys = mask->n_keys ? mask->n_keys : memob_max(end_own, 0);
+    const memoi_mask_limit none = {0, 0}, from = {before > 0, 1 - before};
+    const memoi_mask_limit to = {after > 0, after}, left = {1, 1 - before};
+    for (int64_t d = 0; d < (mask->document_begins ? mask->n_documents : 1); d++) {
+        const int64_t* document = mask->document_begins ? mask->document_begins + d : NULL;
+        const int64_t own = document ? memob_max(document[0], first_own) : first_own;
+        const int64_t last_own = document ? memob_min(document[1], end_own) : end_own;
+        const int64_t first = document ? document[0] : 0, last = document ? document[1] : n_keys;
+        if (x->open.level)
+            memoi_mask_add_limited(x, own - first_own, own, last_own, first,
+                                   memob_min(first + mask->n_first_keys, last), none, left);
+        else
+            memoi_mask_add_limited(x, own - first_own, own, last_own, first, last, from, to);
+    }
+}
+
+/* The number of ancestors of a document. */
+MEMOI int32_t memoi_mask_depth(const int64_t* parents, int64_t document) {
+    int32_t depth = 0;
+    while ((document = parents[document]) >= 0) depth++;
+    return depth;
+}
+
+/* The queries of all documents that have an ancestor at a depth.  Neither end of their keys
+ * descends, since documents are in preorder. */
+MEMOI void memoi_mask_add_ancestors(memoi_segment_list* x, const memo_mask_desc* mask,
+                                    int32_t depth) {
+    const int64_t *begins = mask->document_begins, *parents = mask->document_parents;
+    for (int64_t i = 0; i < mask->n_documents; i++) {
+        int64_t ancestor = i;
+        int32_t n = memoi_mask_depth(parents, i);
+        if (n <= depth) continue;
+        for (; n > depth; n--) ancestor = parents[ancestor];
+        if (begins[ancestor] < begins[ancestor + 1])
+            memoi_segments_add_rows(x, begins[i], begins[i + 1] - begins[i], begins[ancestor],
+                                    begins[ancestor + 1], 0, 0);
+    }
+}
+
+/* The segments of a checked desc, level by level.  Returns their number. */
+MEMOI int64_t memoi_mask_fill(const memo_mask_desc* mask, memo_segment* segments) {
+    memoi_segment_list x = MEMO_ZERO(memoi_segment_list);
+    int32_t n_levels = mask->n_first_keys && mask->window_before ? 2 : 1;
+    for (int64_t i = 0; i < mask->n_documents && mask->document_parents; i++)
+        n_levels = (int32_t)memob_max(n_levels, memoi_mask_depth(mask->document_parents, i) + 1);
+    x.list = segments;
+    for (int32_t level = 0; level < n_levels; level++) {
+        memoi_segments_begin(&x, level);
+        if (level && mask->document_parents)
+            memoi_mask_add_ancestors(&x, mask, level - 1);
+        else
+            memoi_mask_add_documents(&x, mask);
+        memoi_segments_close(&x);
+    }
+    return x.n;
+}
+
+MEMOI memo_status memoi_mask_check_desc(const memo_mask_desc* mask, memo_error* error) {
+    static const char name[] = "memo_mask_desc";
+    const char* also = NULL;
+    int64_t n_keys;
+    if (MEMOI_INTEGER(name, mask, kind, 0, MEMO_N_MASK_KINDS - 1) ||
+        MEMOI_INTEGER(name, mask, window_before, 0, INT64_MAX) ||
+        MEMOI_INTEGER(name, mask, window_after, 0, INT64_MAX) ||
+        MEMOI_INTEGER(name, mask, n_first_keys, 0, MEMOB_BYTES_MAX / 4) ||
+        MEMOI_INTEGER(name, mask, n_tokens, 0, MEMOB_BYTES_MAX / 4) ||
+        MEMOI_INTEGER(name, mask, n_keys, 0, MEMOB_BYTES_MAX / 4) ||
+        MEMOI_INTEGER(name, mask, first_query, -MEMOB_BYTES_MAX / 4, MEMOB_BYTES_MAX / 4))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (mask->n_first_keys && mask->kind != MEMO_MASK_CAUSAL)
+        return MEMOI_REFUSE("%s.n_first_keys: not 0 (%lld) beside MEMO_MASK_FULL; 0, or a causal "
+                            "mask, is valid",
+                            name, (long long)mask->n_first_keys);
+
+    /* Documents of keys, and their parents. */
+    n_keys = mask->n_keys ? mask->n_keys : memob_max(mask->first_query + mask->n_tokens, 0);
+    if (mask->document_begins &&
+        memoi_sharding_check_documents("memo_mask_desc.document_begins", mask->document_begins,
+                                       mask->n_documents, n_keys, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!mask->document_parents) return MEMO_STATUS_OK;
+
+    if (mask->first_query) also = "beside first_query";
+    if (mask->window_before || mask->window_after) also = "beside a window";
+    if (!mask->document_begins) also = "without documents";
+    if (mask->n_tokens != n_keys) also = "beside keys of another number";
+    if (also)
+        return MEMOI_REFUSE("%s.document_parents: not NULL %s; pass NULL, or document_begins and "
+                            "parents alone",
+                            name, also);
+    return memoi_sharding_check_parents("memo_mask_desc.document_parents", mask->document_parents,
+                                        mask->n_documents, error);
+}
+
+memo_status memo_mask_documents(const memo_mask_desc* desc, memo_segment* segments,
+                                int64_t* n_segments, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    MEMOB_REFUSE_NULL(error, "n_segments", n_segments);
+    *n_segments = 0;
+    if (memoi_mask_check_desc(desc, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    *n_segments = memoi_mask_fill(desc, segments);
+    return MEMO_STATUS_OK;
+}
+
+/* --- intervals and cross-attention --- */
+
+memo_status memo_mask_intervals(const int64_t* first, const int64_t* end, int64_t n_tokens,
+                                int64_t n_keys, memo_segment* segments, int64_t* n_segments,
+                                memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "n_segments", n_segments);
+    MEMOB_REFUSE_NULL(error, "key_first", first);
+    MEMOB_REFUSE_NULL(error, "key_end", end);
+    memoi_segment_list x = MEMO_ZERO(memoi_segment_list);
+    x.list = segments;
+    *n_segments = 0;
+    for (int64_t i = 0; i < n_tokens; i++) {
+        if (first[i] < (i ? first[i - 1] : 0) || end[i] < (i ? end[i - 1] : 0) ||
+            first[i] > end[i] || end[i] > n_keys)
+            return MEMOI_REFUSE("memo_mask_intervals.key_first, key_end [%lld]: invalid (%lld, "
+                                "%lld); ends that do not descend, first <= end, are valid from 0 "
+                                "to %lld",
+                                (long long)i, (long long)first[i], (long long)end[i],
+                                (long long)n_keys);
+        if (first[i] < end[i]) memoi_segments_add(&x, i, first[i], end[i]);
+    }
+    memoi_segments_close(&x);
+    *n_segments = x.n;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_mask_cross(const int64_t* query_begins, const int64_t* key_begins,
+                            int64_t n_documents, memo_segment* segments, int64_t* n_segments,
+                            memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "n_segments", n_segments);
+    memoi_segment_list x = MEMO_ZERO(memoi_segment_list);
+    x.list = segments;
+    *n_segments = 0;
+    if (memoi_sharding_check_documents("memo_mask_cross.query_begins", query_begins, n_documents,
+                                       -1, error) ||
+        memoi_sharding_check_documents("memo_mask_cross.key_begins", key_begins, n_documents, -1,
+                                       error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    for (int64_t i = 0; i < n_documents; i++)
+        if (key_begins[i] < key_begins[i + 1])
+            memoi_segments_add_rows(&x, query_begins[i], query_begins[i + 1] - query_begins[i],
+                                    key_begins[i], key_begins[i + 1], 0, 0);
+    memoi_segments_close(&x);
+    *n_segments = x.n;
+    return MEMO_STATUS_OK;
+}
+
+/* --- lists of the caller --- */
+
+/* Leaves of the queries [*from, *to] those where a value is above 0 that is `value` at query q, and
+ * changes by `slope` from a query to the next. */
+MEMOI void memoi_mask_narrow(int64_t value, int slope, int64_t q, int64_t* from, int64_t* to) {
+    if (slope > 0) *from = memob_max(*from, q + 1 - value);
+    if (slope < 0) *to = memob_min(*to, q + value - 1);
+    if (!slope && value <= 0) *to = *from - 1;
+}
+
+/* Do two segments have the same pair? */
+MEMOI int memoi_mask_overlaps(const memo_segment* a, const memo_segment* b) {
+    int64_t from = memob_max(a->q_begin, b->q_begin), to = memob_min(a->q_end, b->q_end) - 1;
+    const int64_t q = from;
+    int64_t a_begin, a_end, b_begin, b_end;
+    if (from > to) return 0;
+    memo_segment_keys(a, q, &a_begin, &a_end);
+    memo_segment_keys(b, q, &b_begin, &b_end);
+    memoi_mask_narrow(a_end - b_begin, memoi_segment_moves_end(a) - memoi_segment_moves_begin(b), q,
+                      &from, &to);
+    memoi_mask_narrow(b_end - a_begin, memoi_segment_moves_end(b) - memoi_segment_moves_begin(a), q,
+                      &from, &to);
+    return from <= to;
+}
+
+/* Segments [begins[level], begins[level + 1]) of each level. */
+MEMOI memo_status memoi_mask_check_levels(const memo_mask* mask, const int64_t* begins,
+                                          int32_t n_levels, memo_error* error) {
+    const memo_segment* list = mask->segments;
+    for (int32_t k = 0; k < n_levels; k++)
+        for (int32_t m = k + 1; m < n_levels; m++) {
+            int64_t i = begins[k], j = begins[m];
+            while (i < begins[k + 1] && j < begins[m + 1]) {
+                if (memoi_mask_overlaps(&list[i], &list[j]))
+                    return MEMOI_REFUSE("memo_mask.segments[%lld], [%lld]: levels %d and %d have "
+                                        "the same pair; a query sees a key once",
+                                        (long long)i, (long long)j, (int)k, (int)m);
+                if (list[i].q_end < list[j].q_end)
+                    i++;
+                else
+                    j++;
+            }
+        }
+    return MEMO_STATUS_OK;
+}
+
+/* Checks a list, and sets where its levels begin: (MEMO_LEVELS_MAX + 1). */
+MEMOI memo_status memoi_mask_check(const memo_mask* mask, int64_t n_tokens, int64_t n_keys,
+                                   int64_t* begins, int32_t* n_levels, memo_error* error) {
+    int64_t low = 0, high = 0, q = 0, i;
+    *n_levels = 0;
+    if (mask->n_segments < 0 || (mask->n_segments && !mask->segments))
+        return MEMOI_REFUSE("memo_mask.segments: %s (%lld segments); as many as n_segments are "
+                            "valid",
+                            mask->segments ? "fewer than none" : "NULL",
+                            (long long)mask->n_segments);
+
+    for (i = 0; i < mask->n_segments; i++) {
+        const memo_segment* s = &mask->segments[i];
+        const int64_t n_q = s->q_end - s->q_begin, n_k = s->k_end - s->k_begin;
+        const char* wrong = NULL;
+        int64_t begin, end;
+        if (s->level >= *n_levels && s->level < MEMO_LEVELS_MAX) {
+            while (*n_levels <= s->level) begins[(*n_levels)++] = i;
+            low = high = q = 0;
+        }
+        if (s->level != *n_levels - 1)
+            wrong = "its level; levels from 0 to MEMO_LEVELS_MAX - 1 that ascend are valid";
+        else if ((uint32_t)s->type >= MEMO_N_SEGMENT_TYPES)
+            wrong = "its type; those of memo_segment_type are valid";
+        else if (s->q_begin < q || s->q_end > n_tokens || n_q < 1)
+            wrong = "its queries; ranges that ascend up to n_tokens are valid";
+        else if (s->k_begin < 0 || s->k_end > n_keys || n_k < 1)
+            wrong = "its keys; ranges up to the number of keys are valid";
+        else if (s->type != MEMO_SEGMENT_FULL && n_k < n_q)
+            wrong = "fewer keys than queries; FULL segments may have these";
+
+        /* The keys of the first query, after those of the last one before it. */
+        if (!wrong) {
+            memo_segment_keys(s, s->q_begin, &begin, &end);
+            if (begin < low || end < high)
+                wrong = "keys that descend from a query to the next; use another level";
+            memo_segment_keys(s, s->q_end - 1, &low, &high);
+            q = s->q_end;
+        }
+        if (wrong)
+            return MEMOI_REFUSE("memo_mask.segments[%lld]: {%lld, %lld, %lld, %lld, %d, %d}: %s",
+                                (long long)i, (long long)s->q_begin, (long long)s->q_end,
+                                (long long)s->k_begin, (long long)s->k_end, (int)s->type,
+                                (int)s->level, wrong);
+    }
+    begins[*n_levels] = i;
+    return memoi_mask_check_levels(mask, begins, *n_levels, error);
 }
 
 /* ---- >>launches ---------------------------------------------------------------------------------
@@ -5122,6 +5265,9 @@ MEMOI void memoi_block_segments_make(const memo_segment* seen, int64_t n_seen, c
     b->segments.launches = b->launches.launches;
 }
 
+/* Most bytes of device arrays for a segment, which is a launch of its own. */
+enum { MEMOI_SEGMENT_BYTES = 4 * (5 + 4 + 2) };
+
 /* Numbers of the device arrays of a block. */
 MEMOI int64_t memoi_block_segments_count(const memoi_block_segments* b) {
     return 5 * (int64_t)b->segments.n + memoi_launches_count(&b->launches);
@@ -5193,7 +5339,7 @@ typedef struct memoi_shape {
     int32_t group;          /* the one that heads are of, but in the whole shape */
     memo_ulysses_heads heads;
     int32_t is_replicated; /* several ranks, or groups, need the same key head */
-    int32_t has_trees;     /* masks may have several levels */
+    int32_t has_levels;    /* masks may have several */
     int32_t n_parts;       /* of the batch: 1, or n_batch if sequences have masks */
     /* (2) of an exchange: of queries; of cross-attention's keys. */
     const memoi_shape_tokens* tokens;
@@ -5220,20 +5366,6 @@ MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t 
     return memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads,
                                    shape->sharding.ulysses * shape->n_groups,
                                    rank * shape->n_groups + shape->group);
-}
-
-/* The caller's mask with the tokens and documents of the shardings. */
-MEMOI MEMOB_NOINLINE memo_mask memoi_shape_mask(const memoi_shape* shape, memo_mask mask) {
-    const memo_sharding* queries = &memoi_shape_tokens_of(shape, 0)->sharding;
-    const memo_sharding* keys = &memoi_shape_tokens_of(shape, 1)->sharding;
-    mask.n_tokens = queries->n_tokens;
-    mask.n_keys = keys->n_tokens;
-    if (!mask.document_begins && !mask.key_first) {
-        mask.document_begins = keys->document_begins;
-        mask.n_documents = keys->n_documents;
-        if (!mask.document_parents) mask.document_parents = keys->document_parents;
-    }
-    return mask;
 }
 
 /* ---- >>ulysses exchange -------------------------------------------------------------------------
@@ -5510,15 +5642,14 @@ struct memo_exchange {
     memoi_shape shape; /* the attention's, with tokens */
     memoi_shape_tokens tokens[2];
     memob_arrays arrays;
-    /* (n_parts, n_levels), complete.  Of a tree, level 0 is within documents, and each further one
-     * sees the ancestors at a depth. */
-    memo_mask* masks;
-    int32_t n_levels;
-    /* The masks' segments of positions: those of mask m from first_seen[m]. */
+    /* The segments of each part and level, which count as a mask each: of positions, those of mask
+     * m from first_seen[m]. */
     memo_segment* seen;
     int64_t* first_seen; /* (n_parts * n_levels + 1) */
+    int32_t n_levels;
     memo_launch_kind launches;
     void* on_device;   /* arrays of all steps' segments; NULL: none */
+    void* allocated;   /* the same, unless it is the caller's */
     memo_label agreed; /* digests of all that ranks must agree on, except the pass */
     int32_t has_sinks;
     /* Steps in which no rank reads anything are left out. */
@@ -5753,19 +5884,27 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
 #define MEMOI_EXCHANGE_SEARCH (1 << 18) /* runs to look at in a plan: some milliseconds */
 #endif
 
-/* What the masks let queries see, as segments. */
-MEMOI void memoi_exchange_see(memo_exchange* plan) {
-    const int64_t n_masks = (int64_t)plan->shape.n_parts * plan->n_levels;
-    plan->first_seen = MEMOB_ARRAY(&plan->arrays, int64_t, n_masks + 1);
-    for (int is_filled = 0; is_filled < 2 && !plan->arrays.failed; is_filled++) {
-        int64_t n = 0;
-        for (int64_t m = 0; m < n_masks; m++) {
-            plan->first_seen[m] = n;
-            n += memoi_segments_of_mask(&plan->masks[m], 0, 0, is_filled ? plan->seen + n : NULL);
+/* The positions that a run of queries sees under a mask, without a gap each.  Returns how many. */
+MEMOI int64_t memoi_exchange_look_at(const memo_exchange* plan, int64_t mask, const memo_run* run,
+                                     int32_t k, memoi_exchange_sight* sights) {
+    const memo_segment* list = plan->seen + plan->first_seen[mask];
+    const int64_t n = plan->first_seen[mask + 1] - plan->first_seen[mask];
+    const int64_t end = run->start + run->count;
+    memoi_exchange_sight sight = {0, 0, k};
+    int64_t n_sights = 0;
+    for (int64_t i = memoi_segments_first(list, n, run->start); i < n && list[i].q_begin < end;
+         i++) {
+        int64_t low, high, unused;
+        memo_segment_keys(&list[i], memob_max(run->start, list[i].q_begin), &low, &unused);
+        memo_segment_keys(&list[i], memob_min(end, list[i].q_end) - 1, &unused, &high);
+        if (!n_sights || low > sight.end) {
+            sight.begin = low;
+            n_sights++;
         }
-        plan->first_seen[n_masks] = n;
-        if (!is_filled) plan->seen = MEMOB_ARRAY(&plan->arrays, memo_segment, n + 1);
+        sight.end = high;
+        if (sights) sights[n_sights - 1] = sight;
     }
+    return n_sights;
 }
 
 /* Finds what the queries of all ranks see. */
@@ -5776,19 +5915,13 @@ MEMOI void memoi_exchange_look(memo_exchange* plan) {
     for (int is_filled = 0; is_filled < 2 && !plan->arrays.failed; is_filled++) {
         int64_t n = 0;
         for (int64_t r = 0; r < n_ranks; r++) {
-            const memo_mask* mask = &plan->masks[r / plan->n_lookers];
-            const int32_t rank = (int32_t)(r % plan->n_lookers);
             int32_t n_runs;
-            const memo_run* runs = memoi_shape_runs(shape, 0, rank, &n_runs);
+            const memo_run* runs =
+                memoi_shape_runs(shape, 0, (int32_t)(r % plan->n_lookers), &n_runs);
             plan->first_sight[r] = n;
-            for (int32_t k = 0; k < n_runs; k++) {
-                memoi_exchange_sight sight = {0, 0, k};
-                int64_t i = 0;
-                while (memoi_mask_run_sees(mask, &runs[k], &i, &sight.begin, &sight.end)) {
-                    if (is_filled) plan->sights[n] = sight;
-                    n++;
-                }
-            }
+            for (int32_t k = 0; k < n_runs; k++)
+                n += memoi_exchange_look_at(plan, r / plan->n_lookers, &runs[k], k,
+                                            is_filled ? plan->sights + n : NULL);
         }
         plan->first_sight[n_ranks] = n;
         if (!is_filled) plan->sights = MEMOB_ARRAY(&plan->arrays, memoi_exchange_sight, n + 1);
@@ -6128,46 +6261,6 @@ MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
     plan->of_nodes = rings;
 }
 
-/* ---- >>uploads ----------------------------------------------------------------------------------
- * Knows: the segments of a plan's steps, and a device.  Knows nothing of what is computed.
- *
- * 1. Every array that is announced on the device is written. */
-
-/* Plan number d of a ring over nodes; without nodes the plan itself. */
-MEMOI memo_exchange* memoi_exchange_ring(memo_exchange* plan, int32_t d) {
-    return plan->of_nodes ? &plan->of_nodes[d] : plan;
-}
-
-/* Step s of mask m of plan d has index i of all. */
-MEMOI memoi_block_segments* memoi_exchange_next(memo_exchange* plan, int32_t* d, int64_t* i) {
-    const int64_t n_masks = (int64_t)plan->shape.n_parts * plan->n_levels;
-    for (; *d < plan->shape.n_nodes; ++*d, *i = 0) {
-        memo_exchange* ring = memoi_exchange_ring(plan, *d);
-        if (*i < (ring->last_step + 1) * n_masks) return &ring->steps[(*i)++].seen;
-    }
-    return NULL;
-}
-
-/* Enqueues one copy of the arrays of all steps. */
-MEMOI memo_status memoi_exchange_upload(memo_exchange* plan, const memo_device* device,
-                                        memo_stream stream, memo_error* error) {
-    memoi_block_segments* b;
-    int64_t n = 0, i = 0;
-    int32_t d = 0, *words, *at;
-    memo_status status;
-    if (!plan->launches) return MEMO_STATUS_OK;
-    while ((b = memoi_exchange_next(plan, &d, &i)) != NULL) n += memoi_block_segments_count(b);
-    if (!n) return MEMO_STATUS_OK;
-    words = at = MEMOB_ARRAY(&plan->arrays, int32_t, n);
-    if (!words) return memob_no_memory(error, "the segments of an exchange");
-    status = memo_device_alloc(device, n * 4, &plan->on_device, error);
-    if (status) return status;
-    for (d = 0, i = 0; (b = memoi_exchange_next(plan, &d, &i)) != NULL;)
-        at = memoi_block_segments_write(b, at, (const int32_t*)plan->on_device + (at - words));
-    MEMO_ASSERT(at == words + n); /* 1 */
-    return memo_copy(device, stream, MEMO_COPY_TO_DEVICE, plan->on_device, words, n * 4, error);
-}
-
 /* ---- >>ring attention ---------------------------------------------------------------------------
  * Knows: the runs of each ring rank, the mask, the local attention, two streams.  Knows nothing of
  * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
@@ -6409,8 +6502,6 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t mask
     block.k_runs = r->k_runs;
     block.n_k_runs = r->n_k_runs;
     block.segments = r->seen.segments;
-    block.mask = ring->plan->masks[mask];
-    block.mask.document_parents = NULL; /* have levels of their own */
 
     block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
     block.k_row_stride = memoi_ring_row(shape, 0);
@@ -7099,6 +7190,17 @@ MEMOI memo_status memoi_desc_heads_check(const char* name, const memo_sp_attenti
         memoi_check_row_type(name, "type", desc->type, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
+    if (desc->ulysses_groups > 1 && sharding->ulysses > 1) {
+        const int64_t n_q = desc->n_q_heads, n_ranks = sharding->ulysses;
+        int64_t works = memob_min(desc->ulysses_groups, n_q);
+        while (works > 1 && n_q % (n_ranks * works)) works--;
+        if (works < desc->ulysses_groups)
+            return MEMOI_REFUSE("%s.ulysses_groups: %d do not divide the query heads of each rank "
+                                "(%lld of %lld ranks); %lld would work",
+                                name, (int)desc->ulysses_groups, (long long)n_q, (long long)n_ranks,
+                                (long long)works);
+    }
+
     /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
     if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
             desc->n_q_heads * (double)head_size * sharding->ulysses >
@@ -7179,9 +7281,7 @@ MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memo
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
     shape->n_groups = 1;
-    if (desc->ulysses_groups &&
-        n_ranks > 1) /* more would be empty on all ranks, but take buffers */
-        shape->n_groups = (int32_t)memob_min(desc->ulysses_groups, (n_q - 1) / n_ranks + 1);
+    if (desc->ulysses_groups && n_ranks > 1) shape->n_groups = desc->ulysses_groups;
     shape->heads = memoi_shape_split_heads(desc->n_q_heads, shape->n_kv_heads, (int32_t)n_ranks,
                                            shape->ulysses_rank);
     n_ranks *= shape->n_groups;
@@ -7189,7 +7289,7 @@ MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memo
          r++) /* does a rank or group begin within those of a key head? */
         shape->is_replicated |= r * n_q / n_ranks % (n_q / shape->n_kv_heads) != 0;
     shape->n_parts = desc->n_masks ? desc->n_masks : 1;
-    shape->has_trees = desc->has_trees != 0;
+    shape->has_levels = desc->has_levels != 0;
     return MEMO_STATUS_OK;
 }
 
@@ -7199,6 +7299,71 @@ MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
     part.group = group;
     part.heads = memoi_shape_heads_of(&part, shape->ulysses_rank);
     return part;
+}
+
+/* ---- >>uploads ----------------------------------------------------------------------------------
+ * Knows: the segments of a plan's steps, and a device.  Knows nothing of what is computed.
+ *
+ * 1. Every array that is announced on the device is written. */
+
+/* Plan number d of a ring over nodes; without nodes the plan itself. */
+MEMOI memo_exchange* memoi_exchange_ring(memo_exchange* plan, int32_t d) {
+    return plan->of_nodes ? &plan->of_nodes[d] : plan;
+}
+
+/* Step s of mask m of plan d has index i of all. */
+MEMOI memoi_block_segments* memoi_exchange_next(memo_exchange* plan, int32_t* d, int64_t* i) {
+    const int64_t n_masks = (int64_t)plan->shape.n_parts * plan->n_levels;
+    for (; *d < plan->shape.n_nodes; ++*d, *i = 0) {
+        memo_exchange* ring = memoi_exchange_ring(plan, *d);
+        if (*i < (ring->last_step + 1) * n_masks) return &ring->steps[(*i)++].seen;
+    }
+    return NULL;
+}
+
+/* A block has a segment for each piece of a mask's segment that a run of queries cuts out, and one
+ * more for each begin or end of a run of keys that an end of what queries see passes. */
+int64_t memo_exchange_device_bytes(const memo_sp_attention_desc* desc, int64_t n_segments) {
+    const int64_t most_levels = desc->has_levels ? MEMO_LEVELS_MAX : 1;
+    const int64_t n_masks = memob_max(desc->n_masks, 1) * most_levels;
+    int64_t n_runs = 2;
+    for (int i = 0; i < 2; i++) {
+        const memo_sharding* s = i ? &desc->key_sharding : &desc->sharding;
+        if (s->slice_tokens) n_runs = memob_max(n_runs, 2 * (s->n_tokens / s->slice_tokens + 1));
+        if (s->kind == MEMO_SHARDING_DOCUMENTS) n_runs = memob_max(n_runs, n_segments + 64);
+    }
+    n_runs += memob_min(n_segments + n_runs, MEMOI_PIECES_MAX); /* of rows that travel */
+    return desc->sharding.ring * (n_segments + n_masks * (5 * n_runs + 8)) * MEMOI_SEGMENT_BYTES;
+}
+
+/* Enqueues one copy of the arrays of all steps. */
+MEMOI memo_status memoi_exchange_upload(memo_exchange* plan, const memo_exchange_desc* desc,
+                                        const memo_device* device, memo_stream stream,
+                                        memo_error* error) {
+    memoi_block_segments* b;
+    int64_t n = 0, i = 0;
+    int32_t d = 0, *words, *at;
+    memo_status status;
+    if (!plan->launches) return MEMO_STATUS_OK;
+    while ((b = memoi_exchange_next(plan, &d, &i)) != NULL) n += memoi_block_segments_count(b);
+    if (!n) return MEMO_STATUS_OK;
+    words = at = MEMOB_ARRAY(&plan->arrays, int32_t, n);
+    if (!words) return memob_no_memory(error, "the segments of an exchange");
+    if (desc->device_memory && desc->device_bytes < n * 4)
+        return MEMOI_REFUSE("memo_exchange_desc.device_bytes: %lld, but the segments need %lld; "
+                            "memo_exchange_device_bytes of the masks is enough",
+                            (long long)desc->device_bytes, (long long)n * 4);
+    status = MEMO_STATUS_OK;
+    plan->on_device = desc->device_memory;
+    if (!plan->on_device) {
+        status = memo_device_alloc(device, n * 4, &plan->allocated, error);
+        plan->on_device = plan->allocated;
+    }
+    if (status) return status;
+    for (d = 0, i = 0; (b = memoi_exchange_next(plan, &d, &i)) != NULL;)
+        at = memoi_block_segments_write(b, at, (const int32_t*)plan->on_device + (at - words));
+    MEMO_ASSERT(at == words + n); /* 1 */
+    return memo_copy(device, stream, MEMO_COPY_TO_DEVICE, plan->on_device, words, n * 4, error);
 }
 
 /* ---- >>attention buffers ------------------------------------------------------------------------
@@ -7357,7 +7522,7 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_shape* shape, char* base, int
     if (is_backward) {
         memoi_buffers_carve_gradients(&v, b);
     } else {
-        const int merges = v.has_ring || shape->has_trees;
+        const int merges = v.has_ring || shape->has_levels;
         b->ring.block_out = (float*)memoi_carve(&v.c, merges * v.n_q * out_size * 4);
         b->ring.block_lse = (float*)memoi_carve(&v.c, merges * v.n_q * 4);
     }
@@ -7439,11 +7604,7 @@ struct memo_sp_attention {
     K(SHARDING, "memo_sp_attention_desc.sharding or memo_exchange_desc.sharding")                  \
     K(KEY_SHARDING, "memo_sp_attention_desc.key_sharding")                                         \
     K(SINKS, "memo_exchange_desc.has_sinks")                                                       \
-    K(KIND, "memo_mask.kind")                                                                      \
-    K(WINDOW, "memo_mask: window_before or window_after")                                          \
-    K(DOCUMENTS, "memo_mask: document_begins, document_parents or n_documents")                    \
-    K(FIRST_QUERY, "memo_mask.first_query")                                                        \
-    K(INTERVALS, "memo_mask: key_first or key_end")
+    K(MASKS, "memo_exchange_desc.masks: segments")
 
 #define MEMOI_AGREED_ENUM(field, name) MEMOI_AGREED_##field,
 #define MEMOI_AGREED_NAME(field, name) name,
@@ -7476,22 +7637,16 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     }
 }
 
-/* Adds the rest of an exchange: the masks, complete with the documents of shardings. */
+/* Adds the rest of an exchange. */
 MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
+    const int64_t n_masks = (int64_t)plan->shape.n_parts * plan->n_levels;
     memoi_label_add_number(label, MEMOI_AGREED_SINKS, plan->has_sinks);
-    for (int32_t part = 0; part < plan->shape.n_parts; part++) {
-        const memo_mask* mask = &plan->masks[part * plan->n_levels];
-        memoi_label_add_number(label, MEMOI_AGREED_KIND, mask->kind);
-        memoi_label_add_number(label, MEMOI_AGREED_WINDOW, mask->window_before);
-        memoi_label_add_number(label, MEMOI_AGREED_WINDOW, memoi_mask_after(mask));
-        memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_begins,
-                              mask->n_documents + 1);
-        memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_parents,
-                              mask->n_documents);
-        memoi_label_add_number(label, MEMOI_AGREED_FIRST_QUERY, mask->first_query);
-        memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, mask->key_first, mask->n_tokens);
-        memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, mask->key_end, mask->n_tokens);
+    for (int64_t i = 0; i < plan->first_seen[n_masks]; i++) {
+        const memo_segment* s = &plan->seen[i];
+        const int64_t numbers[] = {s->q_begin, s->q_end, s->k_begin, s->k_end, s->type, s->level};
+        memoi_label_add(label, MEMOI_AGREED_MASKS, numbers, sizeof numbers);
     }
+    memoi_label_add_array(label, MEMOI_AGREED_MASKS, plan->first_seen, n_masks + 1);
 }
 
 /* --- creation --- */
@@ -7569,97 +7724,63 @@ MEMOI_TARGET_OBJECT(sp_attention, "an attention over ranks")
 
 /* --- exchanges --- */
 
-/* Ends must not descend: steps and rows that travel are found from the first and last queries. */
-MEMOI memo_status memoi_hybrid_intervals_check(const memo_mask* mask, memo_error* error) {
-    const int64_t *first = mask->key_first, *end = mask->key_end;
-    if (!first || !end)
-        return MEMOI_REFUSE("memo_mask.%s: NULL; pass both key_first and key_end",
-                            first ? "key_end" : "key_first");
-    if (mask->window_before || mask->window_after || mask->document_begins)
-        return MEMOI_REFUSE("memo_mask.key_first: not NULL beside a window or documents; put all "
-                            "conditions into key_first and key_end");
-    for (int64_t i = 0; i < mask->n_tokens; i++)
-        if (first[i] < (i ? first[i - 1] : 0) || end[i] < (i ? end[i - 1] : 0) ||
-            first[i] > end[i] || end[i] > mask->n_keys)
-            return MEMOI_REFUSE("memo_mask.key_first, key_end [%lld]: invalid (%lld, %lld); ends "
-                                "that do not descend, first <= end, are valid from 0 to %lld",
-                                (long long)i, (long long)first[i], (long long)end[i],
-                                (long long)mask->n_keys);
-    return MEMO_STATUS_OK;
+/* Causal within the documents of the keys. */
+MEMOI memo_status memoi_hybrid_causal_mask(memo_exchange* plan, memo_mask* mask,
+                                           memo_error* error) {
+    const memoi_shape* shape = &plan->shape;
+    const memo_sharding* keys = &memoi_shape_tokens_of(shape, 1)->sharding;
+    memo_mask_desc desc = MEMO_ZERO(memo_mask_desc);
+    memo_segment* list;
+    desc.n_tokens = shape->sharding.n_tokens;
+    desc.n_keys = keys->n_tokens;
+    desc.document_begins = keys->document_begins;
+    desc.n_documents = keys->n_documents;
+    desc.document_parents = keys->document_parents;
+    if (shape->has_key_sharding && shape->tokens[0].sharding.n_documents)
+        return MEMOI_REFUSE("memo_exchange_desc.masks: NULL, but queries have documents, and keys "
+                            "a sharding of their own; pass the mask, from memo_mask_cross");
+    if (memoi_mask_check_desc(&desc, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    mask->n_segments = memoi_mask_fill(&desc, NULL);
+    mask->segments = list = MEMOB_ARRAY(&plan->arrays, memo_segment, mask->n_segments + 1);
+    if (list) (void)memoi_mask_fill(&desc, list);
+    return list ? MEMO_STATUS_OK : memob_no_memory(error, "the mask of an exchange");
 }
 
-/* Levels of a tree are intervals of keys, counted like the queries. */
-MEMOI memo_status memoi_hybrid_parents_check(const memoi_shape* shape, const memo_mask* mask,
-                                             memo_error* error) {
-    const char* also = NULL;
-    if (shape->has_key_sharding) also = "beside memo_sp_attention_desc.key_sharding";
-    if (mask->first_query) also = "beside first_query";
-    if (mask->window_before || mask->window_after) also = "beside a window";
-    if (mask->key_first || !mask->document_begins) also = "without documents";
-    if (also)
-        return MEMOI_REFUSE("memo_mask.document_parents: not NULL %s; pass NULL, or "
-                            "document_begins and parents alone",
-                            also);
-    if (!shape->has_trees)
-        return MEMOI_REFUSE("memo_mask.document_parents: not NULL, but the attention has no memory "
-                            "for trees; set memo_sp_attention_desc.has_trees to 1");
-    return memoi_sharding_check_parents("memo_mask.document_parents", mask->document_parents,
-                                        mask->n_documents, error);
-}
-
-/* A complete one. */
-MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_mask* mask,
-                                          memo_error* error) {
-    memo_status status;
-    if (MEMOI_INTEGER("memo_mask", mask, kind, 0, MEMO_N_MASK_KINDS - 1) ||
-        MEMOI_INTEGER("memo_mask", mask, window_before, 0, INT64_MAX) ||
-        MEMOI_INTEGER("memo_mask", mask, window_after, 0, INT64_MAX) ||
-        MEMOI_INTEGER("memo_mask", mask, first_query, -MEMOB_BYTES_MAX / 2, MEMOB_BYTES_MAX / 2))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!mask->document_parents && (mask->key_first || mask->key_end))
-        return memoi_hybrid_intervals_check(mask, error);
-    status =
-        mask->document_begins
-            ? memoi_sharding_check_documents("memo_mask.document_begins", mask->document_begins,
-                                             mask->n_documents, mask->n_keys, error)
-            : MEMO_STATUS_OK;
-    if (status || !mask->document_parents) return status;
-    return memoi_hybrid_parents_check(shape, mask, error);
-}
-
-/* The masks of all parts, complete and checked, with their levels. */
+/* The masks of all parts, checked and copied, with as many levels each. */
 MEMOI memo_status memoi_hybrid_plan_masks(memo_exchange* plan, const memo_mask* given,
                                           memo_error* error) {
     const memoi_shape* shape = &plan->shape;
-    const int64_t n_tokens = shape->sharding.n_tokens;
-    const memo_mask causal = MEMO_ZERO(memo_mask);
+    const int64_t n_tokens = shape->sharding.n_tokens, n_keys = shape->key_sharding.n_tokens;
+    int64_t begins[MEMO_LEVELS_MAX + 1], n = 0, at = 0;
+    int32_t n_levels;
+    memo_mask causal;
     plan->n_levels = 1;
+    if (!given && memoi_hybrid_causal_mask(plan, &causal, error)) return error->status;
     for (int32_t i = 0; i < shape->n_parts; i++) {
-        const memo_mask mask = memoi_shape_mask(shape, given ? given[i] : causal);
-        if (shape->has_key_sharding && shape->tokens[0].sharding.n_documents && !mask.key_first &&
-            !(given && given[i].document_begins))
-            return MEMOI_REFUSE("memo_mask.key_first: NULL, but queries have documents, and keys a "
-                                "sharding of their own; pass the keys that each query sees");
-        if (memoi_hybrid_mask_check(shape, &mask, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-        for (int64_t k = 0; k < mask.n_documents && mask.document_parents; k++)
-            plan->n_levels = (int32_t)memob_max(plan->n_levels, memoi_mask_depth(&mask, k) + 1);
+        const memo_mask* mask = given ? &given[i] : &causal;
+        if (memoi_mask_check(mask, n_tokens, n_keys, begins, &n_levels, error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
+        plan->n_levels = (int32_t)memob_max(plan->n_levels, n_levels);
+        n += mask->n_segments;
     }
+    if (plan->n_levels > 1 && !shape->has_levels)
+        return MEMOI_REFUSE("memo_exchange_desc.masks: %d levels, but the attention has no memory "
+                            "for them; set memo_sp_attention_desc.has_levels to 1",
+                            (int)plan->n_levels);
 
-    plan->masks = MEMOB_ARRAY(&plan->arrays, memo_mask, (int64_t)shape->n_parts * plan->n_levels);
-    for (int32_t i = 0; i < shape->n_parts * plan->n_levels && !plan->arrays.failed; i++) {
+    plan->seen = MEMOB_ARRAY(&plan->arrays, memo_segment, n + 1);
+    plan->first_seen =
+        MEMOB_ARRAY(&plan->arrays, int64_t, (int64_t)shape->n_parts * plan->n_levels + 1);
+    if (plan->arrays.failed) return memob_no_memory(error, "the masks of an exchange");
+    for (int32_t i = 0; i < shape->n_parts * plan->n_levels; i++) {
         const int32_t part = i / plan->n_levels, level = i % plan->n_levels;
-        memo_mask* mask = &plan->masks[i];
-        int64_t* ends;
-        *mask = memoi_shape_mask(shape, given ? given[part] : causal);
-        if (!level) continue;
-        ends = MEMOB_ARRAY(&plan->arrays, int64_t, 2 * n_tokens);
-        if (!plan->arrays.failed) memoi_mask_ancestors(mask, level - 1, ends, ends + n_tokens);
-        mask->key_first = ends;
-        mask->key_end = ends + n_tokens;
-        mask->document_begins = mask->document_parents = NULL;
+        const memo_mask* mask = given ? &given[part] : &causal;
+        plan->first_seen[i] = at;
+        for (int64_t k = 0; k < mask->n_segments; k++)
+            if (mask->segments[k].level == level) plan->seen[at++] = mask->segments[k];
     }
-    return plan->arrays.failed ? memob_no_memory(error, "the masks of an exchange")
-                               : MEMO_STATUS_OK;
+    plan->first_seen[shape->n_parts * plan->n_levels] = at;
+    return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* attention,
@@ -7696,12 +7817,11 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     status = memoi_hybrid_plan_masks(plan, desc->masks, error);
     if (status) return status;
     plan->n_lookers = shape->sharding.ring;
-    memoi_exchange_see(plan);
     memoi_exchange_look(plan);
     if (!plan->arrays.failed)
         (shape->n_nodes > 1 ? memoi_exchange_make_nodes : memoi_exchange_make)(plan);
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
-    status = memoi_exchange_upload(plan, attention->target.device, stream, error);
+    status = memoi_exchange_upload(plan, desc, attention->target.device, stream, error);
     if (status) return status;
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);
@@ -7734,7 +7854,7 @@ void memo_exchange_destroy(memo_exchange* plan) {
     MEMOB_IGNORE(memo_stream_synchronize(plan->attention->target.device,
                                          plan->attention->target.streams[MEMOI_TARGET_COMPUTE],
                                          NULL));
-    if (plan->on_device) memo_device_free(plan->attention->target.device, plan->on_device, NULL);
+    if (plan->allocated) memo_device_free(plan->attention->target.device, plan->allocated, NULL);
     for (int32_t d = 0; d < plan->shape.n_nodes && plan->of_nodes; d++)
         memob_arrays_free(&plan->of_nodes[d].arrays);
     memob_arrays_free(&plan->arrays);
@@ -8110,6 +8230,8 @@ struct memo_sequence {
     int64_t* begins;         /* the documents of the batch; behind them their parents */
     const int64_t* parents;  /* NULL: none */
     int64_t capacity;
+    memo_segment* segments; /* of the mask */
+    int64_t n_segments, segments_capacity;
     memo_sp_attention_sizes sizes; /* of a layer, rounded up */
     char* memory;                  /* of all layers */
 };
@@ -8138,7 +8260,7 @@ MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, me
 #define MEMOI_SEQUENCE_SAME(K)                                                                     \
     K(device) K(stream) K(n_batch) K(n_q_heads) K(n_kv_heads) K(head_size) K(v_head_size)          \
     K(latent) K(type) K(scale) K(softcap) K(sends_again) K(rounds_gradients) K(ulysses_groups)     \
-    K(attention) K(has_trees)
+    K(attention)
 /* clang-format on */
 #define MEMOI_SEQUENCE_COPY(field) attention.field = desc->field;
 
@@ -8190,6 +8312,7 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     attention.nodes = s->mesh ? s->mesh->nodes : NULL;
     attention.sharding = s->sharding;
     MEMOI_SEQUENCE_SAME(MEMOI_SEQUENCE_COPY)
+    attention.has_levels = desc->has_trees;
     status = memoi_sequence_check(&attention, error);
     if (!status) status = memo_sp_attention_desc_get_sizes(&attention, &s->sizes, error);
     if (!status) status = memo_sp_attention_create(&attention, &s->attention, error);
@@ -8225,7 +8348,24 @@ void memo_sequence_destroy(memo_sequence* s) {
     memo_sharding_free(&s->sharding);
     memo_mesh_destroy(s->mesh);
     MEMO_FREE(s->begins);
+    MEMO_FREE(s->segments);
     MEMO_FREE(s);
+}
+
+MEMOI memo_status memoi_sequence_fill_mask(memo_sequence* s, int64_t n_documents,
+                                           memo_error* error) {
+    memo_mask_desc desc = MEMO_ZERO(memo_mask_desc);
+    memo_status status;
+    desc.n_tokens = s->desc.n_tokens;
+    desc.window_before = s->desc.window;
+    desc.document_begins = s->begins;
+    desc.n_documents = n_documents;
+    desc.document_parents = s->parents;
+    status = memo_mask_documents(&desc, NULL, &s->n_segments, error);
+    if (status) return status;
+    if (!memob_reserve(&s->segments, &s->segments_capacity, s->n_segments, sizeof *s->segments))
+        return memob_no_memory(error, "the mask of a batch");
+    return memo_mask_documents(&desc, s->segments, &s->n_segments, error);
 }
 
 memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
@@ -8233,7 +8373,7 @@ memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins
                                 memo_error* error) {
     MEMOB_REFUSE_NULL(error, "sequence", s);
     memo_exchange_desc exchange = MEMO_ZERO(memo_exchange_desc);
-    memo_mask mask = MEMO_ZERO(memo_mask);
+    memo_mask mask;
     memo_status status;
     memo_exchange_destroy(s->exchange); /* waits for the stream */
     s->exchange = NULL;
@@ -8263,7 +8403,9 @@ memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins
                                             (size_t)n_documents * sizeof *s->begins);
 
     status = memoi_sequence_shard(s, n_documents, error);
-    mask.window_before = s->desc.window;
+    if (!status) status = memoi_sequence_fill_mask(s, n_documents, error);
+    mask.segments = s->segments;
+    mask.n_segments = s->n_segments;
     exchange.masks = &mask;
     exchange.sharding = &s->sharding;
     if (!status) status = memo_exchange_create(s->attention, &exchange, &s->exchange, error);

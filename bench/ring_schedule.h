@@ -5,6 +5,7 @@
 #define RING_SCHEDULE_H
 
 #include "memo_sp.h"
+#include "tests/support/made_mask.h"
 
 #define RING_SCHEDULE_RANKS 128
 #define RING_SCHEDULE_KEYS  (6 * RING_SCHEDULE_RANKS)
@@ -18,25 +19,6 @@ typedef struct ring_costs {
     double ulysses_bytes_per_s, ulysses_latency_s;
     double nodes_bytes_per_s, nodes_latency_s; /* between nodes, if the desc has n_nodes */
 } ring_costs;
-
-/* The number of pairs (query, key) that see each other; exact up to 2^53. */
-static double ring_count_pairs(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
-                               const memo_run* k_runs, int32_t n_k_runs) {
-    double n = 0;
-    int64_t low, high, first, end;
-    for (int32_t q = 0; q < n_q_runs; q++)
-        for (int64_t i = 0; i < q_runs[q].count; i++) {
-            memo_mask_interval(mask, q_runs[q].start + i, &low, &high);
-            for (int32_t k = 0; k < n_k_runs; k++) {
-                const memo_run* run = &k_runs[k];
-                first = low > run->start ? low - run->start : 0;
-                end = high > run->start ? high - run->start : 0;
-                if (end > run->count) end = run->count;
-                if (end > first) n += (double)(end - first);
-            }
-        }
-    return n;
-}
 
 /* A number for an exchange that peers have, too: it ascends in the order in which ranks enqueue; 0:
  * no exchange.  n: ring ranks of a node.  Rows of ring d come behind ring d - 2. */
@@ -74,8 +56,7 @@ static memo_status ring_paper_attend(const ring_paper* paper, const memo_attenti
     if (!status && s_per_score > 0)
         schedule->ops[schedule->n_ops - 1].duration_s +=
             s_per_score * (double)block->n_batch * block->n_q_heads *
-            ring_count_pairs(&block->mask, block->q_runs, block->n_q_runs, block->k_runs,
-                             block->n_k_runs);
+            count_pairs_of(block->segments.host, block->segments.n);
     return status;
 }
 static memo_status ring_paper_forward(void* user, memo_stream stream,

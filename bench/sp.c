@@ -72,33 +72,19 @@ typedef struct sleeper {
     int is_exact;     /* no tiles: visible pairs alone */
 } sleeper;
 
-static int64_t keys_between(const memo_attention_block* block, int64_t low, int64_t high) {
-    int64_t n = 0;
-    for (int32_t k = 0; k < block->n_k_runs; k++)
-        for (int64_t i = 0; i < block->k_runs[k].count; i++) {
-            int64_t position = block->k_runs[k].start + i;
-            n += position >= low && position < high;
-        }
-    return n;
-}
-
 static memo_status sleeping(sleeper* s, memo_stream stream, const memo_attention_block* block,
                             double times, memo_error* error) {
-    int64_t n = 0, end, low, high;
-    if (s->is_exact)
-        n = (int64_t)ring_count_pairs(&block->mask, block->q_runs, block->n_q_runs, block->k_runs,
-                                      block->n_k_runs);
-    for (int32_t q = 0; q < block->n_q_runs && !s->is_exact; q++)
-        for (int64_t first = 0; first < block->q_runs[q].count; first = end) {
-            int64_t min_low = INT64_MAX, max_high = 0;
-            end = first + TILE < block->q_runs[q].count ? first + TILE : block->q_runs[q].count;
-            for (int64_t i = first; i < end; i++) {
-                memo_mask_interval(&block->mask, block->q_runs[q].start + i, &low, &high);
-                if (low < high && low < min_low) min_low = low;
-                if (low < high && high > max_high) max_high = high;
-            }
-            n += (end - first) * keys_between(block, min_low, max_high);
+    int64_t n = 0, low, high, unused;
+    if (s->is_exact) n = (int64_t)count_pairs_of(block->segments.host, block->segments.n);
+    for (int32_t k = 0; k < block->segments.n && !s->is_exact; k++) {
+        const memo_segment* segment = &block->segments.host[k];
+        for (int64_t q = segment->q_begin; q < segment->q_end; q += TILE) {
+            const int64_t end = q + TILE < segment->q_end ? q + TILE : segment->q_end;
+            memo_segment_keys(segment, q, &low, &unused);
+            memo_segment_keys(segment, end - 1, &unused, &high);
+            n += (end - q) * (high - low);
         }
+    }
     s->n_scores += n;
     return memo_host_device_sleep(
         s->device, stream, (double)(n * block->n_batch * block->n_q_heads) * times * s->s_per_score,
@@ -155,6 +141,14 @@ static memo_sp_attention_desc desc_of(const run* r) {
     return desc;
 }
 
+static memo_mask mask_of_run(const run* r) {
+    memo_mask_desc desc = {0};
+    desc.n_tokens = r->n_tokens;
+    desc.document_begins = r->begins;
+    desc.n_documents = r->n_documents;
+    return made_mask(&desc);
+}
+
 static void* rank_main(void* argument) {
     const rank_args* args = (const rank_args*)argument;
     run* r = args->r;
@@ -164,7 +158,7 @@ static void* rank_main(void* argument) {
     memo_sp_attention_sizes sizes;
     memo_sp_attention* attention = NULL;
     memo_exchange_desc causal = {0};
-    memo_mask mask = {0};
+    memo_mask mask;
     memo_exchange* exchange = NULL;
     memo_sp_attention_tensors t;
     memo_mesh* mesh = NULL;
@@ -188,8 +182,7 @@ static void* rank_main(void* argument) {
     r->sleepers[args->rank].device = device;
     r->sleepers[args->rank].s_per_score = r->s_per_score;
     r->sleepers[args->rank].is_exact = r->begins != NULL;
-    mask.document_begins = r->begins;
-    mask.n_documents = r->n_documents;
+    mask = mask_of_run(r);
     causal.masks = &mask;
     desc.attention.user = &r->sleepers[args->rank];
     if (memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) ||
@@ -237,6 +230,7 @@ static void* rank_main(void* argument) {
 
     memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
+    made_mask_free(&mask);
     memo_mesh_destroy(mesh);
     memo_comm_destroy(r->comms[args->rank]);
     memo_sharding_free(&desc.sharding);
@@ -272,13 +266,11 @@ static void run_ranks(run* r) {
 static double simulated_s(const run* r, int is_backward) {
     memo_sp_attention_desc desc = desc_of(r);
     ring_costs costs;
-    memo_mask mask = {0};
+    memo_mask mask = mask_of_run(r);
     memo_schedule* schedule = NULL;
     memo_simulation* simulation = NULL;
     memo_error error;
     double makespan_s;
-    mask.document_begins = r->begins;
-    mask.n_documents = r->n_documents;
     memset(&costs, 0, sizeof costs);
     costs.forward_s_per_score = r->s_per_score;
     costs.backward_s_per_score = BACKWARD * r->s_per_score;
@@ -288,6 +280,7 @@ static double simulated_s(const run* r, int is_backward) {
         memo_schedule_simulate(schedule, &simulation, &error))
         fail(&error);
     makespan_s = simulation->makespan_s;
+    made_mask_free(&mask);
     memo_simulation_destroy(simulation);
     memo_schedule_destroy(schedule);
     memo_sharding_free(&desc.sharding);
@@ -425,9 +418,8 @@ static void log_normal_documents(run* r, double sigma, uint64_t seed) {
 static void report_makespan(memo_sharding_kind sharding, int32_t ring, double sigma, uint64_t seed,
                             int repetitions) {
     static run r;
-    memo_mask mask = {0};
-    double ideal_s = 0.25, pairs = 0, most = 0, measured_s[2];
-    int64_t begin, end;
+    memo_mask mask;
+    double ideal_s = 0.25, pairs, most = 0, measured_s[2];
     memset(&r, 0, sizeof r);
     r.sharding = sharding;
     r.ring = ring;
@@ -436,14 +428,10 @@ static void report_makespan(memo_sharding_kind sharding, int32_t ring, double si
     r.n_heads = 1;
     r.repetitions = repetitions;
     if (sigma > 0) log_normal_documents(&r, sigma, seed);
-    mask.n_tokens = r.n_tokens;
-    mask.document_begins = r.begins;
-    mask.n_documents = r.n_documents;
-    for (int64_t q = 0; q < r.n_tokens; q++) {
-        memo_mask_interval(&mask, q, &begin, &end);
-        pairs += (double)(end - begin);
-    }
+    mask = mask_of_run(&r);
+    pairs = count_pairs_of(mask.segments, mask.n_segments);
     r.s_per_score = ideal_s / (pairs / ring);
+    made_mask_free(&mask);
     run_ranks(&r);
     for (int32_t rank = 0; rank < ring; rank++)
         most = fmax(most, (double)r.sleepers[rank].n_scores / (2 * repetitions));
@@ -534,15 +522,17 @@ static memo_status attend_nothing(void* user, memo_stream stream, const memo_att
 static double most_scores(const memo_sharding* sharding, const memo_mask* mask) {
     memo_run* runs = NULL;
     double most = 0, all = 0, scores;
-    int64_t begin, end;
+    int64_t begin, end, at;
     for (int32_t r = 0; r < sharding->ring; r++) {
         int32_t k, n = memo_sharding_runs(sharding, r, NULL);
         runs = (memo_run*)realloc(runs, (size_t)n * sizeof *runs);
         if (!runs) exit(1);
         memo_sharding_runs(sharding, r, runs);
-        for (k = 0, scores = 0; k < n; k++)
-            for (int64_t i = 0; i < runs[k].count; i++) {
-                memo_mask_interval(mask, runs[k].start + i, &begin, &end);
+        for (k = 0, scores = 0, at = 0; k < n; k++)
+            for (int64_t q = runs[k].start; q < runs[k].start + runs[k].count; q++) {
+                while (at < mask->n_segments && mask->segments[at].q_end <= q) at++;
+                if (at == mask->n_segments) continue;
+                memo_segment_keys(&mask->segments[at], q, &begin, &end);
                 scores += (double)(end - begin);
             }
         all += scores;
@@ -566,7 +556,8 @@ static void report_host(memo_sharding_kind kind, int64_t n_documents) {
     int64_t* begins = (int64_t*)calloc((size_t)n_documents + 1, sizeof *begins);
     memo_sharding_desc sharding_desc = {0};
     memo_exchange_desc exchange_desc = {0};
-    memo_mask mask = {0};
+    memo_mask_desc mask_desc = {0};
+    memo_mask mask;
     memo_sharding sharding;
     memo_sp_attention_tensors t;
     memo_error error;
@@ -580,9 +571,10 @@ static void report_host(memo_sharding_kind kind, int64_t n_documents) {
                     (i < n_documents ? i * 7919 % (N_TOKENS_HOST / n_documents) / 2 : 0);
     sharding_desc.kind = kind;
     sharding_desc.ring = RING;
-    sharding_desc.n_tokens = mask.n_tokens = N_TOKENS_HOST;
-    sharding_desc.document_begins = mask.document_begins = begins;
-    sharding_desc.n_documents = mask.n_documents = n_documents;
+    sharding_desc.n_tokens = mask_desc.n_tokens = N_TOKENS_HOST;
+    sharding_desc.document_begins = mask_desc.document_begins = begins;
+    sharding_desc.n_documents = mask_desc.n_documents = n_documents;
+    mask = made_mask(&mask_desc);
     if (kind != MEMO_SHARDING_DOCUMENTS) sharding_desc.document_begins = NULL;
     for (int k = 0; k < N_PLANS; k++) {
         if (k) memo_sharding_free(&sharding);
@@ -644,6 +636,7 @@ static void report_host(memo_sharding_kind kind, int64_t n_documents) {
            1e6 * median(times_s[3], N_CALLS), most_scores(&sharding, &mask), (long long)sent);
     memo_sharding_free(&sharding);
     free(begins);
+    made_mask_free(&mask);
 }
 
 static void report_memory(void) {
@@ -675,7 +668,8 @@ static void report_memory(void) {
 static void report_window(int64_t window, int32_t rounds_gradients) {
     memo_sp_attention_desc desc = {0};
     memo_sharding_desc sharding_desc = {0};
-    memo_mask mask = {0};
+    memo_mask_desc mask_desc = {0};
+    memo_mask mask;
     memo_error error;
     ring_costs costs;
     int64_t n_pairs = 0;
@@ -686,7 +680,9 @@ static void report_window(int64_t window, int32_t rounds_gradients) {
     desc.head_size = 128;
     desc.type = MEMO_TYPE_BF16;
     desc.rounds_gradients = rounds_gradients;
-    mask.window_before = window;
+    mask_desc.n_tokens = sharding_desc.n_tokens;
+    mask_desc.window_before = window;
+    mask = made_mask(&mask_desc);
     if (memo_sharding_make(&sharding_desc, &desc.sharding, &error)) fail(&error);
     for (int64_t q = 0; q < 131072; q++) n_pairs += window && q >= window ? window : q + 1;
     memset(&costs, 0, sizeof costs);
@@ -709,6 +705,7 @@ static void report_window(int64_t window, int32_t rounds_gradients) {
         memo_simulation_destroy(simulation);
         memo_schedule_destroy(schedule);
     }
+    made_mask_free(&mask);
 }
 
 /* ---- nodes ---- */
@@ -719,7 +716,6 @@ static void report_window(int64_t window, int32_t rounds_gradients) {
 static void report_nodes(int32_t ring, int32_t n_nodes, int32_t n_kv_heads, int32_t latent) {
     memo_sp_attention_desc desc = {0};
     memo_sharding_desc sharding_desc = {0};
-    memo_mask mask = {0};
     memo_error error;
     ring_costs costs;
     double ratios[2];
@@ -751,7 +747,7 @@ static void report_nodes(int32_t ring, int32_t n_nodes, int32_t n_kv_heads, int3
         double ideal_s = n_pairs / 128 * 32 *
                          (is_backward ? costs.backward_s_per_score : costs.forward_s_per_score);
         if (memo_schedule_create(&schedule, &error) ||
-            ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error) ||
+            ring_schedule(&desc, NULL, is_backward, &costs, schedule, &error) ||
             memo_schedule_simulate(schedule, &simulation, &error))
             fail(&error);
         ratios[is_backward] = simulation->makespan_s / ideal_s;

@@ -23,33 +23,25 @@
 
 enum { N_TOKENS = 4096, HEADS = 2, HEAD_SIZE = 8, ROW = HEADS * HEAD_SIZE };
 
-/* The block's runs are in host memory, so they are passed by value.  One document is cut zigzag, so
- * there are at most two. */
+/* One causal document is cut zigzag, so a block has one segment, CAUSAL or FULL. */
 typedef struct block_args {
     memo_attention_block b;
-    memo_run q[MEMO_RUNS_MAX], k[MEMO_RUNS_MAX];
+    memo_segment s;
 } block_args;
-
-__host__ __device__ static int64_t rows_of(const memo_run* runs) {
-    return runs[0].count + runs[1].count;
-}
-__device__ static int64_t position(const memo_run* runs, int64_t row) {
-    return row < runs[0].count ? runs[0].start + row : runs[1].start + row - runs[0].count;
-}
 
 /* A thread per row and head; one pass over the keys, sums relative to the largest score so far. */
 __global__ static void attend(const block_args a) {
     const memo_attention_block* b = &a.b;
-    int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / HEADS, e;
+    int64_t i = a.s.q_begin + (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / HEADS, e;
+    int64_t end = a.s.k_end - (a.s.type == MEMO_SEGMENT_CAUSAL ? a.s.q_end - 1 - i : 0);
     int head = threadIdx.x % HEADS;
-    if (i >= rows_of(a.q)) return;
+    if (i >= a.s.q_end) return;
     const float* q = (const float*)b->q + i * b->q_row_stride + head * HEAD_SIZE;
     float *to = b->out + i * b->out_row_stride + head * HEAD_SIZE, out[HEAD_SIZE] = {0};
     float largest = -INFINITY, sum = 0;
-    for (int64_t j = 0; j < rows_of(a.k); j++) {
+    for (int64_t j = a.s.k_begin; j < end; j++) {
         const float* k = (const float*)b->k + j * b->k_row_stride + head * HEAD_SIZE;
         const float* v = (const float*)b->v + j * b->v_row_stride + head * HEAD_SIZE;
-        if (position(a.k, j) > position(a.q, i)) break; /* keys ascend */
         float score = 0, before = largest;
         for (e = 0; e < HEAD_SIZE; e++) score += q[e] * k[e];
         largest = fmaxf(largest, score * b->scale);
@@ -63,10 +55,9 @@ __global__ static void attend(const block_args a) {
 
 static memo_status forward(void*, memo_stream stream, const memo_attention_block* block,
                            memo_error* error) {
-    block_args a = {*block, {}, {}};
-    for (int32_t n = 0; n < block->n_q_runs; n++) a.q[n] = block->q_runs[n];
-    for (int32_t n = 0; n < block->n_k_runs; n++) a.k[n] = block->k_runs[n];
-    attend<<<(unsigned)((rows_of(a.q) * HEADS + 127) / 128), 128, 0, memo_cuda_stream(stream)>>>(a);
+    block_args a = {*block, *block->segments.host};
+    int64_t n = a.s.q_end - a.s.q_begin;
+    attend<<<(unsigned)((n * HEADS + 127) / 128), 128, 0, memo_cuda_stream(stream)>>>(a);
     return memo_cuda_check(cudaGetLastError(), "attend", error);
 }
 

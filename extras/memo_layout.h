@@ -1596,8 +1596,9 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
     const int32_t most_groups = l->ulysses == 1 ? 1 : (int32_t)memob_min(limit, n_most);
     memo_parallel_prediction trial;
     for (int32_t n = 1; n == 1 || n <= most_groups; n++) {
-        /* Equal groups: of key heads, or of the query heads of one. */
+        /* Equal groups on all ranks: of key heads, or of the query heads of one. */
         if (share.n_kv % n && (n % share.n_kv || share.n_q % n)) continue;
+        if (n > 1 && desc->model.n_q_heads / l->tensor % ((int64_t)l->ulysses * n)) continue;
         if (n > 1) memoi_parallel_share_ulysses(&share, n);
         memoi_parallel_predict_groups(&share, n, &trial);
         if (n == 1 || trial.fits > prediction->fits ||

@@ -128,16 +128,16 @@ extern "C" {
  *     >>mesh                coordinates and groups of a rank
  *     >>shardings           positions, ranks and rows
  *     >>target              streams and events to enqueue on; messages and row kernels
- *     >>masks               which keys a query sees
- *     >>segments            what queries see, by positions and by rows
+ *     >>segments            lists of segments, and those of the rows of a block
+ *     >>masks               documents and intervals as segments; checks of a list
  *     >>launches            segments as calls of fused kernels
  *     >>attention shape     tokens, heads and masks of a rank
  *     >>ulysses exchange    rows to heads and back
  *     >>exchange plans      steps and rows that travel, from runs and masks
- *     >>uploads             segments of all steps on the device
  *     >>ring attention      steps, exchanges and merges of the ring
  *     >>ring over nodes     rows that cross between nodes once
  *     >>attention desc      checks of a desc, and the shape that follows
+ *     >>uploads             segments of all steps on the device
  *     >>attention buffers   what a pass keeps in scratch memory
  *     >>hybrid attention    exchanges and passes of Ulysses x ring
  *     >>sequence            attention of all layers in one object
@@ -153,16 +153,16 @@ extern "C" {
 #include "sp/mesh.h"
 #include "sp/shardings.h"
 #include "sp/target.h"
-#include "sp/attention/masks.h"
 #include "sp/attention/segments.h"
+#include "sp/attention/masks.h"
 #include "sp/attention/launches.h"
 #include "sp/attention/shape.h"
 #include "sp/attention/ulysses.h"
 #include "sp/attention/exchange.h"
-#include "sp/attention/uploads.h"
 #include "sp/attention/ring.h"
 #include "sp/attention/nodes.h"
 #include "sp/attention/desc.h"
+#include "sp/attention/uploads.h"
 #include "sp/attention/buffers.h"
 #include "sp/attention/hybrid.h"
 #include "sp/attention/sequence.h"

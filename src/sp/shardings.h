@@ -16,7 +16,7 @@ MEMOI const char* memoi_sharding_name(memo_sharding_kind kind) {
 /* The runs of a rank must fit 31 bits, and those of all ranks 63. */
 #define MEMOI_DOCUMENTS_MAX (INT32_MAX / 4)
 
-/* name: "memo_mask.document_begins"; n_tokens -1: they end anywhere. */
+/* name: "memo_mask_desc.document_begins"; n_tokens -1: they end anywhere. */
 MEMOI memo_status memoi_sharding_check_documents(const char* name, const int64_t* begins,
                                                  int64_t n_documents, int64_t n_tokens,
                                                  memo_error* error) {

@@ -9,6 +9,7 @@
 
 #include "examples/host_attention.h"
 #include "kept_sharding.h"
+#include "made_mask.h"
 #include "extras/memo_look.h"
 #include "typed.h"
 
@@ -36,6 +37,7 @@ typedef struct attention_case {
     memo_mask_kind mask;
     int64_t window;       /* before a query, and after it unless there is another window after it */
     int64_t window_after; /* 0: as window; -1: no limit */
+    int64_t first_keys;   /* beside a window of a causal mask, of each document */
     int64_t prefixes[MAX_DOCUMENTS];
     int32_t has_prefixes;
     int32_t has_intervals; /* the mask has key_first and key_end, whatever the fields above */
@@ -249,6 +251,7 @@ static int is_visible(const attention_case* c, int64_t query, int64_t key) {
         if (query >= c->document_begins[i] && query < c->document_begins[i + 1]) break;
     if (c->n_documents) query -= c->document_begins[i];
     if (c->n_documents) key -= keys[i];
+    if (key < c->first_keys && key <= query) return 1;
     if (c->window && query - key >= c->window) return 0;
     if (c->has_prefixes && key < c->prefixes[i]) return 1;
     if (c->mask == MEMO_MASK_CAUSAL && key > query) return 0;
@@ -654,8 +657,14 @@ static memo_status launched_backward(void* user, memo_stream stream,
 
 /* A local attention of the user's: ALiBi, a bias by the model's head and the distance.  One query
  * after another. */
+typedef struct biased_attention {
+    memo_device* device;
+    int64_t first_query; /* of the keys */
+} biased_attention;
+
 typedef struct biased_args {
     memo_attention_block block;
+    int64_t first_query;
     int is_backward;
 } biased_args;
 
@@ -686,7 +695,7 @@ static void biased_query(const biased_args* args, const memo_segment* segment, i
             score = a->softcap * capped;
             bend = 1 - capped * capped;
         }
-        score -= slope * fabs((double)(query + a->mask.first_query - key));
+        score -= slope * fabs((double)(query + args->first_query - key));
         p = exp(args->is_backward ? score - a->lse[lse_at]
                                   : score); /* small numbers: no overflow */
         sum += p;
@@ -719,17 +728,19 @@ static memo_status biased_run(void* args, memo_error* error) {
     }
     return MEMO_STATUS_OK;
 }
+static memo_status biased(const biased_attention* attention, memo_stream stream,
+                          const memo_attention_block* block, int is_backward, memo_error* error) {
+    biased_args args = {*block, attention->first_query, is_backward};
+    return memo_host_device_launch(attention->device, stream, biased_run, &args, sizeof args,
+                                   error);
+}
 static memo_status biased_forward(void* user, memo_stream stream, const memo_attention_block* block,
                                   memo_error* error) {
-    biased_args args = {*block, 0};
-    return memo_host_device_launch((memo_device*)user, stream, biased_run, &args, sizeof args,
-                                   error);
+    return biased((const biased_attention*)user, stream, block, 0, error);
 }
 static memo_status biased_backward(void* user, memo_stream stream,
                                    const memo_attention_block* block, memo_error* error) {
-    biased_args args = {*block, 1};
-    return memo_host_device_launch((memo_device*)user, stream, biased_run, &args, sizeof args,
-                                   error);
+    return biased((const biased_attention*)user, stream, block, 1, error);
 }
 
 typedef struct step_buffers {
@@ -774,11 +785,13 @@ static int64_t group_q_heads(const attention_case* c, int32_t ulysses_rank, int3
     return n_heads;
 }
 
-/* No more groups than the rank with most has query heads. */
 static int32_t groups_of(const attention_case* c) {
-    const int32_t most = c->ulysses > 1 ? (c->n_q_heads + c->ulysses - 1) / c->ulysses : 1;
-    if (c->ulysses_groups < 2) return 1;
-    return c->ulysses_groups < most ? c->ulysses_groups : most;
+    return c->ulysses > 1 && c->ulysses_groups > 1 ? c->ulysses_groups : 1;
+}
+/* As many groups as divide the heads of each rank. */
+static inline void settle_groups(attention_case* c) {
+    while (c->ulysses_groups > 1 && c->n_q_heads % (c->ulysses * c->ulysses_groups))
+        c->ulysses_groups--;
 }
 /* The keys that each query sees, pair by pair.  A query that sees none is between others. */
 static void intervals_of_case(const attention_case* c, int64_t* first, int64_t* end) {
@@ -792,29 +805,31 @@ static void intervals_of_case(const attention_case* c, int64_t* first, int64_t* 
     }
 }
 
-/* The mask of a sequence of a case; with the sharding "documents" the sharding has the documents.
- * intervals: room for 2 n_tokens. */
-static memo_mask mask_of_case(const attention_case* c, int64_t* intervals) {
-    memo_mask mask = MEMO_ZERO(memo_mask);
-    mask.kind = c->mask;
-    mask.key_first = c->key_first;
-    mask.key_end = c->key_end;
-    if (c->key_first) return mask;
-    if (c->first_query > 0) mask.first_query = c->first_query;
+/* The mask of a sequence of a case; made_mask_free frees it. */
+static memo_mask mask_of_case(const attention_case* c) {
+    memo_mask_desc desc = MEMO_ZERO(memo_mask_desc);
+    if (c->key_first) return made_intervals(c->key_first, c->key_end, c->n_tokens, keys_of(c));
     if (c->has_intervals || c->has_prefixes || (c->n_keys && c->n_documents && !c->first_query)) {
-        intervals_of_case(c, intervals, intervals + c->n_tokens);
-        mask.key_first = intervals;
-        mask.key_end = intervals + c->n_tokens;
+        int64_t* ends = (int64_t*)calloc((size_t)(2 * c->n_tokens), 8);
+        memo_mask mask;
+        intervals_of_case(c, ends, ends + c->n_tokens);
+        mask = made_intervals(ends, ends + c->n_tokens, c->n_tokens, keys_of(c));
+        free(ends);
         return mask;
     }
-    mask.window_before = c->window;
-    mask.window_after = c->window_after < 0 ? 0 : c->window_after ? c->window_after : c->window;
-    if (c->n_documents && c->sharding != MEMO_SHARDING_DOCUMENTS) {
-        mask.document_begins = c->document_begins;
-        mask.n_documents = c->n_documents;
+    desc.kind = c->mask;
+    desc.n_tokens = c->n_tokens;
+    desc.n_keys = keys_of(c);
+    if (c->first_query > 0) desc.first_query = c->first_query;
+    desc.window_before = c->window;
+    desc.n_first_keys = c->first_keys;
+    desc.window_after = c->window_after < 0 ? 0 : c->window_after ? c->window_after : c->window;
+    if (c->n_documents) {
+        desc.document_begins = c->document_begins;
+        desc.n_documents = c->n_documents;
+        if (c->has_tree) desc.document_parents = c->parents;
     }
-    if (c->has_tree && mask.document_begins) mask.document_parents = c->parents;
-    return mask;
+    return made_mask(&desc);
 }
 
 /* Of the queries, or of keys of their own. */
@@ -945,7 +960,8 @@ static memo_sp_attention_desc desc_of_case(const attention_case* c, const memo_m
     desc.nodes = mesh->nodes;
     desc.n_batch = c->n_batch;
     desc.n_masks = c->others ? c->n_batch : 0;
-    for (int32_t b = 0; b < c->n_batch; b++) desc.has_trees |= case_of_row(c, b)->has_tree;
+    for (int32_t b = 0; b < c->n_batch; b++)
+        desc.has_levels |= case_of_row(c, b)->has_tree || case_of_row(c, b)->first_keys;
     desc.n_q_heads = c->n_q_heads;
     desc.n_kv_heads = c->n_kv_heads;
     desc.head_size = c->head_size;
@@ -993,12 +1009,12 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     int64_t n_local[N_TENSORS], row_bytes[N_TENSORS], element_bytes = memo_type_bytes(c->type),
                                                       share_bytes;
     host_attention state = {host, 0};
+    biased_attention biased = {host, c->first_query > 0 ? c->first_query : 0};
     memo_sp_attention_tensors tensors, other;
     memo_sp_attention* attention = NULL;
     memo_exchange_desc exchange_desc = MEMO_ZERO(memo_exchange_desc);
     memo_exchange* exchange = NULL;
     memo_mask masks[MAX_BATCH];
-    int64_t* intervals = (int64_t*)malloc((size_t)(2 * c->n_batch * c->n_tokens) * 8);
     memo_sharding sharding, key_sharding;
     memo_status status = MEMO_STATUS_OK;
     latent_args latent = {all, result, host, MEMO_ZERO(memo_latent_block), 0, 0};
@@ -1010,14 +1026,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     int64_t free_bytes = 0, total_bytes = 0, largest_bytes = 0;
 
     /* Masks, shardings, and the desc. */
-    for (int32_t b = 0; b < c->n_batch; b++) {
-        const attention_case* row = case_of_row(c, b);
-        masks[b] = mask_of_case(row, intervals + 2 * b * c->n_tokens);
-        if (!b || masks[b].key_first || !row->n_documents) continue;
-        masks[b].document_begins = row->document_begins; /* not those of the sharding */
-        masks[b].n_documents = row->n_documents;
-        masks[b].document_parents = row->has_tree ? row->parents : NULL;
-    }
+    for (int32_t b = 0; b < c->n_batch; b++) masks[b] = mask_of_case(case_of_row(c, b));
     if (sharding_of_case(c, &sharding, error) || key_sharding_of_case(c, &key_sharding, error))
         return error->status;
     memo_sp_attention_desc desc = desc_of_case(c, mesh, &latent);
@@ -1040,7 +1049,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     if (c->has_slopes) {
         desc.attention.forward = biased_forward;
         desc.attention.backward = biased_backward;
-        desc.attention.user = host;
+        desc.attention.user = &biased;
     }
     watched_attention watched = {desc.attention, result, c->is_poisoned ? host : NULL};
     desc.attention.forward = watched_forward;
@@ -1115,6 +1124,13 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
 
     /* The steps. */
     exchange_desc.masks = masks;
+    if (c->launches && c->launches != MEMO_LAUNCHES_VARLEN) { /* the caller's memory is enough */
+        int64_t n_segments = 0;
+        for (int32_t b = 0; b < (c->others ? c->n_batch : 1); b++)
+            n_segments += masks[b].n_segments;
+        exchange_desc.device_bytes = memo_exchange_device_bytes(&desc, n_segments);
+        exchange_desc.device_memory = CASE_CALLOC((size_t)exchange_desc.device_bytes, 1);
+    }
     exchange_desc.has_sinks = c->has_sinks;
     status = memo_exchange_create(attention, &exchange_desc, &exchange, error);
     if (recorder) memo_recorder_resume(recorder);
@@ -1185,6 +1201,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     if (sinks) memcpy(result->d_sinks, tensors.d_sinks, sizeof result->d_sinks);
     memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
+    if (exchange_desc.device_memory) CASE_FREE(exchange_desc.device_memory);
     CASE_FREE(sinks);
     CASE_FREE(scratch);
     CASE_FREE(lse);
@@ -1193,7 +1210,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     CASE_FREE(other_saved);
     CASE_FREE(buffers.made);
     CASE_FREE(buffers.used);
-    free(intervals);
+    for (int32_t b = 0; b < c->n_batch; b++) made_mask_free(&masks[b]);
     return status;
 }
 
@@ -1384,7 +1401,6 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     enum { N_TOKENS = 24, N_HEADS = 8, SIZE = 4, N = 4 * N_TOKENS * N_HEADS * SIZE };
     static const int64_t documents[][4] = {
         {0, 7, 12, N_TOKENS}, {0, 6, 12, N_TOKENS}, {0, 7, 12, N_TOKENS - 1}};
-    int64_t ends[2][2][N_TOKENS] = {{{0}}}; /* of causal intervals, of others */
     float* memory = (float*)CASE_CALLOC(12 * N + 2 * N_HEADS, sizeof(float));
     const int is_odd = comm->rank == p->odd_rank;
 #define IS_ODD(text) (is_odd && strstr(p->field, text) != NULL)
@@ -1395,19 +1411,21 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     memo_sp_attention* attention = NULL;
     memo_exchange_desc exchange_desc = MEMO_ZERO(memo_exchange_desc);
     memo_exchange* exchange = NULL;
-    memo_mask mask = MEMO_ZERO(memo_mask);
+    memo_mask_desc mask_desc = MEMO_ZERO(memo_mask_desc);
+    memo_mask mask;
     host_attention state = {device, 0};
     memo_error error;
     sharding.kind = p->sharding;
     sharding.ring = p->ring;
     sharding.ulysses = p->ulysses;
     sharding.n_tokens = N_TOKENS;
+    mask_desc.n_tokens = N_TOKENS;
+    mask_desc.window_before = IS_ODD("masks") ? 9 : 10;
+    mask_desc.document_begins = documents[0];
+    mask_desc.n_documents = 3;
     if (p->sharding == MEMO_SHARDING_DOCUMENTS) {
         sharding.document_begins = documents[0];
         sharding.n_documents = 3;
-    } else {
-        mask.document_begins = documents[IS_ODD("document_begins")];
-        mask.n_documents = 3;
     }
     memo_status status = keep_sharding(&sharding, &rows[0], &error);
     desc.sharding = rows[0];
@@ -1417,20 +1435,10 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     if (p->sharding == MEMO_SHARDING_DOCUMENTS) exchange_desc.sharding = &rows[1];
     if (strstr(p->field, "key_sharding")) {
         desc.key_sharding = rows[1];
-        mask.document_begins = NULL;
+        mask_desc.document_begins = NULL;
+        mask_desc.n_keys = rows[1].n_tokens;
     }
-    mask.kind = IS_ODD(".kind") ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
-    mask.window_before = IS_ODD("window_before") ? 9 : 10;
-    mask.first_query = IS_ODD("first_query") ? 3 : 0;
-    if (strstr(p->field, "key_first")) {
-        for (int i = 0; i < N_TOKENS; i++) {
-            ends[0][1][i] = ends[1][1][i] = i + 1;
-            ends[1][0][i] = i / 20;
-        }
-        mask = MEMO_ZERO(memo_mask);
-        mask.key_first = ends[IS_ODD("key_first")][0];
-        mask.key_end = ends[0][1];
-    }
+    mask = made_mask(&mask_desc);
     desc.device = device;
     desc.stream = stream;
     desc.ring = p->ring > 1 ? comm : NULL;
@@ -1453,19 +1461,20 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     exchange_desc.masks = &mask;
     exchange_desc.has_sinks = IS_ODD("sinks");
     if (!status && p->is_later) {
-        memo_mask first = mask;
+        memo_mask first;
         memo_exchange_desc alike = exchange_desc;
         memo_exchange* before = NULL;
+        mask_desc.window_before = 10;
+        first = made_mask(&mask_desc);
         alike.masks = &first;
         alike.has_sinks = 0;
-        first.window_before = mask.key_first ? 0 : 10;
-        first.key_first = mask.key_first ? ends[0][0] : NULL;
         status = memo_sp_attention_create(&desc, &attention, &error);
         if (!status) status = memo_exchange_create(attention, &alike, &before, &error);
         if (!status) status = memo_sp_attention_forward(attention, before, &own, &error);
         if (!status) status = memo_stream_synchronize(device, stream, &error);
         CHECK_CASE(!status, "%s: %s", p->field, status ? error.message : "");
         memo_exchange_destroy(before);
+        made_mask_free(&first);
     }
     own.sinks = exchange_desc.has_sinks ? memory + 12 * N : NULL;
     if (!status && !attention) status = memo_sp_attention_create(&desc, &attention, &error);
@@ -1491,6 +1500,7 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
                    (int)p->ulysses, (int)comm->rank, (int)status, status ? error.message : "");
     memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
+    made_mask_free(&mask);
     CASE_FREE(memory);
 #undef IS_ODD
 }

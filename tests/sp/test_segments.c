@@ -5,25 +5,31 @@
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include "memo_test.h"
+#include "made_mask.h"
 #include <math.h>
 
 #define MAX_TOKENS   96
-#define MAX_SEGMENTS (4 * MAX_TOKENS)
+#define MAX_SEGMENTS (8 * MAX_TOKENS)
 
 /* ---- masks, by their definitions ---- */
 
-/* A mask of packed documents, or of intervals. */
+/* A mask of packed documents, of intervals, or of cross-attention. */
 typedef struct seen_mask {
-    memo_mask mask;
+    int kind;
+    memo_mask_desc mask;
     int64_t n_tokens, n_keys; /* queries; keys */
-    int64_t n_first_keys;     /* of each document, beside a window */
-    int32_t n_levels;
     int64_t begins[MAX_TOKENS + 2], parents[MAX_TOKENS + 1];
+    int64_t query_begins[MAX_TOKENS + 2]; /* of cross-attention */
     int64_t first[MAX_TOKENS], end[MAX_TOKENS];
+    /* Of the mask, as made by the public functions: level by level. */
+    memo_segment list[MAX_SEGMENTS];
+    int64_t level_begins[MEMO_LEVELS_MAX + 1];
+    int32_t n_levels;
 } seen_mask;
+enum { DOCUMENTS, WINDOWS, FIRST_KEYS, TREE, INTERVALS, SLICE, CROSS, N_KINDS };
 
 /* The document of a position; -1: none. */
-static int64_t document_at(const memo_mask* mask, int64_t position) {
+static int64_t document_at(const memo_mask_desc* mask, int64_t position) {
     int64_t found = -1;
     for (int64_t d = 0; d < mask->n_documents; d++)
         if (position >= mask->document_begins[d] && position < mask->document_begins[d + 1])
@@ -33,9 +39,14 @@ static int64_t document_at(const memo_mask* mask, int64_t position) {
 
 /* Does query q see key k? */
 static int sees(const seen_mask* m, int64_t q, int64_t k) {
-    const memo_mask* mask = &m->mask;
+    const memo_mask_desc* mask = &m->mask;
     const int64_t own = mask->first_query + q;
-    if (mask->key_first) return k >= mask->key_first[q] && k < mask->key_end[q];
+    if (m->kind == INTERVALS) return k >= m->first[q] && k < m->end[q];
+    if (m->kind == CROSS) {
+        int64_t d = 0;
+        while (q >= m->query_begins[d + 1]) d++;
+        return k >= m->begins[d] && k < m->begins[d + 1];
+    }
     if (mask->document_begins) {
         int64_t d = document_at(mask, own);
         const int64_t of_key = document_at(mask, k);
@@ -45,8 +56,9 @@ static int sees(const seen_mask* m, int64_t q, int64_t k) {
             if (above == of_key) return 1;
         }
         if (d != of_key) return 0;
-        if (m->n_first_keys && k <= own && k < mask->document_begins[d] + m->n_first_keys) return 1;
-    } else if (m->n_first_keys && k <= own && k < m->n_first_keys) {
+        if (mask->n_first_keys && k <= own && k < mask->document_begins[d] + mask->n_first_keys)
+            return 1;
+    } else if (mask->n_first_keys && k <= own && k < mask->n_first_keys) {
         return 1;
     }
     if (mask->kind == MEMO_MASK_CAUSAL && k > own) return 0;
@@ -73,12 +85,10 @@ static void random_tree(seen_mask* m) {
     for (int64_t d = 0; d < m->mask.n_documents; d++) {
         m->parents[d] = d - 1;
         while (m->parents[d] >= 0 &&
-               (memo_test_int(0, 1) || memoi_mask_depth(&m->mask, m->parents[d]) > 5))
+               (memo_test_int(0, 1) || memoi_mask_depth(m->parents, m->parents[d]) > 5))
             m->parents[d] = m->parents[m->parents[d]];
-        m->mask.document_parents = m->parents;
-        if (memoi_mask_depth(&m->mask, d) >= m->n_levels)
-            m->n_levels = memoi_mask_depth(&m->mask, d) + 1;
     }
+    m->mask.document_parents = m->parents;
 }
 
 /* Ends that do not descend; some queries see nothing. */
@@ -94,16 +104,49 @@ static void random_intervals(seen_mask* m) {
         m->first[q] = first;
         m->end[q] = end;
     }
-    m->mask.key_first = m->first;
-    m->mask.key_end = m->end;
 }
 
-static const char* const kind_names[] = {"documents", "windows",   "first keys",
-                                         "a tree",    "intervals", "a slice"};
-enum { DOCUMENTS, WINDOWS, FIRST_KEYS, TREE, INTERVALS, SLICE, N_KINDS };
+/* As many documents of queries as of keys. */
+static void random_cross(seen_mask* m) {
+    random_documents(m);
+    for (int64_t d = 0; d < m->mask.n_documents; d++)
+        m->query_begins[d + 1] =
+            d + 1 == m->mask.n_documents
+                ? m->n_tokens
+                : memob_min(m->query_begins[d] + memo_test_int(0, 1 + m->n_tokens / 3),
+                            m->n_tokens);
+}
+
+/* The segments of a mask, by the public functions. */
+static void make_list(seen_mask* m) {
+    memo_error error;
+    int64_t n = 0, again = 0;
+    memo_mask mask;
+    for (int k = 0; k < 2; k++) {
+        memo_segment* list = k ? m->list : NULL;
+        memo_status status;
+        if (m->kind == INTERVALS)
+            status = memo_mask_intervals(m->first, m->end, m->n_tokens, m->n_keys, list,
+                                         k ? &again : &n, &error);
+        else if (m->kind == CROSS)
+            status = memo_mask_cross(m->query_begins, m->begins, m->mask.n_documents, list,
+                                     k ? &again : &n, &error);
+        else
+            status = memo_mask_documents(&m->mask, list, k ? &again : &n, &error);
+        CHECK_CASE(!status, "%s", status ? error.message : "");
+        CHECK(n <= MAX_SEGMENTS);
+    }
+    CHECK_IS(n, ==, again);
+    mask.segments = m->list;
+    mask.n_segments = n;
+    CHECK(!memoi_mask_check(&mask, m->n_tokens, m->n_keys, m->level_begins, &m->n_levels, &error));
+}
+
+static const char* const kind_names[] = {"documents", "windows", "first keys",     "a tree",
+                                         "intervals", "a slice", "cross-attention"};
 static void random_mask(seen_mask* m, int kind) {
     memset(m, 0, sizeof *m);
-    m->n_levels = 1 + (kind == FIRST_KEYS);
+    m->kind = kind;
     m->n_keys = m->n_tokens = memo_test_int(1, MAX_TOKENS);
     m->mask.kind = (memo_mask_kind)(kind != FIRST_KEYS && !memo_test_int(0, 2));
     if (kind == SLICE) {
@@ -112,11 +155,14 @@ static void random_mask(seen_mask* m, int kind) {
         m->mask.first_query =
             is_inside ? memo_test_int(0, m->n_keys - m->n_tokens) : memo_test_int(-20, m->n_keys);
     }
-    if (kind == INTERVALS && memo_test_int(0, 1)) m->n_keys = memo_test_int(1, MAX_TOKENS);
+    if ((kind == INTERVALS || kind == CROSS) && memo_test_int(0, 1))
+        m->n_keys = memo_test_int(1, MAX_TOKENS);
     m->mask.n_tokens = m->n_tokens;
     m->mask.n_keys = m->n_keys;
-    if (kind == INTERVALS) {
-        random_intervals(m);
+    if (kind == INTERVALS) random_intervals(m);
+    if (kind == CROSS) random_cross(m);
+    if (kind == INTERVALS || kind == CROSS) {
+        make_list(m);
         return;
     }
     if (kind == DOCUMENTS || kind == TREE || memo_test_int(0, 2)) random_documents(m);
@@ -125,7 +171,8 @@ static void random_mask(seen_mask* m, int kind) {
         m->mask.window_before = memo_test_int(0, 5) ? memo_test_int(1, 24) : INT64_MAX;
     if ((kind == WINDOWS || kind == SLICE) && memo_test_int(0, 1))
         m->mask.window_after = memo_test_int(1, 12);
-    if (kind == FIRST_KEYS) m->n_first_keys = memo_test_int(1, 9);
+    if (kind == FIRST_KEYS) m->mask.n_first_keys = memo_test_int(1, 9);
+    make_list(m);
 }
 
 /* ---- segments ---- */
@@ -179,18 +226,17 @@ typedef struct counts {
 /* Segments of positions, and those of a random block. */
 static void check_mask(const seen_mask* m, counts* total) {
     static unsigned char seen[MAX_TOKENS * MAX_TOKENS], rows_seen[MAX_TOKENS * MAX_TOKENS];
-    memo_segment list[MAX_SEGMENTS], rows[MAX_SEGMENTS];
+    memo_segment rows[MAX_SEGMENTS];
     memo_run q_runs[MAX_TOKENS], k_runs[MAX_TOKENS];
     const int32_t n_q = random_runs(m->n_tokens, q_runs), n_k = random_runs(m->n_keys, k_runs);
     int64_t row = 0, n_wrong = 0;
     memset(seen, 0, sizeof seen);
     memset(rows_seen, 0, sizeof rows_seen);
     for (int32_t level = 0; level < m->n_levels; level++) {
-        const int64_t n = memoi_segments_of_mask(&m->mask, level, m->n_first_keys, NULL);
-        const int64_t n_rows = memoi_segments_of_mask(&m->mask, level, m->n_first_keys, list) == n
-                                   ? memoi_segments_derive(list, n, q_runs, n_q, k_runs, n_k, NULL)
-                                   : -1;
-        CHECK(n <= MAX_SEGMENTS && n_rows >= 0 && n_rows <= MAX_SEGMENTS);
+        const memo_segment* list = m->list + m->level_begins[level];
+        const int64_t n = m->level_begins[level + 1] - m->level_begins[level];
+        const int64_t n_rows = memoi_segments_derive(list, n, q_runs, n_q, k_runs, n_k, NULL);
+        CHECK(n_rows <= MAX_SEGMENTS);
         CHECK_IS(memoi_segments_derive(list, n, q_runs, n_q, k_runs, n_k, rows), ==, n_rows);
         count_pairs(list, n, seen);
         count_pairs(rows, n_rows, rows_seen);
@@ -202,15 +248,11 @@ static void check_mask(const seen_mask* m, counts* total) {
     }
 
     /* Each allowed pair is in exactly one segment. */
-    for (int64_t q = 0; q < m->n_tokens; q++) {
-        int64_t low, high;
-        memo_mask_interval(&m->mask, q, &low, &high);
+    for (int64_t q = 0; q < m->n_tokens; q++)
         for (int64_t k = 0; k < m->n_keys; k++) {
             n_wrong += seen[q * MAX_TOKENS + k] != sees(m, q, k);
-            if (m->n_levels == 1) n_wrong += sees(m, q, k) != (k >= low && k < high);
             total->n_pairs++;
         }
-    }
     CHECK_IS(n_wrong, ==, 0);
     for (int32_t r = 0; r < n_q; r++)
         for (int64_t i = 0; i < q_runs[r].count; i++, row++) {
@@ -251,8 +293,9 @@ TEST(a_document_over_ranks_has_a_segment_a_block) {
         const int64_t begins[] = {0, desc.n_tokens = memo_test_int(1, 400)};
         memo_error error;
         memo_sharding sharding;
-        const memo_mask mask = {.n_tokens = desc.n_tokens};
+        const memo_mask_desc mask = {.n_tokens = desc.n_tokens};
         memo_segment whole, rows[8];
+        int64_t n_whole;
         if (i % 2) {
             desc.kind = MEMO_SHARDING_DOCUMENTS;
             desc.document_begins = begins;
@@ -260,7 +303,7 @@ TEST(a_document_over_ranks_has_a_segment_a_block) {
         }
         IN_CASE("ring %d, %d tokens", (int)desc.ring, (int)desc.n_tokens);
         CHECK(!memo_sharding_make(&desc, &sharding, &error));
-        CHECK_IS(memoi_segments_of_mask(&mask, 0, 0, &whole), ==, 1);
+        CHECK(!memo_mask_documents(&mask, &whole, &n_whole, &error) && n_whole == 1);
         CHECK_IS(whole.type, ==, desc.n_tokens > 1 ? MEMO_SEGMENT_CAUSAL : MEMO_SEGMENT_FULL);
         for (int32_t q = 0; q < desc.ring; q++)
             for (int32_t k = 0; k < desc.ring; k++) {
@@ -461,10 +504,10 @@ TEST(attention_from_launches_is_exact) {
                 if (!is_backward) expected.dots[q] = dot(expected.out[q], t.d_out[q]);
             }
             for (int32_t level = 0; level < m.n_levels; level++) {
-                memo_segment list[MAX_SEGMENTS], rows[MAX_SEGMENTS];
-                const int64_t n = memoi_segments_of_mask(&m.mask, level, m.n_first_keys, list);
+                memo_segment rows[MAX_SEGMENTS];
+                const int64_t at = m.level_begins[level], n = m.level_begins[level + 1] - at;
                 const int64_t n_rows =
-                    memoi_segments_derive(list, n, q_runs, n_q_runs, k_runs, n_k_runs, rows);
+                    memoi_segments_derive(m.list + at, n, q_runs, n_q_runs, k_runs, n_k_runs, rows);
                 compute_block(&t, rows, n_rows, way, is_backward);
             }
             for (int64_t q = 0; q < n_q; q++) {
@@ -505,15 +548,16 @@ static double count_launches(int32_t ring, int64_t n_documents, int64_t window, 
     enum { N_TOKENS = 131072 };
     int64_t* begins = log_normal(N_TOKENS, n_documents);
     memo_sharding_desc desc = {.kind = MEMO_SHARDING_DOCUMENTS, .ring = ring, .n_tokens = N_TOKENS};
-    memo_mask mask = {.n_tokens = N_TOKENS, .window_before = window};
+    memo_mask_desc desc_of_mask = {.n_tokens = N_TOKENS, .window_before = window};
     memo_sharding sharding;
     memo_error error;
     int64_t n_blocks[2] = {0, 0};
-    desc.document_begins = mask.document_begins = begins;
-    desc.n_documents = mask.n_documents = n_documents;
+    desc.document_begins = desc_of_mask.document_begins = begins;
+    desc.n_documents = desc_of_mask.n_documents = n_documents;
     CHECK(!memo_sharding_make(&desc, &sharding, &error));
-    const int64_t n = memoi_segments_of_mask(&mask, 0, 0, NULL), most = 8 * (n + 100);
-    memo_segment* list = (memo_segment*)calloc((size_t)n, sizeof *list);
+    const memo_mask mask = made_mask(&desc_of_mask);
+    const int64_t n = mask.n_segments, most = 8 * (n + 100);
+    const memo_segment* list = mask.segments;
     memo_segment* rows = (memo_segment*)calloc((size_t)most, sizeof *rows);
     memo_run *q_runs = (memo_run*)calloc((size_t)most, sizeof *q_runs), *k_runs = q_runs + most / 2;
     memoi_launches x = {(memoi_sequence*)calloc((size_t)most, sizeof(memoi_sequence)),
@@ -523,7 +567,6 @@ static double count_launches(int32_t ring, int64_t n_documents, int64_t window, 
                         (int64_t*)calloc((size_t)most, 8),
                         0,
                         0};
-    memoi_segments_of_mask(&mask, 0, 0, list);
     launches[0] = launches[1] = segments[0] = segments[1] = 0;
     for (int32_t q = 0; q < ring; q++)
         for (int32_t k = 0; k < ring; k++) {
@@ -542,7 +585,7 @@ static double count_launches(int32_t ring, int64_t n_documents, int64_t window, 
     for (int i = 0; i < 2; i++) segments[i] /= n_blocks[i] ? (double)n_blocks[i] : 1;
     memo_sharding_free(&sharding);
     free(begins);
-    free(list);
+    made_mask_free(&mask);
     free(rows);
     free(q_runs);
     free(x.sequences);

@@ -5,6 +5,7 @@
 #include "memo_sp.h"
 #include "sharding_check.h"
 #include "kept_sharding.h"
+#include "made_mask.h"
 #include "thread_ranks.h"
 #include "owned.h"
 
@@ -361,22 +362,26 @@ TEST(labels_are_shifted_before_sharding) {
 TEST(padded_documents_change_nothing) {
     for (int i = 0; i < 100; i++) {
         const int64_t n_tokens = memo_test_int(1, 90);
-        int64_t begins[2 * MAX_DOCUMENTS + 1], positions[2][90], low[2], high[2];
+        int64_t begins[2 * MAX_DOCUMENTS + 1], positions[2][90];
         int32_t tokens[90], labels[2][90];
         memo_run runs[2][90];
         const int64_t n = make_documents(n_tokens, begins), n_padded = 2 * MAX_DOCUMENTS;
         const int32_t ring = (int32_t)memo_test_int(1, 4), ulysses = (int32_t)memo_test_int(1, 3);
-        memo_mask masks[2] = {{.n_tokens = n_tokens, .document_begins = begins, .n_documents = n}};
+        memo_mask_desc desc = {.n_tokens = n_tokens, .n_keys = n_tokens};
+        memo_mask masks[2];
         memo_sharding shardings[2];
         for (int64_t k = n + 1; k <= n_padded; k++) begins[k] = n_tokens;
         for (int64_t t = 0; t < n_tokens; t++) tokens[t] = (int32_t)memo_test_int(0, 99);
-        masks[0].first_query = memo_test_int(-5, 5);
-        masks[1] = masks[0];
-        masks[1].n_documents = n_padded;
-        for (int64_t q = 0; q < n_tokens; q++) {
-            for (int k = 0; k < 2; k++) memo_mask_interval(&masks[k], q, &low[k], &high[k]);
-            CHECK(high[0] - low[0] == high[1] - low[1] && (low[0] == low[1] || low[0] == high[0]));
+        desc.first_query = memo_test_int(-5, 5);
+        desc.document_begins = begins;
+        for (int k = 0; k < 2; k++) {
+            desc.n_documents = k ? n_padded : n;
+            masks[k] = made_mask(&desc);
         }
+        CHECK(masks[0].n_segments == masks[1].n_segments &&
+              !memcmp(masks[0].segments, masks[1].segments,
+                      (size_t)masks[0].n_segments * sizeof *masks[0].segments));
+        for (int k = 0; k < 2; k++) made_mask_free(&masks[k]);
 
         for (int k = 0; k < 2; k++)
             shardings[k] = sharding_of_documents(ring, ulysses, begins, k ? n_padded : n);

@@ -59,6 +59,7 @@ static long pool_alignment = 8;
 #include "stats.h"
 #include "owned.h"
 #define own_whole OWNED(whole_destroy) whole
+#define own_mask  OWNED(made_mask_free) memo_mask
 
 /* A case of these degrees, tokens, query and key heads and head size, and further fields. */
 #pragma GCC diagnostic ignored "-Woverride-init" /* the batch, 1 by default */
@@ -347,6 +348,15 @@ static void set_random_mask(attention_case* c) {
     random_tree(c);
 }
 
+/* A window leaves the first keys of documents, which are a level of their own; without other
+ * intervals. */
+static void set_first_keys(attention_case* c) {
+    const int is_cross = c->n_keys && c->n_documents && !c->first_query;
+    if (c->window && c->mask == MEMO_MASK_CAUSAL && !c->has_prefixes && !c->has_intervals &&
+        !is_cross)
+        c->first_keys = memo_test_int(0, 9);
+}
+
 /* Two messages of each rank start late. */
 static void make_some_late(world* all) {
     all->late_seed = memo_test_random();
@@ -355,13 +365,15 @@ static void make_some_late(world* all) {
     all->n_late = 2;
 }
 
-/* Few queries, and fewer heads than groups: ranks without queries, and groups without heads. */
+/* Few queries and few heads: ranks without queries, ranks without heads, groups of one head. */
 static void make_sparse(attention_case* c) {
     c->ring = memo_test_int(0, 3) ? (int32_t)memo_test_int(2, 4) : 8;
     c->ulysses = (int32_t)memo_test_int(2, c->ring > 4 ? 2 : 4);
     c->ulysses_groups = (int32_t)memo_test_int(3, 4);
     c->n_tokens = memo_test_int(0, 1) ? memo_test_int(1, c->ring) : 8;
-    c->n_q_heads = c->ulysses * c->ulysses_groups - (int32_t)memo_test_int(1, c->ulysses - 1);
+    c->n_q_heads = c->ulysses * c->ulysses_groups;
+    if (memo_test_int(0, 1)) c->n_q_heads = (int32_t)memo_test_int(1, 2 * c->ulysses - 1);
+    settle_groups(c);
     do c->n_kv_heads = (int32_t)memo_test_int(1, 5);
     while (c->n_q_heads % c->n_kv_heads);
 }
@@ -398,6 +410,7 @@ TEST(random_cases_are_exact) {
         c.n_batch = (int32_t)memo_test_int(1, 2);
         c.sends_again = (int32_t)memo_test_int(0, 1);
         if (!is_sparse) c.ulysses_groups = (int32_t)memo_test_int(0, 4);
+        settle_groups(&c);
         c.are_peers = memo_test_int(0, 3) == 0;
         if (memo_test_int(0, 2) == 0) { /* up to scores far beyond it */
             c.softcap = memo_test_int(0, 3) ? (double)memo_test_int(1, 5) : 0.5;
@@ -430,10 +443,12 @@ TEST(random_cases_are_exact) {
             for (int64_t k = 0; k < c.n_batch - 1; k++) {
                 others[k] = c;
                 set_random_mask(&others[k]);
+                set_first_keys(&others[k]);
             }
             c.others = others;
         }
         set_random_mask(&c);
+        set_first_keys(&c);
         /* Beside the only key a row has, 1 - p of a sink may be all rounding. */
         c.has_sinks = memo_test_int(0, 1) && c.n_tokens >= 8;
         /* Dominating parts: a first token without value; scores of -inf.  fp32 knows a score of 20
@@ -464,13 +479,13 @@ TEST(random_cases_are_exact) {
     report_worst();
 }
 
-/* A middle group has no heads on Ulysses rank 1, and ring rank 1 computes nothing but has gradients
- * of its keys: the results of the group before it are sent while the group behind it sets its own.
+/* Ring rank 1 computes nothing but has gradients of its keys: the results of a group are sent while
+ * the group behind the next one sets its own.
  * The messages of ring rank 1 are late, and no rank's schedule has a race. */
 TEST(late_cases_are_exact) {
     for (int i = 0; i < 4; i++) {
         attention_case c =
-            CASE(2, 3, 3, 10, 10, 8, .sharding = MEMO_SHARDING_PLAIN, .mask = MEMO_MASK_FULL,
+            CASE(2, 3, 3, 36, 36, 8, .sharding = MEMO_SHARDING_PLAIN, .mask = MEMO_MASK_FULL,
                  .n_keys = 24, .key_sharding = MEMO_SHARDING_PLAIN, .ulysses_groups = 3 + i / 2,
                  .sends_again = i % 2);
         world all;
@@ -492,6 +507,7 @@ TEST(any_intervals_are_exact) {
         int64_t first[150], end[150], q = 0;
         c.sharding = (memo_sharding_kind)memo_test_int(0, 1);
         c.ulysses_groups = (int32_t)memo_test_int(0, 2);
+        settle_groups(&c);
         c.has_sinks = (int32_t)memo_test_int(0, 1);
         c.mask = (memo_mask_kind)memo_test_int(0, 1);
         if (i % 4 == 3) c.n_keys = memo_test_int(1, 150);
@@ -703,75 +719,6 @@ TEST(saturated_scores_are_finite) {
             CHECK_IS(off, <, 1e-5 * c.spread * sqrt((double)w.n[t]) + 1e-2 * norm);
         }
     }
-}
-
-TEST(masks_are_intervals) {
-    for (int i = 0; i < 200; i++) {
-        attention_case c = case_of(1, 1, memo_test_int(1, 40), 1, 1, 1);
-        memo_mask mask = {0};
-        int64_t begin, end, n = 0;
-        c.mask = (memo_mask_kind)memo_test_int(0, 1);
-        c.window = memo_test_int(0, 9);
-        c.window_after = memo_test_int(-1, 9);
-        if (memo_test_int(0, 1)) random_documents(&c, 5);
-        c.has_prefixes = (int32_t)memo_test_int(0, 1);
-        for (int64_t k = 0; k < 5; k++) c.prefixes[k] = memo_test_int(0, 12);
-        int64_t intervals[2 * 40];
-        mask = mask_of_case(&c, intervals);
-        mask.n_tokens = c.n_tokens;
-        for (int64_t q = 0; q < c.n_tokens; q++) {
-            memo_mask_interval(&mask, q, &begin, &end);
-            for (int64_t k = 0; k < c.n_tokens; k++) {
-                CHECK_IS((k >= begin && k < end), ==, is_visible(&c, q, k));
-                n += is_visible(&c, q, k);
-            }
-        }
-        memo_mask_interval(&mask, c.n_tokens + 3, &begin, &end);
-        CHECK_IS(begin, ==, end);
-        memo_run run = {.count = c.n_tokens + 2}; /* padding counts nothing */
-        CHECK_IS(ring_count_pairs(&mask, &run, 1, &run, 1), ==, n);
-    }
-}
-
-/* Queries before the first key, behind the last key, and outside of all documents, pair by pair. */
-TEST(queries_may_be_outside_of_the_keys) {
-    for (int i = 0; i < 400; i++) {
-        const int64_t n_keys = memo_test_int(1, 30), n_queries = memo_test_int(1, 40);
-        const int64_t middle = memo_test_int(0, n_keys), begins[] = {0, middle, n_keys};
-        memo_mask mask = {.kind = (memo_mask_kind)memo_test_int(0, 1), .n_tokens = n_queries};
-        int64_t low, high, last_low = 0, last_high = 0;
-        mask.n_keys = n_keys;
-        mask.first_query = memo_test_int(-20, 20);
-        mask.window_before = memo_test_int(0, 1) ? memo_test_int(1, 12) : 0;
-        mask.window_after = memo_test_int(0, 1) ? memo_test_int(1, 12) : 0;
-        if (memo_test_int(0, 1)) mask.document_begins = begins, mask.n_documents = 2;
-        IN_CASE("case %d", i);
-        for (int64_t q = 0; q < n_queries; q++) {
-            const int64_t own = mask.first_query + q;
-            memo_mask_interval(&mask, q, &low, &high);
-            CHECK(low >= last_low && high >= last_high && low >= 0 && high <= n_keys);
-            last_low = low;
-            last_high = high;
-            for (int64_t k = 0; k < n_keys; k++) {
-                int sees = !(mask.kind == MEMO_MASK_CAUSAL && k > own);
-                if (mask.window_before) sees &= own - k < mask.window_before;
-                if (mask.window_after) sees &= k - own < mask.window_after;
-                if (mask.document_begins)
-                    sees &= own >= 0 && own < n_keys && (own < middle) == (k < middle);
-                CHECK_IS((k >= low && k < high), ==, sees);
-            }
-        }
-    }
-}
-
-/* 16 queries and 2^60 keys that each sees: 2^64 pairs. */
-TEST(pairs_beyond_64_bits_are_counted) {
-    memo_run queries, keys;
-    memo_mask mask = {.kind = MEMO_MASK_FULL};
-    mask.n_tokens = keys.count = (int64_t)1 << 60;
-    queries.start = keys.start = 0;
-    queries.count = 16;
-    CHECK_IS((double)ring_count_pairs(&mask, &queries, 1, &keys, 1), ==, ldexp(1, 64));
 }
 
 /* Scores computed by each rank, forward and backward. */
@@ -1070,15 +1017,16 @@ static void count_rows(const memo_exchange* plan, int64_t sent[2], int64_t cross
     }
 }
 
-/* The rows of a rank's keys that another rank reads: all queries of the reader, one by one. */
-static int64_t rows_needed(const memo_sharding* sharding, const memo_mask* mask, int32_t owner,
-                           int32_t reader) {
-    int64_t n = 0, q, begin, end;
+/* The rows of a rank's keys that another rank reads: all queries of the reader, one by one.  Query q
+ * sees the keys from first[q] to end[q]; padding sees none. */
+static int64_t rows_needed(const memo_sharding* sharding, const int64_t* first, const int64_t* end,
+                           int32_t owner, int32_t reader) {
+    int64_t n = 0, q;
     for (int64_t row = 0; row < sharding->local_tokens; row++) {
         const int64_t key = memo_sharding_position(sharding, owner, row);
         for (q = 0; q < sharding->local_tokens; q++) {
-            memo_mask_interval(mask, memo_sharding_position(sharding, reader, q), &begin, &end);
-            if (begin <= key && key < end) break;
+            const int64_t query = memo_sharding_position(sharding, reader, q);
+            if (query < sharding->n_tokens && first[query] <= key && key < end[query]) break;
         }
         n += q < sharding->local_tokens;
     }
@@ -1096,8 +1044,8 @@ TEST(needed_rows_are_counted_before_they_are_sent) {
         const int has_documents = kinds[i % 4] == MEMO_SHARDING_DOCUMENTS;
         const int64_t n_tokens = memo_test_int(600, 900), n = memo_test_int(1, i % 3 ? MOST : 5);
         memo_sharding_desc sharding = {.kind = kinds[i % 4], .ring = RING, .n_tokens = n_tokens};
-        memo_mask mask = {.kind = i % 5 ? MEMO_MASK_CAUSAL : MEMO_MASK_FULL};
-        memo_exchange_desc exchange_desc = {.masks = &mask};
+        memo_mask_desc mask_desc = {.kind = i % 5 ? MEMO_MASK_CAUSAL : MEMO_MASK_FULL};
+        memo_exchange_desc exchange_desc = {0};
         own_recorder* recorder = new_recorder((memo_recorder_desc){.on_paper = 1});
         memo_sp_attention_desc desc =
             desc_of(MEMO_SHARDING_ZIGZAG, RING, 1, n_tokens, 1, 1, 16, MEMO_TYPE_F32);
@@ -1114,10 +1062,10 @@ TEST(needed_rows_are_counted_before_they_are_sent) {
         sharding.n_documents = has_documents ? n : 0;
         CHECK_OK(keep_sharding(&sharding, &desc.sharding, &error));
         own_attention* attention = attention_on_paper(&desc, recorder, &ring);
-        mask.window_before = i / 4 % 2 ? memo_test_int(1, 20) : 0;
-        mask.n_tokens = n_tokens;
-        mask.document_begins = sharding.document_begins;
-        mask.n_documents = sharding.n_documents;
+        mask_desc.window_before = i / 4 % 2 ? memo_test_int(1, 20) : 0;
+        mask_desc.n_tokens = n_tokens;
+        mask_desc.document_begins = sharding.document_begins;
+        mask_desc.n_documents = sharding.n_documents;
         if (i % 8 == 7) { /* gaps that no query sees */
             int64_t at = 0;
             for (int64_t q = 0; q < n_tokens; q++) {
@@ -1125,12 +1073,15 @@ TEST(needed_rows_are_counted_before_they_are_sent) {
                 first[q] = at < n_tokens ? at : n_tokens;
                 end[q] = at + 3 < n_tokens ? at + 3 : n_tokens;
             }
-            mask = (memo_mask){.n_tokens = n_tokens, .key_first = first, .key_end = end};
         }
+        own_mask mask =
+            i % 8 == 7 ? made_intervals(first, end, n_tokens, n_tokens) : made_mask(&mask_desc);
+        exchange_desc.masks = &mask;
+        for (int64_t q = 0; q < n_tokens; q++) made_mask_keys(&mask, q, &first[q], &end[q]);
         for (int32_t r = 0; r < RING; r++) {
             if (r == rank) continue;
-            needed[0] += rows_needed(&desc.sharding, &mask, rank, r);
-            needed[1] += rows_needed(&desc.sharding, &mask, r, rank);
+            needed[0] += rows_needed(&desc.sharding, first, end, rank, r);
+            needed[1] += rows_needed(&desc.sharding, first, end, r, rank);
         }
         for (int search = 0; search < 2; search++) {
             int64_t sent[2] = {0, 0};
@@ -1152,7 +1103,7 @@ TEST(rows_cross_to_a_node_once) {
         const int32_t n = 2 + i % 3, n_nodes = 2 + i / 3 % 3;
         attention_case c = case_of(n * n_nodes, 1, memo_test_int(60, 300), 1, 1, 4);
         memo_sharding sharding;
-        int64_t sent[2] = {0, 0}, crossed[2] = {0, 0}, expected[2] = {0, 0}, intervals[600];
+        int64_t sent[2] = {0, 0}, crossed[2] = {0, 0}, expected[2] = {0, 0};
         int32_t holders[600];
         c.sharding = (memo_sharding_kind)(i % 3);
         c.window = i % 2 ? memo_test_int(1, 80) : 0;
@@ -1178,11 +1129,11 @@ TEST(rows_cross_to_a_node_once) {
             ring_paper paper;
             memo_comm ring = ring_paper_comm(&paper, rank, c.ring);
             memo_comm nodes = ring_paper_comm(&paper, rank / n, n_nodes);
-            memo_mask mask = mask_of_case(&c, intervals);
+            own_mask mask = mask_of_case(&c);
             memo_exchange_desc exchange_desc = {.masks = &mask};
             desc.sharding = sharding;
             desc.nodes = &nodes;
-            desc.has_trees = c.has_tree;
+            desc.has_levels = c.has_tree;
             own_attention* attention = attention_on_paper(&desc, recorder, &ring);
             own_exchange* exchange = exchange_of(attention, &exchange_desc);
             count_rows(exchange, sent, crossed);
@@ -1268,14 +1219,13 @@ TEST(documents_do_not_run_in_lockstep) {
         for (int is_backward = 0; is_backward < 2; is_backward++) {
             const int32_t ring = i / 4 % 2 ? 16 : 8;
             const int64_t n_tokens = 512 * ring;
-            int64_t begins[512] = {0}, n = 0, low, high;
+            int64_t begins[512] = {0}, n = 0;
             memo_sharding_desc sharding = {.kind = MEMO_SHARDING_DOCUMENTS, .ring = ring};
             memo_sp_attention_desc desc =
                 desc_of(MEMO_SHARDING_ZIGZAG, ring, 1, n_tokens, 1, 1, 16, MEMO_TYPE_F32);
-            memo_mask mask = {.n_tokens = n_tokens};
+            memo_mask_desc mask_desc = {.n_tokens = n_tokens};
             ring_costs costs = {.forward_s_per_score = 1, .backward_s_per_score = 1};
             own_times* simulation = NULL;
-            double pairs = 0;
             while (begins[n] < n_tokens && n < 511) {
                 const double length =
                     (double)n_tokens / (4 * ring) * exp(sigmas[i % 4] * (test_normal() - 0.5));
@@ -1284,16 +1234,14 @@ TEST(documents_do_not_run_in_lockstep) {
             }
             begins[n] = n_tokens;
             sharding.n_tokens = n_tokens;
-            sharding.document_begins = mask.document_begins = begins;
-            sharding.n_documents = mask.n_documents = n;
+            sharding.document_begins = mask_desc.document_begins = begins;
+            sharding.n_documents = mask_desc.n_documents = n;
             if (sigmas[i % 4] > 0)
                 CHECK_OK(keep_sharding(&sharding, &desc.sharding, &error));
             else
-                mask.document_begins = NULL;
-            for (int64_t q = 0; q < n_tokens; q++) {
-                memo_mask_interval(&mask, q, &low, &high);
-                pairs += (double)(high - low);
-            }
+                mask_desc.document_begins = NULL;
+            own_mask mask = made_mask(&mask_desc);
+            const double pairs = count_pairs_of(mask.segments, mask.n_segments);
             own_schedule* schedule = schedule_of(&desc, &mask, is_backward, &costs, &simulation);
             sum += simulation->makespan_s / (pairs / ring);
             n_passes++;
@@ -1399,7 +1347,8 @@ TEST(a_window_sends_the_ends_of_runs) {
                         64, MEMO_TYPE_BF16);
             int64_t n_rows = 0, rows_of[64] = {0}; /* by streams */
             int64_t expected = (is_plain ? 1 : 2) * (127 + is_backward * 2 * 127);
-            memo_mask mask = {.window_before = 128};
+            const memo_mask_desc mask_desc = {.window_before = 128, .n_tokens = 65536};
+            own_mask mask = made_mask(&mask_desc);
             own_schedule* schedule = schedule_of(&desc, &mask, is_backward, NULL, NULL);
             for (int64_t op = 0; op < schedule->n_ops; op++)
                 if (strstr(memo_schedule_op_name(schedule, op), "ring exchange"))
@@ -1498,8 +1447,7 @@ TEST(gradients_of_replicas_are_summed_in_fp32) {
 /* Of the operations whose names contain this. */
 static int64_t link_bytes_of(const memo_sp_attention_desc* desc, int is_backward,
                              const char* name) {
-    const memo_mask mask = {0};
-    own_schedule* schedule = schedule_of(desc, &mask, is_backward, NULL, NULL);
+    own_schedule* schedule = schedule_of(desc, NULL, is_backward, NULL, NULL);
     int64_t n_bytes = 0;
     for (int64_t i = 0; i < schedule->n_ops; i++)
         if (strstr(memo_schedule_op_name(schedule, i), name))
@@ -1591,26 +1539,28 @@ TEST(groups_need_less_memory) {
     }
 }
 
-/* More groups than heads of a rank are not made: the sizes are those of as many as there are,
- * whatever the number. */
-TEST(too_many_groups_cost_nothing) {
-    static const int32_t heads[][3] = {{32, 8, 8}, {32, 8, 3}, {6, 3, 4}, {5, 1, 3}, {16, 16, 2}};
-    static const int32_t most[] = {4, 11, 2, 2, 8}; /* query heads of the rank with most */
-    for (size_t i = 0; i < sizeof most / sizeof *most; i++)
-        for (int32_t again = 0; again < 2; again++)
-            for (int32_t rank = 0; rank < heads[i][2]; rank++) {
-                memo_sp_attention_desc desc =
-                    desc_of(MEMO_SHARDING_ZIGZAG, 1, heads[i][2], 1 << 20, heads[i][0], heads[i][1],
-                            128, MEMO_TYPE_BF16);
-                desc.sends_again = again;
-                desc.ulysses_rank = rank;
-                desc.ulysses_groups = most[i];
-                memo_sp_attention_sizes some = sizes_of(&desc);
-                desc.ulysses_groups = INT32_MAX; /* takes no longer */
-                memo_sp_attention_sizes many = sizes_of(&desc);
-                CHECK_CASE(!memcmp(&some, &many, sizeof some), "%d/%d heads over %d", heads[i][0],
-                           heads[i][1], heads[i][2]);
-            }
+/* Groups must be equal; the error names the most that are, below what was asked for. */
+TEST(uneven_groups_are_refused) {
+    static const int32_t cases[][4] = {/* query heads, ulysses, groups, what works */
+                                       {32, 8, 3, 2},  {32, 3, 2, 1}, {6, 4, 2, 1},
+                                       {16, 2, 16, 8}, {24, 2, 5, 4}, {12, 4, INT32_MAX, 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        memo_sp_attention_sizes sizes;
+        char works[20];
+        memo_sp_attention_desc desc = desc_of(MEMO_SHARDING_ZIGZAG, 1, cases[i][1], 1 << 20,
+                                              cases[i][0], cases[i][0], 128, MEMO_TYPE_BF16);
+        desc.ulysses_groups = cases[i][2];
+        snprintf(works, sizeof works, "; %d would work", (int)cases[i][3]);
+        CHECK_ERROR(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), INVALID_ARGUMENT,
+                    works);
+        CHECK_TEXT(error.message, "memo_sp_attention_desc.ulysses_groups");
+        desc.ulysses_groups = cases[i][3];
+        CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
+        desc.sharding =
+            desc_of(MEMO_SHARDING_ZIGZAG, 1, 1, 1 << 20, 1, 1, 1, MEMO_TYPE_F32).sharding;
+        desc.ulysses_groups = cases[i][2]; /* not used */
+        CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
+    }
 }
 
 /* Makespan of forward with G equal groups, from the times alone: arrivals and departures take turns
@@ -1633,14 +1583,13 @@ TEST(groups_hide_the_exchange) {
         for (int n_groups = 1; n_groups <= 8; n_groups *= 2) {
             memo_sp_attention_desc desc =
                 desc_of(MEMO_SHARDING_ZIGZAG, 1, 4, 1024, 32, 32, 64, MEMO_TYPE_F32);
-            memo_mask mask = {0};
             own_times* simulation = NULL;
             double compute_s = 8 * 1024 * 1025.0 / 2 * 1e-9, expected_s, exposed_s;
             desc.ulysses_groups = n_groups;
             ring_costs costs = {.forward_s_per_score = 1e-9,
                                 .ulysses_bytes_per_s = (double)link_bytes_of(&desc, 0, " to ") /
                                                        (ratios[k] * compute_s)};
-            own_schedule* schedule = schedule_of(&desc, &mask, 0, &costs, &simulation);
+            own_schedule* schedule = schedule_of(&desc, NULL, 0, &costs, &simulation);
             expected_s = grouped_s(n_groups, 0.75 * ratios[k] * compute_s / n_groups,
                                    compute_s / n_groups, 0.25 * ratios[k] * compute_s / n_groups);
             IN_CASE("ratio %g, %d groups", ratios[k], n_groups);
@@ -1698,10 +1647,9 @@ TEST(degree_1_costs_nothing) {
             memo_sp_attention_desc desc = desc_of(MEMO_SHARDING_ZIGZAG, 1, 1, 1024, 8, 8, 64,
                                                   type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32);
             memo_sp_attention_sizes sizes = sizes_of(&desc);
-            memo_mask mask = {0};
             CHECK_IS(sizes.saved_bytes, ==, 0);
             if (!type) CHECK_IS(sizes.device_bytes, ==, 1024 * 8 * 4); /* row dots */
-            own_schedule* schedule = schedule_of(&desc, &mask, is_backward, NULL, NULL);
+            own_schedule* schedule = schedule_of(&desc, NULL, is_backward, NULL, NULL);
             /* Backward: row dots, three fills, attention. */
             CHECK_IS(schedule->n_ops, ==, (is_backward ? 5 + 3 * type : 1 + type));
             CHECK_IS(schedule->n_streams, ==, 1);
@@ -1719,7 +1667,6 @@ TEST(ulysses_copies_one_side_only) {
             memo_sp_attention_desc desc =
                 desc_of(MEMO_SHARDING_ZIGZAG, k / 2 % 2 ? 2 : 1, heads[i][2], 64, heads[i][0],
                         heads[i][1], 4, MEMO_TYPE_F32);
-            memo_mask mask = {0};
             attention_case c = case_of(1, heads[i][2], 64, heads[i][0], heads[i][1], 4);
             int64_t n_copies = 0, n_bytes = 0, kv_heads = 0, kv_copies = 0, q_heads, q_copies;
             int is_backward = k % 2, is_replicated, to_heads;
@@ -1746,7 +1693,7 @@ TEST(ulysses_copies_one_side_only) {
                 expected_copies += 2 * c.ulysses;
                 expected_bytes += 2 * (int64_t)c.n_kv_heads * 4 * row_bytes;
             }
-            own_schedule* schedule = schedule_of(&desc, &mask, is_backward, NULL, NULL);
+            own_schedule* schedule = schedule_of(&desc, NULL, is_backward, NULL, NULL);
             for (int64_t op = 0; op < schedule->n_ops; op++) /* of ring rank 0 */
                 if (schedule->ops[op].stream == 0 &&
                     !strcmp(memo_schedule_op_name(schedule, op), "on device")) {
@@ -1767,7 +1714,8 @@ TEST(the_ring_s_schedule_overlaps) {
     for (size_t k = 0; k < 2 * sizeof hops / sizeof *hops; k++) {
         memo_sp_attention_desc desc =
             desc_of(MEMO_SHARDING_ZIGZAG, 4, 1, 4096, 1, 1, 64, MEMO_TYPE_F32);
-        memo_mask mask = {.kind = MEMO_MASK_FULL};
+        const memo_mask_desc mask_desc = {.kind = MEMO_MASK_FULL, .n_tokens = 4096};
+        own_mask mask = made_mask(&mask_desc);
         own_times* simulation = NULL;
         double step_s = 1024.0 * 1024 * 1e-9, hop_s = hops[k / 2] * step_s;
         double computed_s[5] = {0}, sent_s[5];
@@ -1919,6 +1867,7 @@ TEST(a_sequence_serves_all_layers_and_batches) {
         c.v_head_size = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(1, 16);
         c.sends_again = (int32_t)memo_test_int(0, 1);
         c.ulysses_groups = (int32_t)memo_test_int(0, 2);
+        settle_groups(&c);
         IN_CASE("%s", case_text(&c));
         for (int k = 0; k < 3; k++) {
             batches[k] = c;
@@ -2103,7 +2052,7 @@ static memo_status slice_run(sliced_run* run, thread_rank* r, const memo_mesh* m
     host_attention state = {r->device, 0};
     memo_sp_attention_desc desc = desc_of_case(c, mesh, &latent);
     memo_exchange_desc exchange_desc = {.has_sinks = c->has_sinks};
-    memo_mask mask = {.first_query = k * run->slice_tokens, .window_before = c->window};
+    memo_mask_desc mask_desc = {.first_query = k * run->slice_tokens, .window_before = c->window};
     memo_sp_attention* attention = NULL;
     memo_exchange* exchange = NULL;
     int64_t documents[MAX_DOCUMENTS + 1];
@@ -2117,8 +2066,10 @@ static memo_status slice_run(sliced_run* run, thread_rank* r, const memo_mesh* m
         documents[i] = c->document_begins[i] < desc.key_sharding.n_tokens
                            ? c->document_begins[i]
                            : desc.key_sharding.n_tokens;
-    mask.document_begins = c->n_documents ? documents : NULL;
-    mask.n_documents = c->n_documents;
+    mask_desc.n_tokens = desc.sharding.n_tokens;
+    mask_desc.document_begins = c->n_documents ? documents : NULL;
+    mask_desc.n_documents = c->n_documents;
+    own_mask mask = made_mask(&mask_desc);
     exchange_desc.masks = &mask;
 
     /* Rows of the slice, and all rows of keys so far. */
@@ -2204,6 +2155,7 @@ TEST(slices_over_ranks_are_exact) {
         c.window = memo_test_int(0, 1) ? 0 : memo_test_int(1, c.n_tokens);
         c.sends_again = (int32_t)memo_test_int(0, 1);
         c.ulysses_groups = (int32_t)memo_test_int(0, 3);
+        settle_groups(&c);
         c.has_sinks = (int32_t)memo_test_int(0, 1);
         if (memo_test_int(0, 2) == 0) random_documents(&c, MAX_DOCUMENTS);
         if (memo_test_int(0, 2) == 0) c.latent_size = (int32_t)memo_test_int(1, 12);
@@ -2271,9 +2223,9 @@ TEST(a_rank_in_another_pass_is_an_error_on_all_ranks) {
 
 /* Documents end where chunks do, so no key travels and no later message could tell. */
 TEST(every_exchange_compares_the_ranks) {
-    static const char* const fields[] = {"window_before", "has_sinks", "key_first"};
-    for (int i = 0; i < 9; i++) {
-        disagreement one = {fields[i % 3], 2, 1, MEMO_SHARDING_PLAIN, i / 3 - 1, 1};
+    static const char* const fields[] = {"masks", "has_sinks"};
+    for (int i = 0; i < 6; i++) {
+        disagreement one = {fields[i % 2], 2, 1, MEMO_SHARDING_PLAIN, i / 2 - 1, 1};
         run_disagreement(&one);
     }
 }
@@ -2281,10 +2233,9 @@ TEST(every_exchange_compares_the_ranks) {
 /* An error on every rank that names the field, over a ring and over Ulysses. */
 TEST(ranks_that_disagree_are_refused) {
     static const char* const fields[] = {
-        "scale",     "softcap",    "window_before", "exchange_desc.sharding",
-        ".kind",     "n_kv_heads", "key_sharding",  "rounds_gradients",
-        "latent",    "n_batch",    "sends_again",   "document_begins",
-        "key_first", "has_sinks",  "first_query",   "ulysses_groups"};
+        "scale",       "softcap",          "masks",     "exchange_desc.sharding",
+        "n_kv_heads",  "key_sharding",     "latent",    "n_batch",
+        "sends_again", "rounds_gradients", "has_sinks", "ulysses_groups"};
     static const int32_t degrees[][2] = {{3, 1}, {1, 4}};
     size_t n = 0;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
@@ -2362,13 +2313,14 @@ TEST(memory_that_ends_is_reported) {
 
     /* The plan of a tree, of a ring over nodes. */
     static const int64_t begins[] = {0, 7, 10, 16}, parents[] = {-1, 0, 0};
-    const memo_mask tree = {
-        .document_begins = begins, .n_documents = 3, .document_parents = parents};
+    const memo_mask_desc tree_desc = {
+        .n_tokens = 16, .document_begins = begins, .n_documents = 3, .document_parents = parents};
+    own_mask tree = made_mask(&tree_desc);
     memo_comm nodes = ring_paper_comm(&paper, 0, 2);
     ring = ring_paper_comm(&paper, 0, 4);
     desc.sharding = desc_of(MEMO_SHARDING_ZIGZAG, 4, 1, 16, 2, 2, 4, MEMO_TYPE_BF16).sharding;
     desc.nodes = &nodes;
-    desc.has_trees = 1;
+    desc.has_levels = 1;
     causal.masks = &tree;
     own_attention* of_nodes = attention_of(&desc);
     for (k = 1, exchange = NULL; k < 200 && !exchange; k++) {
@@ -2394,7 +2346,7 @@ TEST(invalid_arguments_are_refused) {
     memo_sp_attention* attention = NULL;
     memo_exchange_desc exchange_desc = {0};
     memo_exchange* exchange = NULL;
-    memo_mask mask = {0};
+    memo_mask_desc mask_desc = {.n_tokens = 8};
     host_attention state;
     float data[4][2 * 8 * 2 * 4];
     float lse[2 * 16], sinks[2] = {0, 0};
@@ -2455,7 +2407,6 @@ TEST(invalid_arguments_are_refused) {
                 "latent.reduce: NULL");
     CHECK_OK(memo_sp_attention_create(&good, &attention, &error));
     memo_sp_attention_tensors tensors = {0};
-    exchange_desc.masks = &mask;
     CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
     CHECK_FAILS(memo_sp_attention_forward(attention, exchange, &tensors, &error), INVALID_ARGUMENT);
     tensors = (memo_sp_attention_tensors){
@@ -2481,65 +2432,133 @@ TEST(invalid_arguments_are_refused) {
     CHECK_ERROR(memo_sp_attention_forward(other, exchange, &tensors, &error), INVALID_ARGUMENT,
                 "another attention");
     memo_exchange_destroy(exchange);
-    mask.n_documents = 2;
-    mask.document_begins = right;
+    mask_desc.n_documents = 2;
+    mask_desc.document_begins = right;
+    own_mask mask = made_mask(&mask_desc);
+    exchange_desc.masks = &mask;
     CHECK_OK(memo_exchange_create(attention, &exchange_desc, &exchange, &error));
     CHECK_OK(memo_sp_attention_forward(attention, exchange, &tensors, &error));
     memo_exchange_destroy(exchange);
+    int64_t n_segments;
 #define REFUSED(change, text)                                                                      \
     do {                                                                                           \
-        memo_mask wrong = mask;                                                                    \
-        memo_exchange_desc of_wrong = {.masks = &wrong};                                           \
+        memo_mask_desc wrong = mask_desc;                                                          \
         change;                                                                                    \
-        CHECK_ERROR(memo_exchange_create(attention, &of_wrong, &exchange, &error),                 \
-                    INVALID_ARGUMENT, text);                                                       \
-        CHECK(!exchange);                                                                          \
+        CHECK_ERROR(memo_mask_documents(&wrong, NULL, &n_segments, &error), INVALID_ARGUMENT,      \
+                    text);                                                                         \
     } while (0)
     REFUSED(wrong.document_begins = wrong_end, "document_begins");
     REFUSED((wrong.n_documents = 3, wrong.document_begins = falling), "document_begins");
-    REFUSED(wrong.key_first = right, "key_end: NULL");
-    REFUSED((wrong.key_first = wrong.key_end = right), "a window or documents");
-    wrong_first[6] = 8;
-    REFUSED((wrong = MEMO_ZERO(memo_mask), wrong.key_first = wrong_first, wrong.key_end = ends),
-            "[6]: invalid (8, 7)");
-    wrong_first[6] = 5;
-    wrong_first[7] = 4;
-    REFUSED((wrong = MEMO_ZERO(memo_mask), wrong.key_first = wrong_first, wrong.key_end = ends),
-            "[7]: invalid (4, 8)");
-    REFUSED((wrong = MEMO_ZERO(memo_mask), wrong.key_first = ends, wrong.key_end = too_far),
-            "[7]: invalid (8, 9)");
-    REFUSED(wrong.document_parents = parents, "no memory for trees");
     REFUSED((wrong.document_parents = parents, wrong.window_before = 3), "beside a window");
-    REFUSED((wrong.document_parents = parents, wrong.first_query = 3), "beside first_query");
-    REFUSED((wrong = MEMO_ZERO(memo_mask), wrong.document_parents = parents), "without documents");
+    REFUSED((wrong.document_parents = parents, wrong.first_query = 3, wrong.n_keys = 8),
+            "beside first_query");
+    REFUSED((wrong.document_begins = NULL, wrong.document_parents = parents), "without documents");
     REFUSED(wrong.first_query = -MEMOB_BYTES_MAX, "first_query");
     REFUSED(wrong.n_documents = 1000000000000000000, "n_documents");
     REFUSED(wrong.window_before = -1, "window_before");
-    CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
-    memo_sp_attention_destroy(attention);
-    desc = good; /* what is no tree */
-    desc.has_trees = 1;
-    own_attention* of_trees = attention_of(&desc);
-    for (int k = 0; k < 4; k++) {
+    REFUSED(wrong.window_after = -1, "window_after");
+    REFUSED(wrong.n_tokens = -1, "n_tokens");
+    REFUSED(wrong.n_first_keys = -1, "n_first_keys");
+    REFUSED((wrong.n_first_keys = 1, wrong.kind = MEMO_MASK_FULL), "n_first_keys");
+    REFUSED(wrong.kind = MEMO_N_MASK_KINDS, "kind");
+    for (int k = 0; k < 4; k++) { /* what is no tree */
         static const int64_t n_wrong[] = {3, 3, 4, 34}, four[] = {0, 2, 4, 6, 8};
         static const int64_t lists[4][4] = {{-1, 1, 0}, {0, -1, 1}, {-1, 0, -1, 1}, {0}};
         int64_t chain[34], begins[35] = {0, 1, 2};
         for (int i = 0; i < 34; i++) chain[i] = i - 1, begins[i + 1] = i < 7 ? i + 1 : 8;
-        memo_mask wrong = {.document_begins = k == 2 ? four : begins, .n_documents = n_wrong[k]};
-        memo_exchange_desc of_wrong = {.masks = &wrong};
-        wrong.document_parents = k == 3 ? chain : lists[k];
         begins[n_wrong[k]] = 8;
-        CHECK_ERROR(memo_exchange_create(of_trees, &of_wrong, &exchange, &error), INVALID_ARGUMENT,
-                    k == 3 ? "document_parents[32]: 32 ancestors" : "document_parents[");
+        REFUSED((wrong.document_begins = k == 2 ? four : begins, wrong.n_documents = n_wrong[k],
+                 wrong.document_parents = k == 3 ? chain : lists[k]),
+                k == 3 ? "document_parents[32]: 32 ancestors" : "document_parents[");
     }
+#undef REFUSED
+#define REFUSED(first, end, text)                                                                  \
+    CHECK_ERROR(memo_mask_intervals(first, end, 8, 8, NULL, &n_segments, &error),                  \
+                INVALID_ARGUMENT, text)
+    REFUSED(right, NULL, "key_end: NULL");
+    REFUSED(NULL, right, "key_first: NULL");
+    wrong_first[6] = 8;
+    REFUSED(wrong_first, ends, "[6]: invalid (8, 7)");
+    wrong_first[6] = 5;
+    wrong_first[7] = 4;
+    REFUSED(wrong_first, ends, "[7]: invalid (4, 8)");
+    REFUSED(ends, too_far, "[7]: invalid (8, 9)");
+    CHECK_ERROR(memo_mask_cross(falling, right, 3, NULL, &n_segments, &error), INVALID_ARGUMENT,
+                "query_begins");
+    CHECK_ERROR(memo_mask_cross(right, wrong_end, 0, NULL, &n_segments, &error), INVALID_ARGUMENT,
+                "query_begins");
+    CHECK_ERROR(memo_mask_cross(right, NULL, 2, NULL, &n_segments, &error), INVALID_ARGUMENT,
+                "key_begins");
+#undef REFUSED
+
+    /* Lists of the caller. */
+    own_attention* of_levels = NULL;
+    desc = good;
+    desc.has_levels = 1;
+    CHECK_OK(memo_sp_attention_create(&desc, &of_levels, &error));
+    static const struct {
+        memo_segment list[2];
+        const char* text;
+    } wrong_lists[] = {
+        {{{0, 4, 0, 4, MEMO_SEGMENT_CAUSAL, 0}, {3, 8, 4, 8, MEMO_SEGMENT_FULL, 0}}, "its queries"},
+        {{{0, 4, 0, 4, MEMO_SEGMENT_CAUSAL, 0}, {4, 9, 4, 8, MEMO_SEGMENT_FULL, 0}}, "its queries"},
+        {{{0, 4, 0, 4, MEMO_SEGMENT_CAUSAL, 0}, {4, 4, 4, 8, MEMO_SEGMENT_FULL, 0}}, "its queries"},
+        {{{0, 4, 0, 4, MEMO_SEGMENT_CAUSAL, 0}, {4, 8, 4, 9, MEMO_SEGMENT_FULL, 0}}, "its keys"},
+        {{{0, 4, 0, 4, MEMO_SEGMENT_CAUSAL, 0}, {4, 8, -1, 8, MEMO_SEGMENT_FULL, 0}}, "its keys"},
+        {{{0, 4, 0, 4, MEMO_SEGMENT_CAUSAL, 0}, {4, 8, 5, 8, MEMO_SEGMENT_BAND, 0}},
+         "fewer keys than queries"},
+        {{{0, 4, 1, 5, MEMO_SEGMENT_FULL, 0}, {4, 8, 0, 8, MEMO_SEGMENT_FULL, 0}},
+         "keys that descend"},
+        {{{0, 4, 0, 4, MEMO_SEGMENT_INVERSE, 0}, {4, 8, 2, 8, MEMO_SEGMENT_FULL, 0}},
+         "keys that descend"},
+        {{{0, 4, 0, 4, MEMO_SEGMENT_CAUSAL, 0}, {4, 8, 4, 8, MEMO_N_SEGMENT_TYPES, 0}}, "its type"},
+        {{{0, 4, 0, 4, MEMO_SEGMENT_CAUSAL, 0}, {4, 8, 4, 8, MEMO_SEGMENT_FULL, -1}}, "its level"},
+        {{{0, 4, 0, 4, MEMO_SEGMENT_CAUSAL, 0}, {4, 8, 4, 8, MEMO_SEGMENT_FULL, 32}}, "its level"},
+        {{{0, 4, 0, 4, MEMO_SEGMENT_CAUSAL, 1}, {4, 8, 4, 8, MEMO_SEGMENT_FULL, 0}}, "its level"},
+        {{{0, 4, 0, 4, MEMO_SEGMENT_CAUSAL, 0}, {3, 8, 3, 8, MEMO_SEGMENT_CAUSAL, 1}},
+         "levels 0 and 1 have the same pair"}};
+    for (size_t k = 0; k < sizeof wrong_lists / sizeof *wrong_lists; k++) {
+        const memo_mask wrong = {wrong_lists[k].list, 2};
+        const memo_exchange_desc of_wrong = {.masks = &wrong};
+        IN_CASE("list %d", (int)k);
+        CHECK_ERROR(memo_exchange_create(of_levels, &of_wrong, &exchange, &error), INVALID_ARGUMENT,
+                    wrong_lists[k].text);
+        CHECK(!exchange);
+    }
+    const memo_segment two_levels[] = {{0, 8, 0, 8, MEMO_SEGMENT_CAUSAL, 0},
+                                       {0, 4, 4, 8, MEMO_SEGMENT_FULL, 1}};
+    const memo_mask of_two_levels = {two_levels, 2}, lost = {NULL, 2}, fewer = {two_levels, -1};
+    memo_exchange_desc of_list = {.masks = &of_two_levels};
+    CHECK_OK(memo_exchange_create(of_levels, &of_list, &exchange, &error));
+    memo_exchange_destroy(exchange);
+    CHECK_ERROR(memo_exchange_create(attention, &of_list, &exchange, &error), INVALID_ARGUMENT,
+                "has_levels");
+    of_list.masks = &lost;
+    CHECK_ERROR(memo_exchange_create(attention, &of_list, &exchange, &error), INVALID_ARGUMENT,
+                "segments: NULL");
+    of_list.masks = &fewer;
+    CHECK_ERROR(memo_exchange_create(attention, &of_list, &exchange, &error), INVALID_ARGUMENT,
+                "fewer than none");
+    CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
+    memo_sp_attention_destroy(attention);
     desc = good; /* only the second sequence's mask is wrong */
     desc.n_batch = desc.n_masks = 2;
-    memo_mask masks[2] = {mask, mask};
-    masks[1].window_after = -1;
+    memo_mask masks[2] = {mask, lost};
     exchange_desc.masks = masks;
     own_attention* of_masks = attention_of(&desc);
     CHECK_ERROR(memo_exchange_create(of_masks, &exchange_desc, &exchange, &error), INVALID_ARGUMENT,
-                "window_after");
+                "segments: NULL");
+    desc = good; /* memory for the arrays of segments */
+    desc.attention.launches = MEMO_LAUNCHES_RANGES;
+    own_attention* of_ranges = attention_of(&desc);
+    const memo_exchange_desc small = {.masks = &mask, .device_memory = lse, .device_bytes = 5 * 4};
+    CHECK_ERROR(memo_exchange_create(of_ranges, &small, &exchange, &error), INVALID_ARGUMENT,
+                "device_bytes: 20, but the segments need 40");
+    CHECK_IS(memo_exchange_device_bytes(&desc, mask.n_segments), >=, 40);
+    desc.attention.launches = MEMO_N_LAUNCH_KINDS;
+    memo_sp_attention* of_no_kind = NULL;
+    CHECK_ERROR(memo_sp_attention_create(&desc, &of_no_kind, &error), INVALID_ARGUMENT,
+                "attention.launches");
     desc = good; /* documents that do not ascend, in the sharding alone */
     memo_sharding_desc of_documents = {MEMO_SHARDING_DOCUMENTS, 1, 1, 8, right, 2, NULL, 0};
     CHECK_OK(keep_sharding(&of_documents, &desc.sharding, &error));
@@ -2551,7 +2570,6 @@ TEST(invalid_arguments_are_refused) {
     CHECK_ERROR(memo_exchange_create(sharded, &exchange_desc, &exchange, &error), INVALID_ARGUMENT,
                 "memo_exchange_desc.sharding.document_begins");
     exchange_desc = (memo_exchange_desc){.masks = &mask};
-#undef REFUSED
     desc = good;
     desc.head_size = HOST_ATTENTION_HEAD_SIZE + 1; /* the local attention's own limit */
     own_attention* wide = attention_of(&desc);

@@ -10,6 +10,7 @@
 #include "stats.h"
 #include "examples/host_attention.h"
 #include "typed.h"
+#include "made_mask.h"
 
 #define N_TOKENS 16
 #define N_RANKS  4 /* at most */
@@ -135,7 +136,8 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     memo_sp_attention_desc desc = {0};
     memo_sp_attention_sizes sizes;
     memo_sp_attention* attention = NULL;
-    memo_mask mask = {0};
+    memo_mask_desc mask_desc = {.n_tokens = N_TOKENS};
+    memo_mask mask;
     memo_exchange_desc exchange_desc = {.masks = &mask, .has_sinks = 1};
     memo_exchange* exchange = NULL;
     void* saved = NULL;
@@ -149,10 +151,10 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     *(ring > 1 ? &desc.ring : &desc.ulysses) = comm;
     desc.nodes = nodes;
     if (r->what == RUNS_TREE) {
-        desc.has_trees = 1;
-        mask.document_begins = begins;
-        mask.document_parents = parents;
-        mask.n_documents = 3;
+        desc.has_levels = 1;
+        mask_desc.document_begins = begins;
+        mask_desc.document_parents = parents;
+        mask_desc.n_documents = 3;
     }
     desc.n_q_heads = N_HEADS;
     desc.n_kv_heads = N_KV; /* replicated if ulysses is 2 */
@@ -167,6 +169,7 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     }
     if (!status) status = memo_sp_attention_desc_get_sizes(&desc, &sizes, e);
     if (status) return status;
+    mask = made_mask(&mask_desc);
     lse = (float*)calloc((size_t)sizes.lse_bytes, 1);
     saved = calloc((size_t)sizes.saved_bytes + 1, 1);
     memo_sp_attention_tensors t = {.q = r->tensors[Q],
@@ -190,6 +193,7 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     end_pass(r, f, stream, status);
     memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
+    made_mask_free(&mask);
     free(lse);
     free(saved);
     return status;

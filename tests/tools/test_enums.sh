@@ -18,10 +18,12 @@ cuda=${CUDA_HOME:-/usr/local/cuda}/include
 # Counts without a table, and enums without a count, by their first values.
 without_table="
 MEMO_N_CUDA_HOST_LIMITS a range of a desc
+MEMO_N_LAUNCH_KINDS     a range of a desc
 MEMO_N_MASK_KINDS       a range of a desc
 MEMO_N_PLAN_ENGINES     a range of a desc
 MEMO_N_REDUCTIONS       a range of a desc
 MEMO_N_SCOPES           a range of an item
+MEMO_N_SEGMENT_TYPES    a range of a list
 MEMO_N_UPDATES          a range of a desc"
 without_count="
 MEMO_BLOCKS_FORWARD  bits

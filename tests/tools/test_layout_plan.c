@@ -1446,7 +1446,7 @@ TEST(groups_of_heads_hide_the_all_to_all) {
 
 TEST(groups_of_heads_never_lose) {
     int n_smaller = 0, n_larger = 0;
-    for (int k = 0; k < 300; k++) {
+    for (int k = 0; k < 1000; k++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
         if (!random_legal(&d, &l)) continue;

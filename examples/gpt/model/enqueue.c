@@ -515,17 +515,30 @@ memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_share* sh
     return desc;
 }
 
-int64_t gpt_sp_bytes(const gpt_config* config, const gpt_share* share) {
+/* The most segments of a sequence's mask: two of each document. */
+int64_t gpt_n_segments(const gpt_config* config) {
+    return config->documents ? 2 * config->documents : 2;
+}
+
+/* Device memory for the segments of an exchange. */
+static int64_t gpt_exchange_bytes(const gpt_config* config, const gpt_share* share) {
+    const int64_t n_slices = gpt_n_slices(config);
+    const memo_sp_attention_desc desc = gpt_sp_desc(config, share, n_slices - 1);
+    const int64_t n_masks = desc.n_masks ? desc.n_masks : 1;
+    return (memo_exchange_device_bytes(&desc, n_masks * gpt_n_segments(config)) + 511) / 512 * 512;
+}
+
+/* Scratch memory of attention; behind it the segments of exchanges. */
+static int64_t gpt_sp_scratch_bytes(const gpt_config* config, const gpt_share* share) {
     memo_sp_attention_sizes sizes;
     int64_t most = 0;
-    if (share->layout.ring * share->layout.ulysses == 1) return 0;
     for (int64_t slice = 0; slice < gpt_n_slices(config); slice++) {
         memo_sp_attention_desc desc = gpt_sp_desc(config, share, slice);
         for (; desc.ulysses_rank < share->layout.ulysses; desc.ulysses_rank++)
             if (!memo_sp_attention_desc_get_sizes(&desc, &sizes, NULL) && sizes.device_bytes > most)
                 most = sizes.device_bytes;
     }
-    return most;
+    return (most + 511) / 512 * 512;
 }
 
 static gpt_attention_shape gpt_attention_shape_of(const gpt_config* config, const gpt_run* run,
@@ -640,28 +653,57 @@ static memo_exchange** gpt_exchange(const gpt_model* model, int64_t begin) {
                                                      : gpt_sp_slice(model, begin)];
 }
 
+int64_t gpt_sp_bytes(const gpt_model* model) {
+    const int64_t n = model->kernels.attention.launches ? gpt_n_exchanges(model) : 0;
+    if (model->share.layout.ring * model->share.layout.ulysses == 1) return 0;
+    return gpt_sp_scratch_bytes(&model->config, &model->share) +
+           n * gpt_exchange_bytes(&model->config, &model->share);
+}
+
+/* The mask of sequence i, whose queries begin there. */
+static void gpt_make_mask(gpt_model* model, const int64_t* begins, int64_t i, int64_t first) {
+    const int64_t documents = model->config.documents, slice = model->share.layout.slice_tokens;
+    memo_mask* mask = &model->masks[i];
+    memo_segment* segments = model->segments + i * gpt_n_segments(&model->config);
+    memo_mask_desc desc = MEMO_ZERO(memo_mask_desc);
+    desc.n_tokens = model->config.sequence - first;
+    if (slice) desc.n_tokens = gpt_min(slice, desc.n_tokens);
+    desc.first_query = first;
+    if (model->config.window < model->config.sequence) desc.window_before = model->config.window;
+    if (documents) desc.document_begins = begins + i * (documents + 1);
+    desc.n_documents = documents;
+    mask->segments = segments;
+    model->status = memo_mask_documents(&desc, segments, &mask->n_segments, &model->error);
+}
+
 void gpt_make_exchanges(gpt_model* model) {
-    const int64_t documents = model->config.documents, n = model->share.batch;
+    const int64_t n = model->share.batch;
     const int64_t* begins = gpt_begins_of(gpt_staged(model, model->place), model->n_rows);
     const int64_t slice_tokens = model->share.layout.slice_tokens, n_parts = gpt_n_masked(model);
+    const int64_t n_bytes = gpt_exchange_bytes(&model->config, &model->share);
     memo_exchange_desc desc = MEMO_ZERO(memo_exchange_desc);
-    for (int64_t i = 0; i < n; i++) {
-        model->masks[i] = MEMO_ZERO(memo_mask);
-        if (model->config.window < model->config.sequence)
-            model->masks[i].window_before = model->config.window;
-        if (documents) model->masks[i].document_begins = begins + i * (documents + 1);
-        model->masks[i].n_documents = documents;
-    }
+    for (int64_t i = 0; i < n && !slice_tokens && !model->status; i++)
+        gpt_make_mask(model, begins, i, 0);
+
+    /* Of each part, or of each slice, whose queries see all keys so far. */
     for (int64_t part = 0; part < n_parts && !model->status; part++) {
         const int64_t begin =
             slice_tokens ? part * model->slice_rows : part * model->n_rows / n_parts;
         memo_exchange** exchange = gpt_exchange(model, begin);
         desc.masks = model->masks + (slice_tokens ? 0 : part * n / n_parts);
-        model->masks[0].first_query = part * slice_tokens;
+        if (slice_tokens) gpt_make_mask(model, begins, 0, part * slice_tokens);
+        if (model->kernels.attention.launches) { /* behind the scratch memory */
+            desc.device_memory = (char*)gpt_buffer_address(model, GPT_BUFFER_SEQUENCE) +
+                                 gpt_sp_scratch_bytes(&model->config, &model->share) +
+                                 (exchange - model->exchanges) * n_bytes;
+            desc.device_bytes = n_bytes;
+        }
         memo_exchange_destroy(
             *exchange); /* of an earlier micro-batch, which the stream has passed */
-        model->status = memo_exchange_create(model->attention[gpt_sp_slice(model, begin)], &desc,
-                                             exchange, &model->error);
+        *exchange = NULL;
+        if (!model->status)
+            model->status = memo_exchange_create(model->attention[gpt_sp_slice(model, begin)],
+                                                 &desc, exchange, &model->error);
     }
 }
 

@@ -106,6 +106,7 @@ struct gpt_model {
     int32_t zero;                  /* config.zero, 0 on one rank */
     memo_sp_attention** attention; /* (slices), over the ranks of a sequence; NULL: one rank */
     memo_mask* masks;              /* (sequences) */
+    memo_segment* segments;        /* of these, (gpt_n_segments) each */
     memo_exchange** exchanges;     /* see gpt_exchange; NULL: as attention */
     int64_t n_rows, n_slices, slice_rows;
     gpt_rows open;                 /* rows of the current slice */
@@ -411,7 +412,8 @@ void gpt_rope_rows(gpt_model* model, const char* name, gpt_array x, int32_t dire
 memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_share* share, int64_t slice);
 
 /* The most that any rank needs, so that all ranks have one plan; 0 if no sequence is split. */
-int64_t gpt_sp_bytes(const gpt_config* config, const gpt_share* share);
+int64_t gpt_sp_bytes(const gpt_model* model);
+int64_t gpt_n_segments(const gpt_config* config);
 
 /* What kernels need to know of a rank's step. */
 gpt_shapes gpt_shapes_make(const gpt_config* config);

@@ -434,7 +434,9 @@ static void gpt_create_collectives(gpt_model* model) {
         model->exchanges =
             (memo_exchange**)calloc((size_t)gpt_n_exchanges(model), sizeof *model->exchanges);
         model->masks = (memo_mask*)calloc((size_t)model->share.batch, sizeof *model->masks);
-        if (!model->attention || !model->exchanges || !model->masks)
+        model->segments = (memo_segment*)calloc(
+            (size_t)(model->share.batch * gpt_n_segments(&model->config)), sizeof(memo_segment));
+        if (!model->attention || !model->exchanges || !model->masks || !model->segments)
             model->status = gpt_no_memory("attention over ranks", &model->error);
         for (int64_t slice = 0; slice < n && !model->status; slice++) {
             memo_sp_attention_desc sp = gpt_sp_desc(&model->config, &model->share, slice);
@@ -459,9 +461,11 @@ static void gpt_destroy_collectives(gpt_model* model) {
     for (int64_t slice = 0; model->attention && slice < model->n_slices; slice++)
         memo_sp_attention_destroy(model->attention[slice]);
     free(model->masks);
+    free(model->segments);
     free(model->exchanges);
     free(model->attention);
     model->masks = NULL;
+    model->segments = NULL;
     model->exchanges = NULL;
     model->attention = NULL;
 }
@@ -620,7 +624,7 @@ static void gpt_fill_bytes(gpt_model* model, int is_grouped, int64_t n_bytes[GPT
     if (model->kernels.scratch_bytes)
         n_bytes[GPT_BUFFER_SCRATCH] = model->kernels.scratch_bytes(model->kernels.context, &shapes);
     n_bytes[GPT_BUFFER_PARTIAL] = gpt_partial_bytes(model);
-    n_bytes[GPT_BUFFER_SEQUENCE] = gpt_sp_bytes(config, &model->share);
+    n_bytes[GPT_BUFFER_SEQUENCE] = gpt_sp_bytes(model);
     n_bytes[GPT_BUFFER_BATCH] = gpt_batch_bytes(config);
     if (model->shares_keys) n_bytes[GPT_BUFFER_KEYS] = 2 * gpt_keys_bytes(model);
     for (int i = GPT_BUFFER_BUCKET; i <= GPT_BUFFER_THIRD_BUCKET; i++)

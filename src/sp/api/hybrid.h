@@ -7,8 +7,8 @@
  *
  * Slices.  A layer of a long sequence may be computed slice by slice (slice_tokens of a sharding).
  * Each slice has an attention of its own: sharding and key_sharding are of memo_sharding_slice, and
- * first_query of the mask is the slice's first token.  k and v are this rank's rows of the slices
- * so far.  Backward sets their gradients, which the caller adds up over slices. */
+ * first_query of memo_mask_desc is the slice's first token.  k and v are this rank's rows of the
+ * slices so far.  Backward sets their gradients, which the caller adds up over slices. */
 
 typedef struct memo_sp_attention_desc {
     const memo_device* device; /* optional for get_sizes */
@@ -27,8 +27,8 @@ typedef struct memo_sp_attention_desc {
     /* The masks of an exchange: 1 (or 0) for all sequences of the batch, or n_batch in an array, so
      * that each sequence has separate documents. */
     int32_t n_masks;
-    /* 1: masks may have document_parents, whose levels are merged in scratch memory. */
-    int32_t has_trees;
+    /* 1: masks may have several levels, which are merged in scratch memory. */
+    int32_t has_levels;
     /* Cross-attention: the sharding of k and v, of any length and kind, with the same ring and
      * ulysses.  Empty: keys have the queries' sharding. */
     memo_sharding key_sharding;
@@ -48,7 +48,7 @@ typedef struct memo_sp_attention_desc {
     int32_t sends_again;
     /* Groups of heads per rank (chapter 5); 0: 1.  The all-to-all of a group overlaps the attention
      * of another.  Scratch memory holds one group; what arrives during another group exists twice.
-     * At most as many groups are made as some rank has query heads. */
+     * ulysses * ulysses_groups must divide n_q_heads; not used if ulysses is 1. */
     int32_t ulysses_groups;
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
@@ -99,17 +99,22 @@ MEMO_TRY memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc
 /* Call before the stream, the device and the communicators are destroyed. */
 MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
 
-/* Arrays in masks and sharding are borrowed until the exchange is destroyed. */
 typedef struct memo_exchange_desc {
-    /* The attention's desc.n_masks; NULL: causal.  n_tokens and n_keys of a mask are ignored; those
-     * of the shardings are used.  If a mask has neither documents nor key_first, the documents of
-     * the keys' sharding are used. */
+    /* The attention's desc.n_masks, read by memo_exchange_create alone; NULL: causal within the
+     * documents of the keys' sharding, with their parents. */
     const memo_mask* masks;
     /* For a batch with other documents.  Its kind, degrees and n_tokens must match the desc's.
-     * NULL: the desc's. */
+     * NULL: the desc's.  Its arrays are borrowed until the exchange is destroyed. */
     const memo_sharding* sharding;
     int32_t has_sinks; /* 1: passes get tensors.sinks; 0: they do not */
+    /* For the device arrays of memo_segments, until the exchange is destroyed: device_bytes bytes,
+     * aligned to 16.  NULL: allocated from the device.  Not used with MEMO_LAUNCHES_NONE. */
+    void* device_memory;
+    int64_t device_bytes;
 } memo_exchange_desc;
+
+/* Device bytes that are enough for an exchange whose masks have n_segments together. */
+MEMO_API int64_t memo_exchange_device_bytes(const memo_sp_attention_desc* desc, int64_t n_segments);
 
 /* Which rows travel in which step, and what each step computes. */
 typedef struct memo_exchange memo_exchange;

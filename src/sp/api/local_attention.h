@@ -2,67 +2,24 @@
 /* ---- 4 local attention: a block of queries against a block of keys ------------------------------
  *
  * A callback computes a step of the ring on a rank, so that any kernel can be used.  The callback
- * gets queries and keys at known positions, and a mask over positions.  Exact
+ * gets queries and keys at known positions, and what they see, in rows.  Exact
  * callbacks are in examples/: host_attention.h, and exact_attention.h for GPUs. */
-
-typedef enum memo_mask_kind {
-    MEMO_MASK_CAUSAL = 0, /* a query sees the keys up to its own position */
-    MEMO_MASK_FULL,
-    MEMO_N_MASK_KINDS
-} memo_mask_kind;
-
-/* The keys that a query sees are always an interval of positions.  Neither end descends from a
- * query to the next.  key_first and key_end give the interval; without these, the interval follows
- * from the other fields, whose conditions hold together.  Arrays are in host memory and must stay
- * unchanged until the stream has passed. */
-typedef struct memo_mask {
-    memo_mask_kind kind;
-    /* A query at position p sees keys in (p - window_before, p + window_after); 0: no limit.
-     * CAUSAL is window_after 1. */
-    int64_t window_before, window_after;
-    int64_t n_tokens; /* queries from n_tokens on are padding and see nothing */
-    /* Keys from n_keys on are padding and are not seen; 0: first_query + n_tokens. */
-    int64_t n_keys;
-    /* The position of query 0 among the keys: queries are a slice of a longer sequence.  Beside
-     * key_first, for kernels with biases by position.  Below 0: queries before all keys. */
-    int64_t first_query;
-    /* Packed documents (cu_seqlens): n_documents + 1 positions of keys from 0 to n_keys, not
-     * descending.  A query sees only keys of the same document; outside of all documents, none.
-     * NULL: one document.  Chunked attention is a document for each chunk. */
-    const int64_t* document_begins;
-    int64_t n_documents;
-    /* A tree of documents, so that many answers share one prompt: a query also sees all keys of the
-     * parent of its document, of the parent's parent, and so on.  document_parents[i] (n_documents)
-     * is an earlier document, or -1.  Documents are in preorder: the parent of document i is i - 1
-     * or one of its ancestors.  At most MEMO_TREE_DEPTH_MAX ancestors.  Not with windows,
-     * first_query or a key_sharding.  The local attention is called for each level of the tree, and
-     * its masks have no parents.  NULL: no document has a parent. */
-    const int64_t* document_parents;
-    /* Query i sees the keys [key_first[i], key_end[i]) (n_tokens each): images that attend within
-     * themselves, prefixes that all queries see, documents of cross-attention.  kind is then not
-     * used; windows must be 0 and documents NULL.  NULL: the fields above. */
-    const int64_t *key_first, *key_end;
-} memo_mask;
-
-#define MEMO_TREE_DEPTH_MAX 31
-
-/* A query sees the keys at positions [*begin, *end); begin = end if there are none.  Keys of
- * parents are not among these.  O(log n_documents). */
-MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
-                                 int64_t* end);
 
 /* --- segments ---
  *
- * In rows, what the queries of a block see is a list of segments.  Of the queries [q_begin, q_end),
- * nq rows, number i sees these keys j of [k_begin, k_end), nk rows, all counted from 0:
+ * What queries see of keys is a list of segments: of positions in a mask, of rows in a block.  Of
+ * the queries [q_begin, q_end), nq in number, query i sees these keys j of [k_begin, k_end), nk in
+ * number, both counted from 0:
  *
  *     FULL     all                          CAUSAL   j <= i + nk - nq
  *     INVERSE  j >= i                       BAND     i <= j <= i + nk - nq
  *
- * Each query is in at most one segment, and sees at least one key of it.  Segments ascend: q_begin,
- * k_begin and k_end do not descend from a segment to the next.  In a causal document that is cut
- * zigzag, a rank's own keys are one CAUSAL segment, and the keys of another rank one FULL
- * segment. */
+ * nk is at least nq, unless all keys are seen, so each query of a segment sees a key.  Segments
+ * ascend: q_begin is the last q_end or more, and neither end of the keys that a query sees descends
+ * from a query to the next.
+ *
+ * A query may see several intervals of keys, each by a segment of another level.  Levels follow
+ * each other in a list, and each ascends from its begin.  No two levels have the same pair. */
 
 typedef enum memo_segment_type { /* the numbers of FlexFlashAttention's attn_type_map */
                                  MEMO_SEGMENT_FULL = 0,
@@ -75,12 +32,74 @@ typedef enum memo_segment_type { /* the numbers of FlexFlashAttention's attn_typ
 typedef struct memo_segment {
     int64_t q_begin, q_end, k_begin, k_end;
     memo_segment_type type;
-    int32_t level; /* of the mask that the segment is from */
+    int32_t level; /* from 0 to MEMO_LEVELS_MAX - 1 */
 } memo_segment;
+#define MEMO_LEVELS_MAX 32
 
 /* The keys [*begin, *end) that query q of a segment sees. */
 MEMO_API void memo_segment_keys(const memo_segment* segment, int64_t q, int64_t* begin,
                                 int64_t* end);
+
+/* --- masks --- */
+
+/* Positions from 0: of queries to the sharding's n_tokens, of keys to the key_sharding's.  A query
+ * without a segment sees nothing. */
+typedef struct memo_mask {
+    const memo_segment* segments; /* (n_segments) */
+    int64_t n_segments;
+} memo_mask;
+
+typedef enum memo_mask_kind {
+    MEMO_MASK_CAUSAL = 0, /* a query sees the keys up to its own position */
+    MEMO_MASK_FULL,
+    MEMO_N_MASK_KINDS
+} memo_mask_kind;
+
+/* Packed documents.  The conditions hold together. */
+typedef struct memo_mask_desc {
+    memo_mask_kind kind;
+    /* A query at position p sees keys in (p - window_before, p + window_after); 0: no limit.
+     * CAUSAL is window_after 1. */
+    int64_t window_before, window_after;
+    /* Beside a window before, of a causal mask: a query also sees the first keys of its document,
+     * up to its own position.  Level 1.  0: none. */
+    int64_t n_first_keys;
+    int64_t n_tokens; /* queries */
+    int64_t n_keys;   /* 0: first_query + n_tokens */
+    /* The position of query 0 among the keys: queries are a slice of a longer sequence.  Below 0:
+     * queries before all keys. */
+    int64_t first_query;
+    /* n_documents + 1 positions of keys from 0 to n_keys, not descending (cu_seqlens).  A query
+     * sees only keys of the same document; outside of all documents, none.  NULL: one document.
+     * Chunked attention is a document for each chunk. */
+    const int64_t* document_begins;
+    int64_t n_documents;
+    /* A tree of documents, so that many answers share one prompt: a query also sees all keys of the
+     * parent of its document, of the parent's parent, and so on, each at a level of its own.
+     * document_parents[i] (n_documents) is an earlier document, or -1.  Documents are in preorder:
+     * the parent of document i is i - 1 or one of its ancestors.  At most MEMO_TREE_DEPTH_MAX
+     * ancestors.  Not with windows or first_query.  NULL: no document has a parent. */
+    const int64_t* document_parents;
+} memo_mask_desc;
+#define MEMO_TREE_DEPTH_MAX (MEMO_LEVELS_MAX - 1)
+
+/* Each of these sets *n_segments, and unless segments is NULL writes as many.  Errors:
+ * INVALID_ARGUMENT.
+ *
+ * Documents have at most 4 segments each within themselves, and one for each ancestor. */
+MEMO_TRY memo_status memo_mask_documents(const memo_mask_desc* desc, memo_segment* segments,
+                                         int64_t* n_segments, memo_error* error);
+/* Query i sees the keys [key_first[i], key_end[i]) (n_tokens each), ends that do not descend:
+ * images that attend within themselves, prefixes that all queries see. */
+MEMO_TRY memo_status memo_mask_intervals(const int64_t* key_first, const int64_t* key_end,
+                                         int64_t n_tokens, int64_t n_keys, memo_segment* segments,
+                                         int64_t* n_segments, memo_error* error);
+/* Cross-attention: queries of document i see all keys of document i.  (n_documents + 1) each. */
+MEMO_TRY memo_status memo_mask_cross(const int64_t* query_begins, const int64_t* key_begins,
+                                     int64_t n_documents, memo_segment* segments,
+                                     int64_t* n_segments, memo_error* error);
+
+/* --- the segments of a block --- */
 
 /* What a local attention gets beside segments on the host: arrays in device memory. */
 typedef enum memo_launch_kind {
@@ -117,7 +136,9 @@ typedef struct memo_launch {
     const memo_segment* segments;
 } memo_launch;
 
-/* The segments of a block.  Arrays stay unchanged until the stream has passed. */
+/* Segments of rows, of one level.  In a causal document that is cut zigzag, a rank's own keys are
+ * one CAUSAL segment, and the keys of another rank one FULL segment.  Arrays stay unchanged until
+ * the stream has passed. */
 typedef struct memo_segments {
     int32_t n;
     const memo_segment* host; /* (n), in host memory */
@@ -144,7 +165,6 @@ typedef struct memo_attention_block {
     int32_t n_q_runs, n_k_runs;
     const memo_run *q_runs, *k_runs; /* unchanged until the stream has passed */
     memo_segments segments;          /* which pairs of rows there are, and no others */
-    memo_mask mask;
     int64_t q_row_stride, q_batch_stride, k_row_stride, k_batch_stride, v_row_stride,
         v_batch_stride, out_row_stride, out_batch_stride, lse_row_stride, lse_batch_stride;
     const void *q, *k, *v, *d_out;

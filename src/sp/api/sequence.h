@@ -40,10 +40,10 @@ MEMO_API void memo_sequence_destroy(memo_sequence* sequence);
  * which may still use the batch before.  Computes and allocates on the host.  After a failure no
  * batch has begun.  COMM may come from a later call.
  *
- * document_parents (memo_mask.document_parents; NULL: none) is copied, too: several answers to one
- * prompt, which is in the batch once.  Positions of a document follow those of its parent.  Labels
- * end with each document: if a parent's last token has to predict the first token of each child,
- * let each child begin with a copy of that token instead. */
+ * document_parents (memo_mask_desc.document_parents; NULL: none) is copied, too: several answers to
+ * one prompt, which is in the batch once.  Positions of a document follow those of its parent.
+ * Labels end with each document: if a parent's last token has to predict the first token of each
+ * child, let each child begin with a copy of that token instead. */
 MEMO_TRY memo_status memo_sequence_begin(memo_sequence* sequence, const int64_t* document_begins,
                                          const int64_t* document_parents, int64_t n_documents,
                                          memo_error* error);

@@ -52,8 +52,8 @@ typedef struct memo_sharding_desc {
      * (cu_seqlens).  Borrowed as long as the sharding is used. */
     const int64_t* document_begins;
     int64_t n_documents;
-    /* As in memo_mask: the scores of a document count those with its ancestors, and its positions
-     * follow theirs.  NULL: none.  Borrowed, too. */
+    /* As in memo_mask_desc: the scores of a document count those with its ancestors, and its
+     * positions follow theirs.  NULL: none.  Borrowed, too. */
     const int64_t* document_parents;
     /* Tokens of every slice but the last; 0: one slice.  Multiples of 2 ring * ulysses work. */
     int64_t slice_tokens;

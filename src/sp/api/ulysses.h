@@ -11,11 +11,11 @@
  * ranks may need the same one.  The gradients of these replicas are sent and summed in fp32 on the
  * rank that holds the rows.
  *
- * A rank may split its heads into G groups (memo_sp_attention_desc.ulysses_groups).  Group g of
- * rank u owns the heads that rank u G + g of G ud ranks would.  So a key head that several groups
- * read travels for each, unless G divides the key heads of a rank.  The exchanges run on a stream
- * of the engine, to heads ("g arrives") and back to rows ("g leaves"): 0 arrives, 1 arrives, 0
- * leaves, 2 arrives, 1 leaves.
+ * A rank may split its heads into G equal groups (memo_sp_attention_desc.ulysses_groups): G ud
+ * divides Hq.  Group g of rank u owns the heads that rank u G + g of G ud ranks would.  So a key
+ * head that several groups read travels for each, unless G divides the key heads of a rank.  The
+ * exchanges run on a stream of the engine, to heads ("g arrives") and back to rows ("g leaves"): 0
+ * arrives, 1 arrives, 0 leaves, 2 arrives, 1 leaves.
  *
  *   g arrives    waits for  the start (g = 0); group g - 2, which used the same buffers, has left
  *   attention    waits for  the arrival of g; the results wait until the results of g - 1 have left

@@ -157,7 +157,7 @@ MEMOI int64_t memoi_buffers_carve_pass(const memoi_shape* shape, char* base, int
     if (is_backward) {
         memoi_buffers_carve_gradients(&v, b);
     } else {
-        const int merges = v.has_ring || shape->has_trees;
+        const int merges = v.has_ring || shape->has_levels;
         b->ring.block_out = (float*)memoi_carve(&v.c, merges * v.n_q * out_size * 4);
         b->ring.block_lse = (float*)memoi_carve(&v.c, merges * v.n_q * 4);
     }

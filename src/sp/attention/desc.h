@@ -76,6 +76,17 @@ MEMOI memo_status memoi_desc_heads_check(const char* name, const memo_sp_attenti
         memoi_check_row_type(name, "type", desc->type, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
+    if (desc->ulysses_groups > 1 && sharding->ulysses > 1) {
+        const int64_t n_q = desc->n_q_heads, n_ranks = sharding->ulysses;
+        int64_t works = memob_min(desc->ulysses_groups, n_q);
+        while (works > 1 && n_q % (n_ranks * works)) works--;
+        if (works < desc->ulysses_groups)
+            return MEMOI_REFUSE("%s.ulysses_groups: %d do not divide the query heads of each rank "
+                                "(%lld of %lld ranks); %lld would work",
+                                name, (int)desc->ulysses_groups, (long long)n_q, (long long)n_ranks,
+                                (long long)works);
+    }
+
     /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
     if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
             desc->n_q_heads * (double)head_size * sharding->ulysses >
@@ -156,9 +167,7 @@ MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memo
     shape->carried_type =
         desc->rounds_gradients && desc->sharding.ring > 1 ? desc->type : MEMO_TYPE_F32;
     shape->n_groups = 1;
-    if (desc->ulysses_groups &&
-        n_ranks > 1) /* more would be empty on all ranks, but take buffers */
-        shape->n_groups = (int32_t)memob_min(desc->ulysses_groups, (n_q - 1) / n_ranks + 1);
+    if (desc->ulysses_groups && n_ranks > 1) shape->n_groups = desc->ulysses_groups;
     shape->heads = memoi_shape_split_heads(desc->n_q_heads, shape->n_kv_heads, (int32_t)n_ranks,
                                            shape->ulysses_rank);
     n_ranks *= shape->n_groups;
@@ -166,7 +175,7 @@ MEMOI memo_status memoi_desc_shape_make(const memo_sp_attention_desc* desc, memo
          r++) /* does a rank or group begin within those of a key head? */
         shape->is_replicated |= r * n_q / n_ranks % (n_q / shape->n_kv_heads) != 0;
     shape->n_parts = desc->n_masks ? desc->n_masks : 1;
-    shape->has_trees = desc->has_trees != 0;
+    shape->has_levels = desc->has_levels != 0;
     return MEMO_STATUS_OK;
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include "sp/shardings.h"
 #include "sp/attention/launches.h"
 #include "sp/attention/shape.h"
 /* ---- >>exchange plans ---------------------------------------------------------------------------
@@ -63,15 +64,14 @@ struct memo_exchange {
     memoi_shape shape; /* the attention's, with tokens */
     memoi_shape_tokens tokens[2];
     memob_arrays arrays;
-    /* (n_parts, n_levels), complete.  Of a tree, level 0 is within documents, and each further one
-     * sees the ancestors at a depth. */
-    memo_mask* masks;
-    int32_t n_levels;
-    /* The masks' segments of positions: those of mask m from first_seen[m]. */
+    /* The segments of each part and level, which count as a mask each: of positions, those of mask
+     * m from first_seen[m]. */
     memo_segment* seen;
     int64_t* first_seen; /* (n_parts * n_levels + 1) */
+    int32_t n_levels;
     memo_launch_kind launches;
     void* on_device;   /* arrays of all steps' segments; NULL: none */
+    void* allocated;   /* the same, unless it is the caller's */
     memo_label agreed; /* digests of all that ranks must agree on, except the pass */
     int32_t has_sinks;
     /* Steps in which no rank reads anything are left out. */
@@ -306,19 +306,27 @@ MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64
 #define MEMOI_EXCHANGE_SEARCH (1 << 18) /* runs to look at in a plan: some milliseconds */
 #endif
 
-/* What the masks let queries see, as segments. */
-MEMOI void memoi_exchange_see(memo_exchange* plan) {
-    const int64_t n_masks = (int64_t)plan->shape.n_parts * plan->n_levels;
-    plan->first_seen = MEMOB_ARRAY(&plan->arrays, int64_t, n_masks + 1);
-    for (int is_filled = 0; is_filled < 2 && !plan->arrays.failed; is_filled++) {
-        int64_t n = 0;
-        for (int64_t m = 0; m < n_masks; m++) {
-            plan->first_seen[m] = n;
-            n += memoi_segments_of_mask(&plan->masks[m], 0, 0, is_filled ? plan->seen + n : NULL);
+/* The positions that a run of queries sees under a mask, without a gap each.  Returns how many. */
+MEMOI int64_t memoi_exchange_look_at(const memo_exchange* plan, int64_t mask, const memo_run* run,
+                                     int32_t k, memoi_exchange_sight* sights) {
+    const memo_segment* list = plan->seen + plan->first_seen[mask];
+    const int64_t n = plan->first_seen[mask + 1] - plan->first_seen[mask];
+    const int64_t end = run->start + run->count;
+    memoi_exchange_sight sight = {0, 0, k};
+    int64_t n_sights = 0;
+    for (int64_t i = memoi_segments_first(list, n, run->start); i < n && list[i].q_begin < end;
+         i++) {
+        int64_t low, high, unused;
+        memo_segment_keys(&list[i], memob_max(run->start, list[i].q_begin), &low, &unused);
+        memo_segment_keys(&list[i], memob_min(end, list[i].q_end) - 1, &unused, &high);
+        if (!n_sights || low > sight.end) {
+            sight.begin = low;
+            n_sights++;
         }
-        plan->first_seen[n_masks] = n;
-        if (!is_filled) plan->seen = MEMOB_ARRAY(&plan->arrays, memo_segment, n + 1);
+        sight.end = high;
+        if (sights) sights[n_sights - 1] = sight;
     }
+    return n_sights;
 }
 
 /* Finds what the queries of all ranks see. */
@@ -329,19 +337,13 @@ MEMOI void memoi_exchange_look(memo_exchange* plan) {
     for (int is_filled = 0; is_filled < 2 && !plan->arrays.failed; is_filled++) {
         int64_t n = 0;
         for (int64_t r = 0; r < n_ranks; r++) {
-            const memo_mask* mask = &plan->masks[r / plan->n_lookers];
-            const int32_t rank = (int32_t)(r % plan->n_lookers);
             int32_t n_runs;
-            const memo_run* runs = memoi_shape_runs(shape, 0, rank, &n_runs);
+            const memo_run* runs =
+                memoi_shape_runs(shape, 0, (int32_t)(r % plan->n_lookers), &n_runs);
             plan->first_sight[r] = n;
-            for (int32_t k = 0; k < n_runs; k++) {
-                memoi_exchange_sight sight = {0, 0, k};
-                int64_t i = 0;
-                while (memoi_mask_run_sees(mask, &runs[k], &i, &sight.begin, &sight.end)) {
-                    if (is_filled) plan->sights[n] = sight;
-                    n++;
-                }
-            }
+            for (int32_t k = 0; k < n_runs; k++)
+                n += memoi_exchange_look_at(plan, r / plan->n_lookers, &runs[k], k,
+                                            is_filled ? plan->sights + n : NULL);
         }
         plan->first_sight[n_ranks] = n;
         if (!is_filled) plan->sights = MEMOB_ARRAY(&plan->arrays, memoi_exchange_sight, n + 1);

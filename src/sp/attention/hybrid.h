@@ -1,5 +1,6 @@
 #pragma once
 #include "sp/attention/buffers.h"
+#include "sp/attention/masks.h"
 #include "sp/attention/uploads.h"
 /* ---- >>hybrid attention -------------------------------------------------------------------------
  * Knows: Ulysses and the ring as functions, and the buffers that these need.  Knows nothing of how
@@ -30,11 +31,7 @@ struct memo_sp_attention {
     K(SHARDING, "memo_sp_attention_desc.sharding or memo_exchange_desc.sharding")                  \
     K(KEY_SHARDING, "memo_sp_attention_desc.key_sharding")                                         \
     K(SINKS, "memo_exchange_desc.has_sinks")                                                       \
-    K(KIND, "memo_mask.kind")                                                                      \
-    K(WINDOW, "memo_mask: window_before or window_after")                                          \
-    K(DOCUMENTS, "memo_mask: document_begins, document_parents or n_documents")                    \
-    K(FIRST_QUERY, "memo_mask.first_query")                                                        \
-    K(INTERVALS, "memo_mask: key_first or key_end")
+    K(MASKS, "memo_exchange_desc.masks: segments")
 
 #define MEMOI_AGREED_ENUM(field, name) MEMOI_AGREED_##field,
 #define MEMOI_AGREED_NAME(field, name) name,
@@ -67,22 +64,16 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     }
 }
 
-/* Adds the rest of an exchange: the masks, complete with the documents of shardings. */
+/* Adds the rest of an exchange. */
 MEMOI void memoi_agreed_masks(memo_label* label, const memo_exchange* plan) {
+    const int64_t n_masks = (int64_t)plan->shape.n_parts * plan->n_levels;
     memoi_label_add_number(label, MEMOI_AGREED_SINKS, plan->has_sinks);
-    for (int32_t part = 0; part < plan->shape.n_parts; part++) {
-        const memo_mask* mask = &plan->masks[part * plan->n_levels];
-        memoi_label_add_number(label, MEMOI_AGREED_KIND, mask->kind);
-        memoi_label_add_number(label, MEMOI_AGREED_WINDOW, mask->window_before);
-        memoi_label_add_number(label, MEMOI_AGREED_WINDOW, memoi_mask_after(mask));
-        memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_begins,
-                              mask->n_documents + 1);
-        memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask->document_parents,
-                              mask->n_documents);
-        memoi_label_add_number(label, MEMOI_AGREED_FIRST_QUERY, mask->first_query);
-        memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, mask->key_first, mask->n_tokens);
-        memoi_label_add_array(label, MEMOI_AGREED_INTERVALS, mask->key_end, mask->n_tokens);
+    for (int64_t i = 0; i < plan->first_seen[n_masks]; i++) {
+        const memo_segment* s = &plan->seen[i];
+        const int64_t numbers[] = {s->q_begin, s->q_end, s->k_begin, s->k_end, s->type, s->level};
+        memoi_label_add(label, MEMOI_AGREED_MASKS, numbers, sizeof numbers);
     }
+    memoi_label_add_array(label, MEMOI_AGREED_MASKS, plan->first_seen, n_masks + 1);
 }
 
 /* --- creation --- */
@@ -160,97 +151,63 @@ MEMOI_TARGET_OBJECT(sp_attention, "an attention over ranks")
 
 /* --- exchanges --- */
 
-/* Ends must not descend: steps and rows that travel are found from the first and last queries. */
-MEMOI memo_status memoi_hybrid_intervals_check(const memo_mask* mask, memo_error* error) {
-    const int64_t *first = mask->key_first, *end = mask->key_end;
-    if (!first || !end)
-        return MEMOI_REFUSE("memo_mask.%s: NULL; pass both key_first and key_end",
-                            first ? "key_end" : "key_first");
-    if (mask->window_before || mask->window_after || mask->document_begins)
-        return MEMOI_REFUSE("memo_mask.key_first: not NULL beside a window or documents; put all "
-                            "conditions into key_first and key_end");
-    for (int64_t i = 0; i < mask->n_tokens; i++)
-        if (first[i] < (i ? first[i - 1] : 0) || end[i] < (i ? end[i - 1] : 0) ||
-            first[i] > end[i] || end[i] > mask->n_keys)
-            return MEMOI_REFUSE("memo_mask.key_first, key_end [%lld]: invalid (%lld, %lld); ends "
-                                "that do not descend, first <= end, are valid from 0 to %lld",
-                                (long long)i, (long long)first[i], (long long)end[i],
-                                (long long)mask->n_keys);
-    return MEMO_STATUS_OK;
+/* Causal within the documents of the keys. */
+MEMOI memo_status memoi_hybrid_causal_mask(memo_exchange* plan, memo_mask* mask,
+                                           memo_error* error) {
+    const memoi_shape* shape = &plan->shape;
+    const memo_sharding* keys = &memoi_shape_tokens_of(shape, 1)->sharding;
+    memo_mask_desc desc = MEMO_ZERO(memo_mask_desc);
+    memo_segment* list;
+    desc.n_tokens = shape->sharding.n_tokens;
+    desc.n_keys = keys->n_tokens;
+    desc.document_begins = keys->document_begins;
+    desc.n_documents = keys->n_documents;
+    desc.document_parents = keys->document_parents;
+    if (shape->has_key_sharding && shape->tokens[0].sharding.n_documents)
+        return MEMOI_REFUSE("memo_exchange_desc.masks: NULL, but queries have documents, and keys "
+                            "a sharding of their own; pass the mask, from memo_mask_cross");
+    if (memoi_mask_check_desc(&desc, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    mask->n_segments = memoi_mask_fill(&desc, NULL);
+    mask->segments = list = MEMOB_ARRAY(&plan->arrays, memo_segment, mask->n_segments + 1);
+    if (list) (void)memoi_mask_fill(&desc, list);
+    return list ? MEMO_STATUS_OK : memob_no_memory(error, "the mask of an exchange");
 }
 
-/* Levels of a tree are intervals of keys, counted like the queries. */
-MEMOI memo_status memoi_hybrid_parents_check(const memoi_shape* shape, const memo_mask* mask,
-                                             memo_error* error) {
-    const char* also = NULL;
-    if (shape->has_key_sharding) also = "beside memo_sp_attention_desc.key_sharding";
-    if (mask->first_query) also = "beside first_query";
-    if (mask->window_before || mask->window_after) also = "beside a window";
-    if (mask->key_first || !mask->document_begins) also = "without documents";
-    if (also)
-        return MEMOI_REFUSE("memo_mask.document_parents: not NULL %s; pass NULL, or "
-                            "document_begins and parents alone",
-                            also);
-    if (!shape->has_trees)
-        return MEMOI_REFUSE("memo_mask.document_parents: not NULL, but the attention has no memory "
-                            "for trees; set memo_sp_attention_desc.has_trees to 1");
-    return memoi_sharding_check_parents("memo_mask.document_parents", mask->document_parents,
-                                        mask->n_documents, error);
-}
-
-/* A complete one. */
-MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_mask* mask,
-                                          memo_error* error) {
-    memo_status status;
-    if (MEMOI_INTEGER("memo_mask", mask, kind, 0, MEMO_N_MASK_KINDS - 1) ||
-        MEMOI_INTEGER("memo_mask", mask, window_before, 0, INT64_MAX) ||
-        MEMOI_INTEGER("memo_mask", mask, window_after, 0, INT64_MAX) ||
-        MEMOI_INTEGER("memo_mask", mask, first_query, -MEMOB_BYTES_MAX / 2, MEMOB_BYTES_MAX / 2))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!mask->document_parents && (mask->key_first || mask->key_end))
-        return memoi_hybrid_intervals_check(mask, error);
-    status =
-        mask->document_begins
-            ? memoi_sharding_check_documents("memo_mask.document_begins", mask->document_begins,
-                                             mask->n_documents, mask->n_keys, error)
-            : MEMO_STATUS_OK;
-    if (status || !mask->document_parents) return status;
-    return memoi_hybrid_parents_check(shape, mask, error);
-}
-
-/* The masks of all parts, complete and checked, with their levels. */
+/* The masks of all parts, checked and copied, with as many levels each. */
 MEMOI memo_status memoi_hybrid_plan_masks(memo_exchange* plan, const memo_mask* given,
                                           memo_error* error) {
     const memoi_shape* shape = &plan->shape;
-    const int64_t n_tokens = shape->sharding.n_tokens;
-    const memo_mask causal = MEMO_ZERO(memo_mask);
+    const int64_t n_tokens = shape->sharding.n_tokens, n_keys = shape->key_sharding.n_tokens;
+    int64_t begins[MEMO_LEVELS_MAX + 1], n = 0, at = 0;
+    int32_t n_levels;
+    memo_mask causal;
     plan->n_levels = 1;
+    if (!given && memoi_hybrid_causal_mask(plan, &causal, error)) return error->status;
     for (int32_t i = 0; i < shape->n_parts; i++) {
-        const memo_mask mask = memoi_shape_mask(shape, given ? given[i] : causal);
-        if (shape->has_key_sharding && shape->tokens[0].sharding.n_documents && !mask.key_first &&
-            !(given && given[i].document_begins))
-            return MEMOI_REFUSE("memo_mask.key_first: NULL, but queries have documents, and keys a "
-                                "sharding of their own; pass the keys that each query sees");
-        if (memoi_hybrid_mask_check(shape, &mask, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-        for (int64_t k = 0; k < mask.n_documents && mask.document_parents; k++)
-            plan->n_levels = (int32_t)memob_max(plan->n_levels, memoi_mask_depth(&mask, k) + 1);
+        const memo_mask* mask = given ? &given[i] : &causal;
+        if (memoi_mask_check(mask, n_tokens, n_keys, begins, &n_levels, error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
+        plan->n_levels = (int32_t)memob_max(plan->n_levels, n_levels);
+        n += mask->n_segments;
     }
+    if (plan->n_levels > 1 && !shape->has_levels)
+        return MEMOI_REFUSE("memo_exchange_desc.masks: %d levels, but the attention has no memory "
+                            "for them; set memo_sp_attention_desc.has_levels to 1",
+                            (int)plan->n_levels);
 
-    plan->masks = MEMOB_ARRAY(&plan->arrays, memo_mask, (int64_t)shape->n_parts * plan->n_levels);
-    for (int32_t i = 0; i < shape->n_parts * plan->n_levels && !plan->arrays.failed; i++) {
+    plan->seen = MEMOB_ARRAY(&plan->arrays, memo_segment, n + 1);
+    plan->first_seen =
+        MEMOB_ARRAY(&plan->arrays, int64_t, (int64_t)shape->n_parts * plan->n_levels + 1);
+    if (plan->arrays.failed) return memob_no_memory(error, "the masks of an exchange");
+    for (int32_t i = 0; i < shape->n_parts * plan->n_levels; i++) {
         const int32_t part = i / plan->n_levels, level = i % plan->n_levels;
-        memo_mask* mask = &plan->masks[i];
-        int64_t* ends;
-        *mask = memoi_shape_mask(shape, given ? given[part] : causal);
-        if (!level) continue;
-        ends = MEMOB_ARRAY(&plan->arrays, int64_t, 2 * n_tokens);
-        if (!plan->arrays.failed) memoi_mask_ancestors(mask, level - 1, ends, ends + n_tokens);
-        mask->key_first = ends;
-        mask->key_end = ends + n_tokens;
-        mask->document_begins = mask->document_parents = NULL;
+        const memo_mask* mask = given ? &given[part] : &causal;
+        plan->first_seen[i] = at;
+        for (int64_t k = 0; k < mask->n_segments; k++)
+            if (mask->segments[k].level == level) plan->seen[at++] = mask->segments[k];
     }
-    return plan->arrays.failed ? memob_no_memory(error, "the masks of an exchange")
-                               : MEMO_STATUS_OK;
+    plan->first_seen[shape->n_parts * plan->n_levels] = at;
+    return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* attention,
@@ -287,12 +244,11 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     status = memoi_hybrid_plan_masks(plan, desc->masks, error);
     if (status) return status;
     plan->n_lookers = shape->sharding.ring;
-    memoi_exchange_see(plan);
     memoi_exchange_look(plan);
     if (!plan->arrays.failed)
         (shape->n_nodes > 1 ? memoi_exchange_make_nodes : memoi_exchange_make)(plan);
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
-    status = memoi_exchange_upload(plan, attention->target.device, stream, error);
+    status = memoi_exchange_upload(plan, desc, attention->target.device, stream, error);
     if (status) return status;
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);
@@ -325,7 +281,7 @@ void memo_exchange_destroy(memo_exchange* plan) {
     MEMOB_IGNORE(memo_stream_synchronize(plan->attention->target.device,
                                          plan->attention->target.streams[MEMOI_TARGET_COMPUTE],
                                          NULL));
-    if (plan->on_device) memo_device_free(plan->attention->target.device, plan->on_device, NULL);
+    if (plan->allocated) memo_device_free(plan->attention->target.device, plan->allocated, NULL);
     for (int32_t d = 0; d < plan->shape.n_nodes && plan->of_nodes; d++)
         memob_arrays_free(&plan->of_nodes[d].arrays);
     memob_arrays_free(&plan->arrays);

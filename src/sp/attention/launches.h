@@ -199,6 +199,9 @@ MEMOI void memoi_block_segments_make(const memo_segment* seen, int64_t n_seen, c
     b->segments.launches = b->launches.launches;
 }
 
+/* Most bytes of device arrays for a segment, which is a launch of its own. */
+enum { MEMOI_SEGMENT_BYTES = 4 * (5 + 4 + 2) };
+
 /* Numbers of the device arrays of a block. */
 MEMOI int64_t memoi_block_segments_count(const memoi_block_segments* b) {
     return 5 * (int64_t)b->segments.n + memoi_launches_count(&b->launches);

@@ -242,8 +242,6 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t mask
     block.k_runs = r->k_runs;
     block.n_k_runs = r->n_k_runs;
     block.segments = r->seen.segments;
-    block.mask = ring->plan->masks[mask];
-    block.mask.document_parents = NULL; /* have levels of their own */
 
     block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
     block.k_row_stride = memoi_ring_row(shape, 0);

@@ -1,8 +1,7 @@
 #pragma once
-#include "sp/attention/masks.h"
+#include "sp/comm.h"
 /* ---- >>segments ---------------------------------------------------------------------------------
- * Knows: what queries see, as segments of positions and of rows.  Knows nothing of ranks, shardings
- * or devices.
+ * Knows: lists of segments, and runs of positions.  Knows nothing of masks, ranks or devices.
  *
  * 1. Segments are built from queries in ascending order, each of which sees a key.
  * 2. Neither end of the keys of a level descends from a query to the next. */
@@ -22,7 +21,7 @@ void memo_segment_keys(const memo_segment* s, int64_t q, int64_t* begin, int64_t
 
 /* --- from queries to segments --- */
 
-/* A list of segments of one level, the last of which may be open. */
+/* A list of segments, level by level, the last of which may be open. */
 typedef struct memoi_segment_list {
     memo_segment* list;         /* NULL: segments are only counted */
     int64_t n;                  /* closed ones */
@@ -31,6 +30,12 @@ typedef struct memoi_segment_list {
     int64_t begin, end;         /* the keys of the last query */
     int moves_begin, moves_end; /* from the open one's second query on */
 } memoi_segment_list;
+
+/* Before the first segment of a level; the segments of earlier ones are closed. */
+MEMOI void memoi_segments_begin(memoi_segment_list* x, int32_t level) {
+    x->open.level = level;
+    x->open.q_end = x->begin = x->end = 0;
+}
 
 MEMOI void memoi_segments_close(memoi_segment_list* x) {
     if (!x->n_rows) return;
@@ -98,88 +103,17 @@ MEMOI void memoi_segments_add_rows(memoi_segment_list* x, int64_t q, int64_t n, 
     }
 }
 
-/* --- segments of positions --- */
-
-/* An end of the keys: `offset` positions behind the query's own, or without a limit. */
-typedef struct memoi_segments_limit {
-    int is_set;
-    int64_t offset;
-} memoi_segments_limit;
-
-/* Adds queries at own positions [own, last_own), counted like keys; number q - own is theirs.  Each
- * sees the keys of [first, last) that the limits leave. */
-MEMOI void memoi_segments_add_limited(memoi_segment_list* x, int64_t q, int64_t own,
-                                      int64_t last_own, int64_t first, int64_t last,
-                                      memoi_segments_limit from, memoi_segments_limit to) {
-    while (own < last_own && first < last) {
-        const int64_t low = from.is_set ? own + from.offset : first;
-        const int64_t high = to.is_set ? own + to.offset : last;
-        const int64_t begin = memob_max(low, first), end = memob_min(high, last);
-        const int moves_begin = from.is_set && low >= first, moves_end = to.is_set && high < last;
-        int64_t n = last_own - own;
-        if (low < first) n = memob_min(n, first - low);
-        if (moves_end) n = memob_min(n, last - high);
-        if (moves_begin && !moves_end && begin < end) n = memob_min(n, end - begin);
-        if (begin >= end && high <= first) n = memob_min(n, first - high + 1);
-        if (begin < end) memoi_segments_add_rows(x, q, n, begin, end, moves_begin, moves_end);
-        q += n;
-        own += n;
+/* The first segment of a level that ends behind query q. */
+MEMOI int64_t memoi_segments_first(const memo_segment* list, int64_t n, int64_t q) {
+    int64_t first = 0;
+    while (first < n) {
+        const int64_t middle = (first + n) / 2;
+        if (list[middle].q_end <= q)
+            first = middle + 1;
+        else
+            n = middle;
     }
-}
-
-/* The queries of a mask within their documents; of level 1 those that see some of the first keys of
- * their document, which the window has left. */
-MEMOI void memoi_segments_add_documents(memoi_segment_list* x, const memo_mask* mask,
-                                        int64_t n_first_keys) {
-    const int64_t before = memob_min(mask->window_before, MEMOB_BYTES_MAX);
-    const int64_t after = memob_min(memoi_mask_after(mask), MEMOB_BYTES_MAX);
-    const int64_t first_own = mask->first_query, end_own = first_own + mask->n_tokens;
-    const int64_t n_keys = mask->n_keys ? mask->n_keys : memob_max(end_own, 0);
-    const memoi_segments_limit none = {0, 0}, from = {before > 0, 1 - before};
-    const memoi_segments_limit to = {after > 0, after}, left = {1, 1 - before};
-    for (int64_t d = 0; d < (mask->document_begins ? mask->n_documents : 1); d++) {
-        const int64_t* document = mask->document_begins ? mask->document_begins + d : NULL;
-        const int64_t own = document ? memob_max(document[0], first_own) : first_own;
-        const int64_t last_own = document ? memob_min(document[1], end_own) : end_own;
-        const int64_t first = document ? document[0] : 0, last = document ? document[1] : n_keys;
-        if (!n_first_keys)
-            memoi_segments_add_limited(x, own - first_own, own, last_own, first, last, from, to);
-        else if (before)
-            memoi_segments_add_limited(x, own - first_own, own, last_own, first,
-                                       memob_min(first + n_first_keys, last), none, left);
-    }
-}
-
-/* The queries of all documents that have an ancestor at a depth. */
-MEMOI void memoi_segments_add_ancestors(memoi_segment_list* x, const memo_mask* mask,
-                                        int32_t depth) {
-    const int64_t *begins = mask->document_begins, *parents = mask->document_parents;
-    for (int64_t i = 0; i < mask->n_documents; i++) {
-        int64_t ancestor = i;
-        int32_t n = memoi_mask_depth(mask, i);
-        if (n <= depth) continue;
-        for (; n > depth; n--) ancestor = parents[ancestor];
-        if (begins[ancestor] < begins[ancestor + 1])
-            memoi_segments_add_rows(x, begins[i], begins[i + 1] - begins[i], begins[ancestor],
-                                    begins[ancestor + 1], 0, 0);
-    }
-}
-
-/* One level of a mask.  Returns the number of segments. */
-MEMOI int64_t memoi_segments_of_mask(const memo_mask* mask, int32_t level, int64_t n_first_keys,
-                                     memo_segment* list) {
-    memoi_segment_list x = MEMO_ZERO(memoi_segment_list);
-    x.list = list;
-    x.open.level = level;
-    if (level && mask->document_parents)
-        memoi_segments_add_ancestors(&x, mask, level - 1);
-    else if (!mask->key_first)
-        memoi_segments_add_documents(&x, mask, level ? n_first_keys : 0);
-    for (int64_t q = 0; q < mask->n_tokens && mask->key_first; q++)
-        if (mask->key_first[q] < mask->key_end[q])
-            memoi_segments_add(&x, q, mask->key_first[q], mask->key_end[q]);
-    memoi_segments_close(&x);
-    return x.n;
+    return first;
 }
 
 /* --- from positions to rows --- */
@@ -236,19 +170,9 @@ MEMOI int64_t memoi_segments_derive(const memo_segment* seen, int64_t n_seen, co
     const memoi_segments_end begin = {k, k + n_k, 0};
     memoi_segments_end ends[2] = {begin, begin};
     memoi_segment_list x = MEMO_ZERO(memoi_segment_list);
-    int64_t row = 0, first = 0, last = n_seen;
+    int64_t row = 0, first = n_q ? memoi_segments_first(seen, n_seen, q->start) : 0;
     x.list = list;
     x.open.level = n_seen ? seen->level : 0;
-
-    /* The first segment that ends behind the first query. */
-    while (n_q && first < last) {
-        const int64_t middle = (first + last) / 2;
-        if (seen[middle].q_end <= q->start)
-            first = middle + 1;
-        else
-            last = middle;
-    }
-
     for (int32_t r = 0; r < n_q; row += q[r++].count) {
         const int64_t q_end = q[r].start + q[r].count;
         while (first < n_seen && seen[first].q_end <= q[r].start) first++;

@@ -15,6 +15,8 @@ struct memo_sequence {
     int64_t* begins;         /* the documents of the batch; behind them their parents */
     const int64_t* parents;  /* NULL: none */
     int64_t capacity;
+    memo_segment* segments; /* of the mask */
+    int64_t n_segments, segments_capacity;
     memo_sp_attention_sizes sizes; /* of a layer, rounded up */
     char* memory;                  /* of all layers */
 };
@@ -43,7 +45,7 @@ MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, me
 #define MEMOI_SEQUENCE_SAME(K)                                                                     \
     K(device) K(stream) K(n_batch) K(n_q_heads) K(n_kv_heads) K(head_size) K(v_head_size)          \
     K(latent) K(type) K(scale) K(softcap) K(sends_again) K(rounds_gradients) K(ulysses_groups)     \
-    K(attention) K(has_trees)
+    K(attention)
 /* clang-format on */
 #define MEMOI_SEQUENCE_COPY(field) attention.field = desc->field;
 
@@ -95,6 +97,7 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     attention.nodes = s->mesh ? s->mesh->nodes : NULL;
     attention.sharding = s->sharding;
     MEMOI_SEQUENCE_SAME(MEMOI_SEQUENCE_COPY)
+    attention.has_levels = desc->has_trees;
     status = memoi_sequence_check(&attention, error);
     if (!status) status = memo_sp_attention_desc_get_sizes(&attention, &s->sizes, error);
     if (!status) status = memo_sp_attention_create(&attention, &s->attention, error);
@@ -130,7 +133,24 @@ void memo_sequence_destroy(memo_sequence* s) {
     memo_sharding_free(&s->sharding);
     memo_mesh_destroy(s->mesh);
     MEMO_FREE(s->begins);
+    MEMO_FREE(s->segments);
     MEMO_FREE(s);
+}
+
+MEMOI memo_status memoi_sequence_fill_mask(memo_sequence* s, int64_t n_documents,
+                                           memo_error* error) {
+    memo_mask_desc desc = MEMO_ZERO(memo_mask_desc);
+    memo_status status;
+    desc.n_tokens = s->desc.n_tokens;
+    desc.window_before = s->desc.window;
+    desc.document_begins = s->begins;
+    desc.n_documents = n_documents;
+    desc.document_parents = s->parents;
+    status = memo_mask_documents(&desc, NULL, &s->n_segments, error);
+    if (status) return status;
+    if (!memob_reserve(&s->segments, &s->segments_capacity, s->n_segments, sizeof *s->segments))
+        return memob_no_memory(error, "the mask of a batch");
+    return memo_mask_documents(&desc, s->segments, &s->n_segments, error);
 }
 
 memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
@@ -138,7 +158,7 @@ memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins
                                 memo_error* error) {
     MEMOB_REFUSE_NULL(error, "sequence", s);
     memo_exchange_desc exchange = MEMO_ZERO(memo_exchange_desc);
-    memo_mask mask = MEMO_ZERO(memo_mask);
+    memo_mask mask;
     memo_status status;
     memo_exchange_destroy(s->exchange); /* waits for the stream */
     s->exchange = NULL;
@@ -168,7 +188,9 @@ memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins
                                             (size_t)n_documents * sizeof *s->begins);
 
     status = memoi_sequence_shard(s, n_documents, error);
-    mask.window_before = s->desc.window;
+    if (!status) status = memoi_sequence_fill_mask(s, n_documents, error);
+    mask.segments = s->segments;
+    mask.n_segments = s->n_segments;
     exchange.masks = &mask;
     exchange.sharding = &s->sharding;
     if (!status) status = memo_exchange_create(s->attention, &exchange, &s->exchange, error);

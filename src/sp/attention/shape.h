@@ -45,7 +45,7 @@ typedef struct memoi_shape {
     int32_t group;          /* the one that heads are of, but in the whole shape */
     memo_ulysses_heads heads;
     int32_t is_replicated; /* several ranks, or groups, need the same key head */
-    int32_t has_trees;     /* masks may have several levels */
+    int32_t has_levels;    /* masks may have several */
     int32_t n_parts;       /* of the batch: 1, or n_batch if sequences have masks */
     /* (2) of an exchange: of queries; of cross-attention's keys. */
     const memoi_shape_tokens* tokens;
@@ -72,18 +72,4 @@ MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t 
     return memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads,
                                    shape->sharding.ulysses * shape->n_groups,
                                    rank * shape->n_groups + shape->group);
-}
-
-/* The caller's mask with the tokens and documents of the shardings. */
-MEMOI MEMOB_NOINLINE memo_mask memoi_shape_mask(const memoi_shape* shape, memo_mask mask) {
-    const memo_sharding* queries = &memoi_shape_tokens_of(shape, 0)->sharding;
-    const memo_sharding* keys = &memoi_shape_tokens_of(shape, 1)->sharding;
-    mask.n_tokens = queries->n_tokens;
-    mask.n_keys = keys->n_tokens;
-    if (!mask.document_begins && !mask.key_first) {
-        mask.document_begins = keys->document_begins;
-        mask.n_documents = keys->n_documents;
-        if (!mask.document_parents) mask.document_parents = keys->document_parents;
-    }
-    return mask;
 }
