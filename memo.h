@@ -1069,8 +1069,8 @@ typedef struct memo_swap_sizes {
 typedef struct memo_swap_stats {
     int64_t to_host_bytes, to_device_bytes; /* enqueued so far */
     int64_t to_file_bytes, from_file_bytes; /* likewise; of sessions */
-    /* The compute stream waited so long in the last micro-batch; is_timed only.  In a session
-     * without the waits for states, which come first and may end those for rows. */
+    /* The compute stream waited so long in the last micro-batch; is_timed only.  In a session for
+     * rows and states of the layers. */
     double forward_stall_s, backward_stall_s;
 } memo_swap_stats;
 
@@ -9366,8 +9366,9 @@ MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) 
            visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
 }
 
-/* 1: the trainer computes what comes between forwards and backwards in the visit of a step: in that
- * of LAST, whose states it uses, or without states in that of the last layer; as loss there. */
+/* 1: the loss is computed in the visit: in that of LAST, whose states it uses, or without states in
+ * front of the last layer's backward; with has_loss, in the last layer's backward of each
+ * micro-batch. */
 MEMOI int memob_swap_computes_between(const memob_swap_placement* placement,
                                       const memob_visit* visit, int has_states) {
     if (visit->row < 0)

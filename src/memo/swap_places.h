@@ -71,8 +71,9 @@ MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) 
            visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
 }
 
-/* 1: the trainer computes what comes between forwards and backwards in the visit of a step: in that
- * of LAST, whose states it uses, or without states in that of the last layer; as loss there. */
+/* 1: the loss is computed in the visit: in that of LAST, whose states it uses, or without states in
+ * front of the last layer's backward; with has_loss, in the last layer's backward of each
+ * micro-batch. */
 MEMOI int memob_swap_computes_between(const memob_swap_placement* placement,
                                       const memob_visit* visit, int has_states) {
     if (visit->row < 0)

@@ -180,8 +180,8 @@ typedef struct memo_swap_sizes {
 typedef struct memo_swap_stats {
     int64_t to_host_bytes, to_device_bytes; /* enqueued so far */
     int64_t to_file_bytes, from_file_bytes; /* likewise; of sessions */
-    /* The compute stream waited so long in the last micro-batch; is_timed only.  In a session
-     * without the waits for states, which come first and may end those for rows. */
+    /* The compute stream waited so long in the last micro-batch; is_timed only.  In a session for
+     * rows and states of the layers. */
     double forward_stall_s, backward_stall_s;
 } memo_swap_stats;
 
