@@ -7877,7 +7877,7 @@ MEMOI memo_status memoi_sink_take_streams(memob_sink* sink, int32_t n_streams, m
     return status;
 }
 
-MEMOI void memoi_sink_free(memob_sink* sink) {
+MEMOI void memob_sink_free(memob_sink* sink) {
     memob_engine_release(&sink->engine);
     memob_arrays_free(&sink->engine.arrays);
 }
@@ -10588,7 +10588,7 @@ MEMOI memo_status memob_swap_make_step(const memo_swap_desc* desc, const memob_s
 }
 
 /* Visits of a round; of forwards alone. */
-MEMOI int32_t memob_swap_n_visits(const memob_swap_placement* p, int is_forward_only) {
+MEMOI int32_t memoi_swap_n_visits(const memob_swap_placement* p, int is_forward_only) {
     return is_forward_only ? p->n_forwards : p->n_visits;
 }
 
@@ -10768,7 +10768,7 @@ void memo_swap_destroy(memo_swap* swap) {
             memo_event_destroy(&swap->own_sink.engine.device, swap->stalls.marks[i], NULL);
     if (swap->placement) swap->placement->items = NULL;
     memob_step_free(&swap->step);
-    memoi_sink_free(&swap->own_sink);
+    memob_sink_free(&swap->own_sink);
     memob_law_free(&swap->law);
     memob_swap_items_free(&swap->items);
     memob_swap_placement_free(&swap->own_placement);
@@ -10908,7 +10908,7 @@ MEMOI memo_status memoi_swap_expect(const memo_swap* swap, int is_backward, int 
     const memob_step* step = &swap->step;
     const memob_row_visit* older = &swap->placement->visits[step->n_ended];
     const memob_row_visit* due = memob_swap_due(
-        swap->placement, step, is_end, memob_swap_n_visits(swap->placement, swap->is_forward_only),
+        swap->placement, step, is_end, memoi_swap_n_visits(swap->placement, swap->is_forward_only),
         swap->n_open_most);
     if (due && due->pass == is_backward && due->layer == layer) return MEMO_STATUS_OK;
     return memo_error_set(
@@ -11320,7 +11320,7 @@ MEMOI void memob_states_free(memob_states* states) {
         memob_step_free(step);
         MEMO_FREE(step);
     }
-    memoi_sink_free(&states->sink);
+    memob_sink_free(&states->sink);
 }
 
 /* Errors: INVALID_ARGUMENT, also for sums above 2^62. */

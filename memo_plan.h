@@ -460,9 +460,10 @@ typedef struct memo_session memo_session;
  *
  *     MEMO_MAY_DEFER   right before the layer's next forward.  States travel while other layers
  *                      compute.  `update` is then called in a forward of the next step; what it
- *                      reads beside states, such as a norm of all gradients, must still be that of
- *                      its own step.  Small values of a step (a rate, a step number) may come with
- *                      the micro-batch: memo_batch.values.
+ *                      reads beside states must still be that of its own step.  Small values of a
+ *                      step (a rate, a step number) may come with the micro-batch,
+ *                      memo_batch.values, or behind it, such as a norm of all gradients:
+ *                      memo_session_set_update_values.
  *     MEMO_MAY_FUSE    in the last backward of the step, when the layer ends.  Nothing travels for
  *                      the update alone.  Sums over ranks fit into `update` of a layer; a norm of
  *                      all gradients does not.
@@ -906,7 +907,8 @@ MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
 /* Returns this micro-batch, with n_rows and is_forward_only filled in.  values
  * are the session's copy, MEMO_BATCH_VALUES_MAX bytes, aligned for every type; in `update` the copy
- * is of the last micro-batch of the step that the update ends. */
+ * is of the last micro-batch of the step that the update ends, or what
+ * memo_session_set_update_values has given. */
 MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
 /* Between layers, rows are those of a layer's first slice. */
 MEMO_API memo_slice memo_session_get_slice(const memo_session* session);
@@ -953,6 +955,15 @@ MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer
  * states but gradients.  Pieces of a state add up if they adjoin.  Errors: INVALID_STATE (also if
  * more_follow was 1); the device's. */
 MEMO_TRY memo_status memo_session_update(memo_session* session, memo_error* error);
+/* What `update` of this step finds in memo_session_get_batch().values, in place of what came with
+ * the micro-batch: at most MEMO_BATCH_VALUES_MAX bytes, copied, such as a norm of all gradients, of
+ * which each backward of the last micro-batch has left its layer's part.  Call this behind the last
+ * micro-batch of a step, before memo_session_update, wherever its updates run then.
+ * memo_session_skip_update drops the values.  update_host gets none: what it needs of a step is a
+ * state.  Errors: INVALID_ARGUMENT,
+ * INVALID_STATE (also if update_may has MEMO_MAY_FUSE: the last backward may have updated). */
+MEMO_TRY memo_status memo_session_set_update_values(memo_session* session, const void* values,
+                                                    int64_t n_bytes, memo_error* error);
 /* Runs deferred updates that are pending, between micro-batches.  Errors: as
  * memo_session_update. */
 MEMO_TRY memo_status memo_session_flush(memo_session* session, memo_error* error);
@@ -6978,6 +6989,7 @@ typedef enum memoi_states_call {
     MEMOI_CALL_SKIP_UPDATE,
     MEMOI_CALL_FLUSH,
     MEMOI_CALL_FILL_STATES,
+    MEMOI_CALL_SET_UPDATE_VALUES,
     MEMOI_N_CALLS
 } memoi_states_call;
 
@@ -7059,7 +7071,8 @@ struct memo_session {
     int32_t n_rounds_taken; /* how often steps of another number of micro-batches were taken */
     char lost[96];          /* why layers are of different steps; "": they are not */
     int64_t* whole;         /* (n_layers + 2, n_states, 2): bytes that were set since then */
-    int is_deferred;        /* the update that runs is of the step before: values[1] */
+    int is_deferred;        /* the update that runs finds values[1] */
+    int has_update_values;  /* values[1] are of the update that comes next */
     union {
         double align;
         char bytes[MEMO_BATCH_VALUES_MAX];
@@ -7198,6 +7211,13 @@ memo_batch memo_session_get_batch(const memo_session* s) {
     batch.values = s->values[s->is_deferred].bytes;
     batch.values_bytes = MEMO_BATCH_VALUES_MAX;
     return batch;
+}
+
+/* Values of the micro-batch (0), or of updates (1): maybe copies of memo_session_get_batch. */
+MEMOI void memoi_session_put_values(memo_session* s, int of, const void* values, int64_t n_bytes) {
+    char* bytes = s->values[of].bytes;
+    if (n_bytes) memmove(bytes, values, (size_t)n_bytes);
+    memset(bytes + n_bytes, 0, sizeof s->values[of].bytes - (size_t)n_bytes);
 }
 
 /* Makes a shape the current one. */
@@ -8711,7 +8731,7 @@ MEMOI void memoi_session_visit(memo_session* s, int is_backward, int32_t step, i
 /* Updates all layers, in a pass. */
 MEMOI void memoi_session_pass_updates(memo_session* s) {
     s->checked.n_updated = s->checked.n_missed = 0;
-    s->is_deferred = s->states->is_pending;
+    s->is_deferred = s->states->is_pending || s->has_update_values;
     (void)memoi_session_is_ok(s, memob_states_update_all(s->states, &s->call_error));
     s->is_deferred = 0;
 }
@@ -8820,15 +8840,20 @@ MEMOI void memoi_session_end_states(memo_session* s) {
 /* Why a call of states is not legal now; NULL: it is.  A plan may fuse the update, or not: what is
  * legal does not depend on that. */
 MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call call) {
-    const int is_update = call == MEMOI_CALL_UPDATE;
+    const int sets_values = call == MEMOI_CALL_SET_UPDATE_VALUES;
+    const int is_update = call == MEMOI_CALL_UPDATE || sets_values;
+    const int may_fuse = (s->desc.update_may & MEMO_MAY_FUSE) != 0;
     const int is_over = s->states && memoi_session_is_over(s);
     const int is_early = is_update && s->states && !is_over;
     const memob_rule rules[] = {
         {s->is_running, "a micro-batch is open; end it first"},
         {s->next_turn != 0, "micro-batches are in flight; run the turns that are left"},
+        {sets_values && may_fuse,
+         "update_may has MEMO_MAY_FUSE, so a plan may update in the last backward, before these "
+         "values are known; leave it out, or give values of the step before in memo_batch.values"},
         {is_update && !s->states, "the session has no states"},
         {*s->lost && call != MEMOI_CALL_FILL_STATES, s->lost},
-        {is_over && call == MEMOI_CALL_SKIP_UPDATE && (s->desc.update_may & MEMO_MAY_FUSE),
+        {is_over && call == MEMOI_CALL_SKIP_UPDATE && may_fuse,
          "update_may has MEMO_MAY_FUSE, so a plan may have updated in the last backward; call "
          "memo_session_update, and leave out MEMO_MAY_FUSE to skip updates"},
         {is_early && s->is_again, MEMOI_GRADIENTS_LOST},
@@ -8841,7 +8866,8 @@ MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call
 
 MEMOI memo_status memoi_session_check_call(const memo_session* s, memoi_states_call call,
                                            memo_error* error) {
-    static const char* const names[] = {"update", "skip_update", "flush", "fill_states"};
+    static const char* const names[] = {"update", "skip_update", "flush", "fill_states",
+                                        "set_update_values"};
     MEMOB_TABLE_OF(MEMOI_N_CALLS, names);
     const char* const why = memoi_session_refuses(s, call);
     return why ? memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s",
@@ -8889,14 +8915,29 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
         status = memoi_session_update_all(s, error);
     else if (!s->is_fused) {
         memob_states_defer(s->states);
-        s->values[1] = s->values[0];
+        if (!s->has_update_values) s->values[1] = s->values[0];
     }
-    s->is_fused = 0;
+    s->is_fused = s->has_update_values = 0;
 
     if (status) return status;
     memoi_session_take_rounds(s);
     memoi_session_plan_if_due(s, 1);
     return memoi_session_report(s, error);
+}
+
+memo_status memo_session_set_update_values(memo_session* s, const void* values, int64_t n_bytes,
+                                           memo_error* error) {
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "session", s);
+    if (n_bytes) MEMOB_REFUSE_NULL(error, "values", values);
+    if (memob_check_integer("memo_session_set_update_values", "n_bytes", n_bytes, 0,
+                            MEMO_BATCH_VALUES_MAX, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    status = memoi_session_check_call(s, MEMOI_CALL_SET_UPDATE_VALUES, error);
+    if (status) return status;
+    memoi_session_put_values(s, 1, values, n_bytes);
+    s->has_update_values = 1;
+    return status;
 }
 
 memo_status memo_session_flush(memo_session* s, memo_error* error) {
@@ -8914,7 +8955,7 @@ memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
     status = memoi_session_check_call(s, MEMOI_CALL_SKIP_UPDATE, error);
     if (status || !s->states) return status;
     if (!s->states->is_pending) memoi_session_abandon_states(s);
-    s->is_again = 0;
+    s->is_again = s->has_update_values = 0;
     return status;
 }
 
@@ -8930,7 +8971,7 @@ memo_status memo_session_fill_states(memo_session* s,
     if (status || !s->states) return status;
     update = s->desc.update;
     memoi_session_abandon_states(s);
-    s->is_again = s->is_fused = 0;
+    s->is_again = s->is_fused = s->has_update_values = 0;
     *s->lost = 0;
     s->is_filling = 1;
     if (!s->states->updates) {
@@ -10015,11 +10056,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     memoi_session_move(s);
     memoi_session_use_shape(s, s->batch.shape);
     memoi_session_time_batch_begin(s);
-    if (s->batch.values) { /* maybe the copy itself, of memo_session_get_batch */
-        const size_t n = (size_t)s->batch.values_bytes;
-        memmove(s->values[0].bytes, s->batch.values, n);
-        memset(s->values[0].bytes + n, 0, sizeof s->values[0].bytes - n);
-    }
+    if (s->batch.values) memoi_session_put_values(s, 0, s->batch.values, s->batch.values_bytes);
     memoi_session_take_turn(s);
     memoi_session_end_lives(s);
     memoi_checked_fill(s, s->checked.slots, 2 * s->checked.slot_bytes);
@@ -10359,7 +10396,7 @@ MEMOI void memoi_session_stop(memo_session* s) {
         memoi_session_part* part = &s->parts[k];
         memo_swap_destroy(part->swap);
         memob_step_free(&part->own_step);
-        memoi_sink_free(&part->own_sink);
+        memob_sink_free(&part->own_sink);
         part->step = NULL;
         memo_arena_destroy(part->arena);
         memob_swap_placement_free(&part->placement);

@@ -53,7 +53,7 @@ MEMOI memo_status memoi_sink_take_streams(memob_sink* sink, int32_t n_streams, m
     return status;
 }
 
-MEMOI void memoi_sink_free(memob_sink* sink) {
+MEMOI void memob_sink_free(memob_sink* sink) {
     memob_engine_release(&sink->engine);
     memob_arrays_free(&sink->engine.arrays);
 }

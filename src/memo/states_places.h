@@ -317,7 +317,7 @@ MEMOI void memob_states_free(memob_states* states) {
         memob_step_free(step);
         MEMO_FREE(step);
     }
-    memoi_sink_free(&states->sink);
+    memob_sink_free(&states->sink);
 }
 
 /* Errors: INVALID_ARGUMENT, also for sums above 2^62. */

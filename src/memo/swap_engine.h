@@ -56,7 +56,7 @@ void memo_swap_destroy(memo_swap* swap) {
             memo_event_destroy(&swap->own_sink.engine.device, swap->stalls.marks[i], NULL);
     if (swap->placement) swap->placement->items = NULL;
     memob_step_free(&swap->step);
-    memoi_sink_free(&swap->own_sink);
+    memob_sink_free(&swap->own_sink);
     memob_law_free(&swap->law);
     memob_swap_items_free(&swap->items);
     memob_swap_placement_free(&swap->own_placement);
@@ -196,7 +196,7 @@ MEMOI memo_status memoi_swap_expect(const memo_swap* swap, int is_backward, int 
     const memob_step* step = &swap->step;
     const memob_row_visit* older = &swap->placement->visits[step->n_ended];
     const memob_row_visit* due = memob_swap_due(
-        swap->placement, step, is_end, memob_swap_n_visits(swap->placement, swap->is_forward_only),
+        swap->placement, step, is_end, memoi_swap_n_visits(swap->placement, swap->is_forward_only),
         swap->n_open_most);
     if (due && due->pass == is_backward && due->layer == layer) return MEMO_STATUS_OK;
     return memo_error_set(

@@ -422,7 +422,7 @@ MEMOI memo_status memob_swap_make_step(const memo_swap_desc* desc, const memob_s
 }
 
 /* Visits of a round; of forwards alone. */
-MEMOI int32_t memob_swap_n_visits(const memob_swap_placement* p, int is_forward_only) {
+MEMOI int32_t memoi_swap_n_visits(const memob_swap_placement* p, int is_forward_only) {
     return is_forward_only ? p->n_forwards : p->n_visits;
 }
 

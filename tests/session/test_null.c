@@ -432,6 +432,8 @@ static void sessions(void) {
     REFUSED(memo_session_update, session, NULL, &error);
     REFUSED(memo_session_flush, session, NULL, &error);
     REFUSED(memo_session_skip_update, session, NULL, &error);
+    REFUSED(memo_session_set_update_values, session, NULL, bytes, 1, &error);
+    REFUSED(memo_session_set_update_values, values, s, NULL, 1, &error);
     CHECK_OK(memo_session_skip_update(s, &error));
     REFUSED(memo_session_fill_states, session, NULL, no_layer, &error);
     REFUSED(memo_session_fill_states, fill, s, NULL, &error);

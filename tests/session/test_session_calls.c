@@ -20,12 +20,19 @@ static const int32_t moments[MOMENTS] = {0, MEMO_MAY_FUSE, MEMO_MAY_DEFER};
 static float x[ROWS * WIDTH], d_x[ROWS * WIDTH];
 static int forward_fails, update_fails; /* in layer 2 */
 static int left_out;                    /* a layer; -1: none */
+static int batch_value, update_value;   /* that passes find; 0: they do not look */
+static int n_looks;
 
 static float* rows_of(memo_session* s, int32_t layer, int32_t tensor) {
     return (float*)memo_session_get_address(s, layer, tensor);
 }
 static float* state_of(memo_session* s, int32_t layer, int32_t state) {
     return (float*)memo_session_get_state(s, layer, state);
+}
+static void look(memo_session* s, int value) {
+    if (!value) return;
+    CHECK_IS(*(const int*)memo_session_get_batch(s).values, ==, value);
+    n_looks++;
 }
 static void recompute(MEMO_UNUSED void* user, memo_session* s, int32_t layer, int32_t tensor,
                       int64_t begin, int64_t end) {
@@ -36,6 +43,7 @@ static void recompute(MEMO_UNUSED void* user, memo_session* s, int32_t layer, in
         out[i] = in[i] * (1 + state_of(s, layer, W)[0]) + 1;
 }
 static void forward(void* user, memo_session* s, int32_t layer) {
+    look(s, batch_value);
     for (int i = 0; i < ROWS * WIDTH && !layer; i++) x[i] = (float)(i % 13) - 6;
     if (layer == 2 && forward_fails) {
         memo_session_fail(s, MEMO_STATUS_DEVICE, "planted");
@@ -59,6 +67,7 @@ static void backward(MEMO_UNUSED void* user, memo_session* s, int32_t layer) {
 }
 static void update(MEMO_UNUSED void* user, memo_session* s, int32_t layer) {
     if (!state_of(s, layer, W)) return;
+    look(s, update_value);
     for (int i = 0; i < WEIGHTS; i++) {
         state_of(s, layer, M)[i] = .5f * state_of(s, layer, M)[i] + state_of(s, layer, G)[i];
         state_of(s, layer, W)[i] -= .125f * state_of(s, layer, M)[i];
@@ -138,7 +147,7 @@ static void bring(memo_session* s, where to) {
     }
 }
 
-enum { RUN_MORE, RUN_LAST, RUN_ALONE, UPDATE, SKIP, FLUSH, READ, WRITE, FILL, N_CALLS };
+enum { RUN_MORE, RUN_LAST, RUN_ALONE, UPDATE, VALUES, SKIP, FLUSH, READ, WRITE, FILL, N_CALLS };
 static memo_status call(memo_session* s, int which) {
     float word = 0;
     switch (which) {
@@ -146,6 +155,7 @@ static memo_status call(memo_session* s, int which) {
     case RUN_LAST: return run(s, 0, 0);
     case RUN_ALONE: return run(s, 0, 1);
     case UPDATE: return memo_session_update(s, &error);
+    case VALUES: return memo_session_set_update_values(s, &word, sizeof word, &error);
     case SKIP: return memo_session_skip_update(s, &error);
     case FLUSH: return memo_session_flush(s, &error);
     case READ: return memo_session_read_state(s, 0, W, 0, &word, sizeof word, &error);
@@ -163,6 +173,7 @@ TEST(what_is_legal_does_not_depend_on_the_plan) {
         {NULL, NULL, next, again, LOST_WORDS},
         {NULL, NULL, next, NULL, LOST_WORDS},
         {"no step of states is over", "more_follow was 1", NULL, again, LOST_WORDS},
+        {"no step of states is over", "more_follow was 1", NULL, again, LOST_WORDS},
         {NULL, NULL, NULL, NULL, LOST_WORDS},
         {NULL, NULL, NULL, NULL, LOST_WORDS},
         {NULL, NULL, NULL, NULL, LOST_WORDS},
@@ -177,7 +188,8 @@ TEST(what_is_legal_does_not_depend_on_the_plan) {
                     memo_status status;
                     if (may) desc.update_may &= ~MEMO_MAY_NOT_PASS;
                     own_session* s = session_of(&desc);
-                    if (which == SKIP && to == OVER && moments[k] == MEMO_MAY_FUSE)
+                    if (moments[k] == MEMO_MAY_FUSE &&
+                        (which == VALUES || (which == SKIP && to == OVER)))
                         words = "update_may has MEMO_MAY_FUSE";
                     bring(s, (where)to);
                     status = call(s, which);
@@ -187,6 +199,36 @@ TEST(what_is_legal_does_not_depend_on_the_plan) {
                                "%s, %s, call %d: %s", names[k], where_names[to], which,
                                status ? error.message : "OK");
                 }
+}
+
+/* Values come with micro-batches, and some steps give others to their updates: in a pass, or in the
+ * next step's forward.  Skipped ones are dropped; a micro-batch without values has those before. */
+TEST(updates_find_the_values_of_their_step) {
+    for (int k = 0; k < MOMENTS; k += 2) {
+        const memo_session_desc desc = desc_of(moments[k]);
+        own_session* s = session_of(&desc);
+        n_looks = update_value = 0;
+        for (int step = 1; step <= 40; step++) {
+            const int gives = (int)memo_test_int(0, 1), sets = (int)memo_test_int(0, 1);
+            const int skips = memo_test_int(0, 3) == 0, flushes = memo_test_int(0, 3) == 0;
+            const int value = 1000 + step;
+            memo_batch batch = MEMO_ZERO(memo_batch);
+            if (gives || step == 1) batch_value = step;
+            if (gives || step == 1) batch.values = &step, batch.values_bytes = sizeof step;
+            CHECK_OK(memo_session_run(s, &batch, &error));
+            if (sets) CHECK_OK(memo_session_set_update_values(s, &value, sizeof value, &error));
+            if (skips) {
+                CHECK_OK(memo_session_skip_update(s, &error));
+                continue;
+            }
+            update_value = sets ? value : batch_value;
+            CHECK_OK(memo_session_update(s, &error));
+            if (flushes) CHECK_OK(memo_session_flush(s, &error));
+        }
+        batch_value = update_value = 0;
+        CHECK_OK(memo_session_flush(s, &error));
+        CHECK_IS(n_looks, >, 40 * LAYERS);
+    }
 }
 
 /* A micro-batch of a step fails.  After memo_session_skip_update the whole step has the bits of one

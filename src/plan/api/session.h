@@ -173,9 +173,10 @@ typedef struct memo_session memo_session;
  *
  *     MEMO_MAY_DEFER   right before the layer's next forward.  States travel while other layers
  *                      compute.  `update` is then called in a forward of the next step; what it
- *                      reads beside states, such as a norm of all gradients, must still be that of
- *                      its own step.  Small values of a step (a rate, a step number) may come with
- *                      the micro-batch: memo_batch.values.
+ *                      reads beside states must still be that of its own step.  Small values of a
+ *                      step (a rate, a step number) may come with the micro-batch,
+ *                      memo_batch.values, or behind it, such as a norm of all gradients:
+ *                      memo_session_set_update_values.
  *     MEMO_MAY_FUSE    in the last backward of the step, when the layer ends.  Nothing travels for
  *                      the update alone.  Sums over ranks fit into `update` of a layer; a norm of
  *                      all gradients does not.
@@ -619,7 +620,8 @@ MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
 /* Returns this micro-batch, with n_rows and is_forward_only filled in.  values
  * are the session's copy, MEMO_BATCH_VALUES_MAX bytes, aligned for every type; in `update` the copy
- * is of the last micro-batch of the step that the update ends. */
+ * is of the last micro-batch of the step that the update ends, or what
+ * memo_session_set_update_values has given. */
 MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
 /* Between layers, rows are those of a layer's first slice. */
 MEMO_API memo_slice memo_session_get_slice(const memo_session* session);
@@ -666,6 +668,15 @@ MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer
  * states but gradients.  Pieces of a state add up if they adjoin.  Errors: INVALID_STATE (also if
  * more_follow was 1); the device's. */
 MEMO_TRY memo_status memo_session_update(memo_session* session, memo_error* error);
+/* What `update` of this step finds in memo_session_get_batch().values, in place of what came with
+ * the micro-batch: at most MEMO_BATCH_VALUES_MAX bytes, copied, such as a norm of all gradients, of
+ * which each backward of the last micro-batch has left its layer's part.  Call this behind the last
+ * micro-batch of a step, before memo_session_update, wherever its updates run then.
+ * memo_session_skip_update drops the values.  update_host gets none: what it needs of a step is a
+ * state.  Errors: INVALID_ARGUMENT,
+ * INVALID_STATE (also if update_may has MEMO_MAY_FUSE: the last backward may have updated). */
+MEMO_TRY memo_status memo_session_set_update_values(memo_session* session, const void* values,
+                                                    int64_t n_bytes, memo_error* error);
 /* Runs deferred updates that are pending, between micro-batches.  Errors: as
  * memo_session_update. */
 MEMO_TRY memo_status memo_session_flush(memo_session* session, memo_error* error);

@@ -376,11 +376,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     memoi_session_move(s);
     memoi_session_use_shape(s, s->batch.shape);
     memoi_session_time_batch_begin(s);
-    if (s->batch.values) { /* maybe the copy itself, of memo_session_get_batch */
-        const size_t n = (size_t)s->batch.values_bytes;
-        memmove(s->values[0].bytes, s->batch.values, n);
-        memset(s->values[0].bytes + n, 0, sizeof s->values[0].bytes - n);
-    }
+    if (s->batch.values) memoi_session_put_values(s, 0, s->batch.values, s->batch.values_bytes);
     memoi_session_take_turn(s);
     memoi_session_end_lives(s);
     memoi_checked_fill(s, s->checked.slots, 2 * s->checked.slot_bytes);
@@ -720,7 +716,7 @@ MEMOI void memoi_session_stop(memo_session* s) {
         memoi_session_part* part = &s->parts[k];
         memo_swap_destroy(part->swap);
         memob_step_free(&part->own_step);
-        memoi_sink_free(&part->own_sink);
+        memob_sink_free(&part->own_sink);
         part->step = NULL;
         memo_arena_destroy(part->arena);
         memob_swap_placement_free(&part->placement);

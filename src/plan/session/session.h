@@ -83,6 +83,7 @@ typedef enum memoi_states_call {
     MEMOI_CALL_SKIP_UPDATE,
     MEMOI_CALL_FLUSH,
     MEMOI_CALL_FILL_STATES,
+    MEMOI_CALL_SET_UPDATE_VALUES,
     MEMOI_N_CALLS
 } memoi_states_call;
 
@@ -164,7 +165,8 @@ struct memo_session {
     int32_t n_rounds_taken; /* how often steps of another number of micro-batches were taken */
     char lost[96];          /* why layers are of different steps; "": they are not */
     int64_t* whole;         /* (n_layers + 2, n_states, 2): bytes that were set since then */
-    int is_deferred;        /* the update that runs is of the step before: values[1] */
+    int is_deferred;        /* the update that runs finds values[1] */
+    int has_update_values;  /* values[1] are of the update that comes next */
     union {
         double align;
         char bytes[MEMO_BATCH_VALUES_MAX];

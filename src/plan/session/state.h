@@ -87,6 +87,13 @@ memo_batch memo_session_get_batch(const memo_session* s) {
     return batch;
 }
 
+/* Values of the micro-batch (0), or of updates (1): maybe copies of memo_session_get_batch. */
+MEMOI void memoi_session_put_values(memo_session* s, int of, const void* values, int64_t n_bytes) {
+    char* bytes = s->values[of].bytes;
+    if (n_bytes) memmove(bytes, values, (size_t)n_bytes);
+    memset(bytes + n_bytes, 0, sizeof s->values[of].bytes - (size_t)n_bytes);
+}
+
 /* Makes a shape the current one. */
 MEMOI void memoi_session_use_shape(memo_session* s, int32_t shape) {
     MEMO_ASSERT(shape >= 0 && shape < s->desc.n_shapes); /* 3 */

@@ -218,7 +218,7 @@ MEMOI void memoi_session_visit(memo_session* s, int is_backward, int32_t step, i
 /* Updates all layers, in a pass. */
 MEMOI void memoi_session_pass_updates(memo_session* s) {
     s->checked.n_updated = s->checked.n_missed = 0;
-    s->is_deferred = s->states->is_pending;
+    s->is_deferred = s->states->is_pending || s->has_update_values;
     (void)memoi_session_is_ok(s, memob_states_update_all(s->states, &s->call_error));
     s->is_deferred = 0;
 }
@@ -327,15 +327,20 @@ MEMOI void memoi_session_end_states(memo_session* s) {
 /* Why a call of states is not legal now; NULL: it is.  A plan may fuse the update, or not: what is
  * legal does not depend on that. */
 MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call call) {
-    const int is_update = call == MEMOI_CALL_UPDATE;
+    const int sets_values = call == MEMOI_CALL_SET_UPDATE_VALUES;
+    const int is_update = call == MEMOI_CALL_UPDATE || sets_values;
+    const int may_fuse = (s->desc.update_may & MEMO_MAY_FUSE) != 0;
     const int is_over = s->states && memoi_session_is_over(s);
     const int is_early = is_update && s->states && !is_over;
     const memob_rule rules[] = {
         {s->is_running, "a micro-batch is open; end it first"},
         {s->next_turn != 0, "micro-batches are in flight; run the turns that are left"},
+        {sets_values && may_fuse,
+         "update_may has MEMO_MAY_FUSE, so a plan may update in the last backward, before these "
+         "values are known; leave it out, or give values of the step before in memo_batch.values"},
         {is_update && !s->states, "the session has no states"},
         {*s->lost && call != MEMOI_CALL_FILL_STATES, s->lost},
-        {is_over && call == MEMOI_CALL_SKIP_UPDATE && (s->desc.update_may & MEMO_MAY_FUSE),
+        {is_over && call == MEMOI_CALL_SKIP_UPDATE && may_fuse,
          "update_may has MEMO_MAY_FUSE, so a plan may have updated in the last backward; call "
          "memo_session_update, and leave out MEMO_MAY_FUSE to skip updates"},
         {is_early && s->is_again, MEMOI_GRADIENTS_LOST},
@@ -348,7 +353,8 @@ MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call
 
 MEMOI memo_status memoi_session_check_call(const memo_session* s, memoi_states_call call,
                                            memo_error* error) {
-    static const char* const names[] = {"update", "skip_update", "flush", "fill_states"};
+    static const char* const names[] = {"update", "skip_update", "flush", "fill_states",
+                                        "set_update_values"};
     MEMOB_TABLE_OF(MEMOI_N_CALLS, names);
     const char* const why = memoi_session_refuses(s, call);
     return why ? memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s",
@@ -396,14 +402,29 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
         status = memoi_session_update_all(s, error);
     else if (!s->is_fused) {
         memob_states_defer(s->states);
-        s->values[1] = s->values[0];
+        if (!s->has_update_values) s->values[1] = s->values[0];
     }
-    s->is_fused = 0;
+    s->is_fused = s->has_update_values = 0;
 
     if (status) return status;
     memoi_session_take_rounds(s);
     memoi_session_plan_if_due(s, 1);
     return memoi_session_report(s, error);
+}
+
+memo_status memo_session_set_update_values(memo_session* s, const void* values, int64_t n_bytes,
+                                           memo_error* error) {
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "session", s);
+    if (n_bytes) MEMOB_REFUSE_NULL(error, "values", values);
+    if (memob_check_integer("memo_session_set_update_values", "n_bytes", n_bytes, 0,
+                            MEMO_BATCH_VALUES_MAX, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    status = memoi_session_check_call(s, MEMOI_CALL_SET_UPDATE_VALUES, error);
+    if (status) return status;
+    memoi_session_put_values(s, 1, values, n_bytes);
+    s->has_update_values = 1;
+    return status;
 }
 
 memo_status memo_session_flush(memo_session* s, memo_error* error) {
@@ -421,7 +442,7 @@ memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
     status = memoi_session_check_call(s, MEMOI_CALL_SKIP_UPDATE, error);
     if (status || !s->states) return status;
     if (!s->states->is_pending) memoi_session_abandon_states(s);
-    s->is_again = 0;
+    s->is_again = s->has_update_values = 0;
     return status;
 }
 
@@ -437,7 +458,7 @@ memo_status memo_session_fill_states(memo_session* s,
     if (status || !s->states) return status;
     update = s->desc.update;
     memoi_session_abandon_states(s);
-    s->is_again = s->is_fused = 0;
+    s->is_again = s->is_fused = s->has_update_values = 0;
     *s->lost = 0;
     s->is_filling = 1;
     if (!s->states->updates) {
