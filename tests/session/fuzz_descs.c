@@ -343,7 +343,7 @@ static void fuzz_attention(fuzz_bytes* in) {
         return;
     }
     memset(&desc.attention, 0, sizeof desc.attention);
-    FUZZ_POINTERS(desc, 368, &desc.device, &desc.stream, &desc.ring, &desc.ulysses, &desc.nodes,
+    FUZZ_POINTERS(desc, 376, &desc.device, &desc.stream, &desc.ring, &desc.ulysses, &desc.nodes,
                   &desc.device_memory);
     desc.sharding = sharding;
     desc.key_sharding = key_sharding;
