@@ -94,8 +94,7 @@ TEST(trees_and_rings_over_nodes_are_right) {
 
 /* Not in debug mode: the labels at the begin of a pass tell. */
 TEST(ranks_that_disagree_are_refused) {
-    static const char* const fields[] = {"scale", "document_begins", "rounds_gradients",
-                                         "ulysses_groups"};
+    static const char* const fields[] = {"scale", "masks", "rounds_gradients", "ulysses_groups"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         for (int is_ring = 0; is_ring < 2; is_ring++) {
             disagreement one = {fields[i],
