@@ -7004,8 +7004,8 @@ typedef struct memob_part {
 typedef struct memob_op {
     int32_t kind, stream;
     int32_t visit; /* the visit, or the one behind which it is enqueued; -1: before the list */
-    /* Of transfers: 0: of a store, 1: of a load; and how many visits come before the one that waits
-     * for it, of those that count.  Copies of two laws are enqueued in that order. */
+    /* What is enqueued with a store (0) or a load (1), and how many visits that count come before
+     * the one that waits for it.  Copies of two laws are enqueued in that order. */
     int32_t is_load, need;
     int32_t list;
     int32_t first_part, n_parts;
@@ -8035,12 +8035,6 @@ typedef struct memob_moves {
     int64_t n_rows;                     /* of this micro-batch */
 } memob_moves;
 
-/* A law with its items' bytes. */
-typedef struct memob_moved_law {
-    memob_sink_law of;
-    memob_moves moves;
-} memob_moved_law;
-
 /* What a micro-batch of n_rows moves. */
 MEMOI int64_t memoi_piece_bytes(const memob_move* piece, int64_t n_rows) {
     const int64_t n_bytes = (n_rows - piece->first_row) * piece->row_bytes;
@@ -8053,6 +8047,7 @@ MEMOI void memoi_moves_use_file(memob_engine* e, const memob_moves* moves, int32
     const int64_t n_bytes = moves->file_bytes[part->item], begin = moves->file_at[part->item];
     const int64_t host = moves->host_at ? moves->host_at[part->at]
                                         : moves->pieces[moves->first_piece[part->item]].host;
+    if (!n_bytes) return;
     MEMO_ASSERT(begin >= 0 && begin + n_bytes <= moves->sizes[MEMO_TIER_FILE]); /* 1 */
     memob_engine_use_file(e, moves->memory, 2 * (int64_t)part->item + (kind == MEMOB_OP_READ),
                           kind == MEMOB_OP_WRITE, host, begin, n_bytes);
@@ -8100,14 +8095,15 @@ MEMOI int memoi_moves_have(const memob_sink* sink, const memob_moves* moves, int
 
 /* Enqueues an operation that copies.  One without bytes in this micro-batch is left out, so that
  * shorter micro-batches, and rows known late, need no law of their own. */
-MEMOI void memoi_moves_enqueue(memob_sink* sink, const memob_moved_law* law, const memob_op* op) {
-    const memob_part *part = &law->of.law->parts[op->first_part], *end = part + op->n_parts;
+MEMOI void memoi_moves_enqueue(memob_sink* sink, const memob_sink_law* of, const memob_moves* moves,
+                               const memob_op* op) {
+    const memob_part *part = &of->law->parts[op->first_part], *end = part + op->n_parts;
     memob_sink_op as = MEMO_ZERO(memob_sink_op);
-    while (part < end && !memoi_moves_have(sink, &law->moves, op->kind, part->item)) part++;
+    while (part < end && !memoi_moves_have(sink, moves, op->kind, part->item)) part++;
     if (part == end) return;
-    memoi_sink_add(sink, &as, &law->of, op);
+    memoi_sink_add(sink, &as, of, op);
     memoi_sink_begin(sink, &as);
-    for (; part < end; part++) memoi_moves_item(sink, &law->moves, op->kind, part);
+    for (; part < end; part++) memoi_moves_item(sink, moves, op->kind, part);
     memoi_sink_end(sink, &as);
 }
 
@@ -8163,7 +8159,8 @@ typedef struct memob_stalls {
 
 /* The law of a round's rows, see `Two laws`. */
 typedef struct memob_step_rows {
-    memob_moved_law law;
+    memob_sink_law of;
+    memob_moves moves;
     memob_stalls* stalls; /* NULL: not measured */
 } memob_step_rows;
 
@@ -8185,8 +8182,8 @@ typedef struct memob_step_desc {
 /* The law of the planned step, or of a phase beside it. */
 typedef struct memob_step_law {
     memob_law law;
-    memob_moved_law moved; /* the same, for a sink */
-    memob_use* uses;       /* their visits count from first_visit of the list */
+    memob_sink_law of; /* the same, for a sink */
+    memob_use* uses;   /* their visits count from first_visit of the list */
     int32_t first_visit, list;
 } memob_step_law;
 
@@ -8374,12 +8371,11 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     memcpy(desc.n_slots, d->n_slots, sizeof desc.n_slots);
     status = memob_law_make(&desc, &of->law, error);
     if (!status) status = memoi_law_join_cells(&of->law, error);
-    of->moved.of.law = &of->law;
-    of->moved.moves = d->moves;
+    of->of.law = &of->law;
     if (!status && d->sink->clock)
-        of->moved.of.clock_cells = MEMOB_ARRAY(&step->arrays, memob_clock_cell, of->law.n_cells);
+        of->of.clock_cells = MEMOB_ARRAY(&step->arrays, memob_clock_cell, of->law.n_cells);
     else if (!status)
-        of->moved.of.cells = MEMOB_ARRAY(&step->arrays, memob_cell, of->law.n_cells);
+        of->of.cells = MEMOB_ARRAY(&step->arrays, memob_cell, of->law.n_cells);
     return !status && step->arrays.failed ? memob_no_memory(error, "the laws of a step") : status;
 }
 
@@ -8519,7 +8515,7 @@ MEMOI const memob_visit* memoi_step_visit(const memob_step* step) {
 
 /* What the law of rows has of a visit; NULL: nothing. */
 MEMOI const memob_op* memoi_step_rows_op(const memob_step* step, const memob_visit* visit) {
-    const memob_law* law = step->rows ? step->rows->law.of.law : NULL;
+    const memob_law* law = step->rows ? step->rows->of.law : NULL;
     int32_t list, k;
     if (!law || visit->row < 0) return NULL;
     list = law->n_lists - 1 - (step->phase == MEMOB_EVALUATION);
@@ -8532,8 +8528,8 @@ MEMOI const memob_op* memoi_step_rows_op(const memob_step* step, const memob_vis
 MEMOI memob_sink_op memoi_step_both(const memob_step* step, const memob_step_law* of,
                                     const memob_op* op, const memob_op* of_rows) {
     memob_sink_op both = MEMO_ZERO(memob_sink_op);
-    memoi_sink_add(step->desc.sink, &both, &of->moved.of, op);
-    if (of_rows) memoi_sink_add(step->desc.sink, &both, &step->rows->law.of, of_rows);
+    memoi_sink_add(step->desc.sink, &both, &of->of, op);
+    if (of_rows) memoi_sink_add(step->desc.sink, &both, &step->rows->of, of_rows);
     return both;
 }
 
@@ -8599,7 +8595,7 @@ MEMOI memo_status memob_step_begin(memob_step* step, memo_error* error) {
 /* Enqueues the copies behind a visit: of states from step->op on, and of rows behind of_rows.
  * Where one fails, step->op stands. */
 MEMOI void memoi_step_copies(memob_step* step, const memob_step_law* of, const memob_op* of_rows) {
-    const memob_law* law = of_rows ? step->rows->law.of.law : NULL;
+    const memob_law* law = of_rows ? step->rows->of.law : NULL;
     const memob_op* end = of->law.ops + step->end[step->phase];
     const memob_op *rows = of_rows, *rows_end = NULL;
     memob_sink* sink = step->desc.sink;
@@ -8611,10 +8607,10 @@ MEMOI void memoi_step_copies(memob_step* step, const memob_step_law* of, const m
         const memob_op* state = memoi_step_copy_at(of->law.ops + step->op, end);
         const memob_op* row = rows ? memoi_step_copy_at(rows, rows_end) : NULL;
         if (row && (!state || memoi_step_is_sooner(row, state))) {
-            memoi_moves_enqueue(sink, &step->rows->law, row);
+            memoi_moves_enqueue(sink, &step->rows->of, &step->rows->moves, row);
             rows++;
         } else if (state) {
-            memoi_moves_enqueue(sink, &of->moved, state);
+            memoi_moves_enqueue(sink, &of->of, &step->desc.moves, state);
             step->op += !sink->engine.status;
         } else {
             return;
@@ -8719,7 +8715,7 @@ MEMOI void memoi_step_reset(memob_step* step) {
     memoi_step_clear(step);
     for (int32_t k = 0; k < step->n_laws; k++) {
         const memob_step_law* of = &step->laws[k];
-        memob_sink_forget(&of->moved.of);
+        memob_sink_forget(&of->of);
     }
     step->desc.sink->entered = NULL;
     step->desc.sink->has_failed = 0;
@@ -10753,7 +10749,7 @@ void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t 
     place = memob_swap_place_of(swap->placement, layer, tensor);
     n_rows = place->is_routed
                  ? place->n_routed
-                 : memob_swap_step_rows(swap->placement, layer, swap->rows.law.moves.n_rows);
+                 : memob_swap_step_rows(swap->placement, layer, swap->rows.moves.n_rows);
     *begin = memob_min(place->recompute_begin, n_rows);
     *end = memob_min(place->recompute_end, n_rows);
     if (*begin == *end) *begin = *end = n_rows;
@@ -10791,10 +10787,9 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
 
 /* What the law of the rows needs to run. */
 MEMOI void memoi_swap_take_rows(memo_swap* swap, const memo_swap_desc* desc) {
-    memob_moved_law* law = &swap->rows.law;
-    memob_moves* moves = &law->moves;
+    memob_moves* moves = &swap->rows.moves;
     const memo_swap_sizes* sizes = &swap->placement->sizes;
-    law->of.law = &swap->law;
+    swap->rows.of.law = &swap->law;
     *moves = memob_swap_moves(&swap->items);
     moves->memory = &swap->own_sink.engine.memory;
     moves->sizes[MEMO_TIER_DEVICE] = sizes->device_bytes;
@@ -10823,7 +10818,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_STREAM_FILE : MEMOB_STREAM_TO_DEVICE;
     status = memoi_law_join_cells(&swap->law, error);
     if (status) return status;
-    swap->rows.law.of.cells = MEMOB_ARRAY(&e->arrays, memob_cell, swap->law.n_cells);
+    swap->rows.of.cells = MEMOB_ARRAY(&e->arrays, memob_cell, swap->law.n_cells);
     e->memory.spill_ops =
         MEMOB_ARRAY(&e->arrays, memob_spill_op,
                     n_spilled ? 2 * (int64_t)swap->items.n_classes * swap->items.n_steps : 0);
@@ -10928,15 +10923,9 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
             "memo_swap_set_rows: a micro-batch is open; end it, or call memo_swap_abandon first");
-    swap->rows.law.moves.n_rows = n_rows;
+    swap->rows.moves.n_rows = n_rows;
     swap->is_forward_only = is_forward_only;
     return MEMO_STATUS_OK;
-}
-
-/* Begins a micro-batch, or all that are in flight. */
-MEMOI memo_status memoi_swap_begin_round(memo_swap* swap, memo_error* error) {
-    const int32_t phase = swap->is_forward_only ? MEMOB_EVALUATION : MEMOB_ONLY;
-    return memob_step_go(&swap->step, phase, &swap->rows, error);
 }
 
 /* A trainer without a session begins or ends a layer. */
@@ -10949,7 +10938,9 @@ MEMOI memo_status memob_swap_visit(memo_swap* swap, int is_backward, int is_end,
     if (status) return status;
     if (is_end) return memob_step_end(step, error);
     if (!is_backward) memob_swap_route_none(swap->placement, layer, swap->is_forward_only);
-    if (!step->is_entered) status = memoi_swap_begin_round(swap, error);
+    if (!step->is_entered)
+        status = memob_step_go(step, swap->is_forward_only ? MEMOB_EVALUATION : MEMOB_ONLY,
+                               &swap->rows, error);
     return status ? status : memob_step_begin(step, error);
 }
 
@@ -11495,22 +11486,29 @@ MEMOI void memoi_states_use(const memob_states* states, const memob_list* list, 
     }
 }
 
+/* The layers whose states a visit uses: its own; beside layer 1 FIRST, and beside the backward of
+ * the layer before it LAST.  Returns how many. */
+MEMOI int32_t memob_states_beside(const memob_visit* visit, int32_t n_layers, int32_t layers[3]) {
+    int32_t n = 0;
+    layers[n++] = visit->layer;
+    if (visit->layer == 1 && visit->pass != MEMOB_UPDATE) layers[n++] = 0;
+    if (visit->layer == n_layers - 2 && visit->pass == MEMOB_BACKWARD) layers[n++] = n_layers - 1;
+    return n;
+}
+
 /* How all visits of a list use states.  The first and the last slice of a layer stand for all.
  * uses: room for 2 n_states of each visit. */
 MEMOI void memoi_states_list_uses(const memob_states* states, const memob_list* list,
                                   memob_use* uses, int32_t* n_uses) {
-    const int32_t n = list->desc.n_layers;
     *n_uses = 0;
     for (int32_t k = 0; k < list->n_visits; k++) {
         const memob_visit* visit = &list->visits[k];
-        const int is_backward = visit->pass == MEMOB_BACKWARD;
-        const int is_layer = visit->layer > 0 && visit->layer <= n;
-        if (is_layer && visit->slice && visit->slice < list->desc.n_slices - 1) continue;
-        memoi_states_use(states, list, k, visit->layer, visit->begins, uses, n_uses);
-        if (visit->pass == MEMOB_UPDATE) continue;
-        if (visit->layer == 1) memoi_states_use(states, list, k, 0, visit->begins, uses, n_uses);
-        if (visit->layer == n && is_backward)
-            memoi_states_use(states, list, k, n + 1, 0, uses, n_uses);
+        int32_t layers[3];
+        const int32_t n = memob_states_beside(visit, states->n_layers, layers);
+        if (visit->row >= 0 && visit->slice && visit->slice < list->desc.n_slices - 1) continue;
+        for (int32_t i = 0; i < n; i++) /* LAST has begun in a visit of its own */
+            memoi_states_use(states, list, k, layers[i], visit->begins && layers[i] <= visit->layer,
+                             uses, n_uses);
     }
 }
 

@@ -5374,7 +5374,7 @@ MEMOI void memoi_rows_free_law(memoi_rows_clock* c) {
         MEMO_FREE(c->laws[k].uses_of);
     }
     memob_arrays_free(&c->work);
-    MEMO_FREE(c->rows.law.of.clock_cells);
+    MEMO_FREE(c->rows.of.clock_cells);
 }
 
 MEMOI int memoi_rows_has_law(const memoi_rows_law* known, const memob_swap_items* it) {
@@ -5385,7 +5385,7 @@ MEMOI int memoi_rows_has_law(const memoi_rows_law* known, const memob_swap_items
 /* Makes the law of the items in place of the oldest known. */
 MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memo_error* error) {
     memoi_rows_law* made = &c->laws[c->n_laws++ % MEMOI_ROWS_LAWS];
-    memob_sink_law* of = &c->rows.law.of;
+    memob_sink_law* of = &c->rows.of;
     memo_status status;
     made->n_items = 0; /* if it fails, none */
     if (!memob_reserve(&made->uses_of, &made->n_most, c->items.n_items, 1))
@@ -5407,11 +5407,11 @@ MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memo_error* error) {
 /* Finds the law of the table whose sums were added up. */
 MEMOI memo_status memoi_rows_find_law(memoi_rows_clock* c, memo_error* error) {
     memo_status status = memob_swap_items_make(c->desc->swap, &c->order, &c->items, error);
-    const memob_law** law = &c->rows.law.of.law;
+    const memob_law** law = &c->rows.of.law;
     *law = NULL;
     for (int32_t k = 0; k < MEMOI_ROWS_LAWS && !status && !*law; k++)
         if (memoi_rows_has_law(&c->laws[k], &c->items)) *law = &c->laws[k].law;
-    c->rows.law.moves = memob_swap_moves(&c->items);
+    c->rows.moves = memob_swap_moves(&c->items);
     return status || *law ? status : memoi_rows_make_law(c, error);
 }
 
@@ -5543,7 +5543,7 @@ MEMOI double memoi_rows_steady(memoi_rows_clock* c, int32_t n) {
 /* Seconds of a step: n micro-batches and the update, as everything that plans and predicts counts
  * them.  Without states every micro-batch takes the same time. */
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
-    const memob_sink_law* of = &c->rows.law.of;
+    const memob_sink_law* of = &c->rows.of;
     const int32_t n = memob_rows_n_batches(c->desc);
     double batch_s;
 
@@ -7249,14 +7249,13 @@ MEMOI int32_t memoi_session_n_ended(const memo_session* s) {
 MEMOI int32_t memoi_session_n_visits(const memo_session* s) {
     return s->n_turn_steps * (s->steps->order || s->batch.is_forward_only ? 1 : 2);
 }
-/* The open step k, the older first; -1: it is not open. */
-MEMOI int32_t memoi_session_open_at(const memo_session* s, int32_t k) {
+/* The open step, of two the older; -1: none. */
+MEMOI int32_t memoi_session_open(const memo_session* s) {
     const memob_step* step = s->part->step;
-    return s->is_running && step->n_ended + k < step->n_begun
-               ? s->part->placement.visits[step->n_ended + k].layer
+    return s->is_running && step->n_ended < step->n_begun
+               ? s->part->placement.visits[step->n_ended].layer
                : -1;
 }
-MEMOI int32_t memoi_session_open(const memo_session* s) { return memoi_session_open_at(s, 0); }
 /* 1: the forward is not over. */
 MEMOI int memoi_session_is_forward(const memo_session* s) {
     return memoi_session_is_turn(s, MEMO_PASS_FORWARD) ||

@@ -3591,18 +3591,13 @@ MEMOI memo_status memoi_swap_generate_visit(void* generator, const memob_visit* 
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
     const memob_swap_placement* placement = g->swap->placement;
     const double between_s = g->costs.profile->between_s;
-    const int is_backward = visit->pass == MEMOB_BACKWARD;
     if (between_s > 0 && memob_swap_computes_between(placement, visit, g->states != NULL))
         memoi_swap_generate_compute(g, "between", between_s, 0);
     if (visit->row < 0) return g->status;
 
-    /* FIRST is used beside the first layer, and LAST beside the last. */
-    g->n_open = 0;
-    g->open[g->n_open++] = visit->layer;
-    if (visit->layer == 1) g->open[g->n_open++] = 0;
-    if (g->states && is_backward && visit->layer == g->states->n_layers - 2)
-        g->open[g->n_open++] = visit->layer + 1;
-    if (!is_backward) memoi_swap_generate_routed(g, placement->visits[visit->row].layer);
+    if (g->states) g->n_open = memob_states_beside(visit, g->states->n_layers, g->open);
+    if (visit->pass == MEMOB_FORWARD)
+        memoi_swap_generate_routed(g, placement->visits[visit->row].layer);
     memoi_swap_generate_layer(g, placement->visits[visit->row].layer, visit->pass);
     return g->status;
 }

@@ -85,7 +85,7 @@ MEMOI const memob_visit* memoi_step_visit(const memob_step* step) {
 
 /* What the law of rows has of a visit; NULL: nothing. */
 MEMOI const memob_op* memoi_step_rows_op(const memob_step* step, const memob_visit* visit) {
-    const memob_law* law = step->rows ? step->rows->law.of.law : NULL;
+    const memob_law* law = step->rows ? step->rows->of.law : NULL;
     int32_t list, k;
     if (!law || visit->row < 0) return NULL;
     list = law->n_lists - 1 - (step->phase == MEMOB_EVALUATION);
@@ -98,8 +98,8 @@ MEMOI const memob_op* memoi_step_rows_op(const memob_step* step, const memob_vis
 MEMOI memob_sink_op memoi_step_both(const memob_step* step, const memob_step_law* of,
                                     const memob_op* op, const memob_op* of_rows) {
     memob_sink_op both = MEMO_ZERO(memob_sink_op);
-    memoi_sink_add(step->desc.sink, &both, &of->moved.of, op);
-    if (of_rows) memoi_sink_add(step->desc.sink, &both, &step->rows->law.of, of_rows);
+    memoi_sink_add(step->desc.sink, &both, &of->of, op);
+    if (of_rows) memoi_sink_add(step->desc.sink, &both, &step->rows->of, of_rows);
     return both;
 }
 
@@ -165,7 +165,7 @@ MEMOI memo_status memob_step_begin(memob_step* step, memo_error* error) {
 /* Enqueues the copies behind a visit: of states from step->op on, and of rows behind of_rows.
  * Where one fails, step->op stands. */
 MEMOI void memoi_step_copies(memob_step* step, const memob_step_law* of, const memob_op* of_rows) {
-    const memob_law* law = of_rows ? step->rows->law.of.law : NULL;
+    const memob_law* law = of_rows ? step->rows->of.law : NULL;
     const memob_op* end = of->law.ops + step->end[step->phase];
     const memob_op *rows = of_rows, *rows_end = NULL;
     memob_sink* sink = step->desc.sink;
@@ -177,10 +177,10 @@ MEMOI void memoi_step_copies(memob_step* step, const memob_step_law* of, const m
         const memob_op* state = memoi_step_copy_at(of->law.ops + step->op, end);
         const memob_op* row = rows ? memoi_step_copy_at(rows, rows_end) : NULL;
         if (row && (!state || memoi_step_is_sooner(row, state))) {
-            memoi_moves_enqueue(sink, &step->rows->law, row);
+            memoi_moves_enqueue(sink, &step->rows->of, &step->rows->moves, row);
             rows++;
         } else if (state) {
-            memoi_moves_enqueue(sink, &of->moved, state);
+            memoi_moves_enqueue(sink, &of->of, &step->desc.moves, state);
             step->op += !sink->engine.status;
         } else {
             return;
@@ -285,7 +285,7 @@ MEMOI void memoi_step_reset(memob_step* step) {
     memoi_step_clear(step);
     for (int32_t k = 0; k < step->n_laws; k++) {
         const memob_step_law* of = &step->laws[k];
-        memob_sink_forget(&of->moved.of);
+        memob_sink_forget(&of->of);
     }
     step->desc.sink->entered = NULL;
     step->desc.sink->has_failed = 0;

@@ -88,8 +88,8 @@ typedef struct memob_part {
 typedef struct memob_op {
     int32_t kind, stream;
     int32_t visit; /* the visit, or the one behind which it is enqueued; -1: before the list */
-    /* Of transfers: 0: of a store, 1: of a load; and how many visits come before the one that waits
-     * for it, of those that count.  Copies of two laws are enqueued in that order. */
+    /* What is enqueued with a store (0) or a load (1), and how many visits that count come before
+     * the one that waits for it.  Copies of two laws are enqueued in that order. */
     int32_t is_load, need;
     int32_t list;
     int32_t first_part, n_parts;

@@ -29,12 +29,6 @@ typedef struct memob_moves {
     int64_t n_rows;                     /* of this micro-batch */
 } memob_moves;
 
-/* A law with its items' bytes. */
-typedef struct memob_moved_law {
-    memob_sink_law of;
-    memob_moves moves;
-} memob_moved_law;
-
 /* What a micro-batch of n_rows moves. */
 MEMOI int64_t memoi_piece_bytes(const memob_move* piece, int64_t n_rows) {
     const int64_t n_bytes = (n_rows - piece->first_row) * piece->row_bytes;
@@ -47,6 +41,7 @@ MEMOI void memoi_moves_use_file(memob_engine* e, const memob_moves* moves, int32
     const int64_t n_bytes = moves->file_bytes[part->item], begin = moves->file_at[part->item];
     const int64_t host = moves->host_at ? moves->host_at[part->at]
                                         : moves->pieces[moves->first_piece[part->item]].host;
+    if (!n_bytes) return;
     MEMO_ASSERT(begin >= 0 && begin + n_bytes <= moves->sizes[MEMO_TIER_FILE]); /* 1 */
     memob_engine_use_file(e, moves->memory, 2 * (int64_t)part->item + (kind == MEMOB_OP_READ),
                           kind == MEMOB_OP_WRITE, host, begin, n_bytes);
@@ -94,13 +89,14 @@ MEMOI int memoi_moves_have(const memob_sink* sink, const memob_moves* moves, int
 
 /* Enqueues an operation that copies.  One without bytes in this micro-batch is left out, so that
  * shorter micro-batches, and rows known late, need no law of their own. */
-MEMOI void memoi_moves_enqueue(memob_sink* sink, const memob_moved_law* law, const memob_op* op) {
-    const memob_part *part = &law->of.law->parts[op->first_part], *end = part + op->n_parts;
+MEMOI void memoi_moves_enqueue(memob_sink* sink, const memob_sink_law* of, const memob_moves* moves,
+                               const memob_op* op) {
+    const memob_part *part = &of->law->parts[op->first_part], *end = part + op->n_parts;
     memob_sink_op as = MEMO_ZERO(memob_sink_op);
-    while (part < end && !memoi_moves_have(sink, &law->moves, op->kind, part->item)) part++;
+    while (part < end && !memoi_moves_have(sink, moves, op->kind, part->item)) part++;
     if (part == end) return;
-    memoi_sink_add(sink, &as, &law->of, op);
+    memoi_sink_add(sink, &as, of, op);
     memoi_sink_begin(sink, &as);
-    for (; part < end; part++) memoi_moves_item(sink, &law->moves, op->kind, part);
+    for (; part < end; part++) memoi_moves_item(sink, moves, op->kind, part);
     memoi_sink_end(sink, &as);
 }

@@ -147,22 +147,29 @@ MEMOI void memoi_states_use(const memob_states* states, const memob_list* list, 
     }
 }
 
+/* The layers whose states a visit uses: its own; beside layer 1 FIRST, and beside the backward of
+ * the layer before it LAST.  Returns how many. */
+MEMOI int32_t memob_states_beside(const memob_visit* visit, int32_t n_layers, int32_t layers[3]) {
+    int32_t n = 0;
+    layers[n++] = visit->layer;
+    if (visit->layer == 1 && visit->pass != MEMOB_UPDATE) layers[n++] = 0;
+    if (visit->layer == n_layers - 2 && visit->pass == MEMOB_BACKWARD) layers[n++] = n_layers - 1;
+    return n;
+}
+
 /* How all visits of a list use states.  The first and the last slice of a layer stand for all.
  * uses: room for 2 n_states of each visit. */
 MEMOI void memoi_states_list_uses(const memob_states* states, const memob_list* list,
                                   memob_use* uses, int32_t* n_uses) {
-    const int32_t n = list->desc.n_layers;
     *n_uses = 0;
     for (int32_t k = 0; k < list->n_visits; k++) {
         const memob_visit* visit = &list->visits[k];
-        const int is_backward = visit->pass == MEMOB_BACKWARD;
-        const int is_layer = visit->layer > 0 && visit->layer <= n;
-        if (is_layer && visit->slice && visit->slice < list->desc.n_slices - 1) continue;
-        memoi_states_use(states, list, k, visit->layer, visit->begins, uses, n_uses);
-        if (visit->pass == MEMOB_UPDATE) continue;
-        if (visit->layer == 1) memoi_states_use(states, list, k, 0, visit->begins, uses, n_uses);
-        if (visit->layer == n && is_backward)
-            memoi_states_use(states, list, k, n + 1, 0, uses, n_uses);
+        int32_t layers[3];
+        const int32_t n = memob_states_beside(visit, states->n_layers, layers);
+        if (visit->row >= 0 && visit->slice && visit->slice < list->desc.n_slices - 1) continue;
+        for (int32_t i = 0; i < n; i++) /* LAST has begun in a visit of its own */
+            memoi_states_use(states, list, k, layers[i], visit->begins && layers[i] <= visit->layer,
+                             uses, n_uses);
     }
 }
 

@@ -53,7 +53,8 @@ typedef struct memob_stalls {
 
 /* The law of a round's rows, see `Two laws`. */
 typedef struct memob_step_rows {
-    memob_moved_law law;
+    memob_sink_law of;
+    memob_moves moves;
     memob_stalls* stalls; /* NULL: not measured */
 } memob_step_rows;
 
@@ -75,8 +76,8 @@ typedef struct memob_step_desc {
 /* The law of the planned step, or of a phase beside it. */
 typedef struct memob_step_law {
     memob_law law;
-    memob_moved_law moved; /* the same, for a sink */
-    memob_use* uses;       /* their visits count from first_visit of the list */
+    memob_sink_law of; /* the same, for a sink */
+    memob_use* uses;   /* their visits count from first_visit of the list */
     int32_t first_visit, list;
 } memob_step_law;
 
@@ -264,12 +265,11 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     memcpy(desc.n_slots, d->n_slots, sizeof desc.n_slots);
     status = memob_law_make(&desc, &of->law, error);
     if (!status) status = memoi_law_join_cells(&of->law, error);
-    of->moved.of.law = &of->law;
-    of->moved.moves = d->moves;
+    of->of.law = &of->law;
     if (!status && d->sink->clock)
-        of->moved.of.clock_cells = MEMOB_ARRAY(&step->arrays, memob_clock_cell, of->law.n_cells);
+        of->of.clock_cells = MEMOB_ARRAY(&step->arrays, memob_clock_cell, of->law.n_cells);
     else if (!status)
-        of->moved.of.cells = MEMOB_ARRAY(&step->arrays, memob_cell, of->law.n_cells);
+        of->of.cells = MEMOB_ARRAY(&step->arrays, memob_cell, of->law.n_cells);
     return !status && step->arrays.failed ? memob_no_memory(error, "the laws of a step") : status;
 }
 

@@ -41,7 +41,7 @@ void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t 
     place = memob_swap_place_of(swap->placement, layer, tensor);
     n_rows = place->is_routed
                  ? place->n_routed
-                 : memob_swap_step_rows(swap->placement, layer, swap->rows.law.moves.n_rows);
+                 : memob_swap_step_rows(swap->placement, layer, swap->rows.moves.n_rows);
     *begin = memob_min(place->recompute_begin, n_rows);
     *end = memob_min(place->recompute_end, n_rows);
     if (*begin == *end) *begin = *end = n_rows;
@@ -79,10 +79,9 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
 
 /* What the law of the rows needs to run. */
 MEMOI void memoi_swap_take_rows(memo_swap* swap, const memo_swap_desc* desc) {
-    memob_moved_law* law = &swap->rows.law;
-    memob_moves* moves = &law->moves;
+    memob_moves* moves = &swap->rows.moves;
     const memo_swap_sizes* sizes = &swap->placement->sizes;
-    law->of.law = &swap->law;
+    swap->rows.of.law = &swap->law;
     *moves = memob_swap_moves(&swap->items);
     moves->memory = &swap->own_sink.engine.memory;
     moves->sizes[MEMO_TIER_DEVICE] = sizes->device_bytes;
@@ -111,7 +110,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_STREAM_FILE : MEMOB_STREAM_TO_DEVICE;
     status = memoi_law_join_cells(&swap->law, error);
     if (status) return status;
-    swap->rows.law.of.cells = MEMOB_ARRAY(&e->arrays, memob_cell, swap->law.n_cells);
+    swap->rows.of.cells = MEMOB_ARRAY(&e->arrays, memob_cell, swap->law.n_cells);
     e->memory.spill_ops =
         MEMOB_ARRAY(&e->arrays, memob_spill_op,
                     n_spilled ? 2 * (int64_t)swap->items.n_classes * swap->items.n_steps : 0);
@@ -216,15 +215,9 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
             "memo_swap_set_rows: a micro-batch is open; end it, or call memo_swap_abandon first");
-    swap->rows.law.moves.n_rows = n_rows;
+    swap->rows.moves.n_rows = n_rows;
     swap->is_forward_only = is_forward_only;
     return MEMO_STATUS_OK;
-}
-
-/* Begins a micro-batch, or all that are in flight. */
-MEMOI memo_status memoi_swap_begin_round(memo_swap* swap, memo_error* error) {
-    const int32_t phase = swap->is_forward_only ? MEMOB_EVALUATION : MEMOB_ONLY;
-    return memob_step_go(&swap->step, phase, &swap->rows, error);
 }
 
 /* A trainer without a session begins or ends a layer. */
@@ -237,7 +230,9 @@ MEMOI memo_status memob_swap_visit(memo_swap* swap, int is_backward, int is_end,
     if (status) return status;
     if (is_end) return memob_step_end(step, error);
     if (!is_backward) memob_swap_route_none(swap->placement, layer, swap->is_forward_only);
-    if (!step->is_entered) status = memoi_swap_begin_round(swap, error);
+    if (!step->is_entered)
+        status = memob_step_go(step, swap->is_forward_only ? MEMOB_EVALUATION : MEMOB_ONLY,
+                               &swap->rows, error);
     return status ? status : memob_step_begin(step, error);
 }
 

@@ -684,7 +684,7 @@ TEST(transfers_have_bytes) {
             const int32_t kind = law->ops[k].kind;
             const int64_t before_bytes = copied_bytes[0] + copied_bytes[1];
             if (kind != MEMOB_OP_STORE && kind != MEMOB_OP_LOAD) continue;
-            memoi_moves_enqueue(c.swap->sink, &c.swap->rows.law, &law->ops[k]);
+            memoi_moves_enqueue(c.swap->sink, &c.swap->rows.of, &c.swap->rows.moves, &law->ops[k]);
             CHECK_CASE(copied_bytes[0] + copied_bytes[1] > before_bytes, "round %d: %s", round,
                        describe(&c));
             n_transfers++;

@@ -137,7 +137,7 @@ MEMOI void memoi_rows_free_law(memoi_rows_clock* c) {
         MEMO_FREE(c->laws[k].uses_of);
     }
     memob_arrays_free(&c->work);
-    MEMO_FREE(c->rows.law.of.clock_cells);
+    MEMO_FREE(c->rows.of.clock_cells);
 }
 
 MEMOI int memoi_rows_has_law(const memoi_rows_law* known, const memob_swap_items* it) {
@@ -148,7 +148,7 @@ MEMOI int memoi_rows_has_law(const memoi_rows_law* known, const memob_swap_items
 /* Makes the law of the items in place of the oldest known. */
 MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memo_error* error) {
     memoi_rows_law* made = &c->laws[c->n_laws++ % MEMOI_ROWS_LAWS];
-    memob_sink_law* of = &c->rows.law.of;
+    memob_sink_law* of = &c->rows.of;
     memo_status status;
     made->n_items = 0; /* if it fails, none */
     if (!memob_reserve(&made->uses_of, &made->n_most, c->items.n_items, 1))
@@ -170,11 +170,11 @@ MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memo_error* error) {
 /* Finds the law of the table whose sums were added up. */
 MEMOI memo_status memoi_rows_find_law(memoi_rows_clock* c, memo_error* error) {
     memo_status status = memob_swap_items_make(c->desc->swap, &c->order, &c->items, error);
-    const memob_law** law = &c->rows.law.of.law;
+    const memob_law** law = &c->rows.of.law;
     *law = NULL;
     for (int32_t k = 0; k < MEMOI_ROWS_LAWS && !status && !*law; k++)
         if (memoi_rows_has_law(&c->laws[k], &c->items)) *law = &c->laws[k].law;
-    c->rows.law.moves = memob_swap_moves(&c->items);
+    c->rows.moves = memob_swap_moves(&c->items);
     return status || *law ? status : memoi_rows_make_law(c, error);
 }
 
@@ -306,7 +306,7 @@ MEMOI double memoi_rows_steady(memoi_rows_clock* c, int32_t n) {
 /* Seconds of a step: n micro-batches and the update, as everything that plans and predicts counts
  * them.  Without states every micro-batch takes the same time. */
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
-    const memob_sink_law* of = &c->rows.law.of;
+    const memob_sink_law* of = &c->rows.of;
     const int32_t n = memob_rows_n_batches(c->desc);
     double batch_s;
 

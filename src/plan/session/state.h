@@ -123,14 +123,13 @@ MEMOI int32_t memoi_session_n_ended(const memo_session* s) {
 MEMOI int32_t memoi_session_n_visits(const memo_session* s) {
     return s->n_turn_steps * (s->steps->order || s->batch.is_forward_only ? 1 : 2);
 }
-/* The open step k, the older first; -1: it is not open. */
-MEMOI int32_t memoi_session_open_at(const memo_session* s, int32_t k) {
+/* The open step, of two the older; -1: none. */
+MEMOI int32_t memoi_session_open(const memo_session* s) {
     const memob_step* step = s->part->step;
-    return s->is_running && step->n_ended + k < step->n_begun
-               ? s->part->placement.visits[step->n_ended + k].layer
+    return s->is_running && step->n_ended < step->n_begun
+               ? s->part->placement.visits[step->n_ended].layer
                : -1;
 }
-MEMOI int32_t memoi_session_open(const memo_session* s) { return memoi_session_open_at(s, 0); }
 /* 1: the forward is not over. */
 MEMOI int memoi_session_is_forward(const memo_session* s) {
     return memoi_session_is_turn(s, MEMO_PASS_FORWARD) ||
