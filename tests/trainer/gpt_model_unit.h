@@ -11,6 +11,7 @@
 #include "gpt/model/model.c"
 #include "gpt/model/checkpoint.c"
 #include "gpt/model/generate.c"
+#include "gpt/model/mapped.c"
 #include "gpt/model/json.c"
 #include "gpt/model/safetensors.c"
 #include "gpt/model/config.c"

@@ -2,6 +2,7 @@
  * refused by the name of the file and the field. */
 #include "memo.h"
 
+#include "gpt/model/mapped.c"
 #include "gpt/model/safetensors.c"
 #include "gpt/model/json.c"
 

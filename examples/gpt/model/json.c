@@ -3,13 +3,10 @@
 
 #ifdef GPT_JSON
 #include "gpt/model/json.h"
+#include "gpt/model/mapped.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static int gpt_json_is_blank(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
@@ -45,28 +42,17 @@ cJSON* gpt_json_parse(const char* path, const char* text, int64_t n_bytes, memo_
 
 cJSON* gpt_json_read(const char* path, memo_error* error) {
     enum { MOST = 64 << 20 };
-    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    struct stat info;
-    char* text = NULL;
-    ssize_t n = -1;
-    int64_t n_bytes = 0;
+    gpt_mapped file;
+    const char* why = gpt_map(path, &file);
     cJSON* json = NULL;
-    const int is_known = fd >= 0 && fstat(fd, &info) == 0;
-
-    if (is_known && S_ISREG(info.st_mode) && info.st_size <= MOST)
-        text = (char*)malloc((size_t)info.st_size + 1);
-    while (text && n_bytes <= info.st_size &&
-           (n = read(fd, text + n_bytes, (size_t)(info.st_size + 1 - n_bytes))) > 0)
-        n_bytes += n;
-    if (text && n == 0)
-        json = gpt_json_parse(path, text, n_bytes, error);
-    else if (is_known && (!S_ISREG(info.st_mode) || info.st_size > MOST))
+    if (why == gpt_not_regular || file.n_bytes > MOST)
         memo_error_set(error, MEMO_STATUS_FORMAT, "%.300s: not a regular file of 64 MB at most",
                        path);
+    else if (why)
+        memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be read: %s", path, why);
     else
-        memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be read: %s", path, strerror(errno));
-    free(text);
-    if (fd >= 0) close(fd);
+        json = gpt_json_parse(path, (const char*)file.bytes, file.n_bytes, error);
+    gpt_unmap(&file);
     return json;
 }
 

@@ -206,8 +206,11 @@ void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to, gpt_a
     gpt_rope_rows(model, "RoPE of k", g.dk, -1, rows);
     g.dq = gpt_back_head_norm(model, layer, 0, g.dq, t[GPT_Q_RAW], rows);
     g.dk = gpt_back_head_norm(model, layer, 1, g.dk, t[GPT_K_RAW], rows);
-    for (int i = 0; i < 3 && model->config.has_biases; i++)
-        gpt_bias(model, layer, GPT_W_QUERY_BIAS + i, 1, i == 0 ? g.dq : i == 1 ? g.dk : g.dv, rows);
+    if (model->config.has_biases) {
+        gpt_bias(model, layer, GPT_W_QUERY_BIAS, 1, g.dq, rows);
+        gpt_bias(model, layer, GPT_W_KEY_BIAS, 1, g.dk, rows);
+        gpt_bias(model, layer, GPT_W_VALUE_BIAS, 1, g.dv, rows);
+    }
     d_norm = gpt_take_over(model, is_plain, t[GPT_ATTENTION], rows, hidden);
     gpt_linear_back(model, layer, GPT_W_QUERY, d_norm, g.dq, t[GPT_NORM1], 1, rows);
     gpt_linear_back(model, layer, GPT_W_KEY, d_norm, g.dk, t[GPT_NORM1], 0, rows);

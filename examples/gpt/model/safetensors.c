@@ -1,12 +1,8 @@
 #include "gpt/model/safetensors.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #ifdef GPT_JSON
@@ -38,8 +34,7 @@ const gpt_stored_tensor* gpt_stored_find(const gpt_stored* stored, const char* n
 
 void gpt_stored_close(gpt_stored* stored) {
     for (int32_t i = 0; i < stored->n_files; i++) {
-        if (stored->files[i].bytes)
-            munmap((void*)(uintptr_t)stored->files[i].bytes, (size_t)stored->files[i].n_bytes);
+        gpt_unmap(&stored->files[i].mapped);
         free(stored->files[i].path);
     }
     for (int64_t i = 0; i < stored->n_tensors; i++) free(stored->tensors[i].name);
@@ -178,7 +173,7 @@ static memo_status gpt_stored_parse_tensor(const gpt_stored_file* file, int64_t 
         int64_t* dim = &tensor->dims[tensor->n_dims++];
         if (!gpt_json_whole(item, dim))
             return gpt_stored_bad(file->path, json->string, "shape: not whole numbers", error);
-        if (*dim && tensor->n > file->n_bytes / *dim)
+        if (*dim && tensor->n > file->mapped.n_bytes / *dim)
             return gpt_stored_bad(file->path, json->string, "shape: more elements than the file",
                                   error);
         tensor->n *= *dim;
@@ -190,14 +185,14 @@ static memo_status gpt_stored_parse_tensor(const gpt_stored_file* file, int64_t 
         !gpt_json_whole(cJSON_GetArrayItem(offsets, 1), &end))
         return gpt_stored_bad(file->path, json->string, "data_offsets: not two whole numbers",
                               error);
-    if (begin > end || end > file->n_bytes - data)
+    if (begin > end || end > file->mapped.n_bytes - data)
         return gpt_stored_bad(file->path, json->string,
                               "data_offsets: outside of the file, which may be cut short", error);
     tensor->n_bytes = end - begin;
     if (tensor->n_bytes != tensor->n * element)
         return gpt_stored_bad(file->path, json->string,
                               "data_offsets: not the bytes of its dtype and shape", error);
-    tensor->bytes = file->bytes + data + begin;
+    tensor->bytes = file->mapped.bytes + data + begin;
     tensor->path = file->path;
     tensor->name = strdup(json->string);
     return tensor->name ? MEMO_STATUS_OK : gpt_no_memory("the names of tensors", error);
@@ -216,7 +211,7 @@ static int gpt_stored_by_name(const void* a, const void* b) {
 static memo_status gpt_stored_check_bytes(const gpt_stored_file* file, int64_t data,
                                           gpt_stored_tensor* tensors, int64_t n,
                                           memo_error* error) {
-    const unsigned char* at = file->bytes + data;
+    const unsigned char* at = file->mapped.bytes + data;
     qsort(tensors, (size_t)n, sizeof *tensors, gpt_stored_by_bytes);
     for (int64_t i = 0; i < n; i++) {
         if (tensors[i].bytes != at)
@@ -227,7 +222,7 @@ static memo_status gpt_stored_check_bytes(const gpt_stored_file* file, int64_t d
                                   error);
         at += tensors[i].n_bytes;
     }
-    if (at != file->bytes + file->n_bytes)
+    if (at != file->mapped.bytes + file->mapped.n_bytes)
         return gpt_stored_bad(file->path, NULL, "has bytes behind its last tensor", error);
     return MEMO_STATUS_OK;
 }
@@ -239,13 +234,15 @@ static memo_status gpt_stored_parse(gpt_stored* stored, const gpt_stored_file* f
     int64_t n_header = 0;
     cJSON *json, *item;
     memo_status status = MEMO_STATUS_OK;
-    for (int i = 7; i >= 0 && file->n_bytes >= 8; i--)
-        n_header = n_header > GPT_STORED_HEADER_MAX ? n_header : n_header * 256 + file->bytes[i];
-    if (file->n_bytes < 8 || n_header > GPT_STORED_HEADER_MAX || n_header > file->n_bytes - 8)
+    for (int i = 7; i >= 0 && file->mapped.n_bytes >= 8; i--)
+        n_header =
+            n_header > GPT_STORED_HEADER_MAX ? n_header : n_header * 256 + file->mapped.bytes[i];
+    if (file->mapped.n_bytes < 8 || n_header > GPT_STORED_HEADER_MAX ||
+        n_header > file->mapped.n_bytes - 8)
         return gpt_stored_bad(file->path, NULL,
                               "no safetensors: its header is longer than the file or 100 MB",
                               error);
-    json = gpt_json_parse(file->path, (const char*)file->bytes + 8, n_header, error);
+    json = gpt_json_parse(file->path, (const char*)file->mapped.bytes + 8, n_header, error);
     if (!json) return error->status;
 
     gpt_stored_tensor* larger = (gpt_stored_tensor*)realloc(
@@ -271,41 +268,13 @@ static memo_status gpt_stored_parse(gpt_stored* stored, const gpt_stored_file* f
                                            stored->n_tensors - n_before, error);
 }
 
-static memo_status gpt_stored_cannot(const char* path, memo_error* error) {
-    return memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be read: %s", path,
-                          strerror(errno));
-}
-
-/* Maps a file.  A pipe is refused without waiting for its writer. */
-static memo_status gpt_stored_map(gpt_stored_file* file, memo_error* error) {
-    const int fd = open(file->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    struct stat info;
-    void* bytes = NULL;
-    memo_status status = MEMO_STATUS_OK;
-    if (fd < 0) return gpt_stored_cannot(file->path, error);
-    if (fstat(fd, &info))
-        status = gpt_stored_cannot(file->path, error);
-    else if (!S_ISREG(info.st_mode))
-        status = gpt_stored_bad(file->path, NULL, "not a regular file", error);
-    else if (info.st_size > 0)
-        bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    if (bytes == MAP_FAILED)
-        status = gpt_stored_cannot(file->path, error);
-    else if (!status && bytes) {
-        file->bytes = (const unsigned char*)bytes;
-        file->n_bytes = (int64_t)info.st_size;
-    }
-    close(fd);
-    return status;
-}
-
 /* Maps FOLDER/NAME and appends its tensors, unless it is open. */
 static memo_status gpt_stored_add(gpt_stored* stored, const char* folder, const char* name,
                                   memo_error* error) {
     const size_t n = strlen(folder) + strlen(name) + 2;
     char* path = (char*)malloc(n);
     gpt_stored_file* larger;
-    memo_status status;
+    const char* why;
     if (!path) return gpt_no_memory("the name of a file", error);
     snprintf(path, n, "%s/%s", folder, name);
     for (int32_t i = 0; i < stored->n_files; i++)
@@ -324,8 +293,10 @@ static memo_status gpt_stored_add(gpt_stored* stored, const char* folder, const 
     gpt_stored_file* file = &stored->files[stored->n_files++];
     memset(file, 0, sizeof *file);
     file->path = path;
-    status = gpt_stored_map(file, error);
-    return status ? status : gpt_stored_parse(stored, file, error);
+    why = gpt_map(path, &file->mapped);
+    if (!why) return gpt_stored_parse(stored, file, error);
+    if (why == gpt_not_regular) return gpt_stored_bad(path, NULL, why, error);
+    return memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be read: %s", path, why);
 }
 
 /* The files of an index.  A file lies beside it. */

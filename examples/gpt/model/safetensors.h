@@ -12,13 +12,13 @@
 #define GPT_SAFETENSORS_H
 
 #include "gpt/model/gpt.h"
+#include "gpt/model/mapped.h"
 
 enum { GPT_STORED_DIMS = 8, GPT_STORED_NAME = 256 };
 
 typedef struct gpt_stored_file {
     char* path;
-    const unsigned char* bytes;
-    int64_t n_bytes;
+    gpt_mapped mapped;
 } gpt_stored_file;
 
 typedef struct gpt_stored_tensor {

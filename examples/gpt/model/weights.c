@@ -68,7 +68,8 @@ static int64_t gpt_weight_run(const gpt_parameter* p, int32_t tensor_rank, int64
 
 static memo_status gpt_weight_bad(const gpt_stored* stored, const gpt_stored_tensor* tensor,
                                   const char* name, const char* fault, memo_error* error) {
-    const char* path = tensor ? tensor->path : stored->n_files ? stored->files[0].path : "";
+    const char* path = stored->n_files ? stored->files[0].path : "";
+    if (tensor) path = tensor->path;
     return memo_error_set(error, MEMO_STATUS_FORMAT, "%.300s: tensor `%s`: %s", path,
                           gpt_show(name).text, fault);
 }

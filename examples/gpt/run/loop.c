@@ -225,12 +225,12 @@ static void print_loss(const job* j) {
     for (int64_t i = n_losses - n; i < n_losses; i++) sum += j->losses[i];
     mean = sum / (double)n;
     printf("\nloss, mean of the last %lld step%s   %.3f nats per %s\n", (long long)n,
-           n == 1 ? "" : "s", mean, j->text.vocabulary || j->text.tokens ? "token" : "byte");
+           n == 1 ? "" : "s", mean, j->text.vocabulary || j->text.tokens.bytes ? "token" : "byte");
     if (j->text.vocabulary) {
         printf("a uniform guess                %.3f nats per token\n", j->text.unigram_nats);
         return;
     }
-    if (j->text.tokens) {
+    if (j->text.tokens.bytes) {
         printf("the tokens' unigram entropy    %.3f nats per token\n", j->text.unigram_nats);
         return;
     }

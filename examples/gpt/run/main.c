@@ -29,7 +29,7 @@ static void print_text(const job* j) {
         printf("text      random tokens below %lld\n", (long long)j->text.vocabulary);
         return;
     }
-    if (j->text.tokens) {
+    if (j->text.tokens.bytes) {
         printf("tokens    %lld below %lld in %s\nentropy   %.3f nats per token\n",
                (long long)j->text.n_tokens, j->options.vocabulary, j->options.tokens,
                j->text.unigram_nats);

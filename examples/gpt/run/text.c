@@ -1,21 +1,15 @@
 #include "gpt/run/text.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "tools/tool_files.h"
 
 void train_text_free(train_text* text) {
     free(text->bytes);
-    if (text->tokens)
-        munmap((void*)(uintptr_t)text->tokens, (size_t)(text->n_tokens * text->token_bytes));
+    gpt_unmap(&text->tokens);
     if (text->is_own) globfree(&text->found);
     memset(text, 0, sizeof *text);
 }
@@ -91,8 +85,8 @@ static memo_status train_text_measure(train_text* text, memo_error* error) {
 static int32_t train_text_at(const train_text* text, int64_t i) {
     const uint8_t* at;
     uint32_t token = 0;
-    if (!text->tokens) return text->bytes[i];
-    at = text->tokens + i * text->token_bytes;
+    if (!text->tokens.bytes) return text->bytes[i];
+    at = text->tokens.bytes + i * text->token_bytes;
     for (int k = 0; k < text->token_bytes; k++) token |= (uint32_t)at[k] << 8 * k;
     return token > INT32_MAX ? INT32_MAX : (int32_t)token;
 }
@@ -119,41 +113,26 @@ static memo_status train_text_count(train_text* text, const char* path, int64_t 
     return status;
 }
 
-static memo_status train_text_open(train_text* text, const char* path, int64_t* n_bytes,
-                                   memo_error* error) {
-    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    struct stat info;
-    void* bytes = MAP_FAILED;
-    const char* why = NULL;
-    if (fd < 0 || fstat(fd, &info))
-        why = strerror(errno);
-    else if (!S_ISREG(info.st_mode))
-        why = "not a regular file";
-    else if (info.st_size == 0)
-        why = "the file is empty";
-    else if ((bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0)) == MAP_FAILED)
-        why = strerror(errno);
-    if (fd >= 0) close(fd);
-    if (why)
-        return memo_error_set(error, MEMO_STATUS_IO, "--tokens %.300s: cannot be read: %s", path,
-                              why);
-    text->tokens = (const uint8_t*)bytes;
-    *n_bytes = (int64_t)info.st_size;
-    return MEMO_STATUS_OK;
-}
-
 memo_status train_text_map(train_text* text, const char* path, int64_t vocabulary, int64_t sequence,
                            memo_error* error) {
     const char* end = strrchr(path, '.');
-    int64_t n_bytes = 0;
-    memo_status status;
-    text->token_bytes = end && !strcmp(end, ".u16") ? 2 : end && !strcmp(end, ".u32") ? 4 : 0;
+    int64_t n_bytes;
+    const char* why;
+    text->token_bytes = 0;
+    if (end && !strcmp(end, ".u16")) text->token_bytes = 2;
+    if (end && !strcmp(end, ".u32")) text->token_bytes = 4;
     if (!text->token_bytes)
         return gpt_invalid(error,
                            "--tokens %.300s: a name that ends in .u16 or .u32, the size of its "
                            "tokens, would work",
                            path);
-    if ((status = train_text_open(text, path, &n_bytes, error))) return status;
+
+    why = gpt_map(path, &text->tokens);
+    if (!why && !text->tokens.bytes) why = "the file is empty";
+    if (why)
+        return memo_error_set(error, MEMO_STATUS_IO, "--tokens %.300s: cannot be read: %s", path,
+                              why);
+    n_bytes = text->tokens.n_bytes;
     text->n_tokens = n_bytes / text->token_bytes;
     if (n_bytes % text->token_bytes)
         return gpt_invalid(error, "--tokens %.300s: %lld bytes are no whole tokens of %lld bytes",
@@ -164,7 +143,7 @@ memo_status train_text_map(train_text* text, const char* path, int64_t vocabular
                            "more than its length: %lld; try more or a shorter --seq",
                            path, (long long)text->n_tokens, (long long)sequence,
                            (long long)sequence + 1);
-    text->digest = digest_bytes(text->tokens, n_bytes);
+    text->digest = digest_bytes(text->tokens.bytes, n_bytes);
     return train_text_count(text, path, vocabulary, error);
 }
 

@@ -4,6 +4,7 @@
 
 #include <glob.h>
 
+#include "gpt/model/mapped.h"
 #include "gpt/run/options.h"
 
 typedef struct train_text {
@@ -16,7 +17,7 @@ typedef struct train_text {
     uint64_t digest;                  /* of the bytes; 0: random tokens */
     double unigram_nats, bigram_nats; /* entropy of a byte; of a byte given the previous byte */
     int64_t vocabulary;               /* random tokens below it instead of bytes; 0: bytes */
-    const uint8_t* tokens;            /* a mapped file instead of bytes; NULL: none */
+    gpt_mapped tokens;                /* a file instead of bytes; without bytes: none */
     int64_t n_tokens, token_bytes;    /* of the bytes, or of that file */
 } train_text;
 
