@@ -6155,6 +6155,7 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
 #define MEMOI_ROWS_LOOKS_MAX    24000000
 #define MEMOI_ROWS_ROUNDS       8
 #define MEMOI_ROWS_WALKS        6 /* the first rounds, which change at random */
+#define MEMOI_ROWS_PARTS_FIRST  8 /* of a whole search, of which the first takes one */
 /* How much longer a step is accepted at first: a change of one of few layers makes more. */
 #define MEMOI_ROWS_HEAT       0.001
 #define MEMOI_ROWS_HEAT_LAYER 0.04 /* over the number of layers */
@@ -6415,7 +6416,7 @@ MEMOI void memoi_rows_walk(memoi_rows_planner* p, int round, double heat, int64_
  * table of few layers is far from others that are as good.  Tables that do not fit are accepted
  * only on the way from one that fits less.  While nothing fits, a round that comes no nearer is the
  * last.  The last rounds try pairs in turn.  n_parts: takes so small a part of the time. */
-MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
+MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts, int is_whole) {
     static const double hotter[] = {1, 3, 9}; /* in rounds by turns */
     const memoi_rows_score* best = &p->best.score;
     const memo_swap_plan_desc* wide = p->desc;
@@ -6425,7 +6426,6 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
                             6 * n_states; /* three passes of two steps */
     int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST);
-    const int is_whole = n_parts == 1 && p->aim.effort == MEMOI_ROWS_EFFORT_WHOLE;
     int64_t n_seen = 0;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
     n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
@@ -6448,6 +6448,17 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
             break; /* nothing fits, and nothing comes nearer */
     }
     p->enough_s = HUGE_VAL;
+}
+
+/* A whole search: an eighth of its time, then twice as much from the best on, until that gains less
+ * than a ten-thousandth.  Most problems end early. */
+MEMOI void memoi_rows_search_whole(memoi_rows_planner* p) {
+    const memoi_rows_score* best = &p->best.score;
+    for (int n_parts = MEMOI_ROWS_PARTS_FIRST; n_parts > 1; n_parts /= 2) {
+        const double before_s = best->excess_bytes > 0 ? HUGE_VAL : best->step_s;
+        memoi_rows_search(p, n_parts, p->aim.effort == MEMOI_ROWS_EFFORT_WHOLE);
+        if (n_parts < MEMOI_ROWS_PARTS_FIRST && best->step_s > before_s * (1 - 1e-4)) return;
+    }
 }
 
 /* The trial becomes the table of an alpha. */
@@ -6536,7 +6547,10 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
     if (memoi_rows_is_hopeless(p) || (p->aim.effort && p->best.score.excess_bytes <= 0)) return;
     memoi_rows_copy(p, &p->best, &p->plan);
     memoi_rows_fill_by_worth(p);
-    memoi_rows_search(p, n_parts);
+    if (n_parts == 1)
+        memoi_rows_search_whole(p);
+    else
+        memoi_rows_search(p, n_parts, 0);
 }
 
 /* --- >>row limits ---
@@ -6544,9 +6558,12 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
  * nothing of how a search changes a table. */
 
 #define MEMOI_ROWS_GAIN 1e-5 /* the least share of a step that is named */
-/* A search takes so small a part of the plan's if limits are ranked, or the gain is stated. */
-#define MEMOI_ROWS_PARTS_RANKED 32
-#define MEMOI_ROWS_PARTS_STATED 4
+/* A search takes so small a part of the most time if choices are ranked, if all layers of a kind
+ * have the same rows, if limits are ranked, or if the gain is stated. */
+#define MEMOI_ROWS_PARTS_RANKED  32
+#define MEMOI_ROWS_PARTS_UNIFORM 4
+#define MEMOI_ROWS_PARTS_LIMITS  128
+#define MEMOI_ROWS_PARTS_STATED  16
 
 /* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
  * limit. */
@@ -6597,7 +6614,7 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
         memoi_rows_copy(p, &p->plan, &p->trial);
         (void)memoi_rows_try(p);
         if (n_parts == MEMOI_ROWS_PARTS_STATED) memoi_rows_fill_by_worth(p);
-        memoi_rows_search(p, n_parts);
+        memoi_rows_search(p, n_parts, 0);
     }
     p->desc = desc;
     p->clock.rates = rates;
@@ -6670,7 +6687,7 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     /* A tenth more of each limit first; then the limit lifted altogether. */
     for (int is_all = 0; is_all < 2 && limit == MEMO_SWAP_LIMIT_NONE; is_all++, most = 5e-4) {
         for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-            saved = memoi_rows_lift(p, limits[i], is_all, MEMOI_ROWS_PARTS_RANKED);
+            saved = memoi_rows_lift(p, limits[i], is_all, MEMOI_ROWS_PARTS_LIMITS);
             if (saved <= most) continue;
             most = saved;
             limit = limits[i];
@@ -6761,7 +6778,7 @@ MEMOI void memoi_rows_try_given(memoi_rows_planner* p, const int64_t* rows) {
  * search begins with tables of equal rows in all layers of a kind, of which there are fewer. */
 MEMOI void memoi_rows_find_tables(memoi_rows_planner* p, int n_parts) {
     p->is_uniform = n_parts == 1;
-    if (p->is_uniform) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
+    if (p->is_uniform) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_UNIFORM);
     p->is_uniform = 0;
     memoi_rows_try_given(p, p->aim.start);
     memoi_rows_find_table(p, n_parts);
@@ -6910,8 +6927,7 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
  * Knows: budgets, the chapters above, memo.h's arena and swap engine.  Knows nothing of how rows or
  * offsets are found.
  *
- * Plan, read and open each make a session object, which may live for the call alone.  A *stage* is
- * a plan under way: rows, and what follows from them. */
+ * A session object is made of a desc, whether it is opened or a planner needs it for a call. */
 
 /* What is timed of a step. */
 enum {
@@ -7005,7 +7021,6 @@ typedef struct memoi_timing {
     double host_s, host_bytes; /* of updates on the host */
     memo_profile* profiles;    /* (n_shapes); until times are known: of copies, in the first */
     int is_known;              /* profiles has times */
-    int keeps_states;          /* plans stream the states that the open plan streams */
     int is_lost;               /* neither plan could be opened */
     char why[200];             /* the first plan stays; "": it does not */
 } memoi_timing;
@@ -7042,24 +7057,15 @@ struct memo_session {
      * n_turn_steps steps from first_step on, layers from first_layer on.  Without an order: every
      * step. */
     int32_t n_turn_steps, first_step, first_layer;
-    int32_t next_turn;         /* 0: no micro-batch is in flight */
-    int64_t peak_bytes;        /* of the stage, the most of all ranks */
-    int64_t limit_bytes;       /* of the device for a stage: the budget, or less; 0: none */
-    const memo_profile* times; /* of the stage's shape */
-    int is_measured;           /* 0: times are guesses */
-    memoi_rows_effort effort;  /* less than the whole: the plan must fit, no more */
-    int64_t *start, *found;    /* rows with which searches begin, and those of the last; or NULL */
+    int32_t next_turn; /* 0: no micro-batch is in flight */
 
     /* Running. */
     int is_open;                       /* arenas have memory; 0: a plan is being made */
     void *device_memory, *host_memory; /* of all shapes */
     int64_t memory_bytes;              /* of device_memory */
     memoi_timing timing;
-    const memo_session* planner; /* the open session that plans again; NULL: none */
 
     /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
-    int64_t least_streamed;        /* states of layers, for the shapes that are planned later */
-    int32_t update_at;             /* the moment that is tried, if states are streamed */
     memob_states_desc states_desc; /* of the stage or the plan that is open */
     memob_states_sizes states_sizes;
     uint32_t *streamed, *spilled; /* (n_layers + 2); NULL: the session has no states */
@@ -7516,6 +7522,10 @@ enum {
 /* 1: the policy is the best alpha, to be found. */
 MEMOI int memoi_session_is_alpha(const memo_session_desc* desc) {
     return desc->policy == MEMO_POLICY_ALPHA && desc->alpha < 0;
+}
+/* 1: rows are to be found. */
+MEMOI int memoi_session_plans_rows(const memo_session_desc* desc) {
+    return desc->policy == MEMO_POLICY_MEMO || memoi_session_is_alpha(desc);
 }
 
 /* Most routed rows of n_rows tokens: their share, rounded up. */
@@ -8510,7 +8520,6 @@ MEMOI memo_session* memoi_session_make(const memo_session_desc* desc, const memo
     memoi_keep(s, memoi_session_take_desc(s, desc, plan, &s->call_error));
     memoi_session_settle(s);
     if (!s->failure.status && desc->agree) memoi_session_meet(s, has_profile);
-    s->limit_bytes = s->desc.device_bytes;
     return s;
 }
 
@@ -10443,7 +10452,25 @@ memo_session_info memo_session_get_info(const memo_session* s) {
 
 /* --- >>session stage ---
  * Knows: the rows of a policy or of a search, their addresses, the budgets, and the costs that a
- * search gets.  Knows nothing of streams and copies: no device is called. */
+ * search gets.  Knows nothing of streams and copies: no device is called.
+ *
+ * A *stage* is a plan under way: rows, and what follows from them. */
+
+/* What makes plans; it lives in a call.  The first part is the caller's. */
+typedef struct memoi_planner {
+    const memo_profile* profile; /* of each shape; NULL: times are guesses */
+    memoi_rows_effort effort;    /* less than the whole: the plan must fit, no more */
+    const memo_step_plan* open;  /* whose states stay where they are; NULL: none do */
+
+    /* Of the desc that is planned. */
+    memo_session* session;     /* not open: what ranks agree on, the shapes, and their stages */
+    int64_t limit_bytes;       /* of the device for a stage: the budget, or less; 0: none */
+    int64_t peak_bytes;        /* of the stage, the most of all ranks */
+    const memo_profile* times; /* of the stage's shape */
+    int is_measured;           /* 0: times are guesses */
+    int64_t least_streamed;    /* states of layers */
+    const int64_t* start;      /* rows with which searches begin; NULL: the stage's, or none */
+} memoi_planner;
 
 MEMOI int memob_step_plan_fits(const memo_step_plan* plan) {
     while (plan && plan->fits) plan = plan->next;
@@ -10502,13 +10529,14 @@ MEMOI int64_t memoi_session_fix(memo_plan* plan, int is_fixed) {
 }
 
 /* Searches for addresses within the budget: greedy first, then as long as the limit allows. */
-MEMOI void memoi_session_solve(memo_session* s) {
+MEMOI void memoi_stage_solve(const memoi_planner* p) {
+    memo_session* s = p->session;
     memo_plan_desc desc = MEMO_ZERO(memo_plan_desc);
     memo_plan* plan = s->part->plan->addresses;
     memo_status status;
     if (s->failure.status) return;
     desc.trace = s->part->plan->trace;
-    desc.capacity_bytes = s->limit_bytes ? s->limit_bytes : MEMOB_BYTES_MAX;
+    desc.capacity_bytes = p->limit_bytes ? p->limit_bytes : MEMOB_BYTES_MAX;
     desc.engine = MEMO_PLAN_ENGINE_GREEDY;
     (void)memoi_session_fix(plan, 1);
     status = memo_plan_solve(plan, &desc, &s->call_error);
@@ -10528,11 +10556,10 @@ static const char* const memoi_session_tiers[] = {"device_bytes", "host_bytes", 
 MEMOB_TABLE_OF(MEMO_N_TIERS, memoi_session_tiers);
 
 /* Says which budget of a plan that does not fit would do, and device_bytes beside another one; 0:
- * none.  subject: NULL: the policy. */
+ * none. */
 MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_plan* plan,
-                                      const char* subject, int32_t shape, int32_t tier,
-                                      int64_t budget_bytes, int64_t needed_bytes,
-                                      int64_t device_bytes) {
+                                      int32_t shape, int32_t tier, int64_t budget_bytes,
+                                      int64_t needed_bytes, int64_t device_bytes) {
     const int64_t other_bytes = plan->device_bytes - plan->sizes.device_bytes;
     const int is_sliced = plan->slice_rows && plan->slice_rows < plan->shape.n_rows;
     const char* spilling = desc->spill_directory ? "lower n_rows" : "set spill_directory";
@@ -10555,8 +10582,8 @@ MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_p
     snprintf(plan->shortage, sizeof plan->shortage,
              "memo_session_desc.%s: %s needs %s, %s more than the budget%s; raise %s to %lld, or "
              "%s%s",
-             memoi_session_tiers[tier], subject ? subject : policy, bytes[1], bytes[0], rest,
-             memoi_session_tiers[tier], (long long)needed_bytes, device, tier ? spilling : smaller);
+             memoi_session_tiers[tier], policy, bytes[1], bytes[0], rest, memoi_session_tiers[tier],
+             (long long)needed_bytes, device, tier ? spilling : smaller);
 }
 
 /* The bytes of each owner on each tier, and their sums. */
@@ -10582,10 +10609,11 @@ MEMOI void memoi_session_add_up(const memo_session* s, memo_step_plan* plan, int
 }
 
 /* Ends a stage: says which budget lacks how much.  The most of all ranks decides.  rows: what the
- * stage does, for the log.  subject: of the message; NULL: the policy. */
-MEMOI void memoi_session_judge(memo_session* s, const char* rows, const char* subject) {
+ * stage does, for the log. */
+MEMOI void memoi_stage_judge(memoi_planner* p, const char* rows) {
+    memo_session* s = p->session;
     memo_step_plan* plan = s->part->plan;
-    const int64_t budgets[] = {s->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
+    const int64_t budgets[] = {p->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
     MEMOB_TABLE_OF(MEMO_N_TIERS, budgets);
     int64_t values[1 + MEMO_N_TIERS] = {0}, *needed = values + 1; /* of each tier */
     char bytes[32];
@@ -10594,18 +10622,18 @@ MEMOI void memoi_session_judge(memo_session* s, const char* rows, const char* su
     if (!s->failure.status) memoi_session_add_up(s, plan, needed);
     memoi_session_settle_values(s, values, 1 + MEMO_N_TIERS);
     if (s->failure.status) return;
-    s->peak_bytes = needed[MEMO_TIER_DEVICE];
+    p->peak_bytes = needed[MEMO_TIER_DEVICE];
     while (lacking < MEMO_N_TIERS && !memoi_is_over(needed[lacking], budgets[lacking])) lacking++;
     plan->fits = lacking == MEMO_N_TIERS;
     *plan->shortage = 0;
-    memob_bytes_text(bytes, (double)s->peak_bytes);
+    memob_bytes_text(bytes, (double)p->peak_bytes);
     if (plan->fits) {
         memob_session_log(s, "session: %s takes %s of device memory", rows, bytes);
         return;
     }
     memob_session_log(s, "session: %s takes %s of device memory (exceeds %s)", rows, bytes,
                       memoi_session_tiers[lacking]);
-    memoi_session_put_shortage(&s->desc, plan, subject, (int32_t)(s->part - s->parts), lacking,
+    memoi_session_put_shortage(&s->desc, plan, (int32_t)(s->part - s->parts), lacking,
                                budgets[lacking], needed[lacking], 0);
 }
 
@@ -10634,24 +10662,12 @@ MEMOI int64_t memoi_session_policy_rows(const memo_swap_desc* swap, memo_policy 
     return away == MEMO_ROWS && memob_tensor_is_routed(swap, t) ? 0 : swap->n_rows;
 }
 
-/* Makes a stage, with as many layers in host memory as fit.  Its rows: planned's, or without it the
- * policy's. */
-MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_swap_plan* planned) {
+/* Makes a stage of the plan's rows, with as many layers in host memory as fit, unless their number
+ * is given.  does: for the log. */
+MEMOI void memoi_stage_place(memoi_planner* p, const char* does) {
+    memo_session* s = p->session;
     memo_swap_desc* swap = &s->part->plan->swap;
-    const int is_alpha = planned ? !planned->rows : policy == MEMO_POLICY_ALPHA;
-    const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : memoi_session_n_cells(s);
     const int64_t rows_bytes = s->desc.host_bytes - s->states_sizes.host_bytes;
-    int64_t* rows = (int64_t*)(uintptr_t)swap->rows; /* the plan's own */
-    swap->n_host_layers = planned ? planned->n_host_layers : 0;
-    if (is_alpha) {
-        swap->alpha = planned ? planned->alpha : fmax(s->desc.alpha, 0);
-        memoi_keep(s, memob_swap_fill_rows(swap, rows, &s->call_error));
-    } else if (planned)
-        memcpy(rows, planned->rows, (size_t)n * sizeof *rows);
-    else
-        for (int64_t i = 0; i < n; i++)
-            rows[i] = memoi_session_policy_rows(swap, policy, (int32_t)(i % swap->n_tensors));
-
     if (s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
         memob_swap_placement placement; /* it may need more than there is: see judge */
         memoi_keep(s, memob_swap_placement_fit(swap, memob_max(rows_bytes, 1), &placement,
@@ -10659,8 +10675,24 @@ MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_s
         memob_swap_placement_free(&placement);
     }
     memoi_session_list_requests(s);
-    memoi_session_solve(s);
-    memoi_session_judge(s, planned ? "a plan of rows" : memoi_session_policies[policy].does, NULL);
+    memoi_stage_solve(p);
+    memoi_stage_judge(p, does);
+}
+
+/* Makes a stage with the rows of a policy. */
+MEMOI void memoi_stage_make(memoi_planner* p, memo_policy policy) {
+    memo_session* s = p->session;
+    memo_swap_desc* swap = &s->part->plan->swap;
+    const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : memoi_session_n_cells(s);
+    int64_t* rows = (int64_t*)(uintptr_t)swap->rows; /* the plan's own */
+    swap->n_host_layers = 0;
+    if (policy == MEMO_POLICY_ALPHA) {
+        swap->alpha = fmax(s->desc.alpha, 0);
+        memoi_keep(s, memob_swap_fill_rows(swap, rows, &s->call_error));
+    } else
+        for (int64_t i = 0; i < n; i++)
+            rows[i] = memoi_session_policy_rows(swap, policy, (int32_t)(i % swap->n_tensors));
+    memoi_stage_place(p, memoi_session_policies[policy].does);
 }
 
 /* A profile of the current shape with guesses instead of times: such a plan must fit, but need not
@@ -10695,18 +10727,19 @@ typedef struct memoi_session_costs {
 } memoi_session_costs;
 
 /* The costs of the stage's tensors, and the budgets. */
-MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs) {
+MEMOI void memoi_stage_cost(const memoi_planner* p, memoi_session_costs* costs) {
+    const memo_session* s = p->session;
     const memo_step_plan* plan = s->part->plan;
     memo_swap_plan_desc* desc = &costs->desc;
     memset(costs, 0, sizeof *costs);
     costs->swap = plan->swap;
     costs->swap.computes_on_host = s->desc.computes_on_host;
-    costs->profile = *s->times;
+    costs->profile = *p->times;
     desc->swap = &costs->swap;
     desc->profile = &costs->profile;
     desc->micro_batches = s->desc.micro_batches / memoi_session_n_group(s);
-    costs->aim.effort = s->effort;
-    costs->aim.start = s->start;
+    costs->aim.effort = p->effort;
+    costs->aim.start = p->start;
     costs->aim.is_alpha = s->desc.policy == MEMO_POLICY_ALPHA;
     if (s->desc.host_bytes)
         desc->host_bytes = memob_max((s->desc.host_bytes - s->states_sizes.host_bytes) /
@@ -10722,323 +10755,246 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
 
 /* Makes a stage of the least memory, which may lack some.  Tensors that cannot be recomputed
  * are kept.  If they do not fit they are swapped, unless swapping takes more device memory. */
-MEMOI void memoi_session_take_least(memo_session* s) {
-    const memo_step_plan* plan = s->part->plan;
+MEMOI void memoi_stage_take_least(memoi_planner* p) {
+    const memo_step_plan* plan = p->session->part->plan;
     int64_t kept_bytes;
-    memoi_session_stage(s, MEMO_POLICY_RECOMPUTE, NULL);
-    kept_bytes = s->peak_bytes;
-    if (!plan->fits) memoi_session_stage(s, MEMO_POLICY_MEMO, NULL);
-    if (!plan->fits && s->peak_bytes > kept_bytes)
-        memoi_session_stage(s, MEMO_POLICY_RECOMPUTE, NULL);
+    memoi_stage_make(p, MEMO_POLICY_RECOMPUTE);
+    kept_bytes = p->peak_bytes;
+    if (!plan->fits) memoi_stage_make(p, MEMO_POLICY_MEMO);
+    if (!plan->fits && p->peak_bytes > kept_bytes) memoi_stage_make(p, MEMO_POLICY_RECOMPUTE);
+}
+
+/* What the stage takes of the device beside states and activations; the same, whatever is
+ * streamed and kept. */
+MEMOI int64_t memoi_stage_other_bytes(const memoi_planner* p) {
+    const memo_session* s = p->session;
+    return p->peak_bytes - s->part->plan->sizes.device_bytes - s->states_sizes.device_bytes;
+}
+
+MEMOI void memoi_stage_forget_times(memo_step_plan* plan) {
+    memo_swap_plan_destroy(plan->times);
+    plan->times = NULL;
 }
 
 /* Searches the rows that take least time, beside the other buffers, which do not depend on the
  * rows. */
-MEMOI void memoi_session_search_rows(memo_session* s, memoi_session_costs* costs) {
+MEMOI void memoi_stage_search(memoi_planner* p) {
+    memo_session* s = p->session;
     memo_step_plan* plan = s->part->plan;
-    int64_t* left_bytes = &costs->desc.device_bytes;
+    memo_swap_desc* swap = &plan->swap;
+    memoi_session_costs costs;
+    int64_t* rows = (int64_t*)(uintptr_t)swap->rows; /* the plan's own */
     memo_status status;
     memob_session_log(s, "session: planning rows by %s times",
-                      s->is_measured ? "measured" : "estimated");
-    if (s->limit_bytes) *left_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-    costs->swap.rows = NULL;
+                      p->is_measured ? "measured" : "estimated");
+    memoi_stage_cost(p, &costs);
+    if (p->limit_bytes)
+        costs.desc.device_bytes = p->limit_bytes - (p->peak_bytes - plan->sizes.device_bytes);
+    costs.swap.rows = NULL;
     plan->fits = 0;
-    if (s->failure.status || (s->limit_bytes && *left_bytes <= 0)) return;
-    status = memoi_rows_make_plan(&costs->desc, &costs->aim, &plan->times, &s->call_error);
+    if (s->failure.status || (p->limit_bytes && costs.desc.device_bytes <= 0)) return;
+    status = memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, &s->call_error);
     if (status == MEMO_STATUS_INFEASIBLE) return; /* no rows fit */
     memoi_keep(s, status);
-    memoi_session_stage(s, s->desc.policy, plan->times);
-    if (s->is_measured && plan->fits) return;
-    memo_swap_plan_destroy(plan->times); /* of no meaning */
-    plan->times = NULL;
+    if (status) return;
+
+    /* Its stage. */
+    swap->n_host_layers = plan->times->n_host_layers;
+    if (plan->times->rows)
+        memcpy(rows, plan->times->rows, (size_t)memoi_session_n_cells(s) * sizeof *rows);
+    else {
+        swap->alpha = plan->times->alpha;
+        memoi_keep(s, memob_swap_fill_rows(swap, rows, &s->call_error));
+    }
+    memoi_stage_place(p, "a plan of rows");
+    if (!p->is_measured || !plan->fits) memoi_stage_forget_times(plan); /* of no meaning */
 }
 
-/* Makes the stage of the policy, with measured times if there are any.  All ranks plan with the
- * same numbers. */
-MEMOI void memoi_session_choose_rows(memo_session* s) {
-    const memo_policy policy = s->desc.policy;
-    const int is_alpha = memoi_session_is_alpha(&s->desc);
-    const int is_planned = policy == MEMO_POLICY_MEMO || is_alpha;
+/* The times of the stage's rows, if times are measured. */
+MEMOI void memoi_stage_time(memoi_planner* p) {
+    memo_session* s = p->session;
     memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
-    memoi_session_cost(s, &costs);
-    memo_swap_plan_destroy(plan->times);
-    plan->times = NULL;
-    if (plan->shape.is_forward_only) { /* layers share what they do not keep */
-        memoi_session_stage(s, MEMO_POLICY_MEMO, NULL);
-        return;
-    }
-
-    /* Keeping everything is fastest, so MEMO looks no further if it fits. */
-    memoi_session_stage(s, is_planned ? MEMO_POLICY_KEEP : policy, NULL);
-    if (s->failure.status) return;
-    if (is_alpha || (is_planned && !plan->fits)) {
-        memoi_session_search_rows(s, &costs);
-        if (!plan->fits && is_alpha)
-            memoi_session_stage(s, policy, NULL);
-        else if (!plan->fits)
-            memoi_session_take_least(s);
-    }
-    if (!s->is_measured || plan->times) return;
-    costs.swap = plan->swap; /* its times, under no budget */
-    costs.desc.device_bytes = 0;
+    if (!p->is_measured || plan->times) return;
+    memoi_stage_cost(p, &costs);
     memoi_keep(s, memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, &s->call_error));
     memoi_session_settle(s);
 }
 
-/* --- >>session plan ---
- * Knows: stages, the seconds of their steps, and what is chosen by these: buffers, streamed states,
- * the moment of the update, a plan of each shape.  Knows nothing of addresses, and of how a search
- * for rows goes. */
+/* Makes the stage that needs no search: of the policy, or, if rows are planned, of all rows kept,
+ * which is fastest. */
+MEMOI void memoi_stage_begin(memoi_planner* p) {
+    const memo_session_desc* desc = &p->session->desc;
+    memo_step_plan* plan = p->session->part->plan;
+    memo_policy policy = desc->policy;
+    if (memoi_session_plans_rows(desc)) policy = MEMO_POLICY_KEEP;
+    if (plan->shape.is_forward_only) policy = MEMO_POLICY_MEMO; /* layers share what they use */
+    memoi_stage_forget_times(plan);
+    memoi_stage_make(p, policy);
+}
 
-#define MEMOI_SESSION_GAIN 1e-4 /* the least share of a step that another choice saves */
+/* Makes the stage of the policy of one that was begun, with measured times if there are any.  All
+ * ranks plan with the same numbers. */
+MEMOI void memoi_stage_end(memoi_planner* p) {
+    memo_session* s = p->session;
+    memo_step_plan* plan = s->part->plan;
+    const int is_alpha = memoi_session_is_alpha(&s->desc);
+    if (s->failure.status || plan->shape.is_forward_only) return;
+    if (is_alpha || (memoi_session_plans_rows(&s->desc) && !plan->fits)) {
+        memoi_stage_search(p);
+        if (!plan->fits && is_alpha)
+            memoi_stage_make(p, s->desc.policy);
+        else if (!plan->fits)
+            memoi_stage_take_least(p);
+    }
+    memoi_stage_time(p);
+}
+MEMOI void memoi_stage_choose(memoi_planner* p) {
+    memoi_stage_begin(p);
+    memoi_stage_end(p);
+}
+
+/* --- >>session plan ---
+ * Knows: stages, the seconds of their steps, and what is chosen by these: the states that leave the
+ * device, for the host or a file, and when and where the update runs; a plan of each shape.  Knows
+ * nothing of addresses, and of how a search for rows goes.
+ *
+ * One search ranks *choices*, each once, by a short search for rows that begins with the best rows
+ * so far.  A whole search plans the best choice, which its rank bounds from above. */
 
 /* States of all layers. */
 MEMOI int64_t memoi_session_n_states(const memo_session* s) {
     return (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
 }
 
-/* What the stage takes of the device beside states and activations; the same, whatever is
- * streamed. */
-MEMOI int64_t memoi_session_other_bytes(const memo_session* s) {
-    return s->peak_bytes - s->part->plan->sizes.device_bytes - s->states_sizes.device_bytes;
-}
+#define MEMOI_CHOICE_GAIN 1e-4 /* the least share of a step that another choice saves */
 
-/* What leaves the device in the best stage so far. */
-typedef struct memoi_session_streams {
-    memo_step_plan plan; /* a copy of its numbers */
-    double step_s;       /* infinite: none fits */
-    int is_current;      /* the session's stage is it */
-    int64_t other_bytes; /* memoi_session_other_bytes */
-    int64_t* rows;       /* its table */
-} memoi_session_streams;
+/* What leaves the device, and when and where the update runs. */
+typedef struct memoi_choice {
+    int64_t n_streamed, n_spilled; /* states of layers */
+    int32_t update_at, is_on_host;
+} memoi_choice;
 
-/* Streams the first n states of layers, and spills so many.  If nothing travels, only
- * MEMO_MAY_NOT_PASS gives the update another moment than its own pass. */
-MEMOI void memoi_session_set_streams(memo_session* s, int64_t n, int64_t n_spilled,
-                                     int is_on_host) {
+enum { MEMOI_CHOICES_KNOWN = 128 };
+typedef struct memoi_choices {
+    int64_t other_bytes; /* of the device, beside states and activations */
+    int64_t n_all;       /* states of layers */
+
+    /* Of the ranks. */
+    memoi_choice best;
+    double best_s;         /* of its step; infinite: none fits */
+    int64_t most;          /* streamed states of the choice that has the most, and the same step */
+    int64_t *rows, *found; /* the best's, and those of the latest rank */
+    int32_t n_known;       /* choices that were ranked, with the fewest spilled states that fit */
+    memoi_choice known[MEMOI_CHOICES_KNOWN];
+
+    /* Of the whole searches. */
+    memoi_choice planned; /* the best, */
+    double planned_s;     /* its step; infinite: none fits */
+    memo_swap_plan* times;
+    int64_t* planned_rows;
+    double alpha;
+    int32_t n_host_layers;
+    int is_current; /* the session's stage is it */
+} memoi_choices;
+
+/* Streams, spills and updates as chosen.  If nothing travels, only MEMO_MAY_NOT_PASS gives the
+ * update another moment than its own pass. */
+MEMOI void memoi_planner_take(const memoi_planner* p, const memoi_choice* c) {
+    memo_session* s = p->session;
     memo_step_plan* plan = s->part->plan;
-    const int is_free = n || is_on_host || s->desc.update_may & MEMO_MAY_NOT_PASS;
-    plan->update_at = is_free && !(is_on_host && s->update_at == MEMO_UPDATE_DEFERRED)
-                          ? s->update_at
+    const int is_free = c->n_streamed || c->is_on_host || s->desc.update_may & MEMO_MAY_NOT_PASS;
+    plan->update_at = is_free && !(c->is_on_host && c->update_at == MEMO_UPDATE_DEFERRED)
+                          ? c->update_at
                           : (int32_t)MEMO_UPDATE_PASS;
-    plan->update_is_on_host = is_on_host;
-    plan->n_streamed = n;
-    plan->n_spilled = n_spilled;
+    plan->update_is_on_host = c->is_on_host;
+    plan->n_streamed = c->n_streamed;
+    plan->n_spilled = c->n_spilled;
     memoi_session_stream(s);
     memoi_session_settle(s);
 }
 
-/* Returns the seconds of a step with the streamed states of the plan, by a short search for rows,
- * or with the stage's rows if the policy gives them; infinite if it does not fit. */
-MEMOI double memoi_session_rank(memo_session* s, int64_t other_bytes) {
-    const int64_t left_bytes = s->limit_bytes - other_bytes - s->states_sizes.device_bytes;
+/* The most states that a choice can spill. */
+MEMOI int64_t memoi_planner_most_spilled(const memoi_planner* p, const memoi_choice* c) {
+    return p->session->desc.spill_directory && !c->is_on_host ? c->n_streamed : 0;
+}
+
+/* --- ranks --- */
+
+/* Returns the seconds of a step, by a short search for rows, or with the stage's rows if the policy
+ * gives them; infinite if it does not fit. */
+MEMOI double memoi_planner_rank(const memoi_planner* p, const memoi_choices* f,
+                                const memoi_choice* c) {
+    memo_session* s = p->session;
     const memob_states_sizes* sizes = &s->states_sizes;
+    const int plans_rows = memoi_session_plans_rows(&s->desc);
     memoi_session_costs costs;
+    int64_t left_bytes;
     double step_s;
-    if (s->failure.status || (s->limit_bytes && left_bytes <= 0) ||
+    memoi_planner_take(p, c);
+    left_bytes = p->limit_bytes - f->other_bytes - sizes->device_bytes;
+    if (s->failure.status || (p->limit_bytes && left_bytes <= 0) ||
         memoi_is_over(sizes->host_bytes, s->desc.host_bytes) ||
         memoi_is_over(sizes->spill_bytes, s->desc.disk_bytes))
         return HUGE_VAL;
-    memoi_session_cost(s, &costs);
-    if (!s->start) costs.aim.start = s->part->plan->swap.rows; /* the stage's */
-    if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
-    if (memoi_session_is_alpha(&s->desc) || s->desc.policy == MEMO_POLICY_MEMO)
-        costs.swap.rows = NULL;
-    memoi_keep(s, memoi_rows_rank(&costs.desc, &costs.aim, s->found, &step_s, &s->call_error));
+    memoi_stage_cost(p, &costs);
+    costs.aim.start = f->rows;
+    if (p->limit_bytes) costs.desc.device_bytes = left_bytes;
+    if (plans_rows) costs.swap.rows = NULL;
+    memoi_keep(s, memoi_rows_rank(&costs.desc, &costs.aim, f->found, &step_s, &s->call_error));
     memoi_session_settle(s);
     return step_s;
 }
 
-/* Spills the fewest states of the first n, of at least n_spilled, with which a step fits, and
- * returns its seconds; infinite: none.  Tries a 16th of n more at a time. */
-MEMOI double memoi_session_spill(memo_session* s, int64_t n, int64_t n_spilled,
-                                 int64_t other_bytes) {
-    const int on_host = s->part->plan->update_is_on_host;
-    const int64_t most = s->desc.spill_directory && !on_host ? n : 0;
+/* Ranks a choice with the fewest spilled states, of at least its own, with which a step fits.
+ * Tries a 16th of the streamed states more at a time. */
+MEMOI double memoi_planner_spill(const memoi_planner* p, const memoi_choices* f, memoi_choice* c) {
+    const int64_t most = memoi_planner_most_spilled(p, c), more = c->n_streamed / 16 + 1;
     double step_s;
-    for (n_spilled = memob_min(n_spilled, most);;
-         n_spilled = memob_min(n_spilled + n / 16 + 1, most)) {
-        memoi_session_set_streams(s, n, n_spilled, on_host);
-        step_s = memoi_session_rank(s, other_bytes);
-        if (step_s < HUGE_VAL || n_spilled == most) return step_s;
+    for (c->n_spilled = memob_min(c->n_spilled, most);;
+         c->n_spilled = memob_min(c->n_spilled + more, most)) {
+        step_s = memoi_planner_rank(p, f, c);
+        if (step_s < HUGE_VAL || c->n_spilled == most) return step_s;
     }
 }
 
-/* Makes the stage of the policy with the first n states of layers streamed, which becomes the best
- * if it fits and its step is shorter.  In a file: at least n_spilled of these states, and as many
- * more as host memory lacks. */
-MEMOI void memoi_session_choose_with(memo_session* s, int64_t n, int64_t n_spilled, int is_on_host,
-                                     memoi_session_streams* best) {
-    const int64_t most = s->desc.spill_directory && !is_on_host ? n : 0;
-    memo_step_plan* plan = s->part->plan;
+/* Ranks a choice, unless it is known.  It becomes the best if its step is shorter, or the same with
+ * fewer streamed states. */
+MEMOI void memoi_planner_try(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    const int64_t n_cells = memoi_session_n_cells(p->session);
     double step_s;
-    memoi_session_set_streams(s, n, memob_min(n_spilled, most), is_on_host);
-    memoi_session_choose_rows(s);
+    if (!memob_is_within(c.n_streamed, p->least_streamed, f->n_all)) return;
+    for (int32_t k = 0; k < f->n_known; k++)
+        if (!memcmp(&f->known[k], &c, sizeof c)) return;
+    if (f->n_known < MEMOI_CHOICES_KNOWN) f->known[f->n_known++] = c;
+    step_s = memoi_planner_spill(p, f, &c);
 
-    /* The host or the disk lacks memory: spill more states. */
-    if (!plan->fits && plan->n_spilled < most && !memoi_is_over(s->peak_bytes, s->limit_bytes)) {
-        (void)memoi_session_spill(s, n, plan->n_spilled + 1, memoi_session_other_bytes(s));
-        memoi_session_choose_rows(s);
-    }
-
-    /* Without times the first that fits is the best. */
-    step_s = memoi_step_plan_s(plan);
-    best->is_current = plan->fits && step_s < best->step_s * (1 - MEMOI_SESSION_GAIN);
-    if (!best->is_current) return;
-    best->other_bytes = memoi_session_other_bytes(s);
-    best->plan = *plan;
-    best->step_s = step_s;
-    memcpy(best->rows, plan->swap.rows, (size_t)memoi_session_n_cells(s) * sizeof *best->rows);
-}
-
-/* A search for the number of streamed states. */
-typedef struct memoi_session_count {
-    int64_t least, other_bytes; /* other_bytes: of the stage */
-    int64_t best, most;         /* the fewest and the most with the shortest step */
-    double best_s;
-} memoi_session_count;
-
-/* Tries n streamed states, by a short search that begins with the rows of the best so far. */
-MEMOI void memoi_session_try_count(memo_session* s, int64_t n, memoi_session_count* count) {
-    double step_s = HUGE_VAL;
-    if (n >= count->least && n <= memoi_session_n_states(s))
-        step_s = memoi_session_spill(s, n, 0, count->other_bytes);
-    if (step_s < count->best_s * (1 - MEMOI_SESSION_GAIN)) {
-        count->best = count->most = n;
-        count->best_s = step_s;
-        memcpy(s->start, s->found, (size_t)memoi_session_n_cells(s) * sizeof *s->start);
-    } else if (step_s <= count->best_s) {
-        count->best = memob_min(count->best, n);
-        count->most = memob_max(count->most, n);
+    if (step_s < f->best_s * (1 - MEMOI_CHOICE_GAIN)) {
+        f->best = c;
+        f->best_s = step_s;
+        f->most = c.n_streamed;
+        if (memoi_session_plans_rows(&p->session->desc))
+            memcpy(f->rows, f->found, (size_t)n_cells * sizeof *f->rows);
+    } else if (step_s <= f->best_s && c.update_at == f->best.update_at && !c.n_spilled) {
+        if (c.n_streamed < f->best.n_streamed) f->best = c;
+        f->most = memob_max(f->most, c.n_streamed);
     }
 }
 
-/* Streams more states than fit, if their copies cost less than the memory saves: an eighth of all
- * more at a time, then finer beside the best.  More states than others with the same step leave
- * room that may shorten it. */
-MEMOI void memoi_session_stream_more(memo_session* s, memoi_session_streams* streams) {
-    const int64_t n_all = memoi_session_n_states(s), least = streams->plan.n_streamed;
-    const int64_t n_cells = memoi_session_n_cells(s);
-    memoi_session_count count = {least, streams->other_bytes, least, least, HUGE_VAL};
-    int64_t stride = 1, n;
-    s->start = streams->rows + n_cells;
-    s->found = s->start + n_cells;
-    memcpy(s->start, streams->rows, (size_t)n_cells * sizeof *s->start);
-    while (stride * 16 <= n_all) stride *= 2;
-    memob_session_log(s, "session: planning which of %lld states of layers leave the device",
-                      (long long)n_all);
-    memoi_session_try_count(s, least, &count);
-    for (n = stride; n < n_all + stride; n += stride)
-        memoi_session_try_count(s, memob_min(n, n_all), &count);
-    for (stride /= 2; stride; stride /= 2) {
-        n = count.most + stride;
-        memoi_session_try_count(s, count.best - stride, &count);
-        memoi_session_try_count(s, n, &count);
+/* Tries fewer and more streamed states than those of the best, finer and finer. */
+MEMOI void memoi_planner_try_around(const memoi_planner* p, memoi_choices* f, int64_t stride) {
+    for (; stride; stride /= 2) {
+        memoi_choice fewer = f->best, more = f->best;
+        fewer.n_spilled = more.n_spilled = 0;
+        fewer.n_streamed -= stride;
+        more.n_streamed = f->most + stride;
+        memoi_planner_try(p, f, fewer);
+        memoi_planner_try(p, f, more);
     }
-
-    /* The rows of the shortest step begin the whole search. */
-    if (count.best != least || count.best_s < streams->step_s * (1 - MEMOI_SESSION_GAIN))
-        memoi_session_choose_with(s, count.best, 0, 0, streams);
-    else
-        memoi_session_set_streams(s, least, streams->plan.n_spilled, 0);
-
-    /* With the most of these states, or a few more, there may be room for other rows. */
-    if (count.most > count.best) memoi_session_choose_with(s, count.most, 0, 0, streams);
-    for (stride = 1; stride <= 4 && count.most + stride <= n_all &&
-                     streams->step_s > count.best_s * (1 + MEMOI_SESSION_GAIN);
-         stride *= 2)
-        memoi_session_choose_with(s, count.most + stride, 0, 0, streams);
-    s->start = s->found = NULL;
-}
-
-/* Streams the fewest states that fit, from n on.  Other memory takes the same bytes, whatever is
- * streamed. */
-MEMOI void memoi_session_stream_fewest(memo_session* s, int64_t n, int64_t n_all,
-                                       memoi_session_streams* best) {
-    const int64_t stride = n_all / 64 + 1;
-    const int64_t rest_bytes = s->peak_bytes - s->states_sizes.device_bytes;
-    memo_step_plan* plan = s->part->plan;
-    while (!plan->fits && n < n_all && (!n || s->peak_bytes > s->limit_bytes)) {
-        plan->n_streamed = n = memob_min(n + stride, n_all);
-        plan->n_spilled = 0;
-        memoi_session_stream(s);
-        if (s->states_sizes.device_bytes + rest_bytes <= s->limit_bytes || n == n_all)
-            memoi_session_choose_with(s, n, 0, 0, best);
-    }
-}
-
-/* More room for activations, on the device or on the host, may be worth more copies. */
-MEMOI void memoi_session_give_room(memo_session* s, memoi_session_streams* best) {
-    memoi_session_stream_more(s, best);
-    for (int trial = 0; trial < 2; trial++) {
-        const int64_t most = best->plan.n_streamed, from = best->plan.n_spilled;
-        if (from == most || !best->plan.sizes.n_spilled_layers) continue;
-        memoi_session_choose_with(s, most, trial ? most : (from + most) / 2, 0, best);
-    }
-}
-
-/* 1: the update on the host may be better than the best so far, with the update on the device. */
-MEMOI int memoi_session_may_host(const memo_session* s, const memoi_session_streams* best) {
-    if (!s->desc.update_host || s->desc.update_on != MEMO_UPDATE_PLANNED || s->desc.n_layers < 2)
-        return 0;
-    return best->step_s >= HUGE_VAL ||
-           (s->is_measured && s->times->update_host_s_per_byte > 0 && best->plan.n_streamed);
-}
-
-/* Chooses how many states of layers are streamed, and the stage: none if all states fit beside all
- * activations; else those with which the step is shortest, its update included; or all, with the
- * update on the host.  best: none yet. */
-MEMOI void memoi_session_search_streams(memo_session* s, memoi_session_streams* best) {
-    const int64_t n_all = memoi_session_n_states(s);
-    memo_step_plan* plan = s->part->plan;
-    int64_t device_bytes;
-    if (n_all && s->desc.update_on == MEMO_UPDATE_HOST) {
-        memoi_session_choose_with(s, n_all, 0, 1, best);
-        return;
-    }
-    memoi_session_choose_with(s, s->least_streamed, 0, 0, best);
-    if (!n_all || s->desc.states_stay) return;
-    if (plan->fits && (!plan->times || plan->times->stall_s + plan->times->recompute_s <= 0))
-        return;
-
-    memoi_session_stream_fewest(s, s->least_streamed, n_all, best);
-    if (s->is_measured && best->step_s < HUGE_VAL) memoi_session_give_room(s, best);
-    if (best->step_s >= HUGE_VAL) { /* the last is the nearest */
-        best->plan = *plan;
-        best->is_current = 1;
-    }
-
-    /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
-    device_bytes = s->peak_bytes;
-    if (memoi_session_may_host(s, best)) memoi_session_choose_with(s, n_all, 0, 1, best);
-    best->is_current |= best->step_s >= HUGE_VAL && s->peak_bytes < device_bytes &&
-                        memoi_is_over(device_bytes, s->limit_bytes);
-    if (best->is_current) return;
-
-    /* The best stage again, from its rows. */
-    if (best->step_s < HUGE_VAL) s->start = best->rows;
-    memoi_session_choose_with(s, best->plan.n_streamed, best->plan.n_spilled,
-                              best->plan.update_is_on_host, best);
-    s->start = NULL;
-}
-
-/* The same.  Returns the seconds of the stage's step; infinite: it does not fit. */
-MEMOI double memoi_session_choose_streams(memo_session* s) {
-    memoi_session_streams best;
-    memset(&best, 0, sizeof best);
-    best.step_s = HUGE_VAL;
-    /* Its table, and the two of stream_more. */
-    best.rows = (int64_t*)memob_calloc(3 * memoi_session_n_cells(s), sizeof *best.rows);
-    if (!best.rows) memoi_keep(s, memob_no_memory(&s->call_error, "the rows of plans"));
-    memoi_session_settle(s);
-    if (!s->failure.status) memoi_session_search_streams(s, &best);
-    MEMO_FREE(best.rows);
-    return best.step_s;
 }
 
 /* May the update run then? */
-MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
+MEMOI int memoi_planner_may_update(const memo_session_desc* desc, int32_t at) {
     const int may = desc->update_may;
     if (at == MEMO_UPDATE_DEFERRED) return may & MEMO_MAY_DEFER;
     if (memob_update_is_fused(at)) return may & MEMO_MAY_FUSE;
@@ -11046,94 +11002,236 @@ MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
 }
 
 /* The first of equal steps is chosen: a fused update copies least. */
-static const int32_t memoi_session_moments[] = {MEMO_UPDATE_FUSED, MEMO_UPDATE_DEFERRED,
-                                                MEMO_UPDATE_PASS};
-MEMOB_TABLE_OF(MEMO_N_UPDATE_MOMENTS - 1, memoi_session_moments); /* all but 0 */
-enum { MEMOI_N_MOMENTS = sizeof memoi_session_moments / sizeof *memoi_session_moments };
+static const int32_t memoi_moments[] = {MEMO_UPDATE_FUSED, MEMO_UPDATE_DEFERRED, MEMO_UPDATE_PASS};
+MEMOB_TABLE_OF(MEMO_N_UPDATE_MOMENTS - 1, memoi_moments); /* all but 0 */
+enum { MEMOI_N_MOMENTS = sizeof memoi_moments / sizeof *memoi_moments };
 
-/* Ranks the moments of the update with the stage's streamed states.  Returns the one of the
- * shortest step. */
-MEMOI int32_t memoi_session_rank_moments(memo_session* s) {
-    const memo_step_plan* plan = s->part->plan;
-    const int64_t n = plan->n_streamed, n_spilled = plan->n_spilled;
-    const int64_t other_bytes = memoi_session_other_bytes(s);
-    const int32_t chosen = s->update_at;
-    int32_t best = chosen;
-    double best_s = HUGE_VAL, step_s;
+/* 1: the update may run on the host or on the device, as is better. */
+MEMOI int memoi_planner_may_host(const memoi_planner* p) {
+    const memo_session_desc* desc = &p->session->desc;
+    return desc->update_host && desc->update_on == MEMO_UPDATE_PLANNED && desc->n_layers >= 2 &&
+           (!p->is_measured || p->times->update_host_s_per_byte > 0);
+}
+
+/* Tries all moments that the trainer allows. */
+MEMOI void memoi_planner_try_moments(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
     for (int32_t k = 0; k < MEMOI_N_MOMENTS; k++) {
-        if (!memoi_session_may_update(&s->desc, memoi_session_moments[k])) continue;
-        s->update_at = memoi_session_moments[k];
-        memoi_session_set_streams(s, n, n_spilled, 0);
-        step_s = memoi_session_rank(s, other_bytes);
-        if (step_s >= best_s * (1 - MEMOI_SESSION_GAIN)) continue;
-        best_s = step_s;
-        best = s->update_at;
+        c.update_at = memoi_moments[k];
+        if (memoi_planner_may_update(&p->session->desc, c.update_at)) memoi_planner_try(p, f, c);
     }
-    s->update_at = chosen; /* the stage's */
-    memoi_session_set_streams(s, n, n_spilled, 0);
-    return best;
 }
 
-/* Chooses the streamed states, the stage, and when the update runs: the first moment that the
- * trainer allows, or another one if that is faster. */
-MEMOI void memoi_session_choose_states(memo_session* s) {
-    const memo_step_plan* plan = s->part->plan;
+/* Ranks choices of the update on the device.  Streams more states than fit, if their copies cost
+ * less than the memory saves: an eighth of all more at a time, then finer beside the best.  Then
+ * come other moments, and more states in a file, which leave host memory to rows. */
+MEMOI void memoi_planner_try_device(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    const int32_t first = c.update_at;
+    int64_t stride = 1;
+    while (stride * 16 <= f->n_all) stride *= 2;
+    memoi_planner_try(p, f, c);
+    for (int64_t n = stride; n < f->n_all + stride; n += stride) {
+        c.n_streamed = memob_min(n, f->n_all);
+        memoi_planner_try(p, f, c);
+    }
+    memoi_planner_try_around(p, f, stride / 2);
+    if (f->best_s >= HUGE_VAL) return;
+
+    c = f->best;
+    c.n_spilled = 0;
+    memoi_planner_try_moments(p, f, c);
+    if (f->best.update_at != first) memoi_planner_try_around(p, f, stride);
+
+    for (int k = 0; k < 2 && p->session->desc.host_bytes; k++) {
+        const int64_t most = memoi_planner_most_spilled(p, &f->best);
+        c = f->best;
+        if (c.n_spilled == most) return;
+        c.n_spilled = k ? most : (c.n_spilled + most) / 2;
+        memoi_planner_try(p, f, c);
+    }
+}
+
+/* --- whole searches --- */
+
+/* The session's stage becomes the best that is planned. */
+MEMOI void memoi_planner_keep(const memoi_planner* p, memoi_choices* f, const memoi_choice* c,
+                              double step_s) {
+    const memo_session* s = p->session;
+    memo_step_plan* plan = s->part->plan;
+    const int64_t n_cells = memoi_session_n_cells(s);
+    f->planned = *c;
+    f->planned_s = step_s;
+    memo_swap_plan_destroy(f->times);
+    f->times = plan->times;
+    plan->times = NULL;
+    memcpy(f->planned_rows, plan->swap.rows, (size_t)n_cells * sizeof *f->planned_rows);
+    f->alpha = plan->swap.alpha;
+    f->n_host_layers = plan->swap.n_host_layers;
+    f->is_current = 1;
+}
+
+/* Ends the stage of a choice by a whole search, with more states in a file if another memory lacks
+ * bytes.  It becomes the best if it fits and its step is shorter; without times the first that fits
+ * is the best. */
+MEMOI void memoi_planner_end(memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    const memo_step_plan* plan = p->session->part->plan;
+    const int64_t most = memoi_planner_most_spilled(p, &c);
     double step_s;
-    int32_t at, first;
-    for (int32_t k = MEMOI_N_MOMENTS - 1; k >= 0; k--)
-        if (memoi_session_may_update(&s->desc, memoi_session_moments[k]))
-            s->update_at = memoi_session_moments[k];
-    first = at = s->update_at;
-    step_s = memoi_session_choose_streams(s);
-    if (s->is_measured && step_s < HUGE_VAL && plan->n_streamed && !plan->update_is_on_host)
-        at = memoi_session_rank_moments(s);
-    if (at == first) return;
-
-    /* Other rows and states may be better then. */
-    s->update_at = at;
-    if (memoi_session_choose_streams(s) < step_s) return;
-    s->update_at = first;
-    (void)memoi_session_choose_streams(s);
-}
-
-/* Ends a call that makes a plan. */
-MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_step_plan** plan,
-                                          memo_error* error) {
-    const memo_status status = memoi_session_end_call(s, error);
-    if (!status) {
-        *plan = s->own_plan;
-        s->own_plan = NULL;
+    memoi_stage_end(p);
+    if (!plan->fits && c.n_spilled < most && !memoi_is_over(p->peak_bytes, p->limit_bytes)) {
+        c.n_spilled++;
+        f->other_bytes = memoi_stage_other_bytes(p);
+        (void)memoi_planner_spill(p, f, &c);
+        memoi_stage_choose(p);
     }
-    memo_session_destroy(s);
-    return status;
+    f->is_current = 0;
+    step_s = memoi_step_plan_s(plan);
+    if (plan->fits && step_s < f->planned_s * (1 - MEMOI_CHOICE_GAIN))
+        memoi_planner_keep(p, f, &c, step_s);
+}
+MEMOI void memoi_planner_plan(memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    memoi_planner_take(p, &c);
+    memoi_stage_begin(p);
+    memoi_planner_end(p, f, c);
 }
 
-/* Streams what the open plan streams, and chooses the stage. */
-MEMOI void memoi_session_stay(memo_session* s, const memo_step_plan* open) {
-    s->update_at = open->update_at;
-    memoi_session_set_streams(s, open->n_streamed, open->n_spilled, open->update_is_on_host);
-    memoi_session_choose_rows(s);
+/* Plans the best choice from its rows.  The most states with the same step, or a few more, may
+ * leave room for other rows. */
+MEMOI void memoi_planner_plan_best(memoi_planner* p, memoi_choices* f) {
+    memoi_choice c = f->best;
+    p->start = f->rows;
+    memoi_planner_plan(p, f, c);
+    c.n_streamed = f->most;
+    if (f->most > f->best.n_streamed) memoi_planner_plan(p, f, c);
+    for (int64_t more = 1; more <= 4 && f->most + more <= f->n_all && !c.is_on_host &&
+                           f->planned_s > f->best_s * (1 + MEMOI_CHOICE_GAIN);
+         more *= 2) {
+        c.n_streamed = f->most + more;
+        memoi_planner_plan(p, f, c);
+    }
+    p->start = NULL;
+}
+
+/* Plans the fewest streamed states that fit, beginning with the stage of c.  Other memory takes the
+ * same bytes, whatever is streamed. */
+MEMOI void memoi_planner_plan_fewest(memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    const memo_session* s = p->session;
+    const memo_step_plan* plan = s->part->plan;
+    const int64_t stride = f->n_all / 64 + 1;
+    const int64_t rest_bytes = p->peak_bytes - s->states_sizes.device_bytes;
+    while (!plan->fits && c.n_streamed < f->n_all &&
+           (!c.n_streamed || p->peak_bytes > p->limit_bytes)) {
+        c.n_streamed = memob_min(c.n_streamed + stride, f->n_all);
+        memoi_planner_take(p, &c);
+        if (s->states_sizes.device_bytes + rest_bytes <= p->limit_bytes || c.n_streamed == f->n_all)
+            memoi_planner_plan(p, f, c);
+    }
+}
+
+/* Nothing fits with the update on the device.  If neither place fits, the stage is that of the host
+ * if it takes fewer bytes of the device. */
+MEMOI void memoi_planner_plan_host(memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    const memo_step_plan* plan = p->session->part->plan;
+    const memoi_choice on_host = {f->n_all, 0, c.update_at, 1};
+    const int64_t device_bytes = p->peak_bytes;
+    c.n_streamed = plan->n_streamed;
+    c.n_spilled = plan->n_spilled;
+    if (!memoi_planner_may_host(p)) return;
+    memoi_planner_plan(p, f, on_host);
+    if (plan->fits || (p->peak_bytes < device_bytes && memoi_is_over(device_bytes, p->limit_bytes)))
+        return;
+    memoi_planner_take(p, &c);
+    memoi_stage_choose(p);
+}
+
+/* Chooses, and makes the stage. */
+MEMOI void memoi_planner_search(memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    memo_session* s = p->session;
+    memo_step_plan* plan = s->part->plan;
+    const memoi_choice on_host = {f->n_all, 0, c.update_at, 1};
+    if (f->n_all && s->desc.update_on == MEMO_UPDATE_HOST) c = on_host;
+    memoi_planner_take(p, &c);
+    memoi_stage_begin(p);
+
+    /* Nothing to choose: no states, or all are on the device and nothing stalls. */
+    if (plan->fits || !f->n_all || s->desc.states_stay || !p->is_measured)
+        memoi_planner_end(p, f, c);
+    if (!f->n_all || s->desc.states_stay) return;
+    if (plan->fits && (!f->times || (f->times->stall_s + f->times->recompute_s <= 0 &&
+                                     !memoi_planner_may_host(p))))
+        return;
+
+    if (p->is_measured) {
+        memob_session_log(s, "session: planning which of %lld states of layers leave the device",
+                          (long long)f->n_all);
+        f->other_bytes = memoi_stage_other_bytes(p);
+        f->best = c;
+        memcpy(f->rows, plan->swap.rows, (size_t)memoi_session_n_cells(s) * sizeof *f->rows);
+        if (!c.is_on_host) memoi_planner_try_device(p, f, c);
+        if (c.is_on_host || memoi_planner_may_host(p)) memoi_planner_try_moments(p, f, on_host);
+        if (f->best_s < HUGE_VAL) memoi_planner_plan_best(p, f);
+    }
+    if (f->planned_s >= HUGE_VAL && !c.is_on_host) memoi_planner_plan_fewest(p, f, c);
+    if (f->planned_s >= HUGE_VAL) memoi_planner_plan_host(p, f, c);
+}
+
+/* Chooses, and makes the stage of, the states that are streamed, and the update's moment and place:
+ * nothing travels if all states fit beside all activations. */
+MEMOI void memoi_planner_choose(memoi_planner* p) {
+    memo_session* s = p->session;
+    memo_step_plan* plan = s->part->plan;
+    memo_swap_desc* swap = &plan->swap;
+    const int64_t n_cells = memoi_session_n_cells(s);
+    memoi_choice c = {p->least_streamed, 0, 0, 0};
+    memoi_choices f;
+    memset(&f, 0, sizeof f);
+    f.best_s = f.planned_s = HUGE_VAL;
+    f.n_all = memoi_session_n_states(s);
+    for (int32_t k = MEMOI_N_MOMENTS - 1; k >= 0; k--)
+        if (memoi_planner_may_update(&s->desc, memoi_moments[k])) c.update_at = memoi_moments[k];
+    f.rows = (int64_t*)memob_calloc(3 * n_cells, sizeof *f.rows);
+    if (!f.rows) memoi_keep(s, memob_no_memory(&s->call_error, "the rows of plans"));
+    memoi_session_settle(s);
+    if (!s->failure.status) {
+        f.found = f.rows + n_cells;
+        f.planned_rows = f.found + n_cells;
+        memoi_planner_search(p, &f, c);
+    }
+
+    /* The best stage again, from its rows. */
+    if (f.planned_s < HUGE_VAL && !f.is_current) {
+        memoi_planner_take(p, &f.planned);
+        memcpy((int64_t*)(uintptr_t)swap->rows, f.planned_rows, (size_t)n_cells * sizeof *f.rows);
+        swap->alpha = f.alpha;
+        swap->n_host_layers = f.n_host_layers;
+        memoi_stage_place(p, "the best plan");
+    }
+    if (f.planned_s < HUGE_VAL) {
+        memo_swap_plan_destroy(plan->times);
+        plan->times = f.times;
+    }
+    MEMO_FREE(f.rows);
 }
 
 /* Names the limit of the chosen stage, if its rows were searched for. */
-MEMOI void memoi_session_name_limit(memo_session* s) {
+MEMOI void memoi_planner_name_limit(const memoi_planner* p) {
+    memo_session* s = p->session;
     const memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
     if (s->failure.status || !plan->times || *plan->times->reason) return;
-    memoi_session_cost(s, &costs);
+    memoi_stage_cost(p, &costs);
     costs.swap.rows = NULL;
-    if (s->limit_bytes)
-        costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
+    if (p->limit_bytes)
+        costs.desc.device_bytes = p->limit_bytes - (p->peak_bytes - plan->sizes.device_bytes);
     memoi_keep(s, memoi_rows_name(&costs.desc, &costs.aim, plan->times, &s->call_error));
     memoi_session_settle(s);
 }
 
 /* Plans every shape, `first` first, whose peak limits the others.  Sets peaks_bytes of each shape,
  * the most of all ranks. */
-MEMOI void memoi_session_plan_each(memo_session* s, const memo_profile* profile, int32_t first,
-                                   int64_t* peaks_bytes) {
+MEMOI void memoi_planner_plan_each(memoi_planner* p, int32_t first, int64_t* peaks_bytes) {
+    memo_session* s = p->session;
     const int32_t n = s->desc.n_shapes;
-    const memo_step_plan* plan_first = s->parts[first].plan;
+    const memo_step_plan* chosen = p->open ? p->open : s->parts[first].plan;
     int64_t limit_bytes = s->desc.device_bytes;
     memo_profile times;
     for (int32_t i = 0, k = first; i < n; i++, k = (k + 1) % n) {
@@ -11141,40 +11239,38 @@ MEMOI void memoi_session_plan_each(memo_session* s, const memo_profile* profile,
         memoi_session_use_shape(s, k);
         memset(&times, 0, sizeof times);
         memoi_session_guess(s, &times);
-        if (profile && !plan->shape.is_forward_only) {
-            times = profile[k];
+        if (p->profile && !plan->shape.is_forward_only) {
+            times = p->profile[k];
             memoi_session_settle_profile(s, &times);
         }
-        s->limit_bytes = limit_bytes;
-        s->times = &times;
-        s->is_measured = profile && !s->effort;
+        p->limit_bytes = limit_bytes;
+        p->times = &times;
+        p->is_measured = p->profile && !p->effort;
 
-        /* All shapes stream what the first streams. */
-        plan->n_streamed = plan_first->n_streamed;
-        plan->n_spilled = plan_first->n_spilled;
-        plan->update_is_on_host = plan_first->update_is_on_host;
-        plan->update_at = plan_first->update_at;
-        if (i)
-            memoi_session_choose_rows(s);
-        else if (s->planner && s->planner->timing.keeps_states)
-            memoi_session_stay(s, s->planner->parts[0].plan);
-        else
-            memoi_session_choose_states(s);
+        /* All shapes stream what the first streams, or the open plan. */
+        if (i || p->open) {
+            const memoi_choice c = {chosen->n_streamed, chosen->n_spilled, chosen->update_at,
+                                    chosen->update_is_on_host};
+            memoi_planner_take(p, &c);
+            memoi_stage_choose(p);
+        } else
+            memoi_planner_choose(p);
         if (limit_bytes != s->desc.device_bytes && !plan->fits) {
-            s->limit_bytes = s->desc.device_bytes;
-            memoi_session_choose_rows(s);
+            p->limit_bytes = s->desc.device_bytes;
+            memoi_stage_choose(p);
         }
-        memoi_session_name_limit(s);
-        s->limit_bytes = s->desc.device_bytes;
-        if (i == 0 && plan->fits) limit_bytes = s->peak_bytes;
-        peaks_bytes[k] = s->peak_bytes;
+        memoi_planner_name_limit(p);
+        p->limit_bytes = s->desc.device_bytes;
+        if (i == 0 && plan->fits) limit_bytes = p->peak_bytes;
+        peaks_bytes[k] = p->peak_bytes;
     }
 }
 
 /* Sets least_streamed: the fewest streamed states of layers, at least as many as now, with which no
  * shape lacks device memory.  Other memory does not depend on how many states are
  * streamed. */
-MEMOI void memoi_session_stream_enough(memo_session* s, const int64_t* peaks_bytes) {
+MEMOI void memoi_planner_stream_enough(memoi_planner* p, const int64_t* peaks_bytes) {
+    memo_session* s = p->session;
     const int64_t n_all = memoi_session_n_states(s);
     const int64_t state_bytes = s->states_sizes.device_bytes;
     const int may_stream = s->desc.device_bytes && !s->desc.states_stay;
@@ -11186,41 +11282,47 @@ MEMOI void memoi_session_stream_enough(memo_session* s, const int64_t* peaks_byt
         s->part->plan->n_streamed = n = memob_min(n + n_all / 64 + 1, n_all);
         memoi_session_stream(s);
     }
-    s->least_streamed = n;
+    p->least_streamed = n;
     memoi_session_settle(s);
 }
 
-/* The plan of every shape, for an open session that plans again, or for another (NULL).  The
- * longest shape with a backward comes first.  Every other shape gets the device memory that the
- * longest takes, so that the shapes together need no more; a shape that does not fit there gets
- * all of the budget.  If a shape lacks device memory, all stream more states. */
-MEMOI memo_status memoi_session_plan_shapes(const memo_session* planner,
-                                            const memo_session_desc* desc,
-                                            const memo_profile* profile, memoi_rows_effort effort,
+/* The plan of every shape of a desc.  The longest shape with a backward comes first.  Every other
+ * shape gets the device memory that the longest takes, so that the shapes together need no more; a
+ * shape that does not fit there gets all of the budget.  If a shape lacks device memory, all stream
+ * more states. */
+MEMOI memo_status memoi_planner_plan_shapes(memoi_planner* p, const memo_session_desc* desc,
                                             memo_step_plan** plan, memo_error* error) {
-    memo_session* s = memoi_session_make(desc, NULL, profile != NULL, error);
+    memo_session* s = memoi_session_make(desc, NULL, p->profile != NULL, error);
     int64_t most_rows = 0, peaks_bytes[MEMO_SHAPES_MAX], n_streamed;
     int32_t first = 0;
+    memo_status status;
     *plan = NULL;
     if (!s) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
-    if (s->failure.status) return memoi_session_give_plan(s, plan, error);
-    s->planner = planner;
-    s->effort = effort;
+    p->session = s;
+    p->least_streamed = 0;
 
     /* The shape with the most rows is planned first. */
-    for (int32_t k = 0; k < s->desc.n_shapes; k++) {
+    for (int32_t k = 0; k < s->desc.n_shapes && !s->failure.status; k++) {
         const memo_shape* shape = &s->parts[k].plan->shape;
         if (shape->is_forward_only || shape->n_rows <= most_rows) continue;
         most_rows = shape->n_rows;
         first = k;
     }
 
-    do {
-        memoi_session_plan_each(s, profile, first, peaks_bytes);
+    while (!s->failure.status) {
+        memoi_planner_plan_each(p, first, peaks_bytes);
         n_streamed = s->part->plan->n_streamed;
-        memoi_session_stream_enough(s, peaks_bytes);
-    } while (s->least_streamed > n_streamed && !s->failure.status);
-    return memoi_session_give_plan(s, plan, error);
+        memoi_planner_stream_enough(p, peaks_bytes);
+        if (p->least_streamed <= n_streamed) break;
+    }
+    status = memoi_session_end_call(s, error);
+    if (!status) {
+        *plan = s->own_plan;
+        s->own_plan = NULL;
+    }
+    memo_session_destroy(s);
+    p->session = NULL;
+    return status;
 }
 
 /* --- >>session words ---
@@ -11497,21 +11599,18 @@ MEMOI void memoi_step_plan_take_better(memo_step_plan** plan, memo_step_plan* tr
 
 /* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
  * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
- * because sizes, times and this end are agreed.  planner: as in memoi_session_plan_shapes. */
-MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
-                                           const memo_session_desc* desc,
-                                           const memo_profile* profile, memoi_rows_effort effort,
+ * because sizes, times and this end are agreed. */
+MEMOI memo_status memoi_planner_plan_sizes(memoi_planner* p, const memo_session_desc* desc,
                                            memo_step_plan** plan, memo_error* error) {
     memo_session_desc own;
     int64_t tile_rows;
     int n_fit = 0;
     *plan = NULL;
-    if (!memoi_session_chooses(desc))
-        return memoi_session_plan_shapes(planner, desc, profile, effort, plan, error);
+    if (!memoi_session_chooses(desc)) return memoi_planner_plan_shapes(p, desc, plan, error);
     own = *desc;
     tile_rows = memob_max(desc->tile_rows, 1);
 
-    for (int64_t n_slices = 1; n_fit < (profile && !effort ? 3 : 1); n_slices *= 2) {
+    for (int64_t n_slices = 1; n_fit < (p->profile && !p->effort ? 3 : 1); n_slices *= 2) {
         const int64_t larger = own.slice_rows;
         memo_step_plan* trial = NULL;
         memo_error failed;
@@ -11520,7 +11619,7 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
 
-        status = memoi_session_plan_shapes(planner, &own, profile, effort, &trial, &failed);
+        status = memoi_planner_plan_shapes(p, &own, &trial, &failed);
         if (status && *plan) { /* all ranks have failed: are slices too small for a function? */
             if (status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
                 status == MEMO_STATUS_INFEASIBLE)
@@ -11543,19 +11642,16 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
 /* Micro-batches one after the other; if states travel then, also groups of them, which fetch the
  * states of a layer less often, and hold more rows on the host: of every number that divides them
  * and fits, because a larger group may be faster where a smaller one is not, until nothing stalls
- * and nothing is recomputed.  All ranks choose the same.  planner: as above. */
-MEMOI memo_status memoi_session_plan_groups(const memo_session* planner,
-                                            const memo_session_desc* desc,
-                                            const memo_profile* profile, memoi_rows_effort effort,
+ * and nothing is recomputed.  All ranks choose the same. */
+MEMOI memo_status memoi_planner_plan_groups(memoi_planner* p, const memo_session_desc* desc,
                                             memo_step_plan** plan, memo_error* error) {
     memo_session_desc own = *desc;
     memo_status status;
     int64_t most = memob_min(desc->micro_batches, MEMO_GROUP_MAX);
-    if (desc->n_group != MEMO_GROUP_PLANNED)
-        return memoi_session_plan_sizes(planner, desc, profile, effort, plan, error);
+    if (desc->n_group != MEMO_GROUP_PLANNED) return memoi_planner_plan_sizes(p, desc, plan, error);
     own.n_group = 1;
-    status = memoi_session_plan_sizes(planner, &own, profile, effort, plan, error);
-    if (!profile || effort || desc->rows) most = 1; /* a table is of one micro-batch */
+    status = memoi_planner_plan_sizes(p, &own, plan, error);
+    if (!p->profile || p->effort || desc->rows) most = 1; /* a table is of one micro-batch */
 
     for (own.n_group = 2; !status && (*plan)->fits && own.n_group <= most; own.n_group++) {
         const memo_swap_plan* times = (*plan)->times;
@@ -11563,7 +11659,7 @@ MEMOI memo_status memoi_session_plan_groups(const memo_session* planner,
         if (!(*plan)->n_streamed) break;
         if (times && times->stall_s + times->recompute_s <= 0.001 * times->step_s) break;
         if (desc->micro_batches % own.n_group) continue;
-        status = memoi_session_plan_sizes(planner, &own, profile, effort, &trial, error);
+        status = memoi_planner_plan_sizes(p, &own, &trial, error);
         if (status) break;
         if (!memob_step_plan_fits(trial)) most = 0; /* nor do larger groups */
         memoi_step_plan_take_better(plan, trial);
@@ -11579,12 +11675,11 @@ MEMOI memo_status memoi_session_plan_groups(const memo_session* planner,
 
 typedef struct memoi_advice {
     const memo_session_desc* desc;
-    const memo_profile* profile;   /* of the caller's plan */
     int64_t budgets[MEMO_N_TIERS]; /* of all ranks; 0: no limit */
     int64_t needed[MEMO_N_TIERS];  /* by the latest plan: the most of all shapes and ranks */
     int64_t device_bytes;          /* with which alone a plan fits; 0: none does */
-    memoi_rows_effort effort;
-    int fits;           /* the latest plan does; 0 after a failure */
+    memoi_planner planner;         /* of the caller's plan; its effort grows */
+    int fits;                      /* the latest plan does; 0 after a failure */
     memo_status status; /* the first failure of a plan, of all ranks, which is in error */
     memo_error* error;
 } memoi_advice;
@@ -11616,7 +11711,7 @@ MEMOI void memoi_advice_try(memoi_advice* a, const int64_t* budgets) {
     own.disk_bytes = budgets[MEMO_TIER_FILE];
     own.log.write = NULL;
     own.device_memory = own.host_memory = NULL; /* of one size */
-    a->status = memoi_session_plan_sizes(NULL, &own, a->profile, a->effort, &plan, a->error);
+    a->status = memoi_planner_plan_sizes(&a->planner, &own, &plan, a->error);
     memoi_advice_take(a, plan);
     memo_step_plan_destroy(plan);
 }
@@ -11704,9 +11799,10 @@ MEMOI void memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_other) {
 /* Searches for less again, longer each time.  The whole search mostly finds no less than the one
  * before; its plan is the caller's. */
 MEMOI void memoi_advice_refine(memoi_advice* a, int32_t tier, int64_t* budgets) {
-    while (a->effort && a->fits) {
-        a->effort = a->effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_EFFORT_FIRST
-                                                         : MEMOI_ROWS_EFFORT_WHOLE;
+    memoi_rows_effort* effort = &a->planner.effort;
+    while (*effort && a->fits) {
+        *effort =
+            *effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_EFFORT_FIRST : MEMOI_ROWS_EFFORT_WHOLE;
         memoi_advice_find_least(a, tier, budgets[tier], budgets);
     }
 }
@@ -11717,7 +11813,7 @@ MEMOI void memoi_advice_find_device(memoi_advice* a) {
     int64_t budgets[MEMO_N_TIERS];
     memcpy(budgets, a->budgets, sizeof budgets);
     budgets[MEMO_TIER_DEVICE] = 0;
-    a->effort = MEMOI_ROWS_EFFORT_SHORT;
+    a->planner.effort = MEMOI_ROWS_EFFORT_SHORT;
     memoi_advice_try(a, budgets);
     if (!a->fits) return;
     memoi_advice_find_least(a, MEMO_TIER_DEVICE, first, budgets);
@@ -11730,8 +11826,8 @@ MEMOI void memoi_advice_put(const memoi_advice* a, const int64_t* budgets, const
                             int32_t shape, memo_step_plan* plan) {
     int32_t lacking = 0;
     while (!is_other[lacking]) lacking++;
-    memoi_session_put_shortage(a->desc, plan, NULL, shape, lacking, a->budgets[lacking],
-                               budgets[lacking], a->device_bytes);
+    memoi_session_put_shortage(a->desc, plan, shape, lacking, a->budgets[lacking], budgets[lacking],
+                               a->device_bytes);
     for (int32_t other = lacking + 1; other < MEMO_N_TIERS; other++) {
         const size_t n = strlen(plan->shortage);
         if (is_other[other])
@@ -11752,8 +11848,8 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
     int fits;
     memset(&a, 0, sizeof a);
     a.desc = desc;
-    a.profile = profile;
-    a.effort = MEMOI_ROWS_EFFORT_SHORT;
+    a.planner.profile = profile;
+    a.planner.effort = MEMOI_ROWS_EFFORT_SHORT;
     a.error = error;
     memoi_advice_take(&a, plan);
 
@@ -11792,8 +11888,10 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
 MEMOI memo_status memoi_session_plan_or_advise(const memo_session_desc* desc,
                                                const memo_profile* profile, memo_step_plan** plan,
                                                int64_t* device_bytes, memo_error* error) {
-    memo_status status =
-        memoi_session_plan_groups(NULL, desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    memoi_planner planner = MEMO_ZERO(memoi_planner);
+    memo_status status;
+    planner.profile = profile;
+    status = memoi_planner_plan_groups(&planner, desc, plan, error);
     *device_bytes = 0;
     if (!status && !desc->is_unadvised && !memob_step_plan_fits(*plan))
         status = memoi_session_advise(desc, profile, *plan, device_bytes, error);
@@ -11815,6 +11913,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
 memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
                                    memo_error* error) {
     memo_session_desc least;
+    memoi_planner planner = MEMO_ZERO(memoi_planner);
     memo_step_plan *plan = NULL, *p;
     int64_t more_bytes;
     memo_status status;
@@ -11825,7 +11924,8 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
 
     /* The bytes of the smallest plan. */
     least.device_bytes = 1;
-    status = memoi_session_plan_sizes(NULL, &least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
+    planner.effort = MEMOI_ROWS_EFFORT_FIRST;
+    status = memoi_planner_plan_sizes(&planner, &least, &plan, error);
     for (p = plan; p; p = p->next) *device_bytes = memob_max(*device_bytes, p->device_bytes);
     memo_step_plan_destroy(plan);
     if (status) return status;
@@ -12366,7 +12466,9 @@ MEMOI int memoi_timing_may_move(const memo_session* s, const memo_step_plan* pla
  * the place of the update stay, since both may change bits. */
 MEMOI memo_step_plan* memoi_timing_make(memo_session* s) {
     memo_session_desc own = s->desc;
+    memoi_planner planner = MEMO_ZERO(memoi_planner);
     memo_step_plan* plan = NULL;
+    planner.profile = s->timing.profiles;
     own.policy = s->timing.policy;
     own.n_group = s->timing.n_group;
     own.device_bytes = s->memory_bytes;
@@ -12374,11 +12476,10 @@ MEMOI memo_step_plan* memoi_timing_make(memo_session* s) {
     if (own.n_states)
         own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
     for (int keeps = 0; keeps < 2; keeps++) {
-        s->timing.keeps_states = keeps;
+        planner.open = keeps ? s->own_plan : NULL;
         if (keeps && memoi_timing_may_move(s, plan)) break;
         memo_step_plan_destroy(plan);
-        memoi_keep(s, memoi_session_plan_groups(s, &own, s->timing.profiles,
-                                                MEMOI_ROWS_EFFORT_WHOLE, &plan, &s->call_error));
+        memoi_keep(s, memoi_planner_plan_groups(&planner, &own, &plan, &s->call_error));
         if (s->failure.status) return NULL;
         if (memob_step_plan_fits(plan)) continue;
         memoi_keep(s, memo_error_set(&s->call_error, MEMO_STATUS_INFEASIBLE, "%s", plan->shortage));
@@ -12527,6 +12628,7 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
 MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_step_plan** plan,
                                           memo_error* error) {
     memo_session_desc own = *desc;
+    memoi_planner planner = MEMO_ZERO(memoi_planner);
     memo_status status;
     if (memoi_session_chooses(desc)) { /* slices of the largest size that fits */
         status = memo_session_plan(desc, NULL, plan, error);
@@ -12536,7 +12638,7 @@ MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_st
     }
     if (desc->policy == MEMO_POLICY_MEMO) own.policy = MEMO_POLICY_RECOMPUTE;
     own.alpha = 0;
-    status = memoi_session_plan_shapes(NULL, &own, NULL, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    status = memoi_planner_plan_shapes(&planner, &own, plan, error);
     if (status || memob_step_plan_fits(*plan)) return status;
     memo_step_plan_destroy(*plan);
     return memo_session_plan(desc, NULL, plan, error);
@@ -12547,11 +12649,13 @@ MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_st
 MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int32_t* n_timed,
                                             memo_step_plan** plan, memo_error* error) {
     memo_session_desc kept = *desc;
+    memoi_planner planner = MEMO_ZERO(memoi_planner);
     memo_status status;
     if (desc->policy == MEMO_POLICY_MEMO) {
         kept.policy = MEMO_POLICY_KEEP;
         if (memoi_session_chooses(desc)) kept.slice_rows = desc->n_rows;
-        status = memoi_session_plan_sizes(NULL, &kept, NULL, MEMOI_ROWS_EFFORT_FIRST, plan, error);
+        planner.effort = MEMOI_ROWS_EFFORT_FIRST;
+        status = memoi_planner_plan_sizes(&planner, &kept, plan, error);
         if (status || (memob_step_plan_fits(*plan) && !(*plan)->n_streamed)) return status;
         memo_step_plan_destroy(*plan);
     } else if (!memoi_session_is_alpha(desc))

@@ -5,9 +5,12 @@
  * nothing of how a search changes a table. */
 
 #define MEMOI_ROWS_GAIN 1e-5 /* the least share of a step that is named */
-/* A search takes so small a part of the plan's if limits are ranked, or the gain is stated. */
-#define MEMOI_ROWS_PARTS_RANKED 32
-#define MEMOI_ROWS_PARTS_STATED 4
+/* A search takes so small a part of the most time if choices are ranked, if all layers of a kind
+ * have the same rows, if limits are ranked, or if the gain is stated. */
+#define MEMOI_ROWS_PARTS_RANKED  32
+#define MEMOI_ROWS_PARTS_UNIFORM 4
+#define MEMOI_ROWS_PARTS_LIMITS  128
+#define MEMOI_ROWS_PARTS_STATED  16
 
 /* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
  * limit. */
@@ -58,7 +61,7 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
         memoi_rows_copy(p, &p->plan, &p->trial);
         (void)memoi_rows_try(p);
         if (n_parts == MEMOI_ROWS_PARTS_STATED) memoi_rows_fill_by_worth(p);
-        memoi_rows_search(p, n_parts);
+        memoi_rows_search(p, n_parts, 0);
     }
     p->desc = desc;
     p->clock.rates = rates;
@@ -131,7 +134,7 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     /* A tenth more of each limit first; then the limit lifted altogether. */
     for (int is_all = 0; is_all < 2 && limit == MEMO_SWAP_LIMIT_NONE; is_all++, most = 5e-4) {
         for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-            saved = memoi_rows_lift(p, limits[i], is_all, MEMOI_ROWS_PARTS_RANKED);
+            saved = memoi_rows_lift(p, limits[i], is_all, MEMOI_ROWS_PARTS_LIMITS);
             if (saved <= most) continue;
             most = saved;
             limit = limits[i];
@@ -222,7 +225,7 @@ MEMOI void memoi_rows_try_given(memoi_rows_planner* p, const int64_t* rows) {
  * search begins with tables of equal rows in all layers of a kind, of which there are fewer. */
 MEMOI void memoi_rows_find_tables(memoi_rows_planner* p, int n_parts) {
     p->is_uniform = n_parts == 1;
-    if (p->is_uniform) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_STATED);
+    if (p->is_uniform) memoi_rows_find_table(p, MEMOI_ROWS_PARTS_UNIFORM);
     p->is_uniform = 0;
     memoi_rows_try_given(p, p->aim.start);
     memoi_rows_find_table(p, n_parts);

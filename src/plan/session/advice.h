@@ -8,12 +8,11 @@
 
 typedef struct memoi_advice {
     const memo_session_desc* desc;
-    const memo_profile* profile;   /* of the caller's plan */
     int64_t budgets[MEMO_N_TIERS]; /* of all ranks; 0: no limit */
     int64_t needed[MEMO_N_TIERS];  /* by the latest plan: the most of all shapes and ranks */
     int64_t device_bytes;          /* with which alone a plan fits; 0: none does */
-    memoi_rows_effort effort;
-    int fits;           /* the latest plan does; 0 after a failure */
+    memoi_planner planner;         /* of the caller's plan; its effort grows */
+    int fits;                      /* the latest plan does; 0 after a failure */
     memo_status status; /* the first failure of a plan, of all ranks, which is in error */
     memo_error* error;
 } memoi_advice;
@@ -45,7 +44,7 @@ MEMOI void memoi_advice_try(memoi_advice* a, const int64_t* budgets) {
     own.disk_bytes = budgets[MEMO_TIER_FILE];
     own.log.write = NULL;
     own.device_memory = own.host_memory = NULL; /* of one size */
-    a->status = memoi_session_plan_sizes(NULL, &own, a->profile, a->effort, &plan, a->error);
+    a->status = memoi_planner_plan_sizes(&a->planner, &own, &plan, a->error);
     memoi_advice_take(a, plan);
     memo_step_plan_destroy(plan);
 }
@@ -133,9 +132,10 @@ MEMOI void memoi_advice_find(memoi_advice* a, int64_t* budgets, int* is_other) {
 /* Searches for less again, longer each time.  The whole search mostly finds no less than the one
  * before; its plan is the caller's. */
 MEMOI void memoi_advice_refine(memoi_advice* a, int32_t tier, int64_t* budgets) {
-    while (a->effort && a->fits) {
-        a->effort = a->effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_EFFORT_FIRST
-                                                         : MEMOI_ROWS_EFFORT_WHOLE;
+    memoi_rows_effort* effort = &a->planner.effort;
+    while (*effort && a->fits) {
+        *effort =
+            *effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_EFFORT_FIRST : MEMOI_ROWS_EFFORT_WHOLE;
         memoi_advice_find_least(a, tier, budgets[tier], budgets);
     }
 }
@@ -146,7 +146,7 @@ MEMOI void memoi_advice_find_device(memoi_advice* a) {
     int64_t budgets[MEMO_N_TIERS];
     memcpy(budgets, a->budgets, sizeof budgets);
     budgets[MEMO_TIER_DEVICE] = 0;
-    a->effort = MEMOI_ROWS_EFFORT_SHORT;
+    a->planner.effort = MEMOI_ROWS_EFFORT_SHORT;
     memoi_advice_try(a, budgets);
     if (!a->fits) return;
     memoi_advice_find_least(a, MEMO_TIER_DEVICE, first, budgets);
@@ -159,8 +159,8 @@ MEMOI void memoi_advice_put(const memoi_advice* a, const int64_t* budgets, const
                             int32_t shape, memo_step_plan* plan) {
     int32_t lacking = 0;
     while (!is_other[lacking]) lacking++;
-    memoi_session_put_shortage(a->desc, plan, NULL, shape, lacking, a->budgets[lacking],
-                               budgets[lacking], a->device_bytes);
+    memoi_session_put_shortage(a->desc, plan, shape, lacking, a->budgets[lacking], budgets[lacking],
+                               a->device_bytes);
     for (int32_t other = lacking + 1; other < MEMO_N_TIERS; other++) {
         const size_t n = strlen(plan->shortage);
         if (is_other[other])
@@ -181,8 +181,8 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
     int fits;
     memset(&a, 0, sizeof a);
     a.desc = desc;
-    a.profile = profile;
-    a.effort = MEMOI_ROWS_EFFORT_SHORT;
+    a.planner.profile = profile;
+    a.planner.effort = MEMOI_ROWS_EFFORT_SHORT;
     a.error = error;
     memoi_advice_take(&a, plan);
 
@@ -221,8 +221,10 @@ MEMOI memo_status memoi_session_advise(const memo_session_desc* desc, const memo
 MEMOI memo_status memoi_session_plan_or_advise(const memo_session_desc* desc,
                                                const memo_profile* profile, memo_step_plan** plan,
                                                int64_t* device_bytes, memo_error* error) {
-    memo_status status =
-        memoi_session_plan_groups(NULL, desc, profile, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    memoi_planner planner = MEMO_ZERO(memoi_planner);
+    memo_status status;
+    planner.profile = profile;
+    status = memoi_planner_plan_groups(&planner, desc, plan, error);
     *device_bytes = 0;
     if (!status && !desc->is_unadvised && !memob_step_plan_fits(*plan))
         status = memoi_session_advise(desc, profile, *plan, device_bytes, error);
@@ -244,6 +246,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
 memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* device_bytes,
                                    memo_error* error) {
     memo_session_desc least;
+    memoi_planner planner = MEMO_ZERO(memoi_planner);
     memo_step_plan *plan = NULL, *p;
     int64_t more_bytes;
     memo_status status;
@@ -254,7 +257,8 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
 
     /* The bytes of the smallest plan. */
     least.device_bytes = 1;
-    status = memoi_session_plan_sizes(NULL, &least, NULL, MEMOI_ROWS_EFFORT_FIRST, &plan, error);
+    planner.effort = MEMOI_ROWS_EFFORT_FIRST;
+    status = memoi_planner_plan_sizes(&planner, &least, &plan, error);
     for (p = plan; p; p = p->next) *device_bytes = memob_max(*device_bytes, p->device_bytes);
     memo_step_plan_destroy(plan);
     if (status) return status;

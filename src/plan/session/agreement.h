@@ -387,6 +387,5 @@ MEMOI memo_session* memoi_session_make(const memo_session_desc* desc, const memo
     memoi_keep(s, memoi_session_take_desc(s, desc, plan, &s->call_error));
     memoi_session_settle(s);
     if (!s->failure.status && desc->agree) memoi_session_meet(s, has_profile);
-    s->limit_bytes = s->desc.device_bytes;
     return s;
 }

@@ -57,6 +57,10 @@ enum {
 MEMOI int memoi_session_is_alpha(const memo_session_desc* desc) {
     return desc->policy == MEMO_POLICY_ALPHA && desc->alpha < 0;
 }
+/* 1: rows are to be found. */
+MEMOI int memoi_session_plans_rows(const memo_session_desc* desc) {
+    return desc->policy == MEMO_POLICY_MEMO || memoi_session_is_alpha(desc);
+}
 
 /* Most routed rows of n_rows tokens: their share, rounded up. */
 MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_rows,

@@ -1,258 +1,146 @@
 #pragma once
 #include "plan/session/stage.h"
 /* --- >>session plan ---
- * Knows: stages, the seconds of their steps, and what is chosen by these: buffers, streamed states,
- * the moment of the update, a plan of each shape.  Knows nothing of addresses, and of how a search
- * for rows goes. */
-
-#define MEMOI_SESSION_GAIN 1e-4 /* the least share of a step that another choice saves */
+ * Knows: stages, the seconds of their steps, and what is chosen by these: the states that leave the
+ * device, for the host or a file, and when and where the update runs; a plan of each shape.  Knows
+ * nothing of addresses, and of how a search for rows goes.
+ *
+ * One search ranks *choices*, each once, by a short search for rows that begins with the best rows
+ * so far.  A whole search plans the best choice, which its rank bounds from above. */
 
 /* States of all layers. */
 MEMOI int64_t memoi_session_n_states(const memo_session* s) {
     return (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
 }
 
-/* What the stage takes of the device beside states and activations; the same, whatever is
- * streamed. */
-MEMOI int64_t memoi_session_other_bytes(const memo_session* s) {
-    return s->peak_bytes - s->part->plan->sizes.device_bytes - s->states_sizes.device_bytes;
-}
+#define MEMOI_CHOICE_GAIN 1e-4 /* the least share of a step that another choice saves */
 
-/* What leaves the device in the best stage so far. */
-typedef struct memoi_session_streams {
-    memo_step_plan plan; /* a copy of its numbers */
-    double step_s;       /* infinite: none fits */
-    int is_current;      /* the session's stage is it */
-    int64_t other_bytes; /* memoi_session_other_bytes */
-    int64_t* rows;       /* its table */
-} memoi_session_streams;
+/* What leaves the device, and when and where the update runs. */
+typedef struct memoi_choice {
+    int64_t n_streamed, n_spilled; /* states of layers */
+    int32_t update_at, is_on_host;
+} memoi_choice;
 
-/* Streams the first n states of layers, and spills so many.  If nothing travels, only
- * MEMO_MAY_NOT_PASS gives the update another moment than its own pass. */
-MEMOI void memoi_session_set_streams(memo_session* s, int64_t n, int64_t n_spilled,
-                                     int is_on_host) {
+enum { MEMOI_CHOICES_KNOWN = 128 };
+typedef struct memoi_choices {
+    int64_t other_bytes; /* of the device, beside states and activations */
+    int64_t n_all;       /* states of layers */
+
+    /* Of the ranks. */
+    memoi_choice best;
+    double best_s;         /* of its step; infinite: none fits */
+    int64_t most;          /* streamed states of the choice that has the most, and the same step */
+    int64_t *rows, *found; /* the best's, and those of the latest rank */
+    int32_t n_known;       /* choices that were ranked, with the fewest spilled states that fit */
+    memoi_choice known[MEMOI_CHOICES_KNOWN];
+
+    /* Of the whole searches. */
+    memoi_choice planned; /* the best, */
+    double planned_s;     /* its step; infinite: none fits */
+    memo_swap_plan* times;
+    int64_t* planned_rows;
+    double alpha;
+    int32_t n_host_layers;
+    int is_current; /* the session's stage is it */
+} memoi_choices;
+
+/* Streams, spills and updates as chosen.  If nothing travels, only MEMO_MAY_NOT_PASS gives the
+ * update another moment than its own pass. */
+MEMOI void memoi_planner_take(const memoi_planner* p, const memoi_choice* c) {
+    memo_session* s = p->session;
     memo_step_plan* plan = s->part->plan;
-    const int is_free = n || is_on_host || s->desc.update_may & MEMO_MAY_NOT_PASS;
-    plan->update_at = is_free && !(is_on_host && s->update_at == MEMO_UPDATE_DEFERRED)
-                          ? s->update_at
+    const int is_free = c->n_streamed || c->is_on_host || s->desc.update_may & MEMO_MAY_NOT_PASS;
+    plan->update_at = is_free && !(c->is_on_host && c->update_at == MEMO_UPDATE_DEFERRED)
+                          ? c->update_at
                           : (int32_t)MEMO_UPDATE_PASS;
-    plan->update_is_on_host = is_on_host;
-    plan->n_streamed = n;
-    plan->n_spilled = n_spilled;
+    plan->update_is_on_host = c->is_on_host;
+    plan->n_streamed = c->n_streamed;
+    plan->n_spilled = c->n_spilled;
     memoi_session_stream(s);
     memoi_session_settle(s);
 }
 
-/* Returns the seconds of a step with the streamed states of the plan, by a short search for rows,
- * or with the stage's rows if the policy gives them; infinite if it does not fit. */
-MEMOI double memoi_session_rank(memo_session* s, int64_t other_bytes) {
-    const int64_t left_bytes = s->limit_bytes - other_bytes - s->states_sizes.device_bytes;
+/* The most states that a choice can spill. */
+MEMOI int64_t memoi_planner_most_spilled(const memoi_planner* p, const memoi_choice* c) {
+    return p->session->desc.spill_directory && !c->is_on_host ? c->n_streamed : 0;
+}
+
+/* --- ranks --- */
+
+/* Returns the seconds of a step, by a short search for rows, or with the stage's rows if the policy
+ * gives them; infinite if it does not fit. */
+MEMOI double memoi_planner_rank(const memoi_planner* p, const memoi_choices* f,
+                                const memoi_choice* c) {
+    memo_session* s = p->session;
     const memob_states_sizes* sizes = &s->states_sizes;
+    const int plans_rows = memoi_session_plans_rows(&s->desc);
     memoi_session_costs costs;
+    int64_t left_bytes;
     double step_s;
-    if (s->failure.status || (s->limit_bytes && left_bytes <= 0) ||
+    memoi_planner_take(p, c);
+    left_bytes = p->limit_bytes - f->other_bytes - sizes->device_bytes;
+    if (s->failure.status || (p->limit_bytes && left_bytes <= 0) ||
         memoi_is_over(sizes->host_bytes, s->desc.host_bytes) ||
         memoi_is_over(sizes->spill_bytes, s->desc.disk_bytes))
         return HUGE_VAL;
-    memoi_session_cost(s, &costs);
-    if (!s->start) costs.aim.start = s->part->plan->swap.rows; /* the stage's */
-    if (s->limit_bytes) costs.desc.device_bytes = left_bytes;
-    if (memoi_session_is_alpha(&s->desc) || s->desc.policy == MEMO_POLICY_MEMO)
-        costs.swap.rows = NULL;
-    memoi_keep(s, memoi_rows_rank(&costs.desc, &costs.aim, s->found, &step_s, &s->call_error));
+    memoi_stage_cost(p, &costs);
+    costs.aim.start = f->rows;
+    if (p->limit_bytes) costs.desc.device_bytes = left_bytes;
+    if (plans_rows) costs.swap.rows = NULL;
+    memoi_keep(s, memoi_rows_rank(&costs.desc, &costs.aim, f->found, &step_s, &s->call_error));
     memoi_session_settle(s);
     return step_s;
 }
 
-/* Spills the fewest states of the first n, of at least n_spilled, with which a step fits, and
- * returns its seconds; infinite: none.  Tries a 16th of n more at a time. */
-MEMOI double memoi_session_spill(memo_session* s, int64_t n, int64_t n_spilled,
-                                 int64_t other_bytes) {
-    const int on_host = s->part->plan->update_is_on_host;
-    const int64_t most = s->desc.spill_directory && !on_host ? n : 0;
+/* Ranks a choice with the fewest spilled states, of at least its own, with which a step fits.
+ * Tries a 16th of the streamed states more at a time. */
+MEMOI double memoi_planner_spill(const memoi_planner* p, const memoi_choices* f, memoi_choice* c) {
+    const int64_t most = memoi_planner_most_spilled(p, c), more = c->n_streamed / 16 + 1;
     double step_s;
-    for (n_spilled = memob_min(n_spilled, most);;
-         n_spilled = memob_min(n_spilled + n / 16 + 1, most)) {
-        memoi_session_set_streams(s, n, n_spilled, on_host);
-        step_s = memoi_session_rank(s, other_bytes);
-        if (step_s < HUGE_VAL || n_spilled == most) return step_s;
+    for (c->n_spilled = memob_min(c->n_spilled, most);;
+         c->n_spilled = memob_min(c->n_spilled + more, most)) {
+        step_s = memoi_planner_rank(p, f, c);
+        if (step_s < HUGE_VAL || c->n_spilled == most) return step_s;
     }
 }
 
-/* Makes the stage of the policy with the first n states of layers streamed, which becomes the best
- * if it fits and its step is shorter.  In a file: at least n_spilled of these states, and as many
- * more as host memory lacks. */
-MEMOI void memoi_session_choose_with(memo_session* s, int64_t n, int64_t n_spilled, int is_on_host,
-                                     memoi_session_streams* best) {
-    const int64_t most = s->desc.spill_directory && !is_on_host ? n : 0;
-    memo_step_plan* plan = s->part->plan;
+/* Ranks a choice, unless it is known.  It becomes the best if its step is shorter, or the same with
+ * fewer streamed states. */
+MEMOI void memoi_planner_try(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    const int64_t n_cells = memoi_session_n_cells(p->session);
     double step_s;
-    memoi_session_set_streams(s, n, memob_min(n_spilled, most), is_on_host);
-    memoi_session_choose_rows(s);
+    if (!memob_is_within(c.n_streamed, p->least_streamed, f->n_all)) return;
+    for (int32_t k = 0; k < f->n_known; k++)
+        if (!memcmp(&f->known[k], &c, sizeof c)) return;
+    if (f->n_known < MEMOI_CHOICES_KNOWN) f->known[f->n_known++] = c;
+    step_s = memoi_planner_spill(p, f, &c);
 
-    /* The host or the disk lacks memory: spill more states. */
-    if (!plan->fits && plan->n_spilled < most && !memoi_is_over(s->peak_bytes, s->limit_bytes)) {
-        (void)memoi_session_spill(s, n, plan->n_spilled + 1, memoi_session_other_bytes(s));
-        memoi_session_choose_rows(s);
-    }
-
-    /* Without times the first that fits is the best. */
-    step_s = memoi_step_plan_s(plan);
-    best->is_current = plan->fits && step_s < best->step_s * (1 - MEMOI_SESSION_GAIN);
-    if (!best->is_current) return;
-    best->other_bytes = memoi_session_other_bytes(s);
-    best->plan = *plan;
-    best->step_s = step_s;
-    memcpy(best->rows, plan->swap.rows, (size_t)memoi_session_n_cells(s) * sizeof *best->rows);
-}
-
-/* A search for the number of streamed states. */
-typedef struct memoi_session_count {
-    int64_t least, other_bytes; /* other_bytes: of the stage */
-    int64_t best, most;         /* the fewest and the most with the shortest step */
-    double best_s;
-} memoi_session_count;
-
-/* Tries n streamed states, by a short search that begins with the rows of the best so far. */
-MEMOI void memoi_session_try_count(memo_session* s, int64_t n, memoi_session_count* count) {
-    double step_s = HUGE_VAL;
-    if (n >= count->least && n <= memoi_session_n_states(s))
-        step_s = memoi_session_spill(s, n, 0, count->other_bytes);
-    if (step_s < count->best_s * (1 - MEMOI_SESSION_GAIN)) {
-        count->best = count->most = n;
-        count->best_s = step_s;
-        memcpy(s->start, s->found, (size_t)memoi_session_n_cells(s) * sizeof *s->start);
-    } else if (step_s <= count->best_s) {
-        count->best = memob_min(count->best, n);
-        count->most = memob_max(count->most, n);
+    if (step_s < f->best_s * (1 - MEMOI_CHOICE_GAIN)) {
+        f->best = c;
+        f->best_s = step_s;
+        f->most = c.n_streamed;
+        if (memoi_session_plans_rows(&p->session->desc))
+            memcpy(f->rows, f->found, (size_t)n_cells * sizeof *f->rows);
+    } else if (step_s <= f->best_s && c.update_at == f->best.update_at && !c.n_spilled) {
+        if (c.n_streamed < f->best.n_streamed) f->best = c;
+        f->most = memob_max(f->most, c.n_streamed);
     }
 }
 
-/* Streams more states than fit, if their copies cost less than the memory saves: an eighth of all
- * more at a time, then finer beside the best.  More states than others with the same step leave
- * room that may shorten it. */
-MEMOI void memoi_session_stream_more(memo_session* s, memoi_session_streams* streams) {
-    const int64_t n_all = memoi_session_n_states(s), least = streams->plan.n_streamed;
-    const int64_t n_cells = memoi_session_n_cells(s);
-    memoi_session_count count = {least, streams->other_bytes, least, least, HUGE_VAL};
-    int64_t stride = 1, n;
-    s->start = streams->rows + n_cells;
-    s->found = s->start + n_cells;
-    memcpy(s->start, streams->rows, (size_t)n_cells * sizeof *s->start);
-    while (stride * 16 <= n_all) stride *= 2;
-    memob_session_log(s, "session: planning which of %lld states of layers leave the device",
-                      (long long)n_all);
-    memoi_session_try_count(s, least, &count);
-    for (n = stride; n < n_all + stride; n += stride)
-        memoi_session_try_count(s, memob_min(n, n_all), &count);
-    for (stride /= 2; stride; stride /= 2) {
-        n = count.most + stride;
-        memoi_session_try_count(s, count.best - stride, &count);
-        memoi_session_try_count(s, n, &count);
+/* Tries fewer and more streamed states than those of the best, finer and finer. */
+MEMOI void memoi_planner_try_around(const memoi_planner* p, memoi_choices* f, int64_t stride) {
+    for (; stride; stride /= 2) {
+        memoi_choice fewer = f->best, more = f->best;
+        fewer.n_spilled = more.n_spilled = 0;
+        fewer.n_streamed -= stride;
+        more.n_streamed = f->most + stride;
+        memoi_planner_try(p, f, fewer);
+        memoi_planner_try(p, f, more);
     }
-
-    /* The rows of the shortest step begin the whole search. */
-    if (count.best != least || count.best_s < streams->step_s * (1 - MEMOI_SESSION_GAIN))
-        memoi_session_choose_with(s, count.best, 0, 0, streams);
-    else
-        memoi_session_set_streams(s, least, streams->plan.n_spilled, 0);
-
-    /* With the most of these states, or a few more, there may be room for other rows. */
-    if (count.most > count.best) memoi_session_choose_with(s, count.most, 0, 0, streams);
-    for (stride = 1; stride <= 4 && count.most + stride <= n_all &&
-                     streams->step_s > count.best_s * (1 + MEMOI_SESSION_GAIN);
-         stride *= 2)
-        memoi_session_choose_with(s, count.most + stride, 0, 0, streams);
-    s->start = s->found = NULL;
-}
-
-/* Streams the fewest states that fit, from n on.  Other memory takes the same bytes, whatever is
- * streamed. */
-MEMOI void memoi_session_stream_fewest(memo_session* s, int64_t n, int64_t n_all,
-                                       memoi_session_streams* best) {
-    const int64_t stride = n_all / 64 + 1;
-    const int64_t rest_bytes = s->peak_bytes - s->states_sizes.device_bytes;
-    memo_step_plan* plan = s->part->plan;
-    while (!plan->fits && n < n_all && (!n || s->peak_bytes > s->limit_bytes)) {
-        plan->n_streamed = n = memob_min(n + stride, n_all);
-        plan->n_spilled = 0;
-        memoi_session_stream(s);
-        if (s->states_sizes.device_bytes + rest_bytes <= s->limit_bytes || n == n_all)
-            memoi_session_choose_with(s, n, 0, 0, best);
-    }
-}
-
-/* More room for activations, on the device or on the host, may be worth more copies. */
-MEMOI void memoi_session_give_room(memo_session* s, memoi_session_streams* best) {
-    memoi_session_stream_more(s, best);
-    for (int trial = 0; trial < 2; trial++) {
-        const int64_t most = best->plan.n_streamed, from = best->plan.n_spilled;
-        if (from == most || !best->plan.sizes.n_spilled_layers) continue;
-        memoi_session_choose_with(s, most, trial ? most : (from + most) / 2, 0, best);
-    }
-}
-
-/* 1: the update on the host may be better than the best so far, with the update on the device. */
-MEMOI int memoi_session_may_host(const memo_session* s, const memoi_session_streams* best) {
-    if (!s->desc.update_host || s->desc.update_on != MEMO_UPDATE_PLANNED || s->desc.n_layers < 2)
-        return 0;
-    return best->step_s >= HUGE_VAL ||
-           (s->is_measured && s->times->update_host_s_per_byte > 0 && best->plan.n_streamed);
-}
-
-/* Chooses how many states of layers are streamed, and the stage: none if all states fit beside all
- * activations; else those with which the step is shortest, its update included; or all, with the
- * update on the host.  best: none yet. */
-MEMOI void memoi_session_search_streams(memo_session* s, memoi_session_streams* best) {
-    const int64_t n_all = memoi_session_n_states(s);
-    memo_step_plan* plan = s->part->plan;
-    int64_t device_bytes;
-    if (n_all && s->desc.update_on == MEMO_UPDATE_HOST) {
-        memoi_session_choose_with(s, n_all, 0, 1, best);
-        return;
-    }
-    memoi_session_choose_with(s, s->least_streamed, 0, 0, best);
-    if (!n_all || s->desc.states_stay) return;
-    if (plan->fits && (!plan->times || plan->times->stall_s + plan->times->recompute_s <= 0))
-        return;
-
-    memoi_session_stream_fewest(s, s->least_streamed, n_all, best);
-    if (s->is_measured && best->step_s < HUGE_VAL) memoi_session_give_room(s, best);
-    if (best->step_s >= HUGE_VAL) { /* the last is the nearest */
-        best->plan = *plan;
-        best->is_current = 1;
-    }
-
-    /* States leave the device.  If neither place fits, the host takes fewer bytes of it. */
-    device_bytes = s->peak_bytes;
-    if (memoi_session_may_host(s, best)) memoi_session_choose_with(s, n_all, 0, 1, best);
-    best->is_current |= best->step_s >= HUGE_VAL && s->peak_bytes < device_bytes &&
-                        memoi_is_over(device_bytes, s->limit_bytes);
-    if (best->is_current) return;
-
-    /* The best stage again, from its rows. */
-    if (best->step_s < HUGE_VAL) s->start = best->rows;
-    memoi_session_choose_with(s, best->plan.n_streamed, best->plan.n_spilled,
-                              best->plan.update_is_on_host, best);
-    s->start = NULL;
-}
-
-/* The same.  Returns the seconds of the stage's step; infinite: it does not fit. */
-MEMOI double memoi_session_choose_streams(memo_session* s) {
-    memoi_session_streams best;
-    memset(&best, 0, sizeof best);
-    best.step_s = HUGE_VAL;
-    /* Its table, and the two of stream_more. */
-    best.rows = (int64_t*)memob_calloc(3 * memoi_session_n_cells(s), sizeof *best.rows);
-    if (!best.rows) memoi_keep(s, memob_no_memory(&s->call_error, "the rows of plans"));
-    memoi_session_settle(s);
-    if (!s->failure.status) memoi_session_search_streams(s, &best);
-    MEMO_FREE(best.rows);
-    return best.step_s;
 }
 
 /* May the update run then? */
-MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
+MEMOI int memoi_planner_may_update(const memo_session_desc* desc, int32_t at) {
     const int may = desc->update_may;
     if (at == MEMO_UPDATE_DEFERRED) return may & MEMO_MAY_DEFER;
     if (memob_update_is_fused(at)) return may & MEMO_MAY_FUSE;
@@ -260,94 +148,236 @@ MEMOI int memoi_session_may_update(const memo_session_desc* desc, int32_t at) {
 }
 
 /* The first of equal steps is chosen: a fused update copies least. */
-static const int32_t memoi_session_moments[] = {MEMO_UPDATE_FUSED, MEMO_UPDATE_DEFERRED,
-                                                MEMO_UPDATE_PASS};
-MEMOB_TABLE_OF(MEMO_N_UPDATE_MOMENTS - 1, memoi_session_moments); /* all but 0 */
-enum { MEMOI_N_MOMENTS = sizeof memoi_session_moments / sizeof *memoi_session_moments };
+static const int32_t memoi_moments[] = {MEMO_UPDATE_FUSED, MEMO_UPDATE_DEFERRED, MEMO_UPDATE_PASS};
+MEMOB_TABLE_OF(MEMO_N_UPDATE_MOMENTS - 1, memoi_moments); /* all but 0 */
+enum { MEMOI_N_MOMENTS = sizeof memoi_moments / sizeof *memoi_moments };
 
-/* Ranks the moments of the update with the stage's streamed states.  Returns the one of the
- * shortest step. */
-MEMOI int32_t memoi_session_rank_moments(memo_session* s) {
-    const memo_step_plan* plan = s->part->plan;
-    const int64_t n = plan->n_streamed, n_spilled = plan->n_spilled;
-    const int64_t other_bytes = memoi_session_other_bytes(s);
-    const int32_t chosen = s->update_at;
-    int32_t best = chosen;
-    double best_s = HUGE_VAL, step_s;
+/* 1: the update may run on the host or on the device, as is better. */
+MEMOI int memoi_planner_may_host(const memoi_planner* p) {
+    const memo_session_desc* desc = &p->session->desc;
+    return desc->update_host && desc->update_on == MEMO_UPDATE_PLANNED && desc->n_layers >= 2 &&
+           (!p->is_measured || p->times->update_host_s_per_byte > 0);
+}
+
+/* Tries all moments that the trainer allows. */
+MEMOI void memoi_planner_try_moments(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
     for (int32_t k = 0; k < MEMOI_N_MOMENTS; k++) {
-        if (!memoi_session_may_update(&s->desc, memoi_session_moments[k])) continue;
-        s->update_at = memoi_session_moments[k];
-        memoi_session_set_streams(s, n, n_spilled, 0);
-        step_s = memoi_session_rank(s, other_bytes);
-        if (step_s >= best_s * (1 - MEMOI_SESSION_GAIN)) continue;
-        best_s = step_s;
-        best = s->update_at;
+        c.update_at = memoi_moments[k];
+        if (memoi_planner_may_update(&p->session->desc, c.update_at)) memoi_planner_try(p, f, c);
     }
-    s->update_at = chosen; /* the stage's */
-    memoi_session_set_streams(s, n, n_spilled, 0);
-    return best;
 }
 
-/* Chooses the streamed states, the stage, and when the update runs: the first moment that the
- * trainer allows, or another one if that is faster. */
-MEMOI void memoi_session_choose_states(memo_session* s) {
-    const memo_step_plan* plan = s->part->plan;
+/* Ranks choices of the update on the device.  Streams more states than fit, if their copies cost
+ * less than the memory saves: an eighth of all more at a time, then finer beside the best.  Then
+ * come other moments, and more states in a file, which leave host memory to rows. */
+MEMOI void memoi_planner_try_device(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    const int32_t first = c.update_at;
+    int64_t stride = 1;
+    while (stride * 16 <= f->n_all) stride *= 2;
+    memoi_planner_try(p, f, c);
+    for (int64_t n = stride; n < f->n_all + stride; n += stride) {
+        c.n_streamed = memob_min(n, f->n_all);
+        memoi_planner_try(p, f, c);
+    }
+    memoi_planner_try_around(p, f, stride / 2);
+    if (f->best_s >= HUGE_VAL) return;
+
+    c = f->best;
+    c.n_spilled = 0;
+    memoi_planner_try_moments(p, f, c);
+    if (f->best.update_at != first) memoi_planner_try_around(p, f, stride);
+
+    for (int k = 0; k < 2 && p->session->desc.host_bytes; k++) {
+        const int64_t most = memoi_planner_most_spilled(p, &f->best);
+        c = f->best;
+        if (c.n_spilled == most) return;
+        c.n_spilled = k ? most : (c.n_spilled + most) / 2;
+        memoi_planner_try(p, f, c);
+    }
+}
+
+/* --- whole searches --- */
+
+/* The session's stage becomes the best that is planned. */
+MEMOI void memoi_planner_keep(const memoi_planner* p, memoi_choices* f, const memoi_choice* c,
+                              double step_s) {
+    const memo_session* s = p->session;
+    memo_step_plan* plan = s->part->plan;
+    const int64_t n_cells = memoi_session_n_cells(s);
+    f->planned = *c;
+    f->planned_s = step_s;
+    memo_swap_plan_destroy(f->times);
+    f->times = plan->times;
+    plan->times = NULL;
+    memcpy(f->planned_rows, plan->swap.rows, (size_t)n_cells * sizeof *f->planned_rows);
+    f->alpha = plan->swap.alpha;
+    f->n_host_layers = plan->swap.n_host_layers;
+    f->is_current = 1;
+}
+
+/* Ends the stage of a choice by a whole search, with more states in a file if another memory lacks
+ * bytes.  It becomes the best if it fits and its step is shorter; without times the first that fits
+ * is the best. */
+MEMOI void memoi_planner_end(memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    const memo_step_plan* plan = p->session->part->plan;
+    const int64_t most = memoi_planner_most_spilled(p, &c);
     double step_s;
-    int32_t at, first;
-    for (int32_t k = MEMOI_N_MOMENTS - 1; k >= 0; k--)
-        if (memoi_session_may_update(&s->desc, memoi_session_moments[k]))
-            s->update_at = memoi_session_moments[k];
-    first = at = s->update_at;
-    step_s = memoi_session_choose_streams(s);
-    if (s->is_measured && step_s < HUGE_VAL && plan->n_streamed && !plan->update_is_on_host)
-        at = memoi_session_rank_moments(s);
-    if (at == first) return;
-
-    /* Other rows and states may be better then. */
-    s->update_at = at;
-    if (memoi_session_choose_streams(s) < step_s) return;
-    s->update_at = first;
-    (void)memoi_session_choose_streams(s);
-}
-
-/* Ends a call that makes a plan. */
-MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_step_plan** plan,
-                                          memo_error* error) {
-    const memo_status status = memoi_session_end_call(s, error);
-    if (!status) {
-        *plan = s->own_plan;
-        s->own_plan = NULL;
+    memoi_stage_end(p);
+    if (!plan->fits && c.n_spilled < most && !memoi_is_over(p->peak_bytes, p->limit_bytes)) {
+        c.n_spilled++;
+        f->other_bytes = memoi_stage_other_bytes(p);
+        (void)memoi_planner_spill(p, f, &c);
+        memoi_stage_choose(p);
     }
-    memo_session_destroy(s);
-    return status;
+    f->is_current = 0;
+    step_s = memoi_step_plan_s(plan);
+    if (plan->fits && step_s < f->planned_s * (1 - MEMOI_CHOICE_GAIN))
+        memoi_planner_keep(p, f, &c, step_s);
+}
+MEMOI void memoi_planner_plan(memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    memoi_planner_take(p, &c);
+    memoi_stage_begin(p);
+    memoi_planner_end(p, f, c);
 }
 
-/* Streams what the open plan streams, and chooses the stage. */
-MEMOI void memoi_session_stay(memo_session* s, const memo_step_plan* open) {
-    s->update_at = open->update_at;
-    memoi_session_set_streams(s, open->n_streamed, open->n_spilled, open->update_is_on_host);
-    memoi_session_choose_rows(s);
+/* Plans the best choice from its rows.  The most states with the same step, or a few more, may
+ * leave room for other rows. */
+MEMOI void memoi_planner_plan_best(memoi_planner* p, memoi_choices* f) {
+    memoi_choice c = f->best;
+    p->start = f->rows;
+    memoi_planner_plan(p, f, c);
+    c.n_streamed = f->most;
+    if (f->most > f->best.n_streamed) memoi_planner_plan(p, f, c);
+    for (int64_t more = 1; more <= 4 && f->most + more <= f->n_all && !c.is_on_host &&
+                           f->planned_s > f->best_s * (1 + MEMOI_CHOICE_GAIN);
+         more *= 2) {
+        c.n_streamed = f->most + more;
+        memoi_planner_plan(p, f, c);
+    }
+    p->start = NULL;
+}
+
+/* Plans the fewest streamed states that fit, beginning with the stage of c.  Other memory takes the
+ * same bytes, whatever is streamed. */
+MEMOI void memoi_planner_plan_fewest(memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    const memo_session* s = p->session;
+    const memo_step_plan* plan = s->part->plan;
+    const int64_t stride = f->n_all / 64 + 1;
+    const int64_t rest_bytes = p->peak_bytes - s->states_sizes.device_bytes;
+    while (!plan->fits && c.n_streamed < f->n_all &&
+           (!c.n_streamed || p->peak_bytes > p->limit_bytes)) {
+        c.n_streamed = memob_min(c.n_streamed + stride, f->n_all);
+        memoi_planner_take(p, &c);
+        if (s->states_sizes.device_bytes + rest_bytes <= p->limit_bytes || c.n_streamed == f->n_all)
+            memoi_planner_plan(p, f, c);
+    }
+}
+
+/* Nothing fits with the update on the device.  If neither place fits, the stage is that of the host
+ * if it takes fewer bytes of the device. */
+MEMOI void memoi_planner_plan_host(memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    const memo_step_plan* plan = p->session->part->plan;
+    const memoi_choice on_host = {f->n_all, 0, c.update_at, 1};
+    const int64_t device_bytes = p->peak_bytes;
+    c.n_streamed = plan->n_streamed;
+    c.n_spilled = plan->n_spilled;
+    if (!memoi_planner_may_host(p)) return;
+    memoi_planner_plan(p, f, on_host);
+    if (plan->fits || (p->peak_bytes < device_bytes && memoi_is_over(device_bytes, p->limit_bytes)))
+        return;
+    memoi_planner_take(p, &c);
+    memoi_stage_choose(p);
+}
+
+/* Chooses, and makes the stage. */
+MEMOI void memoi_planner_search(memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    memo_session* s = p->session;
+    memo_step_plan* plan = s->part->plan;
+    const memoi_choice on_host = {f->n_all, 0, c.update_at, 1};
+    if (f->n_all && s->desc.update_on == MEMO_UPDATE_HOST) c = on_host;
+    memoi_planner_take(p, &c);
+    memoi_stage_begin(p);
+
+    /* Nothing to choose: no states, or all are on the device and nothing stalls. */
+    if (plan->fits || !f->n_all || s->desc.states_stay || !p->is_measured)
+        memoi_planner_end(p, f, c);
+    if (!f->n_all || s->desc.states_stay) return;
+    if (plan->fits && (!f->times || (f->times->stall_s + f->times->recompute_s <= 0 &&
+                                     !memoi_planner_may_host(p))))
+        return;
+
+    if (p->is_measured) {
+        memob_session_log(s, "session: planning which of %lld states of layers leave the device",
+                          (long long)f->n_all);
+        f->other_bytes = memoi_stage_other_bytes(p);
+        f->best = c;
+        memcpy(f->rows, plan->swap.rows, (size_t)memoi_session_n_cells(s) * sizeof *f->rows);
+        if (!c.is_on_host) memoi_planner_try_device(p, f, c);
+        if (c.is_on_host || memoi_planner_may_host(p)) memoi_planner_try_moments(p, f, on_host);
+        if (f->best_s < HUGE_VAL) memoi_planner_plan_best(p, f);
+    }
+    if (f->planned_s >= HUGE_VAL && !c.is_on_host) memoi_planner_plan_fewest(p, f, c);
+    if (f->planned_s >= HUGE_VAL) memoi_planner_plan_host(p, f, c);
+}
+
+/* Chooses, and makes the stage of, the states that are streamed, and the update's moment and place:
+ * nothing travels if all states fit beside all activations. */
+MEMOI void memoi_planner_choose(memoi_planner* p) {
+    memo_session* s = p->session;
+    memo_step_plan* plan = s->part->plan;
+    memo_swap_desc* swap = &plan->swap;
+    const int64_t n_cells = memoi_session_n_cells(s);
+    memoi_choice c = {p->least_streamed, 0, 0, 0};
+    memoi_choices f;
+    memset(&f, 0, sizeof f);
+    f.best_s = f.planned_s = HUGE_VAL;
+    f.n_all = memoi_session_n_states(s);
+    for (int32_t k = MEMOI_N_MOMENTS - 1; k >= 0; k--)
+        if (memoi_planner_may_update(&s->desc, memoi_moments[k])) c.update_at = memoi_moments[k];
+    f.rows = (int64_t*)memob_calloc(3 * n_cells, sizeof *f.rows);
+    if (!f.rows) memoi_keep(s, memob_no_memory(&s->call_error, "the rows of plans"));
+    memoi_session_settle(s);
+    if (!s->failure.status) {
+        f.found = f.rows + n_cells;
+        f.planned_rows = f.found + n_cells;
+        memoi_planner_search(p, &f, c);
+    }
+
+    /* The best stage again, from its rows. */
+    if (f.planned_s < HUGE_VAL && !f.is_current) {
+        memoi_planner_take(p, &f.planned);
+        memcpy((int64_t*)(uintptr_t)swap->rows, f.planned_rows, (size_t)n_cells * sizeof *f.rows);
+        swap->alpha = f.alpha;
+        swap->n_host_layers = f.n_host_layers;
+        memoi_stage_place(p, "the best plan");
+    }
+    if (f.planned_s < HUGE_VAL) {
+        memo_swap_plan_destroy(plan->times);
+        plan->times = f.times;
+    }
+    MEMO_FREE(f.rows);
 }
 
 /* Names the limit of the chosen stage, if its rows were searched for. */
-MEMOI void memoi_session_name_limit(memo_session* s) {
+MEMOI void memoi_planner_name_limit(const memoi_planner* p) {
+    memo_session* s = p->session;
     const memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
     if (s->failure.status || !plan->times || *plan->times->reason) return;
-    memoi_session_cost(s, &costs);
+    memoi_stage_cost(p, &costs);
     costs.swap.rows = NULL;
-    if (s->limit_bytes)
-        costs.desc.device_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
+    if (p->limit_bytes)
+        costs.desc.device_bytes = p->limit_bytes - (p->peak_bytes - plan->sizes.device_bytes);
     memoi_keep(s, memoi_rows_name(&costs.desc, &costs.aim, plan->times, &s->call_error));
     memoi_session_settle(s);
 }
 
 /* Plans every shape, `first` first, whose peak limits the others.  Sets peaks_bytes of each shape,
  * the most of all ranks. */
-MEMOI void memoi_session_plan_each(memo_session* s, const memo_profile* profile, int32_t first,
-                                   int64_t* peaks_bytes) {
+MEMOI void memoi_planner_plan_each(memoi_planner* p, int32_t first, int64_t* peaks_bytes) {
+    memo_session* s = p->session;
     const int32_t n = s->desc.n_shapes;
-    const memo_step_plan* plan_first = s->parts[first].plan;
+    const memo_step_plan* chosen = p->open ? p->open : s->parts[first].plan;
     int64_t limit_bytes = s->desc.device_bytes;
     memo_profile times;
     for (int32_t i = 0, k = first; i < n; i++, k = (k + 1) % n) {
@@ -355,40 +385,38 @@ MEMOI void memoi_session_plan_each(memo_session* s, const memo_profile* profile,
         memoi_session_use_shape(s, k);
         memset(&times, 0, sizeof times);
         memoi_session_guess(s, &times);
-        if (profile && !plan->shape.is_forward_only) {
-            times = profile[k];
+        if (p->profile && !plan->shape.is_forward_only) {
+            times = p->profile[k];
             memoi_session_settle_profile(s, &times);
         }
-        s->limit_bytes = limit_bytes;
-        s->times = &times;
-        s->is_measured = profile && !s->effort;
+        p->limit_bytes = limit_bytes;
+        p->times = &times;
+        p->is_measured = p->profile && !p->effort;
 
-        /* All shapes stream what the first streams. */
-        plan->n_streamed = plan_first->n_streamed;
-        plan->n_spilled = plan_first->n_spilled;
-        plan->update_is_on_host = plan_first->update_is_on_host;
-        plan->update_at = plan_first->update_at;
-        if (i)
-            memoi_session_choose_rows(s);
-        else if (s->planner && s->planner->timing.keeps_states)
-            memoi_session_stay(s, s->planner->parts[0].plan);
-        else
-            memoi_session_choose_states(s);
+        /* All shapes stream what the first streams, or the open plan. */
+        if (i || p->open) {
+            const memoi_choice c = {chosen->n_streamed, chosen->n_spilled, chosen->update_at,
+                                    chosen->update_is_on_host};
+            memoi_planner_take(p, &c);
+            memoi_stage_choose(p);
+        } else
+            memoi_planner_choose(p);
         if (limit_bytes != s->desc.device_bytes && !plan->fits) {
-            s->limit_bytes = s->desc.device_bytes;
-            memoi_session_choose_rows(s);
+            p->limit_bytes = s->desc.device_bytes;
+            memoi_stage_choose(p);
         }
-        memoi_session_name_limit(s);
-        s->limit_bytes = s->desc.device_bytes;
-        if (i == 0 && plan->fits) limit_bytes = s->peak_bytes;
-        peaks_bytes[k] = s->peak_bytes;
+        memoi_planner_name_limit(p);
+        p->limit_bytes = s->desc.device_bytes;
+        if (i == 0 && plan->fits) limit_bytes = p->peak_bytes;
+        peaks_bytes[k] = p->peak_bytes;
     }
 }
 
 /* Sets least_streamed: the fewest streamed states of layers, at least as many as now, with which no
  * shape lacks device memory.  Other memory does not depend on how many states are
  * streamed. */
-MEMOI void memoi_session_stream_enough(memo_session* s, const int64_t* peaks_bytes) {
+MEMOI void memoi_planner_stream_enough(memoi_planner* p, const int64_t* peaks_bytes) {
+    memo_session* s = p->session;
     const int64_t n_all = memoi_session_n_states(s);
     const int64_t state_bytes = s->states_sizes.device_bytes;
     const int may_stream = s->desc.device_bytes && !s->desc.states_stay;
@@ -400,39 +428,45 @@ MEMOI void memoi_session_stream_enough(memo_session* s, const int64_t* peaks_byt
         s->part->plan->n_streamed = n = memob_min(n + n_all / 64 + 1, n_all);
         memoi_session_stream(s);
     }
-    s->least_streamed = n;
+    p->least_streamed = n;
     memoi_session_settle(s);
 }
 
-/* The plan of every shape, for an open session that plans again, or for another (NULL).  The
- * longest shape with a backward comes first.  Every other shape gets the device memory that the
- * longest takes, so that the shapes together need no more; a shape that does not fit there gets
- * all of the budget.  If a shape lacks device memory, all stream more states. */
-MEMOI memo_status memoi_session_plan_shapes(const memo_session* planner,
-                                            const memo_session_desc* desc,
-                                            const memo_profile* profile, memoi_rows_effort effort,
+/* The plan of every shape of a desc.  The longest shape with a backward comes first.  Every other
+ * shape gets the device memory that the longest takes, so that the shapes together need no more; a
+ * shape that does not fit there gets all of the budget.  If a shape lacks device memory, all stream
+ * more states. */
+MEMOI memo_status memoi_planner_plan_shapes(memoi_planner* p, const memo_session_desc* desc,
                                             memo_step_plan** plan, memo_error* error) {
-    memo_session* s = memoi_session_make(desc, NULL, profile != NULL, error);
+    memo_session* s = memoi_session_make(desc, NULL, p->profile != NULL, error);
     int64_t most_rows = 0, peaks_bytes[MEMO_SHAPES_MAX], n_streamed;
     int32_t first = 0;
+    memo_status status;
     *plan = NULL;
     if (!s) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
-    if (s->failure.status) return memoi_session_give_plan(s, plan, error);
-    s->planner = planner;
-    s->effort = effort;
+    p->session = s;
+    p->least_streamed = 0;
 
     /* The shape with the most rows is planned first. */
-    for (int32_t k = 0; k < s->desc.n_shapes; k++) {
+    for (int32_t k = 0; k < s->desc.n_shapes && !s->failure.status; k++) {
         const memo_shape* shape = &s->parts[k].plan->shape;
         if (shape->is_forward_only || shape->n_rows <= most_rows) continue;
         most_rows = shape->n_rows;
         first = k;
     }
 
-    do {
-        memoi_session_plan_each(s, profile, first, peaks_bytes);
+    while (!s->failure.status) {
+        memoi_planner_plan_each(p, first, peaks_bytes);
         n_streamed = s->part->plan->n_streamed;
-        memoi_session_stream_enough(s, peaks_bytes);
-    } while (s->least_streamed > n_streamed && !s->failure.status);
-    return memoi_session_give_plan(s, plan, error);
+        memoi_planner_stream_enough(p, peaks_bytes);
+        if (p->least_streamed <= n_streamed) break;
+    }
+    status = memoi_session_end_call(s, error);
+    if (!status) {
+        *plan = s->own_plan;
+        s->own_plan = NULL;
+    }
+    memo_session_destroy(s);
+    p->session = NULL;
+    return status;
 }

@@ -4,8 +4,7 @@
  * Knows: budgets, the chapters above, memo.h's arena and swap engine.  Knows nothing of how rows or
  * offsets are found.
  *
- * Plan, read and open each make a session object, which may live for the call alone.  A *stage* is
- * a plan under way: rows, and what follows from them. */
+ * A session object is made of a desc, whether it is opened or a planner needs it for a call. */
 
 /* What is timed of a step. */
 enum {
@@ -99,7 +98,6 @@ typedef struct memoi_timing {
     double host_s, host_bytes; /* of updates on the host */
     memo_profile* profiles;    /* (n_shapes); until times are known: of copies, in the first */
     int is_known;              /* profiles has times */
-    int keeps_states;          /* plans stream the states that the open plan streams */
     int is_lost;               /* neither plan could be opened */
     char why[200];             /* the first plan stays; "": it does not */
 } memoi_timing;
@@ -136,24 +134,15 @@ struct memo_session {
      * n_turn_steps steps from first_step on, layers from first_layer on.  Without an order: every
      * step. */
     int32_t n_turn_steps, first_step, first_layer;
-    int32_t next_turn;         /* 0: no micro-batch is in flight */
-    int64_t peak_bytes;        /* of the stage, the most of all ranks */
-    int64_t limit_bytes;       /* of the device for a stage: the budget, or less; 0: none */
-    const memo_profile* times; /* of the stage's shape */
-    int is_measured;           /* 0: times are guesses */
-    memoi_rows_effort effort;  /* less than the whole: the plan must fit, no more */
-    int64_t *start, *found;    /* rows with which searches begin, and those of the last; or NULL */
+    int32_t next_turn; /* 0: no micro-batch is in flight */
 
     /* Running. */
     int is_open;                       /* arenas have memory; 0: a plan is being made */
     void *device_memory, *host_memory; /* of all shapes */
     int64_t memory_bytes;              /* of device_memory */
     memoi_timing timing;
-    const memo_session* planner; /* the open session that plans again; NULL: none */
 
     /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
-    int64_t least_streamed;        /* states of layers, for the shapes that are planned later */
-    int32_t update_at;             /* the moment that is tried, if states are streamed */
     memob_states_desc states_desc; /* of the stage or the plan that is open */
     memob_states_sizes states_sizes;
     uint32_t *streamed, *spilled; /* (n_layers + 2); NULL: the session has no states */

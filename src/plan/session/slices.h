@@ -39,21 +39,18 @@ MEMOI void memoi_step_plan_take_better(memo_step_plan** plan, memo_step_plan* tr
 
 /* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
  * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
- * because sizes, times and this end are agreed.  planner: as in memoi_session_plan_shapes. */
-MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
-                                           const memo_session_desc* desc,
-                                           const memo_profile* profile, memoi_rows_effort effort,
+ * because sizes, times and this end are agreed. */
+MEMOI memo_status memoi_planner_plan_sizes(memoi_planner* p, const memo_session_desc* desc,
                                            memo_step_plan** plan, memo_error* error) {
     memo_session_desc own;
     int64_t tile_rows;
     int n_fit = 0;
     *plan = NULL;
-    if (!memoi_session_chooses(desc))
-        return memoi_session_plan_shapes(planner, desc, profile, effort, plan, error);
+    if (!memoi_session_chooses(desc)) return memoi_planner_plan_shapes(p, desc, plan, error);
     own = *desc;
     tile_rows = memob_max(desc->tile_rows, 1);
 
-    for (int64_t n_slices = 1; n_fit < (profile && !effort ? 3 : 1); n_slices *= 2) {
+    for (int64_t n_slices = 1; n_fit < (p->profile && !p->effort ? 3 : 1); n_slices *= 2) {
         const int64_t larger = own.slice_rows;
         memo_step_plan* trial = NULL;
         memo_error failed;
@@ -62,7 +59,7 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
 
-        status = memoi_session_plan_shapes(planner, &own, profile, effort, &trial, &failed);
+        status = memoi_planner_plan_shapes(p, &own, &trial, &failed);
         if (status && *plan) { /* all ranks have failed: are slices too small for a function? */
             if (status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INVALID_ARGUMENT ||
                 status == MEMO_STATUS_INFEASIBLE)
@@ -85,19 +82,16 @@ MEMOI memo_status memoi_session_plan_sizes(const memo_session* planner,
 /* Micro-batches one after the other; if states travel then, also groups of them, which fetch the
  * states of a layer less often, and hold more rows on the host: of every number that divides them
  * and fits, because a larger group may be faster where a smaller one is not, until nothing stalls
- * and nothing is recomputed.  All ranks choose the same.  planner: as above. */
-MEMOI memo_status memoi_session_plan_groups(const memo_session* planner,
-                                            const memo_session_desc* desc,
-                                            const memo_profile* profile, memoi_rows_effort effort,
+ * and nothing is recomputed.  All ranks choose the same. */
+MEMOI memo_status memoi_planner_plan_groups(memoi_planner* p, const memo_session_desc* desc,
                                             memo_step_plan** plan, memo_error* error) {
     memo_session_desc own = *desc;
     memo_status status;
     int64_t most = memob_min(desc->micro_batches, MEMO_GROUP_MAX);
-    if (desc->n_group != MEMO_GROUP_PLANNED)
-        return memoi_session_plan_sizes(planner, desc, profile, effort, plan, error);
+    if (desc->n_group != MEMO_GROUP_PLANNED) return memoi_planner_plan_sizes(p, desc, plan, error);
     own.n_group = 1;
-    status = memoi_session_plan_sizes(planner, &own, profile, effort, plan, error);
-    if (!profile || effort || desc->rows) most = 1; /* a table is of one micro-batch */
+    status = memoi_planner_plan_sizes(p, &own, plan, error);
+    if (!p->profile || p->effort || desc->rows) most = 1; /* a table is of one micro-batch */
 
     for (own.n_group = 2; !status && (*plan)->fits && own.n_group <= most; own.n_group++) {
         const memo_swap_plan* times = (*plan)->times;
@@ -105,7 +99,7 @@ MEMOI memo_status memoi_session_plan_groups(const memo_session* planner,
         if (!(*plan)->n_streamed) break;
         if (times && times->stall_s + times->recompute_s <= 0.001 * times->step_s) break;
         if (desc->micro_batches % own.n_group) continue;
-        status = memoi_session_plan_sizes(planner, &own, profile, effort, &trial, error);
+        status = memoi_planner_plan_sizes(p, &own, &trial, error);
         if (status) break;
         if (!memob_step_plan_fits(trial)) most = 0; /* nor do larger groups */
         memoi_step_plan_take_better(plan, trial);

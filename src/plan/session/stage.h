@@ -4,7 +4,25 @@
 #include "plan/session/running.h"
 /* --- >>session stage ---
  * Knows: the rows of a policy or of a search, their addresses, the budgets, and the costs that a
- * search gets.  Knows nothing of streams and copies: no device is called. */
+ * search gets.  Knows nothing of streams and copies: no device is called.
+ *
+ * A *stage* is a plan under way: rows, and what follows from them. */
+
+/* What makes plans; it lives in a call.  The first part is the caller's. */
+typedef struct memoi_planner {
+    const memo_profile* profile; /* of each shape; NULL: times are guesses */
+    memoi_rows_effort effort;    /* less than the whole: the plan must fit, no more */
+    const memo_step_plan* open;  /* whose states stay where they are; NULL: none do */
+
+    /* Of the desc that is planned. */
+    memo_session* session;     /* not open: what ranks agree on, the shapes, and their stages */
+    int64_t limit_bytes;       /* of the device for a stage: the budget, or less; 0: none */
+    int64_t peak_bytes;        /* of the stage, the most of all ranks */
+    const memo_profile* times; /* of the stage's shape */
+    int is_measured;           /* 0: times are guesses */
+    int64_t least_streamed;    /* states of layers */
+    const int64_t* start;      /* rows with which searches begin; NULL: the stage's, or none */
+} memoi_planner;
 
 MEMOI int memob_step_plan_fits(const memo_step_plan* plan) {
     while (plan && plan->fits) plan = plan->next;
@@ -63,13 +81,14 @@ MEMOI int64_t memoi_session_fix(memo_plan* plan, int is_fixed) {
 }
 
 /* Searches for addresses within the budget: greedy first, then as long as the limit allows. */
-MEMOI void memoi_session_solve(memo_session* s) {
+MEMOI void memoi_stage_solve(const memoi_planner* p) {
+    memo_session* s = p->session;
     memo_plan_desc desc = MEMO_ZERO(memo_plan_desc);
     memo_plan* plan = s->part->plan->addresses;
     memo_status status;
     if (s->failure.status) return;
     desc.trace = s->part->plan->trace;
-    desc.capacity_bytes = s->limit_bytes ? s->limit_bytes : MEMOB_BYTES_MAX;
+    desc.capacity_bytes = p->limit_bytes ? p->limit_bytes : MEMOB_BYTES_MAX;
     desc.engine = MEMO_PLAN_ENGINE_GREEDY;
     (void)memoi_session_fix(plan, 1);
     status = memo_plan_solve(plan, &desc, &s->call_error);
@@ -89,11 +108,10 @@ static const char* const memoi_session_tiers[] = {"device_bytes", "host_bytes", 
 MEMOB_TABLE_OF(MEMO_N_TIERS, memoi_session_tiers);
 
 /* Says which budget of a plan that does not fit would do, and device_bytes beside another one; 0:
- * none.  subject: NULL: the policy. */
+ * none. */
 MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_plan* plan,
-                                      const char* subject, int32_t shape, int32_t tier,
-                                      int64_t budget_bytes, int64_t needed_bytes,
-                                      int64_t device_bytes) {
+                                      int32_t shape, int32_t tier, int64_t budget_bytes,
+                                      int64_t needed_bytes, int64_t device_bytes) {
     const int64_t other_bytes = plan->device_bytes - plan->sizes.device_bytes;
     const int is_sliced = plan->slice_rows && plan->slice_rows < plan->shape.n_rows;
     const char* spilling = desc->spill_directory ? "lower n_rows" : "set spill_directory";
@@ -116,8 +134,8 @@ MEMOI void memoi_session_put_shortage(const memo_session_desc* desc, memo_step_p
     snprintf(plan->shortage, sizeof plan->shortage,
              "memo_session_desc.%s: %s needs %s, %s more than the budget%s; raise %s to %lld, or "
              "%s%s",
-             memoi_session_tiers[tier], subject ? subject : policy, bytes[1], bytes[0], rest,
-             memoi_session_tiers[tier], (long long)needed_bytes, device, tier ? spilling : smaller);
+             memoi_session_tiers[tier], policy, bytes[1], bytes[0], rest, memoi_session_tiers[tier],
+             (long long)needed_bytes, device, tier ? spilling : smaller);
 }
 
 /* The bytes of each owner on each tier, and their sums. */
@@ -143,10 +161,11 @@ MEMOI void memoi_session_add_up(const memo_session* s, memo_step_plan* plan, int
 }
 
 /* Ends a stage: says which budget lacks how much.  The most of all ranks decides.  rows: what the
- * stage does, for the log.  subject: of the message; NULL: the policy. */
-MEMOI void memoi_session_judge(memo_session* s, const char* rows, const char* subject) {
+ * stage does, for the log. */
+MEMOI void memoi_stage_judge(memoi_planner* p, const char* rows) {
+    memo_session* s = p->session;
     memo_step_plan* plan = s->part->plan;
-    const int64_t budgets[] = {s->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
+    const int64_t budgets[] = {p->limit_bytes, s->desc.host_bytes, s->desc.disk_bytes};
     MEMOB_TABLE_OF(MEMO_N_TIERS, budgets);
     int64_t values[1 + MEMO_N_TIERS] = {0}, *needed = values + 1; /* of each tier */
     char bytes[32];
@@ -155,18 +174,18 @@ MEMOI void memoi_session_judge(memo_session* s, const char* rows, const char* su
     if (!s->failure.status) memoi_session_add_up(s, plan, needed);
     memoi_session_settle_values(s, values, 1 + MEMO_N_TIERS);
     if (s->failure.status) return;
-    s->peak_bytes = needed[MEMO_TIER_DEVICE];
+    p->peak_bytes = needed[MEMO_TIER_DEVICE];
     while (lacking < MEMO_N_TIERS && !memoi_is_over(needed[lacking], budgets[lacking])) lacking++;
     plan->fits = lacking == MEMO_N_TIERS;
     *plan->shortage = 0;
-    memob_bytes_text(bytes, (double)s->peak_bytes);
+    memob_bytes_text(bytes, (double)p->peak_bytes);
     if (plan->fits) {
         memob_session_log(s, "session: %s takes %s of device memory", rows, bytes);
         return;
     }
     memob_session_log(s, "session: %s takes %s of device memory (exceeds %s)", rows, bytes,
                       memoi_session_tiers[lacking]);
-    memoi_session_put_shortage(&s->desc, plan, subject, (int32_t)(s->part - s->parts), lacking,
+    memoi_session_put_shortage(&s->desc, plan, (int32_t)(s->part - s->parts), lacking,
                                budgets[lacking], needed[lacking], 0);
 }
 
@@ -195,24 +214,12 @@ MEMOI int64_t memoi_session_policy_rows(const memo_swap_desc* swap, memo_policy 
     return away == MEMO_ROWS && memob_tensor_is_routed(swap, t) ? 0 : swap->n_rows;
 }
 
-/* Makes a stage, with as many layers in host memory as fit.  Its rows: planned's, or without it the
- * policy's. */
-MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_swap_plan* planned) {
+/* Makes a stage of the plan's rows, with as many layers in host memory as fit, unless their number
+ * is given.  does: for the log. */
+MEMOI void memoi_stage_place(memoi_planner* p, const char* does) {
+    memo_session* s = p->session;
     memo_swap_desc* swap = &s->part->plan->swap;
-    const int is_alpha = planned ? !planned->rows : policy == MEMO_POLICY_ALPHA;
-    const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : memoi_session_n_cells(s);
     const int64_t rows_bytes = s->desc.host_bytes - s->states_sizes.host_bytes;
-    int64_t* rows = (int64_t*)(uintptr_t)swap->rows; /* the plan's own */
-    swap->n_host_layers = planned ? planned->n_host_layers : 0;
-    if (is_alpha) {
-        swap->alpha = planned ? planned->alpha : fmax(s->desc.alpha, 0);
-        memoi_keep(s, memob_swap_fill_rows(swap, rows, &s->call_error));
-    } else if (planned)
-        memcpy(rows, planned->rows, (size_t)n * sizeof *rows);
-    else
-        for (int64_t i = 0; i < n; i++)
-            rows[i] = memoi_session_policy_rows(swap, policy, (int32_t)(i % swap->n_tensors));
-
     if (s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
         memob_swap_placement placement; /* it may need more than there is: see judge */
         memoi_keep(s, memob_swap_placement_fit(swap, memob_max(rows_bytes, 1), &placement,
@@ -220,8 +227,24 @@ MEMOI void memoi_session_stage(memo_session* s, memo_policy policy, const memo_s
         memob_swap_placement_free(&placement);
     }
     memoi_session_list_requests(s);
-    memoi_session_solve(s);
-    memoi_session_judge(s, planned ? "a plan of rows" : memoi_session_policies[policy].does, NULL);
+    memoi_stage_solve(p);
+    memoi_stage_judge(p, does);
+}
+
+/* Makes a stage with the rows of a policy. */
+MEMOI void memoi_stage_make(memoi_planner* p, memo_policy policy) {
+    memo_session* s = p->session;
+    memo_swap_desc* swap = &s->part->plan->swap;
+    const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : memoi_session_n_cells(s);
+    int64_t* rows = (int64_t*)(uintptr_t)swap->rows; /* the plan's own */
+    swap->n_host_layers = 0;
+    if (policy == MEMO_POLICY_ALPHA) {
+        swap->alpha = fmax(s->desc.alpha, 0);
+        memoi_keep(s, memob_swap_fill_rows(swap, rows, &s->call_error));
+    } else
+        for (int64_t i = 0; i < n; i++)
+            rows[i] = memoi_session_policy_rows(swap, policy, (int32_t)(i % swap->n_tensors));
+    memoi_stage_place(p, memoi_session_policies[policy].does);
 }
 
 /* A profile of the current shape with guesses instead of times: such a plan must fit, but need not
@@ -256,18 +279,19 @@ typedef struct memoi_session_costs {
 } memoi_session_costs;
 
 /* The costs of the stage's tensors, and the budgets. */
-MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs) {
+MEMOI void memoi_stage_cost(const memoi_planner* p, memoi_session_costs* costs) {
+    const memo_session* s = p->session;
     const memo_step_plan* plan = s->part->plan;
     memo_swap_plan_desc* desc = &costs->desc;
     memset(costs, 0, sizeof *costs);
     costs->swap = plan->swap;
     costs->swap.computes_on_host = s->desc.computes_on_host;
-    costs->profile = *s->times;
+    costs->profile = *p->times;
     desc->swap = &costs->swap;
     desc->profile = &costs->profile;
     desc->micro_batches = s->desc.micro_batches / memoi_session_n_group(s);
-    costs->aim.effort = s->effort;
-    costs->aim.start = s->start;
+    costs->aim.effort = p->effort;
+    costs->aim.start = p->start;
     costs->aim.is_alpha = s->desc.policy == MEMO_POLICY_ALPHA;
     if (s->desc.host_bytes)
         desc->host_bytes = memob_max((s->desc.host_bytes - s->states_sizes.host_bytes) /
@@ -283,66 +307,101 @@ MEMOI void memoi_session_cost(const memo_session* s, memoi_session_costs* costs)
 
 /* Makes a stage of the least memory, which may lack some.  Tensors that cannot be recomputed
  * are kept.  If they do not fit they are swapped, unless swapping takes more device memory. */
-MEMOI void memoi_session_take_least(memo_session* s) {
-    const memo_step_plan* plan = s->part->plan;
+MEMOI void memoi_stage_take_least(memoi_planner* p) {
+    const memo_step_plan* plan = p->session->part->plan;
     int64_t kept_bytes;
-    memoi_session_stage(s, MEMO_POLICY_RECOMPUTE, NULL);
-    kept_bytes = s->peak_bytes;
-    if (!plan->fits) memoi_session_stage(s, MEMO_POLICY_MEMO, NULL);
-    if (!plan->fits && s->peak_bytes > kept_bytes)
-        memoi_session_stage(s, MEMO_POLICY_RECOMPUTE, NULL);
+    memoi_stage_make(p, MEMO_POLICY_RECOMPUTE);
+    kept_bytes = p->peak_bytes;
+    if (!plan->fits) memoi_stage_make(p, MEMO_POLICY_MEMO);
+    if (!plan->fits && p->peak_bytes > kept_bytes) memoi_stage_make(p, MEMO_POLICY_RECOMPUTE);
+}
+
+/* What the stage takes of the device beside states and activations; the same, whatever is
+ * streamed and kept. */
+MEMOI int64_t memoi_stage_other_bytes(const memoi_planner* p) {
+    const memo_session* s = p->session;
+    return p->peak_bytes - s->part->plan->sizes.device_bytes - s->states_sizes.device_bytes;
+}
+
+MEMOI void memoi_stage_forget_times(memo_step_plan* plan) {
+    memo_swap_plan_destroy(plan->times);
+    plan->times = NULL;
 }
 
 /* Searches the rows that take least time, beside the other buffers, which do not depend on the
  * rows. */
-MEMOI void memoi_session_search_rows(memo_session* s, memoi_session_costs* costs) {
+MEMOI void memoi_stage_search(memoi_planner* p) {
+    memo_session* s = p->session;
     memo_step_plan* plan = s->part->plan;
-    int64_t* left_bytes = &costs->desc.device_bytes;
+    memo_swap_desc* swap = &plan->swap;
+    memoi_session_costs costs;
+    int64_t* rows = (int64_t*)(uintptr_t)swap->rows; /* the plan's own */
     memo_status status;
     memob_session_log(s, "session: planning rows by %s times",
-                      s->is_measured ? "measured" : "estimated");
-    if (s->limit_bytes) *left_bytes = s->limit_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-    costs->swap.rows = NULL;
+                      p->is_measured ? "measured" : "estimated");
+    memoi_stage_cost(p, &costs);
+    if (p->limit_bytes)
+        costs.desc.device_bytes = p->limit_bytes - (p->peak_bytes - plan->sizes.device_bytes);
+    costs.swap.rows = NULL;
     plan->fits = 0;
-    if (s->failure.status || (s->limit_bytes && *left_bytes <= 0)) return;
-    status = memoi_rows_make_plan(&costs->desc, &costs->aim, &plan->times, &s->call_error);
+    if (s->failure.status || (p->limit_bytes && costs.desc.device_bytes <= 0)) return;
+    status = memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, &s->call_error);
     if (status == MEMO_STATUS_INFEASIBLE) return; /* no rows fit */
     memoi_keep(s, status);
-    memoi_session_stage(s, s->desc.policy, plan->times);
-    if (s->is_measured && plan->fits) return;
-    memo_swap_plan_destroy(plan->times); /* of no meaning */
-    plan->times = NULL;
+    if (status) return;
+
+    /* Its stage. */
+    swap->n_host_layers = plan->times->n_host_layers;
+    if (plan->times->rows)
+        memcpy(rows, plan->times->rows, (size_t)memoi_session_n_cells(s) * sizeof *rows);
+    else {
+        swap->alpha = plan->times->alpha;
+        memoi_keep(s, memob_swap_fill_rows(swap, rows, &s->call_error));
+    }
+    memoi_stage_place(p, "a plan of rows");
+    if (!p->is_measured || !plan->fits) memoi_stage_forget_times(plan); /* of no meaning */
 }
 
-/* Makes the stage of the policy, with measured times if there are any.  All ranks plan with the
- * same numbers. */
-MEMOI void memoi_session_choose_rows(memo_session* s) {
-    const memo_policy policy = s->desc.policy;
-    const int is_alpha = memoi_session_is_alpha(&s->desc);
-    const int is_planned = policy == MEMO_POLICY_MEMO || is_alpha;
+/* The times of the stage's rows, if times are measured. */
+MEMOI void memoi_stage_time(memoi_planner* p) {
+    memo_session* s = p->session;
     memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
-    memoi_session_cost(s, &costs);
-    memo_swap_plan_destroy(plan->times);
-    plan->times = NULL;
-    if (plan->shape.is_forward_only) { /* layers share what they do not keep */
-        memoi_session_stage(s, MEMO_POLICY_MEMO, NULL);
-        return;
-    }
-
-    /* Keeping everything is fastest, so MEMO looks no further if it fits. */
-    memoi_session_stage(s, is_planned ? MEMO_POLICY_KEEP : policy, NULL);
-    if (s->failure.status) return;
-    if (is_alpha || (is_planned && !plan->fits)) {
-        memoi_session_search_rows(s, &costs);
-        if (!plan->fits && is_alpha)
-            memoi_session_stage(s, policy, NULL);
-        else if (!plan->fits)
-            memoi_session_take_least(s);
-    }
-    if (!s->is_measured || plan->times) return;
-    costs.swap = plan->swap; /* its times, under no budget */
-    costs.desc.device_bytes = 0;
+    if (!p->is_measured || plan->times) return;
+    memoi_stage_cost(p, &costs);
     memoi_keep(s, memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, &s->call_error));
     memoi_session_settle(s);
+}
+
+/* Makes the stage that needs no search: of the policy, or, if rows are planned, of all rows kept,
+ * which is fastest. */
+MEMOI void memoi_stage_begin(memoi_planner* p) {
+    const memo_session_desc* desc = &p->session->desc;
+    memo_step_plan* plan = p->session->part->plan;
+    memo_policy policy = desc->policy;
+    if (memoi_session_plans_rows(desc)) policy = MEMO_POLICY_KEEP;
+    if (plan->shape.is_forward_only) policy = MEMO_POLICY_MEMO; /* layers share what they use */
+    memoi_stage_forget_times(plan);
+    memoi_stage_make(p, policy);
+}
+
+/* Makes the stage of the policy of one that was begun, with measured times if there are any.  All
+ * ranks plan with the same numbers. */
+MEMOI void memoi_stage_end(memoi_planner* p) {
+    memo_session* s = p->session;
+    memo_step_plan* plan = s->part->plan;
+    const int is_alpha = memoi_session_is_alpha(&s->desc);
+    if (s->failure.status || plan->shape.is_forward_only) return;
+    if (is_alpha || (memoi_session_plans_rows(&s->desc) && !plan->fits)) {
+        memoi_stage_search(p);
+        if (!plan->fits && is_alpha)
+            memoi_stage_make(p, s->desc.policy);
+        else if (!plan->fits)
+            memoi_stage_take_least(p);
+    }
+    memoi_stage_time(p);
+}
+MEMOI void memoi_stage_choose(memoi_planner* p) {
+    memoi_stage_begin(p);
+    memoi_stage_end(p);
 }

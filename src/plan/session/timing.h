@@ -335,7 +335,9 @@ MEMOI int memoi_timing_may_move(const memo_session* s, const memo_step_plan* pla
  * the place of the update stay, since both may change bits. */
 MEMOI memo_step_plan* memoi_timing_make(memo_session* s) {
     memo_session_desc own = s->desc;
+    memoi_planner planner = MEMO_ZERO(memoi_planner);
     memo_step_plan* plan = NULL;
+    planner.profile = s->timing.profiles;
     own.policy = s->timing.policy;
     own.n_group = s->timing.n_group;
     own.device_bytes = s->memory_bytes;
@@ -343,11 +345,10 @@ MEMOI memo_step_plan* memoi_timing_make(memo_session* s) {
     if (own.n_states)
         own.update_on = s->own_plan->update_is_on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
     for (int keeps = 0; keeps < 2; keeps++) {
-        s->timing.keeps_states = keeps;
+        planner.open = keeps ? s->own_plan : NULL;
         if (keeps && memoi_timing_may_move(s, plan)) break;
         memo_step_plan_destroy(plan);
-        memoi_keep(s, memoi_session_plan_groups(s, &own, s->timing.profiles,
-                                                MEMOI_ROWS_EFFORT_WHOLE, &plan, &s->call_error));
+        memoi_keep(s, memoi_planner_plan_groups(&planner, &own, &plan, &s->call_error));
         if (s->failure.status) return NULL;
         if (memob_step_plan_fits(plan)) continue;
         memoi_keep(s, memo_error_set(&s->call_error, MEMO_STATUS_INFEASIBLE, "%s", plan->shortage));
@@ -496,6 +497,7 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
 MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_step_plan** plan,
                                           memo_error* error) {
     memo_session_desc own = *desc;
+    memoi_planner planner = MEMO_ZERO(memoi_planner);
     memo_status status;
     if (memoi_session_chooses(desc)) { /* slices of the largest size that fits */
         status = memo_session_plan(desc, NULL, plan, error);
@@ -505,7 +507,7 @@ MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_st
     }
     if (desc->policy == MEMO_POLICY_MEMO) own.policy = MEMO_POLICY_RECOMPUTE;
     own.alpha = 0;
-    status = memoi_session_plan_shapes(NULL, &own, NULL, MEMOI_ROWS_EFFORT_WHOLE, plan, error);
+    status = memoi_planner_plan_shapes(&planner, &own, plan, error);
     if (status || memob_step_plan_fits(*plan)) return status;
     memo_step_plan_destroy(*plan);
     return memo_session_plan(desc, NULL, plan, error);
@@ -516,11 +518,13 @@ MEMOI memo_status memoi_timing_plan_first(const memo_session_desc* desc, memo_st
 MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int32_t* n_timed,
                                             memo_step_plan** plan, memo_error* error) {
     memo_session_desc kept = *desc;
+    memoi_planner planner = MEMO_ZERO(memoi_planner);
     memo_status status;
     if (desc->policy == MEMO_POLICY_MEMO) {
         kept.policy = MEMO_POLICY_KEEP;
         if (memoi_session_chooses(desc)) kept.slice_rows = desc->n_rows;
-        status = memoi_session_plan_sizes(NULL, &kept, NULL, MEMOI_ROWS_EFFORT_FIRST, plan, error);
+        planner.effort = MEMOI_ROWS_EFFORT_FIRST;
+        status = memoi_planner_plan_sizes(&planner, &kept, plan, error);
         if (status || (memob_step_plan_fits(*plan) && !(*plan)->n_streamed)) return status;
         memo_step_plan_destroy(*plan);
     } else if (!memoi_session_is_alpha(desc))
