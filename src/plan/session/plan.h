@@ -35,13 +35,10 @@ typedef struct memoi_choices {
     memoi_choice known[MEMOI_CHOICES_KNOWN];
 
     /* Of the whole searches. */
-    memoi_choice planned; /* the best, */
-    double planned_s;     /* its step; infinite: none fits */
-    memo_swap_plan* times;
-    int64_t* planned_rows;
-    double alpha;
-    int32_t n_host_layers;
-    int is_current; /* the session's stage is it */
+    memoi_choice planned;  /* the best */
+    double planned_s;      /* of its step; infinite: none fits */
+    memo_swap_plan* times; /* its */
+    int is_current;        /* the session's stage is it */
 } memoi_choices;
 
 /* Streams, spills and updates as chosen.  If nothing travels, only MEMO_MAY_NOT_PASS gives the
@@ -198,28 +195,11 @@ MEMOI void memoi_planner_try_device(const memoi_planner* p, memoi_choices* f, me
 
 /* --- whole searches --- */
 
-/* The session's stage becomes the best that is planned. */
-MEMOI void memoi_planner_keep(const memoi_planner* p, memoi_choices* f, const memoi_choice* c,
-                              double step_s) {
-    const memo_session* s = p->session;
-    memo_step_plan* plan = s->part->plan;
-    const int64_t n_cells = memoi_session_n_cells(s);
-    f->planned = *c;
-    f->planned_s = step_s;
-    memo_swap_plan_destroy(f->times);
-    f->times = plan->times;
-    plan->times = NULL;
-    memcpy(f->planned_rows, plan->swap.rows, (size_t)n_cells * sizeof *f->planned_rows);
-    f->alpha = plan->swap.alpha;
-    f->n_host_layers = plan->swap.n_host_layers;
-    f->is_current = 1;
-}
-
 /* Ends the stage of a choice by a whole search, with more states in a file if another memory lacks
  * bytes.  It becomes the best if it fits and its step is shorter; without times the first that fits
  * is the best. */
 MEMOI void memoi_planner_end(memoi_planner* p, memoi_choices* f, memoi_choice c) {
-    const memo_step_plan* plan = p->session->part->plan;
+    memo_step_plan* plan = p->session->part->plan;
     const int64_t most = memoi_planner_most_spilled(p, &c);
     double step_s;
     memoi_stage_end(p);
@@ -229,10 +209,14 @@ MEMOI void memoi_planner_end(memoi_planner* p, memoi_choices* f, memoi_choice c)
         (void)memoi_planner_spill(p, f, &c);
         memoi_stage_choose(p);
     }
-    f->is_current = 0;
     step_s = memoi_step_plan_s(plan);
-    if (plan->fits && step_s < f->planned_s * (1 - MEMOI_CHOICE_GAIN))
-        memoi_planner_keep(p, f, &c, step_s);
+    f->is_current = plan->fits && step_s < f->planned_s * (1 - MEMOI_CHOICE_GAIN);
+    if (!f->is_current) return;
+    memo_swap_plan_destroy(f->times);
+    f->times = plan->times;
+    plan->times = NULL;
+    f->planned = c;
+    f->planned_s = step_s;
 }
 MEMOI void memoi_planner_plan(memoi_planner* p, memoi_choices* f, memoi_choice c) {
     memoi_planner_take(p, &c);
@@ -325,7 +309,6 @@ MEMOI void memoi_planner_search(memoi_planner* p, memoi_choices* f, memoi_choice
 MEMOI void memoi_planner_choose(memoi_planner* p) {
     memo_session* s = p->session;
     memo_step_plan* plan = s->part->plan;
-    memo_swap_desc* swap = &plan->swap;
     const int64_t n_cells = memoi_session_n_cells(s);
     memoi_choice c = {p->least_streamed, 0, 0, 0};
     memoi_choices f;
@@ -334,28 +317,24 @@ MEMOI void memoi_planner_choose(memoi_planner* p) {
     f.n_all = memoi_session_n_states(s);
     for (int32_t k = MEMOI_N_MOMENTS - 1; k >= 0; k--)
         if (memoi_planner_may_update(&s->desc, memoi_moments[k])) c.update_at = memoi_moments[k];
-    f.rows = (int64_t*)memob_calloc(3 * n_cells, sizeof *f.rows);
+    f.rows = (int64_t*)memob_calloc(2 * n_cells, sizeof *f.rows);
     if (!f.rows) memoi_keep(s, memob_no_memory(&s->call_error, "the rows of plans"));
     memoi_session_settle(s);
     if (!s->failure.status) {
         f.found = f.rows + n_cells;
-        f.planned_rows = f.found + n_cells;
         memoi_planner_search(p, &f, c);
     }
+    MEMO_FREE(f.rows);
+    if (f.planned_s >= HUGE_VAL) return;
 
     /* The best stage again, from its rows. */
-    if (f.planned_s < HUGE_VAL && !f.is_current) {
+    if (!f.is_current) {
         memoi_planner_take(p, &f.planned);
-        memcpy((int64_t*)(uintptr_t)swap->rows, f.planned_rows, (size_t)n_cells * sizeof *f.rows);
-        swap->alpha = f.alpha;
-        swap->n_host_layers = f.n_host_layers;
-        memoi_stage_place(p, "the best plan");
+        memoi_stage_begin(p);
+        if (f.times->rows || f.times->alpha >= 0) memoi_stage_take(p, f.times);
     }
-    if (f.planned_s < HUGE_VAL) {
-        memo_swap_plan_destroy(plan->times);
-        plan->times = f.times;
-    }
-    MEMO_FREE(f.rows);
+    memoi_stage_forget_times(plan);
+    plan->times = f.times;
 }
 
 /* Names the limit of the chosen stage, if its rows were searched for. */

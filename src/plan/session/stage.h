@@ -328,14 +328,27 @@ MEMOI void memoi_stage_forget_times(memo_step_plan* plan) {
     plan->times = NULL;
 }
 
+/* Makes the stage of rows that were found. */
+MEMOI void memoi_stage_take(memoi_planner* p, const memo_swap_plan* found) {
+    memo_session* s = p->session;
+    memo_swap_desc* swap = &s->part->plan->swap;
+    int64_t* rows = (int64_t*)(uintptr_t)swap->rows; /* the plan's own */
+    swap->n_host_layers = found->n_host_layers;
+    if (found->rows)
+        memcpy(rows, found->rows, (size_t)memoi_session_n_cells(s) * sizeof *rows);
+    else {
+        swap->alpha = found->alpha;
+        memoi_keep(s, memob_swap_fill_rows(swap, rows, &s->call_error));
+    }
+    memoi_stage_place(p, "a plan of rows");
+}
+
 /* Searches the rows that take least time, beside the other buffers, which do not depend on the
  * rows. */
 MEMOI void memoi_stage_search(memoi_planner* p) {
     memo_session* s = p->session;
     memo_step_plan* plan = s->part->plan;
-    memo_swap_desc* swap = &plan->swap;
     memoi_session_costs costs;
-    int64_t* rows = (int64_t*)(uintptr_t)swap->rows; /* the plan's own */
     memo_status status;
     memob_session_log(s, "session: planning rows by %s times",
                       p->is_measured ? "measured" : "estimated");
@@ -349,16 +362,7 @@ MEMOI void memoi_stage_search(memoi_planner* p) {
     if (status == MEMO_STATUS_INFEASIBLE) return; /* no rows fit */
     memoi_keep(s, status);
     if (status) return;
-
-    /* Its stage. */
-    swap->n_host_layers = plan->times->n_host_layers;
-    if (plan->times->rows)
-        memcpy(rows, plan->times->rows, (size_t)memoi_session_n_cells(s) * sizeof *rows);
-    else {
-        swap->alpha = plan->times->alpha;
-        memoi_keep(s, memob_swap_fill_rows(swap, rows, &s->call_error));
-    }
-    memoi_stage_place(p, "a plan of rows");
+    memoi_stage_take(p, plan->times);
     if (!p->is_measured || !plan->fits) memoi_stage_forget_times(plan); /* of no meaning */
 }
 
