@@ -753,7 +753,13 @@ typedef struct memo_session_desc {
      * MPI: MPI_Allreduce(MPI_IN_PLACE, values, n, MPI_INT64_T, MPI_MAX, comm).  All ranks make the
      * same calls of plan, open and create.  Each calls agree equally often, even after an
      * error, and all fail if one does.  They use the least budget of all ranks and the longest
-     * times, and choose the same rows.  Fields that must match are compared. */
+     * times, and choose the same rows.  Fields that must match are compared.
+     *
+     * Ranks meet where a step ends, and nowhere else: behind each step all ranks call
+     * memo_session_update, with states or not, or all call memo_session_skip_update.  There a
+     * session plans again; a checked one, and one that plans, compares how many updates were
+     * skipped (INVALID_STATE).  So ranks may have unlike numbers of micro-batches, and a rank may
+     * run forwards alone.  Without states the calls do nothing else. */
     memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
 
     /* --- the plan, and times --- */
@@ -967,8 +973,8 @@ MEMO_TRY memo_status memo_session_set_update_values(memo_session* session, const
 /* Runs deferred updates that are pending, between micro-batches.  Errors: as
  * memo_session_update. */
 MEMO_TRY memo_status memo_session_flush(memo_session* session, memo_error* error);
-/* Drops the gradients since the last update, for instance if their norm is not finite: the next
- * micro-batch begins a new step.  A deferred update of the step before stays pending.  Between
+/* Ends a step without an update, for instance if a norm is not finite: drops the gradients, and the
+ * next micro-batch begins a new step.  A deferred update of the step before stays pending.  Between
  * micro-batches.  Errors: INVALID_STATE (also after the last micro-batch of a step, if update_may
  * has MEMO_MAY_FUSE: the last backward may have updated). */
 MEMO_TRY memo_status memo_session_skip_update(memo_session* session, memo_error* error);
@@ -7015,7 +7021,8 @@ typedef struct memoi_timing {
     memo_policy policy;            /* with n_group: the caller's, for another plan */
     int32_t n_group;
     int32_t due;               /* the step, from 0 on, before which to plan */
-    int32_t n_begun;           /* training steps */
+    int32_t n_ended;           /* training steps, while some are timed */
+    int32_t n_skipped;         /* of all training steps */
     int64_t n_batches;         /* micro-batches with a backward that have begun */
     int is_open;               /* a micro-batch that is timed has begun and not ended */
     double host_s, host_bytes; /* of updates on the host */
@@ -7399,28 +7406,27 @@ MEMOI int32_t memoi_session_n_rounds(const memo_session* s) {
     return (int32_t)memob_max(s->desc.micro_batches / memoi_session_n_group(s), 1);
 }
 
-/* 1: a micro-batch with a backward begins a step. */
-MEMOI int memoi_session_begins_step(const memo_session* s) {
-    if (!s->states) return s->timing.n_batches % memoi_session_n_rounds(s) == 0;
-    return !s->states->round;
+/* 1: calls of the trainer end steps: memo_session_update or memo_session_skip_update, so that ranks
+ * meet there, however many micro-batches each has.  0: the session counts micro-batches. */
+MEMOI int memoi_session_is_told(const memo_session* s) {
+    return s->states || s->desc.agree != NULL;
 }
 
-/* Before the step that is due, the session plans again: with states in memo_session_update, because
- * a plan may change n_group, and the caller then gathers a group; otherwise as a micro-batch
- * begins. */
-MEMOI void memoi_session_plan_if_due(memo_session* s, int is_update) {
-    if (s->timing.plan && s->timing.n_begun >= s->timing.due && (s->states != NULL) == is_update)
-        s->timing.plan(s);
+/* A step has ended.  Before the step that is due, the session plans again. */
+MEMOI void memoi_session_end_step(memo_session* s) {
+    memoi_timing* t = &s->timing;
+    if (++t->n_ended >= t->due && t->plan) t->plan(s);
 }
 
 /* A micro-batch is about to begin.  0: the session is lost. */
 MEMOI int memoi_session_time_begin(memo_session* s) {
     memoi_timing* t = &s->timing;
     if (t->plan && !s->batch.is_forward_only && !s->next_turn) {
-        const int begins = memoi_session_begins_step(s);
-        if (begins) memoi_session_plan_if_due(s, 0);
-        t->n_begun += begins;
-        t->n_batches++;
+        const int begins = t->n_batches && t->n_batches % memoi_session_n_rounds(s) == 0;
+        if (begins && !memoi_session_is_told(s)) memoi_session_end_step(s);
+        if (++t->n_batches == 64 && !t->n_ended && memoi_session_is_told(s))
+            memob_session_log(s, "session: it plans by the times of steps when it knows their end: "
+                                 "call memo_session_update behind each step, on all ranks");
     }
     if (t->is_lost)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_OUT_OF_HOST_MEMORY,
@@ -7453,7 +7459,7 @@ MEMOI void memoi_session_time_batch_begin(memo_session* s) {
     for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && t->is_open; k++) /* it was abandoned */
         s->timers[k].span_s = NULL;
     s->spans_s = NULL;
-    t->is_open = is_whole && t->n_begun > 1 && part->n_timed < MEMOI_SESSION_REPETITIONS &&
+    t->is_open = is_whole && t->n_ended && part->n_timed < MEMOI_SESSION_REPETITIONS &&
                  !memoi_session_create_timers(s);
     if (!t->is_open) return;
     s->spans_s = part->spans_s;
@@ -7853,6 +7859,7 @@ MEMOI memo_status memoi_session_copy_desc(memo_session* s, int opens, memo_error
 #define MEMOI_COPY_TABLE(field, n, type)                                                           \
     own->field = (type*)memoi_session_take_copy(s, own->field, (size_t)own->n * sizeof(type));
     MEMOI_SESSION_TABLES(MEMOI_COPY_TABLE)
+    if (!own->n_shapes) own->shapes = NULL; /* it plans again with as many */
     tensors = (memo_item*)(uintptr_t)own->tensors;
     for (int32_t t = 0; t < own->n_tensors && tensors; t++)
         tensors[t].name = memoi_session_take_text(s, tensors[t].name);
@@ -8859,7 +8866,7 @@ MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call
         {sets_values && may_fuse,
          "update_may has MEMO_MAY_FUSE, so a plan may update in the last backward, before these "
          "values are known; leave it out, or give values of the step before in memo_batch.values"},
-        {is_update && !s->states, "the session has no states"},
+        {!s->states && (sets_values || (is_update && !s->desc.agree)), "the session has no states"},
         {*s->lost && call != MEMOI_CALL_FILL_STATES, s->lost},
         {is_over && call == MEMOI_CALL_SKIP_UPDATE && may_fuse,
          "update_may has MEMO_MAY_FUSE, so a plan may have updated in the last backward; call "
@@ -8914,11 +8921,35 @@ MEMOI void memoi_session_take_rounds(memo_session* s) {
             (int)(n * memoi_session_n_group(s)), (int)s->desc.micro_batches);
 }
 
+/* The trainer ends a step.  In a checked session, and before ranks plan again, they compare how
+ * many of their steps were skipped, because gradients are sums over ranks. */
+MEMOI memo_status memoi_session_take_end(memo_session* s, int is_skipped, memo_error* error) {
+    const memoi_timing* t = &s->timing;
+    const int is_due = t->plan && t->n_ended + 1 >= t->due;
+    int64_t values[3] = {0};
+    memoi_session_forget(s);
+    s->timing.n_skipped += is_skipped;
+    values[1] = t->n_skipped;
+    values[2] = -values[1];
+    if (is_due || s->desc.is_checked)
+        (void)memoi_session_is_ok(
+            s, memoi_session_agree(&s->desc, s->error.status, values, 3, &s->call_error));
+    if (!s->error.status && values[1] != -values[2])
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "of %d steps this rank has skipped %d, ranks %lld to %lld: weights "
+                           "differ; let all ranks call memo_session_skip_update, or none",
+                           (int)t->n_ended + 1, (int)t->n_skipped, (long long)-values[2],
+                           (long long)values[1]);
+    if (!s->error.status) memoi_session_end_step(s);
+    return memoi_session_report(s, error);
+}
+
 memo_status memo_session_update(memo_session* s, memo_error* error) {
     memo_status status;
     MEMOB_REFUSE_NULL(error, "session", s);
     status = memoi_session_check_call(s, MEMOI_CALL_UPDATE, error);
     if (status) return status;
+    if (!s->states) return memoi_session_take_end(s, 0, error);
     if (!s->is_fused && s->states->update_at != MEMO_UPDATE_DEFERRED)
         status = memoi_session_update_all(s, error);
     else if (!s->is_fused) {
@@ -8929,8 +8960,7 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
 
     if (status) return status;
     memoi_session_take_rounds(s);
-    memoi_session_plan_if_due(s, 1);
-    return memoi_session_report(s, error);
+    return memoi_session_take_end(s, 0, error);
 }
 
 memo_status memo_session_set_update_values(memo_session* s, const void* values, int64_t n_bytes,
@@ -8961,10 +8991,10 @@ memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
     memo_status status;
     MEMOB_REFUSE_NULL(error, "session", s);
     status = memoi_session_check_call(s, MEMOI_CALL_SKIP_UPDATE, error);
-    if (status || !s->states) return status;
-    if (!s->states->is_pending) memoi_session_abandon_states(s);
+    if (status || !memoi_session_is_told(s)) return status;
+    if (s->states && !s->states->is_pending) memoi_session_abandon_states(s);
     s->is_again = s->has_update_values = 0;
-    return status;
+    return memoi_session_take_end(s, 1, error);
 }
 
 memo_status memo_session_fill_states(memo_session* s,

@@ -83,8 +83,11 @@ static memo_status train(thread_rank* r, memo_error* error) {
     desc.user = t, desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
     for (int l = 0; l < L; l++) t->w[l] = -0.1f, t->d_w[l] = 0;
     if ((status = memo_session_create(&desc, &session, error))) return status;
-    for (int i = 0; i < N_STEPS && !status; i++) status = memo_session_run(session, NULL, error);
-    /* All ranks have planned before the same step. */
+    for (int i = 0; i < N_STEPS && !status; i++) {
+        status = memo_session_run(session, NULL, error);
+        /* Ranks meet where a step ends: there all plan, by the times of the slowest. */
+        if (!status) status = memo_session_update(session, error);
+    }
     const memo_session_info info = memo_session_get_info(session);
     t->planned_bytes = info.plan->device_bytes;
     for (int i = 0; i < 2 * L; i++) t->digest = 31 * t->digest % 1000003 + info.plan->swap.rows[i];

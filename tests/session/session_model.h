@@ -197,8 +197,10 @@ MEMO_UNUSED static void close_device(model* m) {
 /* Runs the steps that the session times, and the one before which it plans. */
 MEMO_UNUSED static void settle(model* m, memo_session* s, int32_t shape) {
     const memo_batch batch = {.shape = shape};
-    for (m->micro_batch = 0; s && m->micro_batch < 5; m->micro_batch++)
+    for (m->micro_batch = 0; s && m->micro_batch < 5; m->micro_batch++) {
         CHECK_OK(memo_session_run(s, &batch, &error));
+        if (m->desc.agree) CHECK_OK(memo_session_update(s, &error));
+    }
 }
 
 /* Creates a session on a device that has just the budget of the desc.  info NULL: it has run

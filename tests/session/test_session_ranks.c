@@ -59,8 +59,10 @@ static memo_status rank_main(thread_rank* thread, memo_error* e) {
         settle(&r->m, s, 0);
     }
     if (r->fails_later > 0) r->faults.failing_call = r->faults.n_calls + r->fails_later;
-    for (int i = 0; i < 6 && r->fails_later; i++) /* whatever fails: all ranks begin as often */
+    for (int i = 0; i < 6 && r->fails_later; i++) { /* whatever fails: all ranks end as often */
         r->n_failed += memo_session_run(s, NULL, NULL) != MEMO_STATUS_OK;
+        (void)!memo_session_update(s, NULL);
+    }
     const memo_session_info info = memo_session_get_info(s);
     memcpy(r->rows, info.plan->swap.rows,
            (size_t)(r->m.desc.n_layers * r->m.desc.n_tensors) * sizeof *r->rows);
@@ -284,6 +286,106 @@ TEST(a_fault_keeps_ranks_together_while_they_plan_again) {
            (long long)n_planned, (long long)n_stayed);
     CHECK_CASE(n_faults > 5 && n_planned > 3, "%lld, %lld", (long long)n_faults,
                (long long)n_planned);
+}
+
+/* --- steps of ranks that are not alike --- */
+
+static uint64_t unlike_seed;
+static int unlike_skips;      /* the step that rank 1 alone skips, from 1 on; 0: none */
+static int unlike_has_states; /* without a micro-batch there is no update then */
+
+/* The trainer's own collective: the sum of gradients, behind the last micro-batch of a step. */
+static void reduce_gradients(rank_model* r, int64_t step) {
+    int64_t values[2] = {-step, step};
+    memo_error e;
+    CHECK_OK(agree(&r->m, values, 2, &e));
+    CHECK(values[0] == -step && values[1] == step);
+    r->n_agreed--;
+}
+
+/* Micro-batches as a budget of tokens gives them, in some steps none without states, and
+ * validations in between. */
+static memo_status run_unlike(thread_rank* thread, memo_error* e) {
+    rank_model* r = &ranks[thread->comm->rank];
+    own_session* s = NULL;
+    uint64_t random = unlike_seed ^ (uint64_t)(thread->comm->rank + 1) * 0x9e3779b97f4a7c15u;
+    r->thread = thread;
+    r->n_failed = 0;
+    memset(&r->error, 0, sizeof r->error);
+    r->status = memo_session_create(&r->m.desc, &s, e);
+    for (int64_t step = 1; step <= 9 && !r->status; step++) {
+        const memo_batch look = {.is_forward_only = 1};
+        int32_t n;
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        n = (int32_t)(random >> 33) % 3 + (unlike_has_states || random >> 63);
+        for (int32_t k = 0; k < n && !r->status; k++) {
+            const memo_batch batch = {.more_follow = k + 1 < n};
+            r->status = memo_session_run(s, &batch, &r->error);
+        }
+        if (!r->status) reduce_gradients(r, step);
+        if (!r->status)
+            r->status = (n == 0 && unlike_has_states) || (r == &ranks[1] && step == unlike_skips)
+                            ? memo_session_skip_update(s, &r->error)
+                            : memo_session_update(s, &r->error);
+        if (!r->status && random >> 62 == 0) r->status = memo_session_run(s, &look, &r->error);
+        r->n_failed += r->status != MEMO_STATUS_OK;
+    }
+    if (s) r->step_s = memo_session_get_info(s).plan->times ? 1 : 0;
+    return MEMO_STATUS_OK;
+}
+
+/* Ranks meet where a step ends, with states or without, so that their steps may have unlike numbers
+ * of micro-batches, and a rank may validate alone: all plan at the same step. */
+TEST(steps_of_ranks_may_be_unlike) {
+    static const memo_state states[] = {{"gradients", 512, MEMO_STATE_GRADIENT, 0},
+                                        {"moments", 2048, MEMO_STATE_UPDATE, 0}};
+    const int n = memo_test_cases(6, 1000);
+    int n_planned = 0;
+    for (int i = 0; i < n; i++) {
+        unlike_seed = (uint64_t)memo_test_int(1, INT64_MAX - 1);
+        unlike_skips = 0;
+        unlike_has_states = i % 2;
+        for (int32_t k = 0; k < 2; k++) {
+            open_short_rank(k);
+            ranks[k].m.desc.n_shapes = 0;
+            ranks[k].m.desc.micro_batches = 3;
+            ranks[k].m.desc.states = states;
+            ranks[k].m.desc.n_states = i % 2 ? 2 : 0;
+            ranks[k].m.desc.update = update_nothing;
+            ranks[k].m.desc.update_may = i % 4 == 1 ? MEMO_MAY_DEFER : 0;
+            ranks[k].m.desc.is_checked = i % 3 == 2;
+        }
+        if (!run_ranks_of(2, run_unlike)) return;
+        for (int32_t k = 0; k < 2; k++)
+            CHECK_CASE(!ranks[k].status, "case %d: %s", i, ranks[k].error.message);
+        CHECK(ranks[0].step_s == ranks[1].step_s);
+        n_planned += ranks[0].step_s > 0;
+        for (int32_t k = 0; k < 2; k++) close_device(&ranks[k].m);
+    }
+    CHECK_CASE(n_planned > n / 2, "%d of %d plan again", n_planned, n);
+}
+
+/* A rank that skips an update alone is named on all ranks: in a checked session at once, in another
+ * one before the ranks plan. */
+TEST(a_rank_that_skips_alone_is_told) {
+    for (int i = 0; i < 4; i++) {
+        unlike_seed = 1;
+        unlike_skips = 2;
+        for (int32_t k = 0; k < 2; k++) {
+            open_short_rank(k);
+            ranks[k].m.desc.n_shapes = 0;
+            ranks[k].m.desc.is_checked = i % 2;
+        }
+        if (!run_ranks_of(2, run_unlike)) return;
+        for (int32_t k = 0; k < 2; k++) {
+            char words[96];
+            snprintf(words, sizeof words, "of %d steps this rank has skipped %d, ranks 0 to 1",
+                     i % 2 ? 2 : 4, (int)k);
+            CHECK_IS(ranks[k].status, ==, MEMO_STATUS_INVALID_STATE);
+            CHECK_TEXT(ranks[k].error.message, words);
+            close_device(&ranks[k].m);
+        }
+    }
 }
 
 TEST(a_rank_without_a_plan_fails_all) {

@@ -27,7 +27,7 @@ static memo_status session_times_of(const memo_session_desc* desc, int32_t n,
             if (desc->n_order) batch.turn = desc->order[turn];
             status = memo_session_run(s, &batch, why);
         }
-        if (!status && desc->n_states) status = memo_session_update(s, why);
+        if (!status && (desc->n_states || desc->agree)) status = memo_session_update(s, why);
     }
     for (k = 0; k < n_shapes && !status; k++) {
         memset(&profiles[k], 0, sizeof *profiles);

@@ -466,7 +466,13 @@ typedef struct memo_session_desc {
      * MPI: MPI_Allreduce(MPI_IN_PLACE, values, n, MPI_INT64_T, MPI_MAX, comm).  All ranks make the
      * same calls of plan, open and create.  Each calls agree equally often, even after an
      * error, and all fail if one does.  They use the least budget of all ranks and the longest
-     * times, and choose the same rows.  Fields that must match are compared. */
+     * times, and choose the same rows.  Fields that must match are compared.
+     *
+     * Ranks meet where a step ends, and nowhere else: behind each step all ranks call
+     * memo_session_update, with states or not, or all call memo_session_skip_update.  There a
+     * session plans again; a checked one, and one that plans, compares how many updates were
+     * skipped (INVALID_STATE).  So ranks may have unlike numbers of micro-batches, and a rank may
+     * run forwards alone.  Without states the calls do nothing else. */
     memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
 
     /* --- the plan, and times --- */
@@ -680,8 +686,8 @@ MEMO_TRY memo_status memo_session_set_update_values(memo_session* session, const
 /* Runs deferred updates that are pending, between micro-batches.  Errors: as
  * memo_session_update. */
 MEMO_TRY memo_status memo_session_flush(memo_session* session, memo_error* error);
-/* Drops the gradients since the last update, for instance if their norm is not finite: the next
- * micro-batch begins a new step.  A deferred update of the step before stays pending.  Between
+/* Ends a step without an update, for instance if a norm is not finite: drops the gradients, and the
+ * next micro-batch begins a new step.  A deferred update of the step before stays pending.  Between
  * micro-batches.  Errors: INVALID_STATE (also after the last micro-batch of a step, if update_may
  * has MEMO_MAY_FUSE: the last backward may have updated). */
 MEMO_TRY memo_status memo_session_skip_update(memo_session* session, memo_error* error);

@@ -387,6 +387,7 @@ MEMOI memo_status memoi_session_copy_desc(memo_session* s, int opens, memo_error
 #define MEMOI_COPY_TABLE(field, n, type)                                                           \
     own->field = (type*)memoi_session_take_copy(s, own->field, (size_t)own->n * sizeof(type));
     MEMOI_SESSION_TABLES(MEMOI_COPY_TABLE)
+    if (!own->n_shapes) own->shapes = NULL; /* it plans again with as many */
     tensors = (memo_item*)(uintptr_t)own->tensors;
     for (int32_t t = 0; t < own->n_tensors && tensors; t++)
         tensors[t].name = memoi_session_take_text(s, tensors[t].name);

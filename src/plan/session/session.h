@@ -92,7 +92,8 @@ typedef struct memoi_timing {
     memo_policy policy;            /* with n_group: the caller's, for another plan */
     int32_t n_group;
     int32_t due;               /* the step, from 0 on, before which to plan */
-    int32_t n_begun;           /* training steps */
+    int32_t n_ended;           /* training steps, while some are timed */
+    int32_t n_skipped;         /* of all training steps */
     int64_t n_batches;         /* micro-batches with a backward that have begun */
     int is_open;               /* a micro-batch that is timed has begun and not ended */
     double host_s, host_bytes; /* of updates on the host */

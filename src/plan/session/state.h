@@ -267,28 +267,27 @@ MEMOI int32_t memoi_session_n_rounds(const memo_session* s) {
     return (int32_t)memob_max(s->desc.micro_batches / memoi_session_n_group(s), 1);
 }
 
-/* 1: a micro-batch with a backward begins a step. */
-MEMOI int memoi_session_begins_step(const memo_session* s) {
-    if (!s->states) return s->timing.n_batches % memoi_session_n_rounds(s) == 0;
-    return !s->states->round;
+/* 1: calls of the trainer end steps: memo_session_update or memo_session_skip_update, so that ranks
+ * meet there, however many micro-batches each has.  0: the session counts micro-batches. */
+MEMOI int memoi_session_is_told(const memo_session* s) {
+    return s->states || s->desc.agree != NULL;
 }
 
-/* Before the step that is due, the session plans again: with states in memo_session_update, because
- * a plan may change n_group, and the caller then gathers a group; otherwise as a micro-batch
- * begins. */
-MEMOI void memoi_session_plan_if_due(memo_session* s, int is_update) {
-    if (s->timing.plan && s->timing.n_begun >= s->timing.due && (s->states != NULL) == is_update)
-        s->timing.plan(s);
+/* A step has ended.  Before the step that is due, the session plans again. */
+MEMOI void memoi_session_end_step(memo_session* s) {
+    memoi_timing* t = &s->timing;
+    if (++t->n_ended >= t->due && t->plan) t->plan(s);
 }
 
 /* A micro-batch is about to begin.  0: the session is lost. */
 MEMOI int memoi_session_time_begin(memo_session* s) {
     memoi_timing* t = &s->timing;
     if (t->plan && !s->batch.is_forward_only && !s->next_turn) {
-        const int begins = memoi_session_begins_step(s);
-        if (begins) memoi_session_plan_if_due(s, 0);
-        t->n_begun += begins;
-        t->n_batches++;
+        const int begins = t->n_batches && t->n_batches % memoi_session_n_rounds(s) == 0;
+        if (begins && !memoi_session_is_told(s)) memoi_session_end_step(s);
+        if (++t->n_batches == 64 && !t->n_ended && memoi_session_is_told(s))
+            memob_session_log(s, "session: it plans by the times of steps when it knows their end: "
+                                 "call memo_session_update behind each step, on all ranks");
     }
     if (t->is_lost)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_OUT_OF_HOST_MEMORY,
@@ -321,7 +320,7 @@ MEMOI void memoi_session_time_batch_begin(memo_session* s) {
     for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && t->is_open; k++) /* it was abandoned */
         s->timers[k].span_s = NULL;
     s->spans_s = NULL;
-    t->is_open = is_whole && t->n_begun > 1 && part->n_timed < MEMOI_SESSION_REPETITIONS &&
+    t->is_open = is_whole && t->n_ended && part->n_timed < MEMOI_SESSION_REPETITIONS &&
                  !memoi_session_create_timers(s);
     if (!t->is_open) return;
     s->spans_s = part->spans_s;

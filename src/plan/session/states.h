@@ -1,7 +1,7 @@
 #pragma once
 #include "memo/poison.h"
 #include "memo/swap_engine.h"
-#include "plan/session/state.h"
+#include "plan/session/agreement.h"
 /* --- >>session states ---
  * Knows: the states of a session that runs: who uses them when, which calls are legal, what a
  * failure has damaged, and what a checked session sees.  Knows nothing of what rows are, and of how
@@ -338,7 +338,7 @@ MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call
         {sets_values && may_fuse,
          "update_may has MEMO_MAY_FUSE, so a plan may update in the last backward, before these "
          "values are known; leave it out, or give values of the step before in memo_batch.values"},
-        {is_update && !s->states, "the session has no states"},
+        {!s->states && (sets_values || (is_update && !s->desc.agree)), "the session has no states"},
         {*s->lost && call != MEMOI_CALL_FILL_STATES, s->lost},
         {is_over && call == MEMOI_CALL_SKIP_UPDATE && may_fuse,
          "update_may has MEMO_MAY_FUSE, so a plan may have updated in the last backward; call "
@@ -393,11 +393,35 @@ MEMOI void memoi_session_take_rounds(memo_session* s) {
             (int)(n * memoi_session_n_group(s)), (int)s->desc.micro_batches);
 }
 
+/* The trainer ends a step.  In a checked session, and before ranks plan again, they compare how
+ * many of their steps were skipped, because gradients are sums over ranks. */
+MEMOI memo_status memoi_session_take_end(memo_session* s, int is_skipped, memo_error* error) {
+    const memoi_timing* t = &s->timing;
+    const int is_due = t->plan && t->n_ended + 1 >= t->due;
+    int64_t values[3] = {0};
+    memoi_session_forget(s);
+    s->timing.n_skipped += is_skipped;
+    values[1] = t->n_skipped;
+    values[2] = -values[1];
+    if (is_due || s->desc.is_checked)
+        (void)memoi_session_is_ok(
+            s, memoi_session_agree(&s->desc, s->error.status, values, 3, &s->call_error));
+    if (!s->error.status && values[1] != -values[2])
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "of %d steps this rank has skipped %d, ranks %lld to %lld: weights "
+                           "differ; let all ranks call memo_session_skip_update, or none",
+                           (int)t->n_ended + 1, (int)t->n_skipped, (long long)-values[2],
+                           (long long)values[1]);
+    if (!s->error.status) memoi_session_end_step(s);
+    return memoi_session_report(s, error);
+}
+
 memo_status memo_session_update(memo_session* s, memo_error* error) {
     memo_status status;
     MEMOB_REFUSE_NULL(error, "session", s);
     status = memoi_session_check_call(s, MEMOI_CALL_UPDATE, error);
     if (status) return status;
+    if (!s->states) return memoi_session_take_end(s, 0, error);
     if (!s->is_fused && s->states->update_at != MEMO_UPDATE_DEFERRED)
         status = memoi_session_update_all(s, error);
     else if (!s->is_fused) {
@@ -408,8 +432,7 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
 
     if (status) return status;
     memoi_session_take_rounds(s);
-    memoi_session_plan_if_due(s, 1);
-    return memoi_session_report(s, error);
+    return memoi_session_take_end(s, 0, error);
 }
 
 memo_status memo_session_set_update_values(memo_session* s, const void* values, int64_t n_bytes,
@@ -440,10 +463,10 @@ memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
     memo_status status;
     MEMOB_REFUSE_NULL(error, "session", s);
     status = memoi_session_check_call(s, MEMOI_CALL_SKIP_UPDATE, error);
-    if (status || !s->states) return status;
-    if (!s->states->is_pending) memoi_session_abandon_states(s);
+    if (status || !memoi_session_is_told(s)) return status;
+    if (s->states && !s->states->is_pending) memoi_session_abandon_states(s);
     s->is_again = s->has_update_values = 0;
-    return status;
+    return memoi_session_take_end(s, 1, error);
 }
 
 memo_status memo_session_fill_states(memo_session* s,
