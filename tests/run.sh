@@ -8,7 +8,9 @@
 # Environment: MEMO_TEST_WRAPPER  put before each executable (valgrind, ...)
 #              MEMO_TEST_ARGS     given to each program: [NAME] [--seed N]
 #              MEMO_TEST_JOBS     programs at a time, default: one more than processors
-#              MEMO_TEST_TIMEOUT  seconds for a program, default 600
+#              MEMO_TEST_TIMEOUT  seconds of processor time for a program and what it starts, default 600.  A program also ends if
+#                                 it uses less than a second of them in as many seconds of the clock: it hangs.  Without /proc
+#                                 all seconds are those of the clock
 #              MEMO_TEST_ALL      not empty: `make test-all`; scripts and programs run their slow tests too.  1/10: a tenth of all
 #                                 random cases.  rest: scripts run only what `make test` leaves out
 # The last line is "N passed, N failed", with ", N skipped" if any were.  Exit status 1 on a failure.
@@ -22,7 +24,10 @@ limit=
 if command -v timeout >/dev/null 2>&1; then
     limit="timeout $limit_s"
     timeout -k 10 5 true 2>/dev/null && limit="timeout -k 10 $limit_s" # an old busybox lacks the option
+    # 0: a process group without a limit by the clock.
+    [ ! -r /proc/self/stat ] || ! timeout 0 true 2>/dev/null || limit="timeout 0"
 fi
+hertz=$(getconf CLK_TCK 2>/dev/null || echo 100)
 
 passed=0 failed=0 skipped=0 used_all_s=0
 : >"$logs/failures"
@@ -34,6 +39,28 @@ jobs=${MEMO_TEST_JOBS:-$(($(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1
 trap 'trap - TERM; kill 0; exit 130' INT
 begun_s=$(date +%s)
 
+# Ends a process group at the limit, and prints why.  On a busy machine a program may take long by the clock.
+watch() { # PROCESS GROUP
+    seen_s=0 seen_at=$(date +%s)
+    while sleep 1; do
+        # utime, stime, and both of children that ended, behind the name, which may contain blanks.
+        now_s=$(cat /proc/[0-9]*/stat | awk -v group="$1" -v hertz="$hertz" \
+            '{ sub(/.*\) /, "") } $3 == group { used += $12 + $13 + $14 + $15 } END { print int(used / hertz) }')
+        [ "$now_s" -eq $seen_s ] || seen_s=$now_s seen_at=$(date +%s)
+        if [ "$now_s" -ge "$limit_s" ]; then
+            echo "stopped after $now_s s of processor time"
+        elif [ $(($(date +%s) - seen_at)) -ge "$limit_s" ]; then
+            echo "hangs: no second of processor time in $limit_s s"
+        else
+            continue
+        fi
+        kill "$1"
+        sleep 10 >&-
+        kill -9 "-$1"
+        return
+    done
+}
+
 # Runs one program; leaves its output in LOG.log, its exit status, seconds and seconds of processor time in LOG.status.
 start() { # PROGRAM LOG
     case $1 in
@@ -42,10 +69,15 @@ start() { # PROGRAM LOG
     esac
     start_s=$(date +%s)
     $command ${MEMO_TEST_ARGS:-} >"$2.log" 2>&1 &
-    child=$!
-    trap 'kill $child; exit 143' HUP TERM
+    child=$! watcher=
+    trap 'kill $child $watcher; exit 143' HUP TERM
+    if [ "$limit" = "timeout 0" ]; then
+        watch $child >"$2.stopped" 2>/dev/null &
+        watcher=$!
+    fi
     wait $child
     status=$?
+    [ -z "$watcher" ] || kill $watcher 2>/dev/null # not waited for: `times` would count it
     times >"$2.times" # of this process's children; a pipe would have its own
     used_s=$(awk '{ for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); s += 60 * t[1] + t[2] } } END { printf "%.0f", s }' "$2.times")
     rm -f "$2.times"
@@ -98,7 +130,9 @@ show() { # PROGRAM LOG
     done <"$2.log"
     passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skip))
 
-    if [ "$status" = 124 ] || [ "$status" = 137 ]; then
+    if [ -s "$2.stopped" ]; then
+        fail "$(cat "$2.stopped")"
+    elif [ "$status" = 124 ] || [ "$status" = 137 ]; then
         fail "stopped after $limit_s s, or killed"
     elif [ "$status" -gt 128 ]; then
         fail "crashed, signal $((status - 128))"
@@ -148,7 +182,7 @@ for next; do
     n=$((n + 1))
     eval "program_$n=\$next log_$n=\$logs/$(basename "$next" .sh)"
     eval "log=\$log_$n"
-    rm -f "$log.status" "$log.done"
+    rm -f "$log.status" "$log.done" "$log.stopped"
     [ ! -f "$next" ] || start "$next" "$log" &
     wait_until_below "$jobs"
 done
