@@ -81,6 +81,8 @@ OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O1)
 OPTIMIZE_asan       := -O1 -fsanitize=address -fno-omit-frame-pointer
 OPTIMIZE_ubsan      := -O1 -fsanitize=undefined -fno-sanitize-recover=all
 OPTIMIZE_asan-ubsan := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+# tests/faults.sh runs these programs.
+OPTIMIZE_faults     := $(OPTIMIZE_asan-ubsan) -DMEMO_TEST_FAULTS -include tests/support/scarce.h
 OPTIMIZE_tsan       := -O1 -fsanitize=thread
 OPTIMIZE_valgrind   := -O1 -DMEMO_TEST_VALGRIND
 OPTIMIZE_coverage   := -O0 --coverage

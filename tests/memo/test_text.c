@@ -48,7 +48,7 @@ static int count_files(void) {
 static memo_status write_letters(const char* to, char letter, int n) {
     memo_text text = {0};
     for (int i = 0; i < n; i += 100) memo_text_put(&text, "%0*d", n - i < 100 ? n - i : 100, 0);
-    for (int i = 0; i < n; i++) text.data[i] = letter;
+    for (int64_t i = 0; i < text.n_bytes; i++) text.data[i] = letter;
     return memo_text_write(&text, to, &error);
 }
 

@@ -13,6 +13,11 @@ extern long long mallocs_done;  /* requests so far, refused ones too */
 extern long long mallocs_live;  /* blocks not freed yet */
 extern long long mallocs_bytes; /* requested so far */
 
+/* MEMO_FAULT=K of the environment: see faults.h. */
+extern long long fault_calls;    /* so far */
+extern const char* fault_struck; /* what failed; NULL: nothing yet */
+int fault_strikes(const char* what);
+
 void* scarce_malloc(size_t size_bytes);
 void scarce_free(void* address);
 
