@@ -4,6 +4,7 @@
  * make fuzz runs it with clang's libFuzzer; tests/memo/test_corpus.c replays the inputs that were
  * found. */
 #ifndef FUZZ_REPLAY
+#define FUZZ_WORDS
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #endif

@@ -13,6 +13,7 @@
 #include "fuzz_plan.c"
 #include "../look/fuzz_schedule.c"
 #include "../plan/fuzz_solve.c"
+#include "../plan/fuzz_profile.c"
 
 #include <dirent.h>
 
@@ -60,4 +61,5 @@ TEST(corpus_of_schedules) {
     replay_folder("tests/corpus/schedule", fuzz_schedule);
     replay_folder("tests/races", fuzz_schedule);
 }
+TEST(corpus_of_profiles) { replay_folder("tests/corpus/profile", fuzz_profile); }
 TEST(corpus_of_problems) { replay_folder("tests/corpus/solve", fuzz_solve); }

@@ -2,7 +2,8 @@
  *
  * Random text almost never has a valid checksum, so a fuzzer would test nothing else.  Each target
  * therefore reads its input twice: unchanged, and with a valid first and last line.  Include after
- * memo.h. */
+ * memo.h.  With FUZZ_WORDS, inputs are texts: most new ones differ from one before in one to three
+ * words, since lines that random bytes change are all refused by the parser. */
 #ifndef FUZZ_H
 #define FUZZ_H
 
@@ -75,6 +76,51 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
         function(data, size);                                                                      \
         return 0;                                                                                  \
     }
+#endif
+
+#if defined(FUZZ_WORDS) && !defined(FUZZ_REPLAY)
+/* Writes another word in place of the one at *at: a number close by or at the end of its range, or
+ * another word of the text.  Returns the new size. */
+static inline size_t fuzz_change_word(uint8_t* data, size_t size, size_t most, uint64_t random) {
+    static const char* const numbers[] = {"0", "1",    "-1", "2147483648", "9223372036854775807",
+                                          "x", "1e308"};
+    char word[64];
+    size_t begin = (size_t)(random % size), end, n = 0;
+    uint64_t how = random >> 32;
+    while (begin && data[begin - 1] > ' ') begin--;
+    for (end = begin; end < size && data[end] > ' ';) end++;
+    for (size_t i = begin; i < end && n < 40; i++) word[n++] = (char)data[i];
+    word[n] = 0;
+    if (how % 3 == 0) {
+        n = (size_t)snprintf(word, sizeof word, "%s", numbers[how / 3 % 7]);
+    } else if (how % 3 == 1) {
+        n = (size_t)snprintf(word, sizeof word, "%lld",
+                             (long long)((uint64_t)atoll(word) + (how & 4 ? 1u : ~(uint64_t)0)));
+    } else {
+        size_t from = (size_t)(how / 3 % size);
+        while (from && data[from - 1] > ' ') from--;
+        for (n = 0; from + n < size && data[from + n] > ' ' && n < 40; n++)
+            word[n] = (char)data[from + n];
+    }
+
+    if (size - (end - begin) + n > most) return size;
+    memmove(data + begin + n, data + end, size - end);
+    memcpy(data + begin, word, n);
+    return size - (end - begin) + n;
+}
+
+size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
+size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed);
+size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {
+    uint64_t state = seed;
+    int n = 1 + (int)(seed / 4 % 3);
+    if (!size || seed % 4 == 0) return LLVMFuzzerMutate(data, size, most);
+    for (; n && size; n--) {
+        state = (state + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
+        size = fuzz_change_word(data, size, most, state ^ state >> 29);
+    }
+    return size;
+}
 #endif
 
 /* As it is, and sealed. */

@@ -1,0 +1,77 @@
+/* fuzz_profile.c - gives any bytes to the parser of profiles: they are refused with a message, or are
+ * a profile that is written as it was read, and by which rows are planned or refused.
+ *
+ * make fuzz runs it with clang's libFuzzer; tests/memo/test_corpus.c replays the inputs that were
+ * found. */
+#ifndef FUZZ_REPLAY
+#define FUZZ_WORDS
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#endif
+#include "memo_plan.h"
+#include "fuzz.h"
+
+#ifndef FUZZ_REPLAY
+/* Four layers of the profile's rows and tensors, of which the device holds half, and the host some. */
+static void fuzz_plan_rows(const memo_profile* profile) {
+    static memo_item items[MEMO_PROFILE_TENSORS_MAX];
+    memo_swap_desc swap = MEMO_ZERO(memo_swap_desc);
+    memo_swap_plan_desc desc = MEMO_ZERO(memo_swap_plan_desc);
+    memo_swap_plan* plan = NULL;
+    memo_status status;
+    if (profile->n_rows > 1 << 20 || profile->n_tensors == 0) return;
+
+    memset(items, 0, sizeof items);
+    for (int32_t i = 0; i < profile->n_tensors; i++) {
+        items[i].name = profile->tensors[i].name;
+        items[i].row_bytes = 16 << i % 3;
+        items[i].away = i ? MEMO_ROWS : MEMO_MOVE;
+    }
+    swap.tensors = items;
+    swap.n_tensors = profile->n_tensors;
+    swap.n_layers = 4;
+    swap.n_rows = profile->n_rows;
+    swap.tile_rows = (profile->n_rows - 1) / 8 + 1;
+    desc.swap = &swap;
+    desc.profile = profile;
+    desc.device_bytes = profile->n_rows * 16 * 2 * profile->n_tensors;
+    desc.host_bytes = desc.device_bytes / 4;
+    status = memo_plan_swap(&desc, &plan, &fuzz_error);
+    FUZZ_CHECK(!status == (plan != NULL));
+    if (status) FUZZ_CHECK(fuzz_error.status == status && fuzz_error.message[0]);
+    if (plan) FUZZ_CHECK(plan->step_s >= 0 && plan->device_bytes <= desc.device_bytes);
+    memo_swap_plan_destroy(plan);
+}
+#endif
+
+static void fuzz_profile_text(const char* text, int64_t n_bytes) {
+    static memo_profile profile, other;
+    memob_reader reader;
+    memob_lines lines = {NULL, &reader, 0, &fuzz_error};
+    memo_status status = memob_reader_init(&reader, text, n_bytes, "input", &fuzz_error);
+    memset(&profile, 0, sizeof profile);
+    if (!status) status = memob_read_frame(&reader, "profile", 1, 0, &fuzz_error);
+    if (!status) status = memoi_profile_lines(&lines, &profile);
+    if (!status) status = memob_check_count(&reader, lines.n, &fuzz_error);
+    if (status) {
+        fuzz_refused(status);
+        return;
+    }
+    FUZZ_CHECK(memo_profile_write(&profile, fuzz_path(), &fuzz_error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_profile_read(fuzz_path(), &other, &fuzz_error) == MEMO_STATUS_OK);
+    unlink(fuzz_path());
+    FUZZ_CHECK(profile.n_rows == other.n_rows && profile.n_kinds == other.n_kinds);
+    FUZZ_CHECK(profile.n_tensors == other.n_tensors &&
+               profile.file.size_bytes == other.file.size_bytes);
+    for (int32_t i = 0; i < profile.n_tensors; i++)
+        FUZZ_CHECK(!strcmp(profile.tensors[i].name, other.tensors[i].name));
+#ifndef FUZZ_REPLAY /* which changes every byte */
+    fuzz_plan_rows(&profile);
+#endif
+}
+
+static void fuzz_profile(const uint8_t* data, size_t size) {
+    fuzz_text("memo profile 1\n", 0, fuzz_profile_text, data, size);
+}
+
+FUZZ_TARGET(fuzz_profile)
