@@ -388,6 +388,9 @@ portability: ## tests on ARM and on a big-endian machine under qemu, with musl, 
 planted: build/config.mk ## plant changes in src/ (tests/planted.txt), each of which must trip an assertion; PARTS="memo/arena.h": some
 	@sh tests/planted.sh $(PARTS)
 
+mutation: ## change 40 lines of the rooms at random (ARGS="--seed N"), and count those that the tests see: tests/mutation.py
+	@python3 tests/mutation.py $(ARGS)
+
 analyze: ## clang --analyze, cppcheck, gcc -fanalyzer: each that is installed
 	@sh scripts/analyze.sh
 
@@ -446,4 +449,4 @@ help: ## this list
 		printf '  %-14s %s\n' "$$target" "$$text"; done
 
 .PHONY: all examples test-programs bench-programs run bench papers test test-all asan ubsan asan-ubsan tsan valgrind \
-	test-cuda bench-cuda test-mpi fuzz planted portability analyze coverage format format-check install uninstall setup clean help always
+	test-cuda bench-cuda test-mpi fuzz planted mutation portability analyze coverage format format-check install uninstall setup clean help always
