@@ -279,23 +279,16 @@ test-all: ## the same with every compiler and standard, every CUDA source, the l
 # $(call need,TOOL,PACKAGE): TOOL is a command
 need = command -v $(1) >/dev/null 2>&1 || { echo "make $@: needs $(1) (apt-get install $(2))" >&2; exit 1; }
 
-# $(call sanitized,PACKAGE): checks that the compiler has the sanitizer's runtime
-define sanitized
-@mkdir -p build/$@
-@echo 'int main(void) { return 0; }' >build/$@/probe.c
-@$(CC) $(OPTIMIZE_$@) build/$@/probe.c -o build/$@/probe 2>/dev/null || \
-	{ echo "make $@: $(CC) lacks the runtime of $(filter -fsanitize=%,$(OPTIMIZE_$@)) ($(1))" >&2; exit 1; }
-+@$(MAKE) --no-print-directory VARIANT=$@ test
-endef
-
 asan: ## the tests under AddressSanitizer (leaks too)
-	$(call sanitized,with gcc: apt-get install libasan8; with clang: libclang-rt-dev)
 ubsan: ## the tests under UndefinedBehaviorSanitizer
-	$(call sanitized,with gcc: apt-get install libubsan1; with clang: libclang-rt-dev)
 asan-ubsan: ## both at once
-	$(call sanitized,with gcc: apt-get install libasan8 libubsan1; with clang: libclang-rt-dev)
 tsan: ## the tests under ThreadSanitizer
-	$(call sanitized,with gcc: apt-get install libtsan2; with clang: libclang-rt-dev)
+asan ubsan asan-ubsan tsan:
+	@mkdir -p build/$@
+	@echo 'int main(void) { return 0; }' >build/$@/probe.c
+	@$(CC) $(OPTIMIZE_$@) build/$@/probe.c -o build/$@/probe 2>/dev/null || { echo "make $@: $(CC) lacks the runtime of" \
+		"$(filter -fsanitize=%,$(OPTIMIZE_$@)) (with gcc: apt-get install libasan8 libubsan1 libtsan2; with clang: libclang-rt-dev)" >&2; exit 1; }
+	+@$(MAKE) --no-print-directory VARIANT=$@ test
 valgrind: ## the tests under valgrind, leaks are errors
 	@$(call need,valgrind,valgrind)
 	@$(MAKE) --no-print-directory VARIANT=valgrind MEMO_TEST_TIMEOUT=3600 test

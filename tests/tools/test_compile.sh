@@ -422,6 +422,21 @@ with_nvcc() { # HEADER ARCHITECTURES [OPTIONS]
     done
 }
 
+# Shards of the nights have every test program once, but exceptions, which exist and have a reason.
+nights() {
+    workflow=.github/workflows/ci.yml
+    ls tests/*/test_*.c | sed 's|.*/||; s|[.]c$||' | grep -v _mpi | sort >"$folder/programs"
+    ! grep -v '^#' .ci/exceptions | awk 'NF < 4 { print $0 ": no reason" }' | grep . || return 1
+    for part in asan-ubsan tsan; do
+        awk -v part=$part '$1 == part { print $2 }' .ci/exceptions | sort >"$folder/excepted"
+        for shard in $(sed -n 's/^ *shard: \[\(.*\)\]$/\1/p' $workflow | tr -d ,); do
+            LIST=1 bash .ci/night $part $shard || return 1
+        done | sort - "$folder/excepted" >"$folder/nightly"
+        run diff "$folder/programs" "$folder/nightly" || return 1
+    done
+    grep -q "^ *part: \[asan-ubsan, tsan\]" $workflow && grep -q 'bash .ci/night ${{ matrix.part }} ${{ matrix.shard }}' $workflow
+}
+
 # ---- the tests ----
 
 test_is "only memo_ is exported" exports $first_c c c99
@@ -468,6 +483,7 @@ test_is "only MEMO is defined by the preprocessor" macros $first_c
 test_is "types before the implementation begin with memo_ or memoi_" types
 test_is "no header uses another's memoi_" borrowings
 test_is "documents name what is there" names_in_documents
+test_with bash "a night runs every test program under each sanitizer" nights
 test_is "inputs of fuzzers lie in a folder of their kind" stray_inputs
 test_is "style: headers have at most 100 columns" columns
 test_is "a room has at most 950 lines" room_lines
