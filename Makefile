@@ -112,9 +112,9 @@ examples: $(EXAMPLES) ## build examples/ into build/examples
 test-programs: $(TEST_PROGRAMS) ## build tests/ alone
 bench-programs: $(BENCHES) build/bench/paper_tables ## build bench/ alone
 
-# -O3 is for programs that plan or compute much, not for the short examples.
+# -O2 is for programs that plan or compute much, not for the short examples.
 # With MEMO_STATIC, functions that a program does not call cost no compile time.
-OPTIMIZE_EXAMPLE = $(if $(filter 0% 1% 2% 3% comm_mpi draw_memory,$(@F)),-O1,-O3 $(NATIVE))
+OPTIMIZE_EXAMPLE = $(if $(filter 0% 1% 2% 3% comm_mpi draw_memory,$(@F)),-O1,-O2 $(NATIVE))
 build/examples/%: examples/%.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_EXAMPLE) -DMEMO_STATIC $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 build/examples/%: examples/tools/%.c build/config.mk Makefile
@@ -122,11 +122,11 @@ build/examples/%: examples/tools/%.c build/config.mk Makefile
 # The tool's first name.
 build/examples/tmp_plan: build/examples/degrees_plan
 	@ln -sf degrees_plan $@
-# memo's implementation is compiled separately.  -O3 makes attention over ranks three times as fast as -O1 (--ring 2).
+# memo's implementation is compiled separately.  -O2 makes attention over ranks three times as fast as -O1 (--ring 2), -O3 no faster.
 build/examples/memo.o: examples/gpt/memo.c build/config.mk Makefile
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
-	$(Q)$(CC) $(FLAGS) -MMD -MP -MF $@.d -MT $@ -O3 $(NATIVE) $(LP_SOLVE_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+	$(Q)$(CC) $(FLAGS) -MMD -MP -MF $@.d -MT $@ -O2 $(NATIVE) $(LP_SOLVE_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 TRAINER       := $(patsubst examples/gpt/%.c,%.o,$(wildcard examples/gpt/*/*.c))
 TRAINER_FLAGS := -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $(JSON_CFLAGS)
 # $(call object,FLAGS): one source file of the trainer.  $(call link,LIBRARIES): all objects to the program.
@@ -218,7 +218,8 @@ $(TEST_LIB): $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(wildcard tests/lib/*.c))
 	$(Q)$(AR) rcs $@ $^
 
 # Programs with their own implementation that compute little: the optimizer would take longer than it saves, under sanitizers too.
-UNOPTIMIZED := arena comm corpus descs hooks host_device layout_plan plan_file recorder sharding spill trace
+UNOPTIMIZED := arena comm corpus descs hooks host_device law layout_plan mistakes models plan_file recorder sharding spill trace \
+	train_faults
 $(UNOPTIMIZED:%=$(BUILD)/tests/test_%): private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT):-O1%=-O0%),-O0)
 
 $(TEST_PROGRAMS): $(TEST_LIB)

@@ -177,8 +177,10 @@ wait_until_below() { # PROGRAMS
     done
 }
 
+# The last first: what takes long begins early, and short programs, and scripts that use all processors, are left for the end.
 n=0 n_shown=0
-for next; do
+while [ $n -lt $# ]; do
+    eval "next=\${$(($# - n))}"
     n=$((n + 1))
     eval "program_$n=\$next log_$n=\$logs/$(basename "$next" .sh)"
     eval "log=\$log_$n"

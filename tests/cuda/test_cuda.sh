@@ -182,7 +182,7 @@ compiles_with_cudnn() { # SOURCE FLAGS...; its headers are not free of warnings
 tap_jobs=$tap_processors
 test_is "the device table, pinned memory, phantom memory on a runtime without a GPU" on_the_fake test_device -Xlinker --wrap=madvise
 test_is "a step with swaps, call by call and as a graph, on a runtime without a GPU" on_the_fake test_step $wraps
-test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime without a GPU" \
+nightly_test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime without a GPU" \
     prints_its_head examples/08_cuda_phantom.cu
 perhaps_sanitized=$(tests_all && echo is_sanitized)
 more_test_is "the row kernels as their host twins, on an emulated grid" \

@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_tsan.sh - ordering under ThreadSanitizer: no report with all waits, and a report if any wait is dropped.
-# Every wait of the engine is necessary (memo.h, chapter 8), so each must be reported.  `make test` drops every other wait
-# where all layers have a place in host memory, and the rest where they share one; `make test-all` drops all in both.
+# Every wait of the engine is necessary (memo.h, chapter 8), so each must be reported.  `make test` drops every fourth wait
+# where all layers have a place in host memory, and every fourth of others where they share one; `make test-all` drops all in both.
 set -u
 
 . tests/support/tap.sh
@@ -28,7 +28,7 @@ if ! $detector >"$folder/out" 2>"$folder/log" && grep -q "unexpected memory mapp
     command -v setarch >/dev/null 2>&1 || skip_all "the race detector does not start on this kernel; setarch (util-linux) would start it"
     detector="setarch $(uname -m) -R $detector"
 fi
-step=2 n_silent=6 tap_more=1
+step=4 n_silent=2 tap_more=1
 ! tests_all || step=1 n_silent=20
 
 is_silent() { # PLACES

@@ -518,7 +518,7 @@ TEST(large_stacks_are_planned_quickly) {
                  {1000, 16384, 0, 0, 0, 13858484, 1.01, 1e-30}};
     double unit_1_s = 0;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0];
-         i += i < 18 && !memo_test_all() ? 6 : 1) {
+         i += i < 18 && !memo_test_all() ? 9 : 1) {
         problem p;
         const double unit = cases[i].unit;
         gpt_problem(&p, cases[i].n_layers, (int64_t)cases[i].n_krows << 10);
@@ -1131,7 +1131,7 @@ TEST(short_searches_begin_with_given_rows) {
 TEST(whole_searches_go_on_from_rows) {
     memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, NULL};
     int n_planned = 0, n_longer = 0;
-    for (int round = 0; n_planned < memo_test_cases(16, 1500); round++) {
+    for (int round = 0; n_planned < memo_test_cases(8, 1500); round++) {
         kinds_problem k;
         own_swap_plan *less = NULL, *more = NULL, *without = NULL, *given = NULL;
         int64_t found[LAYERS_MAX * TENSORS_MAX];

@@ -7,10 +7,12 @@
  *     cmp before after
  *
  * Sessions with states in every moment of the update, in slices, groups and orders, with shapes, late
- * rows and a file.  Addresses count from the begin of the session's memory. */
+ * rows and a file.  Addresses count from the begin of the session's memory.  -DLINKED: memo comes from a library. */
+#ifndef LINKED
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
+#endif
 #include "memo.h"
 #include "memo_plan.h"
 #include "extras/memo_look.h"
@@ -19,6 +21,8 @@
 #include "trainer.h"
 
 enum { ROWS = 40 };
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* --- a hash of all that is seen --- */
 
@@ -118,8 +122,8 @@ static void record(trainer* t, const memo_step_plan* plan, int64_t i) {
     /* Memory of the caller, so that addresses can be compared. */
     size[0] = size[1] = 8192;
     for (const memo_step_plan* p = plan; p; p = p->next) {
-        size[0] = memob_max(size[0], (p->device_bytes + 1023) / 512 * 512);
-        size[1] = memob_max(size[1], p->host_bytes + 8192);
+        size[0] = most(size[0], (p->device_bytes + 1023) / 512 * 512);
+        size[1] = most(size[1], p->host_bytes + 8192);
     }
     for (int k = 0; k < 2; k++)
         if (posix_memalign((void**)&base[k], 4096, (size_t)size[k])) exit(2);

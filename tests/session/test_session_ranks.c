@@ -228,7 +228,7 @@ static void update_nothing(void* user, memo_session* s, int32_t layer) {
 TEST(a_lack_of_memory_on_one_rank_fails_all) {
     static const memo_state states[] = {{"weights", 2048, MEMO_STATE_WEIGHTS, 0},
                                         {"moments", 8192, MEMO_STATE_UPDATE, 0}};
-    const int64_t n_cases = memo_test_all() ? 60 : 15;
+    const int64_t n_cases = memo_test_all() ? 60 : 8;
     int64_t n, n_failed = 0;
     for (int32_t i = 0; i < 2; i++) open_short_rank(i);
     run_ranks_of(2, time_and_plan);

@@ -218,7 +218,7 @@ static void count_plans(MEMO_UNUSED void* user, MEMO_UNUSED memo_session* s,
  * with a file, an update at any moment or on the host, in slices and shapes, checked or not; the
  * recorded operations have no race. */
 TEST(planning_again_keeps_every_bit) {
-    const int64_t n = memo_test_cases(6, 400);
+    const int64_t n = memo_test_cases(4, 400);
     int64_t n_again = 0, n_moved = 0, n_other = 0, n_stayed = 0;
     for (int64_t i = 0; i < n; i++) {
         trainer t;
@@ -282,7 +282,7 @@ TEST(planning_again_keeps_every_bit) {
 
 /* With the least device memory or more, in which the session's bytes are all that there is. */
 TEST(streamed_states_have_the_bits_of_plain_arrays) {
-    const int n = memo_test_cases(80, 1000);
+    const int n = memo_test_cases(48, 1000);
     int64_t n_streamed = 0, n_spilled = 0, n_on_host = 0, n_deferred = 0;
     for (int64_t i = 0; i < n; i++) {
         trainer t;
@@ -342,7 +342,7 @@ TEST(streamed_states_have_the_bits_of_plain_arrays) {
 
 /* Checked, with updates at every moment: nothing is blamed. */
 TEST(checked_states_have_the_bits_of_plain_arrays) {
-    const int n = memo_test_cases(40, 400);
+    const int n = memo_test_cases(24, 400);
     int64_t n_at[MEMO_N_UPDATE_MOMENTS] = {0}, n_made = 0;
     for (int64_t i = 0; i < n; i++) {
         trainer t;
@@ -787,7 +787,7 @@ static void random_pair(trainer* t, timed* times, int64_t* small, int64_t* large
 
 /* With more memory on the device, on the host or in a file no plan is slower, but for what the search leaves: a thousandth. */
 TEST(more_memory_is_never_slower) {
-    const int n = memo_test_cases(6, 2000);
+    const int n = memo_test_cases(4, 2000);
     int n_faster = 0, n_slower = 0, n_none = 0;
     double worst = 1;
     for (int i = 0; i < n; i++) {
@@ -907,7 +907,7 @@ static int a_byte_less_is_told(memo_session_desc* d, const memo_profile* times, 
 /* What a refusal names, applied by a program, fits at once, for all shapes; 512 bytes less do not,
  * also if a tile has more. */
 TEST(advice_is_enough_and_no_more) {
-    const int n = memo_test_cases(4, 500);
+    const int n = memo_test_cases(3, 500);
     int n_tiers[3] = {0, 0, 0}, n_many = 0, n_shapes = 0, n_sliced = 0, n_timed = 0, n_tried = 0;
     int n_or_device = 0, n_told = 0, n_large = 0;
     for (int i = 0; i < n; n_tried++) {
@@ -1030,7 +1030,7 @@ static int moves_some(const memo_step_plan* plan) {
 /* What the planner says fits opens on a device that has the budgets and no more, and trains with
  * the bits of plain arrays. */
 TEST(every_plan_opens_and_runs) {
-    const int n = memo_test_cases(5, 1000);
+    const int n = memo_test_cases(3, 1000);
     int n_tried = 0, n_streamed = 0, n_file = 0, n_mixed = 0, n_sliced = 0, n_timed = 0, n_host = 0;
     int n_order = 0;
     for (int i = 0; i < n; n_tried++) {
@@ -1533,7 +1533,7 @@ static memo_status train_with_a_cut(trainer* t, const memo_step_plan* plan, int6
  * with the bits of a run without a fault. */
 TEST(a_session_that_is_cut_late_resumes_with_the_same_bits) {
     static state_words expected, words;
-    const int n = memo_test_cases(4, 20);
+    const int n = memo_test_cases(3, 20);
     int64_t n_failed[2] = {0, 0}, n_doubtful = 0;
     for (int64_t i = 0; i < n; i++) {
         const int of_file = i > 1;

@@ -20,7 +20,7 @@ printf '#include <cuda_runtime.h>\n#include <nccl.h>\n' >"$folder/probe.cpp"
 if ${CXX:-c++} -I"$cuda" -fsyntax-only "$folder/probe.cpp" 2>/dev/null; then
     test_is "the NCCL back end builds on a stand-in" ${CXX:-c++} $flags -isystem "$cuda" -x c++ tests/sp/test_comm_nccl.c \
         tests/cuda/fake_cuda.cpp -o "$folder/test_comm_nccl" -pthread -lm
-    test_is "comm over a stand-in for NCCL, 1 rank" on_ranks 1
+    nightly_test_is "comm over a stand-in for NCCL, 1 rank" on_ranks 1
     test_is "2 ranks; a lost peer ends a plain wait for the stream" on_ranks 2 MEMO_TEST_WAIT=plain
     nightly_test_is "3 ranks; communicators take turns where NCCL does not order them" on_ranks 3 NCCL_LAUNCH_ORDER_IMPLICIT=0
     for ranks in $(tests_all && echo 4 8); do

@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_compile.sh - the headers under every installed compiler: alone, in every standard, in one program, with warnings as
-# errors.  `make test` takes the first C and C++ compiler, the oldest standards, no optimizer and no nvcc; `make test-all`
-# takes all.  With MEMO_TEST_ALL=rest the newest standard of the first compilers follows, and the oldest of others.
+# errors.  `make test` takes the first C and C++ compiler, the oldest standards, no optimizer, implementations of all headers
+# together, and no nvcc; `make test-all` takes all.  With MEMO_TEST_ALL=rest the newest standard of the first compilers follows, and the oldest of others.
 #
 # Sources in tests/compile.  Output: TAP.
 set -u
@@ -97,11 +97,13 @@ head_example() { # COMPILER HEADER
     esac
 }
 
-# With the implementation and without, in each standard; memo_plan.h also with lp_solve if it is installed.
+# With the implementation and without, in each standard; memo_plan.h also with lp_solve if it is installed.  `make test` compiles
+# implementations of all headers together, below: one alone may lack an include.
 alone() { # HEADER COMPILER LANGUAGE STANDARDS
     for standard in $4; do
-        check_alone "$1" "$2" "$3" $standard &&
-            check_alone "$1" "$2" "$3" $standard $implementations || return 1
+        check_alone "$1" "$2" "$3" $standard || return 1
+        tests_all || continue
+        check_alone "$1" "$2" "$3" $standard $implementations || return 1
         if [ "$1" = memo_plan.h ] && [ -n "$lp_cflags" ]; then
             check_alone "$1" "$2" "$3" $standard $implementations $lp_cflags || return 1
         fi

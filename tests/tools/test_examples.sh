@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_examples.sh - the heads of the short examples: the build line builds, and the output matches.
 #
-# `make test-all` builds with the build line as it is.  `make test` builds with -O1, and takes the implementations from
+# `make test-all` builds with the build line as it is.  `make test` builds without the optimizer, and takes the implementations from
 # the library of the other tests.
 #
 # In a head, "Build:", "Run:" (default: the program without arguments) and "Expected output:" are followed by indented
@@ -37,7 +37,7 @@ example() { # FILE
     [ -s "$place/run" ] || echo "./$name" >"$place/run"
     # The head says cc; the compiler may be another.
     object=
-    tests_all || object='s| -O2 | -O1 |'
+    tests_all || object='s| -O2 | -O0 |'
     if ! tests_all && ! grep -q '^#include "extras/memo_pack' "$1"; then # the library has no pack
         defined_in_time "$1" || return 1
         rm "$place/examples" && mkdir "$place/examples" && ln -s "$root"/examples/* "$place/examples/" && rm "$place/$1" &&

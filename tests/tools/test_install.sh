@@ -23,8 +23,9 @@ installs() {
 
 # From an empty folder, so that only the installed headers are found.
 builds() { # FLAGS...
-    cp tests/compile/implementation.c tests/compile/user.c "$folder/empty/" &&
-        (cd "$folder/empty" && $cc -std=c99 implementation.c user.c -o user "$@" && ./user)
+    cp tests/compile/implementation.c tests/compile/user.c "$folder/empty/" || return 1
+    (cd "$folder/empty" && { [ -f built.o ] || $cc -std=c99 -c implementation.c -o built.o "$@"; } &&
+        $cc -std=c99 user.c built.o -o user "$@" && ./user)
 }
 
 with_include_path() { builds "-I$folder/prefix/include" "-I$folder/prefix/include/memo" -lpthread -lm; }

@@ -78,6 +78,6 @@ if "$python" -c 'import omnimalloc' 2>/dev/null; then
 else
     skip omnimalloc "python3 has no omnimalloc"
 fi
-test_is source_archive source_archive
+nightly_test_is source_archive source_archive
 test_is no_compiler no_compiler
 tap_end

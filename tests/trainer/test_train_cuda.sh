@@ -33,13 +33,14 @@ has_header nccl.h || nccl=
 # The kernels take most of the time: only they are worth the optimizer.
 host_flags="-std=c99 -O0 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -DTRAIN_CUDA $nccl -I. -Iexamples -pthread"
 host_flags="$host_flags -isystem $cuda -Wall -Wextra -Werror $(sed -n 's/^JSON_CFLAGS := //p' build/config.mk)"
+lp_libs=$(sed -n 's/^LP_SOLVE_LIBS := //p' build/config.mk)
 json_libs=$(sed -n 's/^JSON_LIBS := //p' build/config.mk)
-builds_trainer() { # PROGRAM FLAGS...
+builds_trainer() { # PROGRAM FLAGS...; only some sources know of cuDNN
     program=$folder/$1
     shift
-    ${CC:-cc} $host_flags "$@" -r examples/gpt/*/*.c -o "$program.o" &&
+    ${CC:-cc} $host_flags "$@" -r examples/gpt/run/*.c examples/gpt/model/enqueue.c -o "$program.o" &&
         nvcc -cudart none -Xlinker --wrap=memo_cuda_device_create "$folder/gpt_stand_in.o" "$folder/fake_cuda.o" \
-            "$folder/capacities.o" "$folder/memo.o" "$program.o" -o "$program" $json_libs -lpthread -lm
+            "$folder/capacities.o" build/examples/memo.o "$folder/shared.o" "$program.o" -o "$program" $json_libs $lp_libs -lpthread -lm
 }
 builds() {
     flags="-std=c++17 -O1 -I. -Iexamples -Itests/cuda -Werror all-warnings"
@@ -47,7 +48,7 @@ builds() {
     nvcc -x c++ $flags $nccl -c tests/cuda/gpt_stand_in.cpp -o "$folder/gpt_stand_in.o" &&
         nvcc -x c++ $flags -c tests/cuda/fake_cuda.cpp -o "$folder/fake_cuda.o" &&
         ${CC:-cc} $host_flags -c tests/cuda/capacities.c -o "$folder/capacities.o" &&
-        ${CC:-cc} $host_flags -c examples/gpt/memo.c -o "$folder/memo.o" &&
+        ${CC:-cc} $host_flags -r examples/gpt/kernels/*.c examples/gpt/show/*.c $(ls examples/gpt/model/*.c | grep -v enqueue) -o "$folder/shared.o" &&
         builds_trainer train_gpt && builds_trainer train_gpt_cudnn -DTRAIN_CUDNN -DGPT_GROUP_QUERIES=8
 }
 
@@ -422,7 +423,7 @@ test_is "sub-batches, a window and documents on one GPU" one_gpu --window 5 --do
 test_is "slices and parts of a sequence on one GPU, with cuDNN's attention" \
     with_cudnn one_gpu --slice-rows 4 --sub-batches 2 --batch 1
 if [ -n "$json_libs" ] && command -v python3 >/dev/null 2>&1; then
-    test_is "models of others" models_of_others
+    slow_test_is "models of others" models_of_others
 else
     skip "models of others" "needs python3 and cJSON (apt-get install libcjson-dev, then make setup)"
 fi
@@ -432,7 +433,7 @@ test_is "a step as long as predicted is measured, with cuDNN's attention" \
     with_cudnn predicts "cuDNN's attention, deterministic" 41600KiB
 test_is "gradients in any order are not compared" with_cudnn any_order_is_not_compared
 test_is "attention that is wrong beyond a length is found" with_cudnn wrong_attention_is_found
-test_is "bench/device.sh finds the trainer's figures" is_benchmarked
+slow_test_is "bench/device.sh finds the trainer's figures" is_benchmarked
 test_is "budgets are capacities" budgets_are_capacities
 if [ -z "$nccl" ]; then
     skip "the trainer over NCCL, on stand-ins" "NCCL's header is not installed"
@@ -454,7 +455,7 @@ test_is "a graph of one rank alone fails" half_a_graph_fails
 test_is "every launcher is known" every_launcher_is_known
 test_is "mistakes of launchers and of ranks are refused" mistakes_are_refused
 test_is "a length without memory for deterministic attention is refused" with_cudnn long_attention_is_refused
-test_is "clusters are planned alike on the host" with_cudnn clusters_are_planned_alike
+slow_test_is "clusters are planned alike on the host" with_cudnn clusters_are_planned_alike
 test_is "Ctrl-C ends the meeting of the ranks" ctrl_c_ends_the_meeting
 test_is "a lost rank ends the others" a_lost_rank_ends_the_others
 test_is "a lost rank ends the others in a graph" a_lost_rank_ends_the_others --graph
@@ -463,9 +464,9 @@ slow_test_is "two tensor ranks" ranks_train 2 --tensor 2 --batch 1
 slow_test_is "two data ranks, ZeRO 1" ranks_train 2 --data 2 --zero 1 --batch 2
 test_is "two data ranks, ZeRO 2, streams as late as possible" \
     late_streams ranks_train 2 --data 2 --zero 2 --batch 2 --accumulate 2
-test_is "two data x two tensor ranks" ranks_train 4 --data 2 --tensor 2 --zero 1 --batch 2
+slow_test_is "two data x two tensor ranks" ranks_train 4 --data 2 --tensor 2 --zero 1 --batch 2
 test_is "two ring ranks, with cuDNN's attention" with_cudnn ranks_train 2 --ring 2 --batch 1
-test_is "two Ulysses ranks, with cuDNN's attention and a window" with_cudnn ranks_train 2 --ulysses 2 --batch 2 --window 5
+slow_test_is "two Ulysses ranks, with cuDNN's attention and a window" with_cudnn ranks_train 2 --ulysses 2 --batch 2 --window 5
 slow_test_is "two Ulysses ranks with two groups of heads" with_cudnn ranks_train 2 --ulysses 2 --hidden 32 --heads 4 --batch 2
 slow_test_is "two ring x two Ulysses ranks, with cuDNN's attention" \
     with_cudnn ranks_train 4 --ring 2 --ulysses 2 --zero 2 --batch 1

@@ -414,8 +414,6 @@ updates_are_deferred() { # test
 # with_profile_program NAME 'STATEMENTS': compiles NAME, which reads a profile `p` from a file and writes it to another.
 with_profile_program() {
     cat >"$1.c" <<END
-#define MEMO_IMPLEMENTATION
-#define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 int main(int argc, char** argv) {
     static memo_profile p, read; /* as it was */
@@ -427,7 +425,7 @@ int main(int argc, char** argv) {
 }
 END
     # shellcheck disable=SC2046
-    ${CC:-cc} -std=c99 -O0 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -I"$sources" "$1.c" -o "$1" \
+    ${CC:-cc} -std=c99 -O0 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -I"$sources" "$1.c" "$sources/build/examples/memo.o" -o "$1" \
         $(sed -n 's/^LP_SOLVE_LIBS := //p' "$sources/build/config.mk") -lpthread -lm || fail "$1 does not compile"
 }
 
@@ -582,7 +580,7 @@ ranks_have_the_losses_of_one() { # test
 
 # Each rank measures; all take the first one's figures, and so the same rows.
 ranks_plan_their_rows() { # test
-    for ranks in '--ring 2' '--tensor 2 --sub-batches 2' '--tensor 2 --sub-batches 2 --schedule cross' \
+    for ranks in '--ring 2' ${all:+"--tensor 2 --sub-batches 2"} ${all:+"--tensor 2 --sub-batches 2 --schedule cross"} \
         '--tensor 2 --ulysses 2 --schedule fine'; do
         run $tiny $ranks --policy keep --loss-log ranks.log
         budget=380
@@ -657,7 +655,7 @@ random_options() {
 
 # Options that go together give equal bits under every policy, and the losses of one rank.  Others are refused in one line.
 random_options_work_or_are_refused() { # more test
-    n_cases=6 n_run=0
+    n_cases=4 n_run=0
     tests_all && n_cases=50
     for case in $(seq "$tap_seed" $((tap_seed + n_cases - 1))); do
         options=$(random_options "$case")
@@ -677,7 +675,7 @@ random_options_work_or_are_refused() { # more test
         fi
         [ $failed = "$n_failed" ] || fail "to repeat: --seed $case; train_gpt --text text --steps 2 ${options%;*} ${options#*;}"
     done
-    [ $((3 * n_run)) -ge $n_cases ] || fail "only $n_run of $n_cases cases ran"
+    [ $((5 * n_run)) -ge $n_cases ] || fail "only $n_run of $n_cases cases ran"
 }
 
 tensor_ranks_compare_and_draw() { # test
@@ -791,6 +789,7 @@ comparison_of_policies() { # test
          END { exit bad || n != 5 || small != 2 }' out || fail "columns of the table do not line up: $(cat out)"
 
     # Times and predictions of all policies, on the page too, unless the machine does other work.
+    tests_all || return 0
     works $tiny --steps 12 --compare 12 --device-memory 500KiB --output compared
     for told in out compared/report.html; do
         if grep -q '^no times  steps of [a-z]* take [0-9.]* to [0-9.]* ms, so' $told; then
@@ -899,7 +898,8 @@ prediction_beside_measurement() { # test
 
 # The steps that a run times are its first: losses, parameters and moments are those of a run by the stored times.
 timed_steps_train() { # test
-    for options in '--device-memory 300KiB --accumulate 2' '--device-memory 390KiB --tensor 2 --sub-batches 2 --schedule cross' \
+    for options in '--device-memory 300KiB --accumulate 2' \
+        ${all:+"--device-memory 390KiB --tensor 2 --sub-batches 2 --schedule cross"} \
         ${all:+"--device-memory 430KiB --ring 2 --slice-rows 0"} ${all:+"--policy alpha --seq 200 --device-memory 900KiB"} \
         ${all:+"--device-memory 390KiB --tensor 2"} ${all:+"--device-memory 600KiB"}; do
         works $tiny --steps 10 $options --output timed --loss-log timed.log --save timed.save
