@@ -106,5 +106,7 @@ static int stale_reads(int waits, double delay_s) {
 
 TEST(delays_show_a_missing_wait) {
     CHECK_IS(stale_reads(1, 1e-3), ==, 0);
+#ifndef MEMO_TEST_TSAN /* which finds the missing wait, too */
     CHECK_IS(stale_reads(0, 1e-3), >, 0);
+#endif
 }
