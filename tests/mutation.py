@@ -189,8 +189,9 @@ def plant(chosen, paths):
 
 
 def compiles(compiler):
-    """The numbers of changes in lines that do not compile."""
-    result = subprocess.run(f"{compiler} -std=c99 -fsyntax-only -fmax-errors=0 -w -I. -include planted.h tests/lib/memo.c",
+    """The numbers of changes in lines that do not compile, in the library of the tests and in extras/memo_pack.h."""
+    result = subprocess.run(f"{compiler} -std=c99 -fsyntax-only -fmax-errors=0 -w -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE "
+                            "-I. -Itests/support -include planted.h tests/lib/memo.c tests/plan/test_pack.c",
                             shell=True, cwd=FOLDER, capture_output=True, text=True)
     bad = set()
     for path, number in re.findall(r"^(?:\./|tests/lib/\.\./\.\./)?([\w/.]+):(\d+):\d+: error", result.stderr, re.M):

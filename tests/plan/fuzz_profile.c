@@ -12,14 +12,14 @@
 #include "fuzz.h"
 
 #ifndef FUZZ_REPLAY
-/* Four layers of the profile's rows and tensors, of which the device holds half, and the host some. */
+/* Four layers of the rows and tensors of a profile that has few, of which the device holds half, and the host some. */
 static void fuzz_plan_rows(const memo_profile* profile) {
     static memo_item items[MEMO_PROFILE_TENSORS_MAX];
     memo_swap_desc swap = MEMO_ZERO(memo_swap_desc);
     memo_swap_plan_desc desc = MEMO_ZERO(memo_swap_plan_desc);
     memo_swap_plan* plan = NULL;
     memo_status status;
-    if (profile->n_rows > 1 << 20 || profile->n_tensors == 0) return;
+    if (profile->n_rows > 1 << 20 || !profile->n_tensors || profile->n_tensors > 4) return;
 
     memset(items, 0, sizeof items);
     for (int32_t i = 0; i < profile->n_tensors; i++) {
@@ -60,11 +60,7 @@ static void fuzz_profile_text(const char* text, int64_t n_bytes) {
     FUZZ_CHECK(memo_profile_write(&profile, fuzz_path(), &fuzz_error) == MEMO_STATUS_OK);
     FUZZ_CHECK(memo_profile_read(fuzz_path(), &other, &fuzz_error) == MEMO_STATUS_OK);
     unlink(fuzz_path());
-    FUZZ_CHECK(profile.n_rows == other.n_rows && profile.n_kinds == other.n_kinds);
-    FUZZ_CHECK(profile.n_tensors == other.n_tensors &&
-               profile.file.size_bytes == other.file.size_bytes);
-    for (int32_t i = 0; i < profile.n_tensors; i++)
-        FUZZ_CHECK(!strcmp(profile.tensors[i].name, other.tensors[i].name));
+    FUZZ_CHECK(memcmp(&profile, &other, sizeof profile) == 0);
 #ifndef FUZZ_REPLAY /* which changes every byte */
     fuzz_plan_rows(&profile);
 #endif
