@@ -12,7 +12,7 @@
 #include "fuzz.h"
 
 #ifndef FUZZ_REPLAY
-/* Four layers of the rows and tensors of a profile that has few, of which the device holds half, and the host some. */
+/* Three layers of a profile with few tensors: the device holds half, the host some. */
 static void fuzz_plan_rows(const memo_profile* profile) {
     static memo_item items[MEMO_PROFILE_TENSORS_MAX];
     memo_swap_desc swap = MEMO_ZERO(memo_swap_desc);
@@ -29,12 +29,12 @@ static void fuzz_plan_rows(const memo_profile* profile) {
     }
     swap.tensors = items;
     swap.n_tensors = profile->n_tensors;
-    swap.n_layers = 4;
+    swap.n_layers = 3;
     swap.n_rows = profile->n_rows;
-    swap.tile_rows = (profile->n_rows - 1) / 8 + 1;
+    swap.tile_rows = (profile->n_rows - 1) / 4 + 1;
     desc.swap = &swap;
     desc.profile = profile;
-    desc.device_bytes = profile->n_rows * 16 * 2 * profile->n_tensors;
+    desc.device_bytes = profile->n_rows * 16 * 3 * profile->n_tensors;
     desc.host_bytes = desc.device_bytes / 4;
     status = memo_plan_swap(&desc, &plan, &fuzz_error);
     FUZZ_CHECK(!status == (plan != NULL));
