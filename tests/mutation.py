@@ -254,7 +254,7 @@ def main():
         reaching = [(used, program) for used, reached, program in runs if k in reached]
         for used, program in sorted(reaching):
             if run(["sh", "tests/run.sh", f"logs/{k}", program], f"{FOLDER}/logs/{k}.log", MEMO_PLANTED=str(k),
-                   MEMO_TEST_TIMEOUT=str(60 + 5 * used)):
+                   MEMO_TEST_TIMEOUT=str(20 + 2 * used)):
                 return os.path.basename(program)
         return "" if reaching else None
 

@@ -344,6 +344,26 @@ TEST(large_plans_are_improved) {
 /* Of a dense plan of many buffers, which windows and full sections do not lower, ejections get more
  * than half of all nodes: the plan is no higher than with ejections alone and half of the nodes.
  * These come to the same offsets in many calls as in one. */
+/* The top of a neighbor is free, and weighs nothing; below lies the neighbor itself. */
+TEST(an_item_takes_the_free_top_of_a_neighbor) {
+    own_plan* plan = new_plan(2, 0, 1);
+    own_problem problem;
+    memoi_ejections e;
+    double least;
+    for (int i = 0; i < 2; i++) put_buffer(plan, i, 0, 2, 1);
+    pose(plan, &problem);
+    CHECK_IS(memoi_ejections_create(&e, &problem, 0), ==, 1);
+    e.offsets[0] = 0, e.offsets[1] = -1;
+    e.capacity = 2;
+    CHECK_IS(memoi_ejections_look(&e, 1), ==, 1);
+    CHECK_IS(memoi_ejections_find(&e, 1, 1, &least), ==, 1);
+    CHECK(least == 0);
+    e.capacity = 1; /* nothing but the neighbor's place */
+    CHECK_IS(memoi_ejections_find(&e, 1, 1, &least), ==, 0);
+    CHECK(least > 0);
+    memob_arrays_free(&e.arrays);
+}
+
 TEST(ejections_lower_dense_plans) {
     enum { N = 8500, NODES = 64 * N / MEMOI_PLACED_NODE };
     own_plan* plan = new_plan(N, 0, 1);
