@@ -19,7 +19,8 @@
  *   to the host     PCIe 5.0 x16, 64 GB/s; PCIe 4.0 x16, 32 GB/s, which two GPUs of a DGX A100
  *                   share; for A800 as fitted to Table 4 of the MEMO paper (bench/paper_tables)
  * Host memory: a GPU's share of 2 TiB a node, as in a DGX of 8 GPUs and in the MEMO paper's
- * cluster; of 256 GiB for four 3090, and 128 GiB for a 4090 or 5090, as assumed here.
+ * cluster; of 256 GiB for four 3090, 128 GiB for a 4090 or 5090 and 64 GiB for a 4080 or 5080, as
+ * assumed here.
  * 3090-pcie is the second cluster of the Oases paper: nodes of four GPUs and one 100 Gb/s port,
  * with processors of PCIe 3.0; its links are those that bench/paper_oases.h assumes.
  *
@@ -28,8 +29,9 @@
  * not reach its 450 GB/s each way: 412 GB/s to the device and 170 GB/s back.
  * GB200: 186 GB at 8000 GB/s, 2500 TFLOP/s dense; two GPUs share a Grace with 480 GB and
  * its 450 GB/s each way, of which 0.75 is assumed.
- * rtx4090 and rtx5090: products that add up in fp32, 165 and 209.5 TFLOP/s;
- * memory 1008 and 1792 GB/s; PCIe 4.0 and 5.0 x16.
+ * rtx4080, rtx4090, rtx5080 and rtx5090: products that add up in fp32, 512 operations a cycle of
+ * each multiprocessor at the boost clock of 2.505, 2.52, 2.617 and 2.407 GHz: 97.5, 165, 112.6 and
+ * 209.5 TFLOP/s; memory 717, 1008, 960 and 1792 GB/s; PCIe 4.0 x16, of the last two 5.0.
  * GB10: 1 PFLOP/s of sparse FP4, of which bf16 is assumed to reach an eighth; 128 GB at 273 GB/s,
  * one memory, which the device and the host halve here. */
 typedef struct cluster_preset {
@@ -52,7 +54,9 @@ static const cluster_preset clusters[] = {
     {"gh200", 1, 95, 989, 40, 40, 3000, 170, 412, 0, 447, 132},
     {"gb200", 4, 184, 2500, 675, 40, 6000, 168, 168, 0, 223, 148},
     {"gb10", 1, 59, 125, 20, 20, 204, 102, 102, 0, 59, 48},
+    {"rtx4080", 1, 16, 97.5, 10, 10, 538, 24, 24, 0, 64, 76},
     {"rtx4090", 1, 24, 165, 10, 10, 756, 24, 24, 0, 128, 128},
+    {"rtx5080", 1, 16, 112.6, 10, 10, 720, 48, 48, 0, 64, 84},
     {"rtx5090", 1, 32, 209.5, 10, 10, 1344, 48, 48, 0, 128, 170},
     {"3090-pcie", 4, 24, 71, 4, 3, 700, 12, 12, 1, 64, 82}};
 enum { N_CLUSTERS = sizeof clusters / sizeof *clusters };

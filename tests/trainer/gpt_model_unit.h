@@ -15,6 +15,7 @@
 #include "gpt/model/json.c"
 #include "gpt/model/safetensors.c"
 #include "gpt/model/config.c"
+#include "gpt/model/known.c"
 #include "gpt/model/weights.c"
 
 #ifdef GPT_BLAS /* the library is linked, not loaded */

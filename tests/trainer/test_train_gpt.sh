@@ -15,7 +15,7 @@ help_lists_every_option() { # test
     for name in --text --policy --alpha --device-memory --host-memory --layers --hidden --heads --kv-heads \
         --seq --batch --accumulate --dropout --steps --seed --learning-rate --loss-log --output --compare \
         --sample --link-bandwidth --dry-run --demo --data --ring --ulysses --zero --rows \
-        --tensor --degrees --sub-batches --schedule --mlp-rows --mlp-columns --slice-rows --mlp --states --flops --cluster --seconds --type --vocabulary --random-tokens; do
+        --tensor --degrees --sub-batches --schedule --mlp-rows --mlp-columns --slice-rows --mlp --states --flops --cluster --spill-bandwidth --seconds --type --vocabulary --random-tokens; do
         expect_out "^  $name "
     done
     expect_out "block NUMBER DEGREE"
@@ -173,7 +173,59 @@ dry_run() { # test
     fails $tiny --dry-run --policy keep --device-memory 100KiB
     expect_one_line
     expect_out '^keep .*no, device: needs'
+    # A refusal shows the plan that it is about, here in slices, and no other.
+    fails $eight --device-memory 16GiB --host-memory 60GiB
+    need=$(sed -n 's/.* policy memo needs \([0-9.]* GiB\) in slices of .*/\1/p' err)
+    [ "$(grep -c "^memo .*, host: needs $need of\|^memo .* no, host: needs $need of" out)" = 1 ] || fail "$need in: $(cat err; grep '^memo ' out)"
+    expect_out '^slices    of [0-9]* rows, because all rows at once do not fit' "^  host .* $need "
+    # What it offers is tight: a hundredth less does not fit.
+    enough=$(sed -n 's/.*; try --host-memory \([0-9]*\)GiB$/\1/p' err)
+    works $eight --device-memory 16GiB --host-memory "${enough}GiB"
+    fails $eight --device-memory 16GiB --host-memory "$((enough - 2))GiB"
     works --dry-run --layers 100 --hidden 4096 --heads 32 --seq 100000 --batch 4 --tile 1000
+}
+
+eight="--dry-run --model llama3-8b --cluster h200 --deterministic 0 --states bf16 --seq 32768 --batch 1"
+
+# With --cluster the plans are those of the program for GPUs: its types, its tiles.
+clusters_have_the_types_of_gpus() { # test
+    works $eight --seq 4096 --policy alpha
+    mv out default.out
+    works $eight --seq 4096 --policy alpha --type bf16 --tile 1024
+    expect_same default.out out
+    works $tiny --dry-run
+    mv out default.out
+    works $tiny --dry-run --type f32
+    expect_same default.out out
+}
+
+# A name is a shape.  Numbers of parameters are those that the files of each model have.
+models_are_known_by_name() { # test
+    for model in llama2-7b:6738.42 llama3-8b:8030.26 llama3-70b:70553.71 llama3.2-1b:1235.81 llama3.2-3b:3212.75 qwen2.5-7b:7615.62 \
+        qwen2.5-32b:32763.88 qwen3-0.6b:596.05 qwen3-1.7b:1720.57 qwen3-4b:4022.47 qwen3-8b:8190.74 qwen3-14b:14768.31 qwen3-32b:32762.12; do
+        prints ": ${model#*:} million parameters" --dry-run --model "${model%:*}" --seq 1024 --batch 1
+        expect_out "^weights   ${model%:*}, known by name"
+    done
+    refused '--model qwen3-8b: a name has a shape and no weights' --model qwen3-8b --random-tokens
+    fails --dry-run --model qwen3-9b
+    expect_err '--model qwen3-9b: no such folder; of names llama2-7b, .* or qwen3-32b work'
+}
+
+# A disk costs what it takes: slower ones make longer steps, and one of unknown rate is refused.
+a_disk_is_not_free() { # test
+    small="--dry-run --link-bandwidth 48GB --flops 989 --type bf16 --tile 1024 --states bf16 --mlp swiglu --hidden 4096 --heads 32
+        --kv-heads 8 --layers 8 --seq 32768 --batch 1 --device-memory 8GiB --host-memory 26GiB --spill spilled"
+    fails $small
+    expect_err '--spill spilled: a dry run does not time the disk; --spill-bandwidth RATE would work'
+    before=0
+    for rate in 100GB 1GB; do
+        works $small --spill-bandwidth $rate
+        expect_out "; the file ${rate%GB} GB/s each way" 'through a file of'
+        step=$(sed -n 's/^predicted \([0-9]*\).*/\1/p' out)
+        [ "${step:-0}" -gt $before ] || fail "$rate: $step ms, not above $before"
+        before=$step
+    done
+    refused '--spill-bandwidth has no effect without --spill' $tiny --spill-bandwidth 1GB
 }
 
 # planned_in_time ARGUMENT...: planning takes seconds for every length.
@@ -234,7 +286,7 @@ rates_give_times() { # test
     run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --cluster gh200 --policy alpha --link-bandwidth 50GB
     expect_out '^budget .* copies 50 GB/s each way'
     refused '--cluster has no effect without --dry-run' $tiny --cluster h100
-    refused '--cluster z80: unknown cluster; use a800, a100, h100, h200, b200, gh200, gb200, gb10, rtx4090, rtx5090 or 3090-pcie' $tiny --cluster z80
+    refused '--cluster z80: unknown cluster; use a800, a100, h100, h200, b200, gh200, gb200, gb10, rtx4080, rtx4090, rtx5080, rtx5090 or 3090-pcie' $tiny --cluster z80
 }
 
 # The rate of a dry run covers the whole step: each micro-batch costs as much, the update is shared by all of them.
@@ -332,7 +384,7 @@ spilled_rows_come_back() { # test
     works $tiny --layers 8 --device-memory 680KiB --host-memory 10KiB --spill spilled
     # Only the disk lacks.
     fails --random-tokens --layers 8 --hidden 65536 --heads 512 --seq 4194304 --tile 65536 --batch 1 --policy swap \
-        --host-memory 20TiB --spill spilled --dry-run
+        --host-memory 20TiB --spill spilled --spill-bandwidth 1GB --dry-run
     expect_err 'free space in --spill cannot hold this run: policy swap needs 102.0 TiB .*; try .*, another --spill with free space of 103TiB$'
     expect_out '^swap .* no, disk: needs 102.0 TiB of '
 }
@@ -974,6 +1026,14 @@ profile_is_read() { # test
     refused '--profile cut.profile:[0-9]*: truncated' $tiny --profile cut.profile
     fails $tiny --profile measured/step.profile --dry-run --link-bandwidth 1GB
     expect_err '--link-bandwidth has no effect with --dry-run and --profile'
+    # A file is no faster than the profile says; this one has no times of it.
+    spills="$tiny --layers 8 --device-memory 680KiB --host-memory 64KiB --spill ."
+    works $spills --output spills
+    works $spills --profile spills/step.profile
+    with_profile_program without 'p.file.size_bytes = 0;'
+    ./without spills/step.profile without.profile || fail 'the profile is not read'
+    refused '--profile without.profile: has no times of a file, which --spill needs; --spill-bandwidth RATE' $spills --profile without.profile
+    works $spills --profile without.profile --spill-bandwidth 1GB
 
     # The buffers of a GPU's kernels, its memory and its peak, with the times of the profile.
     works $tiny --dry-run --cluster h100 --deterministic 0

@@ -44,7 +44,7 @@ static void print_text(const job* j) {
 
 static void print_model(const train_options* o) {
     const gpt_config config = train_config(o), whole = gpt_whole_config(&config);
-    if (o->model) printf("weights   %s\n", o->model);
+    if (o->model) printf("weights   %s%s\n", o->model, o->is_known ? ", known by name" : "");
     printf("model     %lld layers of %lld, %lld heads (%lld of keys and values)%s: %.2f million "
            "parameters\n",
            o->layers, o->hidden, o->heads, o->kv_heads,
@@ -180,7 +180,7 @@ static void forget_plans(job* j) {
 }
 
 /* The times that are known without measuring: of --profile, estimates, or those beside a saved run
- * unless they are those of other micro-batches. */
+ * unless they are those of other micro-batches, or lack those of the file that --spill needs. */
 static memo_status find_profile(job* j, memo_error* error) {
     train_options o = j->options;
     memo_status status = MEMO_STATUS_OK;
@@ -190,9 +190,11 @@ static memo_status find_profile(job* j, memo_error* error) {
         estimate_profile(&o, &j->profile);
     } else {
         o.profile = path_text(o.resume, ".profile");
-        if (!o.profile || access(o.profile, R_OK) || read_profile(&o, &j->profile, NULL))
+        if (!o.profile || access(o.profile, R_OK) || read_profile(&o, &j->profile, NULL) ||
+            check_file_times(&o, &j->profile, NULL))
             return MEMO_STATUS_OK;
     }
+    if (!status) status = check_file_times(&o, &j->profile, error);
     j->has_profile = !status;
     return status;
 }
@@ -237,20 +239,28 @@ static memo_status measure_profile(job* j, memo_error* error) {
 }
 
 /* Takes the largest slices that fit, if all rows at once do not: `plan`.  They depend on sizes
- * alone, not on times, so that a run that is resumed takes them again. */
+ * alone, not on times, so that a run that is resumed takes them again.  A refusal leaves the plan
+ * that it is about, which lacks least. */
 static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error* error) {
     train_options* o = &j->options;
     memo_step_plan* other;
     memo_status status =
         train_plan(o, (memo_policy)o->policy, INT64_MAX, NULL, NULL, &other, error);
-    if (!status && (!other->fits || o->slice_rows)) status = refuse(o, other, error);
-    if (!status) o->slice_rows = other->swap.n_rows;
-    memo_step_plan_destroy(other);
     if (status) return status;
-    snprintf(j->why_slices, sizeof j->why_slices, "all rows at once do not fit: %s",
-             plan_shortage(o, plan));
+    const int is_refused = !other->fits || o->slice_rows;
+    if (is_refused) status = refuse(o, other, error);
+
+    if (!is_refused || (!o->slice_rows && other->swap.n_slices > 1)) {
+        snprintf(j->why_slices, sizeof j->why_slices, "all rows at once do not fit: %s",
+                 plan_shortage(o, plan));
+        o->slice_rows = other->swap.n_rows;
+    }
     forget_plans(j);
-    return find_profile(j, error);
+    if (!is_refused) memo_step_plan_destroy(other);
+    if (!is_refused) return find_profile(j, error);
+    j->plans[o->policy] = other;
+    j->has_profile = 0; /* of all rows */
+    return status;
 }
 
 /* Plans the policy of the run, from measured times where it needs them. */
@@ -459,7 +469,10 @@ static memo_status read_options(int argc, char** argv, train_options* o, memo_er
     if (!status) status = train_check_ranks(o, error);
     if (!status) status = train_device_check(o, error);
     if (!status) status = train_check_effects(o, error);
-    if (!status && o->spill) o->spill_free_bytes = bytes_free(o->spill) / o->ranks + 1;
+    if (!status && o->spill) {
+        const int64_t n_bytes = bytes_free(o->spill);
+        o->spill_free_bytes = n_bytes < (int64_t)1e18 ? n_bytes / o->ranks + 1 : 0;
+    }
     return status;
 }
 

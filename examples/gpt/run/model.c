@@ -3,7 +3,9 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "gpt/model/known.h"
 #include "gpt/model/layout.h"
 #include "gpt/run/plan.h"
 
@@ -27,12 +29,27 @@ static memo_status train_set_shape(train_options* o, const char* name, long long
     return MEMO_STATUS_OK;
 }
 
+/* A folder comes before a name. */
+static memo_status train_read_model(train_options* o, gpt_model_file* file, memo_error* error) {
+    memo_error reason;
+    o->is_known = access(o->model, F_OK) && gpt_known_config(o->model, &o->architecture);
+    if (o->is_known && !o->is_dry_run)
+        return gpt_invalid(error,
+                           "--model %s: a name has a shape and no weights; --dry-run, or a folder "
+                           "with its weights, would work",
+                           o->model);
+    if (o->is_known || !gpt_read_config(o->model, &o->architecture, file, &reason))
+        return MEMO_STATUS_OK;
+    if (!o->is_dry_run || access(o->model, F_OK) == 0) return train_bad_model(&reason, error);
+    return gpt_invalid(error, "--model %.300s: no such folder; of names " GPT_KNOWN_NAMES " work",
+                       o->model);
+}
+
 memo_status train_take_model(train_options* o, memo_error* error) {
     gpt_config* c = &o->architecture;
     gpt_model_file file = {GPT_FAMILY_LLAMA, -1};
-    memo_error reason;
     if (!o->model) return MEMO_STATUS_OK;
-    if (gpt_read_config(o->model, c, &file, &reason)) return train_bad_model(&reason, error);
+    if (train_read_model(o, &file, error)) return error->status;
     const struct {
         const char* name;
         long long value;

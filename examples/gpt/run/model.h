@@ -6,8 +6,8 @@
 #include "gpt/model/weights.h"
 #include "gpt/run/options.h"
 
-/* Sets the options of the model's shape from the config.json of --model; refuses others that are
- * given.  Does nothing without --model. */
+/* Sets the options of the model's shape from the config.json of --model, in a dry run also from a
+ * name; refuses others that are given.  Does nothing without --model. */
 memo_status train_take_model(train_options* options, memo_error* error);
 
 /* Opens and checks the files of --model; a dry run needs none. */

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "gpt/model/known.h"
 #include "tools/clusters.h"
 
 const memo_policy policy_order[] = {MEMO_POLICY_KEEP, MEMO_POLICY_RECOMPUTE, MEMO_POLICY_SWAP,
@@ -19,11 +20,9 @@ int plans_rows(long long policy) {
 
 #define OPTION_FIELD(name) offsetof(train_options, name)
 #ifdef TRAIN_CUDA
-#define OPTION_TYPE 1 /* bf16 */
-#define OPTION_TILE 1024
+#define OPTION_IS_GPU 1
 #else
-#define OPTION_TYPE 0
-#define OPTION_TILE 64
+#define OPTION_IS_GPU 0
 #endif
 static const train_option option_table[] = {
     {"--text", OPTION_FILES, OPTION_FIELD(text_files), 0, 0, 0, "FILE...",
@@ -68,18 +67,24 @@ static const train_option option_table[] = {
      "of a dry run: 312)"},
     {"--cluster", OPTION_NAME, OPTION_FIELD(cluster), 1, 0, 0, "NAME",
      "takes --flops, --link-bandwidth, --device-memory and --host-memory, its share of the node, "
-     "of a dry run from this GPU: a800, a100, h100, h200, b200, gh200, gb200, gb10, rtx4090, "
-     "rtx5090 or 3090-pcie.  With --profile its times take the place of the GPU's"},
+     "of a dry run from this GPU: a800, a100, h100, h200, b200, gh200, gb200, gb10, rtx4080, "
+     "rtx4090, rtx5080, rtx5090 or 3090-pcie.  Plans are those of the program for GPUs, with "
+     "cuDNN's attention.  With --profile its times take the place of the GPU's"},
     {"--profile", OPTION_PATH, OPTION_FIELD(profile), 0, 0, 0, "FILE",
      "plans with these times of a layer and of copies, which --output writes.  They must be of the "
      "same model on the same device: the file has rows and names of tensors, which are compared, "
      "but no width and no --type (default: a run measures them, a dry run estimates them)"},
     {"--spill", OPTION_PATH, OPTION_FIELD(spill), 0, 0, 0, "DIR",
      "moves what exceeds --host-memory to an unnamed file in this folder"},
+    {"--spill-bandwidth", OPTION_RATE, OPTION_FIELD(spill_bandwidth), 1000, 1e18, 0, "RATE",
+     "bytes that the file of --spill moves in a second, each way, 1KB/s or more: in a dry run its "
+     "rate, in a run a limit (default: a run measures it; a dry run needs it, or a --profile that "
+     "has it)"},
     {"--model", OPTION_PATH, OPTION_FIELD(model), 0, 0, 0, "DIR",
      "begins with the weights of this folder, config.json and *.safetensors of a Llama 2 or 3, a "
      "Qwen2 or a Qwen3, as transformers writes it; learns from --tokens.  docs/models.md says what "
-     "is supported"},
+     "is supported.  A dry run needs config.json alone, or takes a NAME instead of the "
+     "folder: " GPT_KNOWN_NAMES},
     {"--write-model", OPTION_PATH, OPTION_FIELD(write_model), 0, 0, 0, "DIR",
      "writes config.json and model.safetensors, of --type, to this folder at the end, also after "
      "Ctrl-C, for "
@@ -104,8 +109,9 @@ static const train_option option_table[] = {
     {"--batch", OPTION_COUNT, OPTION_FIELD(batch), 1, 4096, 3, "N", "sequences of a micro-batch"},
     {"--accumulate", OPTION_COUNT, OPTION_FIELD(accumulate), 1, 65536, 1, "N",
      "micro-batches of a step"},
-    {"--tile", OPTION_COUNT, OPTION_FIELD(tile), 1, 65536, OPTION_TILE, "N",
-     "tokens of one matrix product; plans are rounded to tiles"},
+    {"--tile", OPTION_COUNT, OPTION_FIELD(tile), 1, 65536, 0, "N",
+     "tokens of one matrix product; plans are rounded to tiles (default 64; on a GPU and with "
+     "--cluster 1024)"},
     {"--mlp-rows", OPTION_COUNT, OPTION_FIELD(mlp_rows), 1, 268435456, 0, "N",
      "computes the MLP N tokens at a time, in both passes.  Its tensors then take memory for N "
      "tokens, and no policy keeps or swaps them.  Gradients match other N up to rounding (default: "
@@ -144,9 +150,10 @@ static const train_option option_table[] = {
      "0 (default): every data, ring and Ulysses rank has the whole optimizer\n"
      "1: they split Adam's moments and the master weights\n"
      "2: they also split the gradient"},
-    {"--type", OPTION_NAME, OPTION_FIELD(type), 0, 0, OPTION_TYPE, "NAME",
-     "f32\n"
-     "bf16: activations and weights are bf16; master weights and sums are fp32"},
+    {"--type", OPTION_NAME, OPTION_FIELD(type), 0, 0, -1, "NAME",
+     "f32 (default on a CPU)\n"
+     "bf16 (default on a GPU and with --cluster): activations and weights are bf16; master weights "
+     "and sums are fp32"},
     {"--states", OPTION_NAME, OPTION_FIELD(has_bf16_states), 0, 0, 0, "NAME",
      "f32, or bf16: Adam's moments are bf16, rounded at random so that they keep their mean; "
      "gradients and master weights are fp32"},
@@ -607,6 +614,7 @@ memo_status train_check_effects(const train_options* o, memo_error* error) {
         {o->takes_changes && !o->resume, "--resume-with-changes", "without --resume FILE"},
         {o->resume && (o->compare || o->seconds), o->compare ? "--compare" : "--seconds",
          "with --resume, which continues a run whose first steps and number of steps are fixed"},
+        {o->spill_bandwidth && !o->spill, "--spill-bandwidth", "without --spill DIR"},
         {o->spill && !o->host_memory, "--spill",
          "without --host-memory SIZE: all rows stay in memory"},
         {o->schedule && o->tensor == 1 && o->sub_batches == 1, "--schedule",
@@ -631,7 +639,10 @@ memo_status train_check_effects(const train_options* o, memo_error* error) {
 memo_status train_parse(int argc, char** argv, train_options* options, memo_error* error) {
     *options = train_options_default();
     memo_status status = train_parse_arguments(argc - 1, argv + 1, options, error);
+    const int is_gpu = OPTION_IS_GPU || options->cluster;
     if (!status && options->cluster) train_take_cluster(options);
+    if (options->type < 0) options->type = is_gpu;
+    if (!options->tile) options->tile = is_gpu ? 1024 : 64;
     if (!options->kv_heads) options->kv_heads = options->heads;
     return status;
 }

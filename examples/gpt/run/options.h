@@ -25,9 +25,10 @@ typedef struct train_options {
     long long device_memory, host_memory; /* bytes; 0: no limit */
     long long reserve;                    /* of a GPU without device_memory */
     long long link_bandwidth;             /* bytes per second and direction; 0: as fast as memory */
-    double flops;      /* in a dry run: peak of a device, TFLOP/s; 0: the default */
-    long long cluster; /* in a dry run: 1 + index in clusters; 0: none */
-    int has_own_link;  /* with cluster: --link-bandwidth is given, too */
+    double flops;              /* in a dry run: peak of a device, TFLOP/s; 0: the default */
+    long long cluster;         /* in a dry run: 1 + index in clusters; 0: none */
+    int has_own_link;          /* with cluster: --link-bandwidth is given, too */
+    long long spill_bandwidth; /* bytes per second and direction; 0: not given */
     long long layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile, mlp_rows,
         mlp_columns, slice_rows;
     long long window, documents, separator;
@@ -45,12 +46,13 @@ typedef struct train_options {
     double learning_rate;
     double timeout;                                  /* seconds */
     const char *loss_log, *output, *spill, *profile; /* NULL: none */
-    long long spill_free_bytes; /* no option: of a rank, in the folder of --spill */
+    long long spill_free_bytes; /* no option: of a rank, in the folder of --spill; 0: unknown */
     const char *save, *resume;
     const char *model, *write_model, *tokens; /* NULL: none */
     gpt_config architecture;                  /* no option: of --model; its shape alone */
-    long long takes_changes;                  /* with resume */
-    long long save_every, stop;               /* steps; 0: at the end only; 0: after all */
+    int is_known;               /* no option: --model is a name of known.c, not a folder */
+    long long takes_changes;    /* with resume */
+    long long save_every, stop; /* steps; 0: at the end only; 0: after all */
     long long compare, sample;
     long long is_deterministic, attention_memory; /* cuDNN's attention */
     long long update;                             /* train_update */

@@ -99,6 +99,7 @@ memo_session_desc train_session(const train_options* o, memo_policy policy) {
         desc.host_bytes = o->host_memory > n_staged ? o->host_memory - n_staged : 1;
     desc.disk_bytes = o->spill_free_bytes;
     desc.spill_directory = o->spill;
+    desc.spill_bytes_per_s = (double)o->spill_bandwidth;
     return desc;
 }
 

@@ -72,6 +72,10 @@ void estimate_profile(const train_options* o, memo_profile* profile);
 /* Reads --profile.  Its times must be those of a layer of this model with as many rows.  A file has
  * no width and no type, so these are not compared. */
 memo_status read_profile(const train_options* o, memo_profile* profile, memo_error* error);
+
+/* Gives the file of --spill the rate of --spill-bandwidth.  Refuses a profile that has no times of
+ * the file: a plan would take it for free. */
+memo_status check_file_times(const train_options* o, memo_profile* profile, memo_error* error);
 void print_estimate(const train_options* o);
 
 void print_profile(const memo_profile* profile);

@@ -133,6 +133,25 @@ memo_status read_profile(const train_options* o, memo_profile* profile, memo_err
         o->profile);
 }
 
+memo_status check_file_times(const train_options* o, memo_profile* profile, memo_error* error) {
+    memo_profile_transfer* file = &profile->file;
+    if (!o->spill) return MEMO_STATUS_OK;
+    if (o->spill_bandwidth) {
+        file->size_bytes = o->spill_bandwidth;
+        file->out_s = file->back_s = 1;
+    }
+    if (file->size_bytes) return MEMO_STATUS_OK;
+    if (o->profile)
+        return gpt_invalid(error,
+                           "--profile %.300s: has no times of a file, which --spill needs; "
+                           "--spill-bandwidth RATE, or a profile of a run with --spill, would work",
+                           o->profile);
+    return gpt_invalid(error,
+                       "--spill %.300s: a dry run does not time the disk; "
+                       "--spill-bandwidth RATE would work",
+                       o->spill);
+}
+
 void print_estimate(const train_options* o) {
     const cluster_rates rates = estimate_rates_of(o);
     printf(
@@ -141,9 +160,10 @@ void print_estimate(const train_options* o) {
         estimate_tflops(o), rates.products, rates.forward, rates.backward,
         cluster_is_measured(estimate_cluster(o)) ? ", as measured on an H200" : "");
     if (o->link_bandwidth)
-        printf("copies %s\n", link_text(o));
+        printf("copies %s", link_text(o));
     else
-        printf("copies take no time; --link-bandwidth or --cluster would give their rate\n");
+        printf("copies take no time; --link-bandwidth or --cluster would give their rate");
+    printf(o->spill ? "; the file %.4g GB/s each way\n" : "\n", 1e-9 * (double)o->spill_bandwidth);
 }
 
 void print_profile(const memo_profile* profile) {

@@ -112,15 +112,35 @@ static void put_ways(const train_options* o, memo_text* text) {
                     text);
 }
 
-/* Writes the budgets in which this plan fits: of each tier that lacks memory. */
-static void put_budgets(int64_t tiers[MEMO_N_TIERS][N_TIER_PARTS], memo_text* text) {
+/* Returns a budget of the device or the host in which the run fits.  This plan needs whole_bytes,
+ * but others may trade memory for time: so it halves what lies between them and the limit. */
+static int64_t least_budget(const train_options* o, int tier, int64_t limit_bytes,
+                            int64_t whole_bytes) {
+    enum { PARTS = 256 };
+    train_options other = *o;
+    long long* budget = tier == MEMO_TIER_DEVICE ? &other.device_memory : &other.host_memory;
+    while (tier != MEMO_TIER_FILE && whole_bytes - limit_bytes > whole_bytes / PARTS) {
+        *budget = limit_bytes + (whole_bytes - limit_bytes) / 2;
+        *(fits_in(&other, (memo_policy)o->policy, N_SLICES_TRIED) ? &whole_bytes : &limit_bytes) =
+            *budget;
+    }
+    return whole_bytes;
+}
+
+/* Writes the budgets in which the run fits: of each tier that lacks memory. */
+static void put_budgets(const train_options* o, int64_t tiers[MEMO_N_TIERS][N_TIER_PARTS],
+                        memo_text* text) {
     static const char* const names[] = {"--device-memory ", "--host-memory ",
                                         "another --spill with free space of "};
     MEMOB_TABLE_OF(MEMO_N_TIERS, names);
     const char* between = text->n_bytes ? ", " : "";
+    int n_short = 0;
+    for (int tier = 0; tier < MEMO_N_TIERS; tier++) n_short += is_short(tiers[tier]);
     for (int tier = 0; tier < MEMO_N_TIERS; tier++) {
+        int64_t n_bytes = tiers[tier][TIER_WHOLE];
         if (!is_short(tiers[tier])) continue;
-        memo_text_put(text, "%s%s%s", between, names[tier], bytes_option(tiers[tier][TIER_WHOLE]));
+        if (n_short == 1) n_bytes = least_budget(o, tier, tiers[tier][TIER_LIMIT], n_bytes);
+        memo_text_put(text, "%s%s%s", between, names[tier], bytes_option(n_bytes));
         between = " and ";
     }
 }
@@ -135,7 +155,7 @@ memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_erro
     while (tier < MEMO_N_TIERS - 1 && !is_short(tiers[tier])) tier++;
     const int64_t* parts = tiers[tier];
     put_ways(o, &ways);
-    put_budgets(tiers, &ways);
+    put_budgets(o, tiers, &ways);
     memo_error_set(
         error, MEMO_STATUS_INFEASIBLE,
         "%s of %s cannot hold this run: policy %s needs %s%s (parameters, gradients and "
