@@ -94,6 +94,36 @@ documents_end_at_the_token_of_the_model() { # test
     expect_same documents.log two.log
 }
 
+# A dry run reads config.json alone.
+a_dry_run_needs_no_weights() { # test
+    mkdir -p bare
+    cp made/qwen3/config.json bare
+    works --model bare --dry-run --seq 24 --batch 2
+    mv out bare.out
+    works --model made/qwen3 --dry-run --seq 24 --batch 2
+    sed '/^weights /d' bare.out >bare.lines
+    sed '/^weights /d' out | cmp - bare.lines || fail 'other plans'
+    refused '--model bare.*safetensors.*: cannot be ' --model bare $few
+}
+
+# The script of the table, with a program in place of the trainer: a disk where RAM lacks, the faster of two plans.
+the_table_is_made() { # test
+    cat >planner <<'END'
+#!/bin/sh
+case "$*" in
+*gigantic*|*rtx5080*56GiB|*rtx5080*56GiB\ --mlp-rows\ 4096) echo 'cannot hold this run' >&2; exit 2 ;;
+*--spill*) echo 'rate      99.7 tokens/s, 1' ;;
+*--mlp-rows*) echo 'rate      1234.4 tokens/s, 1' ;;
+*) echo 'rate      1034.4 tokens/s, 1' ;;
+esac
+END
+    chmod +x planner
+    TRAIN_GPT=./planner sh "$sources/bench/models.sh" some gigantic >out 2>err || fail "$(cat err)"
+    expect_out '^| some | 32,768 | 100 d | 1,234 | 1,234 | 1,234 | 1,234 |$' '^| gigantic | 131,072 | no | no | no | no | no |$'
+    printf '#!/bin/sh\necho failed >&2; exit 1\n' >planner
+    ! TRAIN_GPT=./planner sh "$sources/bench/models.sh" some >out 2>err || fail 'an error is no cell'
+}
+
 bad_models_are_refused() { # test
     refused '--model nowhere/config.json: cannot be read' --model nowhere $few || :
     refused '--model nowhere/config.json: cannot be read: No such file' --model nowhere $few

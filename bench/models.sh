@@ -1,0 +1,66 @@
+#!/bin/sh
+# models.sh - the table of docs/models.md: tokens a second that dry runs predict for models that people have.
+#
+#   sh bench/models.sh [MODEL...]       lines of a table, in Markdown; MODEL: a name of train_gpt --model (default: those below)
+#
+# A cell is the faster plan of two: all of the MLP at once, or 4,096 rows at a time.  If RAM lacks, the same with a disk: d.  Nothing runs, and no GPU is needed.  Environment: TRAIN_GPT   the program (default build/examples/train_gpt)
+set -u
+
+program=${TRAIN_GPT:-build/examples/train_gpt}
+[ -x "$program" ] || { echo "models.sh: $program is missing: make build/examples/train_gpt" >&2; exit 1; }
+out=$(mktemp) || exit 1
+trap 'rm -f "$out"' EXIT
+
+# GPU, GiB of it beside libraries (1 GiB), GiB of RAM that is pinned (seven eighths).
+machines='rtx5080:15:56 rtx4090:23:112 rtx5090:31:112 h100:79:224 h200:138:224'
+disk_rate=6GB/s
+
+# planned OPTIONS: tokens a second in $rate; empty: it does not fit.
+planned() {
+    rate=
+    # shellcheck disable=SC2086
+    "$program" --dry-run --batch 1 --states bf16 --deterministic 0 $1 >"$out" 2>&1
+    case $? in
+    0) rate=$(sed -n 's/^rate *\([0-9.]*\) tokens.*/\1/p' "$out") ;;
+    2) grep -q 'cannot hold this run' "$out" || { cat "$out" >&2; exit 1; } ;;
+    *) cat "$out" >&2; exit 1 ;;
+    esac
+}
+
+# fastest OPTIONS: the best of both plans, in $best.
+fastest() {
+    best=
+    for rows in '' '--mlp-rows 4096'; do
+        planned "$1 $rows"
+        best=$(echo "$best $rate" | awk '{ for (i = 1; i <= NF; i++) if ($i > most) most = $i; if (most) printf "%.0f", most }')
+    done
+}
+
+# 1234567 -> 1,234,567
+grouped() { echo "$1" | sed ':a
+s/\([0-9]\)\([0-9]\{3\}\)\($\|,\)/\1,\2\3/
+ta'; }
+
+line() { # MODEL TOKENS
+    printf '| %s | %s |' "$1" "$(grouped "$2")"
+    for machine in $machines; do
+        memory=${machine#*:} mark=
+        plan="--model $1 --seq $2 --cluster ${machine%%:*} --device-memory ${memory%:*}GiB --host-memory ${memory#*:}GiB"
+        fastest "$plan"
+        [ -n "$best" ] || { mark=' d' && fastest "$plan --spill /none --spill-bandwidth $disk_rate"; }
+        if [ -n "$best" ]; then printf ' %s |' "$(grouped "$best")$mark"; else printf ' no |'; fi
+    done
+    echo
+}
+
+echo '| model | tokens | rtx5080, 16 + 64 | rtx4090, 24 + 128 | rtx5090, 32 + 128 | h100, 80 + 256 | h200, 141 + 256 |'
+echo '|---|---|---|---|---|---|---|'
+all=$([ $# -gt 0 ] || echo llama3-8b qwen3-8b qwen3-14b qwen3-32b)
+for model in ${all:-"$@"}; do
+    line "$model" 32768
+    line "$model" 131072
+done
+if [ -n "$all" ]; then
+    echo '| Qwen3 30B-A3B | any | not yet: no experts | | | | |'
+    echo '| LoRA, all models | any | not yet: no adapters | | | | |'
+fi
