@@ -159,11 +159,25 @@ static int64_t train_machine_bytes(void) {
     return n_kib < 0 ? (int64_t)1e18 : n_kib * 512;
 }
 
-static MEMO_UNUSED gpt_cudnn_desc train_cudnn_desc(const train_options* o) {
+static gpt_cudnn_desc train_cudnn_desc(const train_options* o) {
     gpt_cudnn_desc desc;
     desc.is_deterministic = (int32_t)o->is_deterministic;
     desc.scratch_bytes = o->attention_memory;
     return desc;
+}
+
+static int64_t train_cluster_scratch_bytes(void* device, const gpt_shapes* shapes) {
+    return gpt_cuda_own_bytes(shapes) +
+           gpt_cudnn_desc_scratch_bytes(&((const train_device*)device)->planned, shapes);
+}
+
+/* With --cluster every program plans for one: for GPUs, with cuDNN's attention. */
+static void train_plan_cluster(train_device* d, const train_options* o) {
+    if (!o->cluster) return;
+    d->planned = train_cudnn_desc(o);
+    d->kernels.context = d;
+    d->kernels.scratch_bytes = train_cluster_scratch_bytes;
+    d->kernels.update_on_host = NULL;
 }
 
 #ifdef TRAIN_CUDA
@@ -200,13 +214,14 @@ memo_status train_device_plan(train_device* d, const train_options* o, memo_erro
     attention = gpt_cudnn_attention(d->cudnn);
     status = gpt_cuda_kernels_create(&attention, &d->cuda, error);
 #else
-    (void)o;
     status = gpt_cuda_kernels_create(NULL, &d->cuda, error);
 #endif
-    if (status)
+    if (status) {
         train_device_close(d);
-    else
-        d->kernels = gpt_cuda_kernels_table(d->cuda);
+        return status;
+    }
+    d->kernels = gpt_cuda_kernels_table(d->cuda);
+    train_plan_cluster(d, o);
     return status;
 }
 
@@ -365,22 +380,11 @@ memo_status train_device_open(train_device* d, const train_options* o, const thr
     return MEMO_STATUS_OK;
 }
 
-/* The program for GPUs, with cuDNN's attention. */
-static int64_t train_cluster_scratch_bytes(void* device, const gpt_shapes* shapes) {
-    return gpt_cuda_own_bytes(shapes) +
-           gpt_cudnn_desc_scratch_bytes(&((const train_device*)device)->cudnn, shapes);
-}
-
 memo_status train_device_plan(train_device* d, const train_options* o, memo_error* error) {
     memset(d, 0, sizeof *d);
     (void)error;
     d->kernels = gpt_kernels_host(&d->host, NULL);
-    d->cudnn = train_cudnn_desc(o);
-    if (o->cluster) {
-        d->kernels.context = d;
-        d->kernels.scratch_bytes = train_cluster_scratch_bytes;
-        d->kernels.update_on_host = NULL;
-    }
+    train_plan_cluster(d, o);
     return MEMO_STATUS_OK;
 }
 

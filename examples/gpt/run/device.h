@@ -29,8 +29,8 @@ typedef struct train_device {
 #endif
 #else
     gpt_host_kernels host;
-    gpt_cudnn_desc cudnn; /* of a dry run with --cluster */
 #endif
+    gpt_cudnn_desc planned; /* of a dry run with --cluster */
 } train_device;
 
 #ifdef TRAIN_CUDA
