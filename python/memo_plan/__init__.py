@@ -117,6 +117,25 @@ def _integers(values, what, n=None):
     return [_integer(value, f"{what}[{i}]") for i, value in enumerate(_list(values, what, n))]
 
 
+def _times(values, what, n):
+    """Numbers, or vector clocks: tuples of numbers."""
+    values = _list(values, what, n)
+    if any(hasattr(value, "__len__") for value in values):
+        return [tuple(_integers(value, f"{what}[{i}]")) for i, value in enumerate(values)]
+    return _integers(values, what)
+
+
+def _check_clocks(begins, ends):
+    for what, times in (("begins", begins), ("ends", ends)):
+        for i, time in enumerate(times):
+            if not isinstance(time, tuple):
+                _refuse(f"{what}: numbers beside vector clocks; of both a kind would work")
+            if len(time) != len(begins[0]):
+                _refuse(f"{what}[{i}]: {len(time)} clocks, where begins[0] has {len(begins[0])}")
+            if what == "ends" and any(begin > end for begin, end in zip(begins[i], time)):
+                _refuse(f"ends[{i}]: a clock is before that of begins[{i}] ({begins[i]}, {time})")
+
+
 def _restore(cls, source, is_numpy, solution):
     """A copy of a plan.  The solution is validated, as is all that comes from a pickle."""
     is_trace = isinstance(source[0], bytes)
@@ -138,13 +157,19 @@ class Plan:
 
     Buffer i lives in [begins[i], ends[i]).  Sequences of whole numbers or numpy arrays; offsets are a numpy array if
     sizes is.  alignments[i], a power of two, may exceed alignment.  offsets[i], if not None, is fixed.  gaps are
-    (buffer, begin, end) in which the buffer takes no memory.  names has a name for each buffer; default: its number."""
+    (buffer, begin, end) in which the buffer takes no memory.  names has a name for each buffer; default: its number.
+
+    begins and ends may be vector clocks, a number for each thread: a buffer is free before another begins if no clock
+    of its end is after that of the other's begin.  Otherwise the two share no byte.  There are no gaps then."""
 
     def __init__(self, begins, ends, sizes, alignment=1, alignments=None, offsets=None, gaps=(), names=None):
         self._is_numpy = type(sizes).__module__ == "numpy"
         sizes = _integers(sizes, "sizes")
         n = len(sizes)
-        begins, ends = _integers(begins, "begins", n), _integers(ends, "ends", n)
+        begins, ends = _times(begins, "begins", n), _times(ends, "ends", n)
+        has_clocks = any(isinstance(time, tuple) for time in begins + ends)
+        if has_clocks:
+            _check_clocks(begins, ends)
         alignment = _integer(alignment, "alignment")
         alignments = [0] * n if alignments is None else _integers(alignments, "alignments", n)
         offsets = [None] * n if offsets is None else _list(offsets, "offsets", n)
@@ -153,17 +178,23 @@ class Plan:
         for i, gap in enumerate(gaps):
             if len(gap) != 3:
                 _refuse(f"gaps[{i}]: {len(gap)} numbers; (buffer, begin, end) would work")
+            if has_clocks:
+                _refuse("gaps: none are possible with vector clocks")
         self.names = [str(i) for i in range(n)] if names is None else _list(names, "names", n, "names")
 
         pointer = POINTER(_Plan)()
         _call("memo_plan_create", c_int64(n), c_int64(len(gaps)), c_int64(alignment), ctypes.byref(pointer))
         self._keep(pointer, None, (begins, ends, sizes, alignment, alignments, offsets, gaps))
-        for i in range(n):
+        for i in range(n):  # a sum of clocks is a time that respects their order
             fixed = offsets[i] is not None
-            pointer[0].buffers[i] = _Buffer(i, sizes[i], begins[i], ends[i], offsets[i] if fixed else 0, alignments[i],
-                                            fixed)
+            begin = _integer(sum(begins[i]), f"begins[{i}]") if has_clocks else begins[i]
+            end = _integer(sum(ends[i]), f"ends[{i}]") if has_clocks else ends[i]
+            pointer[0].buffers[i] = _Buffer(i, sizes[i], begin, end, offsets[i] if fixed else 0, alignments[i], fixed)
         for i, (buffer, begin, end) in enumerate(gaps):
             pointer[0].gaps[i] = _Gap(buffer, begin, end)
+        if has_clocks:
+            clocks = [(c_int64 * (n * len(begins[0])))(*(c for time in times for c in time)) for times in (begins, ends)]
+            _call("memo_python_hold", pointer, c_int64(len(begins[0])), *clocks)
         _call("memo_plan_prepare", pointer)
 
     def _keep(self, plan, trace, source):
@@ -276,8 +307,19 @@ class Plan:
             return numpy.array(values, dtype=numpy.int64)
         return values
 
-    begins = property(lambda self: self._column("begin"))
-    ends = property(lambda self: self._column("end"))
+    def _has_clocks(self):
+        return not self._trace and len(self) > 0 and isinstance(self._source[0][0], tuple)
+
+    def _times(self, field, k):
+        if not self._has_clocks():
+            return self._column(field)
+        if self._is_numpy:
+            import numpy
+            return numpy.array(self._source[k], dtype=numpy.int64)
+        return list(self._source[k])
+
+    begins = property(lambda self: self._times("begin", 0))
+    ends = property(lambda self: self._times("end", 1))
     sizes = property(lambda self: self._column("size_bytes"))
 
     @property
@@ -300,10 +342,11 @@ class Plan:
 
     def write_proof(self, path):
         """Writes why no plan is smaller, for memo_plan.check_proof.check(csv, path), which shares no code with the
-        planner.  False, and no file: the plan is not proven, or only by a search that is too long to write down.
+        planner.  False, and no file: the plan is not proven, or only by a search that is too long to write down, or has
+        vector clocks, which no CSV has.
         Ctrl-C ends that search: KeyboardInterrupt is raised, and no file is written."""
         found = c_int()
-        if self.is_optimal:
+        if self.is_optimal and not self._has_clocks():
             _call("memo_python_write_proof", self._plan, os.fsencode(path), _is_main(), ctypes.byref(found))
         return bool(found.value)
 
@@ -315,5 +358,7 @@ class Plan:
         return self._plan[0].n_buffers
 
     def __repr__(self):
+        if not hasattr(self, "_plan"):  # its arguments were refused
+            return "<memo_plan.Plan: not made>"
         state = f"peak {self.peak}, {'optimal' if self.is_optimal else 'feasible'}" if self.is_solved else "not solved"
         return f"<memo_plan.Plan: {len(self)} buffers, bound {self.bound}, {state}>"

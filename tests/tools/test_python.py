@@ -1,6 +1,7 @@
 """The cases of test_python.sh, with memo_plan installed: test_python.py CASE SEED FOLDER."""
 import copy
 import gc
+import itertools
 import os
 import pathlib
 import pickle
@@ -98,6 +99,11 @@ def proofs():
 
 def errors():
     plan = memo_plan.Plan
+    half = plan.__new__(plan)  # as a debugger shows it
+    for arguments in (([0], [1], 5), ([3], [1], [5])):
+        refuses("", lambda: half.__init__(*arguments))
+        assert repr(half).startswith("<memo_plan.Plan: ") and "Error" not in repr(half)
+    assert repr(plan.__new__(plan)) == "<memo_plan.Plan: not made>"
     refuses("sizes: not a sequence", lambda: plan([0], [1], 5))
     refuses("begins: not a sequence", lambda: plan(0, [1], [5]))
     refuses("ends: 2 numbers for 1 buffers", lambda: plan([0], [1, 2], [5]))
@@ -168,6 +174,59 @@ def copies():
     damaged = [0] * 1000, *solution[1:]
     refuses("plan.peak_bytes: wrong", lambda: restore(cls, source, is_numpy, damaged))
     refuses("offsets: 1 numbers for 1000 buffers", lambda: restore(cls, source, is_numpy, ([0], *solution[1:])))
+
+
+def clocks():
+    """Vector clocks: the peak is the least of first fit in any order, by conflicts from the definition alone."""
+    rng = random.Random(seed)
+    n_apart = 0
+    for _ in range(200):
+        n, k = rng.randint(1, 5), rng.randint(1, 3)
+        begins = [tuple(rng.randint(0, 6) for _ in range(k)) for _ in range(n)]
+        ends = [tuple(c + rng.randint(c == begin[0], 3) for c in begin) for begin in begins]
+        ends = [(end[0] + (begin == end), *end[1:]) for begin, end in zip(begins, ends)]
+        sizes = [rng.randint(1, 9) for _ in range(n)]
+
+        def conflict(i, j):
+            return not any(all(a <= b for a, b in zip(ends[x], begins[y])) for x, y in ((i, j), (j, i)))
+
+        best = sum(sizes)
+        for order in itertools.permutations(range(n)):
+            place = {}
+            for i in order:
+                taken = sorted((place[j], place[j] + sizes[j]) for j in place if conflict(i, j))
+                place[i] = 0
+                for low, high in taken:
+                    if low < place[i] + sizes[i] and place[i] < high:
+                        place[i] = high
+            best = min(best, max(place[i] + sizes[i] for i in range(n)))
+        plan = memo_plan.Plan(begins, ends, sizes).solve(seed=seed)
+        assert plan.is_optimal and plan.peak == best, (begins, ends, sizes, plan, best)
+        found = plan.offsets
+        for i, j in itertools.combinations(range(n), 2):
+            n_apart += conflict(i, j) and (sum(ends[i]) <= sum(begins[j]) or sum(ends[j]) <= sum(begins[i]))
+            assert not conflict(i, j) or not overlap((found[i], found[i] + sizes[i]), (found[j], found[j] + sizes[j]))
+        assert not plan.write_proof(folder / "clocks.proof") and not (folder / "clocks.proof").exists()
+        other = pickle.loads(pickle.dumps(plan))
+        assert plan.begins == other.begins == begins and plan.ends == ends and other.offsets == found
+    assert n_apart > 50, n_apart
+
+    # What is free in one thread is not yet free in another; a fixed offset stays.
+    plan = memo_plan.Plan([(0, 0), [2, 0]], [(2, 1), (3, 1)], [4, 8], offsets=[None, 16]).solve()
+    assert plan.offsets[1] == 16 and plan.peak == 24
+    assert memo_plan.Plan([(0, 0), (2, 0)], [(2, 1), (3, 1)], [4, 8]).solve().peak == 12
+    assert memo_plan.Plan([(0, 0), (2, 1)], [(2, 1), (3, 1)], [4, 8]).solve().peak == 8
+    for text, begins, ends in (("ends: numbers beside vector clocks", [(0, 0)], [1]),
+                               ("begins[1]: not a sequence (3)", [(0, 0), 3], [(1, 1), (4, 4)]),
+                               ("begins[1]: 1 clocks, where begins[0] has 2", [(0, 0), (3,)], [(1, 1), (4, 4)]),
+                               ("ends[0]: a clock is before that of begins[0]", [(0, 3)], [(9, 2)]),
+                               ("ends[0][1]: not a whole number ('x')", [(0, 3)], [(9, "x")]),
+                               ("its lifetime is empty", [(0, 3)], [(0, 3)])):
+        refuses(text, lambda: memo_plan.Plan(begins, ends, [1] * len(begins)))
+    refuses("gaps: none are possible with vector clocks",
+            lambda: memo_plan.Plan([(0, 0)], [(4, 4)], [1], gaps=[(0, 1, 2)]))
+    refuses("begins: more than 33554432 pairs", lambda: memo_plan.Plan(
+        [(i, 0) for i in range(9000)], [(i + 1, 1) for i in range(9000)], [1] * 9000), "unsupported")
 
 
 def interrupts():

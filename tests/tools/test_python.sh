@@ -44,6 +44,9 @@ live = [sum(a.size for a in found if a.start <= t < a.end) for t in range(5)]
 assert max(a.offset + a.size for a in found) == max(live), found
 pinned = MemoAllocator().allocate((Allocation("a", 4, 0, 2, 16), Allocation("b", 4, 1, 3)))
 assert [a.offset for a in pinned] == [16, 0], pinned
+found = MemoAllocator().allocate((Allocation("a", 4, (0, 0), (2, 1)), Allocation("b", 8, (2, 0), (3, 1)), Allocation("c", 8, (2, 1), (3, 2))))
+assert not any(x.conflicts_with(y) and x.overlaps_spatially(y) for x in found for y in found if x is not y), found
+assert max(a.offset + a.size for a in found) == 16, found
 EOF
     } >"$folder/allocator.py"
     "$python" "$folder/allocator.py"
@@ -65,7 +68,7 @@ no_compiler() {
 echo "# seed $tap_seed"
 test_is installed installs ./python
 test_is readme readme
-for case in random_problems gaps_and_fixed errors copies proofs interrupts csv_files traces snapshots; do
+for case in random_problems gaps_and_fixed errors copies clocks proofs interrupts csv_files traces snapshots; do
     test_is $case "$python" tests/tools/test_python.py $case "$tap_seed" "$folder"
 done
 if "$python" -c 'import numpy' 2>/dev/null; then
