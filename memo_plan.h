@@ -1107,8 +1107,10 @@ MEMO_API memo_session_info memo_session_get_info(const memo_session* session);
  *             than items that streams keep apart
  *   engines   each lowers the best plan so far (>>solution), and has a file of its own
  *   loop      >>loop: memoi_loop_run gives the engines work that doubles from round to round, until
- *             the plan is proven, or nodes or time are spent.  >>plan solve calls it, and
- *             >>pack doors takes engines for puzzles from extras/memo_pack.h.
+ *             the plan is proven, nothing gains, or nodes or time are spent.  >>plan solve calls
+ *             it, and >>pack doors takes engines for puzzles from extras/memo_pack.h.
+ *
+ * docs/architecture.md has recipes for a new engine, and for a new rule of the exact search.
  *
  * Engines as they run; AUTO and BILEVEL have rounds, GREEDY and MIP one.
  *   >>bi-level                rounds of BILEVEL      marks of layers; no holds      a plan
@@ -1117,8 +1119,8 @@ MEMO_API memo_session_info memo_session_get_info(const memo_session* session);
  *                             large: an order a round
  *   >>mixed-integer program   MIP, behind greedy     no alignments, few conflicts   a plan, a proof
  *   >>full sections           rounds                 easy, not small                a plan, a bound
- *   >>ejections               rounds; GREEDY if not  what the search leaves: large, a plan
- *                             easy                   or neither plain nor a cover
+ *   >>ejections               rounds; GREEDY if not  any; before the search unless  a plan
+ *                             easy                   small and plain, or a cover
  *   >>exact search            rounds                 not large; holds as a cover    a plan, a proof
  * MEMOI_WITHOUT switches off orders (but the first), first_fit, reuse, cover, full_sections,
  * ejections, or search.
@@ -2709,25 +2711,14 @@ MEMOI int64_t memoi_fit_run(const memoi_problem* problem, const memoi_ranked* ra
     return -1;
 }
 
-/* First fit of an order.  Takes the plan if it is lower; returns 0 if time is up. */
-MEMOI int memoi_fit_offer(memoi_greedy* greedy, memoi_range* places, memoi_solution* best) {
-    const memoi_problem* problem = greedy->problem;
-    for (int64_t i = 0; i < problem->n_items; i++) greedy->offsets[i] = problem->items[i].fixed;
-    if (memoi_fit_run(problem, greedy->ranked, INT64_MAX, greedy->clock, places, greedy->offsets) >=
-        0)
-        return 0;
-    memoi_solution_offer(problem, greedy->offsets, best);
-    return 1;
-}
-
 /* First fit in the orders of greedy: one in each round if the problem is easy and not large, all at
- * once in round -1, and in round 0 if the problem is not easy.  Does nothing if the
- * lists of neighbors are too long. */
+ * once in round -1, and in round 0 if the problem is not easy.  Takes plans that are lower.  Does
+ * nothing if the lists of neighbors are too long. */
 MEMOI memo_status memoi_fit_solve(const memoi_problem* problem, int round, int64_t target,
                                   memoi_effort* effort, memoi_solution* best, memo_error* error) {
     const int is_easy = memoi_problem_is_easy(problem);
     const int is_one = is_easy && round >= 0;
-    const int first = is_one ? round : 0, last = is_one ? round + 1 : MEMOI_GREEDY_RUNS;
+    const int first = (int)memob_max(round, 0), last = is_one ? round + 1 : MEMOI_GREEDY_RUNS;
     int ok;
     memoi_made listed;
     memoi_greedy greedy;
@@ -2744,7 +2735,11 @@ MEMOI memo_status memoi_fit_solve(const memoi_problem* problem, int round, int64
     ok = ok && listed && !greedy.arrays.failed;
     for (int run = first; ok && run < last && best->peak > target; run++) {
         memoi_greedy_order_items(problem, (memoi_item_order)run, NULL, greedy.ranked);
-        if (!memoi_fit_offer(&greedy, places, best)) break;
+        for (int64_t i = 0; i < problem->n_items; i++) greedy.offsets[i] = problem->items[i].fixed;
+        if (memoi_fit_run(problem, greedy.ranked, INT64_MAX, greedy.clock, places,
+                          greedy.offsets) >= 0)
+            break; /* time is up */
+        memoi_solution_offer(problem, greedy.offsets, best);
     }
     memob_arrays_free(&greedy.arrays);
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "first fit");
@@ -2753,7 +2748,7 @@ MEMOI memo_status memoi_fit_solve(const memoi_problem* problem, int round, int64
 /* --- >>search ---
  * What a node of the exact search knows, how it places an item, and how it undoes that.  Doors:
  * memoi_search_create, memoi_search_place, memoi_search_raise, memoi_search_undo.  Knows nothing of
- * which item comes next, nor why a node fails.
+ * which item comes next, nor why a node fails: >>exact search has both, of the same names.
  *
  * 1. The bound of an unplaced item is its minimum or more; a placed item lies at its minimum.
  * 2. The sums and counts of a section are those of its unplaced items, and never negative. */
@@ -3157,6 +3152,8 @@ MEMOI int memoi_stack_has_room(memoi_search* search, uint64_t set, int64_t i, in
  * In a node memoi_search_prune applies floor, then head and lift to each section that is *stale*,
  * because one of its items has changed, then block.  A raise makes the sections of its item stale:
  * later sections follow in the same node, earlier ones in the next.
+ *
+ * A new rule uses only what memoi_search_tally hashes: else failures that are remembered are false.
  *
  * Parts.  Where no unplaced item reaches from a section into the next, the two sides are searched
  * alone; one that fails fails the node, without trying the other again.
@@ -4433,8 +4430,9 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
  * A round begins with layers, and with orders of greedy that are left.  Then engines lower the best
  * plan: most with a share of the round's nodes, the exact search with all of them a capacity.  The
  * next round has twice as many.  So what cannot help costs at most a few times what can.  An engine
- * that gains is never left out: ejections, memo_pack.h and full sections rest only while they have
- * spent a sixteenth of all nodes in vain.  What no engine can prove ends once nothing gains.
+ * that gains is never left out: what has spent a sixteenth of all nodes in vain rests, memo_pack.h
+ * and full sections of a large problem, or ejections within a search.  What cannot be proven ends
+ * once nothing gains.
  * Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
@@ -4589,7 +4587,9 @@ MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int has_exact = loop->exact_made == MEMOI_MADE;
-    const int is_searched = has_exact && (memoi_problem_is_plain(problem) || problem->is_cover);
+    const int is_small = problem->n_items <= MEMOI_SMALL_ITEMS;
+    const int is_searched =
+        has_exact && (problem->is_cover || (is_small && memoi_problem_is_plain(problem)));
     const int64_t goal = memob_max(loop->target, loop->best->bound);
     const int64_t peak = loop->best->peak, n_before = loop->effort->n_nodes;
     memo_status status = MEMO_STATUS_OK;
@@ -4603,7 +4603,7 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
         if (loop->best->peak < peak) loop->n_vain = 0;
     }
 
-    /* What is plain or a cover is searched first; anything else needs ejections first. */
+    /* A small plain problem, or a cover, is searched first; anything else needs ejections first. */
     if (!is_searched && !status && !memoi_loop_is_over(loop, peak))
         status = memoi_loop_eject(loop, goal,
                                   has_exact ? memoi_loop_ejections(loop, n_nodes) : n_nodes, error);

@@ -219,7 +219,11 @@ TEST(first_fit_is_first_fit) {
         CHECK_IS(memoi_neighbors_list(&problem), ==, 1);
         for (int order = 0; order < (int)MEMOI_N_ORDERS; order++) {
             memoi_greedy_order_items(&problem, (memoi_item_order)order, NULL, greedy.ranked);
-            CHECK(memoi_fit_offer(&greedy, places, &best));
+            for (i = 0; i < n; i++) greedy.offsets[i] = problem.items[i].fixed;
+            CHECK_IS(memoi_fit_run(&problem, greedy.ranked, INT64_MAX, &effort.clock, places,
+                                   greedy.offsets),
+                     ==, -1);
+            memoi_solution_offer(&problem, greedy.offsets, &best);
             slow_fit(&problem, greedy.ranked, offsets);
             IN_CASE("case %d, order %d", k, order);
             for (i = 0; i < n; i++) CHECK_IS(greedy.offsets[i], ==, offsets[i]);

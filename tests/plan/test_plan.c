@@ -299,6 +299,28 @@ TEST(pairs_that_stay_end) {
     CHECK_IS(n_open, >, 0);
 }
 
+/* The search of hundreds of items takes all nodes for its first capacity: ejections come before. */
+TEST(ejections_come_before_a_long_search) {
+    int n_open = 0;
+    for (int k = 0; k < 12; k++) {
+        const memo_plan_desc desc = {.time_limit_s = 1e6};
+        memoi_effort effort = effort_of(5000, 0);
+        memoi_loop loop = {.effort = &effort, .desc = &desc, .solve = memo_plan_solve};
+        own_problem problem;
+        own_plan* plan = random_plan(MEMOI_SMALL_ITEMS + 100, 1000000, (features){0, 0, 0});
+        pose(plan, &problem);
+        own_solution best = new_solution(&problem);
+        loop.problem = &problem;
+        loop.plan = plan;
+        loop.best = &best;
+        CHECK_OK(memoi_loop_run(&loop, &error));
+        if (best.peak == best.bound) continue;
+        n_open++;
+        CHECK(loop.ejections.problem != NULL);
+    }
+    CHECK_IS(n_open, >, 0);
+}
+
 /* A buffer whose gaps cover its life takes no place beside the others, but no plan is lower than its
  * size: what the others need is not searched below it. */
 TEST(a_buffer_in_gaps_counts_in_the_bound) {

@@ -48,6 +48,8 @@
  * because one of its items has changed, then block.  A raise makes the sections of its item stale:
  * later sections follow in the same node, earlier ones in the next.
  *
+ * A new rule uses only what memoi_search_tally hashes: else failures that are remembered are false.
+ *
  * Parts.  Where no unplaced item reaches from a section into the next, the two sides are searched
  * alone; one that fails fails the node, without trying the other again.
  *

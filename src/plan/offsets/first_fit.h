@@ -65,25 +65,14 @@ MEMOI int64_t memoi_fit_run(const memoi_problem* problem, const memoi_ranked* ra
     return -1;
 }
 
-/* First fit of an order.  Takes the plan if it is lower; returns 0 if time is up. */
-MEMOI int memoi_fit_offer(memoi_greedy* greedy, memoi_range* places, memoi_solution* best) {
-    const memoi_problem* problem = greedy->problem;
-    for (int64_t i = 0; i < problem->n_items; i++) greedy->offsets[i] = problem->items[i].fixed;
-    if (memoi_fit_run(problem, greedy->ranked, INT64_MAX, greedy->clock, places, greedy->offsets) >=
-        0)
-        return 0;
-    memoi_solution_offer(problem, greedy->offsets, best);
-    return 1;
-}
-
 /* First fit in the orders of greedy: one in each round if the problem is easy and not large, all at
- * once in round -1, and in round 0 if the problem is not easy.  Does nothing if the
- * lists of neighbors are too long. */
+ * once in round -1, and in round 0 if the problem is not easy.  Takes plans that are lower.  Does
+ * nothing if the lists of neighbors are too long. */
 MEMOI memo_status memoi_fit_solve(const memoi_problem* problem, int round, int64_t target,
                                   memoi_effort* effort, memoi_solution* best, memo_error* error) {
     const int is_easy = memoi_problem_is_easy(problem);
     const int is_one = is_easy && round >= 0;
-    const int first = is_one ? round : 0, last = is_one ? round + 1 : MEMOI_GREEDY_RUNS;
+    const int first = (int)memob_max(round, 0), last = is_one ? round + 1 : MEMOI_GREEDY_RUNS;
     int ok;
     memoi_made listed;
     memoi_greedy greedy;
@@ -100,7 +89,11 @@ MEMOI memo_status memoi_fit_solve(const memoi_problem* problem, int round, int64
     ok = ok && listed && !greedy.arrays.failed;
     for (int run = first; ok && run < last && best->peak > target; run++) {
         memoi_greedy_order_items(problem, (memoi_item_order)run, NULL, greedy.ranked);
-        if (!memoi_fit_offer(&greedy, places, best)) break;
+        for (int64_t i = 0; i < problem->n_items; i++) greedy.offsets[i] = problem->items[i].fixed;
+        if (memoi_fit_run(problem, greedy.ranked, INT64_MAX, greedy.clock, places,
+                          greedy.offsets) >= 0)
+            break; /* time is up */
+        memoi_solution_offer(problem, greedy.offsets, best);
     }
     memob_arrays_free(&greedy.arrays);
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "first fit");

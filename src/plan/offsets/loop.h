@@ -13,8 +13,9 @@
  * A round begins with layers, and with orders of greedy that are left.  Then engines lower the best
  * plan: most with a share of the round's nodes, the exact search with all of them a capacity.  The
  * next round has twice as many.  So what cannot help costs at most a few times what can.  An engine
- * that gains is never left out: ejections, memo_pack.h and full sections rest only while they have
- * spent a sixteenth of all nodes in vain.  What no engine can prove ends once nothing gains.
+ * that gains is never left out: what has spent a sixteenth of all nodes in vain rests, memo_pack.h
+ * and full sections of a large problem, or ejections within a search.  What cannot be proven ends
+ * once nothing gains.
  * Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
@@ -169,7 +170,9 @@ MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t
 MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_error* error) {
     const memoi_problem* problem = loop->problem;
     const int has_exact = loop->exact_made == MEMOI_MADE;
-    const int is_searched = has_exact && (memoi_problem_is_plain(problem) || problem->is_cover);
+    const int is_small = problem->n_items <= MEMOI_SMALL_ITEMS;
+    const int is_searched =
+        has_exact && (problem->is_cover || (is_small && memoi_problem_is_plain(problem)));
     const int64_t goal = memob_max(loop->target, loop->best->bound);
     const int64_t peak = loop->best->peak, n_before = loop->effort->n_nodes;
     memo_status status = MEMO_STATUS_OK;
@@ -183,7 +186,7 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
         if (loop->best->peak < peak) loop->n_vain = 0;
     }
 
-    /* What is plain or a cover is searched first; anything else needs ejections first. */
+    /* A small plain problem, or a cover, is searched first; anything else needs ejections first. */
     if (!is_searched && !status && !memoi_loop_is_over(loop, peak))
         status = memoi_loop_eject(loop, goal,
                                   has_exact ? memoi_loop_ejections(loop, n_nodes) : n_nodes, error);

@@ -10,8 +10,10 @@
  *             than items that streams keep apart
  *   engines   each lowers the best plan so far (>>solution), and has a file of its own
  *   loop      >>loop: memoi_loop_run gives the engines work that doubles from round to round, until
- *             the plan is proven, or nodes or time are spent.  >>plan solve calls it, and
- *             >>pack doors takes engines for puzzles from extras/memo_pack.h.
+ *             the plan is proven, nothing gains, or nodes or time are spent.  >>plan solve calls
+ *             it, and >>pack doors takes engines for puzzles from extras/memo_pack.h.
+ *
+ * docs/architecture.md has recipes for a new engine, and for a new rule of the exact search.
  *
  * Engines as they run; AUTO and BILEVEL have rounds, GREEDY and MIP one.
  *   >>bi-level                rounds of BILEVEL      marks of layers; no holds      a plan
@@ -20,8 +22,8 @@
  *                             large: an order a round
  *   >>mixed-integer program   MIP, behind greedy     no alignments, few conflicts   a plan, a proof
  *   >>full sections           rounds                 easy, not small                a plan, a bound
- *   >>ejections               rounds; GREEDY if not  what the search leaves: large, a plan
- *                             easy                   or neither plain nor a cover
+ *   >>ejections               rounds; GREEDY if not  any; before the search unless  a plan
+ *                             easy                   small and plain, or a cover
  *   >>exact search            rounds                 not large; holds as a cover    a plan, a proof
  * MEMOI_WITHOUT switches off orders (but the first), first_fit, reuse, cover, full_sections,
  * ejections, or search.

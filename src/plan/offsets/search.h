@@ -4,7 +4,7 @@
 /* --- >>search ---
  * What a node of the exact search knows, how it places an item, and how it undoes that.  Doors:
  * memoi_search_create, memoi_search_place, memoi_search_raise, memoi_search_undo.  Knows nothing of
- * which item comes next, nor why a node fails.
+ * which item comes next, nor why a node fails: >>exact search has both, of the same names.
  *
  * 1. The bound of an unplaced item is its minimum or more; a placed item lies at its minimum.
  * 2. The sums and counts of a section are those of its unplaced items, and never negative. */
