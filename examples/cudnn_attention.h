@@ -723,9 +723,9 @@ static inline memo_status attention_run_call(const attention_plans* c, const att
  * A launch of one sequence, causal or whole, is a dense call if its shape was prepared: the blocks
  * of a zigzag without padding have two such shapes, and without a ring there is one.  Any other
  * launch is a call of ragged tensors (cuDNN 9.6, below Hopper 9.18.1), whose graph has room for
- * more sequences; those that it lacks are empty.  A launch with another window than was prepared,
- * or with more sequences, fails with MEMO_STATUS_UNSUPPORTED, unless attention_blocks.otherwise
- * computes it.
+ * more sequences; those that it lacks are empty, which takes cuDNN 9.25.  A launch with another
+ * window than was prepared, with more sequences, or before 9.25 with fewer, fails with
+ * MEMO_STATUS_UNSUPPORTED, unless attention_blocks.otherwise computes it.
  *
  * cuDNN writes bf16.  memo merges and adds in fp32, so each block's result is rounded once.
  * cuDNN's backward reads the output only for the row sums of d_out * output.  row_dots holds these
@@ -774,6 +774,10 @@ static inline int64_t attention_count_rows(const memo_run* runs, int32_t n_runs)
     return n;
 }
 
+/* Before 9.25 results of empty sequences, and of others beside them, are NaN: a graph then takes as
+ * many sequences as it has room for. */
+static inline bool attention_takes_empty() { return cudnnGetVersion() >= 92500; }
+
 /* The prepared shape for a launch, dense or with as few sequences as possible; NULL: none. */
 static inline const attention_call* attention_choose_call(const attention_blocks* c,
                                                           const memo_attention_block& b,
@@ -796,6 +800,7 @@ static inline const attention_call* attention_choose_call(const attention_blocks
         attention_pack_shape(&packed, of.n_q, of.n_k, of.documents);
         if (packed < of || of < packed || of.documents < l.n || of.n_q < n_q || of.n_k < n_k)
             continue;
+        if (of.documents > l.n && !attention_takes_empty()) continue;
         if (!best || of.documents < best->whole.documents) best = &each.second;
     }
     return best;
@@ -823,12 +828,14 @@ static inline memo_status attention_compute_otherwise(const attention_blocks* c,
     part.segments.n = l.n_segments;
     part.segments.host = l.segments;
     if (function) return function(c->otherwise.user, memo, &part, error);
+    if (!lacks && !attention_takes_empty())
+        lacks =
+            "a call for this mask, as prepared, and before 9.25 none with fewer sequences; take "
+            "cuDNN 9.25 or attention_blocks.otherwise";
+    if (!lacks) lacks = "a call for this mask, as prepared; take attention_blocks.otherwise";
     return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                           "cuDNN's attention does not have %s (%d sequences, left %d, right %d)",
-                          lacks ? lacks
-                                : "a call for this mask, as prepared; take "
-                                  "attention_blocks.otherwise",
-                          (int)l.n, (int)l.left, (int)l.right);
+                          lacks, (int)l.n, (int)l.left, (int)l.right);
 }
 
 /* Where the rows of a call begin. */

@@ -32,7 +32,7 @@
 #include <vector>
 
 static int fake_cudnn_n_builds, fake_cudnn_n_runs, fake_cudnn_n_misuses;
-static int fake_cudnn_forbids_builds, fake_cudnn_version = 91600;
+static int fake_cudnn_forbids_builds, fake_cudnn_version = 92500;
 static int64_t fake_cudnn_head_bytes; /* more workspace for each key head, so that few fit */
 
 static int64_t fake_cudnn_wraps; /* the index at which any tensor's overflows; 0: never */
@@ -99,6 +99,7 @@ struct fake_cudnn_operation {
     bool is_bottom_right;                 /* of documents: the last query sees the last key */
     int64_t window;                       /* as many; 0: all */
     const int32_t *q_lengths, *k_lengths; /* of documents */
+    bool takes_empty;                     /* documents of no queries */
     int64_t width;
     int64_t
         /* not 0, of a backward that is not deterministic: the key that d_q's sums begin with */
@@ -424,6 +425,7 @@ class Graph {
         if (is_padded) {
             o.q_lengths = (const int32_t*)addresses[q_lengths->uid];
             o.k_lengths = (const int32_t*)addresses[k_lengths->uid];
+            o.takes_empty = fake_cudnn_version >= 92500;
         }
         o.is_bottom_right = is_bottom_right;
         o.window = window;
@@ -434,6 +436,8 @@ class Graph {
         fake_cudnn_n_runs++;
         fake_enqueue(handle->stream, [=] {
             memset(workspace, 0xa5, (size_t)n_bytes);
+            for (int64_t b = 0; o.q_lengths && !o.takes_empty && b < o.q.dim[0]; b++)
+                if (!o.q_lengths[b]) fake_cudnn_misused("an empty sequence before 9.25");
             if (!backward)
                 fake_cudnn_forward(o);
             else

@@ -226,7 +226,7 @@ TEST(a_step_refuses_what_it_cannot_run) {
                 "9.15.1 or later");
     CHECK(!cudaStreamEndCapture(stream, &graph) && !cudaGraphDestroy(graph) &&
           !cudaStreamDestroy(stream));
-    fake_cudnn_version = 91600;
+    fake_cudnn_version = 92500;
 }
 
 TEST(documents_and_parts_of_a_sequence_are_refused) {
@@ -551,6 +551,45 @@ TEST(rings_of_windows_and_documents_are_the_reference_but_for_rounding) {
     CHECK_IS(n_windows * 3, <, n_calls);
     ranks_blocks.otherwise = memo_attention();
     ranks_window = ranks_documents = 0;
+}
+
+/* Empty sequences are NaN there: another attention computes launches of fewer than were prepared,
+ * or an error says what would. */
+TEST(cudnn_before_9_25_gets_no_empty_sequence) {
+    const ranks_cudnn cudnn;
+    fake_cudnn_version = 92400;
+    for (int k = 0; k < 4; k++) {
+        attention_case c = case_of(1 + k % 2, 1 + k / 2, 40, 4, 2, 8);
+        c.type = MEMO_TYPE_BF16;
+        c.sharding = MEMO_SHARDING_DOCUMENTS;
+        c.n_documents = 3;
+        c.document_begins[1] = memo_test_int(1, 15);
+        c.document_begins[2] = memo_test_int(16, 39);
+        c.document_begins[3] = c.n_tokens;
+        IN_CASE("case %d", k);
+        ranks_documents = 6;
+        n_otherwise = 0;
+        ranks_blocks.otherwise.forward = otherwise_forward;
+        ranks_blocks.otherwise.backward = otherwise_backward;
+        expect_right(&c, 6e-3, 1.2e-2, NULL);
+        CHECK_IS(n_otherwise, >, 0);
+    }
+    ranks_blocks.otherwise = memo_attention();
+
+    const memo_segment all = {0, 4, 0, 4, MEMO_SEGMENT_CAUSAL, 0};
+    memo_launch launch = {};
+    memo_attention_block block = {};
+    launch.n = launch.n_segments = 1;
+    launch.segments = &all;
+    launch.left = -1;
+    block.type = MEMO_TYPE_BF16;
+    block.segments.n_launches = 1;
+    block.segments.launches = &launch;
+    block.head_size = block.v_head_size = 8;
+    CHECK_ERROR(attention_block_forward(&ranks_blocks, NULL, &block, &error), UNSUPPORTED,
+                "take cuDNN 9.25 or attention_blocks.otherwise");
+    fake_cudnn_version = 92500;
+    ranks_documents = 0;
 }
 
 /* Queries are the last ones of their keys. */
