@@ -102,13 +102,13 @@ MEMOI double memoi_planner_spill(const memoi_planner* p, const memoi_choices* f,
 }
 
 /* Ranks a choice, unless it is known.  It becomes the best if its step is shorter, or the same with
- * fewer streamed states. */
-MEMOI void memoi_planner_try(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
+ * fewer streamed states.  Returns 1 if it is new, and fits. */
+MEMOI int memoi_planner_try(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
     const int64_t n_cells = memoi_session_n_cells(p->session);
     double step_s;
-    if (!memob_is_within(c.n_streamed, p->least_streamed, f->n_all)) return;
+    if (!memob_is_within(c.n_streamed, p->least_streamed, f->n_all)) return 0;
     for (int32_t k = 0; k < f->n_known; k++)
-        if (!memcmp(&f->known[k], &c, sizeof c)) return;
+        if (!memcmp(&f->known[k], &c, sizeof c)) return 0;
     if (f->n_known < MEMOI_CHOICES_KNOWN) f->known[f->n_known++] = c;
     step_s = memoi_planner_spill(p, f, &c);
 
@@ -122,6 +122,7 @@ MEMOI void memoi_planner_try(const memoi_planner* p, memoi_choices* f, memoi_cho
         if (c.n_streamed < f->best.n_streamed) f->best = c;
         f->most = memob_max(f->most, c.n_streamed);
     }
+    return step_s < HUGE_VAL;
 }
 
 /* Tries fewer and more streamed states than those of the best, finer and finer. */
@@ -131,8 +132,8 @@ MEMOI void memoi_planner_try_around(const memoi_planner* p, memoi_choices* f, in
         fewer.n_spilled = more.n_spilled = 0;
         fewer.n_streamed -= stride;
         more.n_streamed = f->most + stride;
-        memoi_planner_try(p, f, fewer);
-        memoi_planner_try(p, f, more);
+        (void)memoi_planner_try(p, f, fewer);
+        (void)memoi_planner_try(p, f, more);
     }
 }
 
@@ -160,21 +161,28 @@ MEMOI int memoi_planner_may_host(const memoi_planner* p) {
 MEMOI void memoi_planner_try_moments(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
     for (int32_t k = 0; k < MEMOI_N_MOMENTS; k++) {
         c.update_at = memoi_moments[k];
-        if (memoi_planner_may_update(&p->session->desc, c.update_at)) memoi_planner_try(p, f, c);
+        if (memoi_planner_may_update(&p->session->desc, c.update_at))
+            (void)memoi_planner_try(p, f, c);
     }
 }
 
 /* Ranks choices of the update on the device.  Streams more states than fit, if their copies cost
- * less than the memory saves: an eighth of all more at a time, then finer beside the best.  Then
- * come other moments, and more states in a file, which leave host memory to rows. */
+ * less than the memory saves: an eighth of all more at a time, the fewest that fit, then finer
+ * beside the best.  Then come other moments, and more states in a file, which leave host memory to
+ * rows. */
 MEMOI void memoi_planner_try_device(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
     const int32_t first = c.update_at;
-    int64_t stride = 1;
+    int64_t stride = 1, lacks = c.n_streamed, fits = -1;
     while (stride * 16 <= f->n_all) stride *= 2;
-    memoi_planner_try(p, f, c);
+    if (memoi_planner_try(p, f, c)) fits = lacks;
     for (int64_t n = stride; n < f->n_all + stride; n += stride) {
         c.n_streamed = memob_min(n, f->n_all);
-        memoi_planner_try(p, f, c);
+        if (memoi_planner_try(p, f, c) && fits < 0) fits = c.n_streamed;
+        if (fits < 0) lacks = c.n_streamed;
+    }
+    while (fits - lacks > 1) {
+        c.n_streamed = lacks + (fits - lacks) / 2;
+        *(memoi_planner_try(p, f, c) ? &fits : &lacks) = c.n_streamed;
     }
     memoi_planner_try_around(p, f, stride / 2);
     if (f->best_s >= HUGE_VAL) return;
@@ -189,7 +197,7 @@ MEMOI void memoi_planner_try_device(const memoi_planner* p, memoi_choices* f, me
         c = f->best;
         if (c.n_spilled == most) return;
         c.n_spilled = k ? most : (c.n_spilled + most) / 2;
-        memoi_planner_try(p, f, c);
+        (void)memoi_planner_try(p, f, c);
     }
 }
 
