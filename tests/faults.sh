@@ -26,8 +26,9 @@ ends() { # PROGRAM K; its exit status
     MEMO_FAULT=$2 timeout -k 10 900 "$folder/$1" >"$folder/$1.log" 2>&1 <&-
 }
 for name; do
-    n=$(MEMO_FAULT=0 "$folder/$name" 2>/dev/null | sed -n 's/^# calls \([0-9]*\).*/\1/p')
     n_read=0 n_failed=0
+    ends "$name" 0 || { failed=$((failed + 1)) && echo "  FAIL  $name: did not build, or fails without a fault" && continue; }
+    n=$(sed -n 's/^# calls \([0-9]*\).*/\1/p' "$folder/$name.log")
     # As many small numbers as large ones, so that creation fails as often as training.
     for k in $(awk -v n="${n:-0}" -v each="$each" -v seed="$seed$(echo "$name" | cksum | cut -c1-4)" 'BEGIN {
         srand(seed); for (i = 0; i < each && n > 0; i++) print int(i % 2 ? 1 + rand() * n : exp(rand() * log(n + 1))) }' | sort -nu); do

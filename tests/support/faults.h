@@ -12,11 +12,11 @@
 #include <sanitizer/lsan_interface.h>
 
 #define FAULTY(function, parameters, arguments)                                                    \
-    static memo_status(*faulty_inner_##function) parameters;                                       \
-    static memo_status faulty_##function parameters {                                              \
+    static memo_status(*memo_fault_inner_##function) parameters;                                   \
+    static memo_status memo_fault_##function parameters {                                          \
         if (error && fault_strikes(#function))                                                     \
             return memo_error_set(error, MEMO_STATUS_DEVICE, #function ": MEMO_FAULT");            \
-        return faulty_inner_##function arguments;                                                  \
+        return memo_fault_inner_##function arguments;                                              \
     }
 #define FAULTY_FUNCTIONS(X)                                                                        \
     X(device_alloc, (void* c, int64_t n, void** to, memo_error* error), (c, n, to, error))         \
@@ -58,8 +58,8 @@ faulty_host_device_create(const memo_host_device_desc* desc, memo_device** devic
     const memo_status status = memo_host_device_create(desc, device, error);
     if (status || !device || !*device) return status;
 #define FAULTY_SET(function, parameters, arguments)                                                \
-    faulty_inner_##function = (*device)->function;                                                 \
-    if ((*device)->function) (*device)->function = faulty_##function;
+    memo_fault_inner_##function = (*device)->function;                                             \
+    if ((*device)->function) (*device)->function = memo_fault_##function;
     FAULTY_FUNCTIONS(FAULTY_SET)
     return status;
 }

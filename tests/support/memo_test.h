@@ -89,13 +89,13 @@ static inline double memo_test_nan(void) {
 /* The larger one; NaN if one of them is. */
 static inline double memo_test_worst(double a, double b) { return b <= a || a != a ? a : b; }
 
-#ifdef MEMO_TEST_FAULTS
+#if defined(MEMO_TEST_FAULTS) && defined(MEMO_H)
 #include "faults.h"
 #endif
 
 /* Counts a failure.  Is it one of the first 10, of which more is printed? */
 static inline int memo_test_fails(const char* file, int line, const char* condition) {
-#ifdef MEMO_TEST_FAULTS
+#if defined(MEMO_TEST_FAULTS) && defined(MEMO_H)
     faulty_end();
 #endif
     if (++memo_test.failures > 10) return 0;
