@@ -6161,7 +6161,6 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
 #define MEMOI_ROWS_LOOKS_MAX    24000000
 #define MEMOI_ROWS_ROUNDS       8
 #define MEMOI_ROWS_WALKS        6 /* the first rounds, which change at random */
-#define MEMOI_ROWS_PARTS_FIRST  8 /* of a whole search, of which the first takes one */
 /* How much longer a step is accepted at first: a change of one of few layers makes more. */
 #define MEMOI_ROWS_HEAT       0.001
 #define MEMOI_ROWS_HEAT_LAYER 0.04 /* over the number of layers */
@@ -6422,7 +6421,7 @@ MEMOI void memoi_rows_walk(memoi_rows_planner* p, int round, double heat, int64_
  * table of few layers is far from others that are as good.  Tables that do not fit are accepted
  * only on the way from one that fits less.  While nothing fits, a round that comes no nearer is the
  * last.  The last rounds try pairs in turn.  n_parts: takes so small a part of the time. */
-MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts, int is_whole) {
+MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     static const double hotter[] = {1, 3, 9}; /* in rounds by turns */
     const memoi_rows_score* best = &p->best.score;
     const memo_swap_plan_desc* wide = p->desc;
@@ -6432,6 +6431,7 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts, int is_whole) {
     const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
                             6 * n_states; /* three passes of two steps */
     int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST);
+    const int is_whole = n_parts == 1 && p->aim.effort == MEMOI_ROWS_EFFORT_WHOLE;
     int64_t n_seen = 0;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
     n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
@@ -6454,17 +6454,6 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts, int is_whole) {
             break; /* nothing fits, and nothing comes nearer */
     }
     p->enough_s = HUGE_VAL;
-}
-
-/* A whole search: an eighth of its time, then twice as much from the best on, until that gains less
- * than a ten-thousandth.  Most problems end early. */
-MEMOI void memoi_rows_search_whole(memoi_rows_planner* p) {
-    const memoi_rows_score* best = &p->best.score;
-    for (int n_parts = MEMOI_ROWS_PARTS_FIRST; n_parts > 1; n_parts /= 2) {
-        const double before_s = best->excess_bytes > 0 ? HUGE_VAL : best->step_s;
-        memoi_rows_search(p, n_parts, p->aim.effort == MEMOI_ROWS_EFFORT_WHOLE);
-        if (n_parts < MEMOI_ROWS_PARTS_FIRST && best->step_s > before_s * (1 - 1e-4)) return;
-    }
 }
 
 /* The trial becomes the table of an alpha. */
@@ -6553,10 +6542,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
     if (memoi_rows_is_hopeless(p) || (p->aim.effort && p->best.score.excess_bytes <= 0)) return;
     memoi_rows_copy(p, &p->best, &p->plan);
     memoi_rows_fill_by_worth(p);
-    if (n_parts == 1)
-        memoi_rows_search_whole(p);
-    else
-        memoi_rows_search(p, n_parts, 0);
+    memoi_rows_search(p, n_parts);
 }
 
 /* --- >>row limits ---
@@ -6620,7 +6606,7 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
         memoi_rows_copy(p, &p->plan, &p->trial);
         (void)memoi_rows_try(p);
         if (n_parts == MEMOI_ROWS_PARTS_STATED) memoi_rows_fill_by_worth(p);
-        memoi_rows_search(p, n_parts, 0);
+        memoi_rows_search(p, n_parts);
     }
     p->desc = desc;
     p->clock.rates = rates;
@@ -11041,8 +11027,11 @@ enum { MEMOI_N_MOMENTS = sizeof memoi_moments / sizeof *memoi_moments };
 /* 1: the update may run on the host or on the device, as is better. */
 MEMOI int memoi_planner_may_host(const memoi_planner* p) {
     const memo_session_desc* desc = &p->session->desc;
-    return desc->update_host && desc->update_on == MEMO_UPDATE_PLANNED && desc->n_layers >= 2 &&
-           (!p->is_measured || p->times->update_host_s_per_byte > 0);
+    return desc->update_host && desc->update_on == MEMO_UPDATE_PLANNED && desc->n_layers >= 2;
+}
+/* 1: it has a rank there. */
+MEMOI int memoi_planner_ranks_host(const memoi_planner* p) {
+    return p->is_measured && p->times->update_host_s_per_byte > 0 && memoi_planner_may_host(p);
 }
 
 /* Tries all moments that the trainer allows. */
@@ -11137,8 +11126,8 @@ MEMOI void memoi_planner_plan_best(memoi_planner* p, memoi_choices* f) {
     p->start = NULL;
 }
 
-/* Plans the fewest streamed states that fit, beginning with the stage of c.  Other memory takes the
- * same bytes, whatever is streamed. */
+/* Plans the fewest streamed states that fit, of at least those of c, whose stage there is.  Other
+ * memory takes the same bytes, whatever is streamed. */
 MEMOI void memoi_planner_plan_fewest(memoi_planner* p, memoi_choices* f, memoi_choice c) {
     const memo_session* s = p->session;
     const memo_step_plan* plan = s->part->plan;
@@ -11183,7 +11172,7 @@ MEMOI void memoi_planner_search(memoi_planner* p, memoi_choices* f, memoi_choice
         memoi_planner_end(p, f, c);
     if (!f->n_all || s->desc.states_stay) return;
     if (plan->fits && (!f->times || (f->times->stall_s + f->times->recompute_s <= 0 &&
-                                     !memoi_planner_may_host(p))))
+                                     !memoi_planner_ranks_host(p))))
         return;
 
     if (p->is_measured) {
@@ -11193,9 +11182,10 @@ MEMOI void memoi_planner_search(memoi_planner* p, memoi_choices* f, memoi_choice
         f->best = c;
         memcpy(f->rows, plan->swap.rows, (size_t)memoi_session_n_cells(s) * sizeof *f->rows);
         if (!c.is_on_host) memoi_planner_try_device(p, f, c);
-        if (c.is_on_host || memoi_planner_may_host(p)) memoi_planner_try_moments(p, f, on_host);
+        if (c.is_on_host || memoi_planner_ranks_host(p)) memoi_planner_try_moments(p, f, on_host);
         if (f->best_s < HUGE_VAL) memoi_planner_plan_best(p, f);
     }
+    if (f->planned_s >= HUGE_VAL && p->is_measured) memoi_planner_plan(p, f, c);
     if (f->planned_s >= HUGE_VAL && !c.is_on_host) memoi_planner_plan_fewest(p, f, c);
     if (f->planned_s >= HUGE_VAL) memoi_planner_plan_host(p, f, c);
 }

@@ -797,7 +797,7 @@ TEST(the_planner_chooses_the_size) {
 TEST(the_nearest_size_is_returned) {
     static model m;
     memo_profile profile;
-    const int64_t n = memo_test_all() ? 16384 : 1024;
+    const int64_t n = memo_test_all() ? 16384 : 4096;
     memo_step_plan* other = NULL;
     int n_fit_device = 0;
     table_init(&m, &profile, n);

@@ -61,7 +61,7 @@ MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int i
         memoi_rows_copy(p, &p->plan, &p->trial);
         (void)memoi_rows_try(p);
         if (n_parts == MEMOI_ROWS_PARTS_STATED) memoi_rows_fill_by_worth(p);
-        memoi_rows_search(p, n_parts, 0);
+        memoi_rows_search(p, n_parts);
     }
     p->desc = desc;
     p->clock.rates = rates;

@@ -17,7 +17,6 @@
 #define MEMOI_ROWS_LOOKS_MAX    24000000
 #define MEMOI_ROWS_ROUNDS       8
 #define MEMOI_ROWS_WALKS        6 /* the first rounds, which change at random */
-#define MEMOI_ROWS_PARTS_FIRST  8 /* of a whole search, of which the first takes one */
 /* How much longer a step is accepted at first: a change of one of few layers makes more. */
 #define MEMOI_ROWS_HEAT       0.001
 #define MEMOI_ROWS_HEAT_LAYER 0.04 /* over the number of layers */
@@ -278,7 +277,7 @@ MEMOI void memoi_rows_walk(memoi_rows_planner* p, int round, double heat, int64_
  * table of few layers is far from others that are as good.  Tables that do not fit are accepted
  * only on the way from one that fits less.  While nothing fits, a round that comes no nearer is the
  * last.  The last rounds try pairs in turn.  n_parts: takes so small a part of the time. */
-MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts, int is_whole) {
+MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     static const double hotter[] = {1, 3, 9}; /* in rounds by turns */
     const memoi_rows_score* best = &p->best.score;
     const memo_swap_plan_desc* wide = p->desc;
@@ -288,6 +287,7 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts, int is_whole) {
     const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
                             6 * n_states; /* three passes of two steps */
     int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST);
+    const int is_whole = n_parts == 1 && p->aim.effort == MEMOI_ROWS_EFFORT_WHOLE;
     int64_t n_seen = 0;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
     n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
@@ -310,17 +310,6 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts, int is_whole) {
             break; /* nothing fits, and nothing comes nearer */
     }
     p->enough_s = HUGE_VAL;
-}
-
-/* A whole search: an eighth of its time, then twice as much from the best on, until that gains less
- * than a ten-thousandth.  Most problems end early. */
-MEMOI void memoi_rows_search_whole(memoi_rows_planner* p) {
-    const memoi_rows_score* best = &p->best.score;
-    for (int n_parts = MEMOI_ROWS_PARTS_FIRST; n_parts > 1; n_parts /= 2) {
-        const double before_s = best->excess_bytes > 0 ? HUGE_VAL : best->step_s;
-        memoi_rows_search(p, n_parts, p->aim.effort == MEMOI_ROWS_EFFORT_WHOLE);
-        if (n_parts < MEMOI_ROWS_PARTS_FIRST && best->step_s > before_s * (1 - 1e-4)) return;
-    }
 }
 
 /* The trial becomes the table of an alpha. */
@@ -409,8 +398,5 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
     if (memoi_rows_is_hopeless(p) || (p->aim.effort && p->best.score.excess_bytes <= 0)) return;
     memoi_rows_copy(p, &p->best, &p->plan);
     memoi_rows_fill_by_worth(p);
-    if (n_parts == 1)
-        memoi_rows_search_whole(p);
-    else
-        memoi_rows_search(p, n_parts, 0);
+    memoi_rows_search(p, n_parts);
 }

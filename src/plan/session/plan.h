@@ -153,8 +153,11 @@ enum { MEMOI_N_MOMENTS = sizeof memoi_moments / sizeof *memoi_moments };
 /* 1: the update may run on the host or on the device, as is better. */
 MEMOI int memoi_planner_may_host(const memoi_planner* p) {
     const memo_session_desc* desc = &p->session->desc;
-    return desc->update_host && desc->update_on == MEMO_UPDATE_PLANNED && desc->n_layers >= 2 &&
-           (!p->is_measured || p->times->update_host_s_per_byte > 0);
+    return desc->update_host && desc->update_on == MEMO_UPDATE_PLANNED && desc->n_layers >= 2;
+}
+/* 1: it has a rank there. */
+MEMOI int memoi_planner_ranks_host(const memoi_planner* p) {
+    return p->is_measured && p->times->update_host_s_per_byte > 0 && memoi_planner_may_host(p);
 }
 
 /* Tries all moments that the trainer allows. */
@@ -249,8 +252,8 @@ MEMOI void memoi_planner_plan_best(memoi_planner* p, memoi_choices* f) {
     p->start = NULL;
 }
 
-/* Plans the fewest streamed states that fit, beginning with the stage of c.  Other memory takes the
- * same bytes, whatever is streamed. */
+/* Plans the fewest streamed states that fit, of at least those of c, whose stage there is.  Other
+ * memory takes the same bytes, whatever is streamed. */
 MEMOI void memoi_planner_plan_fewest(memoi_planner* p, memoi_choices* f, memoi_choice c) {
     const memo_session* s = p->session;
     const memo_step_plan* plan = s->part->plan;
@@ -295,7 +298,7 @@ MEMOI void memoi_planner_search(memoi_planner* p, memoi_choices* f, memoi_choice
         memoi_planner_end(p, f, c);
     if (!f->n_all || s->desc.states_stay) return;
     if (plan->fits && (!f->times || (f->times->stall_s + f->times->recompute_s <= 0 &&
-                                     !memoi_planner_may_host(p))))
+                                     !memoi_planner_ranks_host(p))))
         return;
 
     if (p->is_measured) {
@@ -305,9 +308,10 @@ MEMOI void memoi_planner_search(memoi_planner* p, memoi_choices* f, memoi_choice
         f->best = c;
         memcpy(f->rows, plan->swap.rows, (size_t)memoi_session_n_cells(s) * sizeof *f->rows);
         if (!c.is_on_host) memoi_planner_try_device(p, f, c);
-        if (c.is_on_host || memoi_planner_may_host(p)) memoi_planner_try_moments(p, f, on_host);
+        if (c.is_on_host || memoi_planner_ranks_host(p)) memoi_planner_try_moments(p, f, on_host);
         if (f->best_s < HUGE_VAL) memoi_planner_plan_best(p, f);
     }
+    if (f->planned_s >= HUGE_VAL && p->is_measured) memoi_planner_plan(p, f, c);
     if (f->planned_s >= HUGE_VAL && !c.is_on_host) memoi_planner_plan_fewest(p, f, c);
     if (f->planned_s >= HUGE_VAL) memoi_planner_plan_host(p, f, c);
 }
