@@ -31,9 +31,12 @@ enum {
     COMM_MPI_TAG_COLLECTIVE,
     COMM_MPI_TAG_SPLIT, /* of the calling thread, beside collectives on streams */
     COMM_MPI_TAG_ALARM,
+    COMM_MPI_TAG_WAITS,   /* for which rank of the world a rank waits; -1: for none */
     COMM_MPI_TAG_OF_SEND, /* checked: a description of a send, for its receiver */
     COMM_MPI_TAG_OF_RECEIVE
 };
+
+enum { COMM_MPI_NOTES = 64 }; /* of a rank that waits, at most */
 
 typedef struct comm_mpi_world { /* shared by all communicators of a world */
     MPI_Comm mpi;
@@ -43,6 +46,10 @@ typedef struct comm_mpi_world { /* shared by all communicators of a world */
     int32_t n_comms;
     int32_t is_failed; /* 1: claimed, 2: failure is written */
     memo_error failure;
+    int rank, size;
+    char (*hosts)[MPI_MAX_PROCESSOR_NAME]; /* of all ranks; hosts and awaited are one block */
+    int32_t* awaited;                      /* by each rank that has waited long */
+    int32_t told[COMM_MPI_NOTES], n_told;  /* by this rank: bytes on their way */
 } comm_mpi_world;
 
 /* memo_comm.label, as it travels; empty matches any. */
@@ -124,12 +131,54 @@ static memo_status comm_mpi_fail(comm_mpi_world* w, int is_own, const char* mess
     return comm_mpi_failure(w, error);
 }
 
+/* Tells all ranks for which rank of the world this one waits: one that is late names the rank at the
+ * end of a chain, and none that only waits. */
+static void comm_mpi_tell(comm_mpi_world* w, int32_t awaited) {
+    const int32_t k = __atomic_fetch_add(&w->n_told, 1, __ATOMIC_RELAXED);
+    if (k >= COMM_MPI_NOTES) return;
+    w->told[k] = awaited;
+    for (int r = 0; r < w->size; r++) {
+        MPI_Request request;
+        if (r == w->rank) continue;
+        MPI_Isend(&w->told[k], 1, MPI_INT32_T, r, COMM_MPI_TAG_WAITS, w->mpi, &request);
+        MPI_Request_free(&request);
+    }
+}
+
+/* Takes what other ranks have told. */
+static void comm_mpi_listen(comm_mpi_world* w) {
+    for (int is_there = 1; is_there;) {
+        MPI_Message note;
+        MPI_Status status;
+        int32_t awaited;
+        is_there = 0;
+        MPI_Improbe(MPI_ANY_SOURCE, COMM_MPI_TAG_WAITS, w->mpi, &is_there, &note, &status);
+        if (!is_there) return;
+        MPI_Mrecv(&awaited, 1, MPI_INT32_T, &note, &status);
+        __atomic_store_n(&w->awaited[status.MPI_SOURCE], awaited, __ATOMIC_RELAXED);
+    }
+}
+
+/* The rank of the world at the end of the chain of those that wait; if they wait for each other, the
+ * first. */
+static int32_t comm_mpi_missing(comm_mpi_world* w, int32_t first) {
+    int32_t at = first;
+    for (int32_t n = 0; n < w->size; n++) {
+        const int32_t next = __atomic_load_n(&w->awaited[at], __ATOMIC_RELAXED);
+        if (next < 0) return at;
+        if (next == w->rank) break;
+        at = next;
+    }
+    return first;
+}
+
 /* Has somebody else failed? */
 static int comm_mpi_hears_alarm(comm_mpi_world* w) {
     MPI_Message alarm;
     MPI_Status status;
     int is_there = 0;
     char message[sizeof w->failure.message];
+    comm_mpi_listen(w);
     MPI_Improbe(MPI_ANY_SOURCE, COMM_MPI_TAG_ALARM, w->mpi, &is_there, &alarm, &status);
     if (!is_there) return comm_mpi_has_failed(w);
     MPI_Mrecv(message, (int)sizeof message, MPI_BYTE, &alarm, &status);
@@ -138,22 +187,28 @@ static int comm_mpi_hears_alarm(comm_mpi_world* w) {
     return 1;
 }
 
-/* Of a part with the host of the own rank. */
-static const char* comm_mpi_rank_text(char text[MEMO_RANK_TEXT], const comm_mpi* me, int32_t rank) {
-    char host[MPI_MAX_PROCESSOR_NAME + 1] = "";
-    MPI_Group part, world;
-    int rank_of_part = (int)rank, world_rank = (int)rank, world_size = 0, length;
-    if (MPI_Comm_group(me->mpi, &part) == MPI_SUCCESS) {
-        if (MPI_Comm_group(MPI_COMM_WORLD, &world) == MPI_SUCCESS) {
-            (void)MPI_Group_size(world, &world_size);
-            (void)MPI_Group_translate_ranks(part, 1, &rank_of_part, world, &world_rank);
-            MPI_Group_free(&world);
+/* The number in another communicator; -1: it has none. */
+static int comm_mpi_rank_in(MPI_Comm other, MPI_Comm mpi, int rank) {
+    MPI_Group from, to;
+    int found = MPI_UNDEFINED;
+    if (MPI_Comm_group(mpi, &from) == MPI_SUCCESS) {
+        if (MPI_Comm_group(other, &to) == MPI_SUCCESS) {
+            (void)MPI_Group_translate_ranks(from, 1, &rank, to, &found);
+            MPI_Group_free(&to);
         }
-        MPI_Group_free(&part);
+        MPI_Group_free(&from);
     }
-    if (me->table.size == world_size) return memo_comm_rank_text(text, rank, -1, NULL);
-    if (rank == me->table.rank) (void)MPI_Get_processor_name(host, &length);
-    return memo_comm_rank_text(text, rank, world_rank, host);
+    return found == MPI_UNDEFINED ? -1 : found;
+}
+
+/* With the rank of the world, of a part; with the rank's host, if ranks are on several. */
+static const char* comm_mpi_rank_text(char text[MEMO_RANK_TEXT], const comm_mpi* me, int32_t rank) {
+    const comm_mpi_world* w = me->world;
+    const int of_world = comm_mpi_rank_in(w->mpi, me->mpi, (int)rank);
+    int are_many = 0;
+    for (int r = 1; r < w->size; r++) are_many |= strcmp(w->hosts[r], w->hosts[0]) != 0;
+    return memo_comm_rank_text(text, rank, me->table.size == w->size ? -1 : of_world,
+                               are_many && of_world >= 0 ? w->hosts[of_world] : NULL);
 }
 
 /* The peer of the first message that is not through; requests lie as comm_mpi_exchange made
@@ -168,6 +223,26 @@ static int comm_mpi_awaited(const comm_mpi_message* messages, int64_t n,
             if (!is_done) return messages[i].peer;
         }
     return 0;
+}
+
+/* What a rank says that has waited in vain: for a rank of its own communicator, and, if that one
+ * waits, too, for whom. */
+static void comm_mpi_late(const comm_mpi* me, int32_t awaited, const char* what, char* text,
+                          size_t text_bytes) {
+    comm_mpi_world* w = me->world;
+    const int of_world = comm_mpi_rank_in(w->mpi, me->mpi, (int)awaited);
+    char own[MEMO_RANK_TEXT], other[MEMO_RANK_TEXT];
+    int missing, here;
+    comm_mpi_listen(w);
+    missing = of_world < 0 ? -1 : comm_mpi_missing(w, of_world);
+    here = missing < 0 ? (int)awaited : comm_mpi_rank_in(me->mpi, w->mpi, missing);
+    if (here >= 0)
+        comm_mpi_rank_text(other, me, here);
+    else
+        memo_comm_rank_text(other, missing, -1, w->hosts[missing]);
+    snprintf(text, text_bytes, "rank %s of '%s' waited %g s for %srank %s in %s",
+             comm_mpi_rank_text(own, me, me->table.rank), me->name, w->timeout_s,
+             here < 0 ? "world " : "", other, what);
 }
 
 /* Bytes of the piece of a message that begins at byte `begin`. */
@@ -285,8 +360,8 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
     int64_t i, n_requests = 0;
     double start_s = MPI_Wtime();
     int is_done = 0, is_late = 0, is_wrong = 0, code = MPI_SUCCESS, n_tries = 0;
+    int n_told = 0, awaited = 0;
     char text[MPI_MAX_ERROR_STRING] = "", message[sizeof w->failure.message];
-    char own[MEMO_RANK_TEXT], other[MEMO_RANK_TEXT];
 
     /* Start everything, in pieces whose size fits in an int. */
     for (i = 0; i < n; i++) n_requests += 1 + messages[i].n_bytes / COMM_MPI_PIECE_BYTES;
@@ -334,10 +409,14 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
         if (code || is_done || n_tries++ < 20) continue;
         if (comm_mpi_hears_alarm(w)) break;
 
+        /* Who waits long says so, four times before it is late. */
+        if (MPI_Wtime() - start_s > w->timeout_s * (1 + n_told) / 5) {
+            awaited = comm_mpi_awaited(messages, n, requests);
+            comm_mpi_tell(w, comm_mpi_rank_in(w->mpi, me->mpi, awaited));
+            n_told++;
+        }
         if (is_late) {
-            snprintf(message, sizeof message, "rank %s of '%s' waited %g s for rank %s in %s",
-                     comm_mpi_rank_text(own, me, me->table.rank), me->name, w->timeout_s,
-                     comm_mpi_rank_text(other, me, comm_mpi_awaited(messages, n, requests)), what);
+            comm_mpi_late(me, awaited, what, message, sizeof message);
             comm_mpi_fail(w, 1, message, NULL);
             break;
         }
@@ -347,6 +426,7 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
         nanosleep(&nap, NULL);
     }
 
+    if (n_told) comm_mpi_tell(w, -1);
     free(requests);
     free(statuses);
     if (is_wrong) return comm_mpi_failure(w, error);
@@ -610,7 +690,9 @@ static void comm_mpi_destroy(memo_comm* comm) {
     }
     if (--me->world->n_comms == 0) {
         if (!comm_mpi_has_failed(me->world)) {
+            comm_mpi_listen(me->world);
             MPI_Comm_free(&me->world->mpi);
+            free(me->world->hosts);
             free(me->world);
         } /* else an alarm may still be on its way from there */
     }
@@ -673,24 +755,45 @@ static memo_status comm_mpi_split(memo_comm* comm, int32_t color, int32_t key, c
     return mpi == MPI_COMM_NULL ? MEMO_STATUS_OK : comm_mpi_make(me->world, mpi, name, part, error);
 }
 
-/* MPI_Comm_dup that ends if a rank does not come.  Then MPI may still write to room, so it is not
- * freed. */
-static int comm_mpi_copy(MPI_Comm mpi, double timeout_s, MPI_Comm* copy) {
-    MPI_Comm* room = (MPI_Comm*)malloc(sizeof *room);
+/* Waits for a request; 0: for too long, and MPI may still write where it does. */
+static int comm_mpi_wait(MPI_Request* request, double timeout_s) {
+    const double start_s = MPI_Wtime();
     struct timespec nap;
-    MPI_Request request;
-    double start_s = MPI_Wtime();
     int is_done = 0;
-    if (!room || MPI_Comm_idup(mpi, room, &request)) return 0;
     nap.tv_sec = 0;
     nap.tv_nsec = 100000;
-    while (!MPI_Test(&request, &is_done, MPI_STATUS_IGNORE) && !is_done &&
+    while (!MPI_Test(request, &is_done, MPI_STATUS_IGNORE) && !is_done &&
            MPI_Wtime() - start_s < timeout_s)
         nanosleep(&nap, NULL);
-    if (!is_done) return 0;
+    return is_done;
+}
+
+/* MPI_Comm_dup that ends if a rank does not come. */
+static int comm_mpi_copy(MPI_Comm mpi, double timeout_s, MPI_Comm* copy) {
+    MPI_Comm* room = (MPI_Comm*)malloc(sizeof *room);
+    MPI_Request request;
+    if (!room || MPI_Comm_idup(mpi, room, &request)) return 0;
+    if (!comm_mpi_wait(&request, timeout_s)) return 0;
     *copy = *room;
     free(room);
     return 1;
+}
+
+/* The hosts of all ranks, for messages. */
+static int comm_mpi_learn_hosts(comm_mpi_world* w) {
+    const int n = MPI_MAX_PROCESSOR_NAME;
+    MPI_Request request;
+    int length;
+    MPI_Comm_rank(w->mpi, &w->rank);
+    MPI_Comm_size(w->mpi, &w->size);
+    w->hosts = (char(*)[MPI_MAX_PROCESSOR_NAME])calloc((size_t)w->size, (size_t)n + 4);
+    if (!w->hosts) return 0;
+    w->awaited = (int32_t*)(void*)w->hosts[w->size];
+    for (int r = 0; r < w->size; r++) w->awaited[r] = -1;
+    (void)MPI_Get_processor_name(w->hosts[w->rank], &length);
+    return !MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, w->hosts, n, MPI_CHAR, w->mpi,
+                           &request) &&
+           comm_mpi_wait(&request, w->timeout_s);
 }
 
 /* All ranks of mpi must call it.  Afterwards errors on MPI_COMM_WORLD and MPI_COMM_SELF are returned
@@ -718,12 +821,12 @@ static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double tim
 
     /* One communicator carries alarms, the other messages. */
     if (!comm_mpi_copy(mpi, world->timeout_s, &copies[0]) ||
-        !comm_mpi_copy(mpi, world->timeout_s, &copies[1])) {
+        !comm_mpi_copy(mpi, world->timeout_s, &copies[1]) ||
+        (world->mpi = copies[0], !comm_mpi_learn_hosts(world))) {
         memo_error_set(error, MEMO_STATUS_COMM,
                        "comm_mpi_create: waited %g s for the other ranks; all must call it",
                        world->timeout_s);
-        free(world);
-        return MEMO_STATUS_COMM;
+        return MEMO_STATUS_COMM; /* MPI may still write to the world */
     }
     MPI_Comm_set_errhandler(copies[0], MPI_ERRORS_RETURN);
     /* MPI_Testall belongs to no communicator: by MPI 4 its errors go to MPI_COMM_SELF, by MPI 3, and
@@ -731,7 +834,6 @@ static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double tim
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 
-    world->mpi = copies[0];
     world->device = device;
     world->is_debug = is_debug;
     return comm_mpi_make(world, copies[1], "world", comm, error);

@@ -105,6 +105,22 @@ TEST(a_rank_that_never_comes_ends_in_a_timeout) {
     expect_failure("waited 0.5 s for rank 1");
 }
 
+/* A chain of ranks, each of which waits for the next: the last one, which waits for nobody, is named,
+ * with its host, and none that only waits. */
+TEST(the_rank_that_is_missing_is_named) {
+    char words[64];
+    int32_t last;
+    if (!failure_begin(1, 0)) return;
+    last = rank.comm->size - 1;
+    comm_mpi_world* w = ((comm_mpi*)rank.comm->context)->world;
+    for (int32_t r = 0; r <= last; r++) snprintf(w->hosts[r], sizeof w->hosts[r], "node%d", (int)r);
+    if (rank.comm->rank < last)
+        CHECK_OK(memo_receive(rank.comm, rank.streams[0], &word[0], 1, MEMO_TYPE_F32,
+                              rank.comm->rank + 1, &error));
+    snprintf(words, sizeof words, "waited 1 s for rank %d (on node%d)", (int)last, (int)last);
+    expect_failure(words);
+}
+
 /* Rank 1 stops before it, by itself or by an abort. */
 TEST(a_split_without_a_rank_ends) {
     for (int aborts = 0; aborts < 2; aborts++) {
