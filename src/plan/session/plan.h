@@ -6,7 +6,9 @@
  * nothing of addresses, and of how a search for rows goes.
  *
  * One search ranks *choices*, each once, by a short search for rows that begins with the best rows
- * so far.  A whole search plans the best choice, which its rank bounds from above. */
+ * so far.  A whole search plans the best choice, which its rank bounds from above.
+ *
+ * 1. Without times the first plan that fits is the last. */
 
 /* States of all layers. */
 MEMOI int64_t memoi_session_n_states(const memo_session* s) {
@@ -340,6 +342,7 @@ MEMOI void memoi_planner_choose(memoi_planner* p) {
     if (f.planned_s >= HUGE_VAL) return;
 
     /* The best stage again, from its rows. */
+    MEMO_ASSERT(f.is_current || f.times); /* 1 */
     if (!f.is_current) {
         memoi_planner_take(p, &f.planned);
         memoi_stage_begin(p);
