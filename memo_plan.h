@@ -948,9 +948,10 @@ MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t la
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
 /* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL: the layer lacks it.  Between
  * begin and end of a pass of the layer that uses the state; FIRST also before and beside layer 0,
- * LAST from the end of the last layer's forward to the end of its backward.  Elsewhere a state that
- * the plan streams has no bytes: NULL, and an error of the session.  An address does not change,
- * unless the session plans again. */
+ * LAST from the end of the last layer's forward to the end of its backward.  Elsewhere the state
+ * may have no bytes on the device: NULL, and an error of the session, whatever the plan streams.
+ * The address of a state that stays on the device (memo_step_plan.n_streamed is 0) does not change
+ * unless the session plans again, so a trainer may keep it. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
 /* Ends a step: updates all layers, or defers that, or does nothing if the last backward has updated
  * them, as the plan says.  After the last micro-batch of a step either this call comes next, or
@@ -8647,7 +8648,7 @@ MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int
                            memob_session_name(s->desc.states[view.blamed].name), names[pass], why);
 }
 
-/* The state is streamed, and the open visit does not bring it, or the layer is closed. */
+/* The open visit does not bring the state, or the layer is closed: an error under every plan. */
 MEMOI MEMOB_NOINLINE void memoi_session_lacks_state(memo_session* s, int32_t layer, int32_t state) {
     static const char* const passes[] = {"forward", "backward", "update"};
     static const char* const uses[] = {"FORWARD", "BACKWARD", "UPDATE"};
@@ -8677,8 +8678,7 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
     if (s->is_filling && s->states->updates &&
         ((s->states->updated | s->states->gradients) >> state & 1))
         return memob_states_get_host_address(s->states, layer + 1, state);
-    there = ~of->streamed;
-    if (of->open_pass) there |= memob_states_used(s->states, of->open_pass - 1, layer + 1);
+    there = of->open_pass ? memob_states_used(s->states, of->open_pass - 1, layer + 1) : 0;
     if (there >> state & 1) return memob_states_get_address(s->states, layer + 1, state);
     if (of->has >> state & 1) memoi_session_lacks_state((memo_session*)(uintptr_t)s, layer, state);
     return NULL;

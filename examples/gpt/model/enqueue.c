@@ -73,14 +73,22 @@ gpt_rows gpt_bucket_rows(const gpt_model* model, int array, int64_t bucket) {
                    : gpt_whole_bucket(model, bucket);
 }
 
+/* A session gives addresses while a layer is open.  Sums over ranks go on behind it, and the norm
+ * reads them later: states that stay on the device are asked for once. */
+static void* gpt_state_address(const gpt_model* model, int64_t bucket, int32_t state) {
+    void** known = &model->addresses[bucket * GPT_N_STATES + state];
+    if (model->streams) return memo_session_get_state(model->session, (int32_t)bucket - 1, state);
+    if (!*known) *known = memo_session_get_state(model->session, (int32_t)bucket - 1, state);
+    return *known;
+}
+
 char* gpt_address_at(const gpt_model* model, void* const* on_host, int array, int64_t i) {
     const int64_t bucket = gpt_bucket_of(model, i);
     const int32_t state = GPT_N_PLACES * array + gpt_bucket_place(model, bucket);
     if (model->measures) return NULL;
     if (gpt_is_in_table(model, array, bucket))
         return gpt_offset(gpt_buffer_address(model, GPT_BUFFER_TABLE), gpt_n_bytes(model, i));
-    void* at = on_host ? on_host[state]
-                       : memo_session_get_state(model->session, (int32_t)bucket - 1, state);
+    void* at = on_host ? on_host[state] : gpt_state_address(model, bucket, state);
     return gpt_offset(
         (char*)at, gpt_array_bytes(model, array, i - gpt_bucket_rows(model, array, bucket).begin));
 }

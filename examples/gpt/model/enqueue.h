@@ -146,6 +146,8 @@ struct gpt_model {
     gpt_buffer bucket_in[GPT_N_PLACES], summed_in;
     int32_t has_summed_bucket;
     int32_t streams; /* states leave the device: gradients are complete before their layer ends */
+    void**
+        addresses; /* (buckets, GPT_N_STATES): of states that stay on the device; NULL: not known */
     int32_t updates_on_host;
     int32_t defers;     /* the update of a layer is in its next forward */
     int32_t is_timing;  /* the session times steps, and will plan again */

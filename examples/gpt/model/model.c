@@ -563,6 +563,8 @@ static void gpt_set_slice_rows(gpt_model* model, int64_t slice_rows) {
 }
 
 static void gpt_follow_plan(gpt_model* model, const memo_step_plan* plan) {
+    const size_t n = (size_t)gpt_n_buckets(&model->config) * GPT_N_STATES;
+    if (model->addresses) memset(model->addresses, 0, n * sizeof *model->addresses);
     model->streams = plan->n_streamed > 0;
     model->updates_on_host = plan->update_is_on_host;
     model->defers = plan->update_at == MEMO_UPDATE_DEFERRED;
@@ -684,6 +686,9 @@ static void gpt_fill_buffers(gpt_model* model, const memo_session_desc* s) {
 static void gpt_use_session(gpt_model* model) {
     const memo_session_info info = memo_session_get_info(model->session);
     const gpt_shapes shapes = gpt_shapes_make(&model->config);
+    model->addresses = (void**)calloc((size_t)gpt_n_buckets(&model->config) * GPT_N_STATES,
+                                      sizeof *model->addresses);
+    if (!model->addresses) model->status = gpt_no_memory("a model", &model->error);
     gpt_follow_plan(model, info.plan);
     model->rope = gpt_buffer_address(model, GPT_BUFFER_ROPE);
     model->token_numbers = (int64_t*)(void*)gpt_buffer_address(model, GPT_BUFFER_NUMBERS);
@@ -858,6 +863,7 @@ void gpt_destroy(gpt_model* model) {
     if (model->computed) memo_event_destroy(device, model->computed, NULL);
     if (model->sums) memo_stream_destroy(device, model->sums, NULL);
     if (model->compute) memo_stream_destroy(device, model->compute, NULL);
+    free(model->addresses);
     free(model);
 }
 

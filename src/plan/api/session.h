@@ -661,9 +661,10 @@ MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t la
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
 /* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL: the layer lacks it.  Between
  * begin and end of a pass of the layer that uses the state; FIRST also before and beside layer 0,
- * LAST from the end of the last layer's forward to the end of its backward.  Elsewhere a state that
- * the plan streams has no bytes: NULL, and an error of the session.  An address does not change,
- * unless the session plans again. */
+ * LAST from the end of the last layer's forward to the end of its backward.  Elsewhere the state
+ * may have no bytes on the device: NULL, and an error of the session, whatever the plan streams.
+ * The address of a state that stays on the device (memo_step_plan.n_streamed is 0) does not change
+ * unless the session plans again, so a trainer may keep it. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
 /* Ends a step: updates all layers, or defers that, or does nothing if the last backward has updated
  * them, as the plan says.  After the last micro-batch of a step either this call comes next, or

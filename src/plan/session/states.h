@@ -133,7 +133,7 @@ MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int
                            memob_session_name(s->desc.states[view.blamed].name), names[pass], why);
 }
 
-/* The state is streamed, and the open visit does not bring it, or the layer is closed. */
+/* The open visit does not bring the state, or the layer is closed: an error under every plan. */
 MEMOI MEMOB_NOINLINE void memoi_session_lacks_state(memo_session* s, int32_t layer, int32_t state) {
     static const char* const passes[] = {"forward", "backward", "update"};
     static const char* const uses[] = {"FORWARD", "BACKWARD", "UPDATE"};
@@ -163,8 +163,7 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
     if (s->is_filling && s->states->updates &&
         ((s->states->updated | s->states->gradients) >> state & 1))
         return memob_states_get_host_address(s->states, layer + 1, state);
-    there = ~of->streamed;
-    if (of->open_pass) there |= memob_states_used(s->states, of->open_pass - 1, layer + 1);
+    there = of->open_pass ? memob_states_used(s->states, of->open_pass - 1, layer + 1) : 0;
     if (there >> state & 1) return memob_states_get_address(s->states, layer + 1, state);
     if (of->has >> state & 1) memoi_session_lacks_state((memo_session*)(uintptr_t)s, layer, state);
     return NULL;
