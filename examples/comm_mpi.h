@@ -36,8 +36,6 @@ enum {
     COMM_MPI_TAG_OF_RECEIVE
 };
 
-enum { COMM_MPI_NOTES = 64 }; /* of a rank that waits, at most */
-
 typedef struct comm_mpi_world { /* shared by all communicators of a world */
     MPI_Comm mpi;
     memo_device* device;
@@ -47,9 +45,9 @@ typedef struct comm_mpi_world { /* shared by all communicators of a world */
     int32_t is_failed; /* 1: claimed, 2: failure is written */
     memo_error failure;
     int rank, size;
-    char (*hosts)[MPI_MAX_PROCESSOR_NAME]; /* of all ranks; hosts and awaited are one block */
+    char (*hosts)[MPI_MAX_PROCESSOR_NAME]; /* of all ranks; with the next two it is one block */
     int32_t* awaited;                      /* by each rank that has waited long */
-    int32_t told[COMM_MPI_NOTES], n_told;  /* by this rank: bytes on their way */
+    int32_t* words;                        /* -1 and all ranks, to be sent */
 } comm_mpi_world;
 
 /* memo_comm.label, as it travels; empty matches any. */
@@ -134,13 +132,10 @@ static memo_status comm_mpi_fail(comm_mpi_world* w, int is_own, const char* mess
 /* Tells all ranks for which rank of the world this one waits: one that is late names the rank at the
  * end of a chain, and none that only waits. */
 static void comm_mpi_tell(comm_mpi_world* w, int32_t awaited) {
-    const int32_t k = __atomic_fetch_add(&w->n_told, 1, __ATOMIC_RELAXED);
-    if (k >= COMM_MPI_NOTES) return;
-    w->told[k] = awaited;
     for (int r = 0; r < w->size; r++) {
         MPI_Request request;
         if (r == w->rank) continue;
-        MPI_Isend(&w->told[k], 1, MPI_INT32_T, r, COMM_MPI_TAG_WAITS, w->mpi, &request);
+        MPI_Isend(&w->words[1 + awaited], 1, MPI_INT32_T, r, COMM_MPI_TAG_WAITS, w->mpi, &request);
         MPI_Request_free(&request);
     }
 }
@@ -227,15 +222,15 @@ static int comm_mpi_awaited(const comm_mpi_message* messages, int64_t n,
 
 /* What a rank says that has waited in vain: for a rank of its own communicator, and, if that one
  * waits, too, for whom. */
-static void comm_mpi_late(const comm_mpi* me, int32_t awaited, const char* what, char* text,
+static void comm_mpi_late(const comm_mpi* me, int awaited, const char* what, char* text,
                           size_t text_bytes) {
     comm_mpi_world* w = me->world;
-    const int of_world = comm_mpi_rank_in(w->mpi, me->mpi, (int)awaited);
+    const int of_world = comm_mpi_rank_in(w->mpi, me->mpi, awaited);
     char own[MEMO_RANK_TEXT], other[MEMO_RANK_TEXT];
     int missing, here;
     comm_mpi_listen(w);
     missing = of_world < 0 ? -1 : comm_mpi_missing(w, of_world);
-    here = missing < 0 ? (int)awaited : comm_mpi_rank_in(me->mpi, w->mpi, missing);
+    here = missing < 0 ? awaited : comm_mpi_rank_in(me->mpi, w->mpi, missing);
     if (here >= 0)
         comm_mpi_rank_text(other, me, here);
     else
@@ -360,7 +355,7 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
     int64_t i, n_requests = 0;
     double start_s = MPI_Wtime();
     int is_done = 0, is_late = 0, is_wrong = 0, code = MPI_SUCCESS, n_tries = 0;
-    int n_told = 0, awaited = 0;
+    int n_told = 0;
     char text[MPI_MAX_ERROR_STRING] = "", message[sizeof w->failure.message];
 
     /* Start everything, in pieces whose size fits in an int. */
@@ -411,12 +406,13 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
 
         /* Who waits long says so, four times before it is late. */
         if (MPI_Wtime() - start_s > w->timeout_s * (1 + n_told) / 5) {
-            awaited = comm_mpi_awaited(messages, n, requests);
-            comm_mpi_tell(w, comm_mpi_rank_in(w->mpi, me->mpi, awaited));
+            comm_mpi_tell(
+                w, comm_mpi_rank_in(w->mpi, me->mpi, comm_mpi_awaited(messages, n, requests)));
             n_told++;
         }
         if (is_late) {
-            comm_mpi_late(me, awaited, what, message, sizeof message);
+            comm_mpi_late(me, comm_mpi_awaited(messages, n, requests), what, message,
+                          sizeof message);
             comm_mpi_fail(w, 1, message, NULL);
             break;
         }
@@ -786,10 +782,12 @@ static int comm_mpi_learn_hosts(comm_mpi_world* w) {
     int length;
     MPI_Comm_rank(w->mpi, &w->rank);
     MPI_Comm_size(w->mpi, &w->size);
-    w->hosts = (char(*)[MPI_MAX_PROCESSOR_NAME])calloc((size_t)w->size, (size_t)n + 4);
+    w->hosts = (char(*)[MPI_MAX_PROCESSOR_NAME])calloc((size_t)w->size + 1, (size_t)n + 8);
     if (!w->hosts) return 0;
-    w->awaited = (int32_t*)(void*)w->hosts[w->size];
+    w->awaited = (int32_t*)(void*)w->hosts[w->size + 1];
+    w->words = w->awaited + w->size;
     for (int r = 0; r < w->size; r++) w->awaited[r] = -1;
+    for (int r = 0; r <= w->size; r++) w->words[r] = r - 1;
     (void)MPI_Get_processor_name(w->hosts[w->rank], &length);
     return !MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, w->hosts, n, MPI_CHAR, w->mpi,
                            &request) &&
@@ -803,7 +801,7 @@ static int comm_mpi_learn_hosts(comm_mpi_world* w) {
 static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double timeout_s,
                                    int32_t is_debug, memo_comm** comm, memo_error* error) {
     comm_mpi_world* world = (comm_mpi_world*)calloc(1, sizeof *world);
-    MPI_Comm copies[2];
+    MPI_Comm own;
     int provided = MPI_THREAD_SINGLE;
     *comm = NULL;
     if (!world) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a world");
@@ -820,15 +818,15 @@ static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double tim
     world->timeout_s = timeout_s > 0 ? timeout_s : 30;
 
     /* One communicator carries alarms, the other messages. */
-    if (!comm_mpi_copy(mpi, world->timeout_s, &copies[0]) ||
-        !comm_mpi_copy(mpi, world->timeout_s, &copies[1]) ||
-        (world->mpi = copies[0], !comm_mpi_learn_hosts(world))) {
+    if (!comm_mpi_copy(mpi, world->timeout_s, &world->mpi) ||
+        !comm_mpi_copy(mpi, world->timeout_s, &own) || !comm_mpi_learn_hosts(world)) {
         memo_error_set(error, MEMO_STATUS_COMM,
                        "comm_mpi_create: waited %g s for the other ranks; all must call it",
                        world->timeout_s);
-        return MEMO_STATUS_COMM; /* MPI may still write to the world */
+        free(world); /* but not the hosts, which MPI may still write */
+        return MEMO_STATUS_COMM;
     }
-    MPI_Comm_set_errhandler(copies[0], MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(world->mpi, MPI_ERRORS_RETURN);
     /* MPI_Testall belongs to no communicator: by MPI 4 its errors go to MPI_COMM_SELF, by MPI 3, and
      * in MPICH 4.0.2, to MPI_COMM_WORLD.  There an error ends the process by default. */
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
@@ -836,7 +834,7 @@ static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double tim
 
     world->device = device;
     world->is_debug = is_debug;
-    return comm_mpi_make(world, copies[1], "world", comm, error);
+    return comm_mpi_make(world, own, "world", comm, error);
 }
 
 #endif
