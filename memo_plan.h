@@ -7399,10 +7399,16 @@ MEMOI int memoi_session_is_told(const memo_session* s) {
     return s->states || s->desc.agree != NULL;
 }
 
-/* A step has ended.  Before the step that is due, the session plans again. */
-MEMOI void memoi_session_end_step(memo_session* s) {
-    memoi_timing* t = &s->timing;
-    if (++t->n_ended >= t->due && t->plan) t->plan(s);
+/* 1: the session plans again behind the step that ends. */
+MEMOI int memoi_session_is_due(const memo_session* s) {
+    return s->timing.plan && s->timing.n_ended + 1 >= s->timing.due;
+}
+
+/* A step has ended, also if it has failed: ranks count alike. */
+MEMOI void memoi_session_end_step(memo_session* s, int may_plan) {
+    const int is_due = memoi_session_is_due(s);
+    s->timing.n_ended++;
+    if (is_due && may_plan) s->timing.plan(s);
 }
 
 /* A micro-batch is about to begin.  0: the session is lost. */
@@ -7410,7 +7416,7 @@ MEMOI int memoi_session_time_begin(memo_session* s) {
     memoi_timing* t = &s->timing;
     if (t->plan && !s->batch.is_forward_only && !s->next_turn) {
         const int begins = t->n_batches && t->n_batches % memoi_session_n_rounds(s) == 0;
-        if (begins && !memoi_session_is_told(s)) memoi_session_end_step(s);
+        if (begins && !memoi_session_is_told(s)) memoi_session_end_step(s, 1);
         if (++t->n_batches == 64 && !t->n_ended && memoi_session_is_told(s))
             memob_session_log(s, "session: it plans by the times of steps when it knows their end: "
                                  "call memo_session_update behind each step, on all ranks");
@@ -8910,14 +8916,12 @@ MEMOI void memoi_session_take_rounds(memo_session* s) {
 /* The trainer ends a step.  In a checked session, and before ranks plan again, they compare how
  * many of their steps were skipped, because gradients are sums over ranks. */
 MEMOI memo_status memoi_session_take_end(memo_session* s, int is_skipped, memo_error* error) {
-    const memoi_timing* t = &s->timing;
-    const int is_due = t->plan && t->n_ended + 1 >= t->due;
+    memoi_timing* t = &s->timing;
     int64_t values[3] = {0};
-    memoi_session_forget(s);
-    s->timing.n_skipped += is_skipped;
+    t->n_skipped += is_skipped;
     values[1] = t->n_skipped;
     values[2] = -values[1];
-    if (is_due || s->desc.is_checked)
+    if (memoi_session_is_due(s) || s->desc.is_checked)
         (void)memoi_session_is_ok(
             s, memoi_session_agree(&s->desc, s->error.status, values, 3, &s->call_error));
     if (!s->error.status && values[1] != -values[2])
@@ -8926,7 +8930,7 @@ MEMOI memo_status memoi_session_take_end(memo_session* s, int is_skipped, memo_e
                            "differ; let all ranks call memo_session_skip_update, or none",
                            (int)t->n_ended + 1, (int)t->n_skipped, (long long)-values[2],
                            (long long)values[1]);
-    if (!s->error.status) memoi_session_end_step(s);
+    memoi_session_end_step(s, !s->error.status);
     return memoi_session_report(s, error);
 }
 
@@ -8935,6 +8939,7 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
     MEMOB_REFUSE_NULL(error, "session", s);
     status = memoi_session_check_call(s, MEMOI_CALL_UPDATE, error);
     if (status) return status;
+    memoi_session_forget(s);
     if (!s->states) return memoi_session_take_end(s, 0, error);
     if (!s->is_fused && s->states->update_at != MEMO_UPDATE_DEFERRED)
         status = memoi_session_update_all(s, error);
@@ -8944,8 +8949,7 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
     }
     s->is_fused = s->has_update_values = 0;
 
-    if (status) return status;
-    memoi_session_take_rounds(s);
+    if (!status) memoi_session_take_rounds(s);
     return memoi_session_take_end(s, 0, error);
 }
 
@@ -8978,6 +8982,7 @@ memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
     MEMOB_REFUSE_NULL(error, "session", s);
     status = memoi_session_check_call(s, MEMOI_CALL_SKIP_UPDATE, error);
     if (status || !memoi_session_is_told(s)) return status;
+    memoi_session_forget(s);
     if (s->states && !s->states->is_pending) memoi_session_abandon_states(s);
     s->is_again = s->has_update_values = 0;
     return memoi_session_take_end(s, 1, error);
@@ -10478,14 +10483,14 @@ typedef struct memoi_planner {
     memoi_rows_effort effort;    /* less than the whole: the plan must fit, no more */
     const memo_step_plan* open;  /* whose states stay where they are; NULL: none do */
 
-    /* Of the desc that is planned. */
+    /* What follows from the desc that is planned. */
     memo_session* session;     /* not open: what ranks agree on, the shapes, and their stages */
     int64_t limit_bytes;       /* of the device for a stage: the budget, or less; 0: none */
     int64_t peak_bytes;        /* of the stage, the most of all ranks */
     const memo_profile* times; /* of the stage's shape */
     int is_measured;           /* 0: times are guesses */
     int64_t least_streamed;    /* states of layers */
-    const int64_t* start;      /* rows with which searches begin; NULL: the stage's, or none */
+    const int64_t* start;      /* rows with which whole searches begin; NULL: none */
 } memoi_planner;
 
 MEMOI int memob_step_plan_fits(const memo_step_plan* plan) {
@@ -10769,6 +10774,14 @@ MEMOI void memoi_stage_cost(const memoi_planner* p, memoi_session_costs* costs) 
     if (s->streamed) desc->states = &s->states_desc;
 }
 
+/* The same for a search of rows, with what other buffers leave of the device; 0 or less: none. */
+MEMOI void memoi_stage_cost_rows(const memoi_planner* p, memoi_session_costs* costs) {
+    const int64_t other_bytes = p->peak_bytes - p->session->part->plan->sizes.device_bytes;
+    memoi_stage_cost(p, costs);
+    costs->swap.rows = NULL;
+    if (p->limit_bytes) costs->desc.device_bytes = p->limit_bytes - other_bytes;
+}
+
 /* Makes a stage of the least memory, which may lack some.  Tensors that cannot be recomputed
  * are kept.  If they do not fit they are swapped, unless swapping takes more device memory. */
 MEMOI void memoi_stage_take_least(memoi_planner* p) {
@@ -10816,10 +10829,7 @@ MEMOI void memoi_stage_search(memoi_planner* p) {
     memo_status status;
     memob_session_log(s, "session: planning rows by %s times",
                       p->is_measured ? "measured" : "estimated");
-    memoi_stage_cost(p, &costs);
-    if (p->limit_bytes)
-        costs.desc.device_bytes = p->limit_bytes - (p->peak_bytes - plan->sizes.device_bytes);
-    costs.swap.rows = NULL;
+    memoi_stage_cost_rows(p, &costs);
     plan->fits = 0;
     if (s->failure.status || (p->limit_bytes && costs.desc.device_bytes <= 0)) return;
     status = memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, &s->call_error);
@@ -10902,7 +10912,7 @@ typedef struct memoi_choices {
     int64_t other_bytes; /* of the device, beside states and activations */
     int64_t n_all;       /* states of layers */
 
-    /* Of the ranks. */
+    /* What ranks have found. */
     memoi_choice best;
     double best_s;         /* of its step; infinite: none fits */
     int64_t most;          /* streamed states of the choice that has the most, and the same step */
@@ -10910,7 +10920,7 @@ typedef struct memoi_choices {
     int32_t n_known;       /* choices that were ranked, with the fewest spilled states that fit */
     memoi_choice known[MEMOI_CHOICES_KNOWN];
 
-    /* Of the whole searches. */
+    /* What whole searches have found. */
     memoi_choice planned;  /* the best */
     double planned_s;      /* of its step; infinite: none fits */
     memo_swap_plan* times; /* its */
@@ -11232,10 +11242,7 @@ MEMOI void memoi_planner_name_limit(const memoi_planner* p) {
     const memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
     if (s->failure.status || !plan->times || *plan->times->reason) return;
-    memoi_stage_cost(p, &costs);
-    costs.swap.rows = NULL;
-    if (p->limit_bytes)
-        costs.desc.device_bytes = p->limit_bytes - (p->peak_bytes - plan->sizes.device_bytes);
+    memoi_stage_cost_rows(p, &costs);
     memoi_keep(s, memoi_rows_name(&costs.desc, &costs.aim, plan->times, &s->call_error));
     memoi_session_settle(s);
 }

@@ -292,6 +292,7 @@ TEST(a_fault_keeps_ranks_together_while_they_plan_again) {
 
 static uint64_t unlike_seed;
 static int unlike_skips;      /* the step that rank 1 alone skips, from 1 on; 0: none */
+static int unlike_fails;      /* the step behind which rank 0 has an error; 0: none */
 static int unlike_has_states; /* without a micro-batch there is no update then */
 
 /* The trainer's own collective: the sum of gradients, behind the last micro-batch of a step. */
@@ -323,8 +324,12 @@ static memo_status run_unlike(thread_rank* thread, memo_error* e) {
             r->status = memo_session_run(s, &batch, &r->error);
         }
         if (!r->status) reduce_gradients(r, step);
-        if (!r->status)
-            r->status = (n == 0 && unlike_has_states) || (r == &ranks[1] && step == unlike_skips)
+        if (r == &ranks[0] && step == unlike_fails) {
+            memo_session_fail(s, MEMO_STATUS_IO, "a file of rank 0");
+            CHECK_IS(memo_session_update(s, &r->error), ==, MEMO_STATUS_IO);
+            CHECK_TEXT(r->error.message, "a file of rank 0");
+        } else if (!r->status)
+            r->status = r == &ranks[1] && step == unlike_skips
                             ? memo_session_skip_update(s, &r->error)
                             : memo_session_update(s, &r->error);
         if (!r->status && random >> 62 == 0) r->status = memo_session_run(s, &look, &r->error);
@@ -335,7 +340,8 @@ static memo_status run_unlike(thread_rank* thread, memo_error* e) {
 }
 
 /* Ranks meet where a step ends, with states or without, so that their steps may have unlike numbers
- * of micro-batches, and a rank may validate alone: all plan at the same step. */
+ * of micro-batches, and a rank may validate alone: all plan at the same step, also if a step of one
+ * ended with an error. */
 TEST(steps_of_ranks_may_be_unlike) {
     static const memo_state states[] = {{"gradients", 512, MEMO_STATE_GRADIENT, 0},
                                         {"moments", 2048, MEMO_STATE_UPDATE, 0}};
@@ -345,6 +351,7 @@ TEST(steps_of_ranks_may_be_unlike) {
         unlike_seed = (uint64_t)memo_test_int(1, INT64_MAX - 1);
         unlike_skips = 0;
         unlike_has_states = i % 2;
+        unlike_fails = i % 3 < 2 ? 2 : 0; /* all else goes on */
         for (int32_t k = 0; k < 2; k++) {
             open_short_rank(k);
             ranks[k].m.desc.n_shapes = 0;
@@ -371,6 +378,7 @@ TEST(a_rank_that_skips_alone_is_told) {
     for (int i = 0; i < 4; i++) {
         unlike_seed = 1;
         unlike_skips = 2;
+        unlike_fails = 0;
         for (int32_t k = 0; k < 2; k++) {
             open_short_rank(k);
             ranks[k].m.desc.n_shapes = 0;

@@ -28,7 +28,7 @@ typedef struct memoi_choices {
     int64_t other_bytes; /* of the device, beside states and activations */
     int64_t n_all;       /* states of layers */
 
-    /* Of the ranks. */
+    /* What ranks have found. */
     memoi_choice best;
     double best_s;         /* of its step; infinite: none fits */
     int64_t most;          /* streamed states of the choice that has the most, and the same step */
@@ -36,7 +36,7 @@ typedef struct memoi_choices {
     int32_t n_known;       /* choices that were ranked, with the fewest spilled states that fit */
     memoi_choice known[MEMOI_CHOICES_KNOWN];
 
-    /* Of the whole searches. */
+    /* What whole searches have found. */
     memoi_choice planned;  /* the best */
     double planned_s;      /* of its step; infinite: none fits */
     memo_swap_plan* times; /* its */
@@ -358,10 +358,7 @@ MEMOI void memoi_planner_name_limit(const memoi_planner* p) {
     const memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
     if (s->failure.status || !plan->times || *plan->times->reason) return;
-    memoi_stage_cost(p, &costs);
-    costs.swap.rows = NULL;
-    if (p->limit_bytes)
-        costs.desc.device_bytes = p->limit_bytes - (p->peak_bytes - plan->sizes.device_bytes);
+    memoi_stage_cost_rows(p, &costs);
     memoi_keep(s, memoi_rows_name(&costs.desc, &costs.aim, plan->times, &s->call_error));
     memoi_session_settle(s);
 }

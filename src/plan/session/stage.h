@@ -14,14 +14,14 @@ typedef struct memoi_planner {
     memoi_rows_effort effort;    /* less than the whole: the plan must fit, no more */
     const memo_step_plan* open;  /* whose states stay where they are; NULL: none do */
 
-    /* Of the desc that is planned. */
+    /* What follows from the desc that is planned. */
     memo_session* session;     /* not open: what ranks agree on, the shapes, and their stages */
     int64_t limit_bytes;       /* of the device for a stage: the budget, or less; 0: none */
     int64_t peak_bytes;        /* of the stage, the most of all ranks */
     const memo_profile* times; /* of the stage's shape */
     int is_measured;           /* 0: times are guesses */
     int64_t least_streamed;    /* states of layers */
-    const int64_t* start;      /* rows with which searches begin; NULL: the stage's, or none */
+    const int64_t* start;      /* rows with which whole searches begin; NULL: none */
 } memoi_planner;
 
 MEMOI int memob_step_plan_fits(const memo_step_plan* plan) {
@@ -305,6 +305,14 @@ MEMOI void memoi_stage_cost(const memoi_planner* p, memoi_session_costs* costs) 
     if (s->streamed) desc->states = &s->states_desc;
 }
 
+/* The same for a search of rows, with what other buffers leave of the device; 0 or less: none. */
+MEMOI void memoi_stage_cost_rows(const memoi_planner* p, memoi_session_costs* costs) {
+    const int64_t other_bytes = p->peak_bytes - p->session->part->plan->sizes.device_bytes;
+    memoi_stage_cost(p, costs);
+    costs->swap.rows = NULL;
+    if (p->limit_bytes) costs->desc.device_bytes = p->limit_bytes - other_bytes;
+}
+
 /* Makes a stage of the least memory, which may lack some.  Tensors that cannot be recomputed
  * are kept.  If they do not fit they are swapped, unless swapping takes more device memory. */
 MEMOI void memoi_stage_take_least(memoi_planner* p) {
@@ -352,10 +360,7 @@ MEMOI void memoi_stage_search(memoi_planner* p) {
     memo_status status;
     memob_session_log(s, "session: planning rows by %s times",
                       p->is_measured ? "measured" : "estimated");
-    memoi_stage_cost(p, &costs);
-    if (p->limit_bytes)
-        costs.desc.device_bytes = p->limit_bytes - (p->peak_bytes - plan->sizes.device_bytes);
-    costs.swap.rows = NULL;
+    memoi_stage_cost_rows(p, &costs);
     plan->fits = 0;
     if (s->failure.status || (p->limit_bytes && costs.desc.device_bytes <= 0)) return;
     status = memoi_rows_make_plan(&costs.desc, &costs.aim, &plan->times, &s->call_error);

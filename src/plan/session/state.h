@@ -273,10 +273,16 @@ MEMOI int memoi_session_is_told(const memo_session* s) {
     return s->states || s->desc.agree != NULL;
 }
 
-/* A step has ended.  Before the step that is due, the session plans again. */
-MEMOI void memoi_session_end_step(memo_session* s) {
-    memoi_timing* t = &s->timing;
-    if (++t->n_ended >= t->due && t->plan) t->plan(s);
+/* 1: the session plans again behind the step that ends. */
+MEMOI int memoi_session_is_due(const memo_session* s) {
+    return s->timing.plan && s->timing.n_ended + 1 >= s->timing.due;
+}
+
+/* A step has ended, also if it has failed: ranks count alike. */
+MEMOI void memoi_session_end_step(memo_session* s, int may_plan) {
+    const int is_due = memoi_session_is_due(s);
+    s->timing.n_ended++;
+    if (is_due && may_plan) s->timing.plan(s);
 }
 
 /* A micro-batch is about to begin.  0: the session is lost. */
@@ -284,7 +290,7 @@ MEMOI int memoi_session_time_begin(memo_session* s) {
     memoi_timing* t = &s->timing;
     if (t->plan && !s->batch.is_forward_only && !s->next_turn) {
         const int begins = t->n_batches && t->n_batches % memoi_session_n_rounds(s) == 0;
-        if (begins && !memoi_session_is_told(s)) memoi_session_end_step(s);
+        if (begins && !memoi_session_is_told(s)) memoi_session_end_step(s, 1);
         if (++t->n_batches == 64 && !t->n_ended && memoi_session_is_told(s))
             memob_session_log(s, "session: it plans by the times of steps when it knows their end: "
                                  "call memo_session_update behind each step, on all ranks");

@@ -395,14 +395,12 @@ MEMOI void memoi_session_take_rounds(memo_session* s) {
 /* The trainer ends a step.  In a checked session, and before ranks plan again, they compare how
  * many of their steps were skipped, because gradients are sums over ranks. */
 MEMOI memo_status memoi_session_take_end(memo_session* s, int is_skipped, memo_error* error) {
-    const memoi_timing* t = &s->timing;
-    const int is_due = t->plan && t->n_ended + 1 >= t->due;
+    memoi_timing* t = &s->timing;
     int64_t values[3] = {0};
-    memoi_session_forget(s);
-    s->timing.n_skipped += is_skipped;
+    t->n_skipped += is_skipped;
     values[1] = t->n_skipped;
     values[2] = -values[1];
-    if (is_due || s->desc.is_checked)
+    if (memoi_session_is_due(s) || s->desc.is_checked)
         (void)memoi_session_is_ok(
             s, memoi_session_agree(&s->desc, s->error.status, values, 3, &s->call_error));
     if (!s->error.status && values[1] != -values[2])
@@ -411,7 +409,7 @@ MEMOI memo_status memoi_session_take_end(memo_session* s, int is_skipped, memo_e
                            "differ; let all ranks call memo_session_skip_update, or none",
                            (int)t->n_ended + 1, (int)t->n_skipped, (long long)-values[2],
                            (long long)values[1]);
-    if (!s->error.status) memoi_session_end_step(s);
+    memoi_session_end_step(s, !s->error.status);
     return memoi_session_report(s, error);
 }
 
@@ -420,6 +418,7 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
     MEMOB_REFUSE_NULL(error, "session", s);
     status = memoi_session_check_call(s, MEMOI_CALL_UPDATE, error);
     if (status) return status;
+    memoi_session_forget(s);
     if (!s->states) return memoi_session_take_end(s, 0, error);
     if (!s->is_fused && s->states->update_at != MEMO_UPDATE_DEFERRED)
         status = memoi_session_update_all(s, error);
@@ -429,8 +428,7 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
     }
     s->is_fused = s->has_update_values = 0;
 
-    if (status) return status;
-    memoi_session_take_rounds(s);
+    if (!status) memoi_session_take_rounds(s);
     return memoi_session_take_end(s, 0, error);
 }
 
@@ -463,6 +461,7 @@ memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
     MEMOB_REFUSE_NULL(error, "session", s);
     status = memoi_session_check_call(s, MEMOI_CALL_SKIP_UPDATE, error);
     if (status || !memoi_session_is_told(s)) return status;
+    memoi_session_forget(s);
     if (s->states && !s->states->is_pending) memoi_session_abandon_states(s);
     s->is_again = s->has_update_values = 0;
     return memoi_session_take_end(s, 1, error);
