@@ -8917,13 +8917,14 @@ MEMOI void memoi_session_take_rounds(memo_session* s) {
  * many of their steps were skipped, because gradients are sums over ranks. */
 MEMOI memo_status memoi_session_take_end(memo_session* s, int is_skipped, memo_error* error) {
     memoi_timing* t = &s->timing;
+    memo_status status = MEMO_STATUS_OK;
     int64_t values[3] = {0};
     t->n_skipped += is_skipped;
     values[1] = t->n_skipped;
     values[2] = -values[1];
-    if (memoi_session_is_due(s) || s->desc.is_checked)
-        (void)memoi_session_is_ok(
-            s, memoi_session_agree(&s->desc, s->error.status, values, 3, &s->call_error));
+    if (s->desc.agree && (memoi_session_is_due(s) || s->desc.is_checked))
+        status = memoi_session_agree(&s->desc, s->error.status, values, 3, &s->call_error);
+    if (!s->error.status) (void)memoi_session_is_ok(s, status); /* the step's own error stays */
     if (!s->error.status && values[1] != -values[2])
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "of %d steps this rank has skipped %d, ranks %lld to %lld: weights "
